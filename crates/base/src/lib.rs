@@ -1,0 +1,19 @@
+//! Words that every room of Latent shares, and data only: no arithmetic, no I/O, no threads.
+//!
+//! * [`TensorType`]: every element format that a GGUF file can name, with its block size and bytes.
+//! * [`Tier`] and [`CpuFeatures`]: the instruction-set tiers that kernels come in.
+//!
+//! ```
+//! use base::TensorType;
+//! // A row of 512 numbers in Q4_K is two blocks of 144 bytes.
+//! assert_eq!(TensorType::Q4_K.row_bytes(512), Some(288));
+//! // A row that does not fill its last block has no size.
+//! assert_eq!(TensorType::Q4_K.row_bytes(500), None);
+//! ```
+#![forbid(unsafe_code)]
+
+mod tensor_type;
+mod tier;
+
+pub use tensor_type::{TensorType, UnknownTensorType};
+pub use tier::{CpuFeatures, Tier, UnknownTier};

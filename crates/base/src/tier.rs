@@ -1,0 +1,122 @@
+//! Instruction-set tiers and the features that make them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A set of instructions that kernels are written for. A higher tier includes what the lower ones need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Tier {
+    /// Plain Rust; runs everywhere, and is the reference that the others are held against.
+    Portable,
+    /// AVX2, FMA and F16C (x86-64 of 2013 and later).
+    Avx2,
+    /// AVX-512 F, BW, VL, DQ, VBMI and VNNI (Ice Lake, Zen 4). A machine with AVX-512 but without VNNI counts as AVX2.
+    Avx512,
+    /// AVX-512 with BF16, and the AMX tiles for int8 and bf16 (Sapphire Rapids).
+    Amx,
+}
+
+impl Tier {
+    /// All tiers, lowest first.
+    pub const ALL: [Tier; 4] = [Tier::Portable, Tier::Avx2, Tier::Avx512, Tier::Amx];
+
+    /// The word that names it on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tier::Portable => "portable",
+            Tier::Avx2 => "avx2",
+            Tier::Avx512 => "avx512",
+            Tier::Amx => "amx",
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A word that names no tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownTier(pub String);
+
+impl fmt::Display for UnknownTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown instruction-set tier {:?}: expected portable, avx2, avx512 or amx", self.0)
+    }
+}
+
+impl std::error::Error for UnknownTier {}
+
+impl FromStr for Tier {
+    type Err = UnknownTier;
+
+    fn from_str(word: &str) -> Result<Self, UnknownTier> {
+        Tier::ALL
+            .into_iter()
+            .find(|t| t.name().eq_ignore_ascii_case(word))
+            .ok_or_else(|| UnknownTier(word.to_owned()))
+    }
+}
+
+/// What the processor offers, as facts; found by `kernels`, read by `graph` when it binds kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuFeatures {
+    /// AVX2, FMA and F16C together.
+    pub avx2: bool,
+    /// The VNNI dot products in their 256-bit VEX form.
+    pub avx_vnni: bool,
+    /// AVX-512 F, BW, VL, DQ, VBMI and VNNI together.
+    pub avx512: bool,
+    /// AVX-512 BF16 dot products.
+    pub avx512_bf16: bool,
+    /// AMX tiles, int8 and bf16, with the operating system's permission.
+    pub amx: bool,
+}
+
+impl CpuFeatures {
+    /// The highest tier that these features make up.
+    pub fn tier(self) -> Tier {
+        match self {
+            CpuFeatures { amx: true, avx512: true, avx512_bf16: true, .. } => Tier::Amx,
+            CpuFeatures { avx512: true, avx2: true, .. } => Tier::Avx512,
+            CpuFeatures { avx2: true, .. } => Tier::Avx2,
+            _ => Tier::Portable,
+        }
+    }
+
+    /// These features without the ones above `tier`: what a forced tier may use.
+    pub fn limited_to(self, tier: Tier) -> Self {
+        CpuFeatures {
+            avx2: self.avx2 && tier >= Tier::Avx2,
+            avx_vnni: self.avx_vnni && tier >= Tier::Avx2,
+            avx512: self.avx512 && tier >= Tier::Avx512,
+            avx512_bf16: self.avx512_bf16 && tier >= Tier::Avx512,
+            amx: self.amx && tier >= Tier::Amx,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_tiers_agree() {
+        for tier in Tier::ALL {
+            assert_eq!(tier.name().to_uppercase().parse(), Ok(tier));
+        }
+        assert!("sse9".parse::<Tier>().unwrap_err().to_string().contains("sse9"));
+    }
+
+    #[test]
+    fn limiting_features_limits_the_tier() {
+        let all = CpuFeatures { avx2: true, avx_vnni: true, avx512: true, avx512_bf16: true, amx: true };
+        for tier in Tier::ALL {
+            assert_eq!(all.limited_to(tier).tier(), tier);
+        }
+        let without_bf16 = CpuFeatures { avx512_bf16: false, ..all };
+        assert_eq!(without_bf16.tier(), Tier::Avx512);
+    }
+}
