@@ -1,0 +1,3 @@
+//! The `latent` program.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The CPU backend, latent cache, sampling, and the prompt to text loop.

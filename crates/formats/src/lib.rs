@@ -1,0 +1,1 @@
+//! Bytes on disk to checked checkpoints: GGUF and safetensors, and writers for them.

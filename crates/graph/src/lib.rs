@@ -1,0 +1,1 @@
+//! Contract, circuit, IR, passes, binding and plan of a model.

@@ -1,0 +1,1 @@
+//! CPU compute: one folder an operation, one file an instruction-set tier.

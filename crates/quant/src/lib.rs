@@ -1,0 +1,1 @@
+//! Block formats of weights: what the bits mean.
