@@ -1,6 +1,7 @@
 //! Words that every room of Latent shares, and data only: no arithmetic, no I/O, no threads.
 //!
 //! * [`TensorType`]: every element format that a GGUF file can name, with its block size and bytes.
+//! * [`KernelContract`]: what a kernel promises, in words that binding can ask for.
 //! * [`Tier`] and [`CpuFeatures`]: the instruction-set tiers that kernels come in.
 //!
 //! ```
@@ -12,8 +13,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod kernel;
 mod tensor_type;
 mod tier;
 
+pub use kernel::{Activation, CacheType, KernelContract, Layout, OpKind};
 pub use tensor_type::{TensorType, UnknownTensorType};
 pub use tier::{CpuFeatures, Tier, UnknownTier};

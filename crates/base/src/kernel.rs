@@ -1,0 +1,156 @@
+//! What a kernel promises: the words with which binding asks and kernels answer.
+
+use crate::{TensorType, Tier};
+use std::fmt;
+use std::str::FromStr;
+
+/// How a matrix product reads its input rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Activation {
+    /// As they are.
+    F32,
+    /// Rounded to bf16, nearest even.
+    Bf16,
+    /// Blocks of 32 numbers: 32 codes of 8 bits, an f32 scale (largest magnitude / 127), and the sums of each 16 codes.
+    A8,
+}
+
+impl Activation {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Activation::F32 => "f32",
+            Activation::Bf16 => "bf16",
+            Activation::A8 => "a8",
+        }
+    }
+}
+
+/// How the cache stores a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CacheType {
+    /// 32-bit float.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of a 32-bit float.
+    Bf16,
+}
+
+impl CacheType {
+    /// All of them.
+    pub const ALL: [CacheType; 3] = [CacheType::F32, CacheType::F16, CacheType::Bf16];
+
+    /// Bytes of a number.
+    pub fn bytes(self) -> usize {
+        match self {
+            CacheType::F32 => 4,
+            CacheType::F16 | CacheType::Bf16 => 2,
+        }
+    }
+
+    /// The word that names it on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            CacheType::F32 => "f32",
+            CacheType::F16 => "f16",
+            CacheType::Bf16 => "bf16",
+        }
+    }
+}
+
+impl fmt::Display for CacheType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for CacheType {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|ty| ty.name().eq_ignore_ascii_case(word));
+        found.ok_or_else(|| format!("unknown cache type {word:?}: expected f32, f16 or bf16"))
+    }
+}
+
+/// The operations that kernels are written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum OpKind {
+    /// A row of the embedding.
+    Embed,
+    /// x / √(mean x² + eps) · w.
+    RmsNorm,
+    /// x·Wᵀ: a dot product with each weight row.
+    Linear,
+    /// x·W: the same weight read along the other direction.
+    LinearT,
+    /// Rotation of pairs by position.
+    Rope,
+    /// A row into the cache.
+    LatentStore,
+    /// Attention in latent space.
+    AttendLatent,
+    /// The same with content and rope scores apart.
+    AttendSplit,
+    /// Attention over expanded keys and values.
+    AttendExpanded,
+    /// From router logits to experts and weights.
+    Route,
+    /// silu(gate) · up.
+    SiluMul,
+    /// max(x, 0)².
+    Relu2,
+    /// Sums.
+    Add,
+    /// Products with a number.
+    Scale,
+}
+
+impl OpKind {
+    /// The word for it, as the plan writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            OpKind::Embed => "embed",
+            OpKind::RmsNorm => "rms_norm",
+            OpKind::Linear => "linear",
+            OpKind::LinearT => "linear_t",
+            OpKind::Rope => "rope",
+            OpKind::LatentStore => "latent_store",
+            OpKind::AttendLatent => "attend_latent",
+            OpKind::AttendSplit => "attend_split",
+            OpKind::AttendExpanded => "attend_expanded",
+            OpKind::Route => "route",
+            OpKind::SiluMul => "silu_mul",
+            OpKind::Relu2 => "relu2",
+            OpKind::Add => "add",
+            OpKind::Scale => "scale",
+        }
+    }
+}
+
+/// How weights lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Layout {
+    /// Row after row, as in the file.
+    Rows,
+}
+
+/// What one kernel does, and on which machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KernelContract {
+    /// The operation.
+    pub op: OpKind,
+    /// The format of the weights that it reads; none where it reads none, or any decodable one.
+    pub weight: Option<TensorType>,
+    /// How they lie.
+    pub layout: Layout,
+    /// How it reads its input.
+    pub activation: Activation,
+    /// The type of the cache that it reads or writes.
+    pub cache: Option<CacheType>,
+    /// The instructions that it needs.
+    pub tier: Tier,
+    /// Its name, unique in the table: `avx512_q4_k_a8`.
+    pub name: &'static str,
+}
