@@ -1,1 +1,40 @@
-//! CPU compute: one folder an operation, one file an instruction-set tier.
+//! CPU compute: one folder an operation, single-threaded functions over shares of the work.
+//!
+//! * [`table`]: every kernel with its contract; [`features`]: what this processor offers.
+//! * [`Rows`], [`RowsMut`], [`WeightRows`], [`Acts`]: what kernels read and write.
+//! * [`MatmulFn`], [`AttendFn`]: products and attention, in tiers; the rest are plain functions.
+//!
+//! The order of every sum depends on shapes alone: never on how many rows a call has, nor on where a share ends.
+//!
+//! ```
+//! let mut out = [0.0; 2];
+//! kernels::rms_norm(&[3.0, 4.0], &[1.0, 1.0], 0.0, &mut out);
+//! assert!((out[0] - 3.0 / 12.5f32.sqrt()).abs() < 1e-6);
+//! ```
+
+mod act;
+mod attention;
+mod elementwise;
+mod embed;
+mod matmul;
+mod moe;
+mod norm;
+mod rope;
+mod table;
+mod view;
+mod weight;
+
+pub use act::{A8_BLOCK, A8Rows, A8Sizes, Acts, quantise_a8, to_bf16};
+pub use attention::{
+    AttendFn, CacheView, Partials, attend_expanded, attend_latent, attend_split, load_row, merge_partials,
+    store_row,
+};
+pub use elementwise::{add, axpy, exp, relu2, scale, silu, silu_mul};
+pub use embed::embed_row;
+pub use matmul::{MatmulFn, Scratch};
+pub use moe::{Gating, GroupScore, RouteSpec, route};
+pub use norm::rms_norm;
+pub use rope::{RopePairs, RopeTable};
+pub use table::{KernelFn, features, table};
+pub use view::{Rows, RowsMut};
+pub use weight::WeightRows;

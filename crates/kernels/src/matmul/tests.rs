@@ -1,0 +1,170 @@
+//! Every tier that the machine has, against a plain f64 product, over odd sizes.
+
+use crate::{A8Rows, Acts, KernelFn, MatmulFn, Rows, RowsMut, Scratch, WeightRows};
+use base::{Activation, OpKind, TensorType};
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 40) as f32 / (1 << 23) as f32) - 1.0
+    }
+
+    fn numbers(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.next()).collect()
+    }
+}
+
+/// Inputs in one form, and the numbers that they stand for.
+struct Inputs {
+    exact: Vec<f32>,
+    bits: Vec<u16>,
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i16>,
+    rows: usize,
+    cols: usize,
+}
+
+impl Inputs {
+    fn new(random: &mut Random, rows: usize, cols: usize, activation: Activation) -> Inputs {
+        let x = random.numbers(rows * cols);
+        let sizes = A8Rows::sizes(rows, cols);
+        let mut inputs = Inputs {
+            exact: x.clone(),
+            bits: vec![0; rows * cols],
+            codes: vec![0; sizes.codes],
+            scales: vec![0.0; sizes.scales],
+            sums: vec![0; sizes.sums],
+            rows,
+            cols,
+        };
+        crate::to_bf16(&x, &mut inputs.bits);
+        let (c, s) = (sizes.codes / rows, sizes.scales / rows);
+        for (i, row) in x.chunks_exact(cols).enumerate() {
+            let (codes, scales) =
+                (&mut inputs.codes[i * c..(i + 1) * c], &mut inputs.scales[i * s..(i + 1) * s]);
+            crate::quantise_a8(row, codes, scales, &mut inputs.sums[i * 2 * s..(i + 1) * 2 * s]);
+        }
+        for i in 0..rows * cols {
+            inputs.exact[i] = match activation {
+                Activation::F32 => x[i],
+                Activation::Bf16 => f32::from_bits(u32::from(inputs.bits[i]) << 16),
+                Activation::A8 => {
+                    let (row, col) = (i / cols, i % cols);
+                    f32::from(inputs.codes[row * c + col]) * inputs.scales[row * s + col / 32]
+                }
+            };
+        }
+        inputs
+    }
+
+    fn acts(&self, activation: Activation) -> Acts<'_> {
+        let (rows, cols) = (self.rows, self.cols);
+        match activation {
+            Activation::F32 => Acts::F32(Rows::new(&self.exact, rows, cols, cols)),
+            Activation::Bf16 => Acts::Bf16 { bits: &self.bits, rows, cols, stride: cols },
+            Activation::A8 => Acts::A8(A8Rows::new(&self.codes, &self.scales, &self.sums, rows, cols)),
+        }
+    }
+}
+
+/// Weight rows of random numbers in one format, and what they decode to.
+fn weights(random: &mut Random, ty: TensorType, rows: usize, cols: usize) -> (Vec<u8>, Vec<f32>) {
+    let numbers = random.numbers(rows * cols);
+    let mut bytes = vec![0; ty.row_bytes(cols).unwrap() * rows];
+    quant::encode(ty, &numbers, &mut bytes).unwrap();
+    let mut decoded = vec![0.0; rows * cols];
+    quant::decode(ty, &bytes, &mut decoded).unwrap();
+    (bytes, decoded)
+}
+
+fn run(
+    kernel: MatmulFn,
+    w: &WeightRows<'_>,
+    x: &Acts<'_>,
+    index: Option<&[u32]>,
+    rows: usize,
+    outs: std::ops::Range<usize>,
+) -> Vec<f32> {
+    let cols = outs.len();
+    let mut y = vec![f32::NAN; rows * cols];
+    kernel(w, x, index, outs, &mut RowsMut::new(&mut y, rows, cols, cols), &mut Scratch::default());
+    y
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|v| v.to_bits()).collect()
+}
+
+#[test]
+fn every_product_agrees_with_f64_on_every_tier_and_cut() {
+    let features = crate::features();
+    for (contract, kernel) in crate::table() {
+        let (KernelFn::Matmul(kernel) | KernelFn::MatmulT(kernel)) = kernel else { continue };
+        if contract.tier > features.tier() {
+            eprintln!("{} skipped: this machine has no {}", contract.name, contract.tier);
+            continue;
+        }
+        let ty = contract.weight.unwrap_or(TensorType::Q3_K);
+        for (m, cols) in [(1, 256), (2, 512), (3, 768), (4, 256), (7, 256), (16, 256), (23, 512)] {
+            let cols = if ty.block_len() == 256 { cols } else { cols / 8 + ty.block_len() * 3 };
+            let outputs = if contract.op == OpKind::LinearT { cols } else { 19 };
+            check(
+                contract.name,
+                *kernel,
+                contract.op == OpKind::LinearT,
+                ty,
+                contract.activation,
+                (m, cols, outputs),
+            );
+        }
+    }
+}
+
+fn check(
+    name: &str,
+    kernel: MatmulFn,
+    across: bool,
+    ty: TensorType,
+    activation: Activation,
+    (m, cols, outputs): (usize, usize, usize),
+) {
+    let random = &mut Random(m as u64 * 1000 + cols as u64);
+    let weight_rows = if across { 21 } else { outputs };
+    let (bytes, decoded) = weights(random, ty, weight_rows, cols);
+    let w = WeightRows::new(ty, &bytes, weight_rows, cols);
+    let inner = if across { weight_rows } else { cols };
+    let inputs = Inputs::new(random, m, inner, activation);
+    let x = inputs.acts(activation);
+    let y = run(kernel, &w, &x, None, m, 0..outputs);
+    for i in 0..m {
+        for o in 0..outputs {
+            let weight =
+                |k: usize| f64::from(if across { decoded[k * cols + o] } else { decoded[o * cols + k] });
+            let term = |k: usize| weight(k) * f64::from(inputs.exact[i * inner + k]);
+            let truth: f64 = (0..inner).map(term).sum();
+            let size: f64 = (0..inner).map(|k| term(k).abs()).sum();
+            let found = f64::from(y[i * outputs + o]);
+            assert!(
+                (found - truth).abs() <= 1e-5 * size.max(1e-3),
+                "{name} {m}×{cols} row {i} output {o}: {found} {truth}"
+            );
+        }
+    }
+    // any cut of rows and outputs gives the same bits
+    let cut = if across { ty.block_len().max(16) } else { 5 };
+    let part = run(kernel, &w, &x, None, m, cut..outputs);
+    for i in 0..m {
+        assert_eq!(
+            bits(&part[i * (outputs - cut)..(i + 1) * (outputs - cut)]),
+            bits(&y[i * outputs + cut..(i + 1) * outputs]),
+            "{name}"
+        );
+    }
+    let index: Vec<u32> = vec![m as u32 - 1, 0];
+    let picked = run(kernel, &w, &x, Some(&index), 2, 0..outputs);
+    assert_eq!(bits(&picked[..outputs]), bits(&y[(m - 1) * outputs..]), "{name}");
+    assert_eq!(bits(&picked[outputs..]), bits(&y[..outputs]), "{name}");
+}

@@ -1,0 +1,148 @@
+//! The bodies compiled for each tier, and the rows of the table that they fill.
+#![allow(
+    unsafe_code,
+    reason = "a function compiled for an instruction set may only run where the processor has it"
+)]
+
+use super::codes::FORMATS;
+use super::{MatmulFn, body};
+use crate::KernelFn;
+use base::{Activation, KernelContract, Layout, OpKind, TensorType, Tier};
+
+/// Safe functions over the bodies: one compiled for the baseline, one for AVX2, one for AVX-512.
+macro_rules! tiers {
+    ($body:path, $portable:ident, $avx2:ident, $avx512:ident) => {
+        fn $portable(
+            w: &crate::WeightRows<'_>,
+            x: &crate::Acts<'_>,
+            index: Option<&[u32]>,
+            outs: std::ops::Range<usize>,
+            y: &mut crate::RowsMut<'_>,
+            scratch: &mut super::Scratch,
+        ) {
+            $body(w, x, index, outs, y, scratch);
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        fn $avx2(
+            w: &crate::WeightRows<'_>,
+            x: &crate::Acts<'_>,
+            index: Option<&[u32]>,
+            outs: std::ops::Range<usize>,
+            y: &mut crate::RowsMut<'_>,
+            scratch: &mut super::Scratch,
+        ) {
+            #[target_feature(enable = "avx2,f16c")]
+            fn inner(
+                w: &crate::WeightRows<'_>,
+                x: &crate::Acts<'_>,
+                index: Option<&[u32]>,
+                outs: std::ops::Range<usize>,
+                y: &mut crate::RowsMut<'_>,
+                scratch: &mut super::Scratch,
+            ) {
+                $body(w, x, index, outs, y, scratch);
+            }
+            assert!(crate::features().avx2, "an AVX2 kernel on a machine without it");
+            // SAFETY: the processor has the features, as just checked.
+            unsafe { inner(w, x, index, outs, y, scratch) }
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        fn $avx512(
+            w: &crate::WeightRows<'_>,
+            x: &crate::Acts<'_>,
+            index: Option<&[u32]>,
+            outs: std::ops::Range<usize>,
+            y: &mut crate::RowsMut<'_>,
+            scratch: &mut super::Scratch,
+        ) {
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,f16c")]
+            fn inner(
+                w: &crate::WeightRows<'_>,
+                x: &crate::Acts<'_>,
+                index: Option<&[u32]>,
+                outs: std::ops::Range<usize>,
+                y: &mut crate::RowsMut<'_>,
+                scratch: &mut super::Scratch,
+            ) {
+                $body(w, x, index, outs, y, scratch);
+            }
+            assert!(crate::features().avx512, "an AVX-512 kernel on a machine without it");
+            // SAFETY: the processor has the features, as just checked.
+            unsafe { inner(w, x, index, outs, y, scratch) }
+        }
+    };
+}
+
+tiers!(body::numbers, numbers_portable, numbers_avx2, numbers_avx512);
+tiers!(body::integers, integers_portable, integers_avx2, integers_avx512);
+tiers!(body::across, across_portable, across_avx2, across_avx512);
+
+#[cfg(target_arch = "x86_64")]
+const NUMBERS: [(Tier, MatmulFn); 3] =
+    [(Tier::Portable, numbers_portable), (Tier::Avx2, numbers_avx2), (Tier::Avx512, numbers_avx512)];
+#[cfg(target_arch = "x86_64")]
+const INTEGERS: [(Tier, MatmulFn); 3] =
+    [(Tier::Portable, integers_portable), (Tier::Avx2, integers_avx2), (Tier::Avx512, integers_avx512)];
+#[cfg(target_arch = "x86_64")]
+const ACROSS: [(Tier, MatmulFn); 3] =
+    [(Tier::Portable, across_portable), (Tier::Avx2, across_avx2), (Tier::Avx512, across_avx512)];
+#[cfg(not(target_arch = "x86_64"))]
+const NUMBERS: [(Tier, MatmulFn); 1] = [(Tier::Portable, numbers_portable)];
+#[cfg(not(target_arch = "x86_64"))]
+const INTEGERS: [(Tier, MatmulFn); 1] = [(Tier::Portable, integers_portable)];
+#[cfg(not(target_arch = "x86_64"))]
+const ACROSS: [(Tier, MatmulFn); 1] = [(Tier::Portable, across_portable)];
+
+/// Formats whose rows a tier above portable reads well; the others go through the portable strip, and the start-up line says so.
+const FAST: [TensorType; 14] = [
+    TensorType::F32,
+    TensorType::F16,
+    TensorType::BF16,
+    TensorType::F8_E4M3,
+    TensorType::Q8_0,
+    TensorType::Q4_0,
+    TensorType::Q4_1,
+    TensorType::Q5_0,
+    TensorType::Q5_1,
+    TensorType::Q4_K,
+    TensorType::Q5_K,
+    TensorType::Q6_K,
+    TensorType::Q2_K,
+    TensorType::Q3_K,
+];
+
+/// Every product of the table.
+pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
+    let mut table = Vec::new();
+    let mut add = |op, weight: Option<TensorType>, activation: Activation, tier: Tier, kernel: KernelFn| {
+        let format = weight.map_or_else(|| "strip".to_owned(), |ty| ty.name().to_lowercase());
+        let across = if op == OpKind::LinearT { "_across" } else { "" };
+        let name = format!("{tier}_{format}_{}{across}", activation.name()).leak();
+        let contract =
+            KernelContract { op, weight, layout: Layout::Rows, activation, cache: None, tier, name };
+        table.push((contract, kernel));
+    };
+    for (tier, kernel) in NUMBERS {
+        for ty in FAST {
+            add(OpKind::Linear, Some(ty), Activation::F32, tier, KernelFn::Matmul(kernel));
+        }
+        for ty in [TensorType::BF16, TensorType::F16] {
+            add(OpKind::Linear, Some(ty), Activation::Bf16, tier, KernelFn::Matmul(kernel));
+        }
+    }
+    for (tier, kernel) in ACROSS {
+        for ty in FAST {
+            add(OpKind::LinearT, Some(ty), Activation::F32, tier, KernelFn::MatmulT(kernel));
+        }
+    }
+    for (tier, kernel) in INTEGERS {
+        for ty in FORMATS {
+            add(OpKind::Linear, Some(ty), Activation::A8, tier, KernelFn::Matmul(kernel));
+        }
+    }
+    add(OpKind::Linear, None, Activation::F32, Tier::Portable, KernelFn::Matmul(numbers_portable));
+    add(OpKind::LinearT, None, Activation::F32, Tier::Portable, KernelFn::MatmulT(across_portable));
+    table
+}

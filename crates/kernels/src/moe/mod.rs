@@ -1,0 +1,247 @@
+//! Routing: from a row's router logits to its experts and their weights.
+
+use crate::elementwise::exp;
+
+/// From logits to scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gating {
+    /// Softmax over all experts.
+    Softmax,
+    /// Sigmoid of each.
+    Sigmoid,
+    /// Choose by the logits, then softmax over the chosen.
+    SoftmaxOfSelected,
+    /// √softplus of each.
+    SqrtSoftplus,
+}
+
+/// What a group of experts is judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupScore {
+    /// The sum of its two best experts.
+    TopTwoSum,
+    /// Its best expert.
+    Max,
+}
+
+/// The rules of a router.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteSpec<'a> {
+    /// From logits to scores.
+    pub gating: Gating,
+    /// Added to the scores for choosing only.
+    pub bias: Option<&'a [f32]>,
+    /// Groups that the experts are cut into (0 or 1: none).
+    pub groups: usize,
+    /// Groups that stay in the choice.
+    pub groups_used: usize,
+    /// What a group is judged by.
+    pub group_score: GroupScore,
+    /// Whether the weights are divided by their sum.
+    pub norm: bool,
+    /// The sum is at least this before dividing.
+    pub norm_floor: f32,
+    /// Factor on the weights.
+    pub scale: f32,
+}
+
+/// Chooses `chosen.len()` experts, best first; ties go to the lower index, experts of masked groups count as −∞, and a NaN logit
+/// as −∞ too. `scratch` grows to three times the number of experts.
+///
+/// # Panics
+/// When `chosen` is longer than `logits`, or `weights` is not as long as `chosen`.
+pub fn route(
+    logits: &[f32],
+    spec: &RouteSpec<'_>,
+    chosen: &mut [u32],
+    weights: &mut [f32],
+    scratch: &mut Vec<f32>,
+) {
+    let experts = logits.len();
+    assert!(
+        chosen.len() <= experts && chosen.len() == weights.len(),
+        "{} of {experts} experts",
+        chosen.len()
+    );
+    if scratch.len() < 2 * experts + spec.groups {
+        scratch.resize(2 * experts + spec.groups, 0.0);
+    }
+    let (scores, rest) = scratch.split_at_mut(experts);
+    let (choice, groups) = rest.split_at_mut(experts);
+    score(logits, spec.gating, scores);
+    for (e, c) in choice.iter_mut().enumerate() {
+        let biased = scores[e] + spec.bias.map_or(0.0, |bias| bias[e]);
+        *c = if biased.is_nan() || logits[e].is_nan() { f32::NEG_INFINITY } else { biased };
+    }
+    if spec.groups > 1 && spec.groups_used < spec.groups {
+        mask_groups(choice, &mut groups[..spec.groups], spec);
+    }
+    for (place, id) in chosen.iter_mut().enumerate() {
+        let best = best_of(choice);
+        *id = best as u32;
+        weights[place] = scores[best];
+        choice[best] = f32::NAN; // taken: never the best again
+    }
+    if spec.gating == Gating::SoftmaxOfSelected {
+        softmax(weights);
+    }
+    if spec.norm {
+        let sum = weights.iter().sum::<f32>().max(spec.norm_floor);
+        weights.iter_mut().for_each(|w| *w /= sum);
+    }
+    if spec.scale != 1.0 {
+        weights.iter_mut().for_each(|w| *w *= spec.scale);
+    }
+}
+
+fn score(logits: &[f32], gating: Gating, scores: &mut [f32]) {
+    scores.copy_from_slice(logits);
+    match gating {
+        Gating::Softmax => softmax(scores),
+        Gating::Sigmoid => scores.iter_mut().for_each(|s| *s = 1.0 / (1.0 + exp(-*s))),
+        Gating::SoftmaxOfSelected => {}
+        Gating::SqrtSoftplus => {
+            scores
+                .iter_mut()
+                .for_each(|s| *s = (s.max(0.0) + (f64::from(-s.abs()).exp().ln_1p()) as f32).sqrt());
+        }
+    }
+    for s in scores {
+        if s.is_nan() {
+            *s = 0.0;
+        }
+    }
+}
+
+fn softmax(x: &mut [f32]) {
+    let max = x.iter().copied().filter(|v| !v.is_nan()).fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0;
+    for v in x.iter_mut() {
+        *v = if v.is_nan() || max == f32::NEG_INFINITY { 0.0 } else { exp(*v - max) };
+        sum += *v;
+    }
+    if sum > 0.0 {
+        x.iter_mut().for_each(|v| *v /= sum);
+    }
+}
+
+/// The first of the largest; taken ones are NaN.
+fn best_of(choice: &[f32]) -> usize {
+    let mut best = choice.iter().position(|c| !c.is_nan()).unwrap_or(0);
+    for (e, &c) in choice.iter().enumerate() {
+        if c > choice[best] {
+            best = e;
+        }
+    }
+    best
+}
+
+/// Sets the experts of all but the best groups to −∞.
+fn mask_groups(choice: &mut [f32], groups: &mut [f32], spec: &RouteSpec<'_>) {
+    let size = choice.len() / spec.groups;
+    for (group, members) in groups.iter_mut().zip(choice.chunks_exact(size)) {
+        let (mut first, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+        for &m in members {
+            if m > first {
+                (first, second) = (m, first);
+            } else if m > second {
+                second = m;
+            }
+        }
+        *group = match spec.group_score {
+            GroupScore::TopTwoSum if size > 1 => first + second,
+            _ => first,
+        };
+    }
+    for _ in 0..spec.groups_used {
+        let best = best_of(groups);
+        groups[best] = f32::NAN; // kept
+    }
+    for (group, members) in groups.iter().zip(choice.chunks_exact_mut(size)) {
+        if !group.is_nan() {
+            members.fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: RouteSpec<'static> = RouteSpec {
+        gating: Gating::Softmax,
+        bias: None,
+        groups: 1,
+        groups_used: 1,
+        group_score: GroupScore::Max,
+        norm: false,
+        norm_floor: 0.0,
+        scale: 1.0,
+    };
+
+    fn run(logits: &[f32], k: usize, spec: RouteSpec<'_>) -> (Vec<u32>, Vec<f32>) {
+        let (mut chosen, mut weights) = (vec![0; k], vec![0.0; k]);
+        route(logits, &spec, &mut chosen, &mut weights, &mut Vec::new());
+        (chosen, weights)
+    }
+
+    #[test]
+    fn ties_go_to_the_lower_index_and_all_experts_may_be_chosen() {
+        assert_eq!(run(&[1.0, 2.0, 2.0, 0.0], 2, PLAIN).0, [1, 2]);
+        let (chosen, weights) = run(&[0.0, 3.0, 1.0], 3, PLAIN);
+        assert_eq!(chosen, [1, 2, 0]);
+        assert!((weights.iter().sum::<f32>() - 1.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_bias_chooses_but_does_not_weigh() {
+        let bias = [0.0, 0.0, 10.0];
+        let spec = RouteSpec { gating: Gating::Sigmoid, bias: Some(&bias), norm: true, scale: 2.5, ..PLAIN };
+        let (chosen, weights) = run(&[2.0, 1.0, -1.0], 2, spec);
+        assert_eq!(chosen, [2, 0]);
+        let (a, b) = (1.0 / (1.0 + 1f32.exp()), 1.0 / (1.0 + (-2f32).exp()));
+        assert!((weights[0] - 2.5 * a / (a + b)).abs() < 1e-5);
+    }
+
+    #[test]
+    fn groups_are_judged_by_two_or_by_one_and_masked_ones_are_never_chosen() {
+        let logits = [5.0, -9.0, 3.0, 3.0, 1.0, 1.0];
+        let two = RouteSpec {
+            groups: 3,
+            groups_used: 1,
+            group_score: GroupScore::TopTwoSum,
+            gating: Gating::SoftmaxOfSelected,
+            ..PLAIN
+        };
+        assert_eq!(run(&logits, 2, two).0, [2, 3]);
+        let one = RouteSpec { group_score: GroupScore::Max, ..two };
+        assert_eq!(run(&logits, 2, one).0, [0, 1]);
+    }
+
+    #[test]
+    fn negative_biased_scores_still_beat_masked_groups() {
+        let bias = [-5.0; 4];
+        let spec = RouteSpec {
+            gating: Gating::Sigmoid,
+            bias: Some(&bias),
+            groups: 2,
+            groups_used: 1,
+            group_score: GroupScore::TopTwoSum,
+            ..PLAIN
+        };
+        assert_eq!(run(&[0.0, 1.0, 9.0, 9.0], 2, spec).0, [2, 3]);
+    }
+
+    #[test]
+    fn not_a_number_never_panics() {
+        for gating in [Gating::Softmax, Gating::Sigmoid, Gating::SoftmaxOfSelected, Gating::SqrtSoftplus] {
+            let (chosen, weights) = run(
+                &[f32::NAN, 1.0, f32::NAN, 0.5],
+                3,
+                RouteSpec { gating, norm: true, norm_floor: 1e-20, ..PLAIN },
+            );
+            assert_eq!(chosen[..2], [1, 3]);
+            assert!(weights.iter().all(|w| w.is_finite()), "{gating:?} {weights:?}");
+        }
+    }
+}

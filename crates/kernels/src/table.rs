@@ -1,0 +1,89 @@
+//! The table of all kernels, and what the processor offers.
+
+use crate::attention::{AttendFn, attend_latent, attend_split};
+use crate::matmul::{self, MatmulFn};
+use base::{Activation, CpuFeatures, KernelContract, Layout, OpKind, Tier};
+use std::sync::OnceLock;
+
+/// A kernel, typed by what it does. Operations without a function here have one form, called directly.
+#[derive(Clone, Copy)]
+pub enum KernelFn {
+    /// A product with weight rows.
+    Matmul(MatmulFn),
+    /// A product with a weight read across.
+    MatmulT(MatmulFn),
+    /// Attention in latent space.
+    AttendLatent(AttendFn),
+    /// The same with scores apart.
+    AttendSplit(AttendFn),
+    /// A plain function of this crate.
+    Plain,
+}
+
+/// Every kernel with its contract, all tiers.
+pub fn table() -> &'static [(KernelContract, KernelFn)] {
+    static TABLE: OnceLock<Vec<(KernelContract, KernelFn)>> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let mut table = matmul::kernels();
+        let plain = |op, name, kernel| {
+            let contract = KernelContract {
+                op,
+                weight: None,
+                layout: Layout::Rows,
+                activation: Activation::F32,
+                cache: None,
+                tier: Tier::Portable,
+                name,
+            };
+            (contract, kernel)
+        };
+        table.push(plain(
+            OpKind::AttendLatent,
+            "portable_attend_latent",
+            KernelFn::AttendLatent(attend_latent),
+        ));
+        table.push(plain(OpKind::AttendSplit, "portable_attend_split", KernelFn::AttendSplit(attend_split)));
+        for (op, name) in [
+            (OpKind::AttendExpanded, "portable_attend_expanded"),
+            (OpKind::Embed, "portable_embed"),
+            (OpKind::RmsNorm, "portable_rms_norm"),
+            (OpKind::Rope, "portable_rope"),
+            (OpKind::LatentStore, "portable_latent_store"),
+            (OpKind::Route, "portable_route"),
+            (OpKind::SiluMul, "portable_silu_mul"),
+            (OpKind::Relu2, "portable_relu2"),
+            (OpKind::Add, "portable_add"),
+            (OpKind::Scale, "portable_scale"),
+        ] {
+            table.push(plain(op, name, KernelFn::Plain));
+        }
+        table
+    })
+}
+
+/// What the processor offers, found once.
+#[cfg(target_arch = "x86_64")]
+pub fn features() -> CpuFeatures {
+    static FOUND: OnceLock<CpuFeatures> = OnceLock::new();
+    *FOUND.get_or_init(|| CpuFeatures {
+        avx2: is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c"),
+        avx_vnni: is_x86_feature_detected!("avxvnni"),
+        avx512: is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vbmi")
+            && is_x86_feature_detected!("avx512vnni"),
+        avx512_bf16: is_x86_feature_detected!("avx512bf16"),
+        // no kernel uses the tiles yet
+        amx: false,
+    })
+}
+
+/// What the processor offers: portable code only, on this architecture.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn features() -> CpuFeatures {
+    CpuFeatures::default()
+}

@@ -1,0 +1,25 @@
+//! What can go wrong in decoding and encoding.
+
+use base::TensorType;
+
+/// A request that cannot be met.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuantError {
+    /// The type holds no weights, or its bits are not known.
+    #[error("{0} cannot be decoded to numbers")]
+    NotDecodable(TensorType),
+    /// There is no encoder for the type.
+    #[error("{0} cannot be encoded; the types that can are {list}", list = crate::encodable().map(TensorType::name).collect::<Vec<_>>().join(", "))]
+    NotEncodable(TensorType),
+    /// Bytes and numbers do not agree.
+    #[error("{numbers} numbers of {ty} do not take {bytes} bytes")]
+    Length {
+        /// The type.
+        ty: TensorType,
+        /// Bytes given.
+        bytes: usize,
+        /// Numbers given.
+        numbers: usize,
+    },
+}
