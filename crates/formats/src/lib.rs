@@ -1,1 +1,31 @@
-//! Bytes on disk to checked checkpoints: GGUF and safetensors, and writers for them.
+//! Bytes on disk to checked checkpoints: GGUF and safetensors, and writers for them. No arithmetic on weights.
+//!
+//! * [`Checkpoint`]: an opened model: metadata and named tensors, memory-mapped; every range checked before anything uses it.
+//! * [`gguf::Header`]: a GGUF header alone, from the first bytes of a file.
+//! * [`gguf::Writer`], [`safetensors::Writer`]: writers that stream.
+//! * [`limits`]: what a file may claim.
+//!
+//! Nothing here panics on any bytes, and nothing trusts a length.
+//!
+//! ```
+//! use formats::gguf::{Header, Writer, WriterValue};
+//! let mut file = Vec::new();
+//! let mut writer = Writer::new();
+//! writer.key("general.architecture", WriterValue::String("deepseek2".into()));
+//! writer.write(&mut file, |_, _| Ok(()))?;
+//! let header = Header::parse(&file, file.len() as u64)?;
+//! assert_eq!(header.metadata.str("general.architecture")?, Some("deepseek2"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod checkpoint;
+mod error;
+mod folder;
+pub mod gguf;
+pub mod limits;
+mod map;
+pub mod safetensors;
+
+pub use checkpoint::{Checkpoint, GgufSource, Source, TensorInfo, TensorRef};
+pub use error::FormatError;
+pub use folder::HfSource;

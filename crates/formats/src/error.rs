@@ -1,0 +1,77 @@
+//! What can be wrong with a model file: each error says where, what was found, and what was expected.
+
+use std::path::PathBuf;
+
+/// An error of opening or reading a model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// The file cannot be opened or read.
+    #[error("{}: {error}{}", path.display(), hint_for(error))]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        error: std::io::Error,
+    },
+    /// It is something else than a model.
+    #[error("{}: not a model file: {what}", path.display())]
+    NotAModel {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead, and what to do.
+        what: String,
+    },
+    /// A GGUF file is malformed.
+    #[error("{}: {error}", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        error: crate::gguf::GgufError,
+    },
+    /// A safetensors file is malformed.
+    #[error("{}: {problem}", path.display())]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A JSON file of a model folder is malformed.
+    #[error("{}: {problem}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Files that belong together do not agree.
+    #[error("{}: {problem}", path.display())]
+    Set {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A metadata key has another type or value than asked for.
+    #[error("{file}: metadata key {key} is {found}, expected {expected}")]
+    Key {
+        /// The file.
+        file: String,
+        /// The key.
+        key: String,
+        /// What stands there.
+        found: String,
+        /// What was expected.
+        expected: &'static str,
+    },
+}
+
+fn hint_for(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => " (check the path; -m takes a .gguf file or a model folder)",
+        std::io::ErrorKind::PermissionDenied => " (check the file's permissions)",
+        _ => "",
+    }
+}

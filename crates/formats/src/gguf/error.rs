@@ -1,0 +1,83 @@
+//! What can be wrong with a GGUF file.
+
+/// An error of a GGUF header.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GgufError {
+    /// The bytes end before the header does.
+    #[error("the file ends at byte {have} inside its header, in {what}; it is truncated: download it again")]
+    NeedMore {
+        /// What was being read.
+        what: String,
+        /// Bytes that there are.
+        have: u64,
+    },
+    /// The first four bytes are wrong.
+    #[error("the first bytes are {found:02x?}, not \"GGUF\": this is not a GGUF file")]
+    Magic {
+        /// The first bytes.
+        found: [u8; 4],
+    },
+    /// A big-endian file.
+    #[error("the file is big-endian (version {version} with swapped bytes); convert it to little-endian")]
+    BigEndian {
+        /// The version, read the other way round.
+        version: u32,
+    },
+    /// An unknown version.
+    #[error("GGUF version {version} is not supported; versions 2 and 3 are{}", if *version == 1 { ": convert the file with a current tool" } else { "" })]
+    Version {
+        /// The version.
+        version: u32,
+    },
+    /// A count beyond its limit.
+    #[error("{what}: {value} exceeds the limit of {limit}")]
+    Limit {
+        /// What is counted.
+        what: String,
+        /// The count.
+        value: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A key, a name or a value that is wrong in itself.
+    #[error("{what}: {problem}")]
+    Invalid {
+        /// The key or tensor.
+        what: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Something that must be unique stands twice.
+    #[error("{what} {name:?} stands twice")]
+    Duplicate {
+        /// `metadata key` or `tensor`.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// A tensor's data does not lie inside the file.
+    #[error(
+        "tensor {tensor}: its data (bytes {start} to {end}) passes the end of the file ({len} bytes); the file is truncated: download it again"
+    )]
+    PastEnd {
+        /// The tensor.
+        tensor: String,
+        /// First byte.
+        start: u64,
+        /// Byte after the last.
+        end: u64,
+        /// Bytes of the file.
+        len: u64,
+    },
+    /// Two tensors share bytes.
+    #[error("the data of tensors {first} and {second} overlap at byte {at}")]
+    Overlap {
+        /// One tensor.
+        first: String,
+        /// The other.
+        second: String,
+        /// First shared byte.
+        at: u64,
+    },
+}

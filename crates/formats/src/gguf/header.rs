@@ -1,0 +1,188 @@
+//! The header of a GGUF file: metadata and where tensors lie.
+
+use super::reader::Reader;
+use super::{DEFAULT_ALIGNMENT, GgufError, MAGIC, Metadata};
+use crate::limits;
+use base::TensorType;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// What the first bytes of a GGUF file say.
+pub struct Header {
+    /// 2 or 3.
+    pub version: u32,
+    /// Keys and values.
+    pub metadata: Metadata,
+    /// Tensor data begins at multiples of this.
+    pub alignment: u32,
+    /// The tensors, in file order.
+    pub tensors: Vec<TensorEntry>,
+    /// First byte of tensor data.
+    pub data_start: u64,
+}
+
+/// One tensor of a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorEntry {
+    /// Its name.
+    pub name: String,
+    /// How numbers are stored.
+    pub ty: TensorType,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// First byte, from the start of the file.
+    pub start: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Header {
+    /// Parses the header in `bytes`, the first bytes of a file of `file_len` bytes. All of it is checked, the place of every tensor too.
+    ///
+    /// # Errors
+    /// [`GgufError::NeedMore`] when `bytes` ends inside the header; otherwise what is wrong with it.
+    pub fn parse(bytes: &[u8], file_len: u64) -> Result<Header, GgufError> {
+        let mut reader = Reader::new(bytes);
+        let version = read_version(&mut reader)?;
+        let tensors = limited(
+            reader.u64(&|| "the number of tensors".into())?,
+            limits::MAX_TENSORS,
+            "number of tensors",
+        )?;
+        let keys = limited(
+            reader.u64(&|| "the number of keys".into())?,
+            limits::MAX_KEYS,
+            "number of metadata keys",
+        )?;
+        let mut metadata = Metadata::read(&mut reader, keys)?;
+        metadata.keep(Arc::from(&bytes[..reader.at()]));
+        let alignment = read_alignment(&metadata)?;
+        let mut entries = Vec::new();
+        let mut names = HashSet::new();
+        for number in 0..tensors {
+            let entry = read_tensor(&mut reader, number, alignment)?;
+            if !names.insert(entry.name.clone()) {
+                return Err(GgufError::Duplicate { what: "tensor", name: entry.name });
+            }
+            entries.push(entry);
+        }
+        let data_start = (reader.at() as u64).next_multiple_of(u64::from(alignment));
+        place(&mut entries, data_start, file_len)?;
+        Ok(Header { version, metadata, alignment, tensors: entries, data_start })
+    }
+}
+
+fn limited(value: u64, limit: u64, what: &str) -> Result<u64, GgufError> {
+    if value > limit { Err(GgufError::Limit { what: what.to_owned(), value, limit }) } else { Ok(value) }
+}
+
+fn read_version(reader: &mut Reader<'_>) -> Result<u32, GgufError> {
+    let magic = reader.take(4, &|| "the magic bytes".into())?;
+    if magic != MAGIC {
+        return Err(GgufError::Magic { found: [magic[0], magic[1], magic[2], magic[3]] });
+    }
+    let version = reader.u32(&|| "the version".into())?;
+    match version {
+        2 | 3 => Ok(version),
+        _ if version.swap_bytes() <= 0xffff => Err(GgufError::BigEndian { version: version.swap_bytes() }),
+        _ => Err(GgufError::Version { version }),
+    }
+}
+
+fn read_alignment(metadata: &Metadata) -> Result<u32, GgufError> {
+    let wrong =
+        |problem: String| GgufError::Invalid { what: "metadata key general.alignment".into(), problem };
+    match metadata.get("general.alignment") {
+        None => Ok(DEFAULT_ALIGNMENT),
+        Some(super::Value::Unsigned(value)) => match u32::try_from(*value) {
+            Ok(alignment) if alignment.is_power_of_two() && alignment <= limits::MAX_ALIGNMENT => {
+                Ok(alignment)
+            }
+            _ => Err(wrong(format!("{value} is not a power of two of at most {}", limits::MAX_ALIGNMENT))),
+        },
+        Some(other) => Err(wrong(format!("{} is not an unsigned integer", other.describe()))),
+    }
+}
+
+fn read_tensor(reader: &mut Reader<'_>, number: u64, alignment: u32) -> Result<TensorEntry, GgufError> {
+    let what = || format!("tensor number {number}");
+    let invalid = |what: String, problem: String| GgufError::Invalid { what, problem };
+    let name = reader.string(limits::MAX_NAME_BYTES, &what)?;
+    let name = std::str::from_utf8(name).map_err(|_| invalid(what(), "its name is not UTF-8".into()))?;
+    if name.is_empty() {
+        return Err(invalid(what(), "its name is empty".into()));
+    }
+    let what = || format!("tensor {name}");
+    let dimensions = reader.u32(&what)?;
+    if dimensions > limits::MAX_DIMENSIONS {
+        let limit = u64::from(limits::MAX_DIMENSIONS);
+        return Err(GgufError::Limit {
+            what: format!("dimensions of {}", what()),
+            value: dimensions.into(),
+            limit,
+        });
+    }
+    let mut shape = Vec::with_capacity(dimensions as usize);
+    for _ in 0..dimensions {
+        let size = reader.u64(&what)?;
+        let size = usize::try_from(size).ok().filter(|&n| n > 0 && n <= i64::MAX as usize);
+        shape.push(size.ok_or_else(|| invalid(what(), "a dimension is 0 or beyond 2^63".into()))?);
+    }
+    shape.reverse();
+    let id = reader.u32(&what)?;
+    let ty = TensorType::from_ggml_id(id).map_err(|_| {
+        invalid(what(), format!("tensor type {id} is not known; the file may be newer than this program"))
+    })?;
+    let offset = reader.u64(&what)?;
+    if offset % u64::from(alignment) != 0 {
+        return Err(invalid(
+            what(),
+            format!("its offset {offset} is not a multiple of the alignment {alignment}"),
+        ));
+    }
+    let bytes = tensor_bytes(ty, &shape).map_err(|problem| invalid(what(), problem))?;
+    Ok(TensorEntry { name: name.to_owned(), ty, shape, start: offset, bytes })
+}
+
+/// Bytes of a tensor of this type and shape, outermost dimension first.
+pub(crate) fn tensor_bytes(ty: TensorType, shape: &[usize]) -> Result<u64, String> {
+    let inner = shape.last().copied().unwrap_or(1);
+    let row = ty.row_bytes(inner).ok_or_else(|| {
+        format!("rows of {inner} numbers are not whole blocks of {} ({ty})", ty.block_len())
+    })?;
+    let outer = &shape[..shape.len().saturating_sub(1)];
+    let total =
+        outer.iter().try_fold(row, |total, n| total.checked_mul(*n)).filter(|&n| n <= i64::MAX as usize);
+    total.map(|n| n as u64).ok_or_else(|| format!("its size {shape:?} overflows"))
+}
+
+/// Turns offsets into places in the file; checks that they lie inside it and apart.
+fn place(entries: &mut [TensorEntry], data_start: u64, file_len: u64) -> Result<(), GgufError> {
+    for entry in entries.iter_mut() {
+        let start = data_start.checked_add(entry.start);
+        let end = start.and_then(|start| start.checked_add(entry.bytes));
+        match (start, end) {
+            (Some(start), Some(end)) if end <= file_len => entry.start = start,
+            _ => {
+                return Err(GgufError::PastEnd {
+                    tensor: entry.name.clone(),
+                    start: start.unwrap_or(u64::MAX),
+                    end: end.unwrap_or(u64::MAX),
+                    len: file_len,
+                });
+            }
+        }
+    }
+    let mut order: Vec<&TensorEntry> = entries.iter().collect();
+    order.sort_by_key(|entry| entry.start);
+    for pair in order.windows(2) {
+        if pair[0].start + pair[0].bytes > pair[1].start {
+            return Err(GgufError::Overlap {
+                first: pair[0].name.clone(),
+                second: pair[1].name.clone(),
+                at: pair[1].start,
+            });
+        }
+    }
+    Ok(())
+}

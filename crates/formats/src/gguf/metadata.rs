@@ -1,0 +1,332 @@
+//! Metadata: keys and values. Arrays stay as bytes until they are read, so that a vocabulary of 250 000 tokens costs nothing at opening.
+
+use super::GgufError;
+use super::reader::Reader;
+use crate::error::FormatError;
+use crate::limits;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The type of a value, by its number in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum ValueType {
+    U8 = 0,
+    I8 = 1,
+    U16 = 2,
+    I16 = 3,
+    U32 = 4,
+    I32 = 5,
+    F32 = 6,
+    Bool = 7,
+    String = 8,
+    Array = 9,
+    U64 = 10,
+    I64 = 11,
+    F64 = 12,
+}
+
+impl ValueType {
+    const ALL: [ValueType; 13] = [
+        ValueType::U8,
+        ValueType::I8,
+        ValueType::U16,
+        ValueType::I16,
+        ValueType::U32,
+        ValueType::I32,
+        ValueType::F32,
+        ValueType::Bool,
+        ValueType::String,
+        ValueType::Array,
+        ValueType::U64,
+        ValueType::I64,
+        ValueType::F64,
+    ];
+
+    fn from_id(id: u32, key: &str) -> Result<ValueType, GgufError> {
+        Self::ALL.get(id as usize).copied().ok_or_else(|| GgufError::Invalid {
+            what: format!("metadata key {key}"),
+            problem: format!("value type {id} is unknown (0 to 12 are known)"),
+        })
+    }
+
+    /// Bytes of a value, where they are always the same.
+    fn size(self) -> Option<u64> {
+        match self {
+            ValueType::U8 | ValueType::I8 | ValueType::Bool => Some(1),
+            ValueType::U16 | ValueType::I16 => Some(2),
+            ValueType::U32 | ValueType::I32 | ValueType::F32 => Some(4),
+            ValueType::U64 | ValueType::I64 | ValueType::F64 => Some(8),
+            ValueType::String | ValueType::Array => None,
+        }
+    }
+}
+
+/// One metadata value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Any unsigned integer type.
+    Unsigned(u64),
+    /// Any signed integer type.
+    Signed(i64),
+    /// Either float type.
+    Float(f64),
+    /// A boolean.
+    Bool(bool),
+    /// A string; bytes that are no UTF-8 were replaced.
+    String(String),
+    /// An array.
+    Array(ArrayValue),
+}
+
+impl Value {
+    /// What it is, for messages: shortened.
+    pub fn describe(&self) -> String {
+        match self {
+            Value::Unsigned(v) => v.to_string(),
+            Value::Signed(v) => v.to_string(),
+            Value::Float(v) => v.to_string(),
+            Value::Bool(v) => v.to_string(),
+            Value::String(v) => format!("{:?}", v.chars().take(60).collect::<String>()),
+            Value::Array(v) => format!("an array of {} {:?}", v.count, v.ty),
+        }
+    }
+}
+
+/// An array as it stands in the file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArrayValue {
+    /// Type of its elements.
+    pub ty: ValueType,
+    /// How many there are.
+    pub count: usize,
+    /// Where they lie in the header.
+    range: Range<usize>,
+}
+
+/// All metadata of a file.
+#[derive(Clone, Default)]
+pub struct Metadata {
+    entries: Vec<(String, Value)>,
+    index: HashMap<String, usize>,
+    /// The bytes that arrays lie in.
+    bytes: Arc<[u8]>,
+    /// What the file is called in messages.
+    file: String,
+}
+
+impl Metadata {
+    /// Reads `count` pairs.
+    pub(super) fn read(reader: &mut Reader<'_>, count: u64) -> Result<Metadata, GgufError> {
+        let mut metadata = Metadata::default();
+        for number in 0..count {
+            let what = || format!("metadata key number {number}");
+            let key = reader.string(limits::MAX_KEY_BYTES, &what)?;
+            let key = std::str::from_utf8(key)
+                .map_err(|_| GgufError::Invalid { what: what(), problem: "its name is not UTF-8".into() })?;
+            if key.is_empty() {
+                return Err(GgufError::Invalid { what: what(), problem: "its name is empty".into() });
+            }
+            let ty = ValueType::from_id(reader.u32(&|| format!("metadata key {key}"))?, key)?;
+            let value = read_value(reader, ty, key)?;
+            if metadata.index.insert(key.to_owned(), metadata.entries.len()).is_some() {
+                return Err(GgufError::Duplicate { what: "metadata key", name: key.to_owned() });
+            }
+            metadata.entries.push((key.to_owned(), value));
+        }
+        Ok(metadata)
+    }
+
+    /// Keeps the header's bytes, which arrays are read from.
+    pub(super) fn keep(&mut self, bytes: Arc<[u8]>) {
+        self.bytes = bytes;
+    }
+
+    pub(crate) fn name_file(&mut self, file: String) {
+        self.file = file;
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.index.get(key).map(|&i| &self.entries[i].1)
+    }
+
+    /// All pairs, in file order.
+    pub fn entries(&self) -> &[(String, Value)] {
+        &self.entries
+    }
+
+    fn wrong<T>(&self, key: &str, value: &Value, expected: &'static str) -> Result<T, FormatError> {
+        Err(FormatError::Key {
+            file: self.file.clone(),
+            key: key.to_owned(),
+            found: value.describe(),
+            expected,
+        })
+    }
+
+    /// A non-negative integer of any integer type.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn u64(&self, key: &str) -> Result<Option<u64>, FormatError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Unsigned(v)) => Ok(Some(*v)),
+            Some(Value::Signed(v)) if *v >= 0 => Ok(Some(v.unsigned_abs())),
+            Some(other) => self.wrong(key, other, "a non-negative integer"),
+        }
+    }
+
+    /// A number of any type.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn f64(&self, key: &str) -> Result<Option<f64>, FormatError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Float(v)) => Ok(Some(*v)),
+            Some(Value::Unsigned(v)) => Ok(Some(*v as f64)),
+            Some(Value::Signed(v)) => Ok(Some(*v as f64)),
+            Some(other) => self.wrong(key, other, "a number"),
+        }
+    }
+
+    /// A boolean.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn bool(&self, key: &str) -> Result<Option<bool>, FormatError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Bool(v)) => Ok(Some(*v)),
+            Some(other) => self.wrong(key, other, "a boolean"),
+        }
+    }
+
+    /// A string.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn str(&self, key: &str) -> Result<Option<&str>, FormatError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(v)) => Ok(Some(v)),
+            Some(other) => self.wrong(key, other, "a string"),
+        }
+    }
+
+    fn array(&self, key: &str, expected: &'static str) -> Result<Option<&ArrayValue>, FormatError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Array(array)) => Ok(Some(array)),
+            Some(other) => self.wrong(key, other, expected),
+        }
+    }
+
+    /// An array of strings, as bytes: token texts need not be UTF-8.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn strings(&self, key: &str) -> Result<Option<Vec<&[u8]>>, FormatError> {
+        let expected = "an array of strings";
+        let Some(array) = self.array(key, expected)? else { return Ok(None) };
+        if array.ty != ValueType::String {
+            return self.wrong(key, &Value::Array(array.clone()), expected);
+        }
+        let mut reader = Reader::new(&self.bytes[array.range.clone()]);
+        let mut strings = Vec::with_capacity(array.count);
+        for _ in 0..array.count {
+            // checked when the header was parsed
+            strings.push(reader.string(u64::MAX, &String::new).unwrap_or_default());
+        }
+        Ok(Some(strings))
+    }
+
+    /// An array of integers or floats, as f64 (exact for every integer below 2^53).
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, FormatError> {
+        let expected = "an array of numbers";
+        let Some(array) = self.array(key, expected)? else { return Ok(None) };
+        let Some(size) = array.ty.size() else {
+            return self.wrong(key, &Value::Array(array.clone()), expected);
+        };
+        let bytes = &self.bytes[array.range.clone()];
+        let number = |b: &[u8]| match scalar(array.ty, b) {
+            Value::Unsigned(v) => v as f64,
+            Value::Signed(v) => v as f64,
+            Value::Float(v) => v,
+            Value::Bool(v) => f64::from(u8::from(v)),
+            _ => 0.0,
+        };
+        Ok(Some(bytes.chunks_exact(size as usize).map(number).collect()))
+    }
+}
+
+fn read_value(reader: &mut Reader<'_>, ty: ValueType, key: &str) -> Result<Value, GgufError> {
+    let what = || format!("the value of metadata key {key}");
+    match ty {
+        ValueType::String => {
+            let bytes = reader.string(u64::MAX, &what)?;
+            Ok(Value::String(String::from_utf8_lossy(bytes).into_owned()))
+        }
+        ValueType::Array => read_array(reader, key).map(Value::Array),
+        _ => {
+            let bytes = reader.take(ty.size().unwrap_or(0), &what)?;
+            if ty == ValueType::Bool && bytes[0] > 1 {
+                let problem = format!("{} is no boolean (0 or 1)", bytes[0]);
+                return Err(GgufError::Invalid { what: format!("metadata key {key}"), problem });
+            }
+            Ok(scalar(ty, bytes))
+        }
+    }
+}
+
+fn scalar(ty: ValueType, b: &[u8]) -> Value {
+    let mut wide = [0; 8];
+    wide[..b.len()].copy_from_slice(b);
+    let unsigned = u64::from_le_bytes(wide);
+    let shift = 64 - 8 * b.len() as u32;
+    match ty {
+        ValueType::U8 | ValueType::U16 | ValueType::U32 | ValueType::U64 => Value::Unsigned(unsigned),
+        ValueType::I8 | ValueType::I16 | ValueType::I32 | ValueType::I64 => {
+            Value::Signed(((unsigned << shift) as i64) >> shift)
+        }
+        ValueType::F32 => Value::Float(f64::from(f32::from_bits(unsigned as u32))),
+        ValueType::F64 => Value::Float(f64::from_bits(unsigned)),
+        _ => Value::Bool(unsigned != 0),
+    }
+}
+
+fn read_array(reader: &mut Reader<'_>, key: &str) -> Result<ArrayValue, GgufError> {
+    let what = || format!("the array of metadata key {key}");
+    let ty = ValueType::from_id(reader.u32(&what)?, key)?;
+    if ty == ValueType::Array {
+        let problem = "arrays of arrays are not supported".into();
+        return Err(GgufError::Invalid { what: format!("metadata key {key}"), problem });
+    }
+    let count = reader.u64(&what)?;
+    if count > limits::MAX_ARRAY {
+        return Err(GgufError::Limit {
+            what: format!("elements of {}", what()),
+            value: count,
+            limit: limits::MAX_ARRAY,
+        });
+    }
+    let start = reader.at();
+    match ty.size() {
+        Some(size) => {
+            // cannot overflow: the count is limited
+            reader.take(count * size, &what)?;
+        }
+        None => {
+            for element in 0..count {
+                reader.string(u64::MAX, &|| format!("string {element} of metadata key {key}"))?;
+            }
+        }
+    }
+    Ok(ArrayValue { ty, count: count as usize, range: start..reader.at() })
+}

@@ -1,0 +1,20 @@
+//! GGUF: reading a header from its first bytes, and writing files.
+
+mod error;
+mod header;
+mod metadata;
+mod reader;
+mod writer;
+
+pub use error::GgufError;
+pub use header::{Header, TensorEntry};
+pub use metadata::{ArrayValue, Metadata, Value, ValueType};
+pub use writer::{Writer, WriterValue};
+
+pub(crate) use header::tensor_bytes;
+
+/// The first four bytes.
+pub const MAGIC: &[u8; 4] = b"GGUF";
+
+/// Alignment of tensor data where a file does not say.
+pub const DEFAULT_ALIGNMENT: u32 = 32;

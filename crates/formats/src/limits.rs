@@ -1,0 +1,24 @@
+//! Limits on what a file may claim. Far above any real model; low enough that no claim can exhaust memory.
+
+/// Metadata keys of a GGUF file.
+pub const MAX_KEYS: u64 = 1 << 16;
+/// Bytes of a key.
+pub const MAX_KEY_BYTES: u64 = 1 << 16;
+/// Tensors of a model.
+pub const MAX_TENSORS: u64 = 1 << 20;
+/// Bytes of a tensor's name.
+pub const MAX_NAME_BYTES: u64 = 1 << 10;
+/// Dimensions of a GGUF tensor.
+pub const MAX_DIMENSIONS: u32 = 4;
+/// Elements of a metadata array.
+pub const MAX_ARRAY: u64 = 1 << 28;
+/// Largest alignment of tensor data.
+pub const MAX_ALIGNMENT: u32 = 1 << 20;
+/// Files of a sharded model.
+pub const MAX_SHARDS: usize = 4096;
+/// Bytes of a safetensors header.
+pub const MAX_SAFETENSORS_HEADER: u64 = 100_000_000;
+/// Dimensions of a safetensors tensor.
+pub const MAX_SAFETENSORS_DIMENSIONS: usize = 8;
+/// Bytes of a JSON file (config.json, tokenizer_config.json, index.json).
+pub const MAX_JSON_BYTES: u64 = 64 << 20;

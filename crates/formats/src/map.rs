@@ -1,0 +1,170 @@
+//! Memory maps of model files, and a clear message when a mapped file shrinks.
+#![allow(unsafe_code, reason = "memory maps and the signal handler that explains a vanished page")]
+
+use crate::error::FormatError;
+use memmap2::Mmap;
+use std::fs::File;
+use std::path::Path;
+
+/// The bytes of a whole file: mapped, or built into the program.
+pub(crate) enum Bytes {
+    Map(Mmap),
+    Static(&'static [u8]),
+}
+
+impl Bytes {
+    /// Maps a regular file.
+    pub(crate) fn map(path: &Path) -> Result<Bytes, FormatError> {
+        let io = |error| FormatError::Io { path: path.to_owned(), error };
+        let file = File::open(path).map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
+        if !metadata.is_file() {
+            let what =
+                "it is neither a file nor a folder; give the path of a .gguf file or a model folder".into();
+            return Err(FormatError::NotAModel { path: path.to_owned(), what });
+        }
+        if metadata.len() == 0 {
+            let what = "the file is empty; download it again".into();
+            return Err(FormatError::NotAModel { path: path.to_owned(), what });
+        }
+        // SAFETY: the map is read only. Should another process shrink the file, reading a vanished page raises SIGBUS, which the
+        // handler turns into a message; changed contents can only change numbers, since all ranges were checked and are kept apart.
+        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        #[cfg(unix)]
+        sigbus::watch(path, map.as_ptr() as usize, map.len());
+        Ok(Bytes::Map(map))
+    }
+
+    pub(crate) fn get(&self) -> &[u8] {
+        match self {
+            Bytes::Map(map) => map,
+            Bytes::Static(bytes) => bytes,
+        }
+    }
+
+    /// Tells the system that these bytes will not be read again soon.
+    pub(crate) fn drop_pages(&self, start: usize, len: usize) {
+        #[cfg(unix)]
+        if let Bytes::Map(map) = self {
+            // SAFETY: a private read-only file mapping: dropped pages are read from the file again.
+            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) };
+        }
+        #[cfg(not(unix))]
+        let _ = (start, len);
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        if let Bytes::Map(map) = self {
+            sigbus::forget(map.as_ptr() as usize);
+        }
+    }
+}
+
+/// The handler that names the file when a mapped page has vanished.
+#[cfg(unix)]
+mod sigbus {
+    use std::path::Path;
+    use std::sync::Once;
+    use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+    /// Maps that can be watched at once; further ones work without the message.
+    const PLACES: usize = 512;
+
+    /// A watched map. A place is free while `start` is 0.
+    struct Place {
+        start: AtomicUsize,
+        len: AtomicUsize,
+        message: AtomicPtr<u8>,
+        message_len: AtomicUsize,
+    }
+
+    static WATCHED: [Place; PLACES] = [const {
+        Place {
+            start: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+            message: AtomicPtr::new(std::ptr::null_mut()),
+            message_len: AtomicUsize::new(0),
+        }
+    }; PLACES];
+
+    /// What handled SIGBUS before: an address of a handler, or SIG_DFL, or SIG_IGN.
+    static PREVIOUS: AtomicUsize = AtomicUsize::new(0);
+
+    pub(super) fn watch(path: &Path, start: usize, len: usize) {
+        static INSTALL: Once = Once::new();
+        INSTALL.call_once(install);
+        let text = format!(
+            "error: {}: the file has shrunk or its storage failed while it was in use; keep model files unchanged while Latent runs\n",
+            path.display()
+        );
+        for place in &WATCHED {
+            // claimed with an address that no map has, so that the handler never sees half an entry
+            if place.start.compare_exchange(0, usize::MAX, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                // leaked on purpose: the handler may read it at any time; it is a few hundred bytes a map
+                let message = Box::leak(text.into_bytes().into_boxed_slice());
+                place.len.store(len, Ordering::SeqCst);
+                place.message_len.store(message.len(), Ordering::SeqCst);
+                place.message.store(message.as_mut_ptr(), Ordering::SeqCst);
+                place.start.store(start, Ordering::SeqCst);
+                return;
+            }
+        }
+    }
+
+    pub(super) fn forget(start: usize) {
+        for place in &WATCHED {
+            if place.start.load(Ordering::SeqCst) == start {
+                place.start.store(0, Ordering::SeqCst);
+                return;
+            }
+        }
+    }
+
+    fn install() {
+        // SAFETY: sigaction with a handler of the SA_SIGINFO kind, fully initialised; the handler only uses async-signal-safe calls.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handle as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigemptyset(&raw mut action.sa_mask);
+            let mut previous: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(libc::SIGBUS, &raw const action, &raw mut previous) == 0 {
+                PREVIOUS.store(previous.sa_sigaction, Ordering::SeqCst);
+            }
+        }
+    }
+
+    extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        // SAFETY: the system passes a valid siginfo_t for a SA_SIGINFO handler.
+        let address = unsafe { (*info).si_addr() } as usize;
+        for place in &WATCHED {
+            let start = place.start.load(Ordering::SeqCst);
+            let len = place.len.load(Ordering::SeqCst);
+            if start != 0 && start != usize::MAX && address >= start && address - start < len {
+                let (text, len) =
+                    (place.message.load(Ordering::SeqCst), place.message_len.load(Ordering::SeqCst));
+                // SAFETY: write and _exit are async-signal-safe; the message is leaked memory of this length.
+                unsafe {
+                    libc::write(2, text.cast(), len);
+                    libc::_exit(1);
+                }
+            }
+        }
+        // not ours: whoever was here before, or the default
+        let previous = PREVIOUS.load(Ordering::SeqCst);
+        // SAFETY: a handler stored by sigaction is called as the system would call it; otherwise the default is restored and the
+        // faulting instruction, run again, ends the process.
+        unsafe {
+            if previous == libc::SIG_DFL || previous == libc::SIG_IGN {
+                libc::signal(libc::SIGBUS, libc::SIG_DFL);
+            } else {
+                let previous: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                    std::mem::transmute(previous);
+                previous(signal, info, context);
+            }
+        }
+    }
+}
