@@ -23,7 +23,7 @@ impl std::fmt::Display for Field {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Field::Integer(value) => write!(f, "{value}"),
-            Field::Real(value) => write!(f, "{value}"),
+            Field::Real(value) => write!(f, "{value:?}"),
             Field::Flag(value) => write!(f, "{value}"),
             Field::Text(value) if value.chars().count() > 80 => {
                 write!(f, "{:?} (shortened)", value.chars().take(80).collect::<String>())

@@ -1,5 +1,5 @@
 //! Model files in memory: keys, and names and shapes of tensors.
-#![allow(dead_code, reason = "each test program uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test program has its own copy and uses its part")]
 
 use graph::contract::{Contract, ContractError, Field, JsonKeys, Keys, Tensors};
 use serde_json::{Map, Value, json};
