@@ -98,7 +98,7 @@ fn refuse_biases(text: &Reader<'_>) -> Result<(), ContractError> {
 
 /// What weights' names begin with: models that also see keep their language model under a name of its own.
 fn prefix(tensors: &dyn Tensors) -> &'static str {
-    const PREFIXES: [&str; 3] = ["", "language_model.", "model.language_model."];
+    const PREFIXES: [&str; 2] = ["", "language_model."];
     let embeds = |prefix: &&str| tensors.has(&format!("{prefix}model.embed_tokens.weight"));
     PREFIXES.into_iter().find(embeds).unwrap_or("")
 }
