@@ -1,1 +1,29 @@
-//! Contract, circuit, IR, passes, binding and plan of a model.
+//! From a checkpoint to a plan: contract, circuit, IR, passes, binding. No arithmetic on weights, no threads, no I/O.
+//!
+//! * [`Contract`]: a model's typed, checked hyper-parameters, whichever file they came from.
+//! * [`Circuit`]: the JSON file of an architecture: operations, conditions, and the names of weights.
+//! * [`Ir`](ir::Ir): the circuit instantiated for one contract, in dataflow form.
+//! * [`passes`]: pure functions from IR to IR: formulations, fusing, folding, phases, binding, placing.
+//! * [`Plan`]: what a backend compiles and runs.
+//!
+//! ```
+//! use graph::Circuit;
+//! let circuit = Circuit::named("deepseek2")?;
+//! assert_eq!(circuit.layer_weights["kv_a"].shape, ["kv_lora+rope", "hidden"]);
+//! # Ok::<(), graph::GraphError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod circuit;
+pub mod contract;
+mod error;
+pub mod ir;
+pub mod passes;
+mod plan;
+mod tensors;
+
+pub use circuit::Circuit;
+pub use contract::{Contract, ContractError};
+pub use error::GraphError;
+pub use plan::{Plan, PlanOptions};
+pub use tensors::CheckpointTensors;

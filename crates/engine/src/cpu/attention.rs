@@ -1,0 +1,218 @@
+//! Attention in latent space: a row's cached rows cut into pieces, merged in order.
+
+use super::batch::Segment;
+use super::compile::Slot;
+use super::local::{Local, grown};
+use super::run::Thread;
+use crate::cache::PAGE_ROWS;
+use graph::ir::Lane;
+use kernels::{AttendFn, CacheView, Partials, RowsMut};
+use std::ops::Range;
+
+/// A row's cached rows are cut into at most this many pieces.
+const MAX_PIECES: usize = 32;
+
+/// Heads that attend together, reading each latent row once.
+const GROUP: usize = 16;
+
+/// Smallest piece, in cached rows: two pages.
+const MIN_PIECE: usize = 2 * PAGE_ROWS;
+
+/// The piece of `length` cached rows at `index`. Borders depend on the length alone, so that the order of sums does too.
+fn piece(length: usize, index: usize) -> Range<usize> {
+    let size = piece_size(length);
+    (index * size).min(length)..((index + 1) * size).min(length)
+}
+
+fn piece_size(length: usize) -> usize {
+    length.div_ceil(MAX_PIECES).next_multiple_of(PAGE_ROWS).max(MIN_PIECE)
+}
+
+fn piece_count(length: usize) -> usize {
+    length.div_ceil(piece_size(length))
+}
+
+/// Numbers that the partial results of one group and one piece take.
+fn partial_len(heads: usize, latent: usize) -> usize {
+    heads * (latent + 2)
+}
+
+/// Numbers of shared memory in which all partial results of few rows are kept, at most.
+pub fn shared_partials(heads: usize, latent: usize, threads: usize) -> usize {
+    4 * threads.max(heads.div_ceil(GROUP)) * MAX_PIECES * partial_len(GROUP.min(heads), latent)
+}
+
+/// Views of the partial results of one piece.
+fn partials(memory: &mut [f32], heads: usize, latent: usize) -> Partials<'_> {
+    let (max, rest) = memory.split_at_mut(heads);
+    let (sum, o) = rest.split_at_mut(heads);
+    Partials { max, sum, o: RowsMut::new(o, heads, latent, latent) }
+}
+
+impl Thread<'_> {
+    /// A segment's cache rows of one stream.
+    pub(super) fn cache_view<'s>(&'s self, segment: &'s Segment, stream: usize) -> CacheView<'s> {
+        let (stream, memory) = &self.pool.streams()[stream];
+        CacheView {
+            ty: self.pool.cache_type(),
+            bytes: memory.bytes(),
+            page_rows: PAGE_ROWS,
+            row_bytes: memory.row_bytes(),
+            width: stream.width,
+            table: &segment.pages,
+        }
+    }
+
+    /// Factor on the scores of a query at `position`.
+    pub(super) fn score_scale(&self, position: usize) -> f32 {
+        let a = &self.model.contract.attention;
+        (a.softmax_scale * a.temperature.map_or(1.0, |t| t.factor(position))) as f32
+    }
+
+    /// Attention of every row in the lane. With few rows, threads share the pieces of each and merge after a barrier; with many,
+    /// a thread does all pieces of its rows. The sums are the same.
+    #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
+    pub(super) fn attend_latent(
+        &self,
+        query: &Slot,
+        out: &Slot,
+        stream: usize,
+        kernel: AttendFn,
+        lane: Lane,
+        local: &mut Local,
+    ) {
+        let groups = out.heads.div_ceil(GROUP);
+        let rows: usize = self.batch.in_lane(lane).map(|segment| segment.rows.len()).sum();
+        let slot = MAX_PIECES * partial_len(GROUP.min(out.heads), out.width);
+        let spread =
+            rows * groups < 4 * self.member.count && rows * groups * slot <= self.shared.partials_len;
+        let mut task = 0;
+        for segment in self.batch.in_lane(lane) {
+            let cache = self.cache_view(segment, stream);
+            for row in segment.rows.clone() {
+                let length = self.batch.positions[row] + 1;
+                for group in 0..groups {
+                    let work =
+                        Work { row, length, heads: group * GROUP..((group + 1) * GROUP).min(out.heads) };
+                    if spread {
+                        let pieces = (0..piece_count(length))
+                            .filter(|p| (task + p) % self.member.count == self.member.index);
+                        for index in pieces {
+                            let at = (row_in_lane(self.batch, lane, row) * groups + group) * slot;
+                            self.attend_piece(
+                                &work,
+                                index,
+                                query,
+                                &cache,
+                                kernel,
+                                out.width,
+                                self.shared_partial(at, &work, out.width, index),
+                            );
+                        }
+                        task += piece_count(length);
+                    } else {
+                        if task % self.member.count == self.member.index {
+                            let len = partial_len(work.heads.len(), out.width);
+                            let memory = grown(&mut local.partials, piece_count(length) * len);
+                            for (index, memory) in memory.chunks_exact_mut(len).enumerate() {
+                                self.attend_piece(&work, index, query, &cache, kernel, out.width, memory);
+                            }
+                            self.merge(&work, memory, out);
+                        }
+                        task += 1;
+                    }
+                }
+            }
+        }
+        if spread {
+            self.member.barrier();
+            self.merge_spread(out, lane, groups, slot);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one piece of one row")]
+    fn attend_piece(
+        &self,
+        work: &Work,
+        index: usize,
+        query: &Slot,
+        cache: &CacheView<'_>,
+        kernel: AttendFn,
+        latent: usize,
+        memory: &mut [f32],
+    ) {
+        let q = self.read_heads(query, work.row, work.heads.clone());
+        let mut part = partials(memory, work.heads.len(), latent);
+        let rows = piece(work.length, index);
+        kernel(q, cache, rows, self.score_scale(self.batch.positions[work.row]), latent, &mut part);
+    }
+
+    /// Merges the pieces of one row and group, in order, into the result.
+    fn merge(&self, work: &Work, memory: &mut [f32], out: &Slot) {
+        let len = partial_len(work.heads.len(), out.width);
+        let mut result = self.write_heads(out, work.row, work.heads.clone());
+        kernels::merge_partials(
+            memory,
+            piece_count(work.length),
+            len,
+            work.heads.len(),
+            out.width,
+            &mut result,
+        );
+    }
+
+    fn merge_spread(&self, out: &Slot, lane: Lane, groups: usize, slot: usize) {
+        let mut task = 0;
+        for segment in self.batch.in_lane(lane) {
+            for row in segment.rows.clone() {
+                for group in 0..groups {
+                    if task % self.member.count == self.member.index {
+                        let heads = group * GROUP..((group + 1) * GROUP).min(out.heads);
+                        let work = Work { row, length: self.batch.positions[row] + 1, heads };
+                        let len = partial_len(work.heads.len(), out.width) * piece_count(work.length);
+                        self.merge(&work, self.partial_memory(task * slot, len), out);
+                    }
+                    task += 1;
+                }
+            }
+        }
+    }
+
+    fn shared_partial(&self, at: usize, work: &Work, latent: usize, index: usize) -> &mut [f32] {
+        let len = partial_len(work.heads.len(), latent);
+        self.partial_memory(at + index * len, len)
+    }
+}
+
+/// One row, the cached rows that it sees, and the heads of one group.
+struct Work {
+    row: usize,
+    length: usize,
+    heads: Range<usize>,
+}
+
+/// The row's number among the rows of the lane.
+fn row_in_lane(batch: &super::batch::Batch, lane: Lane, row: usize) -> usize {
+    let before = |segment: &Segment| segment.rows.end.min(row).saturating_sub(segment.rows.start);
+    batch.in_lane(lane).map(before).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_every_length_once_and_are_at_most_32() {
+        for length in [1, 63, 64, 127, 128, 129, 4096, 4097, 163_840] {
+            let count = piece_count(length);
+            assert!((1..=MAX_PIECES).contains(&count));
+            let mut end = 0;
+            for index in 0..count {
+                let piece = piece(length, index);
+                assert!(piece.start == end && !piece.is_empty() && piece.start.is_multiple_of(PAGE_ROWS));
+                end = piece.end;
+            }
+            assert_eq!(end, length);
+        }
+    }
+}

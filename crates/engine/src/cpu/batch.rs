@@ -1,0 +1,58 @@
+//! A batch: the rows of one step and whose they are.
+
+use graph::ir::Lane;
+use std::ops::Range;
+
+/// New rows of one sequence in a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its rows in the batch.
+    pub rows: Range<usize>,
+    /// Position of its first row: rows that the sequence has cached before.
+    pub first: usize,
+    /// Page table of the sequence, room for its new rows included.
+    pub pages: Vec<u32>,
+    /// The formulation that it runs.
+    pub lane: Lane,
+}
+
+/// The flat rows of a step and its segments, in row order.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Token of each row.
+    pub tokens: Vec<u32>,
+    /// Position of each row.
+    pub positions: Vec<usize>,
+    /// The segments, which together are all rows, in order.
+    pub segments: Vec<Segment>,
+    /// Rows whose logits are wanted.
+    pub wanted: Vec<u32>,
+}
+
+impl Batch {
+    /// Rows of the step.
+    pub fn rows(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.segments.clear();
+        self.wanted.clear();
+    }
+
+    /// Adds a segment of `tokens` that continues a sequence of `first` cached rows.
+    pub fn push(&mut self, tokens: &[u32], first: usize, pages: &[u32], lane: Lane) {
+        let start = self.rows();
+        self.tokens.extend_from_slice(tokens);
+        self.positions.extend(first..first + tokens.len());
+        self.segments.push(Segment { rows: start..self.rows(), first, pages: pages.to_vec(), lane });
+    }
+
+    /// The segments that run in `lane`, or all.
+    pub fn in_lane(&self, lane: Lane) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().filter(move |segment| lane == Lane::All || segment.lane == lane)
+    }
+}

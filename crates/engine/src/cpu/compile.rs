@@ -1,0 +1,358 @@
+//! From a plan to instructions: every value a place, every weight an index, every kernel a function.
+
+use crate::error::EngineError;
+use base::Activation;
+use graph::Plan;
+use graph::ir::{BoundKernel, Epilogue, Lane, Node, Op, RowCount, Storage, StreamKind, ValueId, WeightId};
+use kernels::{AttendFn, KernelFn, MatmulFn};
+
+/// Which memory a value lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// The plan's arena.
+    Arena,
+    /// The residual stream.
+    Hidden,
+    /// The logits.
+    Logits,
+}
+
+/// Where a value lies, in numbers.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    /// The memory.
+    pub base: Base,
+    /// First number of the first row.
+    pub offset: usize,
+    /// Numbers between rows.
+    pub stride: usize,
+    /// Heads of a row.
+    pub heads: usize,
+    /// Numbers between heads.
+    pub head_stride: usize,
+    /// Numbers of a head.
+    pub width: usize,
+    /// How many rows it has.
+    pub rows: RowCount,
+}
+
+/// A weight with the kernel that multiplies by it.
+#[derive(Clone, Copy)]
+pub struct Product {
+    /// Index of the weight.
+    pub weight: usize,
+    /// The kernel.
+    pub kernel: MatmulFn,
+    /// How the kernel reads its input.
+    pub activation: Activation,
+}
+
+/// W_UK and W_UV of a layer, however they are stored.
+#[derive(Clone, Copy)]
+pub enum KvWeights {
+    /// `k_b` and `v_b`: one matrix a head each.
+    Split(Option<Product>, Option<Product>),
+    /// `kv_b`: a head's keys and then its values.
+    Combined(Product),
+}
+
+/// One operation, ready to run.
+pub enum Instruction {
+    /// Rows of the embedding.
+    Embed { weight: usize, scale: f32, out: Slot },
+    /// RMSNorm of every row.
+    RmsNorm { input: Slot, weight: usize, out: Slot },
+    /// Products with one or several weights.
+    Linear { input: Slot, norm: Option<usize>, products: Vec<Product>, outs: Vec<Slot>, epilogue: Epilogue },
+    /// Rotation, in place or into another value.
+    Rope { input: Slot, out: Slot },
+    /// A row of the latent cache.
+    LatentStore { latent: Slot, norm: Option<usize>, key: Slot, rotate: bool, stream: usize },
+    /// A row of the expanded cache.
+    ExpandedStore { latent: Slot, key: Slot, rotate: bool, kv: KvWeights, stream: usize },
+    /// Queries into latent space.
+    AbsorbK { q_nope: Slot, q_rope: Slot, rotate: bool, kv: KvWeights, out: Slot },
+    /// Attention in latent space.
+    Attend { query: Slot, out: Slot, stream: usize, kernel: AttendFn },
+    /// Attention results into value space.
+    AbsorbV { input: Slot, kv: KvWeights, out: Slot },
+    /// Attention over expanded keys and values.
+    AttendExpanded { q_nope: Slot, q_rope: Slot, kv: Option<KvWeights>, out: Slot, stream: usize },
+    /// The choice of experts.
+    Route { logits: Slot, bias: Option<usize>, chosen: Slot, mix: Slot },
+    /// First half of the experts.
+    ExpertGateUp { input: Slot, norm: Option<usize>, chosen: Slot, products: Vec<Product>, out: Slot },
+    /// Second half of the experts.
+    ExpertDown { input: Slot, chosen: Slot, mix: Slot, product: Product, scale: f32, add: bool, out: Slot },
+    /// silu(gate) · up.
+    SiluMul { gate: Slot, up: Slot, out: Slot },
+    /// max(x, 0)².
+    Relu2 { input: Slot, out: Slot },
+    /// out += factor · term.
+    Add { term: Slot, scale: f32, out: Slot },
+    /// out *= factor.
+    Scale { by: f32, out: Slot },
+    /// Wanted rows of the residual stream.
+    GatherRows { out: Slot },
+}
+
+/// An instruction and the rows that it works on.
+pub struct Step {
+    /// The rows.
+    pub lane: Lane,
+    /// What is done.
+    pub instruction: Instruction,
+}
+
+/// A plan, compiled: phases of instructions.
+pub struct Program {
+    /// Instructions between barriers.
+    pub phases: Vec<Vec<Step>>,
+    /// Numbers of the arena.
+    pub arena: usize,
+}
+
+/// Compiles a plan. `weight_of` says which loaded weight each of the plan's weights is.
+///
+/// # Errors
+/// When the plan holds what no instruction does: an error of Latent, not of the file.
+pub fn compile(plan: &Plan, weight_of: &dyn Fn(WeightId) -> usize) -> Result<Program, EngineError> {
+    let compiler = Compiler { plan, weight_of };
+    let mut phases: Vec<Vec<Step>> = (0..plan.phase_count()).map(|_| Vec::new()).collect();
+    for (index, node) in plan.ir.nodes.iter().enumerate() {
+        if let Some(instruction) = compiler.instruction(node)? {
+            phases[plan.phases[index]].push(Step { lane: node.lane, instruction });
+        }
+    }
+    phases.retain(|phase| !phase.is_empty());
+    Ok(Program { phases, arena: plan.arena.floats })
+}
+
+struct Compiler<'a> {
+    plan: &'a Plan,
+    weight_of: &'a dyn Fn(WeightId) -> usize,
+}
+
+fn internal<T>(problem: String) -> Result<T, EngineError> {
+    Err(EngineError::Graph(graph::GraphError::Internal { pass: "compile", problem }))
+}
+
+impl Compiler<'_> {
+    fn slot(&self, id: ValueId) -> Result<Slot, EngineError> {
+        let ir = &self.plan.ir;
+        let value = ir.value(id);
+        let here = |base, offset| Slot {
+            base,
+            offset,
+            stride: value.row_width(),
+            heads: value.heads,
+            head_stride: value.width,
+            width: value.width,
+            rows: value.rows,
+        };
+        Ok(match value.storage {
+            Storage::Hidden => here(Base::Hidden, 0),
+            Storage::Logits => here(Base::Logits, 0),
+            Storage::Own => match self.plan.arena.offsets[id.0] {
+                Some(offset) => here(Base::Arena, offset),
+                None => return internal(format!("value {} has no place", value.name)),
+            },
+            Storage::View { of, offset } => {
+                let parent = self.slot(of)?;
+                let flat = value.heads == 1 && parent.heads > 1;
+                Slot {
+                    offset: parent.offset + offset,
+                    heads: value.heads,
+                    head_stride: if flat { value.width } else { parent.head_stride },
+                    width: value.width,
+                    ..parent
+                }
+            }
+            Storage::Tokens => return internal("token ids are no matrix".into()),
+        })
+    }
+
+    fn input(&self, node: &Node, i: usize) -> Result<Slot, EngineError> {
+        match node.inputs.get(i) {
+            Some(id) => self.slot(*id),
+            None => internal(format!("{} lacks input {i}", node.op.word())),
+        }
+    }
+
+    fn out(&self, node: &Node, i: usize) -> Result<Slot, EngineError> {
+        match node.outputs.get(i) {
+            Some(id) => self.slot(*id),
+            None => internal(format!("{} lacks output {i}", node.op.word())),
+        }
+    }
+
+    fn one_weight(&self, node: &Node) -> Result<usize, EngineError> {
+        match &node.weights[..] {
+            [(_, id)] => Ok((self.weight_of)(*id)),
+            _ => internal(format!("{} needs one weight", node.op.word())),
+        }
+    }
+
+    fn product(&self, id: WeightId, kernel: &BoundKernel) -> Result<Product, EngineError> {
+        let (contract, function) = &kernels::table()[kernel.index];
+        match function {
+            KernelFn::Matmul(kernel) | KernelFn::MatmulT(kernel) => {
+                Ok(Product { weight: (self.weight_of)(id), kernel: *kernel, activation: contract.activation })
+            }
+            _ => internal(format!("{} is no product", contract.name)),
+        }
+    }
+
+    fn products(&self, node: &Node) -> Result<Vec<Product>, EngineError> {
+        node.weights.iter().zip(&node.kernels).map(|((_, id), kernel)| self.product(*id, kernel)).collect()
+    }
+
+    fn kv(&self, node: &Node) -> Result<KvWeights, EngineError> {
+        let find = |slot: &str| -> Result<Option<Product>, EngineError> {
+            let found = node.weights.iter().zip(&node.kernels).find(|((name, _), _)| name == slot);
+            found.map(|((_, id), kernel)| self.product(*id, kernel)).transpose()
+        };
+        Ok(match find("kv_b")? {
+            Some(both) => KvWeights::Combined(both),
+            None => KvWeights::Split(find("k_b")?, find("v_b")?),
+        })
+    }
+
+    fn attend(&self, node: &Node) -> Result<AttendFn, EngineError> {
+        let found = node.kernels.first().map(|kernel| &kernels::table()[kernel.index].1);
+        match found {
+            Some(KernelFn::AttendLatent(kernel) | KernelFn::AttendSplit(kernel)) => Ok(*kernel),
+            _ => internal("no kernel for attention is bound".into()),
+        }
+    }
+
+    fn stream(&self, node: &Node) -> Result<usize, EngineError> {
+        node.stream.map(|id| id.0).map_or_else(|| internal(format!("{} has no stream", node.op.word())), Ok)
+    }
+
+    fn norm(&self, node: &Node) -> Option<usize> {
+        node.prologue.norm.map(self.weight_of)
+    }
+
+    fn instruction(&self, node: &Node) -> Result<Option<Instruction>, EngineError> {
+        Ok(Some(match node.op {
+            Op::Split => return Ok(None),
+            Op::Embed { scale } => Instruction::Embed {
+                weight: self.one_weight(node)?,
+                scale: scale as f32,
+                out: self.out(node, 0)?,
+            },
+            Op::RmsNorm => Instruction::RmsNorm {
+                input: self.input(node, 0)?,
+                weight: self.one_weight(node)?,
+                out: self.out(node, 0)?,
+            },
+            Op::Linear => Instruction::Linear {
+                input: self.input(node, 0)?,
+                norm: self.norm(node),
+                products: self.products(node)?,
+                outs: (0..node.outputs.len()).map(|i| self.out(node, i)).collect::<Result<_, _>>()?,
+                epilogue: node.epilogue,
+            },
+            Op::Rope => Instruction::Rope { input: self.input(node, 0)?, out: self.out(node, 0)? },
+            Op::Route => Instruction::Route {
+                logits: self.input(node, 0)?,
+                bias: node.weights.first().map(|(_, id)| (self.weight_of)(*id)),
+                chosen: self.out(node, 0)?,
+                mix: self.out(node, 1)?,
+            },
+            Op::ExpertGateUp | Op::ExpertDown => self.experts(node)?,
+            Op::SiluMul => Instruction::SiluMul {
+                gate: self.input(node, 0)?,
+                up: self.input(node, 1)?,
+                out: self.out(node, 0)?,
+            },
+            Op::Relu2 => Instruction::Relu2 { input: self.input(node, 0)?, out: self.out(node, 0)? },
+            Op::Add { scale } => {
+                Instruction::Add { term: self.input(node, 1)?, scale: scale as f32, out: self.out(node, 0)? }
+            }
+            Op::Scale { by } => Instruction::Scale { by: by as f32, out: self.out(node, 0)? },
+            Op::GatherRows => Instruction::GatherRows { out: self.out(node, 0)? },
+            Op::MlaAttention | Op::ExpertMlp => {
+                return internal(format!("{} was not lowered", node.op.word()));
+            }
+            _ => self.attention(node)?,
+        }))
+    }
+
+    fn experts(&self, node: &Node) -> Result<Instruction, EngineError> {
+        let products = self.products(node)?;
+        if node.op == Op::ExpertGateUp {
+            return Ok(Instruction::ExpertGateUp {
+                input: self.input(node, 0)?,
+                norm: self.norm(node),
+                chosen: self.input(node, 1)?,
+                products,
+                out: self.out(node, 0)?,
+            });
+        }
+        let (scale, add) = match node.epilogue {
+            Epilogue::AddTo(scale) => (scale as f32, true),
+            _ => (1.0, false),
+        };
+        Ok(Instruction::ExpertDown {
+            input: self.input(node, 0)?,
+            chosen: self.input(node, 1)?,
+            mix: self.input(node, 2)?,
+            product: products[0],
+            scale,
+            add,
+            out: self.out(node, 0)?,
+        })
+    }
+
+    fn attention(&self, node: &Node) -> Result<Instruction, EngineError> {
+        let rotate = node.prologue.rope;
+        Ok(match node.op {
+            Op::LatentStore => Instruction::LatentStore {
+                latent: self.input(node, 0)?,
+                norm: self.norm(node),
+                key: self.input(node, 1)?,
+                rotate,
+                stream: self.stream(node)?,
+            },
+            Op::ExpandedStore => Instruction::ExpandedStore {
+                latent: self.input(node, 0)?,
+                key: self.input(node, 1)?,
+                rotate,
+                kv: self.kv(node)?,
+                stream: self.stream(node)?,
+            },
+            Op::AbsorbK => Instruction::AbsorbK {
+                q_nope: self.input(node, 0)?,
+                q_rope: self.input(node, 1)?,
+                rotate,
+                kv: self.kv(node)?,
+                out: self.out(node, 0)?,
+            },
+            Op::AttendLatent | Op::AttendSplit => Instruction::Attend {
+                query: self.input(node, 0)?,
+                out: self.out(node, 0)?,
+                stream: self.stream(node)?,
+                kernel: self.attend(node)?,
+            },
+            Op::AbsorbV => Instruction::AbsorbV {
+                input: self.input(node, 0)?,
+                kv: self.kv(node)?,
+                out: self.out(node, 0)?,
+            },
+            Op::AttendExpanded => {
+                let stream = self.stream(node)?;
+                let latent = self.plan.ir.streams[stream].kind == StreamKind::Latent;
+                Instruction::AttendExpanded {
+                    q_nope: self.input(node, 0)?,
+                    q_rope: self.input(node, 1)?,
+                    kv: if latent { Some(self.kv(node)?) } else { None },
+                    out: self.out(node, 0)?,
+                    stream,
+                }
+            }
+            _ => return internal(format!("{} has no instruction", node.op.word())),
+        })
+    }
+}

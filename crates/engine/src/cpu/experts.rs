@@ -1,0 +1,171 @@
+//! The mixture of experts: rows sorted by expert, one flat list of work, no two threads writing the same numbers.
+
+use super::compile::{Product, Slot};
+use super::linear::UNIT;
+use super::local::{Local, Needs, grown};
+use super::run::Thread;
+use kernels::RowsMut;
+use std::ops::Range;
+
+/// Rows of each expert. The results of (row, expert) pairs lie in the order of this list.
+#[derive(Default)]
+pub struct ExpertRows {
+    /// Rows, sorted by expert; rows of one expert in ascending order.
+    rows: Vec<u32>,
+    /// Which of the row's chosen experts it is.
+    ranks: Vec<u32>,
+    /// Where each expert's rows begin; one more than there are experts.
+    starts: Vec<usize>,
+}
+
+impl ExpertRows {
+    /// Sorts the choices of all rows, `used` a row.
+    fn sort<'c>(&mut self, experts: usize, rows: usize, chosen: impl Fn(usize) -> &'c [u32]) {
+        self.starts.clear();
+        self.starts.resize(experts + 2, 0);
+        let mut pairs = 0;
+        for row in 0..rows {
+            for &expert in chosen(row) {
+                self.starts[expert as usize + 2] += 1;
+                pairs += 1;
+            }
+        }
+        for expert in 2..self.starts.len() {
+            self.starts[expert] += self.starts[expert - 1];
+        }
+        self.rows.resize(pairs, 0);
+        self.ranks.resize(pairs, 0);
+        for row in 0..rows {
+            for (rank, &expert) in chosen(row).iter().enumerate() {
+                let place = &mut self.starts[expert as usize + 1];
+                self.rows[*place] = row as u32;
+                self.ranks[*place] = rank as u32;
+                *place += 1;
+            }
+        }
+        self.starts.truncate(experts + 1);
+    }
+
+    /// Experts with rows: index and their places in the list.
+    fn active(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let places = |expert: usize| self.starts[expert]..self.starts[expert + 1];
+        (0..self.starts.len() - 1)
+            .map(move |expert| (expert, places(expert)))
+            .filter(|(_, places)| !places.is_empty())
+    }
+}
+
+/// A row of the arena that holds expert ids rather than numbers.
+#[allow(unsafe_code, reason = "f32 and u32 have one size and alignment, and every pattern is valid in both")]
+pub(super) fn as_ids_mut(numbers: &mut [f32]) -> &mut [u32] {
+    // SAFETY: same size and alignment; both types admit every bit pattern.
+    unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), numbers.len()) }
+}
+
+#[allow(unsafe_code, reason = "as above")]
+fn as_ids(numbers: &[f32]) -> &[u32] {
+    // SAFETY: as above.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), numbers.len()) }
+}
+
+impl Thread<'_> {
+    fn sort_experts(&self, chosen: &Slot, experts: &mut ExpertRows) {
+        let count = self.model.contract.moe.map_or(0, |moe| moe.experts);
+        experts.sort(count, self.rows, |row| as_ids(self.row(chosen, row)));
+    }
+
+    /// silu(gate)·up of every (row, expert): the outputs of all active experts are shared out as one list.
+    pub(super) fn expert_gate_up(
+        &self,
+        input: &Slot,
+        norm: Option<usize>,
+        chosen: &Slot,
+        products: &[Product],
+        out: &Slot,
+        local: &mut Local,
+    ) {
+        let Local { acts, scratch, results, experts, .. } = local;
+        self.sort_experts(chosen, experts);
+        let x = self.read(input, 0..self.rows, 0, input.width);
+        let x = acts.prepare(x, self.norm(norm), Needs::of(products.iter().map(|p| p.activation)));
+        // one tensor that holds the gate's outputs and then those of up, or two tensors
+        let (gate, up, up_from) = match products {
+            [both] => (*both, *both, out.width),
+            _ => (products[0], products[1], 0),
+        };
+        let padded = out.width.next_multiple_of(UNIT);
+        let share = self.member.share(experts.active().count() * padded, UNIT);
+        for (turn, (expert, places)) in experts.active().enumerate() {
+            let from = share.start.saturating_sub(turn * padded).min(out.width);
+            let to = share.end.saturating_sub(turn * padded).min(out.width);
+            if from >= to {
+                continue;
+            }
+            let (rows, cols) = (places.len(), to - from);
+            let index = Some(&experts.rows[places.clone()]);
+            let gated = grown(results, rows * cols);
+            let mut y = RowsMut::new(gated, rows, cols, cols);
+            self.multiply(gate, expert, &x, index, from..to, &mut y, scratch);
+            let mut y = self.write(out, places, from, cols);
+            self.multiply(up, expert, &x, index, up_from + from..up_from + to, &mut y, scratch);
+            for row in 0..rows {
+                kernels::silu_mul(&gated[row * cols..(row + 1) * cols], y.row_mut(row));
+            }
+        }
+    }
+
+    /// Σ mix · down: each thread owns a strip of outputs and adds the experts of a row in ascending order.
+    #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
+    pub(super) fn expert_down(
+        &self,
+        input: &Slot,
+        chosen: &Slot,
+        mix: &Slot,
+        product: &Product,
+        (scale, add): (f32, bool),
+        out: &Slot,
+        local: &mut Local,
+    ) {
+        let Local { acts, scratch, results, experts, .. } = local;
+        let outputs = self.member.share(out.width, UNIT);
+        if outputs.is_empty() {
+            return;
+        }
+        self.sort_experts(chosen, experts);
+        let mut sums = self.write(out, 0..self.rows, outputs.start, outputs.len());
+        if !add {
+            (0..self.rows).for_each(|row| sums.row_mut(row).fill(0.0));
+        }
+        let needs = Needs::of(std::iter::once(product.activation));
+        for (expert, places) in experts.active() {
+            let rows = places.len();
+            let x = acts.prepare(self.read(input, places.clone(), 0, input.width), None, needs);
+            let terms = grown(results, rows * outputs.len());
+            let mut y = RowsMut::new(terms, rows, outputs.len(), outputs.len());
+            self.multiply(*product, expert, &x, None, outputs.clone(), &mut y, scratch);
+            for (place, term) in places.zip(terms.chunks_exact(outputs.len())) {
+                let row = experts.rows[place] as usize;
+                let weight = self.row(mix, row)[experts.ranks[place] as usize];
+                kernels::axpy(sums.row_mut(row), weight * scale, term);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_sorted_by_expert_and_keep_their_rank() {
+        let chosen: [[u32; 2]; 3] = [[3, 0], [0, 2], [3, 2]];
+        let mut sorted = ExpertRows::default();
+        for _ in 0..2 {
+            sorted.sort(5, 3, |row| &chosen[row]);
+            let active: Vec<_> = sorted.active().collect();
+            assert_eq!(active, [(0, 0..2), (2, 2..4), (3, 4..6)]);
+            assert_eq!(sorted.rows, [0, 1, 1, 2, 0, 2]);
+            assert_eq!(sorted.ranks, [1, 0, 1, 1, 0, 0]);
+        }
+    }
+}

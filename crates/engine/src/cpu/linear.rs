@@ -1,0 +1,127 @@
+//! Products of rows with weights: each thread takes its share of the outputs.
+
+use super::compile::{Product, Slot};
+use super::local::{Local, Needs, Prepared, grown};
+use super::run::Thread;
+use graph::ir::Epilogue;
+use kernels::{Rows, RowsMut, Scratch};
+use std::ops::Range;
+
+/// Outputs are shared out in units of as many, the rows of a tile.
+pub(super) const UNIT: usize = 16;
+
+impl Thread<'_> {
+    pub(super) fn linear(
+        &self,
+        input: &Slot,
+        norm: Option<usize>,
+        products: &[Product],
+        outs: &[Slot],
+        epilogue: Epilogue,
+        local: &mut Local,
+    ) {
+        let x = self.read(input, 0..self.rows, 0, input.heads * input.width);
+        let needs = Needs::of(products.iter().map(|p| p.activation));
+        let Local { acts, scratch, results, .. } = local;
+        let x = acts.prepare(x, self.norm(norm), needs);
+        match (epilogue, products) {
+            (Epilogue::SiluMul, [gate, up]) => self.gate_up(&x, *gate, *up, &outs[0], results, scratch),
+            _ => self.each_product(&x, products, outs, epilogue, results, scratch),
+        }
+    }
+
+    /// Results of one weight, into `y`.
+    #[allow(clippy::too_many_arguments, reason = "one product")]
+    pub(super) fn multiply(
+        &self,
+        product: Product,
+        matrix: usize,
+        x: &Prepared<'_>,
+        index: Option<&[u32]>,
+        outputs: Range<usize>,
+        y: &mut RowsMut<'_>,
+        scratch: &mut Scratch,
+    ) {
+        let weight = &self.model.weights[product.weight];
+        (product.kernel)(&weight.matrix(matrix), &x.acts(product.activation), index, outputs, y, scratch);
+        let scale = weight.scale(matrix);
+        if scale != 1.0 {
+            for row in 0..y.rows() {
+                kernels::scale(y.row_mut(row), scale);
+            }
+        }
+    }
+
+    fn gate_up(
+        &self,
+        x: &Prepared<'_>,
+        gate: Product,
+        up: Product,
+        out: &Slot,
+        results: &mut Vec<f32>,
+        scratch: &mut Scratch,
+    ) {
+        let outputs = self.member.share(out.width, UNIT);
+        if outputs.is_empty() {
+            return;
+        }
+        let cols = outputs.len();
+        let gated = grown(results, self.rows * cols);
+        let mut y = RowsMut::new(gated, self.rows, cols, cols);
+        self.multiply(gate, 0, x, None, outputs.clone(), &mut y, scratch);
+        let mut y = self.write(out, 0..self.rows, outputs.start, cols);
+        self.multiply(up, 0, x, None, outputs, &mut y, scratch);
+        for row in 0..self.rows {
+            kernels::silu_mul(&gated[row * cols..(row + 1) * cols], y.row_mut(row));
+        }
+    }
+
+    /// The outputs of all weights one after the other are shared out as one.
+    fn each_product(
+        &self,
+        x: &Prepared<'_>,
+        products: &[Product],
+        outs: &[Slot],
+        epilogue: Epilogue,
+        results: &mut Vec<f32>,
+        scratch: &mut Scratch,
+    ) {
+        let padded = |product: &Product| self.model.weights[product.weight].outputs().next_multiple_of(UNIT);
+        let total = products.iter().map(padded).sum();
+        let share = self.member.share(total, UNIT);
+        let mut start = 0;
+        for (product, out) in products.iter().zip(outs) {
+            let outputs = self.model.weights[product.weight].outputs();
+            let from = share.start.saturating_sub(start).min(outputs);
+            let to = share.end.saturating_sub(start).min(outputs);
+            start += padded(product);
+            if from >= to {
+                continue;
+            }
+            match epilogue {
+                Epilogue::AddTo(scale) => {
+                    let sums = grown(results, self.rows * (to - from));
+                    let mut y = RowsMut::new(sums, self.rows, to - from, to - from);
+                    self.multiply(*product, 0, x, None, from..to, &mut y, scratch);
+                    let sums = Rows::new(sums, self.rows, to - from, to - from);
+                    self.accumulate(out, from, &sums, scale as f32);
+                }
+                _ => {
+                    let mut y = self.write(out, 0..self.rows, from, to - from);
+                    self.multiply(*product, 0, x, None, from..to, &mut y, scratch);
+                    if epilogue == Epilogue::Relu2 {
+                        (0..self.rows).for_each(|row| kernels::relu2(y.row_mut(row)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds `terms` to columns of `out` from `column` on.
+    fn accumulate(&self, out: &Slot, column: usize, terms: &Rows<'_>, scale: f32) {
+        let mut y = self.write(out, 0..self.rows, column, terms.cols());
+        for row in 0..self.rows {
+            kernels::axpy(y.row_mut(row), scale, terms.row(row));
+        }
+    }
+}

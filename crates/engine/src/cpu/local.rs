@@ -1,0 +1,135 @@
+//! What each thread keeps for itself: prepared inputs and scratch, grown once and then reused.
+
+use base::Activation;
+use kernels::{A8Rows, Acts, Rows, Scratch};
+
+/// One thread's buffers.
+#[derive(Default)]
+pub struct Local {
+    /// Inputs prepared for products.
+    pub acts: ActBuffers,
+    /// Scratch of the matrix kernels.
+    pub scratch: Scratch,
+    /// Results before an epilogue.
+    pub results: Vec<f32>,
+    /// A second buffer of the same kind.
+    pub more: Vec<f32>,
+    /// Rows of each expert.
+    pub experts: super::experts::ExpertRows,
+    /// Partial results of attention.
+    pub partials: Vec<f32>,
+    /// Scratch of the router.
+    pub route: Vec<f32>,
+}
+
+/// Grows `buffer` to at least `len` numbers and returns that many.
+pub fn grown(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    if buffer.len() < len {
+        buffer.resize(len, 0.0);
+    }
+    &mut buffer[..len]
+}
+
+/// Which forms of an input some products need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Plain f32.
+    pub f32: bool,
+    /// bf16.
+    pub bf16: bool,
+    /// 8-bit blocks.
+    pub a8: bool,
+}
+
+impl Needs {
+    /// The forms that these activations name.
+    pub fn of(activations: impl Iterator<Item = Activation>) -> Needs {
+        let mut needs = Needs::default();
+        for activation in activations {
+            match activation {
+                Activation::F32 => needs.f32 = true,
+                Activation::Bf16 => needs.bf16 = true,
+                Activation::A8 => needs.a8 = true,
+            }
+        }
+        needs
+    }
+}
+
+/// Memory for prepared inputs.
+#[derive(Default)]
+pub struct ActBuffers {
+    normalised: Vec<f32>,
+    bf16: Vec<u16>,
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i16>,
+}
+
+/// Rows in every form that was needed.
+pub struct Prepared<'a> {
+    f32: Rows<'a>,
+    bf16: &'a [u16],
+    codes: &'a [i8],
+    scales: &'a [f32],
+    sums: &'a [i16],
+}
+
+impl ActBuffers {
+    /// Normalises `x` where `norm` says so (weight and epsilon), and converts it to the forms needed.
+    pub fn prepare<'a>(&'a mut self, x: Rows<'a>, norm: Option<(&[f32], f32)>, needs: Needs) -> Prepared<'a> {
+        let (rows, cols) = (x.rows(), x.cols());
+        let f32 = match norm {
+            None => x,
+            Some((weight, eps)) => {
+                let out = grown(&mut self.normalised, rows * cols);
+                for (i, row) in out.chunks_exact_mut(cols).enumerate() {
+                    kernels::rms_norm(x.row(i), weight, eps, row);
+                }
+                Rows::new(out, rows, cols, cols)
+            }
+        };
+        if needs.bf16 {
+            self.bf16.resize((rows * cols).max(self.bf16.len()), 0);
+            for (i, out) in self.bf16[..rows * cols].chunks_exact_mut(cols).enumerate() {
+                kernels::to_bf16(f32.row(i), out);
+            }
+        }
+        let sizes = A8Rows::sizes(rows, cols);
+        if needs.a8 {
+            self.codes.resize(sizes.codes.max(self.codes.len()), 0);
+            self.scales.resize(sizes.scales.max(self.scales.len()), 0.0);
+            self.sums.resize(sizes.sums.max(self.sums.len()), 0);
+            let (codes, scales, sums) =
+                (sizes.codes / rows.max(1), sizes.scales / rows.max(1), sizes.sums / rows.max(1));
+            for i in 0..rows {
+                kernels::quantise_a8(
+                    f32.row(i),
+                    &mut self.codes[i * codes..(i + 1) * codes],
+                    &mut self.scales[i * scales..(i + 1) * scales],
+                    &mut self.sums[i * sums..(i + 1) * sums],
+                );
+            }
+        }
+        let a8 = |n: usize| if needs.a8 { n } else { 0 };
+        Prepared {
+            f32,
+            bf16: &self.bf16[..if needs.bf16 { rows * cols } else { 0 }],
+            codes: &self.codes[..a8(sizes.codes)],
+            scales: &self.scales[..a8(sizes.scales)],
+            sums: &self.sums[..a8(sizes.sums)],
+        }
+    }
+}
+
+impl<'a> Prepared<'a> {
+    /// The rows in one form, which must have been among the needs.
+    pub fn acts(&self, activation: Activation) -> Acts<'a> {
+        let (rows, cols) = (self.f32.rows(), self.f32.cols());
+        match activation {
+            Activation::F32 => Acts::F32(self.f32),
+            Activation::Bf16 => Acts::Bf16 { bits: self.bf16, rows, cols, stride: cols },
+            Activation::A8 => Acts::A8(A8Rows::new(self.codes, self.scales, self.sums, rows, cols)),
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! The CPU backend: a compiled plan for each class of rows, run by a team of threads over one arena.
+
+mod absorb;
+mod attention;
+mod batch;
+mod compile;
+mod expanded;
+mod experts;
+mod linear;
+mod local;
+mod rows;
+mod run;
+mod weights;
+
+pub use batch::{Batch, Segment};
+pub use weights::LoadedWeight;
+
+use crate::cache::CachePool;
+use crate::error::EngineError;
+use crate::team::Team;
+use base::{CpuFeatures, KernelContract, Tier};
+use compile::Program;
+use formats::Checkpoint;
+use graph::circuit::Weight;
+use graph::contract::{Contract, Gating, GroupScore, RopePairs};
+use graph::ir::{Lane, Span, Stream};
+use graph::passes::{BindOptions, CacheForm, MlaChoice, RowClass};
+use graph::{CheckpointTensors, Plan, PlanOptions};
+use kernels::{RopeTable, RouteSpec};
+use local::Local;
+use run::{Model, Shared, Thread};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Rows whose logits are computed at once.
+pub const HEAD_ROWS: usize = 16;
+
+const CLASSES: [RowClass; 3] = [RowClass::One, RowClass::Few, RowClass::Many];
+
+/// What the backend is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuOptions {
+    /// Formulation of MLA.
+    pub mla: MlaChoice,
+    /// What the cache stores.
+    pub form: CacheForm,
+    /// Precision, tier, type of the cache.
+    pub bind: BindOptions,
+    /// Threads, the caller counted.
+    pub threads: usize,
+    /// Most rows of a step.
+    pub largest: usize,
+    /// Tokens of context, which decides between LongRoPE's factors.
+    pub context: usize,
+}
+
+/// A model on the CPU.
+pub struct CpuBackend {
+    model: Model,
+    trunk: Vec<Plan>,
+    head: Vec<Plan>,
+    trunk_programs: Vec<Program>,
+    head_programs: Vec<Program>,
+    arena: Vec<f32>,
+    hidden: Vec<f32>,
+    logits: Vec<f32>,
+    expanded: Vec<f32>,
+    partials: Vec<f32>,
+    locals: Vec<Mutex<Local>>,
+    team: Team,
+    options: CpuOptions,
+}
+
+/// The contracts of all kernels.
+pub fn kernel_contracts() -> Vec<KernelContract> {
+    kernels::table().iter().map(|(contract, _)| *contract).collect()
+}
+
+/// The highest tier that this machine and `limit` allow.
+///
+/// # Errors
+/// When the limit asks for more than the machine has.
+pub fn tier_for(limit: Option<Tier>) -> Result<Tier, String> {
+    let features: CpuFeatures = kernels::features();
+    let best = features.tier();
+    match limit {
+        Some(tier) if tier > best => {
+            Err(format!("this machine has no {tier}: the best that it offers is {best}; leave --isa at auto"))
+        }
+        Some(tier) => Ok(tier),
+        None => Ok(best),
+    }
+}
+
+/// The plans of a model for all classes of rows.
+///
+/// # Errors
+/// What is wrong with the model's tensors, or which kernel is missing.
+pub fn make_plans(
+    contract: &Contract,
+    checkpoint: &Checkpoint,
+    options: &CpuOptions,
+) -> Result<(Vec<Plan>, Vec<Plan>), EngineError> {
+    let kernels = kernel_contracts();
+    let tensors = CheckpointTensors(checkpoint);
+    let make = |span: Span, largest: usize| -> Result<Vec<Plan>, EngineError> {
+        let ir = graph::ir::Ir::build(contract, &span, &tensors)?;
+        CLASSES
+            .into_iter()
+            .map(|class| {
+                let options = PlanOptions {
+                    span: span.clone(),
+                    class,
+                    largest,
+                    mla: options.mla,
+                    form: options.form,
+                    bind: options.bind,
+                };
+                Ok(Plan::from_ir(ir.clone(), contract, &kernels, &options)?)
+            })
+            .collect()
+    };
+    Ok((make(Span::trunk(contract), options.largest)?, make(Span::head(contract), HEAD_ROWS)?))
+}
+
+/// Bytes of arena, residual stream, logits and partial results that these plans need.
+pub fn arena_bytes(contract: &Contract, plans: &(Vec<Plan>, Vec<Plan>), options: &CpuOptions) -> u64 {
+    let a = &contract.attention;
+    let arena = plans.0.iter().chain(&plans.1).map(|plan| plan.arena.floats).max().unwrap_or(0);
+    let partials = attention::shared_partials(a.heads, a.kv_lora_rank, options.threads);
+    let rows = options.largest * contract.hidden_size + HEAD_ROWS * contract.vocab_size;
+    4 * (arena + partials + rows) as u64
+}
+
+impl CpuBackend {
+    /// Loads the weights that the plans use and compiles them. `progress` hears how many weights of how many are in place.
+    ///
+    /// # Errors
+    /// A weight that cannot be decoded; memory or threads that the system refuses.
+    pub fn load(
+        contract: Contract,
+        checkpoint: &Arc<Checkpoint>,
+        plans: (Vec<Plan>, Vec<Plan>),
+        options: CpuOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<CpuBackend, EngineError> {
+        let (trunk, head) = plans;
+        let mut loader = Loader { checkpoint, weights: Vec::new(), index: HashMap::new() };
+        let total = trunk[0].ir.weights.len() + head[0].ir.weights.len();
+        for weight in trunk[0].ir.weights.iter().chain(&head[0].ir.weights) {
+            loader.load(weight)?;
+            progress(loader.weights.len(), total);
+        }
+        let compile_all = |plans: &[Plan]| -> Result<Vec<Program>, EngineError> {
+            plans.iter().map(|plan| compile::compile(plan, &|id| loader.find(plan.ir.weight(id)))).collect()
+        };
+        let trunk_programs = compile_all(&trunk)?;
+        let head_programs = compile_all(&head)?;
+        let arena = trunk_programs.iter().chain(&head_programs).map(|p| p.arena).max().unwrap_or(0);
+        let a = contract.attention;
+        let rope =
+            RopeTable::new(contract.rope.inverse_frequencies(options.context), contract.rope.magnitude());
+        let pairs = match contract.rope.pairs {
+            RopePairs::Interleaved => kernels::RopePairs::Interleaved,
+            RopePairs::Split => kernels::RopePairs::Split,
+        };
+        let team = Team::new(options.threads)
+            .map_err(|error| EngineError::System { what: "starting threads", error })?;
+        Ok(CpuBackend {
+            arena: vec![0.0; arena],
+            hidden: vec![0.0; options.largest * contract.hidden_size],
+            logits: vec![0.0; HEAD_ROWS * contract.vocab_size],
+            expanded: Vec::new(),
+            partials: vec![0.0; attention::shared_partials(a.heads, a.kv_lora_rank, options.threads)],
+            locals: (0..options.threads).map(|_| Mutex::default()).collect(),
+            model: Model { route: route_spec(&contract), contract, weights: loader.weights, rope, pairs },
+            trunk,
+            head,
+            trunk_programs,
+            head_programs,
+            team,
+            options,
+        })
+    }
+
+    /// The contract.
+    pub fn contract(&self) -> &Contract {
+        &self.model.contract
+    }
+
+    /// The plans of the layers, one a class of rows.
+    pub fn trunk(&self) -> &[Plan] {
+        &self.trunk
+    }
+
+    /// The plans of the head.
+    pub fn head(&self) -> &[Plan] {
+        &self.head
+    }
+
+    /// Cache streams that the plans read and write.
+    pub fn streams(&self) -> &[Stream] {
+        &self.trunk[0].ir.streams
+    }
+
+    /// Rotation angles and pairs, for context shift.
+    pub fn rope(&self) -> (&RopeTable, kernels::RopePairs) {
+        (&self.model.rope, self.model.pairs)
+    }
+
+    /// The formulation of a segment of `new` rows.
+    pub fn lane(&self, new: usize) -> Lane {
+        match self.options.mla {
+            MlaChoice::Naive => Lane::Naive,
+            MlaChoice::Auto => {
+                let crossover = graph::passes::crossover(&self.model.contract.attention).unwrap_or(2);
+                if new >= crossover { Lane::Naive } else { Lane::Absorbed }
+            }
+            MlaChoice::Absorbed | MlaChoice::Split => Lane::Absorbed,
+        }
+    }
+
+    /// Runs the layers on a batch: its rows are in the cache and in the residual stream afterwards.
+    pub fn forward(&mut self, batch: &Batch, pool: &CachePool) {
+        let a = self.model.contract.attention;
+        let naive = batch.segments.iter().filter(|s| s.lane == Lane::Naive);
+        let longest = naive.map(|s| s.first + s.rows.len()).max().unwrap_or(0);
+        let needed = expanded::expanded_len(longest, a.heads, a.nope, a.rope, a.v);
+        if longest > 0 && self.expanded.len() < needed {
+            self.expanded = vec![0.0; needed];
+        }
+        self.run(batch, pool, batch.rows(), false);
+    }
+
+    /// Logits of the batch's wanted rows, [`HEAD_ROWS`] at a time: `sink` hears which wanted row and its logits.
+    pub fn logits(&mut self, batch: &Batch, pool: &CachePool, sink: &mut dyn FnMut(usize, &[f32])) {
+        let vocab = self.model.contract.vocab_size;
+        let mut part = Batch::default();
+        for (chunk, wanted) in batch.wanted.chunks(HEAD_ROWS).enumerate() {
+            part.wanted.clear();
+            part.wanted.extend_from_slice(wanted);
+            self.run(&part, pool, wanted.len(), true);
+            for (i, row) in self.logits.chunks_exact(vocab).take(wanted.len()).enumerate() {
+                sink(chunk * HEAD_ROWS + i, row);
+            }
+        }
+    }
+
+    fn run(&mut self, batch: &Batch, pool: &CachePool, rows: usize, head: bool) {
+        let class = RowClass::of(rows) as usize;
+        let program = if head { &self.head_programs[class] } else { &self.trunk_programs[class] };
+        let shared = Shared {
+            arena: self.arena.as_mut_ptr(),
+            hidden: self.hidden.as_mut_ptr(),
+            logits: self.logits.as_mut_ptr(),
+            expanded: self.expanded.as_mut_ptr(),
+            expanded_len: self.expanded.len(),
+            partials: self.partials.as_mut_ptr(),
+            partials_len: self.partials.len(),
+        };
+        let (model, locals) = (&self.model, &self.locals);
+        self.team.run(&|member| {
+            let mut local = locals[member.index].lock().unwrap_or_else(PoisonError::into_inner);
+            run::run(program, &Thread { member, model, batch, rows, pool, shared }, &mut local);
+        });
+    }
+}
+
+/// Weights by the tensor that they begin with, so that a tied embedding is loaded once.
+struct Loader<'a> {
+    checkpoint: &'a Arc<Checkpoint>,
+    weights: Vec<LoadedWeight>,
+    index: HashMap<String, usize>,
+}
+
+impl Loader<'_> {
+    fn load(&mut self, weight: &Weight) -> Result<(), EngineError> {
+        let key = &weight.parts[0].tensor;
+        if !self.index.contains_key(key) {
+            self.weights.push(LoadedWeight::load(weight, self.checkpoint)?);
+            self.index.insert(key.clone(), self.weights.len() - 1);
+        }
+        Ok(())
+    }
+
+    fn find(&self, weight: &Weight) -> usize {
+        self.index.get(&weight.parts[0].tensor).copied().unwrap_or_default()
+    }
+}
+
+/// The router's rules in the words of the kernel.
+fn route_spec(contract: &Contract) -> Option<RouteSpec<'static>> {
+    let router = contract.moe?.router;
+    Some(RouteSpec {
+        gating: match router.gating {
+            Gating::Softmax => kernels::Gating::Softmax,
+            Gating::Sigmoid => kernels::Gating::Sigmoid,
+            Gating::SoftmaxOfSelected => kernels::Gating::SoftmaxOfSelected,
+            Gating::SqrtSoftplus => kernels::Gating::SqrtSoftplus,
+        },
+        bias: None,
+        groups: router.groups,
+        groups_used: router.groups_used,
+        group_score: match router.group_score {
+            GroupScore::TopTwoSum => kernels::GroupScore::TopTwoSum,
+            GroupScore::Max => kernels::GroupScore::Max,
+        },
+        norm: router.normalise,
+        norm_floor: router.norm_floor as f32,
+        scale: router.scale as f32,
+    })
+}

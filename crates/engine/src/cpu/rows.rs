@@ -1,0 +1,125 @@
+//! Operations that work row by row: each thread takes its share of the rows.
+
+use super::compile::Slot;
+use super::local::{Local, grown};
+use super::run::Thread;
+use crate::cache::PAGE_ROWS;
+use graph::ir::Lane;
+
+impl Thread<'_> {
+    pub(super) fn embed(&self, weight: usize, scale: f32, out: &Slot) {
+        let rows = self.model.weights[weight].matrix(0);
+        for row in self.my_rows(out) {
+            let line = self.row_mut(out, row);
+            kernels::embed_row(&rows, self.batch.tokens[row] as usize, line);
+            if scale != 1.0 {
+                kernels::scale(line, scale);
+            }
+        }
+    }
+
+    pub(super) fn rms_norm(&self, input: &Slot, weight: usize, out: &Slot) {
+        if let Some((weight, eps)) = self.norm(Some(weight)) {
+            for row in self.my_rows(out) {
+                kernels::rms_norm(self.row(input, row), weight, eps, self.row_mut(out, row));
+            }
+        }
+    }
+
+    pub(super) fn rope(&self, input: &Slot, out: &Slot, lane: Lane) {
+        let in_place = (input.base, input.offset) == (out.base, out.offset);
+        for segment in self.batch.in_lane(lane) {
+            for row in self.member.share(segment.rows.len(), 1) {
+                let row = segment.rows.start + row;
+                for head in 0..out.heads {
+                    let numbers = self.head_mut(out, row, head);
+                    if !in_place {
+                        numbers.copy_from_slice(self.head(input, row, head));
+                    }
+                    self.model.rope.apply(numbers, self.batch.positions[row] as i64, self.model.pairs);
+                }
+            }
+        }
+    }
+
+    pub(super) fn latent_store(
+        &self,
+        latent: &Slot,
+        norm: Option<usize>,
+        key: &Slot,
+        rotate: bool,
+        stream: usize,
+        local: &mut Local,
+    ) {
+        let (stream, memory) = &self.pool.streams()[stream];
+        let line = grown(&mut local.results, stream.width);
+        for segment in &self.batch.segments {
+            for row in self.member.share(segment.rows.len(), 1) {
+                let position = segment.first + row;
+                let row = segment.rows.start + row;
+                let (content, rotated) = line.split_at_mut(latent.width);
+                match self.norm(norm) {
+                    Some((weight, eps)) => kernels::rms_norm(self.row(latent, row), weight, eps, content),
+                    None => content.copy_from_slice(self.row(latent, row)),
+                }
+                rotated.copy_from_slice(self.row(key, row));
+                if rotate {
+                    self.model.rope.apply(rotated, position as i64, self.model.pairs);
+                }
+                let place = segment.pages[position / PAGE_ROWS] as usize * PAGE_ROWS + position % PAGE_ROWS;
+                kernels::store_row(self.pool.cache_type(), line, self.cache_row(memory, place));
+            }
+        }
+    }
+
+    pub(super) fn route(
+        &self,
+        logits: &Slot,
+        bias: Option<usize>,
+        chosen: &Slot,
+        mix: &Slot,
+        local: &mut Local,
+    ) {
+        let Some(spec) = self.model.route else { return };
+        let spec = kernels::RouteSpec { bias: bias.map(|w| self.model.weights[w].vector()), ..spec };
+        for row in self.my_rows(chosen) {
+            let ids = super::experts::as_ids_mut(self.row_mut(chosen, row));
+            kernels::route(self.row(logits, row), &spec, ids, self.row_mut(mix, row), &mut local.route);
+        }
+    }
+
+    pub(super) fn silu_mul(&self, gate: &Slot, up: &Slot, out: &Slot) {
+        for row in self.my_rows(out) {
+            let line = self.row_mut(out, row);
+            line.copy_from_slice(self.row(up, row));
+            kernels::silu_mul(self.row(gate, row), line);
+        }
+    }
+
+    pub(super) fn relu2(&self, input: &Slot, out: &Slot) {
+        for row in self.my_rows(out) {
+            let line = self.row_mut(out, row);
+            line.copy_from_slice(self.row(input, row));
+            kernels::relu2(line);
+        }
+    }
+
+    pub(super) fn add(&self, term: &Slot, scale: f32, out: &Slot) {
+        for row in self.my_rows(out) {
+            kernels::axpy(self.row_mut(out, row), scale, self.row(term, row));
+        }
+    }
+
+    pub(super) fn scale(&self, by: f32, out: &Slot) {
+        for row in self.my_rows(out) {
+            kernels::scale(self.row_mut(out, row), by);
+        }
+    }
+
+    pub(super) fn gather_rows(&self, out: &Slot) {
+        let hidden = Slot { base: super::compile::Base::Hidden, offset: 0, ..*out };
+        for row in self.my_rows(out) {
+            self.row_mut(out, row).copy_from_slice(self.row(&hidden, self.batch.wanted[row] as usize));
+        }
+    }
+}

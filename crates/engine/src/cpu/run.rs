@@ -1,0 +1,245 @@
+//! Running a program: what one thread of the team does in one step.
+#![allow(unsafe_code, reason = "threads write disjoint parts of one arena between barriers")]
+
+use super::batch::Batch;
+use super::compile::{Base, Instruction, Program, Slot};
+use super::local::Local;
+use super::weights::LoadedWeight;
+use crate::cache::{CachePool, StreamMemory};
+use crate::team::Member;
+use graph::Contract;
+use graph::ir::Lane;
+use kernels::{RopePairs, RopeTable, RouteSpec, Rows, RowsMut};
+use std::ops::Range;
+
+/// What every operation of a model needs.
+pub struct Model {
+    /// Hyper-parameters.
+    pub contract: Contract,
+    /// All weights.
+    pub weights: Vec<LoadedWeight>,
+    /// Rotation angles.
+    pub rope: RopeTable,
+    /// How numbers pair up.
+    pub pairs: RopePairs,
+    /// How rows are routed (without the bias, which is a weight).
+    pub route: Option<RouteSpec<'static>>,
+}
+
+/// Memory of one kind that the threads of a step share.
+#[derive(Clone, Copy)]
+pub struct Shared {
+    /// The arena of the plan.
+    pub arena: *mut f32,
+    /// The residual stream.
+    pub hidden: *mut f32,
+    /// The logits.
+    pub logits: *mut f32,
+    /// Keys and values expanded on the fly, and rope keys.
+    pub expanded: *mut f32,
+    /// Numbers of it.
+    pub expanded_len: usize,
+    /// Partial results of attention.
+    pub partials: *mut f32,
+    /// Numbers of it.
+    pub partials_len: usize,
+}
+
+// SAFETY: plain addresses; every use states which part a thread may touch.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// What one thread sees of a step.
+pub struct Thread<'a> {
+    /// Who it is.
+    pub member: &'a Member<'a>,
+    /// The model.
+    pub model: &'a Model,
+    /// The rows.
+    pub batch: &'a Batch,
+    /// Rows that the program works on: the batch's, or the wanted ones in a head program.
+    pub rows: usize,
+    /// The cache.
+    pub pool: &'a CachePool,
+    /// Shared memory.
+    pub shared: Shared,
+}
+
+/// Runs all phases of `program` as one member of the team.
+pub fn run(program: &Program, thread: &Thread<'_>, local: &mut Local) {
+    for phase in &program.phases {
+        for step in phase {
+            thread.execute(&step.instruction, step.lane, local);
+        }
+        thread.member.barrier();
+    }
+}
+
+impl<'a> Thread<'a> {
+    fn execute(&self, instruction: &Instruction, lane: Lane, local: &mut Local) {
+        match instruction {
+            Instruction::Embed { weight, scale, out } => self.embed(*weight, *scale, out),
+            Instruction::RmsNorm { input, weight, out } => self.rms_norm(input, *weight, out),
+            Instruction::Linear { input, norm, products, outs, epilogue } => {
+                self.linear(input, *norm, products, outs, *epilogue, local);
+            }
+            Instruction::Rope { input, out } => self.rope(input, out, lane),
+            Instruction::LatentStore { latent, norm, key, rotate, stream } => {
+                self.latent_store(latent, *norm, key, *rotate, *stream, local);
+            }
+            Instruction::ExpandedStore { latent, key, rotate, kv, stream } => {
+                self.expanded_store(latent, key, *rotate, kv, *stream, local);
+            }
+            Instruction::AbsorbK { q_nope, q_rope, rotate, kv, out } => {
+                self.absorb_k(q_nope, q_rope, *rotate, kv, out, lane, local);
+            }
+            Instruction::Attend { query, out, stream, kernel } => {
+                self.attend_latent(query, out, *stream, *kernel, lane, local);
+            }
+            Instruction::AbsorbV { input, kv, out } => self.absorb_v(input, kv, out, lane, local),
+            Instruction::AttendExpanded { q_nope, q_rope, kv, out, stream } => {
+                self.attend_expanded(q_nope, q_rope, kv.as_ref(), out, *stream, lane, local);
+            }
+            Instruction::Route { logits, bias, chosen, mix } => self.route(logits, *bias, chosen, mix, local),
+            Instruction::ExpertGateUp { input, norm, chosen, products, out } => {
+                self.expert_gate_up(input, *norm, chosen, products, out, local);
+            }
+            Instruction::ExpertDown { input, chosen, mix, product, scale, add, out } => {
+                self.expert_down(input, chosen, mix, product, (*scale, *add), out, local);
+            }
+            Instruction::SiluMul { gate, up, out } => self.silu_mul(gate, up, out),
+            Instruction::Relu2 { input, out } => self.relu2(input, out),
+            Instruction::Add { term, scale, out } => self.add(term, *scale, out),
+            Instruction::Scale { by, out } => self.scale(*by, out),
+            Instruction::GatherRows { out } => self.gather_rows(out),
+        }
+    }
+
+    /// Address of a number of a value.
+    fn at(&self, slot: &Slot, row: usize, column: usize) -> *mut f32 {
+        let base = match slot.base {
+            Base::Arena => self.shared.arena,
+            Base::Hidden => self.shared.hidden,
+            Base::Logits => self.shared.logits,
+        };
+        // SAFETY: the plan has placed the slot inside its memory for at most the rows that the step was checked for.
+        unsafe { base.add(slot.offset + row * slot.stride + column) }
+    }
+
+    /// Rows of a value, `cols` numbers from `column` on, to be read.
+    pub(super) fn read(&self, slot: &Slot, rows: Range<usize>, column: usize, cols: usize) -> Rows<'a> {
+        if rows.is_empty() {
+            return Rows::new(&[], 0, cols, slot.stride);
+        }
+        let len = (rows.len() - 1) * slot.stride + cols;
+        // SAFETY: in bounds as above; no thread writes what another reads between two barriers (`cut_phases`).
+        let data = unsafe { std::slice::from_raw_parts(self.at(slot, rows.start, column), len) };
+        Rows::new(data, rows.len(), cols, slot.stride)
+    }
+
+    /// Rows of a value, `cols` numbers from `column` on, to be written by this thread alone.
+    pub(super) fn write(&self, slot: &Slot, rows: Range<usize>, column: usize, cols: usize) -> RowsMut<'a> {
+        // SAFETY: in bounds as above; shares of threads are disjoint rows or columns.
+        unsafe { RowsMut::from_raw(self.at(slot, rows.start, column), rows.len(), cols, slot.stride) }
+    }
+
+    /// One row of a value, all heads, to be read.
+    pub(super) fn row(&self, slot: &Slot, row: usize) -> &'a [f32] {
+        // SAFETY: as in `read`.
+        unsafe { std::slice::from_raw_parts(self.at(slot, row, 0), slot.heads * slot.width) }
+    }
+
+    /// One head of one row, to be written by this thread alone.
+    #[allow(clippy::mut_from_ref, reason = "the arena is shared by design; shares are disjoint")]
+    pub(super) fn head_mut(&self, slot: &Slot, row: usize, head: usize) -> &'a mut [f32] {
+        // SAFETY: as in `write`.
+        unsafe { std::slice::from_raw_parts_mut(self.at(slot, row, head * slot.head_stride), slot.width) }
+    }
+
+    /// One head of one row, to be read.
+    pub(super) fn head(&self, slot: &Slot, row: usize, head: usize) -> &'a [f32] {
+        // SAFETY: as in `read`.
+        unsafe { std::slice::from_raw_parts(self.at(slot, row, head * slot.head_stride), slot.width) }
+    }
+
+    /// One whole row, to be written by this thread alone.
+    #[allow(clippy::mut_from_ref, reason = "the arena is shared by design; shares are disjoint")]
+    pub(super) fn row_mut(&self, slot: &Slot, row: usize) -> &'a mut [f32] {
+        // SAFETY: as in `write`.
+        unsafe { std::slice::from_raw_parts_mut(self.at(slot, row, 0), slot.heads * slot.width) }
+    }
+
+    /// This thread's rows of a value.
+    pub(super) fn my_rows(&self, slot: &Slot) -> Range<usize> {
+        self.member.share(slot.rows.of(self.rows), 1)
+    }
+
+    /// Weight and epsilon of a norm.
+    pub(super) fn norm(&self, weight: Option<usize>) -> Option<(&'a [f32], f32)> {
+        weight.map(|w| (self.model.weights[w].vector(), self.model.contract.rms_eps as f32))
+    }
+
+    /// The tail of one head, from `from` on, to be written by this thread alone.
+    #[allow(clippy::mut_from_ref, reason = "the arena is shared by design; shares are disjoint")]
+    pub(super) fn head_tail_mut(&self, slot: &Slot, row: usize, head: usize, from: usize) -> &'a mut [f32] {
+        let start = self.at(slot, row, head * slot.head_stride + from);
+        // SAFETY: as in `write`.
+        unsafe { std::slice::from_raw_parts_mut(start, slot.width - from) }
+    }
+
+    /// Some heads of one row as a matrix, one row a head, to be read.
+    pub(super) fn read_heads(&self, slot: &Slot, row: usize, heads: Range<usize>) -> Rows<'a> {
+        let len = (heads.len() - 1) * slot.head_stride + slot.width;
+        // SAFETY: as in `read`.
+        let data =
+            unsafe { std::slice::from_raw_parts(self.at(slot, row, heads.start * slot.head_stride), len) };
+        Rows::new(data, heads.len(), slot.width, slot.head_stride)
+    }
+
+    /// Some heads of one row as a matrix, one row a head, to be written by this thread alone.
+    pub(super) fn write_heads(&self, slot: &Slot, row: usize, heads: Range<usize>) -> RowsMut<'a> {
+        let start = self.at(slot, row, heads.start * slot.head_stride);
+        // SAFETY: as in `write`.
+        unsafe { RowsMut::from_raw(start, heads.len(), slot.width, slot.head_stride) }
+    }
+
+    /// A row of a cache stream, to be written by this thread alone.
+    #[allow(clippy::mut_from_ref, reason = "a row has one writer")]
+    pub(super) fn cache_row<'m>(&self, memory: &'m StreamMemory, place: usize) -> &'m mut [u8] {
+        // SAFETY: every row of a step belongs to one segment, whose pages are its own where it writes, and to one thread's share.
+        unsafe { memory.row_shared(place) }
+    }
+
+    /// Part of the memory for partial results of attention, to be used by this thread alone until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "parts are disjoint: one a task")]
+    pub(super) fn partial_memory(&self, at: usize, len: usize) -> &'a mut [f32] {
+        assert!(at + len <= self.shared.partials_len, "partial results out of range");
+        // SAFETY: in range; tasks have disjoint parts.
+        unsafe { std::slice::from_raw_parts_mut(self.shared.partials.add(at), len) }
+    }
+
+    /// Part of the memory for expanded keys and values, to be written by this thread alone until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "parts are disjoint: each thread expands its own rows")]
+    pub(super) fn expanded_memory(&self, at: usize, len: usize) -> &'a mut [f32] {
+        assert!(at + len <= self.shared.expanded_len, "expanded keys out of range");
+        // SAFETY: in range; threads have disjoint rows.
+        unsafe { std::slice::from_raw_parts_mut(self.shared.expanded.add(at), len) }
+    }
+
+    /// Expanded rows to be written by this thread alone.
+    pub(super) fn expanded_rows(&self, at: usize, rows: usize, cols: usize, stride: usize) -> RowsMut<'a> {
+        assert!(at + (rows - 1) * stride + cols <= self.shared.expanded_len, "expanded keys out of range");
+        // SAFETY: in range; threads have disjoint rows.
+        unsafe { RowsMut::from_raw(self.shared.expanded.add(at), rows, cols, stride) }
+    }
+
+    /// Expanded rows to be read, after the barrier.
+    pub(super) fn expanded_read(&self, at: usize, rows: usize, cols: usize, stride: usize) -> Rows<'a> {
+        let len = (rows - 1) * stride + cols;
+        assert!(at + len <= self.shared.expanded_len, "expanded keys out of range");
+        // SAFETY: in range; nobody writes until the next barrier.
+        let data = unsafe { std::slice::from_raw_parts(self.shared.expanded.add(at), len) };
+        Rows::new(data, rows, cols, stride)
+    }
+}

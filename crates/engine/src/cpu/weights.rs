@@ -1,0 +1,188 @@
+//! Weights as the kernels read them: slices of the mapped file, or owned numbers where the file's form cannot be read directly.
+#![allow(
+    unsafe_code,
+    reason = "slices of the mapped file are kept beside the checkpoint that keeps them alive"
+)]
+
+use crate::error::EngineError;
+use base::TensorType;
+use formats::Checkpoint;
+use graph::circuit::{Part, Weight};
+use kernels::WeightRows;
+use std::sync::Arc;
+
+/// FP8 files have one scale for each square of this many rows and columns.
+const FP8_BLOCK: usize = 128;
+
+/// One weight slot, ready to be read.
+pub struct LoadedWeight {
+    ty: TensorType,
+    outputs: usize,
+    inputs: usize,
+    /// One for all matrices, or one a matrix.
+    parts: Vec<Bytes>,
+    /// Factor on the results of each matrix; empty where every factor is 1.
+    scales: Vec<f32>,
+    /// The numbers of a vector (norm weights, router bias), decoded.
+    vector: Vec<f32>,
+}
+
+/// Bytes that outlive the model: in the file's map, or owned.
+enum Bytes {
+    Mapped { start: *const u8, len: usize, _keep: Arc<Checkpoint> },
+    Owned(Vec<u8>),
+}
+
+// SAFETY: the mapped bytes are read only, and the checkpoint that owns the map is kept alive beside them.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    fn get(&self) -> &[u8] {
+        match self {
+            // SAFETY: the range lies in the checkpoint's map, which lives as long as `_keep`.
+            Bytes::Mapped { start, len, .. } => unsafe { std::slice::from_raw_parts(*start, *len) },
+            Bytes::Owned(bytes) => bytes,
+        }
+    }
+}
+
+impl LoadedWeight {
+    /// Takes the tensors of `weight` from the checkpoint.
+    ///
+    /// # Errors
+    /// [`EngineError::NotDecodable`] for a format that cannot be computed with; a tensor or scale that is missing.
+    pub fn load(weight: &Weight, checkpoint: &Arc<Checkpoint>) -> Result<LoadedWeight, EngineError> {
+        let mut loaded = LoadedWeight {
+            ty: weight.ty,
+            outputs: weight.outputs(),
+            inputs: weight.inputs(),
+            parts: Vec::with_capacity(weight.parts.len()),
+            scales: Vec::new(),
+            vector: Vec::new(),
+        };
+        let file = checkpoint.display_name();
+        if !quant::can_decode(weight.ty) {
+            let tensor = weight.parts.first().map(|p| p.tensor.clone()).unwrap_or_default();
+            return Err(EngineError::NotDecodable { file, tensor, ty: weight.ty });
+        }
+        for part in &weight.parts {
+            let bytes = loaded.take(part, weight, checkpoint)?;
+            loaded.parts.push(bytes);
+        }
+        if weight.shape.len() == 1 {
+            loaded.vector = decode(weight.ty, loaded.parts[0].get(), loaded.inputs, &file)?;
+        }
+        Ok(loaded)
+    }
+
+    /// The bytes of one tensor; FP8 with block scales is decoded, other scales are kept as factors.
+    fn take(
+        &mut self,
+        part: &Part,
+        weight: &Weight,
+        checkpoint: &Arc<Checkpoint>,
+    ) -> Result<Bytes, EngineError> {
+        let missing = |name: &str| EngineError::MissingTensor {
+            file: checkpoint.display_name(),
+            tensor: name.to_owned(),
+        };
+        let tensor = checkpoint.tensor(&part.tensor).ok_or_else(|| missing(&part.tensor))?;
+        let Some(scale) = &part.scale else {
+            if !self.scales.is_empty() {
+                self.scales.push(1.0);
+            }
+            let data = tensor.data;
+            return Ok(Bytes::Mapped {
+                start: data.as_ptr(),
+                len: data.len(),
+                _keep: Arc::clone(checkpoint),
+            });
+        };
+        let scale = checkpoint.tensor(scale).ok_or_else(|| missing(scale))?;
+        let count: usize = scale.info.shape.iter().product();
+        let scales = decode(scale.info.ty, scale.data, count, &checkpoint.display_name())?;
+        if weight.ty == TensorType::F8_E4M3 {
+            let numbers = tensor.info.shape.iter().product();
+            let decoded = decode(weight.ty, tensor.data, numbers, &checkpoint.display_name())?;
+            self.ty = TensorType::F32;
+            return Ok(Bytes::Owned(scale_squares(decoded, &scales, self.inputs)));
+        }
+        let matrices = if weight.parts.len() > 1 { 1 } else { weight.stacked() };
+        let each = |m: usize| scales.get(m).or(scales.first()).copied().unwrap_or(1.0);
+        self.scales.extend((0..matrices).map(each));
+        let data = tensor.data;
+        Ok(Bytes::Mapped { start: data.as_ptr(), len: data.len(), _keep: Arc::clone(checkpoint) })
+    }
+
+    /// How the numbers are stored in memory.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// Outputs of one matrix.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// Inputs of one matrix.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// The matrix at `index` (an expert, a head).
+    pub fn matrix(&self, index: usize) -> WeightRows<'_> {
+        let bytes = self.ty.row_bytes(self.inputs).unwrap_or(0) * self.outputs;
+        let data = match &self.parts[..] {
+            [all] => &all.get()[index * bytes..(index + 1) * bytes],
+            parts => parts[index].get(),
+        };
+        WeightRows::new(self.ty, data, self.outputs, self.inputs)
+    }
+
+    /// Factor on the results of the matrix at `index`.
+    pub fn scale(&self, index: usize) -> f32 {
+        self.scales.get(index).copied().unwrap_or(1.0)
+    }
+
+    /// The numbers of a vector.
+    pub fn vector(&self) -> &[f32] {
+        &self.vector
+    }
+}
+
+fn decode(ty: TensorType, bytes: &[u8], numbers: usize, file: &str) -> Result<Vec<f32>, EngineError> {
+    let mut out = vec![0.0; numbers];
+    quant::decode(ty, bytes, &mut out)
+        .map_err(|error| EngineError::Decode { file: file.to_owned(), error })?;
+    Ok(out)
+}
+
+/// Multiplies each 128 × 128 square by its scale; the numbers as bytes of f32.
+fn scale_squares(mut numbers: Vec<f32>, scales: &[f32], inputs: usize) -> Vec<u8> {
+    let across = inputs.div_ceil(FP8_BLOCK);
+    for (row, line) in numbers.chunks_exact_mut(inputs).enumerate() {
+        for (block, square) in line.chunks_mut(FP8_BLOCK).enumerate() {
+            let scale = scales.get(row / FP8_BLOCK * across + block).copied().unwrap_or(1.0);
+            square.iter_mut().for_each(|number| *number *= scale);
+        }
+    }
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fp8_squares_take_the_scale_of_their_block() {
+        let inputs = 130;
+        let bytes = scale_squares(vec![1.0; 129 * inputs], &[2.0, 3.0, 5.0, 7.0], inputs);
+        let at = |row: usize, column: usize| {
+            let b = &bytes[(row * inputs + column) * 4..][..4];
+            f32::from_le_bytes([b[0], b[1], b[2], b[3]])
+        };
+        assert_eq!([at(0, 0), at(0, 128), at(128, 127), at(128, 129)], [2.0, 3.0, 5.0, 7.0]);
+    }
+}

@@ -1,0 +1,420 @@
+//! The engine: one loaded model with its cache, and steps over sequences.
+
+use crate::cache::{CachePool, Sequence, ShiftShape};
+use crate::cpu::{self, Batch, CpuBackend, CpuOptions};
+use crate::error::EngineError;
+use crate::memory::{self, Needed};
+use base::{CacheType, Tier};
+use formats::Checkpoint;
+use graph::Contract;
+use graph::ir::{Cost, Step as CostStep};
+use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Rows of a step when the caller does not say.
+pub const DEFAULT_LARGEST: usize = 512;
+
+/// How a model is to be run. The default lets Latent choose.
+#[derive(Clone, Debug, Default)]
+pub struct EngineOptions {
+    /// Formulation of MLA.
+    pub mla: MlaChoice,
+    /// Exact or default arithmetic.
+    pub precision: Precision,
+    /// What the cache stores.
+    pub form: CacheForm,
+    /// Type of the cache; none: f32 when exact, else f16.
+    pub cache: Option<CacheType>,
+    /// Tokens that the cache holds; none: the smaller of the model's limit and what fits.
+    pub context: Option<usize>,
+    /// Threads; none: one for each core that this process may use.
+    pub threads: Option<usize>,
+    /// Highest instruction-set tier; none: the best there is.
+    pub tier: Option<Tier>,
+    /// Most rows of a step; none: [`DEFAULT_LARGEST`].
+    pub largest: Option<usize>,
+    /// Load even when memory seems too small.
+    pub force: bool,
+}
+
+/// Which rows of an item's tokens the caller wants logits of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted<'a> {
+    /// None.
+    Nothing,
+    /// The last.
+    Last,
+    /// All.
+    All,
+    /// These, counted from the item's first token.
+    Rows(&'a [usize]),
+}
+
+/// New tokens of one sequence in a step.
+pub struct Item<'a> {
+    /// The sequence that they continue.
+    pub sequence: &'a mut Sequence,
+    /// The tokens.
+    pub tokens: &'a [u32],
+    /// Whose logits are wanted.
+    pub wanted: Wanted<'a>,
+}
+
+/// What the engine decided when it loaded a model.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The model's name, or its file's.
+    pub name: String,
+    /// Weights, counted as numbers.
+    pub parameters: u64,
+    /// Bytes of the weights.
+    pub weight_bytes: u64,
+    /// The tier chosen.
+    pub tier: Tier,
+    /// Threads.
+    pub threads: usize,
+    /// Type of the cache.
+    pub cache: CacheType,
+    /// Bytes that a token takes in it.
+    pub token_bytes: usize,
+    /// Tokens that it holds.
+    pub context: usize,
+    /// Matrix kernels in use.
+    pub kernels: Vec<String>,
+    /// Operations that run in portable code although the tier is higher.
+    pub portable: Vec<String>,
+}
+
+/// A loaded model.
+pub struct Engine {
+    backend: CpuBackend,
+    pool: CachePool,
+    batch: Batch,
+    options: CpuOptions,
+    summary: Summary,
+    fingerprint: u64,
+    needed: Needed,
+}
+
+/// Cores that this process may use.
+pub fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+impl Engine {
+    /// Loads a model. `progress` hears how many weights of how many are in place.
+    ///
+    /// # Errors
+    /// A contract, tensor or kernel that is missing or wrong; too little memory, with the table of what is needed.
+    pub fn load(
+        checkpoint: &Arc<Checkpoint>,
+        options: &EngineOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Engine, EngineError> {
+        let contract = Contract::from_checkpoint(checkpoint)?;
+        let tier = cpu::tier_for(options.tier).map_err(EngineError::Options)?;
+        let exact = options.precision == Precision::Exact;
+        let cache = options.cache.unwrap_or(if exact { CacheType::F32 } else { CacheType::F16 });
+        if options.form == CacheForm::Expanded && options.mla != MlaChoice::Naive {
+            let problem = "the expanded cache serves the naive formulation only: give --mla naive with it";
+            return Err(EngineError::Options(problem.into()));
+        }
+        let mut cpu = CpuOptions {
+            mla: options.mla,
+            form: options.form,
+            bind: BindOptions { precision: options.precision, tier, cache },
+            threads: options.threads.unwrap_or_else(default_threads).max(1),
+            largest: options.largest.unwrap_or(DEFAULT_LARGEST).max(1),
+            context: contract.context_length,
+        };
+        let plans = cpu::make_plans(&contract, checkpoint, &cpu)?;
+        let streams = plans.0[0].ir.streams.clone();
+        let token_bytes: usize = streams.iter().map(|stream| stream.width * cache.bytes()).sum();
+        let weights: u64 =
+            plans.0[0].ir.weights.iter().chain(&plans.1[0].ir.weights).map(|w| w.bytes() as u64).sum();
+        let arena = cpu::arena_bytes(&contract, &plans, &cpu);
+        let context = choose_context(&contract, options, weights + arena, token_bytes as u64)?;
+        let needed = Needed { weights, cache: (context * token_bytes) as u64, arena };
+        if !options.force
+            && let Some(available) = memory::available()
+        {
+            memory::check(needed, &available, context, token_bytes as u64).map_err(EngineError::Memory)?;
+        }
+        cpu.context = context;
+        let summary = summarise(checkpoint, &contract, &plans.0, &plans.1, &cpu, token_bytes, weights);
+        let pool = CachePool::new(&streams, cache, context)
+            .map_err(|error| EngineError::System { what: "reserving memory for the cache", error })?;
+        let backend = CpuBackend::load(contract, checkpoint, plans, cpu, progress)?;
+        let fingerprint = checkpoint.fingerprint();
+        Ok(Engine { backend, pool, batch: Batch::default(), options: cpu, summary, fingerprint, needed })
+    }
+
+    /// What was decided at loading.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Memory that the session needs.
+    pub fn needed(&self) -> Needed {
+        self.needed
+    }
+
+    /// The model's contract.
+    pub fn contract(&self) -> &Contract {
+        self.backend.contract()
+    }
+
+    /// The backend, with its plans.
+    pub fn backend(&self) -> &CpuBackend {
+        &self.backend
+    }
+
+    /// The cache.
+    pub fn pool(&self) -> &CachePool {
+        &self.pool
+    }
+
+    /// Most rows of one step.
+    pub fn largest(&self) -> usize {
+        self.options.largest
+    }
+
+    /// Tokens that the cache holds.
+    pub fn context(&self) -> usize {
+        self.pool.capacity()
+    }
+
+    /// Runs new tokens of one or several sequences. `sink` hears the item, the row within it, and that row's logits.
+    ///
+    /// # Errors
+    /// Token ids out of range, too many rows, a full cache: nothing has changed then.
+    pub fn step(
+        &mut self,
+        items: &mut [Item<'_>],
+        sink: &mut dyn FnMut(usize, usize, &[f32]),
+    ) -> Result<(), EngineError> {
+        self.check(items)?;
+        for i in 0..items.len() {
+            let item = &mut items[i];
+            if let Err(full) = self.pool.reserve(item.sequence, item.tokens.len()) {
+                // pages taken for earlier items of this step go back
+                for item in &mut items[..i] {
+                    let len = item.sequence.len();
+                    self.pool.truncate(item.sequence, len);
+                }
+                return Err(full.into());
+            }
+        }
+        let mut wanted = Vec::new();
+        self.batch.clear();
+        for (number, item) in items.iter().enumerate() {
+            let first = self.batch.rows();
+            let lane = self.backend.lane(item.tokens.len());
+            self.batch.push(item.tokens, item.sequence.len(), item.sequence.pages(), lane);
+            let mut want = |row: usize| {
+                wanted.push((number, row));
+                self.batch.wanted.push((first + row) as u32);
+            };
+            match item.wanted {
+                Wanted::Nothing => {}
+                Wanted::Last => want(item.tokens.len() - 1),
+                Wanted::All => (0..item.tokens.len()).for_each(want),
+                Wanted::Rows(rows) => rows.iter().copied().for_each(want),
+            }
+        }
+        self.backend.forward(&self.batch, &self.pool);
+        for item in items.iter_mut() {
+            self.pool.advance(item.sequence, item.tokens.len());
+        }
+        self.backend.logits(&self.batch, &self.pool, &mut |i, logits| sink(wanted[i].0, wanted[i].1, logits));
+        Ok(())
+    }
+
+    fn check(&self, items: &[Item<'_>]) -> Result<(), EngineError> {
+        let rows: usize = items.iter().map(|item| item.tokens.len()).sum();
+        if rows == 0 || rows > self.options.largest || items.iter().any(|item| item.tokens.is_empty()) {
+            return Err(EngineError::Rows { rows, largest: self.options.largest });
+        }
+        let vocab = self.contract().vocab_size;
+        for item in items {
+            if let Some(i) = item.tokens.iter().position(|&token| token as usize >= vocab) {
+                return Err(EngineError::Token {
+                    token: item.tokens[i],
+                    position: item.sequence.len() + i,
+                    vocab,
+                });
+            }
+            if let Wanted::Rows(rows) = item.wanted
+                && let Some(row) = rows.iter().find(|&&row| row >= item.tokens.len())
+            {
+                let problem =
+                    format!("logits of row {row} are wanted, but there are {} rows", item.tokens.len());
+                return Err(EngineError::Options(problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs tokens of one sequence in chunks of at most `chunk` rows; `sink` hears rows counted from the first token.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step); chunks before the failing one stay in the cache.
+    pub fn prefill(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+        chunk: usize,
+        wanted: Wanted<'_>,
+        sink: &mut dyn FnMut(usize, &[f32]),
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<(), EngineError> {
+        let chunk = chunk.clamp(1, self.options.largest);
+        let mut done = 0;
+        for part in tokens.chunks(chunk) {
+            let last = done + part.len() == tokens.len();
+            let inside: Vec<usize>;
+            let here = match wanted {
+                Wanted::Last if !last => Wanted::Nothing,
+                Wanted::Rows(rows) => {
+                    inside = rows
+                        .iter()
+                        .filter(|&&r| r >= done && r < done + part.len())
+                        .map(|r| r - done)
+                        .collect();
+                    Wanted::Rows(&inside)
+                }
+                other => other,
+            };
+            let mut items = [Item { sequence: &mut *sequence, tokens: part, wanted: here }];
+            self.step(&mut items, &mut |_, row, logits| sink(done + row, logits))?;
+            done += part.len();
+            if !progress(done) {
+                return Err(EngineError::Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a sequence's cache back.
+    pub fn release(&mut self, sequence: Sequence) {
+        self.pool.release(sequence);
+    }
+
+    /// Forgets all rows of a sequence from `len` on.
+    pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) {
+        self.pool.truncate(sequence, len);
+    }
+
+    /// A sequence that shares the first `len` rows of another.
+    pub fn share(&mut self, other: &Sequence, len: usize) -> Sequence {
+        self.pool.share(other, len)
+    }
+
+    /// Forgets a stretch of rows and moves the later ones down.
+    ///
+    /// # Errors
+    /// When shared pages would have to be copied and no page is free.
+    pub fn shift(&mut self, sequence: &mut Sequence, forgotten: Range<usize>) -> Result<(), EngineError> {
+        let a = self.backend.contract().attention;
+        let (rope, pairs) = self.backend.rope();
+        let shape = ShiftShape { rope, pairs, rope_dims: a.rope, nope: a.nope, v: a.v };
+        Ok(self.pool.shift(sequence, forgotten, &shape)?)
+    }
+
+    /// Saves a sequence and its tokens.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save(&self, sequence: &Sequence, tokens: &[u32], path: &Path) -> Result<(), EngineError> {
+        Ok(self.pool.save(sequence, tokens, self.fingerprint, path)?)
+    }
+
+    /// Reads a saved sequence back.
+    ///
+    /// # Errors
+    /// When the file is damaged, belongs to another model, or does not fit.
+    pub fn restore(&mut self, path: &Path) -> Result<(Sequence, Vec<u32>), EngineError> {
+        Ok(self.pool.restore(path, self.fingerprint)?)
+    }
+
+    /// Bytes and operations of a step of `rows` rows after `cached` ones, logits of one row included.
+    pub fn cost(&self, rows: usize, cached: usize) -> Cost {
+        let class = graph::passes::RowClass::of(rows) as usize;
+        let step = |rows| CostStep { rows, cached, cache_number: self.options.bind.cache.bytes() };
+        let mut cost = self.backend.trunk()[class].cost(step(rows));
+        cost += self.backend.head()[0].cost(step(1));
+        cost
+    }
+}
+
+/// The context asked for, checked, or the largest that fits.
+fn choose_context(
+    contract: &Contract,
+    options: &EngineOptions,
+    fixed: u64,
+    token_bytes: u64,
+) -> Result<usize, EngineError> {
+    let limit = contract.context_length;
+    match options.context {
+        Some(0) => Err(EngineError::Options("--ctx 0: a context needs at least one token".into())),
+        Some(context) if context > limit => Err(EngineError::Options(format!(
+            "--ctx {context} is more than the model was made for: {limit} tokens"
+        ))),
+        Some(context) => Ok(context),
+        None => {
+            let Some(available) = memory::available() else { return Ok(limit) };
+            // a tenth is left for everything else
+            let rest = (available.bytes / 10 * 9).saturating_sub(fixed);
+            let fits = memory::context_that_fits(rest, token_bytes).unwrap_or(crate::cache::PAGE_ROWS);
+            Ok(limit.min(fits))
+        }
+    }
+}
+
+fn summarise(
+    checkpoint: &Checkpoint,
+    contract: &Contract,
+    trunk: &[graph::Plan],
+    head: &[graph::Plan],
+    options: &CpuOptions,
+    token_bytes: usize,
+    weight_bytes: u64,
+) -> Summary {
+    let tier = options.bind.tier;
+    let mut kernels = Vec::new();
+    let mut portable = Vec::new();
+    for plan in trunk.iter().chain(head) {
+        for node in &plan.ir.nodes {
+            for (i, kernel) in node.kernels.iter().enumerate().take(node.weights.len()) {
+                if !kernels.contains(&kernel.name) {
+                    kernels.push(kernel.name.clone());
+                }
+                let slow = kernel.name.starts_with("portable") && tier > Tier::Portable;
+                if slow && !matches!(node.op, graph::ir::Op::Embed { .. }) {
+                    let ty = plan.ir.weight(node.weights[i].1).ty;
+                    let note = format!("{} of {ty}", node.op.word());
+                    if !portable.contains(&note) {
+                        portable.push(note);
+                    }
+                }
+            }
+        }
+    }
+    kernels.retain(|name| name != "portable_embed");
+    let weights = trunk[0].ir.weights.iter().chain(head[0].ir.weights.iter().filter(|w| w.slot != "embed"));
+    let file = checkpoint.path().file_name().map(|name| name.to_string_lossy().into_owned());
+    Summary {
+        name: contract.name.clone().or(file).unwrap_or_default(),
+        parameters: weights.map(|w| w.numbers() as u64).sum(),
+        weight_bytes,
+        tier,
+        threads: options.threads,
+        cache: options.bind.cache,
+        token_bytes,
+        context: options.context,
+        kernels,
+        portable,
+    }
+}

@@ -1,0 +1,93 @@
+//! What can go wrong in the engine.
+
+use crate::cache::{CacheFileError, CacheFull};
+use base::TensorType;
+use formats::FormatError;
+use graph::{ContractError, GraphError};
+
+/// An error of loading or running a model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The file cannot be opened or is malformed.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// Its hyper-parameters are missing, lie, or are not supported.
+    #[error(transparent)]
+    Contract(#[from] ContractError),
+    /// Its tensors do not fill the circuit, or no kernel fits.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// A tensor that the plan uses is not in the file.
+    #[error("{file}: tensor {tensor} is missing")]
+    MissingTensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor is stored in a format that cannot be decoded.
+    #[error(
+        "{file}: tensor {tensor} is stored as {ty}, which Latent cannot compute with; convert the model to another type"
+    )]
+    NotDecodable {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its format.
+        ty: TensorType,
+    },
+    /// A tensor's bytes do not decode.
+    #[error("{file}: {error}")]
+    Decode {
+        /// The file.
+        file: String,
+        /// Why.
+        error: quant::QuantError,
+    },
+    /// Loading would not fit in memory.
+    #[error("{0}")]
+    Memory(crate::memory::NotEnough),
+    /// The operating system refused memory or a thread.
+    #[error("{what}: {error}")]
+    System {
+        /// What was asked of it.
+        what: &'static str,
+        /// Its answer.
+        error: std::io::Error,
+    },
+    /// A token id that the vocabulary does not have.
+    #[error("token id {token} at position {position} is out of range: the vocabulary has {vocab} tokens")]
+    Token {
+        /// The id.
+        token: u32,
+        /// Where it stands.
+        position: usize,
+        /// Tokens in the vocabulary.
+        vocab: usize,
+    },
+    /// A step without rows, or with more than the engine was made for.
+    #[error("a step of {rows} rows is outside 1 to {largest}")]
+    Rows {
+        /// Rows asked for.
+        rows: usize,
+        /// Most rows of a step.
+        largest: usize,
+    },
+    /// The cache has no room.
+    #[error(transparent)]
+    CacheFull(#[from] CacheFull),
+    /// A saved sequence cannot be written or read.
+    #[error(transparent)]
+    CacheFile(#[from] CacheFileError),
+    /// The logits hold no number to choose from.
+    #[error("{0}")]
+    Sampling(String),
+    /// Settings that do not go together, or that this machine or model cannot serve.
+    #[error("{0}")]
+    Options(String),
+    /// Stopped by the caller.
+    #[error("stopped")]
+    Stopped,
+}

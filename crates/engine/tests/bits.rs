@@ -1,0 +1,84 @@
+//! Results do not depend on the number of threads, nor on what else is in the batch.
+#![allow(missing_docs, reason = "tests")]
+
+mod support;
+
+use engine::cache::Sequence;
+use engine::{Engine, EngineOptions, Item, Wanted};
+use graph::passes::{MlaChoice, Precision};
+use support::{CASES, all_logits, bits, checkpoint, engine, fixture, folder};
+
+fn options(precision: Precision, mla: MlaChoice, threads: usize) -> EngineOptions {
+    EngineOptions { precision, mla, threads: Some(threads), context: Some(1024), ..EngineOptions::default() }
+}
+
+#[test]
+fn logits_are_bit_equal_for_any_number_of_threads() {
+    for case in CASES {
+        let checkpoint = checkpoint(&folder(case));
+        // one long enough that a row's cached rows are cut into several pieces
+        let (length, single) = if case == "v3" { (300, 150) } else { (70, 20) };
+        let tokens: Vec<u32> = fixture(case).tokens.iter().cycle().take(length).copied().collect();
+        for precision in [Precision::Exact, Precision::Default] {
+            for mla in [MlaChoice::Auto, MlaChoice::Naive, MlaChoice::Split] {
+                let mut one = engine(&checkpoint, &options(precision, mla, 1));
+                let truth = [
+                    bits(&all_logits(&mut one, &tokens, 60)),
+                    bits(&all_logits(&mut one, &tokens[..single], 1)),
+                ];
+                for threads in [2, 3, 7] {
+                    let mut many = engine(&checkpoint, &options(precision, mla, threads));
+                    assert!(
+                        bits(&all_logits(&mut many, &tokens, 60)) == truth[0],
+                        "{case} {precision} {mla} {threads}"
+                    );
+                    assert!(
+                        bits(&all_logits(&mut many, &tokens[..single], 1)) == truth[1],
+                        "{case} {precision} {mla} {threads}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Logits of three sequences run together, `chunk` rows of each a step.
+fn together(engine: &mut Engine, prompts: &[Vec<u32>; 3], chunk: usize) -> Vec<Vec<Vec<f32>>> {
+    let mut sequences: [Sequence; 3] = Default::default();
+    let mut logits = vec![Vec::new(); 3];
+    for start in (0..prompts[0].len()).step_by(chunk) {
+        let [a, b, c] = &mut sequences;
+        let part = |i: usize| &prompts[i][start..(start + chunk).min(prompts[i].len())];
+        let mut items = [
+            Item { sequence: a, tokens: part(0), wanted: Wanted::All },
+            Item { sequence: b, tokens: part(1), wanted: Wanted::All },
+            Item { sequence: c, tokens: part(2), wanted: Wanted::All },
+        ];
+        engine.step(&mut items, &mut |item, _, l| logits[item].push(l.to_vec())).unwrap();
+    }
+    sequences.into_iter().for_each(|sequence| engine.release(sequence));
+    logits
+}
+
+#[test]
+fn exact_logits_are_bit_equal_alone_and_in_a_batch() {
+    for case in CASES {
+        let checkpoint = checkpoint(&folder(case));
+        let tokens = fixture(case).tokens;
+        let turned =
+            |by: usize| tokens.iter().cycle().skip(by).take(tokens.len()).copied().collect::<Vec<u32>>();
+        let prompts = [turned(0), turned(5), turned(11)];
+        for mla in [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::Split] {
+            let mut engine = engine(&checkpoint, &options(Precision::Exact, mla, 2));
+            for chunk in [1, 7, 16] {
+                let batch = together(&mut engine, &prompts, chunk);
+                for (prompt, logits) in prompts.iter().zip(&batch) {
+                    assert!(
+                        bits(&all_logits(&mut engine, prompt, chunk)) == bits(logits),
+                        "{case} {mla} {chunk}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Fixtures: small models with logits and greedy tokens computed by Hugging Face transformers (see fixtures/README.md).
+#![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
+
+use engine::cache::Sequence;
+use engine::{Engine, EngineOptions, Item, Wanted};
+use formats::Checkpoint;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub const CASES: [&str; 9] = [
+    "v2-lite",
+    "v2-lite-yarn",
+    "v2-groups",
+    "v3",
+    "v3-yarn",
+    "moonlight",
+    "glm-4.7-flash",
+    "youtu",
+    "minicpm3",
+];
+
+pub const WITH_GGUF: [&str; 3] = ["v3", "v3-yarn", "youtu"];
+
+pub struct Fixture {
+    pub tokens: Vec<u32>,
+    pub rows: Vec<usize>,
+    pub greedy: Vec<u32>,
+    pub margin: Vec<f64>,
+    /// One row of logits for each of `rows`.
+    pub logits: Vec<Vec<f32>>,
+}
+
+pub fn folder(case: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(case)
+}
+
+pub fn fixture(case: &str) -> Fixture {
+    let text = std::fs::read_to_string(folder(case).join("expected.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let numbers = |key: &str| -> Vec<f64> {
+        json[key].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+    };
+    let rows: Vec<usize> = numbers("rows").iter().map(|v| *v as usize).collect();
+    let npy = std::fs::read(folder(case).join("logits.npy")).unwrap();
+    let start = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
+    let all: Vec<f32> =
+        npy[start..].chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    let width = all.len() / rows.len();
+    Fixture {
+        tokens: numbers("tokens").iter().map(|v| *v as u32).collect(),
+        greedy: numbers("greedy").iter().map(|v| *v as u32).collect(),
+        margin: numbers("margin"),
+        logits: all.chunks_exact(width).map(<[f32]>::to_vec).collect(),
+        rows,
+    }
+}
+
+pub fn checkpoint(path: &Path) -> Arc<Checkpoint> {
+    Arc::new(Checkpoint::open(path).unwrap())
+}
+
+pub fn engine(checkpoint: &Arc<Checkpoint>, options: &EngineOptions) -> Engine {
+    Engine::load(checkpoint, options, &mut |_, _| {}).unwrap()
+}
+
+/// Logits of all tokens, prefilled in chunks.
+pub fn all_logits(engine: &mut Engine, tokens: &[u32], chunk: usize) -> Vec<Vec<f32>> {
+    let mut sequence = Sequence::default();
+    let mut logits = vec![Vec::new(); tokens.len()];
+    engine
+        .prefill(
+            &mut sequence,
+            tokens,
+            chunk,
+            Wanted::All,
+            &mut |row, l| logits[row] = l.to_vec(),
+            &mut |_| true,
+        )
+        .unwrap();
+    engine.release(sequence);
+    logits
+}
+
+/// Greedy tokens after a prompt.
+pub fn greedy(engine: &mut Engine, prompt: &[u32], count: usize) -> Vec<u32> {
+    let mut sequence = Sequence::default();
+    let mut next = 0;
+    let mut take = |logits: &[f32]| next = best(logits);
+    engine.prefill(&mut sequence, prompt, 64, Wanted::Last, &mut |_, l| take(l), &mut |_| true).unwrap();
+    let mut found = vec![next];
+    while found.len() < count {
+        let token = [found[found.len() - 1]];
+        let mut items = [Item { sequence: &mut sequence, tokens: &token, wanted: Wanted::Last }];
+        engine.step(&mut items, &mut |_, _, l| next = best(l)).unwrap();
+        found.push(next);
+    }
+    engine.release(sequence);
+    found
+}
+
+pub fn best(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (i, l) in logits.iter().enumerate() {
+        if *l > logits[best] {
+            best = i;
+        }
+    }
+    best as u32
+}
+
+/// Σ(a−b)² / Σb² of one row.
+pub fn error(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let (mut difference, mut size) = (0.0, 0.0);
+    for (a, b) in a.iter().zip(b) {
+        difference += (f64::from(*a) - f64::from(*b)).powi(2);
+        size += f64::from(*b).powi(2);
+    }
+    difference / size
+}
+
+pub fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    rows.iter().map(|row| row.iter().map(|v| v.to_bits()).collect()).collect()
+}

@@ -1,0 +1,88 @@
+//! The tensors that a contract declares, without a file: for looking at plans of models whose weights are elsewhere.
+
+use super::{Circuit, Facts, Naming, TensorIndex};
+use crate::contract::Contract;
+use crate::error::GraphError;
+use base::TensorType;
+use std::collections::HashMap;
+
+/// Every tensor of a contract with the shape that its circuit gives it, vectors and routers in F32 and the rest in one type.
+pub struct DeclaredTensors {
+    naming: Naming,
+    tensors: HashMap<String, (TensorType, Vec<usize>)>,
+}
+
+impl DeclaredTensors {
+    /// The tensors of `contract` under `naming`, matrices stored as `ty`.
+    ///
+    /// # Errors
+    /// When the circuit contradicts itself.
+    pub fn new(contract: &Contract, naming: Naming, ty: TensorType) -> Result<DeclaredTensors, GraphError> {
+        let circuit = Circuit::named(&contract.circuit)?;
+        let mut declared = DeclaredTensors { naming, tensors: HashMap::new() };
+        let whole = Facts::of(contract, None);
+        for (slot, spec) in &circuit.model_weights {
+            declared.add(circuit, slot, spec, None, &whole, ty)?;
+        }
+        for (layer, kind) in contract.layer_kinds.iter().enumerate() {
+            let facts = Facts::of(contract, Some(*kind));
+            for (slot, spec) in &circuit.layer_weights {
+                declared.add(circuit, slot, spec, Some(layer), &facts, ty)?;
+            }
+            if layer >= contract.layers {
+                for (slot, spec) in &circuit.mtp_weights {
+                    declared.add(circuit, slot, spec, Some(layer), &facts, ty)?;
+                }
+            }
+        }
+        Ok(declared)
+    }
+
+    fn add(
+        &mut self,
+        circuit: &Circuit,
+        slot: &str,
+        spec: &super::SlotSpec,
+        layer: Option<usize>,
+        facts: &Facts,
+        ty: TensorType,
+    ) -> Result<(), GraphError> {
+        let pattern = match self.naming {
+            Naming::Gguf => &spec.gguf,
+            Naming::HuggingFace => &spec.hf,
+        };
+        let (Some(pattern), true) = (pattern, facts.hold(&spec.when, &circuit.name)?) else { return Ok(()) };
+        let shape = facts.shape(spec, &circuit.name)?;
+        let plain = shape.len() == 1 || slot == "router";
+        let blocks = shape.last().is_some_and(|n| n.is_multiple_of(ty.block_len()));
+        let ty = if plain || !blocks { TensorType::F32 } else { ty };
+        let name = layer.map_or_else(|| pattern.clone(), |l| pattern.replace("{layer}", &l.to_string()));
+        if name.contains("{expert}") {
+            for expert in 0..shape[0] {
+                self.tensors.insert(name.replace("{expert}", &expert.to_string()), (ty, shape[1..].to_vec()));
+            }
+        } else {
+            self.tensors.insert(name, (ty, shape));
+        }
+        Ok(())
+    }
+
+    /// Names with types and shapes (outermost dimension first), in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, TensorType, &[usize])> {
+        self.tensors.iter().map(|(name, (ty, shape))| (name.as_str(), *ty, shape.as_slice()))
+    }
+}
+
+impl TensorIndex for DeclaredTensors {
+    fn naming(&self) -> Naming {
+        self.naming
+    }
+
+    fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
+        self.tensors.get(name).cloned()
+    }
+
+    fn file(&self) -> String {
+        "the declared tensors".into()
+    }
+}

@@ -1,0 +1,96 @@
+//! Sizes in circuit files: sums and products of named dimensions, `heads*(nope+rope)`.
+
+use super::Facts;
+
+/// The value of `text`, or what is wrong with it.
+pub(super) fn evaluate(text: &str, facts: &Facts) -> Result<usize, String> {
+    let mut parser = Parser { rest: text, facts };
+    let value = parser.sum(0)?;
+    match parser.peek() {
+        None => Ok(value),
+        Some(c) => Err(format!("unexpected {c:?} in size {text:?}")),
+    }
+}
+
+/// Deepest nesting of parentheses.
+const MAX_DEPTH: usize = 16;
+
+struct Parser<'a> {
+    rest: &'a str,
+    facts: &'a Facts,
+}
+
+impl Parser<'_> {
+    fn peek(&mut self) -> Option<char> {
+        self.rest = self.rest.trim_start();
+        self.rest.chars().next()
+    }
+
+    fn take(&mut self, c: char) -> bool {
+        let found = self.peek() == Some(c);
+        if found {
+            self.rest = &self.rest[c.len_utf8()..];
+        }
+        found
+    }
+
+    fn sum(&mut self, depth: usize) -> Result<usize, String> {
+        let mut value = self.product(depth)?;
+        while self.take('+') {
+            value = value.checked_add(self.product(depth)?).ok_or("a size overflows")?;
+        }
+        Ok(value)
+    }
+
+    fn product(&mut self, depth: usize) -> Result<usize, String> {
+        let mut value = self.factor(depth)?;
+        while self.take('*') {
+            value = value.checked_mul(self.factor(depth)?).ok_or("a size overflows")?;
+        }
+        Ok(value)
+    }
+
+    fn factor(&mut self, depth: usize) -> Result<usize, String> {
+        if depth > MAX_DEPTH {
+            return Err("a size nests too deep".into());
+        }
+        if self.take('(') {
+            let value = self.sum(depth + 1)?;
+            return if self.take(')') { Ok(value) } else { Err("a size lacks ')'".into()) };
+        }
+        let word_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        self.peek();
+        let end = self.rest.find(|c| !word_char(c)).unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        match word.parse() {
+            Ok(number) => Ok(number),
+            Err(_) => self.facts.dimension(word).ok_or_else(|| format!("no dimension is called {word:?}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_products_and_parentheses() {
+        let facts = Facts::of_dimensions(&[("heads", 4), ("nope", 24), ("rope", 16)]);
+        assert_eq!(evaluate("heads * (nope + rope)", &facts), Ok(160));
+        assert_eq!(evaluate("2*heads+1", &facts), Ok(9));
+        for wrong in [
+            "",
+            "heads*",
+            "(heads",
+            "heads)",
+            "size",
+            "heads heads",
+            "99999999999999999999",
+            "18446744073709551615+1",
+        ] {
+            assert!(evaluate(wrong, &facts).is_err(), "{wrong}");
+        }
+        assert!(evaluate(&"(".repeat(100_000), &facts).is_err());
+    }
+}

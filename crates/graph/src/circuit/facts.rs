@@ -1,0 +1,106 @@
+//! What a contract says in the words of circuit files: dimensions, facts and factors.
+
+use super::{OpSpec, SlotSpec, expression};
+use crate::contract::{Contract, FfnActivation, KvForm, LayerKind};
+use crate::error::GraphError;
+use std::collections::BTreeMap;
+
+/// Dimensions, facts and factors of one contract, for the whole model or one kind of layer.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    dimensions: BTreeMap<&'static str, usize>,
+    flags: BTreeMap<&'static str, bool>,
+    factors: BTreeMap<&'static str, f64>,
+}
+
+impl Facts {
+    /// The facts of `contract` for a layer of this kind (none: for the model as a whole).
+    pub fn of(contract: &Contract, kind: Option<LayerKind>) -> Facts {
+        let a = &contract.attention;
+        let mut dimensions = BTreeMap::from([
+            ("vocab", contract.vocab_size),
+            ("hidden", contract.hidden_size),
+            ("heads", a.heads),
+            ("kv_lora", a.kv_lora_rank),
+            ("nope", a.nope),
+            ("rope", a.rope),
+            ("v", a.v),
+            ("intermediate", contract.intermediate_size),
+        ]);
+        if let Some(rank) = a.q_lora_rank {
+            dimensions.insert("q_lora", rank);
+        }
+        let mut flags = BTreeMap::from([
+            ("q_lora", a.q_lora_rank.is_some()),
+            ("split_kv", contract.kv_form == KvForm::Split),
+            ("combined_kv", contract.kv_form == KvForm::Combined),
+            ("tied", contract.tied_embeddings),
+            ("dense", kind == Some(LayerKind::Dense)),
+            ("moe", kind == Some(LayerKind::Moe)),
+            ("gated", contract.activation == FfnActivation::SiluGated),
+            ("logits_scale", contract.logits_scale != 1.0),
+        ]);
+        let moe = contract.moe;
+        flags.insert("shared_experts", moe.is_some_and(|m| m.shared_intermediate > 0));
+        flags.insert("router_bias", moe.is_some_and(|m| m.router.bias));
+        flags.insert("fused_gate_up", moe.is_some_and(|m| m.fused_gate_up));
+        if let Some(m) = moe {
+            dimensions.insert("experts", m.experts);
+            dimensions.insert("experts_used", m.experts_used);
+            dimensions.insert("moe_ffn", m.intermediate);
+            dimensions.insert("shared_ffn", m.shared_intermediate);
+        }
+        let factors = BTreeMap::from([
+            ("embedding_scale", contract.embedding_scale),
+            ("residual_scale", contract.residual_scale),
+            ("logits_scale", contract.logits_scale),
+        ]);
+        Facts { dimensions, flags, factors }
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_dimensions(dimensions: &[(&'static str, usize)]) -> Facts {
+        Facts { dimensions: dimensions.iter().copied().collect(), ..Facts::default() }
+    }
+
+    /// The dimension of this name.
+    pub fn dimension(&self, name: &str) -> Option<usize> {
+        self.dimensions.get(name).copied()
+    }
+
+    /// Whether all of `conditions` hold; an unknown word is an error of the circuit file.
+    pub(crate) fn hold(&self, conditions: &[String], circuit: &str) -> Result<bool, GraphError> {
+        for condition in conditions {
+            let (word, wanted) =
+                condition.strip_prefix('!').map_or((condition.as_str(), true), |w| (w, false));
+            let fact = self.flags.get(word).ok_or_else(|| GraphError::Circuit {
+                circuit: circuit.to_owned(),
+                problem: format!("no fact is called {word:?}"),
+            })?;
+            if *fact != wanted {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The factor that `op` multiplies by: 1 where it names none.
+    pub(crate) fn factor(&self, op: &OpSpec, circuit: &str) -> Result<f64, GraphError> {
+        let Some(name) = &op.by else { return Ok(1.0) };
+        self.factors.get(name.as_str()).copied().ok_or_else(|| GraphError::Circuit {
+            circuit: circuit.to_owned(),
+            problem: format!("no factor is called {name:?}"),
+        })
+    }
+
+    /// The value of a size expression.
+    pub(crate) fn size(&self, text: &str, circuit: &str) -> Result<usize, GraphError> {
+        expression::evaluate(text, self)
+            .map_err(|problem| GraphError::Circuit { circuit: circuit.to_owned(), problem })
+    }
+
+    /// The shape that a slot must have.
+    pub(crate) fn shape(&self, slot: &SlotSpec, circuit: &str) -> Result<Vec<usize>, GraphError> {
+        slot.shape.iter().map(|text| self.size(text, circuit)).collect()
+    }
+}

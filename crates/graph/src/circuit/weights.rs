@@ -1,0 +1,254 @@
+//! From weight slots to the tensors of a file: names, shapes and types, checked.
+
+use super::{Circuit, Facts, SlotSpec};
+use crate::error::GraphError;
+use base::TensorType;
+
+/// Which column of the slot table a file's names follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// GGUF names: `blk.0.attn_q_a.weight`.
+    Gguf,
+    /// Hugging Face names: `model.layers.0.self_attn.q_a_proj.weight`.
+    HuggingFace,
+}
+
+/// The tensors of a file by name. Implemented for a checkpoint, and for a contract alone ([`Missing`](TensorIndex) data is no error there).
+pub trait TensorIndex {
+    /// How the file names tensors.
+    fn naming(&self) -> Naming;
+    /// Type and shape (outermost first) of the tensor of this name.
+    fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)>;
+    /// What the file is called in messages.
+    fn file(&self) -> String;
+}
+
+/// A weight slot filled: the tensors that hold it.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Weight {
+    /// The slot's name in the circuit.
+    pub slot: String,
+    /// The layer that it belongs to; none for the model's own.
+    pub layer: Option<usize>,
+    /// How the numbers are stored.
+    #[serde(serialize_with = "type_name")]
+    pub ty: TensorType,
+    /// The whole shape, outermost first: `[experts, outputs, inputs]`, `[outputs, inputs]` or `[width]`.
+    pub shape: Vec<usize>,
+    /// The tensors: one, or one for each index of the outermost dimension.
+    pub parts: Vec<Part>,
+}
+
+/// One tensor of a weight.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Part {
+    /// The tensor's name in the file.
+    pub tensor: String,
+    /// A tensor whose numbers multiply this one's: `.scale` of NVFP4 files (one, or one an expert), or the
+    /// 128 × 128 block scales `weight_scale_inv` of FP8 files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale: Option<String>,
+}
+
+fn type_name<S: serde::Serializer>(ty: &TensorType, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(ty.name())
+}
+
+impl Weight {
+    /// Outputs of one matrix: the second dimension from the inside (1 for a vector).
+    pub fn outputs(&self) -> usize {
+        if self.shape.len() < 2 { 1 } else { self.shape[self.shape.len() - 2] }
+    }
+
+    /// Inputs: the innermost dimension.
+    pub fn inputs(&self) -> usize {
+        self.shape.last().copied().unwrap_or(0)
+    }
+
+    /// Matrices that are stacked (experts, heads): 1 for a plain matrix.
+    pub fn stacked(&self) -> usize {
+        if self.shape.len() == 3 { self.shape[0] } else { 1 }
+    }
+
+    /// Bytes of all its numbers in the file.
+    pub fn bytes(&self) -> usize {
+        let rows: usize = self.shape[..self.shape.len() - 1].iter().product();
+        self.ty.row_bytes(self.inputs()).unwrap_or(0) * rows
+    }
+
+    /// Numbers that it holds.
+    pub fn numbers(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// `L3.q_b` or `embed`.
+    pub fn label(&self) -> String {
+        match self.layer {
+            Some(layer) => format!("L{layer}.{}", self.slot),
+            None => self.slot.clone(),
+        }
+    }
+}
+
+/// Prefixes that multimodal checkpoints put before the text part's names.
+const HF_PREFIXES: [&str; 2] = ["", "language_model."];
+
+impl Circuit {
+    /// Fills a slot from the file; none where its conditions do not hold, or an optional one is absent.
+    ///
+    /// # Errors
+    /// [`GraphError::MissingTensor`], [`GraphError::Shape`], [`GraphError::MixedTypes`].
+    pub fn fill(
+        &self,
+        slot: &str,
+        layer: Option<usize>,
+        facts: &Facts,
+        index: &dyn TensorIndex,
+    ) -> Result<Option<Weight>, GraphError> {
+        let Some((spec, of_layer)) = self.slot(slot) else {
+            return Err(GraphError::Circuit {
+                circuit: self.name.clone(),
+                problem: format!("no slot {slot:?}"),
+            });
+        };
+        if !facts.hold(&spec.when, &self.name)? {
+            return Ok(None);
+        }
+        let layer = if of_layer { layer } else { None };
+        let shape = facts.shape(spec, &self.name)?;
+        let names = self.names(spec, slot, layer, &shape, index)?;
+        if spec.optional && names.iter().all(|name| index.find(name).is_none()) {
+            return Ok(None);
+        }
+        let stacked = names.len() > 1;
+        let part_shape = if stacked { &shape[1..] } else { &shape[..] };
+        let mut ty = None;
+        let mut parts = Vec::with_capacity(names.len());
+        for name in names {
+            let found = check_part(&name, part_shape, index)?;
+            if *ty.get_or_insert(found) != found {
+                return Err(GraphError::MixedTypes {
+                    file: index.file(),
+                    tensor: name,
+                    ty: found,
+                    first: ty.unwrap_or(found),
+                });
+            }
+            let scale = scale_of(&name, index);
+            parts.push(Part { tensor: name, scale });
+        }
+        let ty = ty.unwrap_or(TensorType::F32);
+        Ok(Some(Weight { slot: slot.to_owned(), layer, ty, shape, parts }))
+    }
+
+    /// The names under which the tensors of a slot stand in the file.
+    fn names(
+        &self,
+        spec: &SlotSpec,
+        slot: &str,
+        layer: Option<usize>,
+        shape: &[usize],
+        index: &dyn TensorIndex,
+    ) -> Result<Vec<String>, GraphError> {
+        let pattern = match index.naming() {
+            Naming::Gguf => spec.gguf.as_ref(),
+            Naming::HuggingFace => spec.hf.as_ref(),
+        };
+        let pattern = pattern.ok_or_else(|| GraphError::MissingTensor {
+            file: index.file(),
+            tensor: slot.to_owned(),
+            hint: "files of this kind have no name for this slot".into(),
+        })?;
+        let pattern = layer.map_or_else(|| pattern.clone(), |l| pattern.replace("{layer}", &l.to_string()));
+        let first = pattern.replace("{expert}", "0");
+        let prefix = match index.naming() {
+            Naming::Gguf => "",
+            Naming::HuggingFace => {
+                let found = HF_PREFIXES.iter().find(|p| index.find(&format!("{p}{first}")).is_some());
+                found.copied().unwrap_or("")
+            }
+        };
+        Ok(if pattern.contains("{expert}") {
+            (0..shape[0])
+                .map(|e| format!("{prefix}{}", pattern.replace("{expert}", &e.to_string())))
+                .collect()
+        } else {
+            vec![format!("{prefix}{pattern}")]
+        })
+    }
+}
+
+/// The type of a tensor whose shape is right. Leading or trailing dimensions of size 1 do not matter.
+fn check_part(name: &str, shape: &[usize], index: &dyn TensorIndex) -> Result<TensorType, GraphError> {
+    let Some((ty, found)) = index.find(name) else {
+        return Err(GraphError::MissingTensor {
+            file: index.file(),
+            tensor: name.to_owned(),
+            hint: "the model's hyper-parameters require it: the file is incomplete or its metadata is wrong"
+                .into(),
+        });
+    };
+    let without_ones = |shape: &[usize]| shape.iter().copied().filter(|&n| n != 1).collect::<Vec<_>>();
+    if found != shape && without_ones(&found) != without_ones(shape) {
+        return Err(GraphError::Shape {
+            file: index.file(),
+            tensor: name.to_owned(),
+            found,
+            expected: shape.to_vec(),
+        });
+    }
+    Ok(ty)
+}
+
+/// The tensor of scales that belongs to `name`, where the file has one.
+fn scale_of(name: &str, index: &dyn TensorIndex) -> Option<String> {
+    let stem = name.strip_suffix(".weight");
+    let candidates = match index.naming() {
+        Naming::Gguf => [stem.map(|s| format!("{s}.scale")), None],
+        Naming::HuggingFace => [Some(format!("{name}_scale_inv")), None],
+    };
+    candidates.into_iter().flatten().find(|candidate| index.find(candidate).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    struct Names(BTreeMap<String, (TensorType, Vec<usize>)>, Naming);
+
+    impl TensorIndex for Names {
+        fn naming(&self) -> Naming {
+            self.1
+        }
+        fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
+            self.0.get(name).cloned()
+        }
+        fn file(&self) -> String {
+            "test file".into()
+        }
+    }
+
+    fn facts() -> Facts {
+        Facts::of_dimensions(&[("hidden", 8), ("kv_lora", 4), ("rope", 2)])
+    }
+
+    #[test]
+    fn a_slot_is_found_under_either_naming_and_its_shape_is_checked() {
+        let circuit = Circuit::named("plm").unwrap();
+        let tensor = |name: &str, shape: Vec<usize>, naming| {
+            Names([(name.to_owned(), (TensorType::F32, shape))].into(), naming)
+        };
+        let gguf = tensor("blk.3.attn_kv_a_mqa.weight", vec![6, 8], Naming::Gguf);
+        let weight = circuit.fill("kv_a", Some(3), &facts(), &gguf).unwrap().unwrap();
+        assert_eq!((weight.outputs(), weight.inputs(), weight.bytes()), (6, 8, 192));
+        let hf = "language_model.model.layers.3.self_attn.kv_a_proj_with_mqa.weight";
+        let prefixed = tensor(hf, vec![6, 8], Naming::HuggingFace);
+        assert_eq!(circuit.fill("kv_a", Some(3), &facts(), &prefixed).unwrap().unwrap().parts[0].tensor, hf);
+        let wrong = tensor("blk.3.attn_kv_a_mqa.weight", vec![8, 6], Naming::Gguf);
+        let message = circuit.fill("kv_a", Some(3), &facts(), &wrong).unwrap_err().to_string();
+        assert!(message.contains("[8, 6]") && message.contains("[6, 8]"), "{message}");
+        let missing = circuit.fill("kv_a", Some(2), &facts(), &gguf).unwrap_err().to_string();
+        assert!(missing.contains("blk.2.attn_kv_a_mqa.weight"), "{missing}");
+    }
+}

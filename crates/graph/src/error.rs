@@ -1,0 +1,89 @@
+//! What can go wrong between a contract and a plan.
+
+use base::TensorType;
+
+/// An error of building the circuit, the IR or the plan of a model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// No circuit has this name.
+    #[error("no circuit is called {name:?}; there are {}", known.join(", "))]
+    NoCircuit {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        known: Vec<String>,
+    },
+    /// A circuit file is wrong in itself.
+    #[error("circuit {circuit}: {problem}")]
+    Circuit {
+        /// The circuit.
+        circuit: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A tensor that the contract requires is not in the file.
+    #[error("{file}: tensor {tensor} is missing: {hint}")]
+    MissingTensor {
+        /// The model file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// What it means.
+        hint: String,
+    },
+    /// A tensor has another shape than the contract requires.
+    #[error(
+        "{file}: tensor {tensor} has shape {found:?}, but the model's hyper-parameters require {expected:?} (outermost first)"
+    )]
+    Shape {
+        /// The model file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its shape, outermost first.
+        found: Vec<usize>,
+        /// The shape that it must have.
+        expected: Vec<usize>,
+    },
+    /// The experts of one layer are stored in different formats.
+    #[error(
+        "{file}: tensor {tensor} is stored as {ty}, but the first of its kind as {first}; all experts of a layer must agree"
+    )]
+    MixedTypes {
+        /// The model file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its format.
+        ty: TensorType,
+        /// The format of the first expert.
+        first: TensorType,
+    },
+    /// No kernel does what is asked.
+    #[error("no kernel for {asked}; {there}")]
+    NoKernel {
+        /// Operation, format and activation.
+        asked: String,
+        /// The contracts that come closest.
+        there: String,
+    },
+    /// Two kernels of one tier match equally.
+    #[error("kernels {first} and {second} both match {asked}")]
+    AmbiguousKernel {
+        /// Operation, format and activation.
+        asked: String,
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// The plan itself breaks a rule: an error of Latent, not of the file.
+    #[error("internal error in pass {pass}: {problem} (please report this)")]
+    Internal {
+        /// The pass.
+        pass: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
+}

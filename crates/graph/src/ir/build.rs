@@ -1,0 +1,352 @@
+//! From a circuit and a contract to the IR.
+
+use super::{Ir, Node, Op, RowCount, Storage, Value, ValueId, WeightId};
+use crate::circuit::{Circuit, Facts, OpSpec, TensorIndex};
+use crate::contract::Contract;
+use crate::error::GraphError;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// The part of a model that an IR covers: residual rows in and out at its borders.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Span {
+    /// Whether it starts from token ids rather than from residual rows.
+    pub embed: bool,
+    /// The layers.
+    pub layers: Range<usize>,
+    /// Whether it ends in logits rather than in residual rows.
+    pub head: bool,
+}
+
+impl Span {
+    /// From tokens to the residual stream after the last layer.
+    pub fn trunk(contract: &Contract) -> Span {
+        Span { embed: true, layers: 0..contract.layers, head: false }
+    }
+
+    /// From residual rows to logits.
+    pub fn head(contract: &Contract) -> Span {
+        Span { embed: false, layers: contract.layers..contract.layers, head: true }
+    }
+}
+
+impl Ir {
+    /// Instantiates the circuit of `contract` over `span`; the tensors of the file fill the weight slots.
+    ///
+    /// # Errors
+    /// A missing tensor, a wrong shape, or a circuit that contradicts itself.
+    pub fn build(contract: &Contract, span: &Span, tensors: &dyn TensorIndex) -> Result<Ir, GraphError> {
+        let circuit = Circuit::named(&contract.circuit)?;
+        let mut builder = Builder {
+            circuit,
+            tensors,
+            ir: Ir::default(),
+            names: HashMap::new(),
+            filled: HashMap::new(),
+            layer: None,
+            facts: Facts::of(contract, None),
+        };
+        builder.source(contract, span);
+        if span.embed {
+            builder.ops(&circuit.embed)?;
+        }
+        for layer in span.layers.clone() {
+            builder.layer = Some(layer);
+            builder.facts = Facts::of(contract, Some(contract.layer_kinds[layer]));
+            builder.ops(&circuit.layer)?;
+        }
+        builder.layer = None;
+        builder.facts = Facts::of(contract, None);
+        let result = if span.head {
+            builder.ops(&circuit.head)?;
+            "logits"
+        } else {
+            "h"
+        };
+        builder.finish(result)
+    }
+}
+
+struct Builder<'a> {
+    circuit: &'a Circuit,
+    tensors: &'a dyn TensorIndex,
+    ir: Ir,
+    /// What each name means now.
+    names: HashMap<String, ValueId>,
+    /// Slots already filled, so that a tied embedding is one weight.
+    filled: HashMap<(String, Option<usize>), WeightId>,
+    layer: Option<usize>,
+    facts: Facts,
+}
+
+impl Builder<'_> {
+    /// The value that a span starts from.
+    fn source(&mut self, contract: &Contract, span: &Span) {
+        let (name, width, storage) = if span.embed {
+            ("tokens", 1, Storage::Tokens)
+        } else {
+            ("h", contract.hidden_size, Storage::Hidden)
+        };
+        self.define(name, RowCount::Rows, 1, width, storage);
+    }
+
+    fn define(
+        &mut self,
+        name: &str,
+        rows: RowCount,
+        heads: usize,
+        width: usize,
+        storage: Storage,
+    ) -> ValueId {
+        let value = Value { name: name.to_owned(), layer: self.layer, rows, heads, width, storage };
+        let id = self.ir.add_value(value);
+        self.names.insert(name.to_owned(), id);
+        id
+    }
+
+    fn wrong<T>(&self, problem: String) -> Result<T, GraphError> {
+        Err(GraphError::Circuit { circuit: self.circuit.name.clone(), problem })
+    }
+
+    fn ops(&mut self, specs: &[OpSpec]) -> Result<(), GraphError> {
+        for spec in specs {
+            if self.facts.hold(&spec.when, &self.circuit.name)? {
+                self.op(spec)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn input(&self, spec: &OpSpec, index: usize) -> Result<ValueId, GraphError> {
+        let Some(name) = spec.inputs.get(index) else {
+            return self.wrong(format!("{} needs {} inputs", spec.op, index + 1));
+        };
+        match self.names.get(name) {
+            Some(id) => Ok(*id),
+            None => self.wrong(format!("{} reads {name:?}, which nothing has made", spec.op)),
+        }
+    }
+
+    fn output<'s>(&self, spec: &'s OpSpec, index: usize) -> Result<&'s str, GraphError> {
+        match spec.outputs.get(index) {
+            Some(name) => Ok(name),
+            None => self.wrong(format!("{} makes {} values", spec.op, index + 1)),
+        }
+    }
+
+    /// The weights of an operation whose slots exist under the present facts.
+    fn weights(&mut self, spec: &OpSpec) -> Result<Vec<(String, WeightId)>, GraphError> {
+        let mut found = Vec::new();
+        for slot in &spec.weights {
+            let of_layer = self.circuit.slot(slot).is_some_and(|(_, of_layer)| of_layer);
+            let key = (slot.clone(), if of_layer { self.layer } else { None });
+            if let Some(id) = self.filled.get(&key) {
+                found.push((slot.clone(), *id));
+                continue;
+            }
+            if let Some(weight) = self.circuit.fill(slot, self.layer, &self.facts, self.tensors)? {
+                self.ir.weights.push(weight);
+                let id = WeightId(self.ir.weights.len() - 1);
+                self.filled.insert(key, id);
+                found.push((slot.clone(), id));
+            }
+        }
+        Ok(found)
+    }
+
+    fn push(
+        &mut self,
+        op: Op,
+        inputs: Vec<ValueId>,
+        outputs: Vec<ValueId>,
+        weights: Vec<(String, WeightId)>,
+    ) {
+        let mut node = Node::new(op, self.layer, inputs, outputs);
+        node.weights = weights;
+        self.ir.nodes.push(node);
+    }
+
+    fn op(&mut self, spec: &OpSpec) -> Result<(), GraphError> {
+        let weights = self.weights(spec)?;
+        let factor = self.facts.factor(spec, &self.circuit.name)?;
+        let input = self.input(spec, 0)?;
+        let (heads, width) = (self.ir.value(input).heads, self.ir.value(input).width);
+        match spec.op.as_str() {
+            "embed" => {
+                let width = self.width_of(&weights, spec)?.1;
+                let out = self.define(self.output(spec, 0)?, RowCount::Rows, 1, width, Storage::Hidden);
+                self.push(Op::Embed { scale: factor }, vec![input], vec![out], weights);
+            }
+            "rms_norm" | "gather_rows" => {
+                let op = if spec.op == "rms_norm" { Op::RmsNorm } else { Op::GatherRows };
+                let out = self.define(self.output(spec, 0)?, RowCount::Rows, heads, width, Storage::Own);
+                self.push(op, vec![input], vec![out], weights);
+            }
+            "linear" => {
+                let out = self.linear(input, &weights, self.output(spec, 0)?, spec)?;
+                self.names.insert(spec.outputs[0].clone(), out);
+            }
+            "split" => self.split(spec, input)?,
+            "rope" => {
+                let over = self.over(input);
+                let out = self.define(self.output(spec, 0)?, RowCount::Rows, heads, width, over);
+                self.push(Op::Rope, vec![input], vec![out], weights);
+            }
+            "mla_attention" => self.attention(spec, weights)?,
+            "route" => self.route(spec, input, weights)?,
+            "expert_mlp" => {
+                let inputs = vec![input, self.input(spec, 1)?, self.input(spec, 2)?];
+                let out = self.define(self.output(spec, 0)?, RowCount::Rows, 1, width, Storage::Own);
+                self.push(Op::ExpertMlp, inputs, vec![out], weights);
+            }
+            "mlp" => self.mlp(spec, input, &weights)?,
+            "add" => {
+                let inputs = vec![input, self.input(spec, 1)?];
+                let over = self.over(input);
+                let out = self.define(self.output(spec, 0)?, RowCount::Rows, heads, width, over);
+                self.push(Op::Add { scale: factor }, inputs, vec![out], weights);
+            }
+            "scale" => {
+                let over = self.over(input);
+                let out = self.define(self.output(spec, 0)?, RowCount::Rows, heads, width, over);
+                self.push(Op::Scale { by: factor }, vec![input], vec![out], weights);
+            }
+            other => return self.wrong(format!("operation {other:?} is unknown")),
+        }
+        Ok(())
+    }
+
+    /// Outputs and inputs of the one weight that an operation has.
+    fn width_of(&self, weights: &[(String, WeightId)], spec: &OpSpec) -> Result<(usize, usize), GraphError> {
+        match weights {
+            [(_, id)] => Ok((self.ir.weight(*id).outputs(), self.ir.weight(*id).inputs())),
+            _ => self.wrong(format!(
+                "{} {:?} needs exactly one weight, it has {}",
+                spec.op,
+                spec.outputs,
+                weights.len()
+            )),
+        }
+    }
+
+    fn linear(
+        &mut self,
+        input: ValueId,
+        weights: &[(String, WeightId)],
+        name: &str,
+        spec: &OpSpec,
+    ) -> Result<ValueId, GraphError> {
+        let (outputs, inputs) = self.width_of(weights, spec)?;
+        if inputs != self.ir.value(input).row_width() {
+            let width = self.ir.value(input).row_width();
+            return self.wrong(format!("{name}: the weight takes {inputs} numbers, but the row has {width}"));
+        }
+        let out = self.define(name, RowCount::Rows, 1, outputs, Storage::Own);
+        self.push(Op::Linear, vec![input], vec![out], weights.to_vec());
+        Ok(out)
+    }
+
+    fn split(&mut self, spec: &OpSpec, input: ValueId) -> Result<(), GraphError> {
+        let heads = self.facts.size(spec.heads.as_deref().unwrap_or("1"), &self.circuit.name)?;
+        let sizes: Vec<usize> =
+            spec.sizes.iter().map(|s| self.facts.size(s, &self.circuit.name)).collect::<Result<_, _>>()?;
+        let row = self.ir.value(input).row_width();
+        if heads * sizes.iter().sum::<usize>() != row || sizes.len() != spec.outputs.len() {
+            return self.wrong(format!("split of {:?}: {heads} × {sizes:?} is not {row}", spec.inputs));
+        }
+        // from here on the value is seen as cut into heads
+        self.ir.values[input.0].heads = heads;
+        self.ir.values[input.0].width = row / heads;
+        let mut offset = 0;
+        let mut outputs = Vec::new();
+        for (name, size) in spec.outputs.iter().zip(sizes) {
+            outputs.push(self.define(name, RowCount::Rows, heads, size, Storage::View { of: input, offset }));
+            offset += size;
+        }
+        self.push(Op::Split, vec![input], outputs, Vec::new());
+        Ok(())
+    }
+
+    fn attention(&mut self, spec: &OpSpec, weights: Vec<(String, WeightId)>) -> Result<(), GraphError> {
+        let inputs: Vec<ValueId> = (0..4).map(|i| self.input(spec, i)).collect::<Result<_, _>>()?;
+        let v = self.facts.size("v", &self.circuit.name)?;
+        let heads = self.ir.value(inputs[0]).heads;
+        let out = self.define(self.output(spec, 0)?, RowCount::Rows, heads, v, Storage::Own);
+        self.push(Op::MlaAttention, inputs, vec![out], weights);
+        Ok(())
+    }
+
+    /// A router is a linear map to logits, then a choice.
+    fn route(
+        &mut self,
+        spec: &OpSpec,
+        input: ValueId,
+        weights: Vec<(String, WeightId)>,
+    ) -> Result<(), GraphError> {
+        let Some(used) = self.facts.dimension("experts_used") else {
+            return self.wrong("route without experts".into());
+        };
+        let (router, bias) = weights.split_at(weights.len().min(1));
+        let logits = self.linear(input, router, "router_logits", spec)?;
+        let chosen = self.define(self.output(spec, 0)?, RowCount::Rows, 1, used, Storage::Own);
+        let mix = self.define(self.output(spec, 1)?, RowCount::Rows, 1, used, Storage::Own);
+        self.push(Op::Route, vec![logits], vec![chosen, mix], bias.to_vec());
+        Ok(())
+    }
+
+    /// Two or three linear maps with the activation between.
+    fn mlp(
+        &mut self,
+        spec: &OpSpec,
+        input: ValueId,
+        weights: &[(String, WeightId)],
+    ) -> Result<(), GraphError> {
+        let hidden = match weights {
+            [gate, up, _] => {
+                let gate = self.linear(input, std::slice::from_ref(gate), "gate", spec)?;
+                let up = self.linear(input, std::slice::from_ref(up), "up", spec)?;
+                let width = self.ir.value(up).width;
+                let out = self.define("activated", RowCount::Rows, 1, width, Storage::Own);
+                self.push(Op::SiluMul, vec![gate, up], vec![out], Vec::new());
+                out
+            }
+            [up, _] => {
+                let up = self.linear(input, std::slice::from_ref(up), "up", spec)?;
+                let width = self.ir.value(up).width;
+                let out = self.define("activated", RowCount::Rows, 1, width, Storage::Own);
+                self.push(Op::Relu2, vec![up], vec![out], Vec::new());
+                out
+            }
+            _ => return self.wrong(format!("mlp needs two or three weights, it has {}", weights.len())),
+        };
+        let out = self.linear(hidden, &weights[weights.len() - 1..], self.output(spec, 0)?, spec)?;
+        self.names.insert(spec.outputs[0].clone(), out);
+        Ok(())
+    }
+
+    /// Storage that is the whole of `value`, overwritten.
+    fn over(&self, value: ValueId) -> Storage {
+        let mut of = value;
+        while let Storage::View { of: parent, offset: 0 } = self.ir.value(of).storage {
+            if (self.ir.value(parent).heads, self.ir.value(parent).width)
+                != (self.ir.value(of).heads, self.ir.value(of).width)
+            {
+                break;
+            }
+            of = parent;
+        }
+        Storage::View { of, offset: 0 }
+    }
+
+    fn finish(mut self, result: &str) -> Result<Ir, GraphError> {
+        let Some(id) = self.names.get(result).copied() else {
+            return self.wrong(format!("nothing makes {result:?}"));
+        };
+        if result == "logits" {
+            self.ir.values[id.0].storage = Storage::Logits;
+        }
+        let name = if result == "h" { "hidden" } else { result };
+        self.ir.outputs.push((name.to_owned(), id));
+        Ok(self.ir)
+    }
+}

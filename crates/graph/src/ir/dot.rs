@@ -1,0 +1,77 @@
+//! The IR as a Graphviz drawing.
+
+use super::{Ir, Lane};
+use std::fmt::Write;
+
+impl Ir {
+    /// A `digraph`: a box for each node, a cluster for each layer (or each phase, where `phases` is given), an edge for each value.
+    pub fn to_dot(&self, phases: Option<&[usize]>) -> String {
+        let mut text =
+            String::from("digraph latent {\n  rankdir=TB; node [shape=box, fontname=\"monospace\"];\n");
+        let group = |n: usize| -> Option<String> {
+            match phases {
+                Some(phases) => Some(format!("phase {}", phases[n])),
+                None => self.nodes[n].layer.map(|layer| format!("layer {layer}")),
+            }
+        };
+        let mut groups: Vec<Option<String>> = Vec::new();
+        for n in 0..self.nodes.len() {
+            if !groups.contains(&group(n)) {
+                groups.push(group(n));
+            }
+        }
+        for (g, name) in groups.iter().enumerate() {
+            if let Some(name) = name {
+                let _ = writeln!(text, "  subgraph cluster_{g} {{ label=\"{name}\"; color=gray;");
+            }
+            for n in (0..self.nodes.len()).filter(|&n| group(n) == *name) {
+                let _ = writeln!(text, "    n{n} [label=\"{}\"{}];", self.box_label(n), self.style(n));
+            }
+            if name.is_some() {
+                text.push_str("  }\n");
+            }
+        }
+        self.edges(&mut text);
+        text.push_str("}\n");
+        text
+    }
+
+    fn box_label(&self, n: usize) -> String {
+        let node = &self.nodes[n];
+        let slots: Vec<&str> = node.weights.iter().map(|(slot, _)| slot.as_str()).collect();
+        let weights = if slots.is_empty() { String::new() } else { format!("\\n{}", slots.join(" ")) };
+        format!("{}{weights}", node.op.word())
+    }
+
+    fn style(&self, n: usize) -> &'static str {
+        match self.nodes[n].lane {
+            Lane::All => "",
+            Lane::Absorbed => ", style=filled, fillcolor=\"#dbeafe\"",
+            Lane::Naive => ", style=filled, fillcolor=\"#fef3c7\"",
+        }
+    }
+
+    /// Edges from the last node that made what a value's memory holds. A cache stream is an edge from its store.
+    fn edges(&self, text: &mut String) {
+        for (n, node) in self.nodes.iter().enumerate() {
+            for id in &node.inputs {
+                let made = |m: &usize| {
+                    let earlier = &self.nodes[*m];
+                    earlier.outputs.contains(id) && earlier.lane.meets(node.lane)
+                };
+                for maker in (0..n).filter(made) {
+                    let _ = writeln!(text, "  n{maker} -> n{n} [label=\"{}\"];", self.value(*id).name);
+                }
+            }
+            if let Some(stream) = node.stream
+                && !node.outputs.is_empty()
+            {
+                let store = (0..n)
+                    .find(|&m| self.nodes[m].stream == Some(stream) && self.nodes[m].outputs.is_empty());
+                if let Some(store) = store {
+                    let _ = writeln!(text, "  n{store} -> n{n} [label=\"cache\", style=dashed];");
+                }
+            }
+        }
+    }
+}

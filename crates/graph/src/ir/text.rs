@@ -1,0 +1,103 @@
+//! The IR as text: one line a node.
+
+use super::{Epilogue, Ir, Lane, Node, RowCount, Storage, StreamKind, ValueId};
+use std::fmt::Write;
+
+impl Ir {
+    /// One line a node; `phases`, where given, numbers the phase of each.
+    pub fn to_text(&self, phases: Option<&[usize]>) -> String {
+        let mut text = String::new();
+        let mut order: Vec<usize> = (0..self.nodes.len()).collect();
+        if let Some(phases) = phases {
+            order.sort_by_key(|&n| phases[n]);
+        }
+        let mut last = None;
+        for n in order {
+            if let Some(phases) = phases
+                && last != Some(phases[n])
+            {
+                last = Some(phases[n]);
+                let _ = writeln!(text, "-- phase {}", phases[n]);
+            }
+            text.push_str(&self.line(&self.nodes[n]));
+            text.push('\n');
+        }
+        text
+    }
+
+    /// A node as a line: `L0 linear x{norm attn_norm} -> q_a[rows × 80] kv[rows × 64]  W q_a BF16 80×96 …`.
+    pub fn line(&self, node: &Node) -> String {
+        let mut line = node.layer.map_or_else(|| "   ".to_owned(), |layer| format!("L{layer:<2}"));
+        let _ = write!(line, " {}", node.op.word());
+        match node.op {
+            super::Op::Embed { scale: by } | super::Op::Add { scale: by } | super::Op::Scale { by }
+                if by != 1.0 =>
+            {
+                let _ = write!(line, " ×{by:.6}");
+            }
+            _ => {}
+        }
+        if node.lane != Lane::All {
+            let _ = write!(line, " on {}", if node.lane == Lane::Absorbed { "absorbed" } else { "naive" });
+        }
+        for (i, id) in node.inputs.iter().enumerate() {
+            let _ = write!(line, " {}", self.value(*id).name);
+            if i == 0
+                && let Some(norm) = node.prologue.norm
+            {
+                let _ = write!(line, "{{norm {}}}", self.weight(norm).slot);
+            }
+            let rotated = node.inputs.len() - 1 - usize::from(matches!(node.epilogue, Epilogue::AddTo(_)));
+            if node.prologue.rope && i == rotated {
+                line.push_str("{rope}");
+            }
+        }
+        if !node.outputs.is_empty() {
+            line.push_str(" ->");
+        }
+        for id in &node.outputs {
+            let _ = write!(line, " {}{}", self.value(*id).name, self.shape(*id));
+        }
+        match node.epilogue {
+            Epilogue::None => {}
+            Epilogue::SiluMul => line.push_str(" {silu·up}"),
+            Epilogue::Relu2 => line.push_str(" {relu²}"),
+            Epilogue::AddTo(1.0) => line.push_str(" {add}"),
+            Epilogue::AddTo(factor) => {
+                let _ = write!(line, " {{add ×{factor:.6}}}");
+            }
+        }
+        if let Some(id) = node.stream {
+            let stream = &self.streams[id.0];
+            let kind = if stream.kind == StreamKind::Latent { "latent" } else { "expanded" };
+            let side = if node.outputs.is_empty() { "writes" } else { "reads" };
+            let _ = write!(line, "  {side} {kind}[{}]", stream.width);
+        }
+        for (i, (slot, id)) in node.weights.iter().enumerate() {
+            let weight = self.weight(*id);
+            let shape: Vec<String> = weight.shape.iter().map(usize::to_string).collect();
+            let _ = write!(line, "  W {slot} {} {}", weight.ty, shape.join("×"));
+            if let Some(kernel) = node.kernels.get(i) {
+                let _ = write!(line, " by {}", kernel.name);
+            }
+        }
+        for kernel in node.kernels.iter().skip(node.weights.len()) {
+            let _ = write!(line, "  by {}", kernel.name);
+        }
+        line
+    }
+
+    fn shape(&self, id: ValueId) -> String {
+        let value = self.value(id);
+        let rows = match value.rows {
+            RowCount::Rows => "rows".to_owned(),
+            RowCount::Times(n) => format!("{n}·rows"),
+        };
+        let heads = if value.heads > 1 { format!("{}×", value.heads) } else { String::new() };
+        let view = match value.storage {
+            Storage::View { of, offset } => format!(" in {}+{offset}", self.value(of).name),
+            _ => String::new(),
+        };
+        format!("[{rows}×{heads}{}{view}]", value.width)
+    }
+}

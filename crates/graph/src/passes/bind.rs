@@ -1,0 +1,228 @@
+//! Binding: one kernel for each weight or operation of a node, strictly.
+
+use crate::error::GraphError;
+use crate::ir::{BoundKernel, Ir, Node, Op};
+use base::{Activation, CacheType, KernelContract, OpKind, TensorType, Tier};
+use std::fmt;
+use std::str::FromStr;
+
+/// How exact the arithmetic is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// Everything in f32 from decoded weights: the oracle.
+    Exact,
+    /// 8-bit activations with quantised weights, bf16 with unquantised 16-bit ones.
+    #[default]
+    Default,
+}
+
+impl Precision {
+    /// The word that names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::Exact => "exact",
+            Precision::Default => "default",
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word.to_ascii_lowercase().as_str() {
+            "exact" => Ok(Precision::Exact),
+            "default" => Ok(Precision::Default),
+            _ => Err(format!("unknown precision {word:?}: expected exact or default")),
+        }
+    }
+}
+
+/// What binding may choose from.
+#[derive(Clone, Copy, Debug)]
+pub struct BindOptions {
+    /// How exact the arithmetic is.
+    pub precision: Precision,
+    /// The highest tier allowed.
+    pub tier: Tier,
+    /// The type of the cache.
+    pub cache: CacheType,
+}
+
+/// Binds every node of `ir` to kernels of `table`.
+///
+/// Among the kernels that do what is asked at a tier that is allowed, the highest tier wins; one that is written for the format
+/// wins over one that reads any.
+///
+/// # Errors
+/// [`GraphError::NoKernel`] and [`GraphError::AmbiguousKernel`], which say what was asked and what there is.
+pub fn bind(mut ir: Ir, table: &[KernelContract], options: &BindOptions) -> Result<Ir, GraphError> {
+    for n in 0..ir.nodes.len() {
+        let asked = asked(&ir, &ir.nodes[n]);
+        let kernels = asked
+            .into_iter()
+            .map(|(op, ty)| choose(table, op, ty, options))
+            .collect::<Result<Vec<_>, _>>()?;
+        ir.nodes[n].kernels = kernels;
+    }
+    Ok(ir)
+}
+
+/// What a node asks for: a kernel for each of its weights, or one for itself.
+fn asked(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
+    let each = |kind: fn(&Op, &str) -> OpKind| -> Vec<_> {
+        node.weights.iter().map(|(slot, id)| (kind(&node.op, slot), Some(ir.weight(*id).ty))).collect()
+    };
+    match node.op {
+        Op::Linear | Op::ExpertGateUp | Op::ExpertDown | Op::AbsorbV => each(|_, _| OpKind::Linear),
+        // the latent side of W_UK is read along its rows in k_b, and across them in kv_b
+        Op::AbsorbK => each(|_, slot| if slot == "kv_b" { OpKind::LinearT } else { OpKind::Linear }),
+        Op::ExpandedStore => each(|_, slot| if slot == "k_b" { OpKind::LinearT } else { OpKind::Linear }),
+        Op::AttendExpanded => {
+            let mut asked = each(|_, slot| if slot == "k_b" { OpKind::LinearT } else { OpKind::Linear });
+            asked.push((OpKind::AttendExpanded, None));
+            asked
+        }
+        Op::Embed { .. } => each(|_, _| OpKind::Embed),
+        Op::AttendLatent => vec![(OpKind::AttendLatent, None)],
+        Op::AttendSplit => vec![(OpKind::AttendSplit, None)],
+        Op::LatentStore => vec![(OpKind::LatentStore, None)],
+        Op::RmsNorm => vec![(OpKind::RmsNorm, None)],
+        Op::Rope => vec![(OpKind::Rope, None)],
+        Op::Route => vec![(OpKind::Route, None)],
+        Op::SiluMul => vec![(OpKind::SiluMul, None)],
+        Op::Relu2 => vec![(OpKind::Relu2, None)],
+        Op::Add { .. } => vec![(OpKind::Add, None)],
+        Op::Scale { .. } => vec![(OpKind::Scale, None)],
+        Op::Split | Op::GatherRows | Op::MlaAttention | Op::ExpertMlp => Vec::new(),
+    }
+}
+
+/// How the input of a product is read: decided by format and precision alone, so that every tier computes alike.
+fn activation(
+    table: &[KernelContract],
+    op: OpKind,
+    ty: Option<TensorType>,
+    precision: Precision,
+) -> Activation {
+    let Some(ty) = ty else { return Activation::F32 };
+    let wanted = match precision {
+        Precision::Exact => Activation::F32,
+        Precision::Default if ty.is_quantized() => Activation::A8,
+        Precision::Default if matches!(ty, TensorType::BF16 | TensorType::F16) => Activation::Bf16,
+        Precision::Default => Activation::F32,
+    };
+    let exists = table.iter().any(|k| k.op == op && k.weight == Some(ty) && k.activation == wanted);
+    if exists { wanted } else { Activation::F32 }
+}
+
+fn choose(
+    table: &[KernelContract],
+    op: OpKind,
+    ty: Option<TensorType>,
+    options: &BindOptions,
+) -> Result<BoundKernel, GraphError> {
+    let activation = activation(table, op, ty, options.precision);
+    let matches = |k: &KernelContract| {
+        k.op == op
+            && (k.weight.is_none() || k.weight == ty)
+            && k.activation == activation
+            && k.tier <= options.tier
+            && k.cache.is_none_or(|cache| cache == options.cache)
+    };
+    let rank = |k: &KernelContract| (k.tier, k.weight.is_some(), k.cache.is_some());
+    let describe = || {
+        let format = ty.map_or_else(String::new, |ty| format!(" of {ty}"));
+        format!("{}{format} with {} input up to tier {}", op.name(), activation.name(), options.tier)
+    };
+    let best = table.iter().filter(|k| matches(k)).map(&rank).max();
+    let mut found = table.iter().enumerate().filter(|(_, k)| matches(k) && Some(rank(k)) == best);
+    match (found.next(), found.next()) {
+        (None, _) => Err(GraphError::NoKernel { asked: describe(), there: there(table, op) }),
+        (Some((_, first)), Some((_, second))) => Err(GraphError::AmbiguousKernel {
+            asked: describe(),
+            first: first.name.to_owned(),
+            second: second.name.to_owned(),
+        }),
+        (Some((index, kernel)), None) => {
+            Ok(BoundKernel { index, name: kernel.name.to_owned(), activation: activation.name().to_owned() })
+        }
+    }
+}
+
+fn there(table: &[KernelContract], op: OpKind) -> String {
+    let names: Vec<&str> = table.iter().filter(|k| k.op == op).map(|k| k.name).collect();
+    if names.is_empty() {
+        "there is none for this operation".into()
+    } else {
+        format!("there are {}", names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Layout;
+
+    fn contract(
+        weight: Option<TensorType>,
+        activation: Activation,
+        tier: Tier,
+        name: &'static str,
+    ) -> KernelContract {
+        KernelContract {
+            op: OpKind::Linear,
+            weight,
+            layout: Layout::Rows,
+            activation,
+            cache: None,
+            tier,
+            name,
+        }
+    }
+
+    fn options(precision: Precision, tier: Tier) -> BindOptions {
+        BindOptions { precision, tier, cache: CacheType::F32 }
+    }
+
+    #[test]
+    fn the_highest_tier_allowed_wins_and_activation_does_not_depend_on_it() {
+        let q4 = Some(TensorType::Q4_K);
+        let table = [
+            contract(None, Activation::F32, Tier::Portable, "strip"),
+            contract(q4, Activation::A8, Tier::Portable, "portable_a8"),
+            contract(q4, Activation::A8, Tier::Avx2, "avx2_a8"),
+            contract(q4, Activation::F32, Tier::Avx512, "avx512_f32"),
+        ];
+        let name =
+            |precision, tier, ty| choose(&table, OpKind::Linear, ty, &options(precision, tier)).unwrap().name;
+        assert_eq!(name(Precision::Default, Tier::Avx512, q4), "avx2_a8");
+        assert_eq!(name(Precision::Default, Tier::Portable, q4), "portable_a8");
+        assert_eq!(name(Precision::Exact, Tier::Avx512, q4), "avx512_f32");
+        assert_eq!(name(Precision::Exact, Tier::Avx2, q4), "strip");
+        assert_eq!(name(Precision::Default, Tier::Avx512, Some(TensorType::IQ1_S)), "strip");
+    }
+
+    #[test]
+    fn none_and_a_tie_are_errors_that_name_the_kernels() {
+        let q8 = Some(TensorType::Q8_0);
+        let table = [
+            contract(q8, Activation::F32, Tier::Avx2, "one"),
+            contract(q8, Activation::F32, Tier::Avx2, "two"),
+        ];
+        let error = |tier| {
+            choose(&table, OpKind::Linear, q8, &options(Precision::Exact, tier)).unwrap_err().to_string()
+        };
+        assert!(error(Tier::Avx2).contains("one and two"));
+        assert!(
+            error(Tier::Portable).contains("Q8_0") && error(Tier::Portable).contains("there are one, two")
+        );
+    }
+}

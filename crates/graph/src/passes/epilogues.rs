@@ -1,0 +1,88 @@
+//! Folding of activations and residual sums into the products that make them.
+
+use super::remove;
+use crate::ir::{Epilogue, Ir, Op, ValueId};
+
+/// SiLU·up and ReLU² are applied, and residuals added, by the thread that has just computed the product.
+pub fn fold_epilogues(ir: Ir) -> Ir {
+    fold_sums(spread_sums(fold_activations(ir)))
+}
+
+fn fold_activations(mut ir: Ir) -> Ir {
+    let mut at = 0;
+    while at < ir.nodes.len() {
+        let epilogue = match ir.nodes[at].op {
+            Op::SiluMul => Epilogue::SiluMul,
+            Op::Relu2 => Epilogue::Relu2,
+            _ => Epilogue::None,
+        };
+        let inputs = ir.nodes[at].inputs.clone();
+        let maker = ir
+            .nodes
+            .iter()
+            .position(|n| n.op == Op::Linear && n.outputs == inputs && n.epilogue == Epilogue::None);
+        let only_reader = inputs.iter().all(|&v| ir.readers(v).len() == 1);
+        match (epilogue, maker) {
+            (Epilogue::SiluMul | Epilogue::Relu2, Some(maker)) if only_reader => {
+                let activation = remove(&mut ir, at);
+                ir.nodes[maker].outputs = activation.outputs;
+                ir.nodes[maker].epilogue = epilogue;
+            }
+            _ => at += 1,
+        }
+    }
+    ir
+}
+
+/// `a + s·(b + c)` becomes `(a + s·b) + s·c`, so that both sums can be folded.
+fn spread_sums(mut ir: Ir) -> Ir {
+    for outer in 0..ir.nodes.len() {
+        let Op::Add { scale } = ir.nodes[outer].op else { continue };
+        let sum = ir.nodes[outer].inputs[1];
+        let Some(inner) = ir.maker(sum) else { continue };
+        if ir.nodes[inner].op != (Op::Add { scale: 1.0 }) || ir.readers(sum).len() != 1 {
+            continue;
+        }
+        let base = ir.nodes[outer].inputs[0];
+        let (first, second) = (ir.nodes[inner].inputs[0], ir.nodes[inner].inputs[1]);
+        let storage = ir.value(ir.nodes[outer].outputs[0]).storage;
+        ir.values[sum.0].storage = storage;
+        ir.nodes[inner].inputs = vec![base, first];
+        ir.nodes[inner].op = Op::Add { scale };
+        ir.nodes[outer].inputs = vec![sum, second];
+    }
+    ir
+}
+
+fn fold_sums(mut ir: Ir) -> Ir {
+    let mut at = 0;
+    while at < ir.nodes.len() {
+        match ir.nodes[at].op {
+            Op::Add { scale } if foldable(&ir, ir.nodes[at].inputs[1], at) => {
+                let add = remove(&mut ir, at);
+                let maker = ir.maker(add.inputs[1]);
+                if let Some(maker) = maker {
+                    let mut node = remove(&mut ir, maker);
+                    node.inputs.push(add.inputs[0]);
+                    node.outputs = add.outputs;
+                    node.epilogue = Epilogue::AddTo(scale);
+                    // it now needs the other side of the sum, so it takes the sum's place in the order
+                    let place = if maker < at { at - 1 } else { at };
+                    ir.nodes.insert(place, node);
+                }
+            }
+            _ => at += 1,
+        }
+    }
+    ir
+}
+
+/// Whether the sum at `sum` is the only reader of `term`, which a plain product makes.
+fn foldable(ir: &Ir, term: ValueId, sum: usize) -> bool {
+    let Some(maker) = ir.maker(term) else { return false };
+    let node = &ir.nodes[maker];
+    matches!(node.op, Op::Linear | Op::ExpertDown)
+        && node.epilogue == Epilogue::None
+        && node.outputs.len() == 1
+        && ir.readers(term) == [sum]
+}

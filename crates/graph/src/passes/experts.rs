@@ -1,0 +1,30 @@
+//! Grouping of experts: the sum over a row's experts becomes two steps over rows sorted by expert.
+
+use crate::ir::{Ir, Node, Op, RowCount, Storage, Value};
+
+/// Lowers every `expert_mlp` into gate·up and down, with the activations of each (row, expert) between.
+pub fn group_experts(mut ir: Ir) -> Ir {
+    while let Some(at) = ir.nodes.iter().position(|node| node.op == Op::ExpertMlp) {
+        let expert = ir.nodes.remove(at);
+        let (x, chosen, mix) = (expert.inputs[0], expert.inputs[1], expert.inputs[2]);
+        let is_down = |slot: &str| slot == "expert_down";
+        let (down, gate_up): (Vec<_>, Vec<_>) =
+            expert.weights.into_iter().partition(|(slot, _)| is_down(slot));
+        let width = down.first().map_or(0, |(_, id)| ir.weight(*id).inputs());
+        let activated = ir.add_value(Value {
+            name: "expert_activated".into(),
+            layer: expert.layer,
+            rows: RowCount::Times(ir.value(chosen).width),
+            heads: 1,
+            width,
+            storage: Storage::Own,
+        });
+        let mut first = Node::new(Op::ExpertGateUp, expert.layer, vec![x, chosen], vec![activated]);
+        first.weights = gate_up;
+        let mut second =
+            Node::new(Op::ExpertDown, expert.layer, vec![activated, chosen, mix], expert.outputs);
+        second.weights = down;
+        ir.nodes.splice(at..at, [first, second]);
+    }
+    ir
+}

@@ -1,0 +1,65 @@
+//! Passes: small pure functions IR → IR, each with a name and a snapshot test, and the two that make a plan of the last IR.
+
+mod bind;
+mod epilogues;
+mod experts;
+mod formulations;
+mod norms;
+mod phases;
+mod place;
+mod projections;
+mod ropes;
+#[cfg(test)]
+mod snapshots;
+
+pub use bind::{BindOptions, Precision, bind};
+pub use epilogues::fold_epilogues;
+pub use experts::group_experts;
+pub use formulations::{CacheForm, MlaChoice, choose_formulations, crossover};
+pub use norms::fold_norms;
+pub use phases::cut_phases;
+pub use place::{Arena, place_buffers};
+pub use projections::fuse_projections;
+pub use ropes::fold_ropes;
+
+use crate::ir::{Ir, Node};
+
+/// How many rows a plan is made for. Fewer rows than a class allows may run through its plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowClass {
+    /// One row: a single sequence decoding.
+    One,
+    /// 2 to 16 rows: several sequences, or drafts to verify.
+    Few,
+    /// More: prefill.
+    Many,
+}
+
+impl RowClass {
+    /// Most rows of [`RowClass::Few`].
+    pub const FEW: usize = 16;
+
+    /// The class that a step of `rows` rows runs in.
+    pub fn of(rows: usize) -> RowClass {
+        match rows {
+            0 | 1 => RowClass::One,
+            2..=Self::FEW => RowClass::Few,
+            _ => RowClass::Many,
+        }
+    }
+
+    /// The most rows that its plan takes, when a step has at most `largest`.
+    pub fn max_rows(self, largest: usize) -> usize {
+        match self {
+            RowClass::One => 1,
+            RowClass::Few => Self::FEW.min(largest),
+            RowClass::Many => largest,
+        }
+    }
+}
+
+/// The node at `index`, taken out of the list.
+fn remove(ir: &mut Ir, index: usize) -> Node {
+    ir.nodes.remove(index)
+}

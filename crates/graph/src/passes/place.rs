@@ -1,0 +1,114 @@
+//! Placing buffers: values that are never alive at once share memory.
+
+use crate::ir::{Ir, Storage};
+use serde::Serialize;
+
+/// Where each value with a buffer of its own lies in a plan's arena.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Arena {
+    /// Size in f32 numbers.
+    pub floats: usize,
+    /// Offset of each value in numbers; none for values that lie elsewhere.
+    pub offsets: Vec<Option<usize>>,
+}
+
+/// Buffers begin at multiples of this many numbers: a cache line.
+const ALIGN: usize = 16;
+
+/// A buffer's size, and the phases in which it is alive, both ends included.
+struct Life {
+    value: usize,
+    floats: usize,
+    first: usize,
+    last: usize,
+}
+
+/// Places the buffers of `ir`, whose nodes run in `phases`, for at most `rows` rows.
+///
+/// Larger buffers first, each at the lowest offset where nothing that lives at the same time lies.
+pub fn place_buffers(ir: &Ir, phases: &[usize], rows: usize) -> Arena {
+    let mut lives = lifetimes(ir, phases, rows);
+    lives.sort_by_key(|life| (std::cmp::Reverse(life.floats), life.value));
+    let mut arena = Arena { floats: 0, offsets: vec![None; ir.values.len()] };
+    let mut placed: Vec<(usize, &Life)> = Vec::new();
+    for life in &lives {
+        let mut neighbours: Vec<(usize, usize)> = placed
+            .iter()
+            .filter(|(_, other)| life.first <= other.last && other.first <= life.last)
+            .map(|(at, other)| (*at, at + other.floats))
+            .collect();
+        neighbours.sort_unstable();
+        let mut at = 0;
+        for (start, end) in neighbours {
+            if at + life.floats <= start {
+                break;
+            }
+            at = at.max(end);
+        }
+        arena.floats = arena.floats.max(at + life.floats);
+        arena.offsets[life.value] = Some(at);
+        placed.push((at, life));
+    }
+    arena
+}
+
+fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<Life> {
+    let mut spans: Vec<Option<(usize, usize)>> = vec![None; ir.values.len()];
+    for (node, &phase) in ir.nodes.iter().zip(phases) {
+        for id in node.inputs.iter().chain(&node.outputs) {
+            let span = spans[ir.root(*id).0].get_or_insert((phase, phase));
+            *span = (span.0.min(phase), span.1.max(phase));
+        }
+    }
+    let last_phase = phases.iter().copied().max().unwrap_or(0);
+    for (_, id) in &ir.outputs {
+        if let Some(span) = &mut spans[ir.root(*id).0] {
+            span.1 = last_phase;
+        }
+    }
+    let own = |(value, span): (usize, Option<(usize, usize)>)| {
+        let (first, last) = span?;
+        let v = &ir.values[value];
+        let floats = (v.rows.of(rows) * v.row_width()).next_multiple_of(ALIGN);
+        (v.storage == Storage::Own).then_some(Life { value, floats, first, last })
+    };
+    spans.into_iter().enumerate().filter_map(own).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::{Node, Op, RowCount, Value, ValueId};
+
+    #[test]
+    fn values_that_live_together_never_overlap() {
+        let mut ir = Ir::default();
+        for i in 0..12 {
+            ir.add_value(Value {
+                name: format!("v{i}"),
+                layer: None,
+                rows: RowCount::Rows,
+                heads: 1,
+                width: 7 * (i % 5 + 1),
+                storage: Storage::Own,
+            });
+        }
+        for i in 0..9 {
+            let inputs = vec![ValueId(i), ValueId(i + 1)];
+            ir.nodes.push(Node::new(Op::SiluMul, None, inputs, vec![ValueId(i + 2 + usize::from(i == 8))]));
+        }
+        let phases: Vec<usize> = (0..9).collect();
+        let arena = place_buffers(&ir, &phases, 3);
+        let lives = lifetimes(&ir, &phases, 3);
+        let mut total = 0;
+        for a in &lives {
+            total += a.floats;
+            for b in &lives {
+                let (at_a, at_b) = (arena.offsets[a.value].unwrap(), arena.offsets[b.value].unwrap());
+                let together = a.first <= b.last && b.first <= a.last && a.value != b.value;
+                assert!(!together || at_a + a.floats <= at_b || at_b + b.floats <= at_a);
+            }
+        }
+        assert!(arena.floats < total);
+    }
+}

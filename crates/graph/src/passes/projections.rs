@@ -1,0 +1,39 @@
+//! Fusing of projections that share an input: q_a with kv_a, gate with up.
+
+use super::remove;
+use crate::ir::{Ir, Op};
+
+/// Linear maps of one layer that read the same value become one node with several weights. Gate and up of an MLP
+/// fuse with each other only, because their results are combined.
+pub fn fuse_projections(mut ir: Ir) -> Ir {
+    let mut at = 0;
+    while at < ir.nodes.len() {
+        if ir.nodes[at].op == Op::Linear {
+            let mut next = at + 1;
+            while next < ir.nodes.len() {
+                if fits(&ir, at, next) {
+                    let other = remove(&mut ir, next);
+                    ir.nodes[at].outputs.extend(other.outputs);
+                    ir.nodes[at].weights.extend(other.weights);
+                } else {
+                    next += 1;
+                }
+            }
+        }
+        at += 1;
+    }
+    ir
+}
+
+fn fits(ir: &Ir, first: usize, second: usize) -> bool {
+    let (a, b) = (&ir.nodes[first], &ir.nodes[second]);
+    b.op == Op::Linear
+        && (a.inputs == b.inputs && a.layer == b.layer && a.lane == b.lane)
+        && activation_of(ir, first) == activation_of(ir, second)
+}
+
+/// The SiLU node that combines what the linear map at `index` makes, where there is one.
+fn activation_of(ir: &Ir, index: usize) -> Option<usize> {
+    let readers = ir.readers(ir.nodes[index].outputs[0]);
+    readers.into_iter().find(|&n| ir.nodes[n].op == Op::SiluMul)
+}

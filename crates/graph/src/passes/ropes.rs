@@ -1,0 +1,26 @@
+//! Folding of rotations into what reads them.
+
+use super::remove;
+use crate::ir::{Ir, Op};
+
+/// The cache store rotates the key that it writes, and the absorption the query that it copies, so that neither needs a
+/// phase of its own.
+pub fn fold_ropes(mut ir: Ir) -> Ir {
+    let mut at = 0;
+    while at < ir.nodes.len() {
+        if ir.nodes[at].op == Op::Rope {
+            let rotated = ir.nodes[at].outputs[0];
+            if let [reader] = ir.readers(rotated)[..]
+                && matches!(ir.nodes[reader].op, Op::LatentStore | Op::ExpandedStore | Op::AbsorbK)
+                && ir.nodes[reader].inputs[1] == rotated
+            {
+                ir.nodes[reader].inputs[1] = ir.nodes[at].inputs[0];
+                ir.nodes[reader].prologue.rope = true;
+                remove(&mut ir, at);
+                continue;
+            }
+        }
+        at += 1;
+    }
+    ir
+}

@@ -1,0 +1,111 @@
+//! The plan: the IR after all passes, cut into phases, with kernels bound and buffers placed.
+
+use crate::circuit::TensorIndex;
+use crate::contract::Contract;
+use crate::error::GraphError;
+use crate::ir::{Cost, Ir, Span, Step};
+use crate::passes::{
+    Arena, BindOptions, CacheForm, MlaChoice, RowClass, bind, choose_formulations, cut_phases,
+    fold_epilogues, fold_norms, fold_ropes, fuse_projections, group_experts, place_buffers,
+};
+use base::KernelContract;
+use serde::Serialize;
+
+/// What a plan is made for.
+#[derive(Clone, Debug)]
+pub struct PlanOptions {
+    /// The part of the model.
+    pub span: Span,
+    /// How many rows.
+    pub class: RowClass,
+    /// The most rows of one step, over all classes.
+    pub largest: usize,
+    /// Formulation of MLA.
+    pub mla: MlaChoice,
+    /// What the cache stores.
+    pub form: CacheForm,
+    /// Precision, tier and what the machine has.
+    pub bind: BindOptions,
+}
+
+/// Everything that a backend needs to run a span of layers for one class of rows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plan {
+    /// The part of the model.
+    pub span: Span,
+    /// How many rows it takes.
+    pub class: RowClass,
+    /// The most rows that fit in its arena.
+    pub max_rows: usize,
+    /// The operations, values, weights and streams.
+    pub ir: Ir,
+    /// The phase of each node.
+    pub phases: Vec<usize>,
+    /// Where values lie.
+    pub arena: Arena,
+}
+
+impl Plan {
+    /// Runs every pass and makes a plan. `kernels` is what there is to bind.
+    ///
+    /// # Errors
+    /// What is wrong with the file's tensors, or which kernel is missing.
+    pub fn make(
+        contract: &Contract,
+        tensors: &dyn TensorIndex,
+        kernels: &[KernelContract],
+        options: &PlanOptions,
+    ) -> Result<Plan, GraphError> {
+        let ir = Ir::build(contract, &options.span, tensors)?;
+        Plan::from_ir(ir, contract, kernels, options)
+    }
+
+    /// The same from an IR that is already built.
+    ///
+    /// # Errors
+    /// Which kernel is missing.
+    pub fn from_ir(
+        ir: Ir,
+        contract: &Contract,
+        kernels: &[KernelContract],
+        options: &PlanOptions,
+    ) -> Result<Plan, GraphError> {
+        let ir = choose_formulations(ir, options.mla, options.form, &contract.attention)?;
+        let ir = fuse_projections(ir);
+        let ir = group_experts(ir);
+        let ir = fold_norms(ir, options.class);
+        let ir = fold_ropes(ir);
+        let ir = fold_epilogues(ir);
+        let ir = bind(ir, kernels, &options.bind)?;
+        let phases = cut_phases(&ir);
+        let max_rows = options.class.max_rows(options.largest);
+        let arena = place_buffers(&ir, &phases, max_rows);
+        Ok(Plan { span: options.span.clone(), class: options.class, max_rows, ir, phases, arena })
+    }
+
+    /// Phases between barriers.
+    pub fn phase_count(&self) -> usize {
+        self.phases.iter().max().map_or(0, |last| last + 1)
+    }
+
+    /// What all nodes together move and compute in `step`.
+    pub fn cost(&self, step: Step) -> Cost {
+        let mut total = Cost::default();
+        for node in &self.ir.nodes {
+            total += node.cost(&self.ir, step);
+        }
+        total
+    }
+
+    /// One line a node, by phase.
+    pub fn to_text(&self) -> String {
+        let head = format!(
+            "plan for {:?} rows (at most {}), {} phases, arena {} bytes\n",
+            self.class,
+            self.max_rows,
+            self.phase_count(),
+            self.arena.floats * 4
+        );
+        head + &self.ir.to_text(Some(&self.phases))
+    }
+}
