@@ -1,1 +1,23 @@
-//! Tokenizers, chat templates, streaming detokenizer.
+//! Tokenizers, streaming text, and chat templates.
+//!
+//! * [`Tokenizer`]: text ↔ token ids, from a GGUF vocabulary or from tokenizer.json.
+//! * [`Detokenizer`]: text token by token, never half a character.
+//! * [`ChatTemplate`]: messages → prompt, by the model's own Jinja template, with limits on what it may do.
+//!
+//! ```
+//! let template = text::ChatTemplate::new("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")?;
+//! let input = text::ChatInput::new(serde_json::json!([{"role": "user", "content": "Hi"}]));
+//! assert_eq!(template.render(&input)?, "<user>Hi");
+//! # Ok::<(), text::TextError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod detokenizer;
+mod error;
+mod template;
+mod tokenizer;
+
+pub use detokenizer::Detokenizer;
+pub use error::TextError;
+pub use template::{ChatInput, ChatTemplate};
+pub use tokenizer::{Encode, GgufVocab, Tokenizer};

@@ -1,0 +1,74 @@
+//! Streaming text: tokens in, whole characters out.
+
+use crate::Tokenizer;
+
+/// Turns tokens into text one by one. A character whose bytes are spread over tokens comes out when its last byte is there; bytes that
+/// can never become a character come out as U+FFFD.
+pub struct Detokenizer<'a> {
+    tokenizer: &'a Tokenizer,
+    special: bool,
+    pending: Vec<u8>,
+    first: bool,
+}
+
+impl<'a> Detokenizer<'a> {
+    /// A stream; control tokens are left out unless `special`.
+    pub fn new(tokenizer: &'a Tokenizer, special: bool) -> Detokenizer<'a> {
+        Detokenizer { tokenizer, special, pending: Vec::new(), first: true }
+    }
+
+    /// The text that is certain after this token.
+    pub fn push(&mut self, id: u32) -> String {
+        if self.tokenizer.is_control(id) && !self.special {
+            return String::new();
+        }
+        let mut piece = self.tokenizer.piece(id).unwrap_or_default();
+        if self.first && self.tokenizer.space_prefix() {
+            piece = piece.strip_prefix(b" ").unwrap_or(piece);
+        }
+        self.first = false;
+        self.pending.extend_from_slice(piece);
+        self.take(false)
+    }
+
+    /// What is left at the end: an unfinished character becomes U+FFFD.
+    pub fn finish(&mut self) -> String {
+        self.take(true)
+    }
+
+    fn take(&mut self, end: bool) -> String {
+        let mut text = String::new();
+        let mut rest = &self.pending[..];
+        loop {
+            match std::str::from_utf8(rest) {
+                Ok(valid) => {
+                    text.push_str(valid);
+                    rest = &[];
+                    break;
+                }
+                Err(error) => {
+                    let (valid, after) = rest.split_at(error.valid_up_to());
+                    text.push_str(&String::from_utf8_lossy(valid));
+                    match error.error_len() {
+                        Some(len) => {
+                            text.push(char::REPLACEMENT_CHARACTER);
+                            rest = &after[len..];
+                        }
+                        // the beginning of a character that may still become whole
+                        None if !end => {
+                            rest = after;
+                            break;
+                        }
+                        None => {
+                            text.push(char::REPLACEMENT_CHARACTER);
+                            rest = &[];
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        self.pending = rest.to_vec();
+        text
+    }
+}

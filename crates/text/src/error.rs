@@ -1,0 +1,48 @@
+//! What can go wrong with tokenizers and chat templates.
+
+/// An error of a tokenizer or a chat template.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// A tokenizer whose rules are not known: text would be cut wrongly without a sign of it.
+    #[error("the {what} {found:?} is not known; known are {known}")]
+    Unknown {
+        /// `tokenizer model` or `pre-tokenizer`.
+        what: &'static str,
+        /// What the file says.
+        found: String,
+        /// What is known.
+        known: String,
+    },
+    /// A vocabulary that contradicts itself.
+    #[error("the tokenizer is malformed: {0}")]
+    Malformed(String),
+    /// A metadata key or file of the tokenizer cannot be read.
+    #[error(transparent)]
+    Format(#[from] formats::FormatError),
+    /// tokenizer.json cannot be read.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the operating system says.
+        error: std::io::Error,
+    },
+    /// There is no tokenizer.
+    #[error("the model has no tokenizer; give token ids with --tokens")]
+    Missing,
+    /// Text that cannot be encoded.
+    #[error("the text cannot be encoded: {0}")]
+    Encode(String),
+    /// A chat template that does not compile or render.
+    #[error("the chat template fails: {0}; try --raw")]
+    Template(String),
+    /// A template that is larger than any real one.
+    #[error("the chat template has {bytes} bytes, more than the limit of {limit}")]
+    TemplateSize {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+}
