@@ -12,9 +12,6 @@ pub(super) enum Fragment<'a> {
 /// Text, id, and whether it is a control token.
 type Special = (String, u32, bool);
 
-/// Text, id, and whether it is a control token.
-type Entry = (String, u32, bool);
-
 /// Control and user-defined tokens.
 #[derive(Default)]
 pub(super) struct SpecialTokens {
