@@ -1,3 +1,20 @@
-//! The `latent` program.
+//! The `latent` program: thin commands over the engine.
 
-fn main() {}
+mod args;
+mod commands;
+mod exit;
+mod interrupt;
+mod model;
+mod output;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = match args::Cli::try_parse() {
+        Ok(args) => args,
+        Err(error) => return exit::usage(&error),
+    };
+    interrupt::watch();
+    exit::code(commands::execute(args))
+}

@@ -7,7 +7,7 @@ use crate::memory::{self, Needed};
 use base::{CacheType, Tier};
 use formats::Checkpoint;
 use graph::Contract;
-use graph::ir::{Cost, Step as CostStep};
+use graph::ir::{Cost, Op, Step as CostStep};
 use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use std::ops::Range;
 use std::path::Path;
@@ -386,13 +386,23 @@ fn summarise(
     let mut kernels = Vec::new();
     let mut portable = Vec::new();
     for plan in trunk.iter().chain(head) {
-        for node in &plan.ir.nodes {
+        let products = |op: Op| {
+            matches!(
+                op,
+                Op::Linear
+                    | Op::AbsorbK
+                    | Op::AbsorbV
+                    | Op::ExpertGateUp
+                    | Op::ExpertDown
+                    | Op::AttendExpanded
+            )
+        };
+        for node in plan.ir.nodes.iter().filter(|node| products(node.op)) {
             for (i, kernel) in node.kernels.iter().enumerate().take(node.weights.len()) {
                 if !kernels.contains(&kernel.name) {
                     kernels.push(kernel.name.clone());
                 }
-                let slow = kernel.name.starts_with("portable") && tier > Tier::Portable;
-                if slow && !matches!(node.op, graph::ir::Op::Embed { .. }) {
+                if kernel.name.starts_with("portable") && tier > Tier::Portable {
                     let ty = plan.ir.weight(node.weights[i].1).ty;
                     let note = format!("{} of {ty}", node.op.word());
                     if !portable.contains(&note) {
@@ -402,7 +412,6 @@ fn summarise(
             }
         }
     }
-    kernels.retain(|name| name != "portable_embed");
     let weights = trunk[0].ir.weights.iter().chain(head[0].ir.weights.iter().filter(|w| w.slot != "embed"));
     let file = checkpoint.path().file_name().map(|name| name.to_string_lossy().into_owned());
     Summary {

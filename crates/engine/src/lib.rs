@@ -3,14 +3,20 @@
 //! * [`Engine`]: a loaded model: steps over [`Sequence`](cache::Sequence)s, logits out.
 //! * [`cache`]: pages of latent rows: shared prefixes, copy on write, truncation, context shift, files.
 //! * [`cpu`]: plans compiled and run by a [`team`] of threads.
+//! * [`sampling`]: from logits to the next token; [`Engine::generate`]: from a prompt to text.
 //! * [`memory`]: what a session needs and what there is.
 
+mod bandwidth;
 pub mod cache;
 pub mod cpu;
 mod engine;
 mod error;
+mod generate;
 pub mod memory;
+pub mod sampling;
 pub mod team;
 
+pub use bandwidth::read_bandwidth;
 pub use engine::{DEFAULT_LARGEST, Engine, EngineOptions, Item, Summary, Wanted, default_threads};
 pub use error::EngineError;
+pub use generate::{Answer, Event, Listener, Request, Session, StopReason};

@@ -1,0 +1,412 @@
+//! The command line.
+
+use base::{CacheType, Tier};
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use graph::passes::{CacheForm, MlaChoice, Precision};
+use std::path::PathBuf;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Run language models with Multi-head Latent Attention and Mixture of Experts from GGUF and safetensors files.
+#[derive(Parser)]
+#[command(name = "latent", version, styles = STYLES, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Examples:
+  latent run \"Tell me a story about a fox and a lantern.\"     the built-in demo model
+  latent run -m model.gguf \"Why is the sky blue?\"             a model file
+  latent inspect -m model.gguf                                what a file holds, and what it needs
+  latent graph -m model.gguf plan --rows 1                    what a step computes
+  latent bench -m model.gguf -p 512 -n 128                    how fast it runs
+
+Exit codes: 0 done, 1 error, 2 model not supported, 64 wrong usage, 130 stopped by Ctrl-C.")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Answer one prompt
+    Run(RunArgs),
+    /// Talk with a model in the terminal
+    Chat(ChatArgs),
+    /// Print the logits of given tokens
+    Logits(LogitsArgs),
+    /// Show what a model file holds and what it needs
+    Inspect(InspectArgs),
+    /// Print the circuit, the IR or the plan of a model
+    Graph(GraphArgs),
+    /// Show the tokens of a text
+    Tokenize(TokenizeArgs),
+    /// Measure speed
+    Bench(BenchArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages into a folder
+    Man {
+        /// The folder
+        folder: PathBuf,
+    },
+}
+
+/// Which model, and how it is run.
+#[derive(Args, Clone)]
+pub(crate) struct ModelArgs {
+    /// A .gguf file (any shard of a set) or a folder of .safetensors; without it, the built-in demo model
+    #[arg(short, long, env = "LATENT_MODEL")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// Formulation of attention: absorbed (in latent space), naive (keys and values expanded), split (scores apart), or auto
+    #[arg(long, default_value = "auto", value_name = "FORM")]
+    pub(crate) mla: MlaChoice,
+
+    /// exact: all arithmetic in f32, the reference; default: 8-bit and bf16 activations where the weights have them
+    #[arg(long, default_value = "default")]
+    pub(crate) precision: Precision,
+
+    /// Type of the cache: f32, f16 or bf16 [default: f16; with --precision exact f32]
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) cache_type: Option<CacheType>,
+
+    /// Store expanded keys and values instead of latents (with --mla naive, for comparison)
+    #[arg(long)]
+    pub(crate) expanded_cache: bool,
+
+    /// Tokens of context [default: the smaller of the model's limit and what fits into memory]
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) ctx: Option<usize>,
+
+    /// Threads [default: one for each core that this process may use]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+
+    /// Highest instruction set to use: auto, portable, avx2, avx512 or amx
+    #[arg(long, default_value = "auto", value_name = "TIER", value_parser = isa)]
+    pub(crate) isa: Isa,
+
+    /// Most rows of one step: longer prompts are read in chunks of as many
+    #[arg(long, default_value_t = 512, value_name = "ROWS", value_parser = clap::value_parser!(u16).range(1..=8192))]
+    pub(crate) chunk: u16,
+
+    /// Load even when memory seems too small
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// A limit on instruction sets.
+#[derive(Clone, Copy)]
+pub(crate) struct Isa(pub(crate) Option<Tier>);
+
+fn isa(word: &str) -> Result<Isa, String> {
+    if word == "auto" {
+        return Ok(Isa(None));
+    }
+    word.parse()
+        .map(|tier| Isa(Some(tier)))
+        .map_err(|_| "expected auto, portable, avx2, avx512 or amx".into())
+}
+
+impl ModelArgs {
+    pub(crate) fn form(&self) -> CacheForm {
+        if self.expanded_cache { CacheForm::Expanded } else { CacheForm::Latent }
+    }
+
+    pub(crate) fn options(&self) -> engine::EngineOptions {
+        engine::EngineOptions {
+            mla: self.mla,
+            precision: self.precision,
+            form: self.form(),
+            cache: self.cache_type,
+            context: self.ctx,
+            threads: self.threads.map(usize::from),
+            tier: self.isa.0,
+            largest: Some(usize::from(self.chunk)),
+            force: self.force,
+        }
+    }
+}
+
+/// How tokens are chosen.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingArgs {
+    /// Stop after this many tokens [default: until the model ends or the context is full]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) max_tokens: Option<usize>,
+
+    /// 0 always takes the likeliest token
+    #[arg(long, default_value_t = 0.8, value_name = "T")]
+    pub(crate) temperature: f32,
+
+    /// Keep this many of the likeliest tokens (0: all)
+    #[arg(long, default_value_t = 40, value_name = "K")]
+    pub(crate) top_k: usize,
+
+    /// Keep the likeliest tokens that together reach this probability
+    #[arg(long, default_value_t = 0.95, value_name = "P")]
+    pub(crate) top_p: f32,
+
+    /// Keep tokens at least this likely, relative to the likeliest
+    #[arg(long, default_value_t = 0.05, value_name = "P")]
+    pub(crate) min_p: f32,
+
+    /// Keep tokens of typical information that together reach this probability (1: off)
+    #[arg(long, default_value_t = 1.0, value_name = "P")]
+    pub(crate) typical: f32,
+
+    /// Divide the logits of recent tokens by this (1: off)
+    #[arg(long, default_value_t = 1.0, value_name = "X")]
+    pub(crate) repeat_penalty: f32,
+
+    /// Subtract this from the logits of tokens that occurred (0: off)
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_hyphen_values = true)]
+    pub(crate) presence_penalty: f32,
+
+    /// Subtract this for each time that a token occurred (0: off)
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_hyphen_values = true)]
+    pub(crate) frequency_penalty: f32,
+
+    /// How many tokens back the penalties look
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub(crate) penalty_last: usize,
+
+    /// Penalise tokens that would repeat a sequence (DRY): the multiplier (0: off)
+    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    pub(crate) dry_multiplier: f32,
+
+    /// Growth of the DRY penalty with the length of the repetition
+    #[arg(long, default_value_t = 1.75, value_name = "X")]
+    pub(crate) dry_base: f32,
+
+    /// Longest repetition that DRY leaves alone
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub(crate) dry_allowed: usize,
+
+    /// Chance of removing the likeliest tokens (XTC; 0: off)
+    #[arg(long, default_value_t = 0.0, value_name = "P")]
+    pub(crate) xtc_probability: f32,
+
+    /// Tokens above this probability may be removed by XTC, all but the least likely of them
+    #[arg(long, default_value_t = 0.1, value_name = "P")]
+    pub(crate) xtc_threshold: f32,
+
+    /// Add to the logit of a token: ID=BIAS, or ID=-inf to ban it; may be given several times
+    #[arg(long, value_name = "ID=BIAS")]
+    pub(crate) logit_bias: Vec<String>,
+
+    /// Seed of the random choice: the same seed gives the same text
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+
+    /// Stop before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+
+    /// Report the log-probabilities of this many alternatives (with --json)
+    #[arg(long, value_name = "N")]
+    pub(crate) logprobs: Option<usize>,
+}
+
+#[derive(Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+
+    /// The prompt; without it, standard input
+    pub(crate) prompt: Option<String>,
+
+    /// Token ids instead of a prompt: 1,2,3
+    #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with = "prompt")]
+    pub(crate) tokens: Vec<u32>,
+
+    /// System message for the chat template
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+
+    /// Feed the prompt as it is, without the chat template
+    #[arg(long)]
+    pub(crate) raw: bool,
+
+    /// Print one JSON object with tokens, text and timings instead of streaming text
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Save the cache to a file at the end
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
+
+    /// Restore a saved cache; what the prompt shares with it is not computed again
+    #[arg(long, value_name = "FILE")]
+    pub(crate) restore: Option<PathBuf>,
+
+    /// Print nothing but the text
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+
+    /// System message
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct LogitsArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Token ids: 1,2,3
+    #[arg(long, value_delimiter = ',', value_name = "IDS", required = true)]
+    pub(crate) tokens: Vec<u32>,
+
+    /// Which rows: all, last, or a list such as 0,5
+    #[arg(long, default_value = "last")]
+    pub(crate) rows: String,
+
+    /// Print a JSON object {"vocab_size", "rows", "logits"}
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Write the base file of llama.cpp's perplexity tool (--kl-divergence-base), the tokens cut into chunks of --kl-chunk
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kl_base: Option<PathBuf>,
+
+    /// Tokens of a chunk in the base file
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    pub(crate) kl_chunk: usize,
+}
+
+#[derive(Args)]
+pub(crate) struct InspectArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// List every tensor
+    #[arg(long)]
+    pub(crate) tensors: bool,
+
+    /// List every metadata key
+    #[arg(long)]
+    pub(crate) metadata: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Stage {
+    /// The JSON file of the architecture
+    Circuit,
+    /// The circuit instantiated for this model
+    Ir,
+    /// The IR after all passes: phases, kernels, buffers
+    Plan,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Drawing {
+    Text,
+    Json,
+    Dot,
+}
+
+#[derive(Args)]
+pub(crate) struct GraphArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// What to print
+    #[arg(value_enum, default_value = "plan")]
+    pub(crate) stage: Stage,
+
+    /// Rows of the step, which choose the plan: 1, 2 to 16, or more
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) rows: usize,
+
+    /// Form of the output
+    #[arg(long, value_enum, default_value = "text")]
+    pub(crate) format: Drawing,
+
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    pub(crate) json: bool,
+
+    /// Only these layers, such as 0..2
+    #[arg(long, value_name = "A..B")]
+    pub(crate) layers: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct TokenizeArgs {
+    /// A .gguf file (a vocabulary alone will do) or a model folder; without it, the built-in demo model
+    #[arg(short, long, env = "LATENT_MODEL")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// The text; without it, standard input
+    pub(crate) text: Option<String>,
+
+    /// Do not add the tokens that begin or end a prompt
+    #[arg(long)]
+    pub(crate) no_special: bool,
+
+    /// Read the names of special tokens in the text as text
+    #[arg(long)]
+    pub(crate) plain: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]
+pub(crate) enum Table {
+    Md,
+    Csv,
+    Json,
+}
+
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Tokens of the prompt (0: no such test); several with commas
+    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512", value_name = "N")]
+    pub(crate) prompt: Vec<usize>,
+
+    /// Tokens to generate (0: no such test); several with commas
+    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128", value_name = "N")]
+    pub(crate) generate: Vec<usize>,
+
+    /// Tokens in the cache beforehand; several with commas
+    #[arg(short = 'd', long, value_delimiter = ',', default_value = "0", value_name = "N")]
+    pub(crate) depth: Vec<usize>,
+
+    /// Repetitions of each test
+    #[arg(short = 'r', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) repetitions: u16,
+
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value = "md")]
+    pub(crate) output: Table,
+
+    /// The same as --output json
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,279 @@
+//! `latent inspect`: what a model file holds and what it needs.
+
+use crate::args::InspectArgs;
+use crate::{model, output};
+use anyhow::Result;
+use base::{CacheType, TensorType};
+use engine::cpu;
+use engine::memory::{self, readable};
+use formats::{Checkpoint, Source};
+use graph::Contract;
+use graph::passes::{BindOptions, CacheForm, Precision, crossover};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+pub(super) fn run(args: &InspectArgs) -> Result<()> {
+    let checkpoint = model::open(args.model.model.as_deref())?;
+    if args.metadata {
+        return metadata(&checkpoint);
+    }
+    if args.tensors && !args.json {
+        return tensors(&checkpoint);
+    }
+    let contract = Contract::from_checkpoint(&checkpoint)?;
+    let report = Report::new(&checkpoint, &contract, args)?;
+    if args.json { output::json(&report.json(&checkpoint, args)?) } else { output::now(&report.text()) }
+}
+
+struct Report<'a> {
+    contract: &'a Contract,
+    file: String,
+    kind: String,
+    /// Tensors, bytes and numbers of each type.
+    types: BTreeMap<TensorType, (usize, u64, u64)>,
+    cache: CacheType,
+    context: usize,
+    weights: u64,
+    arena: u64,
+    tokenizer: Value,
+    template: Option<usize>,
+}
+
+impl<'a> Report<'a> {
+    fn new(checkpoint: &Checkpoint, contract: &'a Contract, args: &InspectArgs) -> Result<Report<'a>> {
+        let options = args.model.options();
+        let exact = options.precision == Precision::Exact;
+        let cache = options.cache.unwrap_or(if exact { CacheType::F32 } else { CacheType::F16 });
+        let tier = cpu::tier_for(options.tier).map_err(crate::exit::Usage)?;
+        let cpu_options = cpu::CpuOptions {
+            mla: options.mla,
+            form: options.form,
+            bind: BindOptions { precision: options.precision, tier, cache },
+            threads: options.threads.unwrap_or_else(engine::default_threads),
+            largest: usize::from(args.model.chunk),
+            context: contract.context_length,
+        };
+        let plans = cpu::make_plans(contract, checkpoint, &cpu_options)?;
+        let used = plans.0[0].ir.weights.iter().chain(&plans.1[0].ir.weights);
+        let mut types = BTreeMap::new();
+        for tensor in checkpoint.tensors() {
+            let entry = types.entry(tensor.ty).or_insert((0, 0, 0));
+            entry.0 += 1;
+            entry.1 += tensor.bytes as u64;
+            entry.2 += tensor.shape.iter().product::<usize>() as u64;
+        }
+        let (tokenizer, template) = text_side(checkpoint)?;
+        Ok(Report {
+            contract,
+            file: checkpoint.display_name(),
+            kind: kind(checkpoint),
+            types,
+            cache,
+            context: options.context.unwrap_or(contract.context_length),
+            weights: used.map(|w| w.bytes() as u64).sum(),
+            arena: cpu::arena_bytes(contract, &plans, &cpu_options),
+            tokenizer,
+            template,
+        })
+    }
+
+    /// Bytes that one token takes in the cache.
+    fn token_bytes(&self, form: CacheForm, ty: CacheType) -> u64 {
+        let a = &self.contract.attention;
+        let width = if form == CacheForm::Latent { a.latent_width() } else { a.expanded_width() };
+        (width * ty.bytes() * self.contract.layers) as u64
+    }
+
+    fn json(&self, checkpoint: &Checkpoint, args: &InspectArgs) -> Result<Value> {
+        let by_type = |(ty, (tensors, bytes, numbers)): (&TensorType, &(usize, u64, u64))| json!({"type": ty.name(), "tensors": tensors, "bytes": bytes, "parameters": numbers});
+        let per_token: Vec<Value> = CacheType::ALL
+            .iter()
+            .map(|ty| {
+                json!({
+                    "type": ty.name(),
+                    "latent": self.token_bytes(CacheForm::Latent, *ty),
+                    "expanded": self.token_bytes(CacheForm::Expanded, *ty),
+                })
+            })
+            .collect();
+        let cache = self.token_bytes(args.model.form(), self.cache) * self.context as u64;
+        let mut value = json!({
+            "file": self.file,
+            "kind": self.kind,
+            "contract": self.contract,
+            "crossover_rows": crossover(&self.contract.attention),
+            "types": self.types.iter().map(by_type).collect::<Vec<_>>(),
+            "memory": {
+                "context": self.context,
+                "weights": self.weights,
+                "cache": cache,
+                "arena": self.arena,
+                "total": self.weights + cache + self.arena,
+                "available": memory::available(),
+            },
+            "cache_bytes_per_token": per_token,
+            "tokenizer": self.tokenizer,
+            "chat_template_bytes": self.template,
+        });
+        if args.tensors {
+            let tensor = |t: &formats::TensorInfo| json!({"name": t.name, "type": t.ty.name(), "shape": t.shape, "bytes": t.bytes});
+            value["tensors"] = checkpoint.tensors().iter().map(tensor).collect();
+        }
+        Ok(value)
+    }
+
+    fn text(&self) -> String {
+        let c = self.contract;
+        let a = &c.attention;
+        let mut lines = vec![format!("{}: {}", self.file, self.kind)];
+        if let Some(name) = &c.name {
+            lines.push(format!("name           {name}"));
+        }
+        lines.push(format!("architecture   {} (circuit {})", c.architecture, c.circuit));
+        let dense =
+            c.layer_kinds.iter().take(c.layers).filter(|k| **k == graph::contract::LayerKind::Dense).count();
+        let mtp = if c.mtp_layers > 0 {
+            format!(", {} for multi-token prediction (not run)", c.mtp_layers)
+        } else {
+            String::new()
+        };
+        lines.push(format!("layers         {} ({dense} dense, {} MoE{mtp})", c.layers, c.layers - dense));
+        lines.push(format!("hidden size    {}, feed-forward {}", c.hidden_size, c.intermediate_size));
+        lines.push(format!(
+            "attention      {} heads, q_lora {}, kv_lora {}, nope {}, rope {}, v {}, softmax scale {:.6}",
+            a.heads,
+            a.q_lora_rank.map_or_else(|| "none".into(), |r| r.to_string()),
+            a.kv_lora_rank,
+            a.nope,
+            a.rope,
+            a.v,
+            a.softmax_scale
+        ));
+        let crossover = crossover(a).map_or_else(|| "naive from 2".into(), |n| format!("naive from {n}"));
+        lines.push(format!("formulations   auto: absorbed for few new rows, {crossover}"));
+        if let Some(m) = &c.moe {
+            lines.push(format!(
+                "experts        {} of {} of width {}, shared {}; {:?}{}, {} of {} groups, scale {}",
+                m.experts_used,
+                m.experts,
+                m.intermediate,
+                m.shared_intermediate,
+                m.router.gating,
+                if m.router.bias { " with bias" } else { "" },
+                m.router.groups_used,
+                m.router.groups,
+                m.router.scale
+            ));
+        }
+        lines.push(format!(
+            "vocabulary     {} tokens{}",
+            c.vocab_size,
+            if c.tied_embeddings { ", head tied to the embedding" } else { "" }
+        ));
+        lines.push(format!("context        {} tokens", c.context_length));
+        lines.push(format!("tokenizer      {}", plain(&self.tokenizer)));
+        let template = self.template.map_or_else(|| "none (use --raw)".into(), |n| format!("{n} bytes"));
+        lines.push(format!("chat template  {template}"));
+        lines.push(String::new());
+        lines.push(format!("{:<10} {:>8} {:>12} {:>14}", "type", "tensors", "bytes", "parameters"));
+        for (ty, (tensors, bytes, numbers)) in &self.types {
+            lines.push(format!(
+                "{:<10} {tensors:>8} {:>12} {:>14}",
+                ty.name(),
+                readable(*bytes),
+                model::count(*numbers)
+            ));
+        }
+        lines.push(String::new());
+        lines.push(format!("{:<14} {:>12} {:>12}", "bytes a token", "latent", "expanded"));
+        for ty in CacheType::ALL {
+            let bytes = |form| readable(self.token_bytes(form, ty));
+            lines.push(format!(
+                "  {:<12} {:>12} {:>12}",
+                ty.name(),
+                bytes(CacheForm::Latent),
+                bytes(CacheForm::Expanded)
+            ));
+        }
+        let cache = self.token_bytes(CacheForm::Latent, self.cache) * self.context as u64;
+        lines.push(String::new());
+        lines.push(format!("memory for {} tokens in a {} cache", self.context, self.cache));
+        for (what, bytes) in [("weights", self.weights), ("cache", cache), ("arena", self.arena)] {
+            lines.push(format!("  {what:<12} {:>12}", readable(bytes)));
+        }
+        lines.push(format!("  {:<12} {:>12}", "together", readable(self.weights + cache + self.arena)));
+        if let Some(available) = memory::available() {
+            lines.push(format!("  {:<12} {:>12}", available.limit, readable(available.bytes)));
+        }
+        lines.push(String::new());
+        lines.join("\n")
+    }
+}
+
+fn kind(checkpoint: &Checkpoint) -> String {
+    match checkpoint.source() {
+        Source::Gguf(g) if g.shards > 1 => format!("GGUF version {}, {} shards", g.version, g.shards),
+        Source::Gguf(g) => format!("GGUF version {}", g.version),
+        Source::HuggingFace(_) => "safetensors folder".into(),
+    }
+}
+
+/// The tokenizer in a few words, and the length of the chat template.
+fn text_side(checkpoint: &Checkpoint) -> Result<(Value, Option<usize>)> {
+    match checkpoint.source() {
+        Source::Gguf(g) => {
+            let word = |key: &str| g.metadata.str(key).map(|w| w.map(str::to_owned));
+            let tokens = match g.metadata.get("tokenizer.ggml.tokens") {
+                Some(formats::gguf::Value::Array(array)) => Some(array.count),
+                _ => None,
+            };
+            let tokenizer = json!({
+                "model": word("tokenizer.ggml.model")?,
+                "pre": word("tokenizer.ggml.pre")?,
+                "tokens": tokens,
+                "bos": g.metadata.u64("tokenizer.ggml.bos_token_id")?,
+                "eos": g.metadata.u64("tokenizer.ggml.eos_token_id")?,
+            });
+            Ok((tokenizer, g.metadata.str("tokenizer.chat_template")?.map(str::len)))
+        }
+        Source::HuggingFace(hf) => {
+            let tokenizer = json!({"file": hf.tokenizer_json.as_ref().map(|p| p.display().to_string())});
+            Ok((tokenizer, hf.chat_template.as_ref().map(String::len)))
+        }
+    }
+}
+
+/// An object as `key value, key value`, without what is null.
+fn plain(value: &Value) -> String {
+    let Some(object) = value.as_object() else { return value.to_string() };
+    let word = |v: &Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+    let words: Vec<String> =
+        object.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| format!("{k} {}", word(v))).collect();
+    if words.is_empty() { "none".into() } else { words.join(", ") }
+}
+
+fn tensors(checkpoint: &Checkpoint) -> Result<()> {
+    for tensor in checkpoint.tensors() {
+        let shape: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
+        output::line(&format!(
+            "{:<48} {:<8} {:>12}  {}",
+            tensor.name,
+            tensor.ty,
+            tensor.bytes,
+            shape.join(" × ")
+        ))?;
+    }
+    Ok(())
+}
+
+fn metadata(checkpoint: &Checkpoint) -> Result<()> {
+    match checkpoint.source() {
+        Source::Gguf(g) => {
+            for (key, value) in g.metadata.entries() {
+                output::line(&format!("{key} = {}", value.describe()))?;
+            }
+            Ok(())
+        }
+        Source::HuggingFace(hf) => output::json(&Value::Object(hf.config.clone())),
+    }
+}

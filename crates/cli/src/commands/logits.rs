@@ -1,0 +1,185 @@
+//! `latent logits`: the logits of given tokens, as numbers, as JSON, or as the base file of llama.cpp's perplexity tool.
+
+use crate::args::LogitsArgs;
+use crate::exit::Usage;
+use crate::{interrupt, model, output};
+use anyhow::{Context, Result};
+use engine::cache::Sequence;
+use engine::{Engine, Wanted};
+use formats::{Checkpoint, Source};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+pub(super) fn run(args: &LogitsArgs) -> Result<()> {
+    let checkpoint = model::open(args.model.model.as_deref())?;
+    let rows = rows(&args.rows, args.tokens.len())?;
+    let mut engine = model::load(&checkpoint, &args.model, args.json)?;
+    if let Some(path) = &args.kl_base {
+        let bos = bos_of(&checkpoint)?;
+        return kl_base(&mut engine, &args.tokens, args.kl_chunk, bos, path)
+            .with_context(|| path.display().to_string());
+    }
+    let mut found: Vec<Vec<f32>> = Vec::with_capacity(rows.len());
+    let mut sequence = Sequence::default();
+    let chunk = engine.largest();
+    let bar = model::bar(!args.json, "prefill");
+    bar.set_length(args.tokens.len() as u64);
+    let result = engine.prefill(
+        &mut sequence,
+        &args.tokens,
+        chunk,
+        Wanted::Rows(&rows),
+        &mut |_, logits| found.push(logits.to_vec()),
+        &mut |done| {
+            bar.set_position(done as u64);
+            !interrupt::asked()
+        },
+    );
+    bar.finish_and_clear();
+    result?;
+    if args.json {
+        return output::line(&serde_json::to_string(&serde_json::json!({
+            "vocab_size": engine.contract().vocab_size,
+            "rows": rows,
+            "logits": found,
+        }))?);
+    }
+    for (row, logits) in rows.iter().zip(&found) {
+        let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
+        let best = best.map_or(0, |(token, _)| token);
+        output::line(&format!("row {row}: likeliest token {best}"))?;
+        let numbers: Vec<String> = logits.iter().map(ToString::to_string).collect();
+        output::line(&numbers.join(" "))?;
+    }
+    Ok(())
+}
+
+/// `all`, `last`, or a list.
+fn rows(word: &str, count: usize) -> Result<Vec<usize>> {
+    let wrong = |problem: String| -> anyhow::Error { Usage(format!("--rows {word}: {problem}")).into() };
+    let mut rows = match word {
+        "all" => (0..count).collect(),
+        "last" => vec![count - 1],
+        list => {
+            let number = |s: &str| {
+                s.trim().parse().map_err(|_| wrong(format!("{s:?} is no row number; give all, last or 0,5")))
+            };
+            list.split(',').map(number).collect::<Result<Vec<usize>>>()?
+        }
+    };
+    rows.sort_unstable();
+    rows.dedup();
+    match rows.iter().find(|&&row| row >= count) {
+        Some(row) => {
+            Err(wrong(format!("there is no row {row}; the {count} tokens have rows 0 to {}", count - 1)))
+        }
+        None => Ok(rows),
+    }
+}
+
+/// The token that a GGUF file wants at the start of every prompt.
+fn bos_of(checkpoint: &Checkpoint) -> Result<Option<u32>> {
+    let Source::Gguf(source) = checkpoint.source() else { return Ok(None) };
+    let adds = source.metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(true);
+    let bos = source.metadata.u64("tokenizer.ggml.bos_token_id")?;
+    Ok(bos.filter(|_| adds).and_then(|bos| u32::try_from(bos).ok()))
+}
+
+/// Logits are kept down to this far below the largest.
+const RANGE: f32 = 16.0;
+
+/// The file that `llama-perplexity --kl-divergence-base` writes: tokens in chunks, and for the second half of each chunk the
+/// log-probabilities of all tokens as 16-bit numbers with a scale and a minimum. As in that tool, the first token of each chunk
+/// is evaluated as the beginning of text where the model has one.
+fn kl_base(engine: &mut Engine, tokens: &[u32], chunk: usize, bos: Option<u32>, path: &Path) -> Result<()> {
+    let chunks = tokens.len().checked_div(chunk).unwrap_or(0);
+    if chunks == 0 || chunk < 4 {
+        let problem = format!(
+            "--kl-base needs at least one chunk of --kl-chunk tokens (4 or more); there are {}",
+            tokens.len()
+        );
+        return Err(Usage(problem).into());
+    }
+    let vocab = engine.contract().vocab_size;
+    let mut out = BufWriter::new(File::create(path)?);
+    out.write_all(b"_logits_")?;
+    for number in [chunk, vocab, chunks] {
+        out.write_all(&u32::try_from(number)?.to_le_bytes())?;
+    }
+    for token in &tokens[..chunks * chunk] {
+        out.write_all(&token.to_le_bytes())?;
+    }
+    let scored: Vec<usize> = (chunk / 2..chunk - 1).collect();
+    for part in tokens.chunks_exact(chunk) {
+        let mut part = part.to_vec();
+        if let Some(bos) = bos {
+            part[0] = bos;
+        }
+        let mut sequence = Sequence::default();
+        let mut written = Ok(());
+        let largest = engine.largest();
+        engine.prefill(
+            &mut sequence,
+            &part,
+            largest,
+            Wanted::Rows(&scored),
+            &mut |_, logits| {
+                if written.is_ok() {
+                    written = out.write_all(&log_probabilities(logits));
+                }
+            },
+            &mut |_| !interrupt::asked(),
+        )?;
+        written?;
+        engine.release(sequence);
+    }
+    Ok(out.flush()?)
+}
+
+/// Scale, minimum, and one number of 16 bits a token, padded to an even count.
+fn log_probabilities(logits: &[f32]) -> Vec<u8> {
+    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let min = logits.iter().copied().fold(f32::INFINITY, f32::min).max(max - RANGE);
+    let sum: f64 = logits.iter().map(|l| f64::from((l - max).exp())).sum();
+    let minimum = min - max - sum.ln() as f32;
+    let scale = (max - min) / 65535.0;
+    let mut bytes = Vec::with_capacity(8 + 2 * logits.len().next_multiple_of(2));
+    bytes.extend_from_slice(&scale.to_le_bytes());
+    bytes.extend_from_slice(&minimum.to_le_bytes());
+    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    for logit in logits {
+        let code = if *logit > min { (inverse * (logit - min)).round_ties_even() as u16 } else { 0 };
+        bytes.extend_from_slice(&code.to_le_bytes());
+    }
+    bytes.resize(8 + 2 * logits.len().next_multiple_of(2), 0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_and_checked() {
+        assert_eq!(rows("all", 3).unwrap(), [0, 1, 2]);
+        assert_eq!(rows("last", 3).unwrap(), [2]);
+        assert_eq!(rows("2,0,2", 3).unwrap(), [0, 2]);
+        assert!(rows("3", 3).unwrap_err().to_string().contains("rows 0 to 2"));
+        assert!(rows("x", 3).is_err());
+    }
+
+    #[test]
+    fn log_probabilities_come_back_within_half_a_step() {
+        let logits: Vec<f32> = (0..7).map(|i| (i as f32 * 1.7).sin() * 5.0).collect();
+        let bytes = log_probabilities(&logits);
+        assert_eq!(bytes.len(), 8 + 16);
+        let float = |at: usize| f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let sum: f64 = logits.iter().map(|l| f64::from(*l).exp()).sum();
+        for (i, logit) in logits.iter().enumerate() {
+            let code = u16::from_le_bytes([bytes[8 + 2 * i], bytes[9 + 2 * i]]);
+            let found = float(0) * f32::from(code) + float(4);
+            assert!((f64::from(found) - (f64::from(*logit) - sum.ln())).abs() < 2e-4);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! One file a command.
+
+mod bench;
+mod chat;
+mod graph;
+mod inspect;
+mod logits;
+mod prompt;
+mod run;
+mod shell;
+mod tokenize;
+
+use crate::args::{Cli, Command};
+
+/// Runs the command asked for.
+pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
+    match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Chat(args) => chat::run(&args),
+        Command::Logits(args) => logits::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Graph(args) => graph::run(&args),
+        Command::Tokenize(args) => tokenize::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Completions { shell } => shell::completions(shell),
+        Command::Man { folder } => shell::man(&folder),
+    }
+}

@@ -1,0 +1,81 @@
+//! Exit codes: 0 done (a broken pipe too), 1 error, 2 model not supported, 64 wrong usage, 130 Ctrl-C.
+
+use engine::EngineError;
+use graph::{ContractError, GraphError};
+use std::io;
+use std::process::ExitCode;
+
+/// Wrong usage that clap cannot see.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+const UNSUPPORTED: u8 = 2;
+const USAGE: u8 = 64;
+const INTERRUPTED: u8 = 130;
+
+/// Prints clap's message; help and version are no errors.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    // a closed pipe is no reason to complain
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
+}
+
+/// The exit code of a finished command; its error is printed.
+pub(crate) fn code(result: anyhow::Result<()>) -> ExitCode {
+    let error = match result {
+        Ok(()) if crate::interrupt::asked() => return ExitCode::from(INTERRUPTED),
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(error) => error,
+    };
+    if is_broken_pipe(&error) {
+        return ExitCode::SUCCESS;
+    }
+    if crate::interrupt::asked()
+        || error.chain().any(|e| matches!(e.downcast_ref(), Some(EngineError::Stopped)))
+    {
+        return ExitCode::from(INTERRUPTED);
+    }
+    eprintln!("error: {}", message(&error));
+    if error.chain().any(is_unsupported) {
+        ExitCode::from(UNSUPPORTED)
+    } else if error.chain().any(|e| e.is::<Usage>()) {
+        ExitCode::from(USAGE)
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// The causes in one line, a cause that its predecessor already says left out.
+fn message(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            if !text.is_empty() {
+                text.push_str(": ");
+            }
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .any(|e| e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
+}
+
+fn is_unsupported(error: &(dyn std::error::Error + 'static)) -> bool {
+    let contract = |e: &ContractError| matches!(e, ContractError::Unsupported { .. });
+    let graph = |e: &GraphError| matches!(e, GraphError::NoCircuit { .. } | GraphError::NoKernel { .. });
+    match error.downcast_ref::<EngineError>() {
+        Some(EngineError::Contract(e)) => contract(e),
+        Some(EngineError::Graph(e)) => graph(e),
+        Some(EngineError::NotDecodable { .. }) => true,
+        _ => {
+            error.downcast_ref::<ContractError>().is_some_and(contract)
+                || error.downcast_ref::<GraphError>().is_some_and(graph)
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Penalties on tokens that occurred: repetition (CTRL, Keskar et al. 2019), presence and frequency.
+
+use super::{Candidate, SamplingParams};
+
+/// How often each token occurred in the window; kept so that nothing is allocated per token.
+pub(super) struct Penalties {
+    counts: Vec<u32>,
+}
+
+impl Penalties {
+    pub(super) fn new(vocab: usize) -> Penalties {
+        Penalties { counts: vec![0; vocab] }
+    }
+
+    /// Candidates are in the order of their ids.
+    pub(super) fn apply(&mut self, params: &SamplingParams, seen: &[u32], candidates: &mut [Candidate]) {
+        let neutral =
+            params.repeat_penalty == 1.0 && params.presence_penalty == 0.0 && params.frequency_penalty == 0.0;
+        if neutral || params.penalty_last == 0 {
+            return;
+        }
+        let window = &seen[seen.len().saturating_sub(params.penalty_last)..];
+        for &token in window {
+            if let Some(count) = self.counts.get_mut(token as usize) {
+                *count += 1;
+            }
+        }
+        for &token in window {
+            let (Some(count), Some(candidate)) =
+                (self.counts.get_mut(token as usize), candidates.get_mut(token as usize))
+            else {
+                continue;
+            };
+            // each token once: its count is taken
+            let times = std::mem::take(count);
+            if times > 0 {
+                let logit = &mut candidate.logit;
+                *logit = if *logit <= 0.0 {
+                    *logit * params.repeat_penalty
+                } else {
+                    *logit / params.repeat_penalty
+                };
+                *logit -= times as f32 * params.frequency_penalty + params.presence_penalty;
+            }
+        }
+    }
+}
