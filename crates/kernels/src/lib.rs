@@ -23,6 +23,7 @@ mod rope;
 mod table;
 mod view;
 mod weight;
+mod widen;
 
 pub use act::{A8_BLOCK, A8Rows, A8Sizes, Acts, quantise_a8, to_bf16};
 pub use attention::{

@@ -70,12 +70,12 @@ pub fn load_row(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
         }
         CacheType::F16 => {
             for (out, v) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                *out = half::f16::from_le_bytes([v[0], v[1]]).to_f32();
+                *out = crate::widen::f16(u16::from_le_bytes([v[0], v[1]]));
             }
         }
         CacheType::Bf16 => {
             for (out, v) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                *out = f32::from_bits(u32::from(u16::from_le_bytes([v[0], v[1]])) << 16);
+                *out = crate::widen::bf16(u16::from_le_bytes([v[0], v[1]]));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The bodies of all products, to be compiled for each tier.
 
 use super::Scratch;
-use super::codes::{GROUP, Group, unpack};
-use crate::act::{A8_BLOCK, A8Rows};
+use super::codes::{GROUP, has_mins, unpack};
+use crate::act::A8_BLOCK;
 use crate::attention::dot;
 use crate::{Acts, RowsMut, WeightRows};
 use std::ops::Range;
@@ -51,7 +51,7 @@ pub(super) fn numbers(
 #[inline(always)]
 fn dot_bf16(a: &[f32], b: &[u16]) -> f32 {
     let mut strands = [0.0f32; 16];
-    let widen = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+    let widen = crate::widen::bf16;
     let n = a.len().min(b.len());
     let (a, b) = (&a[..n], &b[..n]);
     let (ac, bc) = (a.chunks_exact(16), b.chunks_exact(16));
@@ -75,7 +75,7 @@ fn dot_bf16(a: &[f32], b: &[u16]) -> f32 {
 
 /// Weight rows as codes, 8-bit inputs.
 #[inline(always)]
-pub(super) fn integers(
+pub(super) fn integers<D: DotCodes>(
     w: &WeightRows<'_>,
     x: &Acts<'_>,
     index: Option<&[u32]>,
@@ -86,37 +86,56 @@ pub(super) fn integers(
     let Acts::A8(x) = x else { return };
     let padded = w.cols.next_multiple_of(A8_BLOCK);
     let codes = grow(&mut scratch.codes, padded);
-    let groups = grow(&mut scratch.groups, padded / GROUP);
+    let groups = padded / GROUP;
+    let (scales, mins) = grow(&mut scratch.numbers, 2 * groups).split_at_mut(groups);
     codes[w.cols..].fill(0);
+    scales[w.cols / GROUP..].fill(0.0);
+    mins[w.cols / GROUP..].fill(0.0);
+    let with_mins = has_mins(w.ty);
     for (column, out) in outs.enumerate() {
-        unpack(w.ty, w.row(out), codes, groups);
+        unpack(w.ty, w.row(out), codes, scales, mins);
         for i in 0..y.rows() {
-            y.set(i, column, dot_codes(codes, groups, x, source(index, i)));
+            let (inputs, input_scales, sums) = x.row(source(index, i));
+            let mut value = D::products(codes, scales, inputs, input_scales);
+            if with_mins {
+                value -= minimums(mins, sums, input_scales);
+            }
+            y.set(i, column, value);
         }
     }
 }
 
-/// Σ over blocks of 32: (scale · Σ code·code − min · Σ code) · input scale, in eight strands.
-#[inline(always)]
-fn dot_codes(codes: &[i8], groups: &[Group], x: &A8Rows<'_>, row: usize) -> f32 {
-    let (inputs, scales, sums) = x.row(row);
-    let mut strands = [0.0f32; 8];
-    let blocks = codes.chunks_exact(A8_BLOCK).zip(inputs.chunks_exact(A8_BLOCK));
-    let details = groups.chunks_exact(2).zip(sums.chunks_exact(2)).zip(scales);
-    for (b, ((c, v), ((g, s), scale))) in blocks.zip(details).enumerate() {
-        let mut products = [0i32; 2];
-        for half in 0..2 {
-            for k in half * 16..half * 16 + 16 {
-                products[half] += i32::from(i16::from(c[k]) * i16::from(v[k]));
+/// Σ over blocks of 32 of scale · input scale · Σ code · code. All forms add in the same order: sixteen strands, of which strand
+/// l takes codes 2l and 2l + 1 of every block, and then pairwise sums; so that they agree to the bit.
+pub(super) trait DotCodes {
+    /// `scales` has one number for each 16 codes, `input_scales` one for each 32.
+    fn products(codes: &[i8], scales: &[f32], inputs: &[i8], input_scales: &[f32]) -> f32;
+}
+
+/// The plain form.
+pub(super) struct Plain;
+
+impl DotCodes for Plain {
+    #[inline(always)]
+    fn products(codes: &[i8], scales: &[f32], inputs: &[i8], input_scales: &[f32]) -> f32 {
+        let mut strands = [0.0f32; 16];
+        let blocks = codes.chunks_exact(A8_BLOCK).zip(inputs.chunks_exact(A8_BLOCK));
+        for ((c, v), (s, input)) in blocks.zip(scales.chunks_exact(2).zip(input_scales)) {
+            let scale = [s[0] * input, s[1] * input];
+            for l in 0..16 {
+                let pair = i32::from(c[2 * l]) * i32::from(v[2 * l])
+                    + i32::from(c[2 * l + 1]) * i32::from(v[2 * l + 1]);
+                strands[l] += pair as f32 * scale[l / 8];
             }
         }
-        let mut sum = 0.0;
-        for half in 0..2 {
-            sum += g[half].scale * products[half] as f32 - g[half].min * f32::from(s[half]);
-        }
-        strands[b % 8] += sum * scale;
+        sum_strands(strands)
     }
-    let mut width = 4;
+}
+
+/// Sums sixteen strands in pairs.
+#[inline(always)]
+pub(super) fn sum_strands(mut strands: [f32; 16]) -> f32 {
+    let mut width = 8;
     while width > 0 {
         for i in 0..width {
             strands[i] += strands[i + width];
@@ -124,6 +143,23 @@ fn dot_codes(codes: &[i8], groups: &[Group], x: &A8Rows<'_>, row: usize) -> f32 
         width /= 2;
     }
     strands[0]
+}
+
+/// Σ over groups of 16 of min · input scale · Σ codes, in sixteen strands.
+#[inline(always)]
+fn minimums(mins: &[f32], sums: &[i16], scales: &[f32]) -> f32 {
+    let mut strands = [0.0f32; 16];
+    let chunks = mins.chunks_exact(16).zip(sums.chunks_exact(16)).zip(scales.chunks_exact(8));
+    let done = mins.len() / 16 * 16;
+    for ((m, s), scale) in chunks {
+        for l in 0..16 {
+            strands[l] += m[l] * (f32::from(s[l]) * scale[l / 2]);
+        }
+    }
+    for g in done..mins.len() {
+        strands[g - done] += mins[g] * (f32::from(sums[g]) * scales[g / 2]);
+    }
+    sum_strands(strands)
 }
 
 /// The weight read across: y[i][o] = Σ_r w[r][o] · x[i][r].

@@ -3,15 +3,6 @@
 use base::TensorType;
 use quant::k_scales;
 
-/// Scale and minimum of 16 numbers: number = scale · code − min.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Group {
-    /// Factor on the codes.
-    pub scale: f32,
-    /// Subtracted afterwards.
-    pub min: f32,
-}
-
 /// Numbers of a group.
 pub const GROUP: usize = 16;
 
@@ -29,27 +20,45 @@ pub const FORMATS: [TensorType; 8] = [
 
 #[inline(always)]
 fn half(bytes: &[u8], at: usize) -> f32 {
-    half::f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+    crate::widen::f16(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
 }
 
-/// Decodes one row of a format of [`FORMATS`].
+/// Whether numbers of a format of [`FORMATS`] have a minimum: number = scale · code − min.
+pub fn has_mins(ty: TensorType) -> bool {
+    matches!(ty, TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4_K | TensorType::Q5_K)
+}
+
+/// Decodes one row of a format of [`FORMATS`]: codes, and for each 16 of them a scale and (where the format has it) a minimum.
 #[inline(always)]
-pub fn unpack(ty: TensorType, row: &[u8], codes: &mut [i8], groups: &mut [Group]) {
+pub fn unpack(ty: TensorType, row: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
+    match ty {
+        TensorType::Q8_0 => each(ty, row, codes, scales, mins, q8_0),
+        TensorType::Q4_0 => each(ty, row, codes, scales, mins, q4_0),
+        TensorType::Q4_1 => each(ty, row, codes, scales, mins, q4_1),
+        TensorType::Q5_0 => each(ty, row, codes, scales, mins, q5_0),
+        TensorType::Q5_1 => each(ty, row, codes, scales, mins, q5_1),
+        TensorType::Q4_K => each(ty, row, codes, scales, mins, q4_k),
+        TensorType::Q5_K => each(ty, row, codes, scales, mins, q5_k),
+        _ => each(ty, row, codes, scales, mins, q6_k),
+    }
+}
+
+#[inline(always)]
+fn each(
+    ty: TensorType,
+    row: &[u8],
+    codes: &mut [i8],
+    scales: &mut [f32],
+    mins: &mut [f32],
+    block: impl Fn(&[u8], &mut [i8], &mut [f32], &mut [f32]),
+) {
     let len = ty.block_len();
-    let blocks = row.chunks_exact(ty.block_bytes());
-    for ((block, codes), groups) in
-        blocks.zip(codes.chunks_exact_mut(len)).zip(groups.chunks_exact_mut(len / GROUP))
-    {
-        match ty {
-            TensorType::Q8_0 => q8_0(block, codes, groups),
-            TensorType::Q4_0 => q4_0(block, codes, groups),
-            TensorType::Q4_1 => q4_1(block, codes, groups),
-            TensorType::Q5_0 => q5_0(block, codes, groups),
-            TensorType::Q5_1 => q5_1(block, codes, groups),
-            TensorType::Q4_K => q4_k(block, codes, groups),
-            TensorType::Q5_K => q5_k(block, codes, groups),
-            _ => q6_k(block, codes, groups),
-        }
+    let outs = codes
+        .chunks_exact_mut(len)
+        .zip(scales.chunks_exact_mut(len / GROUP))
+        .zip(mins.chunks_exact_mut(len / GROUP));
+    for (bytes, ((codes, scales), mins)) in row.chunks_exact(ty.block_bytes()).zip(outs) {
+        block(bytes, codes, scales, mins);
     }
 }
 
@@ -72,62 +81,65 @@ fn fifth_bits(bits: &[u8], codes: &mut [i8]) {
 }
 
 #[inline(always)]
-fn q8_0(block: &[u8], codes: &mut [i8], groups: &mut [Group]) {
-    groups.fill(Group { scale: half(block, 0), min: 0.0 });
+fn q8_0(block: &[u8], codes: &mut [i8], scales: &mut [f32], _mins: &mut [f32]) {
+    scales.fill(half(block, 0));
     for (code, byte) in codes.iter_mut().zip(&block[2..]) {
         *code = *byte as i8;
     }
 }
 
 #[inline(always)]
-fn q4_0(block: &[u8], codes: &mut [i8], groups: &mut [Group]) {
-    groups.fill(Group { scale: half(block, 0), min: 0.0 });
+fn q4_0(block: &[u8], codes: &mut [i8], scales: &mut [f32], _mins: &mut [f32]) {
+    scales.fill(half(block, 0));
     nibbles(&block[2..18], codes, 8);
 }
 
 #[inline(always)]
-fn q4_1(block: &[u8], codes: &mut [i8], groups: &mut [Group]) {
-    groups.fill(Group { scale: half(block, 0), min: -half(block, 2) });
+fn q4_1(block: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
+    scales.fill(half(block, 0));
+    mins.fill(-half(block, 2));
     nibbles(&block[4..20], codes, 0);
 }
 
 #[inline(always)]
-fn q5_0(block: &[u8], codes: &mut [i8], groups: &mut [Group]) {
-    groups.fill(Group { scale: half(block, 0), min: 0.0 });
+fn q5_0(block: &[u8], codes: &mut [i8], scales: &mut [f32], _mins: &mut [f32]) {
+    scales.fill(half(block, 0));
     nibbles(&block[6..22], codes, 16);
     fifth_bits(&block[2..6], codes);
 }
 
 #[inline(always)]
-fn q5_1(block: &[u8], codes: &mut [i8], groups: &mut [Group]) {
-    groups.fill(Group { scale: half(block, 0), min: -half(block, 2) });
+fn q5_1(block: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
+    scales.fill(half(block, 0));
+    mins.fill(-half(block, 2));
     nibbles(&block[8..24], codes, 0);
     fifth_bits(&block[4..8], codes);
 }
 
 /// Scales and minimums of the eight sub-blocks of Q4_K and Q5_K.
 #[inline(always)]
-fn k_groups(block: &[u8], groups: &mut [Group]) {
+fn k_groups(block: &[u8], all_scales: &mut [f32], all_mins: &mut [f32]) {
     let (d, dmin) = (half(block, 0), half(block, 2));
     let mut packed = [0; 12];
     packed.copy_from_slice(&block[4..16]);
     let (scales, mins) = k_scales::unpack_scales_mins(&packed);
-    for (i, pair) in groups.chunks_exact_mut(2).enumerate() {
-        pair.fill(Group { scale: d * f32::from(scales[i]), min: dmin * f32::from(mins[i]) });
+    for i in 0..8 {
+        all_scales[2 * i..2 * i + 2].fill(d * f32::from(scales[i]));
+        all_mins[2 * i..2 * i + 2].fill(dmin * f32::from(mins[i]));
     }
 }
 
 #[inline(always)]
-fn q4_k(block: &[u8], codes: &mut [i8], groups: &mut [Group]) {
-    k_groups(block, groups);
+fn q4_k(block: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
+    k_groups(block, scales, mins);
     for (bytes, codes) in block[16..].chunks_exact(32).zip(codes.chunks_exact_mut(64)) {
         nibbles(bytes, codes, 0);
     }
 }
 
 #[inline(always)]
-fn q5_k(block: &[u8], codes: &mut [i8], groups: &mut [Group]) {
-    k_groups(block, groups);
+fn q5_k(block: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
+    k_groups(block, scales, mins);
     let high = &block[16..48];
     for (i, (bytes, codes)) in block[48..].chunks_exact(32).zip(codes.chunks_exact_mut(64)).enumerate() {
         nibbles(bytes, codes, 0);
@@ -140,10 +152,10 @@ fn q5_k(block: &[u8], codes: &mut [i8], groups: &mut [Group]) {
 }
 
 #[inline(always)]
-fn q6_k(block: &[u8], codes: &mut [i8], groups: &mut [Group]) {
+fn q6_k(block: &[u8], codes: &mut [i8], scales: &mut [f32], _mins: &mut [f32]) {
     let d = half(block, 208);
-    for (group, scale) in groups.iter_mut().zip(&block[192..208]) {
-        *group = Group { scale: d * f32::from(*scale as i8), min: 0.0 };
+    for (scale, byte) in scales.iter_mut().zip(&block[192..208]) {
+        *scale = d * f32::from(*byte as i8);
     }
     for (n, codes) in codes.chunks_exact_mut(128).enumerate() {
         let (low, high) = (&block[n * 64..n * 64 + 64], &block[128 + n * 32..128 + n * 32 + 32]);
@@ -183,15 +195,16 @@ mod tests {
                 }
             }
             let n = ty.block_len() * 3;
-            let (mut codes, mut groups) = (vec![0; n], vec![Group::default(); n / GROUP]);
-            unpack(ty, &row, &mut codes, &mut groups);
+            let (mut codes, mut scales, mut mins) = (vec![0; n], vec![0.0; n / GROUP], vec![0.0; n / GROUP]);
+            unpack(ty, &row, &mut codes, &mut scales, &mut mins);
+            assert_eq!(has_mins(ty), mins.iter().any(|m| *m != 0.0), "{ty}");
             let mut truth = vec![0.0; n];
             quant::decode(ty, &row, &mut truth).unwrap();
             for i in 0..n {
-                let group = groups[i / GROUP];
-                let value = group.scale * f32::from(codes[i]) - group.min;
+                let min = mins[i / GROUP];
+                let value = scales[i / GROUP] * f32::from(codes[i]) - min;
                 assert!(
-                    (value - truth[i]).abs() <= 1e-5 * truth[i].abs().max(group.min.abs()),
+                    (value - truth[i]).abs() <= 1e-5 * truth[i].abs().max(min.abs()),
                     "{ty} {i}: {value} {}",
                     truth[i]
                 );

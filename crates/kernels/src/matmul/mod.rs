@@ -7,6 +7,8 @@
 mod body;
 mod codes;
 mod tiers;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub(crate) use tiers::kernels;
 
@@ -22,7 +24,6 @@ pub type MatmulFn =
 pub struct Scratch {
     pub(crate) numbers: Vec<f32>,
     pub(crate) codes: Vec<i8>,
-    pub(crate) groups: Vec<codes::Group>,
 }
 
 #[cfg(test)]

@@ -5,13 +5,15 @@
 )]
 
 use super::codes::FORMATS;
+#[cfg(target_arch = "x86_64")]
+use super::x86;
 use super::{MatmulFn, body};
 use crate::KernelFn;
 use base::{Activation, KernelContract, Layout, OpKind, TensorType, Tier};
 
 /// Safe functions over the bodies: one compiled for the baseline, one for AVX2, one for AVX-512.
 macro_rules! tiers {
-    ($body:path, $portable:ident, $avx2:ident, $avx512:ident) => {
+    ($plain:path, $wide:path, $widest:path, $portable:ident, $avx2:ident, $avx512:ident) => {
         fn $portable(
             w: &crate::WeightRows<'_>,
             x: &crate::Acts<'_>,
@@ -20,7 +22,7 @@ macro_rules! tiers {
             y: &mut crate::RowsMut<'_>,
             scratch: &mut super::Scratch,
         ) {
-            $body(w, x, index, outs, y, scratch);
+            $plain(w, x, index, outs, y, scratch);
         }
 
         #[cfg(target_arch = "x86_64")]
@@ -41,7 +43,7 @@ macro_rules! tiers {
                 y: &mut crate::RowsMut<'_>,
                 scratch: &mut super::Scratch,
             ) {
-                $body(w, x, index, outs, y, scratch);
+                $wide(w, x, index, outs, y, scratch);
             }
             assert!(crate::features().avx2, "an AVX2 kernel on a machine without it");
             // SAFETY: the processor has the features, as just checked.
@@ -66,7 +68,7 @@ macro_rules! tiers {
                 y: &mut crate::RowsMut<'_>,
                 scratch: &mut super::Scratch,
             ) {
-                $body(w, x, index, outs, y, scratch);
+                $widest(w, x, index, outs, y, scratch);
             }
             assert!(crate::features().avx512, "an AVX-512 kernel on a machine without it");
             // SAFETY: the processor has the features, as just checked.
@@ -75,9 +77,16 @@ macro_rules! tiers {
     };
 }
 
-tiers!(body::numbers, numbers_portable, numbers_avx2, numbers_avx512);
-tiers!(body::integers, integers_portable, integers_avx2, integers_avx512);
-tiers!(body::across, across_portable, across_avx2, across_avx512);
+tiers!(body::numbers, body::numbers, body::numbers, numbers_portable, numbers_avx2, numbers_avx512);
+tiers!(
+    body::integers::<body::Plain>,
+    body::integers::<x86::Avx2>,
+    body::integers::<x86::Avx512>,
+    integers_portable,
+    integers_avx2,
+    integers_avx512
+);
+tiers!(body::across, body::across, body::across, across_portable, across_avx2, across_avx512);
 
 #[cfg(target_arch = "x86_64")]
 const NUMBERS: [(Tier, MatmulFn); 3] =
