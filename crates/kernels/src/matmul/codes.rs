@@ -31,80 +31,85 @@ pub fn has_mins(ty: TensorType) -> bool {
 /// Decodes one row of a format of [`FORMATS`]: codes, and for each 16 of them a scale and (where the format has it) a minimum.
 #[inline(always)]
 pub fn unpack(ty: TensorType, row: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
+    // a macro rather than a function that takes the block's: only direct calls are compiled with the tier's instructions
+    macro_rules! each {
+        ($block:ident, $len:literal, $bytes:literal) => {{
+            debug_assert_eq!(($len, $bytes), (ty.block_len(), ty.block_bytes()));
+            let groups = scales.chunks_exact_mut($len / GROUP).zip(mins.chunks_exact_mut($len / GROUP));
+            let outs = codes.chunks_exact_mut($len).zip(groups);
+            for (bytes, (codes, (scales, mins))) in row.chunks_exact($bytes).zip(outs) {
+                $block(bytes, codes, scales, mins);
+            }
+        }};
+    }
     match ty {
-        TensorType::Q8_0 => each(ty, row, codes, scales, mins, q8_0),
-        TensorType::Q4_0 => each(ty, row, codes, scales, mins, q4_0),
-        TensorType::Q4_1 => each(ty, row, codes, scales, mins, q4_1),
-        TensorType::Q5_0 => each(ty, row, codes, scales, mins, q5_0),
-        TensorType::Q5_1 => each(ty, row, codes, scales, mins, q5_1),
-        TensorType::Q4_K => each(ty, row, codes, scales, mins, q4_k),
-        TensorType::Q5_K => each(ty, row, codes, scales, mins, q5_k),
-        _ => each(ty, row, codes, scales, mins, q6_k),
+        TensorType::Q8_0 => each!(q8_0, 32, 34),
+        TensorType::Q4_0 => each!(q4_0, 32, 18),
+        TensorType::Q4_1 => each!(q4_1, 32, 20),
+        TensorType::Q5_0 => each!(q5_0, 32, 22),
+        TensorType::Q5_1 => each!(q5_1, 32, 24),
+        TensorType::Q4_K => each!(q4_k, 256, 144),
+        TensorType::Q5_K => each!(q5_k, 256, 176),
+        _ => each!(q6_k, 256, 210),
     }
 }
 
+/// The first `N` bytes, which a block is known to have.
 #[inline(always)]
-fn each(
-    ty: TensorType,
-    row: &[u8],
-    codes: &mut [i8],
-    scales: &mut [f32],
-    mins: &mut [f32],
-    block: impl Fn(&[u8], &mut [i8], &mut [f32], &mut [f32]),
-) {
-    let len = ty.block_len();
-    let outs = codes
-        .chunks_exact_mut(len)
-        .zip(scales.chunks_exact_mut(len / GROUP))
-        .zip(mins.chunks_exact_mut(len / GROUP));
-    for (bytes, ((codes, scales), mins)) in row.chunks_exact(ty.block_bytes()).zip(outs) {
-        block(bytes, codes, scales, mins);
-    }
+fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[..N]);
+    array
 }
 
+/// Low halves, then high halves. Through local arrays, which the compiler knows to be apart, so that it vectorises.
 #[inline(always)]
-fn nibbles(bytes: &[u8], codes: &mut [i8], offset: i8) {
-    let n = bytes.len();
-    let (low, high) = codes.split_at_mut(n);
-    for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
-        *low = (byte & 15) as i8 - offset;
-        *high = (byte >> 4) as i8 - offset;
+fn nibbles<const N: usize>(bytes: &[u8], codes: &mut [i8], offset: i8) {
+    let bytes: [u8; N] = first(bytes);
+    let (mut low, mut high) = ([0; N], [0; N]);
+    for i in 0..N {
+        low[i] = (bytes[i] & 15) as i8 - offset;
+        high[i] = (bytes[i] >> 4) as i8 - offset;
     }
+    codes[..N].copy_from_slice(&low);
+    codes[N..2 * N].copy_from_slice(&high);
 }
 
+/// Adds 16 to the codes whose bit is set.
 #[inline(always)]
 fn fifth_bits(bits: &[u8], codes: &mut [i8]) {
-    let bits = u32::from_le_bytes([bits[0], bits[1], bits[2], bits[3]]);
-    for (i, code) in codes.iter_mut().enumerate() {
-        *code += (((bits >> i) & 1) << 4) as i8;
+    let bits = u32::from_le_bytes(first(bits));
+    let mut sums = [0i8; 32];
+    sums.copy_from_slice(&codes[..32]);
+    for (i, sum) in sums.iter_mut().enumerate() {
+        *sum += (((bits >> i) & 1) << 4) as i8;
     }
+    codes[..32].copy_from_slice(&sums);
 }
 
 #[inline(always)]
 fn q8_0(block: &[u8], codes: &mut [i8], scales: &mut [f32], _mins: &mut [f32]) {
     scales.fill(half(block, 0));
-    for (code, byte) in codes.iter_mut().zip(&block[2..]) {
-        *code = *byte as i8;
-    }
+    codes.copy_from_slice(&first::<32>(&block[2..]).map(|byte| byte as i8));
 }
 
 #[inline(always)]
 fn q4_0(block: &[u8], codes: &mut [i8], scales: &mut [f32], _mins: &mut [f32]) {
     scales.fill(half(block, 0));
-    nibbles(&block[2..18], codes, 8);
+    nibbles::<16>(&block[2..18], codes, 8);
 }
 
 #[inline(always)]
 fn q4_1(block: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
     scales.fill(half(block, 0));
     mins.fill(-half(block, 2));
-    nibbles(&block[4..20], codes, 0);
+    nibbles::<16>(&block[4..20], codes, 0);
 }
 
 #[inline(always)]
 fn q5_0(block: &[u8], codes: &mut [i8], scales: &mut [f32], _mins: &mut [f32]) {
     scales.fill(half(block, 0));
-    nibbles(&block[6..22], codes, 16);
+    nibbles::<16>(&block[6..22], codes, 16);
     fifth_bits(&block[2..6], codes);
 }
 
@@ -112,7 +117,7 @@ fn q5_0(block: &[u8], codes: &mut [i8], scales: &mut [f32], _mins: &mut [f32]) {
 fn q5_1(block: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
     scales.fill(half(block, 0));
     mins.fill(-half(block, 2));
-    nibbles(&block[8..24], codes, 0);
+    nibbles::<16>(&block[8..24], codes, 0);
     fifth_bits(&block[4..8], codes);
 }
 
@@ -133,21 +138,23 @@ fn k_groups(block: &[u8], all_scales: &mut [f32], all_mins: &mut [f32]) {
 fn q4_k(block: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
     k_groups(block, scales, mins);
     for (bytes, codes) in block[16..].chunks_exact(32).zip(codes.chunks_exact_mut(64)) {
-        nibbles(bytes, codes, 0);
+        nibbles::<32>(bytes, codes, 0);
     }
 }
 
 #[inline(always)]
 fn q5_k(block: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
     k_groups(block, scales, mins);
-    let high = &block[16..48];
+    let high: [u8; 32] = first(&block[16..48]);
     for (i, (bytes, codes)) in block[48..].chunks_exact(32).zip(codes.chunks_exact_mut(64)).enumerate() {
-        nibbles(bytes, codes, 0);
-        let (a, b) = codes.split_at_mut(32);
-        for ((a, b), h) in a.iter_mut().zip(b).zip(high) {
-            *a += (((h >> (2 * i)) & 1) << 4) as i8;
-            *b += (((h >> (2 * i + 1)) & 1) << 4) as i8;
+        let bytes: [u8; 32] = first(bytes);
+        let (mut a, mut b) = ([0; 32], [0; 32]);
+        for l in 0..32 {
+            a[l] = ((bytes[l] & 15) | (((high[l] >> (2 * i)) & 1) << 4)) as i8;
+            b[l] = ((bytes[l] >> 4) | (((high[l] >> (2 * i + 1)) & 1) << 4)) as i8;
         }
+        codes[..32].copy_from_slice(&a);
+        codes[32..].copy_from_slice(&b);
     }
 }
 
@@ -158,16 +165,18 @@ fn q6_k(block: &[u8], codes: &mut [i8], scales: &mut [f32], _mins: &mut [f32]) {
         *scale = d * f32::from(*byte as i8);
     }
     for (n, codes) in codes.chunks_exact_mut(128).enumerate() {
-        let (low, high) = (&block[n * 64..n * 64 + 64], &block[128 + n * 32..128 + n * 32 + 32]);
-        let (c0, rest) = codes.split_at_mut(32);
-        let (c1, rest) = rest.split_at_mut(32);
-        let (c2, c3) = rest.split_at_mut(32);
+        let low: [u8; 64] = first(&block[n * 64..]);
+        let high: [u8; 32] = first(&block[128 + n * 32..]);
+        let mut out = [[0i8; 32]; 4];
         for l in 0..32 {
             let h = high[l];
-            c0[l] = ((low[l] & 15) | ((h & 3) << 4)) as i8 - 32;
-            c1[l] = ((low[l + 32] & 15) | (((h >> 2) & 3) << 4)) as i8 - 32;
-            c2[l] = ((low[l] >> 4) | (((h >> 4) & 3) << 4)) as i8 - 32;
-            c3[l] = ((low[l + 32] >> 4) | ((h >> 6) << 4)) as i8 - 32;
+            out[0][l] = ((low[l] & 15) | ((h & 3) << 4)) as i8 - 32;
+            out[1][l] = ((low[l + 32] & 15) | (((h >> 2) & 3) << 4)) as i8 - 32;
+            out[2][l] = ((low[l] >> 4) | (((h >> 4) & 3) << 4)) as i8 - 32;
+            out[3][l] = ((low[l + 32] >> 4) | ((h >> 6) << 4)) as i8 - 32;
+        }
+        for (codes, out) in codes.chunks_exact_mut(32).zip(&out) {
+            codes.copy_from_slice(out);
         }
     }
 }
