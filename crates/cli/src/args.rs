@@ -42,6 +42,8 @@ pub(crate) enum Command {
     Graph(GraphArgs),
     /// Show the tokens of a text
     Tokenize(TokenizeArgs),
+    /// Write a random model of a known shape, for tests and measurements
+    MakeModel(MakeModelArgs),
     /// Measure speed
     Bench(BenchArgs),
     /// Print a completion script for a shell
@@ -372,6 +374,45 @@ pub(crate) struct TokenizeArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct MakeModelArgs {
+    /// A shape; --list prints them
+    #[arg(required_unless_present = "list")]
+    pub(crate) shape: Option<String>,
+
+    /// Type of the weights (F32, BF16, Q8_0, Q4_K, …) or a mix (Q4_K_M, Q4_0_M)
+    #[arg(required_unless_present = "list", value_name = "TYPE")]
+    pub(crate) kind: Option<String>,
+
+    /// The .gguf file to write, or a folder for safetensors
+    #[arg(required_unless_present = "list")]
+    pub(crate) out: Option<PathBuf>,
+
+    /// Print the known shapes
+    #[arg(long)]
+    pub(crate) list: bool,
+
+    /// Fewer layers than the shape has
+    #[arg(long)]
+    pub(crate) layers: Option<usize>,
+
+    /// One attn_kv_b tensor and no *_mla keys, as old files have
+    #[arg(long)]
+    pub(crate) legacy: bool,
+
+    /// Type of attn_k_b and attn_v_b, where it should differ
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) kvb: Option<String>,
+
+    /// Seed of the random weights
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// Cut the file into this many shards
+    #[arg(long)]
+    pub(crate) shards: Option<usize>,
 }
 
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]

@@ -5,6 +5,7 @@ mod chat;
 mod graph;
 mod inspect;
 mod logits;
+mod make_model;
 mod prompt;
 mod run;
 mod shell;
@@ -21,6 +22,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Inspect(args) => inspect::run(&args),
         Command::Graph(args) => graph::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
+        Command::MakeModel(args) => make_model::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),

@@ -1,0 +1,35 @@
+//! `latent make-model`: a random model of a known shape.
+
+use crate::args::MakeModelArgs;
+use crate::exit::Usage;
+use crate::output;
+use anyhow::Result;
+use base::TensorType;
+use engine::memory::readable;
+use testkit::Recipe;
+
+pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
+    if args.list {
+        return testkit::shapes().try_for_each(output::line);
+    }
+    let (Some(shape), Some(kind), Some(out)) = (&args.shape, &args.kind, &args.out) else {
+        return Err(Usage("give SHAPE TYPE OUT, or --list".into()).into());
+    };
+    let kv_b = args.kvb.as_deref().map(TensorType::from_name).transpose()?;
+    let recipe = Recipe {
+        layers: args.layers,
+        legacy: args.legacy,
+        kv_b,
+        seed: args.seed,
+        shards: args.shards,
+        ..Recipe::new(shape, kind.parse()?)
+    };
+    let as_file = out.extension().is_some_and(|end| end == "gguf");
+    let written = if as_file { recipe.write_gguf(out)? } else { recipe.write_folder(out)? };
+    output::line(&format!(
+        "{}: {} tensors, {}",
+        written.first.display(),
+        written.tensors,
+        readable(written.bytes)
+    ))
+}

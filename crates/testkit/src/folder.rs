@@ -1,0 +1,125 @@
+//! Random models as folders of safetensors.
+
+use crate::gguf::{tensors, write_tensor};
+use crate::shapes::Shape;
+use crate::{Recipe, TestkitError, Written};
+use base::TensorType;
+use formats::safetensors::Writer;
+use graph::circuit::Naming;
+use graph::contract::{Contract, Gating, KvForm};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+
+/// FP8 files have one scale for each square of this many rows and columns.
+const FP8_BLOCK: usize = 128;
+
+impl Recipe {
+    /// Writes the model as a folder with config.json and model.safetensors. Types: F32, F16, BF16, F8_E4M3 (with block scales).
+    ///
+    /// # Errors
+    /// A shape or type that is not known, or has no place in safetensors; what the file system says.
+    pub fn write_folder(&self, folder: &Path) -> Result<Written, TestkitError> {
+        let shape = self.shape()?;
+        if self.kind.base.is_quantized() {
+            return Err(TestkitError::NoFolder { kind: self.kind.base });
+        }
+        let contract = shape.contract(self.layers, KvForm::Combined);
+        let mut tensors = tensors(self, &contract, Naming::HuggingFace)?;
+        for (name, ty, shape) in tensors.clone() {
+            if ty == TensorType::F8_E4M3 && !name.contains("embed") && !name.contains("lm_head") {
+                let blocks = shape.iter().map(|n| n.div_ceil(FP8_BLOCK)).collect();
+                tensors.push((format!("{name}_scale_inv"), TensorType::F32, blocks));
+            }
+        }
+        for (name, ty, _) in &mut tensors {
+            // as DeepSeek publishes them: embedding and head stay bf16
+            if *ty == TensorType::F8_E4M3 && (name.contains("embed") || name.contains("lm_head")) {
+                *ty = TensorType::BF16;
+            }
+        }
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |error| TestkitError::Io { path, error }
+        };
+        std::fs::create_dir_all(folder).map_err(at(folder))?;
+        let config = folder.join("config.json");
+        std::fs::write(&config, config_of(shape, &contract).to_string()).map_err(at(&config))?;
+        let file = folder.join("model.safetensors");
+        let mut writer = Writer::new();
+        for (name, ty, shape) in &tensors {
+            writer.tensor(name.clone(), *ty, shape).map_err(at(&file))?;
+        }
+        let mut out = BufWriter::with_capacity(1 << 20, File::create(&file).map_err(at(&file))?);
+        writer.write(&mut out, |i, out| write_tensor(out, self.seed, &tensors[i])).map_err(at(&file))?;
+        drop(out);
+        let bytes = std::fs::metadata(&file).map_err(at(&file))?.len();
+        Ok(Written { bytes, tensors: tensors.len(), first: folder.to_owned() })
+    }
+}
+
+/// config.json of the family.
+fn config_of(shape: &Shape, contract: &Contract) -> Value {
+    let a = &contract.attention;
+    let sigmoid = contract.moe.is_some_and(|m| m.router.gating == Gating::Sigmoid);
+    let model_type = match contract.circuit.as_str() {
+        "deepseek2" if contract.moe.is_none() || sigmoid => "deepseek_v3",
+        "deepseek2" => "deepseek_v2",
+        other => other,
+    };
+    let scaling = shape.yarn().map(|(factor, original, mscale)| {
+        json!({
+            "type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": original,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "mscale": mscale,
+            "mscale_all_dim": mscale,
+        })
+    });
+    let mut config = json!({
+        "model_type": model_type,
+        "vocab_size": contract.vocab_size,
+        "hidden_size": contract.hidden_size,
+        "intermediate_size": contract.intermediate_size,
+        "num_hidden_layers": contract.layers,
+        "num_attention_heads": a.heads,
+        "num_key_value_heads": a.heads,
+        "q_lora_rank": a.q_lora_rank,
+        "kv_lora_rank": a.kv_lora_rank,
+        "qk_nope_head_dim": a.nope,
+        "qk_rope_head_dim": a.rope,
+        "v_head_dim": a.v,
+        "max_position_embeddings": contract.context_length,
+        "rms_norm_eps": contract.rms_eps,
+        "rope_theta": contract.rope.base,
+        "rope_scaling": scaling,
+        "tie_word_embeddings": contract.tied_embeddings,
+        "hidden_act": if contract.circuit == "plm" { "relu2" } else { "silu" },
+        "attention_bias": false,
+        "first_k_dense_replace": shape.dense_lead(contract.layers),
+        "scale_emb": 12,
+        "scale_depth": 1.4,
+        "dim_model_base": 256,
+    });
+    if let Some(m) = &contract.moe {
+        let router = json!({
+            "n_routed_experts": m.experts,
+            "num_experts_per_tok": m.experts_used,
+            "moe_intermediate_size": m.intermediate,
+            "n_shared_experts": shape.shared_experts(),
+            "n_group": m.router.groups,
+            "topk_group": m.router.groups_used,
+            "scoring_func": if sigmoid { "sigmoid" } else { "softmax" },
+            "topk_method": if sigmoid { "noaux_tc" } else { "greedy" },
+            "norm_topk_prob": m.router.normalise,
+            "routed_scaling_factor": m.router.scale,
+        });
+        if let (Value::Object(config), Value::Object(router)) = (&mut config, router) {
+            config.extend(router);
+        }
+    }
+    config
+}
