@@ -181,9 +181,9 @@ impl Engine {
         self.options.largest
     }
 
-    /// Tokens that the cache holds.
+    /// Tokens of context: what was asked for, or what fits. (The cache itself holds whole pages.)
     pub fn context(&self) -> usize {
-        self.pool.capacity()
+        self.options.context
     }
 
     /// Runs new tokens of one or several sequences. `sink` hears the item, the row within it, and that row's logits.

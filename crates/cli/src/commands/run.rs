@@ -12,6 +12,8 @@ use std::io::{IsTerminal, Read, stdin};
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
+    // what cannot run is said before what it lacks besides
+    graph::Contract::from_checkpoint(&checkpoint)?;
     let speech = Speech::open(&checkpoint)?;
     let prompt = prompt_tokens(args, &speech)?;
     let sampling = prompt::sampling(&args.sampling)?;

@@ -1,0 +1,196 @@
+//! Wrong uses: each prints one helpful error and exits with the right code.
+#![allow(missing_docs, reason = "tests")]
+
+use assert_cmd::Command;
+use formats::gguf::{Writer, WriterValue};
+use std::path::{Path, PathBuf};
+
+const ERROR: i32 = 1;
+const UNSUPPORTED: i32 = 2;
+const USAGE: i32 = 64;
+
+fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/mla-demo-Q4_K_M.gguf")
+}
+
+fn latent(args: &[&str]) -> Command {
+    let mut command = Command::cargo_bin("latent").unwrap();
+    command.args(args).env_remove("LATENT_MODEL").timeout(std::time::Duration::from_secs(60));
+    command
+}
+
+/// Runs it; the exit code and every word must be there, and exactly one line may begin with "error:".
+fn refused(command: &mut Command, code: i32, words: &[&str]) {
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "no {word:?} in: {stderr}");
+    }
+    assert_eq!(stderr.lines().filter(|line| line.starts_with("error:")).count(), 1, "{stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+/// A file in a temporary folder, and the folder.
+fn file(name: &str, bytes: &[u8]) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    std::fs::write(&path, bytes).unwrap();
+    let path = path.display().to_string();
+    (folder, path)
+}
+
+#[test]
+fn files_that_are_no_models() {
+    refused(
+        &mut latent(&["run", "-m", "/no/such/model.gguf", "Hi"]),
+        ERROR,
+        &["/no/such/model.gguf", "check the path"],
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display().to_string();
+    refused(&mut latent(&["run", "-m", &path, "Hi"]), ERROR, &[&path, "config.json"]);
+    for (bytes, word) in [
+        (&b"just some notes\nabout models\n"[..], "text file"),
+        (b"<!DOCTYPE html><html></html>", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "git lfs pull"),
+        (b"PK\x03\x04rest of a zip", "pickle"),
+        (b"", "empty"),
+        (b"\x00\x01\x02\x03\x04\x05\x06\x07", "first bytes"),
+        (b"GGUF\x00\x00\x00\x03\x00\x00", "big-endian"),
+        (b"GGUF\x01\x00\x00\x00\x00\x00", "version 1"),
+    ] {
+        let (_folder, path) = file("model.gguf", bytes);
+        refused(&mut latent(&["inspect", "-m", &path]), ERROR, &[&path, word]);
+    }
+}
+
+#[test]
+fn truncated_files() {
+    let whole = std::fs::read(demo()).unwrap();
+    for len in [5, 100, 10_000, 30_000, whole.len() / 2, whole.len() - 1] {
+        let (_folder, path) = file("cut.gguf", &whole[..len]);
+        refused(&mut latent(&["run", "-m", &path, "Hi"]), ERROR, &[&path, "truncated"]);
+    }
+}
+
+#[test]
+fn unsupported_models_have_their_own_exit_code() {
+    let mut bytes = Vec::new();
+    let mut writer = Writer::new();
+    writer.key("general.architecture", WriterValue::String("mamba".into()));
+    writer.write(&mut bytes, |_, _| Ok(())).unwrap();
+    let (_folder, path) = file("mamba.gguf", &bytes);
+    refused(&mut latent(&["run", "-m", &path, "--tokens", "1"]), UNSUPPORTED, &["mamba", "deepseek2"]);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), r#"{"model_type": "gpt_neox"}"#).unwrap();
+    let mut header = Vec::new();
+    formats::safetensors::Writer::new().write(&mut header, |_, _| Ok(())).unwrap();
+    std::fs::write(folder.path().join("model.safetensors"), header).unwrap();
+    let path = folder.path().display().to_string();
+    refused(&mut latent(&["inspect", "-m", &path]), UNSUPPORTED, &["gpt_neox", "deepseek_v3"]);
+}
+
+#[test]
+fn folders_that_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display().to_string();
+    std::fs::write(folder.path().join("config.json"), r#"{"model_type": "deepseek_v3"}"#).unwrap();
+    std::fs::write(folder.path().join("pytorch_model.bin"), b"x").unwrap();
+    refused(&mut latent(&["inspect", "-m", &path]), ERROR, &["pytorch_model.bin", "pickle"]);
+    std::fs::write(folder.path().join("config.json"), "{\"model_type\": ").unwrap();
+    refused(&mut latent(&["inspect", "-m", &path]), ERROR, &["config.json", "JSON"]);
+}
+
+#[test]
+fn wrong_numbers() {
+    let quiet = |args: &[&str], code, words: &[&str]| refused(&mut latent(args), code, words);
+    quiet(&["run", "--ctx", "999999", "Hi"], ERROR, &["999999", "2048"]);
+    quiet(&["run", "--ctx", "0", "Hi"], ERROR, &["--ctx 0"]);
+    quiet(&["run", "--ctx", "4", "-q", "Hi, how are you?"], ERROR, &["--ctx", "tokens"]);
+    quiet(&["run", "-q", "--tokens", "1,99999"], ERROR, &["99999", "1024"]);
+    quiet(&["logits", "--json", "--tokens", "1,2", "--rows", "7"], USAGE, &["row 7"]);
+    quiet(
+        &["logits", "--json", "--tokens", "1,2", "--kl-base", "/tmp/never-written"],
+        USAGE,
+        &["--kl-chunk"],
+    );
+    quiet(&["run", "--temperature", "NaN", "Hi"], ERROR, &["temperature"]);
+    quiet(&["run", "--top-p", "7", "Hi"], ERROR, &["top_p", "7"]);
+    quiet(&["run", "--logit-bias", "x", "Hi"], USAGE, &["ID=BIAS"]);
+    quiet(&["graph", "--layers", "5..99"], USAGE, &["5..99"]);
+    quiet(&["graph", "circuit", "--format", "dot"], USAGE, &["ir"]);
+    quiet(&["make-model", "huge", "F32", "/tmp/never-written.gguf"], ERROR, &["huge", "tiny-v3"]);
+    quiet(&["make-model", "tiny-v3", "Q9_9", "/tmp/never-written.gguf"], ERROR, &["Q9_9", "Q4_K"]);
+}
+
+#[test]
+fn wrong_flags() {
+    for (args, word) in [
+        (&["run", "--no-such-flag"][..], "--no-such-flag"),
+        (&["fly"], "fly"),
+        (&["run", "--isa", "sse9", "Hi"], "avx512"),
+        (&["run", "--mla", "quick", "Hi"], "absorbed"),
+        (&["run", "--precision", "double", "Hi"], "exact"),
+        (&["run", "--cache-type", "q8_0", "Hi"], "bf16"),
+        (&["run", "-t", "0", "Hi"], "0"),
+        (&["logits"], "--tokens"),
+        (&["run", "--tokens", "1", "text"], "cannot be used with"),
+    ] {
+        refused(&mut latent(args), USAGE, &[word]);
+    }
+    refused(&mut latent(&["run", "--expanded-cache", "Hi"]), ERROR, &["--mla naive"]);
+    refused(&mut latent(&["run", "  "]), USAGE, &["empty"]);
+    refused(latent(&["run"]).write_stdin(vec![0xff, 0xfe, 0x41]), USAGE, &["UTF-8"]);
+}
+
+#[test]
+fn files_that_cannot_be_written_or_restored() {
+    let (_folder, other) = file("other.kv", b"this is no saved cache at all, but long enough");
+    refused(&mut latent(&["run", "-q", "-n", "1", "--restore", &other, "Hi"]), ERROR, &[&other, "LATNTKV1"]);
+    refused(
+        &mut latent(&["run", "-q", "-n", "1", "--save", "/no/such/folder/x.kv", "Hi"]),
+        ERROR,
+        &["/no/such/folder/x.kv"],
+    );
+    refused(&mut latent(&["man", "/proc/none"]), ERROR, &["/proc/none"]);
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("saved.kv").display().to_string();
+    latent(&["run", "-q", "-n", "1", "--save", &saved, "Hi"]).assert().success();
+    let small = folder.path().join("small.gguf").display().to_string();
+    latent(&["make-model", "tiny-dense", "Q8_0", &small, "--layers", "1"]).assert().success();
+    let args = ["run", "-q", "-m", &small, "--tokens", "1", "-n", "1", "--restore", &saved];
+    refused(&mut latent(&args), ERROR, &[&saved, "another model"]);
+}
+
+/// A disk without room: /dev/full takes no byte.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk() {
+    refused(
+        &mut latent(&[
+            "logits",
+            "--json",
+            "--tokens",
+            "1,2,3,4,5,6,7,8",
+            "--kl-chunk",
+            "8",
+            "--kl-base",
+            "/dev/full",
+        ]),
+        ERROR,
+        &["/dev/full", "No space left"],
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn an_unreadable_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let (_folder, path) = file("secret.gguf", b"GGUF");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).unwrap();
+    if std::fs::File::open(&path).is_ok() {
+        return; // the superuser reads everything
+    }
+    refused(&mut latent(&["inspect", "-m", &path]), ERROR, &[&path, "permissions"]);
+}

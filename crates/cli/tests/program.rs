@@ -1,0 +1,183 @@
+//! The program as a user meets it.
+#![allow(missing_docs, reason = "tests")]
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+fn latent(args: &[&str]) -> Command {
+    let mut command = Command::cargo_bin("latent").unwrap();
+    command.args(args).env_remove("LATENT_MODEL").timeout(std::time::Duration::from_secs(100));
+    command
+}
+
+fn stdout(args: &[&str]) -> String {
+    let output = latent(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    serde_json::from_str(&stdout(args)).unwrap()
+}
+
+const STORY: &str = "Tell me a story about a fox and a lantern.";
+
+#[test]
+fn run_tells_a_story_and_the_same_seed_the_same_one() {
+    let greedy = stdout(&["run", "--temperature", "0", STORY]);
+    assert!(greedy.contains("fox") && greedy.split_whitespace().count() > 50, "{greedy}");
+    let seeded = |seed: &str| stdout(&["run", "-q", "--seed", seed, STORY]);
+    assert_eq!(seeded("3"), seeded("3"));
+    assert_ne!(seeded("3"), seeded("4"));
+    let piped = latent(&["run", "-q", "--temperature", "0"]).write_stdin(STORY).output().unwrap();
+    assert_eq!(String::from_utf8(piped.stdout).unwrap(), greedy);
+}
+
+#[test]
+fn run_as_json_has_tokens_text_and_timings() {
+    let answer = json(&["run", "--json", "--temperature", "0", "-n", "8", "--logprobs", "2", STORY]);
+    assert_eq!(answer["tokens"].as_array().unwrap().len(), 8);
+    assert_eq!(answer["stop"], "length");
+    assert!(answer["text"].as_str().unwrap().starts_with('A'));
+    assert!(answer["timings"]["predicted_per_second"].as_f64().unwrap() > 0.0);
+    let first = &answer["logprobs"][0];
+    assert_eq!((&first["token"], first["top"].as_array().unwrap().len()), (&first["top"][0]["id"], 2));
+    let tokens: Vec<String> =
+        answer["prompt_tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
+    let again = json(&["run", "--json", "--temperature", "0", "-n", "8", "--tokens", &tokens.join(",")]);
+    assert_eq!(again["tokens"], answer["tokens"]);
+    let stopped = json(&["run", "--json", "--temperature", "0", "--stop", ".", STORY]);
+    assert_eq!(stopped["stop"], "stop_string");
+    assert!(!stopped["text"].as_str().unwrap().contains('.'));
+}
+
+#[test]
+fn a_saved_cache_spares_the_prompt() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("fox.kv").display().to_string();
+    let first = json(&["run", "--json", "--temperature", "0", "-n", "4", "--save", &path, STORY]);
+    let second = json(&["run", "--json", "--temperature", "0", "-n", "4", "--restore", &path, STORY]);
+    assert_eq!(first["tokens"], second["tokens"]);
+    let prompt = first["prompt_tokens"].as_array().unwrap().len() as u64;
+    assert_eq!(second["timings"]["cached_n"].as_u64().unwrap(), prompt - 1);
+}
+
+#[test]
+fn logits_are_numbers_of_every_token() {
+    let found = json(&["logits", "--json", "--tokens", "5,6,7", "--rows", "0,2", "--precision", "exact"]);
+    assert_eq!((&found["vocab_size"], &found["rows"]), (&1024.into(), &serde_json::json!([0, 2])));
+    assert_eq!(found["logits"][1].as_array().unwrap().len(), 1024);
+    let last = json(&["logits", "--json", "--tokens", "5,6,7", "--precision", "exact", "--mla", "naive"]);
+    let number = |v: &Value| v["logits"].as_array().unwrap().last().unwrap()[17].as_f64().unwrap();
+    assert!((number(&found) - number(&last)).abs() < 1e-3);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("base.kld");
+    let name = path.display().to_string();
+    stdout(&["logits", "--tokens", "1,2,3,4,5,6,7,8,9", "--kl-chunk", "8", "--kl-base", &name]);
+    let bytes = std::fs::read(path).unwrap();
+    // magic, three numbers, one chunk of tokens, and the scored rows 4 to 6
+    assert_eq!(&bytes[..8], b"_logits_");
+    assert_eq!(bytes.len(), 8 + 12 + 4 * 8 + 3 * (8 + 2 * 1024));
+}
+
+#[test]
+fn inspect_graph_tokenize_and_bench_speak_json() {
+    let report = json(&["inspect", "--json"]);
+    assert_eq!(report["contract"]["attention"]["kv_lora_rank"], 128);
+    assert_eq!(report["cache_bytes_per_token"][1]["latent"], (128 + 16) * 2 * 6);
+    assert!(report["memory"]["total"].as_u64().unwrap() > report["memory"]["weights"].as_u64().unwrap());
+    assert!(stdout(&["inspect"]).contains("kv_lora 128"));
+    assert!(stdout(&["inspect", "--tensors"]).contains("blk.1.ffn_gate_exps.weight"));
+    assert!(stdout(&["inspect", "--metadata"]).contains("general.architecture"));
+
+    assert_eq!(json(&["graph", "circuit", "--json"])["name"], "deepseek2");
+    for rows in ["1", "8", "100"] {
+        let plan = json(&["graph", "plan", "--rows", rows, "--json"]);
+        assert!(plan["arena"]["floats"].as_u64().unwrap() > 0);
+        assert!(stdout(&["graph", "plan", "--rows", rows]).contains("-- phase 1"));
+    }
+    assert!(stdout(&["graph", "ir", "--format", "dot", "--layers", "0..1"]).starts_with("digraph"));
+
+    let tokens = json(&["tokenize", "--json", "A fox called Leo."]);
+    let pieces: String =
+        tokens["tokens"].as_array().unwrap().iter().map(|t| t["piece"].as_str().unwrap()).collect();
+    assert!(pieces.ends_with("A fox called Leo."), "{pieces}");
+
+    let rows = json(&["bench", "-p", "8", "-n", "4", "-d", "0,16", "-r", "2", "-o", "json"]);
+    let tests: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["test"].as_str().unwrap()).collect();
+    assert_eq!(tests, ["pp8", "tg4", "pp8 @ d16", "tg4 @ d16"]);
+    for key in
+        ["n_prompt", "n_gen", "n_depth", "avg_ts", "stddev_ts", "avg_ns", "n_threads", "model_filename"]
+    {
+        assert!(!rows[0][key].is_null(), "{key}");
+    }
+    assert!(rows[1]["read_bandwidth_gb_per_s"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn help_fits_a_terminal_and_completions_and_man_pages_exist() {
+    for command in ["run", "chat", "logits", "inspect", "graph", "tokenize", "make-model", "bench"] {
+        let help = stdout(&["help", command]);
+        let widest = help.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= 100, "{command}: {widest}");
+    }
+    assert!(stdout(&["--version"]).starts_with("latent "));
+    for shell in ["bash", "zsh", "fish", "powershell"] {
+        assert!(stdout(&["completions", shell]).contains("latent"));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    stdout(&["man", &folder.path().display().to_string()]);
+    assert!(folder.path().join("latent-run.1").is_file());
+}
+
+#[cfg(unix)]
+mod unix {
+    use super::*;
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::{Command as Process, Stdio};
+
+    fn process(args: &[&str]) -> Process {
+        let mut process = Process::new(assert_cmd::cargo::cargo_bin("latent"));
+        process.args(args).env_remove("LATENT_MODEL").stdout(Stdio::piped()).stderr(Stdio::null());
+        process
+    }
+
+    #[test]
+    fn a_reader_that_goes_away_is_no_error() {
+        let mut child = process(&["run", "-q", "--temperature", "0", STORY]).spawn().unwrap();
+        let mut out = child.stdout.take().unwrap();
+        out.read_exact(&mut [0]).unwrap();
+        drop(out);
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+
+    #[test]
+    fn ctrl_c_keeps_the_text_so_far() {
+        let bias: Vec<String> = ["1=-inf"].map(str::to_owned).into();
+        let args = [
+            "run",
+            "-q",
+            "--temperature",
+            "1.5",
+            "--top-k",
+            "0",
+            "--top-p",
+            "1",
+            "--min-p",
+            "0",
+            "--logit-bias",
+            &bias[0],
+            STORY,
+        ];
+        let mut child = process(&args).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let first = out.fill_buf().unwrap().to_vec();
+        assert!(!first.is_empty());
+        Process::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        let mut rest = Vec::new();
+        out.read_to_end(&mut rest).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        assert!(rest.len() >= first.len());
+    }
+}
