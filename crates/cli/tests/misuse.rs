@@ -188,7 +188,7 @@ fn a_full_disk() {
 fn an_unreadable_file() {
     use std::os::unix::fs::PermissionsExt;
     let (_folder, path) = file("secret.gguf", b"GGUF");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
     if std::fs::File::open(&path).is_ok() {
         return; // the superuser reads everything
     }
