@@ -18,10 +18,15 @@
 
 mod error;
 pub mod f8_e4m3;
+pub mod fp4;
+mod grids;
+mod iq;
+pub mod iq4;
 mod k_quants;
 pub mod k_scales;
 mod plain;
 mod simple;
+mod tq;
 
 pub use error::QuantError;
 
@@ -51,6 +56,19 @@ pub fn decoder(ty: TensorType) -> Option<DecodeFn> {
         TensorType::Q5_K => k_quants::decode_q5_k,
         TensorType::Q6_K => k_quants::decode_q6_k,
         TensorType::Q8_K => k_quants::decode_q8_k,
+        TensorType::IQ1_S => iq::decode_iq1_s,
+        TensorType::IQ1_M => iq::decode_iq1_m,
+        TensorType::IQ2_XXS => iq::decode_iq2_xxs,
+        TensorType::IQ2_XS => iq::decode_iq2_xs,
+        TensorType::IQ2_S => iq::decode_iq2_s,
+        TensorType::IQ3_XXS => iq::decode_iq3_xxs,
+        TensorType::IQ3_S => iq::decode_iq3_s,
+        TensorType::IQ4_NL => iq4::decode_iq4_nl,
+        TensorType::IQ4_XS => iq4::decode_iq4_xs,
+        TensorType::TQ1_0 => tq::decode_tq1_0,
+        TensorType::TQ2_0 => tq::decode_tq2_0,
+        TensorType::MXFP4 => fp4::decode_mxfp4,
+        TensorType::NVFP4 => fp4::decode_nvfp4,
         _ => return None,
     })
 }
@@ -72,6 +90,10 @@ fn encoder(ty: TensorType) -> Option<EncodeFn> {
         TensorType::Q5_K => k_quants::encode_q5_k,
         TensorType::Q6_K => k_quants::encode_q6_k,
         TensorType::Q8_K => k_quants::encode_q8_k,
+        TensorType::IQ4_NL => iq4::encode_iq4_nl,
+        TensorType::IQ4_XS => iq4::encode_iq4_xs,
+        TensorType::MXFP4 => fp4::encode_mxfp4,
+        TensorType::NVFP4 => fp4::encode_nvfp4,
         _ => return None,
     })
 }
@@ -135,6 +157,7 @@ mod tests {
             let bound = match ty {
                 TensorType::Q2_K => 0.0075,
                 TensorType::Q3_K => 0.0040,
+                TensorType::NVFP4 => 0.0030,
                 _ => 0.002,
             };
             assert!(error < bound, "{ty}: {error} ≥ {bound}");
