@@ -31,12 +31,12 @@ pub enum FormatError {
         error: crate::gguf::GgufError,
     },
     /// A safetensors file is malformed.
-    #[error("{}: {problem}", path.display())]
+    #[error("{}: {error}", path.display())]
     Safetensors {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        problem: String,
+        error: crate::safetensors::SafetensorsError,
     },
     /// A JSON file of a model folder is malformed.
     #[error("{}: {problem}", path.display())]

@@ -1,8 +1,9 @@
 //! Bytes on disk to checked checkpoints: GGUF and safetensors, and writers for them. No arithmetic on weights.
 //!
 //! * [`Checkpoint`]: an opened model: metadata and named tensors, memory-mapped; every range checked before anything uses it.
-//! * [`gguf::Header`]: a GGUF header alone, from the first bytes of a file.
+//! * [`gguf::Header`], [`safetensors::Header`]: a header alone, from the first bytes of a file.
 //! * [`gguf::Writer`], [`safetensors::Writer`]: writers that stream.
+//! * [`json::parse`]: JSON read strictly.
 //! * [`limits`]: what a file may claim.
 //!
 //! Nothing here panics on any bytes, and nothing trusts a length.
@@ -22,9 +23,14 @@ mod checkpoint;
 mod error;
 mod folder;
 pub mod gguf;
+mod index;
+pub mod json;
 pub mod limits;
 mod map;
+mod open_folder;
+mod open_gguf;
 pub mod safetensors;
+mod sniff;
 
 pub use checkpoint::{Checkpoint, GgufSource, Source, TensorInfo, TensorRef};
 pub use error::FormatError;

@@ -1,11 +1,15 @@
 //! Limits on what a file may claim. Far above any real model; low enough that no claim can exhaust memory.
 
 /// Metadata keys of a GGUF file.
-pub const MAX_KEYS: u64 = 1 << 16;
+pub const MAX_KEYS: u64 = 1 << 14;
 /// Bytes of a key.
 pub const MAX_KEY_BYTES: u64 = 1 << 16;
-/// Tensors of a model.
-pub const MAX_TENSORS: u64 = 1 << 20;
+/// Bytes of a metadata string; the longest ones are chat templates.
+pub const MAX_STRING_BYTES: u64 = 4 << 20;
+/// Tensors of a GGUF file; the largest models have some thousands, since all experts of a layer make one tensor.
+pub const MAX_TENSORS: u64 = 1 << 16;
+/// Tensors of a model in safetensors files, where each expert has its own; the largest models have some 200 000.
+pub const MAX_FOLDER_TENSORS: usize = 1 << 19;
 /// Bytes of a tensor's name.
 pub const MAX_NAME_BYTES: u64 = 1 << 10;
 /// Dimensions of a GGUF tensor.
@@ -20,5 +24,9 @@ pub const MAX_SHARDS: usize = 4096;
 pub const MAX_SAFETENSORS_HEADER: u64 = 100_000_000;
 /// Dimensions of a safetensors tensor.
 pub const MAX_SAFETENSORS_DIMENSIONS: usize = 8;
-/// Bytes of a JSON file (config.json, tokenizer_config.json, index.json).
-pub const MAX_JSON_BYTES: u64 = 64 << 20;
+/// Bytes of a JSON file that is kept as values (config.json, tokenizer_config.json, generation_config.json).
+pub const MAX_JSON_BYTES: u64 = 16 << 20;
+/// Values of such a file, each of which may take a hundred times its bytes.
+pub const MAX_JSON_VALUES: usize = 1 << 17;
+/// Bytes of model.safetensors.index.json.
+pub const MAX_INDEX_BYTES: u64 = 64 << 20;

@@ -16,14 +16,14 @@ impl Bytes {
     /// Maps a regular file.
     pub(crate) fn map(path: &Path) -> Result<Bytes, FormatError> {
         let io = |error| FormatError::Io { path: path.to_owned(), error };
-        let file = File::open(path).map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
-        if !metadata.is_file() {
+        // before it is opened: opening a pipe would wait for ever
+        if !std::fs::metadata(path).map_err(io)?.is_file() {
             let what =
                 "it is neither a file nor a folder; give the path of a .gguf file or a model folder".into();
             return Err(FormatError::NotAModel { path: path.to_owned(), what });
         }
-        if metadata.len() == 0 {
+        let file = File::open(path).map_err(io)?;
+        if file.metadata().map_err(io)?.len() == 0 {
             let what = "the file is empty; download it again".into();
             return Err(FormatError::NotAModel { path: path.to_owned(), what });
         }
@@ -68,16 +68,19 @@ impl Drop for Bytes {
 mod sigbus {
     use std::path::Path;
     use std::sync::Once;
-    use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
     /// Maps that can be watched at once; further ones work without the message.
-    const PLACES: usize = 512;
+    const PLACES: usize = 1024;
+
+    /// Bytes of a message; a longer path keeps its end.
+    const MESSAGE: usize = 512;
 
     /// A watched map. A place is free while `start` is 0.
     struct Place {
         start: AtomicUsize,
         len: AtomicUsize,
-        message: AtomicPtr<u8>,
+        message: [AtomicU8; MESSAGE],
         message_len: AtomicUsize,
     }
 
@@ -85,7 +88,7 @@ mod sigbus {
         Place {
             start: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
-            message: AtomicPtr::new(std::ptr::null_mut()),
+            message: [const { AtomicU8::new(0) }; MESSAGE],
             message_len: AtomicUsize::new(0),
         }
     }; PLACES];
@@ -96,22 +99,28 @@ mod sigbus {
     pub(super) fn watch(path: &Path, start: usize, len: usize) {
         static INSTALL: Once = Once::new();
         INSTALL.call_once(install);
-        let text = format!(
-            "error: {}: the file has shrunk or its storage failed while it was in use; keep model files unchanged while Latent runs\n",
-            path.display()
-        );
+        let text = message(path);
         for place in &WATCHED {
-            // claimed with an address that no map has, so that the handler never sees half an entry
+            // claimed with an address that no map has, so that the handler never reads half an entry
             if place.start.compare_exchange(0, usize::MAX, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                // leaked on purpose: the handler may read it at any time; it is a few hundred bytes a map
-                let message = Box::leak(text.into_bytes().into_boxed_slice());
+                for (to, from) in place.message.iter().zip(text.bytes()) {
+                    to.store(from, Ordering::Relaxed);
+                }
                 place.len.store(len, Ordering::SeqCst);
-                place.message_len.store(message.len(), Ordering::SeqCst);
-                place.message.store(message.as_mut_ptr(), Ordering::SeqCst);
+                place.message_len.store(text.len().min(MESSAGE), Ordering::SeqCst);
                 place.start.store(start, Ordering::SeqCst);
                 return;
             }
         }
+    }
+
+    fn message(path: &Path) -> String {
+        let path = path.display().to_string();
+        let what = ": the file has shrunk or its storage failed while it was in use; keep model files unchanged while Latent runs\n";
+        let room = MESSAGE - "error: ".len() - what.len() - "…".len();
+        let from =
+            path.char_indices().map(|(at, _)| at).find(|at| path.len() - at <= room).unwrap_or(path.len());
+        format!("error: {}{}{what}", if from > 0 { "…" } else { "" }, &path[from..])
     }
 
     pub(super) fn forget(start: usize) {
@@ -144,22 +153,23 @@ mod sigbus {
             let start = place.start.load(Ordering::SeqCst);
             let len = place.len.load(Ordering::SeqCst);
             if start != 0 && start != usize::MAX && address >= start && address - start < len {
-                let (text, len) =
-                    (place.message.load(Ordering::SeqCst), place.message_len.load(Ordering::SeqCst));
-                // SAFETY: write and _exit are async-signal-safe; the message is leaked memory of this length.
+                let len = place.message_len.load(Ordering::SeqCst);
+                // SAFETY: write and _exit are async-signal-safe; the message is static memory of at least this length, and no thread
+                // rewrites it, since the map that faulted still exists.
                 unsafe {
-                    libc::write(2, text.cast(), len);
+                    libc::write(2, place.message.as_ptr().cast(), len);
                     libc::_exit(1);
                 }
             }
         }
         // not ours: whoever was here before, or the default
         let previous = PREVIOUS.load(Ordering::SeqCst);
-        // SAFETY: a handler stored by sigaction is called as the system would call it; otherwise the default is restored and the
-        // faulting instruction, run again, ends the process.
+        // SAFETY: a handler stored by sigaction is called as the system would call it (one of the older kind ignores all but the first
+        // argument); otherwise the default is restored, and the signal, raised again, ends the process.
         unsafe {
             if previous == libc::SIG_DFL || previous == libc::SIG_IGN {
                 libc::signal(libc::SIGBUS, libc::SIG_DFL);
+                libc::raise(libc::SIGBUS);
             } else {
                 let previous: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                     std::mem::transmute(previous);

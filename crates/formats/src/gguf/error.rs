@@ -4,13 +4,29 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufError {
-    /// The bytes end before the header does.
-    #[error("the file ends at byte {have} inside its header, in {what}; it is truncated: download it again")]
+    /// The bytes given end inside the header, although the file goes on: give more of it.
+    #[error("the first {have} bytes end inside the header, in {what}; at least {need} bytes are needed")]
     NeedMore {
         /// What was being read.
         what: String,
-        /// Bytes that there are.
+        /// Bytes that were given.
         have: u64,
+        /// Bytes that are needed to go on; the whole header may be longer.
+        need: u64,
+    },
+    /// The file ends before its header does, or a length in the header is a lie.
+    #[error(
+        "{what} claims {claimed} bytes at byte {at}, but the file has only {len}; it is truncated or damaged: download it again"
+    )]
+    Truncated {
+        /// What was being read.
+        what: String,
+        /// Bytes that it claims.
+        claimed: u64,
+        /// Where they begin.
+        at: u64,
+        /// Bytes of the file.
+        len: u64,
     },
     /// The first four bytes are wrong.
     #[error("the first bytes are {found:02x?}, not \"GGUF\": this is not a GGUF file")]

@@ -4,7 +4,6 @@ use super::reader::Reader;
 use super::{DEFAULT_ALIGNMENT, GgufError, MAGIC, Metadata};
 use crate::limits;
 use base::TensorType;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 /// What the first bytes of a GGUF file say.
@@ -42,7 +41,7 @@ impl Header {
     /// # Errors
     /// [`GgufError::NeedMore`] when `bytes` ends inside the header; otherwise what is wrong with it.
     pub fn parse(bytes: &[u8], file_len: u64) -> Result<Header, GgufError> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Reader::new(bytes, file_len);
         let version = read_version(&mut reader)?;
         let tensors = limited(
             reader.u64(&|| "the number of tensors".into())?,
@@ -54,21 +53,29 @@ impl Header {
             limits::MAX_KEYS,
             "number of metadata keys",
         )?;
+        // a key takes at least 8 + 1 + 4 + 1 bytes, a tensor 8 + 1 + 4 + 4 + 8
+        reader.room_for(keys, 14, &|| format!("the list of {keys} metadata keys"))?;
+        reader.room_for(tensors, 25, &|| format!("the list of {tensors} tensors"))?;
         let mut metadata = Metadata::read(&mut reader, keys)?;
         metadata.keep(Arc::from(&bytes[..reader.at()]));
         let alignment = read_alignment(&metadata)?;
         let mut entries = Vec::new();
-        let mut names = HashSet::new();
         for number in 0..tensors {
-            let entry = read_tensor(&mut reader, number, alignment)?;
-            if !names.insert(entry.name.clone()) {
-                return Err(GgufError::Duplicate { what: "tensor", name: entry.name });
-            }
-            entries.push(entry);
+            entries.push(read_tensor(&mut reader, number, alignment)?);
         }
+        check_names(&entries)?;
         let data_start = (reader.at() as u64).next_multiple_of(u64::from(alignment));
         place(&mut entries, data_start, file_len)?;
         Ok(Header { version, metadata, alignment, tensors: entries, data_start })
+    }
+}
+
+fn check_names(entries: &[TensorEntry]) -> Result<(), GgufError> {
+    let mut names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(GgufError::Duplicate { what: "tensor", name: pair[0].to_owned() }),
+        None => Ok(()),
     }
 }
 
@@ -84,7 +91,9 @@ fn read_version(reader: &mut Reader<'_>) -> Result<u32, GgufError> {
     let version = reader.u32(&|| "the version".into())?;
     match version {
         2 | 3 => Ok(version),
-        _ if version.swap_bytes() <= 0xffff => Err(GgufError::BigEndian { version: version.swap_bytes() }),
+        _ if version & 0xffff == 0 && version != 0 => {
+            Err(GgufError::BigEndian { version: version.swap_bytes() })
+        }
         _ => Err(GgufError::Version { version }),
     }
 }
@@ -125,8 +134,10 @@ fn read_tensor(reader: &mut Reader<'_>, number: u64, alignment: u32) -> Result<T
     let mut shape = Vec::with_capacity(dimensions as usize);
     for _ in 0..dimensions {
         let size = reader.u64(&what)?;
-        let size = usize::try_from(size).ok().filter(|&n| n > 0 && n <= i64::MAX as usize);
-        shape.push(size.ok_or_else(|| invalid(what(), "a dimension is 0 or beyond 2^63".into()))?);
+        // ggml keeps dimensions as i64; 0 is legal there, an empty tensor
+        let fits = usize::try_from(size).ok().filter(|_| i64::try_from(size).is_ok());
+        let problem = || format!("its dimension {size} is negative or beyond what this machine can address");
+        shape.push(fits.ok_or_else(|| invalid(what(), problem()))?);
     }
     shape.reverse();
     let id = reader.u32(&what)?;
@@ -173,7 +184,7 @@ fn place(entries: &mut [TensorEntry], data_start: u64, file_len: u64) -> Result<
             }
         }
     }
-    let mut order: Vec<&TensorEntry> = entries.iter().collect();
+    let mut order: Vec<&TensorEntry> = entries.iter().filter(|entry| entry.bytes > 0).collect();
     order.sort_by_key(|entry| entry.start);
     for pair in order.windows(2) {
         if pair[0].start + pair[0].bytes > pair[1].start {

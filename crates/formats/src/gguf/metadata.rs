@@ -235,7 +235,8 @@ impl Metadata {
         if array.ty != ValueType::String {
             return self.wrong(key, &Value::Array(array.clone()), expected);
         }
-        let mut reader = Reader::new(&self.bytes[array.range.clone()]);
+        let bytes = &self.bytes[array.range.clone()];
+        let mut reader = Reader::new(bytes, bytes.len() as u64);
         let mut strings = Vec::with_capacity(array.count);
         for _ in 0..array.count {
             // checked when the header was parsed
@@ -270,8 +271,11 @@ fn read_value(reader: &mut Reader<'_>, ty: ValueType, key: &str) -> Result<Value
     let what = || format!("the value of metadata key {key}");
     match ty {
         ValueType::String => {
-            let bytes = reader.string(u64::MAX, &what)?;
-            Ok(Value::String(String::from_utf8_lossy(bytes).into_owned()))
+            let bytes = reader.string(limits::MAX_STRING_BYTES, &what)?;
+            let mut text = String::from_utf8_lossy(bytes).into_owned();
+            // replaced bytes grow to three each, and the buffer by doubling
+            text.shrink_to_fit();
+            Ok(Value::String(text))
         }
         ValueType::Array => read_array(reader, key).map(Value::Array),
         _ => {
@@ -323,8 +327,10 @@ fn read_array(reader: &mut Reader<'_>, key: &str) -> Result<ArrayValue, GgufErro
             reader.take(count * size, &what)?;
         }
         None => {
+            reader.room_for(count, 8, &what)?;
             for element in 0..count {
-                reader.string(u64::MAX, &|| format!("string {element} of metadata key {key}"))?;
+                let what = || format!("string {element} of metadata key {key}");
+                reader.string(limits::MAX_STRING_BYTES, &what)?;
             }
         }
     }

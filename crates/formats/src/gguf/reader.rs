@@ -5,30 +5,40 @@ use super::GgufError;
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
+    file_len: u64,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { bytes, at: 0 }
+    /// Reads `bytes`, the first ones of a file of `file_len` bytes.
+    pub(super) fn new(bytes: &'a [u8], file_len: u64) -> Reader<'a> {
+        Reader { bytes, at: 0, file_len: file_len.max(bytes.len() as u64) }
     }
 
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    pub(super) fn left(&self) -> usize {
-        self.bytes.len() - self.at
+    /// Refuses a claim of `count` things of at least `size` bytes each that the rest of the file cannot hold.
+    pub(super) fn room_for(&self, count: u64, size: u64, what: &dyn Fn() -> String) -> Result<(), GgufError> {
+        let claimed = count.saturating_mul(size);
+        let at = self.at as u64;
+        if claimed <= self.file_len - at {
+            return Ok(());
+        }
+        Err(GgufError::Truncated { what: what(), claimed, at, len: self.file_len })
     }
 
     /// The next `len` bytes; `what` names them should they be missing.
     pub(super) fn take(&mut self, len: u64, what: &dyn Fn() -> String) -> Result<&'a [u8], GgufError> {
+        self.room_for(len, 1, what)?;
+        let have = self.bytes.len();
         match usize::try_from(len) {
-            Ok(len) if len <= self.left() => {
+            Ok(len) if len <= have - self.at => {
                 let taken = &self.bytes[self.at..self.at + len];
                 self.at += len;
                 Ok(taken)
             }
-            _ => Err(GgufError::NeedMore { what: what(), have: self.bytes.len() as u64 }),
+            _ => Err(GgufError::NeedMore { what: what(), have: have as u64, need: self.at as u64 + len }),
         }
     }
 

@@ -1,22 +1,39 @@
 //! A writer that streams: metadata and the list of tensors first, then their data in the same order.
 
-use super::{DEFAULT_ALIGNMENT, MAGIC};
+use super::{DEFAULT_ALIGNMENT, MAGIC, ValueType};
+use crate::limits;
 use base::TensorType;
-use std::io::{self, Error, ErrorKind, Write};
+use std::collections::HashSet;
+use std::io::{self, Error, ErrorKind, Read, Write};
 
 /// A metadata value to be written.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum WriterValue {
+    U8(u8),
+    I8(i8),
     U16(u16),
+    I16(i16),
     U32(u32),
     I32(i32),
+    U64(u64),
+    I64(i64),
     F32(f32),
+    F64(f64),
     Bool(bool),
     String(String),
     Strings(Vec<Vec<u8>>),
+    U8s(Vec<u8>),
+    I8s(Vec<i8>),
+    U16s(Vec<u16>),
+    I16s(Vec<i16>),
+    U32s(Vec<u32>),
     I32s(Vec<i32>),
+    U64s(Vec<u64>),
+    I64s(Vec<i64>),
     F32s(Vec<f32>),
+    F64s(Vec<f64>),
+    Bools(Vec<bool>),
 }
 
 /// Writes one GGUF file of version 3.
@@ -32,7 +49,7 @@ impl Writer {
         Writer::default()
     }
 
-    /// Adds a key.
+    /// Adds a key. `general.alignment`, a [`WriterValue::U32`], is heeded; without it tensors begin at multiples of 32.
     pub fn key(&mut self, key: impl Into<String>, value: WriterValue) -> &mut Writer {
         self.metadata.push((key.into(), value));
         self
@@ -62,31 +79,70 @@ impl Writer {
     /// Writes header and data; `data` writes the bytes of the tensor at an index.
     ///
     /// # Errors
-    /// Of `out`, of `data`, or when `data` writes another number of bytes than the tensor has.
+    /// Of `out`, of `data`, when `data` writes another number of bytes than the tensor has, or for a key or tensor that the
+    /// reader would refuse.
     pub fn write<W: Write>(
         &self,
         out: &mut W,
         mut data: impl FnMut(usize, &mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()> {
+        let alignment = self.check()?;
         let mut out = Counted { inner: out, count: 0 };
-        self.header(&mut out)?;
-        out.pad()?;
-        let start = out.count;
+        self.header(&mut out, alignment)?;
+        if self.tensors.is_empty() {
+            return out.flush();
+        }
+        out.pad(alignment)?;
         for (index, (name, _, _, bytes)) in self.tensors.iter().enumerate() {
             let before = out.count;
             data(index, &mut out)?;
-            if out.count - before != *bytes {
-                let problem =
-                    format!("tensor {name}: {} bytes were written, {bytes} declared", out.count - before);
+            let written = out.count - before;
+            if written != *bytes {
+                let problem = format!("tensor {name}: {written} bytes were written, {bytes} declared");
                 return Err(Error::new(ErrorKind::InvalidData, problem));
             }
-            debug_assert_eq!((before - start) % u64::from(DEFAULT_ALIGNMENT), 0);
-            out.pad()?;
+            out.pad(alignment)?;
         }
         out.flush()
     }
 
-    fn header(&self, out: &mut dyn Write) -> io::Result<()> {
+    /// Refuses what the reader would refuse; the alignment.
+    fn check(&self) -> io::Result<u64> {
+        let refuse = |problem: String| Err(Error::new(ErrorKind::InvalidInput, problem));
+        let mut names = HashSet::new();
+        let mut alignment = DEFAULT_ALIGNMENT;
+        for (key, value) in &self.metadata {
+            if key.is_empty() || key.len() as u64 > limits::MAX_KEY_BYTES {
+                return refuse(format!("the metadata key {key:?} is empty or too long"));
+            }
+            if !names.insert(key) {
+                return refuse(format!("the metadata key {key} stands twice"));
+            }
+            if key == "general.alignment" {
+                match value {
+                    WriterValue::U32(v) if v.is_power_of_two() && *v <= limits::MAX_ALIGNMENT => {
+                        alignment = *v
+                    }
+                    other => return refuse(format!("general.alignment cannot be {other:?}")),
+                }
+            }
+        }
+        names.clear();
+        for (name, _, shape, _) in &self.tensors {
+            if name.is_empty() || name.len() as u64 > limits::MAX_NAME_BYTES {
+                return refuse(format!("the name {name:?} of a tensor is empty or too long"));
+            }
+            if !names.insert(name) {
+                return refuse(format!("tensor {name} stands twice"));
+            }
+            if shape.len() > limits::MAX_DIMENSIONS as usize {
+                return refuse(format!("tensor {name} has more than {} dimensions", limits::MAX_DIMENSIONS));
+            }
+        }
+        Ok(u64::from(alignment))
+    }
+
+    fn header(&self, out: &mut dyn Write, alignment: u64) -> io::Result<()> {
         out.write_all(MAGIC)?;
         out.write_all(&3u32.to_le_bytes())?;
         out.write_all(&(self.tensors.len() as u64).to_le_bytes())?;
@@ -104,7 +160,13 @@ impl Writer {
             }
             out.write_all(&ty.ggml_id().unwrap_or(u32::MAX).to_le_bytes())?;
             out.write_all(&offset.to_le_bytes())?;
-            offset += bytes.next_multiple_of(u64::from(DEFAULT_ALIGNMENT));
+            let next = bytes.checked_next_multiple_of(alignment).and_then(|bytes| offset.checked_add(bytes));
+            offset = next.ok_or_else(|| {
+                Error::new(
+                    ErrorKind::InvalidInput,
+                    format!("the size of the file overflows at tensor {name}"),
+                )
+            })?;
         }
         Ok(())
     }
@@ -116,10 +178,9 @@ struct Counted<'a, W: Write> {
 }
 
 impl<W: Write> Counted<'_, W> {
-    fn pad(&mut self) -> io::Result<()> {
-        let zeros = [0; DEFAULT_ALIGNMENT as usize];
-        let missing = self.count.next_multiple_of(u64::from(DEFAULT_ALIGNMENT)) - self.count;
-        self.write_all(&zeros[..missing as usize])
+    fn pad(&mut self, alignment: u64) -> io::Result<()> {
+        let missing = self.count.next_multiple_of(alignment) - self.count;
+        io::copy(&mut io::repeat(0).take(missing), self).map(|_| ())
     }
 }
 
@@ -140,38 +201,59 @@ fn string(out: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {
     out.write_all(bytes)
 }
 
-fn array(out: &mut dyn Write, ty: u32, count: usize) -> io::Result<()> {
-    out.write_all(&9u32.to_le_bytes())?;
-    out.write_all(&ty.to_le_bytes())?;
-    out.write_all(&(count as u64).to_le_bytes())
-}
-
 fn write_value(out: &mut dyn Write, value: &WriterValue) -> io::Result<()> {
-    let scalar = |out: &mut dyn Write, ty: u32, bytes: &[u8]| {
-        out.write_all(&ty.to_le_bytes())?;
-        out.write_all(bytes)
-    };
+    use ValueType as T;
     match value {
-        WriterValue::U16(v) => scalar(out, 2, &v.to_le_bytes()),
-        WriterValue::U32(v) => scalar(out, 4, &v.to_le_bytes()),
-        WriterValue::I32(v) => scalar(out, 5, &v.to_le_bytes()),
-        WriterValue::F32(v) => scalar(out, 6, &v.to_le_bytes()),
-        WriterValue::Bool(v) => scalar(out, 7, &[u8::from(*v)]),
+        WriterValue::U8(v) => scalar(out, T::U8, &v.to_le_bytes()),
+        WriterValue::I8(v) => scalar(out, T::I8, &v.to_le_bytes()),
+        WriterValue::U16(v) => scalar(out, T::U16, &v.to_le_bytes()),
+        WriterValue::I16(v) => scalar(out, T::I16, &v.to_le_bytes()),
+        WriterValue::U32(v) => scalar(out, T::U32, &v.to_le_bytes()),
+        WriterValue::I32(v) => scalar(out, T::I32, &v.to_le_bytes()),
+        WriterValue::U64(v) => scalar(out, T::U64, &v.to_le_bytes()),
+        WriterValue::I64(v) => scalar(out, T::I64, &v.to_le_bytes()),
+        WriterValue::F32(v) => scalar(out, T::F32, &v.to_le_bytes()),
+        WriterValue::F64(v) => scalar(out, T::F64, &v.to_le_bytes()),
+        WriterValue::Bool(v) => scalar(out, T::Bool, &[u8::from(*v)]),
         WriterValue::String(v) => {
-            out.write_all(&8u32.to_le_bytes())?;
+            out.write_all(&(T::String as u32).to_le_bytes())?;
             string(out, v.as_bytes())
         }
         WriterValue::Strings(v) => {
-            array(out, 8, v.len())?;
+            array_start(out, T::String, v.len())?;
             v.iter().try_for_each(|text| string(out, text))
         }
-        WriterValue::I32s(v) => {
-            array(out, 5, v.len())?;
-            v.iter().try_for_each(|n| out.write_all(&n.to_le_bytes()))
-        }
-        WriterValue::F32s(v) => {
-            array(out, 6, v.len())?;
-            v.iter().try_for_each(|n| out.write_all(&n.to_le_bytes()))
-        }
+        WriterValue::U8s(v) => array(out, T::U8, v, |n| n.to_le_bytes()),
+        WriterValue::I8s(v) => array(out, T::I8, v, |n| n.to_le_bytes()),
+        WriterValue::U16s(v) => array(out, T::U16, v, |n| n.to_le_bytes()),
+        WriterValue::I16s(v) => array(out, T::I16, v, |n| n.to_le_bytes()),
+        WriterValue::U32s(v) => array(out, T::U32, v, |n| n.to_le_bytes()),
+        WriterValue::I32s(v) => array(out, T::I32, v, |n| n.to_le_bytes()),
+        WriterValue::U64s(v) => array(out, T::U64, v, |n| n.to_le_bytes()),
+        WriterValue::I64s(v) => array(out, T::I64, v, |n| n.to_le_bytes()),
+        WriterValue::F32s(v) => array(out, T::F32, v, |n| n.to_le_bytes()),
+        WriterValue::F64s(v) => array(out, T::F64, v, |n| n.to_le_bytes()),
+        WriterValue::Bools(v) => array(out, T::Bool, v, |n| [u8::from(n)]),
     }
+}
+
+fn scalar(out: &mut dyn Write, ty: ValueType, bytes: &[u8]) -> io::Result<()> {
+    out.write_all(&(ty as u32).to_le_bytes())?;
+    out.write_all(bytes)
+}
+
+fn array_start(out: &mut dyn Write, ty: ValueType, count: usize) -> io::Result<()> {
+    out.write_all(&(ValueType::Array as u32).to_le_bytes())?;
+    out.write_all(&(ty as u32).to_le_bytes())?;
+    out.write_all(&(count as u64).to_le_bytes())
+}
+
+fn array<T: Copy, const N: usize>(
+    out: &mut dyn Write,
+    ty: ValueType,
+    values: &[T],
+    bytes: impl Fn(T) -> [u8; N],
+) -> io::Result<()> {
+    array_start(out, ty, values.len())?;
+    values.iter().try_for_each(|&value| out.write_all(&bytes(value)))
 }

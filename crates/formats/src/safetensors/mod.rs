@@ -1,9 +1,12 @@
 //! safetensors: an eight-byte length, a JSON header, and data.
 
-mod reader;
+mod error;
+mod header;
+mod json;
 mod writer;
 
-pub(crate) use reader::read_header;
+pub use error::SafetensorsError;
+pub use header::{Header, TensorEntry};
 pub use writer::Writer;
 
 use base::TensorType;
@@ -12,9 +15,10 @@ use std::ops::Range;
 /// The tensors of a whole file in memory: name, type, shape (outermost first), and the bytes where each lies.
 ///
 /// # Errors
-/// What is wrong with the header, in words.
+/// What is wrong with the header.
 #[allow(clippy::type_complexity, reason = "four plain things about a tensor")]
-pub fn list(bytes: &[u8]) -> Result<Vec<(String, TensorType, Vec<usize>, Range<usize>)>, String> {
-    let entries = read_header(bytes)?;
-    Ok(entries.into_iter().map(|e| (e.name, e.ty, e.shape, e.start..e.start + e.bytes)).collect())
+pub fn list(bytes: &[u8]) -> Result<Vec<(String, TensorType, Vec<usize>, Range<usize>)>, SafetensorsError> {
+    let header = Header::parse(bytes, bytes.len() as u64)?;
+    let range = |tensor: &TensorEntry| tensor.start as usize..(tensor.start + tensor.bytes) as usize;
+    Ok(header.tensors.into_iter().map(|t| (t.name.clone(), t.ty, t.shape.clone(), range(&t))).collect())
 }

@@ -46,13 +46,18 @@ impl Writer {
         out: &mut W,
         mut data: impl FnMut(usize, &mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()> {
+        let refuse = |problem: String| Err(Error::new(ErrorKind::InvalidInput, problem));
         let mut header = serde_json::Map::new();
-        let mut at = 0;
+        let mut at = 0u64;
         for (name, ty, shape, bytes) in &self.tensors {
-            let entry =
-                serde_json::json!({"dtype": ty.name(), "shape": shape, "data_offsets": [at, at + bytes]});
-            header.insert(name.clone(), entry);
-            at += bytes;
+            let Some(end) = at.checked_add(*bytes) else {
+                return refuse(format!("the size of the file overflows at tensor {name}"));
+            };
+            let entry = serde_json::json!({"dtype": ty.name(), "shape": shape, "data_offsets": [at, end]});
+            if header.insert(name.clone(), entry).is_some() || name == "__metadata__" {
+                return refuse(format!("tensor {name} stands twice, or has a reserved name"));
+            }
+            at = end;
         }
         let mut text = serde_json::to_string(&header)?;
         while !(8 + text.len()).is_multiple_of(8) {

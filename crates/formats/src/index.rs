@@ -1,0 +1,143 @@
+//! model.safetensors.index.json: which file of a folder holds each tensor.
+
+use crate::error::FormatError;
+use crate::json::{failed, read_text};
+use crate::limits;
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// What an index says, checked as far as that goes without the files.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    /// Names of files, each a plain name in the folder.
+    pub(crate) files: Vec<String>,
+    /// Each tensor, and which of `files` holds it.
+    pub(crate) tensors: Vec<(Box<str>, u32)>,
+}
+
+impl Index {
+    /// Reads the index at `path`; none where there is no such file.
+    pub(crate) fn read(path: &Path) -> Result<Option<Index>, FormatError> {
+        let Some(text) = read_text(path, limits::MAX_INDEX_BYTES)? else { return Ok(None) };
+        let parsed: Result<File, _> = serde_json::from_str(&text);
+        let problem = match parsed {
+            Ok(File(Some(index))) => return Ok(Some(index)),
+            Ok(File(None)) => "it has no object weight_map".into(),
+            Err(error) => error.to_string(),
+        };
+        Err(failed(path, &text, problem))
+    }
+
+    /// Paths of the files, which must all be there.
+    pub(crate) fn paths(&self, path: &Path, folder: &Path) -> Result<Vec<PathBuf>, FormatError> {
+        let paths: Vec<PathBuf> = self.files.iter().map(|name| folder.join(name)).collect();
+        match paths.iter().zip(&self.files).find(|(file, _)| !file.exists()) {
+            None => Ok(paths),
+            Some((_, name)) => {
+                let problem =
+                    format!("it names {name}, which is not in the folder; the download is incomplete");
+                Err(FormatError::Json { path: path.to_owned(), problem })
+            }
+        }
+    }
+
+    fn add(&mut self, numbers: &mut HashMap<String, u32>, tensor: String, file: &str) -> Result<(), String> {
+        let number = match numbers.get(file) {
+            Some(&number) => number,
+            None => {
+                check_name(&tensor, file)?;
+                if self.files.len() == limits::MAX_SHARDS {
+                    return Err(format!("it names more than {} files", limits::MAX_SHARDS));
+                }
+                let number = self.files.len() as u32;
+                numbers.insert(file.to_owned(), number);
+                self.files.push(file.to_owned());
+                number
+            }
+        };
+        if self.tensors.len() == limits::MAX_FOLDER_TENSORS {
+            return Err(format!("it names more than {} tensors", limits::MAX_FOLDER_TENSORS));
+        }
+        self.tensors.push((tensor.into_boxed_str(), number));
+        Ok(())
+    }
+
+    fn check_twice(&self) -> Result<(), String> {
+        let mut names: Vec<&str> = self.tensors.iter().map(|(name, _)| &**name).collect();
+        names.sort_unstable();
+        match names.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(format!("tensor {:?} stands twice in it", pair[0])),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A file of an index must be a plain name: whatever leads out of the folder is an attack.
+fn check_name(tensor: &str, file: &str) -> Result<(), String> {
+    let plain = Path::new(file).file_name().is_some_and(|name| name == file);
+    if !plain || file.contains(['/', '\\', '\0', ':']) {
+        return Err(format!("the file {file:?} of tensor {tensor} is not the name of a file in this folder"));
+    }
+    if !file.ends_with(".safetensors") {
+        return Err(format!(
+            "the file {file:?} of tensor {tensor} is no .safetensors file; Latent reads no others"
+        ));
+    }
+    Ok(())
+}
+
+/// The whole file; none where it lacks `weight_map`.
+struct File(Option<Index>);
+
+impl<'de> Deserialize<'de> for File {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<File, D::Error> {
+        struct Whole;
+        impl<'de> Visitor<'de> for Whole {
+            type Value = File;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with weight_map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<File, A::Error> {
+                let mut found = None;
+                while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+                    if key != "weight_map" {
+                        map.next_value::<IgnoredAny>()?;
+                    } else if found.replace(map.next_value::<Index>()?).is_some() {
+                        return Err(A::Error::custom("weight_map stands twice"));
+                    }
+                }
+                Ok(File(found))
+            }
+        }
+        deserializer.deserialize_map(Whole)
+    }
+}
+
+impl<'de> Deserialize<'de> for Index {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Index, D::Error> {
+        struct WeightMap;
+        impl<'de> Visitor<'de> for WeightMap {
+            type Value = Index;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of tensors and their files")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Index, A::Error> {
+                let mut index = Index::default();
+                let mut numbers = HashMap::new();
+                while let Some((tensor, file)) = map.next_entry::<String, Cow<'de, str>>()? {
+                    index.add(&mut numbers, tensor, &file).map_err(A::Error::custom)?;
+                }
+                index.check_twice().map_err(A::Error::custom)?;
+                Ok(index)
+            }
+        }
+        deserializer.deserialize_map(WeightMap)
+    }
+}

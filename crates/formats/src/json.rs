@@ -1,0 +1,144 @@
+//! Small JSON files, read strictly: nothing twice, and bounded in bytes, values and depth, so that no file can exhaust memory.
+
+use crate::error::FormatError;
+use crate::limits;
+use crate::sniff::impostor;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use std::fmt;
+use std::path::Path;
+
+/// Parses JSON text with at most [`limits::MAX_JSON_VALUES`] values, nested at most 127 deep, in which no key of an object stands twice.
+///
+/// # Errors
+/// What is wrong, with line and column.
+pub fn parse(text: &str) -> Result<Value, String> {
+    let values = count_values(text.as_bytes());
+    if values > limits::MAX_JSON_VALUES {
+        return Err(format!(
+            "it holds about {values} values, more than the limit of {}",
+            limits::MAX_JSON_VALUES
+        ));
+    }
+    serde_json::from_str::<Strict>(text)
+        .map(|strict| strict.0)
+        .map_err(|error| format!("no valid JSON: {error}"))
+}
+
+/// An upper bound of the values in JSON text: each but the first follows one of these characters.
+fn count_values(text: &[u8]) -> usize {
+    let mut count = 1;
+    let mut quoted = false;
+    let mut bytes = text.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => quoted = !quoted,
+            b'\\' if quoted => {
+                bytes.next();
+            }
+            b',' | b'[' | b'{' | b':' if !quoted => count += 1,
+            _ => {}
+        }
+    }
+    count
+}
+
+/// A file's text; none where there is no such file.
+pub(crate) fn read_text(path: &Path, limit: u64) -> Result<Option<String>, FormatError> {
+    let io = |error| FormatError::Io { path: path.to_owned(), error };
+    let wrong = |problem: String| Err(FormatError::Json { path: path.to_owned(), problem });
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io(error)),
+        // opening a pipe would wait for ever
+        Ok(metadata) if !metadata.is_file() => return wrong("it is not a plain file".into()),
+        Ok(metadata) if metadata.len() > limit => {
+            return wrong(format!("its {} bytes exceed the limit of {limit}", metadata.len()));
+        }
+        Ok(_) => {}
+    }
+    let bytes = std::fs::read(path).map_err(io)?;
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) => wrong(format!("it is not UTF-8 text: {}", error.utf8_error())),
+    }
+}
+
+/// A file's JSON; none where there is no such file.
+pub(crate) fn read(path: &Path) -> Result<Option<Value>, FormatError> {
+    let Some(text) = read_text(path, limits::MAX_JSON_BYTES)? else { return Ok(None) };
+    parse(&text).map(Some).map_err(|problem| failed(path, &text, problem))
+}
+
+/// The error of a file that is no JSON, which says so where the file is something else altogether.
+pub(crate) fn failed(path: &Path, text: &str, problem: String) -> FormatError {
+    let problem = impostor(text.as_bytes()).map_or(problem, str::to_owned);
+    FormatError::Json { path: path.to_owned(), problem }
+}
+
+/// A value whose objects hold no key twice.
+struct Strict(Value);
+
+impl<'de> Deserialize<'de> for Strict {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Strict, D::Error> {
+        deserializer.deserialize_any(StrictVisitor)
+    }
+}
+
+struct StrictVisitor;
+
+impl<'de> Visitor<'de> for StrictVisitor {
+    type Value = Strict;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Strict, E> {
+        Ok(Strict(Value::Bool(value)))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Strict, E> {
+        Ok(Strict(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Strict, E> {
+        Ok(Strict(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Strict, E> {
+        Ok(Strict(value.into()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Strict, E> {
+        Ok(Strict(value.into()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Strict, E> {
+        Ok(Strict(value.into()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Strict, E> {
+        Ok(Strict(Value::Null))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Strict, A::Error> {
+        let mut values = Vec::new();
+        while let Some(Strict(value)) = list.next_element()? {
+            values.push(value);
+        }
+        Ok(Strict(Value::Array(values)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Strict, A::Error> {
+        let mut object = Map::new();
+        while let Some(key) = map.next_key::<String>()? {
+            if object.contains_key(&key) {
+                return Err(A::Error::custom(format_args!("the key {key:?} stands twice")));
+            }
+            let Strict(value) = map.next_value()?;
+            object.insert(key, value);
+        }
+        Ok(Strict(Value::Object(object)))
+    }
+}

@@ -1,0 +1,141 @@
+//! Opening GGUF files: one, or a set of shards.
+
+use crate::checkpoint::{Builder, Checkpoint, GgufSource, Placed, Source, display};
+use crate::error::FormatError;
+use crate::gguf::{Header, Metadata};
+use crate::limits;
+use crate::map::Bytes;
+use std::path::{Path, PathBuf};
+
+/// Opens the file at `path`, whose bytes are `bytes`, with the other shards of its set.
+pub(crate) fn open(path: &Path, bytes: Bytes) -> Result<Checkpoint, FormatError> {
+    let header = parse(path, bytes.get())?;
+    let Some((_, count)) = shard_of(path, &header.metadata)? else {
+        return Set::start(path.to_owned(), header, bytes).finish();
+    };
+    let first = shard_path(path, 0, count)?;
+    // the set is read from its first shard on, each header gone before the next one is read
+    drop((header, bytes));
+    let (header, bytes) = open_shard(path, 0, count)?;
+    let mut set = Set::start(first, header, bytes);
+    for number in 1..count {
+        let (header, bytes) = open_shard(path, number, count)?;
+        set.add(header, bytes)?;
+    }
+    set.finish()
+}
+
+/// Opens a file that is built into the program.
+pub(crate) fn embedded(name: &str, bytes: &'static [u8]) -> Result<Checkpoint, FormatError> {
+    let path = PathBuf::from(name);
+    let header = parse(&path, bytes)?;
+    if let Some((number, count)) = shard_of(&path, &header.metadata)? {
+        let problem = format!("it is shard {} of {count}; an embedded model must be one file", number + 1);
+        return Err(FormatError::Set { path, problem });
+    }
+    Set::start(path, header, Bytes::Static(bytes)).finish()
+}
+
+/// A set of shards while it is opened.
+struct Set {
+    path: PathBuf,
+    source: GgufSource,
+    builder: Builder,
+}
+
+impl Set {
+    fn start(path: PathBuf, header: Header, bytes: Bytes) -> Set {
+        let mut metadata = header.metadata;
+        metadata.name_file(display(&path));
+        let source = GgufSource { version: header.version, metadata, alignment: header.alignment, shards: 1 };
+        let mut builder = Builder::new();
+        builder.file(bytes, header.data_start, header.tensors.into_iter().map(Placed::from));
+        Set { path, source, builder }
+    }
+
+    fn add(&mut self, header: Header, bytes: Bytes) -> Result<(), FormatError> {
+        self.builder.file(bytes, header.data_start, header.tensors.into_iter().map(Placed::from));
+        self.source.shards += 1;
+        if self.builder.tensors() as u64 > limits::MAX_TENSORS {
+            let problem = format!("its files hold more than {} tensors", limits::MAX_TENSORS);
+            return Err(FormatError::Set { path: self.path.clone(), problem });
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Checkpoint, FormatError> {
+        if let Some(expected) = self.source.metadata.u64("split.tensors.count")?
+            && expected != self.builder.tensors() as u64
+        {
+            let held = self.builder.tensors();
+            let problem = format!("split.tensors.count is {expected}, but its files hold {held} tensors");
+            return Err(FormatError::Set { path: self.path, problem });
+        }
+        self.builder.finish(self.path, Source::Gguf(self.source))
+    }
+}
+
+impl From<crate::gguf::TensorEntry> for Placed {
+    fn from(t: crate::gguf::TensorEntry) -> Placed {
+        Placed { name: t.name, ty: t.ty, shape: t.shape, start: t.start, bytes: t.bytes }
+    }
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<Header, FormatError> {
+    let parsed = Header::parse(bytes, bytes.len() as u64);
+    let mut header = parsed.map_err(|error| FormatError::Gguf { path: path.to_owned(), error })?;
+    header.metadata.name_file(display(path));
+    Ok(header)
+}
+
+fn open_shard(path: &Path, number: usize, count: usize) -> Result<(Header, Bytes), FormatError> {
+    let shard = shard_path(path, number, count)?;
+    let bytes = Bytes::map(&shard).map_err(|error| match error {
+        FormatError::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+            let problem = format!("shard {} of {count} is missing: {}", number + 1, shard.display());
+            FormatError::Set { path: path.to_owned(), problem }
+        }
+        other => other,
+    })?;
+    let header = parse(&shard, bytes.get())?;
+    if shard_of(&shard, &header.metadata)? != Some((number, count)) {
+        let problem = format!("its split.no or split.count does not say shard {} of {count}", number + 1);
+        return Err(FormatError::Set { path: shard, problem });
+    }
+    Ok((header, bytes))
+}
+
+/// Number (from 0) and count of the set that a file belongs to.
+fn shard_of(path: &Path, metadata: &Metadata) -> Result<Option<(usize, usize)>, FormatError> {
+    let count = metadata.u64("split.count")?.unwrap_or(0);
+    if count <= 1 {
+        return Ok(None);
+    }
+    let wrong = |problem: String| Err(FormatError::Set { path: path.to_owned(), problem });
+    let Some(number) = metadata.u64("split.no")? else {
+        return wrong(format!("split.count is {count}, but split.no is missing"));
+    };
+    if count > limits::MAX_SHARDS as u64 || number >= count {
+        let limit = limits::MAX_SHARDS;
+        return wrong(format!(
+            "split.no {number} and split.count {count} make no sense (at most {limit} files)"
+        ));
+    }
+    Ok(Some((number as usize, count as usize)))
+}
+
+/// The path of shard `number` (from 0) beside `path`, which must be named `…-00001-of-0000N.gguf`.
+fn shard_path(path: &Path, number: usize, count: usize) -> Result<PathBuf, FormatError> {
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let end = format!("-of-{count:05}.gguf");
+    let stem = name.strip_suffix(&end).and_then(|rest| {
+        let (stem, digits) = rest.split_at_checked(rest.len().checked_sub(5)?)?;
+        let numbered = digits.bytes().all(|b| b.is_ascii_digit());
+        (numbered && stem.ends_with('-')).then_some(stem)
+    });
+    let Some(stem) = stem else {
+        let problem = format!("it is one of {count} shards, whose names must end in -00001{end} and so on");
+        return Err(FormatError::Set { path: path.to_owned(), problem });
+    };
+    Ok(path.with_file_name(format!("{stem}{:05}{end}", number + 1)))
+}

@@ -1,0 +1,88 @@
+//! What can be wrong with a safetensors file.
+
+use crate::limits;
+
+/// An error of a safetensors header.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SafetensorsError {
+    /// The bytes given end inside the header, although the file goes on: give more of it.
+    #[error("the first {have} bytes end inside the header; {need} bytes are needed")]
+    NeedMore {
+        /// Bytes that were given.
+        have: u64,
+        /// Bytes that hold the whole header.
+        need: u64,
+    },
+    /// The file ends before its header does.
+    #[error(
+        "the header claims {claimed} bytes, but the file has only {len}; it is truncated: download it again"
+    )]
+    Truncated {
+        /// Bytes that the header needs, its length included.
+        claimed: u64,
+        /// Bytes of the file.
+        len: u64,
+    },
+    /// The first eight bytes are no length of a header.
+    #[error(
+        "the header claims {claimed} bytes, more than the limit of {}: not a safetensors file",
+        limits::MAX_SAFETENSORS_HEADER
+    )]
+    HeaderLength {
+        /// What the first eight bytes say.
+        claimed: u64,
+    },
+    /// The header is not the JSON that it must be.
+    #[error("the header is malformed: {problem}")]
+    Json {
+        /// What is wrong, with line and column.
+        problem: String,
+    },
+    /// A name that stands twice.
+    #[error("tensor {name:?} stands twice")]
+    Duplicate {
+        /// The name.
+        name: String,
+    },
+    /// A tensor whose description is wrong in itself.
+    #[error("tensor {tensor}: {problem}")]
+    Tensor {
+        /// Its name.
+        tensor: String,
+        /// What is wrong, and what was expected.
+        problem: String,
+    },
+    /// A tensor's data does not lie inside the file.
+    #[error(
+        "tensor {tensor}: its data (bytes {start} to {end} of {len}) passes the end of the file, which is truncated: download it again"
+    )]
+    PastEnd {
+        /// Its name.
+        tensor: String,
+        /// First byte, from the start of the data.
+        start: u64,
+        /// Byte after the last.
+        end: u64,
+        /// Bytes of data in the file.
+        len: u64,
+    },
+    /// Two tensors share bytes.
+    #[error("the data of tensors {first} and {second} overlap at byte {at} of the data")]
+    Overlap {
+        /// One tensor.
+        first: String,
+        /// The other.
+        second: String,
+        /// First shared byte, from the start of the data.
+        at: u64,
+    },
+    /// Bytes that belong to no tensor, which the format does not allow.
+    #[error("bytes {start} to {end} of the data belong to no tensor; the file is damaged or hides something")]
+    Hole {
+        /// First byte, from the start of the data.
+        start: u64,
+        /// Byte after the last.
+        end: u64,
+    },
+}

@@ -1,0 +1,164 @@
+//! The header of a safetensors file, read strictly: nothing twice, nothing past the end, nothing shared, nothing hidden.
+
+use super::SafetensorsError;
+use super::json::{Described, Tensors};
+use crate::gguf::tensor_bytes;
+use crate::limits;
+use base::TensorType;
+use serde::de::DeserializeSeed;
+
+/// What the first bytes of a safetensors file say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The tensors, in the header's order.
+    pub tensors: Vec<TensorEntry>,
+    /// First byte of data: the bytes of the header, its length included.
+    pub data_start: u64,
+}
+
+/// One tensor of a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorEntry {
+    /// Its name.
+    pub name: String,
+    /// How numbers are stored. Unsigned integers and booleans have the signed type of their size.
+    pub ty: TensorType,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// First byte, from the start of the file.
+    pub start: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Header {
+    /// Parses the header in `bytes`, the first bytes of a file of `file_len` bytes. All of it is checked, the place of every tensor too.
+    ///
+    /// # Errors
+    /// [`SafetensorsError::NeedMore`] when `bytes` ends inside the header; otherwise what is wrong with it.
+    pub fn parse(bytes: &[u8], file_len: u64) -> Result<Header, SafetensorsError> {
+        let file_len = file_len.max(bytes.len() as u64);
+        let json = header_json(bytes, file_len)?;
+        let data_start = 8 + json.len() as u64;
+        let mut tensors = Vec::new();
+        let mut problem = None;
+        let mut parser = serde_json::Deserializer::from_slice(json);
+        let read = Tensors(|name, described: Described<'_>| {
+            let entry = read_entry(name, &described, data_start, file_len - data_start);
+            tensors.push(entry.map_err(|error| {
+                let message = error.to_string();
+                problem = Some(error);
+                message
+            })?);
+            if tensors.len() > limits::MAX_FOLDER_TENSORS {
+                return Err(format!("more than {} tensors", limits::MAX_FOLDER_TENSORS));
+            }
+            Ok(())
+        })
+        .deserialize(&mut parser)
+        .and_then(|()| parser.end());
+        if let Err(error) = read {
+            return Err(problem.unwrap_or_else(|| SafetensorsError::Json { problem: error.to_string() }));
+        }
+        check_names(&tensors)?;
+        check_places(&tensors, data_start, file_len)?;
+        Ok(Header { tensors, data_start })
+    }
+}
+
+/// The JSON text of the header.
+fn header_json(bytes: &[u8], file_len: u64) -> Result<&[u8], SafetensorsError> {
+    let have = bytes.len() as u64;
+    let short = |claimed: u64| {
+        if claimed > file_len {
+            SafetensorsError::Truncated { claimed, len: file_len }
+        } else {
+            SafetensorsError::NeedMore { have, need: claimed }
+        }
+    };
+    let (len, rest) = bytes.split_first_chunk::<8>().ok_or_else(|| short(8))?;
+    let claimed = u64::from_le_bytes(*len);
+    if claimed > limits::MAX_SAFETENSORS_HEADER {
+        return Err(SafetensorsError::HeaderLength { claimed });
+    }
+    rest.get(..claimed as usize).ok_or_else(|| short(8 + claimed))
+}
+
+fn read_entry(
+    name: String,
+    described: &Described<'_>,
+    data_start: u64,
+    data_len: u64,
+) -> Result<TensorEntry, SafetensorsError> {
+    let wrong = |tensor: &str, problem| SafetensorsError::Tensor { tensor: tensor.to_owned(), problem };
+    let Some(ty) = dtype(&described.dtype) else {
+        let problem = format!(
+            "dtype {:?} is not supported; BF16, F16, F32, F64, F8_E4M3, BOOL, and integers of 8 to 64 bits are",
+            described.dtype.chars().take(40).collect::<String>()
+        );
+        return Err(wrong(&name, problem));
+    };
+    let sizes: Result<Vec<usize>, _> = described.shape.0.iter().map(|&n| usize::try_from(n)).collect();
+    let shape = sizes.map_err(|_| wrong(&name, "a dimension overflows".into()))?;
+    let bytes = tensor_bytes(ty, &shape).map_err(|problem| wrong(&name, problem))?;
+    let (start, end) = described.data_offsets;
+    if end > data_len {
+        return Err(SafetensorsError::PastEnd { tensor: name, start, end, len: data_len });
+    }
+    if end.checked_sub(start) != Some(bytes) {
+        let problem =
+            format!("{shape:?} of {ty} takes {bytes} bytes, but its data are bytes {start} to {end}");
+        return Err(wrong(&name, problem));
+    }
+    // cannot overflow: the end lies inside the file
+    Ok(TensorEntry { name, ty, shape, start: data_start + start, bytes })
+}
+
+fn dtype(word: &str) -> Option<TensorType> {
+    Some(match word {
+        "F32" => TensorType::F32,
+        "F16" => TensorType::F16,
+        "BF16" => TensorType::BF16,
+        "F64" => TensorType::F64,
+        "F8_E4M3" => TensorType::F8_E4M3,
+        "I8" | "U8" | "BOOL" => TensorType::I8,
+        "I16" | "U16" => TensorType::I16,
+        "I32" | "U32" => TensorType::I32,
+        "I64" | "U64" => TensorType::I64,
+        _ => return None,
+    })
+}
+
+fn check_names(tensors: &[TensorEntry]) -> Result<(), SafetensorsError> {
+    let mut names: Vec<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(SafetensorsError::Duplicate { name: pair[0].to_owned() }),
+        None => Ok(()),
+    }
+}
+
+/// Tensors lie end to end from the start of the data to the end of the file, as the format demands.
+fn check_places(tensors: &[TensorEntry], data_start: u64, file_len: u64) -> Result<(), SafetensorsError> {
+    let mut order: Vec<&TensorEntry> = tensors.iter().filter(|tensor| tensor.bytes > 0).collect();
+    order.sort_unstable_by_key(|tensor| tensor.start);
+    let hole =
+        |start: u64, end: u64| SafetensorsError::Hole { start: start - data_start, end: end - data_start };
+    let mut at = data_start;
+    let mut before = "";
+    for tensor in order {
+        if tensor.start < at {
+            return Err(SafetensorsError::Overlap {
+                first: before.to_owned(),
+                second: tensor.name.clone(),
+                at: tensor.start - data_start,
+            });
+        }
+        if tensor.start > at {
+            return Err(hole(at, tensor.start));
+        }
+        at = tensor.start + tensor.bytes;
+        before = &tensor.name;
+    }
+    if at < file_len { Err(hole(at, file_len)) } else { Ok(()) }
+}

@@ -1,0 +1,44 @@
+//! What a file that is no model seems to be: people give a download page, a pointer or a pickle more often than a damaged file.
+
+use std::path::Path;
+
+/// What `bytes`, the first ones of a file that is no model, seem to be, and what to do. `path` gives the ending of its name.
+pub(crate) fn what_it_is(path: &Path, bytes: &[u8]) -> String {
+    let start = &bytes[..bytes.len().min(512)];
+    if let Some(known) = impostor(start) {
+        return known.into();
+    }
+    let pickled =
+        ["bin", "pt", "pth", "pkl", "ckpt"].iter().any(|end| path.extension().is_some_and(|e| e == *end));
+    if pickled || start.starts_with(b"PK\x03\x04") || matches!(start, [0x80, 2..=5, ..]) {
+        return PICKLE.into();
+    }
+    if start.starts_with(b"FUGG") {
+        return "it is a big-endian GGUF file; convert it to little-endian".into();
+    }
+    if [b"lmgg", b"fmgg", b"tjgg", b"algg"].iter().any(|magic| start.starts_with(*magic)) {
+        return "it is a GGML file, from before GGUF; convert the original model to GGUF".into();
+    }
+    if !start.is_empty() && start.iter().all(|b| b.is_ascii_graphic() || b.is_ascii_whitespace()) {
+        return "it is a text file; give the path of a .gguf file or of a folder with config.json and .safetensors files"
+            .into();
+    }
+    let first = &start[..start.len().min(4)];
+    format!("its first bytes are {first:02x?}; Latent reads .gguf files and folders of .safetensors")
+}
+
+/// Something that a failed download leaves in place of a file, whatever the file should have been.
+pub(crate) fn impostor(start: &[u8]) -> Option<&'static str> {
+    let text = String::from_utf8_lossy(&start[..start.len().min(512)]).trim_start().to_ascii_lowercase();
+    if text.starts_with("version https://git-lfs") {
+        Some("it is a Git LFS pointer, not the file itself; fetch it with `git lfs pull`")
+    } else if text.starts_with("<!doctype html") || text.starts_with("<html") {
+        Some("it is a web page; download the file itself, not the page that shows it")
+    } else {
+        None
+    }
+}
+
+/// Why pickles are refused.
+pub(crate) const PICKLE: &str = "it looks like a PyTorch pickle, which can run any program when it is read; \
+     Latent does not read pickles: convert the model to safetensors or GGUF";

@@ -1,0 +1,128 @@
+//! GGUF and safetensors files built byte by byte, so that each field can lie.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use formats::{Checkpoint, FormatError};
+
+/// Numbers of value types in a GGUF file.
+pub const U32: u32 = 4;
+pub const I32: u32 = 5;
+pub const F32: u32 = 6;
+pub const STRING: u32 = 8;
+pub const ARRAY: u32 = 9;
+
+/// A GGUF file in parts. What is none is counted.
+#[derive(Clone)]
+pub struct Raw {
+    pub magic: [u8; 4],
+    pub version: u32,
+    pub tensor_count: Option<u64>,
+    pub key_count: Option<u64>,
+    pub keys: Vec<(Vec<u8>, u32, Vec<u8>)>,
+    pub tensors: Vec<RawTensor>,
+    pub alignment: u64,
+    pub data: Vec<u8>,
+}
+
+/// A tensor of a [`Raw`] file; dimensions innermost first, as the file has them.
+#[derive(Clone)]
+pub struct RawTensor {
+    pub name: Vec<u8>,
+    pub dimensions: Option<u32>,
+    pub sizes: Vec<u64>,
+    pub ty: u32,
+    pub offset: u64,
+}
+
+pub fn tensor(name: &str, sizes: &[u64], ty: u32, offset: u64) -> RawTensor {
+    RawTensor { name: name.into(), dimensions: None, sizes: sizes.to_vec(), ty, offset }
+}
+
+/// A string as the file has it.
+pub fn string(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+/// The head of an array.
+pub fn array(ty: u32, count: u64, elements: &[u8]) -> Vec<u8> {
+    [&ty.to_le_bytes()[..], &count.to_le_bytes(), elements].concat()
+}
+
+impl Raw {
+    /// A valid file: two keys, and two F32 tensors of 4 × 2 and 8 numbers.
+    pub fn valid() -> Raw {
+        Raw {
+            magic: *b"GGUF",
+            version: 3,
+            tensor_count: None,
+            key_count: None,
+            keys: vec![
+                (b"general.architecture".to_vec(), STRING, string("deepseek2")),
+                (b"deepseek2.block_count".to_vec(), U32, 2u32.to_le_bytes().to_vec()),
+            ],
+            tensors: vec![tensor("a", &[4, 2], 0, 0), tensor("b", &[8], 0, 32)],
+            alignment: 32,
+            data: (0..64).collect(),
+        }
+    }
+
+    pub fn with_key(mut self, key: &str, ty: u32, value: &[u8]) -> Raw {
+        self.keys.push((key.into(), ty, value.to_vec()));
+        self
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = self.magic.to_vec();
+        out.extend(self.version.to_le_bytes());
+        out.extend(self.tensor_count.unwrap_or(self.tensors.len() as u64).to_le_bytes());
+        out.extend(self.key_count.unwrap_or(self.keys.len() as u64).to_le_bytes());
+        for (key, ty, value) in &self.keys {
+            out.extend((key.len() as u64).to_le_bytes());
+            out.extend(key);
+            out.extend(ty.to_le_bytes());
+            out.extend(value);
+        }
+        for t in &self.tensors {
+            out.extend((t.name.len() as u64).to_le_bytes());
+            out.extend(&t.name);
+            out.extend(t.dimensions.unwrap_or(t.sizes.len() as u32).to_le_bytes());
+            t.sizes.iter().for_each(|size| out.extend(size.to_le_bytes()));
+            out.extend(t.ty.to_le_bytes());
+            out.extend(t.offset.to_le_bytes());
+        }
+        while !(out.len() as u64).is_multiple_of(self.alignment) {
+            out.push(0);
+        }
+        out.extend(&self.data);
+        out
+    }
+}
+
+/// Opens bytes as an embedded file called `model.gguf`.
+pub fn open(bytes: Vec<u8>) -> Result<Checkpoint, FormatError> {
+    Checkpoint::from_static("model.gguf", bytes.leak())
+}
+
+/// The message for bytes that must be refused, which must name the file and hold each of `parts`.
+#[track_caller]
+pub fn refused(bytes: Vec<u8>, parts: &[&str]) {
+    says(open(bytes), parts);
+}
+
+/// The message of an error must hold each of `parts`.
+#[track_caller]
+pub fn says<T>(result: Result<T, FormatError>, parts: &[&str]) {
+    let Err(error) = result else { panic!("nothing was refused, expected {parts:?}") };
+    let message = error.to_string();
+    for part in parts {
+        assert!(message.contains(part), "{message:?} lacks {part:?}");
+    }
+    assert!(message.lines().count() == 1, "{message:?} has several lines");
+}
+
+/// A safetensors file with this header and so many bytes of data.
+pub fn safetensors(header: &str, data: usize) -> Vec<u8> {
+    let mut out = (header.len() as u64).to_le_bytes().to_vec();
+    out.extend(header.as_bytes());
+    out.extend((0..data).map(|i| i as u8));
+    out
+}
