@@ -1,0 +1,390 @@
+//! Model folders: safetensors headers, indexes, JSON files, and whatever else people point the program at.
+
+mod support;
+
+use base::TensorType;
+use formats::safetensors::{Header, SafetensorsError, Writer};
+use formats::{Checkpoint, HfSource, Source};
+use std::path::Path;
+use support::*;
+
+const ONE: &str = r#"{"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}"#;
+
+/// A folder with these files.
+fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    folder
+}
+
+fn model(config: &str, weights: &[u8]) -> tempfile::TempDir {
+    folder(&[("config.json", config.as_bytes()), ("model.safetensors", weights)])
+}
+
+#[track_caller]
+fn refused_weights(weights: &[u8], parts: &[&str]) {
+    let folder = model("{}", weights);
+    says(Checkpoint::open(folder.path()), parts);
+}
+
+fn hf(checkpoint: &Checkpoint) -> &HfSource {
+    match checkpoint.source() {
+        Source::HuggingFace(source) => source,
+        Source::Gguf(_) => panic!("it is a folder"),
+    }
+}
+
+// ---- what must be read
+
+#[test]
+fn every_dtype_comes_back() {
+    let mut writer = Writer::new();
+    let types: Vec<TensorType> =
+        TensorType::all().filter(|ty| !ty.is_quantized() && *ty != TensorType::F8_E4M3).collect();
+    for ty in &types {
+        writer.tensor(ty.name(), *ty, &[3, 5]).unwrap();
+    }
+    let mut file = Vec::new();
+    writer.write(&mut file, |i, out| out.write_all(&vec![i as u8; 15 * types[i].block_bytes()])).unwrap();
+    let folder = model("{}", &file);
+    for path in [folder.path().to_owned(), folder.path().join("model.safetensors")] {
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        for (i, ty) in types.iter().enumerate() {
+            let tensor = checkpoint.tensor(ty.name()).unwrap();
+            assert_eq!((tensor.info.ty, tensor.info.shape.as_slice()), (*ty, [3, 5].as_slice()));
+            assert!(tensor.data.iter().all(|b| *b == i as u8) && tensor.data.len() == 15 * ty.block_bytes());
+        }
+    }
+}
+
+#[test]
+fn unsigned_and_boolean_data_have_their_true_size() {
+    let header = r#"{"u":{"dtype":"U16","shape":[2],"data_offsets":[0,4]},"b":{"dtype":"BOOL","shape":[3],"data_offsets":[4,7]},
+        "__metadata__":{"format":"pt"},"empty":{"dtype":"F32","shape":[0,7],"data_offsets":[7,7]},"s":{"dtype":"U8","shape":[],"data_offsets":[7,8]}}"#;
+    let folder = model("{}", &safetensors(header, 8));
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let bytes = |name: &str| checkpoint.tensor(name).unwrap().data.to_vec();
+    assert_eq!(
+        (bytes("u"), bytes("b"), bytes("empty"), bytes("s")),
+        (vec![0, 1, 2, 3], vec![4, 5, 6], vec![], vec![7])
+    );
+    assert!(checkpoint.tensor("__metadata__").is_none());
+}
+
+#[test]
+fn files_beside_the_weights() {
+    let files: &[(&str, &[u8])] = &[
+        ("config.json", br#"{"model_type":"deepseek_v3","rope_scaling":{"type":"yarn","factor":40}}"#),
+        ("model.safetensors", &safetensors(ONE, 16)),
+        ("tokenizer.json", b"{}"),
+        (
+            "tokenizer_config.json",
+            br#"{"chat_template":[{"name":"tool_use","template":"T"},{"name":"default","template":"D"}]}"#,
+        ),
+        ("generation_config.json", br#"{"temperature":0.6}"#),
+    ];
+    let dir = folder(files);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let source = hf(&checkpoint);
+    assert_eq!(source.config["rope_scaling"]["factor"], 40);
+    assert_eq!(source.tokenizer_json, Some(dir.path().join("tokenizer.json")));
+    assert_eq!(source.generation_config.as_ref().unwrap()["temperature"], 0.6);
+    assert_eq!(source.chat_template.as_deref(), Some("D"));
+    std::fs::write(dir.path().join("tokenizer_config.json"), r#"{"chat_template":"plain"}"#).unwrap();
+    assert_eq!(hf(&Checkpoint::open(dir.path()).unwrap()).chat_template.as_deref(), Some("plain"));
+    std::fs::write(dir.path().join("chat_template.jinja"), "the file wins").unwrap();
+    assert_eq!(hf(&Checkpoint::open(dir.path()).unwrap()).chat_template.as_deref(), Some("the file wins"));
+}
+
+#[test]
+fn a_header_alone_says_how_much_more_it_needs() {
+    let file = safetensors(ONE, 16);
+    let len = file.len() as u64;
+    assert_eq!(Header::parse(&file[..3], len), Err(SafetensorsError::NeedMore { have: 3, need: 8 }));
+    let need = 8 + ONE.len() as u64;
+    assert_eq!(Header::parse(&file[..20], len), Err(SafetensorsError::NeedMore { have: 20, need }));
+    assert_eq!(Header::parse(&file[..need as usize], len).unwrap().tensors[0].start, need);
+    assert!(matches!(Header::parse(&file[..20], need - 1), Err(SafetensorsError::Truncated { .. })));
+}
+
+// ---- safetensors headers that lie
+
+#[test]
+fn headers_that_are_cut_or_no_headers() {
+    refused_weights(b"short", &["model.safetensors", "header claims 8 bytes", "truncated"]);
+    refused_weights(
+        &1000u64.to_le_bytes(),
+        &["header claims 1008 bytes, but the file has only 8", "truncated"],
+    );
+    refused_weights(&[&u64::MAX.to_le_bytes()[..], &[1; 64]].concat(), &["not a model file", "first bytes"]);
+    refused_weights(&safetensors("[]", 0), &["header is malformed", "object"]);
+    refused_weights(&safetensors("{", 0), &["header is malformed"]);
+    refused_weights(&safetensors("{} x", 0), &["header is malformed", "trailing"]);
+    refused_weights(
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+        &["Git LFS pointer", "git lfs pull"],
+    );
+    refused_weights(b"<!DOCTYPE html><html>Sign in</html>", &["web page"]);
+    refused_weights(b"PK\x03\x04 this is a zip archive of a pickle", &["pickle", "convert"]);
+}
+
+#[test]
+fn descriptions_that_lie() {
+    let lie = |tensor: &str, parts: &[&str]| {
+        refused_weights(&safetensors(&format!("{{\"a\":{tensor}}}"), 16), parts)
+    };
+    lie(
+        r#"{"dtype":"F32","shape":[2,2],"data_offsets":[0,17]}"#,
+        &["tensor a", "bytes 0 to 17 of 16", "truncated"],
+    );
+    lie(r#"{"dtype":"F32","shape":[2,3],"data_offsets":[0,16]}"#, &["tensor a", "takes 24 bytes", "0 to 16"]);
+    lie(r#"{"dtype":"F32","shape":[2,2],"data_offsets":[16,0]}"#, &["tensor a", "takes 16 bytes", "16 to 0"]);
+    lie(r#"{"dtype":"F32","shape":[2,2],"data_offsets":[-1,15]}"#, &["\"a\"", "-1"]);
+    lie(
+        r#"{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}"#,
+        &["tensor a", "overflows"],
+    );
+    lie(r#"{"dtype":"F32","shape":[18446744073709551616],"data_offsets":[0,0]}"#, &["header is malformed"]);
+    lie(
+        r#"{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}"#,
+        &["\"a\"", "more than 8 dimensions"],
+    );
+    lie(
+        r#"{"dtype":"F8_E5M2","shape":[16],"data_offsets":[0,16]}"#,
+        &["tensor a", "F8_E5M2", "not supported", "BF16"],
+    );
+    lie(r#"{"dtype":"F32","shape":[2,2]}"#, &["\"a\"", "data_offsets"]);
+    lie(
+        r#"{"dtype":"F32","dtype":"F16","shape":[2,2],"data_offsets":[0,16]}"#,
+        &["\"a\"", "duplicate field"],
+    );
+    lie("7", &["\"a\""]);
+}
+
+#[test]
+fn tensors_twice_overlapping_or_with_holes() {
+    let two = |a: &str, b: &str, start: usize, data: usize| {
+        let entry = |name: &str, start: usize| {
+            format!(r#""{name}":{{"dtype":"F32","shape":[2],"data_offsets":[{start},{}]}}"#, start + 8)
+        };
+        safetensors(&format!("{{{},{}}}", entry(a, 0), entry(b, start)), data)
+    };
+    refused_weights(&two("x", "x", 8, 16), &["tensor \"x\" stands twice"]);
+    refused_weights(&two("x", "y", 4, 12), &["tensors x and y overlap at byte 4"]);
+    refused_weights(&two("x", "y", 0, 8), &["overlap at byte 0"]);
+    refused_weights(&two("x", "y", 12, 20), &["bytes 8 to 12", "belong to no tensor"]);
+    refused_weights(&two("x", "y", 8, 17), &["bytes 16 to 17", "belong to no tensor"]);
+    refused_weights(&safetensors(r#"{"__metadata__":{"a":1}}"#, 0), &["header is malformed"]);
+    refused_weights(
+        &safetensors(r#"{"__metadata__":{},"__metadata__":{}}"#, 0),
+        &["__metadata__ stands twice"],
+    );
+}
+
+#[test]
+fn deep_json_is_refused_before_the_stack_ends() {
+    let deep = format!("{{\"a\":{}", "[".repeat(200_000));
+    refused_weights(&safetensors(&deep, 0), &["header is malformed"]);
+    let config = format!("{{\"a\":{}1{}}}", "[".repeat(1000), "]".repeat(1000));
+    says(Checkpoint::open(model(&config, &safetensors(ONE, 16)).path()), &["config.json", "recursion limit"]);
+}
+
+// ---- FP8 and its scales
+
+#[test]
+fn fp8_needs_scales_of_the_right_shape() {
+    let weights = |scale: &str| {
+        let weight = r#""w.weight":{"dtype":"F8_E4M3","shape":[130,3],"data_offsets":[0,390]}"#;
+        safetensors(&format!("{{{weight}{scale}}}"), if scale.is_empty() { 390 } else { 398 })
+    };
+    let scale = |dtype: &str, shape: &str| {
+        weights(&format!(
+            r#","w.weight_scale_inv":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[390,398]}}"#
+        ))
+    };
+    let folder = model("{}", &scale("F32", "[2,1]"));
+    assert_eq!(Checkpoint::open(folder.path()).unwrap().tensor("w.weight_scale_inv").unwrap().data.len(), 8);
+    refused_weights(&weights(""), &["FP8 tensor w.weight lacks its scales w.weight_scale_inv"]);
+    refused_weights(&scale("F32", "[1,2]"), &["w.weight_scale_inv has shape [1, 2], expected [2, 1]"]);
+    refused_weights(&scale("BF16", "[2,2]"), &["w.weight_scale_inv are BF16, expected F32"]);
+    let flat = r#"{"b":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}"#;
+    refused_weights(&safetensors(flat, 4), &["FP8 tensor b has shape [4]", "matrices"]);
+}
+
+// ---- indexes
+
+fn indexed(index: &str) -> tempfile::TempDir {
+    let two = ONE.replace("\"a\"", "\"b\"");
+    folder(&[
+        ("config.json", b"{}"),
+        ("model.safetensors.index.json", index.as_bytes()),
+        ("m-00001.safetensors", &safetensors(ONE, 16)),
+        ("m-00002.safetensors", &safetensors(&two, 16)),
+    ])
+}
+
+#[test]
+fn an_index_opens_its_files_whichever_was_given() {
+    let dir = indexed(
+        r#"{"metadata":{"total_size":32},"weight_map":{"a":"m-00001.safetensors","b":"m-00002.safetensors"}}"#,
+    );
+    for path in [dir.path().to_owned(), dir.path().join("m-00002.safetensors")] {
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let names: Vec<&str> = checkpoint.tensors().iter().map(|t| t.name.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
+    }
+}
+
+#[test]
+fn indexes_that_lie() {
+    let lie = |index: &str, parts: &[&str]| says(Checkpoint::open(indexed(index).path()), parts);
+    let file = "model.safetensors.index.json";
+    for path in [
+        "../m-00001.safetensors",
+        "/etc/x.safetensors",
+        "sub/x.safetensors",
+        "..",
+        "",
+        "C:x.safetensors",
+        "a\\\\b.safetensors",
+    ] {
+        let index = format!(r#"{{"weight_map":{{"a":"{path}"}}}}"#);
+        lie(&index, &[file, "tensor a", "not the name of a file in this folder"]);
+    }
+    lie(r#"{"weight_map":{"a":"pytorch_model.bin"}}"#, &[file, "pytorch_model.bin", "no .safetensors file"]);
+    lie(
+        r#"{"weight_map":{"a":"m-00003.safetensors"}}"#,
+        &[file, "m-00003.safetensors", "download is incomplete"],
+    );
+    lie(r#"{"weight_map":{"c":"m-00001.safetensors"}}"#, &["m-00001.safetensors", "lacks tensor c"]);
+    lie(
+        r#"{"weight_map":{"b":"m-00001.safetensors","a":"m-00002.safetensors"}}"#,
+        &["tensor b, which is in", "m-00002.safetensors"],
+    );
+    lie(
+        r#"{"weight_map":{"a":"m-00001.safetensors","a":"m-00001.safetensors"}}"#,
+        &[file, "tensor \"a\" stands twice"],
+    );
+    lie(r#"{"weight_map":{"a":7}}"#, &[file, "string"]);
+    lie(r#"{"weight_map":{},"weight_map":{}}"#, &[file, "weight_map stands twice"]);
+    lie("{}", &[file, "no object weight_map"]);
+    lie("[", &[file]);
+}
+
+#[test]
+fn a_tensor_in_two_files() {
+    let index = r#"{"weight_map":{"a":"m-00001.safetensors","b":"m-00002.safetensors"}}"#;
+    let dir = indexed(index);
+    std::fs::write(dir.path().join("m-00002.safetensors"), safetensors(ONE, 16)).unwrap();
+    says(Checkpoint::open(dir.path()), &["tensor a stands in two of its files"]);
+}
+
+// ---- JSON files
+
+#[test]
+fn json_files_that_are_none() {
+    let weights = safetensors(ONE, 16);
+    let lie = |config: &str, parts: &[&str]| says(Checkpoint::open(model(config, &weights).path()), parts);
+    lie("", &["config.json", "no valid JSON"]);
+    lie("[1]", &["config.json", "no JSON object"]);
+    lie(r#"{"a":1,"b":{"c":1,"c":2}}"#, &["config.json", "the key \"c\" stands twice", "line 1"]);
+    lie("<html>", &["config.json", "web page"]);
+    lie("version https://git-lfs.github.com/spec/v1", &["config.json", "Git LFS pointer"]);
+    lie(&format!("{{\"a\":[1{}]}}", ",1".repeat(1 << 17)), &["config.json", "values", "limit of 131072"]);
+    let dir = model("{}", &weights);
+    std::fs::write(dir.path().join("config.json"), [b'{', 0xff, b'}']).unwrap();
+    says(Checkpoint::open(dir.path()), &["config.json", "not UTF-8"]);
+    std::fs::write(dir.path().join("config.json"), "{}").unwrap();
+    for name in ["tokenizer_config.json", "generation_config.json"] {
+        std::fs::write(dir.path().join(name), "{").unwrap();
+        says(Checkpoint::open(dir.path()), &[name, "no valid JSON"]);
+        std::fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    let big = std::fs::File::create(dir.path().join("config.json")).unwrap();
+    big.set_len((16 << 20) + 1).unwrap();
+    says(Checkpoint::open(dir.path()), &["config.json", "16777217 bytes", "limit of 16777216"]);
+}
+
+// ---- what is no model at all
+
+#[track_caller]
+fn refused_path(path: &Path, parts: &[&str]) {
+    says(Checkpoint::open(path), parts);
+}
+
+#[test]
+fn files_that_are_no_models() {
+    let files: &[(&str, &[u8], &[&str])] = &[
+        ("empty.gguf", b"", &["empty.gguf", "the file is empty", "download it again"]),
+        ("notes.txt", b"Dear reader,\n", &["notes.txt", "text file", ".gguf"]),
+        ("page.gguf", b"\n <!DOCTYPE HTML><html>", &["page.gguf", "web page"]),
+        ("lfs.gguf", b"version https://git-lfs.github.com/spec/v1\n", &["Git LFS pointer"]),
+        ("zip.dat", b"PK\x03\x04\x00\x00", &["pickle"]),
+        ("torch.dat", &[0x80, 2, b'}', b'q'], &["pickle"]),
+        ("pytorch_model.bin", &[1, 2, 3], &["pickle", "run any program", "convert the model"]),
+        ("weights.pth", b"whatever it holds", &["pickle"]),
+        ("swapped.gguf", b"FUGG\x00\x00\x00\x03", &["big-endian"]),
+        ("old.bin2", b"tjgg\x03\x00\x00\x00", &["GGML file", "before GGUF"]),
+        ("noise.gguf", &[0xde, 0xad, 0xbe, 0xef, 1], &["first bytes are [de, ad, be, ef]"]),
+        ("cut.gguf", b"GGUF\x03\x00", &["cut.gguf", "version", "truncated"]),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    for (name, bytes, parts) in files {
+        std::fs::write(dir.path().join(name), bytes).unwrap();
+        refused_path(&dir.path().join(name), parts);
+    }
+    refused_path(&dir.path().join("absent.gguf"), &["absent.gguf", "No such file", "check the path"]);
+}
+
+#[test]
+fn folders_that_hold_no_model() {
+    let case = |files: &[(&str, &[u8])], parts: &[&str]| refused_path(folder(files).path(), parts);
+    case(&[], &["no config.json"]);
+    case(&[("params.json", b"{}")], &["params.json", "Mistral", "config.json"]);
+    case(&[("b.gguf", b""), ("a.gguf", b"")], &["GGUF files", "such as a.gguf"]);
+    case(&[("config.json", b"{}")], &["no .safetensors file", "incomplete"]);
+    case(&[("config.json", b"{}"), ("pytorch_model.bin", b"")], &["pytorch_model.bin", "pickle"]);
+    let part = safetensors(ONE, 16);
+    case(
+        &[("config.json", b"{}"), ("m-1.safetensors", &part), ("m-2.safetensors", &part)],
+        &["2 .safetensors files", "no model.safetensors.index.json"],
+    );
+    case(&[("config.json", b"{}"), ("model.safetensors", b"")], &["model.safetensors", "the file is empty"]);
+    let single = folder(&[("config.json", b"{}"), ("other.safetensors", &part)]);
+    assert!(
+        Checkpoint::open(single.path()).unwrap().tensor("a").is_some(),
+        "the only file serves under any name"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_are_refused_without_waiting() {
+    refused_path(Path::new("/dev/null"), &["neither a file nor a folder"]);
+    let dir = model("{}", &safetensors(ONE, 16));
+    std::fs::remove_file(dir.path().join("model.safetensors")).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(dir.path().join("model.safetensors")).status();
+    if made.is_ok_and(|status| status.success()) {
+        refused_path(dir.path(), &["model.safetensors", "neither a file nor a folder"]);
+        refused_path(&dir.path().join("model.safetensors"), &["neither a file nor a folder"]);
+    }
+    let dir = model("{}", &safetensors(ONE, 16));
+    std::fs::remove_file(dir.path().join("config.json")).unwrap();
+    std::fs::create_dir(dir.path().join("config.json")).unwrap();
+    refused_path(dir.path(), &["config.json", "not a plain file"]);
+}
+
+#[test]
+fn the_writer_checks_what_it_is_given() {
+    let mut writer = Writer::new();
+    assert!(writer.tensor("q", TensorType::Q4_0, &[32]).is_err(), "safetensors has no block formats");
+    writer.tensor("a", TensorType::F32, &[1]).unwrap().tensor("a", TensorType::F32, &[1]).unwrap();
+    let error = writer.write(&mut Vec::new(), |_, out| out.write_all(&[0; 4])).unwrap_err();
+    assert!(error.to_string().contains("tensor a stands twice"));
+    let mut short = Writer::new();
+    short.tensor("a", TensorType::F32, &[1]).unwrap();
+    let error = short.write(&mut Vec::new(), |_, out| out.write_all(&[0; 3])).unwrap_err();
+    assert!(error.to_string().contains("tensor a: 3 bytes were written, 4 declared"));
+}

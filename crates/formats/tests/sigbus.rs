@@ -1,0 +1,94 @@
+//! A file that shrinks while it is mapped ends the program with a message that names it.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code, reason = "a map of the test's own")]
+
+mod support;
+
+use formats::Checkpoint;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+use support::*;
+
+const WHICH: &str = "LATENT_TEST_SIGBUS";
+
+/// Runs the test `child` of this program in a process of its own, in which `WHICH` is `which`.
+fn child_says(which: &str) -> Output {
+    let program = std::env::current_exe().unwrap();
+    Command::new(program).args(["child", "--exact", "--nocapture"]).env(WHICH, which).output().unwrap()
+}
+
+/// What the children do; nothing in the parent.
+#[test]
+fn child() {
+    match std::env::var(WHICH).as_deref() {
+        Ok("model") => read_a_file_that_shrinks(),
+        Ok("foreign") => read_a_foreign_file_that_shrinks(),
+        _ => {}
+    }
+}
+
+fn large_model(folder: &std::path::Path) -> std::path::PathBuf {
+    let path = folder.join("shrinks.gguf");
+    let mut file = Raw::valid();
+    file.tensors = vec![tensor("big", &[1 << 16], 0, 0)];
+    file.data = vec![1; 4 << 16];
+    std::fs::write(&path, file.bytes()).unwrap();
+    path
+}
+
+fn shrink(path: &std::path::Path) {
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(4096).unwrap();
+}
+
+fn read_a_file_that_shrinks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = large_model(folder.path());
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let _other = Checkpoint::open(&large_model(tempfile::tempdir().unwrap().path())).unwrap();
+    let data = checkpoint.tensor("big").unwrap().data;
+    assert_eq!(data[data.len() - 1], 1);
+    shrink(&path);
+    eprintln!("expected: {}", path.display());
+    // the process ends without dropping anything
+    drop(folder);
+    // the page is gone: this reads it
+    std::hint::black_box(std::hint::black_box(data)[data.len() - 1]);
+    unreachable!("the page was still there");
+}
+
+/// A map that is none of ours, made after one of ours was dropped, so that it likely lies at the same address.
+fn read_a_foreign_file_that_shrinks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = large_model(folder.path());
+    drop(Checkpoint::open(&path).unwrap());
+    let file = std::fs::File::open(&path).unwrap();
+    // SAFETY: the map is read only; that its end vanishes is what this process is for.
+    let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
+    let _open = Checkpoint::open(&large_model(tempfile::tempdir().unwrap().path())).unwrap();
+    shrink(&path);
+    drop(folder);
+    std::hint::black_box(std::hint::black_box(&map)[map.len() - 1]);
+    unreachable!("the page was still there");
+}
+
+#[test]
+fn the_message_names_the_file() {
+    let output = child_says("model");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let path = text
+        .split("expected: ")
+        .nth(1)
+        .and_then(|rest| rest.lines().next())
+        .expect("the child says its path");
+    let message = format!("error: {path}: the file has shrunk or its storage failed");
+    assert!(text.contains(&message), "{text:?} lacks {message:?}");
+}
+
+#[test]
+fn a_fault_elsewhere_goes_to_whoever_handled_it_before() {
+    let output = child_says("foreign");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(7), "{text}");
+    assert!(!text.contains("has shrunk"), "{text}");
+}
