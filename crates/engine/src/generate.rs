@@ -267,9 +267,12 @@ impl Loop<'_> {
     fn finish(&mut self, time: Duration, listener: &mut dyn Listener) {
         self.answer.generate_seconds = time.as_secs_f64();
         let unfinished = self.detokenizer.finish();
+        let before = self.stops.found();
         let mut text = self.stops.push(&unfinished);
         if !self.stops.found() {
             text.push_str(&self.stops.finish());
+        } else if !before {
+            self.answer.stop = StopReason::StopString;
         }
         self.answer.text.push_str(&text);
         if !text.is_empty()

@@ -32,15 +32,14 @@ pub fn ue4m3_half(code: u8) -> f32 {
     raw * 0.5
 }
 
-/// The first code whose number is nearest to `x` under a scale.
+/// The first code whose number is nearest to `x` under a scale. The first eight levels ascend; the others are their negatives.
 fn nearest(x: f32, d: f32) -> u8 {
-    let mut best = 0;
-    for code in 1..16 {
-        if (d * level(code) - x).abs() < (d * level(best) - x).abs() {
-            best = code;
-        }
-    }
-    best
+    let size = x.abs();
+    let above = LEVELS[..8].partition_point(|l| d * f32::from(*l) < size).min(7) as u8;
+    let below = above.saturating_sub(1);
+    let code = if (size - d * level(below)).abs() <= (d * level(above) - size).abs() { below } else { above };
+    // zero has one code
+    if x < 0.0 && code > 0 { code + 8 } else { code }
 }
 
 fn largest(x: &[f32]) -> f32 {

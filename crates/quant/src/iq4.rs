@@ -24,15 +24,11 @@ fn put_half(out: &mut [u8], value: f32) -> f32 {
     rounded.to_f32()
 }
 
-/// The code whose level is nearest to `x`, the lower of equally near ones.
+/// The code whose level is nearest to `x`, the lower of equally near ones. Levels ascend.
 fn nearest(x: f32) -> u8 {
-    let mut best = 0;
-    for code in 1..16 {
-        if (level(code) - x).abs() < (level(best) - x).abs() {
-            best = code;
-        }
-    }
-    best
+    let above = LEVELS.partition_point(|l| f32::from(*l) < x).min(15) as u8;
+    let below = above.saturating_sub(1);
+    if (x - level(below)).abs() <= (level(above) - x).abs() { below } else { above }
 }
 
 fn inverse(d: f32) -> f32 {
@@ -46,10 +42,8 @@ fn fit(x: &[f32]) -> f32 {
         return 0.0;
     }
     let mut best = (f32::INFINITY, extreme / level(0));
-    for (edge, step) in
-        [(0, 0), (15, 0)].into_iter().flat_map(|(edge, _)| (-7..=7).map(move |step| (edge, step)))
-    {
-        let inverse = (level(edge) + step as f32) / extreme;
+    for (edge, step) in [0, 15].into_iter().flat_map(|edge| [-6, -3, 0, 3, 6].map(move |step| (edge, step))) {
+        let inverse = (level(edge) + f32::from(step as i8)) / extreme;
         let (mut lx, mut ll) = (0.0f32, 0.0);
         for &v in x {
             let l = level(nearest(v * inverse));

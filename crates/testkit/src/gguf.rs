@@ -13,7 +13,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Bytes of a tensor that are drawn afresh; larger ones repeat them from random rows.
-const POOL: usize = 4 << 20;
+const POOL: usize = 256 << 10;
 
 /// Tensors of a recipe: name, type, shape (outermost first), in a fixed order.
 pub(crate) fn tensors(

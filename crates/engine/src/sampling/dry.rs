@@ -10,7 +10,7 @@ pub(super) struct Dry {
     lengths: Vec<usize>,
 }
 
-/// Longest repetition that counts: beyond it base^length overflows.
+/// Longest repetition that counts: the penalty has long been decisive.
 const MAX_LENGTH: usize = 80;
 
 impl Dry {
@@ -39,7 +39,8 @@ impl Dry {
                 let next = seen[seen.len() - i];
                 let penalty =
                     params.dry_multiplier * params.dry_base.powi((length - params.dry_allowed) as i32);
-                self.keep_largest(candidates, next, penalty);
+                // an infinite penalty would be a ban, and with every token banned nothing could be said
+                self.keep_largest(candidates, next, penalty.min(f32::MAX));
             }
         }
         for candidate in candidates {

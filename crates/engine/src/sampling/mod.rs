@@ -15,6 +15,7 @@ pub use stop::StopStrings;
 
 use crate::error::EngineError;
 use random::Random;
+use std::cmp::Ordering;
 
 /// A token with what speaks for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -127,12 +128,17 @@ fn likeliest(candidates: &[Candidate]) -> u32 {
 pub fn log_probabilities(logits: &[f32], token: u32, top: usize) -> (f32, Vec<LogProbability>) {
     let plain = |l: f32| if l.is_nan() { f32::NEG_INFINITY } else { l };
     let max = logits.iter().copied().map(plain).fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|l| f64::from(plain(*l) - max).exp()).sum();
-    let shift = f64::from(max) + sum.ln();
-    let log = |l: f32| (f64::from(plain(l)) - shift) as f32;
+    // an infinite logit is certain; the difference of equal infinities would be NaN
+    let above = |l: f32| if plain(l) == max { 0.0 } else { f64::from(plain(l)) - f64::from(max) };
+    let sum: f64 = logits.iter().map(|l| above(*l).exp()).sum();
+    let log = |l: f32| if plain(l) == f32::NEG_INFINITY { plain(l) } else { (above(l) - sum.ln()) as f32 };
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-    let better =
-        |a: &u32, b: &u32| plain(logits[*b as usize]).total_cmp(&plain(logits[*a as usize])).then(a.cmp(b));
+    let better = |a: &u32, b: &u32| {
+        plain(logits[*b as usize])
+            .partial_cmp(&plain(logits[*a as usize]))
+            .unwrap_or(Ordering::Equal)
+            .then(a.cmp(b))
+    };
     let top = top.min(order.len());
     if top > 0 && top < order.len() {
         order.select_nth_unstable_by(top - 1, better);

@@ -20,8 +20,10 @@ impl StopStrings {
             return String::new();
         }
         self.held.push_str(text);
-        let first = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min();
-        if let Some(at) = first {
+        // the match that is complete first, so that the answer does not depend on how the text was cut into pieces
+        let matches = self.stops.iter().filter_map(|stop| Some((self.held.find(stop.as_str())?, stop.len())));
+        let first = matches.min_by_key(|(at, length)| (at + length, *at));
+        if let Some((at, _)) = first {
             self.found = true;
             self.held.truncate(at);
             return std::mem::take(&mut self.held);

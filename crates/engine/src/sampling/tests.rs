@@ -174,6 +174,9 @@ fn log_probabilities_are_those_of_the_model() {
     assert_eq!([top[0].id, top[1].id], [3, 2]);
     assert!((top[0].logprob - 0.4f32.ln()).abs() < 1e-6);
     assert_eq!(log_probabilities(&[0.0, f32::NAN], 1, 9).0, f32::NEG_INFINITY);
+    assert_eq!(log_probabilities(&[1.0, f32::INFINITY], 1, 0).0, 0.0);
+    assert_eq!(log_probabilities(&[1.0, f32::INFINITY], 0, 0).0, f32::NEG_INFINITY);
+    assert_eq!(log_probabilities(&[f32::NEG_INFINITY; 2], 1, 0).0, f32::NEG_INFINITY);
 }
 
 #[test]
@@ -187,9 +190,77 @@ fn stop_strings_are_found_across_tokens_and_lose_nothing() {
     };
     assert_eq!(feed(&["END"], &["one E", "N", "D two"]), ("one ".into(), true));
     assert_eq!(feed(&["END"], &["one E", "N", "d"]), ("one ENd".into(), false));
-    assert_eq!(feed(&["b", "abc"], &["a", "bc"]), ("".into(), true));
+    assert_eq!(feed(&["b", "abc"], &["a", "bc"]), ("a".into(), true));
+    assert_eq!(feed(&["abcd", "bc"], &["abcd"]), feed(&["abcd", "bc"], &["abc", "d"]));
+    assert_eq!(feed(&["bc", "abc"], &["abc"]), ("".into(), true));
     assert_eq!(feed(&["b", "abd"], &["a", "bc"]), ("a".into(), true));
     assert_eq!(feed(&["ü!"], &["ü", "ü", "!"]), ("ü".into(), true));
     assert_eq!(feed(&[""], &["text"]), ("text".into(), false));
     assert_eq!(feed(&["\n\n"], &["a\n", "b\n", "\n"]), ("a\nb".into(), true));
+}
+
+#[test]
+fn dry_never_bans() {
+    let params = SamplingParams { dry_multiplier: 1.0, dry_base: 4.0, ..SamplingParams::greedy() };
+    let mut sampler = Sampler::new(params, 1, vec![]).unwrap();
+    (0..200).for_each(|_| sampler.accept(0));
+    assert_eq!(sampler.sample(&[1.0]).unwrap(), 0);
+}
+
+#[test]
+fn both_zeros_are_equal() {
+    let choose = |params| Sampler::new(params, 2, vec![]).unwrap().sample(&[-0.0, 0.0]).unwrap();
+    assert_eq!(choose(SamplingParams::greedy()), 0);
+    assert_eq!(choose(SamplingParams { top_k: 1, ..neutral() }), 0);
+}
+
+#[test]
+fn dry_gives_the_figures_of_llama_cpp() {
+    // what was said, the probabilities after it, multiplier, allowed length, breakers
+    type Case<'a> = (&'a [u32], &'a [f32], f32, usize, &'a [u32]);
+    let cases: [Case; 5] = [
+        (&[0, 1], &[0.25; 4], 1.0, 2, &[]),
+        (&[0, 1, 2, 0, 1], &[0.296923, 0.296923, 0.109232, 0.296923], 1.0, 2, &[]),
+        (&[0, 1, 3, 4, 0, 1], &[0.2; 5], 1.0, 2, &[3]),
+        (&[0, 1, 2, 0, 1], &[0.241818, 0.241818, 0.032727, 0.241818, 0.241818], 2.0, 2, &[]),
+        (&[0, 1, 2, 3, 4, 0, 1], &[0.2; 5], 1.0, 4, &[]),
+    ];
+    for (seen, expected, dry_multiplier, dry_allowed, breakers) in cases {
+        let params = SamplingParams { dry_multiplier, dry_base: 1.1, dry_allowed, ..neutral() };
+        let mut candidates: Vec<Candidate> = (0..expected.len() as u32)
+            .map(|id| Candidate { id, logit: (1.0 / expected.len() as f32).ln(), probability: 0.0 })
+            .collect();
+        dry::Dry::new(breakers.to_vec()).apply(&params, seen, &mut candidates);
+        truncation::softmax(&mut candidates, 1.0);
+        for (found, expected) in candidates.iter().zip(expected) {
+            assert!((found.probability - expected).abs() < 1e-5, "{seen:?}: {found:?}, expected {expected}");
+        }
+    }
+}
+
+#[test]
+fn penalties_give_the_figures_of_llama_cpp() {
+    let cases: [(&[u32], f32, f32, [f32; 5]); 6] = [
+        (&[0], 50.0, 0.0, [0.0, 0.25, 0.25, 0.25, 0.25]),
+        (&[0, 1, 2], 50.0, 0.0, [0.0, 0.0, 0.0, 0.5, 0.5]),
+        (&[0, 1, 2, 0, 0], 50.0, 0.0, [0.0, 0.0, 0.0, 0.5, 0.5]),
+        (&[0], 1.0, 5.0, [0.000011, 0.249997, 0.249997, 0.249997, 0.249997]),
+        (&[0, 1, 2], 1.0, 5.0, [0.000023, 0.000023, 0.000023, 0.499966, 0.499966]),
+        (&[0, 1, 2, 0, 0], 1.0, 5.0, [0.0, 0.000023, 0.000023, 0.499977, 0.499977]),
+    ];
+    for (seen, repeat_penalty, others, expected) in cases {
+        let params = SamplingParams {
+            repeat_penalty,
+            frequency_penalty: others,
+            presence_penalty: others,
+            ..neutral()
+        };
+        let mut candidates: Vec<Candidate> =
+            (0..5).map(|id| Candidate { id, logit: 0.2f32.ln(), probability: 0.0 }).collect();
+        penalties::Penalties::new(5).apply(&params, seen, &mut candidates);
+        truncation::softmax(&mut candidates, 1.0);
+        for (found, expected) in candidates.iter().zip(expected) {
+            assert!((found.probability - expected).abs() < 1e-5, "{seen:?}: {found:?}, expected {expected}");
+        }
+    }
 }

@@ -11,9 +11,9 @@ pub(super) struct Scratch {
     kept: Vec<Candidate>,
 }
 
-/// Likeliest first, the lower id of equal ones.
+/// Likeliest first, the lower id of equal ones (0 and −0 are equal, as for the greedy choice). No candidate is NaN.
 fn likelier(a: &Candidate, b: &Candidate) -> Ordering {
-    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
+    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
 /// Probabilities at a temperature.
@@ -59,6 +59,8 @@ fn top_k(k: usize, candidates: &mut Vec<Candidate>) {
     if k > 0 && k < candidates.len() {
         candidates.select_nth_unstable_by(k - 1, likelier);
         candidates.truncate(k);
+        // the order that selection leaves is not promised, but the draw depends on it
+        candidates.sort_unstable_by(likelier);
     }
 }
 
