@@ -19,7 +19,14 @@ impl Tensors for Anything {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let Ok(serde_json::Value::Object(object)) = serde_json::from_slice(bytes) else { return };
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let strict = formats::json::parse(text);
+    let usual = serde_json::from_str::<serde_json::Value>(text);
+    // strict reading only refuses more; what it accepts is what everyone else reads
+    if let Ok(value) = &strict {
+        assert_eq!(Some(value), usual.as_ref().ok());
+    }
+    let Ok(serde_json::Value::Object(object)) = strict else { return };
     let keys = JsonKeys { file: "config.json", object: &object };
     if let Ok(contract) = graph::Contract::from_config(&keys, &Anything) {
         let frequencies = contract.rope.inverse_frequencies(contract.context_length);

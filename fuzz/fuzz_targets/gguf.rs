@@ -1,11 +1,18 @@
 //! A GGUF header from any bytes; what parses is read to its end, and a contract is attempted on it.
 #![no_main]
 
-use formats::gguf::{Header, Value};
+use formats::gguf::{GgufError, Header, Value};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let Ok(header) = Header::parse(bytes, bytes.len() as u64) else { return };
+    let parsed = Header::parse(bytes, bytes.len() as u64);
+    // as the beginning of a longer file: never refused where the whole file is read, and never satisfied by asking for what is there
+    match Header::parse(bytes, u64::MAX) {
+        Ok(_) => {}
+        Err(GgufError::NeedMore { need, .. }) => assert!(parsed.is_err() && need > bytes.len() as u64),
+        Err(_) => assert!(parsed.is_err()),
+    }
+    let Ok(header) = parsed else { return };
     for tensor in &header.tensors {
         assert!(tensor.start + tensor.bytes <= bytes.len() as u64);
     }
