@@ -131,12 +131,13 @@ fn fit_with_minimum(x: &[f32], levels: f32) -> (f32, f32) {
             wcc += k * c * c;
             wcx += k * c * v;
         }
+        let (mut scale, mut low) = (0.0, f32::INFINITY);
         let determinant = w * wcc - wc * wc;
-        if determinant <= 0.0 {
-            continue;
+        // Equal codes leave scale and minimum undetermined, but rounding seldom makes the determinant exactly zero then.
+        if determinant > 1e-4 * w * wcc {
+            scale = (w * wcx - wx * wc) / determinant;
+            low = (wcc * wx - wc * wcx) / determinant;
         }
-        let mut scale = (w * wcx - wx * wc) / determinant;
-        let mut low = (wcc * wx - wc * wcx) / determinant;
         if low > 0.0 {
             low = 0.0;
             scale = if wcc > 0.0 { wcx / wcc } else { 0.0 };
