@@ -3,6 +3,12 @@
 //! * [`decode`], [`encode`]: whole blocks to numbers and back. [`decoder`]: the checked function once, for hot loops.
 //! * [`can_decode`], [`can_encode`]: what is possible.
 //! * [`k_scales`]: the packed scales of K-formats, for kernels that read them.
+//! * [`e2m1`], [`f8_e4m3`], [`grids`], [`iq4_nl`], [`iq_signs`], [`mxfp4`], [`nvfp4`]: the code tables and scales of the others.
+//!
+//! A format has a file of its own, with its block drawn on top: what stands before a `│` is at the byte offset above it,
+//! `d`, `m` and `dmin` are f16, and `a | b « 4` is a byte with `a` in its low bits and `b` four bits up.
+//!
+//! Encoders take any number without a panic: see [`encode`] for what becomes of NaN and infinity.
 //!
 //! ```
 //! use base::TensorType;
@@ -16,17 +22,39 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod blocks;
+pub mod e2m1;
 mod error;
 pub mod f8_e4m3;
-pub mod fp4;
-mod grids;
-mod iq;
-pub mod iq4;
-mod k_quants;
+pub mod grids;
+mod iq1_m;
+pub mod iq1_s;
+mod iq2_s;
+mod iq2_xs;
+mod iq2_xxs;
+mod iq3_s;
+mod iq3_xxs;
+pub mod iq4_nl;
+mod iq4_xs;
+pub mod iq_signs;
 pub mod k_scales;
+mod k_search;
+pub mod mxfp4;
+pub mod nvfp4;
 mod plain;
-mod simple;
-mod tq;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+mod q8_k;
+mod tq1_0;
+mod tq2_0;
 
 pub use error::QuantError;
 
@@ -45,30 +73,30 @@ pub fn decoder(ty: TensorType) -> Option<DecodeFn> {
         TensorType::F16 => plain::decode_f16,
         TensorType::BF16 => plain::decode_bf16,
         TensorType::F8_E4M3 => f8_e4m3::decode,
-        TensorType::Q4_0 => simple::decode_q4_0,
-        TensorType::Q4_1 => simple::decode_q4_1,
-        TensorType::Q5_0 => simple::decode_q5_0,
-        TensorType::Q5_1 => simple::decode_q5_1,
-        TensorType::Q8_0 => simple::decode_q8_0,
-        TensorType::Q2_K => k_quants::decode_q2_k,
-        TensorType::Q3_K => k_quants::decode_q3_k,
-        TensorType::Q4_K => k_quants::decode_q4_k,
-        TensorType::Q5_K => k_quants::decode_q5_k,
-        TensorType::Q6_K => k_quants::decode_q6_k,
-        TensorType::Q8_K => k_quants::decode_q8_k,
-        TensorType::IQ1_S => iq::decode_iq1_s,
-        TensorType::IQ1_M => iq::decode_iq1_m,
-        TensorType::IQ2_XXS => iq::decode_iq2_xxs,
-        TensorType::IQ2_XS => iq::decode_iq2_xs,
-        TensorType::IQ2_S => iq::decode_iq2_s,
-        TensorType::IQ3_XXS => iq::decode_iq3_xxs,
-        TensorType::IQ3_S => iq::decode_iq3_s,
-        TensorType::IQ4_NL => iq4::decode_iq4_nl,
-        TensorType::IQ4_XS => iq4::decode_iq4_xs,
-        TensorType::TQ1_0 => tq::decode_tq1_0,
-        TensorType::TQ2_0 => tq::decode_tq2_0,
-        TensorType::MXFP4 => fp4::decode_mxfp4,
-        TensorType::NVFP4 => fp4::decode_nvfp4,
+        TensorType::Q4_0 => q4_0::decode,
+        TensorType::Q4_1 => q4_1::decode,
+        TensorType::Q5_0 => q5_0::decode,
+        TensorType::Q5_1 => q5_1::decode,
+        TensorType::Q8_0 => q8_0::decode,
+        TensorType::Q2_K => q2_k::decode,
+        TensorType::Q3_K => q3_k::decode,
+        TensorType::Q4_K => q4_k::decode,
+        TensorType::Q5_K => q5_k::decode,
+        TensorType::Q6_K => q6_k::decode,
+        TensorType::Q8_K => q8_k::decode,
+        TensorType::IQ1_S => iq1_s::decode,
+        TensorType::IQ1_M => iq1_m::decode,
+        TensorType::IQ2_XXS => iq2_xxs::decode,
+        TensorType::IQ2_XS => iq2_xs::decode,
+        TensorType::IQ2_S => iq2_s::decode,
+        TensorType::IQ3_XXS => iq3_xxs::decode,
+        TensorType::IQ3_S => iq3_s::decode,
+        TensorType::IQ4_NL => iq4_nl::decode,
+        TensorType::IQ4_XS => iq4_xs::decode,
+        TensorType::MXFP4 => mxfp4::decode,
+        TensorType::NVFP4 => nvfp4::decode,
+        TensorType::TQ1_0 => tq1_0::decode,
+        TensorType::TQ2_0 => tq2_0::decode,
         _ => return None,
     })
 }
@@ -79,21 +107,21 @@ fn encoder(ty: TensorType) -> Option<EncodeFn> {
         TensorType::F16 => plain::encode_f16,
         TensorType::BF16 => plain::encode_bf16,
         TensorType::F8_E4M3 => f8_e4m3::encode,
-        TensorType::Q4_0 => simple::encode_q4_0,
-        TensorType::Q4_1 => simple::encode_q4_1,
-        TensorType::Q5_0 => simple::encode_q5_0,
-        TensorType::Q5_1 => simple::encode_q5_1,
-        TensorType::Q8_0 => simple::encode_q8_0,
-        TensorType::Q2_K => k_quants::encode_q2_k,
-        TensorType::Q3_K => k_quants::encode_q3_k,
-        TensorType::Q4_K => k_quants::encode_q4_k,
-        TensorType::Q5_K => k_quants::encode_q5_k,
-        TensorType::Q6_K => k_quants::encode_q6_k,
-        TensorType::Q8_K => k_quants::encode_q8_k,
-        TensorType::IQ4_NL => iq4::encode_iq4_nl,
-        TensorType::IQ4_XS => iq4::encode_iq4_xs,
-        TensorType::MXFP4 => fp4::encode_mxfp4,
-        TensorType::NVFP4 => fp4::encode_nvfp4,
+        TensorType::Q4_0 => q4_0::encode,
+        TensorType::Q4_1 => q4_1::encode,
+        TensorType::Q5_0 => q5_0::encode,
+        TensorType::Q5_1 => q5_1::encode,
+        TensorType::Q8_0 => q8_0::encode,
+        TensorType::Q2_K => q2_k::encode,
+        TensorType::Q3_K => q3_k::encode,
+        TensorType::Q4_K => q4_k::encode,
+        TensorType::Q5_K => q5_k::encode,
+        TensorType::Q6_K => q6_k::encode,
+        TensorType::Q8_K => q8_k::encode,
+        TensorType::IQ4_NL => iq4_nl::encode,
+        TensorType::IQ4_XS => iq4_xs::encode,
+        TensorType::MXFP4 => mxfp4::encode,
+        TensorType::NVFP4 => nvfp4::encode,
         _ => return None,
     })
 }
@@ -129,6 +157,9 @@ pub fn decode(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), Quant
 }
 
 /// Encodes whole blocks. The same numbers always give the same bytes.
+///
+/// Numbers that are not finite: F32, F16 and BF16 keep them; F8_E4M3 keeps NaN and makes infinity ±448. In a block format
+/// they spoil their own block and no other: its numbers decode to some value, often NaN or 0, which nothing should rely on.
 ///
 /// # Errors
 /// A type that cannot be encoded; lengths that do not agree.

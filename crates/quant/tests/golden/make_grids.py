@@ -1,49 +1,49 @@
-#!/usr/bin/env python3
-"""Write src/grids.rs: the tables of the IQ1, IQ2 and IQ3 formats, packed, from the Python package gguf.
+"""Writes src/grids.rs: `python make_grids.py > ../../src/grids.rs && rustfmt ../../src/grids.rs` (gguf 0.19.0, numpy).
 
-    python make_grids.py ../../src/grids.rs      (gguf 0.17, numpy)
+The grids are facts of the formats: gguf.quants carries them as hex, which this unpacks and packs again,
+a row a number: 2 bits a value for the grids of eight, 4 bits a value for the grids of four.
 """
 
-import sys
+from gguf.quants import IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS
 
-from gguf import quants
+GRIDS = [
+    ("IQ1", IQ1_S, "IQ1_S and IQ1_M", 2),
+    ("IQ2_XXS", IQ2_XXS, "IQ2_XXS", 2),
+    ("IQ2_XS", IQ2_XS, "IQ2_XS", 2),
+    ("IQ2_S", IQ2_S, "IQ2_S", 2),
+    ("IQ3_XXS", IQ3_XXS, "IQ3_XXS", 4),
+    ("IQ3_S", IQ3_S, "IQ3_S", 4),
+]
 
-HEAD = """//! Tables of the IQ1, IQ2 and IQ3 formats: numbers that a code stands for, each as an index into the format's few levels.
+print("""//! The grids of the IQ formats: rows of eight or four small numbers that a code stands for.
 //!
-//! Written by tests/golden/make_grids.py from the Python package gguf. An entry packs 8 indices of 2 bits, or 4 of 3 bits, the first
-//! number in the lowest bits.
+//! The packed tables were written by tests/golden/make_grids.py; the compiler unpacks them into the public ones.
 
-"""
-
-
-def table(name, cls, bits):
-    cls.init_grid()
-    levels = list(cls.grid_map)
-    rows = cls.grid.reshape(cls.grid_shape)
-    packed = []
-    for row in rows:
-        value = 0
-        for i, number in enumerate(row):
-            value |= levels.index(int(number)) << (bits * i)
-        packed.append(value)
-    lines = []
-    for start in range(0, len(packed), 12):
-        lines.append("    " + " ".join(f"0x{v:04x}," for v in packed[start : start + 12]))
-    return f"#[rustfmt::skip]\npub(crate) const {name}: [u16; {len(packed)}] = [\n" + "\n".join(lines) + "\n];\n"
-
-
-def main():
-    tables = [
-        table("IQ2_XXS", quants.IQ2_XXS, 2),
-        table("IQ2_XS", quants.IQ2_XS, 2),
-        table("IQ2_S", quants.IQ2_S, 2),
-        table("IQ3_XXS", quants.IQ3_XXS, 3),
-        table("IQ3_S", quants.IQ3_S, 3),
-        table("IQ1", quants.IQ1_S, 2),
-    ]
-    with open(sys.argv[1], "w") as out:
-        out.write(HEAD + "\n".join(tables))
-
-
-if __name__ == "__main__":
-    main()
+/// Unpacks rows of `W` values, `bits` a value, the first in the lowest bits.
+const fn unpack<const W: usize, const N: usize>(packed: &[u16; N], bits: usize, values: &[i8]) -> [[i8; W]; N] {
+    let mut rows = [[0; W]; N];
+    let mut n = 0;
+    while n < N {
+        let mut i = 0;
+        while i < W {
+            rows[n][i] = values[(packed[n] >> (bits * i)) as usize & ((1 << bits) - 1)];
+            i += 1;
+        }
+        n += 1;
+    }
+    rows
+}
+""")
+for name, kind, users, bits in GRIDS:
+    kind.init_grid()
+    n, width = kind.grid_shape
+    values = list(kind.grid_map)
+    rows = kind.grid.reshape(n, width)
+    words = [sum(values.index(int(v)) << (bits * i) for i, v in enumerate(row)) for row in rows]
+    listed = ", ".join(str(v) for v in values)
+    print(f"/// Grid of {users}: {n} rows of {width} numbers out of {listed}.")
+    print(f"pub static {name}: [[i8; {width}]; {n}] = unpack(&{name}_PACKED, {bits}, &[{listed}]);\n")
+    print(f"#[rustfmt::skip]\nconst {name}_PACKED: [u16; {n}] = [")
+    for at in range(0, n, 15):
+        print("    " + " ".join(f"{w:#x}," for w in words[at : at + 15]))
+    print("];\n")

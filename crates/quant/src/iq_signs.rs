@@ -1,0 +1,17 @@
+//! The signs of IQ2 and IQ3 formats, and rows of a grid under them.
+
+/// Eight sign bits of a seven-bit index: the eighth makes the number of ones even.
+#[inline(always)]
+pub fn even_signs(index: u8) -> u8 {
+    let index = index & 127;
+    index | ((index.count_ones() as u8 & 1) << 7)
+}
+
+/// Writes `scale` · a row of a grid, negated where bit i of `signs` is set.
+#[inline(always)]
+pub(crate) fn signed_row<const W: usize>(out: &mut [f32], scale: f32, row: &[i8; W], signs: u8) {
+    for (i, (out, value)) in out.iter_mut().zip(row).enumerate() {
+        let size = scale * f32::from(*value);
+        *out = if (signs >> i) & 1 == 1 { -size } else { size };
+    }
+}

@@ -1,0 +1,40 @@
+//! MXFP4 (OCP microscaling): 32 numbers in 17 bytes, number = 2^(e − 127) · E2M1(code).
+//!
+//! ```text
+//! 0        1                                17
+//! │ e E8M0 │ byte i: code i | code i+16 « 4 │
+//! ```
+
+use crate::blocks::{extreme, nibbles, put_nibbles};
+use crate::e2m1;
+
+/// Half of 2^(e − 127), exactly, for every byte: E8M0 as ggml reads it. 255, OCP's NaN, is the number 2^127.
+#[inline(always)]
+pub fn half_scale(e: u8) -> f32 {
+    f32::from_bits(if e < 2 { 0x0020_0000 << e } else { u32::from(e - 1) << 23 })
+}
+
+pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
+    for (block, out) in bytes.chunks_exact(17).zip(out.chunks_exact_mut(32)) {
+        let d = half_scale(block[0]);
+        for (out, code) in out.iter_mut().zip(nibbles(&block[1..])) {
+            *out = d * f32::from(e2m1::DOUBLED[usize::from(code)]);
+        }
+    }
+}
+
+/// The scale that OCP's specification asks for: the exponent of the largest number, less E2M1's own largest exponent of 2.
+/// Found from the bits; a logarithm in f32 rounds numbers just below a power of two up to it.
+fn scale_code(largest: f32) -> u8 {
+    let exponent = ((largest.abs().to_bits() >> 23) & 0xff) as u8; // biased by 127; 0 for subnormals, 255 for infinity
+    exponent.saturating_sub(2)
+}
+
+pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
+    for (numbers, out) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(17)) {
+        out[0] = scale_code(extreme(numbers));
+        let d = half_scale(out[0]);
+        let codes = std::array::from_fn(|i| e2m1::nearest(numbers[i], d));
+        put_nibbles(&mut out[1..], &codes);
+    }
+}

@@ -1,0 +1,71 @@
+//! NVFP4 as GGUF stores it: 64 numbers in 36 bytes; sub-block g of 16: number = UE4M3(scale[g]) · E2M1(code).
+//! A tensor's own f32 scale stands in a tensor of its own (`.scale`) and is not applied here.
+//!
+//! ```text
+//! 0              4                                                         36
+//! │ 4 × UE4M3    │ 4 × 8 bytes: byte i of sub-block: code i | code i+8 « 4 │
+//! ```
+
+use crate::e2m1;
+use crate::f8_e4m3;
+
+/// Half the scale of a code, for [`e2m1::DOUBLED`]. Exponent 4 bits (bias 7), mantissa 3 bits; the sign bit is not looked at,
+/// and 0x7f, E4M3's NaN, is 0: both as ggml does it (0xff, which no encoder writes, is 240 in the Python package).
+#[inline(always)]
+pub fn half_scale(code: u8) -> f32 {
+    let (exponent, mantissa) = (u32::from(code >> 3) & 15, f32::from(code & 7));
+    if code == 0x7f {
+        return 0.0;
+    }
+    if exponent == 0 {
+        return mantissa * (0.5 / 512.0);
+    }
+    (1.0 + mantissa / 8.0) * f32::from_bits((exponent + 127 - 7 - 1) << 23)
+}
+
+pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
+    for (block, out) in bytes.chunks_exact(36).zip(out.chunks_exact_mut(64)) {
+        for (g, out) in out.chunks_exact_mut(16).enumerate() {
+            let d = half_scale(block[g]);
+            let (low, high) = out.split_at_mut(8);
+            for ((low, high), byte) in low.iter_mut().zip(high).zip(&block[4 + g * 8..][..8]) {
+                *low = d * f32::from(e2m1::DOUBLED[usize::from(byte & 15)]);
+                *high = d * f32::from(e2m1::DOUBLED[usize::from(byte >> 4)]);
+            }
+        }
+    }
+}
+
+/// Squared error of 16 numbers under a scale code.
+fn error(numbers: &[f32], scale: u8) -> f32 {
+    let d = half_scale(scale);
+    let off = |v: f32| d * f32::from(e2m1::DOUBLED[usize::from(e2m1::nearest(v, d))]) - v;
+    numbers.iter().map(|&v| off(v).powi(2)).sum()
+}
+
+/// The best of the scale codes around the one that gives the largest number E2M1's largest, 6. Lower codes clip it,
+/// higher ones give up its exactness: either can serve the other fifteen better.
+fn best_scale(numbers: &[f32]) -> u8 {
+    let largest = numbers.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    let middle = f8_e4m3::code(largest / 6.0);
+    let mut best = (f32::INFINITY, middle);
+    for scale in middle.saturating_sub(2)..=(middle + 4).min(0x7e) {
+        let error = error(numbers, scale);
+        if error < best.0 {
+            best = (error, scale);
+        }
+    }
+    best.1
+}
+
+pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
+    for (numbers, out) in numbers.chunks_exact(64).zip(out.chunks_exact_mut(36)) {
+        for (g, x) in numbers.chunks_exact(16).enumerate() {
+            out[g] = best_scale(x);
+            let d = half_scale(out[g]);
+            for i in 0..8 {
+                out[4 + g * 8 + i] = e2m1::nearest(x[i], d) | (e2m1::nearest(x[i + 8], d) << 4);
+            }
+        }
+    }
+}

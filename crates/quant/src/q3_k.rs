@@ -1,0 +1,45 @@
+//! Q3_K: 256 numbers in 110 bytes; sub-block g of 16: number = d · scale[g] · (code − 4).
+//!
+//! ```text
+//! 0                                        32                                          96                    108  110
+//! │ byte i, bit l: third bit of i + 32·l   │ 2 × 32 bytes: codes i, i+32, i+64, i+96   │ 16 scales of 6 bits │ d  │
+//! ```
+//!
+//! The scales are packed as [`crate::k_scales::unpack_q3_scales`] says.
+
+use crate::blocks::{bytes_at, extreme, half, put_half};
+use crate::k_scales::{pack_q3_scales, unpack_q3_scales};
+use crate::k_search::{fit_symmetric, nearest_symmetric, safe_inverse};
+
+pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
+    for (block, out) in bytes.chunks_exact(110).zip(out.chunks_exact_mut(256)) {
+        let d = half(block, 108);
+        let scales = unpack_q3_scales(&bytes_at(block, 96));
+        for (g, out) in out.chunks_exact_mut(16).enumerate() {
+            let scale = d * f32::from(scales[g]);
+            let thirds = &block[g % 2 * 16..][..16];
+            let codes = &block[32 + g / 8 * 32 + g % 2 * 16..][..16];
+            let (shift, bit) = (g % 8 / 2 * 2, g / 2);
+            for ((out, byte), third) in out.iter_mut().zip(codes).zip(thirds) {
+                let code = ((byte >> shift) & 3) | (((third >> bit) & 1) << 2);
+                *out = scale * f32::from(code as i8 - 4);
+            }
+        }
+    }
+}
+
+pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
+    for (x, out) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(110)) {
+        let fits: [f32; 16] = std::array::from_fn(|g| fit_symmetric(&x[g * 16..(g + 1) * 16], 4.0));
+        let d = put_half(out, 108, extreme(&fits) / -32.0);
+        let id = safe_inverse(d);
+        let scales = fits.map(|f| (f * id).round().clamp(-32.0, 31.0) as i8);
+        out[96..108].copy_from_slice(&pack_q3_scales(&scales));
+        out[..96].fill(0);
+        for (n, &v) in x.iter().enumerate() {
+            let code = nearest_symmetric(v, d * f32::from(scales[n / 16]), 4.0);
+            out[32 + n / 128 * 32 + n % 32] |= (code & 3) << (n % 128 / 32 * 2);
+            out[n % 32] |= (code >> 2) << (n / 32);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Q6_K: 256 numbers in 210 bytes; sub-block g of 16: number = d · scale[g] · (code − 32).
+//!
+//! ```text
+//! 0                                            128                                          192                208  210
+//! │ 2 × 64 bytes: nibble i | nibble i+64 « 4   │ 2 × 32 bytes: upper of i, +32, +64, +96   │ 16 × scale i8     │ d  │
+//! ```
+
+use crate::blocks::{extreme, half, put_half};
+use crate::k_search::{fit_symmetric, nearest_symmetric, safe_inverse};
+
+pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
+    for (block, out) in bytes.chunks_exact(210).zip(out.chunks_exact_mut(256)) {
+        let d = half(block, 208);
+        for (g, out) in out.chunks_exact_mut(16).enumerate() {
+            let scale = d * f32::from(block[192 + g] as i8);
+            // sub-block g starts at number 16·g of part g/8, in line (g mod 8)/2 of its four lines of 32
+            let (part, line, start) = (g / 8, g % 8 / 2, g % 2 * 16);
+            let low = &block[part * 64 + line % 2 * 32 + start..][..16];
+            let high = &block[128 + part * 32 + start..][..16];
+            let (low_shift, high_shift) = (line / 2 * 4, line * 2);
+            for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
+                let code = ((low >> low_shift) & 15) | (((high >> high_shift) & 3) << 4);
+                *out = scale * f32::from(code as i8 - 32);
+            }
+        }
+    }
+}
+
+pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
+    for (x, out) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(210)) {
+        let fits: [f32; 16] = std::array::from_fn(|g| fit_symmetric(&x[g * 16..(g + 1) * 16], 32.0));
+        let d = put_half(out, 208, extreme(&fits) / -128.0);
+        let id = safe_inverse(d);
+        out[..192].fill(0);
+        for (g, fit) in fits.iter().enumerate() {
+            out[192 + g] = (fit * id).round().clamp(-128.0, 127.0) as i8 as u8;
+        }
+        for (n, &v) in x.iter().enumerate() {
+            let code = nearest_symmetric(v, d * f32::from(out[192 + n / 16] as i8), 32.0);
+            let (part, line, l) = (n / 128, n % 128 / 32, n % 32);
+            out[part * 64 + line % 2 * 32 + l] |= (code & 15) << (line / 2 * 4);
+            out[128 + part * 32 + l] |= (code >> 4) << (2 * line);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! TQ1_0: 256 numbers −d, 0 or d in 54 bytes, five base-3 digits a byte. Decode only.
+//!
+//! ```text
+//! 0                          32                         48                       52   54
+//! │ 5 × 32: numbers 0–159    │ 5 × 16: numbers 160–239  │ 4 × 4: numbers 240–255 │ d  │
+//! ```
+//!
+//! A byte is a fraction of 256; times 3ⁿ, its lower eight bits times 3 carry digit n into the ninth bit and above.
+
+use crate::blocks::half;
+
+const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
+
+fn digits(bytes: &[u8], powers: &[u8], d: f32, out: &mut [f32]) {
+    for (power, out) in powers.iter().zip(out.chunks_exact_mut(bytes.len())) {
+        for (out, byte) in out.iter_mut().zip(bytes) {
+            let digit = (u16::from(byte.wrapping_mul(*power)) * 3) >> 8;
+            *out = d * f32::from(digit as i8 - 1);
+        }
+    }
+}
+
+pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
+    for (block, out) in bytes.chunks_exact(54).zip(out.chunks_exact_mut(256)) {
+        let d = half(block, 52);
+        digits(&block[..32], &POWERS, d, &mut out[..160]);
+        digits(&block[32..48], &POWERS, d, &mut out[160..240]);
+        digits(&block[48..52], &POWERS[..4], d, &mut out[240..]);
+    }
+}
