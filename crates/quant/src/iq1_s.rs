@@ -1,4 +1,4 @@
-//! IQ1_S: 256 numbers in 50 bytes; sub-block g of 32: number = d · (2 · scale[g] + 1) · (grid ± 1/8). Decode only.
+//! IQ1_S: 256 numbers in 50 bytes; sub-block g of 32: number = d · (2 · scale\[g\] + 1) · (grid ± 1/8). Decode only.
 //!
 //! ```text
 //! 0    2                           34                                                                              50

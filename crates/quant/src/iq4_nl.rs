@@ -1,4 +1,4 @@
-//! IQ4_NL: 32 numbers in 18 bytes, number = d · VALUES[code].
+//! IQ4_NL: 32 numbers in 18 bytes, number = d · VALUES\[code\].
 //!
 //! ```text
 //! 0    2                                18

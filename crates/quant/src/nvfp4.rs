@@ -1,4 +1,4 @@
-//! NVFP4 as GGUF stores it: 64 numbers in 36 bytes; sub-block g of 16: number = UE4M3(scale[g]) · E2M1(code).
+//! NVFP4 as GGUF stores it: 64 numbers in 36 bytes; sub-block g of 16: number = UE4M3(scale\[g\]) · E2M1(code).
 //! A tensor's own f32 scale stands in a tensor of its own (`.scale`) and is not applied here.
 //!
 //! ```text
