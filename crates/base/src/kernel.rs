@@ -134,6 +134,8 @@ impl OpKind {
 pub enum Layout {
     /// Row after row, as in the file.
     Rows,
+    /// Sixteen rows side by side, as `quant::tiles` packs them.
+    Tiles,
 }
 
 /// What one kernel does, and on which machines.

@@ -1,14 +1,14 @@
 //! Rows of the embedding.
 
-use crate::WeightRows;
+use crate::WeightMatrix;
 
-/// Decodes the row of token `id`, of any decodable type.
+/// Decodes the row of token `id`, of any decodable type; `memory` is scratch.
 ///
 /// # Panics
 /// When `id` is not a row, or `out` is not as wide.
-pub fn embed_row(w: &WeightRows<'_>, id: usize, out: &mut [f32]) {
+pub fn embed_row(w: &WeightMatrix<'_>, id: usize, out: &mut [f32], memory: &mut Vec<u8>) {
     assert_eq!(out.len(), w.cols, "a row of the embedding");
     if let Some(decode) = quant::decoder(w.ty) {
-        decode(w.row(id), out);
+        decode(w.row(id, memory), out);
     }
 }

@@ -1,7 +1,7 @@
 //! CPU compute: one folder an operation, single-threaded functions over shares of the work.
 //!
 //! * [`table`]: every kernel with its contract; [`features`]: what this processor offers.
-//! * [`Rows`], [`RowsMut`], [`WeightRows`], [`Acts`]: what kernels read and write.
+//! * [`Rows`], [`RowsMut`], [`WeightMatrix`], [`Acts`]: what kernels read and write.
 //! * [`MatmulFn`], [`AttendFn`]: products and attention, in tiers; the rest are plain functions.
 //!
 //! The order of every sum depends on shapes alone: never on how many rows a call has, nor on where a share ends.
@@ -21,11 +21,12 @@ mod moe;
 mod norm;
 mod rope;
 mod table;
+mod tiers;
 mod view;
-mod weight;
+mod weights;
 mod widen;
 
-pub use act::{A8_BLOCK, A8Rows, A8Sizes, Acts, quantise_a8, to_bf16};
+pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, quantise_a8, to_bf16};
 pub use attention::{
     AttendFn, CacheView, Partials, attend_expanded, attend_latent, attend_split, load_row, merge_partials,
     store_row,
@@ -37,5 +38,6 @@ pub use moe::{Gating, GroupScore, RouteSpec, route};
 pub use norm::rms_norm;
 pub use rope::{RopePairs, RopeTable};
 pub use table::{KernelFn, features, table};
+pub use tiers::limit_tier;
 pub use view::{Rows, RowsMut};
-pub use weight::WeightRows;
+pub use weights::WeightMatrix;

@@ -3,6 +3,7 @@
 //! * [`decode`], [`encode`]: whole blocks to numbers and back. [`decoder`]: the checked function once, for hot loops.
 //! * [`can_decode`], [`can_encode`]: what is possible.
 //! * [`k_scales`]: the packed scales of K-formats, for kernels that read them.
+//! * [`tiles`]: rows packed sixteen side by side, and back.
 //! * [`e2m1`], [`f8_e4m3`], [`grids`], [`iq4_nl`], [`iq_signs`], [`mxfp4`], [`nvfp4`]: the code tables and scales of the others.
 //!
 //! A format has a file of its own, with its block drawn on top: what stands before a `│` is at the byte offset above it,
@@ -53,6 +54,7 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 mod q8_k;
+pub mod tiles;
 mod tq1_0;
 mod tq2_0;
 

@@ -1,7 +1,7 @@
 //! What each thread keeps for itself: prepared inputs and scratch, grown once and then reused.
 
 use base::Activation;
-use kernels::{A8Rows, Acts, Rows, Scratch};
+use kernels::{A8Block, A8Rows, Acts, Rows, Scratch};
 
 /// One thread's buffers.
 #[derive(Default)]
@@ -20,6 +20,8 @@ pub struct Local {
     pub partials: Vec<f32>,
     /// Scratch of the router.
     pub route: Vec<f32>,
+    /// A weight row put together from a tile.
+    pub bytes: Vec<u8>,
 }
 
 /// Grows `buffer` to at least `len` numbers and returns that many.
@@ -61,18 +63,14 @@ impl Needs {
 pub struct ActBuffers {
     normalised: Vec<f32>,
     bf16: Vec<u16>,
-    codes: Vec<i8>,
-    scales: Vec<f32>,
-    sums: Vec<i16>,
+    blocks: Vec<A8Block>,
 }
 
 /// Rows in every form that was needed.
 pub struct Prepared<'a> {
     f32: Rows<'a>,
     bf16: &'a [u16],
-    codes: &'a [i8],
-    scales: &'a [f32],
-    sums: &'a [i16],
+    blocks: &'a [A8Block],
 }
 
 impl ActBuffers {
@@ -95,29 +93,18 @@ impl ActBuffers {
                 kernels::to_bf16(f32.row(i), out);
             }
         }
-        let sizes = A8Rows::sizes(rows, cols);
-        if needs.a8 {
-            self.codes.resize(sizes.codes.max(self.codes.len()), 0);
-            self.scales.resize(sizes.scales.max(self.scales.len()), 0.0);
-            self.sums.resize(sizes.sums.max(self.sums.len()), 0);
-            let (codes, scales, sums) =
-                (sizes.codes / rows.max(1), sizes.scales / rows.max(1), sizes.sums / rows.max(1));
-            for i in 0..rows {
-                kernels::quantise_a8(
-                    f32.row(i),
-                    &mut self.codes[i * codes..(i + 1) * codes],
-                    &mut self.scales[i * scales..(i + 1) * scales],
-                    &mut self.sums[i * sums..(i + 1) * sums],
-                );
-            }
+        let row_blocks = A8Rows::row_blocks(cols);
+        let blocks = if needs.a8 { rows * row_blocks } else { 0 };
+        if self.blocks.len() < blocks {
+            self.blocks.resize(blocks, A8Block::ZERO);
         }
-        let a8 = |n: usize| if needs.a8 { n } else { 0 };
+        for (i, out) in self.blocks[..blocks].chunks_exact_mut(row_blocks.max(1)).enumerate() {
+            kernels::quantise_a8(f32.row(i), out);
+        }
         Prepared {
             f32,
             bf16: &self.bf16[..if needs.bf16 { rows * cols } else { 0 }],
-            codes: &self.codes[..a8(sizes.codes)],
-            scales: &self.scales[..a8(sizes.scales)],
-            sums: &self.sums[..a8(sizes.sums)],
+            blocks: &self.blocks[..blocks],
         }
     }
 }
@@ -129,7 +116,7 @@ impl<'a> Prepared<'a> {
         match activation {
             Activation::F32 => Acts::F32(self.f32),
             Activation::Bf16 => Acts::Bf16 { bits: self.bf16, rows, cols, stride: cols },
-            Activation::A8 => Acts::A8(A8Rows::new(self.codes, self.scales, self.sums, rows, cols)),
+            Activation::A8 => Acts::A8(A8Rows::new(self.blocks, rows, cols)),
         }
     }
 }

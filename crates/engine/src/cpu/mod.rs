@@ -8,6 +8,7 @@ mod expanded;
 mod experts;
 mod linear;
 mod local;
+mod pack;
 mod rows;
 mod run;
 mod weights;
@@ -18,7 +19,7 @@ pub use weights::LoadedWeight;
 use crate::cache::CachePool;
 use crate::error::EngineError;
 use crate::team::Team;
-use base::{CpuFeatures, KernelContract, Tier};
+use base::{CpuFeatures, KernelContract, Layout, Tier};
 use compile::Program;
 use formats::Checkpoint;
 use graph::circuit::Weight;
@@ -29,7 +30,7 @@ use graph::{CheckpointTensors, Plan, PlanOptions};
 use kernels::{RopeTable, RouteSpec};
 use local::Local;
 use run::{Model, Shared, Thread};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Rows whose logits are computed at once.
@@ -145,10 +146,14 @@ impl CpuBackend {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<CpuBackend, EngineError> {
         let (trunk, head) = plans;
+        let mut team = Team::new(options.threads)
+            .map_err(|error| EngineError::System { what: "starting threads", error })?;
+        let tiled = tiled_tensors(trunk.iter().chain(&head));
         let mut loader = Loader { checkpoint, weights: Vec::new(), index: HashMap::new() };
         let total = trunk[0].ir.weights.len() + head[0].ir.weights.len();
         for weight in trunk[0].ir.weights.iter().chain(&head[0].ir.weights) {
-            loader.load(weight)?;
+            let tiles = tiled.contains(weight.parts[0].tensor.as_str());
+            loader.load(weight, if tiles { Layout::Tiles } else { Layout::Rows }, &mut team)?;
             progress(loader.weights.len(), total);
         }
         let compile_all = |plans: &[Plan]| -> Result<Vec<Program>, EngineError> {
@@ -164,8 +169,6 @@ impl CpuBackend {
             RopePairs::Interleaved => kernels::RopePairs::Interleaved,
             RopePairs::Split => kernels::RopePairs::Split,
         };
-        let team = Team::new(options.threads)
-            .map_err(|error| EngineError::System { what: "starting threads", error })?;
         Ok(CpuBackend {
             arena: vec![0.0; arena],
             hidden: vec![0.0; options.largest * contract.hidden_size],
@@ -266,6 +269,22 @@ impl CpuBackend {
     }
 }
 
+/// Tensors, by the first of each weight, that some bound kernel reads in tiles.
+pub fn tiled_tensors<'p>(plans: impl Iterator<Item = &'p Plan>) -> HashSet<&'p str> {
+    let table = kernels::table();
+    let mut tiled = HashSet::new();
+    for plan in plans {
+        for node in &plan.ir.nodes {
+            for ((_, weight), kernel) in node.weights.iter().zip(&node.kernels) {
+                if table[kernel.index].0.layout == Layout::Tiles {
+                    tiled.insert(plan.ir.weight(*weight).parts[0].tensor.as_str());
+                }
+            }
+        }
+    }
+    tiled
+}
+
 /// Weights by the tensor that they begin with, so that a tied embedding is loaded once.
 struct Loader<'a> {
     checkpoint: &'a Arc<Checkpoint>,
@@ -274,10 +293,10 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    fn load(&mut self, weight: &Weight) -> Result<(), EngineError> {
+    fn load(&mut self, weight: &Weight, layout: Layout, team: &mut Team) -> Result<(), EngineError> {
         let key = &weight.parts[0].tensor;
         if !self.index.contains_key(key) {
-            self.weights.push(LoadedWeight::load(weight, self.checkpoint)?);
+            self.weights.push(LoadedWeight::load(weight, self.checkpoint, layout, team)?);
             self.index.insert(key.clone(), self.weights.len() - 1);
         }
         Ok(())

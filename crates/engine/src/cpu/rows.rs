@@ -7,11 +7,11 @@ use crate::cache::PAGE_ROWS;
 use graph::ir::Lane;
 
 impl Thread<'_> {
-    pub(super) fn embed(&self, weight: usize, scale: f32, out: &Slot) {
+    pub(super) fn embed(&self, weight: usize, scale: f32, out: &Slot, local: &mut Local) {
         let rows = self.model.weights[weight].matrix(0);
         for row in self.my_rows(out) {
             let line = self.row_mut(out, row);
-            kernels::embed_row(&rows, self.batch.tokens[row] as usize, line);
+            kernels::embed_row(&rows, self.batch.tokens[row] as usize, line, &mut local.bytes);
             if scale != 1.0 {
                 kernels::scale(line, scale);
             }

@@ -79,7 +79,7 @@ pub fn run(program: &Program, thread: &Thread<'_>, local: &mut Local) {
 impl<'a> Thread<'a> {
     fn execute(&self, instruction: &Instruction, lane: Lane, local: &mut Local) {
         match instruction {
-            Instruction::Embed { weight, scale, out } => self.embed(*weight, *scale, out),
+            Instruction::Embed { weight, scale, out } => self.embed(*weight, *scale, out, local),
             Instruction::RmsNorm { input, weight, out } => self.rms_norm(input, *weight, out),
             Instruction::Linear { input, norm, products, outs, epilogue } => {
                 self.linear(input, *norm, products, outs, *epilogue, local);

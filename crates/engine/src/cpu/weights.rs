@@ -1,14 +1,16 @@
-//! Weights as the kernels read them: slices of the mapped file, or owned numbers where the file's form cannot be read directly.
+//! Weights as the kernels read them: in tiles, as slices of the mapped file, or as owned numbers where neither can be read.
 #![allow(
     unsafe_code,
     reason = "slices of the mapped file are kept beside the checkpoint that keeps them alive"
 )]
 
+use super::pack::Packed;
 use crate::error::EngineError;
-use base::TensorType;
+use crate::team::Team;
+use base::{Layout, TensorType};
 use formats::Checkpoint;
 use graph::circuit::{Part, Weight};
-use kernels::WeightRows;
+use kernels::WeightMatrix;
 use std::sync::Arc;
 
 /// FP8 files have one scale for each square of this many rows and columns.
@@ -21,6 +23,8 @@ pub struct LoadedWeight {
     inputs: usize,
     /// One for all matrices, or one a matrix.
     parts: Vec<Bytes>,
+    /// All matrices in tiles, in place of `parts`.
+    packed: Option<Packed>,
     /// Factor on the results of each matrix; empty where every factor is 1.
     scales: Vec<f32>,
     /// The numbers of a vector (norm weights, router bias), decoded.
@@ -49,16 +53,23 @@ impl Bytes {
 }
 
 impl LoadedWeight {
-    /// Takes the tensors of `weight` from the checkpoint.
+    /// Takes the tensors of `weight` from the checkpoint, and lets the team pack them where `layout` says so.
     ///
     /// # Errors
-    /// [`EngineError::NotDecodable`] for a format that cannot be computed with; a tensor or scale that is missing.
-    pub fn load(weight: &Weight, checkpoint: &Arc<Checkpoint>) -> Result<LoadedWeight, EngineError> {
+    /// [`EngineError::NotDecodable`] for a format that cannot be computed with; a tensor or scale that is missing; memory that the
+    /// system refuses.
+    pub fn load(
+        weight: &Weight,
+        checkpoint: &Arc<Checkpoint>,
+        layout: Layout,
+        team: &mut Team,
+    ) -> Result<LoadedWeight, EngineError> {
         let mut loaded = LoadedWeight {
             ty: weight.ty,
             outputs: weight.outputs(),
             inputs: weight.inputs(),
             parts: Vec::with_capacity(weight.parts.len()),
+            packed: None,
             scales: Vec::new(),
             vector: Vec::new(),
         };
@@ -73,8 +84,25 @@ impl LoadedWeight {
         }
         if weight.shape.len() == 1 {
             loaded.vector = decode(weight.ty, loaded.parts[0].get(), loaded.inputs, &file)?;
+        } else if layout == Layout::Tiles {
+            loaded.pack(weight, checkpoint, team)?;
         }
         Ok(loaded)
+    }
+
+    /// Packs all matrices and lets go of the file's pages.
+    fn pack(&mut self, weight: &Weight, checkpoint: &Checkpoint, team: &mut Team) -> Result<(), EngineError> {
+        let matrices = if self.parts.len() > 1 { self.parts.len() } else { weight.stacked() };
+        let (ty, outputs, inputs) = (self.ty, self.outputs, self.inputs);
+        let packed = Packed::new(ty, outputs, inputs, matrices, &|m| self.rows_of(m), team)?;
+        if packed.is_some() {
+            self.packed = packed;
+            self.parts.clear();
+            for part in &weight.parts {
+                checkpoint.advise_dropped(&part.tensor);
+            }
+        }
+        Ok(())
     }
 
     /// The bytes of one tensor; FP8 with block scales is decoded, other scales are kept as factors.
@@ -131,14 +159,21 @@ impl LoadedWeight {
         self.inputs
     }
 
-    /// The matrix at `index` (an expert, a head).
-    pub fn matrix(&self, index: usize) -> WeightRows<'_> {
+    /// Bytes of the rows of the matrix at `index`.
+    fn rows_of(&self, index: usize) -> &[u8] {
         let bytes = self.ty.row_bytes(self.inputs).unwrap_or(0) * self.outputs;
-        let data = match &self.parts[..] {
+        match &self.parts[..] {
             [all] => &all.get()[index * bytes..(index + 1) * bytes],
             parts => parts[index].get(),
-        };
-        WeightRows::new(self.ty, data, self.outputs, self.inputs)
+        }
+    }
+
+    /// The matrix at `index` (an expert, a head).
+    pub fn matrix(&self, index: usize) -> WeightMatrix<'_> {
+        match &self.packed {
+            Some(packed) => WeightMatrix::tiles(self.ty, packed.matrix(index), self.outputs, self.inputs),
+            None => WeightMatrix::rows(self.ty, self.rows_of(index), self.outputs, self.inputs),
+        }
     }
 
     /// Factor on the results of the matrix at `index`.

@@ -2,7 +2,7 @@
 
 use crate::error::GraphError;
 use crate::ir::{BoundKernel, Ir, Node, Op};
-use base::{Activation, CacheType, KernelContract, OpKind, TensorType, Tier};
+use base::{Activation, CacheType, KernelContract, Layout, OpKind, TensorType, Tier};
 use std::fmt;
 use std::str::FromStr;
 
@@ -123,6 +123,18 @@ fn activation(
     if exists { wanted } else { Activation::F32 }
 }
 
+/// How the weights of a format lie in memory, in every operation of a session: in tiles where products with 8-bit inputs read
+/// tiles, else as in the file.
+fn layout(table: &[KernelContract], ty: TensorType, precision: Precision) -> Layout {
+    let tiles = |k: &KernelContract| {
+        k.op == OpKind::Linear
+            && k.layout == Layout::Tiles
+            && k.weight == Some(ty)
+            && k.activation == Activation::A8
+    };
+    if precision == Precision::Default && table.iter().any(tiles) { Layout::Tiles } else { Layout::Rows }
+}
+
 fn choose(
     table: &[KernelContract],
     op: OpKind,
@@ -130,9 +142,13 @@ fn choose(
     options: &BindOptions,
 ) -> Result<BoundKernel, GraphError> {
     let activation = activation(table, op, ty, options.precision);
+    // rows of the embedding are decoded from whatever layout its products want
+    let reads =
+        |k: &KernelContract, ty| op == OpKind::Embed || k.layout == layout(table, ty, options.precision);
     let matches = |k: &KernelContract| {
         k.op == op
             && (k.weight.is_none() || k.weight == ty)
+            && ty.is_none_or(|ty| reads(k, ty))
             && k.activation == activation
             && k.tier <= options.tier
             && k.cache.is_none_or(|cache| cache == options.cache)

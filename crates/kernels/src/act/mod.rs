@@ -1,6 +1,7 @@
 //! Inputs of products: plain rows, bf16, and 8-bit blocks.
 
 use crate::Rows;
+use crate::tiers::tiers;
 
 /// Numbers of an 8-bit block.
 pub const A8_BLOCK: usize = 32;
@@ -36,42 +37,51 @@ impl Acts<'_> {
     }
 }
 
-/// Rows as blocks of 32 codes of 8 bits, each with a scale and two sums of 16 codes. The last block of a row is filled with zeros.
+/// 32 numbers in 8 bits: a cache line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C, align(64))]
+pub struct A8Block {
+    /// The codes: number = scale · code.
+    pub codes: [i8; A8_BLOCK],
+    /// Largest magnitude / 127.
+    pub scale: f32,
+    /// scale · Σ codes: what a constant in all 32 weights is multiplied by.
+    pub total: f32,
+    /// The same for each half.
+    pub halves: [f32; 2],
+    /// Σ codes.
+    pub sum: i32,
+    /// Σ codes of each half.
+    pub half_sums: [i32; 2],
+}
+
+impl A8Block {
+    /// 32 zeros.
+    pub const ZERO: A8Block =
+        A8Block { codes: [0; A8_BLOCK], scale: 0.0, total: 0.0, halves: [0.0; 2], sum: 0, half_sums: [0; 2] };
+}
+
+/// Rows as blocks of 32 codes of 8 bits. The last block of a row is filled with zeros.
 #[derive(Clone, Copy)]
 pub struct A8Rows<'a> {
-    codes: &'a [i8],
-    scales: &'a [f32],
-    sums: &'a [i16],
+    blocks: &'a [A8Block],
     rows: usize,
     cols: usize,
 }
 
-/// Lengths of the three arrays of [`A8Rows`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct A8Sizes {
-    /// Codes.
-    pub codes: usize,
-    /// Scales.
-    pub scales: usize,
-    /// Sums.
-    pub sums: usize,
-}
-
 impl<'a> A8Rows<'a> {
-    /// Lengths of the arrays for `rows` rows of `cols` numbers.
-    pub fn sizes(rows: usize, cols: usize) -> A8Sizes {
-        let blocks = rows * cols.div_ceil(A8_BLOCK);
-        A8Sizes { codes: blocks * A8_BLOCK, scales: blocks, sums: blocks * 2 }
+    /// Blocks of a row of `cols` numbers.
+    pub fn row_blocks(cols: usize) -> usize {
+        cols.div_ceil(A8_BLOCK)
     }
 
-    /// Rows over arrays of exactly the lengths of [`sizes`](Self::sizes).
+    /// Rows over `blocks`, row after row.
     ///
     /// # Panics
-    /// When a length differs.
-    pub fn new(codes: &'a [i8], scales: &'a [f32], sums: &'a [i16], rows: usize, cols: usize) -> A8Rows<'a> {
-        let found = A8Sizes { codes: codes.len(), scales: scales.len(), sums: sums.len() };
-        assert_eq!(found, Self::sizes(rows, cols), "arrays for {rows} rows of {cols}");
-        A8Rows { codes, scales, sums, rows, cols }
+    /// When there are not as many blocks.
+    pub fn new(blocks: &'a [A8Block], rows: usize, cols: usize) -> A8Rows<'a> {
+        assert_eq!(blocks.len(), rows * Self::row_blocks(cols), "blocks of {rows} rows of {cols}");
+        A8Rows { blocks, rows, cols }
     }
 
     /// How many rows.
@@ -84,42 +94,70 @@ impl<'a> A8Rows<'a> {
         self.cols
     }
 
-    /// Codes, scales and sums of one row.
+    /// The blocks of one row.
     #[inline]
-    pub fn row(&self, i: usize) -> (&'a [i8], &'a [f32], &'a [i16]) {
-        let blocks = self.cols.div_ceil(A8_BLOCK);
-        (
-            &self.codes[i * blocks * A8_BLOCK..(i + 1) * blocks * A8_BLOCK],
-            &self.scales[i * blocks..(i + 1) * blocks],
-            &self.sums[i * blocks * 2..(i + 1) * blocks * 2],
-        )
+    pub fn row(&self, i: usize) -> &'a [A8Block] {
+        let blocks = Self::row_blocks(self.cols);
+        &self.blocks[i * blocks..(i + 1) * blocks]
     }
 }
 
-/// Converts one row to 8-bit blocks: scale = largest magnitude / 127, codes rounded to nearest.
-///
-/// # Panics
-/// When the arrays are shorter than [`A8Rows::sizes`] says for one row.
-pub fn quantise_a8(x: &[f32], codes: &mut [i8], scales: &mut [f32], sums: &mut [i16]) {
-    for (b, block) in x.chunks(A8_BLOCK).enumerate() {
-        let largest = block.iter().fold(0.0f32, |m, v| if v.abs() > m { v.abs() } else { m });
-        let finite = largest.is_finite();
-        let inverse = if largest > 0.0 && finite { 127.0 / largest } else { 0.0 };
-        scales[b] = if finite { largest / 127.0 } else { f32::NAN };
-        let out = &mut codes[b * A8_BLOCK..(b + 1) * A8_BLOCK];
-        out.fill(0);
-        for (code, v) in out.iter_mut().zip(block) {
-            *code = (v * inverse).round_ties_even() as i8;
-        }
-        for half in 0..2 {
-            sums[b * 2 + half] = out[half * 16..(half + 1) * 16].iter().map(|&c| i16::from(c)).sum();
+tiers! {
+    /// Converts one row to 8-bit blocks: scale = largest magnitude / 127, codes rounded to nearest, even.
+    /// A block with an infinite number or NaN becomes NaN.
+    pub fn quantise_a8(x: &[f32], blocks: &mut [A8Block]) {
+        for (numbers, block) in x.chunks(A8_BLOCK).zip(blocks) {
+            let mut padded = [0.0f32; A8_BLOCK];
+            padded[..numbers.len()].copy_from_slice(numbers);
+            quantise_block(&padded, block);
         }
     }
 }
 
-/// Rounds one row to bf16, nearest even; NaN stays NaN.
-pub fn to_bf16(x: &[f32], out: &mut [u16]) {
-    for (out, v) in out.iter_mut().zip(x) {
-        *out = half::bf16::from_f32(*v).to_bits();
+#[inline(always)]
+fn quantise_block(x: &[f32; A8_BLOCK], block: &mut A8Block) {
+    // the bits of magnitudes sort like integers, and NaN sorts above all
+    let mut largest = 0u32;
+    for v in x {
+        largest = largest.max(v.to_bits() & 0x7fff_ffff);
+    }
+    let largest = f32::from_bits(largest);
+    let finite = largest.is_finite();
+    let inverse = if largest > 0.0 && finite { 127.0 / largest } else { 0.0 };
+    let mut codes = [0i32; A8_BLOCK];
+    for (code, v) in codes.iter_mut().zip(x) {
+        // adding and taking away 1.5 · 2^23 rounds to the nearest integer, even, and leaves it in the low bits
+        *code = ((v * inverse + 12_582_912.0).to_bits() as i32).wrapping_sub(0x4b40_0000);
+    }
+    let mut half_sums = [0i32; 2];
+    for i in 0..16 {
+        half_sums[0] += codes[i];
+        half_sums[1] += codes[16 + i];
+    }
+    if !finite {
+        codes = [0; A8_BLOCK];
+        half_sums = [0; 2];
+    }
+    let scale = if finite { largest / 127.0 } else { f32::NAN };
+    let sum = half_sums[0] + half_sums[1];
+    *block = A8Block {
+        codes: codes.map(|code| code as i8),
+        scale,
+        total: scale * sum as f32,
+        halves: half_sums.map(|sum| scale * sum as f32),
+        sum,
+        half_sums,
+    };
+}
+
+tiers! {
+    /// Rounds one row to bf16, nearest even; NaN stays NaN.
+    pub fn to_bf16(x: &[f32], out: &mut [u16]) {
+        for (out, v) in out.iter_mut().zip(x) {
+            let bits = v.to_bits();
+            let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+            // a NaN keeps its upper bits and is made quiet, lest rounding carry it to another number
+            *out = if v.is_nan() { (bits >> 16) | 0x40 } else { rounded } as u16;
+        }
     }
 }

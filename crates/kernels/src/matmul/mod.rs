@@ -1,30 +1,42 @@
 //! Products of rows with weights.
 //!
-//! A product decodes a weight row once and multiplies it with every input row. What it decodes to depends on the activation:
-//! numbers for f32 and bf16 inputs, small integers with scales for 8-bit inputs. The bodies are written once, over fixed strands, and
-//! compiled for each tier, so that all tiers compute the same bits.
+//! There are two families. With f32 and bf16 inputs, a weight row is decoded once and multiplied with every input row (`body`). With
+//! 8-bit inputs, weights lie in tiles and their codes are multiplied as integers (`tiles`). The bodies are written once and
+//! compiled for each tier, over fixed strands or lanes, so that all tiers compute the same bits.
 
 mod body;
-mod codes;
 mod tiers;
-#[cfg(target_arch = "x86_64")]
-mod x86;
+mod tiles;
 
 pub(crate) use tiers::kernels;
 
-use crate::{Acts, RowsMut, WeightRows};
+use crate::{Acts, RowsMut, WeightMatrix};
 use std::ops::Range;
 
 /// `y[i][o − outs.start] = Σ_k w[o][k] · x[index(i)][k]`; without an index, of row `i` itself.
 pub type MatmulFn =
-    fn(&WeightRows<'_>, &Acts<'_>, Option<&[u32]>, Range<usize>, &mut RowsMut<'_>, &mut Scratch);
+    fn(&WeightMatrix<'_>, &Acts<'_>, Option<&[u32]>, Range<usize>, &mut RowsMut<'_>, &mut Scratch);
 
 /// Memory for decoded weight rows, grown once.
 #[derive(Default)]
 pub struct Scratch {
     pub(crate) numbers: Vec<f32>,
-    pub(crate) codes: Vec<i8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+thread_local! {
+    static WITHOUT_VNNI: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether AVX2 products are to do without AVX-VNNI: tests hold the two forms against each other.
+#[cfg(target_arch = "x86_64")]
+fn without_vnni() -> bool {
+    #[cfg(test)]
+    return WITHOUT_VNNI.get();
+    #[cfg(not(test))]
+    false
+}

@@ -1,7 +1,9 @@
 //! Every tier that the machine has, against a plain f64 product, over odd sizes.
 
-use crate::{A8Rows, Acts, KernelFn, MatmulFn, Rows, RowsMut, Scratch, WeightRows};
-use base::{Activation, OpKind, TensorType};
+use crate::{A8Block, A8Rows, Acts, KernelFn, MatmulFn, Rows, RowsMut, Scratch, WeightMatrix};
+use base::{Activation, KernelContract, Layout, OpKind, TensorType, Tier};
+use quant::tiles::{ROWS, TileLayout};
+use std::collections::HashMap;
 
 struct Random(u64);
 
@@ -20,9 +22,7 @@ impl Random {
 struct Inputs {
     exact: Vec<f32>,
     bits: Vec<u16>,
-    codes: Vec<i8>,
-    scales: Vec<f32>,
-    sums: Vec<i16>,
+    blocks: Vec<A8Block>,
     rows: usize,
     cols: usize,
 }
@@ -30,22 +30,17 @@ struct Inputs {
 impl Inputs {
     fn new(random: &mut Random, rows: usize, cols: usize, activation: Activation) -> Inputs {
         let x = random.numbers(rows * cols);
-        let sizes = A8Rows::sizes(rows, cols);
+        let row_blocks = A8Rows::row_blocks(cols);
         let mut inputs = Inputs {
             exact: x.clone(),
             bits: vec![0; rows * cols],
-            codes: vec![0; sizes.codes],
-            scales: vec![0.0; sizes.scales],
-            sums: vec![0; sizes.sums],
+            blocks: vec![A8Block::ZERO; rows * row_blocks],
             rows,
             cols,
         };
         crate::to_bf16(&x, &mut inputs.bits);
-        let (c, s) = (sizes.codes / rows, sizes.scales / rows);
-        for (i, row) in x.chunks_exact(cols).enumerate() {
-            let (codes, scales) =
-                (&mut inputs.codes[i * c..(i + 1) * c], &mut inputs.scales[i * s..(i + 1) * s]);
-            crate::quantise_a8(row, codes, scales, &mut inputs.sums[i * 2 * s..(i + 1) * 2 * s]);
+        for (row, blocks) in x.chunks_exact(cols).zip(inputs.blocks.chunks_exact_mut(row_blocks)) {
+            crate::quantise_a8(row, blocks);
         }
         for i in 0..rows * cols {
             inputs.exact[i] = match activation {
@@ -53,7 +48,8 @@ impl Inputs {
                 Activation::Bf16 => f32::from_bits(u32::from(inputs.bits[i]) << 16),
                 Activation::A8 => {
                     let (row, col) = (i / cols, i % cols);
-                    f32::from(inputs.codes[row * c + col]) * inputs.scales[row * s + col / 32]
+                    let block = &inputs.blocks[row * row_blocks + col / 32];
+                    f32::from(block.codes[col % 32]) * block.scale
                 }
             };
         }
@@ -65,7 +61,7 @@ impl Inputs {
         match activation {
             Activation::F32 => Acts::F32(Rows::new(&self.exact, rows, cols, cols)),
             Activation::Bf16 => Acts::Bf16 { bits: &self.bits, rows, cols, stride: cols },
-            Activation::A8 => Acts::A8(A8Rows::new(&self.codes, &self.scales, &self.sums, rows, cols)),
+            Activation::A8 => Acts::A8(A8Rows::new(&self.blocks, rows, cols)),
         }
     }
 }
@@ -82,7 +78,7 @@ fn weights(random: &mut Random, ty: TensorType, rows: usize, cols: usize) -> (Ve
 
 fn run(
     kernel: MatmulFn,
-    w: &WeightRows<'_>,
+    w: &WeightMatrix<'_>,
     x: &Acts<'_>,
     index: Option<&[u32]>,
     rows: usize,
@@ -98,43 +94,67 @@ fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|v| v.to_bits()).collect()
 }
 
+/// The same rows in tiles.
+fn tiled(ty: TensorType, bytes: &[u8], cols: usize) -> Vec<u8> {
+    let layout = TileLayout::new(ty, cols).unwrap();
+    let row_bytes = ty.row_bytes(cols).unwrap();
+    let mut tiles = Vec::new();
+    for rows in bytes.chunks(ROWS * row_bytes) {
+        let mut tile = vec![0; layout.tile_bytes()];
+        layout.pack(rows, &mut tile);
+        tiles.extend(tile);
+    }
+    tiles
+}
+
 #[test]
 fn every_product_agrees_with_f64_on_every_tier_and_cut() {
     let features = crate::features();
+    // bits of the portable form, which every other tier must give
+    let mut truth: HashMap<(String, usize), Vec<u32>> = HashMap::new();
     for (contract, kernel) in crate::table() {
         let (KernelFn::Matmul(kernel) | KernelFn::MatmulT(kernel)) = kernel else { continue };
         if contract.tier > features.tier() {
             eprintln!("{} skipped: this machine has no {}", contract.name, contract.tier);
             continue;
         }
-        let ty = contract.weight.unwrap_or(TensorType::Q3_K);
-        for (m, cols) in [(1, 256), (2, 512), (3, 768), (4, 256), (7, 256), (16, 256), (23, 512)] {
-            let cols = if ty.block_len() == 256 { cols } else { cols / 8 + ty.block_len() * 3 };
-            let outputs = if contract.op == OpKind::LinearT { cols } else { 19 };
-            check(
-                contract.name,
-                *kernel,
-                contract.op == OpKind::LinearT,
-                ty,
-                contract.activation,
-                (m, cols, outputs),
-            );
+        let ty = contract.weight.unwrap_or(TensorType::IQ4_NL);
+        let form = contract.name.strip_prefix(contract.tier.name()).unwrap_or(contract.name).to_owned();
+        for (m, cols) in [(1, 256), (2, 512), (3, 768), (4, 256), (7, 256), (8, 256), (16, 256), (23, 512)] {
+            let cols = if ty.block_len() == 256 {
+                cols
+            } else {
+                (cols / 8 + ty.block_len() * 3).next_multiple_of(ty.block_len())
+            };
+            let found = check(contract, *kernel, ty, (m, cols));
+            let first = truth.entry((form.clone(), m)).or_insert_with(|| found.clone());
+            assert!(*first == found, "{} differs from another tier at {m} rows", contract.name);
+            if contract.tier == Tier::Avx2 && contract.layout == Layout::Tiles {
+                super::WITHOUT_VNNI.set(true);
+                assert!(*first == check(contract, *kernel, ty, (m, cols)), "{} without VNNI", contract.name);
+                super::WITHOUT_VNNI.set(false);
+            }
         }
     }
 }
 
-fn check(
-    name: &str,
-    kernel: MatmulFn,
-    across: bool,
-    ty: TensorType,
-    activation: Activation,
-    (m, cols, outputs): (usize, usize, usize),
-) {
+/// Checks one kernel with `m` rows; the bits of its results.
+fn check(contract: &KernelContract, kernel: MatmulFn, ty: TensorType, (m, cols): (usize, usize)) -> Vec<u32> {
+    let (name, activation) = (contract.name, contract.activation);
+    let across = contract.op == OpKind::LinearT;
+    let outputs = if across { cols } else { 37 };
     let random = &mut Random(m as u64 * 1000 + cols as u64);
-    let weight_rows = if across { 21 } else { outputs };
-    let (bytes, decoded) = weights(random, ty, weight_rows, cols);
-    let w = WeightRows::new(ty, &bytes, weight_rows, cols);
+    // a weight read across may be a part of its rows
+    let (all_rows, from) = if across { (21 + 5, 5) } else { (outputs, 0) };
+    let weight_rows = all_rows - from;
+    let (bytes, decoded) = weights(random, ty, all_rows, cols);
+    let decoded = &decoded[from * cols..];
+    let tiles = if contract.layout == Layout::Tiles { tiled(ty, &bytes, cols) } else { Vec::new() };
+    let w = match contract.layout {
+        Layout::Rows => WeightMatrix::rows(ty, &bytes, all_rows, cols),
+        Layout::Tiles => WeightMatrix::tiles(ty, &tiles, all_rows, cols),
+    };
+    let w = w.slice_rows(from..all_rows);
     let inner = if across { weight_rows } else { cols };
     let inputs = Inputs::new(random, m, inner, activation);
     let x = inputs.acts(activation);
@@ -154,7 +174,7 @@ fn check(
         }
     }
     // any cut of rows and outputs gives the same bits
-    let cut = if across { ty.block_len().max(16) } else { 5 };
+    let cut = if across { ty.block_len().max(16).min(outputs) } else { 5 };
     let part = run(kernel, &w, &x, None, m, cut..outputs);
     for i in 0..m {
         assert_eq!(
@@ -167,4 +187,5 @@ fn check(
     let picked = run(kernel, &w, &x, Some(&index), 2, 0..outputs);
     assert_eq!(bits(&picked[..outputs]), bits(&y[(m - 1) * outputs..]), "{name}");
     assert_eq!(bits(&picked[outputs..]), bits(&y[..outputs]), "{name}");
+    bits(&y)
 }

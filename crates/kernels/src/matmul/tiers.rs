@@ -4,10 +4,7 @@
     reason = "a function compiled for an instruction set may only run where the processor has it"
 )]
 
-use super::codes::FORMATS;
-#[cfg(target_arch = "x86_64")]
-use super::x86;
-use super::{MatmulFn, body};
+use super::{MatmulFn, body, tiles};
 use crate::KernelFn;
 use base::{Activation, KernelContract, Layout, OpKind, TensorType, Tier};
 
@@ -15,7 +12,7 @@ use base::{Activation, KernelContract, Layout, OpKind, TensorType, Tier};
 macro_rules! tiers {
     ($plain:path, $wide:path, $widest:path, $portable:ident, $avx2:ident, $avx512:ident) => {
         fn $portable(
-            w: &crate::WeightRows<'_>,
+            w: &crate::WeightMatrix<'_>,
             x: &crate::Acts<'_>,
             index: Option<&[u32]>,
             outs: std::ops::Range<usize>,
@@ -27,16 +24,16 @@ macro_rules! tiers {
 
         #[cfg(target_arch = "x86_64")]
         fn $avx2(
-            w: &crate::WeightRows<'_>,
+            w: &crate::WeightMatrix<'_>,
             x: &crate::Acts<'_>,
             index: Option<&[u32]>,
             outs: std::ops::Range<usize>,
             y: &mut crate::RowsMut<'_>,
             scratch: &mut super::Scratch,
         ) {
-            #[target_feature(enable = "avx2,f16c")]
+            #[target_feature(enable = "avx2,fma,f16c")]
             fn inner(
-                w: &crate::WeightRows<'_>,
+                w: &crate::WeightMatrix<'_>,
                 x: &crate::Acts<'_>,
                 index: Option<&[u32]>,
                 outs: std::ops::Range<usize>,
@@ -52,16 +49,18 @@ macro_rules! tiers {
 
         #[cfg(target_arch = "x86_64")]
         fn $avx512(
-            w: &crate::WeightRows<'_>,
+            w: &crate::WeightMatrix<'_>,
             x: &crate::Acts<'_>,
             index: Option<&[u32]>,
             outs: std::ops::Range<usize>,
             y: &mut crate::RowsMut<'_>,
             scratch: &mut super::Scratch,
         ) {
-            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,f16c")]
+            #[target_feature(
+                enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c"
+            )]
             fn inner(
-                w: &crate::WeightRows<'_>,
+                w: &crate::WeightMatrix<'_>,
                 x: &crate::Acts<'_>,
                 index: Option<&[u32]>,
                 outs: std::ops::Range<usize>,
@@ -78,29 +77,16 @@ macro_rules! tiers {
 }
 
 tiers!(body::numbers, body::numbers, body::numbers, numbers_portable, numbers_avx2, numbers_avx512);
-tiers!(
-    body::integers::<body::Plain>,
-    body::integers::<x86::Avx2>,
-    body::integers::<x86::Avx512>,
-    integers_portable,
-    integers_avx2,
-    integers_avx512
-);
 tiers!(body::across, body::across, body::across, across_portable, across_avx2, across_avx512);
 
 #[cfg(target_arch = "x86_64")]
 const NUMBERS: [(Tier, MatmulFn); 3] =
     [(Tier::Portable, numbers_portable), (Tier::Avx2, numbers_avx2), (Tier::Avx512, numbers_avx512)];
 #[cfg(target_arch = "x86_64")]
-const INTEGERS: [(Tier, MatmulFn); 3] =
-    [(Tier::Portable, integers_portable), (Tier::Avx2, integers_avx2), (Tier::Avx512, integers_avx512)];
-#[cfg(target_arch = "x86_64")]
 const ACROSS: [(Tier, MatmulFn); 3] =
     [(Tier::Portable, across_portable), (Tier::Avx2, across_avx2), (Tier::Avx512, across_avx512)];
 #[cfg(not(target_arch = "x86_64"))]
 const NUMBERS: [(Tier, MatmulFn); 1] = [(Tier::Portable, numbers_portable)];
-#[cfg(not(target_arch = "x86_64"))]
-const INTEGERS: [(Tier, MatmulFn); 1] = [(Tier::Portable, integers_portable)];
 #[cfg(not(target_arch = "x86_64"))]
 const ACROSS: [(Tier, MatmulFn); 1] = [(Tier::Portable, across_portable)];
 
@@ -125,33 +111,35 @@ const FAST: [TensorType; 14] = [
 /// Every product of the table.
 pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
     let mut table = Vec::new();
-    let mut add = |op, weight: Option<TensorType>, activation: Activation, tier: Tier, kernel: KernelFn| {
+    let mut add = |op, weight: Option<TensorType>, layout, activation: Activation, tier: Tier, kernel| {
         let format = weight.map_or_else(|| "strip".to_owned(), |ty| ty.name().to_lowercase());
+        let tiles = if layout == Layout::Tiles { "_tiles" } else { "" };
         let across = if op == OpKind::LinearT { "_across" } else { "" };
-        let name = format!("{tier}_{format}_{}{across}", activation.name()).leak();
-        let contract =
-            KernelContract { op, weight, layout: Layout::Rows, activation, cache: None, tier, name };
+        let name = format!("{tier}_{format}{tiles}_{}{across}", activation.name()).leak();
+        let contract = KernelContract { op, weight, layout, activation, cache: None, tier, name };
         table.push((contract, kernel));
     };
+    let rows = Layout::Rows;
     for (tier, kernel) in NUMBERS {
         for ty in FAST {
-            add(OpKind::Linear, Some(ty), Activation::F32, tier, KernelFn::Matmul(kernel));
+            add(OpKind::Linear, Some(ty), rows, Activation::F32, tier, KernelFn::Matmul(kernel));
         }
         for ty in [TensorType::BF16, TensorType::F16] {
-            add(OpKind::Linear, Some(ty), Activation::Bf16, tier, KernelFn::Matmul(kernel));
+            add(OpKind::Linear, Some(ty), rows, Activation::Bf16, tier, KernelFn::Matmul(kernel));
         }
     }
     for (tier, kernel) in ACROSS {
         for ty in FAST {
-            add(OpKind::LinearT, Some(ty), Activation::F32, tier, KernelFn::MatmulT(kernel));
+            add(OpKind::LinearT, Some(ty), rows, Activation::F32, tier, KernelFn::MatmulT(kernel));
+        }
+        for ty in quant::tiles::FORMATS {
+            add(OpKind::LinearT, Some(ty), Layout::Tiles, Activation::F32, tier, KernelFn::MatmulT(kernel));
         }
     }
-    for (tier, kernel) in INTEGERS {
-        for ty in FORMATS {
-            add(OpKind::Linear, Some(ty), Activation::A8, tier, KernelFn::Matmul(kernel));
-        }
+    for (ty, tier, kernel) in tiles::kernels() {
+        add(OpKind::Linear, Some(ty), Layout::Tiles, Activation::A8, tier, KernelFn::Matmul(kernel));
     }
-    add(OpKind::Linear, None, Activation::F32, Tier::Portable, KernelFn::Matmul(numbers_portable));
-    add(OpKind::LinearT, None, Activation::F32, Tier::Portable, KernelFn::MatmulT(across_portable));
+    add(OpKind::Linear, None, rows, Activation::F32, Tier::Portable, KernelFn::Matmul(numbers_portable));
+    add(OpKind::LinearT, None, rows, Activation::F32, Tier::Portable, KernelFn::MatmulT(across_portable));
     table
 }

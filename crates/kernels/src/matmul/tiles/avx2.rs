@@ -1,0 +1,185 @@
+//! Sixteen lanes in two registers of AVX2; with the VEX form of VNNI's dot products where the processor has it.
+
+use super::lanes::Lanes;
+use std::arch::x86_64::*;
+
+/// Twice 256 bits. `VNNI`: whether AVX-VNNI is there.
+pub(super) struct Avx2<const VNNI: bool>;
+
+/// What signed numbers are raised by where VNNI is used, which multiplies unsigned by signed.
+const BIAS: i32 = 128;
+
+/// Applies an operation to both halves.
+macro_rules! both {
+    (|$a:ident| $body:expr, $x:expr) => {{
+        let [low, high] = $x;
+        let f = |$a| $body;
+        [f(low), f(high)]
+    }};
+    (|$a:ident, $b:ident| $body:expr, $x:expr, $y:expr) => {{
+        let ([x0, x1], [y0, y1]) = ($x, $y);
+        let f = |$a, $b| $body;
+        [f(x0, y0), f(x1, y1)]
+    }};
+}
+
+/// Σ of four products in each 32-bit lane, added to `sum`: unsigned `a` times signed `b`, no pair of which exceeds 32 767.
+#[inline(always)]
+unsafe fn quads<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: intrinsics under the promise of the trait.
+    unsafe {
+        if VNNI {
+            return _mm256_dpbusd_avx_epi32(sum, a, b);
+        }
+        let pairs = _mm256_maddubs_epi16(a, b);
+        _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+    }
+}
+
+#[allow(clippy::undocumented_unsafe_blocks, reason = "each is an intrinsic under the promise of the trait")]
+impl<const VNNI: bool> Lanes for Avx2<VNNI> {
+    const ROWS: usize = 4;
+
+    type Bytes = [__m256i; 2];
+    type Ints = [__m256i; 2];
+    type Floats = [__m256; 2];
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> [__m256i; 2] {
+        unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn bits<const SHIFT: u32>(bytes: [__m256i; 2], mask: u8) -> [__m256i; 2] {
+        unsafe { Self::moved::<SHIFT, 0>(bytes, mask) }
+    }
+    #[inline(always)]
+    unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: [__m256i; 2], mask: u8) -> [__m256i; 2] {
+        let mask = mask << UP;
+        unsafe {
+            let mask = _mm256_set1_epi8(mask as i8);
+            let down = _mm_cvtsi32_si128(SHIFT.saturating_sub(UP) as i32);
+            let up = _mm_cvtsi32_si128(UP.saturating_sub(SHIFT) as i32);
+            both!(|x| _mm256_and_si256(_mm256_sll_epi16(_mm256_srl_epi16(x, down), up), mask), bytes)
+        }
+    }
+    #[inline(always)]
+    unsafe fn or(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe { both!(|x, y| _mm256_or_si256(x, y), a, b) }
+    }
+    #[inline(always)]
+    unsafe fn spread(from: *const u8, value: u8) -> [__m256i; 2] {
+        unsafe {
+            // byte i of a half takes byte i/8 of its 32 bits, and of that bit i%8
+            let pick =
+                _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+            let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+            let half = |at: usize| {
+                let bits = from.add(at).cast::<i32>().read_unaligned();
+                let spread = _mm256_shuffle_epi8(_mm256_set1_epi32(bits), pick);
+                let set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit);
+                _mm256_and_si256(set, _mm256_set1_epi8(value as i8))
+            };
+            [half(0), half(4)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: &[i8; 16], codes: [__m256i; 2]) -> [__m256i; 2] {
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            both!(|x| _mm256_shuffle_epi8(table, x), codes)
+        }
+    }
+    #[inline(always)]
+    unsafe fn zero() -> [__m256i; 2] {
+        unsafe { [_mm256_setzero_si256(); 2] }
+    }
+    #[inline(always)]
+    unsafe fn dot(sum: [__m256i; 2], codes: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
+        unsafe {
+            let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
+            both!(|s, c| quads::<VNNI>(s, c, x), sum, codes)
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(sum: [__m256i; 2], numbers: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
+        unsafe {
+            if VNNI {
+                let bias = _mm256_set1_epi8(BIAS as u8 as i8);
+                return Self::dot(sum, both!(|n| _mm256_xor_si256(n, bias), numbers), x);
+            }
+            // |w| · sign(w)·x: magnitudes up to 128 times 127 twice still fit into 16 bits
+            let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
+            both!(|s, n| quads::<false>(s, _mm256_abs_epi8(n), _mm256_sign_epi8(x, n)), sum, numbers)
+        }
+    }
+    #[inline(always)]
+    unsafe fn unbias(sum: [__m256i; 2], inputs: i32) -> [__m256i; 2] {
+        unsafe {
+            let bias = _mm256_set1_epi32(if VNNI { BIAS * inputs } else { 0 });
+            both!(|s| _mm256_sub_epi32(s, bias), sum)
+        }
+    }
+    #[inline(always)]
+    unsafe fn floats(ints: [__m256i; 2]) -> [__m256; 2] {
+        unsafe { both!(|x| _mm256_cvtepi32_ps(x), ints) }
+    }
+    #[inline(always)]
+    unsafe fn all(value: f32) -> [__m256; 2] {
+        unsafe { [_mm256_set1_ps(value); 2] }
+    }
+    #[inline(always)]
+    unsafe fn numbers(values: &[f32; 16]) -> [__m256; 2] {
+        unsafe { [_mm256_loadu_ps(values.as_ptr()), _mm256_loadu_ps(values.as_ptr().add(8))] }
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u8) -> [__m256; 2] {
+        unsafe {
+            let half = |at: usize| _mm256_cvtph_ps(_mm_loadu_si128(from.add(at).cast()));
+            [half(0), half(16)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> [__m256; 2] {
+        unsafe {
+            let half = |at: usize| {
+                let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(at).cast()));
+                let moved = _mm256_srl_epi32(wide, _mm_cvtsi32_si128(shift as i32));
+                _mm256_cvtepi32_ps(_mm256_and_si256(moved, _mm256_set1_epi32(i32::from(mask))))
+            };
+            [half(0), half(8)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn signed(from: *const u8) -> [__m256; 2] {
+        unsafe {
+            let half =
+                |at: usize| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(at).cast())));
+            [half(0), half(8)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        unsafe { both!(|x, y| _mm256_mul_ps(x, y), a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+    #[inline(always)]
+    unsafe fn fnma(a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        unsafe { [_mm256_fnmadd_ps(a[0], b[0], c[0]), _mm256_fnmadd_ps(a[1], b[1], c[1])] }
+    }
+    #[inline(always)]
+    unsafe fn store(a: [__m256; 2]) -> [f32; 16] {
+        let mut out = [0.0; 16];
+        unsafe {
+            _mm256_storeu_ps(out.as_mut_ptr(), a[0]);
+            _mm256_storeu_ps(out.as_mut_ptr().add(8), a[1]);
+        }
+        out
+    }
+    #[inline(always)]
+    unsafe fn prefetch(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+}

@@ -1,0 +1,124 @@
+//! Sixteen lanes in one register of AVX-512, with the dot products of VNNI.
+
+use super::lanes::Lanes;
+use std::arch::x86_64::*;
+
+/// 512 bits.
+pub(super) struct Avx512;
+
+/// Signed numbers are made unsigned by adding this, which VNNI's products need.
+const BIAS: i32 = 128;
+
+#[allow(clippy::undocumented_unsafe_blocks, reason = "each is an intrinsic under the promise of the trait")]
+impl Lanes for Avx512 {
+    const ROWS: usize = 8;
+
+    type Bytes = __m512i;
+    type Ints = __m512i;
+    type Floats = __m512;
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> __m512i {
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn bits<const SHIFT: u32>(bytes: __m512i, mask: u8) -> __m512i {
+        unsafe { _mm512_and_si512(_mm512_srli_epi16::<SHIFT>(bytes), _mm512_set1_epi8(mask as i8)) }
+    }
+    #[inline(always)]
+    unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: __m512i, mask: u8) -> __m512i {
+        let mask = mask << UP;
+        unsafe {
+            let shifted = if SHIFT >= UP {
+                _mm512_srl_epi16(bytes, _mm_cvtsi32_si128((SHIFT - UP.min(SHIFT)) as i32))
+            } else {
+                _mm512_sll_epi16(bytes, _mm_cvtsi32_si128((UP - SHIFT.min(UP)) as i32))
+            };
+            _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8))
+        }
+    }
+    #[inline(always)]
+    unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_or_si512(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn spread(from: *const u8, value: u8) -> __m512i {
+        unsafe { _mm512_maskz_set1_epi8(from.cast::<u64>().read_unaligned(), value as i8) }
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: &[i8; 16], codes: __m512i) -> __m512i {
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, codes)
+        }
+    }
+    #[inline(always)]
+    unsafe fn zero() -> __m512i {
+        unsafe { _mm512_setzero_si512() }
+    }
+    #[inline(always)]
+    unsafe fn dot(sum: __m512i, codes: __m512i, x: *const i8) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(x.cast::<i32>().read_unaligned())) }
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(sum: __m512i, numbers: __m512i, x: *const i8) -> __m512i {
+        unsafe {
+            let codes = _mm512_xor_si512(numbers, _mm512_set1_epi8(BIAS as u8 as i8));
+            Self::dot(sum, codes, x)
+        }
+    }
+    #[inline(always)]
+    unsafe fn unbias(sum: __m512i, inputs: i32) -> __m512i {
+        unsafe { _mm512_sub_epi32(sum, _mm512_set1_epi32(BIAS * inputs)) }
+    }
+    #[inline(always)]
+    unsafe fn floats(ints: __m512i) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(ints) }
+    }
+    #[inline(always)]
+    unsafe fn all(value: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(value) }
+    }
+    #[inline(always)]
+    unsafe fn numbers(values: &[f32; 16]) -> __m512 {
+        unsafe { _mm512_loadu_ps(values.as_ptr()) }
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u8) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> __m512 {
+        unsafe {
+            let wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+            let moved = _mm512_srl_epi32(wide, _mm_cvtsi32_si128(shift as i32));
+            _mm512_cvtepi32_ps(_mm512_and_si512(moved, _mm512_set1_epi32(i32::from(mask))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn signed(from: *const u8) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn fnma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fnmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn store(a: __m512) -> [f32; 16] {
+        let mut out = [0.0; 16];
+        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), a) };
+        out
+    }
+    #[inline(always)]
+    unsafe fn prefetch(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+}

@@ -1,0 +1,468 @@
+//! How the blocks of each format are read from tiles: codes, scales and minimums of 32 inputs at a time.
+
+use super::lanes::Lanes;
+use base::TensorType;
+use quant::{e2m1, iq4_nl, mxfp4, nvfp4};
+
+/// Addresses of a tile's planes.
+#[derive(Clone, Copy)]
+pub(super) struct Planes {
+    pub codes: *const u8,
+    pub high: *const u8,
+    pub scales: *const u8,
+    pub factors: *const u8,
+}
+
+/// A format in tiles: number = scale · code − min.
+///
+/// # Safety
+/// As for [`Lanes`]; `p` holds the planes of a tile with more than `b` blocks of the format, and `S` is below `SUBS`.
+pub(super) trait Format {
+    /// The format.
+    const TY: TensorType;
+    /// Runs of 32 inputs in a block.
+    const SUBS: usize;
+    /// Numbers are signed bytes; else codes from 0 to 63.
+    const SIGNED: bool = false;
+    /// There is a scale (and min) for each 16 inputs, not for each 32.
+    const HALVES: bool = false;
+    /// There are minimums.
+    const MINS: bool = true;
+
+    /// Codes of run `S` of block `b`: vector j has inputs 4j to 4j + 3.
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8];
+    /// Scales of the run's halves, or the scale of the run twice.
+    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2];
+    /// Minimums, in the same way, from the scales where they follow from them.
+    unsafe fn mins<L: Lanes, const S: usize>(p: &Planes, b: usize, scales: [L::Floats; 2]) -> [L::Floats; 2];
+}
+
+/// Sixteen f16 factors of a block which has `count` of them; the one at `index`.
+#[inline(always)]
+unsafe fn factor<L: Lanes>(p: &Planes, b: usize, count: usize, index: usize) -> L::Floats {
+    // SAFETY: the caller's promise.
+    unsafe { L::halves(p.factors.add((b * count + index) * 32)) }
+}
+
+/// Address of vector `v` of the codes of block `b`, which has `count` of them.
+#[inline(always)]
+unsafe fn vector(p: &Planes, b: usize, count: usize, v: usize) -> *const u8 {
+    // SAFETY: the caller's promise.
+    unsafe { p.codes.add((b * count + v) * 64) }
+}
+
+/// Address of vector `v` of the upper bits of block `b`, which has `count` of them.
+#[inline(always)]
+unsafe fn high(p: &Planes, b: usize, count: usize, v: usize) -> *const u8 {
+    // SAFETY: the caller's promise.
+    unsafe { p.high.add((b * count + v) * 64) }
+}
+
+/// Address of sixteen scales.
+#[inline(always)]
+unsafe fn scale(p: &Planes, b: usize, count: usize, index: usize) -> *const u8 {
+    // SAFETY: the caller's promise.
+    unsafe { p.scales.add((b * count + index) * 16) }
+}
+
+/// Eight vectors from a function of j.
+macro_rules! eight {
+    (|$j:ident| $body:expr) => {{
+        let f = |$j: usize| $body;
+        [f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)]
+    }};
+}
+
+/// Low nibbles of four vectors from the one at `first` on, then their high nibbles.
+macro_rules! nibbles {
+    ($p:expr, $b:expr, $count:expr, $first:expr) => {
+        eight!(|j| {
+            let bytes = L::load(vector($p, $b, $count, $first + j % 4));
+            if j < 4 { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) }
+        })
+    };
+}
+
+macro_rules! constant_min {
+    ($by:expr) => {
+        #[inline(always)]
+        unsafe fn mins<L: Lanes, const S: usize>(
+            _p: &Planes,
+            _b: usize,
+            scales: [L::Floats; 2],
+        ) -> [L::Floats; 2] {
+            unsafe { scales.map(|scale| L::mul(scale, L::all($by))) }
+        }
+    };
+}
+
+macro_rules! no_min {
+    () => {
+        #[inline(always)]
+        unsafe fn mins<L: Lanes, const S: usize>(
+            _p: &Planes,
+            _b: usize,
+            scales: [L::Floats; 2],
+        ) -> [L::Floats; 2] {
+            scales
+        }
+    };
+}
+
+macro_rules! one_scale {
+    ($count:expr) => {
+        #[inline(always)]
+        unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+            unsafe { [factor::<L>(p, b, $count, 0); 2] }
+        }
+    };
+}
+
+macro_rules! second_factor_is_min {
+    () => {
+        // number = d · code + m
+        #[inline(always)]
+        unsafe fn mins<L: Lanes, const S: usize>(
+            p: &Planes,
+            b: usize,
+            _scales: [L::Floats; 2],
+        ) -> [L::Floats; 2] {
+            unsafe { [L::mul(factor::<L>(p, b, 2, 1), L::all(-1.0)); 2] }
+        }
+    };
+}
+
+pub(super) struct Q4_0;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Q4_0 {
+    const TY: TensorType = TensorType::Q4_0;
+    const SUBS: usize = 1;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe { nibbles!(p, b, 4, 0) }
+    }
+    one_scale!(1);
+    constant_min!(8.0);
+}
+
+pub(super) struct Q4_1;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Q4_1 {
+    const TY: TensorType = TensorType::Q4_1;
+    const SUBS: usize = 1;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe { nibbles!(p, b, 4, 0) }
+    }
+    one_scale!(2);
+    second_factor_is_min!();
+}
+
+/// Nibbles with the fifth bits from 64-bit vectors.
+macro_rules! fifth_bits {
+    ($p:expr, $b:expr) => {{
+        let low: [L::Bytes; 8] = nibbles!($p, $b, 4, 0);
+        eight!(|j| L::or(low[j], L::spread($p.high.add(($b * 8 + j) * 8), 16)))
+    }};
+}
+
+pub(super) struct Q5_0;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Q5_0 {
+    const TY: TensorType = TensorType::Q5_0;
+    const SUBS: usize = 1;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe { fifth_bits!(p, b) }
+    }
+    one_scale!(1);
+    constant_min!(16.0);
+}
+
+pub(super) struct Q5_1;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Q5_1 {
+    const TY: TensorType = TensorType::Q5_1;
+    const SUBS: usize = 1;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe { fifth_bits!(p, b) }
+    }
+    one_scale!(2);
+    second_factor_is_min!();
+}
+
+pub(super) struct Q8_0;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Q8_0 {
+    const TY: TensorType = TensorType::Q8_0;
+    const SUBS: usize = 1;
+    const SIGNED: bool = true;
+    const MINS: bool = false;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe { eight!(|j| L::load(vector(p, b, 8, j))) }
+    }
+    one_scale!(1);
+    no_min!();
+}
+
+/// Scale and min of Q4_K and Q5_K: two factors, and eight scales and eight minimums of 6 bits.
+macro_rules! k_scales {
+    () => {
+        #[inline(always)]
+        unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+            unsafe { [L::mul(factor::<L>(p, b, 2, 0), L::unsigned(scale(p, b, 16, S), 0, 255)); 2] }
+        }
+        #[inline(always)]
+        unsafe fn mins<L: Lanes, const S: usize>(
+            p: &Planes,
+            b: usize,
+            _scales: [L::Floats; 2],
+        ) -> [L::Floats; 2] {
+            unsafe { [L::mul(factor::<L>(p, b, 2, 1), L::unsigned(scale(p, b, 16, 8 + S), 0, 255)); 2] }
+        }
+    };
+}
+
+pub(super) struct Q4K;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Q4K {
+    const TY: TensorType = TensorType::Q4_K;
+    const SUBS: usize = 8;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe {
+            eight!(|j| {
+                let bytes = L::load(vector(p, b, 32, S / 2 * 8 + j));
+                if S % 2 == 0 { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) }
+            })
+        }
+    }
+    k_scales!();
+}
+
+/// Bit `S` of each byte, moved to bit `UP`.
+macro_rules! bit {
+    ($bytes:expr, $s:expr, $up:literal) => {
+        match $s {
+            0 => L::moved::<0, $up>($bytes, 1),
+            1 => L::moved::<1, $up>($bytes, 1),
+            2 => L::moved::<2, $up>($bytes, 1),
+            3 => L::moved::<3, $up>($bytes, 1),
+            4 => L::moved::<4, $up>($bytes, 1),
+            5 => L::moved::<5, $up>($bytes, 1),
+            6 => L::moved::<6, $up>($bytes, 1),
+            _ => L::moved::<7, $up>($bytes, 1),
+        }
+    };
+}
+
+/// The pair of bits of quarter `S % 4` of each byte.
+macro_rules! pair {
+    ($bytes:expr, $s:expr, $up:literal) => {
+        match $s % 4 {
+            0 => L::moved::<0, $up>($bytes, 3),
+            1 => L::moved::<2, $up>($bytes, 3),
+            2 => L::moved::<4, $up>($bytes, 3),
+            _ => L::moved::<6, $up>($bytes, 3),
+        }
+    };
+}
+
+pub(super) struct Q5K;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Q5K {
+    const TY: TensorType = TensorType::Q5_K;
+    const SUBS: usize = 8;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe {
+            eight!(|j| {
+                let bytes = L::load(vector(p, b, 32, S / 2 * 8 + j));
+                let low = if S % 2 == 0 { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) };
+                L::or(low, bit!(L::load(high(p, b, 8, j)), S, 4))
+            })
+        }
+    }
+    k_scales!();
+}
+
+pub(super) struct Q6K;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Q6K {
+    const TY: TensorType = TensorType::Q6_K;
+    const SUBS: usize = 8;
+    const HALVES: bool = true;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe {
+            eight!(|j| {
+                let bytes = L::load(vector(p, b, 32, S / 4 * 16 + S % 2 * 8 + j));
+                let low = if S % 4 < 2 { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) };
+                L::or(low, pair!(L::load(high(p, b, 16, S / 4 * 8 + j)), S, 4))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+        unsafe {
+            let d = factor::<L>(p, b, 1, 0);
+            [0, 1].map(|half| L::mul(d, L::signed(scale(p, b, 16, 2 * S + half))))
+        }
+    }
+    constant_min!(32.0);
+}
+
+pub(super) struct Q2K;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Q2K {
+    const TY: TensorType = TensorType::Q2_K;
+    const SUBS: usize = 8;
+    const HALVES: bool = true;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe { eight!(|j| pair!(L::load(vector(p, b, 16, S / 4 * 8 + j)), S, 0)) }
+    }
+    #[inline(always)]
+    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+        unsafe {
+            let d = factor::<L>(p, b, 2, 0);
+            [0, 1].map(|half| L::mul(d, L::unsigned(scale(p, b, 16, 2 * S + half), 0, 15)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn mins<L: Lanes, const S: usize>(
+        p: &Planes,
+        b: usize,
+        _scales: [L::Floats; 2],
+    ) -> [L::Floats; 2] {
+        unsafe {
+            let d = factor::<L>(p, b, 2, 1);
+            [0, 1].map(|half| L::mul(d, L::unsigned(scale(p, b, 16, 2 * S + half), 4, 15)))
+        }
+    }
+}
+
+pub(super) struct Q3K;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Q3K {
+    const TY: TensorType = TensorType::Q3_K;
+    const SUBS: usize = 8;
+    const HALVES: bool = true;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe {
+            eight!(|j| {
+                let low = pair!(L::load(vector(p, b, 16, S / 4 * 8 + j)), S, 0);
+                L::or(low, bit!(L::load(high(p, b, 8, j)), S, 2))
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+        unsafe {
+            let d = factor::<L>(p, b, 1, 0);
+            [0, 1].map(|half| L::mul(d, L::signed(scale(p, b, 16, 2 * S + half))))
+        }
+    }
+    constant_min!(4.0);
+}
+
+pub(super) struct Iq4Nl;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Iq4Nl {
+    const TY: TensorType = TensorType::IQ4_NL;
+    const SUBS: usize = 1;
+    const SIGNED: bool = true;
+    const MINS: bool = false;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe {
+            let codes: [L::Bytes; 8] = nibbles!(p, b, 4, 0);
+            codes.map(|c| L::look_up(&iq4_nl::VALUES, c))
+        }
+    }
+    one_scale!(1);
+    no_min!();
+}
+
+pub(super) struct Iq4Xs;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Iq4Xs {
+    const TY: TensorType = TensorType::IQ4_XS;
+    const SUBS: usize = 8;
+    const SIGNED: bool = true;
+    const MINS: bool = false;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe {
+            let codes: [L::Bytes; 8] = nibbles!(p, b, 32, 4 * S);
+            codes.map(|c| L::look_up(&iq4_nl::VALUES, c))
+        }
+    }
+    #[inline(always)]
+    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+        unsafe { [L::mul(factor::<L>(p, b, 1, 0), L::signed(scale(p, b, 8, S))); 2] }
+    }
+    no_min!();
+}
+
+/// Sixteen 8-bit scales through their table.
+#[inline(always)]
+unsafe fn decoded<L: Lanes>(from: *const u8, scale: fn(u8) -> f32) -> L::Floats {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bytes = from.cast::<[u8; 16]>().read_unaligned();
+        L::numbers(&bytes.map(scale))
+    }
+}
+
+pub(super) struct Mxfp4;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Mxfp4 {
+    const TY: TensorType = TensorType::MXFP4;
+    const SUBS: usize = 1;
+    const SIGNED: bool = true;
+    const MINS: bool = false;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe {
+            let codes: [L::Bytes; 8] = nibbles!(p, b, 4, 0);
+            codes.map(|c| L::look_up(&e2m1::DOUBLED, c))
+        }
+    }
+    #[inline(always)]
+    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+        unsafe { [decoded::<L>(p.factors.add(b * 16), mxfp4::half_scale); 2] }
+    }
+    no_min!();
+}
+
+pub(super) struct Nvfp4;
+#[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
+impl Format for Nvfp4 {
+    const TY: TensorType = TensorType::NVFP4;
+    const SUBS: usize = 2;
+    const SIGNED: bool = true;
+    const HALVES: bool = true;
+    const MINS: bool = false;
+    #[inline(always)]
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+        unsafe {
+            // two bytes of vectors for 16 inputs: their low nibbles, then their high ones
+            eight!(|j| {
+                let bytes = L::load(vector(p, b, 8, S * 4 + j / 4 * 2 + j % 2));
+                let codes = if j % 4 < 2 { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) };
+                L::look_up(&e2m1::DOUBLED, codes)
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+        unsafe {
+            [0, 1].map(|half| decoded::<L>(p.factors.add((b * 4 + 2 * S + half) * 16), nvfp4::half_scale))
+        }
+    }
+    no_min!();
+}

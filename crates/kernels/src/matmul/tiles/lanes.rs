@@ -1,0 +1,64 @@
+//! Sixteen lanes, one an output: the few operations that products over tiles are made of, for each instruction set.
+//!
+//! Every operation gives the same bits in every form: integers are exact, and each f32 operation rounds once.
+
+/// Sixteen lanes of one instruction set.
+///
+/// # Safety
+/// Callers run in code compiled for the instruction set, on a machine that has it; addresses are valid for what is read.
+pub(super) trait Lanes {
+    /// Most input rows that are multiplied with a tile at a time: 8, 4, 2 or 1, as registers allow.
+    const ROWS: usize;
+
+    /// 64 bytes: four for each lane.
+    type Bytes: Copy;
+    /// 16 × i32.
+    type Ints: Copy;
+    /// 16 × f32.
+    type Floats: Copy;
+
+    /// Loads 64 bytes.
+    unsafe fn load(from: *const u8) -> Self::Bytes;
+    /// `(byte >> SHIFT) & mask` of each byte, for masks that keep no bit from the neighbouring byte.
+    unsafe fn bits<const SHIFT: u32>(bytes: Self::Bytes, mask: u8) -> Self::Bytes;
+    /// The lowest of `mask`'s bits of each byte after shifting right by `SHIFT`, moved left by `UP`.
+    unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: Self::Bytes, mask: u8) -> Self::Bytes;
+    /// Bytes or'ed.
+    unsafe fn or(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// `value` in each byte whose bit is set among the 64 bits at `from`, else 0.
+    unsafe fn spread(from: *const u8, value: u8) -> Self::Bytes;
+    /// The table's number at the code of each byte (0 to 15).
+    unsafe fn look_up(table: &[i8; 16], codes: Self::Bytes) -> Self::Bytes;
+
+    /// Zeros.
+    unsafe fn zero() -> Self::Ints;
+    /// sum + Σ of each lane's four unsigned codes (at most 63) · the four inputs at `x`.
+    unsafe fn dot(sum: Self::Ints, codes: Self::Bytes, x: *const i8) -> Self::Ints;
+    /// The same with signed numbers; plus `BIAS` · Σ inputs, which [`unbias`](Self::unbias) takes away.
+    unsafe fn dot_signed(sum: Self::Ints, numbers: Self::Bytes, x: *const i8) -> Self::Ints;
+    /// Takes the bias of signed products away: `inputs` is Σ inputs.
+    unsafe fn unbias(sum: Self::Ints, inputs: i32) -> Self::Ints;
+    /// As f32: exact below 2^24.
+    unsafe fn floats(ints: Self::Ints) -> Self::Floats;
+
+    /// One number in all lanes.
+    unsafe fn all(value: f32) -> Self::Floats;
+    /// Sixteen numbers.
+    unsafe fn numbers(values: &[f32; 16]) -> Self::Floats;
+    /// Sixteen f16.
+    unsafe fn halves(from: *const u8) -> Self::Floats;
+    /// Sixteen u8, `(byte >> shift) & mask`.
+    unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> Self::Floats;
+    /// Sixteen i8.
+    unsafe fn signed(from: *const u8) -> Self::Floats;
+    /// a · b.
+    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// a · b + c, rounded once.
+    unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// c − a · b, rounded once.
+    unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// The sixteen numbers.
+    unsafe fn store(a: Self::Floats) -> [f32; 16];
+    /// Asks for a line of memory that will be read soon.
+    unsafe fn prefetch(from: *const u8);
+}

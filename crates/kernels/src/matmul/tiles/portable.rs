@@ -1,0 +1,120 @@
+//! Sixteen lanes in plain Rust: the reference.
+
+use super::lanes::Lanes;
+
+/// Arrays.
+pub(super) struct Portable;
+
+/// Applies `f` to each of an array's elements with their index.
+#[inline(always)]
+fn each<T: Copy + Default, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
+    let mut out = [T::default(); N];
+    for (i, out) in out.iter_mut().enumerate() {
+        *out = f(i);
+    }
+    out
+}
+
+impl Lanes for Portable {
+    const ROWS: usize = 1;
+
+    type Bytes = [u8; 64];
+    type Ints = [i32; 16];
+    type Floats = [f32; 16];
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> [u8; 64] {
+        // SAFETY: the caller's promise.
+        unsafe { from.cast::<[u8; 64]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn bits<const SHIFT: u32>(bytes: [u8; 64], mask: u8) -> [u8; 64] {
+        bytes.map(|byte| (byte >> SHIFT) & mask)
+    }
+    #[inline(always)]
+    unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: [u8; 64], mask: u8) -> [u8; 64] {
+        bytes.map(|byte| ((byte >> SHIFT) & mask) << UP)
+    }
+    #[inline(always)]
+    unsafe fn or(a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
+        each(|i| a[i] | b[i])
+    }
+    #[inline(always)]
+    unsafe fn spread(from: *const u8, value: u8) -> [u8; 64] {
+        // SAFETY: the caller's promise.
+        let bits = unsafe { from.cast::<[u8; 8]>().read_unaligned() };
+        each(|i| if bits[i / 8] >> (i % 8) & 1 == 1 { value } else { 0 })
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: &[i8; 16], codes: [u8; 64]) -> [u8; 64] {
+        codes.map(|code| table[usize::from(code & 15)] as u8)
+    }
+    #[inline(always)]
+    unsafe fn zero() -> [i32; 16] {
+        [0; 16]
+    }
+    #[inline(always)]
+    unsafe fn dot(sum: [i32; 16], codes: [u8; 64], x: *const i8) -> [i32; 16] {
+        // SAFETY: the caller's promise.
+        let x = unsafe { x.cast::<[i8; 4]>().read_unaligned() }.map(i32::from);
+        each(|r| sum[r] + (0..4).map(|i| i32::from(codes[4 * r + i]) * x[i]).sum::<i32>())
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(sum: [i32; 16], numbers: [u8; 64], x: *const i8) -> [i32; 16] {
+        // SAFETY: the caller's promise.
+        let x = unsafe { x.cast::<[i8; 4]>().read_unaligned() }.map(i32::from);
+        each(|r| sum[r] + (0..4).map(|i| i32::from(numbers[4 * r + i] as i8) * x[i]).sum::<i32>())
+    }
+    #[inline(always)]
+    unsafe fn unbias(sum: [i32; 16], _inputs: i32) -> [i32; 16] {
+        sum
+    }
+    #[inline(always)]
+    unsafe fn floats(ints: [i32; 16]) -> [f32; 16] {
+        ints.map(|i| i as f32)
+    }
+    #[inline(always)]
+    unsafe fn all(value: f32) -> [f32; 16] {
+        [value; 16]
+    }
+    #[inline(always)]
+    unsafe fn numbers(values: &[f32; 16]) -> [f32; 16] {
+        *values
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u8) -> [f32; 16] {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { from.cast::<[u8; 32]>().read_unaligned() };
+        each(|i| crate::widen::f16(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
+    }
+    #[inline(always)]
+    unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> [f32; 16] {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { from.cast::<[u8; 16]>().read_unaligned() };
+        bytes.map(|byte| f32::from((byte >> shift) & mask))
+    }
+    #[inline(always)]
+    unsafe fn signed(from: *const u8) -> [f32; 16] {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { from.cast::<[u8; 16]>().read_unaligned() };
+        bytes.map(|byte| f32::from(byte as i8))
+    }
+    #[inline(always)]
+    unsafe fn mul(a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        each(|i| a[i] * b[i])
+    }
+    #[inline(always)]
+    unsafe fn fma(a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
+        each(|i| a[i].mul_add(b[i], c[i]))
+    }
+    #[inline(always)]
+    unsafe fn fnma(a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
+        each(|i| (-a[i]).mul_add(b[i], c[i]))
+    }
+    #[inline(always)]
+    unsafe fn store(a: [f32; 16]) -> [f32; 16] {
+        a
+    }
+    #[inline(always)]
+    unsafe fn prefetch(_from: *const u8) {}
+}

@@ -1,0 +1,376 @@
+//! Tiles: sixteen weight rows side by side, so that one vector register holds the same four inputs of all sixteen.
+//!
+//! A tile keeps every bit of its rows. It has up to four planes, each the pieces of one kind of all blocks, block after block:
+//!
+//! * **codes**: vectors of 64 bytes; byte `4·r + i` of vector `v` is byte `4·v + i` of row r's codes;
+//! * **high**: upper code bits in the same order of bytes (or, in Q5_0 and Q5_1, vectors of 64 *bits*: bit `4·r + i` of
+//!   vector `v` belongs to number `4·v + i` of row r);
+//! * **scales**: one byte for each row and sub-block, sixteen rows together; 6-bit scales are widened to bytes, which is all the growth that
+//!   there is (2.8 % for Q4_K, 2.3 % for Q5_K, 3.6 % for Q3_K, 1.5 % for IQ4_XS);
+//! * **factors**: the f16 (or 8-bit) factors of each row's block, sixteen rows together.
+//!
+//! Each plane begins at a multiple of 64 bytes, and a tile is a multiple of 64 bytes long. Rows that are missing from the last tile of a
+//! matrix are zero bytes.
+
+use crate::k_scales;
+use base::TensorType;
+
+/// Rows of a tile.
+pub const ROWS: usize = 16;
+
+/// Planes and tiles begin at multiples of this many bytes.
+pub const ALIGN: usize = 64;
+
+/// A plane of a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plane {
+    /// Codes, or their lower bits.
+    Codes,
+    /// Upper bits of codes.
+    High,
+    /// Scales of sub-blocks.
+    Scales,
+    /// Factors of blocks.
+    Factors,
+}
+
+/// Where a piece of a block goes.
+#[derive(Clone, Copy, Debug)]
+enum Piece {
+    /// `count` units of `size` bytes from byte `from` on, the units of sixteen rows side by side.
+    Units { plane: Plane, from: usize, size: usize, count: usize },
+    /// 32 bits, one a number, into the high plane: eight vectors of 64 bits.
+    Bits { from: usize },
+    /// Scales and minimums of Q4_K and Q5_K: 16 bytes.
+    KScales { from: usize },
+    /// Scales of Q3_K: 16 bytes.
+    Q3Scales { from: usize },
+    /// Scales of IQ4_XS: 8 bytes.
+    Iq4XsScales,
+}
+
+/// Bytes of a row's block in one plane.
+impl Piece {
+    fn bytes(self, of: Plane) -> usize {
+        match self {
+            Piece::Units { plane, size, count, .. } if plane == of => size * count,
+            Piece::Bits { .. } if of == Plane::High => 4,
+            Piece::KScales { .. } | Piece::Q3Scales { .. } if of == Plane::Scales => 16,
+            Piece::Iq4XsScales if of == Plane::Scales => 8,
+            _ => 0,
+        }
+    }
+}
+
+const fn units(plane: Plane, from: usize, size: usize, count: usize) -> Piece {
+    Piece::Units { plane, from, size, count }
+}
+
+/// The pieces of a block, or none where the format has no tiles.
+fn pieces(ty: TensorType) -> &'static [Piece] {
+    use Plane::{Codes, Factors, High, Scales};
+    const Q4_0: &[Piece] = &[units(Factors, 0, 2, 1), units(Codes, 2, 4, 4)];
+    const Q4_1: &[Piece] = &[units(Factors, 0, 2, 2), units(Codes, 4, 4, 4)];
+    const Q5_0: &[Piece] = &[units(Factors, 0, 2, 1), Piece::Bits { from: 2 }, units(Codes, 6, 4, 4)];
+    const Q5_1: &[Piece] = &[units(Factors, 0, 2, 2), Piece::Bits { from: 4 }, units(Codes, 8, 4, 4)];
+    const Q8_0: &[Piece] = &[units(Factors, 0, 2, 1), units(Codes, 2, 4, 8)];
+    const Q2_K: &[Piece] = &[units(Scales, 0, 1, 16), units(Codes, 16, 4, 16), units(Factors, 80, 2, 2)];
+    const Q3_K: &[Piece] = &[
+        units(High, 0, 4, 8),
+        units(Codes, 32, 4, 16),
+        Piece::Q3Scales { from: 96 },
+        units(Factors, 108, 2, 1),
+    ];
+    const Q4_K: &[Piece] = &[units(Factors, 0, 2, 2), Piece::KScales { from: 4 }, units(Codes, 16, 4, 32)];
+    const Q5_K: &[Piece] = &[
+        units(Factors, 0, 2, 2),
+        Piece::KScales { from: 4 },
+        units(High, 16, 4, 8),
+        units(Codes, 48, 4, 32),
+    ];
+    const Q6_K: &[Piece] = &[
+        units(Codes, 0, 4, 32),
+        units(High, 128, 4, 16),
+        units(Scales, 192, 1, 16),
+        units(Factors, 208, 2, 1),
+    ];
+    const IQ4_XS: &[Piece] = &[units(Factors, 0, 2, 1), Piece::Iq4XsScales, units(Codes, 8, 4, 32)];
+    const MXFP4: &[Piece] = &[units(Factors, 0, 1, 1), units(Codes, 1, 4, 4)];
+    const NVFP4: &[Piece] = &[units(Factors, 0, 1, 4), units(Codes, 4, 4, 8)];
+    match ty {
+        TensorType::Q4_0 | TensorType::IQ4_NL => Q4_0,
+        TensorType::Q4_1 => Q4_1,
+        TensorType::Q5_0 => Q5_0,
+        TensorType::Q5_1 => Q5_1,
+        TensorType::Q8_0 => Q8_0,
+        TensorType::Q2_K => Q2_K,
+        TensorType::Q3_K => Q3_K,
+        TensorType::Q4_K => Q4_K,
+        TensorType::Q5_K => Q5_K,
+        TensorType::Q6_K => Q6_K,
+        TensorType::IQ4_XS => IQ4_XS,
+        TensorType::MXFP4 => MXFP4,
+        TensorType::NVFP4 => NVFP4,
+        _ => &[],
+    }
+}
+
+/// How the tiles of rows of one length look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TileLayout {
+    ty: TensorType,
+    blocks: usize,
+    starts: [usize; 4],
+    bytes: usize,
+}
+
+impl TileLayout {
+    /// The layout for rows of `cols` numbers; none where the format has no tiles or `cols` is no whole number of blocks.
+    pub fn new(ty: TensorType, cols: usize) -> Option<TileLayout> {
+        let pieces = pieces(ty);
+        if pieces.is_empty() || !cols.is_multiple_of(ty.block_len()) {
+            return None;
+        }
+        let blocks = cols / ty.block_len();
+        let mut starts = [0; 4];
+        let mut bytes = 0;
+        for (i, plane) in [Plane::Codes, Plane::High, Plane::Scales, Plane::Factors].into_iter().enumerate() {
+            starts[i] = bytes;
+            let block: usize = pieces.iter().map(|piece| piece.bytes(plane)).sum();
+            bytes += (blocks * ROWS * block).next_multiple_of(ALIGN);
+        }
+        Some(TileLayout { ty, blocks, starts, bytes })
+    }
+
+    /// Bytes of a tile.
+    pub fn tile_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of a matrix of `rows` rows.
+    pub fn matrix_bytes(&self, rows: usize) -> usize {
+        rows.div_ceil(ROWS) * self.bytes
+    }
+
+    /// Where a plane begins in a tile.
+    pub fn start(&self, plane: Plane) -> usize {
+        self.starts[plane as usize]
+    }
+
+    /// Blocks of a row.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Bytes of a row outside of tiles.
+    fn row_bytes(&self) -> usize {
+        self.blocks * self.ty.block_bytes()
+    }
+
+    /// Packs up to sixteen rows, which follow one another in `rows`, into one tile.
+    ///
+    /// # Panics
+    /// When `rows` is not one to sixteen whole rows, or `tile` not [`tile_bytes`](Self::tile_bytes) long.
+    pub fn pack(&self, rows: &[u8], tile: &mut [u8]) {
+        let row_bytes = self.row_bytes();
+        assert!(rows.len().is_multiple_of(row_bytes) && rows.len() / row_bytes <= ROWS, "rows of a tile");
+        assert_eq!(tile.len(), self.bytes, "bytes of a tile");
+        let len = self.ty.block_bytes();
+        if rows.len() < ROWS * row_bytes {
+            tile.fill(0);
+        }
+        for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
+            for (b, block) in row.chunks_exact(len).enumerate() {
+                for piece in pieces(self.ty) {
+                    self.put(*piece, r, b, block, tile);
+                }
+            }
+        }
+    }
+
+    /// Row `r` of a tile, as it was before packing.
+    ///
+    /// # Panics
+    /// When `r` is not below sixteen, or the lengths differ from what the layout says.
+    pub fn unpack_row(&self, tile: &[u8], r: usize, row: &mut [u8]) {
+        assert!(r < ROWS && row.len() == self.row_bytes(), "one row of a tile");
+        assert_eq!(tile.len(), self.bytes, "bytes of a tile");
+        row.fill(0);
+        for (b, block) in row.chunks_exact_mut(self.ty.block_bytes()).enumerate() {
+            for piece in pieces(self.ty) {
+                self.take(*piece, r, b, block, tile);
+            }
+        }
+    }
+
+    /// Where unit `u` of `count` units of `size` bytes of row `r`, block `b` lies in a plane.
+    #[inline(always)]
+    fn at(&self, plane: Plane, r: usize, b: usize, u: usize, count: usize, size: usize) -> usize {
+        self.start(plane) + ((b * count + u) * ROWS + r) * size
+    }
+
+    fn put(&self, piece: Piece, r: usize, b: usize, block: &[u8], tile: &mut [u8]) {
+        match piece {
+            // the size that matters: a constant, so that the compiler moves whole words
+            Piece::Units { plane, from, size: 4, count } => {
+                for (u, unit) in block[from..from + 4 * count].chunks_exact(4).enumerate() {
+                    let at = self.at(plane, r, b, u, count, 4);
+                    tile[at..at + 4].copy_from_slice(unit);
+                }
+            }
+            Piece::Units { plane, from, size, count } => {
+                for u in 0..count {
+                    let at = self.at(plane, r, b, u, count, size);
+                    tile[at..at + size].copy_from_slice(&block[from + u * size..][..size]);
+                }
+            }
+            Piece::Bits { from } => {
+                for i in 0..8 {
+                    let bits = (block[from + i / 2] >> (i % 2 * 4)) & 15;
+                    let byte = &mut tile[self.start(Plane::High) + (b * 8 + i) * 8 + r / 2];
+                    let shift = r % 2 * 4;
+                    *byte = (*byte & !(15 << shift)) | (bits << shift);
+                }
+            }
+            Piece::KScales { from } => {
+                let (scales, mins) = k_scales::unpack_scales_mins(&twelve(block, from));
+                self.put_scales(r, b, &scales, 0, 16, tile);
+                self.put_scales(r, b, &mins, 8, 16, tile);
+            }
+            Piece::Q3Scales { from } => {
+                let scales = k_scales::unpack_q3_scales(&twelve(block, from)).map(|s| s as u8);
+                self.put_scales(r, b, &scales, 0, 16, tile);
+            }
+            Piece::Iq4XsScales => {
+                let upper = u16::from_le_bytes([block[2], block[3]]);
+                let scale = |g: usize| {
+                    let low = (block[4 + g / 2] >> (g % 2 * 4)) & 15;
+                    (low | ((((upper >> (2 * g)) & 3) as u8) << 4)).wrapping_sub(32)
+                };
+                self.put_scales(r, b, &std::array::from_fn::<u8, 8, _>(scale), 0, 8, tile);
+            }
+        }
+    }
+
+    fn put_scales(&self, r: usize, b: usize, scales: &[u8], first: usize, count: usize, tile: &mut [u8]) {
+        for (i, scale) in scales.iter().enumerate() {
+            tile[self.at(Plane::Scales, r, b, first + i, count, 1)] = *scale;
+        }
+    }
+
+    fn take_scales<const N: usize>(
+        &self,
+        r: usize,
+        b: usize,
+        first: usize,
+        count: usize,
+        tile: &[u8],
+    ) -> [u8; N] {
+        std::array::from_fn(|i| tile[self.at(Plane::Scales, r, b, first + i, count, 1)])
+    }
+
+    fn take(&self, piece: Piece, r: usize, b: usize, block: &mut [u8], tile: &[u8]) {
+        match piece {
+            Piece::Units { plane, from, size, count } => {
+                for u in 0..count {
+                    let at = self.at(plane, r, b, u, count, size);
+                    block[from + u * size..][..size].copy_from_slice(&tile[at..at + size]);
+                }
+            }
+            Piece::Bits { from } => {
+                for i in 0..8 {
+                    let byte = tile[self.start(Plane::High) + (b * 8 + i) * 8 + r / 2];
+                    block[from + i / 2] |= ((byte >> (r % 2 * 4)) & 15) << (i % 2 * 4);
+                }
+            }
+            Piece::KScales { from } => {
+                let scales = self.take_scales(r, b, 0, 16, tile);
+                let mins = self.take_scales(r, b, 8, 16, tile);
+                block[from..from + 12].copy_from_slice(&k_scales::pack_scales_mins(&scales, &mins));
+            }
+            Piece::Q3Scales { from } => {
+                let scales = self.take_scales::<16>(r, b, 0, 16, tile).map(|s| s as i8);
+                block[from..from + 12].copy_from_slice(&k_scales::pack_q3_scales(&scales));
+            }
+            Piece::Iq4XsScales => {
+                let scales = self.take_scales::<8>(r, b, 0, 8, tile).map(|s| s.wrapping_add(32));
+                let mut upper = 0u16;
+                for (g, bits) in scales.iter().enumerate() {
+                    upper |= u16::from(bits >> 4) << (2 * g);
+                    block[4 + g / 2] |= (bits & 15) << (g % 2 * 4);
+                }
+                block[2..4].copy_from_slice(&upper.to_le_bytes());
+            }
+        }
+    }
+}
+
+fn twelve(block: &[u8], from: usize) -> [u8; 12] {
+    std::array::from_fn(|i| block[from + i])
+}
+
+/// Formats that have tiles.
+pub const FORMATS: [TensorType; 14] = [
+    TensorType::Q4_0,
+    TensorType::Q4_1,
+    TensorType::Q5_0,
+    TensorType::Q5_1,
+    TensorType::Q8_0,
+    TensorType::Q2_K,
+    TensorType::Q3_K,
+    TensorType::Q4_K,
+    TensorType::Q5_K,
+    TensorType::Q6_K,
+    TensorType::IQ4_NL,
+    TensorType::IQ4_XS,
+    TensorType::MXFP4,
+    TensorType::NVFP4,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(len: usize) -> Vec<u8> {
+        let mut state = 1u32;
+        let next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        std::iter::repeat_with(next).take(len).collect()
+    }
+
+    #[test]
+    fn unpacking_gives_back_every_bit_and_tiles_hardly_grow() {
+        for ty in FORMATS {
+            for (blocks, rows) in [(1, 16), (3, 16), (8, 5), (2, 1)] {
+                let layout = TileLayout::new(ty, blocks * ty.block_len()).unwrap();
+                let file = noise(rows * layout.row_bytes());
+                let mut tile = vec![0xaa; layout.tile_bytes()];
+                layout.pack(&file, &mut tile);
+                let mut row = vec![0x55; layout.row_bytes()];
+                for r in 0..ROWS {
+                    layout.unpack_row(&tile, r, &mut row);
+                    match file.chunks_exact(layout.row_bytes()).nth(r) {
+                        Some(truth) => assert_eq!(row, truth, "{ty}, row {r}"),
+                        None => assert!(
+                            row.iter().all(|byte| *byte == 0)
+                                || ty == TensorType::Q3_K
+                                || ty == TensorType::IQ4_XS
+                        ),
+                    }
+                }
+            }
+            let layout = TileLayout::new(ty, 2048).unwrap();
+            let growth = layout.tile_bytes() as f64 / (ROWS * layout.row_bytes()) as f64 - 1.0;
+            let most = if ty == TensorType::Q3_K { 0.04 } else { 0.03 };
+            assert!(growth <= most, "{ty} grows by {growth}");
+        }
+    }
+
+    #[test]
+    fn formats_without_tiles_and_broken_rows_have_no_layout() {
+        assert_eq!(TileLayout::new(TensorType::IQ1_S, 256), None);
+        assert_eq!(TileLayout::new(TensorType::Q4_K, 255), None);
+    }
+}
