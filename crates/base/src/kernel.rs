@@ -95,6 +95,8 @@ pub enum OpKind {
     AttendSplit,
     /// Attention over expanded keys and values.
     AttendExpanded,
+    /// Keys of all heads from latents.
+    ExpandKeys,
     /// From router logits to experts and weights.
     Route,
     /// silu(gate) · up.
@@ -120,6 +122,7 @@ impl OpKind {
             OpKind::AttendLatent => "attend_latent",
             OpKind::AttendSplit => "attend_split",
             OpKind::AttendExpanded => "attend_expanded",
+            OpKind::ExpandKeys => "expand_keys",
             OpKind::Route => "route",
             OpKind::SiluMul => "silu_mul",
             OpKind::Relu2 => "relu2",

@@ -14,8 +14,10 @@
 
 mod act;
 mod attention;
+mod decode;
 mod elementwise;
-mod embed;
+mod gemm;
+mod lanes;
 mod matmul;
 mod moe;
 mod norm;
@@ -28,11 +30,11 @@ mod widen;
 
 pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, quantise_a8, to_bf16};
 pub use attention::{
-    AttendFn, CacheView, Partials, attend_expanded, attend_latent, attend_split, load_row, merge_partials,
+    AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, KEYS, Partials, load_row, merge_partials,
     store_row,
 };
+pub use decode::decode_row;
 pub use elementwise::{add, axpy, exp, relu2, scale, silu, silu_mul};
-pub use embed::embed_row;
 pub use matmul::{MatmulFn, Scratch};
 pub use moe::{Gating, GroupScore, RouteSpec, route};
 pub use norm::rms_norm;

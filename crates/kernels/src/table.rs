@@ -1,6 +1,6 @@
 //! The table of all kernels, and what the processor offers.
 
-use crate::attention::{AttendFn, attend_latent, attend_split};
+use crate::attention::{self, AttendExpandedFn, AttendFn, ExpandKeysFn};
 use crate::matmul::{self, MatmulFn};
 use base::{Activation, CpuFeatures, KernelContract, Layout, OpKind, Tier};
 use std::sync::OnceLock;
@@ -16,6 +16,10 @@ pub enum KernelFn {
     AttendLatent(AttendFn),
     /// The same with scores apart.
     AttendSplit(AttendFn),
+    /// Attention over expanded keys and values.
+    AttendExpanded(AttendExpandedFn),
+    /// Keys from latents.
+    ExpandKeys(ExpandKeysFn),
     /// A plain function of this crate.
     Plain,
 }
@@ -37,14 +41,11 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
             };
             (contract, kernel)
         };
-        table.push(plain(
-            OpKind::AttendLatent,
-            "portable_attend_latent",
-            KernelFn::AttendLatent(attend_latent),
-        ));
-        table.push(plain(OpKind::AttendSplit, "portable_attend_split", KernelFn::AttendSplit(attend_split)));
+        for (op, tier, kernel) in attention::kernels() {
+            let name = format!("{tier}_{}", op.name()).leak();
+            table.push((KernelContract { tier, name, ..plain(op, name, kernel).0 }, kernel));
+        }
         for (op, name) in [
-            (OpKind::AttendExpanded, "portable_attend_expanded"),
             (OpKind::Embed, "portable_embed"),
             (OpKind::RmsNorm, "portable_rms_norm"),
             (OpKind::Rope, "portable_rope"),

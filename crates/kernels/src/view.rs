@@ -43,6 +43,11 @@ impl<'a> Rows<'a> {
         assert!(i < self.rows, "row {i} of {}", self.rows);
         &self.data[i * self.stride..][..self.cols]
     }
+
+    /// All numbers from row `i` on, and the distance of rows.
+    pub(crate) fn from_row(&self, i: usize) -> (&'a [f32], usize) {
+        (&self.data[i * self.stride..], self.stride)
+    }
 }
 
 /// Rows to be written.
@@ -93,6 +98,19 @@ impl<'a> RowsMut<'a> {
         assert!(i < self.rows, "row {i} of {}", self.rows);
         // SAFETY: in range by the assertion; exclusive by the promise of the constructors.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(i * self.stride), self.cols) }
+    }
+
+    /// The rows from `first` on, borrowed anew.
+    pub(crate) fn below(&mut self, first: usize) -> RowsMut<'_> {
+        assert!(first <= self.rows, "row {first} of {}", self.rows);
+        // SAFETY: a part of what this view holds exclusively.
+        let start = unsafe { self.start.add(first * self.stride) };
+        RowsMut { start, rows: self.rows - first, cols: self.cols, stride: self.stride, _borrow: PhantomData }
+    }
+
+    /// All rows as they lie in memory, and their distance. Only for rows without gaps between them that others may write.
+    pub(crate) fn raw_mut(&mut self) -> (*mut f32, usize) {
+        (self.start, self.stride)
     }
 
     /// Writes one number.

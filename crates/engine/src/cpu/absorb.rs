@@ -18,7 +18,12 @@ pub(super) enum Half {
 
 impl Thread<'_> {
     /// The product of a head with one half of W_KV: which matrix, and where its rows begin in `kv_b`.
-    fn half(&self, kv: &KvWeights, half: &Half, head: usize) -> Option<(Product, usize, Option<usize>)> {
+    pub(super) fn half(
+        &self,
+        kv: &KvWeights,
+        half: &Half,
+        head: usize,
+    ) -> Option<(Product, usize, Option<usize>)> {
         let a = &self.model.contract.attention;
         match (kv, half) {
             (KvWeights::Split(Some(k), _), Half::Key) => Some((*k, head, None)),

@@ -107,15 +107,19 @@ impl Thread<'_> {
                                 kernel,
                                 out.width,
                                 self.shared_partial(at, &work, out.width, index),
+                                &mut local.attention,
                             );
                         }
                         task += piece_count(length);
                     } else {
                         if task % self.member.count == self.member.index {
                             let len = partial_len(work.heads.len(), out.width);
-                            let memory = grown(&mut local.partials, piece_count(length) * len);
+                            let Local { partials, attention, .. } = &mut *local;
+                            let memory = grown(partials, piece_count(length) * len);
                             for (index, memory) in memory.chunks_exact_mut(len).enumerate() {
-                                self.attend_piece(&work, index, query, &cache, kernel, out.width, memory);
+                                self.attend_piece(
+                                    &work, index, query, &cache, kernel, out.width, memory, attention,
+                                );
                             }
                             self.merge(&work, memory, out);
                         }
@@ -140,11 +144,12 @@ impl Thread<'_> {
         kernel: AttendFn,
         latent: usize,
         memory: &mut [f32],
+        scratch: &mut Vec<f32>,
     ) {
         let q = self.read_heads(query, work.row, work.heads.clone());
         let mut part = partials(memory, work.heads.len(), latent);
         let rows = piece(work.length, index);
-        kernel(q, cache, rows, self.score_scale(self.batch.positions[work.row]), latent, &mut part);
+        kernel(q, cache, rows, self.score_scale(self.batch.positions[work.row]), latent, &mut part, scratch);
     }
 
     /// Merges the pieces of one row and group, in order, into the result.

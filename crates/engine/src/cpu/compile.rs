@@ -1,5 +1,6 @@
 //! From a plan to instructions: every value a place, every weight an index, every kernel a function.
 
+use super::expanded::ExpandedKernels;
 use crate::error::EngineError;
 use base::Activation;
 use graph::Plan;
@@ -77,7 +78,14 @@ pub enum Instruction {
     /// Attention results into value space.
     AbsorbV { input: Slot, kv: KvWeights, out: Slot },
     /// Attention over expanded keys and values.
-    AttendExpanded { q_nope: Slot, q_rope: Slot, kv: Option<KvWeights>, out: Slot, stream: usize },
+    AttendExpanded {
+        q_nope: Slot,
+        q_rope: Slot,
+        kv: Option<KvWeights>,
+        out: Slot,
+        stream: usize,
+        kernels: ExpandedKernels,
+    },
     /// The choice of experts.
     Route { logits: Slot, bias: Option<usize>, chosen: Slot, mix: Slot },
     /// First half of the experts.
@@ -210,6 +218,10 @@ impl Compiler<'_> {
     fn kv(&self, node: &Node) -> Result<KvWeights, EngineError> {
         let find = |slot: &str| -> Result<Option<Product>, EngineError> {
             let found = node.weights.iter().zip(&node.kernels).find(|((name, _), _)| name == slot);
+            // a weight that is decoded before it is used has no product
+            let product =
+                |kernel: &BoundKernel| !matches!(kernels::table()[kernel.index].1, KernelFn::ExpandKeys(_));
+            let found = found.filter(|(_, kernel)| product(kernel));
             found.map(|((_, id), kernel)| self.product(*id, kernel)).transpose()
         };
         Ok(match find("kv_b")? {
@@ -223,6 +235,25 @@ impl Compiler<'_> {
         match found {
             Some(KernelFn::AttendLatent(kernel) | KernelFn::AttendSplit(kernel)) => Ok(*kernel),
             _ => internal("no kernel for attention is bound".into()),
+        }
+    }
+
+    fn expanded_kernels(&self, node: &Node) -> Result<ExpandedKernels, EngineError> {
+        let (mut keys, mut attend) = (None, None);
+        for kernel in &node.kernels {
+            match kernels::table()[kernel.index].1 {
+                KernelFn::ExpandKeys(kernel) => keys = Some(kernel),
+                KernelFn::AttendExpanded(kernel) => attend = Some(kernel),
+                _ => {}
+            }
+        }
+        match (keys, attend) {
+            (Some(keys), Some(attend)) => {
+                let weight = node.weights.iter().find(|(slot, _)| slot == "k_b" || slot == "kv_b");
+                let key_weight = weight.map_or(0, |(_, id)| (self.weight_of)(*id));
+                Ok(ExpandedKernels { keys, attend, key_weight })
+            }
+            _ => internal("no kernel for attention over expanded keys is bound".into()),
         }
     }
 
@@ -350,6 +381,7 @@ impl Compiler<'_> {
                     kv: if latent { Some(self.kv(node)?) } else { None },
                     out: self.out(node, 0)?,
                     stream,
+                    kernels: self.expanded_kernels(node)?,
                 }
             }
             _ => return internal(format!("{} has no instruction", node.op.word())),

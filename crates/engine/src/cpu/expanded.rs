@@ -5,22 +5,31 @@ use super::batch::Segment;
 use super::compile::{KvWeights, Slot};
 use super::local::{Local, grown};
 use super::run::Thread;
+use super::weights::LoadedWeight;
 use crate::cache::{PAGE_ROWS, StreamMemory};
+use graph::contract::AttentionShape;
 use graph::ir::Lane;
-use kernels::{Partials, Rows, RowsMut};
+use kernels::{AttendExpandedFn, ExpandKeysFn, Expanded, KEYS, Rows, RowsMut};
 use std::ops::Range;
 
 /// Numbers that keys and values expanded on the fly may take, unless one head alone takes more: 64 MB.
 const BUDGET: usize = 16 << 20;
 
 /// Query rows of a task.
-const QUERIES: usize = 16;
+const QUERIES: usize = 32;
 
-/// Keys and values of a group of heads, and the rope keys, for all rows that a segment sees.
-struct Expanded<'a> {
-    keys: Rows<'a>,
-    rope: Rows<'a>,
-    values: Rows<'a>,
+/// Blocks of keys that a thread expands with one decoded W_UK.
+const KEY_BLOCKS: usize = 8;
+
+/// The kernels of the naive formulation.
+#[derive(Clone, Copy)]
+pub struct ExpandedKernels {
+    /// Keys from latents.
+    pub keys: ExpandKeysFn,
+    /// Attention.
+    pub attend: AttendExpandedFn,
+    /// The weight that holds W_UK.
+    pub key_weight: usize,
 }
 
 /// Heads that are expanded together for `length` cached rows.
@@ -28,9 +37,37 @@ fn group_heads(length: usize, heads: usize, nope: usize, v: usize) -> usize {
     (BUDGET / (length * (nope + v)).max(1)).clamp(1, heads)
 }
 
-/// Numbers of shared memory that the naive formulation needs for a segment that sees `length` rows.
-pub fn expanded_len(length: usize, heads: usize, nope: usize, rope: usize, v: usize) -> usize {
-    length * (group_heads(length, heads, nope, v) * (nope + v) + rope)
+/// Numbers of shared memory that the naive formulation needs for a segment that sees `length` rows: see [`Layout`].
+pub fn expanded_len(length: usize, a: &AttentionShape) -> usize {
+    let length = length.next_multiple_of(KEYS);
+    Layout::new(length, group_heads(length, a.heads, a.nope, a.v), a).end
+}
+
+/// Where the shared memory holds what. All begins with the cached rows in blocks of [`KEYS`], number by number (`[latent | rope]` lines of a
+/// block); then come keys in the same form, and values row by row, each head after head.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Cached rows, filled up to whole blocks.
+    length: usize,
+    /// Lines of a block of cached rows.
+    width: usize,
+    keys: usize,
+    values: usize,
+    end: usize,
+}
+
+impl Layout {
+    fn new(length: usize, heads: usize, a: &AttentionShape) -> Layout {
+        let length = length.next_multiple_of(KEYS);
+        let width = a.latent_width();
+        let keys = length * width;
+        let values = keys + length * heads * a.nope;
+        Layout { length, width, keys, values, end: values + length * heads * a.v }
+    }
+
+    fn blocks(&self) -> usize {
+        self.length / KEYS
+    }
 }
 
 impl Thread<'_> {
@@ -43,92 +80,151 @@ impl Thread<'_> {
         kv: Option<&KvWeights>,
         out: &Slot,
         stream: usize,
+        kernels: ExpandedKernels,
         lane: Lane,
         local: &mut Local,
     ) {
         let a = &self.model.contract.attention;
         for segment in self.batch.in_lane(lane) {
             let length = segment.first + segment.rows.len();
-            let group = group_heads(length, a.heads, a.nope, a.v);
+            let group = group_heads(length.next_multiple_of(KEYS), a.heads, a.nope, a.v);
+            let layout = Layout::new(length, group, a);
             for first in (0..a.heads).step_by(group) {
                 let heads = first..(first + group).min(a.heads);
                 match kv {
-                    Some(kv) => self.expand(segment, stream, kv, &heads, length, local),
-                    None => self.unpack(segment, stream, &heads, length, local),
+                    Some(kv) => {
+                        self.expand_values(segment, stream, kv, &heads, &layout, local);
+                        self.member.barrier();
+                        self.expand_keys(kv, &heads, &layout, kernels, local);
+                    }
+                    None => self.unpack(segment, stream, &heads, &layout, local),
                 }
                 self.member.barrier();
-                self.attend_group(segment, q_nope, q_rope, &heads, length, out, local);
+                self.attend_group(segment, q_nope, q_rope, &heads, &layout, out, kernels.attend, local);
                 self.member.barrier();
             }
         }
     }
 
-    /// Places of keys, rope keys and values in the shared memory.
-    fn layout(&self, heads: &Range<usize>, length: usize) -> (usize, usize, usize) {
-        let a = &self.model.contract.attention;
-        let keys = length * heads.len() * a.nope;
-        (0, keys, keys + length * a.rope)
-    }
-
-    /// This thread's cached rows, block by block, through W_UK and W_UV of each head of the group.
-    fn expand(
+    /// This thread's cached rows, block by block: turned, so that a number of 64 rows is a line, and through W_UV of each head of the group.
+    fn expand_values(
         &self,
         segment: &Segment,
         stream: usize,
         kv: &KvWeights,
         heads: &Range<usize>,
-        length: usize,
+        layout: &Layout,
         local: &mut Local,
     ) {
         let a = &self.model.contract.attention;
-        let (keys_at, rope_at, values_at) = self.layout(heads, length);
+        let length = segment.first + segment.rows.len();
         let needs = Self::kv_needs(kv);
-        let mine = self.member.share(length, PAGE_ROWS);
         let Local { acts, scratch, results, .. } = local;
-        for start in mine.clone().step_by(PAGE_ROWS) {
-            let rows = start..(start + PAGE_ROWS).min(mine.end);
-            let width = a.latent_width();
+        for start in self.member.share(layout.length, KEYS).step_by(KEYS) {
+            let rows = start..(start + KEYS).min(length);
+            let width = layout.width;
             let lines = grown(results, rows.len() * width);
             for (row, line) in rows.clone().zip(lines.chunks_exact_mut(width)) {
                 kernels::load_row(self.pool.cache_type(), self.cached(segment, stream, row), line);
-                let rope = self.expanded_memory(rope_at + row * a.rope, a.rope);
-                rope.copy_from_slice(&line[a.kv_lora_rank..]);
+            }
+            // the same rows serve all groups of heads
+            if heads.start == 0 {
+                turn(lines, width, self.expanded_memory(start * width, width * KEYS));
             }
             let latent = Rows::new(lines, rows.len(), a.kv_lora_rank, width);
             let x = acts.prepare(latent, None, needs);
             for (h, head) in heads.clone().enumerate() {
-                for (half, at, width) in [(Half::Key, keys_at, a.nope), (Half::Value, values_at, a.v)] {
-                    let stride = heads.len() * width;
-                    let mut y =
-                        self.expanded_rows(at + rows.start * stride + h * width, rows.len(), width, stride);
-                    self.head_out_of_latent(kv, &half, head, &x, 0..width, &mut y, scratch);
-                }
+                let at = layout.values + (h * layout.length + start) * a.v;
+                let mut y = self.expanded_rows(at, rows.len(), a.v, a.v);
+                self.head_out_of_latent(kv, &Half::Value, head, &x, 0..a.v, &mut y, scratch);
             }
         }
     }
 
-    /// This thread's cached rows of an expanded stream.
+    /// Keys of the group: tasks of a head and some blocks of cached rows.
+    fn expand_keys(
+        &self,
+        kv: &KvWeights,
+        heads: &Range<usize>,
+        layout: &Layout,
+        kernels: ExpandedKernels,
+        local: &mut Local,
+    ) {
+        let a = &self.model.contract.attention;
+        let runs = layout.blocks().div_ceil(KEY_BLOCKS);
+        let weights = grown(&mut local.more, a.nope * a.kv_lora_rank);
+        let tasks = heads.len() * runs;
+        let mut decoded = None;
+        // neighbours go to one thread, which decodes the head's weights once for them
+        for task in self.member.share(tasks, 1) {
+            let (h, run) = (task / runs, task % runs);
+            let weight = &self.model.weights[kernels.key_weight];
+            // rows of k_b are latent numbers, rows of kv_b are numbers of keys
+            let (matrix, from, strides) = match kv {
+                KvWeights::Split(..) => (heads.start + h, 0..a.kv_lora_rank, (1, a.nope)),
+                KvWeights::Combined(_) => {
+                    let from = (heads.start + h) * (a.nope + a.v);
+                    (0, from..from + a.nope, (a.kv_lora_rank, 1))
+                }
+            };
+            if decoded.replace(h) != Some(h) {
+                decode_rows(weight, matrix, from, weights, &mut local.bytes);
+            }
+            for block in run * KEY_BLOCKS..((run + 1) * KEY_BLOCKS).min(layout.blocks()) {
+                let lines = layout.width * KEYS;
+                let latents = self.expanded_numbers(block * lines, a.kv_lora_rank * KEYS);
+                let at = layout.keys + (h * layout.blocks() + block) * a.nope * KEYS;
+                (kernels.keys)(
+                    weights,
+                    strides,
+                    latents,
+                    a.kv_lora_rank,
+                    self.expanded_memory(at, a.nope * KEYS),
+                );
+            }
+        }
+    }
+
+    /// This thread's blocks of rows of an expanded stream.
     fn unpack(
         &self,
         segment: &Segment,
         stream: usize,
         heads: &Range<usize>,
-        length: usize,
+        layout: &Layout,
         local: &mut Local,
     ) {
         let a = &self.model.contract.attention;
-        let (keys_at, rope_at, values_at) = self.layout(heads, length);
-        let line = grown(&mut local.results, a.expanded_width());
-        for row in self.member.share(length, PAGE_ROWS) {
-            kernels::load_row(self.pool.cache_type(), self.cached(segment, stream, row), line);
+        let length = segment.first + segment.rows.len();
+        let head_width = a.nope + a.rope + a.v;
+        let width = a.expanded_width();
+        for start in self.member.share(layout.length, KEYS).step_by(KEYS) {
+            let rows = start..(start + KEYS).min(length);
+            let lines = grown(&mut local.results, rows.len() * width);
+            for (row, line) in rows.clone().zip(lines.chunks_exact_mut(width)) {
+                kernels::load_row(self.pool.cache_type(), self.cached(segment, stream, row), line);
+            }
+            let piece = grown(&mut local.more, rows.len() * a.nope.max(a.rope));
+            let mut cut = |from: usize, cols: usize, out: &mut [f32]| {
+                for (piece, line) in piece.chunks_exact_mut(cols).zip(lines.chunks_exact(width)) {
+                    piece.copy_from_slice(&line[from..from + cols]);
+                }
+                turn(&piece[..rows.len() * cols], cols, out);
+            };
             for (h, head) in heads.clone().enumerate() {
-                let numbers = &line[head * (a.nope + a.rope + a.v)..][..a.nope + a.rope + a.v];
-                let at = row * heads.len() + h;
-                self.expanded_memory(keys_at + at * a.nope, a.nope).copy_from_slice(&numbers[..a.nope]);
-                self.expanded_memory(values_at + at * a.v, a.v).copy_from_slice(&numbers[a.nope + a.rope..]);
-                if h == 0 {
-                    let rope = self.expanded_memory(rope_at + row * a.rope, a.rope);
-                    rope.copy_from_slice(&numbers[a.nope..a.nope + a.rope]);
+                let from = head * head_width;
+                let at = layout.keys + (h * layout.length + start) * a.nope;
+                cut(from, a.nope, self.expanded_memory(at, a.nope * KEYS));
+                if head == 0 && a.rope > 0 {
+                    let at = start * layout.width + a.kv_lora_rank * KEYS;
+                    cut(from + a.nope, a.rope, self.expanded_memory(at, a.rope * KEYS));
+                }
+            }
+            for (h, head) in heads.clone().enumerate() {
+                for (row, line) in rows.clone().zip(lines.chunks_exact(width)) {
+                    let at = layout.values + (h * layout.length + row) * a.v;
+                    let values = &line[head * head_width + a.nope + a.rope..][..a.v];
+                    self.expanded_memory(at, a.v).copy_from_slice(values);
                 }
             }
         }
@@ -148,60 +244,47 @@ impl Thread<'_> {
         q_nope: &Slot,
         q_rope: &Slot,
         heads: &Range<usize>,
-        length: usize,
+        layout: &Layout,
         out: &Slot,
+        kernel: AttendExpandedFn,
         local: &mut Local,
     ) {
         let a = &self.model.contract.attention;
-        let (keys_at, rope_at, values_at) = self.layout(heads, length);
-        let blocks = segment.rows.len().div_ceil(QUERIES);
-        for task in 0..heads.len() * blocks {
+        let length = segment.first + segment.rows.len();
+        let width = a.nope + a.rope;
+        let tasks = segment.rows.len().div_ceil(QUERIES);
+        for task in 0..heads.len() * tasks {
             if task % self.member.count != self.member.index {
                 continue;
             }
-            let (h, block) = (task / blocks, task % blocks);
-            let view = |at, width| self.expanded_read(at + h * width, length, width, heads.len() * width);
+            // the longest first, so that threads end together
+            let (h, task) = (task % heads.len(), tasks - 1 - task / heads.len());
+            let head = heads.start + h;
+            let first = segment.rows.start + task * QUERIES;
+            let rows = first..segment.rows.end.min(first + QUERIES);
             let expanded = Expanded {
-                keys: view(keys_at, a.nope),
-                rope: self.expanded_read(rope_at, length, a.rope, a.rope),
-                values: view(values_at, a.v),
+                keys: self.expanded_numbers(layout.keys + h * layout.length * a.nope, layout.length * a.nope),
+                rope_keys: self.expanded_numbers(
+                    a.kv_lora_rank * KEYS,
+                    layout.length * layout.width - a.kv_lora_rank * KEYS,
+                ),
+                rope_stride: layout.width * KEYS,
+                values: self.expanded_read(layout.values + h * layout.length * a.v, length, a.v, a.v),
+                nope: a.nope,
+                rope: a.rope,
             };
-            let last = segment.rows.end.min(segment.rows.start + (block + 1) * QUERIES);
-            for row in segment.rows.start + block * QUERIES..last {
-                self.attend_row(row, heads.start + h, q_nope, q_rope, &expanded, out, local);
+            let queries = grown(&mut local.more, rows.len() * width);
+            let mut scales = [0.0; QUERIES];
+            for ((row, query), scale) in rows.clone().zip(queries.chunks_exact_mut(width)).zip(&mut scales) {
+                query[..a.nope].copy_from_slice(self.head(q_nope, row, head));
+                query[a.nope..].copy_from_slice(self.head(q_rope, row, head));
+                *scale = self.score_scale(self.batch.positions[row]);
             }
+            let position = self.batch.positions[rows.start];
+            let mut y = self.write(out, rows.clone(), head * out.head_stride, out.width);
+            let queries = Rows::new(queries, rows.len(), width, width);
+            kernel(queries, &expanded, position, &scales[..rows.len()], &mut y, &mut local.attention);
         }
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "one row and head")]
-    fn attend_row(
-        &self,
-        row: usize,
-        head: usize,
-        q_nope: &Slot,
-        q_rope: &Slot,
-        expanded: &Expanded<'_>,
-        out: &Slot,
-        local: &mut Local,
-    ) {
-        let position = self.batch.positions[row];
-        let query = grown(&mut local.more, q_nope.width + q_rope.width);
-        query[..q_nope.width].copy_from_slice(self.head(q_nope, row, head));
-        query[q_nope.width..].copy_from_slice(self.head(q_rope, row, head));
-        let (mut max, mut sum) = ([f32::NEG_INFINITY], [0.0]);
-        let result = self.head_mut(out, row, head);
-        let width = result.len();
-        let mut part = Partials { max: &mut max, sum: &mut sum, o: RowsMut::new(result, 1, width, width) };
-        kernels::attend_expanded(
-            Rows::new(query, 1, query.len(), query.len()),
-            expanded.keys,
-            expanded.rope,
-            expanded.values,
-            0..position + 1,
-            self.score_scale(position),
-            &mut part,
-        );
-        kernels::scale(result, 1.0 / sum[0]);
     }
 
     /// Rows of the expanded cache: each thread expands the heads of its own rows.
@@ -245,5 +328,34 @@ impl Thread<'_> {
                 kernels::store_row(self.pool.cache_type(), line, self.cache_row(memory, place));
             }
         }
+    }
+}
+
+/// Rows become columns: line n of `out`, [`KEYS`] numbers, gets number n of each row; zeros where there are fewer rows.
+fn turn(rows: &[f32], width: usize, out: &mut [f32]) {
+    let count = rows.len() / width;
+    for (n, line) in out.chunks_exact_mut(KEYS).enumerate() {
+        for (i, number) in line[..count].iter_mut().enumerate() {
+            *number = rows[i * width + n];
+        }
+        line[count..].fill(0.0);
+    }
+}
+
+/// Some rows of a weight as numbers, its factor included.
+fn decode_rows(
+    weight: &LoadedWeight,
+    matrix: usize,
+    rows: Range<usize>,
+    out: &mut [f32],
+    bytes: &mut Vec<u8>,
+) {
+    let rows = weight.matrix(matrix).slice_rows(rows);
+    for (row, line) in out.chunks_exact_mut(rows.cols).enumerate() {
+        kernels::decode_row(&rows, row, line, bytes);
+    }
+    let scale = weight.scale(matrix);
+    if scale != 1.0 {
+        kernels::scale(out, scale);
     }
 }

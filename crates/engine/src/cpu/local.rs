@@ -18,6 +18,8 @@ pub struct Local {
     pub experts: super::experts::ExpertRows,
     /// Partial results of attention.
     pub partials: Vec<f32>,
+    /// Scratch of attention kernels.
+    pub attention: Vec<f32>,
     /// Scratch of the router.
     pub route: Vec<f32>,
     /// A weight row put together from a tile.

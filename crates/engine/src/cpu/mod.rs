@@ -228,7 +228,7 @@ impl CpuBackend {
         let a = self.model.contract.attention;
         let naive = batch.segments.iter().filter(|s| s.lane == Lane::Naive);
         let longest = naive.map(|s| s.first + s.rows.len()).max().unwrap_or(0);
-        let needed = expanded::expanded_len(longest, a.heads, a.nope, a.rope, a.v);
+        let needed = expanded::expanded_len(longest, &a);
         if longest > 0 && self.expanded.len() < needed {
             self.expanded = vec![0.0; needed];
         }

@@ -11,7 +11,7 @@ impl Thread<'_> {
         let rows = self.model.weights[weight].matrix(0);
         for row in self.my_rows(out) {
             let line = self.row_mut(out, row);
-            kernels::embed_row(&rows, self.batch.tokens[row] as usize, line, &mut local.bytes);
+            kernels::decode_row(&rows, self.batch.tokens[row] as usize, line, &mut local.bytes);
             if scale != 1.0 {
                 kernels::scale(line, scale);
             }

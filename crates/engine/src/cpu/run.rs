@@ -98,8 +98,8 @@ impl<'a> Thread<'a> {
                 self.attend_latent(query, out, *stream, *kernel, lane, local);
             }
             Instruction::AbsorbV { input, kv, out } => self.absorb_v(input, kv, out, lane, local),
-            Instruction::AttendExpanded { q_nope, q_rope, kv, out, stream } => {
-                self.attend_expanded(q_nope, q_rope, kv.as_ref(), out, *stream, lane, local);
+            Instruction::AttendExpanded { q_nope, q_rope, kv, out, stream, kernels } => {
+                self.attend_expanded(q_nope, q_rope, kv.as_ref(), out, *stream, *kernels, lane, local);
             }
             Instruction::Route { logits, bias, chosen, mix } => self.route(logits, *bias, chosen, mix, local),
             Instruction::ExpertGateUp { input, norm, chosen, products, out } => {
@@ -232,6 +232,13 @@ impl<'a> Thread<'a> {
         assert!(at + (rows - 1) * stride + cols <= self.shared.expanded_len, "expanded keys out of range");
         // SAFETY: in range; threads have disjoint rows.
         unsafe { RowsMut::from_raw(self.shared.expanded.add(at), rows, cols, stride) }
+    }
+
+    /// Part of that memory to be read, after the barrier.
+    pub(super) fn expanded_numbers(&self, at: usize, len: usize) -> &'a [f32] {
+        assert!(at + len <= self.shared.expanded_len, "expanded keys out of range");
+        // SAFETY: in range; nobody writes until the next barrier.
+        unsafe { std::slice::from_raw_parts(self.shared.expanded.add(at), len) }
     }
 
     /// Expanded rows to be read, after the barrier.

@@ -85,9 +85,10 @@ fn asked(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
         // the latent side of W_UK is read along its rows in k_b, and across them in kv_b
         Op::AbsorbK => each(|_, slot| if slot == "kv_b" { OpKind::LinearT } else { OpKind::Linear }),
         Op::ExpandedStore => each(|_, slot| if slot == "k_b" { OpKind::LinearT } else { OpKind::Linear }),
+        // a product makes values; keys have a kernel of their own, which reads W_UK decoded
         Op::AttendExpanded => {
-            let mut asked = each(|_, slot| if slot == "k_b" { OpKind::LinearT } else { OpKind::Linear });
-            asked.push((OpKind::AttendExpanded, None));
+            let mut asked = each(|_, slot| if slot == "k_b" { OpKind::ExpandKeys } else { OpKind::Linear });
+            asked.extend([(OpKind::ExpandKeys, None), (OpKind::AttendExpanded, None)]);
             asked
         }
         Op::Embed { .. } => each(|_, _| OpKind::Embed),
@@ -142,9 +143,9 @@ fn choose(
     options: &BindOptions,
 ) -> Result<BoundKernel, GraphError> {
     let activation = activation(table, op, ty, options.precision);
-    // rows of the embedding are decoded from whatever layout its products want
-    let reads =
-        |k: &KernelContract, ty| op == OpKind::Embed || k.layout == layout(table, ty, options.precision);
+    // what decodes rows first takes them from whatever layout the products want
+    let decodes = matches!(op, OpKind::Embed | OpKind::ExpandKeys);
+    let reads = |k: &KernelContract, ty| decodes || k.layout == layout(table, ty, options.precision);
     let matches = |k: &KernelContract| {
         k.op == op
             && (k.weight.is_none() || k.weight == ty)

@@ -1,19 +1,17 @@
-//! Attention over cached rows. All forms make partial results that are merged in the order of the pieces.
+//! Attention over cached rows. In latent space it makes partial results, which are merged in the order of the pieces.
 
 mod cache;
 mod expanded;
 mod latent;
+mod tiers;
 
 pub use cache::{CacheView, load_row, store_row};
-pub use expanded::attend_expanded;
-pub use latent::{attend_latent, attend_split};
+pub use expanded::KEYS;
+pub(crate) use tiers::kernels;
 
 use crate::elementwise::exp;
 use crate::{Rows, RowsMut};
 use std::ops::Range;
-
-/// Keys that are scored at a time.
-pub(crate) const BLOCK: usize = 64;
 
 /// Partial results of one piece: for each query the largest score, the sum of e^(score − max), and Σ e^(score − max) · value.
 pub struct Partials<'a> {
@@ -25,23 +23,47 @@ pub struct Partials<'a> {
     pub o: RowsMut<'a>,
 }
 
-/// Attention in latent space: `q` has a row a head, `[latent | rope]` wide; cached rows `rows` are read once for all of them; the first
-/// `latent` numbers of a row are its value too.
-pub type AttendFn = fn(Rows<'_>, &CacheView<'_>, Range<usize>, f32, usize, &mut Partials<'_>);
+/// Attention in latent space: `q` has a row a head (at most 16), `[latent | rope]` wide; cached rows `rows` are read once for all of them; the
+/// first `latent` numbers of a row are its value too. Then the factor on scores, the width of values, the results, and scratch.
+pub type AttendFn = fn(Rows<'_>, &CacheView<'_>, Range<usize>, f32, usize, &mut Partials<'_>, &mut Vec<f32>);
 
-/// Scores of a block become weights: rescales what was summed before, and returns the factor on it.
+/// Keys and values of one head, for all cached rows that some queries see. Cached rows come in blocks of [`KEYS`], the last filled up
+/// with any finite numbers.
+#[derive(Clone, Copy)]
+pub struct Expanded<'a> {
+    /// For each block `nope` lines of a number of its keys.
+    pub keys: &'a [f32],
+    /// The same of the rope part, `rope` lines.
+    pub rope_keys: &'a [f32],
+    /// Numbers between the blocks of `rope_keys`.
+    pub rope_stride: usize,
+    /// A row for each cached row.
+    pub values: Rows<'a>,
+    /// Numbers of a key without position.
+    pub nope: usize,
+    /// Numbers of its rotated part.
+    pub rope: usize,
+}
+
+/// Causal attention of queries `[nope | rope]` of one head, the first at the position given, with a factor on the scores of each; the
+/// finished results, and scratch.
+pub type AttendExpandedFn = fn(Rows<'_>, &Expanded<'_>, usize, &[f32], &mut RowsMut<'_>, &mut Vec<f32>);
+
+/// Keys of one head from latents: `weights` is W_UK with number (key, latent) at `key · row + latent · col`; `latents` has a line of
+/// [`KEYS`] cached rows for each latent number; `keys` gets such a line for each number of a key.
+pub type ExpandKeysFn = fn(&[f32], (usize, usize), &[f32], usize, &mut [f32]);
+
+/// Sums sixteen lanes in pairs.
 #[inline(always)]
-pub(crate) fn online_softmax(scores: &mut [f32], max: &mut f32, sum: &mut f32) -> f32 {
-    let largest = scores.iter().copied().fold(*max, f32::max);
-    let factor = if *max == f32::NEG_INFINITY { 0.0 } else { exp(*max - largest) };
-    let mut total = 0.0;
-    for s in scores.iter_mut() {
-        *s = exp(*s - largest);
-        total += *s;
+pub(crate) fn sum_lanes(mut lanes: [f32; 16]) -> f32 {
+    let mut width = 8;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] += lanes[i + width];
+        }
+        width /= 2;
     }
-    *sum = *sum * factor + total;
-    *max = largest;
-    factor
+    lanes[0]
 }
 
 /// A dot product in 16 strands, whatever the instruction set.
@@ -59,16 +81,10 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
             strands[i] += x[i] * y[i];
         }
     }
-    let mut width = 8;
-    while width > 0 {
-        for i in 0..width {
-            strands[i] += strands[i + width];
-        }
-        width /= 2;
-    }
-    strands[0]
+    sum_lanes(strands)
 }
 
+crate::tiers::tiers! {
 /// Merges pieces in order. `memory` holds, for each piece, `heads` maxima, `heads` sums and `heads` × `width` values; pieces are
 /// `stride` numbers apart.
 pub fn merge_partials(
@@ -98,3 +114,7 @@ pub fn merge_partials(
         line.iter_mut().for_each(|o| *o *= inverse);
     }
 }
+}
+
+#[cfg(test)]
+mod tests;

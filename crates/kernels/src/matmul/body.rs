@@ -1,7 +1,7 @@
 //! Products with decoded weight rows: the bodies, to be compiled for each tier.
 
 use super::Scratch;
-use crate::attention::dot;
+use crate::attention::{dot, sum_lanes};
 use crate::{Acts, RowsMut, WeightMatrix};
 use std::ops::Range;
 
@@ -62,14 +62,7 @@ fn dot_bf16(a: &[f32], b: &[u16]) -> f32 {
             strands[i] += x[i] * widen(y[i]);
         }
     }
-    let mut width = 8;
-    while width > 0 {
-        for i in 0..width {
-            strands[i] += strands[i + width];
-        }
-        width /= 2;
-    }
-    strands[0]
+    sum_lanes(strands)
 }
 
 /// The weight read across: y[i][o] = Σ_r w[r][o] · x[i][r].

@@ -5,8 +5,8 @@
 //! inputs, a run has two such terms of each kind. So the bits depend on nothing but the operands.
 
 use super::formats::{Format, Planes};
-use super::lanes::Lanes;
 use crate::act::A8Block;
+use crate::lanes::Lanes;
 use crate::{A8Rows, RowsMut, WeightMatrix};
 use quant::tiles::{Plane, ROWS};
 use std::ops::Range;

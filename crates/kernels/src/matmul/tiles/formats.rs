@@ -1,6 +1,6 @@
 //! How the blocks of each format are read from tiles: codes, scales and minimums of 32 inputs at a time.
 
-use super::lanes::Lanes;
+use crate::lanes::Lanes;
 use base::TensorType;
 use quant::{e2m1, iq4_nl, mxfp4, nvfp4};
 
@@ -235,7 +235,7 @@ impl Format for Q4K {
         unsafe {
             eight!(|j| {
                 let bytes = L::load(vector(p, b, 32, S / 2 * 8 + j));
-                if S % 2 == 0 { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) }
+                if S.is_multiple_of(2) { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) }
             })
         }
     }
@@ -280,7 +280,7 @@ impl Format for Q5K {
         unsafe {
             eight!(|j| {
                 let bytes = L::load(vector(p, b, 32, S / 2 * 8 + j));
-                let low = if S % 2 == 0 { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) };
+                let low = if S.is_multiple_of(2) { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) };
                 L::or(low, bit!(L::load(high(p, b, 8, j)), S, 4))
             })
         }

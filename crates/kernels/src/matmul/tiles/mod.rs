@@ -4,16 +4,13 @@
     reason = "vector instructions, and addresses that the shapes checked on entry keep in bounds"
 )]
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 mod body;
 mod formats;
-mod lanes;
-mod portable;
 
 use super::{MatmulFn, Scratch};
+use crate::lanes::portable;
+#[cfg(target_arch = "x86_64")]
+use crate::lanes::{avx2, avx512};
 use crate::{Acts, RowsMut, WeightMatrix};
 use base::{TensorType, Tier};
 use formats::*;

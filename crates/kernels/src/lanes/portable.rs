@@ -1,9 +1,9 @@
 //! Sixteen lanes in plain Rust: the reference.
 
-use super::lanes::Lanes;
+use super::Lanes;
 
 /// Arrays.
-pub(super) struct Portable;
+pub(crate) struct Portable;
 
 /// Applies `f` to each of an array's elements with their index.
 #[inline(always)]
@@ -17,6 +17,7 @@ fn each<T: Copy + Default, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
 
 impl Lanes for Portable {
     const ROWS: usize = 1;
+    const VECTORS: usize = 1;
 
     type Bytes = [u8; 64];
     type Ints = [i32; 16];
@@ -106,6 +107,21 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn fma(a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
         each(|i| a[i].mul_add(b[i], c[i]))
+    }
+    #[inline(always)]
+    unsafe fn madd(a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
+        // a fused operation is a call where the processor has none
+        each(|i| a[i] * b[i] + c[i])
+    }
+    #[inline(always)]
+    unsafe fn load_floats(from: *const f32) -> [f32; 16] {
+        // SAFETY: the caller's promise.
+        unsafe { from.cast::<[f32; 16]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store_floats(to: *mut f32, a: [f32; 16]) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<[f32; 16]>().write_unaligned(a) }
     }
     #[inline(always)]
     unsafe fn fnma(a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {

@@ -1,14 +1,27 @@
-//! Sixteen lanes, one an output: the few operations that products over tiles are made of, for each instruction set.
+//! Sixteen lanes: the few operations that products and attention are made of, for each instruction set.
 //!
-//! Every operation gives the same bits in every form: integers are exact, and each f32 operation rounds once.
+//! Every operation but [`madd`](Lanes::madd) gives the same bits in every form: integers are exact, and each f32 operation rounds once.
+#![allow(
+    unsafe_code,
+    reason = "vector instructions, and addresses that the shapes checked by callers keep in bounds"
+)]
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod portable;
 
 /// Sixteen lanes of one instruction set.
 ///
 /// # Safety
 /// Callers run in code compiled for the instruction set, on a machine that has it; addresses are valid for what is read.
-pub(super) trait Lanes {
+pub(crate) trait Lanes {
     /// Most input rows that are multiplied with a tile at a time: 8, 4, 2 or 1, as registers allow.
     const ROWS: usize;
+
+    /// Vectors of columns that a block of a product of f32 matrices has.
+    const VECTORS: usize;
 
     /// 64 bytes: four for each lane.
     type Bytes: Copy;
@@ -55,6 +68,12 @@ pub(super) trait Lanes {
     unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// a · b + c, rounded once.
     unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// a · b + c, rounded once where the instruction set does that, else twice.
+    unsafe fn madd(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// Sixteen numbers from memory.
+    unsafe fn load_floats(from: *const f32) -> Self::Floats;
+    /// Sixteen numbers to memory.
+    unsafe fn store_floats(to: *mut f32, a: Self::Floats);
     /// c − a · b, rounded once.
     unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// The sixteen numbers.

@@ -1,10 +1,10 @@
 //! Sixteen lanes in two registers of AVX2; with the VEX form of VNNI's dot products where the processor has it.
 
-use super::lanes::Lanes;
+use super::Lanes;
 use std::arch::x86_64::*;
 
 /// Twice 256 bits. `VNNI`: whether AVX-VNNI is there.
-pub(super) struct Avx2<const VNNI: bool>;
+pub(crate) struct Avx2<const VNNI: bool>;
 
 /// What signed numbers are raised by where VNNI is used, which multiplies unsigned by signed.
 const BIAS: i32 = 128;
@@ -39,6 +39,7 @@ unsafe fn quads<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> __m25
 #[allow(clippy::undocumented_unsafe_blocks, reason = "each is an intrinsic under the promise of the trait")]
 impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     const ROWS: usize = 4;
+    const VECTORS: usize = 1;
 
     type Bytes = [__m256i; 2];
     type Ints = [__m256i; 2];
@@ -164,6 +165,21 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     #[inline(always)]
     unsafe fn fma(a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
         unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+    #[inline(always)]
+    unsafe fn madd(a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+        unsafe { Self::fma(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn load_floats(from: *const f32) -> [__m256; 2] {
+        unsafe { [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))] }
+    }
+    #[inline(always)]
+    unsafe fn store_floats(to: *mut f32, a: [__m256; 2]) {
+        unsafe {
+            _mm256_storeu_ps(to, a[0]);
+            _mm256_storeu_ps(to.add(8), a[1]);
+        }
     }
     #[inline(always)]
     unsafe fn fnma(a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {

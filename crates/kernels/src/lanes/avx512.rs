@@ -1,10 +1,10 @@
 //! Sixteen lanes in one register of AVX-512, with the dot products of VNNI.
 
-use super::lanes::Lanes;
+use super::Lanes;
 use std::arch::x86_64::*;
 
 /// 512 bits.
-pub(super) struct Avx512;
+pub(crate) struct Avx512;
 
 /// Signed numbers are made unsigned by adding this, which VNNI's products need.
 const BIAS: i32 = 128;
@@ -12,6 +12,7 @@ const BIAS: i32 = 128;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "each is an intrinsic under the promise of the trait")]
 impl Lanes for Avx512 {
     const ROWS: usize = 8;
+    const VECTORS: usize = 2;
 
     type Bytes = __m512i;
     type Ints = __m512i;
@@ -106,6 +107,18 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
         unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn madd(a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn load_floats(from: *const f32) -> __m512 {
+        unsafe { _mm512_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn store_floats(to: *mut f32, a: __m512) {
+        unsafe { _mm512_storeu_ps(to, a) }
     }
     #[inline(always)]
     unsafe fn fnma(a: __m512, b: __m512, c: __m512) -> __m512 {

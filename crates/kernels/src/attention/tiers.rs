@@ -1,0 +1,108 @@
+//! Attention compiled for each tier, and the rows of the table that it fills.
+#![allow(
+    unsafe_code,
+    reason = "a function compiled for an instruction set may only run where the processor has it"
+)]
+
+use super::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, expanded, latent};
+use crate::gemm::{Strided, gemm};
+use crate::lanes::Lanes;
+use crate::{KernelFn, RowsMut};
+use base::{OpKind, Tier};
+
+/// Keys of one head from latents.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+unsafe fn expand_keys<L: Lanes>(
+    weights: &[f32],
+    (row, col): (usize, usize),
+    latents: &[f32],
+    latent: usize,
+    keys: &mut [f32],
+) {
+    let weights = Strided { data: weights, row, col };
+    let lines = keys.len() / KEYS;
+    let mut keys = RowsMut::new(keys, lines, KEYS, KEYS);
+    // SAFETY: the caller's promise.
+    unsafe { gemm::<L>(latent, weights, (latents, KEYS), &mut keys, false) }
+}
+
+/// One function for each tier from a body that is generic over lanes.
+macro_rules! shells {
+    ($ty:ty, $($body:ident)::+ $(, $split:literal)?; $($arg:ident : $arg_ty:ty),*) => {{
+        fn portable($($arg: $arg_ty),*) {
+            // SAFETY: plain Rust.
+            unsafe { $($body)::+::<crate::lanes::portable::Portable $(, $split)?>($($arg),*) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        fn avx2($($arg: $arg_ty),*) {
+            #[target_feature(enable = "avx2,fma,f16c")]
+            fn inner($($arg: $arg_ty),*) {
+                // SAFETY: compiled for AVX2.
+                unsafe { $($body)::+::<crate::lanes::avx2::Avx2<false> $(, $split)?>($($arg),*) }
+            }
+            assert!(crate::features().avx2, "an AVX2 kernel on a machine without it");
+            // SAFETY: the processor has the features, as just checked.
+            unsafe { inner($($arg),*) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        fn avx512($($arg: $arg_ty),*) {
+            #[target_feature(
+                enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c"
+            )]
+            fn inner($($arg: $arg_ty),*) {
+                // SAFETY: compiled for AVX-512.
+                unsafe { $($body)::+::<crate::lanes::avx512::Avx512 $(, $split)?>($($arg),*) }
+            }
+            assert!(crate::features().avx512, "an AVX-512 kernel on a machine without it");
+            // SAFETY: the processor has the features, as just checked.
+            unsafe { inner($($arg),*) }
+        }
+        [
+            (Tier::Portable, portable as $ty),
+            #[cfg(target_arch = "x86_64")]
+            (Tier::Avx2, avx2 as $ty),
+            #[cfg(target_arch = "x86_64")]
+            (Tier::Avx512, avx512 as $ty),
+        ]
+    }};
+}
+
+macro_rules! latent_shells {
+    ($split:literal) => {
+        shells!(
+            AttendFn, latent::attend, $split;
+            q: crate::Rows<'_>, cache: &super::CacheView<'_>, rows: std::ops::Range<usize>, scale: f32,
+            latent: usize, part: &mut super::Partials<'_>, memory: &mut Vec<f32>
+        )
+    };
+}
+
+/// Every form of attention.
+pub(crate) fn kernels() -> Vec<(OpKind, Tier, KernelFn)> {
+    let mut kernels = Vec::new();
+    for (tier, kernel) in latent_shells!(false) {
+        kernels.push((OpKind::AttendLatent, tier, KernelFn::AttendLatent(kernel)));
+    }
+    for (tier, kernel) in latent_shells!(true) {
+        kernels.push((OpKind::AttendSplit, tier, KernelFn::AttendSplit(kernel)));
+    }
+    let expanded = shells!(
+        AttendExpandedFn, expanded::attend;
+        q: crate::Rows<'_>, expanded: &super::Expanded<'_>, position: usize, scales: &[f32],
+        out: &mut crate::RowsMut<'_>, memory: &mut Vec<f32>
+    );
+    for (tier, kernel) in expanded {
+        kernels.push((OpKind::AttendExpanded, tier, KernelFn::AttendExpanded(kernel)));
+    }
+    let keys = shells!(
+        ExpandKeysFn, expand_keys;
+        weights: &[f32], strides: (usize, usize), latents: &[f32], latent: usize, keys: &mut [f32]
+    );
+    for (tier, kernel) in keys {
+        kernels.push((OpKind::ExpandKeys, tier, KernelFn::ExpandKeys(kernel)));
+    }
+    kernels
+}
