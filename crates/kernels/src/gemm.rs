@@ -7,15 +7,46 @@
 use crate::RowsMut;
 use crate::lanes::Lanes;
 
-/// A matrix to be read: number (i, k) lies at `i · row + k · col`.
+/// Numbers of a latent cache row of nearly every published model: 512 + 64.
+const LATENT_ROW: usize = 576;
+
+/// A matrix to be read, in one of two orders.
 #[derive(Clone, Copy)]
-pub(crate) struct Strided<'a> {
-    pub data: &'a [f32],
-    pub row: usize,
-    pub col: usize,
+pub(crate) enum Left<'a> {
+    /// Rows one after the other, so many numbers apart.
+    Rows(&'a [f32], usize),
+    /// Columns one after the other, so many numbers apart.
+    Columns(&'a [f32], usize),
+}
+
+impl Left<'_> {
+    /// Numbers, distance of rows, distance of columns.
+    fn parts(&self) -> (&[f32], usize, usize) {
+        match self {
+            Left::Rows(data, row) => (data, *row, 1),
+            Left::Columns(data, column) => (data, 1, *column),
+        }
+    }
+}
+
+/// As [`gemm_ahead`], without anything else.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+pub(crate) unsafe fn gemm<L: Lanes>(
+    k: usize,
+    a: Left<'_>,
+    b: (&[f32], usize),
+    c: &mut RowsMut<'_>,
+    add: bool,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { gemm_ahead::<L, false>(k, a, b, c, add, std::ptr::null()) }
 }
 
 /// c = a · b, or c = c + a · b: `a` has a row for each row of `c`, `b` has `k` rows, `b_row` numbers apart.
+/// With `AHEAD`, memory from `ahead` on is asked for meanwhile: 64 bytes for each four terms of a block of rows.
 ///
 /// # Panics
 /// When a matrix is shorter than that.
@@ -23,18 +54,20 @@ pub(crate) struct Strided<'a> {
 /// # Safety
 /// As for [`Lanes`].
 #[inline(always)]
-pub(crate) unsafe fn gemm<L: Lanes>(
+pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: bool>(
     k: usize,
-    a: Strided<'_>,
+    a: Left<'_>,
     (b, b_row): (&[f32], usize),
     c: &mut RowsMut<'_>,
     add: bool,
+    mut ahead: *const u8,
 ) {
     let (m, n) = (c.rows(), c.cols());
     if m == 0 || n == 0 {
         return;
     }
-    assert!(k == 0 || a.data.len() > (m - 1) * a.row + (k - 1) * a.col, "left factor");
+    let (numbers, a_row, a_col) = a.parts();
+    assert!(k == 0 || numbers.len() > (m - 1) * a_row + (k - 1) * a_col, "left factor");
     assert!(k == 0 || b.len() >= (k - 1) * b_row + n, "right factor");
     let (start, c_row) = c.raw_mut();
     let wide = n / 16 * 16;
@@ -47,13 +80,51 @@ pub(crate) unsafe fn gemm<L: Lanes>(
                 ($rows:literal, $vectors:literal) => {{
                     // SAFETY: the block lies inside the three matrices, as asserted above.
                     unsafe {
-                        block::<L, $rows, $vectors>(
-                            k,
-                            (a.data.as_ptr().add(row * a.row), a.row, a.col),
-                            (b.as_ptr().add(column), b_row),
-                            (start.add(row * c_row + column), c_row),
-                            add,
-                        );
+                        let left = numbers.as_ptr().add(row * a_row);
+                        let right = (b.as_ptr().add(column), b_row);
+                        let out = (start.add(row * c_row + column), c_row);
+                        match a {
+                            Left::Rows(_, LATENT_ROW) => {
+                                block::<L, $rows, $vectors, true, LATENT_ROW, AHEAD>(
+                                    k,
+                                    (left, a_row),
+                                    right,
+                                    out,
+                                    add,
+                                    &mut ahead,
+                                );
+                            }
+                            Left::Rows(..) => {
+                                block::<L, $rows, $vectors, true, 0, AHEAD>(
+                                    k,
+                                    (left, a_row),
+                                    right,
+                                    out,
+                                    add,
+                                    &mut ahead,
+                                );
+                            }
+                            Left::Columns(_, 16) => {
+                                block::<L, $rows, $vectors, false, 16, AHEAD>(
+                                    k,
+                                    (left, a_col),
+                                    right,
+                                    out,
+                                    add,
+                                    &mut ahead,
+                                );
+                            }
+                            Left::Columns(..) => {
+                                block::<L, $rows, $vectors, false, 0, AHEAD>(
+                                    k,
+                                    (left, a_col),
+                                    right,
+                                    out,
+                                    add,
+                                    &mut ahead,
+                                );
+                            }
+                        }
                     }
                     row += $rows;
                 }};
@@ -74,25 +145,35 @@ pub(crate) unsafe fn gemm<L: Lanes>(
         for j in wide..n {
             let mut sum = if add { line[j] } else { 0.0 };
             for l in 0..k {
-                sum += a.data[i * a.row + l * a.col] * b[l * b_row + j];
+                sum += numbers[i * a_row + l * a_col] * b[l * b_row + j];
             }
             line[j] = sum;
         }
     }
 }
 
-/// `R` rows × `V` vectors.
+/// `R` rows × `V` vectors; `ROWS`: the order of the left factor, whose rows (or columns) are `a_step` apart. `STEP` is that distance where
+/// it is known to the compiler, else 0: known distances leave one address in place of eight, which are more than registers hold.
 ///
 /// # Safety
 /// All numbers of the block lie in memory that is valid for it.
 #[inline(always)]
-unsafe fn block<L: Lanes, const R: usize, const V: usize>(
+unsafe fn block<
+    L: Lanes,
+    const R: usize,
+    const V: usize,
+    const ROWS: bool,
+    const STEP: usize,
+    const AHEAD: bool,
+>(
     k: usize,
-    (a, a_row, a_col): (*const f32, usize, usize),
+    (a, a_step): (*const f32, usize),
     (b, b_row): (*const f32, usize),
     (c, c_row): (*mut f32, usize),
     add: bool,
+    ahead: &mut *const u8,
 ) {
+    let a_step = if STEP > 0 { STEP } else { a_step };
     // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [[L::all(0.0); V]; R];
@@ -103,17 +184,37 @@ unsafe fn block<L: Lanes, const R: usize, const V: usize>(
                 }
             }
         }
-        for l in 0..k {
-            let mut columns = [L::all(0.0); V];
-            for v in 0..V {
-                columns[v] = L::load_floats(b.add(l * b_row + v * 16));
-            }
-            for r in 0..R {
-                let factor = L::all(*a.add(r * a_row + l * a_col));
+        // a macro: a closure that is called often is not surely inlined, and so not compiled with the tier's instructions
+        macro_rules! step {
+            ($l:expr) => {{
+                let l: usize = $l;
+                let mut columns = [L::all(0.0); V];
                 for v in 0..V {
-                    sums[r][v] = L::madd(factor, columns[v], sums[r][v]);
+                    columns[v] = L::load_floats(b.add(l * b_row + v * 16));
                 }
+                for r in 0..R {
+                    let factor = if ROWS { *a.add(r * a_step + l) } else { *a.add(l * a_step + r) };
+                    for v in 0..V {
+                        sums[r][v] = L::madd(L::all(factor), columns[v], sums[r][v]);
+                    }
+                }
+            }};
+        }
+        let mut l = 0;
+        while l + 4 <= k {
+            step!(l);
+            step!(l + 1);
+            step!(l + 2);
+            step!(l + 3);
+            if AHEAD {
+                L::prefetch(*ahead);
+                *ahead = ahead.wrapping_add(64);
             }
+            l += 4;
+        }
+        while l < k {
+            step!(l);
+            l += 1;
         }
         for r in 0..R {
             for v in 0..V {

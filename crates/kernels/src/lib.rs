@@ -30,15 +30,15 @@ mod widen;
 
 pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, quantise_a8, to_bf16};
 pub use attention::{
-    AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, KEYS, Partials, load_row, merge_partials,
-    store_row,
+    AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, KEYS, KeyOrder, Partials, load_row,
+    merge_partials, store_row,
 };
 pub use decode::decode_row;
 pub use elementwise::{add, axpy, exp, relu2, scale, silu, silu_mul};
 pub use matmul::{MatmulFn, Scratch};
 pub use moe::{Gating, GroupScore, RouteSpec, route};
 pub use norm::rms_norm;
-pub use rope::{RopePairs, RopeTable};
+pub use rope::{RopePairs, RopeTable, rotate};
 pub use table::{KernelFn, features, table};
 pub use tiers::limit_tier;
 pub use view::{Rows, RowsMut};

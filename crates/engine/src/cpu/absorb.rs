@@ -115,7 +115,7 @@ impl Thread<'_> {
                         let tail = &mut self.head_tail_mut(out, row, head, latent);
                         tail.copy_from_slice(self.head(q_rope, row, head));
                         if rotate {
-                            self.model.rope.apply(tail, self.batch.positions[row] as i64, self.model.pairs);
+                            self.rotate(tail, row);
                         }
                     }
                 }

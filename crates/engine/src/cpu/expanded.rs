@@ -9,7 +9,7 @@ use super::weights::LoadedWeight;
 use crate::cache::{PAGE_ROWS, StreamMemory};
 use graph::contract::AttentionShape;
 use graph::ir::Lane;
-use kernels::{AttendExpandedFn, ExpandKeysFn, Expanded, KEYS, Rows, RowsMut};
+use kernels::{AttendExpandedFn, ExpandKeysFn, Expanded, KEYS, KeyOrder, Rows, RowsMut};
 use std::ops::Range;
 
 /// Numbers that keys and values expanded on the fly may take, unless one head alone takes more: 64 MB.
@@ -160,11 +160,11 @@ impl Thread<'_> {
             let (h, run) = (task / runs, task % runs);
             let weight = &self.model.weights[kernels.key_weight];
             // rows of k_b are latent numbers, rows of kv_b are numbers of keys
-            let (matrix, from, strides) = match kv {
-                KvWeights::Split(..) => (heads.start + h, 0..a.kv_lora_rank, (1, a.nope)),
+            let (matrix, from, order) = match kv {
+                KvWeights::Split(..) => (heads.start + h, 0..a.kv_lora_rank, KeyOrder::Latents),
                 KvWeights::Combined(_) => {
                     let from = (heads.start + h) * (a.nope + a.v);
-                    (0, from..from + a.nope, (a.kv_lora_rank, 1))
+                    (0, from..from + a.nope, KeyOrder::Keys)
                 }
             };
             if decoded.replace(h) != Some(h) {
@@ -176,7 +176,7 @@ impl Thread<'_> {
                 let at = layout.keys + (h * layout.blocks() + block) * a.nope * KEYS;
                 (kernels.keys)(
                     weights,
-                    strides,
+                    order,
                     latents,
                     a.kv_lora_rank,
                     self.expanded_memory(at, a.nope * KEYS),
@@ -312,7 +312,7 @@ impl Thread<'_> {
                 let x = acts.prepare(self.read(latent, row..row + 1, 0, a.kv_lora_rank), None, needs);
                 rope.copy_from_slice(self.row(key, row));
                 if rotate {
-                    self.model.rope.apply(rope, position as i64, self.model.pairs);
+                    self.rotate(rope, row);
                 }
                 for (head, numbers) in line.chunks_exact_mut(head_width).enumerate() {
                     let (k, rest) = numbers.split_at_mut(a.nope);

@@ -66,6 +66,7 @@ pub struct CpuBackend {
     hidden: Vec<f32>,
     logits: Vec<f32>,
     expanded: Vec<f32>,
+    rotations: Vec<f32>,
     partials: Vec<f32>,
     locals: Vec<Mutex<Local>>,
     team: Team,
@@ -174,6 +175,7 @@ impl CpuBackend {
             hidden: vec![0.0; options.largest * contract.hidden_size],
             logits: vec![0.0; HEAD_ROWS * contract.vocab_size],
             expanded: Vec::new(),
+            rotations: Vec::new(),
             partials: vec![0.0; attention::shared_partials(a.heads, a.kv_lora_rank, options.threads)],
             locals: (0..options.threads).map(|_| Mutex::default()).collect(),
             model: Model { route: route_spec(&contract), contract, weights: loader.weights, rope, pairs },
@@ -232,6 +234,11 @@ impl CpuBackend {
         if longest > 0 && self.expanded.len() < needed {
             self.expanded = vec![0.0; needed];
         }
+        let len = self.model.rope.rotation_len();
+        self.rotations.resize(batch.rows() * len, 0.0);
+        for (position, out) in batch.positions.iter().zip(self.rotations.chunks_exact_mut(len.max(1))) {
+            self.model.rope.rotation(*position as i64, out);
+        }
         self.run(batch, pool, batch.rows(), false);
     }
 
@@ -261,10 +268,10 @@ impl CpuBackend {
             partials: self.partials.as_mut_ptr(),
             partials_len: self.partials.len(),
         };
-        let (model, locals) = (&self.model, &self.locals);
+        let (model, locals, rotations) = (&self.model, &self.locals, &self.rotations[..]);
         self.team.run(&|member| {
             let mut local = locals[member.index].lock().unwrap_or_else(PoisonError::into_inner);
-            run::run(program, &Thread { member, model, batch, rows, pool, shared }, &mut local);
+            run::run(program, &Thread { member, model, batch, rows, pool, rotations, shared }, &mut local);
         });
     }
 }

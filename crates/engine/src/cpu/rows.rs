@@ -36,7 +36,7 @@ impl Thread<'_> {
                     if !in_place {
                         numbers.copy_from_slice(self.head(input, row, head));
                     }
-                    self.model.rope.apply(numbers, self.batch.positions[row] as i64, self.model.pairs);
+                    self.rotate(numbers, row);
                 }
             }
         }
@@ -64,7 +64,7 @@ impl Thread<'_> {
                 }
                 rotated.copy_from_slice(self.row(key, row));
                 if rotate {
-                    self.model.rope.apply(rotated, position as i64, self.model.pairs);
+                    self.rotate(rotated, row);
                 }
                 let place = segment.pages[position / PAGE_ROWS] as usize * PAGE_ROWS + position % PAGE_ROWS;
                 kernels::store_row(self.pool.cache_type(), line, self.cache_row(memory, place));

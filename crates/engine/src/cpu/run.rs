@@ -62,6 +62,8 @@ pub struct Thread<'a> {
     pub rows: usize,
     /// The cache.
     pub pool: &'a CachePool,
+    /// Cosines and sines of each row's position.
+    pub rotations: &'a [f32],
     /// Shared memory.
     pub shared: Shared,
 }
@@ -114,6 +116,12 @@ impl<'a> Thread<'a> {
             Instruction::Scale { by, out } => self.scale(*by, out),
             Instruction::GatherRows { out } => self.gather_rows(out),
         }
+    }
+
+    /// Rotates one head of a row to the row's position.
+    pub(super) fn rotate(&self, numbers: &mut [f32], row: usize) {
+        let len = self.model.rope.rotation_len();
+        kernels::rotate(numbers, &self.rotations[row * len..(row + 1) * len], self.model.pairs);
     }
 
     /// Address of a number of a value.

@@ -170,6 +170,7 @@ fn kernels_bound_and_buffers_placed() {
         OpKind::Rope,
         OpKind::LatentStore,
         OpKind::AttendLatent,
+        OpKind::ExpandKeys,
         OpKind::AttendExpanded,
         OpKind::Route,
     ] {

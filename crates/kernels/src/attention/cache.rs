@@ -1,5 +1,6 @@
 //! Rows of the cache: stored, loaded, and found through page tables.
 
+use crate::lanes::Lanes;
 use base::CacheType;
 
 /// The cached rows of one sequence in one stream.
@@ -53,6 +54,36 @@ pub fn store_row(ty: CacheType, row: &[f32], out: &mut [u8]) {
             }
         }
     }
+}
+
+/// Reads a row in the lanes of an instruction set.
+///
+/// # Panics
+/// When `bytes` is not as many numbers of `ty`.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+#[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
+pub(super) unsafe fn widen<L: Lanes>(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
+    assert_eq!(bytes.len(), out.len() * ty.bytes(), "a cache row of {} numbers", out.len());
+    let whole = out.len() / 16 * 16;
+    let (out, rest) = out.split_at_mut(whole);
+    let (bytes, rest_bytes) = bytes.split_at(whole * ty.bytes());
+    macro_rules! each {
+        ($load:expr) => {
+            for (out, from) in out.chunks_exact_mut(16).zip(bytes.chunks_exact(16 * ty.bytes())) {
+                // SAFETY: sixteen numbers here and there.
+                unsafe { L::store_floats(out.as_mut_ptr(), $load(from.as_ptr())) };
+            }
+        };
+    }
+    match ty {
+        CacheType::F32 => each!(|from: *const u8| L::load_floats(from.cast())),
+        CacheType::F16 => each!(|from| L::halves(from)),
+        CacheType::Bf16 => each!(|from| L::brains(from)),
+    }
+    load_row(ty, rest_bytes, rest);
 }
 
 /// Reads a row.

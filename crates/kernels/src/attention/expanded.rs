@@ -3,7 +3,7 @@
 
 use super::Expanded;
 use crate::elementwise::exp;
-use crate::gemm::{Strided, gemm};
+use crate::gemm::{Left, gemm};
 use crate::lanes::Lanes;
 use crate::{Rows, RowsMut};
 
@@ -45,7 +45,7 @@ pub(super) unsafe fn attend<L: Lanes>(
         // queries before the block see nothing of it
         let first = start.saturating_sub(position);
         let (m, count) = (queries - first, KEYS.min(length - start));
-        let from = |column| Strided { data: &scaled[first * width + column..], row: width, col: 1 };
+        let from = |column| Left::Rows(&scaled[first * width + column..], width);
         let lines = &mut scores[first * KEYS..];
         let mut found = RowsMut::new(lines, m, KEYS, KEYS);
         // SAFETY: the caller's promise.
@@ -63,7 +63,7 @@ pub(super) unsafe fn attend<L: Lanes>(
             }
         }
         let (values, row) = expanded.values.from_row(start);
-        let weights = Strided { data: &scores[first * KEYS..], row: KEYS, col: 1 };
+        let weights = Left::Rows(&scores[first * KEYS..], KEYS);
         // SAFETY: the caller's promise.
         unsafe { gemm::<L>(count, weights, (values, row), &mut out.below(first), true) }
     }

@@ -1,9 +1,10 @@
 //! Attention in latent space: the heads are the batch, and each cached row is read and widened once for all of them.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
 
-use super::{CacheView, Partials, load_row};
+use super::Partials;
+use super::cache::{CacheView, widen};
 use crate::elementwise::exp;
-use crate::gemm::{Strided, gemm};
+use crate::gemm::{Left, gemm, gemm_ahead};
 use crate::lanes::Lanes;
 use crate::{Rows, RowsMut};
 use std::ops::Range;
@@ -36,20 +37,18 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
     let (queries, rest) = memory.split_at_mut(width * HEADS);
     let (lines, rest) = rest.split_at_mut(BLOCK * width);
     let (scores, rope_scores) = rest.split_at_mut(BLOCK * HEADS);
-    queries.fill(0.0);
-    for head in 0..heads {
-        for (number, line) in q.row(head).iter().zip(queries.chunks_exact_mut(HEADS)) {
-            line[head] = number * scale;
-        }
-    }
+    turn(&q, scale, queries);
     let (mut max, mut sum) = ([f32::NEG_INFINITY; HEADS], [0.0f32; HEADS]);
     (0..heads).for_each(|head| part.o.row_mut(head).fill(0.0));
     for start in rows.clone().step_by(BLOCK) {
         let count = BLOCK.min(rows.end - start);
         for (row, line) in (start..start + count).zip(lines.chunks_exact_mut(width)) {
-            load_row(cache.ty, cache.row(row), line);
+            // SAFETY: the caller's promise.
+            unsafe { widen::<L>(cache.ty, cache.row(row), line) };
         }
-        let keys = |from: usize| Strided { data: &lines[from..], row: width, col: 1 };
+        // a block of rows does not cross a page, so that the next one lies in one piece
+        let next = cache.row((start + BLOCK).min(rows.end - 1)).as_ptr();
+        let keys = |from: usize| Left::Rows(&lines[from..], width);
         let mut found = RowsMut::new(scores, count, HEADS, HEADS);
         // SAFETY: the caller's promise.
         unsafe {
@@ -60,7 +59,7 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
                 gemm::<L>(width - latent, keys(latent), (queries, HEADS), &mut rope, false);
                 scores.iter_mut().zip(rope_scores.iter()).for_each(|(s, r)| *s += r);
             } else {
-                gemm::<L>(width, keys(0), (queries, HEADS), &mut found, false);
+                gemm_ahead::<L, true>(width, keys(0), (queries, HEADS), &mut found, false, next);
             }
         }
         let factors = softmax(&mut scores[..count * HEADS], &mut max, &mut sum);
@@ -69,12 +68,31 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
                 part.o.row_mut(head).iter_mut().for_each(|o| *o *= factor);
             }
         }
-        let weights = Strided { data: scores, row: 1, col: HEADS };
+        let weights = Left::Columns(scores, HEADS);
         // SAFETY: the caller's promise.
         unsafe { gemm::<L>(count, weights, (lines, width), &mut part.o, true) }
     }
     part.max[..heads].copy_from_slice(&max[..heads]);
     part.sum[..heads].copy_from_slice(&sum[..heads]);
+}
+
+/// Queries times `scale`, a line of heads for each number.
+#[inline(always)]
+fn turn(q: &Rows<'_>, scale: f32, out: &mut [f32]) {
+    let width = q.cols();
+    for from in (0..width).step_by(HEADS) {
+        let count = HEADS.min(width - from);
+        // squares of sixteen, which the compiler turns in registers
+        let mut square = [[0.0f32; HEADS]; HEADS];
+        for (head, line) in square.iter_mut().enumerate().take(q.rows()) {
+            line[..count].copy_from_slice(&q.row(head)[from..from + count]);
+        }
+        for (i, line) in out[from * HEADS..(from + count) * HEADS].chunks_exact_mut(HEADS).enumerate() {
+            for (head, number) in line.iter_mut().enumerate() {
+                *number = square[head][i] * scale;
+            }
+        }
+    }
 }
 
 /// Scores of a block, a row of heads each, become weights. Returns what the earlier sums are to be multiplied by.

@@ -49,9 +49,18 @@ pub struct Expanded<'a> {
 /// finished results, and scratch.
 pub type AttendExpandedFn = fn(Rows<'_>, &Expanded<'_>, usize, &[f32], &mut RowsMut<'_>, &mut Vec<f32>);
 
-/// Keys of one head from latents: `weights` is W_UK with number (key, latent) at `key · row + latent · col`; `latents` has a line of
-/// [`KEYS`] cached rows for each latent number; `keys` gets such a line for each number of a key.
-pub type ExpandKeysFn = fn(&[f32], (usize, usize), &[f32], usize, &mut [f32]);
+/// How W_UK of a head lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyOrder {
+    /// A row for each number of a key, as in `kv_b`.
+    Keys,
+    /// A row for each number of the latent, as in `k_b`.
+    Latents,
+}
+
+/// Keys of one head from latents: W_UK in the order given; a line of [`KEYS`] cached rows for each of the latent's numbers; how many those
+/// are; the keys get such a line for each number of a key.
+pub type ExpandKeysFn = fn(&[f32], KeyOrder, &[f32], usize, &mut [f32]);
 
 /// Sums sixteen lanes in pairs.
 #[inline(always)]

@@ -1,6 +1,6 @@
 //! Every tier of attention against sums in f64.
 
-use super::{AttendExpandedFn, CacheView, Expanded, KEYS, Partials, merge_partials, store_row};
+use super::{AttendExpandedFn, CacheView, Expanded, KEYS, KeyOrder, Partials, merge_partials, store_row};
 use crate::{KernelFn, Rows, RowsMut};
 use base::{CacheType, OpKind};
 
@@ -176,14 +176,13 @@ fn keys_are_expanded_from_either_order_of_weights() {
         if contract.tier > tier {
             continue;
         }
-        for (weights, strides) in [(&weights, (latent, 1)), (&transposed, (1, nope))] {
+        for (given, order) in [(&weights, KeyOrder::Keys), (&transposed, KeyOrder::Latents)] {
             let mut keys = vec![0.0; nope * KEYS];
-            kernel(weights, strides, &latents, latent, &mut keys);
+            kernel(given, order, &latents, latent, &mut keys);
             for n in 0..nope {
                 for key in 0..KEYS {
-                    let term = |l: usize| {
-                        f64::from(weights[n * strides.0 + l * strides.1]) * f64::from(latents[l * KEYS + key])
-                    };
+                    let term =
+                        |l: usize| f64::from(weights[n * latent + l]) * f64::from(latents[l * KEYS + key]);
                     let truth: f64 = (0..latent).map(term).sum();
                     assert!((f64::from(keys[n * KEYS + key]) - truth).abs() < 1e-5, "{}", contract.name);
                 }

@@ -4,8 +4,8 @@
     reason = "a function compiled for an instruction set may only run where the processor has it"
 )]
 
-use super::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, expanded, latent};
-use crate::gemm::{Strided, gemm};
+use super::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, KeyOrder, expanded, latent};
+use crate::gemm::{Left, gemm};
 use crate::lanes::Lanes;
 use crate::{KernelFn, RowsMut};
 use base::{OpKind, Tier};
@@ -17,12 +17,15 @@ use base::{OpKind, Tier};
 #[inline(always)]
 unsafe fn expand_keys<L: Lanes>(
     weights: &[f32],
-    (row, col): (usize, usize),
+    order: KeyOrder,
     latents: &[f32],
     latent: usize,
     keys: &mut [f32],
 ) {
-    let weights = Strided { data: weights, row, col };
+    let weights = match order {
+        KeyOrder::Keys => Left::Rows(weights, latent),
+        KeyOrder::Latents => Left::Columns(weights, keys.len() / KEYS),
+    };
     let lines = keys.len() / KEYS;
     let mut keys = RowsMut::new(keys, lines, KEYS, KEYS);
     // SAFETY: the caller's promise.
@@ -99,7 +102,7 @@ pub(crate) fn kernels() -> Vec<(OpKind, Tier, KernelFn)> {
     }
     let keys = shells!(
         ExpandKeysFn, expand_keys;
-        weights: &[f32], strides: (usize, usize), latents: &[f32], latent: usize, keys: &mut [f32]
+        weights: &[f32], order: super::KeyOrder, latents: &[f32], latent: usize, keys: &mut [f32]
     );
     for (tier, kernel) in keys {
         kernels.push((OpKind::ExpandKeys, tier, KernelFn::ExpandKeys(kernel)));

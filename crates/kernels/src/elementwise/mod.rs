@@ -1,5 +1,7 @@
 //! Operations on single numbers of rows, and the exponential that softmax and SiLU share.
 
+use crate::tiers::tiers;
+
 /// e^x, written so that compilers vectorise it: relative error below 2.5e-7 for finite results; e^-∞ = 0; results below
 /// f32's normal range are 0.
 #[inline(always)]
@@ -31,13 +33,16 @@ pub fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
+tiers! {
 /// up = silu(gate) · up.
 pub fn silu_mul(gate: &[f32], up: &mut [f32]) {
     for (up, gate) in up.iter_mut().zip(gate) {
         *up *= silu(*gate);
     }
 }
+}
 
+tiers! {
 /// x = max(x, 0)².
 pub fn relu2(x: &mut [f32]) {
     for x in x {
@@ -45,24 +50,31 @@ pub fn relu2(x: &mut [f32]) {
         *x = positive * positive;
     }
 }
+}
 
+tiers! {
 /// x = s · x.
 pub fn scale(x: &mut [f32], s: f32) {
     x.iter_mut().for_each(|x| *x *= s);
 }
+}
 
+tiers! {
 /// x = x + y.
 pub fn add(x: &mut [f32], y: &[f32]) {
     for (x, y) in x.iter_mut().zip(y) {
         *x += y;
     }
 }
+}
 
+tiers! {
 /// y = y + s · x.
 pub fn axpy(y: &mut [f32], s: f32, x: &[f32]) {
     for (y, x) in y.iter_mut().zip(x) {
         *y += s * x;
     }
+}
 }
 
 #[cfg(test)]

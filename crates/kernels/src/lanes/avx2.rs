@@ -140,6 +140,16 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         }
     }
     #[inline(always)]
+    unsafe fn brains(from: *const u8) -> [__m256; 2] {
+        unsafe {
+            let half = |at: usize| {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(at).cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            };
+            [half(0), half(16)]
+        }
+    }
+    #[inline(always)]
     unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> [__m256; 2] {
         unsafe {
             let half = |at: usize| {

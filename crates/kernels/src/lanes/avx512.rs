@@ -89,6 +89,13 @@ impl Lanes for Avx512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
     #[inline(always)]
+    unsafe fn brains(from: *const u8) -> __m512 {
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
     unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> __m512 {
         unsafe {
             let wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));

@@ -60,6 +60,8 @@ pub(crate) trait Lanes {
     unsafe fn numbers(values: &[f32; 16]) -> Self::Floats;
     /// Sixteen f16.
     unsafe fn halves(from: *const u8) -> Self::Floats;
+    /// Sixteen bf16.
+    unsafe fn brains(from: *const u8) -> Self::Floats;
     /// Sixteen u8, `(byte >> shift) & mask`.
     unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> Self::Floats;
     /// Sixteen i8.

@@ -89,6 +89,12 @@ impl Lanes for Portable {
         each(|i| crate::widen::f16(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
     }
     #[inline(always)]
+    unsafe fn brains(from: *const u8) -> [f32; 16] {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { from.cast::<[u8; 32]>().read_unaligned() };
+        each(|i| crate::widen::bf16(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
+    }
+    #[inline(always)]
     unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> [f32; 16] {
         // SAFETY: the caller's promise.
         let bytes = unsafe { from.cast::<[u8; 16]>().read_unaligned() };

@@ -1,5 +1,8 @@
 //! RMSNorm.
 
+use crate::tiers::tiers;
+
+tiers! {
 /// out = x / √(mean x² + eps) · weight. The squares are summed in f64, in 8 strands, so that the order depends on the length alone.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let mut strands = [0.0f64; 8];
@@ -17,6 +20,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     for ((out, x), w) in out.iter_mut().zip(x).zip(weight) {
         *out = x * factor * w;
     }
+}
 }
 
 #[cfg(test)]

@@ -22,27 +22,41 @@ impl RopeTable {
         RopeTable { inverse_frequencies, magnitude }
     }
 
-    /// Rotates one head in place to `position`, which may be negative (a shift back; then the magnitude is not applied again).
-    pub fn apply(&self, x: &mut [f32], position: i64, pairs: RopePairs) {
-        self.rotate(x, position, pairs, self.magnitude);
+    /// Numbers of a rotation: a cosine and a sine for each pair.
+    pub fn rotation_len(&self) -> usize {
+        2 * self.inverse_frequencies.len()
     }
 
-    /// Rotates one head, already rotated once, by a further `distance`.
+    /// The rotation to `position`: for each pair cosine and sine, times the magnitude.
+    pub fn rotation(&self, position: i64, out: &mut [f32]) {
+        self.fill(position, self.magnitude, out);
+    }
+
+    /// Rotates one head, already rotated once, by a further `distance`, which may be negative. The magnitude is not applied again.
     pub fn shift(&self, x: &mut [f32], distance: i64, pairs: RopePairs) {
-        self.rotate(x, distance, pairs, 1.0);
+        let mut rotation = vec![0.0; self.rotation_len()];
+        self.fill(distance, 1.0, &mut rotation);
+        rotate(x, &rotation, pairs);
     }
 
-    fn rotate(&self, x: &mut [f32], position: i64, pairs: RopePairs, magnitude: f64) {
-        let half = x.len() / 2;
-        for (i, frequency) in self.inverse_frequencies.iter().take(half).enumerate() {
-            let (a, b) = match pairs {
-                RopePairs::Interleaved => (2 * i, 2 * i + 1),
-                RopePairs::Split => (i, i + half),
-            };
+    fn fill(&self, position: i64, magnitude: f64, out: &mut [f32]) {
+        for (frequency, out) in self.inverse_frequencies.iter().zip(out.chunks_exact_mut(2)) {
             let (sin, cos) = (position as f64 * frequency).sin_cos();
-            let (sin, cos) = ((sin * magnitude) as f32, (cos * magnitude) as f32);
-            (x[a], x[b]) = (x[a] * cos - x[b] * sin, x[a] * sin + x[b] * cos);
+            out[0] = (cos * magnitude) as f32;
+            out[1] = (sin * magnitude) as f32;
         }
+    }
+}
+
+/// Rotates one head in place by a [rotation](RopeTable::rotation).
+pub fn rotate(x: &mut [f32], rotation: &[f32], pairs: RopePairs) {
+    let half = x.len() / 2;
+    for (i, turn) in rotation.chunks_exact(2).take(half).enumerate() {
+        let (a, b) = match pairs {
+            RopePairs::Interleaved => (2 * i, 2 * i + 1),
+            RopePairs::Split => (i, i + half),
+        };
+        (x[a], x[b]) = (x[a] * turn[0] - x[b] * turn[1], x[a] * turn[1] + x[b] * turn[0]);
     }
 }
 
@@ -50,21 +64,28 @@ impl RopeTable {
 mod tests {
     use super::*;
 
+    fn to(table: &RopeTable, x: &mut [f32], position: i64, pairs: RopePairs) {
+        let mut rotation = vec![0.0; table.rotation_len()];
+        table.rotation(position, &mut rotation);
+        rotate(x, &rotation, pairs);
+    }
+
     #[test]
     fn rotations_add_up_and_keep_the_length() {
         let table = RopeTable::new(vec![1.0, 0.1, 0.01], 1.0);
         for pairs in [RopePairs::Interleaved, RopePairs::Split] {
             let start = [1.0f32, 2.0, -3.0, 0.5, 0.25, -1.0];
             let (mut once, mut twice) = (start, start);
-            table.apply(&mut once, 7, pairs);
-            table.apply(&mut twice, 12, pairs);
+            to(&table, &mut once, 7, pairs);
+            to(&table, &mut twice, 12, pairs);
             table.shift(&mut twice, -5, pairs);
             assert!(once.iter().zip(&twice).all(|(a, b)| (a - b).abs() < 1e-5));
             let length = |x: &[f32]| x.iter().map(|v| v * v).sum::<f32>();
             assert!((length(&once) - length(&start)).abs() < 1e-4);
         }
         let mut x = [1.0f32, 0.0];
-        RopeTable::new(vec![std::f64::consts::FRAC_PI_2], 2.0).apply(&mut x, 1, RopePairs::Interleaved);
+        let table = RopeTable::new(vec![std::f64::consts::FRAC_PI_2], 2.0);
+        to(&table, &mut x, 1, RopePairs::Interleaved);
         assert!(x[0].abs() < 1e-6 && (x[1] - 2.0).abs() < 1e-6);
     }
 }
