@@ -46,6 +46,11 @@ pub(crate) enum Command {
     MakeModel(MakeModelArgs),
     /// Measure speed
     Bench(BenchArgs),
+    /// Show where the time goes: each phase beside the limit that binds it
+    #[command(
+        after_help = "Examples:\n  latent profile -m model.gguf\n  latent profile -m model.gguf -p 0 -n 32 -d 4096"
+    )]
+    Profile(ProfileArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -449,5 +454,27 @@ pub(crate) struct BenchArgs {
 
     /// The same as --output json
     #[arg(long, conflicts_with = "output")]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct ProfileArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Tokens of the prompt, run as one step (0: no prompt)
+    #[arg(short = 'p', long, default_value_t = 512, value_name = "N")]
+    pub(crate) prompt: usize,
+
+    /// Tokens to generate (0: none)
+    #[arg(short = 'n', long, default_value_t = 16, value_name = "N")]
+    pub(crate) generate: usize,
+
+    /// Tokens in the cache beforehand
+    #[arg(short = 'd', long, default_value_t = 0, value_name = "N")]
+    pub(crate) depth: usize,
+
+    /// Print JSON
+    #[arg(long)]
     pub(crate) json: bool,
 }

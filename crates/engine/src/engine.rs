@@ -4,6 +4,7 @@ use crate::cache::{CachePool, Sequence, ShiftShape};
 use crate::cpu::{self, Batch, CpuBackend, CpuOptions};
 use crate::error::EngineError;
 use crate::memory::{self, Needed};
+use crate::profile::{self, Limits, StepProfile, Timed};
 use base::{CacheType, Tier};
 use formats::Checkpoint;
 use graph::Contract;
@@ -342,10 +343,39 @@ impl Engine {
     /// Bytes and operations of a step of `rows` rows after `cached` ones, logits of one row included.
     pub fn cost(&self, rows: usize, cached: usize) -> Cost {
         let class = graph::passes::RowClass::of(rows) as usize;
-        let step = |rows| CostStep { rows, cached, cache_number: self.options.bind.cache.bytes() };
-        let mut cost = self.backend.trunk()[class].cost(step(rows));
-        cost += self.backend.head()[0].cost(step(1));
+        let step = self.cost_step(rows, cached);
+        let mut cost = self.backend.trunk()[class].cost(step);
+        cost += self.backend.head()[0].cost(CostStep { rows: 1, ..step });
         cost
+    }
+
+    fn cost_step(&self, rows: usize, cached: usize) -> CostStep {
+        let cache_number = self.options.bind.cache.bytes();
+        CostStep { rows, cached, cache_number, lane: self.backend.lane(rows) }
+    }
+
+    /// Takes the time of each phase while `work` runs `steps` steps of `rows` rows each, after `cached` ones, with the logits of one
+    /// row.
+    ///
+    /// # Errors
+    /// What `work` fails with.
+    pub fn profile(
+        &mut self,
+        (rows, cached, steps): (usize, usize, usize),
+        limits: &Limits,
+        work: &mut dyn FnMut(&mut Engine) -> Result<(), EngineError>,
+    ) -> Result<StepProfile, EngineError> {
+        self.backend.start_clocks();
+        let done = work(self);
+        let mut nanos = self.backend.stop_clocks();
+        done?;
+        let class = graph::passes::RowClass::of(rows) as usize;
+        let plans = self.backend.trunk().len();
+        let timed = [
+            Timed { plan: &self.backend.trunk()[class], nanos: std::mem::take(&mut nanos[class]), rows },
+            Timed { plan: &self.backend.head()[0], nanos: std::mem::take(&mut nanos[plans]), rows: 1 },
+        ];
+        Ok(profile::report(&timed, self.cost_step(rows, cached), steps, limits))
     }
 }
 

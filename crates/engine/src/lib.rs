@@ -4,6 +4,7 @@
 //! * [`cache`]: pages of latent rows: shared prefixes, copy on write, truncation, context shift, files.
 //! * [`cpu`]: plans compiled and run by a [`team`] of threads.
 //! * [`sampling`]: from logits to the next token; [`Engine::generate`]: from a prompt to text.
+//! * [`Engine::profile`]: where the time goes, beside the machine's [`Limits`].
 //! * [`memory`]: what a session needs and what there is.
 
 mod bandwidth;
@@ -13,6 +14,7 @@ mod engine;
 mod error;
 mod generate;
 pub mod memory;
+mod profile;
 pub mod sampling;
 pub mod team;
 
@@ -20,3 +22,4 @@ pub use bandwidth::read_bandwidth;
 pub use engine::{DEFAULT_LARGEST, Engine, EngineOptions, Item, Summary, Wanted, default_threads};
 pub use error::EngineError;
 pub use generate::{Answer, Event, Listener, Request, Session, StopReason};
+pub use profile::{Limits, PhaseProfile, StepProfile};

@@ -74,7 +74,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
 }
 
 /// Token ids that look random but are the same in every run.
-fn token(i: usize, vocab: usize) -> u32 {
+pub(super) fn token(i: usize, vocab: usize) -> u32 {
     let mixed = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed >> 20) % vocab as u64) as u32
 }

@@ -116,6 +116,8 @@ pub struct Step {
 pub struct Program {
     /// Instructions between barriers.
     pub phases: Vec<Vec<Step>>,
+    /// Which of the plan's phases each is.
+    pub numbers: Vec<usize>,
     /// Numbers of the arena.
     pub arena: usize,
 }
@@ -132,8 +134,9 @@ pub fn compile(plan: &Plan, weight_of: &dyn Fn(WeightId) -> usize) -> Result<Pro
             phases[plan.phases[index]].push(Step { lane: node.lane, instruction });
         }
     }
+    let numbers = (0..phases.len()).filter(|i| !phases[*i].is_empty()).collect();
     phases.retain(|phase| !phase.is_empty());
-    Ok(Program { phases, arena: plan.arena.floats })
+    Ok(Program { phases, numbers, arena: plan.arena.floats })
 }
 
 struct Compiler<'a> {

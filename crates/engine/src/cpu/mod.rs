@@ -31,6 +31,7 @@ use kernels::{RopeTable, RouteSpec};
 use local::Local;
 use run::{Model, Shared, Thread};
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Rows whose logits are computed at once.
@@ -71,6 +72,8 @@ pub struct CpuBackend {
     locals: Vec<Mutex<Local>>,
     team: Team,
     options: CpuOptions,
+    /// Nanoseconds of the phases of all plans, trunk and then head, while a profile is taken.
+    clocks: Option<Vec<Vec<AtomicU64>>>,
 }
 
 /// The contracts of all kernels.
@@ -185,6 +188,7 @@ impl CpuBackend {
             head_programs,
             team,
             options,
+            clocks: None,
         })
     }
 
@@ -256,6 +260,18 @@ impl CpuBackend {
         }
     }
 
+    /// Begins to take the time of each phase.
+    pub fn start_clocks(&mut self) {
+        let clock = |plan: &Plan| (0..plan.phase_count()).map(|_| AtomicU64::new(0)).collect();
+        self.clocks = Some(self.trunk.iter().chain(&self.head).map(clock).collect());
+    }
+
+    /// Ends it: nanoseconds of each phase of the plans, trunk and then head.
+    pub fn stop_clocks(&mut self) -> Vec<Vec<u64>> {
+        let clocks = self.clocks.take().unwrap_or_default();
+        clocks.into_iter().map(|clock| clock.into_iter().map(AtomicU64::into_inner).collect()).collect()
+    }
+
     fn run(&mut self, batch: &Batch, pool: &CachePool, rows: usize, head: bool) {
         let class = RowClass::of(rows) as usize;
         let program = if head { &self.head_programs[class] } else { &self.trunk_programs[class] };
@@ -269,9 +285,15 @@ impl CpuBackend {
             partials_len: self.partials.len(),
         };
         let (model, locals, rotations) = (&self.model, &self.locals, &self.rotations[..]);
+        let clock =
+            self.clocks.as_ref().map(|clocks| &clocks[if head { CLASSES.len() + class } else { class }][..]);
         self.team.run(&|member| {
             let mut local = locals[member.index].lock().unwrap_or_else(PoisonError::into_inner);
-            run::run(program, &Thread { member, model, batch, rows, pool, rotations, shared }, &mut local);
+            run::run(
+                program,
+                &Thread { member, model, batch, rows, pool, rotations, clock, shared },
+                &mut local,
+            );
         });
     }
 }

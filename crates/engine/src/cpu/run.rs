@@ -11,6 +11,8 @@ use graph::Contract;
 use graph::ir::Lane;
 use kernels::{RopePairs, RopeTable, RouteSpec, Rows, RowsMut};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// What every operation of a model needs.
 pub struct Model {
@@ -64,17 +66,26 @@ pub struct Thread<'a> {
     pub pool: &'a CachePool,
     /// Cosines and sines of each row's position.
     pub rotations: &'a [f32],
+    /// Nanoseconds of each phase, added up by the first thread, where a profile is taken.
+    pub clock: Option<&'a [AtomicU64]>,
     /// Shared memory.
     pub shared: Shared,
 }
 
 /// Runs all phases of `program` as one member of the team.
 pub fn run(program: &Program, thread: &Thread<'_>, local: &mut Local) {
-    for phase in &program.phases {
+    let clock = thread.clock.filter(|_| thread.member.index == 0);
+    let mut start = clock.map(|_| Instant::now());
+    for (phase, number) in program.phases.iter().zip(&program.numbers) {
         for step in phase {
             thread.execute(&step.instruction, step.lane, local);
         }
         thread.member.barrier();
+        if let (Some(clock), Some(start)) = (clock, &mut start) {
+            let end = Instant::now();
+            clock[*number].fetch_add((end - *start).as_nanos() as u64, Ordering::Relaxed);
+            *start = end;
+        }
     }
 }
 

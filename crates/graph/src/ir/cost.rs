@@ -1,6 +1,6 @@
 //! Bytes and operations of a node, for plans, drawings and the profiler.
 
-use super::{Ir, Node, Op, StreamKind};
+use super::{Ir, Lane, Node, Op, StreamKind};
 use serde::Serialize;
 
 /// What a node moves and computes in one step.
@@ -31,11 +31,16 @@ pub struct Step {
     pub cached: usize,
     /// Bytes of one number in the cache.
     pub cache_number: usize,
+    /// The formulation that its rows take.
+    pub lane: Lane,
 }
 
 impl Node {
-    /// What the node moves and computes in `step`, one sequence, every row in the node's lane.
+    /// What the node moves and computes in `step`, one sequence: nothing where the rows take another lane.
     pub fn cost(&self, ir: &Ir, step: Step) -> Cost {
+        if !self.lane.meets(step.lane) {
+            return Cost::default();
+        }
         let weights = |reach: f64| -> f64 {
             self.weights.iter().map(|(_, id)| ir.weight(*id).bytes() as f64 * reach).sum()
         };

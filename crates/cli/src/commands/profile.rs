@@ -1,0 +1,130 @@
+//! `latent profile`: each phase of decoding and of a prompt, beside the limit that binds it, measured in the same run.
+
+use super::bench::token;
+use crate::args::ProfileArgs;
+use crate::{interrupt, model, output};
+use anyhow::{Context, Result};
+use engine::cache::Sequence;
+use engine::{Engine, EngineError, Item, Limits, PhaseProfile, StepProfile, Wanted};
+use serde_json::json;
+
+pub(super) fn run(args: &ProfileArgs) -> Result<()> {
+    let checkpoint = model::open(args.model.model.as_deref())?;
+    let mut model_args = args.model.clone();
+    model_args.ctx.get_or_insert((args.depth + args.prompt.max(args.generate + 2)).max(1));
+    let mut engine = model::load(&checkpoint, &model_args, args.json)?;
+    let summary = engine.summary();
+    let limits =
+        Limits::measure(summary.threads, summary.tier).context("measuring what the machine can do")?;
+    let vocab = engine.contract().vocab_size;
+    let tokens: Vec<u32> = (0..args.depth + args.prompt + args.generate).map(|i| token(i, vocab)).collect();
+    let mut sequence = Sequence::default();
+    let (before, rest) = tokens.split_at(args.depth);
+    let (prompt, generated) = rest.split_at(args.prompt);
+    let prompt = &prompt[..prompt.len().min(engine.largest())];
+    let chunk = engine.largest();
+    let go_on = &mut |_: usize| !interrupt::asked();
+    if !before.is_empty() {
+        engine.prefill(&mut sequence, before, chunk, Wanted::Nothing, &mut |_, _| {}, go_on)?;
+    }
+    let mut profiles = Vec::new();
+    if !generated.is_empty() {
+        let size = (1, args.depth + generated.len() / 2, generated.len());
+        profiles.push(measure(&mut engine, &mut sequence, generated, size, args.depth, &limits)?);
+    }
+    if !prompt.is_empty() {
+        let size = (prompt.len(), args.depth, 1);
+        profiles.push(measure(&mut engine, &mut sequence, prompt, size, args.depth, &limits)?);
+    }
+    engine.release(sequence);
+    if args.json {
+        return output::json(&json!({ "limits": limits, "steps": profiles }));
+    }
+    output::line(&format!(
+        "limits of {} threads: {:.1} GB/s read, {:.0} GFLOP/s in integers, {:.0} in f32",
+        engine.summary().threads,
+        limits.read_bandwidth / 1e9,
+        2.0 * limits.integer_macs / 1e9,
+        2.0 * limits.float_macs / 1e9
+    ))?;
+    profiles.iter().try_for_each(print)
+}
+
+/// Runs `tokens` in steps of `rows` tokens, once to warm up and once to measure.
+fn measure(
+    engine: &mut Engine,
+    sequence: &mut Sequence,
+    tokens: &[u32],
+    (rows, cached, steps): (usize, usize, usize),
+    depth: usize,
+    limits: &Limits,
+) -> Result<StepProfile> {
+    let mut once = |engine: &mut Engine| -> Result<(), EngineError> {
+        engine.truncate(sequence, depth);
+        for part in tokens.chunks(rows) {
+            if interrupt::asked() {
+                return Err(EngineError::Stopped);
+            }
+            let mut items = [Item { sequence, tokens: part, wanted: Wanted::Last }];
+            engine.step(&mut items, &mut |_, _, _| {})?;
+        }
+        Ok(())
+    };
+    once(engine)?;
+    let profile = engine.profile((rows, cached, steps), limits, &mut once)?;
+    engine.truncate(sequence, depth);
+    Ok(profile)
+}
+
+fn print(step: &StepProfile) -> Result<()> {
+    let what = if step.rows == 1 { "decode".to_owned() } else { format!("prompt of {}", step.rows) };
+    output::line(&format!(
+        "\n{what} after {} tokens: {:.2} ms a step, {:.1} t/s; {} phases and barriers, {} kernels",
+        step.cached, step.millis, step.tokens_per_s, step.barriers, step.kernels
+    ))?;
+    output::line(&format!(
+        "{:<9} {:<30} {:>8} {:>4} {:>6} {:>6} {:>7}  {:<10} {:>5}",
+        "layers", "phase", "µs", "×", "time", "GB/s", "GFLOP/s", "bound by", "of it"
+    ))?;
+    for phase in &step.phases {
+        for (i, operation) in phase.operations.iter().enumerate() {
+            output::line(&if i == 0 { row(phase, operation) } else { format!("{:10}{operation}", "") })?;
+        }
+        output::line(&format!("{:10}{}", "", phase.kernels.join(" ")))?;
+    }
+    let mut costly: Vec<&PhaseProfile> = step.phases.iter().collect();
+    costly.sort_by(|a, b| b.share.total_cmp(&a.share));
+    output::line("costliest:")?;
+    for phase in costly.iter().take(3) {
+        output::line(&format!(
+            "  {:>4.1} %  {} ({})",
+            100.0 * phase.share,
+            phase.operations.join(", "),
+            layers(phase)
+        ))?;
+    }
+    Ok(())
+}
+
+fn layers(phase: &PhaseProfile) -> String {
+    match phase.layers {
+        Some((first, last)) if first == last => format!("L{first}"),
+        Some((first, last)) => format!("L{first}–{last}"),
+        None => "–".into(),
+    }
+}
+
+fn row(phase: &PhaseProfile, operation: &str) -> String {
+    let short: String = operation.chars().take(30).collect();
+    format!(
+        "{:<9} {short:<30} {:>8.1} {:>4} {:>4.1} % {:>6.1} {:>7.0}  {:<10} {:>3.0} %",
+        layers(phase),
+        phase.micros,
+        phase.count,
+        100.0 * phase.share,
+        phase.gb_per_s,
+        phase.gflop_per_s,
+        phase.bound,
+        100.0 * phase.of_limit
+    )
+}

@@ -1,0 +1,109 @@
+//! How fast multiply-adds can go in registers: the limit that products are held against.
+#![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
+
+use crate::lanes::Lanes;
+use base::Tier;
+use std::time::Instant;
+
+/// Multiply-adds a second of one core.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Peak {
+    /// 8-bit integers, summed in 32 bits.
+    pub integers: f64,
+    /// f32.
+    pub floats: f64,
+}
+
+/// Independent sums, enough to hide the latency of an instruction.
+const SUMS: usize = 12;
+
+/// Multiply-adds of one round: sixteen lanes, four integers in each.
+const ROUNDS: usize = 200_000;
+
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+unsafe fn measure<L: Lanes>() -> Peak {
+    // SAFETY: the caller's promise; all addresses are of local arrays.
+    unsafe {
+        let (codes, input) = (std::hint::black_box([3u8; 64]), std::hint::black_box([2i8; 4]));
+        let codes = L::load(codes.as_ptr());
+        let mut sums = [L::zero(); SUMS];
+        let start = Instant::now();
+        for _ in 0..ROUNDS {
+            // read anew, lest the compiler foresee all rounds
+            let input = std::hint::black_box(input.as_ptr());
+            for sum in &mut sums {
+                *sum = L::dot(*sum, codes, input);
+            }
+        }
+        std::hint::black_box(sums.map(|sum| L::store(L::floats(sum))));
+        let integers = (ROUNDS * SUMS * 64) as f64 / start.elapsed().as_secs_f64();
+
+        let factor = L::all(std::hint::black_box(0.5));
+        let mut sums = [L::all(0.0); SUMS];
+        let start = Instant::now();
+        for _ in 0..ROUNDS {
+            let term = L::all(std::hint::black_box(0.25));
+            for sum in &mut sums {
+                *sum = L::madd(*sum, factor, term);
+            }
+        }
+        std::hint::black_box(sums.map(|sum| L::store(sum)));
+        let floats = (ROUNDS * SUMS * 16) as f64 / start.elapsed().as_secs_f64();
+        Peak { integers, floats }
+    }
+}
+
+/// Measures the multiply-adds of a tier on this core: the best of a few short runs.
+///
+/// # Panics
+/// When the processor does not have the tier.
+pub fn peak(tier: Tier) -> Peak {
+    #[cfg(target_arch = "x86_64")]
+    fn avx2() -> Peak {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn inner() -> Peak {
+            // SAFETY: compiled for AVX2.
+            unsafe { measure::<crate::lanes::avx2::Avx2<false>>() }
+        }
+        #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+        fn vnni() -> Peak {
+            // SAFETY: compiled for AVX2 and AVX-VNNI.
+            unsafe { measure::<crate::lanes::avx2::Avx2<true>>() }
+        }
+        assert!(crate::features().avx2, "a machine without AVX2");
+        if crate::features().avx_vnni {
+            // SAFETY: as just checked.
+            unsafe { vnni() }
+        } else {
+            // SAFETY: as just checked.
+            unsafe { inner() }
+        }
+    }
+    #[cfg(target_arch = "x86_64")]
+    fn avx512() -> Peak {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c")]
+        fn inner() -> Peak {
+            // SAFETY: compiled for AVX-512.
+            unsafe { measure::<crate::lanes::avx512::Avx512>() }
+        }
+        assert!(crate::features().avx512, "a machine without AVX-512");
+        // SAFETY: as just checked.
+        unsafe { inner() }
+    }
+    let once = || match tier {
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2 => avx2(),
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512 | Tier::Amx => avx512(),
+        // SAFETY: plain Rust.
+        _ => unsafe { measure::<crate::lanes::portable::Portable>() },
+    };
+    let mut best = Peak { integers: 0.0, floats: 0.0 };
+    for _ in 0..8 {
+        let found = once();
+        best = Peak { integers: best.integers.max(found.integers), floats: best.floats.max(found.floats) };
+    }
+    best
+}
