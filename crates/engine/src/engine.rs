@@ -93,6 +93,8 @@ pub struct Engine {
     backend: CpuBackend,
     pool: CachePool,
     batch: Batch,
+    /// Item and row of each row whose logits are wanted.
+    wanted: Vec<(usize, usize)>,
     options: CpuOptions,
     summary: Summary,
     fingerprint: u64,
@@ -149,7 +151,16 @@ impl Engine {
             .map_err(|error| EngineError::System { what: "reserving memory for the cache", error })?;
         let backend = CpuBackend::load(contract, checkpoint, plans, cpu, progress)?;
         let fingerprint = checkpoint.fingerprint();
-        Ok(Engine { backend, pool, batch: Batch::default(), options: cpu, summary, fingerprint, needed })
+        Ok(Engine {
+            backend,
+            pool,
+            batch: Batch::default(),
+            wanted: Vec::new(),
+            options: cpu,
+            summary,
+            fingerprint,
+            needed,
+        })
     }
 
     /// What was decided at loading.
@@ -208,7 +219,8 @@ impl Engine {
                 return Err(full.into());
             }
         }
-        let mut wanted = Vec::new();
+        let wanted = &mut self.wanted;
+        wanted.clear();
         self.batch.clear();
         for (number, item) in items.iter().enumerate() {
             let first = self.batch.rows();
@@ -229,6 +241,7 @@ impl Engine {
         for item in items.iter_mut() {
             self.pool.advance(item.sequence, item.tokens.len());
         }
+        let wanted = &self.wanted;
         self.backend.logits(&self.batch, &self.pool, &mut |i, logits| sink(wanted[i].0, wanted[i].1, logits));
         Ok(())
     }

@@ -45,7 +45,7 @@ impl<'a> Rows<'a> {
     }
 
     /// All numbers from row `i` on, and the distance of rows.
-    pub(crate) fn from_row(&self, i: usize) -> (&'a [f32], usize) {
+    pub(crate) fn rows_from(&self, i: usize) -> (&'a [f32], usize) {
         (&self.data[i * self.stride..], self.stride)
     }
 }

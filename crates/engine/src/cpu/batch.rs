@@ -27,6 +27,8 @@ pub struct Batch {
     pub segments: Vec<Segment>,
     /// Rows whose logits are wanted.
     pub wanted: Vec<u32>,
+    /// Page tables of earlier steps, to be filled again.
+    spare: Vec<Vec<u32>>,
 }
 
 impl Batch {
@@ -39,7 +41,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();
-        self.segments.clear();
+        self.spare.extend(self.segments.drain(..).map(|segment| segment.pages));
         self.wanted.clear();
     }
 
@@ -48,7 +50,10 @@ impl Batch {
         let start = self.rows();
         self.tokens.extend_from_slice(tokens);
         self.positions.extend(first..first + tokens.len());
-        self.segments.push(Segment { rows: start..self.rows(), first, pages: pages.to_vec(), lane });
+        let mut table = self.spare.pop().unwrap_or_default();
+        table.clear();
+        table.extend_from_slice(pages);
+        self.segments.push(Segment { rows: start..self.rows(), first, pages: table, lane });
     }
 
     /// The segments that run in `lane`, or all.

@@ -1,11 +1,12 @@
 //! From a plan to instructions: every value a place, every weight an index, every kernel a function.
 
 use super::expanded::ExpandedKernels;
+use super::weights::LoadedWeight;
 use crate::error::EngineError;
 use base::Activation;
 use graph::Plan;
 use graph::ir::{BoundKernel, Epilogue, Lane, Node, Op, RowCount, Storage, StreamKind, ValueId, WeightId};
-use kernels::{AttendFn, KernelFn, MatmulFn};
+use kernels::{A8Rows, AttendFn, KernelFn, MatmulFn};
 
 /// Which memory a value lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +121,22 @@ pub struct Program {
     pub numbers: Vec<usize>,
     /// Numbers of the arena.
     pub arena: usize,
+}
+
+impl Program {
+    /// 8-bit blocks that a row's inputs of one product take at most.
+    pub fn row_blocks(&self, weights: &[LoadedWeight]) -> usize {
+        let of = |weight: usize| A8Rows::row_blocks(weights[weight].inputs());
+        let steps = self.phases.iter().flatten();
+        let blocks = steps.map(|step| match &step.instruction {
+            Instruction::Linear { products, .. } | Instruction::ExpertGateUp { products, .. } => {
+                products.iter().map(|p| of(p.weight)).max().unwrap_or(0)
+            }
+            Instruction::ExpertDown { chosen, product, .. } => chosen.width * of(product.weight),
+            _ => 0,
+        });
+        blocks.max().unwrap_or(0)
+    }
 }
 
 /// Compiles a plan. `weight_of` says which loaded weight each of the plan's weights is.

@@ -14,6 +14,8 @@ pub struct ExpertRows {
     rows: Vec<u32>,
     /// Which of the row's chosen experts it is.
     ranks: Vec<u32>,
+    /// 0, 1, 2, …: each place of the list.
+    pairs: Vec<u32>,
     /// Where each expert's rows begin; one more than there are experts.
     starts: Vec<usize>,
 }
@@ -35,6 +37,8 @@ impl ExpertRows {
         }
         self.rows.resize(pairs, 0);
         self.ranks.resize(pairs, 0);
+        self.pairs.clear();
+        self.pairs.extend(0..pairs as u32);
         for row in 0..rows {
             for (rank, &expert) in chosen(row).iter().enumerate() {
                 let place = &mut self.starts[expert as usize + 1];
@@ -87,7 +91,7 @@ impl Thread<'_> {
         let Local { acts, scratch, results, experts, .. } = local;
         self.sort_experts(chosen, experts);
         let x = self.read(input, 0..self.rows, 0, input.width);
-        let x = acts.prepare(x, self.norm(norm), Needs::of(products.iter().map(|p| p.activation)));
+        let x = self.prepare(x, norm, Needs::of(products.iter().map(|p| p.activation)), acts);
         // one tensor that holds the gate's outputs and then those of up, or two tensors
         let (gate, up, up_from) = match products {
             [both] => (*both, *both, out.width),
@@ -128,21 +132,23 @@ impl Thread<'_> {
     ) {
         let Local { acts, scratch, results, experts, .. } = local;
         let outputs = self.member.share(out.width, UNIT);
+        self.sort_experts(chosen, experts);
+        let needs = Needs::of(std::iter::once(product.activation));
+        let all = self.read(input, 0..experts.pairs.len(), 0, input.width);
+        let x = self.prepare(all, None, needs, acts);
         if outputs.is_empty() {
             return;
         }
-        self.sort_experts(chosen, experts);
         let mut sums = self.write(out, 0..self.rows, outputs.start, outputs.len());
         if !add {
             (0..self.rows).for_each(|row| sums.row_mut(row).fill(0.0));
         }
-        let needs = Needs::of(std::iter::once(product.activation));
         for (expert, places) in experts.active() {
             let rows = places.len();
-            let x = acts.prepare(self.read(input, places.clone(), 0, input.width), None, needs);
+            let index = Some(&experts.pairs[places.clone()]);
             let terms = grown(results, rows * outputs.len());
             let mut y = RowsMut::new(terms, rows, outputs.len(), outputs.len());
-            self.multiply(*product, expert, &x, None, outputs.clone(), &mut y, scratch);
+            self.multiply(*product, expert, &x, index, outputs.clone(), &mut y, scratch);
             for (place, term) in places.zip(terms.chunks_exact(outputs.len())) {
                 let row = experts.rows[place] as usize;
                 let weight = self.row(mix, row)[experts.ranks[place] as usize];

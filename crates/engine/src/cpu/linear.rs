@@ -1,14 +1,17 @@
 //! Products of rows with weights: each thread takes its share of the outputs.
 
 use super::compile::{Product, Slot};
-use super::local::{Local, Needs, Prepared, grown};
+use super::local::{ActBuffers, Local, Needs, Prepared, grown};
 use super::run::Thread;
 use graph::ir::Epilogue;
-use kernels::{Rows, RowsMut, Scratch};
+use kernels::{A8Rows, Rows, RowsMut, Scratch};
 use std::ops::Range;
 
 /// Outputs are shared out in units of as many, the rows of a tile.
 pub(super) const UNIT: usize = 16;
+
+/// From so many rows on, the threads convert the inputs of a product together.
+const TOGETHER: usize = 16;
 
 impl Thread<'_> {
     pub(super) fn linear(
@@ -23,11 +26,33 @@ impl Thread<'_> {
         let x = self.read(input, 0..self.rows, 0, input.heads * input.width);
         let needs = Needs::of(products.iter().map(|p| p.activation));
         let Local { acts, scratch, results, .. } = local;
-        let x = acts.prepare(x, self.norm(norm), needs);
+        let x = self.prepare(x, norm, needs, acts);
         match (epilogue, products) {
             (Epilogue::SiluMul, [gate, up]) => self.gate_up(&x, *gate, *up, &outs[0], results, scratch),
             _ => self.each_product(&x, products, outs, epilogue, results, scratch),
         }
+    }
+
+    /// The input of a product that all threads compute parts of. Few rows each thread converts for itself, which is quicker than to wait
+    /// for others; many rows are converted together.
+    pub(super) fn prepare<'x>(
+        &'x self,
+        x: Rows<'x>,
+        norm: Option<usize>,
+        needs: Needs,
+        acts: &'x mut ActBuffers,
+    ) -> Prepared<'x> {
+        let row_blocks = A8Rows::row_blocks(x.cols());
+        if x.rows() < TOGETHER || self.member.count == 1 || needs != Needs::A8 {
+            return acts.prepare(x, self.norm(norm), needs);
+        }
+        // others may still read what an earlier product of this phase was given
+        self.member.barrier();
+        for row in self.member.share(x.rows(), 1) {
+            acts.quantise(x.row(row), self.norm(norm), self.blocks_mut(row * row_blocks, row_blocks));
+        }
+        self.member.barrier();
+        Prepared::of_blocks(x, self.blocks(x.rows() * row_blocks))
     }
 
     /// Results of one weight, into `y`.

@@ -46,6 +46,11 @@ pub struct Needs {
 }
 
 impl Needs {
+    /// 8-bit blocks and nothing else.
+    pub const A8: Needs = Needs { f32: false, bf16: false, a8: true };
+}
+
+impl Needs {
     /// The forms that these activations name.
     pub fn of(activations: impl Iterator<Item = Activation>) -> Needs {
         let mut needs = Needs::default();
@@ -111,7 +116,26 @@ impl ActBuffers {
     }
 }
 
+impl ActBuffers {
+    /// Converts one row to 8-bit blocks, normalised first where `norm` says so.
+    pub fn quantise(&mut self, x: &[f32], norm: Option<(&[f32], f32)>, out: &mut [A8Block]) {
+        match norm {
+            None => kernels::quantise_a8(x, out),
+            Some((weight, eps)) => {
+                let normalised = grown(&mut self.normalised, x.len());
+                kernels::rms_norm(x, weight, eps, normalised);
+                kernels::quantise_a8(normalised, out);
+            }
+        }
+    }
+}
+
 impl<'a> Prepared<'a> {
+    /// Rows in 8-bit blocks alone.
+    pub fn of_blocks(f32: Rows<'a>, blocks: &'a [A8Block]) -> Prepared<'a> {
+        Prepared { f32, bf16: &[], blocks }
+    }
+
     /// The rows in one form, which must have been among the needs.
     pub fn acts(&self, activation: Activation) -> Acts<'a> {
         let (rows, cols) = (self.f32.rows(), self.f32.cols());

@@ -27,7 +27,7 @@ use graph::contract::{Contract, Gating, GroupScore, RopePairs};
 use graph::ir::{Lane, Span, Stream};
 use graph::passes::{BindOptions, CacheForm, MlaChoice, RowClass};
 use graph::{CheckpointTensors, Plan, PlanOptions};
-use kernels::{RopeTable, RouteSpec};
+use kernels::{A8Block, RopeTable, RouteSpec};
 use local::Local;
 use run::{Model, Shared, Thread};
 use std::collections::{HashMap, HashSet};
@@ -68,6 +68,10 @@ pub struct CpuBackend {
     logits: Vec<f32>,
     expanded: Vec<f32>,
     rotations: Vec<f32>,
+    head_batch: Batch,
+    blocks: Vec<A8Block>,
+    /// Blocks that a row needs at most.
+    row_blocks: usize,
     partials: Vec<f32>,
     locals: Vec<Mutex<Local>>,
     team: Team,
@@ -179,6 +183,12 @@ impl CpuBackend {
             logits: vec![0.0; HEAD_ROWS * contract.vocab_size],
             expanded: Vec::new(),
             rotations: Vec::new(),
+            head_batch: Batch::default(),
+            blocks: Vec::new(),
+            row_blocks: {
+                let programs = trunk_programs.iter().chain(&head_programs);
+                programs.map(|program| program.row_blocks(&loader.weights)).max().unwrap_or(0)
+            },
             partials: vec![0.0; attention::shared_partials(a.heads, a.kv_lora_rank, options.threads)],
             locals: (0..options.threads).map(|_| Mutex::default()).collect(),
             model: Model { route: route_spec(&contract), contract, weights: loader.weights, rope, pairs },
@@ -249,7 +259,7 @@ impl CpuBackend {
     /// Logits of the batch's wanted rows, [`HEAD_ROWS`] at a time: `sink` hears which wanted row and its logits.
     pub fn logits(&mut self, batch: &Batch, pool: &CachePool, sink: &mut dyn FnMut(usize, &[f32])) {
         let vocab = self.model.contract.vocab_size;
-        let mut part = Batch::default();
+        let mut part = std::mem::take(&mut self.head_batch);
         for (chunk, wanted) in batch.wanted.chunks(HEAD_ROWS).enumerate() {
             part.wanted.clear();
             part.wanted.extend_from_slice(wanted);
@@ -258,6 +268,7 @@ impl CpuBackend {
                 sink(chunk * HEAD_ROWS + i, row);
             }
         }
+        self.head_batch = part;
     }
 
     /// Begins to take the time of each phase.
@@ -275,7 +286,13 @@ impl CpuBackend {
     fn run(&mut self, batch: &Batch, pool: &CachePool, rows: usize, head: bool) {
         let class = RowClass::of(rows) as usize;
         let program = if head { &self.head_programs[class] } else { &self.trunk_programs[class] };
+        let blocks = rows * self.row_blocks;
+        if self.blocks.len() < blocks {
+            self.blocks.resize(blocks, A8Block::ZERO);
+        }
         let shared = Shared {
+            blocks: self.blocks.as_mut_ptr(),
+            blocks_len: self.blocks.len(),
             arena: self.arena.as_mut_ptr(),
             hidden: self.hidden.as_mut_ptr(),
             logits: self.logits.as_mut_ptr(),

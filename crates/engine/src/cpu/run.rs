@@ -9,7 +9,7 @@ use crate::cache::{CachePool, StreamMemory};
 use crate::team::Member;
 use graph::Contract;
 use graph::ir::Lane;
-use kernels::{RopePairs, RopeTable, RouteSpec, Rows, RowsMut};
+use kernels::{A8Block, RopePairs, RopeTable, RouteSpec, Rows, RowsMut};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -45,6 +45,10 @@ pub struct Shared {
     pub partials: *mut f32,
     /// Numbers of it.
     pub partials_len: usize,
+    /// Inputs of a product as 8-bit blocks, where the threads convert them together.
+    pub blocks: *mut A8Block,
+    /// How many.
+    pub blocks_len: usize,
 }
 
 // SAFETY: plain addresses; every use states which part a thread may touch.
@@ -236,6 +240,21 @@ impl<'a> Thread<'a> {
         assert!(at + len <= self.shared.partials_len, "partial results out of range");
         // SAFETY: in range; tasks have disjoint parts.
         unsafe { std::slice::from_raw_parts_mut(self.shared.partials.add(at), len) }
+    }
+
+    /// Shared 8-bit blocks to be written by this thread alone until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "threads have disjoint rows")]
+    pub(super) fn blocks_mut(&self, at: usize, len: usize) -> &'a mut [A8Block] {
+        assert!(at + len <= self.shared.blocks_len, "8-bit blocks out of range");
+        // SAFETY: in range; threads have disjoint rows.
+        unsafe { std::slice::from_raw_parts_mut(self.shared.blocks.add(at), len) }
+    }
+
+    /// Shared 8-bit blocks to be read, after the barrier.
+    pub(super) fn blocks(&self, len: usize) -> &'a [A8Block] {
+        assert!(len <= self.shared.blocks_len, "8-bit blocks out of range");
+        // SAFETY: in range; nobody writes until the next barrier.
+        unsafe { std::slice::from_raw_parts(self.shared.blocks, len) }
     }
 
     /// Part of the memory for expanded keys and values, to be written by this thread alone until the next barrier.

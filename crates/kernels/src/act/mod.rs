@@ -70,9 +70,10 @@ pub struct A8Rows<'a> {
 }
 
 impl<'a> A8Rows<'a> {
-    /// Blocks of a row of `cols` numbers.
+    /// Blocks from one row of `cols` numbers to the next: an odd number, so that the same block of neighbouring rows does not fall into
+    /// the same set of a cache.
     pub fn row_blocks(cols: usize) -> usize {
-        cols.div_ceil(A8_BLOCK)
+        cols.div_ceil(A8_BLOCK) | 1
     }
 
     /// Rows over `blocks`, row after row.

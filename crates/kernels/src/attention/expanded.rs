@@ -62,7 +62,7 @@ pub(super) unsafe fn attend<L: Lanes>(
                 out.row_mut(i).iter_mut().for_each(|o| *o *= factor);
             }
         }
-        let (values, row) = expanded.values.from_row(start);
+        let (values, row) = expanded.values.rows_from(start);
         let weights = Left::Rows(&scores[first * KEYS..], KEYS);
         // SAFETY: the caller's promise.
         unsafe { gemm::<L>(count, weights, (values, row), &mut out.below(first), true) }
