@@ -135,8 +135,7 @@ impl Engine {
         let plans = cpu::make_plans(&contract, checkpoint, &cpu)?;
         let streams = plans.0[0].ir.streams.clone();
         let token_bytes: usize = streams.iter().map(|stream| stream.width * cache.bytes()).sum();
-        let weights: u64 =
-            plans.0[0].ir.weights.iter().chain(&plans.1[0].ir.weights).map(|w| w.bytes() as u64).sum();
+        let weights = cpu::weight_bytes(&plans);
         let arena = cpu::arena_bytes(&contract, &plans, &cpu);
         let context = choose_context(&contract, options, weights + arena, token_bytes as u64)?;
         let needed = Needed { weights, cache: (context * token_bytes) as u64, arena };

@@ -29,6 +29,7 @@ use graph::passes::{BindOptions, CacheForm, MlaChoice, RowClass};
 use graph::{CheckpointTensors, Plan, PlanOptions};
 use kernels::{A8Block, RopeTable, RouteSpec};
 use local::Local;
+use quant::tiles::TileLayout;
 use run::{Model, Shared, Thread};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
@@ -313,6 +314,22 @@ impl CpuBackend {
             );
         });
     }
+}
+
+/// Bytes that the weights of these plans take in memory: as in the file, or in tiles.
+pub fn weight_bytes(plans: &(Vec<Plan>, Vec<Plan>)) -> u64 {
+    let tiled = tiled_tensors(plans.0.iter().chain(&plans.1));
+    let mut seen = HashSet::new();
+    let weights = plans.0[0].ir.weights.iter().chain(&plans.1[0].ir.weights);
+    let bytes = weights.filter(|weight| seen.insert(&weight.parts[0].tensor)).map(|weight| {
+        let tiles = TileLayout::new(weight.ty, weight.inputs())
+            .filter(|_| tiled.contains(weight.parts[0].tensor.as_str()));
+        tiles.map_or(weight.bytes(), |tiles| {
+            let matrices = if weight.parts.len() > 1 { weight.parts.len() } else { weight.stacked() };
+            matrices * tiles.matrix_bytes(weight.outputs())
+        }) as u64
+    });
+    bytes.sum()
 }
 
 /// Tensors, by the first of each weight, that some bound kernel reads in tiles.

@@ -120,7 +120,18 @@ fn every_product_agrees_with_f64_on_every_tier_and_cut() {
         }
         let ty = contract.weight.unwrap_or(TensorType::IQ4_NL);
         let form = contract.name.strip_prefix(contract.tier.name()).unwrap_or(contract.name).to_owned();
-        for (m, cols) in [(1, 256), (2, 512), (3, 768), (4, 256), (7, 256), (8, 256), (16, 256), (23, 512)] {
+        for (m, cols) in [
+            (1, 256),
+            (2, 512),
+            (3, 768),
+            (4, 256),
+            (7, 256),
+            (8, 256),
+            (16, 256),
+            (23, 512),
+            (64, 256),
+            (512, 256),
+        ] {
             let cols = if ty.block_len() == 256 {
                 cols
             } else {
