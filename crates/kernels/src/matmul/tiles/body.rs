@@ -15,7 +15,7 @@ use std::ops::Range;
 const STRIP: usize = 384 << 10;
 
 /// Lines ahead of the codes that are asked for.
-const AHEAD: usize = 1024;
+const AHEAD: usize = 2048;
 
 /// `y[i][o − outs.start]` for all rows i (of `x`, by way of `index`).
 ///
@@ -165,10 +165,10 @@ unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
             }
             sums[m] = sum;
         }
-        if M <= 2 {
-            for line in 0..4 {
-                L::prefetch(planes.codes.wrapping_add((b * F::SUBS + S) * 256 + AHEAD + line * 64));
-            }
+        let lines = F::VECTORS / F::SUBS;
+        for line in 0..lines {
+            let vector = b * F::VECTORS + S * lines + line;
+            L::prefetch(planes.codes.wrapping_add(vector * 64 + AHEAD));
         }
     }
 }

@@ -22,6 +22,8 @@ pub(super) trait Format {
     const TY: TensorType;
     /// Runs of 32 inputs in a block.
     const SUBS: usize;
+    /// Vectors of codes of a block.
+    const VECTORS: usize;
     /// Numbers are signed bytes; else codes from 0 to 63.
     const SIGNED: bool = false;
     /// There is a scale (and min) for each 16 inputs, not for each 32.
@@ -137,6 +139,7 @@ pub(super) struct Q4_0;
 impl Format for Q4_0 {
     const TY: TensorType = TensorType::Q4_0;
     const SUBS: usize = 1;
+    const VECTORS: usize = 4;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe { nibbles!(p, b, 4, 0) }
@@ -150,6 +153,7 @@ pub(super) struct Q4_1;
 impl Format for Q4_1 {
     const TY: TensorType = TensorType::Q4_1;
     const SUBS: usize = 1;
+    const VECTORS: usize = 4;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe { nibbles!(p, b, 4, 0) }
@@ -171,6 +175,7 @@ pub(super) struct Q5_0;
 impl Format for Q5_0 {
     const TY: TensorType = TensorType::Q5_0;
     const SUBS: usize = 1;
+    const VECTORS: usize = 4;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe { fifth_bits!(p, b) }
@@ -184,6 +189,7 @@ pub(super) struct Q5_1;
 impl Format for Q5_1 {
     const TY: TensorType = TensorType::Q5_1;
     const SUBS: usize = 1;
+    const VECTORS: usize = 4;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe { fifth_bits!(p, b) }
@@ -197,6 +203,7 @@ pub(super) struct Q8_0;
 impl Format for Q8_0 {
     const TY: TensorType = TensorType::Q8_0;
     const SUBS: usize = 1;
+    const VECTORS: usize = 8;
     const SIGNED: bool = true;
     const MINS: bool = false;
     #[inline(always)]
@@ -230,6 +237,7 @@ pub(super) struct Q4K;
 impl Format for Q4K {
     const TY: TensorType = TensorType::Q4_K;
     const SUBS: usize = 8;
+    const VECTORS: usize = 32;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe {
@@ -275,6 +283,7 @@ pub(super) struct Q5K;
 impl Format for Q5K {
     const TY: TensorType = TensorType::Q5_K;
     const SUBS: usize = 8;
+    const VECTORS: usize = 32;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe {
@@ -293,6 +302,7 @@ pub(super) struct Q6K;
 impl Format for Q6K {
     const TY: TensorType = TensorType::Q6_K;
     const SUBS: usize = 8;
+    const VECTORS: usize = 32;
     const HALVES: bool = true;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
@@ -319,6 +329,7 @@ pub(super) struct Q2K;
 impl Format for Q2K {
     const TY: TensorType = TensorType::Q2_K;
     const SUBS: usize = 8;
+    const VECTORS: usize = 16;
     const HALVES: bool = true;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
@@ -349,6 +360,7 @@ pub(super) struct Q3K;
 impl Format for Q3K {
     const TY: TensorType = TensorType::Q3_K;
     const SUBS: usize = 8;
+    const VECTORS: usize = 16;
     const HALVES: bool = true;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
@@ -374,6 +386,7 @@ pub(super) struct Iq4Nl;
 impl Format for Iq4Nl {
     const TY: TensorType = TensorType::IQ4_NL;
     const SUBS: usize = 1;
+    const VECTORS: usize = 4;
     const SIGNED: bool = true;
     const MINS: bool = false;
     #[inline(always)]
@@ -392,6 +405,7 @@ pub(super) struct Iq4Xs;
 impl Format for Iq4Xs {
     const TY: TensorType = TensorType::IQ4_XS;
     const SUBS: usize = 8;
+    const VECTORS: usize = 32;
     const SIGNED: bool = true;
     const MINS: bool = false;
     #[inline(always)]
@@ -423,6 +437,7 @@ pub(super) struct Mxfp4;
 impl Format for Mxfp4 {
     const TY: TensorType = TensorType::MXFP4;
     const SUBS: usize = 1;
+    const VECTORS: usize = 4;
     const SIGNED: bool = true;
     const MINS: bool = false;
     #[inline(always)]
@@ -444,6 +459,7 @@ pub(super) struct Nvfp4;
 impl Format for Nvfp4 {
     const TY: TensorType = TensorType::NVFP4;
     const SUBS: usize = 2;
+    const VECTORS: usize = 8;
     const SIGNED: bool = true;
     const HALVES: bool = true;
     const MINS: bool = false;
