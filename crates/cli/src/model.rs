@@ -1,6 +1,7 @@
 //! Opening a model: a file, a folder, or the demo model that is built in.
 
 use crate::args::ModelArgs;
+use crate::interrupt;
 use anyhow::Result;
 use engine::Engine;
 use engine::memory::readable;
@@ -43,6 +44,11 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) 
     let engine = Engine::load(checkpoint, &args.options(), &mut |done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
+        if interrupt::asked() {
+            // nothing is lost yet
+            bar.finish_and_clear();
+            std::process::exit(130);
+        }
     });
     bar.finish_and_clear();
     let engine = engine?;

@@ -155,6 +155,7 @@ impl CpuBackend {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<CpuBackend, EngineError> {
         let (trunk, head) = plans;
+        kernels::limit_tier(options.bind.tier);
         let mut team = Team::new(options.threads)
             .map_err(|error| EngineError::System { what: "starting threads", error })?;
         let tiled = tiled_tensors(trunk.iter().chain(&head));
