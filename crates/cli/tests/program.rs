@@ -104,6 +104,14 @@ fn inspect_graph_tokenize_and_bench_speak_json() {
         tokens["tokens"].as_array().unwrap().iter().map(|t| t["piece"].as_str().unwrap()).collect();
     assert!(pieces.ends_with("A fox called Leo."), "{pieces}");
 
+    let profile = json(&["profile", "-p", "20", "-n", "3", "--json"]);
+    let shares = |step: &Value| -> f64 {
+        step["phases"].as_array().unwrap().iter().map(|phase| phase["share"].as_f64().unwrap()).sum()
+    };
+    for step in profile["steps"].as_array().unwrap() {
+        assert!((shares(step) - 1.0).abs() < 1e-6, "the phases are the whole step: {step}");
+    }
+    assert!(profile["limits"]["integer_macs"].as_f64().unwrap() > 0.0);
     let rows = json(&["bench", "-p", "8", "-n", "4", "-d", "0,16", "-r", "2", "-o", "json"]);
     let tests: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["test"].as_str().unwrap()).collect();
     assert_eq!(tests, ["pp8", "tg4", "pp8 @ d16", "tg4 @ d16"]);
@@ -117,7 +125,8 @@ fn inspect_graph_tokenize_and_bench_speak_json() {
 
 #[test]
 fn help_fits_a_terminal_and_completions_and_man_pages_exist() {
-    for command in ["run", "chat", "logits", "inspect", "graph", "tokenize", "make-model", "bench"] {
+    for command in ["run", "chat", "logits", "inspect", "graph", "tokenize", "make-model", "bench", "profile"]
+    {
         let help = stdout(&["help", command]);
         let widest = help.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(widest <= 100, "{command}: {widest}");

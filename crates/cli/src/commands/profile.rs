@@ -83,14 +83,16 @@ fn print(step: &StepProfile) -> Result<()> {
         step.cached, step.millis, step.tokens_per_s, step.barriers, step.kernels
     ))?;
     output::line(&format!(
-        "{:<9} {:<30} {:>8} {:>4} {:>6} {:>6} {:>7}  {:<10} {:>5}",
-        "layers", "phase", "µs", "×", "time", "GB/s", "GFLOP/s", "bound by", "of it"
+        "{:<8}{:<26}{:>8}{:>4}{:>7}{:>6} {:>7} {:<6}{:>6}",
+        "layers", "phase", "µs", "×", "time", "GB/s", "GFLOP/s", "limit", "of it"
     ))?;
     for phase in &step.phases {
         for (i, operation) in phase.operations.iter().enumerate() {
-            output::line(&if i == 0 { row(phase, operation) } else { format!("{:10}{operation}", "") })?;
+            output::line(&if i == 0 { row(phase, operation) } else { format!("{:8}{operation}", "") })?;
         }
-        output::line(&format!("{:10}{}", "", phase.kernels.join(" ")))?;
+        for kernel in &phase.kernels {
+            output::line(&format!("{:10}{kernel}", ""))?;
+        }
     }
     let mut costly: Vec<&PhaseProfile> = step.phases.iter().collect();
     costly.sort_by(|a, b| b.share.total_cmp(&a.share));
@@ -115,16 +117,16 @@ fn layers(phase: &PhaseProfile) -> String {
 }
 
 fn row(phase: &PhaseProfile, operation: &str) -> String {
-    let short: String = operation.chars().take(30).collect();
+    let short: String = operation.chars().take(25).collect();
+    let limit = if phase.bound == "memory" { "memory" } else { "arith." };
     format!(
-        "{:<9} {short:<30} {:>8.1} {:>4} {:>4.1} % {:>6.1} {:>7.0}  {:<10} {:>3.0} %",
+        "{:<8}{short:<26}{:>8.1}{:>4}{:>5.1} %{:>6.1} {:>7.0} {limit:<6}{:>4.0} %",
         layers(phase),
         phase.micros,
         phase.count,
         100.0 * phase.share,
         phase.gb_per_s,
         phase.gflop_per_s,
-        phase.bound,
         100.0 * phase.of_limit
     )
 }
