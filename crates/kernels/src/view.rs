@@ -44,6 +44,13 @@ impl<'a> Rows<'a> {
         &self.data[i * self.stride..][..self.cols]
     }
 
+    /// Some of the rows.
+    pub fn slice_rows(&self, range: Range<usize>) -> Rows<'a> {
+        assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
+        let data = if range.is_empty() { &[] } else { &self.data[range.start * self.stride..] };
+        Rows { data, rows: range.len(), ..*self }
+    }
+
     /// All numbers from row `i` on, and the distance of rows.
     pub(crate) fn rows_from(&self, i: usize) -> (&'a [f32], usize) {
         (&self.data[i * self.stride..], self.stride)

@@ -14,8 +14,6 @@ pub struct ExpertRows {
     rows: Vec<u32>,
     /// Which of the row's chosen experts it is.
     ranks: Vec<u32>,
-    /// 0, 1, 2, …: each place of the list.
-    pairs: Vec<u32>,
     /// Where each expert's rows begin; one more than there are experts.
     starts: Vec<usize>,
 }
@@ -37,8 +35,6 @@ impl ExpertRows {
         }
         self.rows.resize(pairs, 0);
         self.ranks.resize(pairs, 0);
-        self.pairs.clear();
-        self.pairs.extend(0..pairs as u32);
         for row in 0..rows {
             for (rank, &expert) in chosen(row).iter().enumerate() {
                 let place = &mut self.starts[expert as usize + 1];
@@ -134,7 +130,7 @@ impl Thread<'_> {
         let outputs = self.member.share(out.width, UNIT);
         self.sort_experts(chosen, experts);
         let needs = Needs::of(std::iter::once(product.activation));
-        let all = self.read(input, 0..experts.pairs.len(), 0, input.width);
+        let all = self.read(input, 0..experts.rows.len(), 0, input.width);
         let x = self.prepare(all, None, needs, acts);
         if outputs.is_empty() {
             return;
@@ -145,10 +141,10 @@ impl Thread<'_> {
         }
         for (expert, places) in experts.active() {
             let rows = places.len();
-            let index = Some(&experts.pairs[places.clone()]);
+            let x = x.part(places.clone());
             let terms = grown(results, rows * outputs.len());
             let mut y = RowsMut::new(terms, rows, outputs.len(), outputs.len());
-            self.multiply(*product, expert, &x, index, outputs.clone(), &mut y, scratch);
+            self.multiply(*product, expert, &x, None, outputs.clone(), &mut y, scratch);
             for (place, term) in places.zip(terms.chunks_exact(outputs.len())) {
                 let row = experts.rows[place] as usize;
                 let weight = self.row(mix, row)[experts.ranks[place] as usize];

@@ -2,6 +2,7 @@
 
 use base::Activation;
 use kernels::{A8Block, A8Rows, Acts, Rows, Scratch};
+use std::ops::Range;
 
 /// One thread's buffers.
 #[derive(Default)]
@@ -134,6 +135,19 @@ impl<'a> Prepared<'a> {
     /// Rows in 8-bit blocks alone.
     pub fn of_blocks(f32: Rows<'a>, blocks: &'a [A8Block]) -> Prepared<'a> {
         Prepared { f32, bf16: &[], blocks }
+    }
+
+    /// Some of the rows, in all their forms.
+    pub fn part(&self, rows: Range<usize>) -> Prepared<'a> {
+        fn cut<'c, T>(all: &'c [T], row: usize, rows: &Range<usize>) -> &'c [T] {
+            if all.is_empty() { all } else { &all[rows.start * row..rows.end * row] }
+        }
+        let cols = self.f32.cols();
+        Prepared {
+            bf16: cut(self.bf16, cols, &rows),
+            blocks: cut(self.blocks, A8Rows::row_blocks(cols), &rows),
+            f32: self.f32.slice_rows(rows),
+        }
     }
 
     /// The rows in one form, which must have been among the needs.

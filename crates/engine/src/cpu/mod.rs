@@ -325,10 +325,7 @@ pub fn weight_bytes(plans: &(Vec<Plan>, Vec<Plan>)) -> u64 {
     let bytes = weights.filter(|weight| seen.insert(&weight.parts[0].tensor)).map(|weight| {
         let tiles = TileLayout::new(weight.ty, weight.inputs())
             .filter(|_| tiled.contains(weight.parts[0].tensor.as_str()));
-        tiles.map_or(weight.bytes(), |tiles| {
-            let matrices = if weight.parts.len() > 1 { weight.parts.len() } else { weight.stacked() };
-            matrices * tiles.matrix_bytes(weight.outputs())
-        }) as u64
+        tiles.map_or(weight.bytes(), |tiles| weight.matrices() * tiles.matrix_bytes(weight.outputs())) as u64
     });
     bytes.sum()
 }

@@ -92,9 +92,8 @@ impl LoadedWeight {
 
     /// Packs all matrices and lets go of the file's pages.
     fn pack(&mut self, weight: &Weight, checkpoint: &Checkpoint, team: &mut Team) -> Result<(), EngineError> {
-        let matrices = if self.parts.len() > 1 { self.parts.len() } else { weight.stacked() };
         let (ty, outputs, inputs) = (self.ty, self.outputs, self.inputs);
-        let packed = Packed::new(ty, outputs, inputs, matrices, &|m| self.rows_of(m), team)?;
+        let packed = Packed::new(ty, outputs, inputs, weight.matrices(), &|m| self.rows_of(m), team)?;
         if packed.is_some() {
             self.packed = packed;
             self.parts.clear();

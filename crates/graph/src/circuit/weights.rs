@@ -70,6 +70,11 @@ impl Weight {
         if self.shape.len() == 3 { self.shape[0] } else { 1 }
     }
 
+    /// How many matrices it is: a tensor each, or stacked in one tensor.
+    pub fn matrices(&self) -> usize {
+        if self.parts.len() > 1 { self.parts.len() } else { self.stacked() }
+    }
+
     /// Bytes of all its numbers in the file.
     pub fn bytes(&self) -> usize {
         let rows: usize = self.shape[..self.shape.len() - 1].iter().product();

@@ -145,11 +145,11 @@ fn choose(
     let activation = activation(table, op, ty, options.precision);
     // what decodes rows first takes them from whatever layout the products want
     let decodes = matches!(op, OpKind::Embed | OpKind::ExpandKeys);
-    let reads = |k: &KernelContract, ty| decodes || k.layout == layout(table, ty, options.precision);
+    let wanted = ty.filter(|_| !decodes).map(|ty| layout(table, ty, options.precision));
     let matches = |k: &KernelContract| {
         k.op == op
             && (k.weight.is_none() || k.weight == ty)
-            && ty.is_none_or(|ty| reads(k, ty))
+            && wanted.is_none_or(|layout| k.layout == layout)
             && k.activation == activation
             && k.tier <= options.tier
             && k.cache.is_none_or(|cache| cache == options.cache)

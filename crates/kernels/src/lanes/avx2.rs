@@ -50,10 +50,6 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
     }
     #[inline(always)]
-    unsafe fn bits<const SHIFT: u32>(bytes: [__m256i; 2], mask: u8) -> [__m256i; 2] {
-        unsafe { Self::moved::<SHIFT, 0>(bytes, mask) }
-    }
-    #[inline(always)]
     unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: [__m256i; 2], mask: u8) -> [__m256i; 2] {
         let mask = mask << UP;
         unsafe {
@@ -129,10 +125,6 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         unsafe { [_mm256_set1_ps(value); 2] }
     }
     #[inline(always)]
-    unsafe fn numbers(values: &[f32; 16]) -> [__m256; 2] {
-        unsafe { [_mm256_loadu_ps(values.as_ptr()), _mm256_loadu_ps(values.as_ptr().add(8))] }
-    }
-    #[inline(always)]
     unsafe fn halves(from: *const u8) -> [__m256; 2] {
         unsafe {
             let half = |at: usize| _mm256_cvtph_ps(_mm_loadu_si128(from.add(at).cast()));
@@ -194,15 +186,6 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     #[inline(always)]
     unsafe fn fnma(a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
         unsafe { [_mm256_fnmadd_ps(a[0], b[0], c[0]), _mm256_fnmadd_ps(a[1], b[1], c[1])] }
-    }
-    #[inline(always)]
-    unsafe fn store(a: [__m256; 2]) -> [f32; 16] {
-        let mut out = [0.0; 16];
-        unsafe {
-            _mm256_storeu_ps(out.as_mut_ptr(), a[0]);
-            _mm256_storeu_ps(out.as_mut_ptr().add(8), a[1]);
-        }
-        out
     }
     #[inline(always)]
     unsafe fn prefetch(from: *const u8) {

@@ -23,10 +23,6 @@ impl Lanes for Avx512 {
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
     #[inline(always)]
-    unsafe fn bits<const SHIFT: u32>(bytes: __m512i, mask: u8) -> __m512i {
-        unsafe { _mm512_and_si512(_mm512_srli_epi16::<SHIFT>(bytes), _mm512_set1_epi8(mask as i8)) }
-    }
-    #[inline(always)]
     unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: __m512i, mask: u8) -> __m512i {
         let mask = mask << UP;
         unsafe {
@@ -81,10 +77,6 @@ impl Lanes for Avx512 {
         unsafe { _mm512_set1_ps(value) }
     }
     #[inline(always)]
-    unsafe fn numbers(values: &[f32; 16]) -> __m512 {
-        unsafe { _mm512_loadu_ps(values.as_ptr()) }
-    }
-    #[inline(always)]
     unsafe fn halves(from: *const u8) -> __m512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
@@ -130,12 +122,6 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn fnma(a: __m512, b: __m512, c: __m512) -> __m512 {
         unsafe { _mm512_fnmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    unsafe fn store(a: __m512) -> [f32; 16] {
-        let mut out = [0.0; 16];
-        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), a) };
-        out
     }
     #[inline(always)]
     unsafe fn prefetch(from: *const u8) {

@@ -33,7 +33,11 @@ pub(crate) trait Lanes {
     /// Loads 64 bytes.
     unsafe fn load(from: *const u8) -> Self::Bytes;
     /// `(byte >> SHIFT) & mask` of each byte, for masks that keep no bit from the neighbouring byte.
-    unsafe fn bits<const SHIFT: u32>(bytes: Self::Bytes, mask: u8) -> Self::Bytes;
+    #[inline(always)]
+    unsafe fn bits<const SHIFT: u32>(bytes: Self::Bytes, mask: u8) -> Self::Bytes {
+        // SAFETY: the caller's promise.
+        unsafe { Self::moved::<SHIFT, 0>(bytes, mask) }
+    }
     /// The lowest of `mask`'s bits of each byte after shifting right by `SHIFT`, moved left by `UP`.
     unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: Self::Bytes, mask: u8) -> Self::Bytes;
     /// Bytes or'ed.
@@ -56,8 +60,6 @@ pub(crate) trait Lanes {
 
     /// One number in all lanes.
     unsafe fn all(value: f32) -> Self::Floats;
-    /// Sixteen numbers.
-    unsafe fn numbers(values: &[f32; 16]) -> Self::Floats;
     /// Sixteen f16.
     unsafe fn halves(from: *const u8) -> Self::Floats;
     /// Sixteen bf16.
@@ -79,7 +81,13 @@ pub(crate) trait Lanes {
     /// c − a · b, rounded once.
     unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// The sixteen numbers.
-    unsafe fn store(a: Self::Floats) -> [f32; 16];
+    #[inline(always)]
+    unsafe fn store(a: Self::Floats) -> [f32; 16] {
+        let mut out = [0.0; 16];
+        // SAFETY: the caller's promise; sixteen numbers.
+        unsafe { Self::store_floats(out.as_mut_ptr(), a) };
+        out
+    }
     /// Asks for a line of memory that will be read soon.
     unsafe fn prefetch(from: *const u8);
 }

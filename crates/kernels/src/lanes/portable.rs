@@ -29,10 +29,6 @@ impl Lanes for Portable {
         unsafe { from.cast::<[u8; 64]>().read_unaligned() }
     }
     #[inline(always)]
-    unsafe fn bits<const SHIFT: u32>(bytes: [u8; 64], mask: u8) -> [u8; 64] {
-        bytes.map(|byte| (byte >> SHIFT) & mask)
-    }
-    #[inline(always)]
     unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: [u8; 64], mask: u8) -> [u8; 64] {
         bytes.map(|byte| ((byte >> SHIFT) & mask) << UP)
     }
@@ -77,10 +73,6 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn all(value: f32) -> [f32; 16] {
         [value; 16]
-    }
-    #[inline(always)]
-    unsafe fn numbers(values: &[f32; 16]) -> [f32; 16] {
-        *values
     }
     #[inline(always)]
     unsafe fn halves(from: *const u8) -> [f32; 16] {
@@ -132,10 +124,6 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn fnma(a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
         each(|i| (-a[i]).mul_add(b[i], c[i]))
-    }
-    #[inline(always)]
-    unsafe fn store(a: [f32; 16]) -> [f32; 16] {
-        a
     }
     #[inline(always)]
     unsafe fn prefetch(_from: *const u8) {}

@@ -67,12 +67,17 @@ unsafe fn scale(p: &Planes, b: usize, count: usize, index: usize) -> *const u8 {
     unsafe { p.scales.add((b * count + index) * 16) }
 }
 
-/// Eight vectors from a function of j.
+/// Eight vectors from an expression of j. No closure: one that is not inlined would be compiled without the tier's instructions.
 macro_rules! eight {
-    (|$j:ident| $body:expr) => {{
-        let f = |$j: usize| $body;
-        [f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)]
-    }};
+    (|$j:ident| $body:expr) => {
+        eight!($j, $body, 0 1 2 3 4 5 6 7)
+    };
+    ($j:ident, $body:expr, $($value:literal)*) => {
+        [$({
+            let $j: usize = $value;
+            $body
+        }),*]
+    };
 }
 
 /// Low nibbles of four vectors from the one at `first` on, then their high nibbles.
@@ -116,6 +121,19 @@ macro_rules! one_scale {
         #[inline(always)]
         unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
             unsafe { [factor::<L>(p, b, $count, 0); 2] }
+        }
+    };
+}
+
+/// A factor, and a signed scale for each 16 inputs.
+macro_rules! signed_scales {
+    () => {
+        #[inline(always)]
+        unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+            unsafe {
+                let d = factor::<L>(p, b, 1, 0);
+                [0, 1].map(|half| L::mul(d, L::signed(scale(p, b, 16, 2 * S + half))))
+            }
         }
     };
 }
@@ -314,13 +332,7 @@ impl Format for Q6K {
             })
         }
     }
-    #[inline(always)]
-    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
-        unsafe {
-            let d = factor::<L>(p, b, 1, 0);
-            [0, 1].map(|half| L::mul(d, L::signed(scale(p, b, 16, 2 * S + half))))
-        }
-    }
+    signed_scales!();
     constant_min!(32.0);
 }
 
@@ -371,13 +383,7 @@ impl Format for Q3K {
             })
         }
     }
-    #[inline(always)]
-    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
-        unsafe {
-            let d = factor::<L>(p, b, 1, 0);
-            [0, 1].map(|half| L::mul(d, L::signed(scale(p, b, 16, 2 * S + half))))
-        }
-    }
+    signed_scales!();
     constant_min!(4.0);
 }
 
@@ -428,7 +434,7 @@ unsafe fn decoded<L: Lanes>(from: *const u8, scale: fn(u8) -> f32) -> L::Floats 
     // SAFETY: the caller's promise.
     unsafe {
         let bytes = from.cast::<[u8; 16]>().read_unaligned();
-        L::numbers(&bytes.map(scale))
+        L::load_floats(bytes.map(scale).as_ptr())
     }
 }
 
