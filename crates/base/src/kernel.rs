@@ -13,6 +13,8 @@ pub enum Activation {
     Bf16,
     /// Blocks of 32 numbers: 32 codes of 8 bits, an f32 scale (largest magnitude / 127), and the sums of each 16 codes.
     A8,
+    /// Rounded to f16, with sums of at most 64 terms in f16: attention, where the processor multiplies f16.
+    F16,
 }
 
 impl Activation {
@@ -22,6 +24,7 @@ impl Activation {
             Activation::F32 => "f32",
             Activation::Bf16 => "bf16",
             Activation::A8 => "a8",
+            Activation::F16 => "f16",
         }
     }
 }

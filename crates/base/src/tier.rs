@@ -71,6 +71,8 @@ pub struct CpuFeatures {
     pub avx512: bool,
     /// AVX-512 BF16 dot products.
     pub avx512_bf16: bool,
+    /// AVX-512 arithmetic on f16.
+    pub avx512_fp16: bool,
     /// AMX tiles, int8 and bf16, with the operating system's permission.
     pub amx: bool,
 }
@@ -93,6 +95,7 @@ impl CpuFeatures {
             avx_vnni: self.avx_vnni && tier >= Tier::Avx2,
             avx512: self.avx512 && tier >= Tier::Avx512,
             avx512_bf16: self.avx512_bf16 && tier >= Tier::Avx512,
+            avx512_fp16: self.avx512_fp16 && tier >= Tier::Avx512,
             amx: self.amx && tier >= Tier::Amx,
         }
     }
@@ -112,7 +115,14 @@ mod tests {
 
     #[test]
     fn limiting_features_limits_the_tier() {
-        let all = CpuFeatures { avx2: true, avx_vnni: true, avx512: true, avx512_bf16: true, amx: true };
+        let all = CpuFeatures {
+            avx2: true,
+            avx_vnni: true,
+            avx512: true,
+            avx512_bf16: true,
+            avx512_fp16: true,
+            amx: true,
+        };
         for tier in Tier::ALL {
             assert_eq!(all.limited_to(tier).tier(), tier);
         }

@@ -24,7 +24,8 @@ pub enum KernelFn {
     Plain,
 }
 
-/// Every kernel with its contract, all tiers.
+/// Every kernel with its contract, all tiers. Forms that need more than their tier (arithmetic on f16) are there only where the
+/// processor has it.
 pub fn table() -> &'static [(KernelContract, KernelFn)] {
     static TABLE: OnceLock<Vec<(KernelContract, KernelFn)>> = OnceLock::new();
     TABLE.get_or_init(|| {
@@ -44,6 +45,13 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
         for (op, tier, kernel) in attention::kernels() {
             let name = format!("{tier}_{}", op.name()).leak();
             table.push((KernelContract { tier, name, ..plain(op, name, kernel).0 }, kernel));
+        }
+        if features().avx512 && features().avx512_fp16 {
+            let (activation, tier) = (Activation::F16, Tier::Avx512);
+            for (op, cache, kernel) in attention::half_kernels() {
+                let name = format!("{tier}_fp16_{}", op.name()).leak();
+                table.push((KernelContract { activation, cache, tier, ..plain(op, name, kernel).0 }, kernel));
+            }
         }
         for (op, name) in [
             (OpKind::Embed, "portable_embed"),
@@ -78,6 +86,7 @@ pub fn features() -> CpuFeatures {
             && is_x86_feature_detected!("avx512vbmi")
             && is_x86_feature_detected!("avx512vnni"),
         avx512_bf16: is_x86_feature_detected!("avx512bf16"),
+        avx512_fp16: is_x86_feature_detected!("avx512fp16"),
         // no kernel uses the tiles yet
         amx: false,
     })

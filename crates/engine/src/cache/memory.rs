@@ -4,6 +4,10 @@
 use super::PAGE_ROWS;
 use memmap2::{MmapMut, MmapOptions};
 
+/// Streams of fewer bytes than this would waste most of a large page.
+#[cfg(target_os = "linux")]
+const LARGE: usize = 8 << 20;
+
 /// Rows of one stream, as many as the pool has places for tokens.
 pub struct StreamMemory {
     map: MmapMut,
@@ -20,6 +24,12 @@ impl StreamMemory {
             std::io::Error::new(std::io::ErrorKind::OutOfMemory, "the cache's size overflows")
         })?;
         let map = MmapOptions::new().len(len.max(1)).no_reserve_swap().map_anon()?;
+        // attention reads long runs of rows: large pages save it a walk through page tables for each four rows
+        #[cfg(target_os = "linux")]
+        if len >= LARGE {
+            // a wish: where the system refuses it, small pages serve
+            let _ = map.advise(memmap2::Advice::HugePage);
+        }
         Ok(StreamMemory { map, row_bytes })
     }
 

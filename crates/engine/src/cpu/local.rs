@@ -57,7 +57,8 @@ impl Needs {
         let mut needs = Needs::default();
         for activation in activations {
             match activation {
-                Activation::F32 => needs.f32 = true,
+                // who computes in f16 rounds its input itself
+                Activation::F32 | Activation::F16 => needs.f32 = true,
                 Activation::Bf16 => needs.bf16 = true,
                 Activation::A8 => needs.a8 = true,
             }
@@ -154,7 +155,7 @@ impl<'a> Prepared<'a> {
     pub fn acts(&self, activation: Activation) -> Acts<'a> {
         let (rows, cols) = (self.f32.rows(), self.f32.cols());
         match activation {
-            Activation::F32 => Acts::F32(self.f32),
+            Activation::F32 | Activation::F16 => Acts::F32(self.f32),
             Activation::Bf16 => Acts::Bf16 { bits: self.bf16, rows, cols, stride: cols },
             Activation::A8 => Acts::A8(A8Rows::new(self.blocks, rows, cols)),
         }

@@ -106,14 +106,25 @@ fn asked(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
     }
 }
 
-/// How the input of a product is read: decided by format and precision alone, so that every tier computes alike.
+/// How the input of a product is read: decided by format and precision alone, so that every tier computes alike. Attention computes in
+/// f16 where it may and a kernel for the cache can.
 fn activation(
     table: &[KernelContract],
     op: OpKind,
     ty: Option<TensorType>,
-    precision: Precision,
+    options: &BindOptions,
 ) -> Activation {
-    let Some(ty) = ty else { return Activation::F32 };
+    let precision = options.precision;
+    let Some(ty) = ty else {
+        let halves = |k: &KernelContract| {
+            k.op == op
+                && k.activation == Activation::F16
+                && k.tier <= options.tier
+                && k.cache == Some(options.cache)
+        };
+        let found = precision == Precision::Default && table.iter().any(halves);
+        return if found { Activation::F16 } else { Activation::F32 };
+    };
     let wanted = match precision {
         Precision::Exact => Activation::F32,
         Precision::Default if ty.is_quantized() => Activation::A8,
@@ -142,7 +153,7 @@ fn choose(
     ty: Option<TensorType>,
     options: &BindOptions,
 ) -> Result<BoundKernel, GraphError> {
-    let activation = activation(table, op, ty, options.precision);
+    let activation = activation(table, op, ty, options);
     // what decodes rows first takes them from whatever layout the products want
     let decodes = matches!(op, OpKind::Embed | OpKind::ExpandKeys);
     let wanted = ty.filter(|_| !decodes).map(|ty| layout(table, ty, options.precision));

@@ -2,12 +2,14 @@
 
 mod cache;
 mod expanded;
+#[cfg(target_arch = "x86_64")]
+mod halves;
 mod latent;
 mod tiers;
 
 pub use cache::{CacheView, load_row, store_row};
 pub use expanded::KEYS;
-pub(crate) use tiers::kernels;
+pub(crate) use tiers::{half_kernels, kernels};
 
 use crate::elementwise::exp;
 use crate::{Rows, RowsMut};

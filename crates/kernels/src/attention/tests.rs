@@ -2,7 +2,7 @@
 
 use super::{AttendExpandedFn, CacheView, Expanded, KEYS, KeyOrder, Partials, merge_partials, store_row};
 use crate::{KernelFn, Rows, RowsMut};
-use base::{CacheType, OpKind};
+use base::{Activation, CacheType, OpKind};
 
 struct Random(u64);
 
@@ -28,9 +28,9 @@ fn truth(q: &[f32], keys: &[Vec<f32>], values: &[Vec<f32>], scale: f64) -> Vec<f
         .collect()
 }
 
-fn close(found: &[f32], truth: &[f64], what: &str) {
+fn close(found: &[f32], truth: &[f64], bound: f64, what: &str) {
     for (i, (a, b)) in found.iter().zip(truth).enumerate() {
-        assert!((f64::from(*a) - b).abs() < 2e-5, "{what}: number {i} is {a}, not {b}");
+        assert!((f64::from(*a) - b).abs() < bound, "{what}: number {i} is {a}, not {b}");
     }
 }
 
@@ -45,11 +45,12 @@ fn attention_in_latent_space_agrees_with_f64_on_every_tier() {
             continue;
         }
         ran += 1;
+        let bound = if contract.activation == Activation::F16 { 4e-3 } else { 2e-5 };
         for (heads, latent, rope, rows) in
             [(1, 48, 8, 1), (16, 64, 16, 130), (5, 40, 6, 64), (12, 512, 64, 33)]
         {
-            for ty in CacheType::ALL {
-                one(*kernel, contract.name, ty, (heads, latent, rope, rows));
+            for ty in CacheType::ALL.into_iter().filter(|ty| contract.cache.is_none_or(|own| own == *ty)) {
+                one(*kernel, contract.name, ty, (heads, latent, rope, rows), bound);
             }
         }
     }
@@ -61,6 +62,7 @@ fn one(
     name: &str,
     ty: CacheType,
     (heads, latent, rope, rows): (usize, usize, usize, usize),
+    bound: f64,
 ) {
     let mut random = Random(rows as u64);
     let width = latent + rope;
@@ -105,7 +107,8 @@ fn one(
         merge_partials(&memory, pieces.len(), stride, heads, latent, &mut result);
         for head in 0..heads {
             let truth = truth(&q[head * width..(head + 1) * width], &cached, &values, f64::from(0.3f32));
-            close(&out[head * latent..(head + 1) * latent], &truth, &format!("{name} {ty} head {head}"));
+            let what = format!("{name} {ty} head {head}");
+            close(&out[head * latent..(head + 1) * latent], &truth, bound, &what);
         }
     }
 }
@@ -158,7 +161,7 @@ fn expanded(kernel: AttendExpandedFn, name: &str, queries: usize, position: usiz
     for i in 0..queries {
         let seen = position + i + 1;
         let truth = truth(rows.row(i), &keys[..seen], &values[..seen], f64::from(scales[i]));
-        close(&out[i * v..(i + 1) * v], &truth, &format!("{name} {queries} at {position}, query {i}"));
+        close(&out[i * v..(i + 1) * v], &truth, 2e-5, &format!("{name} {queries} at {position}, query {i}"));
     }
 }
 

@@ -8,7 +8,7 @@ use super::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, KeyOrder, expanded, 
 use crate::gemm::{Left, gemm};
 use crate::lanes::Lanes;
 use crate::{KernelFn, RowsMut};
-use base::{OpKind, Tier};
+use base::{CacheType, OpKind, Tier};
 
 /// Keys of one head from latents.
 ///
@@ -108,4 +108,16 @@ pub(crate) fn kernels() -> Vec<(OpKind, Tier, KernelFn)> {
         kernels.push((OpKind::ExpandKeys, tier, KernelFn::ExpandKeys(kernel)));
     }
     kernels
+}
+
+/// Forms that multiply f16: operation, the cache's type, kernel.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn half_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
+    vec![(OpKind::AttendLatent, Some(CacheType::F16), KernelFn::AttendLatent(super::halves::attend))]
+}
+
+/// Forms that multiply f16: none on this architecture.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn half_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
+    Vec::new()
 }

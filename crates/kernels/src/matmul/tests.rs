@@ -44,7 +44,7 @@ impl Inputs {
         }
         for i in 0..rows * cols {
             inputs.exact[i] = match activation {
-                Activation::F32 => x[i],
+                Activation::F32 | Activation::F16 => x[i],
                 Activation::Bf16 => f32::from_bits(u32::from(inputs.bits[i]) << 16),
                 Activation::A8 => {
                     let (row, col) = (i / cols, i % cols);
@@ -59,7 +59,7 @@ impl Inputs {
     fn acts(&self, activation: Activation) -> Acts<'_> {
         let (rows, cols) = (self.rows, self.cols);
         match activation {
-            Activation::F32 => Acts::F32(Rows::new(&self.exact, rows, cols, cols)),
+            Activation::F32 | Activation::F16 => Acts::F32(Rows::new(&self.exact, rows, cols, cols)),
             Activation::Bf16 => Acts::Bf16 { bits: &self.bits, rows, cols, stride: cols },
             Activation::A8 => Acts::A8(A8Rows::new(&self.blocks, rows, cols)),
         }
