@@ -31,8 +31,8 @@ mod widen;
 
 pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, quantise_a8, to_bf16};
 pub use attention::{
-    AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, KEYS, KeyOrder, Partials, load_row,
-    merge_partials, store_row,
+    AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, KEYS, KeyBlocks, KeyOrder, Number,
+    Partials, f16, load_row, merge_partials, store_row,
 };
 pub use decode::decode_row;
 pub use elementwise::{add, axpy, exp, relu2, scale, silu, silu_mul};

@@ -20,6 +20,10 @@ pub enum KernelFn {
     AttendExpanded(AttendExpandedFn),
     /// Keys from latents.
     ExpandKeys(ExpandKeysFn),
+    /// Attention over expanded keys and values of f16.
+    AttendHalves(AttendExpandedFn<half::f16>),
+    /// Such keys from latents.
+    ExpandHalves(ExpandKeysFn<half::f16>),
     /// A plain function of this crate.
     Plain,
 }

@@ -50,11 +50,6 @@ impl<'a> Rows<'a> {
         let data = if range.is_empty() { &[] } else { &self.data[range.start * self.stride..] };
         Rows { data, rows: range.len(), ..*self }
     }
-
-    /// All numbers from row `i` on, and the distance of rows.
-    pub(crate) fn rows_from(&self, i: usize) -> (&'a [f32], usize) {
-        (&self.data[i * self.stride..], self.stride)
-    }
 }
 
 /// Rows to be written.

@@ -1,6 +1,6 @@
 //! From a plan to instructions: every value a place, every weight an index, every kernel a function.
 
-use super::expanded::ExpandedKernels;
+use super::expanded::{ExpandedKernels, Kernels};
 use super::weights::LoadedWeight;
 use crate::error::EngineError;
 use base::Activation;
@@ -259,19 +259,24 @@ impl Compiler<'_> {
     }
 
     fn expanded_kernels(&self, node: &Node) -> Result<ExpandedKernels, EngineError> {
-        let (mut keys, mut attend) = (None, None);
+        let weight = node.weights.iter().find(|(slot, _)| slot == "k_b" || slot == "kv_b");
+        let key_weight = weight.map_or(0, |(_, id)| (self.weight_of)(*id));
+        let (mut floats, mut halves) = ((None, None), (None, None));
         for kernel in &node.kernels {
             match kernels::table()[kernel.index].1 {
-                KernelFn::ExpandKeys(kernel) => keys = Some(kernel),
-                KernelFn::AttendExpanded(kernel) => attend = Some(kernel),
+                KernelFn::ExpandKeys(kernel) => floats.0 = Some(kernel),
+                KernelFn::AttendExpanded(kernel) => floats.1 = Some(kernel),
+                KernelFn::ExpandHalves(kernel) => halves.0 = Some(kernel),
+                KernelFn::AttendHalves(kernel) => halves.1 = Some(kernel),
                 _ => {}
             }
         }
-        match (keys, attend) {
-            (Some(keys), Some(attend)) => {
-                let weight = node.weights.iter().find(|(slot, _)| slot == "k_b" || slot == "kv_b");
-                let key_weight = weight.map_or(0, |(_, id)| (self.weight_of)(*id));
-                Ok(ExpandedKernels { keys, attend, key_weight })
+        match (floats, halves) {
+            (_, (Some(keys), Some(attend))) => {
+                Ok(ExpandedKernels::Halves(Kernels { keys, attend, key_weight }))
+            }
+            ((Some(keys), Some(attend)), _) => {
+                Ok(ExpandedKernels::Floats(Kernels { keys, attend, key_weight }))
             }
             _ => internal("no kernel for attention over expanded keys is bound".into()),
         }

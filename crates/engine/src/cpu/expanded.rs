@@ -9,7 +9,9 @@ use super::weights::LoadedWeight;
 use crate::cache::{PAGE_ROWS, StreamMemory};
 use graph::contract::AttentionShape;
 use graph::ir::Lane;
-use kernels::{AttendExpandedFn, ExpandKeysFn, Expanded, KEYS, KeyOrder, Rows, RowsMut};
+use kernels::{
+    AttendExpandedFn, ExpandKeysFn, Expanded, KEYS, KeyBlocks, KeyOrder, Number, Rows, RowsMut, f16,
+};
 use std::ops::Range;
 
 /// Numbers that keys and values expanded on the fly may take, unless one head alone takes more: 64 MB.
@@ -21,13 +23,25 @@ const QUERIES: usize = 32;
 /// Blocks of keys that a thread expands with one decoded W_UK.
 const KEY_BLOCKS: usize = 8;
 
-/// The kernels of the naive formulation.
+/// Numbers of a cached row that are turned at a time.
+const TURNED: usize = 64;
+
+/// The kernels of the naive formulation, and of what numbers expanded keys and values are.
 #[derive(Clone, Copy)]
-pub struct ExpandedKernels {
+pub enum ExpandedKernels {
+    /// f32.
+    Floats(Kernels<f32>),
+    /// f16.
+    Halves(Kernels<f16>),
+}
+
+/// The same for one kind of number.
+#[derive(Clone, Copy)]
+pub struct Kernels<N> {
     /// Keys from latents.
-    pub keys: ExpandKeysFn,
+    pub keys: ExpandKeysFn<N>,
     /// Attention.
-    pub attend: AttendExpandedFn,
+    pub attend: AttendExpandedFn<N>,
     /// The weight that holds W_UK.
     pub key_weight: usize,
 }
@@ -84,6 +98,28 @@ impl Thread<'_> {
         lane: Lane,
         local: &mut Local,
     ) {
+        match kernels {
+            ExpandedKernels::Floats(kernels) => {
+                self.attend_numbers(q_nope, q_rope, kv, out, stream, kernels, lane, local);
+            }
+            ExpandedKernels::Halves(kernels) => {
+                self.attend_numbers(q_nope, q_rope, kv, out, stream, kernels, lane, local);
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
+    fn attend_numbers<N: Number>(
+        &self,
+        q_nope: &Slot,
+        q_rope: &Slot,
+        kv: Option<&KvWeights>,
+        out: &Slot,
+        stream: usize,
+        kernels: Kernels<N>,
+        lane: Lane,
+        local: &mut Local,
+    ) {
         let a = &self.model.contract.attention;
         for segment in self.batch.in_lane(lane) {
             let length = segment.first + segment.rows.len();
@@ -93,11 +129,11 @@ impl Thread<'_> {
                 let heads = first..(first + group).min(a.heads);
                 match kv {
                     Some(kv) => {
-                        self.expand_values(segment, stream, kv, &heads, &layout, local);
+                        self.expand_values::<N>(segment, stream, kv, &heads, &layout, local);
                         self.member.barrier();
                         self.expand_keys(kv, &heads, &layout, kernels, local);
                     }
-                    None => self.unpack(segment, stream, &heads, &layout, local),
+                    None => self.unpack::<N>(segment, stream, &heads, &layout),
                 }
                 self.member.barrier();
                 self.attend_group(segment, q_nope, q_rope, &heads, &layout, out, kernels.attend, local);
@@ -107,7 +143,7 @@ impl Thread<'_> {
     }
 
     /// This thread's cached rows, block by block: turned, so that a number of 64 rows is a line, and through W_UV of each head of the group.
-    fn expand_values(
+    fn expand_values<N: Number>(
         &self,
         segment: &Segment,
         stream: usize,
@@ -119,35 +155,63 @@ impl Thread<'_> {
         let a = &self.model.contract.attention;
         let length = segment.first + segment.rows.len();
         let needs = Self::kv_needs(kv);
-        let Local { acts, scratch, results, .. } = local;
+        let Local { acts, scratch, results, more, .. } = local;
         for start in self.member.share(layout.length, KEYS).step_by(KEYS) {
             let rows = start..(start + KEYS).min(length);
             let width = layout.width;
+            // the same rows serve all groups of heads
+            if heads.start == 0 {
+                let out: &mut [N] = self.expanded_memory(start * width, width * KEYS);
+                self.turn_cached(segment, stream, &rows, 0, out);
+            }
             let lines = grown(results, rows.len() * width);
             for (row, line) in rows.clone().zip(lines.chunks_exact_mut(width)) {
                 kernels::load_row(self.pool.cache_type(), self.cached(segment, stream, row), line);
             }
-            // the same rows serve all groups of heads
-            if heads.start == 0 {
-                turn(lines, width, self.expanded_memory(start * width, width * KEYS));
-            }
+            let values = grown(more, rows.len() * a.v);
             let latent = Rows::new(lines, rows.len(), a.kv_lora_rank, width);
             let x = acts.prepare(latent, None, needs);
             for (h, head) in heads.clone().enumerate() {
                 let at = layout.values + (h * layout.length + start) * a.v;
-                let mut y = self.expanded_rows(at, rows.len(), a.v, a.v);
+                let mut y = RowsMut::new(values, rows.len(), a.v, a.v);
                 self.head_out_of_latent(kv, &Half::Value, head, &x, 0..a.v, &mut y, scratch);
+                N::round(values, self.expanded_memory(at, rows.len() * a.v));
+            }
+        }
+    }
+
+    /// Cached rows as columns: line n of `out`, [`KEYS`] numbers, gets number `first` + n of each row; zeros where there are fewer rows.
+    fn turn_cached<N: Number>(
+        &self,
+        segment: &Segment,
+        stream: usize,
+        rows: &Range<usize>,
+        first: usize,
+        out: &mut [N],
+    ) {
+        let (ty, width) = (self.pool.cache_type(), out.len() / KEYS);
+        let mut piece = [[N::ZERO; TURNED]; KEYS];
+        for from in (0..width).step_by(TURNED) {
+            let count = TURNED.min(width - from);
+            for (row, line) in rows.clone().zip(&mut piece) {
+                let bytes = &self.cached(segment, stream, row)[(first + from) * ty.bytes()..];
+                N::load(ty, &bytes[..count * ty.bytes()], &mut line[..count]);
+            }
+            for (n, line) in out[from * KEYS..(from + count) * KEYS].chunks_exact_mut(KEYS).enumerate() {
+                for (number, row) in line.iter_mut().zip(&piece) {
+                    *number = row[n];
+                }
             }
         }
     }
 
     /// Keys of the group: tasks of a head and some blocks of cached rows.
-    fn expand_keys(
+    fn expand_keys<N: Number>(
         &self,
         kv: &KvWeights,
         heads: &Range<usize>,
         layout: &Layout,
-        kernels: ExpandedKernels,
+        kernels: Kernels<N>,
         local: &mut Local,
     ) {
         let a = &self.model.contract.attention;
@@ -170,61 +234,45 @@ impl Thread<'_> {
             if decoded.replace(h) != Some(h) {
                 decode_rows(weight, matrix, from, weights, &mut local.bytes);
             }
-            for block in run * KEY_BLOCKS..((run + 1) * KEY_BLOCKS).min(layout.blocks()) {
-                let lines = layout.width * KEYS;
-                let latents = self.expanded_numbers(block * lines, a.kv_lora_rank * KEYS);
-                let at = layout.keys + (h * layout.blocks() + block) * a.nope * KEYS;
-                (kernels.keys)(
-                    weights,
-                    order,
-                    latents,
-                    a.kv_lora_rank,
-                    self.expanded_memory(at, a.nope * KEYS),
-                );
-            }
+            let run = run * KEY_BLOCKS..((run + 1) * KEY_BLOCKS).min(layout.blocks());
+            let stride = layout.width * KEYS;
+            let blocks = KeyBlocks {
+                latents: self.expanded_numbers(run.start * stride, run.len() * stride),
+                stride,
+                latent: a.kv_lora_rank,
+                nope: a.nope,
+            };
+            let at = layout.keys + (h * layout.blocks() + run.start) * a.nope * KEYS;
+            let keys = self.expanded_memory(at, run.len() * a.nope * KEYS);
+            (kernels.keys)(weights, order, &blocks, keys, &mut local.attention);
         }
     }
 
     /// This thread's blocks of rows of an expanded stream.
-    fn unpack(
-        &self,
-        segment: &Segment,
-        stream: usize,
-        heads: &Range<usize>,
-        layout: &Layout,
-        local: &mut Local,
-    ) {
+    fn unpack<N: Number>(&self, segment: &Segment, stream: usize, heads: &Range<usize>, layout: &Layout) {
         let a = &self.model.contract.attention;
         let length = segment.first + segment.rows.len();
         let head_width = a.nope + a.rope + a.v;
-        let width = a.expanded_width();
         for start in self.member.share(layout.length, KEYS).step_by(KEYS) {
             let rows = start..(start + KEYS).min(length);
-            let lines = grown(&mut local.results, rows.len() * width);
-            for (row, line) in rows.clone().zip(lines.chunks_exact_mut(width)) {
-                kernels::load_row(self.pool.cache_type(), self.cached(segment, stream, row), line);
-            }
-            let piece = grown(&mut local.more, rows.len() * a.nope.max(a.rope));
-            let mut cut = |from: usize, cols: usize, out: &mut [f32]| {
-                for (piece, line) in piece.chunks_exact_mut(cols).zip(lines.chunks_exact(width)) {
-                    piece.copy_from_slice(&line[from..from + cols]);
-                }
-                turn(&piece[..rows.len() * cols], cols, out);
+            let turned = |from: usize, cols: usize, at: usize| {
+                let out: &mut [N] = self.expanded_memory(at, cols * KEYS);
+                self.turn_cached(segment, stream, &rows, from, out);
             };
             for (h, head) in heads.clone().enumerate() {
                 let from = head * head_width;
-                let at = layout.keys + (h * layout.length + start) * a.nope;
-                cut(from, a.nope, self.expanded_memory(at, a.nope * KEYS));
+                turned(from, a.nope, layout.keys + (h * layout.length + start) * a.nope);
                 if head == 0 && a.rope > 0 {
-                    let at = start * layout.width + a.kv_lora_rank * KEYS;
-                    cut(from + a.nope, a.rope, self.expanded_memory(at, a.rope * KEYS));
+                    turned(from + a.nope, a.rope, start * layout.width + a.kv_lora_rank * KEYS);
                 }
             }
+            let ty = self.pool.cache_type();
             for (h, head) in heads.clone().enumerate() {
-                for (row, line) in rows.clone().zip(lines.chunks_exact(width)) {
+                let from = head * head_width + a.nope + a.rope;
+                for row in rows.clone() {
                     let at = layout.values + (h * layout.length + row) * a.v;
-                    let values = &line[head * head_width + a.nope + a.rope..][..a.v];
-                    self.expanded_memory(at, a.v).copy_from_slice(values);
+                    let bytes = &self.cached(segment, stream, row)[from * ty.bytes()..][..a.v * ty.bytes()];
+                    N::load(ty, bytes, self.expanded_memory(at, a.v));
                 }
             }
         }
@@ -238,7 +286,7 @@ impl Thread<'_> {
 
     /// Attention of the segment's rows with one group of heads: tasks of a head and some query rows.
     #[allow(clippy::too_many_arguments, reason = "one group of one instruction")]
-    fn attend_group(
+    fn attend_group<N: Number>(
         &self,
         segment: &Segment,
         q_nope: &Slot,
@@ -246,7 +294,7 @@ impl Thread<'_> {
         heads: &Range<usize>,
         layout: &Layout,
         out: &Slot,
-        kernel: AttendExpandedFn,
+        kernel: AttendExpandedFn<N>,
         local: &mut Local,
     ) {
         let a = &self.model.contract.attention;
@@ -269,7 +317,8 @@ impl Thread<'_> {
                     layout.length * layout.width - a.kv_lora_rank * KEYS,
                 ),
                 rope_stride: layout.width * KEYS,
-                values: self.expanded_read(layout.values + h * layout.length * a.v, length, a.v, a.v),
+                values: self.expanded_numbers(layout.values + h * layout.length * a.v, length * a.v),
+                value_width: a.v,
                 nope: a.nope,
                 rope: a.rope,
             };
@@ -328,17 +377,6 @@ impl Thread<'_> {
                 kernels::store_row(self.pool.cache_type(), line, self.cache_row(memory, place));
             }
         }
-    }
-}
-
-/// Rows become columns: line n of `out`, [`KEYS`] numbers, gets number n of each row; zeros where there are fewer rows.
-fn turn(rows: &[f32], width: usize, out: &mut [f32]) {
-    let count = rows.len() / width;
-    for (n, line) in out.chunks_exact_mut(KEYS).enumerate() {
-        for (i, number) in line[..count].iter_mut().enumerate() {
-            *number = rows[i * width + n];
-        }
-        line[count..].fill(0.0);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::cache::{CachePool, StreamMemory};
 use crate::team::Member;
 use graph::Contract;
 use graph::ir::Lane;
-use kernels::{A8Block, RopePairs, RopeTable, RouteSpec, Rows, RowsMut};
+use kernels::{A8Block, Number, RopePairs, RopeTable, RouteSpec, Rows, RowsMut};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -257,34 +257,22 @@ impl<'a> Thread<'a> {
         unsafe { std::slice::from_raw_parts(self.shared.blocks, len) }
     }
 
-    /// Part of the memory for expanded keys and values, to be written by this thread alone until the next barrier.
+    /// Part of the memory for expanded keys and values, in numbers of one kind, to be written by this thread alone until the next barrier.
     #[allow(clippy::mut_from_ref, reason = "parts are disjoint: each thread expands its own rows")]
-    pub(super) fn expanded_memory(&self, at: usize, len: usize) -> &'a mut [f32] {
-        assert!(at + len <= self.shared.expanded_len, "expanded keys out of range");
-        // SAFETY: in range; threads have disjoint rows.
-        unsafe { std::slice::from_raw_parts_mut(self.shared.expanded.add(at), len) }
-    }
-
-    /// Expanded rows to be written by this thread alone.
-    pub(super) fn expanded_rows(&self, at: usize, rows: usize, cols: usize, stride: usize) -> RowsMut<'a> {
-        assert!(at + (rows - 1) * stride + cols <= self.shared.expanded_len, "expanded keys out of range");
-        // SAFETY: in range; threads have disjoint rows.
-        unsafe { RowsMut::from_raw(self.shared.expanded.add(at), rows, cols, stride) }
+    pub(super) fn expanded_memory<N: Number>(&self, at: usize, len: usize) -> &'a mut [N] {
+        // SAFETY: in range; threads have disjoint rows; any bits are such a number.
+        unsafe { std::slice::from_raw_parts_mut(self.expanded_at(at, len), len) }
     }
 
     /// Part of that memory to be read, after the barrier.
-    pub(super) fn expanded_numbers(&self, at: usize, len: usize) -> &'a [f32] {
-        assert!(at + len <= self.shared.expanded_len, "expanded keys out of range");
-        // SAFETY: in range; nobody writes until the next barrier.
-        unsafe { std::slice::from_raw_parts(self.shared.expanded.add(at), len) }
+    pub(super) fn expanded_numbers<N: Number>(&self, at: usize, len: usize) -> &'a [N] {
+        // SAFETY: in range; nobody writes until the next barrier; any bits are such a number.
+        unsafe { std::slice::from_raw_parts(self.expanded_at(at, len), len) }
     }
 
-    /// Expanded rows to be read, after the barrier.
-    pub(super) fn expanded_read(&self, at: usize, rows: usize, cols: usize, stride: usize) -> Rows<'a> {
-        let len = (rows - 1) * stride + cols;
-        assert!(at + len <= self.shared.expanded_len, "expanded keys out of range");
-        // SAFETY: in range; nobody writes until the next barrier.
-        let data = unsafe { std::slice::from_raw_parts(self.shared.expanded.add(at), len) };
-        Rows::new(data, rows, cols, stride)
+    fn expanded_at<N: Number>(&self, at: usize, len: usize) -> *mut N {
+        let bytes = self.shared.expanded_len * size_of::<f32>();
+        assert!((at + len) * size_of::<N>() <= bytes, "expanded keys out of range");
+        self.shared.expanded.cast::<N>().wrapping_add(at)
     }
 }

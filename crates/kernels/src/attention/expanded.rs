@@ -27,7 +27,7 @@ pub(super) unsafe fn attend<L: Lanes>(
     let (queries, nope, rope) = (q.rows(), expanded.nope, expanded.rope);
     let width = nope + rope;
     assert!(q.cols() == width && scales.len() == queries && out.rows() == queries, "queries");
-    assert_eq!(out.cols(), expanded.values.cols(), "width of values");
+    assert_eq!(out.cols(), expanded.value_width, "width of values");
     memory.resize(queries * (width + KEYS + 2), 0.0);
     let (scaled, rest) = memory.split_at_mut(queries * width);
     let (scores, rest) = rest.split_at_mut(queries * KEYS);
@@ -62,10 +62,10 @@ pub(super) unsafe fn attend<L: Lanes>(
                 out.row_mut(i).iter_mut().for_each(|o| *o *= factor);
             }
         }
-        let (values, row) = expanded.values.rows_from(start);
+        let values = (&expanded.values[start * expanded.value_width..], expanded.value_width);
         let weights = Left::Rows(&scores[first * KEYS..], KEYS);
         // SAFETY: the caller's promise.
-        unsafe { gemm::<L>(count, weights, (values, row), &mut out.below(first), true) }
+        unsafe { gemm::<L>(count, weights, values, &mut out.below(first), true) }
     }
     for i in 0..queries {
         let inverse = 1.0 / sum[i];

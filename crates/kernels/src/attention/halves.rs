@@ -11,26 +11,26 @@
 
 use super::Partials;
 use super::cache::CacheView;
+use super::half_gemm::{
+    CHAIN, Left, Old, Product, WIDE, ask, bits, exp2, for_lines, largest, load, load_some, multiply, twice,
+};
 use super::latent::HEADS;
 use crate::Rows;
 use base::CacheType;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Numbers of a vector.
-const WIDE: usize = 32;
-
 /// Cached rows whose weighted sum is in f16.
-const BLOCK: usize = 64;
+const BLOCK: usize = CHAIN;
 
 /// Cached rows and heads that are scored together.
 const TILE: usize = 4;
 
 /// Largest magnitude of a scaled query: 4 · 18 products with any f16 stay finite.
-const QUERY: f32 = 1.0 / 128.0;
+pub(super) const QUERY: f32 = 1.0 / 128.0;
 
 /// Largest weight: [`BLOCK`] products with any f16 stay finite.
-const WEIGHT: f32 = 1.0 / BLOCK as f32;
+pub(super) const WEIGHT: f32 = 1.0 / BLOCK as f32;
 
 /// As [`AttendFn`](super::AttendFn), over a cache of f16.
 ///
@@ -106,20 +106,19 @@ unsafe fn inner(
         let (scores, weights) = (&mut memory.scores[..count * HEADS], &mut memory.weights[..count * HEADS]);
         // SAFETY: the processor has the instructions.
         let (alpha, beta) = unsafe { weigh(scores, &factors, &mut running, weights) };
-        let block = Block { from, count, width, latent, columns, alpha: &alpha, beta: &beta };
-        let mut head = 0;
-        while head < tiled {
-            // SAFETY: as above; `weights` has a line a row and `sums` a line a head.
-            unsafe {
-                if head + 8 <= tiled {
-                    block.add::<8>(head, memory.weights, memory.sums, &mut ahead);
-                    head += 8;
-                } else {
-                    block.add::<4>(head, memory.weights, memory.sums, &mut ahead);
-                    head += 4;
-                }
-            }
-        }
+        // half of the next block is asked for while scoring and half while summing: all at once would come faster than memory answers
+        let left = Left { start: memory.weights.as_ptr(), row: 1, column: HEADS };
+        let product = Product {
+            rows: heads,
+            k: count,
+            columns: latent,
+            right: from.cast(),
+            right_row: width,
+            out: memory.sums.as_mut_ptr(),
+            out_row: columns,
+        };
+        // SAFETY: `count` rows of `width` ≥ `latent` numbers; `weights` has a line a row and `sums` a line of whole vectors a head.
+        unsafe { multiply(left, &product, Old::Scale(&alpha, &beta), &mut Some(ahead)) };
         start += count;
     }
     for (head, line) in memory.sums.chunks_exact(columns).enumerate().take(heads) {
@@ -136,39 +135,12 @@ unsafe fn inner(
     part.sum[..heads].copy_from_slice(&sum[..heads]);
 }
 
-/// The same memory as bits.
-fn bits(numbers: &mut [f32]) -> &mut [u32] {
-    // SAFETY: the same size and alignment, and any bits are a number.
-    unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), numbers.len()) }
-}
-
-/// Does something with the address of each sixteen numbers of a row, the last filled up with zeros.
-macro_rules! for_lines {
-    ($row:expr, $line:ident => $body:expr) => {{
-        let row: &[f32] = $row;
-        let whole = row.len() / 16 * 16;
-        for $line in row[..whole].chunks_exact(16).map(<[f32]>::as_ptr) {
-            $body;
-        }
-        if whole < row.len() {
-            let mut last = [0.0f32; 16];
-            last[..row.len() - whole].copy_from_slice(&row[whole..]);
-            let $line = last.as_ptr();
-            $body;
-        }
-    }};
-}
-
 /// A row divided to at most [`QUERY`], as f16 in pairs. Returns what undoes it.
 #[inline(always)]
 fn halve(row: &[f32], out: &mut [u32]) -> f32 {
     assert!(out.len() * 2 >= row.len().next_multiple_of(16), "room for whole vectors");
-    // SAFETY: sixteen numbers of each line, with the tier's instructions.
-    let largest = unsafe {
-        let mut lanes = _mm512_setzero_ps();
-        for_lines!(row, line => lanes = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(line)), lanes));
-        _mm512_reduce_max_ps(lanes)
-    };
+    // SAFETY: with the tier's instructions.
+    let largest = unsafe { largest(row) };
     if largest == 0.0 {
         out.fill(0);
         return 0.0;
@@ -271,27 +243,6 @@ unsafe fn score(
     }
 }
 
-/// Asks for one line of the next block. Half of them are asked for while scoring and half while summing: all at once would come faster
-/// than memory answers.
-#[inline(always)]
-unsafe fn ask(ahead: &mut *const u8) {
-    // SAFETY: asking for any address is allowed.
-    unsafe { _mm_prefetch::<_MM_HINT_T1>(ahead.cast()) };
-    *ahead = ahead.wrapping_add(64);
-}
-
-#[inline(always)]
-unsafe fn load(from: *const u16) -> __m512h {
-    // SAFETY: the caller's promise.
-    unsafe { _mm512_castsi512_ph(_mm512_loadu_si512(from.cast())) }
-}
-
-#[inline(always)]
-unsafe fn load_some(mask: __mmask32, from: *const u16) -> __m512h {
-    // SAFETY: the caller's promise for the lanes of the mask; others are not read.
-    unsafe { _mm512_castsi512_ph(_mm512_maskz_loadu_epi16(mask, from.cast())) }
-}
-
 /// The sums of sixteen vectors: quarter i, number j is that of vector 4 j + i.
 #[inline(always)]
 unsafe fn sum_strands(v: [__m512h; 16]) -> __m512 {
@@ -326,24 +277,6 @@ unsafe fn sum_strands(v: [__m512h; 16]) -> __m512 {
     }
 }
 
-/// 2^x for x ≤ 0 or −∞: relative error below 3e-7.
-#[inline(always)]
-unsafe fn exp2(x: __m512) -> __m512 {
-    // SAFETY: register to register, with the tier's instructions.
-    unsafe {
-        // far enough to be 0 in f32, and never −∞ − −∞
-        let x = _mm512_max_ps(x, _mm512_set1_ps(-200.0));
-        let n = _mm512_roundscale_ps::<0>(x);
-        let r = _mm512_sub_ps(x, n);
-        // 2^r for |r| ≤ 1/2: the first terms of the series of e^(r ln 2), the last one rounded up to spread the error
-        let mut p = _mm512_set1_ps(1.54e-4);
-        for term in [1.333_355_8e-3, 9.618_129e-3, 5.550_410_9e-2, 0.240_226_5, std::f32::consts::LN_2, 1.0] {
-            p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(term));
-        }
-        _mm512_scalef_ps(p, n)
-    }
-}
-
 /// Running softmax of each head, in powers of two.
 struct Running {
     max: __m512,
@@ -375,10 +308,8 @@ unsafe fn weigh(
         for (line, out) in scores.chunks_exact(HEADS).zip(weights.chunks_exact_mut(HEADS)) {
             let weight = exp2(_mm512_sub_ps(_mm512_loadu_ps(line.as_ptr()), largest));
             total = _mm512_add_ps(total, weight);
-            let halves = _mm512_cvtxps_ph(_mm512_mul_ps(weight, _mm512_set1_ps(WEIGHT)));
-            let halves = _mm512_cvtepu16_epi32(_mm256_castph_si256(halves));
-            let twice = _mm512_or_si512(halves, _mm512_slli_epi32::<16>(halves));
-            _mm512_storeu_si512(out.as_mut_ptr().cast(), twice);
+            let scaled = _mm512_mul_ps(weight, _mm512_set1_ps(WEIGHT));
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), twice(scaled));
         }
         let max = _mm512_max_ps(largest, running.max);
         // before the first block −∞ − max: 0
@@ -390,97 +321,5 @@ unsafe fn weigh(
         _mm512_storeu_ps(earlier.as_mut_ptr(), alpha);
         _mm512_storeu_ps(block.as_mut_ptr(), _mm512_div_ps(own, _mm512_set1_ps(WEIGHT)));
         (earlier, block)
-    }
-}
-
-/// A block of cached rows as values.
-struct Block<'a> {
-    from: *const u8,
-    count: usize,
-    width: usize,
-    latent: usize,
-    columns: usize,
-    alpha: &'a [f32; HEADS],
-    beta: &'a [f32; HEADS],
-}
-
-impl Block<'_> {
-    /// sums = sums · alpha + (weights · values) · beta, for `R` heads.
-    ///
-    /// # Safety
-    /// `count` rows of `width` ≥ `latent` f16 lie at `from`; the tier's instructions are there.
-    #[inline(always)]
-    unsafe fn add<const R: usize>(
-        &self,
-        head: usize,
-        weights: &[u32],
-        sums: &mut [f32],
-        ahead: &mut *const u8,
-    ) {
-        assert!(head + R <= HEADS && weights.len() >= self.count * HEADS, "weights");
-        assert!(sums.len() >= HEADS * self.columns, "sums");
-        let mut column = 0;
-        // SAFETY: columns below `latent` of rows below `count`; what is stored lies below `columns`.
-        unsafe {
-            while column + 2 * WIDE <= self.latent {
-                self.strip::<R, 2, false>(head, column, weights, sums, ahead);
-                column += 2 * WIDE;
-            }
-            while column < self.latent {
-                self.strip::<R, 1, true>(head, column, weights, sums, ahead);
-                column += WIDE;
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn strip<const R: usize, const V: usize, const SOME: bool>(
-        &self,
-        head: usize,
-        column: usize,
-        weights: &[u32],
-        sums: &mut [f32],
-        ahead: &mut *const u8,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let left = (self.latent - column).min(WIDE);
-            let mask = (1u64 << left).wrapping_sub(1) as u32;
-            let mut values = self.from.cast::<u16>().add(column);
-            let mut weight = weights.as_ptr().add(head);
-            let mut found = [[_mm512_setzero_ph(); V]; R];
-            for _ in 0..self.count {
-                let mut line = [_mm512_setzero_ph(); V];
-                for v in 0..V {
-                    let at = values.add(v * WIDE);
-                    line[v] = if SOME { load_some(mask, at) } else { load(at) };
-                }
-                for r in 0..R {
-                    let w = _mm512_castsi512_ph(_mm512_set1_epi32(*weight.add(r) as i32));
-                    for v in 0..V {
-                        found[r][v] = _mm512_fmadd_ph(w, line[v], found[r][v]);
-                    }
-                }
-                if head == 0 {
-                    ask(ahead);
-                }
-                values = values.wrapping_add(self.width);
-                weight = weight.wrapping_add(HEADS);
-            }
-            for r in 0..R {
-                let alpha = _mm512_set1_ps(self.alpha[head + r]);
-                let beta = _mm512_set1_ps(self.beta[head + r]);
-                for v in 0..V {
-                    let out = sums.as_mut_ptr().add((head + r) * self.columns + column + v * WIDE);
-                    let all = _mm512_castph_si512(found[r][v]);
-                    let halves = [_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all)];
-                    for (i, half) in halves.into_iter().enumerate() {
-                        let new = _mm512_mul_ps(_mm512_cvtxph_ps(_mm256_castsi256_ph(half)), beta);
-                        let out = out.add(16 * i);
-                        _mm512_storeu_ps(out, _mm512_fmadd_ps(_mm512_loadu_ps(out), alpha, new));
-                    }
-                }
-            }
-        }
     }
 }

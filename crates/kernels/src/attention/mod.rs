@@ -3,12 +3,19 @@
 mod cache;
 mod expanded;
 #[cfg(target_arch = "x86_64")]
+mod expanded_halves;
+#[cfg(target_arch = "x86_64")]
+mod half_gemm;
+#[cfg(target_arch = "x86_64")]
 mod halves;
 mod latent;
+mod number;
 mod tiers;
 
 pub use cache::{CacheView, load_row, store_row};
 pub use expanded::KEYS;
+pub use half::f16;
+pub use number::Number;
 pub(crate) use tiers::{half_kernels, kernels};
 
 use crate::elementwise::exp;
@@ -32,15 +39,17 @@ pub type AttendFn = fn(Rows<'_>, &CacheView<'_>, Range<usize>, f32, usize, &mut 
 /// Keys and values of one head, for all cached rows that some queries see. Cached rows come in blocks of [`KEYS`], the last filled up
 /// with any finite numbers.
 #[derive(Clone, Copy)]
-pub struct Expanded<'a> {
+pub struct Expanded<'a, N = f32> {
     /// For each block `nope` lines of a number of its keys.
-    pub keys: &'a [f32],
+    pub keys: &'a [N],
     /// The same of the rope part, `rope` lines.
-    pub rope_keys: &'a [f32],
+    pub rope_keys: &'a [N],
     /// Numbers between the blocks of `rope_keys`.
     pub rope_stride: usize,
-    /// A row for each cached row.
-    pub values: Rows<'a>,
+    /// A row for each cached row, one after the other.
+    pub values: &'a [N],
+    /// Numbers of such a row.
+    pub value_width: usize,
     /// Numbers of a key without position.
     pub nope: usize,
     /// Numbers of its rotated part.
@@ -49,7 +58,8 @@ pub struct Expanded<'a> {
 
 /// Causal attention of queries `[nope | rope]` of one head, the first at the position given, with a factor on the scores of each; the
 /// finished results, and scratch.
-pub type AttendExpandedFn = fn(Rows<'_>, &Expanded<'_>, usize, &[f32], &mut RowsMut<'_>, &mut Vec<f32>);
+pub type AttendExpandedFn<N = f32> =
+    fn(Rows<'_>, &Expanded<'_, N>, usize, &[f32], &mut RowsMut<'_>, &mut Vec<f32>);
 
 /// How W_UK of a head lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,9 +70,31 @@ pub enum KeyOrder {
     Latents,
 }
 
-/// Keys of one head from latents: W_UK in the order given; a line of [`KEYS`] cached rows for each of the latent's numbers; how many those
-/// are; the keys get such a line for each number of a key.
-pub type ExpandKeysFn = fn(&[f32], KeyOrder, &[f32], usize, &mut [f32]);
+/// Cached latents, from which keys of one head are made.
+#[derive(Clone, Copy)]
+pub struct KeyBlocks<'a, N = f32> {
+    /// For each block of [`KEYS`] cached rows, `latent` lines of a number of them.
+    pub latents: &'a [N],
+    /// Numbers between the blocks.
+    pub stride: usize,
+    /// Numbers of a latent.
+    pub latent: usize,
+    /// Numbers of a key.
+    pub nope: usize,
+}
+
+impl<N> KeyBlocks<'_, N> {
+    /// Asserts that matrices have their sizes: `keys` gets a line of [`KEYS`] for each number of a key, block after block.
+    fn check(&self, weights: &[f32], keys: &[N]) {
+        assert_eq!(weights.len(), self.nope * self.latent, "W_UK of one head");
+        let blocks = keys.len() / (self.nope * KEYS);
+        assert!(blocks * self.nope * KEYS == keys.len() && blocks > 0, "keys of whole blocks");
+        assert!(self.latents.len() >= (blocks - 1) * self.stride + self.latent * KEYS, "latents");
+    }
+}
+
+/// Keys of one head from latents: W_UK in the order given, blocks of cached rows, their keys, and scratch.
+pub type ExpandKeysFn<N = f32> = fn(&[f32], KeyOrder, &KeyBlocks<'_, N>, &mut [N], &mut Vec<f32>);
 
 /// Sums sixteen lanes in pairs.
 #[inline(always)]

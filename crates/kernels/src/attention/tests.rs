@@ -1,8 +1,11 @@
 //! Every tier of attention against sums in f64.
 
-use super::{AttendExpandedFn, CacheView, Expanded, KEYS, KeyOrder, Partials, merge_partials, store_row};
+use super::{
+    AttendExpandedFn, CacheView, ExpandKeysFn, Expanded, KEYS, KeyBlocks, KeyOrder, Number, Partials,
+    merge_partials, store_row,
+};
 use crate::{KernelFn, Rows, RowsMut};
-use base::{Activation, CacheType, OpKind};
+use base::{Activation, CacheType, KernelContract, OpKind};
 
 struct Random(u64);
 
@@ -117,79 +120,109 @@ fn one(
 fn attention_over_expanded_keys_agrees_with_f64_on_every_tier() {
     let tier = crate::features().tier();
     for (contract, kernel) in crate::table() {
-        let KernelFn::AttendExpanded(kernel) = kernel else { continue };
         if contract.tier > tier {
             eprintln!("{} skipped: this machine has no {}", contract.name, contract.tier);
             continue;
         }
         for (queries, position) in [(1, 0), (1, 63), (1, 64), (16, 0), (16, 60), (7, 200), (16, 300)] {
-            expanded(*kernel, contract.name, queries, position);
+            match kernel {
+                KernelFn::AttendExpanded(kernel) => expanded(*kernel, contract.name, queries, position, 2e-5),
+                KernelFn::AttendHalves(kernel) => expanded(*kernel, contract.name, queries, position, 4e-3),
+                _ => {}
+            }
         }
     }
 }
 
-fn expanded(kernel: AttendExpandedFn, name: &str, queries: usize, position: usize) {
+/// Numbers as a kernel takes them, and what they are then.
+fn rounded<N: Number + Into<f32>>(numbers: &[f32]) -> (Vec<N>, Vec<f32>) {
+    let mut out = vec![N::ZERO; numbers.len()];
+    N::round(numbers, &mut out);
+    let back = out.iter().map(|n| (*n).into()).collect();
+    (out, back)
+}
+
+fn expanded<N: Number + Into<f32>>(
+    kernel: AttendExpandedFn<N>,
+    name: &str,
+    queries: usize,
+    position: usize,
+    bound: f64,
+) {
     let mut random = Random(position as u64 + 7);
-    let (nope, rope, v) = (24, 8, 40);
-    let length = position + queries;
-    let blocks = length.div_ceil(KEYS);
-    let keys: Vec<Vec<f32>> = (0..length).map(|_| random.numbers(nope + rope)).collect();
-    let values: Vec<Vec<f32>> = (0..length).map(|_| random.numbers(v)).collect();
-    let lines = |from: usize, width: usize| {
-        let mut out = vec![0.0; blocks * width * KEYS];
-        for (i, key) in keys.iter().enumerate() {
-            for n in 0..width {
-                out[(i / KEYS * width + n) * KEYS + i % KEYS] = key[from + n];
+    for (nope, rope, v) in [(24, 8, 40), (128, 64, 128), (7, 0, 3)] {
+        let length = position + queries;
+        let blocks = length.div_ceil(KEYS);
+        let keys: Vec<Vec<f32>> = (0..length).map(|_| rounded::<N>(&random.numbers(nope + rope)).1).collect();
+        let values: Vec<Vec<f32>> = (0..length).map(|_| rounded::<N>(&random.numbers(v)).1).collect();
+        let lines = |from: usize, width: usize| {
+            let mut out = vec![0.0; blocks * width * KEYS];
+            for (i, key) in keys.iter().enumerate() {
+                for n in 0..width {
+                    out[(i / KEYS * width + n) * KEYS + i % KEYS] = key[from + n];
+                }
             }
+            rounded::<N>(&out).0
+        };
+        let (content, rotated, flat) = (lines(0, nope), lines(nope, rope), rounded::<N>(&values.concat()).0);
+        let expanded = Expanded {
+            keys: &content,
+            rope_keys: &rotated,
+            rope_stride: rope * KEYS,
+            values: &flat,
+            value_width: v,
+            nope,
+            rope,
+        };
+        let q = random.numbers(queries * (nope + rope));
+        let scales: Vec<f32> = (0..queries).map(|i| 0.2 + i as f32 * 0.01).collect();
+        let mut out = vec![f32::NAN; queries * v];
+        let rows = Rows::new(&q, queries, nope + rope, nope + rope);
+        let mut memory = vec![f32::NAN; 9];
+        kernel(rows, &expanded, position, &scales, &mut RowsMut::new(&mut out, queries, v, v), &mut memory);
+        for i in 0..queries {
+            let seen = position + i + 1;
+            let truth = truth(rows.row(i), &keys[..seen], &values[..seen], f64::from(scales[i]));
+            let what = format!("{name} {queries} at {position}, query {i}");
+            close(&out[i * v..(i + 1) * v], &truth, bound, &what);
         }
-        out
-    };
-    let (content, rotated, flat) = (lines(0, nope), lines(nope, rope), values.concat());
-    let expanded = Expanded {
-        keys: &content,
-        rope_keys: &rotated,
-        rope_stride: rope * KEYS,
-        values: Rows::new(&flat, length, v, v),
-        nope,
-        rope,
-    };
-    let q = random.numbers(queries * (nope + rope));
-    let scales: Vec<f32> = (0..queries).map(|i| 0.2 + i as f32 * 0.01).collect();
-    let mut out = vec![f32::NAN; queries * v];
-    let rows = Rows::new(&q, queries, nope + rope, nope + rope);
-    kernel(rows, &expanded, position, &scales, &mut RowsMut::new(&mut out, queries, v, v), &mut Vec::new());
-    for i in 0..queries {
-        let seen = position + i + 1;
-        let truth = truth(rows.row(i), &keys[..seen], &values[..seen], f64::from(scales[i]));
-        close(&out[i * v..(i + 1) * v], &truth, 2e-5, &format!("{name} {queries} at {position}, query {i}"));
     }
 }
 
 #[test]
 fn keys_are_expanded_from_either_order_of_weights() {
     let tier = crate::features().tier();
-    let (nope, latent) = (13, 50);
+    for (contract, kernel) in crate::table().iter().filter(|(contract, _)| contract.tier <= tier) {
+        match kernel {
+            KernelFn::ExpandKeys(kernel) => keys(*kernel, contract, 1e-5),
+            KernelFn::ExpandHalves(kernel) => keys(*kernel, contract, 2e-2),
+            _ => assert!(contract.op != OpKind::ExpandKeys),
+        }
+    }
+}
+
+fn keys<N: Number + Into<f32>>(kernel: ExpandKeysFn<N>, contract: &KernelContract, bound: f64) {
+    let (nope, latent, blocks) = (13, 50, 2);
+    let stride = (latent + 3) * KEYS;
     let mut random = Random(3);
     let weights = random.numbers(nope * latent);
-    let latents = random.numbers(latent * KEYS);
+    let (latents, exact) = rounded::<N>(&random.numbers(stride + latent * KEYS));
     let transposed: Vec<f32> = (0..nope * latent).map(|i| weights[i % nope * latent + i / nope]).collect();
-    for (contract, kernel) in crate::table() {
-        let KernelFn::ExpandKeys(kernel) = kernel else { continue };
-        assert_eq!(contract.op, OpKind::ExpandKeys);
-        if contract.tier > tier {
-            continue;
-        }
-        for (given, order) in [(&weights, KeyOrder::Keys), (&transposed, KeyOrder::Latents)] {
-            let mut keys = vec![0.0; nope * KEYS];
-            kernel(given, order, &latents, latent, &mut keys);
-            for n in 0..nope {
-                for key in 0..KEYS {
-                    let term =
-                        |l: usize| f64::from(weights[n * latent + l]) * f64::from(latents[l * KEYS + key]);
-                    let truth: f64 = (0..latent).map(term).sum();
-                    assert!((f64::from(keys[n * KEYS + key]) - truth).abs() < 1e-5, "{}", contract.name);
-                }
-            }
+    for (given, order) in [(&weights, KeyOrder::Keys), (&transposed, KeyOrder::Latents)] {
+        let mut keys = vec![N::ZERO; blocks * nope * KEYS];
+        kernel(
+            given,
+            order,
+            &KeyBlocks { latents: &latents, stride, latent, nope },
+            &mut keys,
+            &mut Vec::new(),
+        );
+        for (i, found) in keys.iter().enumerate() {
+            let (block, n, key) = (i / (nope * KEYS), i / KEYS % nope, i % KEYS);
+            let number = |l: usize| f64::from(exact[block * stride + l * KEYS + key]);
+            let truth: f64 = (0..latent).map(|l| f64::from(weights[n * latent + l]) * number(l)).sum();
+            let found: f32 = (*found).into();
+            assert!((f64::from(found) - truth).abs() < bound, "{} {i}: {found}, not {truth}", contract.name);
         }
     }
 }

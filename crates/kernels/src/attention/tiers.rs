@@ -4,13 +4,13 @@
     reason = "a function compiled for an instruction set may only run where the processor has it"
 )]
 
-use super::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, KeyOrder, expanded, latent};
+use super::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, KeyBlocks, KeyOrder, expanded, latent};
 use crate::gemm::{Left, gemm};
 use crate::lanes::Lanes;
 use crate::{KernelFn, RowsMut};
 use base::{CacheType, OpKind, Tier};
 
-/// Keys of one head from latents.
+/// As [`ExpandKeysFn`].
 ///
 /// # Safety
 /// As for [`Lanes`].
@@ -18,18 +18,22 @@ use base::{CacheType, OpKind, Tier};
 unsafe fn expand_keys<L: Lanes>(
     weights: &[f32],
     order: KeyOrder,
-    latents: &[f32],
-    latent: usize,
+    blocks: &KeyBlocks<'_>,
     keys: &mut [f32],
+    _memory: &mut Vec<f32>,
 ) {
+    blocks.check(weights, keys);
+    let (nope, latent) = (blocks.nope, blocks.latent);
     let weights = match order {
         KeyOrder::Keys => Left::Rows(weights, latent),
-        KeyOrder::Latents => Left::Columns(weights, keys.len() / KEYS),
+        KeyOrder::Latents => Left::Columns(weights, nope),
     };
-    let lines = keys.len() / KEYS;
-    let mut keys = RowsMut::new(keys, lines, KEYS, KEYS);
-    // SAFETY: the caller's promise.
-    unsafe { gemm::<L>(latent, weights, (latents, KEYS), &mut keys, false) }
+    for (block, keys) in keys.chunks_exact_mut(nope * KEYS).enumerate() {
+        let latents = &blocks.latents[block * blocks.stride..];
+        let mut keys = RowsMut::new(keys, nope, KEYS, KEYS);
+        // SAFETY: the caller's promise.
+        unsafe { gemm::<L>(latent, weights, (latents, KEYS), &mut keys, false) }
+    }
 }
 
 /// One function for each tier from a body that is generic over lanes.
@@ -102,7 +106,8 @@ pub(crate) fn kernels() -> Vec<(OpKind, Tier, KernelFn)> {
     }
     let keys = shells!(
         ExpandKeysFn, expand_keys;
-        weights: &[f32], order: super::KeyOrder, latents: &[f32], latent: usize, keys: &mut [f32]
+        weights: &[f32], order: super::KeyOrder, blocks: &super::KeyBlocks<'_>, keys: &mut [f32],
+        memory: &mut Vec<f32>
     );
     for (tier, kernel) in keys {
         kernels.push((OpKind::ExpandKeys, tier, KernelFn::ExpandKeys(kernel)));
@@ -113,7 +118,13 @@ pub(crate) fn kernels() -> Vec<(OpKind, Tier, KernelFn)> {
 /// Forms that multiply f16: operation, the cache's type, kernel.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn half_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
-    vec![(OpKind::AttendLatent, Some(CacheType::F16), KernelFn::AttendLatent(super::halves::attend))]
+    use super::{expanded_halves, halves};
+    let cache = Some(CacheType::F16);
+    vec![
+        (OpKind::AttendLatent, cache, KernelFn::AttendLatent(halves::attend)),
+        (OpKind::AttendExpanded, cache, KernelFn::AttendHalves(expanded_halves::attend)),
+        (OpKind::ExpandKeys, cache, KernelFn::ExpandHalves(expanded_halves::expand_keys)),
+    ]
 }
 
 /// Forms that multiply f16: none on this architecture.
