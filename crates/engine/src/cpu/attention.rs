@@ -91,40 +91,44 @@ impl Thread<'_> {
             let cache = self.cache_view(segment, stream);
             for row in segment.rows.clone() {
                 let length = self.batch.positions[row] + 1;
+                let work = |group: usize| {
+                    let heads = group * GROUP..((group + 1) * GROUP).min(out.heads);
+                    Work { row, length, heads }
+                };
+                if spread {
+                    let pieces = piece_count(length);
+                    // all groups of a piece go to one thread, which reads its rows from memory once; fewer pieces than threads are
+                    // shared out by groups too
+                    let whole = pieces >= self.member.count;
+                    let turn =
+                        |index: usize, group: usize| if whole { index } else { index * groups + group };
+                    for (index, group) in (0..pieces).flat_map(|p| (0..groups).map(move |g| (p, g))) {
+                        if (task + turn(index, group)) % self.member.count != self.member.index {
+                            continue;
+                        }
+                        let work = work(group);
+                        let at = (row_in_lane(self.batch, lane, row) * groups + group) * slot;
+                        let memory = self.shared_partial(at, &work, out.width, index);
+                        let scratch = &mut local.attention;
+                        self.attend_piece(&work, index, query, &cache, kernel, out.width, memory, scratch);
+                    }
+                    task += if whole { pieces } else { pieces * groups };
+                    continue;
+                }
                 for group in 0..groups {
-                    let work =
-                        Work { row, length, heads: group * GROUP..((group + 1) * GROUP).min(out.heads) };
-                    if spread {
-                        let pieces = (0..piece_count(length))
-                            .filter(|p| (task + p) % self.member.count == self.member.index);
-                        for index in pieces {
-                            let at = (row_in_lane(self.batch, lane, row) * groups + group) * slot;
+                    if task % self.member.count == self.member.index {
+                        let work = work(group);
+                        let len = partial_len(work.heads.len(), out.width);
+                        let Local { partials, attention, .. } = &mut *local;
+                        let memory = grown(partials, piece_count(length) * len);
+                        for (index, memory) in memory.chunks_exact_mut(len).enumerate() {
                             self.attend_piece(
-                                &work,
-                                index,
-                                query,
-                                &cache,
-                                kernel,
-                                out.width,
-                                self.shared_partial(at, &work, out.width, index),
-                                &mut local.attention,
+                                &work, index, query, &cache, kernel, out.width, memory, attention,
                             );
                         }
-                        task += piece_count(length);
-                    } else {
-                        if task % self.member.count == self.member.index {
-                            let len = partial_len(work.heads.len(), out.width);
-                            let Local { partials, attention, .. } = &mut *local;
-                            let memory = grown(partials, piece_count(length) * len);
-                            for (index, memory) in memory.chunks_exact_mut(len).enumerate() {
-                                self.attend_piece(
-                                    &work, index, query, &cache, kernel, out.width, memory, attention,
-                                );
-                            }
-                            self.merge(&work, memory, out);
-                        }
-                        task += 1;
+                        self.merge(&work, memory, out);
                     }
+                    task += 1;
                 }
             }
         }
