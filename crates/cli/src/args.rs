@@ -44,6 +44,11 @@ pub(crate) enum Command {
     Tokenize(TokenizeArgs),
     /// Write a random model of a known shape, for tests and measurements
     MakeModel(MakeModelArgs),
+    /// Write a model as a packed file, which is ready to run in less than a second
+    #[command(
+        after_help = "Examples:\n  latent pack -m model.gguf                 writes model.latent\n  latent run -m model.latent \"Hello\"       needs model.gguf no more"
+    )]
+    Pack(PackArgs),
     /// Measure speed
     Bench(BenchArgs),
     /// Show where the time goes: each phase beside the limit that binds it
@@ -66,7 +71,7 @@ pub(crate) enum Command {
 /// Which model, and how it is run.
 #[derive(Args, Clone)]
 pub(crate) struct ModelArgs {
-    /// A .gguf file (any shard of a set) or a folder of .safetensors; without it, the built-in demo model
+    /// A .gguf file (any shard of a set), a folder of .safetensors, or a .latent file; without it, the built-in demo model
     #[arg(short, long, env = "LATENT_MODEL")]
     pub(crate) model: Option<PathBuf>,
 
@@ -418,6 +423,25 @@ pub(crate) struct MakeModelArgs {
     /// Cut the file into this many shards
     #[arg(long)]
     pub(crate) shards: Option<usize>,
+}
+
+#[derive(Args)]
+pub(crate) struct PackArgs {
+    /// A .gguf file (any shard of a set) or a folder of .safetensors
+    #[arg(short, long, env = "LATENT_MODEL")]
+    pub(crate) model: PathBuf,
+
+    /// The file to write [default: beside the model, with the ending .latent]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+
+    /// Threads [default: one for each core that this process may use]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+
+    /// Replace a file that is there
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum, PartialEq, Eq)]

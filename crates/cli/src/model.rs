@@ -23,7 +23,29 @@ pub(crate) fn open(path: Option<&Path>) -> Result<Arc<Checkpoint>> {
         Some(path) => Checkpoint::open(path)?,
         None => demo()?,
     };
+    warn_if_older(&checkpoint);
     Ok(Arc::new(checkpoint))
+}
+
+/// A packed file runs without its source. Where that still lies beside it, and is no longer what was packed, somebody wants to know.
+fn warn_if_older(checkpoint: &Checkpoint) {
+    let Some(from) = checkpoint.packed_from() else { return };
+    // a bare name, whatever the file says: nothing outside of this folder is opened
+    let Some(name) = Path::new(&from.name).file_name() else { return };
+    let source = checkpoint.path().with_file_name(name);
+    if source == checkpoint.path() || !source.exists() {
+        return;
+    }
+    let opened = Checkpoint::open(&source);
+    let (file, source) = (checkpoint.display_name(), source.display());
+    match opened {
+        Ok(there) if there.identity() == from.identity => {}
+        Ok(_) => eprintln!(
+            "warning: {file} was packed from another {source} than the one beside it, or that has changed since; \
+             `latent pack -m {source} --force` packs it again"
+        ),
+        Err(error) => eprintln!("warning: {file} cannot be compared with its source: {error}"),
+    }
 }
 
 #[cfg(feature = "demo")]
@@ -75,7 +97,7 @@ pub(crate) fn bar(show: bool, what: &'static str) -> ProgressBar {
 fn start_up_line(engine: &Engine) {
     let s = engine.summary();
     eprintln!(
-        "{}: {} parameters, {}; {} with {}; {} thread{}; {} cache, {} a token, {} tokens",
+        "{}: {} parameters, {}; {} with {}; {} thread{}; {} cache, {} a token, {} tokens; ready in {:.2} s",
         s.name,
         count(s.parameters),
         readable(s.weight_bytes),
@@ -86,7 +108,11 @@ fn start_up_line(engine: &Engine) {
         s.cache,
         readable(s.token_bytes as u64),
         s.context,
+        s.load_time.as_secs_f64(),
     );
+    if let Some(paged) = &s.paged {
+        eprintln!("warning: {paged}");
+    }
     if !s.portable.is_empty() {
         eprintln!("portable code for: {}", s.portable.join(", "));
     }

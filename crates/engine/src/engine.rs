@@ -1,9 +1,9 @@
 //! The engine: one loaded model with its cache, and steps over sequences.
 
-use crate::cache::{CachePool, Sequence, ShiftShape};
-use crate::cpu::{self, Batch, CpuBackend, CpuOptions};
+use crate::cache::{CachePool, PAGE_ROWS, Sequence, ShiftShape};
+use crate::cpu::{self, Batch, CpuBackend, CpuOptions, WeightBytes};
 use crate::error::EngineError;
-use crate::memory::{self, Needed};
+use crate::memory::{self, Needed, Paged};
 use crate::profile::{self, Limits, StepProfile, Timed};
 use base::{CacheType, Tier};
 use formats::Checkpoint;
@@ -13,6 +13,7 @@ use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Rows of a step when the caller does not say.
 pub const DEFAULT_LARGEST: usize = 512;
@@ -72,6 +73,10 @@ pub struct Summary {
     pub parameters: u64,
     /// Bytes of the weights.
     pub weight_bytes: u64,
+    /// How little memory there is for mapped weights, where they do not fit.
+    pub paged: Option<Paged>,
+    /// From the opened file to an engine that is ready for the first step.
+    pub load_time: Duration,
     /// The tier chosen.
     pub tier: Tier,
     /// Threads.
@@ -116,6 +121,7 @@ impl Engine {
         options: &EngineOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Engine, EngineError> {
+        let start = Instant::now();
         let contract = Contract::from_checkpoint(checkpoint)?;
         let tier = cpu::tier_for(options.tier).map_err(EngineError::Options)?;
         let exact = options.precision == Precision::Exact;
@@ -135,21 +141,33 @@ impl Engine {
         let plans = cpu::make_plans(&contract, checkpoint, &cpu)?;
         let streams = plans.0[0].ir.streams.clone();
         let token_bytes: usize = streams.iter().map(|stream| stream.width * cache.bytes()).sum();
-        let weights = cpu::weight_bytes(&plans);
+        let weights = cpu::weight_bytes(&plans, checkpoint);
         let arena = cpu::arena_bytes(&contract, &plans, &cpu);
-        let context = choose_context(&contract, options, weights + arena, token_bytes as u64)?;
-        let needed = Needed { weights, cache: (context * token_bytes) as u64, arena };
-        if !options.force
-            && let Some(available) = memory::available()
-        {
-            memory::check(needed, &available, context, token_bytes as u64).map_err(EngineError::Memory)?;
+        let needed_for = |context: usize| Needed {
+            weights: weights.owned,
+            mapped: weights.mapped,
+            cache: (context.next_multiple_of(PAGE_ROWS) * token_bytes) as u64,
+            arena,
+            expanded: cpu::expanded_bytes(&contract, &cpu, context),
+        };
+        let context = choose_context(&contract, options, &needed_for)?;
+        let needed = needed_for(context);
+        let mut paged = None;
+        if let Some(available) = memory::available() {
+            match memory::check(&needed_for, &available, context) {
+                Ok(found) => paged = found,
+                Err(problem) if !options.force => return Err(EngineError::Memory(problem)),
+                Err(_) => {}
+            }
         }
         cpu.context = context;
-        let summary = summarise(checkpoint, &contract, &plans.0, &plans.1, &cpu, token_bytes, weights);
+        let mut summary = summarise(checkpoint, &contract, &plans, &cpu, token_bytes, weights);
+        summary.paged = paged;
         let pool = CachePool::new(&streams, cache, context)
             .map_err(|error| EngineError::System { what: "reserving memory for the cache", error })?;
         let backend = CpuBackend::load(contract, checkpoint, plans, cpu, progress)?;
         let fingerprint = checkpoint.fingerprint();
+        summary.load_time = start.elapsed();
         Ok(Engine {
             backend,
             pool,
@@ -395,8 +413,7 @@ impl Engine {
 fn choose_context(
     contract: &Contract,
     options: &EngineOptions,
-    fixed: u64,
-    token_bytes: u64,
+    needed: &dyn Fn(usize) -> Needed,
 ) -> Result<usize, EngineError> {
     let limit = contract.context_length;
     match options.context {
@@ -408,9 +425,7 @@ fn choose_context(
         None => {
             let Some(available) = memory::available() else { return Ok(limit) };
             // a tenth is left for everything else
-            let rest = (available.bytes / 10 * 9).saturating_sub(fixed);
-            let fits = memory::context_that_fits(rest, token_bytes).unwrap_or(crate::cache::PAGE_ROWS);
-            Ok(limit.min(fits))
+            Ok(memory::choose_context(needed, available.bytes / 10 * 9, limit))
         }
     }
 }
@@ -418,11 +433,10 @@ fn choose_context(
 fn summarise(
     checkpoint: &Checkpoint,
     contract: &Contract,
-    trunk: &[graph::Plan],
-    head: &[graph::Plan],
+    (trunk, head): &(Vec<graph::Plan>, Vec<graph::Plan>),
     options: &CpuOptions,
     token_bytes: usize,
-    weight_bytes: u64,
+    weights: WeightBytes,
 ) -> Summary {
     let tier = options.bind.tier;
     let mut kernels = Vec::new();
@@ -454,12 +468,14 @@ fn summarise(
             }
         }
     }
-    let weights = trunk[0].ir.weights.iter().chain(head[0].ir.weights.iter().filter(|w| w.slot != "embed"));
+    let slots = trunk[0].ir.weights.iter().chain(head[0].ir.weights.iter().filter(|w| w.slot != "embed"));
     let file = checkpoint.path().file_name().map(|name| name.to_string_lossy().into_owned());
     Summary {
         name: contract.name.clone().or(file).unwrap_or_default(),
-        parameters: weights.map(|w| w.numbers() as u64).sum(),
-        weight_bytes,
+        parameters: slots.map(|w| w.numbers() as u64).sum(),
+        weight_bytes: weights.owned + weights.mapped,
+        paged: None,
+        load_time: Duration::ZERO,
         tier,
         threads: options.threads,
         cache: options.bind.cache,

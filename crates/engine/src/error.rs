@@ -46,6 +46,26 @@ pub enum EngineError {
         /// Why.
         error: quant::QuantError,
     },
+    /// A packed file's tensor does not lie as the model needs it.
+    #[error("{file}: tensor {tensor} {problem}; pack the model again with `latent pack`")]
+    Packed {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A packed file cannot be written.
+    #[error("{}: {error}{hint}", path.display())]
+    PackIo {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the operating system says.
+        error: std::io::Error,
+        /// What to do.
+        hint: String,
+    },
     /// Loading would not fit in memory.
     #[error("{0}")]
     Memory(crate::memory::NotEnough),

@@ -5,6 +5,7 @@
 //! * [`cpu`]: plans compiled and run by a [`team`] of threads.
 //! * [`sampling`]: from logits to the next token; [`Engine::generate`]: from a prompt to text.
 //! * [`Engine::profile`]: where the time goes, beside the machine's [`Limits`].
+//! * [`pack`]: a model written to a packed file, which [`Engine::load`] maps and uses in place.
 //! * [`memory`]: what a session needs and what there is.
 
 mod bandwidth;
@@ -14,6 +15,7 @@ mod engine;
 mod error;
 mod generate;
 pub mod memory;
+mod packing;
 mod profile;
 pub mod sampling;
 pub mod team;
@@ -22,4 +24,5 @@ pub use bandwidth::read_bandwidth;
 pub use engine::{DEFAULT_LARGEST, Engine, EngineOptions, Item, Summary, Wanted, default_threads};
 pub use error::EngineError;
 pub use generate::{Answer, Event, Listener, Request, Session, StopReason};
+pub use packing::pack;
 pub use profile::{Limits, PhaseProfile, StepProfile};

@@ -4,20 +4,41 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// What a session needs, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Needed {
-    /// Weights.
+    /// Weights in memory of their own: packed or decoded.
     pub weights: u64,
+    /// Weights read where they lie in the mapped file: the system can drop them and read them again.
+    pub mapped: u64,
     /// Cache of the whole context.
     pub cache: u64,
     /// Arena, residual stream, logits, scratch.
     pub arena: u64,
+    /// Keys and values that a prompt of the whole context expands.
+    pub expanded: u64,
 }
 
 impl Needed {
     /// All together.
     pub fn total(&self) -> u64 {
-        self.weights.saturating_add(self.cache).saturating_add(self.arena)
+        self.resident().saturating_add(self.mapped)
+    }
+
+    /// What the system cannot drop.
+    pub fn resident(&self) -> u64 {
+        [self.cache, self.arena, self.expanded].iter().fold(self.weights, |sum, n| sum.saturating_add(*n))
+    }
+
+    /// The parts with their names, without those that are nothing.
+    pub fn parts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let parts = [
+            ("weights", self.weights),
+            ("mapped", self.mapped),
+            ("cache", self.cache),
+            ("arena", self.arena),
+            ("expanded", self.expanded),
+        ];
+        parts.into_iter().filter(|(_, bytes)| *bytes > 0)
     }
 }
 
@@ -28,6 +49,26 @@ pub struct Available {
     pub bytes: u64,
     /// `free memory` or `cgroup limit`.
     pub limit: &'static str,
+}
+
+/// A model that fits only because the system pages its mapped weights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paged {
+    /// Bytes of the mapped weights.
+    pub mapped: u64,
+    /// Bytes that are left for them.
+    pub left: u64,
+}
+
+impl fmt::Display for Paged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mapped, left) = (readable(self.mapped), readable(self.left));
+        write!(
+            f,
+            "{mapped} of weights are read from the file again and again, since only {left} of memory are left for them: \
+             every step waits for the disk"
+        )
+    }
 }
 
 /// A model that does not fit: what it needs, what there is, and what would fit.
@@ -58,13 +99,12 @@ pub fn readable(bytes: u64) -> String {
 impl fmt::Display for NotEnough {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "the model does not fit into memory with a context of {} tokens:", self.context)?;
-        for (what, bytes) in
-            [("weights", self.needed.weights), ("cache", self.needed.cache), ("arena", self.needed.arena)]
-        {
-            writeln!(f, "  {what:<10} {:>12}", readable(bytes))?;
+        // mapped weights can be paged: they are not what does not fit
+        for (what, bytes) in self.needed.parts().filter(|(what, _)| *what != "mapped") {
+            writeln!(f, "  {what:<12} {:>12}", readable(bytes))?;
         }
-        writeln!(f, "  {:<10} {:>12}", "together", readable(self.needed.total()))?;
-        writeln!(f, "  {:<10} {:>12}", self.available.limit, readable(self.available.bytes))?;
+        writeln!(f, "  {:<12} {:>12}", "together", readable(self.needed.resident()))?;
+        writeln!(f, "  {:<12} {:>12}", self.available.limit, readable(self.available.bytes))?;
         match self.fits {
             Some(context) => write!(f, "try --ctx {context}, or --force to go on all the same"),
             None => write!(f, "no context fits; use a smaller model, or --force to let the system page"),
@@ -135,29 +175,54 @@ fn file_pages(stat: &str) -> u64 {
     value("inactive_file") + value("active_file")
 }
 
-/// Whether `needed` fits; where not, the largest context that would, for a cache of `token_bytes` a token.
+/// Whether a context fits, `needed` giving what each context needs. Where it does only with its mapped weights paged, that is said.
 ///
 /// # Errors
-/// [`NotEnough`].
+/// [`NotEnough`], with the largest context that would fit.
 pub fn check(
-    needed: Needed,
+    needed: &dyn Fn(usize) -> Needed,
     available: &Available,
     context: usize,
-    token_bytes: u64,
-) -> Result<(), NotEnough> {
-    if needed.total() <= available.bytes {
-        return Ok(());
+) -> Result<Option<Paged>, NotEnough> {
+    let here = needed(context);
+    if here.total() <= available.bytes {
+        return Ok(None);
     }
-    let rest = available.bytes.saturating_sub(needed.weights + needed.arena);
-    let fits = context_that_fits(rest, token_bytes);
-    Err(NotEnough { needed, available: available.clone(), context, fits })
+    if here.resident() <= available.bytes {
+        return Ok(Some(Paged { mapped: here.mapped, left: available.bytes - here.resident() }));
+    }
+    let fits = context_that_fits(&|tokens| needed(tokens).resident() <= available.bytes, context);
+    Err(NotEnough { needed: here, available: available.clone(), context, fits })
 }
 
-/// Tokens whose cache takes at most `bytes`, in whole pages; none where not even one page fits.
-pub fn context_that_fits(bytes: u64, token_bytes: u64) -> Option<usize> {
-    let page = crate::cache::PAGE_ROWS as u64;
-    let tokens = bytes / token_bytes.max(1) / page * page;
-    (tokens > 0).then_some(tokens as usize)
+/// Tokens of context that weights are paged for rather than given up.
+const PAGED_CONTEXT: usize = 4096;
+
+/// The largest context of at most `limit` tokens that fits in `bytes`: with all weights, or, where they are mapped and that would leave
+/// hardly any context, up to 4096 tokens without them. Never less than a page.
+pub fn choose_context(needed: &dyn Fn(usize) -> Needed, bytes: u64, limit: usize) -> usize {
+    let with_all = context_that_fits(&|tokens| needed(tokens).total() <= bytes, limit).unwrap_or(0);
+    let paged = limit.min(PAGED_CONTEXT);
+    if with_all >= paged {
+        return with_all;
+    }
+    let without = context_that_fits(&|tokens| needed(tokens).resident() <= bytes, paged).unwrap_or(0);
+    with_all.max(without).max(crate::cache::PAGE_ROWS).min(limit)
+}
+
+/// The most tokens of at most `limit` for which `fits` holds, in whole pages unless it is the limit itself; none where not even one page
+/// fits. `fits` must not hold again once it has failed.
+fn context_that_fits(fits: &dyn Fn(usize) -> bool, limit: usize) -> Option<usize> {
+    if fits(limit) {
+        return Some(limit);
+    }
+    let page = crate::cache::PAGE_ROWS;
+    let (mut below, mut above) = (0, limit.div_ceil(page));
+    while above - below > 1 {
+        let middle = usize::midpoint(below, above);
+        if fits(middle * page) { below = middle } else { above = middle }
+    }
+    (below > 0).then_some(below * page)
 }
 
 #[cfg(test)]
@@ -183,15 +248,42 @@ mod tests {
         assert_eq!(available_in(folder.path()).unwrap(), Available { bytes: 13000, limit: "cgroup limit" });
     }
 
+    /// 1000 bytes of weights, 200 of scratch, 100 a token.
+    fn needed(context: usize) -> Needed {
+        Needed { weights: 1000, cache: 100 * context as u64, arena: 200, ..Needed::default() }
+    }
+
+    fn free(bytes: u64) -> Available {
+        Available { bytes, limit: "free memory" }
+    }
+
     #[test]
     fn what_does_not_fit_is_shown_with_what_would() {
-        let needed = Needed { weights: 1000, cache: 64_000, arena: 200 };
-        let available = Available { bytes: 14_001, limit: "free memory" };
-        let error = check(needed, &available, 640, 100).unwrap_err();
+        let error = check(&needed, &free(14_001), 640).unwrap_err();
         assert_eq!(error.fits, Some(128));
         assert!(error.to_string().contains("--ctx 128") && error.to_string().contains("64.00 kB"));
-        assert_eq!(check(needed, &Available { bytes: 65_200, limit: "free memory" }, 640, 100), Ok(()));
-        let none = check(needed, &Available { bytes: 1300, limit: "free memory" }, 640, 100).unwrap_err();
-        assert_eq!(none.fits, None);
+        assert_eq!(check(&needed, &free(65_200), 640), Ok(None));
+        assert_eq!(check(&needed, &free(1300), 640).unwrap_err().fits, None);
+    }
+
+    #[test]
+    fn mapped_weights_may_be_paged_and_nothing_else() {
+        let mapped = |context| Needed { weights: 0, mapped: 1000, ..needed(context) };
+        assert_eq!(check(&mapped, &free(7600), 64), Ok(None));
+        assert_eq!(check(&mapped, &free(7000), 64), Ok(Some(Paged { mapped: 1000, left: 400 })));
+        assert_eq!(check(&mapped, &free(6599), 64).unwrap_err().fits, None);
+        let message = check(&mapped, &free(6700), 640).unwrap_err().to_string();
+        assert!(!message.contains("mapped") && message.contains("--ctx 64"), "{message}");
+    }
+
+    #[test]
+    fn a_context_is_chosen_for_all_weights_or_for_paged_ones() {
+        assert_eq!(choose_context(&needed, 10_000_000, 5000), 5000);
+        assert_eq!(choose_context(&needed, 421_200, 5000), 4200 / 64 * 64);
+        assert_eq!(choose_context(&needed, 1000, 5000), 64);
+        let mapped = |context| Needed { weights: 0, mapped: 1_000_000, ..needed(context) };
+        assert_eq!(choose_context(&mapped, 1_000_000, 5000), 4096);
+        assert_eq!(choose_context(&mapped, 200_000, 5000), 1998 / 64 * 64);
+        assert_eq!(choose_context(&mapped, 1_450_000, 5000), 4498 / 64 * 64);
     }
 }

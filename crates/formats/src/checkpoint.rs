@@ -4,8 +4,9 @@ use crate::error::FormatError;
 use crate::folder::HfSource;
 use crate::gguf::{MAGIC, Metadata};
 use crate::map::Bytes;
+use crate::pack::{self, Identity, PackedFrom};
 use crate::sniff::what_it_is;
-use crate::{open_folder, open_gguf};
+use crate::{open_folder, open_gguf, open_packed};
 use base::TensorType;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +19,7 @@ pub struct Checkpoint {
     /// Numbers of tensors in the order of their names.
     by_name: Vec<u32>,
     fingerprint: u64,
+    packed: Option<PackedFrom>,
 }
 
 /// Which kind of file a checkpoint came from, with what it says beside tensors.
@@ -49,8 +51,10 @@ pub struct TensorInfo {
     pub ty: TensorType,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
-    /// Bytes.
+    /// Bytes in the file.
     pub bytes: usize,
+    /// Rows of each of its matrices, where it lies in tiles of sixteen rows (in packed files); none where rows follow one another.
+    pub tile_rows: Option<usize>,
     /// Which of the checkpoint's files holds it.
     pub(crate) file: usize,
     /// Its first byte in that file.
@@ -67,7 +71,7 @@ pub struct TensorRef<'a> {
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file (any shard of a set), a model folder, or a safetensors file of one.
+    /// Opens a GGUF file (any shard of a set), a model folder, a safetensors file of one, or a packed file.
     ///
     /// # Errors
     /// What is wrong, where, and what to do.
@@ -80,6 +84,9 @@ impl Checkpoint {
         let bytes = Bytes::map(path)?;
         if bytes.get().starts_with(MAGIC) {
             return open_gguf::open(path, bytes);
+        }
+        if bytes.get().starts_with(pack::MAGIC) {
+            return open_packed::open(path, bytes);
         }
         if path.extension().is_some_and(|end| end == "safetensors") {
             let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -127,9 +134,35 @@ impl Checkpoint {
         place.ok().map(|place| &self.tensors[self.by_name[place] as usize])
     }
 
-    /// A number that two files share only if they have the same metadata, tensors and sizes. It says nothing about the weights' values.
+    /// A number that two files share only if they have the same metadata, tensors and sizes. It says nothing about the weights' values. A
+    /// packed file has its source's.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
+    }
+
+    /// How many files it is.
+    pub fn files(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Where a packed file came from; none for other files.
+    pub fn packed_from(&self) -> Option<&PackedFrom> {
+        self.packed.as_ref()
+    }
+
+    /// What tells this model from others; a packed file has its source's. Some bytes of up to [`SAMPLED`] tensors are read for it.
+    pub fn identity(&self) -> Identity {
+        if let Some(packed) = &self.packed {
+            return packed.identity;
+        }
+        let mut sample = pack::FNV_START;
+        for info in self.tensors.iter().step_by(self.tensors.len().div_ceil(SAMPLED).max(1)) {
+            let data = &self.files[info.file].get()[info.start..info.start + info.bytes];
+            let take = data.len().min(SAMPLE_BYTES);
+            sample = pack::fnv(sample, &data[..take]);
+            sample = pack::fnv(sample, &data[data.len() - take..]);
+        }
+        Identity { header: self.fingerprint, sample }
     }
 
     /// Tells the system that a tensor's bytes will not be read again soon.
@@ -139,6 +172,12 @@ impl Checkpoint {
         }
     }
 }
+
+/// Tensors whose first and last bytes tell a model from another with the same header.
+pub const SAMPLED: usize = 1024;
+
+/// Bytes of a sample.
+const SAMPLE_BYTES: usize = 64;
 
 pub(crate) fn display(path: &Path) -> String {
     path.display().to_string()
@@ -159,18 +198,17 @@ pub(crate) struct Placed {
     pub(crate) shape: Vec<usize>,
     pub(crate) start: u64,
     pub(crate) bytes: u64,
+    pub(crate) tile_rows: Option<usize>,
 }
 
 impl Builder {
     pub(crate) fn new() -> Builder {
-        Builder { files: Vec::new(), tensors: Vec::new(), hash: 0xcbf2_9ce4_8422_2325 }
+        Builder { files: Vec::new(), tensors: Vec::new(), hash: pack::FNV_START }
     }
 
     /// Adds bytes to the fingerprint.
     pub(crate) fn note(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
+        self.hash = pack::fnv(self.hash, bytes);
     }
 
     /// Adds a file whose header, its first `header` bytes, was checked against the file's length.
@@ -184,6 +222,7 @@ impl Builder {
             ty: t.ty,
             shape: t.shape,
             bytes: t.bytes as usize,
+            tile_rows: t.tile_rows,
             file,
             start: t.start as usize,
         }));
@@ -191,6 +230,19 @@ impl Builder {
 
     pub(crate) fn tensors(&self) -> usize {
         self.tensors.len()
+    }
+
+    /// The checkpoint of a packed file, which goes by its source's fingerprint.
+    pub(crate) fn finish_packed(
+        mut self,
+        path: PathBuf,
+        source: Source,
+        from: PackedFrom,
+    ) -> Result<Checkpoint, FormatError> {
+        self.hash = from.identity.header;
+        let mut checkpoint = self.finish(path, source)?;
+        checkpoint.packed = Some(from);
+        Ok(checkpoint)
     }
 
     pub(crate) fn finish(self, path: PathBuf, source: Source) -> Result<Checkpoint, FormatError> {
@@ -202,6 +254,6 @@ impl Builder {
             let problem = format!("tensor {} stands in two of its files", tensors[pair[0] as usize].name);
             return Err(FormatError::Set { path, problem });
         }
-        Ok(Checkpoint { path, source, files, tensors, by_name, fingerprint: hash })
+        Ok(Checkpoint { path, source, files, tensors, by_name, fingerprint: hash, packed: None })
     }
 }

@@ -38,6 +38,14 @@ pub enum FormatError {
         /// What is wrong.
         error: crate::safetensors::SafetensorsError,
     },
+    /// A packed file is malformed.
+    #[error("{}: {error}", path.display())]
+    Pack {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        error: crate::pack::PackError,
+    },
     /// A JSON file of a model folder is malformed.
     #[error("{}: {problem}", path.display())]
     Json {

@@ -5,15 +5,17 @@ use crate::index::Index;
 use crate::sniff::PICKLE;
 use crate::{json, limits};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What a model folder says beside its tensors.
 #[derive(Clone, Debug, Default)]
 pub struct HfSource {
     /// config.json.
     pub config: Map<String, Value>,
-    /// Path of tokenizer.json, where there is one.
-    pub tokenizer_json: Option<PathBuf>,
+    /// tokenizer.json, where there is one.
+    pub tokenizer_json: Option<TokenizerJson>,
     /// tokenizer_config.json.
     pub tokenizer_config: Option<Value>,
     /// The chat template: chat_template.jinja, or what tokenizer_config.json holds.
@@ -22,29 +24,74 @@ pub struct HfSource {
     pub generation_config: Option<Value>,
 }
 
+/// Where tokenizer.json lies; it is read when a tokenizer is made.
+#[derive(Clone, Debug)]
+pub enum TokenizerJson {
+    /// In this file.
+    File(PathBuf),
+    /// In memory: a packed file held it.
+    Held(Arc<[u8]>),
+}
+
+impl TokenizerJson {
+    /// Its bytes.
+    ///
+    /// # Errors
+    /// The file, and what the system says.
+    pub fn read(&self) -> Result<Cow<'_, [u8]>, FormatError> {
+        match self {
+            TokenizerJson::File(path) => std::fs::read(path)
+                .map(Cow::Owned)
+                .map_err(|error| FormatError::Io { path: path.clone(), error }),
+            TokenizerJson::Held(bytes) => Ok(Cow::Borrowed(bytes)),
+        }
+    }
+}
+
+/// The small files of a model folder.
+pub(crate) const FILES: [&str; 4] =
+    ["config.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"];
+
+/// The large one.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+
 impl HfSource {
     /// Reads everything but the tensors.
     pub(crate) fn read(folder: &Path) -> Result<HfSource, FormatError> {
-        let path = folder.join("config.json");
-        let config = match json::read(&path)? {
-            Some(Value::Object(config)) => config,
-            Some(_) => return Err(FormatError::Json { path, problem: "it holds no JSON object".into() }),
-            None => return Err(FormatError::NotAModel { path: folder.to_owned(), what: no_config(folder) }),
+        let text = |name: &str, limit| json::read_text(&folder.join(name), limit);
+        let tokenizer = folder.join(TOKENIZER);
+        let tokenizer = tokenizer.is_file().then_some(TokenizerJson::File(tokenizer));
+        let missing = || FormatError::NotAModel { path: folder.to_owned(), what: no_config(folder) };
+        HfSource::from_files(folder, &text, tokenizer)?.ok_or_else(missing)
+    }
+
+    /// The same from wherever `text` finds the files of [`FILES`]: it gets a name and the most bytes that the file may have. None where there
+    /// is no config.json.
+    pub(crate) fn from_files(
+        folder: &Path,
+        text: &dyn Fn(&str, u64) -> Result<Option<String>, FormatError>,
+        tokenizer_json: Option<TokenizerJson>,
+    ) -> Result<Option<HfSource>, FormatError> {
+        let [config, tokenizer_config, template, generation_config] = FILES;
+        let json = |name: &str| -> Result<Option<Value>, FormatError> {
+            let Some(text) = text(name, limits::MAX_JSON_BYTES)? else { return Ok(None) };
+            json::parse(&text).map(Some).map_err(|problem| json::failed(&folder.join(name), &text, problem))
         };
-        let tokenizer_config = json::read(&folder.join("tokenizer_config.json"))?;
-        let tokenizer = folder.join("tokenizer.json");
-        let template = folder.join("chat_template.jinja");
-        let chat_template = match json::read_text(&template, limits::MAX_STRING_BYTES)? {
+        let config = match json(config)? {
+            Some(Value::Object(config)) => config,
+            Some(_) => {
+                let problem = "it holds no JSON object".into();
+                return Err(FormatError::Json { path: folder.join(config), problem });
+            }
+            None => return Ok(None),
+        };
+        let tokenizer_config = json(tokenizer_config)?;
+        let chat_template = match text(template, limits::MAX_STRING_BYTES)? {
             Some(text) => Some(text),
             None => tokenizer_config.as_ref().and_then(template_in),
         };
-        Ok(HfSource {
-            config,
-            tokenizer_json: tokenizer.is_file().then_some(tokenizer),
-            chat_template,
-            tokenizer_config,
-            generation_config: json::read(&folder.join("generation_config.json"))?,
-        })
+        let generation_config = json(generation_config)?;
+        Ok(Some(HfSource { config, tokenizer_json, tokenizer_config, chat_template, generation_config }))
     }
 }
 

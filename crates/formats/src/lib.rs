@@ -3,6 +3,7 @@
 //! * [`Checkpoint`]: an opened model: metadata and named tensors, memory-mapped; every range checked before anything uses it.
 //! * [`gguf::Header`], [`safetensors::Header`]: a header alone, from the first bytes of a file.
 //! * [`gguf::Writer`], [`safetensors::Writer`]: writers that stream.
+//! * [`pack::Directory`], [`pack::PackWriter`]: packed files, whose weights are used where they lie.
 //! * [`json::parse`]: JSON read strictly.
 //! * [`limits`]: what a file may claim.
 //!
@@ -29,9 +30,11 @@ pub mod limits;
 mod map;
 mod open_folder;
 mod open_gguf;
+mod open_packed;
+pub mod pack;
 pub mod safetensors;
 mod sniff;
 
-pub use checkpoint::{Checkpoint, GgufSource, Source, TensorInfo, TensorRef};
+pub use checkpoint::{Checkpoint, GgufSource, SAMPLED, Source, TensorInfo, TensorRef};
 pub use error::FormatError;
-pub use folder::HfSource;
+pub use folder::{HfSource, TokenizerJson};

@@ -42,7 +42,7 @@ pub(crate) fn open(folder: &Path) -> Result<Checkpoint, FormatError> {
 
 impl From<crate::safetensors::TensorEntry> for Placed {
     fn from(t: crate::safetensors::TensorEntry) -> Placed {
-        Placed { name: t.name, ty: t.ty, shape: t.shape, start: t.start, bytes: t.bytes }
+        Placed { name: t.name, ty: t.ty, shape: t.shape, start: t.start, bytes: t.bytes, tile_rows: None }
     }
 }
 

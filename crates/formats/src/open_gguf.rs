@@ -77,7 +77,7 @@ impl Set {
 
 impl From<crate::gguf::TensorEntry> for Placed {
     fn from(t: crate::gguf::TensorEntry) -> Placed {
-        Placed { name: t.name, ty: t.ty, shape: t.shape, start: t.start, bytes: t.bytes }
+        Placed { name: t.name, ty: t.ty, shape: t.shape, start: t.start, bytes: t.bytes, tile_rows: None }
     }
 }
 

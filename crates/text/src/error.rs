@@ -20,14 +20,6 @@ pub enum TextError {
     /// A metadata key or file of the tokenizer cannot be read.
     #[error(transparent)]
     Format(#[from] formats::FormatError),
-    /// tokenizer.json cannot be read.
-    #[error("{}: {error}", path.display())]
-    Io {
-        /// The file.
-        path: std::path::PathBuf,
-        /// What the operating system says.
-        error: std::io::Error,
-    },
     /// There is no tokenizer.
     #[error("the model has no tokenizer; give token ids with --tokens")]
     Missing,

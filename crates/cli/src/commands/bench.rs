@@ -145,6 +145,7 @@ fn object(row: &Measured, engine: &Engine, file: &str, bandwidth: f64) -> Value 
         "model_type": s.name,
         "model_size": s.weight_bytes,
         "model_n_params": s.parameters,
+        "load_seconds": s.load_time.as_secs_f64(),
         "n_batch": engine.largest(),
         "n_ubatch": engine.largest(),
         "n_threads": s.threads,
@@ -215,5 +216,10 @@ fn markdown(rows: &[Measured], engine: &Engine, bandwidth: f64) -> Result<()> {
             row.test
         ))?;
     }
-    output::line(&format!("\nread bandwidth with {} threads: {:.1} GB/s", s.threads, bandwidth / 1e9))
+    output::line(&format!(
+        "\nread bandwidth with {} threads: {:.1} GB/s; loaded in {:.2} s",
+        s.threads,
+        bandwidth / 1e9,
+        s.load_time.as_secs_f64()
+    ))
 }

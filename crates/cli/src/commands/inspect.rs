@@ -5,8 +5,9 @@ use crate::{model, output};
 use anyhow::Result;
 use base::{CacheType, TensorType};
 use engine::cpu;
-use engine::memory::{self, readable};
-use formats::{Checkpoint, Source};
+use engine::memory::{self, Needed, readable};
+use formats::pack::PackedFrom;
+use formats::{Checkpoint, Source, TokenizerJson};
 use graph::Contract;
 use graph::passes::{BindOptions, CacheForm, Precision, crossover};
 use serde_json::{Value, json};
@@ -29,12 +30,12 @@ struct Report<'a> {
     contract: &'a Contract,
     file: String,
     kind: String,
+    packed: Option<PackedFrom>,
     /// Tensors, bytes and numbers of each type.
     types: BTreeMap<TensorType, (usize, u64, u64)>,
     cache: CacheType,
     context: usize,
-    weights: u64,
-    arena: u64,
+    needed: Needed,
     tokenizer: Value,
     template: Option<usize>,
 }
@@ -54,7 +55,8 @@ impl<'a> Report<'a> {
             context: contract.context_length,
         };
         let plans = cpu::make_plans(contract, checkpoint, &cpu_options)?;
-        let used = plans.0[0].ir.weights.iter().chain(&plans.1[0].ir.weights);
+        let context = options.context.unwrap_or(contract.context_length);
+        let weights = cpu::weight_bytes(&plans, checkpoint);
         let mut types = BTreeMap::new();
         for tensor in checkpoint.tensors() {
             let entry = types.entry(tensor.ty).or_insert((0, 0, 0));
@@ -63,18 +65,26 @@ impl<'a> Report<'a> {
             entry.2 += tensor.shape.iter().product::<usize>() as u64;
         }
         let (tokenizer, template) = text_side(checkpoint)?;
-        Ok(Report {
+        let mut report = Report {
             contract,
             file: checkpoint.display_name(),
             kind: kind(checkpoint),
+            packed: checkpoint.packed_from().cloned(),
             types,
             cache,
-            context: options.context.unwrap_or(contract.context_length),
-            weights: used.map(|w| w.bytes() as u64).sum(),
-            arena: cpu::arena_bytes(contract, &plans, &cpu_options),
+            context,
+            needed: Needed {
+                weights: weights.owned,
+                mapped: weights.mapped,
+                cache: 0,
+                arena: cpu::arena_bytes(contract, &plans, &cpu_options),
+                expanded: cpu::expanded_bytes(contract, &cpu_options, context),
+            },
             tokenizer,
             template,
-        })
+        };
+        report.needed.cache = report.token_bytes(args.model.form(), cache) * context as u64;
+        Ok(report)
     }
 
     /// Bytes that one token takes in the cache.
@@ -96,19 +106,25 @@ impl<'a> Report<'a> {
                 })
             })
             .collect();
-        let cache = self.token_bytes(args.model.form(), self.cache) * self.context as u64;
         let mut value = json!({
             "file": self.file,
             "kind": self.kind,
+            "packed": self.packed.as_ref().map(|p| json!({
+                "version": p.version,
+                "source": p.name,
+                "fingerprint": format!("{:016x}-{:016x}", p.identity.header, p.identity.sample),
+            })),
             "contract": self.contract,
             "crossover_rows": crossover(&self.contract.attention),
             "types": self.types.iter().map(by_type).collect::<Vec<_>>(),
             "memory": {
                 "context": self.context,
-                "weights": self.weights,
-                "cache": cache,
-                "arena": self.arena,
-                "total": self.weights + cache + self.arena,
+                "weights": self.needed.weights,
+                "mapped": self.needed.mapped,
+                "cache": self.needed.cache,
+                "arena": self.needed.arena,
+                "expanded": self.needed.expanded,
+                "total": self.needed.total(),
                 "available": memory::available(),
             },
             "cache_bytes_per_token": per_token,
@@ -116,7 +132,7 @@ impl<'a> Report<'a> {
             "chat_template_bytes": self.template,
         });
         if args.tensors {
-            let tensor = |t: &formats::TensorInfo| json!({"name": t.name, "type": t.ty.name(), "shape": t.shape, "bytes": t.bytes});
+            let tensor = |t: &formats::TensorInfo| json!({"name": t.name, "type": t.ty.name(), "shape": t.shape, "bytes": t.bytes, "layout": if t.tile_rows.is_some() { "tiles" } else { "rows" }});
             value["tensors"] = checkpoint.tensors().iter().map(tensor).collect();
         }
         Ok(value)
@@ -126,6 +142,10 @@ impl<'a> Report<'a> {
         let c = self.contract;
         let a = &c.attention;
         let mut lines = vec![format!("{}: {}", self.file, self.kind)];
+        if let Some(p) = &self.packed {
+            let (header, sample) = (p.identity.header, p.identity.sample);
+            lines.push(format!("packed from    {}, fingerprint {header:016x}-{sample:016x}", p.name));
+        }
         if let Some(name) = &c.name {
             lines.push(format!("name           {name}"));
         }
@@ -195,13 +215,12 @@ impl<'a> Report<'a> {
                 bytes(CacheForm::Expanded)
             ));
         }
-        let cache = self.token_bytes(CacheForm::Latent, self.cache) * self.context as u64;
         lines.push(String::new());
         lines.push(format!("memory for {} tokens in a {} cache", self.context, self.cache));
-        for (what, bytes) in [("weights", self.weights), ("cache", cache), ("arena", self.arena)] {
+        for (what, bytes) in self.needed.parts() {
             lines.push(format!("  {what:<12} {:>12}", readable(bytes)));
         }
-        lines.push(format!("  {:<12} {:>12}", "together", readable(self.weights + cache + self.arena)));
+        lines.push(format!("  {:<12} {:>12}", "together", readable(self.needed.total())));
         if let Some(available) = memory::available() {
             lines.push(format!("  {:<12} {:>12}", available.limit, readable(available.bytes)));
         }
@@ -211,10 +230,14 @@ impl<'a> Report<'a> {
 }
 
 fn kind(checkpoint: &Checkpoint) -> String {
-    match checkpoint.source() {
+    let source = match checkpoint.source() {
         Source::Gguf(g) if g.shards > 1 => format!("GGUF version {}, {} shards", g.version, g.shards),
         Source::Gguf(g) => format!("GGUF version {}", g.version),
         Source::HuggingFace(_) => "safetensors folder".into(),
+    };
+    match checkpoint.packed_from() {
+        Some(packed) => format!("packed file version {}, from a {source}", packed.version),
+        None => source,
     }
 }
 
@@ -237,7 +260,11 @@ fn text_side(checkpoint: &Checkpoint) -> Result<(Value, Option<usize>)> {
             Ok((tokenizer, g.metadata.str("tokenizer.chat_template")?.map(str::len)))
         }
         Source::HuggingFace(hf) => {
-            let tokenizer = json!({"file": hf.tokenizer_json.as_ref().map(|p| p.display().to_string())});
+            let file = hf.tokenizer_json.as_ref().map(|json| match json {
+                TokenizerJson::File(path) => path.display().to_string(),
+                TokenizerJson::Held(_) => "tokenizer.json in this file".to_owned(),
+            });
+            let tokenizer = json!({ "file": file });
             Ok((tokenizer, hf.chat_template.as_ref().map(String::len)))
         }
     }
@@ -256,11 +283,12 @@ fn tensors(checkpoint: &Checkpoint) -> Result<()> {
     for tensor in checkpoint.tensors() {
         let shape: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
         output::line(&format!(
-            "{:<48} {:<8} {:>12}  {}",
+            "{:<48} {:<8} {:>12}  {}{}",
             tensor.name,
             tensor.ty,
             tensor.bytes,
-            shape.join(" × ")
+            shape.join(" × "),
+            if tensor.tile_rows.is_some() { ", in tiles" } else { "" }
         ))?;
     }
     Ok(())

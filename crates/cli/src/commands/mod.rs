@@ -6,6 +6,7 @@ mod graph;
 mod inspect;
 mod logits;
 mod make_model;
+mod pack;
 mod profile;
 mod prompt;
 mod run;
@@ -24,6 +25,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Graph(args) => graph::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::MakeModel(args) => make_model::run(&args),
+        Command::Pack(args) => pack::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Completions { shell } => shell::completions(shell),

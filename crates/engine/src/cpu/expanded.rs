@@ -57,6 +57,13 @@ pub fn expanded_len(length: usize, a: &AttentionShape) -> usize {
     Layout::new(length, group_heads(length, a.heads, a.nope, a.v), a).end
 }
 
+/// The most numbers of shared memory that any segment of up to `length` rows needs; it never falls as `length` grows.
+pub fn expanded_most(length: usize, a: &AttentionShape) -> usize {
+    let length = length.next_multiple_of(KEYS);
+    let head = length * (a.nope + a.v);
+    length * a.latent_width() + (head * a.heads).min(BUDGET).max(head)
+}
+
 /// Where the shared memory holds what. All begins with the cached rows in blocks of [`KEYS`], number by number (`[latent | rope]` lines of a
 /// block); then come keys in the same form, and values row by row, each head after head.
 #[derive(Clone, Copy)]
@@ -395,5 +402,33 @@ fn decode_rows(
     let scale = weight.scale(matrix);
     if scale != 1.0 {
         kernels::scale(out, scale);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_segment_needs_more_than_the_most_of_its_context() {
+        let mut a = AttentionShape {
+            heads: 16,
+            q_lora_rank: None,
+            kv_lora_rank: 512,
+            nope: 128,
+            rope: 64,
+            v: 128,
+            softmax_scale: 1.0,
+            temperature: None,
+        };
+        for heads in [1, 16, 128] {
+            a.heads = heads;
+            let mut before = 0;
+            for length in (0..40_000).step_by(37) {
+                let most = expanded_most(length, &a);
+                assert!(expanded_len(length, &a) <= most && before <= most, "{length} rows");
+                before = most;
+            }
+        }
     }
 }

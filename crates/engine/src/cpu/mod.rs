@@ -14,12 +14,13 @@ mod run;
 mod weights;
 
 pub use batch::{Batch, Segment};
+pub(crate) use pack::Matrices;
 pub use weights::LoadedWeight;
 
 use crate::cache::CachePool;
 use crate::error::EngineError;
 use crate::team::Team;
-use base::{CpuFeatures, KernelContract, Layout, Tier};
+use base::{CpuFeatures, KernelContract, Layout, TensorType, Tier};
 use compile::Program;
 use formats::Checkpoint;
 use graph::circuit::Weight;
@@ -142,6 +143,17 @@ pub fn arena_bytes(contract: &Contract, plans: &(Vec<Plan>, Vec<Plan>), options:
     4 * (arena + partials + rows) as u64
 }
 
+/// Bytes that prompts need to expand keys and values of up to `context` rows: none where no segment is run in the naive formulation.
+pub fn expanded_bytes(contract: &Contract, options: &CpuOptions, context: usize) -> u64 {
+    let a = &contract.attention;
+    let naive = match options.mla {
+        MlaChoice::Naive => true,
+        MlaChoice::Auto => options.largest >= graph::passes::crossover(a).unwrap_or(2),
+        MlaChoice::Absorbed | MlaChoice::Split => false,
+    };
+    if naive { 4 * expanded::expanded_most(context, a) as u64 } else { 0 }
+}
+
 impl CpuBackend {
     /// Loads the weights that the plans use and compiles them. `progress` hears how many weights of how many are in place.
     ///
@@ -248,6 +260,8 @@ impl CpuBackend {
         let longest = naive.map(|s| s.first + s.rows.len()).max().unwrap_or(0);
         let needed = expanded::expanded_len(longest, &a);
         if longest > 0 && self.expanded.len() < needed {
+            // never both at once
+            self.expanded = Vec::new();
             self.expanded = vec![0.0; needed];
         }
         let len = self.model.rope.rotation_len();
@@ -317,17 +331,38 @@ impl CpuBackend {
     }
 }
 
-/// Bytes that the weights of these plans take in memory: as in the file, or in tiles.
-pub fn weight_bytes(plans: &(Vec<Plan>, Vec<Plan>)) -> u64 {
+/// Bytes that the weights of these plans take in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WeightBytes {
+    /// In memory of their own: packed into tiles, or decoded.
+    pub owned: u64,
+    /// Read where they lie in the mapped file, so that the system can drop and read them again.
+    pub mapped: u64,
+}
+
+/// Bytes that the weights of these plans, taken from `checkpoint`, take in memory; a tied one counts once.
+pub fn weight_bytes(plans: &(Vec<Plan>, Vec<Plan>), checkpoint: &Checkpoint) -> WeightBytes {
     let tiled = tiled_tensors(plans.0.iter().chain(&plans.1));
     let mut seen = HashSet::new();
-    let weights = plans.0[0].ir.weights.iter().chain(&plans.1[0].ir.weights);
-    let bytes = weights.filter(|weight| seen.insert(&weight.parts[0].tensor)).map(|weight| {
-        let tiles = TileLayout::new(weight.ty, weight.inputs())
-            .filter(|_| tiled.contains(weight.parts[0].tensor.as_str()));
-        tiles.map_or(weight.bytes(), |tiles| weight.matrices() * tiles.matrix_bytes(weight.outputs())) as u64
-    });
-    bytes.sum()
+    let mut bytes = WeightBytes::default();
+    for weight in plans.0[0].ir.weights.iter().chain(&plans.1[0].ir.weights) {
+        let first = &weight.parts[0];
+        if !seen.insert(&first.tensor) {
+            continue;
+        }
+        let infos = || weight.parts.iter().filter_map(|part| checkpoint.tensor(&part.tensor)).map(|t| t.info);
+        let tiles = TileLayout::new(weight.ty, weight.inputs()).filter(|_| {
+            tiled.contains(first.tensor.as_str()) && infos().all(|info| info.tile_rows.is_none())
+        });
+        if let Some(tiles) = tiles {
+            bytes.owned += (weight.matrices() * tiles.matrix_bytes(weight.outputs())) as u64;
+        } else if weight.ty == TensorType::F8_E4M3 && first.scale.is_some() {
+            bytes.owned += 4 * weight.numbers() as u64;
+        } else {
+            bytes.mapped += infos().map(|info| info.bytes as u64).sum::<u64>();
+        }
+    }
+    bytes
 }
 
 /// Tensors, by the first of each weight, that some bound kernel reads in tiles.

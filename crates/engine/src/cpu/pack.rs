@@ -1,4 +1,4 @@
-//! Weights packed into tiles by the whole team, each thread the tiles whose outputs it will compute.
+//! Weights packed into tiles by the whole team: in memory while loading, or piece by piece for a packed file.
 #![allow(unsafe_code, reason = "the threads of the team write disjoint tiles of one memory")]
 
 use crate::error::EngineError;
@@ -14,6 +14,69 @@ const LARGE: usize = 4 << 20;
 pub struct Packed {
     map: MmapMut,
     matrix_bytes: usize,
+}
+
+/// Matrices of one weight as rows, and the tiles that they become: those of the first matrix, then those of the second, and so on.
+#[derive(Clone, Copy)]
+pub struct Matrices<'a, 'm> {
+    layout: TileLayout,
+    /// Bytes of a row.
+    row_bytes: usize,
+    /// Rows of a matrix.
+    outputs: usize,
+    /// How many they are.
+    count: usize,
+    /// The rows of each.
+    matrix: &'a (dyn Fn(usize) -> &'m [u8] + Sync),
+}
+
+impl<'a, 'm> Matrices<'a, 'm> {
+    /// `count` matrices of `outputs` rows of `inputs` numbers; `matrix` gives the rows of each. None where the format has no tiles.
+    pub fn new(
+        ty: TensorType,
+        outputs: usize,
+        inputs: usize,
+        count: usize,
+        matrix: &'a (dyn Fn(usize) -> &'m [u8] + Sync),
+    ) -> Option<Matrices<'a, 'm>> {
+        let layout = TileLayout::new(ty, inputs)?;
+        Some(Matrices { layout, row_bytes: ty.row_bytes(inputs)?, outputs, count, matrix })
+    }
+
+    /// Bytes of a tile.
+    pub fn tile_bytes(&self) -> usize {
+        self.layout.tile_bytes()
+    }
+
+    /// Tiles of one matrix.
+    fn tiles(&self) -> usize {
+        self.outputs.div_ceil(ROWS)
+    }
+
+    /// Tiles of all matrices.
+    pub fn all_tiles(&self) -> usize {
+        self.count * self.tiles()
+    }
+
+    /// Packs the tile at `index` of all.
+    fn pack(&self, index: usize, tile: &mut [u8]) {
+        let (m, first) = (index / self.tiles(), index % self.tiles() * ROWS);
+        let end = (first + ROWS).min(self.outputs);
+        self.layout.pack(&(self.matrix)(m)[first * self.row_bytes..end * self.row_bytes], tile);
+    }
+
+    /// Packs tiles from `first` on, counted through all matrices, until `out` is full.
+    pub fn pack_some(&self, first: usize, out: &mut [u8], team: &mut Team) {
+        let bytes = self.tile_bytes();
+        let count = out.len() / bytes;
+        let target = Target(out.as_mut_ptr());
+        team.run(&|member| {
+            for i in member.share(count, 1) {
+                // SAFETY: inside `out`; shares do not overlap.
+                self.pack(first + i, unsafe { target.tile(i, bytes) });
+            }
+        });
+    }
 }
 
 /// Where the threads write.
@@ -38,22 +101,14 @@ impl Target {
 }
 
 impl Packed {
-    /// Packs `matrices` matrices of `outputs` rows of `inputs` numbers; `matrix` gives the rows of each. None where the format has no tiles.
+    /// Packs all matrices.
     ///
     /// # Errors
     /// When the system refuses the memory.
-    pub fn new<'m>(
-        ty: TensorType,
-        outputs: usize,
-        inputs: usize,
-        matrices: usize,
-        matrix: &(dyn Fn(usize) -> &'m [u8] + Sync),
-        team: &mut Team,
-    ) -> Result<Option<Packed>, EngineError> {
-        let Some(layout) = TileLayout::new(ty, inputs) else { return Ok(None) };
-        let matrix_bytes = layout.matrix_bytes(outputs);
+    pub fn new(matrices: &Matrices<'_, '_>, team: &mut Team) -> Result<Packed, EngineError> {
+        let matrix_bytes = matrices.tiles() * matrices.tile_bytes();
         let what = "reserving memory for the weights";
-        let mut map = MmapMut::map_anon((matrices * matrix_bytes).max(1))
+        let mut map = MmapMut::map_anon((matrices.count * matrix_bytes).max(1))
             .map_err(|error| EngineError::System { what, error })?;
         #[cfg(target_os = "linux")]
         if map.len() >= LARGE {
@@ -61,21 +116,18 @@ impl Packed {
             let _ = map.advise(memmap2::Advice::HugePage);
         }
         let target = Target(map.as_mut_ptr());
-        let (tiles, bytes) = (outputs.div_ceil(ROWS), layout.tile_bytes());
-        let row_bytes = ty.row_bytes(inputs).unwrap_or(0);
+        let (tiles, bytes) = (matrices.tiles(), matrices.tile_bytes());
         team.run(&|member| {
             // the same shares as in the steps, so that on NUMA machines a tile lies at the thread that reads it
-            for m in 0..matrices {
-                let rows = matrix(m);
-                for tile in member.share(tiles * ROWS, ROWS).step_by(ROWS) {
-                    let end = (tile + ROWS).min(outputs);
+            for m in 0..matrices.count {
+                for row in member.share(tiles * ROWS, ROWS).step_by(ROWS) {
+                    let index = m * tiles + row / ROWS;
                     // SAFETY: inside the memory; shares do not overlap.
-                    let out = unsafe { target.tile(m * tiles + tile / ROWS, bytes) };
-                    layout.pack(&rows[tile * row_bytes..end * row_bytes], out);
+                    matrices.pack(index, unsafe { target.tile(index, bytes) });
                 }
             }
         });
-        Ok(Some(Packed { map, matrix_bytes }))
+        Ok(Packed { map, matrix_bytes })
     }
 
     /// Bytes of the matrix at `index`.

@@ -4,13 +4,14 @@
     reason = "slices of the mapped file are kept beside the checkpoint that keeps them alive"
 )]
 
-use super::pack::Packed;
+use super::pack::{Matrices, Packed};
 use crate::error::EngineError;
 use crate::team::Team;
 use base::{Layout, TensorType};
 use formats::Checkpoint;
 use graph::circuit::{Part, Weight};
 use kernels::WeightMatrix;
+use quant::tiles::TileLayout;
 use std::sync::Arc;
 
 /// FP8 files have one scale for each square of this many rows and columns.
@@ -23,6 +24,8 @@ pub struct LoadedWeight {
     inputs: usize,
     /// One for all matrices, or one a matrix.
     parts: Vec<Bytes>,
+    /// Whether `parts` are tiles: those of a packed file.
+    tiles: bool,
     /// All matrices in tiles, in place of `parts`.
     packed: Option<Packed>,
     /// Factor on the results of each matrix; empty where every factor is 1.
@@ -53,11 +56,12 @@ impl Bytes {
 }
 
 impl LoadedWeight {
-    /// Takes the tensors of `weight` from the checkpoint, and lets the team pack them where `layout` says so.
+    /// Takes the tensors of `weight` from the checkpoint, and lets the team pack them where `layout` says so. Tiles of a packed file are
+    /// used where they lie, whatever `layout` says: what reads rows takes them out of tiles, with the same numbers.
     ///
     /// # Errors
-    /// [`EngineError::NotDecodable`] for a format that cannot be computed with; a tensor or scale that is missing; memory that the
-    /// system refuses.
+    /// [`EngineError::NotDecodable`] for a format that cannot be computed with; a tensor or scale that is missing; tiles of another
+    /// shape than the weight's; memory that the system refuses.
     pub fn load(
         weight: &Weight,
         checkpoint: &Arc<Checkpoint>,
@@ -69,6 +73,7 @@ impl LoadedWeight {
             outputs: weight.outputs(),
             inputs: weight.inputs(),
             parts: Vec::with_capacity(weight.parts.len()),
+            tiles: tiles_in_file(weight, checkpoint)?,
             packed: None,
             scales: Vec::new(),
             vector: Vec::new(),
@@ -84,7 +89,7 @@ impl LoadedWeight {
         }
         if weight.shape.len() == 1 {
             loaded.vector = decode(weight.ty, loaded.parts[0].get(), loaded.inputs, &file)?;
-        } else if layout == Layout::Tiles {
+        } else if layout == Layout::Tiles && !loaded.tiles {
             loaded.pack(weight, checkpoint, team)?;
         }
         Ok(loaded)
@@ -92,8 +97,9 @@ impl LoadedWeight {
 
     /// Packs all matrices and lets go of the file's pages.
     fn pack(&mut self, weight: &Weight, checkpoint: &Checkpoint, team: &mut Team) -> Result<(), EngineError> {
-        let (ty, outputs, inputs) = (self.ty, self.outputs, self.inputs);
-        let packed = Packed::new(ty, outputs, inputs, weight.matrices(), &|m| self.rows_of(m), team)?;
+        let matrix = |m: usize| self.bytes_of(m);
+        let matrices = Matrices::new(self.ty, self.outputs, self.inputs, weight.matrices(), &matrix);
+        let packed = matrices.map(|matrices| Packed::new(&matrices, team)).transpose()?;
         if packed.is_some() {
             self.packed = packed;
             self.parts.clear();
@@ -128,6 +134,13 @@ impl LoadedWeight {
             });
         };
         let scale = checkpoint.tensor(scale).ok_or_else(|| missing(scale))?;
+        if scale.info.tile_rows.is_some() {
+            return Err(misplaced(
+                checkpoint,
+                &scale.info.name,
+                "holds scales, which cannot lie in tiles".into(),
+            ));
+        }
         let count: usize = scale.info.shape.iter().product();
         let scales = decode(scale.info.ty, scale.data, count, &checkpoint.display_name())?;
         if weight.ty == TensorType::F8_E4M3 {
@@ -158,9 +171,11 @@ impl LoadedWeight {
         self.inputs
     }
 
-    /// Bytes of the rows of the matrix at `index`.
-    fn rows_of(&self, index: usize) -> &[u8] {
-        let bytes = self.ty.row_bytes(self.inputs).unwrap_or(0) * self.outputs;
+    /// Bytes of the rows, or of the tiles of a packed file, of the matrix at `index`.
+    fn bytes_of(&self, index: usize) -> &[u8] {
+        let layout = TileLayout::new(self.ty, self.inputs).filter(|_| self.tiles);
+        let rows = || self.ty.row_bytes(self.inputs).unwrap_or(0) * self.outputs;
+        let bytes = layout.map_or_else(rows, |layout| layout.matrix_bytes(self.outputs));
         match &self.parts[..] {
             [all] => &all.get()[index * bytes..(index + 1) * bytes],
             parts => parts[index].get(),
@@ -171,7 +186,10 @@ impl LoadedWeight {
     pub fn matrix(&self, index: usize) -> WeightMatrix<'_> {
         match &self.packed {
             Some(packed) => WeightMatrix::tiles(self.ty, packed.matrix(index), self.outputs, self.inputs),
-            None => WeightMatrix::rows(self.ty, self.rows_of(index), self.outputs, self.inputs),
+            None if self.tiles => {
+                WeightMatrix::tiles(self.ty, self.bytes_of(index), self.outputs, self.inputs)
+            }
+            None => WeightMatrix::rows(self.ty, self.bytes_of(index), self.outputs, self.inputs),
         }
     }
 
@@ -183,6 +201,37 @@ impl LoadedWeight {
     /// The numbers of a vector.
     pub fn vector(&self) -> &[f32] {
         &self.vector
+    }
+}
+
+fn misplaced(checkpoint: &Checkpoint, tensor: &str, problem: String) -> EngineError {
+    EngineError::Packed { file: checkpoint.display_name(), tensor: tensor.to_owned(), problem }
+}
+
+/// Whether the tensors of a weight lie in tiles in the file; they must then be those of its matrices.
+///
+/// # Errors
+/// [`EngineError::Packed`] for tiles of another shape, or rows and tiles side by side.
+pub(super) fn tiles_in_file(weight: &Weight, checkpoint: &Checkpoint) -> Result<bool, EngineError> {
+    let infos = || weight.parts.iter().filter_map(|part| checkpoint.tensor(&part.tensor)).map(|t| t.info);
+    if infos().all(|info| info.tile_rows.is_none()) {
+        return Ok(false);
+    }
+    let (outputs, inputs) = (weight.outputs(), weight.inputs());
+    let matrices = if weight.parts.len() > 1 { 1 } else { weight.stacked() };
+    let layout = TileLayout::new(weight.ty, inputs).filter(|_| weight.shape.len() > 1);
+    let expected = layout.map(|layout| (outputs, matrices * layout.matrix_bytes(outputs)));
+    match infos().find(|info| info.tile_rows.map(|rows| (rows, info.bytes)) != expected) {
+        None => Ok(true),
+        Some(info) => {
+            let found = match info.tile_rows {
+                Some(rows) => format!("lies in tiles of matrices of {rows} rows, {} bytes", info.bytes),
+                None => "lies in rows beside others in tiles".into(),
+            };
+            let problem =
+                format!("{found}, where {matrices} × {outputs} × {inputs} of {} was expected", weight.ty);
+            Err(misplaced(checkpoint, &info.name, problem))
+        }
     }
 }
 

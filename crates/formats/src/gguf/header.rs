@@ -41,23 +41,16 @@ impl Header {
     /// # Errors
     /// [`GgufError::NeedMore`] when `bytes` ends inside the header; otherwise what is wrong with it.
     pub fn parse(bytes: &[u8], file_len: u64) -> Result<Header, GgufError> {
+        Header::parse_up_to(bytes, file_len, limits::MAX_TENSORS)
+    }
+
+    /// The same with another limit on the number of tensors.
+    pub(crate) fn parse_up_to(bytes: &[u8], file_len: u64, most: u64) -> Result<Header, GgufError> {
         let mut reader = Reader::new(bytes, file_len);
-        let version = read_version(&mut reader)?;
-        let tensors = limited(
-            reader.u64(&|| "the number of tensors".into())?,
-            limits::MAX_TENSORS,
-            "number of tensors",
-        )?;
-        let keys = limited(
-            reader.u64(&|| "the number of keys".into())?,
-            limits::MAX_KEYS,
-            "number of metadata keys",
-        )?;
-        // a key takes at least 8 + 1 + 4 + 1 bytes, a tensor 8 + 1 + 4 + 4 + 8
-        reader.room_for(keys, 14, &|| format!("the list of {keys} metadata keys"))?;
+        let (version, tensors, keys) = read_counts(&mut reader, most)?;
+        // a tensor takes at least 8 + 1 + 4 + 4 + 8 bytes
         reader.room_for(tensors, 25, &|| format!("the list of {tensors} tensors"))?;
-        let mut metadata = Metadata::read(&mut reader, keys)?;
-        metadata.keep(Arc::from(&bytes[..reader.at()]));
+        let metadata = read_metadata(&mut reader, bytes, keys)?;
         let alignment = read_alignment(&metadata)?;
         let mut entries = Vec::new();
         for number in 0..tensors {
@@ -68,6 +61,35 @@ impl Header {
         place(&mut entries, data_start, file_len)?;
         Ok(Header { version, metadata, alignment, tensors: entries, data_start })
     }
+}
+
+/// Version, metadata and alignment of `bytes`, the first bytes of a GGUF file that are cut off where the list of tensors begins.
+///
+/// # Errors
+/// What is wrong with them.
+pub(crate) fn metadata_alone(bytes: &[u8]) -> Result<(u32, Metadata, u32), GgufError> {
+    let mut reader = Reader::new(bytes, bytes.len() as u64);
+    let (version, _, keys) = read_counts(&mut reader, u64::MAX)?;
+    let metadata = read_metadata(&mut reader, bytes, keys)?;
+    let alignment = read_alignment(&metadata)?;
+    Ok((version, metadata, alignment))
+}
+
+/// Version, number of tensors (of at most `most`) and of keys.
+fn read_counts(reader: &mut Reader<'_>, most: u64) -> Result<(u32, u64, u64), GgufError> {
+    let version = read_version(reader)?;
+    let tensors = limited(reader.u64(&|| "the number of tensors".into())?, most, "number of tensors")?;
+    let keys =
+        limited(reader.u64(&|| "the number of keys".into())?, limits::MAX_KEYS, "number of metadata keys")?;
+    Ok((version, tensors, keys))
+}
+
+fn read_metadata(reader: &mut Reader<'_>, bytes: &[u8], keys: u64) -> Result<Metadata, GgufError> {
+    // a key takes at least 8 + 1 + 4 + 1 bytes
+    reader.room_for(keys, 14, &|| format!("the list of {keys} metadata keys"))?;
+    let mut metadata = Metadata::read(reader, keys)?;
+    metadata.keep(Arc::from(&bytes[..reader.at()]));
+    Ok(metadata)
 }
 
 fn check_names(entries: &[TensorEntry]) -> Result<(), GgufError> {

@@ -143,6 +143,11 @@ impl Metadata {
         self.bytes = bytes;
     }
 
+    /// The first bytes of the file, to the end of its metadata.
+    pub(crate) fn header_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     pub(crate) fn name_file(&mut self, file: String) {
         self.file = file;
     }
@@ -223,6 +228,37 @@ impl Metadata {
             Some(Value::Array(array)) => Ok(Some(array)),
             Some(other) => self.wrong(key, other, expected),
         }
+    }
+
+    fn array_of(
+        &self,
+        key: &str,
+        ty: ValueType,
+        expected: &'static str,
+    ) -> Result<Option<&[u8]>, FormatError> {
+        match self.array(key, expected)? {
+            None => Ok(None),
+            Some(array) if array.ty == ty => Ok(Some(&self.bytes[array.range.clone()])),
+            Some(array) => self.wrong(key, &Value::Array(array.clone()), expected),
+        }
+    }
+
+    /// An array of bytes, as it lies in the file.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn bytes(&self, key: &str) -> Result<Option<&[u8]>, FormatError> {
+        self.array_of(key, ValueType::U8, "an array of bytes")
+    }
+
+    /// An array of 64-bit unsigned integers.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn words(&self, key: &str) -> Result<Option<Vec<u64>>, FormatError> {
+        let bytes = self.array_of(key, ValueType::U64, "an array of 64-bit unsigned integers")?;
+        let word = |b: &[u8]| u64::from_le_bytes(std::array::from_fn(|i| b[i]));
+        Ok(bytes.map(|bytes| bytes.chunks_exact(8).map(word).collect()))
     }
 
     /// An array of strings, as bytes: token texts need not be UTF-8.

@@ -11,7 +11,7 @@ pub use header::{Header, TensorEntry};
 pub use metadata::{ArrayValue, Metadata, Value, ValueType};
 pub use writer::{Writer, WriterValue};
 
-pub(crate) use header::tensor_bytes;
+pub(crate) use header::{metadata_alone, tensor_bytes};
 
 /// The first four bytes.
 pub const MAGIC: &[u8; 4] = b"GGUF";

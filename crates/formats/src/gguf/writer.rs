@@ -106,6 +106,15 @@ impl Writer {
         out.flush()
     }
 
+    /// The header alone, up to the first byte of tensor data.
+    pub(crate) fn header_bytes(&self) -> io::Result<Vec<u8>> {
+        let alignment = self.check()?;
+        let mut bytes = Vec::new();
+        self.header(&mut bytes, alignment)?;
+        bytes.resize(bytes.len().next_multiple_of(alignment as usize), 0);
+        Ok(bytes)
+    }
+
     /// Refuses what the reader would refuse; the alignment.
     fn check(&self) -> io::Result<u64> {
         let refuse = |problem: String| Err(Error::new(ErrorKind::InvalidInput, problem));

@@ -1,8 +1,9 @@
 //! An opened checkpoint as keys and tensors.
 
 use super::source::{Field, Keys, Tensors};
-use formats::Checkpoint;
+use base::TensorType;
 use formats::gguf::{Metadata, Value};
+use formats::{Checkpoint, TensorInfo};
 
 /// The longest list that could be about layers or rotated pairs; of a longer one only the length is read.
 const LONGEST_LIST: usize = 4096;
@@ -58,7 +59,8 @@ impl Tensors for CheckpointShapes<'_> {
     }
 
     fn f32s(&self, name: &str) -> Option<Vec<f32>> {
-        let tensor = self.0.tensor(name).filter(|tensor| tensor.info.ty == base::TensorType::F32)?;
+        let plain = |info: &TensorInfo| info.ty == TensorType::F32 && info.tile_rows.is_none();
+        let tensor = self.0.tensor(name).filter(|tensor| plain(tensor.info))?;
         let numbers = tensor
             .data
             .chunks_exact(4)

@@ -85,9 +85,7 @@ impl Tokenizer {
         match checkpoint.source() {
             Source::Gguf(source) => Tokenizer::from_gguf(&GgufVocab::from_metadata(&source.metadata)?),
             Source::HuggingFace(source) => {
-                let path = source.tokenizer_json.as_ref().ok_or(TextError::Missing)?;
-                let bytes =
-                    std::fs::read(path).map_err(|error| TextError::Io { path: path.clone(), error })?;
+                let bytes = source.tokenizer_json.as_ref().ok_or(TextError::Missing)?.read()?;
                 Tokenizer::from_hf(
                     &bytes,
                     source.tokenizer_config.as_ref(),

@@ -1,0 +1,78 @@
+//! `latent pack`: a model as a packed file.
+
+use crate::args::PackArgs;
+use crate::{interrupt, model, output};
+use anyhow::{Result, bail};
+use engine::EngineError;
+use engine::memory::readable;
+use formats::Checkpoint;
+use formats::pack::EXTENSION;
+use std::path::{Path, PathBuf};
+
+pub(super) fn run(args: &PackArgs) -> Result<()> {
+    let checkpoint = model::open(Some(&args.model))?;
+    if checkpoint.packed_from().is_some() {
+        bail!("{}: it is a packed file already", checkpoint.display_name());
+    }
+    let out = args.out.clone().unwrap_or_else(|| beside(checkpoint.path()));
+    if !args.force && out.try_exists()? {
+        match older(&checkpoint, &out) {
+            None => return output::line(&format!("{}: up to date", out.display())),
+            Some(what) => bail!("{}: {what}; --force replaces it", out.display()),
+        }
+    }
+    if same_file(checkpoint.path(), &out) {
+        bail!("{}: it is the model itself; give another file with --out", out.display());
+    }
+    let bar = model::bar(true, "packing");
+    let threads = args.threads.map_or_else(engine::default_threads, usize::from);
+    let packed = engine::pack(&checkpoint, &out, threads, &mut |done, total| {
+        bar.set_length(total >> 20);
+        bar.set_position(done >> 20);
+        !interrupt::asked()
+    });
+    bar.finish_and_clear();
+    match packed {
+        Ok(bytes) => output::line(&format!(
+            "{}: {} tensors, {}",
+            out.display(),
+            checkpoint.tensors().len(),
+            readable(bytes)
+        )),
+        // the unfinished file is gone
+        Err(EngineError::Stopped) => std::process::exit(130),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// `model.latent` beside `model.gguf`; `folder.latent` beside a folder.
+fn beside(path: &Path) -> PathBuf {
+    // `.` and `..` have no name of their own
+    let path = if path.file_name().is_none() {
+        path.canonicalize().unwrap_or(path.to_owned())
+    } else {
+        path.to_owned()
+    };
+    if path.is_dir() {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{EXTENSION}"));
+        return path.with_file_name(name);
+    }
+    path.with_extension(EXTENSION)
+}
+
+/// Why the file at `out` is not what packing this model would give; none where it is.
+fn older(checkpoint: &Checkpoint, out: &Path) -> Option<String> {
+    let Ok(there) = Checkpoint::open(out) else {
+        return Some("there is a file of this name that cannot be read as a packed one".into());
+    };
+    match there.packed_from() {
+        None => Some("there is a model of this name that is not packed".into()),
+        Some(from) if from.identity == checkpoint.identity() => None,
+        Some(from) => Some(format!("it was packed from another model, or {} has changed since", from.name)),
+    }
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}

@@ -1,0 +1,31 @@
+//! Opening packed files.
+
+use crate::checkpoint::{Builder, Checkpoint, Placed};
+use crate::error::FormatError;
+use crate::map::Bytes;
+use crate::pack::{Directory, PackedEntry, packed_source};
+use std::path::Path;
+
+/// Opens the packed file at `path`, whose bytes are `bytes`.
+pub(crate) fn open(path: &Path, bytes: Bytes) -> Result<Checkpoint, FormatError> {
+    let directory =
+        Directory::parse(bytes.get()).map_err(|error| FormatError::Pack { path: path.to_owned(), error })?;
+    let source = packed_source(path, &directory)?;
+    let mut builder = Builder::new();
+    // its fingerprint is the source's: nothing is hashed
+    builder.file(bytes, 0, directory.tensors.into_iter().map(Placed::from));
+    builder.finish_packed(path.to_owned(), source, directory.from)
+}
+
+impl From<PackedEntry> for Placed {
+    fn from(t: PackedEntry) -> Placed {
+        Placed {
+            name: t.name,
+            ty: t.ty,
+            shape: t.shape,
+            start: t.start,
+            bytes: t.bytes,
+            tile_rows: t.tile_rows,
+        }
+    }
+}

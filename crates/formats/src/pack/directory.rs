@@ -1,0 +1,195 @@
+//! Reading the header of a packed file: where tensors lie, and in which form.
+
+use super::{FNV_START, Identity, MAGIC, PAGE, PackError, PackedFrom, VERSION, fnv, keys};
+use crate::error::FormatError;
+use crate::gguf::{Header, Metadata, Value, tensor_bytes};
+use crate::limits;
+use base::TensorType;
+
+/// What the header of a packed file says.
+pub struct Directory {
+    /// Where it came from.
+    pub from: PackedFrom,
+    /// All metadata of the body.
+    pub(super) metadata: Metadata,
+    /// The tensors, in file order.
+    pub tensors: Vec<PackedEntry>,
+    /// First byte of tensor data, from the start of the file.
+    pub data_start: u64,
+}
+
+/// One tensor of a packed file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedEntry {
+    /// Its name.
+    pub name: String,
+    /// How numbers are stored.
+    pub ty: TensorType,
+    /// Shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Rows of each of its matrices, where they lie in tiles; none where rows follow one another.
+    pub tile_rows: Option<usize>,
+    /// First byte, from the start of the file.
+    pub start: u64,
+    /// Bytes in the file.
+    pub bytes: u64,
+}
+
+impl Directory {
+    /// Parses a whole packed file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(file: &[u8]) -> Result<Directory, PackError> {
+        let found = file.len() as u64;
+        let word =
+            |at: usize| file.get(at..at + 8).map(|b| u64::from_le_bytes(std::array::from_fn(|i| b[i])));
+        let (Some(first), Some(expected), Some(header), Some(checksum)) =
+            (word(8), word(16), word(24), word(32))
+        else {
+            return Err(PackError::Length { expected: PAGE, found });
+        };
+        if !file.starts_with(MAGIC) {
+            return Err(invalid("the first bytes", "they are not those of a packed file"));
+        }
+        match first as u32 {
+            VERSION => {}
+            version if version & 0xffff == 0 && version != 0 => return Err(PackError::BigEndian),
+            version => return Err(PackError::Version { version }),
+        }
+        let body = match file.get(PAGE as usize..) {
+            Some(body) if expected == found => body,
+            _ => return Err(PackError::Length { expected, found }),
+        };
+        let bytes = usize::try_from(header).ok().and_then(|len| body.get(..len));
+        let bytes = bytes.ok_or_else(|| invalid("the header", "it is longer than the file"))?;
+        let hash = fnv(FNV_START, bytes);
+        if hash != checksum {
+            return Err(PackError::Checksum { expected: checksum, found: hash });
+        }
+        Directory::parse_body(body)
+    }
+
+    /// Parses what follows the prelude.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse_body(body: &[u8]) -> Result<Directory, PackError> {
+        let header = Header::parse_up_to(body, body.len() as u64, limits::MAX_FOLDER_TENSORS as u64)
+            .map_err(PackError::Gguf)?;
+        if u64::from(header.alignment) != PAGE {
+            let problem = format!("it is {}, expected {PAGE}", header.alignment);
+            return Err(invalid("general.alignment", problem));
+        }
+        let metadata = header.metadata;
+        let number = |key: &str| wanted(metadata.u64(key), key);
+        let from = PackedFrom {
+            version: VERSION,
+            name: wanted(metadata.str(keys::SOURCE_NAME), keys::SOURCE_NAME)?.to_owned(),
+            files: number(keys::SOURCE_FILES)?,
+            identity: Identity { header: number(keys::SOURCE_HEADER)?, sample: number(keys::SOURCE_SAMPLE)? },
+        };
+        let mut forms = Forms::read(&metadata, header.tensors.len())?;
+        let mut tensors = Vec::with_capacity(header.tensors.len());
+        for entry in header.tensors {
+            if entry.ty != TensorType::I8 {
+                return Err(invalid(format!("tensor {}", entry.name), "its bytes are not marked as I8"));
+            }
+            let (ty, shape, tile_rows) = forms.next(&entry.name, entry.bytes)?;
+            let (name, start, bytes) = (entry.name, entry.start + PAGE, entry.bytes);
+            tensors.push(PackedEntry { name, ty, shape, tile_rows, start, bytes });
+        }
+        forms.end()?;
+        Ok(Directory { from, metadata, tensors, data_start: header.data_start + PAGE })
+    }
+}
+
+pub(super) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> PackError {
+    PackError::Invalid { what: what.into(), problem: problem.into() }
+}
+
+/// The value of a key that must be there.
+pub(super) fn wanted<T>(value: Result<Option<T>, FormatError>, key: &str) -> Result<T, PackError> {
+    match value {
+        Ok(Some(value)) => Ok(value),
+        Ok(None) => Err(invalid(key, "it is missing")),
+        Err(FormatError::Key { found, expected, .. }) => {
+            Err(invalid(key, format!("it is {found}, expected {expected}")))
+        }
+        Err(other) => Err(invalid(key, other.to_string())),
+    }
+}
+
+/// The lists that say what each tensor is, read one tensor after another.
+struct Forms<'a> {
+    types: std::vec::IntoIter<&'a [u8]>,
+    dimensions: std::slice::Iter<'a, u8>,
+    shapes: std::vec::IntoIter<u64>,
+    tile_rows: std::vec::IntoIter<u64>,
+}
+
+impl<'a> Forms<'a> {
+    fn read(metadata: &'a Metadata, tensors: usize) -> Result<Forms<'a>, PackError> {
+        let long = |key: &str, len: usize| {
+            let problem = format!("it has {len} elements for {tensors} tensors");
+            if len == tensors { Ok(()) } else { Err(invalid(key, problem)) }
+        };
+        // counted before anything is read
+        for key in [keys::TYPES, keys::DIMENSIONS, keys::TILE_ROWS] {
+            match metadata.get(key) {
+                Some(Value::Array(array)) => long(key, array.count)?,
+                Some(other) => return Err(invalid(key, format!("it is {}", other.describe()))),
+                None => return Err(invalid(key, "it is missing")),
+            }
+        }
+        Ok(Forms {
+            types: wanted(metadata.strings(keys::TYPES), keys::TYPES)?.into_iter(),
+            dimensions: wanted(metadata.bytes(keys::DIMENSIONS), keys::DIMENSIONS)?.iter(),
+            shapes: wanted(metadata.words(keys::SHAPES), keys::SHAPES)?.into_iter(),
+            tile_rows: wanted(metadata.words(keys::TILE_ROWS), keys::TILE_ROWS)?.into_iter(),
+        })
+    }
+
+    /// Type, shape and rows of a matrix in tiles of the next tensor, which has `bytes` bytes in the file.
+    fn next(&mut self, name: &str, bytes: u64) -> Result<(TensorType, Vec<usize>, Option<usize>), PackError> {
+        let wrong = |problem: String| invalid(format!("tensor {name}"), problem);
+        let ended = || wrong("its type or shape is missing".into());
+        let word = String::from_utf8_lossy(self.types.next().ok_or_else(ended)?);
+        let ty = TensorType::from_name(&word).map_err(|error| wrong(error.to_string()))?;
+        let count = usize::from(*self.dimensions.next().ok_or_else(ended)?);
+        if count > limits::MAX_SAFETENSORS_DIMENSIONS {
+            return Err(wrong(format!("it has {count} dimensions")));
+        }
+        let shape: Vec<usize> =
+            self.shapes.by_ref().take(count).map(|n| usize::try_from(n).unwrap_or(usize::MAX)).collect();
+        if shape.len() < count {
+            return Err(ended());
+        }
+        let as_rows = tensor_bytes(ty, &shape).map_err(wrong)?;
+        let tile_rows = self.tile_rows.next().ok_or_else(ended)?;
+        if tile_rows == 0 {
+            if bytes != as_rows {
+                return Err(wrong(format!("{shape:?} of {ty} takes {as_rows} bytes, not {bytes}")));
+            }
+            return Ok((ty, shape, None));
+        }
+        // what tiles of a format take exactly is for the crate `quant` to say, and checked where they are loaded; never less than rows
+        let rows: usize = shape.iter().rev().skip(1).product();
+        match usize::try_from(tile_rows) {
+            Ok(each) if shape.len() >= 2 && rows.is_multiple_of(each) && bytes >= as_rows => {
+                Ok((ty, shape, Some(each)))
+            }
+            _ => {
+                let problem = "cannot lie in tiles of matrices of";
+                Err(wrong(format!("{shape:?} of {ty} {problem} {tile_rows} rows in {bytes} bytes")))
+            }
+        }
+    }
+
+    fn end(mut self) -> Result<(), PackError> {
+        match self.shapes.next() {
+            None => Ok(()),
+            Some(_) => Err(invalid(keys::SHAPES, "it is longer than the tensors' dimensions")),
+        }
+    }
+}

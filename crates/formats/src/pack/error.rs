@@ -1,0 +1,52 @@
+//! What can be wrong with a packed file.
+
+use super::VERSION;
+use crate::gguf::GgufError;
+
+/// An error of a packed file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// Another version.
+    #[error(
+        "version {version} of packed files is not supported, version {VERSION} is; pack the model again with `latent pack`"
+    )]
+    Version {
+        /// Its version.
+        version: u32,
+    },
+    /// Numbers with the most significant byte first.
+    #[error("its numbers are big-endian; pack the model again on this kind of machine")]
+    BigEndian,
+    /// It has another length than its prelude says.
+    #[error(
+        "it has {found} bytes, but should have {expected}; the file is truncated or damaged: copy it again, or pack the model again"
+    )]
+    Length {
+        /// What the prelude says.
+        expected: u64,
+        /// What there is.
+        found: u64,
+    },
+    /// The header is not as it was written.
+    #[error(
+        "its header is damaged (checksum {found:016x}, expected {expected:016x}): copy it again, or pack the model again"
+    )]
+    Checksum {
+        /// What the prelude says.
+        expected: u64,
+        /// What the header has.
+        found: u64,
+    },
+    /// The body is no GGUF header.
+    #[error("its header is malformed: {0}")]
+    Gguf(GgufError),
+    /// A key is missing, or not what it must be.
+    #[error("{what}: {problem}; pack the model again")]
+    Invalid {
+        /// The key or tensor.
+        what: String,
+        /// What is wrong.
+        problem: String,
+    },
+}

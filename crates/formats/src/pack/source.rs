@@ -1,0 +1,74 @@
+//! What the source said beside its tensors, carried along in the metadata of the body.
+
+use super::directory::{Directory, invalid, wanted};
+use super::{PackError, keys};
+use crate::checkpoint::{GgufSource, Source, display};
+use crate::error::FormatError;
+use crate::folder::{FILES, HfSource, TOKENIZER, TokenizerJson};
+use crate::gguf::WriterValue;
+use crate::{Checkpoint, gguf};
+use std::path::Path;
+
+/// The source of a packed file at `path`, as if the original had been opened.
+pub(crate) fn packed_source(path: &Path, directory: &Directory) -> Result<Source, FormatError> {
+    let refused = |error| FormatError::Pack { path: path.to_owned(), error };
+    let metadata = &directory.metadata;
+    if metadata.get(keys::SOURCE_GGUF).is_some() {
+        let bytes = wanted(metadata.bytes(keys::SOURCE_GGUF), keys::SOURCE_GGUF).map_err(refused)?;
+        let (version, mut metadata, alignment) =
+            gguf::metadata_alone(bytes).map_err(|error| refused(PackError::Gguf(error)))?;
+        metadata.name_file(display(path));
+        let shards = usize::try_from(directory.from.files).unwrap_or(usize::MAX);
+        return Ok(Source::Gguf(GgufSource { version, metadata, alignment, shards }));
+    }
+    let held = |name: &str| -> Result<Option<&[u8]>, FormatError> {
+        let key = format!("{}{name}", keys::SOURCE_FILE);
+        if metadata.get(&key).is_none() {
+            return Ok(None);
+        }
+        wanted(metadata.bytes(&key), &key).map(Some).map_err(refused)
+    };
+    let text = |name: &str, limit: u64| {
+        let wrong = |problem: String| FormatError::Json { path: path.join(name), problem };
+        match held(name)? {
+            None => Ok(None),
+            Some(bytes) if bytes.len() as u64 > limit => {
+                Err(wrong(format!("its {} bytes exceed the limit of {limit}", bytes.len())))
+            }
+            Some(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Ok(Some(text.to_owned())),
+                Err(error) => Err(wrong(format!("it is not UTF-8 text: {error}"))),
+            },
+        }
+    };
+    let tokenizer = held(TOKENIZER)?.map(|bytes| TokenizerJson::Held(bytes.into()));
+    match HfSource::from_files(path, &text, tokenizer)? {
+        Some(source) => Ok(Source::HuggingFace(source)),
+        None => Err(refused(invalid("the source", "neither GGUF metadata nor config.json are there"))),
+    }
+}
+
+/// The keys that carry the source of `checkpoint`.
+///
+/// # Errors
+/// When a file of its folder cannot be read.
+pub(super) fn source_keys(checkpoint: &Checkpoint) -> Result<Vec<(String, WriterValue)>, FormatError> {
+    match checkpoint.source() {
+        Source::Gguf(source) => Ok(vec![(
+            keys::SOURCE_GGUF.to_owned(),
+            WriterValue::U8s(source.metadata.header_bytes().to_vec()),
+        )]),
+        Source::HuggingFace(_) => {
+            let mut held = Vec::new();
+            for name in FILES.into_iter().chain([TOKENIZER]) {
+                let path = checkpoint.path().join(name);
+                match std::fs::read(&path) {
+                    Ok(bytes) => held.push((format!("{}{name}", keys::SOURCE_FILE), WriterValue::U8s(bytes))),
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(FormatError::Io { path, error }),
+                }
+            }
+            Ok(held)
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Writing packed files: the prelude, the header, and tensors one after another.
+
+use super::source::source_keys;
+use super::{FNV_START, MAGIC, PAGE, VERSION, fnv, keys};
+use crate::Checkpoint;
+use crate::error::FormatError;
+use crate::gguf::{Writer, WriterValue};
+use base::TensorType;
+use std::io::{self, Write};
+
+/// What a person sees who looks into the file.
+const NOTE: &str =
+    "A model packed by `latent pack`. Run it with `latent run -m FILE`. This is not a GGUF file.\n";
+
+/// A tensor that will lie in tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiles {
+    /// Rows of each of its matrices.
+    pub rows: usize,
+    /// Bytes of all tiles.
+    pub bytes: usize,
+}
+
+/// Writes one packed file.
+pub struct PackWriter {
+    body: Writer,
+    prelude: Vec<u8>,
+    len: u64,
+}
+
+impl PackWriter {
+    /// A writer for the tensors of `checkpoint` in their order; `tiles` says for each of them whether it will lie in tiles.
+    ///
+    /// # Errors
+    /// A checkpoint that is packed already; files of its folder that cannot be read.
+    pub fn new(checkpoint: &Checkpoint, tiles: &[Option<Tiles>]) -> Result<PackWriter, FormatError> {
+        let path = checkpoint.path();
+        let refused = |problem: String| FormatError::Set { path: path.to_owned(), problem };
+        if checkpoint.packed_from().is_some() {
+            return Err(refused("it is a packed file already".into()));
+        }
+        if checkpoint.tensors().is_empty() {
+            return Err(refused("it holds no tensors, so that there is nothing to pack".into()));
+        }
+        let identity = checkpoint.identity();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let tensors = checkpoint.tensors();
+        let mut body = Writer::new();
+        body.key("general.architecture", WriterValue::String(keys::ARCHITECTURE.into()))
+            .key("general.alignment", WriterValue::U32(PAGE as u32))
+            .key(keys::SOURCE_NAME, WriterValue::String(name))
+            .key(keys::SOURCE_FILES, WriterValue::U64(checkpoint.files() as u64))
+            .key(keys::SOURCE_HEADER, WriterValue::U64(identity.header))
+            .key(keys::SOURCE_SAMPLE, WriterValue::U64(identity.sample));
+        for (key, value) in source_keys(checkpoint)? {
+            body.key(key, value);
+        }
+        let shapes = tensors.iter().flat_map(|t| t.shape.iter().map(|&n| n as u64)).collect();
+        let rows = tiles.iter().map(|t| t.map_or(0, |t| t.rows as u64)).collect();
+        body.key(keys::TYPES, WriterValue::Strings(tensors.iter().map(|t| t.ty.name().into()).collect()))
+            .key(keys::DIMENSIONS, WriterValue::U8s(tensors.iter().map(|t| t.shape.len() as u8).collect()))
+            .key(keys::SHAPES, WriterValue::U64s(shapes))
+            .key(keys::TILE_ROWS, WriterValue::U64s(rows));
+        let io = |error| FormatError::Io { path: path.to_owned(), error };
+        let mut len = 0;
+        for (tensor, tiles) in tensors.iter().zip(tiles) {
+            let bytes = tiles.map_or(tensor.bytes, |tiles| tiles.bytes);
+            body.tensor(tensor.name.as_str(), TensorType::I8, &[bytes]).map_err(io)?;
+            len += (bytes as u64).next_multiple_of(PAGE);
+        }
+        let header = body.header_bytes().map_err(io)?;
+        let len = PAGE + header.len() as u64 + len;
+        let mut prelude = Vec::with_capacity(PAGE as usize);
+        prelude.extend(MAGIC);
+        prelude.extend(u64::from(VERSION).to_le_bytes());
+        prelude.extend(len.to_le_bytes());
+        prelude.extend((header.len() as u64).to_le_bytes());
+        prelude.extend(fnv(FNV_START, &header).to_le_bytes());
+        prelude.extend(NOTE.as_bytes());
+        prelude.resize(PAGE as usize, 0);
+        Ok(PackWriter { body, prelude, len })
+    }
+
+    /// Bytes of the whole file.
+    pub fn file_bytes(&self) -> u64 {
+        self.len
+    }
+
+    /// Writes all; `data` writes the bytes of the tensor at an index.
+    ///
+    /// # Errors
+    /// Of `out`, of `data`, or when `data` writes another number of bytes than was declared.
+    pub fn write<W: Write>(
+        &self,
+        out: &mut W,
+        data: impl FnMut(usize, &mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        out.write_all(&self.prelude)?;
+        self.body.write(out, data)
+    }
+}
