@@ -124,8 +124,50 @@ fn inspect_graph_tokenize_and_bench_speak_json() {
 }
 
 #[test]
+fn a_packed_model_answers_alike_and_knows_when_its_source_has_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
+    std::fs::copy(demo, path("fox.gguf")).unwrap();
+    let pack = |more: &[&str]| latent(&[&["pack", "-m", &path("fox.gguf")], more].concat()).output().unwrap();
+    let said = |output: &std::process::Output| {
+        String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+    };
+    let written = pack(&[]);
+    assert!(written.status.success() && said(&written).contains("fox.latent"), "{}", said(&written));
+    assert!(said(&pack(&[])).contains("up to date"));
+    let story = stdout(&["run", "-q", "-m", &path("fox.latent"), "--temperature", "0", STORY]);
+    assert_eq!(story, stdout(&["run", "-q", "--temperature", "0", STORY]));
+    let report = json(&["inspect", "--json", "-m", &path("fox.latent")]);
+    assert_eq!(report["packed"]["source"], "fox.gguf");
+    assert_eq!(report["memory"]["weights"], 0);
+    assert!(stdout(&["inspect", "-m", &path("fox.latent")]).contains("packed from    fox.gguf"));
+
+    // one byte in the last tensor
+    let mut bytes = std::fs::read(path("fox.gguf")).unwrap();
+    let last = formats::Checkpoint::open(path("fox.gguf").as_ref()).unwrap();
+    let tensor = last.tensors().last().unwrap().name.clone();
+    let data = last.tensor(&tensor).unwrap().data;
+    let at = bytes.windows(data.len()).rposition(|window| window == data).unwrap();
+    bytes[at] ^= 1;
+    drop(last);
+    std::fs::write(path("fox.gguf"), bytes).unwrap();
+    let warned = latent(&["inspect", "-m", &path("fox.latent")]).output().unwrap();
+    assert!(warned.status.success() && said(&warned).contains("warning:"), "{}", said(&warned));
+    let refused = pack(&[]);
+    assert!(refused.status.code() == Some(1) && said(&refused).contains("--force"), "{}", said(&refused));
+    assert!(pack(&["--force"]).status.success());
+    assert!(said(&pack(&[])).contains("up to date"));
+    let twice = latent(&["pack", "-m", &path("fox.latent"), "-o", &path("twice.latent")]).output().unwrap();
+    assert!(twice.status.code() == Some(1) && said(&twice).contains("already"), "{}", said(&twice));
+    let itself = pack(&["--force", "-o", &path("fox.gguf")]);
+    assert!(said(&itself).contains("the model itself"), "{}", said(&itself));
+}
+
+#[test]
 fn help_fits_a_terminal_and_completions_and_man_pages_exist() {
-    for command in ["run", "chat", "logits", "inspect", "graph", "tokenize", "make-model", "bench", "profile"]
+    for command in
+        ["run", "chat", "logits", "inspect", "graph", "tokenize", "make-model", "pack", "bench", "profile"]
     {
         let help = stdout(&["help", command]);
         let widest = help.lines().map(|line| line.chars().count()).max().unwrap();

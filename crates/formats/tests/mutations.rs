@@ -4,16 +4,18 @@
 mod support;
 
 use formats::gguf::{Header, Value};
+use formats::pack::Directory;
 use formats::{Checkpoint, safetensors};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::cell::Cell;
 use support::*;
 
-/// Files a run: the three tests together mutate more than 20 000.
+/// Files a run: the tests together mutate more than 30 000.
 const GGUF_FILES: u32 = 16_000;
 const SAFETENSORS_FILES: u32 = 8_000;
 const INDEX_FILES: u32 = 500;
+const PACKED_FILES: u32 = 8_000;
 
 /// Numbers at which sizes wrap, signs turn, limits end.
 fn hostile() -> impl Strategy<Value = u64> {
@@ -183,6 +185,67 @@ fn gguf() {
     });
     checked.unwrap();
     assert_both(read.get(), refused.get(), GGUF_FILES);
+}
+
+/// Packed files whose prelude is as it should be: what the lengths and the checksum would catch is let through.
+#[test]
+fn packed_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.latent");
+    let (read, refused) = (Cell::new(0), Cell::new(0));
+    let strategy = (prop::collection::vec(change(), 0..3), damage());
+    let checked = runner(PACKED_FILES).run(&strategy, |(changes, (flips, cut))| {
+        let mut file = packed_body();
+        changes.into_iter().for_each(|change| apply(&mut file, change));
+        let bytes = packed(&damaged(file.bytes(), &flips, cut));
+        match Directory::parse(&bytes) {
+            Ok(directory) => {
+                for tensor in &directory.tensors {
+                    prop_assert!(tensor.start >= directory.data_start);
+                    prop_assert!(tensor.start + tensor.bytes <= bytes.len() as u64);
+                    prop_assert!(tensor.start.is_multiple_of(4096));
+                }
+                read.set(read.get() + 1);
+                std::fs::write(&path, &bytes).unwrap();
+                match Checkpoint::open(&path) {
+                    Ok(checkpoint) => {
+                        for tensor in checkpoint.tensors() {
+                            let data = checkpoint.tensor(&tensor.name).unwrap().data;
+                            prop_assert_eq!(data.len(), tensor.bytes);
+                        }
+                    }
+                    Err(error) => prop_assert!(error.to_string().contains("model.latent")),
+                }
+            }
+            Err(error) => {
+                prop_assert!(!error.to_string().is_empty());
+                refused.set(refused.get() + 1);
+            }
+        }
+        Ok(())
+    });
+    checked.unwrap();
+    assert_both(read.get(), refused.get(), PACKED_FILES);
+}
+
+/// The same files with the prelude of the undamaged one.
+#[test]
+fn damaged_packed_files_are_refused() {
+    let whole = packed(&packed_body().bytes());
+    assert!(Directory::parse(&whole).is_ok());
+    let header = 4096 + 4096;
+    let checked = runner(2000).run(&damage(), |(flips, cut)| {
+        let bytes = damaged(whole.clone(), &flips, cut);
+        // padding of the prelude and the weights themselves are not looked at
+        if bytes.len() == whole.len()
+            && (bytes[..40] == whole[..40] && bytes[4096..header] == whole[4096..header])
+        {
+            return Ok(());
+        }
+        prop_assert!(Directory::parse(&bytes).is_err());
+        Ok(())
+    });
+    checked.unwrap();
 }
 
 /// Both outcomes must be common, or the mutations test little.

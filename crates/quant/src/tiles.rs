@@ -176,13 +176,43 @@ impl TileLayout {
         assert!(rows.len().is_multiple_of(row_bytes) && rows.len() / row_bytes <= ROWS, "rows of a tile");
         assert_eq!(tile.len(), self.bytes, "bytes of a tile");
         let len = self.ty.block_bytes();
-        if rows.len() < ROWS * row_bytes {
-            tile.fill(0);
+        if rows.len() == ROWS * row_bytes {
+            self.pack_all(rows, tile);
+            return;
         }
+        tile.fill(0);
         for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
             for (b, block) in row.chunks_exact(len).enumerate() {
                 for piece in pieces(self.ty) {
                     self.put(*piece, r, b, block, tile);
+                }
+            }
+        }
+    }
+
+    /// Packs sixteen rows: the same as row by row, block by block of all rows, which leaves the first-level cache once.
+    fn pack_all(&self, rows: &[u8], tile: &mut [u8]) {
+        let (row_bytes, len) = (self.row_bytes(), self.ty.block_bytes());
+        let pieces = pieces(self.ty);
+        for b in 0..self.blocks {
+            let blocks: [&[u8]; ROWS] = std::array::from_fn(|r| &rows[r * row_bytes + b * len..][..len]);
+            for piece in pieces {
+                match *piece {
+                    Piece::Units { plane, from, size: 4, count } => {
+                        let start = self.at(plane, 0, b, 0, count, 4);
+                        turn(&blocks, from, &mut tile[start..start + 4 * count * ROWS]);
+                    }
+                    Piece::Units { plane, from, size: 2, count } => {
+                        let start = self.at(plane, 0, b, 0, count, 2);
+                        turn_small::<2>(&blocks, from, &mut tile[start..start + 2 * count * ROWS]);
+                    }
+                    Piece::Units { plane, from, size: 1, count } => {
+                        let start = self.at(plane, 0, b, 0, count, 1);
+                        turn_small::<1>(&blocks, from, &mut tile[start..start + count * ROWS]);
+                    }
+                    piece => {
+                        blocks.iter().enumerate().for_each(|(r, block)| self.put(piece, r, b, block, tile))
+                    }
                 }
             }
         }
@@ -211,13 +241,6 @@ impl TileLayout {
 
     fn put(&self, piece: Piece, r: usize, b: usize, block: &[u8], tile: &mut [u8]) {
         match piece {
-            // the size that matters: a constant, so that the compiler moves whole words
-            Piece::Units { plane, from, size: 4, count } => {
-                for (u, unit) in block[from..from + 4 * count].chunks_exact(4).enumerate() {
-                    let at = self.at(plane, r, b, u, count, 4);
-                    tile[at..at + 4].copy_from_slice(unit);
-                }
-            }
             Piece::Units { plane, from, size, count } => {
                 for u in 0..count {
                     let at = self.at(plane, r, b, u, count, size);
@@ -271,6 +294,14 @@ impl TileLayout {
 
     fn take(&self, piece: Piece, r: usize, b: usize, block: &mut [u8], tile: &[u8]) {
         match piece {
+            // the size that matters: a constant, so that the compiler moves whole words
+            Piece::Units { plane, from, size: 4, count } => {
+                let start = self.at(plane, r, b, 0, count, 4);
+                let units = block[from..from + 4 * count].chunks_exact_mut(4);
+                for (unit, line) in units.zip(tile[start..].chunks(4 * ROWS)) {
+                    unit.copy_from_slice(&line[..4]);
+                }
+            }
             Piece::Units { plane, from, size, count } => {
                 for u in 0..count {
                     let at = self.at(plane, r, b, u, count, size);
@@ -301,6 +332,35 @@ impl TileLayout {
                 }
                 block[2..4].copy_from_slice(&upper.to_le_bytes());
             }
+        }
+    }
+}
+
+/// Units of four bytes of sixteen blocks side by side: unit u of row r goes to unit `16·u + r`. Four units of four rows at a time, which the
+/// compiler turns in registers.
+fn turn(blocks: &[&[u8]; ROWS], from: usize, out: &mut [u8]) {
+    for (four, lines) in out.chunks_exact_mut(16 * ROWS).enumerate() {
+        let at = from + 16 * four;
+        for g in 0..ROWS / 4 {
+            let rows: [[u32; 4]; 4] = std::array::from_fn(|i| {
+                let bytes: &[u8] = &blocks[4 * g + i][at..at + 16];
+                std::array::from_fn(|u| u32::from_ne_bytes(std::array::from_fn(|k| bytes[4 * u + k])))
+            });
+            for u in 0..4 {
+                let line = &mut lines[4 * ROWS * u + 16 * g..][..16];
+                for (unit, row) in line.chunks_exact_mut(4).zip(&rows) {
+                    unit.copy_from_slice(&row[u].to_ne_bytes());
+                }
+            }
+        }
+    }
+}
+
+/// The same for units of `N` bytes, of which there are few.
+fn turn_small<const N: usize>(blocks: &[&[u8]; ROWS], from: usize, out: &mut [u8]) {
+    for (u, line) in out.chunks_exact_mut(N * ROWS).enumerate() {
+        for (unit, block) in line.chunks_exact_mut(N).zip(blocks) {
+            unit.copy_from_slice(&block[from + N * u..][..N]);
         }
     }
 }

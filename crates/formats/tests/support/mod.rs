@@ -4,11 +4,13 @@
 use formats::{Checkpoint, FormatError};
 
 /// Numbers of value types in a GGUF file.
+pub const U8: u32 = 0;
 pub const U32: u32 = 4;
 pub const I32: u32 = 5;
 pub const F32: u32 = 6;
 pub const STRING: u32 = 8;
 pub const ARRAY: u32 = 9;
+pub const U64: u32 = 10;
 
 /// A GGUF file in parts. What is none is counted.
 #[derive(Clone)]
@@ -95,6 +97,43 @@ impl Raw {
         out.extend(&self.data);
         out
     }
+}
+
+/// The body of a packed file with two tensors: `a`, 2 × 4 of F32 in rows, and `b`, 2 matrices of 16 × 32 of Q4_0 in tiles.
+pub fn packed_body() -> Raw {
+    let words = |words: &[u64]| words.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
+    let source = Raw { tensors: Vec::new(), data: Vec::new(), alignment: 1, ..Raw::valid() }.bytes();
+    Raw {
+        keys: vec![
+            (b"general.architecture".to_vec(), STRING, string("latent-packed")),
+            (b"general.alignment".to_vec(), U32, 4096u32.to_le_bytes().to_vec()),
+        ],
+        tensors: vec![tensor("a", &[32], 24, 0), tensor("b", &[576], 24, 4096)],
+        alignment: 4096,
+        data: vec![1; 4096 + 576],
+        ..Raw::valid()
+    }
+    .with_key("latent.source.name", STRING, &string("model.gguf"))
+    .with_key("latent.source.files", U64, &1u64.to_le_bytes())
+    .with_key("latent.source.header_hash", U64, &7u64.to_le_bytes())
+    .with_key("latent.source.sample_hash", U64, &8u64.to_le_bytes())
+    .with_key("latent.source.gguf", ARRAY, &array(U8, source.len() as u64, &source))
+    .with_key("latent.tensor.types", ARRAY, &array(STRING, 2, &[string("F32"), string("Q4_0")].concat()))
+    .with_key("latent.tensor.dimensions", ARRAY, &array(U8, 2, &[2, 3]))
+    .with_key("latent.tensor.shapes", ARRAY, &array(U64, 5, &words(&[2, 4, 2, 16, 32])))
+    .with_key("latent.tensor.tile_rows", ARRAY, &array(U64, 2, &words(&[0, 16])))
+}
+
+/// A packed file with this body, of which all counts as header.
+pub fn packed(body: &[u8]) -> Vec<u8> {
+    let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let mut file = b"LATENTPK".to_vec();
+    let lengths = [1, 4096 + body.len() as u64, body.len() as u64];
+    lengths.iter().for_each(|n| file.extend(n.to_le_bytes()));
+    file.extend(body.iter().fold(0xcbf2_9ce4_8422_2325, hash).to_le_bytes());
+    file.resize(4096, 0);
+    file.extend(body);
+    file
 }
 
 /// Opens bytes as an embedded file called `model.gguf`.
