@@ -89,7 +89,7 @@ fn what_lies_is_refused() {
     };
     refused(&with(8, 2), &["version 2", "latent pack"]);
     refused(&[&whole[..8], &[0, 0, 0, 1], &whole[12..]].concat(), &["big-endian"]);
-    refused(&whole[..whole.len() - 1], &["12867 bytes", "12868", "truncated"]);
+    refused(&whole[..whole.len() - 1], &["12863 bytes", "12864", "truncated"]);
     refused(&whole[..20], &["20 bytes", "truncated"]);
     refused(&with(4096 + 60, 1), &["header is damaged", "checksum"]);
     let body = |change: &dyn Fn(&mut Raw)| {
