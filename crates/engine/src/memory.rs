@@ -107,7 +107,11 @@ impl fmt::Display for NotEnough {
         writeln!(f, "  {:<12} {:>12}", self.available.limit, readable(self.available.bytes))?;
         match self.fits {
             Some(context) => write!(f, "try --ctx {context}, or --force to go on all the same"),
-            None => write!(f, "no context fits; use a smaller model, or --force to let the system page"),
+            None if self.needed.resident() - self.needed.weights < self.available.bytes => write!(
+                f,
+                "use a smaller model, or pack it with `latent pack`: the system can page the weights of a packed file; --force goes on all the same"
+            ),
+            None => write!(f, "no context fits; use a smaller model, or --force to go on all the same"),
         }
     }
 }
@@ -263,7 +267,10 @@ mod tests {
         assert_eq!(error.fits, Some(128));
         assert!(error.to_string().contains("--ctx 128") && error.to_string().contains("64.00 kB"));
         assert_eq!(check(&needed, &free(65_200), 640), Ok(None));
-        assert_eq!(check(&needed, &free(1300), 640).unwrap_err().fits, None);
+        let none = check(&needed, &free(1300), 640).unwrap_err();
+        assert!(none.fits.is_none() && !none.to_string().contains("latent pack"));
+        let weights = |context| Needed { weights: 1_000_000, ..needed(context) };
+        assert!(check(&weights, &free(65_000), 640).unwrap_err().to_string().contains("latent pack"));
     }
 
     #[test]
