@@ -55,6 +55,9 @@ pub(crate) const FILES: [&str; 4] =
 /// The large one.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
+/// Reads a file of a folder by name: its text, if it is there and has at most so many bytes.
+pub(crate) type ReadText<'a> = dyn Fn(&str, u64) -> Result<Option<String>, FormatError> + 'a;
+
 impl HfSource {
     /// Reads everything but the tensors.
     pub(crate) fn read(folder: &Path) -> Result<HfSource, FormatError> {
@@ -69,7 +72,7 @@ impl HfSource {
     /// is no config.json.
     pub(crate) fn from_files(
         folder: &Path,
-        text: &dyn Fn(&str, u64) -> Result<Option<String>, FormatError>,
+        text: &ReadText<'_>,
         tokenizer_json: Option<TokenizerJson>,
     ) -> Result<Option<HfSource>, FormatError> {
         let [config, tokenizer_config, template, generation_config] = FILES;
