@@ -3,6 +3,7 @@
 use base::{CacheType, Tier};
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use engine::team::Pin;
 use graph::passes::{CacheForm, MlaChoice, Precision};
 use std::path::PathBuf;
 
@@ -95,9 +96,14 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "TOKENS")]
     pub(crate) ctx: Option<usize>,
 
-    /// Threads [default: one for each core that this process may use]
+    /// Threads [default: one for each core that affinity and cgroup quotas leave to this process]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+
+    /// Bind threads to CPUs: cores (each to one of its own), nodes (each to those of its memory node), off, or auto (nodes
+    /// where there are several)
+    #[arg(long, default_value = "auto", value_name = "HOW")]
+    pub(crate) pin: Pin,
 
     /// Highest instruction set to use: auto, portable, avx2, avx512 or amx
     #[arg(long, default_value = "auto", value_name = "TIER", value_parser = isa)]
@@ -138,6 +144,8 @@ impl ModelArgs {
             cache: self.cache_type,
             context: self.ctx,
             threads: self.threads.map(usize::from),
+            pin: self.pin,
+            placement: None,
             tier: self.isa.0,
             largest: Some(usize::from(self.chunk)),
             force: self.force,

@@ -97,14 +97,13 @@ pub(crate) fn bar(show: bool, what: &'static str) -> ProgressBar {
 fn start_up_line(engine: &Engine) {
     let s = engine.summary();
     eprintln!(
-        "{}: {} parameters, {}; {} with {}; {} thread{}; {} cache, {} a token, {} tokens; ready in {:.2} s",
+        "{}: {} parameters, {}; {} with {}; {}; {} cache, {} a token, {} tokens; ready in {:.2} s",
         s.name,
         count(s.parameters),
         readable(s.weight_bytes),
         s.tier,
         s.kernels.join(", "),
-        s.threads,
-        if s.threads == 1 { "" } else { "s" },
+        s.placement,
         s.cache,
         readable(s.token_bytes as u64),
         s.context,

@@ -5,6 +5,7 @@ use crate::cpu::{self, Batch, CpuBackend, CpuOptions, WeightBytes};
 use crate::error::EngineError;
 use crate::memory::{self, Needed, Paged};
 use crate::profile::{self, Limits, StepProfile, Timed};
+use crate::team::{self, Pin, Placement, Team, Topology};
 use base::{CacheType, Tier};
 use formats::Checkpoint;
 use graph::Contract;
@@ -33,6 +34,10 @@ pub struct EngineOptions {
     pub context: Option<usize>,
     /// Threads; none: one for each core that this process may use.
     pub threads: Option<usize>,
+    /// Whether threads are bound to CPUs.
+    pub pin: Pin,
+    /// Where the threads are, in place of `threads` and `pin`.
+    pub placement: Option<Placement>,
     /// Highest instruction-set tier; none: the best there is.
     pub tier: Option<Tier>,
     /// Most rows of a step; none: [`DEFAULT_LARGEST`].
@@ -79,8 +84,8 @@ pub struct Summary {
     pub load_time: Duration,
     /// The tier chosen.
     pub tier: Tier,
-    /// Threads.
-    pub threads: usize,
+    /// Threads, and where they run.
+    pub placement: Placement,
     /// Type of the cache.
     pub cache: CacheType,
     /// Bytes that a token takes in it.
@@ -106,9 +111,17 @@ pub struct Engine {
     needed: Needed,
 }
 
-/// Cores that this process may use.
-pub fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+impl EngineOptions {
+    /// Where the threads will run: one for each core that affinity and cgroup quotas leave to this process, unless the options say
+    /// otherwise.
+    pub fn place(&self) -> Placement {
+        if let Some(placement) = &self.placement {
+            return placement.clone();
+        }
+        let (topology, parallelism) = (Topology::detect(), team::parallelism());
+        let threads = self.threads.unwrap_or_else(|| team::threads_for(&topology, parallelism));
+        Placement::new(&topology, parallelism, threads, self.pin)
+    }
 }
 
 impl Engine {
@@ -130,11 +143,12 @@ impl Engine {
             let problem = "the expanded cache serves the naive formulation only: give --mla naive with it";
             return Err(EngineError::Options(problem.into()));
         }
+        let placement = options.place();
         let mut cpu = CpuOptions {
             mla: options.mla,
             form: options.form,
             bind: BindOptions { precision: options.precision, tier, cache },
-            threads: options.threads.unwrap_or_else(default_threads).max(1),
+            threads: placement.threads(),
             largest: options.largest.unwrap_or(DEFAULT_LARGEST).max(1),
             context: contract.context_length,
         };
@@ -161,11 +175,13 @@ impl Engine {
             }
         }
         cpu.context = context;
-        let mut summary = summarise(checkpoint, &contract, &plans, &cpu, token_bytes, weights);
+        let team = Team::placed(&placement)
+            .map_err(|error| EngineError::System { what: "starting threads", error })?;
+        let mut summary = summarise(checkpoint, &contract, &plans, &cpu, placement, token_bytes, weights);
         summary.paged = paged;
         let pool = CachePool::new(&streams, cache, context)
             .map_err(|error| EngineError::System { what: "reserving memory for the cache", error })?;
-        let backend = CpuBackend::load(contract, checkpoint, plans, cpu, progress)?;
+        let backend = CpuBackend::load(contract, checkpoint, plans, cpu, team, progress)?;
         let fingerprint = checkpoint.fingerprint();
         summary.load_time = start.elapsed();
         Ok(Engine {
@@ -430,11 +446,13 @@ fn choose_context(
     }
 }
 
+#[allow(clippy::too_many_arguments, reason = "what a summary tells comes from everywhere")]
 fn summarise(
     checkpoint: &Checkpoint,
     contract: &Contract,
     (trunk, head): &(Vec<graph::Plan>, Vec<graph::Plan>),
     options: &CpuOptions,
+    placement: Placement,
     token_bytes: usize,
     weights: WeightBytes,
 ) -> Summary {
@@ -477,7 +495,7 @@ fn summarise(
         paged: None,
         load_time: Duration::ZERO,
         tier,
-        threads: options.threads,
+        placement,
         cache: options.bind.cache,
         token_bytes,
         context: options.context,

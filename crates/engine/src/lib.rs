@@ -21,7 +21,7 @@ pub mod sampling;
 pub mod team;
 
 pub use bandwidth::read_bandwidth;
-pub use engine::{DEFAULT_LARGEST, Engine, EngineOptions, Item, Summary, Wanted, default_threads};
+pub use engine::{DEFAULT_LARGEST, Engine, EngineOptions, Item, Summary, Wanted};
 pub use error::EngineError;
 pub use generate::{Answer, Event, Listener, Request, Session, StopReason};
 pub use packing::pack;

@@ -3,7 +3,7 @@
 use crate::cpu::{self, CpuOptions, Matrices};
 use crate::error::EngineError;
 use crate::memory::readable;
-use crate::team::Team;
+use crate::team::{self, Team, Topology};
 use base::CacheType;
 use formats::pack::{PackWriter, Tiles};
 use formats::{Checkpoint, TensorInfo};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Bytes that are packed at once, unless one tile alone takes more.
 const PIECE: usize = 32 << 20;
 
-/// Packs the model into the file `out`, with `threads` threads, and says how many bytes it has. The file appears when it is whole: until then
+/// Packs the model into the file `out`, with `threads` threads (none: one a core), and says how many bytes it has. The file appears when it is whole: until then
 /// it has a name of its own, and is removed when anything fails. `progress` hears how many bytes of how many are written, and stops the work by
 /// answering false.
 ///
@@ -27,7 +27,7 @@ const PIECE: usize = 32 << 20;
 pub fn pack(
     checkpoint: &Checkpoint,
     out: &Path,
-    threads: usize,
+    threads: Option<usize>,
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<u64, EngineError> {
     let layouts = layouts(checkpoint)?;
@@ -35,6 +35,7 @@ pub fn pack(
         checkpoint.tensors().iter().map(|info| layouts.get(&*info.name).copied()).collect();
     let writer = PackWriter::new(checkpoint, &tiles)?;
     let total = writer.file_bytes();
+    let threads = threads.unwrap_or_else(|| team::threads_for(&Topology::detect(), team::parallelism()));
     let mut team =
         Team::new(threads).map_err(|error| EngineError::System { what: "starting threads", error })?;
     let failed = |error: io::Error| {

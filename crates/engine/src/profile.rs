@@ -1,6 +1,6 @@
 //! Where the time of a step goes: each phase beside what it moves and computes, and beside the machine's limits measured in the same run.
 
-use crate::team::Team;
+use crate::team::{Placement, Team};
 use base::Tier;
 use graph::Plan;
 use graph::ir::{Cost, Node, Step};
@@ -20,12 +20,12 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Measures them.
+    /// Measures them with threads that run where those of a model would.
     ///
     /// # Errors
     /// When the threads cannot be started.
-    pub fn measure(threads: usize, tier: Tier) -> std::io::Result<Limits> {
-        let mut team = Team::new(threads)?;
+    pub fn measure(placement: &Placement, tier: Tier) -> std::io::Result<Limits> {
+        let mut team = Team::placed(placement)?;
         let peaks: Mutex<Vec<Peak>> = Mutex::default();
         // all at once: cores that are busy together may run slower than one alone
         team.run(&|_| {
@@ -34,7 +34,7 @@ impl Limits {
         });
         let peaks = peaks.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         Ok(Limits {
-            read_bandwidth: crate::read_bandwidth(threads)?,
+            read_bandwidth: crate::read_bandwidth(placement)?,
             integer_macs: peaks.iter().map(|p| p.integers).sum(),
             float_macs: peaks.iter().map(|p| p.floats).sum(),
         })

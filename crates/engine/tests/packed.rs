@@ -20,7 +20,7 @@ fn options(mla: MlaChoice, precision: Precision) -> EngineOptions {
 
 fn packed(source: &Path) -> PathBuf {
     let out = source.with_extension("latent");
-    engine::pack(&Checkpoint::open(source).unwrap(), &out, 2, &mut |_, _| true).unwrap();
+    engine::pack(&Checkpoint::open(source).unwrap(), &out, Some(2), &mut |_, _| true).unwrap();
     out
 }
 
@@ -105,7 +105,7 @@ fn a_packed_file_needs_nothing_beside_it() {
     let mut engine = engine(&alone, &options(MlaChoice::Auto, Precision::Default));
     assert!(engine.needed().weights == 0 && engine.needed().mapped > 0, "{:?}", engine.needed());
     assert_eq!(all_logits(&mut engine, &TOKENS, 4).len(), TOKENS.len());
-    assert!(engine::pack(&alone, &folder.path().join("twice"), 1, &mut |_, _| true).is_err());
+    assert!(engine::pack(&alone, &folder.path().join("twice"), Some(1), &mut |_, _| true).is_err());
 }
 
 #[test]
@@ -115,13 +115,13 @@ fn what_is_stopped_or_fails_leaves_nothing_behind() {
     Recipe::new("tiny-dense", Kind::from(TensorType::Q4_0)).write_gguf(&path).unwrap();
     let model = Checkpoint::open(&path).unwrap();
     let mut heard = 0;
-    let stopped = engine::pack(&model, &folder.path().join("stopped.latent"), 2, &mut |done, total| {
+    let stopped = engine::pack(&model, &folder.path().join("stopped.latent"), Some(2), &mut |done, total| {
         assert!(done <= total);
         heard += 1;
         heard < 5
     });
     assert!(matches!(stopped, Err(EngineError::Stopped)));
-    let nowhere = engine::pack(&model, &folder.path().join("no/such/folder.latent"), 1, &mut |_, _| true);
+    let nowhere = engine::pack(&model, &folder.path().join("no/such/folder.latent"), Some(1), &mut |_, _| true);
     assert!(nowhere.unwrap_err().to_string().contains("folder.latent"));
     let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().map(|e| e.file_name()).collect();
     assert_eq!(names, ["model.gguf"]);

@@ -54,7 +54,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let table = if args.json { Table::Json } else { args.output };
     let mut engine = model::load(&checkpoint, &model_args, table != Table::Md)?;
     let bandwidth =
-        engine::read_bandwidth(engine.summary().threads).context("measuring the read bandwidth")?;
+        engine::read_bandwidth(&engine.summary().placement).context("measuring the read bandwidth")?;
     let mut rows = Vec::new();
     for &depth in &args.depth {
         for &n in args.prompt.iter().filter(|n| **n > 0) {
@@ -148,7 +148,7 @@ fn object(row: &Measured, engine: &Engine, file: &str, bandwidth: f64) -> Value 
         "load_seconds": s.load_time.as_secs_f64(),
         "n_batch": engine.largest(),
         "n_ubatch": engine.largest(),
-        "n_threads": s.threads,
+        "n_threads": s.placement.threads(),
         "tier": s.tier.name(),
         "type_k": s.cache.name(),
         "type_v": s.cache.name(),
@@ -212,13 +212,13 @@ fn markdown(rows: &[Measured], engine: &Engine, bandwidth: f64) -> Result<()> {
             s.name,
             readable(s.weight_bytes),
             model::count(s.parameters),
-            s.threads,
+            s.placement.threads(),
             row.test
         ))?;
     }
     output::line(&format!(
-        "\nread bandwidth with {} threads: {:.1} GB/s; loaded in {:.2} s",
-        s.threads,
+        "\nread bandwidth with {}: {:.1} GB/s; loaded in {:.2} s",
+        s.placement,
         bandwidth / 1e9,
         s.load_time.as_secs_f64()
     ))

@@ -50,7 +50,7 @@ impl<'a> Report<'a> {
             mla: options.mla,
             form: options.form,
             bind: BindOptions { precision: options.precision, tier, cache },
-            threads: options.threads.unwrap_or_else(engine::default_threads),
+            threads: options.place().threads(),
             largest: usize::from(args.model.chunk),
             context: contract.context_length,
         };

@@ -25,8 +25,7 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
         bail!("{}: it is the model itself; give another file with --out", out.display());
     }
     let bar = model::bar(true, "packing");
-    let threads = args.threads.map_or_else(engine::default_threads, usize::from);
-    let packed = engine::pack(&checkpoint, &out, threads, &mut |done, total| {
+    let packed = engine::pack(&checkpoint, &out, args.threads.map(usize::from), &mut |done, total| {
         bar.set_length(total >> 20);
         bar.set_position(done >> 20);
         !interrupt::asked()

@@ -15,7 +15,7 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     let mut engine = model::load(&checkpoint, &model_args, args.json)?;
     let summary = engine.summary();
     let limits =
-        Limits::measure(summary.threads, summary.tier).context("measuring what the machine can do")?;
+        Limits::measure(&summary.placement, summary.tier).context("measuring what the machine can do")?;
     let vocab = engine.contract().vocab_size;
     let tokens: Vec<u32> = (0..args.depth + args.prompt + args.generate).map(|i| token(i, vocab)).collect();
     let mut sequence = Sequence::default();
@@ -42,7 +42,7 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     }
     output::line(&format!(
         "limits of {} threads: {:.1} GB/s read, {:.0} GFLOP/s in integers, {:.0} in f32",
-        engine.summary().threads,
+        engine.summary().placement.threads(),
         limits.read_bandwidth / 1e9,
         2.0 * limits.integer_macs / 1e9,
         2.0 * limits.float_macs / 1e9

@@ -155,21 +155,20 @@ pub fn expanded_bytes(contract: &Contract, options: &CpuOptions, context: usize)
 }
 
 impl CpuBackend {
-    /// Loads the weights that the plans use and compiles them. `progress` hears how many weights of how many are in place.
+    /// Loads the weights that the plans use and compiles them, for `team` to run. `progress` hears how many weights of how many are in place.
     ///
     /// # Errors
-    /// A weight that cannot be decoded; memory or threads that the system refuses.
+    /// A weight that cannot be decoded; memory that the system refuses.
     pub fn load(
         contract: Contract,
         checkpoint: &Arc<Checkpoint>,
         plans: (Vec<Plan>, Vec<Plan>),
         options: CpuOptions,
+        mut team: Team,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<CpuBackend, EngineError> {
         let (trunk, head) = plans;
         kernels::limit_tier(options.bind.tier);
-        let mut team = Team::new(options.threads)
-            .map_err(|error| EngineError::System { what: "starting threads", error })?;
         let tiled = tiled_tensors(trunk.iter().chain(&head));
         let mut loader = Loader { checkpoint, weights: Vec::new(), index: HashMap::new() };
         let total = trunk[0].ir.weights.len() + head[0].ir.weights.len();

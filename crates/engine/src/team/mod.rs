@@ -1,22 +1,46 @@
 //! The team of threads: one persistent set that runs every phase of every step.
 //!
 //! The caller is member 0 and works too, so that a team of one starts no thread at all. Between phases members meet at a
-//! [barrier](Member::barrier). Each member computes its own share of the work from its index, so that nothing is handed out.
+//! [barrier](Member::barrier). Each member computes its own [share](Member::share) of dense work from its index, so that nothing is handed
+//! out; work whose parts differ is taken from [cursors](Member::each_part).
+//!
+//! On a machine with several memory nodes, a node's members follow one another ([`Placement`]), so that their shares of a weight's outputs do
+//! too: those who pack them are those who read them, and the system puts memory where it is written first.
 #![allow(
     unsafe_code,
     reason = "a job borrowed by the caller is run by threads that outlive the borrow's type"
 )]
 
+mod affinity;
 mod barrier;
+mod cursor;
+#[cfg(target_os = "linux")]
+mod futex;
+#[cfg(not(target_os = "linux"))]
+mod parking;
+mod placement;
+mod share;
+mod sync;
+mod topology;
 
+pub use cursor::Part;
+pub use placement::{Pin, Placement};
+pub use topology::{Node, Topology, parallelism, threads_for};
+
+use affinity::Bound;
 use barrier::Barrier;
+use cursor::Cursors;
 use std::any::Any;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long a waiter spins before it gives its core away: longer than the spread of most phases, far shorter than a time slice.
+const SPIN: Duration = Duration::from_micros(100);
 
 /// What members run: a borrowed closure with its lifetime erased.
 type Job = *const (dyn Fn(&Member<'_>) + Sync);
@@ -26,6 +50,8 @@ struct Shared {
     gate: Barrier,
     /// Members meet here inside a job.
     inner: Barrier,
+    cursors: Cursors,
+    placement: Placement,
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
     /// The first panic of a member in the present job.
@@ -41,7 +67,6 @@ unsafe impl Send for Shared {}
 pub struct Team {
     shared: Arc<Shared>,
     handles: Vec<JoinHandle<()>>,
-    threads: usize,
 }
 
 /// One member of a running team, as its job sees it.
@@ -50,28 +75,45 @@ pub struct Member<'a> {
     pub index: usize,
     /// Members of the team.
     pub count: usize,
+    /// The index of its node among `nodes`.
+    node: usize,
+    nodes: &'a [Range<usize>],
     inner: &'a Barrier,
+    cursors: &'a Cursors,
+    /// Lists that it has come to in this job.
+    lists: Cell<u64>,
 }
 
 impl Team {
-    /// A team of `threads` members (at least one), the caller counted.
+    /// A team of `threads` members (at least one), the caller counted, bound to nothing.
     ///
     /// # Errors
     /// When the operating system refuses to start a thread.
     pub fn new(threads: usize) -> std::io::Result<Team> {
-        let threads = threads.max(1);
+        Team::placed(&Placement::anywhere(threads))
+    }
+
+    /// A team with a member for each place. A member that the system does not let be bound runs unbound. Whoever calls [`Team::run`] is
+    /// bound, as the first member, while the job runs and no longer.
+    ///
+    /// # Errors
+    /// When the operating system refuses to start a thread.
+    pub fn placed(placement: &Placement) -> std::io::Result<Team> {
+        let spin = if placement.roomy() { SPIN } else { Duration::ZERO };
         let shared = Arc::new(Shared {
-            gate: Barrier::new(threads),
-            inner: Barrier::new(threads),
+            gate: Barrier::new(placement.nodes(), spin),
+            inner: Barrier::new(placement.nodes(), spin),
+            cursors: Cursors::new(placement.nodes().len()),
+            placement: placement.clone(),
             job: UnsafeCell::new(None),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
-        let mut team = Team { shared, handles: Vec::new(), threads };
-        for index in 1..threads {
+        let mut team = Team { shared, handles: Vec::new() };
+        for index in 1..placement.threads() {
             let shared = Arc::clone(&team.shared);
             let builder = std::thread::Builder::new().name(format!("latent-{index}"));
-            match builder.spawn(move || worker(&shared, index, threads)) {
+            match builder.spawn(move || worker(&shared, index)) {
                 Ok(handle) => team.handles.push(handle),
                 Err(error) => {
                     // those already started wait at a gate that would never open
@@ -85,7 +127,12 @@ impl Team {
 
     /// Members, the caller counted.
     pub fn threads(&self) -> usize {
-        self.threads
+        self.shared.placement.threads()
+    }
+
+    /// Where they are.
+    pub fn placement(&self) -> &Placement {
+        &self.shared.placement
     }
 
     /// Runs `job` on every member and returns when all are done.
@@ -98,11 +145,12 @@ impl Team {
             unsafe { std::mem::transmute::<*const (dyn Fn(&Member<'_>) + Sync + '_), Job>(job) };
         // SAFETY: every worker waits at the gate, so that nobody else touches `job`.
         unsafe { *self.shared.job.get() = Some(erased) };
-        self.shared.gate.wait();
-        let member = Member { index: 0, count: self.threads, inner: &self.shared.inner };
-        run_caught(&self.shared, &member, job);
-        self.shared.gate.wait();
-        let panic = self.shared.panic.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        self.shared.cursors.reset();
+        let _bound = self.shared.placement.cpus(0).and_then(Bound::to);
+        self.shared.gate.wait(0);
+        run_caught(&self.shared, 0, job);
+        self.shared.gate.wait(0);
+        let panic = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(panic) = panic {
             self.shared.inner.reset();
             resume_unwind(panic);
@@ -112,9 +160,9 @@ impl Team {
 
 impl Drop for Team {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        if self.handles.len() + 1 == self.threads {
-            self.shared.gate.wait();
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if self.handles.len() + 1 == self.threads() {
+            self.shared.gate.wait(0);
         }
         for handle in self.handles.drain(..) {
             // a worker catches the panics of its jobs, so that joining cannot fail
@@ -123,27 +171,37 @@ impl Drop for Team {
     }
 }
 
-fn worker(shared: &Shared, index: usize, count: usize) {
-    let member = Member { index, count, inner: &shared.inner };
+fn worker(shared: &Shared, index: usize) {
+    let _bound = shared.placement.cpus(index).and_then(Bound::to);
     loop {
-        if !shared.gate.wait() || shared.stop.load(Ordering::SeqCst) {
+        if !shared.gate.wait(index) || shared.stop.load(Ordering::Relaxed) {
             return;
         }
         // SAFETY: the caller has set the job before it opened the gate, and keeps it alive until the next gate.
         if let Some(job) = unsafe { *shared.job.get() } {
             // SAFETY: as above.
-            run_caught(shared, &member, unsafe { &*job });
+            run_caught(shared, index, unsafe { &*job });
         }
-        if !shared.gate.wait() {
+        if !shared.gate.wait(index) {
             return;
         }
     }
 }
 
 /// Runs the job; a panic is kept for the caller and frees those who wait inside the job.
-fn run_caught(shared: &Shared, member: &Member<'_>, job: &(dyn Fn(&Member<'_>) + Sync)) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(member))) {
-        let mut first = shared.panic.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+fn run_caught(shared: &Shared, index: usize, job: &(dyn Fn(&Member<'_>) + Sync)) {
+    let nodes = shared.placement.nodes();
+    let member = Member {
+        index,
+        count: shared.placement.threads(),
+        node: nodes.iter().position(|node| node.contains(&index)).unwrap_or(0),
+        nodes,
+        inner: &shared.inner,
+        cursors: &shared.cursors,
+        lists: Cell::new(0),
+    };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(&member))) {
+        let mut first = shared.panic.lock().unwrap_or_else(PoisonError::into_inner);
         first.get_or_insert(panic);
         drop(first);
         shared.inner.break_open();
@@ -156,73 +214,9 @@ impl Member<'_> {
     /// # Panics
     /// When another member has panicked: the job cannot go on.
     pub fn barrier(&self) {
-        assert!(self.inner.wait(), "another thread of the team has panicked");
-    }
-
-    /// This member's share of `n` things that come in units of `unit`: contiguous, in order, and all shares together are all things.
-    pub fn share(&self, n: usize, unit: usize) -> Range<usize> {
-        let units = n.div_ceil(unit);
-        let at = |index: usize| (units * index / self.count * unit).min(n);
-        at(self.index)..at(self.index + 1)
+        assert!(self.inner.wait(self.index), "another thread of the team has panicked");
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicUsize;
-
-    #[test]
-    fn every_member_runs_every_phase() {
-        for threads in [1, 2, 3, 7] {
-            let mut team = Team::new(threads).unwrap();
-            let counts: Vec<AtomicUsize> = (0..50).map(|_| AtomicUsize::new(0)).collect();
-            for _ in 0..20 {
-                team.run(&|member| {
-                    for count in &counts {
-                        count.fetch_add(1, Ordering::Relaxed);
-                        member.barrier();
-                        assert_eq!(count.load(Ordering::Relaxed) % threads, 0);
-                        member.barrier();
-                    }
-                });
-            }
-            assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 20 * threads));
-        }
-    }
-
-    #[test]
-    fn shares_cover_everything_once() {
-        let inner = Barrier::new(1);
-        for n in [0, 1, 15, 16, 17, 1000] {
-            for count in [1, 2, 3, 7, 64] {
-                let mut end = 0;
-                for index in 0..count {
-                    let share = Member { index, count, inner: &inner }.share(n, 16);
-                    assert_eq!(share.start, end);
-                    assert!(share.start.is_multiple_of(16) || share.is_empty());
-                    end = share.end;
-                }
-                assert_eq!(end, n);
-            }
-        }
-    }
-
-    #[test]
-    fn a_panic_of_one_member_reaches_the_caller_and_the_team_lives_on() {
-        let mut team = Team::new(3).unwrap();
-        let caught = catch_unwind(AssertUnwindSafe(|| {
-            team.run(&|member| {
-                assert!(member.index != 1, "member one fails");
-                member.barrier();
-            });
-        }));
-        assert!(caught.is_err());
-        let count = AtomicUsize::new(0);
-        team.run(&|member| {
-            member.barrier();
-            count.fetch_add(1, Ordering::Relaxed);
-        });
-        assert_eq!(count.load(Ordering::Relaxed), 3);
-    }
-}
+mod tests;

@@ -1,0 +1,198 @@
+//! Teams of several shapes.
+
+use super::cursor::part_count;
+use super::*;
+use std::sync::atomic::AtomicUsize;
+use std::thread::ThreadId;
+
+#[test]
+fn every_member_runs_every_phase() {
+    for nodes in [&[1][..], &[2], &[3], &[7], &[2, 1], &[2, 2, 2, 2], &[20, 3]] {
+        let mut team = Team::placed(&Placement::simulated(nodes)).unwrap();
+        let threads = team.threads();
+        let counts: Vec<AtomicUsize> = (0..50).map(|_| AtomicUsize::new(0)).collect();
+        for _ in 0..20 {
+            team.run(&|member| {
+                for count in &counts {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    member.barrier();
+                    assert_eq!(count.load(Ordering::Relaxed) % threads, 0);
+                    member.barrier();
+                }
+            });
+        }
+        assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 20 * threads));
+    }
+}
+
+#[test]
+fn a_panic_of_one_member_reaches_the_caller_and_the_team_lives_on() {
+    let mut team = Team::new(3).unwrap();
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        team.run(&|member| {
+            assert!(member.index != 1, "member one fails");
+            member.barrier();
+        });
+    }));
+    assert!(caught.is_err());
+    let count = AtomicUsize::new(0);
+    team.run(&|member| {
+        member.barrier();
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    assert_eq!(count.load(Ordering::Relaxed), 3);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn whoever_runs_a_job_is_bound_while_it_runs_and_no_longer() {
+    let before = affinity::allowed().unwrap();
+    let placement = Placement::new(&Topology::detect(), 1, before.len(), Pin::Cores);
+    let mut team = Team::placed(&placement).unwrap();
+    let seen: Mutex<Vec<(usize, ThreadId, Vec<usize>)>> = Mutex::default();
+    let look = |member: &Member<'_>| {
+        let bound = affinity::allowed().unwrap();
+        seen.lock().unwrap().push((member.index, std::thread::current().id(), bound));
+    };
+    team.run(&look);
+    assert_eq!(affinity::allowed().unwrap(), before);
+    // another thread may run the next job
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            team.run(&look);
+            assert_eq!(affinity::allowed().unwrap(), before);
+        });
+    });
+    let caught = catch_unwind(AssertUnwindSafe(|| team.run(&|_| panic!("fails"))));
+    assert!(caught.is_err() && affinity::allowed().unwrap() == before);
+    drop(team);
+    let seen = seen.into_inner().unwrap();
+    assert_eq!(seen.len(), 2 * before.len());
+    for (index, _, bound) in &seen {
+        assert_eq!(Some(&bound[..]), placement.cpus(*index));
+    }
+    let callers: Vec<ThreadId> = seen.iter().filter(|seen| seen.0 == 0).map(|seen| seen.1).collect();
+    assert_ne!(callers[0], callers[1]);
+}
+
+/// A member without a team, to ask for its shares.
+fn shares_of<T>(nodes: &[usize], ask: impl Fn(&Member<'_>) -> T) -> Vec<T> {
+    let placement = Placement::simulated(nodes);
+    let (inner, cursors) = (Barrier::new(placement.nodes(), Duration::ZERO), Cursors::new(nodes.len()));
+    let member = |index: usize| Member {
+        index,
+        count: placement.threads(),
+        node: placement.nodes().iter().position(|node| node.contains(&index)).unwrap(),
+        nodes: placement.nodes(),
+        inner: &inner,
+        cursors: &cursors,
+        lists: Cell::new(0),
+    };
+    (0..placement.threads()).map(|index| ask(&member(index))).collect()
+}
+
+#[test]
+fn shares_cover_everything_once() {
+    for n in [0, 1, 15, 16, 17, 1000] {
+        for nodes in [&[1][..], &[2], &[3], &[7], &[64], &[3, 2, 4]] {
+            let mut end = 0;
+            for share in shares_of(nodes, |member| member.share(n, 16)) {
+                assert_eq!(share.start, end);
+                assert!(share.start.is_multiple_of(16) || share.is_empty());
+                end = share.end;
+            }
+            assert_eq!(end, n);
+        }
+    }
+}
+
+#[test]
+fn shares_of_several_things_cover_each_once_and_stay_in_the_node() {
+    for lengths in [&[100][..], &[1536, 576], &[5, 0, 16, 33, 700]] {
+        for nodes in [&[1][..], &[2], &[5], &[2, 2, 2, 2], &[3, 1, 4]] {
+            let mut seen: Vec<Vec<usize>> = lengths.iter().map(|&length| vec![0; length]).collect();
+            let all = shares_of(nodes, |member| {
+                let shares: Vec<_> = member.shares(lengths.iter().copied(), 16).collect();
+                let own: Vec<_> =
+                    lengths.iter().map(|&length| member.node_share(member.node, length, 16)).collect();
+                (shares, own)
+            });
+            for (shares, own) in &all {
+                for (thing, numbers) in shares {
+                    assert!(numbers.start.is_multiple_of(16));
+                    assert!(own[*thing].start <= numbers.start && numbers.end <= own[*thing].end);
+                    numbers.clone().for_each(|number| seen[*thing][number] += 1);
+                }
+            }
+            assert!(seen.iter().flatten().all(|&times| times == 1), "{lengths:?} {nodes:?}");
+        }
+    }
+    // with one node, as if all things were one
+    let two = shares_of(&[2], |member| member.shares([32, 96].into_iter(), 16).collect::<Vec<_>>());
+    assert_eq!(two, [vec![(0, 0..32), (1, 0..32)], vec![(1, 32..96)]]);
+}
+
+#[test]
+fn every_part_is_done_once_and_those_of_the_own_node_first() {
+    for nodes in [&[1][..], &[2], &[8], &[4, 4], &[2, 2, 2, 2], &[1, 3]] {
+        let mut team = Team::placed(&Placement::simulated(nodes)).unwrap();
+        let work = 1000;
+        for _ in 0..20 {
+            let done: Vec<Vec<AtomicUsize>> =
+                nodes.iter().map(|_| (0..work).map(|_| AtomicUsize::new(0)).collect()).collect();
+            team.run(&|member| {
+                // two lists without a barrier between them, and one after a barrier
+                for list in 1..=3 {
+                    let mut visited = vec![];
+                    member.each_part(|part| {
+                        if visited.last() != Some(&part.node) {
+                            visited.push(part.node);
+                        }
+                        for unit in part.of(work) {
+                            done[part.node][unit as usize].fetch_add(1, Ordering::Relaxed);
+                        }
+                    });
+                    // from its own node on, each node once
+                    let turn = |node: &usize| (node + nodes.len() - member.node) % nodes.len();
+                    assert!(visited.iter().map(turn).is_sorted_by(|a, b| a < b), "{visited:?}");
+                    if list == 2 {
+                        member.barrier();
+                    }
+                }
+            });
+            assert!(done.iter().flatten().all(|times| times.load(Ordering::Relaxed) == 3), "{nodes:?}");
+        }
+    }
+}
+
+#[test]
+fn parts_cover_all_work_once_and_grow_smaller() {
+    for members in [1, 2, 3, 7, 64] {
+        for work in [0, 1, 5, 64, 1000, u64::from(u32::MAX) * 4096] {
+            let mut end = 0;
+            let mut size = u64::MAX;
+            for index in 0..part_count(members) {
+                let range = Part::new(0, index, members).of(work);
+                assert_eq!(range.start, end);
+                let rounded = range.end - range.start;
+                assert!(rounded <= size.saturating_add(1), "{members} {work} {index}");
+                (end, size) = (range.end, rounded);
+            }
+            assert_eq!(end, work);
+        }
+    }
+    let share = |index| Part::new(0, index, 2).of(1600);
+    assert_eq!([share(0), share(1), share(2)], [0..400, 400..800, 800..1000]);
+    assert_eq!([share(4), share(5), share(6), share(7)], [1200..1300, 1300..1400, 1400..1500, 1500..1600]);
+}
+
+#[test]
+fn each_list_is_taken_once_whoever_comes_late() {
+    let cursors = Cursors::new(2);
+    let count = |node, list| std::iter::from_fn(|| cursors.take(node, list, 3)).count();
+    assert_eq!([count(0, 1), count(0, 1), count(0, 2)], [part_count(3), 0, part_count(3)]);
+    // the second node's cursor was not touched by the first list, and is not behind
+    assert_eq!([count(1, 2), count(1, 1)], [part_count(3), 0]);
+    cursors.reset();
+    assert_eq!(count(0, 1), part_count(3));
+}

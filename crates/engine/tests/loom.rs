@@ -1,0 +1,184 @@
+//! The barrier and the cursors of the thread team, run through every order of events: the very files of `src/team`, with loom's atomics
+//! and locks in place of the system's.
+#![allow(missing_docs, dead_code, reason = "tests; each file is compiled for what is tested of it")]
+
+/// `team/sync.rs` for loom.
+mod sync {
+    pub(super) use super::parking::Parking;
+    pub(super) use loom::{
+        hint::spin_loop,
+        sync::atomic::{AtomicU32, AtomicU64, Ordering},
+        sync::{Condvar, Mutex},
+    };
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    pub(super) const LOOKS: usize = 1;
+
+    /// A clock that goes on by a nanosecond whenever it is looked at, so that every run is the same.
+    pub(super) struct Instant(Cell<u64>);
+
+    impl Instant {
+        pub(super) fn now() -> Instant {
+            Instant(Cell::new(0))
+        }
+
+        pub(super) fn elapsed(&self) -> Duration {
+            Duration::from_nanos(self.0.replace(self.0.get() + 1))
+        }
+    }
+}
+
+#[path = "../src/team/barrier.rs"]
+mod barrier;
+#[path = "../src/team/cursor.rs"]
+mod cursor;
+#[path = "../src/team/parking.rs"]
+mod parking;
+
+use barrier::Barrier;
+use cursor::Cursors;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Runs `member` as every member of a team and waits for all.
+fn team(threads: usize, member: impl Fn(usize) + Send + Sync + 'static) {
+    let member = Arc::new(member);
+    let others: Vec<_> = (1..threads)
+        .map(|index| {
+            let member = Arc::clone(&member);
+            thread::spawn(move || member(index))
+        })
+        .collect();
+    member(0);
+    others.into_iter().for_each(|other| other.join().unwrap());
+}
+
+/// Every order of events in which threads are interrupted at most `preemptions` times (where they wait, they always give way).
+fn check(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(run);
+}
+
+/// One number a member, written without locks: loom fails where two touch one at a time.
+struct Numbers(Vec<UnsafeCell<usize>>);
+
+#[allow(unsafe_code, reason = "shared numbers are what barriers are for; loom checks each access")]
+// SAFETY: loom fails the test at the first access that the barrier does not order.
+unsafe impl Sync for Numbers {}
+
+#[allow(unsafe_code, reason = "as above")]
+impl Numbers {
+    fn set(&self, index: usize, number: usize) {
+        // SAFETY: loom fails the test where another access is not ordered before or after this one.
+        self.0[index].with_mut(|cell| unsafe { *cell = number });
+    }
+
+    fn sum(&self) -> usize {
+        // SAFETY: as above.
+        self.0.iter().map(|cell| cell.with(|cell| unsafe { *cell })).sum()
+    }
+}
+
+/// Every member writes in each phase, and reads what all have written in the next.
+fn phases(nodes: &'static [Range<usize>], spin: Duration, rounds: usize) {
+    let threads = nodes.last().unwrap().end;
+    let barrier = Barrier::new(nodes, spin);
+    let numbers = Numbers((0..threads).map(|_| UnsafeCell::new(0)).collect());
+    team(threads, move |index| {
+        for round in 1..=rounds {
+            numbers.set(index, round);
+            assert!(barrier.wait(index));
+            assert_eq!(numbers.sum(), round * threads);
+            if round < rounds {
+                assert!(barrier.wait(index));
+            }
+        }
+    });
+}
+
+#[test]
+fn two_threads_meet() {
+    check(4, || phases(&[0..2], Duration::ZERO, 2));
+}
+
+#[test]
+fn two_threads_that_spin_meet() {
+    check(3, || phases(&[0..2], Duration::from_nanos(2), 2));
+}
+
+#[test]
+fn three_threads_meet() {
+    check(2, || phases(&[0..3], Duration::ZERO, 1));
+}
+
+#[test]
+fn two_groups_of_three_threads_meet() {
+    check(2, || phases(&[0..2, 2..3], Duration::ZERO, 1));
+}
+
+/// The last member never comes: it breaks the barrier open, perhaps before the others have slept or even come.
+fn broken(nodes: &'static [Range<usize>]) {
+    let threads = nodes.last().unwrap().end;
+    let (gate, inner) = (Barrier::new(nodes, Duration::ZERO), Barrier::new(nodes, Duration::ZERO));
+    team(threads, move |index| {
+        if index + 1 == threads {
+            inner.break_open();
+        } else {
+            assert!(!inner.wait(index));
+            assert!(!inner.wait(index));
+        }
+        assert!(gate.wait(index));
+        if index == 0 {
+            inner.reset();
+        }
+        assert!(gate.wait(index));
+        assert!(inner.wait(index));
+    });
+}
+
+#[test]
+fn a_broken_barrier_holds_nobody_and_can_be_made_whole() {
+    check(3, || broken(&[0..2]));
+    check(1, || broken(&[0..1, 1..3]));
+}
+
+/// Whoever has passed a barrier may fail while others have not yet woken from it: those pass it all the same.
+#[test]
+fn breaking_open_does_not_undo_what_was_passed() {
+    check(3, || {
+        let barrier = Barrier::new(&[0..2], Duration::ZERO);
+        team(2, move |index| {
+            assert!(barrier.wait(index));
+            if index == 0 {
+                barrier.break_open();
+            } else {
+                assert!(!barrier.wait(index));
+            }
+        });
+    });
+}
+
+/// Two lists one after the other, without a barrier between them: every part is taken once.
+#[test]
+fn parts_are_taken_once() {
+    check(2, || {
+        let cursors = Cursors::new(1);
+        let parts = cursor::part_count(1);
+        let taken = loom::sync::atomic::AtomicUsize::new(0);
+        let taken = Arc::new(taken);
+        let seen = Arc::clone(&taken);
+        team(2, move |_| {
+            for list in 1..=2 {
+                while cursors.take(0, list, 1).is_some() {
+                    taken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+            }
+        });
+        assert_eq!(seen.load(std::sync::atomic::Ordering::Relaxed), 2 * parts);
+    });
+}
