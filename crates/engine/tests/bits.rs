@@ -4,6 +4,7 @@
 mod support;
 
 use engine::cache::Sequence;
+use engine::team::Placement;
 use engine::{Engine, EngineOptions, Item, Wanted};
 use graph::passes::{MlaChoice, Precision};
 use support::{CASES, all_logits, bits, checkpoint, engine, fixture, folder};
@@ -37,6 +38,26 @@ fn logits_are_bit_equal_for_any_number_of_threads() {
                         "{case} {precision} {mla} {threads}"
                     );
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn logits_are_bit_equal_on_any_number_of_nodes() {
+    // a mixture of experts with shared ones, in steps of one, few and many rows
+    for case in ["v3", "v2-lite"] {
+        let checkpoint = checkpoint(&folder(case));
+        let tokens: Vec<u32> = fixture(case).tokens.iter().cycle().take(200).copied().collect();
+        let all = |engine: &mut Engine| {
+            [(200, 130), (40, 7), (20, 1)].map(|(n, chunk)| bits(&all_logits(engine, &tokens[..n], chunk)))
+        };
+        for mla in [MlaChoice::Absorbed, MlaChoice::Naive] {
+            let truth = all(&mut engine(&checkpoint, &options(Precision::Default, mla, 1)));
+            for nodes in [&[2][..], &[3], &[8], &[1, 1], &[4, 4], &[2, 1, 3, 2], &[2, 2, 2, 2]] {
+                let placement = Some(Placement::simulated(nodes));
+                let options = EngineOptions { placement, ..options(Precision::Default, mla, 1) };
+                assert!(all(&mut engine(&checkpoint, &options)) == truth, "{case} {mla} {nodes:?}");
             }
         }
     }

@@ -4,8 +4,12 @@ use super::compile::{Product, Slot};
 use super::linear::UNIT;
 use super::local::{Local, Needs, grown};
 use super::run::Thread;
+use crate::team::Part;
 use kernels::RowsMut;
 use std::ops::Range;
+
+/// What reading and unpacking a tile costs, in rows that are multiplied with it.
+const READ: usize = 4;
 
 /// Rows of each expert. The results of (row, expert) pairs lie in the order of this list.
 #[derive(Default)]
@@ -46,6 +50,25 @@ impl ExpertRows {
         self.starts.truncate(experts + 1);
     }
 
+    /// The strips of one part of the work: of each active expert, some of the `tiles` that a node has of it. An expert's work is its tiles
+    /// times what a tile costs, to read and to multiply with each row. Expert, places and tiles go to `work`.
+    fn strips(&self, part: &Part, tiles: usize, mut work: impl FnMut(usize, Range<usize>, Range<usize>)) {
+        let cost = |places: &Range<usize>| (READ + places.len()) as u64;
+        let total: u64 = self.active().map(|(_, places)| tiles as u64 * cost(&places)).sum();
+        let part = part.of(total);
+        let mut start = 0;
+        for (expert, places) in self.active() {
+            let cost = cost(&places);
+            // a tile belongs to the part in which it begins
+            let tile = |at: u64| (at.saturating_sub(start).div_ceil(cost) as usize).min(tiles);
+            let strip = tile(part.start)..tile(part.end);
+            start += tiles as u64 * cost;
+            if !strip.is_empty() {
+                work(expert, places, strip);
+            }
+        }
+    }
+
     /// Experts with rows: index and their places in the list.
     fn active(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         let places = |expert: usize| self.starts[expert]..self.starts[expert + 1];
@@ -74,7 +97,8 @@ impl Thread<'_> {
         experts.sort(count, self.rows, |row| as_ids(self.row(chosen, row)));
     }
 
-    /// silu(gate)·up of every (row, expert): the outputs of all active experts are shared out as one list.
+    /// silu(gate)·up of every (row, expert). Experts have very different numbers of rows, so that the outputs of all active experts are
+    /// taken as parts of equal work by whoever is free: each node's own rows of every expert first.
     pub(super) fn expert_gate_up(
         &self,
         input: &Slot,
@@ -93,28 +117,27 @@ impl Thread<'_> {
             [both] => (*both, *both, out.width),
             _ => (products[0], products[1], 0),
         };
-        let padded = out.width.next_multiple_of(UNIT);
-        let share = self.member.share(experts.active().count() * padded, UNIT);
-        for (turn, (expert, places)) in experts.active().enumerate() {
-            let from = share.start.saturating_sub(turn * padded).min(out.width);
-            let to = share.end.saturating_sub(turn * padded).min(out.width);
-            if from >= to {
-                continue;
-            }
-            let (rows, cols) = (places.len(), to - from);
-            let index = Some(&experts.rows[places.clone()]);
-            let gated = grown(results, rows * cols);
-            let mut y = RowsMut::new(gated, rows, cols, cols);
-            self.multiply(gate, expert, &x, index, from..to, &mut y, scratch);
-            let mut y = self.write(out, places, from, cols);
-            self.multiply(up, expert, &x, index, up_from + from..up_from + to, &mut y, scratch);
-            for row in 0..rows {
-                kernels::silu_mul(&gated[row * cols..(row + 1) * cols], y.row_mut(row));
-            }
-        }
+        self.member.each_part(|part| {
+            let own = self.member.node_share(part.node, out.width, UNIT);
+            experts.strips(&part, own.len().div_ceil(UNIT), |expert, places, tiles| {
+                let from = own.start + tiles.start * UNIT;
+                let to = (own.start + tiles.end * UNIT).min(own.end);
+                let (rows, cols) = (places.len(), to - from);
+                let index = Some(&experts.rows[places.clone()]);
+                let gated = grown(results, rows * cols);
+                let mut y = RowsMut::new(gated, rows, cols, cols);
+                self.multiply(gate, expert, &x, index, from..to, &mut y, scratch);
+                let mut y = self.write(out, places, from, cols);
+                self.multiply(up, expert, &x, index, up_from + from..up_from + to, &mut y, scratch);
+                for row in 0..rows {
+                    kernels::silu_mul(&gated[row * cols..(row + 1) * cols], y.row_mut(row));
+                }
+            });
+        });
     }
 
-    /// Σ mix · down: each thread owns a strip of outputs and adds the experts of a row in ascending order.
+    /// Σ mix · down: each thread owns a strip of outputs and adds the experts of a row in ascending order. The strips are all the same
+    /// work, and are the very strips of the dense sum that may be made in the same phase: they are not for anybody else to take.
     #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
     pub(super) fn expert_down(
         &self,
@@ -168,6 +191,38 @@ mod tests {
             assert_eq!(active, [(0, 0..2), (2, 2..4), (3, 4..6)]);
             assert_eq!(sorted.rows, [0, 1, 1, 2, 0, 2]);
             assert_eq!(sorted.ranks, [1, 0, 1, 1, 0, 0]);
+        }
+    }
+
+    #[test]
+    fn parts_are_tiles_of_equal_work_and_cover_every_expert_once() {
+        // expert 0 has 40 rows, expert 2 one, expert 3 seven
+        let chosen = |row: usize| -> &[u32] {
+            match row {
+                0..40 => &[0],
+                40 => &[2],
+                _ => &[3],
+            }
+        };
+        let mut sorted = ExpertRows::default();
+        sorted.sort(4, 48, chosen);
+        for (members, tiles) in [(1, 0), (1, 5), (2, 44), (3, 1), (8, 88)] {
+            let mut seen = vec![vec![0; tiles]; 4];
+            let mut work = Vec::new();
+            for part in Part::all(members) {
+                work.push(0);
+                sorted.strips(&part, tiles, |expert, places, strip| {
+                    *work.last_mut().unwrap() += strip.len() * (READ + places.len());
+                    strip.for_each(|tile| seen[expert][tile] += 1);
+                });
+            }
+            let once = |expert: usize| seen[expert].iter().all(|&times| times == 1);
+            assert!(once(0) && once(2) && once(3) && seen[1].iter().all(|&times| times == 0));
+            if tiles == 88 {
+                // the first parts are a sixteenth each, give or take the dearest tile
+                let total: usize = work.iter().sum();
+                assert!(work[..8].iter().all(|&part| part.abs_diff(total / 16) <= READ + 40), "{work:?}");
+            }
         }
     }
 }

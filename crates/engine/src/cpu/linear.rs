@@ -101,7 +101,7 @@ impl Thread<'_> {
         }
     }
 
-    /// The outputs of all weights one after the other are shared out as one.
+    /// Each node has its rows of all weights, which its threads share out as one.
     fn each_product(
         &self,
         x: &Prepared<'_>,
@@ -111,18 +111,9 @@ impl Thread<'_> {
         results: &mut Vec<f32>,
         scratch: &mut Scratch,
     ) {
-        let padded = |product: &Product| self.model.weights[product.weight].outputs().next_multiple_of(UNIT);
-        let total = products.iter().map(padded).sum();
-        let share = self.member.share(total, UNIT);
-        let mut start = 0;
-        for (product, out) in products.iter().zip(outs) {
-            let outputs = self.model.weights[product.weight].outputs();
-            let from = share.start.saturating_sub(start).min(outputs);
-            let to = share.end.saturating_sub(start).min(outputs);
-            start += padded(product);
-            if from >= to {
-                continue;
-            }
+        let lengths = products.iter().map(|product| self.model.weights[product.weight].outputs());
+        for (index, Range { start: from, end: to }) in self.member.shares(lengths, UNIT) {
+            let (product, out) = (&products[index], &outs[index]);
             match epilogue {
                 Epilogue::AddTo(scale) => {
                     let sums = grown(results, self.rows * (to - from));

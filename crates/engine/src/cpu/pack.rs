@@ -10,6 +10,20 @@ use quant::tiles::{ROWS, TileLayout};
 /// Memory of at least as many bytes asks for large pages.
 const LARGE: usize = 4 << 20;
 
+/// Least bytes that a node should have of each matrix for large pages, of which those at its borders lie in one node whole.
+#[cfg(target_os = "linux")]
+const LARGE_OF_NODE: usize = 8 << 20;
+
+/// Large pages are quicker to read, but the rows of small matrices (experts) that belong to different nodes would share them.
+#[cfg(target_os = "linux")]
+fn advice(nodes: usize, matrices: usize, matrix_bytes: usize) -> memmap2::Advice {
+    if nodes > 1 && matrices > 1 && matrix_bytes / nodes < LARGE_OF_NODE {
+        memmap2::Advice::NoHugePage
+    } else {
+        memmap2::Advice::HugePage
+    }
+}
+
 /// Matrices of one weight in tiles, one after the other.
 pub struct Packed {
     map: MmapMut,
@@ -113,7 +127,7 @@ impl Packed {
         #[cfg(target_os = "linux")]
         if map.len() >= LARGE {
             // a wish; the system may have no large pages
-            let _ = map.advise(memmap2::Advice::HugePage);
+            let _ = map.advise(advice(team.placement().nodes().len(), matrices, matrix_bytes));
         }
         let target = Target(map.as_mut_ptr());
         let (tiles, bytes) = (matrices.tiles(), matrices.tile_bytes());

@@ -1,10 +1,14 @@
 //! Operations that work row by row: each thread takes its share of the rows.
 
+use super::batch::Segment;
 use super::compile::Slot;
 use super::local::{Local, grown};
 use super::run::Thread;
 use crate::cache::PAGE_ROWS;
 use graph::ir::Lane;
+
+/// Cached rows that lie in one node's memory: the least that a thread attends to in one piece.
+const HOME_ROWS: usize = 2 * PAGE_ROWS;
 
 impl Thread<'_> {
     pub(super) fn embed(&self, weight: usize, scale: f32, out: &Slot, local: &mut Local) {
@@ -42,6 +46,14 @@ impl Thread<'_> {
         }
     }
 
+    /// Rows of a segment, counted from its first, that this thread writes to the cache. Runs of [`HOME_ROWS`] positions are dealt to the nodes
+    /// in turn: their pages lie where they are written first, so that the cache fills all nodes' memory evenly and reading it
+    /// uses all of them at once, also when one row is written at a time.
+    pub(super) fn stored_rows(&self, segment: &Segment) -> impl Iterator<Item = usize> + use<'_> {
+        let (member, first) = (self.member, segment.first);
+        (0..segment.rows.len()).filter(move |row| member.is_dealt((first + row) / HOME_ROWS, first + row))
+    }
+
     pub(super) fn latent_store(
         &self,
         latent: &Slot,
@@ -54,7 +66,7 @@ impl Thread<'_> {
         let (stream, memory) = &self.pool.streams()[stream];
         let line = grown(&mut local.results, stream.width);
         for segment in &self.batch.segments {
-            for row in self.member.share(segment.rows.len(), 1) {
+            for row in self.stored_rows(segment) {
                 let position = segment.first + row;
                 let row = segment.rows.start + row;
                 let (content, rotated) = line.split_at_mut(latent.width);

@@ -55,7 +55,7 @@ impl Barrier {
                     members: members as u32,
                     arrived: zero(),
                     word: zero(),
-                    parking: Parking::default(),
+                    parking: Parking::new(),
                 });
             }
         }

@@ -33,9 +33,10 @@ pub(super) fn part_count(members: usize) -> usize {
 }
 
 impl Part {
+    /// All parts of the list of a node with so many members.
     #[cfg(test)]
-    pub(super) fn new(node: usize, index: usize, members: usize) -> Part {
-        Part { node, index, members }
+    pub fn all(members: usize) -> impl Iterator<Item = Part> {
+        (0..part_count(members)).map(move |index| Part { node: 0, index, members })
     }
 
     /// The part's range of `work` units.

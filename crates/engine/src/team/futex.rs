@@ -4,10 +4,13 @@ use rustix::thread::futex::{self, Flags};
 use std::sync::atomic::AtomicU32;
 
 /// Nothing: the kernel keeps the list of sleepers.
-#[derive(Default)]
 pub(super) struct Parking;
 
 impl Parking {
+    pub(super) fn new() -> Parking {
+        Parking
+    }
+
     /// Sleeps while `word` is `value`; may return early.
     pub(super) fn sleep(&self, word: &AtomicU32, value: u32) {
         // an error is a word that has changed already, or a signal; the caller looks again in either case

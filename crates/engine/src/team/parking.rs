@@ -9,13 +9,11 @@ pub(super) struct Parking {
     wake: Condvar,
 }
 
-impl Default for Parking {
-    fn default() -> Parking {
+impl Parking {
+    pub(super) fn new() -> Parking {
         Parking { lock: Mutex::new(()), wake: Condvar::new() }
     }
-}
 
-impl Parking {
     /// Sleeps while `word` is `value`; may return early.
     pub(super) fn sleep(&self, word: &AtomicU32, value: u32) {
         let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);

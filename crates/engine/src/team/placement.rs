@@ -46,14 +46,14 @@ pub struct Placement {
     nodes: Vec<Range<usize>>,
     /// CPUs that each member is bound to; none where it is bound to nothing.
     cpus: Vec<Option<Vec<usize>>>,
-    /// Whether there is a CPU for each member.
-    roomy: bool,
+    /// CPUs that the members may keep busy.
+    parallelism: usize,
 }
 
 impl Placement {
     /// `threads` members (at least one) bound to nothing, on a machine that counts as one node.
     pub fn anywhere(threads: usize) -> Placement {
-        Placement { roomy: threads <= topology::parallelism(), ..Placement::simulated(&[threads.max(1)]) }
+        Placement::simulated(&[threads.max(1)])
     }
 
     /// Members of nodes that need not exist, bound to nothing: the results of a team do not depend on its nodes.
@@ -64,7 +64,7 @@ impl Placement {
             nodes.push(end..end + members);
             end += members;
         }
-        Placement { nodes, cpus: vec![None; end], roomy: end <= topology::parallelism() }
+        Placement { nodes, cpus: vec![None; end], parallelism: topology::parallelism() }
     }
 
     /// Places for `threads` members (at least one) on a machine of which `parallelism` CPUs may be kept busy.
@@ -79,9 +79,8 @@ impl Placement {
             Pin::Auto => Pin::Off,
             pin => pin,
         };
-        let roomy = threads <= parallelism;
         if pin == Pin::Off || threads > topology.cpus() {
-            return Placement { roomy, ..Placement::simulated(&[threads]) };
+            return Placement { parallelism, ..Placement::simulated(&[threads]) };
         }
         let whole_cores = threads <= topology.cores();
         let all = if whole_cores { topology.cores() } else { topology.cpus() };
@@ -100,7 +99,7 @@ impl Placement {
             }
             first = end;
         }
-        Placement { nodes, cpus, roomy }
+        Placement { nodes, cpus, parallelism }
     }
 
     /// Members.
@@ -118,9 +117,9 @@ impl Placement {
         self.cpus[member].as_deref()
     }
 
-    /// Whether there is a CPU for each member, so that one who waits may spin.
-    pub fn roomy(&self) -> bool {
-        self.roomy
+    /// CPUs that the members may keep busy, at least one.
+    pub fn parallelism(&self) -> usize {
+        self.parallelism
     }
 }
 
@@ -177,7 +176,7 @@ mod tests {
         let place = Placement::new(&machine, 8, 3, Pin::Nodes);
         assert_eq!(place.nodes(), [0..1, 1..2, 2..3]);
         assert_eq!([0, 1, 2].map(|member| place.cpus(member).unwrap().to_vec()), [[2, 3], [4, 5], [6, 7]]);
-        assert_eq!(Placement::new(&machine, 8, 1, Pin::Nodes).nodes(), [0..1]);
+        assert_eq!(Placement::new(&machine, 8, 1, Pin::Nodes).nodes().len(), 1);
         assert_eq!(Placement::new(&machine, 8, 0, Pin::Nodes).threads(), 1);
     }
 
@@ -190,7 +189,7 @@ mod tests {
                     let place = Placement::new(&machine, machine.cpus(), threads, Pin::Cores);
                     let mut seen = cpus(&place);
                     assert_eq!(place.nodes().iter().map(Range::len).sum::<usize>(), threads);
-                    assert_eq!((seen.len(), place.roomy()), (threads, true));
+                    assert_eq!(seen.len(), threads);
                     seen.sort_unstable();
                     seen.dedup();
                     assert_eq!(seen.len(), threads, "{cores:?} {smt} {threads}");
@@ -200,13 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn more_members_than_cpus_are_not_bound_and_do_not_spin() {
+    fn more_members_than_cpus_are_not_bound() {
         let machine = machine(&[2], 1);
         let place = Placement::new(&machine, 2, 8, Pin::Cores);
-        assert_eq!((place.threads(), place.nodes(), place.roomy()), (8, &[0..8][..], false));
+        assert_eq!((place.threads(), place.nodes().len(), place.parallelism()), (8, 1, 2));
         assert!((0..8).all(|member| place.cpus(member).is_none()));
-        // a quota below the number of CPUs: bound, but not to spin
-        assert!(!Placement::new(&machine, 1, 2, Pin::Cores).roomy());
+        // a quota below the number of CPUs
+        assert_eq!(Placement::new(&machine, 1, 2, Pin::Cores).parallelism(), 1);
     }
 
     #[test]

@@ -15,7 +15,8 @@ impl Member<'_> {
     }
 
     /// This member's share of several things, `lengths` of each: which thing, and which of its numbers. Members of a node share out
-    /// what the node has of all of them, so that one who has little of the first has more of the second.
+    /// what the node has of all of them, so that one who has little of the first has more of the second. Of a single thing it is
+    /// [`Member::share`].
     pub fn shares<'l>(
         &'l self,
         lengths: impl Iterator<Item = usize> + Clone + 'l,
@@ -24,8 +25,16 @@ impl Member<'_> {
         let members = &self.nodes[self.node];
         let own = move |length| self.node_share(self.node, length, unit);
         let units = move |length| own(length).len().div_ceil(unit);
-        let local = self.index - members.start;
-        let mine = share(local..local + 1, members.len(), lengths.clone().map(units).sum(), 1);
+        let mine = match (lengths.clone().next(), lengths.clone().nth(1)) {
+            (Some(only), None) => {
+                let (mine, own) = (self.share(only, unit), own(only));
+                (mine.start - own.start) / unit..(mine.end - own.start).div_ceil(unit)
+            }
+            _ => {
+                let local = self.index - members.start;
+                share(local..local + 1, members.len(), lengths.clone().map(units).sum(), 1)
+            }
+        };
         let mut start = 0;
         lengths.enumerate().filter_map(move |(thing, length)| {
             let own = own(length);
@@ -36,6 +45,13 @@ impl Member<'_> {
             start = end;
             (from < to).then_some((thing, numbers))
         })
+    }
+
+    /// Whether this member sees to one of many things: their blocks are dealt to the nodes in turn, and the things of a block to the
+    /// members of its node.
+    pub fn is_dealt(&self, block: usize, thing: usize) -> bool {
+        let members = &self.nodes[block % self.nodes.len()];
+        self.index == members.start + thing % members.len()
     }
 
     /// Hands `work` parts of a list of which each node has its own, until none is left: parts of this member's node first, then those of

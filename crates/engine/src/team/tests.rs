@@ -133,6 +133,20 @@ fn shares_of_several_things_cover_each_once_and_stay_in_the_node() {
 }
 
 #[test]
+fn what_is_dealt_has_one_member_of_the_node_whose_turn_it_is() {
+    for nodes in [&[1][..], &[3], &[2, 2], &[3, 1, 2]] {
+        let placement = Placement::simulated(nodes);
+        for thing in 0..200 {
+            let block = thing / 7;
+            let takers = shares_of(nodes, |member| member.is_dealt(block, thing).then_some(member.index));
+            let takers: Vec<usize> = takers.into_iter().flatten().collect();
+            assert_eq!(takers.len(), 1);
+            assert!(placement.nodes()[block % nodes.len()].contains(&takers[0]));
+        }
+    }
+}
+
+#[test]
 fn every_part_is_done_once_and_those_of_the_own_node_first() {
     for nodes in [&[1][..], &[2], &[8], &[4, 4], &[2, 2, 2, 2], &[1, 3]] {
         let mut team = Team::placed(&Placement::simulated(nodes)).unwrap();
@@ -171,19 +185,19 @@ fn parts_cover_all_work_once_and_grow_smaller() {
         for work in [0, 1, 5, 64, 1000, u64::from(u32::MAX) * 4096] {
             let mut end = 0;
             let mut size = u64::MAX;
-            for index in 0..part_count(members) {
-                let range = Part::new(0, index, members).of(work);
+            for part in Part::all(members) {
+                let range = part.of(work);
                 assert_eq!(range.start, end);
                 let rounded = range.end - range.start;
-                assert!(rounded <= size.saturating_add(1), "{members} {work} {index}");
+                assert!(rounded <= size.saturating_add(1), "{part:?} {work}");
                 (end, size) = (range.end, rounded);
             }
             assert_eq!(end, work);
         }
     }
-    let share = |index| Part::new(0, index, 2).of(1600);
-    assert_eq!([share(0), share(1), share(2)], [0..400, 400..800, 800..1000]);
-    assert_eq!([share(4), share(5), share(6), share(7)], [1200..1300, 1300..1400, 1400..1500, 1500..1600]);
+    let shares: Vec<_> = Part::all(2).map(|part| part.of(1600)).collect();
+    assert_eq!(shares[..4], [0..400, 400..800, 800..1000, 1000..1200]);
+    assert_eq!(shares[4..], [1200..1300, 1300..1400, 1400..1500, 1500..1600]);
 }
 
 #[test]

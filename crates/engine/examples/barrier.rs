@@ -1,0 +1,56 @@
+//! What a barrier of the thread team costs: `cargo run --release -p latent-engine --example barrier -- 2 8`.
+//!
+//! For each number of threads, the time of a barrier with nothing between two of them, and the time that it adds to phases of 50 µs of work
+//! in all, shared out equally.
+
+use engine::team::{Pin, Placement, Team, Topology, parallelism};
+use std::time::Instant;
+
+/// Barriers of a measurement, and how many are made, of which the best counts.
+const BARRIERS: usize = 2000;
+const ROUNDS: usize = 9;
+
+/// Units of work of a phase.
+const WORK: usize = 1 << 16;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut alone = 0.0;
+    for threads in std::iter::once(Ok(1)).chain(std::env::args().skip(1).map(|word| word.parse())) {
+        let threads: usize = threads?;
+        for pin in [Pin::Off, Pin::Cores] {
+            let placement = Placement::new(&Topology::detect(), parallelism(), threads, pin);
+            let mut team = Team::placed(&placement)?;
+            let bare = best(&mut team, 0);
+            let work = best(&mut team, WORK);
+            if threads == 1 {
+                alone = work;
+                continue;
+            }
+            let ideal = alone / threads.min(parallelism()) as f64;
+            println!(
+                "{placement} ({pin}): {bare:.0} ns a barrier, {:.0} ns more than {ideal:.0} ns of work",
+                work - ideal
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Nanoseconds of a phase of `work` units.
+fn best(team: &mut Team, work: usize) -> f64 {
+    let mut best = f64::MAX;
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        team.run(&|member| {
+            let mut number = 1u64;
+            for _ in 0..BARRIERS {
+                for unit in member.share(work, 1) {
+                    number = std::hint::black_box(number.wrapping_mul(unit as u64 | 1));
+                }
+                member.barrier();
+            }
+        });
+        best = best.min(start.elapsed().as_nanos() as f64 / BARRIERS as f64);
+    }
+    best
+}
