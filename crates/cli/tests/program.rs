@@ -123,6 +123,36 @@ fn inspect_graph_tokenize_and_bench_speak_json() {
     assert!(rows[1]["read_bandwidth_gb_per_s"].as_f64().unwrap() > 0.0);
 }
 
+/// `taskset` leaves the program some CPUs, and the number of threads follows. Quotas of cgroups need rights to set.
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_follow_the_cpus_that_are_left() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    let first = list.split([',', '-']).next().unwrap();
+    let bench = ["bench", "-p", "0", "-n", "1", "-r", "1", "-o", "json"];
+    let bound = |extra: &[&str]| -> Option<Value> {
+        let latent = latent(&[]);
+        let mut command = std::process::Command::new("taskset");
+        command.args(["-c", first]).arg(latent.get_program()).args(bench).args(extra);
+        // where there is no taskset, there is nothing to honour
+        let output = command.env_remove("LATENT_MODEL").output().ok()?;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Some(serde_json::from_slice(&output.stdout).unwrap())
+    };
+    if let Some(rows) = bound(&[]) {
+        assert_eq!(rows[0]["n_threads"], 1);
+        assert_eq!(bound(&["--threads", "3", "--pin", "cores"]).unwrap()[0]["n_threads"], 3);
+    }
+    for pin in ["auto", "cores", "nodes", "off"] {
+        let rows = json(&[&bench[..], &["--threads", "2", "--pin", pin]].concat());
+        assert_eq!(rows[0]["n_threads"], 2);
+    }
+    let refused = latent(&["bench", "--pin", "hard"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("expected auto, cores, nodes or off"));
+}
+
 #[test]
 fn a_packed_model_answers_alike_and_knows_when_its_source_has_changed() {
     let folder = tempfile::tempdir().unwrap();
