@@ -362,7 +362,7 @@ impl Thread<'_> {
         let line = grown(results, a.expanded_width());
         let rope = grown(more, a.rope);
         for segment in &self.batch.segments {
-            for row in self.stored_rows(segment) {
+            for row in self.stored_rows(segment, stream) {
                 let position = segment.first + row;
                 let row = segment.rows.start + row;
                 let x = acts.prepare(self.read(latent, row..row + 1, 0, a.kv_lora_rank), None, needs);

@@ -46,12 +46,18 @@ impl Thread<'_> {
         }
     }
 
-    /// Rows of a segment, counted from its first, that this thread writes to the cache. Runs of [`HOME_ROWS`] positions are dealt to the nodes
+    /// Rows of a segment, counted from its first, that this thread writes to a stream of the cache. Runs of [`HOME_ROWS`] positions are dealt to the nodes
     /// in turn: their pages lie where they are written first, so that the cache fills all nodes' memory evenly and reading it
-    /// uses all of them at once, also when one row is written at a time.
-    pub(super) fn stored_rows(&self, segment: &Segment) -> impl Iterator<Item = usize> + use<'_> {
+    /// uses all of them at once, also when one row is written at a time. Each stream begins with another node, because a large page
+    /// lies whole where its first row is written.
+    pub(super) fn stored_rows(
+        &self,
+        segment: &Segment,
+        stream: usize,
+    ) -> impl Iterator<Item = usize> + use<'_> {
         let (member, first) = (self.member, segment.first);
-        (0..segment.rows.len()).filter(move |row| member.is_dealt((first + row) / HOME_ROWS, first + row))
+        (0..segment.rows.len())
+            .filter(move |row| member.is_dealt((first + row) / HOME_ROWS + stream, first + row))
     }
 
     pub(super) fn latent_store(
@@ -63,10 +69,11 @@ impl Thread<'_> {
         stream: usize,
         local: &mut Local,
     ) {
-        let (stream, memory) = &self.pool.streams()[stream];
+        let index = stream;
+        let (stream, memory) = &self.pool.streams()[index];
         let line = grown(&mut local.results, stream.width);
         for segment in &self.batch.segments {
-            for row in self.stored_rows(segment) {
+            for row in self.stored_rows(segment, index) {
                 let position = segment.first + row;
                 let row = segment.rows.start + row;
                 let (content, rotated) = line.split_at_mut(latent.width);
