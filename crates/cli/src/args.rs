@@ -57,6 +57,8 @@ pub(crate) enum Command {
         after_help = "Examples:\n  latent profile -m model.gguf\n  latent profile -m model.gguf -p 0 -n 32 -d 4096"
     )]
     Profile(ProfileArgs),
+    /// Test and measure kernels one by one, without a model
+    Ops(OpsArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -476,6 +478,10 @@ pub(crate) struct BenchArgs {
     #[arg(short = 'd', long, value_delimiter = ',', default_value = "0", value_name = "N")]
     pub(crate) depth: Vec<usize>,
 
+    /// Sequences that decode together in the tests that generate; several with commas
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub(crate) sequences: Vec<u16>,
+
     /// Repetitions of each test
     #[arg(short = 'r', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) repetitions: u16,
@@ -494,7 +500,7 @@ pub(crate) struct ProfileArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
-    /// Tokens of the prompt, run as one step (0: no prompt)
+    /// Tokens of the prompt, in steps of at most --chunk rows (0: no prompt)
     #[arg(short = 'p', long, default_value_t = 512, value_name = "N")]
     pub(crate) prompt: usize,
 
@@ -505,6 +511,83 @@ pub(crate) struct ProfileArgs {
     /// Tokens in the cache beforehand
     #[arg(short = 'd', long, default_value_t = 0, value_name = "N")]
     pub(crate) depth: usize,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  latent ops test\n  latent ops test q4_k avx2\n  latent ops perf linear tiles m=1\n  latent ops support"
+)]
+pub(crate) struct OpsArgs {
+    #[command(subcommand)]
+    pub(crate) command: OpsCommand,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum OpsCommand {
+    /// Hold every kernel against sums in f64, and instruction sets against each other
+    Test(OpsTestArgs),
+    /// Measure kernels at the sizes of real models, beside the machine's limits
+    Perf(OpsPerfArgs),
+    /// Show which kernels there are and which run on this machine
+    Support(OpsSupportArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct OpsTestArgs {
+    /// Words that must all occur in the name of a kernel or of its case, such as: q4_k m=7
+    pub(crate) filter: Vec<String>,
+
+    /// Only kernels of this instruction set: portable, avx2, avx512 or amx [default: all]
+    #[arg(long, value_name = "TIER")]
+    pub(crate) isa: Option<Tier>,
+
+    /// List the cases of each kernel
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) cases: bool,
+
+    /// Print JSON: every case with its error and bound
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct OpsPerfArgs {
+    /// Words that must all occur in the name of a kernel or of its case, such as: linear q4_k m=1
+    pub(crate) filter: Vec<String>,
+
+    /// Only kernels of this instruction set: portable, avx2, avx512 or amx [default: the best for each case]
+    #[arg(long, value_name = "TIER")]
+    pub(crate) isa: Option<Tier>,
+
+    /// Measure the kernels of all instruction sets
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Threads that run the same kernel at once, each on operands of its own
+    #[arg(short, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: u16,
+
+    /// Mebibytes of weights or cached rows to go through: more than the last cache holds
+    #[arg(long, default_value_t = 512, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) memory: u16,
+
+    /// Milliseconds that each case is measured
+    #[arg(long, default_value_t = 200, value_name = "MS", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) millis: u16,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct OpsSupportArgs {
+    /// Words that must all occur in the name of a kernel or of its case, such as: linear tiles
+    pub(crate) filter: Vec<String>,
 
     /// Print JSON
     #[arg(long)]

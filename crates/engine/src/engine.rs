@@ -1,16 +1,16 @@
 //! The engine: one loaded model with its cache, and steps over sequences.
 
 use crate::cache::{CachePool, PAGE_ROWS, Sequence, ShiftShape};
-use crate::cpu::{self, Batch, CpuBackend, CpuOptions, WeightBytes};
+use crate::cpu::{self, Batch, CpuBackend, CpuOptions, HEAD_ROWS, WeightBytes};
 use crate::error::EngineError;
 use crate::memory::{self, Needed, Paged};
-use crate::profile::{self, Limits, StepProfile, Timed};
+use crate::profile::{self, Limits, Roofline, StepProfile, StepSize, Timed};
 use crate::team::{self, Pin, Placement, Team, Topology};
 use base::{CacheType, Tier};
 use formats::Checkpoint;
-use graph::Contract;
 use graph::ir::{Cost, Op, Step as CostStep};
-use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
+use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision, RowClass};
+use graph::{Contract, Plan};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -386,42 +386,63 @@ impl Engine {
         Ok(self.pool.restore(path, self.fingerprint)?)
     }
 
-    /// Bytes and operations of a step of `rows` rows after `cached` ones, logits of one row included.
-    pub fn cost(&self, rows: usize, cached: usize) -> Cost {
-        let class = graph::passes::RowClass::of(rows) as usize;
-        let step = self.cost_step(rows, cached);
-        let mut cost = self.backend.trunk()[class].cost(step);
-        cost += self.backend.head()[0].cost(CostStep { rows: 1, ..step });
+    /// The plans that a step runs, trunk and then head, each with its place among the clocks and the step that its costs are counted for.
+    fn plans_of(&self, size: StepSize) -> Vec<(usize, &Plan, CostStep)> {
+        let (trunk, head) = (self.backend.trunk(), self.backend.head());
+        let cache_number = self.options.bind.cache.bytes();
+        let StepSize { sequences, rows, cached, wanted } = size;
+        let rows = sequences * rows;
+        let step = CostStep { rows, sequences, cached, cache_number, lane: self.backend.lane(size.rows) };
+        let class = RowClass::of(rows) as usize;
+        let mut plans = vec![(class, &trunk[class], step)];
+        for first in (0..wanted).step_by(HEAD_ROWS) {
+            let rows = HEAD_ROWS.min(wanted - first);
+            let class = RowClass::of(rows) as usize;
+            plans.push((trunk.len() + class, &head[class], CostStep { rows, ..step }));
+        }
+        plans
+    }
+
+    /// Bytes and operations of a step.
+    pub fn cost(&self, size: StepSize) -> Cost {
+        let mut cost = Cost::default();
+        self.plans_of(size).into_iter().for_each(|(_, plan, step)| cost += plan.cost(step));
         cost
     }
 
-    fn cost_step(&self, rows: usize, cached: usize) -> CostStep {
-        let cache_number = self.options.bind.cache.bytes();
-        CostStep { rows, cached, cache_number, lane: self.backend.lane(rows) }
+    /// The least time that the machine's limits allow for some steps, one after the other.
+    pub fn roofline(&self, sizes: &[StepSize], limits: &Limits) -> Roofline {
+        let mut roofline = Roofline::default();
+        for size in sizes {
+            roofline.add(self.plans_of(*size).into_iter().map(|(_, plan, step)| (plan, step)), limits);
+        }
+        roofline
     }
 
-    /// Takes the time of each phase while `work` runs `steps` steps of `rows` rows each, after `cached` ones, with the logits of one
-    /// row.
+    /// Takes the time of each phase while `work` runs steps of these sizes. `repeated`: the steps are repetitions of one, so that the
+    /// profile is of their average; otherwise it is of all of them together.
     ///
     /// # Errors
     /// What `work` fails with.
     pub fn profile(
         &mut self,
-        (rows, cached, steps): (usize, usize, usize),
+        sizes: &[StepSize],
+        repeated: bool,
         limits: &Limits,
         work: &mut dyn FnMut(&mut Engine) -> Result<(), EngineError>,
     ) -> Result<StepProfile, EngineError> {
         self.backend.start_clocks();
         let done = work(self);
-        let mut nanos = self.backend.stop_clocks();
+        let nanos = self.backend.stop_clocks();
         done?;
-        let class = graph::passes::RowClass::of(rows) as usize;
-        let plans = self.backend.trunk().len();
-        let timed = [
-            Timed { plan: &self.backend.trunk()[class], nanos: std::mem::take(&mut nanos[class]), rows },
-            Timed { plan: &self.backend.head()[0], nanos: std::mem::take(&mut nanos[plans]), rows: 1 },
-        ];
-        Ok(profile::report(&timed, self.cost_step(rows, cached), steps, limits))
+        let mut timed: Vec<Timed<'_>> = Vec::new();
+        let plans = self.backend.trunk().iter().chain(self.backend.head());
+        for (place, (plan, nanos)) in plans.zip(nanos).enumerate() {
+            let ran = sizes.iter().flat_map(|size| self.plans_of(*size));
+            let steps = ran.filter(|(at, ..)| *at == place).map(|(.., step)| step).collect();
+            timed.push(Timed { plan, nanos, steps });
+        }
+        Ok(profile::report(&timed, sizes, repeated, limits))
     }
 }
 

@@ -25,4 +25,4 @@ pub use engine::{DEFAULT_LARGEST, Engine, EngineOptions, Item, Summary, Wanted};
 pub use error::EngineError;
 pub use generate::{Answer, Event, Listener, Request, Session, StopReason};
 pub use packing::pack;
-pub use profile::{Limits, PhaseProfile, StepProfile};
+pub use profile::{Limits, PhaseProfile, Roofline, StepProfile, StepSize};

@@ -70,16 +70,80 @@ pub struct PhaseProfile {
     pub of_limit: f64,
 }
 
-/// The profile of steps of one size.
+/// The size of a step: `sequences` sequences with `rows` new rows each, after `cached` ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepSize {
+    /// Sequences.
+    pub sequences: usize,
+    /// New rows of each.
+    pub rows: usize,
+    /// Rows in the cache of each before.
+    pub cached: usize,
+    /// Rows whose logits are wanted, of all sequences.
+    pub wanted: usize,
+}
+
+impl StepSize {
+    /// One token for each of some sequences, and its logits.
+    pub fn decode(sequences: usize, cached: usize) -> StepSize {
+        StepSize { sequences, rows: 1, cached, wanted: sequences }
+    }
+
+    /// The steps of a prompt that is read in chunks, with the logits of its last row.
+    pub fn prompt(rows: usize, cached: usize, chunk: usize) -> Vec<StepSize> {
+        let chunk = chunk.max(1);
+        let step = |first: usize| StepSize {
+            sequences: 1,
+            rows: chunk.min(rows - first),
+            cached: cached + first,
+            wanted: usize::from(first + chunk >= rows),
+        };
+        (0..rows).step_by(chunk).map(step).collect()
+    }
+}
+
+/// The least time that the machine's limits allow: in every step the longer of reading its bytes and of its arithmetic.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Roofline {
+    /// Seconds of all steps.
+    pub seconds: f64,
+    /// Bytes of weights and cache that they read or write.
+    pub bytes: f64,
+    /// Seconds of `seconds` that are of steps bound by memory.
+    pub memory_seconds: f64,
+}
+
+impl Roofline {
+    /// `memory` or `arithmetic`: which limit binds for the larger part of the time.
+    pub fn bound(&self) -> &'static str {
+        if self.memory_seconds * 2.0 >= self.seconds { "memory" } else { "arithmetic" }
+    }
+
+    /// Adds a step, given by the plans that it runs.
+    pub(crate) fn add<'p>(&mut self, plans: impl Iterator<Item = (&'p Plan, Step)>, limits: &Limits) {
+        let mut cost = PhaseCost::default();
+        for (plan, step) in plans {
+            plan.ir.nodes.iter().for_each(|node| cost.add(node, node.cost(&plan.ir, step)));
+        }
+        let (memory, arithmetic) = cost.seconds(limits);
+        self.seconds += memory.max(arithmetic);
+        self.bytes += cost.bytes;
+        if memory >= arithmetic {
+            self.memory_seconds += memory;
+        }
+    }
+}
+
+/// The profile of steps: the average of repeated ones, or all the steps of a prompt together.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepProfile {
-    /// New rows of a step.
+    /// New rows.
     pub rows: usize,
     /// Rows in the cache before.
     pub cached: usize,
     /// Steps measured.
     pub steps: usize,
-    /// Milliseconds of a step.
+    /// Milliseconds of those rows.
     pub millis: f64,
     /// Tokens a second.
     pub tokens_per_s: f64,
@@ -91,12 +155,11 @@ pub struct StepProfile {
     pub phases: Vec<PhaseProfile>,
 }
 
-/// Nanoseconds of each phase of a plan.
+/// Nanoseconds of each phase of a plan, summed over the steps that it ran.
 pub(crate) struct Timed<'p> {
     pub plan: &'p Plan,
     pub nanos: Vec<u64>,
-    /// Rows that the plan worked on.
-    pub rows: usize,
+    pub steps: Vec<Step>,
 }
 
 /// What a phase costs, arithmetic apart by kind.
@@ -107,57 +170,68 @@ struct PhaseCost {
     float: f64,
 }
 
-/// Puts times and costs together. `step` is what the trunk did.
-pub(crate) fn report(timed: &[Timed<'_>], step: Step, steps: usize, limits: &Limits) -> StepProfile {
+/// Puts times and costs together.
+pub(crate) fn report(
+    timed: &[Timed<'_>],
+    sizes: &[StepSize],
+    repeated: bool,
+    limits: &Limits,
+) -> StepProfile {
     let total: u64 = timed.iter().flat_map(|t| &t.nanos).sum();
-    let per_step = |nanos: f64| nanos / steps.max(1) as f64;
+    // of repeated steps, the average
+    let share = if repeated { 1.0 / sizes.len().max(1) as f64 } else { 1.0 };
     let mut phases: Vec<(Vec<String>, PhaseProfile, PhaseCost)> = Vec::new();
     let (mut barriers, mut kernels) = (0, 0);
     for timed in timed {
-        let step = Step { rows: timed.rows, ..step };
         for (phase, nanos) in timed.nanos.iter().enumerate() {
             let nodes = || {
                 let all = timed.plan.ir.nodes.iter().zip(&timed.plan.phases);
-                all.filter(|(node, at)| **at == phase && node.lane.meets(step.lane)).map(|(node, _)| node)
+                let here = all.filter(|(_, at)| **at == phase).map(|(node, _)| node);
+                here.filter(|node| timed.steps.iter().any(|step| node.lane.meets(step.lane)))
             };
             if nodes().next().is_none() || *nanos == 0 {
                 continue;
             }
-            barriers += 1;
-            kernels += nodes().map(|node| node.kernels.len().max(1)).sum::<usize>();
+            barriers += timed.steps.len();
+            kernels += timed.steps.len() * nodes().map(|node| node.kernels.len().max(1)).sum::<usize>();
             let mut cost = PhaseCost::default();
-            nodes().for_each(|node| cost.add(node, node.cost(&timed.plan.ir, step)));
+            for step in &timed.steps {
+                nodes().for_each(|node| cost.add(node, node.cost(&timed.plan.ir, *step)));
+            }
+            cost = cost.times(share);
             let form = form(timed.plan, nodes());
             let layer = nodes().find_map(|node| node.layer);
-            let micros = per_step(*nanos as f64) / 1e3;
+            let micros = share * *nanos as f64 / 1e3;
             match phases.iter_mut().find(|(other, ..)| *other == form) {
                 Some((_, profile, sum)) => {
                     profile.count += 1;
                     profile.micros += micros;
                     if let (Some((_, last)), Some(layer)) = (&mut profile.layers, layer) {
-                        *last = layer;
+                        *last = layer.max(*last);
                     }
                     sum.bytes += cost.bytes;
                     sum.integer += cost.integer;
                     sum.float += cost.float;
                 }
                 None => {
-                    let profile = new_phase(nodes(), layer, timed.rows, micros);
-                    phases.push((form, profile, cost));
+                    let rows = timed.steps.iter().map(|step| step.rows).max().unwrap_or(0);
+                    phases.push((form, new_phase(nodes(), layer, rows, micros), cost));
                 }
             }
         }
     }
-    let millis = per_step(total as f64) / 1e6;
+    let millis = share * total as f64 / 1e6;
     let finished = phases.into_iter().map(|(_, profile, cost)| finish(profile, cost, millis, limits));
+    let rows: usize = sizes.iter().map(|size| size.sequences * size.rows).sum();
+    let steps = sizes.len().max(1);
     StepProfile {
-        rows: step.rows,
-        cached: step.cached,
-        steps,
+        rows: if repeated { rows / steps } else { rows },
+        cached: sizes.first().map_or(0, |size| size.cached),
+        steps: sizes.len(),
         millis,
-        tokens_per_s: step.rows as f64 * 1e3 / millis,
-        barriers,
-        kernels,
+        tokens_per_s: rows as f64 * share * 1e3 / millis,
+        barriers: barriers / steps,
+        kernels: kernels / steps,
         phases: finished.collect(),
     }
 }
@@ -170,6 +244,16 @@ impl PhaseCost {
         } else {
             self.float += cost.flops;
         }
+    }
+
+    fn times(self, factor: f64) -> PhaseCost {
+        PhaseCost { bytes: self.bytes * factor, integer: self.integer * factor, float: self.float * factor }
+    }
+
+    /// The least seconds of reading, and of arithmetic.
+    fn seconds(&self, limits: &Limits) -> (f64, f64) {
+        let arithmetic = self.integer / limits.integer_macs + self.float / limits.float_macs;
+        (self.bytes / limits.read_bandwidth, arithmetic / 2.0)
     }
 }
 
@@ -227,8 +311,7 @@ fn new_phase<'n>(
 /// Averages over the phases of one form, and compares with the limits.
 fn finish(mut profile: PhaseProfile, cost: PhaseCost, millis: f64, limits: &Limits) -> PhaseProfile {
     let seconds = profile.micros / 1e6;
-    let memory = cost.bytes / limits.read_bandwidth;
-    let arithmetic = cost.integer / (2.0 * limits.integer_macs) + cost.float / (2.0 * limits.float_macs);
+    let (memory, arithmetic) = cost.seconds(limits);
     profile.share = profile.micros / (millis * 1e3);
     profile.bytes = cost.bytes / profile.count as f64;
     profile.gb_per_s = cost.bytes / seconds / 1e9;

@@ -51,8 +51,13 @@ pub fn limit_tier(tier: Tier) {
     LIMIT.store(index as u8, Ordering::Relaxed);
 }
 
+/// The limit that [`limit_tier`] has set.
+pub fn tier_limit() -> Tier {
+    Tier::ALL[usize::from(LIMIT.load(Ordering::Relaxed))]
+}
+
 /// The tier that row-wise operations use.
 #[inline]
 pub(crate) fn active() -> Tier {
-    Tier::ALL[usize::from(LIMIT.load(Ordering::Relaxed))].min(crate::features().tier())
+    tier_limit().min(crate::features().tier())
 }

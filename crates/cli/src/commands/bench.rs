@@ -1,31 +1,65 @@
-//! `latent bench`: speed of prefill and decoding, beside the bandwidth that bounds decoding, measured in the same run.
+//! `latent bench`: speed of prefill and decoding, beside the speed that the machine's limits allow, measured in the same run.
 
 use crate::args::{BenchArgs, Table};
 use crate::{interrupt, model, output};
 use anyhow::{Context, Result};
-use engine::cache::Sequence;
+use engine::cache::{PAGE_ROWS, Sequence};
 use engine::memory::readable;
-use engine::{Engine, EngineError, Item, Wanted};
+use engine::{Engine, EngineError, Item, Limits, Roofline, StepSize, Wanted};
 use serde_json::{Value, json};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// One row of the table.
 struct Measured {
     test: String,
-    prompt: usize,
-    generate: usize,
-    depth: usize,
+    size: Size,
     /// Seconds of each repetition.
     seconds: Vec<f64>,
-    /// Bytes that a token must read: weights and cache.
-    bytes_per_token: f64,
+    /// Bytes that a step of the middle of the test must read: weights and cache.
+    step_bytes: f64,
+    /// The least time of the whole test.
+    roofline: Roofline,
+}
+
+/// What a test runs.
+#[derive(Clone, Copy)]
+struct Size {
+    /// Tokens of the prompt; 0: none.
+    prompt: usize,
+    /// Tokens that each sequence generates; 0: none.
+    generate: usize,
+    /// Tokens in the cache of each sequence before.
+    depth: usize,
+    /// Sequences that decode together.
+    sequences: usize,
+}
+
+impl Size {
+    fn name(&self) -> String {
+        let Size { prompt, generate, depth, sequences } = *self;
+        let mut name = if prompt > 0 { format!("pp{prompt}") } else { format!("tg{generate}") };
+        if sequences > 1 {
+            name += &format!(" × {sequences}");
+        }
+        if depth > 0 {
+            name += &format!(" @ d{depth}");
+        }
+        name
+    }
+
+    fn tokens(&self) -> f64 {
+        (self.sequences * (self.prompt + self.generate)) as f64
+    }
+
+    /// Its steps.
+    fn steps(&self, chunk: usize) -> Vec<StepSize> {
+        let mut steps = StepSize::prompt(self.prompt, self.depth, chunk);
+        steps.extend((0..self.generate).map(|i| StepSize::decode(self.sequences, self.depth + i)));
+        steps
+    }
 }
 
 impl Measured {
-    fn tokens(&self) -> f64 {
-        (self.prompt + self.generate) as f64
-    }
-
     /// Mean and standard deviation of f over the repetitions.
     fn spread(&self, f: impl Fn(f64) -> f64) -> (f64, f64) {
         let values: Vec<f64> = self.seconds.iter().map(|s| f(*s)).collect();
@@ -36,41 +70,71 @@ impl Measured {
     }
 
     fn speed(&self) -> (f64, f64) {
-        self.spread(|s| self.tokens() / s)
+        self.spread(|s| self.size.tokens() / s)
     }
 
-    /// Bytes a second that decoding reads at least.
+    /// Tokens a second that the machine's limits allow.
+    fn roofline_speed(&self) -> f64 {
+        self.size.tokens() / self.roofline.seconds
+    }
+
+    /// The measured speed as a share of that.
+    fn of_roofline(&self) -> f64 {
+        self.speed().0 / self.roofline_speed()
+    }
+
+    /// Seconds until the first token of a prompt is known.
+    fn first_token(&self) -> Option<f64> {
+        (self.size.prompt > 0).then(|| self.spread(|s| s).0)
+    }
+
+    /// Gigabytes a second that decoding reads at least.
     fn gb_per_s(&self) -> f64 {
-        if self.generate == 0 { 0.0 } else { self.bytes_per_token * self.speed().0 / 1e9 }
+        if self.size.generate == 0 { 0.0 } else { self.roofline.bytes / self.spread(|s| s).0 / 1e9 }
     }
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
+    let sizes = sizes(args);
     let mut model_args = args.model.clone();
-    let longest = |list: &[usize]| list.iter().copied().max().unwrap_or(0);
-    let needed = longest(&args.depth) + longest(&args.prompt).max(longest(&args.generate));
-    model_args.ctx.get_or_insert(needed.max(1));
+    let needed = |size: &Size| {
+        let one = size.depth + size.prompt + size.generate;
+        // the cache is given out in whole pages
+        if size.sequences == 1 { one } else { size.sequences * one.next_multiple_of(PAGE_ROWS) }
+    };
+    model_args.ctx.get_or_insert(sizes.iter().map(needed).max().unwrap_or(1).max(1));
     let table = if args.json { Table::Json } else { args.output };
     let mut engine = model::load(&checkpoint, &model_args, table != Table::Md)?;
-    let bandwidth =
-        engine::read_bandwidth(&engine.summary().placement).context("measuring the read bandwidth")?;
+    let summary = engine.summary();
+    let limits =
+        Limits::measure(&summary.placement, summary.tier).context("measuring what the machine can do")?;
     let mut rows = Vec::new();
-    for &depth in &args.depth {
-        for &n in args.prompt.iter().filter(|n| **n > 0) {
-            rows.push(measure(&mut engine, n, 0, depth, args.repetitions)?);
-        }
-        for &n in args.generate.iter().filter(|n| **n > 0) {
-            rows.push(measure(&mut engine, 0, n, depth, args.repetitions)?);
-        }
+    for size in sizes {
+        rows.push(measure(&mut engine, size, args.repetitions, &limits)?);
     }
     let file = checkpoint.display_name();
-    let objects: Vec<Value> = rows.iter().map(|row| object(row, &engine, &file, bandwidth)).collect();
+    let objects: Vec<Value> = rows.iter().map(|row| object(row, &engine, &file, &limits)).collect();
     match table {
         Table::Json => output::json(&Value::Array(objects)),
         Table::Csv => csv(&objects),
-        Table::Md => markdown(&rows, &engine, bandwidth),
+        Table::Md => markdown(&rows, &engine, &limits),
     }
+}
+
+/// The tests asked for, by depth.
+fn sizes(args: &BenchArgs) -> Vec<Size> {
+    let mut sizes = Vec::new();
+    for &depth in &args.depth {
+        for &prompt in args.prompt.iter().filter(|n| **n > 0) {
+            sizes.push(Size { prompt, generate: 0, depth, sequences: 1 });
+        }
+        for &generate in args.generate.iter().filter(|n| **n > 0) {
+            let many = args.sequences.iter().map(|n| usize::from(*n));
+            sizes.extend(many.map(|sequences| Size { prompt: 0, generate, depth, sequences }));
+        }
+    }
+    sizes
 }
 
 /// Token ids that look random but are the same in every run.
@@ -79,34 +143,34 @@ pub(super) fn token(i: usize, vocab: usize) -> u32 {
     ((mixed >> 20) % vocab as u64) as u32
 }
 
-fn measure(
-    engine: &mut Engine,
-    prompt: usize,
-    generate: usize,
-    depth: usize,
-    repetitions: u16,
-) -> Result<Measured> {
+fn measure(engine: &mut Engine, size: Size, repetitions: u16, limits: &Limits) -> Result<Measured> {
+    let Size { prompt, generate, depth, sequences: count } = size;
     let vocab = engine.contract().vocab_size;
-    let tokens: Vec<u32> = (0..depth + prompt + generate).map(|i| token(i, vocab)).collect();
-    let mut sequence = Sequence::default();
+    let length = depth + prompt + generate;
+    let tokens: Vec<Vec<u32>> =
+        (0..count).map(|s| (0..length).map(|i| token(s * length + i, vocab)).collect()).collect();
+    let mut sequences: Vec<Sequence> = (0..count).map(|_| Sequence::default()).collect();
     let chunk = engine.largest();
     let go_on = &mut |_: usize| !interrupt::asked();
-    if depth > 0 {
-        engine.prefill(&mut sequence, &tokens[..depth], chunk, Wanted::Nothing, &mut |_, _| {}, go_on)?;
+    for (sequence, tokens) in sequences.iter_mut().zip(&tokens).filter(|_| depth > 0) {
+        engine.prefill(sequence, &tokens[..depth], chunk, Wanted::Nothing, &mut |_, _| {}, go_on)?;
     }
     let mut seconds = Vec::new();
     // the first repetition warms up
     for repetition in 0..=repetitions {
-        engine.truncate(&mut sequence, depth);
+        sequences.iter_mut().for_each(|sequence| engine.truncate(sequence, depth));
         let start = Instant::now();
         if prompt > 0 {
-            let part = &tokens[depth..depth + prompt];
-            engine.prefill(&mut sequence, part, chunk, Wanted::Last, &mut |_, _| {}, go_on)?;
+            let part = &tokens[0][depth..depth + prompt];
+            engine.prefill(&mut sequences[0], part, chunk, Wanted::Last, &mut |_, _| {}, go_on)?;
         }
         let steps = if repetition == 0 { generate.min(2) } else { generate };
-        for i in 0..steps {
-            let next = [tokens[depth + prompt + i]];
-            let mut items = [Item { sequence: &mut sequence, tokens: &next, wanted: Wanted::Last }];
+        for i in depth + prompt..depth + prompt + steps {
+            let mut items: Vec<Item<'_>> = sequences
+                .iter_mut()
+                .zip(&tokens)
+                .map(|(sequence, tokens)| Item { sequence, tokens: &tokens[i..=i], wanted: Wanted::Last })
+                .collect();
             engine.step(&mut items, &mut |_, _, _| {})?;
             if interrupt::asked() {
                 return Err(EngineError::Stopped.into());
@@ -116,21 +180,18 @@ fn measure(
             seconds.push(start.elapsed().as_secs_f64());
         }
     }
-    engine.release(sequence);
-    let cost = engine.cost(1, depth + generate / 2);
-    let kind = if prompt > 0 { format!("pp{prompt}") } else { format!("tg{generate}") };
-    let test = if depth > 0 { format!("{kind} @ d{depth}") } else { kind };
+    sequences.into_iter().for_each(|sequence| engine.release(sequence));
+    let cost = engine.cost(StepSize::decode(count, depth + generate / 2));
     Ok(Measured {
-        test,
-        prompt,
-        generate,
-        depth,
+        test: size.name(),
+        size,
         seconds,
-        bytes_per_token: cost.weight_bytes + cost.cache_bytes,
+        step_bytes: cost.weight_bytes + cost.cache_bytes,
+        roofline: engine.roofline(&size.steps(chunk), limits),
     })
 }
 
-fn object(row: &Measured, engine: &Engine, file: &str, bandwidth: f64) -> Value {
+fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value {
     let s = engine.summary();
     let (avg_ns, stddev_ns) = row.spread(|s| s * 1e9);
     let (avg_ts, stddev_ts) = row.speed();
@@ -152,23 +213,32 @@ fn object(row: &Measured, engine: &Engine, file: &str, bandwidth: f64) -> Value 
         "tier": s.tier.name(),
         "type_k": s.cache.name(),
         "type_v": s.cache.name(),
-        "n_prompt": row.prompt,
-        "n_gen": row.generate,
-        "n_depth": row.depth,
+        "n_prompt": row.size.prompt,
+        "n_gen": row.size.generate,
+        "n_depth": row.size.depth,
+        "n_sequences": row.size.sequences,
         "test": row.test,
         "test_time": time,
         "avg_ns": avg_ns as u64,
         "stddev_ns": stddev_ns as u64,
         "avg_ts": avg_ts,
         "stddev_ts": stddev_ts,
-        "samples_ts": row.seconds.iter().map(|s| row.tokens() / s).collect::<Vec<f64>>(),
-        "bytes_per_token": row.bytes_per_token as u64,
+        "samples_ts": row.seconds.iter().map(|s| row.size.tokens() / s).collect::<Vec<f64>>(),
+        "ttft_ms": row.first_token().map(|seconds| seconds * 1e3),
+        "bytes_per_step": row.step_bytes as u64,
+        "bytes_per_token": (row.step_bytes / row.size.sequences as f64) as u64,
         "gb_per_s": row.gb_per_s(),
-        "read_bandwidth_gb_per_s": bandwidth / 1e9,
+        "read_bandwidth_gb_per_s": limits.read_bandwidth / 1e9,
+        "integer_gmac_per_s": limits.integer_macs / 1e9,
+        "float_gmac_per_s": limits.float_macs / 1e9,
+        "roofline_ts": row.roofline_speed(),
+        "roofline_bound": row.roofline.bound(),
+        "of_roofline": row.of_roofline(),
     })
 }
 
-fn cpu_info() -> String {
+/// The processor's name.
+pub(super) fn cpu_info() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("model name"));
     line.and_then(|line| Some(line.split_once(':')?.1.trim().to_owned()))
@@ -193,33 +263,39 @@ fn csv(objects: &[Value]) -> Result<()> {
     Ok(())
 }
 
-fn markdown(rows: &[Measured], engine: &Engine, bandwidth: f64) -> Result<()> {
+fn markdown(rows: &[Measured], engine: &Engine, limits: &Limits) -> Result<()> {
     let s = engine.summary();
     output::line(
-        "| model | size | params | threads | test | t/s | bytes a token | GB/s | of read bandwidth |",
+        "| model | size | params | threads | test | t/s | first token | bytes a step | GB/s | roofline t/s | of it |",
     )?;
-    output::line("| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |")?;
+    output::line("| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |")?;
     for row in rows {
         let (speed, deviation) = row.speed();
-        let decode = if row.generate > 0 {
-            let share = 100.0 * row.gb_per_s() * 1e9 / bandwidth;
-            format!("{} | {:.1} | {share:.0} %", readable(row.bytes_per_token as u64), row.gb_per_s())
+        let first = row.first_token().map_or_else(String::new, |s| format!("{:.0} ms", s * 1e3));
+        let decode = if row.size.generate > 0 {
+            format!("{} | {:.1}", readable(row.step_bytes as u64), row.gb_per_s())
         } else {
-            "| |".into()
+            " | ".into()
         };
+        let bound = if row.roofline.bound() == "memory" { "memory" } else { "arith." };
         output::line(&format!(
-            "| {} | {} | {} | {} | {} | {speed:.2} ± {deviation:.2} | {decode} |",
+            "| {} | {} | {} | {} | {} | {speed:.2} ± {deviation:.2} | {first} | {decode} | {:.2} ({bound}) | {:.0} % |",
             s.name,
             readable(s.weight_bytes),
             model::count(s.parameters),
             s.placement.threads(),
-            row.test
+            row.test,
+            row.roofline_speed(),
+            100.0 * row.of_roofline()
         ))?;
     }
     output::line(&format!(
-        "\nread bandwidth with {}: {:.1} GB/s; loaded in {:.2} s",
+        "\nlimits of {}, measured in this run: {:.1} GB/s read, {:.0} GFLOP/s in integers, {:.0} in f32; \
+         loaded in {:.2} s",
         s.placement,
-        bandwidth / 1e9,
+        limits.read_bandwidth / 1e9,
+        2.0 * limits.integer_macs / 1e9,
+        2.0 * limits.float_macs / 1e9,
         s.load_time.as_secs_f64()
     ))
 }

@@ -6,6 +6,7 @@ mod graph;
 mod inspect;
 mod logits;
 mod make_model;
+mod ops;
 mod pack;
 mod profile;
 mod prompt;
@@ -28,6 +29,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Pack(args) => pack::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Ops(args) => ops::run(&args),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
     }

@@ -5,7 +5,7 @@ use crate::args::ProfileArgs;
 use crate::{interrupt, model, output};
 use anyhow::{Context, Result};
 use engine::cache::Sequence;
-use engine::{Engine, EngineError, Item, Limits, PhaseProfile, StepProfile, Wanted};
+use engine::{Engine, EngineError, Item, Limits, PhaseProfile, StepProfile, StepSize, Wanted};
 use serde_json::json;
 
 pub(super) fn run(args: &ProfileArgs) -> Result<()> {
@@ -21,7 +21,6 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     let mut sequence = Sequence::default();
     let (before, rest) = tokens.split_at(args.depth);
     let (prompt, generated) = rest.split_at(args.prompt);
-    let prompt = &prompt[..prompt.len().min(engine.largest())];
     let chunk = engine.largest();
     let go_on = &mut |_: usize| !interrupt::asked();
     if !before.is_empty() {
@@ -29,12 +28,13 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     }
     let mut profiles = Vec::new();
     if !generated.is_empty() {
-        let size = (1, args.depth + generated.len() / 2, generated.len());
-        profiles.push(measure(&mut engine, &mut sequence, generated, size, args.depth, &limits)?);
+        let sizes: Vec<StepSize> =
+            (0..generated.len()).map(|i| StepSize::decode(1, args.depth + i)).collect();
+        profiles.push(measure(&mut engine, &mut sequence, generated, &sizes, &limits)?);
     }
     if !prompt.is_empty() {
-        let size = (prompt.len(), args.depth, 1);
-        profiles.push(measure(&mut engine, &mut sequence, prompt, size, args.depth, &limits)?);
+        let sizes = StepSize::prompt(prompt.len(), args.depth, chunk);
+        profiles.push(measure(&mut engine, &mut sequence, prompt, &sizes, &limits)?);
     }
     engine.release(sequence);
     if args.json {
@@ -50,37 +50,49 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     profiles.iter().try_for_each(print)
 }
 
-/// Runs `tokens` in steps of `rows` tokens, once to warm up and once to measure.
+/// Runs `tokens` in steps of these sizes, once to warm up and once to measure.
 fn measure(
     engine: &mut Engine,
     sequence: &mut Sequence,
     tokens: &[u32],
-    (rows, cached, steps): (usize, usize, usize),
-    depth: usize,
+    sizes: &[StepSize],
     limits: &Limits,
 ) -> Result<StepProfile> {
+    let depth = sequence.len();
     let mut once = |engine: &mut Engine| -> Result<(), EngineError> {
         engine.truncate(sequence, depth);
-        for part in tokens.chunks(rows) {
+        let mut rest = tokens;
+        for size in sizes {
             if interrupt::asked() {
                 return Err(EngineError::Stopped);
             }
-            let mut items = [Item { sequence, tokens: part, wanted: Wanted::Last }];
+            let part;
+            (part, rest) = rest.split_at(size.rows);
+            let wanted = if size.wanted > 0 { Wanted::Last } else { Wanted::Nothing };
+            let mut items = [Item { sequence, tokens: part, wanted }];
             engine.step(&mut items, &mut |_, _, _| {})?;
         }
         Ok(())
     };
     once(engine)?;
-    let profile = engine.profile((rows, cached, steps), limits, &mut once)?;
+    // decoding steps are alike: their average is shown; of a prompt, all steps together
+    let repeated = sizes.iter().all(|size| size.rows == 1);
+    let profile = engine.profile(sizes, repeated, limits, &mut once)?;
     engine.truncate(sequence, depth);
     Ok(profile)
 }
 
 fn print(step: &StepProfile) -> Result<()> {
-    let what = if step.rows == 1 { "decode".to_owned() } else { format!("prompt of {}", step.rows) };
+    let what = match (step.rows, step.steps) {
+        (1, _) => format!("decode after {} tokens: {:.2} ms a step", step.cached, step.millis),
+        (rows, 1) => format!("prompt of {rows} after {} tokens: {:.2} ms", step.cached, step.millis),
+        (rows, steps) => {
+            format!("prompt of {rows} in {steps} steps after {} tokens: {:.2} ms", step.cached, step.millis)
+        }
+    };
     output::line(&format!(
-        "\n{what} after {} tokens: {:.2} ms a step, {:.1} t/s; {} phases and barriers, {} kernels",
-        step.cached, step.millis, step.tokens_per_s, step.barriers, step.kernels
+        "\n{what}, {:.1} t/s;\n{} phases and barriers, {} kernels a step",
+        step.tokens_per_s, step.barriers, step.kernels
     ))?;
     output::line(&format!(
         "{:<8}{:<26}{:>8}{:>4}{:>7}{:>6} {:>7} {:<6}{:>6}",

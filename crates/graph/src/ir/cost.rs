@@ -25,8 +25,10 @@ impl std::ops::AddAssign for Cost {
 /// The step that costs are counted for.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// New rows.
+    /// New rows of all sequences.
     pub rows: usize,
+    /// Sequences, each with an equal share of the rows.
+    pub sequences: usize,
     /// Rows already in the cache of each sequence.
     pub cached: usize,
     /// Bytes of one number in the cache.
@@ -36,7 +38,7 @@ pub struct Step {
 }
 
 impl Node {
-    /// What the node moves and computes in `step`, one sequence: nothing where the rows take another lane.
+    /// What the node moves and computes in `step`: nothing where the rows take another lane.
     pub fn cost(&self, ir: &Ir, step: Step) -> Cost {
         if !self.lane.meets(step.lane) {
             return Cost::default();
@@ -45,9 +47,10 @@ impl Node {
             self.weights.iter().map(|(_, id)| ir.weight(*id).bytes() as f64 * reach).sum()
         };
         let rows = step.rows as f64;
-        // causal: row r of the step sees the cached rows and r + 1 of its own
-        let pairs = rows * step.cached as f64 + rows * (rows + 1.0) / 2.0;
-        let seen = (step.cached + step.rows) as f64;
+        let sequences = step.sequences.max(1) as f64;
+        // causal: row r of a sequence sees the cached rows and r + 1 of its own
+        let pairs = rows * step.cached as f64 + rows * (rows / sequences + 1.0) / 2.0;
+        let seen = sequences * step.cached as f64 + rows;
         let heads = self.inputs.first().map_or(1, |id| ir.value(*id).heads) as f64;
         let width = |i: usize| self.inputs.get(i).map_or(0, |id| ir.value(*id).width) as f64;
         let out_width = self.outputs.first().map_or(0, |id| ir.value(*id).width) as f64;

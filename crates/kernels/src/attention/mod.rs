@@ -158,6 +158,3 @@ pub fn merge_partials(
     }
 }
 }
-
-#[cfg(test)]
-mod tests;

@@ -12,6 +12,7 @@ pub(crate) use tiers::kernels;
 
 use crate::{Acts, RowsMut, WeightMatrix};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `y[i][o − outs.start] = Σ_k w[o][k] · x[index(i)][k]`; without an index, of row `i` itself.
 pub type MatmulFn =
@@ -24,19 +25,16 @@ pub struct Scratch {
     pub(crate) bytes: Vec<u8>,
 }
 
-#[cfg(test)]
-mod tests;
+/// Whether AVX2 products may use AVX-VNNI.
+static AVX_VNNI: AtomicBool = AtomicBool::new(true);
 
-#[cfg(test)]
-thread_local! {
-    static WITHOUT_VNNI: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+/// Whether AVX2 products may use AVX-VNNI where the processor has it, as they do unless told otherwise. For the whole process; both
+/// forms give the same bits, so that it never changes a result: it is for tests and measurements of the other form.
+pub fn allow_avx_vnni(allowed: bool) {
+    AVX_VNNI.store(allowed, Ordering::Relaxed);
 }
 
-/// Whether AVX2 products are to do without AVX-VNNI: tests hold the two forms against each other.
 #[cfg(target_arch = "x86_64")]
 fn without_vnni() -> bool {
-    #[cfg(test)]
-    return WITHOUT_VNNI.get();
-    #[cfg(not(test))]
-    false
+    !AVX_VNNI.load(Ordering::Relaxed)
 }

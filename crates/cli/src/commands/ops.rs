@@ -1,0 +1,280 @@
+//! `latent ops`: the declared table of operations, run as tests, as measurements, or as a list of what runs here.
+
+use crate::args::{OpsArgs, OpsCommand, OpsPerfArgs, OpsTestArgs};
+use crate::exit::Usage;
+use crate::{interrupt, output};
+use anyhow::{Context, Result, bail};
+use base::Tier;
+use ops::{Backend, Cpu, Filter, Limits, Measurement, Outcome, PerfOptions, Verdict};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+pub(super) fn run(args: &OpsArgs) -> Result<()> {
+    let cpu = Cpu::new();
+    match &args.command {
+        OpsCommand::Test(args) => test(&cpu, args),
+        OpsCommand::Perf(args) => perf(&cpu, args),
+        OpsCommand::Support(args) => support(&cpu, args),
+    }
+}
+
+fn filter(words: &[String], tier: Option<Tier>) -> Filter {
+    let filter = Filter::new(words);
+    tier.map_or(filter.clone(), |tier| filter.level(tier.name()))
+}
+
+/// An error where a filter let nothing through: a slip of the pen should not look like success.
+fn nothing(words: &[String]) -> Result<()> {
+    let problem = format!(
+        "no kernel and case has all of {:?} in its name: see the names with `latent ops support` or `latent ops test --cases`",
+        words.join(" ")
+    );
+    Err(Usage(problem).into())
+}
+
+/// What became of the cases of one kernel.
+#[derive(Default)]
+struct Sum {
+    passed: usize,
+    failed: usize,
+    skipped: Option<String>,
+    /// The worst error of a case, as a share of its bound.
+    worst: f64,
+    problems: Vec<String>,
+}
+
+fn test(cpu: &Cpu, args: &OpsTestArgs) -> Result<()> {
+    let (mut outcomes, mut failed) = (Vec::new(), 0);
+    // in the order of the table of kernels
+    let mut sums: Vec<(String, Sum)> = cpu.kernels().into_iter().map(|k| (k.name, Sum::default())).collect();
+    let place: BTreeMap<String, usize> =
+        sums.iter().enumerate().map(|(i, (name, _))| (name.clone(), i)).collect();
+    ops::test(cpu, &ops::cases(), &filter(&args.filter, args.isa), &mut |outcome| {
+        let sum = &mut sums[place[&outcome.kernel]].1;
+        match &outcome.verdict {
+            Verdict::Passed { of_bound } => {
+                sum.passed += 1;
+                sum.worst = sum.worst.max(*of_bound);
+            }
+            Verdict::Skipped { missing } => sum.skipped = Some(missing.clone()),
+            Verdict::Failed { problem } => {
+                failed += 1;
+                sum.failed += 1;
+                sum.problems.push(format!("{}: {problem}", outcome.case));
+            }
+        }
+        outcomes.push(outcome);
+        !interrupt::asked()
+    });
+    if outcomes.is_empty() && !interrupt::asked() {
+        return nothing(&args.filter);
+    }
+    if args.json {
+        let (total, skipped) = (outcomes.len(), sums.iter().filter(|(_, sum)| sum.skipped.is_some()).count());
+        output::json(&json!({
+            "levels": cpu.levels(),
+            "cases": outcomes,
+            "passed": total - failed - count_skipped(&outcomes),
+            "failed": failed,
+            "skipped_kernels": skipped,
+        }))?;
+    } else {
+        print_test(cpu, &sums, &outcomes, args.cases)?;
+    }
+    if failed > 0 {
+        bail!("{failed} of {} cases failed", outcomes.len());
+    }
+    Ok(())
+}
+
+fn count_skipped(outcomes: &[Outcome]) -> usize {
+    outcomes.iter().filter(|outcome| matches!(outcome.verdict, Verdict::Skipped { .. })).count()
+}
+
+fn print_test(cpu: &Cpu, sums: &[(String, Sum)], outcomes: &[Outcome], cases: bool) -> Result<()> {
+    output::line(&format!("{:<36}{:>6}  {:<8}{:>24}", "kernel", "cases", "", "worst error of its bound"))?;
+    for (name, sum) in sums {
+        if let Some(missing) = &sum.skipped {
+            output::line(&format!("{name:<36}{:>6}  skipped: no {missing} here", ""))?;
+            continue;
+        }
+        let ran = sum.passed + sum.failed;
+        if ran == 0 {
+            continue;
+        }
+        let verdict = if sum.failed > 0 { "FAILED" } else { "ok" };
+        output::line(&format!("{name:<36}{ran:>6}  {verdict:<8}{:>22.1} %", 100.0 * sum.worst))?;
+        for problem in &sum.problems {
+            output::line(&format!("    {problem}"))?;
+        }
+        if cases {
+            for outcome in outcomes.iter().filter(|outcome| outcome.kernel == *name) {
+                output::line(&format!("    {}", outcome.case))?;
+            }
+        }
+    }
+    for level in cpu.levels().iter().filter(|level| !level.available) {
+        output::line(&format!("skipped: {}, which this machine does not have", level.name))?;
+    }
+    let (failed, skipped) = (sums.iter().map(|(_, sum)| sum.failed).sum::<usize>(), count_skipped(outcomes));
+    let kernels = sums.iter().filter(|(_, sum)| sum.passed + sum.failed > 0).count();
+    let ran = outcomes.len() - skipped;
+    output::line(&format!(
+        "{kernels} kernels, {ran} cases: {} passed, {failed} failed; {skipped} skipped",
+        ran - failed
+    ))
+}
+
+/// How long measured limits stand: neighbours on a shared machine change them.
+const LIMITS_STAND: Duration = Duration::from_secs(10);
+
+fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
+    let options = PerfOptions {
+        threads: usize::from(args.threads),
+        memory: usize::from(args.memory) << 20,
+        time: Duration::from_millis(u64::from(args.millis)),
+        all: args.all,
+    };
+    let mut known: Vec<(Tier, usize, Instant, Limits)> = Vec::new();
+    let mut failure = None;
+    let mut limits = |level: &'static str, threads: usize| -> Limits {
+        let tier = level.parse().unwrap_or(Tier::Portable);
+        known.retain(|(.., at, _)| at.elapsed() < LIMITS_STAND);
+        if let Some((.., limits)) = known.iter().find(|(t, n, ..)| (*t, *n) == (tier, threads)) {
+            return *limits;
+        }
+        let found = engine::Limits::measure(&engine::team::Placement::anywhere(threads), tier).unwrap_or_else(|error| {
+            failure = Some(error);
+            engine::Limits { read_bandwidth: f64::NAN, integer_macs: f64::NAN, float_macs: f64::NAN }
+        });
+        let limits = Limits {
+            read_bandwidth: found.read_bandwidth,
+            integer_macs: found.integer_macs,
+            float_macs: found.float_macs,
+        };
+        known.push((tier, threads, Instant::now(), limits));
+        limits
+    };
+    let (mut found, mut problems, mut printed, mut header) = (Vec::new(), Vec::new(), Ok(()), None);
+    ops::perf(
+        cpu,
+        &ops::real_sizes(),
+        &filter(&args.filter, args.isa),
+        &options,
+        &mut limits,
+        &mut |measured| {
+            match measured {
+                Ok(measured) => {
+                    if !args.json && printed.is_ok() {
+                        printed = print_measurement(&measured, &mut header);
+                    }
+                    found.push(measured);
+                }
+                Err(problem) => problems.push(problem),
+            }
+            printed.is_ok() && !interrupt::asked()
+        },
+    );
+    printed?;
+    if let Some(error) = failure {
+        return Err(error).context("measuring what the machine can do");
+    }
+    if found.is_empty() && problems.is_empty() && !interrupt::asked() {
+        return nothing(&args.filter);
+    }
+    if args.json {
+        output::json(&json!({ "threads": args.threads, "memory_mib": args.memory, "measurements": found }))?;
+    } else if let Some(last) = found.last() {
+        output::line(&format!(
+            "limits at the end, {} thread{}: {:.1} GB/s read, {:.0} GFLOP/s in integers, {:.0} in f32 ({})",
+            last.threads,
+            if last.threads == 1 { "" } else { "s" },
+            last.limits.read_bandwidth / 1e9,
+            2.0 * last.limits.integer_macs / 1e9,
+            2.0 * last.limits.float_macs / 1e9,
+            last.level
+        ))?;
+    }
+    if !problems.is_empty() {
+        bail!("not measured: {}", problems.join("; "));
+    }
+    Ok(())
+}
+
+/// One line; before it the kernel's name where that is another than before.
+fn print_measurement(m: &Measurement, before: &mut Option<String>) -> Result<()> {
+    if before.is_none() {
+        output::line(&format!(
+            "{:<45}{:>9}{:>7}{:>8} {:<6}{:>4}",
+            "kernel and case", "µs", "GB/s", "GFLOP/s", "limit", "of"
+        ))?;
+    }
+    if before.as_ref() != Some(&m.kernel) {
+        output::line(&m.kernel)?;
+        *before = Some(m.kernel.clone());
+    }
+    let bound = match m.bound {
+        Some("memory") => "memory",
+        Some(_) => "arith.",
+        None => "",
+    };
+    let share = m.of_limit.map_or_else(String::new, |share| format!("{:.0} %", 100.0 * share));
+    output::line(&format!(
+        "  {:<43}{:>9.1}{:>7.1}{:>8.1} {bound:<6}{share:>6}",
+        m.case, m.micros, m.gb_per_s, m.gflop_per_s
+    ))
+}
+
+fn support(cpu: &Cpu, args: &crate::args::OpsSupportArgs) -> Result<()> {
+    let (levels, features) = (cpu.levels(), cpu.features());
+    let found = ops::support(cpu, &ops::cases(), &filter(&args.filter, None));
+    if found.is_empty() {
+        return nothing(&args.filter);
+    }
+    let kernels = cpu.kernels();
+    let here = kernels.iter().filter(|kernel| kernel.missing.is_none()).count();
+    if args.json {
+        let features: Map<String, Value> =
+            features.into_iter().map(|(name, there)| (name.to_owned(), there.into())).collect();
+        return output::json(&json!({
+            "backend": cpu.name(),
+            "cpu": super::bench::cpu_info(),
+            "levels": levels,
+            "features": features,
+            "kernels": kernels.len(),
+            "kernels_here": here,
+            "operations": found,
+        }));
+    }
+    output::line(&format!("{}: {}", cpu.name(), super::bench::cpu_info()))?;
+    let words = |there: bool| if there { "yes" } else { "no" };
+    let features = features.iter().map(|(name, there)| format!("{name} {}", words(*there)));
+    output::line(&format!("features: {}", features.collect::<Vec<_>>().join(", ")))?;
+    output::line(&format!("kernels: {}, of which {here} run here", kernels.len()))?;
+    output::line("yes: runs here; no: the machine lacks what it needs; –: there is no such kernel\n")?;
+    let columns = |cells: Vec<String>| cells.iter().map(|cell| format!("{cell:>9}")).collect::<String>();
+    output::line(&format!(
+        "{:<16}{:<10}{:<7}{:<6}{}",
+        "operation",
+        "format",
+        "layout",
+        "input",
+        columns(levels.iter().map(|level| level.name.to_owned()).collect())
+    ))?;
+    for row in &found {
+        let cell = |level: &ops::Level| {
+            let mut there = row.kernels.iter().filter(|kernel| kernel.level == level.name);
+            there.next().map_or("–", |kernel| words(kernel.missing.is_none())).to_owned()
+        };
+        output::line(&format!(
+            "{:<16}{:<10}{:<7}{:<6}{}",
+            row.family.operation,
+            row.family.format,
+            row.family.layout,
+            row.family.input,
+            columns(levels.iter().map(cell).collect())
+        ))?;
+    }
+    Ok(())
+}

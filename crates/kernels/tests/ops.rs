@@ -1,0 +1,44 @@
+//! The table of cases on every kernel and tier: the same that `latent ops test` runs.
+#![allow(missing_docs, reason = "tests")]
+
+use ops::{Backend, Cpu, Filter, Verdict, cases, test};
+use std::collections::{BTreeMap, HashSet};
+
+#[test]
+fn every_kernel_passes_its_cases() {
+    let (mut passed, mut skipped, mut failed) = (0, BTreeMap::new(), Vec::new());
+    test(&Cpu::new(), &cases(), &Filter::default(), &mut |outcome| {
+        match outcome.verdict {
+            Verdict::Passed { of_bound } => {
+                assert!(of_bound <= 1.0);
+                passed += 1;
+            }
+            Verdict::Skipped { missing } => *skipped.entry(missing).or_insert(0) += 1,
+            Verdict::Failed { problem } => {
+                failed.push(format!("{} {}: {problem}", outcome.kernel, outcome.case));
+            }
+        }
+        true
+    });
+    for (missing, cases) in &skipped {
+        println!("skipped: {cases} cases, since this machine has no {missing}");
+    }
+    assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
+    assert!(passed > 1000, "only {passed} cases ran");
+}
+
+#[test]
+fn no_kernel_of_the_table_lacks_a_case_and_no_name_stands_twice() {
+    let (cpu, cases) = (Cpu::new(), cases());
+    let kernels = cpu.kernels();
+    for kernel in &kernels {
+        assert!(cases.iter().any(|case| cpu.serves(kernel, case)), "no case for {}", kernel.name);
+    }
+    let names: HashSet<&str> = kernels.iter().map(|kernel| kernel.name.as_str()).collect();
+    assert_eq!(names.len(), kernels.len());
+    for (contract, _) in kernels::table() {
+        assert!(names.contains(contract.name), "{} is no kernel of the backend", contract.name);
+    }
+    let distinct: HashSet<String> = cases.iter().map(ops::Case::name).collect();
+    assert_eq!(distinct.len(), cases.len());
+}

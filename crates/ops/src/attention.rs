@@ -1,0 +1,325 @@
+//! Attention in latent space and over expanded keys, and the expansion of keys.
+
+use crate::case::{Arithmetic, Bound, Truth, Work};
+use crate::random::Random;
+use base::CacheType;
+use kernels::{CacheView, Expanded, KEYS, KeyOrder, Rows, load_row, store_row};
+
+/// Rows of a page of the cache.
+const PAGE: usize = 64;
+
+/// The factor on scores.
+pub(crate) const SCALE: f32 = 0.3;
+
+const FLOAT_BOUND: Bound = Bound {
+    error: 2e-5,
+    same_bits: false,
+    reason: "scores are f32 sums of several hundred terms; tiers with fused multiply-adds round less",
+};
+
+/// Attention in latent space.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatentCase {
+    /// Whether content and rope are scored apart.
+    pub split: bool,
+    /// Type of the cache.
+    pub cache: CacheType,
+    /// Heads of a call, at most 16.
+    pub heads: usize,
+    /// Numbers of a latent.
+    pub latent: usize,
+    /// Numbers of the rotated key.
+    pub rope: usize,
+    /// Cached rows.
+    pub rows: usize,
+    /// Pieces that the rows are cut into, and merged.
+    pub pieces: usize,
+}
+
+/// Its operands.
+pub struct LatentOperands {
+    /// A row a head.
+    pub queries: Vec<f32>,
+    bytes: Vec<u8>,
+    /// The pages of each copy, not in order.
+    table: Vec<u32>,
+    pages: usize,
+    /// How many copies of the cached rows there are.
+    pub copies: usize,
+}
+
+impl LatentCase {
+    pub(crate) fn operation(&self) -> &'static str {
+        if self.split { "attend_split" } else { "attend_latent" }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let LatentCase { cache, heads, latent, rope, rows, pieces, .. } = self;
+        let pieces = if *pieces > 1 { format!(", pieces={pieces}") } else { String::new() };
+        format!("{}({cache}, h={heads}, {latent}+{rope}, rows={rows}{pieces})", self.operation())
+    }
+
+    pub(crate) fn bound(&self) -> Bound {
+        FLOAT_BOUND
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        let (row, latent) = ((self.latent + self.rope) as f64, self.latent as f64);
+        Work {
+            bytes: self.rows as f64 * row * self.cache.bytes() as f64,
+            flops: 2.0 * (self.heads * self.rows) as f64 * (row + latent),
+            arithmetic: Arithmetic::Floats,
+            from_memory: true,
+        }
+    }
+
+    /// Numbers of a cached row.
+    pub(crate) fn width(&self) -> usize {
+        self.latent + self.rope
+    }
+
+    pub(crate) fn operands(&self, copies: usize) -> LatentOperands {
+        let random = &mut Random::new(self.rows as u64);
+        let (width, pages) = (self.width(), self.rows.div_ceil(PAGE));
+        let row_bytes = width * self.cache.bytes();
+        let mut bytes = vec![0; pages * PAGE * row_bytes];
+        for row in bytes.chunks_exact_mut(row_bytes) {
+            store_row(self.cache, &random.numbers(width), row);
+        }
+        let one = bytes.len();
+        bytes.reserve_exact(one * (copies - 1));
+        (1..copies).for_each(|_| bytes.extend_from_within(..one));
+        let table =
+            (0..copies).flat_map(|copy| (0..pages).rev().map(move |page| (copy * pages + page) as u32));
+        let (table, queries) = (table.collect(), random.numbers(self.heads * width));
+        LatentOperands { queries, bytes, table, pages, copies }
+    }
+
+    pub(crate) fn truth(&self, operands: &LatentOperands) -> Truth {
+        let cache = operands.cache(self, 0);
+        let rows: Vec<Vec<f32>> = (0..self.rows)
+            .map(|row| {
+                let mut numbers = vec![0.0; self.width()];
+                load_row(self.cache, cache.row(row), &mut numbers);
+                numbers
+            })
+            .collect();
+        let values: Vec<&[f32]> = rows.iter().map(|row| &row[..self.latent]).collect();
+        let keys: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+        let mut truth = Truth::default();
+        for query in operands.queries.chunks_exact(self.width()) {
+            attend(query, &keys, &values, SCALE, &mut truth);
+        }
+        truth
+    }
+}
+
+impl LatentOperands {
+    /// One copy of the cached rows.
+    pub fn cache(&self, case: &LatentCase, copy: usize) -> CacheView<'_> {
+        let first = copy % self.copies * self.pages;
+        CacheView {
+            ty: case.cache,
+            bytes: &self.bytes,
+            page_rows: PAGE,
+            row_bytes: case.width() * case.cache.bytes(),
+            width: case.width(),
+            table: &self.table[first..first + self.pages],
+        }
+    }
+}
+
+/// softmax(scale · q·K) V of one query.
+fn attend(query: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, truth: &mut Truth) {
+    let dot = |key: &&[f32]| query.iter().zip(*key).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let scores: Vec<f64> = keys.iter().map(|key| f64::from(scale) * dot(key)).collect();
+    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    for i in 0..values[0].len() {
+        let value =
+            weights.iter().zip(values).map(|(weight, value)| weight * f64::from(value[i])).sum::<f64>();
+        // values reach from −1 to 1, and an error in a score moves weight from one to another
+        truth.push(value / sum, 1.0);
+    }
+}
+
+/// Causal attention of one head over expanded keys and values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpandedCase {
+    /// Queries.
+    pub queries: usize,
+    /// Position of the first.
+    pub position: usize,
+    /// Numbers of a key without position.
+    pub nope: usize,
+    /// Numbers of its rotated part.
+    pub rope: usize,
+    /// Numbers of a value.
+    pub values: usize,
+}
+
+/// Its operands.
+pub struct ExpandedOperands {
+    /// Rows `[nope | rope]`.
+    pub queries: Vec<f32>,
+    /// The factor on the scores of each query.
+    pub scales: Vec<f32>,
+    keys: Vec<Vec<f32>>,
+    content: Vec<f32>,
+    rotated: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl ExpandedCase {
+    pub(crate) fn operation(&self) -> &'static str {
+        "attend_expanded"
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let ExpandedCase { queries, position, nope, rope, values } = self;
+        format!("attend_expanded({queries} at {position}, {nope}+{rope}, v={values})")
+    }
+
+    pub(crate) fn bound(&self) -> Bound {
+        FLOAT_BOUND
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        let seen: usize = (0..self.queries).map(|i| self.position + i + 1).sum();
+        let widths = self.nope + self.rope + self.values;
+        Work {
+            bytes: 4.0 * ((self.position + self.queries) * widths) as f64,
+            flops: 2.0 * (seen * widths) as f64,
+            arithmetic: Arithmetic::Floats,
+            from_memory: false,
+        }
+    }
+
+    pub(crate) fn operands(&self) -> ExpandedOperands {
+        let random = &mut Random::new(self.position as u64 + 7);
+        let (length, width) = (self.position + self.queries, self.nope + self.rope);
+        let keys: Vec<Vec<f32>> = (0..length).map(|_| random.numbers(width)).collect();
+        let lines = |from: usize, width: usize| {
+            let mut out = vec![0.0; length.div_ceil(KEYS) * width * KEYS];
+            for (i, key) in keys.iter().enumerate() {
+                for n in 0..width {
+                    out[(i / KEYS * width + n) * KEYS + i % KEYS] = key[from + n];
+                }
+            }
+            out
+        };
+        ExpandedOperands {
+            content: lines(0, self.nope),
+            rotated: lines(self.nope, self.rope),
+            values: random.numbers(length * self.values),
+            queries: random.numbers(self.queries * width),
+            scales: (0..self.queries).map(|i| 0.2 + i as f32 * 0.01).collect(),
+            keys,
+        }
+    }
+
+    pub(crate) fn truth(&self, operands: &ExpandedOperands) -> Truth {
+        let keys: Vec<&[f32]> = operands.keys.iter().map(Vec::as_slice).collect();
+        let values: Vec<&[f32]> = operands.values.chunks_exact(self.values).collect();
+        let mut truth = Truth::default();
+        for (i, query) in operands.queries.chunks_exact(self.nope + self.rope).enumerate() {
+            let seen = self.position + i + 1;
+            attend(query, &keys[..seen], &values[..seen], operands.scales[i], &mut truth);
+        }
+        truth
+    }
+}
+
+impl ExpandedOperands {
+    /// Keys and values as kernels read them.
+    pub fn expanded(&self, case: &ExpandedCase) -> Expanded<'_> {
+        let length = case.position + case.queries;
+        Expanded {
+            keys: &self.content,
+            rope_keys: &self.rotated,
+            rope_stride: case.rope * KEYS,
+            values: Rows::new(&self.values, length, case.values, case.values),
+            nope: case.nope,
+            rope: case.rope,
+        }
+    }
+}
+
+/// Keys of one head from the latents of a block of cached rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KeysCase {
+    /// How W_UK lies.
+    pub order: KeyOrder,
+    /// Numbers of a key without position.
+    pub nope: usize,
+    /// Numbers of a latent.
+    pub latent: usize,
+}
+
+/// Its operands.
+pub struct KeysOperands {
+    /// W_UK in the case's order.
+    pub weights: Vec<f32>,
+    /// A line of [`KEYS`] cached rows for each number of a latent.
+    pub latents: Vec<f32>,
+}
+
+impl KeysCase {
+    pub(crate) fn operation(&self) -> &'static str {
+        "expand_keys"
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let order = match self.order {
+            KeyOrder::Keys => "keys",
+            KeyOrder::Latents => "latents",
+        };
+        format!("expand_keys(by {order}, nope={}, latent={})", self.nope, self.latent)
+    }
+
+    pub(crate) fn bound(&self) -> Bound {
+        Bound {
+            error: 1e-5,
+            same_bits: false,
+            reason: "f32 sums in order; tiers with fused multiply-adds round less",
+        }
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        Work {
+            bytes: 4.0 * (self.nope * self.latent + (self.nope + self.latent) * KEYS) as f64,
+            flops: 2.0 * (self.nope * self.latent * KEYS) as f64,
+            arithmetic: Arithmetic::Floats,
+            from_memory: false,
+        }
+    }
+
+    pub(crate) fn operands(&self) -> KeysOperands {
+        let random = &mut Random::new(3);
+        KeysOperands {
+            weights: random.numbers(self.nope * self.latent),
+            latents: random.numbers(self.latent * KEYS),
+        }
+    }
+
+    pub(crate) fn truth(&self, operands: &KeysOperands) -> Truth {
+        let mut truth = Truth::default();
+        for n in 0..self.nope {
+            for key in 0..KEYS {
+                let (mut sum, mut size) = (0.0, 0.0);
+                for l in 0..self.latent {
+                    let at = match self.order {
+                        KeyOrder::Keys => n * self.latent + l,
+                        KeyOrder::Latents => l * self.nope + n,
+                    };
+                    let term = f64::from(operands.weights[at]) * f64::from(operands.latents[l * KEYS + key]);
+                    sum += term;
+                    size += term.abs();
+                }
+                truth.push(sum, size);
+            }
+        }
+        truth
+    }
+}

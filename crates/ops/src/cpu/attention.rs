@@ -1,0 +1,113 @@
+//! Attention on the processor.
+
+use crate::attention::{
+    ExpandedCase, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands, SCALE,
+};
+use crate::backend::Job;
+use kernels::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, Partials, Rows, RowsMut, merge_partials};
+
+pub(super) struct LatentJob<'o> {
+    kernel: AttendFn,
+    case: &'o LatentCase,
+    operands: &'o LatentOperands,
+    partials: Vec<f32>,
+    scratch: Vec<f32>,
+    out: Vec<f32>,
+}
+
+impl<'o> LatentJob<'o> {
+    pub(super) fn new(kernel: AttendFn, case: &'o LatentCase, operands: &'o LatentOperands) -> LatentJob<'o> {
+        let LatentCase { heads, latent, pieces, .. } = *case;
+        LatentJob {
+            kernel,
+            case,
+            operands,
+            partials: vec![0.0; pieces * heads * (latent + 2)],
+            scratch: Vec::new(),
+            out: vec![f32::NAN; heads * latent],
+        }
+    }
+}
+
+impl Job for LatentJob<'_> {
+    fn run(&mut self, copy: usize) {
+        let LatentCase { heads, latent, rows, pieces, .. } = *self.case;
+        let (width, cache) = (self.case.width(), self.operands.cache(self.case, copy));
+        let queries = Rows::new(&self.operands.queries, heads, width, width);
+        let stride = heads * (latent + 2);
+        let piece = rows.div_ceil(pieces);
+        let mut used = 0;
+        for (start, memory) in (0..rows).step_by(piece).zip(self.partials.chunks_exact_mut(stride)) {
+            let (max, rest) = memory.split_at_mut(heads);
+            let (sum, o) = rest.split_at_mut(heads);
+            let mut part = Partials { max, sum, o: RowsMut::new(o, heads, latent, latent) };
+            let range = start..(start + piece).min(rows);
+            (self.kernel)(queries, &cache, range, SCALE, latent, &mut part, &mut self.scratch);
+            used += 1;
+        }
+        let mut out = RowsMut::new(&mut self.out, heads, latent, latent);
+        merge_partials(&self.partials, used, stride, heads, latent, &mut out);
+    }
+
+    fn results(&self) -> Vec<f32> {
+        self.out.clone()
+    }
+}
+
+pub(super) struct ExpandedJob<'o> {
+    kernel: AttendExpandedFn,
+    case: &'o ExpandedCase,
+    operands: &'o ExpandedOperands,
+    scratch: Vec<f32>,
+    out: Vec<f32>,
+}
+
+impl<'o> ExpandedJob<'o> {
+    pub(super) fn new(
+        kernel: AttendExpandedFn,
+        case: &'o ExpandedCase,
+        operands: &'o ExpandedOperands,
+    ) -> ExpandedJob<'o> {
+        let out = vec![f32::NAN; case.queries * case.values];
+        ExpandedJob { kernel, case, operands, scratch: Vec::new(), out }
+    }
+}
+
+impl Job for ExpandedJob<'_> {
+    fn run(&mut self, _copy: usize) {
+        let ExpandedCase { queries, position, nope, rope, values } = *self.case;
+        let width = nope + rope;
+        let rows = Rows::new(&self.operands.queries, queries, width, width);
+        let expanded = self.operands.expanded(self.case);
+        let mut out = RowsMut::new(&mut self.out, queries, values, values);
+        (self.kernel)(rows, &expanded, position, &self.operands.scales, &mut out, &mut self.scratch);
+    }
+
+    fn results(&self) -> Vec<f32> {
+        self.out.clone()
+    }
+}
+
+pub(super) struct KeysJob<'o> {
+    kernel: ExpandKeysFn,
+    case: &'o KeysCase,
+    operands: &'o KeysOperands,
+    keys: Vec<f32>,
+}
+
+impl<'o> KeysJob<'o> {
+    pub(super) fn new(kernel: ExpandKeysFn, case: &'o KeysCase, operands: &'o KeysOperands) -> KeysJob<'o> {
+        KeysJob { kernel, case, operands, keys: vec![f32::NAN; case.nope * KEYS] }
+    }
+}
+
+impl Job for KeysJob<'_> {
+    fn run(&mut self, _copy: usize) {
+        let KeysOperands { weights, latents } = self.operands;
+        (self.kernel)(weights, self.case.order, latents, self.case.latent, &mut self.keys);
+    }
+
+    fn results(&self) -> Vec<f32> {
+        self.keys.clone()
+    }
+}

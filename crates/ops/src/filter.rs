@@ -1,0 +1,56 @@
+//! Which cases and kernels are wanted.
+
+use crate::backend::Kernel;
+
+/// Words that must all occur in the name of a kernel or of its case, in any letter case; and what kernels are compiled for.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    words: Vec<String>,
+    level: Option<String>,
+}
+
+impl Filter {
+    /// Words, each of which may itself hold several with spaces between.
+    pub fn new(words: &[String]) -> Filter {
+        let words = words.iter().flat_map(|word| word.split_whitespace()).map(str::to_lowercase).collect();
+        Filter { words, level: None }
+    }
+
+    /// Only kernels compiled for `level`.
+    #[must_use]
+    pub fn level(mut self, level: &str) -> Filter {
+        self.level = Some(level.to_owned());
+        self
+    }
+
+    /// Whether a case with this kernel is wanted.
+    pub fn lets(&self, kernel: &Kernel, case: &str) -> bool {
+        let (name, case) = (kernel.name.to_lowercase(), case.to_lowercase());
+        self.level.as_ref().is_none_or(|level| level == kernel.level)
+            && self.words.iter().all(|word| name.contains(word) || case.contains(word))
+    }
+
+    /// Whether a case is wanted whatever kernel computes it.
+    pub fn lets_case(&self, case: &str) -> bool {
+        let case = case.to_lowercase();
+        self.level.is_none() && self.words.iter().all(|word| case.contains(word))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_must_occur_in_the_kernel_or_the_case() {
+        let kernel = Kernel { name: "avx2_q4_k_tiles_a8".into(), level: "avx2", missing: None, id: 0 };
+        let lets = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            Filter::new(&words).lets(&kernel, "linear(Q4_K, tiles, a8, m=1, k=256, n=37)")
+        };
+        assert!(lets(&[]) && lets(&["Q4_K m=1"]) && lets(&["avx2", "LINEAR"]));
+        assert!(!lets(&["avx512"]) && !lets(&["q4_k", "m=2"]));
+        assert!(!Filter::default().level("portable").lets(&kernel, ""));
+        assert!(Filter::default().lets_case("x") && !Filter::default().level("avx2").lets_case("x"));
+    }
+}

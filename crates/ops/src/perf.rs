@@ -1,0 +1,218 @@
+//! Speed: every kernel at the sizes of real models, beside the limits that the machine has.
+
+use crate::backend::{Backend, Kernel};
+use crate::case::{Arithmetic, Case, Operands, Work};
+use crate::filter::Filter;
+use serde::Serialize;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// What the machine can do with as many threads as run a case.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Limits {
+    /// Bytes a second from memory.
+    pub read_bandwidth: f64,
+    /// Multiply-adds of 8-bit integers a second.
+    pub integer_macs: f64,
+    /// Multiply-adds of f32 a second.
+    pub float_macs: f64,
+}
+
+/// How to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct PerfOptions {
+    /// Threads that run the same kernel at once, each on its own copies of the operands.
+    pub threads: usize,
+    /// Bytes of weights or cached rows that are gone through: more than the last cache holds.
+    pub memory: usize,
+    /// How long a case is measured.
+    pub time: Duration,
+    /// Whether all kernels of a case are measured; otherwise the one of the highest level that runs here.
+    pub all: bool,
+}
+
+/// The speed of one case with one kernel.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measurement {
+    /// The operation's word.
+    pub operation: &'static str,
+    /// The case.
+    pub case: String,
+    /// The kernel.
+    pub kernel: String,
+    /// What it is compiled for.
+    pub level: &'static str,
+    /// Threads.
+    pub threads: usize,
+    /// Calls that were timed, of all threads.
+    pub calls: usize,
+    /// Microseconds of a call: the median of several.
+    pub micros: f64,
+    /// Gigabytes a second of all threads.
+    pub gb_per_s: f64,
+    /// Billions of multiplications and additions a second of all threads.
+    pub gflop_per_s: f64,
+    /// Which limit binds: `memory` or `arithmetic`; none where operands come from a cache and arithmetic is not what costs.
+    pub bound: Option<&'static str>,
+    /// How near to that limit: the time that it allows ÷ the time taken.
+    pub of_limit: Option<f64>,
+    /// The limits, as measured shortly before.
+    pub limits: Limits,
+}
+
+/// Samples that the median is of, at least.
+const SAMPLES: usize = 5;
+
+/// A sample is no shorter than this, so that clocks do not matter.
+const SAMPLE: Duration = Duration::from_millis(1);
+
+/// Measures all `cases` that `filter` lets through. `limits` says what the machine can do at a level with as many threads; `sink` hears
+/// each measurement, or why there is none, and says whether to go on.
+pub fn perf(
+    backend: &dyn Backend,
+    cases: &[Case],
+    filter: &Filter,
+    options: &PerfOptions,
+    limits: &mut dyn FnMut(&'static str, usize) -> Limits,
+    sink: &mut dyn FnMut(Result<Measurement, String>) -> bool,
+) {
+    let kernels = backend.kernels();
+    let levels: Vec<&str> = backend.levels().iter().map(|level| level.name).collect();
+    let rank = |kernel: &Kernel| levels.iter().position(|level| *level == kernel.level);
+    for case in cases {
+        let name = case.name();
+        let mut serving: Vec<&Kernel> = kernels
+            .iter()
+            .filter(|kernel| {
+                kernel.missing.is_none() && backend.serves(kernel, case) && filter.lets(kernel, &name)
+            })
+            .collect();
+        if !options.all {
+            // of equals the first: later ones are forms of it that do without something
+            let best = serving.iter().map(|kernel| rank(kernel)).max();
+            serving.retain(|kernel| Some(rank(kernel)) == best);
+            serving.truncate(1);
+        }
+        if serving.is_empty() {
+            continue;
+        }
+        let work = case.work();
+        // the tier of row-wise operations is the process's own, so that one thread runs them
+        let threads = if matches!(case, Case::Row(_)) { 1 } else { options.threads.max(1) };
+        let copies = if work.from_memory { (options.memory as f64 / work.bytes).ceil() as usize } else { 1 };
+        let operands = case.operands(copies.max(threads));
+        for kernel in serving {
+            let limits = limits(kernel.level, threads);
+            let timed = time(backend, kernel, case, &operands, threads, copies.max(threads), options.time);
+            let measured = timed
+                .map(|timed| measurement(case, &name, kernel, &work, threads, timed, limits))
+                .map_err(|problem| format!("{} {name}: {problem}", kernel.name));
+            if !sink(measured) {
+                return;
+            }
+        }
+    }
+}
+
+/// What the threads took.
+struct Timed {
+    /// Calls of all threads.
+    calls: usize,
+    /// Seconds of a call of each thread: the median.
+    seconds: Vec<f64>,
+}
+
+fn time(
+    backend: &dyn Backend,
+    kernel: &Kernel,
+    case: &Case,
+    operands: &Operands,
+    threads: usize,
+    copies: usize,
+    length: Duration,
+) -> Result<Timed, String> {
+    let mut jobs = Vec::new();
+    for _ in 0..threads {
+        jobs.push(backend.prepare(kernel, case, operands)?);
+    }
+    let start = Barrier::new(threads);
+    let found: Vec<(usize, f64)> = std::thread::scope(|scope| {
+        let members: Vec<_> = jobs
+            .into_iter()
+            .enumerate()
+            .map(|(member, mut job)| {
+                let start = &start;
+                scope.spawn(move || {
+                    // each goes through copies of its own
+                    let mut copy = member * copies / threads;
+                    let mut next = || {
+                        copy += 1;
+                        copy - 1
+                    };
+                    // the first call touches scratch memory; the second says how many make a sample
+                    job.run(next());
+                    let warm = Instant::now();
+                    job.run(next());
+                    let calls =
+                        (SAMPLE.as_secs_f64() / warm.elapsed().as_secs_f64().max(1e-9)).ceil() as usize;
+                    start.wait();
+                    let begin = Instant::now();
+                    let mut samples = Vec::new();
+                    while samples.len() < SAMPLES || begin.elapsed() < length {
+                        let sample = Instant::now();
+                        for _ in 0..calls {
+                            job.run(next());
+                        }
+                        samples.push(sample.elapsed().as_secs_f64() / calls as f64);
+                    }
+                    (calls * samples.len(), median(&mut samples))
+                })
+            })
+            .collect();
+        members.into_iter().filter_map(|member| member.join().ok()).collect()
+    });
+    if found.len() < threads {
+        return Err("a thread panicked".into());
+    }
+    let calls = found.iter().map(|(calls, _)| calls).sum();
+    Ok(Timed { calls, seconds: found.into_iter().map(|(_, seconds)| seconds).collect() })
+}
+
+/// The middle one.
+fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+fn measurement(
+    case: &Case,
+    name: &str,
+    kernel: &Kernel,
+    work: &Work,
+    threads: usize,
+    timed: Timed,
+    limits: Limits,
+) -> Measurement {
+    let rate: f64 = timed.seconds.iter().map(|seconds| 1.0 / seconds).sum();
+    let memory = if work.from_memory { work.bytes / limits.read_bandwidth } else { 0.0 };
+    let macs = match work.arithmetic {
+        Arithmetic::Integers => limits.integer_macs,
+        Arithmetic::Floats => limits.float_macs,
+    };
+    let arithmetic = work.flops / 2.0 / macs;
+    let limited = !matches!(case, Case::Row(_));
+    Measurement {
+        operation: case.operation(),
+        case: name.to_owned(),
+        kernel: kernel.name.clone(),
+        level: kernel.level,
+        threads,
+        calls: timed.calls,
+        micros: 1e6 * threads as f64 / rate,
+        gb_per_s: work.bytes * rate / 1e9,
+        gflop_per_s: work.flops * rate / 1e9,
+        bound: limited.then_some(if memory >= arithmetic { "memory" } else { "arithmetic" }),
+        of_limit: limited.then_some(memory.max(arithmetic) * rate),
+        limits,
+    }
+}

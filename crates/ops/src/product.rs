@@ -1,0 +1,187 @@
+//! Products of rows with a weight.
+
+use crate::case::{Arithmetic, Bound, Truth, Work, layout};
+use crate::random::Random;
+use base::{Activation, Layout, TensorType};
+use kernels::{A8_BLOCK, A8Block, A8Rows, Acts, Rows, WeightMatrix, quantise_a8, to_bf16};
+use quant::tiles::{ALIGN, ROWS, TileLayout};
+
+/// A product: its formats and sizes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProductCase {
+    /// Format of the weight.
+    pub weight: TensorType,
+    /// How it lies in memory.
+    pub layout: Layout,
+    /// How input rows are read.
+    pub activation: Activation,
+    /// Whether the weight is read across its rows: y = x·W instead of x·Wᵀ.
+    pub across: bool,
+    /// Input rows.
+    pub rows: usize,
+    /// Numbers of an input row.
+    pub inputs: usize,
+    /// Numbers of an output row.
+    pub outputs: usize,
+    /// Rows of the stored weight before the first that takes part.
+    pub skipped: usize,
+}
+
+/// Its operands.
+pub struct ProductOperands {
+    memory: Vec<u8>,
+    /// Where the first copy begins in `memory`: at a multiple of [`ALIGN`].
+    start: usize,
+    matrix_bytes: usize,
+    /// The weight as in a file.
+    file: Vec<u8>,
+    /// The numbers that inputs stand for once they are in the activation's form.
+    seen: Vec<f32>,
+    bits: Vec<u16>,
+    blocks: Vec<A8Block>,
+    /// How many copies of the weight there are.
+    pub copies: usize,
+}
+
+impl ProductCase {
+    pub(crate) fn operation(&self) -> &'static str {
+        if self.across { "linear_t" } else { "linear" }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let (op, m, k, n) = (self.operation(), self.rows, self.inputs, self.outputs);
+        let layout = layout(self.layout);
+        format!("{op}({}, {layout}, {}, m={m}, k={k}, n={n})", self.weight, self.activation.name())
+    }
+
+    pub(crate) fn bound(&self) -> Bound {
+        let reason = match self.activation {
+            Activation::A8 => "exact integers, one f32 rounding a run of 32 inputs and term",
+            Activation::F32 | Activation::Bf16 if self.across => {
+                "one f32 rounding a product and sum, in order"
+            }
+            Activation::F32 | Activation::Bf16 => "f32 sums in 16 strands",
+        };
+        Bound { error: 1e-5, same_bits: true, reason }
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        let numbers = (self.inputs * self.outputs) as f64;
+        Work {
+            bytes: self.matrix_bytes() as f64,
+            flops: 2.0 * numbers * self.rows as f64,
+            arithmetic: if self.activation == Activation::A8 {
+                Arithmetic::Integers
+            } else {
+                Arithmetic::Floats
+            },
+            from_memory: true,
+        }
+    }
+
+    /// Rows of the weight that take part, and numbers of each.
+    fn weight_shape(&self) -> (usize, usize) {
+        if self.across { (self.inputs, self.outputs) } else { (self.outputs, self.inputs) }
+    }
+
+    fn matrix_bytes(&self) -> usize {
+        let (rows, cols) = self.weight_shape();
+        let rows = rows + self.skipped;
+        match self.layout {
+            Layout::Rows => rows * self.weight.row_bytes(cols).unwrap_or(0),
+            Layout::Tiles => TileLayout::new(self.weight, cols).map_or(0, |layout| layout.matrix_bytes(rows)),
+        }
+    }
+
+    pub(crate) fn operands(&self, copies: usize) -> ProductOperands {
+        let (rows, cols) = self.weight_shape();
+        let random = &mut Random::new((self.rows * 1000 + cols) as u64);
+        let bytes = random.weight_rows(self.weight, rows + self.skipped, cols);
+        let matrix = match self.layout {
+            Layout::Rows => bytes.clone(),
+            Layout::Tiles => tiles(self.weight, &bytes, cols),
+        };
+        let mut memory: Vec<u8> = Vec::with_capacity(ALIGN + matrix.len() * copies);
+        let start = memory.as_ptr().align_offset(ALIGN);
+        memory.resize(start, 0);
+        (0..copies).for_each(|_| memory.extend_from_slice(&matrix));
+        let x = random.numbers(self.rows * self.inputs);
+        let row_blocks = A8Rows::row_blocks(self.inputs);
+        let mut bits = vec![0; x.len()];
+        to_bf16(&x, &mut bits);
+        let mut blocks = vec![A8Block::ZERO; self.rows * row_blocks];
+        for (row, blocks) in x.chunks_exact(self.inputs).zip(blocks.chunks_exact_mut(row_blocks)) {
+            quantise_a8(row, blocks);
+        }
+        let seen = x.iter().enumerate().map(|(i, x)| match self.activation {
+            Activation::F32 => *x,
+            Activation::Bf16 => f32::from_bits(u32::from(bits[i]) << 16),
+            Activation::A8 => {
+                let (row, col) = (i / self.inputs, i % self.inputs);
+                let block = &blocks[row * row_blocks + col / A8_BLOCK];
+                f32::from(block.codes[col % A8_BLOCK]) * block.scale
+            }
+        });
+        let seen = seen.collect();
+        ProductOperands { memory, start, matrix_bytes: matrix.len(), file: bytes, seen, bits, blocks, copies }
+    }
+
+    pub(crate) fn truth(&self, operands: &ProductOperands) -> Truth {
+        let (rows, cols) = self.weight_shape();
+        let mut decoded = vec![0.0; (rows + self.skipped) * cols];
+        quant::decode(self.weight, &operands.file, &mut decoded).expect("a format that can be decoded");
+        let decoded = &decoded[self.skipped * cols..];
+        let mut truth = Truth::default();
+        for x in operands.seen.chunks_exact(self.inputs) {
+            for o in 0..self.outputs {
+                let (mut sum, mut size) = (0.0, 0.0f64);
+                for (k, x) in x.iter().enumerate() {
+                    let at = if self.across { k * cols + o } else { o * cols + k };
+                    let term = f64::from(decoded[at]) * f64::from(*x);
+                    sum += term;
+                    size += term.abs();
+                }
+                truth.push(sum, size.max(1e-3));
+            }
+        }
+        truth
+    }
+}
+
+impl ProductOperands {
+    /// One copy of the weight.
+    pub fn weight(&self, case: &ProductCase, copy: usize) -> WeightMatrix<'_> {
+        let (rows, cols) = case.weight_shape();
+        let all = rows + case.skipped;
+        let from = self.start + copy % self.copies * self.matrix_bytes;
+        let bytes = &self.memory[from..from + self.matrix_bytes];
+        let matrix = match case.layout {
+            Layout::Rows => WeightMatrix::rows(case.weight, bytes, all, cols),
+            Layout::Tiles => WeightMatrix::tiles(case.weight, bytes, all, cols),
+        };
+        matrix.slice_rows(case.skipped..all)
+    }
+
+    /// The input rows.
+    pub fn acts(&self, case: &ProductCase) -> Acts<'_> {
+        let (rows, cols) = (case.rows, case.inputs);
+        match case.activation {
+            Activation::F32 => Acts::F32(Rows::new(&self.seen, rows, cols, cols)),
+            Activation::Bf16 => Acts::Bf16 { bits: &self.bits, rows, cols, stride: cols },
+            Activation::A8 => Acts::A8(A8Rows::new(&self.blocks, rows, cols)),
+        }
+    }
+}
+
+/// Rows packed into tiles.
+pub(crate) fn tiles(ty: TensorType, bytes: &[u8], cols: usize) -> Vec<u8> {
+    let layout = TileLayout::new(ty, cols).expect("a format with tiles");
+    let row_bytes = ty.row_bytes(cols).expect("whole blocks");
+    let mut tiles = Vec::new();
+    for rows in bytes.chunks(ROWS * row_bytes) {
+        let mut tile = vec![0; layout.tile_bytes()];
+        layout.pack(rows, &mut tile);
+        tiles.extend(tile);
+    }
+    tiles
+}

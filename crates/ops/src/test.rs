@@ -1,0 +1,126 @@
+//! Correctness: every kernel that computes a case, against the truth and against the other kernels of the case.
+
+use crate::backend::{Backend, Kernel};
+use crate::case::Case;
+use crate::filter::Filter;
+use serde::Serialize;
+
+/// How a case went with one kernel.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "status")]
+pub enum Verdict {
+    /// All results are within the bound.
+    Passed {
+        /// The worst error, as a share of what is allowed.
+        of_bound: f64,
+    },
+    /// Something is wrong.
+    Failed {
+        /// What.
+        problem: String,
+    },
+    /// This machine cannot run the kernel.
+    Skipped {
+        /// What it lacks.
+        missing: String,
+    },
+}
+
+/// One case with one kernel.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The operation's word.
+    pub operation: &'static str,
+    /// The case.
+    pub case: String,
+    /// The kernel.
+    pub kernel: String,
+    /// What it is compiled for.
+    pub level: &'static str,
+    /// The error allowed, in parts of a result's size.
+    pub bound: f64,
+    /// Why it is allowed.
+    pub reason: &'static str,
+    /// How it went.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+}
+
+/// Runs all `cases` that `filter` lets through on the kernels of a backend. `sink` hears each outcome and says whether to go on.
+pub fn test(backend: &dyn Backend, cases: &[Case], filter: &Filter, sink: &mut dyn FnMut(Outcome) -> bool) {
+    let kernels = backend.kernels();
+    for case in cases {
+        let name = case.name();
+        let serving: Vec<&Kernel> = kernels
+            .iter()
+            .filter(|kernel| backend.serves(kernel, case) && filter.lets(kernel, &name))
+            .collect();
+        if serving.is_empty() {
+            continue;
+        }
+        let bound = case.bound();
+        let mut check = Check::new(backend, case);
+        for kernel in serving {
+            let verdict = match &kernel.missing {
+                Some(missing) => Verdict::Skipped { missing: missing.clone() },
+                None => match check.run(kernel) {
+                    Ok(of_bound) => Verdict::Passed { of_bound },
+                    Err(problem) => Verdict::Failed { problem },
+                },
+            };
+            let go_on = sink(Outcome {
+                operation: case.operation(),
+                case: name.clone(),
+                kernel: kernel.name.clone(),
+                level: kernel.level,
+                bound: bound.error,
+                reason: bound.reason,
+                verdict,
+            });
+            if !go_on {
+                return;
+            }
+        }
+    }
+}
+
+/// A case with its operands and truth, made once for all kernels.
+struct Check<'c> {
+    backend: &'c dyn Backend,
+    case: &'c Case,
+    operands: crate::case::Operands,
+    truth: crate::case::Truth,
+    /// The first kernel and the bits of its results.
+    first: Option<(String, Vec<u32>)>,
+}
+
+impl<'c> Check<'c> {
+    fn new(backend: &'c dyn Backend, case: &'c Case) -> Check<'c> {
+        let operands = case.operands(1);
+        let truth = case.truth(&operands);
+        Check { backend, case, operands, truth, first: None }
+    }
+
+    /// The worst error, as a share of the bound.
+    fn run(&mut self, kernel: &Kernel) -> Result<f64, String> {
+        let mut job = self.backend.prepare(kernel, self.case, &self.operands)?;
+        job.run(0);
+        let found = job.results();
+        let bound = self.case.bound();
+        let worst = self.truth.compare(&found, &bound)?;
+        job.promises()?;
+        if bound.same_bits {
+            let bits: Vec<u32> =
+                found.iter().map(|v| if v.is_nan() { u32::MAX } else { v.to_bits() }).collect();
+            match &self.first {
+                None => self.first = Some((kernel.name.clone(), bits)),
+                Some((name, first)) => {
+                    if let Some(i) = first.iter().zip(&bits).position(|(a, b)| a != b) {
+                        return Err(format!("result {i} differs from that of {name} in its bits"));
+                    }
+                }
+            }
+        }
+        Ok(worst)
+    }
+}
