@@ -145,6 +145,14 @@ fn wrong_flags() {
 }
 
 #[test]
+fn words_that_no_kernel_has() {
+    for command in ["test", "perf", "support"] {
+        refused(&mut latent(&["ops", command, "nosuch"]), USAGE, &["nosuch", "latent ops support"]);
+    }
+    refused(&mut latent(&["ops", "test", "--isa", "avx9"]), USAGE, &["avx9", "portable"]);
+}
+
+#[test]
 fn files_that_cannot_be_written_or_restored() {
     let (_folder, other) = file("other.kv", b"this is no saved cache at all, but long enough");
     refused(&mut latent(&["run", "-q", "-n", "1", "--restore", &other, "Hi"]), ERROR, &[&other, "LATNTKV1"]);

@@ -112,6 +112,10 @@ fn inspect_graph_tokenize_and_bench_speak_json() {
         assert!((shares(step) - 1.0).abs() < 1e-6, "the phases are the whole step: {step}");
     }
     assert!(profile["limits"]["integer_macs"].as_f64().unwrap() > 0.0);
+    // a prompt longer than a step is profiled in all its steps
+    let long = json(&["profile", "-p", "50", "-n", "0", "--chunk", "20", "--json"]);
+    assert_eq!((&long["steps"][0]["rows"], &long["steps"][0]["steps"]), (&50.into(), &3.into()));
+    assert!((shares(&long["steps"][0]) - 1.0).abs() < 1e-6);
     let rows = json(&["bench", "-p", "8", "-n", "4", "-d", "0,16", "-r", "2", "-o", "json"]);
     let tests: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["test"].as_str().unwrap()).collect();
     assert_eq!(tests, ["pp8", "tg4", "pp8 @ d16", "tg4 @ d16"]);
@@ -121,6 +125,46 @@ fn inspect_graph_tokenize_and_bench_speak_json() {
         assert!(!rows[0][key].is_null(), "{key}");
     }
     assert!(rows[1]["read_bandwidth_gb_per_s"].as_f64().unwrap() > 0.0);
+    assert!(rows[0]["ttft_ms"].as_f64().unwrap() > 0.0 && rows[1]["ttft_ms"].is_null());
+    let number = |row: &Value, key: &str| row[key].as_f64().unwrap();
+    for row in rows.as_array().unwrap() {
+        let share = number(row, "avg_ts") / number(row, "roofline_ts");
+        assert!((share - number(row, "of_roofline")).abs() < 1e-9 * share);
+    }
+    // cached rows are read too
+    assert!(number(&rows[3], "bytes_per_token") > number(&rows[1], "bytes_per_token"));
+
+    let rows = json(&["bench", "-p", "0", "-n", "3", "--sequences", "1,4", "-r", "1", "--json"]);
+    assert_eq!((&rows[1]["test"], &rows[1]["n_sequences"]), (&"tg3 × 4".into(), &4.into()));
+    // weights are read once for all
+    let (one, four) = (number(&rows[0], "bytes_per_step"), number(&rows[1], "bytes_per_step"));
+    assert!(one < four && four < 4.0 * one, "{one} {four}");
+    let table = stdout(&["bench", "-p", "4", "-n", "2", "-r", "1"]);
+    assert!(table.contains("roofline t/s") && table.contains("GB/s read"), "{table}");
+}
+
+#[test]
+fn kernels_are_tested_measured_and_listed_one_by_one() {
+    let test = json(&["ops", "test", "rms_norm", "--json"]);
+    assert_eq!(test["failed"], 0);
+    let cases = test["cases"].as_array().unwrap();
+    assert!(cases.len() >= 8 && cases.iter().all(|case| case["bound"].as_f64().unwrap() > 0.0));
+    let text = stdout(&["ops", "test", "q4_0", "a8", "m=7", "--isa", "portable"]);
+    assert!(text.contains("1 kernels, 1 cases: 1 passed, 0 failed"), "{text}");
+
+    let perf = ["ops", "perf", "silu_mul", "--millis", "1", "--memory", "1"];
+    let found = json(&[&perf[..], &["--json"]].concat());
+    for measured in found["measurements"].as_array().unwrap() {
+        assert!(measured["gb_per_s"].as_f64().unwrap() > 0.0, "{measured}");
+    }
+    for text in [stdout(&perf), stdout(&["ops", "support"])] {
+        let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= 80, "{widest}: {text}");
+    }
+    let support = json(&["ops", "support", "--json"]);
+    assert_eq!(support["levels"][0]["name"], "portable");
+    let lacking = |row: &&Value| row["kernels"].as_array().unwrap().is_empty();
+    assert_eq!(support["operations"].as_array().unwrap().iter().find(lacking), None);
 }
 
 /// `taskset` leaves the program some CPUs, and the number of threads follows. Quotas of cgroups need rights to set.
@@ -197,7 +241,7 @@ fn a_packed_model_answers_alike_and_knows_when_its_source_has_changed() {
 #[test]
 fn help_fits_a_terminal_and_completions_and_man_pages_exist() {
     for command in
-        ["run", "chat", "logits", "inspect", "graph", "tokenize", "make-model", "pack", "bench", "profile"]
+        ["run", "chat", "logits", "inspect", "graph", "tokenize", "make-model", "pack", "bench", "profile", "ops"]
     {
         let help = stdout(&["help", command]);
         let widest = help.lines().map(|line| line.chars().count()).max().unwrap();

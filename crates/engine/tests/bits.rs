@@ -1,20 +1,36 @@
-//! Results do not depend on the number of threads, nor on what else is in the batch.
+//! Results do not depend on the number of threads, nor on what else is in the batch, on any tier.
 #![allow(missing_docs, reason = "tests")]
 
 mod support;
 
+use base::Tier;
 use engine::cache::Sequence;
 use engine::team::Placement;
 use engine::{Engine, EngineOptions, Item, Wanted};
 use graph::passes::{MlaChoice, Precision};
-use support::{CASES, all_logits, bits, checkpoint, engine, fixture, folder};
+use support::{CASES, all_logits, bits, checkpoint, engine, fixture, folder, tiers};
 
-fn options(precision: Precision, mla: MlaChoice, threads: usize) -> EngineOptions {
-    EngineOptions { precision, mla, threads: Some(threads), context: Some(1024), ..EngineOptions::default() }
+fn options(tier: Tier, precision: Precision, mla: MlaChoice, threads: usize) -> EngineOptions {
+    EngineOptions {
+        precision,
+        mla,
+        tier: Some(tier),
+        threads: Some(threads),
+        context: Some(1024),
+        ..EngineOptions::default()
+    }
 }
 
 #[test]
 fn logits_are_bit_equal_for_any_number_of_threads() {
+    for (i, tier) in tiers().into_iter().enumerate() {
+        // the best tier with every number of threads, the others with one that divides nothing
+        let threads: &[usize] = if i == 0 { &[2, 3, 7] } else { &[3] };
+        bit_equal_for(tier, threads);
+    }
+}
+
+fn bit_equal_for(tier: Tier, threads: &[usize]) {
     for case in CASES {
         let checkpoint = checkpoint(&folder(case));
         // one long enough that a row's cached rows are cut into several pieces
@@ -22,20 +38,20 @@ fn logits_are_bit_equal_for_any_number_of_threads() {
         let tokens: Vec<u32> = fixture(case).tokens.iter().cycle().take(length).copied().collect();
         for precision in [Precision::Exact, Precision::Default] {
             for mla in [MlaChoice::Auto, MlaChoice::Naive, MlaChoice::Split] {
-                let mut one = engine(&checkpoint, &options(precision, mla, 1));
+                let mut one = engine(&checkpoint, &options(tier, precision, mla, 1));
                 let truth = [
                     bits(&all_logits(&mut one, &tokens, 60)),
                     bits(&all_logits(&mut one, &tokens[..single], 1)),
                 ];
-                for threads in [2, 3, 7] {
-                    let mut many = engine(&checkpoint, &options(precision, mla, threads));
+                for &threads in threads {
+                    let mut many = engine(&checkpoint, &options(tier, precision, mla, threads));
                     assert!(
                         bits(&all_logits(&mut many, &tokens, 60)) == truth[0],
-                        "{case} {precision} {mla} {threads}"
+                        "{case} {tier} {precision} {mla} {threads}"
                     );
                     assert!(
                         bits(&all_logits(&mut many, &tokens[..single], 1)) == truth[1],
-                        "{case} {precision} {mla} {threads}"
+                        "{case} {tier} {precision} {mla} {threads}"
                     );
                 }
             }
@@ -83,20 +99,21 @@ fn together(engine: &mut Engine, prompts: &[Vec<u32>; 3], chunk: usize) -> Vec<V
 
 #[test]
 fn exact_logits_are_bit_equal_alone_and_in_a_batch() {
-    for case in CASES {
+    let tiers = tiers();
+    for (tier, case) in tiers.iter().flat_map(|tier| CASES.map(|case| (*tier, case))) {
         let checkpoint = checkpoint(&folder(case));
         let tokens = fixture(case).tokens;
         let turned =
             |by: usize| tokens.iter().cycle().skip(by).take(tokens.len()).copied().collect::<Vec<u32>>();
         let prompts = [turned(0), turned(5), turned(11)];
         for mla in [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::Split] {
-            let mut engine = engine(&checkpoint, &options(Precision::Exact, mla, 2));
+            let mut engine = engine(&checkpoint, &options(tier, Precision::Exact, mla, 2));
             for chunk in [1, 7, 16] {
                 let batch = together(&mut engine, &prompts, chunk);
                 for (prompt, logits) in prompts.iter().zip(&batch) {
                     assert!(
                         bits(&all_logits(&mut engine, prompt, chunk)) == bits(logits),
-                        "{case} {mla} {chunk}"
+                        "{case} {tier} {mla} {chunk}"
                     );
                 }
             }

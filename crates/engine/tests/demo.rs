@@ -1,6 +1,7 @@
 //! The demo model on its evaluation questions, from prompt to text.
 #![allow(missing_docs, reason = "tests")]
 
+use base::Tier;
 use engine::sampling::SamplingParams;
 use engine::{Engine, EngineOptions, Listener, Request, Session, StopReason};
 use formats::{Checkpoint, Source};
@@ -77,6 +78,34 @@ fn it_answers_as_many_questions_as_its_results_say() {
     eprintln!("{right} of {total} questions");
     assert_eq!(total, 300);
     assert!(right >= AT_LEAST, "{right} of {total} questions");
+}
+
+#[test]
+fn it_answers_as_well_on_lower_tiers() {
+    let best = kernels::features().tier();
+    let questions = std::fs::read_to_string(models().join("eval.jsonl")).unwrap();
+    for tier in Tier::ALL {
+        if tier >= best {
+            if tier > best {
+                eprintln!("skipped: this machine has no {tier}");
+            }
+            continue;
+        }
+        let mut demo = demo(&EngineOptions { tier: Some(tier), ..options(2) });
+        let mut session = Session::default();
+        let (mut right, mut total) = (0, 0);
+        // fewer questions, as these tiers are slower
+        for line in questions.lines().step_by(5) {
+            let question: Value = serde_json::from_str(line).unwrap();
+            let answer =
+                demo.ask(&mut session, question["prompt"].as_str().unwrap(), &SamplingParams::greedy());
+            right += usize::from(answer.text == question["expected"].as_str().unwrap());
+            total += 1;
+        }
+        eprintln!("{tier}: {right} of {total} questions");
+        // a question or two may turn on rounding
+        assert!(right * 300 + 2 * 300 >= AT_LEAST * total, "{tier}: {right} of {total} questions");
+    }
 }
 
 #[test]

@@ -1,12 +1,13 @@
-//! Every fixture, from safetensors and GGUF, in every formulation and chunking, against logits computed by Hugging Face transformers.
+//! Every fixture, from safetensors and GGUF, in every formulation, chunking and tier, against logits computed by Hugging Face transformers.
 #![allow(missing_docs, reason = "tests")]
 
 mod support;
 
+use base::Tier;
 use engine::EngineOptions;
 use graph::passes::{CacheForm, MlaChoice, Precision};
 use std::path::PathBuf;
-use support::{CASES, WITH_GGUF, all_logits, checkpoint, engine, error, fixture, folder, greedy};
+use support::{CASES, WITH_GGUF, all_logits, checkpoint, engine, error, fixture, folder, greedy, tiers};
 
 /// Mean relative square error of a row that exact arithmetic may have.
 const EXACT: f64 = 1e-9;
@@ -17,9 +18,12 @@ fn files() -> Vec<(&'static str, PathBuf)> {
     folders.chain(gguf).collect()
 }
 
-fn exact(mla: MlaChoice, form: CacheForm) -> EngineOptions {
-    let precision = Precision::Exact;
-    EngineOptions { mla, form, precision, threads: Some(2), context: Some(1024), ..EngineOptions::default() }
+fn options(tier: Tier) -> EngineOptions {
+    EngineOptions { tier: Some(tier), threads: Some(2), context: Some(1024), ..EngineOptions::default() }
+}
+
+fn exact(tier: Tier, mla: MlaChoice, form: CacheForm) -> EngineOptions {
+    EngineOptions { mla, form, precision: Precision::Exact, ..options(tier) }
 }
 
 #[test]
@@ -31,11 +35,12 @@ fn exact_logits_agree_in_every_formulation_and_chunking() {
         (MlaChoice::Split, CacheForm::Latent),
         (MlaChoice::Auto, CacheForm::Latent),
     ];
+    let tiers = tiers();
     for (case, path) in files() {
         let expected = fixture(case);
         let checkpoint = checkpoint(&path);
-        for (mla, form) in forms {
-            let mut engine = engine(&checkpoint, &exact(mla, form));
+        for (tier, (mla, form)) in tiers.iter().flat_map(|tier| forms.map(|form| (*tier, form))) {
+            let mut engine = engine(&checkpoint, &exact(tier, mla, form));
             for chunk in [usize::MAX, 1, 7, 16, 64] {
                 let logits = all_logits(&mut engine, &expected.tokens, chunk);
                 let errors = expected
@@ -46,7 +51,7 @@ fn exact_logits_agree_in_every_formulation_and_chunking() {
                 let mean = errors.sum::<f64>() / expected.rows.len() as f64;
                 assert!(
                     mean <= EXACT,
-                    "{case} {} {mla} {form:?} in chunks of {chunk}: {mean:e}",
+                    "{case} {} {tier} {mla} {form:?} in chunks of {chunk}: {mean:e}",
                     path.display()
                 );
             }
@@ -56,23 +61,26 @@ fn exact_logits_agree_in_every_formulation_and_chunking() {
 
 #[test]
 fn exact_greedy_tokens_agree_up_to_the_first_near_tie() {
+    let tiers = tiers();
     for (case, path) in files() {
         let expected = fixture(case);
-        for mla in [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::Split] {
-            let mut engine = engine(&checkpoint(&path), &exact(mla, CacheForm::Latent));
+        let all = [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::Split];
+        for (tier, mla) in tiers.iter().flat_map(|tier| all.map(|mla| (*tier, mla))) {
+            let mut engine = engine(&checkpoint(&path), &exact(tier, mla, CacheForm::Latent));
             let sure = expected.margin.iter().position(|m| *m <= 1e-3).unwrap_or(expected.greedy.len());
             let found = greedy(&mut engine, &expected.tokens, sure);
-            assert_eq!(found, expected.greedy[..sure], "{case} {} {mla}", path.display());
+            assert_eq!(found, expected.greedy[..sure], "{case} {} {tier} {mla}", path.display());
         }
     }
 }
 
 #[test]
 fn default_precision_stays_close() {
-    for (case, path) in files() {
+    let tiers = tiers();
+    let files = files();
+    for (tier, (case, path)) in tiers.iter().flat_map(|tier| files.iter().map(move |file| (*tier, file))) {
         let expected = fixture(case);
-        let options = EngineOptions { threads: Some(2), context: Some(1024), ..EngineOptions::default() };
-        let mut engine = engine(&checkpoint(&path), &options);
+        let mut engine = engine(&checkpoint(path), &options(tier));
         let logits = all_logits(&mut engine, &expected.tokens, 64);
         let mut errors: Vec<f64> = expected
             .rows
@@ -83,7 +91,7 @@ fn default_precision_stays_close() {
         errors.sort_by(f64::total_cmp);
         let close = errors.iter().filter(|e| **e <= 1e-2).count();
         let median = errors[errors.len() / 2];
-        assert!(median <= 3e-3, "{case}: median {median:e}");
-        assert!(close * 4 >= errors.len() * 3, "{case}: {close} of {} rows", errors.len());
+        assert!(median <= 3e-3, "{case} {tier}: median {median:e}");
+        assert!(close * 4 >= errors.len() * 3, "{case} {tier}: {close} of {} rows", errors.len());
     }
 }

@@ -3,17 +3,18 @@
 
 mod support;
 
-use base::TensorType;
+use base::{TensorType, Tier};
 use engine::EngineOptions;
 use graph::passes::{MlaChoice, Precision};
 use std::path::Path;
-use support::{all_logits, checkpoint, engine, error};
+use support::{all_logits, checkpoint, engine, error, tiers};
 use testkit::{Kind, Recipe};
 
 const TOKENS: [u32; 9] = [256, 5, 99, 300, 7, 7, 42, 511, 0];
 
-fn options(mla: MlaChoice, precision: Precision) -> EngineOptions {
-    EngineOptions { mla, precision, threads: Some(2), context: Some(128), ..EngineOptions::default() }
+fn options(tier: Tier, mla: MlaChoice, precision: Precision) -> EngineOptions {
+    let (tier, threads, context) = (Some(tier), Some(2), Some(128));
+    EngineOptions { mla, precision, tier, threads, context, ..EngineOptions::default() }
 }
 
 /// Mean error of b against a.
@@ -21,18 +22,23 @@ fn mean(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
     a.iter().zip(b).map(|(a, b)| error(b, a)).sum::<f64>() / a.len() as f64
 }
 
-/// Exact logits, the same for all formulations; and the default precision close to them in the median row.
+/// Exact logits, the same for all formulations and tiers; and the default precision of each tier close to them in the median row.
 fn check(path: &Path, what: &str) -> Vec<Vec<f32>> {
     let file = checkpoint(path);
-    let logits = |mla, precision| all_logits(&mut engine(&file, &options(mla, precision)), &TOKENS, 4);
-    let exact = logits(MlaChoice::Absorbed, Precision::Exact);
+    let logits =
+        |tier, mla, precision| all_logits(&mut engine(&file, &options(tier, mla, precision)), &TOKENS, 4);
+    let tiers = tiers();
+    let exact = logits(tiers[0], MlaChoice::Absorbed, Precision::Exact);
     assert!(exact.iter().flatten().all(|l| l.is_finite()), "{what}");
-    let naive = logits(MlaChoice::Naive, Precision::Exact);
-    assert!(mean(&exact, &naive) < 1e-9, "{what}: naive {:e}", mean(&exact, &naive));
-    let default = logits(MlaChoice::Auto, Precision::Default);
-    let mut errors: Vec<f64> = exact.iter().zip(&default).map(|(a, b)| error(b, a)).collect();
-    errors.sort_by(f64::total_cmp);
-    assert!(errors[errors.len() / 2] < 3e-2, "{what}: default precision {:e}", errors[errors.len() / 2]);
+    for tier in tiers {
+        let naive = mean(&exact, &logits(tier, MlaChoice::Naive, Precision::Exact));
+        assert!(naive < 1e-9, "{what} {tier}: naive {naive:e}");
+        let default = logits(tier, MlaChoice::Auto, Precision::Default);
+        let mut errors: Vec<f64> = exact.iter().zip(&default).map(|(a, b)| error(b, a)).collect();
+        errors.sort_by(f64::total_cmp);
+        let median = errors[errors.len() / 2];
+        assert!(median < 3e-2, "{what} {tier}: default precision {median:e}");
+    }
     exact
 }
 

@@ -12,7 +12,7 @@ const PAGE: usize = 64;
 pub(crate) const SCALE: f32 = 0.3;
 
 const FLOAT_BOUND: Bound = Bound {
-    error: 2e-5,
+    error: 1e-5,
     same_bits: false,
     reason: "scores are f32 sums of several hundred terms; tiers with fused multiply-adds round less",
 };
@@ -280,7 +280,7 @@ impl KeysCase {
 
     pub(crate) fn bound(&self) -> Bound {
         Bound {
-            error: 1e-5,
+            error: 2e-6,
             same_bits: false,
             reason: "f32 sums in order; tiers with fused multiply-adds round less",
         }

@@ -206,8 +206,8 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
 fn print_measurement(m: &Measurement, before: &mut Option<String>) -> Result<()> {
     if before.is_none() {
         output::line(&format!(
-            "{:<45}{:>9}{:>7}{:>8} {:<6}{:>4}",
-            "kernel and case", "µs", "GB/s", "GFLOP/s", "limit", "of"
+            "{:<48}{:>9}{:>6}{:>6} {:<6}{:>4}",
+            "kernel and case", "µs", "GB/s", "GFL/s", "limit", "of"
         ))?;
     }
     if before.as_ref() != Some(&m.kernel) {
@@ -215,13 +215,13 @@ fn print_measurement(m: &Measurement, before: &mut Option<String>) -> Result<()>
         *before = Some(m.kernel.clone());
     }
     let bound = match m.bound {
-        Some("memory") => "memory",
-        Some(_) => "arith.",
+        Some("memory") => "mem.",
+        Some(_) => "arith",
         None => "",
     };
     let share = m.of_limit.map_or_else(String::new, |share| format!("{:.0} %", 100.0 * share));
     output::line(&format!(
-        "  {:<43}{:>9.1}{:>7.1}{:>8.1} {bound:<6}{share:>6}",
+        " {:<47}{:>9.1}{:>6.1}{:>6.0} {bound:<5}{share:>5}",
         m.case, m.micros, m.gb_per_s, m.gflop_per_s
     ))
 }

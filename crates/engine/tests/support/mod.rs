@@ -1,6 +1,7 @@
 //! Fixtures: small models with logits and greedy tokens computed by Hugging Face transformers (see fixtures/README.md).
 #![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
 
+use base::Tier;
 use engine::cache::Sequence;
 use engine::{Engine, EngineOptions, Item, Wanted};
 use formats::Checkpoint;
@@ -20,6 +21,15 @@ pub const CASES: [&str; 9] = [
 ];
 
 pub const WITH_GGUF: [&str; 3] = ["v3", "v3-yarn", "youtu"];
+
+/// The tiers that this machine has, the best first; the others are named as skipped.
+pub fn tiers() -> Vec<Tier> {
+    let best = kernels::features().tier();
+    for tier in Tier::ALL.into_iter().filter(|tier| *tier > best) {
+        eprintln!("skipped: this machine has no {tier}");
+    }
+    Tier::ALL.into_iter().rev().filter(|tier| *tier <= best).collect()
+}
 
 pub struct Fixture {
     pub tokens: Vec<u32>,
