@@ -1,8 +1,9 @@
 //! Attention in latent space and over expanded keys, and the expansion of keys.
 
 use crate::case::{Arithmetic, Bound, Truth, Work};
+use crate::memory::Copies;
 use crate::random::Random;
-use base::CacheType;
+use base::{Activation, CacheType};
 use kernels::{CacheView, Expanded, KEYS, KeyOrder, Rows, load_row, store_row};
 
 /// Rows of a page of the cache.
@@ -17,11 +18,19 @@ const FLOAT_BOUND: Bound = Bound {
     reason: "scores are f32 sums of several hundred terms; tiers with fused multiply-adds round less",
 };
 
+const HALF_BOUND: Bound = Bound {
+    error: 4e-3,
+    same_bits: false,
+    reason: "queries, weights and products are rounded to f16, sums of at most 64 terms too",
+};
+
 /// Attention in latent space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentCase {
     /// Whether content and rope are scored apart.
     pub split: bool,
+    /// What it computes in: f32, or f16 where the cache holds that.
+    pub activation: Activation,
     /// Type of the cache.
     pub cache: CacheType,
     /// Heads of a call, at most 16.
@@ -40,12 +49,10 @@ pub struct LatentCase {
 pub struct LatentOperands {
     /// A row a head.
     pub queries: Vec<f32>,
-    bytes: Vec<u8>,
+    streams: Copies,
     /// The pages of each copy, not in order.
     table: Vec<u32>,
     pages: usize,
-    /// How many copies of the cached rows there are.
-    pub copies: usize,
 }
 
 impl LatentCase {
@@ -55,12 +62,13 @@ impl LatentCase {
 
     pub(crate) fn name(&self) -> String {
         let LatentCase { cache, heads, latent, rope, rows, pieces, .. } = self;
+        let halves = if self.activation == Activation::F16 { ", in f16" } else { "" };
         let pieces = if *pieces > 1 { format!(", pieces={pieces}") } else { String::new() };
-        format!("{}({cache}, h={heads}, {latent}+{rope}, rows={rows}{pieces})", self.operation())
+        format!("{}({cache}{halves}, h={heads}, {latent}+{rope}, rows={rows}{pieces})", self.operation())
     }
 
     pub(crate) fn bound(&self) -> Bound {
-        FLOAT_BOUND
+        if self.activation == Activation::F16 { HALF_BOUND } else { FLOAT_BOUND }
     }
 
     pub(crate) fn work(&self) -> Work {
@@ -86,13 +94,11 @@ impl LatentCase {
         for row in bytes.chunks_exact_mut(row_bytes) {
             store_row(self.cache, &random.numbers(width), row);
         }
-        let one = bytes.len();
-        bytes.reserve_exact(one * (copies - 1));
-        (1..copies).for_each(|_| bytes.extend_from_within(..one));
+        let streams = Copies::new(&bytes, copies);
         let table =
             (0..copies).flat_map(|copy| (0..pages).rev().map(move |page| (copy * pages + page) as u32));
         let (table, queries) = (table.collect(), random.numbers(self.heads * width));
-        LatentOperands { queries, bytes, table, pages, copies }
+        LatentOperands { queries, streams, table, pages }
     }
 
     pub(crate) fn truth(&self, operands: &LatentOperands) -> Truth {
@@ -115,12 +121,12 @@ impl LatentCase {
 }
 
 impl LatentOperands {
-    /// One copy of the cached rows.
+    /// One copy of the cached rows; numbers beyond the last begin anew.
     pub fn cache(&self, case: &LatentCase, copy: usize) -> CacheView<'_> {
-        let first = copy % self.copies * self.pages;
+        let first = copy % self.streams.count() * self.pages;
         CacheView {
             ty: case.cache,
-            bytes: &self.bytes,
+            bytes: self.streams.all(),
             page_rows: PAGE,
             row_bytes: case.width() * case.cache.bytes(),
             width: case.width(),

@@ -21,6 +21,7 @@ mod backend;
 mod case;
 mod cpu;
 mod filter;
+mod memory;
 mod numbers;
 mod perf;
 mod product;

@@ -1,10 +1,11 @@
 //! Products of rows with a weight.
 
 use crate::case::{Arithmetic, Bound, Truth, Work, layout};
+use crate::memory::Copies;
 use crate::random::Random;
 use base::{Activation, Layout, TensorType};
 use kernels::{A8_BLOCK, A8Block, A8Rows, Acts, Rows, WeightMatrix, quantise_a8, to_bf16};
-use quant::tiles::{ALIGN, ROWS, TileLayout};
+use quant::tiles::{ROWS, TileLayout};
 
 /// A product: its formats and sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,18 +30,13 @@ pub struct ProductCase {
 
 /// Its operands.
 pub struct ProductOperands {
-    memory: Vec<u8>,
-    /// Where the first copy begins in `memory`: at a multiple of [`ALIGN`].
-    start: usize,
-    matrix_bytes: usize,
+    matrices: Copies,
     /// The weight as in a file.
     file: Vec<u8>,
     /// The numbers that inputs stand for once they are in the activation's form.
     seen: Vec<f32>,
     bits: Vec<u16>,
     blocks: Vec<A8Block>,
-    /// How many copies of the weight there are.
-    pub copies: usize,
 }
 
 impl ProductCase {
@@ -60,7 +56,7 @@ impl ProductCase {
             (false, Activation::A8) => {
                 (1e-6, "exact integers; a few f32 roundings for each run of 32 inputs")
             }
-            (false, Activation::F32 | Activation::Bf16) => (1e-6, "f32 sums in 16 strands"),
+            (false, Activation::F32 | Activation::Bf16 | Activation::F16) => (1e-6, "f32 sums in 16 strands"),
         };
         Bound { error, same_bits: true, reason }
     }
@@ -101,10 +97,7 @@ impl ProductCase {
             Layout::Rows => bytes.clone(),
             Layout::Tiles => tiles(self.weight, &bytes, cols),
         };
-        let mut memory: Vec<u8> = Vec::with_capacity(ALIGN + matrix.len() * copies);
-        let start = memory.as_ptr().align_offset(ALIGN);
-        memory.resize(start, 0);
-        (0..copies).for_each(|_| memory.extend_from_slice(&matrix));
+        let matrices = Copies::new(&matrix, copies);
         let x = random.numbers(self.rows * self.inputs);
         let row_blocks = A8Rows::row_blocks(self.inputs);
         let mut bits = vec![0; x.len()];
@@ -114,7 +107,7 @@ impl ProductCase {
             quantise_a8(row, blocks);
         }
         let seen = x.iter().enumerate().map(|(i, x)| match self.activation {
-            Activation::F32 => *x,
+            Activation::F32 | Activation::F16 => *x,
             Activation::Bf16 => f32::from_bits(u32::from(bits[i]) << 16),
             Activation::A8 => {
                 let (row, col) = (i / self.inputs, i % self.inputs);
@@ -123,7 +116,7 @@ impl ProductCase {
             }
         });
         let seen = seen.collect();
-        ProductOperands { memory, start, matrix_bytes: matrix.len(), file: bytes, seen, bits, blocks, copies }
+        ProductOperands { matrices, file: bytes, seen, bits, blocks }
     }
 
     pub(crate) fn truth(&self, operands: &ProductOperands) -> Truth {
@@ -149,12 +142,11 @@ impl ProductCase {
 }
 
 impl ProductOperands {
-    /// One copy of the weight.
+    /// One copy of the weight; numbers beyond the last begin anew.
     pub fn weight(&self, case: &ProductCase, copy: usize) -> WeightMatrix<'_> {
         let (rows, cols) = case.weight_shape();
         let all = rows + case.skipped;
-        let from = self.start + copy % self.copies * self.matrix_bytes;
-        let bytes = &self.memory[from..from + self.matrix_bytes];
+        let bytes = self.matrices.copy(copy);
         let matrix = match case.layout {
             Layout::Rows => WeightMatrix::rows(case.weight, bytes, all, cols),
             Layout::Tiles => WeightMatrix::tiles(case.weight, bytes, all, cols),
@@ -166,7 +158,8 @@ impl ProductOperands {
     pub fn acts(&self, case: &ProductCase) -> Acts<'_> {
         let (rows, cols) = (case.rows, case.inputs);
         match case.activation {
-            Activation::F32 => Acts::F32(Rows::new(&self.seen, rows, cols, cols)),
+            // no product computes in f16
+            Activation::F32 | Activation::F16 => Acts::F32(Rows::new(&self.seen, rows, cols, cols)),
             Activation::Bf16 => Acts::Bf16 { bits: &self.bits, rows, cols, stride: cols },
             Activation::A8 => Acts::A8(A8Rows::new(&self.blocks, rows, cols)),
         }

@@ -58,7 +58,8 @@ mod tests {
             let mut numbers = vec![0.0; 3 * 512];
             quant::decode(ty, &bytes, &mut numbers).unwrap();
             assert!(numbers.iter().all(|v| v.is_finite()), "{ty}");
-            assert!(numbers[..512] != numbers[512..1024] && numbers[0] != numbers[1], "{ty}");
+            assert!(numbers[..512] != numbers[512..1024], "{ty}");
+            assert!(numbers.iter().any(|v| *v != numbers[0]), "{ty}");
         }
     }
 }

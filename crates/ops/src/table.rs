@@ -41,6 +41,12 @@ const LATENT_SIZES: [(usize, usize, usize, usize); 7] = [
     (16, 256, 64, 31),
 ];
 
+/// What attention computes in, and the type of the cache.
+fn arithmetic(split: bool) -> impl Iterator<Item = (Activation, CacheType)> {
+    let halves = (!split).then_some((Activation::F16, CacheType::F16));
+    CacheType::ALL.map(|cache| (Activation::F32, cache)).into_iter().chain(halves)
+}
+
 /// Queries, position of the first, and widths of content, rope and values.
 const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 11] = [
     (1, 0, 24, 8, 40),
@@ -100,8 +106,9 @@ pub fn cases() -> Vec<Case> {
     let mut cases = products();
     for (heads, latent, rope, rows) in LATENT_SIZES {
         for (split, pieces) in [(false, 1), (false, 2), (true, 1), (true, 3)] {
-            for cache in CacheType::ALL {
-                cases.push(Case::Latent(LatentCase { split, cache, heads, latent, rope, rows, pieces }));
+            for (activation, cache) in arithmetic(split) {
+                let case = LatentCase { split, activation, cache, heads, latent, rope, rows, pieces };
+                cases.push(Case::Latent(case));
             }
         }
     }
@@ -204,10 +211,11 @@ pub fn real_sizes() -> Vec<Case> {
         }
     }
     for split in [false, true] {
-        for cache in CacheType::ALL {
+        for (activation, cache) in arithmetic(split) {
             for (heads, latent, rope) in [(16, 512, 64), (4, 512, 64), (8, 256, 32)] {
                 let (rows, pieces) = (1024, 1);
-                cases.push(Case::Latent(LatentCase { split, cache, heads, latent, rope, rows, pieces }));
+                let case = LatentCase { split, activation, cache, heads, latent, rope, rows, pieces };
+                cases.push(Case::Latent(case));
             }
         }
     }

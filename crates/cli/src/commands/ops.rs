@@ -5,6 +5,7 @@ use crate::exit::Usage;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use base::Tier;
+use engine::memory::readable;
 use ops::{Backend, Cpu, Filter, Limits, Measurement, Outcome, PerfOptions, Verdict};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -126,10 +127,25 @@ fn print_test(cpu: &Cpu, sums: &[(String, Sum)], outcomes: &[Outcome], cases: bo
     ))
 }
 
+/// Bytes that measuring the read bandwidth takes, and some for everything else.
+const MEASURING: u64 = 768 << 20;
+
 /// How long measured limits stand: neighbours on a shared machine change them.
 const LIMITS_STAND: Duration = Duration::from_secs(10);
 
 fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
+    let wanted = u64::from(args.memory) << 20;
+    if let Some(available) = engine::memory::available()
+        && available.bytes < wanted + MEASURING
+    {
+        bail!(
+            "--memory {} needs {} beside {} for measuring the limits, but {} are available: give less",
+            args.memory,
+            readable(wanted),
+            readable(MEASURING),
+            readable(available.bytes)
+        );
+    }
     let options = PerfOptions {
         threads: usize::from(args.threads),
         memory: usize::from(args.memory) << 20,

@@ -167,6 +167,7 @@ impl Backend for Cpu {
             ("avx_vnni", found.avx_vnni),
             ("avx512", found.avx512),
             ("avx512_bf16", found.avx512_bf16),
+            ("avx512_fp16", found.avx512_fp16),
             ("amx", found.amx),
         ]
     }
@@ -187,7 +188,9 @@ impl Backend for Cpu {
             (Form::Table { contract, .. }, Case::Product(case)) => product::serves(contract, case),
             (Form::Table { contract, .. }, Case::Latent(case)) => {
                 let op = if case.split { OpKind::AttendSplit } else { OpKind::AttendLatent };
-                contract.op == op && contract.cache.is_none_or(|cache| cache == case.cache)
+                contract.op == op
+                    && contract.activation == case.activation
+                    && contract.cache.is_none_or(|cache| cache == case.cache)
             }
             (Form::Table { contract, .. }, Case::Expanded(_)) => contract.op == OpKind::AttendExpanded,
             (Form::Table { contract, .. }, Case::Keys(_)) => contract.op == OpKind::ExpandKeys,

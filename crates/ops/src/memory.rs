@@ -1,0 +1,44 @@
+//! Operands that may be larger than every cache.
+
+use memmap2::{MmapMut, MmapOptions};
+
+/// Copies of some bytes, one after the other, each at a multiple of 64 bytes when its length is.
+pub(crate) struct Copies {
+    map: MmapMut,
+    len: usize,
+    count: usize,
+}
+
+impl Copies {
+    /// As many copies. They lie in large pages where the system gives them, as the engine's cache does.
+    ///
+    /// # Panics
+    /// When there is no memory for them, as when a vector cannot grow.
+    pub(crate) fn new(bytes: &[u8], count: usize) -> Copies {
+        let all = bytes.len() * count;
+        let mut map = MmapOptions::new().len(all.max(1)).map_anon().expect("memory for the operands");
+        // a wish: where the system refuses it, small pages serve
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage);
+        if !bytes.is_empty() {
+            map[..all].chunks_exact_mut(bytes.len()).for_each(|copy| copy.copy_from_slice(bytes));
+        }
+        Copies { map, len: bytes.len(), count }
+    }
+
+    /// How many.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// One of them; numbers beyond the last begin anew.
+    pub(crate) fn copy(&self, index: usize) -> &[u8] {
+        let from = index % self.count * self.len;
+        &self.map[from..from + self.len]
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> &[u8] {
+        &self.map[..self.len * self.count]
+    }
+}
