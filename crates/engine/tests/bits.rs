@@ -103,12 +103,14 @@ fn exact_logits_are_bit_equal_alone_and_in_a_batch() {
     for (tier, case) in tiers.iter().flat_map(|tier| CASES.map(|case| (*tier, case))) {
         let checkpoint = checkpoint(&folder(case));
         let tokens = fixture(case).tokens;
+        // lower tiers are slow
+        let chunks: &[usize] = if tier == tiers[0] { &[1, 7, 16] } else { &[7] };
         let turned =
             |by: usize| tokens.iter().cycle().skip(by).take(tokens.len()).copied().collect::<Vec<u32>>();
         let prompts = [turned(0), turned(5), turned(11)];
         for mla in [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::Split] {
             let mut engine = engine(&checkpoint, &options(tier, Precision::Exact, mla, 2));
-            for chunk in [1, 7, 16] {
+            for &chunk in chunks {
                 let batch = together(&mut engine, &prompts, chunk);
                 for (prompt, logits) in prompts.iter().zip(&batch) {
                     assert!(
