@@ -2,9 +2,10 @@
 
 use crate::case::{Arithmetic, Bound, Truth, Work};
 use crate::memory::Copies;
+use crate::numbers::nearest;
 use crate::random::Random;
 use base::{Activation, CacheType};
-use kernels::{CacheView, Expanded, KEYS, KeyOrder, Rows, load_row, store_row};
+use kernels::{CacheView, Expanded, KEYS, KeyBlocks, KeyOrder, Number, load_row, store_row};
 
 /// Rows of a page of the cache.
 const PAGE: usize = 64;
@@ -153,6 +154,8 @@ fn attend(query: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, truth: 
 /// Causal attention of one head over expanded keys and values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpandedCase {
+    /// What it computes in: f32, or f16.
+    pub activation: Activation,
     /// Queries.
     pub queries: usize,
     /// Position of the first.
@@ -171,10 +174,34 @@ pub struct ExpandedOperands {
     pub queries: Vec<f32>,
     /// The factor on the scores of each query.
     pub scales: Vec<f32>,
+    /// Keys and values, rounded to what the case computes in.
     keys: Vec<Vec<f32>>,
-    content: Vec<f32>,
-    rotated: Vec<f32>,
     values: Vec<f32>,
+}
+
+/// Keys and values as kernels read them: lines of [`KEYS`] keys, rows of values.
+pub struct ExpandedLines<N> {
+    content: Vec<N>,
+    rotated: Vec<N>,
+    values: Vec<N>,
+}
+
+/// Numbers as a kernel of `N` takes them.
+fn rounded<N: Number>(numbers: &[f32]) -> Vec<N> {
+    let mut out = vec![N::ZERO; numbers.len()];
+    N::round(numbers, &mut out);
+    out
+}
+
+/// Bytes of a number that expanded keys are made of.
+fn number_bytes(activation: Activation) -> usize {
+    if activation == Activation::F16 { 2 } else { 4 }
+}
+
+/// Numbers rounded to what a case computes in.
+fn seen(activation: Activation, numbers: &[f32]) -> Vec<f32> {
+    let ty = if activation == Activation::F16 { CacheType::F16 } else { CacheType::F32 };
+    numbers.iter().map(|v| nearest(ty, *v)).collect()
 }
 
 impl ExpandedCase {
@@ -183,19 +210,20 @@ impl ExpandedCase {
     }
 
     pub(crate) fn name(&self) -> String {
-        let ExpandedCase { queries, position, nope, rope, values } = self;
-        format!("attend_expanded({queries} at {position}, {nope}+{rope}, v={values})")
+        let ExpandedCase { activation, queries, position, nope, rope, values } = self;
+        let activation = activation.name();
+        format!("attend_expanded({activation}, {queries} at {position}, {nope}+{rope}, v={values})")
     }
 
     pub(crate) fn bound(&self) -> Bound {
-        FLOAT_BOUND
+        if self.activation == Activation::F16 { HALF_BOUND } else { FLOAT_BOUND }
     }
 
     pub(crate) fn work(&self) -> Work {
         let seen: usize = (0..self.queries).map(|i| self.position + i + 1).sum();
         let widths = self.nope + self.rope + self.values;
         Work {
-            bytes: 4.0 * ((self.position + self.queries) * widths) as f64,
+            bytes: (number_bytes(self.activation) * (self.position + self.queries) * widths) as f64,
             flops: 2.0 * (seen * widths) as f64,
             arithmetic: Arithmetic::Floats,
             from_memory: false,
@@ -205,23 +233,11 @@ impl ExpandedCase {
     pub(crate) fn operands(&self) -> ExpandedOperands {
         let random = &mut Random::new(self.position as u64 + 7);
         let (length, width) = (self.position + self.queries, self.nope + self.rope);
-        let keys: Vec<Vec<f32>> = (0..length).map(|_| random.numbers(width)).collect();
-        let lines = |from: usize, width: usize| {
-            let mut out = vec![0.0; length.div_ceil(KEYS) * width * KEYS];
-            for (i, key) in keys.iter().enumerate() {
-                for n in 0..width {
-                    out[(i / KEYS * width + n) * KEYS + i % KEYS] = key[from + n];
-                }
-            }
-            out
-        };
         ExpandedOperands {
-            content: lines(0, self.nope),
-            rotated: lines(self.nope, self.rope),
-            values: random.numbers(length * self.values),
+            keys: (0..length).map(|_| seen(self.activation, &random.numbers(width))).collect(),
+            values: seen(self.activation, &random.numbers(length * self.values)),
             queries: random.numbers(self.queries * width),
             scales: (0..self.queries).map(|i| 0.2 + i as f32 * 0.01).collect(),
-            keys,
         }
     }
 
@@ -238,38 +254,65 @@ impl ExpandedCase {
 }
 
 impl ExpandedOperands {
-    /// Keys and values as kernels read them.
-    pub fn expanded(&self, case: &ExpandedCase) -> Expanded<'_> {
-        let length = case.position + case.queries;
+    /// Keys and values as kernels of `N` read them.
+    pub fn lines<N: Number>(&self, case: &ExpandedCase) -> ExpandedLines<N> {
+        let lines = |from: usize, width: usize| {
+            let mut out = vec![0.0; self.keys.len().div_ceil(KEYS) * width * KEYS];
+            for (i, key) in self.keys.iter().enumerate() {
+                for n in 0..width {
+                    out[(i / KEYS * width + n) * KEYS + i % KEYS] = key[from + n];
+                }
+            }
+            rounded(&out)
+        };
+        ExpandedLines {
+            content: lines(0, case.nope),
+            rotated: lines(case.nope, case.rope),
+            values: rounded(&self.values),
+        }
+    }
+}
+
+impl<N> ExpandedLines<N> {
+    /// The view that kernels take.
+    pub fn view(&self, case: &ExpandedCase) -> Expanded<'_, N> {
         Expanded {
             keys: &self.content,
             rope_keys: &self.rotated,
             rope_stride: case.rope * KEYS,
-            values: Rows::new(&self.values, length, case.values, case.values),
+            values: &self.values,
+            value_width: case.values,
             nope: case.nope,
             rope: case.rope,
         }
     }
 }
 
-/// Keys of one head from the latents of a block of cached rows.
+/// Keys of one head from the latents of blocks of [`KEYS`] cached rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeysCase {
+    /// What it computes in: f32, or f16.
+    pub activation: Activation,
     /// How W_UK lies.
     pub order: KeyOrder,
     /// Numbers of a key without position.
     pub nope: usize,
     /// Numbers of a latent.
     pub latent: usize,
+    /// Blocks.
+    pub blocks: usize,
 }
 
 /// Its operands.
 pub struct KeysOperands {
     /// W_UK in the case's order.
     pub weights: Vec<f32>,
-    /// A line of [`KEYS`] cached rows for each number of a latent.
+    /// For each block a line of [`KEYS`] cached rows for each number of a latent, and a gap. Rounded to what the case computes in.
     pub latents: Vec<f32>,
 }
+
+/// Lines between the latents of two blocks.
+const GAP: usize = 3;
 
 impl KeysCase {
     pub(crate) fn operation(&self) -> &'static str {
@@ -281,51 +324,74 @@ impl KeysCase {
             KeyOrder::Keys => "keys",
             KeyOrder::Latents => "latents",
         };
-        format!("expand_keys(by {order}, nope={}, latent={})", self.nope, self.latent)
+        let KeysCase { activation, nope, latent, blocks, .. } = self;
+        format!("expand_keys({}, by {order}, {latent} to {nope}, blocks={blocks})", activation.name())
     }
 
     pub(crate) fn bound(&self) -> Bound {
-        Bound {
-            error: 2e-6,
-            same_bits: false,
-            reason: "f32 sums in order; tiers with fused multiply-adds round less",
-        }
+        let (error, reason) = if self.activation == Activation::F16 {
+            (2e-3, "weights, products and results are rounded to f16, sums of at most 64 terms too")
+        } else {
+            (2e-6, "f32 sums in order; tiers with fused multiply-adds round less")
+        };
+        Bound { error, same_bits: false, reason }
     }
 
     pub(crate) fn work(&self) -> Work {
+        let matrices = (self.nope + self.latent) * KEYS * self.blocks * number_bytes(self.activation);
         Work {
-            bytes: 4.0 * (self.nope * self.latent + (self.nope + self.latent) * KEYS) as f64,
-            flops: 2.0 * (self.nope * self.latent * KEYS) as f64,
+            bytes: (4 * self.nope * self.latent + matrices) as f64,
+            flops: 2.0 * (self.nope * self.latent * KEYS * self.blocks) as f64,
             arithmetic: Arithmetic::Floats,
             from_memory: false,
         }
+    }
+
+    /// Numbers from the latents of one block to those of the next.
+    fn stride(&self) -> usize {
+        (self.latent + GAP) * KEYS
     }
 
     pub(crate) fn operands(&self) -> KeysOperands {
         let random = &mut Random::new(3);
         KeysOperands {
             weights: random.numbers(self.nope * self.latent),
-            latents: random.numbers(self.latent * KEYS),
+            latents: seen(self.activation, &random.numbers(self.blocks * self.stride())),
         }
     }
 
     pub(crate) fn truth(&self, operands: &KeysOperands) -> Truth {
         let mut truth = Truth::default();
-        for n in 0..self.nope {
-            for key in 0..KEYS {
-                let (mut sum, mut size) = (0.0, 0.0);
-                for l in 0..self.latent {
-                    let at = match self.order {
-                        KeyOrder::Keys => n * self.latent + l,
-                        KeyOrder::Latents => l * self.nope + n,
-                    };
-                    let term = f64::from(operands.weights[at]) * f64::from(operands.latents[l * KEYS + key]);
-                    sum += term;
-                    size += term.abs();
+        for block in 0..self.blocks {
+            let latents = &operands.latents[block * self.stride()..];
+            for n in 0..self.nope {
+                for key in 0..KEYS {
+                    let (mut sum, mut size) = (0.0, 0.0);
+                    for l in 0..self.latent {
+                        let at = match self.order {
+                            KeyOrder::Keys => n * self.latent + l,
+                            KeyOrder::Latents => l * self.nope + n,
+                        };
+                        let term = f64::from(operands.weights[at]) * f64::from(latents[l * KEYS + key]);
+                        sum += term;
+                        size += term.abs();
+                    }
+                    truth.push(sum, size);
                 }
-                truth.push(sum, size);
             }
         }
         truth
+    }
+}
+
+impl KeysOperands {
+    /// The latents as numbers of a kernel.
+    pub fn numbers<N: Number>(&self) -> Vec<N> {
+        rounded(&self.latents)
+    }
+
+    /// The view of such numbers that kernels take.
+    pub fn view<'a, N>(&self, case: &KeysCase, latents: &'a [N]) -> KeyBlocks<'a, N> {
+        KeyBlocks { latents, stride: case.stride(), latent: case.latent, nope: case.nope }
     }
 }

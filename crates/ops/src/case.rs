@@ -111,8 +111,8 @@ impl Case {
         match self {
             Case::Product(case) => words(case.weight.name(), layout(case.layout), case.activation.name()),
             Case::Latent(case) => words(case.cache.name(), "pages", case.activation.name()),
-            Case::Expanded(_) => words("f32", "lines", "f32"),
-            Case::Keys(_) => words("f32", "rows", "f32"),
+            Case::Expanded(case) => words(case.activation.name(), "lines", "f32"),
+            Case::Keys(case) => words(case.activation.name(), "lines", "f32"),
             Case::Row(RowCase { op: RowOp::Embed(ty, lie), .. }) => words(ty.name(), layout(*lie), "ids"),
             Case::Row(RowCase { op: RowOp::Store(ty) | RowOp::Load(ty), .. }) => {
                 words(ty.name(), "rows", "f32")

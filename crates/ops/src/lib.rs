@@ -32,7 +32,9 @@ mod support;
 mod table;
 mod test;
 
-pub use attention::{ExpandedCase, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands};
+pub use attention::{
+    ExpandedCase, ExpandedLines, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands,
+};
 pub use backend::{Backend, Job, Kernel, Level};
 pub use case::{Arithmetic, Bound, Case, Family, Operands, Truth, Work};
 pub use cpu::Cpu;

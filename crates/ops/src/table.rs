@@ -48,7 +48,7 @@ fn arithmetic(split: bool) -> impl Iterator<Item = (Activation, CacheType)> {
 }
 
 /// Queries, position of the first, and widths of content, rope and values.
-const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 11] = [
+const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 12] = [
     (1, 0, 24, 8, 40),
     (1, 63, 24, 8, 40),
     (1, 64, 24, 8, 40),
@@ -60,10 +60,15 @@ const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 11] = [
     (32, 100, 128, 64, 128),
     (3, 130, 192, 64, 256),
     (9, 65, 64, 32, 64),
+    (7, 63, 7, 0, 3),
 ];
 
-/// Numbers of a key and of a latent.
-const KEY_SIZES: [(usize, usize); 4] = [(13, 50), (1, 1), (64, 256), (128, 512)];
+/// What attention over expanded keys computes in.
+const FLOATS: [Activation; 2] = [Activation::F32, Activation::F16];
+
+/// Numbers of a key and of a latent, and blocks of cached rows.
+const KEY_SIZES: [(usize, usize, usize); 5] =
+    [(13, 50, 1), (13, 50, 2), (1, 1, 1), (64, 256, 3), (128, 512, 1)];
 
 /// Rows and widths of row-wise operations.
 const ROW_SIZES: [(usize, usize); 8] =
@@ -113,11 +118,16 @@ pub fn cases() -> Vec<Case> {
         }
     }
     for (queries, position, nope, rope, values) in EXPANDED_SIZES {
-        cases.push(Case::Expanded(ExpandedCase { queries, position, nope, rope, values }));
+        for activation in FLOATS {
+            let case = ExpandedCase { activation, queries, position, nope, rope, values };
+            cases.push(Case::Expanded(case));
+        }
     }
-    for (nope, latent) in KEY_SIZES {
+    for (nope, latent, blocks) in KEY_SIZES {
         for order in [KeyOrder::Keys, KeyOrder::Latents] {
-            cases.push(Case::Keys(KeysCase { order, nope, latent }));
+            for activation in FLOATS {
+                cases.push(Case::Keys(KeysCase { activation, order, nope, latent, blocks }));
+            }
         }
     }
     cases.extend(rows());
@@ -219,11 +229,15 @@ pub fn real_sizes() -> Vec<Case> {
             }
         }
     }
-    for (nope, rope, values) in [(128, 64, 128), (192, 64, 256)] {
-        cases.push(Case::Expanded(ExpandedCase { queries: 32, position: 992, nope, rope, values }));
-    }
-    for order in [KeyOrder::Keys, KeyOrder::Latents] {
-        cases.push(Case::Keys(KeysCase { order, nope: 128, latent: 512 }));
+    for activation in FLOATS {
+        for (nope, rope, values) in [(128, 64, 128), (192, 64, 256)] {
+            let (queries, position) = (32, 992);
+            cases.push(Case::Expanded(ExpandedCase { activation, queries, position, nope, rope, values }));
+        }
+        for order in [KeyOrder::Keys, KeyOrder::Latents] {
+            let (nope, latent, blocks) = (128, 512, 8);
+            cases.push(Case::Keys(KeysCase { activation, order, nope, latent, blocks }));
+        }
     }
     let mut add = |op, width| cases.push(Case::Row(RowCase { op, rows: 16, width }));
     for width in [2048, 7168] {

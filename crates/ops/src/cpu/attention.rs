@@ -1,10 +1,12 @@
 //! Attention on the processor.
 
 use crate::attention::{
-    ExpandedCase, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands, SCALE,
+    ExpandedCase, ExpandedLines, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands, SCALE,
 };
 use crate::backend::Job;
-use kernels::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, Partials, Rows, RowsMut, merge_partials};
+use kernels::{
+    AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, Number, Partials, Rows, RowsMut, merge_partials,
+};
 
 pub(super) struct LatentJob<'o> {
     kernel: AttendFn,
@@ -54,31 +56,33 @@ impl Job for LatentJob<'_> {
     }
 }
 
-pub(super) struct ExpandedJob<'o> {
-    kernel: AttendExpandedFn,
+pub(super) struct ExpandedJob<'o, N> {
+    kernel: AttendExpandedFn<N>,
     case: &'o ExpandedCase,
     operands: &'o ExpandedOperands,
+    lines: ExpandedLines<N>,
     scratch: Vec<f32>,
     out: Vec<f32>,
 }
 
-impl<'o> ExpandedJob<'o> {
+impl<'o, N: Number> ExpandedJob<'o, N> {
     pub(super) fn new(
-        kernel: AttendExpandedFn,
+        kernel: AttendExpandedFn<N>,
         case: &'o ExpandedCase,
         operands: &'o ExpandedOperands,
-    ) -> ExpandedJob<'o> {
+    ) -> ExpandedJob<'o, N> {
         let out = vec![f32::NAN; case.queries * case.values];
-        ExpandedJob { kernel, case, operands, scratch: Vec::new(), out }
+        // scratch of an odd length, and without sense
+        ExpandedJob { kernel, case, operands, lines: operands.lines(case), scratch: vec![f32::NAN; 9], out }
     }
 }
 
-impl Job for ExpandedJob<'_> {
+impl<N: Number> Job for ExpandedJob<'_, N> {
     fn run(&mut self, _copy: usize) {
-        let ExpandedCase { queries, position, nope, rope, values } = *self.case;
+        let ExpandedCase { queries, position, nope, rope, values, .. } = *self.case;
         let width = nope + rope;
         let rows = Rows::new(&self.operands.queries, queries, width, width);
-        let expanded = self.operands.expanded(self.case);
+        let expanded = self.lines.view(self.case);
         let mut out = RowsMut::new(&mut self.out, queries, values, values);
         (self.kernel)(rows, &expanded, position, &self.operands.scales, &mut out, &mut self.scratch);
     }
@@ -88,26 +92,34 @@ impl Job for ExpandedJob<'_> {
     }
 }
 
-pub(super) struct KeysJob<'o> {
-    kernel: ExpandKeysFn,
+pub(super) struct KeysJob<'o, N> {
+    kernel: ExpandKeysFn<N>,
     case: &'o KeysCase,
     operands: &'o KeysOperands,
-    keys: Vec<f32>,
+    latents: Vec<N>,
+    scratch: Vec<f32>,
+    keys: Vec<N>,
 }
 
-impl<'o> KeysJob<'o> {
-    pub(super) fn new(kernel: ExpandKeysFn, case: &'o KeysCase, operands: &'o KeysOperands) -> KeysJob<'o> {
-        KeysJob { kernel, case, operands, keys: vec![f32::NAN; case.nope * KEYS] }
+impl<'o, N: Number> KeysJob<'o, N> {
+    pub(super) fn new(
+        kernel: ExpandKeysFn<N>,
+        case: &'o KeysCase,
+        operands: &'o KeysOperands,
+    ) -> KeysJob<'o, N> {
+        let keys = vec![N::ZERO; case.blocks * case.nope * KEYS];
+        KeysJob { kernel, case, operands, latents: operands.numbers(), scratch: Vec::new(), keys }
     }
 }
 
-impl Job for KeysJob<'_> {
+impl<N: Number + Into<f32>> Job for KeysJob<'_, N> {
     fn run(&mut self, _copy: usize) {
-        let KeysOperands { weights, latents } = self.operands;
-        (self.kernel)(weights, self.case.order, latents, self.case.latent, &mut self.keys);
+        let blocks = self.operands.view(self.case, &self.latents);
+        let weights = &self.operands.weights;
+        (self.kernel)(weights, self.case.order, &blocks, &mut self.keys, &mut self.scratch);
     }
 
     fn results(&self) -> Vec<f32> {
-        self.keys.clone()
+        self.keys.iter().map(|number| (*number).into()).collect()
     }
 }

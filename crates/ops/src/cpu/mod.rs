@@ -192,8 +192,12 @@ impl Backend for Cpu {
                     && contract.activation == case.activation
                     && contract.cache.is_none_or(|cache| cache == case.cache)
             }
-            (Form::Table { contract, .. }, Case::Expanded(_)) => contract.op == OpKind::AttendExpanded,
-            (Form::Table { contract, .. }, Case::Keys(_)) => contract.op == OpKind::ExpandKeys,
+            (Form::Table { contract, .. }, Case::Expanded(case)) => {
+                contract.op == OpKind::AttendExpanded && contract.activation == case.activation
+            }
+            (Form::Table { contract, .. }, Case::Keys(case)) => {
+                contract.op == OpKind::ExpandKeys && contract.activation == case.activation
+            }
             (Form::Plain(kind), Case::Row(case)) => kind.serves(case.op),
             _ => false,
         }
@@ -230,6 +234,16 @@ impl Backend for Cpu {
             ) => Box::new(attention::ExpandedJob::new(kernel, case, operands)),
             (
                 Form::Table { kernel: KernelFn::ExpandKeys(kernel), .. },
+                Case::Keys(case),
+                Operands::Keys(operands),
+            ) => Box::new(attention::KeysJob::new(kernel, case, operands)),
+            (
+                Form::Table { kernel: KernelFn::AttendHalves(kernel), .. },
+                Case::Expanded(case),
+                Operands::Expanded(operands),
+            ) => Box::new(attention::ExpandedJob::new(kernel, case, operands)),
+            (
+                Form::Table { kernel: KernelFn::ExpandHalves(kernel), .. },
                 Case::Keys(case),
                 Operands::Keys(operands),
             ) => Box::new(attention::KeysJob::new(kernel, case, operands)),
