@@ -241,9 +241,19 @@ fn a_packed_model_answers_alike_and_knows_when_its_source_has_changed() {
 
 #[test]
 fn help_fits_a_terminal_and_completions_and_man_pages_exist() {
-    for command in
-        ["run", "chat", "logits", "inspect", "graph", "tokenize", "make-model", "pack", "bench", "profile", "ops"]
-    {
+    for command in [
+        "run",
+        "chat",
+        "logits",
+        "inspect",
+        "graph",
+        "tokenize",
+        "make-model",
+        "pack",
+        "bench",
+        "profile",
+        "ops",
+    ] {
         let help = stdout(&["help", command]);
         let widest = help.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(widest <= 100, "{command}: {widest}");

@@ -61,6 +61,7 @@ fn bit_equal_for(tier: Tier, threads: &[usize]) {
 
 #[test]
 fn logits_are_bit_equal_on_any_number_of_nodes() {
+    let tier = tiers()[0];
     // a mixture of experts with shared ones, in steps of one, few and many rows
     for case in ["v3", "v2-lite"] {
         let checkpoint = checkpoint(&folder(case));
@@ -69,10 +70,10 @@ fn logits_are_bit_equal_on_any_number_of_nodes() {
             [(200, 130), (40, 7), (20, 1)].map(|(n, chunk)| bits(&all_logits(engine, &tokens[..n], chunk)))
         };
         for mla in [MlaChoice::Absorbed, MlaChoice::Naive] {
-            let truth = all(&mut engine(&checkpoint, &options(Precision::Default, mla, 1)));
+            let truth = all(&mut engine(&checkpoint, &options(tier, Precision::Default, mla, 1)));
             for nodes in [&[2][..], &[3], &[8], &[1, 1], &[4, 4], &[2, 1, 3, 2], &[2, 2, 2, 2]] {
                 let placement = Some(Placement::simulated(nodes));
-                let options = EngineOptions { placement, ..options(Precision::Default, mla, 1) };
+                let options = EngineOptions { placement, ..options(tier, Precision::Default, mla, 1) };
                 assert!(all(&mut engine(&checkpoint, &options)) == truth, "{case} {mla} {nodes:?}");
             }
         }

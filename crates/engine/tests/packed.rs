@@ -121,7 +121,8 @@ fn what_is_stopped_or_fails_leaves_nothing_behind() {
         heard < 5
     });
     assert!(matches!(stopped, Err(EngineError::Stopped)));
-    let nowhere = engine::pack(&model, &folder.path().join("no/such/folder.latent"), Some(1), &mut |_, _| true);
+    let nowhere =
+        engine::pack(&model, &folder.path().join("no/such/folder.latent"), Some(1), &mut |_, _| true);
     assert!(nowhere.unwrap_err().to_string().contains("folder.latent"));
     let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().map(|e| e.file_name()).collect();
     assert_eq!(names, ["model.gguf"]);

@@ -160,10 +160,11 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
         if let Some((.., limits)) = known.iter().find(|(t, n, ..)| (*t, *n) == (tier, threads)) {
             return *limits;
         }
-        let found = engine::Limits::measure(&engine::team::Placement::anywhere(threads), tier).unwrap_or_else(|error| {
-            failure = Some(error);
-            engine::Limits { read_bandwidth: f64::NAN, integer_macs: f64::NAN, float_macs: f64::NAN }
-        });
+        let found = engine::Limits::measure(&engine::team::Placement::anywhere(threads), tier)
+            .unwrap_or_else(|error| {
+                failure = Some(error);
+                engine::Limits { read_bandwidth: f64::NAN, integer_macs: f64::NAN, float_macs: f64::NAN }
+            });
         let limits = Limits {
             read_bandwidth: found.read_bandwidth,
             integer_macs: found.integer_macs,

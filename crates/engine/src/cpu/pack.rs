@@ -127,7 +127,7 @@ impl Packed {
         #[cfg(target_os = "linux")]
         if map.len() >= LARGE {
             // a wish; the system may have no large pages
-            let _ = map.advise(advice(team.placement().nodes().len(), matrices, matrix_bytes));
+            let _ = map.advise(advice(team.placement().nodes().len(), matrices.count, matrix_bytes));
         }
         let target = Target(map.as_mut_ptr());
         let (tiles, bytes) = (matrices.tiles(), matrices.tile_bytes());
