@@ -41,6 +41,11 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Print the circuit, the IR or the plan of a model
     Graph(GraphArgs),
+    /// Check a model's circuit, plans and tensors against the rules that they must keep
+    #[command(
+        after_help = "Examples:\n  latent audit -m model.gguf\n  latent audit -m model.gguf --deep --json\n  latent audit --rules\n\nExit codes: 0 nothing found, 1 findings or an error, 2 model not supported. docs/audit.md lists the rules."
+    )]
+    Audit(AuditArgs),
     /// Show the tokens of a text
     Tokenize(TokenizeArgs),
     /// Write a random model of a known shape, for tests and measurements
@@ -375,6 +380,32 @@ pub(crate) struct GraphArgs {
 }
 
 #[derive(Args)]
+pub(crate) struct AuditArgs {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) path: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Read every weight too: NaN, infinity, rows of zeros, wild scales, and statistics of each tensor
+    #[arg(long)]
+    pub(crate) deep: bool,
+
+    /// List every edge of the plan for one row: producer, consumer, slot
+    #[arg(long, conflicts_with = "deep")]
+    pub(crate) edges: bool,
+
+    /// Print the rules
+    #[arg(long, conflicts_with_all = ["deep", "edges"])]
+    pub(crate) rules: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
 pub(crate) struct TokenizeArgs {
     /// A .gguf file (a vocabulary alone will do) or a model folder; without it, the built-in demo model
     #[arg(short, long, env = "LATENT_MODEL")]
@@ -433,6 +464,10 @@ pub(crate) struct MakeModelArgs {
     /// Cut the file into this many shards
     #[arg(long)]
     pub(crate) shards: Option<usize>,
+
+    /// Only what comes before the weights: a GGUF header or config.json, for inspect --contract and audit
+    #[arg(long)]
+    pub(crate) header_only: bool,
 }
 
 #[derive(Args)]

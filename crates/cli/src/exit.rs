@@ -10,6 +10,16 @@ use std::process::ExitCode;
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
+/// A command that did its work and found something wrong: exit code 1. What it found has been printed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Found(pub(crate) String);
+
+/// A command that did its work and found a model that is not supported: exit code 2. What is missing has been printed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NotSupported(pub(crate) String);
+
 const UNSUPPORTED: u8 = 2;
 const USAGE: u8 = 64;
 const INTERRUPTED: u8 = 130;
@@ -37,7 +47,7 @@ pub(crate) fn code(result: anyhow::Result<()>) -> ExitCode {
         return ExitCode::from(INTERRUPTED);
     }
     eprintln!("error: {}", message(&error));
-    if error.chain().any(is_unsupported) {
+    if error.chain().any(|e| is_unsupported(e) || e.is::<NotSupported>()) {
         ExitCode::from(UNSUPPORTED)
     } else if error.chain().any(|e| e.is::<Usage>()) {
         ExitCode::from(USAGE)

@@ -153,6 +153,7 @@ impl Engine {
             context: contract.context_length,
         };
         let plans = cpu::make_plans(&contract, checkpoint, &cpu)?;
+        cpu::audit(&contract, checkpoint, &plans, &cpu)?;
         let streams = plans.0[0].ir.streams.clone();
         let token_bytes: usize = streams.iter().map(|stream| stream.width * cache.bytes()).sum();
         let weights = cpu::weight_bytes(&plans, checkpoint);

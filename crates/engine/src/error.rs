@@ -18,6 +18,14 @@ pub enum EngineError {
     /// Its tensors do not fill the circuit, or no kernel fits.
     #[error(transparent)]
     Graph(#[from] GraphError),
+    /// The circuit, the plans or the file's tensors break a rule of the audit.
+    #[error("{file}: {}", found(findings))]
+    Audit {
+        /// The file.
+        file: String,
+        /// What was found: at least one.
+        findings: Vec<graph::audit::Finding>,
+    },
     /// A tensor that the plan uses is not in the file.
     #[error("{file}: tensor {tensor} is missing")]
     MissingTensor {
@@ -110,4 +118,13 @@ pub enum EngineError {
     /// Stopped by the caller.
     #[error("stopped")]
     Stopped,
+}
+
+/// The first finding of an audit, and how many there are beside it.
+fn found(findings: &[graph::audit::Finding]) -> String {
+    let first = findings.first().map(ToString::to_string).unwrap_or_default();
+    match findings.len() {
+        0 | 1 => first,
+        n => format!("{first} (and {} more: `latent audit` lists them)", n - 1),
+    }
 }

@@ -64,6 +64,12 @@ pub(crate) fn read_text(path: &Path, limit: u64) -> Result<Option<String>, Forma
     }
 }
 
+/// A file's JSON; none where there is no such file.
+pub(crate) fn read(path: &Path) -> Result<Option<Value>, FormatError> {
+    let Some(text) = read_text(path, limits::MAX_JSON_BYTES)? else { return Ok(None) };
+    parse(&text).map(Some).map_err(|problem| failed(path, &text, problem))
+}
+
 /// The error of a file that is no JSON, which says so where the file is something else altogether.
 pub(crate) fn failed(path: &Path, text: &str, problem: String) -> FormatError {
     let problem = impostor(text.as_bytes()).map_or(problem, str::to_owned);

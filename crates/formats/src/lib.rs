@@ -1,6 +1,7 @@
 //! Bytes on disk to checked checkpoints: GGUF and safetensors, and writers for them. No arithmetic on weights.
 //!
 //! * [`Checkpoint`]: an opened model: metadata and named tensors, memory-mapped; every range checked before anything uses it.
+//! * [`Outline`]: what a model says and which tensors it names, also where their data are missing.
 //! * [`gguf::Header`], [`safetensors::Header`]: a header alone, from the first bytes of a file.
 //! * [`gguf::Writer`], [`safetensors::Writer`]: writers that stream.
 //! * [`pack::Directory`], [`pack::PackWriter`]: packed files, whose weights are used where they lie.
@@ -32,9 +33,11 @@ mod open_folder;
 mod open_gguf;
 mod open_packed;
 pub mod pack;
+mod outline;
 pub mod safetensors;
 mod sniff;
 
 pub use checkpoint::{Checkpoint, GgufSource, SAMPLED, Source, TensorInfo, TensorRef};
 pub use error::FormatError;
 pub use folder::{HfSource, TokenizerJson};
+pub use outline::{Data, Outline, TensorHead};

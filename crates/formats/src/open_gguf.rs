@@ -106,7 +106,7 @@ fn open_shard(path: &Path, number: usize, count: usize) -> Result<(Header, Bytes
 }
 
 /// Number (from 0) and count of the set that a file belongs to.
-fn shard_of(path: &Path, metadata: &Metadata) -> Result<Option<(usize, usize)>, FormatError> {
+pub(crate) fn shard_of(path: &Path, metadata: &Metadata) -> Result<Option<(usize, usize)>, FormatError> {
     let count = metadata.u64("split.count")?.unwrap_or(0);
     if count <= 1 {
         return Ok(None);
@@ -125,7 +125,7 @@ fn shard_of(path: &Path, metadata: &Metadata) -> Result<Option<(usize, usize)>, 
 }
 
 /// The path of shard `number` (from 0) beside `path`, which must be named `…-00001-of-0000N.gguf`.
-fn shard_path(path: &Path, number: usize, count: usize) -> Result<PathBuf, FormatError> {
+pub(crate) fn shard_path(path: &Path, number: usize, count: usize) -> Result<PathBuf, FormatError> {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let end = format!("-of-{count:05}.gguf");
     let stem = name.strip_suffix(&end).and_then(|rest| {

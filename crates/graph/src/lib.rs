@@ -5,6 +5,8 @@
 //! * [`Ir`](ir::Ir): the circuit instantiated for one contract, in dataflow form.
 //! * [`passes`]: pure functions from IR to IR: formulations, fusing, folding, phases, binding, placing.
 //! * [`Plan`]: what a backend compiles and runs.
+//! * [`survey`]: whether a model is supported, and everything that is missing where it is not.
+//! * [`audit`]: the rules that circuits, IRs and plans must keep, checked at every load.
 //!
 //! ```
 //! use graph::Circuit;
@@ -14,16 +16,18 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod circuit;
 pub mod contract;
 mod error;
 pub mod ir;
 pub mod passes;
 mod plan;
+pub mod survey;
 mod tensors;
 
 pub use circuit::Circuit;
 pub use contract::{Contract, ContractError};
 pub use error::GraphError;
 pub use plan::{Plan, PlanOptions};
-pub use tensors::CheckpointTensors;
+pub use tensors::{CheckpointTensors, OutlineTensors};

@@ -1,8 +1,16 @@
-//! The tensors of a checkpoint as circuits look them up.
+//! The tensors of a checkpoint, or of its outline, as circuits look them up.
 
 use crate::circuit::{Naming, TensorIndex};
 use base::TensorType;
-use formats::{Checkpoint, Source};
+use formats::{Checkpoint, Outline, Source};
+
+/// How the names of a file look.
+pub(crate) fn naming_of(source: &Source) -> Naming {
+    match source {
+        Source::Gguf(_) => Naming::Gguf,
+        Source::HuggingFace(_) => Naming::HuggingFace,
+    }
+}
 
 /// An opened checkpoint, seen as names, types and shapes.
 #[derive(Clone, Copy)]
@@ -10,14 +18,37 @@ pub struct CheckpointTensors<'a>(pub &'a Checkpoint);
 
 impl TensorIndex for CheckpointTensors<'_> {
     fn naming(&self) -> Naming {
-        match self.0.source() {
-            Source::Gguf(_) => Naming::Gguf,
-            Source::HuggingFace(_) => Naming::HuggingFace,
-        }
+        naming_of(self.0.source())
     }
 
     fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
         self.0.tensor(name).map(|tensor| (tensor.info.ty, tensor.info.shape.clone()))
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.0.tensors().iter().map(|tensor| tensor.name.as_str()).collect()
+    }
+
+    fn file(&self) -> String {
+        self.0.display_name()
+    }
+}
+
+/// The outline of a model, seen as names, types and shapes.
+#[derive(Clone, Copy)]
+pub struct OutlineTensors<'a>(pub &'a Outline);
+
+impl TensorIndex for OutlineTensors<'_> {
+    fn naming(&self) -> Naming {
+        naming_of(self.0.source())
+    }
+
+    fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
+        self.0.tensor(name).map(|tensor| (tensor.ty, tensor.shape.clone()))
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.0.tensors().iter().map(|tensor| tensor.name.as_str()).collect()
     }
 
     fn file(&self) -> String {

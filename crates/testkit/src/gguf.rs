@@ -102,7 +102,12 @@ impl Recipe {
                 writer.tensor(name.clone(), *ty, shape).map_err(io)?;
             }
             let mut out = BufWriter::with_capacity(1 << 20, File::create(&file).map_err(io)?);
-            writer.write(&mut out, |i, out| write_tensor(out, self.seed, &part[i])).map_err(io)?;
+            if self.header_only {
+                writer.write_header(&mut out).map_err(io)?;
+            } else {
+                writer.write(&mut out, |i, out| write_tensor(out, self.seed, &part[i])).map_err(io)?;
+            }
+            drop(out);
             written.bytes += std::fs::metadata(&file).map_err(io)?.len();
         }
         Ok(written)

@@ -41,6 +41,8 @@ pub struct Recipe {
     pub seed: u64,
     /// Files that a GGUF model is cut into.
     pub shards: Option<usize>,
+    /// Only what comes before the weights: a GGUF header, or config.json.
+    pub header_only: bool,
 }
 
 /// What was written.
@@ -115,6 +117,7 @@ impl Recipe {
             kv_b: None,
             seed: 0,
             shards: None,
+            header_only: false,
         }
     }
 

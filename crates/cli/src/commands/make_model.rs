@@ -22,6 +22,7 @@ pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
         kv_b,
         seed: args.seed,
         shards: args.shards,
+        header_only: args.header_only,
         ..Recipe::new(shape, kind.parse()?)
     };
     let as_file = out.extension().is_some_and(|end| end == "gguf");

@@ -1,5 +1,6 @@
 //! One file a command.
 
+mod audit;
 mod bench;
 mod chat;
 mod graph;
@@ -24,6 +25,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Logits(args) => logits::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Graph(args) => graph::run(&args),
+        Command::Audit(args) => audit::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::MakeModel(args) => make_model::run(&args),
         Command::Pack(args) => pack::run(&args),

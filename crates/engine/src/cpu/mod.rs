@@ -134,6 +134,24 @@ pub fn make_plans(
     Ok((make(Span::trunk(contract), options.largest)?, make(Span::head(contract), HEAD_ROWS)?))
 }
 
+/// Checks circuit, plans and the file's tensors against the rules of [`graph::audit`].
+///
+/// # Errors
+/// [`EngineError::Audit`] with what breaks a rule.
+pub fn audit(
+    contract: &Contract,
+    checkpoint: &Checkpoint,
+    (trunk, head): &(Vec<Plan>, Vec<Plan>),
+    options: &CpuOptions,
+) -> Result<(), EngineError> {
+    let bound = graph::audit::Bound { table: &kernel_contracts(), options: options.bind };
+    let findings = graph::audit::session(contract, &CheckpointTensors(checkpoint), (trunk, head), bound);
+    if findings.is_empty() {
+        return Ok(());
+    }
+    Err(EngineError::Audit { file: checkpoint.display_name(), findings })
+}
+
 /// Bytes of arena, residual stream, logits and partial results that these plans need.
 pub fn arena_bytes(contract: &Contract, plans: &(Vec<Plan>, Vec<Plan>), options: &CpuOptions) -> u64 {
     let a = &contract.attention;

@@ -108,11 +108,21 @@ impl Writer {
 
     /// The header alone, up to the first byte of tensor data.
     pub(crate) fn header_bytes(&self) -> io::Result<Vec<u8>> {
-        let alignment = self.check()?;
         let mut bytes = Vec::new();
-        self.header(&mut bytes, alignment)?;
-        bytes.resize(bytes.len().next_multiple_of(alignment as usize), 0);
+        self.write_header(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Writes the header alone, as far as the first tensor's data: what [`Outline`](crate::Outline) reads of a file without weights.
+    ///
+    /// # Errors
+    /// Of `out`; for a key or tensor that the reader would refuse.
+    pub fn write_header<W: Write>(&self, out: &mut W) -> io::Result<()> {
+        let alignment = self.check()?;
+        let mut out = Counted { inner: out, count: 0 };
+        self.header(&mut out, alignment)?;
+        out.pad(alignment)?;
+        out.flush()
     }
 
     /// Refuses what the reader would refuse; the alignment.

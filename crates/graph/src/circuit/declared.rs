@@ -82,6 +82,10 @@ impl TensorIndex for DeclaredTensors {
         self.tensors.get(name).cloned()
     }
 
+    fn names(&self) -> Vec<&str> {
+        self.tensors.keys().map(String::as_str).collect()
+    }
+
     fn file(&self) -> String {
         "the declared tensors".into()
     }

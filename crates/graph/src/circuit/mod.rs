@@ -7,6 +7,7 @@ mod weights;
 
 pub use declared::DeclaredTensors;
 pub use facts::Facts;
+pub(crate) use weights::HF_PREFIXES;
 pub use weights::{Naming, Part, TensorIndex, Weight};
 
 use crate::error::GraphError;
@@ -39,6 +40,9 @@ pub struct Circuit {
     pub layer_weights: BTreeMap<String, SlotSpec>,
     /// Further weight slots of a multi-token-prediction layer.
     pub mtp_weights: BTreeMap<String, SlotSpec>,
+    /// Tensors that files of this architecture may hold and that no operation reads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unused: Vec<UnusedSpec>,
     /// From token ids to the residual stream `h`.
     pub embed: Vec<OpSpec>,
     /// One layer: from `h` to `h`.
@@ -65,6 +69,23 @@ pub struct SlotSpec {
     /// Whether a file may leave it out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
+}
+
+/// Tensors that are declared unused: by a name in which `{layer}` and `{expert}` stand for numbers, and `*` for anything.
+#[derive(Clone, Debug, Deserialize, serde::Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnusedSpec {
+    /// Their names in GGUF.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gguf: Option<String>,
+    /// Their names in safetensors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hf: Option<String>,
+    /// Facts that must all hold; `!` negates.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub when: Vec<String>,
+    /// Why nothing reads them.
+    pub why: String,
 }
 
 /// One operation of a circuit. Names of values are bound in order: a later `out` hides an earlier one.

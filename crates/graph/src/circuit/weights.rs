@@ -19,6 +19,8 @@ pub trait TensorIndex {
     fn naming(&self) -> Naming;
     /// Type and shape (outermost first) of the tensor of this name.
     fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)>;
+    /// Names of all tensors, in no order.
+    fn names(&self) -> Vec<&str>;
     /// What the file is called in messages.
     fn file(&self) -> String;
 }
@@ -96,7 +98,7 @@ impl Weight {
 }
 
 /// Prefixes that multimodal checkpoints put before the text part's names.
-const HF_PREFIXES: [&str; 2] = ["", "language_model."];
+pub(crate) const HF_PREFIXES: [&str; 2] = ["", "language_model."];
 
 impl Circuit {
     /// Fills a slot from the file; none where its conditions do not hold, or an optional one is absent.
@@ -228,6 +230,9 @@ mod tests {
         }
         fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
             self.0.get(name).cloned()
+        }
+        fn names(&self) -> Vec<&str> {
+            self.0.keys().map(String::as_str).collect()
         }
         fn file(&self) -> String {
             "test file".into()

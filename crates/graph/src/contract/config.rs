@@ -6,11 +6,11 @@ use super::error::ContractError;
 use super::families::{self, Family};
 use super::limits;
 use super::reader::Reader;
-use super::source::{Field, JsonKeys, Tensors};
+use super::source::{Field, Keys, Tensors};
 use super::{AttentionShape, Contract, FfnActivation, KvForm, LayerKind};
 
 /// Reads the contract of a Hugging Face folder.
-pub(super) fn read(keys: &JsonKeys<'_>, tensors: &dyn Tensors) -> Result<Contract, ContractError> {
+pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<Contract, ContractError> {
     let top = Reader::new(keys, "");
     let (family, text) = find_family(&top)?;
     refuse_biases(&text)?;

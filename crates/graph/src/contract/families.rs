@@ -5,7 +5,7 @@ use super::{FfnActivation, Gating, RopePairs};
 /// Models whose published code shares its defaults.
 pub(super) struct Family {
     /// `model_type` of config.json.
-    model_type: &'static str,
+    pub(super) model_type: &'static str,
     /// Names in `architectures`.
     classes: &'static [&'static str],
     /// The circuit that runs it.
@@ -70,7 +70,7 @@ const DEEPSEEK: Family = Family {
 const YOUTU: Family =
     Family { model_type: "youtu", classes: &["YoutuForCausalLM"], router: None, rope_base: None, ..DEEPSEEK };
 
-static FAMILIES: [Family; 8] = [
+pub(super) static FAMILIES: [Family; 8] = [
     Family {
         model_type: "deepseek_v2",
         classes: &["DeepseekV2ForCausalLM"],

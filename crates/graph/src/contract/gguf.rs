@@ -11,7 +11,7 @@ use super::{AttentionShape, Contract, FfnActivation, KvForm, LayerKind, RopePair
 /// What the architectures of GGUF files differ in.
 pub(super) struct Architecture {
     /// `general.architecture`, and the circuit's name.
-    name: &'static str,
+    pub(super) name: &'static str,
     pairs: RopePairs,
     activation: FfnActivation,
     /// Whether it may have experts, multi-token-prediction layers, `*_mla` keys and YaRN's log multiplier.
@@ -28,7 +28,7 @@ const DEEPSEEK2: Architecture = Architecture {
     scaled: false,
 };
 
-static ARCHITECTURES: [Architecture; 3] = [
+pub(super) static ARCHITECTURES: [Architecture; 3] = [
     DEEPSEEK2,
     Architecture { name: "minicpm3", pairs: RopePairs::Split, deepseek: false, scaled: true, ..DEEPSEEK2 },
     Architecture { name: "plm", activation: FfnActivation::ReluSquared, deepseek: false, ..DEEPSEEK2 },

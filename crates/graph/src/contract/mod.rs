@@ -11,16 +11,20 @@ mod gguf_moe;
 mod gguf_rope;
 mod limits;
 mod moe;
+mod outline;
+mod profile;
 mod reader;
 mod rope;
 mod source;
 
 pub use error::ContractError;
+pub(crate) use outline::OutlineFile;
+pub(crate) use profile::profiles;
 pub use rope::{RopePairs, RopeScaling, RopeSpec};
 pub use source::{Field, JsonKeys, Keys, Tensors};
 
 use checkpoint::CheckpointShapes;
-use formats::{Checkpoint, Source};
+use formats::{Checkpoint, Outline, Source};
 
 /// Everything that is computed from a model's numbers before its weights are touched.
 ///
@@ -233,6 +237,18 @@ impl Contract {
         }
     }
 
+    /// Reads and checks the contract of an outline, whose data may be missing; of a config.json alone, see [`survey`](crate::survey).
+    ///
+    /// # Errors
+    /// As [`Contract::from_checkpoint`].
+    pub fn from_outline(outline: &Outline) -> Result<Contract, ContractError> {
+        let file = OutlineFile(outline);
+        match outline.source() {
+            Source::Gguf(_) => gguf::read(&file, &file),
+            Source::HuggingFace(_) => config::read(&file, &file),
+        }
+    }
+
     /// Reads and checks a contract from GGUF metadata, wherever it lies, and the shapes of the tensors beside it.
     ///
     /// # Errors
@@ -245,7 +261,7 @@ impl Contract {
     ///
     /// # Errors
     /// As [`Contract::from_checkpoint`].
-    pub fn from_config(keys: &JsonKeys<'_>, tensors: &dyn Tensors) -> Result<Contract, ContractError> {
+    pub fn from_config(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<Contract, ContractError> {
         config::read(keys, tensors)
     }
 

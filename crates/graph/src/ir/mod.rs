@@ -6,10 +6,12 @@
 mod build;
 mod cost;
 mod dot;
+mod signature;
 mod text;
 
 pub use build::Span;
 pub use cost::{Cost, Step};
+pub use signature::{Carries, Edge, Port};
 
 use crate::circuit::Weight;
 use serde::Serialize;

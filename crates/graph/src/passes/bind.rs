@@ -76,7 +76,7 @@ pub fn bind(mut ir: Ir, table: &[KernelContract], options: &BindOptions) -> Resu
 }
 
 /// What a node asks for: a kernel for each of its weights, or one for itself.
-fn asked(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
+pub fn asked(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
     let each = |kind: fn(&Op, &str) -> OpKind| -> Vec<_> {
         node.weights.iter().map(|(slot, id)| (kind(&node.op, slot), Some(ir.weight(*id).ty))).collect()
     };
@@ -147,7 +147,11 @@ fn layout(table: &[KernelContract], ty: TensorType, precision: Precision) -> Lay
     if precision == Precision::Default && table.iter().any(tiles) { Layout::Tiles } else { Layout::Rows }
 }
 
-fn choose(
+/// The kernel for one operation on one format of weights.
+///
+/// # Errors
+/// As for [`bind`].
+pub fn choose(
     table: &[KernelContract],
     op: OpKind,
     ty: Option<TensorType>,

@@ -10,9 +10,9 @@ mod place;
 mod projections;
 mod ropes;
 #[cfg(test)]
-mod snapshots;
+pub(crate) mod snapshots;
 
-pub use bind::{BindOptions, Precision, bind};
+pub use bind::{BindOptions, Precision, asked, bind, choose};
 pub use epilogues::fold_epilogues;
 pub use experts::group_experts;
 pub use formulations::{CacheForm, MlaChoice, choose_formulations, crossover};

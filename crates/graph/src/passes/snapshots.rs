@@ -7,7 +7,7 @@ use crate::ir::Span;
 use base::{Activation, CacheType, KernelContract, Layout, OpKind, TensorType, Tier};
 
 /// One dense and one MoE layer, everything that the family has.
-fn contract() -> Contract {
+pub(crate) fn contract() -> Contract {
     Contract {
         circuit: "deepseek2".into(),
         architecture: "deepseek2".into(),

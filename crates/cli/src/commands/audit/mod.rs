@@ -1,0 +1,210 @@
+//! `latent audit`: the rules that circuit, plans and tensors must keep, checked for every formulation; with `--deep` the weights too.
+
+mod rules;
+
+use crate::args::AuditArgs;
+use crate::exit::Found;
+use crate::{model, output};
+use anyhow::Result;
+use base::CacheType;
+use engine::cpu::{self, CpuOptions};
+use formats::Checkpoint;
+use graph::audit::{self, Bound, Finding, Unused};
+use graph::ir::Ir;
+use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
+use graph::{CheckpointTensors, Circuit, Contract, Plan};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// Findings that the text shows; JSON has all.
+const SHOWN: usize = 20;
+
+/// Formulations with the cache that each runs on.
+const FORMS: [(MlaChoice, CacheForm); 5] = [
+    (MlaChoice::Auto, CacheForm::Latent),
+    (MlaChoice::Absorbed, CacheForm::Latent),
+    (MlaChoice::Naive, CacheForm::Latent),
+    (MlaChoice::Split, CacheForm::Latent),
+    (MlaChoice::Naive, CacheForm::Expanded),
+];
+
+pub(super) fn run(args: &AuditArgs) -> Result<()> {
+    if args.rules {
+        return rules::print(args.json);
+    }
+    let path = args.path.as_deref().or(args.model.model.as_deref());
+    let checkpoint = model::open(path)?;
+    let contract = Contract::from_checkpoint(&checkpoint)?;
+    if args.edges {
+        return edges(&checkpoint, &contract, args);
+    }
+    let report = Report::new(&checkpoint, &contract, args)?;
+    if args.json {
+        output::json(&report.json())?;
+    } else {
+        output::now(&report.text())?;
+    }
+    match report.findings.len() {
+        0 => Ok(()),
+        n => Err(Found(format!("{n} finding{} in {}", if n == 1 { "" } else { "s" }, report.file)).into()),
+    }
+}
+
+/// The plans that are audited together.
+struct Session {
+    name: String,
+    options: CpuOptions,
+    plans: (Vec<Plan>, Vec<Plan>),
+}
+
+/// Every formulation in both precisions.
+fn sessions(checkpoint: &Checkpoint, contract: &Contract, args: &AuditArgs) -> Result<Vec<Session>> {
+    let given = args.model.options();
+    let tier = cpu::tier_for(given.tier).map_err(crate::exit::Usage)?;
+    let mut sessions = Vec::new();
+    for precision in [Precision::Default, Precision::Exact] {
+        let usual = if precision == Precision::Exact { CacheType::F32 } else { CacheType::F16 };
+        for (mla, form) in FORMS {
+            let options = CpuOptions {
+                mla,
+                form,
+                bind: BindOptions { precision, tier, cache: given.cache.unwrap_or(usual) },
+                threads: 1,
+                largest: usize::from(args.model.chunk),
+                context: contract.context_length,
+            };
+            let cache = if form == CacheForm::Expanded { ", expanded cache" } else { "" };
+            let name = format!("{mla}{cache}, {precision} precision");
+            sessions.push(Session { name, options, plans: cpu::make_plans(contract, checkpoint, &options)? });
+        }
+    }
+    Ok(sessions)
+}
+
+/// What was looked at, and what was found.
+struct Report {
+    file: String,
+    circuit: String,
+    sessions: Vec<String>,
+    plans: usize,
+    nodes: usize,
+    edges: usize,
+    tensors: usize,
+    unused: Vec<Unused>,
+    findings: Vec<Finding>,
+    /// The longest of the sessions: what a load pays.
+    longest: Duration,
+}
+
+impl Report {
+    fn new(checkpoint: &Checkpoint, contract: &Contract, args: &AuditArgs) -> Result<Report> {
+        let sessions = sessions(checkpoint, contract, args)?;
+        let table = cpu::kernel_contracts();
+        let tensors = CheckpointTensors(checkpoint);
+        let mut findings: Vec<Finding> = Vec::new();
+        let mut longest = Duration::ZERO;
+        for session in &sessions {
+            let (trunk, head) = &session.plans;
+            let bound = Bound { table: &table, options: session.options.bind };
+            let start = Instant::now();
+            let found = audit::session(contract, &tensors, (trunk, head), bound);
+            longest = longest.max(start.elapsed());
+            for finding in found {
+                let stage = match finding.stage.as_str() {
+                    "circuit" | "file" => finding.stage.clone(),
+                    stage => format!("{stage} ({})", session.name),
+                };
+                let finding = Finding { stage, ..finding };
+                if !findings.contains(&finding) {
+                    findings.push(finding);
+                }
+            }
+        }
+        let plans: Vec<&Plan> = sessions.iter().flat_map(|s| s.plans.0.iter().chain(&s.plans.1)).collect();
+        let irs: Vec<&Ir> = plans.iter().map(|plan| &plan.ir).collect();
+        let circuit = Circuit::named(&contract.circuit)?;
+        Ok(Report {
+            file: checkpoint.display_name(),
+            circuit: contract.circuit.clone(),
+            plans: plans.len(),
+            nodes: irs.iter().map(|ir| ir.nodes.len()).sum(),
+            edges: irs.iter().map(|ir| ir.named_edges().len()).sum(),
+            tensors: checkpoint.tensors().len(),
+            unused: audit::unused(circuit, contract, &tensors, &irs),
+            sessions: sessions.into_iter().map(|s| s.name).collect(),
+            findings,
+            longest,
+        })
+    }
+
+    fn json(&self) -> serde_json::Value {
+        json!({
+            "file": self.file,
+            "circuit": self.circuit,
+            "sessions": self.sessions,
+            "plans": self.plans,
+            "nodes": self.nodes,
+            "edges": self.edges,
+            "tensors": self.tensors,
+            "unused": self.unused,
+            "findings": self.findings,
+            "milliseconds": self.longest.as_secs_f64() * 1e3,
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut lines = vec![
+            format!("{}: circuit {}", self.file, self.circuit),
+            format!(
+                "checked        {} plans of {} sessions: {} nodes, {} edges",
+                self.plans,
+                self.sessions.len(),
+                self.nodes,
+                self.edges
+            ),
+            format!("tensors        {}, {} of them declared unused", self.tensors, self.unused.len()),
+        ];
+        let mut whys: Vec<(&str, usize)> = Vec::new();
+        for unused in &self.unused {
+            match whys.iter_mut().find(|(why, _)| *why == unused.why) {
+                Some((_, count)) => *count += 1,
+                None => whys.push((&unused.why, 1)),
+            }
+        }
+        lines.extend(whys.iter().map(|(why, count)| format!("  {count:>5}        {why}")));
+        lines.push(format!("at each load   {:.1} ms", self.longest.as_secs_f64() * 1e3));
+        lines.push(format!("findings       {}", self.findings.len()));
+        lines.extend(self.findings.iter().take(SHOWN).map(ToString::to_string));
+        if self.findings.len() > SHOWN {
+            lines.push(format!("… and {} more: --json lists them all", self.findings.len() - SHOWN));
+        }
+        lines.push(String::new());
+        lines.join("\n")
+    }
+}
+
+/// Every edge of the layers' plan for one row.
+fn edges(checkpoint: &Checkpoint, contract: &Contract, args: &AuditArgs) -> Result<()> {
+    let sessions = sessions(checkpoint, contract, args)?;
+    let wanted = (args.model.mla, args.model.form());
+    let chosen = sessions.iter().find(|s| (s.options.mla, s.options.form) == wanted);
+    let Some(session) = chosen else {
+        return Err(crate::exit::Usage("an expanded cache goes with --mla naive".into()).into());
+    };
+    let plan = &session.plans.0[0];
+    if args.json {
+        return output::json(&serde_json::to_value(plan.ir.named_edges())?);
+    }
+    let name = |n: usize| {
+        let node = &plan.ir.nodes[n];
+        let layer = node.layer.map_or_else(String::new, |layer| format!("L{layer} "));
+        format!("{layer}{} #{n}", node.op.word())
+    };
+    let mut text = String::new();
+    for edge in plan.ir.named_edges() {
+        let producer = edge.producer.map_or_else(|| "input".into(), name);
+        let value = &plan.ir.values[edge.value].name;
+        text.push_str(&format!("{producer:<26} {value:<16} -> {} [{}]\n", name(edge.consumer), edge.slot));
+    }
+    output::now(&text)
+}

@@ -1,0 +1,109 @@
+//! Buffers of a plan's arena against the times at which values live.
+
+use super::trace::Trace;
+use super::{Code, Findings};
+use crate::ir::Storage;
+use crate::plan::Plan;
+use std::collections::BTreeMap;
+
+/// Buffers begin at multiples of this many numbers: a cache line of f32.
+const LINE: usize = 16;
+
+/// A buffer: its numbers in the arena, and the phases in which it is alive, both ends included.
+struct Buffer {
+    value: usize,
+    from: usize,
+    to: usize,
+    first: usize,
+    last: usize,
+}
+
+pub(super) fn check(trace: &Trace<'_>, plan: &Plan, found: &mut Findings<'_>) {
+    let lives = lives(trace, plan);
+    let mut buffers = Vec::new();
+    for (v, value) in plan.ir.values.iter().enumerate() {
+        let offset = plan.arena.offsets.get(v).copied().flatten();
+        let slot = || Some(format!("value {}", value.name));
+        match (value.storage == Storage::Own, offset, lives[v]) {
+            (true, None, Some(_)) => found.add(Code::A60, value.layer, slot(), "it has no buffer".into()),
+            (false, Some(at), _) => {
+                found.add(
+                    Code::A64,
+                    value.layer,
+                    slot(),
+                    format!("it lies in {:?}, yet has a buffer at {at}", value.storage),
+                );
+            }
+            (true, Some(from), Some((first, last))) => {
+                let size = value.rows.of(plan.max_rows).saturating_mul(value.row_width());
+                let to = from.saturating_add(size);
+                if to > plan.arena.floats {
+                    let problem = format!("numbers {from} to {to} pass the arena's {}", plan.arena.floats);
+                    found.add(Code::A61, value.layer, slot(), problem);
+                }
+                if from % LINE != 0 {
+                    found.add(Code::A63, value.layer, slot(), format!("it begins at number {from}"));
+                }
+                buffers.push(Buffer { value: v, from, to, first, last });
+            }
+            _ => {}
+        }
+    }
+    overlaps(plan, buffers, found);
+}
+
+/// First and last phase in which anyone touches each value or a view of it.
+fn lives(trace: &Trace<'_>, plan: &Plan) -> Vec<Option<(usize, usize)>> {
+    let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.ir.values.len()];
+    for (node, &phase) in plan.ir.nodes.iter().zip(&plan.phases) {
+        for id in node.inputs.iter().chain(&node.outputs) {
+            let life = lives[trace.places[id.0].root].get_or_insert((phase, phase));
+            *life = (life.0.min(phase), life.1.max(phase));
+        }
+    }
+    let end = plan.phases.iter().copied().max().unwrap_or(0);
+    for (_, id) in &plan.ir.outputs {
+        if let Some(life) = &mut lives[trace.places[id.0].root] {
+            life.1 = end;
+        }
+    }
+    lives
+}
+
+/// A62: sweeps over the phases with the buffers that are alive, in order of their place.
+fn overlaps(plan: &Plan, mut buffers: Vec<Buffer>, found: &mut Findings<'_>) {
+    buffers.sort_by_key(|b| b.first);
+    let mut ends: Vec<usize> = (0..buffers.len()).collect();
+    ends.sort_by_key(|b| buffers[*b].last);
+    let mut ended = 0;
+    // place → buffer, of those alive; two at one place have been reported and keep the later
+    let mut alive: BTreeMap<usize, usize> = BTreeMap::new();
+    for (b, buffer) in buffers.iter().enumerate() {
+        while ended < ends.len() && buffers[ends[ended]].last < buffer.first {
+            let gone = ends[ended];
+            if alive.get(&buffers[gone].from) == Some(&gone) {
+                alive.remove(&buffers[gone].from);
+            }
+            ended += 1;
+        }
+        let before = alive.range(..=buffer.from).next_back().filter(|(_, o)| buffers[**o].to > buffer.from);
+        let after = alive.range(buffer.from..).next().filter(|(from, _)| **from < buffer.to);
+        if let Some((_, &other)) = before.or(after) {
+            let (value, other) = (&plan.ir.values[buffer.value], &buffers[other]);
+            let problem = format!(
+                "numbers {} to {} in phases {} to {} overlap value {}: {} to {} in phases {} to {}",
+                buffer.from,
+                buffer.to,
+                buffer.first,
+                buffer.last,
+                plan.ir.values[other.value].name,
+                other.from,
+                other.to,
+                other.first,
+                other.last
+            );
+            found.add(Code::A62, value.layer, Some(format!("value {}", value.name)), problem);
+        }
+        alive.insert(buffer.from, b);
+    }
+}

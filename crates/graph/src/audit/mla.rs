@@ -1,0 +1,268 @@
+//! The order rules of Multi-head Latent Attention.
+
+use super::trace::{Trace, rows};
+use super::{Code, Findings};
+use crate::contract::Contract;
+use crate::ir::{Lane, Node, Op, Span, StreamKind, ValueId};
+
+pub(super) fn check(
+    trace: &Trace<'_>,
+    span: &Span,
+    contract: &Contract,
+    phases: Option<&[usize]>,
+    found: &mut Findings<'_>,
+) {
+    let mut layers = vec![Layer::default(); contract.layers.max(span.layers.end)];
+    for (n, node) in trace.ir.nodes.iter().enumerate() {
+        if node.inputs.len() != node.input_count() {
+            continue; // A16 has said so
+        }
+        match node.op {
+            Op::LatentStore | Op::ExpandedStore => cached(trace, n, (node.inputs[0], node.inputs[1]), found),
+            Op::AbsorbK | Op::AttendExpanded => query(trace, n, (node.inputs[0], node.inputs[1]), found),
+            Op::MlaAttention => {
+                cached(trace, n, (node.inputs[2], node.inputs[3]), found);
+                query(trace, n, (node.inputs[0], node.inputs[1]), found);
+            }
+            _ => {}
+        }
+        expansion(trace, n, found);
+        stream(trace, n, found);
+        note(n, node, &mut layers);
+    }
+    for (layer, seen) in layers.iter().enumerate().take(span.layers.end).skip(span.layers.start) {
+        once(layer, seen, found);
+        seen.in_order(trace, phases, found);
+    }
+    owners(trace, span, found);
+}
+
+/// Stores and attentions of one layer.
+#[derive(Clone, Default)]
+struct Layer {
+    stores: Vec<usize>,
+    attends: Vec<usize>,
+    /// Rows that attend, and whether some attend twice.
+    rows: u8,
+    twice: bool,
+}
+
+fn note(n: usize, node: &Node, layers: &mut [Layer]) {
+    let Some(layer) = node.layer.and_then(|layer| layers.get_mut(layer)) else { return };
+    let stores = matches!(node.op, Op::LatentStore | Op::ExpandedStore | Op::MlaAttention);
+    let attends =
+        matches!(node.op, Op::AttendLatent | Op::AttendSplit | Op::AttendExpanded | Op::MlaAttention);
+    if stores {
+        layer.stores.push(n);
+    }
+    if attends {
+        layer.attends.push(n);
+        layer.twice |= layer.rows & rows(node.lane) != 0;
+        layer.rows |= rows(node.lane);
+    }
+}
+
+/// A44: one store, and one attention for each row.
+fn once(layer: usize, seen: &Layer, found: &mut Findings<'_>) {
+    if seen.stores.len() != 1 {
+        let problem = format!("the layer stores {} times in a step", seen.stores.len());
+        found.add(Code::A44, Some(layer), Some("store".into()), problem);
+    }
+    if seen.rows != 3 || seen.twice {
+        let problem =
+            if seen.twice { "some rows attend twice" } else { "some rows attend in no formulation" };
+        found.add(Code::A44, Some(layer), Some("attention".into()), problem.into());
+    }
+}
+
+impl Layer {
+    /// A45: the store first, a barrier between.
+    fn in_order(&self, trace: &Trace<'_>, phases: Option<&[usize]>, found: &mut Findings<'_>) {
+        for &store in &self.stores {
+            for &attend in self.attends.iter().filter(|a| **a != store) {
+                let late = store > attend || phases.is_some_and(|phases| phases[store] >= phases[attend]);
+                if late {
+                    let problem =
+                        format!("it reads the cache before (or while) node {store} writes this step's rows");
+                    found.at(Code::A45, trace.ir, attend, None, problem);
+                }
+            }
+        }
+    }
+}
+
+/// Where a value comes from, through norms and rotations.
+struct Origin {
+    /// The value before them.
+    raw: ValueId,
+    norms: usize,
+    ropes: usize,
+}
+
+fn origin(trace: &Trace<'_>, mut raw: ValueId, lane: Lane) -> Origin {
+    let (mut norms, mut ropes) = (0, 0);
+    // a broken IR may make a value from itself: it has at most as many steps as nodes
+    for _ in 0..trace.ir.nodes.len() {
+        let Some(node) = trace.maker(raw, lane).map(|n| &trace.ir.nodes[n]) else { break };
+        match (node.op, node.inputs.first()) {
+            (Op::RmsNorm, Some(input)) => (norms, raw) = (norms + 1, *input),
+            (Op::Rope, Some(input)) => (ropes, raw) = (ropes + 1, *input),
+            _ => break,
+        }
+    }
+    Origin { raw, norms, ropes }
+}
+
+/// The projection that `part` is cut from, and where its first number lies; none where no split makes it.
+fn cut_from(trace: &Trace<'_>, part: ValueId, lane: Lane) -> Option<(ValueId, usize)> {
+    let node = &trace.ir.nodes[trace.maker(part, lane)?];
+    let whole = *node.inputs.first().filter(|_| node.op == Op::Split)?;
+    Some((whole, trace.places[part.0].from - trace.places[whole.0].from))
+}
+
+/// A40 to A43 of what is cached: the normed latent, and the rotated key of the raw projection.
+fn cached(trace: &Trace<'_>, n: usize, (latent, key): (ValueId, ValueId), found: &mut Findings<'_>) {
+    let node = &trace.ir.nodes[n];
+    let from = origin(trace, latent, node.lane);
+    let norms = from.norms + usize::from(node.prologue.norm.is_some());
+    let slot = Some("latent".to_owned());
+    if norms == 0 {
+        found.at(Code::A40, trace.ir, n, slot.clone(), "the latent was not normed".into());
+    } else if norms > 1 {
+        found.at(Code::A41, trace.ir, n, slot.clone(), format!("the latent is normed {norms} times"));
+    }
+    if from.ropes > 0 {
+        found.at(Code::A43, trace.ir, n, slot.clone(), "the latent is rotated".into());
+    }
+    let projection = cut_from(trace, from.raw, node.lane);
+    match projection {
+        Some((_, 0)) => {}
+        _ => found.at(Code::A40, trace.ir, n, slot, "it is not the first part of a projection".into()),
+    }
+    let from = origin(trace, key, node.lane);
+    rotated_once(trace, n, &from, "k_rope", found);
+    let raw = cut_from(trace, from.raw, node.lane);
+    raw_part(trace, n, (&from, "k_rope"), raw.zip(projection), found);
+}
+
+/// A42 and A43 of a query.
+fn query(trace: &Trace<'_>, n: usize, (nope, rope): (ValueId, ValueId), found: &mut Findings<'_>) {
+    let lane = trace.ir.nodes[n].lane;
+    let content = origin(trace, nope, lane);
+    if content.ropes > 0 {
+        found.at(
+            Code::A43,
+            trace.ir,
+            n,
+            Some("q_nope".into()),
+            "the part without position is rotated".into(),
+        );
+    }
+    let from = origin(trace, rope, lane);
+    rotated_once(trace, n, &from, "q_rope", found);
+    let parts = cut_from(trace, from.raw, lane).zip(cut_from(trace, content.raw, lane));
+    raw_part(trace, n, (&from, "q_rope"), parts, found);
+}
+
+fn rotated_once(trace: &Trace<'_>, n: usize, from: &Origin, slot: &str, found: &mut Findings<'_>) {
+    let ropes = from.ropes + usize::from(trace.ir.nodes[n].prologue.rope);
+    if ropes != 1 {
+        let problem =
+            if ropes == 0 { "it is not rotated".to_owned() } else { format!("it is rotated {ropes} times") };
+        found.at(Code::A43, trace.ir, n, Some(slot.into()), problem);
+    }
+}
+
+/// A42: a rope part and its content part are cut from the same product, the rope part behind the other, and not normed.
+fn raw_part(
+    trace: &Trace<'_>,
+    n: usize,
+    (from, slot): (&Origin, &str),
+    parts: Option<((ValueId, usize), (ValueId, usize))>,
+    found: &mut Findings<'_>,
+) {
+    let problem = match parts {
+        _ if from.norms > 0 => "it comes from a normed value".to_owned(),
+        None => "it is not a part of a projection".to_owned(),
+        Some(((whole, _), (other, _))) if whole != other => {
+            format!("it is cut from {}, its content part from {}", trace.name(whole), trace.name(other))
+        }
+        Some(((_, 0), _)) => "it is the content part itself".to_owned(),
+        Some(((whole, _), _)) => {
+            let maker = trace.maker(whole, trace.ir.nodes[n].lane).map(|m| trace.ir.nodes[m].op);
+            match maker {
+                Some(Op::Linear) => return,
+                other => {
+                    let word = other.map_or("nothing", |op| op.word());
+                    format!("{} is made by {word}, not by a projection", trace.name(whole))
+                }
+            }
+        }
+    };
+    found.at(Code::A42, trace.ir, n, Some(slot.into()), problem);
+}
+
+/// A48, and A46 of a node: its stream is of its kind and its layer.
+fn stream(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
+    let node = &trace.ir.nodes[n];
+    let kinds: &[StreamKind] = match node.op {
+        Op::LatentStore | Op::AttendLatent | Op::AttendSplit => &[StreamKind::Latent],
+        Op::ExpandedStore => &[StreamKind::Expanded],
+        Op::AttendExpanded => &[StreamKind::Latent, StreamKind::Expanded],
+        _ => &[],
+    };
+    let Some(id) = node.stream else {
+        if !kinds.is_empty() {
+            found.at(Code::A48, trace.ir, n, Some("stream".into()), "it has no cache stream".into());
+        }
+        return;
+    };
+    let stream = &trace.ir.streams[id.0];
+    if !kinds.contains(&stream.kind) {
+        let problem = format!("it cannot use a {:?} stream", stream.kind);
+        found.at(Code::A48, trace.ir, n, Some("stream".into()), problem);
+    }
+    if node.layer != Some(stream.layer) {
+        let problem = format!("its stream belongs to layer {}", stream.layer);
+        found.at(Code::A46, trace.ir, n, Some("stream".into()), problem);
+    }
+}
+
+/// A46: each stream has one layer, each layer that stores one stream.
+fn owners(trace: &Trace<'_>, span: &Span, found: &mut Findings<'_>) {
+    let mut owned = vec![false; span.layers.end];
+    for stream in &trace.ir.streams {
+        let layer = stream.layer;
+        let problem = match owned.get_mut(layer) {
+            Some(taken) if span.layers.contains(&layer) => {
+                if std::mem::replace(taken, true) {
+                    "the layer has two cache streams"
+                } else {
+                    continue;
+                }
+            }
+            _ => "the stream belongs to a layer outside the span",
+        };
+        found.add(Code::A46, Some(layer), Some("stream".into()), problem.into());
+    }
+}
+
+/// A49: which of W_UK and W_UV a node of the attention has.
+fn expansion(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
+    let node = &trace.ir.nodes[n];
+    let (keys, values) = match node.op {
+        Op::AbsorbK => (true, false),
+        Op::AbsorbV => (false, true),
+        Op::ExpandedStore | Op::MlaAttention => (true, true),
+        Op::AttendExpanded if !node.weights.is_empty() => (true, true),
+        _ => return,
+    };
+    let mut slots: Vec<&str> = node.weights.iter().map(|(slot, _)| slot.as_str()).collect();
+    slots.sort_unstable();
+    let split = [("k_b", keys), ("v_b", values)];
+    let split: Vec<&str> = split.iter().filter(|(_, wanted)| *wanted).map(|(slot, _)| *slot).collect();
+    if slots != split && slots != ["kv_b"] {
+        let problem = format!("its weights are {slots:?}, expected {split:?} or [\"kv_b\"]");
+        found.at(Code::A49, trace.ir, n, None, problem);
+    }
+}

@@ -1,0 +1,179 @@
+//! The audit: rules that a circuit, and everything lowered from it, must keep. No I/O, no arithmetic on weights.
+//!
+//! [`circuit`] looks at a circuit file under one contract, [`ir`] at an IR, [`plan`] at a plan, and [`session`] at all plans of a session
+//! together with the tensors of the file. Each looks at every node once, so that the engine runs [`session`] at every load.
+//! What is found says the rule's [`Code`], where it is broken, and what to look at; `docs/audit.md` lists the rules.
+//!
+//! The audit believes nothing that a pass has computed: it works out lifetimes, orders and widths anew.
+
+mod circuits;
+mod classes;
+mod edges;
+mod kernels;
+mod memory;
+mod mla;
+mod phases;
+mod rules;
+mod shapes;
+mod tensors;
+#[cfg(test)]
+mod tests;
+mod trace;
+
+pub use rules::{Code, Rule};
+pub use tensors::{Unused, unused};
+
+use crate::circuit::{Circuit, TensorIndex};
+use crate::contract::Contract;
+use crate::ir::{Ir, Span};
+use crate::passes::BindOptions;
+use crate::plan::Plan;
+use base::KernelContract;
+use serde::Serialize;
+use std::fmt;
+use trace::Trace;
+
+/// A broken rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The rule.
+    pub code: Code,
+    /// What was looked at: `circuit`, `ir`, `plan of the layers, one row`, `file`.
+    pub stage: String,
+    /// The layer.
+    pub layer: Option<usize>,
+    /// The node: its number and its operation.
+    pub node: Option<String>,
+    /// The slot, value, weight or tensor.
+    pub slot: Option<String>,
+    /// What is wrong.
+    pub problem: String,
+    /// What to look at.
+    pub hint: &'static str,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.code, self.stage)?;
+        if let Some(layer) = self.layer {
+            write!(f, ", layer {layer}")?;
+        }
+        if let Some(node) = &self.node {
+            write!(f, ", node {node}")?;
+        }
+        if let Some(slot) = &self.slot {
+            write!(f, ", {slot}")?;
+        }
+        write!(f, ": {}. Look at: {}", self.problem, self.hint)
+    }
+}
+
+/// Findings as they are collected.
+struct Findings<'a> {
+    stage: &'a str,
+    list: Vec<Finding>,
+}
+
+impl<'a> Findings<'a> {
+    fn new(stage: &'a str) -> Findings<'a> {
+        Findings { stage, list: Vec::new() }
+    }
+
+    fn add(&mut self, code: Code, layer: Option<usize>, slot: Option<String>, problem: String) {
+        let stage = self.stage.to_owned();
+        self.list.push(Finding { code, stage, layer, node: None, slot, problem, hint: code.rule().hint });
+    }
+
+    /// A finding at a node of an IR.
+    fn at(&mut self, code: Code, ir: &Ir, n: usize, slot: impl Into<Option<String>>, problem: String) {
+        self.add(code, ir.nodes[n].layer, slot.into(), problem);
+        if let Some(last) = self.list.last_mut() {
+            last.node = Some(format!("{n} {}", ir.nodes[n].op.word()));
+        }
+    }
+}
+
+/// What a session binds from.
+#[derive(Clone, Copy)]
+pub struct Bound<'a> {
+    /// The table of kernels.
+    pub table: &'a [KernelContract],
+    /// Precision, tier and cache.
+    pub options: BindOptions,
+}
+
+/// Audits a circuit for the layers and forms of `contract`.
+pub fn circuit(circuit: &Circuit, contract: &Contract) -> Vec<Finding> {
+    let mut found = Findings::new("circuit");
+    circuits::check(circuit, contract, &mut found);
+    found.list
+}
+
+/// Audits an IR over `span`, at any point of the passes.
+pub fn ir(ir: &Ir, span: &Span, contract: &Contract) -> Vec<Finding> {
+    let mut found = Findings::new("ir");
+    if let Some(trace) = graph(ir, span, contract, &mut found) {
+        mla::check(&trace, span, contract, None, &mut found);
+    }
+    found.list
+}
+
+/// Audits a plan.
+pub fn plan(plan: &Plan, contract: &Contract, bound: Bound<'_>) -> Vec<Finding> {
+    let stage = stage(plan);
+    let mut found = Findings::new(&stage);
+    if let Some(trace) = graph(&plan.ir, &plan.span, contract, &mut found) {
+        if phases::check(&trace, &plan.phases, &mut found) {
+            mla::check(&trace, &plan.span, contract, Some(&plan.phases), &mut found);
+            memory::check(&trace, plan, &mut found);
+        }
+        kernels::check(&plan.ir, bound, &mut found);
+    }
+    found.list
+}
+
+/// Audits everything of a session: each plan, the plans against one another, and the tensors of the file against the weights used.
+///
+/// `trunk` and `head` are the plans of the layers and of the head, one a class of rows.
+pub fn session(
+    contract: &Contract,
+    tensors: &dyn TensorIndex,
+    (trunk, head): (&[Plan], &[Plan]),
+    bound: Bound<'_>,
+) -> Vec<Finding> {
+    let mut list = Vec::new();
+    if let Ok(named) = Circuit::named(&contract.circuit) {
+        list.extend(circuit(named, contract));
+        let mut found = Findings::new("file");
+        tensors::check_file(named, contract, tensors, trunk.first(), head.first(), &mut found);
+        list.append(&mut found.list);
+    }
+    for each in trunk.iter().chain(head) {
+        list.extend(plan(each, contract, bound));
+    }
+    let mut found = Findings::new("plans of all classes");
+    classes::check(trunk, head, bound, &mut found);
+    list.append(&mut found.list);
+    list
+}
+
+/// The rules of every IR that need no phases; none where it is too broken to look further.
+fn graph<'a>(ir: &'a Ir, span: &Span, contract: &Contract, found: &mut Findings<'_>) -> Option<Trace<'a>> {
+    let trace = Trace::new(ir, found)?;
+    edges::check(&trace, found);
+    shapes::check(&trace, contract, found);
+    tensors::check_ir(ir, span, contract, found);
+    Some(trace)
+}
+
+/// `plan of the layers, one row`.
+fn stage(plan: &Plan) -> String {
+    use crate::passes::RowClass;
+    let part = if plan.span.head { "head" } else { "layers" };
+    let rows = match plan.class {
+        RowClass::One => "one row",
+        RowClass::Few => "few rows",
+        RowClass::Many => "many rows",
+    };
+    format!("plan of the {part}, {rows}")
+}

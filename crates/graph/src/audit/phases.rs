@@ -1,0 +1,150 @@
+//! Phases: order and races between what nodes read and write.
+
+use super::trace::{Place, Trace, rows};
+use super::{Code, Findings};
+use crate::ir::{Epilogue, Node, Op};
+
+/// What earlier nodes did to one place: the last phase in which they did, and who.
+struct Access {
+    place: Place,
+    rows: u8,
+    kind: Kind,
+    phase: usize,
+    node: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+    /// Adding in place: each thread to the columns that it owns.
+    Sum,
+}
+
+impl Kind {
+    /// Whether the two must not change places.
+    fn clashes(self, other: Kind) -> bool {
+        self != Kind::Read || other != Kind::Read
+    }
+}
+
+/// A50 to A53; false where phases cannot be looked up.
+pub(super) fn check(trace: &Trace<'_>, phases: &[usize], found: &mut Findings<'_>) -> bool {
+    let ir = trace.ir;
+    if phases.len() != ir.nodes.len() {
+        let problem = format!("{} nodes have {} phases", ir.nodes.len(), phases.len());
+        found.add(Code::A53, None, None, problem);
+        return false;
+    }
+    gaps(phases, found);
+    for (n, node) in ir.nodes.iter().enumerate() {
+        if matches!(node.op, Op::MlaAttention | Op::ExpertMlp) {
+            found.at(Code::A50, ir, n, None, "it was not lowered".into());
+        }
+    }
+    // accesses by the value that they touch; behind them, by stream
+    let mut past: Vec<Vec<Access>> = Vec::new();
+    past.resize_with(ir.values.len() + ir.streams.len(), Vec::new);
+    for (n, node) in ir.nodes.iter().enumerate() {
+        if node.op == Op::Split {
+            continue; // views only: nothing moves
+        }
+        let now = accesses(trace, node, n, phases[n]);
+        for access in &now {
+            if let Some((earlier, late)) = clash(&past[access.place.root], access) {
+                report(trace, access, earlier, late, found);
+            }
+        }
+        for access in now {
+            remember(&mut past[access.place.root], access);
+        }
+    }
+    true
+}
+
+/// A53: phases from 0 on without gaps.
+fn gaps(phases: &[usize], found: &mut Findings<'_>) {
+    let last = phases.iter().copied().max().unwrap_or(0);
+    if last >= phases.len().max(1) {
+        found.add(Code::A53, None, None, format!("phase {last} is more than there are nodes"));
+        return;
+    }
+    let mut there = vec![false; last + 1];
+    phases.iter().for_each(|phase| there[*phase] = true);
+    if let Some(gap) = there.iter().position(|there| !there).filter(|_| !phases.is_empty()) {
+        found.add(Code::A53, None, None, format!("phase {gap} has no node"));
+    }
+}
+
+fn accesses(trace: &Trace<'_>, node: &Node, n: usize, phase: usize) -> Vec<Access> {
+    let sums = matches!(node.epilogue, Epilogue::AddTo(_));
+    let rows = rows(node.lane);
+    let access = |place, kind| Access { place, rows, kind, phase, node: n };
+    // the residual of a sum is read by the thread that then writes it
+    let reads = &node.inputs[..node.inputs.len() - usize::from(sums && !node.inputs.is_empty())];
+    let wrote = if sums { Kind::Sum } else { Kind::Write };
+    let mut list: Vec<Access> = reads.iter().map(|id| access(trace.places[id.0], Kind::Read)).collect();
+    list.extend(node.outputs.iter().map(|id| access(trace.places[id.0], wrote)));
+    if let Some(id) = node.stream {
+        let whole = Place { root: trace.ir.values.len() + id.0, from: 0, to: usize::MAX };
+        let kind = if node.outputs.is_empty() { Kind::Write } else { Kind::Read };
+        list.push(access(whole, kind));
+    }
+    list
+}
+
+/// The earlier access that `access` does not come after as it must, and whether it comes before it rather than in the same phase.
+fn clash<'a>(past: &'a [Access], access: &Access) -> Option<(&'a Access, bool)> {
+    past.iter().find_map(|earlier| {
+        let meet = earlier.rows & access.rows != 0 && earlier.place.overlaps(&access.place);
+        if !meet || !earlier.kind.clashes(access.kind) || earlier.phase < access.phase {
+            return None;
+        }
+        let together = earlier.kind == Kind::Sum && access.kind == Kind::Sum && earlier.phase == access.phase;
+        (!together).then_some((earlier, earlier.phase > access.phase))
+    })
+}
+
+/// Keeps, of alike accesses, the one in the latest phase.
+fn remember(past: &mut Vec<Access>, access: Access) {
+    let alike =
+        past.iter_mut().find(|a| (a.place, a.rows, a.kind) == (access.place, access.rows, access.kind));
+    match alike {
+        Some(earlier) if earlier.phase > access.phase => {}
+        Some(earlier) => *earlier = access,
+        None => past.push(access),
+    }
+}
+
+fn report(trace: &Trace<'_>, access: &Access, earlier: &Access, late: bool, found: &mut Findings<'_>) {
+    let does = |kind| match kind {
+        Kind::Read => "reads",
+        Kind::Write => "writes",
+        Kind::Sum => "adds to",
+    };
+    let root = access.place.root;
+    let what = match trace.ir.values.get(root) {
+        Some(value) => format!("value {}", value.name),
+        None => "the cache".into(),
+    };
+    let other = format!("node {} {}", earlier.node, trace.ir.nodes[earlier.node].op.word());
+    let (code, problem) = if late {
+        let problem = format!(
+            "in phase {} it {} {what}, which {other} {} only in phase {}",
+            access.phase,
+            does(access.kind),
+            does(earlier.kind),
+            earlier.phase
+        );
+        (Code::A51, problem)
+    } else {
+        let problem = format!(
+            "it {} {what}, which {other} {} in the same phase {}",
+            does(access.kind),
+            does(earlier.kind),
+            access.phase
+        );
+        (Code::A52, problem)
+    };
+    found.at(code, trace.ir, access.node, Some(what), problem);
+}

@@ -1,0 +1,134 @@
+//! The rules, each with its code, what breaks it, and what to do.
+
+use serde::{Serialize, Serializer};
+use std::fmt;
+
+/// One rule of the audit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Rule {
+    /// Its code: `A42`.
+    pub code: &'static str,
+    /// What it is about.
+    pub family: &'static str,
+    /// What must hold.
+    pub holds: &'static str,
+    /// What to look at where it does not.
+    pub hint: &'static str,
+}
+
+macro_rules! rules {
+    ($($family:literal { $($code:ident $holds:literal, $hint:literal;)* })*) => {
+        /// The code of a rule.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Code {
+            $($(#[doc = $holds] $code,)*)*
+        }
+
+        impl Code {
+            /// Every code, in order.
+            pub const ALL: &[Code] = &[$($(Code::$code,)*)*];
+
+            /// The rule.
+            pub fn rule(self) -> Rule {
+                match self {
+                    $($(Code::$code => Rule { code: stringify!($code), family: $family, holds: $holds, hint: $hint },)*)*
+                }
+            }
+        }
+    };
+}
+
+rules! {
+    "circuit" {
+        A01 "An operation of a circuit reads only what an earlier one has made.", "order of operations and spelling of `in` in the circuit file";
+        A02 "Everything that a circuit makes is read.", "an `out` that nothing reads, or a reader that names another value";
+        A03 "A circuit names only operations that exist.", "the word after `op`; the words are OP_WORDS";
+        A04 "An operation of a circuit has as many inputs and outputs as its kind.", "`in` and `out` of the operation";
+        A05 "An operation of a circuit uses only declared weight slots.", "`weights` of the operation against the tables of slots";
+        A06 "Every weight slot of a circuit is used where its conditions hold.", "a slot that no operation names, or conditions that disagree";
+        A07 "No two weight slots of one layer share a name in a file.", "`gguf` and `hf` of the two slots";
+        A08 "Sizes, conditions and factors of a circuit have values.", "the expression or word named";
+        A09 "A circuit ends in the residual stream after each layer, and in logits.", "the `out` of its last operations: `h`, `logits`";
+    }
+    "edges" {
+        A10 "Every index of an edge exists.", "the pass that made the node";
+        A11 "A value is made before it is read.", "order of the nodes";
+        A12 "A value has one maker for each row.", "two nodes that make the same value on lanes that meet";
+        A13 "The makers of a value cover every row that its reader works on.", "the lanes of maker and reader";
+        A14 "A value is not read after it was overwritten in place.", "order of the nodes, and the storage of the overwriting value";
+        A15 "Everything that is made is read or is a result.", "a node left behind by a pass";
+        A16 "A node has the inputs, outputs and weights of its operation, each in a named slot.", "the pass that rewired the node";
+        A17 "Only the residual stream crosses from layer to layer.", "the layers of maker and reader";
+        A18 "An edge carries what its slot takes: numbers, token ids or expert ids.", "the order of the node's inputs";
+        A19 "A prologue or epilogue stands only where the operation applies it.", "the folding pass";
+    }
+    "shapes" {
+        A20 "A product reads rows as wide as its weight takes.", "the input's width against the weight's innermost dimension";
+        A21 "A product makes rows as wide as its weight gives.", "the output's width against the weight's outputs";
+        A22 "Operations that keep a shape keep it.", "widths and heads of the operands";
+        A23 "A norm's weight is as wide as what it scales.", "the norm's weight slot";
+        A24 "A view lies inside the value that it is a view of.", "offset, width and heads of the view";
+        A25 "The rows of an edge agree on both sides.", "row counts: one a row of the batch, or one an expert of a row";
+        A26 "Queries, latents and values of attention have the widths of the contract.", "kv_lora, nope, rope and v";
+        A27 "A cache row is as wide as its kind says.", "kv_lora + rope for latents, heads · (nope + rope + v) for expanded ones";
+        A28 "Router, choice and experts agree on counts.", "experts, experts_used and the stacked matrices";
+        A29 "A span has its result under its name, and as wide as the contract says.", "`hidden` or `logits` among the outputs";
+    }
+    "tensors" {
+        A30 "Every tensor of the file is used, or declared unused by the circuit.", "the tensor may change what the model computes: add it to the circuit, or declare it under `unused` with a reason";
+        A31 "No tensor is used by two weight slots.", "the two slots' names in the circuit";
+        A32 "A node uses weights of its own layer.", "the layer of node and weight";
+        A33 "Every weight is used.", "a pass that dropped a node or a weight";
+        A34 "A node uses a weight in the slot that it was filled for.", "slot names of the node's weights";
+        A35 "Weights of a node stand in the circuit's order.", "a pass that swapped them: gate before up";
+        A36 "A weight's tensors are in the file, with its type and shape.", "the weight's parts against the file's header";
+        A37 "A weight is one tensor, or one for each of its matrices.", "the parts of a stacked weight";
+        A38 "Every slot whose conditions hold is filled where a layer of that kind runs.", "a layer that lost an operation";
+        A39 "A slot is filled once.", "two weights of one slot and layer";
+    }
+    "mla" {
+        A40 "What is cached as latent, expanded or absorbed has passed the latent norm.", "the norm between the projection and the store";
+        A41 "The latent norm is applied once.", "a norm node beside a norm prologue";
+        A42 "The rope part comes from the raw projection, not from the normed latent.", "the input of the key's (or query's) rotation";
+        A43 "Each rope part is rotated once.", "a rope node beside a rope prologue, or neither";
+        A44 "Each layer stores once and attends once for each row.", "stores and attentions of the layer, and their lanes";
+        A45 "A layer's store comes before the attention that reads it.", "order and phases of store and attention";
+        A46 "Each cache stream is owned by one layer.", "the stream's layer against the node's";
+        A47 "What prefill writes is what decode reads: streams, stores and cache type agree in all plans.", "plans of different classes of rows";
+        A48 "An operation uses a cache stream of its own kind.", "latent or expanded";
+        A49 "Absorption and expansion have W_UK and W_UV where they belong.", "k_b and v_b, or kv_b, of the attention's nodes";
+    }
+    "phases" {
+        A50 "A plan holds only operations that a backend runs.", "mla_attention and expert_mlp must have been lowered";
+        A51 "A node's phase is not before the phase of what it depends on.", "the cut into phases";
+        A52 "Two nodes of one phase do not touch the same numbers, unless each thread owns the same columns in both.", "a barrier is missing between them";
+        A53 "Every node has a phase, and phases have no gaps.", "the list of phases";
+    }
+    "memory" {
+        A60 "A value with a buffer of its own has a place.", "the placing of buffers";
+        A61 "A buffer lies inside the arena.", "its offset and size against the arena's";
+        A62 "Buffers that live at the same time do not overlap.", "offsets against first and last phases";
+        A63 "A buffer begins at a cache line.", "offsets that are multiples of 16 numbers";
+        A64 "A value that lies elsewhere has no buffer.", "storage against placing";
+    }
+    "kernels" {
+        A70 "Every node that computes has its kernels, one for each weight or one for itself.", "binding";
+        A71 "A bound kernel is in the table under its name.", "index and name of the kernel";
+        A72 "A bound kernel does the node's operation on the weight's format.", "the kernel's contract against the node";
+        A73 "A bound kernel needs no more than the machine, or the limit, has.", "the kernel's tier";
+        A74 "A weight is read in one layout by all products of a session.", "rows or tiles, in every plan";
+        A75 "A product reads its input alike in every class of rows.", "the kernel's activation in each plan";
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.rule().code)
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.rule().code)
+    }
+}

@@ -1,0 +1,256 @@
+//! Tensors: every one of the file used once or declared unused, every slot filled once, in its layer and its order.
+
+use super::{Code, Findings};
+use crate::circuit::{Circuit, Facts, HF_PREFIXES, Naming, OpSpec, TensorIndex, Weight};
+use crate::contract::{Contract, LayerKind};
+use crate::ir::{Ir, Span};
+use crate::plan::Plan;
+use std::collections::{HashMap, HashSet};
+
+/// A tensor of a file that nothing reads, and why that is right.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Unused {
+    /// Its name.
+    pub tensor: String,
+    /// Why nothing reads it.
+    pub why: String,
+}
+
+/// A30, A31 and A36: the tensors of the file against the weights of the layers and the head.
+pub(super) fn check_file(
+    circuit: &Circuit,
+    contract: &Contract,
+    tensors: &dyn TensorIndex,
+    trunk: Option<&Plan>,
+    head: Option<&Plan>,
+    found: &mut Findings<'_>,
+) {
+    let irs: Vec<&Ir> = trunk.into_iter().chain(head).map(|plan| &plan.ir).collect();
+    let used = used(&irs, found);
+    for ir in &irs {
+        ir.weights.iter().for_each(|weight| stored(weight, tensors, found));
+    }
+    let facts = Facts::of(contract, None);
+    for name in tensors.names() {
+        if !used.contains_key(name) && declared(circuit, contract, &facts, tensors.naming(), name).is_none() {
+            found.add(Code::A30, None, Some(format!("tensor {name}")), "nothing reads it".into());
+        }
+    }
+}
+
+/// The tensors of a file that are declared unused, in the order of their names.
+pub fn unused(circuit: &Circuit, contract: &Contract, tensors: &dyn TensorIndex, irs: &[&Ir]) -> Vec<Unused> {
+    let used = used(irs, &mut Findings::new("file"));
+    let facts = Facts::of(contract, None);
+    let mut names: Vec<&str> = tensors.names().into_iter().filter(|name| !used.contains_key(name)).collect();
+    names.sort_unstable();
+    let why = |name: &str| declared(circuit, contract, &facts, tensors.naming(), name);
+    names.iter().filter_map(|name| Some(Unused { tensor: (*name).to_owned(), why: why(name)? })).collect()
+}
+
+/// Every tensor that a weight is made of, with its slot and layer; A31 where two share it.
+fn used<'a>(irs: &[&'a Ir], found: &mut Findings<'_>) -> HashMap<&'a str, (&'a str, Option<usize>)> {
+    let mut used = HashMap::new();
+    for weight in irs.iter().flat_map(|ir| &ir.weights) {
+        let slot = (weight.slot.as_str(), weight.layer);
+        for part in &weight.parts {
+            let names = [Some(&part.tensor), part.scale.as_ref()];
+            for name in names.into_iter().flatten() {
+                let first = *used.entry(name.as_str()).or_insert(slot);
+                // the head of a tied model reads the embedding: one slot in two spans
+                if first != slot {
+                    let problem = format!("{} is made of it, and slot {} too", weight.label(), first.0);
+                    found.add(Code::A31, weight.layer, Some(format!("tensor {name}")), problem);
+                }
+            }
+        }
+    }
+    used
+}
+
+/// A36: the file has every part of a weight, as the weight says.
+fn stored(weight: &Weight, tensors: &dyn TensorIndex, found: &mut Findings<'_>) {
+    let each: usize =
+        if weight.parts.len() > 1 { weight.shape[1..].iter().product() } else { weight.numbers() };
+    for part in &weight.parts {
+        let problem = match tensors.find(&part.tensor) {
+            None => "it is not in the file".to_owned(),
+            Some((ty, _)) if ty != weight.ty => {
+                format!("it is stored as {ty}, the weight says {}", weight.ty)
+            }
+            Some((_, shape)) if shape.iter().product::<usize>() != each => {
+                format!("its shape is {shape:?}, but {} has {each} numbers", weight.label())
+            }
+            Some(_) => continue,
+        };
+        found.add(Code::A36, weight.layer, Some(format!("tensor {}", part.tensor)), problem);
+    }
+    for scale in weight.parts.iter().filter_map(|part| part.scale.as_ref()) {
+        if tensors.find(scale).is_none() {
+            found.add(
+                Code::A36,
+                weight.layer,
+                Some(format!("tensor {scale}")),
+                "the scales are not in the file".into(),
+            );
+        }
+    }
+}
+
+/// Why nothing reads the tensor of this name; none where nothing says so.
+fn declared(
+    circuit: &Circuit,
+    contract: &Contract,
+    facts: &Facts,
+    naming: Naming,
+    name: &str,
+) -> Option<String> {
+    let prefixes: &[&str] = if naming == Naming::HuggingFace { &HF_PREFIXES } else { &[""] };
+    prefixes.iter().rev().filter_map(|prefix| name.strip_prefix(prefix)).find_map(|name| {
+        let number = |start: &str| name.strip_prefix(start)?.split('.').next()?.parse::<usize>().ok();
+        let layer = number("blk.").or_else(|| number("model.layers."));
+        if let Some(layer) = layer.filter(|l| (contract.layers..contract.all_layers()).contains(l)) {
+            return Some(format!("layer {layer} predicts further tokens; it is kept and not run"));
+        }
+        circuit.unused.iter().find_map(|spec| {
+            let pattern = if naming == Naming::Gguf { &spec.gguf } else { &spec.hf };
+            let fits = matches(pattern.as_deref()?, name) && facts.hold(&spec.when, &circuit.name).ok()?;
+            fits.then(|| spec.why.clone())
+        })
+    })
+}
+
+/// Whether a name fits a pattern in which `{…}` is a number and `*` anything.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.as_bytes().first() {
+        None => name.is_empty(),
+        Some(b'*') => {
+            (0..=name.len()).any(|i| name.is_char_boundary(i) && matches(&pattern[1..], &name[i..]))
+        }
+        Some(b'{') => {
+            let digits = name.bytes().take_while(u8::is_ascii_digit).count();
+            let end = pattern.find('}').map_or(pattern.len(), |end| end + 1);
+            digits > 0 && matches(&pattern[end..], &name[digits..])
+        }
+        Some(_) => {
+            let first = pattern.chars().next().unwrap_or_default();
+            name.strip_prefix(first).is_some_and(|rest| matches(&pattern[first.len_utf8()..], rest))
+        }
+    }
+}
+
+/// A32 to A35 and A37 to A39: weights against nodes, layers and the circuit.
+pub(super) fn check_ir(ir: &Ir, span: &Span, contract: &Contract, found: &mut Findings<'_>) {
+    let Ok(circuit) = Circuit::named(&contract.circuit) else { return };
+    let mut read = vec![false; ir.weights.len()];
+    for (n, node) in ir.nodes.iter().enumerate() {
+        for (slot, id) in &node.weights {
+            let weight = ir.weight(*id);
+            read[id.0] = true;
+            if weight.slot != *slot {
+                let problem = format!("it was filled as {}", weight.label());
+                found.at(Code::A34, ir, n, Some(slot.clone()), problem);
+            }
+            of_layer(ir, n, weight, found);
+        }
+        if let Some(id) = node.prologue.norm {
+            read[id.0] = true;
+            of_layer(ir, n, ir.weight(id), found);
+        }
+        in_order(circuit, ir, n, found);
+    }
+    let mut filled = HashSet::new();
+    for (weight, read) in ir.weights.iter().zip(read) {
+        let slot = Some(weight.slot.clone());
+        if !read {
+            found.add(Code::A33, weight.layer, slot, "no node uses this weight".into());
+            continue;
+        }
+        if weight.parts.len() != 1 && (weight.shape.len() != 3 || weight.parts.len() != weight.shape[0]) {
+            let problem = format!("{} tensors make a weight of shape {:?}", weight.parts.len(), weight.shape);
+            found.add(Code::A37, weight.layer, slot.clone(), problem);
+        }
+        if !filled.insert((weight.slot.as_str(), weight.layer)) {
+            found.add(Code::A39, weight.layer, slot, "the slot is filled twice".into());
+        }
+    }
+    needed(circuit, span, contract, &filled, found);
+}
+
+/// A32.
+fn of_layer(ir: &Ir, n: usize, weight: &Weight, found: &mut Findings<'_>) {
+    if weight.layer.is_some() && weight.layer != ir.nodes[n].layer {
+        found.at(Code::A32, ir, n, Some(weight.slot.clone()), format!("the weight is {}", weight.label()));
+    }
+}
+
+/// A35: weights that one operation of the circuit names stand in its order.
+fn in_order(circuit: &Circuit, ir: &Ir, n: usize, found: &mut Findings<'_>) {
+    let weights = &ir.nodes[n].weights;
+    for pair in weights.windows(2) {
+        let mut specs = circuit.embed.iter().chain(&circuit.layer).chain(&circuit.head);
+        let place = |spec: &OpSpec, i: usize| spec.weights.iter().position(|slot| *slot == pair[i].0);
+        let swapped = specs.any(|spec| place(spec, 0).zip(place(spec, 1)).is_some_and(|(a, b)| a > b));
+        if swapped {
+            let problem = format!("the circuit names {} before it", pair[1].0);
+            found.at(Code::A35, ir, n, Some(pair[0].0.clone()), problem);
+        }
+    }
+}
+
+/// A38: every slot that an operation of the span uses, and whose conditions hold, is filled.
+fn needed(
+    circuit: &Circuit,
+    span: &Span,
+    contract: &Contract,
+    filled: &HashSet<(&str, Option<usize>)>,
+    found: &mut Findings<'_>,
+) {
+    let mut wanted =
+        |specs: &[OpSpec], kind: Option<LayerKind>, layers: &mut dyn Iterator<Item = Option<usize>>| {
+            let facts = Facts::of(contract, kind);
+            let holds = |when: &[String]| facts.hold(when, &circuit.name).unwrap_or(false);
+            let mut slots: Vec<(&str, bool)> = Vec::new();
+            for slot in specs.iter().filter(|spec| holds(&spec.when)).flat_map(|spec| &spec.weights) {
+                if let Some((spec, of_layer)) = circuit.slot(slot)
+                    && holds(&spec.when)
+                    && !spec.optional
+                {
+                    slots.push((slot, of_layer));
+                }
+            }
+            for layer in layers {
+                for (slot, of_layer) in &slots {
+                    let layer = layer.filter(|_| *of_layer);
+                    if !filled.contains(&(*slot, layer)) {
+                        let problem = "its conditions hold, but no node uses it".into();
+                        found.add(Code::A38, layer, Some((*slot).to_owned()), problem);
+                    }
+                }
+            }
+        };
+    if span.embed {
+        wanted(&circuit.embed, None, &mut std::iter::once(None));
+    }
+    for kind in [LayerKind::Dense, LayerKind::Moe] {
+        let of_kind = |layer: &usize| contract.layer_kinds.get(*layer) == Some(&kind);
+        wanted(&circuit.layer, Some(kind), &mut span.layers.clone().filter(of_kind).map(Some));
+    }
+    if span.head {
+        wanted(&circuit.head, None, &mut std::iter::once(None));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn patterns_of_names() {
+        assert!(matches("blk.{layer}.*.input_scale", "blk.12.ffn_up.input_scale"));
+        assert!(matches("vision_tower.*", "vision_tower.blocks.0.norm.weight"));
+        assert!(!matches("blk.{layer}.*.input_scale", "blk.x.ffn_up.input_scale"));
+        assert!(!matches("rope_freqs.weight", "rope_freqs.weights"));
+        assert!(!matches("rope_freqs.weight", "rope_freqs"));
+    }
+}

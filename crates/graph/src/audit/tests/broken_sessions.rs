@@ -1,0 +1,147 @@
+//! Files and plans of several classes, broken.
+
+use super::*;
+use crate::circuit::{Part, TensorIndex};
+use crate::ir::{Op, StreamKind};
+
+/// Tensors with some added.
+struct More<'a>(&'a DeclaredTensors, &'a [&'a str]);
+
+impl TensorIndex for More<'_> {
+    fn naming(&self) -> Naming {
+        self.0.naming()
+    }
+
+    fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
+        self.0.find(name).or_else(|| self.1.contains(&name).then(|| (TensorType::F32, vec![1])))
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.0.names().into_iter().chain(self.1.iter().copied()).collect()
+    }
+
+    fn file(&self) -> String {
+        "test file".into()
+    }
+}
+
+fn with(whole: &Session, more: &[&str]) -> Vec<Finding> {
+    let bound = Bound { table: &whole.table, options: whole.bind };
+    session(&whole.contract, &More(&whole.tensors, more), (&whole.trunk, &whole.head), bound)
+}
+
+#[test]
+fn a_tensor_that_nothing_reads_is_found_unless_it_is_declared() {
+    let whole = Session::whole();
+    expect("an unknown tensor", Code::A30, &with(&whole, &["blk.0.attn_q_norm.weight"]));
+    expect("an unknown layer", Code::A30, &with(&whole, &["blk.2.attn_norm.weight"]));
+    let declared = ["rope_freqs.weight", "blk.1.attn_kv_b.weight", "blk.0.ffn_up.input_scale"];
+    clean("declared", &with(&whole, &declared));
+    let irs = [&whole.trunk[0].ir, &whole.head[0].ir];
+    let circuit = Circuit::named("deepseek2").unwrap();
+    let unused = unused(circuit, &whole.contract, &More(&whole.tensors, &declared), &irs);
+    assert_eq!(unused.len(), 3);
+    assert!(unused[1].tensor == "blk.1.attn_kv_b.weight" && unused[1].why.contains("attn_k_b"));
+}
+
+#[test]
+fn tensors_of_prediction_layers_and_of_eyes_are_declared() {
+    let contract = contracts().pop().unwrap();
+    let whole = Session::new(contract, Naming::Gguf, MlaChoice::Auto, CacheForm::Latent);
+    clean("a prediction layer", &whole.audit());
+    expect("beyond it", Code::A30, &with(&whole, &["blk.3.nextn.enorm.weight"]));
+    let dense = contracts().remove(1);
+    let whole = Session::new(dense, Naming::HuggingFace, MlaChoice::Auto, CacheForm::Latent);
+    clean("vision", &with(&whole, &["vision_tower.blocks.0.wqkv.weight", "language_model.lm_head.weight"]));
+}
+
+type Break = (Code, &'static str, fn(&mut Session));
+
+const BREAKS: &[Break] = &[
+    (Code::A31, "two slots of one tensor", |s| {
+        for plan in &mut s.trunk {
+            let name = plan.ir.weights[1].parts[0].tensor.clone();
+            plan.ir.weights[2].parts = vec![Part { tensor: name, scale: None }];
+        }
+    }),
+    (Code::A36, "a tensor that is not in the file", |s| {
+        s.trunk[0].ir.weights[1].parts[0].tensor = "blk.77.attn_norm.weight".into();
+    }),
+    (Code::A36, "a weight of another type", |s| {
+        let weights = &mut s.trunk[0].ir.weights;
+        weights.iter_mut().find(|w| w.slot == "q_b").unwrap().ty = TensorType::F16;
+    }),
+    (Code::A36, "scales that are not there", |s| {
+        s.trunk[0].ir.weights[1].parts[0].scale = Some("blk.0.attn_norm.scale".into());
+    }),
+    (Code::A47, "prefill stores wider rows", |s| {
+        s.trunk[2].ir.streams.iter_mut().for_each(|stream| stream.width += 16);
+    }),
+    (Code::A47, "prefill stores expanded rows", |s| {
+        s.trunk[2].ir.streams.iter_mut().for_each(|stream| stream.kind = StreamKind::Expanded);
+    }),
+    (Code::A47, "prefill writes in another way", |s| {
+        let stores = s.trunk[2].ir.nodes.iter_mut().filter(|n| n.op == Op::LatentStore);
+        stores.for_each(|node| node.op = Op::ExpandedStore);
+    }),
+    (Code::A47, "prefill has a stream less", |s| s.trunk[2].ir.streams.truncate(1)),
+    (Code::A74, "prefill reads tiles of a weight that decode reads in rows", |s| {
+        rebind(&mut s.trunk[2], "avx2_bf16", (2, "avx2_tiles"), "bf16");
+    }),
+    (Code::A75, "prefill reads its input in f32", |s| {
+        rebind(&mut s.trunk[1], "avx2_bf16", (3, "strip"), "f32");
+    }),
+];
+
+/// Binds every node with a kernel of one name to another.
+fn rebind(plan: &mut Plan, from: &str, (index, name): (usize, &str), activation: &str) {
+    for kernel in plan.ir.nodes.iter_mut().flat_map(|n| &mut n.kernels).filter(|k| k.name == from) {
+        kernel.index = index;
+        kernel.name = name.into();
+        kernel.activation = activation.into();
+    }
+}
+
+#[test]
+fn each_break_is_found() {
+    for (code, what, change) in BREAKS {
+        let mut broken = Session::whole();
+        change(&mut broken);
+        expect(what, *code, &broken.audit());
+    }
+}
+
+/// DeepSeek-V3, 61 layers: what a load pays. (Printed; nothing here depends on how fast the machine is.)
+#[test]
+fn a_plan_of_61_layers_is_clean() {
+    let small = contract();
+    let contract = Contract {
+        vocab_size: 129_280,
+        hidden_size: 7168,
+        layers: 61,
+        attention: AttentionShape {
+            heads: 128,
+            q_lora_rank: Some(1536),
+            kv_lora_rank: 512,
+            nope: 128,
+            rope: 64,
+            v: 128,
+            ..small.attention
+        },
+        layer_kinds: (0..61).map(|l| if l < 3 { LayerKind::Dense } else { LayerKind::Moe }).collect(),
+        intermediate_size: 18_432,
+        moe: small.moe.map(|m| MoeShape {
+            experts: 256,
+            experts_used: 8,
+            intermediate: 2048,
+            shared_intermediate: 2048,
+            ..m
+        }),
+        ..small
+    };
+    let whole = Session::new(contract, Naming::Gguf, MlaChoice::Auto, CacheForm::Latent);
+    let start = std::time::Instant::now();
+    let findings = whole.audit();
+    println!("61 layers, six plans: {:?}", start.elapsed());
+    clean("61 layers", &findings);
+}

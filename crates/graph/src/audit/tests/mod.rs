@@ -1,0 +1,249 @@
+//! Whole sessions are clean; each of many ways to break one is found, under its code.
+
+mod broken_circuits;
+mod broken_plans;
+mod broken_sessions;
+
+use super::*;
+use crate::circuit::{DeclaredTensors, Naming};
+use crate::contract::*;
+use crate::passes::snapshots::contract;
+use crate::passes::{CacheForm, MlaChoice, Precision, RowClass};
+use crate::plan::PlanOptions;
+use base::{Activation, CacheType, KernelContract, Layout, OpKind, TensorType, Tier};
+
+/// The plans of a session, and what they were made from.
+struct Session {
+    contract: Contract,
+    tensors: DeclaredTensors,
+    trunk: Vec<Plan>,
+    head: Vec<Plan>,
+    table: Vec<KernelContract>,
+    bind: BindOptions,
+}
+
+/// A table with every operation in portable code, and a few kernels above for bf16 products.
+fn table() -> Vec<KernelContract> {
+    let kernel = |op, weight, activation, tier, name| KernelContract {
+        op,
+        weight,
+        layout: Layout::Rows,
+        activation,
+        cache: None,
+        tier,
+        name,
+    };
+    let bf16 = Some(TensorType::BF16);
+    let linear = |tier, name| kernel(OpKind::Linear, bf16, Activation::Bf16, tier, name);
+    let mut table = vec![
+        linear(Tier::Avx2, "avx2_bf16"),
+        linear(Tier::Avx512, "avx512_bf16"),
+        KernelContract { layout: Layout::Tiles, ..linear(Tier::Avx2, "avx2_tiles") },
+        kernel(OpKind::Linear, None, Activation::F32, Tier::Portable, "strip"),
+        kernel(OpKind::LinearT, None, Activation::F32, Tier::Portable, "across"),
+        KernelContract {
+            cache: Some(CacheType::F32),
+            ..kernel(OpKind::AttendLatent, None, Activation::F32, Tier::Avx2, "attend_f32")
+        },
+    ];
+    for op in [
+        OpKind::Embed,
+        OpKind::RmsNorm,
+        OpKind::Rope,
+        OpKind::LatentStore,
+        OpKind::AttendLatent,
+        OpKind::AttendSplit,
+        OpKind::ExpandKeys,
+        OpKind::AttendExpanded,
+        OpKind::Route,
+        OpKind::SiluMul,
+        OpKind::Relu2,
+        OpKind::Add,
+        OpKind::Scale,
+    ] {
+        table.push(kernel(op, None, Activation::F32, Tier::Portable, op.name()));
+    }
+    table
+}
+
+impl Session {
+    fn new(contract: Contract, naming: Naming, mla: MlaChoice, form: CacheForm) -> Session {
+        let tensors = DeclaredTensors::new(&contract, naming, TensorType::BF16).unwrap();
+        let bind = BindOptions { precision: Precision::Default, tier: Tier::Avx2, cache: CacheType::F16 };
+        let table = table();
+        let make = |span: Span| -> Vec<Plan> {
+            [RowClass::One, RowClass::Few, RowClass::Many]
+                .into_iter()
+                .map(|class| {
+                    let options = PlanOptions { span: span.clone(), class, largest: 64, mla, form, bind };
+                    Plan::make(&contract, &tensors, &table, &options).unwrap()
+                })
+                .collect()
+        };
+        let (trunk, head) = (make(Span::trunk(&contract)), make(Span::head(&contract)));
+        Session { contract, tensors, trunk, head, table, bind }
+    }
+
+    /// The session that is broken in the tests.
+    fn whole() -> Session {
+        Session::new(contract(), Naming::Gguf, MlaChoice::Auto, CacheForm::Latent)
+    }
+
+    fn audit(&self) -> Vec<Finding> {
+        let bound = Bound { table: &self.table, options: self.bind };
+        session(&self.contract, &self.tensors, (&self.trunk, &self.head), bound)
+    }
+}
+
+/// Asserts that a finding of this code is among them.
+#[track_caller]
+fn expect(what: &str, code: Code, findings: &[Finding]) {
+    let codes: Vec<String> = findings.iter().map(|f| f.code.to_string()).collect();
+    assert!(findings.iter().any(|f| f.code == code), "{what}: {code} is not among {codes:?}");
+    for finding in findings {
+        let text = finding.to_string();
+        assert!(text.starts_with(finding.code.rule().code) && text.contains("Look at"), "{text}");
+    }
+}
+
+/// Contracts that differ in everything that a circuit asks about.
+fn contracts() -> Vec<Contract> {
+    let v3 = contract();
+    let dense = Contract {
+        layer_kinds: vec![LayerKind::Dense; 2],
+        moe: None,
+        tied_embeddings: true,
+        kv_form: KvForm::Combined,
+        ..v3.clone()
+    };
+    let v2 = Contract {
+        attention: AttentionShape { q_lora_rank: None, ..v3.attention },
+        moe: v3.moe.map(|m| MoeShape {
+            router: RouterSpec { bias: false, ..m.router },
+            shared_intermediate: 0,
+            fused_gate_up: true,
+            ..m
+        }),
+        ..v3.clone()
+    };
+    let minicpm3 = Contract {
+        circuit: "minicpm3".into(),
+        embedding_scale: 12.0,
+        residual_scale: 0.99,
+        logits_scale: 0.1,
+        ..dense.clone()
+    };
+    let plm = Contract {
+        circuit: "plm".into(),
+        activation: FfnActivation::ReluSquared,
+        attention: AttentionShape { q_lora_rank: None, ..v3.attention },
+        ..dense.clone()
+    };
+    let mtp = Contract {
+        mtp_layers: 1,
+        layer_kinds: vec![LayerKind::Dense, LayerKind::Moe, LayerKind::Moe],
+        ..v3.clone()
+    };
+    vec![v3, dense, v2, minicpm3, plm, mtp]
+}
+
+/// The formulations and caches that a session may have.
+const FORMS: [(MlaChoice, CacheForm); 5] = [
+    (MlaChoice::Auto, CacheForm::Latent),
+    (MlaChoice::Absorbed, CacheForm::Latent),
+    (MlaChoice::Naive, CacheForm::Latent),
+    (MlaChoice::Split, CacheForm::Latent),
+    (MlaChoice::Naive, CacheForm::Expanded),
+];
+
+fn clean(what: &str, findings: &[Finding]) {
+    let texts: Vec<String> = findings.iter().take(5).map(ToString::to_string).collect();
+    assert!(findings.is_empty(), "{what}: {} findings:\n{}", findings.len(), texts.join("\n"));
+}
+
+#[test]
+fn whole_sessions_are_clean_in_every_formulation() {
+    for contract in contracts() {
+        for (mla, form) in FORMS {
+            let what = format!("{} {:?} {mla} {form:?}", contract.circuit, contract.kv_form);
+            clean(&what, &Session::new(contract.clone(), Naming::Gguf, mla, form).audit());
+        }
+        if contract.kv_form == KvForm::Combined {
+            let session = Session::new(contract, Naming::HuggingFace, MlaChoice::Auto, CacheForm::Latent);
+            clean("names of Hugging Face", &session.audit());
+        }
+    }
+}
+
+/// Every stage of the passes is an IR that keeps the rules.
+#[test]
+fn every_pass_keeps_the_rules() {
+    use crate::passes::*;
+    let contract = contract();
+    let span = Span::trunk(&contract);
+    let tensors = DeclaredTensors::new(&contract, Naming::Gguf, TensorType::BF16).unwrap();
+    for class in [RowClass::One, RowClass::Many] {
+        for (mla, form) in FORMS {
+            let mut ir = Ir::build(&contract, &span, &tensors).unwrap();
+            clean("built", &super::ir(&ir, &span, &contract));
+            ir = choose_formulations(ir, mla, form, &contract.attention).unwrap();
+            clean("formulations", &super::ir(&ir, &span, &contract));
+            for (name, pass) in [
+                ("projections", &fuse_projections as &dyn Fn(Ir) -> Ir),
+                ("experts", &group_experts),
+                ("norms", &|ir| fold_norms(ir, class)),
+                ("ropes", &fold_ropes),
+                ("epilogues", &fold_epilogues),
+            ] {
+                ir = pass(ir);
+                clean(&format!("{name} {class:?} {mla}"), &super::ir(&ir, &span, &contract));
+            }
+        }
+    }
+}
+
+/// Every rule is broken by some test: the tests name every code.
+#[test]
+fn every_rule_is_broken_somewhere() {
+    let tests = concat!(
+        include_str!("broken_circuits.rs"),
+        include_str!("broken_plans.rs"),
+        include_str!("broken_sessions.rs")
+    );
+    for code in Code::ALL {
+        assert!(tests.contains(&format!("Code::{code}")), "no test breaks {code}");
+    }
+}
+
+/// A part of the layers, as a pipeline stage would have it.
+#[test]
+fn a_span_of_layers_is_clean() {
+    let whole = Session::whole();
+    let span = Span { embed: false, layers: 1..2, head: true };
+    let options = PlanOptions {
+        span,
+        class: RowClass::One,
+        largest: 1,
+        mla: MlaChoice::Auto,
+        form: CacheForm::Latent,
+        bind: whole.bind,
+    };
+    let made = Plan::make(&whole.contract, &whole.tensors, &whole.table, &options).unwrap();
+    clean(
+        "layer 1 and head",
+        &plan(&made, &whole.contract, Bound { table: &whole.table, options: whole.bind }),
+    );
+}
+
+#[test]
+fn edges_are_named_from_producer_to_consumer() {
+    let whole = Session::whole();
+    let ir = &whole.trunk[0].ir;
+    let edges = ir.named_edges();
+    assert!(edges.iter().all(|edge| edge.slot != "?"));
+    let store = ir.nodes.iter().position(|n| n.op == crate::ir::Op::LatentStore).unwrap();
+    let slots: Vec<&str> = edges.iter().filter(|e| e.consumer == store).map(|e| e.slot).collect();
+    assert_eq!(slots, ["latent", "k_rope"]);
+    let read: usize = ir.nodes.iter().map(|n| n.inputs.len()).sum();
+    assert!(edges.len() >= read);
+}

@@ -1,0 +1,163 @@
+//! Where each value lies, who makes it and who reads it: found once for all rules.
+
+use super::{Code, Findings};
+use crate::ir::{Ir, Lane, Storage, ValueId};
+
+/// An IR whose indices exist and whose views end somewhere.
+pub(super) struct Trace<'a> {
+    pub(super) ir: &'a Ir,
+    /// Where each value lies.
+    pub(super) places: Vec<Place>,
+    /// Nodes that make each value.
+    pub(super) makers: Vec<Vec<usize>>,
+    /// How many nodes read each value.
+    pub(super) readers: Vec<usize>,
+}
+
+/// The numbers of a value: a stretch of each head of the value that it finally lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The value that it finally lies in.
+    pub(super) root: usize,
+    /// First number of a head.
+    pub(super) from: usize,
+    /// Number after the last.
+    pub(super) to: usize,
+}
+
+impl Place {
+    /// Whether two places share numbers.
+    pub(super) fn overlaps(&self, other: &Place) -> bool {
+        self.root == other.root && self.from < other.to && other.from < self.to
+    }
+}
+
+/// The rows of a lane as a set: bit 0 those that attend in latent space, bit 1 the others.
+pub(super) fn rows(lane: Lane) -> u8 {
+    match lane {
+        Lane::All => 3,
+        Lane::Absorbed => 1,
+        Lane::Naive => 2,
+    }
+}
+
+impl<'a> Trace<'a> {
+    /// Follows every edge; none where an index does not exist or a view never ends.
+    pub(super) fn new(ir: &'a Ir, found: &mut Findings<'_>) -> Option<Trace<'a>> {
+        if !indices(ir, found) {
+            return None;
+        }
+        let places = places(ir, found)?;
+        let mut makers = vec![Vec::new(); ir.values.len()];
+        let mut readers = vec![0; ir.values.len()];
+        for (n, node) in ir.nodes.iter().enumerate() {
+            node.outputs.iter().for_each(|id| makers[id.0].push(n));
+            node.inputs.iter().for_each(|id| readers[id.0] += 1);
+        }
+        Some(Trace { ir, places, makers, readers })
+    }
+
+    /// The node that makes `id` for (some of) the rows of `lane`.
+    pub(super) fn maker(&self, id: ValueId, lane: Lane) -> Option<usize> {
+        self.makers[id.0].iter().copied().find(|n| self.ir.nodes[*n].lane.meets(lane))
+    }
+
+    /// `name` of a value, as findings show it.
+    pub(super) fn name(&self, id: ValueId) -> String {
+        format!("value {}", self.ir.value(id).name)
+    }
+}
+
+/// A10: every value, weight and stream that is named exists.
+fn indices(ir: &Ir, found: &mut Findings<'_>) -> bool {
+    let before = found.list.len();
+    for (n, node) in ir.nodes.iter().enumerate() {
+        let wrong = node.inputs.iter().chain(&node.outputs).find(|id| id.0 >= ir.values.len());
+        if let Some(id) = wrong {
+            found.at(
+                Code::A10,
+                ir,
+                n,
+                None,
+                format!("value {} does not exist; there are {}", id.0, ir.values.len()),
+            );
+        }
+        let weights = node.weights.iter().map(|(_, id)| id).chain(&node.prologue.norm);
+        if let Some(id) = weights.into_iter().find(|id| id.0 >= ir.weights.len()) {
+            found.at(
+                Code::A10,
+                ir,
+                n,
+                None,
+                format!("weight {} does not exist; there are {}", id.0, ir.weights.len()),
+            );
+        }
+        if let Some(id) = node.stream.filter(|id| id.0 >= ir.streams.len()) {
+            found.at(
+                Code::A10,
+                ir,
+                n,
+                None,
+                format!("cache stream {} does not exist; there are {}", id.0, ir.streams.len()),
+            );
+        }
+    }
+    for (name, id) in &ir.outputs {
+        if id.0 >= ir.values.len() {
+            found.add(Code::A10, None, Some(name.clone()), format!("value {} does not exist", id.0));
+        }
+    }
+    for value in &ir.values {
+        if let Storage::View { of, .. } = value.storage
+            && of.0 >= ir.values.len()
+        {
+            let problem = format!("it is a view of value {}, which does not exist", of.0);
+            found.add(Code::A10, value.layer, Some(format!("value {}", value.name)), problem);
+        }
+    }
+    found.list.len() == before
+}
+
+/// The place of every value; A24 where a view is, through others, a view of itself.
+fn places(ir: &Ir, found: &mut Findings<'_>) -> Option<Vec<Place>> {
+    let mut places: Vec<Option<Place>> = vec![None; ir.values.len()];
+    let mut chain = Vec::new();
+    for start in 0..ir.values.len() {
+        chain.clear();
+        let mut at = start;
+        // up to a value whose place is known, or that has a place of its own
+        while places[at].is_none() {
+            match ir.values[at].storage {
+                Storage::View { of, .. } => {
+                    if chain.len() > ir.values.len() {
+                        let value = &ir.values[start];
+                        let problem = "it is, through others, a view of itself".into();
+                        found.add(Code::A24, value.layer, Some(format!("value {}", value.name)), problem);
+                        return None;
+                    }
+                    chain.push(at);
+                    at = of.0;
+                }
+                _ => places[at] = Some(Place { root: at, from: 0, to: ir.values[at].width }),
+            }
+        }
+        while let Some(view) = chain.pop() {
+            places[view] = Some(view_place(ir, view, places[at]?));
+            at = view;
+        }
+    }
+    places.into_iter().collect()
+}
+
+/// Where a view lies whose parent's place is known. One that is cut into other heads than its root takes the whole of it.
+fn view_place(ir: &Ir, view: usize, parent: Place) -> Place {
+    let value = &ir.values[view];
+    let root = &ir.values[parent.root];
+    match value.storage {
+        Storage::View { offset, .. } if value.heads == root.heads => {
+            let from = parent.from.saturating_add(offset);
+            Place { root: parent.root, from, to: from.saturating_add(value.width) }
+        }
+        _ => Place { root: parent.root, from: 0, to: usize::MAX },
+    }
+}

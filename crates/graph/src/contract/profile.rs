@@ -1,0 +1,86 @@
+//! What each known kind of model says about itself, for comparing an unknown one with it.
+
+use super::{FfnActivation, families, gguf};
+
+/// A known architecture of GGUF files, or family of config.json.
+pub(crate) struct Profile {
+    /// `general.architecture`, or `model_type`.
+    pub(crate) name: &'static str,
+    /// The circuit that runs it.
+    pub(crate) circuit: &'static str,
+    /// Keys that its files have (of GGUF without the architecture's prefix).
+    pub(crate) keys: Vec<&'static str>,
+    /// What `hidden_act` of config.json says.
+    pub(crate) activations: &'static [&'static str],
+}
+
+const GGUF: [&str; 11] = [
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.layer_norm_rms_epsilon",
+    "attention.kv_lora_rank",
+    "attention.key_length",
+    "attention.value_length",
+    "rope.dimension_count",
+    "rope.freq_base",
+];
+const GGUF_EXPERTS: [&str; 5] = [
+    "expert_count",
+    "expert_used_count",
+    "expert_feed_forward_length",
+    "expert_shared_count",
+    "leading_dense_block_count",
+];
+
+const CONFIG: [&str; 12] = [
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "vocab_size",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "q_lora_rank",
+];
+const CONFIG_EXPERTS: [&str; 6] = [
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "n_shared_experts",
+    "norm_topk_prob",
+    "routed_scaling_factor",
+];
+const CONFIG_SCALES: [&str; 3] = ["scale_emb", "scale_depth", "dim_model_base"];
+
+/// All profiles of one kind of file.
+pub(crate) fn profiles(of_gguf: bool) -> Vec<Profile> {
+    if of_gguf {
+        let of = |a: &gguf::Architecture| {
+            let experts: &[&str] = if a.deepseek { &GGUF_EXPERTS } else { &[] };
+            let keys = GGUF.iter().chain(experts).copied().collect();
+            Profile { name: a.name, circuit: a.name, keys, activations: &[] }
+        };
+        return gguf::ARCHITECTURES.iter().map(of).collect();
+    }
+    let of = |family: &families::Family| {
+        let experts: &[&str] = if family.router.is_some() { &CONFIG_EXPERTS } else { &[] };
+        let scales: &[&str] = if family.scaled { &CONFIG_SCALES } else { &[] };
+        Profile {
+            name: family.model_type,
+            circuit: family.circuit,
+            keys: CONFIG.iter().chain(experts).chain(scales).copied().collect(),
+            activations: match family.activation {
+                FfnActivation::SiluGated => &["silu", "swish"],
+                FfnActivation::ReluSquared => &["relu2", "squared_relu", "relu_squared"],
+            },
+        }
+    };
+    families::FAMILIES.iter().map(of).collect()
+}

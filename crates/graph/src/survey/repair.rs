@@ -1,0 +1,284 @@
+//! Reading a contract past its errors: each is noted, and a plausible value put in its place.
+
+use super::closest::{self, Likeness};
+use super::promised::Promised;
+use super::{Missing, MissingKind};
+use crate::circuit::Naming;
+use crate::contract::{Contract, ContractError, Field, Keys, OutlineFile, Tensors};
+use formats::{Data, Outline, Source};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+
+/// More errors than any file has in its keys.
+const MOST: usize = 64;
+
+/// What could be read.
+pub(super) struct Read {
+    pub(super) architecture: String,
+    /// With every error repaired; none where a repair did not help.
+    pub(super) contract: Option<Contract>,
+    /// Whether some value of it is not the file's.
+    pub(super) repaired: bool,
+    pub(super) missing: Vec<Missing>,
+    pub(super) unread: Vec<String>,
+}
+
+/// Reads the contract of an outline; of an unknown architecture as if it were the known one that it is most like.
+pub(super) fn read(outline: &Outline, naming: Naming) -> (Read, Vec<Likeness>) {
+    let file = OutlineFile(outline);
+    let keys = Repaired::new(&file);
+    let mut closest = Vec::new();
+    let mut read = Read {
+        architecture: architecture(&file, naming),
+        contract: None,
+        repaired: false,
+        missing: Vec::new(),
+        unread: Vec::new(),
+    };
+    let mut promise = outline.data() == Data::Config;
+    for _ in 0..MOST {
+        let promised = Promised { keys: &keys, naming };
+        let tensors: &dyn Tensors = if promise { &promised } else { &file };
+        let result = match naming {
+            Naming::Gguf => Contract::from_gguf(&keys, tensors),
+            Naming::HuggingFace => Contract::from_config(&keys, tensors),
+        };
+        let (what, problem) = match result {
+            Ok(contract) => {
+                read.contract = Some(contract);
+                break;
+            }
+            Err(ContractError::Unsupported { architecture, known, .. }) => {
+                let problem = format!("no circuit runs it; known are {}", known.join(", "));
+                read.missing.push(Missing::new(MissingKind::Architecture, &architecture, problem));
+                if !closest.is_empty() {
+                    break; // the closest one did not help
+                }
+                closest = closest::rank(outline, naming, &architecture);
+                let Some(best) = closest.first() else { break };
+                keys.stand_in(naming, &architecture, &best.name);
+                continue;
+            }
+            Err(ContractError::Missing { what, hint, .. }) => (what, format!("it is missing: {hint}")),
+            Err(ContractError::Wrong { what, value, expected, .. }) => {
+                (what, format!("it is {value}, expected {expected}"))
+            }
+        };
+        let helped = match what.strip_prefix("key ") {
+            Some(key) => {
+                read.repaired = true;
+                let key = keys.spelled(key);
+                read.missing.push(Missing::new(MissingKind::Key, &key, problem));
+                keys.replace(&key, naming) || !std::mem::replace(&mut promise, true)
+            }
+            // the list of tensors is gone through later, all of it
+            None => {
+                if promise {
+                    read.missing.push(Missing::new(MissingKind::Tensor, what, problem));
+                }
+                !std::mem::replace(&mut promise, true)
+            }
+        };
+        if !helped {
+            break;
+        }
+    }
+    // a head that is not in the file, and the like: known only where no circuit could be filled
+    read.unread = unread(outline, &keys);
+    (read, closest)
+}
+
+fn architecture(keys: &dyn Keys, naming: Naming) -> String {
+    let key = if naming == Naming::Gguf { "general.architecture" } else { "model_type" };
+    match keys.field(key) {
+        Some(Field::Text(name)) => name,
+        _ => format!("(no {key})"),
+    }
+}
+
+/// Keys of config.json (or its text part) that nothing asked for, and that hold more than tokens and versions.
+fn unread(outline: &Outline, keys: &Repaired<'_>) -> Vec<String> {
+    const BESIDE: [&str; 22] = [
+        "architectures",
+        "auto_map",
+        "transformers_version",
+        "torch_dtype",
+        "dtype",
+        "use_cache",
+        "initializer_range",
+        "pretraining_tp",
+        "attention_dropout",
+        "num_key_value_heads",
+        "head_dim",
+        "model_type",
+        "text_config",
+        "vision_config",
+        "quantization_config",
+        "name_or_path",
+        "output_router_logits",
+        "router_aux_loss_coef",
+        "aux_loss_alpha",
+        "seq_aux",
+        "ep_size",
+        "tie_word_embeddings",
+    ];
+    let Source::HuggingFace(source) = outline.source() else { return Vec::new() };
+    let asked = keys.asked.borrow();
+    let inner = source.config.get("text_config").and_then(serde_json::Value::as_object);
+    let of = |object: &serde_json::Map<String, serde_json::Value>, prefix: &str| -> Vec<String> {
+        let names = object.iter().filter(|(key, value)| {
+            let beside = BESIDE.contains(&key.as_str()) || key.ends_with("token_id") || key.starts_with('_');
+            let says = !value.is_null() && **value != serde_json::Value::Bool(false);
+            !beside
+                && says
+                && !asked
+                    .iter()
+                    .any(|a| *a == format!("{prefix}{key}") || a.starts_with(&format!("{prefix}{key}.")))
+        });
+        names.map(|(key, value)| format!("{prefix}{key} = {}", shown(value))).collect()
+    };
+    match inner {
+        Some(inner) => of(inner, "text_config."),
+        None => of(&source.config, ""),
+    }
+}
+
+fn shown(value: &serde_json::Value) -> String {
+    let text = value.to_string();
+    if text.chars().count() > 40 { format!("{}…", text.chars().take(39).collect::<String>()) } else { text }
+}
+
+/// Keys of a file with some replaced; it remembers what it was asked for.
+pub(super) struct Repaired<'a> {
+    keys: &'a dyn Keys,
+    replaced: RefCell<HashMap<String, Option<Field>>>,
+    /// In GGUF: the prefix that is asked for, and the file's own.
+    prefix: RefCell<Option<(String, String)>>,
+    asked: RefCell<BTreeSet<String>>,
+}
+
+impl Repaired<'_> {
+    fn new(keys: &dyn Keys) -> Repaired<'_> {
+        Repaired { keys, replaced: RefCell::default(), prefix: RefCell::default(), asked: RefCell::default() }
+    }
+
+    /// The key as the file spells it.
+    fn spelled(&self, key: &str) -> String {
+        match &*self.prefix.borrow() {
+            Some((asked, own)) => {
+                key.strip_prefix(asked.as_str()).map_or_else(|| key.to_owned(), |rest| format!("{own}{rest}"))
+            }
+            None => key.to_owned(),
+        }
+    }
+
+    /// Reads the file as if it were of another architecture.
+    fn stand_in(&self, naming: Naming, own: &str, other: &str) {
+        let text = || Some(Field::Text(other.to_owned()));
+        let mut replaced = self.replaced.borrow_mut();
+        match naming {
+            Naming::Gguf => {
+                replaced.insert("general.architecture".into(), text());
+                *self.prefix.borrow_mut() = Some((format!("{other}."), format!("{own}.")));
+            }
+            Naming::HuggingFace => {
+                replaced.insert("model_type".into(), text());
+                replaced.insert("text_config.model_type".into(), text());
+            }
+        }
+    }
+
+    /// Puts the usual value in the place of `key`; the second time nothing at all. False where neither helped.
+    fn replace(&self, key: &str, naming: Naming) -> bool {
+        let mut replaced = self.replaced.borrow_mut();
+        match replaced.get(key) {
+            None => {
+                let name = match naming {
+                    Naming::Gguf => key.split_once('.').map_or(key, |(_, rest)| rest),
+                    Naming::HuggingFace => key.rsplit('.').next().unwrap_or(key),
+                };
+                replaced.insert(key.to_owned(), usual(name));
+                true
+            }
+            Some(Some(_)) => {
+                replaced.insert(key.to_owned(), None);
+                true
+            }
+            Some(None) => false,
+        }
+    }
+}
+
+impl Keys for Repaired<'_> {
+    fn file(&self) -> String {
+        self.keys.file()
+    }
+
+    fn field(&self, key: &str) -> Option<Field> {
+        let key = self.spelled(key);
+        self.asked.borrow_mut().insert(key.clone());
+        match self.replaced.borrow().get(&key) {
+            Some(field) => field.clone(),
+            None => self.keys.field(&key),
+        }
+    }
+
+    fn mentions(&self, key: &str) -> bool {
+        let key = self.spelled(key);
+        match self.replaced.borrow().get(&key) {
+            Some(field) => field.is_some(),
+            None => self.keys.mentions(&key),
+        }
+    }
+}
+
+/// A value that lets reading go on: DeepSeek-V2-Lite's, as it is small and has everything. None: better without the key.
+fn usual(name: &str) -> Option<Field> {
+    const INTEGERS: [(&str, i128); 32] = [
+        ("block_count", 27),
+        ("context_length", 163_840),
+        ("embedding_length", 2048),
+        ("feed_forward_length", 10_944),
+        ("attention.head_count", 16),
+        ("attention.head_count_kv", 1),
+        ("attention.kv_lora_rank", 512),
+        ("attention.key_length", 192),
+        ("attention.value_length", 128),
+        ("attention.key_length_mla", 192),
+        ("attention.value_length_mla", 128),
+        ("rope.dimension_count", 64),
+        ("expert_count", 64),
+        ("expert_used_count", 6),
+        ("expert_feed_forward_length", 1408),
+        ("hidden_size", 2048),
+        ("intermediate_size", 10_944),
+        ("num_hidden_layers", 27),
+        ("num_attention_heads", 16),
+        ("vocab_size", 102_400),
+        ("max_position_embeddings", 163_840),
+        ("kv_lora_rank", 512),
+        ("qk_nope_head_dim", 128),
+        ("qk_rope_head_dim", 64),
+        ("v_head_dim", 128),
+        ("n_routed_experts", 64),
+        ("num_experts_per_tok", 6),
+        ("moe_intermediate_size", 1408),
+        ("n_group", 1),
+        ("topk_group", 1),
+        ("dim_model_base", 256),
+        ("moe_layer_freq", 1),
+    ];
+    const REALS: [(&str, f64); 6] = [
+        ("attention.layer_norm_rms_epsilon", 1e-6),
+        ("rms_norm_eps", 1e-6),
+        ("rope_theta", 10_000.0),
+        ("routed_scaling_factor", 1.0),
+        ("scale_emb", 1.0),
+        ("scale_depth", 1.0),
+    ];
+    if name == "norm_topk_prob" {
+        return Some(Field::Flag(true));
+    }
+    let integer = INTEGERS.iter().find(|(key, _)| *key == name).map(|(_, value)| Field::Integer(*value));
+    integer.or_else(|| REALS.iter().find(|(key, _)| *key == name).map(|(_, value)| Field::Real(*value)))
+}
