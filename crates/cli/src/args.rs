@@ -320,8 +320,16 @@ pub(crate) struct LogitsArgs {
 
 #[derive(Args)]
 pub(crate) struct InspectArgs {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) path: Option<PathBuf>,
+
     #[command(flatten)]
     pub(crate) model: ModelArgs,
+
+    /// Say whether the model is supported, which kernels run it, and everything that is missing; a config.json or a header alone will do
+    #[arg(long, conflicts_with_all = ["tensors", "metadata"])]
+    pub(crate) contract: bool,
 
     /// Print JSON
     #[arg(long)]

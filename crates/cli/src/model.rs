@@ -5,7 +5,7 @@ use crate::interrupt;
 use anyhow::Result;
 use engine::Engine;
 use engine::memory::readable;
-use formats::Checkpoint;
+use formats::{Checkpoint, Outline};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
@@ -46,6 +46,14 @@ fn warn_if_older(checkpoint: &Checkpoint) {
         ),
         Err(error) => eprintln!("warning: {file} cannot be compared with its source: {error}"),
     }
+}
+
+/// The outline of the model at `path`, whose data may be missing, or of the built-in one.
+pub(crate) fn outline(path: Option<&Path>) -> Result<Outline> {
+    Ok(match path {
+        Some(path) => Outline::open(path)?,
+        None => Outline::from(demo()?),
+    })
 }
 
 #[cfg(feature = "demo")]

@@ -5,7 +5,6 @@ use assert_cmd::Command;
 use formats::Checkpoint;
 use formats::safetensors::Writer;
 use serde_json::Value;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 fn latent(args: &[&str]) -> (i32, String, String) {
@@ -125,4 +124,92 @@ fn the_documented_rules_are_those_of_the_code() {
         .collect();
     let written: Vec<&str> = docs.lines().filter(|line| line.starts_with("| A")).collect();
     assert_eq!(written, rows, "run `latent audit --rules --json` and bring docs/audit.md up to date");
+}
+
+/// The fixture v3 with the bytes of one tensor changed.
+fn with_numbers(tensor: &str, change: impl Fn(&mut [f32])) -> tempfile::TempDir {
+    let source = fixtures().join("v3");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::copy(source.join("config.json"), folder.path().join("config.json")).unwrap();
+    let checkpoint = Checkpoint::open(&source).unwrap();
+    let mut writer = Writer::new();
+    for info in checkpoint.tensors() {
+        writer.tensor(info.name.clone(), base::TensorType::F32, &info.shape).unwrap();
+    }
+    let mut file = std::fs::File::create(folder.path().join("model.safetensors")).unwrap();
+    let numbers = |info: &formats::TensorInfo| {
+        let mut numbers = vec![0.0; info.shape.iter().product()];
+        quant::decode(info.ty, checkpoint.tensor(&info.name).unwrap().data, &mut numbers).unwrap();
+        if info.name == tensor {
+            change(&mut numbers);
+        }
+        numbers
+    };
+    let write = |i: usize, out: &mut dyn std::io::Write| {
+        let bytes: Vec<u8> = numbers(&checkpoint.tensors()[i]).iter().flat_map(|x| x.to_le_bytes()).collect();
+        out.write_all(&bytes)
+    };
+    writer.write(&mut file, write).unwrap();
+    folder
+}
+
+#[test]
+fn deep_finds_what_is_wrong_with_numbers() {
+    let name = "model.layers.1.self_attn.o_proj.weight";
+    let deep = |folder: &tempfile::TempDir| {
+        json(&["audit", &folder.path().display().to_string(), "--deep", "--json"])
+    };
+    let of = |report: &Value| -> Value {
+        report["tensors"].as_array().unwrap().iter().find(|t| t["name"] == name).unwrap().clone()
+    };
+    let cols = 80;
+    let (code, report) = deep(&with_numbers(name, |_| {}));
+    let clean = of(&report);
+    assert_eq!((code, &clean["wrong"], &clean["odd"]), (0, &serde_json::json!([]), &serde_json::json!([])));
+    for key in ["min", "max", "mean", "rms", "zero_share", "absmax", "absmax_row"] {
+        assert!(clean[key].is_number(), "{key}");
+    }
+    let (code, report) = deep(&with_numbers(name, |x| x[3 * cols + 7] = f32::NAN));
+    assert_eq!((code, &of(&report)["nan"]), (1, &1.into()));
+    assert!(of(&report)["wrong"][0].as_str().unwrap().contains("row 3, column 7"));
+    let (code, report) = deep(&with_numbers(name, |x| x[0] = f32::INFINITY));
+    assert_eq!((code, &of(&report)["infinite"]), (1, &1.into()));
+    let (code, report) = deep(&with_numbers(name, |x| x[cols..2 * cols].fill(0.0)));
+    assert_eq!((code, &of(&report)["zero_rows"]), (0, &1.into()));
+    let (code, report) = deep(&with_numbers(name, |x| x[5 * cols] *= 1e6));
+    assert_eq!((code, &of(&report)["wild_scales"], &of(&report)["absmax_row"]), (0, &1.into(), &5.into()));
+    let folder = with_numbers(name, |x| x[0] = f32::NAN);
+    let (code, text, error) = latent(&["audit", &folder.path().display().to_string(), "--deep"]);
+    assert_eq!(code, 1);
+    assert!(
+        text.contains("1 NaN (the first in row 0, column 0)") && error.contains("1 tensor"),
+        "{text}{error}"
+    );
+}
+
+#[test]
+fn deep_fits_80_columns_and_counts_alike_with_any_number_of_threads() {
+    let (code, text, _) = latent(&["audit", "--deep"]);
+    assert_eq!(code, 0, "{text}");
+    for line in text.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    assert!(text.contains("L0.attn_kv_a_mqa") && text.contains("numbers/s"));
+    let tensors = |threads: &str| json(&["audit", "--deep", "--json", "-t", threads]).1["tensors"].clone();
+    let (one, three) = (tensors("1"), tensors("3"));
+    for (a, b) in one.as_array().unwrap().iter().zip(three.as_array().unwrap()) {
+        for key in ["min", "max", "absmax", "absmax_row", "zero_share", "nan", "wild_scales"] {
+            assert_eq!(a[key], b[key], "{key} of {}", a["name"]);
+        }
+    }
+}
+
+#[test]
+fn deep_needs_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("header.gguf").display().to_string();
+    assert_eq!(latent(&["make-model", "tiny-v3", "Q4_K_M", &path, "--header-only"]).0, 0);
+    let (code, _, error) = latent(&["audit", "--deep", "-m", &path]);
+    assert_eq!(code, 1);
+    assert!(error.contains("missing or incomplete"), "{error}");
 }

@@ -10,7 +10,7 @@ use base::{CacheType, Tier};
 use formats::Checkpoint;
 use graph::ir::{Cost, Op, Step as CostStep};
 use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision, RowClass};
-use graph::{Contract, Plan};
+use graph::{CheckpointTensors, Contract, Plan};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -152,7 +152,7 @@ impl Engine {
             largest: options.largest.unwrap_or(DEFAULT_LARGEST).max(1),
             context: contract.context_length,
         };
-        let plans = cpu::make_plans(&contract, checkpoint, &cpu)?;
+        let plans = cpu::make_plans(&contract, &CheckpointTensors(checkpoint), &cpu)?;
         cpu::audit(&contract, checkpoint, &plans, &cpu)?;
         let streams = plans.0[0].ir.streams.clone();
         let token_bytes: usize = streams.iter().map(|stream| stream.width * cache.bytes()).sum();

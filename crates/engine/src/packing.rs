@@ -7,7 +7,7 @@ use crate::team::{self, Team, Topology};
 use base::CacheType;
 use formats::pack::{PackWriter, Tiles};
 use formats::{Checkpoint, TensorInfo};
-use graph::Contract;
+use graph::{CheckpointTensors, Contract};
 use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use quant::tiles::TileLayout;
 use std::collections::HashMap;
@@ -88,7 +88,7 @@ fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, Tiles>, EngineErro
         largest: crate::DEFAULT_LARGEST,
         context: contract.context_length,
     };
-    let (trunk, head) = cpu::make_plans(&contract, checkpoint, &options)?;
+    let (trunk, head) = cpu::make_plans(&contract, &CheckpointTensors(checkpoint), &options)?;
     let tiled = cpu::tiled_tensors(trunk.iter().chain(&head));
     let mut layouts = HashMap::new();
     for weight in trunk[0].ir.weights.iter().chain(&head[0].ir.weights) {

@@ -51,7 +51,7 @@ pub struct TensorHead {
 
 enum Kept {
     Whole(Box<Checkpoint>),
-    Parts(Source),
+    Parts(Box<Source>),
 }
 
 impl Outline {
@@ -137,7 +137,7 @@ fn config(path: &Path) -> Result<Outline, FormatError> {
         }
     };
     let source = Source::HuggingFace(HfSource { config, ..HfSource::default() });
-    Ok(Outline::new(path, Kept::Parts(source), Vec::new(), Data::Config))
+    Ok(Outline::new(path, Kept::Parts(Box::new(source)), Vec::new(), Data::Config))
 }
 
 /// The outline of a model that cannot be opened because data are missing; none where something else is wrong.
@@ -203,7 +203,7 @@ fn gguf(path: &Path) -> Result<Option<Outline>, FormatError> {
     }
     let head = |t: gguf::TensorEntry| TensorHead { name: t.name, ty: t.ty, shape: t.shape, bytes: t.bytes };
     let tensors = entries.into_iter().map(head).collect();
-    Ok(Some(Outline::new(path, Kept::Parts(Source::Gguf(source)), tensors, Data::Header)))
+    Ok(Some(Outline::new(path, Kept::Parts(Box::new(Source::Gguf(source))), tensors, Data::Header)))
 }
 
 /// A folder with config.json: the headers of the safetensors files that are there.
@@ -212,7 +212,7 @@ fn folder(folder: &Path) -> Result<Outline, FormatError> {
     let files = match tensor_files(folder) {
         Ok((files, _)) => files,
         // nothing to read headers from: the config speaks alone
-        Err(_) => return Ok(Outline::new(folder, Kept::Parts(source), Vec::new(), Data::Config)),
+        Err(_) => return Ok(Outline::new(folder, Kept::Parts(Box::new(source)), Vec::new(), Data::Config)),
     };
     let mut tensors = Vec::new();
     for path in &files {
@@ -226,7 +226,7 @@ fn folder(folder: &Path) -> Result<Outline, FormatError> {
             bytes: t.bytes,
         }));
     }
-    Ok(Outline::new(folder, Kept::Parts(source), tensors, Data::Header))
+    Ok(Outline::new(folder, Kept::Parts(Box::new(source)), tensors, Data::Header))
 }
 
 /// The tensors of a safetensors file whose data may be missing: the header itself says how long the file should be.

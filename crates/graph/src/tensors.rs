@@ -25,8 +25,12 @@ impl TensorIndex for CheckpointTensors<'_> {
         self.0.tensor(name).map(|tensor| (tensor.info.ty, tensor.info.shape.clone()))
     }
 
-    fn names(&self) -> Vec<&str> {
-        self.0.tensors().iter().map(|tensor| tensor.name.as_str()).collect()
+    fn all(&self) -> Vec<(&str, TensorType, &[usize])> {
+        self.0
+            .tensors()
+            .iter()
+            .map(|tensor| (tensor.name.as_str(), tensor.ty, tensor.shape.as_slice()))
+            .collect()
     }
 
     fn file(&self) -> String {
@@ -47,8 +51,12 @@ impl TensorIndex for OutlineTensors<'_> {
         self.0.tensor(name).map(|tensor| (tensor.ty, tensor.shape.clone()))
     }
 
-    fn names(&self) -> Vec<&str> {
-        self.0.tensors().iter().map(|tensor| tensor.name.as_str()).collect()
+    fn all(&self) -> Vec<(&str, TensorType, &[usize])> {
+        self.0
+            .tensors()
+            .iter()
+            .map(|tensor| (tensor.name.as_str(), tensor.ty, tensor.shape.as_slice()))
+            .collect()
     }
 
     fn file(&self) -> String {

@@ -1,6 +1,7 @@
 //! Block formats of weights: what the bits mean. Scalar and exact: the source of truth for every kernel.
 //!
 //! * [`decode`], [`encode`]: whole blocks to numbers and back. [`decoder`]: the checked function once, for hot loops.
+//! * [`Statistics`]: what the numbers and scales of a tensor are like.
 //! * [`can_decode`], [`can_encode`]: what is possible.
 //! * [`k_scales`]: the packed scales of K-formats, for kernels that read them.
 //! * [`tiles`]: rows packed sixteen side by side, and back.
@@ -54,11 +55,13 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 mod q8_k;
+mod statistics;
 pub mod tiles;
 mod tq1_0;
 mod tq2_0;
 
 pub use error::QuantError;
+pub use statistics::Statistics;
 
 use base::TensorType;
 

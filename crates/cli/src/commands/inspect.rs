@@ -8,13 +8,17 @@ use engine::cpu;
 use engine::memory::{self, Needed, readable};
 use formats::pack::PackedFrom;
 use formats::{Checkpoint, Source, TokenizerJson};
-use graph::Contract;
 use graph::passes::{BindOptions, CacheForm, Precision, crossover};
+use graph::{CheckpointTensors, Contract};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
-    let checkpoint = model::open(args.model.model.as_deref())?;
+    let path = args.path.as_deref().or(args.model.model.as_deref());
+    if args.contract {
+        return super::contract::run(path, args);
+    }
+    let checkpoint = model::open(path)?;
     if args.metadata {
         return metadata(&checkpoint);
     }
@@ -54,7 +58,7 @@ impl<'a> Report<'a> {
             largest: usize::from(args.model.chunk),
             context: contract.context_length,
         };
-        let plans = cpu::make_plans(contract, checkpoint, &cpu_options)?;
+        let plans = cpu::make_plans(contract, &CheckpointTensors(checkpoint), &cpu_options)?;
         let context = options.context.unwrap_or(contract.context_length);
         let weights = cpu::weight_bytes(&plans, checkpoint);
         let mut types = BTreeMap::new();
@@ -140,7 +144,6 @@ impl<'a> Report<'a> {
 
     fn text(&self) -> String {
         let c = self.contract;
-        let a = &c.attention;
         let mut lines = vec![format!("{}: {}", self.file, self.kind)];
         if let Some(p) = &self.packed {
             let (header, sample) = (p.identity.header, p.identity.sample);
@@ -150,47 +153,7 @@ impl<'a> Report<'a> {
             lines.push(format!("name           {name}"));
         }
         lines.push(format!("architecture   {} (circuit {})", c.architecture, c.circuit));
-        let dense =
-            c.layer_kinds.iter().take(c.layers).filter(|k| **k == graph::contract::LayerKind::Dense).count();
-        let mtp = if c.mtp_layers > 0 {
-            format!(", {} for multi-token prediction (not run)", c.mtp_layers)
-        } else {
-            String::new()
-        };
-        lines.push(format!("layers         {} ({dense} dense, {} MoE{mtp})", c.layers, c.layers - dense));
-        lines.push(format!("hidden size    {}, feed-forward {}", c.hidden_size, c.intermediate_size));
-        lines.push(format!(
-            "attention      {} heads, q_lora {}, kv_lora {}, nope {}, rope {}, v {}, softmax scale {:.6}",
-            a.heads,
-            a.q_lora_rank.map_or_else(|| "none".into(), |r| r.to_string()),
-            a.kv_lora_rank,
-            a.nope,
-            a.rope,
-            a.v,
-            a.softmax_scale
-        ));
-        let crossover = crossover(a).map_or_else(|| "naive from 2".into(), |n| format!("naive from {n}"));
-        lines.push(format!("formulations   auto: absorbed for few new rows, {crossover}"));
-        if let Some(m) = &c.moe {
-            lines.push(format!(
-                "experts        {} of {} of width {}, shared {}; {:?}{}, {} of {} groups, scale {}",
-                m.experts_used,
-                m.experts,
-                m.intermediate,
-                m.shared_intermediate,
-                m.router.gating,
-                if m.router.bias { " with bias" } else { "" },
-                m.router.groups_used,
-                m.router.groups,
-                m.router.scale
-            ));
-        }
-        lines.push(format!(
-            "vocabulary     {} tokens{}",
-            c.vocab_size,
-            if c.tied_embeddings { ", head tied to the embedding" } else { "" }
-        ));
-        lines.push(format!("context        {} tokens", c.context_length));
+        lines.extend(facts(c));
         lines.push(format!("tokenizer      {}", plain(&self.tokenizer)));
         let template = self.template.map_or_else(|| "none (use --raw)".into(), |n| format!("{n} bytes"));
         lines.push(format!("chat template  {template}"));
@@ -227,6 +190,54 @@ impl<'a> Report<'a> {
         lines.push(String::new());
         lines.join("\n")
     }
+}
+
+/// The hyper-parameters of a contract, a line for each part.
+pub(super) fn facts(c: &Contract) -> Vec<String> {
+    let a = &c.attention;
+    let mut lines = Vec::new();
+    let dense =
+        c.layer_kinds.iter().take(c.layers).filter(|k| **k == graph::contract::LayerKind::Dense).count();
+    let mtp = if c.mtp_layers > 0 {
+        format!(", {} for multi-token prediction (not run)", c.mtp_layers)
+    } else {
+        String::new()
+    };
+    lines.push(format!("layers         {} ({dense} dense, {} MoE{mtp})", c.layers, c.layers - dense));
+    lines.push(format!("hidden size    {}, feed-forward {}", c.hidden_size, c.intermediate_size));
+    lines.push(format!(
+        "attention      {} heads, q_lora {}, kv_lora {}, nope {}, rope {}, v {}, softmax scale {:.6}",
+        a.heads,
+        a.q_lora_rank.map_or_else(|| "none".into(), |r| r.to_string()),
+        a.kv_lora_rank,
+        a.nope,
+        a.rope,
+        a.v,
+        a.softmax_scale
+    ));
+    let crossover = crossover(a).map_or_else(|| "naive from 2".into(), |n| format!("naive from {n}"));
+    lines.push(format!("formulations   auto: absorbed for few new rows, {crossover}"));
+    if let Some(m) = &c.moe {
+        lines.push(format!(
+            "experts        {} of {} of width {}, shared {}; {:?}{}, {} of {} groups, scale {}",
+            m.experts_used,
+            m.experts,
+            m.intermediate,
+            m.shared_intermediate,
+            m.router.gating,
+            if m.router.bias { " with bias" } else { "" },
+            m.router.groups_used,
+            m.router.groups,
+            m.router.scale
+        ));
+    }
+    lines.push(format!(
+        "vocabulary     {} tokens{}",
+        c.vocab_size,
+        if c.tied_embeddings { ", head tied to the embedding" } else { "" }
+    ));
+    lines.push(format!("context        {} tokens", c.context_length));
+    lines
 }
 
 fn kind(checkpoint: &Checkpoint) -> String {

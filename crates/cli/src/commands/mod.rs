@@ -3,6 +3,7 @@
 mod audit;
 mod bench;
 mod chat;
+mod contract;
 mod graph;
 mod inspect;
 mod logits;

@@ -23,7 +23,7 @@ use crate::team::Team;
 use base::{CpuFeatures, KernelContract, Layout, TensorType, Tier};
 use compile::Program;
 use formats::Checkpoint;
-use graph::circuit::Weight;
+use graph::circuit::{TensorIndex, Weight};
 use graph::contract::{Contract, Gating, GroupScore, RopePairs};
 use graph::ir::{Lane, Span, Stream};
 use graph::passes::{BindOptions, CacheForm, MlaChoice, RowClass};
@@ -109,13 +109,12 @@ pub fn tier_for(limit: Option<Tier>) -> Result<Tier, String> {
 /// What is wrong with the model's tensors, or which kernel is missing.
 pub fn make_plans(
     contract: &Contract,
-    checkpoint: &Checkpoint,
+    tensors: &dyn TensorIndex,
     options: &CpuOptions,
 ) -> Result<(Vec<Plan>, Vec<Plan>), EngineError> {
     let kernels = kernel_contracts();
-    let tensors = CheckpointTensors(checkpoint);
     let make = |span: Span, largest: usize| -> Result<Vec<Plan>, EngineError> {
-        let ir = graph::ir::Ir::build(contract, &span, &tensors)?;
+        let ir = graph::ir::Ir::build(contract, &span, tensors)?;
         CLASSES
             .into_iter()
             .map(|class| {

@@ -5,6 +5,7 @@ use crate::circuit::{Circuit, Facts, HF_PREFIXES, Naming, OpSpec, TensorIndex, W
 use crate::contract::{Contract, LayerKind};
 use crate::ir::{Ir, Span};
 use crate::plan::Plan;
+use base::TensorType;
 use std::collections::{HashMap, HashSet};
 
 /// A tensor of a file that nothing reads, and why that is right.
@@ -27,11 +28,13 @@ pub(super) fn check_file(
 ) {
     let irs: Vec<&Ir> = trunk.into_iter().chain(head).map(|plan| &plan.ir).collect();
     let used = used(&irs, found);
-    for ir in &irs {
-        ir.weights.iter().for_each(|weight| stored(weight, tensors, found));
-    }
+    let all = tensors.all();
+    // each tensor with its type and shape, looked up by every part of every weight: hundreds of thousands in folders of experts
+    let mut stored: HashMap<&str, (TensorType, &[usize])> = HashMap::with_capacity(all.len());
+    stored.extend(all.iter().map(|(name, ty, shape)| (*name, (*ty, *shape))));
+    irs.iter().flat_map(|ir| &ir.weights).for_each(|weight| in_file(weight, &stored, found));
     let facts = Facts::of(contract, None);
-    for name in tensors.names() {
+    for (name, ..) in &all {
         if !used.contains_key(name) && declared(circuit, contract, &facts, tensors.naming(), name).is_none() {
             found.add(Code::A30, None, Some(format!("tensor {name}")), "nothing reads it".into());
         }
@@ -42,7 +45,8 @@ pub(super) fn check_file(
 pub fn unused(circuit: &Circuit, contract: &Contract, tensors: &dyn TensorIndex, irs: &[&Ir]) -> Vec<Unused> {
     let used = used(irs, &mut Findings::new("file"));
     let facts = Facts::of(contract, None);
-    let mut names: Vec<&str> = tensors.names().into_iter().filter(|name| !used.contains_key(name)).collect();
+    let all = tensors.all().into_iter().map(|(name, ..)| name);
+    let mut names: Vec<&str> = all.filter(|name| !used.contains_key(name)).collect();
     names.sort_unstable();
     let why = |name: &str| declared(circuit, contract, &facts, tensors.naming(), name);
     names.iter().filter_map(|name| Some(Unused { tensor: (*name).to_owned(), why: why(name)? })).collect()
@@ -50,7 +54,8 @@ pub fn unused(circuit: &Circuit, contract: &Contract, tensors: &dyn TensorIndex,
 
 /// Every tensor that a weight is made of, with its slot and layer; A31 where two share it.
 fn used<'a>(irs: &[&'a Ir], found: &mut Findings<'_>) -> HashMap<&'a str, (&'a str, Option<usize>)> {
-    let mut used = HashMap::new();
+    let parts = irs.iter().flat_map(|ir| &ir.weights).map(|weight| weight.parts.len()).sum();
+    let mut used = HashMap::with_capacity(parts);
     for weight in irs.iter().flat_map(|ir| &ir.weights) {
         let slot = (weight.slot.as_str(), weight.layer);
         for part in &weight.parts {
@@ -69,13 +74,13 @@ fn used<'a>(irs: &[&'a Ir], found: &mut Findings<'_>) -> HashMap<&'a str, (&'a s
 }
 
 /// A36: the file has every part of a weight, as the weight says.
-fn stored(weight: &Weight, tensors: &dyn TensorIndex, found: &mut Findings<'_>) {
+fn in_file(weight: &Weight, stored: &HashMap<&str, (TensorType, &[usize])>, found: &mut Findings<'_>) {
     let each: usize =
         if weight.parts.len() > 1 { weight.shape[1..].iter().product() } else { weight.numbers() };
     for part in &weight.parts {
-        let problem = match tensors.find(&part.tensor) {
+        let problem = match stored.get(part.tensor.as_str()) {
             None => "it is not in the file".to_owned(),
-            Some((ty, _)) if ty != weight.ty => {
+            Some((ty, _)) if *ty != weight.ty => {
                 format!("it is stored as {ty}, the weight says {}", weight.ty)
             }
             Some((_, shape)) if shape.iter().product::<usize>() != each => {
@@ -85,15 +90,10 @@ fn stored(weight: &Weight, tensors: &dyn TensorIndex, found: &mut Findings<'_>) 
         };
         found.add(Code::A36, weight.layer, Some(format!("tensor {}", part.tensor)), problem);
     }
-    for scale in weight.parts.iter().filter_map(|part| part.scale.as_ref()) {
-        if tensors.find(scale).is_none() {
-            found.add(
-                Code::A36,
-                weight.layer,
-                Some(format!("tensor {scale}")),
-                "the scales are not in the file".into(),
-            );
-        }
+    let scales = weight.parts.iter().filter_map(|part| part.scale.as_ref());
+    for scale in scales.filter(|scale| !stored.contains_key(scale.as_str())) {
+        let problem = "the scales are not in the file".into();
+        found.add(Code::A36, weight.layer, Some(format!("tensor {scale}")), problem);
     }
 }
 

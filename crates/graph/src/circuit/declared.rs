@@ -82,8 +82,8 @@ impl TensorIndex for DeclaredTensors {
         self.tensors.get(name).cloned()
     }
 
-    fn names(&self) -> Vec<&str> {
-        self.tensors.keys().map(String::as_str).collect()
+    fn all(&self) -> Vec<(&str, TensorType, &[usize])> {
+        self.iter().collect()
     }
 
     fn file(&self) -> String {

@@ -19,8 +19,8 @@ pub trait TensorIndex {
     fn naming(&self) -> Naming;
     /// Type and shape (outermost first) of the tensor of this name.
     fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)>;
-    /// Names of all tensors, in no order.
-    fn names(&self) -> Vec<&str>;
+    /// Name, type and shape of every tensor, in no order.
+    fn all(&self) -> Vec<(&str, TensorType, &[usize])>;
     /// What the file is called in messages.
     fn file(&self) -> String;
 }
@@ -231,8 +231,8 @@ mod tests {
         fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
             self.0.get(name).cloned()
         }
-        fn names(&self) -> Vec<&str> {
-            self.0.keys().map(String::as_str).collect()
+        fn all(&self) -> Vec<(&str, TensorType, &[usize])> {
+            self.0.iter().map(|(name, (ty, shape))| (name.as_str(), *ty, shape.as_slice())).collect()
         }
         fn file(&self) -> String {
             "test file".into()

@@ -13,6 +13,7 @@ mod limits;
 mod moe;
 mod outline;
 mod profile;
+mod promised;
 mod reader;
 mod rope;
 mod source;
@@ -20,11 +21,13 @@ mod source;
 pub use error::ContractError;
 pub(crate) use outline::OutlineFile;
 pub(crate) use profile::profiles;
+pub(crate) use promised::Promised;
 pub use rope::{RopePairs, RopeScaling, RopeSpec};
 pub use source::{Field, JsonKeys, Keys, Tensors};
 
+use crate::circuit::Naming;
 use checkpoint::CheckpointShapes;
-use formats::{Checkpoint, Outline, Source};
+use formats::{Checkpoint, Data, Outline, Source};
 
 /// Everything that is computed from a model's numbers before its weights are touched.
 ///
@@ -237,7 +240,8 @@ impl Contract {
         }
     }
 
-    /// Reads and checks the contract of an outline, whose data may be missing; of a config.json alone, see [`survey`](crate::survey).
+    /// Reads and checks the contract of an outline, whose data may be missing. Of a config.json alone, tensors are taken to be there in the
+    /// shapes that its keys promise.
     ///
     /// # Errors
     /// As [`Contract::from_checkpoint`].
@@ -245,6 +249,9 @@ impl Contract {
         let file = OutlineFile(outline);
         match outline.source() {
             Source::Gguf(_) => gguf::read(&file, &file),
+            Source::HuggingFace(_) if outline.data() == Data::Config => {
+                config::read(&file, &Promised { keys: &file, naming: Naming::HuggingFace })
+            }
             Source::HuggingFace(_) => config::read(&file, &file),
         }
     }

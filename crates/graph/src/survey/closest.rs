@@ -68,8 +68,9 @@ pub(super) fn rank(outline: &Outline, naming: Naming, architecture: &str) -> Vec
             Some(likeness)
         })
         .collect();
-    // alike ones in the order of their profiles
-    list.sort_by(|a, b| b.score.total_cmp(&a.score));
+    // of alike ones first the one whose name begins alike, then in the order of their profiles
+    let common = |name: &str| name.bytes().zip(architecture.bytes()).take_while(|(a, b)| a == b).count();
+    list.sort_by(|a, b| b.score.total_cmp(&a.score).then(common(&b.name).cmp(&common(&a.name))));
     list
 }
 

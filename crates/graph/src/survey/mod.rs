@@ -5,7 +5,6 @@
 
 mod closest;
 mod operations;
-mod promised;
 mod repair;
 
 pub use closest::Likeness;
@@ -137,6 +136,18 @@ pub fn survey(outline: &Outline, machine: Machine<'_>) -> Result<Survey, GraphEr
     })
 }
 
+/// The tensors that a config.json promises; none where the outline names tensors itself.
+///
+/// # Errors
+/// When the circuit contradicts itself.
+pub fn promised(outline: &Outline, contract: &Contract) -> Result<Option<DeclaredTensors>, GraphError> {
+    if outline.data() != Data::Config {
+        return Ok(None);
+    }
+    let ty = matrix_type(outline, &OutlineFile(outline), &mut Vec::new(), &mut Vec::new());
+    DeclaredTensors::new(contract, naming_of(outline.source()), ty).map(Some)
+}
+
 /// The tensors of the file, and for those that it lacks the ones that its contract declares.
 pub(crate) struct Known<'a> {
     outline: &'a Outline,
@@ -158,13 +169,9 @@ impl TensorIndex for Known<'_> {
         }
     }
 
-    fn names(&self) -> Vec<&str> {
-        self.outline
-            .tensors()
-            .iter()
-            .map(|tensor| tensor.name.as_str())
-            .chain(self.declared.names())
-            .collect()
+    fn all(&self) -> Vec<(&str, TensorType, &[usize])> {
+        let file = self.outline.tensors().iter().map(|t| (t.name.as_str(), t.ty, t.shape.as_slice()));
+        file.chain(self.declared.iter()).collect()
     }
 
     fn file(&self) -> String {

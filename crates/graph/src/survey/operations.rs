@@ -26,7 +26,7 @@ pub struct Operation {
     pub available: Vec<Choice>,
     /// The one that binds; none where nothing does.
     pub binds: Option<Choice>,
-    /// Whether it runs in portable code although the machine has more.
+    /// Whether it runs in portable code although other formats of the operation have faster kernels on this machine.
     pub portable: bool,
 }
 
@@ -135,8 +135,10 @@ fn bind(
     match choose(table, op, ty, options) {
         Ok(kernel) => {
             operation.binds = Some(choice(kernel.index));
+            // row-wise operations have one entry in the table, which takes the best instructions by itself
+            let faster = table.iter().any(|k| k.op == op && k.tier > Tier::Portable);
             let plain = table[kernel.index].tier == Tier::Portable;
-            operation.portable = plain && options.tier > Tier::Portable;
+            operation.portable = plain && faster && options.tier > Tier::Portable;
         }
         Err(error) => {
             let what = ty.map_or_else(|| op.name().to_owned(), |ty| format!("{} of {ty}", op.name()));

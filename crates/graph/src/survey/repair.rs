@@ -1,10 +1,9 @@
 //! Reading a contract past its errors: each is noted, and a plausible value put in its place.
 
 use super::closest::{self, Likeness};
-use super::promised::Promised;
 use super::{Missing, MissingKind};
 use crate::circuit::Naming;
-use crate::contract::{Contract, ContractError, Field, Keys, OutlineFile, Tensors};
+use crate::contract::{Contract, ContractError, Field, Keys, OutlineFile, Promised, Tensors};
 use formats::{Data, Outline, Source};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -68,7 +67,10 @@ pub(super) fn read(outline: &Outline, naming: Naming) -> (Read, Vec<Likeness>) {
             Some(key) => {
                 read.repaired = true;
                 let key = keys.spelled(key);
-                read.missing.push(Missing::new(MissingKind::Key, &key, problem));
+                // what is wrong with a value that was put there is not the file's fault
+                if !keys.replaced.borrow().contains_key(&key) {
+                    read.missing.push(Missing::new(MissingKind::Key, &key, problem));
+                }
                 keys.replace(&key, naming) || !std::mem::replace(&mut promise, true)
             }
             // the list of tensors is gone through later, all of it
@@ -276,8 +278,10 @@ fn usual(name: &str) -> Option<Field> {
         ("scale_emb", 1.0),
         ("scale_depth", 1.0),
     ];
-    if name == "norm_topk_prob" {
-        return Some(Field::Flag(true));
+    match name {
+        "norm_topk_prob" => return Some(Field::Flag(true)),
+        "rope_type" | "type" | "rope.scaling.type" => return Some(Field::Text("none".into())),
+        _ => {}
     }
     let integer = INTEGERS.iter().find(|(key, _)| *key == name).map(|(_, value)| Field::Integer(*value));
     integer.or_else(|| REALS.iter().find(|(key, _)| *key == name).map(|(_, value)| Field::Real(*value)))

@@ -1,6 +1,8 @@
 //! `latent audit`: the rules that circuit, plans and tensors must keep, checked for every formulation; with `--deep` the weights too.
 
+mod deep;
 mod rules;
+mod table;
 
 use crate::args::AuditArgs;
 use crate::exit::Found;
@@ -8,11 +10,12 @@ use crate::{model, output};
 use anyhow::Result;
 use base::CacheType;
 use engine::cpu::{self, CpuOptions};
-use formats::Checkpoint;
+use formats::Outline;
 use graph::audit::{self, Bound, Finding, Unused};
+use graph::circuit::TensorIndex;
 use graph::ir::Ir;
 use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
-use graph::{CheckpointTensors, Circuit, Contract, Plan};
+use graph::{Circuit, Contract, OutlineTensors, Plan, survey};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -33,12 +36,20 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
         return rules::print(args.json);
     }
     let path = args.path.as_deref().or(args.model.model.as_deref());
-    let checkpoint = model::open(path)?;
-    let contract = Contract::from_checkpoint(&checkpoint)?;
-    if args.edges {
-        return edges(&checkpoint, &contract, args);
+    let outline = model::outline(path)?;
+    if args.deep {
+        return weights(&outline, args);
     }
-    let report = Report::new(&checkpoint, &contract, args)?;
+    let contract = Contract::from_outline(&outline)?;
+    let promised = survey::promised(&outline, &contract)?;
+    let tensors: &dyn TensorIndex = match &promised {
+        Some(promised) => promised,
+        None => &OutlineTensors(&outline),
+    };
+    if args.edges {
+        return edges(tensors, &contract, args);
+    }
+    let report = Report::new(outline.display_name(), tensors, &contract, args)?;
     if args.json {
         output::json(&report.json())?;
     } else {
@@ -50,6 +61,29 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
     }
 }
 
+/// Every weight.
+fn weights(outline: &Outline, args: &AuditArgs) -> Result<()> {
+    let file = outline.display_name();
+    let Some(checkpoint) = outline.whole() else {
+        anyhow::bail!("{file}: its weights are missing or incomplete, so that --deep has nothing to read");
+    };
+    let threads = args.model.options().place().threads();
+    let deep = deep::look(checkpoint, threads)?;
+    if args.json {
+        output::json(&table::json(&deep, &file))?;
+    } else {
+        output::now(&table::text(&deep, &file))?;
+    }
+    let wrong = |s: &quant::Statistics| !table::judge(s).wrong.is_empty();
+    match deep.tensors.iter().filter_map(|t| t.statistics.as_ref()).filter(|s| wrong(s)).count() {
+        0 => Ok(()),
+        n => {
+            Err(Found(format!("{n} tensor{} of {file} with wrong numbers", if n == 1 { "" } else { "s" }))
+                .into())
+        }
+    }
+}
+
 /// The plans that are audited together.
 struct Session {
     name: String,
@@ -58,7 +92,7 @@ struct Session {
 }
 
 /// Every formulation in both precisions.
-fn sessions(checkpoint: &Checkpoint, contract: &Contract, args: &AuditArgs) -> Result<Vec<Session>> {
+fn sessions(tensors: &dyn TensorIndex, contract: &Contract, args: &AuditArgs) -> Result<Vec<Session>> {
     let given = args.model.options();
     let tier = cpu::tier_for(given.tier).map_err(crate::exit::Usage)?;
     let mut sessions = Vec::new();
@@ -75,7 +109,7 @@ fn sessions(checkpoint: &Checkpoint, contract: &Contract, args: &AuditArgs) -> R
             };
             let cache = if form == CacheForm::Expanded { ", expanded cache" } else { "" };
             let name = format!("{mla}{cache}, {precision} precision");
-            sessions.push(Session { name, options, plans: cpu::make_plans(contract, checkpoint, &options)? });
+            sessions.push(Session { name, options, plans: cpu::make_plans(contract, tensors, &options)? });
         }
     }
     Ok(sessions)
@@ -97,17 +131,16 @@ struct Report {
 }
 
 impl Report {
-    fn new(checkpoint: &Checkpoint, contract: &Contract, args: &AuditArgs) -> Result<Report> {
-        let sessions = sessions(checkpoint, contract, args)?;
+    fn new(file: String, tensors: &dyn TensorIndex, contract: &Contract, args: &AuditArgs) -> Result<Report> {
+        let sessions = sessions(tensors, contract, args)?;
         let table = cpu::kernel_contracts();
-        let tensors = CheckpointTensors(checkpoint);
         let mut findings: Vec<Finding> = Vec::new();
         let mut longest = Duration::ZERO;
         for session in &sessions {
             let (trunk, head) = &session.plans;
             let bound = Bound { table: &table, options: session.options.bind };
             let start = Instant::now();
-            let found = audit::session(contract, &tensors, (trunk, head), bound);
+            let found = audit::session(contract, tensors, (trunk, head), bound);
             longest = longest.max(start.elapsed());
             for finding in found {
                 let stage = match finding.stage.as_str() {
@@ -124,13 +157,13 @@ impl Report {
         let irs: Vec<&Ir> = plans.iter().map(|plan| &plan.ir).collect();
         let circuit = Circuit::named(&contract.circuit)?;
         Ok(Report {
-            file: checkpoint.display_name(),
+            file,
             circuit: contract.circuit.clone(),
             plans: plans.len(),
             nodes: irs.iter().map(|ir| ir.nodes.len()).sum(),
             edges: irs.iter().map(|ir| ir.named_edges().len()).sum(),
-            tensors: checkpoint.tensors().len(),
-            unused: audit::unused(circuit, contract, &tensors, &irs),
+            tensors: tensors.all().len(),
+            unused: audit::unused(circuit, contract, tensors, &irs),
             sessions: sessions.into_iter().map(|s| s.name).collect(),
             findings,
             longest,
@@ -184,8 +217,8 @@ impl Report {
 }
 
 /// Every edge of the layers' plan for one row.
-fn edges(checkpoint: &Checkpoint, contract: &Contract, args: &AuditArgs) -> Result<()> {
-    let sessions = sessions(checkpoint, contract, args)?;
+fn edges(tensors: &dyn TensorIndex, contract: &Contract, args: &AuditArgs) -> Result<()> {
+    let sessions = sessions(tensors, contract, args)?;
     let wanted = (args.model.mla, args.model.form());
     let chosen = sessions.iter().find(|s| (s.options.mla, s.options.form) == wanted);
     let Some(session) = chosen else {

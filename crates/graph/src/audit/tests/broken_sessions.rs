@@ -16,8 +16,9 @@ impl TensorIndex for More<'_> {
         self.0.find(name).or_else(|| self.1.contains(&name).then(|| (TensorType::F32, vec![1])))
     }
 
-    fn names(&self) -> Vec<&str> {
-        self.0.names().into_iter().chain(self.1.iter().copied()).collect()
+    fn all(&self) -> Vec<(&str, TensorType, &[usize])> {
+        let more = self.1.iter().map(|name| (*name, TensorType::F32, &[1][..]));
+        self.0.all().into_iter().chain(more).collect()
     }
 
     fn file(&self) -> String {

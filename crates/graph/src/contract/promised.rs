@@ -1,15 +1,14 @@
 //! The tensors that a file's keys promise, for reading a contract without them.
 
-use super::repair::Repaired;
+use super::source::{Field, Keys, Tensors};
 use crate::circuit::Naming;
-use crate::contract::{Field, Keys, Tensors};
 
 /// Shapes of those tensors that decide a contract, by the keys alone.
 ///
 /// Multi-token-prediction layers are not promised: many files have the key and not the layer.
-pub(super) struct Promised<'a> {
-    pub(super) keys: &'a Repaired<'a>,
-    pub(super) naming: Naming,
+pub(crate) struct Promised<'a> {
+    pub(crate) keys: &'a dyn Keys,
+    pub(crate) naming: Naming,
 }
 
 impl Promised<'_> {
@@ -109,7 +108,12 @@ impl Promised<'_> {
             "attn_v_b.weight" if key > 0 => Some(vec![heads, value, kv]),
             "attn_kv_b.weight" if key == 0 => {
                 let nope = self.size("attention.key_length").saturating_sub(rope);
-                Some(vec![heads.checked_mul(nope + self.size("attention.value_length"))?, kv])
+                // files without the key have heads that together are as wide as the residual stream
+                let value = match self.size("attention.value_length") {
+                    0 => hidden / heads.max(1),
+                    value => value,
+                };
+                Some(vec![heads.checked_mul(nope + value)?, kv])
             }
             "ffn_gate_inp.weight" if sparse => Some(vec![experts, hidden]),
             "ffn_gate_shexp.weight" if sparse && self.size("expert_shared_count") > 0 => {

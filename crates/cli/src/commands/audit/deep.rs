@@ -1,0 +1,126 @@
+//! `latent audit --deep`: every weight is decoded once, by all threads, and looked at.
+
+use crate::{interrupt, model};
+use anyhow::{Result, bail};
+use base::TensorType;
+use engine::EngineError;
+use formats::{Checkpoint, TensorInfo};
+use quant::Statistics;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes of a tensor that a thread takes at once.
+const PIECE: usize = 1 << 20;
+
+/// A tensor and what its numbers are like.
+pub(super) struct Looked {
+    pub(super) name: String,
+    pub(super) ty: TensorType,
+    pub(super) shape: Vec<usize>,
+    /// None for a type that holds no weights, or that cannot be decoded.
+    pub(super) statistics: Option<Statistics>,
+}
+
+/// All tensors of a file.
+pub(super) struct Deep {
+    pub(super) tensors: Vec<Looked>,
+    pub(super) bytes: u64,
+    pub(super) numbers: u64,
+    pub(super) threads: usize,
+    pub(super) took: Duration,
+}
+
+/// Some rows of one tensor.
+struct Piece {
+    tensor: usize,
+    first: usize,
+    rows: usize,
+}
+
+/// Reads all tensors of `checkpoint` with `threads` threads. Pages of the file are let go as soon as a tensor has been read.
+pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
+    let tensors = checkpoint.tensors();
+    let pieces = pieces(tensors);
+    let mut left: Vec<AtomicUsize> = Vec::new();
+    left.resize_with(tensors.len(), AtomicUsize::default);
+    pieces.iter().for_each(|piece| *left[piece.tensor].get_mut() += 1);
+    let found: Vec<Mutex<Statistics>> = tensors.iter().map(|_| Mutex::default()).collect();
+    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let bar = model::bar(true, "reading");
+    bar.set_length(pieces.len() as u64);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut numbers = Vec::new();
+                while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if interrupt::asked() || stop.load(Ordering::Relaxed) {
+                        stop.store(true, Ordering::Relaxed);
+                        return;
+                    }
+                    let info = &tensors[piece.tensor];
+                    let statistics = read(checkpoint, info, piece, &mut numbers);
+                    found[piece.tensor].lock().unwrap_or_else(PoisonError::into_inner).merge(&statistics);
+                    if left[piece.tensor].fetch_sub(1, Ordering::AcqRel) == 1 {
+                        checkpoint.advise_dropped(&info.name);
+                    }
+                    bar.inc(1);
+                }
+            });
+        }
+    });
+    let took = start.elapsed();
+    bar.finish_and_clear();
+    if stop.into_inner() {
+        bail!(EngineError::Stopped);
+    }
+    let looked = tensors.iter().zip(found).map(|(info, statistics)| Looked {
+        name: info.name.clone(),
+        ty: info.ty,
+        shape: info.shape.clone(),
+        statistics: quant::can_decode(info.ty)
+            .then(|| statistics.into_inner().unwrap_or_else(PoisonError::into_inner)),
+    });
+    let tensors: Vec<Looked> = looked.collect();
+    let read = |tensor: &&Looked| tensor.statistics.is_some();
+    let bytes = checkpoint.tensors().iter().filter(|t| quant::can_decode(t.ty)).map(|t| t.bytes as u64).sum();
+    let numbers = tensors.iter().filter(read).filter_map(|t| t.statistics.as_ref()).map(|s| s.numbers).sum();
+    Ok(Deep { tensors, bytes, numbers, threads, took })
+}
+
+/// Every tensor that can be decoded, cut into runs of whole rows.
+fn pieces(tensors: &[TensorInfo]) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for (tensor, info) in tensors.iter().enumerate().filter(|(_, info)| quant::can_decode(info.ty)) {
+        let (rows, row) = rows(info);
+        let each = (PIECE / row.max(1)).max(1);
+        let starts = (0..rows).step_by(each);
+        pieces.extend(starts.map(|first| Piece { tensor, first, rows: each.min(rows - first) }));
+    }
+    pieces
+}
+
+/// Rows of a tensor, and bytes of one.
+fn rows(info: &TensorInfo) -> (usize, usize) {
+    let cols = info.shape.last().copied().unwrap_or(1);
+    let row = info.ty.row_bytes(cols).unwrap_or(0);
+    (info.bytes.checked_div(row).unwrap_or(0), row)
+}
+
+/// Decodes the rows of a piece one after another; `numbers` is scratch.
+fn read(checkpoint: &Checkpoint, info: &TensorInfo, piece: &Piece, numbers: &mut Vec<f32>) -> Statistics {
+    let mut statistics = Statistics::default();
+    let (Some(tensor), Some(decode)) = (checkpoint.tensor(&info.name), quant::decoder(info.ty)) else {
+        return statistics;
+    };
+    let (_, row) = rows(info);
+    numbers.clear();
+    numbers.resize(info.shape.last().copied().unwrap_or(1), 0.0);
+    let bytes = &tensor.data[piece.first * row..(piece.first + piece.rows) * row];
+    for (i, bytes) in bytes.chunks_exact(row).enumerate() {
+        decode(bytes, numbers);
+        statistics.add(info.ty, (piece.first + i) as u64, bytes, numbers);
+    }
+    statistics
+}

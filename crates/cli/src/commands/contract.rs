@@ -1,0 +1,186 @@
+//! `latent inspect --contract`: whether a model is supported, which kernels run it, and everything that is missing.
+
+use super::inspect::facts;
+use crate::args::InspectArgs;
+use crate::exit::{NotSupported, Usage};
+use crate::{model, output};
+use anyhow::Result;
+use base::CacheType;
+use engine::cpu;
+use formats::Data;
+use graph::passes::{BindOptions, Precision};
+use graph::survey::{self, Likeness, Machine, MissingKind, Operation, Survey};
+use std::path::Path;
+
+/// Circuits that the text compares an unknown architecture with.
+const ALIKE: usize = 3;
+
+/// Columns of a line.
+const WIDTH: usize = 80;
+
+pub(super) fn run(path: Option<&Path>, args: &InspectArgs) -> Result<()> {
+    let outline = model::outline(path)?;
+    let options = args.model.options();
+    let usual = if options.precision == Precision::Exact { CacheType::F32 } else { CacheType::F16 };
+    let tier = cpu::tier_for(options.tier).map_err(Usage)?;
+    let table = cpu::kernel_contracts();
+    let bind = BindOptions { precision: options.precision, tier, cache: options.cache.unwrap_or(usual) };
+    let machine = Machine { table: &table, bind, mla: options.mla, form: options.form };
+    let survey = survey::survey(&outline, machine)?;
+    if args.json {
+        output::json(&serde_json::to_value(&survey)?)?;
+    } else {
+        output::now(&text(&survey, tier.name()))?;
+    }
+    match survey.missing.len() {
+        0 => Ok(()),
+        n => {
+            let things = if n == 1 { "one thing is" } else { &format!("{n} things are") };
+            Err(NotSupported(format!("{}: not supported yet: {things} missing", survey.file)).into())
+        }
+    }
+}
+
+fn text(survey: &Survey, tier: &str) -> String {
+    let data = match survey.data {
+        Data::Whole => "whole file",
+        Data::Header => "header only: data are missing",
+        Data::Config => "config.json alone",
+    };
+    let mut lines = vec![format!("{}: {data}", survey.file)];
+    let circuit = survey.contract.as_ref().map_or_else(String::new, |c| format!(" (circuit {})", c.circuit));
+    lines.push(format!("architecture   {}{circuit}", survey.architecture));
+    if let Some(contract) = &survey.contract {
+        lines.extend(facts(contract));
+        lines.extend(rope(contract));
+    }
+    let verdict =
+        if survey.supported { "yes".into() } else { format!("not yet: {} missing", survey.missing.len()) };
+    lines.push(format!("supported      {verdict}"));
+    for assumed in &survey.assumed {
+        wrapped(&mut lines, "assumed        ", assumed);
+    }
+    if !survey.missing.is_empty() {
+        lines.push(String::new());
+        lines.push("missing".into());
+        for missing in &survey.missing {
+            let kind = match missing.kind {
+                MissingKind::Architecture => "architecture",
+                MissingKind::Key => "key",
+                MissingKind::Tensor => "tensor",
+                MissingKind::Unread => "unread tensor",
+                MissingKind::Format => "format",
+                MissingKind::Kernel => "kernel",
+            };
+            wrapped(&mut lines, &format!("  {kind:<13}"), &format!("{}: {}", missing.what, missing.problem));
+        }
+    }
+    alike(survey, &mut lines);
+    if !survey.unread.is_empty() {
+        lines.push(String::new());
+        lines.push("keys that nothing reads, and that may ask for more operations".into());
+        lines.extend(survey.unread.iter().map(|key| format!("  {key}")));
+    }
+    operations(survey, tier, &mut lines);
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// Rotation, in a line.
+fn rope(contract: &graph::Contract) -> Vec<String> {
+    use graph::contract::RopeScaling;
+    let r = &contract.rope;
+    let scaling = match &r.scaling {
+        RopeScaling::None => "no scaling".to_owned(),
+        RopeScaling::Linear { factor } => format!("linear scaling by {factor}"),
+        RopeScaling::Yarn { factor, original, beta_fast, beta_slow, .. } => {
+            format!("YaRN by {factor} from {original} tokens (beta {beta_fast} and {beta_slow})")
+        }
+        RopeScaling::LongRope { original, .. } => format!("LongRoPE from {original} tokens"),
+    };
+    let pairs = format!("{:?}", r.pairs).to_lowercase();
+    vec![
+        format!("rope           {} numbers, base {}, {pairs} pairs", r.dims, r.base),
+        format!("               {scaling}"),
+    ]
+}
+
+/// Known circuits beside an unknown architecture.
+fn alike(survey: &Survey, lines: &mut Vec<String>) {
+    let Some(best) = survey.closest.first() else { return };
+    lines.push(String::new());
+    lines.push("closest known  share  keys   slots  tensors  dimensions".into());
+    let share = |(some, all): (usize, usize)| if all == 0 { "-".to_owned() } else { format!("{some}/{all}") };
+    for like in survey.closest.iter().take(ALIKE) {
+        let Likeness { name, score, keys, slots, tensors, dimensions, .. } = like;
+        let slots = if tensors.1 == 0 { "-".to_owned() } else { share(*slots) };
+        lines.push(format!(
+            "  {name:<13}{:>4.0} %  {:<6} {slots:<6} {:<8} {}",
+            score * 100.0,
+            share(*keys),
+            share(*tensors),
+            share(*dimensions)
+        ));
+    }
+    wrapped(lines, "  lacks keys   ", &best.keys_missing.join(" "));
+    wrapped(lines, "  no slot for  ", &best.tensors_unknown.join(" "));
+}
+
+/// Operations with their kernels.
+fn operations(survey: &Survey, tier: &str, lines: &mut Vec<String>) {
+    if survey.operations.is_empty() {
+        return;
+    }
+    let of = match survey.closest.first() {
+        Some(best) if survey.contract.is_none() => format!(" of {}, the closest", best.name),
+        _ => String::new(),
+    };
+    lines.push(String::new());
+    lines.push(format!("operations{of}: kernels on this machine, up to {tier}"));
+    lines.push(format!(
+        "  {:<16} {:<8} {:>5}  {:<26} {}",
+        "operation", "format", "nodes", "binds", "also there"
+    ));
+    for operation in &survey.operations {
+        let Operation { operation: word, format, nodes, available, binds, portable, .. } = operation;
+        let kernel = binds.as_ref().map_or("none", |b| b.kernel.as_str());
+        let mut others: Vec<&str> = Vec::new();
+        for other in available.iter().filter(|k| Some(*k) != binds.as_ref()) {
+            if !others.contains(&other.tier.as_str()) {
+                others.push(&other.tier);
+            }
+        }
+        let format = format.as_deref().unwrap_or("");
+        let mark = if *portable { " (portable)" } else { "" };
+        lines.push(
+            format!(
+                "  {word:<16} {format:<8} {nodes:>5}  {:<26} {}",
+                format!("{kernel}{mark}"),
+                others.join(" ")
+            )
+            .trim_end()
+            .to_owned(),
+        );
+    }
+}
+
+/// A text behind a heading, broken between words; nothing where the text is empty.
+fn wrapped(lines: &mut Vec<String>, heading: &str, text: &str) {
+    let indent = " ".repeat(heading.chars().count());
+    let mut line = heading.to_owned();
+    let mut fresh = true;
+    for word in text.split_whitespace() {
+        if !fresh && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(std::mem::replace(&mut line, indent.clone()));
+            fresh = true;
+        }
+        if !fresh {
+            line.push(' ');
+        }
+        line.push_str(word);
+        fresh = false;
+    }
+    if !fresh {
+        lines.push(line);
+    }
+}

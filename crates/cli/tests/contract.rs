@@ -1,0 +1,239 @@
+//! `latent inspect --contract` as a user meets it: supported, missing, broken.
+#![allow(missing_docs, reason = "tests")]
+
+use assert_cmd::Command;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+fn latent(args: &[&str]) -> (i32, String, String) {
+    let mut command = Command::cargo_bin("latent").unwrap();
+    let output = command
+        .args(args)
+        .env_remove("LATENT_MODEL")
+        .timeout(std::time::Duration::from_secs(100))
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+fn survey(path: &Path) -> (i32, Value) {
+    let (code, stdout, stderr) = latent(&["inspect", "--contract", &path.display().to_string(), "--json"]);
+    (code, serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}")))
+}
+
+/// What is missing, as `kind what` lines.
+fn missing(survey: &Value) -> Vec<String> {
+    let line = |m: &Value| format!("{} {}", m["kind"].as_str().unwrap(), m["what"].as_str().unwrap());
+    survey["missing"].as_array().unwrap().iter().map(line).collect()
+}
+
+/// The facts of DeepSeek-V3's config.json.
+fn deepseek_v3() -> Value {
+    json!({
+        "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "attention_bias": false,
+        "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168, "intermediate_size": 18432,
+        "kv_lora_rank": 512, "max_position_embeddings": 163840, "moe_intermediate_size": 2048,
+        "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true,
+        "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+        "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+        "quantization_config": {"quant_method": "fp8"}, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+        "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "tie_word_embeddings": false,
+        "topk_group": 4, "topk_method": "noaux_tc", "v_head_dim": 128, "vocab_size": 129280,
+        "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 4096, "type": "yarn"}
+    })
+}
+
+struct Config(#[allow(dead_code, reason = "keeps the folder")] tempfile::TempDir, PathBuf);
+
+fn config(value: &Value) -> Config {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, value.to_string()).unwrap();
+    Config(folder, path)
+}
+
+fn changed(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> Config {
+    let mut value = deepseek_v3();
+    change(value.as_object_mut().unwrap());
+    config(&value)
+}
+
+#[test]
+fn a_config_alone_is_enough() {
+    let Config(folder, path) = config(&deepseek_v3());
+    for path in [path.as_path(), folder.path()] {
+        let (code, survey) = survey(path);
+        assert_eq!((code, &survey["supported"], &survey["data"]), (0, &true.into(), &"config".into()));
+        assert_eq!(survey["contract"]["attention"]["kv_lora_rank"], 512);
+        assert_eq!(survey["contract"]["layer_kinds"].as_array().unwrap().len(), 61);
+        let linear = survey["operations"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|o| o["format"] == "F8_E4M3" && o["operation"] == "linear");
+        let linear = linear.unwrap();
+        assert!(linear["binds"]["kernel"].is_string() && !linear["available"].as_array().unwrap().is_empty());
+        assert!(linear["slots"].as_array().unwrap().contains(&"kv_a".into()), "{linear}");
+        assert!(survey["assumed"][0].as_str().unwrap().contains("F8_E4M3"));
+    }
+    let (code, text, _) = latent(&["inspect", "--contract", "-m", &path.display().to_string()]);
+    assert_eq!(code, 0);
+    for word in [
+        "supported      yes",
+        "61 (3 dense, 58 MoE)",
+        "kv_lora 512",
+        "YaRN by 40",
+        "attend_latent",
+        "4 of 8 groups",
+    ] {
+        assert!(text.contains(word), "no {word:?} in {text}");
+    }
+    // the audit needs no more
+    let (code, text, error) = latent(&["audit", &path.display().to_string()]);
+    assert_eq!(code, 0, "{text}{error}");
+    assert!(text.contains("findings       0"));
+}
+
+#[test]
+fn everything_that_is_missing_is_named_not_only_the_first_thing() {
+    let broken = changed(|c| {
+        c.remove("kv_lora_rank");
+        c["scoring_func"] = "softplus".into();
+        c["hidden_act"] = "gelu".into();
+        c["quantization_config"] = json!({"quant_method": "awq"});
+    });
+    let (code, survey) = survey(&broken.1);
+    assert_eq!((code, &survey["supported"]), (2, &false.into()));
+    assert_eq!(
+        missing(&survey),
+        ["key kv_lora_rank", "key scoring_func", "key hidden_act", "format quantization_config.quant_method"]
+    );
+    assert!(survey["contract"].is_null(), "nothing guessed is shown as the model's");
+    let (code, text, error) = latent(&["inspect", "--contract", "-m", &broken.1.display().to_string()]);
+    assert_eq!(code, 2);
+    assert!(text.contains("not yet: 4 missing") && text.contains("awq"), "{text}");
+    assert!(error.contains("4 things are missing"), "{error}");
+}
+
+#[test]
+fn an_unknown_architecture_is_compared_with_the_known_ones() {
+    let sparse = changed(|c| {
+        c["model_type"] = "deepseek_v32".into();
+        c["architectures"] = json!(["DeepseekV32ForCausalLM"]);
+        c.insert("index_topk".into(), 2048.into());
+    });
+    let (code, found) = survey(&sparse.1);
+    assert_eq!(code, 2);
+    assert_eq!(missing(&found), ["architecture deepseek_v32"]);
+    assert_eq!(
+        (&found["closest"][0]["name"], &found["closest"][0]["circuit"]),
+        (&"deepseek_v3".into(), &"deepseek2".into())
+    );
+    assert_eq!(found["unread"], json!(["index_topk = 2048"]));
+    let llama = config(&json!({
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 4096,
+        "intermediate_size": 14336, "max_position_embeddings": 8192, "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "vocab_size": 128256,
+        "rope_scaling": {"rope_type": "llama3", "factor": 8.0}
+    }));
+    let (code, found) = survey(&llama.1);
+    assert_eq!(code, 2);
+    let missing = missing(&found);
+    for what in [
+        "architecture llama",
+        "key kv_lora_rank",
+        "key qk_nope_head_dim",
+        "key v_head_dim",
+        "key rope_scaling.rope_type",
+    ] {
+        assert!(missing.iter().any(|m| m == what), "no {what} in {missing:?}");
+    }
+    let (code, text, _) = latent(&["inspect", "--contract", &llama.1.display().to_string()]);
+    assert_eq!(code, 2);
+    assert!(text.contains("closest known") && text.contains("lacks keys   kv_lora_rank"), "{text}");
+}
+
+#[test]
+fn a_gguf_header_is_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = folder.path().join("whole.gguf");
+    let (code, ..) = latent(&["make-model", "tiny-v3", "Q4_K_M", &whole.display().to_string()]);
+    assert_eq!(code, 0);
+    let header = folder.path().join("header.gguf");
+    let (code, ..) =
+        latent(&["make-model", "tiny-v3", "Q4_K_M", &header.display().to_string(), "--header-only"]);
+    assert_eq!(code, 0);
+    let bytes = std::fs::read(&whole).unwrap();
+    let head = std::fs::read(&header).unwrap();
+    assert!(head.len() < bytes.len() && bytes.starts_with(&head), "the header of the same file");
+    let (code, of_header) = survey(&header);
+    assert_eq!((code, &of_header["data"], &of_header["supported"]), (0, &"header".into(), &true.into()));
+    let (_, of_whole) = survey(&whole);
+    assert_eq!(of_header["operations"], of_whole["operations"]);
+    assert_eq!(of_header["contract"], of_whole["contract"]);
+    let (code, text, error) = latent(&["audit", &header.display().to_string()]);
+    assert_eq!(code, 0, "{text}{error}");
+    // inside the header it is broken, not unsupported
+    std::fs::write(&header, &head[..head.len() / 2]).unwrap();
+    let (code, _, error) = latent(&["inspect", "--contract", &header.display().to_string()]);
+    assert_eq!(code, 1);
+    assert!(error.contains("truncated"), "{error}");
+}
+
+/// Every shape that is known, by its header.
+#[test]
+fn every_shape_is_supported_and_clean() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, shapes, _) = latent(&["make-model", "--list"]);
+    for shape in shapes.lines() {
+        let path = folder.path().join(format!("{shape}.gguf"));
+        let name = path.display().to_string();
+        assert_eq!(latent(&["make-model", shape, "Q4_K_M", &name, "--header-only"]).0, 0, "{shape}");
+        assert_eq!(survey(&path).0, 0, "{shape}");
+        let (code, text, error) = latent(&["audit", "-m", &name]);
+        assert_eq!(code, 0, "{shape}: {text}{error}");
+    }
+}
+
+#[test]
+fn missing_tensors_are_listed_for_all_layers_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model");
+    let name = path.display().to_string();
+    assert_eq!(latent(&["make-model", "tiny-v3", "F32", &name]).0, 0);
+    let checkpoint = formats::Checkpoint::open(&path).unwrap();
+    let mut writer = formats::safetensors::Writer::new();
+    let kept: Vec<_> = checkpoint.tensors().iter().filter(|t| !t.name.contains("o_proj")).collect();
+    for tensor in &kept {
+        writer.tensor(tensor.name.clone(), tensor.ty, &tensor.shape).unwrap();
+    }
+    let mut bytes = Vec::new();
+    writer.write(&mut bytes, |i, out| out.write_all(checkpoint.tensor(&kept[i].name).unwrap().data)).unwrap();
+    drop(checkpoint);
+    std::fs::write(path.join("model.safetensors"), bytes).unwrap();
+    let (code, found) = survey(&path);
+    assert_eq!(code, 2);
+    assert_eq!(missing(&found), ["tensor model.layers.{layer}.self_attn.o_proj.weight"]);
+    assert!(found["missing"][0]["problem"].as_str().unwrap().contains("3 layers"), "{found}");
+}
+
+#[test]
+fn broken_files_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, "{\"model_type\": ").unwrap();
+    for given in [path.as_path(), folder.path()] {
+        let (code, _, error) = latent(&["inspect", "--contract", &given.display().to_string()]);
+        assert_eq!(code, 1);
+        assert!(error.contains("config.json") && error.contains("JSON"), "{error}");
+    }
+    std::fs::write(&path, "[1, 2]").unwrap();
+    let (code, _, error) = latent(&["inspect", "--contract", &path.display().to_string()]);
+    assert_eq!(code, 1, "{error}");
+    let (code, _, error) = latent(&["inspect", "--contract", "/no/such/config.json"]);
+    assert_eq!(code, 1, "{error}");
+    let (code, ..) = latent(&["inspect", "--contract", "--tensors"]);
+    assert_eq!(code, 64);
+}

@@ -1,0 +1,88 @@
+//! Outlines: what can be seen of a model whose data are missing.
+#![allow(missing_docs, reason = "tests")]
+
+use base::TensorType;
+use formats::gguf::{Writer, WriterValue};
+use formats::{Checkpoint, Data, Outline, safetensors};
+
+fn gguf() -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.key("general.architecture", WriterValue::String("deepseek2".into()));
+    writer.tensor("a", TensorType::F32, &[4, 8]).unwrap();
+    writer.tensor("b", TensorType::Q8_0, &[2, 32]).unwrap();
+    let mut file = Vec::new();
+    let sizes = [4 * 32, 2 * 34];
+    writer.write(&mut file, |i, out| out.write_all(&vec![1; sizes[i]])).unwrap();
+    file
+}
+
+#[test]
+fn a_gguf_file_cut_after_its_header_has_its_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let file = gguf();
+    std::fs::write(&path, &file).unwrap();
+    let whole = Outline::open(&path).unwrap();
+    assert_eq!((whole.data(), whole.tensors().len()), (Data::Whole, 2));
+    assert!(whole.whole().is_some());
+    let mut cut_inside_data = 0;
+    for len in 1..file.len() {
+        std::fs::write(&path, &file[..len]).unwrap();
+        // either the header is there, or the error says what is wrong
+        match Outline::open(&path) {
+            Ok(outline) => {
+                assert_eq!((outline.data(), outline.tensors()), (Data::Header, whole.tensors()), "{len}");
+                assert_eq!(outline.tensor("b").unwrap().shape, [2, 32]);
+                assert!(outline.whole().is_none() && Checkpoint::open(&path).is_err());
+                cut_inside_data += 1;
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    assert!(cut_inside_data > 100);
+}
+
+#[test]
+fn a_safetensors_folder_has_an_outline_at_every_stage_of_its_download() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Outline::open(folder.path());
+    assert!(open().is_err());
+    std::fs::write(folder.path().join("config.json"), r#"{"model_type": "deepseek_v3"}"#).unwrap();
+    assert_eq!(open().unwrap().data(), Data::Config);
+    let mut writer = safetensors::Writer::new();
+    writer.tensor("x.weight", TensorType::BF16, &[3, 5]).unwrap();
+    writer.tensor("y.weight", TensorType::F32, &[2]).unwrap();
+    let mut file = Vec::new();
+    let sizes = [30, 8];
+    writer.write(&mut file, |i, out| out.write_all(&vec![0; sizes[i]])).unwrap();
+    let path = folder.path().join("model.safetensors");
+    for cut in [38, 20, 1] {
+        std::fs::write(&path, &file[..file.len() - cut]).unwrap();
+        let outline = open().unwrap();
+        assert_eq!((outline.data(), outline.tensors().len()), (Data::Header, 2));
+        assert_eq!(outline.tensor("x.weight").unwrap().shape, [3, 5]);
+    }
+    std::fs::write(&path, &file).unwrap();
+    assert_eq!(open().unwrap().data(), Data::Whole);
+}
+
+#[test]
+fn shards_that_are_missing_leave_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..2u16 {
+        let mut writer = Writer::new();
+        if number == 0 {
+            writer.key("general.architecture", WriterValue::String("deepseek2".into()));
+        }
+        writer.key("split.no", WriterValue::U16(number));
+        writer.key("split.count", WriterValue::U16(3));
+        writer.tensor(format!("t{number}"), TensorType::F32, &[8]).unwrap();
+        let mut file = Vec::new();
+        writer.write(&mut file, |_, out| out.write_all(&[0; 32])).unwrap();
+        std::fs::write(folder.path().join(format!("m-0000{}-of-00003.gguf", number + 1)), file).unwrap();
+    }
+    let outline = Outline::open(&folder.path().join("m-00002-of-00003.gguf")).unwrap();
+    assert_eq!((outline.data(), outline.tensors().len()), (Data::Header, 2));
+    let formats::Source::Gguf(source) = outline.source() else { panic!("a GGUF set") };
+    assert_eq!((source.shards, source.metadata.str("general.architecture").unwrap()), (2, Some("deepseek2")));
+}
