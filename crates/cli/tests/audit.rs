@@ -88,6 +88,9 @@ fn a_tensor_that_nothing_reads_is_a_finding_and_refuses_the_model() {
     assert!(error.contains("1 finding"), "{error}");
     let (_, report) = json(&["audit", &path, "--json"]);
     assert_eq!(report["findings"][0]["code"], "A30");
+    let (code, text, _) = latent(&["inspect", "--contract", "-m", &path]);
+    assert_eq!(code, 2);
+    assert!(text.contains("unread tensor") && text.contains("{layer}.self_attn.sinks"), "{text}");
     let (code, _, error) = latent(&["logits", "-m", &path, "--tokens", "1"]);
     assert_eq!(code, 1);
     assert!(error.contains("A30") && error.contains("self_attn.sinks"), "{error}");

@@ -41,15 +41,27 @@ pub(super) fn check_file(
     }
 }
 
-/// The tensors of a file that are declared unused, in the order of their names.
-pub fn unused(circuit: &Circuit, contract: &Contract, tensors: &dyn TensorIndex, irs: &[&Ir]) -> Vec<Unused> {
+/// The tensors of a file that no weight of `irs` is made of: those that are declared unused, and those that are not, each in the order of
+/// their names.
+pub fn unused(
+    circuit: &Circuit,
+    contract: &Contract,
+    tensors: &dyn TensorIndex,
+    irs: &[&Ir],
+) -> (Vec<Unused>, Vec<String>) {
     let used = used(irs, &mut Findings::new("file"));
     let facts = Facts::of(contract, None);
     let all = tensors.all().into_iter().map(|(name, ..)| name);
     let mut names: Vec<&str> = all.filter(|name| !used.contains_key(name)).collect();
     names.sort_unstable();
-    let why = |name: &str| declared(circuit, contract, &facts, tensors.naming(), name);
-    names.iter().filter_map(|name| Some(Unused { tensor: (*name).to_owned(), why: why(name)? })).collect()
+    let (mut unused, mut unread) = (Vec::new(), Vec::new());
+    for name in names {
+        match declared(circuit, contract, &facts, tensors.naming(), name) {
+            Some(why) => unused.push(Unused { tensor: name.to_owned(), why }),
+            None => unread.push(name.to_owned()),
+        }
+    }
+    (unused, unread)
 }
 
 /// Every tensor that a weight is made of, with its slot and layer; A31 where two share it.

@@ -10,9 +10,11 @@ mod repair;
 pub use closest::Likeness;
 pub use operations::{Choice, Operation};
 
+use crate::audit;
 use crate::circuit::{Circuit, DeclaredTensors, Facts, Naming, TensorIndex};
 use crate::contract::{Contract, Keys, OutlineFile};
 use crate::error::GraphError;
+use crate::ir::{Ir, Span};
 use crate::passes::{BindOptions, CacheForm, MlaChoice};
 use crate::tensors::{OutlineTensors, naming_of};
 use base::{KernelContract, TensorType};
@@ -112,6 +114,9 @@ pub fn survey(outline: &Outline, machine: Machine<'_>) -> Result<Survey, GraphEr
         let known = Known { outline, declared: &declared };
         if outline.data() != Data::Config {
             tensors(circuit, contract, &known, guessed, &mut missing)?;
+        }
+        if outline.data() != Data::Config && !guessed {
+            unread(circuit, contract, &known, &mut missing)?;
         }
         operations = operations::list(contract, &known, machine, &mut missing)?;
     }
@@ -260,6 +265,28 @@ fn tensors(
     for ((tensor, problem), layers) in problems {
         let problem = if layers > 1 { format!("{problem} ({layers} layers)") } else { problem };
         missing.push(Missing::new(MissingKind::Tensor, tensor, problem));
+    }
+    Ok(())
+}
+
+/// Tensors of the file that nothing reads, alike ones of several layers together: they may stand for operations.
+fn unread(
+    circuit: &Circuit,
+    contract: &Contract,
+    known: &Known<'_>,
+    missing: &mut Vec<Missing>,
+) -> Result<(), GraphError> {
+    let trunk = Ir::build(contract, &Span::trunk(contract), known)?;
+    let head = Ir::build(contract, &Span::head(contract), known)?;
+    let (_, names) = audit::unused(circuit, contract, &OutlineTensors(known.outline), &[&trunk, &head]);
+    let mut patterns: BTreeMap<String, usize> = BTreeMap::new();
+    for name in names {
+        let layer = name.split('.').find_map(|part| part.parse().ok());
+        *patterns.entry(pattern(&name, layer)).or_default() += 1;
+    }
+    for (name, layers) in patterns {
+        let times = if layers > 1 { format!(" ({layers} layers)") } else { String::new() };
+        missing.push(Missing::new(MissingKind::Unread, name, format!("no operation reads it{times}")));
     }
     Ok(())
 }

@@ -163,7 +163,7 @@ impl Report {
             nodes: irs.iter().map(|ir| ir.nodes.len()).sum(),
             edges: irs.iter().map(|ir| ir.named_edges().len()).sum(),
             tensors: tensors.all().len(),
-            unused: audit::unused(circuit, contract, tensors, &irs),
+            unused: audit::unused(circuit, contract, tensors, &irs).0,
             sessions: sessions.into_iter().map(|s| s.name).collect(),
             findings,
             longest,

@@ -40,7 +40,8 @@ fn a_tensor_that_nothing_reads_is_found_unless_it_is_declared() {
     clean("declared", &with(&whole, &declared));
     let irs = [&whole.trunk[0].ir, &whole.head[0].ir];
     let circuit = Circuit::named("deepseek2").unwrap();
-    let unused = unused(circuit, &whole.contract, &More(&whole.tensors, &declared), &irs);
+    let (unused, unread) = unused(circuit, &whole.contract, &More(&whole.tensors, &declared), &irs);
+    assert!(unread.is_empty());
     assert_eq!(unused.len(), 3);
     assert!(unused[1].tensor == "blk.1.attn_kv_b.weight" && unused[1].why.contains("attn_k_b"));
 }
