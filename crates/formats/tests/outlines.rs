@@ -30,6 +30,8 @@ fn a_gguf_file_cut_after_its_header_has_its_tensors() {
         std::fs::write(&path, &file[..len]).unwrap();
         // either the header is there, or the error says what is wrong
         match Outline::open(&path) {
+            // only padding behind the last tensor is gone
+            Ok(outline) if outline.whole().is_some() => assert!(file.len() - len < 32),
             Ok(outline) => {
                 assert_eq!((outline.data(), outline.tensors()), (Data::Header, whole.tensors()), "{len}");
                 assert_eq!(outline.tensor("b").unwrap().shape, [2, 32]);
