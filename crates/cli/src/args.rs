@@ -64,6 +64,14 @@ pub(crate) enum Command {
     Profile(ProfileArgs),
     /// Test and measure kernels one by one, without a model
     Ops(OpsArgs),
+    /// Run a model twice and show where the runs part: two settings, two files, or a dump of another program
+    #[command(after_help = DIFF_HELP)]
+    Diff(DiffArgs),
+    /// Write the values that a run passes through into a safetensors file
+    #[command(
+        after_help = "Example:\n  latent dump -m model.gguf --precision exact --tokens 1,2,3 ours.safetensors"
+    )]
+    Dump(DumpArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -123,13 +131,17 @@ pub(crate) struct ModelArgs {
     /// Load even when memory seems too small
     #[arg(long)]
     pub(crate) force: bool,
+
+    /// For developers: a circuit file (as `latent graph circuit` prints one) instead of the model's own
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub(crate) circuit: Option<PathBuf>,
 }
 
 /// A limit on instruction sets.
 #[derive(Clone, Copy)]
 pub(crate) struct Isa(pub(crate) Option<Tier>);
 
-fn isa(word: &str) -> Result<Isa, String> {
+pub(crate) fn isa(word: &str) -> Result<Isa, String> {
     if word == "auto" {
         return Ok(Isa(None));
     }
@@ -143,6 +155,7 @@ impl ModelArgs {
         if self.expanded_cache { CacheForm::Expanded } else { CacheForm::Latent }
     }
 
+    /// How the engine is to run it, but for a circuit of the user's own: [`model::load`](crate::model::load) reads that.
     pub(crate) fn options(&self) -> engine::EngineOptions {
         engine::EngineOptions {
             mla: self.mla,
@@ -156,6 +169,7 @@ impl ModelArgs {
             tier: self.isa.0,
             largest: Some(usize::from(self.chunk)),
             force: self.force,
+            circuit: None,
         }
     }
 }
@@ -635,4 +649,80 @@ pub(crate) struct OpsSupportArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+const DIFF_HELP: &str =
+    "Settings of one side, with commas between: mla, precision, isa, cache-type, threads, chunk, ctx, circuit
+(as the flags of the same names take them), and expanded-cache. The flags themselves are for both sides.
+
+Examples:
+  latent diff -m model.gguf                                       the default run against the exact one
+  latent diff -m model.gguf --a isa=portable --b isa=avx512       two instruction sets
+  latent diff -m model.gguf --precision exact --a mla=naive --b mla=absorbed
+  latent diff -m folder --model-b model.gguf --precision exact    a conversion against its source
+  latent diff -m folder --precision exact --dump theirs.safetensors
+
+Exit codes: 0 the sides agree within the tolerance, 1 they part (or an error, which is printed).";
+
+#[derive(Args)]
+pub(crate) struct DiffArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Token ids: 1,2,3 [default: those of --dump, or 24 arbitrary ones]
+    #[arg(long, value_delimiter = ',', value_name = "IDS")]
+    pub(crate) tokens: Vec<u32>,
+
+    /// Settings of side A [default: precision=exact]
+    #[arg(long, value_delimiter = ',', value_name = "SETTINGS", conflicts_with = "dump")]
+    pub(crate) a: Vec<String>,
+
+    /// Settings of side B [default: those of an ordinary run]
+    #[arg(long, value_delimiter = ',', value_name = "SETTINGS")]
+    pub(crate) b: Vec<String>,
+
+    /// The model of side B, where it is another file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) model_b: Option<PathBuf>,
+
+    /// A dump of activations (from `latent dump` or tools/dump-activations.py) as side A
+    #[arg(long, value_name = "FILE")]
+    pub(crate) dump: Option<PathBuf>,
+
+    /// Only the values of these layers, such as 0..2, and those outside of layers
+    #[arg(long, value_name = "A..B")]
+    pub(crate) layers: Option<String>,
+
+    /// Error of a row, |b − a| ÷ |a|, that needs no explanation [default: from the precisions of the sides]
+    #[arg(long, value_name = "X")]
+    pub(crate) tolerance: Option<f64>,
+
+    /// How many times the error of its inputs an operation may have [default: 16]
+    #[arg(long, value_name = "X")]
+    pub(crate) growth: Option<f64>,
+
+    /// List every value, also of layers where nothing is wrong
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct DumpArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Token ids: 1,2,3
+    #[arg(long, value_delimiter = ',', value_name = "IDS", required = true)]
+    pub(crate) tokens: Vec<u32>,
+
+    /// Only the values of these layers, such as 0..2, and those outside of layers
+    #[arg(long, value_name = "A..B")]
+    pub(crate) layers: Option<String>,
+
+    /// The safetensors file to write
+    pub(crate) out: PathBuf,
 }

@@ -20,6 +20,11 @@ pub(crate) struct Found(pub(crate) String);
 #[error("{0}")]
 pub(crate) struct NotSupported(pub(crate) String);
 
+/// A comparison that came out badly: the command has printed why, and exits with 1.
+#[derive(Debug, thiserror::Error)]
+#[error("the two sides part")]
+pub(crate) struct Parted;
+
 const UNSUPPORTED: u8 = 2;
 const USAGE: u8 = 64;
 const INTERRUPTED: u8 = 130;
@@ -45,6 +50,9 @@ pub(crate) fn code(result: anyhow::Result<()>) -> ExitCode {
         || error.chain().any(|e| matches!(e.downcast_ref(), Some(EngineError::Stopped)))
     {
         return ExitCode::from(INTERRUPTED);
+    }
+    if error.is::<Parted>() {
+        return ExitCode::FAILURE;
     }
     eprintln!("error: {}", message(&error));
     if error.chain().any(|e| is_unsupported(e) || e.is::<NotSupported>()) {

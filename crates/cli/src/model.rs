@@ -2,10 +2,11 @@
 
 use crate::args::ModelArgs;
 use crate::interrupt;
-use anyhow::Result;
-use engine::Engine;
+use anyhow::{Context, Result};
 use engine::memory::readable;
+use engine::{Engine, EngineOptions};
 use formats::{Checkpoint, Outline};
+use graph::Circuit;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
@@ -71,7 +72,8 @@ fn demo() -> Result<Checkpoint> {
 /// Loads a model with a progress bar on a terminal, and the start-up line on standard error.
 pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) -> Result<Engine> {
     let bar = bar(!quiet, "loading");
-    let engine = Engine::load(checkpoint, &args.options(), &mut |done, total| {
+    let options = EngineOptions { circuit: circuit(args)?.map(Arc::new), ..args.options() };
+    let engine = Engine::load(checkpoint, &options, &mut |done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
         if interrupt::asked() {
@@ -86,6 +88,14 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) 
         start_up_line(&engine);
     }
     Ok(engine)
+}
+
+/// The circuit file that the user gave, if any.
+pub(crate) fn circuit(args: &ModelArgs) -> Result<Option<Circuit>> {
+    let Some(path) = &args.circuit else { return Ok(None) };
+    let name = || path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(name)?;
+    Circuit::parse(&text).with_context(name).map(Some)
 }
 
 /// A progress bar; hidden where standard error is no terminal.

@@ -6,11 +6,13 @@ use crate::error::EngineError;
 use crate::memory::{self, Needed, Paged};
 use crate::profile::{self, Limits, Roofline, StepProfile, StepSize, Timed};
 use crate::team::{self, Pin, Placement, Team, Topology};
+use crate::trace::Trace;
 use base::{CacheType, Tier};
 use formats::Checkpoint;
 use graph::ir::{Cost, Op, Step as CostStep};
 use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision, RowClass};
-use graph::{CheckpointTensors, Contract, Plan};
+use graph::points::Points;
+use graph::{CheckpointTensors, Circuit, Contract, Plan};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -44,6 +46,9 @@ pub struct EngineOptions {
     pub largest: Option<usize>,
     /// Load even when memory seems too small.
     pub force: bool,
+    /// A circuit that takes the place of the model's own, for those who change one; none: the built-in one. It runs without being audited,
+    /// so that a wrong one can be looked into.
+    pub circuit: Option<Arc<Circuit>>,
 }
 
 /// Which rows of an item's tokens the caller wants logits of.
@@ -109,6 +114,7 @@ pub struct Engine {
     summary: Summary,
     fingerprint: u64,
     needed: Needed,
+    circuit: Arc<Circuit>,
 }
 
 impl EngineOptions {
@@ -152,8 +158,14 @@ impl Engine {
             largest: options.largest.unwrap_or(DEFAULT_LARGEST).max(1),
             context: contract.context_length,
         };
-        let plans = cpu::make_plans(&contract, &CheckpointTensors(checkpoint), &cpu)?;
-        cpu::audit(&contract, checkpoint, &plans, &cpu)?;
+        let circuit = match &options.circuit {
+            Some(circuit) => circuit.clone(),
+            None => Arc::new(Circuit::named(&contract.circuit)?.clone()),
+        };
+        let plans = cpu::make_plans_of(&circuit, &contract, &CheckpointTensors(checkpoint), &cpu)?;
+        if options.circuit.is_none() {
+            cpu::audit(&circuit, &contract, checkpoint, &plans, &cpu)?;
+        }
         let streams = plans.0[0].ir.streams.clone();
         let token_bytes: usize = streams.iter().map(|stream| stream.width * cache.bytes()).sum();
         let weights = cpu::weight_bytes(&plans, checkpoint);
@@ -194,6 +206,7 @@ impl Engine {
             summary,
             fingerprint,
             needed,
+            circuit,
         })
     }
 
@@ -220,6 +233,11 @@ impl Engine {
     /// The cache.
     pub fn pool(&self) -> &CachePool {
         &self.pool
+    }
+
+    /// Precision, tier and type of the cache.
+    pub fn bind(&self) -> BindOptions {
+        self.options.bind
     }
 
     /// Most rows of one step.
@@ -343,6 +361,39 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// The points of comparison of `checkpoint`, which this engine was loaded from.
+    ///
+    /// # Errors
+    /// As for loading: never for a checkpoint that was loaded.
+    pub fn points(&self, checkpoint: &Checkpoint) -> Result<Points, EngineError> {
+        Ok(Points::of(&self.circuit, self.contract(), &CheckpointTensors(checkpoint))?)
+    }
+
+    /// Runs `tokens` as a sequence of their own, in chunks of the largest step, and copies the points of `layers` (and those outside of
+    /// layers) out of every phase that makes one. It computes what an ordinary run computes, bit for bit.
+    ///
+    /// # Errors
+    /// As for [`prefill`](Self::prefill); too little memory for what is to be copied.
+    pub fn trace(
+        &mut self,
+        points: &Points,
+        layers: Range<usize>,
+        tokens: &[u32],
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Trace, EngineError> {
+        let trace = Trace::new(points, layers, tokens)?;
+        self.backend.start_trace(points, trace)?;
+        let mut sequence = Sequence::default();
+        let chunk = self.options.largest;
+        let done = self.prefill(&mut sequence, tokens, chunk, Wanted::All, &mut |_, _| {}, progress);
+        self.release(sequence);
+        let trace = self.backend.stop_trace();
+        done?;
+        let mut trace = trace.unwrap_or_default();
+        trace.derive_terms(points);
+        Ok(trace)
     }
 
     /// Gives a sequence's cache back.

@@ -6,11 +6,13 @@
 //! * [`sampling`]: from logits to the next token; [`Engine::generate`]: from a prompt to text.
 //! * [`Engine::profile`]: where the time goes, beside the machine's [`Limits`].
 //! * [`pack`]: a model written to a packed file, which [`Engine::load`] maps and uses in place.
+//! * [`Engine::trace`]: the values that a run passes through; [`diff`]: where two runs part.
 //! * [`memory`]: what a session needs and what there is.
 
 mod bandwidth;
 pub mod cache;
 pub mod cpu;
+pub mod diff;
 mod engine;
 mod error;
 mod generate;
@@ -19,6 +21,7 @@ mod packing;
 mod profile;
 pub mod sampling;
 pub mod team;
+mod trace;
 
 pub use bandwidth::read_bandwidth;
 pub use engine::{DEFAULT_LARGEST, Engine, EngineOptions, Item, Summary, Wanted};
@@ -26,3 +29,4 @@ pub use error::EngineError;
 pub use generate::{Answer, Event, Listener, Request, Session, StopReason};
 pub use packing::pack;
 pub use profile::{Limits, PhaseProfile, Roofline, StepProfile, StepSize};
+pub use trace::{Trace, Values};

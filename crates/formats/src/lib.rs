@@ -32,8 +32,8 @@ mod map;
 mod open_folder;
 mod open_gguf;
 mod open_packed;
-pub mod pack;
 mod outline;
+pub mod pack;
 pub mod safetensors;
 mod sniff;
 

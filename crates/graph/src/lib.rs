@@ -7,6 +7,7 @@
 //! * [`Plan`]: what a backend compiles and runs.
 //! * [`survey`]: whether a model is supported, and everything that is missing where it is not.
 //! * [`audit`]: the rules that circuits, IRs and plans must keep, checked at every load.
+//! * [`points`]: values that mean the same in every plan of a model, for comparing runs.
 //!
 //! ```
 //! use graph::Circuit;
@@ -23,6 +24,7 @@ mod error;
 pub mod ir;
 pub mod passes;
 mod plan;
+pub mod points;
 pub mod survey;
 mod tensors;
 

@@ -14,8 +14,12 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     let contract = Contract::from_checkpoint(&checkpoint)?;
     let format = if args.json { Drawing::Json } else { args.format };
+    let own = model::circuit(&args.model)?;
+    let circuit = match &own {
+        Some(circuit) => circuit,
+        None => Circuit::named(&contract.circuit)?,
+    };
     if let Stage::Circuit = args.stage {
-        let circuit = Circuit::named(&contract.circuit)?;
         return match format {
             Drawing::Dot => {
                 Err(Usage("a circuit has no drawing: ask for `latent graph ir --format dot`".into()).into())
@@ -26,7 +30,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let layers = layers(args.layers.as_deref(), contract.layers)?;
     let whole = layers == (0..contract.layers);
     let span = Span { embed: layers.start == 0, layers, head: whole };
-    let ir = Ir::build(&contract, &span, &CheckpointTensors(&checkpoint))?;
+    let ir = Ir::build_with(circuit, &contract, &span, &CheckpointTensors(&checkpoint))?;
     if let Stage::Ir = args.stage {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
     }
@@ -65,7 +69,7 @@ fn print(
 }
 
 /// `A..B`, or all.
-fn layers(word: Option<&str>, count: usize) -> Result<Range<usize>> {
+pub(super) fn layers(word: Option<&str>, count: usize) -> Result<Range<usize>> {
     let Some(word) = word else { return Ok(0..count) };
     let parsed = word.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
     match parsed {

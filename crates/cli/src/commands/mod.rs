@@ -4,6 +4,8 @@ mod audit;
 mod bench;
 mod chat;
 mod contract;
+mod diff;
+mod dump;
 mod graph;
 mod inspect;
 mod logits;
@@ -33,6 +35,8 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Bench(args) => bench::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Ops(args) => ops::run(&args),
+        Command::Diff(args) => diff::run(&args),
+        Command::Dump(args) => dump::run(&args),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
     }

@@ -165,51 +165,54 @@ fn internal<T>(problem: String) -> Result<T, EngineError> {
     Err(EngineError::Graph(graph::GraphError::Internal { pass: "compile", problem }))
 }
 
-impl Compiler<'_> {
-    fn slot(&self, id: ValueId) -> Result<Slot, EngineError> {
-        let ir = &self.plan.ir;
-        let value = ir.value(id);
-        let here = |base, offset| Slot {
-            base,
-            offset,
-            stride: value.row_width(),
-            heads: value.heads,
-            head_stride: value.width,
-            width: value.width,
-            rows: value.rows,
-        };
-        Ok(match value.storage {
-            Storage::Hidden => here(Base::Hidden, 0),
-            Storage::Logits => here(Base::Logits, 0),
-            Storage::Own => match self.plan.arena.offsets[id.0] {
-                Some(offset) => here(Base::Arena, offset),
-                None => return internal(format!("value {} has no place", value.name)),
-            },
-            Storage::View { of, offset } => {
-                let parent = self.slot(of)?;
-                let flat = value.heads == 1 && parent.heads > 1;
-                Slot {
-                    offset: parent.offset + offset,
-                    heads: value.heads,
-                    head_stride: if flat { value.width } else { parent.head_stride },
-                    width: value.width,
-                    ..parent
-                }
+/// Where a value of a plan lies.
+///
+/// # Errors
+/// When the plan gives it no place: an error of Latent, not of the file.
+pub fn slot(plan: &Plan, id: ValueId) -> Result<Slot, EngineError> {
+    let value = plan.ir.value(id);
+    let here = |base, offset| Slot {
+        base,
+        offset,
+        stride: value.row_width(),
+        heads: value.heads,
+        head_stride: value.width,
+        width: value.width,
+        rows: value.rows,
+    };
+    Ok(match value.storage {
+        Storage::Hidden => here(Base::Hidden, 0),
+        Storage::Logits => here(Base::Logits, 0),
+        Storage::Own => match plan.arena.offsets[id.0] {
+            Some(offset) => here(Base::Arena, offset),
+            None => return internal(format!("value {} has no place", value.name)),
+        },
+        Storage::View { of, offset } => {
+            let parent = slot(plan, of)?;
+            let flat = value.heads == 1 && parent.heads > 1;
+            Slot {
+                offset: parent.offset + offset,
+                heads: value.heads,
+                head_stride: if flat { value.width } else { parent.head_stride },
+                width: value.width,
+                ..parent
             }
-            Storage::Tokens => return internal("token ids are no matrix".into()),
-        })
-    }
+        }
+        Storage::Tokens => return internal("token ids are no matrix".into()),
+    })
+}
 
+impl Compiler<'_> {
     fn input(&self, node: &Node, i: usize) -> Result<Slot, EngineError> {
         match node.inputs.get(i) {
-            Some(id) => self.slot(*id),
+            Some(id) => slot(self.plan, *id),
             None => internal(format!("{} lacks input {i}", node.op.word())),
         }
     }
 
     fn out(&self, node: &Node, i: usize) -> Result<Slot, EngineError> {
         match node.outputs.get(i) {
-            Some(id) => self.slot(*id),
+            Some(id) => slot(self.plan, *id),
             None => internal(format!("{} lacks output {i}", node.op.word())),
         }
     }

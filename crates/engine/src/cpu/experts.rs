@@ -86,7 +86,7 @@ pub(super) fn as_ids_mut(numbers: &mut [f32]) -> &mut [u32] {
 }
 
 #[allow(unsafe_code, reason = "as above")]
-fn as_ids(numbers: &[f32]) -> &[u32] {
+pub(super) fn as_ids(numbers: &[f32]) -> &[u32] {
     // SAFETY: as above.
     unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), numbers.len()) }
 }

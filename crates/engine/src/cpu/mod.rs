@@ -11,6 +11,7 @@ mod local;
 mod pack;
 mod rows;
 mod run;
+mod trace;
 mod weights;
 
 pub use batch::{Batch, Segment};
@@ -20,6 +21,7 @@ pub use weights::LoadedWeight;
 use crate::cache::CachePool;
 use crate::error::EngineError;
 use crate::team::Team;
+use crate::trace::Trace;
 use base::{CpuFeatures, KernelContract, Layout, TensorType, Tier};
 use compile::Program;
 use formats::Checkpoint;
@@ -27,7 +29,8 @@ use graph::circuit::{TensorIndex, Weight};
 use graph::contract::{Contract, Gating, GroupScore, RopePairs};
 use graph::ir::{Lane, Span, Stream};
 use graph::passes::{BindOptions, CacheForm, MlaChoice, RowClass};
-use graph::{CheckpointTensors, Plan, PlanOptions};
+use graph::points::Points;
+use graph::{CheckpointTensors, Circuit, Plan, PlanOptions};
 use kernels::{A8Block, RopeTable, RouteSpec};
 use local::Local;
 use quant::tiles::TileLayout;
@@ -35,6 +38,7 @@ use run::{Model, Shared, Thread};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
+use trace::Recorder;
 
 /// Rows whose logits are computed at once.
 pub const HEAD_ROWS: usize = 16;
@@ -80,6 +84,8 @@ pub struct CpuBackend {
     options: CpuOptions,
     /// Nanoseconds of the phases of all plans, trunk and then head, while a profile is taken.
     clocks: Option<Vec<Vec<AtomicU64>>>,
+    /// What is copied out of each phase, while a trace is taken.
+    recorder: Option<Recorder>,
 }
 
 /// The contracts of all kernels.
@@ -112,9 +118,22 @@ pub fn make_plans(
     tensors: &dyn TensorIndex,
     options: &CpuOptions,
 ) -> Result<(Vec<Plan>, Vec<Plan>), EngineError> {
+    make_plans_of(Circuit::named(&contract.circuit)?, contract, tensors, options)
+}
+
+/// The same with a circuit that need not be built in.
+///
+/// # Errors
+/// As for [`make_plans`].
+pub fn make_plans_of(
+    circuit: &Circuit,
+    contract: &Contract,
+    tensors: &dyn TensorIndex,
+    options: &CpuOptions,
+) -> Result<(Vec<Plan>, Vec<Plan>), EngineError> {
     let kernels = kernel_contracts();
     let make = |span: Span, largest: usize| -> Result<Vec<Plan>, EngineError> {
-        let ir = graph::ir::Ir::build(contract, &span, tensors)?;
+        let ir = graph::ir::Ir::build_with(circuit, contract, &span, tensors)?;
         CLASSES
             .into_iter()
             .map(|class| {
@@ -138,13 +157,15 @@ pub fn make_plans(
 /// # Errors
 /// [`EngineError::Audit`] with what breaks a rule.
 pub fn audit(
+    circuit: &Circuit,
     contract: &Contract,
     checkpoint: &Checkpoint,
     (trunk, head): &(Vec<Plan>, Vec<Plan>),
     options: &CpuOptions,
 ) -> Result<(), EngineError> {
     let bound = graph::audit::Bound { table: &kernel_contracts(), options: options.bind };
-    let findings = graph::audit::session(contract, &CheckpointTensors(checkpoint), (trunk, head), bound);
+    let findings =
+        graph::audit::session(circuit, contract, &CheckpointTensors(checkpoint), (trunk, head), bound);
     if findings.is_empty() {
         return Ok(());
     }
@@ -229,6 +250,7 @@ impl CpuBackend {
             team,
             options,
             clocks: None,
+            recorder: None,
         })
     }
 
@@ -295,6 +317,8 @@ impl CpuBackend {
         for (chunk, wanted) in batch.wanted.chunks(HEAD_ROWS).enumerate() {
             part.wanted.clear();
             part.wanted.extend_from_slice(wanted);
+            part.positions.clear();
+            part.positions.extend(wanted.iter().map(|&row| batch.positions[row as usize]));
             self.run(&part, pool, wanted.len(), true);
             for (i, row) in self.logits.chunks_exact(vocab).take(wanted.len()).enumerate() {
                 sink(chunk * HEAD_ROWS + i, row);
@@ -313,6 +337,21 @@ impl CpuBackend {
     pub fn stop_clocks(&mut self) -> Vec<Vec<u64>> {
         let clocks = self.clocks.take().unwrap_or_default();
         clocks.into_iter().map(|clock| clock.into_iter().map(AtomicU64::into_inner).collect()).collect()
+    }
+
+    /// Begins to copy values out after each phase.
+    ///
+    /// # Errors
+    /// When a plan gives a value no place: an error of Latent.
+    pub fn start_trace(&mut self, points: &Points, trace: Trace) -> Result<(), EngineError> {
+        let plans = self.trunk.iter().chain(&self.head);
+        self.recorder = Some(Recorder::new(plans, points, trace)?);
+        Ok(())
+    }
+
+    /// Ends it: what was copied.
+    pub fn stop_trace(&mut self) -> Option<Trace> {
+        self.recorder.take().map(Recorder::finish)
     }
 
     fn run(&mut self, batch: &Batch, pool: &CachePool, rows: usize, head: bool) {
@@ -334,13 +373,24 @@ impl CpuBackend {
             partials_len: self.partials.len(),
         };
         let (model, locals, rotations) = (&self.model, &self.locals, &self.rotations[..]);
-        let clock =
-            self.clocks.as_ref().map(|clocks| &clocks[if head { CLASSES.len() + class } else { class }][..]);
+        let plan = if head { CLASSES.len() + class } else { class };
+        let clock = self.clocks.as_ref().map(|clocks| &clocks[plan][..]);
+        let recorder = self.recorder.as_ref();
         self.team.run(&|member| {
             let mut local = locals[member.index].lock().unwrap_or_else(PoisonError::into_inner);
             run::run(
                 program,
-                &Thread { member, model, batch, rows, pool, rotations, clock, shared },
+                &Thread {
+                    member,
+                    model,
+                    batch,
+                    rows,
+                    pool,
+                    rotations,
+                    clock,
+                    recording: recorder.map(|recorder| recorder.of(plan)),
+                    shared,
+                },
                 &mut local,
             );
         });

@@ -4,6 +4,7 @@
 use super::batch::Batch;
 use super::compile::{Base, Instruction, Program, Slot};
 use super::local::Local;
+use super::trace::Recording;
 use super::weights::LoadedWeight;
 use crate::cache::{CachePool, StreamMemory};
 use crate::team::Member;
@@ -72,6 +73,8 @@ pub struct Thread<'a> {
     pub rotations: &'a [f32],
     /// Nanoseconds of each phase, added up by the first thread, where a profile is taken.
     pub clock: Option<&'a [AtomicU64]>,
+    /// What to copy out after each phase, where a trace is taken.
+    pub recording: Option<Recording<'a>>,
     /// Shared memory.
     pub shared: Shared,
 }
@@ -85,6 +88,9 @@ pub fn run(program: &Program, thread: &Thread<'_>, local: &mut Local) {
             thread.execute(&step.instruction, step.lane, local);
         }
         thread.member.barrier();
+        if let Some(recording) = &thread.recording {
+            thread.record(recording, *number);
+        }
         if let (Some(clock), Some(start)) = (clock, &mut start) {
             let end = Instant::now();
             clock[*number].fetch_add((end - *start).as_nanos() as u64, Ordering::Relaxed);

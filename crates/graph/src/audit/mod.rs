@@ -136,18 +136,16 @@ pub fn plan(plan: &Plan, contract: &Contract, bound: Bound<'_>) -> Vec<Finding> 
 ///
 /// `trunk` and `head` are the plans of the layers and of the head, one a class of rows.
 pub fn session(
+    circuit: &Circuit,
     contract: &Contract,
     tensors: &dyn TensorIndex,
     (trunk, head): (&[Plan], &[Plan]),
     bound: Bound<'_>,
 ) -> Vec<Finding> {
-    let mut list = Vec::new();
-    if let Ok(named) = Circuit::named(&contract.circuit) {
-        list.extend(circuit(named, contract));
-        let mut found = Findings::new("file");
-        tensors::check_file(named, contract, tensors, trunk.first(), head.first(), &mut found);
-        list.append(&mut found.list);
-    }
+    let mut list = self::circuit(circuit, contract);
+    let mut found = Findings::new("file");
+    tensors::check_file(circuit, contract, tensors, trunk.first(), head.first(), &mut found);
+    list.append(&mut found.list);
     for each in trunk.iter().chain(head) {
         list.extend(plan(each, contract, bound));
     }

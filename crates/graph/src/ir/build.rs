@@ -36,7 +36,19 @@ impl Ir {
     /// # Errors
     /// A missing tensor, a wrong shape, or a circuit that contradicts itself.
     pub fn build(contract: &Contract, span: &Span, tensors: &dyn TensorIndex) -> Result<Ir, GraphError> {
-        let circuit = Circuit::named(&contract.circuit)?;
+        Ir::build_with(Circuit::named(&contract.circuit)?, contract, span, tensors)
+    }
+
+    /// The same with a circuit that is not built in.
+    ///
+    /// # Errors
+    /// As for [`build`](Self::build).
+    pub fn build_with(
+        circuit: &Circuit,
+        contract: &Contract,
+        span: &Span,
+        tensors: &dyn TensorIndex,
+    ) -> Result<Ir, GraphError> {
         let mut builder = Builder {
             circuit,
             tensors,

@@ -46,10 +46,16 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
         Some(promised) => promised,
         None => &OutlineTensors(&outline),
     };
+    let own = model::circuit(&args.model)?;
+    let circuit = match &own {
+        Some(circuit) => circuit,
+        None => Circuit::named(&contract.circuit)?,
+    };
+    let subject = Subject { circuit, contract: &contract, tensors };
     if args.edges {
-        return edges(tensors, &contract, args);
+        return edges(&subject, args);
     }
-    let report = Report::new(outline.display_name(), tensors, &contract, args)?;
+    let report = Report::new(outline.display_name(), &subject, args)?;
     if args.json {
         output::json(&report.json())?;
     } else {
@@ -84,6 +90,13 @@ fn weights(outline: &Outline, args: &AuditArgs) -> Result<()> {
     }
 }
 
+/// What is audited.
+struct Subject<'a> {
+    circuit: &'a Circuit,
+    contract: &'a Contract,
+    tensors: &'a dyn TensorIndex,
+}
+
 /// The plans that are audited together.
 struct Session {
     name: String,
@@ -92,7 +105,8 @@ struct Session {
 }
 
 /// Every formulation in both precisions.
-fn sessions(tensors: &dyn TensorIndex, contract: &Contract, args: &AuditArgs) -> Result<Vec<Session>> {
+fn sessions(subject: &Subject<'_>, args: &AuditArgs) -> Result<Vec<Session>> {
+    let Subject { circuit, contract, tensors } = *subject;
     let given = args.model.options();
     let tier = cpu::tier_for(given.tier).map_err(crate::exit::Usage)?;
     let mut sessions = Vec::new();
@@ -109,7 +123,11 @@ fn sessions(tensors: &dyn TensorIndex, contract: &Contract, args: &AuditArgs) ->
             };
             let cache = if form == CacheForm::Expanded { ", expanded cache" } else { "" };
             let name = format!("{mla}{cache}, {precision} precision");
-            sessions.push(Session { name, options, plans: cpu::make_plans(contract, tensors, &options)? });
+            sessions.push(Session {
+                name,
+                options,
+                plans: cpu::make_plans_of(circuit, contract, tensors, &options)?,
+            });
         }
     }
     Ok(sessions)
@@ -131,8 +149,9 @@ struct Report {
 }
 
 impl Report {
-    fn new(file: String, tensors: &dyn TensorIndex, contract: &Contract, args: &AuditArgs) -> Result<Report> {
-        let sessions = sessions(tensors, contract, args)?;
+    fn new(file: String, subject: &Subject<'_>, args: &AuditArgs) -> Result<Report> {
+        let Subject { circuit, contract, tensors } = *subject;
+        let sessions = sessions(subject, args)?;
         let table = cpu::kernel_contracts();
         let mut findings: Vec<Finding> = Vec::new();
         let mut longest = Duration::ZERO;
@@ -140,7 +159,7 @@ impl Report {
             let (trunk, head) = &session.plans;
             let bound = Bound { table: &table, options: session.options.bind };
             let start = Instant::now();
-            let found = audit::session(contract, tensors, (trunk, head), bound);
+            let found = audit::session(circuit, contract, tensors, (trunk, head), bound);
             longest = longest.max(start.elapsed());
             for finding in found {
                 let stage = match finding.stage.as_str() {
@@ -155,7 +174,6 @@ impl Report {
         }
         let plans: Vec<&Plan> = sessions.iter().flat_map(|s| s.plans.0.iter().chain(&s.plans.1)).collect();
         let irs: Vec<&Ir> = plans.iter().map(|plan| &plan.ir).collect();
-        let circuit = Circuit::named(&contract.circuit)?;
         Ok(Report {
             file,
             circuit: contract.circuit.clone(),
@@ -217,8 +235,8 @@ impl Report {
 }
 
 /// Every edge of the layers' plan for one row.
-fn edges(tensors: &dyn TensorIndex, contract: &Contract, args: &AuditArgs) -> Result<()> {
-    let sessions = sessions(tensors, contract, args)?;
+fn edges(subject: &Subject<'_>, args: &AuditArgs) -> Result<()> {
+    let sessions = sessions(subject, args)?;
     let wanted = (args.model.mla, args.model.form());
     let chosen = sessions.iter().find(|s| (s.options.mla, s.options.form) == wanted);
     let Some(session) = chosen else {

@@ -28,7 +28,7 @@ impl TensorIndex for More<'_> {
 
 fn with(whole: &Session, more: &[&str]) -> Vec<Finding> {
     let bound = Bound { table: &whole.table, options: whole.bind };
-    session(&whole.contract, &More(&whole.tensors, more), (&whole.trunk, &whole.head), bound)
+    session(whole.circuit(), &whole.contract, &More(&whole.tensors, more), (&whole.trunk, &whole.head), bound)
 }
 
 #[test]

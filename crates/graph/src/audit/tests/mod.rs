@@ -89,9 +89,13 @@ impl Session {
         Session::new(contract(), Naming::Gguf, MlaChoice::Auto, CacheForm::Latent)
     }
 
+    fn circuit(&self) -> &'static Circuit {
+        Circuit::named(&self.contract.circuit).unwrap()
+    }
+
     fn audit(&self) -> Vec<Finding> {
         let bound = Bound { table: &self.table, options: self.bind };
-        session(&self.contract, &self.tensors, (&self.trunk, &self.head), bound)
+        session(self.circuit(), &self.contract, &self.tensors, (&self.trunk, &self.head), bound)
     }
 }
 

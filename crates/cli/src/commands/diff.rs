@@ -1,0 +1,298 @@
+//! `latent diff`: two runs side by side, and the first place where they part.
+
+use super::bench::token;
+use super::graph::layers;
+use crate::args::{DiffArgs, ModelArgs, isa};
+use crate::exit::{Parted, Usage};
+use crate::{interrupt, model, output};
+use anyhow::Result;
+use engine::diff::{Numerics, PointReport, Report, Side, Tolerance, Verdict, compare, dump};
+use engine::{Engine, Trace};
+use graph::points::Points;
+use serde_json::json;
+use std::path::Path;
+
+/// Tokens that are run where none are given: enough for the plan of many rows, which keeps most values.
+const TOKENS: usize = 24;
+
+/// One of the runs, with what the report says of it.
+struct Ran {
+    points: Points,
+    trace: Trace,
+    numerics: Option<Numerics>,
+    what: String,
+}
+
+pub(super) fn run(args: &DiffArgs) -> Result<()> {
+    check_numbers(args)?;
+    let mut a_args = args.model.clone();
+    if args.a.is_empty() {
+        set(&mut a_args, "precision=exact", "--a")?;
+    }
+    args.a.iter().try_for_each(|word| set(&mut a_args, word, "--a"))?;
+    let mut b_args = args.model.clone();
+    args.b.iter().try_for_each(|word| set(&mut b_args, word, "--b"))?;
+    let b_model = args.model_b.as_deref().or(args.model.model.as_deref());
+    let given = (!args.tokens.is_empty()).then_some(&args.tokens[..]);
+    let (a, b) = if let Some(path) = &args.dump {
+        let mut tokens = given.map(<[u32]>::to_vec);
+        let b = run_side(args, &b_args, b_model, &mut |points, _| {
+            let trace = dump::read(path, points, tokens.as_deref())?;
+            tokens = Some(trace.tokens().to_vec());
+            Ok((trace.tokens().to_vec(), Some(trace)))
+        })?;
+        let (ran, theirs) = b;
+        let a = Ran {
+            points: ran.points.clone(),
+            trace: theirs.unwrap_or_default(),
+            numerics: None,
+            what: path.display().to_string(),
+        };
+        (a, ran)
+    } else {
+        let mut choose = |_: &Points, vocab: usize| -> Result<(Vec<u32>, Option<Trace>)> {
+            let arbitrary = || (0..TOKENS).map(|i| token(i, vocab)).collect();
+            Ok((given.map_or_else(arbitrary, <[u32]>::to_vec), None))
+        };
+        // one after the other: the two need not fit into memory together
+        let (a, _) = run_side(args, &a_args, args.model.model.as_deref(), &mut choose)?;
+        let (b, _) = run_side(args, &b_args, b_model, &mut choose)?;
+        (a, b)
+    };
+    let mut tolerance = Tolerance::between(a.numerics.as_ref(), b.numerics.as_ref());
+    tolerance.level = args.tolerance.unwrap_or(tolerance.level);
+    tolerance.growth = args.growth.unwrap_or(tolerance.growth);
+    let side = |ran: &'_ Ran| -> (String, usize) { (ran.what.clone(), ran.trace.tokens().len()) };
+    let ((a_what, rows), (b_what, _)) = (side(&a), side(&b));
+    let report = compare(
+        Side { points: &a.points, trace: &a.trace },
+        Side { points: &b.points, trace: &b.trace },
+        tolerance,
+    )?;
+    if args.json {
+        output::json(&json!({
+            "a": a_what,
+            "b": b_what,
+            "tokens": a.trace.tokens(),
+            "first": report.parted.map(|index| &report.points[index].name),
+            "report": report,
+        }))?;
+    } else {
+        print(&report, &a_what, &b_what, rows, args.all)?;
+    }
+    if report.parted.is_some() { Err(Parted.into()) } else { Ok(()) }
+}
+
+/// Loads a model, asks which tokens to run, and runs them.
+#[allow(clippy::type_complexity, reason = "the tokens, and a trace that was read with them")]
+fn run_side(
+    args: &DiffArgs,
+    settings: &ModelArgs,
+    path: Option<&Path>,
+    tokens: &mut dyn FnMut(&Points, usize) -> Result<(Vec<u32>, Option<Trace>)>,
+) -> Result<(Ran, Option<Trace>)> {
+    let checkpoint = model::open(path)?;
+    let contract = graph::Contract::from_checkpoint(&checkpoint)?;
+    let layers = layers(args.layers.as_deref(), contract.layers)?;
+    let own = model::circuit(settings)?;
+    let circuit = match &own {
+        Some(circuit) => circuit,
+        None => graph::Circuit::named(&contract.circuit)?,
+    };
+    let points = Points::of(circuit, &contract, &graph::CheckpointTensors(&checkpoint))?;
+    let (tokens, read) = tokens(&points, contract.vocab_size)?;
+    let mut settings = settings.clone();
+    settings.ctx.get_or_insert(tokens.len());
+    let mut engine = model::load(&checkpoint, &settings, true)?;
+    let trace = engine.trace(&points, layers, &tokens, &mut |_| !interrupt::asked())?;
+    let what = describe(&engine, &settings, &checkpoint.display_name());
+    Ok((Ran { points, trace, numerics: Some(Numerics::of(&engine)), what }, read))
+}
+
+/// `model.gguf, mla auto, precision exact, avx512, f32 cache, 2 threads`.
+fn describe(engine: &Engine, settings: &ModelArgs, file: &str) -> String {
+    let s = engine.summary();
+    let form = if settings.expanded_cache { " of expanded keys" } else { "" };
+    let circuit =
+        settings.circuit.as_ref().map_or_else(String::new, |p| format!(", circuit {}", p.display()));
+    format!(
+        "{file}, mla {}, precision {}, {}, {} cache{form}, {}{circuit}",
+        settings.mla, settings.precision, s.tier, s.cache, s.placement
+    )
+}
+
+/// Applies one setting, `key=value`, to a side.
+fn set(settings: &mut ModelArgs, word: &str, flag: &str) -> Result<()> {
+    let wrong = |problem: String| -> anyhow::Error { Usage(format!("{flag} {word}: {problem}")).into() };
+    let (key, value) = word.split_once('=').unwrap_or((word, ""));
+    match key {
+        "mla" => settings.mla = value.parse().map_err(wrong)?,
+        "precision" => settings.precision = value.parse().map_err(wrong)?,
+        "isa" => settings.isa = isa(value).map_err(wrong)?,
+        "cache-type" | "cache" => {
+            let ty = value.parse().map_err(|_| wrong("expected f32, f16 or bf16".into()))?;
+            settings.cache_type = Some(ty);
+        }
+        "expanded-cache" => match value {
+            "" | "true" => settings.expanded_cache = true,
+            "false" => settings.expanded_cache = false,
+            _ => return Err(wrong("it takes no value".into())),
+        },
+        "threads" => settings.threads = Some(number(value, 1024).map_err(wrong)?),
+        "chunk" => settings.chunk = number(value, 8192).map_err(wrong)?,
+        "ctx" => {
+            settings.ctx = Some(value.parse().map_err(|_| wrong("expected a number of tokens".into()))?);
+        }
+        "circuit" => settings.circuit = Some(value.into()),
+        _ => {
+            return Err(wrong(
+                "no such setting; there are mla, precision, isa, cache-type, expanded-cache, threads, chunk, ctx and circuit"
+                    .into(),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn number(value: &str, most: u16) -> Result<u16, String> {
+    let found = value.parse().ok().filter(|n| (1..=most).contains(n));
+    found.ok_or_else(|| format!("expected a number from 1 to {most}"))
+}
+
+fn check_numbers(args: &DiffArgs) -> Result<()> {
+    for (flag, value) in [("--tolerance", args.tolerance), ("--growth", args.growth)] {
+        if let Some(value) = value.filter(|v| !v.is_finite() || *v < 0.0) {
+            return Err(Usage(format!("{flag} {value}: expected a number of at least 0")).into());
+        }
+    }
+    Ok(())
+}
+
+fn print(report: &Report, a: &str, b: &str, rows: usize, all: bool) -> Result<()> {
+    for (name, what) in [("A", a), ("B", b)] {
+        wrapped(&format!("{name}: {what}"), 3)?;
+    }
+    output::line(&format!(
+        "{rows} tokens; tolerance {:.0e} a row, or {} times the error of the inputs\n",
+        report.tolerance.level, report.tolerance.growth
+    ))?;
+    output::line(&format!(
+        "{:<24}{:>9}{:>9}{:>9}{:>9}{:>11} {:<7}",
+        "value", "max abs", "relative", "inputs'", "1-cosine", "row,column", ""
+    ))?;
+    for (index, point) in report.points.iter().enumerate() {
+        if all || shown(report, index) {
+            row(point)?;
+        }
+    }
+    if !report.not_compared.is_empty() {
+        output::line("")?;
+        wrapped(&format!("not kept by both sides: {}", summary(&report.not_compared)), 2)?;
+    }
+    output::line("")?;
+    match report.parted {
+        Some(index) => blame(report, index),
+        None if report.points.iter().all(|point| point.verdict == Verdict::Same) => {
+            output::line("the two sides agree in every bit")
+        }
+        None => {
+            let last = &report.points[report.points.len() - 1];
+            output::line(&format!(
+                "the two sides agree; the last value, {}, is off by {:.1e}",
+                last.name, last.distance.relative
+            ))
+        }
+    }
+}
+
+/// Without --all: of a layer where nothing parts, its last value.
+fn shown(report: &Report, index: usize) -> bool {
+    let point = &report.points[index];
+    let same_layer = |other: &&PointReport| other.layer == point.layer;
+    let last = report.points[index + 1..].first().is_none_or(|next| next.layer != point.layer);
+    point.layer.is_none()
+        || last
+        || report.points.iter().filter(same_layer).any(|p| p.verdict == Verdict::Parts)
+}
+
+fn row(point: &PointReport) -> Result<()> {
+    let d = &point.distance;
+    let number = |value: f64| if value == 0.0 { "0".to_owned() } else { format!("{value:.1e}") };
+    let at = if d.max_abs == 0.0 { String::new() } else { format!("{},{}", d.row, d.column) };
+    let text = format!(
+        "{:<24}{:>9}{:>9}{:>9}{:>9}{at:>11} {}",
+        point.name,
+        number(d.max_abs),
+        number(d.relative),
+        number(point.inputs_error),
+        number((1.0 - d.cosine).max(0.0)),
+        point.verdict.word()
+    );
+    output::line(&text)?;
+    match point.other_experts {
+        Some(flips) if flips > 0 => {
+            output::line(&format!("  {flips} of {} rows chose other experts", d.rows))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What parts, what made it, and what it was made from.
+fn blame(report: &Report, index: usize) -> Result<()> {
+    let point = &report.points[index];
+    let d = &point.distance;
+    let with =
+        if point.tensors.is_empty() { String::new() } else { format!(" of {}", point.tensors.join(", ")) };
+    wrapped(&format!("The sides part at {}: {}{with}.", point.name, point.operation), 2)?;
+    wrapped(
+        &format!(
+            "The worst row is off by {:.1e}, its inputs by {:.1e}; at row {}, column {} A has {} and B has {}.",
+            d.worst_relative, point.inputs_error, d.row, d.column, d.numbers[0], d.numbers[1]
+        ),
+        2,
+    )?;
+    if !point.inputs.is_empty() {
+        wrapped(&format!("It is computed from {}.", point.inputs.join(", ")), 2)?;
+    }
+    if !point.unseen.is_empty() {
+        wrapped(&format!("Not seen on the way, and so suspect too: {}.", point.unseen.join(", ")), 2)?;
+    }
+    for (side, made_by) in ["A", "B"].into_iter().zip(&point.made_by) {
+        wrapped(&format!("{side}: {}", made_by.trim()), 3)?;
+    }
+    Ok(())
+}
+
+/// Names of points, those of all layers together: `attn_norm (3 layers), final_norm`.
+fn summary(names: &[String]) -> String {
+    let mut found: Vec<(&str, usize, bool)> = Vec::new();
+    for name in names {
+        let short = name.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
+        let (word, in_layer) = short.map_or((name.as_str(), false), |(_, word)| (word, true));
+        match found.iter_mut().find(|(other, _, layered)| *other == word && *layered == in_layer) {
+            Some((_, count, _)) => *count += 1,
+            None => found.push((word, 1, in_layer)),
+        }
+    }
+    let text = |(word, count, layered): &(&str, usize, bool)| match (layered, count) {
+        (false, _) => (*word).to_owned(),
+        (true, 1) => format!("{word} (1 layer)"),
+        (true, count) => format!("{word} ({count} layers)"),
+    };
+    found.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+/// Prints a text in lines of at most 80 columns, all but the first indented.
+fn wrapped(text: &str, indent: usize) -> Result<()> {
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.trim().is_empty() && line.chars().count() + 1 + word.chars().count() > 80 {
+            output::line(&line)?;
+            line = " ".repeat(indent);
+        } else if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    output::line(&line)
+}

@@ -1,0 +1,19 @@
+//! `latent dump`: the values that a run passes through, as a safetensors file.
+
+use super::graph::layers;
+use crate::args::DumpArgs;
+use crate::{interrupt, model, output};
+use anyhow::Result;
+use engine::diff::dump;
+
+pub(super) fn run(args: &DumpArgs) -> Result<()> {
+    let checkpoint = model::open(args.model.model.as_deref())?;
+    let mut model_args = args.model.clone();
+    model_args.ctx.get_or_insert(args.tokens.len());
+    let mut engine = model::load(&checkpoint, &model_args, true)?;
+    let points = engine.points(&checkpoint)?;
+    let layers = layers(args.layers.as_deref(), engine.contract().layers)?;
+    let trace = engine.trace(&points, layers, &args.tokens, &mut |_| !interrupt::asked())?;
+    let count = dump::write(&trace, &points, &args.out)?;
+    output::line(&format!("{}: {count} values of {} tokens", args.out.display(), args.tokens.len()))
+}

@@ -1,0 +1,113 @@
+//! Where a plan keeps the points.
+
+use super::{Point, Points};
+use crate::ir::{Ir, Lane, Node, Op, Storage, StreamId, StreamKind, ValueId};
+use crate::plan::Plan;
+use std::ops::Range;
+
+/// A point that a plan keeps, and when: after its phase, before the next.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tap {
+    /// Index of the point.
+    pub point: usize,
+    /// Index of the node that makes it.
+    pub node: usize,
+    /// The phase of that node.
+    pub phase: usize,
+    /// The rows that the node works on.
+    pub lane: Lane,
+    /// Where the numbers are.
+    pub source: Source,
+}
+
+/// Where the numbers of a point are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Columns of each head of a value.
+    Value {
+        /// The value.
+        value: ValueId,
+        /// The columns.
+        columns: Range<usize>,
+    },
+    /// Columns of the rows of a cache stream, as stored.
+    Cache {
+        /// The stream.
+        stream: StreamId,
+        /// The columns.
+        columns: Range<usize>,
+    },
+    /// The choice of experts: ids and weights, to be spread over all experts.
+    Routing {
+        /// Ids of the experts, as integers.
+        chosen: ValueId,
+        /// Their weights.
+        mix: ValueId,
+    },
+}
+
+impl Points {
+    /// The points that `plan` keeps, in the order of its nodes.
+    pub fn taps(&self, plan: &Plan) -> Vec<Tap> {
+        let mut taps = Vec::new();
+        for (index, node) in plan.ir.nodes.iter().enumerate() {
+            let mut add = |point: Option<usize>, source: Source| {
+                if let Some(point) = point {
+                    taps.push(Tap { point, node: index, phase: plan.phases[index], lane: node.lane, source });
+                }
+            };
+            let of = |name: &str| node.layer.and_then(|layer| self.find(&format!("layers.{layer}.{name}")));
+            match node.op {
+                Op::Split | Op::GatherRows => {}
+                Op::Route => {
+                    add(of("routing"), Source::Routing { chosen: node.outputs[0], mix: node.outputs[1] });
+                }
+                Op::LatentStore | Op::ExpandedStore => self.stored(&plan.ir, node, &mut |name, source| {
+                    add(of(name), source);
+                }),
+                Op::AbsorbK => {
+                    let value = node.outputs[0];
+                    let (latent, full) = (self.latent, plan.ir.value(value).width);
+                    add(of("q_latent"), Source::Value { value, columns: 0..latent });
+                    add(of("q_rope"), Source::Value { value, columns: latent..full });
+                }
+                _ => {
+                    for &value in &node.outputs {
+                        let columns = 0..plan.ir.value(value).width;
+                        add(self.named(&plan.ir, node, value), Source::Value { value, columns });
+                    }
+                }
+            }
+        }
+        taps
+    }
+
+    /// Latent and rope key as a store has written them. An expanded row holds the rope key in every head, and no latent.
+    fn stored(&self, ir: &Ir, node: &Node, add: &mut dyn FnMut(&str, Source)) {
+        let Some(stream) = node.stream else { return };
+        let (latent, rope, nope) = (self.latent, self.rope, self.nope);
+        if ir.streams[stream.0].kind == StreamKind::Latent {
+            add("latent", Source::Cache { stream, columns: 0..latent });
+            add("k_rope", Source::Cache { stream, columns: latent..latent + rope });
+        } else {
+            add("k_rope", Source::Cache { stream, columns: nope..nope + rope });
+        }
+    }
+
+    /// The point that a value of a plan is, if it still means what it means in the circuit. (A sum that was folded may leave its name to
+    /// the rows that it was added to.)
+    fn named(&self, ir: &Ir, node: &Node, id: ValueId) -> Option<usize> {
+        let value = ir.value(id);
+        let residual = ir.value(ir.root(id)).storage == Storage::Hidden;
+        let same = |point: &&Point| {
+            point.layer == value.layer
+                && point.value == value.name
+                && point.row_width() == value.row_width()
+                && point.residual == residual
+        };
+        let found = self.list.iter().filter(same);
+        // two of one name: the operation tells them apart, as long as it was not fused
+        let point = found.clone().find(|point| point.op == node.op.word()).or(found.last())?;
+        self.find(&point.name)
+    }
+}
