@@ -215,13 +215,13 @@ fn swapped_halves_of_the_rope_are_found_in_the_key() {
 fn a_circuit_with_a_wrong_wire_is_located() {
     let circuit = Circuit::named("deepseek2").unwrap();
     let mut wrong = circuit.clone();
-    let norm = wrong.layer.iter_mut().find(|op| op.outputs == ["y"]).unwrap();
-    norm.inputs = vec!["h".to_owned()];
+    let mlp = wrong.layer.iter_mut().find(|op| op.op == "mlp" && op.inputs == ["y"]).unwrap();
+    mlp.inputs = vec!["x".to_owned()];
     let file = checkpoint(&folder("v3"));
     let tokens = tokens(24);
     let miswired = EngineOptions { circuit: Some(Arc::new(wrong)), ..exact() };
     let report = between(&ran(&file, &exact(), &tokens), &ran(&file, &miswired, &tokens));
-    assert_eq!(first(&report), Some("layers.0.ffn_norm"));
+    assert_eq!(first(&report), Some("layers.0.ffn_act"));
     let same = EngineOptions { circuit: Some(Arc::new(circuit.clone())), ..exact() };
     let report = between(&ran(&file, &exact(), &tokens), &ran(&file, &same, &tokens));
     assert!(report.points.iter().all(|p| p.verdict == Verdict::Same));
@@ -258,6 +258,40 @@ fn a_dump_comes_back_as_it_was_written() {
     assert!(report.points.iter().all(|p| p.verdict == Verdict::Same));
     let other = dump::read(&path, &a.points, Some(&tokens[1..])).unwrap_err().to_string();
     assert!(other.contains("24 tokens") && other.contains("--tokens"), "{other}");
+}
+
+#[test]
+fn what_transformers_computes_on_the_way_is_what_we_compute() {
+    let file = checkpoint(&folder("v3"));
+    let path = folder("v3").join("activations.safetensors");
+    let options = exact();
+    let engine = engine(&file, &options);
+    let points = engine.points(&file).unwrap();
+    let trace = dump::read(&path, &points, None).unwrap();
+    let ours = ran(&file, &options, trace.tokens());
+    let tolerance = Tolerance::between(None, Some(&ours.numerics));
+    let sides = [Side { points: &points, trace: &trace }, Side { points: &ours.points, trace: &ours.trace }];
+    let report = compare(sides[0], sides[1], tolerance).unwrap();
+    assert_eq!(first(&report), None, "{}", describe(&report));
+    assert!(report.points.iter().all(|p| p.distance.worst_relative < 1e-5), "{}", describe(&report));
+    let layer: Vec<&str> = report.points.iter().filter_map(|p| p.name.strip_prefix("layers.1.")).collect();
+    let expected = [
+        "q_a",
+        "q",
+        "kv_a",
+        "latent",
+        "q_rope",
+        "k_rope",
+        "attn",
+        "attn_out",
+        "attn_residual",
+        "router_logits",
+        "routing",
+        "ffn_act",
+        "ffn_out",
+        "residual",
+    ];
+    assert_eq!(layer, expected);
 }
 
 /// A dump of one tensor, and of tokens where given.

@@ -131,9 +131,9 @@ pub enum DiffError {
     },
 }
 
-/// A row may choose other experts where its router logits are off by more than this share of `1 / experts`: at the border of the
-/// chosen, logits lie about `1 / experts` of their spread apart, and a few in a hundred much nearer.
-const TIE: f64 = 1.0 / 32.0;
+/// A row may choose other experts where the error of its router logits is more than this share of `1 / experts`. At the border of the
+/// chosen, logits lie about `1 / experts` of their spread apart, and one in a thousand a thousand times nearer.
+const TIE: f64 = 1.0 / 1024.0;
 
 /// Compares B with A at every point of A's model that both have.
 ///

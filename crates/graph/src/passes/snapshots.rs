@@ -78,6 +78,17 @@ fn folded(class: RowClass) -> Ir {
     fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(formulated())), class)))
 }
 
+/// The plan of the trunk before binding, for tests of what a plan keeps.
+pub(crate) fn folded_plan(class: RowClass, mla: MlaChoice) -> crate::Plan {
+    let contract = contract();
+    let span = Span::trunk(&contract);
+    let ir = choose_formulations(built(&span), mla, CacheForm::Latent, &contract.attention).unwrap();
+    let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), class)));
+    let phases = cut_phases(&ir);
+    let arena = place_buffers(&ir, &phases, 32);
+    crate::Plan { span, class, max_rows: 32, ir, phases, arena }
+}
+
 #[test]
 fn built_from_the_circuit() {
     insta::assert_snapshot!(built(&Span::trunk(&contract())).to_text(None));
