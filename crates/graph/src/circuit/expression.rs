@@ -3,7 +3,7 @@
 use super::Facts;
 
 /// The value of `text`, or what is wrong with it.
-pub(super) fn evaluate(text: &str, facts: &Facts) -> Result<usize, String> {
+pub(crate) fn evaluate(text: &str, facts: &Facts) -> Result<usize, String> {
     let mut parser = Parser { rest: text, facts };
     let value = parser.sum(0)?;
     match parser.peek() {

@@ -59,7 +59,7 @@ impl Facts {
     }
 
     #[cfg(test)]
-    pub(super) fn of_dimensions(dimensions: &[(&'static str, usize)]) -> Facts {
+    pub(crate) fn of_dimensions(dimensions: &[(&'static str, usize)]) -> Facts {
         Facts { dimensions: dimensions.iter().copied().collect(), ..Facts::default() }
     }
 

@@ -1,7 +1,7 @@
 //! Circuits: one JSON file for each architecture, naming operations, conditions and weight slots, and never kernels.
 
 mod declared;
-mod expression;
+pub(crate) mod expression;
 mod facts;
 mod weights;
 

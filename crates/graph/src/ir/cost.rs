@@ -66,10 +66,9 @@ impl Node {
             Op::Linear | Op::AbsorbK | Op::AbsorbV => {
                 let mut share = 1.0;
                 if self.op != Op::Linear && self.weight("kv_b").is_some() {
-                    // half of kv_b: the key's rows or the value's
+                    // half of kv_b: the key's rows or the value's; the rope part of a query is copied
                     let kv: f64 = self.weights.iter().map(|(_, id)| ir.weight(*id).numbers() as f64).sum();
-                    let ours = heads * width(0) * out_width.min(kv);
-                    share = (ours / kv).min(1.0);
+                    share = (heads * width(0) * (out_width - width(1)) / kv).min(1.0);
                 }
                 Cost { weight_bytes: weights(share), cache_bytes: 0.0, flops: matrix_flops(rows) * share }
             }

@@ -6,11 +6,13 @@
 mod build;
 mod cost;
 mod dot;
+mod reference;
 mod signature;
 mod text;
 
 pub use build::Span;
 pub use cost::{Cost, Step};
+pub use reference::{OpReference, reference};
 pub use signature::{Carries, Edge, Port};
 
 use crate::circuit::Weight;

@@ -78,6 +78,16 @@ fn folded(class: RowClass) -> Ir {
     fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(formulated())), class)))
 }
 
+/// The IR from tokens to logits with formulations chosen and experts grouped, W_KV in one tensor or in two.
+pub(crate) fn lowered(mla: MlaChoice, form: CacheForm, combined: bool) -> Ir {
+    let mut contract = contract();
+    contract.kv_form = if combined { KvForm::Combined } else { KvForm::Split };
+    let tensors = DeclaredTensors::new(&contract, Naming::Gguf, TensorType::BF16).unwrap();
+    let span = Span { embed: true, layers: 0..contract.layers, head: true };
+    let ir = Ir::build(&contract, &span, &tensors).unwrap();
+    group_experts(choose_formulations(ir, mla, form, &contract.attention).unwrap())
+}
+
 /// The plan of the trunk before binding, for tests of what a plan keeps.
 pub(crate) fn folded_plan(class: RowClass, mla: MlaChoice) -> crate::Plan {
     let contract = contract();
