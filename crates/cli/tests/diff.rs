@@ -79,6 +79,38 @@ fn a_miswired_circuit_is_located_and_the_exit_code_says_so() {
     assert_eq!(found["tokens"].as_array().unwrap().len(), 24);
 }
 
+/// The example of docs/debugging.md: the same edit, the same command, the same finding.
+#[test]
+fn the_example_of_the_documentation_is_true() {
+    let read = |path: &str| {
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap()
+    };
+    let document = read("docs/debugging.md");
+    let circuit = read("crates/graph/circuits/deepseek2.json");
+    let wrong: Vec<String> = circuit
+        .lines()
+        .map(|line| match line {
+            line if line.contains(r#""op": "mlp""#) => line.replace(r#""in": ["y"]"#, r#""in": ["x"]"#),
+            line => line.to_owned(),
+        })
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("wrong.json");
+    std::fs::write(&path, wrong.join("\n")).unwrap();
+    let setting = format!("circuit={}", path.display());
+    let found = text(&["diff", "--precision", "exact", "--a", "mla=auto", "--b", &setting], 1);
+    let names = |text: &str| -> Vec<String> {
+        let first = text.lines().skip_while(|line| !line.starts_with("value "));
+        let rows = first.take_while(|line| !line.is_empty());
+        rows.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&found), names(&document));
+    let blame =
+        |text: &str| text.lines().find(|line| line.starts_with("The sides part at")).map(str::to_owned);
+    assert!(blame(&found).is_some());
+    assert_eq!(blame(&found), blame(&document));
+}
+
 #[test]
 fn a_dump_is_a_side() {
     let folder = tempfile::tempdir().unwrap();
