@@ -179,6 +179,7 @@ fn a_wrong_weight_is_found_at_the_operation_that_uses_it() {
         (blamed.name.as_str(), &blamed.unseen[..]),
         ("layers.1.q_a", &["layers.1.attn_norm".to_owned()][..])
     );
+    assert_eq!(blamed.unseen_tensors, [layer("input_layernorm")]);
 }
 
 #[test]

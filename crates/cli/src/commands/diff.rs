@@ -255,7 +255,10 @@ fn blame(report: &Report, index: usize) -> Result<()> {
         wrapped(&format!("It is computed from {}.", point.inputs.join(", ")), 2)?;
     }
     if !point.unseen.is_empty() {
-        wrapped(&format!("Not seen on the way, and so suspect too: {}.", point.unseen.join(", ")), 2)?;
+        let tensors = point.unseen_tensors.join(", ");
+        let tensors = if tensors.is_empty() { tensors } else { format!(" ({tensors})") };
+        let names = point.unseen.join(", ");
+        wrapped(&format!("Not seen on the way, and so suspect too: {names}{tensors}."), 2)?;
     }
     for (side, made_by) in ["A", "B"].into_iter().zip(&point.made_by) {
         wrapped(&format!("{side}: {}", made_by.trim()), 3)?;

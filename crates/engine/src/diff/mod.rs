@@ -71,6 +71,8 @@ pub struct PointReport {
     pub inputs: Vec<String>,
     /// Points on the way from them that one of the sides did not keep.
     pub unseen: Vec<String>,
+    /// The tensors that those use.
+    pub unseen_tensors: Vec<String>,
     /// Rows that chose other experts (routing only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub other_experts: Option<usize>,
@@ -213,6 +215,7 @@ fn judge(
         verdict = Verdict::Same;
     }
     let (inputs, unseen) = errors.sources(index);
+    let unseen_tensors = unseen.iter().flat_map(|i| errors.points[*i].tensors.iter().cloned()).collect();
     let names = |list: Vec<usize>| list.into_iter().map(|i| errors.points[i].name.clone()).collect();
     let (inputs, unseen) = (names(inputs), names(unseen));
     let report = PointReport {
@@ -224,6 +227,7 @@ fn judge(
         inputs_error,
         inputs,
         unseen,
+        unseen_tensors,
         other_experts: routing.then_some(flips),
         verdict,
         made_by: [left.made_by.clone(), right.made_by.clone()],
