@@ -689,7 +689,7 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) dump: Option<PathBuf>,
 
-    /// Only the values of these layers, such as 0..2, those outside of layers, and the residual stream of all
+    /// Only the values of these layers, such as 0..2; of the others, the residual stream and routing
     #[arg(long, value_name = "A..B")]
     pub(crate) layers: Option<String>,
 
@@ -719,7 +719,7 @@ pub(crate) struct DumpArgs {
     #[arg(long, value_delimiter = ',', value_name = "IDS", required = true)]
     pub(crate) tokens: Vec<u32>,
 
-    /// Only the values of these layers, such as 0..2, those outside of layers, and the residual stream of all
+    /// Only the values of these layers, such as 0..2; of the others, the residual stream and routing
     #[arg(long, value_name = "A..B")]
     pub(crate) layers: Option<String>,
 

@@ -372,7 +372,7 @@ impl Engine {
     }
 
     /// Runs `tokens` as a sequence of their own, in chunks of the largest step, and copies the points of `layers` (those outside of
-    /// layers and the residual stream too) out of every phase that makes one. It computes what an ordinary run computes, bit for bit.
+    /// layers, the residual stream and routing too) out of every phase that makes one. It computes what an ordinary run computes, bit for bit.
     ///
     /// # Errors
     /// As for [`prefill`](Self::prefill); too little memory for what is to be copied.

@@ -52,13 +52,15 @@ impl Values {
 }
 
 impl Trace {
-    /// A trace of `tokens` at the points of `layers`, those outside of layers, and the residual stream after every layer; still empty.
+    /// A trace of `tokens` at the points of `layers`, those outside of layers, and the residual stream and routing of
+    /// every layer; still empty.
     ///
     /// # Errors
     /// When it would not fit into memory.
     pub fn new(points: &Points, layers: Range<usize>, tokens: &[u32]) -> Result<Trace, EngineError> {
-        // the residual stream says with which error a layer begins
-        let wanted = |p: &Point| p.layer.is_none_or(|layer| layers.contains(&layer)) || p.value == "h";
+        // the residual stream says with which error a layer begins, and routing why it may leap in another
+        let always = |p: &Point| p.value == "h" || p.value == "router_logits" || p.op == "route";
+        let wanted = |p: &Point| p.layer.is_none_or(|layer| layers.contains(&layer)) || always(p);
         let numbers: usize = points.list().iter().filter(|p| wanted(p)).map(Point::row_width).sum();
         let bytes = (numbers as u64).saturating_mul(4).saturating_mul(tokens.len() as u64);
         if let Some(available) = memory::available()

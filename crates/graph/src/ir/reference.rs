@@ -3,7 +3,7 @@
 use super::Op;
 use std::fmt::Write;
 
-/// What an operation is, for people. Shapes and costs are expressions of the names in [`GLOSSARY`].
+/// What an operation is, for people. Shapes and costs are expressions of the names in the table `Names` of `docs/ir.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpReference {
     /// Who makes it: `circuit`, or the pass that does.
@@ -277,7 +277,6 @@ impl Op {
                 weight_bytes: "weight_bytes",
                 cache_bytes: "rows*stream_bytes",
                 flops: "2*rows*weights",
-                ..NOTHING
             },
             Op::AbsorbK => OpReference {
                 made_by: CHOICE,
@@ -338,7 +337,6 @@ impl Op {
                 weight_bytes: "weight_bytes",
                 cache_bytes: "seen*stream_bytes",
                 flops: "2*pairs*heads*(nope+rope+v)+2*seen*weights",
-                ..NOTHING
             },
             _ => OpReference {
                 what: "Multi-head latent attention as the circuit says it, whatever the formulation; `choose_formulations` makes a cache \

@@ -105,9 +105,9 @@ impl Points {
                 && point.row_width() == value.row_width()
                 && point.residual == residual
         };
-        let found = self.list.iter().filter(same);
+        let mut found = self.list.iter().filter(same);
         // two of one name: the operation tells them apart, as long as it was not fused
-        let point = found.clone().find(|point| point.op == node.op.word()).or(found.last())?;
+        let point = found.clone().find(|point| point.op == node.op.word()).or_else(|| found.next_back())?;
         self.find(&point.name)
     }
 }
