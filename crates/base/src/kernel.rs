@@ -144,6 +144,16 @@ pub enum Layout {
     Tiles,
 }
 
+impl Layout {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Layout::Rows => "rows",
+            Layout::Tiles => "tiles",
+        }
+    }
+}
+
 /// What one kernel does, and on which machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelContract {

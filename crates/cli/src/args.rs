@@ -39,7 +39,10 @@ pub(crate) enum Command {
     Logits(LogitsArgs),
     /// Show what a model file holds and what it needs
     Inspect(InspectArgs),
-    /// Print the circuit, the IR or the plan of a model
+    /// Print or draw the circuit, the IR or the plan of a model
+    #[command(
+        after_help = "Examples:\n  latent graph -m model.gguf plan --rows 1\n  latent graph model.gguf --html plan.html\n  latent graph config.json --html plan.html --against model.gguf"
+    )]
     Graph(GraphArgs),
     /// Check a model's circuit, plans and tensors against the rules that they must keep
     #[command(
@@ -358,21 +361,16 @@ pub(crate) struct InspectArgs {
     pub(crate) metadata: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Stage {
-    /// The JSON file of the architecture
-    Circuit,
-    /// The circuit instantiated for this model
-    Ir,
-    /// The IR after all passes: phases, kernels, buffers
-    Plan,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Drawing {
     Text,
     Json,
+    /// Graphviz
     Dot,
+    /// A block diagram of one stage, layers folded
+    Svg,
+    /// The data of --html: every stage, formulation and class of rows (docs/graph.schema.json)
+    DrawingJson,
 }
 
 #[derive(Args)]
@@ -380,9 +378,10 @@ pub(crate) struct GraphArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
-    /// What to print
-    #[arg(value_enum, default_value = "plan")]
-    pub(crate) stage: Stage,
+    /// What to print: circuit, ir or plan [default: plan]; any other word is the model, as with -m. For drawings the model may
+    /// be a config.json without weights
+    #[arg(value_name = "STAGE|MODEL", num_args = 0..=2)]
+    pub(crate) words: Vec<String>,
 
     /// Rows of the step, which choose the plan: 1, 2 to 16, or more
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -399,6 +398,18 @@ pub(crate) struct GraphArgs {
     /// Only these layers, such as 0..2
     #[arg(long, value_name = "A..B")]
     pub(crate) layers: Option<String>,
+
+    /// Write a page with all drawings that needs no network: circuit, IR and plans, memory, profile, diff
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "json"])]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Put a profile into the page: the output of `latent profile --json`
+    #[arg(long, value_name = "FILE", requires = "html")]
+    pub(crate) profile: Option<PathBuf>,
+
+    /// Put another model into the page, to compare with
+    #[arg(long, value_name = "MODEL", requires = "html")]
+    pub(crate) against: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -8,6 +8,7 @@
 //! * [`survey`]: whether a model is supported, and everything that is missing where it is not.
 //! * [`audit`]: the rules that circuits, IRs and plans must keep, checked at every load.
 //! * [`points`]: values that mean the same in every plan of a model, for comparing runs.
+//! * [`draw`]: circuit, IR and plans as block diagrams.
 //!
 //! ```
 //! use graph::Circuit;
@@ -20,6 +21,8 @@
 pub mod audit;
 pub mod circuit;
 pub mod contract;
+mod declared_tensors;
+pub mod draw;
 mod error;
 pub mod ir;
 pub mod passes;
@@ -30,6 +33,7 @@ mod tensors;
 
 pub use circuit::Circuit;
 pub use contract::{Contract, ContractError};
+pub use declared_tensors::ConfigTensors;
 pub use error::GraphError;
 pub use plan::{Plan, PlanOptions};
 pub use tensors::{CheckpointTensors, OutlineTensors};

@@ -1,6 +1,7 @@
-//! `latent graph`: the circuit, the IR or the plan of a model as text, JSON or Graphviz.
+//! `latent graph`: the circuit, the IR or the plan of a model as text, JSON, Graphviz or a drawing.
 
-use crate::args::{Drawing, GraphArgs, Stage};
+use super::draw;
+use crate::args::{Drawing, GraphArgs};
 use crate::exit::Usage;
 use crate::{model, output};
 use anyhow::Result;
@@ -9,21 +10,48 @@ use graph::ir::{Ir, Span};
 use graph::passes::{BindOptions, Precision, RowClass};
 use graph::{CheckpointTensors, Circuit, Contract, Plan, PlanOptions};
 use std::ops::Range;
+use std::path::PathBuf;
+
+/// What is printed or drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The JSON file of the architecture.
+    Circuit,
+    /// The circuit instantiated for this model.
+    Ir,
+    /// The IR after all passes: phases, kernels, buffers.
+    Plan,
+}
+
+impl Stage {
+    const ALL: [(&'static str, Stage); 3] =
+        [("circuit", Stage::Circuit), ("ir", Stage::Ir), ("plan", Stage::Plan)];
+
+    pub(super) fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+}
 
 pub(super) fn run(args: &GraphArgs) -> Result<()> {
-    let checkpoint = model::open(args.model.model.as_deref())?;
-    let contract = Contract::from_checkpoint(&checkpoint)?;
+    let (stage, path) = words(args)?;
     let format = if args.json { Drawing::Json } else { args.format };
+    if args.html.is_some() || matches!(format, Drawing::Svg | Drawing::DrawingJson) {
+        return draw::run(args, stage, path.as_deref());
+    }
+    let checkpoint = model::open(path.as_deref())?;
+    let contract = Contract::from_checkpoint(&checkpoint)?;
     let own = model::circuit(&args.model)?;
     let circuit = match &own {
         Some(circuit) => circuit,
         None => Circuit::named(&contract.circuit)?,
     };
-    if let Stage::Circuit = args.stage {
+    if stage == Stage::Circuit {
         return match format {
-            Drawing::Dot => {
-                Err(Usage("a circuit has no drawing: ask for `latent graph ir --format dot`".into()).into())
-            }
+            Drawing::Dot => Err(Usage(
+                "a circuit has no Graphviz form: ask for `latent graph ir --format dot`, or for --format svg"
+                    .into(),
+            )
+            .into()),
             _ => output::json(&serde_json::to_value(circuit)?),
         };
     }
@@ -31,13 +59,10 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let whole = layers == (0..contract.layers);
     let span = Span { embed: layers.start == 0, layers, head: whole };
     let ir = Ir::build_with(circuit, &contract, &span, &CheckpointTensors(&checkpoint))?;
-    if let Stage::Ir = args.stage {
+    if stage == Stage::Ir {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
     }
     let options = args.model.options();
-    let exact = options.precision == Precision::Exact;
-    let cache = options.cache.unwrap_or(if exact { base::CacheType::F32 } else { base::CacheType::F16 });
-    let tier = cpu::tier_for(options.tier).map_err(Usage)?;
     let plan = Plan::from_ir(
         ir,
         &contract,
@@ -48,10 +73,43 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
             largest: usize::from(args.model.chunk).max(args.rows),
             mla: options.mla,
             form: options.form,
-            bind: BindOptions { precision: options.precision, tier, cache },
+            bind: bind(args)?,
         },
     )?;
     print(&plan.ir, Some(&plan.phases), format, &plan.to_text(), serde_json::to_value(&plan)?)
+}
+
+/// What kernels are bound for.
+pub(super) fn bind(args: &GraphArgs) -> Result<BindOptions> {
+    let options = args.model.options();
+    let exact = options.precision == Precision::Exact;
+    let cache = options.cache.unwrap_or(if exact { base::CacheType::F32 } else { base::CacheType::F16 });
+    let tier = cpu::tier_for(options.tier).map_err(Usage)?;
+    Ok(BindOptions { precision: options.precision, tier, cache })
+}
+
+/// The stage and the model, in either order.
+fn words(args: &GraphArgs) -> Result<(Stage, Option<PathBuf>)> {
+    let (mut stage, mut path) = (None, None);
+    for word in &args.words {
+        match Stage::ALL.iter().find(|(name, _)| name == word) {
+            Some((_, found)) if stage.is_none() => stage = Some(*found),
+            Some(_) => {
+                return Err(Usage(format!("{word}: one stage at a time; a model of this name is ./{word}")).into());
+            }
+            None if path.is_none() => path = Some(PathBuf::from(word)),
+            None => return Err(Usage(format!("{word}: give one model; a stage is circuit, ir or plan")).into()),
+        }
+    }
+    // a model from the environment gives way to one that is named
+    let from_flag = args.model.model.clone();
+    if let (Some(path), Some(flag)) = (&path, &from_flag)
+        && std::env::var_os("LATENT_MODEL").is_none_or(|set| set != flag.as_os_str())
+    {
+        let (path, flag) = (path.display(), flag.display());
+        return Err(Usage(format!("two models: {path} and -m {flag}; the stages are circuit, ir and plan")).into());
+    }
+    Ok((stage.unwrap_or(Stage::Plan), path.or(from_flag)))
 }
 
 fn print(
@@ -62,9 +120,9 @@ fn print(
     json: serde_json::Value,
 ) -> Result<()> {
     match format {
-        Drawing::Text => output::now(text),
         Drawing::Json => output::json(&json),
         Drawing::Dot => output::now(&ir.to_dot(phases)),
+        _ => output::now(text),
     }
 }
 

@@ -6,6 +6,7 @@ mod chat;
 mod contract;
 mod diff;
 mod dump;
+mod draw;
 mod graph;
 mod inspect;
 mod logits;

@@ -147,6 +147,98 @@ fn layout(table: &[KernelContract], ty: TensorType, precision: Precision) -> Lay
     if precision == Precision::Default && table.iter().any(tiles) { Layout::Tiles } else { Layout::Rows }
 }
 
+/// What one kernel is asked to do.
+pub(crate) struct Request<'a> {
+    op: OpKind,
+    ty: Option<TensorType>,
+    pub(crate) activation: Activation,
+    /// None where the kernel takes decoded rows, from whatever layout.
+    pub(crate) layout: Option<Layout>,
+    options: &'a BindOptions,
+}
+
+impl<'a> Request<'a> {
+    /// The request for `op` with weights of format `ty`: input and layout follow from format and precision.
+    pub(crate) fn new(
+        table: &[KernelContract],
+        (op, ty): (OpKind, Option<TensorType>),
+        options: &'a BindOptions,
+    ) -> Request<'a> {
+        // what decodes rows first takes them from whatever layout the products want
+        let decodes = matches!(op, OpKind::Embed | OpKind::ExpandKeys);
+        let layout = ty.filter(|_| !decodes).map(|ty| layout(table, ty, options.precision));
+        Request { op, ty, activation: activation(table, op, ty, options), layout, options }
+    }
+
+    /// Why `kernel` does not do what is asked; none where it does.
+    pub(crate) fn refusal(&self, kernel: &KernelContract) -> Option<String> {
+        let (tier, cache) = (self.options.tier, self.options.cache);
+        if kernel.op != self.op {
+            return Some(format!("it does {}", kernel.op.name()));
+        }
+        if let Some(ty) = kernel.weight.filter(|ty| Some(*ty) != self.ty) {
+            return Some(format!("it reads {ty}"));
+        }
+        if self.layout.is_some_and(|layout| layout != kernel.layout) {
+            return Some(format!("it reads {}", kernel.layout.name()));
+        }
+        if kernel.activation != self.activation {
+            return Some(format!("its input is {}", kernel.activation.name()));
+        }
+        if kernel.tier > tier {
+            return Some(format!("it needs {}, and the limit is {tier}", kernel.tier));
+        }
+        kernel.cache.filter(|ty| *ty != cache).map(|ty| format!("its cache is {ty}"))
+    }
+
+    fn matches(&self, kernel: &KernelContract) -> bool {
+        self.refusal(kernel).is_none()
+    }
+
+    /// The kernel that wins, where one does what is asked.
+    pub(crate) fn best<'t>(&self, table: &'t [KernelContract]) -> Option<&'t KernelContract> {
+        table.iter().filter(|k| self.matches(k)).max_by_key(|k| rank(k))
+    }
+
+    /// Why the request is as it is, and why `bound` answers it: a sentence each for input, layout and tier.
+    pub(crate) fn why(&self, bound: &KernelContract) -> Vec<String> {
+        let mut why = Vec::new();
+        if let Some(ty) = self.ty {
+            let (input, precision) = (self.activation.name(), self.options.precision);
+            why.push(match (self.activation, precision) {
+                (Activation::F32, Precision::Exact) => "input f32: precision exact".to_owned(),
+                (Activation::F32, Precision::Default) => {
+                    format!("input f32: no kernel reads {ty} with a narrower one for this operation")
+                }
+                (Activation::Bf16, _) => format!("input {input}: {ty} has 16 bits, so the input is rounded to as many"),
+                (Activation::A8, _) => format!("input {input}: {ty} is quantised, so blocks of the input are 8-bit codes"),
+            });
+            why.push(match self.layout {
+                None => "any layout: rows are decoded first".to_owned(),
+                Some(Layout::Rows) => format!("layout rows: {ty} is read as it lies in the file"),
+                Some(Layout::Tiles) => format!("layout tiles: {ty} is packed while loading, for every operation of a session"),
+            });
+        }
+        why.push(if bound.tier == self.options.tier {
+            format!("tier {}: the highest allowed", bound.tier)
+        } else {
+            format!("tier {}: no kernel of a higher one does this, up to {}", bound.tier, self.options.tier)
+        });
+        why
+    }
+
+    fn describe(&self) -> String {
+        let format = self.ty.map_or_else(String::new, |ty| format!(" of {ty}"));
+        let (op, input, tier) = (self.op.name(), self.activation.name(), self.options.tier);
+        format!("{op}{format} with {input} input up to tier {tier}")
+    }
+}
+
+/// Among kernels that match, the greatest wins: the tier, then being written for the format, then for the cache's type.
+fn rank(k: &KernelContract) -> (Tier, bool, bool) {
+    (k.tier, k.weight.is_some(), k.cache.is_some())
+}
+
 /// The kernel for one operation on one format of weights.
 ///
 /// # Errors
@@ -157,34 +249,19 @@ pub fn choose(
     ty: Option<TensorType>,
     options: &BindOptions,
 ) -> Result<BoundKernel, GraphError> {
-    let activation = activation(table, op, ty, options);
-    // what decodes rows first takes them from whatever layout the products want
-    let decodes = matches!(op, OpKind::Embed | OpKind::ExpandKeys);
-    let wanted = ty.filter(|_| !decodes).map(|ty| layout(table, ty, options.precision));
-    let matches = |k: &KernelContract| {
-        k.op == op
-            && (k.weight.is_none() || k.weight == ty)
-            && wanted.is_none_or(|layout| k.layout == layout)
-            && k.activation == activation
-            && k.tier <= options.tier
-            && k.cache.is_none_or(|cache| cache == options.cache)
-    };
-    let rank = |k: &KernelContract| (k.tier, k.weight.is_some(), k.cache.is_some());
-    let describe = || {
-        let format = ty.map_or_else(String::new, |ty| format!(" of {ty}"));
-        format!("{}{format} with {} input up to tier {}", op.name(), activation.name(), options.tier)
-    };
-    let best = table.iter().filter(|k| matches(k)).map(&rank).max();
-    let mut found = table.iter().enumerate().filter(|(_, k)| matches(k) && Some(rank(k)) == best);
+    let request = Request::new(table, (op, ty), options);
+    let best = table.iter().filter(|k| request.matches(k)).map(rank).max();
+    let mut found = table.iter().enumerate().filter(|(_, k)| request.matches(k) && Some(rank(k)) == best);
     match (found.next(), found.next()) {
-        (None, _) => Err(GraphError::NoKernel { asked: describe(), there: there(table, op) }),
+        (None, _) => Err(GraphError::NoKernel { asked: request.describe(), there: there(table, op) }),
         (Some((_, first)), Some((_, second))) => Err(GraphError::AmbiguousKernel {
-            asked: describe(),
+            asked: request.describe(),
             first: first.name.to_owned(),
             second: second.name.to_owned(),
         }),
         (Some((index, kernel)), None) => {
-            Ok(BoundKernel { index, name: kernel.name.to_owned(), activation: activation.name().to_owned() })
+            let activation = request.activation.name().to_owned();
+            Ok(BoundKernel { index, name: kernel.name.to_owned(), activation })
         }
     }
 }

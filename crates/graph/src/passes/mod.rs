@@ -13,11 +13,13 @@ mod ropes;
 pub(crate) mod snapshots;
 
 pub use bind::{BindOptions, Precision, asked, bind, choose};
+pub(crate) use bind::Request;
 pub use epilogues::fold_epilogues;
 pub use experts::group_experts;
 pub use formulations::{CacheForm, MlaChoice, choose_formulations, crossover};
 pub use norms::fold_norms;
 pub use phases::cut_phases;
+pub(crate) use place::lifetimes;
 pub use place::{Arena, place_buffers};
 pub use projections::fuse_projections;
 pub use ropes::fold_ropes;

@@ -16,11 +16,11 @@ pub struct Arena {
 const ALIGN: usize = 16;
 
 /// A buffer's size, and the phases in which it is alive, both ends included.
-struct Life {
-    value: usize,
-    floats: usize,
-    first: usize,
-    last: usize,
+pub(crate) struct Life {
+    pub(crate) value: usize,
+    pub(crate) floats: usize,
+    pub(crate) first: usize,
+    pub(crate) last: usize,
 }
 
 /// Places the buffers of `ir`, whose nodes run in `phases`, for at most `rows` rows.
@@ -52,7 +52,8 @@ pub fn place_buffers(ir: &Ir, phases: &[usize], rows: usize) -> Arena {
     arena
 }
 
-fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<Life> {
+/// The lifetime of every value with a buffer of its own.
+pub(crate) fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<Life> {
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; ir.values.len()];
     for (node, &phase) in ir.nodes.iter().zip(phases) {
         for id in node.inputs.iter().chain(&node.outputs) {

@@ -1,0 +1,91 @@
+// Keys of the page.
+const KEYS = [
+  ["W", "fit the width"],
+  ["H", "fit the height"],
+  ["0", "original size"],
+  ["+  −", "nearer, farther (or the wheel)"],
+  ["/", "search; Enter goes on, Shift+Enter back"],
+  ["Esc", "close the panel, clear the search"],
+  ["← ↑ → ↓", "on an operation: to the next one; on the canvas: pan"],
+  ["Enter", "open the operation"],
+  ["1 2 3 4", "drawing, memory, profile, diff"],
+  ["T", "light or dark"],
+  ["?", "this list"],
+];
+
+function startKeys() {
+  const help = $("help");
+  help.append(
+    html("h2", { id: "help-title" }, "Keys"),
+    table(["key", ""], KEYS.map(([key, about]) => [html("kbd", {}, key), about])),
+    html("p", {}, html("button", { class: "tool", onclick: () => help.close() }, "Close")),
+  );
+  $("help-button").addEventListener("click", () => help.showModal());
+  document.addEventListener("keydown", (event) => {
+    if (help.open || event.ctrlKey || event.metaKey || event.altKey) return;
+    const field = event.target.closest("input, select, textarea");
+    if (event.key === "Escape") return escape(field);
+    if (field) return;
+    const operation = event.target.closest(".op");
+    if (operation && onOperation(event, operation)) return;
+    const act = ACTIONS[event.key.toLowerCase()];
+    if (act) {
+      event.preventDefault();
+      act();
+    } else if (event.target === $("canvas")) {
+      const way = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] }[event.key];
+      if (way) {
+        event.preventDefault();
+        panBy(...way);
+      }
+    }
+  });
+}
+
+const ACTIONS = {
+  w: () => fit("width"),
+  h: () => fit("height"),
+  0: () => fit("reset"),
+  "+": () => zoomMiddle(1.25),
+  "=": () => zoomMiddle(1.25),
+  "-": () => zoomMiddle(0.8),
+  "/": () => {
+    change({ tab: "drawing" });
+    $("search").focus();
+    $("search").select();
+  },
+  "?": () => $("help").showModal(),
+  t: () => toggleTheme(),
+  1: () => change({ tab: "drawing" }),
+  2: () => change({ tab: "memory" }),
+  3: () => change({ tab: "profile" }),
+  4: () => change({ tab: "diff" }),
+};
+
+function escape(field) {
+  if (state.selected !== null) closePanel();
+  else if ($("search").value !== "") clearSearch();
+  if (field) $("canvas").focus();
+}
+
+function onOperation(event, element) {
+  const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1, Home: -1e6, End: 1e6 }[event.key];
+  if (step) {
+    event.preventDefault();
+    stepFocus(element, step);
+    return true;
+  }
+  if (event.key === "Enter" || event.key === " ") {
+    event.preventDefault();
+    select(Number(element.dataset.block), Number(element.dataset.operation));
+    $("panel").focus();
+    return true;
+  }
+  return false;
+}
+
+function toggleTheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+}

@@ -1,0 +1,123 @@
+//! Folding: layers of one structure become one block.
+
+use crate::ir::{Ir, Node};
+use std::fmt::Write;
+
+/// Layers that are drawn once.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Run {
+    /// None for what stands before the first layer; past the last layer for what stands after it.
+    pub(super) place: Place,
+    /// For each layer of the run, its nodes' indices.
+    pub(super) nodes: Vec<Vec<usize>>,
+}
+
+/// Where a run stands.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Place {
+    Before,
+    Layers(Vec<usize>),
+    After,
+}
+
+/// Runs beyond which layers that are not neighbours fold too: a model whose kinds alternate would be drawn layer by layer.
+const MOST: usize = 8;
+
+/// The runs of `ir`, whose nodes stand in `phases` (all 0 where it has none).
+pub(super) fn runs(ir: &Ir, phases: &[usize]) -> Vec<Run> {
+    let mut groups: Vec<(Place, Vec<usize>)> = Vec::new();
+    let mut seen_layer = false;
+    for (n, node) in ir.nodes.iter().enumerate() {
+        let place = match node.layer {
+            Some(layer) => {
+                seen_layer = true;
+                Place::Layers(vec![layer])
+            }
+            None if node_is_first(node) && !seen_layer => Place::Before,
+            None => Place::After,
+        };
+        match groups.iter_mut().find(|(other, _)| *other == place) {
+            Some((_, nodes)) => nodes.push(n),
+            None => groups.push((place, vec![n])),
+        }
+    }
+    let shapes: Vec<String> = groups.iter().map(|(_, nodes)| structure(ir, nodes, phases)).collect();
+    let mut runs = join(&groups, &shapes, true);
+    if runs.len() > MOST {
+        runs = join(&groups, &shapes, false);
+    }
+    runs
+}
+
+fn node_is_first(node: &Node) -> bool {
+    matches!(node.op, crate::ir::Op::Embed { .. } | crate::ir::Op::Scale { .. })
+}
+
+fn join(groups: &[(Place, Vec<usize>)], shapes: &[String], neighbours: bool) -> Vec<Run> {
+    let mut runs: Vec<(Run, &String)> = Vec::new();
+    for ((place, nodes), shape) in groups.iter().zip(shapes) {
+        let twin = if neighbours {
+            runs.last_mut().filter(|(_, other)| *other == shape)
+        } else {
+            runs.iter_mut().find(|(_, other)| *other == shape)
+        };
+        match (twin, place) {
+            (Some((Run { place: Place::Layers(layers), nodes: all }, _)), Place::Layers(layer)) => {
+                layers.extend(layer);
+                all.push(nodes.clone());
+            }
+            _ => runs.push((Run { place: place.clone(), nodes: vec![nodes.clone()] }, shape)),
+        }
+    }
+    runs.into_iter().map(|(run, _)| run).collect()
+}
+
+/// Everything about a layer's nodes that a drawing shows, but formats and kernels, which may differ from layer to layer.
+fn structure(ir: &Ir, nodes: &[usize], phases: &[usize]) -> String {
+    let first = nodes.iter().map(|n| phases[*n]).min().unwrap_or(0);
+    let mut text = String::new();
+    for &n in nodes {
+        let node = &ir.nodes[n];
+        let _ = write!(text, "{:?}{:?}@{}", node.op, node.lane, phases[n] - first);
+        for id in node.inputs.iter().chain(&node.outputs) {
+            let value = ir.value(*id);
+            let _ = write!(text, " {}{}x{}{:?}", value.name, value.heads, value.width, value.rows);
+        }
+        for (slot, id) in &node.weights {
+            let _ = write!(text, " {slot}{:?}", ir.weight(*id).shape);
+        }
+        let norm = node.prologue.norm.map(|id| ir.weight(id).slot.as_str());
+        let _ = writeln!(text, " {norm:?}{}{:?}", node.prologue.rope, node.epilogue);
+    }
+    text
+}
+
+/// `3–12, 15`.
+pub(super) fn list(numbers: &[usize]) -> String {
+    let spans = spans(numbers);
+    let word = |(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}–{b}") };
+    spans.iter().map(word).collect::<Vec<_>>().join(", ")
+}
+
+/// First and last of each run of successive numbers.
+pub(super) fn spans(numbers: &[usize]) -> Vec<(usize, usize)> {
+    let mut spans: Vec<(usize, usize)> = Vec::new();
+    for &n in numbers {
+        match spans.last_mut() {
+            Some((_, last)) if *last + 1 == n => *last = n,
+            _ => spans.push((n, n)),
+        }
+    }
+    spans
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_listed_in_spans() {
+        assert_eq!(list(&[3, 4, 5, 9, 11, 12]), "3–5, 9, 11–12");
+        assert_eq!(list(&[]), "");
+    }
+}

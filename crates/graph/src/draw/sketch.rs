@@ -1,0 +1,121 @@
+//! What is to be laid out: boxes and wires, before they have places.
+
+/// A drawing without coordinates.
+#[derive(Default)]
+pub(super) struct Sketch {
+    pub(super) items: Vec<Item>,
+    pub(super) wires: Vec<Wire>,
+    /// Whether the residual stream runs through it.
+    pub(super) spine: bool,
+    /// Phases: bands behind the items.
+    pub(super) phases: usize,
+}
+
+/// How an item looks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A card with a title and lines.
+    Card,
+    /// A small pill: views, inputs and outputs.
+    Pill,
+    /// A sum on the residual stream.
+    Sum,
+    /// A cache stream, beside the ranks.
+    Cylinder,
+}
+
+/// A box.
+pub(super) struct Item {
+    pub(super) form: Form,
+    /// Index in the block's operations; none for what only explains.
+    pub(super) operation: Option<usize>,
+    pub(super) family: &'static str,
+    pub(super) title: String,
+    pub(super) lines: Vec<String>,
+    /// Lines that an exact drawing has and a document leaves out: names of kernels.
+    pub(super) fine: Vec<String>,
+    /// What happens before and after, as strips at the top and at the bottom.
+    pub(super) before: Vec<String>,
+    pub(super) after: Vec<String>,
+    /// `absorbed` or `naive` where it works on those rows only.
+    pub(super) lane: Option<&'static str>,
+    /// Whether it is drawn pale: the model, or the step, does not take it.
+    pub(super) pale: bool,
+    pub(super) phase: usize,
+    /// What is read aloud.
+    pub(super) label: String,
+}
+
+impl Item {
+    pub(super) fn new(form: Form, family: &'static str, title: impl Into<String>) -> Item {
+        Item {
+            form,
+            operation: None,
+            family,
+            title: title.into(),
+            lines: Vec::new(),
+            fine: Vec::new(),
+            before: Vec::new(),
+            after: Vec::new(),
+            lane: None,
+            pale: false,
+            phase: 0,
+            label: String::new(),
+        }
+    }
+
+    /// Width and height.
+    pub(super) fn size(&self) -> (f64, f64) {
+        let text = |line: &String, letter: f64| line.chars().count() as f64 * letter;
+        let widest = |lines: &[String], letter| lines.iter().map(|l| text(l, letter)).fold(0.0, f64::max);
+        match self.form {
+            Form::Sum => (2.0 * SUM_RADIUS, 2.0 * SUM_RADIUS),
+            Form::Pill => (text(&self.title, SMALL) + 26.0, 24.0),
+            Form::Cylinder => (118.0, 104.0),
+            Form::Card => {
+                let lane = self.lane.map_or(0.0, |lane| lane.len() as f64 * SMALL + 18.0);
+                let strips = widest(&self.before, SMALL).max(widest(&self.after, SMALL)) + 34.0;
+                let lines = widest(&self.lines, SMALL).max(widest(&self.fine, SMALL)) + 30.0;
+                let title = text(&self.title, TITLE) + 30.0 + lane;
+                let height = 34.0
+                    + LINE * (self.lines.len() + self.fine.len()) as f64
+                    + STRIP * (self.before.len() + self.after.len()) as f64;
+                (title.max(strips).max(lines).clamp(128.0, 380.0), height + 2.0)
+            }
+        }
+    }
+}
+
+/// Radius of a sum on the residual stream.
+pub(super) const SUM_RADIUS: f64 = 12.0;
+/// Height of a line of a card.
+pub(super) const LINE: f64 = 15.0;
+/// Height of a strip at a card's top or bottom.
+pub(super) const STRIP: f64 = 18.0;
+/// Width of a letter of a title, and of the fixed-width small text.
+const TITLE: f64 = 7.9;
+const SMALL: f64 = 6.7;
+
+/// An end of a wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    Item(usize),
+    /// The residual stream.
+    Spine,
+}
+
+/// What a wire carries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Value,
+    Cache,
+}
+
+/// A wire from where a value is made to where it is read.
+pub(super) struct Wire {
+    pub(super) from: End,
+    pub(super) to: End,
+    pub(super) label: String,
+    pub(super) kind: Kind,
+    pub(super) pale: bool,
+}
