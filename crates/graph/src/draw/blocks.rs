@@ -265,11 +265,19 @@ impl<'a> Shared<'a> {
     fn item(&self, ir: &Ir, node: &Node, operation: &Operation) -> Item {
         let in_place = |id: &ValueId| ir.value(ir.root(*id)).storage == Storage::Hidden;
         let form = match node.op {
-            Op::Split => Form::Pill,
+            Op::Split => Form::Split,
             Op::Add { .. } if node.outputs.first().is_some_and(in_place) => Form::Sum,
             _ => Form::Card,
         };
-        let mut item = Item::new(form, operation.family, operation.title.clone());
+        // slots stand in the lines below; a product is best known by them
+        let title = match node.op {
+            Op::Linear | Op::RmsNorm => operation.title.clone(),
+            _ => operation.op.to_owned(),
+        };
+        let mut item = Item::new(form, operation.family, title);
+        if form == Form::Split {
+            item.parts = node.outputs.iter().map(|id| wire_label(ir, *id)).collect();
+        }
         item.phase = operation.phase.unwrap_or(0);
         item.lane = operation.lane;
         item.pale = !operation.taken;
@@ -394,7 +402,7 @@ fn wires_into(
                 sketch.wires.push(Wire {
                     from: End::Item(from),
                     to: End::Item(at),
-                    label: format!("{} {}", ir.value(*id).name, shape(ir, *id)),
+                    label: wire_label(ir, *id),
                     kind: Kind::Value,
                     pale: pale || !operations[from].taken,
                 });
@@ -417,6 +425,11 @@ fn weight_line(card: &WeightCard) -> String {
     };
     let formats: Vec<&str> = card.formats.iter().map(|f| f.format).collect();
     format!("{}  {shape}  {}", card.slot, formats.join("/"))
+}
+
+/// `q [128×192]`.
+fn wire_label(ir: &Ir, id: ValueId) -> String {
+    format!("{} {}", ir.value(id).name, shape(ir, id))
 }
 
 fn shape(ir: &Ir, id: ValueId) -> String {

@@ -113,15 +113,18 @@ fn sketch(shared: &Shared<'_>, specs: &[OpSpec], operations: &[Operation]) -> Sk
     for (at, (spec, operation)) in specs.iter().zip(operations).enumerate() {
         let onto = spec.op == "add" && spec.outputs.first().is_some_and(|name| is_residual(name));
         let form = match spec.op.as_str() {
-            "split" => Form::Pill,
+            "split" => Form::Split,
             _ if onto => Form::Sum,
             _ => Form::Card,
         };
-        let title = match spec.weights.len() {
-            0..=3 => operation.title.clone(),
-            _ => format!("{} {}, …", spec.op, spec.weights[..2].join(" + ")),
+        let title = match spec.op.as_str() {
+            "linear" | "rms_norm" => operation.title.clone(),
+            _ => spec.op.clone(),
         };
         let mut item = Item::new(form, operation.family, title);
+        if form == Form::Split {
+            item.parts.clone_from(&spec.outputs);
+        }
         item.operation = Some(at);
         item.pale = !operation.taken;
         for used in &operation.weights {

@@ -63,7 +63,7 @@ fn join(all: &[Block], before: &Placed, (x, y): (f64, f64), aside: bool, scene: 
         format!(
             "M{} {} V{} Q{} {} {} {} H{} Q{} {} {} {} V{} Q{} {} {} {} H{} Q{} {} {} {} V{}",
             round(from_x),
-            round(bottom),
+            round(bottom - 14.0),
             round(bottom + 2.0),
             round(from_x),
             round(bottom + 12.0),
@@ -87,7 +87,7 @@ fn join(all: &[Block], before: &Placed, (x, y): (f64, f64), aside: bool, scene: 
             round(y + 2.0)
         )
     } else {
-        format!("M{} {} V{}", round(from_x), round(bottom - 2.0), round(y + 2.0))
+        format!("M{} {} V{}", round(from_x), round(bottom - 14.0), round(y + 2.0))
     };
     scene.push(Mark::path(d, "spine"));
 }

@@ -179,7 +179,6 @@ pub struct Block {
     /// `mixture of experts`.
     pub subtitle: String,
     /// First and last layer of each run of layers that it stands for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<(usize, usize)>,
     /// How often it is repeated.
     pub count: usize,

@@ -1,7 +1,7 @@
 //! From ranks to coordinates: rows of boxes under one another, the residual stream to their left, cache streams to their right.
 
 use super::ranks::{Ranks, Slot};
-use super::sketch::{End, Form, Kind, Sketch};
+use super::sketch::{End, Form, Item, Kind, Sketch, Wire};
 
 /// Where the residual stream runs.
 pub(super) const SPINE: f64 = 44.0;
@@ -12,12 +12,14 @@ const LEFT_ALONE: f64 = 28.0;
 pub(super) const HEADER: f64 = 58.0;
 /// Between boxes of a rank, and between ranks.
 const BETWEEN: f64 = 30.0;
-const GAP: f64 = 46.0;
-const TIGHT: f64 = 30.0;
+const GAP: f64 = 50.0;
+const TIGHT: f64 = 32.0;
 const WIDE: f64 = 66.0;
 /// From a rank to the lane of what is added to the residual stream, and from the lane of what reads it to the rank.
 const WRITE_LANE: f64 = 20.0;
 const READ_LANE: f64 = 18.0;
+/// From the lane of what the cache is read by to the rank.
+const CACHE_LANE: f64 = 15.0;
 
 /// Coordinates of a sketch.
 pub(super) struct Layout {
@@ -31,14 +33,12 @@ pub(super) struct Layout {
     pub(super) bands: Vec<(f64, f64)>,
     /// Where sums onto the residual stream lie that have no item of their own.
     pub(super) sums: Vec<f64>,
-    /// Bottom of the residual stream.
-    pub(super) bottom: f64,
 }
 
 impl Layout {
     pub(super) fn new(sketch: &Sketch) -> Layout {
         let ranks = Ranks::new(sketch);
-        let sizes: Vec<(f64, f64)> = sketch.items.iter().map(super::sketch::Item::size).collect();
+        let sizes: Vec<(f64, f64)> = sketch.items.iter().map(Item::size).collect();
         let centres = columns(sketch, &ranks, &sizes);
         let left = if sketch.spine { LEFT } else { LEFT_ALONE };
         let (tops, heights, bottom) = rows(sketch, &ranks, &sizes);
@@ -67,15 +67,14 @@ impl Layout {
             let (w, h) = item.size();
             boxes[i] = (SPINE - w / 2.0, tops[rank] + (heights[rank] - h) / 2.0, w, h);
         }
-        right = cylinders(sketch, &mut boxes, right);
+        right = cylinders(sketch, &ranks, &tops, &mut boxes, right);
         let mut layout = Layout {
             width: right + 78.0,
             height: bottom + 26.0,
-            bands: bands(sketch, &ranks, &tops, &heights),
+            bands: bands(sketch, &ranks, &tops, &heights, bottom),
             boxes,
             wires: Vec::new(),
             sums: Vec::new(),
-            bottom,
         };
         layout.route(sketch, bends);
         layout
@@ -141,15 +140,19 @@ impl Layout {
     ) -> impl Iterator<Item = &'a (f64, f64, f64, f64)> {
         let middle = |b: &(f64, f64, f64, f64)| b.1 + b.3 / 2.0;
         let level = middle(&self.boxes[item]);
-        let stands = |i: usize| matches!(sketch.items[i].form, Form::Card | Form::Pill);
         let all = self.boxes.iter().enumerate();
-        all.filter(move |(i, b)| stands(*i) && (middle(b) - level).abs() < 0.5).map(|(_, b)| b)
+        all.filter(move |(i, b)| sketch.items[*i].stands() && (middle(b) - level).abs() < 0.5).map(|(_, b)| b)
     }
 
     /// Where wire `w` meets `item`: wires of one side are spread over it in the order of their other ends.
     fn port(&self, sketch: &Sketch, item: usize, w: usize, incoming: bool) -> f64 {
         let (x, _, width, _) = self.boxes[item];
-        let other = |wire: &super::sketch::Wire| -> Option<f64> {
+        if !incoming && sketch.items[item].form == Form::Split {
+            let ends = sketch.items[item].part_ends();
+            let part = sketch.items[item].parts.iter().position(|part| *part == sketch.wires[w].label);
+            return part.map_or(x + width / 2.0, |p| x + f64::midpoint(ends[p].0, ends[p].1));
+        }
+        let other = |wire: &Wire| -> Option<f64> {
             let (here, there) = if incoming { (wire.to, wire.from) } else { (wire.from, wire.to) };
             if here != End::Item(item) || wire.kind == Kind::Cache {
                 return None;
@@ -181,11 +184,16 @@ impl Layout {
         if sketch.items[to].form == Form::Cylinder {
             let y = a.1 + a.3 / 2.0;
             let x = b.0 + b.2 / 2.0;
-            vec![(a.0 + a.2, y), (x, y), (x, b.1)]
+            if y < b.1 - 4.0 {
+                vec![(a.0 + a.2, y), (x, y), (x, b.1)]
+            } else {
+                vec![(a.0 + a.2, y), (b.0, y)]
+            }
         } else {
-            let y = b.1 + b.3 / 2.0;
-            let x = a.0 + a.2 / 2.0;
-            vec![(x, a.1 + a.3), (x, y), (b.0 + b.2, y)]
+            // in the gap over the rank, where no box stands
+            let lane = self.rank_top(sketch, to) - CACHE_LANE;
+            let (x, end) = (a.0 + a.2 / 2.0, b.0 + b.2 - 22.0);
+            vec![(x, a.1 + a.3), (x, lane), (end, lane), (end, b.1)]
         }
     }
 }
@@ -238,6 +246,7 @@ fn columns(sketch: &Sketch, ranks: &Ranks, sizes: &[(f64, f64)]) -> Vec<Vec<f64>
             centres[rank] = apart(&wanted, &widths);
         }
     }
+    straighten(sketch, ranks, &mut centres, &width);
     let edge = centres
         .iter()
         .zip(&ranks.rows)
@@ -246,6 +255,46 @@ fn columns(sketch: &Sketch, ranks: &Ranks, sizes: &[(f64, f64)]) -> Vec<Vec<f64>
     let edge = if edge.is_finite() { edge } else { 0.0 };
     centres.iter_mut().flatten().for_each(|x| *x -= edge);
     centres
+}
+
+/// Puts the bends of a long wire under one another: below its beginning or above its end, where there is room.
+fn straighten(
+    sketch: &Sketch,
+    ranks: &Ranks,
+    centres: &mut [Vec<f64>],
+    width: &dyn Fn(&Slot) -> f64,
+) {
+    for (w, wire) in sketch.wires.iter().enumerate() {
+        let (End::Item(a), End::Item(b)) = (wire.from, wire.to) else { continue };
+        let at = |rank: usize, slot: Slot| ranks.rows[rank].iter().position(|s| *s == slot);
+        let bends: Vec<(usize, usize)> = (ranks.of[a] + 1..ranks.of[b])
+            .filter_map(|rank| Some((rank, at(rank, Slot::Bend(w))?)))
+            .collect();
+        if bends.is_empty() {
+            continue;
+        }
+        let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
+        for &(rank, place) in &bends {
+            let row = &ranks.rows[rank];
+            let room = |other: usize| (width(&row[other]) + width(&row[place])) / 2.0 + 8.0;
+            if place > 0 {
+                low = low.max(centres[rank][place - 1] + room(place - 1));
+            }
+            if place + 1 < row.len() {
+                high = high.min(centres[rank][place + 1] - room(place + 1));
+            }
+        }
+        if low > high {
+            continue;
+        }
+        let end = |item: usize| at(ranks.of[item], Slot::Item(item)).map(|p| centres[ranks.of[item]][p]);
+        let near = |x: f64| (x - x.clamp(low, high)).abs();
+        let ends: Vec<f64> = [end(b), end(a)].into_iter().flatten().collect();
+        let Some(best) = ends.into_iter().min_by(|x, y| near(*x).total_cmp(&near(*y))) else { continue };
+        for (rank, place) in bends {
+            centres[rank][place] = best.clamp(low, high);
+        }
+    }
 }
 
 /// The places nearest to the wanted ones (in squares) that keep order and distance: isotonic regression by pooling.
@@ -315,8 +364,14 @@ fn rows(sketch: &Sketch, ranks: &Ranks, sizes: &[(f64, f64)]) -> (Vec<f64>, Vec<
     (tops, heights, y)
 }
 
-/// Places cylinders right of all boxes, level with the middle between what writes and what reads them.
-fn cylinders(sketch: &Sketch, boxes: &mut [(f64, f64, f64, f64)], right: f64) -> f64 {
+/// Places cylinders right of all boxes, level with the middle between what writes and what reads them, and above the latter.
+fn cylinders(
+    sketch: &Sketch,
+    ranks: &Ranks,
+    tops: &[f64],
+    boxes: &mut [(f64, f64, f64, f64)],
+    right: f64,
+) -> f64 {
     let mut edge = right;
     for (i, item) in sketch.items.iter().enumerate().filter(|(_, item)| item.form == Form::Cylinder) {
         let (w, h) = item.size();
@@ -330,13 +385,18 @@ fn cylinders(sketch: &Sketch, boxes: &mut [(f64, f64, f64, f64)], right: f64) ->
         let middles: Vec<f64> = ends.map(|b| b.1 + b.3 / 2.0).collect();
         let low = middles.iter().copied().fold(f64::INFINITY, f64::min);
         let high = middles.iter().copied().fold(0.0, f64::max);
-        boxes[i] = (right + 40.0, f64::midpoint(low, high) - h / 2.0, w, h);
+        let readers = sketch.wires.iter().filter_map(|wire| match (wire.from, wire.to) {
+            (End::Item(a), End::Item(b)) if a == i => Some(tops[ranks.of[b]] - CACHE_LANE - 14.0 - h),
+            _ => None,
+        });
+        let lowest = readers.fold(f64::INFINITY, f64::min);
+        boxes[i] = (right + 40.0, (f64::midpoint(low, high) - h / 2.0).min(lowest), w, h);
         edge = right + 40.0 + w;
     }
     edge
 }
 
-fn bands(sketch: &Sketch, ranks: &Ranks, tops: &[f64], heights: &[f64]) -> Vec<(f64, f64)> {
+fn bands(sketch: &Sketch, ranks: &Ranks, tops: &[f64], heights: &[f64], bottom: f64) -> Vec<(f64, f64)> {
     let mut bands = vec![(f64::INFINITY, 0.0f64); sketch.phases];
     for (i, item) in sketch.items.iter().enumerate() {
         if item.form == Form::Cylinder {
@@ -355,10 +415,10 @@ fn bands(sketch: &Sketch, ranks: &Ranks, tops: &[f64], heights: &[f64]) -> Vec<(
         bands[i].0 = middle;
     }
     if let Some(first) = bands.first_mut() {
-        first.0 -= 36.0;
+        first.0 = HEADER;
     }
     if let Some(last) = bands.last_mut() {
-        last.1 += 36.0;
+        last.1 = bottom + 8.0;
     }
     bands
 }

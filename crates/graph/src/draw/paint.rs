@@ -1,6 +1,6 @@
 //! From a sketch with coordinates to marks.
 
-use super::layout::{HEADER, Layout, SPINE};
+use super::layout::{Layout, SPINE};
 use super::scene::{Mark, round};
 use super::sketch::{End, Form, Item, Kind, LINE, STRIP, SUM_RADIUS, Sketch, Wire};
 use std::fmt::Write;
@@ -16,8 +16,8 @@ pub(super) struct Painted {
 pub(super) fn block(sketch: &Sketch, title: &str, subtitle: &str, count: usize) -> Painted {
     let layout = Layout::new(sketch);
     let badge = if count > 1 { format!("{count} ×") } else { String::new() };
-    let header = title.chars().count() as f64 * 9.5 + badge.chars().count() as f64 * 11.0 + 80.0;
-    let width = layout.width.max(header).max(subtitle.chars().count() as f64 * 6.6 + 60.0);
+    let header = title.chars().count() as f64 * 10.5 + badge.chars().count() as f64 * 11.0 + 130.0;
+    let width = layout.width.max(header).max(subtitle.chars().count() as f64 * 6.9 + 100.0);
     let mut marks = Vec::new();
     if count > 1 {
         for shift in [12.0, 6.0] {
@@ -26,8 +26,9 @@ pub(super) fn block(sketch: &Sketch, title: &str, subtitle: &str, count: usize) 
     }
     marks.push(Mark::rect((0.0, 0.0, width, layout.height), 16.0, "block"));
     bands(&layout, width, &mut marks);
-    marks.push(Mark::text(22.0, 30.0, title, "block-title"));
-    marks.push(Mark::text(22.0, 48.0, subtitle, "block-about"));
+    let left = if sketch.spine { SPINE + 26.0 } else { 22.0 };
+    marks.push(Mark::text(left, 30.0, title, "block-title"));
+    marks.push(Mark::text(left, 48.0, subtitle, "block-about"));
     if !badge.is_empty() {
         let wide = badge.chars().count() as f64 * 10.0 + 20.0;
         marks.push(Mark::rect((width - wide - 16.0, 12.0, wide, 28.0), 14.0, "badge"));
@@ -39,12 +40,15 @@ pub(super) fn block(sketch: &Sketch, title: &str, subtitle: &str, count: usize) 
     for (wire, points) in sketch.wires.iter().zip(&layout.wires) {
         paint_wire(wire, points, &mut marks);
     }
-    let mut labels: Vec<(i64, i64, &str)> = Vec::new();
-    for (wire, points) in sketch.wires.iter().zip(&layout.wires) {
-        label(wire, points, &mut labels, &mut marks);
-    }
-    for y in &layout.sums {
-        plus(SPINE, *y, "sum", &mut marks);
+    labels(sketch, &layout, &mut marks);
+    let starts = !sketch.wires.iter().any(|wire| wire.from == End::Spine);
+    for (at, y) in layout.sums.iter().enumerate() {
+        if starts && at == 0 {
+            // nothing is there to be added to
+            marks.push(Mark::rect((SPINE - 6.0, y - 6.0, 12.0, 12.0), 6.0, "source"));
+        } else {
+            plus(SPINE, *y, "sum", &mut marks);
+        }
     }
     for (item, at) in sketch.items.iter().zip(&layout.boxes) {
         let mut own = Vec::new();
@@ -85,13 +89,12 @@ fn spine(sketch: &Sketch, layout: &Layout, marks: &mut Vec<Mark>) {
     }
     let sums = sketch.items.iter().zip(&layout.boxes).filter(|(item, _)| item.form == Form::Sum);
     writes.extend(sums.map(|(_, b)| b.1 + b.3 / 2.0));
-    let top = if reads.is_empty() { writes.iter().copied().fold(f64::INFINITY, f64::min) } else { HEADER };
+    let top = if reads.is_empty() { writes.iter().copied().fold(f64::INFINITY, f64::min) } else { 0.0 };
     let last = reads.iter().copied().fold(0.0, f64::max);
     let bottom = if writes.is_empty() { last } else { layout.height };
     if top.is_finite() && bottom > top {
         marks.push(Mark::path(format!("M{SPINE} {} V{}", round(top), round(bottom)), "spine"));
     }
-    let _ = layout.bottom;
 }
 
 fn plus(x: f64, y: f64, class: &str, marks: &mut Vec<Mark>) {
@@ -104,6 +107,16 @@ fn plus(x: f64, y: f64, class: &str, marks: &mut Vec<Mark>) {
 fn paint_item(item: &Item, (x, y, w, h): (f64, f64, f64, f64), marks: &mut Vec<Mark>) {
     match item.form {
         Form::Sum => plus(x + w / 2.0, y + h / 2.0, "sum shape", marks),
+        Form::Split => {
+            marks.push(Mark::rect((x, y, w, h), h / 2.0, "pill shape"));
+            for (part, (left, right)) in item.parts.iter().zip(item.part_ends()) {
+                marks.push(Mark::text(x + f64::midpoint(left, right), y + 16.0, part, "pill-text middle"));
+                if left > 0.0 {
+                    let d = format!("M{} {} v{h}", round(x + left), round(y));
+                    marks.push(Mark::path(d, "rule"));
+                }
+            }
+        }
         Form::Pill => {
             marks.push(Mark::rect((x, y, w, h), h / 2.0, "pill shape"));
             marks.push(Mark::text(x + w / 2.0, y + 16.0, &item.title, "pill-text middle"));
@@ -115,19 +128,14 @@ fn paint_item(item: &Item, (x, y, w, h): (f64, f64, f64, f64), marks: &mut Vec<M
 
 fn card(item: &Item, (x, y, w, h): (f64, f64, f64, f64), marks: &mut Vec<Mark>) {
     marks.push(Mark::rect((x, y, w, h), 9.0, "card shape"));
-    let accent = format!(
-        "M{} {} h-3 a9 9 0 0 0 -9 9 v{} a9 9 0 0 0 9 9 h3 z",
-        round(x + 12.0),
-        round(y),
-        round(h - 18.0)
-    );
-    // the accent covers the left end only
-    marks.push(Mark::path(accent.replace("h-3 a9", "h-3 a9"), "accent"));
+    let accent =
+        format!("M{} {} a9 9 0 0 0 -9 9 v{} a9 9 0 0 0 9 9 z", round(x + 9.0), round(y), round(h - 18.0));
+    marks.push(Mark::path(accent, "accent"));
     let mut at = y;
     for line in &item.before {
         marks.push(Mark::text(x + 20.0, at + 14.0, line, "strip"));
         at += STRIP;
-        marks.push(Mark::path(format!("M{} {} H{}", round(x + 12.0), round(at), round(x + w)), "rule"));
+        marks.push(Mark::path(format!("M{} {} H{}", round(x + 9.0), round(at), round(x + w)), "rule"));
     }
     marks.push(Mark::text(x + 20.0, at + 21.0, &item.title, "title"));
     if let Some(lane) = item.lane {
@@ -144,7 +152,7 @@ fn card(item: &Item, (x, y, w, h): (f64, f64, f64, f64), marks: &mut Vec<Mark>) 
     }
     let mut bottom = y + h - STRIP * item.after.len() as f64;
     for line in &item.after {
-        marks.push(Mark::path(format!("M{} {} H{}", round(x + 12.0), round(bottom), round(x + w)), "rule"));
+        marks.push(Mark::path(format!("M{} {} H{}", round(x + 9.0), round(bottom), round(x + w)), "rule"));
         marks.push(Mark::text(x + 20.0, bottom + 13.0, line, "strip"));
         bottom += STRIP;
     }
@@ -162,9 +170,9 @@ fn cylinder(item: &Item, (x, y, w, h): (f64, f64, f64, f64), marks: &mut Vec<Mar
     marks.push(Mark::path(body, "cylinder"));
     let lid = format!("M{} {} a{rx} {ry} 0 0 0 {w} 0", round(x), round(y + ry));
     marks.push(Mark::path(lid, "cylinder-lid"));
-    marks.push(Mark::text(x + w / 2.0, y + 44.0, &item.title, "title middle"));
+    marks.push(Mark::text(x + w / 2.0, y + 42.0, &item.title, "title middle"));
     for (i, line) in item.lines.iter().enumerate() {
-        marks.push(Mark::text(x + w / 2.0, y + 61.0 + LINE * i as f64, line, "line middle"));
+        marks.push(Mark::text(x + w / 2.0, y + 58.0 + LINE * i as f64, line, "line middle"));
     }
 }
 
@@ -240,26 +248,27 @@ fn curves(points: &[(f64, f64)]) -> String {
     d
 }
 
-/// The value's name and shape beside the beginning of its wire, once for each value.
-fn label<'a>(
-    wire: &'a Wire,
-    points: &[(f64, f64)],
-    seen: &mut Vec<(i64, i64, &'a str)>,
-    marks: &mut Vec<Mark>,
-) {
-    if wire.label.is_empty() || points.is_empty() || wire.from == End::Spine {
-        return;
+/// Each value's name and shape beside the beginning of its wire. Of several values that an item makes, the first stands left of
+/// its wire and the others right, on lines of their own. A split says them itself.
+fn labels(sketch: &Sketch, layout: &Layout, marks: &mut Vec<Mark>) {
+    for (i, _) in sketch.items.iter().enumerate().filter(|(_, item)| item.form != Form::Split) {
+        let mut ports: Vec<(f64, f64, &Wire)> = Vec::new();
+        for (wire, points) in sketch.wires.iter().zip(&layout.wires) {
+            let known = ports.iter().any(|(.., other)| other.label == wire.label);
+            if wire.from == End::Item(i) && wire.kind == Kind::Value && !wire.label.is_empty() && !known {
+                ports.push((points[0].0, points[0].1, wire));
+            }
+        }
+        ports.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (at, (x, y, wire)) in ports.iter().enumerate() {
+            let pale = if wire.pale { " pale" } else { "" };
+            if at == 0 && ports.len() > 1 {
+                marks.push(Mark::text(x - 6.0, y + 14.0, &wire.label, &format!("value end{pale}")));
+            } else {
+                let line = if ports.len() > 1 { at as f64 - 1.0 } else { 0.0 };
+                let class = format!("value{pale}");
+                marks.push(Mark::text(x + 6.0, y + 14.0 + 12.0 * line, &wire.label, &class));
+            }
+        }
     }
-    let (x, y) = points[0];
-    let key = (x as i64, y as i64, wire.label.as_str());
-    if seen.contains(&key) {
-        return;
-    }
-    // labels of one row of ports that would run into each other stand on two lines
-    let near = seen.iter().any(|(ox, oy, text)| {
-        *oy == key.1 && (*ox < key.0) && (key.0 - ox) < (text.chars().count() as f64 * 6.2) as i64 + 10
-    });
-    seen.push(key);
-    let class = if wire.pale { "value pale" } else { "value" };
-    marks.push(Mark::text(x + 6.0, y + if near { 25.0 } else { 13.0 }, &wire.label, class));
 }

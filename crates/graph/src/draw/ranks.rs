@@ -18,11 +18,6 @@ pub(super) struct Ranks {
     pub(super) rows: Vec<Vec<Slot>>,
 }
 
-/// Whether an item stands among the others of its rank.
-fn stands(form: Form) -> bool {
-    matches!(form, Form::Card | Form::Pill)
-}
-
 impl Ranks {
     /// Ranks by the way of the data; a later phase is below every earlier one. Order by barycentres.
     pub(super) fn new(sketch: &Sketch) -> Ranks {
@@ -30,7 +25,7 @@ impl Ranks {
         let count = of.iter().max().map_or(0, |last| last + 1);
         let mut rows = vec![Vec::new(); count];
         for (i, item) in sketch.items.iter().enumerate() {
-            if stands(item.form) {
+            if item.stands() {
                 rows[of[i]].push(Slot::Item(i));
             }
         }
@@ -110,7 +105,9 @@ fn assign(sketch: &Sketch) -> Vec<usize> {
     // items come in an order in which everything is made before it is read; phases in theirs
     let mut order: Vec<usize> =
         (0..sketch.items.len()).filter(|&i| sketch.items[i].form != Form::Cylinder).collect();
-    order.sort_by_key(|&i| sketch.items[i].phase);
+    // what the drawing adds before an operation comes first
+    let feeds = |i: usize| sketch.wires.iter().any(|wire| wire.from == End::Item(i));
+    order.sort_by_key(|&i| (sketch.items[i].phase, sketch.items[i].operation.is_some() || !feeds(i)));
     let mut done: Vec<usize> = Vec::new();
     for &i in &order {
         let phase = sketch.items[i].phase;

@@ -16,8 +16,10 @@ pub(super) struct Sketch {
 pub(super) enum Form {
     /// A card with a title and lines.
     Card,
-    /// A small pill: views, inputs and outputs.
+    /// A small pill: inputs and outputs.
     Pill,
+    /// A value cut into views: a part for each.
+    Split,
     /// A sum on the residual stream.
     Sum,
     /// A cache stream, beside the ranks.
@@ -44,6 +46,8 @@ pub(super) struct Item {
     pub(super) phase: usize,
     /// What is read aloud.
     pub(super) label: String,
+    /// The parts of a split, as the labels of its wires name them.
+    pub(super) parts: Vec<String>,
 }
 
 impl Item {
@@ -61,7 +65,26 @@ impl Item {
             pale: false,
             phase: 0,
             label: String::new(),
+            parts: Vec::new(),
         }
+    }
+
+    /// Left and right end of each part of a split, from its left end.
+    pub(super) fn part_ends(&self) -> Vec<(f64, f64)> {
+        let mut at = 0.0;
+        self.parts
+            .iter()
+            .map(|part| {
+                let left = at;
+                at += part.chars().count() as f64 * SMALL + 20.0;
+                (left, at)
+            })
+            .collect()
+    }
+
+    /// Whether it stands among the others of its rank.
+    pub(super) fn stands(&self) -> bool {
+        matches!(self.form, Form::Card | Form::Pill | Form::Split)
     }
 
     /// Width and height.
@@ -71,7 +94,8 @@ impl Item {
         match self.form {
             Form::Sum => (2.0 * SUM_RADIUS, 2.0 * SUM_RADIUS),
             Form::Pill => (text(&self.title, SMALL) + 26.0, 24.0),
-            Form::Cylinder => (118.0, 104.0),
+            Form::Split => (self.part_ends().last().map_or(40.0, |last| last.1), 24.0),
+            Form::Cylinder => (124.0, 88.0),
             Form::Card => {
                 let lane = self.lane.map_or(0.0, |lane| lane.len() as f64 * SMALL + 18.0);
                 let strips = widest(&self.before, SMALL).max(widest(&self.after, SMALL)) + 34.0;
@@ -93,7 +117,7 @@ pub(super) const LINE: f64 = 15.0;
 /// Height of a strip at a card's top or bottom.
 pub(super) const STRIP: f64 = 18.0;
 /// Width of a letter of a title, and of the fixed-width small text.
-const TITLE: f64 = 7.9;
+const TITLE: f64 = 8.7;
 const SMALL: f64 = 6.7;
 
 /// An end of a wire.

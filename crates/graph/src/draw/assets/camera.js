@@ -26,8 +26,8 @@ function zoomMiddle(factor) {
 function fit(what) {
   const view = currentView();
   const { w, h } = canvasSize();
-  if (what === "width") camera.k = clampZoom(Math.min(w / view.width, 1.6));
-  else if (what === "height") camera.k = clampZoom(Math.min(h / view.height, 1.6));
+  if (what === "width") camera.k = clampZoom(Math.min(w / view.width, 1.15));
+  else if (what === "height") camera.k = clampZoom(Math.min(h / view.height, 1.15));
   else camera.k = 1;
   camera.x = what === "reset" ? 0 : Math.max(0, (w - view.width * camera.k) / 2);
   camera.y = what === "height" ? Math.max(0, (h - view.height * camera.k) / 2) : 0;

@@ -93,6 +93,12 @@ function totalOf(source, view, cached = state.cached) {
   return total;
 }
 
+// What a model is called: by itself, or by its file.
+function titleOf(source) {
+  const file = source.model.file.split(/[\\/]/).pop();
+  return source.model.name ?? (file === "config.json" ? `${source.model.contract.architecture} (config.json)` : file);
+}
+
 function say(text) {
   $("said").textContent = text;
 }

@@ -1,7 +1,6 @@
 // The diff view: two plans side by side, of this model or of another.
 const sides = { a: { model: "this", formulation: "absorbed", class: null }, b: { model: null, formulation: null, class: null } };
 const sourceOf = (side) => (side.model === "other" ? against : drawing);
-const titleOf = (source) => source.model.name ?? source.model.file;
 
 function startDiff() {
   sides.b.model = against ? "other" : "this";
@@ -49,6 +48,13 @@ function picker(key, title) {
   );
 }
 
+function changeOf(from, to) {
+  if (from === to) return "=";
+  if (from === 0) return "new";
+  const ratio = to / from;
+  return ratio >= 2 || ratio <= 0.5 ? `× ${figures(ratio)}` : `${ratio > 1 ? "+" : "−"}${figures(Math.abs(100 * (ratio - 1)))} %`;
+}
+
 function totals(a, b) {
   const cost = (side) => totalOf(side.source, side.view);
   const [ca, cb] = [cost(a), cost(b)];
@@ -58,7 +64,7 @@ function totals(a, b) {
       const store = block.operations.find((operation) => operation.cache?.writes);
       return sum + (store ? store.cache.width * side.source.machine.cache_number * block.count : 0);
     }, 0);
-  const row = (name, va, vb, write) => [name, write(va), write(vb), va === vb ? "=" : va === 0 ? "new" : `${vb > va ? "+" : "−"}${figures(Math.abs(100 * (vb / va - 1)))} %`];
+  const row = (name, va, vb, write) => [name, write(va), write(vb), changeOf(va, vb)];
   return table(
     ["", "left", "right", "change"],
     [

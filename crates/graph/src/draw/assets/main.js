@@ -1,10 +1,10 @@
 // Start: what the page is about, its tabs, and what is painted when something changes.
 function startHeader() {
   const model = drawing.model;
-  $("name").textContent = model.name ?? model.file;
+  $("name").textContent = titleOf(drawing);
   const contract = model.contract;
   const facts = [
-    model.name ? model.file : null,
+    model.file.split(/[\\/]/).pop(),
     `${contract.layers} layers`,
     `${count(model.parameters)} parameters`,
     bytes(model.weight_bytes),

@@ -1,0 +1,101 @@
+// Opens the pages of `latent graph --html` in Chromium and asserts what a person would see and do. See README.md.
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import { checkDrawing, checkKeys, checkPanel, checkSearch } from "./drawing.mjs";
+import { checkDiff, checkMemory, checkProfile } from "./tabs.mjs";
+
+const require = createRequire(join(process.env.NODE_PATH ?? process.cwd(), "x.js"));
+const { chromium } = require("playwright-core");
+const here = dirname(fileURLToPath(import.meta.url));
+const latent = process.env.LATENT ?? "target/release/latent";
+const shots = process.argv[2];
+const work = mkdtempSync(join(tmpdir(), "latent-browser-"));
+if (shots) mkdirSync(shots, { recursive: true });
+
+const run = (...args) => execFileSync(latent, args, { stdio: ["ignore", "pipe", "inherit"], env: { ...process.env, LATENT_MODEL: undefined } });
+const file = (name) => join(work, name);
+
+// The pages: the demo model with a profile, DeepSeek-V3 from its config.json against the demo, and a hostile model.
+const config = join(here, "deepseek-v3.json");
+writeFileSync(file("profile.json"), run("profile", "-p", "20", "-n", "3", "--json"));
+run("graph", "--html", file("demo.html"), "--profile", file("profile.json"));
+run("graph", config, "--html", file("v3.html"), "--against", join(here, "../../models/mla-demo-Q4_K_M.gguf"));
+run("graph", hostile(), "--html", file("hostile.html"));
+
+// A configuration whose every text tries to become markup.
+function hostile() {
+  const evil = "</script><script>window.pwned=1</script><!--<img src=x onerror=window.pwned=1>";
+  const object = JSON.parse(readFileSync(config, "utf8"));
+  mkdirSync(file("evil"));
+  const path = join(file("evil"), "<img src=x onerror=alert(1)>.json");
+  writeFileSync(path, JSON.stringify({ ...object, _name_or_path: evil }));
+  return path;
+}
+
+const context = await chromium.launchPersistentContext(file("profile"), {
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  headless: true,
+  viewport: { width: 1500, height: 950 },
+  colorScheme: "light",
+  args: ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+});
+const problems = [];
+
+// Opens a page that may ask nothing of any network and must not fail.
+async function open(name) {
+  const page = await context.newPage();
+  page.on("pageerror", (error) => problems.push(`${name}: ${error.message}`));
+  page.on("console", (message) => message.type() === "error" && problems.push(`${name}: ${message.text()}`));
+  page.on("request", (request) => /^(file|data):/.test(request.url()) || problems.push(`${name} asked for ${request.url()}`));
+  await page.goto(pathToFileURL(file(name)).href);
+  await page.waitForSelector("#world .op");
+  return page;
+}
+const shot = (page, name) => (shots ? page.screenshot({ path: join(shots, `${name}.png`) }) : undefined);
+
+try {
+  const v3 = await open("v3.html");
+  const drawn = await v3.evaluate(() => performance.getEntriesByName("latent-drawn")[0].startTime);
+  console.log(`the page of 61 layers stood after ${drawn.toFixed(0)} ms (${(readFileSync(file("v3.html")).length / 1e6).toFixed(2)} MB)`);
+  // the promise is a second; a busy machine gets five, so that only a real change fails
+  assert.ok(drawn < 5000, `drawn after ${drawn} ms`);
+  await checkDrawing(v3, shot);
+  await checkPanel(v3, shot);
+  await checkSearch(v3);
+  await checkKeys(v3);
+  await checkMemory(v3, shot);
+  await checkDiff(v3, shot);
+
+  const demo = await open("demo.html");
+  await checkProfile(demo, shot, file("profile.json"));
+
+  const evil = await open("hostile.html");
+  assert.equal(await evil.evaluate(() => window.pwned), undefined, "a name of the model ran as script");
+  assert.match(await evil.textContent("#name"), /^<\/script><script>window\.pwned/, "the name is shown as it is");
+  assert.equal(await evil.locator("img").count(), 0);
+  await shot(evil, "hostile");
+  // what a name could at most smuggle in is stopped by the policy
+  const stopped = await evil.evaluate(
+    () =>
+      new Promise((resolve) => {
+        document.addEventListener("securitypolicyviolation", (event) => resolve(event.violatedDirective));
+        const script = document.createElement("script");
+        script.textContent = "window.pwned = 2";
+        document.body.append(script);
+        setTimeout(() => resolve("nothing stopped it"), 3000);
+      }),
+  );
+  assert.match(stopped, /script-src/);
+  assert.equal(await evil.evaluate(() => window.pwned), undefined);
+  problems.splice(0, problems.length, ...problems.filter((text) => !text.includes("Content Security Policy")));
+  assert.deepEqual(problems, []);
+  console.log("the browser test passed");
+} finally {
+  await context.close();
+  rmSync(work, { recursive: true, force: true });
+}
