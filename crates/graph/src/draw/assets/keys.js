@@ -24,7 +24,12 @@ function startKeys() {
   document.addEventListener("keydown", (event) => {
     if (help.open || event.ctrlKey || event.metaKey || event.altKey) return;
     const field = event.target.closest("input, select, textarea");
-    if (event.key === "Escape") return escape(field);
+    if (event.key === "Escape") {
+      // a search field would empty itself without a word
+      event.preventDefault();
+      escape(field);
+      return;
+    }
     if (field) return;
     const operation = event.target.closest(".op");
     if (operation && onOperation(event, operation)) return;
