@@ -126,5 +126,7 @@ fn read_profile(path: &Path) -> Result<serde_json::Value> {
     if is_profile {
         return Ok(profile);
     }
-    Err(anyhow::anyhow!("{name}: no profile (it has no limits and steps): make one with `latent profile --json`"))
+    Err(anyhow::anyhow!(
+        "{name}: no profile (it has no limits and steps): make one with `latent profile --json`"
+    ))
 }

@@ -95,10 +95,14 @@ fn words(args: &GraphArgs) -> Result<(Stage, Option<PathBuf>)> {
         match Stage::ALL.iter().find(|(name, _)| name == word) {
             Some((_, found)) if stage.is_none() => stage = Some(*found),
             Some(_) => {
-                return Err(Usage(format!("{word}: one stage at a time; a model of this name is ./{word}")).into());
+                return Err(
+                    Usage(format!("{word}: one stage at a time; a model of this name is ./{word}")).into()
+                );
             }
             None if path.is_none() => path = Some(PathBuf::from(word)),
-            None => return Err(Usage(format!("{word}: give one model; a stage is circuit, ir or plan")).into()),
+            None => {
+                return Err(Usage(format!("{word}: give one model; a stage is circuit, ir or plan")).into());
+            }
         }
     }
     // a model from the environment gives way to one that is named
@@ -107,7 +111,9 @@ fn words(args: &GraphArgs) -> Result<(Stage, Option<PathBuf>)> {
         && std::env::var_os("LATENT_MODEL").is_none_or(|set| set != flag.as_os_str())
     {
         let (path, flag) = (path.display(), flag.display());
-        return Err(Usage(format!("two models: {path} and -m {flag}; the stages are circuit, ir and plan")).into());
+        return Err(
+            Usage(format!("two models: {path} and -m {flag}; the stages are circuit, ir and plan")).into()
+        );
     }
     Ok((stage.unwrap_or(Stage::Plan), path.or(from_flag)))
 }

@@ -77,9 +77,9 @@ impl<'a> Shared<'a> {
         let (title, subtitle, layers) = self.heading(run);
         let operations: Vec<Operation> =
             (0..run.nodes[0].len()).map(|at| self.operation(source, run, at, first_phase)).collect();
-        let phases = source.phases.map_or(0, |phases| {
-            run.nodes[0].iter().map(|n| phases[*n] - first_phase + 1).max().unwrap_or(0)
-        });
+        let phases = source
+            .phases
+            .map_or(0, |phases| run.nodes[0].iter().map(|n| phases[*n] - first_phase + 1).max().unwrap_or(0));
         let sketch = self.sketch(source, &run.nodes[0], &operations, phases);
         let painted = paint::block(&sketch, &title, &subtitle, count);
         Block {
@@ -286,7 +286,8 @@ impl<'a> Shared<'a> {
         for used in &operation.weights {
             item.lines.push(weight_line(&self.weights[used.weight]));
         }
-        if node.op == Op::MlaAttention || matches!(node.op, Op::AttendLatent | Op::AttendSplit | Op::AttendExpanded)
+        if node.op == Op::MlaAttention
+            || matches!(node.op, Op::AttendLatent | Op::AttendSplit | Op::AttendExpanded)
         {
             let heads = node.inputs.first().map_or(1, |id| ir.value(*id).heads);
             item.lines.insert(0, format!("{heads} heads"));
@@ -318,8 +319,13 @@ impl<'a> Shared<'a> {
                     let pill = Item::new(Form::Pill, "io", format!("tokens {}", shape(ir, *id)));
                     sketch.items.push(pill);
                     let from = End::Item(sketch.items.len() - 1);
-                    let wire =
-                        Wire { from, to: End::Item(at), label: String::new(), kind: Kind::Value, pale: false };
+                    let wire = Wire {
+                        from,
+                        to: End::Item(at),
+                        label: String::new(),
+                        kind: Kind::Value,
+                        pale: false,
+                    };
                     sketch.wires.push(wire);
                 }
             }
@@ -329,8 +335,13 @@ impl<'a> Shared<'a> {
                     pill.phase = operations[at].phase.unwrap_or(0);
                     sketch.items.push(pill);
                     let to = End::Item(sketch.items.len() - 1);
-                    let wire =
-                        Wire { from: End::Item(at), to, label: String::new(), kind: Kind::Value, pale: false };
+                    let wire = Wire {
+                        from: End::Item(at),
+                        to,
+                        label: String::new(),
+                        kind: Kind::Value,
+                        pale: false,
+                    };
                     sketch.wires.push(wire);
                 }
             }
@@ -356,8 +367,7 @@ impl<'a> Shared<'a> {
                     continue;
                 }
                 let writes = node.outputs.is_empty();
-                let (from, to) =
-                    if writes { (End::Item(at), cylinder) } else { (cylinder, End::Item(at)) };
+                let (from, to) = if writes { (End::Item(at), cylinder) } else { (cylinder, End::Item(at)) };
                 let pale = sketch.items[at].pale;
                 sketch.wires.push(Wire { from, to, label: String::new(), kind: Kind::Cache, pale });
             }
@@ -393,9 +403,9 @@ fn wires_into(
         for (from, &m) in nodes.iter().enumerate().take(at) {
             let maker = &ir.nodes[m];
             if maker.outputs.contains(id) && maker.lane.meets(node.lane) {
-                let later = nodes[from + 1..at].iter().any(|&k| {
-                    ir.nodes[k].outputs.contains(id) && ir.nodes[k].lane == maker.lane
-                });
+                let later = nodes[from + 1..at]
+                    .iter()
+                    .any(|&k| ir.nodes[k].outputs.contains(id) && ir.nodes[k].lane == maker.lane);
                 if later {
                     continue;
                 }

@@ -10,7 +10,11 @@ use crate::error::GraphError;
 use std::collections::HashMap;
 
 /// The blocks of `circuit` with its conditions judged for the contract: embedding, one layer, head.
-pub(super) fn blocks(shared: &mut Shared<'_>, circuit: &Circuit, naming: Naming) -> Result<Vec<usize>, GraphError> {
+pub(super) fn blocks(
+    shared: &mut Shared<'_>,
+    circuit: &Circuit,
+    naming: Naming,
+) -> Result<Vec<usize>, GraphError> {
     let layers = shared.contract.layers;
     let parts = [
         ("Embedding", "from token ids to the residual stream", &circuit.embed, 1),

@@ -54,7 +54,12 @@ const TABLE: [Row; 24] = [
         "y = W_down (silu(W_gate x) ⊙ W_up x);  without a gate: y = W_down relu(W_up x)²",
         "Shazeer, arXiv:2002.05202",
     ),
-    ("silu_mul", "The gated activation.", "y = silu(gate) ⊙ up,  silu(g) = g / (1 + e⁻ᵍ)", "Shazeer, arXiv:2002.05202"),
+    (
+        "silu_mul",
+        "The gated activation.",
+        "y = silu(gate) ⊙ up,  silu(g) = g / (1 + e⁻ᵍ)",
+        "Shazeer, arXiv:2002.05202",
+    ),
     ("relu2", "The squared activation.", "y = max(x, 0)²", "So and others, arXiv:2109.08668"),
     ("add", "Adds to the residual stream, or two branches.", "y = a + s · b", RESIDUAL),
     ("scale", "Multiplies by a number.", "y = s · x", "the circuit"),
@@ -128,9 +133,12 @@ fn symbols(word: &str, contract: &Contract) -> Vec<String> {
     let a = &contract.attention;
     let scale = || format!("s = {:.6}, the softmax scale", a.softmax_scale);
     let latent = || format!("c: {} numbers, k_rope: {}", a.kv_lora_rank, a.rope);
-    let heads = || format!("{} heads; q_nope: {} numbers, q_rope: {}, value: {}", a.heads, a.nope, a.rope, a.v);
+    let heads =
+        || format!("{} heads; q_nope: {} numbers, q_rope: {}, value: {}", a.heads, a.nope, a.rope, a.v);
     match word {
-        "embed" => vec![format!("s = {}", contract.embedding_scale), format!("{} tokens", contract.vocab_size)],
+        "embed" => {
+            vec![format!("s = {}", contract.embedding_scale), format!("{} tokens", contract.vocab_size)]
+        }
         "rms_norm" => vec![format!("ε = {:e}", contract.rms_eps)],
         "add" => vec![format!("s = {:.6} into the residual stream", contract.residual_scale)],
         "scale" => vec![format!("s = {:.6}", contract.logits_scale)],
@@ -179,7 +187,11 @@ fn router(contract: &Contract) -> Vec<String> {
     let mut symbols = vec![
         format!("k = {} of {} experts, {} numbers wide", moe.experts_used, moe.experts, moe.intermediate),
         format!("gate: {gate}; bias for choosing: {}", if r.bias { "yes" } else { "no" }),
-        format!("weights divided by their sum: {}; scale = {}", if r.normalise { "yes" } else { "no" }, r.scale),
+        format!(
+            "weights divided by their sum: {}; scale = {}",
+            if r.normalise { "yes" } else { "no" },
+            r.scale
+        ),
     ];
     if r.groups > 1 {
         let score = match r.group_score {

@@ -258,12 +258,7 @@ fn columns(sketch: &Sketch, ranks: &Ranks, sizes: &[(f64, f64)]) -> Vec<Vec<f64>
 }
 
 /// Puts the bends of a long wire under one another: below its beginning or above its end, where there is room.
-fn straighten(
-    sketch: &Sketch,
-    ranks: &Ranks,
-    centres: &mut [Vec<f64>],
-    width: &dyn Fn(&Slot) -> f64,
-) {
+fn straighten(sketch: &Sketch, ranks: &Ranks, centres: &mut [Vec<f64>], width: &dyn Fn(&Slot) -> f64) {
     for (w, wire) in sketch.wires.iter().enumerate() {
         let (End::Item(a), End::Item(b)) = (wire.from, wire.to) else { continue };
         let at = |rank: usize, slot: Slot| ranks.rows[rank].iter().position(|s| *s == slot);

@@ -84,7 +84,11 @@ const FORMULATIONS: [(MlaChoice, CacheForm, Card); 5] = [
     (
         MlaChoice::Split,
         CacheForm::Latent,
-        Card { key: "split", name: "split", about: "Absorbed, with the scores of content and position apart." },
+        Card {
+            key: "split",
+            name: "split",
+            about: "Absorbed, with the scores of content and position apart.",
+        },
     ),
     (
         MlaChoice::Naive,
@@ -116,8 +120,7 @@ impl Drawing {
     ) -> Result<Drawing, GraphError> {
         let circuit = Circuit::named(&contract.circuit)?;
         let whole = options.layers == (0..contract.layers);
-        let span =
-            Span { embed: options.layers.start == 0, layers: options.layers.clone(), head: whole };
+        let span = Span { embed: options.layers.start == 0, layers: options.layers.clone(), head: whole };
         let ir = Ir::build(contract, &span, tensors)?;
         let mut shared = Shared::new(contract, kernels, options);
         let mut views = Vec::new();

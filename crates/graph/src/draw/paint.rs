@@ -194,7 +194,11 @@ fn paint_wire(wire: &Wire, points: &[(f64, f64)], marks: &mut Vec<Mark>) {
     marks.push(Mark::path(if straight { corners(points) } else { curves(points) }, &class));
     let (before, end) = (points[points.len() - 2], points[points.len() - 1]);
     // the way of the last piece: downwards, or level
-    let (dx, dy) = if before.1 == end.1 { ((end.0 - before.0).signum(), 0.0) } else { (0.0, (end.1 - before.1).signum()) };
+    let (dx, dy) = if before.1 == end.1 {
+        ((end.0 - before.0).signum(), 0.0)
+    } else {
+        (0.0, (end.1 - before.1).signum())
+    };
     if wire.to == End::Spine {
         return;
     }

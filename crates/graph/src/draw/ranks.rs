@@ -118,7 +118,8 @@ fn assign(sketch: &Sketch) -> Vec<usize> {
         });
         let mut rank = base.chain(read).max().unwrap_or(0);
         // a sum on the residual stream divides what is above from what is below
-        let sums = done.iter().filter(|&&j| sketch.items[j].form == Form::Sum && j < i).map(|&j| ranks[j] + 1);
+        let sums =
+            done.iter().filter(|&&j| sketch.items[j].form == Form::Sum && j < i).map(|&j| ranks[j] + 1);
         rank = rank.max(sums.max().unwrap_or(0));
         if sketch.items[i].form == Form::Sum {
             let all = done.iter().filter(|&&j| j < i).map(|&j| ranks[j] + 1);

@@ -89,7 +89,9 @@ impl Mark {
             Mark::Text { x, y, text, class } => {
                 writeln!(out, "<text x=\"{x}\" y=\"{y}\" class=\"{}\">{}</text>", escape(class), escape(text))
             }
-            Mark::Path { d, class } => writeln!(out, "<path d=\"{}\" class=\"{}\"/>", escape(d), escape(class)),
+            Mark::Path { d, class } => {
+                writeln!(out, "<path d=\"{}\" class=\"{}\"/>", escape(d), escape(class))
+            }
             Mark::Operation { class, label, marks, .. } => {
                 let _ = writeln!(out, "<g class=\"{}\"><title>{}</title>", escape(class), escape(label));
                 marks.iter().for_each(|mark| mark.write(out));

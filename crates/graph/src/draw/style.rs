@@ -7,7 +7,9 @@ const PAGE: &str = include_str!("assets/page.css");
 
 /// The style of an SVG file: dark where its reader prefers it.
 pub(super) fn of_svg() -> String {
-    format!("svg.latent {{\n{LIGHT}}}\n@media (prefers-color-scheme: dark) {{ svg.latent {{\n{DARK}}} }}\n{SCENE}")
+    format!(
+        "svg.latent {{\n{LIGHT}}}\n@media (prefers-color-scheme: dark) {{ svg.latent {{\n{DARK}}} }}\n{SCENE}"
+    )
 }
 
 /// The style of the page: dark where its reader prefers it, or has said so.

@@ -210,13 +210,19 @@ impl<'a> Request<'a> {
                 (Activation::F32, Precision::Default) => {
                     format!("input f32: no kernel reads {ty} with a narrower one for this operation")
                 }
-                (Activation::Bf16, _) => format!("input {input}: {ty} has 16 bits, so the input is rounded to as many"),
-                (Activation::A8, _) => format!("input {input}: {ty} is quantised, so blocks of the input are 8-bit codes"),
+                (Activation::Bf16, _) => {
+                    format!("input {input}: {ty} has 16 bits, so the input is rounded to as many")
+                }
+                (Activation::A8, _) => {
+                    format!("input {input}: {ty} is quantised, so blocks of the input are 8-bit codes")
+                }
             });
             why.push(match self.layout {
                 None => "any layout: rows are decoded first".to_owned(),
                 Some(Layout::Rows) => format!("layout rows: {ty} is read as it lies in the file"),
-                Some(Layout::Tiles) => format!("layout tiles: {ty} is packed while loading, for every operation of a session"),
+                Some(Layout::Tiles) => {
+                    format!("layout tiles: {ty} is packed while loading, for every operation of a session")
+                }
             });
         }
         why.push(if bound.tier == self.options.tier {

@@ -11,8 +11,21 @@ pub fn problems(schema: &Value, value: &Value) -> Vec<String> {
 
 fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
     let known = [
-        "$schema", "title", "description", "$ref", "$defs", "type", "additionalProperties", "required", "properties",
-        "items", "const", "enum", "minimum", "minItems", "maxItems",
+        "$schema",
+        "title",
+        "description",
+        "$ref",
+        "$defs",
+        "type",
+        "additionalProperties",
+        "required",
+        "properties",
+        "items",
+        "const",
+        "enum",
+        "minimum",
+        "minItems",
+        "maxItems",
     ];
     for key in schema.as_object().into_iter().flat_map(|object| object.keys()) {
         assert!(known.contains(&key.as_str()), "this check does not know {key}");
@@ -48,7 +61,9 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
     }
     if let Some(items) = value.as_array() {
         let count = items.len() as u64;
-        if schema["minItems"].as_u64().is_some_and(|n| count < n) || schema["maxItems"].as_u64().is_some_and(|n| count > n) {
+        if schema["minItems"].as_u64().is_some_and(|n| count < n)
+            || schema["maxItems"].as_u64().is_some_and(|n| count > n)
+        {
             found.push(format!("{at}: {count} items"));
         }
         if let Some(item) = schema.get("items") {

@@ -92,10 +92,12 @@ function blockDiffs(a, b) {
     const lines = align(left?.operations ?? [], right?.operations ?? [], (operation) => operation.title);
     const rows = lines.map(([x, y]) => diffRow(a.source, b.source, x, y));
     const changed = rows.filter((row) => row.class).length;
+    const lists = table(["left", "right", "FLOP", "", "bytes", ""], rows, ["", "", "n", "n", "n", "n"]);
     return [
       html("h3", {}, name),
-      html("p", { class: "source" }, changed === 0 ? "The same." : `${changed} of ${rows.length} operations differ.`),
-      table(["left", "right", "FLOP", "", "bytes", ""], rows, ["", "", "n", "n", "n", "n"]),
+      changed === 0
+        ? html("details", {}, html("summary", {}, `The same: ${rows.length} ${rows.length === 1 ? "operation" : "operations"}`), lists)
+        : html("div", {}, html("p", { class: "source" }, `${changed} of ${rows.length} operations differ.`), lists),
     ];
   });
 }

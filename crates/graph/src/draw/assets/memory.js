@@ -11,7 +11,7 @@ function paintMemory() {
     [bytes(weights), `weights, ${count(drawing.model.parameters)} numbers`],
     [`${whole(token)} B`, "cache a token, all layers"],
     [bytes(token * (state.cached + rows)), `cache after ${whole(state.cached + rows)} tokens`],
-    [bytes(memory.arena_bytes), `arena for at most ${whole(memory.max_rows)} rows`],
+    [bytes(memory.arena_bytes), `arena for ${memory.max_rows === 1 ? "1 row" : `at most ${whole(memory.max_rows)} rows`}`],
   ];
   pane.replaceChildren(
     html(
@@ -72,7 +72,8 @@ function arenaChart(view, memory) {
     const x = left + at * column;
     const wide = block.phases * column;
     parts.push(svg("rect", { x, y: top - 30, width: wide, height: height + 30, class: i % 2 === 0 ? "band" : "band odd" }));
-    const name = wide < 90 && block.title.length > 8 ? `${block.title.slice(0, 6)}…` : block.title;
+    const letters = Math.floor((wide - 8) / 7);
+    const name = block.title.length > letters ? `${block.title.slice(0, Math.max(1, letters - 1))}…` : block.title;
     parts.push(svg("text", { x: x + 6, y: top - 14, class: "tick" }, svg("title", {}, block.title), name));
     for (let p = 0; p < block.phases; p += 1) {
       parts.push(svg("text", { x: x + (p + 0.5) * column, y: top + height + 16, class: "tick middle" }, String(p)));

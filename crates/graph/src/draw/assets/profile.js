@@ -82,7 +82,7 @@ function profileStepParts(step, limits) {
   });
   return [
     html("h3", {}, title),
-    html("p", {}, `After ${whole(step.cached)} tokens: ${step.millis.toFixed(2)} ms a step, ${step.tokens_per_s.toFixed(1)} tokens a second; ${whole(step.barriers)} phases and barriers, ${whole(step.kernels)} kernels.`),
+    html("p", {}, `After ${whole(step.cached)} ${step.cached === 1 ? "token" : "tokens"}: ${step.millis.toFixed(2)} ms a step, ${step.tokens_per_s.toFixed(1)} tokens a second; ${whole(step.barriers)} phases and barriers, ${whole(step.kernels)} kernels.`),
     html("div", { class: "chart" }, rooflineChart(step, limits, title)),
     times,
   ];
@@ -100,9 +100,9 @@ function familyOfWords(words) {
 
 // Operations a second over operations a byte, both in powers of ten, under the roof of the machine.
 function rooflineChart(step, limits, title) {
-  const width = 900;
-  const height = 380;
-  const box = { left: 70, right: 24, top: 20, bottom: 46 };
+  const width = 1080;
+  const height = 400;
+  const box = { left: 70, right: 24, top: 34, bottom: 46 };
   const points = step.phases.filter((phase) => phase.bytes > 0 && phase.gflop_per_s > 0).map((phase) => ({ phase, x: phase.gflop_per_s / phase.gb_per_s, y: phase.gflop_per_s }));
   const integer = (2 * limits.integer_macs) / 1e9;
   const float = (2 * limits.float_macs) / 1e9;
@@ -131,6 +131,14 @@ function rooflineChart(step, limits, title) {
   roof(float, "f32", true);
   const slant = 10 ** (x0 + 0.35);
   parts.push(svg("text", { x: x(slant) + 8, y: y(slant * bandwidth) + 16, class: "tick" }, `memory ${figures(bandwidth)} GB/s`));
+  // names of the costliest, each on a line of its own
+  const named = [...points].sort((a, b) => b.phase.share - a.phase.share).slice(0, 6).sort((a, b) => b.y - a.y);
+  const lines = new Map();
+  let above = 0;
+  for (const point of named) {
+    above = Math.max(above + 14, y(point.y) + 4);
+    lines.set(point.phase, above);
+  }
   for (const { phase, x: px, y: py } of points) {
     const name = phase.operations.join(", ");
     parts.push(
@@ -139,13 +147,14 @@ function rooflineChart(step, limits, title) {
         { class: familyOfWords(phase.operations) },
         svg("title", {}, `${name}: ${figures(phase.gflop_per_s)} GFLOP/s, ${figures(phase.gb_per_s)} GB/s, ${(100 * phase.share).toFixed(1)} % of the time`),
         svg("circle", { cx: x(px), cy: y(py), r: 5 + 26 * Math.sqrt(phase.share), class: "dot" }),
-        phase.share > 0.06 ? svg("text", { x: x(px) + 8 + 26 * Math.sqrt(phase.share), y: y(py) + 4, class: "mark-text" }, name) : null,
+        lines.has(phase) ? svg("path", { d: `M${x(px)} ${y(py)}L${x(px) + 44} ${lines.get(phase) - 4}h8`, class: "leader" }) : null,
+        lines.has(phase) ? svg("text", { x: x(px) + 56, y: lines.get(phase), class: "mark-text" }, `${name}, ${(100 * phase.share).toFixed(0)} %`) : null,
       ),
     );
   }
   parts.push(
     svg("text", { x: (width + box.left) / 2, y: height - 8, class: "tick middle" }, "operations a byte"),
-    svg("text", { x: 14, y: box.top + 4, class: "tick", "dominant-baseline": "hanging" }, "GFLOP/s"),
+    svg("text", { x: 14, y: 18, class: "tick" }, "GFLOP/s"),
   );
   return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Roofline of ${title}: the table below has the figures`, class: "roofline" }, ...parts);
 }
