@@ -228,7 +228,8 @@ fn a_hostile_name_stays_text() {
     let data: Value =
         serde_json::from_str(&page[from..from + page[from..].find("</script>").unwrap()]).unwrap();
     assert_eq!(data["model"]["name"], evil);
-    assert_eq!(data, serde_json::to_value(&drawing).unwrap());
+    let whole = serde_json::to_value(&drawing).unwrap();
+    assert!(data["operations"] == whole["operations"] && data["weights"] == whole["weights"]);
     let svg = drawing.svg(drawing.view("plan", "naive", "one").unwrap());
     assert!(!svg.contains("<script>") && svg.contains("&lt;script&gt;"));
 }

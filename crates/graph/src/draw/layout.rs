@@ -96,10 +96,18 @@ impl Layout {
                 }
                 (End::Item(a), End::Item(b)) => {
                     let start = (self.port(sketch, a, w, false), self.boxes[a].1 + self.boxes[a].3);
-                    let end = (self.port(sketch, b, w, true), self.boxes[b].1);
                     let mut points = vec![start];
                     points.extend(bends);
-                    points.push(end);
+                    let (left, top, width, _) = self.boxes[b];
+                    let alone = sketch.wires.iter().filter(|wire| wire.to == End::Item(b)).count() == 1;
+                    let last = points[points.len() - 1].0;
+                    // what comes alone comes straight, where the box is wide enough
+                    let x = if alone && last > left + 16.0 && last < left + width - 16.0 {
+                        last
+                    } else {
+                        self.port(sketch, b, w, true)
+                    };
+                    points.push((x, top));
                     points
                 }
                 (End::Spine, End::Item(b)) => {
@@ -232,7 +240,7 @@ fn columns(sketch: &Sketch, ranks: &Ranks, sizes: &[(f64, f64)]) -> Vec<Vec<f64>
                     let mut places = Vec::new();
                     for above in [true, false] {
                         let next = if above { rank.wrapping_sub(1) } else { rank + 1 };
-                        for other in ranks.neighbours(sketch, *slot, rank, above) {
+                        for (other, _) in ranks.neighbours(sketch, *slot, rank, above) {
                             if let Some(p) = ranks.rows[next].iter().position(|s| *s == other) {
                                 places.push(centres[next][p]);
                             }

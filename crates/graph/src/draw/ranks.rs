@@ -1,6 +1,6 @@
 //! Ranks and order: which row an item stands in, and its place among its neighbours.
 
-use super::sketch::{End, Form, Kind, Sketch};
+use super::sketch::{End, Form, Item, Kind, Sketch};
 
 /// A place in a rank: an item, or the bend of a long wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,8 +41,14 @@ impl Ranks {
         ranks
     }
 
-    /// The slots that `slot` of rank `rank` is joined to in the rank above (or below).
-    pub(super) fn neighbours(&self, sketch: &Sketch, slot: Slot, rank: usize, above: bool) -> Vec<Slot> {
+    /// The slots that `slot` of rank `rank` is joined to in the rank above (or below), each with where on it, from 0 to 1.
+    pub(super) fn neighbours(
+        &self,
+        sketch: &Sketch,
+        slot: Slot,
+        rank: usize,
+        above: bool,
+    ) -> Vec<(Slot, f64)> {
         let mut found = Vec::new();
         for (w, wire) in sketch.wires.iter().enumerate() {
             let (End::Item(a), End::Item(b), Kind::Value) = (wire.from, wire.to, wire.kind) else { continue };
@@ -56,7 +62,10 @@ impl Ranks {
             let (end, next) = if above { (a, rank.wrapping_sub(1)) } else { (b, rank + 1) };
             let other = if self.of[end] == next { Slot::Item(end) } else { Slot::Bend(w) };
             if self.rows.get(next).is_some_and(|row| row.contains(&other)) {
-                found.push(other);
+                found.push((
+                    other,
+                    if other == Slot::Item(a) { part(&sketch.items[a], &wire.label) } else { 0.5 },
+                ));
             }
         }
         found
@@ -76,8 +85,11 @@ impl Ranks {
                     let next = if down { rank.wrapping_sub(1) } else { rank + 1 };
                     let places: Vec<f64> = joined
                         .iter()
-                        .filter_map(|other| self.rows.get(next)?.iter().position(|s| s == other))
-                        .map(|p| (p as f64 + 0.5) / self.rows[next].len() as f64)
+                        .filter_map(|(other, on)| {
+                            let row = self.rows.get(next)?;
+                            let at = row.iter().position(|s| s == other)?;
+                            Some((at as f64 + on) / row.len() as f64)
+                        })
                         .collect();
                     let own = (at as f64 + 0.5) / row.len() as f64;
                     // what touches the cache stands right, beside it
@@ -92,6 +104,12 @@ impl Ranks {
             }
         }
     }
+}
+
+/// Where on an item the value of this label leaves: a split's parts stand side by side.
+fn part(item: &Item, label: &str) -> f64 {
+    let at = item.parts.iter().position(|part| part == label);
+    at.map_or(0.5, |at| (at as f64 + 0.5) / item.parts.len() as f64)
 }
 
 fn touches_cache(sketch: &Sketch, slot: Slot) -> bool {

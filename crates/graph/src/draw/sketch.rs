@@ -95,7 +95,7 @@ impl Item {
             Form::Sum => (2.0 * SUM_RADIUS, 2.0 * SUM_RADIUS),
             Form::Pill => (text(&self.title, SMALL) + 26.0, 24.0),
             Form::Split => (self.part_ends().last().map_or(40.0, |last| last.1), 24.0),
-            Form::Cylinder => (124.0, 88.0),
+            Form::Cylinder => (142.0, 88.0),
             Form::Card => {
                 let lane = self.lane.map_or(0.0, |lane| lane.len() as f64 * SMALL + 18.0);
                 let strips = widest(&self.before, SMALL).max(widest(&self.after, SMALL)) + 34.0;
