@@ -210,7 +210,7 @@ impl<'a> Request<'a> {
                 (Activation::F32, Precision::Default) => {
                     format!("input f32: no kernel reads {ty} with a narrower one for this operation")
                 }
-                (Activation::Bf16, _) => {
+                (Activation::Bf16 | Activation::F16, _) => {
                     format!("input {input}: {ty} has 16 bits, so the input is rounded to as many")
                 }
                 (Activation::A8, _) => {
@@ -224,6 +224,9 @@ impl<'a> Request<'a> {
                     format!("layout tiles: {ty} is packed while loading, for every operation of a session")
                 }
             });
+        }
+        if self.ty.is_none() && self.activation == Activation::F16 {
+            why.push("arithmetic f16: the processor multiplies f16, and the cache stores it".to_owned());
         }
         why.push(if bound.tier == self.options.tier {
             format!("tier {}: the highest allowed", bound.tier)
