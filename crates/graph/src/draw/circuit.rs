@@ -1,9 +1,10 @@
 //! The circuit of an architecture as blocks: operations with their conditions, those that this model does not take drawn pale.
 
-use super::blocks::{Shared, family_of};
+use super::blocks::Shared;
 use super::data::{Block, FormatCard, Operation, Port, WeightCard, WeightUse};
 use super::paint;
 use super::sketch::{End, Form, Item, Kind, Sketch, Wire};
+use super::words::family_of;
 use crate::circuit::{Circuit, Facts, Naming, OP_WORDS, OpSpec};
 use crate::contract::LayerKind;
 use crate::error::GraphError;

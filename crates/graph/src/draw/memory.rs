@@ -1,8 +1,8 @@
 //! The arena of a plan over its phases, for the first layer of each block.
 
-use super::blocks::port_shape;
 use super::data::{Buffer, Memory};
 use super::fold::Run;
+use super::words::port_shape;
 use crate::Plan;
 use crate::ir::ValueId;
 use crate::passes::lifetimes;

@@ -5,6 +5,7 @@
 //! [`Drawing::svg`] writes a view as SVG, and its JSON is described by `docs/graph.schema.json`.
 
 mod blocks;
+mod boxes;
 mod circuit;
 mod compose;
 mod data;
@@ -19,6 +20,7 @@ mod scene;
 mod sketch;
 mod style;
 mod svg;
+mod words;
 
 pub use data::{
     Binding, Block, Buffer, CacheUse, Card, ClassCard, CostCard, Drawing, FORMAT, FormatCard, Formula,
