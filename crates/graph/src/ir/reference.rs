@@ -508,7 +508,7 @@ mod tests {
                         if experts && rows > 1 {
                             continue;
                         }
-                        let step = Step { rows, cached, cache_number: 2, lane: Lane::All };
+                        let step = Step { rows, cached, sequences: 1, cache_number: 2, lane: Lane::All };
                         let (cost, of) = (node.cost(&ir, step), node.op.reference());
                         let names = names(&ir, node, step);
                         let value = |text: &str| expression::evaluate(text, &names).unwrap() as f64;
