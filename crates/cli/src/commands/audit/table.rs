@@ -67,7 +67,7 @@ pub(super) fn text(deep: &Deep, file: &str) -> String {
     let mut lines = vec![format!("{file}: {} tensors", deep.tensors.len())];
     lines.push(format!(
         "{:<NAME$} {:<7} {:>7} {:>7} {:>8} {:>7} {:>5} {:>6}",
-        "tensor", "type", "min", "max", "mean", "rms", "zero", "largest"
+        "tensor", "type", "min", "max", "mean", "rms", "zero", "at row"
     ));
     for (name, tensor, statistics) in &groups {
         let Some(s) = statistics else {
