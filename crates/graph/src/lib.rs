@@ -21,7 +21,6 @@
 pub mod audit;
 pub mod circuit;
 pub mod contract;
-mod declared_tensors;
 pub mod draw;
 mod error;
 pub mod ir;
@@ -33,7 +32,6 @@ mod tensors;
 
 pub use circuit::Circuit;
 pub use contract::{Contract, ContractError};
-pub use declared_tensors::ConfigTensors;
 pub use error::GraphError;
 pub use plan::{Plan, PlanOptions};
 pub use tensors::{CheckpointTensors, OutlineTensors};

@@ -5,11 +5,11 @@ mod drawing_schema;
 
 use base::{Activation, CacheType, KernelContract, Layout, OpKind, TensorType, Tier};
 use contract_support::deepseek_v3;
-use graph::Contract;
 use graph::circuit::{DeclaredTensors, Naming};
 use graph::contract::JsonKeys;
 use graph::draw::{Block, Drawing, Operation, Options, PageOptions, View, Wanted};
 use graph::passes::{BindOptions, Precision};
+use graph::{Circuit, Contract};
 use serde_json::Value;
 
 /// A table as `kernels` has it, in small: one form of everything, and products in three.
@@ -65,7 +65,14 @@ fn options(contract: &Contract) -> Options {
 
 fn draw(contract: &Contract) -> Drawing {
     let tensors = DeclaredTensors::new(contract, Naming::HuggingFace, TensorType::BF16).unwrap();
-    Drawing::make(contract, &tensors, &kernels(), &options(contract)).unwrap()
+    Drawing::make(
+        Circuit::named(&contract.circuit).unwrap(),
+        contract,
+        &tensors,
+        &kernels(),
+        &options(contract),
+    )
+    .unwrap()
 }
 
 fn v3() -> Drawing {

@@ -2,21 +2,15 @@
 
 use super::graph::{Stage, bind, layers};
 use crate::args::{Drawing as Form, GraphArgs};
-use crate::exit::Usage;
 use crate::{model, output};
 use anyhow::{Context, Result};
-use base::TensorType;
 use engine::cpu;
-use graph::circuit::{DeclaredTensors, Naming, TensorIndex};
-use graph::contract::JsonKeys;
+use graph::circuit::TensorIndex;
 use graph::draw::{Drawing, Options, PageOptions, Wanted};
 use graph::passes::{CacheForm, RowClass};
-use graph::{CheckpointTensors, ConfigTensors, Contract};
+use graph::{Circuit, Contract, OutlineTensors, survey};
 use std::fs;
 use std::path::Path;
-
-/// The longest config.json that is read: real ones have a few kilobytes.
-const LONGEST_CONFIG: u64 = 8 << 20;
 
 pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result<()> {
     let drawing = draw(args, path)?;
@@ -49,71 +43,26 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
 }
 
 fn draw(args: &GraphArgs, path: Option<&Path>) -> Result<Drawing> {
-    let bind = bind(args)?;
-    let make = |contract: &Contract, tensors: &dyn TensorIndex, assumed| -> Result<Drawing> {
-        let options = Options {
-            bind,
-            largest: usize::from(args.model.chunk).max(args.rows),
-            layers: layers(args.layers.as_deref(), contract.layers)?,
-            assumed,
-            kernels: args.format != Form::Svg,
-        };
-        Ok(Drawing::make(contract, tensors, &cpu::kernel_contracts(), &options)?)
+    let outline = model::outline(path)?;
+    let contract = Contract::from_outline(&outline)?;
+    let promised = survey::promised(&outline, &contract)?;
+    let tensors: &dyn TensorIndex = match &promised {
+        Some(promised) => promised,
+        None => &OutlineTensors(&outline),
     };
-    match path {
-        Some(path) if path.is_file() && path.extension().is_some_and(|end| end == "json") => {
-            let file = path.display().to_string();
-            let object = read_config(path)?;
-            let keys = JsonKeys { file: &file, object: &object };
-            let promised = ConfigTensors::new(&keys);
-            let contract = Contract::from_config(&keys, &promised)?;
-            let format = promised.format();
-            let tensors = Promised { file: file.clone(), tensors: declared(&contract, format)? };
-            make(&contract, &tensors, Some(format.name()))
-        }
-        path => {
-            let checkpoint = model::open(path)?;
-            make(&Contract::from_checkpoint(&checkpoint)?, &CheckpointTensors(&checkpoint), None)
-        }
-    }
-}
-
-fn declared(contract: &Contract, format: TensorType) -> Result<DeclaredTensors> {
-    Ok(DeclaredTensors::new(contract, Naming::HuggingFace, format)?)
-}
-
-/// Declared tensors under the name of the file that promises them.
-struct Promised {
-    file: String,
-    tensors: DeclaredTensors,
-}
-
-impl TensorIndex for Promised {
-    fn naming(&self) -> Naming {
-        self.tensors.naming()
-    }
-
-    fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
-        self.tensors.find(name)
-    }
-
-    fn file(&self) -> String {
-        self.file.clone()
-    }
-}
-
-fn read_config(path: &Path) -> Result<serde_json::Map<String, serde_json::Value>> {
-    let name = path.display();
-    let length = fs::metadata(path).with_context(|| format!("reading {name}"))?.len();
-    if length > LONGEST_CONFIG {
-        return Err(Usage(format!("{name}: {length} bytes is too long for a config.json")).into());
-    }
-    let text = fs::read(path).with_context(|| format!("reading {name}"))?;
-    match serde_json::from_slice(&text) {
-        Ok(serde_json::Value::Object(object)) => Ok(object),
-        Ok(_) => Err(anyhow::anyhow!("{name}: a config.json is a JSON object, this is none")),
-        Err(error) => Err(anyhow::anyhow!("{name}: not JSON: {error}")),
-    }
+    let own = model::circuit(&args.model)?;
+    let circuit = match &own {
+        Some(circuit) => circuit,
+        None => Circuit::named(&contract.circuit)?,
+    };
+    let options = Options {
+        bind: bind(args)?,
+        largest: usize::from(args.model.chunk).max(args.rows),
+        layers: layers(args.layers.as_deref(), contract.layers)?,
+        assumed: promised.as_ref().map(|promised| promised.matrix_type().name()),
+        kernels: args.format != Form::Svg,
+    };
+    Ok(Drawing::make(circuit, &contract, tensors, &cpu::kernel_contracts(), &options)?)
 }
 
 /// A profile, as far as the page needs it to be one.

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 /// Every tensor of a contract with the shape that its circuit gives it, vectors and routers in F32 and the rest in one type.
 pub struct DeclaredTensors {
     naming: Naming,
+    ty: TensorType,
     tensors: HashMap<String, (TensorType, Vec<usize>)>,
 }
 
@@ -19,7 +20,7 @@ impl DeclaredTensors {
     /// When the circuit contradicts itself.
     pub fn new(contract: &Contract, naming: Naming, ty: TensorType) -> Result<DeclaredTensors, GraphError> {
         let circuit = Circuit::named(&contract.circuit)?;
-        let mut declared = DeclaredTensors { naming, tensors: HashMap::new() };
+        let mut declared = DeclaredTensors { naming, ty, tensors: HashMap::new() };
         let whole = Facts::of(contract, None);
         for (slot, spec) in &circuit.model_weights {
             declared.add(circuit, slot, spec, None, &whole, ty)?;
@@ -36,6 +37,11 @@ impl DeclaredTensors {
             }
         }
         Ok(declared)
+    }
+
+    /// The type in which matrices are declared.
+    pub fn matrix_type(&self) -> TensorType {
+        self.ty
     }
 
     fn add(

@@ -115,15 +115,15 @@ impl Drawing {
     /// # Errors
     /// What is wrong with the file's tensors, or which kernel is missing.
     pub fn make(
+        circuit: &Circuit,
         contract: &Contract,
         tensors: &dyn TensorIndex,
         kernels: &[KernelContract],
         options: &Options,
     ) -> Result<Drawing, GraphError> {
-        let circuit = Circuit::named(&contract.circuit)?;
         let whole = options.layers == (0..contract.layers);
         let span = Span { embed: options.layers.start == 0, layers: options.layers.clone(), head: whole };
-        let ir = Ir::build(contract, &span, tensors)?;
+        let ir = Ir::build_with(circuit, contract, &span, tensors)?;
         let mut shared = Shared::new(contract, kernels, options);
         let mut views = Vec::new();
 
