@@ -1,53 +1,12 @@
-//! What each kind of operation computes, in symbols, with the source: one table for drawings and documents.
+//! What each kind of operation computes: the reference of the IR, with what its symbols are in one model.
 
 use super::data::Formula;
 use crate::contract::{Contract, Gating, GroupScore, RopePairs, RopeScaling};
+use crate::ir::Op;
 use std::collections::BTreeMap;
 
-/// Word, meaning, formula, source.
-type Row = (&'static str, &'static str, &'static str, &'static str);
-
-const MLA: &str = "DeepSeek-V2, arXiv:2405.04434, section 2.1";
-const ABSORBED: &str = "DeepSeek-V2, arXiv:2405.04434, section 2.1.2 and appendix C: matrices absorbed";
-const EXPERTS: &str = "DeepSeekMoE, arXiv:2401.06066; DeepSeek-V3, arXiv:2412.19437, section 2.1.2";
-const RESIDUAL: &str = "He and others, arXiv:1512.03385";
-const OURS: &str = "ARCHITECTURE.md";
-
-/// One row for each word that an operation, or a circuit, can have.
-const TABLE: [Row; 24] = [
-    ("embed", "Looks up each token's row of the embedding.", "h[r] = s · E[token[r]]", "the circuit"),
-    (
-        "rms_norm",
-        "Divides a row by its root mean square and multiplies by a weight.",
-        "y = x / √(mean(x²) + ε) · w",
-        "Zhang and Sennrich, arXiv:1910.07467",
-    ),
-    ("linear", "A product with each row of a weight matrix.", "y = x · Wᵀ", "the circuit"),
-    ("split", "Names parts of each head; nothing is computed or moved.", "[a | b] = x", OURS),
-    (
-        "rope",
-        "Rotates pairs of numbers by the row's position p.",
-        "(a, b) ← (a·cos θ − b·sin θ, a·sin θ + b·cos θ),  θᵢ = p · ωᵢ",
-        "Su and others, arXiv:2104.09864",
-    ),
-    (
-        "mla_attention",
-        "Multi-head Latent Attention, before a formulation is chosen: each cached token is one latent c and one rotated key.",
-        "o = Σⱼ softmaxⱼ(s · (q_nope · W_UK cⱼ + q_rope · k_ropeⱼ)) · W_UV cⱼ",
-        MLA,
-    ),
-    (
-        "route",
-        "Chooses the experts of each row and weighs them.",
-        "S = gate(x · Wᵀ);  chosen = top-k(S + bias) in the best groups;  mix = scale · S / Σ S over the chosen",
-        EXPERTS,
-    ),
-    (
-        "expert_mlp",
-        "The feed-forward block of each chosen expert, summed.",
-        "y = Σₑ mixₑ · W_down,ₑ (silu(W_gate,ₑ x) ⊙ W_up,ₑ x)",
-        EXPERTS,
-    ),
+/// Word, meaning, formula, source of what is drawn and is no operation of the IR.
+const OTHERS: [(&str, &str, &str, &str); 2] = [
     (
         "mlp",
         "A feed-forward block: two or three products with an activation between.",
@@ -55,66 +14,21 @@ const TABLE: [Row; 24] = [
         "Shazeer, arXiv:2002.05202",
     ),
     (
-        "silu_mul",
-        "The gated activation.",
-        "y = silu(gate) ⊙ up,  silu(g) = g / (1 + e⁻ᵍ)",
-        "Shazeer, arXiv:2002.05202",
+        "cache",
+        "What a layer stores for every token.",
+        "row p of token p",
+        "DeepSeek-V2, arXiv:2405.04434, section 2.1",
     ),
-    ("relu2", "The squared activation.", "y = max(x, 0)²", "So and others, arXiv:2109.08668"),
-    ("add", "Adds to the residual stream, or two branches.", "y = a + s · b", RESIDUAL),
-    ("scale", "Multiplies by a number.", "y = s · x", "the circuit"),
-    ("gather_rows", "Takes the rows whose logits are wanted.", "y[i] = x[wanted[i]]", OURS),
-    (
-        "latent_store",
-        "Writes each row's normalised latent and rotated key into the cache, at the row's position.",
-        "cache[p] ← [c | k_rope]",
-        MLA,
-    ),
-    (
-        "expanded_store",
-        "Writes every head's key and value into the cache: what attention without latents would store.",
-        "cache[p] ← [W_UK c | k_rope | W_UV c] of every head",
-        MLA,
-    ),
-    (
-        "absorb_k",
-        "Moves each head's query into latent space, so that it meets the cached latents themselves.",
-        "q̃ = [W_UKᵀ q_nope | q_rope]",
-        ABSORBED,
-    ),
-    (
-        "attend_latent",
-        "Attention in latent space: all heads share one key, whose first part is also the value.",
-        "õ = Σⱼ softmaxⱼ(s · q̃ · [cⱼ | k_ropeⱼ]) · cⱼ",
-        ABSORBED,
-    ),
-    (
-        "attend_split",
-        "Attention in latent space, with the scores of content and position computed apart and added.",
-        "õ = Σⱼ softmaxⱼ(s · (q̃_c · cⱼ + q_rope · k_ropeⱼ)) · cⱼ",
-        "DeepSeek-V3's published inference code",
-    ),
-    ("absorb_v", "Moves each head's result out of latent space.", "o = W_UV õ", ABSORBED),
-    (
-        "attend_expanded",
-        "Attention over keys and values expanded from the cached latents (for a group of heads at a time), or read as stored.",
-        "kⱼ = [W_UK cⱼ | k_ropeⱼ],  vⱼ = W_UV cⱼ;  o = Σⱼ softmaxⱼ(s · q · kⱼ) · vⱼ",
-        MLA,
-    ),
-    (
-        "expert_gate_up",
-        "Gate and up of each chosen expert, rows sorted by expert, activation fused.",
-        "a[r,e] = silu(W_gate,ₑ x) ⊙ W_up,ₑ x",
-        EXPERTS,
-    ),
-    (
-        "expert_down",
-        "Down of each chosen expert, weighed and summed in the order of the experts.",
-        "y[r] = Σₑ mix[r,e] · W_down,ₑ a[r,e]",
-        EXPERTS,
-    ),
-    ("cache", "What a layer stores for every token.", "row p of token p", MLA),
 ];
+
+/// Meaning, formula and source of a word.
+fn row(word: &str) -> Option<(&'static str, &'static str, &'static str)> {
+    if let Some(op) = Op::ALL.iter().find(|op| op.word() == word) {
+        let of = op.reference();
+        return Some((of.what, of.formula, of.source));
+    }
+    OTHERS.iter().find(|other| other.0 == word).map(|(_, about, formula, source)| (*about, *formula, *source))
+}
 
 /// The formulas of the words in `used`, with what the symbols are in this model.
 pub(super) fn of(
@@ -122,7 +36,7 @@ pub(super) fn of(
     used: impl Iterator<Item = &'static str>,
 ) -> BTreeMap<&'static str, Formula> {
     used.filter_map(|word| {
-        let (_, about, formula, source) = *TABLE.iter().find(|row| row.0 == word)?;
+        let (about, formula, source) = row(word)?;
         Some((word, Formula { about, formula, symbols: symbols(word, contract), source }))
     })
     .collect()
@@ -211,9 +125,9 @@ mod tests {
     #[test]
     fn every_word_of_a_circuit_has_a_formula_and_a_source() {
         for word in OP_WORDS {
-            assert!(TABLE.iter().any(|row| row.0 == word), "{word}");
+            assert!(row(word).is_some(), "{word}");
         }
-        for (word, about, formula, source) in TABLE {
+        for (word, about, formula, source) in OTHERS {
             assert!(about.ends_with('.') && !formula.is_empty() && !source.is_empty(), "{word}");
         }
     }

@@ -12,6 +12,8 @@ pub struct OpReference {
     pub what: &'static str,
     /// What it computes.
     pub formula: &'static str,
+    /// Where it comes from.
+    pub source: &'static str,
     /// Inputs with shapes.
     pub inputs: &'static [(&'static str, &'static str)],
     /// Outputs with shapes.
@@ -27,7 +29,7 @@ pub struct OpReference {
 }
 
 /// What the names in shapes and costs mean.
-pub(crate) const GLOSSARY: [(&str, &str); 23] = [
+pub(crate) const GLOSSARY: [(&str, &str); 25] = [
     ("rows", "rows of the step: new tokens of all sequences (in the head: rows whose logits are wanted)"),
     ("cached", "rows that a sequence has in the cache before the step"),
     ("seen", "cached + rows: rows that attention reads"),
@@ -55,6 +57,8 @@ pub(crate) const GLOSSARY: [(&str, &str); 23] = [
     ("W", "a weight; its rows are outputs"),
     ("⊙", "product number by number"),
     ("[a | b]", "a and b in one row"),
+    ("c, k_rope", "the latent and the rotated key of a token, which the cache holds"),
+    ("q̃, õ", "a query and a result in latent space"),
     ("R(p)", "rotation of each pair of numbers by the angles of position p"),
     ("s", "scale of the scores, with YaRN's and the temperature's factors"),
 ];
@@ -63,6 +67,7 @@ const NOTHING: OpReference = OpReference {
     made_by: "circuit",
     what: "",
     formula: "",
+    source: "",
     inputs: &[],
     outputs: &[],
     weights: &[],
@@ -70,6 +75,12 @@ const NOTHING: OpReference = OpReference {
     cache_bytes: "0",
     flops: "0",
 };
+
+const MLA: &str = "DeepSeek-V2, arXiv:2405.04434, section 2.1";
+const ABSORBED: &str = "DeepSeek-V2, arXiv:2405.04434, section 2.1.2 and appendix C: matrices absorbed";
+const EXPERTS: &str = "DeepSeekMoE, arXiv:2401.06066; DeepSeek-V3, arXiv:2412.19437, section 2.1.2";
+const RESIDUAL: &str = "He and others, arXiv:1512.03385";
+const OURS: &str = "ARCHITECTURE.md";
 
 const CHOICE: &str = "`choose_formulations`";
 const W_UK: (&str, &str) = ("k_b", "heads × kv_lora × nope, or the keys' rows of kv_b");
@@ -118,7 +129,8 @@ impl Op {
         match self {
             Op::Embed { .. } => OpReference {
                 what: "Rows of the embedding, times a factor where the model has one.",
-                formula: "h = scale · W[token]",
+                formula: "h[r] = s · E[token[r]]",
+                source: "the circuit",
                 inputs: &[("tokens", "rows")],
                 outputs: &[("h", "rows × hidden, the residual stream")],
                 weights: &[("embed", "vocab × hidden")],
@@ -128,7 +140,8 @@ impl Op {
             Op::RmsNorm => OpReference {
                 what: "Divides each row by its root mean square and multiplies by a weight. Where only products and cache stores read the \
                        result, `fold_norms` makes it their prologue.",
-                formula: "y = x / √(mean(x²) + eps) ⊙ w",
+                formula: "y = x / √(mean(x²) + ε) · w",
+                source: "Zhang and Sennrich, arXiv:1910.07467",
                 inputs: &[("x", "rows × width")],
                 outputs: &[("y", "rows × width")],
                 weights: &[("norm", "width")],
@@ -137,7 +150,8 @@ impl Op {
             Op::Linear => OpReference {
                 what: "One product for each weight, all of the same input. `fuse_projections` joins those that share it; \
                        `fold_epilogues` lets it apply an activation or add to the residual.",
-                formula: "yᵢ = x · Wᵢᵀ",
+                formula: "y = x · Wᵀ",
+                source: "the circuit",
                 inputs: &[("x", "rows × inputs"), ("sum", "rows × outputs, with the epilogue `add`")],
                 outputs: &[("yᵢ", "rows × outputs, one for each weight (with `silu·up` one for both)")],
                 weights: &[("any", "outputs × inputs, one or several")],
@@ -148,6 +162,7 @@ impl Op {
             Op::Split => OpReference {
                 what: "Parts of each head, as views: nothing is moved.",
                 formula: "[a | b] = x",
+                source: OURS,
                 inputs: &[("x", "rows × heads × (a + b)")],
                 outputs: &[("a, b", "rows × heads × a, rows × heads × b")],
                 ..NOTHING
@@ -155,7 +170,8 @@ impl Op {
             _ => OpReference {
                 what: "Rotates pairs of numbers by the row's position: neighbours, or numbers half a row apart. `fold_ropes` makes it \
                        part of what stores a key or absorbs a query.",
-                formula: "y = R(position) · x",
+                formula: "(a, b) ← (a·cos θ − b·sin θ, a·sin θ + b·cos θ),  θᵢ = p · ωᵢ",
+                source: "Su and others, arXiv:2104.09864",
                 inputs: &[("x", "rows × heads × rope")],
                 outputs: &[("y", "rows × heads × rope, in place or a copy")],
                 ..NOTHING
@@ -167,7 +183,8 @@ impl Op {
         match self {
             Op::SiluMul => OpReference {
                 what: "The activation of a gated MLP.",
-                formula: "y = gate / (1 + exp(−gate)) ⊙ up",
+                formula: "y = silu(gate) ⊙ up,  silu(g) = g / (1 + e⁻ᵍ)",
+                source: "Shazeer, arXiv:2002.05202",
                 inputs: &[("gate, up", "rows × ffn each")],
                 outputs: &[("y", "rows × ffn")],
                 ..NOTHING
@@ -175,27 +192,31 @@ impl Op {
             Op::Relu2 => OpReference {
                 what: "The activation of an MLP without gate.",
                 formula: "y = max(x, 0)²",
+                source: "So and others, arXiv:2109.08668",
                 inputs: &[("x", "rows × ffn")],
                 outputs: &[("y", "rows × ffn")],
                 ..NOTHING
             },
             Op::Add { .. } => OpReference {
                 what: "Adds to the residual stream, in place, times a factor where the model has one.",
-                formula: "y = a + scale · b",
+                formula: "y = a + s · b",
+                source: RESIDUAL,
                 inputs: &[("a, b", "rows × width each")],
                 outputs: &[("y", "rows × width, in the place of a")],
                 ..NOTHING
             },
             Op::Scale { .. } => OpReference {
                 what: "Multiplies by a factor, in place.",
-                formula: "y = by · x",
+                formula: "y = s · x",
+                source: "the circuit",
                 inputs: &[("x", "rows × width")],
                 outputs: &[("y", "rows × width, in the place of x")],
                 ..NOTHING
             },
             _ => OpReference {
                 what: "The residual rows whose logits are wanted: the head works on no others.",
-                formula: "y = h[wanted]",
+                formula: "y[i] = x[wanted[i]]",
+                source: OURS,
                 inputs: &[("h", "rows of the whole step × hidden")],
                 outputs: &[("y", "rows × hidden")],
                 ..NOTHING
@@ -207,7 +228,8 @@ impl Op {
         match self {
             Op::Route => OpReference {
                 what: "Chooses experts by the router's rules (gating, groups, bias, normalisation, scale: see `RouterSpec`).",
-                formula: "chosen = top_used(gating(logits) + bias); mix = scale · gating(logits)[chosen], normalised or not",
+                formula: "S = gate(x · Wᵀ);  chosen = top-k(S + bias) in the best groups;  mix = scale · S / Σ S over the chosen",
+                source: EXPERTS,
                 inputs: &[("logits", "rows × experts")],
                 outputs: &[("chosen", "rows × used, ids"), ("mix", "rows × used")],
                 weights: &[("router_bias", "experts, optional")],
@@ -215,7 +237,8 @@ impl Op {
             },
             Op::ExpertMlp => OpReference {
                 what: "The routed experts as the circuit says it; `group_experts` makes `expert_gate_up` and `expert_down` of it.",
-                formula: "y = Σₑ mixₑ · downₑ(silu(gateₑ x) ⊙ upₑ x), e over the chosen",
+                formula: "y = Σₑ mixₑ · W_down,ₑ (silu(W_gate,ₑ x) ⊙ W_up,ₑ x)",
+                source: EXPERTS,
                 inputs: &[("x", "rows × hidden"), ("chosen, mix", "rows × used each")],
                 outputs: &[("y", "rows × hidden")],
                 weights: &[
@@ -227,7 +250,8 @@ impl Op {
             Op::ExpertGateUp => OpReference {
                 made_by: "`group_experts`",
                 what: "First half of the experts: rows sorted by expert, each expert's weights read once.",
-                formula: "aₑ = silu(gateₑ x) ⊙ upₑ x",
+                formula: "a[r,e] = silu(W_gate,ₑ x) ⊙ W_up,ₑ x",
+                source: EXPERTS,
                 inputs: &[("x", "rows × hidden"), ("chosen", "rows × used")],
                 outputs: &[("a", "used·rows × moe_ffn, sorted by expert")],
                 weights: &[(
@@ -241,7 +265,8 @@ impl Op {
             _ => OpReference {
                 made_by: "`group_experts`",
                 what: "Second half of the experts and their sum, in ascending order of experts.",
-                formula: "y = Σₑ mixₑ · downₑ aₑ",
+                formula: "y[r] = Σₑ mix[r,e] · W_down,ₑ a[r,e]",
+                source: EXPERTS,
                 inputs: &[
                     ("a", "used·rows × moe_ffn, sorted by expert"),
                     ("chosen, mix", "rows × used each"),
@@ -261,7 +286,8 @@ impl Op {
             Op::LatentStore => OpReference {
                 made_by: CHOICE,
                 what: "Writes each row's latent and rotated key into the cache. Norm and rotation are usually folded into it.",
-                formula: "cache[position] = [latent | k_rope]",
+                formula: "cache[p] ← [c | k_rope]",
+                source: MLA,
                 inputs: &[("latent", "rows × kv_lora"), ("k_rope", "rows × rope")],
                 outputs: &[("(stream)", "kv_lora + rope numbers a row")],
                 cache_bytes: "rows*stream_bytes",
@@ -270,7 +296,8 @@ impl Op {
             Op::ExpandedStore => OpReference {
                 made_by: CHOICE,
                 what: "Writes each row's keys and values of every head into the cache: what attention without a latent cache stores.",
-                formula: "cache[position] = [W_UK latent | k_rope | W_UV latent] of each head",
+                formula: "cache[p] ← [W_UK c | k_rope | W_UV c] of every head",
+                source: MLA,
                 inputs: &[("latent", "rows × kv_lora"), ("k_rope", "rows × rope")],
                 outputs: &[("(stream)", "heads · (nope + rope + v) numbers a row")],
                 weights: &[W_UK, W_UV],
@@ -281,7 +308,8 @@ impl Op {
             Op::AbsorbK => OpReference {
                 made_by: CHOICE,
                 what: "Moves the queries into latent space, so that they meet the latents themselves.",
-                formula: "q_latent = [W_UKᵀ q_nope | q_rope] of each head",
+                formula: "q̃ = [W_UKᵀ q_nope | q_rope]",
+                source: ABSORBED,
                 inputs: &[("q_nope", "rows × heads × nope"), ("q_rope", "rows × heads × rope")],
                 outputs: &[("q_latent", "rows × heads × (kv_lora + rope)")],
                 weights: &[W_UK],
@@ -298,9 +326,14 @@ impl Op {
                     "The same with the scores of content and rope computed apart and added."
                 },
                 formula: if *self == Op::AttendLatent {
-                    "mix = Σ softmax(s · q_latent · [latent | k_rope]) · latent"
+                    "õ = Σⱼ softmaxⱼ(s · q̃ · [cⱼ | k_ropeⱼ]) · cⱼ"
                 } else {
-                    "mix = Σ softmax(s · (q_content · latent + q_rope · k_rope)) · latent"
+                    "õ = Σⱼ softmaxⱼ(s · (q̃_c · cⱼ + q_rope · k_ropeⱼ)) · cⱼ"
+                },
+                source: if *self == Op::AttendLatent {
+                    ABSORBED
+                } else {
+                    "DeepSeek-V3's published inference code"
                 },
                 inputs: &[
                     ("q_latent", "rows × heads × (kv_lora + rope)"),
@@ -314,7 +347,8 @@ impl Op {
             Op::AbsorbV => OpReference {
                 made_by: CHOICE,
                 what: "Takes what attention collected in latent space to each head's values.",
-                formula: "attn = W_UV mix of each head",
+                formula: "o = W_UV õ",
+                source: ABSORBED,
                 inputs: &[("mix", "rows × heads × kv_lora")],
                 outputs: &[("attn", "rows × heads × v")],
                 weights: &[W_UV],
@@ -326,7 +360,8 @@ impl Op {
                 made_by: CHOICE,
                 what: "Attention over keys and values of every head, expanded from the cached latents for a group of heads at a time, or \
                        read from an expanded cache (then without weights).",
-                formula: "k = [W_UK latent | k_rope], value = W_UV latent; attn = Σ softmax(s · [q_nope | q_rope] · k) · value",
+                formula: "kⱼ = [W_UK cⱼ | k_ropeⱼ],  vⱼ = W_UV cⱼ;  o = Σⱼ softmaxⱼ(s · q · kⱼ) · vⱼ",
+                source: MLA,
                 inputs: &[
                     ("q_nope", "rows × heads × nope"),
                     ("q_rope", "rows × heads × rope"),
@@ -341,7 +376,8 @@ impl Op {
             _ => OpReference {
                 what: "Multi-head latent attention as the circuit says it, whatever the formulation; `choose_formulations` makes a cache \
                        store and one or two formulations of it.",
-                formula: "attn = Σ softmax(s · (q_nope · W_UK latent + q_rope · k_rope)) · W_UV latent",
+                formula: "o = Σⱼ softmaxⱼ(s · (q_nope · W_UK cⱼ + q_rope · k_ropeⱼ)) · W_UV cⱼ",
+                source: MLA,
                 inputs: &[
                     ("q_nope", "rows × heads × nope"),
                     ("q_rope", "rows × heads × rope"),
@@ -372,6 +408,7 @@ pub fn reference() -> String {
     for op in Op::ALL {
         let of = op.reference();
         let _ = write!(text, "\n## {}\n\n{}\n\n    {}\n\n| | |\n|---|---|\n", op.word(), of.what, of.formula);
+        let _ = writeln!(text, "| source | {} |", cell(of.source));
         for (what, list) in [("in", of.inputs), ("out", of.outputs), ("weight", of.weights)] {
             for (name, shape) in list {
                 let _ = writeln!(text, "| {what} | {}: {} |", cell(name), cell(shape));
@@ -446,6 +483,7 @@ mod tests {
             assert!(
                 !of.what.is_empty()
                     && !of.formula.is_empty()
+                    && !of.source.is_empty()
                     && !of.inputs.is_empty()
                     && !of.outputs.is_empty()
             );

@@ -16,7 +16,7 @@ function paintPanel() {
   ];
   if (formula) {
     parts.push(
-      html("p", { class: "about" }, formula.about),
+      html("p", { class: "about" }, formula.about.replaceAll("`", "")),
       html("h3", {}, "Formula"),
       html("div", { class: "formula" }, formula.formula),
       formula.where.length > 0 ? html("ul", {}, ...formula.where.map((line) => html("li", {}, line))) : null,
