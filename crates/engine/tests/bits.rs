@@ -101,10 +101,11 @@ fn together(engine: &mut Engine, prompts: &[Vec<u32>; 3], chunk: usize) -> Vec<V
 #[test]
 fn exact_logits_are_bit_equal_alone_and_in_a_batch() {
     let tiers = tiers();
-    for (tier, case) in tiers.iter().flat_map(|tier| CASES.map(|case| (*tier, case))) {
+    // lower tiers are slow: each third model
+    let cases = |tier: Tier| CASES.into_iter().step_by(if tier == tiers[0] { 1 } else { 3 });
+    for (tier, case) in tiers.iter().flat_map(|tier| cases(*tier).map(|case| (*tier, case))) {
         let checkpoint = checkpoint(&folder(case));
         let tokens = fixture(case).tokens;
-        // lower tiers are slow
         let chunks: &[usize] = if tier == tiers[0] { &[1, 7, 16] } else { &[7] };
         let turned =
             |by: usize| tokens.iter().cycle().skip(by).take(tokens.len()).copied().collect::<Vec<u32>>();
