@@ -204,13 +204,13 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
         output::json(&json!({ "threads": args.threads, "memory_mib": args.memory, "measurements": found }))?;
     } else if let Some(last) = found.last() {
         output::line(&format!(
-            "limits at the end, {} thread{}: {:.1} GB/s read, {:.0} GFLOP/s in integers, {:.0} in f32 ({})",
+            "limits, {}, {} thread{}: {:.1} GB/s, {:.0} GFLOP/s in integers, {:.0} in f32",
+            last.level,
             last.threads,
             if last.threads == 1 { "" } else { "s" },
             last.limits.read_bandwidth / 1e9,
             2.0 * last.limits.integer_macs / 1e9,
-            2.0 * last.limits.float_macs / 1e9,
-            last.level
+            2.0 * last.limits.float_macs / 1e9
         ))?;
     }
     if !problems.is_empty() {
