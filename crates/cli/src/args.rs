@@ -127,9 +127,9 @@ pub(crate) struct ModelArgs {
     #[arg(long, default_value = "auto", value_name = "TIER", value_parser = isa)]
     pub(crate) isa: Isa,
 
-    /// Most rows of one step: longer prompts are read in chunks of as many
-    #[arg(long, default_value_t = 512, value_name = "ROWS", value_parser = clap::value_parser!(u16).range(1..=8192))]
-    pub(crate) chunk: u16,
+    /// Most rows of one step: longer prompts are read in chunks of as many [default: 512 to 4096, by prompt and memory]
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u16).range(1..=8192))]
+    pub(crate) chunk: Option<u16>,
 
     /// Load even when memory seems too small
     #[arg(long)]
@@ -154,6 +154,11 @@ pub(crate) fn isa(word: &str) -> Result<Isa, String> {
 }
 
 impl ModelArgs {
+    /// Rows of the steps that plans are made for, where nothing is run.
+    pub(crate) fn largest(&self) -> usize {
+        self.chunk.map_or(engine::DEFAULT_LARGEST, usize::from)
+    }
+
     pub(crate) fn form(&self) -> CacheForm {
         if self.expanded_cache { CacheForm::Expanded } else { CacheForm::Latent }
     }
@@ -170,7 +175,7 @@ impl ModelArgs {
             pin: self.pin,
             placement: None,
             tier: self.isa.0,
-            largest: Some(usize::from(self.chunk)),
+            largest: self.chunk.map(usize::from),
             force: self.force,
             circuit: None,
         }

@@ -81,7 +81,7 @@ fn wrong_words_are_explained() {
     };
     let out = folder.path().join("x.html").display().to_string();
     let broken = write("broken.json", "{");
-    assert!(error(&["graph", &broken, "--html", &out], 1).contains("not JSON"));
+    assert!(error(&["graph", &broken, "--html", &out], 1).contains("broken.json"));
     let list = write("list.json", "[]");
     assert!(error(&["graph", &list, "--html", &out], 1).contains("JSON object"));
     let empty = write("empty.json", "{}");

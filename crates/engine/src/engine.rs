@@ -18,8 +18,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Rows of a step when the caller does not say.
+/// Rows of a step with which prompts are read at nearly full speed: what one may have at least.
 pub const DEFAULT_LARGEST: usize = 512;
+
+/// Rows of a step, at most, where memory allows: what prompts of ten thousand tokens gain from, since each step expands the keys and values
+/// of everything before it.
+const MOST_LARGEST: usize = 4096;
+
+/// The arena of a step that large may take this part of free memory.
+const ARENA_SHARE: u64 = 16;
 
 /// How a model is to be run. The default lets Latent choose.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +49,7 @@ pub struct EngineOptions {
     pub placement: Option<Placement>,
     /// Highest instruction-set tier; none: the best there is.
     pub tier: Option<Tier>,
-    /// Most rows of a step; none: [`DEFAULT_LARGEST`].
+    /// Most rows of a step, and of a chunk of a prompt; none: chosen from memory and from the prompt ([`Engine::chunk_for`]).
     pub largest: Option<usize>,
     /// Load even when memory seems too small.
     pub force: bool,
@@ -115,6 +122,8 @@ pub struct Engine {
     fingerprint: u64,
     needed: Needed,
     circuit: Arc<Circuit>,
+    /// Whether the options say how many rows a step has.
+    chunk_given: bool,
 }
 
 impl EngineOptions {
@@ -162,25 +171,45 @@ impl Engine {
             Some(circuit) => circuit.clone(),
             None => Arc::new(Circuit::named(&contract.circuit)?.clone()),
         };
-        let plans = cpu::make_plans_of(&circuit, &contract, &CheckpointTensors(checkpoint), &cpu)?;
+        let mut plans = cpu::make_plans_of(&circuit, &contract, &CheckpointTensors(checkpoint), &cpu)?;
         if options.circuit.is_none() {
             cpu::audit(&circuit, &contract, checkpoint, &plans, &cpu)?;
         }
         let streams = plans.0[0].ir.streams.clone();
         let token_bytes: usize = streams.iter().map(|stream| stream.width * cache.bytes()).sum();
         let weights = cpu::weight_bytes(&plans, checkpoint);
-        let arena = cpu::arena_bytes(&contract, &plans, &cpu);
-        let needed_for = |context: usize| Needed {
+        let mut arena = cpu::arena_bytes(&contract, &plans, &cpu);
+        let first = cpu;
+        let needed_with = |arena: u64, context: usize| Needed {
             weights: weights.owned,
             mapped: weights.mapped,
             cache: (context.next_multiple_of(PAGE_ROWS) * token_bytes) as u64,
             arena,
-            expanded: cpu::expanded_bytes(&contract, &cpu, context),
+            expanded: cpu::expanded_bytes(&contract, &first, context),
         };
-        let context = choose_context(&contract, options, &needed_for)?;
+        let context = choose_context(&contract, options, &|context| needed_with(arena, context))?;
+        let available = memory::available();
+        if options.largest.is_none() {
+            // the arena grows with the rows
+            let fits = |rows: usize| {
+                let arena = arena * (rows / DEFAULT_LARGEST) as u64;
+                let free = available.as_ref().map_or(u64::MAX, |available| available.bytes);
+                arena <= free / ARENA_SHARE && needed_with(arena, context).total() <= free
+            };
+            let sizes = std::iter::successors(Some(MOST_LARGEST), |rows| Some(rows / 2));
+            let mut sizes = sizes.take_while(|rows| *rows > DEFAULT_LARGEST);
+            let largest = sizes.find(|rows| *rows < 2 * context && fits(*rows)).unwrap_or(DEFAULT_LARGEST);
+            if largest > cpu.largest {
+                let larger = CpuOptions { largest, ..cpu };
+                plans = cpu::make_plans_of(&circuit, &contract, &CheckpointTensors(checkpoint), &larger)?;
+                arena = cpu::arena_bytes(&contract, &plans, &larger);
+                cpu.largest = largest;
+            }
+        }
+        let needed_for = |context: usize| needed_with(arena, context);
         let needed = needed_for(context);
         let mut paged = None;
-        if let Some(available) = memory::available() {
+        if let Some(available) = available {
             match memory::check(&needed_for, &available, context) {
                 Ok(found) => paged = found,
                 Err(problem) if !options.force => return Err(EngineError::Memory(problem)),
@@ -207,6 +236,7 @@ impl Engine {
             fingerprint,
             needed,
             circuit,
+            chunk_given: options.largest.is_some(),
         })
     }
 
@@ -243,6 +273,16 @@ impl Engine {
     /// Most rows of one step.
     pub fn largest(&self) -> usize {
         self.options.largest
+    }
+
+    /// Rows of the steps in which a prompt of so many tokens is read: a third of it, so that there is progress to show and a place to stop, within
+    /// the bounds of [`DEFAULT_LARGEST`] and [`largest`](Self::largest); or what the options say.
+    pub fn chunk_for(&self, tokens: usize) -> usize {
+        if self.chunk_given {
+            return self.options.largest;
+        }
+        let third = tokens.div_ceil(3).next_multiple_of(PAGE_ROWS);
+        third.max(DEFAULT_LARGEST).min(self.options.largest)
     }
 
     /// Tokens of context: what was asked for, or what fits. (The cache itself holds whole pages.)
@@ -386,7 +426,7 @@ impl Engine {
         let trace = Trace::new(points, layers, tokens)?;
         self.backend.start_trace(points, trace)?;
         let mut sequence = Sequence::default();
-        let chunk = self.options.largest;
+        let chunk = self.chunk_for(tokens.len());
         let done = self.prefill(&mut sequence, tokens, chunk, Wanted::All, &mut |_, _| {}, progress);
         self.release(sequence);
         let trace = self.backend.stop_trace();

@@ -171,7 +171,7 @@ impl Engine {
         logits: &mut [f32],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<(), EngineError> {
-        let chunk = self.largest();
+        let chunk = self.chunk_for(tokens.len());
         let before = session.sequence.len();
         let result = self.prefill(
             &mut session.sequence,

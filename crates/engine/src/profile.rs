@@ -17,6 +17,8 @@ pub struct Limits {
     pub integer_macs: f64,
     /// Multiply-adds of f32 a second.
     pub float_macs: f64,
+    /// The same of f16; 0 where the processor does not multiply them.
+    pub half_macs: f64,
 }
 
 impl Limits {
@@ -37,6 +39,7 @@ impl Limits {
             read_bandwidth: crate::read_bandwidth(placement)?,
             integer_macs: peaks.iter().map(|p| p.integers).sum(),
             float_macs: peaks.iter().map(|p| p.floats).sum(),
+            half_macs: peaks.iter().map(|p| p.halves).sum(),
         })
     }
 }
@@ -168,6 +171,7 @@ struct PhaseCost {
     bytes: f64,
     integer: f64,
     float: f64,
+    half: f64,
 }
 
 /// Puts times and costs together.
@@ -212,6 +216,7 @@ pub(crate) fn report(
                     sum.bytes += cost.bytes;
                     sum.integer += cost.integer;
                     sum.float += cost.float;
+                    sum.half += cost.half;
                 }
                 None => {
                     let rows = timed.steps.iter().map(|step| step.rows).max().unwrap_or(0);
@@ -239,7 +244,11 @@ pub(crate) fn report(
 impl PhaseCost {
     fn add(&mut self, node: &Node, cost: Cost) {
         self.bytes += cost.weight_bytes + cost.cache_bytes;
-        if node.kernels.iter().any(|kernel| kernel.activation == "a8") {
+        let any = |activation: &str| node.kernels.iter().any(|kernel| kernel.activation == activation);
+        // attention over expanded keys has both: its scores and sums are more than its values' product
+        if any("f16") {
+            self.half += cost.flops;
+        } else if any("a8") {
             self.integer += cost.flops;
         } else {
             self.float += cost.flops;
@@ -247,12 +256,19 @@ impl PhaseCost {
     }
 
     fn times(self, factor: f64) -> PhaseCost {
-        PhaseCost { bytes: self.bytes * factor, integer: self.integer * factor, float: self.float * factor }
+        PhaseCost {
+            bytes: self.bytes * factor,
+            integer: self.integer * factor,
+            float: self.float * factor,
+            half: self.half * factor,
+        }
     }
 
     /// The least seconds of reading, and of arithmetic.
     fn seconds(&self, limits: &Limits) -> (f64, f64) {
-        let arithmetic = self.integer / limits.integer_macs + self.float / limits.float_macs;
+        // a kernel of f16 is bound only where they are multiplied
+        let half = if self.half > 0.0 { self.half / limits.half_macs } else { 0.0 };
+        let arithmetic = self.integer / limits.integer_macs + self.float / limits.float_macs + half;
         (self.bytes / limits.read_bandwidth, arithmetic / 2.0)
     }
 }
@@ -315,7 +331,7 @@ fn finish(mut profile: PhaseProfile, cost: PhaseCost, millis: f64, limits: &Limi
     profile.share = profile.micros / (millis * 1e3);
     profile.bytes = cost.bytes / profile.count as f64;
     profile.gb_per_s = cost.bytes / seconds / 1e9;
-    profile.gflop_per_s = (cost.integer + cost.float) / seconds / 1e9;
+    profile.gflop_per_s = (cost.integer + cost.float + cost.half) / seconds / 1e9;
     profile.bound = if memory >= arithmetic { "memory" } else { "arithmetic" };
     profile.of_limit = memory.max(arithmetic) / seconds;
     profile.micros /= profile.count as f64;

@@ -12,6 +12,8 @@ pub struct Peak {
     pub integers: f64,
     /// f32.
     pub floats: f64,
+    /// f16; 0 where the processor does not multiply them.
+    pub halves: f64,
 }
 
 /// Independent sums, enough to hide the latency of an instruction.
@@ -51,7 +53,7 @@ unsafe fn measure<L: Lanes>() -> Peak {
         }
         std::hint::black_box(sums.map(|sum| L::store(sum)));
         let floats = (ROUNDS * SUMS * 16) as f64 / start.elapsed().as_secs_f64();
-        Peak { integers, floats }
+        Peak { integers, floats, halves: 0.0 }
     }
 }
 
@@ -100,10 +102,41 @@ pub fn peak(tier: Tier) -> Peak {
         // SAFETY: plain Rust.
         _ => unsafe { measure::<crate::lanes::portable::Portable>() },
     };
-    let mut best = Peak { integers: 0.0, floats: 0.0 };
+    let mut best = Peak { integers: 0.0, floats: 0.0, halves: 0.0 };
     for _ in 0..8 {
         let found = once();
-        best = Peak { integers: best.integers.max(found.integers), floats: best.floats.max(found.floats) };
+        best = Peak {
+            integers: best.integers.max(found.integers),
+            floats: best.floats.max(found.floats),
+            halves: best.halves.max(halves(tier)),
+        };
     }
     best
+}
+
+/// Multiply-adds of f16, where a tier's kernels have them.
+fn halves(tier: Tier) -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if tier >= Tier::Avx512 && crate::features().avx512 && crate::features().avx512_fp16 {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512fp16")]
+        fn inner() -> f64 {
+            use std::arch::x86_64::{_mm512_castsi512_ph, _mm512_fmadd_ph, _mm512_set1_epi16};
+            let half = |bits: i16| _mm512_castsi512_ph(_mm512_set1_epi16(std::hint::black_box(bits)));
+            // 0.5 and 0.25
+            let (factor, mut sums) = (half(0x3800), [half(0); SUMS]);
+            let start = Instant::now();
+            for _ in 0..ROUNDS {
+                let term = half(0x3400);
+                for sum in &mut sums {
+                    *sum = _mm512_fmadd_ph(*sum, factor, term);
+                }
+            }
+            std::hint::black_box(sums);
+            (ROUNDS * SUMS * 32) as f64 / start.elapsed().as_secs_f64()
+        }
+        // SAFETY: the processor has the features, as just checked.
+        return unsafe { inner() };
+    }
+    let _ = tier;
+    0.0
 }

@@ -77,7 +77,7 @@ impl LatentCase {
         Work {
             bytes: self.rows as f64 * row * self.cache.bytes() as f64,
             flops: 2.0 * (self.heads * self.rows) as f64 * (row + latent),
-            arithmetic: Arithmetic::Floats,
+            arithmetic: Arithmetic::of(self.activation),
             from_memory: true,
         }
     }
@@ -225,7 +225,7 @@ impl ExpandedCase {
         Work {
             bytes: (number_bytes(self.activation) * (self.position + self.queries) * widths) as f64,
             flops: 2.0 * (seen * widths) as f64,
-            arithmetic: Arithmetic::Floats,
+            arithmetic: Arithmetic::of(self.activation),
             from_memory: false,
         }
     }
@@ -342,7 +342,7 @@ impl KeysCase {
         Work {
             bytes: (4 * self.nope * self.latent + matrices) as f64,
             flops: 2.0 * (self.nope * self.latent * KEYS * self.blocks) as f64,
-            arithmetic: Arithmetic::Floats,
+            arithmetic: Arithmetic::of(self.activation),
             from_memory: false,
         }
     }

@@ -61,6 +61,15 @@ pub enum Arithmetic {
     Integers,
     /// f32.
     Floats,
+    /// f16.
+    Halves,
+}
+
+impl Arithmetic {
+    /// What bounds arithmetic on numbers that are rounded in this way.
+    pub(crate) fn of(activation: base::Activation) -> Arithmetic {
+        if activation == base::Activation::F16 { Arithmetic::Halves } else { Arithmetic::Floats }
+    }
 }
 
 /// What one call costs at least.

@@ -16,6 +16,8 @@ pub struct Limits {
     pub integer_macs: f64,
     /// Multiply-adds of f32 a second.
     pub float_macs: f64,
+    /// The same of f16; 0 where the processor does not multiply them.
+    pub half_macs: f64,
 }
 
 /// How to measure.
@@ -198,6 +200,7 @@ fn measurement(
     let macs = match work.arithmetic {
         Arithmetic::Integers => limits.integer_macs,
         Arithmetic::Floats => limits.float_macs,
+        Arithmetic::Halves => limits.half_macs,
     };
     let arithmetic = work.flops / 2.0 / macs;
     let limited = !matches!(case, Case::Row(_));

@@ -150,10 +150,10 @@ fn measure(engine: &mut Engine, size: Size, repetitions: u16, limits: &Limits) -
     let tokens: Vec<Vec<u32>> =
         (0..count).map(|s| (0..length).map(|i| token(s * length + i, vocab)).collect()).collect();
     let mut sequences: Vec<Sequence> = (0..count).map(|_| Sequence::default()).collect();
-    let chunk = engine.largest();
+    let (before, chunk) = (engine.chunk_for(depth), engine.chunk_for(prompt));
     let go_on = &mut |_: usize| !interrupt::asked();
     for (sequence, tokens) in sequences.iter_mut().zip(&tokens).filter(|_| depth > 0) {
-        engine.prefill(sequence, &tokens[..depth], chunk, Wanted::Nothing, &mut |_, _| {}, go_on)?;
+        engine.prefill(sequence, &tokens[..depth], before, Wanted::Nothing, &mut |_, _| {}, go_on)?;
     }
     let mut seconds = Vec::new();
     // the first repetition warms up
@@ -208,7 +208,7 @@ fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value
         "model_n_params": s.parameters,
         "load_seconds": s.load_time.as_secs_f64(),
         "n_batch": engine.largest(),
-        "n_ubatch": engine.largest(),
+        "n_ubatch": engine.chunk_for(row.size.prompt),
         "n_threads": s.placement.threads(),
         "tier": s.tier.name(),
         "type_k": s.cache.name(),
@@ -231,6 +231,7 @@ fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value
         "read_bandwidth_gb_per_s": limits.read_bandwidth / 1e9,
         "integer_gmac_per_s": limits.integer_macs / 1e9,
         "float_gmac_per_s": limits.float_macs / 1e9,
+        "half_gmac_per_s": limits.half_macs / 1e9,
         "roofline_ts": row.roofline_speed(),
         "roofline_bound": row.roofline.bound(),
         "of_roofline": row.of_roofline(),

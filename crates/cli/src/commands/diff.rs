@@ -139,7 +139,7 @@ fn set(settings: &mut ModelArgs, word: &str, flag: &str) -> Result<()> {
             _ => return Err(wrong("it takes no value".into())),
         },
         "threads" => settings.threads = Some(number(value, 1024).map_err(wrong)?),
-        "chunk" => settings.chunk = number(value, 8192).map_err(wrong)?,
+        "chunk" => settings.chunk = Some(number(value, 8192).map_err(wrong)?),
         "ctx" => {
             settings.ctx = Some(value.parse().map_err(|_| wrong("expected a number of tokens".into()))?);
         }

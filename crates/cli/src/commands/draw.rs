@@ -57,7 +57,7 @@ fn draw(args: &GraphArgs, path: Option<&Path>) -> Result<Drawing> {
     };
     let options = Options {
         bind: bind(args)?,
-        largest: usize::from(args.model.chunk).max(args.rows),
+        largest: args.model.largest().max(args.rows),
         layers: layers(args.layers.as_deref(), contract.layers)?,
         assumed: promised.as_ref().map(|promised| promised.matrix_type().name()),
         kernels: args.format != Form::Svg,

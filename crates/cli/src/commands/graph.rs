@@ -70,7 +70,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
         &PlanOptions {
             span,
             class: RowClass::of(args.rows),
-            largest: usize::from(args.model.chunk).max(args.rows),
+            largest: args.model.largest().max(args.rows),
             mla: options.mla,
             form: options.form,
             bind: bind(args)?,

@@ -55,7 +55,7 @@ impl<'a> Report<'a> {
             form: options.form,
             bind: BindOptions { precision: options.precision, tier, cache },
             threads: options.place().threads(),
-            largest: usize::from(args.model.chunk),
+            largest: args.model.largest(),
             context: contract.context_length,
         };
         let plans = cpu::make_plans(contract, &CheckpointTensors(checkpoint), &cpu_options)?;

@@ -22,7 +22,7 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
     }
     let mut found: Vec<Vec<f32>> = Vec::with_capacity(rows.len());
     let mut sequence = Sequence::default();
-    let chunk = engine.largest();
+    let chunk = engine.chunk_for(args.tokens.len());
     let bar = model::bar(!args.json, "prefill");
     bar.set_length(args.tokens.len() as u64);
     let result = engine.prefill(
@@ -118,11 +118,11 @@ fn kl_base(engine: &mut Engine, tokens: &[u32], chunk: usize, bos: Option<u32>, 
         }
         let mut sequence = Sequence::default();
         let mut written = Ok(());
-        let largest = engine.largest();
+        let chunk = engine.chunk_for(part.len());
         engine.prefill(
             &mut sequence,
             &part,
-            largest,
+            chunk,
             Wanted::Rows(&scored),
             &mut |_, logits| {
                 if written.is_ok() {

@@ -163,12 +163,18 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
         let found = engine::Limits::measure(&engine::team::Placement::anywhere(threads), tier)
             .unwrap_or_else(|error| {
                 failure = Some(error);
-                engine::Limits { read_bandwidth: f64::NAN, integer_macs: f64::NAN, float_macs: f64::NAN }
+                engine::Limits {
+                    read_bandwidth: f64::NAN,
+                    integer_macs: f64::NAN,
+                    float_macs: f64::NAN,
+                    half_macs: f64::NAN,
+                }
             });
         let limits = Limits {
             read_bandwidth: found.read_bandwidth,
             integer_macs: found.integer_macs,
             float_macs: found.float_macs,
+            half_macs: found.half_macs,
         };
         known.push((tier, threads, Instant::now(), limits));
         limits
@@ -204,13 +210,14 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
         output::json(&json!({ "threads": args.threads, "memory_mib": args.memory, "measurements": found }))?;
     } else if let Some(last) = found.last() {
         output::line(&format!(
-            "limits, {}, {} thread{}: {:.1} GB/s, {:.0} GFLOP/s in integers, {:.0} in f32",
+            "limits, {}, {} thread{}: {:.1} GB/s, {:.0} GFLOP/s int8, {:.0} f32, {:.0} f16",
             last.level,
             last.threads,
             if last.threads == 1 { "" } else { "s" },
             last.limits.read_bandwidth / 1e9,
             2.0 * last.limits.integer_macs / 1e9,
-            2.0 * last.limits.float_macs / 1e9
+            2.0 * last.limits.float_macs / 1e9,
+            2.0 * last.limits.half_macs / 1e9
         ))?;
     }
     if !problems.is_empty() {
@@ -266,8 +273,12 @@ fn support(cpu: &Cpu, args: &crate::args::OpsSupportArgs) -> Result<()> {
     }
     output::line(&format!("{}: {}", cpu.name(), super::bench::cpu_info()))?;
     let words = |there: bool| if there { "yes" } else { "no" };
-    let features = features.iter().map(|(name, there)| format!("{name} {}", words(*there)));
-    output::line(&format!("features: {}", features.collect::<Vec<_>>().join(", ")))?;
+    let named = |wanted: bool| -> String {
+        let names: Vec<&str> =
+            features.iter().filter(|(_, there)| *there == wanted).map(|(name, _)| *name).collect();
+        if names.is_empty() { "none".into() } else { names.join(", ") }
+    };
+    output::line(&format!("features: {}; not here: {}", named(true), named(false)))?;
     output::line(&format!("kernels: {}, of which {here} run here", kernels.len()))?;
     output::line("yes: runs here; no: the machine lacks what it needs; –: there is no such kernel\n")?;
     let columns = |cells: Vec<String>| cells.iter().map(|cell| format!("{cell:>9}")).collect::<String>();

@@ -21,7 +21,7 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     let mut sequence = Sequence::default();
     let (before, rest) = tokens.split_at(args.depth);
     let (prompt, generated) = rest.split_at(args.prompt);
-    let chunk = engine.largest();
+    let chunk = engine.chunk_for(prompt.len());
     let go_on = &mut |_: usize| !interrupt::asked();
     if !before.is_empty() {
         engine.prefill(&mut sequence, before, chunk, Wanted::Nothing, &mut |_, _| {}, go_on)?;
@@ -41,11 +41,12 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
         return output::json(&json!({ "limits": limits, "steps": profiles }));
     }
     output::line(&format!(
-        "limits of {} threads: {:.1} GB/s read, {:.0} GFLOP/s in integers, {:.0} in f32",
+        "limits of {} threads: {:.1} GB/s read, {:.0} GFLOP/s in integers, {:.0} in f32, {:.0} in f16",
         engine.summary().placement.threads(),
         limits.read_bandwidth / 1e9,
         2.0 * limits.integer_macs / 1e9,
-        2.0 * limits.float_macs / 1e9
+        2.0 * limits.float_macs / 1e9,
+        2.0 * limits.half_macs / 1e9
     ))?;
     profiles.iter().try_for_each(print)
 }

@@ -118,7 +118,7 @@ fn sessions(subject: &Subject<'_>, args: &AuditArgs) -> Result<Vec<Session>> {
                 form,
                 bind: BindOptions { precision, tier, cache: given.cache.unwrap_or(usual) },
                 threads: 1,
-                largest: usize::from(args.model.chunk),
+                largest: args.model.largest(),
                 context: contract.context_length,
             };
             let cache = if form == CacheForm::Expanded { ", expanded cache" } else { "" };

@@ -129,6 +129,7 @@ function rooflineChart(step, limits, title) {
   };
   roof(integer, "8-bit", false);
   roof(float, "f32", true);
+  if (limits.half_macs > 0) roof((2 * limits.half_macs) / 1e9, "f16", true);
   const slant = 10 ** (x0 + 0.35);
   parts.push(svg("text", { x: x(slant) + 8, y: y(slant * bandwidth) + 16, class: "tick" }, `memory ${figures(bandwidth)} GB/s`));
   // names of the costliest, each on a line of its own
