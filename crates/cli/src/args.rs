@@ -375,7 +375,8 @@ pub(crate) enum Drawing {
     /// A block diagram of one stage, layers folded
     Svg,
     /// The data of --html: every stage, formulation and class of rows (docs/graph.schema.json)
-    DrawingJson,
+    #[value(name = "drawing-json")]
+    Data,
 }
 
 #[derive(Args)]

@@ -33,7 +33,7 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
         eprintln!("{}: {}", out.display(), engine::memory::readable(page.len() as u64));
         return Ok(());
     }
-    if args.format == Form::DrawingJson {
+    if args.format == Form::Data {
         return output::json(&serde_json::to_value(&drawing)?);
     }
     let view = drawing

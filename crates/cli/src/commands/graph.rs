@@ -35,7 +35,7 @@ impl Stage {
 pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let (stage, path) = words(args)?;
     let format = if args.json { Drawing::Json } else { args.format };
-    if args.html.is_some() || matches!(format, Drawing::Svg | Drawing::DrawingJson) {
+    if args.html.is_some() || matches!(format, Drawing::Svg | Drawing::Data) {
         return draw::run(args, stage, path.as_deref());
     }
     let checkpoint = model::open(path.as_deref())?;
