@@ -39,7 +39,7 @@ pub use elementwise::{add, axpy, exp, relu2, scale, silu, silu_mul};
 pub use matmul::{MatmulFn, Scratch, allow_avx_vnni};
 pub use moe::{Gating, GroupScore, RouteSpec, route};
 pub use norm::rms_norm;
-pub use peak::{Peak, peak};
+pub use peak::{Peak, peak, read_all};
 pub use rope::{RopePairs, RopeTable, rotate};
 pub use table::{KernelFn, features, table};
 pub use tiers::{limit_tier, tier_limit};

@@ -140,3 +140,22 @@ fn halves(tier: Tier) -> f64 {
     let _ = tier;
     0.0
 }
+
+crate::tiers::tiers! {
+/// The sum of numbers, modulo 2^64, read as kernels read weights: whole vectors, and lines ahead asked for.
+pub fn read_all(numbers: &[u64]) -> u64 {
+    let mut strands = [0u64; 64];
+    for chunk in numbers.chunks_exact(64) {
+        #[cfg(target_arch = "x86_64")]
+        for line in 0..8 {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: asking for any address is allowed.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(chunk.as_ptr().wrapping_add(256 + 8 * line).cast()) };
+        }
+        for (strand, number) in strands.iter_mut().zip(chunk) {
+            *strand = strand.wrapping_add(*number);
+        }
+    }
+    strands.iter().fold(0, |a, b| a.wrapping_add(*b))
+}
+}
