@@ -191,4 +191,8 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     unsafe fn prefetch(from: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }
+    #[inline(always)]
+    unsafe fn prefetch_far(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
+    }
 }

@@ -90,4 +90,6 @@ pub(crate) trait Lanes {
     }
     /// Asks for a line of memory that will be read soon.
     unsafe fn prefetch(from: *const u8);
+    /// Asks for a line of memory that will be read later, into the second-level cache.
+    unsafe fn prefetch_far(from: *const u8);
 }

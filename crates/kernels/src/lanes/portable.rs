@@ -127,4 +127,6 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn prefetch(_from: *const u8) {}
+    #[inline(always)]
+    unsafe fn prefetch_far(_from: *const u8) {}
 }

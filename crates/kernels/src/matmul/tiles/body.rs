@@ -14,9 +14,6 @@ use std::ops::Range;
 /// Bytes of tiles that are multiplied with all rows before the next tiles: what stays in a core's second-level cache.
 const STRIP: usize = 384 << 10;
 
-/// Lines ahead of the codes that are asked for.
-const AHEAD: usize = 2048;
-
 /// `y[i][o − outs.start]` for all rows i (of `x`, by way of `index`).
 ///
 /// # Safety
@@ -51,6 +48,7 @@ pub(super) unsafe fn multiply<L: Lanes, F: Format>(
             high: start(Plane::High),
             scales: start(Plane::Scales),
             factors: start(Plane::Factors),
+            tile_bytes,
         }
     };
     let rows = y.rows();
@@ -111,6 +109,14 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
                 };
             }
             runs!(0 1 2 3 4 5 6 7);
+            // of the next tile what belongs to this block besides codes: its share of what follows them
+            let codes = F::VECTORS * 64;
+            let others = planes.tile_bytes / blocks - codes;
+            for line in (0..others).step_by(64) {
+                L::prefetch_far(
+                    planes.codes.wrapping_add(planes.tile_bytes + blocks * codes + b * others + line),
+                );
+            }
         }
         sums.map(|sum| L::store(sum))
     }
@@ -168,7 +174,8 @@ unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
         let lines = F::VECTORS / F::SUBS;
         for line in 0..lines {
             let vector = b * F::VECTORS + S * lines + line;
-            L::prefetch(planes.codes.wrapping_add(vector * 64 + AHEAD));
+            // the same line of the next tile: far enough for memory to answer, near enough to stay in the second-level cache
+            L::prefetch_far(planes.codes.wrapping_add(vector * 64 + planes.tile_bytes));
         }
     }
 }

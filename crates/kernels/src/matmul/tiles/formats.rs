@@ -11,6 +11,8 @@ pub(super) struct Planes {
     pub high: *const u8,
     pub scales: *const u8,
     pub factors: *const u8,
+    /// Bytes from one tile to the next.
+    pub tile_bytes: usize,
 }
 
 /// A format in tiles: number = scale · code − min.
