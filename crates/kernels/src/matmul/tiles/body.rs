@@ -14,6 +14,9 @@ use std::ops::Range;
 /// Bytes of tiles that are multiplied with all rows before the next tiles: what stays in a core's second-level cache.
 const STRIP: usize = 384 << 10;
 
+/// Bytes ahead of the codes that are asked for from the second-level cache.
+const AHEAD: usize = 2048;
+
 /// `y[i][o − outs.start]` for all rows i (of `x`, by way of `index`).
 ///
 /// # Safety
@@ -111,7 +114,7 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
             runs!(0 1 2 3 4 5 6 7);
             // of the next tile what belongs to this block besides codes: its share of what follows them
             let codes = F::VECTORS * 64;
-            let others = planes.tile_bytes / blocks - codes;
+            let others = if M == 1 { planes.tile_bytes / blocks - codes } else { 0 };
             for line in (0..others).step_by(64) {
                 L::prefetch_far(
                     planes.codes.wrapping_add(planes.tile_bytes + blocks * codes + b * others + line),
@@ -174,8 +177,14 @@ unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
         let lines = F::VECTORS / F::SUBS;
         for line in 0..lines {
             let vector = b * F::VECTORS + S * lines + line;
-            // the same line of the next tile: far enough for memory to answer, near enough to stay in the second-level cache
-            L::prefetch_far(planes.codes.wrapping_add(vector * 64 + planes.tile_bytes));
+            let codes = planes.codes.wrapping_add(vector * 64);
+            // many rows read a tile again from the second-level cache; asking for it there would only cost
+            if M == 1 {
+                // the same line of the next tile: far enough for memory to answer, near enough to stay in the second-level cache
+                L::prefetch_far(codes.wrapping_add(planes.tile_bytes));
+            } else {
+                L::prefetch(codes.wrapping_add(AHEAD));
+            }
         }
     }
 }
