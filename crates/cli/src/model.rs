@@ -6,8 +6,10 @@ use anyhow::{Context, Result};
 use engine::memory::readable;
 use engine::{Engine, EngineOptions};
 use formats::{Checkpoint, Outline};
-use graph::Circuit;
+use graph::circuit::{DeclaredTensors, TensorIndex};
+use graph::{Circuit, Contract, survey};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::borrow::Cow;
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
 use std::sync::Arc;
@@ -57,6 +59,31 @@ pub(crate) fn outline(path: Option<&Path>) -> Result<Outline> {
     })
 }
 
+/// What can be said of a model without its data.
+pub(crate) struct Described {
+    pub(crate) outline: Outline,
+    pub(crate) contract: Contract,
+    /// The tensors that a config.json alone promises.
+    pub(crate) promised: Option<DeclaredTensors>,
+}
+
+impl Described {
+    /// Reads the contract of a supported model.
+    pub(crate) fn new(outline: Outline) -> Result<Described> {
+        let contract = Contract::from_outline(&outline)?;
+        let promised = survey::promised(&outline, &contract)?;
+        Ok(Described { outline, contract, promised })
+    }
+
+    /// The tensors that the model has, or that its configuration promises.
+    pub(crate) fn tensors(&self) -> &dyn TensorIndex {
+        match &self.promised {
+            Some(promised) => promised,
+            None => &self.outline,
+        }
+    }
+}
+
 #[cfg(feature = "demo")]
 fn demo() -> Result<Checkpoint> {
     Ok(Checkpoint::from_static(DEMO_NAME, DEMO)?)
@@ -90,8 +117,16 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) 
     Ok(engine)
 }
 
+/// The circuit that the user gave, or the model's own.
+pub(crate) fn circuit_for(args: &ModelArgs, contract: &Contract) -> Result<Cow<'static, Circuit>> {
+    Ok(match circuit(args)? {
+        Some(circuit) => Cow::Owned(circuit),
+        None => Cow::Borrowed(Circuit::named(&contract.circuit)?),
+    })
+}
+
 /// The circuit file that the user gave, if any.
-pub(crate) fn circuit(args: &ModelArgs) -> Result<Option<Circuit>> {
+fn circuit(args: &ModelArgs) -> Result<Option<Circuit>> {
     let Some(path) = &args.circuit else { return Ok(None) };
     let name = || path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(name)?;

@@ -1,20 +1,15 @@
 //! `latent audit` as a user meets it: each exit code and message.
 #![allow(missing_docs, reason = "tests")]
 
-use assert_cmd::Command;
+mod support;
+
 use formats::Checkpoint;
 use formats::safetensors::Writer;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 fn latent(args: &[&str]) -> (i32, String, String) {
-    let mut command = Command::cargo_bin("latent").unwrap();
-    let output = command
-        .args(args)
-        .env_remove("LATENT_MODEL")
-        .timeout(std::time::Duration::from_secs(100))
-        .output()
-        .unwrap();
+    let output = support::latent(args).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }

@@ -1,7 +1,8 @@
 //! `latent diff` and `latent dump` as a user meets them.
 #![allow(missing_docs, reason = "tests")]
 
-use assert_cmd::Command;
+mod support;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -12,9 +13,7 @@ fn fixture(case: &str) -> String {
 }
 
 fn latent(args: &[&str]) -> Output {
-    let mut command = Command::cargo_bin("latent").unwrap();
-    command.args(args).env_remove("LATENT_MODEL").timeout(std::time::Duration::from_secs(100));
-    command.output().unwrap()
+    support::latent(args).output().unwrap()
 }
 
 fn text(args: &[&str], code: i32) -> String {

@@ -1,14 +1,13 @@
 //! Drawings as a user asks for them.
 #![allow(missing_docs, reason = "tests")]
 
-use assert_cmd::Command;
+mod support;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 fn latent(args: &[&str]) -> std::process::Output {
-    let mut command = Command::cargo_bin("latent").unwrap();
-    command.args(args).env_remove("LATENT_MODEL").timeout(std::time::Duration::from_secs(100));
-    command.output().unwrap()
+    support::latent(args).output().unwrap()
 }
 
 fn stdout(args: &[&str]) -> String {

@@ -1,6 +1,8 @@
 //! Wrong uses: each prints one helpful error and exits with the right code.
 #![allow(missing_docs, reason = "tests")]
 
+mod support;
+
 use assert_cmd::Command;
 use formats::gguf::{Writer, WriterValue};
 use std::path::{Path, PathBuf};
@@ -14,8 +16,8 @@ fn demo() -> PathBuf {
 }
 
 fn latent(args: &[&str]) -> Command {
-    let mut command = Command::cargo_bin("latent").unwrap();
-    command.args(args).env_remove("LATENT_MODEL").timeout(std::time::Duration::from_secs(60));
+    let mut command = support::latent(args);
+    command.timeout(std::time::Duration::from_secs(60));
     command
 }
 

@@ -1,14 +1,10 @@
 //! The program as a user meets it.
 #![allow(missing_docs, reason = "tests")]
 
-use assert_cmd::Command;
-use serde_json::Value;
+mod support;
 
-fn latent(args: &[&str]) -> Command {
-    let mut command = Command::cargo_bin("latent").unwrap();
-    command.args(args).env_remove("LATENT_MODEL").timeout(std::time::Duration::from_secs(100));
-    command
-}
+use serde_json::Value;
+use support::latent;
 
 fn stdout(args: &[&str]) -> String {
     let output = latent(args).output().unwrap();

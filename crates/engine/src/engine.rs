@@ -172,9 +172,6 @@ impl Engine {
             None => Arc::new(Circuit::named(&contract.circuit)?.clone()),
         };
         let mut plans = cpu::make_plans_of(&circuit, &contract, &CheckpointTensors(checkpoint), &cpu)?;
-        if options.circuit.is_none() {
-            cpu::audit(&circuit, &contract, checkpoint, &plans, &cpu)?;
-        }
         let streams = plans.0[0].ir.streams.clone();
         let token_bytes: usize = streams.iter().map(|stream| stream.width * cache.bytes()).sum();
         let weights = cpu::weight_bytes(&plans, checkpoint);
@@ -205,6 +202,9 @@ impl Engine {
                 arena = cpu::arena_bytes(&contract, &plans, &larger);
                 cpu.largest = largest;
             }
+        }
+        if options.circuit.is_none() {
+            cpu::audit(&circuit, &contract, checkpoint, &plans, &cpu)?;
         }
         let needed_for = |context: usize| needed_with(arena, context);
         let needed = needed_for(context);

@@ -34,4 +34,4 @@ pub use circuit::Circuit;
 pub use contract::{Contract, ContractError};
 pub use error::GraphError;
 pub use plan::{Plan, PlanOptions};
-pub use tensors::{CheckpointTensors, OutlineTensors};
+pub use tensors::CheckpointTensors;

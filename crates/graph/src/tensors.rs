@@ -38,28 +38,23 @@ impl TensorIndex for CheckpointTensors<'_> {
     }
 }
 
-/// The outline of a model, seen as names, types and shapes.
-#[derive(Clone, Copy)]
-pub struct OutlineTensors<'a>(pub &'a Outline);
-
-impl TensorIndex for OutlineTensors<'_> {
+impl TensorIndex for Outline {
     fn naming(&self) -> Naming {
-        naming_of(self.0.source())
+        naming_of(self.source())
     }
 
     fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
-        self.0.tensor(name).map(|tensor| (tensor.ty, tensor.shape.clone()))
+        self.tensor(name).map(|tensor| (tensor.ty, tensor.shape.clone()))
     }
 
     fn all(&self) -> Vec<(&str, TensorType, &[usize])> {
-        self.0
-            .tensors()
+        self.tensors()
             .iter()
             .map(|tensor| (tensor.name.as_str(), tensor.ty, tensor.shape.as_slice()))
             .collect()
     }
 
     fn file(&self) -> String {
-        self.0.display_name()
+        self.display_name()
     }
 }

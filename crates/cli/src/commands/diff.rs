@@ -94,12 +94,8 @@ fn run_side(
     let checkpoint = model::open(path)?;
     let contract = graph::Contract::from_checkpoint(&checkpoint)?;
     let layers = layers(args.layers.as_deref(), contract.layers)?;
-    let own = model::circuit(settings)?;
-    let circuit = match &own {
-        Some(circuit) => circuit,
-        None => graph::Circuit::named(&contract.circuit)?,
-    };
-    let points = Points::of(circuit, &contract, &graph::CheckpointTensors(&checkpoint))?;
+    let circuit = model::circuit_for(settings, &contract)?;
+    let points = Points::of(&circuit, &contract, &graph::CheckpointTensors(&checkpoint))?;
     let (tokens, read) = tokens(&points, contract.vocab_size)?;
     let mut settings = settings.clone();
     settings.ctx.get_or_insert(tokens.len());

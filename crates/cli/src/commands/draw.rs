@@ -2,13 +2,12 @@
 
 use super::graph::{Stage, bind, layers};
 use crate::args::{Drawing as Form, GraphArgs};
-use crate::{model, output};
+use crate::model::{self, Described};
+use crate::output;
 use anyhow::{Context, Result};
 use engine::cpu;
-use graph::circuit::TensorIndex;
 use graph::draw::{Drawing, Options, PageOptions, Wanted};
 use graph::passes::{CacheForm, RowClass};
-use graph::{Circuit, Contract, OutlineTensors, survey};
 use std::fs;
 use std::path::Path;
 
@@ -43,26 +42,17 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
 }
 
 fn draw(args: &GraphArgs, path: Option<&Path>) -> Result<Drawing> {
-    let outline = model::outline(path)?;
-    let contract = Contract::from_outline(&outline)?;
-    let promised = survey::promised(&outline, &contract)?;
-    let tensors: &dyn TensorIndex = match &promised {
-        Some(promised) => promised,
-        None => &OutlineTensors(&outline),
-    };
-    let own = model::circuit(&args.model)?;
-    let circuit = match &own {
-        Some(circuit) => circuit,
-        None => Circuit::named(&contract.circuit)?,
-    };
+    let model = Described::new(model::outline(path)?)?;
+    let contract = &model.contract;
+    let circuit = model::circuit_for(&args.model, contract)?;
     let options = Options {
         bind: bind(args)?,
         largest: args.model.largest().max(args.rows),
         layers: layers(args.layers.as_deref(), contract.layers)?,
-        assumed: promised.as_ref().map(|promised| promised.matrix_type().name()),
+        assumed: model.promised.as_ref().map(|promised| promised.matrix_type().name()),
         kernels: args.format != Form::Svg,
     };
-    Ok(Drawing::make(circuit, &contract, tensors, &cpu::kernel_contracts(), &options)?)
+    Ok(Drawing::make(&circuit, contract, model.tensors(), &cpu::kernel_contracts(), &options)?)
 }
 
 /// A profile, as far as the page needs it to be one.

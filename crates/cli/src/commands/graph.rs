@@ -8,7 +8,7 @@ use anyhow::Result;
 use engine::cpu;
 use graph::ir::{Ir, Span};
 use graph::passes::{BindOptions, Precision, RowClass};
-use graph::{CheckpointTensors, Circuit, Contract, Plan, PlanOptions};
+use graph::{CheckpointTensors, Contract, Plan, PlanOptions};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -40,11 +40,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     }
     let checkpoint = model::open(path.as_deref())?;
     let contract = Contract::from_checkpoint(&checkpoint)?;
-    let own = model::circuit(&args.model)?;
-    let circuit = match &own {
-        Some(circuit) => circuit,
-        None => Circuit::named(&contract.circuit)?,
-    };
+    let circuit = &*model::circuit_for(&args.model, &contract)?;
     if stage == Stage::Circuit {
         return match format {
             Drawing::Dot => Err(Usage(

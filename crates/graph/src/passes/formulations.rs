@@ -22,6 +22,15 @@ pub enum MlaChoice {
     Split,
 }
 
+/// Formulations with the cache that each runs on.
+pub const FORMS: [(MlaChoice, CacheForm); 5] = [
+    (MlaChoice::Auto, CacheForm::Latent),
+    (MlaChoice::Absorbed, CacheForm::Latent),
+    (MlaChoice::Naive, CacheForm::Latent),
+    (MlaChoice::Split, CacheForm::Latent),
+    (MlaChoice::Naive, CacheForm::Expanded),
+];
+
 impl MlaChoice {
     /// All choices with the words that name them.
     pub const ALL: [(MlaChoice, &'static str); 4] = [

@@ -16,7 +16,7 @@ pub(crate) use bind::Request;
 pub use bind::{BindOptions, Precision, asked, bind, choose};
 pub use epilogues::fold_epilogues;
 pub use experts::group_experts;
-pub use formulations::{CacheForm, MlaChoice, choose_formulations, crossover};
+pub use formulations::{CacheForm, FORMS, MlaChoice, choose_formulations, crossover};
 pub use norms::fold_norms;
 pub use phases::cut_phases;
 pub(crate) use place::lifetimes;

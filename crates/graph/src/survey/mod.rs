@@ -16,7 +16,7 @@ use crate::contract::{Contract, Keys, OutlineFile};
 use crate::error::GraphError;
 use crate::ir::{Ir, Span};
 use crate::passes::{BindOptions, CacheForm, MlaChoice};
-use crate::tensors::{OutlineTensors, naming_of};
+use crate::tensors::naming_of;
 use base::{KernelContract, TensorType};
 use formats::{Data, Outline};
 use serde::Serialize;
@@ -234,7 +234,7 @@ fn tensors(
     guessed: bool,
     missing: &mut Vec<Missing>,
 ) -> Result<(), GraphError> {
-    let file = OutlineTensors(known.outline);
+    let file = known.outline;
     // problem of each slot, with the layers that have it
     let mut problems: BTreeMap<(String, String), usize> = BTreeMap::new();
     let whole = Facts::of(contract, None);
@@ -245,7 +245,7 @@ fn tensors(
         contract.layer_kinds.iter().map(|kind| Facts::of(contract, Some(*kind))).collect();
     for (slot, layer) in of_model.chain(of_layers) {
         let facts = layer.map_or(&whole, |l: usize| &layer_facts[l]);
-        let Err(error) = circuit.fill(slot, layer, facts, &file) else { continue };
+        let Err(error) = circuit.fill(slot, layer, facts, file) else { continue };
         let problem = match error {
             GraphError::MissingTensor { tensor, .. } => {
                 (pattern(&tensor, layer), "it is not in the file".to_owned())
@@ -278,7 +278,7 @@ fn unread(
 ) -> Result<(), GraphError> {
     let trunk = Ir::build(contract, &Span::trunk(contract), known)?;
     let head = Ir::build(contract, &Span::head(contract), known)?;
-    let (_, names) = audit::unused(circuit, contract, &OutlineTensors(known.outline), &[&trunk, &head]);
+    let (_, names) = audit::unused(circuit, contract, known.outline, &[&trunk, &head]);
     let mut patterns: BTreeMap<String, usize> = BTreeMap::new();
     for name in names {
         let layer = name.split('.').find_map(|part| part.parse().ok());

@@ -14,7 +14,7 @@ use super::cache::CacheView;
 use super::half_gemm::{
     CHAIN, Left, Old, Product, WIDE, ask, bits, exp2, for_lines, largest, load, load_some, multiply, twice,
 };
-use super::latent::HEADS;
+use super::latent::{HEADS, check};
 use crate::Rows;
 use base::CacheType;
 use std::arch::x86_64::*;
@@ -45,9 +45,8 @@ pub(super) fn attend(
     part: &mut Partials<'_>,
     memory: &mut Vec<f32>,
 ) {
-    let (heads, width) = (q.rows(), cache.width);
-    assert!(part.o.rows() == heads && part.o.cols() == latent, "results");
-    assert!(heads <= HEADS && q.cols() == width && latent <= width, "{heads} heads of {}", q.cols());
+    let width = cache.width;
+    check(&q, width, latent, part);
     assert!(cache.ty == CacheType::F16 && cache.row_bytes == 2 * width, "a cache of f16");
     assert!(crate::features().avx512_fp16, "a kernel of AVX512-FP16 on a machine without it");
     // SAFETY: the processor has the features, as just checked; the shapes are those that `inner` needs.

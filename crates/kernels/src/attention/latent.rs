@@ -15,6 +15,14 @@ pub(crate) const HEADS: usize = 16;
 /// Cached rows that are scored at a time: as f32 they stay in the nearer caches until they are summed up.
 const BLOCK: usize = 32;
 
+/// Asserts that queries, cached rows and results have the shapes that attention in latent space needs.
+#[inline(always)]
+pub(super) fn check(q: &Rows<'_>, width: usize, latent: usize, part: &Partials<'_>) {
+    let heads = q.rows();
+    assert!(part.o.rows() == heads && part.o.cols() == latent, "results");
+    assert!(heads <= HEADS && q.cols() == width && latent <= width, "{heads} heads of {}", q.cols());
+}
+
 /// `q` has a row a head, `[latent | rope]` wide. `SPLIT`: content and rope are scored apart, and then added.
 ///
 /// # Safety
@@ -31,8 +39,7 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
     memory: &mut Vec<f32>,
 ) {
     let (heads, width) = (q.rows(), cache.width);
-    assert!(part.o.rows() == heads && part.o.cols() == latent, "results");
-    assert!(heads <= HEADS && q.cols() == width && latent <= width, "{heads} heads of {}", q.cols());
+    check(&q, width, latent, part);
     memory.resize(width * HEADS + BLOCK * width + 2 * BLOCK * HEADS, 0.0);
     let (queries, rest) = memory.split_at_mut(width * HEADS);
     let (lines, rest) = rest.split_at_mut(BLOCK * width);

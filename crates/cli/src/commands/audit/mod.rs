@@ -6,7 +6,8 @@ mod table;
 
 use crate::args::AuditArgs;
 use crate::exit::Found;
-use crate::{model, output};
+use crate::model::{self, Described};
+use crate::output;
 use anyhow::Result;
 use base::CacheType;
 use engine::cpu::{self, CpuOptions};
@@ -14,22 +15,13 @@ use formats::Outline;
 use graph::audit::{self, Bound, Finding, Unused};
 use graph::circuit::TensorIndex;
 use graph::ir::Ir;
-use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
-use graph::{Circuit, Contract, OutlineTensors, Plan, survey};
+use graph::passes::{BindOptions, CacheForm, FORMS, Precision};
+use graph::{Circuit, Contract, Plan};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Findings that the text shows; JSON has all.
 const SHOWN: usize = 20;
-
-/// Formulations with the cache that each runs on.
-const FORMS: [(MlaChoice, CacheForm); 5] = [
-    (MlaChoice::Auto, CacheForm::Latent),
-    (MlaChoice::Absorbed, CacheForm::Latent),
-    (MlaChoice::Naive, CacheForm::Latent),
-    (MlaChoice::Split, CacheForm::Latent),
-    (MlaChoice::Naive, CacheForm::Expanded),
-];
 
 pub(super) fn run(args: &AuditArgs) -> Result<()> {
     if args.rules {
@@ -40,22 +32,13 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
     if args.deep {
         return weights(&outline, args);
     }
-    let contract = Contract::from_outline(&outline)?;
-    let promised = survey::promised(&outline, &contract)?;
-    let tensors: &dyn TensorIndex = match &promised {
-        Some(promised) => promised,
-        None => &OutlineTensors(&outline),
-    };
-    let own = model::circuit(&args.model)?;
-    let circuit = match &own {
-        Some(circuit) => circuit,
-        None => Circuit::named(&contract.circuit)?,
-    };
-    let subject = Subject { circuit, contract: &contract, tensors };
+    let model = Described::new(outline)?;
+    let circuit = model::circuit_for(&args.model, &model.contract)?;
+    let subject = Subject { circuit: &circuit, contract: &model.contract, tensors: model.tensors() };
     if args.edges {
         return edges(&subject, args);
     }
-    let report = Report::new(outline.display_name(), &subject, args)?;
+    let report = Report::new(model.outline.display_name(), &subject, args)?;
     if args.json {
         output::json(&report.json())?;
     } else {

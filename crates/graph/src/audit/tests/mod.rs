@@ -8,7 +8,7 @@ use super::*;
 use crate::circuit::{DeclaredTensors, Naming};
 use crate::contract::*;
 use crate::passes::snapshots::contract;
-use crate::passes::{CacheForm, MlaChoice, Precision, RowClass};
+use crate::passes::{CacheForm, FORMS, MlaChoice, Precision, RowClass};
 use crate::plan::PlanOptions;
 use base::{Activation, CacheType, KernelContract, Layout, OpKind, TensorType, Tier};
 
@@ -150,15 +150,6 @@ fn contracts() -> Vec<Contract> {
     };
     vec![v3, dense, v2, minicpm3, plm, mtp]
 }
-
-/// The formulations and caches that a session may have.
-const FORMS: [(MlaChoice, CacheForm); 5] = [
-    (MlaChoice::Auto, CacheForm::Latent),
-    (MlaChoice::Absorbed, CacheForm::Latent),
-    (MlaChoice::Naive, CacheForm::Latent),
-    (MlaChoice::Split, CacheForm::Latent),
-    (MlaChoice::Naive, CacheForm::Expanded),
-];
 
 fn clean(what: &str, findings: &[Finding]) {
     let texts: Vec<String> = findings.iter().take(5).map(ToString::to_string).collect();
