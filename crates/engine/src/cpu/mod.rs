@@ -11,6 +11,7 @@ mod local;
 mod pack;
 mod rows;
 mod run;
+mod tile_memory;
 mod trace;
 mod weights;
 
@@ -24,7 +25,7 @@ use crate::team::Team;
 use crate::trace::Trace;
 use base::{CpuFeatures, KernelContract, Layout, TensorType, Tier};
 use compile::Program;
-use formats::Checkpoint;
+use formats::{Checkpoint, TensorInfo};
 use graph::circuit::{TensorIndex, Weight};
 use graph::contract::{Contract, Gating, GroupScore, RopePairs};
 use graph::ir::{Lane, Span, Stream};
@@ -38,6 +39,7 @@ use run::{Model, Shared, Thread};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
+use tile_memory::TileMemory;
 use trace::Recorder;
 
 /// Rows whose logits are computed at once.
@@ -208,9 +210,15 @@ impl CpuBackend {
         let (trunk, head) = plans;
         kernels::limit_tier(options.bind.tier);
         let tiled = tiled_tensors(trunk.iter().chain(&head));
-        let mut loader = Loader { checkpoint, weights: Vec::new(), index: HashMap::new() };
-        let total = trunk[0].ir.weights.len() + head[0].ir.weights.len();
-        for weight in trunk[0].ir.weights.iter().chain(&head[0].ir.weights) {
+        let weights = || trunk[0].ir.weights.iter().chain(&head[0].ir.weights);
+        let to_pack = distinct(weights()).filter_map(|weight| {
+            let layout = layout_to_pack(weight, &tiled, checkpoint)?;
+            Some((weight.matrices(), layout.matrix_bytes(weight.outputs())))
+        });
+        let memory = TileMemory::reserve(to_pack, team.placement().nodes().len())?;
+        let mut loader = Loader { checkpoint, memory, weights: Vec::new(), index: HashMap::new() };
+        let total = weights().count();
+        for weight in weights() {
             let tiles = tiled.contains(weight.parts[0].tensor.as_str());
             loader.load(weight, if tiles { Layout::Tiles } else { Layout::Rows }, &mut team)?;
             progress(loader.weights.len(), total);
@@ -409,26 +417,36 @@ pub struct WeightBytes {
 /// Bytes that the weights of these plans, taken from `checkpoint`, take in memory; a tied one counts once.
 pub fn weight_bytes(plans: &(Vec<Plan>, Vec<Plan>), checkpoint: &Checkpoint) -> WeightBytes {
     let tiled = tiled_tensors(plans.0.iter().chain(&plans.1));
-    let mut seen = HashSet::new();
     let mut bytes = WeightBytes::default();
-    for weight in plans.0[0].ir.weights.iter().chain(&plans.1[0].ir.weights) {
-        let first = &weight.parts[0];
-        if !seen.insert(&first.tensor) {
-            continue;
-        }
-        let infos = || weight.parts.iter().filter_map(|part| checkpoint.tensor(&part.tensor)).map(|t| t.info);
-        let tiles = TileLayout::new(weight.ty, weight.inputs()).filter(|_| {
-            tiled.contains(first.tensor.as_str()) && infos().all(|info| info.tile_rows.is_none())
-        });
-        if let Some(tiles) = tiles {
+    for weight in distinct(plans.0[0].ir.weights.iter().chain(&plans.1[0].ir.weights)) {
+        if let Some(tiles) = layout_to_pack(weight, &tiled, checkpoint) {
             bytes.owned += (weight.matrices() * tiles.matrix_bytes(weight.outputs())) as u64;
-        } else if weight.ty == TensorType::F8_E4M3 && first.scale.is_some() {
+        } else if weight.ty == TensorType::F8_E4M3 && weight.parts[0].scale.is_some() {
             bytes.owned += 4 * weight.numbers() as u64;
         } else {
-            bytes.mapped += infos().map(|info| info.bytes as u64).sum::<u64>();
+            bytes.mapped += infos(weight, checkpoint).map(|info| info.bytes as u64).sum::<u64>();
         }
     }
     bytes
+}
+
+/// Each weight once, though it may be tied to others.
+fn distinct<'w>(weights: impl Iterator<Item = &'w Weight>) -> impl Iterator<Item = &'w Weight> {
+    let mut seen = HashSet::new();
+    weights.filter(move |weight| seen.insert(&weight.parts[0].tensor))
+}
+
+/// The tensors of a weight.
+fn infos<'c>(weight: &'c Weight, checkpoint: &'c Checkpoint) -> impl Iterator<Item = &'c TensorInfo> {
+    weight.parts.iter().filter_map(|part| checkpoint.tensor(&part.tensor)).map(|tensor| tensor.info)
+}
+
+/// The tiles that a weight is packed into while loading: none where it is read as rows, or lies in tiles in the file.
+fn layout_to_pack(weight: &Weight, tiled: &HashSet<&str>, checkpoint: &Checkpoint) -> Option<TileLayout> {
+    TileLayout::new(weight.ty, weight.inputs()).filter(|_| {
+        tiled.contains(weight.parts[0].tensor.as_str())
+            && infos(weight, checkpoint).all(|info| info.tile_rows.is_none())
+    })
 }
 
 /// Tensors, by the first of each weight, that some bound kernel reads in tiles.
@@ -450,6 +468,7 @@ pub fn tiled_tensors<'p>(plans: impl Iterator<Item = &'p Plan>) -> HashSet<&'p s
 /// Weights by the tensor that they begin with, so that a tied embedding is loaded once.
 struct Loader<'a> {
     checkpoint: &'a Arc<Checkpoint>,
+    memory: TileMemory,
     weights: Vec<LoadedWeight>,
     index: HashMap<String, usize>,
 }
@@ -458,7 +477,7 @@ impl Loader<'_> {
     fn load(&mut self, weight: &Weight, layout: Layout, team: &mut Team) -> Result<(), EngineError> {
         let key = &weight.parts[0].tensor;
         if !self.index.contains_key(key) {
-            self.weights.push(LoadedWeight::load(weight, self.checkpoint, layout, team)?);
+            self.weights.push(LoadedWeight::load(weight, self.checkpoint, layout, &mut self.memory, team)?);
             self.index.insert(key.clone(), self.weights.len() - 1);
         }
         Ok(())

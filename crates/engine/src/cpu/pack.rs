@@ -1,34 +1,11 @@
 //! Weights packed into tiles by the whole team: in memory while loading, or piece by piece for a packed file.
 #![allow(unsafe_code, reason = "the threads of the team write disjoint tiles of one memory")]
 
+use super::tile_memory::{Place, TileMemory};
 use crate::error::EngineError;
 use crate::team::Team;
 use base::TensorType;
-use memmap2::MmapMut;
 use quant::tiles::{ROWS, TileLayout};
-
-/// Memory of at least as many bytes asks for large pages.
-const LARGE: usize = 4 << 20;
-
-/// Least bytes that a node should have of each matrix for large pages, of which those at its borders lie in one node whole.
-#[cfg(target_os = "linux")]
-const LARGE_OF_NODE: usize = 8 << 20;
-
-/// Large pages are quicker to read, but the rows of small matrices (experts) that belong to different nodes would share them.
-#[cfg(target_os = "linux")]
-fn advice(nodes: usize, matrices: usize, matrix_bytes: usize) -> memmap2::Advice {
-    if nodes > 1 && matrices > 1 && matrix_bytes / nodes < LARGE_OF_NODE {
-        memmap2::Advice::NoHugePage
-    } else {
-        memmap2::Advice::HugePage
-    }
-}
-
-/// Matrices of one weight in tiles, one after the other.
-pub struct Packed {
-    map: MmapMut,
-    matrix_bytes: usize,
-}
 
 /// Matrices of one weight as rows, and the tiles that they become: those of the first matrix, then those of the second, and so on.
 #[derive(Clone, Copy)]
@@ -114,38 +91,42 @@ impl Target {
     }
 }
 
+/// Matrices of one weight in tiles, one after the other.
+pub struct Packed {
+    place: Place,
+    matrix_bytes: usize,
+}
+
 impl Packed {
-    /// Packs all matrices.
+    /// Packs all matrices into the next free part of `memory`.
     ///
     /// # Errors
-    /// When the system refuses the memory.
-    pub fn new(matrices: &Matrices<'_, '_>, team: &mut Team) -> Result<Packed, EngineError> {
-        let matrix_bytes = matrices.tiles() * matrices.tile_bytes();
-        let what = "reserving memory for the weights";
-        let mut map = MmapMut::map_anon((matrices.count * matrix_bytes).max(1))
-            .map_err(|error| EngineError::System { what, error })?;
-        #[cfg(target_os = "linux")]
-        if map.len() >= LARGE {
-            // a wish; the system may have no large pages
-            let _ = map.advise(advice(team.placement().nodes().len(), matrices.count, matrix_bytes));
-        }
-        let target = Target(map.as_mut_ptr());
+    /// When the memory is full: an error of Latent.
+    pub fn new(
+        matrices: &Matrices<'_, '_>,
+        memory: &mut TileMemory,
+        team: &mut Team,
+    ) -> Result<Packed, EngineError> {
         let (tiles, bytes) = (matrices.tiles(), matrices.tile_bytes());
+        let matrix_bytes = tiles * bytes;
+        let place = memory.take(matrices.count, matrix_bytes)?;
+        // SAFETY: nobody else has the place yet.
+        let target = Target(unsafe { place.start() });
         team.run(&|member| {
             // the same shares as in the steps, so that on NUMA machines a tile lies at the thread that reads it
             for m in 0..matrices.count {
                 for row in member.share(tiles * ROWS, ROWS).step_by(ROWS) {
                     let index = m * tiles + row / ROWS;
-                    // SAFETY: inside the memory; shares do not overlap.
+                    // SAFETY: inside the place; shares do not overlap.
                     matrices.pack(index, unsafe { target.tile(index, bytes) });
                 }
             }
         });
-        Ok(Packed { map, matrix_bytes })
+        Ok(Packed { place, matrix_bytes })
     }
 
     /// Bytes of the matrix at `index`.
     pub fn matrix(&self, index: usize) -> &[u8] {
-        &self.map[index * self.matrix_bytes..(index + 1) * self.matrix_bytes]
+        &self.place.bytes()[index * self.matrix_bytes..(index + 1) * self.matrix_bytes]
     }
 }

@@ -5,6 +5,7 @@
 )]
 
 use super::pack::{Matrices, Packed};
+use super::tile_memory::TileMemory;
 use crate::error::EngineError;
 use crate::team::Team;
 use base::{Layout, TensorType};
@@ -56,7 +57,7 @@ impl Bytes {
 }
 
 impl LoadedWeight {
-    /// Takes the tensors of `weight` from the checkpoint, and lets the team pack them where `layout` says so. Tiles of a packed file are
+    /// Takes the tensors of `weight` from the checkpoint, and lets the team pack them into `memory` where `layout` says so. Tiles of a packed file are
     /// used where they lie, whatever `layout` says: what reads rows takes them out of tiles, with the same numbers.
     ///
     /// # Errors
@@ -66,6 +67,7 @@ impl LoadedWeight {
         weight: &Weight,
         checkpoint: &Arc<Checkpoint>,
         layout: Layout,
+        memory: &mut TileMemory,
         team: &mut Team,
     ) -> Result<LoadedWeight, EngineError> {
         let mut loaded = LoadedWeight {
@@ -90,16 +92,22 @@ impl LoadedWeight {
         if weight.shape.len() == 1 {
             loaded.vector = decode(weight.ty, loaded.parts[0].get(), loaded.inputs, &file)?;
         } else if layout == Layout::Tiles && !loaded.tiles {
-            loaded.pack(weight, checkpoint, team)?;
+            loaded.pack(weight, checkpoint, memory, team)?;
         }
         Ok(loaded)
     }
 
     /// Packs all matrices and lets go of the file's pages.
-    fn pack(&mut self, weight: &Weight, checkpoint: &Checkpoint, team: &mut Team) -> Result<(), EngineError> {
+    fn pack(
+        &mut self,
+        weight: &Weight,
+        checkpoint: &Checkpoint,
+        memory: &mut TileMemory,
+        team: &mut Team,
+    ) -> Result<(), EngineError> {
         let matrix = |m: usize| self.bytes_of(m);
         let matrices = Matrices::new(self.ty, self.outputs, self.inputs, weight.matrices(), &matrix);
-        let packed = matrices.map(|matrices| Packed::new(&matrices, team)).transpose()?;
+        let packed = matrices.map(|matrices| Packed::new(&matrices, memory, team)).transpose()?;
         if packed.is_some() {
             self.packed = packed;
             self.parts.clear();

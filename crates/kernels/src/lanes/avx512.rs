@@ -12,6 +12,7 @@ const BIAS: i32 = 128;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "each is an intrinsic under the promise of the trait")]
 impl Lanes for Avx512 {
     const ROWS: usize = 8;
+    const PAIRS: bool = true;
     const VECTORS: usize = 2;
 
     type Bytes = __m512i;

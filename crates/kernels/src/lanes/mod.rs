@@ -20,6 +20,9 @@ pub(crate) trait Lanes {
     /// Most input rows that are multiplied with a tile at a time: 8, 4, 2 or 1, as registers allow.
     const ROWS: usize;
 
+    /// Whether registers suffice for two tiles of one input row.
+    const PAIRS: bool;
+
     /// Vectors of columns that a block of a product of f32 matrices has.
     const VECTORS: usize;
 

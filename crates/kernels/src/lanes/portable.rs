@@ -17,6 +17,7 @@ fn each<T: Copy + Default, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
 
 impl Lanes for Portable {
     const ROWS: usize = 1;
+    const PAIRS: bool = false;
     const VECTORS: usize = 1;
 
     type Bytes = [u8; 64];

@@ -5,6 +5,7 @@
 //! inputs, a run has two such terms of each kind. So the bits depend on nothing but the operands.
 
 use super::formats::{Format, Planes};
+use super::one_row;
 use crate::act::A8Block;
 use crate::lanes::Lanes;
 use crate::{A8Rows, RowsMut, WeightMatrix};
@@ -14,8 +15,8 @@ use std::ops::Range;
 /// Bytes of tiles that are multiplied with all rows before the next tiles: what stays in a core's second-level cache.
 const STRIP: usize = 384 << 10;
 
-/// Bytes ahead of the codes that are asked for from the second-level cache.
-const AHEAD: usize = 2048;
+/// Bytes ahead of the codes that are asked for.
+pub(super) const AHEAD: usize = 2048;
 
 /// `y[i][o − outs.start]` for all rows i (of `x`, by way of `index`).
 ///
@@ -83,7 +84,32 @@ pub(super) unsafe fn multiply<L: Lanes, F: Format>(
                 8.. => rows!(8),
                 4.. => rows!(4),
                 2.. => rows!(2),
-                _ => rows!(1),
+                _ => {
+                    let x = x.row(index.map_or(row, |index| index[row] as usize)).as_ptr();
+                    let y = y.row_mut(row);
+                    let mut tile = from;
+                    macro_rules! tiles {
+                        ($n:literal) => {{
+                            let planes: [Planes; $n] = std::array::from_fn(|i| planes(tile + i));
+                            // SAFETY: the tiles and the row are as long as the layout says, as checked above.
+                            let sums = unsafe { one_row::multiply::<L, F, $n>(&planes, layout.blocks(), x) };
+                            for (tile, sums) in (tile..).zip(&sums) {
+                                let lanes = outs.start.max(tile * ROWS)..outs.end.min((tile + 1) * ROWS);
+                                y[lanes.start - outs.start..lanes.end - outs.start].copy_from_slice(
+                                    &sums[lanes.start - tile * ROWS..lanes.end - tile * ROWS],
+                                );
+                            }
+                            tile += $n;
+                        }};
+                    }
+                    while L::PAIRS && tile + 1 < to {
+                        tiles!(2);
+                    }
+                    while tile < to {
+                        tiles!(1);
+                    }
+                    row += 1;
+                }
             }
         }
         from = to;
@@ -112,14 +138,6 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
                 };
             }
             runs!(0 1 2 3 4 5 6 7);
-            // of the next tile what belongs to this block besides codes: its share of what follows them
-            let codes = F::VECTORS * 64;
-            let others = if M == 1 { planes.tile_bytes / blocks - codes } else { 0 };
-            for line in (0..others).step_by(64) {
-                L::prefetch_far(
-                    planes.codes.wrapping_add(planes.tile_bytes + blocks * codes + b * others + line),
-                );
-            }
         }
         sums.map(|sum| L::store(sum))
     }
@@ -130,7 +148,7 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
 /// # Safety
 /// As for [`tile_rows`].
 #[inline(always)]
-unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
+pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
     planes: &Planes,
     b: usize,
     x: &[*const A8Block; M],
@@ -174,16 +192,11 @@ unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
             }
             sums[m] = sum;
         }
-        let lines = F::VECTORS / F::SUBS;
-        for line in 0..lines {
-            let vector = b * F::VECTORS + S * lines + line;
-            let codes = planes.codes.wrapping_add(vector * 64);
-            // many rows read a tile again from the second-level cache; asking for it there would only cost
-            if M == 1 {
-                // the same line of the next tile: far enough for memory to answer, near enough to stay in the second-level cache
-                L::prefetch_far(codes.wrapping_add(planes.tile_bytes));
-            } else {
-                L::prefetch(codes.wrapping_add(AHEAD));
+        if M > 1 {
+            let lines = F::VECTORS / F::SUBS;
+            for line in 0..lines {
+                let vector = b * F::VECTORS + S * lines + line;
+                L::prefetch(planes.codes.wrapping_add(vector * 64 + AHEAD));
             }
         }
     }

@@ -6,6 +6,7 @@
 
 mod body;
 mod formats;
+mod one_row;
 
 use super::{MatmulFn, Scratch};
 use crate::lanes::portable;
