@@ -19,7 +19,19 @@ impl DeclaredTensors {
     /// # Errors
     /// When the circuit contradicts itself.
     pub fn new(contract: &Contract, naming: Naming, ty: TensorType) -> Result<DeclaredTensors, GraphError> {
-        let circuit = Circuit::named(&contract.circuit)?;
+        DeclaredTensors::of(Circuit::named(&contract.circuit)?, contract, naming, ty)
+    }
+
+    /// The same with a circuit that need not be built in.
+    ///
+    /// # Errors
+    /// When the circuit contradicts itself.
+    pub fn of(
+        circuit: &Circuit,
+        contract: &Contract,
+        naming: Naming,
+        ty: TensorType,
+    ) -> Result<DeclaredTensors, GraphError> {
         let mut declared = DeclaredTensors { naming, ty, tensors: HashMap::new() };
         let whole = Facts::of(contract, None);
         for (slot, spec) in &circuit.model_weights {

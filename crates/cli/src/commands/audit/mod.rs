@@ -32,9 +32,8 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
     if args.deep {
         return weights(&outline, args);
     }
-    let model = Described::new(outline)?;
-    let circuit = model::circuit_for(&args.model, &model.contract)?;
-    let subject = Subject { circuit: &circuit, contract: &model.contract, tensors: model.tensors() };
+    let model = Described::new(outline, args.model.circuit.as_deref())?;
+    let subject = Subject { circuit: &model.circuit, contract: &model.contract, tensors: model.tensors() };
     if args.edges {
         return edges(&subject, args);
     }
@@ -42,7 +41,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
     if args.json {
         output::json(&report.json())?;
     } else {
-        output::now(&report.text())?;
+        output::lines(&report.text())?;
     }
     match report.findings.len() {
         0 => Ok(()),
@@ -61,7 +60,7 @@ fn weights(outline: &Outline, args: &AuditArgs) -> Result<()> {
     if args.json {
         output::json(&table::json(&deep, &file))?;
     } else {
-        output::now(&table::text(&deep, &file))?;
+        output::lines(&table::text(&deep, &file))?;
     }
     let wrong = |s: &quant::Statistics| !table::judge(s).wrong.is_empty();
     match deep.tensors.iter().filter_map(|t| t.statistics.as_ref()).filter(|s| wrong(s)).count() {
@@ -159,7 +158,7 @@ impl Report {
         let irs: Vec<&Ir> = plans.iter().map(|plan| &plan.ir).collect();
         Ok(Report {
             file,
-            circuit: contract.circuit.clone(),
+            circuit: model::circuit_name(&args.model, contract),
             plans: plans.len(),
             nodes: irs.iter().map(|ir| ir.nodes.len()).sum(),
             edges: irs.iter().map(|ir| ir.named_edges().len()).sum(),
