@@ -193,10 +193,18 @@ fn print(report: &Report, a: &str, b: &str, rows: usize, all: bool) -> Result<()
         }
         None => {
             let last = &report.points[report.points.len() - 1];
-            output::line(&format!(
-                "the two sides agree; the last value, {}, is off by {:.1e}",
+            let flipped = report.points.iter().find(|point| point.other_experts.is_some_and(|rows| rows > 0));
+            let why = flipped.map_or_else(String::new, |point| {
+                format!(
+                    "; from {} on, near ties gave rows other experts: --precision exact has fewer",
+                    point.name
+                )
+            });
+            let text = format!(
+                "the two sides agree; the last value, {}, is off by {:.1e}{why}",
                 last.name, last.distance.relative
-            ))
+            );
+            wrapped(&text, 2)
         }
     }
 }

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 pub struct DeclaredTensors {
     naming: Naming,
     ty: TensorType,
+    file: String,
     tensors: HashMap<String, (TensorType, Vec<usize>)>,
 }
 
@@ -32,7 +33,8 @@ impl DeclaredTensors {
         naming: Naming,
         ty: TensorType,
     ) -> Result<DeclaredTensors, GraphError> {
-        let mut declared = DeclaredTensors { naming, ty, tensors: HashMap::new() };
+        let mut declared =
+            DeclaredTensors { naming, ty, file: "the declared tensors".into(), tensors: HashMap::new() };
         let whole = Facts::of(contract, None);
         for (slot, spec) in &circuit.model_weights {
             declared.add(circuit, slot, spec, None, &whole, ty)?;
@@ -49,6 +51,12 @@ impl DeclaredTensors {
             }
         }
         Ok(declared)
+    }
+
+    /// The same, called `file` in messages.
+    #[must_use]
+    pub fn named(self, file: String) -> DeclaredTensors {
+        DeclaredTensors { file, ..self }
     }
 
     /// The type in which matrices are declared.
@@ -105,6 +113,6 @@ impl TensorIndex for DeclaredTensors {
     }
 
     fn file(&self) -> String {
-        "the declared tensors".into()
+        self.file.clone()
     }
 }

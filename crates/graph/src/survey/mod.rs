@@ -159,7 +159,8 @@ pub fn promised(
         return Ok(None);
     }
     let ty = matrix_type(outline, &OutlineFile(outline), &mut Vec::new(), &mut Vec::new());
-    DeclaredTensors::of(circuit, contract, naming_of(outline.source()), ty).map(Some)
+    let declared = DeclaredTensors::of(circuit, contract, naming_of(outline.source()), ty)?;
+    Ok(Some(declared.named(outline.display_name())))
 }
 
 /// The tensors of the file, and for those that it lacks the ones that its contract declares.
