@@ -70,7 +70,7 @@ fn text(survey: &Survey, args: &ModelArgs, tier: &str) -> String {
                 MissingKind::Architecture => "architecture",
                 MissingKind::Key => "key",
                 MissingKind::Tensor => "tensor",
-                MissingKind::Unread => "unread tensor",
+                MissingKind::Unread => "unread",
                 MissingKind::Format => "format",
                 MissingKind::Kernel => "kernel",
             };

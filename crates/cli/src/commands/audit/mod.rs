@@ -190,9 +190,9 @@ impl Report {
     fn groups(&self) -> Vec<(&Finding, usize)> {
         let mut groups: Vec<(&Finding, usize)> = Vec::new();
         for finding in &self.findings {
-            let same = |other: &Finding| {
-                (other.code, &other.slot, &other.problem) == (finding.code, &finding.slot, &finding.problem)
-            };
+            let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+            let key = |f: &Finding| (f.code, f.slot.as_deref().map(words), words(&f.problem));
+            let same = |other: &Finding| key(other) == key(finding);
             match groups.iter_mut().find(|(first, _)| same(first)) {
                 Some((_, count)) => *count += 1,
                 None => groups.push((finding, 1)),
@@ -227,7 +227,7 @@ impl Report {
         for (first, count) in groups.iter().take(SHOWN) {
             lines.push(first.to_string());
             if *count > 1 {
-                lines.push(format!("    … and {} more like it, in other plans and layers", count - 1));
+                lines.push(format!("    … and {} more like it, in other layers and plans", count - 1));
             }
         }
         if groups.len() > SHOWN {
