@@ -70,11 +70,11 @@ fn text(survey: &Survey, args: &ModelArgs, tier: &str) -> String {
                 MissingKind::Architecture => "architecture",
                 MissingKind::Key => "key",
                 MissingKind::Tensor => "tensor",
-                MissingKind::Unread => "unread",
+                MissingKind::Unread => "unread tensor",
                 MissingKind::Format => "format",
                 MissingKind::Kernel => "kernel",
             };
-            wrapped(&mut lines, &format!("  {kind:<13}"), &format!("{}: {}", missing.what, missing.problem));
+            wrapped(&mut lines, &format!("  {kind:<14}"), &format!("{}: {}", missing.what, missing.problem));
         }
     }
     alike(survey, &mut lines);

@@ -40,6 +40,8 @@ struct Place {
     x: f64,
     y: f64,
     ends: bool,
+    /// Where its wire is.
+    beside: f64,
     worse: f64,
 }
 
@@ -59,13 +61,21 @@ pub(super) fn place(sketch: &Sketch, layout: &Layout, width: f64, marks: &mut Ve
             let long = wire.label.chars().count() as f64 * CHARACTER;
             let places = places(points, ends, line);
             let reach = places.iter().map(|place| area(place, long)).fold(Area(x, y, x, y), Area::around);
-            let near = |points: &Vec<(f64, f64)>| -> Vec<(f64, f64)> {
-                points.iter().copied().filter(|point| reach.has(*point)).collect()
+            // points nearby of each wire, and whether it carries the same value
+            let near = |(other, points): (&Wire, &Vec<(f64, f64)>)| -> (bool, Vec<(f64, f64)>) {
+                let same = other.from == wire.from && other.label == wire.label;
+                (same, points.iter().copied().filter(|point| reach.has(*point)).collect())
             };
-            let wires: Vec<_> = wires.iter().map(near).filter(|points| !points.is_empty()).collect();
+            let wires: Vec<_> = sketch.wires.iter().zip(&wires).map(near).collect();
             let cost = |place: &Place| {
                 let area = area(place, long);
-                let crossed = wires.iter().filter(|wire| wire.iter().any(|point| area.has(*point))).count();
+                // what runs between a name and its wire would seem to be called so
+                let between = Area(area.0.min(place.beside), area.1, area.2.max(place.beside), area.3);
+                let crosses = |(same, points): &&(bool, Vec<(f64, f64)>)| {
+                    let area = if *same { &area } else { &between };
+                    points.iter().any(|point| area.has(*point))
+                };
+                let crossed = wires.iter().filter(crosses).count();
                 let covered = taken.iter().filter(|other| area.meets(other)).count();
                 let outside = usize::from(area.0 < 4.0 || area.2 > width - 4.0);
                 place.worse + 4.0 * crossed as f64 + 20.0 * (covered + outside) as f64
@@ -99,9 +109,10 @@ fn places(points: &[(f64, f64)], ends: bool, line: usize) -> Vec<Place> {
     for (other, side) in [ends, !ends].into_iter().enumerate() {
         for (step, away) in [NEAR, 16.0, 28.0, 42.0].into_iter().enumerate() {
             for (rank, at) in [line, 1 - line.min(1), 2].into_iter().enumerate() {
+                let beside = x;
                 let x = if side { x - away } else { x + away };
                 let worse = other as f64 * 0.5 + step as f64 * 0.4 + rank as f64 * 0.6;
-                places.push(Place { x, y: y + FIRST + LINE * at as f64, ends: side, worse });
+                places.push(Place { x, y: y + FIRST + LINE * at as f64, ends: side, beside, worse });
             }
         }
     }
@@ -110,7 +121,7 @@ fn places(points: &[(f64, f64)], ends: bool, line: usize) -> Vec<Place> {
             let x = if side { pair[0].0 - NEAR } else { pair[0].0 + NEAR };
             for (rank, down) in [FIRST, FIRST + LINE].into_iter().enumerate() {
                 let worse = 1.0 + other as f64 * 0.5 + rank as f64 * 0.6;
-                places.push(Place { x, y: pair[0].1 + down, ends: side, worse });
+                places.push(Place { x, y: pair[0].1 + down, ends: side, beside: pair[0].0, worse });
             }
         }
     }
