@@ -413,7 +413,7 @@ pub(crate) struct GraphArgs {
     #[arg(long, value_name = "FILE", requires = "html")]
     pub(crate) profile: Option<PathBuf>,
 
-    /// Put another model into the page, to compare with
+    /// Put another model into the page, to compare with; it is drawn by its own circuit, also where --circuit gives another
     #[arg(long, value_name = "MODEL", requires = "html")]
     pub(crate) against: Option<PathBuf>,
 }

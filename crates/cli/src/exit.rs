@@ -2,7 +2,7 @@
 
 use engine::EngineError;
 use graph::{ContractError, GraphError};
-use std::io;
+use std::io::{self, Write, stderr};
 use std::process::ExitCode;
 
 /// Wrong usage that clap cannot see.
@@ -54,7 +54,8 @@ pub(crate) fn code(result: anyhow::Result<()>) -> ExitCode {
     if error.is::<Parted>() {
         return ExitCode::FAILURE;
     }
-    eprintln!("error: {}", message(&error));
+    // nobody may be listening any more, which is no reason to panic
+    let _ = writeln!(stderr(), "error: {}", message(&error));
     if error.chain().any(|e| is_unsupported(e) || e.is::<NotSupported>()) {
         ExitCode::from(UNSUPPORTED)
     } else if error.chain().any(|e| e.is::<Usage>()) {

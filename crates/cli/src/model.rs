@@ -63,16 +63,19 @@ pub(crate) fn outline(path: Option<&Path>) -> Result<Outline> {
 pub(crate) struct Described {
     pub(crate) outline: Outline,
     pub(crate) contract: Contract,
+    /// The model's own, or the user's.
+    pub(crate) circuit: Cow<'static, Circuit>,
     /// The tensors that a config.json alone promises.
     pub(crate) promised: Option<DeclaredTensors>,
 }
 
 impl Described {
-    /// Reads the contract of a supported model.
-    pub(crate) fn new(outline: Outline) -> Result<Described> {
+    /// Reads the contract of a supported model, and the circuit in the file `circuit` where one is given.
+    pub(crate) fn new(outline: Outline, circuit: Option<&Path>) -> Result<Described> {
         let contract = Contract::from_outline(&outline)?;
-        let promised = survey::promised(&outline, &contract)?;
-        Ok(Described { outline, contract, promised })
+        let circuit = circuit_for(circuit, &contract)?;
+        let promised = survey::promised(&outline, &circuit, &contract)?;
+        Ok(Described { outline, contract, circuit, promised })
     }
 
     /// The tensors that the model has, or that its configuration promises.
@@ -99,7 +102,8 @@ fn demo() -> Result<Checkpoint> {
 /// Loads a model with a progress bar on a terminal, and the start-up line on standard error.
 pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) -> Result<Engine> {
     let bar = bar(!quiet, "loading");
-    let options = EngineOptions { circuit: circuit(args)?.map(Arc::new), ..args.options() };
+    let options =
+        EngineOptions { circuit: circuit(args.circuit.as_deref())?.map(Arc::new), ..args.options() };
     let engine = Engine::load(checkpoint, &options, &mut |done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
@@ -118,16 +122,21 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) 
 }
 
 /// The circuit that the user gave, or the model's own.
-pub(crate) fn circuit_for(args: &ModelArgs, contract: &Contract) -> Result<Cow<'static, Circuit>> {
-    Ok(match circuit(args)? {
+pub(crate) fn circuit_for(path: Option<&Path>, contract: &Contract) -> Result<Cow<'static, Circuit>> {
+    Ok(match circuit(path)? {
         Some(circuit) => Cow::Owned(circuit),
         None => Cow::Borrowed(Circuit::named(&contract.circuit)?),
     })
 }
 
+/// What the circuit is called: the user's file, or its name.
+pub(crate) fn circuit_name(args: &ModelArgs, contract: &Contract) -> String {
+    args.circuit.as_ref().map_or_else(|| contract.circuit.clone(), |path| path.display().to_string())
+}
+
 /// The circuit file that the user gave, if any.
-fn circuit(args: &ModelArgs) -> Result<Option<Circuit>> {
-    let Some(path) = &args.circuit else { return Ok(None) };
+pub(crate) fn circuit(path: Option<&Path>) -> Result<Option<Circuit>> {
+    let Some(path) = path else { return Ok(None) };
     let name = || path.display().to_string();
     let text = std::fs::read_to_string(path).with_context(name)?;
     Circuit::parse(&text).with_context(name).map(Some)

@@ -1,7 +1,13 @@
-//! Writing to standard output: a reader that has gone away ends the command quietly.
+//! Writing to standard output: a reader that has gone away ends the command quietly. On a terminal, long lines are broken between words.
 
 use anyhow::Result;
-use std::io::{Write, stdout};
+use std::io::{IsTerminal, Write, stdout};
+
+/// Columns where nobody says how many there are.
+const USUAL: usize = 80;
+
+/// Columns that continued lines are indented by where they have no heading.
+const INDENT: usize = 4;
 
 /// Prints text and a newline.
 pub(crate) fn line(text: &str) -> Result<()> {
@@ -21,4 +27,90 @@ pub(crate) fn now(text: &str) -> Result<()> {
 /// Prints a value as JSON, indented.
 pub(crate) fn json(value: &serde_json::Value) -> Result<()> {
     line(&serde_json::to_string_pretty(value)?)
+}
+
+/// Prints lines. On a terminal, one that is too wide goes on below its own text, behind its heading; what is piped keeps one line for
+/// each thing.
+pub(crate) fn lines(text: &str) -> Result<()> {
+    if !stdout().is_terminal() {
+        return now(text);
+    }
+    let columns = width();
+    let mut whole = String::with_capacity(text.len());
+    for line in text.lines() {
+        let at = hang(line, columns);
+        for part in wrapped("", at, line, columns) {
+            whole.push_str(&part);
+            whole.push('\n');
+        }
+    }
+    now(&whole)
+}
+
+/// Columns of the terminal, or 80.
+pub(crate) fn width() -> usize {
+    let size = stdout().is_terminal().then(|| terminal_size::terminal_size_of(stdout())).flatten();
+    size.map_or(USUAL, |(width, _)| usize::from(width.0)).max(20)
+}
+
+/// A text in lines of at most `columns`, broken between words (a longer word stands alone): the first behind `heading`, the others
+/// indented.
+pub(crate) fn wrapped(heading: &str, indent: usize, text: &str, columns: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = heading.to_owned();
+    let mut fresh = true;
+    // gaps between words stay as they are: they may be columns
+    for word in text.split(' ') {
+        if !fresh && !word.is_empty() && line.chars().count() + 1 + word.chars().count() > columns {
+            lines.push(std::mem::replace(&mut line, " ".repeat(indent)).trim_end().to_owned());
+        } else if !fresh {
+            line.push(' ');
+        }
+        line.push_str(word);
+        fresh = false;
+    }
+    lines.push(line);
+    lines
+}
+
+/// Where a line's text begins: behind the last gap of several blanks in its first half.
+fn hang(line: &str, columns: usize) -> usize {
+    let (mut at, mut blanks) = (0, 0);
+    for (column, c) in line.chars().take(columns / 2).enumerate() {
+        if c != ' ' && blanks > 1 && column > blanks {
+            at = column;
+        }
+        blanks = if c == ' ' { blanks + 1 } else { 0 };
+    }
+    if at == 0 { INDENT } else { at }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_broken_between_words_and_hang_below_their_text() {
+        let text = "attention      128 heads, q_lora 1536, kv_lora 512";
+        assert_eq!(hang(text, 40), 15);
+        let lines = wrapped("", 15, text, 40);
+        assert_eq!(lines, ["attention      128 heads, q_lora 1536,", "               kv_lora 512"]);
+        assert_eq!(wrapped("", 15, text, 80), [text]);
+        let finding = "A02 circuit, y: nothing reads what rms_norm makes";
+        assert_eq!(hang(finding, 24), 4);
+        let lines = wrapped("", 4, finding, 24);
+        assert_eq!(lines, ["A02 circuit, y: nothing", "    reads what rms_norm", "    makes"]);
+        assert_eq!(hang("   1564        layer 61 predicts", 60), 15);
+        assert_eq!(hang("  name: 3 NaN", 60), 4);
+    }
+
+    #[test]
+    fn a_heading_comes_first_and_a_long_word_is_not_cut() {
+        assert_eq!(wrapped("A: ", 3, "one two", 8), ["A: one", "   two"]);
+        let path = "/a/path/that/is/far/too/long";
+        assert_eq!(
+            wrapped("A: ", 3, &format!("in {path} there"), 12),
+            ["A: in", &format!("   {path}"), "   there"]
+        );
+    }
 }

@@ -232,3 +232,52 @@ fn broken_files_are_errors() {
     let (code, ..) = latent(&["inspect", "--contract", "--tensors"]);
     assert_eq!(code, 64);
 }
+
+/// The demo model's circuit, with a tensor that no file has in the place of a norm.
+fn with_slot(folder: &Path) -> String {
+    let (_, text, _) = latent(&["graph", "circuit"]);
+    let mut circuit: Value = serde_json::from_str(&text).unwrap();
+    let slots = circuit["layer_weights"].as_object_mut().unwrap();
+    let norm = slots.remove("attn_norm").unwrap();
+    let own = slots.entry("own_norm").or_insert(norm);
+    (own["gguf"], own["hf"]) =
+        ("blk.{layer}.own_norm.weight".into(), "model.layers.{layer}.own_norm.weight".into());
+    for op in circuit["layer"].as_array_mut().unwrap() {
+        if op["weights"] == json!(["attn_norm"]) {
+            op["weights"] = json!(["own_norm"]);
+        }
+    }
+    let path = folder.join("own.json");
+    std::fs::write(&path, circuit.to_string()).unwrap();
+    path.display().to_string()
+}
+
+/// Every command that takes a circuit of the user's looks at that one, and not at the model's own.
+#[test]
+fn a_circuit_of_the_users_takes_the_place_of_the_models_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = with_slot(folder.path());
+    let (code, stdout, _) = latent(&["inspect", "--contract", "--json", "--circuit", &own]);
+    let survey: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &survey["circuit"], &survey["supported"]), (2, &json!(own), &json!(false)));
+    let missing = missing(&survey);
+    assert!(missing.contains(&"tensor blk.{layer}.own_norm.weight".to_owned()), "{missing:?}");
+    assert!(missing.contains(&"unread blk.{layer}.attn_norm.weight".to_owned()), "{missing:?}");
+    // a config.json alone promises what the circuit reads
+    let Config(_folder, path) = config(&deepseek_v3());
+    let path = path.display().to_string();
+    for command in [&["inspect", "--contract"][..], &["audit"], &["graph", "plan", "--format", "svg", "-m"]] {
+        let args = [command, &[path.as_str(), "--circuit", &own]].concat();
+        let (code, stdout, stderr) = latent(&args);
+        assert_eq!(code, 0, "{args:?}: {stdout}{stderr}");
+        assert!(stdout.contains(if command[0] == "graph" { "own_norm" } else { "own.json" }), "{stdout}");
+    }
+    // and no command runs or counts what the file does not have
+    for command in [&["inspect"][..], &["audit"], &["graph"], &["logits", "--tokens", "1"], &["run", "Hello"]]
+    {
+        let args = [command, &["--circuit", &own]].concat();
+        let (code, _, stderr) = latent(&args);
+        assert_eq!(code, 1, "{args:?}: {stderr}");
+        assert!(stderr.contains("blk.0.own_norm.weight"), "{args:?}: {stderr}");
+    }
+}

@@ -1,7 +1,7 @@
 //! `latent inspect --contract`: whether a model is supported, which kernels run it, and everything that is missing.
 
 use super::inspect::facts;
-use crate::args::InspectArgs;
+use crate::args::{InspectArgs, ModelArgs};
 use crate::exit::{NotSupported, Usage};
 use crate::{model, output};
 use anyhow::Result;
@@ -10,13 +10,11 @@ use engine::cpu;
 use formats::Data;
 use graph::passes::{BindOptions, Precision};
 use graph::survey::{self, Likeness, Machine, MissingKind, Operation, Survey};
+use serde_json::json;
 use std::path::Path;
 
 /// Circuits that the text compares an unknown architecture with.
 const ALIKE: usize = 3;
-
-/// Columns of a line.
-const WIDTH: usize = 80;
 
 pub(super) fn run(path: Option<&Path>, args: &InspectArgs) -> Result<()> {
     let outline = model::outline(path)?;
@@ -25,12 +23,16 @@ pub(super) fn run(path: Option<&Path>, args: &InspectArgs) -> Result<()> {
     let tier = cpu::tier_for(options.tier).map_err(Usage)?;
     let table = cpu::kernel_contracts();
     let bind = BindOptions { precision: options.precision, tier, cache: options.cache.unwrap_or(usual) };
-    let machine = Machine { table: &table, bind, mla: options.mla, form: options.form };
+    let circuit = model::circuit(args.model.circuit.as_deref())?;
+    let machine =
+        Machine { table: &table, bind, mla: options.mla, form: options.form, circuit: circuit.as_ref() };
     let survey = survey::survey(&outline, machine)?;
     if args.json {
-        output::json(&serde_json::to_value(&survey)?)?;
+        let mut value = serde_json::to_value(&survey)?;
+        value["circuit"] = json!(survey.contract.as_ref().map(|c| model::circuit_name(&args.model, c)));
+        output::json(&value)?;
     } else {
-        output::now(&text(&survey, tier.name()))?;
+        output::lines(&text(&survey, &args.model, tier.name()))?;
     }
     match survey.missing.len() {
         0 => Ok(()),
@@ -41,15 +43,15 @@ pub(super) fn run(path: Option<&Path>, args: &InspectArgs) -> Result<()> {
     }
 }
 
-fn text(survey: &Survey, tier: &str) -> String {
+fn text(survey: &Survey, args: &ModelArgs, tier: &str) -> String {
     let data = match survey.data {
         Data::Whole => "whole file",
         Data::Header => "header only: data are missing",
         Data::Config => "config.json alone",
     };
     let mut lines = vec![format!("{}: {data}", survey.file)];
-    let circuit = survey.contract.as_ref().map_or_else(String::new, |c| format!(" (circuit {})", c.circuit));
-    lines.push(format!("architecture   {}{circuit}", survey.architecture));
+    let circuit = survey.contract.as_ref().map(|c| format!(" (circuit {})", model::circuit_name(args, c)));
+    lines.push(format!("architecture   {}{}", survey.architecture, circuit.unwrap_or_default()));
     if let Some(contract) = &survey.contract {
         lines.extend(facts(contract));
         lines.extend(rope(contract));
@@ -72,7 +74,7 @@ fn text(survey: &Survey, tier: &str) -> String {
                 MissingKind::Format => "format",
                 MissingKind::Kernel => "kernel",
             };
-            wrapped(&mut lines, &format!("  {kind:<13}"), &format!("{}: {}", missing.what, missing.problem));
+            wrapped(&mut lines, &format!("  {kind:<14}"), &format!("{}: {}", missing.what, missing.problem));
         }
     }
     alike(survey, &mut lines);
@@ -164,23 +166,9 @@ fn operations(survey: &Survey, tier: &str, lines: &mut Vec<String>) {
     }
 }
 
-/// A text behind a heading, broken between words; nothing where the text is empty.
+/// A text behind a heading; nothing where the text is empty.
 fn wrapped(lines: &mut Vec<String>, heading: &str, text: &str) {
-    let indent = " ".repeat(heading.chars().count());
-    let mut line = heading.to_owned();
-    let mut fresh = true;
-    for word in text.split_whitespace() {
-        if !fresh && line.chars().count() + 1 + word.chars().count() > WIDTH {
-            lines.push(std::mem::replace(&mut line, indent.clone()));
-            fresh = true;
-        }
-        if !fresh {
-            line.push(' ');
-        }
-        line.push_str(word);
-        fresh = false;
-    }
-    if !fresh {
-        lines.push(line);
+    if !text.is_empty() {
+        lines.extend(output::wrapped(heading, heading.chars().count(), text, output::width()));
     }
 }

@@ -94,7 +94,7 @@ fn run_side(
     let checkpoint = model::open(path)?;
     let contract = graph::Contract::from_checkpoint(&checkpoint)?;
     let layers = layers(args.layers.as_deref(), contract.layers)?;
-    let circuit = model::circuit_for(settings, &contract)?;
+    let circuit = model::circuit_for(settings.circuit.as_deref(), &contract)?;
     let points = Points::of(&circuit, &contract, &graph::CheckpointTensors(&checkpoint))?;
     let (tokens, read) = tokens(&points, contract.vocab_size)?;
     let mut settings = settings.clone();
@@ -193,10 +193,18 @@ fn print(report: &Report, a: &str, b: &str, rows: usize, all: bool) -> Result<()
         }
         None => {
             let last = &report.points[report.points.len() - 1];
-            output::line(&format!(
-                "the two sides agree; the last value, {}, is off by {:.1e}",
+            let flipped = report.points.iter().find(|point| point.other_experts.is_some_and(|rows| rows > 0));
+            let why = flipped.map_or_else(String::new, |point| {
+                format!(
+                    "; from {} on, near ties gave rows other experts: --precision exact has fewer",
+                    point.name
+                )
+            });
+            let text = format!(
+                "the two sides agree; the last value, {}, is off by {:.1e}{why}",
                 last.name, last.distance.relative
-            ))
+            );
+            wrapped(&text, 2)
         }
     }
 }
@@ -281,17 +289,7 @@ fn summary(names: &[String]) -> String {
     found.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Prints a text in lines of at most 80 columns, all but the first indented.
+/// Prints a text, all lines but the first indented.
 fn wrapped(text: &str, indent: usize) -> Result<()> {
-    let mut line = String::new();
-    for word in text.split_whitespace() {
-        if !line.trim().is_empty() && line.chars().count() + 1 + word.chars().count() > 80 {
-            output::line(&line)?;
-            line = " ".repeat(indent);
-        } else if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    output::line(&line)
+    output::wrapped("", indent, text, output::width()).iter().try_for_each(|line| output::line(line))
 }

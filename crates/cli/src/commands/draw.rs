@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 
 pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result<()> {
-    let drawing = draw(args, path)?;
+    let drawing = draw(args, path, args.model.circuit.as_deref())?;
     let formulation = match args.model.form() {
         CacheForm::Expanded => "expanded",
         CacheForm::Latent => args.model.mla.name(),
@@ -24,7 +24,8 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
     };
     if let Some(out) = &args.html {
         let profile = args.profile.as_deref().map(read_profile).transpose()?;
-        let against = args.against.as_deref().map(|path| draw(args, Some(path))).transpose()?;
+        // the other model has its own circuit: so a circuit of the user's is compared with it
+        let against = args.against.as_deref().map(|path| draw(args, Some(path), None)).transpose()?;
         let wanted =
             Wanted { stage: stage.name().into(), formulation: formulation.into(), class: class.into() };
         let page = drawing.page(&PageOptions { wanted, profile, against: against.as_ref() })?;
@@ -41,10 +42,9 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
     output::now(&drawing.svg(view))
 }
 
-fn draw(args: &GraphArgs, path: Option<&Path>) -> Result<Drawing> {
-    let model = Described::new(model::outline(path)?)?;
+fn draw(args: &GraphArgs, path: Option<&Path>, circuit: Option<&Path>) -> Result<Drawing> {
+    let model = Described::new(model::outline(path)?, circuit)?;
     let contract = &model.contract;
-    let circuit = model::circuit_for(&args.model, contract)?;
     let options = Options {
         bind: bind(args)?,
         largest: args.model.largest().max(args.rows),
@@ -52,7 +52,7 @@ fn draw(args: &GraphArgs, path: Option<&Path>) -> Result<Drawing> {
         assumed: model.promised.as_ref().map(|promised| promised.matrix_type().name()),
         kernels: args.format != Form::Svg,
     };
-    Ok(Drawing::make(&circuit, contract, model.tensors(), &cpu::kernel_contracts(), &options)?)
+    Ok(Drawing::make(&model.circuit, contract, model.tensors(), &cpu::kernel_contracts(), &options)?)
 }
 
 /// A profile, as far as the page needs it to be one.

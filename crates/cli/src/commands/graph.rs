@@ -40,7 +40,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     }
     let checkpoint = model::open(path.as_deref())?;
     let contract = Contract::from_checkpoint(&checkpoint)?;
-    let circuit = &*model::circuit_for(&args.model, &contract)?;
+    let circuit = &*model::circuit_for(args.model.circuit.as_deref(), &contract)?;
     if stage == Stage::Circuit {
         return match format {
             Drawing::Dot => Err(Usage(

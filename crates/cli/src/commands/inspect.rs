@@ -27,12 +27,13 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     }
     let contract = Contract::from_checkpoint(&checkpoint)?;
     let report = Report::new(&checkpoint, &contract, args)?;
-    if args.json { output::json(&report.json(&checkpoint, args)?) } else { output::now(&report.text()) }
+    if args.json { output::json(&report.json(&checkpoint, args)?) } else { output::lines(&report.text()) }
 }
 
 struct Report<'a> {
     contract: &'a Contract,
     file: String,
+    circuit: String,
     kind: String,
     packed: Option<PackedFrom>,
     /// Tensors, bytes and numbers of each type.
@@ -58,7 +59,8 @@ impl<'a> Report<'a> {
             largest: args.model.largest(),
             context: contract.context_length,
         };
-        let plans = cpu::make_plans(contract, &CheckpointTensors(checkpoint), &cpu_options)?;
+        let circuit = model::circuit_for(args.model.circuit.as_deref(), contract)?;
+        let plans = cpu::make_plans_of(&circuit, contract, &CheckpointTensors(checkpoint), &cpu_options)?;
         let context = options.context.unwrap_or(contract.context_length);
         let weights = cpu::weight_bytes(&plans, checkpoint);
         let mut types = BTreeMap::new();
@@ -72,6 +74,7 @@ impl<'a> Report<'a> {
         let mut report = Report {
             contract,
             file: checkpoint.display_name(),
+            circuit: model::circuit_name(&args.model, contract),
             kind: kind(checkpoint),
             packed: checkpoint.packed_from().cloned(),
             types,
@@ -113,6 +116,7 @@ impl<'a> Report<'a> {
         let mut value = json!({
             "file": self.file,
             "kind": self.kind,
+            "circuit": self.circuit,
             "packed": self.packed.as_ref().map(|p| json!({
                 "version": p.version,
                 "source": p.name,
@@ -152,7 +156,7 @@ impl<'a> Report<'a> {
         if let Some(name) = &c.name {
             lines.push(format!("name           {name}"));
         }
-        lines.push(format!("architecture   {} (circuit {})", c.architecture, c.circuit));
+        lines.push(format!("architecture   {} (circuit {})", c.architecture, self.circuit));
         lines.extend(facts(c));
         lines.push(format!("tokenizer      {}", plain(&self.tokenizer)));
         let template = self.template.map_or_else(|| "none (use --raw)".into(), |n| format!("{n} bytes"));

@@ -109,20 +109,20 @@ pub fn circuit(circuit: &Circuit, contract: &Contract) -> Vec<Finding> {
     found.list
 }
 
-/// Audits an IR over `span`, at any point of the passes.
-pub fn ir(ir: &Ir, span: &Span, contract: &Contract) -> Vec<Finding> {
+/// Audits an IR of `circuit` over `span`, at any point of the passes.
+pub fn ir(ir: &Ir, circuit: &Circuit, span: &Span, contract: &Contract) -> Vec<Finding> {
     let mut found = Findings::new("ir");
-    if let Some(trace) = graph(ir, span, contract, &mut found) {
+    if let Some(trace) = graph(ir, circuit, span, contract, &mut found) {
         mla::check(&trace, span, contract, None, &mut found);
     }
     found.list
 }
 
-/// Audits a plan.
-pub fn plan(plan: &Plan, contract: &Contract, bound: Bound<'_>) -> Vec<Finding> {
+/// Audits a plan of `circuit`.
+pub fn plan(plan: &Plan, circuit: &Circuit, contract: &Contract, bound: Bound<'_>) -> Vec<Finding> {
     let stage = stage(plan);
     let mut found = Findings::new(&stage);
-    if let Some(trace) = graph(&plan.ir, &plan.span, contract, &mut found) {
+    if let Some(trace) = graph(&plan.ir, circuit, &plan.span, contract, &mut found) {
         if phases::check(&trace, &plan.phases, &mut found) {
             mla::check(&trace, &plan.span, contract, Some(&plan.phases), &mut found);
             memory::check(&trace, plan, &mut found);
@@ -147,7 +147,7 @@ pub fn session(
     tensors::check_file(circuit, contract, tensors, trunk.first(), head.first(), &mut found);
     list.append(&mut found.list);
     for each in trunk.iter().chain(head) {
-        list.extend(plan(each, contract, bound));
+        list.extend(plan(each, circuit, contract, bound));
     }
     let mut found = Findings::new("plans of all classes");
     classes::check(trunk, head, bound, &mut found);
@@ -156,11 +156,17 @@ pub fn session(
 }
 
 /// The rules of every IR that need no phases; none where it is too broken to look further.
-fn graph<'a>(ir: &'a Ir, span: &Span, contract: &Contract, found: &mut Findings<'_>) -> Option<Trace<'a>> {
+fn graph<'a>(
+    ir: &'a Ir,
+    circuit: &Circuit,
+    span: &Span,
+    contract: &Contract,
+    found: &mut Findings<'_>,
+) -> Option<Trace<'a>> {
     let trace = Trace::new(ir, found)?;
     edges::check(&trace, found);
     shapes::check(&trace, contract, found);
-    tensors::check_ir(ir, span, contract, found);
+    tensors::check_ir(ir, circuit, span, contract, found);
     Some(trace)
 }
 

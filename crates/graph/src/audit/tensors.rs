@@ -26,16 +26,12 @@ pub(super) fn check_file(
     head: Option<&Plan>,
     found: &mut Findings<'_>,
 ) {
-    let irs: Vec<&Ir> = trunk.into_iter().chain(head).map(|plan| &plan.ir).collect();
-    let used = used(&irs, found);
-    let all = tensors.all();
-    // each tensor with its type and shape, looked up by every part of every weight: hundreds of thousands in folders of experts
-    let mut stored: HashMap<&str, (TensorType, &[usize])> = HashMap::with_capacity(all.len());
-    stored.extend(all.iter().map(|(name, ty, shape)| (*name, (*ty, *shape))));
-    irs.iter().flat_map(|ir| &ir.weights).for_each(|weight| in_file(weight, &stored, found));
+    let mut stored = Stored::new(tensors);
+    let irs = trunk.into_iter().chain(head).map(|plan| &plan.ir);
+    irs.flat_map(|ir| &ir.weights).for_each(|weight| stored.read(weight, found));
     let facts = Facts::of(contract, None);
-    for (name, ..) in &all {
-        if !used.contains_key(name) && declared(circuit, contract, &facts, tensors.naming(), name).is_none() {
+    for name in stored.unread() {
+        if declared(circuit, contract, &facts, tensors.naming(), name).is_none() {
             found.add(Code::A30, None, Some(format!("tensor {name}")), "nothing reads it".into());
         }
     }
@@ -49,10 +45,11 @@ pub fn unused(
     tensors: &dyn TensorIndex,
     irs: &[&Ir],
 ) -> (Vec<Unused>, Vec<String>) {
-    let used = used(irs, &mut Findings::new("file"));
+    let mut stored = Stored::new(tensors);
+    let mut found = Findings::new("file");
+    irs.iter().flat_map(|ir| &ir.weights).for_each(|weight| stored.read(weight, &mut found));
     let facts = Facts::of(contract, None);
-    let all = tensors.all().into_iter().map(|(name, ..)| name);
-    let mut names: Vec<&str> = all.filter(|name| !used.contains_key(name)).collect();
+    let mut names: Vec<&str> = stored.unread().collect();
     names.sort_unstable();
     let (mut unused, mut unread) = (Vec::new(), Vec::new());
     for name in names {
@@ -64,48 +61,78 @@ pub fn unused(
     (unused, unread)
 }
 
-/// Every tensor that a weight is made of, with its slot and layer; A31 where two share it.
-fn used<'a>(irs: &[&'a Ir], found: &mut Findings<'_>) -> HashMap<&'a str, (&'a str, Option<usize>)> {
-    let parts = irs.iter().flat_map(|ir| &ir.weights).map(|weight| weight.parts.len()).sum();
-    let mut used = HashMap::with_capacity(parts);
-    for weight in irs.iter().flat_map(|ir| &ir.weights) {
-        let slot = (weight.slot.as_str(), weight.layer);
+/// The tensors of a file, and which weight reads each. Folders of experts have a hundred thousand, and a load looks at all of them: one
+/// table of names, with a quick hash (seeded: names come from files), and one look into it for each part of a weight.
+struct Stored<'a> {
+    tensors: Vec<Tensor<'a>>,
+    places: HashMap<&'a str, usize, foldhash::fast::RandomState>,
+}
+
+/// What is said of a tensor where it is used, in one place of memory.
+struct Tensor<'a> {
+    name: &'a str,
+    ty: TensorType,
+    shape: &'a [usize],
+    numbers: usize,
+    reader: Option<&'a Weight>,
+}
+
+impl<'a> Stored<'a> {
+    fn new(index: &'a dyn TensorIndex) -> Stored<'a> {
+        let tensor = |(name, ty, shape): (&'a str, TensorType, &'a [usize])| Tensor {
+            name,
+            ty,
+            shape,
+            numbers: shape.iter().product(),
+            reader: None,
+        };
+        let tensors: Vec<Tensor<'_>> = index.all().into_iter().map(tensor).collect();
+        let mut places =
+            HashMap::with_capacity_and_hasher(tensors.len(), foldhash::fast::RandomState::default());
+        places.extend(tensors.iter().enumerate().map(|(i, tensor)| (tensor.name, i)));
+        Stored { tensors, places }
+    }
+
+    /// The tensors that no weight read.
+    fn unread(&self) -> impl Iterator<Item = &'a str> {
+        self.tensors.iter().filter(|tensor| tensor.reader.is_none()).map(|tensor| tensor.name)
+    }
+
+    /// Notes the tensors of a weight. A36 where the file has one not as the weight says; A31 where another slot has read it.
+    fn read(&mut self, weight: &'a Weight, found: &mut Findings<'_>) {
+        let each: usize =
+            if weight.parts.len() > 1 { weight.shape[1..].iter().product() } else { weight.numbers() };
         for part in &weight.parts {
-            let names = [Some(&part.tensor), part.scale.as_ref()];
-            for name in names.into_iter().flatten() {
-                let first = *used.entry(name.as_str()).or_insert(slot);
-                // the head of a tied model reads the embedding: one slot in two spans
-                if first != slot {
-                    let problem = format!("{} is made of it, and slot {} too", weight.label(), first.0);
-                    found.add(Code::A31, weight.layer, Some(format!("tensor {name}")), problem);
+            let problem = match self.take(weight, &part.tensor, found) {
+                None => "it is not in the file".to_owned(),
+                Some(tensor) if tensor.ty != weight.ty => {
+                    format!("it is stored as {}, the weight says {}", tensor.ty, weight.ty)
                 }
+                Some(tensor) if tensor.numbers != each => {
+                    format!("its shape is {:?}, but {} has {each} numbers", tensor.shape, weight.label())
+                }
+                Some(_) => continue,
+            };
+            found.add(Code::A36, weight.layer, Some(format!("tensor {}", part.tensor)), problem);
+        }
+        for scale in weight.parts.iter().filter_map(|part| part.scale.as_ref()) {
+            if self.take(weight, scale, found).is_none() {
+                let problem = "the scales are not in the file".into();
+                found.add(Code::A36, weight.layer, Some(format!("tensor {scale}")), problem);
             }
         }
     }
-    used
-}
 
-/// A36: the file has every part of a weight, as the weight says.
-fn in_file(weight: &Weight, stored: &HashMap<&str, (TensorType, &[usize])>, found: &mut Findings<'_>) {
-    let each: usize =
-        if weight.parts.len() > 1 { weight.shape[1..].iter().product() } else { weight.numbers() };
-    for part in &weight.parts {
-        let problem = match stored.get(part.tensor.as_str()) {
-            None => "it is not in the file".to_owned(),
-            Some((ty, _)) if *ty != weight.ty => {
-                format!("it is stored as {ty}, the weight says {}", weight.ty)
-            }
-            Some((_, shape)) if shape.iter().product::<usize>() != each => {
-                format!("its shape is {shape:?}, but {} has {each} numbers", weight.label())
-            }
-            Some(_) => continue,
-        };
-        found.add(Code::A36, weight.layer, Some(format!("tensor {}", part.tensor)), problem);
-    }
-    let scales = weight.parts.iter().filter_map(|part| part.scale.as_ref());
-    for scale in scales.filter(|scale| !stored.contains_key(scale.as_str())) {
-        let problem = "the scales are not in the file".into();
-        found.add(Code::A36, weight.layer, Some(format!("tensor {scale}")), problem);
+    /// The tensor that a weight reads; A31 where another slot has read it.
+    fn take(&mut self, weight: &'a Weight, name: &str, found: &mut Findings<'_>) -> Option<&Tensor<'a>> {
+        let tensor = &mut self.tensors[*self.places.get(name)?];
+        let first = *tensor.reader.get_or_insert(weight);
+        // the head of a tied model reads the embedding: one slot in two spans
+        if (&first.slot, first.layer) != (&weight.slot, weight.layer) {
+            let problem = format!("{} is made of it, and slot {} too", weight.label(), first.slot);
+            found.add(Code::A31, weight.layer, Some(format!("tensor {name}")), problem);
+        }
+        Some(tensor)
     }
 }
 
@@ -152,8 +179,13 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 /// A32 to A35 and A37 to A39: weights against nodes, layers and the circuit.
-pub(super) fn check_ir(ir: &Ir, span: &Span, contract: &Contract, found: &mut Findings<'_>) {
-    let Ok(circuit) = Circuit::named(&contract.circuit) else { return };
+pub(super) fn check_ir(
+    ir: &Ir,
+    circuit: &Circuit,
+    span: &Span,
+    contract: &Contract,
+    found: &mut Findings<'_>,
+) {
     let mut read = vec![false; ir.weights.len()];
     for (n, node) in ir.nodes.iter().enumerate() {
         for (slot, id) in &node.weights {

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 pub struct DeclaredTensors {
     naming: Naming,
     ty: TensorType,
+    file: String,
     tensors: HashMap<String, (TensorType, Vec<usize>)>,
 }
 
@@ -19,8 +20,21 @@ impl DeclaredTensors {
     /// # Errors
     /// When the circuit contradicts itself.
     pub fn new(contract: &Contract, naming: Naming, ty: TensorType) -> Result<DeclaredTensors, GraphError> {
-        let circuit = Circuit::named(&contract.circuit)?;
-        let mut declared = DeclaredTensors { naming, ty, tensors: HashMap::new() };
+        DeclaredTensors::of(Circuit::named(&contract.circuit)?, contract, naming, ty)
+    }
+
+    /// The same with a circuit that need not be built in.
+    ///
+    /// # Errors
+    /// When the circuit contradicts itself.
+    pub fn of(
+        circuit: &Circuit,
+        contract: &Contract,
+        naming: Naming,
+        ty: TensorType,
+    ) -> Result<DeclaredTensors, GraphError> {
+        let mut declared =
+            DeclaredTensors { naming, ty, file: "the declared tensors".into(), tensors: HashMap::new() };
         let whole = Facts::of(contract, None);
         for (slot, spec) in &circuit.model_weights {
             declared.add(circuit, slot, spec, None, &whole, ty)?;
@@ -37,6 +51,12 @@ impl DeclaredTensors {
             }
         }
         Ok(declared)
+    }
+
+    /// The same, called `file` in messages.
+    #[must_use]
+    pub fn named(self, file: String) -> DeclaredTensors {
+        DeclaredTensors { file, ..self }
     }
 
     /// The type in which matrices are declared.
@@ -93,6 +113,6 @@ impl TensorIndex for DeclaredTensors {
     }
 
     fn file(&self) -> String {
-        "the declared tensors".into()
+        self.file.clone()
     }
 }

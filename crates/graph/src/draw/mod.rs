@@ -11,6 +11,7 @@ mod compose;
 mod data;
 mod fold;
 mod formulas;
+mod labels;
 mod layout;
 mod memory;
 mod page;

@@ -1,5 +1,6 @@
 //! From a sketch with coordinates to marks.
 
+use super::labels;
 use super::layout::{Layout, SPINE};
 use super::scene::{Mark, round};
 use super::sketch::{End, Form, Item, Kind, LINE, STRIP, SUM_RADIUS, Sketch, Wire};
@@ -40,7 +41,7 @@ pub(super) fn block(sketch: &Sketch, title: &str, subtitle: &str, count: usize) 
     for (wire, points) in sketch.wires.iter().zip(&layout.wires) {
         paint_wire(wire, points, &mut marks);
     }
-    labels(sketch, &layout, &mut marks);
+    labels::place(sketch, &layout, width, &mut marks);
     let starts = !sketch.wires.iter().any(|wire| wire.from == End::Spine);
     for (at, y) in layout.sums.iter().enumerate() {
         if starts && at == 0 {
@@ -180,9 +181,7 @@ fn paint_wire(wire: &Wire, points: &[(f64, f64)], marks: &mut Vec<Mark>) {
     if points.len() < 2 {
         return;
     }
-    let straight = wire.kind == Kind::Cache
-        || matches!((wire.from, wire.to), (End::Spine, _) | (_, End::Spine))
-        || points.windows(2).any(|p| p[0].1 == p[1].1);
+    let straight = straight(wire, points);
     let mut class = match wire.kind {
         Kind::Cache => "wire cache-wire".to_owned(),
         Kind::Value if matches!((wire.from, wire.to), (End::Item(_), End::Item(_))) => "wire".to_owned(),
@@ -207,6 +206,13 @@ fn paint_wire(wire: &Wire, points: &[(f64, f64)], marks: &mut Vec<Mark>) {
     let (a, b) = (side(1.0), side(-1.0));
     let head = format!("M{} {} L{} {} L{} {} z", round(x), round(y), a.0, a.1, b.0, b.1);
     marks.push(Mark::path(head, &class.replace("wire", "head")));
+}
+
+/// Whether a wire is drawn in straight pieces; others are curves.
+pub(super) fn straight(wire: &Wire, points: &[(f64, f64)]) -> bool {
+    wire.kind == Kind::Cache
+        || matches!((wire.from, wire.to), (End::Spine, _) | (_, End::Spine))
+        || points.windows(2).any(|p| p[0].1 == p[1].1)
 }
 
 /// Straight pieces with round corners.
@@ -250,29 +256,4 @@ fn curves(points: &[(f64, f64)]) -> String {
         }
     }
     d
-}
-
-/// Each value's name and shape beside the beginning of its wire. Of several values that an item makes, the first stands left of
-/// its wire and the others right, on lines of their own. A split says them itself.
-fn labels(sketch: &Sketch, layout: &Layout, marks: &mut Vec<Mark>) {
-    for (i, _) in sketch.items.iter().enumerate().filter(|(_, item)| item.form != Form::Split) {
-        let mut ports: Vec<(f64, f64, &Wire)> = Vec::new();
-        for (wire, points) in sketch.wires.iter().zip(&layout.wires) {
-            let known = ports.iter().any(|(.., other)| other.label == wire.label);
-            if wire.from == End::Item(i) && wire.kind == Kind::Value && !wire.label.is_empty() && !known {
-                ports.push((points[0].0, points[0].1, wire));
-            }
-        }
-        ports.sort_by(|a, b| a.0.total_cmp(&b.0));
-        for (at, (x, y, wire)) in ports.iter().enumerate() {
-            let pale = if wire.pale { " pale" } else { "" };
-            if at == 0 && ports.len() > 1 {
-                marks.push(Mark::text(x - 6.0, y + 14.0, &wire.label, &format!("value end{pale}")));
-            } else {
-                let line = if ports.len() > 1 { at as f64 - 1.0 } else { 0.0 };
-                let class = format!("value{pale}");
-                marks.push(Mark::text(x + 6.0, y + 14.0 + 12.0 * line, &wire.label, &class));
-            }
-        }
-    }
 }

@@ -17,6 +17,7 @@ pub use signature::{Carries, Edge, Port};
 
 use crate::circuit::Weight;
 use serde::Serialize;
+use std::ops::Range;
 
 /// Index of a value in [`Ir::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -344,6 +345,19 @@ impl Ir {
         match self.value(id).storage {
             Storage::View { of, .. } => self.root(of),
             _ => id,
+        }
+    }
+
+    /// Where a value finally lies: in which other, and at which numbers of each of its heads (all, where it is cut into other heads).
+    pub fn place(&self, id: ValueId) -> (ValueId, Range<usize>) {
+        let value = self.value(id);
+        let Storage::View { of, offset } = value.storage else { return (id, 0..value.width) };
+        let (root, within) = self.place(of);
+        if value.heads == self.value(root).heads {
+            let from = within.start + offset;
+            (root, from..from + value.width)
+        } else {
+            (root, 0..usize::MAX)
         }
     }
 

@@ -1,7 +1,8 @@
 //! Folding of activations and residual sums into the products that make them.
 
-use super::remove;
+use super::{overwritten, remove};
 use crate::ir::{Epilogue, Ir, Op, ValueId};
+use std::ops::Range;
 
 /// SiLU·up and ReLU² are applied, and residuals added, by the thread that has just computed the product.
 pub fn fold_epilogues(ir: Ir) -> Ir {
@@ -44,6 +45,10 @@ fn spread_sums(mut ir: Ir) -> Ir {
             continue;
         }
         let base = ir.nodes[outer].inputs[0];
+        // the first sum will overwrite it
+        if used(&ir, base, inner + 1..outer) {
+            continue;
+        }
         let (first, second) = (ir.nodes[inner].inputs[0], ir.nodes[inner].inputs[1]);
         let storage = ir.value(ir.nodes[outer].outputs[0]).storage;
         ir.values[sum.0].storage = storage;
@@ -52,6 +57,15 @@ fn spread_sums(mut ir: Ir) -> Ir {
         ir.nodes[outer].inputs = vec![sum, second];
     }
     ir
+}
+
+/// Whether one of these nodes reads or writes where `value` lies.
+fn used(ir: &Ir, value: ValueId, mut nodes: Range<usize>) -> bool {
+    let root = ir.root(value);
+    nodes.any(|n| {
+        let node = &ir.nodes[n];
+        node.inputs.iter().chain(&node.outputs).any(|id| ir.root(*id) == root)
+    })
 }
 
 fn fold_sums(mut ir: Ir) -> Ir {
@@ -77,7 +91,8 @@ fn fold_sums(mut ir: Ir) -> Ir {
     ir
 }
 
-/// Whether the sum at `sum` is the only reader of `term`, which a plain product makes.
+/// Whether the sum at `sum` is the only reader of `term`, which a plain product makes, and what that product reads is still there when
+/// the sum is made, and is not what the sum overwrites: each thread adds to its own columns while others read.
 fn foldable(ir: &Ir, term: ValueId, sum: usize) -> bool {
     let Some(maker) = ir.maker(term) else { return false };
     let node = &ir.nodes[maker];
@@ -85,4 +100,5 @@ fn foldable(ir: &Ir, term: ValueId, sum: usize) -> bool {
         && node.epilogue == Epilogue::None
         && node.outputs.len() == 1
         && ir.readers(term) == [sum]
+        && !node.inputs.iter().any(|input| overwritten(ir, *input, maker + 1..sum + 1))
 }

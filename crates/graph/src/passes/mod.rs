@@ -24,7 +24,8 @@ pub use place::{Arena, place_buffers};
 pub use projections::fuse_projections;
 pub use ropes::fold_ropes;
 
-use crate::ir::{Ir, Node};
+use crate::ir::{Ir, Node, Op, ValueId};
+use std::ops::Range;
 
 /// How many rows a plan is made for. Fewer rows than a class allows may run through its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
@@ -59,6 +60,18 @@ impl RowClass {
             RowClass::Many => largest,
         }
     }
+}
+
+/// Whether one of these nodes writes where `value` lies: a sum in place does. (What a split makes is there already.)
+fn overwritten(ir: &Ir, value: ValueId, mut nodes: Range<usize>) -> bool {
+    let (root, place) = ir.place(value);
+    nodes.any(|n| {
+        let over = |id: &ValueId| {
+            let (of, other) = ir.place(*id);
+            of == root && other.start < place.end && place.start < other.end
+        };
+        ir.nodes[n].op != Op::Split && ir.nodes[n].outputs.iter().any(over)
+    })
 }
 
 /// The node at `index`, taken out of the list.

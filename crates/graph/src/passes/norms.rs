@@ -1,10 +1,11 @@
 //! Folding of RMSNorm into the prologue of what reads it.
 
-use super::{RowClass, remove};
+use super::{RowClass, overwritten, remove};
 use crate::ir::{Ir, Op};
 
 /// A normalised value that only matrix products and cache stores read is not stored: each of them normalises as it reads.
 /// For many rows that would be repeated by every thread, so that there only the cache store, which owns its rows, does it.
+/// Where the numbers before the norm are overwritten before the last has read them, as the residual stream is by a sum, the norm stays.
 pub fn fold_norms(mut ir: Ir, class: RowClass) -> Ir {
     let mut at = 0;
     while at < ir.nodes.len() {
@@ -25,6 +26,7 @@ pub fn fold_norms(mut ir: Ir, class: RowClass) -> Ir {
 
 fn folds(ir: &Ir, at: usize, class: RowClass) -> bool {
     let value = ir.nodes[at].outputs[0];
+    let source = ir.nodes[at].inputs[0];
     let readers = ir.readers(value);
     let is_output = ir.outputs.iter().any(|(_, id)| *id == value);
     !readers.is_empty()
@@ -36,6 +38,81 @@ fn folds(ir: &Ir, at: usize, class: RowClass) -> bool {
             let multiplies = matches!(node.op, Op::Linear | Op::ExpertGateUp);
             reads_first
                 && node.prologue.norm.is_none()
+                && !overwritten(ir, source, at + 1..n)
                 && (owns_rows || (multiplies && class != RowClass::Many))
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::snapshots::{contract, lowered_of};
+    use super::*;
+    use crate::audit::{self, Code};
+    use crate::circuit::Circuit;
+    use crate::ir::Span;
+    use crate::passes::{fold_epilogues, fold_ropes};
+    use serde_json::{Value, json};
+
+    /// The circuit with other operations in a layer: `change` gets their list.
+    fn changed(change: impl Fn(&mut Vec<Value>)) -> Circuit {
+        let mut circuit = serde_json::to_value(Circuit::named("deepseek2").unwrap()).unwrap();
+        change(circuit["layer"].as_array_mut().unwrap());
+        Circuit::parse(&circuit.to_string()).unwrap()
+    }
+
+    /// The operation that has this in its place, such as the name of its result.
+    fn place(layer: &[Value], key: &str, value: &str) -> usize {
+        layer.iter().position(|op| op[key] == value || op[key][0] == value).unwrap()
+    }
+
+    /// The nodes of layer 0 that normalise the residual stream: alone, and as they read.
+    fn norms(ir: &Ir) -> (usize, usize) {
+        let first = |n: &&crate::ir::Node| n.layer == Some(0);
+        let residual =
+            |n: &&crate::ir::Node| ir.value(ir.root(n.inputs[0])).storage == crate::ir::Storage::Hidden;
+        let nodes = || ir.nodes.iter().filter(first).filter(residual);
+        (
+            nodes().filter(|n| n.op == Op::RmsNorm).count(),
+            nodes().filter(|n| n.prologue.norm.is_some()).count(),
+        )
+    }
+
+    /// Folded by all passes, and found whole by the audit.
+    fn folded(circuit: &Circuit) -> Ir {
+        let mut contract = contract();
+        // as wide as the residual stream, so that the output projection may read either
+        contract.attention.v = contract.hidden_size / contract.attention.heads;
+        let ir = fold_norms(lowered_of(circuit, &contract), RowClass::One);
+        let ir = fold_epilogues(fold_ropes(ir));
+        let found = audit::ir(&ir, circuit, &Span::trunk(&contract), &contract);
+        // the norms that nothing reads any more are the circuit's own fault
+        let wrong: Vec<_> = found.iter().filter(|f| f.code != Code::A15).collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        ir
+    }
+
+    #[test]
+    fn norms_of_the_residual_stream_are_folded_where_it_still_is_what_it_was() {
+        // q_a with kv_a, and gate with up
+        assert_eq!(norms(&folded(Circuit::named("deepseek2").unwrap())), (0, 2));
+        // gate and up read what attention reads, after attention has been added to it
+        let late = changed(|layer| {
+            let mlp = place(layer, "op", "mlp");
+            layer[mlp]["in"] = json!(["x"]);
+        });
+        assert_eq!(norms(&folded(&late)), (2, 0));
+    }
+
+    #[test]
+    fn a_product_does_not_add_to_what_it_reads() {
+        // attention's output projection reads a norm of the stream that its result is added to
+        let circuit = changed(|layer| {
+            let out = place(layer, "out", "attn_delta");
+            layer[out]["in"] = json!(["z"]);
+            layer.insert(out, json!({"op": "rms_norm", "in": ["h"], "weights": ["ffn_norm"], "out": ["z"]}));
+        });
+        let adds = |ir: &Ir| ir.nodes.iter().filter(|n| matches!(n.op, Op::Add { .. })).count();
+        assert_eq!(adds(&folded(Circuit::named("deepseek2").unwrap())), 0);
+        assert_eq!(adds(&folded(&circuit)), 2, "one a layer stays a sum");
+    }
 }

@@ -1,7 +1,7 @@
 //! Each pass on a small model, as text: what it changes can be read in the differences between the snapshots.
 
 use super::*;
-use crate::circuit::{DeclaredTensors, Naming};
+use crate::circuit::{Circuit, DeclaredTensors, Naming};
 use crate::contract::*;
 use crate::ir::Span;
 use base::{Activation, CacheType, KernelContract, Layout, OpKind, TensorType, Tier};
@@ -55,6 +55,14 @@ pub(crate) fn contract() -> Contract {
         tied_embeddings: false,
         kv_form: KvForm::Split,
     }
+}
+
+/// The layers of a circuit that need not be built in, absorbed or naive by rows, experts grouped.
+pub(crate) fn lowered_of(circuit: &Circuit, contract: &Contract) -> Ir {
+    let tensors = DeclaredTensors::of(circuit, contract, Naming::Gguf, TensorType::BF16).unwrap();
+    let ir = Ir::build_with(circuit, contract, &Span::trunk(contract), &tensors).unwrap();
+    let ir = choose_formulations(ir, MlaChoice::Auto, CacheForm::Latent, &contract.attention).unwrap();
+    group_experts(fuse_projections(ir))
 }
 
 fn built(span: &Span) -> Ir {

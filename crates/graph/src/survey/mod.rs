@@ -93,6 +93,8 @@ pub struct Machine<'a> {
     pub mla: MlaChoice,
     /// What the cache stores.
     pub form: CacheForm,
+    /// A circuit to be run instead of the model's own.
+    pub circuit: Option<&'a Circuit>,
 }
 
 /// Surveys a model.
@@ -108,9 +110,12 @@ pub fn survey(outline: &Outline, machine: Machine<'_>) -> Result<Survey, GraphEr
     let mut assumed = Vec::new();
     let mut operations = Vec::new();
     if let Some(contract) = &read.contract {
-        let circuit = Circuit::named(&contract.circuit)?;
+        let circuit = match machine.circuit {
+            Some(circuit) => circuit,
+            None => Circuit::named(&contract.circuit)?,
+        };
         let ty = matrix_type(outline, &file, &mut missing, &mut assumed);
-        let declared = DeclaredTensors::new(contract, naming, ty)?;
+        let declared = DeclaredTensors::of(circuit, contract, naming, ty)?;
         let known = Known { outline, declared: &declared };
         if outline.data() != Data::Config {
             tensors(circuit, contract, &known, guessed, &mut missing)?;
@@ -118,7 +123,7 @@ pub fn survey(outline: &Outline, machine: Machine<'_>) -> Result<Survey, GraphEr
         if outline.data() != Data::Config && !guessed {
             unread(circuit, contract, &known, &mut missing)?;
         }
-        operations = operations::list(contract, &known, machine, &mut missing)?;
+        operations = operations::list(circuit, contract, &known, machine, &mut missing)?;
     }
     let mut sorted: Vec<Missing> = Vec::new();
     missing.sort_by_key(|m| m.kind);
@@ -145,12 +150,17 @@ pub fn survey(outline: &Outline, machine: Machine<'_>) -> Result<Survey, GraphEr
 ///
 /// # Errors
 /// When the circuit contradicts itself.
-pub fn promised(outline: &Outline, contract: &Contract) -> Result<Option<DeclaredTensors>, GraphError> {
+pub fn promised(
+    outline: &Outline,
+    circuit: &Circuit,
+    contract: &Contract,
+) -> Result<Option<DeclaredTensors>, GraphError> {
     if outline.data() != Data::Config {
         return Ok(None);
     }
     let ty = matrix_type(outline, &OutlineFile(outline), &mut Vec::new(), &mut Vec::new());
-    DeclaredTensors::new(contract, naming_of(outline.source()), ty).map(Some)
+    let declared = DeclaredTensors::of(circuit, contract, naming_of(outline.source()), ty)?;
+    Ok(Some(declared.named(outline.display_name())))
 }
 
 /// The tensors of the file, and for those that it lacks the ones that its contract declares.
@@ -276,8 +286,8 @@ fn unread(
     known: &Known<'_>,
     missing: &mut Vec<Missing>,
 ) -> Result<(), GraphError> {
-    let trunk = Ir::build(contract, &Span::trunk(contract), known)?;
-    let head = Ir::build(contract, &Span::head(contract), known)?;
+    let trunk = Ir::build_with(circuit, contract, &Span::trunk(contract), known)?;
+    let head = Ir::build_with(circuit, contract, &Span::head(contract), known)?;
     let (_, names) = audit::unused(circuit, contract, known.outline, &[&trunk, &head]);
     let mut patterns: BTreeMap<String, usize> = BTreeMap::new();
     for name in names {

@@ -1,6 +1,7 @@
 //! The operations of a step with the kernels that there are for them.
 
 use super::{Known, Machine, Missing, MissingKind};
+use crate::circuit::Circuit;
 use crate::contract::Contract;
 use crate::error::GraphError;
 use crate::ir::{Ir, Node, Span};
@@ -43,6 +44,7 @@ pub struct Choice {
 
 /// All operations of a step of one row and of many rows, layers and head.
 pub(super) fn list(
+    circuit: &Circuit,
     contract: &Contract,
     tensors: &Known<'_>,
     machine: Machine<'_>,
@@ -51,7 +53,7 @@ pub(super) fn list(
     let mut list: Vec<(OpKind, Option<TensorType>, Operation)> = Vec::new();
     for class in [RowClass::One, RowClass::Many] {
         for span in [Span::trunk(contract), Span::head(contract)] {
-            let ir = lowered(contract, &span, tensors, machine, class)?;
+            let ir = lowered(circuit, contract, &span, tensors, machine, class)?;
             for node in &ir.nodes {
                 note(&ir, node, class, &mut list);
             }
@@ -66,13 +68,14 @@ pub(super) fn list(
 
 /// The IR as binding gets it.
 fn lowered(
+    circuit: &Circuit,
     contract: &Contract,
     span: &Span,
     tensors: &Known<'_>,
     machine: Machine<'_>,
     class: RowClass,
 ) -> Result<Ir, GraphError> {
-    let ir = Ir::build(contract, span, tensors)?;
+    let ir = Ir::build_with(circuit, contract, span, tensors)?;
     let ir = choose_formulations(ir, machine.mla, machine.form, &contract.attention)?;
     let ir = fold_norms(group_experts(fuse_projections(ir)), class);
     Ok(fold_epilogues(fold_ropes(ir)))

@@ -20,7 +20,7 @@ use graph::{Circuit, Contract, Plan};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Findings that the text shows; JSON has all.
+/// Kinds of findings that the text shows; JSON has all findings.
 const SHOWN: usize = 20;
 
 pub(super) fn run(args: &AuditArgs) -> Result<()> {
@@ -32,9 +32,8 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
     if args.deep {
         return weights(&outline, args);
     }
-    let model = Described::new(outline)?;
-    let circuit = model::circuit_for(&args.model, &model.contract)?;
-    let subject = Subject { circuit: &circuit, contract: &model.contract, tensors: model.tensors() };
+    let model = Described::new(outline, args.model.circuit.as_deref())?;
+    let subject = Subject { circuit: &model.circuit, contract: &model.contract, tensors: model.tensors() };
     if args.edges {
         return edges(&subject, args);
     }
@@ -42,7 +41,7 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
     if args.json {
         output::json(&report.json())?;
     } else {
-        output::now(&report.text())?;
+        output::lines(&report.text())?;
     }
     match report.findings.len() {
         0 => Ok(()),
@@ -61,7 +60,7 @@ fn weights(outline: &Outline, args: &AuditArgs) -> Result<()> {
     if args.json {
         output::json(&table::json(&deep, &file))?;
     } else {
-        output::now(&table::text(&deep, &file))?;
+        output::lines(&table::text(&deep, &file))?;
     }
     let wrong = |s: &quant::Statistics| !table::judge(s).wrong.is_empty();
     match deep.tensors.iter().filter_map(|t| t.statistics.as_ref()).filter(|s| wrong(s)).count() {
@@ -127,8 +126,8 @@ struct Report {
     tensors: usize,
     unused: Vec<Unused>,
     findings: Vec<Finding>,
-    /// The longest of the sessions: what a load pays.
-    longest: Duration,
+    /// The time of a session in the middle: what a load pays.
+    middle: Duration,
 }
 
 impl Report {
@@ -137,13 +136,13 @@ impl Report {
         let sessions = sessions(subject, args)?;
         let table = cpu::kernel_contracts();
         let mut findings: Vec<Finding> = Vec::new();
-        let mut longest = Duration::ZERO;
+        let mut times = Vec::new();
         for session in &sessions {
             let (trunk, head) = &session.plans;
             let bound = Bound { table: &table, options: session.options.bind };
             let start = Instant::now();
             let found = audit::session(circuit, contract, tensors, (trunk, head), bound);
-            longest = longest.max(start.elapsed());
+            times.push(start.elapsed());
             for finding in found {
                 let stage = match finding.stage.as_str() {
                     "circuit" | "file" => finding.stage.clone(),
@@ -155,11 +154,12 @@ impl Report {
                 }
             }
         }
+        times.sort_unstable();
         let plans: Vec<&Plan> = sessions.iter().flat_map(|s| s.plans.0.iter().chain(&s.plans.1)).collect();
         let irs: Vec<&Ir> = plans.iter().map(|plan| &plan.ir).collect();
         Ok(Report {
             file,
-            circuit: contract.circuit.clone(),
+            circuit: model::circuit_name(&args.model, contract),
             plans: plans.len(),
             nodes: irs.iter().map(|ir| ir.nodes.len()).sum(),
             edges: irs.iter().map(|ir| ir.named_edges().len()).sum(),
@@ -167,7 +167,7 @@ impl Report {
             unused: audit::unused(circuit, contract, tensors, &irs).0,
             sessions: sessions.into_iter().map(|s| s.name).collect(),
             findings,
-            longest,
+            middle: times[times.len() / 2],
         })
     }
 
@@ -182,8 +182,23 @@ impl Report {
             "tensors": self.tensors,
             "unused": self.unused,
             "findings": self.findings,
-            "milliseconds": self.longest.as_secs_f64() * 1e3,
+            "milliseconds": self.middle.as_secs_f64() * 1e3,
         })
+    }
+
+    /// The first of the findings that say the same of another layer, node or plan, and how many they are.
+    fn groups(&self) -> Vec<(&Finding, usize)> {
+        let mut groups: Vec<(&Finding, usize)> = Vec::new();
+        for finding in &self.findings {
+            let words = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+            let key = |f: &Finding| (f.code, f.slot.as_deref().map(words), words(&f.problem));
+            let same = |other: &Finding| key(other) == key(finding);
+            match groups.iter_mut().find(|(first, _)| same(first)) {
+                Some((_, count)) => *count += 1,
+                None => groups.push((finding, 1)),
+            }
+        }
+        groups
     }
 
     fn text(&self) -> String {
@@ -206,11 +221,17 @@ impl Report {
             }
         }
         lines.extend(whys.iter().map(|(why, count)| format!("  {count:>5}        {why}")));
-        lines.push(format!("at each load   {:.1} ms", self.longest.as_secs_f64() * 1e3));
+        lines.push(format!("at each load   {:.1} ms", self.middle.as_secs_f64() * 1e3));
         lines.push(format!("findings       {}", self.findings.len()));
-        lines.extend(self.findings.iter().take(SHOWN).map(ToString::to_string));
-        if self.findings.len() > SHOWN {
-            lines.push(format!("… and {} more: --json lists them all", self.findings.len() - SHOWN));
+        let groups = self.groups();
+        for (first, count) in groups.iter().take(SHOWN) {
+            lines.push(first.to_string());
+            if *count > 1 {
+                lines.push(format!("    … and {} more like it, in other layers and plans", count - 1));
+            }
+        }
+        if groups.len() > SHOWN {
+            lines.push(format!("… and {} more kinds: --json lists them all", groups.len() - SHOWN));
         }
         lines.push(String::new());
         lines.join("\n")

@@ -10,13 +10,13 @@ pub(super) fn print(json: bool) -> Result<()> {
     if json {
         return output::json(&serde_json::to_value(rules)?);
     }
-    let mut family = "";
+    let (mut family, mut text) = ("", String::new());
     for rule in rules {
         if rule.family != family {
             family = rule.family;
-            output::line(family)?;
+            text.push_str(&format!("{family}\n"));
         }
-        output::line(&format!("  {}  {}", rule.code, rule.holds))?;
+        text.push_str(&format!("  {}  {}\n", rule.code, rule.holds));
     }
-    Ok(())
+    output::lines(&text)
 }

@@ -357,7 +357,7 @@ fn each_break_is_found() {
     for (code, what, change) in BREAKS {
         let mut broken = whole.trunk[0].clone();
         change(&mut broken);
-        expect(what, *code, &plan(&broken, &whole.contract, bound));
+        expect(what, *code, &plan(&broken, whole.circuit(), &whole.contract, bound));
     }
 }
 
@@ -376,7 +376,7 @@ fn breaks_are_found_in_every_class() {
             continue; // this plan has no such node
         };
         all += 1;
-        let findings = plan(&broken, &whole.contract, bound);
+        let findings = plan(&broken, whole.circuit(), &whole.contract, bound);
         assert!(!findings.is_empty(), "{what}: nothing found");
         found += usize::from(findings.iter().any(|f| f.code == *code));
     }

@@ -175,14 +175,15 @@ fn whole_sessions_are_clean_in_every_formulation() {
 fn every_pass_keeps_the_rules() {
     use crate::passes::*;
     let contract = contract();
+    let circuit = Circuit::named(&contract.circuit).unwrap();
     let span = Span::trunk(&contract);
     let tensors = DeclaredTensors::new(&contract, Naming::Gguf, TensorType::BF16).unwrap();
     for class in [RowClass::One, RowClass::Many] {
         for (mla, form) in FORMS {
             let mut ir = Ir::build(&contract, &span, &tensors).unwrap();
-            clean("built", &super::ir(&ir, &span, &contract));
+            clean("built", &super::ir(&ir, circuit, &span, &contract));
             ir = choose_formulations(ir, mla, form, &contract.attention).unwrap();
-            clean("formulations", &super::ir(&ir, &span, &contract));
+            clean("formulations", &super::ir(&ir, circuit, &span, &contract));
             for (name, pass) in [
                 ("projections", &fuse_projections as &dyn Fn(Ir) -> Ir),
                 ("experts", &group_experts),
@@ -191,7 +192,7 @@ fn every_pass_keeps_the_rules() {
                 ("epilogues", &fold_epilogues),
             ] {
                 ir = pass(ir);
-                clean(&format!("{name} {class:?} {mla}"), &super::ir(&ir, &span, &contract));
+                clean(&format!("{name} {class:?} {mla}"), &super::ir(&ir, circuit, &span, &contract));
             }
         }
     }
@@ -226,7 +227,7 @@ fn a_span_of_layers_is_clean() {
     let made = Plan::make(&whole.contract, &whole.tensors, &whole.table, &options).unwrap();
     clean(
         "layer 1 and head",
-        &plan(&made, &whole.contract, Bound { table: &whole.table, options: whole.bind }),
+        &plan(&made, whole.circuit(), &whole.contract, Bound { table: &whole.table, options: whole.bind }),
     );
 }
 

@@ -3,8 +3,9 @@ function startHeader() {
   const model = drawing.model;
   $("name").textContent = titleOf(drawing);
   const contract = model.contract;
+  const file = model.file.split(/[\\/]/).pop();
   const facts = [
-    model.file.split(/[\\/]/).pop(),
+    file === titleOf(drawing) ? null : file,
     `${contract.layers} layers`,
     `${count(model.parameters)} parameters`,
     bytes(model.weight_bytes),
