@@ -210,6 +210,9 @@ impl<'a> Request<'a> {
             let (input, precision) = (self.activation.name(), self.options.precision);
             why.push(match (self.activation, precision) {
                 (Activation::F32, Precision::Exact) => "input f32: precision exact".to_owned(),
+                (Activation::F32, Precision::Default) if wanted(ty, precision) == Activation::F32 => {
+                    format!("input f32: {ty} is not quantised, so the input is not rounded")
+                }
                 (Activation::F32, Precision::Default) => {
                     format!("input f32: no kernel reads {ty} with a narrower one for this operation")
                 }

@@ -5,7 +5,7 @@
 //! give the same bits, for any number of rows and any share of the outputs. The inputs are not rounded.
 
 use super::formats::Wide;
-use super::panels::{Panel, Panels, fit};
+use super::panels::{Panels, fit};
 use crate::lanes::Lanes;
 use crate::matmul::body::source;
 use crate::{Rows, RowsMut, Scratch, WeightMatrix};
@@ -17,9 +17,6 @@ const RUN: usize = 128;
 
 /// Runs of one row that are summed side by side, so that no addition waits for the one before.
 const SIDE: usize = 4;
-
-/// Bytes ahead of the codes that are asked for from the second-level cache.
-const AHEAD: usize = 2048;
 
 /// A weight as these products see it.
 pub(super) struct Matrix<'a, 'w> {
@@ -119,25 +116,24 @@ pub(super) unsafe fn multiply<L: Lanes, F: Wide>(
     for top in (0..y.rows()).step_by(block_rows) {
         let rows = top..(top + block_rows).min(y.rows());
         for left in (0..w.cols).step_by(block_cols) {
-            let cols = left..(left + block_cols).min(w.cols);
-            let panels = Panels::new::<L>(x, index, rows.clone(), &cols, &mut scratch.numbers);
+            let place =
+                Place { rows: rows.clone(), cols: left..(left + block_cols).min(w.cols), outs: &outs };
+            let others = (rows.len() + matrix.run) * L::VECTORS * ROWS;
+            let (panels, others) =
+                Panels::new::<L>(x, index, rows.clone(), &place.cols, others, &mut scratch.numbers);
             let mut t = tiles.start;
             while t < tiles.end {
                 let vectors = (tiles.end - t).min(L::VECTORS);
-                for panel in panels.iter() {
-                    macro_rules! block {
-                        ($r:literal, $v:literal) => {{
-                            let place = Place { cols: &cols, rows: &rows, outs: &outs };
-                            // SAFETY: the panel has as many rows, and columns of the matrix; the tiles are there.
-                            unsafe { several_rows::<L, F, $r, $v>(&matrix, t, panel, &place, y) }
-                        }};
-                    }
-                    match (panel.height, vectors) {
-                        (8, 2..) => block!(8, 2),
-                        (8, _) => block!(8, 1),
-                        (_, 2..) => block!(4, 2),
-                        _ => block!(4, 1),
-                    }
+                macro_rules! tiles {
+                    ($v:literal) => {
+                        // SAFETY: the panels have the rows, and columns of the matrix; the tiles are there.
+                        unsafe { some_tiles::<L, F, $v>(&matrix, t, &panels, &place, others, y) }
+                    };
+                }
+                if vectors > 1 {
+                    tiles!(2)
+                } else {
+                    tiles!(1)
                 }
                 t += vectors;
             }
@@ -147,7 +143,7 @@ pub(super) unsafe fn multiply<L: Lanes, F: Wide>(
 
 /// Those of the sums of tile `t` that are among the outputs.
 #[inline(always)]
-fn put(sums: &[f32; ROWS], t: usize, outs: &Range<usize>, row: &mut [f32]) {
+fn put(sums: &[f32], t: usize, outs: &Range<usize>, row: &mut [f32]) {
     let lanes = outs.start.max(t * ROWS)..outs.end.min((t + 1) * ROWS);
     row[lanes.start - outs.start..lanes.end - outs.start]
         .copy_from_slice(&sums[lanes.start - t * ROWS..lanes.end - t * ROWS]);
@@ -202,142 +198,194 @@ unsafe fn one_row<L: Lanes, F: Wide>(matrix: &Matrix<'_, '_>, tile: &Tile<'_>, x
         runs!(SIDE);
         runs!(1);
         if at < x.len() {
-            let sums = last_run::<L, F, 1, 1>(&[*tile], x.as_ptr().add(at), at, x.len() - at);
+            let sums = packed_run::<L, F, 1, 1>(matrix, &[*tile], x.as_ptr().add(at), &(at..x.len()));
             total = L::madd(sums[0][0], L::all(tile.factor::<F>(at / run)), total);
         }
         L::store(total)
     }
 }
 
-/// Which columns of the inputs, which rows, and which outputs take part.
+/// Which rows and columns of the inputs, and which outputs take part.
 struct Place<'a> {
-    cols: &'a Range<usize>,
-    rows: &'a Range<usize>,
+    rows: Range<usize>,
+    cols: Range<usize>,
     outs: &'a Range<usize>,
 }
 
-/// Outputs of `V` tiles from `t` on of `R` rows. The sums go on from `y` unless the columns are the first.
+/// Outputs of `V` tiles from `t` on of all rows of the panels. The sums go on from `y` unless the columns are the first. One panel is multiplied
+/// with vectors as they are unpacked; for several panels a run of the tiles is unpacked once. `memory` has room for sixteen sums of each
+/// row and tile, and for a run of the tiles.
 ///
 /// # Safety
-/// As for [`Lanes`]; the panel has `R` rows of the columns, which begin with a run, and the tiles are there.
+/// As for [`Lanes`]; the panels have the rows and columns, which begin with a run, and the tiles are there.
 #[inline(always)]
-unsafe fn several_rows<L: Lanes, F: Wide, const R: usize, const V: usize>(
+unsafe fn some_tiles<L: Lanes, F: Wide, const V: usize>(
     matrix: &Matrix<'_, '_>,
     t: usize,
-    panel: Panel<'_>,
+    panels: &Panels<'_>,
     place: &Place<'_>,
+    memory: &mut [f32],
     y: &mut RowsMut<'_>,
 ) {
-    let Place { cols, rows, outs } = place;
+    let Place { rows, cols, outs } = place;
     let tiles: [Tile<'_>; V] = std::array::from_fn(|v| matrix.tile(t + v));
-    // what the first rows read comes from memory, what the others read from the second-level cache
-    let next = if panel.top == rows.start { V * matrix.layout.tile_bytes() } else { 0 };
-    let there = R.min(rows.end - panel.top);
-    let mut totals = [[[0.0; ROWS]; R]; V];
-    // SAFETY: the caller's promise.
-    unsafe {
-        for v in 0..V {
-            for r in 0..there {
-                totals[v][r] = if cols.start > 0 {
-                    take(t + v, outs, y.row_mut(panel.top + r))
-                } else {
-                    L::store(tiles[v].begin::<L, F>())
-                };
-            }
-        }
-        for from in (*cols).clone().step_by(matrix.run) {
-            let len = matrix.run.min(cols.end - from);
-            let x = panel.numbers.as_ptr().add((from - cols.start) * R);
-            let sums = if len < matrix.run {
-                last_run::<L, F, R, V>(&tiles, x, from, len)
+    let (totals, unpacked) = memory.split_at_mut(rows.len() * V * ROWS);
+    for (row, totals) in rows.clone().zip(totals.chunks_exact_mut(V * ROWS)) {
+        for (v, total) in totals.chunks_exact_mut(ROWS).enumerate() {
+            if cols.start > 0 {
+                total.copy_from_slice(&take(t + v, outs, y.row_mut(row)));
             } else {
-                whole_run::<L, F, R, V>(&tiles, x, from, len, next)
-            };
-            for v in 0..V {
-                let factor = L::all(tiles[v].factor::<F>(from / matrix.run));
-                for r in 0..R {
-                    let total = totals[v][r].as_mut_ptr();
-                    L::store_floats(total, L::madd(sums[v][r], factor, L::load_floats(total)));
-                }
+                // SAFETY: the caller's promise; sixteen numbers.
+                unsafe { L::store_floats(total.as_mut_ptr(), tiles[v].begin::<L, F>()) };
             }
         }
     }
-    for (v, totals) in totals.iter().enumerate() {
-        for (r, sums) in totals[..there].iter().enumerate() {
-            put(sums, t + v, outs, y.row_mut(panel.top + r));
+    let several = rows.len() > panels.wide();
+    for from in cols.clone().step_by(matrix.run) {
+        let run = from..(from + matrix.run).min(cols.end);
+        // SAFETY: the caller's promise; the memory has room for a run.
+        unsafe {
+            if several {
+                unpack::<L, F, V>(matrix, &tiles, &run, &mut unpacked[..run.len() * V * ROWS]);
+            }
+        }
+        let mut factors = [0.0; V];
+        for v in 0..V {
+            factors[v] = tiles[v].factor::<F>(from / matrix.run);
+        }
+        for panel in panels.iter() {
+            let there = panel.height.min(rows.end - panel.top);
+            let totals = &mut totals[(panel.top - rows.start) * V * ROWS..][..there * V * ROWS];
+            let x = panel.numbers[(from - cols.start) * panel.height..].as_ptr();
+            macro_rules! rows {
+                ($r:literal) => {{
+                    // SAFETY: the caller's promise; the panel has numbers for the run.
+                    unsafe {
+                        let sums = if several {
+                            unpacked_run::<L, $r, V>(unpacked.as_ptr(), x, run.len())
+                        } else {
+                            packed_run::<L, F, $r, V>(matrix, &tiles, x, &run)
+                        };
+                        for (r, totals) in totals.chunks_exact_mut(V * ROWS).enumerate() {
+                            for v in 0..V {
+                                let total = totals.as_mut_ptr().add(v * ROWS);
+                                let sum = L::madd(sums[v][r], L::all(factors[v]), L::load_floats(total));
+                                L::store_floats(total, sum);
+                            }
+                        }
+                    }
+                }};
+            }
+            if panel.height == 8 { rows!(8) } else { rows!(4) }
+        }
+    }
+    for (row, totals) in rows.clone().zip(totals.chunks_exact(V * ROWS)) {
+        for (v, total) in totals.chunks_exact(ROWS).enumerate() {
+            put(total, t + v, outs, y.row_mut(row));
         }
     }
 }
 
-/// The sums of `len` inputs from `from` on, a number of whole vectors: `x` has `R` rows. Memory is asked for: what lies `next` bytes
-/// on, or, where that is 0, from the second-level cache what comes soon.
+/// Unpacks a run of tiles: for each input the numbers of sixteen rows of each tile.
 ///
 /// # Safety
-/// As for [`several_rows`].
+/// As for [`Lanes`]; the tiles have the run, and `out` has room for it.
 #[inline(always)]
-unsafe fn whole_run<L: Lanes, F: Wide, const R: usize, const V: usize>(
+unsafe fn unpack<L: Lanes, F: Wide, const V: usize>(
+    matrix: &Matrix<'_, '_>,
     tiles: &[Tile<'_>; V],
+    run: &Range<usize>,
+    out: &mut [f32],
+) {
+    for at in run.clone().step_by(F::INPUTS) {
+        for v in 0..V {
+            // SAFETY: the caller's promise; tiles are filled up to whole vectors.
+            unsafe {
+                let codes = tiles[v].codes.add(at / F::INPUTS * 64);
+                L::prefetch_far(codes.wrapping_add(V * matrix.layout.tile_bytes()));
+                let numbers = F::line::<L>(codes);
+                for k in 0..F::INPUTS.min(run.end - at) {
+                    let to = out.as_mut_ptr().add(((at - run.start + k) * V + v) * ROWS);
+                    L::store_floats(to, numbers[k]);
+                }
+            }
+        }
+    }
+}
+
+/// Sums of a run of `len` inputs that is unpacked: `x` has `R` rows.
+///
+/// # Safety
+/// As for [`Lanes`]; there are `V` tiles of so many inputs at `unpacked`, and as many of each row at `x`.
+#[inline(always)]
+unsafe fn unpacked_run<L: Lanes, const R: usize, const V: usize>(
+    unpacked: *const f32,
     x: *const f32,
-    from: usize,
     len: usize,
-    next: usize,
 ) -> [[L::Floats; R]; V] {
     // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [[L::all(0.0); R]; V];
-        for i in 0..len / F::INPUTS {
-            let mut numbers = [[L::all(0.0); 4]; V];
+        for k in 0..len {
+            let mut numbers = [[L::all(0.0)]; V];
             for v in 0..V {
-                let codes = tiles[v].codes.add((from / F::INPUTS + i) * 64);
-                if next > 0 {
-                    L::prefetch_far(codes.wrapping_add(next));
-                } else {
-                    L::prefetch(codes.wrapping_add(AHEAD));
-                }
-                numbers[v] = F::line::<L>(codes);
+                numbers[v][0] = L::load_floats(unpacked.add((k * V + v) * ROWS));
             }
-            for k in 0..F::INPUTS {
-                add::<L, R, V>(&numbers, k, x.add((i * F::INPUTS + k) * R), &mut sums);
-            }
+            add::<L, 1, R, V>(&numbers, 0, x.add(k * R), &mut sums);
         }
         sums
     }
 }
 
-/// The sums of the last inputs, `len` from `from` on, which need not be whole vectors.
+/// Sums of a run as it is unpacked: `x` has `R` rows. The same run of the next tiles is asked for.
 ///
 /// # Safety
-/// As for [`several_rows`].
+/// As for [`Lanes`]; the tiles have the run, and there are as many numbers of each row at `x`.
 #[inline(always)]
-unsafe fn last_run<L: Lanes, F: Wide, const R: usize, const V: usize>(
+unsafe fn packed_run<L: Lanes, F: Wide, const R: usize, const V: usize>(
+    matrix: &Matrix<'_, '_>,
     tiles: &[Tile<'_>; V],
     x: *const f32,
-    from: usize,
-    len: usize,
+    run: &Range<usize>,
 ) -> [[L::Floats; R]; V] {
+    let next = V * matrix.layout.tile_bytes();
     // SAFETY: the caller's promise; tiles are filled up to whole vectors.
     unsafe {
         let mut sums = [[L::all(0.0); R]; V];
-        for i in (0..len).step_by(F::INPUTS) {
-            let mut numbers = [[L::all(0.0); 4]; V];
-            for v in 0..V {
-                numbers[v] = F::line::<L>(tiles[v].codes.add((from + i) / F::INPUTS * 64));
-            }
-            for k in 0..F::INPUTS.min(len - i) {
-                add::<L, R, V>(&numbers, k, x.add((i + k) * R), &mut sums);
-            }
+        macro_rules! line {
+            ($at:expr, $count:expr) => {{
+                let at: usize = $at;
+                let mut numbers = [[L::all(0.0); 4]; V];
+                for v in 0..V {
+                    let codes = tiles[v].codes.add(at / F::INPUTS * 64);
+                    L::prefetch_far(codes.wrapping_add(next));
+                    numbers[v] = F::line::<L>(codes);
+                }
+                for k in 0..$count {
+                    add::<L, 4, R, V>(&numbers, k, x.add((at - run.start + k) * R), &mut sums);
+                }
+            }};
+        }
+        let whole = run.start + run.len() / F::INPUTS * F::INPUTS;
+        let mut at = run.start;
+        while at < whole {
+            line!(at, F::INPUTS);
+            at += F::INPUTS;
+        }
+        if whole < run.end {
+            line!(whole, run.end - whole);
         }
         sums
     }
 }
 
-/// Adds the products of one input.
+/// Adds the products of input `k` of those of a vector.
 ///
 /// # Safety
 /// As for [`Lanes`]; there are `R` numbers at `x`.
 #[inline(always)]
-unsafe fn add<L: Lanes, const R: usize, const V: usize>(
-    numbers: &[[L::Floats; 4]; V],
+unsafe fn add<L: Lanes, const K: usize, const R: usize, const V: usize>(
+    numbers: &[[L::Floats; K]; V],
     k: usize,
     x: *const f32,
     sums: &mut [[L::Floats; R]; V],

@@ -42,17 +42,20 @@ pub(super) struct Panel<'a> {
 }
 
 impl<'a> Panels<'a> {
-    /// The columns `cols` of the rows `rows` (by way of `index`), for as many rows at a time as the instruction set has registers for.
+    /// The columns `cols` of the rows `rows` (by way of `index`), for as many rows at a time as the instruction set has registers for; and
+    /// `others` more numbers of the same memory.
     #[inline(always)]
     pub(super) fn new<L: Lanes>(
         x: &Rows<'_>,
         index: Option<&[u32]>,
         rows: Range<usize>,
         cols: &Range<usize>,
+        others: usize,
         memory: &'a mut Vec<f32>,
-    ) -> Panels<'a> {
+    ) -> (Panels<'a>, &'a mut [f32]) {
         let wide = if L::ROWS >= 8 { 8 } else { 4 };
-        let numbers = grow(memory, rows.len().next_multiple_of(wide) * cols.len());
+        let len = rows.len().next_multiple_of(wide) * cols.len();
+        let (numbers, others) = grow(memory, len + others).split_at_mut(len);
         let mut rest = &mut numbers[..];
         for top in rows.clone().step_by(wide) {
             let count = (rows.end - top).min(wide);
@@ -64,7 +67,12 @@ impl<'a> Panels<'a> {
             }
             rest = left;
         }
-        Panels { numbers, rows, cols: cols.len(), wide }
+        (Panels { numbers, rows, cols: cols.len(), wide }, others)
+    }
+
+    /// Rows of a panel at most.
+    pub(super) fn wide(&self) -> usize {
+        self.wide
     }
 
     /// All panels.
