@@ -102,9 +102,9 @@ pub(super) unsafe fn multiply<L: Lanes, F: Wide>(
     let outs = first + outs.start..first + outs.end;
     let tiles = outs.start / ROWS..outs.end.div_ceil(ROWS);
     if y.rows() == 1 || L::ROWS == 1 {
-        for row in 0..y.rows() {
-            let x = x.row(source(index, row));
-            for t in tiles.clone() {
+        for t in tiles {
+            for row in 0..y.rows() {
+                let x = x.row(source(index, row));
                 // SAFETY: the row is as long as those of the tile, as asserted above.
                 let sums = unsafe { one_row::<L, F>(&matrix, &matrix.tile(t), x) };
                 put(&sums, t, &outs, y.row_mut(row));
