@@ -98,7 +98,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, default_value = "auto", value_name = "FORM")]
     pub(crate) mla: MlaChoice,
 
-    /// exact: all arithmetic in f32, the reference; default: 8-bit and bf16 activations where the weights have them
+    /// exact: all arithmetic in f32, the reference; default: 8-bit activations where weights are quantised
     #[arg(long, default_value = "default")]
     pub(crate) precision: Precision,
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// What a session needs, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Needed {
-    /// Weights in memory of their own: packed or decoded.
+    /// Weights in memory of their own: packed, and factors.
     pub weights: u64,
     /// Weights read where they lie in the mapped file: the system can drop them and read them again.
     pub mapped: u64,

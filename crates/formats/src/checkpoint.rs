@@ -113,6 +113,16 @@ impl Checkpoint {
         &self.path
     }
 
+    /// Rows and columns of an FP8 matrix that share a scale.
+    ///
+    /// # Errors
+    /// A size in config.json that is not supported.
+    pub fn fp8_block(&self) -> Result<(usize, usize), FormatError> {
+        let Source::HuggingFace(source) = &self.source else { return Ok(crate::folder::FP8_BLOCK) };
+        let path = self.path.clone();
+        source.fp8_block().map_err(|problem| FormatError::Set { path, problem })
+    }
+
     /// The path as messages show it.
     pub fn display_name(&self) -> String {
         display(&self.path)

@@ -11,9 +11,6 @@ use crate::sniff::what_it_is;
 use base::TensorType;
 use std::path::{Path, PathBuf};
 
-/// Numbers of an FP8 tensor that share a scale, in each direction.
-const FP8_BLOCK: usize = 128;
-
 /// Opens the model in `folder`.
 pub(crate) fn open(folder: &Path) -> Result<Checkpoint, FormatError> {
     let source = HfSource::read(folder)?;
@@ -35,7 +32,7 @@ pub(crate) fn open(folder: &Path) -> Result<Checkpoint, FormatError> {
         check_index(&checkpoint, &index, &paths)?;
     }
     for tensor in checkpoint.tensors().iter().filter(|tensor| tensor.ty == TensorType::F8_E4M3) {
-        check_scales(&checkpoint, &tensor.name, &tensor.shape)?;
+        check_scales(&checkpoint, &tensor.name, &tensor.shape, checkpoint.fp8_block()?)?;
     }
     Ok(checkpoint)
 }
@@ -75,11 +72,16 @@ fn check_index(checkpoint: &Checkpoint, index: &Index, paths: &[PathBuf]) -> Res
     Ok(())
 }
 
-/// An FP8 matrix needs an F32 scale for each square of 128 × 128 numbers.
-fn check_scales(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<(), FormatError> {
+/// An FP8 matrix needs an F32 scale for each rectangle of `block` numbers.
+fn check_scales(
+    checkpoint: &Checkpoint,
+    name: &str,
+    shape: &[usize],
+    block: (usize, usize),
+) -> Result<(), FormatError> {
     let scale = format!("{name}_scale_inv");
     let problem = if let &[rows, cols] = shape {
-        let expected = [rows.div_ceil(FP8_BLOCK), cols.div_ceil(FP8_BLOCK)];
+        let expected = [rows.div_ceil(block.0), cols.div_ceil(block.1)];
         match checkpoint.tensor(&scale).map(|tensor| tensor.info) {
             None => format!("FP8 tensor {name} lacks its scales {scale}"),
             Some(found) if found.ty != TensorType::F32 => {
@@ -91,9 +93,7 @@ fn check_scales(checkpoint: &Checkpoint, name: &str, shape: &[usize]) -> Result<
             Some(_) => return Ok(()),
         }
     } else {
-        format!(
-            "FP8 tensor {name} has shape {shape:?}; only matrices can have scales for squares of 128 numbers"
-        )
+        format!("FP8 tensor {name} has shape {shape:?}; only matrices can have scales for blocks of numbers")
     };
     Err(FormatError::Set { path: checkpoint.path().to_owned(), problem })
 }

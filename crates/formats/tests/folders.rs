@@ -206,6 +206,15 @@ fn fp8_needs_scales_of_the_right_shape() {
     };
     let folder = model("{}", &scale("F32", "[2,1]"));
     assert_eq!(Checkpoint::open(folder.path()).unwrap().tensor("w.weight_scale_inv").unwrap().data.len(), 8);
+    let config = |size: &str| format!(r#"{{"quantization_config":{{"weight_block_size":{size}}}}}"#);
+    let folder = model(&config("[112,16]"), &scale("F32", "[2,1]"));
+    assert_eq!(Checkpoint::open(folder.path()).unwrap().fp8_block().unwrap(), (112, 16));
+    let folder = model(&config("[64,16]"), &scale("F32", "[2,1]"));
+    says(Checkpoint::open(folder.path()), &["w.weight_scale_inv has shape [2, 1], expected [3, 1]"]);
+    for size in ["[128]", "[128,0]", "[100,128]", "128", "[\"a\",128]", "[16,16,16]"] {
+        let folder = model(&config(size), &scale("F32", "[2,1]"));
+        says(Checkpoint::open(folder.path()), &["weight_block_size", "multiples of 16"]);
+    }
     refused_weights(&weights(""), &["FP8 tensor w.weight lacks its scales w.weight_scale_inv"]);
     refused_weights(&scale("F32", "[1,2]"), &["w.weight_scale_inv has shape [1, 2], expected [2, 1]"]);
     refused_weights(&scale("BF16", "[2,2]"), &["w.weight_scale_inv are BF16, expected F32"]);

@@ -8,7 +8,5 @@ use crate::WeightMatrix;
 /// When `id` is not a row, or `out` is not as wide.
 pub fn decode_row(w: &WeightMatrix<'_>, id: usize, out: &mut [f32], memory: &mut Vec<u8>) {
     assert_eq!(out.len(), w.cols, "a row of {} weights", w.ty);
-    if let Some(decode) = quant::decoder(w.ty) {
-        decode(w.row(id, memory), out);
-    }
+    w.decode(id, 0..w.cols, out, memory);
 }

@@ -44,4 +44,4 @@ pub use rope::{RopePairs, RopeTable, rotate};
 pub use table::{KernelFn, features, table};
 pub use tiers::{limit_tier, tier_limit};
 pub use view::{Rows, RowsMut};
-pub use weights::WeightMatrix;
+pub use weights::{BlockScales, WeightMatrix};

@@ -1,6 +1,6 @@
 //! Attention in latent space and over expanded keys, and the expansion of keys.
 
-use crate::case::{Arithmetic, Bound, Truth, Work};
+use crate::case::{Arithmetic, Bound, SameBits, Truth, Work};
 use crate::memory::Copies;
 use crate::numbers::nearest;
 use crate::random::Random;
@@ -15,13 +15,13 @@ pub(crate) const SCALE: f32 = 0.3;
 
 const FLOAT_BOUND: Bound = Bound {
     error: 1e-5,
-    same_bits: false,
+    same_bits: SameBits::None,
     reason: "scores are f32 sums of several hundred terms; tiers with fused multiply-adds round less",
 };
 
 const HALF_BOUND: Bound = Bound {
     error: 4e-3,
-    same_bits: false,
+    same_bits: SameBits::None,
     reason: "queries, weights and products are rounded to f16, sums of at most 64 terms too",
 };
 
@@ -334,7 +334,7 @@ impl KeysCase {
         } else {
             (2e-6, "f32 sums in order; tiers with fused multiply-adds round less")
         };
-        Bound { error, same_bits: false, reason }
+        Bound { error, same_bits: SameBits::None, reason }
     }
 
     pub(crate) fn work(&self) -> Work {

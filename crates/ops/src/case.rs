@@ -12,10 +12,21 @@ use serde::Serialize;
 pub struct Bound {
     /// The factor; 0: equal.
     pub error: f64,
-    /// Whether every instruction set gives the same bits.
-    pub same_bits: bool,
+    /// Which instruction sets give the same bits.
+    pub same_bits: SameBits,
     /// Where the error comes from.
     pub reason: &'static str,
+}
+
+/// Between which kernels results are equal to the bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SameBits {
+    /// All.
+    All,
+    /// All but those of the lowest level, which has no multiplication and addition in one operation.
+    AboveLowest,
+    /// None.
+    None,
 }
 
 /// An operation with its sizes and formats.

@@ -1,10 +1,10 @@
 //! Products of rows with a weight.
 
-use crate::case::{Arithmetic, Bound, Truth, Work, layout};
+use crate::case::{Arithmetic, Bound, SameBits, Truth, Work, layout};
 use crate::memory::Copies;
 use crate::random::Random;
 use base::{Activation, Layout, TensorType};
-use kernels::{A8_BLOCK, A8Block, A8Rows, Acts, Rows, WeightMatrix, quantise_a8, to_bf16};
+use kernels::{A8_BLOCK, A8Block, A8Rows, Acts, BlockScales, Rows, WeightMatrix, quantise_a8, to_bf16};
 use quant::tiles::{ROWS, TileLayout};
 
 /// A product: its formats and sizes.
@@ -28,11 +28,16 @@ pub struct ProductCase {
     pub skipped: usize,
 }
 
+/// Rows and columns that share a factor of an FP8 weight. Files have 128 of each; a square of fewer rows, so that a case has several.
+const FP8_BLOCK: (usize, usize) = (32, 128);
+
 /// Its operands.
 pub struct ProductOperands {
     matrices: Copies,
     /// The weight as in a file.
     file: Vec<u8>,
+    /// Factors of the rectangles of an FP8 weight; else none.
+    scales: Vec<f32>,
     /// The numbers that inputs stand for once they are in the activation's form.
     seen: Vec<f32>,
     bits: Vec<u16>,
@@ -56,9 +61,12 @@ impl ProductCase {
             (false, Activation::A8) => {
                 (1e-6, "exact integers; a few f32 roundings for each run of 32 inputs")
             }
+            (false, _) if self.layout == Layout::Tiles => (1e-6, "f32 sums of 128 products, in order"),
             (false, Activation::F32 | Activation::Bf16 | Activation::F16) => (1e-6, "f32 sums in 16 strands"),
         };
-        Bound { error, same_bits: true, reason }
+        let floats_in_tiles = self.layout == Layout::Tiles && !self.weight.is_quantized();
+        let same_bits = if floats_in_tiles { SameBits::AboveLowest } else { SameBits::All };
+        Bound { error, same_bits, reason }
     }
 
     pub(crate) fn work(&self) -> Work {
@@ -89,6 +97,12 @@ impl ProductCase {
         }
     }
 
+    /// Factors of an FP8 weight.
+    fn scale_count(&self) -> usize {
+        let (rows, cols) = self.weight_shape();
+        (rows + self.skipped).div_ceil(FP8_BLOCK.0) * cols.div_ceil(FP8_BLOCK.1)
+    }
+
     pub(crate) fn operands(&self, copies: usize) -> ProductOperands {
         let (rows, cols) = self.weight_shape();
         let random = &mut Random::new((self.rows * 1000 + cols) as u64);
@@ -99,6 +113,8 @@ impl ProductCase {
         };
         let matrices = Copies::new(&matrix, copies);
         let x = random.numbers(self.rows * self.inputs);
+        let scales = if self.weight == TensorType::F8_E4M3 { self.scale_count() } else { 0 };
+        let scales = random.numbers(scales);
         let row_blocks = A8Rows::row_blocks(self.inputs);
         let mut bits = vec![0; x.len()];
         to_bf16(&x, &mut bits);
@@ -116,7 +132,7 @@ impl ProductCase {
             }
         });
         let seen = seen.collect();
-        ProductOperands { matrices, file: bytes, seen, bits, blocks }
+        ProductOperands { matrices, file: bytes, scales, seen, bits, blocks }
     }
 
     pub(crate) fn truth(&self, operands: &ProductOperands) -> Truth {
@@ -130,7 +146,8 @@ impl ProductCase {
                 let (mut sum, mut size) = (0.0, 0.0f64);
                 for (k, x) in x.iter().enumerate() {
                     let at = if self.across { k * cols + o } else { o * cols + k };
-                    let term = f64::from(decoded[at]) * f64::from(*x);
+                    let factor = operands.factor(self, at / cols + self.skipped, at % cols);
+                    let term = factor * f64::from(decoded[at]) * f64::from(*x);
                     sum += term;
                     size += term.abs();
                 }
@@ -151,7 +168,15 @@ impl ProductOperands {
             Layout::Rows => WeightMatrix::rows(case.weight, bytes, all, cols),
             Layout::Tiles => WeightMatrix::tiles(case.weight, bytes, all, cols),
         };
+        let scales = BlockScales { numbers: &self.scales, rows: FP8_BLOCK.0, cols: FP8_BLOCK.1 };
+        let matrix = if self.scales.is_empty() { matrix } else { matrix.with_scales(scales) };
         matrix.slice_rows(case.skipped..all)
+    }
+
+    /// What a number of the stored weight is multiplied with.
+    fn factor(&self, case: &ProductCase, row: usize, col: usize) -> f64 {
+        let across = case.weight_shape().1.div_ceil(FP8_BLOCK.1);
+        self.scales.get(row / FP8_BLOCK.0 * across + col / FP8_BLOCK.1).map_or(1.0, |scale| f64::from(*scale))
     }
 
     /// The input rows.

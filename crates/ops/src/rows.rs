@@ -1,6 +1,6 @@
 //! What works on single rows: norms, rotations, activations, conversions, the cache's rows, the embedding, merging and routing.
 
-use crate::case::{Arithmetic, Bound, Truth, Work, layout};
+use crate::case::{Arithmetic, Bound, SameBits, Truth, Work, layout};
 use crate::numbers::{brain, half, nearest};
 use crate::product::tiles;
 use crate::random::Random;
@@ -123,7 +123,7 @@ impl RowCase {
             RowOp::Merge { .. } => (20.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums of a few pieces"),
             RowOp::Route(_) => (64.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums over all experts"),
         };
-        Bound { error, same_bits: true, reason }
+        Bound { error, same_bits: SameBits::All, reason }
     }
 
     pub(crate) fn work(&self) -> Work {

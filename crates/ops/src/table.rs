@@ -11,10 +11,11 @@ use kernels::{Gating, GroupScore, KeyOrder, RopePairs};
 /// The products that there are to be: layout of the weight, how inputs are read, whether it is read across, and which formats.
 type Product = (Layout, Activation, bool, fn(TensorType) -> bool);
 
-const PRODUCTS: [Product; 5] = [
+const PRODUCTS: [Product; 6] = [
     (Layout::Rows, Activation::F32, false, quant::can_decode),
     (Layout::Rows, Activation::Bf16, false, |ty| matches!(ty, TensorType::BF16 | TensorType::F16)),
-    (Layout::Tiles, Activation::A8, false, has_tiles),
+    (Layout::Tiles, Activation::A8, false, |ty| has_tiles(ty) && ty.is_quantized()),
+    (Layout::Tiles, Activation::F32, false, floats_in_tiles),
     (Layout::Rows, Activation::F32, true, quant::can_decode),
     (Layout::Tiles, Activation::F32, true, has_tiles),
 ];
@@ -22,6 +23,14 @@ const PRODUCTS: [Product; 5] = [
 fn has_tiles(ty: TensorType) -> bool {
     quant::tiles::FORMATS.contains(&ty)
 }
+
+fn floats_in_tiles(ty: TensorType) -> bool {
+    has_tiles(ty) && !ty.is_quantized()
+}
+
+/// Input rows, and the numbers of each for floats in tiles: parts of vectors and of runs, several runs side by side, several parts of a row.
+const FLOAT_SIZES: [(usize, usize); 10] =
+    [(1, 771), (2, 515), (3, 260), (4, 35), (7, 129), (8, 1027), (16, 128), (23, 2179), (64, 262), (512, 67)];
 
 /// Input rows, and the numbers of each for formats with blocks of 256.
 const PRODUCT_SIZES: [(usize, usize); 10] =
@@ -138,11 +147,20 @@ fn products() -> Vec<Case> {
     let mut cases = Vec::new();
     for (layout, activation, across, formats) in PRODUCTS {
         for weight in TensorType::all().filter(|ty| formats(*ty)) {
-            for (rows, long) in PRODUCT_SIZES {
+            let floats = layout == Layout::Tiles && floats_in_tiles(weight);
+            for (rows, long) in if floats { FLOAT_SIZES } else { PRODUCT_SIZES } {
                 let block = weight.block_len();
-                let cols = if block == 256 { long } else { (long / 8 + block * 3).next_multiple_of(block) };
-                // read across, a part of the weight's rows takes part: an odd number
-                let (inputs, outputs, skipped) = if across { (21, cols, 5) } else { (cols, OUTPUTS, 0) };
+                let cols = if block == 256 || floats {
+                    long
+                } else {
+                    (long / 8 + block * 3).next_multiple_of(block)
+                };
+                // read across, a part of the weight's rows takes part: an odd number, or whole tiles
+                let (inputs, outputs, skipped) = match across {
+                    true if rows % 2 == 0 => (48, cols, 16),
+                    true => (21, cols, 5),
+                    false => (cols, OUTPUTS, 0),
+                };
                 let case = ProductCase { weight, layout, activation, across, rows, inputs, outputs, skipped };
                 cases.push(Case::Product(case));
             }
@@ -215,7 +233,7 @@ pub fn real_sizes() -> Vec<Case> {
             }
             // verification of guessed tokens, and a prompt
             add(8, 7168, 2048);
-            if activation != Activation::F32 || weight == TensorType::F32 {
+            if activation != Activation::F32 || layout == Layout::Tiles || weight == TensorType::F32 {
                 add(512, 7168, 2048);
             }
         }

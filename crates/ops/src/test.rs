@@ -1,7 +1,7 @@
 //! Correctness: every kernel that computes a case, against the truth and against the other kernels of the case.
 
 use crate::backend::{Backend, Kernel};
-use crate::case::Case;
+use crate::case::{Case, SameBits};
 use crate::filter::Filter;
 use serde::Serialize;
 
@@ -109,7 +109,8 @@ impl<'c> Check<'c> {
         let bound = self.case.bound();
         let worst = self.truth.compare(&found, &bound)?;
         job.promises()?;
-        if bound.same_bits {
+        let lowest = self.backend.levels().first().is_some_and(|level| level.name == kernel.level);
+        if bound.same_bits == SameBits::All || (bound.same_bits == SameBits::AboveLowest && !lowest) {
             let bits: Vec<u32> =
                 found.iter().map(|v| if v.is_nan() { u32::MAX } else { v.to_bits() }).collect();
             match &self.first {

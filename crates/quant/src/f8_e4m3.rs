@@ -1,14 +1,32 @@
 //! F8_E4M3: sign, four exponent bits (bias 7), three mantissa bits; no infinities, 0x7f and 0xff are NaN (OCP FP8).
 
-/// The number of one code.
-pub fn value(code: u8) -> f32 {
-    let sign = if code & 0x80 != 0 { -1.0 } else { 1.0 };
-    let (exponent, mantissa) = (i32::from(code >> 3) & 15, f32::from(code & 7));
-    match (exponent, code & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => sign * mantissa * 2f32.powi(-9),
-        _ => sign * (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
+/// The numbers of all codes.
+const VALUES: [f32; 256] = {
+    let mut values = [0.0; 256];
+    let mut code = 0;
+    while code < 256 {
+        let (sign, exponent, mantissa) = (code as u32 >> 7 << 31, code as u32 >> 3 & 15, code as u32 & 7);
+        values[code] = match (exponent, mantissa) {
+            (15, 7) => f32::NAN,
+            // subnormal: eighths of the least normal number, 2^-6
+            (0, _) => f32::from_bits(sign | 0x3f80_0000) * mantissa as f32 / 512.0,
+            _ => f32::from_bits(sign | (exponent + 120) << 23 | mantissa << 20),
+        };
+        code += 1;
     }
+    values
+};
+
+/// The number of one code.
+#[inline]
+pub fn value(code: u8) -> f32 {
+    VALUES[usize::from(code)]
+}
+
+/// Whether some code stands for NaN.
+pub(crate) fn holds_nan(codes: &[u8]) -> bool {
+    // not `any`: a fold without an exit is many codes at a time
+    codes.iter().fold(false, |held, code| held | (code & 0x7f == 0x7f))
 }
 
 /// The code nearest to a number, ties to the even code; beyond 448 the largest one, NaN to NaN.
@@ -47,6 +65,20 @@ pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_code_is_what_its_fields_say() {
+        for c in 0..=255u8 {
+            let sign = if c & 0x80 != 0 { -1.0 } else { 1.0 };
+            let (exponent, mantissa) = (i32::from(c >> 3) & 15, f32::from(c & 7));
+            let truth = match exponent {
+                0 => sign * mantissa * 2f32.powi(-9),
+                _ => sign * (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
+            };
+            assert!(value(c).to_bits() == truth.to_bits() || (c & 0x7f == 0x7f && value(c).is_nan()), "{c}");
+            assert_eq!(holds_nan(&[0, 0x7e, c, 0xfe]), value(c).is_nan(), "{c}");
+        }
+    }
 
     #[test]
     fn every_code_comes_back_and_extremes_are_right() {

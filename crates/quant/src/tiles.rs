@@ -1,6 +1,7 @@
 //! Tiles: sixteen weight rows side by side, so that one vector register holds the same four inputs of all sixteen.
 //!
-//! A tile keeps every bit of its rows. It has up to four planes, each the pieces of one kind of all blocks, block after block:
+//! A tile keeps every bit of its rows. It has up to four planes, each the pieces of one kind of all blocks, block after block. Of quantised
+//! formats:
 //!
 //! * **codes**: vectors of 64 bytes; byte `4·r + i` of vector `v` is byte `4·v + i` of row r's codes;
 //! * **high**: upper code bits in the same order of bytes (or, in Q5_0 and Q5_1, vectors of 64 *bits*: bit `4·r + i` of
@@ -9,10 +10,18 @@
 //!   there is (2.8 % for Q4_K, 2.3 % for Q5_K, 3.6 % for Q3_K, 1.5 % for IQ4_XS);
 //! * **factors**: the f16 (or 8-bit) factors of each row's block, sixteen rows together.
 //!
+//! Of formats without blocks, whose products are sums of floats, rows are taken 32 numbers at a time, the last ones filled with zero bytes:
+//!
+//! * **codes** of BF16: vectors of 64 bytes, two inputs of sixteen rows; a lane of 32 bits has both of one row, the first in its lower half;
+//! * **codes** of F16: vectors of 32 bytes, one input of sixteen rows;
+//! * **codes** of F8_E4M3: vectors of 32 bytes, two inputs of sixteen rows; a lane of 16 bits has both of one row. **Factors**: an f32 a
+//!   row, 0, or NaN where the row holds a NaN: what a kernel adds to its sums, so that it need not look for the two codes of NaN. Scales of
+//!   squares of numbers lie in a tensor of their own.
+//!
 //! Each plane begins at a multiple of 64 bytes, and a tile is a multiple of 64 bytes long. Rows that are missing from the last tile of a
 //! matrix are zero bytes.
 
-use crate::k_scales;
+use crate::{f8_e4m3, k_scales};
 use base::TensorType;
 
 /// Rows of a tile.
@@ -97,6 +106,9 @@ fn pieces(ty: TensorType) -> &'static [Piece] {
     const IQ4_XS: &[Piece] = &[units(Factors, 0, 2, 1), Piece::Iq4XsScales, units(Codes, 8, 4, 32)];
     const MXFP4: &[Piece] = &[units(Factors, 0, 1, 1), units(Codes, 1, 4, 4)];
     const NVFP4: &[Piece] = &[units(Factors, 0, 1, 4), units(Codes, 4, 4, 8)];
+    const BF16: &[Piece] = &[units(Codes, 0, 4, LOOSE / 2)];
+    const F16: &[Piece] = &[units(Codes, 0, 2, LOOSE)];
+    const F8_E4M3: &[Piece] = &[units(Codes, 0, 2, LOOSE / 2)];
     match ty {
         TensorType::Q4_0 | TensorType::IQ4_NL => Q4_0,
         TensorType::Q4_1 => Q4_1,
@@ -111,8 +123,19 @@ fn pieces(ty: TensorType) -> &'static [Piece] {
         TensorType::IQ4_XS => IQ4_XS,
         TensorType::MXFP4 => MXFP4,
         TensorType::NVFP4 => NVFP4,
+        TensorType::BF16 => BF16,
+        TensorType::F16 => F16,
+        TensorType::F8_E4M3 => F8_E4M3,
         _ => &[],
     }
+}
+
+/// Numbers that are taken together of a format without blocks.
+const LOOSE: usize = 32;
+
+/// Numbers of what is packed at once.
+fn block_len(ty: TensorType) -> usize {
+    if ty.block_len() == 1 { LOOSE } else { ty.block_len() }
 }
 
 /// How the tiles of rows of one length look.
@@ -120,6 +143,8 @@ fn pieces(ty: TensorType) -> &'static [Piece] {
 pub struct TileLayout {
     ty: TensorType,
     blocks: usize,
+    block_bytes: usize,
+    row_bytes: usize,
     starts: [usize; 4],
     bytes: usize,
 }
@@ -128,10 +153,12 @@ impl TileLayout {
     /// The layout for rows of `cols` numbers; none where the format has no tiles or `cols` is no whole number of blocks.
     pub fn new(ty: TensorType, cols: usize) -> Option<TileLayout> {
         let pieces = pieces(ty);
-        if pieces.is_empty() || !cols.is_multiple_of(ty.block_len()) {
+        if pieces.is_empty() {
             return None;
         }
-        let blocks = cols / ty.block_len();
+        let row_bytes = ty.row_bytes(cols)?;
+        let blocks = cols.div_ceil(block_len(ty));
+        let block_bytes = block_len(ty) / ty.block_len() * ty.block_bytes();
         let mut starts = [0; 4];
         let mut bytes = 0;
         for (i, plane) in [Plane::Codes, Plane::High, Plane::Scales, Plane::Factors].into_iter().enumerate() {
@@ -139,7 +166,10 @@ impl TileLayout {
             let block: usize = pieces.iter().map(|piece| piece.bytes(plane)).sum();
             bytes += (blocks * ROWS * block).next_multiple_of(ALIGN);
         }
-        Some(TileLayout { ty, blocks, starts, bytes })
+        if ty == TensorType::F8_E4M3 {
+            bytes += ROWS * size_of::<f32>();
+        }
+        Some(TileLayout { ty, blocks, block_bytes, row_bytes, starts, bytes })
     }
 
     /// Bytes of a tile.
@@ -162,37 +192,50 @@ impl TileLayout {
         self.blocks
     }
 
-    /// Bytes of a row outside of tiles.
-    fn row_bytes(&self) -> usize {
-        self.blocks * self.ty.block_bytes()
-    }
-
     /// Packs up to sixteen rows, which follow one another in `rows`, into one tile.
     ///
     /// # Panics
     /// When `rows` is not one to sixteen whole rows, or `tile` not [`tile_bytes`](Self::tile_bytes) long.
     pub fn pack(&self, rows: &[u8], tile: &mut [u8]) {
-        let row_bytes = self.row_bytes();
+        let row_bytes = self.row_bytes;
         assert!(rows.len().is_multiple_of(row_bytes) && rows.len() / row_bytes <= ROWS, "rows of a tile");
         assert_eq!(tile.len(), self.bytes, "bytes of a tile");
-        let len = self.ty.block_bytes();
-        if rows.len() == ROWS * row_bytes {
+        if rows.len() == ROWS * row_bytes && row_bytes.is_multiple_of(self.block_bytes) {
             self.pack_all(rows, tile);
-            return;
-        }
-        tile.fill(0);
-        for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
-            for (b, block) in row.chunks_exact(len).enumerate() {
-                for piece in pieces(self.ty) {
-                    self.put(*piece, r, b, block, tile);
+        } else {
+            tile.fill(0);
+            for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
+                for (b, block) in row.chunks(self.block_bytes).enumerate() {
+                    let mut whole = [0; LOOSE * 2];
+                    let block = if block.len() < self.block_bytes {
+                        whole[..block.len()].copy_from_slice(block);
+                        &whole[..self.block_bytes]
+                    } else {
+                        block
+                    };
+                    for piece in pieces(self.ty) {
+                        self.put(*piece, r, b, block, tile);
+                    }
                 }
             }
         }
+        if self.ty == TensorType::F8_E4M3 {
+            self.mark(rows, tile);
+        }
     }
 
-    /// Packs sixteen rows: the same as row by row, block by block of all rows, which leaves the first-level cache once.
+    /// Marks the rows that hold a NaN, in a tile of FP8.
+    fn mark(&self, rows: &[u8], tile: &mut [u8]) {
+        let marks = tile[self.start(Plane::Factors)..].chunks_exact_mut(size_of::<f32>());
+        let held = rows.chunks_exact(self.row_bytes).map(f8_e4m3::holds_nan).chain(std::iter::repeat(false));
+        for (mark, held) in marks.zip(held) {
+            mark.copy_from_slice(&(if held { f32::NAN } else { 0.0 }).to_le_bytes());
+        }
+    }
+
+    /// Packs sixteen rows of whole blocks: the same as row by row, block by block of all rows, which leaves the first-level cache once.
     fn pack_all(&self, rows: &[u8], tile: &mut [u8]) {
-        let (row_bytes, len) = (self.row_bytes(), self.ty.block_bytes());
+        let (row_bytes, len) = (self.row_bytes, self.block_bytes);
         let pieces = pieces(self.ty);
         for b in 0..self.blocks {
             let blocks: [&[u8]; ROWS] = std::array::from_fn(|r| &rows[r * row_bytes + b * len..][..len]);
@@ -223,12 +266,18 @@ impl TileLayout {
     /// # Panics
     /// When `r` is not below sixteen, or the lengths differ from what the layout says.
     pub fn unpack_row(&self, tile: &[u8], r: usize, row: &mut [u8]) {
-        assert!(r < ROWS && row.len() == self.row_bytes(), "one row of a tile");
+        assert!(r < ROWS && row.len() == self.row_bytes, "one row of a tile");
         assert_eq!(tile.len(), self.bytes, "bytes of a tile");
         row.fill(0);
-        for (b, block) in row.chunks_exact_mut(self.ty.block_bytes()).enumerate() {
+        for (b, block) in row.chunks_mut(self.block_bytes).enumerate() {
+            let mut whole = [0; LOOSE * 2];
+            let part = block.len() < self.block_bytes;
+            let out = if part { &mut whole[..self.block_bytes] } else { &mut *block };
             for piece in pieces(self.ty) {
-                self.take(*piece, r, b, block, tile);
+                self.take(*piece, r, b, out, tile);
+            }
+            if part {
+                block.copy_from_slice(&whole[..block.len()]);
             }
         }
     }
@@ -294,13 +343,14 @@ impl TileLayout {
 
     fn take(&self, piece: Piece, r: usize, b: usize, block: &mut [u8], tile: &[u8]) {
         match piece {
-            // the size that matters: a constant, so that the compiler moves whole words
+            // the sizes that matter: constants, so that the compiler moves whole words
             Piece::Units { plane, from, size: 4, count } => {
                 let start = self.at(plane, r, b, 0, count, 4);
-                let units = block[from..from + 4 * count].chunks_exact_mut(4);
-                for (unit, line) in units.zip(tile[start..].chunks(4 * ROWS)) {
-                    unit.copy_from_slice(&line[..4]);
-                }
+                gather::<4>(&tile[start..], &mut block[from..from + 4 * count]);
+            }
+            Piece::Units { plane, from, size: 2, count } => {
+                let start = self.at(plane, r, b, 0, count, 2);
+                gather::<2>(&tile[start..], &mut block[from..from + 2 * count]);
             }
             Piece::Units { plane, from, size, count } => {
                 for u in 0..count {
@@ -365,12 +415,19 @@ fn turn_small<const N: usize>(blocks: &[&[u8]; ROWS], from: usize, out: &mut [u8
     }
 }
 
+/// The first unit of `N` bytes of each line of sixteen.
+fn gather<const N: usize>(lines: &[u8], out: &mut [u8]) {
+    for (unit, line) in out.chunks_exact_mut(N).zip(lines.chunks(N * ROWS)) {
+        unit.copy_from_slice(&line[..N]);
+    }
+}
+
 fn twelve(block: &[u8], from: usize) -> [u8; 12] {
     std::array::from_fn(|i| block[from + i])
 }
 
 /// Formats that have tiles.
-pub const FORMATS: [TensorType; 14] = [
+pub const FORMATS: [TensorType; 17] = [
     TensorType::Q4_0,
     TensorType::Q4_1,
     TensorType::Q5_0,
@@ -385,6 +442,9 @@ pub const FORMATS: [TensorType; 14] = [
     TensorType::IQ4_XS,
     TensorType::MXFP4,
     TensorType::NVFP4,
+    TensorType::BF16,
+    TensorType::F16,
+    TensorType::F8_E4M3,
 ];
 
 #[cfg(test)]
@@ -403,15 +463,15 @@ mod tests {
     #[test]
     fn unpacking_gives_back_every_bit_and_tiles_hardly_grow() {
         for ty in FORMATS {
-            for (blocks, rows) in [(1, 16), (3, 16), (8, 5), (2, 1)] {
+            for (blocks, rows) in [(1, 16), (3, 16), (64, 16), (8, 5), (2, 1), (77, 3)] {
                 let layout = TileLayout::new(ty, blocks * ty.block_len()).unwrap();
-                let file = noise(rows * layout.row_bytes());
+                let file = noise(rows * layout.row_bytes);
                 let mut tile = vec![0xaa; layout.tile_bytes()];
                 layout.pack(&file, &mut tile);
-                let mut row = vec![0x55; layout.row_bytes()];
+                let mut row = vec![0x55; layout.row_bytes];
                 for r in 0..ROWS {
                     layout.unpack_row(&tile, r, &mut row);
-                    match file.chunks_exact(layout.row_bytes()).nth(r) {
+                    match file.chunks_exact(layout.row_bytes).nth(r) {
                         Some(truth) => assert_eq!(row, truth, "{ty}, row {r}"),
                         None => assert!(
                             row.iter().all(|byte| *byte == 0)
@@ -422,9 +482,24 @@ mod tests {
                 }
             }
             let layout = TileLayout::new(ty, 2048).unwrap();
-            let growth = layout.tile_bytes() as f64 / (ROWS * layout.row_bytes()) as f64 - 1.0;
+            let growth = layout.tile_bytes() as f64 / (ROWS * layout.row_bytes) as f64 - 1.0;
             let most = if ty == TensorType::Q3_K { 0.04 } else { 0.03 };
             assert!(growth <= most, "{ty} grows by {growth}");
+        }
+    }
+
+    #[test]
+    fn rows_of_fp8_that_hold_a_nan_are_marked() {
+        let layout = TileLayout::new(TensorType::F8_E4M3, 40).unwrap();
+        let mut rows = vec![0x7e; 9 * 40];
+        (rows[3 * 40 + 39], rows[8 * 40]) = (0xff, 0x7f);
+        let mut tile = vec![0xaa; layout.tile_bytes()];
+        layout.pack(&rows, &mut tile);
+        let marks = tile[layout.start(Plane::Factors)..].chunks_exact(4);
+        let marks: Vec<f32> = marks.map(|m| f32::from_le_bytes([m[0], m[1], m[2], m[3]])).collect();
+        assert_eq!(marks.len(), ROWS);
+        for (r, mark) in marks.iter().enumerate() {
+            assert!(if r == 3 || r == 8 { mark.is_nan() } else { *mark == 0.0 }, "row {r}: {mark}");
         }
     }
 

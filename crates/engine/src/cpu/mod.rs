@@ -23,7 +23,7 @@ use crate::cache::CachePool;
 use crate::error::EngineError;
 use crate::team::Team;
 use crate::trace::Trace;
-use base::{CpuFeatures, KernelContract, Layout, TensorType, Tier};
+use base::{CpuFeatures, KernelContract, Layout, Tier};
 use compile::Program;
 use formats::{Checkpoint, TensorInfo};
 use graph::circuit::{TensorIndex, Weight};
@@ -408,7 +408,7 @@ impl CpuBackend {
 /// Bytes that the weights of these plans take in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WeightBytes {
-    /// In memory of their own: packed into tiles, or decoded.
+    /// In memory of their own: packed into tiles, and factors.
     pub owned: u64,
     /// Read where they lie in the mapped file, so that the system can drop and read them again.
     pub mapped: u64,
@@ -421,11 +421,12 @@ pub fn weight_bytes(plans: &(Vec<Plan>, Vec<Plan>), checkpoint: &Checkpoint) -> 
     for weight in distinct(plans.0[0].ir.weights.iter().chain(&plans.1[0].ir.weights)) {
         if let Some(tiles) = layout_to_pack(weight, &tiled, checkpoint) {
             bytes.owned += (weight.matrices() * tiles.matrix_bytes(weight.outputs())) as u64;
-        } else if weight.ty == TensorType::F8_E4M3 && weight.parts[0].scale.is_some() {
-            bytes.owned += 4 * weight.numbers() as u64;
         } else {
             bytes.mapped += infos(weight, checkpoint).map(|info| info.bytes as u64).sum::<u64>();
         }
+        // factors are copied
+        let scales = weight.parts.iter().filter_map(|part| checkpoint.tensor(part.scale.as_ref()?));
+        bytes.owned += scales.map(|scale| 4 * scale.info.shape.iter().product::<usize>() as u64).sum::<u64>();
     }
     bytes
 }

@@ -1,4 +1,4 @@
-//! Weights as the kernels read them: in tiles, as slices of the mapped file, or as owned numbers where neither can be read.
+//! Weights as the kernels read them: in tiles, or as slices of the mapped file.
 #![allow(
     unsafe_code,
     reason = "slices of the mapped file are kept beside the checkpoint that keeps them alive"
@@ -11,12 +11,9 @@ use crate::team::Team;
 use base::{Layout, TensorType};
 use formats::Checkpoint;
 use graph::circuit::{Part, Weight};
-use kernels::WeightMatrix;
+use kernels::{BlockScales, WeightMatrix};
 use quant::tiles::TileLayout;
 use std::sync::Arc;
-
-/// FP8 files have one scale for each square of this many rows and columns.
-const FP8_BLOCK: usize = 128;
 
 /// One weight slot, ready to be read.
 pub struct LoadedWeight {
@@ -31,14 +28,19 @@ pub struct LoadedWeight {
     packed: Option<Packed>,
     /// Factor on the results of each matrix; empty where every factor is 1.
     scales: Vec<f32>,
+    /// Factors of the blocks of all matrices; empty where there are none.
+    block_scales: Vec<f32>,
+    /// Rows and columns of such a block.
+    block: (usize, usize),
     /// The numbers of a vector (norm weights, router bias), decoded.
     vector: Vec<f32>,
 }
 
-/// Bytes that outlive the model: in the file's map, or owned.
-enum Bytes {
-    Mapped { start: *const u8, len: usize, _keep: Arc<Checkpoint> },
-    Owned(Vec<u8>),
+/// Bytes in the file's map, which outlive the model.
+struct Bytes {
+    start: *const u8,
+    len: usize,
+    _keep: Arc<Checkpoint>,
 }
 
 // SAFETY: the mapped bytes are read only, and the checkpoint that owns the map is kept alive beside them.
@@ -48,11 +50,8 @@ unsafe impl Sync for Bytes {}
 
 impl Bytes {
     fn get(&self) -> &[u8] {
-        match self {
-            // SAFETY: the range lies in the checkpoint's map, which lives as long as `_keep`.
-            Bytes::Mapped { start, len, .. } => unsafe { std::slice::from_raw_parts(*start, *len) },
-            Bytes::Owned(bytes) => bytes,
-        }
+        // SAFETY: the range lies in the checkpoint's map, which lives as long as `_keep`.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 }
 
@@ -78,6 +77,8 @@ impl LoadedWeight {
             tiles: tiles_in_file(weight, checkpoint)?,
             packed: None,
             scales: Vec::new(),
+            block_scales: Vec::new(),
+            block: checkpoint.fp8_block()?,
             vector: Vec::new(),
         };
         let file = checkpoint.display_name();
@@ -118,7 +119,7 @@ impl LoadedWeight {
         Ok(())
     }
 
-    /// The bytes of one tensor; FP8 with block scales is decoded, other scales are kept as factors.
+    /// The bytes of one tensor; its scales are kept as factors of blocks or of matrices.
     fn take(
         &mut self,
         part: &Part,
@@ -130,16 +131,13 @@ impl LoadedWeight {
             tensor: name.to_owned(),
         };
         let tensor = checkpoint.tensor(&part.tensor).ok_or_else(|| missing(&part.tensor))?;
+        let data = tensor.data;
+        let bytes = Bytes { start: data.as_ptr(), len: data.len(), _keep: Arc::clone(checkpoint) };
         let Some(scale) = &part.scale else {
             if !self.scales.is_empty() {
                 self.scales.push(1.0);
             }
-            let data = tensor.data;
-            return Ok(Bytes::Mapped {
-                start: data.as_ptr(),
-                len: data.len(),
-                _keep: Arc::clone(checkpoint),
-            });
+            return Ok(bytes);
         };
         let scale = checkpoint.tensor(scale).ok_or_else(|| missing(scale))?;
         if scale.info.tile_rows.is_some() {
@@ -152,16 +150,22 @@ impl LoadedWeight {
         let count: usize = scale.info.shape.iter().product();
         let scales = decode(scale.info.ty, scale.data, count, &checkpoint.display_name())?;
         if weight.ty == TensorType::F8_E4M3 {
-            let numbers = tensor.info.shape.iter().product();
-            let decoded = decode(weight.ty, tensor.data, numbers, &checkpoint.display_name())?;
-            self.ty = TensorType::F32;
-            return Ok(Bytes::Owned(scale_squares(decoded, &scales, self.inputs)));
+            if count != self.matrix_scales() {
+                let problem = format!("holds {count} scales, expected {}", self.matrix_scales());
+                return Err(misplaced(checkpoint, &scale.info.name, problem));
+            }
+            self.block_scales.extend(scales);
+            return Ok(bytes);
         }
         let matrices = if weight.parts.len() > 1 { 1 } else { weight.stacked() };
         let each = |m: usize| scales.get(m).or(scales.first()).copied().unwrap_or(1.0);
         self.scales.extend((0..matrices).map(each));
-        let data = tensor.data;
-        Ok(Bytes::Mapped { start: data.as_ptr(), len: data.len(), _keep: Arc::clone(checkpoint) })
+        Ok(bytes)
+    }
+
+    /// Factors of the blocks of one matrix.
+    fn matrix_scales(&self) -> usize {
+        self.outputs.div_ceil(self.block.0) * self.inputs.div_ceil(self.block.1)
     }
 
     /// How the numbers are stored in memory.
@@ -192,6 +196,17 @@ impl LoadedWeight {
 
     /// The matrix at `index` (an expert, a head).
     pub fn matrix(&self, index: usize) -> WeightMatrix<'_> {
+        let matrix = self.plain_matrix(index);
+        if self.block_scales.is_empty() {
+            return matrix;
+        }
+        let count = self.matrix_scales();
+        let numbers = &self.block_scales[index * count..(index + 1) * count];
+        matrix.with_scales(BlockScales { numbers, rows: self.block.0, cols: self.block.1 })
+    }
+
+    /// The same without factors of blocks.
+    fn plain_matrix(&self, index: usize) -> WeightMatrix<'_> {
         match &self.packed {
             Some(packed) => WeightMatrix::tiles(self.ty, packed.matrix(index), self.outputs, self.inputs),
             None if self.tiles => {
@@ -248,32 +263,4 @@ fn decode(ty: TensorType, bytes: &[u8], numbers: usize, file: &str) -> Result<Ve
     quant::decode(ty, bytes, &mut out)
         .map_err(|error| EngineError::Decode { file: file.to_owned(), error })?;
     Ok(out)
-}
-
-/// Multiplies each 128 × 128 square by its scale; the numbers as bytes of f32.
-fn scale_squares(mut numbers: Vec<f32>, scales: &[f32], inputs: usize) -> Vec<u8> {
-    let across = inputs.div_ceil(FP8_BLOCK);
-    for (row, line) in numbers.chunks_exact_mut(inputs).enumerate() {
-        for (block, square) in line.chunks_mut(FP8_BLOCK).enumerate() {
-            let scale = scales.get(row / FP8_BLOCK * across + block).copied().unwrap_or(1.0);
-            square.iter_mut().for_each(|number| *number *= scale);
-        }
-    }
-    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fp8_squares_take_the_scale_of_their_block() {
-        let inputs = 130;
-        let bytes = scale_squares(vec![1.0; 129 * inputs], &[2.0, 3.0, 5.0, 7.0], inputs);
-        let at = |row: usize, column: usize| {
-            let b = &bytes[(row * inputs + column) * 4..][..4];
-            f32::from_le_bytes([b[0], b[1], b[2], b[3]])
-        };
-        assert_eq!([at(0, 0), at(0, 128), at(128, 127), at(128, 129)], [2.0, 3.0, 5.0, 7.0]);
-    }
 }

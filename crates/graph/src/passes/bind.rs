@@ -12,7 +12,7 @@ use std::str::FromStr;
 pub enum Precision {
     /// Everything in f32 from decoded weights: the oracle.
     Exact,
-    /// 8-bit activations with quantised weights, bf16 with unquantised 16-bit ones.
+    /// 8-bit activations with quantised weights, f32 with all others.
     #[default]
     Default,
 }
@@ -125,24 +125,27 @@ fn activation(
         let found = precision == Precision::Default && table.iter().any(halves);
         return if found { Activation::F16 } else { Activation::F32 };
     };
-    let wanted = match precision {
-        Precision::Exact => Activation::F32,
-        Precision::Default if ty.is_quantized() => Activation::A8,
-        Precision::Default if matches!(ty, TensorType::BF16 | TensorType::F16) => Activation::Bf16,
-        Precision::Default => Activation::F32,
-    };
+    let wanted = wanted(ty, precision);
     let exists = table.iter().any(|k| k.op == op && k.weight == Some(ty) && k.activation == wanted);
     if exists { wanted } else { Activation::F32 }
 }
 
-/// How the weights of a format lie in memory, in every operation of a session: in tiles where products with 8-bit inputs read
-/// tiles, else as in the file.
+/// How a product with weights of a format should read its input.
+fn wanted(ty: TensorType, precision: Precision) -> Activation {
+    match precision {
+        Precision::Default if ty.is_quantized() => Activation::A8,
+        Precision::Default | Precision::Exact => Activation::F32,
+    }
+}
+
+/// How the weights of a format lie in memory, in every operation of a session: in default precision in tiles where products read them,
+/// else as in the file.
 fn layout(table: &[KernelContract], ty: TensorType, precision: Precision) -> Layout {
     let tiles = |k: &KernelContract| {
         k.op == OpKind::Linear
             && k.layout == Layout::Tiles
             && k.weight == Some(ty)
-            && k.activation == Activation::A8
+            && k.activation == wanted(ty, precision)
     };
     if precision == Precision::Default && table.iter().any(tiles) { Layout::Tiles } else { Layout::Rows }
 }
@@ -207,6 +210,9 @@ impl<'a> Request<'a> {
             let (input, precision) = (self.activation.name(), self.options.precision);
             why.push(match (self.activation, precision) {
                 (Activation::F32, Precision::Exact) => "input f32: precision exact".to_owned(),
+                (Activation::F32, Precision::Default) if wanted(ty, precision) == Activation::F32 => {
+                    format!("input f32: {ty} is not quantised, so the input is not rounded")
+                }
                 (Activation::F32, Precision::Default) => {
                     format!("input f32: no kernel reads {ty} with a narrower one for this operation")
                 }

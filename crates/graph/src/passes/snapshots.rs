@@ -189,7 +189,7 @@ fn kernels_bound_and_buffers_placed() {
         name,
     };
     let mut table = vec![
-        kernel(OpKind::Linear, Some(TensorType::BF16), Activation::Bf16, Tier::Avx2, "avx2_bf16"),
+        kernel(OpKind::Linear, Some(TensorType::BF16), Activation::F32, Tier::Avx2, "avx2_bf16"),
         kernel(OpKind::Linear, None, Activation::F32, Tier::Portable, "strip"),
         kernel(OpKind::LinearT, None, Activation::F32, Tier::Portable, "across"),
     ];

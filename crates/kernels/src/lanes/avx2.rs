@@ -143,6 +143,31 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         }
     }
     #[inline(always)]
+    unsafe fn brain_pairs(from: *const u8) -> [[__m256; 2]; 2] {
+        unsafe {
+            let pairs = Self::load(from);
+            let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            [
+                both!(|x| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(x)), pairs),
+                both!(|x| _mm256_castsi256_ps(_mm256_and_si256(x, mask)), pairs),
+            ]
+        }
+    }
+    #[inline(always)]
+    unsafe fn eighth_pairs(from: *const u8) -> [[__m256; 2]; 2] {
+        unsafe {
+            let pairs = _mm256_loadu_si256(from.cast());
+            // sign, and exponent and mantissa one bit lower: an f16 whose exponent is 8 too small, also where it is subnormal
+            let mask = _mm256_set1_epi16(super::E4M3_IN_F16);
+            let halves = |pairs| {
+                let halves = _mm256_and_si256(_mm256_srai_epi16::<1>(pairs), mask);
+                let upper = _mm256_extracti128_si256::<1>(halves);
+                [_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(upper)]
+            };
+            [halves(_mm256_slli_epi16::<8>(pairs)), halves(pairs)]
+        }
+    }
+    #[inline(always)]
     unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> [__m256; 2] {
         unsafe {
             let half = |at: usize| {

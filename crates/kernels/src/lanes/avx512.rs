@@ -89,6 +89,36 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn brain_pairs(from: *const u8) -> [__m512; 2] {
+        unsafe {
+            let pairs = _mm512_loadu_si512(from.cast());
+            let upper = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs)), _mm512_castsi512_ps(upper)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn eighth_pairs(from: *const u8) -> [__m512; 2] {
+        unsafe {
+            let pairs = _mm256_loadu_si256(from.cast());
+            // sign, and exponent and mantissa one bit lower: an f16 whose exponent is 8 too small, also where it is subnormal
+            let mask = _mm256_set1_epi16(super::E4M3_IN_F16);
+            let half = |pairs| _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16::<1>(pairs), mask));
+            [half(_mm256_slli_epi16::<8>(pairs)), half(pairs)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn eighths(from: *const u8) -> [__m512; 4] {
+        unsafe {
+            let pairs = _mm512_loadu_si512(from.cast());
+            let mask = _mm512_set1_epi16(super::E4M3_IN_F16);
+            let first = _mm512_and_si512(_mm512_srai_epi16::<1>(_mm512_slli_epi16::<8>(pairs)), mask);
+            let second = _mm512_and_si512(_mm512_srai_epi16::<1>(pairs), mask);
+            let lower = |halves| _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+            let upper = |halves| _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(halves));
+            [lower(first), lower(second), upper(first), upper(second)]
+        }
+    }
+    #[inline(always)]
     unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> __m512 {
         unsafe {
             let wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));

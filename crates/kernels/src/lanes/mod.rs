@@ -12,6 +12,9 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod portable;
 
+/// The bits of an f16 that an F8_E4M3 has: sign, the lower four of the exponent, the upper three of the mantissa.
+const E4M3_IN_F16: i16 = 0xbf80_u16 as i16;
+
 /// Sixteen lanes of one instruction set.
 ///
 /// # Safety
@@ -67,6 +70,17 @@ pub(crate) trait Lanes {
     unsafe fn halves(from: *const u8) -> Self::Floats;
     /// Sixteen bf16.
     unsafe fn brains(from: *const u8) -> Self::Floats;
+    /// 32 bf16 in pairs: the first of each pair, and the second.
+    unsafe fn brain_pairs(from: *const u8) -> [Self::Floats; 2];
+    /// 32 F8_E4M3 in pairs, but for NaN: 1/256 of the first of each pair, and of the second.
+    unsafe fn eighth_pairs(from: *const u8) -> [Self::Floats; 2];
+    /// The same of 64: twice sixteen pairs.
+    #[inline(always)]
+    unsafe fn eighths(from: *const u8) -> [Self::Floats; 4] {
+        // SAFETY: the caller's promise.
+        let ([a, b], [c, d]) = unsafe { (Self::eighth_pairs(from), Self::eighth_pairs(from.add(32))) };
+        [a, b, c, d]
+    }
     /// Sixteen u8, `(byte >> shift) & mask`.
     unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> Self::Floats;
     /// Sixteen i8.

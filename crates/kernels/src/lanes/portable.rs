@@ -1,6 +1,7 @@
 //! Sixteen lanes in plain Rust: the reference.
 
 use super::Lanes;
+use crate::widen;
 
 /// Arrays.
 pub(crate) struct Portable;
@@ -79,13 +80,27 @@ impl Lanes for Portable {
     unsafe fn halves(from: *const u8) -> [f32; 16] {
         // SAFETY: the caller's promise.
         let bytes = unsafe { from.cast::<[u8; 32]>().read_unaligned() };
-        each(|i| crate::widen::f16(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
+        each(|i| widen::f16(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
     }
     #[inline(always)]
     unsafe fn brains(from: *const u8) -> [f32; 16] {
         // SAFETY: the caller's promise.
         let bytes = unsafe { from.cast::<[u8; 32]>().read_unaligned() };
-        each(|i| crate::widen::bf16(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
+        each(|i| widen::bf16(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
+    }
+    #[inline(always)]
+    unsafe fn brain_pairs(from: *const u8) -> [[f32; 16]; 2] {
+        // SAFETY: the caller's promise.
+        let pairs = unsafe { from.cast::<[[u8; 4]; 16]>().read_unaligned() };
+        let brain = |at: usize| each(|r| widen::bf16(u16::from_le_bytes([pairs[r][at], pairs[r][at + 1]])));
+        [brain(0), brain(2)]
+    }
+    #[inline(always)]
+    unsafe fn eighth_pairs(from: *const u8) -> [[f32; 16]; 2] {
+        // SAFETY: the caller's promise.
+        let pairs = unsafe { from.cast::<[[u8; 2]; 16]>().read_unaligned() };
+        let half = |code: u8| widen::f16((i16::from_le_bytes([0, code]) >> 1 & super::E4M3_IN_F16) as u16);
+        [each(|r| half(pairs[r][0])), each(|r| half(pairs[r][1]))]
     }
     #[inline(always)]
     unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> [f32; 16] {

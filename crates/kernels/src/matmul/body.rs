@@ -7,11 +7,11 @@ use std::ops::Range;
 
 /// Input row `i` of a call.
 #[inline(always)]
-fn source(index: Option<&[u32]>, i: usize) -> usize {
+pub(super) fn source(index: Option<&[u32]>, i: usize) -> usize {
     index.map_or(i, |index| index[i] as usize)
 }
 
-fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+pub(super) fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
     if buffer.len() < len {
         buffer.resize(len, T::default());
     }
@@ -28,11 +28,10 @@ pub(super) fn numbers(
     y: &mut RowsMut<'_>,
     scratch: &mut Scratch,
 ) {
-    let Some(decode) = quant::decoder(w.ty) else { return };
     let Scratch { numbers, bytes } = scratch;
     let strip = grow(numbers, w.cols);
     for (column, out) in outs.enumerate() {
-        decode(w.row(out, bytes), strip);
+        w.decode(out, 0..w.cols, strip, bytes);
         for i in 0..y.rows() {
             let value = match x {
                 Acts::F32(rows) => dot(strip, rows.row(source(index, i))),
@@ -75,8 +74,8 @@ pub(super) fn across(
     y: &mut RowsMut<'_>,
     scratch: &mut Scratch,
 ) {
-    let (Some(decode), Acts::F32(x)) = (quant::decoder(w.ty), x) else { return };
-    let (len, block) = (w.ty.block_len(), w.ty.block_bytes());
+    let Acts::F32(x) = x else { return };
+    let len = w.ty.block_len();
     assert!(
         outs.start.is_multiple_of(len) && outs.end.is_multiple_of(len),
         "columns {outs:?} cut a block of {}",
@@ -86,7 +85,7 @@ pub(super) fn across(
     let strip = grow(numbers, outs.len());
     (0..y.rows()).for_each(|i| y.row_mut(i).fill(0.0));
     for r in 0..w.rows {
-        decode(&w.row(r, bytes)[outs.start / len * block..outs.end / len * block], strip);
+        w.decode(r, outs.clone(), strip, bytes);
         for i in 0..y.rows() {
             let factor = x.row(source(index, i))[r];
             for (y, w) in y.row_mut(i).iter_mut().zip(strip.iter()) {

@@ -1,12 +1,14 @@
 //! Products of rows with weights.
 //!
-//! There are two families. With f32 and bf16 inputs, a weight row is decoded once and multiplied with every input row (`body`). With
-//! 8-bit inputs, weights lie in tiles and their codes are multiplied as integers (`tiles`). The bodies are written once and
-//! compiled for each tier, over fixed strands or lanes, so that all tiers compute the same bits.
+//! There are three families. Weights in rows are decoded one by one, each multiplied with every input row (`body`). Quantised weights in tiles
+//! are multiplied as integers with 8-bit inputs (`tiles`), 16-bit and FP8 ones as f32 with f32 inputs (`wide`). The bodies are written once and
+//! compiled for each tier, over fixed strands or lanes, so that all tiers compute the same bits; in the last family all tiers that multiply and
+//! add in one operation do.
 
 mod body;
 mod tiers;
 mod tiles;
+mod wide;
 
 pub(crate) use tiers::kernels;
 

@@ -4,7 +4,7 @@
     reason = "a function compiled for an instruction set may only run where the processor has it"
 )]
 
-use super::{MatmulFn, body, tiles};
+use super::{MatmulFn, body, tiles, wide};
 use crate::KernelFn;
 use base::{Activation, KernelContract, Layout, OpKind, TensorType, Tier};
 
@@ -132,12 +132,16 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
         for ty in FAST {
             add(OpKind::LinearT, Some(ty), rows, Activation::F32, tier, KernelFn::MatmulT(kernel));
         }
-        for ty in quant::tiles::FORMATS {
+        for ty in quant::tiles::FORMATS.into_iter().filter(|ty| !wide::has(*ty)) {
             add(OpKind::LinearT, Some(ty), Layout::Tiles, Activation::F32, tier, KernelFn::MatmulT(kernel));
         }
     }
     for (ty, tier, kernel) in tiles::kernels() {
         add(OpKind::Linear, Some(ty), Layout::Tiles, Activation::A8, tier, KernelFn::Matmul(kernel));
+    }
+    for (op, ty, tier, kernel) in wide::kernels() {
+        let kernel = if op == OpKind::LinearT { KernelFn::MatmulT(kernel) } else { KernelFn::Matmul(kernel) };
+        add(op, Some(ty), Layout::Tiles, Activation::F32, tier, kernel);
     }
     add(OpKind::Linear, None, rows, Activation::F32, Tier::Portable, KernelFn::Matmul(numbers_portable));
     add(OpKind::LinearT, None, rows, Activation::F32, Tier::Portable, KernelFn::MatmulT(across_portable));

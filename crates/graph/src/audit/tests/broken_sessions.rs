@@ -88,10 +88,10 @@ const BREAKS: &[Break] = &[
     }),
     (Code::A47, "prefill has a stream less", |s| s.trunk[2].ir.streams.truncate(1)),
     (Code::A74, "prefill reads tiles of a weight that decode reads in rows", |s| {
-        rebind(&mut s.trunk[2], "avx2_bf16", (2, "avx2_tiles"), "bf16");
+        rebind(&mut s.trunk[2], "avx2_bf16", (2, "avx2_tiles"), "f32");
     }),
-    (Code::A75, "prefill reads its input in f32", |s| {
-        rebind(&mut s.trunk[1], "avx2_bf16", (3, "strip"), "f32");
+    (Code::A75, "prefill reads its input in 8 bits", |s| {
+        rebind(&mut s.trunk[1], "avx2_bf16", (3, "avx2_a8"), "a8");
     }),
 ];
 

@@ -34,11 +34,12 @@ fn table() -> Vec<KernelContract> {
         name,
     };
     let bf16 = Some(TensorType::BF16);
-    let linear = |tier, name| kernel(OpKind::Linear, bf16, Activation::Bf16, tier, name);
+    let linear = |tier, name| kernel(OpKind::Linear, bf16, Activation::F32, tier, name);
     let mut table = vec![
         linear(Tier::Avx2, "avx2_bf16"),
         linear(Tier::Avx512, "avx512_bf16"),
-        KernelContract { layout: Layout::Tiles, ..linear(Tier::Avx2, "avx2_tiles") },
+        KernelContract { layout: Layout::Tiles, weight: None, ..linear(Tier::Avx2, "avx2_tiles") },
+        KernelContract { activation: Activation::A8, ..linear(Tier::Avx2, "avx2_a8") },
         kernel(OpKind::Linear, None, Activation::F32, Tier::Portable, "strip"),
         kernel(OpKind::LinearT, None, Activation::F32, Tier::Portable, "across"),
         KernelContract {

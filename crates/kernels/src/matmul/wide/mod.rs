@@ -1,0 +1,134 @@
+//! Products of f32 rows with BF16, F16 and F8_E4M3 weights in tiles of sixteen rows.
+#![allow(
+    unsafe_code,
+    reason = "vector instructions, and addresses that the shapes checked on entry keep in bounds"
+)]
+
+mod across;
+mod body;
+mod formats;
+mod panels;
+
+use super::{MatmulFn, Scratch};
+use crate::lanes::{Lanes, portable};
+#[cfg(target_arch = "x86_64")]
+use crate::lanes::{avx2, avx512};
+use crate::{Acts, RowsMut, WeightMatrix};
+use base::{OpKind, TensorType, Tier};
+use formats::{Bf16, F8E4M3, F16, Wide};
+use std::ops::Range;
+
+/// y = x · Wᵀ.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+unsafe fn along<L: Lanes, F: Wide>(
+    w: &WeightMatrix<'_>,
+    x: &Acts<'_>,
+    index: Option<&[u32]>,
+    outs: Range<usize>,
+    y: &mut RowsMut<'_>,
+    scratch: &mut Scratch,
+) {
+    let Acts::F32(x) = x else { return };
+    // SAFETY: the caller's promise.
+    unsafe { body::multiply::<L, F>(w, x, index, outs, y, scratch) }
+}
+
+/// y = x · W.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+unsafe fn across<L: Lanes, F: Wide>(
+    w: &WeightMatrix<'_>,
+    x: &Acts<'_>,
+    index: Option<&[u32]>,
+    outs: Range<usize>,
+    y: &mut RowsMut<'_>,
+    scratch: &mut Scratch,
+) {
+    let Acts::F32(rows) = x else { return };
+    // SAFETY: the caller's promise.
+    if !unsafe { across::across::<L, F>(w, rows, index, outs.clone(), y) } {
+        // rows are taken out of tiles one by one
+        super::body::across(w, x, index, outs, y, scratch);
+    }
+}
+
+/// A body compiled for one instruction set.
+macro_rules! tier {
+    ($body:ident, $lanes:ty, $format:ty $(, $feature:ident, $enable:literal)?) => {{
+        fn kernel(
+            w: &WeightMatrix<'_>,
+            x: &Acts<'_>,
+            index: Option<&[u32]>,
+            outs: Range<usize>,
+            y: &mut RowsMut<'_>,
+            scratch: &mut Scratch,
+        ) {
+            $(#[target_feature(enable = $enable)])?
+            fn inner(
+                w: &WeightMatrix<'_>,
+                x: &Acts<'_>,
+                index: Option<&[u32]>,
+                outs: Range<usize>,
+                y: &mut RowsMut<'_>,
+                scratch: &mut Scratch,
+            ) {
+                // SAFETY: compiled for the instructions of the lanes.
+                unsafe { $body::<$lanes, $format>(w, x, index, outs, y, scratch) }
+            }
+            $(assert!(crate::features().$feature, "a kernel on a machine without its instructions");)?
+            #[allow(unused_unsafe, reason = "plain code is safe to call")]
+            // SAFETY: the processor has the features, as just checked.
+            unsafe {
+                inner(w, x, index, outs, y, scratch)
+            }
+        }
+        kernel as MatmulFn
+    }};
+}
+
+/// The products of one format.
+macro_rules! format {
+    ($op:expr, $body:ident, $format:ty) => {
+        [
+            ($op, <$format>::TY, Tier::Portable, tier!($body, portable::Portable, $format)),
+            #[cfg(target_arch = "x86_64")]
+            ($op, <$format>::TY, Tier::Avx2, tier!($body, avx2::Avx2<false>, $format, avx2, "avx2,fma,f16c")),
+            #[cfg(target_arch = "x86_64")]
+            (
+                $op,
+                <$format>::TY,
+                Tier::Avx512,
+                tier!(
+                    $body,
+                    avx512::Avx512,
+                    $format,
+                    avx512,
+                    "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c"
+                ),
+            ),
+        ]
+    };
+}
+
+/// Every product over tiles of floats.
+pub(super) fn kernels() -> Vec<(OpKind, TensorType, Tier, MatmulFn)> {
+    [
+        format!(OpKind::Linear, along, Bf16),
+        format!(OpKind::Linear, along, F16),
+        format!(OpKind::Linear, along, F8E4M3),
+        format!(OpKind::LinearT, across, Bf16),
+        format!(OpKind::LinearT, across, F16),
+        format!(OpKind::LinearT, across, F8E4M3),
+    ]
+    .concat()
+}
+
+/// Whether a format has such products.
+pub(super) fn has(ty: TensorType) -> bool {
+    matches!(ty, Bf16::TY | F16::TY | F8E4M3::TY)
+}
