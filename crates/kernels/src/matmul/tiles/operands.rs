@@ -70,16 +70,11 @@ impl<'a> Operands<'a> {
         })
     }
 
-    /// Where the first output of a tile (or of those of a tile that are wanted) lies in a row of outputs.
-    pub fn column(&self, tile: usize) -> usize {
-        (tile * ROWS).saturating_sub(self.outs.start)
-    }
-
     /// Copies the sums of a tile that are wanted to the outputs of a row.
     #[inline(always)]
     pub fn put(&self, sums: &[f32; ROWS], tile: usize, out: &mut [f32]) {
         let lanes = self.outs.start.max(tile * ROWS)..self.outs.end.min((tile + 1) * ROWS);
-        let out = &mut out[self.column(tile)..][..lanes.len()];
+        let out = &mut out[lanes.start - self.outs.start..lanes.end - self.outs.start];
         match <&mut [f32; ROWS]>::try_from(&mut *out) {
             // the usual case, and one whose length the compiler knows
             Ok(out) => *out = *sums,

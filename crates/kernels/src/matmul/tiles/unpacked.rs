@@ -21,9 +21,6 @@ const RUNS: usize = 16;
 /// Bytes of input rows that are multiplied with a group before the next group: about half of a core's second-level cache.
 const INPUTS: usize = 1 << 20;
 
-/// Rows of outputs between the one that is written and the one that is asked for.
-const LATER: usize = 8;
-
 /// Rows of a block in registers.
 const BLOCK: usize = 4;
 
@@ -44,14 +41,16 @@ pub(super) trait Unpacked: Lanes {
     ///
     /// # Safety
     /// As for [`Lanes`]; the group has one to `TILES` tiles.
-    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_>);
+    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>);
 }
 
 /// Some runs of a group of tiles, and the rows to multiply them with.
-pub(super) struct Group<'a> {
-    /// The unpacked runs: of each, the lines of each tile.
+pub(super) struct Group<'a, 'y> {
+    operands: &'a Operands<'a>,
+    tiles: Range<usize>,
+    /// The unpacked runs: of each, the lines of `size` tiles.
     lines: &'a [Line],
-    tiles: usize,
+    size: usize,
     /// Which of a row's runs they are.
     runs: Range<usize>,
     x: &'a A8Rows<'a>,
@@ -60,6 +59,8 @@ pub(super) struct Group<'a> {
     rows: Range<usize>,
     /// Sums so far: a line for each row and tile.
     sums: &'a mut [Line],
+    /// Where sums go that are complete after these runs.
+    y: Option<&'a mut RowsMut<'y>>,
     ahead: Ahead,
 }
 
@@ -153,13 +154,16 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
                 let (next, from) = if end < blocks { (tile, end) } else { (tile + size, 0) };
                 let runs = block * F::SUBS..end * F::SUBS;
                 let mut group = Group {
+                    operands,
+                    tiles: tile..(tile + size).min(tiles.end),
                     lines: unpacked,
-                    tiles: size,
+                    size,
                     runs,
                     x,
                     index,
                     rows: rows.clone(),
                     sums,
+                    y: (end == blocks).then_some(&mut *y),
                     ahead: Ahead::new(
                         operands,
                         next..(next + size).min(tiles.end),
@@ -177,8 +181,6 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
                 }
                 block = end;
             }
-            // SAFETY: the caller's promise.
-            unsafe { put::<L>(operands, tile..(tile + size).min(tiles.end), sums, size, rows.clone(), y) };
             tile += size;
         }
         row = rows.end;
@@ -188,34 +190,6 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
 /// Tiles of the next group where `left` are left. One that is left alone is unpacked twice rather than compiled for; four are two pairs.
 fn group_of<L: Unpacked>(left: usize) -> usize {
     if left < L::TILES || left == L::TILES + 1 { L::TILES.min(2) } else { L::TILES }
-}
-
-/// Copies the sums of a group to the outputs.
-///
-/// # Safety
-/// As for [`Lanes`].
-#[inline(always)]
-unsafe fn put<L: Lanes>(
-    operands: &Operands<'_>,
-    tiles: Range<usize>,
-    sums: &[Line],
-    size: usize,
-    rows: Range<usize>,
-    y: &mut RowsMut<'_>,
-) {
-    let column = operands.column(tiles.start);
-    for (row, sums) in rows.clone().zip(sums.chunks_exact(size)) {
-        // rows of outputs lie far apart, where nothing but asking brings them nearer
-        let later = y.row_mut((row + LATER).min(rows.end - 1))[column..].as_ptr();
-        for line in 0..size {
-            // SAFETY: the caller's promise.
-            unsafe { L::prefetch(later.wrapping_add(line * 16).cast()) };
-        }
-        let out = y.row_mut(row);
-        for (tile, sums) in tiles.clone().zip(sums) {
-            operands.put(&sums.0, tile, out);
-        }
-    }
 }
 
 /// Unpacks some blocks of a tile: the lines of its runs are `step` lines apart.
@@ -260,7 +234,7 @@ unsafe fn unpack<L: Lanes, F: Format>(planes: &Planes, blocks: Range<usize>, to:
 /// As for [`Lanes`].
 #[inline(always)]
 unsafe fn multiply_tiles<L: Lanes, const T: usize, const SIGNED: bool, const HALVES: bool>(
-    group: &mut Group<'_>,
+    group: &mut Group<'_, '_>,
 ) {
     let lines = group.lines;
     assert!(lines.len() == group.runs.len() * T * lines_of_run(SIGNED, HALVES), "unpacked lines");
@@ -276,10 +250,18 @@ unsafe fn multiply_tiles<L: Lanes, const T: usize, const SIGNED: bool, const HAL
             multiply_block::<L, T, SIGNED, HALVES>(lines.as_ptr(), runs, &now, &next, sums.as_mut_ptr());
             group.ahead.ask::<L>(each);
         }
+        // at once: rows of outputs lie far apart, and stores that wait for memory are hidden behind the next products
+        if let Some(y) = &mut group.y {
+            for (row, sums) in (first..group.rows.end).zip(sums.chunks_exact(T)) {
+                for (tile, sums) in group.tiles.clone().zip(sums) {
+                    group.operands.put(&sums.0, tile, y.row_mut(row));
+                }
+            }
+        }
     }
 }
 
-impl Group<'_> {
+impl Group<'_, '_> {
     /// Where the blocks of a block of rows begin. Rows beyond the last repeat it, for nobody.
     #[inline(always)]
     fn blocks(&self, first: usize) -> [*const A8Block; BLOCK] {
@@ -372,7 +354,7 @@ impl Unpacked for portable::Portable {
     const FROM: usize = 4;
     const TILES: usize = 1;
 
-    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_>) {
+    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
         // SAFETY: plain Rust.
         unsafe { multiply_tiles::<Self, 1, SIGNED, HALVES>(group) }
     }
@@ -380,12 +362,12 @@ impl Unpacked for portable::Portable {
 
 #[cfg(target_arch = "x86_64")]
 impl Unpacked for avx2::Avx2<false> {
-    const FROM: usize = 8;
+    const FROM: usize = 16;
     const TILES: usize = 1;
 
-    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_>) {
+    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_>) {
+        fn inner<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
             // SAFETY: compiled for AVX2.
             unsafe { multiply_tiles::<avx2::Avx2<false>, 1, SIGNED, HALVES>(group) }
         }
@@ -396,12 +378,12 @@ impl Unpacked for avx2::Avx2<false> {
 
 #[cfg(target_arch = "x86_64")]
 impl Unpacked for avx2::Avx2<true> {
-    const FROM: usize = 8;
+    const FROM: usize = 16;
     const TILES: usize = 1;
 
-    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_>) {
+    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
         #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-        fn inner<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_>) {
+        fn inner<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
             // SAFETY: compiled for AVX2 and AVX-VNNI.
             unsafe { multiply_tiles::<avx2::Avx2<true>, 1, SIGNED, HALVES>(group) }
         }
@@ -412,15 +394,15 @@ impl Unpacked for avx2::Avx2<true> {
 
 #[cfg(target_arch = "x86_64")]
 impl Unpacked for avx512::Avx512 {
-    const FROM: usize = 8;
+    const FROM: usize = 16;
     const TILES: usize = 3;
 
-    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_>) {
+    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c")]
-        fn inner<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_>) {
+        fn inner<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
             // SAFETY: compiled for AVX-512.
             unsafe {
-                match group.tiles {
+                match group.size {
                     3 => multiply_tiles::<avx512::Avx512, 3, SIGNED, HALVES>(group),
                     _ => multiply_tiles::<avx512::Avx512, 2, SIGNED, HALVES>(group),
                 }
