@@ -4,9 +4,10 @@
 //! Σ input codes): the inner sum in exact integers, then one fused multiply-add for each term. Where a format has a scale for each 16
 //! inputs, a run has two such terms of each kind. So the bits depend on nothing but the operands.
 
+use super::blocks::Unpacked;
 use super::formats::{Format, Planes};
 use super::operands::Operands;
-use super::unpacked::{self, Unpacked};
+use super::unpacked;
 use crate::act::A8Block;
 use crate::lanes::Lanes;
 use crate::{A8Rows, RowsMut, Scratch, WeightMatrix};

@@ -4,6 +4,8 @@
     reason = "vector instructions, and addresses that the shapes checked on entry keep in bounds"
 )]
 
+mod ahead;
+mod blocks;
 mod body;
 mod formats;
 mod operands;

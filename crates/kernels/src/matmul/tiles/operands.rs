@@ -8,6 +8,7 @@ use std::ops::Range;
 /// What a product reads of a weight.
 pub(super) struct Operands<'a> {
     bytes: &'a [u8],
+    /// How its tiles look.
     pub layout: TileLayout,
     /// The outputs, as rows of the tiles.
     outs: Range<usize>,
