@@ -1,4 +1,5 @@
-//! Products of 8-bit rows with tiles, written once for all instruction sets.
+//! Products of 8-bit rows with tiles, written once for all instruction sets. Up to eight rows share a tile that is unpacked in registers; how
+//! many rows are multiplied is told in [`unpacked`].
 //!
 //! An output is y = Σ over runs of 32 inputs, in order, of scale · (input scale · Σ code · input code) − min · (input scale ·
 //! Σ input codes): the inner sum in exact integers, then one fused multiply-add for each term. Where a format has a scale for each 16
