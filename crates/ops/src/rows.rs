@@ -308,7 +308,7 @@ impl RowCase {
     }
 }
 
-/// A row's 8-bit blocks as `base::Activation::A8` defines them: codes, scale, scale · Σ codes of all and of each half, and the sums.
+/// A row's 8-bit blocks as `base::Activation::A8` defines them: codes, scale, scale · Σ codes of all and of each half, and −128 · Σ codes.
 fn quantised(x: &[f32], truth: &mut Truth) {
     for numbers in x.chunks(A8_BLOCK) {
         let largest = numbers.iter().fold(0.0f32, |m, v| m.max(v.abs()));
@@ -325,7 +325,7 @@ fn quantised(x: &[f32], truth: &mut Truth) {
             truth.exact(scale * sum(from, to));
         }
         for (from, to) in [(0, 32), (0, 16), (16, 32)] {
-            truth.exact(sum(from, to));
+            truth.exact(-128.0 * sum(from, to));
         }
     }
 }

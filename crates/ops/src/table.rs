@@ -32,12 +32,22 @@ fn floats_in_tiles(ty: TensorType) -> bool {
 const FLOAT_SIZES: [(usize, usize); 10] =
     [(1, 771), (2, 515), (3, 260), (4, 35), (7, 129), (8, 1027), (16, 128), (23, 2179), (64, 262), (512, 67)];
 
-/// Input rows, and the numbers of each for formats with blocks of 256.
-const PRODUCT_SIZES: [(usize, usize); 10] =
-    [(1, 256), (2, 512), (3, 768), (4, 256), (7, 256), (8, 256), (16, 256), (23, 512), (64, 256), (512, 256)];
+/// Input rows, and the numbers of each for formats with blocks of 256. The longest is more than is unpacked at a time, in all formats.
+const PRODUCT_SIZES: [(usize, usize); 10] = [
+    (1, 256),
+    (2, 512),
+    (3, 768),
+    (4, 256),
+    (7, 256),
+    (8, 256),
+    (16, 256),
+    (23, 4352),
+    (64, 256),
+    (512, 256),
+];
 
-/// Output rows: two tiles and a part of one.
-const OUTPUTS: usize = 37;
+/// Output rows: four tiles and a part of one, which are groups of three and of two.
+const OUTPUTS: usize = 69;
 
 /// Heads, latent, rope and cached rows.
 const LATENT_SIZES: [(usize, usize, usize, usize); 7] = [

@@ -49,16 +49,22 @@ pub struct A8Block {
     pub total: f32,
     /// The same for each half.
     pub halves: [f32; 2],
-    /// Σ codes.
-    pub sum: i32,
-    /// Σ codes of each half.
-    pub half_sums: [i32; 2],
+    /// −128 · Σ codes: what takes back that signed numbers of weights are raised by 128 where only unsigned ones are multiplied.
+    pub bias: i32,
+    /// The same for each half.
+    pub half_biases: [i32; 2],
 }
 
 impl A8Block {
     /// 32 zeros.
-    pub const ZERO: A8Block =
-        A8Block { codes: [0; A8_BLOCK], scale: 0.0, total: 0.0, halves: [0.0; 2], sum: 0, half_sums: [0; 2] };
+    pub const ZERO: A8Block = A8Block {
+        codes: [0; A8_BLOCK],
+        scale: 0.0,
+        total: 0.0,
+        halves: [0.0; 2],
+        bias: 0,
+        half_biases: [0; 2],
+    };
 }
 
 /// Rows as blocks of 32 codes of 8 bits. The last block of a row is filled with zeros.
@@ -146,8 +152,8 @@ fn quantise_block(x: &[f32; A8_BLOCK], block: &mut A8Block) {
         scale,
         total: scale * sum as f32,
         halves: half_sums.map(|sum| scale * sum as f32),
-        sum,
-        half_sums,
+        bias: -128 * sum,
+        half_biases: half_sums.map(|sum| -128 * sum),
     };
 }
 

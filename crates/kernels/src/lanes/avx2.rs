@@ -6,9 +6,6 @@ use std::arch::x86_64::*;
 /// Twice 256 bits. `VNNI`: whether AVX-VNNI is there.
 pub(crate) struct Avx2<const VNNI: bool>;
 
-/// What signed numbers are raised by where VNNI is used, which multiplies unsigned by signed.
-const BIAS: i32 = 128;
-
 /// Applies an operation to both halves.
 macro_rules! both {
     (|$a:ident| $body:expr, $x:expr) => {{
@@ -49,6 +46,13 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     #[inline(always)]
     unsafe fn load(from: *const u8) -> [__m256i; 2] {
         unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, bytes: [__m256i; 2]) {
+        unsafe {
+            _mm256_storeu_si256(to.cast(), bytes[0]);
+            _mm256_storeu_si256(to.add(32).cast(), bytes[1]);
+        }
     }
     #[inline(always)]
     unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: [__m256i; 2], mask: u8) -> [__m256i; 2] {
@@ -99,23 +103,26 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn dot_signed(sum: [__m256i; 2], numbers: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
+    unsafe fn raised(numbers: [__m256i; 2]) -> [__m256i; 2] {
+        if !VNNI {
+            return numbers;
+        }
+        unsafe { both!(|n| _mm256_xor_si256(n, _mm256_set1_epi8(i8::MIN)), numbers) }
+    }
+    #[inline(always)]
+    unsafe fn dot_raised(sum: [__m256i; 2], raised: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
         unsafe {
             if VNNI {
-                let bias = _mm256_set1_epi8(BIAS as u8 as i8);
-                return Self::dot(sum, both!(|n| _mm256_xor_si256(n, bias), numbers), x);
+                return Self::dot(sum, raised, x);
             }
             // |w| · sign(w)·x: magnitudes up to 128 times 127 twice still fit into 16 bits
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
-            both!(|s, n| quads::<false>(s, _mm256_abs_epi8(n), _mm256_sign_epi8(x, n)), sum, numbers)
+            both!(|s, n| quads::<false>(s, _mm256_abs_epi8(n), _mm256_sign_epi8(x, n)), sum, raised)
         }
     }
     #[inline(always)]
-    unsafe fn unbias(sum: [__m256i; 2], inputs: i32) -> [__m256i; 2] {
-        unsafe {
-            let bias = _mm256_set1_epi32(if VNNI { BIAS * inputs } else { 0 });
-            both!(|s| _mm256_sub_epi32(s, bias), sum)
-        }
+    unsafe fn start(bias: i32) -> [__m256i; 2] {
+        unsafe { [_mm256_set1_epi32(if VNNI { bias } else { 0 }); 2] }
     }
     #[inline(always)]
     unsafe fn floats(ints: [__m256i; 2]) -> [__m256; 2] {

@@ -6,9 +6,6 @@ use std::arch::x86_64::*;
 /// 512 bits.
 pub(crate) struct Avx512;
 
-/// Signed numbers are made unsigned by adding this, which VNNI's products need.
-const BIAS: i32 = 128;
-
 #[allow(clippy::undocumented_unsafe_blocks, reason = "each is an intrinsic under the promise of the trait")]
 impl Lanes for Avx512 {
     const ROWS: usize = 8;
@@ -22,6 +19,10 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn load(from: *const u8) -> __m512i {
         unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, bytes: __m512i) {
+        unsafe { _mm512_storeu_si512(to.cast(), bytes) }
     }
     #[inline(always)]
     unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: __m512i, mask: u8) -> __m512i {
@@ -59,15 +60,16 @@ impl Lanes for Avx512 {
         unsafe { _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(x.cast::<i32>().read_unaligned())) }
     }
     #[inline(always)]
-    unsafe fn dot_signed(sum: __m512i, numbers: __m512i, x: *const i8) -> __m512i {
-        unsafe {
-            let codes = _mm512_xor_si512(numbers, _mm512_set1_epi8(BIAS as u8 as i8));
-            Self::dot(sum, codes, x)
-        }
+    unsafe fn raised(numbers: __m512i) -> __m512i {
+        unsafe { _mm512_xor_si512(numbers, _mm512_set1_epi8(i8::MIN)) }
     }
     #[inline(always)]
-    unsafe fn unbias(sum: __m512i, inputs: i32) -> __m512i {
-        unsafe { _mm512_sub_epi32(sum, _mm512_set1_epi32(BIAS * inputs)) }
+    unsafe fn dot_raised(sum: __m512i, raised: __m512i, x: *const i8) -> __m512i {
+        unsafe { Self::dot(sum, raised, x) }
+    }
+    #[inline(always)]
+    unsafe fn start(bias: i32) -> __m512i {
+        unsafe { _mm512_set1_epi32(bias) }
     }
     #[inline(always)]
     unsafe fn floats(ints: __m512i) -> __m512 {

@@ -38,6 +38,8 @@ pub(crate) trait Lanes {
 
     /// Loads 64 bytes.
     unsafe fn load(from: *const u8) -> Self::Bytes;
+    /// Stores 64 bytes.
+    unsafe fn store_bytes(to: *mut u8, bytes: Self::Bytes);
     /// `(byte >> SHIFT) & mask` of each byte, for masks that keep no bit from the neighbouring byte.
     #[inline(always)]
     unsafe fn bits<const SHIFT: u32>(bytes: Self::Bytes, mask: u8) -> Self::Bytes {
@@ -57,10 +59,12 @@ pub(crate) trait Lanes {
     unsafe fn zero() -> Self::Ints;
     /// sum + Σ of each lane's four unsigned codes (at most 63) · the four inputs at `x`.
     unsafe fn dot(sum: Self::Ints, codes: Self::Bytes, x: *const i8) -> Self::Ints;
-    /// The same with signed numbers; plus `BIAS` · Σ inputs, which [`unbias`](Self::unbias) takes away.
-    unsafe fn dot_signed(sum: Self::Ints, numbers: Self::Bytes, x: *const i8) -> Self::Ints;
-    /// Takes the bias of signed products away: `inputs` is Σ inputs.
-    unsafe fn unbias(sum: Self::Ints, inputs: i32) -> Self::Ints;
+    /// Signed numbers in the form in which [`dot_raised`](Self::dot_raised) takes them: raised by 128 where products need unsigned ones.
+    unsafe fn raised(numbers: Self::Bytes) -> Self::Bytes;
+    /// As [`dot`](Self::dot), with raised numbers. A sum begins with [`start`](Self::start).
+    unsafe fn dot_raised(sum: Self::Ints, raised: Self::Bytes, x: *const i8) -> Self::Ints;
+    /// What a sum of products of raised numbers begins with; `bias` is −128 · Σ inputs.
+    unsafe fn start(bias: i32) -> Self::Ints;
     /// As f32: exact below 2^24.
     unsafe fn floats(ints: Self::Ints) -> Self::Floats;
 

@@ -31,6 +31,11 @@ impl Lanes for Portable {
         unsafe { from.cast::<[u8; 64]>().read_unaligned() }
     }
     #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, bytes: [u8; 64]) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<[u8; 64]>().write_unaligned(bytes) }
+    }
+    #[inline(always)]
     unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: [u8; 64], mask: u8) -> [u8; 64] {
         bytes.map(|byte| ((byte >> SHIFT) & mask) << UP)
     }
@@ -59,14 +64,18 @@ impl Lanes for Portable {
         each(|r| sum[r] + (0..4).map(|i| i32::from(codes[4 * r + i]) * x[i]).sum::<i32>())
     }
     #[inline(always)]
-    unsafe fn dot_signed(sum: [i32; 16], numbers: [u8; 64], x: *const i8) -> [i32; 16] {
-        // SAFETY: the caller's promise.
-        let x = unsafe { x.cast::<[i8; 4]>().read_unaligned() }.map(i32::from);
-        each(|r| sum[r] + (0..4).map(|i| i32::from(numbers[4 * r + i] as i8) * x[i]).sum::<i32>())
+    unsafe fn raised(numbers: [u8; 64]) -> [u8; 64] {
+        numbers
     }
     #[inline(always)]
-    unsafe fn unbias(sum: [i32; 16], _inputs: i32) -> [i32; 16] {
-        sum
+    unsafe fn dot_raised(sum: [i32; 16], raised: [u8; 64], x: *const i8) -> [i32; 16] {
+        // SAFETY: the caller's promise.
+        let x = unsafe { x.cast::<[i8; 4]>().read_unaligned() }.map(i32::from);
+        each(|r| sum[r] + (0..4).map(|i| i32::from(raised[4 * r + i] as i8) * x[i]).sum::<i32>())
+    }
+    #[inline(always)]
+    unsafe fn start(_bias: i32) -> [i32; 16] {
+        [0; 16]
     }
     #[inline(always)]
     unsafe fn floats(ints: [i32; 16]) -> [f32; 16] {

@@ -28,7 +28,7 @@ pub(super) fn numbers(
     y: &mut RowsMut<'_>,
     scratch: &mut Scratch,
 ) {
-    let Scratch { numbers, bytes } = scratch;
+    let Scratch { numbers, bytes, .. } = scratch;
     let strip = grow(numbers, w.cols);
     for (column, out) in outs.enumerate() {
         w.decode(out, 0..w.cols, strip, bytes);
@@ -81,7 +81,7 @@ pub(super) fn across(
         "columns {outs:?} cut a block of {}",
         w.ty
     );
-    let Scratch { numbers, bytes } = scratch;
+    let Scratch { numbers, bytes, .. } = scratch;
     let strip = grow(numbers, outs.len());
     (0..y.rows()).for_each(|i| y.row_mut(i).fill(0.0));
     for r in 0..w.rows {

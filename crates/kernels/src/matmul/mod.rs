@@ -20,11 +20,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub type MatmulFn =
     fn(&WeightMatrix<'_>, &Acts<'_>, Option<&[u32]>, Range<usize>, &mut RowsMut<'_>, &mut Scratch);
 
-/// Memory for decoded weight rows, grown once.
+/// Memory for decoded weight rows and unpacked tiles, grown once.
 #[derive(Default)]
 pub struct Scratch {
     pub(crate) numbers: Vec<f32>,
     pub(crate) bytes: Vec<u8>,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// A line of a cache.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(crate) struct Line(pub [f32; 16]);
+
+impl Line {
+    pub(crate) const ZERO: Line = Line([0.0; 16]);
 }
 
 /// Whether AVX2 products may use AVX-VNNI.

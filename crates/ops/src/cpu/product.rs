@@ -73,20 +73,27 @@ impl Job for ProductJob<'_> {
         // read across, a weight is cut between its blocks; tiles are cut inside of one too
         let cut =
             if self.case.across { self.case.weight.block_len().max(16).min(outputs) } else { 5.min(outputs) };
-        let rest = outputs - cut;
-        let mut part = vec![f32::NAN; rows * rest];
-        self.part(None, rows, cut..outputs, &mut part, 0);
-        for i in 0..rows {
-            if !same(&part[i * rest..(i + 1) * rest], &self.y[i * outputs + cut..(i + 1) * outputs]) {
-                return Err(format!("outputs from {cut} on differ when they are computed alone, in row {i}"));
+        for outs in [cut..outputs, 0..cut, cut..(outputs - cut).max(cut)] {
+            let cols = outs.len();
+            let mut part = vec![f32::NAN; rows * cols];
+            self.part(None, rows, outs.clone(), &mut part, 0);
+            for i in 0..rows {
+                let whole = &self.y[i * outputs..(i + 1) * outputs];
+                if !same(&part[i * cols..(i + 1) * cols], &whole[outs.clone()]) {
+                    return Err(format!("outputs {outs:?} differ when they are computed alone, in row {i}"));
+                }
             }
         }
-        let index = [rows as u32 - 1, 0];
-        let mut picked = vec![f32::NAN; 2 * outputs];
-        self.part(Some(&index), 2, 0..outputs, &mut picked, 0);
-        for (i, row) in index.iter().map(|row| *row as usize).enumerate() {
-            if !same(&picked[i * outputs..(i + 1) * outputs], &self.y[row * outputs..(row + 1) * outputs]) {
-                return Err(format!("row {row} differs when it is picked by an index"));
+        // two rows, and all of them
+        for count in [2, rows] {
+            let index: Vec<u32> = (0..count).map(|i| ((2 * rows - 1 - i) % rows) as u32).collect();
+            let mut picked = vec![f32::NAN; count * outputs];
+            self.part(Some(&index), count, 0..outputs, &mut picked, 0);
+            for (i, row) in index.iter().map(|row| *row as usize).enumerate() {
+                if !same(&picked[i * outputs..(i + 1) * outputs], &self.y[row * outputs..(row + 1) * outputs])
+                {
+                    return Err(format!("row {row} differs when it is picked by an index"));
+                }
             }
         }
         Ok(())

@@ -180,6 +180,6 @@ fn stored(ty: CacheType, bytes: &[u8]) -> Vec<f32> {
 /// All that a block holds.
 fn numbers(block: &A8Block) -> Vec<f32> {
     let codes = block.codes.iter().map(|code| f32::from(*code));
-    let sums = [block.sum, block.half_sums[0], block.half_sums[1]].map(|sum| sum as f32);
+    let sums = [block.bias, block.half_biases[0], block.half_biases[1]].map(|bias| bias as f32);
     codes.chain([block.scale, block.total, block.halves[0], block.halves[1]]).chain(sums).collect()
 }

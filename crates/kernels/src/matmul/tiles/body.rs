@@ -1,15 +1,18 @@
-//! Products of 8-bit rows with tiles, written once for all instruction sets.
+//! Products of 8-bit rows with tiles, written once for all instruction sets. Up to eight rows share a tile that is unpacked in registers; how
+//! many rows are multiplied is told in [`unpacked`].
 //!
 //! An output is y = Σ over runs of 32 inputs, in order, of scale · (input scale · Σ code · input code) − min · (input scale ·
 //! Σ input codes): the inner sum in exact integers, then one fused multiply-add for each term. Where a format has a scale for each 16
 //! inputs, a run has two such terms of each kind. So the bits depend on nothing but the operands.
 
+use super::blocks::Unpacked;
 use super::formats::{Format, Planes};
 use super::one_row;
+use super::operands::Operands;
+use super::unpacked;
 use crate::act::A8Block;
 use crate::lanes::Lanes;
-use crate::{A8Rows, RowsMut, WeightMatrix};
-use quant::tiles::{Plane, ROWS};
+use crate::{A8Rows, RowsMut, Scratch, WeightMatrix};
 use std::ops::Range;
 
 /// Bytes of tiles that are multiplied with all rows before the next tiles: what stays in a core's second-level cache.
@@ -21,40 +24,23 @@ pub(super) const AHEAD: usize = 2048;
 /// `y[i][o − outs.start]` for all rows i (of `x`, by way of `index`).
 ///
 /// # Safety
-/// As for [`Lanes`]. The shapes are checked.
+/// As for [`Lanes`].
 #[inline(always)]
-pub(super) unsafe fn multiply<L: Lanes, F: Format>(
+pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
     w: &WeightMatrix<'_>,
     x: &A8Rows<'_>,
     index: Option<&[u32]>,
     outs: Range<usize>,
     y: &mut RowsMut<'_>,
+    scratch: &mut Scratch,
 ) {
-    let Some((layout, first)) = w.tile_layout() else { return };
-    assert!(
-        w.ty == F::TY && x.cols() == w.cols,
-        "{} inputs of {} for {} of {}",
-        x.cols(),
-        w.ty,
-        w.cols,
-        F::TY
-    );
-    assert!(outs.end <= w.rows && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows);
-    let outs = first + outs.start..first + outs.end;
-    let tile_bytes = layout.tile_bytes();
-    assert!(w.bytes.len() >= outs.end.div_ceil(ROWS) * tile_bytes, "tiles");
-    let strip = (STRIP / tile_bytes).max(1);
-    let tiles = outs.start / ROWS..outs.end.div_ceil(ROWS);
-    let planes = |tile: usize| {
-        let start = |plane| w.bytes[tile * tile_bytes + layout.start(plane)..].as_ptr();
-        Planes {
-            codes: start(Plane::Codes),
-            high: start(Plane::High),
-            scales: start(Plane::Scales),
-            factors: start(Plane::Factors),
-            tile_bytes,
-        }
-    };
+    let Some(operands) = Operands::new::<F>(w, x, outs, y) else { return };
+    if y.rows() >= L::FROM {
+        // SAFETY: the caller's promise.
+        return unsafe { unpacked::multiply::<L, F>(&operands, x, index, y, &mut scratch.lines) };
+    }
+    let (layout, tiles) = (operands.layout, operands.tiles());
+    let strip = (STRIP / layout.tile_bytes()).max(1);
     let rows = y.rows();
     let mut from = tiles.start;
     while from < tiles.end {
@@ -69,12 +55,11 @@ pub(super) unsafe fn multiply<L: Lanes, F: Format>(
                     });
                     for tile in from..to {
                         // SAFETY: the tile and the rows are as long as the layout says, as checked above.
-                        let sums = unsafe { tile_rows::<L, F, $m>(&planes(tile), layout.blocks(), &blocks) };
-                        let lanes = outs.start.max(tile * ROWS)..outs.end.min((tile + 1) * ROWS);
+                        let sums = unsafe {
+                            tile_rows::<L, F, $m>(&operands.planes(tile), layout.blocks(), &blocks)
+                        };
                         for (i, sums) in sums.iter().enumerate() {
-                            let out =
-                                &mut y.row_mut(row + i)[lanes.start - outs.start..lanes.end - outs.start];
-                            out.copy_from_slice(&sums[lanes.start - tile * ROWS..lanes.end - tile * ROWS]);
+                            operands.put(sums, tile, y.row_mut(row + i));
                         }
                     }
                     row += $m;
@@ -90,15 +75,10 @@ pub(super) unsafe fn multiply<L: Lanes, F: Format>(
                     let mut tile = from;
                     macro_rules! tiles {
                         ($n:literal) => {{
-                            let planes: [Planes; $n] = std::array::from_fn(|i| planes(tile + i));
+                            let planes: [Planes; $n] = std::array::from_fn(|i| operands.planes(tile + i));
                             // SAFETY: the tiles and the row are as long as the layout says, as checked above.
                             let sums = unsafe { one_row::multiply::<L, F, $n>(&planes, layout.blocks(), x) };
-                            for (tile, sums) in (tile..).zip(&sums) {
-                                let lanes = outs.start.max(tile * ROWS)..outs.end.min((tile + 1) * ROWS);
-                                y[lanes.start - outs.start..lanes.end - outs.start].copy_from_slice(
-                                    &sums[lanes.start - tile * ROWS..lanes.end - tile * ROWS],
-                                );
-                            }
+                            sums.iter().zip(tile..).for_each(|(sums, tile)| operands.put(sums, tile, y));
                             tile += $n;
                         }};
                     }
@@ -161,31 +141,29 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
         let mins = F::mins::<L, S>(planes, b, scales);
         let dot = |sum, j: usize, block: &A8Block| {
             let x = block.codes.as_ptr().add(4 * j);
-            if F::SIGNED { L::dot_signed(sum, codes[j], x) } else { L::dot(sum, codes[j], x) }
+            if F::SIGNED { L::dot_raised(sum, L::raised(codes[j]), x) } else { L::dot(sum, codes[j], x) }
         };
-        let unbiased = |sum, inputs| if F::SIGNED { L::unbias(sum, inputs) } else { sum };
+        let start = |bias| if F::SIGNED { L::start(bias) } else { L::zero() };
         for m in 0..M {
             let block = &*x[m].add(b * F::SUBS + S);
             let mut sum = sums[m];
             if F::HALVES {
                 for half in 0..2 {
-                    let mut ints = L::zero();
+                    let mut ints = start(block.half_biases[half]);
                     for j in 0..4 {
                         ints = dot(ints, half * 4 + j, block);
                     }
-                    let ints = L::floats(unbiased(ints, block.half_sums[half]));
-                    sum = L::fma(ints, L::mul(scales[half], L::all(block.scale)), sum);
+                    sum = L::fma(L::floats(ints), L::mul(scales[half], L::all(block.scale)), sum);
                     if F::MINS {
                         sum = L::fnma(mins[half], L::all(block.halves[half]), sum);
                     }
                 }
             } else {
-                let mut ints = L::zero();
+                let mut ints = start(block.bias);
                 for j in 0..8 {
                     ints = dot(ints, j, block);
                 }
-                let ints = L::floats(unbiased(ints, block.sum));
-                sum = L::fma(ints, L::mul(scales[0], L::all(block.scale)), sum);
+                sum = L::fma(L::floats(ints), L::mul(scales[0], L::all(block.scale)), sum);
                 if F::MINS {
                     sum = L::fnma(mins[0], L::all(block.total), sum);
                 }

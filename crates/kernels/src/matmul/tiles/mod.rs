@@ -4,9 +4,13 @@
     reason = "vector instructions, and addresses that the shapes checked on entry keep in bounds"
 )]
 
+mod ahead;
+mod blocks;
 mod body;
 mod formats;
 mod one_row;
+mod operands;
+mod unpacked;
 
 use super::{MatmulFn, Scratch};
 use crate::lanes::portable;
@@ -26,11 +30,11 @@ macro_rules! format {
             index: Option<&[u32]>,
             outs: Range<usize>,
             y: &mut RowsMut<'_>,
-            _scratch: &mut Scratch,
+            scratch: &mut Scratch,
         ) {
             let Acts::A8(x) = x else { return };
             // SAFETY: plain Rust.
-            unsafe { body::multiply::<portable::Portable, $format>(w, x, index, outs, y) }
+            unsafe { body::multiply::<portable::Portable, $format>(w, x, index, outs, y, scratch) }
         }
 
         #[cfg(target_arch = "x86_64")]
@@ -40,7 +44,7 @@ macro_rules! format {
             index: Option<&[u32]>,
             outs: Range<usize>,
             y: &mut RowsMut<'_>,
-            _scratch: &mut Scratch,
+            scratch: &mut Scratch,
         ) {
             #[target_feature(enable = "avx2,fma,f16c")]
             fn inner(
@@ -49,9 +53,10 @@ macro_rules! format {
                 index: Option<&[u32]>,
                 outs: Range<usize>,
                 y: &mut RowsMut<'_>,
+                scratch: &mut Scratch,
             ) {
                 // SAFETY: compiled for AVX2.
-                unsafe { body::multiply::<avx2::Avx2<false>, $format>(w, x, index, outs, y) }
+                unsafe { body::multiply::<avx2::Avx2<false>, $format>(w, x, index, outs, y, scratch) }
             }
             #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
             fn vnni(
@@ -60,19 +65,20 @@ macro_rules! format {
                 index: Option<&[u32]>,
                 outs: Range<usize>,
                 y: &mut RowsMut<'_>,
+                scratch: &mut Scratch,
             ) {
                 // SAFETY: compiled for AVX2 and AVX-VNNI.
-                unsafe { body::multiply::<avx2::Avx2<true>, $format>(w, x, index, outs, y) }
+                unsafe { body::multiply::<avx2::Avx2<true>, $format>(w, x, index, outs, y, scratch) }
             }
             let Acts::A8(x) = x else { return };
             let features = crate::features();
             assert!(features.avx2, "an AVX2 kernel on a machine without it");
             if features.avx_vnni && !super::without_vnni() {
                 // SAFETY: the processor has AVX2 and AVX-VNNI, as just checked.
-                unsafe { vnni(w, x, index, outs, y) }
+                unsafe { vnni(w, x, index, outs, y, scratch) }
             } else {
                 // SAFETY: the processor has AVX2, as just checked.
-                unsafe { inner(w, x, index, outs, y) }
+                unsafe { inner(w, x, index, outs, y, scratch) }
             }
         }
 
@@ -83,7 +89,7 @@ macro_rules! format {
             index: Option<&[u32]>,
             outs: Range<usize>,
             y: &mut RowsMut<'_>,
-            _scratch: &mut Scratch,
+            scratch: &mut Scratch,
         ) {
             #[target_feature(
                 enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c"
@@ -94,14 +100,15 @@ macro_rules! format {
                 index: Option<&[u32]>,
                 outs: Range<usize>,
                 y: &mut RowsMut<'_>,
+                scratch: &mut Scratch,
             ) {
                 // SAFETY: compiled for AVX-512.
-                unsafe { body::multiply::<avx512::Avx512, $format>(w, x, index, outs, y) }
+                unsafe { body::multiply::<avx512::Avx512, $format>(w, x, index, outs, y, scratch) }
             }
             let Acts::A8(x) = x else { return };
             assert!(crate::features().avx512, "an AVX-512 kernel on a machine without it");
             // SAFETY: the processor has the features, as just checked.
-            unsafe { inner(w, x, index, outs, y) }
+            unsafe { inner(w, x, index, outs, y, scratch) }
         }
 
         let ty = <$format as Format>::TY;
