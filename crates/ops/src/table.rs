@@ -11,10 +11,11 @@ use kernels::{Gating, GroupScore, KeyOrder, RopePairs};
 /// The products that there are to be: layout of the weight, how inputs are read, whether it is read across, and which formats.
 type Product = (Layout, Activation, bool, fn(TensorType) -> bool);
 
-const PRODUCTS: [Product; 5] = [
+const PRODUCTS: [Product; 6] = [
     (Layout::Rows, Activation::F32, false, quant::can_decode),
     (Layout::Rows, Activation::Bf16, false, |ty| matches!(ty, TensorType::BF16 | TensorType::F16)),
     (Layout::Tiles, Activation::A8, false, has_tiles),
+    (Layout::Tiles, Activation::Bf16, false, has_tiles),
     (Layout::Rows, Activation::F32, true, quant::can_decode),
     (Layout::Tiles, Activation::F32, true, has_tiles),
 ];

@@ -301,6 +301,7 @@ mod tests {
             layout: Layout::Rows,
             activation,
             cache: None,
+            least: 1,
             tier,
             name,
         }

@@ -177,6 +177,7 @@ fn kernels_bound_and_buffers_placed() {
         layout: Layout::Rows,
         activation,
         cache: None,
+        least: 1,
         tier,
         name,
     };

@@ -29,7 +29,7 @@ pub(super) fn numbers(
     scratch: &mut Scratch,
 ) {
     let Some(decode) = quant::decoder(w.ty) else { return };
-    let Scratch { numbers, bytes } = scratch;
+    let Scratch { numbers, bytes, .. } = scratch;
     let strip = grow(numbers, w.cols);
     for (column, out) in outs.enumerate() {
         decode(w.row(out, bytes), strip);
@@ -82,7 +82,7 @@ pub(super) fn across(
         "columns {outs:?} cut a block of {}",
         w.ty
     );
-    let Scratch { numbers, bytes } = scratch;
+    let Scratch { numbers, bytes, .. } = scratch;
     let strip = grow(numbers, outs.len());
     (0..y.rows()).for_each(|i| y.row_mut(i).fill(0.0));
     for r in 0..w.rows {

@@ -9,6 +9,7 @@ mod tiers;
 mod tiles;
 
 pub(crate) use tiers::kernels;
+pub(crate) use tiles::formats;
 
 use crate::{Acts, RowsMut, WeightMatrix};
 use std::ops::Range;
@@ -23,6 +24,9 @@ pub type MatmulFn =
 pub struct Scratch {
     pub(crate) numbers: Vec<f32>,
     pub(crate) bytes: Vec<u8>,
+    /// Of products by the tile unit.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) tiles: crate::amx::Buffers,
 }
 
 /// Whether AVX2 products may use AVX-VNNI.
