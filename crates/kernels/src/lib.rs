@@ -33,7 +33,7 @@ mod widen;
 
 #[cfg(target_arch = "x86_64")]
 pub use amx::assume_amx;
-pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, quantise_a8, to_bf16};
+pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, Bf16Line, quantise_a8, to_bf16};
 pub use attention::{
     AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, KEYS, KeyBlocks, KeyOrder, Number,
     Partials, f16, load_row, merge_partials, store_row,

@@ -199,7 +199,7 @@ fn kernels_bound_and_buffers_placed() {
         table.push(kernel(op, None, Activation::F32, Tier::Portable, op.name()));
     }
     let options = BindOptions { precision: Precision::Default, tier: Tier::Avx512, cache: CacheType::F16 };
-    let ir = bind(folded(RowClass::One), &table, &options).unwrap();
+    let ir = bind(folded(RowClass::One), &table, &options, RowClass::One).unwrap();
     let phases = cut_phases(&ir);
     let arena = place_buffers(&ir, &phases, 4);
     let mut text = ir.to_text(Some(&phases));
@@ -211,7 +211,7 @@ fn kernels_bound_and_buffers_placed() {
     }
     insta::assert_snapshot!(format!("{text}arena {} numbers", arena.floats));
     table.retain(|kernel| kernel.op != OpKind::Route);
-    let missing = bind(folded(RowClass::One), &table, &options).unwrap_err().to_string();
+    let missing = bind(folded(RowClass::One), &table, &options, RowClass::One).unwrap_err().to_string();
     assert!(missing.contains("route") && missing.contains("there is none"), "{missing}");
 }
 
