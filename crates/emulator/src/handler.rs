@@ -118,9 +118,7 @@ unsafe fn compute(instruction: Instruction, registers: &[i64; 23], next: i64) ->
                     std::ptr::copy_nonoverlapping(bytes.as_ptr(), row(&at, i), bytes.len());
                 }),
                 Instruction::DotBf16 { sum, left, right } => dot_bf16(tiles, sum, left, right),
-                Instruction::DotBytes { sum, left, right, signs } => {
-                    tiles.dot_bytes(sum, left, right, signs)
-                }
+                Instruction::DotBytes { sum, left, right, signs } => tiles.dot_bytes(sum, left, right, signs),
             }
         }
     })

@@ -162,8 +162,7 @@ impl Tiles {
             for column in 0..n {
                 let mut total = i32::from_le_bytes(self.word(sum, row, column));
                 for term in 0..k {
-                    let pairs =
-                        self.word(left, row, term).into_iter().zip(self.word(right, term, column));
+                    let pairs = self.word(left, row, term).into_iter().zip(self.word(right, term, column));
                     for (a, b) in pairs {
                         total = total.wrapping_add(widen(a, signs.left) * widen(b, signs.right));
                     }

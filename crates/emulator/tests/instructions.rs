@@ -7,7 +7,9 @@ use std::arch::asm;
 
 #[test]
 fn a_product_of_tiles_runs_here() {
-    if std::arch::is_x86_feature_detected!("avx512f") && std::fs::read_to_string("/proc/cpuinfo").unwrap().contains("amx_tile") {
+    if std::arch::is_x86_feature_detected!("avx512f")
+        && std::fs::read_to_string("/proc/cpuinfo").unwrap().contains("amx_tile")
+    {
         eprintln!("skipped: this machine has tiles of its own");
         return;
     }

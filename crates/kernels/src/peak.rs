@@ -114,12 +114,13 @@ pub fn peak(tier: Tier) -> Peak {
     let mut best = Peak::NONE;
     for _ in 0..8 {
         let found = once();
+        let (brains, tile_integers) = tiles(tier);
         best = Peak {
             integers: best.integers.max(found.integers),
             floats: best.floats.max(found.floats),
             halves: best.halves.max(halves(tier)),
-            brains: best.brains.max(tiles(tier).0),
-            tile_integers: best.tile_integers.max(tiles(tier).1),
+            brains: best.brains.max(brains),
+            tile_integers: best.tile_integers.max(tile_integers),
         };
     }
     best

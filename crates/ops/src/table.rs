@@ -31,6 +31,9 @@ const PRODUCT_SIZES: [(usize, usize); 10] =
 /// Output rows: two tiles and a part of one.
 const OUTPUTS: usize = 37;
 
+/// Input rows, numbers of each, and outputs of products by strips (of 256 outputs and 512 inputs, for 1024 rows): more than one in each way.
+const STRIP_SIZES: [(usize, usize, usize); 3] = [(33, 1280, 300), (48, 512, 544), (1050, 768, 70)];
+
 /// Heads, latent, rope and cached rows.
 const LATENT_SIZES: [(usize, usize, usize, usize); 7] = [
     (1, 48, 8, 1),
@@ -147,6 +150,13 @@ fn products() -> Vec<Case> {
                 let case = ProductCase { weight, layout, activation, across, rows, inputs, outputs, skipped };
                 cases.push(Case::Product(case));
             }
+        }
+    }
+    for weight in [TensorType::Q4_0, TensorType::Q6_K, TensorType::NVFP4] {
+        for (rows, inputs, outputs) in STRIP_SIZES {
+            let (layout, activation, across, skipped) = (Layout::Tiles, Activation::Bf16, false, 0);
+            let case = ProductCase { weight, layout, activation, across, rows, inputs, outputs, skipped };
+            cases.push(Case::Product(case));
         }
     }
     cases

@@ -205,7 +205,8 @@ fn plan_view(shared: &mut Shared<'_>, plan: &Plan, mla: MlaChoice) -> View {
         _ => Lane::All,
     };
     let step = Step { rows, cached: 0, sequences: 1, cache_number: shared.options.bind.cache.bytes(), lane };
-    let source = Source { ir: &plan.ir, phases: Some(&plan.phases), step: Some(step), class: Some(plan.class) };
+    let source =
+        Source { ir: &plan.ir, phases: Some(&plan.phases), step: Some(step), class: Some(plan.class) };
     let runs = shared.blocks_of(&source);
     let placed: Vec<_> = runs.iter().map(|(index, _, phase)| (*index, *phase)).collect();
     View {

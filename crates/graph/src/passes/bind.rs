@@ -250,7 +250,9 @@ impl<'a> Request<'a> {
                     format!("input f32: no kernel reads {ty} with a narrower one for this operation")
                 }
                 (Activation::Bf16, _) if bound.least > 1 => {
-                    format!("input {input}: with many rows, {ty} is unpacked to it too, for the processor's tiles")
+                    format!(
+                        "input {input}: with many rows, {ty} is unpacked to it too, for the processor's tiles"
+                    )
                 }
                 (Activation::Bf16 | Activation::F16, _) => {
                     format!("input {input}: {ty} has 16 bits, so the input is rounded to as many")
@@ -363,8 +365,7 @@ mod tests {
             contract(q4, Activation::A8, Tier::Avx2, "avx2_a8"),
             contract(q4, Activation::F32, Tier::Avx512, "avx512_f32"),
         ];
-        let name =
-            |precision, tier, ty| {
+        let name = |precision, tier, ty| {
             choose(&table, OpKind::Linear, ty, &options(precision, tier), RowClass::Many).unwrap().name
         };
         assert_eq!(name(Precision::Default, Tier::Avx512, q4), "avx2_a8");

@@ -12,8 +12,8 @@ mod ropes;
 #[cfg(test)]
 pub(crate) mod snapshots;
 
-pub(crate) use bind::{Request, class_bound_for};
 pub use bind::{BindOptions, Precision, asked, bind, choose};
+pub(crate) use bind::{Request, class_bound_for};
 pub use epilogues::fold_epilogues;
 pub use experts::group_experts;
 pub use formulations::{CacheForm, FORMS, MlaChoice, choose_formulations, crossover};

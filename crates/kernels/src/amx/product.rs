@@ -58,7 +58,9 @@ pub(crate) fn multiply<F: Format>(
     y: &mut RowsMut<'_>,
     buffers: &mut Buffers,
 ) {
-    let (Some((layout, first)), Acts::Bf16 { bits, cols, stride, .. }) = (w.tile_layout(), *x) else { return };
+    let (Some((layout, first)), Acts::Bf16 { bits, cols, stride, .. }) = (w.tile_layout(), *x) else {
+        return;
+    };
     assert!(w.ty == F::TY && cols == w.cols, "{cols} inputs of {} for {} of {}", w.ty, w.cols, F::TY);
     assert!(outs.end <= w.rows && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows);
     assert!(cols.is_multiple_of(STEP), "{cols} inputs are no whole number of steps");
@@ -101,7 +103,16 @@ pub(crate) fn multiply<F: Format>(
                 let outputs = (strip_tiles.start * ROWS, &outs);
                 // SAFETY: the strip is as just written.
                 unsafe {
-                    multiply_strip(&mut unit, &inputs, block_rows.clone(), (strip, pairs), outputs, part, y, &mut buffers.sums);
+                    multiply_strip(
+                        &mut unit,
+                        &inputs,
+                        block_rows.clone(),
+                        (strip, pairs),
+                        outputs,
+                        part,
+                        y,
+                        &mut buffers.sums,
+                    );
                 }
             }
         }

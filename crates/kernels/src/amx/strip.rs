@@ -30,15 +30,19 @@ const fn picked(pair: i32, half: i32) -> [i32; 16] {
 static PICKED: [[[i32; 16]; 2]; 2] = [[picked(0, 0), picked(0, 1)], [picked(1, 0), picked(1, 1)]];
 
 /// Each of eight lanes twice, from lane 0 or 8 on.
-static TWICE: [[i32; 16]; 2] =
-    [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7], [8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15]];
+static TWICE: [[i32; 16]; 2] = [
+    [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7],
+    [8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15],
+];
 
 /// Unpacks `blocks` of one packed tile, to every second tile from `out` on.
 ///
 /// # Safety
 /// The processor has AVX-512 with VBMI, VNNI and BF16. The planes belong to a packed tile of the format with more than `blocks.end` − 1
 /// blocks, and there is memory for as many steps from `out` on.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c")]
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
+)]
 pub(super) unsafe fn unpack<F: Format>(planes: &Planes, blocks: Range<usize>, out: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -86,7 +90,8 @@ unsafe fn run<F: Format, const S: usize>(planes: &Planes, b: usize, out: *mut u8
         let scales = scales.map(|scale| twice.map(|lanes| _mm512_permutexvar_ps(lanes, scale)));
         let mins = mins.map(|min| twice.map(|lanes| _mm512_permutexvar_ps(lanes, min)));
         for j in 0..8 {
-            let bytes = if F::SIGNED { _mm512_xor_si512(codes[j], _mm512_set1_epi8(i8::MIN)) } else { codes[j] };
+            let bytes =
+                if F::SIGNED { _mm512_xor_si512(codes[j], _mm512_set1_epi8(i8::MIN)) } else { codes[j] };
             let part = if F::HALVES { j / 4 } else { 0 };
             for pair in 0..2 {
                 macro_rules! eight {

@@ -2,6 +2,7 @@
 //! it, since the compiler knows nothing of what tiles hold between two.
 #![allow(unsafe_code, reason = "inline assembly")]
 
+use base::Tier;
 use std::arch::asm;
 use std::marker::PhantomData;
 use std::time::Instant;
@@ -42,9 +43,9 @@ impl Unit {
     /// Configures the tiles.
     ///
     /// # Panics
-    /// When there are none.
+    /// When there are none, or the rest of the tier is missing.
     pub fn configured() -> Unit {
-        assert!(crate::features().amx, "a kernel for tiles on a machine without them");
+        assert!(crate::features().tier() == Tier::Amx, "a kernel for tiles on a machine without them");
         // SAFETY: there are tiles, and the configuration is one that all processors with tiles take. Not `nomem`: it reads the static.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly, preserves_flags));

@@ -5,9 +5,9 @@
 )]
 
 use super::{MatmulFn, body, tiles};
+use crate::KernelFn;
 #[cfg(target_arch = "x86_64")]
 use crate::amx::LEAST_ROWS;
-use crate::KernelFn;
 use base::{Activation, KernelContract, Layout, OpKind, TensorType, Tier};
 
 /// Safe functions over the bodies: one compiled for the baseline, one for AVX2, one for AVX-512.
