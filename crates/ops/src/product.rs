@@ -56,7 +56,7 @@ impl ProductCase {
             (false, Activation::A8) => {
                 (1e-6, "exact integers; a few f32 roundings for each run of 32 inputs")
             }
-            (false, Activation::Bf16) if self.layout == Layout::Tiles => {
+            (false, Activation::Bf16) if self.weight.is_quantized() => {
                 (2e-3, "weights are rounded to bf16: 2^-9 of each; then f32 sums, in order")
             }
             (false, Activation::F32 | Activation::Bf16 | Activation::F16) => (1e-6, "f32 sums in 16 strands"),
@@ -69,9 +69,9 @@ impl ProductCase {
         Work {
             bytes: self.matrix_bytes() as f64,
             flops: 2.0 * numbers * self.rows as f64,
-            arithmetic: match (self.activation, self.layout) {
-                (Activation::A8, _) => Arithmetic::Integers,
-                (Activation::Bf16, Layout::Tiles) => Arithmetic::Brains,
+            arithmetic: match self.activation {
+                Activation::A8 => Arithmetic::Integers,
+                Activation::Bf16 if self.weight.is_quantized() => Arithmetic::Brains,
                 _ => Arithmetic::Floats,
             },
             from_memory: true,

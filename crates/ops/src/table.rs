@@ -15,7 +15,7 @@ const PRODUCTS: [Product; 6] = [
     (Layout::Rows, Activation::F32, false, quant::can_decode),
     (Layout::Rows, Activation::Bf16, false, |ty| matches!(ty, TensorType::BF16 | TensorType::F16)),
     (Layout::Tiles, Activation::A8, false, has_tiles),
-    (Layout::Tiles, Activation::Bf16, false, has_tiles),
+    (Layout::Tiles, Activation::Bf16, false, |ty| has_tiles(ty) && ty.is_quantized()),
     (Layout::Rows, Activation::F32, true, quant::can_decode),
     (Layout::Tiles, Activation::F32, true, has_tiles),
 ];

@@ -10,7 +10,7 @@ use super::strip;
 use super::unit::{OUTPUTS, ROWS, STEP, TILE, Unit};
 use crate::matmul::formats::{Format, Planes};
 use crate::{Acts, RowsMut, WeightMatrix};
-use quant::tiles::Plane;
+use quant::tiles::{Plane, TileLayout};
 use std::ops::Range;
 
 /// Input rows that go through all strips before the next ones.
@@ -65,22 +65,9 @@ pub(crate) fn multiply<F: Format>(
     assert!(outs.end <= w.rows && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows);
     assert!(cols.is_multiple_of(STEP), "{cols} inputs are no whole number of steps");
     let outs = first + outs.start..first + outs.end;
-    let tile_bytes = layout.tile_bytes();
-    assert!(w.bytes.len() >= outs.end.div_ceil(ROWS) * tile_bytes, "tiles");
-    let planes = |tile: usize| {
-        let start = |plane| w.bytes[tile * tile_bytes + layout.start(plane)..].as_ptr();
-        Planes {
-            codes: start(Plane::Codes),
-            high: start(Plane::High),
-            scales: start(Plane::Scales),
-            factors: start(Plane::Factors),
-            tile_bytes,
-        }
-    };
     let mut unit = Unit::configured();
     let inputs = Inputs::new((bits, cols, stride), index, y.rows(), &mut buffers.inputs);
     let (rows, tiles) = (y.rows(), outs.start / ROWS..outs.end.div_ceil(ROWS));
-    let block_inputs = w.ty.block_len();
     for from_row in (0..rows).step_by(BLOCK_ROWS) {
         let block_rows = from_row..rows.min(from_row + BLOCK_ROWS);
         for from_tile in tiles.clone().step_by(STRIP_TILES) {
@@ -89,16 +76,7 @@ pub(crate) fn multiply<F: Format>(
             for from in (0..cols).step_by(STRIP_INPUTS) {
                 let to = cols.min(from + STRIP_INPUTS);
                 let steps = (to - from) / STEP;
-                let strip = grown(&mut buffers.strip, pairs * steps * 2 * TILE);
-                for (i, tile) in strip_tiles.clone().enumerate() {
-                    let blocks = from / block_inputs..to / block_inputs;
-                    // SAFETY: a machine with tiles has the instructions. The tile has as many blocks, and the strip room for as many steps: pairs of
-                    // tiles one after the other, of each step the two tiles of a pair.
-                    unsafe {
-                        let out = strip.add(i / 2 * steps * 2 * TILE + i % 2 * TILE);
-                        strip::unpack::<F>(&planes(tile), blocks, out);
-                    }
-                }
+                let strip = unpack::<F>(w, layout, strip_tiles.clone(), from..to, &mut buffers.strip);
                 let part = Part { steps, from, last: to == cols };
                 let outputs = (strip_tiles.start * ROWS, &outs);
                 // SAFETY: the strip is as just written.
@@ -117,6 +95,35 @@ pub(crate) fn multiply<F: Format>(
             }
         }
     }
+}
+
+/// Some inputs of some packed tiles as a strip: pairs of tiles one after the other, of each step the two of a pair.
+fn unpack<F: Format>(
+    w: &WeightMatrix<'_>,
+    layout: TileLayout,
+    tiles: Range<usize>,
+    inputs: Range<usize>,
+    strip: &mut Vec<Line>,
+) -> *const u8 {
+    assert!(w.bytes.len() >= tiles.end * layout.tile_bytes(), "tiles {tiles:?}");
+    let (steps, block) = (inputs.len() / STEP, F::TY.block_len());
+    let strip = grown(strip, tiles.len().div_ceil(2) * steps * 2 * TILE);
+    for (i, tile) in tiles.enumerate() {
+        let start = |plane| w.bytes[tile * layout.tile_bytes() + layout.start(plane)..].as_ptr();
+        let planes = Planes {
+            codes: start(Plane::Codes),
+            high: start(Plane::High),
+            scales: start(Plane::Scales),
+            factors: start(Plane::Factors),
+            tile_bytes: layout.tile_bytes(),
+        };
+        // SAFETY: a machine with tiles has the instructions. The packed tile lies in the bytes and has as many blocks, and the strip room for as many steps.
+        unsafe {
+            let out = strip.add(i / 2 * steps * 2 * TILE + i % 2 * TILE);
+            strip::unpack::<F>(&planes, inputs.start / block..inputs.end / block, out);
+        }
+    }
+    strip
 }
 
 /// Input rows by tiles of sixteen.
