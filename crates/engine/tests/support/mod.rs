@@ -23,7 +23,7 @@ pub const CASES: [&str; 9] = [
 pub const WITH_GGUF: [&str; 3] = ["v3", "v3-yarn", "youtu"];
 
 /// The tiers that this machine has, the best first; then that of tiles, if their instructions are computed by a signal handler since the processor
-/// has all else that it needs. The others are named as skipped.
+/// has all else that it needs. The others are named as skipped. From then on the process takes tiles as there: tests beside must name their tiers.
 pub fn tiers() -> Vec<Tier> {
     static OWN: OnceLock<Tier> = OnceLock::new();
     let own = *OWN.get_or_init(|| kernels::features().tier());
