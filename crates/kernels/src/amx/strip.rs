@@ -102,7 +102,10 @@ unsafe fn run<F: Format, const S: usize>(planes: &Planes, b: usize, out: *mut u8
                     }};
                 }
                 let rounded = _mm512_cvtne2ps_pbh(eight!(1), eight!(0));
-                _mm512_storeu_si512(out.add((2 * j + pair) * 64).cast(), std::mem::transmute(rounded));
+                _mm512_storeu_si512(
+                    out.add((2 * j + pair) * 64).cast(),
+                    std::mem::transmute::<__m512bh, __m512i>(rounded),
+                );
             }
         }
     }
