@@ -37,7 +37,7 @@ fn a_product_of_tiles_runs_here() {
             left = in(reg) left.as_ptr(),
             right = in(reg) right.as_ptr(),
             sums = in(reg) sums.as_mut_ptr(),
-            stride = in(reg) 64,
+            stride = in(reg) 64usize,
             out("tmm0") _, out("tmm1") _, out("tmm2") _,
             options(nostack),
         );
