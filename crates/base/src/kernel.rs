@@ -167,6 +167,8 @@ pub struct KernelContract {
     pub activation: Activation,
     /// The type of the cache that it reads or writes.
     pub cache: Option<CacheType>,
+    /// Fewest rows of a call that it is for: 1, or more where what it prepares pays for itself with many only.
+    pub least: usize,
     /// The instructions that it needs.
     pub tier: Tier,
     /// Its name, unique in the table: `avx512_q4_k_a8`.

@@ -19,6 +19,21 @@ pub struct Limits {
     pub float_macs: f64,
     /// The same of f16; 0 where the processor does not multiply them.
     pub half_macs: f64,
+    /// The same of bf16 by tiles; 0 where the processor has none.
+    pub brain_macs: f64,
+    /// The same of 8-bit integers by tiles: no kernel uses them, and it is what others state their speed in.
+    pub tile_integer_macs: f64,
+}
+
+impl Limits {
+    /// The limits of tiles in words, to stand behind the others; nothing where there are none.
+    pub fn tiles(&self) -> String {
+        if self.brain_macs <= 0.0 {
+            return String::new();
+        }
+        let (brains, integers) = (2e-9 * self.brain_macs, 2e-9 * self.tile_integer_macs);
+        format!("; tiles {brains:.0} in bf16, {integers:.0} in integers")
+    }
 }
 
 impl Limits {
@@ -40,6 +55,8 @@ impl Limits {
             integer_macs: peaks.iter().map(|p| p.integers).sum(),
             float_macs: peaks.iter().map(|p| p.floats).sum(),
             half_macs: peaks.iter().map(|p| p.halves).sum(),
+            brain_macs: peaks.iter().map(|p| p.brains).sum(),
+            tile_integer_macs: peaks.iter().map(|p| p.tile_integers).sum(),
         })
     }
 }
@@ -172,6 +189,7 @@ struct PhaseCost {
     integer: f64,
     float: f64,
     half: f64,
+    brain: f64,
 }
 
 /// Puts times and costs together.
@@ -246,8 +264,12 @@ impl PhaseCost {
         self.bytes += cost.weight_bytes + cost.cache_bytes;
         let any = |activation: &str| node.kernels.iter().any(|kernel| kernel.activation == activation);
         // attention over expanded keys has both: its scores and sums are more than its values' product
+        // few rows of experts may go by another kernel: most rows tell
+        let tiles = node.kernels.iter().any(|kernel| kernels::table()[kernel.index].0.tier == Tier::Amx);
         if any("f16") {
             self.half += cost.flops;
+        } else if tiles {
+            self.brain += cost.flops;
         } else if any("a8") {
             self.integer += cost.flops;
         } else {
@@ -261,14 +283,16 @@ impl PhaseCost {
             integer: self.integer * factor,
             float: self.float * factor,
             half: self.half * factor,
+            brain: self.brain * factor,
         }
     }
 
     /// The least seconds of reading, and of arithmetic.
     fn seconds(&self, limits: &Limits) -> (f64, f64) {
-        // a kernel of f16 is bound only where they are multiplied
-        let half = if self.half > 0.0 { self.half / limits.half_macs } else { 0.0 };
-        let arithmetic = self.integer / limits.integer_macs + self.float / limits.float_macs + half;
+        // a kernel of f16, or for tiles, is bound only where they are multiplied
+        let some = |flops: f64, macs: f64| if flops > 0.0 { flops / macs } else { 0.0 };
+        let wide = self.integer / limits.integer_macs + self.float / limits.float_macs;
+        let arithmetic = wide + some(self.half, limits.half_macs) + some(self.brain, limits.brain_macs);
         (self.bytes / limits.read_bandwidth, arithmetic / 2.0)
     }
 }

@@ -76,7 +76,7 @@ impl Plan {
         let ir = fold_norms(ir, options.class);
         let ir = fold_ropes(ir);
         let ir = fold_epilogues(ir);
-        let ir = bind(ir, kernels, &options.bind)?;
+        let ir = bind(ir, kernels, &options.bind, options.class)?;
         let phases = cut_phases(&ir);
         let max_rows = options.class.max_rows(options.largest);
         let arena = place_buffers(&ir, &phases, max_rows);

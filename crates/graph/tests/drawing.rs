@@ -20,6 +20,7 @@ fn kernels() -> Vec<KernelContract> {
         layout: Layout::Rows,
         activation: Activation::F32,
         cache: None,
+        least: 1,
         tier,
         name,
     };

@@ -13,6 +13,8 @@
 //! ```
 
 mod act;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
 mod decode;
 mod elementwise;
@@ -29,7 +31,9 @@ mod view;
 mod weights;
 mod widen;
 
-pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, quantise_a8, to_bf16};
+pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, Bf16Line, quantise_a8, to_bf16};
+#[cfg(target_arch = "x86_64")]
+pub use amx::assume_amx;
 pub use attention::{
     AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, KEYS, KeyBlocks, KeyOrder, Number,
     Partials, f16, load_row, merge_partials, store_row,

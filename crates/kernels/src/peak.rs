@@ -14,6 +14,15 @@ pub struct Peak {
     pub floats: f64,
     /// f16; 0 where the processor does not multiply them.
     pub halves: f64,
+    /// bf16, by tiles; 0 where the processor has none.
+    pub brains: f64,
+    /// 8-bit integers, by tiles; 0 where the processor has none.
+    pub tile_integers: f64,
+}
+
+impl Peak {
+    /// Nothing a second.
+    const NONE: Peak = Peak { integers: 0.0, floats: 0.0, halves: 0.0, brains: 0.0, tile_integers: 0.0 };
 }
 
 /// Independent sums, enough to hide the latency of an instruction.
@@ -53,7 +62,7 @@ unsafe fn measure<L: Lanes>() -> Peak {
         }
         std::hint::black_box(sums.map(|sum| L::store(sum)));
         let floats = (ROUNDS * SUMS * 16) as f64 / start.elapsed().as_secs_f64();
-        Peak { integers, floats, halves: 0.0 }
+        Peak { integers, floats, ..Peak::NONE }
     }
 }
 
@@ -102,13 +111,16 @@ pub fn peak(tier: Tier) -> Peak {
         // SAFETY: plain Rust.
         _ => unsafe { measure::<crate::lanes::portable::Portable>() },
     };
-    let mut best = Peak { integers: 0.0, floats: 0.0, halves: 0.0 };
+    let mut best = Peak::NONE;
     for _ in 0..8 {
         let found = once();
+        let (brains, tile_integers) = tiles(tier);
         best = Peak {
             integers: best.integers.max(found.integers),
             floats: best.floats.max(found.floats),
             halves: best.halves.max(halves(tier)),
+            brains: best.brains.max(brains),
+            tile_integers: best.tile_integers.max(tile_integers),
         };
     }
     best
@@ -139,6 +151,16 @@ fn halves(tier: Tier) -> f64 {
     }
     let _ = tier;
     0.0
+}
+
+/// Multiply-adds of bf16 and of 8-bit integers by tiles, where a tier's kernels have them.
+fn tiles(tier: Tier) -> (f64, f64) {
+    #[cfg(target_arch = "x86_64")]
+    if tier == Tier::Amx {
+        return (crate::amx::bf16_peak(), crate::amx::integer_peak());
+    }
+    let _ = tier;
+    (0.0, 0.0)
 }
 
 crate::tiers::tiers! {

@@ -41,6 +41,7 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
                 layout: Layout::Rows,
                 activation: Activation::F32,
                 cache: None,
+                least: 1,
                 tier: Tier::Portable,
                 name,
             };
@@ -78,7 +79,7 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
 #[cfg(target_arch = "x86_64")]
 pub fn features() -> CpuFeatures {
     static FOUND: OnceLock<CpuFeatures> = OnceLock::new();
-    *FOUND.get_or_init(|| CpuFeatures {
+    let found = *FOUND.get_or_init(|| CpuFeatures {
         avx2: is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c"),
@@ -91,9 +92,9 @@ pub fn features() -> CpuFeatures {
             && is_x86_feature_detected!("avx512vnni"),
         avx512_bf16: is_x86_feature_detected!("avx512bf16"),
         avx512_fp16: is_x86_feature_detected!("avx512fp16"),
-        // no kernel uses the tiles yet
-        amx: false,
-    })
+        amx: crate::amx::found(),
+    });
+    CpuFeatures { amx: found.amx || crate::amx::assumed(), ..found }
 }
 
 /// What the processor offers: portable code only, on this architecture.

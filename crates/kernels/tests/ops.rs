@@ -4,8 +4,17 @@
 use ops::{Backend, Cpu, Filter, Verdict, cases, test};
 use std::collections::{BTreeMap, HashSet};
 
+/// Where the processor has all of the highest tier but tiles, their instructions are computed by a signal handler.
+fn with_tiles() {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    if !kernels::features().amx && emulator::install_amx() {
+        kernels::assume_amx();
+    }
+}
+
 #[test]
 fn every_kernel_passes_its_cases() {
+    with_tiles();
     let (mut passed, mut skipped, mut failed) = (0, BTreeMap::new(), Vec::new());
     test(&Cpu::new(), &cases(), &Filter::default(), &mut |outcome| {
         match outcome.verdict {

@@ -74,6 +74,8 @@ pub enum Arithmetic {
     Floats,
     /// f16.
     Halves,
+    /// bf16, by tiles.
+    Brains,
 }
 
 impl Arithmetic {

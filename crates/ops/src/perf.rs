@@ -18,6 +18,8 @@ pub struct Limits {
     pub float_macs: f64,
     /// The same of f16; 0 where the processor does not multiply them.
     pub half_macs: f64,
+    /// The same of bf16 by tiles; 0 where the processor has none.
+    pub brain_macs: f64,
 }
 
 /// How to measure.
@@ -201,6 +203,7 @@ fn measurement(
         Arithmetic::Integers => limits.integer_macs,
         Arithmetic::Floats => limits.float_macs,
         Arithmetic::Halves => limits.half_macs,
+        Arithmetic::Brains => limits.brain_macs,
     };
     let arithmetic = work.flops / 2.0 / macs;
     let limited = !matches!(case, Case::Row(_));

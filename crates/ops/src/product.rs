@@ -61,6 +61,9 @@ impl ProductCase {
             (false, Activation::A8) => {
                 (1e-6, "exact integers; a few f32 roundings for each run of 32 inputs")
             }
+            (false, Activation::Bf16) if self.weight.is_quantized() => {
+                (2e-3, "weights are rounded to bf16: 2^-9 of each; then f32 sums, in order")
+            }
             (false, _) if self.layout == Layout::Tiles => (1e-6, "f32 sums of 128 products, in order"),
             (false, Activation::F32 | Activation::Bf16 | Activation::F16) => (1e-6, "f32 sums in 16 strands"),
         };
@@ -74,10 +77,10 @@ impl ProductCase {
         Work {
             bytes: self.matrix_bytes() as f64,
             flops: 2.0 * numbers * self.rows as f64,
-            arithmetic: if self.activation == Activation::A8 {
-                Arithmetic::Integers
-            } else {
-                Arithmetic::Floats
+            arithmetic: match self.activation {
+                Activation::A8 => Arithmetic::Integers,
+                Activation::Bf16 if self.weight.is_quantized() => Arithmetic::Brains,
+                _ => Arithmetic::Floats,
             },
             from_memory: true,
         }

@@ -11,11 +11,12 @@ use kernels::{Gating, GroupScore, KeyOrder, RopePairs};
 /// The products that there are to be: layout of the weight, how inputs are read, whether it is read across, and which formats.
 type Product = (Layout, Activation, bool, fn(TensorType) -> bool);
 
-const PRODUCTS: [Product; 6] = [
+const PRODUCTS: [Product; 7] = [
     (Layout::Rows, Activation::F32, false, quant::can_decode),
     (Layout::Rows, Activation::Bf16, false, |ty| matches!(ty, TensorType::BF16 | TensorType::F16)),
     (Layout::Tiles, Activation::A8, false, |ty| has_tiles(ty) && ty.is_quantized()),
     (Layout::Tiles, Activation::F32, false, floats_in_tiles),
+    (Layout::Tiles, Activation::Bf16, false, |ty| has_tiles(ty) && ty.is_quantized()),
     (Layout::Rows, Activation::F32, true, quant::can_decode),
     (Layout::Tiles, Activation::F32, true, has_tiles),
 ];
@@ -48,6 +49,9 @@ const PRODUCT_SIZES: [(usize, usize); 10] = [
 
 /// Output rows: four tiles and a part of one, which are groups of three and of two.
 const OUTPUTS: usize = 69;
+
+/// Input rows, numbers of each, and outputs of products by strips (of 256 outputs and 512 inputs, for 1024 rows): more than one in each way.
+const STRIP_SIZES: [(usize, usize, usize); 3] = [(33, 1280, 300), (48, 512, 544), (1050, 768, 70)];
 
 /// Heads, latent, rope and cached rows.
 const LATENT_SIZES: [(usize, usize, usize, usize); 7] = [
@@ -176,6 +180,13 @@ fn products() -> Vec<Case> {
             }
         }
     }
+    for weight in [TensorType::Q4_0, TensorType::Q6_K, TensorType::NVFP4] {
+        for (rows, inputs, outputs) in STRIP_SIZES {
+            let (layout, activation, across, skipped) = (Layout::Tiles, Activation::Bf16, false, 0);
+            let case = ProductCase { weight, layout, activation, across, rows, inputs, outputs, skipped };
+            cases.push(Case::Product(case));
+        }
+    }
     cases
 }
 
@@ -238,11 +249,15 @@ pub fn real_sizes() -> Vec<Case> {
                 add(1, 128, 512);
                 continue;
             }
-            for (inputs, outputs) in REAL_PRODUCTS {
-                add(1, inputs, outputs);
+            // strips are for many rows
+            if !(activation == Activation::Bf16 && weight.is_quantized()) {
+                for (inputs, outputs) in REAL_PRODUCTS {
+                    add(1, inputs, outputs);
+                }
+                // verification of guessed tokens
+                add(8, 7168, 2048);
             }
-            // verification of guessed tokens, and a prompt
-            add(8, 7168, 2048);
+            // a prompt
             if activation != Activation::F32 || layout == Layout::Tiles || weight == TensorType::F32 {
                 add(512, 7168, 2048);
             }

@@ -232,6 +232,8 @@ fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value
         "integer_gmac_per_s": limits.integer_macs / 1e9,
         "float_gmac_per_s": limits.float_macs / 1e9,
         "half_gmac_per_s": limits.half_macs / 1e9,
+        "bf16_tiles_gmac_per_s": limits.brain_macs / 1e9,
+        "int8_tiles_gmac_per_s": limits.tile_integer_macs / 1e9,
         "roofline_ts": row.roofline_speed(),
         "roofline_bound": row.roofline.bound(),
         "of_roofline": row.of_roofline(),
@@ -291,12 +293,13 @@ fn markdown(rows: &[Measured], engine: &Engine, limits: &Limits) -> Result<()> {
         ))?;
     }
     output::line(&format!(
-        "\nlimits of {}, measured in this run: {:.1} GB/s read, {:.0} GFLOP/s in integers, {:.0} in f32; \
+        "\nlimits of {}, measured in this run: {:.1} GB/s read, {:.0} GFLOP/s in integers, {:.0} in f32{}; \
          loaded in {:.2} s",
         s.placement,
         limits.read_bandwidth / 1e9,
         2.0 * limits.integer_macs / 1e9,
         2.0 * limits.float_macs / 1e9,
+        limits.tiles(),
         s.load_time.as_secs_f64()
     ))
 }

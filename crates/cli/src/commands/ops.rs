@@ -168,6 +168,8 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
                     integer_macs: f64::NAN,
                     float_macs: f64::NAN,
                     half_macs: f64::NAN,
+                    brain_macs: f64::NAN,
+                    tile_integer_macs: f64::NAN,
                 }
             });
         let limits = Limits {
@@ -175,6 +177,7 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
             integer_macs: found.integer_macs,
             float_macs: found.float_macs,
             half_macs: found.half_macs,
+            brain_macs: found.brain_macs,
         };
         known.push((tier, threads, Instant::now(), limits));
         limits
@@ -210,14 +213,15 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
         output::json(&json!({ "threads": args.threads, "memory_mib": args.memory, "measurements": found }))?;
     } else if let Some(last) = found.last() {
         output::line(&format!(
-            "limits, {}, {} thread{}: {:.1} GB/s, {:.0} GFLOP/s int8, {:.0} f32, {:.0} f16",
+            "limits, {}, {} thread{}: {:.1} GB/s, {:.0} GFLOP/s int8, {:.0} f32, {:.0} f16, {:.0} bf16 by tiles",
             last.level,
             last.threads,
             if last.threads == 1 { "" } else { "s" },
             last.limits.read_bandwidth / 1e9,
             2.0 * last.limits.integer_macs / 1e9,
             2.0 * last.limits.float_macs / 1e9,
-            2.0 * last.limits.half_macs / 1e9
+            2.0 * last.limits.half_macs / 1e9,
+            2.0 * last.limits.brain_macs / 1e9
         ))?;
     }
     if !problems.is_empty() {

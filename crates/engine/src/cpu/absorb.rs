@@ -81,8 +81,8 @@ impl Thread<'_> {
     /// What forms of the latent rows the products of W_KV need.
     pub(super) fn kv_needs(kv: &KvWeights) -> Needs {
         match kv {
-            KvWeights::Split(k, v) => Needs::of([k, v].into_iter().flatten().map(|p| p.activation)),
-            KvWeights::Combined(both) => Needs::of(std::iter::once(both.activation)),
+            KvWeights::Split(k, v) => Needs::of_products([k, v].into_iter().flatten()),
+            KvWeights::Combined(both) => Needs::of_products([both]),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::expanded::{ExpandedKernels, Kernels};
 use super::weights::LoadedWeight;
 use crate::error::EngineError;
-use base::Activation;
+use base::{Activation, KernelContract};
 use graph::Plan;
 use graph::ir::{BoundKernel, Epilogue, Lane, Node, Op, RowCount, Storage, StreamKind, ValueId, WeightId};
 use kernels::{A8Rows, AttendFn, KernelFn, MatmulFn};
@@ -47,6 +47,34 @@ pub struct Product {
     pub kernel: MatmulFn,
     /// How the kernel reads its input.
     pub activation: Activation,
+    /// What multiplies calls of few rows, where the kernel is for many.
+    pub few: Option<Few>,
+}
+
+/// The kernel for calls of few rows.
+#[derive(Clone, Copy)]
+pub struct Few {
+    /// Calls of fewer rows than this.
+    pub below: usize,
+    /// The kernel.
+    pub kernel: MatmulFn,
+    /// How it reads its input.
+    pub activation: Activation,
+}
+
+impl Product {
+    /// The kernel for a call of `rows` rows, and how it reads its input.
+    pub fn of(&self, rows: usize) -> (MatmulFn, Activation) {
+        match self.few {
+            Some(few) if rows < few.below => (few.kernel, few.activation),
+            _ => (self.kernel, self.activation),
+        }
+    }
+
+    /// How its kernels read their inputs.
+    pub fn activations(&self) -> impl Iterator<Item = Activation> + use<> {
+        std::iter::once(self.activation).chain(self.few.map(|few| few.activation))
+    }
 }
 
 /// W_UK and W_UV of a layer, however they are stored.
@@ -124,15 +152,18 @@ pub struct Program {
 }
 
 impl Program {
-    /// 8-bit blocks that a row's inputs of one product take at most.
-    pub fn row_blocks(&self, weights: &[LoadedWeight]) -> usize {
-        let of = |weight: usize| A8Rows::row_blocks(weights[weight].inputs());
+    /// Blocks of 32 numbers that a row's inputs of one product take at most, of the products that read them in one form.
+    pub fn row_blocks(&self, weights: &[LoadedWeight], activation: Activation) -> usize {
+        let of = |product: &Product| {
+            let reads = product.activations().any(|a| a == activation);
+            if reads { A8Rows::row_blocks(weights[product.weight].inputs()) } else { 0 }
+        };
         let steps = self.phases.iter().flatten();
         let blocks = steps.map(|step| match &step.instruction {
             Instruction::Linear { products, .. } | Instruction::ExpertGateUp { products, .. } => {
-                products.iter().map(|p| of(p.weight)).max().unwrap_or(0)
+                products.iter().map(of).max().unwrap_or(0)
             }
-            Instruction::ExpertDown { chosen, product, .. } => chosen.width * of(product.weight),
+            Instruction::ExpertDown { chosen, product, .. } => chosen.width * of(product),
             _ => 0,
         });
         blocks.max().unwrap_or(0)
@@ -224,14 +255,19 @@ impl Compiler<'_> {
         }
     }
 
-    fn product(&self, id: WeightId, kernel: &BoundKernel) -> Result<Product, EngineError> {
-        let (contract, function) = &kernels::table()[kernel.index];
-        match function {
-            KernelFn::Matmul(kernel) | KernelFn::MatmulT(kernel) => {
-                Ok(Product { weight: (self.weight_of)(id), kernel: *kernel, activation: contract.activation })
+    fn product(&self, id: WeightId, bound: &BoundKernel) -> Result<Product, EngineError> {
+        let find = |bound: &BoundKernel| -> Result<(MatmulFn, &KernelContract), EngineError> {
+            let (contract, function) = &kernels::table()[bound.index];
+            match function {
+                KernelFn::Matmul(kernel) | KernelFn::MatmulT(kernel) => Ok((*kernel, contract)),
+                _ => internal(format!("{} is no product", contract.name)),
             }
-            _ => internal(format!("{} is no product", contract.name)),
-        }
+        };
+        let (kernel, KernelContract { activation, least, .. }) = find(bound)?;
+        let few = bound.few.as_ref().map(|few| {
+            find(few).map(|(kernel, few)| Few { below: *least, kernel, activation: few.activation })
+        });
+        Ok(Product { weight: (self.weight_of)(id), kernel, activation: *activation, few: few.transpose()? })
     }
 
     fn products(&self, node: &Node) -> Result<Vec<Product>, EngineError> {

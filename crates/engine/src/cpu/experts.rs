@@ -69,6 +69,12 @@ impl ExpertRows {
         }
     }
 
+    /// Rows of the expert that a place belongs to.
+    fn rows_beside(&self, place: usize) -> usize {
+        let expert = self.starts.partition_point(|start| *start <= place);
+        self.starts[expert] - self.starts[expert - 1]
+    }
+
     /// Experts with rows: index and their places in the list.
     fn active(&self) -> impl Iterator<Item = (usize, Range<usize>)> {
         let places = |expert: usize| self.starts[expert]..self.starts[expert + 1];
@@ -111,7 +117,7 @@ impl Thread<'_> {
         let Local { acts, scratch, results, experts, .. } = local;
         self.sort_experts(chosen, experts);
         let x = self.read(input, 0..self.rows, 0, input.width);
-        let x = self.prepare(x, norm, Needs::of(products.iter().map(|p| p.activation)), acts);
+        let x = self.prepare(x, norm, Needs::of_products(products), acts);
         // one tensor that holds the gate's outputs and then those of up, or two tensors
         let (gate, up, up_from) = match products {
             [both] => (*both, *both, out.width),
@@ -152,9 +158,11 @@ impl Thread<'_> {
         let Local { acts, scratch, results, experts, .. } = local;
         let outputs = self.member.share(out.width, UNIT);
         self.sort_experts(chosen, experts);
-        let needs = Needs::of(std::iter::once(product.activation));
+        let needs = Needs::of_products([product]);
         let all = self.read(input, 0..experts.rows.len(), 0, input.width);
-        let x = self.prepare(all, None, needs, acts);
+        // a place belongs to one expert, whose number of rows says which kernel multiplies it
+        let of_place = |place| Needs::of(std::iter::once(product.of(experts.rows_beside(place)).1));
+        let x = self.prepare_some(all, None, needs, of_place, acts);
         if outputs.is_empty() {
             return;
         }
@@ -191,6 +199,7 @@ mod tests {
             assert_eq!(active, [(0, 0..2), (2, 2..4), (3, 4..6)]);
             assert_eq!(sorted.rows, [0, 1, 1, 2, 0, 2]);
             assert_eq!(sorted.ranks, [1, 0, 1, 1, 0, 0]);
+            assert!((0..6).all(|place| sorted.rows_beside(place) == 2));
         }
     }
 
@@ -206,6 +215,7 @@ mod tests {
         };
         let mut sorted = ExpertRows::default();
         sorted.sort(4, 48, chosen);
+        assert_eq!([0, 39, 40, 41, 47].map(|place| sorted.rows_beside(place)), [40, 40, 1, 7, 7]);
         for (members, tiles) in [(1, 0), (1, 5), (2, 44), (3, 1), (8, 88)] {
             let mut seen = vec![vec![0; tiles]; 4];
             let mut work = Vec::new();

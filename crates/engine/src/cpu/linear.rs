@@ -24,7 +24,7 @@ impl Thread<'_> {
         local: &mut Local,
     ) {
         let x = self.read(input, 0..self.rows, 0, input.heads * input.width);
-        let needs = Needs::of(products.iter().map(|p| p.activation));
+        let needs = Needs::of_products(products);
         let Local { acts, scratch, results, .. } = local;
         let x = self.prepare(x, norm, needs, acts);
         match (epilogue, products) {
@@ -42,17 +42,33 @@ impl Thread<'_> {
         needs: Needs,
         acts: &'x mut ActBuffers,
     ) -> Prepared<'x> {
-        let row_blocks = A8Rows::row_blocks(x.cols());
-        if x.rows() < TOGETHER || self.member.count == 1 || needs != Needs::A8 {
+        self.prepare_some(x, norm, needs, |_| needs, acts)
+    }
+
+    /// The same where a row is read in some of the forms only: those that `of_row` names, if many rows are converted together.
+    pub(super) fn prepare_some<'x>(
+        &'x self,
+        x: Rows<'x>,
+        norm: Option<usize>,
+        needs: Needs,
+        of_row: impl Fn(usize) -> Needs,
+        acts: &'x mut ActBuffers,
+    ) -> Prepared<'x> {
+        if x.rows() < TOGETHER || needs.f32 {
             return acts.prepare(x, self.norm(norm), needs);
         }
+        let row_blocks = A8Rows::row_blocks(x.cols());
+        let all = |needed: bool| if needed { x.rows() * row_blocks } else { 0 };
         // others may still read what an earlier product of this phase was given
         self.member.barrier();
         for row in self.member.share(x.rows(), 1) {
-            acts.quantise(x.row(row), self.norm(norm), self.blocks_mut(row * row_blocks, row_blocks));
+            let (needs, at) = (of_row(row), row * row_blocks);
+            let lines = needs.bf16.then(|| self.lines_mut(at, row_blocks));
+            let blocks = needs.a8.then(|| self.blocks_mut(at, row_blocks));
+            acts.convert(x.row(row), self.norm(norm), lines, blocks);
         }
         self.member.barrier();
-        Prepared::of_blocks(x, self.blocks(x.rows() * row_blocks))
+        Prepared::converted(x, self.lines(all(needs.bf16)), self.blocks(all(needs.a8)))
     }
 
     /// Results of one weight, into `y`.
@@ -68,7 +84,8 @@ impl Thread<'_> {
         scratch: &mut Scratch,
     ) {
         let weight = &self.model.weights[product.weight];
-        (product.kernel)(&weight.matrix(matrix), &x.acts(product.activation), index, outputs, y, scratch);
+        let (kernel, activation) = product.of(y.rows());
+        kernel(&weight.matrix(matrix), &x.acts(activation), index, outputs, y, scratch);
         let scale = weight.scale(matrix);
         if scale != 1.0 {
             for row in 0..y.rows() {

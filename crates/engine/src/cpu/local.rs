@@ -1,7 +1,8 @@
 //! What each thread keeps for itself: prepared inputs and scratch, grown once and then reused.
 
+use super::compile::Product;
 use base::Activation;
-use kernels::{A8Block, A8Rows, Acts, Rows, Scratch};
+use kernels::{A8Block, A8Rows, Acts, Bf16Line, Rows, Scratch};
 use std::ops::Range;
 
 /// One thread's buffers.
@@ -47,11 +48,6 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// 8-bit blocks and nothing else.
-    pub const A8: Needs = Needs { f32: false, bf16: false, a8: true };
-}
-
-impl Needs {
     /// The forms that these activations name.
     pub fn of(activations: impl Iterator<Item = Activation>) -> Needs {
         let mut needs = Needs::default();
@@ -67,18 +63,25 @@ impl Needs {
     }
 }
 
+impl Needs {
+    /// The forms that the kernels of some products read.
+    pub fn of_products<'p>(products: impl IntoIterator<Item = &'p Product>) -> Needs {
+        Needs::of(products.into_iter().flat_map(Product::activations))
+    }
+}
+
 /// Memory for prepared inputs.
 #[derive(Default)]
 pub struct ActBuffers {
     normalised: Vec<f32>,
-    bf16: Vec<u16>,
+    lines: Vec<Bf16Line>,
     blocks: Vec<A8Block>,
 }
 
 /// Rows in every form that was needed.
 pub struct Prepared<'a> {
     f32: Rows<'a>,
-    bf16: &'a [u16],
+    lines: &'a [Bf16Line],
     blocks: &'a [A8Block],
 }
 
@@ -96,46 +99,56 @@ impl ActBuffers {
                 Rows::new(out, rows, cols, cols)
             }
         };
-        if needs.bf16 {
-            self.bf16.resize((rows * cols).max(self.bf16.len()), 0);
-            for (i, out) in self.bf16[..rows * cols].chunks_exact_mut(cols).enumerate() {
-                kernels::to_bf16(f32.row(i), out);
-            }
-        }
         let row_blocks = A8Rows::row_blocks(cols);
-        let blocks = if needs.a8 { rows * row_blocks } else { 0 };
-        if self.blocks.len() < blocks {
-            self.blocks.resize(blocks, A8Block::ZERO);
+        let of = |needed: bool| if needed { rows * row_blocks } else { 0 };
+        let lines = grown_to(&mut self.lines, of(needs.bf16), Bf16Line::ZERO);
+        let blocks = grown_to(&mut self.blocks, of(needs.a8), A8Block::ZERO);
+        for (i, out) in lines.chunks_exact_mut(row_blocks).enumerate() {
+            kernels::to_bf16(f32.row(i), Bf16Line::bits_mut(out));
         }
-        for (i, out) in self.blocks[..blocks].chunks_exact_mut(row_blocks.max(1)).enumerate() {
+        for (i, out) in blocks.chunks_exact_mut(row_blocks).enumerate() {
             kernels::quantise_a8(f32.row(i), out);
         }
-        Prepared {
-            f32,
-            bf16: &self.bf16[..if needs.bf16 { rows * cols } else { 0 }],
-            blocks: &self.blocks[..blocks],
-        }
+        Prepared { f32, lines, blocks }
     }
-}
 
-impl ActBuffers {
-    /// Converts one row to 8-bit blocks, normalised first where `norm` says so.
-    pub fn quantise(&mut self, x: &[f32], norm: Option<(&[f32], f32)>, out: &mut [A8Block]) {
-        match norm {
-            None => kernels::quantise_a8(x, out),
+    /// Converts one row, normalised first where `norm` says so, to bf16 and to 8-bit blocks where there is memory for them.
+    pub fn convert(
+        &mut self,
+        x: &[f32],
+        norm: Option<(&[f32], f32)>,
+        lines: Option<&mut [Bf16Line]>,
+        blocks: Option<&mut [A8Block]>,
+    ) {
+        let x = match norm {
+            None => x,
             Some((weight, eps)) => {
                 let normalised = grown(&mut self.normalised, x.len());
                 kernels::rms_norm(x, weight, eps, normalised);
-                kernels::quantise_a8(normalised, out);
+                normalised
             }
+        };
+        if let Some(lines) = lines {
+            kernels::to_bf16(x, Bf16Line::bits_mut(lines));
+        }
+        if let Some(blocks) = blocks {
+            kernels::quantise_a8(x, blocks);
         }
     }
 }
 
+/// Grows `buffer` to at least `len` and returns that many.
+fn grown_to<T: Copy>(buffer: &mut Vec<T>, len: usize, zero: T) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, zero);
+    }
+    &mut buffer[..len]
+}
+
 impl<'a> Prepared<'a> {
-    /// Rows in 8-bit blocks alone.
-    pub fn of_blocks(f32: Rows<'a>, blocks: &'a [A8Block]) -> Prepared<'a> {
-        Prepared { f32, bf16: &[], blocks }
+    /// Rows converted elsewhere: to bf16, to 8-bit blocks or to both.
+    pub fn converted(f32: Rows<'a>, lines: &'a [Bf16Line], blocks: &'a [A8Block]) -> Prepared<'a> {
+        Prepared { f32, lines, blocks }
     }
 
     /// Some of the rows, in all their forms.
@@ -143,10 +156,10 @@ impl<'a> Prepared<'a> {
         fn cut<'c, T>(all: &'c [T], row: usize, rows: &Range<usize>) -> &'c [T] {
             if all.is_empty() { all } else { &all[rows.start * row..rows.end * row] }
         }
-        let cols = self.f32.cols();
+        let row_blocks = A8Rows::row_blocks(self.f32.cols());
         Prepared {
-            bf16: cut(self.bf16, cols, &rows),
-            blocks: cut(self.blocks, A8Rows::row_blocks(cols), &rows),
+            lines: cut(self.lines, row_blocks, &rows),
+            blocks: cut(self.blocks, row_blocks, &rows),
             f32: self.f32.slice_rows(rows),
         }
     }
@@ -156,7 +169,10 @@ impl<'a> Prepared<'a> {
         let (rows, cols) = (self.f32.rows(), self.f32.cols());
         match activation {
             Activation::F32 | Activation::F16 => Acts::F32(self.f32),
-            Activation::Bf16 => Acts::Bf16 { bits: self.bf16, rows, cols, stride: cols },
+            Activation::Bf16 => {
+                let stride = 32 * Bf16Line::row_lines(cols);
+                Acts::Bf16 { bits: Bf16Line::bits(self.lines), rows, cols, stride }
+            }
             Activation::A8 => Acts::A8(A8Rows::new(self.blocks, rows, cols)),
         }
     }

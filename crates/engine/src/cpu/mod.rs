@@ -23,7 +23,7 @@ use crate::cache::CachePool;
 use crate::error::EngineError;
 use crate::team::Team;
 use crate::trace::Trace;
-use base::{CpuFeatures, KernelContract, Layout, Tier};
+use base::{Activation, CpuFeatures, KernelContract, Layout, Tier};
 use compile::Program;
 use formats::{Checkpoint, TensorInfo};
 use graph::circuit::{TensorIndex, Weight};
@@ -32,7 +32,7 @@ use graph::ir::{Lane, Span, Stream};
 use graph::passes::{BindOptions, CacheForm, MlaChoice, RowClass};
 use graph::points::Points;
 use graph::{CheckpointTensors, Circuit, Plan, PlanOptions};
-use kernels::{A8Block, RopeTable, RouteSpec};
+use kernels::{A8Block, Bf16Line, RopeTable, RouteSpec};
 use local::Local;
 use quant::tiles::TileLayout;
 use run::{Model, Shared, Thread};
@@ -77,9 +77,11 @@ pub struct CpuBackend {
     expanded: Vec<f32>,
     rotations: Vec<f32>,
     head_batch: Batch,
+    /// Inputs that all threads convert together, as 8-bit blocks and as bf16.
     blocks: Vec<A8Block>,
-    /// Blocks that a row needs at most.
-    row_blocks: usize,
+    lines: Vec<Bf16Line>,
+    /// Blocks and lines that a row needs at most.
+    row_blocks: [usize; 2],
     partials: Vec<f32>,
     locals: Vec<Mutex<Local>>,
     team: Team,
@@ -244,10 +246,11 @@ impl CpuBackend {
             rotations: Vec::new(),
             head_batch: Batch::default(),
             blocks: Vec::new(),
-            row_blocks: {
+            lines: Vec::new(),
+            row_blocks: [Activation::A8, Activation::Bf16].map(|form| {
                 let programs = trunk_programs.iter().chain(&head_programs);
-                programs.map(|program| program.row_blocks(&loader.weights)).max().unwrap_or(0)
-            },
+                programs.map(|program| program.row_blocks(&loader.weights, form)).max().unwrap_or(0)
+            }),
             partials: vec![0.0; attention::shared_partials(a.heads, a.kv_lora_rank, options.threads)],
             locals: (0..options.threads).map(|_| Mutex::default()).collect(),
             model: Model { route: route_spec(&contract), contract, weights: loader.weights, rope, pairs },
@@ -365,13 +368,18 @@ impl CpuBackend {
     fn run(&mut self, batch: &Batch, pool: &CachePool, rows: usize, head: bool) {
         let class = RowClass::of(rows) as usize;
         let program = if head { &self.head_programs[class] } else { &self.trunk_programs[class] };
-        let blocks = rows * self.row_blocks;
+        let [blocks, lines] = self.row_blocks.map(|of_row| rows * of_row);
         if self.blocks.len() < blocks {
             self.blocks.resize(blocks, A8Block::ZERO);
+        }
+        if self.lines.len() < lines {
+            self.lines.resize(lines, Bf16Line::ZERO);
         }
         let shared = Shared {
             blocks: self.blocks.as_mut_ptr(),
             blocks_len: self.blocks.len(),
+            lines: self.lines.as_mut_ptr(),
+            lines_len: self.lines.len(),
             arena: self.arena.as_mut_ptr(),
             hidden: self.hidden.as_mut_ptr(),
             logits: self.logits.as_mut_ptr(),

@@ -10,7 +10,7 @@ use crate::cache::{CachePool, StreamMemory};
 use crate::team::Member;
 use graph::Contract;
 use graph::ir::Lane;
-use kernels::{A8Block, Number, RopePairs, RopeTable, RouteSpec, Rows, RowsMut};
+use kernels::{A8Block, Bf16Line, Number, RopePairs, RopeTable, RouteSpec, Rows, RowsMut};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -50,6 +50,10 @@ pub struct Shared {
     pub blocks: *mut A8Block,
     /// How many.
     pub blocks_len: usize,
+    /// The same as bf16.
+    pub lines: *mut Bf16Line,
+    /// How many.
+    pub lines_len: usize,
 }
 
 // SAFETY: plain addresses; every use states which part a thread may touch.
@@ -261,6 +265,21 @@ impl<'a> Thread<'a> {
         assert!(len <= self.shared.blocks_len, "8-bit blocks out of range");
         // SAFETY: in range; nobody writes until the next barrier.
         unsafe { std::slice::from_raw_parts(self.shared.blocks, len) }
+    }
+
+    /// Shared lines of bf16 to be written by this thread alone until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "threads have disjoint rows")]
+    pub(super) fn lines_mut(&self, at: usize, len: usize) -> &'a mut [Bf16Line] {
+        assert!(at + len <= self.shared.lines_len, "lines of bf16 out of range");
+        // SAFETY: in range; threads have disjoint rows.
+        unsafe { std::slice::from_raw_parts_mut(self.shared.lines.add(at), len) }
+    }
+
+    /// Shared lines of bf16 to be read, after the barrier.
+    pub(super) fn lines(&self, len: usize) -> &'a [Bf16Line] {
+        assert!(len <= self.shared.lines_len, "lines of bf16 out of range");
+        // SAFETY: in range; nobody writes until the next barrier.
+        unsafe { std::slice::from_raw_parts(self.shared.lines, len) }
     }
 
     /// Part of the memory for expanded keys and values, in numbers of one kind, to be written by this thread alone until the next barrier.

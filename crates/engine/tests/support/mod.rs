@@ -6,7 +6,7 @@ use engine::cache::Sequence;
 use engine::{Engine, EngineOptions, Item, Wanted};
 use formats::Checkpoint;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub const CASES: [&str; 9] = [
     "v2-lite",
@@ -22,13 +22,21 @@ pub const CASES: [&str; 9] = [
 
 pub const WITH_GGUF: [&str; 3] = ["v3", "v3-yarn", "youtu"];
 
-/// The tiers that this machine has, the best first; the others are named as skipped.
+/// The tiers that this machine has, the best first; then that of tiles, if their instructions are computed by a signal handler since the processor
+/// has all else that it needs. The others are named as skipped. From then on the process takes tiles as there: tests beside must name their tiers.
 pub fn tiers() -> Vec<Tier> {
+    static OWN: OnceLock<Tier> = OnceLock::new();
+    let own = *OWN.get_or_init(|| kernels::features().tier());
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    if own < Tier::Amx && emulator::install_amx() {
+        kernels::assume_amx();
+    }
     let best = kernels::features().tier();
     for tier in Tier::ALL.into_iter().filter(|tier| *tier > best) {
         eprintln!("skipped: this machine has no {tier}");
     }
-    Tier::ALL.into_iter().rev().filter(|tier| *tier <= best).collect()
+    let all = || Tier::ALL.into_iter().filter(|tier| *tier <= best);
+    all().rev().filter(|tier| *tier <= own).chain(all().filter(|tier| *tier > own)).collect()
 }
 
 pub struct Fixture {

@@ -127,7 +127,7 @@ pub fn plan(plan: &Plan, circuit: &Circuit, contract: &Contract, bound: Bound<'_
             mla::check(&trace, &plan.span, contract, Some(&plan.phases), &mut found);
             memory::check(&trace, plan, &mut found);
         }
-        kernels::check(&plan.ir, bound, &mut found);
+        kernels::check(plan, bound, &mut found);
     }
     found.list
 }

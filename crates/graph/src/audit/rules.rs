@@ -115,9 +115,9 @@ rules! {
         A70 "Every node that computes has its kernels, one for each weight or one for itself.", "binding";
         A71 "A bound kernel is in the table under its name.", "index and name of the kernel";
         A72 "A bound kernel does the node's operation on the weight's format.", "the kernel's contract against the node";
-        A73 "A bound kernel needs no more than the machine, or the limit, has.", "the kernel's tier";
+        A73 "A bound kernel needs no more than the machine, or the limit, has, and no more rows than there are.", "the kernel's tier and fewest rows";
         A74 "A weight is read in one layout by all products of a session.", "rows or tiles, in every plan";
-        A75 "A product reads its input alike in every class of rows.", "the kernel's activation in each plan";
+        A75 "A product reads its input alike in every class of rows, but for kernels of many rows.", "the kernel's activation in each plan";
     }
 }
 

@@ -5,8 +5,8 @@ use super::fold::{Place, Run, list, runs, spans};
 use super::words::{after, before, family, lane, port, stream_word};
 use super::{Options, paint};
 use crate::contract::{Contract, LayerKind};
-use crate::ir::{Epilogue, Ir, Step};
-use crate::passes::{Request, asked};
+use crate::ir::{Epilogue, Ir, Node, Step};
+use crate::passes::{Request, RowClass, asked, class_bound_for};
 use base::{KernelContract, OpKind, TensorType};
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub(super) struct Shared<'a> {
     pub(super) options: &'a Options,
     pub(super) weights: Vec<WeightCard>,
     pub(super) bindings: Vec<Binding>,
-    requests: HashMap<(OpKind, Option<TensorType>), usize>,
+    requests: HashMap<(OpKind, Option<TensorType>, RowClass), usize>,
     pub(super) blocks: Vec<Block>,
 }
 
@@ -28,6 +28,15 @@ pub(super) struct Source<'a> {
     pub(super) phases: Option<&'a [usize]>,
     /// The step that costs are counted for, where it is a plan.
     pub(super) step: Option<Step>,
+    /// The class of rows, where it is a plan.
+    pub(super) class: Option<RowClass>,
+}
+
+impl Source<'_> {
+    /// The class of rows that a node's kernels are bound for, where it is a plan.
+    fn class_of(&self, node: &Node) -> Option<RowClass> {
+        self.class.map(|class| class_bound_for(&node.op, class))
+    }
 }
 
 impl<'a> Shared<'a> {
@@ -117,11 +126,10 @@ impl<'a> Shared<'a> {
         let node = &ir.nodes[n];
         let adds = matches!(node.epilogue, Epilogue::AddTo(_));
         let read = &node.inputs[..node.inputs.len() - usize::from(adds)];
-        let bound = source.phases.is_some();
         let mut kernels = Vec::new();
-        if bound {
+        if let Some(class) = source.class_of(node) {
             let free = asked(ir, node).into_iter().filter(|(_, ty)| ty.is_none());
-            kernels = free.filter_map(|request| self.binding(request)).collect();
+            kernels = free.filter_map(|request| self.binding(request, class)).collect();
         }
         let weights = (0..node.weights.len()).map(|w| self.weight_use(source, run, at, w)).collect();
         let slots: Vec<&str> = node.weights.iter().map(|(slot, _)| slot.as_str()).collect();
@@ -190,22 +198,22 @@ impl<'a> Shared<'a> {
             self.weights.len() - 1
         });
         let mut kernels = Vec::new();
-        if source.phases.is_some() {
+        if let Some(class) = source.class_of(first) {
             for (ty, ..) in &formats {
                 let request = asked(ir, first).into_iter().filter(|(_, ty)| ty.is_some()).nth(w);
-                kernels.extend(request.and_then(|(op, _)| self.binding((op, Some(*ty)))));
+                kernels.extend(request.and_then(|(op, _)| self.binding((op, Some(*ty)), class)));
             }
         }
         WeightUse { weight: index, kernels }
     }
 
     /// The binding of one request, with what was asked and which other kernels there are.
-    fn binding(&mut self, (op, ty): (OpKind, Option<TensorType>)) -> Option<usize> {
-        if let Some(found) = self.requests.get(&(op, ty)) {
+    fn binding(&mut self, (op, ty): (OpKind, Option<TensorType>), class: RowClass) -> Option<usize> {
+        if let Some(found) = self.requests.get(&(op, ty, class)) {
             return Some(*found);
         }
         let bind = &self.options.bind;
-        let request = Request::new(self.kernels, (op, ty), bind);
+        let request = Request::new(self.kernels, (op, ty), bind, class);
         let chosen = request.best(self.kernels)?;
         let of_this = |k: &&KernelContract| k.op == op && k.weight.is_none_or(|w| Some(w) == ty);
         let others = self.kernels.iter().filter(of_this).filter(|k| k.name != chosen.name).map(|k| {
@@ -231,7 +239,7 @@ impl<'a> Shared<'a> {
             others: others.collect(),
         };
         self.bindings.push(binding);
-        self.requests.insert((op, ty), self.bindings.len() - 1);
+        self.requests.insert((op, ty, class), self.bindings.len() - 1);
         Some(self.bindings.len() - 1)
     }
 }

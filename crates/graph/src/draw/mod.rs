@@ -132,7 +132,7 @@ impl Drawing {
         let placed: Vec<_> = made.into_iter().map(|index| (index, 0)).collect();
         views.push(View { stage: "circuit", ..compose::view(&shared.blocks, &placed) });
 
-        let source = Source { ir: &ir, phases: None, step: None };
+        let source = Source { ir: &ir, phases: None, step: None, class: None };
         let placed: Vec<_> =
             shared.blocks_of(&source).into_iter().map(|(index, _, phase)| (index, phase)).collect();
         views.push(View { stage: "ir", ..compose::view(&shared.blocks, &placed) });
@@ -206,7 +206,8 @@ fn plan_view(shared: &mut Shared<'_>, plan: &Plan, mla: MlaChoice) -> View {
         _ => Lane::All,
     };
     let step = Step { rows, cached: 0, sequences: 1, cache_number: shared.options.bind.cache.bytes(), lane };
-    let source = Source { ir: &plan.ir, phases: Some(&plan.phases), step: Some(step) };
+    let source =
+        Source { ir: &plan.ir, phases: Some(&plan.phases), step: Some(step), class: Some(plan.class) };
     let runs = shared.blocks_of(&source);
     let placed: Vec<_> = runs.iter().map(|(index, _, phase)| (*index, *phase)).collect();
     View {

@@ -182,6 +182,9 @@ pub struct BoundKernel {
     pub name: String,
     /// How it reads its input.
     pub activation: String,
+    /// The kernel for calls of fewer rows than this one is for, where a node has some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub few: Option<Box<BoundKernel>>,
 }
 
 /// What happens to a node's first input before the operation.

@@ -79,6 +79,9 @@ impl Ir {
             let _ = write!(line, "  W {slot} {} {}", weight.ty, shape.join("×"));
             if let Some(kernel) = node.kernels.get(i) {
                 let _ = write!(line, " by {}", kernel.name);
+                if let Some(few) = &kernel.few {
+                    let _ = write!(line, ", few rows by {}", few.name);
+                }
             }
         }
         for kernel in node.kernels.iter().skip(node.weights.len()) {

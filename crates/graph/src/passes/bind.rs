@@ -1,5 +1,6 @@
 //! Binding: one kernel for each weight or operation of a node, strictly.
 
+use super::RowClass;
 use crate::error::GraphError;
 use crate::ir::{BoundKernel, Ir, Node, Op};
 use base::{Activation, CacheType, KernelContract, Layout, OpKind, TensorType, Tier};
@@ -56,23 +57,44 @@ pub struct BindOptions {
     pub cache: CacheType,
 }
 
-/// Binds every node of `ir` to kernels of `table`.
+/// Binds every node of `ir`, for steps of a class of rows, to kernels of `table`.
 ///
 /// Among the kernels that do what is asked at a tier that is allowed, the highest tier wins; one that is written for the format
-/// wins over one that reads any.
+/// wins over one that reads any. Experts see some of a step's rows only: where their kernel is for many, one for few is bound beside it.
 ///
 /// # Errors
 /// [`GraphError::NoKernel`] and [`GraphError::AmbiguousKernel`], which say what was asked and what there is.
-pub fn bind(mut ir: Ir, table: &[KernelContract], options: &BindOptions) -> Result<Ir, GraphError> {
+pub fn bind(
+    mut ir: Ir,
+    table: &[KernelContract],
+    options: &BindOptions,
+    class: RowClass,
+) -> Result<Ir, GraphError> {
     for n in 0..ir.nodes.len() {
-        let asked = asked(&ir, &ir.nodes[n]);
-        let kernels = asked
+        let node = &ir.nodes[n];
+        let class = class_bound_for(&node.op, class);
+        let experts = matches!(node.op, Op::ExpertGateUp | Op::ExpertDown);
+        let kernels = asked(&ir, node)
             .into_iter()
-            .map(|(op, ty)| choose(table, op, ty, options))
-            .collect::<Result<Vec<_>, _>>()?;
+            .map(|(op, ty)| {
+                let mut kernel = choose(table, op, ty, options, class)?;
+                if experts && table[kernel.index].least > 1 {
+                    kernel.few = Some(Box::new(choose(table, op, ty, options, RowClass::One)?));
+                }
+                Ok(kernel)
+            })
+            .collect::<Result<Vec<_>, GraphError>>()?;
         ir.nodes[n].kernels = kernels;
     }
     Ok(ir)
+}
+
+/// The class of rows that a node's kernels are bound for: heads multiply the rows of one segment, which may be few in any step.
+pub(crate) fn class_bound_for(op: &Op, class: RowClass) -> RowClass {
+    match op {
+        Op::Linear | Op::ExpertGateUp | Op::ExpertDown => class,
+        _ => RowClass::One,
+    }
 }
 
 /// What a node asks for: a kernel for each of its weights, or one for itself.
@@ -106,13 +128,14 @@ pub fn asked(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
     }
 }
 
-/// How the input of a product is read: decided by format and precision alone, so that every tier computes alike. Attention computes in
-/// f16 where it may and a kernel for the cache can.
+/// How the input of a product is read: decided by format and precision, so that tiers compute alike; but what a kernel for many
+/// rows reads, where there are as many and it may be used. Attention computes in f16 where it may and a kernel for the cache can.
 fn activation(
     table: &[KernelContract],
     op: OpKind,
     ty: Option<TensorType>,
     options: &BindOptions,
+    class: RowClass,
 ) -> Activation {
     let precision = options.precision;
     let Some(ty) = ty else {
@@ -125,6 +148,17 @@ fn activation(
         let found = precision == Precision::Default && table.iter().any(halves);
         return if found { Activation::F16 } else { Activation::F32 };
     };
+    let for_many = |k: &&KernelContract| {
+        k.op == op
+            && k.weight == Some(ty)
+            && k.least > 1
+            && k.least <= class.least_rows()
+            && k.tier <= options.tier
+            && k.layout == layout(table, ty, precision)
+    };
+    if let Some(kernel) = table.iter().find(for_many).filter(|_| precision == Precision::Default) {
+        return kernel.activation;
+    }
     let wanted = wanted(ty, precision);
     let exists = table.iter().any(|k| k.op == op && k.weight == Some(ty) && k.activation == wanted);
     if exists { wanted } else { Activation::F32 }
@@ -158,19 +192,21 @@ pub(crate) struct Request<'a> {
     /// None where the kernel takes decoded rows, from whatever layout.
     pub(crate) layout: Option<Layout>,
     options: &'a BindOptions,
+    class: RowClass,
 }
 
 impl<'a> Request<'a> {
-    /// The request for `op` with weights of format `ty`: input and layout follow from format and precision.
+    /// The request for `op` with weights of format `ty`: layout follows from format and precision, the input from the class of rows too.
     pub(crate) fn new(
         table: &[KernelContract],
         (op, ty): (OpKind, Option<TensorType>),
         options: &'a BindOptions,
+        class: RowClass,
     ) -> Request<'a> {
         // what decodes rows first takes them from whatever layout the products want
         let decodes = matches!(op, OpKind::Embed | OpKind::ExpandKeys);
         let layout = ty.filter(|_| !decodes).map(|ty| layout(table, ty, options.precision));
-        Request { op, ty, activation: activation(table, op, ty, options), layout, options }
+        Request { op, ty, activation: activation(table, op, ty, options, class), layout, options, class }
     }
 
     /// Why `kernel` does not do what is asked; none where it does.
@@ -190,6 +226,9 @@ impl<'a> Request<'a> {
         }
         if kernel.tier > tier {
             return Some(format!("it needs {}, and the limit is {tier}", kernel.tier));
+        }
+        if kernel.least > self.class.least_rows() {
+            return Some(format!("it is for calls of {} rows and more", kernel.least));
         }
         kernel.cache.filter(|ty| *ty != cache).map(|ty| format!("its cache is {ty}"))
     }
@@ -215,6 +254,11 @@ impl<'a> Request<'a> {
                 }
                 (Activation::F32, Precision::Default) => {
                     format!("input f32: no kernel reads {ty} with a narrower one for this operation")
+                }
+                (Activation::Bf16, _) if bound.least > 1 => {
+                    format!(
+                        "input {input}: with many rows, {ty} is unpacked to it too, for the processor's tiles"
+                    )
                 }
                 (Activation::Bf16 | Activation::F16, _) => {
                     format!("input {input}: {ty} has 16 bits, so the input is rounded to as many")
@@ -254,7 +298,7 @@ fn rank(k: &KernelContract) -> (Tier, bool, bool) {
     (k.tier, k.weight.is_some(), k.cache.is_some())
 }
 
-/// The kernel for one operation on one format of weights.
+/// The kernel for one operation on one format of weights, in steps of a class of rows.
 ///
 /// # Errors
 /// As for [`bind`].
@@ -263,8 +307,9 @@ pub fn choose(
     op: OpKind,
     ty: Option<TensorType>,
     options: &BindOptions,
+    class: RowClass,
 ) -> Result<BoundKernel, GraphError> {
-    let request = Request::new(table, (op, ty), options);
+    let request = Request::new(table, (op, ty), options, class);
     let best = table.iter().filter(|k| request.matches(k)).map(rank).max();
     let mut found = table.iter().enumerate().filter(|(_, k)| request.matches(k) && Some(rank(k)) == best);
     match (found.next(), found.next()) {
@@ -276,7 +321,7 @@ pub fn choose(
         }),
         (Some((index, kernel)), None) => {
             let activation = request.activation.name().to_owned();
-            Ok(BoundKernel { index, name: kernel.name.to_owned(), activation })
+            Ok(BoundKernel { index, name: kernel.name.to_owned(), activation, few: None })
         }
     }
 }
@@ -307,6 +352,7 @@ mod tests {
             layout: Layout::Rows,
             activation,
             cache: None,
+            least: 1,
             tier,
             name,
         }
@@ -325,13 +371,35 @@ mod tests {
             contract(q4, Activation::A8, Tier::Avx2, "avx2_a8"),
             contract(q4, Activation::F32, Tier::Avx512, "avx512_f32"),
         ];
-        let name =
-            |precision, tier, ty| choose(&table, OpKind::Linear, ty, &options(precision, tier)).unwrap().name;
+        let name = |precision, tier, ty| {
+            choose(&table, OpKind::Linear, ty, &options(precision, tier), RowClass::Many).unwrap().name
+        };
         assert_eq!(name(Precision::Default, Tier::Avx512, q4), "avx2_a8");
         assert_eq!(name(Precision::Default, Tier::Portable, q4), "portable_a8");
         assert_eq!(name(Precision::Exact, Tier::Avx512, q4), "avx512_f32");
         assert_eq!(name(Precision::Exact, Tier::Avx2, q4), "strip");
         assert_eq!(name(Precision::Default, Tier::Avx512, Some(TensorType::IQ1_S)), "strip");
+    }
+
+    #[test]
+    fn kernels_for_many_rows_take_over_where_there_are_as_many() {
+        let q4 = Some(TensorType::Q4_K);
+        let tiles = |kernel: KernelContract| KernelContract { layout: Layout::Tiles, ..kernel };
+        let table = [
+            contract(None, Activation::F32, Tier::Portable, "strip"),
+            tiles(contract(q4, Activation::A8, Tier::Avx512, "avx512_a8")),
+            tiles(KernelContract { least: 16, ..contract(q4, Activation::Bf16, Tier::Amx, "amx_bf16") }),
+        ];
+        let chosen = |precision, tier, class| {
+            choose(&table, OpKind::Linear, q4, &options(precision, tier), class).unwrap()
+        };
+        let many = chosen(Precision::Default, Tier::Amx, RowClass::Many);
+        assert_eq!((many.name.as_str(), many.activation.as_str()), ("amx_bf16", "bf16"));
+        for class in [RowClass::One, RowClass::Few] {
+            assert_eq!(chosen(Precision::Default, Tier::Amx, class).name, "avx512_a8");
+        }
+        assert_eq!(chosen(Precision::Default, Tier::Avx512, RowClass::Many).name, "avx512_a8");
+        assert_eq!(chosen(Precision::Exact, Tier::Amx, RowClass::Many).name, "strip");
     }
 
     #[test]
@@ -342,7 +410,8 @@ mod tests {
             contract(q8, Activation::F32, Tier::Avx2, "two"),
         ];
         let error = |tier| {
-            choose(&table, OpKind::Linear, q8, &options(Precision::Exact, tier)).unwrap_err().to_string()
+            let options = options(Precision::Exact, tier);
+            choose(&table, OpKind::Linear, q8, &options, RowClass::One).unwrap_err().to_string()
         };
         assert!(error(Tier::Avx2).contains("one and two"));
         assert!(

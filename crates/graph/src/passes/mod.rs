@@ -12,8 +12,8 @@ mod ropes;
 #[cfg(test)]
 pub(crate) mod snapshots;
 
-pub(crate) use bind::Request;
 pub use bind::{BindOptions, Precision, asked, bind, choose};
+pub(crate) use bind::{Request, class_bound_for};
 pub use epilogues::fold_epilogues;
 pub use experts::group_experts;
 pub use formulations::{CacheForm, FORMS, MlaChoice, choose_formulations, crossover};
@@ -49,6 +49,15 @@ impl RowClass {
             0 | 1 => RowClass::One,
             2..=Self::FEW => RowClass::Few,
             _ => RowClass::Many,
+        }
+    }
+
+    /// The fewest rows of a step that runs in it.
+    pub fn least_rows(self) -> usize {
+        match self {
+            RowClass::One => 1,
+            RowClass::Few => 2,
+            RowClass::Many => Self::FEW + 1,
         }
     }
 

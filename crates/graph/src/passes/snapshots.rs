@@ -177,19 +177,22 @@ fn phases_cut() {
     }
 }
 
-#[test]
-fn kernels_bound_and_buffers_placed() {
+/// One form of everything, and products of bf16 rows in two: of AVX2, and of tiles for many rows.
+fn table() -> Vec<KernelContract> {
     let kernel = |op, weight, activation, tier, name| KernelContract {
         op,
         weight,
         layout: Layout::Rows,
         activation,
         cache: None,
+        least: 1,
         tier,
         name,
     };
+    let bf16 = Some(TensorType::BF16);
     let mut table = vec![
-        kernel(OpKind::Linear, Some(TensorType::BF16), Activation::F32, Tier::Avx2, "avx2_bf16"),
+        kernel(OpKind::Linear, bf16, Activation::F32, Tier::Avx2, "avx2_bf16"),
+        KernelContract { least: 16, ..kernel(OpKind::Linear, bf16, Activation::Bf16, Tier::Amx, "amx_bf16") },
         kernel(OpKind::Linear, None, Activation::F32, Tier::Portable, "strip"),
         kernel(OpKind::LinearT, None, Activation::F32, Tier::Portable, "across"),
     ];
@@ -205,8 +208,14 @@ fn kernels_bound_and_buffers_placed() {
     ] {
         table.push(kernel(op, None, Activation::F32, Tier::Portable, op.name()));
     }
+    table
+}
+
+#[test]
+fn kernels_bound_and_buffers_placed() {
+    let mut table = table();
     let options = BindOptions { precision: Precision::Default, tier: Tier::Avx512, cache: CacheType::F16 };
-    let ir = bind(folded(RowClass::One), &table, &options).unwrap();
+    let ir = bind(folded(RowClass::One), &table, &options, RowClass::One).unwrap();
     let phases = cut_phases(&ir);
     let arena = place_buffers(&ir, &phases, 4);
     let mut text = ir.to_text(Some(&phases));
@@ -218,8 +227,18 @@ fn kernels_bound_and_buffers_placed() {
     }
     insta::assert_snapshot!(format!("{text}arena {} numbers", arena.floats));
     table.retain(|kernel| kernel.op != OpKind::Route);
-    let missing = bind(folded(RowClass::One), &table, &options).unwrap_err().to_string();
+    let missing = bind(folded(RowClass::One), &table, &options, RowClass::One).unwrap_err().to_string();
     assert!(missing.contains("route") && missing.contains("there is none"), "{missing}");
+}
+
+#[test]
+fn kernels_bound_on_a_machine_with_tiles() {
+    let options = BindOptions { precision: Precision::Default, tier: Tier::Amx, cache: CacheType::F16 };
+    let bound = |class| bind(folded(class), &table(), &options, class).unwrap();
+    insta::assert_snapshot!(bound(RowClass::Many).to_text(None));
+    for class in [RowClass::One, RowClass::Few] {
+        assert!(!bound(class).to_text(None).contains("amx"), "{class:?}");
+    }
 }
 
 #[test]

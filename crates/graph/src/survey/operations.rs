@@ -135,7 +135,7 @@ fn bind(
         missing.push(Missing::new(MissingKind::Format, ty.name(), problem));
         return;
     }
-    match choose(table, op, ty, options) {
+    match choose(table, op, ty, options, RowClass::One) {
         Ok(kernel) => {
             operation.binds = Some(choice(kernel.index));
             // row-wise operations have one entry in the table, which takes the best instructions by itself

@@ -6,6 +6,35 @@ use crate::tiers::tiers;
 /// Numbers of an 8-bit block.
 pub const A8_BLOCK: usize = 32;
 
+/// 32 numbers as bf16: a cache line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C, align(64))]
+pub struct Bf16Line(pub [u16; 32]);
+
+impl Bf16Line {
+    /// 32 zeros.
+    pub const ZERO: Bf16Line = Bf16Line([0; 32]);
+
+    /// Lines from one row of `cols` numbers to the next: an odd number, for the reason that [`A8Rows::row_blocks`] has.
+    pub fn row_lines(cols: usize) -> usize {
+        A8Rows::row_blocks(cols)
+    }
+
+    /// The numbers of all lines.
+    #[allow(unsafe_code, reason = "lines are arrays of numbers, one after the other")]
+    pub fn bits(lines: &[Bf16Line]) -> &[u16] {
+        // SAFETY: a line is 32 numbers without padding.
+        unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 32) }
+    }
+
+    /// The numbers of all lines, to be written.
+    #[allow(unsafe_code, reason = "as above")]
+    pub fn bits_mut(lines: &mut [Bf16Line]) -> &mut [u16] {
+        // SAFETY: a line is 32 numbers without padding, of which every pattern is valid.
+        unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 32) }
+    }
+}
+
 /// Prepared input rows.
 #[derive(Clone, Copy)]
 pub enum Acts<'a> {

@@ -11,6 +11,7 @@ mod tiles;
 mod wide;
 
 pub(crate) use tiers::kernels;
+pub(crate) use tiles::formats;
 
 use crate::{Acts, RowsMut, WeightMatrix};
 use std::ops::Range;
@@ -26,6 +27,9 @@ pub struct Scratch {
     pub(crate) numbers: Vec<f32>,
     pub(crate) bytes: Vec<u8>,
     pub(crate) lines: Vec<Line>,
+    /// Of products by the tile unit.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) tiles: crate::amx::Buffers,
 }
 
 /// A line of a cache.

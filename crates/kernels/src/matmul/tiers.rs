@@ -6,6 +6,8 @@
 
 use super::{MatmulFn, body, tiles, wide};
 use crate::KernelFn;
+#[cfg(target_arch = "x86_64")]
+use crate::amx::LEAST_ROWS;
 use base::{Activation, KernelContract, Layout, OpKind, TensorType, Tier};
 
 /// Safe functions over the bodies: one compiled for the baseline, one for AVX2, one for AVX-512.
@@ -108,15 +110,20 @@ const FAST: [TensorType; 14] = [
     TensorType::Q3_K,
 ];
 
+/// No product here is for many rows alone.
+#[cfg(not(target_arch = "x86_64"))]
+const LEAST_ROWS: usize = 1;
+
 /// Every product of the table.
 pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
     let mut table = Vec::new();
     let mut add = |op, weight: Option<TensorType>, layout, activation: Activation, tier: Tier, kernel| {
+        let least = if tier == Tier::Amx { LEAST_ROWS } else { 1 };
         let format = weight.map_or_else(|| "strip".to_owned(), |ty| ty.name().to_lowercase());
         let tiles = if layout == Layout::Tiles { "_tiles" } else { "" };
         let across = if op == OpKind::LinearT { "_across" } else { "" };
         let name = format!("{tier}_{format}{tiles}_{}{across}", activation.name()).leak();
-        let contract = KernelContract { op, weight, layout, activation, cache: None, tier, name };
+        let contract = KernelContract { op, weight, layout, activation, cache: None, least, tier, name };
         table.push((contract, kernel));
     };
     let rows = Layout::Rows;
@@ -137,7 +144,8 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
         }
     }
     for (ty, tier, kernel) in tiles::kernels() {
-        add(OpKind::Linear, Some(ty), Layout::Tiles, Activation::A8, tier, KernelFn::Matmul(kernel));
+        let activation = if tier == Tier::Amx { Activation::Bf16 } else { Activation::A8 };
+        add(OpKind::Linear, Some(ty), Layout::Tiles, activation, tier, KernelFn::Matmul(kernel));
     }
     for (op, ty, tier, kernel) in wide::kernels() {
         let kernel = if op == OpKind::LinearT { KernelFn::MatmulT(kernel) } else { KernelFn::Matmul(kernel) };

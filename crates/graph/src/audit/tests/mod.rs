@@ -30,6 +30,7 @@ fn table() -> Vec<KernelContract> {
         layout: Layout::Rows,
         activation,
         cache: None,
+        least: 1,
         tier,
         name,
     };

@@ -6,7 +6,7 @@ use quant::{e2m1, iq4_nl, mxfp4, nvfp4};
 
 /// Addresses of a tile's planes.
 #[derive(Clone, Copy)]
-pub(super) struct Planes {
+pub(crate) struct Planes {
     pub codes: *const u8,
     pub high: *const u8,
     pub scales: *const u8,
@@ -19,7 +19,7 @@ pub(super) struct Planes {
 ///
 /// # Safety
 /// As for [`Lanes`]; `p` holds the planes of a tile with more than `b` blocks of the format, and `S` is below `SUBS`.
-pub(super) trait Format {
+pub(crate) trait Format {
     /// The format.
     const TY: TensorType;
     /// Runs of 32 inputs in a block.
@@ -154,7 +154,7 @@ macro_rules! second_factor_is_min {
     };
 }
 
-pub(super) struct Q4_0;
+pub(crate) struct Q4_0;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Q4_0 {
     const TY: TensorType = TensorType::Q4_0;
@@ -168,7 +168,7 @@ impl Format for Q4_0 {
     constant_min!(8.0);
 }
 
-pub(super) struct Q4_1;
+pub(crate) struct Q4_1;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Q4_1 {
     const TY: TensorType = TensorType::Q4_1;
@@ -190,7 +190,7 @@ macro_rules! fifth_bits {
     }};
 }
 
-pub(super) struct Q5_0;
+pub(crate) struct Q5_0;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Q5_0 {
     const TY: TensorType = TensorType::Q5_0;
@@ -204,7 +204,7 @@ impl Format for Q5_0 {
     constant_min!(16.0);
 }
 
-pub(super) struct Q5_1;
+pub(crate) struct Q5_1;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Q5_1 {
     const TY: TensorType = TensorType::Q5_1;
@@ -218,7 +218,7 @@ impl Format for Q5_1 {
     second_factor_is_min!();
 }
 
-pub(super) struct Q8_0;
+pub(crate) struct Q8_0;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Q8_0 {
     const TY: TensorType = TensorType::Q8_0;
@@ -252,7 +252,7 @@ macro_rules! k_scales {
     };
 }
 
-pub(super) struct Q4K;
+pub(crate) struct Q4K;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Q4K {
     const TY: TensorType = TensorType::Q4_K;
@@ -298,7 +298,7 @@ macro_rules! pair {
     };
 }
 
-pub(super) struct Q5K;
+pub(crate) struct Q5K;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Q5K {
     const TY: TensorType = TensorType::Q5_K;
@@ -317,7 +317,7 @@ impl Format for Q5K {
     k_scales!();
 }
 
-pub(super) struct Q6K;
+pub(crate) struct Q6K;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Q6K {
     const TY: TensorType = TensorType::Q6_K;
@@ -338,7 +338,7 @@ impl Format for Q6K {
     constant_min!(32.0);
 }
 
-pub(super) struct Q2K;
+pub(crate) struct Q2K;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Q2K {
     const TY: TensorType = TensorType::Q2_K;
@@ -369,7 +369,7 @@ impl Format for Q2K {
     }
 }
 
-pub(super) struct Q3K;
+pub(crate) struct Q3K;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Q3K {
     const TY: TensorType = TensorType::Q3_K;
@@ -389,7 +389,7 @@ impl Format for Q3K {
     constant_min!(4.0);
 }
 
-pub(super) struct Iq4Nl;
+pub(crate) struct Iq4Nl;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Iq4Nl {
     const TY: TensorType = TensorType::IQ4_NL;
@@ -408,7 +408,7 @@ impl Format for Iq4Nl {
     no_min!();
 }
 
-pub(super) struct Iq4Xs;
+pub(crate) struct Iq4Xs;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Iq4Xs {
     const TY: TensorType = TensorType::IQ4_XS;
@@ -440,7 +440,7 @@ unsafe fn decoded<L: Lanes>(from: *const u8, scale: fn(u8) -> f32) -> L::Floats 
     }
 }
 
-pub(super) struct Mxfp4;
+pub(crate) struct Mxfp4;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Mxfp4 {
     const TY: TensorType = TensorType::MXFP4;
@@ -462,7 +462,7 @@ impl Format for Mxfp4 {
     no_min!();
 }
 
-pub(super) struct Nvfp4;
+pub(crate) struct Nvfp4;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "addresses inside the block, as the trait promises")]
 impl Format for Nvfp4 {
     const TY: TensorType = TensorType::NVFP4;

@@ -7,7 +7,7 @@
 mod ahead;
 mod blocks;
 mod body;
-mod formats;
+pub(crate) mod formats;
 mod one_row;
 mod operands;
 mod unpacked;
@@ -21,7 +21,7 @@ use base::{TensorType, Tier};
 use formats::*;
 use std::ops::Range;
 
-/// The products of one format: portable, AVX2, AVX-512.
+/// The products of one format: portable, AVX2, AVX-512 with 8-bit inputs, and the tile unit with inputs of bf16.
 macro_rules! format {
     ($format:ident) => {{
         fn portable(
@@ -111,6 +111,18 @@ macro_rules! format {
             unsafe { inner(w, x, index, outs, y, scratch) }
         }
 
+        #[cfg(target_arch = "x86_64")]
+        fn amx(
+            w: &WeightMatrix<'_>,
+            x: &Acts<'_>,
+            index: Option<&[u32]>,
+            outs: Range<usize>,
+            y: &mut RowsMut<'_>,
+            scratch: &mut Scratch,
+        ) {
+            crate::amx::multiply::<$format>(w, x, index, outs, y, &mut scratch.tiles);
+        }
+
         let ty = <$format as Format>::TY;
         [
             (ty, Tier::Portable, portable as MatmulFn),
@@ -118,6 +130,8 @@ macro_rules! format {
             (ty, Tier::Avx2, avx2 as MatmulFn),
             #[cfg(target_arch = "x86_64")]
             (ty, Tier::Avx512, avx512 as MatmulFn),
+            #[cfg(target_arch = "x86_64")]
+            (ty, Tier::Amx, amx as MatmulFn),
         ]
     }};
 }

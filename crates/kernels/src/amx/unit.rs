@@ -1,0 +1,217 @@
+//! The tile instructions. Their intrinsics are unstable, so that they are written as assembly; a whole block of products is one piece of
+//! it, since the compiler knows nothing of what tiles hold between two.
+#![allow(unsafe_code, reason = "inline assembly")]
+
+use base::Tier;
+use std::arch::asm;
+use std::marker::PhantomData;
+use std::time::Instant;
+
+/// Rows of a tile.
+pub(super) const ROWS: usize = 16;
+
+/// Inputs of a tile of rows, and of a tile of weights.
+pub(super) const STEP: usize = 32;
+
+/// Bytes of a tile.
+pub(super) const TILE: usize = 1024;
+
+/// Outputs of a block: two tiles.
+pub(super) const OUTPUTS: usize = 32;
+
+/// Eight tiles of sixteen rows of 64 bytes.
+#[repr(C, align(64))]
+struct Config([u8; 64]);
+
+static CONFIG: Config = {
+    let mut config = [0; 64];
+    config[0] = 1; // the palette of eight tiles
+    let mut tile = 0;
+    while tile < 8 {
+        config[16 + 2 * tile] = 64;
+        config[48 + tile] = ROWS as u8;
+        tile += 1;
+    }
+    Config(config)
+};
+
+/// The tiles of this thread, configured. They are released when this is dropped, so that the system has nothing to save for a thread that does
+/// other things.
+pub(super) struct Unit(PhantomData<*mut ()>);
+
+impl Unit {
+    /// Configures the tiles.
+    ///
+    /// # Panics
+    /// When there are none, or the rest of the tier is missing.
+    pub fn configured() -> Unit {
+        assert!(crate::features().tier() == Tier::Amx, "a kernel for tiles on a machine without them");
+        // SAFETY: there are tiles, and the configuration is one that all processors with tiles take. Not `nomem`: it reads the static.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly, preserves_flags));
+        }
+        Unit(PhantomData)
+    }
+
+    /// to = from + left · right, for `16 · T` rows and 32 outputs; `T` is 1 or 2. `from` none: to = left · right.
+    ///
+    /// # Safety
+    /// * each of `left` is the address of sixteen rows, `left_stride` bytes apart, of `steps` · 64 bytes;
+    /// * `right` is the address of `steps` · 2 tiles: of each step the weights of outputs 0 to 15, then those of outputs 16 to 31;
+    /// * `from` and `to` are addresses of `16 · T` rows of 32 numbers, so many bytes apart, which nobody else touches meanwhile.
+    pub unsafe fn multiply<const T: usize>(
+        &mut self,
+        (left, left_stride): ([*const u8; T], usize),
+        right: *const u8,
+        steps: usize,
+        from: Option<(*const f32, usize)>,
+        (to, to_stride): (*mut f32, usize),
+    ) {
+        let (from, from_stride) = from.unwrap_or((std::ptr::null(), 0));
+        if steps == 0 {
+            return;
+        }
+        // SAFETY: addresses by the caller's promise; the configuration holds while `self` lives. Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7
+        // weights: each tile that is loaded takes part in two products.
+        unsafe {
+            if T == 2 {
+                asm!(
+                    "test {from}, {from}",
+                    "jnz 2f",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    "jmp 3f",
+                    "2:",
+                    "tileloadd tmm0, [{from} + {from_stride}]",
+                    "tileloadd tmm1, [{from} + {from_stride} + 64]",
+                    "tileloadd tmm2, [{from_low} + {from_stride}]",
+                    "tileloadd tmm3, [{from_low} + {from_stride} + 64]",
+                    "3:",
+                    "tileloadd tmm6, [{right} + {line}]",
+                    "tileloadd tmm4, [{high} + {left_stride}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{right} + {line} + 1024]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tileloadd tmm5, [{low} + {left_stride}]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    "add {high}, 64",
+                    "add {low}, 64",
+                    "add {right}, 2048",
+                    "dec {steps}",
+                    "jnz 3b",
+                    "tilestored [{to} + {to_stride}], tmm0",
+                    "tilestored [{to} + {to_stride} + 64], tmm1",
+                    "tilestored [{to_low} + {to_stride}], tmm2",
+                    "tilestored [{to_low} + {to_stride} + 64], tmm3",
+                    from = in(reg) from,
+                    from_low = in(reg) from.wrapping_byte_add(ROWS * from_stride),
+                    from_stride = in(reg) from_stride,
+                    right = inout(reg) right => _,
+                    line = in(reg) 64usize,
+                    high = inout(reg) left[0] => _,
+                    low = inout(reg) left[T - 1] => _,
+                    left_stride = in(reg) left_stride,
+                    steps = inout(reg) steps => _,
+                    to = in(reg) to,
+                    to_low = in(reg) to.wrapping_byte_add(ROWS * to_stride),
+                    to_stride = in(reg) to_stride,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            } else {
+                asm!(
+                    "test {from}, {from}",
+                    "jnz 2f",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "jmp 3f",
+                    "2:",
+                    "tileloadd tmm0, [{from} + {from_stride}]",
+                    "tileloadd tmm1, [{from} + {from_stride} + 64]",
+                    "3:",
+                    "tileloadd tmm6, [{right} + {line}]",
+                    "tileloadd tmm4, [{left} + {left_stride}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{right} + {line} + 1024]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "add {left}, 64",
+                    "add {right}, 2048",
+                    "dec {steps}",
+                    "jnz 3b",
+                    "tilestored [{to} + {to_stride}], tmm0",
+                    "tilestored [{to} + {to_stride} + 64], tmm1",
+                    from = in(reg) from,
+                    from_stride = in(reg) from_stride,
+                    right = inout(reg) right => _,
+                    line = in(reg) 64usize,
+                    left = inout(reg) left[0] => _,
+                    left_stride = in(reg) left_stride,
+                    steps = inout(reg) steps => _,
+                    to = in(reg) to,
+                    to_stride = in(reg) to_stride,
+                    out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+    }
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        // SAFETY: there are tiles, or this would not be.
+        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+    }
+}
+
+/// Rounds of a measurement: four products of tiles in each.
+const PEAK_ROUNDS: usize = 20_000;
+
+/// Multiply-adds a second of the products in `$dot`, of one core.
+macro_rules! peak {
+    ($dot:literal, $terms:literal) => {{
+        let unit = Unit::configured();
+        let start = Instant::now();
+        // SAFETY: the tiles are configured; nothing in memory is touched.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "tilezero tmm4",
+                "tilezero tmm5",
+                "tilezero tmm6",
+                "tilezero tmm7",
+                "2:",
+                concat!($dot, " tmm0, tmm4, tmm6"),
+                concat!($dot, " tmm1, tmm4, tmm7"),
+                concat!($dot, " tmm2, tmm5, tmm6"),
+                concat!($dot, " tmm3, tmm5, tmm7"),
+                "dec {rounds}",
+                "jnz 2b",
+                rounds = inout(reg) PEAK_ROUNDS => _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, nomem),
+            );
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        drop(unit);
+        (PEAK_ROUNDS * 4 * ROWS * 16 * $terms) as f64 / seconds
+    }};
+}
+
+/// Multiply-adds of bf16 a second of one core's tiles, from registers.
+pub(crate) fn bf16_peak() -> f64 {
+    peak!("tdpbf16ps", 32)
+}
+
+/// The same of 8-bit integers.
+pub(crate) fn integer_peak() -> f64 {
+    peak!("tdpbssd", 64)
+}
