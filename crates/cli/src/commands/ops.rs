@@ -212,16 +212,24 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
     if args.json {
         output::json(&json!({ "threads": args.threads, "memory_mib": args.memory, "measurements": found }))?;
     } else if let Some(last) = found.last() {
+        let (limits, threads) = (&last.limits, last.threads);
+        let arithmetic = [
+            (limits.integer_macs, "int8"),
+            (limits.float_macs, "f32"),
+            (limits.half_macs, "f16"),
+            (limits.brain_macs, "bf16 tiles"),
+        ];
+        // what the processor lacks has no limit
+        let rates =
+            arithmetic.iter().filter(|(macs, _)| *macs > 0.0).enumerate().map(|(i, (macs, numbers))| {
+                format!(", {:.0}{} {numbers}", 2.0 * macs / 1e9, if i == 0 { " GFLOP/s" } else { "" })
+            });
         output::line(&format!(
-            "limits, {}, {} thread{}: {:.1} GB/s, {:.0} GFLOP/s int8, {:.0} f32, {:.0} f16, {:.0} bf16 by tiles",
+            "limits, {}, {threads} thread{}: {:.1} GB/s{}",
             last.level,
-            last.threads,
-            if last.threads == 1 { "" } else { "s" },
-            last.limits.read_bandwidth / 1e9,
-            2.0 * last.limits.integer_macs / 1e9,
-            2.0 * last.limits.float_macs / 1e9,
-            2.0 * last.limits.half_macs / 1e9,
-            2.0 * last.limits.brain_macs / 1e9
+            if threads == 1 { "" } else { "s" },
+            limits.read_bandwidth / 1e9,
+            rates.collect::<String>()
         ))?;
     }
     if !problems.is_empty() {
