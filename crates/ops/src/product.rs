@@ -61,11 +61,11 @@ impl ProductCase {
             (false, Activation::A8) => {
                 (1e-6, "exact integers; a few f32 roundings for each run of 32 inputs")
             }
-            (false, Activation::Bf16) if self.weight.is_quantized() => {
+            (false, Activation::Bf16) => {
                 (2e-3, "weights are rounded to bf16: 2^-9 of each; then f32 sums, in order")
             }
             (false, _) if self.layout == Layout::Tiles => (1e-6, "f32 sums of 128 products, in order"),
-            (false, Activation::F32 | Activation::Bf16 | Activation::F16) => (1e-6, "f32 sums in 16 strands"),
+            (false, Activation::F32 | Activation::F16) => (1e-6, "f32 sums in 16 strands"),
         };
         let floats_in_tiles = self.layout == Layout::Tiles && !self.weight.is_quantized();
         let same_bits = if floats_in_tiles { SameBits::AboveLowest } else { SameBits::All };
@@ -79,7 +79,7 @@ impl ProductCase {
             flops: 2.0 * numbers * self.rows as f64,
             arithmetic: match self.activation {
                 Activation::A8 => Arithmetic::Integers,
-                Activation::Bf16 if self.weight.is_quantized() => Arithmetic::Brains,
+                Activation::Bf16 => Arithmetic::Brains,
                 _ => Arithmetic::Floats,
             },
             from_memory: true,

@@ -11,9 +11,8 @@ use kernels::{Gating, GroupScore, KeyOrder, RopePairs};
 /// The products that there are to be: layout of the weight, how inputs are read, whether it is read across, and which formats.
 type Product = (Layout, Activation, bool, fn(TensorType) -> bool);
 
-const PRODUCTS: [Product; 7] = [
+const PRODUCTS: [Product; 6] = [
     (Layout::Rows, Activation::F32, false, quant::can_decode),
-    (Layout::Rows, Activation::Bf16, false, |ty| matches!(ty, TensorType::BF16 | TensorType::F16)),
     (Layout::Tiles, Activation::A8, false, |ty| has_tiles(ty) && ty.is_quantized()),
     (Layout::Tiles, Activation::F32, false, floats_in_tiles),
     (Layout::Tiles, Activation::Bf16, false, |ty| has_tiles(ty) && ty.is_quantized()),
@@ -250,7 +249,7 @@ pub fn real_sizes() -> Vec<Case> {
                 continue;
             }
             // strips are for many rows
-            if !(activation == Activation::Bf16 && weight.is_quantized()) {
+            if activation != Activation::Bf16 {
                 for (inputs, outputs) in REAL_PRODUCTS {
                     add(1, inputs, outputs);
                 }

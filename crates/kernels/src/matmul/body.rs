@@ -1,7 +1,7 @@
 //! Products with decoded weight rows: the bodies, to be compiled for each tier.
 
 use super::Scratch;
-use crate::attention::{dot, sum_lanes};
+use crate::attention::dot;
 use crate::{Acts, RowsMut, WeightMatrix};
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub(super) fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut 
     &mut buffer[..len]
 }
 
-/// Weight rows decoded to numbers, f32 or bf16 inputs.
+/// Weight rows decoded to numbers, f32 inputs.
 #[inline(always)]
 pub(super) fn numbers(
     w: &WeightMatrix<'_>,
@@ -28,40 +28,15 @@ pub(super) fn numbers(
     y: &mut RowsMut<'_>,
     scratch: &mut Scratch,
 ) {
+    let Acts::F32(x) = x else { return };
     let Scratch { numbers, bytes, .. } = scratch;
     let strip = grow(numbers, w.cols);
     for (column, out) in outs.enumerate() {
         w.decode(out, 0..w.cols, strip, bytes);
         for i in 0..y.rows() {
-            let value = match x {
-                Acts::F32(rows) => dot(strip, rows.row(source(index, i))),
-                Acts::Bf16 { bits, cols, stride, .. } => {
-                    dot_bf16(strip, &bits[source(index, i) * stride..][..*cols])
-                }
-                Acts::A8(_) => f32::NAN,
-            };
-            y.set(i, column, value);
+            y.set(i, column, dot(strip, x.row(source(index, i))));
         }
     }
-}
-
-/// A dot product with bf16 numbers, in the strands of [`dot`].
-#[inline(always)]
-fn dot_bf16(a: &[f32], b: &[u16]) -> f32 {
-    let mut strands = [0.0f32; 16];
-    let widen = crate::widen::bf16;
-    let n = a.len().min(b.len());
-    let (a, b) = (&a[..n], &b[..n]);
-    let (ac, bc) = (a.chunks_exact(16), b.chunks_exact(16));
-    for (s, (x, y)) in strands.iter_mut().zip(ac.remainder().iter().zip(bc.remainder())) {
-        *s += x * widen(*y);
-    }
-    for (x, y) in ac.zip(bc) {
-        for i in 0..16 {
-            strands[i] += x[i] * widen(y[i]);
-        }
-    }
-    sum_lanes(strands)
 }
 
 /// The weight read across: y[i][o] = Σ_r w[r][o] · x[i][r].

@@ -131,9 +131,6 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
         for ty in FAST {
             add(OpKind::Linear, Some(ty), rows, Activation::F32, tier, KernelFn::Matmul(kernel));
         }
-        for ty in [TensorType::BF16, TensorType::F16] {
-            add(OpKind::Linear, Some(ty), rows, Activation::Bf16, tier, KernelFn::Matmul(kernel));
-        }
     }
     for (tier, kernel) in ACROSS {
         for ty in FAST {
