@@ -57,6 +57,9 @@ impl Directory {
             version if version & 0xffff == 0 && version != 0 => return Err(PackError::BigEndian),
             version => return Err(PackError::Version { version }),
         }
+        if first >> 32 != 0 {
+            return Err(invalid("the prelude", "the four bytes after the version are not zero"));
+        }
         let body = match file.get(PAGE as usize..) {
             Some(body) if expected == found => body,
             _ => return Err(PackError::Length { expected, found }),

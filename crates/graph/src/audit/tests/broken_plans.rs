@@ -280,7 +280,7 @@ const BREAKS: &[Break] = &[
     (Code::A46, "a stream of a layer that does not exist", |p| p.ir.streams[1].layer = 7),
     (Code::A47, "a kernel for another type of cache", |p| {
         let n = node(p, 0, "attend_latent");
-        p.ir.nodes[n].kernels[0].index = 5;
+        p.ir.nodes[n].kernels[0].index = 6;
         p.ir.nodes[n].kernels[0].name = "attend_f32".into();
     }),
     (Code::A48, "latents from an expanded cache", |p| p.ir.streams[0].kind = StreamKind::Expanded),
