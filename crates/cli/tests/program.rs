@@ -161,7 +161,9 @@ fn kernels_are_tested_measured_and_listed_one_by_one() {
     assert_eq!(support["levels"][0]["name"], "portable");
     let runs = |row: &Value| row["kernels"].as_array().unwrap().iter().any(|k| k["missing"].is_null());
     let operations = support["operations"].as_array().unwrap();
-    assert!(operations.iter().filter(|row| row["operation"] == "linear").all(runs));
+    // products with inputs of bf16 are for processors with tiles alone
+    let linear = |row: &&Value| row["operation"] == "linear" && row["input"] != "bf16";
+    assert!(operations.iter().filter(linear).all(runs));
 }
 
 /// `taskset` leaves the program some CPUs, and the number of threads follows. Quotas of cgroups need rights to set.
