@@ -14,6 +14,7 @@ use crate::act::A8Block;
 use crate::lanes::Lanes;
 use crate::{A8Rows, RowsMut, Scratch, WeightMatrix};
 use std::ops::Range;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes of tiles that are multiplied with all rows before the next tiles: what stays in a core's second-level cache.
 const STRIP: usize = 384 << 10;
@@ -114,6 +115,8 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
                 ($($s:literal)*) => {
                     $(if $s < F::SUBS {
                         run::<L, F, M, $s>(planes, b, x, &mut sums);
+                        // as for one row
+                        compiler_fence(Ordering::SeqCst);
                     })*
                 };
             }
