@@ -30,10 +30,7 @@ pub struct Local {
 
 /// Grows `buffer` to at least `len` numbers and returns that many.
 pub fn grown(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
-    if buffer.len() < len {
-        buffer.resize(len, 0.0);
-    }
-    &mut buffer[..len]
+    grown_to(buffer, len, 0.0)
 }
 
 /// Which forms of an input some products need.

@@ -8,9 +8,10 @@
 
 use super::strip;
 use super::unit::{OUTPUTS, ROWS, STEP, TILE, Unit};
-use crate::matmul::formats::{Format, Planes};
-use crate::{Acts, RowsMut, WeightMatrix};
-use quant::tiles::{Plane, TileLayout};
+use crate::matmul::formats::Format;
+use crate::matmul::operands::Operands;
+use crate::matmul::{Line, grow};
+use crate::{Acts, RowsMut, Scratch, WeightMatrix};
 use std::ops::Range;
 
 /// Input rows that go through all strips before the next ones.
@@ -21,11 +22,6 @@ const STRIP_TILES: usize = 16;
 
 /// Inputs of a strip: whole blocks of every format.
 const STRIP_INPUTS: usize = 512;
-
-/// A cache line.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
 
 /// Memory of a thread, grown once.
 #[derive(Default)]
@@ -38,12 +34,9 @@ pub(crate) struct Buffers {
     sums: Vec<Line>,
 }
 
+/// Address of at least so many bytes of a buffer.
 fn grown(lines: &mut Vec<Line>, bytes: usize) -> *mut u8 {
-    let len = bytes.div_ceil(size_of::<Line>());
-    if lines.len() < len {
-        lines.resize(len, Line([0; 64]));
-    }
-    lines.as_mut_ptr().cast()
+    grow(lines, bytes.div_ceil(size_of::<Line>())).as_mut_ptr().cast()
 }
 
 /// `y[i][o − outs.start]` for all rows i (of `x`, by way of `index`).
@@ -56,18 +49,15 @@ pub(crate) fn multiply<F: Format>(
     index: Option<&[u32]>,
     outs: Range<usize>,
     y: &mut RowsMut<'_>,
-    buffers: &mut Buffers,
+    scratch: &mut Scratch,
 ) {
-    let (Some((layout, first)), Acts::Bf16 { bits, cols, stride, .. }) = (w.tile_layout(), *x) else {
-        return;
-    };
-    assert!(w.ty == F::TY && cols == w.cols, "{cols} inputs of {} for {} of {}", w.ty, w.cols, F::TY);
-    assert!(outs.end <= w.rows && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows);
+    let Acts::Bf16 { bits, cols, stride, .. } = *x else { return };
+    let Some(operands) = Operands::new::<F>(w, cols, outs, y) else { return };
     assert!(cols.is_multiple_of(STEP), "{cols} inputs are no whole number of steps");
-    let outs = first + outs.start..first + outs.end;
+    let buffers = &mut scratch.tiles;
     let mut unit = Unit::configured();
     let inputs = Inputs::new((bits, cols, stride), index, y.rows(), &mut buffers.inputs);
-    let (rows, tiles) = (y.rows(), outs.start / ROWS..outs.end.div_ceil(ROWS));
+    let (rows, tiles) = (y.rows(), operands.tiles());
     for from_row in (0..rows).step_by(BLOCK_ROWS) {
         let block_rows = from_row..rows.min(from_row + BLOCK_ROWS);
         for from_tile in tiles.clone().step_by(STRIP_TILES) {
@@ -76,9 +66,9 @@ pub(crate) fn multiply<F: Format>(
             for from in (0..cols).step_by(STRIP_INPUTS) {
                 let to = cols.min(from + STRIP_INPUTS);
                 let steps = (to - from) / STEP;
-                let strip = unpack::<F>(w, layout, strip_tiles.clone(), from..to, &mut buffers.strip);
+                let strip = unpack::<F>(&operands, strip_tiles.clone(), from..to, &mut buffers.strip);
                 let part = Part { steps, from, last: to == cols };
-                let outputs = (strip_tiles.start * ROWS, &outs);
+                let outputs = (strip_tiles.start * ROWS, &operands.outs);
                 // SAFETY: the strip is as just written.
                 unsafe {
                     multiply_strip(
@@ -99,24 +89,15 @@ pub(crate) fn multiply<F: Format>(
 
 /// Some inputs of some packed tiles as a strip: pairs of tiles one after the other, of each step the two of a pair.
 fn unpack<F: Format>(
-    w: &WeightMatrix<'_>,
-    layout: TileLayout,
+    operands: &Operands<'_>,
     tiles: Range<usize>,
     inputs: Range<usize>,
     strip: &mut Vec<Line>,
 ) -> *const u8 {
-    assert!(w.bytes.len() >= tiles.end * layout.tile_bytes(), "tiles {tiles:?}");
     let (steps, block) = (inputs.len() / STEP, F::TY.block_len());
     let strip = grown(strip, tiles.len().div_ceil(2) * steps * 2 * TILE);
     for (i, tile) in tiles.enumerate() {
-        let start = |plane| w.bytes[tile * layout.tile_bytes() + layout.start(plane)..].as_ptr();
-        let planes = Planes {
-            codes: start(Plane::Codes),
-            high: start(Plane::High),
-            scales: start(Plane::Scales),
-            factors: start(Plane::Factors),
-            tile_bytes: layout.tile_bytes(),
-        };
+        let planes = operands.planes(tile);
         // SAFETY: a machine with tiles has the instructions. The packed tile lies in the bytes and has as many blocks, and the strip room for as many steps.
         unsafe {
             let out = strip.add(i / 2 * steps * 2 * TILE + i % 2 * TILE);

@@ -11,7 +11,8 @@ pub(super) fn source(index: Option<&[u32]>, i: usize) -> usize {
     index.map_or(i, |index| index[i] as usize)
 }
 
-pub(super) fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+/// At least `len` of a buffer, which grows where it is shorter.
+pub(crate) fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
     if buffer.len() < len {
         buffer.resize(len, T::default());
     }

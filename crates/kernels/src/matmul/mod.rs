@@ -6,12 +6,14 @@
 //! add in one operation do.
 
 mod body;
+mod compiled;
 mod tiers;
 mod tiles;
 mod wide;
 
+pub(crate) use body::grow;
 pub(crate) use tiers::kernels;
-pub(crate) use tiles::formats;
+pub(crate) use tiles::{formats, operands};
 
 use crate::{Acts, RowsMut, WeightMatrix};
 use std::ops::Range;
@@ -33,13 +35,9 @@ pub struct Scratch {
 }
 
 /// A line of a cache.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 pub(crate) struct Line(pub [f32; 16]);
-
-impl Line {
-    pub(crate) const ZERO: Line = Line([0.0; 16]);
-}
 
 /// Whether AVX2 products may use AVX-VNNI.
 static AVX_VNNI: AtomicBool = AtomicBool::new(true);

@@ -4,93 +4,30 @@
     reason = "a function compiled for an instruction set may only run where the processor has it"
 )]
 
+use super::compiled::compiled;
 use super::{MatmulFn, body, tiles, wide};
 use crate::KernelFn;
 #[cfg(target_arch = "x86_64")]
 use crate::amx::LEAST_ROWS;
 use base::{Activation, KernelContract, Layout, OpKind, TensorType, Tier};
 
-/// Safe functions over the bodies: one compiled for the baseline, one for AVX2, one for AVX-512.
-macro_rules! tiers {
-    ($plain:path, $wide:path, $widest:path, $portable:ident, $avx2:ident, $avx512:ident) => {
-        fn $portable(
-            w: &crate::WeightMatrix<'_>,
-            x: &crate::Acts<'_>,
-            index: Option<&[u32]>,
-            outs: std::ops::Range<usize>,
-            y: &mut crate::RowsMut<'_>,
-            scratch: &mut super::Scratch,
-        ) {
-            $plain(w, x, index, outs, y, scratch);
-        }
+/// Products with decoded rows.
+const NUMBERS: &[(Tier, MatmulFn)] = &[
+    (Tier::Portable, compiled!(body::numbers)),
+    #[cfg(target_arch = "x86_64")]
+    (Tier::Avx2, compiled!(avx2: body::numbers)),
+    #[cfg(target_arch = "x86_64")]
+    (Tier::Avx512, compiled!(avx512: body::numbers)),
+];
 
-        #[cfg(target_arch = "x86_64")]
-        fn $avx2(
-            w: &crate::WeightMatrix<'_>,
-            x: &crate::Acts<'_>,
-            index: Option<&[u32]>,
-            outs: std::ops::Range<usize>,
-            y: &mut crate::RowsMut<'_>,
-            scratch: &mut super::Scratch,
-        ) {
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn inner(
-                w: &crate::WeightMatrix<'_>,
-                x: &crate::Acts<'_>,
-                index: Option<&[u32]>,
-                outs: std::ops::Range<usize>,
-                y: &mut crate::RowsMut<'_>,
-                scratch: &mut super::Scratch,
-            ) {
-                $wide(w, x, index, outs, y, scratch);
-            }
-            assert!(crate::features().avx2, "an AVX2 kernel on a machine without it");
-            // SAFETY: the processor has the features, as just checked.
-            unsafe { inner(w, x, index, outs, y, scratch) }
-        }
-
-        #[cfg(target_arch = "x86_64")]
-        fn $avx512(
-            w: &crate::WeightMatrix<'_>,
-            x: &crate::Acts<'_>,
-            index: Option<&[u32]>,
-            outs: std::ops::Range<usize>,
-            y: &mut crate::RowsMut<'_>,
-            scratch: &mut super::Scratch,
-        ) {
-            #[target_feature(
-                enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c"
-            )]
-            fn inner(
-                w: &crate::WeightMatrix<'_>,
-                x: &crate::Acts<'_>,
-                index: Option<&[u32]>,
-                outs: std::ops::Range<usize>,
-                y: &mut crate::RowsMut<'_>,
-                scratch: &mut super::Scratch,
-            ) {
-                $widest(w, x, index, outs, y, scratch);
-            }
-            assert!(crate::features().avx512, "an AVX-512 kernel on a machine without it");
-            // SAFETY: the processor has the features, as just checked.
-            unsafe { inner(w, x, index, outs, y, scratch) }
-        }
-    };
-}
-
-tiers!(body::numbers, body::numbers, body::numbers, numbers_portable, numbers_avx2, numbers_avx512);
-tiers!(body::across, body::across, body::across, across_portable, across_avx2, across_avx512);
-
-#[cfg(target_arch = "x86_64")]
-const NUMBERS: [(Tier, MatmulFn); 3] =
-    [(Tier::Portable, numbers_portable), (Tier::Avx2, numbers_avx2), (Tier::Avx512, numbers_avx512)];
-#[cfg(target_arch = "x86_64")]
-const ACROSS: [(Tier, MatmulFn); 3] =
-    [(Tier::Portable, across_portable), (Tier::Avx2, across_avx2), (Tier::Avx512, across_avx512)];
-#[cfg(not(target_arch = "x86_64"))]
-const NUMBERS: [(Tier, MatmulFn); 1] = [(Tier::Portable, numbers_portable)];
-#[cfg(not(target_arch = "x86_64"))]
-const ACROSS: [(Tier, MatmulFn); 1] = [(Tier::Portable, across_portable)];
+/// The same with the weight read across.
+const ACROSS: &[(Tier, MatmulFn)] = &[
+    (Tier::Portable, compiled!(body::across)),
+    #[cfg(target_arch = "x86_64")]
+    (Tier::Avx2, compiled!(avx2: body::across)),
+    #[cfg(target_arch = "x86_64")]
+    (Tier::Avx512, compiled!(avx512: body::across)),
+];
 
 /// Formats whose rows a tier above portable reads well; the others go through the portable strip, and the start-up line says so.
 const FAST: [TensorType; 14] = [
@@ -127,12 +64,12 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
         table.push((contract, kernel));
     };
     let rows = Layout::Rows;
-    for (tier, kernel) in NUMBERS {
+    for &(tier, kernel) in NUMBERS {
         for ty in FAST {
             add(OpKind::Linear, Some(ty), rows, Activation::F32, tier, KernelFn::Matmul(kernel));
         }
     }
-    for (tier, kernel) in ACROSS {
+    for &(tier, kernel) in ACROSS {
         for ty in FAST {
             add(OpKind::LinearT, Some(ty), rows, Activation::F32, tier, KernelFn::MatmulT(kernel));
         }
@@ -148,7 +85,7 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
         let kernel = if op == OpKind::LinearT { KernelFn::MatmulT(kernel) } else { KernelFn::Matmul(kernel) };
         add(op, Some(ty), Layout::Tiles, Activation::F32, tier, kernel);
     }
-    add(OpKind::Linear, None, rows, Activation::F32, Tier::Portable, KernelFn::Matmul(numbers_portable));
-    add(OpKind::LinearT, None, rows, Activation::F32, Tier::Portable, KernelFn::MatmulT(across_portable));
+    add(OpKind::Linear, None, rows, Activation::F32, Tier::Portable, KernelFn::Matmul(NUMBERS[0].1));
+    add(OpKind::LinearT, None, rows, Activation::F32, Tier::Portable, KernelFn::MatmulT(ACROSS[0].1));
     table
 }

@@ -12,7 +12,7 @@ use super::operands::Operands;
 use super::unpacked;
 use crate::act::A8Block;
 use crate::lanes::Lanes;
-use crate::{A8Rows, RowsMut, Scratch, WeightMatrix};
+use crate::{Acts, RowsMut, Scratch, WeightMatrix};
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -29,13 +29,14 @@ pub(super) const AHEAD: usize = 2048;
 #[inline(always)]
 pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
     w: &WeightMatrix<'_>,
-    x: &A8Rows<'_>,
+    x: &Acts<'_>,
     index: Option<&[u32]>,
     outs: Range<usize>,
     y: &mut RowsMut<'_>,
     scratch: &mut Scratch,
 ) {
-    let Some(operands) = Operands::new::<F>(w, x, outs, y) else { return };
+    let Acts::A8(x) = x else { return };
+    let Some(operands) = Operands::new::<F>(w, x.cols(), outs, y) else { return };
     if y.rows() >= L::FROM {
         // SAFETY: the caller's promise.
         return unsafe { unpacked::multiply::<L, F>(&operands, x, index, y, &mut scratch.lines) };

@@ -1,39 +1,32 @@
 //! A weight in tiles and the outputs that are wanted of it, checked.
 
 use super::formats::{Format, Planes};
-use crate::{A8Rows, RowsMut, WeightMatrix};
+use crate::{RowsMut, WeightMatrix};
 use quant::tiles::{Plane, ROWS, TileLayout};
 use std::ops::Range;
 
 /// What a product reads of a weight.
-pub(super) struct Operands<'a> {
+pub(crate) struct Operands<'a> {
     bytes: &'a [u8],
     /// How its tiles look.
     pub layout: TileLayout,
     /// The outputs, as rows of the tiles.
-    outs: Range<usize>,
+    pub outs: Range<usize>,
 }
 
 impl<'a> Operands<'a> {
-    /// Outputs `outs` of `w` for inputs `x`, into `y`; none where the weight has no tiles.
+    /// Outputs `outs` of `w` for rows of `inputs` numbers, into `y`; none where the weight has no tiles.
     ///
     /// # Panics
     /// When the shapes do not fit.
     pub fn new<F: Format>(
         w: &WeightMatrix<'a>,
-        x: &A8Rows<'_>,
+        inputs: usize,
         outs: Range<usize>,
         y: &RowsMut<'_>,
     ) -> Option<Operands<'a>> {
         let (layout, first) = w.tile_layout()?;
-        assert!(
-            w.ty == F::TY && x.cols() == w.cols,
-            "{} inputs of {} for {} of {}",
-            x.cols(),
-            w.ty,
-            w.cols,
-            F::TY
-        );
+        assert!(w.ty == F::TY && inputs == w.cols, "{inputs} inputs of {} for {} of {}", w.ty, w.cols, F::TY);
         assert!(outs.end <= w.rows && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows);
         let outs = first + outs.start..first + outs.end;
         assert!(w.bytes.len() >= outs.end.div_ceil(ROWS) * layout.tile_bytes(), "tiles");

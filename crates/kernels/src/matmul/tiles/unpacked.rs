@@ -11,7 +11,7 @@ use super::formats::{Format, Planes};
 use super::operands::Operands;
 use crate::act::A8Block;
 use crate::lanes::Lanes;
-use crate::matmul::Line;
+use crate::matmul::{Line, grow};
 use crate::{A8Rows, RowsMut};
 use std::ops::Range;
 
@@ -40,11 +40,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
     let part = rows.div_ceil(parts).next_multiple_of(BLOCK);
     let per_run = lines_of_run(F::SIGNED, F::HALVES);
     let unpacked = RUNS * L::TILES * per_run;
-    let needed = unpacked + part * L::TILES;
-    if memory.len() < needed {
-        memory.resize(needed, Line::ZERO);
-    }
-    let (unpacked, sums) = memory.split_at_mut(unpacked);
+    let (unpacked, sums) = grow(memory, unpacked + part * L::TILES).split_at_mut(unpacked);
     let step = RUNS / F::SUBS;
     let mut row = 0;
     while row < rows {
@@ -53,7 +49,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
         while tile < tiles.end {
             let size = group_of::<L>(tiles.end - tile);
             let sums = &mut sums[..rows.len().next_multiple_of(BLOCK) * size];
-            sums.fill(Line::ZERO);
+            sums.fill(Line::default());
             let mut block = 0;
             while block < blocks {
                 let end = (block + step).min(blocks);

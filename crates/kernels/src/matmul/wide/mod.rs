@@ -9,6 +9,7 @@ mod body;
 mod formats;
 mod panels;
 
+use super::compiled::compiled;
 use super::{MatmulFn, Scratch};
 use crate::lanes::{Lanes, portable};
 #[cfg(target_arch = "x86_64")]
@@ -57,60 +58,15 @@ unsafe fn across<L: Lanes, F: Wide>(
     }
 }
 
-/// A body compiled for one instruction set.
-macro_rules! tier {
-    ($body:ident, $lanes:ty, $format:ty $(, $feature:ident, $enable:literal)?) => {{
-        fn kernel(
-            w: &WeightMatrix<'_>,
-            x: &Acts<'_>,
-            index: Option<&[u32]>,
-            outs: Range<usize>,
-            y: &mut RowsMut<'_>,
-            scratch: &mut Scratch,
-        ) {
-            $(#[target_feature(enable = $enable)])?
-            fn inner(
-                w: &WeightMatrix<'_>,
-                x: &Acts<'_>,
-                index: Option<&[u32]>,
-                outs: Range<usize>,
-                y: &mut RowsMut<'_>,
-                scratch: &mut Scratch,
-            ) {
-                // SAFETY: compiled for the instructions of the lanes.
-                unsafe { $body::<$lanes, $format>(w, x, index, outs, y, scratch) }
-            }
-            $(assert!(crate::features().$feature, "a kernel on a machine without its instructions");)?
-            #[allow(unused_unsafe, reason = "plain code is safe to call")]
-            // SAFETY: the processor has the features, as just checked.
-            unsafe {
-                inner(w, x, index, outs, y, scratch)
-            }
-        }
-        kernel as MatmulFn
-    }};
-}
-
 /// The products of one format.
 macro_rules! format {
     ($op:expr, $body:ident, $format:ty) => {
         [
-            ($op, <$format>::TY, Tier::Portable, tier!($body, portable::Portable, $format)),
+            ($op, <$format>::TY, Tier::Portable, compiled!($body::<portable::Portable, $format>)),
             #[cfg(target_arch = "x86_64")]
-            ($op, <$format>::TY, Tier::Avx2, tier!($body, avx2::Avx2<false>, $format, avx2, "avx2,fma,f16c")),
+            ($op, <$format>::TY, Tier::Avx2, compiled!(avx2: $body::<avx2::Avx2<false>, $format>)),
             #[cfg(target_arch = "x86_64")]
-            (
-                $op,
-                <$format>::TY,
-                Tier::Avx512,
-                tier!(
-                    $body,
-                    avx512::Avx512,
-                    $format,
-                    avx512,
-                    "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c"
-                ),
-            ),
+            ($op, <$format>::TY, Tier::Avx512, compiled!(avx512: $body::<avx512::Avx512, $format>)),
         ]
     };
 }
