@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Arithmetic error of the default precision: KL divergence of its next-token probabilities from those of exact precision.
 
-Over the demo model and three small random ones, each once as a prompt and once row by row. Needs `cargo build --release`
-and numpy. Prints, per model and way: positions, mean, median and 99th percentile of KL in nats, and how often the most
-probable token is the same.
+Over the demo model and three small random ones, each once as prompts and once row by row. Positions are those of llama.cpp's
+perplexity tool: the second half of chunks of 512 tokens. With `--peer PATH/llama-perplexity` that program is measured against the
+same base files. Needs `cargo build --release` and numpy. Prints, per model and way: positions, mean, median and 99th percentile of
+KL in nats, and how often the most probable token is the same.
 """
+import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,7 +18,15 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 LATENT = ROOT / "target/release/latent"
-POSITIONS = 2040
+CHUNK = 512
+SCORED = range(CHUNK // 2, CHUNK - 1)
+# base files keep no smaller log-probability of a token than about this below the largest
+LEAST = -16.0
+PEER_WAYS = {
+    "prompts": ("-fa", "on"),
+    "prompts, -fa off": ("-fa", "off"),
+    "row by row": ("-fa", "on", "-ub", "1"),
+}
 
 
 def latent(*arguments: str, text: str | None = None) -> str:
@@ -26,42 +37,95 @@ def latent(*arguments: str, text: str | None = None) -> str:
     return done.stdout
 
 
-def log_probabilities(model: Path | None, tokens: list[int], *options: str) -> np.ndarray:
-    """Of every position, of every token."""
-    which = ["-m", str(model)] if model else []
+def write_base(model: Path, tokens: list[int], base: Path) -> None:
+    """The base file: log-probabilities of exact precision."""
     ids = ",".join(map(str, tokens))
-    printed = latent("logits", *which, "--tokens", ids, "--rows", "all", "--json", *options)
+    how = ("--precision", "exact", "--kl-base", str(base), "--kl-chunk", str(CHUNK))
+    latent("logits", "-m", str(model), "--tokens", ids, *how)
+
+
+def read_base(base: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens by chunk, and log-probabilities by scored position."""
+    data = base.read_bytes()
+    chunk, vocab, chunks = np.frombuffer(data, "<u4", 3, len("_logits_"))
+    start = len("_logits_") + 12
+    tokens = np.frombuffer(data, "<u4", chunk * chunks, start).reshape(chunks, chunk)
+    record = np.dtype([("scale", "<f4"), ("least", "<f4"), ("codes", "<u2", vocab + vocab % 2)])
+    rows = np.frombuffer(data, record, offset=start + tokens.nbytes)
+    codes = rows["codes"][:, :vocab].astype(np.float64)
+    return tokens, codes * rows["scale"][:, None] + rows["least"][:, None]
+
+
+def log_probabilities(model: Path, tokens: list[int], *options: str) -> np.ndarray:
+    """Of the scored positions of one chunk, of every token."""
+    ids, rows = (",".join(map(str, numbers)) for numbers in (tokens, SCORED))
+    printed = latent("logits", "-m", str(model), "--tokens", ids, "--rows", rows, "--json", *options)
     logits = np.array(json.loads(printed)["logits"], dtype=np.float64)
     greatest = logits.max(-1, keepdims=True)
     return logits - greatest - np.log(np.exp(logits - greatest).sum(-1, keepdims=True))
 
 
-def report(name: str, model: Path | None, tokens: list[int]) -> None:
-    exact = log_probabilities(model, tokens, "--precision", "exact")
-    for way, options in (("prompt", ()), ("row by row", ("--chunk", "1"))):
-        found = log_probabilities(model, tokens, *options)
-        kl = (np.exp(exact) * (exact - found)).sum(-1)
-        same = np.mean(exact.argmax(-1) == found.argmax(-1))
-        print(
-            f"{name:10} {way:10} {len(kl)} positions: mean {kl.mean():.1e}, median {np.median(kl):.1e}, "
-            f"99 % {np.quantile(kl, 0.99):.1e}; same token {100 * same:.1f} %",
-            flush=True,
-        )
+def line(name: str, way: str, positions: int, mean: float, median: float, high: float, same: float) -> None:
+    print(
+        f"{name:10} {way:22} {positions} positions: mean {mean:.1e}, median {median:.1e}, 99 % {high:.1e}; "
+        f"same token {same:.1f} %",
+        flush=True,
+    )
+
+
+def measure(name: str, model: Path, base: Path, first: int) -> None:
+    """Latent against the base; `first` is what stands in place of the first token of each chunk."""
+    tokens, exact = read_base(base)
+    for way, options in (("prompts", ()), ("row by row", ("--chunk", "1"))):
+        chunks = [log_probabilities(model, [first, *map(int, chunk[1:])], *options) for chunk in tokens]
+        found = np.concatenate(chunks)
+        kl = np.where(exact > LEAST, np.exp(exact) * (exact - found), 0).sum(-1)
+        same = 100 * np.mean(exact.argmax(-1) == found.argmax(-1))
+        line(name, way, len(kl), kl.mean(), np.median(kl), np.quantile(kl, 0.99), same)
+
+
+def measure_peer(name: str, model: Path, base: Path, peer: Path) -> None:
+    """The peer against the base, which reads the tokens from it."""
+    command = [peer, "-m", model, "--kl-divergence", "--kl-divergence-base", base]
+    positions = len(read_base(base)[1])
+    words = ("Mean +KLD", "Median +KLD", "99.0% +KLD", "Same top p")
+    for way, options in PEER_WAYS.items():
+        # it now and then ends before it has printed everything
+        for _ in range(5):
+            done = subprocess.run([*map(str, command), *options], capture_output=True, text=True)
+            found = [re.search(word + r"\s*:\s*(\S+)", done.stdout) for word in words]
+            if all(found):
+                line(name, f"peer, {way}", positions, *(float(number[1]) for number in found))
+                break
+        else:
+            print(f"{name:10} peer, {way}: {(done.stderr.strip() or 'it printed no result')[-300:]}", flush=True)
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", type=Path, help="path of llama.cpp's llama-perplexity")
+    parser.add_argument("--chunks", type=int, default=8, help="chunks of 512 tokens, each of 255 positions [8]")
+    args = parser.parse_args()
+    count = args.chunks * CHUNK
     lines = (ROOT / "models/eval.jsonl").read_text().splitlines()
-    stories = "".join(case["prompt"] + case["expected"] for case in map(json.loads, lines))[:12000]
+    stories = "".join(case["prompt"] + case["expected"] for case in map(json.loads, lines))
     found = json.loads(latent("tokenize", "--json", text=stories))
     found = found["tokens"] if isinstance(found, dict) else found
-    ids = [token["id"] if isinstance(token, dict) else token for token in found]
-    report("demo", None, ids[:POSITIONS])
+    ids = [token["id"] if isinstance(token, dict) else token for token in found][:count]
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
+        # with the token that begins a text
+        cases = [("demo", ROOT / "models/mla-demo-Q4_K_M.gguf", ids, 0)]
         for shape in ("tiny-dense", "tiny-v2", "tiny-v3"):
             model = Path(folder) / f"{shape}.gguf"
             latent("make-model", shape, "Q4_K_M", str(model))
-            report(shape, model, [int(token) for token in random.integers(0, 512, POSITIONS)])
+            cases.append((shape, model, [int(token) for token in random.integers(0, 512, count)], 256))
+        for name, model, tokens, first in cases:
+            base = Path(folder) / f"{name}.base"
+            write_base(model, tokens, base)
+            measure(name, model, base, first)
+            if args.peer:
+                measure_peer(name, model, base, args.peer)
 
 
 if __name__ == "__main__":
