@@ -24,8 +24,9 @@ pub struct Local {
     pub attention: Vec<f32>,
     /// Scratch of the router.
     pub route: Vec<f32>,
-    /// Experts of all rows, chosen by this thread for itself, and their weights.
+    /// Experts of all rows, chosen by this thread for itself.
     pub chosen: Vec<u32>,
+    /// Their weights.
     pub mix: Vec<f32>,
     /// A weight row put together from a tile.
     pub bytes: Vec<u8>,
