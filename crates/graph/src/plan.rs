@@ -77,7 +77,7 @@ impl Plan {
         let ir = fold_ropes(ir);
         let ir = fold_epilogues(ir);
         let ir = bind(ir, kernels, &options.bind, options.class)?;
-        let phases = cut_phases(&ir);
+        let phases = cut_phases(&ir, options.class);
         let max_rows = options.class.max_rows(options.largest);
         let arena = place_buffers(&ir, &phases, max_rows);
         Ok(Plan { span: options.span.clone(), class: options.class, max_rows, ir, phases, arena })

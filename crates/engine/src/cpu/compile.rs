@@ -115,10 +115,17 @@ pub enum Instruction {
         stream: usize,
         kernels: ExpandedKernels,
     },
-    /// The choice of experts.
-    Route { logits: Slot, bias: Option<usize>, chosen: Slot, mix: Slot },
+    /// The choice of experts: of a thread's rows, or of all rows by each thread, for its own use in this phase.
+    Route { logits: Slot, bias: Option<usize>, chosen: Slot, mix: Slot, each: bool },
     /// First half of the experts.
-    ExpertGateUp { input: Slot, norm: Option<usize>, chosen: Slot, products: Vec<Product>, out: Slot },
+    ExpertGateUp {
+        input: Slot,
+        norm: Option<usize>,
+        /// None where each thread has chosen in this phase, and sorted the rows.
+        chosen: Option<Slot>,
+        products: Vec<Product>,
+        out: Slot,
+    },
     /// Second half of the experts.
     ExpertDown { input: Slot, chosen: Slot, mix: Slot, product: Product, scale: f32, add: bool, out: Slot },
     /// silu(gate) · up.
@@ -178,7 +185,7 @@ pub fn compile(plan: &Plan, weight_of: &dyn Fn(WeightId) -> usize) -> Result<Pro
     let compiler = Compiler { plan, weight_of };
     let mut phases: Vec<Vec<Step>> = (0..plan.phase_count()).map(|_| Vec::new()).collect();
     for (index, node) in plan.ir.nodes.iter().enumerate() {
-        if let Some(instruction) = compiler.instruction(node)? {
+        if let Some(instruction) = compiler.instruction(node, index)? {
             phases[plan.phases[index]].push(Step { lane: node.lane, instruction });
         }
     }
@@ -329,7 +336,7 @@ impl Compiler<'_> {
         node.prologue.norm.map(self.weight_of)
     }
 
-    fn instruction(&self, node: &Node) -> Result<Option<Instruction>, EngineError> {
+    fn instruction(&self, node: &Node, index: usize) -> Result<Option<Instruction>, EngineError> {
         Ok(Some(match node.op {
             Op::Split => return Ok(None),
             Op::Embed { scale } => Instruction::Embed {
@@ -355,8 +362,9 @@ impl Compiler<'_> {
                 bias: node.weights.first().map(|(_, id)| (self.weight_of)(*id)),
                 chosen: self.out(node, 0)?,
                 mix: self.out(node, 1)?,
+                each: self.plan.ir.readers(node.outputs[0]).iter().any(|&n| self.together(n, index)),
             },
-            Op::ExpertGateUp | Op::ExpertDown => self.experts(node)?,
+            Op::ExpertGateUp | Op::ExpertDown => self.experts(node, index)?,
             Op::SiluMul => Instruction::SiluMul {
                 gate: self.input(node, 0)?,
                 up: self.input(node, 1)?,
@@ -375,13 +383,20 @@ impl Compiler<'_> {
         }))
     }
 
-    fn experts(&self, node: &Node) -> Result<Instruction, EngineError> {
+    /// Whether two nodes share a phase.
+    fn together(&self, a: usize, b: usize) -> bool {
+        self.plan.phases[a] == self.plan.phases[b]
+    }
+
+    fn experts(&self, node: &Node, index: usize) -> Result<Instruction, EngineError> {
         let products = self.products(node)?;
         if node.op == Op::ExpertGateUp {
+            let made = node.inputs.get(1).and_then(|chosen| self.plan.ir.maker(*chosen));
+            let each = made.is_some_and(|maker| self.together(maker, index));
             return Ok(Instruction::ExpertGateUp {
                 input: self.input(node, 0)?,
                 norm: self.norm(node),
-                chosen: self.input(node, 1)?,
+                chosen: if each { None } else { Some(self.input(node, 1)?) },
                 products,
                 out: self.out(node, 0)?,
             });

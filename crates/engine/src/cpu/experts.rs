@@ -2,10 +2,10 @@
 
 use super::compile::{Product, Slot};
 use super::linear::UNIT;
-use super::local::{Local, Needs, grown};
+use super::local::{Local, Needs, grown, grown_to};
 use super::run::Thread;
 use crate::team::Part;
-use kernels::RowsMut;
+use kernels::{RouteSpec, RowsMut};
 use std::ops::Range;
 
 /// What reading and unpacking a tile costs, in rows that are multiplied with it.
@@ -86,7 +86,7 @@ impl ExpertRows {
 
 /// A row of the arena that holds expert ids rather than numbers.
 #[allow(unsafe_code, reason = "f32 and u32 have one size and alignment, and every pattern is valid in both")]
-pub(super) fn as_ids_mut(numbers: &mut [f32]) -> &mut [u32] {
+fn as_ids_mut(numbers: &mut [f32]) -> &mut [u32] {
     // SAFETY: same size and alignment; both types admit every bit pattern.
     unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), numbers.len()) }
 }
@@ -98,9 +98,43 @@ pub(super) fn as_ids(numbers: &[f32]) -> &[u32] {
 }
 
 impl Thread<'_> {
-    fn sort_experts(&self, chosen: &Slot, experts: &mut ExpertRows) {
+    fn sort_experts<'c>(&self, experts: &mut ExpertRows, chosen: impl Fn(usize) -> &'c [u32]) {
         let count = self.model.contract.moe.map_or(0, |moe| moe.experts);
-        experts.sort(count, self.rows, |row| as_ids(self.row(chosen, row)));
+        experts.sort(count, self.rows, chosen);
+    }
+
+    /// The choice of experts. Where `each` says so, every thread chooses for all rows and sorts them for what follows in this phase; what
+    /// other phases read, it writes of its own rows.
+    pub(super) fn route(
+        &self,
+        logits: &Slot,
+        bias: Option<usize>,
+        (chosen, mix): (&Slot, &Slot),
+        each: bool,
+        local: &mut Local,
+    ) {
+        let Some(spec) = self.model.route else { return };
+        let spec = RouteSpec { bias: bias.map(|w| self.model.weights[w].vector()), ..spec };
+        let own = self.my_rows(chosen);
+        if !each {
+            for row in own {
+                let ids = as_ids_mut(self.row_mut(chosen, row));
+                kernels::route(self.row(logits, row), &spec, ids, self.row_mut(mix, row), &mut local.route);
+            }
+            return;
+        }
+        let used = chosen.width;
+        let Local { route, chosen: ids, mix: weights, experts, .. } = local;
+        let (ids, weights) = (grown_to(ids, self.rows * used, 0), grown(weights, self.rows * used));
+        for row in 0..self.rows {
+            let (ids, weights) = (&mut ids[row * used..][..used], &mut weights[row * used..][..used]);
+            kernels::route(self.row(logits, row), &spec, ids, weights, route);
+            if own.contains(&row) {
+                as_ids_mut(self.row_mut(chosen, row)).copy_from_slice(ids);
+                self.row_mut(mix, row).copy_from_slice(weights);
+            }
+        }
+        self.sort_experts(experts, |row| &ids[row * used..][..used]);
     }
 
     /// silu(gate)·up of every (row, expert). Experts have very different numbers of rows, so that the outputs of all active experts are
@@ -109,13 +143,15 @@ impl Thread<'_> {
         &self,
         input: &Slot,
         norm: Option<usize>,
-        chosen: &Slot,
+        chosen: Option<&Slot>,
         products: &[Product],
         out: &Slot,
         local: &mut Local,
     ) {
         let Local { acts, scratch, results, experts, .. } = local;
-        self.sort_experts(chosen, experts);
+        if let Some(chosen) = chosen {
+            self.sort_experts(experts, |row| as_ids(self.row(chosen, row)));
+        }
         let x = self.read(input, 0..self.rows, 0, input.width);
         let x = self.prepare(x, norm, Needs::of_products(products), acts);
         // one tensor that holds the gate's outputs and then those of up, or two tensors
@@ -157,7 +193,7 @@ impl Thread<'_> {
     ) {
         let Local { acts, scratch, results, experts, .. } = local;
         let outputs = self.member.share(out.width, UNIT);
-        self.sort_experts(chosen, experts);
+        self.sort_experts(experts, |row| as_ids(self.row(chosen, row)));
         let needs = Needs::of_products([product]);
         let all = self.read(input, 0..experts.rows.len(), 0, input.width);
         // a place belongs to one expert, whose number of rows says which kernel multiplies it

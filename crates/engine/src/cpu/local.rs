@@ -24,6 +24,10 @@ pub struct Local {
     pub attention: Vec<f32>,
     /// Scratch of the router.
     pub route: Vec<f32>,
+    /// Experts of all rows, chosen by this thread for itself.
+    pub chosen: Vec<u32>,
+    /// Their weights.
+    pub mix: Vec<f32>,
     /// A weight row put together from a tile.
     pub bytes: Vec<u8>,
 }
@@ -135,7 +139,7 @@ impl ActBuffers {
 }
 
 /// Grows `buffer` to at least `len` and returns that many.
-fn grown_to<T: Copy>(buffer: &mut Vec<T>, len: usize, zero: T) -> &mut [T] {
+pub fn grown_to<T: Copy>(buffer: &mut Vec<T>, len: usize, zero: T) -> &mut [T] {
     if buffer.len() < len {
         buffer.resize(len, zero);
     }

@@ -91,22 +91,6 @@ impl Thread<'_> {
         }
     }
 
-    pub(super) fn route(
-        &self,
-        logits: &Slot,
-        bias: Option<usize>,
-        chosen: &Slot,
-        mix: &Slot,
-        local: &mut Local,
-    ) {
-        let Some(spec) = self.model.route else { return };
-        let spec = kernels::RouteSpec { bias: bias.map(|w| self.model.weights[w].vector()), ..spec };
-        for row in self.my_rows(chosen) {
-            let ids = super::experts::as_ids_mut(self.row_mut(chosen, row));
-            kernels::route(self.row(logits, row), &spec, ids, self.row_mut(mix, row), &mut local.route);
-        }
-    }
-
     pub(super) fn silu_mul(&self, gate: &Slot, up: &Slot, out: &Slot) {
         for row in self.my_rows(out) {
             let line = self.row_mut(out, row);

@@ -128,9 +128,11 @@ impl<'a> Thread<'a> {
             Instruction::AttendExpanded { q_nope, q_rope, kv, out, stream, kernels } => {
                 self.attend_expanded(q_nope, q_rope, kv.as_ref(), out, *stream, *kernels, lane, local);
             }
-            Instruction::Route { logits, bias, chosen, mix } => self.route(logits, *bias, chosen, mix, local),
+            Instruction::Route { logits, bias, chosen, mix, each } => {
+                self.route(logits, *bias, (chosen, mix), *each, local);
+            }
             Instruction::ExpertGateUp { input, norm, chosen, products, out } => {
-                self.expert_gate_up(input, *norm, chosen, products, out, local);
+                self.expert_gate_up(input, *norm, chosen.as_ref(), products, out, local);
             }
             Instruction::ExpertDown { input, chosen, mix, product, scale, add, out } => {
                 self.expert_down(input, chosen, mix, product, (*scale, *add), out, local);

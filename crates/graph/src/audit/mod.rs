@@ -123,7 +123,7 @@ pub fn plan(plan: &Plan, circuit: &Circuit, contract: &Contract, bound: Bound<'_
     let stage = stage(plan);
     let mut found = Findings::new(&stage);
     if let Some(trace) = graph(&plan.ir, circuit, &plan.span, contract, &mut found) {
-        if phases::check(&trace, &plan.phases, &mut found) {
+        if phases::check(&trace, &plan.phases, plan.class, &mut found) {
             mla::check(&trace, &plan.span, contract, Some(&plan.phases), &mut found);
             memory::check(&trace, plan, &mut found);
         }

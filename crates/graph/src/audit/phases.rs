@@ -3,6 +3,7 @@
 use super::trace::{Place, Trace, rows};
 use super::{Code, Findings};
 use crate::ir::{Epilogue, Node, Op};
+use crate::passes::{RowClass, chosen_by_each};
 
 /// What earlier nodes did to one place: the last phase in which they did, and who.
 struct Access {
@@ -29,7 +30,7 @@ impl Kind {
 }
 
 /// A50 to A53; false where phases cannot be looked up.
-pub(super) fn check(trace: &Trace<'_>, phases: &[usize], found: &mut Findings<'_>) -> bool {
+pub(super) fn check(trace: &Trace<'_>, phases: &[usize], class: RowClass, found: &mut Findings<'_>) -> bool {
     let ir = trace.ir;
     if phases.len() != ir.nodes.len() {
         let problem = format!("{} nodes have {} phases", ir.nodes.len(), phases.len());
@@ -51,7 +52,13 @@ pub(super) fn check(trace: &Trace<'_>, phases: &[usize], found: &mut Findings<'_
         }
         let now = accesses(trace, node, n, phases[n]);
         for access in &now {
-            if let Some((earlier, late)) = clash(&past[access.place.root], access) {
+            // each thread reads what it has chosen itself
+            let own = |earlier: &Access| {
+                access.kind == Kind::Read
+                    && earlier.phase == access.phase
+                    && chosen_by_each(&ir.nodes[earlier.node], node, class)
+            };
+            if let Some((earlier, late)) = clash(&past[access.place.root], access, own) {
                 report(trace, access, earlier, late, found);
             }
         }
@@ -94,14 +101,19 @@ fn accesses(trace: &Trace<'_>, node: &Node, n: usize, phase: usize) -> Vec<Acces
 }
 
 /// The earlier access that `access` does not come after as it must, and whether it comes before it rather than in the same phase.
-fn clash<'a>(past: &'a [Access], access: &Access) -> Option<(&'a Access, bool)> {
+/// `own` says which accesses are to the thread's own copy.
+fn clash<'a>(
+    past: &'a [Access],
+    access: &Access,
+    own: impl Fn(&Access) -> bool,
+) -> Option<(&'a Access, bool)> {
     past.iter().find_map(|earlier| {
         let meet = earlier.rows & access.rows != 0 && earlier.place.overlaps(&access.place);
         if !meet || !earlier.kind.clashes(access.kind) || earlier.phase < access.phase {
             return None;
         }
         let together = earlier.kind == Kind::Sum && access.kind == Kind::Sum && earlier.phase == access.phase;
-        (!together).then_some((earlier, earlier.phase > access.phase))
+        (!together && !own(earlier)).then_some((earlier, earlier.phase > access.phase))
     })
 }
 

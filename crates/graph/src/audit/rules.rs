@@ -101,7 +101,7 @@ rules! {
     "phases" {
         A50 "A plan holds only operations that a backend runs.", "mla_attention and expert_mlp must have been lowered";
         A51 "A node's phase is not before the phase of what it depends on.", "the cut into phases";
-        A52 "Two nodes of one phase do not touch the same numbers, unless each thread owns the same columns in both.", "a barrier is missing between them";
+        A52 "Two nodes of one phase do not touch the same numbers, unless each thread owns the same columns in both, or reads experts that it has chosen itself.", "a barrier is missing between them";
         A53 "Every node has a phase, and phases have no gaps.", "the list of phases";
     }
     "memory" {

@@ -18,6 +18,7 @@ pub use epilogues::fold_epilogues;
 pub use experts::group_experts;
 pub use formulations::{CacheForm, FORMS, MlaChoice, choose_formulations, crossover};
 pub use norms::fold_norms;
+pub(crate) use phases::chosen_by_each;
 pub use phases::cut_phases;
 pub(crate) use place::lifetimes;
 pub use place::{Arena, place_buffers};

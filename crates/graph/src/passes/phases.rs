@@ -1,13 +1,15 @@
 //! Cutting into phases: the fewest barriers under which no thread reads what another has not finished.
 
+use super::RowClass;
 use crate::ir::{Epilogue, Ir, Node, Op, Storage, ValueId};
 
 /// The phase of every node: nodes of one phase run between two barriers.
 ///
 /// A node comes after every phase that makes what it reads, and, where it overwrites a value in place, after every phase that
 /// reads the old one. Two sums into the same rows may share a phase: each thread owns the same columns in both, and adds in
-/// the order of the list. Nodes whose lanes never meet do not wait for each other.
-pub fn cut_phases(ir: &Ir) -> Vec<usize> {
+/// the order of the list. The experts of few rows are chosen in the phase that reads the choice ([`chosen_by_each`]). Nodes whose lanes
+/// never meet do not wait for each other.
+pub fn cut_phases(ir: &Ir, class: RowClass) -> Vec<usize> {
     let mut phases: Vec<usize> = Vec::with_capacity(ir.nodes.len());
     let uses: Vec<Uses> = ir.nodes.iter().map(|node| Uses::of(ir, node)).collect();
     for (n, node) in ir.nodes.iter().enumerate() {
@@ -22,7 +24,8 @@ pub fn cut_phases(ir: &Ir) -> Vec<usize> {
             if !node.lane.meets(earlier.lane) || !uses[n].conflicts(&uses[e]) {
                 continue;
             }
-            let together = sums_together(ir, earlier, node) && !uses[n].reads_what(&uses[e]);
+            let sums = sums_together(ir, earlier, node) && !uses[n].reads_what(&uses[e]);
+            let together = sums || chosen_by_each(earlier, node, class);
             phase = phase.max(phases[e] + usize::from(!together));
         }
         phases.push(phase);
@@ -77,6 +80,15 @@ impl Uses {
         self.reads.iter().any(|place| earlier.writes.contains(place))
             || self.writes.iter().any(|place| earlier.reads.contains(place))
     }
+}
+
+/// Whether `node` may read, in the same phase, the experts that `earlier` chooses: with few rows the choice is so little that every thread
+/// makes all of it for itself, which is quicker than waiting for one to do so. What later phases read of it, one thread writes.
+pub(crate) fn chosen_by_each(earlier: &Node, node: &Node, class: RowClass) -> bool {
+    class != RowClass::Many
+        && earlier.op == Op::Route
+        && node.op == Op::ExpertGateUp
+        && node.inputs.get(1) == earlier.outputs.first()
 }
 
 /// Whether both add into the same rows, each thread to its own columns.

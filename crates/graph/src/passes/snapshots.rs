@@ -102,7 +102,7 @@ pub(crate) fn folded_plan(class: RowClass, mla: MlaChoice) -> crate::Plan {
     let span = Span::trunk(&contract);
     let ir = choose_formulations(built(&span), mla, CacheForm::Latent, &contract.attention).unwrap();
     let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), class)));
-    let phases = cut_phases(&ir);
+    let phases = cut_phases(&ir, class);
     let arena = place_buffers(&ir, &phases, 32);
     crate::Plan { span, class, max_rows: 32, ir, phases, arena }
 }
@@ -172,7 +172,7 @@ fn epilogues_folded() {
 fn phases_cut() {
     for class in [RowClass::One, RowClass::Many] {
         let ir = folded(class);
-        let phases = cut_phases(&ir);
+        let phases = cut_phases(&ir, class);
         insta::assert_snapshot!(format!("phases_{class:?}"), ir.to_text(Some(&phases)));
     }
 }
@@ -216,7 +216,7 @@ fn kernels_bound_and_buffers_placed() {
     let mut table = table();
     let options = BindOptions { precision: Precision::Default, tier: Tier::Avx512, cache: CacheType::F16 };
     let ir = bind(folded(RowClass::One), &table, &options, RowClass::One).unwrap();
-    let phases = cut_phases(&ir);
+    let phases = cut_phases(&ir, RowClass::One);
     let arena = place_buffers(&ir, &phases, 4);
     let mut text = ir.to_text(Some(&phases));
     for (value, offset) in ir.values.iter().zip(&arena.offsets) {
@@ -258,15 +258,19 @@ fn drawn_for_graphviz() {
 
 /// The barriers of a layer: what a step pays for beside its bytes.
 #[test]
-fn a_dense_layer_has_eight_phases_and_a_moe_layer_ten() {
+fn a_dense_layer_has_eight_phases_and_a_moe_layer_nine() {
     let contract = contract();
-    let phases = |layer: usize| {
+    let phases = |layer: usize, class: RowClass| {
         let span = Span { embed: false, layers: layer..layer + 1, head: false };
         let ir =
             choose_formulations(built(&span), MlaChoice::Absorbed, CacheForm::Latent, &contract.attention)
                 .unwrap();
-        let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), RowClass::One)));
-        cut_phases(&ir).into_iter().max().unwrap() + 1
+        let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), class)));
+        cut_phases(&ir, class).into_iter().max().unwrap() + 1
     };
-    assert_eq!((phases(0), phases(1)), (8, 10));
+    for class in [RowClass::One, RowClass::Few] {
+        assert_eq!((phases(0, class), phases(1, class)), (8, 9), "{class:?}");
+    }
+    // norms, and a choice of experts that all threads make together
+    assert_eq!((phases(0, RowClass::Many), phases(1, RowClass::Many)), (11, 13));
 }

@@ -307,6 +307,10 @@ const BREAKS: &[Break] = &[
         let (a, b) = (user(p, 0, "attn_out"), user(p, 0, "gate"));
         p.phases[a] = p.phases[b];
     }),
+    (Code::A52, "a choice of experts read by who has not made it", |p| {
+        let (route, down) = (node(p, 1, "route"), node(p, 1, "expert_down"));
+        p.phases[down] = p.phases[route];
+    }),
     (Code::A53, "a phase too few", |p| p.phases.truncate(5)),
     (Code::A53, "a gap", |p| p.phases.iter_mut().filter(|phase| **phase > 3).for_each(|phase| *phase += 1)),
     (Code::A60, "a value without a buffer", |p| {
