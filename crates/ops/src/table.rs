@@ -256,6 +256,13 @@ pub fn real_sizes() -> Vec<Case> {
                 // verification of guessed tokens
                 add(8, 7168, 2048);
             }
+            // small batches, and experts that few rows of a prompt chose; a prompt with shorter rows
+            if activation == Activation::A8 {
+                for rows in [2, 4, 6, 12, 16, 24, 32, 64] {
+                    add(rows, 7168, 2048);
+                }
+                add(512, 2048, 1408);
+            }
             // a prompt
             if activation != Activation::F32 || layout == Layout::Tiles || weight == TensorType::F32 {
                 add(512, 7168, 2048);

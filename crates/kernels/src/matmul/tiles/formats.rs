@@ -69,7 +69,8 @@ unsafe fn scale(p: &Planes, b: usize, count: usize, index: usize) -> *const u8 {
     unsafe { p.scales.add((b * count + index) * 16) }
 }
 
-/// Eight vectors from an expression of j. No closure: one that is not inlined would be compiled without the tier's instructions.
+/// Eight vectors from an expression of j. No closure, neither here nor in `map`: one that is not inlined would be compiled without the tier's
+/// instructions.
 macro_rules! eight {
     (|$j:ident| $body:expr) => {
         eight!($j, $body, 0 1 2 3 4 5 6 7)
@@ -79,6 +80,22 @@ macro_rules! eight {
             let $j: usize = $value;
             $body
         }),*]
+    };
+}
+
+/// Two vectors, in the same way.
+macro_rules! two {
+    (|$half:ident| $body:expr) => {
+        [
+            {
+                let $half: usize = 0;
+                $body
+            },
+            {
+                let $half: usize = 1;
+                $body
+            },
+        ]
     };
 }
 
@@ -100,7 +117,7 @@ macro_rules! constant_min {
             _b: usize,
             scales: [L::Floats; 2],
         ) -> [L::Floats; 2] {
-            unsafe { scales.map(|scale| L::mul(scale, L::all($by))) }
+            unsafe { two!(|half| L::mul(scales[half], L::all($by))) }
         }
     };
 }
@@ -134,7 +151,7 @@ macro_rules! signed_scales {
         unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
             unsafe {
                 let d = factor::<L>(p, b, 1, 0);
-                [0, 1].map(|half| L::mul(d, L::signed(scale(p, b, 16, 2 * S + half))))
+                two!(|half| L::mul(d, L::signed(scale(p, b, 16, 2 * S + half))))
             }
         }
     };
@@ -353,7 +370,7 @@ impl Format for Q2K {
     unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
         unsafe {
             let d = factor::<L>(p, b, 2, 0);
-            [0, 1].map(|half| L::mul(d, L::unsigned(scale(p, b, 16, 2 * S + half), 0, 15)))
+            two!(|half| L::mul(d, L::unsigned(scale(p, b, 16, 2 * S + half), 0, 15)))
         }
     }
     #[inline(always)]
@@ -364,7 +381,7 @@ impl Format for Q2K {
     ) -> [L::Floats; 2] {
         unsafe {
             let d = factor::<L>(p, b, 2, 1);
-            [0, 1].map(|half| L::mul(d, L::unsigned(scale(p, b, 16, 2 * S + half), 4, 15)))
+            two!(|half| L::mul(d, L::unsigned(scale(p, b, 16, 2 * S + half), 4, 15)))
         }
     }
 }
@@ -401,7 +418,7 @@ impl Format for Iq4Nl {
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe {
             let codes: [L::Bytes; 8] = nibbles!(p, b, 4, 0);
-            codes.map(|c| L::look_up(&iq4_nl::VALUES, c))
+            eight!(|j| L::look_up(&iq4_nl::VALUES, codes[j]))
         }
     }
     one_scale!(1);
@@ -420,7 +437,7 @@ impl Format for Iq4Xs {
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe {
             let codes: [L::Bytes; 8] = nibbles!(p, b, 32, 4 * S);
-            codes.map(|c| L::look_up(&iq4_nl::VALUES, c))
+            eight!(|j| L::look_up(&iq4_nl::VALUES, codes[j]))
         }
     }
     #[inline(always)]
@@ -452,7 +469,7 @@ impl Format for Mxfp4 {
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe {
             let codes: [L::Bytes; 8] = nibbles!(p, b, 4, 0);
-            codes.map(|c| L::look_up(&e2m1::DOUBLED, c))
+            eight!(|j| L::look_up(&e2m1::DOUBLED, codes[j]))
         }
     }
     #[inline(always)]
@@ -484,9 +501,7 @@ impl Format for Nvfp4 {
     }
     #[inline(always)]
     unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
-        unsafe {
-            [0, 1].map(|half| decoded::<L>(p.factors.add((b * 4 + 2 * S + half) * 16), nvfp4::half_scale))
-        }
+        unsafe { two!(|half| decoded::<L>(p.factors.add((b * 4 + 2 * S + half) * 16), nvfp4::half_scale)) }
     }
     no_min!();
 }
