@@ -5,6 +5,7 @@ use crate::cpu::{self, Batch, CpuBackend, CpuOptions, HEAD_ROWS, WeightBytes};
 use crate::error::EngineError;
 use crate::memory::{self, Needed, Paged};
 use crate::profile::{self, Limits, Roofline, StepProfile, StepSize, Timed};
+use crate::read_ahead::ReadAhead;
 use crate::team::{self, Pin, Placement, Team, Topology};
 use crate::trace::Trace;
 use base::{CacheType, Tier};
@@ -124,6 +125,8 @@ pub struct Engine {
     circuit: Arc<Circuit>,
     /// Whether the options say how many rows a step has.
     chunk_given: bool,
+    /// Reads the weights of a packed file before they are needed.
+    read_ahead: Option<ReadAhead>,
 }
 
 impl EngineOptions {
@@ -208,10 +211,10 @@ impl Engine {
         }
         let needed_for = |context: usize| needed_with(arena, context);
         let needed = needed_for(context);
-        let mut paged = None;
+        let (mut paged, mut fits) = (None, false);
         if let Some(available) = available {
             match memory::check(&needed_for, &available, context) {
-                Ok(found) => paged = found,
+                Ok(found) => (fits, paged) = (found.is_none(), found),
                 Err(problem) if !options.force => return Err(EngineError::Memory(problem)),
                 Err(_) => {}
             }
@@ -223,7 +226,9 @@ impl Engine {
         summary.paged = paged;
         let pool = CachePool::new(&streams, cache, context)
             .map_err(|error| EngineError::System { what: "reserving memory for the cache", error })?;
+        let in_place = cpu::tensors_in_tiles(&plans, checkpoint);
         let backend = CpuBackend::load(contract, checkpoint, plans, cpu, team, progress)?;
+        let read_ahead = if fits { ReadAhead::start(checkpoint, in_place) } else { None };
         let fingerprint = checkpoint.fingerprint();
         summary.load_time = start.elapsed();
         Ok(Engine {
@@ -237,12 +242,20 @@ impl Engine {
             needed,
             circuit,
             chunk_given: options.largest.is_some(),
+            read_ahead,
         })
     }
 
     /// What was decided at loading.
     pub fn summary(&self) -> &Summary {
         &self.summary
+    }
+
+    /// Waits until the weights of a packed file are in memory, where they fit: first steps are then as quick as later ones.
+    pub fn wait_for_weights(&mut self) {
+        if let Some(mut read_ahead) = self.read_ahead.take() {
+            read_ahead.wait();
+        }
     }
 
     /// Memory that the session needs.

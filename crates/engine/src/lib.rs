@@ -19,6 +19,7 @@ mod generate;
 pub mod memory;
 mod packing;
 mod profile;
+mod read_ahead;
 pub mod sampling;
 pub mod team;
 mod trace;

@@ -108,6 +108,32 @@ fn a_packed_file_needs_nothing_beside_it() {
     assert!(engine::pack(&alone, &folder.path().join("twice"), Some(1), &mut |_, _| true).is_err());
 }
 
+/// Bytes of the file's map that lie in the process's tables.
+#[cfg(target_os = "linux")]
+fn mapped(path: &Path) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let path = path.canonicalize().unwrap();
+    let of_file = maps.lines().skip_while(|line| !line.ends_with(path.to_str().unwrap()));
+    let resident = of_file.skip(1).find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    resident.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn weights_of_a_packed_file_come_into_memory_by_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    Recipe::new("tiny-v3", Kind::from(TensorType::Q4_0)).write_gguf(&path).unwrap();
+    let out = packed(&path);
+    let file = checkpoint(&out);
+    let in_tiles = file.tensors().iter().filter(|info| info.tile_rows.is_some());
+    let bytes: usize = in_tiles.map(|info| info.bytes).sum();
+    let mut engine = engine(&file, &options(MlaChoice::Auto, Precision::Default));
+    engine.wait_for_weights();
+    // the file was mapped when it was opened; no step has touched a weight
+    assert!(bytes > 1 << 20 && mapped(&out) >= bytes, "{} of {bytes} bytes", mapped(&out));
+}
+
 #[test]
 fn what_is_stopped_or_fails_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();

@@ -8,6 +8,7 @@ use crate::pack::{self, Identity, PackedFrom};
 use crate::sniff::what_it_is;
 use crate::{open_folder, open_gguf, open_packed};
 use base::TensorType;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// An opened model.
@@ -180,6 +181,29 @@ impl Checkpoint {
         if let Some(info) = self.find(name) {
             self.files[info.file].drop_pages(info.start, info.bytes);
         }
+    }
+
+    /// Asks the system to begin reading a part of a tensor's bytes.
+    pub fn advise_needed(&self, name: &str, part: Range<usize>) {
+        if let Some((file, start, len)) = self.part(name, part) {
+            file.ask_for(start, len);
+        }
+    }
+
+    /// Waits until a part of a tensor's bytes is in memory and mapped, so that the first read of it need not. Where the system offers no such
+    /// call, it returns at once.
+    pub fn bring(&self, name: &str, part: Range<usize>) {
+        if let Some((file, start, len)) = self.part(name, part) {
+            file.bring(start, len);
+        }
+    }
+
+    /// Where a part of a tensor lies in its file; what is beyond its end is left out.
+    fn part(&self, name: &str, part: Range<usize>) -> Option<(&Bytes, usize, usize)> {
+        let info = self.find(name)?;
+        let end = part.end.min(info.bytes);
+        let start = part.start.min(end);
+        Some((&self.files[info.file], info.start + start, end - start))
     }
 }
 

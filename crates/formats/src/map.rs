@@ -52,6 +52,28 @@ impl Bytes {
         #[cfg(not(unix))]
         let _ = (start, len);
     }
+
+    /// Asks the system to begin reading these bytes.
+    pub(crate) fn ask_for(&self, start: usize, len: usize) {
+        #[cfg(unix)]
+        if let Bytes::Map(map) = self {
+            // a wish: whoever reads the bytes waits for them in any case
+            let _ = map.advise_range(memmap2::Advice::WillNeed, start, len);
+        }
+        #[cfg(not(unix))]
+        let _ = (start, len);
+    }
+
+    /// Waits until these bytes are in memory, and enters their pages into the process's tables.
+    pub(crate) fn bring(&self, start: usize, len: usize) {
+        #[cfg(target_os = "linux")]
+        if let Bytes::Map(map) = self {
+            // since Linux 5.14; before, they are entered when they are first read
+            let _ = map.advise_range(memmap2::Advice::PopulateRead, start, len);
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (start, len);
+    }
 }
 
 impl Drop for Bytes {

@@ -106,6 +106,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     model_args.ctx.get_or_insert(sizes.iter().map(needed).max().unwrap_or(1).max(1));
     let table = if args.json { Table::Json } else { args.output };
     let mut engine = model::load(&checkpoint, &model_args, table != Table::Md)?;
+    // the thread that reads ahead would take time from those that are measured
+    engine.wait_for_weights();
     let summary = engine.summary();
     let limits =
         Limits::measure(&summary.placement, summary.tier).context("measuring what the machine can do")?;

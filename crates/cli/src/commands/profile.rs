@@ -13,6 +13,7 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     let mut model_args = args.model.clone();
     model_args.ctx.get_or_insert((args.depth + args.prompt.max(args.generate + 2)).max(1));
     let mut engine = model::load(&checkpoint, &model_args, args.json)?;
+    engine.wait_for_weights();
     let summary = engine.summary();
     let limits =
         Limits::measure(&summary.placement, summary.tier).context("measuring what the machine can do")?;

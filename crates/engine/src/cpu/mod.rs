@@ -458,6 +458,13 @@ fn layout_to_pack(weight: &Weight, tiled: &HashSet<&str>, checkpoint: &Checkpoin
     })
 }
 
+/// The tensors that lie in tiles in the file, which is a packed one, in the order in which steps read them.
+pub fn tensors_in_tiles(plans: &(Vec<Plan>, Vec<Plan>), checkpoint: &Checkpoint) -> Vec<String> {
+    let weights = distinct(plans.0[0].ir.weights.iter().chain(&plans.1[0].ir.weights));
+    let infos = weights.flat_map(|weight| infos(weight, checkpoint));
+    infos.filter(|info| info.tile_rows.is_some()).map(|info| info.name.clone()).collect()
+}
+
 /// Tensors, by the first of each weight, that some bound kernel reads in tiles.
 pub fn tiled_tensors<'p>(plans: impl Iterator<Item = &'p Plan>) -> HashSet<&'p str> {
     let table = kernels::table();
