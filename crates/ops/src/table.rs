@@ -70,7 +70,7 @@ fn arithmetic(split: bool) -> impl Iterator<Item = (Activation, CacheType)> {
 }
 
 /// Queries, position of the first, and widths of content, rope and values.
-const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 12] = [
+const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 15] = [
     (1, 0, 24, 8, 40),
     (1, 63, 24, 8, 40),
     (1, 64, 24, 8, 40),
@@ -83,10 +83,13 @@ const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 12] = [
     (3, 130, 192, 64, 256),
     (9, 65, 64, 32, 64),
     (7, 63, 7, 0, 3),
+    (33, 95, 33, 31, 47),
+    (70, 100, 40, 8, 16),
+    (129, 0, 16, 16, 32),
 ];
 
 /// What attention over expanded keys computes in.
-const FLOATS: [Activation; 2] = [Activation::F32, Activation::F16];
+const FLOATS: [Activation; 3] = [Activation::F32, Activation::F16, Activation::Bf16];
 
 /// Numbers of a key and of a latent, and blocks of cached rows.
 const KEY_SIZES: [(usize, usize, usize); 5] =

@@ -1,4 +1,4 @@
-//! Products of many rows by the tiles of AMX, in bf16.
+//! Products of many rows and attention of prompts by the tiles of AMX, in bf16.
 //!
 //! A processor multiplies tiles of sixteen rows of 32 inputs with tiles of 32 inputs of sixteen outputs, and adds 256 sums of f32 to a third: 8192
 //! multiply-adds an instruction. Weights come from their packed form ([`quant::tiles`]) through a *strip*: some inputs of some
@@ -8,6 +8,8 @@
 //! * `unit`: the instructions: configuration, and products of 32 or 16 rows with 32 outputs.
 //! * `strip`: weights as bf16, from every format of tiles.
 //! * `product`: the order in which strips, rows and inputs are taken.
+//! * `panels`: other factors in the order of tiles.
+//! * `expanded`: attention over expanded keys and values, and the expansion of keys.
 //!
 //! **Why bf16.** Rounding weights and inputs to bf16 costs less than 8-bit inputs cost already: 0.2 % of a result (root of the mean square over
 //! 2048 random terms), where inputs of 8 bits with a scale for each 32 give 0.5 % and weights and inputs of 8 bits with a scale for each 256, as tiles
@@ -18,6 +20,8 @@
 //! depend on operands alone, neither on rows nor on where a share of outputs ends.
 
 mod detect;
+mod expanded;
+mod panels;
 mod product;
 mod strip;
 #[cfg(test)]
@@ -26,8 +30,20 @@ mod unit;
 
 pub(crate) use detect::found;
 pub use detect::{assume_amx, assumed};
+pub(crate) use panels::lay_values;
 pub(crate) use product::{Buffers, multiply};
 pub(crate) use unit::{bf16_peak, integer_peak};
+
+use crate::KernelFn;
+use base::OpKind;
+
+/// Attention of prompts, and its keys.
+pub(crate) fn attention() -> [(OpKind, KernelFn); 2] {
+    [
+        (OpKind::AttendExpanded, KernelFn::AttendBrains(expanded::attend)),
+        (OpKind::ExpandKeys, KernelFn::ExpandBrains(expanded::expand_keys)),
+    ]
+}
 
 /// Fewest rows of a call that tiles are for: with fewer, unpacking a strip costs more than products with 8-bit inputs cost in all.
 pub(crate) const LEAST_ROWS: usize = 16;

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "inline assembly")]
 
 use base::Tier;
+use half::bf16;
 use std::arch::asm;
 use std::marker::PhantomData;
 use std::time::Instant;
@@ -157,6 +158,70 @@ impl Unit {
                     options(nostack),
                 );
             }
+        }
+    }
+    /// to = left · right, or to = to + left · right, for 32 rows and 32 columns in panels (see [`attention::panels`](crate::attention::panels)). The left factor comes in one
+    /// part or two, with as many steps each; of the first there is at least one.
+    ///
+    /// # Safety
+    /// * each part of `left` is the address of as many steps of a left panel, and `right` that of as many as both of a right panel;
+    /// * `to` is the address of 32 rows of 32 numbers, one after the other, which nobody else touches meanwhile.
+    pub unsafe fn panels(
+        &mut self,
+        [first, second]: [(*const bf16, usize); 2],
+        right: *const bf16,
+        add: bool,
+        to: *mut f32,
+    ) {
+        assert!(first.1 > 0, "steps of a panel");
+        // SAFETY: addresses by the caller's promise; tiles as in `multiply`.
+        unsafe {
+            asm!(
+                "test {add:e}, {add:e}",
+                "jnz 2f",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "jmp 3f",
+                "2:",
+                "tileloadd tmm0, [{to} + 2*{line}]",
+                "tileloadd tmm1, [{to} + 2*{line} + 64]",
+                "tileloadd tmm2, [{to} + 2*{line} + 2048]",
+                "tileloadd tmm3, [{to} + 2*{line} + 2112]",
+                "3:",
+                "tileloadd tmm6, [{right} + {line}]",
+                "tileloadd tmm4, [{left} + {line}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{right} + {line} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{left} + {line} + 1024]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {left}, 2048",
+                "add {right}, 2048",
+                "dec {steps}",
+                "jnz 3b",
+                "mov {left}, {second}",
+                "xchg {steps}, {second_steps}",
+                "test {steps}, {steps}",
+                "jnz 3b",
+                "tilestored [{to} + 2*{line}], tmm0",
+                "tilestored [{to} + 2*{line} + 64], tmm1",
+                "tilestored [{to} + 2*{line} + 2048], tmm2",
+                "tilestored [{to} + 2*{line} + 2112], tmm3",
+                add = in(reg) u32::from(add),
+                left = inout(reg) first.0 => _,
+                steps = inout(reg) first.1 => _,
+                second = in(reg) second.0,
+                second_steps = inout(reg) second.1 => _,
+                right = inout(reg) right => _,
+                line = in(reg) 64usize,
+                to = in(reg) to,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
         }
     }
 }

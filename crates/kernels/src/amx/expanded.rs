@@ -1,0 +1,321 @@
+//! Attention of prompts, and the expansion of its keys, on tiles.
+//!
+//! Scores are keys · queries: a row for each cached row, with queries as the lanes of vectors, so that nothing is summed or
+//! compared across a register. Weights become a right factor as they are made, two cached rows in a line, and results are values · weights, with
+//! queries as lanes again, until all is summed up.
+//!
+//! Factors are rounded to bf16 (2⁻⁹ of each), sums are f32. A block of keys is read from memory once for all queries of a call.
+#![allow(
+    unsafe_code,
+    reason = "vector instructions over addresses that the assertions on entry keep in bounds"
+)]
+
+use super::panels::{Matrix, alternate, pair, right_panel, right_panel_of_columns, turn};
+use super::unit::Unit;
+use crate::attention::half_gemm::exp2;
+use crate::attention::panels::{BLOCK, PANEL, STEP, STEP_NUMBERS, steps};
+use crate::attention::{Expanded, KeyBlocks, KeyOrder};
+use crate::{Rows, RowsMut};
+use half::bf16;
+use std::arch::x86_64::*;
+
+/// Numbers of a product of two panels.
+const SQUARE: usize = PANEL * PANEL;
+
+/// Memory for `len` numbers that begins with a cache line.
+fn aligned(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    memory.resize(len + 16, 0.0);
+    let from = memory.as_ptr().align_offset(64).min(16);
+    &mut memory[from..from + len]
+}
+
+/// As [`AttendExpandedFn`](crate::AttendExpandedFn), over keys and values in panels.
+///
+/// # Panics
+/// When shapes differ, or there are no tiles.
+pub(crate) fn attend(
+    q: Rows<'_>,
+    expanded: &Expanded<'_, bf16>,
+    position: usize,
+    scales: &[f32],
+    out: &mut RowsMut<'_>,
+    memory: &mut Vec<f32>,
+) {
+    let (queries, width) = (q.rows(), expanded.nope + expanded.rope);
+    assert!(q.cols() == width && scales.len() == queries && out.rows() == queries, "queries");
+    assert!(out.cols() == expanded.value_width && expanded.nope > 0, "widths");
+    let blocks = (position + queries).div_ceil(BLOCK);
+    let panels = (position + queries).div_ceil(PANEL);
+    let (nope, rope) = (steps(expanded.nope), steps(expanded.rope));
+    let values = steps(expanded.value_width);
+    assert!(expanded.keys.len() >= panels * nope * STEP_NUMBERS, "keys");
+    let rotated =
+        (blocks - 1) * expanded.rope_stride + (panels - (blocks - 1) * BLOCK / PANEL) * rope * STEP_NUMBERS;
+    assert!(rope == 0 || expanded.rope_keys.len() >= rotated, "rope keys");
+    assert!(expanded.values.len() >= blocks * values * PANEL * BLOCK, "values");
+    let sets = queries.div_ceil(PANEL);
+    let query = (nope + rope) * STEP_NUMBERS;
+    let sizes = [
+        sets * query / 2,
+        BLOCK * PANEL,
+        BLOCK * PANEL / 2,
+        sets * values * SQUARE,
+        sets * PANEL,
+        sets * PANEL,
+    ];
+    let memory = aligned(memory, sizes.iter().sum());
+    let (turned, rest) = memory.split_at_mut(sizes[0]);
+    let (scores, rest) = rest.split_at_mut(sizes[1]);
+    let (weights, rest) = rest.split_at_mut(sizes[2]);
+    let (sums, rest) = rest.split_at_mut(sizes[3]);
+    let (max, sum) = rest.split_at_mut(sizes[4]);
+    let (turned, weights): (*mut bf16, *mut bf16) = (turned.as_mut_ptr().cast(), weights.as_mut_ptr().cast());
+    max.fill(f32::NEG_INFINITY);
+    sum.fill(0.0);
+    let mut unit = Unit::configured();
+    for set in 0..sets {
+        let rows = q.slice_rows(set * PANEL..queries.min((set + 1) * PANEL));
+        // SAFETY: there is room for the panels of each set; a machine with tiles has the instructions.
+        unsafe { turn_queries(rows, expanded.nope, &scales[set * PANEL..], turned.add(set * query)) }
+    }
+    for block in 0..blocks {
+        let start = block * BLOCK;
+        let keys = expanded.keys[block * nope * PANEL * BLOCK..].as_ptr();
+        let rope_keys = expanded.rope_keys.as_ptr().wrapping_add(block * expanded.rope_stride);
+        let values_at = expanded.values[block * values * PANEL * BLOCK..].as_ptr();
+        // queries before the block see nothing of it
+        for set in start.saturating_sub(position) / PANEL..sets {
+            let first = position + set * PANEL;
+            let end = position + queries.min((set + 1) * PANEL);
+            let panels = BLOCK.min(end - start).div_ceil(PANEL);
+            let right = turned.wrapping_add(set * query).cast_const();
+            for panel in 0..panels {
+                let parts = [
+                    (keys.wrapping_add(panel * nope * STEP_NUMBERS), nope),
+                    (rope_keys.wrapping_add(panel * rope * STEP_NUMBERS), rope),
+                ];
+                // SAFETY: as many panels of keys, as asserted; a square of scores for each of four.
+                unsafe { unit.panels(parts, right, false, scores[panel * SQUARE..][..SQUARE].as_mut_ptr()) }
+            }
+            let of_set = set * PANEL..(set + 1) * PANEL;
+            let (max, sum) = (&mut max[of_set.clone()], &mut sum[of_set]);
+            let scores = &mut scores[..panels * SQUARE];
+            let seen = (first < start + panels * PANEL).then_some((first, start));
+            // SAFETY: weights have room for as many steps as there are squares of scores; a machine with tiles has the instructions.
+            let factors = unsafe { weigh(scores, seen, max, sum, weights) };
+            let sums = &mut sums[set * values * SQUARE..(set + 1) * values * SQUARE];
+            if block > 0 {
+                // SAFETY: a machine with tiles has the instructions.
+                unsafe { rescale(sums, &factors) }
+            }
+            for (panel, sums) in sums.chunks_exact_mut(SQUARE).enumerate() {
+                let left = values_at.wrapping_add(panel * BLOCK / STEP * STEP_NUMBERS);
+                let parts = [(left, panels), (std::ptr::null(), 0)];
+                // SAFETY: a block of values has four steps in each panel, as asserted; `weights` as many as were just written.
+                unsafe { unit.panels(parts, weights, block > 0, sums.as_mut_ptr()) }
+            }
+        }
+    }
+    drop(unit);
+    for (set, sums) in sums.chunks_exact(values * SQUARE).enumerate() {
+        // SAFETY: a machine with tiles has the instructions.
+        unsafe { finish(sums, &sum[set * PANEL..][..PANEL], set * PANEL, out) }
+    }
+}
+
+/// Right panels of at most 32 queries, without position and rotated, times their scales. Scores are then exponents of 2.
+///
+/// # Safety
+/// There is room for as many steps; the processor has AVX-512 with BF16.
+unsafe fn turn_queries(rows: Rows<'_>, nope: usize, scales: &[f32], out: *mut bf16) {
+    let mut factors = [0.0; PANEL];
+    for (factor, scale) in factors.iter_mut().zip(scales) {
+        *factor = scale * std::f32::consts::LOG2_E;
+    }
+    let (start, stride) = rows.raw();
+    let content = Matrix { start, stride, rows: rows.rows(), cols: nope };
+    let rotated = Matrix { start: start.wrapping_add(nope), cols: rows.cols() - nope, ..content };
+    // SAFETY: rows of `nope` and more numbers; the caller's promise.
+    unsafe {
+        right_panel(content, &factors, out);
+        right_panel(rotated, &factors, out.add(steps(nope) * STEP_NUMBERS));
+    }
+}
+
+/// Scores of some panels of keys with 32 queries become weights, two cached rows in a line. `seen`: the position of the first query and
+/// of the first key, where some query does not see all. Returns what the earlier sums are to be multiplied by.
+///
+/// # Safety
+/// `weights` has room for a step for each square of scores; the processor has AVX-512 with BF16.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
+)]
+unsafe fn weigh(
+    scores: &mut [f32],
+    seen: Option<(usize, usize)>,
+    max: &mut [f32],
+    sum: &mut [f32],
+    weights: *mut bf16,
+) -> [f32; PANEL] {
+    let mut factors = [0.0; PANEL];
+    let rows = scores.len() / PANEL;
+    assert!(max.len() == PANEL && sum.len() == PANEL, "queries");
+    for half in 0..2 {
+        let scores = scores[16 * half..].as_mut_ptr();
+        // SAFETY: sixteen numbers of each row of scores, of the maxima and of the sums; lines of weights by the caller's promise.
+        unsafe {
+            let row = |row: usize| scores.add(row * PANEL);
+            let before = _mm512_loadu_ps(max[16 * half..].as_ptr());
+            if let Some((query, key)) = seen {
+                // a query sees the cached rows up to its own
+                let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+                let last = (query + 16 * half) as i32 - key as i32;
+                let last = _mm512_add_epi32(lanes, _mm512_set1_epi32(last));
+                for i in 0..rows {
+                    let sees = _mm512_cmpge_epi32_mask(last, _mm512_set1_epi32(i as i32));
+                    let none = _mm512_set1_ps(f32::NEG_INFINITY);
+                    _mm512_storeu_ps(row(i), _mm512_mask_loadu_ps(none, sees, row(i)));
+                }
+            }
+            // four strands, since a maximum waits for the one before
+            let mut largest = [before; 4];
+            for i in (0..rows).step_by(4) {
+                for (strand, largest) in largest.iter_mut().enumerate() {
+                    *largest = _mm512_max_ps(_mm512_loadu_ps(row(i + strand)), *largest);
+                }
+            }
+            let [a, b, c, d] = largest;
+            let largest = _mm512_max_ps(_mm512_max_ps(a, b), _mm512_max_ps(c, d));
+            let mut totals = [_mm512_setzero_ps(); 2];
+            for i in (0..rows).step_by(2) {
+                let weight = |i: usize| exp2(_mm512_sub_ps(_mm512_loadu_ps(row(i)), largest));
+                let (first, second) = (weight(i), weight(i + 1));
+                totals = [_mm512_add_ps(totals[0], first), _mm512_add_ps(totals[1], second)];
+                let at = i / STEP * STEP_NUMBERS + half * STEP_NUMBERS / 2 + i % STEP * 16;
+                _mm512_storeu_si512(weights.add(at).cast(), alternate(first, second));
+            }
+            let factor = exp2(_mm512_sub_ps(before, largest));
+            let total = _mm512_add_ps(totals[0], totals[1]);
+            let old = _mm512_loadu_ps(sum[16 * half..].as_ptr());
+            _mm512_storeu_ps(sum[16 * half..].as_mut_ptr(), _mm512_fmadd_ps(old, factor, total));
+            _mm512_storeu_ps(max[16 * half..].as_mut_ptr(), largest);
+            _mm512_storeu_ps(factors[16 * half..].as_mut_ptr(), factor);
+        }
+    }
+    factors
+}
+
+/// Multiplies rows of 32 lanes.
+///
+/// # Safety
+/// The processor has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+unsafe fn rescale(sums: &mut [f32], factors: &[f32; PANEL]) {
+    if factors.iter().all(|factor| *factor == 1.0) {
+        return;
+    }
+    for line in sums.chunks_exact_mut(PANEL) {
+        line.iter_mut().zip(factors).for_each(|(sum, factor)| *sum *= factor);
+    }
+}
+
+/// Sums of 32 queries, divided by those of their weights, to rows of `out` from `first` on.
+///
+/// # Safety
+/// The processor has AVX-512 with BF16.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
+)]
+unsafe fn finish(sums: &[f32], sum: &[f32], first: usize, out: &mut RowsMut<'_>) {
+    let width = out.cols();
+    for half in 0..2 {
+        let from = first + 16 * half;
+        let rows = out.rows().saturating_sub(from).min(16);
+        for n in (0..width).step_by(16) {
+            let count = (width - n).min(16);
+            let mut lines = [_mm512_setzero_si512(); 16];
+            // SAFETY: sixteen lanes of sixteen lines, and of the sums; `count` numbers of each row of `out`.
+            unsafe {
+                let total = _mm512_loadu_ps(sum[16 * half..].as_ptr());
+                for (line, sums) in lines.iter_mut().zip(sums[n * PANEL..].chunks_exact(PANEL)) {
+                    let line_of_queries = _mm512_loadu_ps(sums[16 * half..].as_ptr());
+                    *line = _mm512_castps_si512(_mm512_div_ps(line_of_queries, total));
+                }
+                for (row, line) in turn(lines).into_iter().enumerate().take(rows) {
+                    let mask = (1u32 << count).wrapping_sub(1) as u16;
+                    let out = out.row_mut(from + row)[n..].as_mut_ptr();
+                    _mm512_mask_storeu_ps(out, mask, _mm512_castsi512_ps(line));
+                }
+            }
+        }
+    }
+}
+
+/// As [`ExpandKeysFn`](crate::ExpandKeysFn), from latents in panels to keys in panels.
+///
+/// # Panics
+/// When shapes differ, or there are no tiles.
+pub(crate) fn expand_keys(
+    weights: &[f32],
+    order: KeyOrder,
+    blocks: &KeyBlocks<'_, bf16>,
+    keys: &mut [bf16],
+    memory: &mut Vec<f32>,
+) {
+    blocks.check(weights, keys);
+    let (nope, latent) = (steps(blocks.nope), steps(blocks.latent));
+    let panel = latent * STEP_NUMBERS;
+    let memory = aligned(memory, nope * panel / 2 + SQUARE);
+    let (right, found) = memory.split_at_mut(nope * panel / 2);
+    let right: *mut bf16 = right.as_mut_ptr().cast();
+    let mut unit = Unit::configured();
+    for n in 0..nope {
+        let (from, count) = (n * PANEL, PANEL.min(blocks.nope - n * PANEL));
+        // SAFETY: rows or columns of W_UK; room for as many panels; a machine with tiles has the instructions.
+        unsafe {
+            let out = right.add(n * panel);
+            match order {
+                KeyOrder::Keys => {
+                    let start = weights[from * blocks.latent..].as_ptr();
+                    let rows = Matrix { start, stride: blocks.latent, rows: count, cols: blocks.latent };
+                    right_panel(rows, &[1.0; PANEL], out);
+                }
+                KeyOrder::Latents => {
+                    let start = weights[from..].as_ptr();
+                    let columns = Matrix { start, stride: blocks.nope, rows: blocks.latent, cols: count };
+                    right_panel_of_columns(columns, out);
+                }
+            }
+        }
+    }
+    for (block, keys) in keys.chunks_exact_mut(nope * PANEL * BLOCK).enumerate() {
+        let latents = &blocks.latents[block * blocks.stride..][..panel * BLOCK / PANEL];
+        for (latents, keys) in latents.chunks_exact(panel).zip(keys.chunks_exact_mut(nope * STEP_NUMBERS)) {
+            for (n, step) in keys.chunks_exact_mut(STEP_NUMBERS).enumerate() {
+                let parts = [(latents.as_ptr(), latent), (std::ptr::null(), 0)];
+                // SAFETY: panels of as many steps; a square of results; a step of 32 lines, with the instructions of a machine with tiles.
+                unsafe {
+                    unit.panels(parts, right.add(n * panel), false, found.as_mut_ptr());
+                    round_square(found, step);
+                }
+            }
+        }
+    }
+}
+
+/// A product of two panels as a step of a left panel.
+///
+/// # Safety
+/// The processor has AVX-512 with BF16.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
+)]
+unsafe fn round_square(square: &[f32], step: &mut [bf16]) {
+    for (line, out) in square.chunks_exact(PANEL).zip(step.chunks_exact_mut(STEP)) {
+        // SAFETY: 32 numbers here and there.
+        unsafe {
+            let (low, high) = (_mm512_loadu_ps(line.as_ptr()), _mm512_loadu_ps(line[16..].as_ptr()));
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), pair(low, high));
+        }
+    }
+}
