@@ -63,10 +63,11 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
             }
         }
         #[cfg(target_arch = "x86_64")]
-        for (op, kernel) in crate::amx::attention() {
-            let (activation, tier, least) = (Activation::Bf16, Tier::Amx, crate::amx::LEAST_ROWS);
+        for (op, least, cache, kernel) in crate::amx::attention() {
+            let (activation, tier) = (Activation::Bf16, Tier::Amx);
             let name = format!("{tier}_bf16_{}", op.name()).leak();
-            table.push((KernelContract { activation, tier, least, ..plain(op, name, kernel).0 }, kernel));
+            let contract = KernelContract { activation, cache, least, tier, ..plain(op, name, kernel).0 };
+            table.push((contract, kernel));
         }
         for (op, name) in [
             (OpKind::Embed, "portable_embed"),

@@ -65,8 +65,9 @@ const LATENT_SIZES: [(usize, usize, usize, usize); 7] = [
 
 /// What attention computes in, and the type of the cache.
 fn arithmetic(split: bool) -> impl Iterator<Item = (Activation, CacheType)> {
-    let halves = (!split).then_some((Activation::F16, CacheType::F16));
-    CacheType::ALL.map(|cache| (Activation::F32, cache)).into_iter().chain(halves)
+    let rounded = [(Activation::F16, CacheType::F16), (Activation::Bf16, CacheType::Bf16)];
+    let rounded = rounded.into_iter().filter(move |_| !split);
+    CacheType::ALL.map(|cache| (Activation::F32, cache)).into_iter().chain(rounded)
 }
 
 /// Queries, position of the first, and widths of content, rope and values.

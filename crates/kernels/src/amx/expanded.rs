@@ -10,9 +10,9 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use super::panels::{Matrix, alternate, pair, right_panel, right_panel_of_columns, turn};
+use super::panels::{Matrix, aligned, pair, right_panel, right_panel_of_columns, turn};
+use super::softmax::weigh;
 use super::unit::Unit;
-use crate::attention::half_gemm::exp2;
 use crate::attention::panels::{BLOCK, PANEL, STEP, STEP_NUMBERS, steps};
 use crate::attention::{Expanded, KeyBlocks, KeyOrder};
 use crate::{Rows, RowsMut};
@@ -21,13 +21,6 @@ use std::arch::x86_64::*;
 
 /// Numbers of a product of two panels.
 const SQUARE: usize = PANEL * PANEL;
-
-/// Memory for `len` numbers that begins with a cache line.
-fn aligned(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
-    memory.resize(len + 16, 0.0);
-    let from = memory.as_ptr().align_offset(64).min(16);
-    &mut memory[from..from + len]
-}
 
 /// As [`AttendExpandedFn`](crate::AttendExpandedFn), over keys and values in panels.
 ///
@@ -97,12 +90,23 @@ pub(crate) fn attend(
                 // SAFETY: as many panels of keys, as asserted; a square of scores for each of four.
                 unsafe { unit.panels(parts, right, false, scores[panel * SQUARE..][..SQUARE].as_mut_ptr()) }
             }
-            let of_set = set * PANEL..(set + 1) * PANEL;
-            let (max, sum) = (&mut max[of_set.clone()], &mut sum[of_set]);
             let scores = &mut scores[..panels * SQUARE];
-            let seen = (first < start + panels * PANEL).then_some((first, start));
-            // SAFETY: weights have room for as many steps as there are squares of scores; a machine with tiles has the instructions.
-            let factors = unsafe { weigh(scores, seen, max, sum, weights) };
+            if first + 1 < start + panels * PANEL {
+                // SAFETY: a machine with tiles has the instructions.
+                unsafe { hide(scores, first, start) }
+            }
+            let mut factors = [0.0; PANEL];
+            for (half, factors) in factors.chunks_exact_mut(16).enumerate() {
+                let lanes = set * PANEL + half * 16..set * PANEL + (half + 1) * 16;
+                let (max, sum) = (&mut max[lanes.clone()], &mut sum[lanes]);
+                let weights = weights.wrapping_add(half * STEP_NUMBERS / 2);
+                let rows = panels * PANEL;
+                // SAFETY: rows of 32 scores; room for as many steps of weights; a machine with tiles has the instructions.
+                let found = unsafe {
+                    weigh(scores[half * 16..].as_ptr(), PANEL, rows, max, sum, weights, STEP_NUMBERS)
+                };
+                factors.copy_from_slice(&found);
+            }
             let sums = &mut sums[set * values * SQUARE..(set + 1) * values * SQUARE];
             if block > 0 {
                 // SAFETY: a machine with tiles has the instructions.
@@ -142,67 +146,22 @@ unsafe fn turn_queries(rows: Rows<'_>, nope: usize, scales: &[f32], out: *mut bf
     }
 }
 
-/// Scores of some panels of keys with 32 queries become weights, two cached rows in a line. `seen`: the position of the first query and
-/// of the first key, where some query does not see all. Returns what the earlier sums are to be multiplied by.
+/// Scores of cached rows that a query does not see become −∞. `query` and `key` are the positions of the first of both.
 ///
 /// # Safety
-/// `weights` has room for a step for each square of scores; the processor has AVX-512 with BF16.
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
-unsafe fn weigh(
-    scores: &mut [f32],
-    seen: Option<(usize, usize)>,
-    max: &mut [f32],
-    sum: &mut [f32],
-    weights: *mut bf16,
-) -> [f32; PANEL] {
-    let mut factors = [0.0; PANEL];
-    let rows = scores.len() / PANEL;
-    assert!(max.len() == PANEL && sum.len() == PANEL, "queries");
-    for half in 0..2 {
-        let scores = scores[16 * half..].as_mut_ptr();
-        // SAFETY: sixteen numbers of each row of scores, of the maxima and of the sums; lines of weights by the caller's promise.
-        unsafe {
-            let row = |row: usize| scores.add(row * PANEL);
-            let before = _mm512_loadu_ps(max[16 * half..].as_ptr());
-            if let Some((query, key)) = seen {
-                // a query sees the cached rows up to its own
-                let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-                let last = (query + 16 * half) as i32 - key as i32;
-                let last = _mm512_add_epi32(lanes, _mm512_set1_epi32(last));
-                for i in 0..rows {
-                    let sees = _mm512_cmpge_epi32_mask(last, _mm512_set1_epi32(i as i32));
-                    let none = _mm512_set1_ps(f32::NEG_INFINITY);
-                    _mm512_storeu_ps(row(i), _mm512_mask_loadu_ps(none, sees, row(i)));
-                }
-            }
-            // four strands, since a maximum waits for the one before
-            let mut largest = [before; 4];
-            for i in (0..rows).step_by(4) {
-                for (strand, largest) in largest.iter_mut().enumerate() {
-                    *largest = _mm512_max_ps(_mm512_loadu_ps(row(i + strand)), *largest);
-                }
-            }
-            let [a, b, c, d] = largest;
-            let largest = _mm512_max_ps(_mm512_max_ps(a, b), _mm512_max_ps(c, d));
-            let mut totals = [_mm512_setzero_ps(); 2];
-            for i in (0..rows).step_by(2) {
-                let weight = |i: usize| exp2(_mm512_sub_ps(_mm512_loadu_ps(row(i)), largest));
-                let (first, second) = (weight(i), weight(i + 1));
-                totals = [_mm512_add_ps(totals[0], first), _mm512_add_ps(totals[1], second)];
-                let at = i / STEP * STEP_NUMBERS + half * STEP_NUMBERS / 2 + i % STEP * 16;
-                _mm512_storeu_si512(weights.add(at).cast(), alternate(first, second));
-            }
-            let factor = exp2(_mm512_sub_ps(before, largest));
-            let total = _mm512_add_ps(totals[0], totals[1]);
-            let old = _mm512_loadu_ps(sum[16 * half..].as_ptr());
-            _mm512_storeu_ps(sum[16 * half..].as_mut_ptr(), _mm512_fmadd_ps(old, factor, total));
-            _mm512_storeu_ps(max[16 * half..].as_mut_ptr(), largest);
-            _mm512_storeu_ps(factors[16 * half..].as_mut_ptr(), factor);
+/// The processor has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+unsafe fn hide(scores: &mut [f32], query: usize, key: usize) {
+    let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    for (i, line) in scores.chunks_exact_mut(PANEL).enumerate() {
+        for (half, scores) in line.chunks_exact_mut(16).enumerate() {
+            // the last cached row that each query sees, counted from the first of the block
+            let last = _mm512_set1_epi32((query + 16 * half) as i32 - key as i32);
+            let hidden = _mm512_cmplt_epi32_mask(_mm512_add_epi32(last, lanes), _mm512_set1_epi32(i as i32));
+            // SAFETY: sixteen numbers.
+            unsafe { _mm512_mask_storeu_ps(scores.as_mut_ptr(), hidden, _mm512_set1_ps(f32::NEG_INFINITY)) }
         }
     }
-    factors
 }
 
 /// Multiplies rows of 32 lanes.

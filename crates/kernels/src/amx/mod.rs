@@ -9,7 +9,9 @@
 //! * `strip`: weights as bf16, from every format of tiles.
 //! * `product`: the order in which strips, rows and inputs are taken.
 //! * `panels`: other factors in the order of tiles.
+//! * `softmax`: weights from scores.
 //! * `expanded`: attention over expanded keys and values, and the expansion of keys.
+//! * `latent`: attention in latent space.
 //!
 //! **Why bf16.** Rounding weights and inputs to bf16 costs less than 8-bit inputs cost already: 0.2 % of a result (root of the mean square over
 //! 2048 random terms), where inputs of 8 bits with a scale for each 32 give 0.5 % and weights and inputs of 8 bits with a scale for each 256, as tiles
@@ -21,8 +23,10 @@
 
 mod detect;
 mod expanded;
+mod latent;
 mod panels;
 mod product;
+mod softmax;
 mod strip;
 #[cfg(test)]
 mod tests;
@@ -35,13 +39,15 @@ pub(crate) use product::{Buffers, multiply};
 pub(crate) use unit::{bf16_peak, integer_peak};
 
 use crate::KernelFn;
-use base::OpKind;
+use base::{CacheType, OpKind};
 
-/// Attention of prompts, and its keys.
-pub(crate) fn attention() -> [(OpKind, KernelFn); 2] {
+/// Attention: operation, fewest rows of a step, the cache's type where there is one only, kernel.
+pub(crate) fn attention() -> [(OpKind, usize, Option<CacheType>, KernelFn); 3] {
     [
-        (OpKind::AttendExpanded, KernelFn::AttendBrains(expanded::attend)),
-        (OpKind::ExpandKeys, KernelFn::ExpandBrains(expanded::expand_keys)),
+        (OpKind::AttendExpanded, LEAST_ROWS, None, KernelFn::AttendBrains(expanded::attend)),
+        (OpKind::ExpandKeys, LEAST_ROWS, None, KernelFn::ExpandBrains(expanded::expand_keys)),
+        // numbers of f16 would lose three bits, and every processor with tiles multiplies f16 in vectors
+        (OpKind::AttendLatent, 1, Some(CacheType::Bf16), KernelFn::AttendLatent(latent::attend)),
     ]
 }
 

@@ -9,6 +9,13 @@ use crate::attention::panels::{PANEL, STEP, STEP_NUMBERS, steps};
 use half::bf16;
 use std::arch::x86_64::*;
 
+/// Memory for `len` numbers that begins with a cache line.
+pub(super) fn aligned(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
+    memory.resize(len + 16, 0.0);
+    let from = memory.as_ptr().align_offset(64).min(16);
+    &mut memory[from..from + len]
+}
+
 /// Rows of f32 in memory.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
@@ -30,7 +37,7 @@ impl Matrix {
 
 /// The lanes below `count`.
 #[inline(always)]
-fn below(count: usize) -> __mmask16 {
+pub(super) fn below(count: usize) -> __mmask16 {
     (1u32 << count.min(16)).wrapping_sub(1) as u16
 }
 

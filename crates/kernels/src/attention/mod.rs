@@ -8,7 +8,7 @@ mod expanded_halves;
 pub(crate) mod half_gemm;
 #[cfg(target_arch = "x86_64")]
 mod halves;
-mod latent;
+pub(crate) mod latent;
 mod number;
 pub(crate) mod panels;
 mod tiers;
