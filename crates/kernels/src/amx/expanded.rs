@@ -11,7 +11,7 @@
 )]
 
 use super::panels::{Matrix, aligned, pair, right_panel, right_panel_of_columns, turn};
-use super::softmax::weigh;
+use super::softmax::{UNSEEN, weigh};
 use super::unit::Unit;
 use crate::attention::panels::{BLOCK, PANEL, STEP, STEP_NUMBERS, steps};
 use crate::attention::{Expanded, KeyBlocks, KeyOrder};
@@ -37,22 +37,13 @@ pub(crate) fn attend(
     let (queries, width) = (q.rows(), expanded.nope + expanded.rope);
     assert!(q.cols() == width && scales.len() == queries && out.rows() == queries, "queries");
     assert!(out.cols() == expanded.value_width && expanded.nope > 0, "widths");
-    let blocks = (position + queries).div_ceil(BLOCK);
-    let panels = (position + queries).div_ceil(PANEL);
-    let (nope, rope) = (steps(expanded.nope), steps(expanded.rope));
-    let values = steps(expanded.value_width);
-    assert!(expanded.keys.len() >= panels * nope * STEP_NUMBERS, "keys");
-    let rotated =
-        (blocks - 1) * expanded.rope_stride + (panels - (blocks - 1) * BLOCK / PANEL) * rope * STEP_NUMBERS;
-    assert!(rope == 0 || expanded.rope_keys.len() >= rotated, "rope keys");
-    assert!(expanded.values.len() >= blocks * values * PANEL * BLOCK, "values");
+    let shape = Shape::checked(expanded, position, queries);
     let sets = queries.div_ceil(PANEL);
-    let query = (nope + rope) * STEP_NUMBERS;
     let sizes = [
-        sets * query / 2,
+        sets * shape.query() / 2,
         BLOCK * PANEL,
         BLOCK * PANEL / 2,
-        sets * values * SQUARE,
+        sets * shape.values * SQUARE,
         sets * PANEL,
         sets * PANEL,
     ];
@@ -63,67 +54,136 @@ pub(crate) fn attend(
     let (sums, rest) = rest.split_at_mut(sizes[3]);
     let (max, sum) = rest.split_at_mut(sizes[4]);
     let (turned, weights): (*mut bf16, *mut bf16) = (turned.as_mut_ptr().cast(), weights.as_mut_ptr().cast());
-    max.fill(f32::NEG_INFINITY);
+    max.fill(UNSEEN);
     sum.fill(0.0);
     let mut unit = Unit::configured();
     for set in 0..sets {
         let rows = q.slice_rows(set * PANEL..queries.min((set + 1) * PANEL));
         // SAFETY: there is room for the panels of each set; a machine with tiles has the instructions.
-        unsafe { turn_queries(rows, expanded.nope, &scales[set * PANEL..], turned.add(set * query)) }
+        unsafe { turn_queries(rows, expanded.nope, &scales[set * PANEL..], turned.add(set * shape.query())) }
     }
-    for block in 0..blocks {
+    for block in 0..shape.blocks {
         let start = block * BLOCK;
-        let keys = expanded.keys[block * nope * PANEL * BLOCK..].as_ptr();
-        let rope_keys = expanded.rope_keys.as_ptr().wrapping_add(block * expanded.rope_stride);
-        let values_at = expanded.values[block * values * PANEL * BLOCK..].as_ptr();
         // queries before the block see nothing of it
         for set in start.saturating_sub(position) / PANEL..sets {
             let first = position + set * PANEL;
             let end = position + queries.min((set + 1) * PANEL);
             let panels = BLOCK.min(end - start).div_ceil(PANEL);
-            let right = turned.wrapping_add(set * query).cast_const();
-            for panel in 0..panels {
-                let parts = [
-                    (keys.wrapping_add(panel * nope * STEP_NUMBERS), nope),
-                    (rope_keys.wrapping_add(panel * rope * STEP_NUMBERS), rope),
-                ];
-                // SAFETY: as many panels of keys, as asserted; a square of scores for each of four.
-                unsafe { unit.panels(parts, right, false, scores[panel * SQUARE..][..SQUARE].as_mut_ptr()) }
-            }
             let scores = &mut scores[..panels * SQUARE];
-            if first + 1 < start + panels * PANEL {
-                // SAFETY: a machine with tiles has the instructions.
-                unsafe { hide(scores, first, start) }
-            }
-            let mut factors = [0.0; PANEL];
-            for (half, factors) in factors.chunks_exact_mut(16).enumerate() {
-                let lanes = set * PANEL + half * 16..set * PANEL + (half + 1) * 16;
-                let (max, sum) = (&mut max[lanes.clone()], &mut sum[lanes]);
-                let weights = weights.wrapping_add(half * STEP_NUMBERS / 2);
-                let rows = panels * PANEL;
-                // SAFETY: rows of 32 scores; room for as many steps of weights; a machine with tiles has the instructions.
-                let found = unsafe {
-                    weigh(scores[half * 16..].as_ptr(), PANEL, rows, max, sum, weights, STEP_NUMBERS)
-                };
-                factors.copy_from_slice(&found);
-            }
-            let sums = &mut sums[set * values * SQUARE..(set + 1) * values * SQUARE];
-            if block > 0 {
-                // SAFETY: a machine with tiles has the instructions.
-                unsafe { rescale(sums, &factors) }
-            }
-            for (panel, sums) in sums.chunks_exact_mut(SQUARE).enumerate() {
-                let left = values_at.wrapping_add(panel * BLOCK / STEP * STEP_NUMBERS);
-                let parts = [(left, panels), (std::ptr::null(), 0)];
-                // SAFETY: a block of values has four steps in each panel, as asserted; `weights` as many as were just written.
-                unsafe { unit.panels(parts, weights, block > 0, sums.as_mut_ptr()) }
+            let lanes = set * PANEL..(set + 1) * PANEL;
+            let (max, sum) = (&mut max[lanes.clone()], &mut sum[lanes]);
+            let sums = &mut sums[set * shape.values * SQUARE..(set + 1) * shape.values * SQUARE];
+            // SAFETY: blocks of keys and values are there, as checked; `weights` has room for a step for each panel of keys; a machine with
+            // tiles has the instructions.
+            unsafe {
+                score(&mut unit, expanded, &shape, block, turned.add(set * shape.query()), scores);
+                if first + 1 < start + panels * PANEL {
+                    hide(scores, first, start);
+                }
+                let factors = weigh_both(scores, max, sum, weights);
+                if block > 0 {
+                    rescale(sums, &factors);
+                }
+                sum_up(&mut unit, expanded, &shape, block, (weights, panels), sums);
             }
         }
     }
     drop(unit);
-    for (set, sums) in sums.chunks_exact(values * SQUARE).enumerate() {
+    for (set, sums) in sums.chunks_exact(shape.values * SQUARE).enumerate() {
         // SAFETY: a machine with tiles has the instructions.
         unsafe { finish(sums, &sum[set * PANEL..][..PANEL], set * PANEL, out) }
+    }
+}
+
+/// Steps of keys, of their rope part, and panels of values; blocks of cached rows.
+struct Shape {
+    nope: usize,
+    rope: usize,
+    values: usize,
+    blocks: usize,
+}
+
+impl Shape {
+    /// # Panics
+    /// When keys and values are shorter than what the queries see.
+    fn checked(expanded: &Expanded<'_, bf16>, position: usize, queries: usize) -> Shape {
+        let blocks = (position + queries).div_ceil(BLOCK);
+        let panels = (position + queries).div_ceil(PANEL);
+        let [nope, rope, values] = [expanded.nope, expanded.rope, expanded.value_width].map(steps);
+        assert!(expanded.keys.len() >= panels * nope * STEP_NUMBERS, "keys");
+        let before = blocks - 1;
+        let last = (panels - before * BLOCK / PANEL) * rope * STEP_NUMBERS;
+        assert!(rope == 0 || expanded.rope_keys.len() >= before * expanded.rope_stride + last, "rope keys");
+        assert!(expanded.values.len() >= blocks * values * PANEL * BLOCK, "values");
+        Shape { nope, rope, values, blocks }
+    }
+
+    /// Numbers of the panels of 32 queries.
+    fn query(&self) -> usize {
+        (self.nope + self.rope) * STEP_NUMBERS
+    }
+}
+
+/// Scores of the first panels of a block of keys with 32 queries, as many as `scores` has squares.
+///
+/// # Safety
+/// As many panels of keys are there, and as many steps of queries at `right`.
+unsafe fn score(
+    unit: &mut Unit,
+    expanded: &Expanded<'_, bf16>,
+    shape: &Shape,
+    block: usize,
+    right: *const bf16,
+    scores: &mut [f32],
+) {
+    let keys = expanded.keys.as_ptr().wrapping_add(block * shape.nope * PANEL * BLOCK);
+    let rotated = expanded.rope_keys.as_ptr().wrapping_add(block * expanded.rope_stride);
+    for (panel, square) in scores.chunks_exact_mut(SQUARE).enumerate() {
+        let parts = [
+            (keys.wrapping_add(panel * shape.nope * STEP_NUMBERS), shape.nope),
+            (rotated.wrapping_add(panel * shape.rope * STEP_NUMBERS), shape.rope),
+        ];
+        // SAFETY: the caller's promise.
+        unsafe { unit.panels(parts, right, false, square.as_mut_ptr()) }
+    }
+}
+
+/// [`weigh`] for both halves of 32 queries.
+///
+/// # Safety
+/// `weights` has room for a step for each square of scores; the processor has AVX-512 with BF16.
+unsafe fn weigh_both(scores: &[f32], max: &mut [f32], sum: &mut [f32], weights: *mut bf16) -> [f32; PANEL] {
+    let mut factors = [0.0; PANEL];
+    let halves = max.chunks_exact_mut(16).zip(sum.chunks_exact_mut(16));
+    for (half, ((max, sum), factors)) in halves.zip(factors.chunks_exact_mut(16)).enumerate() {
+        let from = scores[half * 16..].as_ptr();
+        let weights = weights.wrapping_add(half * STEP_NUMBERS / 2);
+        // SAFETY: rows of 32 scores; the caller's promise.
+        let found = unsafe { weigh(from, PANEL, scores.len() / PANEL, max, sum, weights, STEP_NUMBERS) };
+        factors.copy_from_slice(&found);
+    }
+    factors
+}
+
+/// Adds the weighted values of the first panels of a block of cached rows; the sums of the first block are new.
+///
+/// # Safety
+/// A block of values is there, and as many steps of weights as `panels`.
+unsafe fn sum_up(
+    unit: &mut Unit,
+    expanded: &Expanded<'_, bf16>,
+    shape: &Shape,
+    block: usize,
+    (weights, panels): (*const bf16, usize),
+    sums: &mut [f32],
+) {
+    let values = expanded.values.as_ptr().wrapping_add(block * shape.values * PANEL * BLOCK);
+    for (panel, square) in sums.chunks_exact_mut(SQUARE).enumerate() {
+        let left = values.wrapping_add(panel * BLOCK / STEP * STEP_NUMBERS);
+        // SAFETY: the caller's promise.
+        unsafe {
+            unit.panels([(left, panels), (std::ptr::null(), 0)], weights, block > 0, square.as_mut_ptr())
+        }
     }
 }
 
@@ -146,7 +206,7 @@ unsafe fn turn_queries(rows: Rows<'_>, nope: usize, scales: &[f32], out: *mut bf
     }
 }
 
-/// Scores of cached rows that a query does not see become −∞. `query` and `key` are the positions of the first of both.
+/// Scores of cached rows that a query does not see become [`UNSEEN`]. `query` and `key` are the positions of the first of both.
 ///
 /// # Safety
 /// The processor has AVX-512.
@@ -159,7 +219,7 @@ unsafe fn hide(scores: &mut [f32], query: usize, key: usize) {
             let last = _mm512_set1_epi32((query + 16 * half) as i32 - key as i32);
             let hidden = _mm512_cmplt_epi32_mask(_mm512_add_epi32(last, lanes), _mm512_set1_epi32(i as i32));
             // SAFETY: sixteen numbers.
-            unsafe { _mm512_mask_storeu_ps(scores.as_mut_ptr(), hidden, _mm512_set1_ps(f32::NEG_INFINITY)) }
+            unsafe { _mm512_mask_storeu_ps(scores.as_mut_ptr(), hidden, _mm512_set1_ps(UNSEEN)) }
         }
     }
 }
@@ -170,11 +230,17 @@ unsafe fn hide(scores: &mut [f32], query: usize, key: usize) {
 /// The processor has AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
 unsafe fn rescale(sums: &mut [f32], factors: &[f32; PANEL]) {
-    if factors.iter().all(|factor| *factor == 1.0) {
+    if *factors == [1.0; PANEL] {
         return;
     }
-    for line in sums.chunks_exact_mut(PANEL) {
-        line.iter_mut().zip(factors).for_each(|(sum, factor)| *sum *= factor);
+    // SAFETY: sixteen lanes of each half.
+    unsafe {
+        let (low, high) = (_mm512_loadu_ps(factors.as_ptr()), _mm512_loadu_ps(factors[16..].as_ptr()));
+        for line in sums.chunks_exact_mut(PANEL) {
+            let [first, second] = [line.as_mut_ptr(), line[16..].as_mut_ptr()];
+            _mm512_storeu_ps(first, _mm512_mul_ps(_mm512_loadu_ps(first), low));
+            _mm512_storeu_ps(second, _mm512_mul_ps(_mm512_loadu_ps(second), high));
+        }
     }
 }
 
@@ -275,6 +341,57 @@ unsafe fn round_square(square: &[f32], step: &mut [bf16]) {
         unsafe {
             let (low, high) = (_mm512_loadu_ps(line.as_ptr()), _mm512_loadu_ps(line[16..].as_ptr()));
             _mm512_storeu_si512(out.as_mut_ptr().cast(), pair(low, high));
+        }
+    }
+}
+
+#[cfg(test)]
+mod probe {
+    use super::*;
+    #[test]
+    #[ignore = "probe"]
+    fn vectors() {
+        let mut memory = Vec::new();
+        let (panels, values) = (4, 4);
+        let memory = aligned(&mut memory, BLOCK * PANEL * 2 + 8 * values * SQUARE);
+        let (scores, rest) = memory.split_at_mut(BLOCK * PANEL);
+        let (weights, sums) = rest.split_at_mut(BLOCK * PANEL);
+        for (i, s) in scores.iter_mut().enumerate() {
+            *s = ((i * 7919) % 1000) as f32 / 100.0;
+        }
+        let weights: *mut bf16 = weights.as_mut_ptr().cast();
+        for _ in 0..5 {
+            let n = 20000;
+            let t = std::time::Instant::now();
+            let mut factors = [0.0; PANEL];
+            for _ in 0..n {
+                for (half, factors) in factors.chunks_exact_mut(16).enumerate() {
+                    let (mut max, mut sum) = ([0.5; 16], [1.0; 16]);
+                    let w = weights.wrapping_add(half * STEP_NUMBERS / 2);
+                    let f = unsafe {
+                        weigh(
+                            scores[half * 16..].as_ptr(),
+                            PANEL,
+                            panels * PANEL,
+                            &mut max,
+                            &mut sum,
+                            w,
+                            STEP_NUMBERS,
+                        )
+                    };
+                    factors.copy_from_slice(&f);
+                    std::hint::black_box((&max, &sum));
+                }
+            }
+            let weigh_ns = t.elapsed().as_nanos() as f64 / n as f64;
+            let t = std::time::Instant::now();
+            for i in 0..n {
+                let at = i % 8 * values * SQUARE;
+                unsafe {
+                    rescale(&mut sums[at..at + values * SQUARE], std::hint::black_box(&[0.9999; PANEL]))
+                };
+            }
+            println!("weigh {weigh_ns:.0} ns, rescale {:.0} ns", t.elapsed().as_nanos() as f64 / n as f64);
         }
     }
 }

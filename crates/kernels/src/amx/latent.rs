@@ -11,7 +11,7 @@
 )]
 
 use super::panels::{Matrix, aligned, below, right_panel, turn};
-use super::softmax::weigh;
+use super::softmax::{UNSEEN, weigh};
 use super::unit::{ROWS, Unit};
 use crate::Rows;
 use crate::attention::latent::{HEADS, check};
@@ -79,7 +79,7 @@ pub(super) fn attend(
     let mut unit = Unit::configured();
     // SAFETY: `heads` rows of `width` numbers; room for as many steps; a machine with tiles has the instructions.
     unsafe { right_panel(content, &factors, queries) };
-    let (mut max, mut sum) = ([f32::NEG_INFINITY; HEADS], [0.0; HEADS]);
+    let (mut max, mut sum) = ([UNSEEN; HEADS], [0.0; HEADS]);
     let mut from = rows.start;
     while from < rows.end {
         // rows of a block lie one after the other: none crosses a page
@@ -93,7 +93,7 @@ pub(super) fn attend(
         unsafe {
             let (left, distance) = block.left(steps, copied);
             unit.scores(left, distance, queries, steps, scores.as_mut_ptr());
-            scores[count * HEADS..].fill(f32::NEG_INFINITY);
+            scores[count * HEADS..].fill(UNSEEN);
             let factors = weigh(scores.as_ptr(), HEADS, taken * STEP, &mut max, &mut sum, weights, TILE);
             for tile in 0..taken {
                 turn_weights(weights.add(tile * TILE));
@@ -180,8 +180,7 @@ impl Block {
             }
             for line in 0..lines {
                 let ahead = next.wrapping_add(pair * 4 * self.width + line * LINE);
-                // SAFETY: asking for any address is allowed.
-                unsafe { _mm_prefetch::<_MM_HINT_T1>(ahead.cast()) };
+                _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
             }
         }
     }
@@ -216,7 +215,11 @@ unsafe fn rescale(sums: &mut [f32], factors: &[f32; HEADS]) {
     }
     for tile in sums.chunks_exact_mut(SUMS) {
         for (line, factor) in tile.chunks_exact_mut(16).zip(factors) {
-            line.iter_mut().for_each(|sum| *sum *= factor);
+            // SAFETY: sixteen numbers.
+            unsafe {
+                let scaled = _mm512_mul_ps(_mm512_loadu_ps(line.as_ptr()), _mm512_set1_ps(*factor));
+                _mm512_storeu_ps(line.as_mut_ptr(), scaled);
+            }
         }
     }
 }
