@@ -51,30 +51,3 @@ fn no_kernel_of_the_table_lacks_a_case_and_no_name_stands_twice() {
     let distinct: HashSet<String> = cases.iter().map(ops::Case::name).collect();
     assert_eq!(distinct.len(), cases.len());
 }
-
-#[test]
-#[ignore = "probe"]
-fn probe() {
-    with_tiles();
-    let mut worst: BTreeMap<String, (f64, usize, String)> = BTreeMap::new();
-    let before = emulator::computed();
-    test(&Cpu::new(), &cases(), &Filter::default(), &mut |o| {
-        if o.kernel.starts_with("amx_bf16_") && !o.case.starts_with("linear") {
-            let v = match &o.verdict {
-                Verdict::Passed { of_bound } => *of_bound,
-                other => {
-                    println!("{} {other:?}", o.case);
-                    99.0
-                }
-            };
-            let e = worst.entry(o.kernel.clone()).or_insert((0.0, 0, String::new()));
-            e.1 += 1;
-            if v > e.0 {
-                e.0 = v;
-                e.2 = o.case.clone();
-            }
-        }
-        true
-    });
-    println!("{worst:#?} {} instructions", emulator::computed() - before);
-}
