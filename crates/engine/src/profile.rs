@@ -6,6 +6,7 @@ use graph::Plan;
 use graph::ir::{Cost, Node, Step};
 use kernels::Peak;
 use serde::Serialize;
+use std::fmt;
 use std::sync::Mutex;
 
 /// What the machine can do with all threads of the run.
@@ -25,14 +26,21 @@ pub struct Limits {
     pub tile_integer_macs: f64,
 }
 
-impl Limits {
-    /// The limits of tiles in words, to stand behind the others; nothing where there are none.
-    pub fn tiles(&self) -> String {
-        if self.brain_macs <= 0.0 {
-            return String::new();
+impl fmt::Display for Limits {
+    /// In words, without those that the processor has not.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let speed = |macs: f64| 2e-9 * macs;
+        let (integers, floats) = (speed(self.integer_macs), speed(self.float_macs));
+        write!(f, "{:.1} GB/s read, {integers:.0} GFLOP/s in integers, ", self.read_bandwidth / 1e9)?;
+        write!(f, "{floats:.0} in f32")?;
+        if self.half_macs > 0.0 {
+            write!(f, ", {:.0} in f16", speed(self.half_macs))?;
         }
-        let (brains, integers) = (2e-9 * self.brain_macs, 2e-9 * self.tile_integer_macs);
-        format!("; tiles {brains:.0} in bf16, {integers:.0} in integers")
+        if self.brain_macs > 0.0 {
+            let (brains, integers) = (speed(self.brain_macs), speed(self.tile_integer_macs));
+            write!(f, "; tiles {brains:.0} in bf16, {integers:.0} in integers")?;
+        }
+        Ok(())
     }
 }
 

@@ -42,11 +42,11 @@ pub(crate) unsafe fn gemm<L: Lanes>(
     add: bool,
 ) {
     // SAFETY: the caller's promise.
-    unsafe { gemm_ahead::<L, false>(k, a, b, c, add, std::ptr::null()) }
+    unsafe { gemm_ahead::<L, 0>(k, a, b, c, add, &mut std::ptr::null()) }
 }
 
 /// c = a · b, or c = c + a · b: `a` has a row for each row of `c`, `b` has `k` rows, `b_row` numbers apart.
-/// With `AHEAD`, memory from `ahead` on is asked for meanwhile: 64 bytes for each four terms of a block of rows.
+/// Meanwhile memory from `ahead` on is asked for: 64 bytes for each `AHEAD` terms (4 or 8; 0: none) of a block of results.
 ///
 /// # Panics
 /// When a matrix is shorter than that.
@@ -54,13 +54,13 @@ pub(crate) unsafe fn gemm<L: Lanes>(
 /// # Safety
 /// As for [`Lanes`].
 #[inline(always)]
-pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: bool>(
+pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: usize>(
     k: usize,
     a: Left<'_>,
     (b, b_row): (&[f32], usize),
     c: &mut RowsMut<'_>,
     add: bool,
-    mut ahead: *const u8,
+    ahead: &mut *const u8,
 ) {
     let (m, n) = (c.rows(), c.cols());
     if m == 0 || n == 0 {
@@ -91,7 +91,7 @@ pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: bool>(
                                     right,
                                     out,
                                     add,
-                                    &mut ahead,
+                                    ahead,
                                 );
                             }
                             Left::Rows(..) => {
@@ -101,7 +101,7 @@ pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: bool>(
                                     right,
                                     out,
                                     add,
-                                    &mut ahead,
+                                    ahead,
                                 );
                             }
                             Left::Columns(_, 16) => {
@@ -111,7 +111,7 @@ pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: bool>(
                                     right,
                                     out,
                                     add,
-                                    &mut ahead,
+                                    ahead,
                                 );
                             }
                             Left::Columns(..) => {
@@ -121,7 +121,7 @@ pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: bool>(
                                     right,
                                     out,
                                     add,
-                                    &mut ahead,
+                                    ahead,
                                 );
                             }
                         }
@@ -164,7 +164,7 @@ unsafe fn block<
     const V: usize,
     const ROWS: bool,
     const STEP: usize,
-    const AHEAD: bool,
+    const AHEAD: usize,
 >(
     k: usize,
     (a, a_step): (*const f32, usize),
@@ -206,8 +206,8 @@ unsafe fn block<
             step!(l + 1);
             step!(l + 2);
             step!(l + 3);
-            if AHEAD {
-                L::prefetch(*ahead);
+            if AHEAD > 0 && l.is_multiple_of(AHEAD) {
+                L::prefetch_far(*ahead);
                 *ahead = ahead.wrapping_add(64);
             }
             l += 4;

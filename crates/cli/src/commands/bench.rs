@@ -293,13 +293,8 @@ fn markdown(rows: &[Measured], engine: &Engine, limits: &Limits) -> Result<()> {
         ))?;
     }
     output::line(&format!(
-        "\nlimits of {}, measured in this run: {:.1} GB/s read, {:.0} GFLOP/s in integers, {:.0} in f32{}; \
-         loaded in {:.2} s",
+        "\nlimits of {}, measured in this run: {limits}; loaded in {:.2} s",
         s.placement,
-        limits.read_bandwidth / 1e9,
-        2.0 * limits.integer_macs / 1e9,
-        2.0 * limits.float_macs / 1e9,
-        limits.tiles(),
         s.load_time.as_secs_f64()
     ))
 }

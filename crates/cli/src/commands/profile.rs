@@ -40,15 +40,8 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     if args.json {
         return output::json(&json!({ "limits": limits, "steps": profiles }));
     }
-    output::line(&format!(
-        "limits of {} threads: {:.1} GB/s read, {:.0} GFLOP/s in integers, {:.0} in f32, {:.0} in f16{}",
-        engine.summary().placement.threads(),
-        limits.read_bandwidth / 1e9,
-        2.0 * limits.integer_macs / 1e9,
-        2.0 * limits.float_macs / 1e9,
-        2.0 * limits.half_macs / 1e9,
-        limits.tiles()
-    ))?;
+    let threads = engine.summary().placement.threads();
+    output::line(&format!("limits of {threads} threads: {limits}"))?;
     profiles.iter().try_for_each(print)
 }
 

@@ -18,7 +18,10 @@ use std::ops::Range;
 const BUDGET: usize = 16 << 20;
 
 /// Fewest query rows of a task.
-const QUERIES: usize = 32;
+const FEW_QUERIES: usize = 32;
+
+/// Tasks for each thread, so that all end together.
+const TASKS: usize = 8;
 
 /// Cached rows whose keys a thread expands with one decoded W_UK.
 const KEY_ROWS: usize = 512;
@@ -332,13 +335,13 @@ impl Thread<'_> {
     ) {
         let a = &self.model.contract.attention;
         let width = a.nope + a.rope;
-        let mut queries_of_task = N::QUERIES;
-        while queries_of_task > QUERIES
-            && heads.len() * segment.rows.len().div_ceil(queries_of_task) < 4 * self.member.count
-        {
-            queries_of_task /= 2;
+        let tasks = |size| segment.rows.len().div_ceil(size);
+        // the more query rows a task has, the less often keys are read
+        let mut size = N::QUERIES;
+        while size > FEW_QUERIES && heads.len() * tasks(size) < TASKS * self.member.count {
+            size /= 2;
         }
-        let tasks = segment.rows.len().div_ceil(queries_of_task);
+        let tasks = tasks(size);
         for task in 0..heads.len() * tasks {
             if task % self.member.count != self.member.index {
                 continue;
@@ -346,8 +349,8 @@ impl Thread<'_> {
             // the longest first, so that threads end together
             let (h, task) = (task % heads.len(), tasks - 1 - task / heads.len());
             let head = heads.start + h;
-            let first = segment.rows.start + task * queries_of_task;
-            let rows = first..segment.rows.end.min(first + queries_of_task);
+            let first = segment.rows.start + task * size;
+            let rows = first..segment.rows.end.min(first + size);
             let latents = layout.latent * N::BLOCK;
             let expanded = Expanded {
                 keys: self.expanded_numbers(layout.keys(h, 0), layout.length * layout.nope),

@@ -1,7 +1,9 @@
 //! Inputs of products: plain rows, bf16, and 8-bit blocks.
 
 use crate::Rows;
+use crate::lanes::Lanes;
 use crate::tiers::tiers;
+use base::Tier;
 
 /// Numbers of an 8-bit block.
 pub const A8_BLOCK: usize = 32;
@@ -138,52 +140,76 @@ impl<'a> A8Rows<'a> {
     }
 }
 
-tiers! {
-    /// Converts one row to 8-bit blocks: scale = largest magnitude / 127, codes rounded to nearest, even.
-    /// A block with an infinite number or NaN becomes NaN.
-    pub fn quantise_a8(x: &[f32], blocks: &mut [A8Block]) {
-        for (numbers, block) in x.chunks(A8_BLOCK).zip(blocks) {
-            let mut padded = [0.0f32; A8_BLOCK];
-            padded[..numbers.len()].copy_from_slice(numbers);
-            quantise_block(&padded, block);
-        }
+/// Converts one row to 8-bit blocks: scale = largest magnitude / 127, codes rounded to nearest, even.
+/// A block with an infinite number or NaN becomes NaN.
+#[allow(unsafe_code, reason = "the processor was asked for the instructions")]
+pub fn quantise_a8(x: &[f32], blocks: &mut [A8Block]) {
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn avx2(x: &[f32], blocks: &mut [A8Block]) {
+        // SAFETY: compiled for AVX2.
+        unsafe { quantise::<crate::lanes::avx2::Avx2<false>>(x, blocks) }
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c")]
+    fn avx512(x: &[f32], blocks: &mut [A8Block]) {
+        // SAFETY: compiled for AVX-512.
+        unsafe { quantise::<crate::lanes::avx512::Avx512>(x, blocks) }
+    }
+    match crate::tiers::active() {
+        // SAFETY: the processor has the features of the tier.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx512 | Tier::Amx => unsafe { avx512(x, blocks) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Tier::Avx2 => unsafe { avx2(x, blocks) },
+        // SAFETY: plain Rust.
+        _ => unsafe { quantise::<crate::lanes::portable::Portable>(x, blocks) },
     }
 }
 
+/// # Safety
+/// As for [`Lanes`].
 #[inline(always)]
-fn quantise_block(x: &[f32; A8_BLOCK], block: &mut A8Block) {
-    // the bits of magnitudes sort like integers, and NaN sorts above all
-    let mut largest = 0u32;
-    for v in x {
-        largest = largest.max(v.to_bits() & 0x7fff_ffff);
+#[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
+unsafe fn quantise<L: Lanes>(x: &[f32], blocks: &mut [A8Block]) {
+    let (whole, rest) = x.as_chunks();
+    let mut blocks = blocks.iter_mut();
+    for (numbers, block) in whole.iter().zip(blocks.by_ref()) {
+        // SAFETY: the caller's promise.
+        unsafe { quantise_block::<L>(numbers, block) }
     }
-    let largest = f32::from_bits(largest);
-    let finite = largest.is_finite();
-    let inverse = if largest > 0.0 && finite { 127.0 / largest } else { 0.0 };
-    let mut codes = [0i32; A8_BLOCK];
-    for (code, v) in codes.iter_mut().zip(x) {
-        // adding and taking away 1.5 · 2^23 rounds to the nearest integer, even, and leaves it in the low bits
-        *code = ((v * inverse + 12_582_912.0).to_bits() as i32).wrapping_sub(0x4b40_0000);
+    if let (false, Some(block)) = (rest.is_empty(), blocks.next()) {
+        let mut padded = [0.0; A8_BLOCK];
+        padded[..rest.len()].copy_from_slice(rest);
+        // SAFETY: as above.
+        unsafe { quantise_block::<L>(&padded, block) }
     }
-    let mut half_sums = [0i32; 2];
-    for i in 0..16 {
-        half_sums[0] += codes[i];
-        half_sums[1] += codes[16 + i];
+}
+
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+#[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
+unsafe fn quantise_block<L: Lanes>(x: &[f32; A8_BLOCK], block: &mut A8Block) {
+    // SAFETY: the caller's promise.
+    let largest = f32::from_bits(unsafe { L::largest_bits(x) });
+    if !largest.is_finite() {
+        *block = A8Block { scale: f32::NAN, total: f32::NAN, halves: [f32::NAN; 2], ..A8Block::ZERO };
+        return;
     }
-    if !finite {
-        codes = [0; A8_BLOCK];
-        half_sums = [0; 2];
+    // numbers that are too small for it become 0
+    let inverse = 127.0 / largest;
+    let inverse = if inverse.is_finite() { inverse } else { 0.0 };
+    block.scale = largest / 127.0;
+    // SAFETY: as above.
+    let sums = unsafe { L::codes(x, inverse, &mut block.codes) };
+    block.total = block.scale * (sums[0] + sums[1]) as f32;
+    block.bias = -128 * (sums[0] + sums[1]);
+    for (half, sum) in sums.into_iter().enumerate() {
+        block.halves[half] = block.scale * sum as f32;
+        block.half_biases[half] = -128 * sum;
     }
-    let scale = if finite { largest / 127.0 } else { f32::NAN };
-    let sum = half_sums[0] + half_sums[1];
-    *block = A8Block {
-        codes: codes.map(|code| code as i8),
-        scale,
-        total: scale * sum as f32,
-        halves: half_sums.map(|sum| scale * sum as f32),
-        bias: -128 * sum,
-        half_biases: half_sums.map(|sum| -128 * sum),
-    };
 }
 
 tiers! {

@@ -53,8 +53,10 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
             // SAFETY: the caller's promise.
             unsafe { widen::<L>(cache.ty, cache.row(row), line) };
         }
-        // a block of rows does not cross a page, so that the next one lies in one piece
-        let next = cache.row((start + BLOCK).min(rows.end - 1)).as_ptr();
+        // a block of rows does not cross a page, so that the next one lies in one piece; what follows the piece is most often this
+        // thread's next one. It is asked for while scoring and while summing: all at once would come faster than memory answers.
+        let next = (start + BLOCK).min(cache.table.len() * cache.page_rows - 1);
+        let mut ahead = cache.row(next).as_ptr();
         let keys = |from: usize| Left::Rows(&lines[from..], width);
         let mut found = RowsMut::new(scores, count, HEADS, HEADS);
         // SAFETY: the caller's promise.
@@ -66,7 +68,7 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
                 gemm::<L>(width - latent, keys(latent), (queries, HEADS), &mut rope, false);
                 scores.iter_mut().zip(rope_scores.iter()).for_each(|(s, r)| *s += r);
             } else {
-                gemm_ahead::<L, true>(width, keys(0), (queries, HEADS), &mut found, false, next);
+                gemm_ahead::<L, 8>(width, keys(0), (queries, HEADS), &mut found, false, &mut ahead);
             }
         }
         let factors = softmax(&mut scores[..count * HEADS], &mut max, &mut sum);
@@ -77,7 +79,7 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
         }
         let weights = Left::Columns(scores, HEADS);
         // SAFETY: the caller's promise.
-        unsafe { gemm::<L>(count, weights, (lines, width), &mut part.o, true) }
+        unsafe { gemm_ahead::<L, 4>(count, weights, (lines, width), &mut part.o, true, &mut ahead) }
     }
     part.max[..heads].copy_from_slice(&max[..heads]);
     part.sum[..heads].copy_from_slice(&sum[..heads]);

@@ -98,17 +98,27 @@ impl<N: Number> KeyBlocks<'_, N> {
 /// Keys of one head from latents: W_UK in the order given, blocks of cached rows, their keys, and scratch.
 pub type ExpandKeysFn<N = f32> = fn(&[f32], KeyOrder, &KeyBlocks<'_, N>, &mut [N], &mut Vec<f32>);
 
+/// Folds sixteen lanes in pairs.
+macro_rules! fold_lanes {
+    ($lanes:expr, $a:ident, $b:ident => $fold:expr) => {{
+        let mut lanes: [f32; 16] = $lanes;
+        let mut width = 8;
+        while width > 0 {
+            for i in 0..width {
+                let ($a, $b) = (lanes[i], lanes[i + width]);
+                lanes[i] = $fold;
+            }
+            width /= 2;
+        }
+        lanes[0]
+    }};
+}
+use fold_lanes;
+
 /// Sums sixteen lanes in pairs.
 #[inline(always)]
-pub(crate) fn sum_lanes(mut lanes: [f32; 16]) -> f32 {
-    let mut width = 8;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
+pub(crate) fn sum_lanes(lanes: [f32; 16]) -> f32 {
+    fold_lanes!(lanes, a, b => a + b)
 }
 
 /// A dot product in 16 strands, whatever the instruction set.

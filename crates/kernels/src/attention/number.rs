@@ -81,7 +81,7 @@ fn lay_lines<'a, N: Number>(
 macro_rules! lines {
     () => {
         const BLOCK: usize = KEYS;
-        const QUERIES: usize = 32;
+        const QUERIES: usize = 64;
 
         fn padded(width: usize) -> usize {
             width

@@ -221,6 +221,43 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         unsafe { [_mm256_fnmadd_ps(a[0], b[0], c[0]), _mm256_fnmadd_ps(a[1], b[1], c[1])] }
     }
     #[inline(always)]
+    unsafe fn largest_bits(numbers: &[f32; 32]) -> u32 {
+        unsafe {
+            let quarter = |at: usize| {
+                let bits = _mm256_loadu_si256(numbers.as_ptr().add(at).cast());
+                _mm256_andnot_si256(_mm256_set1_epi32(super::SIGN as i32), bits)
+            };
+            let low = _mm256_max_epu32(quarter(0), quarter(8));
+            let all = _mm256_max_epu32(low, _mm256_max_epu32(quarter(16), quarter(24)));
+            let four = _mm_max_epu32(_mm256_castsi256_si128(all), _mm256_extracti128_si256::<1>(all));
+            let two = _mm_max_epu32(four, _mm_shuffle_epi32::<0b00_00_11_10>(four));
+            _mm_cvtsi128_si32(_mm_max_epu32(two, _mm_shuffle_epi32::<0b00_00_00_01>(two))) as u32
+        }
+    }
+    #[inline(always)]
+    unsafe fn codes(numbers: &[f32; 32], factor: f32, codes: &mut [i8; 32]) -> [i32; 2] {
+        unsafe {
+            let factor = _mm256_set1_ps(factor);
+            let quarter = |at: usize| {
+                let scaled = _mm256_mul_ps(_mm256_loadu_ps(numbers.as_ptr().add(at)), factor);
+                _mm256_cvtps_epi32(scaled)
+            };
+            let [a, b, c, d] = [quarter(0), quarter(8), quarter(16), quarter(24)];
+            // packed within halves of registers: a c a c, put in order
+            let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            let bytes = _mm256_permutevar8x32_epi32(bytes, order);
+            _mm256_storeu_si256(codes.as_mut_ptr().cast(), bytes);
+            // by twos, fours, eights, sixteens
+            let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+            let four = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+            let eight = _mm256_add_epi32(four, _mm256_shuffle_epi32::<0b00_00_11_10>(four));
+            let all = _mm256_add_epi32(eight, _mm256_shuffle_epi32::<0b00_00_00_01>(eight));
+            let upper = _mm256_extracti128_si256::<1>(all);
+            [_mm_cvtsi128_si32(_mm256_castsi256_si128(all)), _mm_cvtsi128_si32(upper)]
+        }
+    }
+    #[inline(always)]
     unsafe fn prefetch(from: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }

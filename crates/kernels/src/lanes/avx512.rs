@@ -157,6 +157,15 @@ impl Lanes for Avx512 {
         unsafe { _mm512_fnmadd_ps(a, b, c) }
     }
     #[inline(always)]
+    unsafe fn largest_bits(numbers: &[f32; 32]) -> u32 {
+        unsafe { super::avx2::Avx2::<false>::largest_bits(numbers) }
+    }
+    #[inline(always)]
+    unsafe fn codes(numbers: &[f32; 32], factor: f32, codes: &mut [i8; 32]) -> [i32; 2] {
+        // packing and summing across half the width takes fewer steps
+        unsafe { super::avx2::Avx2::<false>::codes(numbers, factor, codes) }
+    }
+    #[inline(always)]
     unsafe fn prefetch(from: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
     }

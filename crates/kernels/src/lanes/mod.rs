@@ -15,6 +15,9 @@ pub(crate) mod portable;
 /// The bits of an f16 that an F8_E4M3 has: sign, the lower four of the exponent, the upper three of the mantissa.
 const E4M3_IN_F16: i16 = 0xbf80_u16 as i16;
 
+/// The sign of an f32.
+const SIGN: u32 = 1 << 31;
+
 /// Sixteen lanes of one instruction set.
 ///
 /// # Safety
@@ -108,6 +111,23 @@ pub(crate) trait Lanes {
         // SAFETY: the caller's promise; sixteen numbers.
         unsafe { Self::store_floats(out.as_mut_ptr(), a) };
         out
+    }
+    /// The bits of the largest magnitude of 32 numbers. Those of NaN are above all.
+    #[inline(always)]
+    unsafe fn largest_bits(numbers: &[f32; 32]) -> u32 {
+        // the bits of magnitudes sort like integers
+        numbers.iter().fold(0, |largest, number| largest.max(number.to_bits() & !SIGN))
+    }
+    /// 32 numbers times `factor`, at most 127 then, rounded to nearest, even. Returns the sum of each half.
+    #[inline(always)]
+    unsafe fn codes(numbers: &[f32; 32], factor: f32, codes: &mut [i8; 32]) -> [i32; 2] {
+        let mut sums = [0; 2];
+        for (i, (code, number)) in codes.iter_mut().zip(numbers).enumerate() {
+            // adding 1.5 · 2^23 rounds to the nearest integer, even, and leaves it in the low bits
+            *code = (number * factor + 12_582_912.0).to_bits() as i8;
+            sums[i / 16] += i32::from(*code);
+        }
+        sums
     }
     /// Asks for a line of memory that will be read soon.
     unsafe fn prefetch(from: *const u8);
