@@ -189,7 +189,7 @@ pub(super) unsafe fn load_some(mask: __mmask32, from: *const u16) -> __m512h {
 
 /// 2^x for x ≤ 0 or −∞: relative error below 3e-7.
 #[inline(always)]
-pub(crate) unsafe fn exp2(x: __m512) -> __m512 {
+pub(super) unsafe fn exp2(x: __m512) -> __m512 {
     // SAFETY: register to register, with the tier's instructions.
     unsafe {
         // far enough to be 0 in f32, and never −∞ − −∞

@@ -5,7 +5,7 @@ mod expanded;
 #[cfg(target_arch = "x86_64")]
 mod expanded_halves;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod half_gemm;
+mod half_gemm;
 #[cfg(target_arch = "x86_64")]
 mod halves;
 pub(crate) mod latent;
