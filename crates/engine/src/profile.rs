@@ -243,6 +243,7 @@ pub(crate) fn report(
                     sum.integer += cost.integer;
                     sum.float += cost.float;
                     sum.half += cost.half;
+                    sum.brain += cost.brain;
                 }
                 None => {
                     let rows = timed.steps.iter().map(|step| step.rows).max().unwrap_or(0);
@@ -363,7 +364,7 @@ fn finish(mut profile: PhaseProfile, cost: PhaseCost, millis: f64, limits: &Limi
     profile.share = profile.micros / (millis * 1e3);
     profile.bytes = cost.bytes / profile.count as f64;
     profile.gb_per_s = cost.bytes / seconds / 1e9;
-    profile.gflop_per_s = (cost.integer + cost.float + cost.half) / seconds / 1e9;
+    profile.gflop_per_s = (cost.integer + cost.float + cost.half + cost.brain) / seconds / 1e9;
     profile.bound = if memory >= arithmetic { "memory" } else { "arithmetic" };
     profile.of_limit = memory.max(arithmetic) / seconds;
     profile.micros /= profile.count as f64;

@@ -24,6 +24,10 @@ pub enum KernelFn {
     AttendHalves(AttendExpandedFn<half::f16>),
     /// Such keys from latents.
     ExpandHalves(ExpandKeysFn<half::f16>),
+    /// Attention over expanded keys and values of bf16, by tiles.
+    AttendBrains(AttendExpandedFn<half::bf16>),
+    /// Such keys from latents.
+    ExpandBrains(ExpandKeysFn<half::bf16>),
     /// A plain function of this crate.
     Plain,
 }
@@ -57,6 +61,13 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
                 let name = format!("{tier}_fp16_{}", op.name()).leak();
                 table.push((KernelContract { activation, cache, tier, ..plain(op, name, kernel).0 }, kernel));
             }
+        }
+        #[cfg(target_arch = "x86_64")]
+        for (op, least, cache, kernel) in crate::amx::attention() {
+            let (activation, tier) = (Activation::Bf16, Tier::Amx);
+            let name = format!("{tier}_bf16_{}", op.name()).leak();
+            let contract = KernelContract { activation, cache, least, tier, ..plain(op, name, kernel).0 };
+            table.push((contract, kernel));
         }
         for (op, name) in [
             (OpKind::Embed, "portable_embed"),

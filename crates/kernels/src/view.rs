@@ -44,6 +44,12 @@ impl<'a> Rows<'a> {
         &self.data[i * self.stride..][..self.cols]
     }
 
+    /// All rows as they lie in memory, and their distance.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn raw(&self) -> (*const f32, usize) {
+        (self.data.as_ptr(), self.stride)
+    }
+
     /// Some of the rows.
     pub fn slice_rows(&self, range: Range<usize>) -> Rows<'a> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);

@@ -5,7 +5,7 @@ use crate::memory::Copies;
 use crate::numbers::nearest;
 use crate::random::Random;
 use base::{Activation, CacheType};
-use kernels::{CacheView, Expanded, KEYS, KeyBlocks, KeyOrder, Number, load_row, store_row};
+use kernels::{CacheView, Expanded, KeyBlocks, KeyOrder, Number, bf16, f16, load_row, store_row};
 
 /// Rows of a page of the cache.
 const PAGE: usize = 64;
@@ -24,6 +24,21 @@ const HALF_BOUND: Bound = Bound {
     same_bits: SameBits::None,
     reason: "queries, weights and products are rounded to f16, sums of at most 64 terms too",
 };
+
+const BRAIN_BOUND: Bound = Bound {
+    error: 5e-3,
+    same_bits: SameBits::None,
+    reason: "queries and weights are rounded to bf16; sums are f32",
+};
+
+/// The bound of attention that rounds in some way.
+fn bound(activation: Activation) -> Bound {
+    match activation {
+        Activation::F16 => HALF_BOUND,
+        Activation::Bf16 => BRAIN_BOUND,
+        Activation::F32 | Activation::A8 => FLOAT_BOUND,
+    }
+}
 
 /// Attention in latent space.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,13 +78,17 @@ impl LatentCase {
 
     pub(crate) fn name(&self) -> String {
         let LatentCase { cache, heads, latent, rope, rows, pieces, .. } = self;
-        let halves = if self.activation == Activation::F16 { ", in f16" } else { "" };
+        let halves = match self.activation {
+            Activation::F16 => ", in f16",
+            Activation::Bf16 => ", in bf16",
+            Activation::F32 | Activation::A8 => "",
+        };
         let pieces = if *pieces > 1 { format!(", pieces={pieces}") } else { String::new() };
         format!("{}({cache}{halves}, h={heads}, {latent}+{rope}, rows={rows}{pieces})", self.operation())
     }
 
     pub(crate) fn bound(&self) -> Bound {
-        if self.activation == Activation::F16 { HALF_BOUND } else { FLOAT_BOUND }
+        bound(self.activation)
     }
 
     pub(crate) fn work(&self) -> Work {
@@ -179,28 +198,43 @@ pub struct ExpandedOperands {
     values: Vec<f32>,
 }
 
-/// Keys and values as kernels read them: lines of [`KEYS`] keys, rows of values.
+/// Keys and values as kernels read them, in blocks.
 pub struct ExpandedLines<N> {
     content: Vec<N>,
     rotated: Vec<N>,
     values: Vec<N>,
 }
 
-/// Numbers as a kernel of `N` takes them.
-fn rounded<N: Number>(numbers: &[f32]) -> Vec<N> {
-    let mut out = vec![N::ZERO; numbers.len()];
-    N::round(numbers, &mut out);
+/// Rows of `width` numbers in blocks, which `stride` more numbers follow: each where `place` says that it lies in its block.
+fn laid<N: Number>(
+    rows: &[f32],
+    width: usize,
+    gap: usize,
+    place: fn(usize, usize, usize) -> usize,
+) -> Vec<N> {
+    let (count, block) = (rows.len() / width.max(1), N::padded(width) * N::BLOCK);
+    let mut out = vec![N::ZERO; count.div_ceil(N::BLOCK) * (block + gap)];
+    for (i, row) in rows.chunks_exact(width.max(1)).enumerate() {
+        for (n, number) in row.iter().enumerate() {
+            let at = i / N::BLOCK * (block + gap) + place(width, i % N::BLOCK, n);
+            N::load(CacheType::F32, &number.to_le_bytes(), &mut out[at..=at]);
+        }
+    }
     out
 }
 
 /// Bytes of a number that expanded keys are made of.
 fn number_bytes(activation: Activation) -> usize {
-    if activation == Activation::F16 { 2 } else { 4 }
+    if activation == Activation::F32 { 4 } else { 2 }
 }
 
 /// Numbers rounded to what a case computes in.
 fn seen(activation: Activation, numbers: &[f32]) -> Vec<f32> {
-    let ty = if activation == Activation::F16 { CacheType::F16 } else { CacheType::F32 };
+    let ty = match activation {
+        Activation::F16 => CacheType::F16,
+        Activation::Bf16 => CacheType::Bf16,
+        Activation::F32 | Activation::A8 => CacheType::F32,
+    };
     numbers.iter().map(|v| nearest(ty, *v)).collect()
 }
 
@@ -216,7 +250,7 @@ impl ExpandedCase {
     }
 
     pub(crate) fn bound(&self) -> Bound {
-        if self.activation == Activation::F16 { HALF_BOUND } else { FLOAT_BOUND }
+        bound(self.activation)
     }
 
     pub(crate) fn work(&self) -> Work {
@@ -256,30 +290,25 @@ impl ExpandedCase {
 impl ExpandedOperands {
     /// Keys and values as kernels of `N` read them.
     pub fn lines<N: Number>(&self, case: &ExpandedCase) -> ExpandedLines<N> {
-        let lines = |from: usize, width: usize| {
-            let mut out = vec![0.0; self.keys.len().div_ceil(KEYS) * width * KEYS];
-            for (i, key) in self.keys.iter().enumerate() {
-                for n in 0..width {
-                    out[(i / KEYS * width + n) * KEYS + i % KEYS] = key[from + n];
-                }
-            }
-            rounded(&out)
+        let keys = |numbers: std::ops::Range<usize>| {
+            let rows: Vec<f32> = self.keys.iter().flat_map(|key| key[numbers.clone()].to_vec()).collect();
+            laid(&rows, numbers.len(), 0, N::key_place)
         };
         ExpandedLines {
-            content: lines(0, case.nope),
-            rotated: lines(case.nope, case.rope),
-            values: rounded(&self.values),
+            content: keys(0..case.nope),
+            rotated: keys(case.nope..case.nope + case.rope),
+            values: laid(&self.values, case.values, 0, N::value_place),
         }
     }
 }
 
-impl<N> ExpandedLines<N> {
+impl<N: Number> ExpandedLines<N> {
     /// The view that kernels take.
     pub fn view(&self, case: &ExpandedCase) -> Expanded<'_, N> {
         Expanded {
             keys: &self.content,
             rope_keys: &self.rotated,
-            rope_stride: case.rope * KEYS,
+            rope_stride: N::padded(case.rope) * N::BLOCK,
             values: &self.values,
             value_width: case.values,
             nope: case.nope,
@@ -288,7 +317,7 @@ impl<N> ExpandedLines<N> {
     }
 }
 
-/// Keys of one head from the latents of blocks of [`KEYS`] cached rows.
+/// Keys of one head from the latents of blocks of cached rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeysCase {
     /// What it computes in: f32, or f16.
@@ -307,12 +336,12 @@ pub struct KeysCase {
 pub struct KeysOperands {
     /// W_UK in the case's order.
     pub weights: Vec<f32>,
-    /// For each block a line of [`KEYS`] cached rows for each number of a latent, and a gap. Rounded to what the case computes in.
+    /// Cached rows, rounded to what the case computes in.
     pub latents: Vec<f32>,
 }
 
-/// Lines between the latents of two blocks.
-const GAP: usize = 3;
+/// Numbers between the latents of two blocks.
+const GAP: usize = 192;
 
 impl KeysCase {
     pub(crate) fn operation(&self) -> &'static str {
@@ -329,55 +358,61 @@ impl KeysCase {
     }
 
     pub(crate) fn bound(&self) -> Bound {
-        let (error, reason) = if self.activation == Activation::F16 {
-            (2e-3, "weights, products and results are rounded to f16, sums of at most 64 terms too")
-        } else {
-            (2e-6, "f32 sums in order; tiers with fused multiply-adds round less")
+        let (error, reason) = match self.activation {
+            Activation::F16 => {
+                (2e-3, "weights, products and results are rounded to f16, sums of at most 64 terms too")
+            }
+            Activation::Bf16 => (4e-3, "weights and results are rounded to bf16"),
+            Activation::F32 | Activation::A8 => {
+                (2e-6, "f32 sums in order; tiers with fused multiply-adds round less")
+            }
         };
         Bound { error, same_bits: SameBits::None, reason }
     }
 
     pub(crate) fn work(&self) -> Work {
-        let matrices = (self.nope + self.latent) * KEYS * self.blocks * number_bytes(self.activation);
+        let matrices = (self.nope + self.latent) * self.rows() * number_bytes(self.activation);
         Work {
             bytes: (4 * self.nope * self.latent + matrices) as f64,
-            flops: 2.0 * (self.nope * self.latent * KEYS * self.blocks) as f64,
+            flops: 2.0 * (self.nope * self.latent * self.rows()) as f64,
             arithmetic: Arithmetic::of(self.activation),
             from_memory: false,
         }
     }
 
-    /// Numbers from the latents of one block to those of the next.
-    fn stride(&self) -> usize {
-        (self.latent + GAP) * KEYS
+    /// Cached rows.
+    pub(crate) fn rows(&self) -> usize {
+        let block = match self.activation {
+            Activation::F16 => f16::BLOCK,
+            Activation::Bf16 => bf16::BLOCK,
+            Activation::F32 | Activation::A8 => f32::BLOCK,
+        };
+        block * self.blocks
     }
 
     pub(crate) fn operands(&self) -> KeysOperands {
         let random = &mut Random::new(3);
         KeysOperands {
             weights: random.numbers(self.nope * self.latent),
-            latents: seen(self.activation, &random.numbers(self.blocks * self.stride())),
+            latents: seen(self.activation, &random.numbers(self.rows() * self.latent)),
         }
     }
 
     pub(crate) fn truth(&self, operands: &KeysOperands) -> Truth {
         let mut truth = Truth::default();
-        for block in 0..self.blocks {
-            let latents = &operands.latents[block * self.stride()..];
+        for row in operands.latents.chunks_exact(self.latent) {
             for n in 0..self.nope {
-                for key in 0..KEYS {
-                    let (mut sum, mut size) = (0.0, 0.0);
-                    for l in 0..self.latent {
-                        let at = match self.order {
-                            KeyOrder::Keys => n * self.latent + l,
-                            KeyOrder::Latents => l * self.nope + n,
-                        };
-                        let term = f64::from(operands.weights[at]) * f64::from(latents[l * KEYS + key]);
-                        sum += term;
-                        size += term.abs();
-                    }
-                    truth.push(sum, size);
+                let (mut sum, mut size) = (0.0, 0.0);
+                for (l, number) in row.iter().enumerate() {
+                    let at = match self.order {
+                        KeyOrder::Keys => n * self.latent + l,
+                        KeyOrder::Latents => l * self.nope + n,
+                    };
+                    let term = f64::from(operands.weights[at]) * f64::from(*number);
+                    sum += term;
+                    size += term.abs();
                 }
+                truth.push(sum, size);
             }
         }
         truth
@@ -386,12 +421,13 @@ impl KeysCase {
 
 impl KeysOperands {
     /// The latents as numbers of a kernel.
-    pub fn numbers<N: Number>(&self) -> Vec<N> {
-        rounded(&self.latents)
+    pub fn numbers<N: Number>(&self, case: &KeysCase) -> Vec<N> {
+        laid(&self.latents, case.latent, GAP, N::key_place)
     }
 
     /// The view of such numbers that kernels take.
-    pub fn view<'a, N>(&self, case: &KeysCase, latents: &'a [N]) -> KeyBlocks<'a, N> {
-        KeyBlocks { latents, stride: case.stride(), latent: case.latent, nope: case.nope }
+    pub fn view<'a, N: Number>(&self, case: &KeysCase, latents: &'a [N]) -> KeyBlocks<'a, N> {
+        let stride = N::padded(case.latent) * N::BLOCK + GAP;
+        KeyBlocks { latents, stride, latent: case.latent, nope: case.nope }
     }
 }

@@ -81,7 +81,11 @@ pub enum Arithmetic {
 impl Arithmetic {
     /// What bounds arithmetic on numbers that are rounded in this way.
     pub(crate) fn of(activation: base::Activation) -> Arithmetic {
-        if activation == base::Activation::F16 { Arithmetic::Halves } else { Arithmetic::Floats }
+        match activation {
+            base::Activation::F16 => Arithmetic::Halves,
+            base::Activation::Bf16 => Arithmetic::Brains,
+            base::Activation::F32 | base::Activation::A8 => Arithmetic::Floats,
+        }
     }
 }
 

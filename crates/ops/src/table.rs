@@ -65,12 +65,13 @@ const LATENT_SIZES: [(usize, usize, usize, usize); 7] = [
 
 /// What attention computes in, and the type of the cache.
 fn arithmetic(split: bool) -> impl Iterator<Item = (Activation, CacheType)> {
-    let halves = (!split).then_some((Activation::F16, CacheType::F16));
-    CacheType::ALL.map(|cache| (Activation::F32, cache)).into_iter().chain(halves)
+    let rounded = [(Activation::F16, CacheType::F16), (Activation::Bf16, CacheType::Bf16)];
+    let rounded = rounded.into_iter().filter(move |_| !split);
+    CacheType::ALL.map(|cache| (Activation::F32, cache)).into_iter().chain(rounded)
 }
 
 /// Queries, position of the first, and widths of content, rope and values.
-const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 12] = [
+const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 15] = [
     (1, 0, 24, 8, 40),
     (1, 63, 24, 8, 40),
     (1, 64, 24, 8, 40),
@@ -83,10 +84,13 @@ const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 12] = [
     (3, 130, 192, 64, 256),
     (9, 65, 64, 32, 64),
     (7, 63, 7, 0, 3),
+    (33, 95, 33, 31, 47),
+    (70, 100, 40, 8, 16),
+    (129, 0, 16, 16, 32),
 ];
 
 /// What attention over expanded keys computes in.
-const FLOATS: [Activation; 2] = [Activation::F32, Activation::F16];
+const FLOATS: [Activation; 3] = [Activation::F32, Activation::F16, Activation::Bf16];
 
 /// Numbers of a key and of a latent, and blocks of cached rows.
 const KEY_SIZES: [(usize, usize, usize); 5] =

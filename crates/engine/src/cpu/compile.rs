@@ -307,21 +307,26 @@ impl Compiler<'_> {
     fn expanded_kernels(&self, node: &Node) -> Result<ExpandedKernels, EngineError> {
         let weight = node.weights.iter().find(|(slot, _)| slot == "k_b" || slot == "kv_b");
         let key_weight = weight.map_or(0, |(_, id)| (self.weight_of)(*id));
-        let (mut floats, mut halves) = ((None, None), (None, None));
+        let (mut floats, mut halves, mut brains) = ((None, None), (None, None), (None, None));
         for kernel in &node.kernels {
             match kernels::table()[kernel.index].1 {
                 KernelFn::ExpandKeys(kernel) => floats.0 = Some(kernel),
                 KernelFn::AttendExpanded(kernel) => floats.1 = Some(kernel),
                 KernelFn::ExpandHalves(kernel) => halves.0 = Some(kernel),
                 KernelFn::AttendHalves(kernel) => halves.1 = Some(kernel),
+                KernelFn::ExpandBrains(kernel) => brains.0 = Some(kernel),
+                KernelFn::AttendBrains(kernel) => brains.1 = Some(kernel),
                 _ => {}
             }
         }
-        match (floats, halves) {
-            (_, (Some(keys), Some(attend))) => {
+        match (floats, halves, brains) {
+            (.., (Some(keys), Some(attend))) => {
+                Ok(ExpandedKernels::Brains(Kernels { keys, attend, key_weight }))
+            }
+            (_, (Some(keys), Some(attend)), _) => {
                 Ok(ExpandedKernels::Halves(Kernels { keys, attend, key_weight }))
             }
-            ((Some(keys), Some(attend)), _) => {
+            ((Some(keys), Some(attend)), ..) => {
                 Ok(ExpandedKernels::Floats(Kernels { keys, attend, key_weight }))
             }
             _ => internal("no kernel for attention over expanded keys is bound".into()),

@@ -10,27 +10,21 @@ use crate::cache::{PAGE_ROWS, StreamMemory};
 use graph::contract::AttentionShape;
 use graph::ir::Lane;
 use kernels::{
-    AttendExpandedFn, ExpandKeysFn, Expanded, KEYS, KeyBlocks, KeyOrder, Number, Rows, RowsMut, f16,
+    AttendExpandedFn, ExpandKeysFn, Expanded, KeyBlocks, KeyOrder, Number, Rows, RowsMut, bf16, f16,
 };
 use std::ops::Range;
 
 /// Numbers that keys and values expanded on the fly may take, unless one head alone takes more: 64 MB.
 const BUDGET: usize = 16 << 20;
 
-/// Query rows of a task: the more, the less often keys are read.
-const QUERIES: usize = 64;
-
-/// The same where there would be fewer than [`TASKS`] a thread.
+/// Fewest query rows of a task.
 const FEW_QUERIES: usize = 32;
 
 /// Tasks for each thread, so that all end together.
 const TASKS: usize = 8;
 
-/// Blocks of keys that a thread expands with one decoded W_UK.
-const KEY_BLOCKS: usize = 8;
-
-/// Numbers of a cached row that are turned at a time.
-const TURNED: usize = 64;
+/// Cached rows whose keys a thread expands with one decoded W_UK.
+const KEY_ROWS: usize = 512;
 
 /// The kernels of the naive formulation, and of what numbers expanded keys and values are.
 #[derive(Clone, Copy)]
@@ -39,6 +33,8 @@ pub enum ExpandedKernels {
     Floats(Kernels<f32>),
     /// f16.
     Halves(Kernels<f16>),
+    /// bf16.
+    Brains(Kernels<bf16>),
 }
 
 /// The same for one kind of number.
@@ -52,48 +48,70 @@ pub struct Kernels<N> {
     pub key_weight: usize,
 }
 
-/// Heads that are expanded together for `length` cached rows.
-fn group_heads(length: usize, heads: usize, nope: usize, v: usize) -> usize {
-    (BUDGET / (length * (nope + v)).max(1)).clamp(1, heads)
-}
-
-/// Numbers of shared memory that the naive formulation needs for a segment that sees `length` rows: see [`Layout`].
+/// Numbers of f32 of shared memory that the naive formulation needs for a segment that sees `length` rows, whatever its keys are made of.
 pub fn expanded_len(length: usize, a: &AttentionShape) -> usize {
-    let length = length.next_multiple_of(KEYS);
-    Layout::new(length, group_heads(length, a.heads, a.nope, a.v), a).end
+    Layout::new::<f32>(length, a).floats().max(Layout::new::<bf16>(length, a).floats())
 }
 
-/// The most numbers of shared memory that any segment of up to `length` rows needs; it never falls as `length` grows.
+/// The most numbers of f32 of shared memory that any segment of up to `length` rows needs; it never falls as `length` grows.
 pub fn expanded_most(length: usize, a: &AttentionShape) -> usize {
-    let length = length.next_multiple_of(KEYS);
-    let head = length * (a.nope + a.v);
-    length * a.latent_width() + (head * a.heads).min(BUDGET).max(head)
+    Layout::new::<f32>(length, a).most().max(Layout::new::<bf16>(length, a).most())
 }
 
-/// Where the shared memory holds what. All begins with the cached rows in blocks of [`KEYS`], number by number (`[latent | rope]` lines of a
-/// block); then come keys in the same form, and values row by row, each head after head.
+/// Where the shared memory holds what, in numbers of one kind. All begins with the cached rows in blocks, `[latent | rope]`, laid as keys are;
+/// then come blocks of keys, and of values, each head after head.
 #[derive(Clone, Copy)]
 struct Layout {
+    /// Bytes of a number.
+    bytes: usize,
+    /// Cached rows of a block.
+    block: usize,
     /// Cached rows, filled up to whole blocks.
     length: usize,
-    /// Lines of a block of cached rows.
+    /// Numbers that a cached row takes without and with its rope part, and that a key and a value take.
+    latent: usize,
     width: usize,
-    keys: usize,
-    values: usize,
-    end: usize,
+    nope: usize,
+    v: usize,
+    /// Heads of the model, and those that are expanded together.
+    heads: usize,
+    group: usize,
 }
 
 impl Layout {
-    fn new(length: usize, heads: usize, a: &AttentionShape) -> Layout {
-        let length = length.next_multiple_of(KEYS);
-        let width = a.latent_width();
-        let keys = length * width;
-        let values = keys + length * heads * a.nope;
-        Layout { length, width, keys, values, end: values + length * heads * a.v }
+    fn new<N: Number>(length: usize, a: &AttentionShape) -> Layout {
+        let (length, latent) = (length.next_multiple_of(N::BLOCK), N::padded(a.kv_lora_rank));
+        let (nope, v) = (N::padded(a.nope), N::padded(a.v));
+        let width = latent + N::padded(a.rope);
+        let group = (BUDGET / (length * (nope + v)).max(1)).clamp(1, a.heads);
+        let (bytes, block, heads) = (size_of::<N>(), N::BLOCK, a.heads);
+        Layout { bytes, block, length, latent, width, nope, v, heads, group }
     }
 
     fn blocks(&self) -> usize {
-        self.length / KEYS
+        self.length / self.block
+    }
+
+    /// Where the keys of a head of the group begin, from a block on.
+    fn keys(&self, head: usize, block: usize) -> usize {
+        self.length * (self.width + head * self.nope) + block * self.block * self.nope
+    }
+
+    /// The same of values.
+    fn values(&self, head: usize, block: usize) -> usize {
+        self.keys(self.group, 0) + (head * self.length + block * self.block) * self.v
+    }
+
+    /// Numbers of f32 that take as many bytes as all of it.
+    fn floats(&self) -> usize {
+        (self.values(self.group, 0) * self.bytes).div_ceil(size_of::<f32>())
+    }
+
+    /// The most that this is for any shorter segment too.
+    fn most(&self) -> usize {
+        let head = self.length * (self.nope + self.v);
+        let all = self.length * self.width + (head * self.heads).min(BUDGET).max(head);
+        (all * self.bytes).div_ceil(size_of::<f32>())
     }
 }
 
@@ -118,6 +136,9 @@ impl Thread<'_> {
             ExpandedKernels::Halves(kernels) => {
                 self.attend_numbers(q_nope, q_rope, kv, out, stream, kernels, lane, local);
             }
+            ExpandedKernels::Brains(kernels) => {
+                self.attend_numbers(q_nope, q_rope, kv, out, stream, kernels, lane, local);
+            }
         }
     }
 
@@ -135,18 +156,16 @@ impl Thread<'_> {
     ) {
         let a = &self.model.contract.attention;
         for segment in self.batch.in_lane(lane) {
-            let length = segment.first + segment.rows.len();
-            let group = group_heads(length.next_multiple_of(KEYS), a.heads, a.nope, a.v);
-            let layout = Layout::new(length, group, a);
-            for first in (0..a.heads).step_by(group) {
-                let heads = first..(first + group).min(a.heads);
+            let layout = Layout::new::<N>(segment.first + segment.rows.len(), a);
+            for first in (0..a.heads).step_by(layout.group) {
+                let heads = first..(first + layout.group).min(a.heads);
                 match kv {
                     Some(kv) => {
                         self.expand_values::<N>(segment, stream, kv, &heads, &layout, local);
                         self.member.barrier();
                         self.expand_keys(kv, &heads, &layout, kernels, local);
                     }
-                    None => self.unpack::<N>(segment, stream, &heads, &layout),
+                    None => self.unpack::<N>(segment, stream, &heads, &layout, local),
                 }
                 self.member.barrier();
                 self.attend_group(segment, q_nope, q_rope, &heads, &layout, out, kernels.attend, local);
@@ -155,7 +174,7 @@ impl Thread<'_> {
         }
     }
 
-    /// This thread's cached rows, block by block: turned, so that a number of 64 rows is a line, and through W_UV of each head of the group.
+    /// This thread's cached rows, block by block: laid as keys are, and through W_UV of each head of the group.
     fn expand_values<N: Number>(
         &self,
         segment: &Segment,
@@ -167,15 +186,16 @@ impl Thread<'_> {
     ) {
         let a = &self.model.contract.attention;
         let length = segment.first + segment.rows.len();
-        let needs = Self::kv_needs(kv);
+        let (needs, width) = (Self::kv_needs(kv), a.latent_width());
         let Local { acts, scratch, results, more, .. } = local;
-        for start in self.member.share(layout.length, KEYS).step_by(KEYS) {
-            let rows = start..(start + KEYS).min(length);
-            let width = layout.width;
+        for start in self.member.share(layout.length, N::BLOCK).step_by(N::BLOCK) {
+            let rows = start..(start + N::BLOCK).min(length);
             // the same rows serve all groups of heads
             if heads.start == 0 {
-                let out: &mut [N] = self.expanded_memory(start * width, width * KEYS);
-                self.turn_cached(segment, stream, &rows, 0, out);
+                let (latent, all) = (layout.latent * N::BLOCK, layout.width * N::BLOCK);
+                let out: &mut [N] = self.expanded_memory(start * layout.width, all);
+                self.lay_cached(segment, stream, &rows, 0..a.kv_lora_rank, &mut out[..latent]);
+                self.lay_cached(segment, stream, &rows, a.kv_lora_rank..width, &mut out[latent..]);
             }
             let lines = grown(results, rows.len() * width);
             for (row, line) in rows.clone().zip(lines.chunks_exact_mut(width)) {
@@ -185,37 +205,27 @@ impl Thread<'_> {
             let latent = Rows::new(lines, rows.len(), a.kv_lora_rank, width);
             let x = acts.prepare(latent, None, needs);
             for (h, head) in heads.clone().enumerate() {
-                let at = layout.values + (h * layout.length + start) * a.v;
                 let mut y = RowsMut::new(values, rows.len(), a.v, a.v);
                 self.head_out_of_latent(kv, &Half::Value, head, &x, 0..a.v, &mut y, scratch);
-                N::round(values, self.expanded_memory(at, rows.len() * a.v));
+                let out: &mut [N] =
+                    self.expanded_memory(layout.values(h, start / N::BLOCK), layout.v * N::BLOCK);
+                N::lay_values(values, a.v, out);
             }
         }
     }
 
-    /// Cached rows as columns: line n of `out`, [`KEYS`] numbers, gets number `first` + n of each row; zeros where there are fewer rows.
-    fn turn_cached<N: Number>(
+    /// Some numbers of cached rows as a block of keys.
+    fn lay_cached<N: Number>(
         &self,
         segment: &Segment,
         stream: usize,
         rows: &Range<usize>,
-        first: usize,
+        numbers: Range<usize>,
         out: &mut [N],
     ) {
-        let (ty, width) = (self.pool.cache_type(), out.len() / KEYS);
-        let mut piece = [[N::ZERO; TURNED]; KEYS];
-        for from in (0..width).step_by(TURNED) {
-            let count = TURNED.min(width - from);
-            for (row, line) in rows.clone().zip(&mut piece) {
-                let bytes = &self.cached(segment, stream, row)[(first + from) * ty.bytes()..];
-                N::load(ty, &bytes[..count * ty.bytes()], &mut line[..count]);
-            }
-            for (n, line) in out[from * KEYS..(from + count) * KEYS].chunks_exact_mut(KEYS).enumerate() {
-                for (number, row) in line.iter_mut().zip(&piece) {
-                    *number = row[n];
-                }
-            }
-        }
+        let ty = self.pool.cache_type();
+        let rows = rows.clone().map(|row| &self.cached(segment, stream, row)[numbers.start * ty.bytes()..]);
+        N::lay_keys(ty, rows, numbers.len(), out);
     }
 
     /// Keys of the group: tasks of a head and some blocks of cached rows.
@@ -228,7 +238,8 @@ impl Thread<'_> {
         local: &mut Local,
     ) {
         let a = &self.model.contract.attention;
-        let runs = layout.blocks().div_ceil(KEY_BLOCKS);
+        let run_blocks = KEY_ROWS / N::BLOCK;
+        let runs = layout.blocks().div_ceil(run_blocks);
         let weights = grown(&mut local.more, a.nope * a.kv_lora_rank);
         let tasks = heads.len() * runs;
         let mut decoded = None;
@@ -247,46 +258,58 @@ impl Thread<'_> {
             if decoded.replace(h) != Some(h) {
                 decode_rows(weight, matrix, from, weights, &mut local.bytes);
             }
-            let run = run * KEY_BLOCKS..((run + 1) * KEY_BLOCKS).min(layout.blocks());
-            let stride = layout.width * KEYS;
+            let run = run * run_blocks..((run + 1) * run_blocks).min(layout.blocks());
+            let stride = layout.width * N::BLOCK;
             let blocks = KeyBlocks {
                 latents: self.expanded_numbers(run.start * stride, run.len() * stride),
                 stride,
                 latent: a.kv_lora_rank,
                 nope: a.nope,
             };
-            let at = layout.keys + (h * layout.blocks() + run.start) * a.nope * KEYS;
-            let keys = self.expanded_memory(at, run.len() * a.nope * KEYS);
+            let keys = self.expanded_memory(layout.keys(h, run.start), run.len() * layout.nope * N::BLOCK);
             (kernels.keys)(weights, order, &blocks, keys, &mut local.attention);
         }
     }
 
     /// This thread's blocks of rows of an expanded stream.
-    fn unpack<N: Number>(&self, segment: &Segment, stream: usize, heads: &Range<usize>, layout: &Layout) {
+    fn unpack<N: Number>(
+        &self,
+        segment: &Segment,
+        stream: usize,
+        heads: &Range<usize>,
+        layout: &Layout,
+        local: &mut Local,
+    ) {
         let a = &self.model.contract.attention;
         let length = segment.first + segment.rows.len();
         let head_width = a.nope + a.rope + a.v;
-        for start in self.member.share(layout.length, KEYS).step_by(KEYS) {
-            let rows = start..(start + KEYS).min(length);
-            let turned = |from: usize, cols: usize, at: usize| {
-                let out: &mut [N] = self.expanded_memory(at, cols * KEYS);
-                self.turn_cached(segment, stream, &rows, from, out);
-            };
+        for start in self.member.share(layout.length, N::BLOCK).step_by(N::BLOCK) {
+            let rows = start..(start + N::BLOCK).min(length);
+            let block = start / N::BLOCK;
             for (h, head) in heads.clone().enumerate() {
                 let from = head * head_width;
-                turned(from, a.nope, layout.keys + (h * layout.length + start) * a.nope);
-                if head == 0 && a.rope > 0 {
-                    turned(from + a.nope, a.rope, start * layout.width + a.kv_lora_rank * KEYS);
+                let keys: &mut [N] = self.expanded_memory(layout.keys(h, block), layout.nope * N::BLOCK);
+                self.lay_cached(segment, stream, &rows, from..from + a.nope, keys);
+                let rotated = from + a.nope..from + a.nope + a.rope;
+                if head == 0 {
+                    let (at, len) = (start * layout.width, layout.width * N::BLOCK);
+                    let out: &mut [N] = self.expanded_memory(at, len);
+                    self.lay_cached(
+                        segment,
+                        stream,
+                        &rows,
+                        rotated.clone(),
+                        &mut out[layout.latent * N::BLOCK..],
+                    );
                 }
-            }
-            let ty = self.pool.cache_type();
-            for (h, head) in heads.clone().enumerate() {
-                let from = head * head_width + a.nope + a.rope;
-                for row in rows.clone() {
-                    let at = layout.values + (h * layout.length + row) * a.v;
-                    let bytes = &self.cached(segment, stream, row)[from * ty.bytes()..][..a.v * ty.bytes()];
-                    N::load(ty, bytes, self.expanded_memory(at, a.v));
+                let lines = grown(&mut local.more, rows.len() * a.v);
+                let ty = self.pool.cache_type();
+                for (row, line) in rows.clone().zip(lines.chunks_exact_mut(a.v)) {
+                    let bytes = &self.cached(segment, stream, row)[rotated.end * ty.bytes()..];
+                    kernels::load_row(ty, &bytes[..a.v * ty.bytes()], line);
                 }
+                let out: &mut [N] = self.expanded_memory(layout.values(h, block), layout.v * N::BLOCK);
+                N::lay_values(lines, a.v, out);
             }
         }
     }
@@ -311,11 +334,13 @@ impl Thread<'_> {
         local: &mut Local,
     ) {
         let a = &self.model.contract.attention;
-        let length = segment.first + segment.rows.len();
         let width = a.nope + a.rope;
         let tasks = |size| segment.rows.len().div_ceil(size);
-        let enough = heads.len() * tasks(QUERIES) >= TASKS * self.member.count;
-        let size = if enough { QUERIES } else { FEW_QUERIES };
+        // the more query rows a task has, the less often keys are read
+        let mut size = N::QUERIES;
+        while size > FEW_QUERIES && heads.len() * tasks(size) < TASKS * self.member.count {
+            size /= 2;
+        }
         let tasks = tasks(size);
         for task in 0..heads.len() * tasks {
             if task % self.member.count != self.member.index {
@@ -326,21 +351,19 @@ impl Thread<'_> {
             let head = heads.start + h;
             let first = segment.rows.start + task * size;
             let rows = first..segment.rows.end.min(first + size);
+            let latents = layout.latent * N::BLOCK;
             let expanded = Expanded {
-                keys: self.expanded_numbers(layout.keys + h * layout.length * a.nope, layout.length * a.nope),
-                rope_keys: self.expanded_numbers(
-                    a.kv_lora_rank * KEYS,
-                    layout.length * layout.width - a.kv_lora_rank * KEYS,
-                ),
-                rope_stride: layout.width * KEYS,
-                values: self.expanded_numbers(layout.values + h * layout.length * a.v, length * a.v),
+                keys: self.expanded_numbers(layout.keys(h, 0), layout.length * layout.nope),
+                rope_keys: self.expanded_numbers(latents, layout.length * layout.width - latents),
+                rope_stride: layout.width * N::BLOCK,
+                values: self.expanded_numbers(layout.values(h, 0), layout.length * layout.v),
                 value_width: a.v,
                 nope: a.nope,
                 rope: a.rope,
             };
             let queries = grown(&mut local.more, rows.len() * width);
-            let mut scales = [0.0; QUERIES];
-            for ((row, query), scale) in rows.clone().zip(queries.chunks_exact_mut(width)).zip(&mut scales) {
+            let scales = grown(&mut local.results, rows.len());
+            for ((row, query), scale) in rows.clone().zip(queries.chunks_exact_mut(width)).zip(&mut *scales) {
                 query[..a.nope].copy_from_slice(self.head(q_nope, row, head));
                 query[a.nope..].copy_from_slice(self.head(q_rope, row, head));
                 *scale = self.score_scale(self.batch.positions[row]);
@@ -348,7 +371,7 @@ impl Thread<'_> {
             let position = self.batch.positions[rows.start];
             let mut y = self.write(out, rows.clone(), head * out.head_stride, out.width);
             let queries = Rows::new(queries, rows.len(), width, width);
-            kernel(queries, &expanded, position, &scales[..rows.len()], &mut y, &mut local.attention);
+            kernel(queries, &expanded, position, scales, &mut y, &mut local.attention);
         }
     }
 

@@ -185,6 +185,9 @@ pub fn arena_bytes(contract: &Contract, plans: &(Vec<Plan>, Vec<Plan>), options:
     4 * (arena + partials + rows) as u64
 }
 
+/// Numbers of f32 of a line of the caches.
+const LINE_FLOATS: usize = size_of::<Bf16Line>() / size_of::<f32>();
+
 /// Bytes that prompts need to expand keys and values of up to `context` rows: none where no segment is run in the naive formulation.
 pub fn expanded_bytes(contract: &Contract, options: &CpuOptions, context: usize) -> u64 {
     let a = &contract.attention;
@@ -307,7 +310,8 @@ impl CpuBackend {
         let a = self.model.contract.attention;
         let naive = batch.segments.iter().filter(|s| s.lane == Lane::Naive);
         let longest = naive.map(|s| s.first + s.rows.len()).max().unwrap_or(0);
-        let needed = expanded::expanded_len(longest, &a);
+        // it is read by whole lines of the caches, and begins with one
+        let needed = expanded::expanded_len(longest, &a) + LINE_FLOATS;
         if longest > 0 && self.expanded.len() < needed {
             // never both at once
             self.expanded = Vec::new();
@@ -375,6 +379,7 @@ impl CpuBackend {
         if self.lines.len() < lines {
             self.lines.resize(lines, Bf16Line::ZERO);
         }
+        let skipped = self.expanded.as_ptr().align_offset(align_of::<Bf16Line>()).min(self.expanded.len());
         let shared = Shared {
             blocks: self.blocks.as_mut_ptr(),
             blocks_len: self.blocks.len(),
@@ -383,8 +388,8 @@ impl CpuBackend {
             arena: self.arena.as_mut_ptr(),
             hidden: self.hidden.as_mut_ptr(),
             logits: self.logits.as_mut_ptr(),
-            expanded: self.expanded.as_mut_ptr(),
-            expanded_len: self.expanded.len(),
+            expanded: self.expanded[skipped..].as_mut_ptr(),
+            expanded_len: self.expanded.len() - skipped,
             partials: self.partials.as_mut_ptr(),
             partials_len: self.partials.len(),
         };

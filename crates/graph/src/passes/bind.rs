@@ -89,10 +89,11 @@ pub fn bind(
     Ok(ir)
 }
 
-/// The class of rows that a node's kernels are bound for: heads multiply the rows of one segment, which may be few in any step.
+/// The class of rows that a node's kernels are bound for. Heads multiply the rows of one segment, which may be few in any step; but attention over
+/// expanded keys, which multiplies all cached rows, is right with few and for many.
 pub(crate) fn class_bound_for(op: &Op, class: RowClass) -> RowClass {
     match op {
-        Op::Linear | Op::ExpertGateUp | Op::ExpertDown => class,
+        Op::Linear | Op::ExpertGateUp | Op::ExpertDown | Op::AttendExpanded => class,
         _ => RowClass::One,
     }
 }
@@ -129,7 +130,7 @@ pub fn asked(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
 }
 
 /// How the input of a product is read: decided by format and precision, so that tiers compute alike; but what a kernel for many
-/// rows reads, where there are as many and it may be used. Attention computes in f16 where it may and a kernel for the cache can.
+/// rows reads, where there are as many and it may be used. Attention rounds as the kernel of the highest tier does that it may use.
 fn activation(
     table: &[KernelContract],
     op: OpKind,
@@ -139,14 +140,15 @@ fn activation(
 ) -> Activation {
     let precision = options.precision;
     let Some(ty) = ty else {
-        let halves = |k: &KernelContract| {
+        let rounded = |k: &&KernelContract| {
             k.op == op
-                && k.activation == Activation::F16
+                && k.activation != Activation::F32
                 && k.tier <= options.tier
-                && k.cache == Some(options.cache)
+                && k.least <= class.least_rows()
+                && k.cache.is_none_or(|cache| cache == options.cache)
         };
-        let found = precision == Precision::Default && table.iter().any(halves);
-        return if found { Activation::F16 } else { Activation::F32 };
+        let best = table.iter().filter(rounded).max_by_key(|k| rank(k));
+        return best.filter(|_| precision == Precision::Default).map_or(Activation::F32, |k| k.activation);
     };
     let for_many = |k: &&KernelContract| {
         k.op == op
@@ -277,6 +279,9 @@ impl<'a> Request<'a> {
         }
         if self.ty.is_none() && self.activation == Activation::F16 {
             why.push("arithmetic f16: the processor multiplies f16, and the cache stores it".to_owned());
+        }
+        if self.ty.is_none() && self.activation == Activation::Bf16 {
+            why.push("arithmetic bf16: the processor multiplies tiles of it".to_owned());
         }
         why.push(if bound.tier == self.options.tier {
             format!("tier {}: the highest allowed", bound.tier)

@@ -1,4 +1,4 @@
-//! Products of many rows by the tiles of AMX, in bf16.
+//! Products of many rows and attention of prompts by the tiles of AMX, in bf16.
 //!
 //! A processor multiplies tiles of sixteen rows of 32 inputs with tiles of 32 inputs of sixteen outputs, and adds 256 sums of f32 to a third: 8192
 //! multiply-adds an instruction. Weights come from their packed form ([`quant::tiles`]) through a *strip*: some inputs of some
@@ -8,6 +8,10 @@
 //! * `unit`: the instructions: configuration, and products of 32 or 16 rows with 32 outputs.
 //! * `strip`: weights as bf16, from every format of tiles.
 //! * `product`: the order in which strips, rows and inputs are taken.
+//! * `panels`: other factors in the order of tiles.
+//! * `softmax`: weights from scores.
+//! * `expanded`: attention over expanded keys and values, and the expansion of keys.
+//! * `latent`: attention in latent space.
 //!
 //! **Why bf16.** Rounding weights and inputs to bf16 costs less than 8-bit inputs cost already: 0.2 % of a result (root of the mean square over
 //! 2048 random terms), where inputs of 8 bits with a scale for each 32 give 0.5 % and weights and inputs of 8 bits with a scale for each 256, as tiles
@@ -18,7 +22,11 @@
 //! depend on operands alone, neither on rows nor on where a share of outputs ends.
 
 mod detect;
+mod expanded;
+mod latent;
+mod panels;
 mod product;
+mod softmax;
 mod strip;
 #[cfg(test)]
 mod tests;
@@ -26,8 +34,22 @@ mod unit;
 
 pub(crate) use detect::found;
 pub use detect::{assume_amx, assumed};
+pub(crate) use panels::lay_values;
 pub(crate) use product::{Buffers, multiply};
 pub(crate) use unit::{bf16_peak, integer_peak};
+
+use crate::KernelFn;
+use base::{CacheType, OpKind};
+
+/// Attention: operation, fewest rows of a step, the cache's type where there is one only, kernel.
+pub(crate) fn attention() -> [(OpKind, usize, Option<CacheType>, KernelFn); 3] {
+    [
+        (OpKind::AttendExpanded, LEAST_ROWS, None, KernelFn::AttendBrains(expanded::attend)),
+        (OpKind::ExpandKeys, LEAST_ROWS, None, KernelFn::ExpandBrains(expanded::expand_keys)),
+        // numbers of f16 would lose three bits, and every processor with tiles multiplies f16 in vectors
+        (OpKind::AttendLatent, 1, Some(CacheType::Bf16), KernelFn::AttendLatent(latent::attend)),
+    ]
+}
 
 /// Fewest rows of a call that tiles are for: with fewer, unpacking a strip costs more than products with 8-bit inputs cost in all.
 pub(crate) const LEAST_ROWS: usize = 16;

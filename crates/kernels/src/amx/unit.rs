@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "inline assembly")]
 
 use base::Tier;
+use half::bf16;
 use std::arch::asm;
 use std::marker::PhantomData;
 use std::time::Instant;
@@ -157,6 +158,190 @@ impl Unit {
                     options(nostack),
                 );
             }
+        }
+    }
+    /// to = left · right, or to = to + left · right, for 32 rows and 32 columns in panels (see [`attention::panels`](crate::attention::panels)). The left factor comes in one
+    /// part or two, with as many steps each; of the first there is at least one.
+    ///
+    /// # Safety
+    /// * each part of `left` is the address of as many steps of a left panel, and `right` that of as many as both of a right panel;
+    /// * `to` is the address of 32 rows of 32 numbers, one after the other, which nobody else touches meanwhile.
+    pub unsafe fn panels(
+        &mut self,
+        [first, second]: [(*const bf16, usize); 2],
+        right: *const bf16,
+        add: bool,
+        to: *mut f32,
+    ) {
+        assert!(first.1 > 0, "steps of a panel");
+        // SAFETY: addresses by the caller's promise; tiles as in `multiply`.
+        unsafe {
+            asm!(
+                "test {add:e}, {add:e}",
+                "jnz 2f",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "jmp 3f",
+                "2:",
+                "tileloadd tmm0, [{to} + 2*{line}]",
+                "tileloadd tmm1, [{to} + 2*{line} + 64]",
+                "tileloadd tmm2, [{to} + 2*{line} + 2048]",
+                "tileloadd tmm3, [{to} + 2*{line} + 2112]",
+                "3:",
+                "tileloadd tmm6, [{right} + {line}]",
+                "tileloadd tmm4, [{left} + {line}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{right} + {line} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{left} + {line} + 1024]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {left}, 2048",
+                "add {right}, 2048",
+                "dec {steps}",
+                "jnz 3b",
+                "mov {left}, {second}",
+                "xchg {steps}, {second_steps}",
+                "test {steps}, {steps}",
+                "jnz 3b",
+                "tilestored [{to} + 2*{line}], tmm0",
+                "tilestored [{to} + 2*{line} + 64], tmm1",
+                "tilestored [{to} + 2*{line} + 2048], tmm2",
+                "tilestored [{to} + 2*{line} + 2112], tmm3",
+                add = in(reg) u32::from(add),
+                left = inout(reg) first.0 => _,
+                steps = inout(reg) first.1 => _,
+                second = in(reg) second.0,
+                second_steps = inout(reg) second.1 => _,
+                right = inout(reg) right => _,
+                line = in(reg) 64usize,
+                to = in(reg) to,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// to = left · right for four times sixteen rows and sixteen columns, a row after the other.
+    ///
+    /// # Safety
+    /// * each of `left` is the address of sixteen rows, `distance` bytes apart, of `steps` · 64 bytes; there is at least one step;
+    /// * `right` is the address of as many steps of a right panel, of which the first tiles are taken;
+    /// * `to` is the address of 64 rows of 16 numbers, which nobody else touches meanwhile.
+    pub unsafe fn scores(
+        &mut self,
+        left: [*const bf16; 4],
+        distance: usize,
+        right: *const bf16,
+        steps: usize,
+        to: *mut f32,
+    ) {
+        assert!(steps > 0, "steps of a panel");
+        // SAFETY: addresses by the caller's promise; the configuration holds while `self` lives.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                "tileloadd tmm7, [{right} + {line}]",
+                "tileloadd tmm4, [{a} + {distance}]",
+                "tdpbf16ps tmm0, tmm4, tmm7",
+                "tileloadd tmm5, [{b} + {distance}]",
+                "tdpbf16ps tmm1, tmm5, tmm7",
+                "tileloadd tmm6, [{c} + {distance}]",
+                "tdpbf16ps tmm2, tmm6, tmm7",
+                "tileloadd tmm4, [{d} + {distance}]",
+                "tdpbf16ps tmm3, tmm4, tmm7",
+                "add {a}, 64",
+                "add {b}, 64",
+                "add {c}, 64",
+                "add {d}, 64",
+                "add {right}, 2048",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{to} + {line}], tmm0",
+                "tilestored [{to} + {line} + 1024], tmm1",
+                "tilestored [{to} + {line} + 2048], tmm2",
+                "tilestored [{to} + {line} + 3072], tmm3",
+                a = inout(reg) left[0] => _,
+                b = inout(reg) left[1] => _,
+                c = inout(reg) left[2] => _,
+                d = inout(reg) left[3] => _,
+                distance = in(reg) distance,
+                right = inout(reg) right => _,
+                line = in(reg) 64usize,
+                steps = inout(reg) steps => _,
+                to = in(reg) to,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// to = to + left · right for sixteen rows and `groups` times 64 columns.
+    ///
+    /// # Safety
+    /// * `left` is the address of `steps` tiles; there is at least one, and one group;
+    /// * `right` is the address of four tiles for each group and each step in it, of sixteen columns each;
+    /// * `to` is the address of four tiles for each group, which nobody else touches meanwhile.
+    pub unsafe fn sum_up(
+        &mut self,
+        left: *const bf16,
+        steps: usize,
+        right: *const bf16,
+        groups: usize,
+        to: *mut f32,
+    ) {
+        assert!(steps > 0 && groups > 0, "steps and groups");
+        // SAFETY: addresses by the caller's promise; the configuration holds while `self` lives.
+        unsafe {
+            asm!(
+                "2:",
+                "tileloadd tmm0, [{to} + {line}]",
+                "tileloadd tmm1, [{to} + {line} + 1024]",
+                "tileloadd tmm2, [{to} + {line} + 2048]",
+                "tileloadd tmm3, [{to} + {line} + 3072]",
+                "mov {at}, {left}",
+                "mov {step}, {steps}",
+                "3:",
+                "tileloadd tmm4, [{at} + {line}]",
+                "tileloadd tmm5, [{right} + {line}]",
+                "tdpbf16ps tmm0, tmm4, tmm5",
+                "tileloadd tmm6, [{right} + {line} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm6",
+                "tileloadd tmm7, [{right} + {line} + 2048]",
+                "tdpbf16ps tmm2, tmm4, tmm7",
+                "tileloadd tmm5, [{right} + {line} + 3072]",
+                "tdpbf16ps tmm3, tmm4, tmm5",
+                "add {at}, 1024",
+                "add {right}, 4096",
+                "dec {step}",
+                "jnz 3b",
+                "tilestored [{to} + {line}], tmm0",
+                "tilestored [{to} + {line} + 1024], tmm1",
+                "tilestored [{to} + {line} + 2048], tmm2",
+                "tilestored [{to} + {line} + 3072], tmm3",
+                "add {to}, 4096",
+                "dec {groups}",
+                "jnz 2b",
+                left = in(reg) left,
+                at = out(reg) _,
+                steps = in(reg) steps,
+                step = out(reg) _,
+                right = inout(reg) right => _,
+                line = in(reg) 64usize,
+                groups = inout(reg) groups => _,
+                to = inout(reg) to => _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
         }
     }
 }

@@ -17,7 +17,7 @@ const BLOCK: usize = 32;
 
 /// Asserts that queries, cached rows and results have the shapes that attention in latent space needs.
 #[inline(always)]
-pub(super) fn check(q: &Rows<'_>, width: usize, latent: usize, part: &Partials<'_>) {
+pub(crate) fn check(q: &Rows<'_>, width: usize, latent: usize, part: &Partials<'_>) {
     let heads = q.rows();
     assert!(part.o.rows() == heads && part.o.cols() == latent, "results");
     assert!(heads <= HEADS && q.cols() == width && latent <= width, "{heads} heads of {}", q.cols());

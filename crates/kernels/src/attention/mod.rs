@@ -8,13 +8,14 @@ mod expanded_halves;
 mod half_gemm;
 #[cfg(target_arch = "x86_64")]
 mod halves;
-mod latent;
+pub(crate) mod latent;
 mod number;
+pub(crate) mod panels;
 mod tiers;
 
 pub use cache::{CacheView, load_row, store_row};
 pub use expanded::KEYS;
-pub use half::f16;
+pub use half::{bf16, f16};
 pub use number::Number;
 pub(crate) use tiers::{half_kernels, kernels};
 
@@ -36,19 +37,19 @@ pub struct Partials<'a> {
 /// first `latent` numbers of a row are its value too. Then the factor on scores, the width of values, the results, and scratch.
 pub type AttendFn = fn(Rows<'_>, &CacheView<'_>, Range<usize>, f32, usize, &mut Partials<'_>, &mut Vec<f32>);
 
-/// Keys and values of one head, for all cached rows that some queries see. Cached rows come in blocks of [`KEYS`], the last filled up
-/// with any finite numbers.
+/// Keys and values of one head, for all cached rows that some queries see, in blocks as [`Number`] says; where a row of the last block is missing,
+/// there are any finite numbers.
 #[derive(Clone, Copy)]
 pub struct Expanded<'a, N = f32> {
-    /// For each block `nope` lines of a number of its keys.
+    /// Blocks of keys without position.
     pub keys: &'a [N],
-    /// The same of the rope part, `rope` lines.
+    /// Blocks of the rope part.
     pub rope_keys: &'a [N],
     /// Numbers between the blocks of `rope_keys`.
     pub rope_stride: usize,
-    /// A row for each cached row, one after the other.
+    /// Blocks of values.
     pub values: &'a [N],
-    /// Numbers of such a row.
+    /// Numbers of a value.
     pub value_width: usize,
     /// Numbers of a key without position.
     pub nope: usize,
@@ -73,7 +74,7 @@ pub enum KeyOrder {
 /// Cached latents, from which keys of one head are made.
 #[derive(Clone, Copy)]
 pub struct KeyBlocks<'a, N = f32> {
-    /// For each block of [`KEYS`] cached rows, `latent` lines of a number of them.
+    /// Blocks of cached rows, laid as keys of `latent` numbers are.
     pub latents: &'a [N],
     /// Numbers between the blocks.
     pub stride: usize,
@@ -83,13 +84,14 @@ pub struct KeyBlocks<'a, N = f32> {
     pub nope: usize,
 }
 
-impl<N> KeyBlocks<'_, N> {
-    /// Asserts that matrices have their sizes: `keys` gets a line of [`KEYS`] for each number of a key, block after block.
-    fn check(&self, weights: &[f32], keys: &[N]) {
+impl<N: Number> KeyBlocks<'_, N> {
+    /// Asserts that matrices have their sizes: `keys` gets one block after the other.
+    pub(crate) fn check(&self, weights: &[f32], keys: &[N]) {
         assert_eq!(weights.len(), self.nope * self.latent, "W_UK of one head");
-        let blocks = keys.len() / (self.nope * KEYS);
-        assert!(blocks * self.nope * KEYS == keys.len() && blocks > 0, "keys of whole blocks");
-        assert!(self.latents.len() >= (blocks - 1) * self.stride + self.latent * KEYS, "latents");
+        let [block, latents] = [self.nope, self.latent].map(|width| N::padded(width) * N::BLOCK);
+        let blocks = keys.len() / block;
+        assert!(blocks * block == keys.len() && blocks > 0, "keys of whole blocks");
+        assert!(self.latents.len() >= (blocks - 1) * self.stride + latents, "latents");
     }
 }
 

@@ -1,37 +1,125 @@
-//! What expanded keys and values are made of.
+//! What expanded keys and values are made of, and where they lie.
 
+use super::KEYS;
 use super::cache::load_row;
 use base::CacheType;
 use half::f16;
 
-/// A number of expanded keys and values: f32, or f16 where the processor multiplies f16.
+/// A number of expanded keys and values: f32; f16 where the processor multiplies f16; bf16 where it multiplies tiles.
+///
+/// Cached rows come in blocks. A block of keys of `width` numbers, or of values, takes `padded(width) · BLOCK` numbers of memory.
 pub trait Number: Copy + Send + Sync + 'static {
-    /// Reads a cached row.
+    /// Cached rows of a block.
+    const BLOCK: usize;
+
+    /// Queries of a call at which keys and values are read from memory seldom enough.
+    const QUERIES: usize;
+
+    /// Zero.
+    const ZERO: Self;
+
+    /// Numbers that a row of a block takes.
+    fn padded(width: usize) -> usize;
+
+    /// Where number `n` of the key of a cached row lies, in blocks of `width` numbers.
+    fn key_place(width: usize, row: usize, n: usize) -> usize;
+
+    /// The same of values.
+    fn value_place(width: usize, row: usize, n: usize) -> usize;
+
+    /// Reads a cached row, each number rounded to the nearest, or the largest where it is larger.
     ///
     /// # Panics
     /// When `bytes` is not as many numbers of `ty`.
     fn load(ty: CacheType, bytes: &[u8], out: &mut [Self]);
 
-    /// Rounds to the nearest number, the largest where it is larger.
-    fn round(from: &[f32], out: &mut [Self]);
+    /// Lays cached rows as a block of keys: at most a block of rows, of which the first `width` numbers.
+    ///
+    /// # Panics
+    /// When a row is shorter, or `out` is no block.
+    fn lay_keys<'a>(ty: CacheType, rows: impl Iterator<Item = &'a [u8]>, width: usize, out: &mut [Self]);
 
-    /// Zero.
-    const ZERO: Self;
+    /// Lays rows of values, one after the other, as a block, rounded as in [`load`](Number::load).
+    ///
+    /// # Panics
+    /// When they are no rows, more than a block, or `out` is no block.
+    fn lay_values(values: &[f32], width: usize, out: &mut [Self]);
+}
+
+/// Numbers of a cached row that are turned at a time.
+const TURNED: usize = 64;
+
+/// Keys as lines: a number of [`KEYS`] rows side by side, zeros where there are fewer rows.
+fn lay_lines<'a, N: Number>(
+    ty: CacheType,
+    rows: impl Iterator<Item = &'a [u8]>,
+    width: usize,
+    out: &mut [N],
+) {
+    assert_eq!(out.len(), width * KEYS, "a block of keys");
+    let (mut all, mut count) = ([&[][..]; KEYS], 0);
+    for (place, row) in all.iter_mut().zip(rows) {
+        *place = row;
+        count += 1;
+    }
+    let mut piece = [[N::ZERO; TURNED]; KEYS];
+    for from in (0..width).step_by(TURNED) {
+        let numbers = TURNED.min(width - from);
+        for (bytes, line) in all[..count].iter().zip(&mut piece) {
+            let bytes = &bytes[from * ty.bytes()..];
+            N::load(ty, &bytes[..numbers * ty.bytes()], &mut line[..numbers]);
+        }
+        for (n, line) in out[from * KEYS..(from + numbers) * KEYS].chunks_exact_mut(KEYS).enumerate() {
+            for (number, row) in line.iter_mut().zip(&piece) {
+                *number = row[n];
+            }
+        }
+    }
+}
+
+/// Where numbers of keys in lines, and of values in rows, lie.
+macro_rules! lines {
+    () => {
+        const BLOCK: usize = KEYS;
+        const QUERIES: usize = 64;
+
+        fn padded(width: usize) -> usize {
+            width
+        }
+
+        fn key_place(width: usize, row: usize, n: usize) -> usize {
+            (row / KEYS * width + n) * KEYS + row % KEYS
+        }
+
+        fn value_place(width: usize, row: usize, n: usize) -> usize {
+            row * width + n
+        }
+
+        fn lay_keys<'a>(ty: CacheType, rows: impl Iterator<Item = &'a [u8]>, width: usize, out: &mut [Self]) {
+            lay_lines(ty, rows, width, out);
+        }
+    };
 }
 
 impl Number for f32 {
+    lines!();
+
+    const ZERO: f32 = 0.0;
+
     fn load(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
         load_row(ty, bytes, out);
     }
 
-    fn round(from: &[f32], out: &mut [f32]) {
-        out.copy_from_slice(from);
+    fn lay_values(values: &[f32], _width: usize, out: &mut [f32]) {
+        out[..values.len()].copy_from_slice(values);
     }
-
-    const ZERO: f32 = 0.0;
 }
 
 impl Number for f16 {
+    lines!();
+
+    const ZERO: f16 = f16::ZERO;
+
     fn load(ty: CacheType, bytes: &[u8], out: &mut [f16]) {
         if ty == CacheType::F16 {
             assert_eq!(bytes.len(), out.len() * 2, "a cache row of {} numbers", out.len());
@@ -42,22 +130,25 @@ impl Number for f16 {
             let mut wide = [0.0; 16];
             for (out, bytes) in out.chunks_mut(16).zip(bytes.chunks(16 * ty.bytes())) {
                 load_row(ty, bytes, &mut wide[..out.len()]);
-                Self::round(&wide[..out.len()], out);
+                round(&wide[..out.len()], out);
             }
         }
     }
 
-    fn round(from: &[f32], out: &mut [f16]) {
-        use half::slice::HalfFloatSliceExt;
-        let largest = f16::MAX.to_f32();
-        let mut bounded = [0.0; 16];
-        for (from, out) in from.chunks(16).zip(out.chunks_mut(16)) {
-            let bounded = &mut bounded[..from.len()];
-            bounded.copy_from_slice(from);
-            bounded.iter_mut().for_each(|v| *v = v.clamp(-largest, largest));
-            out.convert_from_f32_slice(bounded);
-        }
+    fn lay_values(values: &[f32], _width: usize, out: &mut [f16]) {
+        round(values, &mut out[..values.len()]);
     }
+}
 
-    const ZERO: f16 = f16::ZERO;
+/// Rounds to the nearest f16, the largest where a number is larger.
+fn round(from: &[f32], out: &mut [f16]) {
+    use half::slice::HalfFloatSliceExt;
+    let largest = f16::MAX.to_f32();
+    let mut bounded = [0.0; 16];
+    for (from, out) in from.chunks(16).zip(out.chunks_mut(16)) {
+        let bounded = &mut bounded[..from.len()];
+        bounded.copy_from_slice(from);
+        bounded.iter_mut().for_each(|v| *v = v.clamp(-largest, largest));
+        out.convert_from_f32_slice(bounded);
+    }
 }

@@ -4,9 +4,7 @@ use crate::attention::{
     ExpandedCase, ExpandedLines, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands, SCALE,
 };
 use crate::backend::Job;
-use kernels::{
-    AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, Number, Partials, Rows, RowsMut, merge_partials,
-};
+use kernels::{AttendExpandedFn, AttendFn, ExpandKeysFn, Number, Partials, Rows, RowsMut, merge_partials};
 
 pub(super) struct LatentJob<'o> {
     kernel: AttendFn,
@@ -107,8 +105,8 @@ impl<'o, N: Number> KeysJob<'o, N> {
         case: &'o KeysCase,
         operands: &'o KeysOperands,
     ) -> KeysJob<'o, N> {
-        let keys = vec![N::ZERO; case.blocks * case.nope * KEYS];
-        KeysJob { kernel, case, operands, latents: operands.numbers(), scratch: Vec::new(), keys }
+        let keys = vec![N::ZERO; case.rows() * N::padded(case.nope)];
+        KeysJob { kernel, case, operands, latents: operands.numbers(case), scratch: Vec::new(), keys }
     }
 }
 
@@ -120,6 +118,8 @@ impl<N: Number + Into<f32>> Job for KeysJob<'_, N> {
     }
 
     fn results(&self) -> Vec<f32> {
-        self.keys.iter().map(|number| (*number).into()).collect()
+        let nope = self.case.nope;
+        let places = (0..self.case.rows()).flat_map(|row| (0..nope).map(move |n| N::key_place(nope, row, n)));
+        places.map(|place| self.keys[place].into()).collect()
     }
 }

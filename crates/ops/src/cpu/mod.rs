@@ -247,6 +247,16 @@ impl Backend for Cpu {
                 Case::Keys(case),
                 Operands::Keys(operands),
             ) => Box::new(attention::KeysJob::new(kernel, case, operands)),
+            (
+                Form::Table { kernel: KernelFn::AttendBrains(kernel), .. },
+                Case::Expanded(case),
+                Operands::Expanded(operands),
+            ) => Box::new(attention::ExpandedJob::new(kernel, case, operands)),
+            (
+                Form::Table { kernel: KernelFn::ExpandBrains(kernel), .. },
+                Case::Keys(case),
+                Operands::Keys(operands),
+            ) => Box::new(attention::KeysJob::new(kernel, case, operands)),
             (Form::Plain(_), Case::Row(case), Operands::Row(operands)) => {
                 Box::new(rows::RowJob::new(entry.tier, case, operands))
             }
