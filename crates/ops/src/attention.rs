@@ -4,7 +4,7 @@ use crate::case::{Arithmetic, Bound, SameBits, Truth, Work};
 use crate::memory::Copies;
 use crate::numbers::nearest;
 use crate::random::Random;
-use base::{Activation, CacheType};
+use base::{Activation, CacheRow, CacheType};
 use kernels::{CacheView, Expanded, KEYS, KeyBlocks, KeyOrder, Number, load_row, store_row};
 
 /// Rows of a page of the cache.
@@ -25,12 +25,18 @@ const HALF_BOUND: Bound = Bound {
     reason: "queries, weights and products are rounded to f16, sums of at most 64 terms too",
 };
 
+const CODE_BOUND: Bound = Bound {
+    error: 2e-2,
+    same_bits: SameBits::None,
+    reason: "queries are rounded to 8-bit codes with a scale for 128 of them; sums of products with codes are exact",
+};
+
 /// Attention in latent space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentCase {
     /// Whether content and rope are scored apart.
     pub split: bool,
-    /// What it computes in: f32, or f16 where the cache holds that.
+    /// What it computes in: f32, f16 where the cache holds that, or 8-bit codes where it holds those.
     pub activation: Activation,
     /// Type of the cache.
     pub cache: CacheType,
@@ -63,26 +69,39 @@ impl LatentCase {
 
     pub(crate) fn name(&self) -> String {
         let LatentCase { cache, heads, latent, rope, rows, pieces, .. } = self;
-        let halves = if self.activation == Activation::F16 { ", in f16" } else { "" };
+        let halves = match self.activation {
+            Activation::F16 => ", in f16",
+            Activation::A8 => ", by codes",
+            _ => "",
+        };
         let pieces = if *pieces > 1 { format!(", pieces={pieces}") } else { String::new() };
         format!("{}({cache}{halves}, h={heads}, {latent}+{rope}, rows={rows}{pieces})", self.operation())
     }
 
     pub(crate) fn bound(&self) -> Bound {
-        if self.activation == Activation::F16 { HALF_BOUND } else { FLOAT_BOUND }
+        match (self.activation, self.cache) {
+            (Activation::F32, _) => FLOAT_BOUND,
+            (_, CacheType::Int8) => CODE_BOUND,
+            _ => HALF_BOUND,
+        }
     }
 
     pub(crate) fn work(&self) -> Work {
         let (row, latent) = ((self.latent + self.rope) as f64, self.latent as f64);
         Work {
-            bytes: self.rows as f64 * row * self.cache.bytes() as f64,
+            bytes: (self.rows * self.row().bytes()) as f64,
             flops: 2.0 * (self.heads * self.rows) as f64 * (row + latent),
             arithmetic: Arithmetic::of(self.activation),
             from_memory: true,
         }
     }
 
-    /// Numbers of a cached row.
+    /// A cached row.
+    pub(crate) fn row(&self) -> CacheRow {
+        CacheRow { ty: self.cache, content: self.latent, rope: self.rope }
+    }
+
+    /// Its numbers.
     pub(crate) fn width(&self) -> usize {
         self.latent + self.rope
     }
@@ -90,10 +109,10 @@ impl LatentCase {
     pub(crate) fn operands(&self, copies: usize) -> LatentOperands {
         let random = &mut Random::new(self.rows as u64);
         let (width, pages) = (self.width(), self.rows.div_ceil(PAGE));
-        let row_bytes = width * self.cache.bytes();
+        let row_bytes = self.row().bytes();
         let mut bytes = vec![0; pages * PAGE * row_bytes];
         for row in bytes.chunks_exact_mut(row_bytes) {
-            store_row(self.cache, &random.numbers(width), row);
+            store_row(self.row(), &random.numbers(width), row);
         }
         let streams = Copies::new(&bytes, copies);
         let table =
@@ -107,7 +126,7 @@ impl LatentCase {
         let rows: Vec<Vec<f32>> = (0..self.rows)
             .map(|row| {
                 let mut numbers = vec![0.0; self.width()];
-                load_row(self.cache, cache.row(row), &mut numbers);
+                load_row(self.row(), cache.row(row), &mut numbers);
                 numbers
             })
             .collect();
@@ -129,7 +148,7 @@ impl LatentOperands {
             ty: case.cache,
             bytes: self.streams.all(),
             page_rows: PAGE,
-            row_bytes: case.width() * case.cache.bytes(),
+            row_bytes: case.row().bytes(),
             width: case.width(),
             table: &self.table[first..first + self.pages],
         }

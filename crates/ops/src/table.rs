@@ -65,8 +65,15 @@ const LATENT_SIZES: [(usize, usize, usize, usize); 7] = [
 
 /// What attention computes in, and the type of the cache.
 fn arithmetic(split: bool) -> impl Iterator<Item = (Activation, CacheType)> {
-    let halves = (!split).then_some((Activation::F16, CacheType::F16));
-    CacheType::ALL.map(|cache| (Activation::F32, cache)).into_iter().chain(halves)
+    let narrow = [
+        (Activation::F16, CacheType::F16),
+        (Activation::A8, CacheType::Int8),
+        (Activation::F16, CacheType::Int8),
+    ];
+    CacheType::ALL
+        .map(|cache| (Activation::F32, cache))
+        .into_iter()
+        .chain(narrow.into_iter().filter(move |_| !split))
 }
 
 /// Queries, position of the first, and widths of content, rope and values.

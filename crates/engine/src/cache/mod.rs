@@ -85,7 +85,7 @@ impl CachePool {
     pub fn new(streams: &[Stream], ty: CacheType, tokens: usize) -> std::io::Result<CachePool> {
         let pages = tokens.div_ceil(PAGE_ROWS);
         let with_memory = |stream: &Stream| {
-            let memory = StreamMemory::reserve(pages * PAGE_ROWS, stream.width * ty.bytes())?;
+            let memory = StreamMemory::reserve(pages * PAGE_ROWS, stream.row(ty).bytes())?;
             Ok((stream.clone(), memory))
         };
         let streams = streams.iter().map(with_memory).collect::<std::io::Result<Vec<_>>>()?;
@@ -209,7 +209,7 @@ mod tests {
     use graph::ir::StreamKind;
 
     fn pool(tokens: usize) -> CachePool {
-        let stream = |layer| Stream { kind: StreamKind::Latent, layer, width: 6 };
+        let stream = |layer| Stream { kind: StreamKind::Latent, layer, width: 6, rope: 2 };
         CachePool::new(&[stream(0), stream(1)], CacheType::F32, tokens).unwrap()
     }
 

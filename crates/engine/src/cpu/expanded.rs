@@ -7,6 +7,7 @@ use super::local::{Local, grown};
 use super::run::Thread;
 use super::weights::LoadedWeight;
 use crate::cache::{PAGE_ROWS, StreamMemory};
+use base::CacheRow;
 use graph::contract::AttentionShape;
 use graph::ir::Lane;
 use kernels::{
@@ -161,7 +162,7 @@ impl Thread<'_> {
     ) {
         let a = &self.model.contract.attention;
         let length = segment.first + segment.rows.len();
-        let needs = Self::kv_needs(kv);
+        let (needs, stored) = (Self::kv_needs(kv), self.stored(stream));
         let Local { acts, scratch, results, more, .. } = local;
         for start in self.member.share(layout.length, KEYS).step_by(KEYS) {
             let rows = start..(start + KEYS).min(length);
@@ -173,7 +174,7 @@ impl Thread<'_> {
             }
             let lines = grown(results, rows.len() * width);
             for (row, line) in rows.clone().zip(lines.chunks_exact_mut(width)) {
-                kernels::load_row(self.pool.cache_type(), self.cached(segment, stream, row), line);
+                kernels::load_row(stored, self.cached(segment, stream, row), line);
             }
             let values = grown(more, rows.len() * a.v);
             let latent = Rows::new(lines, rows.len(), a.kv_lora_rank, width);
@@ -196,13 +197,12 @@ impl Thread<'_> {
         first: usize,
         out: &mut [N],
     ) {
-        let (ty, width) = (self.pool.cache_type(), out.len() / KEYS);
+        let (stored, width) = (self.stored(stream), out.len() / KEYS);
         let mut piece = [[N::ZERO; TURNED]; KEYS];
         for from in (0..width).step_by(TURNED) {
             let count = TURNED.min(width - from);
             for (row, line) in rows.clone().zip(&mut piece) {
-                let bytes = &self.cached(segment, stream, row)[(first + from) * ty.bytes()..];
-                N::load(ty, &bytes[..count * ty.bytes()], &mut line[..count]);
+                N::load(stored, self.cached(segment, stream, row), first + from, &mut line[..count]);
             }
             for (n, line) in out[from * KEYS..(from + count) * KEYS].chunks_exact_mut(KEYS).enumerate() {
                 for (number, row) in line.iter_mut().zip(&piece) {
@@ -273,16 +273,21 @@ impl Thread<'_> {
                     turned(from + a.nope, a.rope, start * layout.width + a.kv_lora_rank * KEYS);
                 }
             }
-            let ty = self.pool.cache_type();
+            let stored = self.stored(stream);
             for (h, head) in heads.clone().enumerate() {
                 let from = head * head_width + a.nope + a.rope;
                 for row in rows.clone() {
                     let at = layout.values + (h * layout.length + row) * a.v;
-                    let bytes = &self.cached(segment, stream, row)[from * ty.bytes()..][..a.v * ty.bytes()];
-                    N::load(ty, bytes, self.expanded_memory(at, a.v));
+                    let bytes = self.cached(segment, stream, row);
+                    N::load(stored, bytes, from, self.expanded_memory(at, a.v));
                 }
             }
         }
+    }
+
+    /// How a stream's rows are stored.
+    fn stored(&self, stream: usize) -> CacheRow {
+        self.pool.streams()[stream].0.row(self.pool.cache_type())
     }
 
     /// A cached row of a segment.
@@ -355,7 +360,7 @@ impl Thread<'_> {
         local: &mut Local,
     ) {
         let a = &self.model.contract.attention;
-        let needs = Self::kv_needs(kv);
+        let (needs, stored) = (Self::kv_needs(kv), self.stored(stream));
         let memory: &StreamMemory = &self.pool.streams()[stream].1;
         let Local { acts, scratch, results, more, .. } = local;
         let head_width = a.nope + a.rope + a.v;
@@ -381,7 +386,7 @@ impl Thread<'_> {
                     }
                 }
                 let place = segment.pages[position / PAGE_ROWS] as usize * PAGE_ROWS + position % PAGE_ROWS;
-                kernels::store_row(self.pool.cache_type(), line, self.cache_row(memory, place));
+                kernels::store_row(stored, line, self.cache_row(memory, place));
             }
         }
     }

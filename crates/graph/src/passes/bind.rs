@@ -129,7 +129,7 @@ pub fn asked(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
 }
 
 /// How the input of a product is read: decided by format and precision, so that tiers compute alike; but what a kernel for many
-/// rows reads, where there are as many and it may be used. Attention computes in f16 where it may and a kernel for the cache can.
+/// rows reads, where there are as many and it may be used. Attention computes in f16, or with 8-bit codes, where it may and a kernel for the cache can.
 fn activation(
     table: &[KernelContract],
     op: OpKind,
@@ -139,14 +139,16 @@ fn activation(
 ) -> Activation {
     let precision = options.precision;
     let Some(ty) = ty else {
-        let halves = |k: &KernelContract| {
-            k.op == op
-                && k.activation == Activation::F16
-                && k.tier <= options.tier
-                && k.cache == Some(options.cache)
+        let there = |activation: &Activation| {
+            let for_cache = |k: &KernelContract| {
+                k.op == op
+                    && k.activation == *activation
+                    && k.tier <= options.tier
+                    && k.cache == Some(options.cache)
+            };
+            precision == Precision::Default && table.iter().any(for_cache)
         };
-        let found = precision == Precision::Default && table.iter().any(halves);
-        return if found { Activation::F16 } else { Activation::F32 };
+        return [Activation::F16, Activation::A8].into_iter().find(there).unwrap_or(Activation::F32);
     };
     let for_many = |k: &&KernelContract| {
         k.op == op
@@ -277,6 +279,9 @@ impl<'a> Request<'a> {
         }
         if self.ty.is_none() && self.activation == Activation::F16 {
             why.push("arithmetic f16: the processor multiplies f16, and the cache stores it".to_owned());
+        }
+        if self.ty.is_none() && self.activation == Activation::A8 {
+            why.push("input a8: the cache stores 8-bit codes, which are multiplied with such".to_owned());
         }
         why.push(if bound.tier == self.options.tier {
             format!("tier {}: the highest allowed", bound.tier)

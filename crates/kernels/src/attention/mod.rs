@@ -1,6 +1,9 @@
 //! Attention over cached rows. In latent space it makes partial results, which are merged in the order of the pieces.
 
 mod cache;
+#[cfg(target_arch = "x86_64")]
+mod code_halves;
+mod codes;
 mod expanded;
 #[cfg(target_arch = "x86_64")]
 mod expanded_halves;
@@ -12,11 +15,11 @@ mod latent;
 mod number;
 mod tiers;
 
-pub use cache::{CacheView, load_row, store_row};
+pub use cache::{CacheView, load_part, load_row, store_part, store_row};
 pub use expanded::KEYS;
 pub use half::f16;
 pub use number::Number;
-pub(crate) use tiers::{half_kernels, kernels};
+pub(crate) use tiers::{code_kernels, half_kernels, kernels};
 
 use crate::elementwise::exp;
 use crate::{Rows, RowsMut};

@@ -1,16 +1,16 @@
 //! What expanded keys and values are made of.
 
-use super::cache::load_row;
-use base::CacheType;
+use super::cache::load_part;
+use base::{CacheRow, CacheType};
 use half::f16;
 
 /// A number of expanded keys and values: f32, or f16 where the processor multiplies f16.
 pub trait Number: Copy + Send + Sync + 'static {
-    /// Reads a cached row.
+    /// Reads some numbers of a cached row, from `first` on.
     ///
     /// # Panics
-    /// When `bytes` is not as many numbers of `ty`.
-    fn load(ty: CacheType, bytes: &[u8], out: &mut [Self]);
+    /// When they are beyond the row.
+    fn load(row: CacheRow, bytes: &[u8], first: usize, out: &mut [Self]);
 
     /// Rounds to the nearest number, the largest where it is larger.
     fn round(from: &[f32], out: &mut [Self]);
@@ -20,8 +20,8 @@ pub trait Number: Copy + Send + Sync + 'static {
 }
 
 impl Number for f32 {
-    fn load(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
-        load_row(ty, bytes, out);
+    fn load(row: CacheRow, bytes: &[u8], first: usize, out: &mut [f32]) {
+        load_part(row, bytes, first, out);
     }
 
     fn round(from: &[f32], out: &mut [f32]) {
@@ -32,16 +32,16 @@ impl Number for f32 {
 }
 
 impl Number for f16 {
-    fn load(ty: CacheType, bytes: &[u8], out: &mut [f16]) {
-        if ty == CacheType::F16 {
-            assert_eq!(bytes.len(), out.len() * 2, "a cache row of {} numbers", out.len());
+    fn load(row: CacheRow, bytes: &[u8], first: usize, out: &mut [f16]) {
+        if row.ty == CacheType::F16 {
+            let bytes = &bytes[first * 2..(first + out.len()) * 2];
             for (out, v) in out.iter_mut().zip(bytes.chunks_exact(2)) {
                 *out = f16::from_le_bytes([v[0], v[1]]);
             }
         } else {
             let mut wide = [0.0; 16];
-            for (out, bytes) in out.chunks_mut(16).zip(bytes.chunks(16 * ty.bytes())) {
-                load_row(ty, bytes, &mut wide[..out.len()]);
+            for (i, out) in out.chunks_mut(16).enumerate() {
+                load_part(row, bytes, first + 16 * i, &mut wide[..out.len()]);
                 Self::round(&wide[..out.len()], out);
             }
         }
