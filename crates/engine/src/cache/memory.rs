@@ -1,36 +1,53 @@
-//! Memory of one cache stream: reserved at once, committed page by page as it is written.
+//! Memory of the cache's streams: reserved at once, committed by the system as it is written.
 #![allow(unsafe_code, reason = "the threads of a step write disjoint rows of one memory")]
 
 use super::PAGE_ROWS;
-use memmap2::{MmapMut, MmapOptions};
+use memmap2::{MmapOptions, MmapRaw};
+use std::io::{Error, ErrorKind};
+use std::sync::Arc;
 
-/// Streams of fewer bytes than this would waste most of a large page.
+/// A cache of fewer bytes than this would waste most of its large pages.
 #[cfg(target_os = "linux")]
 const LARGE: usize = 8 << 20;
 
-/// Rows of one stream, as many as the pool has places for tokens.
+/// Rows of one stream, as many as the pool has places for tokens: a part of the memory of all streams.
 pub struct StreamMemory {
-    map: MmapMut,
+    map: Arc<MmapRaw>,
+    start: usize,
+    len: usize,
     row_bytes: usize,
 }
 
 impl StreamMemory {
-    /// Reserves `rows` rows of `row_bytes` bytes, all zero.
+    /// Reserves `rows` rows for each stream, given the bytes of one; all are zero.
     ///
     /// # Errors
     /// When the address space cannot be reserved, or the size overflows.
-    pub(super) fn reserve(rows: usize, row_bytes: usize) -> std::io::Result<StreamMemory> {
-        let len = rows.checked_mul(row_bytes).ok_or_else(|| {
-            std::io::Error::new(std::io::ErrorKind::OutOfMemory, "the cache's size overflows")
-        })?;
-        let map = MmapOptions::new().len(len.max(1)).no_reserve_swap().map_anon()?;
-        // attention reads long runs of rows: large pages save it a walk through page tables for each four rows
+    pub(super) fn reserve(
+        rows: usize,
+        row_bytes: impl Iterator<Item = usize> + Clone,
+    ) -> std::io::Result<Vec<StreamMemory>> {
+        let total =
+            row_bytes.clone().try_fold(0usize, |total, row| total.checked_add(row.checked_mul(rows)?));
+        let Some(total) = total else {
+            return Err(Error::new(ErrorKind::OutOfMemory, "the cache's size overflows"));
+        };
+        let map = MmapOptions::new().len(total.max(1)).no_reserve_swap().map_anon()?;
+        // Attention reads long runs of rows: large pages save it a walk through page tables for each four rows, and they let memory be
+        // asked for ahead. One memory for all streams, because those of a small context would each end in the middle of one.
         #[cfg(target_os = "linux")]
-        if len >= LARGE {
+        if total >= LARGE {
             // a wish: where the system refuses it, small pages serve
             let _ = map.advise(memmap2::Advice::HugePage);
         }
-        Ok(StreamMemory { map, row_bytes })
+        let map = Arc::new(MmapRaw::from(map));
+        let mut start = 0;
+        let part = |row_bytes| {
+            let part = StreamMemory { map: Arc::clone(&map), start, len: rows * row_bytes, row_bytes };
+            start += part.len;
+            part
+        };
+        Ok(row_bytes.map(part).collect())
     }
 
     /// Bytes of a row.
@@ -40,17 +57,24 @@ impl StreamMemory {
 
     /// All rows.
     pub fn bytes(&self) -> &[u8] {
-        &self.map
+        // SAFETY: inside the map, in a part that only this stream has.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(self.start), self.len) }
     }
 
     /// One row; `index` counts through the pages.
     pub fn row(&self, index: usize) -> &[u8] {
-        &self.map[index * self.row_bytes..][..self.row_bytes]
+        &self.bytes()[index * self.row_bytes..][..self.row_bytes]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: inside the map, in a part that only this stream has, which is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(self.start), self.len) }
     }
 
     /// One row, to be written.
     pub fn row_mut(&mut self, index: usize) -> &mut [u8] {
-        &mut self.map[index * self.row_bytes..][..self.row_bytes]
+        let row = self.row_bytes;
+        &mut self.bytes_mut()[index * row..][..row]
     }
 
     /// One row, to be written by a thread of a step.
@@ -62,15 +86,17 @@ impl StreamMemory {
         reason = "rows are handed to threads one owner each, as the caller promises"
     )]
     pub(crate) unsafe fn row_shared(&self, index: usize) -> &mut [u8] {
-        assert!((index + 1) * self.row_bytes <= self.map.len(), "cache row {index} is out of range");
-        let start = self.map.as_ptr().cast_mut();
+        assert!((index + 1) * self.row_bytes <= self.len, "cache row {index} is out of range");
         // SAFETY: in range by the assertion; exclusive by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(start.add(index * self.row_bytes), self.row_bytes) }
+        unsafe {
+            let start = self.map.as_mut_ptr().add(self.start + index * self.row_bytes);
+            std::slice::from_raw_parts_mut(start, self.row_bytes)
+        }
     }
 
     /// Copies a whole page.
     pub(super) fn copy_page(&mut self, from: usize, to: usize) {
         let bytes = PAGE_ROWS * self.row_bytes;
-        self.map.copy_within(from * bytes..(from + 1) * bytes, to * bytes);
+        self.bytes_mut().copy_within(from * bytes..(from + 1) * bytes, to * bytes);
     }
 }

@@ -84,11 +84,9 @@ impl CachePool {
     /// When the operating system does not reserve the address space.
     pub fn new(streams: &[Stream], ty: CacheType, tokens: usize) -> std::io::Result<CachePool> {
         let pages = tokens.div_ceil(PAGE_ROWS);
-        let with_memory = |stream: &Stream| {
-            let memory = StreamMemory::reserve(pages * PAGE_ROWS, stream.row(ty).bytes())?;
-            Ok((stream.clone(), memory))
-        };
-        let streams = streams.iter().map(with_memory).collect::<std::io::Result<Vec<_>>>()?;
+        let row_bytes = streams.iter().map(|stream| stream.row(ty).bytes());
+        let memory = StreamMemory::reserve(pages * PAGE_ROWS, row_bytes)?;
+        let streams = streams.iter().cloned().zip(memory).collect();
         Ok(CachePool { ty, streams, users: vec![0; pages], free: (0..pages as u32).rev().collect() })
     }
 

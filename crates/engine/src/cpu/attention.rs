@@ -15,8 +15,11 @@ const MAX_PIECES: usize = 32;
 /// Heads that attend together, reading each latent row once.
 const GROUP: usize = 16;
 
-/// Smallest piece, in cached rows: two pages.
-const MIN_PIECE: usize = 2 * PAGE_ROWS;
+/// Cached rows of a piece, unless there would be more than [`MAX_PIECES`]; fewer where there would be less than [`PIECES`].
+const PIECE: usize = 4 * PAGE_ROWS;
+
+/// Pieces that are enough, if they would be smaller than [`PIECE`].
+const PIECES: usize = 8;
 
 /// The piece of `length` cached rows at `index`. Borders depend on the length alone, so that the order of sums does too.
 fn piece(length: usize, index: usize) -> Range<usize> {
@@ -25,7 +28,8 @@ fn piece(length: usize, index: usize) -> Range<usize> {
 }
 
 fn piece_size(length: usize) -> usize {
-    length.div_ceil(MAX_PIECES).next_multiple_of(PAGE_ROWS).max(MIN_PIECE)
+    let pages = |pieces| length.div_ceil(pieces).next_multiple_of(PAGE_ROWS);
+    pages(PIECES).clamp(PAGE_ROWS, PIECE).max(pages(MAX_PIECES))
 }
 
 fn piece_count(length: usize) -> usize {
@@ -84,58 +88,79 @@ impl Thread<'_> {
         let groups = out.heads.div_ceil(GROUP);
         let rows: usize = self.batch.in_lane(lane).map(|segment| segment.rows.len()).sum();
         let slot = MAX_PIECES * partial_len(GROUP.min(out.heads), out.width);
-        let spread =
-            rows * groups < 4 * self.member.count && rows * groups * slot <= self.shared.partials_len;
+        if rows * groups < 4 * self.member.count && rows * groups * slot <= self.shared.partials_len {
+            self.attend_spread(query, out, stream, kernel, lane, slot, &mut local.attention);
+            self.member.barrier();
+            self.merge_spread(out, lane, slot);
+            return;
+        }
         let mut task = 0;
-        for segment in self.batch.in_lane(lane) {
+        for (segment, row) in self.rows_in(lane) {
             let cache = self.cache_view(segment, stream);
-            for row in segment.rows.clone() {
-                let length = self.batch.positions[row] + 1;
-                let work = |group: usize| {
-                    let heads = group * GROUP..((group + 1) * GROUP).min(out.heads);
-                    Work { row, length, heads }
-                };
-                if spread {
-                    let pieces = piece_count(length);
-                    // all groups of a piece go to one thread, which reads its rows from memory once; fewer pieces than threads are
-                    // shared out by groups too
-                    let whole = pieces >= self.member.count;
-                    let turn =
-                        |index: usize, group: usize| if whole { index } else { index * groups + group };
-                    for (index, group) in (0..pieces).flat_map(|p| (0..groups).map(move |g| (p, g))) {
-                        if (task + turn(index, group)) % self.member.count != self.member.index {
-                            continue;
-                        }
-                        let work = work(group);
-                        let at = (row_in_lane(self.batch, lane, row) * groups + group) * slot;
-                        let memory = self.shared_partial(at, &work, out.width, index);
-                        let scratch = &mut local.attention;
-                        self.attend_piece(&work, index, query, &cache, kernel, out.width, memory, scratch);
+            for work in self.work(row, out.heads) {
+                if task % self.member.count == self.member.index {
+                    let len = partial_len(work.heads.len(), out.width);
+                    let Local { partials, attention, .. } = &mut *local;
+                    let memory = grown(partials, piece_count(work.length) * len);
+                    for (index, memory) in memory.chunks_exact_mut(len).enumerate() {
+                        self.attend_piece(&work, index, query, &cache, kernel, out.width, memory, attention);
                     }
-                    task += if whole { pieces } else { pieces * groups };
-                    continue;
+                    self.merge(&work, memory, out);
                 }
-                for group in 0..groups {
-                    if task % self.member.count == self.member.index {
-                        let work = work(group);
-                        let len = partial_len(work.heads.len(), out.width);
-                        let Local { partials, attention, .. } = &mut *local;
-                        let memory = grown(partials, piece_count(length) * len);
-                        for (index, memory) in memory.chunks_exact_mut(len).enumerate() {
-                            self.attend_piece(
-                                &work, index, query, &cache, kernel, out.width, memory, attention,
-                            );
-                        }
-                        self.merge(&work, memory, out);
-                    }
-                    task += 1;
-                }
+                task += 1;
             }
         }
-        if spread {
-            self.member.barrier();
-            self.merge_spread(out, lane, groups, slot);
+    }
+
+    /// The pieces of all rows, shared out among threads: neighbours to one thread, since a kernel asks for what follows its piece. All
+    /// groups of heads of a piece go to one thread, which reads its rows from memory once; fewer pieces than threads are shared out by
+    /// groups too.
+    #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
+    fn attend_spread(
+        &self,
+        query: &Slot,
+        out: &Slot,
+        stream: usize,
+        kernel: AttendFn,
+        lane: Lane,
+        slot: usize,
+        scratch: &mut Vec<f32>,
+    ) {
+        let groups = out.heads.div_ceil(GROUP);
+        let tasks = |row: usize| piece_count(self.batch.positions[row] + 1) * groups;
+        let own = self.member.share(self.rows_in(lane).map(|(_, row)| tasks(row)).sum(), 1);
+        let mut first = 0;
+        for (number, (segment, row)) in self.rows_in(lane).enumerate() {
+            let cache = self.cache_view(segment, stream);
+            let pieces = tasks(row) / groups;
+            for index in 0..pieces {
+                for (group, work) in self.work(row, out.heads).enumerate() {
+                    let task = first + index * groups + if pieces >= self.member.count { 0 } else { group };
+                    if own.contains(&task) {
+                        let at = (number * groups + group) * slot;
+                        let len = partial_len(work.heads.len(), out.width);
+                        let memory = self.partial_memory(at + index * len, len);
+                        self.attend_piece(&work, index, query, &cache, kernel, out.width, memory, scratch);
+                    }
+                }
+            }
+            first += pieces * groups;
         }
+    }
+
+    /// The rows of a lane, in order, with their segments.
+    fn rows_in(&self, lane: Lane) -> impl Iterator<Item = (&Segment, usize)> {
+        self.batch.in_lane(lane).flat_map(|segment| segment.rows.clone().map(move |row| (segment, row)))
+    }
+
+    /// The groups of heads of one row.
+    fn work(&self, row: usize, heads: usize) -> impl Iterator<Item = Work> + use<> {
+        let length = self.batch.positions[row] + 1;
+        (0..heads).step_by(GROUP).map(move |first| Work {
+            row,
+            length,
+            heads: first..(first + GROUP).min(heads),
+        })
     }
 
     #[allow(clippy::too_many_arguments, reason = "one piece of one row")]
@@ -170,26 +195,14 @@ impl Thread<'_> {
         );
     }
 
-    fn merge_spread(&self, out: &Slot, lane: Lane, groups: usize, slot: usize) {
-        let mut task = 0;
-        for segment in self.batch.in_lane(lane) {
-            for row in segment.rows.clone() {
-                for group in 0..groups {
-                    if task % self.member.count == self.member.index {
-                        let heads = group * GROUP..((group + 1) * GROUP).min(out.heads);
-                        let work = Work { row, length: self.batch.positions[row] + 1, heads };
-                        let len = partial_len(work.heads.len(), out.width) * piece_count(work.length);
-                        self.merge(&work, self.partial_memory(task * slot, len), out);
-                    }
-                    task += 1;
-                }
+    fn merge_spread(&self, out: &Slot, lane: Lane, slot: usize) {
+        let all = self.rows_in(lane).flat_map(|(_, row)| self.work(row, out.heads));
+        for (task, work) in all.enumerate() {
+            if task % self.member.count == self.member.index {
+                let len = partial_len(work.heads.len(), out.width) * piece_count(work.length);
+                self.merge(&work, self.partial_memory(task * slot, len), out);
             }
         }
-    }
-
-    fn shared_partial(&self, at: usize, work: &Work, latent: usize, index: usize) -> &mut [f32] {
-        let len = partial_len(work.heads.len(), latent);
-        self.partial_memory(at + index * len, len)
     }
 }
 
@@ -198,12 +211,6 @@ struct Work {
     row: usize,
     length: usize,
     heads: Range<usize>,
-}
-
-/// The row's number among the rows of the lane.
-fn row_in_lane(batch: &super::batch::Batch, lane: Lane, row: usize) -> usize {
-    let before = |segment: &Segment| segment.rows.end.min(row).saturating_sub(segment.rows.start);
-    batch.in_lane(lane).map(before).sum()
 }
 
 #[cfg(test)]

@@ -18,8 +18,14 @@ use std::ops::Range;
 /// Numbers that keys and values expanded on the fly may take, unless one head alone takes more: 64 MB.
 const BUDGET: usize = 16 << 20;
 
-/// Query rows of a task.
-const QUERIES: usize = 32;
+/// Query rows of a task: the more, the less often keys are read.
+const QUERIES: usize = 64;
+
+/// The same where there would be fewer than [`TASKS`] a thread.
+const FEW_QUERIES: usize = 32;
+
+/// Tasks for each thread, so that all end together.
+const TASKS: usize = 8;
 
 /// Blocks of keys that a thread expands with one decoded W_UK.
 const KEY_BLOCKS: usize = 8;
@@ -312,7 +318,10 @@ impl Thread<'_> {
         let a = &self.model.contract.attention;
         let length = segment.first + segment.rows.len();
         let width = a.nope + a.rope;
-        let tasks = segment.rows.len().div_ceil(QUERIES);
+        let tasks = |size| segment.rows.len().div_ceil(size);
+        let enough = heads.len() * tasks(QUERIES) >= TASKS * self.member.count;
+        let size = if enough { QUERIES } else { FEW_QUERIES };
+        let tasks = tasks(size);
         for task in 0..heads.len() * tasks {
             if task % self.member.count != self.member.index {
                 continue;
@@ -320,8 +329,8 @@ impl Thread<'_> {
             // the longest first, so that threads end together
             let (h, task) = (task % heads.len(), tasks - 1 - task / heads.len());
             let head = heads.start + h;
-            let first = segment.rows.start + task * QUERIES;
-            let rows = first..segment.rows.end.min(first + QUERIES);
+            let first = segment.rows.start + task * size;
+            let rows = first..segment.rows.end.min(first + size);
             let expanded = Expanded {
                 keys: self.expanded_numbers(layout.keys + h * layout.length * a.nope, layout.length * a.nope),
                 rope_keys: self.expanded_numbers(

@@ -9,12 +9,12 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use super::Partials;
 use super::cache::CacheView;
 use super::codes::{LATENT_ROW, Queries, queries_len, row_of, scale_of, together, turn_words};
-use super::half_gemm::{CHAIN, ask, bits, exp2, for_lines, largest, twice};
-use super::halves::QUERY;
+use super::half_gemm::{CHAIN, ask, bits, exp2, twice};
+use super::halves::{Running, halve};
 use super::latent::{HEADS, check};
+use super::{Partials, each_below};
 use crate::Rows;
 use crate::lanes::avx512::Avx512;
 use std::arch::x86_64::*;
@@ -88,13 +88,11 @@ unsafe fn inner(
         *factor = scale * halve(&q.row(head)[latent..], out);
     }
     turn_words(by_head, pairs, rotated);
-    sums.fill(0.0);
     let mut running = Running { max: _mm512_set1_ps(f32::NEG_INFINITY), sum: _mm512_setzero_ps() };
     let mut start = rows.start;
     while start < rows.end {
-        let count = together(cache, start, rows.end, BLOCK);
+        let (count, mut ahead) = together(cache, start, rows.end, BLOCK);
         let (from, stride) = (cache.row(start).as_ptr(), cache.row_bytes);
-        let mut ahead = cache.row((start + count).min(rows.end - 1)).as_ptr();
         debug_assert_eq!(cache.row(start + count - 1).as_ptr(), from.wrapping_add((count - 1) * stride));
         let mut scales = [0.0; BLOCK];
         for (i, scale) in scales.iter_mut().enumerate().take(count) {
@@ -103,10 +101,12 @@ unsafe fn inner(
         let (scores, weights) = (&mut scores[..count * HEADS], &mut weights[..count * HEADS]);
         // SAFETY: `count` rows lie at `from`, each with `latent` codes, `rope` halves and a scale; there are lines of scores, weights and sums.
         unsafe {
-            queries.score::<Avx512>((from, stride), count, scores, &mut ahead);
+            queries.score::<Avx512, 2>((from, stride), count, scores, &mut ahead);
             rotate(from.add(latent), stride, count, rope / 2, rotated, &factors, &scales, scores);
             let (alpha, beta) = weigh(scores, &scales[..count], &mut running, weights);
-            let block = Block { from, stride, count, weights: weights.as_ptr(), alpha: &alpha, beta: &beta };
+            let first = start == rows.start;
+            let weights = weights.as_ptr();
+            let block = Block { from, stride, count, weights, first, alpha: &alpha, beta: &beta };
             sum_up(&block, heads, latent, sums, &mut ahead);
         }
         start += count;
@@ -123,30 +123,6 @@ unsafe fn inner(
     }
     part.max[..heads].copy_from_slice(&max[..heads]);
     part.sum[..heads].copy_from_slice(&sum[..heads]);
-}
-
-/// Numbers divided to at most [`QUERY`], as f16 in pairs. Returns what undoes it.
-#[inline(always)]
-fn halve(numbers: &[f32], out: &mut [u32]) -> f32 {
-    assert!(out.len() * 2 >= numbers.len().next_multiple_of(16), "room for whole vectors");
-    // SAFETY: with the tier's instructions.
-    let largest = unsafe { largest(numbers) };
-    if largest == 0.0 {
-        out.fill(0);
-        return 0.0;
-    }
-    let factor = QUERY / largest;
-    // SAFETY: as above; eight pairs for each line.
-    unsafe {
-        let mut places = out.chunks_exact_mut(8);
-        for_lines!(numbers, line => {
-            let scaled = _mm512_mul_ps(_mm512_loadu_ps(line), _mm512_set1_ps(factor));
-            if let Some(place) = places.next() {
-                _mm256_storeu_si256(place.as_mut_ptr().cast(), _mm256_castph_si256(_mm512_cvtxps_ph(scaled)));
-            }
-        });
-    }
-    1.0 / factor
 }
 
 /// Scores of codes, a line of heads a row, times the rows' scales, and the scores of the rope parts, which begin at `from`, times `factors`.
@@ -186,7 +162,7 @@ unsafe fn rotate(
                         }
                     }
                     let factors = _mm512_loadu_ps(factors.as_ptr());
-                    for r in 0..ROWS {
+                    each_below!(ROWS, r => {
                         // both strands of each head
                         let all = _mm512_castph_si512(sums[r]);
                         let all = _mm512_add_ph(sums[r], _mm512_castsi512_ph(_mm512_srli_epi32::<16>(all)));
@@ -195,7 +171,7 @@ unsafe fn rotate(
                         let at = scores.as_mut_ptr().add((row + r) * HEADS);
                         let scale = _mm512_set1_ps(*scales.get_unchecked(row + r));
                         _mm512_storeu_ps(at, _mm512_fmadd_ps(_mm512_loadu_ps(at), scale, rope));
-                    }
+                    });
                 }
                 row += ROWS;
             }};
@@ -206,12 +182,6 @@ unsafe fn rotate(
             _ => tile!(1, 0),
         }
     }
-}
-
-/// Running softmax of each head, in powers of two.
-struct Running {
-    max: __m512,
-    sum: __m512,
 }
 
 /// Scores of a block, a line of heads a row, become weights times the rows' scales. Returns what earlier sums and the block's sums are to be
@@ -262,6 +232,8 @@ struct Block<'a> {
     stride: usize,
     count: usize,
     weights: *const u32,
+    /// Whether there are no earlier sums.
+    first: bool,
     alpha: &'a [f32; HEADS],
     beta: &'a [f32; HEADS],
 }
@@ -328,7 +300,7 @@ unsafe fn strip<const H: usize, const UPPER: bool>(
         let (upper, less) = (_mm512_set1_epi8(0x64), _mm512_castsi512_ph(_mm512_set1_epi16(LOWEST)));
         let mut found = [_mm512_setzero_ph(); H];
         let (mut from, mut weight) = (block.from.add(part.column), block.weights.add(part.head));
-        for _ in 0..block.count {
+        for row in 0..block.count {
             let codes = _mm512_maskz_loadu_epi8(part.mask, from.cast());
             let raised =
                 if UPPER { _mm512_unpackhi_epi8(codes, upper) } else { _mm512_unpacklo_epi8(codes, upper) };
@@ -337,10 +309,13 @@ unsafe fn strip<const H: usize, const UPPER: bool>(
                 let w = _mm512_castsi512_ph(_mm512_set1_epi32(*weight.add(h) as i32));
                 found[h] = _mm512_fmadd_ph(w, numbers, found[h]);
             }
+            if row.is_multiple_of(2) {
+                ask(ahead);
+            }
             from = from.wrapping_add(block.stride);
             weight = weight.wrapping_add(HEADS);
         }
-        for h in 0..H {
+        each_below!(H, h => {
             let all = _mm512_castph_si512(found[h]);
             let halves = [_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all)];
             let alpha = _mm512_set1_ps(*block.alpha.get_unchecked(part.head + h));
@@ -348,17 +323,12 @@ unsafe fn strip<const H: usize, const UPPER: bool>(
             for (i, half) in halves.into_iter().enumerate() {
                 let out = out.add(h * part.columns + 16 * i);
                 let new = _mm512_mul_ps(_mm512_cvtxph_ps(_mm256_castsi256_ph(half)), beta);
-                _mm512_storeu_ps(out, _mm512_fmadd_ps(_mm512_loadu_ps(out), alpha, new));
+                let all = if block.first { new } else { _mm512_fmadd_ps(_mm512_loadu_ps(out), alpha, new) };
+                _mm512_storeu_ps(out, all);
             }
-        }
-        for _ in 0..ASKED {
-            ask(ahead);
-        }
+        });
     }
 }
-
-/// Lines of memory that a strip asks for.
-const ASKED: usize = 10;
 
 /// A line of sums in the order of its columns. Of each 64, those that are the lower eight of sixteen come first.
 #[inline(always)]

@@ -4,9 +4,9 @@
 //! query has a scale for each [`RUN`] numbers, its largest magnitude / 127. The rope part, which has 16 bits, and weighted sums are f32.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
 
-use super::Partials;
 use super::cache::{CacheView, widen};
 use super::latent::{BLOCK, HEADS, check, softmax, turn};
+use super::{Partials, each_below};
 use crate::gemm::{Left, gemm};
 use crate::lanes::Lanes;
 use crate::{Rows, RowsMut};
@@ -60,12 +60,12 @@ impl<'a> Queries<'a> {
     }
 
     /// A line of heads for each of `count` rows, `stride` bytes apart: the products of codes, without the scales of the rows. One line of memory from
-    /// `ahead` on is asked for with each four numbers.
+    /// `ahead` on is asked for with each `ASK` fours of numbers.
     ///
     /// # Safety
     /// As for [`Lanes`]. Each row has at least the queries' numbers, in whole fours.
     #[inline(always)]
-    pub(super) unsafe fn score<L: Lanes>(
+    pub(super) unsafe fn score<L: Lanes, const ASK: usize>(
         &self,
         (from, stride): (*const u8, usize),
         count: usize,
@@ -81,8 +81,8 @@ impl<'a> Queries<'a> {
                     unsafe {
                         let (from, out) = (from.add(row * stride), scores.as_mut_ptr().add(row * HEADS));
                         match stride {
-                            LATENT_ROW => self.tile::<L, $rows, LATENT_ROW>(from, stride, out, ahead),
-                            _ => self.tile::<L, $rows, 0>(from, stride, out, ahead),
+                            LATENT_ROW => self.tile::<L, $rows, LATENT_ROW, ASK>(from, stride, out, ahead),
+                            _ => self.tile::<L, $rows, 0, ASK>(from, stride, out, ahead),
                         }
                     }
                     row += $rows;
@@ -98,7 +98,7 @@ impl<'a> Queries<'a> {
 
     /// The same for `R` rows; `STRIDE`: their distance where the compiler knows it, else 0.
     #[inline(always)]
-    unsafe fn tile<L: Lanes, const R: usize, const STRIDE: usize>(
+    unsafe fn tile<L: Lanes, const R: usize, const STRIDE: usize, const ASK: usize>(
         &self,
         from: *const u8,
         stride: usize,
@@ -116,15 +116,17 @@ impl<'a> Queries<'a> {
                     for r in 0..R {
                         sums[r] = L::dot_lowered(sums[r], query, from.add(r * stride + first + 4 * four));
                     }
-                    L::prefetch_far(*ahead);
-                    *ahead = ahead.wrapping_add(64);
+                    if four.is_multiple_of(ASK) {
+                        L::prefetch_far(*ahead);
+                        *ahead = ahead.wrapping_add(64);
+                    }
                 }
                 let scale = L::load_floats(self.scales.as_ptr().add(run * HEADS));
-                for r in 0..R {
+                each_below!(R, r => {
                     let out = out.add(r * HEADS);
                     let earlier = if run == 0 { L::all(0.0) } else { L::load_floats(out) };
                     L::store_floats(out, L::madd(L::floats(sums[r]), scale, earlier));
-                }
+                });
             }
         }
     }
@@ -207,10 +209,13 @@ pub(super) fn scale_of(row: &[u8]) -> f32 {
     row.last_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes))
 }
 
-/// Rows that lie one after the other from `start` on: at most `most`, and none beyond the page.
+/// How many rows lie one after the other from `start` on, at most `most` and none beyond the page; and where memory is to be asked for:
+/// what follows a piece is most often this thread's next one.
 #[inline(always)]
-pub(super) fn together(cache: &CacheView<'_>, start: usize, end: usize, most: usize) -> usize {
-    most.min(end - start).min(cache.page_rows - start % cache.page_rows)
+pub(super) fn together(cache: &CacheView<'_>, start: usize, end: usize, most: usize) -> (usize, *const u8) {
+    let count = most.min(end - start).min(cache.page_rows - start % cache.page_rows);
+    let next = (start + count).min(cache.table.len() * cache.page_rows - 1);
+    (count, cache.row(next).as_ptr())
 }
 
 /// As [`AttendFn`](super::AttendFn), over a cache of `int8`.
@@ -242,8 +247,7 @@ pub(super) unsafe fn attend<L: Lanes>(
     (0..heads).for_each(|head| part.o.row_mut(head).fill(0.0));
     let mut start = rows.start;
     while start < rows.end {
-        let count = together(cache, start, rows.end, BLOCK);
-        let mut ahead = cache.row((start + count).min(rows.end - 1)).as_ptr();
+        let (count, mut ahead) = together(cache, start, rows.end, BLOCK);
         for (row, line) in (start..start + count).zip(lines.chunks_exact_mut(width)) {
             // SAFETY: the caller's promise.
             unsafe { widen::<L>(stored, cache.row(row), line) };
@@ -253,7 +257,7 @@ pub(super) unsafe fn attend<L: Lanes>(
         // SAFETY: the caller's promise; `count` rows lie one after the other, and behind the codes of each comes its scale at least.
         unsafe {
             let from = (cache.row(start).as_ptr(), cache.row_bytes);
-            queries.score::<L>(from, count, scores, &mut ahead);
+            queries.score::<L, 1>(from, count, scores, &mut ahead);
             gemm::<L>(rope, Left::Rows(&lines[latent..], width), (rotated, HEADS), &mut found, false);
         }
         for (i, line) in scores.chunks_exact_mut(HEADS).enumerate() {

@@ -83,7 +83,8 @@ fn softmax(scores: &mut [f32], seen: usize, max: &mut f32, sum: &mut f32) -> f32
             lanes[l] = if chunk[l] > lanes[l] { chunk[l] } else { lanes[l] };
         }
     }
-    let largest = lanes.iter().fold(*max, |m, v| if *v > m { *v } else { m });
+    let own = super::fold_lanes!(lanes, a, b => if a > b { a } else { b });
+    let largest = if own > *max { own } else { *max };
     let factor = if *max == largest { 1.0 } else { exp(*max - largest) };
     let mut sums = [0.0f32; 16];
     for chunk in scores.chunks_exact_mut(16) {
@@ -92,7 +93,7 @@ fn softmax(scores: &mut [f32], seen: usize, max: &mut f32, sum: &mut f32) -> f32
             sums[l] += chunk[l];
         }
     }
-    *sum = *sum * factor + crate::attention::sum_lanes(sums);
+    *sum = *sum * factor + super::sum_lanes(sums);
     *max = largest;
     factor
 }

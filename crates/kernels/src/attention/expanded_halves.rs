@@ -53,7 +53,7 @@ unsafe fn attend_inner(
 ) {
     let (queries, nope, rope) = (q.rows(), expanded.nope, expanded.rope);
     let (line, columns) = ((nope + rope).next_multiple_of(16), expanded.value_width.next_multiple_of(WIDE));
-    memory.resize(queries * (line + 2 * KEYS + columns + 5), 0.0);
+    memory.resize(queries * (line + 2 * KEYS + columns + 7), 0.0);
     let (scaled, rest) = memory.split_at_mut(queries * line);
     let (scores, rest) = rest.split_at_mut(queries * KEYS);
     let (weights, rest) = rest.split_at_mut(queries * KEYS);
@@ -61,6 +61,8 @@ unsafe fn attend_inner(
     let (factors, rest) = rest.split_at_mut(queries);
     let (max, rest) = rest.split_at_mut(queries);
     let (sum, rest) = rest.split_at_mut(queries);
+    let (own, rest) = rest.split_at_mut(queries);
+    let (total, rest) = rest.split_at_mut(queries);
     let (alpha, beta) = rest.split_at_mut(queries);
     let (scaled, weights) = (bits(scaled), bits(weights));
     for (i, line) in scaled.chunks_exact_mut(line).enumerate() {
@@ -95,8 +97,12 @@ unsafe fn attend_inner(
             let (scores, weights) = (&scores[i * KEYS..][..KEYS], &mut weights[i * KEYS..][..KEYS]);
             let seen = (position + i + 1 - start).min(KEYS);
             // SAFETY: with the tier's instructions.
-            (alpha[i], beta[i]) =
-                unsafe { weigh(scores, seen, factors[i], &mut max[i], &mut sum[i], weights) };
+            (own[i], total[i]) = unsafe { weigh(scores, seen, factors[i], weights) };
+        }
+        let block = Block { own: &own[first..], total: &total[first..] };
+        // SAFETY: with the tier's instructions; as many of each.
+        unsafe {
+            block.join(&mut max[first..], &mut sum[first..], &mut alpha[first..], &mut beta[first..]);
         }
         let left = Left { start: weights[first * KEYS..].as_ptr(), row: KEYS, column: 1 };
         let product = Product {
@@ -136,17 +142,10 @@ unsafe fn factor_row(row: &[f32], bound: f32, out: &mut [u32]) -> f32 {
     }
 }
 
-/// Scores of one query with a block of keys, times `factor`, become weights, those from `seen` on 0. Returns what the earlier sums and the
-/// block's are to be multiplied by.
+/// Scores of one query with a block of keys, times `factor`, become weights, those from `seen` on 0. Returns the largest score and the sum of
+/// the weights relative to it.
 #[inline(always)]
-unsafe fn weigh(
-    scores: &[f32],
-    seen: usize,
-    factor: f32,
-    max: &mut f32,
-    sum: &mut f32,
-    weights: &mut [u32],
-) -> (f32, f32) {
+unsafe fn weigh(scores: &[f32], seen: usize, factor: f32, weights: &mut [u32]) -> (f32, f32) {
     const LINES: usize = KEYS / 16;
     assert!(scores.len() == KEYS && weights.len() == KEYS, "a block");
     // SAFETY: lines of sixteen numbers here and there, with the tier's instructions.
@@ -160,8 +159,8 @@ unsafe fn weigh(
             *line = _mm512_mask_mul_ps(none, mask, _mm512_loadu_ps(scores.as_ptr().add(16 * i)), factor);
             largest = _mm512_max_ps(*line, largest);
         }
-        let own_max = _mm512_reduce_max_ps(largest);
-        let all = _mm512_set1_ps(own_max);
+        let own = _mm512_reduce_max_ps(largest);
+        let all = _mm512_set1_ps(own);
         let mut total = _mm512_setzero_ps();
         for (i, line) in lines.into_iter().enumerate() {
             let weight = exp2(_mm512_sub_ps(line, all));
@@ -169,17 +168,49 @@ unsafe fn weigh(
             let place = weights.as_mut_ptr().add(16 * i).cast();
             _mm512_storeu_si512(place, twice(_mm512_mul_ps(weight, _mm512_set1_ps(WEIGHT))));
         }
-        let new = if own_max > *max { own_max } else { *max };
-        let pair = _mm512_sub_ps(
-            _mm512_mask_blend_ps(1, _mm512_set1_ps(own_max), _mm512_set1_ps(*max)),
-            _mm512_set1_ps(new),
-        );
-        let mut both = [0.0f32; 16];
-        _mm512_storeu_ps(both.as_mut_ptr(), exp2(pair));
-        let [alpha, own, ..] = both;
-        *sum = *sum * alpha + _mm512_reduce_add_ps(total) * own;
-        *max = new;
-        (alpha, own / WEIGHT)
+        (own, _mm512_reduce_add_ps(total))
+    }
+}
+
+/// Largest scores of a block of keys and sums of its weights, a number a query.
+struct Block<'a> {
+    own: &'a [f32],
+    total: &'a [f32],
+}
+
+impl Block<'_> {
+    /// Joins the queries' running maximum and sum, sixteen at a time: `alpha` is what earlier sums are to be multiplied by, `beta` what the block's
+    /// are.
+    #[inline(always)]
+    unsafe fn join(&self, max: &mut [f32], sum: &mut [f32], alpha: &mut [f32], beta: &mut [f32]) {
+        let count = self.own.len();
+        let lengths = [self.total.len(), max.len(), sum.len(), alpha.len(), beta.len()];
+        assert!(lengths.iter().all(|length| *length == count), "a number a query");
+        for from in (0..count).step_by(16) {
+            let mask = (1u32 << (count - from).min(16)).wrapping_sub(1) as u16;
+            // SAFETY: the numbers of the mask lie inside; with the tier's instructions.
+            unsafe {
+                macro_rules! load {
+                    ($numbers:expr) => {
+                        _mm512_maskz_loadu_ps(mask, $numbers.as_ptr().add(from))
+                    };
+                }
+                macro_rules! store {
+                    ($numbers:expr, $v:expr) => {
+                        _mm512_mask_storeu_ps($numbers.as_mut_ptr().add(from), mask, $v)
+                    };
+                }
+                let (own, old) = (load!(self.own), load!(max));
+                let new = _mm512_max_ps(own, old);
+                // before the first block −∞ − max: 0
+                let earlier = exp2(_mm512_sub_ps(old, new));
+                let block = exp2(_mm512_sub_ps(own, new));
+                store!(sum, _mm512_fmadd_ps(load!(sum), earlier, _mm512_mul_ps(load!(self.total), block)));
+                store!(max, new);
+                store!(alpha, earlier);
+                store!(beta, _mm512_div_ps(block, _mm512_set1_ps(WEIGHT)));
+            }
+        }
     }
 }
 

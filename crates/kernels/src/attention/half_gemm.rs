@@ -26,6 +26,8 @@ pub(super) enum Old<'a> {
     Replace,
     /// They are added to.
     Add,
+    /// Row i becomes the product's times its factor. For at most [`CHAIN`] columns.
+    First(&'a [f32]),
     /// Row i becomes itself times the first factor plus the product's row times the second. For at most [`CHAIN`] columns.
     Scale(&'a [f32], &'a [f32]),
 }
@@ -49,7 +51,7 @@ pub(super) struct Product {
     pub out_row: usize,
 }
 
-/// left · right. One line of memory from `ahead` on is asked for with each row of the right factor, the first time that it is read.
+/// left · right. One line of memory from `ahead` on is asked for with every other row of the right factor, each time that it is read.
 ///
 /// # Safety
 /// All numbers lie in memory that is valid for it; the processor has AVX512-FP16, and the caller is compiled for it.
@@ -79,8 +81,6 @@ pub(super) unsafe fn multiply(left: Left, product: &Product, old: Old<'_>, ahead
             4.. => strips!(4),
             _ => strips!(1),
         }
-        // asked for once
-        *ahead = None;
     }
 }
 
@@ -116,34 +116,53 @@ unsafe fn strip<const R: usize, const V: usize, const SOME: bool>(
                         found[r][v] = _mm512_fmadd_ph(w, line[v], found[r][v]);
                     }
                 }
-                if let Some(ahead) = ahead {
+                if k.is_multiple_of(2)
+                    && let Some(ahead) = ahead
+                {
                     ask(ahead);
                 }
                 right = right.wrapping_add(product.right_row);
                 factor = factor.wrapping_add(left.column);
                 k += 1;
             }
-            for r in 0..R {
-                for v in 0..V {
-                    let all = _mm512_castph_si512(found[r][v]);
-                    let halves = [_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all)];
-                    for (i, half) in halves.into_iter().enumerate() {
-                        let out = out.add(r * product.out_row + v * WIDE + 16 * i);
-                        let new = _mm512_cvtxph_ps(_mm256_castsi256_ph(half));
-                        let new = match old {
-                            Old::Replace if first => new,
-                            Old::Replace | Old::Add => _mm512_add_ps(_mm512_loadu_ps(out), new),
-                            Old::Scale(alpha, beta) => {
-                                let new = _mm512_mul_ps(new, _mm512_set1_ps(*beta.get_unchecked(row + r)));
-                                let alpha = _mm512_set1_ps(*alpha.get_unchecked(row + r));
-                                _mm512_fmadd_ps(_mm512_loadu_ps(out), alpha, new)
-                            }
-                        };
-                        _mm512_storeu_ps(out, new);
+            // rows by name: with numbers that the compiler does not know, the sums would live in memory
+            macro_rules! rows {
+                ($($r:literal)*) => {$(
+                    if $r < R {
+                        for v in 0..V {
+                            let at = out.add($r * product.out_row + v * WIDE);
+                            put(found[$r.min(R - 1)][v], at, old, row + $r, first);
+                        }
                     }
-                }
+                )*};
             }
+            rows!(0 1 2 3 4 5 6 7);
             first = false;
+        }
+    }
+}
+
+/// A vector of a row's results joins what is there.
+#[inline(always)]
+unsafe fn put(found: __m512h, out: *mut f32, old: Old<'_>, row: usize, first: bool) {
+    // SAFETY: the caller's promise: 32 numbers at `out`, factors for the row.
+    unsafe {
+        let all = _mm512_castph_si512(found);
+        let halves = [_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all)];
+        for (i, half) in halves.into_iter().enumerate() {
+            let out = out.add(16 * i);
+            let new = _mm512_cvtxph_ps(_mm256_castsi256_ph(half));
+            let new = match old {
+                Old::Replace if first => new,
+                Old::First(beta) => _mm512_mul_ps(new, _mm512_set1_ps(*beta.get_unchecked(row))),
+                Old::Replace | Old::Add => _mm512_add_ps(_mm512_loadu_ps(out), new),
+                Old::Scale(alpha, beta) => {
+                    let new = _mm512_mul_ps(new, _mm512_set1_ps(*beta.get_unchecked(row)));
+                    let alpha = _mm512_set1_ps(*alpha.get_unchecked(row));
+                    _mm512_fmadd_ps(_mm512_loadu_ps(out), alpha, new)
+                }
+            };
+            _mm512_storeu_ps(out, new);
         }
     }
 }

@@ -61,8 +61,6 @@ struct Memory<'a> {
     scores: &'a mut [f32],
     /// The same: weights, each twice as f16.
     weights: &'a mut [u32],
-    /// Results, a line a head, filled up to whole vectors.
-    sums: &'a mut [f32],
 }
 
 #[target_feature(
@@ -80,24 +78,27 @@ unsafe fn inner(
     let (heads, width) = (q.rows(), cache.width);
     let (padded, columns) = (width.next_multiple_of(WIDE), latent.next_multiple_of(WIDE));
     let tiled = heads.next_multiple_of(TILE);
-    memory.resize(HEADS * padded / 2 + 2 * BLOCK * HEADS + HEADS * columns, 0.0);
+    // results are summed where they belong if whole vectors have room there
+    let apart = if latent == columns { 0 } else { HEADS * columns };
+    memory.resize(HEADS * padded / 2 + 2 * BLOCK * HEADS + apart, 0.0);
     let (queries, rest) = memory.split_at_mut(HEADS * padded / 2);
     let (scores, rest) = rest.split_at_mut(BLOCK * HEADS);
     let (weights, sums) = rest.split_at_mut(BLOCK * HEADS);
-    let memory = Memory { queries: bits(queries), scores, weights: bits(weights), sums };
+    let (out, out_row) = if apart == 0 { part.o.raw_mut() } else { (sums.as_mut_ptr(), columns) };
+    let memory = Memory { queries: bits(queries), scores, weights: bits(weights) };
     let mut factors = [0.0; HEADS];
-    memory.queries.fill(0);
+    memory.queries[heads * padded / 2..tiled * padded / 2].fill(0);
     for (head, factor) in factors.iter_mut().enumerate().take(heads) {
         let out = &mut memory.queries[head * padded / 2..][..padded / 2];
         *factor = scale * std::f32::consts::LOG2_E * halve(q.row(head), out);
     }
-    memory.sums.fill(0.0);
     let mut running = Running { max: _mm512_set1_ps(f32::NEG_INFINITY), sum: _mm512_setzero_ps() };
     let mut start = rows.start;
     while start < rows.end {
         // rows of a block lie one after the other: none crosses a page
         let count = BLOCK.min(rows.end - start).min(cache.page_rows - start % cache.page_rows);
-        let next = (start + count).min(rows.end - 1);
+        // what follows the piece is most often this thread's next one
+        let next = (start + count).min(cache.table.len() * cache.page_rows - 1);
         let (from, mut ahead) = (cache.row(start).as_ptr(), cache.row(next).as_ptr());
         debug_assert_eq!(cache.row(start + count - 1).as_ptr(), from.wrapping_add((count - 1) * 2 * width));
         // SAFETY: `count` rows of `width` numbers lie at `from`; `queries` and `scores` have room for whole tiles.
@@ -105,7 +106,7 @@ unsafe fn inner(
         let (scores, weights) = (&mut memory.scores[..count * HEADS], &mut memory.weights[..count * HEADS]);
         // SAFETY: the processor has the instructions.
         let (alpha, beta) = unsafe { weigh(scores, &factors, &mut running, weights) };
-        // half of the next block is asked for while scoring and half while summing: all at once would come faster than memory answers
+        // half of the next block is asked for while scoring and half while summing, evenly: all at once would come faster than memory answers
         let left = Left { start: memory.weights.as_ptr(), row: 1, column: HEADS };
         let product = Product {
             rows: heads,
@@ -113,14 +114,15 @@ unsafe fn inner(
             columns: latent,
             right: from.cast(),
             right_row: width,
-            out: memory.sums.as_mut_ptr(),
-            out_row: columns,
+            out,
+            out_row,
         };
-        // SAFETY: `count` rows of `width` ≥ `latent` numbers; `weights` has a line a row and `sums` a line of whole vectors a head.
-        unsafe { multiply(left, &product, Old::Scale(&alpha, &beta), &mut Some(ahead)) };
+        let old = if start == rows.start { Old::First(&beta) } else { Old::Scale(&alpha, &beta) };
+        // SAFETY: `count` rows of `width` ≥ `latent` numbers; `weights` has a line a row and `out` a line of whole vectors a head.
+        unsafe { multiply(left, &product, old, &mut Some(ahead)) };
         start += count;
     }
-    for (head, line) in memory.sums.chunks_exact(columns).enumerate().take(heads) {
+    for (head, line) in sums.chunks_exact(columns).enumerate().take(heads) {
         part.o.row_mut(head).copy_from_slice(&line[..latent]);
     }
     let (mut max, mut sum) = ([0.0; HEADS], [0.0; HEADS]);
@@ -136,7 +138,7 @@ unsafe fn inner(
 
 /// A row divided to at most [`QUERY`], as f16 in pairs. Returns what undoes it.
 #[inline(always)]
-fn halve(row: &[f32], out: &mut [u32]) -> f32 {
+pub(super) fn halve(row: &[f32], out: &mut [u32]) -> f32 {
     assert!(out.len() * 2 >= row.len().next_multiple_of(16), "room for whole vectors");
     // SAFETY: with the tier's instructions.
     let largest = unsafe { largest(row) };
@@ -277,9 +279,9 @@ unsafe fn sum_strands(v: [__m512h; 16]) -> __m512 {
 }
 
 /// Running softmax of each head, in powers of two.
-struct Running {
-    max: __m512,
-    sum: __m512,
+pub(super) struct Running {
+    pub(super) max: __m512,
+    pub(super) sum: __m512,
 }
 
 /// Scores of a block, a line of heads a row, times `factors` become weights. Returns what earlier sums and the block's sums are to be

@@ -99,17 +99,43 @@ impl<N> KeyBlocks<'_, N> {
 /// Keys of one head from latents: W_UK in the order given, blocks of cached rows, their keys, and scratch.
 pub type ExpandKeysFn<N = f32> = fn(&[f32], KeyOrder, &KeyBlocks<'_, N>, &mut [N], &mut Vec<f32>);
 
+/// Does something for each number below a constant of at most sixteen, by name: with numbers that the compiler does not know, arrays of sums
+/// would live in memory.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_macros, reason = "for vectors"))]
+macro_rules! each_below {
+    ($count:ident, $i:ident => $body:expr) => {
+        each_below!($count, $i => $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($count:ident, $i:ident => $body:expr; $($number:literal)*) => {$(
+        if $number < $count {
+            let $i = Ord::min($number, $count - 1);
+            $body;
+        }
+    )*};
+}
+use each_below;
+
+/// Folds sixteen lanes in pairs.
+macro_rules! fold_lanes {
+    ($lanes:expr, $a:ident, $b:ident => $fold:expr) => {{
+        let mut lanes: [f32; 16] = $lanes;
+        let mut width = 8;
+        while width > 0 {
+            for i in 0..width {
+                let ($a, $b) = (lanes[i], lanes[i + width]);
+                lanes[i] = $fold;
+            }
+            width /= 2;
+        }
+        lanes[0]
+    }};
+}
+use fold_lanes;
+
 /// Sums sixteen lanes in pairs.
 #[inline(always)]
-pub(crate) fn sum_lanes(mut lanes: [f32; 16]) -> f32 {
-    let mut width = 8;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] += lanes[i + width];
-        }
-        width /= 2;
-    }
-    lanes[0]
+pub(crate) fn sum_lanes(lanes: [f32; 16]) -> f32 {
+    fold_lanes!(lanes, a, b => a + b)
 }
 
 /// A dot product in 16 strands, whatever the instruction set.

@@ -6,9 +6,12 @@ use crate::tiers::tiers;
 /// f32's normal range are 0.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // x = n ln 2 + r, |r| ≤ ln 2 / 2; e^r by a polynomial of degree 6, scaled by 2^n
+    // x = n ln 2 + r, |r| ≤ ln 2 / 2; e^r by a polynomial of degree 6, scaled by 2^n. Added to SHIFT, a number is rounded to an integer, whose
+    // lower bits are those of the sum: a conversion, which saturates, would be done number by number.
+    const SHIFT: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.3, 88.7);
-    let n = (clamped * std::f32::consts::LOG2_E).round_ties_even();
+    let shifted = clamped * std::f32::consts::LOG2_E + SHIFT;
+    let n = shifted - SHIFT;
     let r = (clamped - n * 0.693_359_4) - n * -2.121_944_4e-4;
     let mut p = 1.388_889e-3;
     p = p * r + 8.333_333e-3;
@@ -16,7 +19,7 @@ pub fn exp(x: f32) -> f32 {
     p = p * r + 0.166_666_67;
     p = p * r + 0.5;
     let value = (p * r * r + r) + 1.0;
-    let scaled = f32::from_bits((value.to_bits() as i32 + ((n as i32) << 23)) as u32);
+    let scaled = f32::from_bits(value.to_bits().wrapping_add(shifted.to_bits() << 23));
     let low = if x < -87.3 { 0.0 } else { scaled };
     if x.is_nan() {
         x
