@@ -5,6 +5,9 @@ Over the demo model and three small random ones, each once as prompts and once r
 perplexity tool: the second half of chunks of 512 tokens. With `--peer PATH/llama-perplexity` that program is measured against the
 same base files. Needs `cargo build --release` and numpy. Prints, per model and way: positions, mean, median and 99th percentile of
 KL in nats, and how often the most probable token is the same.
+
+With `--caches`: each type of the cache instead, row by row, in exact and in default precision, against exact precision with a cache of f32, over
+chats of many turns with the demo model, by depth, and over the small random models.
 """
 import argparse
 import json
@@ -20,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LATENT = ROOT / "target/release/latent"
 CHUNK = 512
 SCORED = range(CHUNK // 2, CHUNK - 1)
+POSITIONS = 2040
+DEMO = ROOT / "models/mla-demo-Q4_K_M.gguf"
 # base files keep no smaller log-probability of a token than about this below the largest
 LEAST = -16.0
 PEER_WAYS = {
@@ -56,10 +61,11 @@ def read_base(base: Path) -> tuple[np.ndarray, np.ndarray]:
     return tokens, codes * rows["scale"][:, None] + rows["least"][:, None]
 
 
-def log_probabilities(model: Path, tokens: list[int], *options: str) -> np.ndarray:
-    """Of the scored positions of one chunk, of every token."""
-    ids, rows = (",".join(map(str, numbers)) for numbers in (tokens, SCORED))
-    printed = latent("logits", "-m", str(model), "--tokens", ids, "--rows", rows, "--json", *options)
+def log_probabilities(model: Path, tokens: list[int], rows: range | None, *options: str) -> np.ndarray:
+    """Of these positions (all, if there are none), of every token."""
+    ids = ",".join(map(str, tokens))
+    which = ",".join(map(str, rows)) if rows else "all"
+    printed = latent("logits", "-m", str(model), "--tokens", ids, "--rows", which, "--json", *options)
     logits = np.array(json.loads(printed)["logits"], dtype=np.float64)
     greatest = logits.max(-1, keepdims=True)
     return logits - greatest - np.log(np.exp(logits - greatest).sum(-1, keepdims=True))
@@ -73,15 +79,18 @@ def line(name: str, way: str, positions: int, mean: float, median: float, high: 
     )
 
 
+def compare(name: str, way: str, exact: np.ndarray, found: np.ndarray) -> None:
+    kl = np.where(exact > LEAST, np.exp(exact) * (exact - found), 0).sum(-1)
+    same = 100 * np.mean(exact.argmax(-1) == found.argmax(-1))
+    line(name, way, len(kl), kl.mean(), np.median(kl), np.quantile(kl, 0.99), same)
+
+
 def measure(name: str, model: Path, base: Path, first: int) -> None:
     """Latent against the base; `first` is what stands in place of the first token of each chunk."""
     tokens, exact = read_base(base)
     for way, options in (("prompts", ()), ("row by row", ("--chunk", "1"))):
-        chunks = [log_probabilities(model, [first, *map(int, chunk[1:])], *options) for chunk in tokens]
-        found = np.concatenate(chunks)
-        kl = np.where(exact > LEAST, np.exp(exact) * (exact - found), 0).sum(-1)
-        same = 100 * np.mean(exact.argmax(-1) == found.argmax(-1))
-        line(name, way, len(kl), kl.mean(), np.median(kl), np.quantile(kl, 0.99), same)
+        chunks = [log_probabilities(model, [first, *map(int, chunk[1:])], SCORED, *options) for chunk in tokens]
+        compare(name, way, exact, np.concatenate(chunks))
 
 
 def measure_peer(name: str, model: Path, base: Path, peer: Path) -> None:
@@ -101,25 +110,59 @@ def measure_peer(name: str, model: Path, base: Path, peer: Path) -> None:
             print(f"{name:10} peer, {way}: {(done.stderr.strip() or 'it printed no result')[-300:]}", flush=True)
 
 
+def measure_caches(name: str, model: Path, texts: list[list[int]], depths: list[int]) -> None:
+    """Positions of all texts together, from each depth to the next."""
+    base = [log_probabilities(model, tokens, None, "--precision", "exact") for tokens in texts]
+    for precision in ("exact", "default"):
+        for cache in ("f32", "f16", "bf16", "int8"):
+            if (precision, cache) == ("exact", "f32"):
+                continue
+            options = ("--precision", precision, "--cache-type", cache, "--chunk", "1")
+            found = [log_probabilities(model, tokens, None, *options) for tokens in texts]
+            for first, end in zip(depths, depths[1:]):
+                sides = [np.concatenate([rows[first:end] for rows in side]) for side in (base, found)]
+                compare(f"{name} {first}-{end}", f"{precision} {cache}", *sides)
+
+
+def ids_of(text: str) -> list[int]:
+    found = json.loads(latent("tokenize", "--json", text=text))
+    found = found["tokens"] if isinstance(found, dict) else found
+    return [token["id"] if isinstance(token, dict) else token for token in found]
+
+
+def chats(cases: list[dict]) -> list[list[int]]:
+    """Conversations of as many turns as the demo model's context holds: stories, retrievals and tasks in turn."""
+    by_kind = [[case for case in cases if case["kind"] == kind] for kind in ("story", "retrieval", "task")]
+    turns = [case for round in zip(*by_kind) for case in round]
+    texts = []
+    for first in range(0, 60, 20):
+        said = (f"<｜User｜>{case['prompt']}<｜Assistant｜>{case['expected']}<｜end▁of▁sentence｜>" for case in turns[first:])
+        texts.append(ids_of("".join(said))[:POSITIONS])
+    return texts
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", type=Path, help="path of llama.cpp's llama-perplexity")
     parser.add_argument("--chunks", type=int, default=8, help="chunks of 512 tokens, each of 255 positions [8]")
+    parser.add_argument("--caches", action="store_true", help="types of the cache instead")
     args = parser.parse_args()
     count = args.chunks * CHUNK
-    lines = (ROOT / "models/eval.jsonl").read_text().splitlines()
-    stories = "".join(case["prompt"] + case["expected"] for case in map(json.loads, lines))
-    found = json.loads(latent("tokenize", "--json", text=stories))
-    found = found["tokens"] if isinstance(found, dict) else found
-    ids = [token["id"] if isinstance(token, dict) else token for token in found][:count]
+    said = [json.loads(line) for line in (ROOT / "models/eval.jsonl").read_text().splitlines()]
+    ids = ids_of("".join(case["prompt"] + case["expected"] for case in said))[:count]
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         # with the token that begins a text
-        cases = [("demo", ROOT / "models/mla-demo-Q4_K_M.gguf", ids, 0)]
+        cases = [("demo", DEMO, ids, 0)]
         for shape in ("tiny-dense", "tiny-v2", "tiny-v3"):
             model = Path(folder) / f"{shape}.gguf"
             latent("make-model", shape, "Q4_K_M", str(model))
             cases.append((shape, model, [int(token) for token in random.integers(0, 512, count)], 256))
+        if args.caches:
+            measure_caches("chats", DEMO, chats(said), [0, 512, 1024, 1536, POSITIONS])
+            for name, model, tokens, _ in cases[1:]:
+                measure_caches(name, model, [tokens[:POSITIONS]], [0, POSITIONS])
+            return
         for name, model, tokens, first in cases:
             base = Path(folder) / f"{name}.base"
             write_base(model, tokens, base)

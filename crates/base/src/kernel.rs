@@ -11,9 +11,11 @@ pub enum Activation {
     F32,
     /// Rounded to bf16, nearest even.
     Bf16,
-    /// Blocks of 32 numbers: 32 codes of 8 bits, an f32 scale (largest magnitude / 127), and the sums of each 16 codes.
+    /// Blocks of 32 numbers: 32 codes of 8 bits, an f32 scale (largest magnitude / 127), and the sums of each 16 codes. Attention over
+    /// an `int8` cache: the same of 128 numbers of a query, for the products with codes; all else in f32.
     A8,
-    /// Rounded to f16, with sums of at most 64 terms in f16: attention, where the processor multiplies f16.
+    /// Rounded to f16, with sums of at most 64 terms in f16: attention, where the processor multiplies f16. Over an `int8` cache, what meets
+    /// its codes is rounded as for `A8`.
     F16,
 }
 
@@ -29,7 +31,7 @@ impl Activation {
     }
 }
 
-/// How the cache stores a number.
+/// How the cache stores numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CacheType {
     /// 32-bit float.
@@ -38,18 +40,25 @@ pub enum CacheType {
     F16,
     /// The upper half of a 32-bit float.
     Bf16,
+    /// Latents as 8-bit codes with a scale a row, the rope part in half precision. For rows of latents only.
+    Int8,
 }
 
 impl CacheType {
     /// All of them.
-    pub const ALL: [CacheType; 3] = [CacheType::F32, CacheType::F16, CacheType::Bf16];
+    pub const ALL: [CacheType; 4] = [CacheType::F32, CacheType::F16, CacheType::Bf16, CacheType::Int8];
 
-    /// Bytes of a number.
-    pub fn bytes(self) -> usize {
+    /// Bytes of a number that is no code: of `int8` in the rope part.
+    pub fn float_bytes(self) -> usize {
         match self {
             CacheType::F32 => 4,
-            CacheType::F16 | CacheType::Bf16 => 2,
+            CacheType::F16 | CacheType::Bf16 | CacheType::Int8 => 2,
         }
+    }
+
+    /// Whether it stores rows of any numbers, and not of latents alone.
+    pub fn is_float(self) -> bool {
+        self != CacheType::Int8
     }
 
     /// The word that names it on the command line.
@@ -58,6 +67,36 @@ impl CacheType {
             CacheType::F32 => "f32",
             CacheType::F16 => "f16",
             CacheType::Bf16 => "bf16",
+            CacheType::Int8 => "int8",
+        }
+    }
+}
+
+/// A row of the cache: `content` numbers, then `rope` rotated ones.
+///
+/// In memory they lie one after the other. Of [`CacheType::Int8`]: `content` bytes, `rope` halves, and an f32, the scale of the
+/// bytes: number = scale · (byte − 128). All in little-endian order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CacheRow {
+    /// How numbers are stored.
+    pub ty: CacheType,
+    /// Numbers without position.
+    pub content: usize,
+    /// Rotated numbers.
+    pub rope: usize,
+}
+
+impl CacheRow {
+    /// Numbers.
+    pub fn width(&self) -> usize {
+        self.content + self.rope
+    }
+
+    /// Bytes.
+    pub fn bytes(&self) -> usize {
+        match self.ty {
+            CacheType::Int8 => self.content + self.rope * self.ty.float_bytes() + size_of::<f32>(),
+            CacheType::F32 | CacheType::F16 | CacheType::Bf16 => self.width() * self.ty.float_bytes(),
         }
     }
 }
@@ -73,7 +112,7 @@ impl FromStr for CacheType {
 
     fn from_str(word: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|ty| ty.name().eq_ignore_ascii_case(word));
-        found.ok_or_else(|| format!("unknown cache type {word:?}: expected f32, f16 or bf16"))
+        found.ok_or_else(|| format!("unknown cache type {word:?}: expected f32, f16, bf16 or int8"))
     }
 }
 

@@ -17,6 +17,6 @@ mod kernel;
 mod tensor_type;
 mod tier;
 
-pub use kernel::{Activation, CacheType, KernelContract, Layout, OpKind};
+pub use kernel::{Activation, CacheRow, CacheType, KernelContract, Layout, OpKind};
 pub use tensor_type::{TensorType, UnknownTensorType};
 pub use tier::{CpuFeatures, Tier, UnknownTier};

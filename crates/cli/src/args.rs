@@ -102,7 +102,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, default_value = "default")]
     pub(crate) precision: Precision,
 
-    /// Type of the cache: f32, f16 or bf16 [default: f16; with --precision exact f32]
+    /// Type of the cache: f32, f16, bf16, or int8 (latents as 8-bit codes) [default: f16; with --precision exact f32]
     #[arg(long, value_name = "TYPE")]
     pub(crate) cache_type: Option<CacheType>,
 

@@ -176,7 +176,7 @@ impl Engine {
         };
         let mut plans = cpu::make_plans_of(&circuit, &contract, &CheckpointTensors(checkpoint), &cpu)?;
         let streams = plans.0[0].ir.streams.clone();
-        let token_bytes: usize = streams.iter().map(|stream| stream.width * cache.bytes()).sum();
+        let token_bytes: usize = streams.iter().map(|stream| stream.row(cache).bytes()).sum();
         let weights = cpu::weight_bytes(&plans, checkpoint);
         let mut arena = cpu::arena_bytes(&contract, &plans, &cpu);
         let first = cpu;
@@ -494,10 +494,10 @@ impl Engine {
     /// The plans that a step runs, trunk and then head, each with its place among the clocks and the step that its costs are counted for.
     fn plans_of(&self, size: StepSize) -> Vec<(usize, &Plan, CostStep)> {
         let (trunk, head) = (self.backend.trunk(), self.backend.head());
-        let cache_number = self.options.bind.cache.bytes();
+        let cache = self.options.bind.cache;
         let StepSize { sequences, rows, cached, wanted } = size;
         let rows = sequences * rows;
-        let step = CostStep { rows, sequences, cached, cache_number, lane: self.backend.lane(size.rows) };
+        let step = CostStep { rows, sequences, cached, cache, lane: self.backend.lane(size.rows) };
         let class = RowClass::of(rows) as usize;
         let mut plans = vec![(class, &trunk[class], step)];
         for first in (0..wanted).step_by(HEAD_ROWS) {

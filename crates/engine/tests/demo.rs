@@ -171,6 +171,22 @@ fn a_saved_session_goes_on_where_it_stopped() {
     assert!(other.restore(&path).unwrap_err().to_string().contains("cache type"));
 }
 
+#[test]
+fn a_cache_of_codes_is_saved_and_read_back() {
+    let mut demo = demo(&EngineOptions { cache: Some(base::CacheType::Int8), ..options(2) });
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("session.kv");
+    let question = "Put these words in order: bread, table, drum, fox.";
+    let mut session = Session::default();
+    let first = demo.ask(&mut session, question, &SamplingParams::greedy());
+    demo.engine.save(&session.sequence, &session.tokens, &path).unwrap();
+    let (sequence, tokens) = demo.engine.restore(&path).unwrap();
+    let again = demo.ask(&mut Session { sequence, tokens }, question, &SamplingParams::greedy());
+    assert_eq!((again.tokens, again.cached_tokens), (first.tokens, again.prompt_tokens - 1));
+    let refused = engine_with(base::CacheType::F16).restore(&path).unwrap_err().to_string();
+    assert!(refused.contains("cache type: int8"), "{refused}");
+}
+
 fn engine_with(cache: base::CacheType) -> Engine {
     demo(&EngineOptions { cache: Some(cache), ..options(1) }).engine
 }

@@ -3,14 +3,20 @@
 
 mod support;
 
-use base::Tier;
-use engine::EngineOptions;
+use base::{CacheType, Tier};
+use engine::{Engine, EngineOptions};
 use graph::passes::{CacheForm, MlaChoice, Precision};
 use std::path::PathBuf;
 use support::{CASES, WITH_GGUF, all_logits, checkpoint, engine, error, fixture, folder, greedy, tiers};
 
 /// Mean relative square error of a row that exact arithmetic may have.
 const EXACT: f64 = 1e-9;
+
+/// Median of the rows' errors in default precision.
+const DEFAULT: f64 = 3e-3;
+
+/// Error that a row in exact arithmetic may have over a cache of codes: that of numbers with seven bits.
+const CODES: f64 = 1e-3;
 
 fn files() -> Vec<(&'static str, PathBuf)> {
     let folders = CASES.into_iter().map(|case| (case, folder(case)));
@@ -91,7 +97,41 @@ fn default_precision_stays_close() {
         errors.sort_by(f64::total_cmp);
         let close = errors.iter().filter(|e| **e <= 1e-2).count();
         let median = errors[errors.len() / 2];
-        assert!(median <= 3e-3, "{case} {tier}: median {median:e}");
+        assert!(median <= DEFAULT, "{case} {tier}: median {median:e}");
         assert!(close * 4 >= errors.len() * 3, "{case} {tier}: {close} of {} rows", errors.len());
     }
+}
+
+#[test]
+fn a_cache_of_codes_stays_close_in_every_formulation() {
+    let tiers = tiers();
+    let files = files();
+    let both = [Precision::Exact, Precision::Default];
+    for (tier, (case, path)) in tiers.iter().flat_map(|tier| files.iter().map(move |file| (*tier, file))) {
+        let expected = fixture(case);
+        let checkpoint = checkpoint(path);
+        let all = [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::Split, MlaChoice::Auto];
+        for (mla, precision) in all.into_iter().flat_map(|mla| both.map(|precision| (mla, precision))) {
+            let cache = Some(CacheType::Int8);
+            let options = EngineOptions { mla, precision, cache, ..options(tier) };
+            let logits = all_logits(&mut engine(&checkpoint, &options), &expected.tokens, 16);
+            let rows = expected.rows.iter().zip(&expected.logits);
+            let mut errors: Vec<f64> = rows.map(|(&row, truth)| error(&logits[row], truth)).collect();
+            errors.sort_by(f64::total_cmp);
+            let median = errors[errors.len() / 2];
+            let allowed = if precision == Precision::Exact { CODES } else { DEFAULT };
+            assert!(median <= allowed, "{case} {} {tier} {mla} {precision}: {median:e}", path.display());
+            assert!(median > EXACT, "{case} {tier} {mla} {precision}: no error of codes at all");
+        }
+    }
+}
+
+#[test]
+fn a_cache_of_codes_holds_no_expanded_keys() {
+    let options = EngineOptions {
+        cache: Some(CacheType::Int8),
+        ..exact(Tier::Portable, MlaChoice::Naive, CacheForm::Expanded)
+    };
+    let refused = Engine::load(&checkpoint(&folder("youtu")), &options, &mut |_, _| {}).err().unwrap();
+    assert!(refused.to_string().contains("int8 cache holds latents"), "{refused}");
 }

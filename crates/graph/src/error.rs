@@ -1,6 +1,6 @@
 //! What can go wrong between a contract and a plan.
 
-use base::TensorType;
+use base::{CacheType, TensorType};
 
 /// An error of building the circuit, the IR or the plan of a model.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +77,12 @@ pub enum GraphError {
         first: String,
         /// The other.
         second: String,
+    },
+    /// The cache is to hold expanded keys and values in a type that is for latents.
+    #[error("an {cache} cache holds latents, not expanded keys and values: store those as f32, f16 or bf16")]
+    CacheType {
+        /// The type asked for.
+        cache: CacheType,
     },
     /// The plan itself breaks a rule: an error of Latent, not of the file.
     #[error("internal error in pass {pass}: {problem} (please report this)")]

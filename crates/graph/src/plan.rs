@@ -70,6 +70,10 @@ impl Plan {
         kernels: &[KernelContract],
         options: &PlanOptions,
     ) -> Result<Plan, GraphError> {
+        let cache = options.bind.cache;
+        if !options.form.stores(cache) {
+            return Err(GraphError::CacheType { cache });
+        }
         let ir = choose_formulations(ir, options.mla, options.form, &contract.attention)?;
         let ir = fuse_projections(ir);
         let ir = group_experts(ir);

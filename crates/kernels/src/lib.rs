@@ -36,7 +36,7 @@ pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, Bf16Line, quantise_a8, to_bf16};
 pub use amx::assume_amx;
 pub use attention::{
     AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, KEYS, KeyBlocks, KeyOrder, Number,
-    Partials, bf16, f16, load_row, merge_partials, store_row,
+    Partials, bf16, f16, load_part, load_row, merge_partials, store_part, store_row,
 };
 pub use decode::decode_row;
 pub use elementwise::{add, axpy, exp, relu2, scale, silu, silu_mul};

@@ -2,7 +2,7 @@
 
 use crate::attention::{self, AttendExpandedFn, AttendFn, ExpandKeysFn};
 use crate::matmul::{self, MatmulFn};
-use base::{Activation, CpuFeatures, KernelContract, Layout, OpKind, Tier};
+use base::{Activation, CacheType, CpuFeatures, KernelContract, Layout, OpKind, Tier};
 use std::sync::OnceLock;
 
 /// A kernel, typed by what it does. Operations without a function here have one form, called directly.
@@ -55,10 +55,16 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
             let name = format!("{tier}_{}", op.name()).leak();
             table.push((KernelContract { tier, name, ..plain(op, name, kernel).0 }, kernel));
         }
+        for (tier, kernel) in attention::code_kernels() {
+            let (op, activation, cache) = (OpKind::AttendLatent, Activation::A8, Some(CacheType::Int8));
+            let name = format!("{tier}_int8_{}", op.name()).leak();
+            table.push((KernelContract { activation, cache, tier, ..plain(op, name, kernel).0 }, kernel));
+        }
         if features().avx512 && features().avx512_fp16 {
             let (activation, tier) = (Activation::F16, Tier::Avx512);
             for (op, cache, kernel) in attention::half_kernels() {
-                let name = format!("{tier}_fp16_{}", op.name()).leak();
+                let over = if cache == Some(CacheType::Int8) { "_int8" } else { "" };
+                let name = format!("{tier}_fp16{over}_{}", op.name()).leak();
                 table.push((KernelContract { activation, cache, tier, ..plain(op, name, kernel).0 }, kernel));
             }
         }

@@ -4,7 +4,7 @@ use crate::case::{Arithmetic, Bound, SameBits, Truth, Work};
 use crate::memory::Copies;
 use crate::numbers::nearest;
 use crate::random::Random;
-use base::{Activation, CacheType};
+use base::{Activation, CacheRow, CacheType};
 use kernels::{CacheView, Expanded, KeyBlocks, KeyOrder, Number, bf16, f16, load_row, store_row};
 
 /// Rows of a page of the cache.
@@ -36,16 +36,23 @@ fn bound(activation: Activation) -> Bound {
     match activation {
         Activation::F16 => HALF_BOUND,
         Activation::Bf16 => BRAIN_BOUND,
-        Activation::F32 | Activation::A8 => FLOAT_BOUND,
+        Activation::A8 => CODE_BOUND,
+        Activation::F32 => FLOAT_BOUND,
     }
 }
+
+const CODE_BOUND: Bound = Bound {
+    error: 2e-2,
+    same_bits: SameBits::None,
+    reason: "queries are rounded to 8-bit codes with a scale for 128 of them; sums of products with codes are exact",
+};
 
 /// Attention in latent space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentCase {
     /// Whether content and rope are scored apart.
     pub split: bool,
-    /// What it computes in: f32, or f16 where the cache holds that.
+    /// What it computes in: f32, f16 where the cache holds that, or 8-bit codes where it holds those.
     pub activation: Activation,
     /// Type of the cache.
     pub cache: CacheType,
@@ -81,7 +88,8 @@ impl LatentCase {
         let halves = match self.activation {
             Activation::F16 => ", in f16",
             Activation::Bf16 => ", in bf16",
-            Activation::F32 | Activation::A8 => "",
+            Activation::A8 => ", by codes",
+            Activation::F32 => "",
         };
         let pieces = if *pieces > 1 { format!(", pieces={pieces}") } else { String::new() };
         format!("{}({cache}{halves}, h={heads}, {latent}+{rope}, rows={rows}{pieces})", self.operation())
@@ -94,14 +102,19 @@ impl LatentCase {
     pub(crate) fn work(&self) -> Work {
         let (row, latent) = ((self.latent + self.rope) as f64, self.latent as f64);
         Work {
-            bytes: self.rows as f64 * row * self.cache.bytes() as f64,
+            bytes: (self.rows * self.row().bytes()) as f64,
             flops: 2.0 * (self.heads * self.rows) as f64 * (row + latent),
             arithmetic: Arithmetic::of(self.activation),
             from_memory: true,
         }
     }
 
-    /// Numbers of a cached row.
+    /// A cached row.
+    pub(crate) fn row(&self) -> CacheRow {
+        CacheRow { ty: self.cache, content: self.latent, rope: self.rope }
+    }
+
+    /// Its numbers.
     pub(crate) fn width(&self) -> usize {
         self.latent + self.rope
     }
@@ -109,10 +122,10 @@ impl LatentCase {
     pub(crate) fn operands(&self, copies: usize) -> LatentOperands {
         let random = &mut Random::new(self.rows as u64);
         let (width, pages) = (self.width(), self.rows.div_ceil(PAGE));
-        let row_bytes = width * self.cache.bytes();
+        let row_bytes = self.row().bytes();
         let mut bytes = vec![0; pages * PAGE * row_bytes];
         for row in bytes.chunks_exact_mut(row_bytes) {
-            store_row(self.cache, &random.numbers(width), row);
+            store_row(self.row(), &random.numbers(width), row);
         }
         let streams = Copies::new(&bytes, copies);
         let table =
@@ -126,7 +139,7 @@ impl LatentCase {
         let rows: Vec<Vec<f32>> = (0..self.rows)
             .map(|row| {
                 let mut numbers = vec![0.0; self.width()];
-                load_row(self.cache, cache.row(row), &mut numbers);
+                load_row(self.row(), cache.row(row), &mut numbers);
                 numbers
             })
             .collect();
@@ -148,7 +161,7 @@ impl LatentOperands {
             ty: case.cache,
             bytes: self.streams.all(),
             page_rows: PAGE,
-            row_bytes: case.width() * case.cache.bytes(),
+            row_bytes: case.row().bytes(),
             width: case.width(),
             table: &self.table[first..first + self.pages],
         }
@@ -213,11 +226,12 @@ fn laid<N: Number>(
     place: fn(usize, usize, usize) -> usize,
 ) -> Vec<N> {
     let (count, block) = (rows.len() / width.max(1), N::padded(width) * N::BLOCK);
+    let one = CacheRow { ty: CacheType::F32, content: 1, rope: 0 };
     let mut out = vec![N::ZERO; count.div_ceil(N::BLOCK) * (block + gap)];
     for (i, row) in rows.chunks_exact(width.max(1)).enumerate() {
         for (n, number) in row.iter().enumerate() {
             let at = i / N::BLOCK * (block + gap) + place(width, i % N::BLOCK, n);
-            N::load(CacheType::F32, &number.to_le_bytes(), &mut out[at..=at]);
+            N::load(one, &number.to_le_bytes(), 0, &mut out[at..=at]);
         }
     }
     out

@@ -28,11 +28,11 @@ fn float(bits: u16, mantissa: u32) -> f32 {
     (sign * value) as f32
 }
 
-/// The nearest number that the cache's type has; of two, the one with an even mantissa.
+/// The nearest float that the cache's type has, of `int8` in the rope part; of two, the one with an even mantissa.
 pub(crate) fn nearest(ty: CacheType, x: f32) -> f32 {
     let (mantissa, least, largest) = match ty {
         CacheType::F32 => return x,
-        CacheType::F16 => (10, -14, 65_504.0),
+        CacheType::F16 | CacheType::Int8 => (10, -14, 65_504.0),
         CacheType::Bf16 => (7, -126, 255.0 * 2f64.powi(120)),
     };
     let value = f64::from(x);

@@ -5,7 +5,7 @@ use crate::numbers::{brain, half, nearest};
 use crate::product::tiles;
 use crate::random::Random;
 use crate::routing::Routing;
-use base::{CacheType, Layout, TensorType};
+use base::{CacheRow, CacheType, Layout, TensorType};
 use kernels::{A8_BLOCK, RopePairs, RopeTable, WeightMatrix};
 
 /// What is done with each row.
@@ -130,7 +130,9 @@ impl RowCase {
         // bytes read and written and operations for each number of a row; what works in place is first given its operand anew
         let (bytes, flops) = match self.op {
             RowOp::Embed(ty, _) => (4.0 + ty.bits_per_weight() / 8.0, 1.0),
-            RowOp::Store(ty) | RowOp::Load(ty) => (4.0 + ty.bytes() as f64, 0.0),
+            RowOp::Store(ty) | RowOp::Load(ty) => {
+                (4.0 + self.cache_row(ty).bytes() as f64 / self.width as f64, 0.0)
+            }
             RowOp::QuantiseA8 => (6.0, 3.0),
             RowOp::ToBf16 => (6.0, 0.0),
             RowOp::RmsNorm => (12.0, 4.0),
@@ -166,8 +168,8 @@ impl RowCase {
                 }
             }
             RowOp::Load(ty) => {
-                bytes =
-                    random.numbers(numbers * ty.bytes()).iter().map(|v| (v * 128.0) as i8 as u8).collect();
+                let len = self.rows * self.cache_row(ty).bytes();
+                bytes = random.numbers(len).iter().map(|v| (v * 128.0) as i8 as u8).collect();
             }
             RowOp::QuantiseA8 | RowOp::ToBf16 | RowOp::Store(_) if self.rows > 1 => {
                 // zeros, and numbers that are none
@@ -221,10 +223,23 @@ impl RowCase {
                 }
             }
             RowOp::Rope(pairs) => self.rotated(pairs, x, &mut truth),
+            RowOp::Store(CacheType::Int8) => {
+                x.chunks_exact(self.width).for_each(|x| self.stored_codes(x, &mut truth));
+            }
             RowOp::Store(ty) => x.iter().for_each(|x| truth.exact(nearest(ty, *x))),
             RowOp::Load(CacheType::F32) => {
                 for v in bytes.chunks_exact(4) {
                     truth.exact(f32::from_le_bytes([v[0], v[1], v[2], v[3]]));
+                }
+            }
+            RowOp::Load(CacheType::Int8) => {
+                let row = self.cache_row(CacheType::Int8);
+                for bytes in bytes.chunks_exact(row.bytes()) {
+                    let (codes, rest) = bytes.split_at(row.content);
+                    let (rope, scale) = rest.split_at(2 * row.rope);
+                    let scale = f32::from_le_bytes([scale[0], scale[1], scale[2], scale[3]]);
+                    codes.iter().for_each(|code| truth.exact((f32::from(*code) - 128.0) * scale));
+                    rope.chunks_exact(2).for_each(|v| truth.exact(half(u16::from_le_bytes([v[0], v[1]]))));
                 }
             }
             RowOp::Load(ty) => {
@@ -275,6 +290,21 @@ impl RowCase {
         (0..self.width / 2).map(move |i| 10_000f64.powf(-2.0 * i as f64 / width))
     }
 
+    /// A cached row of this width: a ninth of it is rotated, as of 576 numbers.
+    pub(crate) fn cache_row(&self, ty: CacheType) -> CacheRow {
+        let rope = self.width / 9;
+        CacheRow { ty, content: self.width - rope, rope }
+    }
+
+    /// A row as `base::CacheRow` defines it of `int8`: codes, scale, rope part.
+    fn stored_codes(&self, x: &[f32], truth: &mut Truth) {
+        let (content, rope) = x.split_at(self.cache_row(CacheType::Int8).content);
+        let (codes, scale) = codes(content);
+        codes.into_iter().for_each(|code| truth.exact(code));
+        truth.exact(scale);
+        rope.iter().for_each(|v| truth.exact(nearest(CacheType::F16, *v)));
+    }
+
     fn rotated(&self, pairs: RopePairs, x: &[f32], truth: &mut Truth) {
         let half = self.width / 2;
         for (row, x) in x.chunks_exact(self.width).enumerate() {
@@ -308,16 +338,20 @@ impl RowCase {
     }
 }
 
+/// Numbers as codes of 8 bits, and their scale: largest magnitude / 127, NaN where they are not finite.
+fn codes(numbers: &[f32]) -> (Vec<f32>, f32) {
+    let largest = numbers.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    let finite = numbers.iter().all(|v| v.is_finite());
+    let code =
+        |v: &f32| if finite && largest > 0.0 { (v * (127.0 / largest)).round_ties_even() } else { 0.0 };
+    (numbers.iter().map(code).collect(), if finite { largest / 127.0 } else { f32::NAN })
+}
+
 /// A row's 8-bit blocks as `base::Activation::A8` defines them: codes, scale, scale · Σ codes of all and of each half, and −128 · Σ codes.
 fn quantised(x: &[f32], truth: &mut Truth) {
     for numbers in x.chunks(A8_BLOCK) {
-        let largest = numbers.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-        let finite = numbers.iter().all(|v| v.is_finite());
-        let scale = if finite { largest / 127.0 } else { f32::NAN };
-        let code = |i: usize| match numbers.get(i) {
-            Some(v) if finite && largest > 0.0 => (v * (127.0 / largest)).round_ties_even(),
-            _ => 0.0,
-        };
+        let (codes, scale) = codes(numbers);
+        let code = |i: usize| codes.get(i).copied().unwrap_or(0.0);
         let sum = |from: usize, to: usize| (from..to).map(code).sum::<f32>();
         (0..A8_BLOCK).for_each(|i| truth.exact(code(i)));
         truth.exact(scale);

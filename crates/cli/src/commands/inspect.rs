@@ -3,7 +3,7 @@
 use crate::args::InspectArgs;
 use crate::{model, output};
 use anyhow::Result;
-use base::{CacheType, TensorType};
+use base::{CacheRow, CacheType, TensorType};
 use engine::cpu;
 use engine::memory::{self, Needed, readable};
 use formats::pack::PackedFrom;
@@ -90,15 +90,19 @@ impl<'a> Report<'a> {
             tokenizer,
             template,
         };
-        report.needed.cache = report.token_bytes(args.model.form(), cache) * context as u64;
+        report.needed.cache = report.token_bytes(args.model.form(), cache).unwrap_or(0) * context as u64;
         Ok(report)
     }
 
-    /// Bytes that one token takes in the cache.
-    fn token_bytes(&self, form: CacheForm, ty: CacheType) -> u64 {
+    /// Bytes that one token takes in the cache; none where this type does not store that.
+    fn token_bytes(&self, form: CacheForm, ty: CacheType) -> Option<u64> {
         let a = &self.contract.attention;
-        let width = if form == CacheForm::Latent { a.latent_width() } else { a.expanded_width() };
-        (width * ty.bytes() * self.contract.layers) as u64
+        let (content, rope) = match form {
+            CacheForm::Latent => (a.kv_lora_rank, a.rope),
+            CacheForm::Expanded => (a.expanded_width(), 0),
+        };
+        let row = CacheRow { ty, content, rope };
+        form.stores(ty).then_some((row.bytes() * self.contract.layers) as u64)
     }
 
     fn json(&self, checkpoint: &Checkpoint, args: &InspectArgs) -> Result<Value> {
@@ -174,7 +178,7 @@ impl<'a> Report<'a> {
         lines.push(String::new());
         lines.push(format!("{:<14} {:>12} {:>12}", "bytes a token", "latent", "expanded"));
         for ty in CacheType::ALL {
-            let bytes = |form| readable(self.token_bytes(form, ty));
+            let bytes = |form| self.token_bytes(form, ty).map_or("–".into(), readable);
             lines.push(format!(
                 "  {:<12} {:>12} {:>12}",
                 ty.name(),

@@ -84,7 +84,7 @@ impl CachePool {
     /// When the operating system does not reserve the address space.
     pub fn new(streams: &[Stream], ty: CacheType, tokens: usize) -> std::io::Result<CachePool> {
         let pages = tokens.div_ceil(PAGE_ROWS);
-        let row_bytes = streams.iter().map(|stream| stream.width * ty.bytes());
+        let row_bytes = streams.iter().map(|stream| stream.row(ty).bytes());
         let memory = StreamMemory::reserve(pages * PAGE_ROWS, row_bytes)?;
         let streams = streams.iter().cloned().zip(memory).collect();
         Ok(CachePool { ty, streams, users: vec![0; pages], free: (0..pages as u32).rev().collect() })
@@ -207,7 +207,7 @@ mod tests {
     use graph::ir::StreamKind;
 
     fn pool(tokens: usize) -> CachePool {
-        let stream = |layer| Stream { kind: StreamKind::Latent, layer, width: 6 };
+        let stream = |layer| Stream { kind: StreamKind::Latent, layer, width: 6, rope: 2 };
         CachePool::new(&[stream(0), stream(1)], CacheType::F32, tokens).unwrap()
     }
 

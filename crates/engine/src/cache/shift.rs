@@ -70,22 +70,18 @@ impl CachePool {
         let place = |row: usize| sequence.pages()[row / PAGE_ROWS] as usize * PAGE_ROWS + row % PAGE_ROWS;
         let (kind, memory) = &mut self.streams[stream];
         numbers.resize(kind.width, 0.0);
-        kernels::load_row(self.ty, memory.row(place(from)), numbers);
+        let row = kind.row(self.ty);
+        kernels::load_row(row, memory.row(place(from)), numbers);
         let distance = to as i64 - from as i64;
         for part in rope_parts(kind, shape) {
             shape.rope.shift(&mut numbers[part], distance, shape.pairs);
         }
         // the parts without position keep their very bits: only the rope parts are written anew
         let bytes = memory.row(place(from)).to_vec();
-        let row = memory.row_mut(place(to));
-        row.copy_from_slice(&bytes);
-        let number = self.ty.bytes();
+        let moved = memory.row_mut(place(to));
+        moved.copy_from_slice(&bytes);
         for part in rope_parts(kind, shape) {
-            kernels::store_row(
-                self.ty,
-                &numbers[part.clone()],
-                &mut row[part.start * number..part.end * number],
-            );
+            kernels::store_part(row, part.start, &numbers[part], moved);
         }
     }
 }
@@ -98,6 +94,51 @@ fn rope_parts(stream: &Stream, shape: &ShiftShape<'_>) -> Vec<Range<usize>> {
             let head = shape.nope + shape.rope_dims + shape.v;
             let part = |h: usize| h * head + shape.nope..h * head + shape.nope + shape.rope_dims;
             (0..stream.width / head).map(part).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::CacheType;
+
+    /// Four numbers, and a pair before it is rotated.
+    const ROW: [f32; 6] = [0.5, -3.0, 1.25, 0.0, 0.75, 0.25];
+
+    #[test]
+    fn codes_and_their_scale_keep_their_bits_and_the_rope_part_turns_back() {
+        let stream = Stream { kind: StreamKind::Latent, layer: 0, width: ROW.len(), rope: 2 };
+        let row = stream.row(CacheType::Int8);
+        let mut pool = CachePool::new(std::slice::from_ref(&stream), CacheType::Int8, 128).unwrap();
+        let rope = RopeTable::new(vec![0.25], 1.0);
+        let shape = ShiftShape { rope: &rope, pairs: RopePairs::Split, rope_dims: 2, nope: 0, v: 0 };
+        let mut sequence = Sequence::default();
+        pool.reserve(&mut sequence, 80).unwrap();
+        for position in 0..80 {
+            let mut numbers = ROW;
+            numbers[0] += position as f32;
+            rope.shift(&mut numbers[4..], position as i64, RopePairs::Split);
+            let place = sequence.pages()[position / PAGE_ROWS] as usize * PAGE_ROWS + position % PAGE_ROWS;
+            kernels::store_row(row, &numbers, pool.streams[0].1.row_mut(place));
+        }
+        pool.advance(&mut sequence, 80);
+        let bytes = |pool: &CachePool, sequence: &Sequence, position: usize| {
+            let place = sequence.pages()[position / PAGE_ROWS] as usize * PAGE_ROWS + position % PAGE_ROWS;
+            pool.streams[0].1.row(place).to_vec()
+        };
+        let before: Vec<_> = (0..80).map(|position| bytes(&pool, &sequence, position)).collect();
+        pool.shift(&mut sequence, 3..13, &shape).unwrap();
+        for position in 3..70 {
+            let (old, new) = (&before[position + 10], bytes(&pool, &sequence, position));
+            assert_eq!((&old[..4], &old[8..]), (&new[..4], &new[8..]), "row {position}");
+            let mut found = [0.0; 6];
+            kernels::load_row(row, &new, &mut found);
+            rope.shift(&mut found[4..], -(position as i64), RopePairs::Split);
+            assert!(
+                (found[4] - ROW[4]).abs() + (found[5] - ROW[5]).abs() < 2e-3,
+                "row {position}: {found:?}"
+            );
         }
     }
 }

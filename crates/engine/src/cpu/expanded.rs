@@ -7,6 +7,7 @@ use super::local::{Local, grown};
 use super::run::Thread;
 use super::weights::LoadedWeight;
 use crate::cache::{PAGE_ROWS, StreamMemory};
+use base::CacheRow;
 use graph::contract::AttentionShape;
 use graph::ir::Lane;
 use kernels::{
@@ -186,7 +187,7 @@ impl Thread<'_> {
     ) {
         let a = &self.model.contract.attention;
         let length = segment.first + segment.rows.len();
-        let (needs, width) = (Self::kv_needs(kv), a.latent_width());
+        let (needs, width, stored) = (Self::kv_needs(kv), a.latent_width(), self.stored(stream));
         let Local { acts, scratch, results, more, .. } = local;
         for start in self.member.share(layout.length, N::BLOCK).step_by(N::BLOCK) {
             let rows = start..(start + N::BLOCK).min(length);
@@ -199,7 +200,7 @@ impl Thread<'_> {
             }
             let lines = grown(results, rows.len() * width);
             for (row, line) in rows.clone().zip(lines.chunks_exact_mut(width)) {
-                kernels::load_row(self.pool.cache_type(), self.cached(segment, stream, row), line);
+                kernels::load_row(stored, self.cached(segment, stream, row), line);
             }
             let values = grown(more, rows.len() * a.v);
             let latent = Rows::new(lines, rows.len(), a.kv_lora_rank, width);
@@ -223,9 +224,8 @@ impl Thread<'_> {
         numbers: Range<usize>,
         out: &mut [N],
     ) {
-        let ty = self.pool.cache_type();
-        let rows = rows.clone().map(|row| &self.cached(segment, stream, row)[numbers.start * ty.bytes()..]);
-        N::lay_keys(ty, rows, numbers.len(), out);
+        let rows = rows.clone().map(|row| self.cached(segment, stream, row));
+        N::lay_keys(self.stored(stream), rows, numbers, out);
     }
 
     /// Keys of the group: tasks of a head and some blocks of cached rows.
@@ -303,15 +303,19 @@ impl Thread<'_> {
                     );
                 }
                 let lines = grown(&mut local.more, rows.len() * a.v);
-                let ty = self.pool.cache_type();
+                let stored = self.stored(stream);
                 for (row, line) in rows.clone().zip(lines.chunks_exact_mut(a.v)) {
-                    let bytes = &self.cached(segment, stream, row)[rotated.end * ty.bytes()..];
-                    kernels::load_row(ty, &bytes[..a.v * ty.bytes()], line);
+                    kernels::load_part(stored, self.cached(segment, stream, row), rotated.end, line);
                 }
                 let out: &mut [N] = self.expanded_memory(layout.values(h, block), layout.v * N::BLOCK);
                 N::lay_values(lines, a.v, out);
             }
         }
+    }
+
+    /// How a stream's rows are stored.
+    fn stored(&self, stream: usize) -> CacheRow {
+        self.pool.streams()[stream].0.row(self.pool.cache_type())
     }
 
     /// A cached row of a segment.
@@ -387,7 +391,7 @@ impl Thread<'_> {
         local: &mut Local,
     ) {
         let a = &self.model.contract.attention;
-        let needs = Self::kv_needs(kv);
+        let (needs, stored) = (Self::kv_needs(kv), self.stored(stream));
         let memory: &StreamMemory = &self.pool.streams()[stream].1;
         let Local { acts, scratch, results, more, .. } = local;
         let head_width = a.nope + a.rope + a.v;
@@ -413,7 +417,7 @@ impl Thread<'_> {
                     }
                 }
                 let place = segment.pages[position / PAGE_ROWS] as usize * PAGE_ROWS + position % PAGE_ROWS;
-                kernels::store_row(self.pool.cache_type(), line, self.cache_row(memory, place));
+                kernels::store_row(stored, line, self.cache_row(memory, place));
             }
         }
     }

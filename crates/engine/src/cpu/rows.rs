@@ -71,7 +71,7 @@ impl Thread<'_> {
     ) {
         let index = stream;
         let (stream, memory) = &self.pool.streams()[index];
-        let line = grown(&mut local.results, stream.width);
+        let (stored, line) = (stream.row(self.pool.cache_type()), grown(&mut local.results, stream.width));
         for segment in &self.batch.segments {
             for row in self.stored_rows(segment, index) {
                 let position = segment.first + row;
@@ -86,7 +86,7 @@ impl Thread<'_> {
                     self.rotate(rotated, row);
                 }
                 let place = segment.pages[position / PAGE_ROWS] as usize * PAGE_ROWS + position % PAGE_ROWS;
-                kernels::store_row(self.pool.cache_type(), line, self.cache_row(memory, place));
+                kernels::store_row(stored, line, self.cache_row(memory, place));
             }
         }
     }

@@ -120,7 +120,7 @@ impl Thread<'_> {
                     let place =
                         segment.pages[position / PAGE_ROWS] as usize * PAGE_ROWS + position % PAGE_ROWS;
                     line.resize(stream.width, 0.0);
-                    kernels::load_row(self.pool.cache_type(), memory.row(place), &mut line);
+                    kernels::load_row(stream.row(self.pool.cache_type()), memory.row(place), &mut line);
                     out.copy_from_slice(&line[columns.clone()]);
                 }
                 Place::Routing { chosen, mix } => {

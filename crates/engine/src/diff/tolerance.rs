@@ -46,7 +46,7 @@ impl Numerics {
         let cache: f64 = match self.cache {
             CacheType::F32 => 0.0,
             CacheType::F16 => 0.01,
-            CacheType::Bf16 => 0.05,
+            CacheType::Bf16 | CacheType::Int8 => 0.05,
         };
         let products: f64 = match self.precision {
             Precision::Exact => 1e-4,

@@ -153,6 +153,7 @@ impl<'a> Shared<'a> {
                 kind: stream_word(ir.streams[id.0].kind),
                 writes: node.outputs.is_empty(),
                 width: ir.streams[id.0].width,
+                row_bytes: ir.streams[id.0].row(self.options.bind.cache).bytes(),
             }),
             cost: source.step.map(|step| cost(ir, run, at, step)),
         }

@@ -128,7 +128,7 @@ impl Shared<'_> {
             let s = &ir.streams[stream];
             let mut item = Item::new(Form::Cylinder, "cache", format!("{} cache", stream_word(s.kind)));
             item.lines.push(format!("{} × {}", s.width, self.options.bind.cache));
-            item.lines.push(format!("{} B a token", s.width * self.options.bind.cache.bytes()));
+            item.lines.push(format!("{} B a token", s.row(self.options.bind.cache).bytes()));
             sketch.items.push(item);
             let cylinder = End::Item(sketch.items.len() - 1);
             for (at, n) in nodes.iter().enumerate() {

@@ -71,8 +71,6 @@ pub struct MachineCard {
     pub precision: &'static str,
     /// The type of the cache.
     pub cache: &'static str,
-    /// Bytes of one number in the cache.
-    pub cache_number: usize,
 }
 
 /// A word with what it means.
@@ -271,6 +269,8 @@ pub struct CacheUse {
     pub writes: bool,
     /// Numbers of a row.
     pub width: usize,
+    /// Its bytes.
+    pub row_bytes: usize,
 }
 
 /// Costs of one operation in one layer: with n rows in the cache before, `a + n · a_per_cached`.

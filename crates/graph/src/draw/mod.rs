@@ -137,7 +137,8 @@ impl Drawing {
             shared.blocks_of(&source).into_iter().map(|(index, _, phase)| (index, phase)).collect();
         views.push(View { stage: "ir", ..compose::view(&shared.blocks, &placed) });
 
-        for (mla, form, card) in &FORMULATIONS {
+        let formulations = || FORMULATIONS.iter().filter(|(_, form, _)| form.stores(options.bind.cache));
+        for (mla, form, card) in formulations() {
             for (class, key, _) in CLASSES {
                 let wanted = PlanOptions {
                     span: span.clone(),
@@ -172,9 +173,8 @@ impl Drawing {
                 tier: bind.tier.name(),
                 precision: bind.precision.name(),
                 cache: bind.cache.name(),
-                cache_number: bind.cache.bytes(),
             },
-            formulations: FORMULATIONS.iter().map(|(.., card)| card.clone()).collect(),
+            formulations: formulations().map(|(.., card)| card.clone()).collect(),
             classes: CLASSES
                 .iter()
                 .map(|(class, key, name)| ClassCard { key, name, rows: class.max_rows(options.largest) })
@@ -205,7 +205,7 @@ fn plan_view(shared: &mut Shared<'_>, plan: &Plan, mla: MlaChoice) -> View {
         MlaChoice::Auto => Lane::Absorbed,
         _ => Lane::All,
     };
-    let step = Step { rows, cached: 0, sequences: 1, cache_number: shared.options.bind.cache.bytes(), lane };
+    let step = Step { rows, cached: 0, sequences: 1, cache: shared.options.bind.cache, lane };
     let source =
         Source { ir: &plan.ir, phases: Some(&plan.phases), step: Some(step), class: Some(plan.class) };
     let runs = shared.blocks_of(&source);

@@ -1,6 +1,7 @@
 //! Bytes and operations of a node, for plans, drawings and the profiler.
 
 use super::{Ir, Lane, Node, Op, StreamKind};
+use base::CacheType;
 use serde::Serialize;
 
 /// What a node moves and computes in one step.
@@ -31,8 +32,8 @@ pub struct Step {
     pub sequences: usize,
     /// Rows already in the cache of each sequence.
     pub cached: usize,
-    /// Bytes of one number in the cache.
-    pub cache_number: usize,
+    /// How the cache stores numbers.
+    pub cache: CacheType,
     /// The formulation that its rows take.
     pub lane: Lane,
 }
@@ -57,7 +58,7 @@ impl Node {
         let matrix_flops = |rows: f64| -> f64 {
             self.weights.iter().map(|(_, id)| 2.0 * ir.weight(*id).numbers() as f64 * rows).sum()
         };
-        let stream_row = self.stream.map_or(0, |id| ir.streams[id.0].width * step.cache_number) as f64;
+        let stream_row = self.stream.map_or(0, |id| ir.streams[id.0].row(step.cache).bytes()) as f64;
         match self.op {
             Op::Embed { .. } => {
                 let row: f64 = self.weights.iter().map(|(_, id)| row_bytes(ir, *id)).sum();

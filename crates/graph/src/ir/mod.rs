@@ -16,6 +16,7 @@ pub use reference::{OpReference, reference};
 pub use signature::{Carries, Edge, Port};
 
 use crate::circuit::Weight;
+use base::{CacheRow, CacheType};
 use serde::Serialize;
 use std::ops::Range;
 
@@ -113,6 +114,15 @@ pub struct Stream {
     pub layer: usize,
     /// Numbers of a row.
     pub width: usize,
+    /// How many of them, at the end of a latent row, are rotated.
+    pub rope: usize,
+}
+
+impl Stream {
+    /// A row in a cache of this type.
+    pub fn row(&self, ty: CacheType) -> CacheRow {
+        CacheRow { ty, content: self.width - self.rope, rope: self.rope }
+    }
 }
 
 /// What a cache stream holds.

@@ -52,7 +52,7 @@ pub(crate) const GLOSSARY: [(&str, &str); 25] = [
     ("expert_weights, expert_bytes", "the same of one expert"),
     (
         "stream_bytes",
-        "bytes of a row of the node's cache stream: kv_lora + rope numbers, or heads · (nope + rope + v)",
+        "bytes of a row of the node's cache stream: kv_lora + rope numbers (with `int8`, and a scale), or heads · (nope + rope + v)",
     ),
     ("W", "a weight; its rows are outputs"),
     ("⊙", "product number by number"),
@@ -458,6 +458,7 @@ mod tests {
     use crate::ir::Ir;
     use crate::passes::snapshots::{contract, lowered};
     use crate::passes::{CacheForm, MlaChoice};
+    use base::CacheType;
     use std::collections::HashSet;
 
     #[test]
@@ -526,7 +527,7 @@ mod tests {
             ("row_bytes", c.hidden_size * 2),
             ("expert_weights", numbers / moe.experts),
             ("expert_bytes", bytes / moe.experts),
-            ("stream_bytes", node.stream.map_or(0, |id| ir.streams[id.0].width * step.cache_number)),
+            ("stream_bytes", node.stream.map_or(0, |id| ir.streams[id.0].row(step.cache).bytes())),
         ])
     }
 
@@ -546,7 +547,8 @@ mod tests {
                         if experts && rows > 1 {
                             continue;
                         }
-                        let step = Step { rows, cached, sequences: 1, cache_number: 2, lane: Lane::All };
+                        let step =
+                            Step { rows, cached, sequences: 1, cache: CacheType::F16, lane: Lane::All };
                         let (cost, of) = (node.cost(&ir, step), node.op.reference());
                         let names = names(&ir, node, step);
                         let value = |text: &str| expression::evaluate(text, &names).unwrap() as f64;

@@ -4,6 +4,7 @@ use super::remove;
 use crate::contract::AttentionShape;
 use crate::error::GraphError;
 use crate::ir::{Ir, Lane, Node, Op, RowCount, Storage, Stream, StreamId, StreamKind, Value, ValueId};
+use base::CacheType;
 use std::fmt;
 use std::str::FromStr;
 
@@ -72,6 +73,13 @@ pub enum CacheForm {
     Latent,
     /// Expanded keys and values of every head; only for the naive formulation, for comparison.
     Expanded,
+}
+
+impl CacheForm {
+    /// Whether a cache of this type can store it: codes with one scale a row are for latents.
+    pub fn stores(self, ty: CacheType) -> bool {
+        self == CacheForm::Latent || ty.is_float()
+    }
 }
 
 /// New rows of a segment from which expanding keys and values costs fewer operations than attending in latent space;
@@ -151,11 +159,13 @@ impl Lowering<'_> {
 
     /// The cache stream of this layer and the node that writes it.
     fn store(&mut self, ir: &mut Ir, form: CacheForm) {
-        let (kind, op, width) = match form {
-            CacheForm::Latent => (StreamKind::Latent, Op::LatentStore, self.shape.latent_width()),
-            CacheForm::Expanded => (StreamKind::Expanded, Op::ExpandedStore, self.shape.expanded_width()),
+        let (kind, op, width, rope) = match form {
+            CacheForm::Latent => {
+                (StreamKind::Latent, Op::LatentStore, self.shape.latent_width(), self.shape.rope)
+            }
+            CacheForm::Expanded => (StreamKind::Expanded, Op::ExpandedStore, self.shape.expanded_width(), 0),
         };
-        ir.streams.push(Stream { kind, layer: self.attention.layer.unwrap_or(0), width });
+        ir.streams.push(Stream { kind, layer: self.attention.layer.unwrap_or(0), width, rope });
         let stream = StreamId(ir.streams.len() - 1);
         let inputs = self.attention.inputs[2..4].to_vec();
         let weights = if form == CacheForm::Expanded { self.attention.weights.clone() } else { Vec::new() };

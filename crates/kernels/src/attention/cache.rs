@@ -1,7 +1,10 @@
 //! Rows of the cache: stored, loaded, and found through page tables.
 
 use crate::lanes::Lanes;
-use base::CacheType;
+use base::{CacheRow, CacheType};
+
+/// What codes of `int8` are raised by, so that they have no sign: instructions multiply such with signed numbers.
+pub(super) const RAISED: f32 = 128.0;
 
 /// The cached rows of one sequence in one stream.
 #[derive(Clone, Copy)]
@@ -30,76 +33,141 @@ impl<'a> CacheView<'a> {
     }
 }
 
-/// Writes a row of numbers in the cache's type, rounded to nearest even.
+/// Writes a row of numbers as the cache stores them, rounded to nearest even.
+///
+/// Of `int8` the scale is the largest magnitude of the content / 127; content with an infinite number or NaN becomes NaN.
 ///
 /// # Panics
-/// When `out` is not as many numbers of `ty`.
+/// When there are other than `row.width()` numbers or `row.bytes()` bytes.
 #[inline(always)]
-pub fn store_row(ty: CacheType, row: &[f32], out: &mut [u8]) {
-    assert_eq!(out.len(), row.len() * ty.bytes(), "a cache row of {} numbers", row.len());
+pub fn store_row(row: CacheRow, numbers: &[f32], out: &mut [u8]) {
+    check_row(row, numbers.len(), out.len());
+    if row.ty.is_float() {
+        return store_floats(row.ty, numbers, out);
+    }
+    let (codes, out) = out.split_at_mut(row.content);
+    let (rope, scale) = out.split_at_mut(out.len() - size_of::<f32>());
+    scale.copy_from_slice(&quantise(&numbers[..row.content], codes).to_le_bytes());
+    store_floats(row.ty, &numbers[row.content..], rope);
+}
+
+/// Writes some numbers of a row, from `first` on; of `int8`, of its rope part.
+///
+/// # Panics
+/// When they are beyond the row, or in the codes of `int8`.
+pub fn store_part(row: CacheRow, first: usize, numbers: &[f32], out: &mut [u8]) {
+    check_row(row, row.width(), out.len());
+    let at = if row.ty.is_float() {
+        first * row.ty.float_bytes()
+    } else {
+        assert!(first >= row.content, "codes of a row can only be written together");
+        row.content + (first - row.content) * row.ty.float_bytes()
+    };
+    assert!(first + numbers.len() <= row.width(), "numbers from {first} on of {}", row.width());
+    store_floats(row.ty, numbers, &mut out[at..at + numbers.len() * row.ty.float_bytes()]);
+}
+
+/// Reads a row.
+///
+/// # Panics
+/// When there are other than `row.width()` numbers or `row.bytes()` bytes.
+#[inline(always)]
+pub fn load_row(row: CacheRow, bytes: &[u8], out: &mut [f32]) {
+    check_row(row, out.len(), bytes.len());
+    load_part(row, bytes, 0, out);
+}
+
+/// Reads some numbers of a row, from `first` on.
+///
+/// # Panics
+/// When they are beyond the row.
+#[inline(always)]
+pub fn load_part(row: CacheRow, bytes: &[u8], first: usize, out: &mut [f32]) {
+    let size = row.ty.float_bytes();
+    if row.ty.is_float() {
+        return load_floats(row.ty, &bytes[first * size..(first + out.len()) * size], out);
+    }
+    let (codes, floats, scale) = int8_parts(row, bytes);
+    let count = row.content.saturating_sub(first).min(out.len());
+    let (content, rope) = out.split_at_mut(count);
+    if count > 0 {
+        for (out, code) in content.iter_mut().zip(&codes[first..first + count]) {
+            *out = (f32::from(*code) - RAISED) * scale;
+        }
+    }
+    if !rope.is_empty() {
+        let first = first + count - row.content;
+        load_floats(row.ty, &floats[first * size..(first + rope.len()) * size], rope);
+    }
+}
+
+#[inline(always)]
+fn check_row(row: CacheRow, numbers: usize, bytes: usize) {
+    assert!(
+        numbers == row.width() && bytes == row.bytes(),
+        "{numbers} numbers and {bytes} bytes of a cache row of {}",
+        row.width()
+    );
+}
+
+/// The codes of a row of `int8`, its rope part, and its scale.
+#[inline(always)]
+fn int8_parts(row: CacheRow, bytes: &[u8]) -> (&[u8], &[u8], f32) {
+    let (codes, rest) = bytes.split_at(row.content);
+    let (rope, scale) = rest.split_at(row.rope * row.ty.float_bytes());
+    (codes, rope, f32::from_le_bytes([scale[0], scale[1], scale[2], scale[3]]))
+}
+
+/// Rounds numbers to codes from −127 to 127, which are stored raised by 128. Returns their scale.
+#[inline(always)]
+fn quantise(numbers: &[f32], codes: &mut [u8]) -> f32 {
+    // the bits of magnitudes sort like integers, and NaN sorts above all
+    let largest = numbers.iter().map(|v| (v.to_bits() & 0x7fff_ffff).cast_signed()).fold(0, i32::max);
+    let largest = f32::from_bits(largest.cast_unsigned());
+    if !largest.is_finite() {
+        codes.fill(RAISED as u8);
+        return f32::NAN;
+    }
+    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+    // below 127 / f32::MAX no factor is finite
+    let inverse = if inverse.is_finite() { inverse } else { 0.0 };
+    for (code, v) in codes.iter_mut().zip(numbers) {
+        // adding 1.5 · 2^23 rounds to the nearest integer, even, and leaves it in the low bits; 128 more raise it
+        *code = ((v * inverse + 12_582_912.0).to_bits() as u8) ^ 0x80;
+    }
+    largest / 127.0
+}
+
+#[inline(always)]
+fn store_floats(ty: CacheType, numbers: &[f32], out: &mut [u8]) {
     match ty {
         CacheType::F32 => {
-            for (out, v) in out.chunks_exact_mut(4).zip(row) {
+            for (out, v) in out.chunks_exact_mut(4).zip(numbers) {
                 out.copy_from_slice(&v.to_le_bytes());
             }
         }
-        CacheType::F16 => {
-            for (out, v) in out.chunks_exact_mut(2).zip(row) {
+        CacheType::F16 | CacheType::Int8 => {
+            for (out, v) in out.chunks_exact_mut(2).zip(numbers) {
                 out.copy_from_slice(&half::f16::from_f32(*v).to_le_bytes());
             }
         }
         CacheType::Bf16 => {
-            for (out, v) in out.chunks_exact_mut(2).zip(row) {
+            for (out, v) in out.chunks_exact_mut(2).zip(numbers) {
                 out.copy_from_slice(&half::bf16::from_f32(*v).to_le_bytes());
             }
         }
     }
 }
 
-/// Reads a row in the lanes of an instruction set.
-///
-/// # Panics
-/// When `bytes` is not as many numbers of `ty`.
-///
-/// # Safety
-/// As for [`Lanes`].
 #[inline(always)]
-#[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
-pub(super) unsafe fn widen<L: Lanes>(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
-    assert_eq!(bytes.len(), out.len() * ty.bytes(), "a cache row of {} numbers", out.len());
-    let whole = out.len() / 16 * 16;
-    let (out, rest) = out.split_at_mut(whole);
-    let (bytes, rest_bytes) = bytes.split_at(whole * ty.bytes());
-    macro_rules! each {
-        ($load:expr) => {
-            for (out, from) in out.chunks_exact_mut(16).zip(bytes.chunks_exact(16 * ty.bytes())) {
-                // SAFETY: sixteen numbers here and there.
-                unsafe { L::store_floats(out.as_mut_ptr(), $load(from.as_ptr())) };
-            }
-        };
-    }
-    match ty {
-        CacheType::F32 => each!(|from: *const u8| L::load_floats(from.cast())),
-        CacheType::F16 => each!(|from| L::halves(from)),
-        CacheType::Bf16 => each!(|from| L::brains(from)),
-    }
-    load_row(ty, rest_bytes, rest);
-}
-
-/// Reads a row.
-///
-/// # Panics
-/// When `bytes` is not as many numbers of `ty`.
-#[inline(always)]
-pub fn load_row(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
-    assert_eq!(bytes.len(), out.len() * ty.bytes(), "a cache row of {} numbers", out.len());
+fn load_floats(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
     match ty {
         CacheType::F32 => {
             for (out, v) in out.iter_mut().zip(bytes.chunks_exact(4)) {
                 *out = f32::from_le_bytes([v[0], v[1], v[2], v[3]]);
             }
         }
-        CacheType::F16 => {
+        CacheType::F16 | CacheType::Int8 => {
             for (out, v) in out.iter_mut().zip(bytes.chunks_exact(2)) {
                 *out = crate::widen::f16(u16::from_le_bytes([v[0], v[1]]));
             }
@@ -110,4 +178,61 @@ pub fn load_row(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
             }
         }
     }
+}
+
+/// Reads a row in the lanes of an instruction set.
+///
+/// # Panics
+/// When there are other than `row.width()` numbers or `row.bytes()` bytes.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+#[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
+pub(super) unsafe fn widen<L: Lanes>(row: CacheRow, bytes: &[u8], out: &mut [f32]) {
+    check_row(row, out.len(), bytes.len());
+    // SAFETY: the caller's promise.
+    unsafe {
+        if row.ty.is_float() {
+            return widen_floats::<L>(row.ty, bytes, out);
+        }
+        let (codes, floats, scale) = int8_parts(row, bytes);
+        let (content, rope) = out.split_at_mut(row.content);
+        let (factor, one, offset) = (L::all(scale), L::all(1.0), L::all(-RAISED));
+        let (mut to, mut from) = (content.chunks_exact_mut(16), codes.chunks_exact(16));
+        for (out, codes) in (&mut to).zip(&mut from) {
+            let raised = L::unsigned(codes.as_ptr(), 0, 0xff);
+            // exact, fused or not
+            let lowered = L::madd(raised, one, offset);
+            L::store_floats(out.as_mut_ptr(), L::mul(lowered, factor));
+        }
+        for (out, code) in to.into_remainder().iter_mut().zip(from.remainder()) {
+            *out = (f32::from(*code) - RAISED) * scale;
+        }
+        widen_floats::<L>(row.ty, floats, rope);
+    }
+}
+
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+#[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
+unsafe fn widen_floats<L: Lanes>(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
+    let whole = out.len() / 16 * 16;
+    let (out, rest) = out.split_at_mut(whole);
+    let (bytes, rest_bytes) = bytes.split_at(whole * ty.float_bytes());
+    macro_rules! each {
+        ($load:expr) => {
+            for (out, from) in out.chunks_exact_mut(16).zip(bytes.chunks_exact(16 * ty.float_bytes())) {
+                // SAFETY: sixteen numbers here and there.
+                unsafe { L::store_floats(out.as_mut_ptr(), $load(from.as_ptr())) };
+            }
+        };
+    }
+    match ty {
+        CacheType::F32 => each!(|from: *const u8| L::load_floats(from.cast())),
+        CacheType::F16 | CacheType::Int8 => each!(|from| L::halves(from)),
+        CacheType::Bf16 => each!(|from| L::brains(from)),
+    }
+    load_floats(ty, rest_bytes, rest);
 }

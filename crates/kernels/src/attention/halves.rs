@@ -138,7 +138,7 @@ unsafe fn inner(
 
 /// A row divided to at most [`QUERY`], as f16 in pairs. Returns what undoes it.
 #[inline(always)]
-fn halve(row: &[f32], out: &mut [u32]) -> f32 {
+pub(super) fn halve(row: &[f32], out: &mut [u32]) -> f32 {
     assert!(out.len() * 2 >= row.len().next_multiple_of(16), "room for whole vectors");
     // SAFETY: with the tier's instructions.
     let largest = unsafe { largest(row) };
@@ -279,9 +279,9 @@ unsafe fn sum_strands(v: [__m512h; 16]) -> __m512 {
 }
 
 /// Running softmax of each head, in powers of two.
-struct Running {
-    max: __m512,
-    sum: __m512,
+pub(super) struct Running {
+    pub(super) max: __m512,
+    pub(super) sum: __m512,
 }
 
 /// Scores of a block, a line of heads a row, times `factors` become weights. Returns what earlier sums and the block's sums are to be

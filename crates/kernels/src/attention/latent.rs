@@ -7,13 +7,14 @@ use crate::elementwise::exp;
 use crate::gemm::{Left, gemm, gemm_ahead};
 use crate::lanes::Lanes;
 use crate::{Rows, RowsMut};
+use base::CacheRow;
 use std::ops::Range;
 
 /// Heads of a call: the lanes of a vector.
 pub(crate) const HEADS: usize = 16;
 
 /// Cached rows that are scored at a time: as f32 they stay in the nearer caches until they are summed up.
-const BLOCK: usize = 32;
+pub(super) const BLOCK: usize = 32;
 
 /// Asserts that queries, cached rows and results have the shapes that attention in latent space needs.
 #[inline(always)]
@@ -40,18 +41,19 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
 ) {
     let (heads, width) = (q.rows(), cache.width);
     check(&q, width, latent, part);
+    let stored = CacheRow { ty: cache.ty, content: latent, rope: width - latent };
     memory.resize(width * HEADS + BLOCK * width + 2 * BLOCK * HEADS, 0.0);
     let (queries, rest) = memory.split_at_mut(width * HEADS);
     let (lines, rest) = rest.split_at_mut(BLOCK * width);
     let (scores, rope_scores) = rest.split_at_mut(BLOCK * HEADS);
-    turn(&q, scale, queries);
+    turn(&q, 0, scale, queries);
     let (mut max, mut sum) = ([f32::NEG_INFINITY; HEADS], [0.0f32; HEADS]);
     (0..heads).for_each(|head| part.o.row_mut(head).fill(0.0));
     for start in rows.clone().step_by(BLOCK) {
         let count = BLOCK.min(rows.end - start);
         for (row, line) in (start..start + count).zip(lines.chunks_exact_mut(width)) {
             // SAFETY: the caller's promise.
-            unsafe { widen::<L>(cache.ty, cache.row(row), line) };
+            unsafe { widen::<L>(stored, cache.row(row), line) };
         }
         // a block of rows does not cross a page, so that the next one lies in one piece; what follows the piece is most often this
         // thread's next one. It is asked for while scoring and while summing: all at once would come faster than memory answers.
@@ -85,16 +87,16 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
     part.sum[..heads].copy_from_slice(&sum[..heads]);
 }
 
-/// Queries times `scale`, a line of heads for each number.
+/// Queries from a column on, times `scale`: a line of heads for each number.
 #[inline(always)]
-fn turn(q: &Rows<'_>, scale: f32, out: &mut [f32]) {
-    let width = q.cols();
+pub(super) fn turn(q: &Rows<'_>, first: usize, scale: f32, out: &mut [f32]) {
+    let width = q.cols() - first;
     for from in (0..width).step_by(HEADS) {
         let count = HEADS.min(width - from);
         // squares of sixteen, which the compiler turns in registers
         let mut square = [[0.0f32; HEADS]; HEADS];
         for (head, line) in square.iter_mut().enumerate().take(q.rows()) {
-            line[..count].copy_from_slice(&q.row(head)[from..from + count]);
+            line[..count].copy_from_slice(&q.row(head)[first + from..][..count]);
         }
         for (i, line) in out[from * HEADS..(from + count) * HEADS].chunks_exact_mut(HEADS).enumerate() {
             for (head, number) in line.iter_mut().enumerate() {
@@ -106,7 +108,7 @@ fn turn(q: &Rows<'_>, scale: f32, out: &mut [f32]) {
 
 /// Scores of a block, a row of heads each, become weights. Returns what the earlier sums are to be multiplied by.
 #[inline(always)]
-fn softmax(scores: &mut [f32], max: &mut [f32; HEADS], sum: &mut [f32; HEADS]) -> [f32; HEADS] {
+pub(super) fn softmax(scores: &mut [f32], max: &mut [f32; HEADS], sum: &mut [f32; HEADS]) -> [f32; HEADS] {
     let mut largest = *max;
     for line in scores.chunks_exact(HEADS) {
         for l in 0..HEADS {

@@ -1,6 +1,9 @@
 //! Attention over cached rows. In latent space it makes partial results, which are merged in the order of the pieces.
 
 mod cache;
+#[cfg(target_arch = "x86_64")]
+mod code_halves;
+mod codes;
 mod expanded;
 #[cfg(target_arch = "x86_64")]
 mod expanded_halves;
@@ -13,11 +16,11 @@ mod number;
 pub(crate) mod panels;
 mod tiers;
 
-pub use cache::{CacheView, load_row, store_row};
+pub use cache::{CacheView, load_part, load_row, store_part, store_row};
 pub use expanded::KEYS;
 pub use half::{bf16, f16};
 pub use number::Number;
-pub(crate) use tiers::{half_kernels, kernels};
+pub(crate) use tiers::{code_kernels, half_kernels, kernels};
 
 use crate::elementwise::exp;
 use crate::{Rows, RowsMut};
@@ -97,6 +100,22 @@ impl<N: Number> KeyBlocks<'_, N> {
 
 /// Keys of one head from latents: W_UK in the order given, blocks of cached rows, their keys, and scratch.
 pub type ExpandKeysFn<N = f32> = fn(&[f32], KeyOrder, &KeyBlocks<'_, N>, &mut [N], &mut Vec<f32>);
+
+/// Does something for each number below a constant of at most sixteen, by name: with numbers that the compiler does not know, arrays of sums
+/// would live in memory.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_macros, reason = "for vectors"))]
+macro_rules! each_below {
+    ($count:ident, $i:ident => $body:expr) => {
+        each_below!($count, $i => $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($count:ident, $i:ident => $body:expr; $($number:literal)*) => {$(
+        if $number < $count {
+            let $i = Ord::min($number, $count - 1);
+            $body;
+        }
+    )*};
+}
+use each_below;
 
 /// Folds sixteen lanes in pairs.
 macro_rules! fold_lanes {

@@ -1,9 +1,10 @@
 //! What expanded keys and values are made of, and where they lie.
 
 use super::KEYS;
-use super::cache::load_row;
-use base::CacheType;
+use super::cache::load_part;
+use base::{CacheRow, CacheType};
 use half::f16;
+use std::ops::Range;
 
 /// A number of expanded keys and values: f32; f16 where the processor multiplies f16; bf16 where it multiplies tiles.
 ///
@@ -27,17 +28,22 @@ pub trait Number: Copy + Send + Sync + 'static {
     /// The same of values.
     fn value_place(width: usize, row: usize, n: usize) -> usize;
 
-    /// Reads a cached row, each number rounded to the nearest, or the largest where it is larger.
+    /// Reads some numbers of a cached row, from `first` on, each rounded to the nearest, or the largest where it is larger.
     ///
     /// # Panics
-    /// When `bytes` is not as many numbers of `ty`.
-    fn load(ty: CacheType, bytes: &[u8], out: &mut [Self]);
+    /// When they are beyond the row.
+    fn load(row: CacheRow, bytes: &[u8], first: usize, out: &mut [Self]);
 
-    /// Lays cached rows as a block of keys: at most a block of rows, of which the first `width` numbers.
+    /// Lays some numbers of cached rows as a block of keys: of at most a block of rows.
     ///
     /// # Panics
     /// When a row is shorter, or `out` is no block.
-    fn lay_keys<'a>(ty: CacheType, rows: impl Iterator<Item = &'a [u8]>, width: usize, out: &mut [Self]);
+    fn lay_keys<'a>(
+        row: CacheRow,
+        rows: impl Iterator<Item = &'a [u8]>,
+        numbers: Range<usize>,
+        out: &mut [Self],
+    );
 
     /// Lays rows of values, one after the other, as a block, rounded as in [`load`](Number::load).
     ///
@@ -51,25 +57,24 @@ const TURNED: usize = 64;
 
 /// Keys as lines: a number of [`KEYS`] rows side by side, zeros where there are fewer rows.
 fn lay_lines<'a, N: Number>(
-    ty: CacheType,
+    row: CacheRow,
     rows: impl Iterator<Item = &'a [u8]>,
-    width: usize,
+    numbers: Range<usize>,
     out: &mut [N],
 ) {
-    assert_eq!(out.len(), width * KEYS, "a block of keys");
+    assert_eq!(out.len(), numbers.len() * KEYS, "a block of keys");
     let (mut all, mut count) = ([&[][..]; KEYS], 0);
     for (place, row) in all.iter_mut().zip(rows) {
         *place = row;
         count += 1;
     }
     let mut piece = [[N::ZERO; TURNED]; KEYS];
-    for from in (0..width).step_by(TURNED) {
-        let numbers = TURNED.min(width - from);
+    for from in (0..numbers.len()).step_by(TURNED) {
+        let taken = TURNED.min(numbers.len() - from);
         for (bytes, line) in all[..count].iter().zip(&mut piece) {
-            let bytes = &bytes[from * ty.bytes()..];
-            N::load(ty, &bytes[..numbers * ty.bytes()], &mut line[..numbers]);
+            N::load(row, bytes, numbers.start + from, &mut line[..taken]);
         }
-        for (n, line) in out[from * KEYS..(from + numbers) * KEYS].chunks_exact_mut(KEYS).enumerate() {
+        for (n, line) in out[from * KEYS..(from + taken) * KEYS].chunks_exact_mut(KEYS).enumerate() {
             for (number, row) in line.iter_mut().zip(&piece) {
                 *number = row[n];
             }
@@ -95,8 +100,13 @@ macro_rules! lines {
             row * width + n
         }
 
-        fn lay_keys<'a>(ty: CacheType, rows: impl Iterator<Item = &'a [u8]>, width: usize, out: &mut [Self]) {
-            lay_lines(ty, rows, width, out);
+        fn lay_keys<'a>(
+            row: CacheRow,
+            rows: impl Iterator<Item = &'a [u8]>,
+            numbers: Range<usize>,
+            out: &mut [Self],
+        ) {
+            lay_lines(row, rows, numbers, out);
         }
     };
 }
@@ -106,8 +116,8 @@ impl Number for f32 {
 
     const ZERO: f32 = 0.0;
 
-    fn load(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
-        load_row(ty, bytes, out);
+    fn load(row: CacheRow, bytes: &[u8], first: usize, out: &mut [f32]) {
+        load_part(row, bytes, first, out);
     }
 
     fn lay_values(values: &[f32], _width: usize, out: &mut [f32]) {
@@ -120,16 +130,16 @@ impl Number for f16 {
 
     const ZERO: f16 = f16::ZERO;
 
-    fn load(ty: CacheType, bytes: &[u8], out: &mut [f16]) {
-        if ty == CacheType::F16 {
-            assert_eq!(bytes.len(), out.len() * 2, "a cache row of {} numbers", out.len());
+    fn load(row: CacheRow, bytes: &[u8], first: usize, out: &mut [f16]) {
+        if row.ty == CacheType::F16 {
+            let bytes = &bytes[first * 2..(first + out.len()) * 2];
             for (out, v) in out.iter_mut().zip(bytes.chunks_exact(2)) {
                 *out = f16::from_le_bytes([v[0], v[1]]);
             }
         } else {
             let mut wide = [0.0; 16];
-            for (out, bytes) in out.chunks_mut(16).zip(bytes.chunks(16 * ty.bytes())) {
-                load_row(ty, bytes, &mut wide[..out.len()]);
+            for (i, out) in out.chunks_mut(16).enumerate() {
+                load_part(row, bytes, first + 16 * i, &mut wide[..out.len()]);
                 round(&wide[..out.len()], out);
             }
         }

@@ -8,10 +8,11 @@
 //! queries in the lanes of a vector, as scores do.
 
 use super::Number;
-use super::cache::load_row;
-use base::CacheType;
+use super::cache::load_part;
+use base::{CacheRow, CacheType};
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
+use std::ops::Range;
 
 /// Rows or columns of a panel.
 pub(crate) const PANEL: usize = 32;
@@ -50,31 +51,36 @@ impl Number for bf16 {
         block + step * STEP_NUMBERS + n % PANEL * STEP + row % STEP
     }
 
-    fn load(ty: CacheType, bytes: &[u8], out: &mut [bf16]) {
-        if ty == CacheType::Bf16 {
-            assert_eq!(bytes.len(), out.len() * 2, "a cache row of {} numbers", out.len());
+    fn load(row: CacheRow, bytes: &[u8], first: usize, out: &mut [bf16]) {
+        if row.ty == CacheType::Bf16 {
+            let bytes = &bytes[first * 2..(first + out.len()) * 2];
             for (out, v) in out.iter_mut().zip(bytes.chunks_exact(2)) {
                 *out = bf16::from_le_bytes([v[0], v[1]]);
             }
         } else {
             let mut wide = [0.0; STEP];
-            for (out, bytes) in out.chunks_mut(STEP).zip(bytes.chunks(STEP * ty.bytes())) {
+            for (i, out) in out.chunks_mut(STEP).enumerate() {
                 let wide = &mut wide[..out.len()];
-                load_row(ty, bytes, wide);
+                load_part(row, bytes, first + STEP * i, wide);
                 crate::to_bf16(wide, out.reinterpret_cast_mut());
             }
         }
     }
 
-    fn lay_keys<'a>(ty: CacheType, rows: impl Iterator<Item = &'a [u8]>, width: usize, out: &mut [bf16]) {
+    fn lay_keys<'a>(
+        row: CacheRow,
+        rows: impl Iterator<Item = &'a [u8]>,
+        numbers: Range<usize>,
+        out: &mut [bf16],
+    ) {
+        let width = numbers.len();
         assert_eq!(out.len(), Self::padded(width) * BLOCK, "a block of keys");
         let mut end = 0;
         for (i, bytes) in rows.take(BLOCK).enumerate() {
-            let places = (0..width).step_by(STEP).map(|n| (n, Self::key_place(width, i, n)));
-            for (n, place) in places {
-                let count = STEP.min(width - n);
-                let (line, rest) = out[place..place + STEP].split_at_mut(count);
-                Self::load(ty, &bytes[n * ty.bytes()..(n + count) * ty.bytes()], line);
+            for n in (0..width).step_by(STEP) {
+                let place = Self::key_place(width, i, n);
+                let (line, rest) = out[place..place + STEP].split_at_mut(STEP.min(width - n));
+                Self::load(row, bytes, numbers.start + n, line);
                 rest.fill(bf16::ZERO);
             }
             end = i + 1;
@@ -115,7 +121,8 @@ mod tests {
         let bytes: Vec<u8> = numbers.iter().flat_map(|v| v.to_le_bytes()).collect();
         let mut keys = vec![N::ZERO; N::padded(width) * N::BLOCK];
         let mut values = keys.clone();
-        N::lay_keys(CacheType::F32, bytes.chunks_exact(4 * width), width, &mut keys);
+        let row = CacheRow { ty: CacheType::F32, content: width, rope: 0 };
+        N::lay_keys(row, bytes.chunks_exact(4 * width), 0..width, &mut keys);
         N::lay_values(&numbers, width, &mut values);
         for row in 0..rows {
             for n in 0..width {

@@ -4,7 +4,7 @@
     reason = "a function compiled for an instruction set may only run where the processor has it"
 )]
 
-use super::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, KeyBlocks, KeyOrder, expanded, latent};
+use super::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, KeyBlocks, KeyOrder, codes, expanded, latent};
 use crate::gemm::{Left, gemm};
 use crate::lanes::Lanes;
 use crate::{KernelFn, RowsMut};
@@ -115,16 +115,32 @@ pub(crate) fn kernels() -> Vec<(OpKind, Tier, KernelFn)> {
     kernels
 }
 
+/// Forms for a cache of codes.
+pub(crate) fn code_kernels() -> impl Iterator<Item = (Tier, KernelFn)> {
+    let shells = shells!(
+        AttendFn, codes::attend;
+        q: crate::Rows<'_>, cache: &super::CacheView<'_>, rows: std::ops::Range<usize>, scale: f32,
+        latent: usize, part: &mut super::Partials<'_>, memory: &mut Vec<f32>
+    );
+    shells.into_iter().map(|(tier, kernel)| (tier, KernelFn::AttendLatent(kernel)))
+}
+
 /// Forms that multiply f16: operation, the cache's type, kernel.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn half_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
-    use super::{expanded_halves, halves};
-    let cache = Some(CacheType::F16);
-    vec![
-        (OpKind::AttendLatent, cache, KernelFn::AttendLatent(halves::attend)),
-        (OpKind::AttendExpanded, cache, KernelFn::AttendHalves(expanded_halves::attend)),
-        (OpKind::ExpandKeys, cache, KernelFn::ExpandHalves(expanded_halves::expand_keys)),
-    ]
+    use super::{code_halves, expanded_halves, halves};
+    let mut kernels = Vec::new();
+    for (cache, latent) in
+        [(CacheType::F16, halves::attend as AttendFn), (CacheType::Int8, code_halves::attend)]
+    {
+        let cache = Some(cache);
+        kernels.extend([
+            (OpKind::AttendLatent, cache, KernelFn::AttendLatent(latent)),
+            (OpKind::AttendExpanded, cache, KernelFn::AttendHalves(expanded_halves::attend)),
+            (OpKind::ExpandKeys, cache, KernelFn::ExpandHalves(expanded_halves::expand_keys)),
+        ]);
+    }
+    kernels
 }
 
 /// Forms that multiply f16: none on this architecture.

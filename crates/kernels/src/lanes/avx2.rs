@@ -125,6 +125,25 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         unsafe { [_mm256_set1_epi32(if VNNI { bias } else { 0 }); 2] }
     }
     #[inline(always)]
+    unsafe fn dot_lowered(sum: [__m256i; 2], numbers: [__m256i; 2], x: *const u8) -> [__m256i; 2] {
+        unsafe {
+            let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
+            if VNNI {
+                return both!(|s, n| quads::<true>(s, x, n), sum, numbers);
+            }
+            // |w| · sign(w)·x, as for raised numbers
+            let x = _mm256_xor_si256(x, _mm256_set1_epi8(i8::MIN));
+            both!(|s, n| quads::<false>(s, _mm256_abs_epi8(n), _mm256_sign_epi8(x, n)), sum, numbers)
+        }
+    }
+    #[inline(always)]
+    unsafe fn start_each(bias: *const i32) -> [__m256i; 2] {
+        if !VNNI {
+            return unsafe { Self::zero() };
+        }
+        unsafe { [_mm256_loadu_si256(bias.cast()), _mm256_loadu_si256(bias.add(8).cast())] }
+    }
+    #[inline(always)]
     unsafe fn floats(ints: [__m256i; 2]) -> [__m256; 2] {
         unsafe { both!(|x| _mm256_cvtepi32_ps(x), ints) }
     }

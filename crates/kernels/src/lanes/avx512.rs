@@ -72,6 +72,14 @@ impl Lanes for Avx512 {
         unsafe { _mm512_set1_epi32(bias) }
     }
     #[inline(always)]
+    unsafe fn dot_lowered(sum: __m512i, numbers: __m512i, x: *const u8) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(sum, _mm512_set1_epi32(x.cast::<i32>().read_unaligned()), numbers) }
+    }
+    #[inline(always)]
+    unsafe fn start_each(bias: *const i32) -> __m512i {
+        unsafe { _mm512_loadu_si512(bias.cast()) }
+    }
+    #[inline(always)]
     unsafe fn floats(ints: __m512i) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(ints) }
     }

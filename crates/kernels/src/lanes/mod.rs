@@ -68,6 +68,11 @@ pub(crate) trait Lanes {
     unsafe fn dot_raised(sum: Self::Ints, raised: Self::Bytes, x: *const i8) -> Self::Ints;
     /// What a sum of products of raised numbers begins with; `bias` is −128 · Σ inputs.
     unsafe fn start(bias: i32) -> Self::Ints;
+    /// sum + Σ of each lane's four signed numbers (of magnitude at most 127) · the four inputs at `x` (from 1 to 255), less 128. A sum
+    /// begins with [`start_each`](Self::start_each).
+    unsafe fn dot_lowered(sum: Self::Ints, numbers: Self::Bytes, x: *const u8) -> Self::Ints;
+    /// What such a sum begins with; there is a `bias` for each lane, −128 · Σ of its numbers.
+    unsafe fn start_each(bias: *const i32) -> Self::Ints;
     /// As f32: exact below 2^24.
     unsafe fn floats(ints: Self::Ints) -> Self::Floats;
 

@@ -78,6 +78,16 @@ impl Lanes for Portable {
         [0; 16]
     }
     #[inline(always)]
+    unsafe fn dot_lowered(sum: [i32; 16], numbers: [u8; 64], x: *const u8) -> [i32; 16] {
+        // SAFETY: the caller's promise.
+        let x = unsafe { x.cast::<[u8; 4]>().read_unaligned() }.map(|x| i32::from(x) - 128);
+        each(|r| sum[r] + (0..4).map(|i| i32::from(numbers[4 * r + i] as i8) * x[i]).sum::<i32>())
+    }
+    #[inline(always)]
+    unsafe fn start_each(_bias: *const i32) -> [i32; 16] {
+        [0; 16]
+    }
+    #[inline(always)]
     unsafe fn floats(ints: [i32; 16]) -> [f32; 16] {
         ints.map(|i| i as f32)
     }

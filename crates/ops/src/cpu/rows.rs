@@ -2,7 +2,7 @@
 
 use crate::backend::Job;
 use crate::rows::{EPS, FACTOR, POSITION, RowCase, RowOp, RowOperands};
-use base::{CacheType, Tier};
+use base::{CacheRow, CacheType, Tier};
 use kernels::{A8_BLOCK, A8Block, RowsMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -49,7 +49,7 @@ impl<'o> RowJob<'o> {
         let numbers = case.rows * case.width;
         let (mut out, mut bytes, mut bits, mut blocks, mut chosen) = (vec![], vec![], vec![], vec![], vec![]);
         match case.op {
-            RowOp::Store(ty) => bytes = vec![0; numbers * ty.bytes()],
+            RowOp::Store(ty) => bytes = vec![0; case.rows * case.cache_row(ty).bytes()],
             RowOp::ToBf16 => bits = vec![0; numbers],
             RowOp::QuantiseA8 => blocks = vec![A8Block::ZERO; case.rows * case.width.div_ceil(A8_BLOCK)],
             RowOp::Route(routing) => {
@@ -97,12 +97,14 @@ impl Job for RowJob<'_> {
                     kernels::rotate(&mut self.out[row(i)], &self.ready[i * len..(i + 1) * len], pairs);
                 }
                 RowOp::Store(ty) => {
-                    let bytes = width * ty.bytes();
-                    kernels::store_row(ty, &x[row(i)], &mut self.bytes[i * bytes..(i + 1) * bytes]);
+                    let stored = self.case.cache_row(ty);
+                    let bytes = i * stored.bytes()..(i + 1) * stored.bytes();
+                    kernels::store_row(stored, &x[row(i)], &mut self.bytes[bytes]);
                 }
                 RowOp::Load(ty) => {
-                    let len = width * ty.bytes();
-                    kernels::load_row(ty, &bytes[i * len..(i + 1) * len], &mut self.out[row(i)]);
+                    let stored = self.case.cache_row(ty);
+                    let bytes = &bytes[i * stored.bytes()..(i + 1) * stored.bytes()];
+                    kernels::load_row(stored, bytes, &mut self.out[row(i)]);
                 }
                 RowOp::QuantiseA8 => {
                     let blocks = width.div_ceil(A8_BLOCK);
@@ -126,7 +128,7 @@ impl Job for RowJob<'_> {
 
     fn results(&self) -> Vec<f32> {
         match self.case.op {
-            RowOp::Store(ty) => stored(ty, &self.bytes),
+            RowOp::Store(ty) => stored(self.case.cache_row(ty), &self.bytes),
             RowOp::ToBf16 => self.bits.iter().map(|bits| crate::numbers::brain(*bits)).collect(),
             RowOp::QuantiseA8 => self.blocks.iter().flat_map(numbers).collect(),
             RowOp::Route(routing) => {
@@ -166,15 +168,32 @@ fn partials(case: &RowCase, pieces: usize, operands: &RowOperands) -> Vec<f32> {
 }
 
 /// The numbers of stored rows.
-fn stored(ty: CacheType, bytes: &[u8]) -> Vec<f32> {
-    let pairs = || bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
-    match ty {
+fn stored(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
+    let pairs = || halves(bytes);
+    match row.ty {
         CacheType::F32 => {
             bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
         }
         CacheType::F16 => pairs().map(crate::numbers::half).collect(),
         CacheType::Bf16 => pairs().map(crate::numbers::brain).collect(),
+        // codes, scale, rope part
+        CacheType::Int8 => {
+            let numbers = |bytes: &[u8]| {
+                let (codes, rest) = bytes.split_at(row.content);
+                let (rope, scale) = rest.split_at(2 * row.rope);
+                let mut numbers: Vec<f32> = codes.iter().map(|code| f32::from(*code) - 128.0).collect();
+                numbers.push(f32::from_le_bytes([scale[0], scale[1], scale[2], scale[3]]));
+                numbers.extend(halves(rope).map(crate::numbers::half));
+                numbers
+            };
+            bytes.chunks_exact(row.bytes()).flat_map(numbers).collect()
+        }
     }
+}
+
+/// The bits of 16-bit numbers.
+fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> + use<'_> {
+    bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]))
 }
 
 /// All that a block holds.

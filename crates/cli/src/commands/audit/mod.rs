@@ -94,17 +94,18 @@ fn sessions(subject: &Subject<'_>, args: &AuditArgs) -> Result<Vec<Session>> {
     let mut sessions = Vec::new();
     for precision in [Precision::Default, Precision::Exact] {
         let usual = if precision == Precision::Exact { CacheType::F32 } else { CacheType::F16 };
-        for (mla, form) in FORMS {
+        let cache = given.cache.unwrap_or(usual);
+        for (mla, form) in FORMS.into_iter().filter(|(_, form)| form.stores(cache)) {
             let options = CpuOptions {
                 mla,
                 form,
-                bind: BindOptions { precision, tier, cache: given.cache.unwrap_or(usual) },
+                bind: BindOptions { precision, tier, cache },
                 threads: 1,
                 largest: args.model.largest(),
                 context: contract.context_length,
             };
-            let cache = if form == CacheForm::Expanded { ", expanded cache" } else { "" };
-            let name = format!("{mla}{cache}, {precision} precision");
+            let expanded = if form == CacheForm::Expanded { ", expanded cache" } else { "" };
+            let name = format!("{mla}{expanded}, {precision} precision");
             sessions.push(Session {
                 name,
                 options,

@@ -62,7 +62,7 @@ function totals(a, b) {
     side.view.blocks.reduce((sum, placed) => {
       const block = side.source.blocks[placed.block];
       const store = block.operations.find((operation) => operation.cache?.writes);
-      return sum + (store ? store.cache.width * side.source.machine.cache_number * block.count : 0);
+      return sum + (store ? store.cache.row_bytes * block.count : 0);
     }, 0);
   const row = (name, va, vb, write) => [name, write(va), write(vb), changeOf(va, vb)];
   return table(

@@ -50,7 +50,7 @@ function streamsOf(view) {
       block,
       kind: store.cache.kind,
       width: store.cache.width,
-      bytes: store.cache.width * drawing.machine.cache_number,
+      bytes: store.cache.row_bytes,
       readers: readers.map((operation) => operation.op),
       reads: readers.reduce((sum, operation) => sum + costOf(operation).cache, 0),
     });

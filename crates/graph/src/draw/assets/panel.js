@@ -29,11 +29,10 @@ function paintPanel() {
   if (around.length > 0) parts.push(html("h3", {}, "Fused into it"), html("ul", {}, ...around.map((line) => html("li", {}, line))));
   parts.push(...ports("Inputs", operation.inputs), ...ports("Outputs", operation.outputs));
   if (operation.cache) {
-    const { kind, writes, width } = operation.cache;
-    const row = width * drawing.machine.cache_number;
+    const { kind, writes, width, row_bytes } = operation.cache;
     parts.push(
       html("h3", {}, "Cache"),
-      html("p", {}, `${writes ? "writes a row a token to" : "reads the rows of"} the ${kind} stream: ${width} numbers of ${drawing.machine.cache}, ${whole(row)} bytes a token and layer`),
+      html("p", {}, `${writes ? "writes a row a token to" : "reads the rows of"} the ${kind} stream: ${width} numbers of ${drawing.machine.cache}, ${whole(row_bytes)} bytes a token and layer`),
     );
   }
   if (operation.weights?.length > 0) parts.push(html("h3", {}, "Weights"), ...operation.weights.map(weightPart));
