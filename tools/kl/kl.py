@@ -5,8 +5,8 @@ Over the demo model and three small random ones, each once as a prompt and once 
 and numpy. Prints, per model and way: positions, mean, median and 99th percentile of KL in nats, and how often the most
 probable token is the same.
 
-With `cache`: the same of each type of the cache, row by row in exact precision from an f32 cache and in default precision, over
-chats of many turns with the demo model, by depth, and over the small random ones.
+With `cache`: the same of each type of the cache, row by row in exact and in default precision, from exact precision with an f32 cache:
+over two chats of many turns with the demo model, by depth, and over the small random ones.
 """
 import json
 import subprocess
@@ -80,7 +80,7 @@ def chats(cases: list[dict]) -> list[list[int]]:
     by_kind = [[case for case in cases if case["kind"] == kind] for kind in ("story", "retrieval", "task")]
     turns = [case for round in zip(*by_kind) for case in round]
     texts = []
-    for first in range(0, 60, 20):
+    for first in (0, 20):
         said = (f"<｜User｜>{case['prompt']}<｜Assistant｜>{case['expected']}<｜end▁of▁sentence｜>" for case in turns[first:])
         texts.append(ids_of("".join(said))[:POSITIONS])
     return texts
