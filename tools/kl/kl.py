@@ -7,7 +7,7 @@ same base files. Needs `cargo build --release` and numpy. Prints, per model and 
 KL in nats, and how often the most probable token is the same.
 
 With `--caches`: each type of the cache instead, row by row, in exact and in default precision, against exact precision with a cache of f32, over
-chats of many turns with the demo model, by depth, and over the small random models.
+two chats of many turns with the demo model, by depth, and over the small random models.
 """
 import argparse
 import json
@@ -135,7 +135,7 @@ def chats(cases: list[dict]) -> list[list[int]]:
     by_kind = [[case for case in cases if case["kind"] == kind] for kind in ("story", "retrieval", "task")]
     turns = [case for round in zip(*by_kind) for case in round]
     texts = []
-    for first in range(0, 60, 20):
+    for first in (0, 20):
         said = (f"<｜User｜>{case['prompt']}<｜Assistant｜>{case['expected']}<｜end▁of▁sentence｜>" for case in turns[first:])
         texts.append(ids_of("".join(said))[:POSITIONS])
     return texts
