@@ -96,6 +96,10 @@ impl LatentCase {
     }
 
     pub(crate) fn bound(&self) -> Bound {
+        if self.activation != Activation::F32 && self.cache == CacheType::Int8 {
+            // whatever the weighted sums are in
+            return CODE_BOUND;
+        }
         bound(self.activation)
     }
 
