@@ -15,6 +15,9 @@ const MAX_PIECES: usize = 32;
 /// Heads that attend together, reading each latent row once.
 const GROUP: usize = 16;
 
+/// Heads that attend together where there is little to share out: a multiple of this.
+const LEAST_GROUP: usize = 4;
+
 /// Cached rows of a piece, unless there would be more than [`MAX_PIECES`]; fewer where there would be less than [`PIECES`].
 const PIECE: usize = 4 * PAGE_ROWS;
 
@@ -73,8 +76,8 @@ impl Thread<'_> {
         (a.softmax_scale * a.temperature.map_or(1.0, |t| t.factor(position))) as f32
     }
 
-    /// Attention of every row in the lane. With few rows, threads share the pieces of each and merge after a barrier; with many,
-    /// a thread does all pieces of its rows. The sums are the same.
+    /// Attention of every row in the lane. With few rows, threads share the pieces of each and merge after a barrier; with many, or where
+    /// each has one piece only, a thread does all pieces of its rows and heads. The sums are the same.
     #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
     pub(super) fn attend_latent(
         &self,
@@ -88,16 +91,20 @@ impl Thread<'_> {
         let groups = out.heads.div_ceil(GROUP);
         let rows: usize = self.batch.in_lane(lane).map(|segment| segment.rows.len()).sum();
         let slot = MAX_PIECES * partial_len(GROUP.min(out.heads), out.width);
-        if rows * groups < 4 * self.member.count && rows * groups * slot <= self.shared.partials_len {
+        let pieces = |(_, row): (&Segment, usize)| piece_count(self.batch.positions[row] + 1);
+        let spread = rows * groups < 4 * self.member.count && self.rows_in(lane).any(|row| pieces(row) > 1);
+        if spread && rows * groups * slot <= self.shared.partials_len {
             self.attend_spread(query, out, stream, kernel, lane, slot, &mut local.attention);
             self.member.barrier();
             self.merge_spread(out, lane, slot);
             return;
         }
+        // a head's sums do not depend on those beside it
+        let share = (rows * out.heads).div_ceil(self.member.count).next_multiple_of(LEAST_GROUP);
         let mut task = 0;
         for (segment, row) in self.rows_in(lane) {
             let cache = self.cache_view(segment, stream);
-            for work in self.work(row, out.heads) {
+            for work in self.work(row, out.heads, share.min(GROUP)) {
                 if task % self.member.count == self.member.index {
                     let len = partial_len(work.heads.len(), out.width);
                     let Local { partials, attention, .. } = &mut *local;
@@ -134,7 +141,7 @@ impl Thread<'_> {
             let cache = self.cache_view(segment, stream);
             let pieces = tasks(row) / groups;
             for index in 0..pieces {
-                for (group, work) in self.work(row, out.heads).enumerate() {
+                for (group, work) in self.work(row, out.heads, GROUP).enumerate() {
                     let task = first + index * groups + if pieces >= self.member.count { 0 } else { group };
                     if own.contains(&task) {
                         let at = (number * groups + group) * slot;
@@ -153,13 +160,13 @@ impl Thread<'_> {
         self.batch.in_lane(lane).flat_map(|segment| segment.rows.clone().map(move |row| (segment, row)))
     }
 
-    /// The groups of heads of one row.
-    fn work(&self, row: usize, heads: usize) -> impl Iterator<Item = Work> + use<> {
+    /// The heads of one row in groups.
+    fn work(&self, row: usize, heads: usize, group: usize) -> impl Iterator<Item = Work> + use<> {
         let length = self.batch.positions[row] + 1;
-        (0..heads).step_by(GROUP).map(move |first| Work {
+        (0..heads).step_by(group).map(move |first| Work {
             row,
             length,
-            heads: first..(first + GROUP).min(heads),
+            heads: first..(first + group).min(heads),
         })
     }
 
@@ -196,7 +203,7 @@ impl Thread<'_> {
     }
 
     fn merge_spread(&self, out: &Slot, lane: Lane, slot: usize) {
-        let all = self.rows_in(lane).flat_map(|(_, row)| self.work(row, out.heads));
+        let all = self.rows_in(lane).flat_map(|(_, row)| self.work(row, out.heads, GROUP));
         for (task, work) in all.enumerate() {
             if task % self.member.count == self.member.index {
                 let len = partial_len(work.heads.len(), out.width) * piece_count(work.length);
