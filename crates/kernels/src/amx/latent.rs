@@ -82,9 +82,7 @@ pub(super) fn attend(
     let (mut max, mut sum) = ([UNSEEN; HEADS], [0.0; HEADS]);
     let mut from = rows.start;
     while from < rows.end {
-        // rows of a block lie one after the other: none crosses a page
-        let count = BLOCK.min(rows.end - from).min(cache.page_rows - from % cache.page_rows);
-        let next = cache.row((from + count).min(rows.end - 1)).as_ptr();
+        let (count, next) = cache.together(from, rows.end, BLOCK);
         let lying = cache.row(from).as_ptr();
         debug_assert_eq!(cache.row(from + count - 1).as_ptr(), lying.wrapping_add((count - 1) * 2 * width));
         let block = Block { lying: lying.cast(), width, count };

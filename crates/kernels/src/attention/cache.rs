@@ -31,6 +31,15 @@ impl<'a> CacheView<'a> {
         let at = (page * self.page_rows + index % self.page_rows) * self.row_bytes;
         &self.bytes[at..at + self.row_bytes]
     }
+
+    /// How many rows lie one after the other from `start` on, at most `most` and none beyond the page or `end`; and where memory is to be
+    /// asked for: what follows a piece is most often this thread's next one.
+    #[inline(always)]
+    pub(crate) fn together(&self, start: usize, end: usize, most: usize) -> (usize, *const u8) {
+        let count = most.min(end - start).min(self.page_rows - start % self.page_rows);
+        let next = (start + count).min(self.table.len() * self.page_rows - 1);
+        (count, self.row(next).as_ptr())
+    }
 }
 
 /// Writes a row of numbers as the cache stores them, rounded to nearest even.

@@ -10,7 +10,7 @@
 )]
 
 use super::cache::CacheView;
-use super::codes::{LATENT_ROW, Queries, queries_len, row_of, scale_of, together, turn_words};
+use super::codes::{LATENT_ROW, Queries, queries_len, row_of, scale_of, turn_words};
 use super::half_gemm::{CHAIN, ask, bits, exp2, twice};
 use super::halves::{Running, halve};
 use super::latent::{HEADS, check};
@@ -88,10 +88,11 @@ unsafe fn inner(
         *factor = scale * halve(&q.row(head)[latent..], out);
     }
     turn_words(by_head, pairs, rotated);
-    let mut running = Running { max: _mm512_set1_ps(f32::NEG_INFINITY), sum: _mm512_setzero_ps() };
+    // SAFETY: the processor has the instructions.
+    let mut running = unsafe { Running::new() };
     let mut start = rows.start;
     while start < rows.end {
-        let (count, mut ahead) = together(cache, start, rows.end, BLOCK);
+        let (count, mut ahead) = cache.together(start, rows.end, BLOCK);
         let (from, stride) = (cache.row(start).as_ptr(), cache.row_bytes);
         debug_assert_eq!(cache.row(start + count - 1).as_ptr(), from.wrapping_add((count - 1) * stride));
         let mut scales = [0.0; BLOCK];
@@ -114,15 +115,8 @@ unsafe fn inner(
     for (head, line) in sums.chunks_exact(columns).enumerate().take(heads) {
         in_order(line, part.o.row_mut(head));
     }
-    let (mut max, mut sum) = ([0.0; HEADS], [0.0; HEADS]);
-    // SAFETY: sixteen numbers each.
-    unsafe {
-        let natural = _mm512_mul_ps(running.max, _mm512_set1_ps(std::f32::consts::LN_2));
-        _mm512_storeu_ps(max.as_mut_ptr(), natural);
-        _mm512_storeu_ps(sum.as_mut_ptr(), running.sum);
-    }
-    part.max[..heads].copy_from_slice(&max[..heads]);
-    part.sum[..heads].copy_from_slice(&sum[..heads]);
+    // SAFETY: the processor has the instructions.
+    unsafe { running.finish(part, heads) }
 }
 
 /// Scores of codes, a line of heads a row, times the rows' scales, and the scores of the rope parts, which begin at `from`, times `factors`.

@@ -209,15 +209,6 @@ pub(super) fn scale_of(row: &[u8]) -> f32 {
     row.last_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes))
 }
 
-/// How many rows lie one after the other from `start` on, at most `most` and none beyond the page; and where memory is to be asked for:
-/// what follows a piece is most often this thread's next one.
-#[inline(always)]
-pub(super) fn together(cache: &CacheView<'_>, start: usize, end: usize, most: usize) -> (usize, *const u8) {
-    let count = most.min(end - start).min(cache.page_rows - start % cache.page_rows);
-    let next = (start + count).min(cache.table.len() * cache.page_rows - 1);
-    (count, cache.row(next).as_ptr())
-}
-
 /// As [`AttendFn`](super::AttendFn), over a cache of `int8`.
 ///
 /// # Safety
@@ -247,7 +238,7 @@ pub(super) unsafe fn attend<L: Lanes>(
     (0..heads).for_each(|head| part.o.row_mut(head).fill(0.0));
     let mut start = rows.start;
     while start < rows.end {
-        let (count, mut ahead) = together(cache, start, rows.end, BLOCK);
+        let (count, mut ahead) = cache.together(start, rows.end, BLOCK);
         for (row, line) in (start..start + count).zip(lines.chunks_exact_mut(width)) {
             // SAFETY: the caller's promise.
             unsafe { widen::<L>(stored, cache.row(row), line) };

@@ -92,14 +92,12 @@ unsafe fn inner(
         let out = &mut memory.queries[head * padded / 2..][..padded / 2];
         *factor = scale * std::f32::consts::LOG2_E * halve(q.row(head), out);
     }
-    let mut running = Running { max: _mm512_set1_ps(f32::NEG_INFINITY), sum: _mm512_setzero_ps() };
+    // SAFETY: the processor has the instructions.
+    let mut running = unsafe { Running::new() };
     let mut start = rows.start;
     while start < rows.end {
-        // rows of a block lie one after the other: none crosses a page
-        let count = BLOCK.min(rows.end - start).min(cache.page_rows - start % cache.page_rows);
-        // what follows the piece is most often this thread's next one
-        let next = (start + count).min(cache.table.len() * cache.page_rows - 1);
-        let (from, mut ahead) = (cache.row(start).as_ptr(), cache.row(next).as_ptr());
+        let (count, mut ahead) = cache.together(start, rows.end, BLOCK);
+        let from = cache.row(start).as_ptr();
         debug_assert_eq!(cache.row(start + count - 1).as_ptr(), from.wrapping_add((count - 1) * 2 * width));
         // SAFETY: `count` rows of `width` numbers lie at `from`; `queries` and `scores` have room for whole tiles.
         unsafe { score(from, &mut ahead, count, width, tiled, memory.queries, memory.scores) };
@@ -125,15 +123,8 @@ unsafe fn inner(
     for (head, line) in sums.chunks_exact(columns).enumerate().take(heads) {
         part.o.row_mut(head).copy_from_slice(&line[..latent]);
     }
-    let (mut max, mut sum) = ([0.0; HEADS], [0.0; HEADS]);
-    // SAFETY: sixteen numbers each.
-    unsafe {
-        let natural = _mm512_mul_ps(running.max, _mm512_set1_ps(std::f32::consts::LN_2));
-        _mm512_storeu_ps(max.as_mut_ptr(), natural);
-        _mm512_storeu_ps(sum.as_mut_ptr(), running.sum);
-    }
-    part.max[..heads].copy_from_slice(&max[..heads]);
-    part.sum[..heads].copy_from_slice(&sum[..heads]);
+    // SAFETY: the processor has the instructions.
+    unsafe { running.finish(part, heads) }
 }
 
 /// A row divided to at most [`QUERY`], as f16 in pairs. Returns what undoes it.
@@ -282,6 +273,35 @@ unsafe fn sum_strands(v: [__m512h; 16]) -> __m512 {
 pub(super) struct Running {
     pub(super) max: __m512,
     pub(super) sum: __m512,
+}
+
+impl Running {
+    /// Of nothing.
+    ///
+    /// # Safety
+    /// With the tier's instructions.
+    #[inline(always)]
+    pub(super) unsafe fn new() -> Running {
+        // SAFETY: register to register.
+        unsafe { Running { max: _mm512_set1_ps(f32::NEG_INFINITY), sum: _mm512_setzero_ps() } }
+    }
+
+    /// Writes the largest scores, as exponents of e, and the sums.
+    ///
+    /// # Safety
+    /// With the tier's instructions.
+    #[inline(always)]
+    pub(super) unsafe fn finish(&self, part: &mut Partials<'_>, heads: usize) {
+        let (mut max, mut sum) = ([0.0; HEADS], [0.0; HEADS]);
+        // SAFETY: sixteen numbers each.
+        unsafe {
+            let natural = _mm512_mul_ps(self.max, _mm512_set1_ps(std::f32::consts::LN_2));
+            _mm512_storeu_ps(max.as_mut_ptr(), natural);
+            _mm512_storeu_ps(sum.as_mut_ptr(), self.sum);
+        }
+        part.max[..heads].copy_from_slice(&max[..heads]);
+        part.sum[..heads].copy_from_slice(&sum[..heads]);
+    }
 }
 
 /// Scores of a block, a line of heads a row, times `factors` become weights. Returns what earlier sums and the block's sums are to be

@@ -49,16 +49,14 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
     turn(&q, 0, scale, queries);
     let (mut max, mut sum) = ([f32::NEG_INFINITY; HEADS], [0.0f32; HEADS]);
     (0..heads).for_each(|head| part.o.row_mut(head).fill(0.0));
-    for start in rows.clone().step_by(BLOCK) {
-        let count = BLOCK.min(rows.end - start);
+    let mut start = rows.start;
+    while start < rows.end {
+        // the next block is asked for while scoring and while summing: all at once would come faster than memory answers
+        let (count, mut ahead) = cache.together(start, rows.end, BLOCK);
         for (row, line) in (start..start + count).zip(lines.chunks_exact_mut(width)) {
             // SAFETY: the caller's promise.
             unsafe { widen::<L>(stored, cache.row(row), line) };
         }
-        // a block of rows does not cross a page, so that the next one lies in one piece; what follows the piece is most often this
-        // thread's next one. It is asked for while scoring and while summing: all at once would come faster than memory answers.
-        let next = (start + BLOCK).min(cache.table.len() * cache.page_rows - 1);
-        let mut ahead = cache.row(next).as_ptr();
         let keys = |from: usize| Left::Rows(&lines[from..], width);
         let mut found = RowsMut::new(scores, count, HEADS, HEADS);
         // SAFETY: the caller's promise.
@@ -82,6 +80,7 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
         let weights = Left::Columns(scores, HEADS);
         // SAFETY: the caller's promise.
         unsafe { gemm_ahead::<L, 4>(count, weights, (lines, width), &mut part.o, true, &mut ahead) }
+        start += count;
     }
     part.max[..heads].copy_from_slice(&max[..heads]);
     part.sum[..heads].copy_from_slice(&sum[..heads]);
