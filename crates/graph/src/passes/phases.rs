@@ -7,7 +7,7 @@ use crate::ir::{Epilogue, Ir, Node, Op, Storage, ValueId};
 ///
 /// A node comes after every phase that makes what it reads, and, where it overwrites a value in place, after every phase that
 /// reads the old one. Two sums into the same rows may share a phase: each thread owns the same columns in both, and adds in
-/// the order of the list. The experts of few rows are chosen in the phase that reads the choice ([`chosen_by_each`]). Nodes whose lanes
+/// the order of the list. The experts of few rows are chosen in the phase that reads the choice (`chosen_by_each`). Nodes whose lanes
 /// never meet do not wait for each other.
 pub fn cut_phases(ir: &Ir, class: RowClass) -> Vec<usize> {
     let mut phases: Vec<usize> = Vec::with_capacity(ir.nodes.len());
