@@ -207,16 +207,7 @@ unsafe fn weigh(
             let scaled = _mm512_mul_ps(weight, _mm512_set1_ps(scale * to_weight));
             _mm512_storeu_si512(out.as_mut_ptr().cast(), twice(scaled));
         }
-        let max = _mm512_max_ps(largest, running.max);
-        // before the first block −∞ − max: 0
-        let alpha = exp2(_mm512_sub_ps(running.max, max));
-        let own = exp2(_mm512_sub_ps(largest, max));
-        running.sum = _mm512_fmadd_ps(running.sum, alpha, _mm512_mul_ps(total, own));
-        running.max = max;
-        let (mut earlier, mut block) = ([0.0; HEADS], [0.0; HEADS]);
-        _mm512_storeu_ps(earlier.as_mut_ptr(), alpha);
-        _mm512_storeu_ps(block.as_mut_ptr(), _mm512_mul_ps(own, _mm512_set1_ps(greatest / WEIGHT)));
-        (earlier, block)
+        running.join(largest, total, greatest / WEIGHT)
     }
 }
 

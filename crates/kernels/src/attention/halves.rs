@@ -271,8 +271,8 @@ unsafe fn sum_strands(v: [__m512h; 16]) -> __m512 {
 
 /// Running softmax of each head, in powers of two.
 pub(super) struct Running {
-    pub(super) max: __m512,
-    pub(super) sum: __m512,
+    max: __m512,
+    sum: __m512,
 }
 
 impl Running {
@@ -284,6 +284,33 @@ impl Running {
     pub(super) unsafe fn new() -> Running {
         // SAFETY: register to register.
         unsafe { Running { max: _mm512_set1_ps(f32::NEG_INFINITY), sum: _mm512_setzero_ps() } }
+    }
+
+    /// Joins a block's largest scores, and the sums of its weights relative to them. Returns what earlier sums and the block's are to be
+    /// multiplied by, if `undo` is what turns the block's into plain ones.
+    ///
+    /// # Safety
+    /// With the tier's instructions.
+    #[inline(always)]
+    pub(super) unsafe fn join(
+        &mut self,
+        largest: __m512,
+        total: __m512,
+        undo: f32,
+    ) -> ([f32; HEADS], [f32; HEADS]) {
+        // SAFETY: sixteen numbers each.
+        unsafe {
+            let max = _mm512_max_ps(largest, self.max);
+            // before the first block −∞ − max: 0
+            let alpha = exp2(_mm512_sub_ps(self.max, max));
+            let own = exp2(_mm512_sub_ps(largest, max));
+            self.sum = _mm512_fmadd_ps(self.sum, alpha, _mm512_mul_ps(total, own));
+            self.max = max;
+            let (mut earlier, mut block) = ([0.0; HEADS], [0.0; HEADS]);
+            _mm512_storeu_ps(earlier.as_mut_ptr(), alpha);
+            _mm512_storeu_ps(block.as_mut_ptr(), _mm512_mul_ps(own, _mm512_set1_ps(undo)));
+            (earlier, block)
+        }
     }
 
     /// Writes the largest scores, as exponents of e, and the sums.
@@ -332,15 +359,6 @@ unsafe fn weigh(
             let scaled = _mm512_mul_ps(weight, _mm512_set1_ps(WEIGHT));
             _mm512_storeu_si512(out.as_mut_ptr().cast(), twice(scaled));
         }
-        let max = _mm512_max_ps(largest, running.max);
-        // before the first block −∞ − max: 0
-        let alpha = exp2(_mm512_sub_ps(running.max, max));
-        let own = exp2(_mm512_sub_ps(largest, max));
-        running.sum = _mm512_fmadd_ps(running.sum, alpha, _mm512_mul_ps(total, own));
-        running.max = max;
-        let (mut earlier, mut block) = ([0.0; HEADS], [0.0; HEADS]);
-        _mm512_storeu_ps(earlier.as_mut_ptr(), alpha);
-        _mm512_storeu_ps(block.as_mut_ptr(), _mm512_div_ps(own, _mm512_set1_ps(WEIGHT)));
-        (earlier, block)
+        running.join(largest, total, 1.0 / WEIGHT)
     }
 }
