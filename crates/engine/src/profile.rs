@@ -20,7 +20,7 @@ pub struct Limits {
     pub float_macs: f64,
     /// The same of f16; 0 where the processor does not multiply them.
     pub half_macs: f64,
-    /// The same of bf16 by tiles; 0 where the processor has none.
+    /// The same of bf16, by tiles or in vectors; 0 where no kernel multiplies them.
     pub brain_macs: f64,
     /// The same of 8-bit integers by tiles: no kernel uses them, and it is what others state their speed in.
     pub tile_integer_macs: f64,
@@ -36,9 +36,12 @@ impl fmt::Display for Limits {
         if self.half_macs > 0.0 {
             write!(f, ", {:.0} in f16", speed(self.half_macs))?;
         }
-        if self.brain_macs > 0.0 {
-            let (brains, integers) = (speed(self.brain_macs), speed(self.tile_integer_macs));
+        let brains = speed(self.brain_macs);
+        if self.tile_integer_macs > 0.0 {
+            let integers = speed(self.tile_integer_macs);
             write!(f, "; tiles {brains:.0} in bf16, {integers:.0} in integers")?;
+        } else if brains > 0.0 {
+            write!(f, ", {brains:.0} in bf16")?;
         }
         Ok(())
     }

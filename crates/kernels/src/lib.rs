@@ -13,9 +13,9 @@
 //! ```
 
 mod act;
-#[cfg(target_arch = "x86_64")]
-mod amx;
 mod attention;
+#[cfg(target_arch = "x86_64")]
+mod brains;
 mod decode;
 mod elementwise;
 mod gemm;
@@ -32,12 +32,12 @@ mod weights;
 mod widen;
 
 pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, Bf16Line, quantise_a8, to_bf16};
-#[cfg(target_arch = "x86_64")]
-pub use amx::assume_amx;
 pub use attention::{
     AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, KEYS, KeyBlocks, KeyOrder, Number,
     Partials, bf16, f16, load_part, load_row, merge_partials, store_part, store_row,
 };
+#[cfg(target_arch = "x86_64")]
+pub use brains::assume_amx;
 pub use decode::decode_row;
 pub use elementwise::{add, axpy, exp, relu2, scale, silu, silu_mul};
 pub use matmul::{MatmulFn, Scratch, allow_avx_vnni};

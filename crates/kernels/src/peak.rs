@@ -14,7 +14,7 @@ pub struct Peak {
     pub floats: f64,
     /// f16; 0 where the processor does not multiply them.
     pub halves: f64,
-    /// bf16, by tiles; 0 where the processor has none.
+    /// bf16, by tiles or in vectors; 0 where no kernel multiplies them.
     pub brains: f64,
     /// 8-bit integers, by tiles; 0 where the processor has none.
     pub tile_integers: f64,
@@ -116,7 +116,7 @@ pub fn peak(tier: Tier) -> Peak {
     let mut best = Peak::NONE;
     for _ in 0..8 {
         let found = once();
-        let (brains, tile_integers) = tiles(tier);
+        let (brains, tile_integers) = brains(tier);
         best = Peak {
             integers: best.integers.max(found.integers),
             floats: best.floats.max(found.floats),
@@ -155,11 +155,13 @@ fn halves(tier: Tier) -> f64 {
     0.0
 }
 
-/// Multiply-adds of bf16 and of 8-bit integers by tiles, where a tier's kernels have them.
-fn tiles(tier: Tier) -> (f64, f64) {
+/// Multiply-adds of bf16, and of 8-bit integers by tiles, where a tier's kernels have them.
+fn brains(tier: Tier) -> (f64, f64) {
     #[cfg(target_arch = "x86_64")]
     if tier == Tier::Amx {
-        return (crate::amx::bf16_peak(), crate::amx::integer_peak());
+        return (crate::brains::bf16_peak(), crate::brains::integer_peak());
+    } else if tier == Tier::Avx512 && crate::brains::multiplies_in_vectors() {
+        return (crate::brains::vector_peak(), 0.0);
     }
     let _ = tier;
     (0.0, 0.0)

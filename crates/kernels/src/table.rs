@@ -24,7 +24,7 @@ pub enum KernelFn {
     AttendHalves(AttendExpandedFn<half::f16>),
     /// Such keys from latents.
     ExpandHalves(ExpandKeysFn<half::f16>),
-    /// Attention over expanded keys and values of bf16, by tiles.
+    /// Attention over expanded keys and values of bf16.
     AttendBrains(AttendExpandedFn<half::bf16>),
     /// Such keys from latents.
     ExpandBrains(ExpandKeysFn<half::bf16>),
@@ -32,7 +32,7 @@ pub enum KernelFn {
     Plain,
 }
 
-/// Every kernel with its contract, all tiers. Forms that need more than their tier (arithmetic on f16) are there only where the
+/// Every kernel with its contract, all tiers. Forms that need more than their tier (arithmetic on f16 or bf16) are there only where the
 /// processor has it.
 pub fn table() -> &'static [(KernelContract, KernelFn)] {
     static TABLE: OnceLock<Vec<(KernelContract, KernelFn)>> = OnceLock::new();
@@ -69,11 +69,23 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
             }
         }
         #[cfg(target_arch = "x86_64")]
-        for (op, least, cache, kernel) in crate::amx::attention() {
-            let (activation, tier) = (Activation::Bf16, Tier::Amx);
-            let name = format!("{tier}_bf16_{}", op.name()).leak();
-            let contract = KernelContract { activation, cache, least, tier, ..plain(op, name, kernel).0 };
-            table.push((contract, kernel));
+        {
+            let mut brains = |op: OpKind, tier: Tier, over: &str, contract: KernelContract, kernel| {
+                let name = format!("{tier}_bf16{over}_{}", op.name()).leak();
+                let activation = Activation::Bf16;
+                table.push((KernelContract { op, activation, tier, name, ..contract }, kernel));
+            };
+            if crate::brains::multiplies_in_vectors() {
+                for (op, cache, kernel) in crate::brains::vector_attention() {
+                    let over = if cache == CacheType::F16 { String::new() } else { format!("_{cache}") };
+                    let contract = KernelContract { cache: Some(cache), ..plain(op, "", kernel).0 };
+                    brains(op, Tier::Avx512, &over, contract, kernel);
+                }
+            }
+            for (op, least, cache, kernel) in crate::brains::tile_attention() {
+                let contract = KernelContract { cache, least, ..plain(op, "", kernel).0 };
+                brains(op, Tier::Amx, "", contract, kernel);
+            }
         }
         for (op, name) in [
             (OpKind::Embed, "portable_embed"),
@@ -109,9 +121,9 @@ pub fn features() -> CpuFeatures {
             && is_x86_feature_detected!("avx512vnni"),
         avx512_bf16: is_x86_feature_detected!("avx512bf16"),
         avx512_fp16: is_x86_feature_detected!("avx512fp16"),
-        amx: crate::amx::found(),
+        amx: crate::brains::found(),
     });
-    CpuFeatures { amx: found.amx || crate::amx::assumed(), ..found }
+    CpuFeatures { amx: found.amx || crate::brains::assumed(), ..found }
 }
 
 /// What the processor offers: portable code only, on this architecture.

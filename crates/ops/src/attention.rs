@@ -31,6 +31,12 @@ const BRAIN_BOUND: Bound = Bound {
     reason: "queries and weights are rounded to bf16; sums are f32",
 };
 
+const NARROWED_BOUND: Bound = Bound {
+    error: 8e-3,
+    reason: "queries, weights and cached rows of f16 are rounded to bf16; sums are f32",
+    ..BRAIN_BOUND
+};
+
 /// The bound of attention that rounds in some way.
 fn bound(activation: Activation) -> Bound {
     match activation {
@@ -52,7 +58,7 @@ const CODE_BOUND: Bound = Bound {
 pub struct LatentCase {
     /// Whether content and rope are scored apart.
     pub split: bool,
-    /// What it computes in: f32, f16 where the cache holds that, or 8-bit codes where it holds those.
+    /// What it computes in: f32, bf16, f16 where the cache holds that, or 8-bit codes where it holds those.
     pub activation: Activation,
     /// Type of the cache.
     pub cache: CacheType,
@@ -99,6 +105,9 @@ impl LatentCase {
         if self.activation != Activation::F32 && self.cache == CacheType::Int8 {
             // whatever the weighted sums are in
             return CODE_BOUND;
+        }
+        if self.activation == Activation::Bf16 && self.cache != CacheType::Bf16 {
+            return NARROWED_BOUND;
         }
         bound(self.activation)
     }

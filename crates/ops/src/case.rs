@@ -74,7 +74,7 @@ pub enum Arithmetic {
     Floats,
     /// f16.
     Halves,
-    /// bf16, by tiles.
+    /// bf16, by tiles or in vectors.
     Brains,
 }
 

@@ -18,7 +18,7 @@ pub struct Limits {
     pub float_macs: f64,
     /// The same of f16; 0 where the processor does not multiply them.
     pub half_macs: f64,
-    /// The same of bf16 by tiles; 0 where the processor has none.
+    /// The same of bf16, by tiles or in vectors; 0 where no kernel multiplies them.
     pub brain_macs: f64,
 }
 

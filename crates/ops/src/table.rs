@@ -67,9 +67,11 @@ const LATENT_SIZES: [(usize, usize, usize, usize); 7] = [
 fn arithmetic(split: bool) -> impl Iterator<Item = (Activation, CacheType)> {
     let rounded = [
         (Activation::F16, CacheType::F16),
+        (Activation::Bf16, CacheType::F16),
         (Activation::Bf16, CacheType::Bf16),
         (Activation::A8, CacheType::Int8),
         (Activation::F16, CacheType::Int8),
+        (Activation::Bf16, CacheType::Int8),
     ];
     let rounded = rounded.into_iter().filter(move |_| !split);
     CacheType::ALL.map(|cache| (Activation::F32, cache)).into_iter().chain(rounded)

@@ -234,7 +234,7 @@ fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value
         "integer_gmac_per_s": limits.integer_macs / 1e9,
         "float_gmac_per_s": limits.float_macs / 1e9,
         "half_gmac_per_s": limits.half_macs / 1e9,
-        "bf16_tiles_gmac_per_s": limits.brain_macs / 1e9,
+        "bf16_gmac_per_s": limits.brain_macs / 1e9,
         "int8_tiles_gmac_per_s": limits.tile_integer_macs / 1e9,
         "roofline_ts": row.roofline_speed(),
         "roofline_bound": row.roofline.bound(),

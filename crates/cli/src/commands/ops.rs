@@ -217,7 +217,7 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
             (limits.integer_macs, "int8"),
             (limits.float_macs, "f32"),
             (limits.half_macs, "f16"),
-            (limits.brain_macs, "bf16 tiles"),
+            (limits.brain_macs, "bf16"),
         ];
         // what the processor lacks has no limit
         let rates =

@@ -130,7 +130,7 @@ pub fn asked(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
 }
 
 /// How the input of a product is read: decided by format and precision, so that tiers compute alike; but what a kernel for many
-/// rows reads, where there are as many and it may be used. Attention rounds as the kernel of the highest tier does that it may use, in f16 rather
+/// rows reads, where there are as many and it may be used. Attention rounds as the kernel of the highest tier does that it may use, to 16 bits rather
 /// than to codes.
 fn activation(
     table: &[KernelContract],
@@ -148,7 +148,7 @@ fn activation(
                 && k.least <= class.least_rows()
                 && k.cache.is_none_or(|cache| cache == options.cache)
         };
-        let best = table.iter().filter(rounded).max_by_key(|k| (rank(k), k.activation == Activation::F16));
+        let best = table.iter().filter(rounded).max_by_key(|k| (rank(k), k.activation != Activation::A8));
         return best.filter(|_| precision == Precision::Default).map_or(Activation::F32, |k| k.activation);
     };
     let for_many = |k: &&KernelContract| {
@@ -282,7 +282,8 @@ impl<'a> Request<'a> {
             why.push("arithmetic f16: the processor multiplies f16, and the cache stores it".to_owned());
         }
         if self.ty.is_none() && self.activation == Activation::Bf16 {
-            why.push("arithmetic bf16: the processor multiplies tiles of it".to_owned());
+            let how = if bound.tier == Tier::Amx { "tiles" } else { "pairs" };
+            why.push(format!("arithmetic bf16: the processor multiplies {how} of it"));
         }
         if self.ty.is_none() && self.activation == Activation::A8 {
             why.push("input a8: the cache stores 8-bit codes, which are multiplied with such".to_owned());

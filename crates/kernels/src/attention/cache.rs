@@ -4,7 +4,7 @@ use crate::lanes::Lanes;
 use base::{CacheRow, CacheType};
 
 /// What codes of `int8` are raised by, so that they have no sign: instructions multiply such with signed numbers.
-pub(super) const RAISED: f32 = 128.0;
+pub(crate) const RAISED: f32 = 128.0;
 
 /// The cached rows of one sequence in one stream.
 #[derive(Clone, Copy)]

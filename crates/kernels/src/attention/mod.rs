@@ -16,6 +16,7 @@ mod number;
 pub(crate) mod panels;
 mod tiers;
 
+pub(crate) use cache::RAISED;
 pub use cache::{CacheView, load_part, load_row, store_part, store_row};
 pub use expanded::KEYS;
 pub use half::{bf16, f16};

@@ -98,7 +98,7 @@ impl Number for bf16 {
         assert_eq!(out.len(), Self::padded(width) * BLOCK, "a block of values");
         #[cfg(target_arch = "x86_64")]
         if crate::features().avx512 && crate::features().avx512_bf16 {
-            crate::amx::lay_values(values, width, out);
+            crate::brains::lay_values(values, width, out);
             return;
         }
         for row in 0..rows.next_multiple_of(STEP) {

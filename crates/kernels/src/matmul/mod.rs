@@ -31,7 +31,7 @@ pub struct Scratch {
     pub(crate) lines: Vec<Line>,
     /// Of products by the tile unit.
     #[cfg(target_arch = "x86_64")]
-    pub(crate) tiles: crate::amx::Buffers,
+    pub(crate) tiles: crate::brains::Buffers,
 }
 
 /// A line of a cache.

@@ -8,7 +8,7 @@ use super::compiled::compiled;
 use super::{MatmulFn, body, tiles, wide};
 use crate::KernelFn;
 #[cfg(target_arch = "x86_64")]
-use crate::amx::LEAST_ROWS;
+use crate::brains::LEAST_ROWS;
 use base::{Activation, KernelContract, Layout, OpKind, TensorType, Tier};
 
 /// Products with decoded rows.

@@ -50,7 +50,7 @@ macro_rules! format {
             #[cfg(target_arch = "x86_64")]
             (ty, Tier::Avx512, compiled!(avx512: body::multiply::<avx512::Avx512, $format>)),
             #[cfg(target_arch = "x86_64")]
-            (ty, Tier::Amx, crate::amx::multiply::<$format> as MatmulFn),
+            (ty, Tier::Amx, crate::brains::multiply::<$format> as MatmulFn),
         ]
     }};
 }

@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "tiles are loaded from and stored to addresses that are checked on entry")]
 
 use super::strip;
-use super::unit::{OUTPUTS, ROWS, STEP, TILE, Unit};
+use super::unit::{OUTPUTS, ROWS, STEP, TILE, Tiles, Unit};
 use crate::matmul::formats::Format;
 use crate::matmul::operands::Operands;
 use crate::matmul::{Line, grow};
@@ -55,7 +55,7 @@ pub(crate) fn multiply<F: Format>(
     let Some(operands) = Operands::new::<F>(w, cols, outs, y) else { return };
     assert!(cols.is_multiple_of(STEP), "{cols} inputs are no whole number of steps");
     let buffers = &mut scratch.tiles;
-    let mut unit = Unit::configured();
+    let mut unit = Tiles::ready();
     let inputs = Inputs::new((bits, cols, stride), index, y.rows(), &mut buffers.inputs);
     let (rows, tiles) = (y.rows(), operands.tiles());
     for from_row in (0..rows).step_by(BLOCK_ROWS) {
@@ -169,7 +169,7 @@ struct Part {
 /// `strip` holds as many tiles of as many steps; `inputs` has the rows.
 #[allow(clippy::too_many_arguments, reason = "one strip")]
 unsafe fn multiply_strip(
-    unit: &mut Unit,
+    unit: &mut Tiles,
     inputs: &Inputs,
     rows: Range<usize>,
     (strip, pairs): (*const u8, usize),

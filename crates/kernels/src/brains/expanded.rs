@@ -1,4 +1,4 @@
-//! Attention of prompts, and the expansion of its keys, on tiles.
+//! Attention of prompts, and the expansion of its keys, on tiles or by vectors.
 //!
 //! Scores are keys · queries: a row for each cached row, with queries as the lanes of vectors, so that nothing is summed or
 //! compared across a register. Weights become a right factor as they are made, two cached rows in a line, and results are values · weights, with
@@ -25,8 +25,8 @@ const SQUARE: usize = PANEL * PANEL;
 /// As [`AttendExpandedFn`](crate::AttendExpandedFn), over keys and values in panels.
 ///
 /// # Panics
-/// When shapes differ, or there are no tiles.
-pub(crate) fn attend(
+/// When shapes differ, or the processor has no such unit.
+pub(super) fn attend<U: Unit>(
     q: Rows<'_>,
     expanded: &Expanded<'_, bf16>,
     position: usize,
@@ -56,7 +56,7 @@ pub(crate) fn attend(
     let (turned, weights): (*mut bf16, *mut bf16) = (turned.as_mut_ptr().cast(), weights.as_mut_ptr().cast());
     max.fill(UNSEEN);
     sum.fill(0.0);
-    let mut unit = Unit::configured();
+    let mut unit = U::ready();
     for set in 0..sets {
         let rows = q.slice_rows(set * PANEL..queries.min((set + 1) * PANEL));
         // SAFETY: there is room for the panels of each set; a machine with tiles has the instructions.
@@ -129,7 +129,7 @@ impl Shape {
 /// # Safety
 /// As many panels of keys are there, and as many steps of queries at `right`.
 unsafe fn score(
-    unit: &mut Unit,
+    unit: &mut impl Unit,
     expanded: &Expanded<'_, bf16>,
     shape: &Shape,
     block: usize,
@@ -170,7 +170,7 @@ unsafe fn weigh_both(scores: &[f32], max: &mut [f32], sum: &mut [f32], weights: 
 /// # Safety
 /// A block of values is there, and as many steps of weights as `panels`.
 unsafe fn sum_up(
-    unit: &mut Unit,
+    unit: &mut impl Unit,
     expanded: &Expanded<'_, bf16>,
     shape: &Shape,
     block: usize,
@@ -279,8 +279,8 @@ unsafe fn finish(sums: &[f32], sum: &[f32], first: usize, out: &mut RowsMut<'_>)
 /// As [`ExpandKeysFn`](crate::ExpandKeysFn), from latents in panels to keys in panels.
 ///
 /// # Panics
-/// When shapes differ, or there are no tiles.
-pub(crate) fn expand_keys(
+/// When shapes differ, or the processor has no such unit.
+pub(super) fn expand_keys<U: Unit>(
     weights: &[f32],
     order: KeyOrder,
     blocks: &KeyBlocks<'_, bf16>,
@@ -293,7 +293,7 @@ pub(crate) fn expand_keys(
     let memory = aligned(memory, nope * panel / 2 + SQUARE);
     let (right, found) = memory.split_at_mut(nope * panel / 2);
     let right: *mut bf16 = right.as_mut_ptr().cast();
-    let mut unit = Unit::configured();
+    let mut unit = U::ready();
     for n in 0..nope {
         let (from, count) = (n * PANEL, PANEL.min(blocks.nope - n * PANEL));
         // SAFETY: rows or columns of W_UK; room for as many panels; a machine with tiles has the instructions.

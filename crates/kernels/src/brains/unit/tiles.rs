@@ -2,23 +2,26 @@
 //! it, since the compiler knows nothing of what tiles hold between two.
 #![allow(unsafe_code, reason = "inline assembly")]
 
-use base::Tier;
+use super::{Ahead, BLOCK, Block, Taken, Unit, store_pairs};
+use crate::attention::panels::steps;
+use base::{CacheType, Tier};
 use half::bf16;
 use std::arch::asm;
+use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::time::Instant;
 
 /// Rows of a tile.
-pub(super) const ROWS: usize = 16;
+pub(in crate::brains) const ROWS: usize = 16;
 
 /// Inputs of a tile of rows, and of a tile of weights.
-pub(super) const STEP: usize = 32;
+pub(in crate::brains) const STEP: usize = 32;
 
 /// Bytes of a tile.
-pub(super) const TILE: usize = 1024;
+pub(in crate::brains) const TILE: usize = 1024;
 
 /// Outputs of a block: two tiles.
-pub(super) const OUTPUTS: usize = 32;
+pub(in crate::brains) const OUTPUTS: usize = 32;
 
 /// Eight tiles of sixteen rows of 64 bytes.
 #[repr(C, align(64))]
@@ -38,22 +41,9 @@ static CONFIG: Config = {
 
 /// The tiles of this thread, configured. They are released when this is dropped, so that the system has nothing to save for a thread that does
 /// other things.
-pub(super) struct Unit(PhantomData<*mut ()>);
+pub(in crate::brains) struct Tiles(PhantomData<*mut ()>);
 
-impl Unit {
-    /// Configures the tiles.
-    ///
-    /// # Panics
-    /// When there are none, or the rest of the tier is missing.
-    pub fn configured() -> Unit {
-        assert!(crate::features().tier() == Tier::Amx, "a kernel for tiles on a machine without them");
-        // SAFETY: there are tiles, and the configuration is one that all processors with tiles take. Not `nomem`: it reads the static.
-        unsafe {
-            asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly, preserves_flags));
-        }
-        Unit(PhantomData)
-    }
-
+impl Tiles {
     /// to = from + left · right, for `16 · T` rows and 32 outputs; `T` is 1 or 2. `from` none: to = left · right.
     ///
     /// # Safety
@@ -160,13 +150,24 @@ impl Unit {
             }
         }
     }
-    /// to = left · right, or to = to + left · right, for 32 rows and 32 columns in panels (see [`attention::panels`](crate::attention::panels)). The left factor comes in one
-    /// part or two, with as many steps each; of the first there is at least one.
-    ///
-    /// # Safety
-    /// * each part of `left` is the address of as many steps of a left panel, and `right` that of as many as both of a right panel;
-    /// * `to` is the address of 32 rows of 32 numbers, one after the other, which nobody else touches meanwhile.
-    pub unsafe fn panels(
+}
+
+impl Unit for Tiles {
+    /// Configures the tiles.
+    fn ready() -> Tiles {
+        assert!(crate::features().tier() == Tier::Amx, "a kernel for tiles on a machine without them");
+        // SAFETY: there are tiles, and the configuration is one that all processors with tiles take. Not `nomem`: it reads the static.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly, preserves_flags));
+        }
+        Tiles(PhantomData)
+    }
+
+    fn reads(cache: CacheType) -> bool {
+        cache == CacheType::Bf16
+    }
+
+    unsafe fn panels(
         &mut self,
         [first, second]: [(*const bf16, usize); 2],
         right: *const bf16,
@@ -225,21 +226,22 @@ impl Unit {
         }
     }
 
-    /// to = left · right for four times sixteen rows and sixteen columns, a row after the other.
-    ///
-    /// # Safety
-    /// * each of `left` is the address of sixteen rows, `distance` bytes apart, of `steps` · 64 bytes; there is at least one step;
-    /// * `right` is the address of as many steps of a right panel, of which the first tiles are taken;
-    /// * `to` is the address of 64 rows of 16 numbers, which nobody else touches meanwhile.
-    pub unsafe fn scores(
+    unsafe fn score(
         &mut self,
-        left: [*const bf16; 4],
-        distance: usize,
+        block: &Block,
+        taken: Taken,
         right: *const bf16,
-        steps: usize,
+        mut ahead: Ahead,
         to: *mut f32,
     ) {
+        let steps = steps(block.row.width());
         assert!(steps > 0, "steps of a panel");
+        ahead.ask(usize::MAX);
+        // SAFETY: the caller's promise; a machine with tiles has the instructions.
+        let (left, distance) = unsafe {
+            interleave(block, taken);
+            left(block, steps, taken.rows)
+        };
         // SAFETY: addresses by the caller's promise; the configuration holds while `self` lives.
         unsafe {
             asm!(
@@ -284,21 +286,17 @@ impl Unit {
         }
     }
 
-    /// to = to + left · right for sixteen rows and `groups` times 64 columns.
-    ///
-    /// # Safety
-    /// * `left` is the address of `steps` tiles; there is at least one, and one group;
-    /// * `right` is the address of four tiles for each group and each step in it, of sixteen columns each;
-    /// * `to` is the address of four tiles for each group, which nobody else touches meanwhile.
-    pub unsafe fn sum_up(
+    unsafe fn sum_up(
         &mut self,
         left: *const bf16,
-        steps: usize,
+        (_rows, steps): (usize, usize),
         right: *const bf16,
         groups: usize,
+        mut ahead: Ahead,
         to: *mut f32,
     ) {
         assert!(steps > 0 && groups > 0, "steps and groups");
+        ahead.ask(usize::MAX);
         // SAFETY: addresses by the caller's promise; the configuration holds while `self` lives.
         unsafe {
             asm!(
@@ -346,7 +344,56 @@ impl Unit {
     }
 }
 
-impl Drop for Unit {
+/// Addresses of four times sixteen rows of whole steps, and the bytes between rows: where they lie, or, where rows or numbers of a row are
+/// missing, in `copied`, filled up with zeros.
+///
+/// # Safety
+/// The rows lie there as bf16, and `copied` has room for a block of whole steps.
+unsafe fn left(block: &Block, steps: usize, copied: *mut bf16) -> ([*const bf16; BLOCK / ROWS], usize) {
+    let (width, line) = (block.row.width(), steps * STEP);
+    let whole = if line == width { block.count / ROWS } else { 0 };
+    // SAFETY: the caller's promise.
+    unsafe {
+        for row in whole * ROWS..block.count.next_multiple_of(ROWS) {
+            let out = copied.add(row * line);
+            let numbers = if row < block.count { width } else { 0 };
+            block.row(row).cast::<bf16>().copy_to_nonoverlapping(out, numbers);
+            out.add(numbers).write_bytes(0, line - numbers);
+        }
+    }
+    let tile = |tile: usize| {
+        // tiles beyond the last are computed for nothing, from one that is there
+        let tile = tile.min(block.count.div_ceil(ROWS) - 1);
+        let from = if tile < whole { block.lying.cast() } else { copied.cast_const() };
+        from.wrapping_add(tile * ROWS * line)
+    };
+    (std::array::from_fn(tile), line * size_of::<bf16>())
+}
+
+/// The rows of a block in pairs.
+///
+/// # Safety
+/// The rows lie there as bf16, and there is room for the tiles; the processor has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+unsafe fn interleave(block: &Block, taken: Taken) {
+    for row in (0..block.count.next_multiple_of(STEP)).step_by(2) {
+        for step in 0..steps(taken.latent) {
+            let numbers = (taken.latent - step * STEP).min(STEP);
+            let out = taken.pair(block.count, row, step);
+            // SAFETY: numbers of rows that are there; a line of each of two tiles.
+            unsafe {
+                let load = |row: usize| {
+                    let numbers = if row < block.count { numbers } else { 0 };
+                    let mask = (1u64 << numbers).wrapping_sub(1) as u32;
+                    _mm512_maskz_loadu_epi16(mask, block.row(row).wrapping_add(2 * step * STEP).cast())
+                };
+                store_pairs(load(row), load(row + 1), out);
+            }
+        }
+    }
+}
+
+impl Drop for Tiles {
     fn drop(&mut self) {
         // SAFETY: there are tiles, or this would not be.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
@@ -359,7 +406,7 @@ const PEAK_ROUNDS: usize = 20_000;
 /// Multiply-adds a second of the products in `$dot`, of one core.
 macro_rules! peak {
     ($dot:literal, $terms:literal) => {{
-        let unit = Unit::configured();
+        let unit = Tiles::ready();
         let start = Instant::now();
         // SAFETY: the tiles are configured; nothing in memory is touched.
         unsafe {

@@ -1,11 +1,11 @@
-//! Products of many rows and attention of prompts by the tiles of AMX, in bf16.
+//! Products of many rows by the tiles of AMX, and attention by these or by vectors that multiply bf16.
 //!
 //! A processor multiplies tiles of sixteen rows of 32 inputs with tiles of 32 inputs of sixteen outputs, and adds 256 sums of f32 to a third: 8192
 //! multiply-adds an instruction. Weights come from their packed form ([`quant::tiles`]) through a *strip*: some inputs of some
 //! outputs, as bf16 in the order that tiles want, small enough to stay in a core's second-level cache while all rows are multiplied with it.
 //!
 //! * `detect`: whether there are tiles, and the system's permission to use them.
-//! * `unit`: the instructions: configuration, and products of 32 or 16 rows with 32 outputs.
+//! * `unit`: the instructions: tiles, with their configuration, and vectors, which know the products of attention.
 //! * `strip`: weights as bf16, from every format of tiles.
 //! * `product`: the order in which strips, rows and inputs are taken.
 //! * `panels`: other factors in the order of tiles.
@@ -36,19 +36,37 @@ pub(crate) use detect::found;
 pub use detect::{assume_amx, assumed};
 pub(crate) use panels::lay_values;
 pub(crate) use product::{Buffers, multiply};
-pub(crate) use unit::{bf16_peak, integer_peak};
+pub(crate) use unit::{bf16_peak, integer_peak, vector_peak};
 
 use crate::KernelFn;
 use base::{CacheType, OpKind};
+use unit::{Tiles, Vectors};
 
-/// Attention: operation, fewest rows of a step, the cache's type where there is one only, kernel.
-pub(crate) fn attention() -> [(OpKind, usize, Option<CacheType>, KernelFn); 3] {
+/// Attention on tiles: operation, fewest rows of a step, the cache's type where there is one only, kernel.
+pub(crate) fn tile_attention() -> [(OpKind, usize, Option<CacheType>, KernelFn); 3] {
     [
-        (OpKind::AttendExpanded, LEAST_ROWS, None, KernelFn::AttendBrains(expanded::attend)),
-        (OpKind::ExpandKeys, LEAST_ROWS, None, KernelFn::ExpandBrains(expanded::expand_keys)),
+        (OpKind::AttendExpanded, LEAST_ROWS, None, KernelFn::AttendBrains(expanded::attend::<Tiles>)),
+        (OpKind::ExpandKeys, LEAST_ROWS, None, KernelFn::ExpandBrains(expanded::expand_keys::<Tiles>)),
         // numbers of f16 would lose three bits, and every processor with tiles multiplies f16 in vectors
-        (OpKind::AttendLatent, 1, Some(CacheType::Bf16), KernelFn::AttendLatent(latent::attend)),
+        (OpKind::AttendLatent, 1, Some(CacheType::Bf16), KernelFn::AttendLatent(latent::attend::<Tiles>)),
     ]
+}
+
+/// Whether attention multiplies bf16 in vectors here: where there is arithmetic on f16, that is as fast and rounds less.
+pub(crate) fn multiplies_in_vectors() -> bool {
+    let found = crate::features();
+    found.avx512 && found.avx512_bf16 && !found.avx512_fp16
+}
+
+/// Attention by vectors: operation, the cache's type, kernel. A cache of f32 asks for more than bf16.
+pub(crate) fn vector_attention() -> impl Iterator<Item = (OpKind, CacheType, KernelFn)> {
+    [CacheType::F16, CacheType::Bf16, CacheType::Int8].into_iter().flat_map(|cache| {
+        [
+            (OpKind::AttendExpanded, cache, KernelFn::AttendBrains(expanded::attend::<Vectors>)),
+            (OpKind::ExpandKeys, cache, KernelFn::ExpandBrains(expanded::expand_keys::<Vectors>)),
+            (OpKind::AttendLatent, cache, KernelFn::AttendLatent(latent::attend::<Vectors>)),
+        ]
+    })
 }
 
 /// Fewest rows of a call that tiles are for: with fewer, unpacking a strip costs more than products with 8-bit inputs cost in all.
