@@ -96,6 +96,10 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         unsafe { [_mm256_setzero_si256(); 2] }
     }
     #[inline(always)]
+    unsafe fn whole(value: i32) -> [__m256i; 2] {
+        unsafe { [_mm256_set1_epi32(value); 2] }
+    }
+    #[inline(always)]
     unsafe fn dot(sum: [__m256i; 2], codes: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
         unsafe {
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());

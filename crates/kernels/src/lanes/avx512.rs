@@ -56,6 +56,10 @@ impl Lanes for Avx512 {
         unsafe { _mm512_setzero_si512() }
     }
     #[inline(always)]
+    unsafe fn whole(value: i32) -> __m512i {
+        unsafe { _mm512_set1_epi32(value) }
+    }
+    #[inline(always)]
     unsafe fn dot(sum: __m512i, codes: __m512i, x: *const i8) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(x.cast::<i32>().read_unaligned())) }
     }

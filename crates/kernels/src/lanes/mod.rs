@@ -60,6 +60,8 @@ pub(crate) trait Lanes {
 
     /// Zeros.
     unsafe fn zero() -> Self::Ints;
+    /// One integer in all lanes.
+    unsafe fn whole(value: i32) -> Self::Ints;
     /// sum + Σ of each lane's four unsigned codes (at most 63) · the four inputs at `x`.
     unsafe fn dot(sum: Self::Ints, codes: Self::Bytes, x: *const i8) -> Self::Ints;
     /// Signed numbers in the form in which [`dot_raised`](Self::dot_raised) takes them: raised by 128 where products need unsigned ones.

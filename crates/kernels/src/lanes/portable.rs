@@ -58,6 +58,10 @@ impl Lanes for Portable {
         [0; 16]
     }
     #[inline(always)]
+    unsafe fn whole(value: i32) -> [i32; 16] {
+        [value; 16]
+    }
+    #[inline(always)]
     unsafe fn dot(sum: [i32; 16], codes: [u8; 64], x: *const i8) -> [i32; 16] {
         // SAFETY: the caller's promise.
         let x = unsafe { x.cast::<[i8; 4]>().read_unaligned() }.map(i32::from);

@@ -13,6 +13,11 @@ use std::ops::Range;
 /// Rows of a block in registers.
 pub(super) const BLOCK: usize = 4;
 
+/// The forms of [`Kind`](super::formats::Kind), as numbers that functions are compiled for.
+pub(super) const MINS: u8 = 0;
+pub(super) const SIGNED: u8 = 1;
+pub(super) const LOWERED: u8 = 2;
+
 /// Most tiles of a group.
 pub(super) const MOST_TILES: usize = 3;
 
@@ -30,7 +35,7 @@ pub(super) trait Unpacked: Lanes {
     ///
     /// # Safety
     /// As for [`Lanes`]; the group has one to `TILES` tiles.
-    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>);
+    unsafe fn multiply_group<const KIND: u8, const HALVES: bool>(group: &mut Group<'_, '_>);
 }
 
 /// Some runs of a group of tiles, and the rows to multiply them with.
@@ -40,6 +45,8 @@ pub(super) struct Group<'a, 'y> {
     /// The unpacked runs: of each, the lines of `size` tiles.
     pub lines: &'a [Line],
     pub size: usize,
+    /// Of a lowered kind, its shift.
+    pub shift: u32,
     /// Which of a row's runs they are.
     pub runs: Range<usize>,
     pub x: &'a A8Rows<'a>,
@@ -53,9 +60,9 @@ pub(super) struct Group<'a, 'y> {
     pub ahead: Ahead,
 }
 
-/// Lines of an unpacked run: eight of codes, one or two of scales, and as many of minimums, which formats of signed numbers do without.
-pub(super) const fn lines_of_run(signed: bool, halves: bool) -> usize {
-    8 + (1 + halves as usize) * (2 - signed as usize)
+/// Lines of an unpacked run: eight of codes, one or two of scales, and as many of minimums where there are any.
+pub(super) const fn lines_of_run(mins: bool, halves: bool) -> usize {
+    8 + (1 + halves as usize) * (1 + mins as usize)
 }
 
 /// Adds the terms of a group of `T` tiles, a block of rows at a time.
@@ -63,11 +70,11 @@ pub(super) const fn lines_of_run(signed: bool, halves: bool) -> usize {
 /// # Safety
 /// As for [`Lanes`].
 #[inline(always)]
-unsafe fn multiply_tiles<L: Lanes, const T: usize, const SIGNED: bool, const HALVES: bool>(
+unsafe fn multiply_tiles<L: Lanes, const T: usize, const KIND: u8, const HALVES: bool>(
     group: &mut Group<'_, '_>,
 ) {
     let lines = group.lines;
-    assert!(lines.len() == group.runs.len() * T * lines_of_run(SIGNED, HALVES), "unpacked lines");
+    assert!(lines.len() == group.runs.len() * T * lines_of_run(KIND == MINS, HALVES), "unpacked lines");
     let each = group.ahead.lines.div_ceil(group.rows.len().div_ceil(BLOCK));
     let mut next = group.blocks(group.rows.start);
     for (i, first) in group.rows.clone().step_by(BLOCK).enumerate() {
@@ -76,8 +83,8 @@ unsafe fn multiply_tiles<L: Lanes, const T: usize, const SIGNED: bool, const HAL
         let sums = &mut group.sums[i * BLOCK * T..][..BLOCK * T];
         // SAFETY: as many lines, blocks and sums, as just asserted and cut.
         unsafe {
-            let runs = group.runs.len();
-            multiply_block::<L, T, SIGNED, HALVES>(lines.as_ptr(), runs, &now, &next, sums.as_mut_ptr());
+            let runs = (group.runs.len(), group.shift);
+            multiply_block::<L, T, KIND, HALVES>(lines.as_ptr(), runs, &now, &next, sums.as_mut_ptr());
             group.ahead.ask::<L>(each);
         }
         // at once: rows of outputs lie far apart, and stores that wait for memory are hidden behind the next products
@@ -110,14 +117,14 @@ impl Group<'_, '_> {
 /// # Safety
 /// As for [`Lanes`]; there are as many lines of `T` tiles, and blocks of each row, as `runs`, and a sum for each row and tile.
 #[inline(always)]
-unsafe fn multiply_block<L: Lanes, const T: usize, const SIGNED: bool, const HALVES: bool>(
+unsafe fn multiply_block<L: Lanes, const T: usize, const KIND: u8, const HALVES: bool>(
     lines: *const Line,
-    runs: usize,
+    (runs, shift): (usize, u32),
     x: &[*const A8Block; BLOCK],
     next: &[*const A8Block; BLOCK],
     sums: *mut Line,
 ) {
-    let per_run = lines_of_run(SIGNED, HALVES);
+    let per_run = lines_of_run(KIND == MINS, HALVES);
     let halves = 1 + usize::from(HALVES);
     // SAFETY: the caller's promise.
     unsafe {
@@ -134,10 +141,11 @@ unsafe fn multiply_block<L: Lanes, const T: usize, const SIGNED: bool, const HAL
             }
             for half in 0..halves {
                 let mut ints = [[L::zero(); T]; BLOCK];
-                if SIGNED {
+                if KIND != MINS {
                     for r in 0..BLOCK {
                         let block = &*x[r].add(run);
-                        ints[r] = [L::start(if HALVES { block.half_biases[half] } else { block.bias }); T];
+                        let bias = if HALVES { block.half_biases[half] } else { block.bias };
+                        ints[r] = [if KIND == SIGNED { L::start(bias) } else { L::whole(bias >> shift) }; T];
                     }
                 }
                 for j in half * 4..half * 4 + 8 / halves {
@@ -148,7 +156,7 @@ unsafe fn multiply_block<L: Lanes, const T: usize, const SIGNED: bool, const HAL
                     for r in 0..BLOCK {
                         let x = (*x[r].add(run)).codes.as_ptr().add(4 * j);
                         for t in 0..T {
-                            ints[r][t] = if SIGNED {
+                            ints[r][t] = if KIND == SIGNED {
                                 L::dot_raised(ints[r][t], codes[t], x)
                             } else {
                                 L::dot(ints[r][t], codes[t], x)
@@ -164,7 +172,7 @@ unsafe fn multiply_block<L: Lanes, const T: usize, const SIGNED: bool, const HAL
                         let scales = L::load_floats(line(t, 8 + half).cast());
                         let terms = L::floats(ints[r][t]);
                         totals[r][t] = L::fma(terms, L::mul(scales, scale), totals[r][t]);
-                        if !SIGNED {
+                        if KIND == MINS {
                             let mins = L::load_floats(line(t, 8 + halves + half).cast());
                             totals[r][t] = L::fnma(mins, total, totals[r][t]);
                         }
@@ -184,9 +192,9 @@ impl Unpacked for portable::Portable {
     const FROM: usize = 4;
     const TILES: usize = 1;
 
-    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
+    unsafe fn multiply_group<const KIND: u8, const HALVES: bool>(group: &mut Group<'_, '_>) {
         // SAFETY: plain Rust.
-        unsafe { multiply_tiles::<Self, 1, SIGNED, HALVES>(group) }
+        unsafe { multiply_tiles::<Self, 1, KIND, HALVES>(group) }
     }
 }
 
@@ -195,14 +203,14 @@ impl Unpacked for avx2::Avx2<false> {
     const FROM: usize = 16;
     const TILES: usize = 1;
 
-    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
+    unsafe fn multiply_group<const KIND: u8, const HALVES: bool>(group: &mut Group<'_, '_>) {
         #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
+        fn inner<const KIND: u8, const HALVES: bool>(group: &mut Group<'_, '_>) {
             // SAFETY: compiled for AVX2.
-            unsafe { multiply_tiles::<avx2::Avx2<false>, 1, SIGNED, HALVES>(group) }
+            unsafe { multiply_tiles::<avx2::Avx2<false>, 1, KIND, HALVES>(group) }
         }
         // SAFETY: the caller's promise.
-        unsafe { inner::<SIGNED, HALVES>(group) }
+        unsafe { inner::<KIND, HALVES>(group) }
     }
 }
 
@@ -211,14 +219,14 @@ impl Unpacked for avx2::Avx2<true> {
     const FROM: usize = 16;
     const TILES: usize = 1;
 
-    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
+    unsafe fn multiply_group<const KIND: u8, const HALVES: bool>(group: &mut Group<'_, '_>) {
         #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-        fn inner<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
+        fn inner<const KIND: u8, const HALVES: bool>(group: &mut Group<'_, '_>) {
             // SAFETY: compiled for AVX2 and AVX-VNNI.
-            unsafe { multiply_tiles::<avx2::Avx2<true>, 1, SIGNED, HALVES>(group) }
+            unsafe { multiply_tiles::<avx2::Avx2<true>, 1, KIND, HALVES>(group) }
         }
         // SAFETY: the caller's promise.
-        unsafe { inner::<SIGNED, HALVES>(group) }
+        unsafe { inner::<KIND, HALVES>(group) }
     }
 }
 
@@ -227,18 +235,18 @@ impl Unpacked for avx512::Avx512 {
     const FROM: usize = 16;
     const TILES: usize = 3;
 
-    unsafe fn multiply_group<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
+    unsafe fn multiply_group<const KIND: u8, const HALVES: bool>(group: &mut Group<'_, '_>) {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c")]
-        fn inner<const SIGNED: bool, const HALVES: bool>(group: &mut Group<'_, '_>) {
+        fn inner<const KIND: u8, const HALVES: bool>(group: &mut Group<'_, '_>) {
             // SAFETY: compiled for AVX-512.
             unsafe {
                 match group.size {
-                    3 => multiply_tiles::<avx512::Avx512, 3, SIGNED, HALVES>(group),
-                    _ => multiply_tiles::<avx512::Avx512, 2, SIGNED, HALVES>(group),
+                    3 => multiply_tiles::<avx512::Avx512, 3, KIND, HALVES>(group),
+                    _ => multiply_tiles::<avx512::Avx512, 2, KIND, HALVES>(group),
                 }
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { inner::<SIGNED, HALVES>(group) }
+        unsafe { inner::<KIND, HALVES>(group) }
     }
 }

@@ -2,11 +2,12 @@
 //! many rows are multiplied is told in [`unpacked`].
 //!
 //! An output is y = Σ over runs of 32 inputs, in order, of scale · (input scale · Σ code · input code) − min · (input scale ·
-//! Σ input codes): the inner sum in exact integers, then one fused multiply-add for each term. Where a format has a scale for each 16
+//! Σ input codes): the inner sum in exact integers, then one fused multiply-add for each term. Where the minimum is a constant times the scale,
+//! codes are less that constant, and the second term is none. Where a format has a scale for each 16
 //! inputs, a run has two such terms of each kind. So the bits depend on nothing but the operands.
 
 use super::blocks::Unpacked;
-use super::formats::{Format, Planes};
+use super::formats::{Format, Kind, Planes};
 use super::one_row;
 use super::operands::Operands;
 use super::unpacked;
@@ -147,7 +148,12 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
             let x = block.codes.as_ptr().add(4 * j);
             if F::SIGNED { L::dot_raised(sum, L::raised(codes[j]), x) } else { L::dot(sum, codes[j], x) }
         };
-        let start = |bias| if F::SIGNED { L::start(bias) } else { L::zero() };
+        let start = |bias: i32| match const { Kind::of::<F>() } {
+            Kind::Signed => L::start(bias),
+            Kind::Lowered(shift) => L::whole(bias >> shift),
+            Kind::Mins => L::zero(),
+        };
+        let mins_follow = const { matches!(Kind::of::<F>(), Kind::Mins) };
         for m in 0..M {
             let block = &*x[m].add(b * F::SUBS + S);
             let mut sum = sums[m];
@@ -158,7 +164,7 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
                         ints = dot(ints, half * 4 + j, block);
                     }
                     sum = L::fma(L::floats(ints), L::mul(scales[half], L::all(block.scale)), sum);
-                    if F::MINS {
+                    if mins_follow {
                         sum = L::fnma(mins[half], L::all(block.halves[half]), sum);
                     }
                 }
@@ -168,7 +174,7 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
                     ints = dot(ints, j, block);
                 }
                 sum = L::fma(L::floats(ints), L::mul(scales[0], L::all(block.scale)), sum);
-                if F::MINS {
+                if mins_follow {
                     sum = L::fnma(mins[0], L::all(block.total), sum);
                 }
             }

@@ -32,6 +32,8 @@ pub(crate) trait Format {
     const HALVES: bool = false;
     /// There are minimums.
     const MINS: bool = true;
+    /// Where a minimum is the scale times a constant: that constant, a power of two. Sums of products begin with what takes it from all codes.
+    const LOWERED: Option<u32> = None;
 
     /// Codes of run `S` of block `b`: vector j has inputs 4j to 4j + 3.
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8];
@@ -39,6 +41,29 @@ pub(crate) trait Format {
     unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2];
     /// Minimums, in the same way, from the scales where they follow from them.
     unsafe fn mins<L: Lanes, const S: usize>(p: &Planes, b: usize, scales: [L::Floats; 2]) -> [L::Floats; 2];
+}
+
+/// How the integer sums of a format's runs are made, and what follows them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Codes from 0 to 63, and a minimum for each scale.
+    Mins,
+    /// Signed numbers, raised by 128 where products need it.
+    Signed,
+    /// Codes from 0 to 63 less a constant: `bias` shifted right by so many bits is what takes it from all of them.
+    Lowered(u32),
+}
+
+impl Kind {
+    /// That of a format.
+    pub const fn of<F: Format>() -> Kind {
+        match F::LOWERED {
+            _ if F::SIGNED => Kind::Signed,
+            // −128 · Σ inputs becomes −constant · Σ inputs: exact, since both are powers of two
+            Some(constant) => Kind::Lowered(128u32.ilog2() - constant.ilog2()),
+            None => Kind::Mins,
+        }
+    }
 }
 
 /// Sixteen f16 factors of a block which has `count` of them; the one at `index`.
@@ -110,14 +135,15 @@ macro_rules! nibbles {
 }
 
 macro_rules! constant_min {
-    ($by:expr) => {
+    ($by:literal) => {
+        const LOWERED: Option<u32> = Some($by);
         #[inline(always)]
         unsafe fn mins<L: Lanes, const S: usize>(
             _p: &Planes,
             _b: usize,
             scales: [L::Floats; 2],
         ) -> [L::Floats; 2] {
-            unsafe { two!(|half| L::mul(scales[half], L::all($by))) }
+            unsafe { two!(|half| L::mul(scales[half], L::all($by as f32))) }
         }
     };
 }
@@ -182,7 +208,7 @@ impl Format for Q4_0 {
         unsafe { nibbles!(p, b, 4, 0) }
     }
     one_scale!(1);
-    constant_min!(8.0);
+    constant_min!(8);
 }
 
 pub(crate) struct Q4_1;
@@ -218,7 +244,7 @@ impl Format for Q5_0 {
         unsafe { fifth_bits!(p, b) }
     }
     one_scale!(1);
-    constant_min!(16.0);
+    constant_min!(16);
 }
 
 pub(crate) struct Q5_1;
@@ -352,7 +378,7 @@ impl Format for Q6K {
         }
     }
     signed_scales!();
-    constant_min!(32.0);
+    constant_min!(32);
 }
 
 pub(crate) struct Q2K;
@@ -403,7 +429,7 @@ impl Format for Q3K {
         }
     }
     signed_scales!();
-    constant_min!(4.0);
+    constant_min!(4);
 }
 
 pub(crate) struct Iq4Nl;

@@ -6,8 +6,8 @@
 //! stays in the second-level cache. The terms and their order are those of [`body`](super::body), so that the bits are the same.
 
 use super::ahead::Ahead;
-use super::blocks::{BLOCK, Group, Unpacked, lines_of_run};
-use super::formats::{Format, Planes};
+use super::blocks::{BLOCK, Group, LOWERED, MINS, SIGNED, Unpacked, lines_of_run};
+use super::formats::{Format, Kind, Planes};
 use super::operands::Operands;
 use crate::act::A8Block;
 use crate::lanes::Lanes;
@@ -38,7 +38,8 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
     let most = INPUTS / (A8Rows::row_blocks(x.cols()) * size_of::<A8Block>());
     let parts = rows.div_ceil(most.max(4 * BLOCK));
     let part = rows.div_ceil(parts).next_multiple_of(BLOCK);
-    let per_run = lines_of_run(F::SIGNED, F::HALVES);
+    let kind = const { Kind::of::<F>() };
+    let per_run = lines_of_run(matches!(kind, Kind::Mins), F::HALVES);
     let unpacked = RUNS * L::TILES * per_run;
     let (unpacked, sums) = grow(memory, unpacked + part * L::TILES).split_at_mut(unpacked);
     let step = RUNS / F::SUBS;
@@ -68,6 +69,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
                     tiles: tile..(tile + size).min(tiles.end),
                     lines: unpacked,
                     size,
+                    shift: if let Kind::Lowered(shift) = kind { shift } else { 0 },
                     runs,
                     x,
                     index,
@@ -82,11 +84,13 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
                 };
                 // SAFETY: the caller's promise.
                 unsafe {
-                    match (F::SIGNED, F::HALVES) {
-                        (false, false) => L::multiply_group::<false, false>(&mut group),
-                        (false, true) => L::multiply_group::<false, true>(&mut group),
-                        (true, false) => L::multiply_group::<true, false>(&mut group),
-                        (true, true) => L::multiply_group::<true, true>(&mut group),
+                    match (kind, F::HALVES) {
+                        (Kind::Mins, false) => L::multiply_group::<MINS, false>(&mut group),
+                        (Kind::Mins, true) => L::multiply_group::<MINS, true>(&mut group),
+                        (Kind::Signed, false) => L::multiply_group::<SIGNED, false>(&mut group),
+                        (Kind::Signed, true) => L::multiply_group::<SIGNED, true>(&mut group),
+                        (Kind::Lowered(_), false) => L::multiply_group::<LOWERED, false>(&mut group),
+                        (Kind::Lowered(_), true) => L::multiply_group::<LOWERED, true>(&mut group),
                     }
                 }
                 block = end;
@@ -126,7 +130,7 @@ unsafe fn unpack<L: Lanes, F: Format>(planes: &Planes, blocks: Range<usize>, to:
                         let mins = F::mins::<L, $s>(planes, b, scales);
                         for half in 0..halves {
                             L::store_floats(lines[8 + half].0.as_mut_ptr(), scales[half]);
-                            if F::MINS {
+                            if const { matches!(Kind::of::<F>(), Kind::Mins) } {
                                 L::store_floats(lines[8 + halves + half].0.as_mut_ptr(), mins[half]);
                             }
                         }
