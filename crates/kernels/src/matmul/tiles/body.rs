@@ -14,6 +14,7 @@ use super::unpacked;
 use crate::act::A8Block;
 use crate::lanes::Lanes;
 use crate::{Acts, RowsMut, Scratch, WeightMatrix};
+use std::hint::black_box;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -148,18 +149,24 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
             let x = block.codes.as_ptr().add(4 * j);
             if F::SIGNED { L::dot_raised(sum, L::raised(codes[j]), x) } else { L::dot(sum, codes[j], x) }
         };
-        let start = |bias: i32| match const { Kind::of::<F>() } {
-            Kind::Signed => L::start(bias),
-            Kind::Lowered(shift) => L::whole(bias >> shift),
-            Kind::Mins => L::zero(),
-        };
+        // no closure: it would not always be inlined
+        macro_rules! start {
+            ($bias:expr) => {
+                match const { Kind::of::<F>() } {
+                    Kind::Signed => L::start($bias),
+                    // by way of memory: else the compiler shifts those of many runs side by side, and unpacks as many runs at once, to the stack
+                    Kind::Lowered(shift) => L::whole(black_box($bias >> shift)),
+                    Kind::Mins => L::zero(),
+                }
+            };
+        }
         let mins_follow = const { matches!(Kind::of::<F>(), Kind::Mins) };
         for m in 0..M {
             let block = &*x[m].add(b * F::SUBS + S);
             let mut sum = sums[m];
             if F::HALVES {
                 for half in 0..2 {
-                    let mut ints = start(block.half_biases[half]);
+                    let mut ints = start!(block.half_biases[half]);
                     for j in 0..4 {
                         ints = dot(ints, half * 4 + j, block);
                     }
@@ -169,7 +176,7 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
                     }
                 }
             } else {
-                let mut ints = start(block.bias);
+                let mut ints = start!(block.bias);
                 for j in 0..8 {
                     ints = dot(ints, j, block);
                 }
