@@ -24,6 +24,7 @@ mod matmul;
 mod moe;
 mod norm;
 mod peak;
+mod processor;
 mod rope;
 mod table;
 mod tiers;

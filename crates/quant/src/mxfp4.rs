@@ -11,7 +11,9 @@ use crate::e2m1;
 /// Half of 2^(e − 127), exactly, for every byte: E8M0 as ggml reads it. 255, OCP's NaN, is the number 2^127.
 #[inline(always)]
 pub fn half_scale(e: u8) -> f32 {
-    f32::from_bits(if e < 2 { 0x0020_0000 << e } else { u32::from(e - 1) << 23 })
+    // a selection, not a branch, so that sixteen scales are decoded at a time
+    let (subnormal, normal) = (0x0020_0000 * (1 + u32::from(e & 1)), u32::from(e).wrapping_sub(1) << 23);
+    f32::from_bits(if e < 2 { subnormal } else { normal })
 }
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {

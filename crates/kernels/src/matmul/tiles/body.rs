@@ -6,6 +6,7 @@
 //! codes are less that constant, and the second term is none. Where a format has a scale for each 16
 //! inputs, a run has two such terms of each kind. So the bits depend on nothing but the operands.
 
+use super::asking::{Asking, Order};
 use super::blocks::Unpacked;
 use super::formats::{Format, Kind, Planes};
 use super::one_row;
@@ -20,9 +21,6 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes of tiles that are multiplied with all rows before the next tiles: what stays in a core's second-level cache.
 const STRIP: usize = 384 << 10;
-
-/// Bytes ahead of the codes that are asked for.
-pub(super) const AHEAD: usize = 2048;
 
 /// `y[i][o − outs.start]` for all rows i (of `x`, by way of `index`).
 ///
@@ -44,8 +42,10 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
         return unsafe { unpacked::multiply::<L, F>(&operands, x, index, y, &mut scratch.lines) };
     }
     let (layout, tiles) = (operands.layout, operands.tiles());
-    let strip = (STRIP / layout.tile_bytes()).max(1);
+    // an even number: with a pair of tiles the next pair is asked for
+    let strip = (STRIP / layout.tile_bytes()).max(1).next_multiple_of(2);
     let rows = y.rows();
+    let order = Order::best();
     let mut from = tiles.start;
     while from < tiles.end {
         let to = (from + strip).min(tiles.end);
@@ -60,7 +60,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
                     for tile in from..to {
                         // SAFETY: the tile and the rows are as long as the layout says, as checked above.
                         let sums = unsafe {
-                            tile_rows::<L, F, $m>(&operands.planes(tile), layout.blocks(), &blocks)
+                            tile_rows::<L, F, $m>(order, &operands.planes(tile), layout.blocks(), &blocks)
                         };
                         for (i, sums) in sums.iter().enumerate() {
                             operands.put(sums, tile, y.row_mut(row + i));
@@ -75,23 +75,8 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
                 2.. => rows!(2),
                 _ => {
                     let x = x.row(index.map_or(row, |index| index[row] as usize)).as_ptr();
-                    let y = y.row_mut(row);
-                    let mut tile = from;
-                    macro_rules! tiles {
-                        ($n:literal) => {{
-                            let planes: [Planes; $n] = std::array::from_fn(|i| operands.planes(tile + i));
-                            // SAFETY: the tiles and the row are as long as the layout says, as checked above.
-                            let sums = unsafe { one_row::multiply::<L, F, $n>(&planes, layout.blocks(), x) };
-                            sums.iter().zip(tile..).for_each(|(sums, tile)| operands.put(sums, tile, y));
-                            tile += $n;
-                        }};
-                    }
-                    while L::PAIRS && tile + 1 < to {
-                        tiles!(2);
-                    }
-                    while tile < to {
-                        tiles!(1);
-                    }
+                    // SAFETY: the row is as long as the layout says, as checked above.
+                    unsafe { one_row::multiply::<L, F>(order, &operands, from..to, x, y.row_mut(row)) };
                     row += 1;
                 }
             }
@@ -106,12 +91,14 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
 /// The planes belong to a tile of `blocks` blocks, and each row of `x` has as many numbers.
 #[inline(always)]
 unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
+    order: Order,
     planes: &Planes,
     blocks: usize,
     x: &[*const A8Block; M],
 ) -> [[f32; 16]; M] {
     // SAFETY: the caller's promise.
     unsafe {
+        let mut asking = Asking::new::<F>(order, planes, blocks, 1);
         let mut sums = [L::all(0.0); M];
         for b in 0..blocks {
             macro_rules! runs {
@@ -120,10 +107,12 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
                         run::<L, F, M, $s>(planes, b, x, &mut sums);
                         // as for one row
                         compiler_fence(Ordering::SeqCst);
+                        asking.ask::<L, F, false>($s, 0);
                     })*
                 };
             }
             runs!(0 1 2 3 4 5 6 7);
+            asking.advance();
         }
         sums.map(|sum| L::store(sum))
     }
@@ -186,13 +175,6 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
                 }
             }
             sums[m] = sum;
-        }
-        if M > 1 {
-            let lines = F::VECTORS / F::SUBS;
-            for line in 0..lines {
-                let vector = b * F::VECTORS + S * lines + line;
-                L::prefetch(planes.codes.wrapping_add(vector * 64 + AHEAD));
-            }
         }
     }
 }

@@ -26,6 +26,8 @@ pub(crate) trait Format {
     const SUBS: usize;
     /// Vectors of codes of a block.
     const VECTORS: usize;
+    /// Bytes of a block of a tile besides its codes: upper bits, scales, factors.
+    const BESIDES: usize;
     /// Numbers are signed bytes; else codes from 0 to 63.
     const SIGNED: bool = false;
     /// There is a scale (and min) for each 16 inputs, not for each 32.
@@ -203,6 +205,7 @@ impl Format for Q4_0 {
     const TY: TensorType = TensorType::Q4_0;
     const SUBS: usize = 1;
     const VECTORS: usize = 4;
+    const BESIDES: usize = 32;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe { nibbles!(p, b, 4, 0) }
@@ -217,6 +220,7 @@ impl Format for Q4_1 {
     const TY: TensorType = TensorType::Q4_1;
     const SUBS: usize = 1;
     const VECTORS: usize = 4;
+    const BESIDES: usize = 64;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe { nibbles!(p, b, 4, 0) }
@@ -239,6 +243,7 @@ impl Format for Q5_0 {
     const TY: TensorType = TensorType::Q5_0;
     const SUBS: usize = 1;
     const VECTORS: usize = 4;
+    const BESIDES: usize = 96;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe { fifth_bits!(p, b) }
@@ -253,6 +258,7 @@ impl Format for Q5_1 {
     const TY: TensorType = TensorType::Q5_1;
     const SUBS: usize = 1;
     const VECTORS: usize = 4;
+    const BESIDES: usize = 128;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe { fifth_bits!(p, b) }
@@ -267,6 +273,7 @@ impl Format for Q8_0 {
     const TY: TensorType = TensorType::Q8_0;
     const SUBS: usize = 1;
     const VECTORS: usize = 8;
+    const BESIDES: usize = 32;
     const SIGNED: bool = true;
     const MINS: bool = false;
     #[inline(always)]
@@ -301,6 +308,7 @@ impl Format for Q4K {
     const TY: TensorType = TensorType::Q4_K;
     const SUBS: usize = 8;
     const VECTORS: usize = 32;
+    const BESIDES: usize = 320;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe {
@@ -347,6 +355,7 @@ impl Format for Q5K {
     const TY: TensorType = TensorType::Q5_K;
     const SUBS: usize = 8;
     const VECTORS: usize = 32;
+    const BESIDES: usize = 832;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe {
@@ -366,6 +375,7 @@ impl Format for Q6K {
     const TY: TensorType = TensorType::Q6_K;
     const SUBS: usize = 8;
     const VECTORS: usize = 32;
+    const BESIDES: usize = 1312;
     const HALVES: bool = true;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
@@ -387,6 +397,7 @@ impl Format for Q2K {
     const TY: TensorType = TensorType::Q2_K;
     const SUBS: usize = 8;
     const VECTORS: usize = 16;
+    const BESIDES: usize = 320;
     const HALVES: bool = true;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
@@ -418,6 +429,7 @@ impl Format for Q3K {
     const TY: TensorType = TensorType::Q3_K;
     const SUBS: usize = 8;
     const VECTORS: usize = 16;
+    const BESIDES: usize = 800;
     const HALVES: bool = true;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
@@ -438,6 +450,7 @@ impl Format for Iq4Nl {
     const TY: TensorType = TensorType::IQ4_NL;
     const SUBS: usize = 1;
     const VECTORS: usize = 4;
+    const BESIDES: usize = 32;
     const SIGNED: bool = true;
     const MINS: bool = false;
     #[inline(always)]
@@ -457,6 +470,7 @@ impl Format for Iq4Xs {
     const TY: TensorType = TensorType::IQ4_XS;
     const SUBS: usize = 8;
     const VECTORS: usize = 32;
+    const BESIDES: usize = 160;
     const SIGNED: bool = true;
     const MINS: bool = false;
     #[inline(always)]
@@ -489,6 +503,7 @@ impl Format for Mxfp4 {
     const TY: TensorType = TensorType::MXFP4;
     const SUBS: usize = 1;
     const VECTORS: usize = 4;
+    const BESIDES: usize = 16;
     const SIGNED: bool = true;
     const MINS: bool = false;
     #[inline(always)]
@@ -511,6 +526,7 @@ impl Format for Nvfp4 {
     const TY: TensorType = TensorType::NVFP4;
     const SUBS: usize = 2;
     const VECTORS: usize = 8;
+    const BESIDES: usize = 64;
     const SIGNED: bool = true;
     const HALVES: bool = true;
     const MINS: bool = false;
@@ -530,4 +546,27 @@ impl Format for Nvfp4 {
         unsafe { two!(|half| decoded::<L>(p.factors.add((b * 4 + 2 * S + half) * 16), nvfp4::half_scale)) }
     }
     no_min!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quant::tiles::TileLayout;
+
+    /// What is asked for with each run is as much as a tile has.
+    #[test]
+    fn blocks_of_tiles_are_as_long_as_formats_say() {
+        macro_rules! check {
+            ($($format:ident)*) => {
+                $({
+                    let blocks = 8;
+                    let layout = TileLayout::new($format::TY, blocks * 32 * $format::SUBS).expect("a format with tiles");
+                    assert_eq!(layout.blocks(), blocks);
+                    let bytes = $format::VECTORS * 64 + $format::BESIDES;
+                    assert_eq!(layout.tile_bytes(), blocks * bytes, "{}", $format::TY);
+                })*
+            };
+        }
+        check!(Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2K Q3K Q4K Q5K Q6K Iq4Nl Iq4Xs Mxfp4 Nvfp4);
+    }
 }

@@ -5,6 +5,7 @@
 )]
 
 mod ahead;
+mod asking;
 mod blocks;
 mod body;
 pub(crate) mod formats;

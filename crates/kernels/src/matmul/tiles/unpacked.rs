@@ -2,8 +2,8 @@
 //!
 //! A group of neighbouring tiles is unpacked for [`RUNS`] runs of 32 inputs at a time, which stay in the first-level cache: codes as
 //! the dot product wants them, scales and minimums as f32. Blocks of rows × tiles are then summed in registers, as many as hide the
-//! latency of a dot product; between stretches of inputs their sums wait in memory. Rows are taken in such numbers that their stretch
-//! stays in the second-level cache. The terms and their order are those of [`body`](super::body), so that the bits are the same.
+//! latency of a dot product; between stretches of inputs their sums wait in memory. Rows are taken in such numbers that they
+//! stay in a cache that is near. The terms and their order are those of [`body`](super::body), so that the bits are the same.
 
 use super::ahead::Ahead;
 use super::blocks::{BLOCK, Group, LOWERED, MINS, SIGNED, Unpacked, lines_of_run};
@@ -12,14 +12,23 @@ use super::operands::Operands;
 use crate::act::A8Block;
 use crate::lanes::Lanes;
 use crate::matmul::{Line, grow};
+use crate::processor::Maker;
 use crate::{A8Rows, RowsMut};
 use std::ops::Range;
 
 /// Runs of 32 inputs that are unpacked at a time; a whole number of blocks of every format.
 const RUNS: usize = 16;
 
-/// Bytes of input rows that are multiplied with a group before the next group: about half of a core's second-level cache.
-const INPUTS: usize = 1 << 20;
+/// Bytes of input rows that are multiplied with a group before the next group. Each part of the rows unpacks the weights anew; what it reads
+/// again and again is to come from a cache that is near.
+fn inputs() -> usize {
+    match Maker::found() {
+        // the third-level cache, which eight cores share: it gives the four rows that come next long before they are needed
+        Maker::Amd => 4 << 20,
+        // half of a core's second-level cache
+        Maker::Other => 1 << 20,
+    }
+}
 
 /// `y[i][o − outs.start]` for all rows i (of `x`, by way of `index`).
 ///
@@ -35,7 +44,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
 ) {
     let (tiles, blocks) = (operands.tiles(), operands.layout.blocks());
     let rows = y.rows();
-    let most = INPUTS / (A8Rows::row_blocks(x.cols()) * size_of::<A8Block>());
+    let most = inputs() / (A8Rows::row_blocks(x.cols()) * size_of::<A8Block>());
     let parts = rows.div_ceil(most.max(4 * BLOCK));
     let part = rows.div_ceil(parts).next_multiple_of(BLOCK);
     let kind = const { Kind::of::<F>() };
