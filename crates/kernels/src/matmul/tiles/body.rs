@@ -37,7 +37,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
 ) {
     let Acts::A8(x) = x else { return };
     let Some(operands) = Operands::new::<F>(w, x.cols(), outs, y) else { return };
-    if y.rows() >= L::FROM {
+    if y.rows() >= L::from() {
         // SAFETY: the caller's promise.
         return unsafe { unpacked::multiply::<L, F>(&operands, x, index, y, &mut scratch.lines) };
     }
