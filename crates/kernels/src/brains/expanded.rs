@@ -59,7 +59,7 @@ pub(super) fn attend<U: Unit>(
     let mut unit = U::ready();
     for set in 0..sets {
         let rows = q.slice_rows(set * PANEL..queries.min((set + 1) * PANEL));
-        // SAFETY: there is room for the panels of each set; a machine with tiles has the instructions.
+        // SAFETY: there is room for the panels of each set; a machine with the unit has the instructions.
         unsafe { turn_queries(rows, expanded.nope, &scales[set * PANEL..], turned.add(set * shape.query())) }
     }
     for block in 0..shape.blocks {
@@ -90,7 +90,7 @@ pub(super) fn attend<U: Unit>(
     }
     drop(unit);
     for (set, sums) in sums.chunks_exact(shape.values * SQUARE).enumerate() {
-        // SAFETY: a machine with tiles has the instructions.
+        // SAFETY: a machine with the unit has the instructions.
         unsafe { finish(sums, &sum[set * PANEL..][..PANEL], set * PANEL, out) }
     }
 }
@@ -296,7 +296,7 @@ pub(super) fn expand_keys<U: Unit>(
     let mut unit = U::ready();
     for n in 0..nope {
         let (from, count) = (n * PANEL, PANEL.min(blocks.nope - n * PANEL));
-        // SAFETY: rows or columns of W_UK; room for as many panels; a machine with tiles has the instructions.
+        // SAFETY: rows or columns of W_UK; room for as many panels; a machine with the unit has the instructions.
         unsafe {
             let out = right.add(n * panel);
             match order {
@@ -318,7 +318,7 @@ pub(super) fn expand_keys<U: Unit>(
         for (latents, keys) in latents.chunks_exact(panel).zip(keys.chunks_exact_mut(nope * STEP_NUMBERS)) {
             for (n, step) in keys.chunks_exact_mut(STEP_NUMBERS).enumerate() {
                 let parts = [(latents.as_ptr(), latent), (std::ptr::null(), 0)];
-                // SAFETY: panels of as many steps; a square of results; a step of 32 lines, with the instructions of a machine with tiles.
+                // SAFETY: panels of as many steps; a square of results; a step of 32 lines, with the instructions of a machine with the unit.
                 unsafe {
                     unit.panels(parts, right.add(n * panel), false, found.as_mut_ptr());
                     round_square(found, step);

@@ -53,7 +53,7 @@ pub(super) fn attend<U: Unit>(
     ];
     let memory = aligned(memory, sizes.iter().sum());
     let (queries, rest) = memory.split_at_mut(sizes[0]);
-    let (copied, rest) = rest.split_at_mut(sizes[1]);
+    let (taken_rows, rest) = rest.split_at_mut(sizes[1]);
     let (scores, rest) = rest.split_at_mut(sizes[2]);
     let (weights, rest) = rest.split_at_mut(sizes[3]);
     let (pairs, sums) = rest.split_at_mut(sizes[4]);
@@ -62,15 +62,15 @@ pub(super) fn attend<U: Unit>(
         // what is multiplied beyond the last column must be numbers
         pairs.fill(0.0);
     }
-    let [queries, copied, weights, pairs] =
-        [queries, copied, weights, pairs].map(|part| part.as_mut_ptr().cast::<bf16>());
+    let [queries, taken_rows, weights, pairs] =
+        [queries, taken_rows, weights, pairs].map(|part| part.as_mut_ptr().cast::<bf16>());
     let (start, stride) = q.raw();
     let content = Matrix { start, stride, rows: heads, cols: width };
     // scores are then exponents of 2
     let factors = [scale * std::f32::consts::LOG2_E; HEADS];
-    let taken = Taken { rows: copied, pairs, latent };
+    let taken = Taken { rows: taken_rows, pairs, latent };
     let mut unit = U::ready();
-    // SAFETY: `heads` rows of `width` numbers; room for as many steps; a machine with tiles has the instructions.
+    // SAFETY: `heads` rows of `width` numbers; room for as many steps; a machine with the unit has the instructions.
     unsafe { right_panel(content, &factors, queries) };
     let (mut max, mut sum) = ([UNSEEN; HEADS], [0.0; HEADS]);
     let mut from = rows.start;
@@ -83,7 +83,7 @@ pub(super) fn attend<U: Unit>(
         );
         let block = Block { lying, row, count };
         let steps = count.div_ceil(STEP);
-        // SAFETY: the rows lie there, as just looked up; scratch has room for a block; a machine with tiles has the instructions.
+        // SAFETY: the rows lie there, as just looked up; scratch has room for a block; a machine with the unit has the instructions.
         unsafe {
             let ahead = Ahead::halves(next, count * cache.row_bytes);
             unit.score(&block, taken, queries, ahead[0], scores.as_mut_ptr());
@@ -100,7 +100,7 @@ pub(super) fn attend<U: Unit>(
     }
     drop(unit);
     for head in 0..heads {
-        // SAFETY: a machine with tiles has the instructions.
+        // SAFETY: a machine with the unit has the instructions.
         unsafe { put_in_order(sums, head, part.o.row_mut(head)) }
         part.max[head] = max[head] * std::f32::consts::LN_2;
         part.sum[head] = sum[head];
