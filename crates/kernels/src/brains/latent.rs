@@ -40,8 +40,8 @@ pub(super) fn attend<U: Unit>(
 ) {
     let (heads, width) = (q.rows(), cache.width);
     check(&q, width, latent, part);
-    let row = CacheRow { ty: cache.ty, content: latent, rope: width - latent };
-    assert!(U::reads(cache.ty) && cache.row_bytes == row.bytes(), "a cache of {}", cache.ty);
+    let stored = CacheRow { ty: cache.ty, content: latent, rope: width - latent };
+    assert!(U::reads(cache.ty) && cache.row_bytes == stored.bytes(), "a cache of {}", cache.ty);
     let (steps, columns) = (steps(width), latent.next_multiple_of(COLUMNS));
     let sizes = [
         steps * STEP_NUMBERS / 2,
@@ -81,7 +81,7 @@ pub(super) fn attend<U: Unit>(
             cache.row(from + count - 1).as_ptr(),
             lying.wrapping_add((count - 1) * cache.row_bytes)
         );
-        let block = Block { lying, row, count };
+        let block = Block { lying, stored, count };
         let steps = count.div_ceil(STEP);
         // SAFETY: the rows lie there, as just looked up; scratch has room for a block; a machine with the unit has the instructions.
         unsafe {

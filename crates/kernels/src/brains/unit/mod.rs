@@ -26,8 +26,10 @@ pub(super) const SUMS: usize = ROWS * HEADS;
 /// Cached rows that lie one after the other, at most [`BLOCK`].
 #[derive(Clone, Copy)]
 pub(super) struct Block {
+    /// Address of the first.
     pub lying: *const u8,
-    pub row: CacheRow,
+    /// How they are stored.
+    pub stored: CacheRow,
     pub count: usize,
 }
 
@@ -35,7 +37,7 @@ impl Block {
     /// Address of a row.
     #[inline(always)]
     fn row(&self, row: usize) -> *const u8 {
-        self.lying.wrapping_add(row * self.row.bytes())
+        self.lying.wrapping_add(row * self.stored.bytes())
     }
 }
 

@@ -234,7 +234,7 @@ impl Unit for Tiles {
         mut ahead: Ahead,
         to: *mut f32,
     ) {
-        let steps = steps(block.row.width());
+        let steps = steps(block.stored.width());
         assert!(steps > 0, "steps of a panel");
         ahead.ask(usize::MAX);
         // SAFETY: the caller's promise; a machine with tiles has the instructions.
@@ -350,7 +350,7 @@ impl Unit for Tiles {
 /// # Safety
 /// The rows lie there as bf16, and `copied` has room for a block of whole steps.
 unsafe fn left(block: &Block, steps: usize, copied: *mut bf16) -> ([*const bf16; BLOCK / ROWS], usize) {
-    let (width, line) = (block.row.width(), steps * STEP);
+    let (width, line) = (block.stored.width(), steps * STEP);
     let whole = if line == width { block.count / ROWS } else { 0 };
     // SAFETY: the caller's promise.
     unsafe {

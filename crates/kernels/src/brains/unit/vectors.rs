@@ -1,7 +1,7 @@
 //! Products of pairs by vectors: a line of a right panel, two terms of sixteen columns, meets a pair of a left row in all lanes.
 //!
-//! A processor does two such products a cycle (Zen 4 and 5: half of what it does in 8-bit integers, twice what it does in f32); each waits some
-//! six cycles for the one before, so that sixteen sums at least are kept in registers.
+//! Zen 5 does two such products a cycle: half of what it does in 8-bit integers, twice what it does in f32. Each waits six cycles for the one
+//! before, so that sixteen sums at least are kept in registers.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use super::{Ahead, Block, ROWS, STEP, SUMS, TILE_NUMBERS, Taken, Unit, store_pairs};
@@ -130,7 +130,7 @@ unsafe fn panels(left: [(*const bf16, usize); 2], right: *const bf16, add: bool,
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
 )]
 unsafe fn score(block: &Block, taken: Taken, right: *const bf16, mut ahead: Ahead, to: *mut f32) {
-    let steps = steps(block.row.width());
+    let steps = steps(block.stored.width());
     let share = ahead.lines.div_ceil(block.count.div_ceil(ROWS) * steps);
     for first in (0..block.count.next_multiple_of(STEP)).step_by(ROWS) {
         // SAFETY: steps and rows by the caller's promise.
@@ -221,7 +221,7 @@ unsafe fn sum_up(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
 )]
 unsafe fn take(block: &Block, first: usize, taken: Taken) {
-    let stored = block.row;
+    let stored = block.stored;
     // SAFETY: numbers of rows that are there; masked lanes are not read.
     unsafe {
         match stored.ty {
@@ -255,7 +255,7 @@ unsafe fn take_pairs(
     taken: Taken,
     numbers: impl Fn(*const u8, usize, __mmask32) -> __m512i,
 ) {
-    let (width, whole) = (block.row.width(), block.row.width() / STEP);
+    let (width, whole) = (block.stored.width(), block.stored.width() / STEP);
     let some = (1u32 << (width % STEP)).wrapping_sub(1);
     for row in (first..first + ROWS).step_by(2) {
         let out = taken.rows.wrapping_add(row % ROWS * STEP);
