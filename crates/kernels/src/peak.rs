@@ -128,31 +128,69 @@ pub fn peak(tier: Tier) -> Peak {
     best
 }
 
+/// Multiply-adds a second of an instruction on whole vectors, from registers: how many it does, what it needs, and sum = dot(sum, factor, term)
+/// of one and the same 16 or 32 bits in all lanes.
+#[cfg(target_arch = "x86_64")]
+macro_rules! vector_peak {
+    ($macs:literal, $features:literal, $factor:literal, $term:literal, |$bits:ident| $numbers:expr, $zeros:expr, $dot:expr) => {{
+        #[target_feature(enable = $features)]
+        fn inner() -> f64 {
+            use std::arch::x86_64::*;
+            macro_rules! numbers {
+                ($value:expr) => {{
+                    let $bits = std::hint::black_box($value);
+                    $numbers
+                }};
+            }
+            let (factor, mut sums) = (numbers!($factor), [$zeros; SUMS]);
+            let start = Instant::now();
+            for _ in 0..ROUNDS {
+                let term = numbers!($term);
+                for sum in &mut sums {
+                    *sum = $dot(*sum, factor, term);
+                }
+            }
+            std::hint::black_box(sums);
+            (ROUNDS * SUMS * $macs) as f64 / start.elapsed().as_secs_f64()
+        }
+        // SAFETY: the processor has the features, as the caller has checked.
+        unsafe { inner() }
+    }};
+}
+
 /// Multiply-adds of f16, where a tier's kernels have them.
 fn halves(tier: Tier) -> f64 {
     #[cfg(target_arch = "x86_64")]
     if tier >= Tier::Avx512 && crate::features().avx512 && crate::features().avx512_fp16 {
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512fp16")]
-        fn inner() -> f64 {
-            use std::arch::x86_64::{_mm512_castsi512_ph, _mm512_fmadd_ph, _mm512_set1_epi16};
-            let half = |bits: i16| _mm512_castsi512_ph(_mm512_set1_epi16(std::hint::black_box(bits)));
-            // 0.5 and 0.25
-            let (factor, mut sums) = (half(0x3800), [half(0); SUMS]);
-            let start = Instant::now();
-            for _ in 0..ROUNDS {
-                let term = half(0x3400);
-                for sum in &mut sums {
-                    *sum = _mm512_fmadd_ph(*sum, factor, term);
-                }
-            }
-            std::hint::black_box(sums);
-            (ROUNDS * SUMS * 32) as f64 / start.elapsed().as_secs_f64()
-        }
-        // SAFETY: the processor has the features, as just checked.
-        return unsafe { inner() };
+        // sum = sum · 0.5 + 0.25
+        return vector_peak!(
+            32,
+            "avx512f,avx512bw,avx512vl,avx512fp16",
+            0x3800,
+            0x3400,
+            |bits| _mm512_castsi512_ph(_mm512_set1_epi16(bits)),
+            _mm512_castsi512_ph(_mm512_setzero_si512()),
+            _mm512_fmadd_ph
+        );
     }
     let _ = tier;
     0.0
+}
+
+/// Multiply-adds of bf16 in pairs.
+#[cfg(target_arch = "x86_64")]
+fn pairs() -> f64 {
+    // sum + 0.5 · 0.25 twice
+    vector_peak!(
+        32,
+        "avx512f,avx512bf16",
+        0x3f00_3f00,
+        0x3e80_3e80,
+        // SAFETY: any bits are numbers; the types are of one size.
+        |bits| unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(bits)) },
+        _mm512_setzero_ps(),
+        _mm512_dpbf16_ps
+    )
 }
 
 /// Multiply-adds of bf16, and of 8-bit integers by tiles, where a tier's kernels have them.
@@ -161,7 +199,7 @@ fn brains(tier: Tier) -> (f64, f64) {
     if tier == Tier::Amx {
         return (crate::brains::bf16_peak(), crate::brains::integer_peak());
     } else if tier == Tier::Avx512 && crate::brains::multiplies_in_vectors() {
-        return (crate::brains::vector_peak(), 0.0);
+        return (pairs(), 0.0);
     }
     let _ = tier;
     (0.0, 0.0)

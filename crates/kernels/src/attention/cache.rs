@@ -4,7 +4,7 @@ use crate::lanes::Lanes;
 use base::{CacheRow, CacheType};
 
 /// What codes of `int8` are raised by, so that they have no sign: instructions multiply such with signed numbers.
-pub(crate) const RAISED: f32 = 128.0;
+pub(super) const RAISED: f32 = 128.0;
 
 /// The cached rows of one sequence in one stream.
 #[derive(Clone, Copy)]
@@ -124,7 +124,28 @@ fn check_row(row: CacheRow, numbers: usize, bytes: usize) {
 fn int8_parts(row: CacheRow, bytes: &[u8]) -> (&[u8], &[u8], f32) {
     let (codes, rest) = bytes.split_at(row.content);
     let (rope, scale) = rest.split_at(row.rope * row.ty.float_bytes());
-    (codes, rope, f32::from_le_bytes([scale[0], scale[1], scale[2], scale[3]]))
+    (codes, rope, scale_of(scale))
+}
+
+/// The scale of a row of `int8`: what it ends with.
+#[inline(always)]
+pub(crate) fn scale_of(row: &[u8]) -> f32 {
+    row.last_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes))
+}
+
+/// Sixteen codes of a row of `int8` times its scale.
+///
+/// # Safety
+/// As for [`Lanes`]; sixteen codes lie there.
+#[inline(always)]
+#[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
+pub(crate) unsafe fn widen_codes<L: Lanes>(codes: *const u8, scale: f32) -> L::Floats {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // exact, fused or not
+        let lowered = L::madd(L::unsigned(codes, 0, 0xff), L::all(1.0), L::all(-RAISED));
+        L::mul(lowered, L::all(scale))
+    }
 }
 
 /// Rounds numbers to codes from −127 to 127, which are stored raised by 128. Returns their scale.
@@ -207,13 +228,9 @@ pub(super) unsafe fn widen<L: Lanes>(row: CacheRow, bytes: &[u8], out: &mut [f32
         }
         let (codes, floats, scale) = int8_parts(row, bytes);
         let (content, rope) = out.split_at_mut(row.content);
-        let (factor, one, offset) = (L::all(scale), L::all(1.0), L::all(-RAISED));
         let (mut to, mut from) = (content.chunks_exact_mut(16), codes.chunks_exact(16));
         for (out, codes) in (&mut to).zip(&mut from) {
-            let raised = L::unsigned(codes.as_ptr(), 0, 0xff);
-            // exact, fused or not
-            let lowered = L::madd(raised, one, offset);
-            L::store_floats(out.as_mut_ptr(), L::mul(lowered, factor));
+            L::store_floats(out.as_mut_ptr(), widen_codes::<L>(codes.as_ptr(), scale));
         }
         for (out, code) in to.into_remainder().iter_mut().zip(from.remainder()) {
             *out = (f32::from(*code) - RAISED) * scale;

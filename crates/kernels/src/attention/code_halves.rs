@@ -9,8 +9,8 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use super::cache::CacheView;
-use super::codes::{LATENT_ROW, Queries, queries_len, row_of, scale_of, turn_words};
+use super::cache::{CacheView, scale_of};
+use super::codes::{LATENT_ROW, Queries, queries_len, row_of, turn_words};
 use super::half_gemm::{CHAIN, ask, bits, exp2, twice};
 use super::halves::{Running, halve};
 use super::latent::{HEADS, check};

@@ -4,7 +4,7 @@
 //! query has a scale for each [`RUN`] numbers, its largest magnitude / 127. The rope part, which has 16 bits, and weighted sums are f32.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
 
-use super::cache::{CacheView, widen};
+use super::cache::{CacheView, scale_of, widen};
 use super::latent::{BLOCK, HEADS, check, softmax, turn};
 use super::{Partials, each_below};
 use crate::gemm::{Left, gemm};
@@ -201,12 +201,6 @@ pub(super) fn row_of(cache: &CacheView<'_>, latent: usize) -> CacheRow {
     let row = CacheRow { ty: cache.ty, content: latent, rope: cache.width - latent };
     assert!(cache.ty == CacheType::Int8 && cache.row_bytes == row.bytes(), "a cache of int8");
     row
-}
-
-/// The scale of a cached row.
-#[inline(always)]
-pub(super) fn scale_of(row: &[u8]) -> f32 {
-    row.last_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes))
 }
 
 /// As [`AttendFn`](super::AttendFn), over a cache of `int8`.

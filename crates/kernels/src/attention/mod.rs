@@ -16,8 +16,8 @@ mod number;
 pub(crate) mod panels;
 mod tiers;
 
-pub(crate) use cache::RAISED;
 pub use cache::{CacheView, load_part, load_row, store_part, store_row};
+pub(crate) use cache::{scale_of, widen_codes};
 pub use expanded::KEYS;
 pub use half::{bf16, f16};
 pub use number::Number;

@@ -74,7 +74,7 @@ pub(super) fn attend<U: Unit>(
             let (max, sum) = (&mut max[lanes.clone()], &mut sum[lanes]);
             let sums = &mut sums[set * shape.values * SQUARE..(set + 1) * shape.values * SQUARE];
             // SAFETY: blocks of keys and values are there, as checked; `weights` has room for a step for each panel of keys; a machine with
-            // tiles has the instructions.
+            // the unit has the instructions.
             unsafe {
                 score(&mut unit, expanded, &shape, block, turned.add(set * shape.query()), scores);
                 if first + 1 < start + panels * PANEL {

@@ -36,7 +36,7 @@ pub(crate) use detect::found;
 pub use detect::{assume_amx, assumed};
 pub(crate) use panels::lay_values;
 pub(crate) use product::{Buffers, multiply};
-pub(crate) use unit::{bf16_peak, integer_peak, vector_peak};
+pub(crate) use unit::{bf16_peak, integer_peak};
 
 use crate::KernelFn;
 use base::{CacheType, OpKind};

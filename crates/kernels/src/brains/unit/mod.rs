@@ -7,9 +7,10 @@ mod vectors;
 pub(super) use tiles::{OUTPUTS, ROWS, STEP, TILE, Tiles};
 pub(crate) use tiles::{bf16_peak, integer_peak};
 pub(super) use vectors::Vectors;
-pub(crate) use vectors::peak as vector_peak;
 
 use crate::attention::latent::HEADS;
+use crate::lanes::Lanes;
+use crate::lanes::avx512::Avx512;
 use base::{CacheRow, CacheType};
 use half::bf16;
 use std::arch::x86_64::*;
@@ -94,8 +95,8 @@ impl Ahead {
     #[inline(always)]
     fn ask(&mut self, lines: usize) {
         for _ in 0..lines.min(self.lines) {
-            // SAFETY: asking for any address is allowed.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.from.cast()) };
+            // SAFETY: asking for any address is allowed, and the unit's processor has AVX-512.
+            unsafe { Avx512::prefetch_far(self.from) };
             self.from = self.from.wrapping_add(LINE);
         }
         self.lines -= lines.min(self.lines);

@@ -6,12 +6,12 @@
 
 use super::{Ahead, Block, ROWS, STEP, SUMS, TILE_NUMBERS, Taken, Unit, store_pairs};
 use crate::attention::panels::{PANEL, STEP_NUMBERS, steps};
-use crate::attention::{RAISED, load_part};
+use crate::attention::{load_part, scale_of, widen_codes};
 use crate::brains::panels::pair;
+use crate::lanes::avx512::Avx512;
 use base::{CacheRow, CacheType};
 use half::bf16;
 use std::arch::x86_64::*;
-use std::time::Instant;
 
 /// The vectors of a processor that multiplies bf16 in them.
 pub(in crate::brains) struct Vectors(());
@@ -291,17 +291,13 @@ unsafe fn take_pairs(
 /// A step of codes times the scale of their row.
 ///
 /// # Safety
-/// The row lies there, and has the codes.
+/// The row lies there, and has the codes; the processor has AVX-512.
 #[inline(always)]
 unsafe fn codes(stored: CacheRow, row: *const u8, step: usize) -> __m512i {
-    // SAFETY: the caller's promise; the scale is what a row ends with.
+    // SAFETY: the caller's promise.
     unsafe {
-        let scale = _mm512_set1_ps(row.add(stored.bytes() - 4).cast::<f32>().read_unaligned());
-        let lowest = _mm512_mul_ps(scale, _mm512_set1_ps(-RAISED));
-        let wide = |half: usize| {
-            let codes = _mm_loadu_si128(row.add(step * STEP + 16 * half).cast());
-            _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes)), scale, lowest)
-        };
+        let scale = scale_of(std::slice::from_raw_parts(row, stored.bytes()));
+        let wide = |half: usize| widen_codes::<Avx512>(row.add(step * STEP + 16 * half), scale);
         pair(wide(0), wide(1))
     }
 }
@@ -322,32 +318,4 @@ unsafe fn decoded(stored: CacheRow, row: *const u8, step: usize, mask: __mmask32
         load_part(stored, row, step * STEP, &mut wide[..mask.trailing_ones() as usize]);
         pair(_mm512_loadu_ps(wide.as_ptr()), _mm512_loadu_ps(wide[16..].as_ptr()))
     }
-}
-
-/// Rounds of a measurement.
-const PEAK_ROUNDS: usize = 4000;
-
-/// Multiply-adds a second of one core's vectors, from registers.
-///
-/// # Panics
-/// When the processor has none.
-pub(crate) fn peak() -> f64 {
-    /// Sums: enough to hide what one product waits for another.
-    const SUMS: usize = 20;
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    fn inner() -> f64 {
-        let (factor, mut sums) = (brains(_mm512_set1_epi32(0x3f00_3f00)), [_mm512_setzero_ps(); SUMS]);
-        let start = Instant::now();
-        for _ in 0..PEAK_ROUNDS {
-            let term = brains(std::hint::black_box(_mm512_set1_epi32(0x3e80_3e80)));
-            for sum in &mut sums {
-                *sum = _mm512_dpbf16_ps(*sum, factor, term);
-            }
-        }
-        std::hint::black_box(sums);
-        (PEAK_ROUNDS * SUMS * 32) as f64 / start.elapsed().as_secs_f64()
-    }
-    let Vectors(()) = Vectors::ready();
-    // SAFETY: the processor has the instructions, as just asserted.
-    unsafe { inner() }
 }

@@ -48,7 +48,7 @@ pub(super) struct Group<'a, 'y> {
     /// The unpacked runs: of each, the lines of `size` tiles.
     pub lines: &'a [Line],
     pub size: usize,
-    /// Of a lowered kind, its shift.
+    /// That of the format's [`Kind`](super::formats::Kind).
     pub shift: u32,
     /// Which of a row's runs they are.
     pub runs: Range<usize>,

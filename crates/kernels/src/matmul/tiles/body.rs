@@ -141,15 +141,14 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
         // no closure: it would not always be inlined
         macro_rules! start {
             ($bias:expr) => {
-                match const { Kind::of::<F>() } {
+                match F::KIND {
                     Kind::Signed => L::start($bias),
                     // by way of memory: else the compiler shifts those of many runs side by side, and unpacks as many runs at once, to the stack
-                    Kind::Lowered(shift) => L::whole(black_box($bias >> shift)),
+                    Kind::Lowered(_) => L::whole(black_box($bias >> F::KIND.shift())),
                     Kind::Mins => L::zero(),
                 }
             };
         }
-        let mins_follow = const { matches!(Kind::of::<F>(), Kind::Mins) };
         for m in 0..M {
             let block = &*x[m].add(b * F::SUBS + S);
             let mut sum = sums[m];
@@ -160,7 +159,7 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
                         ints = dot(ints, half * 4 + j, block);
                     }
                     sum = L::fma(L::floats(ints), L::mul(scales[half], L::all(block.scale)), sum);
-                    if mins_follow {
+                    if F::MINS {
                         sum = L::fnma(mins[half], L::all(block.halves[half]), sum);
                     }
                 }
@@ -170,7 +169,7 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
                     ints = dot(ints, j, block);
                 }
                 sum = L::fma(L::floats(ints), L::mul(scales[0], L::all(block.scale)), sum);
-                if mins_follow {
+                if F::MINS {
                     sum = L::fnma(mins[0], L::all(block.total), sum);
                 }
             }

@@ -28,14 +28,14 @@ pub(crate) trait Format {
     const VECTORS: usize;
     /// Bytes of a block of a tile besides its codes: upper bits, scales, factors.
     const BESIDES: usize;
+    /// What codes are.
+    const KIND: Kind = Kind::Mins;
     /// Numbers are signed bytes; else codes from 0 to 63.
-    const SIGNED: bool = false;
+    const SIGNED: bool = matches!(Self::KIND, Kind::Signed);
+    /// Minimums are subtracted from results.
+    const MINS: bool = matches!(Self::KIND, Kind::Mins);
     /// There is a scale (and min) for each 16 inputs, not for each 32.
     const HALVES: bool = false;
-    /// There are minimums.
-    const MINS: bool = true;
-    /// Where a minimum is the scale times a constant: that constant, a power of two. Sums of products begin with what takes it from all codes.
-    const LOWERED: Option<u32> = None;
 
     /// Codes of run `S` of block `b`: vector j has inputs 4j to 4j + 3.
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8];
@@ -45,25 +45,23 @@ pub(crate) trait Format {
     unsafe fn mins<L: Lanes, const S: usize>(p: &Planes, b: usize, scales: [L::Floats; 2]) -> [L::Floats; 2];
 }
 
-/// How the integer sums of a format's runs are made, and what follows them.
+/// What the codes of a format are, and so how integer sums of their products begin and what follows them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Codes from 0 to 63, and a minimum for each scale.
     Mins,
-    /// Signed numbers, raised by 128 where products need it.
+    /// Signed numbers, raised by 128 where products need it; minimums are none.
     Signed,
-    /// Codes from 0 to 63 less a constant: `bias` shifted right by so many bits is what takes it from all of them.
+    /// Codes from 0 to 63 less a constant, a power of two: the minimum is the scale times this constant.
     Lowered(u32),
 }
 
 impl Kind {
-    /// That of a format.
-    pub const fn of<F: Format>() -> Kind {
-        match F::LOWERED {
-            _ if F::SIGNED => Kind::Signed,
-            // −128 · Σ inputs becomes −constant · Σ inputs: exact, since both are powers of two
-            Some(constant) => Kind::Lowered(128u32.ilog2() - constant.ilog2()),
-            None => Kind::Mins,
+    /// Of a lowered kind, by how many bits −128 · Σ inputs is shifted right to be −constant · Σ inputs; else 0.
+    pub const fn shift(self) -> u32 {
+        match self {
+            Kind::Lowered(constant) => 128u32.ilog2() - constant.ilog2(),
+            Kind::Mins | Kind::Signed => 0,
         }
     }
 }
@@ -138,7 +136,7 @@ macro_rules! nibbles {
 
 macro_rules! constant_min {
     ($by:literal) => {
-        const LOWERED: Option<u32> = Some($by);
+        const KIND: Kind = Kind::Lowered($by);
         #[inline(always)]
         unsafe fn mins<L: Lanes, const S: usize>(
             _p: &Planes,
@@ -274,8 +272,7 @@ impl Format for Q8_0 {
     const SUBS: usize = 1;
     const VECTORS: usize = 8;
     const BESIDES: usize = 32;
-    const SIGNED: bool = true;
-    const MINS: bool = false;
+    const KIND: Kind = Kind::Signed;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe { eight!(|j| L::load(vector(p, b, 8, j))) }
@@ -451,8 +448,7 @@ impl Format for Iq4Nl {
     const SUBS: usize = 1;
     const VECTORS: usize = 4;
     const BESIDES: usize = 32;
-    const SIGNED: bool = true;
-    const MINS: bool = false;
+    const KIND: Kind = Kind::Signed;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe {
@@ -471,8 +467,7 @@ impl Format for Iq4Xs {
     const SUBS: usize = 8;
     const VECTORS: usize = 32;
     const BESIDES: usize = 160;
-    const SIGNED: bool = true;
-    const MINS: bool = false;
+    const KIND: Kind = Kind::Signed;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe {
@@ -504,8 +499,7 @@ impl Format for Mxfp4 {
     const SUBS: usize = 1;
     const VECTORS: usize = 4;
     const BESIDES: usize = 16;
-    const SIGNED: bool = true;
-    const MINS: bool = false;
+    const KIND: Kind = Kind::Signed;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe {
@@ -527,9 +521,8 @@ impl Format for Nvfp4 {
     const SUBS: usize = 2;
     const VECTORS: usize = 8;
     const BESIDES: usize = 64;
-    const SIGNED: bool = true;
+    const KIND: Kind = Kind::Signed;
     const HALVES: bool = true;
-    const MINS: bool = false;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe {

@@ -47,8 +47,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
     let most = inputs() / (A8Rows::row_blocks(x.cols()) * size_of::<A8Block>());
     let parts = rows.div_ceil(most.max(4 * BLOCK));
     let part = rows.div_ceil(parts).next_multiple_of(BLOCK);
-    let kind = const { Kind::of::<F>() };
-    let per_run = lines_of_run(matches!(kind, Kind::Mins), F::HALVES);
+    let per_run = lines_of_run(F::MINS, F::HALVES);
     let unpacked = RUNS * L::TILES * per_run;
     let (unpacked, sums) = grow(memory, unpacked + part * L::TILES).split_at_mut(unpacked);
     let step = RUNS / F::SUBS;
@@ -78,7 +77,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
                     tiles: tile..(tile + size).min(tiles.end),
                     lines: unpacked,
                     size,
-                    shift: if let Kind::Lowered(shift) = kind { shift } else { 0 },
+                    shift: F::KIND.shift(),
                     runs,
                     x,
                     index,
@@ -93,7 +92,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
                 };
                 // SAFETY: the caller's promise.
                 unsafe {
-                    match (kind, F::HALVES) {
+                    match (F::KIND, F::HALVES) {
                         (Kind::Mins, false) => L::multiply_group::<MINS, false>(&mut group),
                         (Kind::Mins, true) => L::multiply_group::<MINS, true>(&mut group),
                         (Kind::Signed, false) => L::multiply_group::<SIGNED, false>(&mut group),
@@ -121,7 +120,7 @@ fn group_of<L: Unpacked>(left: usize) -> usize {
 /// As for [`Format`].
 #[inline(always)]
 unsafe fn unpack<L: Lanes, F: Format>(planes: &Planes, blocks: Range<usize>, to: &mut [Line], step: usize) {
-    const { assert!(RUNS.is_multiple_of(F::SUBS) && (F::SIGNED != F::MINS)) }
+    const { assert!(RUNS.is_multiple_of(F::SUBS)) }
     let halves = 1 + usize::from(F::HALVES);
     let mut runs = to.chunks_mut(step);
     for b in blocks {
@@ -139,7 +138,7 @@ unsafe fn unpack<L: Lanes, F: Format>(planes: &Planes, blocks: Range<usize>, to:
                         let mins = F::mins::<L, $s>(planes, b, scales);
                         for half in 0..halves {
                             L::store_floats(lines[8 + half].0.as_mut_ptr(), scales[half]);
-                            if const { matches!(Kind::of::<F>(), Kind::Mins) } {
+                            if F::MINS {
                                 L::store_floats(lines[8 + halves + half].0.as_mut_ptr(), mins[half]);
                             }
                         }
