@@ -128,11 +128,11 @@ pub fn peak(tier: Tier) -> Peak {
     best
 }
 
-/// Multiply-adds a second of an instruction on whole vectors, from registers: how many it does, what it needs, and sum = dot(sum, factor, term)
-/// of one and the same 16 or 32 bits in all lanes.
+/// Multiply-adds a second of an instruction that does 32, from registers: how many sums hide its latency, what it needs, and sum = dot(sum, factor,
+/// term) of one and the same 16 or 32 bits in all lanes.
 #[cfg(target_arch = "x86_64")]
 macro_rules! vector_peak {
-    ($macs:literal, $features:literal, $factor:literal, $term:literal, |$bits:ident| $numbers:expr, $zeros:expr, $dot:expr) => {{
+    ($sums:literal, $features:literal, $factor:literal, $term:literal, |$bits:ident| $numbers:expr, $zeros:expr, $dot:expr) => {{
         #[target_feature(enable = $features)]
         fn inner() -> f64 {
             use std::arch::x86_64::*;
@@ -142,7 +142,7 @@ macro_rules! vector_peak {
                     $numbers
                 }};
             }
-            let (factor, mut sums) = (numbers!($factor), [$zeros; SUMS]);
+            let (factor, mut sums) = (numbers!($factor), [$zeros; $sums]);
             let start = Instant::now();
             for _ in 0..ROUNDS {
                 let term = numbers!($term);
@@ -151,7 +151,7 @@ macro_rules! vector_peak {
                 }
             }
             std::hint::black_box(sums);
-            (ROUNDS * SUMS * $macs) as f64 / start.elapsed().as_secs_f64()
+            (ROUNDS * $sums * 32) as f64 / start.elapsed().as_secs_f64()
         }
         // SAFETY: the processor has the features, as the caller has checked.
         unsafe { inner() }
@@ -164,7 +164,7 @@ fn halves(tier: Tier) -> f64 {
     if tier >= Tier::Avx512 && crate::features().avx512 && crate::features().avx512_fp16 {
         // sum = sum · 0.5 + 0.25
         return vector_peak!(
-            32,
+            12,
             "avx512f,avx512bw,avx512vl,avx512fp16",
             0x3800,
             0x3400,
@@ -182,7 +182,7 @@ fn halves(tier: Tier) -> f64 {
 fn pairs() -> f64 {
     // sum + 0.5 · 0.25 twice
     vector_peak!(
-        32,
+        24,
         "avx512f,avx512bf16",
         0x3f00_3f00,
         0x3e80_3e80,

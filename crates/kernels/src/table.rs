@@ -51,41 +51,35 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
             };
             (contract, kernel)
         };
+        let mut attend = |op: OpKind, tier: Tier, form: &str, activation, cache, least, kernel| {
+            let name = format!("{tier}{form}_{}", op.name()).leak();
+            let contract = KernelContract { activation, cache, least, tier, ..plain(op, name, kernel).0 };
+            table.push((contract, kernel));
+        };
         for (op, tier, kernel) in attention::kernels() {
-            let name = format!("{tier}_{}", op.name()).leak();
-            table.push((KernelContract { tier, name, ..plain(op, name, kernel).0 }, kernel));
+            attend(op, tier, "", Activation::F32, None, 1, kernel);
         }
         for (tier, kernel) in attention::code_kernels() {
-            let (op, activation, cache) = (OpKind::AttendLatent, Activation::A8, Some(CacheType::Int8));
-            let name = format!("{tier}_int8_{}", op.name()).leak();
-            table.push((KernelContract { activation, cache, tier, ..plain(op, name, kernel).0 }, kernel));
+            let cache = Some(CacheType::Int8);
+            attend(OpKind::AttendLatent, tier, "_int8", Activation::A8, cache, 1, kernel);
         }
         if features().avx512 && features().avx512_fp16 {
-            let (activation, tier) = (Activation::F16, Tier::Avx512);
             for (op, cache, kernel) in attention::half_kernels() {
-                let over = if cache == Some(CacheType::Int8) { "_int8" } else { "" };
-                let name = format!("{tier}_fp16{over}_{}", op.name()).leak();
-                table.push((KernelContract { activation, cache, tier, ..plain(op, name, kernel).0 }, kernel));
+                let form = if cache == Some(CacheType::Int8) { "_fp16_int8" } else { "_fp16" };
+                attend(op, Tier::Avx512, form, Activation::F16, cache, 1, kernel);
             }
         }
         #[cfg(target_arch = "x86_64")]
-        {
-            let mut brains = |op: OpKind, tier: Tier, over: &str, contract: KernelContract, kernel| {
-                let name = format!("{tier}_bf16{over}_{}", op.name()).leak();
-                let activation = Activation::Bf16;
-                table.push((KernelContract { op, activation, tier, name, ..contract }, kernel));
-            };
-            if crate::brains::multiplies_in_vectors() {
-                for (op, cache, kernel) in crate::brains::vector_attention() {
-                    let over = if cache == CacheType::F16 { String::new() } else { format!("_{cache}") };
-                    let contract = KernelContract { cache: Some(cache), ..plain(op, "", kernel).0 };
-                    brains(op, Tier::Avx512, &over, contract, kernel);
-                }
+        if crate::brains::multiplies_in_vectors() {
+            for (op, cache, kernel) in crate::brains::vector_attention() {
+                let over = if cache == CacheType::F16 { String::new() } else { format!("_{cache}") };
+                let form = format!("_bf16{over}");
+                attend(op, Tier::Avx512, &form, Activation::Bf16, Some(cache), 1, kernel);
             }
-            for (op, least, cache, kernel) in crate::brains::tile_attention() {
-                let contract = KernelContract { cache, least, ..plain(op, "", kernel).0 };
-                brains(op, Tier::Amx, "", contract, kernel);
-            }
+        }
+        #[cfg(target_arch = "x86_64")]
+        for (op, least, cache, kernel) in crate::brains::tile_attention() {
+            attend(op, Tier::Amx, "_bf16", Activation::Bf16, cache, least, kernel);
         }
         for (op, name) in [
             (OpKind::Embed, "portable_embed"),
