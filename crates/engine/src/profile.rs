@@ -277,10 +277,9 @@ impl PhaseCost {
         let any = |activation: &str| node.kernels.iter().any(|kernel| kernel.activation == activation);
         // attention over expanded keys has both: its scores and sums are more than its values' product
         // few rows of experts may go by another kernel: most rows tell
-        let tiles = node.kernels.iter().any(|kernel| kernels::table()[kernel.index].0.tier == Tier::Amx);
         if any("f16") {
             self.half += cost.flops;
-        } else if tiles {
+        } else if any("bf16") {
             self.brain += cost.flops;
         } else if any("a8") {
             self.integer += cost.flops;

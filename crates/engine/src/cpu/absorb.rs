@@ -2,10 +2,10 @@
 
 use super::compile::{KvWeights, Product, Slot};
 use super::linear::UNIT;
-use super::local::{Local, Needs, Prepared};
+use super::local::{Local, Needs, Prepared, grown};
 use super::run::Thread;
 use graph::ir::Lane;
-use kernels::{RowsMut, Scratch};
+use kernels::{Rows, RowsMut, Scratch};
 use std::ops::Range;
 
 /// Which half of W_KV, as rows of the stored weight.
@@ -103,8 +103,7 @@ impl Thread<'_> {
         let needs = Self::kv_needs(kv);
         let Local { acts, scratch, .. } = local;
         for (head, outputs) in self.head_shares(out.heads, latent, unit) {
-            for segment in self.batch.in_lane(lane) {
-                let rows = segment.rows.clone();
+            for rows in self.batch.rows_in(lane) {
                 let x = self.read(q_nope, rows.clone(), head * q_nope.head_stride, q_nope.width);
                 let x = acts.prepare(x, None, needs);
                 let column = head * out.head_stride + outputs.start;
@@ -123,14 +122,23 @@ impl Thread<'_> {
         }
     }
 
-    /// Each head's latent result through W_UV.
+    /// Each head's latent result through W_UV. Where attention left the pieces of its rows apart, those of a head are merged here, by each thread that
+    /// needs them: no thread waits for another's.
     pub(super) fn absorb_v(&self, input: &Slot, kv: &KvWeights, out: &Slot, lane: Lane, local: &mut Local) {
         let needs = Self::kv_needs(kv);
-        let Local { acts, scratch, .. } = local;
+        let Local { acts, scratch, more, .. } = local;
+        let apart = self.leaves_pieces(input, lane);
         for (head, outputs) in self.head_shares(out.heads, out.width, UNIT) {
-            for segment in self.batch.in_lane(lane) {
-                let rows = segment.rows.clone();
-                let x = self.read(input, rows.clone(), head * input.head_stride, input.width);
+            let mut before = 0;
+            for rows in self.batch.rows_in(lane) {
+                let x = if apart {
+                    let merged = grown(more, rows.len() * input.width);
+                    self.merge_head(input, head, before, rows.clone(), merged);
+                    Rows::new(merged, rows.len(), input.width, input.width)
+                } else {
+                    self.read(input, rows.clone(), head * input.head_stride, input.width)
+                };
+                before += rows.len();
                 let x = acts.prepare(x, None, needs);
                 let mut y = self.write(out, rows, head * out.head_stride + outputs.start, outputs.len());
                 self.head_out_of_latent(kv, &Half::Value, head, &x, outputs.clone(), &mut y, scratch);

@@ -44,6 +44,11 @@ fn partial_len(heads: usize, latent: usize) -> usize {
     heads * (latent + 2)
 }
 
+/// Numbers that the partial results of one group and all pieces of a row take at most.
+fn slot_len(out: &Slot) -> usize {
+    MAX_PIECES * partial_len(GROUP.min(out.heads), out.width)
+}
+
 /// Numbers of shared memory in which all partial results of few rows are kept, at most.
 pub fn shared_partials(heads: usize, latent: usize, threads: usize) -> usize {
     4 * threads.max(heads.div_ceil(GROUP)) * MAX_PIECES * partial_len(GROUP.min(heads), latent)
@@ -76,8 +81,8 @@ impl Thread<'_> {
         (a.softmax_scale * a.temperature.map_or(1.0, |t| t.factor(position))) as f32
     }
 
-    /// Attention of every row in the lane. With few rows, threads share the pieces of each and merge after a barrier; with many, or where
-    /// each has one piece only, a thread does all pieces of its rows and heads. The sums are the same.
+    /// Attention of every row in the lane. With few rows, threads share the pieces of each, which who reads the results [merges](Self::merge_head); with many,
+    /// or where each has one piece only, a thread does all pieces of its rows and heads. The sums are the same.
     #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
     pub(super) fn attend_latent(
         &self,
@@ -88,18 +93,16 @@ impl Thread<'_> {
         lane: Lane,
         local: &mut Local,
     ) {
-        let groups = out.heads.div_ceil(GROUP);
-        let rows: usize = self.batch.in_lane(lane).map(|segment| segment.rows.len()).sum();
-        let slot = MAX_PIECES * partial_len(GROUP.min(out.heads), out.width);
-        let pieces = |(_, row): (&Segment, usize)| piece_count(self.batch.positions[row] + 1);
-        let spread = rows * groups < 4 * self.member.count && self.rows_in(lane).any(|row| pieces(row) > 1);
-        if spread && rows * groups * slot <= self.shared.partials_len {
-            self.attend_spread(query, out, stream, kernel, lane, slot, &mut local.attention);
-            self.member.barrier();
-            self.merge_spread(out, lane, slot);
+        if self.in_pieces(out, lane) {
+            self.attend_spread(query, out, stream, kernel, lane, &mut local.attention);
+            if self.recording.is_some() {
+                self.member.barrier();
+                self.merge_all(out, lane);
+            }
             return;
         }
         // a head's sums do not depend on those beside it
+        let rows = self.rows_in(lane).count();
         let share = (rows * out.heads).div_ceil(self.member.count).next_multiple_of(LEAST_GROUP);
         let mut task = 0;
         for (segment, row) in self.rows_in(lane) {
@@ -112,14 +115,29 @@ impl Thread<'_> {
                     for (index, memory) in memory.chunks_exact_mut(len).enumerate() {
                         self.attend_piece(&work, index, query, &cache, kernel, out.width, memory, attention);
                     }
-                    self.merge(&work, memory, out);
+                    let mut result = self.write_heads(out, work.row, work.heads.clone());
+                    self.merge(&work, memory, work.heads.clone(), out.width, &mut result);
                 }
                 task += 1;
             }
         }
     }
 
-    /// The pieces of all rows, shared out among threads: neighbours to one thread, since a kernel asks for what follows its piece. All
+    /// Whether threads share the pieces of the lane's rows: few rows, with several pieces and room for their results.
+    fn in_pieces(&self, out: &Slot, lane: Lane) -> bool {
+        let groups = out.heads.div_ceil(GROUP);
+        let tasks = self.rows_in(lane).count() * groups;
+        let several = |(_, row): (&Segment, usize)| piece_count(self.batch.positions[row] + 1) > 1;
+        let spread = tasks < 4 * self.member.count && self.rows_in(lane).any(several);
+        spread && tasks * slot_len(out) <= self.shared.partials_len
+    }
+
+    /// Whether attention leaves the pieces of the lane's rows to who reads `out`. A trace wants to see the results themselves.
+    pub(super) fn leaves_pieces(&self, out: &Slot, lane: Lane) -> bool {
+        self.recording.is_none() && self.in_pieces(out, lane)
+    }
+
+    /// The pieces of all rows, shared out among threads by cached rows: neighbours to one thread, since a kernel asks for what follows its piece. All
     /// groups of heads of a piece go to one thread, which reads its rows from memory once; fewer pieces than threads are shared out by
     /// groups too.
     #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
@@ -130,28 +148,33 @@ impl Thread<'_> {
         stream: usize,
         kernel: AttendFn,
         lane: Lane,
-        slot: usize,
         scratch: &mut Vec<f32>,
     ) {
         let groups = out.heads.div_ceil(GROUP);
-        let tasks = |row: usize| piece_count(self.batch.positions[row] + 1) * groups;
-        let own = self.member.share(self.rows_in(lane).map(|(_, row)| tasks(row)).sum(), 1);
+        let seen = |row: usize| self.batch.positions[row] + 1;
+        let own = self.member.share(self.rows_in(lane).map(|(_, row)| seen(row) * groups).sum(), 1);
         let mut first = 0;
         for (number, (segment, row)) in self.rows_in(lane).enumerate() {
             let cache = self.cache_view(segment, stream);
-            let pieces = tasks(row) / groups;
+            let pieces = piece_count(seen(row));
             for index in 0..pieces {
+                let rows = piece(seen(row), index);
                 for (group, work) in self.work(row, out.heads, GROUP).enumerate() {
-                    let task = first + index * groups + if pieces >= self.member.count { 0 } else { group };
-                    if own.contains(&task) {
-                        let at = (number * groups + group) * slot;
+                    // whoever has the middle of a task among its rows does it
+                    let middle = if pieces >= self.member.count {
+                        (rows.start + rows.end) * groups / 2
+                    } else {
+                        rows.start * groups + rows.len() * (2 * group + 1) / 2
+                    };
+                    if own.contains(&(first + middle)) {
                         let len = partial_len(work.heads.len(), out.width);
-                        let memory = self.partial_memory(at + index * len, len);
+                        let at = (number * groups + group) * slot_len(out) + index * len;
+                        let memory = self.partial_memory(at, len);
                         self.attend_piece(&work, index, query, &cache, kernel, out.width, memory, scratch);
                     }
                 }
             }
-            first += pieces * groups;
+            first += seen(row) * groups;
         }
     }
 
@@ -188,26 +211,39 @@ impl Thread<'_> {
         kernel(q, cache, rows, self.score_scale(self.batch.positions[work.row]), latent, &mut part, scratch);
     }
 
-    /// Merges the pieces of one row and group, in order, into the result.
-    fn merge(&self, work: &Work, memory: &mut [f32], out: &Slot) {
-        let len = partial_len(work.heads.len(), out.width);
-        let mut result = self.write_heads(out, work.row, work.heads.clone());
-        kernels::merge_partials(
-            memory,
-            piece_count(work.length),
-            len,
-            work.heads.len(),
-            out.width,
-            &mut result,
-        );
+    /// Merges the pieces of a row, in order, of some heads of its group.
+    fn merge(&self, work: &Work, memory: &[f32], heads: Range<usize>, width: usize, out: &mut RowsMut<'_>) {
+        let (all, first) = (work.heads.len(), work.heads.start);
+        let wanted = heads.start - first..heads.end - first;
+        let stride = partial_len(all, width);
+        kernels::merge_partials(memory, piece_count(work.length), stride, all, width, wanted, out);
     }
 
-    fn merge_spread(&self, out: &Slot, lane: Lane, slot: usize) {
-        let all = self.rows_in(lane).flat_map(|(_, row)| self.work(row, out.heads, GROUP));
-        for (task, work) in all.enumerate() {
-            if task % self.member.count == self.member.index {
-                let len = partial_len(work.heads.len(), out.width) * piece_count(work.length);
-                self.merge(&work, self.partial_memory(task * slot, len), out);
+    /// Merges what [`attend_spread`](Self::attend_spread) left of a head, for `rows`, before which the lane has so many.
+    pub(super) fn merge_head(
+        &self,
+        slot: &Slot,
+        head: usize,
+        before: usize,
+        rows: Range<usize>,
+        out: &mut [f32],
+    ) {
+        let (group, groups) = (head / GROUP, slot.heads.div_ceil(GROUP));
+        let heads = group * GROUP..((group + 1) * GROUP).min(slot.heads);
+        for (i, (row, out)) in rows.zip(out.chunks_exact_mut(slot.width)).enumerate() {
+            let work = Work { row, length: self.batch.positions[row] + 1, heads: heads.clone() };
+            let len = piece_count(work.length) * partial_len(heads.len(), slot.width);
+            let memory = self.partials(((before + i) * groups + group) * slot_len(slot), len);
+            let mut out = RowsMut::new(out, 1, slot.width, slot.width);
+            self.merge(&work, memory, head..head + 1, slot.width, &mut out);
+        }
+    }
+
+    /// The same of all heads and rows of a lane, to where they belong.
+    fn merge_all(&self, out: &Slot, lane: Lane) {
+        for head in self.member.share(out.heads, 1) {
+            for (number, (_, row)) in self.rows_in(lane).enumerate() {
+                self.merge_head(out, head, number, row..row + 1, self.head_mut(out, row, head));
             }
         }
     }

@@ -60,4 +60,16 @@ impl Batch {
     pub fn in_lane(&self, lane: Lane) -> impl Iterator<Item = &Segment> {
         self.segments.iter().filter(move |segment| lane == Lane::All || segment.lane == lane)
     }
+
+    /// The rows that run in `lane`, or all: as few ranges as possible, so that a weight is read once for several sequences.
+    pub fn rows_in(&self, lane: Lane) -> impl Iterator<Item = Range<usize>> {
+        let mut segments = self.in_lane(lane).map(|segment| segment.rows.clone()).peekable();
+        std::iter::from_fn(move || {
+            let mut rows = segments.next()?;
+            while let Some(next) = segments.next_if(|next| next.start == rows.end) {
+                rows.end = next.end;
+            }
+            Some(rows)
+        })
+    }
 }

@@ -254,6 +254,13 @@ impl<'a> Thread<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.shared.partials.add(at), len) }
     }
 
+    /// Part of that memory to be read, after the barrier.
+    pub(super) fn partials(&self, at: usize, len: usize) -> &'a [f32] {
+        assert!(at + len <= self.shared.partials_len, "partial results out of range");
+        // SAFETY: in range; nobody writes until the barrier after the phase that reads them.
+        unsafe { std::slice::from_raw_parts(self.shared.partials.add(at), len) }
+    }
+
     /// Shared 8-bit blocks to be written by this thread alone until the next barrier.
     #[allow(clippy::mut_from_ref, reason = "threads have disjoint rows")]
     pub(super) fn blocks_mut(&self, at: usize, len: usize) -> &'a mut [A8Block] {

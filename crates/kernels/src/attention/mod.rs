@@ -160,20 +160,22 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 crate::tiers::tiers! {
-/// Merges pieces in order. `memory` holds, for each piece, `heads` maxima, `heads` sums and `heads` × `width` values; pieces are
-/// `stride` numbers apart.
+/// Merges pieces in order, of the heads `wanted`, which are the rows of `out`. `memory` holds, for each piece, `heads` maxima, `heads` sums and
+/// `heads` × `width` values; pieces are `stride` numbers apart.
 pub fn merge_partials(
     memory: &[f32],
     pieces: usize,
     stride: usize,
     heads: usize,
     width: usize,
+    wanted: std::ops::Range<usize>,
     out: &mut RowsMut<'_>,
 ) {
-    for head in 0..heads {
+    let first = wanted.start;
+    for head in wanted {
         let at = |piece: usize| &memory[piece * stride..(piece + 1) * stride];
         let max = (0..pieces).map(|p| at(p)[head]).fold(f32::NEG_INFINITY, f32::max);
-        let line = out.row_mut(head);
+        let line = out.row_mut(head - first);
         line.fill(0.0);
         let mut sum = 0.0;
         for piece in 0..pieces {

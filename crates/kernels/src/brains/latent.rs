@@ -71,7 +71,10 @@ pub(super) fn attend<U: Unit>(
     let taken = Taken { rows: taken_rows, pairs, latent };
     let mut unit = U::ready();
     // SAFETY: `heads` rows of `width` numbers; room for as many steps; a machine with the unit has the instructions.
-    unsafe { right_panel(content, &factors, queries) };
+    unsafe {
+        right_panel(content, &factors, queries);
+        unit.arrange(queries, steps);
+    }
     let (mut max, mut sum) = ([UNSEEN; HEADS], [0.0; HEADS]);
     let mut from = rows.start;
     while from < rows.end {

@@ -46,7 +46,7 @@ impl Job for LatentJob<'_> {
             used += 1;
         }
         let mut out = RowsMut::new(&mut self.out, heads, latent, latent);
-        merge_partials(&self.partials, used, stride, heads, latent, &mut out);
+        merge_partials(&self.partials, used, stride, heads, latent, 0..heads, &mut out);
     }
 
     fn results(&self) -> Vec<f32> {

@@ -127,12 +127,18 @@ pub(super) trait Unit {
     /// * `to` is the address of 32 rows of 32 numbers, one after the other.
     unsafe fn panels(&mut self, left: [(*const bf16, usize); 2], right: *const bf16, add: bool, to: *mut f32);
 
-    /// to = left · right for the rows of a block, up to a multiple of sixteen, and sixteen columns: a row after the other. The rows are taken apart
+    /// Brings so many steps of a right panel, of which the first tiles count, into the order in which [`score`](Unit::score) reads them.
+    ///
+    /// # Safety
+    /// `right` is the address of as many steps of a right panel.
+    unsafe fn arrange(&mut self, right: *mut bf16, steps: usize);
+
+    /// to = left · right for the rows of a block and sixteen columns: a row after the other. The rows are taken apart
     /// too, up to a multiple of 32, where zeros stand for those that are missing.
     ///
     /// # Safety
     /// * the rows lie there, their type is one that the unit [reads](Unit::reads), and `taken` has room for a block;
-    /// * `right` is the address of as many steps of a right panel as a row has, of which the first tiles are taken; there is at least one;
+    /// * `right` is the address of as many steps of an [arranged](Unit::arrange) panel as a row has; there is at least one;
     /// * `to` is the address of 64 rows of 16 numbers.
     unsafe fn score(&mut self, block: &Block, taken: Taken, right: *const bf16, ahead: Ahead, to: *mut f32);
 

@@ -226,6 +226,9 @@ impl Unit for Tiles {
         }
     }
 
+    /// As they are.
+    unsafe fn arrange(&mut self, _right: *mut bf16, _steps: usize) {}
+
     unsafe fn score(
         &mut self,
         block: &Block,

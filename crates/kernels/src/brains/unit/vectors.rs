@@ -4,7 +4,7 @@
 //! before, so that sixteen sums at least are kept in registers.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
-use super::{Ahead, Block, ROWS, STEP, SUMS, TILE_NUMBERS, Taken, Unit, store_pairs};
+use super::{Ahead, Block, STEP, SUMS, TILE_NUMBERS, Taken, Unit, store_pairs};
 use crate::attention::panels::{PANEL, STEP_NUMBERS, steps};
 use crate::attention::{load_part, scale_of, widen_codes};
 use crate::brains::panels::pair;
@@ -12,6 +12,7 @@ use crate::lanes::avx512::Avx512;
 use base::{CacheRow, CacheType};
 use half::bf16;
 use std::arch::x86_64::*;
+use std::hint::black_box;
 
 /// The vectors of a processor that multiplies bf16 in them.
 pub(in crate::brains) struct Vectors(());
@@ -36,6 +37,11 @@ impl Unit for Vectors {
     ) {
         // SAFETY: the caller's promise; the processor has the instructions, or this would not be.
         unsafe { panels(left, right, add, to) }
+    }
+
+    unsafe fn arrange(&mut self, right: *mut bf16, steps: usize) {
+        // SAFETY: as above.
+        unsafe { arrange(right, steps) }
     }
 
     unsafe fn score(&mut self, block: &Block, taken: Taken, right: *const bf16, ahead: Ahead, to: *mut f32) {
@@ -68,6 +74,13 @@ impl Unit for Vectors {
 unsafe fn all(pair: *const bf16) -> __m512bh {
     // SAFETY: two numbers by the caller's promise; the types are of one size.
     unsafe { brains(_mm512_set1_epi32(pair.cast::<i32>().read_unaligned())) }
+}
+
+/// Two pairs of numbers in all lanes.
+#[inline(always)]
+unsafe fn all_of_two(pairs: *const bf16) -> __m512bh {
+    // SAFETY: four numbers by the caller's promise; the types are of one size.
+    unsafe { brains(_mm512_set1_epi64(pairs.cast::<i64>().read_unaligned())) }
 }
 
 /// A line of a right panel.
@@ -125,34 +138,112 @@ unsafe fn panels(left: [(*const bf16, usize); 2], right: *const bf16, add: bool,
     }
 }
 
-/// As [`Unit::score`]: tile after tile of rows, so that one and the queries stay in the first-level cache.
+/// As [`Unit::arrange`]: of two lines, each with a pair of terms of sixteen heads, the first becomes both pairs of heads 0, 1, 4, 5, 8, 9, 12 and 13, and
+/// the second those of the others. So two pairs of a row, 8 bytes in all lanes, meet both lines, and half as many loads are needed.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+unsafe fn arrange(right: *mut bf16, steps: usize) {
+    for step in 0..steps {
+        for term in (0..STEP).step_by(4) {
+            // SAFETY: two lines of the panel.
+            unsafe {
+                let at = right.add(step * STEP_NUMBERS + term * 16).cast::<__m512i>();
+                let (first, second) = (_mm512_loadu_si512(at), _mm512_loadu_si512(at.add(1)));
+                _mm512_storeu_si512(at, _mm512_unpacklo_epi32(first, second));
+                _mm512_storeu_si512(at.add(1), _mm512_unpackhi_epi32(first, second));
+            }
+        }
+    }
+}
+
+/// As [`Unit::score`], by the way in which numbers of such rows are read.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
 )]
-unsafe fn score(block: &Block, taken: Taken, right: *const bf16, mut ahead: Ahead, to: *mut f32) {
+unsafe fn score(block: &Block, taken: Taken, right: *const bf16, ahead: Ahead, to: *mut f32) {
+    let stored = block.stored;
+    // SAFETY: numbers of rows that are there; masked lanes are not read.
+    unsafe {
+        match stored.ty {
+            CacheType::F16 => {
+                let beside = stored.width() / STEP;
+                score_read((block, taken), right, ahead, to, beside, |row, step, mask| {
+                    let halves = _mm512_maskz_loadu_epi16(mask, row.wrapping_add(2 * step * STEP).cast());
+                    let low = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+                    pair(low, _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(halves)))
+                });
+            }
+            CacheType::Bf16 => {
+                let beside = stored.width() / STEP;
+                score_read((block, taken), right, ahead, to, beside, |row, step, mask| {
+                    _mm512_maskz_loadu_epi16(mask, row.wrapping_add(2 * step * STEP).cast())
+                });
+            }
+            CacheType::F32 | CacheType::Int8 => {
+                let beside = if stored.ty == CacheType::Int8 { stored.content / STEP } else { 0 };
+                score_read((block, taken), right, ahead, to, beside, |row, step, mask| {
+                    if step < beside { codes(stored, row, step) } else { decoded(stored, row, step, mask) }
+                });
+            }
+        }
+    }
+}
+
+/// Rows whose scores are in registers: two vectors each.
+const SCORED: usize = 8;
+
+/// A few rows at a time, so that they and the queries stay in the first-level cache. While they are multiplied the next are taken, step by step into
+/// their place: rounding and interleaving run beside the products, on what these leave of the processor. So many steps as `beside` says can be
+/// taken thus, of whole rows.
+///
+/// # Safety
+/// As for [`Unit::score`].
+#[inline(always)]
+unsafe fn score_read(
+    (block, taken): (&Block, Taken),
+    right: *const bf16,
+    mut ahead: Ahead,
+    to: *mut f32,
+    beside: usize,
+    numbers: impl Fn(*const u8, usize, __mmask32) -> __m512i,
+) {
     let steps = steps(block.stored.width());
-    let share = ahead.lines.div_ceil(block.count.div_ceil(ROWS) * steps);
-    for first in (0..block.count.next_multiple_of(STEP)).step_by(ROWS) {
+    // a length that the compiler does not know: unrolled, it loads the pairs of a whole step first, and puts them down on the stack
+    let length = black_box(STEP);
+    let share = ahead.lines.div_ceil(block.count.div_ceil(SCORED) * steps);
+    let taken_beside = |first: usize| if first + SCORED <= block.count { beside } else { 0 };
+    for first in (0..block.count.next_multiple_of(STEP)).step_by(SCORED) {
+        let done = if first == 0 { 0 } else { taken_beside(first) };
         // SAFETY: steps and rows by the caller's promise.
         unsafe {
-            take(block, first, taken);
+            for step in done..steps {
+                take(block, first, taken, step, &numbers);
+            }
             if first >= block.count {
                 continue;
             }
-            let mut sums = [_mm512_setzero_ps(); ROWS];
+            let beside = taken_beside(first + SCORED);
+            let mut sums = [[_mm512_setzero_ps(); 2]; SCORED];
             let (mut left, mut right) = (taken.rows.cast_const(), right);
-            for _ in 0..steps {
-                for term in (0..STEP).step_by(2) {
-                    let line = line(right.add(term * 16));
-                    for (i, sum) in sums.iter_mut().enumerate() {
-                        *sum = _mm512_dpbf16_ps(*sum, line, all(left.add(i * STEP + term)));
+            for step in 0..steps {
+                for term in (0..length).step_by(4) {
+                    let lines = [line(right.add(term * 16)), line(right.add(term * 16 + STEP))];
+                    for (i, sums) in sums.iter_mut().enumerate() {
+                        let pairs = all_of_two(left.add(i * STEP + term));
+                        sums[0] = _mm512_dpbf16_ps(sums[0], pairs, lines[0]);
+                        sums[1] = _mm512_dpbf16_ps(sums[1], pairs, lines[1]);
                     }
                 }
-                left = left.add(TILE_NUMBERS);
+                if step < beside {
+                    take_whole(block, first + SCORED, taken, step, &numbers);
+                }
+                left = left.add(SCORED * STEP);
                 right = right.add(STEP_NUMBERS);
                 ahead.ask(share);
             }
-            for (i, sum) in sums.into_iter().enumerate() {
+            for (i, [a, b]) in sums.into_iter().enumerate() {
+                // even lanes have one pair of terms, odd ones the other
+                let even = _mm512_shuffle_ps::<0x88>(a, b);
+                let sum = _mm512_add_ps(even, _mm512_shuffle_ps::<0xdd>(a, b));
                 _mm512_storeu_ps(to.add((first + i) * 16), sum);
             }
         }
@@ -213,76 +304,84 @@ unsafe fn sum_up(
     }
 }
 
-/// Sixteen rows of a block rounded to bf16: a tile for each step at the start of `taken.rows`, and their pairs. Rows that are missing are zeros.
-///
-/// # Safety
-/// As for [`Unit::score`].
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
-unsafe fn take(block: &Block, first: usize, taken: Taken) {
-    let stored = block.stored;
-    // SAFETY: numbers of rows that are there; masked lanes are not read.
-    unsafe {
-        match stored.ty {
-            CacheType::F16 => take_pairs(block, first, taken, |row, step, mask| {
-                let halves = _mm512_maskz_loadu_epi16(mask, row.wrapping_add(2 * step * STEP).cast());
-                let low = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
-                pair(low, _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(halves)))
-            }),
-            CacheType::Bf16 => take_pairs(block, first, taken, |row, step, mask| {
-                _mm512_maskz_loadu_epi16(mask, row.wrapping_add(2 * step * STEP).cast())
-            }),
-            CacheType::F32 | CacheType::Int8 => take_pairs(block, first, taken, |row, step, mask| {
-                if stored.ty == CacheType::Int8 && (step + 1) * STEP <= stored.content {
-                    codes(stored, row, step)
-                } else {
-                    decoded(stored, row, step, mask)
-                }
-            }),
-        }
-    }
-}
-
-/// [`take`] with a way to read numbers of a step of a row, those of a mask, as bf16.
+/// A step of [`SCORED`] rows of a block as bf16: so many lines of `taken.rows`, and their pairs. Rows and numbers that are missing are zeros.
 ///
 /// # Safety
 /// As for [`Unit::score`].
 #[inline(always)]
-unsafe fn take_pairs(
+unsafe fn take(
     block: &Block,
     first: usize,
     taken: Taken,
-    numbers: impl Fn(*const u8, usize, __mmask32) -> __m512i,
+    step: usize,
+    numbers: &impl Fn(*const u8, usize, __mmask32) -> __m512i,
 ) {
-    let (width, whole) = (block.stored.width(), block.stored.width() / STEP);
-    let some = (1u32 << (width % STEP)).wrapping_sub(1);
-    for row in (first..first + ROWS).step_by(2) {
-        let out = taken.rows.wrapping_add(row % ROWS * STEP);
-        // SAFETY: a line of each row.
-        let put = |step: usize, a: __m512i, b: __m512i| unsafe {
-            let out = out.wrapping_add(step * TILE_NUMBERS);
+    let width = block.stored.width();
+    if first + SCORED <= block.count && (step + 1) * STEP <= width {
+        // SAFETY: rows and numbers are there, as just seen.
+        return unsafe { take_whole(block, first, taken, step, numbers) };
+    }
+    let mask = ((1u64 << (width - step * STEP).min(STEP)) - 1) as __mmask32;
+    let line = |row: usize| {
+        if row < block.count {
+            return numbers(block.row(row), step, mask);
+        }
+        // SAFETY: register to register.
+        unsafe { _mm512_setzero_si512() }
+    };
+    // SAFETY: room by the caller's promise.
+    unsafe {
+        put(block.count, first, taken, step, |pair| [line(first + 2 * pair), line(first + 2 * pair + 1)])
+    }
+}
+
+/// [`take`] where all rows and numbers are there.
+///
+/// # Safety
+/// As for [`Unit::score`].
+#[inline(always)]
+unsafe fn take_whole(
+    block: &Block,
+    first: usize,
+    taken: Taken,
+    step: usize,
+    numbers: &impl Fn(*const u8, usize, __mmask32) -> __m512i,
+) {
+    let bytes = block.stored.bytes();
+    let mut row = block.row(first);
+    // SAFETY: room by the caller's promise.
+    unsafe {
+        put(block.count, first, taken, step, |_| {
+            let lines = [numbers(row, step, !0), numbers(row.wrapping_add(bytes), step, !0)];
+            row = row.wrapping_add(2 * bytes);
+            lines
+        });
+    }
+}
+
+/// Writes a step of [`SCORED`] rows, two of them a time.
+///
+/// # Safety
+/// As for [`Unit::score`].
+#[inline(always)]
+unsafe fn put(
+    count: usize,
+    first: usize,
+    taken: Taken,
+    step: usize,
+    mut lines: impl FnMut(usize) -> [__m512i; 2],
+) {
+    let (rows, pairs) = (taken.rows.wrapping_add(step * SCORED * STEP), taken.pair(count, first, step));
+    let in_pairs = step * STEP < taken.latent;
+    for pair in 0..SCORED / 2 {
+        let [a, b] = lines(pair);
+        // SAFETY: a line of each row, and of each of two tiles of pairs.
+        unsafe {
+            let out = rows.add(2 * pair * STEP);
             _mm512_storeu_si512(out.cast(), a);
             _mm512_storeu_si512(out.add(STEP).cast(), b);
-            if step * STEP < taken.latent {
-                store_pairs(a, b, taken.pair(block.count, row, step));
-            }
-        };
-        let (a, b) = (block.row(row), block.row(row + 1));
-        if row + 1 < block.count {
-            for step in 0..whole {
-                put(step, numbers(a, step, !0), numbers(b, step, !0));
-            }
-            if width > whole * STEP {
-                put(whole, numbers(a, whole, some), numbers(b, whole, some));
-            }
-        } else {
-            for step in 0..steps(width) {
-                let mask = if step < whole { !0 } else { some };
-                let there = row < block.count;
-                // SAFETY: register to register.
-                let zeros = unsafe { _mm512_setzero_si512() };
-                put(step, if there { numbers(a, step, mask) } else { zeros }, zeros);
+            if in_pairs {
+                store_pairs(a, b, pairs.add(pair * STEP));
             }
         }
     }
