@@ -36,6 +36,7 @@ unsafe fn quads<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> __m25
 #[allow(clippy::undocumented_unsafe_blocks, reason = "each is an intrinsic under the promise of the trait")]
 impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     const ROWS: usize = 4;
+    const BYTES: bool = VNNI;
     const PAIRS: bool = false;
     const VECTORS: usize = 1;
 

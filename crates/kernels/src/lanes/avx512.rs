@@ -9,6 +9,7 @@ pub(crate) struct Avx512;
 #[allow(clippy::undocumented_unsafe_blocks, reason = "each is an intrinsic under the promise of the trait")]
 impl Lanes for Avx512 {
     const ROWS: usize = 8;
+    const BYTES: bool = true;
     const PAIRS: bool = true;
     const VECTORS: usize = 2;
 

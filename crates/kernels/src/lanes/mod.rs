@@ -26,6 +26,9 @@ pub(crate) trait Lanes {
     /// Most input rows that are multiplied with a tile at a time: 8, 4, 2 or 1, as registers allow.
     const ROWS: usize;
 
+    /// Whether codes of [`dot`](Self::dot) may be whole bytes, from 0 to 255: where products are not added in 16 bits.
+    const BYTES: bool;
+
     /// Whether registers suffice for two tiles of one input row.
     const PAIRS: bool;
 
@@ -62,7 +65,7 @@ pub(crate) trait Lanes {
     unsafe fn zero() -> Self::Ints;
     /// One integer in all lanes.
     unsafe fn whole(value: i32) -> Self::Ints;
-    /// sum + Σ of each lane's four unsigned codes (at most 63) · the four inputs at `x`.
+    /// sum + Σ of each lane's four unsigned codes (at most 63, or [bytes](Self::BYTES)) · the four inputs at `x`.
     unsafe fn dot(sum: Self::Ints, codes: Self::Bytes, x: *const i8) -> Self::Ints;
     /// Signed numbers in the form in which [`dot_raised`](Self::dot_raised) takes them: raised by 128 where products need unsigned ones.
     unsafe fn raised(numbers: Self::Bytes) -> Self::Bytes;

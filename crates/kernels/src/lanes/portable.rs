@@ -18,6 +18,7 @@ fn each<T: Copy + Default, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
 
 impl Lanes for Portable {
     const ROWS: usize = 1;
+    const BYTES: bool = false;
     const PAIRS: bool = false;
     const VECTORS: usize = 1;
 

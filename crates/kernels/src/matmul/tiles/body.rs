@@ -143,6 +143,7 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
             ($bias:expr) => {
                 match F::KIND {
                     Kind::Signed => L::start($bias),
+                    Kind::Lowered(_) if L::BYTES => L::start($bias),
                     // by way of memory: else the compiler shifts those of many runs side by side, and unpacks as many runs at once, to the stack
                     Kind::Lowered(_) => L::whole(black_box($bias >> F::KIND.shift())),
                     Kind::Mins => L::zero(),

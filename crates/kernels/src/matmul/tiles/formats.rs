@@ -37,12 +37,20 @@ pub(crate) trait Format {
     /// There is a scale (and min) for each 16 inputs, not for each 32.
     const HALVES: bool = false;
 
-    /// Codes of run `S` of block `b`: vector j has inputs 4j to 4j + 3.
+    /// Codes of run `S` of block `b`: vector j has inputs 4j to 4j + 3. [Lowered](Kind::Lowered) ones are [raised](Kind::raised) where lanes take them so.
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8];
     /// Scales of the run's halves, or the scale of the run twice.
     unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2];
     /// Minimums, in the same way, from the scales where they follow from them.
     unsafe fn mins<L: Lanes, const S: usize>(p: &Planes, b: usize, scales: [L::Floats; 2]) -> [L::Floats; 2];
+
+    /// A factor of the file as one of the codes that are read: less, where these are raised. Exact, since it is a power of two.
+    #[inline(always)]
+    unsafe fn for_codes<L: Lanes>(factor: L::Floats) -> L::Floats {
+        let raised = Self::KIND.raised::<L>();
+        // SAFETY: the caller's promise.
+        if raised == 0 { factor } else { unsafe { L::mul(factor, L::all(1.0 / (1u32 << raised) as f32)) } }
+    }
 }
 
 /// What the codes of a format are, and so how integer sums of their products begin and what follows them.
@@ -52,7 +60,8 @@ pub(crate) enum Kind {
     Mins,
     /// Signed numbers, raised by 128 where products need it; minimums are none.
     Signed,
-    /// Codes from 0 to 63 less a constant, a power of two: the minimum is the scale times this constant.
+    /// Codes from 0 to 63 less a constant, a power of two: the minimum is the scale times this constant. Where lanes take whole bytes, codes are raised
+    /// by so many bits that the constant is 128, and their sums begin as those of signed numbers do.
     Lowered(u32),
 }
 
@@ -63,6 +72,11 @@ impl Kind {
             Kind::Lowered(constant) => 128u32.ilog2() - constant.ilog2(),
             Kind::Mins | Kind::Signed => 0,
         }
+    }
+
+    /// By how many bits codes are moved up as they are read, which scales make up for.
+    pub const fn raised<L: Lanes>(self) -> u32 {
+        if L::BYTES { self.shift() } else { 0 }
     }
 }
 
@@ -134,6 +148,20 @@ macro_rules! nibbles {
     };
 }
 
+/// The same, moved up by so many bits where lanes take codes of whole bytes.
+macro_rules! nibbles_raised {
+    ($p:expr, $b:expr, $count:expr, $up:literal) => {
+        if L::BYTES {
+            eight!(|j| {
+                let bytes = L::load(vector($p, $b, $count, j % 4));
+                if j < 4 { L::moved::<0, $up>(bytes, 15) } else { L::moved::<4, $up>(bytes, 15) }
+            })
+        } else {
+            nibbles!($p, $b, $count, 0)
+        }
+    };
+}
+
 macro_rules! constant_min {
     ($by:literal) => {
         const KIND: Kind = Kind::Lowered($by);
@@ -143,7 +171,7 @@ macro_rules! constant_min {
             _b: usize,
             scales: [L::Floats; 2],
         ) -> [L::Floats; 2] {
-            unsafe { two!(|half| L::mul(scales[half], L::all($by as f32))) }
+            unsafe { two!(|half| L::mul(scales[half], L::all(($by << Self::KIND.raised::<L>()) as f32))) }
         }
     };
 }
@@ -165,7 +193,7 @@ macro_rules! one_scale {
     ($count:expr) => {
         #[inline(always)]
         unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
-            unsafe { [factor::<L>(p, b, $count, 0); 2] }
+            unsafe { [Self::for_codes::<L>(factor::<L>(p, b, $count, 0)); 2] }
         }
     };
 }
@@ -176,7 +204,7 @@ macro_rules! signed_scales {
         #[inline(always)]
         unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
             unsafe {
-                let d = factor::<L>(p, b, 1, 0);
+                let d = Self::for_codes::<L>(factor::<L>(p, b, 1, 0));
                 two!(|half| L::mul(d, L::signed(scale(p, b, 16, 2 * S + half))))
             }
         }
@@ -206,7 +234,7 @@ impl Format for Q4_0 {
     const BESIDES: usize = 32;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
-        unsafe { nibbles!(p, b, 4, 0) }
+        unsafe { nibbles_raised!(p, b, 4, 4) }
     }
     one_scale!(1);
     constant_min!(8);
@@ -227,11 +255,11 @@ impl Format for Q4_1 {
     second_factor_is_min!();
 }
 
-/// Nibbles with the fifth bits from 64-bit vectors.
+/// Nibbles with their fifth bits, which this number is, from 64-bit vectors.
 macro_rules! fifth_bits {
-    ($p:expr, $b:expr) => {{
-        let low: [L::Bytes; 8] = nibbles!($p, $b, 4, 0);
-        eight!(|j| L::or(low[j], L::spread($p.high.add(($b * 8 + j) * 8), 16)))
+    ($p:expr, $b:expr, $nibbles:expr, $fifth:expr) => {{
+        let low: [L::Bytes; 8] = $nibbles;
+        eight!(|j| L::or(low[j], L::spread($p.high.add(($b * 8 + j) * 8), $fifth)))
     }};
 }
 
@@ -244,7 +272,7 @@ impl Format for Q5_0 {
     const BESIDES: usize = 96;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
-        unsafe { fifth_bits!(p, b) }
+        unsafe { fifth_bits!(p, b, nibbles_raised!(p, b, 4, 3), 16 << Self::KIND.raised::<L>()) }
     }
     one_scale!(1);
     constant_min!(16);
@@ -259,7 +287,7 @@ impl Format for Q5_1 {
     const BESIDES: usize = 128;
     #[inline(always)]
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
-        unsafe { fifth_bits!(p, b) }
+        unsafe { fifth_bits!(p, b, nibbles!(p, b, 4, 0), 16) }
     }
     one_scale!(2);
     second_factor_is_min!();
@@ -379,8 +407,15 @@ impl Format for Q6K {
         unsafe {
             eight!(|j| {
                 let bytes = L::load(vector(p, b, 32, S / 4 * 16 + S % 2 * 8 + j));
-                let low = if S % 4 < 2 { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) };
-                L::or(low, pair!(L::load(high(p, b, 16, S / 4 * 8 + j)), S, 4))
+                let upper = L::load(high(p, b, 16, S / 4 * 8 + j));
+                if L::BYTES {
+                    let low =
+                        if S % 4 < 2 { L::moved::<0, 2>(bytes, 15) } else { L::moved::<4, 2>(bytes, 15) };
+                    L::or(low, pair!(upper, S, 6))
+                } else {
+                    let low = if S % 4 < 2 { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) };
+                    L::or(low, pair!(upper, S, 4))
+                }
             })
         }
     }
@@ -432,8 +467,12 @@ impl Format for Q3K {
     unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
         unsafe {
             eight!(|j| {
-                let low = pair!(L::load(vector(p, b, 16, S / 4 * 8 + j)), S, 0);
-                L::or(low, bit!(L::load(high(p, b, 8, j)), S, 2))
+                let (lower, upper) = (L::load(vector(p, b, 16, S / 4 * 8 + j)), L::load(high(p, b, 8, j)));
+                if L::BYTES {
+                    L::or(pair!(lower, S, 5), bit!(upper, S, 7))
+                } else {
+                    L::or(pair!(lower, S, 0), bit!(upper, S, 2))
+                }
             })
         }
     }
