@@ -384,7 +384,7 @@ impl Compiler<'_> {
             Op::MlaAttention | Op::ExpertMlp => {
                 return internal(format!("{} was not lowered", node.op.word()));
             }
-            _ => self.attention(node)?,
+            _ => self.attention(node, index)?,
         }))
     }
 
@@ -421,7 +421,27 @@ impl Compiler<'_> {
         })
     }
 
-    fn attention(&self, node: &Node) -> Result<Instruction, EngineError> {
+    /// Results of attention in latent space may lie in pieces until they are multiplied by W_UV (`leaves_pieces`): so nothing else reads them, and no other
+    /// attention uses the memory of the pieces until then.
+    fn only_absorbed(&self, node: &Node, index: usize) -> Result<(), EngineError> {
+        let (nodes, phases) = (&self.plan.ir.nodes, &self.plan.phases);
+        for reader in self.plan.ir.readers(node.outputs[0]) {
+            let between = phases[index]..=phases[reader];
+            let others = nodes.iter().zip(phases).enumerate().filter(|(i, (other, phase))| {
+                let attends = matches!(other.op, Op::AttendLatent | Op::AttendSplit);
+                *i != index && attends && between.contains(phase)
+            });
+            if nodes[reader].op != Op::AbsorbV || phases[reader] == phases[index] || others.count() > 0 {
+                return internal(format!(
+                    "{} reads results of attention that may lie in pieces",
+                    nodes[reader].op.word()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn attention(&self, node: &Node, index: usize) -> Result<Instruction, EngineError> {
         let rotate = node.prologue.rope;
         Ok(match node.op {
             Op::LatentStore => Instruction::LatentStore {
@@ -445,12 +465,15 @@ impl Compiler<'_> {
                 kv: self.kv(node)?,
                 out: self.out(node, 0)?,
             },
-            Op::AttendLatent | Op::AttendSplit => Instruction::Attend {
-                query: self.input(node, 0)?,
-                out: self.out(node, 0)?,
-                stream: self.stream(node)?,
-                kernel: self.attend(node)?,
-            },
+            Op::AttendLatent | Op::AttendSplit => {
+                self.only_absorbed(node, index)?;
+                Instruction::Attend {
+                    query: self.input(node, 0)?,
+                    out: self.out(node, 0)?,
+                    stream: self.stream(node)?,
+                    kernel: self.attend(node)?,
+                }
+            }
             Op::AbsorbV => Instruction::AbsorbV {
                 input: self.input(node, 0)?,
                 kv: self.kv(node)?,

@@ -168,6 +168,14 @@ pub fn quantise_a8(x: &[f32], blocks: &mut [A8Block]) {
     }
 }
 
+/// The scale of codes from −127 to 127 for numbers up to a magnitude, and what numbers are multiplied by to be codes: 0 where they are too small for a
+/// finite factor. None where a number is not finite.
+#[inline(always)]
+pub(crate) fn code_scale(largest: f32) -> Option<(f32, f32)> {
+    let inverse = 127.0 / largest;
+    largest.is_finite().then(|| (largest / 127.0, if inverse.is_finite() { inverse } else { 0.0 }))
+}
+
 /// # Safety
 /// As for [`Lanes`].
 #[inline(always)]
@@ -194,14 +202,11 @@ unsafe fn quantise<L: Lanes>(x: &[f32], blocks: &mut [A8Block]) {
 unsafe fn quantise_block<L: Lanes>(x: &[f32; A8_BLOCK], block: &mut A8Block) {
     // SAFETY: the caller's promise.
     let largest = f32::from_bits(unsafe { L::largest_bits(x) });
-    if !largest.is_finite() {
+    let Some((scale, inverse)) = code_scale(largest) else {
         *block = A8Block { scale: f32::NAN, total: f32::NAN, halves: [f32::NAN; 2], ..A8Block::ZERO };
         return;
-    }
-    // numbers that are too small for it become 0
-    let inverse = 127.0 / largest;
-    let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-    block.scale = largest / 127.0;
+    };
+    block.scale = scale;
     // SAFETY: as above.
     let sums = unsafe { L::codes(x, inverse, &mut block.codes) };
     block.total = block.scale * (sums[0] + sums[1]) as f32;

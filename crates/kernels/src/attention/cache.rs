@@ -1,5 +1,6 @@
 //! Rows of the cache: stored, loaded, and found through page tables.
 
+use crate::act::code_scale;
 use crate::lanes::Lanes;
 use base::{CacheRow, CacheType};
 
@@ -154,18 +155,15 @@ fn quantise(numbers: &[f32], codes: &mut [u8]) -> f32 {
     // the bits of magnitudes sort like integers, and NaN sorts above all
     let largest = numbers.iter().map(|v| (v.to_bits() & 0x7fff_ffff).cast_signed()).fold(0, i32::max);
     let largest = f32::from_bits(largest.cast_unsigned());
-    if !largest.is_finite() {
+    let Some((scale, inverse)) = code_scale(largest) else {
         codes.fill(RAISED as u8);
         return f32::NAN;
-    }
-    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-    // below 127 / f32::MAX no factor is finite
-    let inverse = if inverse.is_finite() { inverse } else { 0.0 };
+    };
     for (code, v) in codes.iter_mut().zip(numbers) {
         // adding 1.5 · 2^23 rounds to the nearest integer, even, and leaves it in the low bits; 128 more raise it
         *code = ((v * inverse + 12_582_912.0).to_bits() as u8) ^ 0x80;
     }
-    largest / 127.0
+    scale
 }
 
 #[inline(always)]

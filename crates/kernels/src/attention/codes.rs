@@ -7,6 +7,7 @@
 use super::cache::{CacheView, scale_of, widen};
 use super::latent::{BLOCK, HEADS, check, softmax, turn};
 use super::{Partials, each_below};
+use crate::act::code_scale;
 use crate::gemm::{Left, gemm};
 use crate::lanes::Lanes;
 use crate::{Rows, RowsMut};
@@ -140,12 +141,10 @@ fn quantise(numbers: &[f32; RUN], out: &mut [u32]) -> (f32, i32) {
     for v in numbers {
         largest = largest.max(v.to_bits() & 0x7fff_ffff);
     }
-    let largest = f32::from_bits(largest);
-    let inverse = 127.0 / largest;
-    if !(largest.is_finite() && inverse.is_finite()) {
+    let Some((scale, inverse)) = code_scale(f32::from_bits(largest)) else {
         out.fill(0);
-        return (if largest.is_finite() { 0.0 } else { f32::NAN }, 0);
-    }
+        return (f32::NAN, 0);
+    };
     let (mut codes, mut sum) = ([0u8; RUN], 0);
     for (code, v) in codes.iter_mut().zip(numbers) {
         // adding 1.5 · 2^23 rounds to the nearest integer, even, and leaves it in the low bits
@@ -156,7 +155,7 @@ fn quantise(numbers: &[f32; RUN], out: &mut [u32]) -> (f32, i32) {
     for (out, four) in out.iter_mut().zip(codes.chunks_exact(4)) {
         *out = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
     }
-    (largest / 127.0, -128 * sum)
+    (scale, -128 * sum)
 }
 
 /// Words of a line a head, turned: a line of heads for each word.

@@ -1,6 +1,7 @@
 //! What multiplies factors of bf16 and sums in f32: the tiles of AMX, or vectors with products of pairs (AVX512-BF16).
 #![allow(unsafe_code, reason = "vector and tile instructions over addresses that callers keep in bounds")]
 
+mod taking;
 mod tiles;
 mod vectors;
 
