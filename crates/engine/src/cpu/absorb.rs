@@ -103,7 +103,7 @@ impl Thread<'_> {
         let needs = Self::kv_needs(kv);
         let Local { acts, scratch, .. } = local;
         for (head, outputs) in self.head_shares(out.heads, latent, unit) {
-            for rows in self.batch.rows_in(lane) {
+            for rows in self.batch.ranges_in(lane) {
                 let x = self.read(q_nope, rows.clone(), head * q_nope.head_stride, q_nope.width);
                 let x = acts.prepare(x, None, needs);
                 let column = head * out.head_stride + outputs.start;
@@ -130,7 +130,7 @@ impl Thread<'_> {
         let apart = self.leaves_pieces(input, lane);
         for (head, outputs) in self.head_shares(out.heads, out.width, UNIT) {
             let mut before = 0;
-            for rows in self.batch.rows_in(lane) {
+            for rows in self.batch.ranges_in(lane) {
                 let x = if apart {
                     let merged = grown(more, rows.len() * input.width);
                     self.merge_head(input, head, before, rows.clone(), merged);

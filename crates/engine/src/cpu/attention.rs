@@ -49,6 +49,11 @@ fn slot_len(out: &Slot) -> usize {
     MAX_PIECES * partial_len(GROUP.min(out.heads), out.width)
 }
 
+/// Where in shared memory the partial results of a group begin, for a row before which the lane has `before`.
+fn slot_start(out: &Slot, before: usize, group: usize) -> usize {
+    (before * out.heads.div_ceil(GROUP) + group) * slot_len(out)
+}
+
 /// Numbers of shared memory in which all partial results of few rows are kept, at most.
 pub fn shared_partials(heads: usize, latent: usize, threads: usize) -> usize {
     4 * threads.max(heads.div_ceil(GROUP)) * MAX_PIECES * partial_len(GROUP.min(heads), latent)
@@ -102,7 +107,7 @@ impl Thread<'_> {
             return;
         }
         // a head's sums do not depend on those beside it
-        let rows = self.rows_in(lane).count();
+        let rows = self.rows_of(lane);
         let share = (rows * out.heads).div_ceil(self.member.count).next_multiple_of(LEAST_GROUP);
         let mut task = 0;
         for (segment, row) in self.rows_in(lane) {
@@ -126,8 +131,8 @@ impl Thread<'_> {
     /// Whether threads share the pieces of the lane's rows: few rows, with several pieces and room for their results.
     fn in_pieces(&self, out: &Slot, lane: Lane) -> bool {
         let groups = out.heads.div_ceil(GROUP);
-        let tasks = self.rows_in(lane).count() * groups;
-        let several = |(_, row): (&Segment, usize)| piece_count(self.batch.positions[row] + 1) > 1;
+        let tasks = self.rows_of(lane) * groups;
+        let several = |(_, row): (&Segment, usize)| piece_count(self.seen(row)) > 1;
         let spread = tasks < 4 * self.member.count && self.rows_in(lane).any(several);
         spread && tasks * slot_len(out) <= self.shared.partials_len
     }
@@ -151,14 +156,14 @@ impl Thread<'_> {
         scratch: &mut Vec<f32>,
     ) {
         let groups = out.heads.div_ceil(GROUP);
-        let seen = |row: usize| self.batch.positions[row] + 1;
-        let own = self.member.share(self.rows_in(lane).map(|(_, row)| seen(row) * groups).sum(), 1);
+        let own = self.member.share(self.rows_in(lane).map(|(_, row)| self.seen(row) * groups).sum(), 1);
         let mut first = 0;
         for (number, (segment, row)) in self.rows_in(lane).enumerate() {
             let cache = self.cache_view(segment, stream);
-            let pieces = piece_count(seen(row));
+            let seen = self.seen(row);
+            let pieces = piece_count(seen);
             for index in 0..pieces {
-                let rows = piece(seen(row), index);
+                let rows = piece(seen, index);
                 for (group, work) in self.work(row, out.heads, GROUP).enumerate() {
                     // whoever has the middle of a task among its rows does it
                     let middle = if pieces >= self.member.count {
@@ -168,14 +173,24 @@ impl Thread<'_> {
                     };
                     if own.contains(&(first + middle)) {
                         let len = partial_len(work.heads.len(), out.width);
-                        let at = (number * groups + group) * slot_len(out) + index * len;
+                        let at = slot_start(out, number, group) + index * len;
                         let memory = self.partial_memory(at, len);
                         self.attend_piece(&work, index, query, &cache, kernel, out.width, memory, scratch);
                     }
                 }
             }
-            first += seen(row) * groups;
+            first += seen * groups;
         }
+    }
+
+    /// Cached rows that a row sees, itself among them.
+    fn seen(&self, row: usize) -> usize {
+        self.batch.positions[row] + 1
+    }
+
+    /// How many rows a lane has.
+    fn rows_of(&self, lane: Lane) -> usize {
+        self.batch.in_lane(lane).map(|segment| segment.rows.len()).sum()
     }
 
     /// The rows of a lane, in order, with their segments.
@@ -185,7 +200,7 @@ impl Thread<'_> {
 
     /// The heads of one row in groups.
     fn work(&self, row: usize, heads: usize, group: usize) -> impl Iterator<Item = Work> + use<> {
-        let length = self.batch.positions[row] + 1;
+        let length = self.seen(row);
         (0..heads).step_by(group).map(move |first| Work {
             row,
             length,
@@ -228,12 +243,12 @@ impl Thread<'_> {
         rows: Range<usize>,
         out: &mut [f32],
     ) {
-        let (group, groups) = (head / GROUP, slot.heads.div_ceil(GROUP));
+        let group = head / GROUP;
         let heads = group * GROUP..((group + 1) * GROUP).min(slot.heads);
         for (i, (row, out)) in rows.zip(out.chunks_exact_mut(slot.width)).enumerate() {
-            let work = Work { row, length: self.batch.positions[row] + 1, heads: heads.clone() };
+            let work = Work { row, length: self.seen(row), heads: heads.clone() };
             let len = piece_count(work.length) * partial_len(heads.len(), slot.width);
-            let memory = self.partials(((before + i) * groups + group) * slot_len(slot), len);
+            let memory = self.partials(slot_start(slot, before + i, group), len);
             let mut out = RowsMut::new(out, 1, slot.width, slot.width);
             self.merge(&work, memory, head..head + 1, slot.width, &mut out);
         }

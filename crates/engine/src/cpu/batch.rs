@@ -62,7 +62,7 @@ impl Batch {
     }
 
     /// The rows that run in `lane`, or all: as few ranges as possible, so that a weight is read once for several sequences.
-    pub fn rows_in(&self, lane: Lane) -> impl Iterator<Item = Range<usize>> {
+    pub fn ranges_in(&self, lane: Lane) -> impl Iterator<Item = Range<usize>> {
         let mut segments = self.in_lane(lane).map(|segment| segment.rows.clone()).peekable();
         std::iter::from_fn(move || {
             let mut rows = segments.next()?;

@@ -427,11 +427,11 @@ impl Compiler<'_> {
         let (nodes, phases) = (&self.plan.ir.nodes, &self.plan.phases);
         for reader in self.plan.ir.readers(node.outputs[0]) {
             let between = phases[index]..=phases[reader];
-            let others = nodes.iter().zip(phases).enumerate().filter(|(i, (other, phase))| {
+            let shared = nodes.iter().zip(phases).enumerate().any(|(i, (other, phase))| {
                 let attends = matches!(other.op, Op::AttendLatent | Op::AttendSplit);
-                *i != index && attends && between.contains(phase)
+                i != index && attends && between.contains(phase)
             });
-            if nodes[reader].op != Op::AbsorbV || phases[reader] == phases[index] || others.count() > 0 {
+            if nodes[reader].op != Op::AbsorbV || phases[reader] == phases[index] || shared {
                 return internal(format!(
                     "{} reads results of attention that may lie in pieces",
                     nodes[reader].op.word()

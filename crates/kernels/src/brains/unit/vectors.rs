@@ -161,11 +161,15 @@ unsafe fn arrange(right: *mut bf16, steps: usize) {
 )]
 unsafe fn score(block: &Block, taken: Taken, right: *const bf16, ahead: Ahead, to: *mut f32) {
     let stored = block.stored;
+    let beside = match stored.ty {
+        CacheType::F16 | CacheType::Bf16 => stored.width(),
+        CacheType::Int8 => stored.content,
+        CacheType::F32 => 0,
+    } / STEP;
     // SAFETY: numbers of rows that are there; masked lanes are not read.
     unsafe {
         match stored.ty {
             CacheType::F16 => {
-                let beside = stored.width() / STEP;
                 score_read((block, taken), right, ahead, to, beside, |row, step, mask| {
                     let halves = _mm512_maskz_loadu_epi16(mask, row.wrapping_add(2 * step * STEP).cast());
                     let low = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
@@ -173,13 +177,11 @@ unsafe fn score(block: &Block, taken: Taken, right: *const bf16, ahead: Ahead, t
                 });
             }
             CacheType::Bf16 => {
-                let beside = stored.width() / STEP;
                 score_read((block, taken), right, ahead, to, beside, |row, step, mask| {
                     _mm512_maskz_loadu_epi16(mask, row.wrapping_add(2 * step * STEP).cast())
                 });
             }
             CacheType::F32 | CacheType::Int8 => {
-                let beside = if stored.ty == CacheType::Int8 { stored.content / STEP } else { 0 };
                 score_read((block, taken), right, ahead, to, beside, |row, step, mask| {
                     if step < beside { codes(stored, row, step) } else { decoded(stored, row, step, mask) }
                 });

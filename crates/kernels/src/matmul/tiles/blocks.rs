@@ -148,8 +148,7 @@ unsafe fn multiply_block<L: Lanes, const T: usize, const KIND: u8, const HALVES:
                     for r in 0..BLOCK {
                         let block = &*x[r].add(run);
                         let bias = if HALVES { block.half_biases[half] } else { block.bias };
-                        let raised = KIND == SIGNED || L::BYTES;
-                        ints[r] = [if raised { L::start(bias) } else { L::whole(bias >> shift) }; T];
+                        ints[r] = [if KIND == SIGNED { L::start(bias) } else { L::whole(bias >> shift) }; T];
                     }
                 }
                 for j in half * 4..half * 4 + 8 / halves {

@@ -97,6 +97,11 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
                         (Kind::Mins, true) => L::multiply_group::<MINS, true>(&mut group),
                         (Kind::Signed, false) => L::multiply_group::<SIGNED, false>(&mut group),
                         (Kind::Signed, true) => L::multiply_group::<SIGNED, true>(&mut group),
+                        // raised ones are bytes whose constant is 128, as those of signed numbers
+                        (Kind::Lowered(_), false) if L::BYTES => {
+                            L::multiply_group::<SIGNED, false>(&mut group)
+                        }
+                        (Kind::Lowered(_), true) if L::BYTES => L::multiply_group::<SIGNED, true>(&mut group),
                         (Kind::Lowered(_), false) => L::multiply_group::<LOWERED, false>(&mut group),
                         (Kind::Lowered(_), true) => L::multiply_group::<LOWERED, true>(&mut group),
                     }
