@@ -40,6 +40,12 @@ pub(crate) enum Base {
     Nothing,
 }
 
+/// The first byte of every form.
+pub(crate) const VEX: u8 = 0xc4;
+
+/// Bytes of the shortest form: prefix, opcode and ModRM.
+pub(crate) const SHORTEST: usize = 5;
+
 /// Bytes of the longest form: prefix, opcode, ModRM, SIB and displacement.
 pub(crate) const LONGEST: usize = 10;
 
@@ -51,7 +57,7 @@ const F2: u8 = 3;
 
 /// The instruction at the beginning of `bytes` and its length; none where it is no tile instruction.
 pub(crate) fn decode(bytes: &[u8; LONGEST]) -> Option<(Instruction, usize)> {
-    let &[0xc4, second, third, opcode, modrm, ..] = bytes else { return None };
+    let &[VEX, second, third, opcode, modrm, ..] = bytes else { return None };
     // map 0F38, W0, 128 bits
     if second & 0x1f != 2 || third & 0x84 != 0 {
         return None;

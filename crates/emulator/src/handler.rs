@@ -1,6 +1,6 @@
 //! The handler of SIGILL.
 
-use crate::decode::{Address, Base, Instruction, LONGEST, decode};
+use crate::decode::{Address, Base, Instruction, LONGEST, SHORTEST, VEX, decode};
 use crate::tiles::{Refused, Tiles};
 use std::cell::UnsafeCell;
 use std::mem;
@@ -51,15 +51,11 @@ pub(crate) fn install() -> bool {
 
 /// Computes the instruction at which the thread stands, and moves it behind; else makes the signal end the process.
 extern "C" fn handle(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the context of the kind that the system passes; the bytes at the instruction are mapped, since the processor has read them. An
-    // instruction may lie at the end of its page, and its bytes are read one by one up to there.
+    // SAFETY: the context of the kind that the system passes, and an instruction that the processor has read.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         let at = registers[libc::REG_RIP as usize] as *const u8;
-        let mapped = LONGEST.min(4096 - at as usize % 4096);
-        let mut bytes = [0; LONGEST];
-        std::ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), mapped);
-        let done = decode(&bytes).is_some_and(|(instruction, length)| {
+        let done = read(at).is_some_and(|(instruction, length)| {
             let next = at as i64 + length as i64;
             let done = compute(instruction, registers, next).is_ok();
             if done {
@@ -71,6 +67,30 @@ extern "C" fn handle(_signal: libc::c_int, _info: *mut libc::siginfo_t, context:
             // the instruction runs again and ends the process
             libc::signal(libc::SIGILL, libc::SIG_DFL);
         }
+    }
+}
+
+/// The tile instruction at an address, and its length. What lies behind it may be a page that is not there, and is not read; it may itself
+/// reach into the next page.
+///
+/// # Safety
+/// The processor has read an instruction there.
+unsafe fn read(at: *const u8) -> Option<(Instruction, usize)> {
+    let mut known = LONGEST.min(4096 - at as usize % 4096);
+    let mut bytes = [0; LONGEST];
+    loop {
+        // SAFETY: bytes of the page in which the instruction begins, or of the instruction itself.
+        unsafe { std::ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), known) }
+        // each byte that is missing stands for zero, with which an instruction is the shortest that begins so
+        let length = match decode(&bytes) {
+            Some((_, length)) => length,
+            None if bytes[0] == VEX => SHORTEST,
+            None => return None,
+        };
+        if length <= known {
+            return decode(&bytes);
+        }
+        known = length;
     }
 }
 
@@ -135,4 +155,27 @@ fn dot_bf16(tiles: &mut Tiles, sum: usize, left: usize, right: usize) -> Result<
         return unsafe { vectors(tiles, sum, left, right) };
     }
     tiles.dot_bf16(sum, left, right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// tilestored [r13 + 2*r12 + 1024], tmm1, and tdpbf16ps tmm0, tmm4, tmm6: wherever a page ends in them.
+    #[test]
+    fn an_instruction_may_lie_in_two_pages() {
+        let long = [0xc4, 0x82, 0x7a, 0x4b, 0x8c, 0x65, 0, 4, 0, 0];
+        let short = [0xc4, 0xe2, 0x4a, 0x5c, 0xc4];
+        let mut memory = vec![0u8; 3 * 4096];
+        let page = memory.as_ptr().align_offset(4096) + 4096;
+        for (bytes, length) in [(&long[..], 10), (&short[..], 5)] {
+            for before in 0..=length {
+                memory.fill(0);
+                memory[page - before..][..length].copy_from_slice(bytes);
+                // SAFETY: an instruction lies there.
+                let found = unsafe { read(memory[page - before..].as_ptr()) };
+                assert!(found.is_some_and(|(_, found)| found == length), "{before} bytes before a page");
+            }
+        }
+    }
 }
