@@ -35,7 +35,7 @@ mod widen;
 pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, Bf16Line, quantise_a8, to_bf16};
 pub use attention::{
     AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, KEYS, KeyBlocks, KeyOrder, Number,
-    Partials, bf16, f16, load_part, load_row, merge_partials, store_part, store_row,
+    Partials, bf16, f16, load_part, load_row, merge_partials, partials_len, store_part, store_row,
 };
 #[cfg(target_arch = "x86_64")]
 pub use brains::assume_amx;

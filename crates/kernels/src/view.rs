@@ -108,12 +108,12 @@ impl<'a> RowsMut<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(i * self.stride), self.cols) }
     }
 
-    /// The rows from `first` on, borrowed anew.
-    pub(crate) fn below(&mut self, first: usize) -> RowsMut<'_> {
-        assert!(first <= self.rows, "row {first} of {}", self.rows);
+    /// Some of the rows, borrowed anew.
+    pub(crate) fn slice_rows(&mut self, range: Range<usize>) -> RowsMut<'_> {
+        assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         // SAFETY: a part of what this view holds exclusively.
-        let start = unsafe { self.start.add(first * self.stride) };
-        RowsMut { start, rows: self.rows - first, cols: self.cols, stride: self.stride, _borrow: PhantomData }
+        let start = unsafe { self.start.add(range.start * self.stride) };
+        RowsMut { start, rows: range.len(), cols: self.cols, stride: self.stride, _borrow: PhantomData }
     }
 
     /// All rows as they lie in memory, and their distance. Only for rows without gaps between them that others may write.

@@ -62,7 +62,7 @@ pub struct LatentCase {
     pub activation: Activation,
     /// Type of the cache.
     pub cache: CacheType,
-    /// Heads of a call, at most 16.
+    /// Heads of a call.
     pub heads: usize,
     /// Numbers of a latent.
     pub latent: usize,

@@ -53,7 +53,7 @@ const OUTPUTS: usize = 69;
 const STRIP_SIZES: [(usize, usize, usize); 3] = [(33, 1280, 300), (48, 512, 544), (1050, 768, 70)];
 
 /// Heads, latent, rope and cached rows.
-const LATENT_SIZES: [(usize, usize, usize, usize); 7] = [
+const LATENT_SIZES: [(usize, usize, usize, usize); 11] = [
     (1, 48, 8, 1),
     (16, 64, 16, 130),
     (5, 40, 6, 64),
@@ -61,6 +61,10 @@ const LATENT_SIZES: [(usize, usize, usize, usize); 7] = [
     (16, 512, 64, 300),
     (8, 256, 32, 65),
     (16, 256, 64, 31),
+    (20, 512, 64, 129),
+    (23, 96, 16, 71),
+    (37, 64, 16, 66),
+    (128, 48, 8, 40),
 ];
 
 /// What attention computes in, and the type of the cache.
@@ -282,7 +286,9 @@ pub fn real_sizes() -> Vec<Case> {
     }
     for split in [false, true] {
         for (activation, cache) in arithmetic(split) {
-            for (heads, latent, rope) in [(16, 512, 64), (4, 512, 64), (8, 256, 32)] {
+            for (heads, latent, rope) in
+                [(16, 512, 64), (20, 512, 64), (128, 512, 64), (4, 512, 64), (8, 256, 32)]
+            {
                 let (rows, pieces) = (1024, 1);
                 let case = LatentCase { split, activation, cache, heads, latent, rope, rows, pieces };
                 cases.push(Case::Latent(case));

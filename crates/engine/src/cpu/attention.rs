@@ -6,14 +6,17 @@ use super::local::{Local, grown};
 use super::run::Thread;
 use crate::cache::PAGE_ROWS;
 use graph::ir::Lane;
-use kernels::{AttendFn, CacheView, Partials, RowsMut};
+use kernels::{AttendFn, CacheView, Partials, RowsMut, partials_len};
 use std::ops::Range;
 
 /// A row's cached rows are cut into at most this many pieces.
 const MAX_PIECES: usize = 32;
 
-/// Heads that attend together, reading each latent row once.
+/// Heads that a thread takes where several share a piece: so many read a cached row once at little more than its cost.
 const GROUP: usize = 16;
+
+/// Heads whose pieces a thread keeps at most, where it does all pieces of its heads.
+const MOST_HEADS: usize = 32;
 
 /// Heads that attend together where there is little to share out: a multiple of this.
 const LEAST_GROUP: usize = 4;
@@ -39,31 +42,19 @@ fn piece_count(length: usize) -> usize {
     length.div_ceil(piece_size(length))
 }
 
-/// Numbers that the partial results of one group and one piece take.
-fn partial_len(heads: usize, latent: usize) -> usize {
-    heads * (latent + 2)
-}
-
-/// Numbers that the partial results of one group and all pieces of a row take at most.
-fn slot_len(out: &Slot) -> usize {
-    MAX_PIECES * partial_len(GROUP.min(out.heads), out.width)
-}
-
-/// Where in shared memory the partial results of a group begin, for a row before which the lane has `before`.
-fn slot_start(out: &Slot, before: usize, group: usize) -> usize {
-    (before * out.heads.div_ceil(GROUP) + group) * slot_len(out)
+/// Numbers of shared memory for the partial results of so many heads of a row, of all its pieces.
+fn slot_len(heads: usize, latent: usize) -> usize {
+    MAX_PIECES * partials_len(heads, latent)
 }
 
 /// Numbers of shared memory in which all partial results of few rows are kept, at most.
 pub fn shared_partials(heads: usize, latent: usize, threads: usize) -> usize {
-    4 * threads.max(heads.div_ceil(GROUP)) * MAX_PIECES * partial_len(GROUP.min(heads), latent)
+    4 * threads.max(heads.div_ceil(GROUP)) * slot_len(GROUP.min(heads), latent)
 }
 
-/// Views of the partial results of one piece.
-fn partials(memory: &mut [f32], heads: usize, latent: usize) -> Partials<'_> {
-    let (max, rest) = memory.split_at_mut(heads);
-    let (sum, o) = rest.split_at_mut(heads);
-    Partials { max, sum, o: RowsMut::new(o, heads, latent, latent) }
+/// Where in shared memory the partial results of heads from `head` on begin, for a row before which the lane has `before`.
+fn slot_start(out: &Slot, before: usize, head: usize) -> usize {
+    before * slot_len(out.heads, out.width) + slot_len(head, out.width)
 }
 
 impl Thread<'_> {
@@ -112,9 +103,9 @@ impl Thread<'_> {
         let mut task = 0;
         for (segment, row) in self.rows_in(lane) {
             let cache = self.cache_view(segment, stream);
-            for work in self.work(row, out.heads, share.min(GROUP)) {
+            for work in self.work(row, out.heads, share.min(MOST_HEADS)) {
                 if task % self.member.count == self.member.index {
-                    let len = partial_len(work.heads.len(), out.width);
+                    let len = partials_len(work.heads.len(), out.width);
                     let Local { partials, attention, .. } = &mut *local;
                     let memory = grown(partials, piece_count(work.length) * len);
                     for (index, memory) in memory.chunks_exact_mut(len).enumerate() {
@@ -130,11 +121,11 @@ impl Thread<'_> {
 
     /// Whether threads share the pieces of the lane's rows: few rows, with several pieces and room for their results.
     fn in_pieces(&self, out: &Slot, lane: Lane) -> bool {
-        let groups = out.heads.div_ceil(GROUP);
-        let tasks = self.rows_of(lane) * groups;
+        let rows = self.rows_of(lane);
         let several = |(_, row): (&Segment, usize)| piece_count(self.seen(row)) > 1;
-        let spread = tasks < 4 * self.member.count && self.rows_in(lane).any(several);
-        spread && tasks * slot_len(out) <= self.shared.partials_len
+        let few = rows * out.heads.div_ceil(GROUP) < 4 * self.member.count;
+        let spread = few && self.rows_in(lane).any(several);
+        spread && rows * slot_len(out.heads, out.width) <= self.shared.partials_len
     }
 
     /// Whether attention leaves the pieces of the lane's rows to who reads `out`. A trace wants to see the results themselves.
@@ -143,8 +134,8 @@ impl Thread<'_> {
     }
 
     /// The pieces of all rows, shared out among threads by cached rows: neighbours to one thread, since a kernel asks for what follows its piece. All
-    /// groups of heads of a piece go to one thread, which reads its rows from memory once; fewer pieces than threads are shared out by
-    /// groups too.
+    /// heads of a piece go to one thread, which takes its rows from memory once; fewer pieces than threads are shared out by groups of heads
+    /// too.
     #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
     fn attend_spread(
         &self,
@@ -155,32 +146,31 @@ impl Thread<'_> {
         lane: Lane,
         scratch: &mut Vec<f32>,
     ) {
-        let groups = out.heads.div_ceil(GROUP);
-        let own = self.member.share(self.rows_in(lane).map(|(_, row)| self.seen(row) * groups).sum(), 1);
-        let mut first = 0;
+        let own = self.member.share(self.rows_in(lane).map(|(_, row)| self.seen(row) * out.heads).sum(), 1);
+        let mut before = 0;
         for (number, (segment, row)) in self.rows_in(lane).enumerate() {
             let cache = self.cache_view(segment, stream);
             let seen = self.seen(row);
-            let pieces = piece_count(seen);
-            for index in 0..pieces {
+            for index in 0..piece_count(seen) {
                 let rows = piece(seen, index);
-                for (group, work) in self.work(row, out.heads, GROUP).enumerate() {
-                    // whoever has the middle of a task among its rows does it
-                    let middle = if pieces >= self.member.count {
-                        (rows.start + rows.end) * groups / 2
-                    } else {
-                        rows.start * groups + rows.len() * (2 * group + 1) / 2
-                    };
-                    if own.contains(&(first + middle)) {
-                        let len = partial_len(work.heads.len(), out.width);
-                        let at = slot_start(out, number, group) + index * len;
+                for work in self.work(row, out.heads, self.together(seen, out.heads)) {
+                    // whoever has the middle of a task among its cached rows, counted for each head, does it
+                    let heads = work.heads.start + work.heads.end;
+                    if own.contains(&(before + rows.start * out.heads + rows.len() * heads / 2)) {
+                        let len = partials_len(work.heads.len(), out.width);
+                        let at = slot_start(out, number, work.heads.start) + index * len;
                         let memory = self.partial_memory(at, len);
                         self.attend_piece(&work, index, query, &cache, kernel, out.width, memory, scratch);
                     }
                 }
             }
-            first += seen * groups;
+            before += seen * out.heads;
         }
+    }
+
+    /// How many of its heads go to a thread together, of a row whose pieces are shared out.
+    fn together(&self, seen: usize, heads: usize) -> usize {
+        if piece_count(seen) >= self.member.count { heads } else { GROUP }
     }
 
     /// Cached rows that a row sees, itself among them.
@@ -221,17 +211,16 @@ impl Thread<'_> {
         scratch: &mut Vec<f32>,
     ) {
         let q = self.read_heads(query, work.row, work.heads.clone());
-        let mut part = partials(memory, work.heads.len(), latent);
+        let mut part = Partials::in_memory(memory, work.heads.len(), latent);
         let rows = piece(work.length, index);
         kernel(q, cache, rows, self.score_scale(self.batch.positions[work.row]), latent, &mut part, scratch);
     }
 
-    /// Merges the pieces of a row, in order, of some heads of its group.
+    /// Merges the pieces of a row, in order, of some of the heads.
     fn merge(&self, work: &Work, memory: &[f32], heads: Range<usize>, width: usize, out: &mut RowsMut<'_>) {
         let (all, first) = (work.heads.len(), work.heads.start);
         let wanted = heads.start - first..heads.end - first;
-        let stride = partial_len(all, width);
-        kernels::merge_partials(memory, piece_count(work.length), stride, all, width, wanted, out);
+        kernels::merge_partials(memory, piece_count(work.length), all, width, wanted, out);
     }
 
     /// Merges what [`attend_spread`](Self::attend_spread) left of a head, for `rows`, before which the lane has so many.
@@ -243,12 +232,13 @@ impl Thread<'_> {
         rows: Range<usize>,
         out: &mut [f32],
     ) {
-        let group = head / GROUP;
-        let heads = group * GROUP..((group + 1) * GROUP).min(slot.heads);
         for (i, (row, out)) in rows.zip(out.chunks_exact_mut(slot.width)).enumerate() {
-            let work = Work { row, length: self.seen(row), heads: heads.clone() };
-            let len = piece_count(work.length) * partial_len(heads.len(), slot.width);
-            let memory = self.partials(slot_start(slot, before + i, group), len);
+            let length = self.seen(row);
+            let together = self.together(length, slot.heads);
+            let first = head / together * together;
+            let work = Work { row, length, heads: first..(first + together).min(slot.heads) };
+            let len = piece_count(length) * partials_len(work.heads.len(), slot.width);
+            let memory = self.partials(slot_start(slot, before + i, first), len);
             let mut out = RowsMut::new(out, 1, slot.width, slot.width);
             self.merge(&work, memory, head..head + 1, slot.width, &mut out);
         }

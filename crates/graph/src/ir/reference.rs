@@ -321,7 +321,7 @@ impl Op {
                 made_by: CHOICE,
                 what: if *self == Op::AttendLatent {
                     "Attention of all heads to one row a token, whose first kv_lora numbers are its value too. A cached row is read once for \
-                     sixteen heads."
+                     all heads."
                 } else {
                     "The same with the scores of content and rope computed apart and added."
                 },

@@ -65,7 +65,7 @@ pub(super) unsafe fn attend<L: Lanes>(
         let values = (&expanded.values[start * expanded.value_width..], expanded.value_width);
         let weights = Left::Rows(&scores[first * KEYS..], KEYS);
         // SAFETY: the caller's promise.
-        unsafe { gemm::<L>(count, weights, values, &mut out.below(first), true) }
+        unsafe { gemm::<L>(count, weights, values, &mut out.slice_rows(first..queries), true) }
     }
     for i in 0..queries {
         let inverse = 1.0 / sum[i];

@@ -37,8 +37,31 @@ pub struct Partials<'a> {
     pub o: RowsMut<'a>,
 }
 
-/// Attention in latent space: `q` has a row a head (at most 16), `[latent | rope]` wide; cached rows `rows` are read once for all of them; the
-/// first `latent` numbers of a row are its value too. Then the factor on scores, the width of values, the results, and scratch.
+impl<'a> Partials<'a> {
+    /// Those of so many heads, in memory of [`partials_len`] numbers: maxima, sums, values.
+    ///
+    /// # Panics
+    /// When `memory` is too short.
+    pub fn in_memory(memory: &'a mut [f32], heads: usize, width: usize) -> Partials<'a> {
+        let (max, rest) = memory.split_at_mut(heads);
+        let (sum, o) = rest.split_at_mut(heads);
+        Partials { max, sum, o: RowsMut::new(o, heads, width, width) }
+    }
+
+    /// Those of some of the heads.
+    pub fn heads(&mut self, heads: Range<usize>) -> Partials<'_> {
+        let o = self.o.slice_rows(heads.clone());
+        Partials { max: &mut self.max[heads.clone()], sum: &mut self.sum[heads], o }
+    }
+}
+
+/// Numbers that partial results take.
+pub fn partials_len(heads: usize, width: usize) -> usize {
+    heads * (width + 2)
+}
+
+/// Attention in latent space: `q` has a row a head, `[latent | rope]` wide; the first `latent` numbers of a cached row are its value too, and rows
+/// come from memory once for all heads. Then the factor on scores, the width of values, the results, and scratch.
 pub type AttendFn = fn(Rows<'_>, &CacheView<'_>, Range<usize>, f32, usize, &mut Partials<'_>, &mut Vec<f32>);
 
 /// Keys and values of one head, for all cached rows that some queries see, in blocks as [`Number`] says; where a row of the last block is missing,
@@ -160,18 +183,17 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 crate::tiers::tiers! {
-/// Merges pieces in order, of the heads `wanted`, which are the rows of `out`. `memory` holds, for each piece, `heads` maxima, `heads` sums and
-/// `heads` × `width` values; pieces are `stride` numbers apart.
+/// Merges pieces in order, of the heads `wanted`, which are the rows of `out`. `memory` holds [`Partials`] of `heads` for each piece, one after the
+/// other.
 pub fn merge_partials(
     memory: &[f32],
     pieces: usize,
-    stride: usize,
     heads: usize,
     width: usize,
     wanted: std::ops::Range<usize>,
     out: &mut RowsMut<'_>,
 ) {
-    let first = wanted.start;
+    let (first, stride) = (wanted.start, partials_len(heads, width));
     for head in wanted {
         let at = |piece: usize| &memory[piece * stride..(piece + 1) * stride];
         let max = (0..pieces).map(|p| at(p)[head]).fold(f32::NEG_INFINITY, f32::max);

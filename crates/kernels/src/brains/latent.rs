@@ -1,8 +1,7 @@
 //! Attention in latent space over a cache of bf16, on tiles.
 //!
-//! Sixteen cached rows are a tile of left factors as they lie, and queries the right factor, so that scores have heads as the lanes of vectors. For
-//! the weighted sum weights are turned, so that 32 cached rows of a head are a line, and cached rows are interleaved in pairs, once for all
-//! heads.
+//! Cached rows are left factors and queries right ones, so that scores have sixteen heads as the lanes of vectors. For the weighted sum weights
+//! are turned, so that 32 cached rows of a head are a line, and cached rows are interleaved in pairs, once for all heads.
 //!
 //! Queries and weights are rounded to bf16 (2⁻⁹ of each), cached rows are not, and sums are f32.
 #![allow(
@@ -10,12 +9,12 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use super::panels::{Matrix, aligned, below, right_panel, turn};
+use super::panels::{Matrix, aligned, below, turn};
 use super::softmax::{UNSEEN, weigh};
-use super::unit::{Ahead, BLOCK, Block, SUMS, TILE_NUMBERS, Taken, Unit};
+use super::unit::{Ahead, BLOCK, Block, SUMS, TILE_NUMBERS, Taken, Unit, queries_len};
 use crate::Rows;
 use crate::attention::latent::{HEADS, check};
-use crate::attention::panels::{STEP, STEP_NUMBERS, steps};
+use crate::attention::panels::STEP;
 use crate::attention::{CacheView, Partials};
 use base::CacheRow;
 use half::bf16;
@@ -42,40 +41,44 @@ pub(super) fn attend<U: Unit>(
     check(&q, width, latent, part);
     let stored = CacheRow { ty: cache.ty, content: latent, rope: width - latent };
     assert!(U::reads(cache.ty) && cache.row_bytes == stored.bytes(), "a cache of {}", cache.ty);
-    let (steps, columns) = (steps(width), latent.next_multiple_of(COLUMNS));
+    let (columns, groups) = (latent.next_multiple_of(COLUMNS), heads.div_ceil(HEADS));
     let sizes = [
-        steps * STEP_NUMBERS / 2,
-        BLOCK * steps * STEP / 2,
-        BLOCK * HEADS,
-        BLOCK * HEADS / 2,
+        queries_len(heads, width) / 2,
+        BLOCK * width.next_multiple_of(STEP) / 2,
+        groups * BLOCK * HEADS,
+        groups * BLOCK * HEADS / 2,
         BLOCK * columns / 2,
-        HEADS * columns,
+        groups * HEADS,
+        groups * HEADS,
+        groups * HEADS * columns,
     ];
     let memory = aligned(memory, sizes.iter().sum());
     let (queries, rest) = memory.split_at_mut(sizes[0]);
     let (taken_rows, rest) = rest.split_at_mut(sizes[1]);
     let (scores, rest) = rest.split_at_mut(sizes[2]);
     let (weights, rest) = rest.split_at_mut(sizes[3]);
-    let (pairs, sums) = rest.split_at_mut(sizes[4]);
+    let (pairs, rest) = rest.split_at_mut(sizes[4]);
+    let (max, rest) = rest.split_at_mut(sizes[5]);
+    let (sum, sums) = rest.split_at_mut(sizes[6]);
     sums.fill(0.0);
+    sum.fill(0.0);
+    max.fill(UNSEEN);
+    if !heads.is_multiple_of(HEADS) {
+        // scores of heads that are not there must be numbers
+        scores[(groups - 1) * BLOCK * HEADS..].fill(0.0);
+    }
     if columns > latent {
-        // what is multiplied beyond the last column must be numbers
+        // and so must be what is multiplied beyond the last column
         pairs.fill(0.0);
     }
     let [queries, taken_rows, weights, pairs] =
         [queries, taken_rows, weights, pairs].map(|part| part.as_mut_ptr().cast::<bf16>());
     let (start, stride) = q.raw();
     let content = Matrix { start, stride, rows: heads, cols: width };
-    // scores are then exponents of 2
-    let factors = [scale * std::f32::consts::LOG2_E; HEADS];
     let taken = Taken { rows: taken_rows, pairs, latent };
     let mut unit = U::ready();
-    // SAFETY: `heads` rows of `width` numbers; room for as many steps; a machine with the unit has the instructions.
-    unsafe {
-        right_panel(content, &factors, queries);
-        unit.arrange(queries, steps);
-    }
-    let (mut max, mut sum) = ([UNSEEN; HEADS], [0.0; HEADS]);
+    // SAFETY: `heads` rows of `width` numbers; room for as many steps. Scores are then exponents of 2.
+    unsafe { unit.lay_queries(content, scale * std::f32::consts::LOG2_E, queries) }
     let mut from = rows.start;
     while from < rows.end {
         let (count, next) = cache.together(from, rows.end, BLOCK);
@@ -86,25 +89,37 @@ pub(super) fn attend<U: Unit>(
         );
         let block = Block { lying, stored, count };
         let steps = count.div_ceil(STEP);
+        let mut ahead = Ahead::new(next, count * cache.row_bytes);
         // SAFETY: the rows lie there, as just looked up; scratch has room for a block; a machine with the unit has the instructions.
         unsafe {
-            let ahead = Ahead::halves(next, count * cache.row_bytes);
-            unit.score(&block, taken, queries, ahead[0], scores.as_mut_ptr());
-            scores[count * HEADS..].fill(UNSEEN);
-            let factors =
-                weigh(scores.as_ptr(), HEADS, steps * STEP, &mut max, &mut sum, weights, TILE_NUMBERS);
-            for tile in 0..steps {
-                turn_weights(weights.add(tile * TILE_NUMBERS));
+            unit.score(&block, taken, (queries, heads), &mut ahead, scores.as_mut_ptr());
+            for (group, scores) in scores.chunks_exact_mut(BLOCK * HEADS).enumerate() {
+                let lanes = group * HEADS..(group + 1) * HEADS;
+                let weights = weights.add(group * steps * TILE_NUMBERS);
+                let (max, sum) = (&mut max[lanes.clone()], &mut sum[lanes]);
+                scores[count * HEADS..].fill(UNSEEN);
+                let factors = weigh(scores.as_ptr(), HEADS, steps * STEP, max, sum, weights, TILE_NUMBERS);
+                for tile in 0..steps {
+                    turn_weights(weights.add(tile * TILE_NUMBERS));
+                }
+                rescale(&mut sums[group * HEADS * columns..][..HEADS * columns], &factors);
             }
-            rescale(sums, &factors);
-            unit.sum_up(weights, (heads, steps), taken.pairs, columns / COLUMNS, ahead[1], sums.as_mut_ptr());
+            unit.sum_up(
+                weights,
+                (heads, steps),
+                taken.pairs,
+                columns / COLUMNS,
+                &mut ahead,
+                sums.as_mut_ptr(),
+            );
         }
         from += count;
     }
     drop(unit);
     for head in 0..heads {
+        let sums = &sums[head / HEADS * HEADS * columns..][..HEADS * columns];
         // SAFETY: a machine with the unit has the instructions.
-        unsafe { put_in_order(sums, head, part.o.row_mut(head)) }
+        unsafe { put_in_order(sums, head % HEADS, part.o.row_mut(head)) }
         part.max[head] = max[head] * std::f32::consts::LN_2;
         part.sum[head] = sum[head];
     }

@@ -4,7 +4,9 @@ use crate::attention::{
     ExpandedCase, ExpandedLines, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands, SCALE,
 };
 use crate::backend::Job;
-use kernels::{AttendExpandedFn, AttendFn, ExpandKeysFn, Number, Partials, Rows, RowsMut, merge_partials};
+use kernels::{
+    AttendExpandedFn, AttendFn, ExpandKeysFn, Number, Partials, Rows, RowsMut, merge_partials, partials_len,
+};
 
 pub(super) struct LatentJob<'o> {
     kernel: AttendFn,
@@ -22,7 +24,7 @@ impl<'o> LatentJob<'o> {
             kernel,
             case,
             operands,
-            partials: vec![0.0; pieces * heads * (latent + 2)],
+            partials: vec![0.0; pieces * partials_len(heads, latent)],
             scratch: Vec::new(),
             out: vec![f32::NAN; heads * latent],
         }
@@ -34,19 +36,17 @@ impl Job for LatentJob<'_> {
         let LatentCase { heads, latent, rows, pieces, .. } = *self.case;
         let (width, cache) = (self.case.width(), self.operands.cache(self.case, copy));
         let queries = Rows::new(&self.operands.queries, heads, width, width);
-        let stride = heads * (latent + 2);
         let piece = rows.div_ceil(pieces);
         let mut used = 0;
-        for (start, memory) in (0..rows).step_by(piece).zip(self.partials.chunks_exact_mut(stride)) {
-            let (max, rest) = memory.split_at_mut(heads);
-            let (sum, o) = rest.split_at_mut(heads);
-            let mut part = Partials { max, sum, o: RowsMut::new(o, heads, latent, latent) };
+        let memories = self.partials.chunks_exact_mut(partials_len(heads, latent));
+        for (start, memory) in (0..rows).step_by(piece).zip(memories) {
+            let mut part = Partials::in_memory(memory, heads, latent);
             let range = start..(start + piece).min(rows);
             (self.kernel)(queries, &cache, range, SCALE, latent, &mut part, &mut self.scratch);
             used += 1;
         }
         let mut out = RowsMut::new(&mut self.out, heads, latent, latent);
-        merge_partials(&self.partials, used, stride, heads, latent, 0..heads, &mut out);
+        merge_partials(&self.partials, used, heads, latent, 0..heads, &mut out);
     }
 
     fn results(&self) -> Vec<f32> {

@@ -82,7 +82,7 @@ impl Job for RowJob<'_> {
         }
         if let RowOp::Merge { pieces } = op {
             let mut out = RowsMut::new(&mut self.out, rows, width, width);
-            kernels::merge_partials(&self.ready, pieces, rows * (width + 2), rows, width, 0..rows, &mut out);
+            kernels::merge_partials(&self.ready, pieces, rows, width, 0..rows, &mut out);
             return;
         }
         for i in 0..rows {

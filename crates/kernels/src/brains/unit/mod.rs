@@ -1,6 +1,7 @@
 //! What multiplies factors of bf16 and sums in f32: the tiles of AMX, or vectors with products of pairs (AVX512-BF16).
 #![allow(unsafe_code, reason = "vector and tile instructions over addresses that callers keep in bounds")]
 
+mod scoring;
 mod taking;
 mod tiles;
 mod vectors;
@@ -9,7 +10,9 @@ pub(super) use tiles::{OUTPUTS, ROWS, STEP, TILE, Tiles};
 pub(crate) use tiles::{bf16_peak, integer_peak};
 pub(super) use vectors::Vectors;
 
+use super::panels::Matrix;
 use crate::attention::latent::HEADS;
+use crate::attention::panels::PANEL;
 use crate::lanes::Lanes;
 use crate::lanes::avx512::Avx512;
 use base::{CacheRow, CacheType};
@@ -85,22 +88,26 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Both halves of so many bytes.
-    pub fn halves(from: *const u8, bytes: usize) -> [Ahead; 2] {
-        let (lines, first) = (bytes.div_ceil(LINE), bytes.div_ceil(2 * LINE));
-        let second = Ahead { from: from.wrapping_add(first * LINE), lines: lines - first };
-        [Ahead { from, lines: first }, second]
+    /// So many bytes.
+    pub fn new(from: *const u8, bytes: usize) -> Ahead {
+        Ahead { from, lines: bytes.div_ceil(LINE) }
     }
 
     /// Asks for so many lines, or for those that are left.
     #[inline(always)]
     fn ask(&mut self, lines: usize) {
-        for _ in 0..lines.min(self.lines) {
+        self.ask_all(lines.min(self.lines));
+    }
+
+    /// Asks for so many lines, be they left or not.
+    #[inline(always)]
+    fn ask_all(&mut self, lines: usize) {
+        for _ in 0..lines {
             // SAFETY: asking for any address is allowed, and the unit's processor has AVX-512.
             unsafe { Avx512::prefetch_far(self.from) };
             self.from = self.from.wrapping_add(LINE);
         }
-        self.lines -= lines.min(self.lines);
+        self.lines = self.lines.saturating_sub(lines);
     }
 }
 
@@ -128,34 +135,47 @@ pub(super) trait Unit {
     /// * `to` is the address of 32 rows of 32 numbers, one after the other.
     unsafe fn panels(&mut self, left: [(*const bf16, usize); 2], right: *const bf16, add: bool, to: *mut f32);
 
-    /// Brings so many steps of a right panel, of which the first tiles count, into the order in which [`score`](Unit::score) reads them.
+    /// Lays queries, a row a head, as right factors of [`score`](Unit::score), each number times `factor`.
     ///
     /// # Safety
-    /// `right` is the address of as many steps of a right panel.
-    unsafe fn arrange(&mut self, right: *mut bf16, steps: usize);
+    /// The matrix is valid, and there is room for [`queries_len`] numbers.
+    unsafe fn lay_queries(&mut self, queries: Matrix, factor: f32, to: *mut bf16);
 
-    /// to = left · right for the rows of a block and sixteen columns: a row after the other. The rows are taken apart
-    /// too, up to a multiple of 32, where zeros stand for those that are missing.
+    /// to = left · right for the rows of a block and so many heads: a row after the other, of sixteen heads each, [`BLOCK`] for each
+    /// sixteen heads. The rows are taken apart too, up to a multiple of 32, where zeros stand for those that are missing. What is
+    /// written for heads that are missing is a number, or left as it was. About half of what is `ahead` is asked for.
     ///
     /// # Safety
     /// * the rows lie there, their type is one that the unit [reads](Unit::reads), and `taken` has room for a block;
-    /// * `right` is the address of as many steps of an [arranged](Unit::arrange) panel as a row has; there is at least one;
-    /// * `to` is the address of 64 rows of 16 numbers.
-    unsafe fn score(&mut self, block: &Block, taken: Taken, right: *const bf16, ahead: Ahead, to: *mut f32);
+    /// * `right` is the address of [laid](Unit::lay_queries) queries, as wide as the rows, of so many heads; there is at least one;
+    /// * `to` is the address of 64 rows of 16 numbers for each sixteen heads.
+    unsafe fn score(
+        &mut self,
+        block: &Block,
+        taken: Taken,
+        right: (*const bf16, usize),
+        ahead: &mut Ahead,
+        to: *mut f32,
+    );
 
-    /// to = to + left · right for so many rows, at most sixteen, and `groups` times 64 columns.
+    /// to = to + left · right for so many heads, and `groups` times 64 columns. What is left `ahead` is asked for.
     ///
     /// # Safety
-    /// * `left` is the address of a tile for each step, the second number; there is at least one, and one group;
+    /// * `left` is the address of a tile for each step, the second number, for each sixteen heads; there is at least one, and one group;
     /// * `right` is the address of four tiles for each group and each step in it, of sixteen columns each;
-    /// * `to` is the address of four tiles for each group.
+    /// * `to` is the address of four tiles for each group, for each sixteen heads.
     unsafe fn sum_up(
         &mut self,
         left: *const bf16,
-        rows_and_steps: (usize, usize),
+        heads_and_steps: (usize, usize),
         right: *const bf16,
         groups: usize,
-        ahead: Ahead,
+        ahead: &mut Ahead,
         to: *mut f32,
     );
+}
+
+/// Numbers of the queries of so many heads as a [`Unit`] lays them.
+pub(super) fn queries_len(heads: usize, width: usize) -> usize {
+    heads.next_multiple_of(PANEL) * width.next_multiple_of(STEP)
 }

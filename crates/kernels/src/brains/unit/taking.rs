@@ -1,7 +1,6 @@
 //! Cached rows as factors for vectors: rounded to bf16, a step of some rows at a time, and interleaved in pairs in the same pass.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
-use super::vectors::SCORED;
 use super::{Block, STEP, Taken, store_pairs};
 use crate::attention::{load_part, scale_of, widen_codes};
 use crate::brains::panels::pair;
@@ -9,100 +8,219 @@ use crate::lanes::avx512::Avx512;
 use base::CacheRow;
 use std::arch::x86_64::*;
 
-/// A step of [`SCORED`] rows of a block as bf16: so many lines of `taken.rows`, and their pairs. Rows and numbers that are missing are zeros.
+/// A step of `R` rows of a block as bf16: so many lines of `taken.rows`, and their pairs. Rows and numbers that are missing are zeros.
 ///
 /// # Safety
 /// As for [`Unit::score`](super::Unit::score).
 #[inline(always)]
-pub(super) unsafe fn take(
+pub(super) unsafe fn take<const R: usize>(
     block: &Block,
     first: usize,
     taken: Taken,
     step: usize,
-    numbers: &impl Fn(*const u8, usize, __mmask32) -> __m512i,
+    numbers: &impl Numbers,
 ) {
     let width = block.stored.width();
-    if first + SCORED <= block.count && (step + 1) * STEP <= width {
+    if first + R <= block.count && step < numbers.beside() {
         // SAFETY: rows and numbers are there, as just seen.
-        return unsafe { take_whole(block, first, taken, step, numbers) };
+        return unsafe { take_whole::<R>(block, first, taken, step, numbers) };
     }
     let mask = ((1u64 << (width - step * STEP).min(STEP)) - 1) as __mmask32;
-    let line = |row: usize| {
-        if row < block.count {
-            return numbers(block.row(row), step, mask);
+    for two in (0..R).step_by(2) {
+        // SAFETY: room by the caller's promise.
+        unsafe {
+            let mut lines = [_mm512_setzero_si512(); 2];
+            for (line, row) in lines.iter_mut().zip(first + two..block.count) {
+                *line = numbers.part(block.row(row), step, mask);
+            }
+            put::<R>((block.count, first), taken, step, two, lines);
         }
-        // SAFETY: register to register.
-        unsafe { _mm512_setzero_si512() }
-    };
-    // SAFETY: room by the caller's promise.
-    unsafe {
-        put(block.count, first, taken, step, |pair| [line(first + 2 * pair), line(first + 2 * pair + 1)])
     }
 }
 
-/// [`take`] where all rows and numbers are there.
+/// [`take`] where all rows are there, of a step that is read beside products.
 ///
 /// # Safety
 /// As for [`Unit::score`](super::Unit::score).
 #[inline(always)]
-pub(super) unsafe fn take_whole(
+pub(super) unsafe fn take_whole<const R: usize>(
     block: &Block,
     first: usize,
     taken: Taken,
     step: usize,
-    numbers: &impl Fn(*const u8, usize, __mmask32) -> __m512i,
+    numbers: &impl Numbers,
 ) {
     let bytes = block.stored.bytes();
     let mut row = block.row(first);
-    // SAFETY: room by the caller's promise.
-    unsafe {
-        put(block.count, first, taken, step, |_| {
-            let lines = [numbers(row, step, !0), numbers(row.wrapping_add(bytes), step, !0)];
-            row = row.wrapping_add(2 * bytes);
-            lines
-        });
+    for two in (0..R).step_by(2) {
+        // SAFETY: room by the caller's promise.
+        unsafe {
+            let lines = [numbers.whole(row, step), numbers.whole(row.wrapping_add(bytes), step)];
+            put::<R>((block.count, first), taken, step, two, lines);
+        }
+        row = row.wrapping_add(2 * bytes);
     }
 }
 
-/// Writes a step of [`SCORED`] rows, two of them a time.
+/// Writes a step of two rows of `R`, the `two`-th on.
 ///
 /// # Safety
 /// As for [`Unit::score`](super::Unit::score).
 #[inline(always)]
-unsafe fn put(
-    count: usize,
-    first: usize,
+unsafe fn put<const R: usize>(
+    (count, first): (usize, usize),
     taken: Taken,
     step: usize,
-    mut lines: impl FnMut(usize) -> [__m512i; 2],
+    two: usize,
+    [a, b]: [__m512i; 2],
 ) {
-    let (rows, pairs) = (taken.rows.wrapping_add(step * SCORED * STEP), taken.pair(count, first, step));
-    let in_pairs = step * STEP < taken.latent;
-    for pair in 0..SCORED / 2 {
-        let [a, b] = lines(pair);
-        // SAFETY: a line of each row, and of each of two tiles of pairs.
-        unsafe {
-            let out = rows.add(2 * pair * STEP);
-            _mm512_storeu_si512(out.cast(), a);
-            _mm512_storeu_si512(out.add(STEP).cast(), b);
-            if in_pairs {
-                store_pairs(a, b, pairs.add(pair * STEP));
-            }
+    // SAFETY: a line of each row, and of each of two tiles of pairs.
+    unsafe {
+        let out = taken.rows.add((step * R + two) * STEP);
+        _mm512_storeu_si512(out.cast(), a);
+        _mm512_storeu_si512(out.add(STEP).cast(), b);
+        if step * STEP < taken.latent {
+            store_pairs(a, b, taken.pair(count, first + two, step));
         }
     }
 }
 
-/// A step of codes times the scale of their row.
+/// How numbers of cached rows become bf16.
+pub(super) trait Numbers {
+    /// Bytes of a step of a row.
+    const BYTES: usize;
+
+    /// Steps of a row that [`whole`](Numbers::whole) reads.
+    fn beside(&self) -> usize;
+
+    /// One of these steps: few instructions.
+    ///
+    /// # Safety
+    /// The row lies there; the processor has AVX-512 with BF16.
+    unsafe fn whole(&self, row: *const u8, step: usize) -> __m512i;
+
+    /// Any step of a row, where the mask has numbers.
+    ///
+    /// # Safety
+    /// The row lies there, and has the numbers of the mask; the processor has AVX-512 with BF16.
+    unsafe fn part(&self, row: *const u8, step: usize, mask: __mmask32) -> __m512i;
+}
+
+/// 32 numbers of f16, where the mask has them.
 ///
 /// # Safety
-/// The row lies there, and has the codes; the processor has AVX-512.
+/// They lie there; the processor has AVX-512 with BF16.
 #[inline(always)]
-pub(super) unsafe fn codes(stored: CacheRow, row: *const u8, step: usize) -> __m512i {
-    // SAFETY: the caller's promise.
+unsafe fn halves(from: *const u8, mask: __mmask32) -> __m512i {
+    // SAFETY: the caller's promise; masked lanes are not read.
     unsafe {
-        let scale = scale_of(std::slice::from_raw_parts(row, stored.bytes()));
-        let wide = |half: usize| widen_codes::<Avx512>(row.add(step * STEP + 16 * half), scale);
-        pair(wide(0), wide(1))
+        let halves = _mm512_maskz_loadu_epi16(mask, from.cast());
+        let low = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+        pair(low, _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(halves)))
+    }
+}
+
+/// Rows of f16.
+pub(super) struct Halves(pub CacheRow);
+
+impl Numbers for Halves {
+    const BYTES: usize = 2 * STEP;
+
+    fn beside(&self) -> usize {
+        self.0.width() / STEP
+    }
+
+    #[inline(always)]
+    unsafe fn whole(&self, row: *const u8, step: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { self.part(row, step, !0) }
+    }
+
+    #[inline(always)]
+    unsafe fn part(&self, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { halves(row.wrapping_add(step * Self::BYTES), mask) }
+    }
+}
+
+/// Rows of bf16.
+pub(super) struct Brains(pub CacheRow);
+
+impl Numbers for Brains {
+    const BYTES: usize = 2 * STEP;
+
+    fn beside(&self) -> usize {
+        self.0.width() / STEP
+    }
+
+    #[inline(always)]
+    unsafe fn whole(&self, row: *const u8, step: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { self.part(row, step, !0) }
+    }
+
+    #[inline(always)]
+    unsafe fn part(&self, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
+        // SAFETY: the caller's promise; masked lanes are not read.
+        unsafe { _mm512_maskz_loadu_epi16(mask, row.wrapping_add(step * Self::BYTES).cast()) }
+    }
+}
+
+/// Rows whose latents are codes, before rope parts of f16.
+pub(super) struct Codes(pub CacheRow);
+
+impl Numbers for Codes {
+    const BYTES: usize = STEP;
+
+    fn beside(&self) -> usize {
+        let CacheRow { content, .. } = self.0;
+        if content.is_multiple_of(STEP) { self.0.width() / STEP } else { content / STEP }
+    }
+
+    #[inline(always)]
+    unsafe fn whole(&self, row: *const u8, step: usize) -> __m512i {
+        let (codes, number) = (self.0.content, step * STEP);
+        // SAFETY: the caller's promise: whole steps of codes, or of halves that begin with one.
+        unsafe {
+            if number >= codes {
+                return halves(row.add(2 * number - codes), !0);
+            }
+            let scale = scale_of(std::slice::from_raw_parts(row, self.0.bytes()));
+            let codes = row.add(number);
+            pair(widen_codes::<Avx512>(codes, scale), widen_codes::<Avx512>(codes.add(16), scale))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn part(&self, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { decoded(self.0, row, step, mask) }
+    }
+}
+
+/// Rows of f32.
+pub(super) struct Floats(pub CacheRow);
+
+impl Numbers for Floats {
+    const BYTES: usize = 4 * STEP;
+
+    fn beside(&self) -> usize {
+        self.0.width() / STEP
+    }
+
+    #[inline(always)]
+    unsafe fn whole(&self, row: *const u8, step: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let from = row.wrapping_add(step * Self::BYTES).cast::<f32>();
+            pair(_mm512_loadu_ps(from), _mm512_loadu_ps(from.wrapping_add(16)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn part(&self, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { decoded(self.0, row, step, mask) }
     }
 }
 
@@ -114,7 +232,7 @@ pub(super) unsafe fn codes(stored: CacheRow, row: *const u8, step: usize) -> __m
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
 )]
-pub(super) unsafe fn decoded(stored: CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
+unsafe fn decoded(stored: CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
     // SAFETY: the caller's promise.
     unsafe {
         let row = std::slice::from_raw_parts(row, stored.bytes());

@@ -2,8 +2,10 @@
 //! it, since the compiler knows nothing of what tiles hold between two.
 #![allow(unsafe_code, reason = "inline assembly")]
 
-use super::{Ahead, BLOCK, Block, Taken, Unit, store_pairs};
-use crate::attention::panels::steps;
+use super::{Ahead, BLOCK, Block, SUMS, TILE_NUMBERS, Taken, Unit, store_pairs};
+use crate::attention::latent::HEADS;
+use crate::attention::panels::{PANEL, steps};
+use crate::brains::panels::{Matrix, right_panel};
 use base::{CacheType, Tier};
 use half::bf16;
 use std::arch::asm;
@@ -226,25 +228,77 @@ impl Unit for Tiles {
         }
     }
 
-    /// As they are.
-    unsafe fn arrange(&mut self, _right: *mut bf16, _steps: usize) {}
+    unsafe fn lay_queries(&mut self, queries: Matrix, factor: f32, to: *mut bf16) {
+        for head in (0..queries.rows).step_by(PANEL) {
+            let rows = Matrix {
+                start: queries.start.wrapping_add(head * queries.stride),
+                rows: (queries.rows - head).min(PANEL),
+                ..queries
+            };
+            // SAFETY: rows and room by the caller's promise; a machine with tiles has the instructions.
+            unsafe {
+                right_panel(rows, &[factor; PANEL], to.add(head * queries.cols.next_multiple_of(STEP)));
+            }
+        }
+    }
 
     unsafe fn score(
         &mut self,
         block: &Block,
         taken: Taken,
-        right: *const bf16,
-        mut ahead: Ahead,
+        (right, heads): (*const bf16, usize),
+        ahead: &mut Ahead,
         to: *mut f32,
     ) {
         let steps = steps(block.stored.width());
         assert!(steps > 0, "steps of a panel");
-        ahead.ask(usize::MAX);
+        ahead.ask(ahead.lines / 2);
         // SAFETY: the caller's promise; a machine with tiles has the instructions.
         let (left, distance) = unsafe {
             interleave(block, taken);
             left(block, steps, taken.rows)
         };
+        for (lanes, head) in (0..heads).step_by(HEADS).enumerate() {
+            // a panel has two tiles in each step
+            let panel = (head / PANEL * steps * 2 + head % PANEL / HEADS) * TILE_NUMBERS;
+            // SAFETY: addresses by the caller's promise.
+            unsafe {
+                let to = to.add(lanes * BLOCK * HEADS);
+                self.score_sixteen((left, distance), right.add(panel), steps, to);
+            }
+        }
+    }
+
+    unsafe fn sum_up(
+        &mut self,
+        left: *const bf16,
+        (heads, steps): (usize, usize),
+        right: *const bf16,
+        groups: usize,
+        ahead: &mut Ahead,
+        to: *mut f32,
+    ) {
+        assert!(steps > 0 && groups > 0, "steps and groups");
+        ahead.ask(usize::MAX);
+        for lanes in 0..heads.div_ceil(HEADS) {
+            // SAFETY: addresses by the caller's promise.
+            unsafe {
+                let left = left.add(lanes * steps * TILE_NUMBERS);
+                self.sum_up_sixteen((left, steps), right, groups, to.add(lanes * groups * 4 * SUMS));
+            }
+        }
+    }
+}
+
+impl Tiles {
+    /// [`score`](Unit::score) of sixteen heads.
+    unsafe fn score_sixteen(
+        &mut self,
+        (left, distance): ([*const bf16; BLOCK / ROWS], usize),
+        right: *const bf16,
+        steps: usize,
+        to: *mut f32,
+    ) {
         // SAFETY: addresses by the caller's promise; the configuration holds while `self` lives.
         unsafe {
             asm!(
@@ -289,17 +343,14 @@ impl Unit for Tiles {
         }
     }
 
-    unsafe fn sum_up(
+    /// [`sum_up`](Unit::sum_up) of sixteen heads.
+    unsafe fn sum_up_sixteen(
         &mut self,
-        left: *const bf16,
-        (_rows, steps): (usize, usize),
+        (left, steps): (*const bf16, usize),
         right: *const bf16,
         groups: usize,
-        mut ahead: Ahead,
         to: *mut f32,
     ) {
-        assert!(steps > 0 && groups > 0, "steps and groups");
-        ahead.ask(usize::MAX);
         // SAFETY: addresses by the caller's promise; the configuration holds while `self` lives.
         unsafe {
             asm!(
