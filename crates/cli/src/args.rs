@@ -586,6 +586,10 @@ pub(crate) struct ProfileArgs {
     #[arg(short = 'd', long, default_value_t = 0, value_name = "N")]
     pub(crate) depth: usize,
 
+    /// Sequences that generate together
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub(crate) sequences: u16,
+
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

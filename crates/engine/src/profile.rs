@@ -168,9 +168,11 @@ impl Roofline {
 /// The profile of steps: the average of repeated ones, or all the steps of a prompt together.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepProfile {
-    /// New rows.
+    /// Sequences of a step.
+    pub sequences: usize,
+    /// New rows, of all sequences.
     pub rows: usize,
-    /// Rows in the cache before.
+    /// Rows in the cache before, of each sequence.
     pub cached: usize,
     /// Steps measured.
     pub steps: usize,
@@ -260,6 +262,7 @@ pub(crate) fn report(
     let rows: usize = sizes.iter().map(|size| size.sequences * size.rows).sum();
     let steps = sizes.len().max(1);
     StepProfile {
+        sequences: sizes.first().map_or(0, |size| size.sequences),
         rows: if repeated { rows / steps } else { rows },
         cached: sizes.first().map_or(0, |size| size.cached),
         steps: sizes.len(),

@@ -1,11 +1,12 @@
 //! `latent bench`: speed of prefill and decoding, beside the speed that the machine's limits allow, measured in the same run.
 
+use super::together::Together;
 use crate::args::{BenchArgs, Table};
-use crate::{interrupt, model, output};
+use crate::{model, output};
 use anyhow::{Context, Result};
-use engine::cache::{PAGE_ROWS, Sequence};
+use engine::cache::PAGE_ROWS;
 use engine::memory::readable;
-use engine::{Engine, EngineError, Item, Limits, Roofline, StepSize, Wanted};
+use engine::{Engine, Limits, Roofline, StepSize, Wanted};
 use serde_json::{Value, json};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -139,50 +140,28 @@ fn sizes(args: &BenchArgs) -> Vec<Size> {
     sizes
 }
 
-/// Token ids that look random but are the same in every run.
-pub(super) fn token(i: usize, vocab: usize) -> u32 {
-    let mixed = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((mixed >> 20) % vocab as u64) as u32
-}
-
 fn measure(engine: &mut Engine, size: Size, repetitions: u16, limits: &Limits) -> Result<Measured> {
     let Size { prompt, generate, depth, sequences: count } = size;
-    let vocab = engine.contract().vocab_size;
-    let length = depth + prompt + generate;
-    let tokens: Vec<Vec<u32>> =
-        (0..count).map(|s| (0..length).map(|i| token(s * length + i, vocab)).collect()).collect();
-    let mut sequences: Vec<Sequence> = (0..count).map(|_| Sequence::default()).collect();
-    let (before, chunk) = (engine.chunk_for(depth), engine.chunk_for(prompt));
-    let go_on = &mut |_: usize| !interrupt::asked();
-    for (sequence, tokens) in sequences.iter_mut().zip(&tokens).filter(|_| depth > 0) {
-        engine.prefill(sequence, &tokens[..depth], before, Wanted::Nothing, &mut |_, _| {}, go_on)?;
-    }
+    let mut together = Together::new(engine, count, depth + prompt + generate);
+    together.fill(engine, depth)?;
     let mut seconds = Vec::new();
     // the first repetition warms up
     for repetition in 0..=repetitions {
-        sequences.iter_mut().for_each(|sequence| engine.truncate(sequence, depth));
+        together.truncate(engine, depth);
         let start = Instant::now();
         if prompt > 0 {
-            let part = &tokens[0][depth..depth + prompt];
-            engine.prefill(&mut sequences[0], part, chunk, Wanted::Last, &mut |_, _| {}, go_on)?;
+            together.prompt(engine, depth..depth + prompt)?;
         }
         let steps = if repetition == 0 { generate.min(2) } else { generate };
         for i in depth + prompt..depth + prompt + steps {
-            let mut items: Vec<Item<'_>> = sequences
-                .iter_mut()
-                .zip(&tokens)
-                .map(|(sequence, tokens)| Item { sequence, tokens: &tokens[i..=i], wanted: Wanted::Last })
-                .collect();
-            engine.step(&mut items, &mut |_, _, _| {})?;
-            if interrupt::asked() {
-                return Err(EngineError::Stopped.into());
-            }
+            together.step(engine, i..i + 1, Wanted::Last)?;
         }
         if repetition > 0 {
             seconds.push(start.elapsed().as_secs_f64());
         }
     }
-    sequences.into_iter().for_each(|sequence| engine.release(sequence));
+    together.release(engine);
+    let chunk = engine.chunk_for(prompt);
     let cost = engine.cost(StepSize::decode(count, depth + generate / 2));
     Ok(Measured {
         test: size.name(),

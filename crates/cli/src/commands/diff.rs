@@ -1,7 +1,7 @@
 //! `latent diff`: two runs side by side, and the first place where they part.
 
-use super::bench::token;
 use super::graph::layers;
+use super::together::token;
 use crate::args::{DiffArgs, ModelArgs, isa};
 use crate::exit::{Parted, Usage};
 use crate::{interrupt, model, output};

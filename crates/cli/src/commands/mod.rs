@@ -17,6 +17,7 @@ mod profile;
 mod prompt;
 mod run;
 mod shell;
+mod together;
 mod tokenize;
 
 use crate::args::{Cli, Command};

@@ -1,43 +1,41 @@
 //! `latent profile`: each phase of decoding and of a prompt, beside the limit that binds it, measured in the same run.
 
-use super::bench::token;
+use super::together::Together;
 use crate::args::ProfileArgs;
-use crate::{interrupt, model, output};
+use crate::{model, output};
 use anyhow::{Context, Result};
-use engine::cache::Sequence;
-use engine::{Engine, EngineError, Item, Limits, PhaseProfile, StepProfile, StepSize, Wanted};
+use engine::cache::PAGE_ROWS;
+use engine::{Engine, EngineError, Limits, PhaseProfile, StepProfile, StepSize, Wanted};
 use serde_json::json;
 
 pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
+    let count = usize::from(args.sequences);
     let mut model_args = args.model.clone();
-    model_args.ctx.get_or_insert((args.depth + args.prompt.max(args.generate + 2)).max(1));
+    let length = args.depth + args.prompt.max(args.generate + 2);
+    let needed = if count == 1 { length } else { count * length.next_multiple_of(PAGE_ROWS) };
+    model_args.ctx.get_or_insert(needed.max(1));
     let mut engine = model::load(&checkpoint, &model_args, args.json)?;
     engine.wait_for_weights();
     let summary = engine.summary();
     let limits =
         Limits::measure(&summary.placement, summary.tier).context("measuring what the machine can do")?;
-    let vocab = engine.contract().vocab_size;
-    let tokens: Vec<u32> = (0..args.depth + args.prompt + args.generate).map(|i| token(i, vocab)).collect();
-    let mut sequence = Sequence::default();
-    let (before, rest) = tokens.split_at(args.depth);
-    let (prompt, generated) = rest.split_at(args.prompt);
-    let chunk = engine.chunk_for(prompt.len());
-    let go_on = &mut |_: usize| !interrupt::asked();
-    if !before.is_empty() {
-        engine.prefill(&mut sequence, before, chunk, Wanted::Nothing, &mut |_, _| {}, go_on)?;
-    }
+    let mut together = Together::new(&engine, count, length);
+    together.fill(&mut engine, args.depth)?;
     let mut profiles = Vec::new();
-    if !generated.is_empty() {
+    if args.generate > 0 {
         let sizes: Vec<StepSize> =
-            (0..generated.len()).map(|i| StepSize::decode(1, args.depth + i)).collect();
-        profiles.push(measure(&mut engine, &mut sequence, generated, &sizes, &limits)?);
+            (0..args.generate).map(|i| StepSize::decode(count, args.depth + i)).collect();
+        profiles.push(measure(&mut engine, &mut together, args.depth, &sizes, &limits)?);
     }
-    if !prompt.is_empty() {
-        let sizes = StepSize::prompt(prompt.len(), args.depth, chunk);
-        profiles.push(measure(&mut engine, &mut sequence, prompt, &sizes, &limits)?);
+    if args.prompt > 0 {
+        // of one sequence
+        let chunk = engine.chunk_for(args.prompt);
+        let sizes = StepSize::prompt(args.prompt, args.depth, chunk);
+        together.keep(&mut engine, 1);
+        profiles.push(measure(&mut engine, &mut together, args.depth, &sizes, &limits)?);
     }
-    engine.release(sequence);
+    together.release(&mut engine);
     if args.json {
         return output::json(&json!({ "limits": limits, "steps": profiles }));
     }
@@ -46,27 +44,21 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     profiles.iter().try_for_each(print)
 }
 
-/// Runs `tokens` in steps of these sizes, once to warm up and once to measure.
+/// Runs steps of these sizes, after `depth` tokens, once to warm up and once to measure.
 fn measure(
     engine: &mut Engine,
-    sequence: &mut Sequence,
-    tokens: &[u32],
+    together: &mut Together,
+    depth: usize,
     sizes: &[StepSize],
     limits: &Limits,
 ) -> Result<StepProfile> {
-    let depth = sequence.len();
     let mut once = |engine: &mut Engine| -> Result<(), EngineError> {
-        engine.truncate(sequence, depth);
-        let mut rest = tokens;
+        together.truncate(engine, depth);
+        let mut first = depth;
         for size in sizes {
-            if interrupt::asked() {
-                return Err(EngineError::Stopped);
-            }
-            let part;
-            (part, rest) = rest.split_at(size.rows);
             let wanted = if size.wanted > 0 { Wanted::Last } else { Wanted::Nothing };
-            let mut items = [Item { sequence, tokens: part, wanted }];
-            engine.step(&mut items, &mut |_, _, _| {})?;
+            together.step(engine, first..first + size.rows, wanted)?;
+            first += size.rows;
         }
         Ok(())
     };
@@ -74,12 +66,15 @@ fn measure(
     // decoding steps are alike: their average is shown; of a prompt, all steps together
     let repeated = sizes.iter().all(|size| size.rows == 1);
     let profile = engine.profile(sizes, repeated, limits, &mut once)?;
-    engine.truncate(sequence, depth);
+    together.truncate(engine, depth);
     Ok(profile)
 }
 
 fn print(step: &StepProfile) -> Result<()> {
     let what = match (step.rows, step.steps) {
+        _ if step.sequences > 1 => {
+            format!("{} sequences after {} tokens: {:.2} ms a step", step.sequences, step.cached, step.millis)
+        }
         (1, _) => format!("decode after {} tokens: {:.2} ms a step", step.cached, step.millis),
         (rows, 1) => format!("prompt of {rows} after {} tokens: {:.2} ms", step.cached, step.millis),
         (rows, steps) => {

@@ -1,0 +1,91 @@
+//! Sequences of the same length that run together, of tokens that are the same in every run: what `bench` and `profile` measure.
+
+use crate::interrupt;
+use anyhow::Result;
+use engine::cache::Sequence;
+use engine::{Engine, EngineError, Item, Wanted};
+use std::ops::Range;
+
+/// Sequences and their tokens, those to come too.
+pub(super) struct Together {
+    sequences: Vec<Sequence>,
+    tokens: Vec<Vec<u32>>,
+}
+
+/// Token ids that look random but are the same in every run.
+pub(super) fn token(i: usize, vocab: usize) -> u32 {
+    let mixed = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed >> 20) % vocab as u64) as u32
+}
+
+impl Together {
+    /// So many sequences of `length` tokens, none of them in the cache.
+    pub(super) fn new(engine: &Engine, count: usize, length: usize) -> Together {
+        let vocab = engine.contract().vocab_size;
+        let tokens = |s: usize| (0..length).map(|i| token(s * length + i, vocab)).collect();
+        Together {
+            sequences: (0..count).map(|_| Sequence::default()).collect(),
+            tokens: (0..count).map(tokens).collect(),
+        }
+    }
+
+    /// Brings the first tokens of all sequences into the cache.
+    pub(super) fn fill(&mut self, engine: &mut Engine, depth: usize) -> Result<(), EngineError> {
+        for sequence in 0..self.sequences.len() {
+            if depth > 0 {
+                self.prefill(engine, sequence, 0..depth, Wanted::Nothing)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs some tokens of the first sequence as a prompt, whose last logits are wanted.
+    pub(super) fn prompt(&mut self, engine: &mut Engine, tokens: Range<usize>) -> Result<(), EngineError> {
+        self.prefill(engine, 0, tokens, Wanted::Last)
+    }
+
+    fn prefill(
+        &mut self,
+        engine: &mut Engine,
+        sequence: usize,
+        tokens: Range<usize>,
+        wanted: Wanted,
+    ) -> Result<(), EngineError> {
+        let (chunk, go_on) = (engine.chunk_for(tokens.len()), &mut |_: usize| !interrupt::asked());
+        let tokens = &self.tokens[sequence][tokens];
+        engine.prefill(&mut self.sequences[sequence], tokens, chunk, wanted, &mut |_, _| {}, go_on)
+    }
+
+    /// Runs some tokens of all sequences in one step.
+    pub(super) fn step(
+        &mut self,
+        engine: &mut Engine,
+        tokens: Range<usize>,
+        wanted: Wanted,
+    ) -> Result<(), EngineError> {
+        if interrupt::asked() {
+            return Err(EngineError::Stopped);
+        }
+        let of_each = self.sequences.iter_mut().zip(&self.tokens);
+        let mut items: Vec<Item<'_>> =
+            of_each.map(|(sequence, all)| Item { sequence, tokens: &all[tokens.clone()], wanted }).collect();
+        engine.step(&mut items, &mut |_, _, _| {})
+    }
+
+    /// Takes all but the first tokens out of the cache.
+    pub(super) fn truncate(&mut self, engine: &mut Engine, depth: usize) {
+        self.sequences.iter_mut().for_each(|sequence| engine.truncate(sequence, depth));
+    }
+
+    /// Releases all but the first sequences.
+    pub(super) fn keep(&mut self, engine: &mut Engine, count: usize) {
+        self.tokens.truncate(count);
+        let others = self.sequences.split_off(count.min(self.sequences.len()));
+        others.into_iter().for_each(|sequence| engine.release(sequence));
+    }
+
+    /// Gives their pages of the cache back.
+    pub(super) fn release(self, engine: &mut Engine) {
+        self.sequences.into_iter().for_each(|sequence| engine.release(sequence));
+    }
+}
