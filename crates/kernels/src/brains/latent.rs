@@ -102,7 +102,9 @@ pub(super) fn attend<U: Unit>(
                 for tile in 0..steps {
                     turn_weights(weights.add(tile * TILE_NUMBERS));
                 }
-                rescale(&mut sums[group * HEADS * columns..][..HEADS * columns], &factors);
+                if from > rows.start {
+                    rescale(&mut sums[group * HEADS * columns..][..HEADS * columns], &factors);
+                }
             }
             unit.sum_up(
                 weights,

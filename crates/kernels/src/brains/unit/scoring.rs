@@ -46,25 +46,29 @@ pub(super) unsafe fn lay_queries(queries: Matrix, factor: f32, to: *mut bf16) {
     let steps = steps(queries.cols);
     let (mut to, mut first) = (to, 0);
     for vectors in of_passes(queries.rows.div_ceil(FOUR)) {
+        let distance = vectors * FOUR * TERMS;
         for head in 0..vectors * FOUR {
-            let rows = if first + head < queries.rows { queries.cols } else { 0 };
+            let numbers = if first + head < queries.rows { queries.cols } else { 0 };
             // SAFETY: room by the caller's promise; masked lanes are not read.
             unsafe {
-                let row = queries.start.wrapping_add((first + head) * queries.stride);
+                let mut row = queries.start.wrapping_add((first + head) * queries.stride);
+                let mut out = to.add(head * TERMS);
                 let factor = _mm512_set1_ps(factor);
                 for step in 0..steps {
-                    let half = |half: usize| {
-                        let from = step * STEP + half * 16;
-                        let mask = below(rows.saturating_sub(from));
-                        _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, row.wrapping_add(from)), factor)
+                    let left = numbers.saturating_sub(step * STEP);
+                    let (low, high) = if left >= STEP {
+                        (_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(16)))
+                    } else {
+                        let high = below(left.saturating_sub(16));
+                        let high = _mm512_maskz_loadu_ps(high, row.wrapping_add(16));
+                        (_mm512_maskz_loadu_ps(below(left), row), high)
                     };
-                    let out = to.add((step * STEP / TERMS * vectors * FOUR + head) * TERMS);
-                    let distance = vectors * FOUR * TERMS;
-                    let numbers = pair(half(0), half(1));
-                    _mm_storeu_si128(out.cast(), _mm512_extracti32x4_epi32::<0>(numbers));
-                    _mm_storeu_si128(out.add(distance).cast(), _mm512_extracti32x4_epi32::<1>(numbers));
-                    _mm_storeu_si128(out.add(2 * distance).cast(), _mm512_extracti32x4_epi32::<2>(numbers));
-                    _mm_storeu_si128(out.add(3 * distance).cast(), _mm512_extracti32x4_epi32::<3>(numbers));
+                    let step = pair(_mm512_mul_ps(low, factor), _mm512_mul_ps(high, factor));
+                    _mm_storeu_si128(out.cast(), _mm512_extracti32x4_epi32::<0>(step));
+                    _mm_storeu_si128(out.add(distance).cast(), _mm512_extracti32x4_epi32::<1>(step));
+                    _mm_storeu_si128(out.add(2 * distance).cast(), _mm512_extracti32x4_epi32::<2>(step));
+                    _mm_storeu_si128(out.add(3 * distance).cast(), _mm512_extracti32x4_epi32::<3>(step));
+                    (row, out) = (row.wrapping_add(STEP), out.wrapping_add(STEP / TERMS * distance));
                 }
             }
         }
