@@ -24,6 +24,60 @@ use std::ops::Range;
 /// Columns whose sums the unit holds at a time: of four tiles.
 const COLUMNS: usize = 64;
 
+/// Memory of a call.
+struct Parts<'a> {
+    /// Queries as the unit lays them.
+    queries: *mut bf16,
+    /// A block of cached rows.
+    taken: Taken,
+    /// Of each sixteen heads a block of rows.
+    scores: &'a mut [f32],
+    /// Of each sixteen heads a tile for each 32 rows of a block.
+    weights: *mut bf16,
+    /// Largest score of each head so far.
+    max: &'a mut [f32],
+    /// Sum of its weights.
+    sum: &'a mut [f32],
+    /// Weighted rows: of each sixteen heads four tiles for each 64 columns.
+    sums: &'a mut [f32],
+}
+
+impl<'a> Parts<'a> {
+    fn new(memory: &'a mut Vec<f32>, heads: usize, width: usize, latent: usize) -> Parts<'a> {
+        let (columns, groups) = (latent.next_multiple_of(COLUMNS), heads.div_ceil(HEADS));
+        let sizes = [
+            queries_len(heads, width) / 2,
+            BLOCK * width.next_multiple_of(STEP) / 2,
+            groups * BLOCK * HEADS,
+            groups * BLOCK * HEADS / 2,
+            BLOCK * columns / 2,
+            groups * HEADS,
+            groups * HEADS,
+            groups * HEADS * columns,
+        ];
+        let mut rest = aligned(memory, sizes.iter().sum());
+        let [queries, rows, scores, weights, pairs, max, sum, sums] = sizes.map(|size| {
+            let part;
+            (part, rest) = std::mem::take(&mut rest).split_at_mut(size);
+            part
+        });
+        max.fill(UNSEEN);
+        sum.fill(0.0);
+        sums.fill(0.0);
+        if !heads.is_multiple_of(HEADS) {
+            // scores of heads that are not there must be numbers
+            scores[(groups - 1) * BLOCK * HEADS..].fill(0.0);
+        }
+        if columns > latent {
+            // and so must be what is multiplied beyond the last column
+            pairs.fill(0.0);
+        }
+        let [queries, rows, weights, pairs] =
+            [queries, rows, weights, pairs].map(|part| part.as_mut_ptr().cast::<bf16>());
+        Parts { queries, taken: Taken { rows, pairs, latent }, scores, weights, max, sum, sums }
+    }
+}
+
 /// As [`AttendFn`](crate::AttendFn), over a cache that the unit reads.
 ///
 /// # Panics
@@ -41,41 +95,10 @@ pub(super) fn attend<U: Unit>(
     check(&q, width, latent, part);
     let stored = CacheRow { ty: cache.ty, content: latent, rope: width - latent };
     assert!(U::reads(cache.ty) && cache.row_bytes == stored.bytes(), "a cache of {}", cache.ty);
-    let (columns, groups) = (latent.next_multiple_of(COLUMNS), heads.div_ceil(HEADS));
-    let sizes = [
-        queries_len(heads, width) / 2,
-        BLOCK * width.next_multiple_of(STEP) / 2,
-        groups * BLOCK * HEADS,
-        groups * BLOCK * HEADS / 2,
-        BLOCK * columns / 2,
-        groups * HEADS,
-        groups * HEADS,
-        groups * HEADS * columns,
-    ];
-    let memory = aligned(memory, sizes.iter().sum());
-    let (queries, rest) = memory.split_at_mut(sizes[0]);
-    let (taken_rows, rest) = rest.split_at_mut(sizes[1]);
-    let (scores, rest) = rest.split_at_mut(sizes[2]);
-    let (weights, rest) = rest.split_at_mut(sizes[3]);
-    let (pairs, rest) = rest.split_at_mut(sizes[4]);
-    let (max, rest) = rest.split_at_mut(sizes[5]);
-    let (sum, sums) = rest.split_at_mut(sizes[6]);
-    sums.fill(0.0);
-    sum.fill(0.0);
-    max.fill(UNSEEN);
-    if !heads.is_multiple_of(HEADS) {
-        // scores of heads that are not there must be numbers
-        scores[(groups - 1) * BLOCK * HEADS..].fill(0.0);
-    }
-    if columns > latent {
-        // and so must be what is multiplied beyond the last column
-        pairs.fill(0.0);
-    }
-    let [queries, taken_rows, weights, pairs] =
-        [queries, taken_rows, weights, pairs].map(|part| part.as_mut_ptr().cast::<bf16>());
+    let columns = latent.next_multiple_of(COLUMNS);
+    let Parts { queries, taken, scores, weights, max, sum, sums } = Parts::new(memory, heads, width, latent);
     let (start, stride) = q.raw();
     let content = Matrix { start, stride, rows: heads, cols: width };
-    let taken = Taken { rows: taken_rows, pairs, latent };
     let mut unit = U::ready();
     // SAFETY: `heads` rows of `width` numbers; room for as many steps. Scores are then exponents of 2.
     unsafe { unit.lay_queries(content, scale * std::f32::consts::LOG2_E, queries) }
