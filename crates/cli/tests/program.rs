@@ -112,6 +112,11 @@ fn inspect_graph_tokenize_and_bench_speak_json() {
     let long = json(&["profile", "-p", "50", "-n", "0", "--chunk", "20", "--json"]);
     assert_eq!((&long["steps"][0]["rows"], &long["steps"][0]["steps"]), (&50.into(), &3.into()));
     assert!((shares(&long["steps"][0]) - 1.0).abs() < 1e-6);
+    // several sequences, and then a prompt of one
+    let several = json(&["profile", "-p", "8", "-n", "2", "-d", "5", "--sequences", "3", "--json"]);
+    let sizes = |step: usize| ["sequences", "rows", "cached"].map(|key| several["steps"][step][key].as_u64());
+    assert_eq!([sizes(0), sizes(1)], [[3, 3, 5].map(Some), [1, 8, 5].map(Some)]);
+    assert!((shares(&several["steps"][0]) - 1.0).abs() < 1e-6);
     let rows = json(&["bench", "-p", "8", "-n", "4", "-d", "0,16", "-r", "2", "-o", "json"]);
     let tests: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["test"].as_str().unwrap()).collect();
     assert_eq!(tests, ["pp8", "tg4", "pp8 @ d16", "tg4 @ d16"]);
