@@ -82,13 +82,14 @@ unsafe fn read(at: *const u8) -> Option<(Instruction, usize)> {
         // SAFETY: bytes of the page in which the instruction begins, or of the instruction itself.
         unsafe { std::ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), known) }
         // each byte that is missing stands for zero, with which an instruction is the shortest that begins so
-        let length = match decode(&bytes) {
+        let found = decode(&bytes);
+        let length = match found {
             Some((_, length)) => length,
             None if bytes[0] == VEX => SHORTEST,
             None => return None,
         };
         if length <= known {
-            return decode(&bytes);
+            return found;
         }
         known = length;
     }

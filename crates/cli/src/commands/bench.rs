@@ -1,10 +1,9 @@
 //! `latent bench`: speed of prefill and decoding, beside the speed that the machine's limits allow, measured in the same run.
 
-use super::together::Together;
+use super::together::{Together, context};
 use crate::args::{BenchArgs, Table};
 use crate::{model, output};
 use anyhow::{Context, Result};
-use engine::cache::PAGE_ROWS;
 use engine::memory::readable;
 use engine::{Engine, Limits, Roofline, StepSize, Wanted};
 use serde_json::{Value, json};
@@ -99,11 +98,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     let sizes = sizes(args);
     let mut model_args = args.model.clone();
-    let needed = |size: &Size| {
-        let one = size.depth + size.prompt + size.generate;
-        // the cache is given out in whole pages
-        if size.sequences == 1 { one } else { size.sequences * one.next_multiple_of(PAGE_ROWS) }
-    };
+    let needed = |size: &Size| context(size.sequences, size.depth + size.prompt + size.generate);
     model_args.ctx.get_or_insert(sizes.iter().map(needed).max().unwrap_or(1).max(1));
     let table = if args.json { Table::Json } else { args.output };
     let mut engine = model::load(&checkpoint, &model_args, table != Table::Md)?;

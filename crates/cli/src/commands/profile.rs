@@ -1,10 +1,9 @@
 //! `latent profile`: each phase of decoding and of a prompt, beside the limit that binds it, measured in the same run.
 
-use super::together::Together;
+use super::together::{Together, context};
 use crate::args::ProfileArgs;
 use crate::{model, output};
 use anyhow::{Context, Result};
-use engine::cache::PAGE_ROWS;
 use engine::{Engine, EngineError, Limits, PhaseProfile, StepProfile, StepSize, Wanted};
 use serde_json::json;
 
@@ -13,8 +12,7 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     let count = usize::from(args.sequences);
     let mut model_args = args.model.clone();
     let length = args.depth + args.prompt.max(args.generate + 2);
-    let needed = if count == 1 { length } else { count * length.next_multiple_of(PAGE_ROWS) };
-    model_args.ctx.get_or_insert(needed.max(1));
+    model_args.ctx.get_or_insert(context(count, length).max(1));
     let mut engine = model::load(&checkpoint, &model_args, args.json)?;
     engine.wait_for_weights();
     let summary = engine.summary();

@@ -2,7 +2,7 @@
 
 use crate::interrupt;
 use anyhow::Result;
-use engine::cache::Sequence;
+use engine::cache::{PAGE_ROWS, Sequence};
 use engine::{Engine, EngineError, Item, Wanted};
 use std::ops::Range;
 
@@ -16,6 +16,12 @@ pub(super) struct Together {
 pub(super) fn token(i: usize, vocab: usize) -> u32 {
     let mixed = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed >> 20) % vocab as u64) as u32
+}
+
+/// Tokens of context that so many sequences of `length` tokens need.
+pub(super) fn context(count: usize, length: usize) -> usize {
+    // the cache is given out in whole pages
+    if count == 1 { length } else { count * length.next_multiple_of(PAGE_ROWS) }
 }
 
 impl Together {
@@ -85,7 +91,7 @@ impl Together {
     }
 
     /// Gives their pages of the cache back.
-    pub(super) fn release(self, engine: &mut Engine) {
-        self.sequences.into_iter().for_each(|sequence| engine.release(sequence));
+    pub(super) fn release(mut self, engine: &mut Engine) {
+        self.keep(engine, 0);
     }
 }
