@@ -13,7 +13,7 @@ use super::cache::{CacheView, scale_of};
 use super::codes::{LATENT_ROW, Queries, queries_len, row_of, turn_words};
 use super::half_gemm::{CHAIN, ask, bits, exp2, twice};
 use super::halves::{Running, halve};
-use super::latent::{HEADS, check, groups};
+use super::latent::{HEADS, check};
 use super::{Partials, each_below};
 use crate::Rows;
 use crate::lanes::avx512::Avx512;
@@ -52,11 +52,8 @@ pub(super) fn attend(
     let stored = row_of(cache, latent);
     assert!(stored.rope.is_multiple_of(2) && stored.rope <= 2 * CHAIN, "a rope part of {}", stored.rope);
     assert!(crate::features().avx512_fp16, "a kernel of AVX512-FP16 on a machine without it");
-    for heads in groups(q.rows()) {
-        let (q, part) = (&q.slice_rows(heads.clone()), &mut part.heads(heads));
-        // SAFETY: the processor has the features, as just checked; the shapes are those that `inner` needs.
-        unsafe { inner(q, cache, rows.clone(), scale, latent, part, memory) }
-    }
+    // SAFETY: the processor has the features, as just checked; the shapes are those that `inner` needs.
+    unsafe { inner(&q, cache, rows, scale, latent, part, memory) }
 }
 
 #[target_feature(

@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
 
 use super::cache::{CacheView, scale_of, widen};
-use super::latent::{BLOCK, HEADS, check, groups, softmax, turn};
+use super::latent::{BLOCK, HEADS, check, softmax, turn};
 use super::{Partials, each_below};
 use crate::act::code_scale;
 use crate::gemm::{Left, gemm};
@@ -217,30 +217,8 @@ pub(super) unsafe fn attend<L: Lanes>(
     part: &mut Partials<'_>,
     memory: &mut Vec<f32>,
 ) {
-    check(&q, cache.width, latent, part);
-    for heads in groups(q.rows()) {
-        let (q, part) = (q.slice_rows(heads.clone()), &mut part.heads(heads));
-        // SAFETY: the caller's promise.
-        unsafe { attend_together::<L>(q, cache, rows.clone(), scale, latent, part, memory) }
-    }
-}
-
-/// [`attend`] of one group of heads.
-///
-/// # Safety
-/// As for [`Lanes`].
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "the arguments of an attention kernel and its memory")]
-unsafe fn attend_together<L: Lanes>(
-    q: Rows<'_>,
-    cache: &CacheView<'_>,
-    rows: Range<usize>,
-    scale: f32,
-    latent: usize,
-    part: &mut Partials<'_>,
-    memory: &mut Vec<f32>,
-) {
     let (heads, width) = (q.rows(), cache.width);
+    check(&q, width, latent, part);
     let (stored, rope) = (row_of(cache, latent), width - latent);
     memory.resize(queries_len(latent) + rope * HEADS + BLOCK * width + 2 * BLOCK * HEADS, 0.0);
     let (codes, rest) = memory.split_at_mut(queries_len(latent));

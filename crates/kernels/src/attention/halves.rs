@@ -14,7 +14,7 @@ use super::cache::CacheView;
 use super::half_gemm::{
     CHAIN, Left, Old, Product, WIDE, ask, bits, exp2, for_lines, largest, load, load_some, multiply, twice,
 };
-use super::latent::{HEADS, check, groups};
+use super::latent::{HEADS, check};
 use crate::Rows;
 use base::CacheType;
 use std::arch::x86_64::*;
@@ -49,11 +49,8 @@ pub(super) fn attend(
     check(&q, width, latent, part);
     assert!(cache.ty == CacheType::F16 && cache.row_bytes == 2 * width, "a cache of f16");
     assert!(crate::features().avx512_fp16, "a kernel of AVX512-FP16 on a machine without it");
-    for heads in groups(q.rows()) {
-        let (q, part) = (&q.slice_rows(heads.clone()), &mut part.heads(heads));
-        // SAFETY: the processor has the features, as just checked; the shapes are those that `inner` needs.
-        unsafe { inner(q, cache, rows.clone(), scale, latent, part, memory) }
-    }
+    // SAFETY: the processor has the features, as just checked; the shapes are those that `inner` needs.
+    unsafe { inner(&q, cache, rows, scale, latent, part, memory) }
 }
 
 /// Scratch of one call.

@@ -13,20 +13,22 @@ use std::ops::Range;
 /// Heads that attend together: the lanes of a vector.
 pub(crate) const HEADS: usize = 16;
 
-/// So many heads in groups of [`HEADS`].
-pub(super) fn groups(heads: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..heads).step_by(HEADS).map(move |first| first..(first + HEADS).min(heads))
-}
-
 /// Cached rows that are scored at a time: as f32 they stay in the nearer caches until they are summed up.
 pub(super) const BLOCK: usize = 32;
 
 /// Asserts that queries, cached rows and results have the shapes that attention in latent space needs.
 #[inline(always)]
-pub(crate) fn check(q: &Rows<'_>, width: usize, latent: usize, part: &Partials<'_>) {
+pub(crate) fn check_shapes(q: &Rows<'_>, width: usize, latent: usize, part: &Partials<'_>) {
     let heads = q.rows();
     assert!(part.o.rows() == heads && part.o.cols() == latent, "results");
     assert!(heads > 0 && q.cols() == width && latent <= width, "{heads} heads of {}", q.cols());
+}
+
+/// The same for heads that attend together.
+#[inline(always)]
+pub(super) fn check(q: &Rows<'_>, width: usize, latent: usize, part: &Partials<'_>) {
+    assert!(q.rows() <= HEADS, "{} heads", q.rows());
+    check_shapes(q, width, latent, part);
 }
 
 /// `q` has a row a head, `[latent | rope]` wide. `SPLIT`: content and rope are scored apart, and then added.
@@ -44,30 +46,8 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
     part: &mut Partials<'_>,
     memory: &mut Vec<f32>,
 ) {
-    check(&q, cache.width, latent, part);
-    for heads in groups(q.rows()) {
-        let (q, part) = (q.slice_rows(heads.clone()), &mut part.heads(heads));
-        // SAFETY: the caller's promise.
-        unsafe { attend_together::<L, SPLIT>(q, cache, rows.clone(), scale, latent, part, memory) }
-    }
-}
-
-/// [`attend`] of one group of heads.
-///
-/// # Safety
-/// As for [`Lanes`].
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "the arguments of an attention kernel and its memory")]
-unsafe fn attend_together<L: Lanes, const SPLIT: bool>(
-    q: Rows<'_>,
-    cache: &CacheView<'_>,
-    rows: Range<usize>,
-    scale: f32,
-    latent: usize,
-    part: &mut Partials<'_>,
-    memory: &mut Vec<f32>,
-) {
     let (heads, width) = (q.rows(), cache.width);
+    check(&q, width, latent, part);
     let stored = CacheRow { ty: cache.ty, content: latent, rope: width - latent };
     memory.resize(width * HEADS + BLOCK * width + 2 * BLOCK * HEADS, 0.0);
     let (queries, rest) = memory.split_at_mut(width * HEADS);

@@ -36,9 +36,30 @@ unsafe fn expand_keys<L: Lanes>(
     }
 }
 
-/// One function for each tier from a body that is generic over lanes.
+/// An [`AttendFn`] from one for heads that attend together: one group of heads after the other.
+macro_rules! by_groups {
+    ($kernel:expr) => {{
+        let kernel: AttendFn = |q, cache, rows, scale, latent, part, memory| {
+            for first in (0..q.rows()).step_by(latent::HEADS) {
+                let heads = first..(first + latent::HEADS).min(q.rows());
+                let (q, part) = (q.slice_rows(heads.clone()), &mut part.heads(heads));
+                $kernel(q, cache, rows.clone(), scale, latent, part, memory);
+            }
+        };
+        kernel
+    }};
+}
+
+/// A function as it is.
+macro_rules! as_it_is {
+    ($kernel:expr) => {
+        $kernel
+    };
+}
+
+/// One function for each tier from a body that is generic over lanes, made what it is to be by a macro.
 macro_rules! shells {
-    ($ty:ty, $($body:ident)::+ $(, $split:literal)?; $($arg:ident : $arg_ty:ty),*) => {{
+    ($made:ident, $ty:ty, $($body:ident)::+ $(, $split:literal)?; $($arg:ident : $arg_ty:ty),*) => {{
         fn portable($($arg: $arg_ty),*) {
             // SAFETY: plain Rust.
             unsafe { $($body)::+::<crate::lanes::portable::Portable $(, $split)?>($($arg),*) }
@@ -68,11 +89,11 @@ macro_rules! shells {
             unsafe { inner($($arg),*) }
         }
         [
-            (Tier::Portable, portable as $ty),
+            (Tier::Portable, $made!(portable) as $ty),
             #[cfg(target_arch = "x86_64")]
-            (Tier::Avx2, avx2 as $ty),
+            (Tier::Avx2, $made!(avx2) as $ty),
             #[cfg(target_arch = "x86_64")]
-            (Tier::Avx512, avx512 as $ty),
+            (Tier::Avx512, $made!(avx512) as $ty),
         ]
     }};
 }
@@ -80,7 +101,7 @@ macro_rules! shells {
 macro_rules! latent_shells {
     ($split:literal) => {
         shells!(
-            AttendFn, latent::attend, $split;
+            by_groups, AttendFn, latent::attend, $split;
             q: crate::Rows<'_>, cache: &super::CacheView<'_>, rows: std::ops::Range<usize>, scale: f32,
             latent: usize, part: &mut super::Partials<'_>, memory: &mut Vec<f32>
         )
@@ -97,7 +118,7 @@ pub(crate) fn kernels() -> Vec<(OpKind, Tier, KernelFn)> {
         kernels.push((OpKind::AttendSplit, tier, KernelFn::AttendSplit(kernel)));
     }
     let expanded = shells!(
-        AttendExpandedFn, expanded::attend;
+        as_it_is, AttendExpandedFn, expanded::attend;
         q: crate::Rows<'_>, expanded: &super::Expanded<'_>, position: usize, scales: &[f32],
         out: &mut crate::RowsMut<'_>, memory: &mut Vec<f32>
     );
@@ -105,7 +126,7 @@ pub(crate) fn kernels() -> Vec<(OpKind, Tier, KernelFn)> {
         kernels.push((OpKind::AttendExpanded, tier, KernelFn::AttendExpanded(kernel)));
     }
     let keys = shells!(
-        ExpandKeysFn, expand_keys;
+        as_it_is, ExpandKeysFn, expand_keys;
         weights: &[f32], order: super::KeyOrder, blocks: &super::KeyBlocks<'_>, keys: &mut [f32],
         memory: &mut Vec<f32>
     );
@@ -118,7 +139,7 @@ pub(crate) fn kernels() -> Vec<(OpKind, Tier, KernelFn)> {
 /// Forms for a cache of codes.
 pub(crate) fn code_kernels() -> impl Iterator<Item = (Tier, KernelFn)> {
     let shells = shells!(
-        AttendFn, codes::attend;
+        by_groups, AttendFn, codes::attend;
         q: crate::Rows<'_>, cache: &super::CacheView<'_>, rows: std::ops::Range<usize>, scale: f32,
         latent: usize, part: &mut super::Partials<'_>, memory: &mut Vec<f32>
     );
@@ -131,7 +152,7 @@ pub(crate) fn half_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
     use super::{code_halves, expanded_halves, halves};
     let mut kernels = Vec::new();
     for (cache, latent) in
-        [(CacheType::F16, halves::attend as AttendFn), (CacheType::Int8, code_halves::attend)]
+        [(CacheType::F16, by_groups!(halves::attend)), (CacheType::Int8, by_groups!(code_halves::attend))]
     {
         let cache = Some(cache);
         kernels.extend([

@@ -13,7 +13,7 @@ use super::panels::{Matrix, aligned, below, turn};
 use super::softmax::{UNSEEN, weigh};
 use super::unit::{Ahead, BLOCK, Block, SUMS, TILE_NUMBERS, Taken, Unit, queries_len};
 use crate::Rows;
-use crate::attention::latent::{HEADS, check};
+use crate::attention::latent::{HEADS, check_shapes};
 use crate::attention::panels::STEP;
 use crate::attention::{CacheView, Partials};
 use base::CacheRow;
@@ -92,7 +92,7 @@ pub(super) fn attend<U: Unit>(
     memory: &mut Vec<f32>,
 ) {
     let (heads, width) = (q.rows(), cache.width);
-    check(&q, width, latent, part);
+    check_shapes(&q, width, latent, part);
     let stored = CacheRow { ty: cache.ty, content: latent, rope: width - latent };
     assert!(U::reads(cache.ty) && cache.row_bytes == stored.bytes(), "a cache of {}", cache.ty);
     let columns = latent.next_multiple_of(COLUMNS);

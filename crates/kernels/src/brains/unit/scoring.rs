@@ -3,7 +3,7 @@
 //! So 16 bytes of a row serve as many products as there are vectors of heads, and no head needs company: twenty are five vectors.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
-use super::taking::{Brains, Codes, Floats, Halves, Numbers, take, take_whole};
+use super::taking::{Brains, Codes, Halves, Numbers, take, take_whole};
 use super::vectors::{brains, line};
 use super::{Ahead, BLOCK, Block, LINE, STEP, Taken};
 use crate::attention::latent::HEADS;
@@ -88,25 +88,25 @@ pub(super) unsafe fn score(
     ahead: &mut Ahead,
     to: *mut f32,
 ) {
-    let stored = block.stored;
+    let scoring = Scoring { block, taken, right };
     // SAFETY: rows of that type by the caller's promise.
     unsafe {
-        match stored.ty {
-            CacheType::F16 => Scoring { block, taken, right, numbers: Halves(stored) }.begin(ahead, to),
-            CacheType::Bf16 => Scoring { block, taken, right, numbers: Brains(stored) }.begin(ahead, to),
-            CacheType::Int8 => Scoring { block, taken, right, numbers: Codes(stored) }.begin(ahead, to),
-            CacheType::F32 => Scoring { block, taken, right, numbers: Floats(stored) }.begin(ahead, to),
+        match block.stored.ty {
+            CacheType::F16 => scoring.begin::<Halves>(ahead, to),
+            CacheType::Bf16 => scoring.begin::<Brains>(ahead, to),
+            CacheType::Int8 => scoring.begin::<Codes>(ahead, to),
+            // none that the unit reads
+            CacheType::F32 => {}
         }
     }
 }
 
 /// Scores of one block.
-struct Scoring<'a, N> {
+struct Scoring<'a> {
     block: &'a Block,
     taken: Taken,
     /// Laid queries, and of how many heads.
     right: (*const bf16, usize),
-    numbers: N,
 }
 
 /// Rows that are taken beside products.
@@ -121,17 +121,17 @@ struct Next {
 }
 
 // No closures here: they would not be compiled with the instructions of the function that all this is inlined into.
-impl<N: Numbers> Scoring<'_, N> {
+impl Scoring<'_> {
     /// # Safety
     /// As for [`score`].
     #[inline(always)]
-    unsafe fn begin(&self, ahead: &mut Ahead, to: *mut f32) {
+    unsafe fn begin<N: Numbers>(&self, ahead: &mut Ahead, to: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe {
             if passes(self.right.1.div_ceil(FOUR)).0 == 4 {
-                self.run::<4>(ahead, to);
+                self.run::<N, 4>(ahead, to);
             } else {
-                self.run::<8>(ahead, to);
+                self.run::<N, 8>(ahead, to);
             }
         }
     }
@@ -142,16 +142,16 @@ impl<N: Numbers> Scoring<'_, N> {
     /// # Safety
     /// As for [`score`].
     #[inline(always)]
-    unsafe fn run<const R: usize>(&self, ahead: &mut Ahead, to: *mut f32) {
+    unsafe fn run<N: Numbers, const R: usize>(&self, ahead: &mut Ahead, to: *mut f32) {
         let count = self.block.count;
         let steps = steps(self.block.stored.width());
         let vectors = self.right.1.div_ceil(FOUR);
         // SAFETY: steps and rows by the caller's promise.
         unsafe {
-            self.take_left::<R>(0, steps, 0);
+            self.take_left::<N, R>(0, steps, 0);
             for first in (0..count).step_by(R) {
                 let row = first + R;
-                let beside = if row + R <= count { self.numbers.beside() } else { 0 };
+                let beside = if row + R <= count { N::beside(&self.block.stored) } else { 0 };
                 let mut next = Next { row, taken: self.place::<R>(row, steps), steps: beside, ask: true };
                 let left = self.place::<R>(first, steps).rows.cast_const();
                 let (mut right, mut vector) = (self.right.0, 0);
@@ -159,20 +159,20 @@ impl<N: Numbers> Scoring<'_, N> {
                     let to = to.add(first * HEADS);
                     let factors = (left, right);
                     match (R, vectors) {
-                        (4, 4) => self.pass::<R, 4>(factors, steps, &next, ahead, (to, vector)),
-                        (4, _) => self.pass::<R, 5>(factors, steps, &next, ahead, (to, vector)),
-                        (_, 1) => self.pass::<R, 1>(factors, steps, &next, ahead, (to, vector)),
-                        (_, 2) => self.pass::<R, 2>(factors, steps, &next, ahead, (to, vector)),
-                        _ => self.pass::<R, 3>(factors, steps, &next, ahead, (to, vector)),
+                        (4, 4) => self.pass::<N, R, 4>(factors, steps, &next, ahead, (to, vector)),
+                        (4, _) => self.pass::<N, R, 5>(factors, steps, &next, ahead, (to, vector)),
+                        (_, 1) => self.pass::<N, R, 1>(factors, steps, &next, ahead, (to, vector)),
+                        (_, 2) => self.pass::<N, R, 2>(factors, steps, &next, ahead, (to, vector)),
+                        _ => self.pass::<N, R, 3>(factors, steps, &next, ahead, (to, vector)),
                     }
                     (next.steps, next.ask) = (0, false);
                     vector += vectors;
                     right = right.add(vectors * FOUR * steps * STEP);
                 }
-                self.take_left::<R>(row, steps, beside);
+                self.take_left::<N, R>(row, steps, beside);
             }
             for first in (count.next_multiple_of(R)..count.next_multiple_of(STEP)).step_by(R).skip(1) {
-                self.take_left::<R>(first, steps, 0);
+                self.take_left::<N, R>(first, steps, 0);
             }
         }
     }
@@ -186,12 +186,12 @@ impl<N: Numbers> Scoring<'_, N> {
 
     /// Takes what was not taken beside products, of rows up to a multiple of 32.
     #[inline(always)]
-    unsafe fn take_left<const R: usize>(&self, first: usize, steps: usize, done: usize) {
+    unsafe fn take_left<N: Numbers, const R: usize>(&self, first: usize, steps: usize, done: usize) {
         if first < self.block.count.next_multiple_of(STEP) {
             for step in done..steps {
                 // SAFETY: steps and rows by the caller's promise.
                 unsafe {
-                    take::<R>(self.block, first, self.place::<R>(first, steps), step, &self.numbers);
+                    take::<N, R>(self.block, first, self.place::<R>(first, steps), step);
                 }
             }
         }
@@ -202,7 +202,7 @@ impl<N: Numbers> Scoring<'_, N> {
     /// # Safety
     /// As for [`score`].
     #[inline(always)]
-    unsafe fn pass<const R: usize, const V: usize>(
+    unsafe fn pass<N: Numbers, const R: usize, const V: usize>(
         &self,
         (mut left, mut right): (*const bf16, *const bf16),
         steps: usize,
@@ -231,7 +231,7 @@ impl<N: Numbers> Scoring<'_, N> {
                     }
                 }
                 if step < next.steps {
-                    take_whole::<R>(self.block, next.row, next.taken, step, &self.numbers);
+                    take_whole::<N, R>(self.block, next.row, next.taken, step);
                 }
                 if next.ask {
                     // half of what so many rows will need

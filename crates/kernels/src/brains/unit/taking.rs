@@ -13,25 +13,24 @@ use std::arch::x86_64::*;
 /// # Safety
 /// As for [`Unit::score`](super::Unit::score).
 #[inline(always)]
-pub(super) unsafe fn take<const R: usize>(
+pub(super) unsafe fn take<N: Numbers, const R: usize>(
     block: &Block,
     first: usize,
     taken: Taken,
     step: usize,
-    numbers: &impl Numbers,
 ) {
-    let width = block.stored.width();
-    if first + R <= block.count && step < numbers.beside() {
+    let stored = &block.stored;
+    if first + R <= block.count && step < N::beside(stored) {
         // SAFETY: rows and numbers are there, as just seen.
-        return unsafe { take_whole::<R>(block, first, taken, step, numbers) };
+        return unsafe { take_whole::<N, R>(block, first, taken, step) };
     }
-    let mask = ((1u64 << (width - step * STEP).min(STEP)) - 1) as __mmask32;
+    let mask = ((1u64 << (stored.width() - step * STEP).min(STEP)) - 1) as __mmask32;
     for two in (0..R).step_by(2) {
         // SAFETY: room by the caller's promise.
         unsafe {
             let mut lines = [_mm512_setzero_si512(); 2];
             for (line, row) in lines.iter_mut().zip(first + two..block.count) {
-                *line = numbers.part(block.row(row), step, mask);
+                *line = N::part(stored, block.row(row), step, mask);
             }
             put::<R>((block.count, first), taken, step, two, lines);
         }
@@ -43,19 +42,18 @@ pub(super) unsafe fn take<const R: usize>(
 /// # Safety
 /// As for [`Unit::score`](super::Unit::score).
 #[inline(always)]
-pub(super) unsafe fn take_whole<const R: usize>(
+pub(super) unsafe fn take_whole<N: Numbers, const R: usize>(
     block: &Block,
     first: usize,
     taken: Taken,
     step: usize,
-    numbers: &impl Numbers,
 ) {
-    let bytes = block.stored.bytes();
+    let (stored, bytes) = (&block.stored, block.stored.bytes());
     let mut row = block.row(first);
     for two in (0..R).step_by(2) {
         // SAFETY: room by the caller's promise.
         unsafe {
-            let lines = [numbers.whole(row, step), numbers.whole(row.wrapping_add(bytes), step)];
+            let lines = [N::whole(stored, row, step), N::whole(stored, row.wrapping_add(bytes), step)];
             put::<R>((block.count, first), taken, step, two, lines);
         }
         row = row.wrapping_add(2 * bytes);
@@ -91,19 +89,25 @@ pub(super) trait Numbers {
     const BYTES: usize;
 
     /// Steps of a row that [`whole`](Numbers::whole) reads.
-    fn beside(&self) -> usize;
+    fn beside(stored: &CacheRow) -> usize {
+        stored.width() / STEP
+    }
 
     /// One of these steps: few instructions.
     ///
     /// # Safety
     /// The row lies there; the processor has AVX-512 with BF16.
-    unsafe fn whole(&self, row: *const u8, step: usize) -> __m512i;
+    #[inline(always)]
+    unsafe fn whole(stored: &CacheRow, row: *const u8, step: usize) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { Self::part(stored, row, step, !0) }
+    }
 
     /// Any step of a row, where the mask has numbers.
     ///
     /// # Safety
     /// The row lies there, and has the numbers of the mask; the processor has AVX-512 with BF16.
-    unsafe fn part(&self, row: *const u8, step: usize, mask: __mmask32) -> __m512i;
+    unsafe fn part(stored: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i;
 }
 
 /// 32 numbers of f16, where the mask has them.
@@ -121,110 +125,64 @@ unsafe fn halves(from: *const u8, mask: __mmask32) -> __m512i {
 }
 
 /// Rows of f16.
-pub(super) struct Halves(pub CacheRow);
+pub(super) struct Halves;
 
 impl Numbers for Halves {
     const BYTES: usize = 2 * STEP;
 
-    fn beside(&self) -> usize {
-        self.0.width() / STEP
-    }
-
     #[inline(always)]
-    unsafe fn whole(&self, row: *const u8, step: usize) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { self.part(row, step, !0) }
-    }
-
-    #[inline(always)]
-    unsafe fn part(&self, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
+    unsafe fn part(_: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
         // SAFETY: the caller's promise.
         unsafe { halves(row.wrapping_add(step * Self::BYTES), mask) }
     }
 }
 
 /// Rows of bf16.
-pub(super) struct Brains(pub CacheRow);
+pub(super) struct Brains;
 
 impl Numbers for Brains {
     const BYTES: usize = 2 * STEP;
 
-    fn beside(&self) -> usize {
-        self.0.width() / STEP
-    }
-
     #[inline(always)]
-    unsafe fn whole(&self, row: *const u8, step: usize) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { self.part(row, step, !0) }
-    }
-
-    #[inline(always)]
-    unsafe fn part(&self, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
+    unsafe fn part(_: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
         // SAFETY: the caller's promise; masked lanes are not read.
         unsafe { _mm512_maskz_loadu_epi16(mask, row.wrapping_add(step * Self::BYTES).cast()) }
     }
 }
 
 /// Rows whose latents are codes, before rope parts of f16.
-pub(super) struct Codes(pub CacheRow);
+pub(super) struct Codes;
 
 impl Numbers for Codes {
     const BYTES: usize = STEP;
 
-    fn beside(&self) -> usize {
-        let CacheRow { content, .. } = self.0;
-        if content.is_multiple_of(STEP) { self.0.width() / STEP } else { content / STEP }
+    fn beside(stored: &CacheRow) -> usize {
+        let content = stored.content;
+        if content.is_multiple_of(STEP) { stored.width() / STEP } else { content / STEP }
     }
 
     #[inline(always)]
-    unsafe fn whole(&self, row: *const u8, step: usize) -> __m512i {
-        let (codes, number) = (self.0.content, step * STEP);
+    unsafe fn whole(stored: &CacheRow, row: *const u8, step: usize) -> __m512i {
+        let (codes, number) = (stored.content, step * STEP);
         // SAFETY: the caller's promise: whole steps of codes, or of halves that begin with one.
         unsafe {
             if number >= codes {
                 return halves(row.add(2 * number - codes), !0);
             }
-            let scale = scale_of(std::slice::from_raw_parts(row, self.0.bytes()));
+            let scale = scale_of(std::slice::from_raw_parts(row, stored.bytes()));
             let codes = row.add(number);
             pair(widen_codes::<Avx512>(codes, scale), widen_codes::<Avx512>(codes.add(16), scale))
         }
     }
 
     #[inline(always)]
-    unsafe fn part(&self, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
+    unsafe fn part(stored: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
         // SAFETY: the caller's promise.
-        unsafe { decoded(self.0, row, step, mask) }
+        unsafe { decoded(*stored, row, step, mask) }
     }
 }
 
-/// Rows of f32.
-pub(super) struct Floats(pub CacheRow);
-
-impl Numbers for Floats {
-    const BYTES: usize = 4 * STEP;
-
-    fn beside(&self) -> usize {
-        self.0.width() / STEP
-    }
-
-    #[inline(always)]
-    unsafe fn whole(&self, row: *const u8, step: usize) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let from = row.wrapping_add(step * Self::BYTES).cast::<f32>();
-            pair(_mm512_loadu_ps(from), _mm512_loadu_ps(from.wrapping_add(16)))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn part(&self, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { decoded(self.0, row, step, mask) }
-    }
-}
-
-/// A step of a row of another type: by way of f32.
+/// A step of a row of any type: by way of f32.
 ///
 /// # Safety
 /// The row lies there, and has the numbers of the mask.

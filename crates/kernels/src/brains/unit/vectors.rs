@@ -23,8 +23,8 @@ impl Unit for Vectors {
         Vectors(())
     }
 
-    fn reads(_: CacheType) -> bool {
-        true
+    fn reads(cache: CacheType) -> bool {
+        cache != CacheType::F32
     }
 
     unsafe fn panels(
