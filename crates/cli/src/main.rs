@@ -6,6 +6,7 @@ mod exit;
 mod interrupt;
 mod model;
 mod output;
+mod progress;
 
 use clap::Parser;
 use std::process::ExitCode;
