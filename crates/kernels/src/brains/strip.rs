@@ -8,7 +8,7 @@
 use super::unit::{STEP, TILE};
 use crate::lanes::Lanes;
 use crate::lanes::avx512::Avx512;
-use crate::matmul::formats::{Format, Planes};
+use crate::matmul::formats::{Format, Planes, two};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -80,15 +80,15 @@ unsafe fn run<F: Format, const S: usize>(planes: &Planes, b: usize, g: usize, ou
         let codes = F::codes::<Avx512, S>(planes, b, g);
         let scales = F::scales::<Avx512, S>(planes, b, g);
         let mins = if F::SIGNED {
-            scales.map(|scale| _mm512_mul_ps(scale, _mm512_set1_ps(128.0)))
+            two!(|half| _mm512_mul_ps(scales[half], _mm512_set1_ps(128.0)))
         } else {
             F::mins::<Avx512, S>(planes, b, g, scales)
         };
-        let twice = TWICE.map(|lanes| _mm512_loadu_si512(lanes.as_ptr().cast()));
-        let picked = PICKED.map(|pair| pair.map(|half| _mm512_loadu_si512(half.as_ptr().cast())));
+        let twice = two!(|half| _mm512_loadu_si512(TWICE[half].as_ptr().cast()));
+        let picked = two!(|pair| two!(|half| _mm512_loadu_si512(PICKED[pair][half].as_ptr().cast())));
         // of each half of the run, and of each eight outputs
-        let scales = scales.map(|scale| twice.map(|lanes| _mm512_permutexvar_ps(lanes, scale)));
-        let mins = mins.map(|min| twice.map(|lanes| _mm512_permutexvar_ps(lanes, min)));
+        let scales = two!(|half| two!(|lanes| _mm512_permutexvar_ps(twice[lanes], scales[half])));
+        let mins = two!(|half| two!(|lanes| _mm512_permutexvar_ps(twice[lanes], mins[half])));
         for j in 0..8 {
             let bytes =
                 if F::SIGNED { _mm512_xor_si512(codes[j], _mm512_set1_epi8(i8::MIN)) } else { codes[j] };

@@ -116,8 +116,22 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
                 asking.advance();
             }
         }
-        sums.map(|sum| L::store(sum))
+        store_all::<L, M>(&sums)
     }
+}
+
+/// Sums as numbers. No closure: one that is not inlined would be compiled without the instructions.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn store_all<L: Lanes, const N: usize>(sums: &[L::Floats; N]) -> [[f32; 16]; N] {
+    let mut out = [[0.0; 16]; N];
+    for (out, sum) in out.iter_mut().zip(sums) {
+        // SAFETY: the caller's promise; there is room for sixteen.
+        unsafe { L::store_floats(out.as_mut_ptr(), *sum) };
+    }
+    out
 }
 
 /// One run of 32 inputs: run `S` of group `g` of block `b`.

@@ -145,6 +145,7 @@ macro_rules! two {
         ]
     };
 }
+pub(crate) use two;
 
 /// Low nibbles of four vectors from the one at `first` on, then their high nibbles.
 macro_rules! nibbles {
@@ -550,7 +551,11 @@ unsafe fn decoded<L: Lanes>(from: *const u8, scale: fn(u8) -> f32) -> L::Floats 
     // SAFETY: the caller's promise.
     unsafe {
         let bytes = from.cast::<[u8; 16]>().read_unaligned();
-        L::load_floats(bytes.map(scale).as_ptr())
+        let mut scales = [0.0; 16];
+        for (to, byte) in scales.iter_mut().zip(bytes) {
+            *to = scale(byte);
+        }
+        L::load_floats(scales.as_ptr())
     }
 }
 

@@ -4,7 +4,7 @@
 //! several (see [`Order`]).
 
 use super::asking::{Asking, Order};
-use super::body::run;
+use super::body::{run, store_all};
 use super::formats::{Format, Planes};
 use super::operands::Operands;
 use crate::act::A8Block;
@@ -72,14 +72,14 @@ unsafe fn side_by_side<L: Lanes, F: Format, const T: usize>(
     let mut asking = Asking::new::<F>(order, &planes[0], blocks, T);
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = [[L::all(0.0)]; T];
+        let mut sums = [L::all(0.0); T];
         for b in 0..blocks {
             for g in 0..F::SUBS / F::UNROLL {
                 macro_rules! runs {
                     ($($s:literal)*) => {
                         $(if $s < F::UNROLL {
-                            for (tile, (planes, sums)) in planes.iter().zip(&mut sums).enumerate() {
-                                run::<L, F, 1, $s>(planes, b, g, &[x], sums);
+                            for (tile, (planes, sum)) in planes.iter().zip(&mut sums).enumerate() {
+                                run::<L, F, 1, $s>(planes, b, g, &[x], std::array::from_mut(sum));
                                 // else the compiler loads what many runs need at once, and puts it down on the stack
                                 compiler_fence(Ordering::SeqCst);
                                 asking.ask::<L, F>(far, $s, tile);
@@ -91,6 +91,6 @@ unsafe fn side_by_side<L: Lanes, F: Format, const T: usize>(
                 asking.advance();
             }
         }
-        sums.map(|sums| L::store(sums[0]))
+        store_all::<L, T>(&sums)
     }
 }
