@@ -119,7 +119,7 @@ impl CachePool {
     ///
     /// # Errors
     /// [`CacheFileError::Io`].
-    pub fn save(
+    pub(crate) fn save(
         &self,
         sequence: &Sequence,
         tokens: &[u32],
@@ -167,7 +167,11 @@ impl CachePool {
     ///
     /// # Errors
     /// When the file cannot be read, is damaged, belongs to another model or cache type, or does not fit.
-    pub fn restore(&mut self, path: &Path, fingerprint: u64) -> Result<(Sequence, Vec<u32>), CacheFileError> {
+    pub(crate) fn restore(
+        &mut self,
+        path: &Path,
+        fingerprint: u64,
+    ) -> Result<(Sequence, Vec<u32>), CacheFileError> {
         let io = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {
                 CacheFileError::Damaged { path: path.to_owned(), problem: "it ends too early".into() }
@@ -189,11 +193,8 @@ impl CachePool {
             let problem = "its checksum is wrong".into();
             if sum_agrees { Ok(()) } else { Err(CacheFileError::Damaged { path: path.to_owned(), problem }) }
         });
-        if let Err(error) = result {
-            self.release(sequence);
-            return Err(error);
-        }
-        self.advance(&mut sequence, rows);
+        result?;
+        sequence.advance(rows);
         Ok((sequence, tokens))
     }
 
