@@ -119,7 +119,7 @@ impl CachePool {
     ///
     /// # Errors
     /// [`CacheFileError::Io`].
-    pub(crate) fn save(
+    pub fn save(
         &self,
         sequence: &Sequence,
         tokens: &[u32],
@@ -167,11 +167,7 @@ impl CachePool {
     ///
     /// # Errors
     /// When the file cannot be read, is damaged, belongs to another model or cache type, or does not fit.
-    pub(crate) fn restore(
-        &mut self,
-        path: &Path,
-        fingerprint: u64,
-    ) -> Result<(Sequence, Vec<u32>), CacheFileError> {
+    pub fn restore(&mut self, path: &Path, fingerprint: u64) -> Result<(Sequence, Vec<u32>), CacheFileError> {
         let io = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {
                 CacheFileError::Damaged { path: path.to_owned(), problem: "it ends too early".into() }
@@ -193,8 +189,11 @@ impl CachePool {
             let problem = "its checksum is wrong".into();
             if sum_agrees { Ok(()) } else { Err(CacheFileError::Damaged { path: path.to_owned(), problem }) }
         });
-        result?;
-        sequence.advance(rows);
+        if let Err(error) = result {
+            self.release(sequence);
+            return Err(error);
+        }
+        self.advance(&mut sequence, rows);
         Ok((sequence, tokens))
     }
 

@@ -194,6 +194,16 @@ impl CachePool {
         refused
     }
 
+    /// Counts rows that were read from a file as cached.
+    fn advance(&self, sequence: &mut Sequence, rows: usize) {
+        sequence.advance(rows);
+    }
+
+    /// Takes the pages of a file that proved damaged back.
+    fn release(&self, sequence: Sequence) {
+        drop(sequence);
+    }
+
     fn full(&self, sequence: &Sequence, rows: usize) -> CacheFull {
         CacheFull { rows, cached: sequence.len, capacity: self.capacity() }
     }
