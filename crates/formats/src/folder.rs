@@ -61,21 +61,27 @@ pub(crate) type ReadText<'a> = dyn Fn(&str, u64) -> Result<Option<String>, Forma
 /// Rows and columns of an FP8 matrix that share a scale, unless config.json says otherwise.
 pub(crate) const FP8_BLOCK: (usize, usize) = (128, 128);
 
+/// The longest side of such a rectangle: kernels sum as many inputs before they multiply by the scale.
+const MOST_SIDE: u64 = 1 << 16;
+
 impl HfSource {
     /// Rows and columns of an FP8 matrix that share a scale: `quantization_config.weight_block_size`.
     ///
     /// # Errors
-    /// What stands there, where it is not two multiples of sixteen.
+    /// What stands there, where it is not two multiples of sixteen up to 65536.
     pub fn fp8_block(&self) -> Result<(usize, usize), String> {
         let size = self.config.get("quantization_config").and_then(|q| q.get("weight_block_size"));
         let Some(size) = size.filter(|size| !size.is_null()) else { return Ok(FP8_BLOCK) };
         let side = |i: usize| {
-            let side = size.get(i)?.as_u64().filter(|n| *n > 0 && n.is_multiple_of(16))?;
+            let side =
+                size.get(i)?.as_u64().filter(|n| (1..=MOST_SIDE).contains(n) && n.is_multiple_of(16))?;
             usize::try_from(side).ok()
         };
         match (size.as_array().map(Vec::len), side(0), side(1)) {
             (Some(2), Some(rows), Some(cols)) => Ok((rows, cols)),
-            _ => Err(format!("weight_block_size is {size}; two multiples of 16 are supported")),
+            _ => Err(format!(
+                "weight_block_size is {size}; two multiples of 16 up to {MOST_SIDE} are supported"
+            )),
         }
     }
 

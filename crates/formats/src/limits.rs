@@ -30,3 +30,15 @@ pub const MAX_JSON_BYTES: u64 = 16 << 20;
 pub const MAX_JSON_VALUES: usize = 1 << 17;
 /// Bytes of model.safetensors.index.json.
 pub const MAX_INDEX_BYTES: u64 = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_that_wrap_are_errors_in_this_crate() {
+        let sum = std::panic::catch_unwind(|| std::hint::black_box(usize::MAX) + std::hint::black_box(1));
+        assert!(
+            sum.is_err(),
+            "overflow checks are off: see [profile.release.package] in the root Cargo.toml"
+        );
+    }
+}

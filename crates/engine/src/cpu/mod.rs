@@ -1,4 +1,18 @@
 //! The CPU backend: a compiled plan for each class of rows, run by a team of threads over one arena.
+//!
+//! Public is what plans a model. What runs it serves the engine alone, which checks rows, tokens and sequences before each step:
+//!
+//! ```
+//! use engine::cpu::{CpuOptions, tier_for};
+//! ```
+//!
+//! ```compile_fail
+//! use engine::cpu::CpuBackend;
+//! ```
+//!
+//! ```compile_fail
+//! use engine::cpu::{Batch, Segment};
+//! ```
 
 mod absorb;
 mod attention;
@@ -15,9 +29,9 @@ mod tile_memory;
 mod trace;
 mod weights;
 
-pub use batch::{Batch, Segment};
+pub(crate) use batch::Batch;
 pub(crate) use pack::Matrices;
-pub use weights::LoadedWeight;
+pub(crate) use weights::LoadedWeight;
 
 use crate::cache::CachePool;
 use crate::error::EngineError;
@@ -28,14 +42,14 @@ use compile::Program;
 use formats::{Checkpoint, TensorInfo};
 use graph::circuit::{TensorIndex, Weight};
 use graph::contract::{Contract, Gating, GroupScore, RopePairs};
-use graph::ir::{Lane, Span, Stream};
+use graph::ir::{Lane, Span};
 use graph::passes::{BindOptions, CacheForm, MlaChoice, RowClass};
 use graph::points::Points;
 use graph::{CheckpointTensors, Circuit, Plan, PlanOptions};
 use kernels::{A8Block, Bf16Line, RopeTable, RouteSpec};
 use local::Local;
 use quant::tiles::TileLayout;
-use run::{Model, Shared, Thread};
+use run::{Model, Numbers, Shared, Thread};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,7 +79,7 @@ pub struct CpuOptions {
 }
 
 /// A model on the CPU.
-pub struct CpuBackend {
+pub(crate) struct CpuBackend {
     model: Model,
     trunk: Vec<Plan>,
     head: Vec<Plan>,
@@ -283,11 +297,6 @@ impl CpuBackend {
         &self.head
     }
 
-    /// Cache streams that the plans read and write.
-    pub fn streams(&self) -> &[Stream] {
-        &self.trunk[0].ir.streams
-    }
-
     /// Rotation angles and pairs, for context shift.
     pub fn rope(&self) -> (&RopeTable, kernels::RopePairs) {
         (&self.model.rope, self.model.pairs)
@@ -306,7 +315,12 @@ impl CpuBackend {
     }
 
     /// Runs the layers on a batch: its rows are in the cache and in the residual stream afterwards.
+    ///
+    /// # Panics
+    /// When the batch has more rows than the arena was made for.
     pub fn forward(&mut self, batch: &Batch, pool: &CachePool) {
+        let (rows, largest) = (batch.rows(), self.options.largest);
+        assert!(rows <= largest, "a batch of {rows} rows, but at most {largest} fit");
         let a = self.model.contract.attention;
         let naive = batch.segments.iter().filter(|s| s.lane == Lane::Naive);
         let longest = naive.map(|s| s.first + s.rows.len()).max().unwrap_or(0);
@@ -385,9 +399,9 @@ impl CpuBackend {
             blocks_len: self.blocks.len(),
             lines: self.lines.as_mut_ptr(),
             lines_len: self.lines.len(),
-            arena: self.arena.as_mut_ptr(),
-            hidden: self.hidden.as_mut_ptr(),
-            logits: self.logits.as_mut_ptr(),
+            arena: Numbers::of(&mut self.arena),
+            hidden: Numbers::of(&mut self.hidden),
+            logits: Numbers::of(&mut self.logits),
             expanded: self.expanded[skipped..].as_mut_ptr(),
             expanded_len: self.expanded.len() - skipped,
             partials: self.partials.as_mut_ptr(),
@@ -531,3 +545,6 @@ fn route_spec(contract: &Contract) -> Option<RouteSpec<'static>> {
         scale: router.scale as f32,
     })
 }
+
+#[cfg(test)]
+mod tests;
