@@ -1,5 +1,6 @@
 //! A file that shrinks while it is mapped ends the program with a message that names it.
 #![cfg(target_os = "linux")]
+#![allow(clippy::print_stderr, reason = "what the parent reads")]
 #![allow(unsafe_code, reason = "a map of the test's own")]
 
 mod support;
