@@ -54,8 +54,9 @@ pub struct EngineOptions {
     pub largest: Option<usize>,
     /// Load even when memory seems too small.
     pub force: bool,
-    /// A circuit that takes the place of the model's own, for those who change one; none: the built-in one. It runs without being audited,
-    /// so that a wrong one can be looked into.
+    /// A circuit that takes the place of the model's own, for those who change one; none: the built-in one. It is audited like those, but a
+    /// finding that is about its meaning alone (see [`Code::protects`](graph::audit::Code::protects)) does not refuse it: a wrong one can be
+    /// looked into. Such findings are in [`Summary::doubts`].
     pub circuit: Option<Arc<Circuit>>,
 }
 
@@ -109,6 +110,8 @@ pub struct Summary {
     pub kernels: Vec<String>,
     /// Operations that run in portable code although the tier is higher.
     pub portable: Vec<String>,
+    /// What the audit finds strange about a circuit of the user's own.
+    pub doubts: Vec<graph::audit::Finding>,
 }
 
 /// A loaded model.
@@ -206,9 +209,7 @@ impl Engine {
                 cpu.largest = largest;
             }
         }
-        if options.circuit.is_none() {
-            cpu::audit(&circuit, &contract, checkpoint, &plans, &cpu)?;
-        }
+        let doubts = cpu::audit(&circuit, &contract, checkpoint, &plans, &cpu, options.circuit.is_some())?;
         let needed_for = |context: usize| needed_with(arena, context);
         let needed = needed_for(context);
         let (mut paged, mut fits) = (None, false);
@@ -224,6 +225,7 @@ impl Engine {
             .map_err(|error| EngineError::System { what: "starting threads", error })?;
         let mut summary = summarise(checkpoint, &contract, &plans, &cpu, placement, token_bytes, weights);
         summary.paged = paged;
+        summary.doubts = doubts;
         let pool = CachePool::new(&streams, cache, context)
             .map_err(|error| EngineError::System { what: "reserving memory for the cache", error })?;
         let in_place = cpu::tensors_in_tiles(&plans, checkpoint);
@@ -654,5 +656,6 @@ fn summarise(
         context: options.context,
         kernels,
         portable,
+        doubts: Vec::new(),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::cache::{CacheFileError, CacheFull};
 use base::TensorType;
-use formats::FormatError;
+use formats::{FormatError, OutputError};
 use graph::{ContractError, GraphError};
 
 /// An error of loading or running a model.
@@ -74,6 +74,9 @@ pub enum EngineError {
         /// What to do.
         hint: String,
     },
+    /// A file is not written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// Loading would not fit in memory.
     #[error("{0}")]
     Memory(crate::memory::NotEnough),

@@ -40,6 +40,7 @@ use crate::trace::Trace;
 use base::{Activation, CpuFeatures, KernelContract, Layout, Tier};
 use compile::Program;
 use formats::{Checkpoint, TensorInfo};
+use graph::audit::Finding;
 use graph::circuit::{TensorIndex, Weight};
 use graph::contract::{Contract, Gating, GroupScore, RopePairs};
 use graph::ir::{Lane, Span};
@@ -170,7 +171,8 @@ pub fn make_plans_of(
     Ok((make(Span::trunk(contract), options.largest)?, make(Span::head(contract), HEAD_ROWS)?))
 }
 
-/// Checks circuit, plans and the file's tensors against the rules of [`graph::audit`].
+/// Checks circuit, plans and the file's tensors against the rules of [`graph::audit`]. With `leave_doubts`, findings about the circuit's meaning
+/// alone are given back.
 ///
 /// # Errors
 /// [`EngineError::Audit`] with what breaks a rule.
@@ -180,12 +182,15 @@ pub fn audit(
     checkpoint: &Checkpoint,
     (trunk, head): &(Vec<Plan>, Vec<Plan>),
     options: &CpuOptions,
-) -> Result<(), EngineError> {
+    leave_doubts: bool,
+) -> Result<Vec<Finding>, EngineError> {
     let bound = graph::audit::Bound { table: &kernel_contracts(), options: options.bind };
     let findings =
         graph::audit::session(circuit, contract, &CheckpointTensors(checkpoint), (trunk, head), bound);
+    let (doubts, findings): (Vec<_>, Vec<_>) =
+        findings.into_iter().partition(|finding| leave_doubts && !finding.code.protects());
     if findings.is_empty() {
-        return Ok(());
+        return Ok(doubts);
     }
     Err(EngineError::Audit { file: checkpoint.display_name(), findings })
 }

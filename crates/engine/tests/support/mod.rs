@@ -1,5 +1,10 @@
 //! Fixtures: small models with logits and greedy tokens computed by Hugging Face transformers (see fixtures/README.md).
-#![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
+#![allow(
+    dead_code,
+    missing_docs,
+    clippy::print_stderr,
+    reason = "each test file uses a part of it, and skipped tiers are named"
+)]
 
 use base::Tier;
 use engine::cache::Sequence;
