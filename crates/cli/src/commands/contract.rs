@@ -85,7 +85,7 @@ fn text(survey: &Survey, args: &ModelArgs, tier: &str) -> String {
     }
     operations(survey, tier, &mut lines);
     lines.push(String::new());
-    lines.join("\n")
+    output::joined(&lines)
 }
 
 /// Rotation, in a line.

@@ -86,7 +86,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
 
 /// Plans are for steps that there can be.
 fn check_rows(rows: usize) -> Result<()> {
-    let (few, most) = (RowClass::FEW, MOST_ROWS);
+    let (few, most) = (RowClass::FEW, MOST_ROWS as usize);
     if (1..=most).contains(&rows) {
         return Ok(());
     }

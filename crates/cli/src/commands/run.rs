@@ -7,16 +7,20 @@ use super::sampling::Sampling;
 use crate::args::RunArgs;
 use crate::exit::Usage;
 use crate::progress::LateBar;
-use crate::{interrupt, model, output};
+use crate::{exit, input, interrupt, model, output};
 use anyhow::Result;
 use engine::{Answer, ContextShift, Engine, Event, Listener, Request, Session, StopReason};
+use formats::OutputFile;
 use serde_json::{Value, json};
-use std::io::{IsTerminal, Read, stdin};
+use std::io::{IsTerminal, stdin};
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
-    // what cannot run is said before what it lacks besides
+    // what cannot run is said before what it lacks besides, and both before the work begins
     graph::Contract::from_checkpoint(&checkpoint)?;
+    if let Some(path) = &args.save {
+        OutputFile::check(path)?;
+    }
     let mut speech = Speech::open(&checkpoint)?;
     speech.options = ChatOptions::new(&args.template, &checkpoint)?;
     let prompt = Prompt::new(args, &speech)?;
@@ -43,26 +47,48 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let mut printer = Printer::new(!quiet, request.prompt.len(), !args.json);
     let answer = engine.generate(&mut session, &request, &speech.tokenizer, &mut printer)?;
     printer.bar.finish();
-    if let Some(error) = printer.failed {
-        return Err(error);
-    }
-    if args.json {
-        output::json(&report(&answer, &engine, &request, &sampling, printer.logprobs)?)?;
-    } else {
-        output::line("")?;
-        if !quiet {
-            footer(&answer);
-        }
-    }
-    if let Some(path) = &args.save {
+    // before anything is printed: a terminal that was closed takes no text any more
+    let saved = args.save.as_ref().map(|path| {
         let attachment = prompt.conversation.map(|mut conversation| {
             conversation.push("assistant", &answer.text);
             conversation.to_bytes()
         });
-        engine.save_session(&mut session, attachment.as_deref(), path)?;
+        engine.save_session(&mut session, attachment.as_deref(), path)
+    });
+    let printed = show(args, &answer, &engine, &request, &sampling, printer);
+    if let Some(Err(error)) = saved {
+        // also after a signal, whose exit code says nothing of it
+        if interrupt::asked() {
+            exit::report(&error.into());
+        } else {
+            return Err(error.into());
+        }
     }
+    printed?;
     if answer.stop == StopReason::Interrupted {
         return Err(engine::EngineError::Stopped.into());
+    }
+    Ok(())
+}
+
+/// Prints what there is besides the text, or everything as JSON.
+fn show(
+    args: &RunArgs,
+    answer: &Answer,
+    engine: &Engine,
+    request: &Request,
+    sampling: &Sampling,
+    printer: Printer,
+) -> Result<()> {
+    if let Some(error) = printer.failed {
+        return Err(error);
+    }
+    if args.json {
+        return output::json(&report(answer, engine, request, sampling, printer.logprobs)?);
+    }
+    output::line("")?;
+    if !args.quiet {
+        footer(answer);
     }
     Ok(())
 }
@@ -110,9 +136,7 @@ fn read_stdin() -> Result<String> {
     if stdin().is_terminal() {
         return Err(Usage("there is no prompt; give one: latent run \"Why is the sky blue?\"".into()).into());
     }
-    let mut bytes = Vec::new();
-    stdin().read_to_end(&mut bytes)?;
-    String::from_utf8(bytes).map_err(|_| Usage("standard input is not UTF-8 text".into()).into())
+    input::stdin_text()
 }
 
 /// Streams text to standard output, and follows Ctrl-C.
@@ -145,7 +169,7 @@ impl Listener for Printer {
             self.logprobs.push(json!({"token": event.token, "logprob": own, "top": top}));
         }
         if self.stream
-            && let Err(error) = output::now(event.text)
+            && let Err(error) = output::stream(event.text)
         {
             self.failed = Some(error);
             return false;
@@ -194,7 +218,7 @@ fn report(
 
 fn footer(answer: &Answer) {
     let new = answer.prompt_tokens - answer.cached_tokens;
-    eprintln!(
+    output::note(&format!(
         "prompt: {} tokens, {:.1} t/s; answer: {} tokens, {:.1} t/s; ended by {}",
         answer.prompt_tokens,
         speed(new, answer.prompt_seconds),
@@ -205,7 +229,7 @@ fn footer(answer: &Answer) {
             StopReason::StopString => "a stop string",
             StopReason::Length => "-n",
             StopReason::Context => "a full context",
-            StopReason::Interrupted => "Ctrl-C",
+            StopReason::Interrupted => interrupt::name(),
         }
-    );
+    ));
 }

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use assert_cmd::Command;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// `latent` with these arguments, without a model from the environment, for at most 100 seconds.
 pub fn latent(args: &[&str]) -> Command {
@@ -11,11 +11,15 @@ pub fn latent(args: &[&str]) -> Command {
     command
 }
 
+/// The demo model's file.
+pub fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/mla-demo-Q4_K_M.gguf")
+}
+
 /// The demo model as a file of its own with further metadata, and with another chat template where one is given. The file is in the folder.
 pub fn demo_with(template: Option<&str>, numbers: &[(&str, f32)]) -> (tempfile::TempDir, String) {
     const KEY: &[u8] = b"tokenizer.chat_template";
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/mla-demo-Q4_K_M.gguf");
-    let mut bytes = std::fs::read(demo).unwrap();
+    let mut bytes = std::fs::read(demo()).unwrap();
     let mut added = Vec::new();
     let mut count = 0;
     let string = |out: &mut Vec<u8>, text: &[u8]| {

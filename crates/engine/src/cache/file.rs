@@ -17,8 +17,9 @@
 
 use super::{CacheFull, CachePool, PAGE_ROWS, Sequence};
 use base::CacheType;
+use formats::{InputError, OutputError, OutputFile, input_file};
 use graph::ir::StreamKind;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"LATNTKV1";
@@ -37,7 +38,13 @@ const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheFileError {
-    /// The file cannot be read or written.
+    /// The file cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// It is no plain file, or cannot be opened.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The file cannot be read.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file.
@@ -159,10 +166,10 @@ fn kind_id(kind: StreamKind) -> u32 {
 }
 
 impl CachePool {
-    /// Writes `sequence` and its `tokens` to a file: first beside it, then in its place, so that a full disk leaves the old file whole.
+    /// Writes `sequence` and its `tokens` to a file, which appears when it is whole.
     ///
     /// # Errors
-    /// [`CacheFileError::Io`].
+    /// [`CacheFileError::Output`].
     pub fn save(
         &self,
         sequence: &Sequence,
@@ -176,8 +183,8 @@ impl CachePool {
     /// The same with an attachment of at most [`MAX_ATTACHMENT`] bytes.
     ///
     /// # Errors
-    /// [`CacheFileError::Io`], also for an attachment that is too large.
-    pub fn save_with(
+    /// [`CacheFileError::Output`]; [`CacheFileError::Io`] for an attachment that is too large.
+    pub(crate) fn save_with(
         &self,
         sequence: &Sequence,
         tokens: &[u32],
@@ -190,14 +197,11 @@ impl CachePool {
             let error = io::Error::new(io::ErrorKind::InvalidInput, problem);
             return Err(CacheFileError::Io { path: path.to_owned(), error });
         }
-        let temporary = path.with_extension("part");
-        let written = self
-            .write(sequence, tokens, fingerprint, attachment, &temporary)
-            .and_then(|()| std::fs::rename(&temporary, path));
-        written.map_err(|error| {
-            let _ = std::fs::remove_file(&temporary);
-            CacheFileError::Io { path: path.to_owned(), error }
-        })
+        let mut file = OutputFile::create(path)?;
+        let written = self.write(sequence, tokens, fingerprint, attachment, &mut file);
+        written.map_err(|error| file.failed(error))?;
+        file.finish()?;
+        Ok(())
     }
 
     fn write(
@@ -206,9 +210,9 @@ impl CachePool {
         tokens: &[u32],
         fingerprint: u64,
         attachment: Option<&[u8]>,
-        path: &Path,
+        file: &mut OutputFile,
     ) -> io::Result<()> {
-        let mut out = Checked::new(BufWriter::new(std::fs::File::create(path)?));
+        let mut out = Checked::new(file);
         out.put(MAGIC)?;
         out.put(&fingerprint.to_le_bytes())?;
         out.put(&(sequence.len() as u64).to_le_bytes())?;
@@ -230,11 +234,7 @@ impl CachePool {
         }
         let sum = out.sum;
         out.inner.write_all(&sum.to_le_bytes())?;
-        if let Some(bytes) = attachment {
-            write_attachment(&mut out.inner, bytes)?;
-        }
-        out.inner.flush()?;
-        out.inner.get_ref().sync_all()
+        attachment.map_or(Ok(()), |bytes| write_attachment(&mut out.inner, bytes))
     }
 
     /// Reads a sequence back, with its tokens.
@@ -250,17 +250,16 @@ impl CachePool {
     ///
     /// # Errors
     /// As for [`restore`](Self::restore).
-    pub fn restore_with(&mut self, path: &Path, fingerprint: u64) -> Result<Restored, CacheFileError> {
+    pub(crate) fn restore_with(&mut self, path: &Path, fingerprint: u64) -> Result<Restored, CacheFileError> {
         let io = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {
                 CacheFileError::Damaged { path: path.to_owned(), problem: "it ends too early".into() }
             }
             _ => CacheFileError::Io { path: path.to_owned(), error },
         };
-        let file = std::fs::File::open(path).map_err(io)?;
-        let size = file.metadata().map_err(io)?.len();
+        let (file, metadata) = input_file::open(path)?;
         let mut input = Checked::new(BufReader::new(file));
-        let (rows, trailing) = self.read_header(&mut input, path, fingerprint, size)?;
+        let (rows, trailing) = self.read_header(&mut input, path, fingerprint, metadata.len())?;
         let mut tokens = Vec::with_capacity(rows);
         for _ in 0..rows {
             tokens.push(input.u32().map_err(io)?);

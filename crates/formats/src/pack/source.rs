@@ -6,7 +6,8 @@ use crate::checkpoint::{GgufSource, Source, display};
 use crate::error::FormatError;
 use crate::folder::{FILES, HfSource, TOKENIZER, TokenizerJson};
 use crate::gguf::WriterValue;
-use crate::{Checkpoint, gguf};
+use crate::input_file::{self, InputError};
+use crate::{Checkpoint, gguf, limits};
 use std::path::Path;
 
 /// The source of a packed file at `path`, as if the original had been opened.
@@ -62,10 +63,10 @@ pub(super) fn source_keys(checkpoint: &Checkpoint) -> Result<Vec<(String, Writer
             let mut held = Vec::new();
             for name in FILES.into_iter().chain([TOKENIZER]) {
                 let path = checkpoint.path().join(name);
-                match std::fs::read(&path) {
+                match input_file::read(&path, limits::MAX_TOKENIZER_BYTES) {
                     Ok(bytes) => held.push((format!("{}{name}", keys::SOURCE_FILE), WriterValue::U8s(bytes))),
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(FormatError::Io { path, error }),
+                    Err(InputError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error.into()),
                 }
             }
             Ok(held)

@@ -4,7 +4,7 @@ use crate::commands::prompt::{self, Speech};
 use crate::output;
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Map, Value, json};
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{IsTerminal, stderr};
 
 /// The form in which conversations are saved.
 const VERSION: u64 = 1;
@@ -165,20 +165,13 @@ pub(in crate::commands) fn kept_tokens(speech: &Speech, conversation: &Conversat
     Ok(one.iter().zip(&other).take_while(|(a, b)| a == b).count())
 }
 
-/// Prints text on standard error: on a terminal broken between words, and never with control characters of a file or a model. Nobody may be
-/// listening, which is no reason to stop.
+/// Prints text on standard error, on a terminal broken between words.
 pub(in crate::commands) fn say(text: &str) {
-    let shown: String =
-        text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect();
-    let mut err = stderr().lock();
-    for line in shown.split('\n') {
-        let parts = if stderr().is_terminal() {
-            output::wrapped("", 2, line, output::width())
+    for line in text.split('\n') {
+        if stderr().is_terminal() {
+            output::wrapped("", 2, line, output::width()).iter().for_each(|part| output::note(part));
         } else {
-            vec![line.to_owned()]
-        };
-        for part in parts {
-            let _ = writeln!(err, "{part}");
+            output::note(line);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Where messages come from: a line editor on a terminal, or lines of standard input.
 
 use super::history::History;
+use crate::interrupt;
 use anyhow::{Result, bail};
 use rustyline::completion::Completer;
 use rustyline::highlight::Highlighter;
@@ -79,6 +80,8 @@ impl Input {
     /// # Errors
     /// When standard input cannot be read, or is no text.
     pub(super) fn next(&mut self) -> Result<Entered> {
+        // there is nothing to put in order meanwhile; in the line editor Ctrl-C is a key, and no signal
+        let _at_once = interrupt::at_once();
         match self {
             Input::Terminal(terminal) => terminal.next(),
             Input::Pipe(lines) => piped(lines),
