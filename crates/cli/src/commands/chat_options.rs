@@ -4,7 +4,7 @@ use super::prompt::template_of;
 use crate::args::TemplateArgs;
 use crate::exit::Usage;
 use anyhow::Result;
-use formats::Checkpoint;
+use formats::{Checkpoint, input_file};
 use serde_json::{Map, Value};
 use std::path::Path;
 use text::ChatInput;
@@ -65,19 +65,9 @@ impl ChatOptions {
 
 /// A list of tools in OpenAI's form.
 fn read_tools(path: &Path) -> Result<Value> {
-    let name = path.display();
-    let failed = |problem: String| Usage(format!("--tools {name}: {problem}"));
-    let metadata = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
-    // opening a pipe would wait for ever
-    if !metadata.is_file() {
-        return Err(failed("it is not a plain file".into()).into());
-    }
-    if metadata.len() > MAX_TOOLS_BYTES {
-        let problem = format!("its {} bytes exceed the limit of {MAX_TOOLS_BYTES}", metadata.len());
-        return Err(failed(problem).into());
-    }
-    let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8 text".into()))?;
+    let failed = |problem: String| Usage(format!("--tools {}: {problem}", path.display()));
+    let text =
+        input_file::read_text(path, MAX_TOOLS_BYTES).map_err(|error| Usage(format!("--tools: {error}")))?;
     let tools = formats::json::parse(&text).map_err(failed)?;
     check_tools(&tools).map_err(failed)?;
     Ok(tools)
