@@ -32,6 +32,7 @@ pub(super) fn run(path: Option<&Path>, args: &InspectArgs) -> Result<()> {
     if args.json {
         let mut value = serde_json::to_value(&survey)?;
         value["circuit"] = json!(survey.contract.as_ref().map(|c| model::circuit_name(&args.model, c)));
+        value["supported"] = json!(survey.supported && speech.problems() == 0);
         value["tokenizer"] = speech.tokenizer.json();
         value["chat_template"] = speech.template.json();
         output::json(&value)?;
