@@ -14,11 +14,11 @@ use std::io::{IsTerminal, stdin};
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     // what cannot run is said before what it lacks besides, and both before the work begins
-    graph::Contract::from_checkpoint(&checkpoint)?;
+    let contract = graph::Contract::from_checkpoint(&checkpoint)?;
     if let Some(path) = &args.save {
         OutputFile::check(path)?;
     }
-    let speech = Speech::open(&checkpoint)?;
+    let speech = Speech::open(&checkpoint, &contract, args.model.ctx)?;
     let prompt = prompt_tokens(args, &speech)?;
     let sampling = prompt::sampling(&args.sampling)?;
     let quiet = args.quiet || args.json;
@@ -77,7 +77,7 @@ fn prompt_tokens(args: &RunArgs, speech: &Speech) -> Result<Vec<u32>> {
     }
     let text = match &args.prompt {
         Some(text) => text.clone(),
-        None => read_stdin()?,
+        None => read_stdin(speech)?,
     };
     if text.trim().is_empty() {
         return Err(Usage("the prompt is empty; give a text, --tokens, or pipe a text in".into()).into());
@@ -85,16 +85,21 @@ fn prompt_tokens(args: &RunArgs, speech: &Speech) -> Result<Vec<u32>> {
     if args.raw {
         return speech.raw(&text);
     }
+    // a template may drop the white space around it
+    speech.check_length(text.trim().len())?;
     let system = args.system.iter().map(|text| prompt::message("system", text));
     let messages: Vec<Value> = system.chain([prompt::message("user", &text)]).collect();
     speech.chat(&messages)
 }
 
-fn read_stdin() -> Result<String> {
+/// Bytes of standard input that are read beyond those that fit, in case they are white space which the template drops.
+const SPARE: usize = 1 << 20;
+
+fn read_stdin(speech: &Speech) -> Result<String> {
     if stdin().is_terminal() {
         return Err(Usage("there is no prompt; give one: latent run \"Why is the sky blue?\"".into()).into());
     }
-    input::stdin_text()
+    input::stdin_text(speech.longest().unwrap_or(usize::MAX).saturating_add(SPARE))
 }
 
 /// Streams text to standard output, and follows Ctrl-C.
