@@ -44,7 +44,7 @@ mod unfinished;
 
 pub use checkpoint::{Checkpoint, GgufSource, SAMPLED, Source, TensorInfo, TensorRef};
 pub use error::FormatError;
-pub use folder::{HfSource, TokenizerJson};
+pub use folder::{HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 pub use input_file::InputError;
 pub use outline::{Data, Outline, TensorHead};
 pub use output_file::{CompleteFile, OutputError, OutputFile, OutputFolder};

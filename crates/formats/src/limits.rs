@@ -28,8 +28,8 @@ pub const MAX_SAFETENSORS_DIMENSIONS: usize = 8;
 pub const MAX_JSON_BYTES: u64 = 16 << 20;
 /// Values of such a file, each of which may take a hundred times its bytes.
 pub const MAX_JSON_VALUES: usize = 1 << 17;
-/// Bytes of tokenizer.json; the largest ones of published models have some 20 MB.
-pub const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
+/// Bytes of a folder's vocabulary; the largest published tokenizer.json has 35 million.
+pub const MAX_TOKENIZER_BYTES: u64 = 128 << 20;
 /// Bytes of a circuit file; those of the repository have some 20 KB.
 pub const MAX_CIRCUIT_BYTES: u64 = 1 << 20;
 /// Bytes of a profile, as `latent profile --json` prints it.

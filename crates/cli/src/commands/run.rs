@@ -17,11 +17,11 @@ use std::io::{IsTerminal, stdin};
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     // what cannot run is said before what it lacks besides, and both before the work begins
-    graph::Contract::from_checkpoint(&checkpoint)?;
+    let contract = graph::Contract::from_checkpoint(&checkpoint)?;
     if let Some(path) = &args.save {
         OutputFile::check(path)?;
     }
-    let mut speech = Speech::open(&checkpoint)?;
+    let mut speech = Speech::open(&checkpoint, &contract, args.model.ctx)?;
     speech.options = ChatOptions::new(&args.template, &checkpoint)?;
     let prompt = Prompt::new(args, &speech)?;
     let sampling = Sampling::new(&args.sampling, &checkpoint)?;
@@ -114,7 +114,7 @@ impl Prompt {
         }
         let text = match &args.prompt {
             Some(text) => text.clone(),
-            None => read_stdin()?,
+            None => read_stdin(speech)?,
         };
         if text.trim().is_empty() {
             return Err(Usage("the prompt is empty; give a text, --tokens, or pipe a text in".into()).into());
@@ -123,6 +123,8 @@ impl Prompt {
             let tokens = speech.raw(&text)?;
             return Ok(Prompt { keep: first(&tokens), tokens, conversation: None });
         }
+        // a template may drop the white space around it
+        speech.check_length(text.trim().len())?;
         let mut conversation = Conversation::new(args.template.system.as_deref());
         let keep =
             if args.shift.context_shift { conversation::kept_tokens(speech, &conversation)? } else { 0 };
@@ -132,11 +134,14 @@ impl Prompt {
     }
 }
 
-fn read_stdin() -> Result<String> {
+/// Bytes of standard input that are read beyond those that fit, in case they are white space which the template drops.
+const SPARE: usize = 1 << 20;
+
+fn read_stdin(speech: &Speech) -> Result<String> {
     if stdin().is_terminal() {
         return Err(Usage("there is no prompt; give one: latent run \"Why is the sky blue?\"".into()).into());
     }
-    input::stdin_text()
+    input::stdin_text(speech.longest().unwrap_or(usize::MAX).saturating_add(SPARE))
 }
 
 /// Streams text to standard output, and follows Ctrl-C.

@@ -42,12 +42,12 @@ const KEYS: &str = "Alt-Enter or Ctrl-J, or \\ and Enter, begin a new line. Ctrl
 
 pub(super) fn run(args: &ChatArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
-    graph::Contract::from_checkpoint(&checkpoint)?;
+    let contract = graph::Contract::from_checkpoint(&checkpoint)?;
     if template_of(&checkpoint)?.is_none() {
         let problem = "the model has no chat template, which a conversation needs; `latent run --raw` continues a text with it";
         return Err(Usage(problem.into()).into());
     }
-    let mut speech = Speech::open(&checkpoint)?;
+    let mut speech = Speech::open(&checkpoint, &contract, args.model.ctx)?;
     speech.options = ChatOptions::new(&args.template, &checkpoint)?;
     let conversation = Conversation::new(args.template.system.as_deref());
     // a template that is missing or fails is found before the model is loaded
@@ -231,32 +231,31 @@ impl Chat<'_> {
     /// Tokens of the conversation. With a context shift, the oldest turns are left out where it and an answer would not fit otherwise.
     fn fit(&mut self) -> Result<Vec<u32>> {
         let context = self.engine.context();
-        let whole = self.speech.chat(self.conversation.messages())?;
+        let render = |conversation: &Conversation| -> Result<Option<Vec<u32>>> {
+            let tokens = self.speech.chat_if_fits(conversation.messages())?;
+            Ok(tokens.ok().filter(|tokens| tokens.len() < context))
+        };
+        let whole = render(&self.conversation)?;
         if self.shift.is_none() {
-            return if whole.len() < context { Ok(whole) } else { Err(self.too_long(whole.len())) };
+            return whole.ok_or_else(|| self.too_long());
         }
         // room for an answer, so that it does not begin with a shift
         let room = self.args.sampling.max_tokens.unwrap_or(usize::MAX).min(context / 4).max(1);
-        if whole.len() + room <= context {
-            return Ok(whole);
-        }
-        let most = self.conversation.droppable();
-        let mut tokens = whole;
-        let mut dropped = 0;
+        let roomy = |tokens: &Option<Vec<u32>>| tokens.as_ref().is_some_and(|t| t.len() <= context - room);
+        let (mut dropped, mut tokens) = (0, whole);
         // what is left out only ever makes it shorter, so that halving finds the fewest turns
-        let (mut low, mut high) = (1, most);
+        let most = self.conversation.droppable();
+        let (mut low, mut high) = (1, if roomy(&tokens) { 0 } else { most });
         while low <= high {
             let middle = usize::midpoint(low, high);
-            let rest = self.speech.chat(self.conversation.without(middle).messages())?;
-            let fits = rest.len() + room <= context;
+            let rest = render(&self.conversation.without(middle))?;
+            let fits = roomy(&rest);
             if fits || middle == most {
                 (dropped, tokens) = (middle, rest);
             }
             if fits { high = middle - 1 } else { low = middle + 1 }
         }
-        if tokens.len() >= context {
-            return Err(self.too_long(tokens.len()));
-        }
+        let Some(tokens) = tokens else { return Err(self.too_long()) };
         if dropped > 0 {
             let before = self.conversation.len();
             self.conversation = self.conversation.without(dropped);
@@ -266,15 +265,15 @@ impl Chat<'_> {
         Ok(tokens)
     }
 
-    fn too_long(&self, tokens: usize) -> anyhow::Error {
+    fn too_long(&self) -> anyhow::Error {
         let context = self.engine.context();
         if self.conversation.len() <= 1 || self.shift.is_some() {
             let ctx = self.larger().map_or_else(String::new, |larger| format!(", or {larger}"));
             return anyhow!(
-                "the message has {tokens} tokens with what goes before it, but the context holds {context}: shorten it{ctx}"
+                "the message does not fit into a context of {context} tokens with what goes before it: shorten it{ctx}"
             );
         }
-        anyhow!("the conversation has {tokens} tokens, but the context holds {context}: {}", self.ways_out())
+        anyhow!("the conversation does not fit into a context of {context} tokens: {}", self.ways_out())
     }
 
     /// What can be done about a full context.
