@@ -50,7 +50,7 @@ pub(crate) struct Cli {
 
 pub(crate) const CHAT_HELP: &str = "In the conversation:
   /help             list the commands: /save, /restore, /undo, /regen, /clear, …
-  //text            a message that begins with a slash (or put a blank before it)
+  //text            a message that begins with a slash (or a blank before it)
   Alt-Enter         a new line in the message; also Ctrl-J, or \\ and Enter
   Tab               complete a command
   Ctrl-C            stop an answer, clear the line, or (twice) leave

@@ -64,6 +64,20 @@ pub(crate) fn outline(path: Option<&Path>) -> Result<Outline> {
     Ok(outline)
 }
 
+/// What can be said of the model at `path`, or of the built-in one, whose data may be missing. Where a folder without tensors does not say
+/// enough, what hinders its opening is the error: a download that is incomplete, or weights in another format.
+pub(crate) fn describe(path: Option<&Path>, circuit: Option<&Path>) -> Result<Described> {
+    let outline = outline(path)?;
+    let folder = path.filter(|path| outline.data() == formats::Data::Config && path.is_dir());
+    Described::new(outline, circuit).or_else(|error| {
+        let unsupported = matches!(error.downcast_ref(), Some(graph::ContractError::Unsupported { .. }));
+        match folder.filter(|_| !unsupported).map(Checkpoint::open) {
+            Some(Err(hindrance)) => Err(hindrance.into()),
+            _ => Err(error),
+        }
+    })
+}
+
 /// What can be said of a model without its data.
 pub(crate) struct Described {
     pub(crate) outline: Outline,

@@ -389,7 +389,7 @@ fn likeness_is_whole_only_where_nothing_differs() {
         // as near to the family that has this router as to the one that has the rest
         (|c| c["scoring_func"] = "softmax".into(), "chooses      topk_method"),
         (|c| c["scoring_func"] = "softplus".into(), "scoring_func"),
-        (|c| c["topk_method"] = "greedy".into(), "topk_method"),
+        (|c| c["topk_method"] = "greedy".into(), "chooses      scoring_func"),
         (|c| c["topk_method"] = "hash".into(), "topk_method"),
         (|c| c["hidden_act"] = "relu2".into(), "hidden_act"),
         (|c| c["attention_bias"] = true.into(), "attention_bias"),

@@ -105,7 +105,7 @@ fn wrong_numbers() {
     let quiet = |args: &[&str], code, words: &[&str]| refused(&mut latent(args), code, words);
     quiet(&["run", "--ctx", "999999", "Hi"], ERROR, &["999999", "2048"]);
     quiet(&["run", "--ctx", "0", "Hi"], USAGE, &["--ctx"]);
-    quiet(&["run", "--ctx", "4", "-q", "Hi, how are you?"], ERROR, &["--ctx", "tokens"]);
+    quiet(&["run", "--ctx", "4", "-q", "Hi, how are you?"], USAGE, &["--ctx", "tokens"]);
     quiet(&["run", "-q", "--tokens", "1,99999"], ERROR, &["99999", "1024"]);
     quiet(&["logits", "--json", "--tokens", "1,2", "--rows", "7"], USAGE, &["row 7"]);
     quiet(

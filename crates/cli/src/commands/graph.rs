@@ -4,8 +4,7 @@ use super::chat::conversation::say;
 use super::draw;
 use crate::args::{Drawing, GraphArgs, MOST_ROWS};
 use crate::exit::Usage;
-use crate::model::{self, Described};
-use crate::output;
+use crate::{model, output};
 use anyhow::Result;
 use engine::cpu;
 use graph::ir::{Ir, Span};
@@ -41,7 +40,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     if args.html.is_some() || matches!(format, Drawing::Svg | Drawing::Data) {
         return draw::run(args, stage, path.as_deref());
     }
-    let model = Described::new(model::outline(path.as_deref())?, args.model.circuit.as_deref())?;
+    let model = model::describe(path.as_deref(), args.model.circuit.as_deref())?;
     let (contract, circuit) = (&model.contract, &*model.circuit);
     if let Some(promised) = &model.promised {
         say(&format!(

@@ -19,14 +19,16 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     if args.contract {
         return super::contract::run(path, args);
     }
-    let outline = model::outline(path)?;
     if args.metadata {
-        return metadata(outline.source());
+        return metadata(model::outline(path)?.source());
     }
-    if args.tensors && !args.json && outline.data() != Data::Config {
-        return tensors(&listed(&outline));
+    if args.tensors && !args.json {
+        let outline = model::outline(path)?;
+        if outline.data() != Data::Config {
+            return tensors(&listed(&outline));
+        }
     }
-    let model = Described::new(outline, args.model.circuit.as_deref())?;
+    let model = model::describe(path, args.model.circuit.as_deref())?;
     if args.tensors && !args.json {
         return tensors(&promised(&model));
     }
