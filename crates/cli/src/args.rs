@@ -1,6 +1,7 @@
 //! The command line.
 
 use base::{CacheType, Tier};
+use clap::builder::RangedU64ValueParser;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use engine::team::Pin;
@@ -13,6 +14,23 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
+/// Most tokens of a context, prompt or answer that a flag may ask for: more than any model takes, and few enough that no sum or product of such
+/// numbers with counts of sequences and bytes of a token leaves 64 bits.
+pub(crate) const MOST_TOKENS: u64 = 1 << 30;
+
+/// Most rows of a step.
+const MOST_ROWS: u64 = 8192;
+
+/// A number of tokens, at least `least`.
+fn tokens(least: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(least..=MOST_TOKENS)
+}
+
+/// A number from 1 to `most`.
+fn up_to(most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=most)
+}
+
 /// Run language models with Multi-head Latent Attention and Mixture of Experts from GGUF and safetensors files.
 #[derive(Parser)]
 #[command(name = "latent", version, styles = STYLES, max_term_width = 100, arg_required_else_help = true)]
@@ -23,7 +41,8 @@ const STYLES: Styles = Styles::styled()
   latent graph -m model.gguf plan --rows 1                    what a step computes
   latent bench -m model.gguf -p 512 -n 128                    how fast it runs
 
-Exit codes: 0 done, 1 error, 2 model not supported, 64 wrong usage, 130 stopped by Ctrl-C.")]
+Exit codes: 0 done, 1 error, 2 model not supported, 64 wrong usage; stopped by a signal: 128 and its number
+(130 Ctrl-C, 143 SIGTERM, 129 SIGHUP).")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -111,7 +130,7 @@ pub(crate) struct ModelArgs {
     pub(crate) expanded_cache: bool,
 
     /// Tokens of context [default: the smaller of the model's limit and what fits into memory]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = tokens(1))]
     pub(crate) ctx: Option<usize>,
 
     /// Threads [default: one for each core that affinity and cgroup quotas leave to this process]
@@ -327,7 +346,7 @@ pub(crate) struct LogitsArgs {
     #[arg(long, default_value = "last")]
     pub(crate) rows: String,
 
-    /// Print a JSON object {"vocab_size", "rows", "logits"}
+    /// Print a JSON object {"vocab_size", "rows", "not_finite", "logits"}; with NaN or infinite logits, which are null, the exit code is 1
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -336,7 +355,7 @@ pub(crate) struct LogitsArgs {
     pub(crate) kl_base: Option<PathBuf>,
 
     /// Tokens of a chunk in the base file
-    #[arg(long, default_value_t = 512, value_name = "N")]
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = tokens(4))]
     pub(crate) kl_chunk: usize,
 }
 
@@ -390,7 +409,7 @@ pub(crate) struct GraphArgs {
     pub(crate) words: Vec<String>,
 
     /// Rows of the step, which choose the plan: 1, 2 to 16, or more
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = up_to(MOST_ROWS))]
     pub(crate) rows: usize,
 
     /// Form of the output
@@ -485,7 +504,7 @@ pub(crate) struct MakeModelArgs {
     pub(crate) list: bool,
 
     /// Fewer layers than the shape has
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = up_to(512))]
     pub(crate) layers: Option<usize>,
 
     /// One attn_kv_b tensor and no *_mla keys, as old files have
@@ -501,7 +520,7 @@ pub(crate) struct MakeModelArgs {
     pub(crate) seed: u64,
 
     /// Cut the file into this many shards
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = up_to(formats::limits::MAX_SHARDS as u64))]
     pub(crate) shards: Option<usize>,
 
     /// Only what comes before the weights: a GGUF header or config.json, for inspect --contract and audit
@@ -541,15 +560,15 @@ pub(crate) struct BenchArgs {
     pub(crate) model: ModelArgs,
 
     /// Tokens of the prompt (0: no such test); several with commas
-    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512", value_name = "N")]
+    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512", value_name = "N", value_parser = tokens(0))]
     pub(crate) prompt: Vec<usize>,
 
     /// Tokens to generate (0: no such test); several with commas
-    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128", value_name = "N")]
+    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128", value_name = "N", value_parser = tokens(0))]
     pub(crate) generate: Vec<usize>,
 
     /// Tokens in the cache beforehand; several with commas
-    #[arg(short = 'd', long, value_delimiter = ',', default_value = "0", value_name = "N")]
+    #[arg(short = 'd', long, value_delimiter = ',', default_value = "0", value_name = "N", value_parser = tokens(0))]
     pub(crate) depth: Vec<usize>,
 
     /// Sequences that decode together in the tests that generate; several with commas
@@ -575,15 +594,15 @@ pub(crate) struct ProfileArgs {
     pub(crate) model: ModelArgs,
 
     /// Tokens of the prompt, in steps of at most --chunk rows (0: no prompt)
-    #[arg(short = 'p', long, default_value_t = 512, value_name = "N")]
+    #[arg(short = 'p', long, default_value_t = 512, value_name = "N", value_parser = tokens(0))]
     pub(crate) prompt: usize,
 
     /// Tokens to generate (0: none)
-    #[arg(short = 'n', long, default_value_t = 16, value_name = "N")]
+    #[arg(short = 'n', long, default_value_t = 16, value_name = "N", value_parser = tokens(0))]
     pub(crate) generate: usize,
 
     /// Tokens in the cache beforehand
-    #[arg(short = 'd', long, default_value_t = 0, value_name = "N")]
+    #[arg(short = 'd', long, default_value_t = 0, value_name = "N", value_parser = tokens(0))]
     pub(crate) depth: usize,
 
     /// Sequences that generate together
@@ -683,7 +702,8 @@ Examples:
   latent diff -m folder --model-b model.gguf --precision exact    a conversion against its source
   latent diff -m folder --precision exact --dump theirs.safetensors
 
-Exit codes: 0 the sides agree within the tolerance, 1 they part (or an error, which is printed).";
+Exit codes: 0 the sides agree within the tolerance, 1 they part (or an error, which is printed), or numbers are NaN or infinite
+on both sides, so that nobody can say whether they agree.";
 
 #[derive(Args)]
 pub(crate) struct DiffArgs {

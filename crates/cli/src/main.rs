@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod exit;
+mod input;
 mod interrupt;
 mod model;
 mod output;

@@ -1,11 +1,11 @@
 //! Opening a model: a file, a folder, or the demo model that is built in.
 
 use crate::args::ModelArgs;
-use crate::interrupt;
+use crate::{interrupt, output};
 use anyhow::{Context, Result};
 use engine::memory::readable;
 use engine::{Engine, EngineOptions};
-use formats::{Checkpoint, Outline};
+use formats::{Checkpoint, Outline, input_file, limits};
 use graph::circuit::{DeclaredTensors, TensorIndex};
 use graph::{Circuit, Contract, survey};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -43,11 +43,11 @@ fn warn_if_older(checkpoint: &Checkpoint) {
     let (file, source) = (checkpoint.display_name(), source.display());
     match opened {
         Ok(there) if there.identity() == from.identity => {}
-        Ok(_) => eprintln!(
+        Ok(_) => output::note(&format!(
             "warning: {file} was packed from another {source} than the one beside it, or that has changed since; \
              `latent pack -m {source} --force` packs it again"
-        ),
-        Err(error) => eprintln!("warning: {file} cannot be compared with its source: {error}"),
+        )),
+        Err(error) => output::note(&format!("warning: {file} cannot be compared with its source: {error}")),
     }
 }
 
@@ -108,18 +108,33 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) 
         bar.set_length(total as u64);
         bar.set_position(done as u64);
         if interrupt::asked() {
-            // nothing is lost yet
             bar.finish_and_clear();
-            std::process::exit(130);
+            interrupt::end_if_asked();
         }
     });
     bar.finish_and_clear();
     let engine = engine?;
     if !quiet {
         start_up_line(&engine);
+        doubts(&engine);
     }
     Ok(engine)
 }
+
+/// What the audit finds strange about the user's own circuit: it runs all the same, so that it can be looked into.
+fn doubts(engine: &Engine) {
+    let doubts = &engine.summary().doubts;
+    doubts.iter().take(DOUBTS).for_each(|doubt| output::note(&format!("warning: {doubt}")));
+    if doubts.len() > DOUBTS {
+        output::note(&format!(
+            "warning: and {} more of this kind: `latent audit` lists them",
+            doubts.len() - DOUBTS
+        ));
+    }
+}
+
+/// Doubts that are shown.
+const DOUBTS: usize = 3;
 
 /// The circuit that the user gave, or the model's own.
 pub(crate) fn circuit_for(path: Option<&Path>, contract: &Contract) -> Result<Cow<'static, Circuit>> {
@@ -138,7 +153,7 @@ pub(crate) fn circuit_name(args: &ModelArgs, contract: &Contract) -> String {
 pub(crate) fn circuit(path: Option<&Path>) -> Result<Option<Circuit>> {
     let Some(path) = path else { return Ok(None) };
     let name = || path.display().to_string();
-    let text = std::fs::read_to_string(path).with_context(name)?;
+    let text = input_file::read_text(path, limits::MAX_CIRCUIT_BYTES)?;
     Circuit::parse(&text).with_context(name).map(Some)
 }
 
@@ -158,7 +173,7 @@ pub(crate) fn bar(show: bool, what: &'static str) -> ProgressBar {
 /// What was loaded and how it will run.
 fn start_up_line(engine: &Engine) {
     let s = engine.summary();
-    eprintln!(
+    output::note(&format!(
         "{}: {} parameters, {}; {} with {}; {}; {} cache, {} a token, {} tokens; ready in {:.2} s",
         s.name,
         count(s.parameters),
@@ -170,12 +185,12 @@ fn start_up_line(engine: &Engine) {
         readable(s.token_bytes as u64),
         s.context,
         s.load_time.as_secs_f64(),
-    );
+    ));
     if let Some(paged) = &s.paged {
-        eprintln!("warning: {paged}");
+        output::note(&format!("warning: {paged}"));
     }
     if !s.portable.is_empty() {
-        eprintln!("portable code for: {}", s.portable.join(", "));
+        output::note(&format!("portable code for: {}", s.portable.join(", ")));
     }
 }
 

@@ -54,8 +54,9 @@ pub struct EngineOptions {
     pub largest: Option<usize>,
     /// Load even when memory seems too small.
     pub force: bool,
-    /// A circuit that takes the place of the model's own, for those who change one; none: the built-in one. It runs without being audited,
-    /// so that a wrong one can be looked into.
+    /// A circuit that takes the place of the model's own, for those who change one; none: the built-in one. It is audited like those, but a
+    /// finding that is about its meaning alone (see [`Code::protects`](graph::audit::Code::protects)) does not refuse it: a wrong one can be
+    /// looked into. Such findings are in [`Summary::doubts`].
     pub circuit: Option<Arc<Circuit>>,
 }
 
@@ -109,6 +110,8 @@ pub struct Summary {
     pub kernels: Vec<String>,
     /// Operations that run in portable code although the tier is higher.
     pub portable: Vec<String>,
+    /// What the audit finds strange about a circuit of the user's own.
+    pub doubts: Vec<graph::audit::Finding>,
 }
 
 /// A loaded model.
@@ -206,9 +209,7 @@ impl Engine {
                 cpu.largest = largest;
             }
         }
-        if options.circuit.is_none() {
-            cpu::audit(&circuit, &contract, checkpoint, &plans, &cpu)?;
-        }
+        let doubts = cpu::audit(&circuit, &contract, checkpoint, &plans, &cpu, options.circuit.is_some())?;
         let needed_for = |context: usize| needed_with(arena, context);
         let needed = needed_for(context);
         let (mut paged, mut fits) = (None, false);
@@ -224,6 +225,7 @@ impl Engine {
             .map_err(|error| EngineError::System { what: "starting threads", error })?;
         let mut summary = summarise(checkpoint, &contract, &plans, &cpu, placement, token_bytes, weights);
         summary.paged = paged;
+        summary.doubts = doubts;
         let pool = CachePool::new(&streams, cache, context)
             .map_err(|error| EngineError::System { what: "reserving memory for the cache", error })?;
         let in_place = cpu::tensors_in_tiles(&plans, checkpoint);
@@ -268,9 +270,15 @@ impl Engine {
         self.backend.contract()
     }
 
-    /// The backend, with its plans.
-    pub fn backend(&self) -> &CpuBackend {
-        &self.backend
+    /// The plans that steps run, of the layers and of the head: each one for a row alone, one for a few, one for many.
+    pub fn plans(&self) -> (&[Plan], &[Plan]) {
+        (self.backend.trunk(), self.backend.head())
+    }
+
+    /// What runs a step, and the cache.
+    #[cfg(test)]
+    pub(crate) fn parts(&mut self) -> (&mut CpuBackend, &mut CachePool) {
+        (&mut self.backend, &mut self.pool)
     }
 
     /// The cache.
@@ -306,23 +314,20 @@ impl Engine {
     /// Runs new tokens of one or several sequences. `sink` hears the item, the row within it, and that row's logits.
     ///
     /// # Errors
-    /// Token ids out of range, too many rows, a full cache: nothing has changed then.
+    /// Nothing has changed then:
+    /// * [`EngineError::Token`], [`EngineError::Rows`], [`EngineError::Options`] for tokens, a number of rows or wanted rows that there are not;
+    /// * [`EngineError::ForeignSequence`] for a sequence that another engine has run;
+    /// * [`EngineError::CacheFull`] where the only item finds no room in the cache, and [`EngineError::NotAdmitted`] where some of several do not,
+    ///   which names them: a step without those finds room.
     pub fn step(
         &mut self,
         items: &mut [Item<'_>],
         sink: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<(), EngineError> {
         self.check(items)?;
-        for i in 0..items.len() {
-            let item = &mut items[i];
-            if let Err(full) = self.pool.reserve(item.sequence, item.tokens.len()) {
-                // pages taken for earlier items of this step go back
-                for item in &mut items[..i] {
-                    let len = item.sequence.len();
-                    self.pool.truncate(item.sequence, len);
-                }
-                return Err(full.into());
-            }
+        self.admit(items)?;
+        for item in items.iter_mut() {
+            self.pool.reserve(item.sequence, item.tokens.len())?;
         }
         let wanted = &mut self.wanted;
         wanted.clear();
@@ -344,7 +349,7 @@ impl Engine {
         }
         self.backend.forward(&self.batch, &self.pool);
         for item in items.iter_mut() {
-            self.pool.advance(item.sequence, item.tokens.len());
+            item.sequence.advance(item.tokens.len());
         }
         let wanted = &self.wanted;
         self.backend.logits(&self.batch, &self.pool, &mut |i, logits| sink(wanted[i].0, wanted[i].1, logits));
@@ -357,7 +362,10 @@ impl Engine {
             return Err(EngineError::Rows { rows, largest: self.options.largest });
         }
         let vocab = self.contract().vocab_size;
-        for item in items {
+        for (number, item) in items.iter().enumerate() {
+            if !self.pool.owns(item.sequence) {
+                return Err(EngineError::ForeignSequence { item: Some(number) });
+            }
             if let Some(i) = item.tokens.iter().position(|&token| token as usize >= vocab) {
                 return Err(EngineError::Token {
                     token: item.tokens[i],
@@ -374,6 +382,25 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// That every item finds room in the cache.
+    fn admit(&self, items: &[Item<'_>]) -> Result<(), EngineError> {
+        let rows = items.iter().map(|item| (&*item.sequence, item.tokens.len()));
+        let refused = self.pool.refused(rows);
+        match (refused.first(), items.len()) {
+            (None, _) => Ok(()),
+            (Some((_, full)), 1) => Err(EngineError::CacheFull(*full)),
+            (Some((_, full)), count) => Err(EngineError::NotAdmitted {
+                items: refused.iter().map(|(item, _)| *item).collect(),
+                count,
+                full: *full,
+            }),
+        }
+    }
+
+    fn owned(&self, sequence: &Sequence) -> Result<(), EngineError> {
+        if self.pool.owns(sequence) { Ok(()) } else { Err(EngineError::ForeignSequence { item: None }) }
     }
 
     /// Runs tokens of one sequence in chunks of at most `chunk` rows; `sink` hears rows counted from the first token.
@@ -449,26 +476,27 @@ impl Engine {
         Ok(trace)
     }
 
-    /// Gives a sequence's cache back.
+    /// Gives a sequence's cache back, as dropping it does.
     pub fn release(&mut self, sequence: Sequence) {
-        self.pool.release(sequence);
+        drop(sequence);
     }
 
     /// Forgets all rows of a sequence from `len` on.
     pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) {
-        self.pool.truncate(sequence, len);
+        sequence.truncate(len);
     }
 
     /// A sequence that shares the first `len` rows of another.
     pub fn share(&mut self, other: &Sequence, len: usize) -> Sequence {
-        self.pool.share(other, len)
+        other.share(len)
     }
 
     /// Forgets a stretch of rows and moves the later ones down.
     ///
     /// # Errors
-    /// When shared pages would have to be copied and no page is free.
+    /// When shared pages would have to be copied and no page is free, or another engine has run the sequence.
     pub fn shift(&mut self, sequence: &mut Sequence, forgotten: Range<usize>) -> Result<(), EngineError> {
+        self.owned(sequence)?;
         let a = self.backend.contract().attention;
         let (rope, pairs) = self.backend.rope();
         let shape = ShiftShape { rope, pairs, rope_dims: a.rope, nope: a.nope, v: a.v };
@@ -478,8 +506,9 @@ impl Engine {
     /// Saves a sequence and its tokens.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the file cannot be written, or another engine has run the sequence.
     pub fn save(&self, sequence: &Sequence, tokens: &[u32], path: &Path) -> Result<(), EngineError> {
+        self.owned(sequence)?;
         Ok(self.pool.save(sequence, tokens, self.fingerprint, path)?)
     }
 
@@ -627,5 +656,6 @@ fn summarise(
         context: options.context,
         kernels,
         portable,
+        doubts: Vec::new(),
     }
 }

@@ -28,6 +28,6 @@ pub use bandwidth::read_bandwidth;
 pub use engine::{DEFAULT_LARGEST, Engine, EngineOptions, Item, Summary, Wanted};
 pub use error::EngineError;
 pub use generate::{Answer, Event, Listener, Request, Session, StopReason};
-pub use packing::pack;
+pub use packing::{Packed, pack};
 pub use profile::{Limits, PhaseProfile, Roofline, StepProfile, StepSize};
 pub use trace::{Trace, Values};

@@ -21,9 +21,14 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
     let mut chat = Chat { engine, speech, session: Session::default(), messages: system, args };
     let first = chat.messages.len();
     let mut editor = rustyline::DefaultEditor::new()?;
-    eprintln!("{HELP}");
+    output::note(HELP);
     loop {
-        let line = match editor.readline("> ") {
+        let line = {
+            // there is nothing to put in order; Ctrl-C is a key here, and no signal
+            let _at_once = interrupt::at_once();
+            editor.readline("> ")
+        };
+        let line = match line {
             Ok(line) => line,
             Err(ReadlineError::Interrupted | ReadlineError::Eof) => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -72,13 +77,13 @@ impl Chat<'_> {
             Ok(answer) => {
                 output::line("")?;
                 if answer.stop == StopReason::Context {
-                    eprintln!("(the context is full: /clear, or start with a larger --ctx)");
+                    output::note("(the context is full: /clear, or start with a larger --ctx)");
                 }
                 interrupt::clear();
                 self.messages.push(prompt::message("assistant", &answer.text));
             }
             Err(error) => {
-                eprintln!("error: {error}");
+                output::note(&format!("error: {error}"));
                 self.messages.pop();
             }
         }
@@ -97,12 +102,12 @@ impl Chat<'_> {
                 })
             }
             _ => {
-                eprintln!("{command}: no such command. {HELP}");
+                output::note(&format!("{command}: no such command. {HELP}"));
                 return;
             }
         };
         if let Err(error) = done {
-            eprintln!("error: {error}");
+            output::note(&format!("error: {error}"));
         }
     }
 }

@@ -175,7 +175,7 @@ fn text(survey: &Survey, speech: &Speech, args: &ModelArgs, tier: &str) -> Strin
     }
     operations(survey, tier, &mut lines);
     lines.push(String::new());
-    lines.join("\n")
+    output::joined(&lines)
 }
 
 /// Rotation, in a line.

@@ -6,12 +6,15 @@ use crate::model::{self, Described};
 use crate::output;
 use anyhow::{Context, Result};
 use engine::cpu;
+use formats::{OutputFile, input_file, limits, output_file};
 use graph::draw::{Drawing, Options, PageOptions, Wanted};
 use graph::passes::{CacheForm, RowClass};
-use std::fs;
 use std::path::Path;
 
 pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result<()> {
+    if let Some(out) = &args.html {
+        OutputFile::check(out)?;
+    }
     let drawing = draw(args, path, args.model.circuit.as_deref())?;
     let formulation = match args.model.form() {
         CacheForm::Expanded => "expanded",
@@ -29,8 +32,8 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
         let wanted =
             Wanted { stage: stage.name().into(), formulation: formulation.into(), class: class.into() };
         let page = drawing.page(&PageOptions { wanted, profile, against: against.as_ref() })?;
-        fs::write(out, &page).with_context(|| format!("writing {}", out.display()))?;
-        eprintln!("{}: {}", out.display(), engine::memory::readable(page.len() as u64));
+        output_file::write(out, page.as_bytes())?;
+        output::note(&format!("{}: {}", out.display(), engine::memory::readable(page.len() as u64)));
         return Ok(());
     }
     if args.format == Form::Data {
@@ -58,7 +61,7 @@ fn draw(args: &GraphArgs, path: Option<&Path>, circuit: Option<&Path>) -> Result
 /// A profile, as far as the page needs it to be one.
 fn read_profile(path: &Path) -> Result<serde_json::Value> {
     let name = path.display();
-    let text = fs::read(path).with_context(|| format!("reading {name}"))?;
+    let text = input_file::read(path, limits::MAX_PROFILE_BYTES)?;
     let profile: serde_json::Value =
         serde_json::from_slice(&text).map_err(|error| anyhow::anyhow!("{name}: not JSON: {error}"))?;
     let is_profile = profile["limits"]["read_bandwidth"].is_number() && profile["steps"].is_array();

@@ -90,7 +90,8 @@ impl<'a> Report<'a> {
             tokenizer,
             template,
         };
-        report.needed.cache = report.token_bytes(args.model.form(), cache).unwrap_or(0) * context as u64;
+        report.needed.cache =
+            report.token_bytes(args.model.form(), cache).unwrap_or(0).saturating_mul(context as u64);
         Ok(report)
     }
 
@@ -196,7 +197,7 @@ impl<'a> Report<'a> {
             lines.push(format!("  {:<12} {:>12}", available.limit, readable(available.bytes)));
         }
         lines.push(String::new());
-        lines.join("\n")
+        output::joined(&lines)
     }
 }
 

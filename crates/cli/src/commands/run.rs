@@ -3,17 +3,21 @@
 use super::prompt::{self, Speech};
 use crate::args::RunArgs;
 use crate::exit::Usage;
-use crate::{interrupt, model, output};
+use crate::{exit, input, interrupt, model, output};
 use anyhow::Result;
 use engine::{Answer, Engine, Event, Listener, Request, Session, StopReason};
+use formats::OutputFile;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
-use std::io::{IsTerminal, Read, stdin};
+use std::io::{IsTerminal, stdin};
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
-    // what cannot run is said before what it lacks besides
+    // what cannot run is said before what it lacks besides, and both before the work begins
     let contract = graph::Contract::from_checkpoint(&checkpoint)?;
+    if let Some(path) = &args.save {
+        OutputFile::check(path)?;
+    }
     let speech = Speech::open(&checkpoint, &contract, args.model.ctx)?;
     let prompt = prompt_tokens(args, &speech)?;
     let sampling = prompt::sampling(&args.sampling)?;
@@ -34,22 +38,35 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
         Printer { bar: model::bar(!quiet, "prompt"), stream: !args.json, logprobs: Vec::new(), failed: None };
     let answer = engine.generate(&mut session, &request, &speech.tokenizer, &mut printer)?;
     printer.bar.finish_and_clear();
+    // before anything is printed: a terminal that was closed takes no text any more
+    let saved = args.save.as_ref().map(|path| engine.save(&session.sequence, &session.tokens, path));
+    let printed = show(args, &answer, &engine, &request, printer);
+    if let Some(Err(error)) = saved {
+        // also after a signal, whose exit code says nothing of it
+        if interrupt::asked() {
+            exit::report(&error.into());
+        } else {
+            return Err(error.into());
+        }
+    }
+    printed?;
+    if answer.stop == StopReason::Interrupted {
+        return Err(engine::EngineError::Stopped.into());
+    }
+    Ok(())
+}
+
+/// Prints what there is besides the text, or everything as JSON.
+fn show(args: &RunArgs, answer: &Answer, engine: &Engine, request: &Request, printer: Printer) -> Result<()> {
     if let Some(error) = printer.failed {
         return Err(error);
     }
     if args.json {
-        output::json(&report(&answer, &engine, &request, printer.logprobs)?)?;
-    } else {
-        output::line("")?;
-        if !quiet {
-            footer(&answer);
-        }
+        return output::json(&report(answer, engine, request, printer.logprobs)?);
     }
-    if let Some(path) = &args.save {
-        engine.save(&session.sequence, &session.tokens, path)?;
-    }
-    if answer.stop == StopReason::Interrupted {
-        return Err(engine::EngineError::Stopped.into());
+    output::line("")?;
+    if !args.quiet {
+        footer(answer);
     }
     Ok(())
 }
@@ -60,7 +77,7 @@ fn prompt_tokens(args: &RunArgs, speech: &Speech) -> Result<Vec<u32>> {
     }
     let text = match &args.prompt {
         Some(text) => text.clone(),
-        None => read_stdin(speech)?,
+        None => read_stdin()?,
     };
     if text.trim().is_empty() {
         return Err(Usage("the prompt is empty; give a text, --tokens, or pipe a text in".into()).into());
@@ -75,25 +92,11 @@ fn prompt_tokens(args: &RunArgs, speech: &Speech) -> Result<Vec<u32>> {
     speech.chat(&messages)
 }
 
-/// Bytes of standard input that are read beyond those that fit, in case they are white space which the template drops.
-const SPARE: usize = 1 << 20;
-
-/// Bytes of standard input that are read where the tokenizer's rules set no bound.
-const UNBOUNDED: usize = 1 << 30;
-
-fn read_stdin(speech: &Speech) -> Result<String> {
+fn read_stdin() -> Result<String> {
     if stdin().is_terminal() {
         return Err(Usage("there is no prompt; give one: latent run \"Why is the sky blue?\"".into()).into());
     }
-    let most = speech.longest().unwrap_or(UNBOUNDED).saturating_add(SPARE);
-    let mut bytes = Vec::new();
-    stdin().lock().take(most as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > most {
-        return Err(
-            Usage(format!("standard input has more than {most} bytes, which no prompt can have")).into()
-        );
-    }
-    String::from_utf8(bytes).map_err(|_| Usage("standard input is not UTF-8 text".into()).into())
+    input::stdin_text()
 }
 
 /// Streams text to standard output, and follows Ctrl-C.
@@ -120,7 +123,7 @@ impl Listener for Printer {
             self.logprobs.push(json!({"token": event.token, "logprob": own, "top": top}));
         }
         if self.stream
-            && let Err(error) = output::now(event.text)
+            && let Err(error) = output::stream(event.text)
         {
             self.failed = Some(error);
             return false;
@@ -161,7 +164,7 @@ fn report(answer: &Answer, engine: &Engine, request: &Request, logprobs: Vec<Val
 
 fn footer(answer: &Answer) {
     let new = answer.prompt_tokens - answer.cached_tokens;
-    eprintln!(
+    output::note(&format!(
         "prompt: {} tokens, {:.1} t/s; answer: {} tokens, {:.1} t/s; ended by {}",
         answer.prompt_tokens,
         speed(new, answer.prompt_seconds),
@@ -172,7 +175,7 @@ fn footer(answer: &Answer) {
             StopReason::StopString => "a stop string",
             StopReason::Length => "-n",
             StopReason::Context => "a full context",
-            StopReason::Interrupted => "Ctrl-C",
+            StopReason::Interrupted => interrupt::name(),
         }
-    );
+    ));
 }

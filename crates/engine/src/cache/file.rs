@@ -10,8 +10,9 @@
 
 use super::{CacheFull, CachePool, PAGE_ROWS, Sequence};
 use base::CacheType;
+use formats::{InputError, OutputError, OutputFile, input_file};
 use graph::ir::StreamKind;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"LATNTKV1";
@@ -20,7 +21,13 @@ const MAGIC: &[u8; 8] = b"LATNTKV1";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheFileError {
-    /// The file cannot be read or written.
+    /// The file cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// It is no plain file, or cannot be opened.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The file cannot be read.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file.
@@ -115,10 +122,10 @@ fn kind_id(kind: StreamKind) -> u32 {
 }
 
 impl CachePool {
-    /// Writes `sequence` and its `tokens` to a file: first beside it, then in its place, so that a full disk leaves the old file whole.
+    /// Writes `sequence` and its `tokens` to a file, which appears when it is whole.
     ///
     /// # Errors
-    /// [`CacheFileError::Io`].
+    /// [`CacheFileError::Output`].
     pub fn save(
         &self,
         sequence: &Sequence,
@@ -126,18 +133,21 @@ impl CachePool {
         fingerprint: u64,
         path: &Path,
     ) -> Result<(), CacheFileError> {
-        let temporary = path.with_extension("part");
-        let written = self
-            .write(sequence, tokens, fingerprint, &temporary)
-            .and_then(|()| std::fs::rename(&temporary, path));
-        written.map_err(|error| {
-            let _ = std::fs::remove_file(&temporary);
-            CacheFileError::Io { path: path.to_owned(), error }
-        })
+        let mut file = OutputFile::create(path)?;
+        let written = self.write(sequence, tokens, fingerprint, &mut file);
+        written.map_err(|error| file.failed(error))?;
+        file.finish()?;
+        Ok(())
     }
 
-    fn write(&self, sequence: &Sequence, tokens: &[u32], fingerprint: u64, path: &Path) -> io::Result<()> {
-        let mut out = Checked::new(BufWriter::new(std::fs::File::create(path)?));
+    fn write(
+        &self,
+        sequence: &Sequence,
+        tokens: &[u32],
+        fingerprint: u64,
+        file: &mut OutputFile,
+    ) -> io::Result<()> {
+        let mut out = Checked::new(file);
         out.put(MAGIC)?;
         out.put(&fingerprint.to_le_bytes())?;
         out.put(&(sequence.len() as u64).to_le_bytes())?;
@@ -158,9 +168,7 @@ impl CachePool {
             }
         }
         let sum = out.sum;
-        out.inner.write_all(&sum.to_le_bytes())?;
-        out.inner.flush()?;
-        out.inner.get_ref().sync_all()
+        out.inner.write_all(&sum.to_le_bytes())
     }
 
     /// Reads a sequence back, with its tokens.
@@ -174,10 +182,9 @@ impl CachePool {
             }
             _ => CacheFileError::Io { path: path.to_owned(), error },
         };
-        let file = std::fs::File::open(path).map_err(io)?;
-        let size = file.metadata().map_err(io)?.len();
+        let (file, metadata) = input_file::open(path)?;
         let mut input = Checked::new(BufReader::new(file));
-        let rows = self.read_header(&mut input, path, fingerprint, size)?;
+        let rows = self.read_header(&mut input, path, fingerprint, metadata.len())?;
         let mut tokens = Vec::with_capacity(rows);
         for _ in 0..rows {
             tokens.push(input.u32().map_err(io)?);

@@ -26,6 +26,18 @@ fn every_member_runs_every_phase() {
 }
 
 #[test]
+fn a_team_has_a_member_wherever_it_is_placed() {
+    for placement in [Placement::simulated(&[]), Placement::simulated(&[0, 0]), Placement::anywhere(0)] {
+        let ran = AtomicUsize::new(0);
+        Team::placed(&placement).unwrap().run(&|member| {
+            member.barrier();
+            ran.fetch_add(member.count, Ordering::Relaxed);
+        });
+        assert_eq!(ran.into_inner(), 1);
+    }
+}
+
+#[test]
 fn a_panic_of_one_member_reaches_the_caller_and_the_team_lives_on() {
     let mut team = Team::new(3).unwrap();
     let caught = catch_unwind(AssertUnwindSafe(|| {
