@@ -77,7 +77,7 @@ fn prompt_tokens(args: &RunArgs, speech: &Speech) -> Result<Vec<u32>> {
     }
     let text = match &args.prompt {
         Some(text) => text.clone(),
-        None => read_stdin()?,
+        None => read_stdin(speech)?,
     };
     if text.trim().is_empty() {
         return Err(Usage("the prompt is empty; give a text, --tokens, or pipe a text in".into()).into());
