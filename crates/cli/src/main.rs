@@ -7,6 +7,7 @@ mod input;
 mod interrupt;
 mod model;
 mod output;
+mod progress;
 
 use clap::Parser;
 use std::process::ExitCode;

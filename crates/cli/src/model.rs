@@ -1,6 +1,7 @@
 //! Opening a model: a file, a folder, or the demo model that is built in.
 
 use crate::args::ModelArgs;
+use crate::progress::LateBar;
 use crate::{interrupt, output};
 use anyhow::{Context, Result};
 use engine::memory::readable;
@@ -53,10 +54,14 @@ fn warn_if_older(checkpoint: &Checkpoint) {
 
 /// The outline of the model at `path`, whose data may be missing, or of the built-in one.
 pub(crate) fn outline(path: Option<&Path>) -> Result<Outline> {
-    Ok(match path {
+    let outline = match path {
         Some(path) => Outline::open(path)?,
         None => Outline::from(demo()?),
-    })
+    };
+    if let Some(whole) = outline.whole() {
+        warn_if_older(whole);
+    }
+    Ok(outline)
 }
 
 /// What can be said of a model without its data.
@@ -101,18 +106,18 @@ fn demo() -> Result<Checkpoint> {
 
 /// Loads a model with a progress bar on a terminal, and the start-up line on standard error.
 pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) -> Result<Engine> {
-    let bar = bar(!quiet, "loading");
+    let mut bar = LateBar::new(!quiet, "loading", 0);
     let options =
         EngineOptions { circuit: circuit(args.circuit.as_deref())?.map(Arc::new), ..args.options() };
     let engine = Engine::load(checkpoint, &options, &mut |done, total| {
-        bar.set_length(total as u64);
-        bar.set_position(done as u64);
+        bar.set(done, total);
         if interrupt::asked() {
-            bar.finish_and_clear();
+            // nothing is lost yet
+            bar.finish();
             interrupt::end_if_asked();
         }
     });
-    bar.finish_and_clear();
+    bar.finish();
     let engine = engine?;
     if !quiet {
         start_up_line(&engine);
@@ -163,11 +168,16 @@ pub(crate) fn bar(show: bool, what: &'static str) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(0);
+    style(&bar, what);
+    bar
+}
+
+/// How bars look.
+pub(crate) fn style(bar: &ProgressBar, what: &'static str) {
     if let Ok(style) = ProgressStyle::with_template("{msg:10} {wide_bar} {pos}/{len}") {
         bar.set_style(style);
     }
     bar.set_message(what);
-    bar
 }
 
 /// What was loaded and how it will run.

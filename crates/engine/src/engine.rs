@@ -3,6 +3,7 @@
 use crate::cache::{CachePool, PAGE_ROWS, Sequence, ShiftShape};
 use crate::cpu::{self, Batch, CpuBackend, CpuOptions, HEAD_ROWS, WeightBytes};
 use crate::error::EngineError;
+use crate::generate::Session;
 use crate::memory::{self, Needed, Paged};
 use crate::profile::{self, Limits, Roofline, StepProfile, StepSize, Timed};
 use crate::read_ahead::ReadAhead;
@@ -125,6 +126,8 @@ pub struct Engine {
     summary: Summary,
     fingerprint: u64,
     needed: Needed,
+    /// Most tokens of context that the model takes and that memory holds.
+    largest_context: usize,
     circuit: Arc<Circuit>,
     /// Whether the options say how many rows a step has.
     chunk_given: bool,
@@ -213,6 +216,7 @@ impl Engine {
         let needed_for = |context: usize| needed_with(arena, context);
         let needed = needed_for(context);
         let (mut paged, mut fits) = (None, false);
+        let largest_context = fitting_context(available.as_ref(), &needed_for, contract.context_length);
         if let Some(available) = available {
             match memory::check(&needed_for, &available, context) {
                 Ok(found) => (fits, paged) = (found.is_none(), found),
@@ -242,6 +246,7 @@ impl Engine {
             summary,
             fingerprint,
             needed,
+            largest_context: largest_context.max(context),
             circuit,
             chunk_given: options.largest.is_some(),
             read_ahead,
@@ -309,6 +314,12 @@ impl Engine {
     /// Tokens of context: what was asked for, or what fits. (The cache itself holds whole pages.)
     pub fn context(&self) -> usize {
         self.options.context
+    }
+
+    /// Most tokens of context with which this model could be loaded here: its own limit, or what fitted into memory at loading. Never less than
+    /// [`context`](Self::context).
+    pub fn largest_context(&self) -> usize {
+        self.largest_context
     }
 
     /// Runs new tokens of one or several sequences. `sink` hears the item, the row within it, and that row's logits.
@@ -520,6 +531,31 @@ impl Engine {
         Ok(self.pool.restore(path, self.fingerprint)?)
     }
 
+    /// Saves a session with an attachment, such as the conversation that its tokens were rendered from. Rows that have seen tokens which a
+    /// context shift discarded are dropped first. Returns how many tokens the file holds.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save_session(
+        &mut self,
+        session: &mut Session,
+        attachment: Option<&[u8]>,
+        path: &Path,
+    ) -> Result<usize, EngineError> {
+        self.truncate(&mut session.sequence, session.tokens.len());
+        self.pool.save_with(&session.sequence, &session.tokens, self.fingerprint, attachment, path)?;
+        Ok(session.tokens.len())
+    }
+
+    /// Reads a saved session back, with its attachment, if it has one.
+    ///
+    /// # Errors
+    /// As for [`restore`](Self::restore).
+    pub fn restore_session(&mut self, path: &Path) -> Result<(Session, Option<Vec<u8>>), EngineError> {
+        let (sequence, tokens, attachment) = self.pool.restore_with(path, self.fingerprint)?;
+        Ok((Session { sequence, tokens }, attachment))
+    }
+
     /// The plans that a step runs, trunk and then head, each with its place among the clocks and the step that its costs are counted for.
     fn plans_of(&self, size: StepSize) -> Vec<(usize, &Plan, CostStep)> {
         let (trunk, head) = (self.backend.trunk(), self.backend.head());
@@ -593,12 +629,19 @@ fn choose_context(
             "--ctx {context} is more than the model was made for: {limit} tokens"
         ))),
         Some(context) => Ok(context),
-        None => {
-            let Some(available) = memory::available() else { return Ok(limit) };
-            // a tenth is left for everything else
-            Ok(memory::choose_context(needed, available.bytes / 10 * 9, limit))
-        }
+        None => Ok(fitting_context(memory::available().as_ref(), needed, limit)),
     }
+}
+
+/// The largest context of at most `limit` tokens that fits into what is available; `limit` where nobody says what is.
+fn fitting_context(
+    available: Option<&memory::Available>,
+    needed: &dyn Fn(usize) -> Needed,
+    limit: usize,
+) -> usize {
+    let Some(available) = available else { return limit };
+    // a tenth is left for everything else
+    memory::choose_context(needed, available.bytes / 10 * 9, limit)
 }
 
 #[allow(clippy::too_many_arguments, reason = "what a summary tells comes from everywhere")]

@@ -110,10 +110,13 @@ impl Plan {
 
     /// One line a node, by phase.
     pub fn to_text(&self) -> String {
+        let rows = match (self.class.least_rows(), self.max_rows) {
+            (_, 1) => "1 row".to_owned(),
+            (least, most) => format!("{least} to {most} rows"),
+        };
         let head = format!(
-            "plan for {:?} rows (at most {}), {} phases, arena {} bytes\n",
-            self.class,
-            self.max_rows,
+            "plan for {} ({rows}), {} phases, arena {} bytes\n",
+            self.class.purpose(),
             self.phase_count(),
             self.arena.floats * 4
         );

@@ -201,20 +201,23 @@ fn rope(contract: &graph::Contract) -> Vec<String> {
 fn alike(survey: &Survey, lines: &mut Vec<String>) {
     let Some(best) = survey.closest.first() else { return };
     lines.push(String::new());
-    lines.push("closest known  share  keys   slots  tensors  dimensions".into());
+    lines.push("closest known  share  keys   choices  slots  tensors  dimensions".into());
     let share = |(some, all): (usize, usize)| if all == 0 { "-".to_owned() } else { format!("{some}/{all}") };
     for like in survey.closest.iter().take(ALIKE) {
-        let Likeness { name, score, keys, slots, tensors, dimensions, .. } = like;
+        let Likeness { name, score, keys, choices, slots, tensors, dimensions, .. } = like;
         let slots = if tensors.1 == 0 { "-".to_owned() } else { share(*slots) };
         lines.push(format!(
-            "  {name:<13}{:>4.0} %  {:<6} {slots:<6} {:<8} {}",
-            score * 100.0,
+            "  {name:<13}{:>4.0} %  {:<6} {:<8} {slots:<6} {:<8} {}",
+            // all of it only where no difference was found
+            (score * 100.0).floor(),
             share(*keys),
+            share(*choices),
             share(*tensors),
             share(*dimensions)
         ));
     }
     wrapped(lines, "  lacks keys   ", &best.keys_missing.join(" "));
+    wrapped(lines, "  chooses      ", &best.choices_other.join(", "));
     wrapped(lines, "  no slot for  ", &best.tensors_unknown.join(" "));
 }
 

@@ -3,6 +3,7 @@
 mod audit;
 mod bench;
 mod chat;
+mod chat_options;
 mod contract;
 mod diff;
 mod draw;
@@ -16,6 +17,7 @@ mod pack;
 mod profile;
 mod prompt;
 mod run;
+mod sampling;
 mod shell;
 mod together;
 mod tokenize;

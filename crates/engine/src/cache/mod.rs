@@ -8,7 +8,7 @@ mod file;
 mod memory;
 mod shift;
 
-pub use file::CacheFileError;
+pub use file::{CacheFileError, MAX_ATTACHMENT, Restored};
 pub use memory::StreamMemory;
 pub use shift::ShiftShape;
 
@@ -118,8 +118,7 @@ impl fmt::Display for CacheFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the cache is full: {} cached tokens and {} new ones do not fit into {}; start with a larger --ctx, shorten the \
-             prompt, or let the context shift",
+            "the cache is full: {} cached tokens and {} new ones do not fit into a context of {}",
             self.cached, self.rows, self.capacity
         )
     }
@@ -312,7 +311,9 @@ mod tests {
         fill(&mut pool, &mut a, 100, 0.0);
         let full = pool.reserve(&mut a, 29).unwrap_err();
         assert_eq!(full, CacheFull { rows: 29, cached: 100, capacity: 128 });
-        assert!(full.to_string().contains("--ctx"));
+        assert!(
+            full.to_string().contains("100 cached tokens and 29 new ones do not fit into a context of 128")
+        );
         fill(&mut pool, &mut a, 28, 0.0);
         a.truncate(64);
         assert_eq!((a.len(), a.pages().len(), pool.available()), (64, 1, 64));

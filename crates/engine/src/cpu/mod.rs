@@ -463,6 +463,23 @@ pub fn weight_bytes(plans: &(Vec<Plan>, Vec<Plan>), checkpoint: &Checkpoint) -> 
     bytes
 }
 
+/// The same of a model whose data are missing: `tensors` has the names, types and shapes of its header, or those that its keys promise. None lies
+/// in tiles.
+pub fn declared_weight_bytes(plans: &(Vec<Plan>, Vec<Plan>), tensors: &dyn TensorIndex) -> WeightBytes {
+    let tiled = tiled_tensors(plans.0.iter().chain(&plans.1));
+    let mut bytes = WeightBytes::default();
+    for weight in distinct(plans.0[0].ir.weights.iter().chain(&plans.1[0].ir.weights)) {
+        let tiles = TileLayout::new(weight.ty, weight.inputs());
+        match tiles.filter(|_| tiled.contains(weight.parts[0].tensor.as_str())) {
+            Some(tiles) => bytes.owned += (weight.matrices() * tiles.matrix_bytes(weight.outputs())) as u64,
+            None => bytes.mapped += weight.bytes() as u64,
+        }
+        let scales = weight.parts.iter().filter_map(|part| tensors.find(part.scale.as_ref()?));
+        bytes.owned += scales.map(|(_, shape)| 4 * shape.iter().product::<usize>() as u64).sum::<u64>();
+    }
+    bytes
+}
+
 /// Each weight once, though it may be tied to others.
 fn distinct<'w>(weights: impl Iterator<Item = &'w Weight>) -> impl Iterator<Item = &'w Weight> {
     let mut seen = HashSet::new();
