@@ -285,6 +285,11 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) raw: bool,
 
+    /// Read names of control tokens in prompts and messages (<|im_end|>, <think>) as those tokens. Without it only the chat
+    /// template makes control tokens, so that no text can end a turn or begin another
+    #[arg(long)]
+    pub(crate) allow_special: bool,
+
     /// Print one JSON object with tokens, text and timings instead of streaming text
     #[arg(long)]
     pub(crate) json: bool,
@@ -312,6 +317,11 @@ pub(crate) struct ChatArgs {
     /// System message
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
+
+    /// Read names of control tokens in prompts and messages (<|im_end|>, <think>) as those tokens. Without it only the chat
+    /// template makes control tokens, so that no text can end a turn or begin another
+    #[arg(long)]
+    pub(crate) allow_special: bool,
 }
 
 #[derive(Args)]

@@ -12,22 +12,24 @@ use text::{ChatInput, ChatTemplate, Encode, Tokenizer};
 pub(super) struct Speech {
     pub(super) tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    /// Whether names of control tokens in a user's words become those tokens.
+    allow_special: bool,
 }
 
 impl Speech {
-    pub(super) fn open(checkpoint: &Checkpoint) -> Result<Speech> {
+    pub(super) fn open(checkpoint: &Checkpoint, allow_special: bool) -> Result<Speech> {
         let tokenizer = Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?;
         let source = match checkpoint.source() {
             Source::Gguf(g) => g.metadata.str("tokenizer.chat_template")?.map(str::to_owned),
             Source::HuggingFace(hf) => hf.chat_template.clone(),
         };
         let template = source.map(|source| ChatTemplate::new(&source)).transpose()?;
-        Ok(Speech { tokenizer, template })
+        Ok(Speech { tokenizer, template, allow_special })
     }
 
     /// Tokens of a text as it is.
     pub(super) fn raw(&self, text: &str) -> Result<Vec<u32>> {
-        Ok(self.tokenizer.encode(text, Encode { add_special: true, parse_special: false })?)
+        Ok(self.tokenizer.encode(text, Encode { add_special: true, parse_special: self.allow_special })?)
     }
 
     /// Tokens of a conversation, up to where the model answers.
@@ -41,10 +43,7 @@ impl Speech {
         let mut input = ChatInput::new(Value::Array(messages.to_vec()));
         input.bos_token = name(self.tokenizer.bos());
         input.eos_token = name(self.tokenizer.eos());
-        let text = template.render(&input)?;
-        // the template writes the beginning itself, where it writes it at all
-        let begins = !input.bos_token.is_empty() && text.starts_with(&input.bos_token);
-        Ok(self.tokenizer.encode(&text, Encode { add_special: !begins, parse_special: true })?)
+        Ok(self.tokenizer.encode_rendered(&template.render(&input)?, self.allow_special)?)
     }
 }
 

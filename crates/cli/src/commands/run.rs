@@ -14,7 +14,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     // what cannot run is said before what it lacks besides
     graph::Contract::from_checkpoint(&checkpoint)?;
-    let speech = Speech::open(&checkpoint)?;
+    let speech = Speech::open(&checkpoint, args.allow_special)?;
     let prompt = prompt_tokens(args, &speech)?;
     let sampling = prompt::sampling(&args.sampling)?;
     let quiet = args.quiet || args.json;

@@ -4,6 +4,7 @@ mod bytes;
 mod gguf;
 mod hf;
 mod pre;
+mod rendered;
 mod special;
 mod spm;
 
