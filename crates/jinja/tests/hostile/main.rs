@@ -89,23 +89,13 @@ fn render(source: &str) -> (Result<String, (ErrorKind, String)>, Usage) {
 
 /// Asserts the promise, and returns the outcome for more.
 fn bounded(source: &str) -> Outcome {
-    let start = std::time::Instant::now();
     let outcome = outcome(source);
-    let took = start.elapsed().as_millis();
     let name: String = source.chars().take(90).collect();
     assert!(outcome.peak < MEMORY, "{name}: {} bytes", outcome.peak);
     assert!(outcome.left < 64 << 10, "{name}: {} bytes are left over", outcome.left);
     assert!(outcome.usage.fuel <= Limits::DEFAULT.fuel, "{name}");
     if let Ok(text) = &outcome.result {
         assert!(text.len() <= Limits::DEFAULT.output, "{name}");
-    }
-    if std::env::var_os("HOSTILE_REPORT").is_some() {
-        let end = outcome.result.as_ref().map_or_else(|(_, m)| m.clone(), |t| format!("{} bytes", t.len()));
-        eprintln!(
-            "{took:>5} ms {:>4} MB {:>9} fuel  {name}  => {end}",
-            outcome.peak >> 20,
-            outcome.usage.fuel
-        );
     }
     outcome
 }
