@@ -2,7 +2,7 @@
 //!
 //! * [`TensorType`]: every element format that a GGUF file can name, with its block size and bytes.
 //! * [`KernelContract`]: what a kernel promises, in words that binding can ask for.
-//! * [`printable`]: names from files and paths, safe to show.
+//! * [`printable()`]: names from files and paths, safe to show.
 //! * [`Tier`] and [`CpuFeatures`]: the instruction-set tiers that kernels come in.
 //!
 //! ```

@@ -30,8 +30,7 @@ const COMMANDS: [(&str, &str); 16] = [
 const NUMBERS: [&str; 12] =
     ["N", "K", "T", "P", "X", "TOKENS", "ROWS", "MS", "MIB", "IDS", "SEED", "ID=BIAS"];
 
-const VALUES: [&str; 6] =
-    ["0", "1", "18446744073709551615", "99999999999999999999999", "-9223372036854775808", "1e39"];
+const VALUES: [&str; 5] = ["0", "1", "18446744073709551615", "99999999999999999999999", "1e39"];
 
 /// The flags of a command that take numbers, each in its long form with its short one, if any.
 fn flags(command: &str) -> Vec<(Option<String>, String)> {
@@ -111,7 +110,8 @@ fn check(words: &[String], folder: &std::path::Path) {
     // 101 is a panic, none a signal or a process that did not end
     assert!(matches!(output.status.code(), Some(0 | 1 | 2 | 64)), "{words:?}: {:?} {stderr}", output.status);
     assert!(!stderr.contains("panicked"), "{words:?}: {stderr}");
-    if output.status.code() != Some(0) {
+    // two sides that part are no error
+    if output.status.code() != Some(0) && words[0] != "diff" {
         assert!(stderr.lines().any(|line| line.starts_with("error:")), "{words:?}: {stderr}");
     }
 }

@@ -183,7 +183,7 @@ fn an_unreadable_file() {
     refused(&mut latent(&["inspect", "-m", &path]), ERROR, &[&path, "permissions"]);
 }
 
-/// A prompt that cannot fit is refused by its length, before it is tokenized and before weights are loaded; so is an endless one.
+/// A prompt that cannot fit is refused by its length, before it is tokenized and before weights are loaded.
 #[test]
 fn prompts_that_cannot_fit_are_refused_by_their_length() {
     let model = demo().display().to_string();
@@ -191,7 +191,7 @@ fn prompts_that_cannot_fit_are_refused_by_their_length() {
     for raw in [&["--raw"][..], &[]] {
         let mut command = latent(&["run", "--ctx", "64", "-m", &model]);
         command.args(raw).write_stdin(long.clone());
-        refused(&mut command, USAGE, &["more than", "bytes", "no prompt can have"]);
+        refused(&mut command, USAGE, &["bytes, which make more than 63 tokens", "the context holds 64"]);
     }
     let words = ["20000 bytes", "more than 63 tokens", "the context holds 64", "--ctx up to"];
     for raw in [&["--raw"][..], &[]] {

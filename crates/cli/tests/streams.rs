@@ -64,7 +64,7 @@ fn side_files_that_never_end_are_refused_at_once() {
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let large = folder.path().join("large");
-    OpenOptions::new().write(true).create_new(true).open(&large).unwrap().set_len(1 << 40).unwrap();
+    OpenOptions::new().write(true).create_new(true).open(&large).unwrap().set_len(1 << 37).unwrap();
     let page = folder.path().join("page.html").display().to_string();
     let own = folder.path().display().to_string();
     let pipe = pipe.display().to_string();
@@ -160,6 +160,8 @@ fn watches(process: u32) -> bool {
 fn a_signal_ends_what_waits_for_standard_input() {
     for (args, signal, code) in [(&["run"][..], "-TERM", 143), (&["tokenize"], "-INT", 130)] {
         let mut child = process(args).stdin(Stdio::piped()).spawn().unwrap();
+        // it stays open
+        let _input = child.stdin.take();
         // before that the system ends it
         while !watches(child.id()) {
             std::thread::sleep(std::time::Duration::from_millis(5));

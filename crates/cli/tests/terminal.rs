@@ -41,7 +41,7 @@ fn a_name_in_a_file_is_escaped_wherever_it_is_shown() {
     let packed = folder.path().join("packed.latent").display().to_string();
     let shown = r"\u{1b}]0;pwned\u{7}\u{1b}[2J\n\u{9b}";
     for (args, named) in [
-        (&["run", "-m", &model, "--tokens", "1", "-n", "1"][..], true),
+        (&["run", "-m", &model, "--tokens", "1", "-n", "0"][..], true),
         (&["inspect", &model], true),
         (&["inspect", &model, "--contract"], false),
         (&["inspect", &model, "--metadata"], false),

@@ -16,7 +16,7 @@ fn model(folder: &Path, kind: &str, broken: &[&str]) -> String {
     let mut bytes = std::fs::read(&path).unwrap();
     for tensor in checkpoint.tensors().iter().filter(|t| broken.iter().any(|word| t.name.contains(word))) {
         let data = checkpoint.tensor(&tensor.name).unwrap().data;
-        let at = bytes.windows(data.len()).position(|window| window == data).unwrap();
+        let at = bytes.windows(data.len()).rposition(|window| window == data).unwrap();
         bytes[at..at + data.len()].fill(0xff);
     }
     drop(checkpoint);

@@ -535,13 +535,14 @@ impl Engine {
     /// context shift discarded are dropped first. Returns how many tokens the file holds.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the file cannot be written, or another engine has run the sequence.
     pub fn save_session(
         &mut self,
         session: &mut Session,
         attachment: Option<&[u8]>,
         path: &Path,
     ) -> Result<usize, EngineError> {
+        self.owned(&session.sequence)?;
         self.truncate(&mut session.sequence, session.tokens.len());
         self.pool.save_with(&session.sequence, &session.tokens, self.fingerprint, attachment, path)?;
         Ok(session.tokens.len())

@@ -237,7 +237,7 @@ fn circuits_that_contradict_themselves_are_refused_before_they_run() {
         ("a router to another number of experts", "A28", |c| {
             op(c, "route").weights[0] = "shared_gate".into();
         }),
-        ("one tensor in two slots", "A31", |c| {
+        ("one tensor in two slots", "A07", |c| {
             let norm = c.layer_weights["attn_norm"].gguf.clone();
             c.layer_weights.get_mut("ffn_norm").unwrap().gguf = norm;
         }),

@@ -3,7 +3,7 @@
 use crate::statistics::scale;
 use base::TensorType;
 
-/// How many of the numbers in `bytes` are NaN or infinite; of quantised formats, how many blocks have such a scale. 0 for types that hold no
+/// How many of the numbers in `bytes` are NaN or infinite; of quantised formats, how many blocks have such a scale or such numbers. 0 for types that hold no
 /// weights. A block that `bytes` holds only a part of is not looked at.
 pub fn not_finite(ty: TensorType, bytes: &[u8]) -> u64 {
     let count = match ty {
@@ -16,11 +16,25 @@ pub fn not_finite(ty: TensorType, bytes: &[u8]) -> u64 {
         // the format has no infinity
         TensorType::F8_E4M3 => floats::<1>(bytes, |b| b[0] & 0x7f == 0x7f),
         ty if ty.is_quantized() && crate::can_decode(ty) => {
-            bytes.chunks_exact(ty.block_bytes()).filter(|block| !scale(ty, block).is_finite()).count()
+            bytes.chunks_exact(ty.block_bytes()).filter(|block| is_bad(ty, block)).count()
         }
         _ => 0,
     };
     count as u64
+}
+
+/// Above this, a scale times a code may leave f32.
+const LARGE: f32 = 1e35;
+
+fn is_bad(ty: TensorType, block: &[u8]) -> bool {
+    let scale = scale(ty, block);
+    if scale.abs() < LARGE {
+        return false;
+    }
+    let mut numbers = vec![0.0; ty.block_len()];
+    !scale.is_finite()
+        || crate::decode(ty, block, &mut numbers).is_err()
+        || numbers.iter().any(|x| !x.is_finite())
 }
 
 fn floats<const N: usize>(bytes: &[u8], bad: impl Fn([u8; N]) -> bool) -> usize {

@@ -15,7 +15,9 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
     if let Some(out) = &args.html {
         OutputFile::check(out)?;
     }
-    let drawing = draw(args, path, args.model.circuit.as_deref())?;
+    // both models stay open until the page is written, which takes no file's place that belongs to them
+    let model = Described::new(model::outline(path)?, args.model.circuit.as_deref())?;
+    let drawing = draw(args, &model)?;
     let formulation = match args.model.form() {
         CacheForm::Expanded => "expanded",
         CacheForm::Latent => args.model.mla.name(),
@@ -28,7 +30,9 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
     if let Some(out) = &args.html {
         let profile = args.profile.as_deref().map(read_profile).transpose()?;
         // the other model has its own circuit: so a circuit of the user's is compared with it
-        let against = args.against.as_deref().map(|path| draw(args, Some(path), None)).transpose()?;
+        let other = |path| Described::new(model::outline(Some(path))?, None);
+        let other = args.against.as_deref().map(other).transpose()?;
+        let against = other.as_ref().map(|other| draw(args, other)).transpose()?;
         let wanted =
             Wanted { stage: stage.name().into(), formulation: formulation.into(), class: class.into() };
         let page = drawing.page(&PageOptions { wanted, profile, against: against.as_ref() })?;
@@ -45,8 +49,7 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
     output::now(&drawing.svg(view))
 }
 
-fn draw(args: &GraphArgs, path: Option<&Path>, circuit: Option<&Path>) -> Result<Drawing> {
-    let model = Described::new(model::outline(path)?, circuit)?;
+fn draw(args: &GraphArgs, model: &Described) -> Result<Drawing> {
     let contract = &model.contract;
     let options = Options {
         bind: bind(args)?,

@@ -170,7 +170,7 @@ impl CachePool {
     ///
     /// # Errors
     /// [`CacheFileError::Output`].
-    pub fn save(
+    pub(crate) fn save(
         &self,
         sequence: &Sequence,
         tokens: &[u32],
@@ -241,7 +241,11 @@ impl CachePool {
     ///
     /// # Errors
     /// When the file cannot be read, is damaged, belongs to another model or cache type, or does not fit.
-    pub fn restore(&mut self, path: &Path, fingerprint: u64) -> Result<(Sequence, Vec<u32>), CacheFileError> {
+    pub(crate) fn restore(
+        &mut self,
+        path: &Path,
+        fingerprint: u64,
+    ) -> Result<(Sequence, Vec<u32>), CacheFileError> {
         let (sequence, tokens, _) = self.restore_with(path, fingerprint)?;
         Ok((sequence, tokens))
     }

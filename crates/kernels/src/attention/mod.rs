@@ -71,7 +71,7 @@ pub type AttendFn = fn(Rows<'_>, &CacheView<'_>, Range<usize>, f32, usize, &mut 
 /// ```compile_fail
 /// let widths = kernels::HeadWidths { nope: 4, rope: 0, value: 4 };
 /// let mut expanded = kernels::Expanded::new(&[0.0; 256], (&[], 0), &[0.0; 256], widths).unwrap();
-/// expanded.nope = 1 << 20;
+/// expanded.widths.nope = 1 << 20;
 /// ```
 #[derive(Clone, Copy)]
 pub struct Expanded<'a, N = f32> {
