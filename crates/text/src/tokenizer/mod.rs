@@ -232,7 +232,7 @@ impl Parts {
         tokenizer.end.extend(self.eos);
         tokenizer.end.sort_unstable();
         tokenizer.end.dedup();
-        tokenizer.special.finish();
+        tokenizer.special.finish()?;
         Ok(tokenizer)
     }
 }

@@ -1,6 +1,9 @@
 //! Tokens that are matched in a text as a whole, before anything else cuts it.
 
+use crate::error::TextError;
+use aho_corasick::{AhoCorasick, MatchKind};
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// A part of a text.
 #[derive(Debug, PartialEq, Eq)]
@@ -9,34 +12,57 @@ pub(super) enum Fragment<'a> {
     Token(u32),
 }
 
-/// Text, id, and whether it is a control token.
-type Special = (String, u32, bool);
+/// A control or user-defined token.
+struct Special {
+    text: Box<str>,
+    id: u32,
+    control: bool,
+    /// The longest other token that this one begins with.
+    shorter: Option<usize>,
+}
 
-/// Control and user-defined tokens.
+/// Control and user-defined tokens. At each place of a text the longest one wins; among equal texts, the lowest id.
 #[derive(Default)]
 pub(super) struct SpecialTokens {
-    /// Texts by first byte, the longest first.
-    by_first: Vec<(u8, Vec<Special>)>,
+    tokens: Vec<Special>,
     control: HashSet<u32>,
+    /// All tokens; the automaton's pattern numbers index `tokens`.
+    all: Option<AhoCorasick>,
+    /// User-defined tokens alone, with the index of each.
+    user: Option<(AhoCorasick, Vec<usize>)>,
 }
 
 impl SpecialTokens {
+    /// Adds a token; [`SpecialTokens::finish`] makes it count. An empty text matches nowhere.
     pub(super) fn add(&mut self, text: &str, id: u32, control: bool) {
         if control {
             self.control.insert(id);
         }
-        let Some(first) = text.bytes().next() else { return };
-        let entry = (text.to_owned(), id, control);
-        match self.by_first.iter_mut().find(|(byte, _)| *byte == first) {
-            Some((_, list)) => list.push(entry),
-            None => self.by_first.push((first, vec![entry])),
+        if !text.is_empty() {
+            self.tokens.push(Special { text: text.into(), id, control, shorter: None });
         }
     }
 
-    pub(super) fn finish(&mut self) {
-        for (_, list) in &mut self.by_first {
-            list.sort_by_key(|(text, id, _)| (std::cmp::Reverse(text.len()), *id));
+    /// Builds the automata.
+    ///
+    /// # Errors
+    /// More text than an automaton can hold.
+    pub(super) fn finish(&mut self) -> Result<(), TextError> {
+        self.tokens.sort_by(|a, b| a.text.cmp(&b.text).then(a.id.cmp(&b.id)));
+        self.tokens.dedup_by(|later, earlier| later.text == earlier.text);
+        // in lexical order, what a token begins with is on the stack of what the tokens before it begin with
+        let mut open: Vec<usize> = Vec::new();
+        for i in 0..self.tokens.len() {
+            while open.last().is_some_and(|&j| !self.tokens[i].text.starts_with(&*self.tokens[j].text)) {
+                open.pop();
+            }
+            self.tokens[i].shorter = open.last().copied();
+            open.push(i);
         }
+        let user: Vec<usize> = (0..self.tokens.len()).filter(|&i| !self.tokens[i].control).collect();
+        self.all = automaton(self.tokens.iter())?;
+        self.user = automaton(user.iter().map(|&i| &self.tokens[i]))?.map(|found| (found, user));
+        Ok(())
     }
 
     pub(super) fn is_control(&self, id: u32) -> bool {
@@ -44,52 +70,143 @@ impl SpecialTokens {
     }
 
     /// Cuts a text at the tokens in it; control tokens count only if `parse`.
-    pub(super) fn split<'a>(&self, text: &'a str, parse: bool) -> Vec<Fragment<'a>> {
-        let mut fragments = Vec::new();
-        let mut start = 0;
+    pub(super) fn split<'a>(&'a self, text: &'a str, parse: bool) -> impl Iterator<Item = Fragment<'a>> + 'a {
         let mut at = 0;
-        while at < text.len() {
-            let first = text.as_bytes()[at];
-            let list =
-                self.by_first.iter().find(|(byte, _)| *byte == first).map_or(&[][..], |(_, list)| list);
-            let found = list
-                .iter()
-                .find(|(token, _, control)| (parse || !control) && text[at..].starts_with(token.as_str()));
-            if let Some((token, id, _)) = found {
-                if start < at {
-                    fragments.push(Fragment::Text(&text[start..at]));
-                }
-                fragments.push(Fragment::Token(*id));
-                at += token.len();
-                start = at;
+        self.fragments(text, move || {
+            let found = if parse {
+                let found = self.all.as_ref()?.find(aho_corasick::Input::new(text).range(at..))?;
+                (found.range(), found.pattern().as_usize())
             } else {
-                at += text[at..].chars().next().map_or(1, char::len_utf8);
-            }
-        }
-        if start < text.len() {
-            fragments.push(Fragment::Text(&text[start..]));
-        }
-        fragments
+                let (automaton, indices) = self.user.as_ref()?;
+                let found = automaton.find(aho_corasick::Input::new(text).range(at..))?;
+                (found.range(), indices[found.pattern().as_usize()])
+            };
+            at = found.0.end;
+            Some(found)
+        })
     }
+
+    /// Cuts a text at those tokens in it that `allowed` admits: it gets the bytes that a token would take, and whether it is a control
+    /// token. Where a token is not admitted, a shorter one at the same place may be, and then one that begins further on.
+    pub(super) fn split_where<'a>(
+        &'a self,
+        text: &'a str,
+        mut allowed: impl FnMut(Range<usize>, bool) -> bool + 'a,
+    ) -> impl Iterator<Item = Fragment<'a>> + 'a {
+        let mut at = 0;
+        self.fragments(text, move || {
+            loop {
+                let found = self.all.as_ref()?.find(aho_corasick::Input::new(text).range(at..))?;
+                let start = found.start();
+                let mut candidate = Some(found.pattern().as_usize());
+                while let Some(index) = candidate {
+                    let token = &self.tokens[index];
+                    let range = start..start + token.text.len();
+                    if allowed(range.clone(), token.control) {
+                        at = range.end;
+                        return Some((range, index));
+                    }
+                    candidate = token.shorter;
+                }
+                at = start + text[start..].chars().next().map_or(1, char::len_utf8);
+            }
+        })
+    }
+
+    /// The fragments around what `next` finds, in order: bytes of `text` and an index into `tokens`.
+    fn fragments<'a>(
+        &'a self,
+        text: &'a str,
+        mut next: impl FnMut() -> Option<(Range<usize>, usize)> + 'a,
+    ) -> impl Iterator<Item = Fragment<'a>> + 'a {
+        let mut start = 0;
+        let mut token = None;
+        std::iter::from_fn(move || {
+            if let Some(id) = token.take() {
+                return Some(Fragment::Token(id));
+            }
+            match next() {
+                Some((range, index)) => {
+                    let id = self.tokens[index].id;
+                    let before = &text[start..range.start];
+                    start = range.end;
+                    if before.is_empty() {
+                        return Some(Fragment::Token(id));
+                    }
+                    token = Some(id);
+                    Some(Fragment::Text(before))
+                }
+                None => {
+                    let rest = &text[start..];
+                    start = text.len();
+                    (!rest.is_empty()).then_some(Fragment::Text(rest))
+                }
+            }
+        })
+        .fuse()
+    }
+}
+
+/// Finds the leftmost longest of some tokens; None where there are none.
+fn automaton<'a>(tokens: impl Iterator<Item = &'a Special>) -> Result<Option<AhoCorasick>, TextError> {
+    let mut tokens = tokens.map(|token| token.text.as_bytes()).peekable();
+    if tokens.peek().is_none() {
+        return Ok(None);
+    }
+    let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(tokens);
+    built.map(Some).map_err(|e| {
+        TextError::Malformed(format!("its control and user-defined tokens are too many or too long: {e}"))
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Fragment::{Text, Token};
     use super::*;
+
+    fn special(tokens: &[(&str, u32, bool)]) -> SpecialTokens {
+        let mut special = SpecialTokens::default();
+        for (text, id, control) in tokens {
+            special.add(text, *id, *control);
+        }
+        special.finish().unwrap();
+        special
+    }
 
     #[test]
     fn the_longest_token_wins_and_control_tokens_only_count_when_asked() {
-        let mut special = SpecialTokens::default();
-        special.add("<a>", 1, true);
-        special.add("<a><b>", 2, true);
-        special.add("<t>", 3, false);
-        special.finish();
-        use Fragment::{Text, Token};
-        assert_eq!(
-            special.split("é<a><b><a>x<t>", true),
-            [Text("é"), Token(2), Token(1), Text("x"), Token(3)]
-        );
-        assert_eq!(special.split("<a>x<t>y", false), [Text("<a>x"), Token(3), Text("y")]);
-        assert_eq!(special.split("", true), []);
+        let special = special(&[("<a>", 1, true), ("<a><b>", 2, true), ("<t>", 3, false), ("", 4, false)]);
+        let split = |text, parse| special.split(text, parse).collect::<Vec<_>>();
+        assert_eq!(split("é<a><b><a>x<t>", true), [Text("é"), Token(2), Token(1), Text("x"), Token(3)]);
+        assert_eq!(split("<a>x<t>y", false), [Text("<a>x"), Token(3), Text("y")]);
+        assert_eq!(split("", true), []);
+        assert_eq!(SpecialTokens::default().split("x", true).collect::<Vec<_>>(), [Text("x")]);
+    }
+
+    #[test]
+    fn a_control_token_that_is_not_asked_for_hides_no_shorter_token() {
+        let special = special(&[("ab", 1, false), ("abc", 2, true), ("bcd", 3, false)]);
+        assert_eq!(special.split("abcd", false).collect::<Vec<_>>(), [Token(1), Text("cd")]);
+        let by_rule: Vec<_> = special.split_where("abcd", |_, control| !control).collect();
+        assert_eq!(by_rule, [Token(1), Text("cd")]);
+    }
+
+    #[test]
+    fn a_rule_sees_places_and_a_refused_token_hides_none_behind_it() {
+        let special = special(&[("<a>", 1, true), ("<a><b>", 2, true), ("><", 3, false)]);
+        let split = |allowed: std::ops::Range<usize>| {
+            let within = move |r: std::ops::Range<usize>, _| allowed.start <= r.start && r.end <= allowed.end;
+            special.split_where("<a><b>.<a>", within).collect::<Vec<_>>()
+        };
+        assert_eq!(split(0..10), [Token(2), Text("."), Token(1)]);
+        assert_eq!(split(0..5), [Token(1), Text("<b>.<a>")]);
+        assert_eq!(split(1..5), [Text("<a"), Token(3), Text("b>.<a>")]);
+        assert_eq!(split(3..10), [Text("<a><b>."), Token(1)]);
+    }
+
+    #[test]
+    fn equal_texts_give_the_lowest_id() {
+        let special = special(&[("<a>", 7, false), ("<a>", 5, true)]);
+        assert_eq!(special.split("<a>", true).collect::<Vec<_>>(), [Token(5)]);
     }
 }
