@@ -48,8 +48,11 @@ pub use stop_strings::stop_strings;
 pub use template::template;
 pub use tokenizer_json::{tokenizer, tokenizer_json};
 
-/// Every target: the name of its corpus, and what runs an input.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+/// The name of a target, which is that of its corpus, and what runs an input.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
     ("config", config),
     ("encode", encode),
     ("gguf", gguf),

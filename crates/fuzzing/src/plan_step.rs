@@ -2,7 +2,7 @@
 
 use crate::model;
 use crate::source::Source;
-use base::{CacheType, Tier};
+use base::{CacheType, TensorType, Tier};
 use engine::diff::{Numerics, Side, Tolerance, compare};
 use engine::{Engine, EngineOptions, Trace};
 use formats::Checkpoint;
@@ -58,7 +58,9 @@ pub fn plan_step(bytes: &[u8]) {
 
 fn recipe(source: &mut Source<'_>) -> Recipe {
     let shapes = ["tiny-dense", "tiny-v2", "tiny-v3", "tiny-glm", "tiny-minicpm3", "tiny-plm"];
-    let kinds: Vec<Kind> = quant::encodable().filter(|ty| ty.ggml_id().is_some()).map(Kind::from).collect();
+    // Q8_K is a format of activations: no file holds weights in it
+    let stored = |ty: &TensorType| ty.ggml_id().is_some() && *ty != TensorType::Q8_K;
+    let kinds: Vec<Kind> = quant::encodable().filter(stored).map(Kind::from).collect();
     let shape = *source.pick(&shapes);
     let kind = *source.pick(&kinds);
     Recipe {

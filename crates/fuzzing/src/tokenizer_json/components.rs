@@ -196,7 +196,7 @@ fn charsmap(source: &mut Source<'_>) -> Value {
 }
 
 fn behavior(source: &mut Source<'_>) -> &'static str {
-    *source.pick(&["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"])
+    source.pick::<&str>(&["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"])
 }
 
 fn byte_level(source: &mut Source<'_>) -> Value {
