@@ -281,3 +281,51 @@ fn a_circuit_of_the_users_takes_the_place_of_the_models_own() {
         assert!(stderr.contains("blk.0.own_norm.weight"), "{args:?}: {stderr}");
     }
 }
+
+/// A folder whose files beside config.json say how text becomes tokens.
+fn with_files(files: &[(&str, &str)]) -> Config {
+    let given = config(&deepseek_v3());
+    for (name, text) in files {
+        std::fs::write(given.1.with_file_name(name), text).unwrap();
+    }
+    given
+}
+
+#[test]
+fn tokenizer_and_template_are_spoken_of() {
+    let none = with_files(&[]);
+    let (code, alone) = survey(&none.1);
+    assert_eq!((code, &alone["tokenizer"], &alone["chat_template"]), (0, &Value::Null, &Value::Null));
+    let (_, text, _) = latent(&["inspect", "--contract", &none.1.display().to_string()]);
+    assert!(text.contains("tokenizer      none") && text.contains("chat template  none"), "{text}");
+
+    let tokenizer =
+        r#"{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}}"#;
+    let both =
+        with_files(&[("tokenizer.json", tokenizer), ("chat_template.jinja", "{{ messages[0].content }}")]);
+    let (code, with_both) = survey(&both.1);
+    assert_eq!(code, 0);
+    assert_eq!(with_both["tokenizer"], json!({"kind": "tokenizer.json, 3 tokens", "supported": true}));
+    assert_eq!(with_both["chat_template"], json!({"kind": "Jinja, 25 bytes", "supported": true}));
+
+    let unigram = r#"{"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}"#;
+    let wrong = with_files(&[("tokenizer.json", unigram), ("chat_template.jinja", "{% for %}")]);
+    let (code, with_wrong) = survey(&wrong.1);
+    assert_eq!((code, &with_wrong["tokenizer"]["supported"]), (2, &json!(false)));
+    let (_, text, error) = latent(&["inspect", "--contract", &wrong.1.display().to_string()]);
+    for part in ["supported      not yet: 2 missing", "model.type is \"Unigram\"", "line 1"] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+    assert!(error.contains("2 things are missing"), "{error}");
+}
+
+#[test]
+fn a_folder_with_tiktoken_model_is_spoken_of() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/data/tiktoken");
+    let read = |name: &str| std::fs::read_to_string(data.join(name)).unwrap();
+    let (model, config) = (read("tiktoken.model"), read("tokenizer_config.json"));
+    let given = with_files(&[("tiktoken.model", &model), ("tokenizer_config.json", &config)]);
+    let (code, survey) = survey(&given.1);
+    assert_eq!((code, &survey["tokenizer"]["supported"]), (0, &json!(true)));
+    assert!(survey["tokenizer"]["kind"].as_str().unwrap().starts_with("tiktoken.model, "), "{survey}");
+}

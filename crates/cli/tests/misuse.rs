@@ -206,3 +206,22 @@ fn an_unreadable_file() {
     }
     refused(&mut latent(&["inspect", "-m", &path]), ERROR, &[&path, "permissions"]);
 }
+
+/// A prompt that cannot fit is refused by its length, before it is tokenized and before weights are loaded; so is an endless one.
+#[test]
+fn prompts_that_cannot_fit_are_refused_by_their_length() {
+    let model = demo().display().to_string();
+    let long = "the quick brown fox ".repeat(1_500_000);
+    for raw in [&["--raw"][..], &[]] {
+        let mut command = latent(&["run", "--ctx", "64", "-m", &model]);
+        command.args(raw).write_stdin(long.clone());
+        refused(&mut command, USAGE, &["more than", "bytes", "no prompt can have"]);
+    }
+    let words = ["20000 bytes", "more than 63 tokens", "the context holds 64", "--ctx up to"];
+    for raw in [&["--raw"][..], &[]] {
+        let mut command = latent(&["run", "--ctx", "64", "-m", &model]);
+        refused(command.args(raw).arg("the quick brown fox ".repeat(1000)), USAGE, &words[1..]);
+    }
+    let mut command = latent(&["run", "--ctx", "64", "--raw", "-m", &model]);
+    refused(command.arg("the quick brown fox ".repeat(1000)), USAGE, &words);
+}

@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub struct HfSource {
     /// config.json.
     pub config: Map<String, Value>,
-    /// tokenizer.json, where there is one.
-    pub tokenizer_json: Option<TokenizerJson>,
+    /// tokenizer.json or tiktoken.model, where there is one.
+    pub tokenizer: Option<TokenizerFile>,
     /// tokenizer_config.json.
     pub tokenizer_config: Option<Value>,
     /// The chat template: chat_template.jinja, or what tokenizer_config.json holds.
@@ -24,36 +24,77 @@ pub struct HfSource {
     pub generation_config: Option<Value>,
 }
 
-/// Where tokenizer.json lies; it is read when a tokenizer is made.
+/// A tokenizer's vocabulary; it is read when a tokenizer is made.
 #[derive(Clone, Debug)]
-pub enum TokenizerJson {
+pub struct TokenizerFile {
+    /// How it is written.
+    pub kind: TokenizerKind,
+    /// Where its bytes are.
+    pub place: TokenizerPlace,
+}
+
+/// How a folder's vocabulary is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenizerKind {
+    /// tokenizer.json: vocabulary and rules.
+    Json,
+    /// tiktoken.model: byte strings in the order of their ranks. The rules are in a program beside it.
+    Tiktoken,
+}
+
+/// Where the bytes of a vocabulary are.
+#[derive(Clone, Debug)]
+pub enum TokenizerPlace {
     /// In this file.
     File(PathBuf),
     /// In memory: a packed file held it.
     Held(Arc<[u8]>),
 }
 
-impl TokenizerJson {
+impl TokenizerKind {
+    /// All kinds. Where a folder has several files, the first one counts.
+    pub(crate) const ALL: [TokenizerKind; 2] = [TokenizerKind::Json, TokenizerKind::Tiktoken];
+
+    /// The name of the file in a folder.
+    pub fn file_name(self) -> &'static str {
+        match self {
+            TokenizerKind::Json => "tokenizer.json",
+            TokenizerKind::Tiktoken => "tiktoken.model",
+        }
+    }
+}
+
+impl TokenizerFile {
     /// Its bytes.
     ///
     /// # Errors
-    /// The file, and what the system says.
+    /// The file, and what the system says; a file larger than [`limits::MAX_TOKENIZER_BYTES`].
     pub fn read(&self) -> Result<Cow<'_, [u8]>, FormatError> {
-        match self {
-            TokenizerJson::File(path) => std::fs::read(path)
-                .map(Cow::Owned)
-                .map_err(|error| FormatError::Io { path: path.clone(), error }),
-            TokenizerJson::Held(bytes) => Ok(Cow::Borrowed(bytes)),
+        let path = match &self.place {
+            TokenizerPlace::File(path) => path,
+            TokenizerPlace::Held(bytes) => return Ok(Cow::Borrowed(bytes)),
+        };
+        let io = |error| FormatError::Io { path: path.clone(), error };
+        let bytes = std::fs::metadata(path).map_err(io)?.len();
+        if bytes > limits::MAX_TOKENIZER_BYTES {
+            let problem = format!("its {bytes} bytes exceed the limit of {}", limits::MAX_TOKENIZER_BYTES);
+            return Err(FormatError::Json { path: path.clone(), problem });
         }
+        std::fs::read(path).map(Cow::Owned).map_err(io)
+    }
+
+    /// The file in a folder, where there is one.
+    fn in_folder(folder: &Path) -> Option<TokenizerFile> {
+        TokenizerKind::ALL.into_iter().find_map(|kind| {
+            let path = folder.join(kind.file_name());
+            path.is_file().then_some(TokenizerFile { kind, place: TokenizerPlace::File(path) })
+        })
     }
 }
 
 /// The small files of a model folder.
 pub(crate) const FILES: [&str; 4] =
     ["config.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"];
-
-/// The large one.
-pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
 /// Reads a file of a folder by name: its text, if it is there and has at most so many bytes.
 pub(crate) type ReadText<'a> = dyn Fn(&str, u64) -> Result<Option<String>, FormatError> + 'a;
@@ -82,8 +123,7 @@ impl HfSource {
     /// Reads everything but the tensors.
     pub(crate) fn read(folder: &Path) -> Result<HfSource, FormatError> {
         let text = |name: &str, limit| json::read_text(&folder.join(name), limit);
-        let tokenizer = folder.join(TOKENIZER);
-        let tokenizer = tokenizer.is_file().then_some(TokenizerJson::File(tokenizer));
+        let tokenizer = TokenizerFile::in_folder(folder);
         let missing = || FormatError::NotAModel { path: folder.to_owned(), what: no_config(folder) };
         HfSource::from_files(folder, &text, tokenizer)?.ok_or_else(missing)
     }
@@ -93,7 +133,7 @@ impl HfSource {
     pub(crate) fn from_files(
         folder: &Path,
         text: &ReadText<'_>,
-        tokenizer_json: Option<TokenizerJson>,
+        tokenizer: Option<TokenizerFile>,
     ) -> Result<Option<HfSource>, FormatError> {
         let [config, tokenizer_config, template, generation_config] = FILES;
         let json = |name: &str| -> Result<Option<Value>, FormatError> {
@@ -114,7 +154,7 @@ impl HfSource {
             None => tokenizer_config.as_ref().and_then(template_in),
         };
         let generation_config = json(generation_config)?;
-        Ok(Some(HfSource { config, tokenizer_json, tokenizer_config, chat_template, generation_config }))
+        Ok(Some(HfSource { config, tokenizer, tokenizer_config, chat_template, generation_config }))
     }
 }
 

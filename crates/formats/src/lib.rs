@@ -39,5 +39,5 @@ mod sniff;
 
 pub use checkpoint::{Checkpoint, GgufSource, SAMPLED, Source, TensorInfo, TensorRef};
 pub use error::FormatError;
-pub use folder::{HfSource, TokenizerJson};
+pub use folder::{HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 pub use outline::{Data, Outline, TensorHead};

@@ -28,5 +28,7 @@ pub const MAX_SAFETENSORS_DIMENSIONS: usize = 8;
 pub const MAX_JSON_BYTES: u64 = 16 << 20;
 /// Values of such a file, each of which may take a hundred times its bytes.
 pub const MAX_JSON_VALUES: usize = 1 << 17;
+/// Bytes of a folder's vocabulary; the largest published tokenizer.json has 35 million.
+pub const MAX_TOKENIZER_BYTES: u64 = 128 << 20;
 /// Bytes of model.safetensors.index.json.
 pub const MAX_INDEX_BYTES: u64 = 64 << 20;

@@ -125,7 +125,7 @@ impl From<Checkpoint> for Outline {
     }
 }
 
-/// A config.json under any name.
+/// A config.json under any name. Under its own it has the tokenizer and the chat template of its folder.
 fn config(path: &Path) -> Result<Outline, FormatError> {
     let config = match json::read(path)? {
         Some(Value::Object(config)) => config,
@@ -136,7 +136,12 @@ fn config(path: &Path) -> Result<Outline, FormatError> {
             });
         }
     };
-    let source = Source::HuggingFace(HfSource { config, ..HfSource::default() });
+    let own_name = path.file_name().is_some_and(|name| name == "config.json");
+    let source = match path.parent().filter(|_| own_name) {
+        Some(folder) => HfSource::read(folder)?,
+        None => HfSource { config, ..HfSource::default() },
+    };
+    let source = Source::HuggingFace(source);
     Ok(Outline::new(path, Kept::Parts(Box::new(source)), Vec::new(), Data::Config))
 }
 

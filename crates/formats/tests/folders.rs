@@ -4,7 +4,7 @@ mod support;
 
 use base::TensorType;
 use formats::safetensors::{Header, SafetensorsError, Writer};
-use formats::{Checkpoint, HfSource, Source};
+use formats::{Checkpoint, HfSource, Source, TokenizerKind};
 use std::path::Path;
 use support::*;
 
@@ -89,13 +89,46 @@ fn files_beside_the_weights() {
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     let source = hf(&checkpoint);
     assert_eq!(source.config["rope_scaling"]["factor"], 40);
-    assert_eq!(source.tokenizer_json.as_ref().unwrap().read().unwrap().as_ref(), b"{}");
+    let tokenizer = source.tokenizer.as_ref().unwrap();
+    assert_eq!((tokenizer.kind, tokenizer.read().unwrap().as_ref()), (TokenizerKind::Json, &b"{}"[..]));
     assert_eq!(source.generation_config.as_ref().unwrap()["temperature"], 0.6);
     assert_eq!(source.chat_template.as_deref(), Some("D"));
     std::fs::write(dir.path().join("tokenizer_config.json"), r#"{"chat_template":"plain"}"#).unwrap();
     assert_eq!(hf(&Checkpoint::open(dir.path()).unwrap()).chat_template.as_deref(), Some("plain"));
     std::fs::write(dir.path().join("chat_template.jinja"), "the file wins").unwrap();
     assert_eq!(hf(&Checkpoint::open(dir.path()).unwrap()).chat_template.as_deref(), Some("the file wins"));
+}
+
+#[test]
+fn a_tiktoken_vocabulary_is_found_where_there_is_no_tokenizer_json() {
+    let files: &[(&str, &[u8])] = &[
+        ("config.json", b"{}"),
+        ("model.safetensors", &safetensors(ONE, 16)),
+        ("tiktoken.model", b"YQ== 0\n"),
+    ];
+    let dir = folder(files);
+    let kind_and_bytes = || {
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        let tokenizer = hf(&checkpoint).tokenizer.clone().unwrap();
+        (tokenizer.kind, tokenizer.read().unwrap().into_owned())
+    };
+    assert_eq!(kind_and_bytes(), (TokenizerKind::Tiktoken, b"YQ== 0\n".to_vec()));
+    std::fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
+    assert_eq!(kind_and_bytes(), (TokenizerKind::Json, b"{}".to_vec()));
+}
+
+#[test]
+fn a_vocabulary_beyond_any_real_one_is_not_read() {
+    let dir = folder(&[
+        ("config.json", b"{}"),
+        ("model.safetensors", &safetensors(ONE, 16)),
+        ("tokenizer.json", b""),
+    ]);
+    let file = std::fs::File::options().write(true).open(dir.path().join("tokenizer.json")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let error = hf(&checkpoint).tokenizer.as_ref().unwrap().read().unwrap_err().to_string();
+    assert!(error.contains("tokenizer.json") && error.contains("1099511627776"), "{error}");
 }
 
 #[test]

@@ -17,6 +17,32 @@ pub enum TextError {
     /// A vocabulary that contradicts itself.
     #[error("the tokenizer is malformed: {0}")]
     Malformed(String),
+    /// A component of tokenizer.json, or a value in one, that is not admitted.
+    #[error("tokenizer.json: {place} {found}; accepted: {accepted}")]
+    Component {
+        /// Where it stands, such as `normalizer.normalizers[2].pattern`.
+        place: String,
+        /// What stands there.
+        found: String,
+        /// What may stand there.
+        accepted: String,
+    },
+    /// A text of more tokens than there is room for.
+    #[error("the text of {bytes} bytes has more than {limit} tokens")]
+    TooLong {
+        /// Bytes of the text.
+        bytes: usize,
+        /// Tokens that there is room for.
+        limit: usize,
+    },
+    /// A library gave up in the middle of its work.
+    #[error("the {what} cannot be used: a library fails on it ({problem}); please report this")]
+    Internal {
+        /// `text`, `vocabulary`, or a file.
+        what: String,
+        /// Its message.
+        problem: String,
+    },
     /// A metadata key or file of the tokenizer cannot be read.
     #[error(transparent)]
     Format(#[from] formats::FormatError),

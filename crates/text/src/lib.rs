@@ -1,6 +1,6 @@
 //! Tokenizers, streaming text, and chat templates.
 //!
-//! * [`Tokenizer`]: text ↔ token ids, from a GGUF vocabulary or from tokenizer.json.
+//! * [`Tokenizer`]: text ↔ token ids, from a GGUF vocabulary, tokenizer.json or tiktoken.model.
 //! * [`Detokenizer`]: text token by token, never half a character.
 //! * [`ChatTemplate`]: messages → prompt, by the model's own Jinja template, with limits on what it may do.
 //!

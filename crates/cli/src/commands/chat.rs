@@ -14,8 +14,8 @@ const HELP: &str = "/clear forgets the conversation, /undo the last question and
 
 pub(super) fn run(args: &ChatArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
-    graph::Contract::from_checkpoint(&checkpoint)?;
-    let speech = Speech::open(&checkpoint)?;
+    let contract = graph::Contract::from_checkpoint(&checkpoint)?;
+    let speech = Speech::open(&checkpoint, &contract, args.model.ctx)?;
     let engine = model::load(&checkpoint, &args.model, false)?;
     let system = args.system.iter().map(|text| prompt::message("system", text)).collect();
     let mut chat = Chat { engine, speech, session: Session::default(), messages: system, args };

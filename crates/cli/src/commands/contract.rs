@@ -7,11 +7,12 @@ use crate::{model, output};
 use anyhow::Result;
 use base::CacheType;
 use engine::cpu;
-use formats::Data;
+use formats::{Data, Source};
 use graph::passes::{BindOptions, Precision};
 use graph::survey::{self, Likeness, Machine, MissingKind, Operation, Survey};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
+use text::{ChatTemplate, TextError, Tokenizer};
 
 /// Circuits that the text compares an unknown architecture with.
 const ALIKE: usize = 3;
@@ -27,14 +28,17 @@ pub(super) fn run(path: Option<&Path>, args: &InspectArgs) -> Result<()> {
     let machine =
         Machine { table: &table, bind, mla: options.mla, form: options.form, circuit: circuit.as_ref() };
     let survey = survey::survey(&outline, machine)?;
+    let speech = Speech::of(outline.source());
     if args.json {
         let mut value = serde_json::to_value(&survey)?;
         value["circuit"] = json!(survey.contract.as_ref().map(|c| model::circuit_name(&args.model, c)));
+        value["tokenizer"] = speech.tokenizer.json();
+        value["chat_template"] = speech.template.json();
         output::json(&value)?;
     } else {
-        output::lines(&text(&survey, &args.model, tier.name()))?;
+        output::lines(&text(&survey, &speech, &args.model, tier.name()))?;
     }
-    match survey.missing.len() {
+    match survey.missing.len() + speech.problems() {
         0 => Ok(()),
         n => {
             let things = if n == 1 { "one thing is" } else { &format!("{n} things are") };
@@ -43,7 +47,85 @@ pub(super) fn run(path: Option<&Path>, args: &InspectArgs) -> Result<()> {
     }
 }
 
-fn text(survey: &Survey, args: &ModelArgs, tier: &str) -> String {
+/// What turns text into tokens and messages into text.
+struct Speech {
+    tokenizer: Part,
+    template: Part,
+}
+
+/// A part of a model that it can run without.
+enum Part {
+    /// There is none, which may be told from more files than there are.
+    None(&'static str),
+    /// It is there and supported: what it is.
+    Supported(String),
+    /// It is there and not supported: what it is and why.
+    Unsupported(String, String),
+}
+
+impl Speech {
+    fn of(source: &Source) -> Speech {
+        let kind = match source {
+            Source::Gguf(gguf) => {
+                let word = |key| gguf.metadata.str(key).ok().flatten().unwrap_or("no pre-tokenizer");
+                let model = gguf.metadata.str("tokenizer.ggml.model").ok().flatten();
+                model.map(|model| format!("{model} ({})", word("tokenizer.ggml.pre")))
+            }
+            Source::HuggingFace(hf) => hf.tokenizer.as_ref().map(|file| file.kind.file_name().to_owned()),
+        };
+        let tokenizer = match (kind, Tokenizer::from_source(source)) {
+            (_, Err(TextError::Missing)) => {
+                Part::None("none beside the configuration: prompts are token ids (--tokens)")
+            }
+            (kind, Ok(tokenizer)) => {
+                Part::Supported(format!("{}, {} tokens", kind.unwrap_or_default(), tokenizer.vocab_size()))
+            }
+            (kind, Err(error)) => Part::Unsupported(kind.unwrap_or_default(), error.to_string()),
+        };
+        let template = match source {
+            Source::Gguf(gguf) => gguf.metadata.str("tokenizer.chat_template").ok().flatten(),
+            Source::HuggingFace(hf) => hf.chat_template.as_deref(),
+        };
+        let template =
+            match template.map(|text| (format!("Jinja, {} bytes", text.len()), ChatTemplate::new(text))) {
+                None => Part::None("none: prompts go in as they are (--raw)"),
+                Some((kind, Ok(_))) => Part::Supported(kind),
+                Some((kind, Err(error))) => Part::Unsupported(kind, error.to_string()),
+            };
+        Speech { tokenizer, template }
+    }
+
+    /// How many of the two are there and not supported.
+    fn problems(&self) -> usize {
+        [&self.tokenizer, &self.template].into_iter().filter(|part| part.problem().is_some()).count()
+    }
+}
+
+impl Part {
+    fn problem(&self) -> Option<&str> {
+        match self {
+            Part::Unsupported(_, problem) => Some(problem),
+            _ => None,
+        }
+    }
+
+    fn line(&self) -> &str {
+        match self {
+            Part::None(why) => why,
+            Part::Supported(kind) | Part::Unsupported(kind, _) => kind,
+        }
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Part::None(_) => Value::Null,
+            Part::Supported(kind) => json!({"kind": kind, "supported": true}),
+            Part::Unsupported(kind, problem) => json!({"kind": kind, "supported": false, "problem": problem}),
+        }
+    }
+}
+
+fn text(survey: &Survey, speech: &Speech, args: &ModelArgs, tier: &str) -> String {
     let data = match survey.data {
         Data::Whole => "whole file",
         Data::Header => "header only: data are missing",
@@ -56,13 +138,15 @@ fn text(survey: &Survey, args: &ModelArgs, tier: &str) -> String {
         lines.extend(facts(contract));
         lines.extend(rope(contract));
     }
-    let verdict =
-        if survey.supported { "yes".into() } else { format!("not yet: {} missing", survey.missing.len()) };
+    lines.push(format!("tokenizer      {}", speech.tokenizer.line()));
+    lines.push(format!("chat template  {}", speech.template.line()));
+    let missing = survey.missing.len() + speech.problems();
+    let verdict = if missing == 0 { "yes".into() } else { format!("not yet: {missing} missing") };
     lines.push(format!("supported      {verdict}"));
     for assumed in &survey.assumed {
         wrapped(&mut lines, "assumed        ", assumed);
     }
-    if !survey.missing.is_empty() {
+    if missing > 0 {
         lines.push(String::new());
         lines.push("missing".into());
         for missing in &survey.missing {
@@ -75,6 +159,11 @@ fn text(survey: &Survey, args: &ModelArgs, tier: &str) -> String {
                 MissingKind::Kernel => "kernel",
             };
             wrapped(&mut lines, &format!("  {kind:<14}"), &format!("{}: {}", missing.what, missing.problem));
+        }
+    }
+    for (kind, part) in [("tokenizer", &speech.tokenizer), ("chat template", &speech.template)] {
+        if let Some(problem) = part.problem() {
+            wrapped(&mut lines, &format!("  {kind:<14}"), problem);
         }
     }
     alike(survey, &mut lines);

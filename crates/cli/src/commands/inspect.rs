@@ -7,7 +7,7 @@ use base::{CacheRow, CacheType, TensorType};
 use engine::cpu;
 use engine::memory::{self, Needed, readable};
 use formats::pack::PackedFrom;
-use formats::{Checkpoint, Source, TokenizerJson};
+use formats::{Checkpoint, Source, TokenizerPlace};
 use graph::passes::{BindOptions, CacheForm, Precision, crossover};
 use graph::{CheckpointTensors, Contract};
 use serde_json::{Value, json};
@@ -279,9 +279,9 @@ fn text_side(checkpoint: &Checkpoint) -> Result<(Value, Option<usize>)> {
             Ok((tokenizer, g.metadata.str("tokenizer.chat_template")?.map(str::len)))
         }
         Source::HuggingFace(hf) => {
-            let file = hf.tokenizer_json.as_ref().map(|json| match json {
-                TokenizerJson::File(path) => path.display().to_string(),
-                TokenizerJson::Held(_) => "tokenizer.json in this file".to_owned(),
+            let file = hf.tokenizer.as_ref().map(|file| match &file.place {
+                TokenizerPlace::File(path) => path.display().to_string(),
+                TokenizerPlace::Held(_) => format!("{} in this file", file.kind.file_name()),
             });
             let tokenizer = json!({ "file": file });
             Ok((tokenizer, hf.chat_template.as_ref().map(String::len)))

@@ -5,29 +5,67 @@ use crate::exit::Usage;
 use anyhow::{Context, Result};
 use engine::sampling::SamplingParams;
 use formats::{Checkpoint, Source};
+use graph::Contract;
 use serde_json::{Value, json};
-use text::{ChatInput, ChatTemplate, Encode, Tokenizer};
+use text::{ChatInput, ChatTemplate, Encode, TextError, Tokenizer};
 
 /// The tokenizer of a model and, where it has one, its chat template.
 pub(super) struct Speech {
     pub(super) tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    room: Room,
+}
+
+/// The tokens that a prompt may have, as far as that is known before the model is loaded.
+struct Room {
+    /// The context that was asked for, or all that the model was made for.
+    context: usize,
+    /// The largest context that can be asked for.
+    largest: usize,
 }
 
 impl Speech {
-    pub(super) fn open(checkpoint: &Checkpoint) -> Result<Speech> {
+    /// `context` is the context asked for, where one is.
+    pub(super) fn open(
+        checkpoint: &Checkpoint,
+        contract: &Contract,
+        context: Option<usize>,
+    ) -> Result<Speech> {
+        let largest = contract.context_length;
+        let room = Room { context: context.unwrap_or(largest).min(largest), largest };
         let tokenizer = Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?;
         let source = match checkpoint.source() {
             Source::Gguf(g) => g.metadata.str("tokenizer.chat_template")?.map(str::to_owned),
             Source::HuggingFace(hf) => hf.chat_template.clone(),
         };
         let template = source.map(|source| ChatTemplate::new(&source)).transpose()?;
-        Ok(Speech { tokenizer, template })
+        Ok(Speech { tokenizer, template, room })
     }
 
     /// Tokens of a text as it is.
     pub(super) fn raw(&self, text: &str) -> Result<Vec<u32>> {
-        Ok(self.tokenizer.encode(text, Encode { add_special: true, parse_special: false })?)
+        self.encode(text, Encode { add_special: true, parse_special: false })
+    }
+
+    /// The most bytes that a prompt can have and fit into the context; None where the tokenizer's rules set no bound.
+    pub(super) fn longest(&self) -> Option<usize> {
+        self.tokenizer.longest_text(self.room.tokens())
+    }
+
+    /// Refuses a text that cannot fit into the context, by its length alone.
+    pub(super) fn check_length(&self, bytes: usize) -> Result<()> {
+        match self.longest() {
+            Some(longest) if bytes > longest => Err(self.room.too_long(bytes)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tokens of a text that must fit into the context with room for one token more.
+    fn encode(&self, text: &str, how: Encode) -> Result<Vec<u32>> {
+        match self.tokenizer.encode_within(text, how, self.room.tokens()) {
+            Err(TextError::TooLong { bytes, .. }) => Err(self.room.too_long(bytes)),
+            other => Ok(other?),
+        }
     }
 
     /// Tokens of a conversation, up to where the model answers.
@@ -44,7 +82,24 @@ impl Speech {
         let text = template.render(&input)?;
         // the template writes the beginning itself, where it writes it at all
         let begins = !input.bos_token.is_empty() && text.starts_with(&input.bos_token);
-        Ok(self.tokenizer.encode(&text, Encode { add_special: !begins, parse_special: true })?)
+        self.encode(&text, Encode { add_special: !begins, parse_special: true })
+    }
+}
+
+impl Room {
+    /// Tokens of the longest prompt: the answer needs one.
+    fn tokens(&self) -> usize {
+        self.context.saturating_sub(1)
+    }
+
+    fn too_long(&self, bytes: usize) -> anyhow::Error {
+        let Room { context, largest } = self;
+        let more = if context < largest { format!(", or give --ctx up to {largest}") } else { String::new() };
+        Usage(format!(
+            "the prompt has {bytes} bytes, which make more than {} tokens; the context holds {context} with the answer: shorten the prompt{more}",
+            self.tokens()
+        ))
+        .into()
     }
 }
 

@@ -13,8 +13,8 @@ use std::io::{IsTerminal, Read, stdin};
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     // what cannot run is said before what it lacks besides
-    graph::Contract::from_checkpoint(&checkpoint)?;
-    let speech = Speech::open(&checkpoint)?;
+    let contract = graph::Contract::from_checkpoint(&checkpoint)?;
+    let speech = Speech::open(&checkpoint, &contract, args.model.ctx)?;
     let prompt = prompt_tokens(args, &speech)?;
     let sampling = prompt::sampling(&args.sampling)?;
     let quiet = args.quiet || args.json;
@@ -60,7 +60,7 @@ fn prompt_tokens(args: &RunArgs, speech: &Speech) -> Result<Vec<u32>> {
     }
     let text = match &args.prompt {
         Some(text) => text.clone(),
-        None => read_stdin()?,
+        None => read_stdin(speech)?,
     };
     if text.trim().is_empty() {
         return Err(Usage("the prompt is empty; give a text, --tokens, or pipe a text in".into()).into());
@@ -68,17 +68,31 @@ fn prompt_tokens(args: &RunArgs, speech: &Speech) -> Result<Vec<u32>> {
     if args.raw {
         return speech.raw(&text);
     }
+    // a template may drop the white space around it
+    speech.check_length(text.trim().len())?;
     let system = args.system.iter().map(|text| prompt::message("system", text));
     let messages: Vec<Value> = system.chain([prompt::message("user", &text)]).collect();
     speech.chat(&messages)
 }
 
-fn read_stdin() -> Result<String> {
+/// Bytes of standard input that are read beyond those that fit, in case they are white space which the template drops.
+const SPARE: usize = 1 << 20;
+
+/// Bytes of standard input that are read where the tokenizer's rules set no bound.
+const UNBOUNDED: usize = 1 << 30;
+
+fn read_stdin(speech: &Speech) -> Result<String> {
     if stdin().is_terminal() {
         return Err(Usage("there is no prompt; give one: latent run \"Why is the sky blue?\"".into()).into());
     }
+    let most = speech.longest().unwrap_or(UNBOUNDED).saturating_add(SPARE);
     let mut bytes = Vec::new();
-    stdin().read_to_end(&mut bytes)?;
+    stdin().lock().take(most as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > most {
+        return Err(
+            Usage(format!("standard input has more than {most} bytes, which no prompt can have")).into()
+        );
+    }
     String::from_utf8(bytes).map_err(|_| Usage("standard input is not UTF-8 text".into()).into())
 }
 

@@ -4,7 +4,7 @@ use super::directory::{Directory, invalid, wanted};
 use super::{PackError, keys};
 use crate::checkpoint::{GgufSource, Source, display};
 use crate::error::FormatError;
-use crate::folder::{FILES, HfSource, TOKENIZER, TokenizerJson};
+use crate::folder::{FILES, HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 use crate::gguf::WriterValue;
 use crate::{Checkpoint, gguf};
 use std::path::Path;
@@ -41,7 +41,14 @@ pub(crate) fn packed_source(path: &Path, directory: &Directory) -> Result<Source
             },
         }
     };
-    let tokenizer = held(TOKENIZER)?.map(|bytes| TokenizerJson::Held(bytes.into()));
+    let mut tokenizer = None;
+    for kind in TokenizerKind::ALL {
+        if let Some(bytes) = held(kind.file_name())?
+            && tokenizer.is_none()
+        {
+            tokenizer = Some(TokenizerFile { kind, place: TokenizerPlace::Held(bytes.into()) });
+        }
+    }
     match HfSource::from_files(path, &text, tokenizer)? {
         Some(source) => Ok(Source::HuggingFace(source)),
         None => Err(refused(invalid("the source", "neither GGUF metadata nor config.json are there"))),
@@ -60,8 +67,12 @@ pub(super) fn source_keys(checkpoint: &Checkpoint) -> Result<Vec<(String, Writer
         )]),
         Source::HuggingFace(_) => {
             let mut held = Vec::new();
-            for name in FILES.into_iter().chain([TOKENIZER]) {
+            for name in FILES.into_iter().chain(TokenizerKind::ALL.map(TokenizerKind::file_name)) {
                 let path = checkpoint.path().join(name);
+                // a pipe would be waited for; a folder's own reader passes by such files as well
+                if path.exists() && !path.is_file() {
+                    continue;
+                }
                 match std::fs::read(&path) {
                     Ok(bytes) => held.push((format!("{}{name}", keys::SOURCE_FILE), WriterValue::U8s(bytes))),
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

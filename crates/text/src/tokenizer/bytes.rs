@@ -19,6 +19,16 @@ pub(super) fn characters() -> &'static [char; 256] {
     })
 }
 
+/// Bytes written in these characters.
+pub(super) fn mapped(text: &[u8]) -> String {
+    let table = characters();
+    // most bytes keep one, the others take two
+    let moved = text.iter().filter(|byte| table[usize::from(**byte)] as u32 >= 0x80).count();
+    let mut mapped = String::with_capacity(text.len() + moved);
+    mapped.extend(text.iter().map(|byte| table[usize::from(*byte)]));
+    mapped
+}
+
 /// The bytes that a token written in these characters stands for; a character outside the table stands for its UTF-8.
 pub(super) fn unmapped(text: &str) -> Vec<u8> {
     static INVERSE: OnceLock<HashMap<char, u8>> = OnceLock::new();
@@ -42,6 +52,7 @@ mod tests {
     fn every_byte_has_its_own_character() {
         let text: String = characters().iter().collect();
         assert_eq!(unmapped(&text), (0..=255).collect::<Vec<u8>>());
+        assert_eq!(mapped("a é\n".as_bytes()), "aĠÃ©Ċ");
         assert_eq!((characters()[b' ' as usize], characters()[b'\n' as usize]), ('Ġ', 'Ċ'));
     }
 }

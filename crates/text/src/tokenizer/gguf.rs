@@ -1,16 +1,14 @@
 //! Tokenizers from the vocabulary of a GGUF file.
 
-use super::{Kind, Model, Parts, Tokenizer, bytes, pre, spm};
+use super::bpe::{Bpe, BpeOptions, Vocabulary};
+use super::pattern::Pattern;
+use super::pipeline::Pipeline;
+use super::split::{Behavior, Matcher, PreTokenizer};
+use super::{Kind, Model, Parts, Token, Tokenizer, bytes, guarded, pre, spm};
 use crate::error::TextError;
 use formats::gguf::Metadata;
-use formats::{Checkpoint, Source};
-use std::collections::HashMap;
-use tokenizers::models::bpe::BPE;
-use tokenizers::pre_tokenizers::PreTokenizerWrapper;
-use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::pre_tokenizers::sequence::Sequence;
-use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::tokenizer::SplitDelimiterBehavior;
+use formats::{Checkpoint, Source, TokenizerKind};
+use std::collections::HashSet;
 
 /// The `tokenizer.ggml.*` keys of a file.
 #[derive(Clone, Debug, Default)]
@@ -82,15 +80,24 @@ impl Tokenizer {
     /// # Errors
     /// When the model has none, or one that is not known or malformed.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Tokenizer, TextError> {
-        match checkpoint.source() {
+        Tokenizer::from_source(checkpoint.source())
+    }
+
+    /// The tokenizer of a model of which its metadata are there, whether or not its tensors are.
+    ///
+    /// # Errors
+    /// When the model has none, or one that is not known or malformed.
+    pub fn from_source(source: &Source) -> Result<Tokenizer, TextError> {
+        match source {
             Source::Gguf(source) => Tokenizer::from_gguf(&GgufVocab::from_metadata(&source.metadata)?),
             Source::HuggingFace(source) => {
-                let bytes = source.tokenizer_json.as_ref().ok_or(TextError::Missing)?.read()?;
-                Tokenizer::from_hf(
-                    &bytes,
-                    source.tokenizer_config.as_ref(),
-                    source.generation_config.as_ref(),
-                )
+                let file = source.tokenizer.as_ref().ok_or(TextError::Missing)?;
+                let (config, generation) =
+                    (source.tokenizer_config.as_ref(), source.generation_config.as_ref());
+                match file.kind {
+                    TokenizerKind::Json => Tokenizer::from_hf(&file.read()?, config, generation),
+                    TokenizerKind::Tiktoken => Tokenizer::from_tiktoken(&file.read()?, config, generation),
+                }
             }
         }
     }
@@ -113,8 +120,8 @@ impl Tokenizer {
             }
         }
         match vocab.model {
-            "gpt2" => bpe(vocab),
-            "llama" => sentence_piece(vocab),
+            "gpt2" => guarded("vocabulary", || bpe(vocab)),
+            "llama" => guarded("vocabulary", || sentence_piece(vocab)),
             other => Err(TextError::Unknown {
                 what: "tokenizer model",
                 found: other.to_owned(),
@@ -139,32 +146,31 @@ fn end_of(vocab: &GgufVocab<'_>) -> Vec<u32> {
 fn bpe(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
     let pre = pre::named(vocab.pre.unwrap_or("(none)"))?;
     let mut tokens = Vec::with_capacity(vocab.tokens.len());
-    let mut ids = HashMap::with_capacity(vocab.tokens.len());
+    let mut ids = Vocabulary::default();
+    let mut control = HashSet::new();
     for (id, text) in vocab.tokens.iter().enumerate() {
         let text = String::from_utf8_lossy(text).into_owned();
         let kind = kind(vocab, id);
+        if kind == Kind::Control {
+            control.insert(id as u32);
+        }
         let bytes = if kind == Kind::Plain { bytes::unmapped(&text) } else { text.clone().into_bytes() };
-        ids.entry(text.clone()).or_insert(id as u32);
-        tokens.push((text, bytes, kind));
+        ids.entry(text.clone().into_boxed_str()).or_insert(id as u32);
+        tokens.push(Token { text, bytes, kind, ..Token::default() });
     }
     let merges = match &vocab.merges {
         Some(merges) => merges.iter().map(|merge| pair(merge)).collect::<Result<Vec<_>, _>>()?,
         None => derived_merges(&ids),
     };
     // a merge whose parts or result are no tokens can never apply
-    let merges = merges
-        .into_iter()
-        .filter(|(a, b)| ids.contains_key(a) && ids.contains_key(b) && ids.contains_key(&format!("{a}{b}")))
-        .collect();
-    let model = BPE::builder()
-        .vocab_and_merges(ids.into_iter().collect::<tokenizers::models::bpe::Vocab>(), merges)
-        .ignore_merges(pre.ignore_merges)
-        .build()
-        .map_err(|e| TextError::Malformed(e.to_string()))?;
-    let mut inner = tokenizers::Tokenizer::new(model);
-    inner.with_pre_tokenizer(Some(splitter(pre.patterns)?));
+    let known = |text: &str| ids.contains_key(text);
+    let merges: Vec<_> =
+        merges.into_iter().filter(|(a, b)| known(a) && known(b) && known(&format!("{a}{b}"))).collect();
+    let options = BpeOptions { ignore_merges: pre.ignore_merges, ..BpeOptions::default() };
+    let bpe = Bpe::new(ids, merges, &control, &options).map_err(TextError::Malformed)?;
+    let pipeline = Pipeline { normalizers: Vec::new(), pre_tokenizers: splitter(pre.patterns)?, bpe };
     Parts {
-        model: Model::Bpe(Box::new(inner)),
+        model: Model::Bpe(Box::new(pipeline)),
         tokens,
         bos: vocab.bos,
         eos: vocab.eos,
@@ -177,15 +183,15 @@ fn bpe(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
 }
 
 /// The patterns one after the other, then bytes to characters.
-fn splitter(patterns: &[&str]) -> Result<Sequence, TextError> {
-    let mut steps: Vec<PreTokenizerWrapper> = Vec::new();
+pub(super) fn splitter(patterns: &[&str]) -> Result<Vec<PreTokenizer>, TextError> {
+    let mut steps = Vec::with_capacity(patterns.len() + 1);
     for pattern in patterns {
-        let pattern = SplitPattern::Regex((*pattern).to_owned());
-        let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false);
-        steps.push(split.map_err(|e| TextError::Malformed(e.to_string()))?.into());
+        let pattern = Pattern::new(pattern).map_err(TextError::Malformed)?;
+        let pattern = Matcher::Pattern(pattern);
+        steps.push(PreTokenizer::Split { pattern, behavior: Behavior::Isolated, invert: false });
     }
-    steps.push(ByteLevel::new(false, true, false).into());
-    Ok(Sequence::new(steps))
+    steps.push(PreTokenizer::ByteLevel { prefix_space: false, pattern: None });
+    Ok(steps)
 }
 
 /// The two parts of a merge, at the first space after the first character.
@@ -199,17 +205,21 @@ fn pair(merge: &[u8]) -> Result<(String, String), TextError> {
     }
 }
 
+/// Bytes of the longest token that is put together from others by its rank.
+const MAX_RANKED: usize = 1024;
+
 /// Merges of a vocabulary whose ids are ranks (tiktoken): every way to put a token together from two of lower rank, in the order of ranks.
-fn derived_merges(ids: &HashMap<String, u32>) -> Vec<(String, String)> {
+pub(super) fn derived_merges(ids: &Vocabulary) -> Vec<(String, String)> {
     let mut ranked: Vec<(u32, u32, String, String)> = Vec::new();
-    for (text, id) in ids {
+    // a longer token is no piece of text, and every cut of it would be looked up
+    for (text, id) in ids.iter().filter(|(text, _)| text.len() <= MAX_RANKED) {
         for (at, _) in text.char_indices().skip(1) {
             let (a, b) = text.split_at(at);
             if let (Some(first), Some(second)) = (ids.get(a), ids.get(b))
                 && first < id
                 && second < id
             {
-                ranked.push((*id, *first.max(second), a.to_owned(), b.to_owned()));
+                ranked.push((*id, *first.max(second), a.into(), b.into()));
             }
         }
     }
@@ -235,10 +245,12 @@ fn sentence_piece(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
             None if kind == Kind::Plain => text.replace(spm::SPACE, " ").into_bytes(),
             None => text.clone().into_bytes(),
         };
-        tokens.push((text, piece, kind));
+        tokens.push(Token { text, bytes: piece, kind, ..Token::default() });
     }
+    let texts = tokens.iter().filter(|token| token.kind != Kind::Control).map(|token| token.text.as_str());
+    let model = spm::Spm::new(scores, bytes, vocab.unknown, texts);
     Parts {
-        model: Model::Spm(Box::new(spm::Spm { scores, bytes, unknown: vocab.unknown })),
+        model: Model::Spm(Box::new(model)),
         tokens,
         bos: vocab.bos,
         eos: vocab.eos,

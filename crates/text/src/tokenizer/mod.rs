@@ -1,11 +1,17 @@
-//! Tokenizers: from text to token ids and back, from GGUF vocabularies and from tokenizer.json.
+//! Tokenizers: from text to token ids and back, from GGUF vocabularies, tokenizer.json and tiktoken.model.
 
+mod bpe;
 mod bytes;
 mod gguf;
 mod hf;
+mod normalize;
+mod pattern;
+mod pipeline;
 mod pre;
 mod special;
+mod split;
 mod spm;
+mod tiktoken;
 
 pub use gguf::GgufVocab;
 
@@ -24,8 +30,8 @@ pub struct Encode {
 
 /// What cuts a fragment of plain text into tokens.
 enum Model {
-    /// Byte-pair encoding through the tokenizers library.
-    Bpe(Box<tokenizers::Tokenizer>),
+    /// Byte-pair encoding.
+    Bpe(Box<pipeline::Pipeline>),
     /// SentencePiece by scores, with bytes to fall back on.
     Spm(Box<spm::Spm>),
 }
@@ -48,6 +54,8 @@ pub struct Tokenizer {
     add_eos: bool,
     /// Whether a text gets a space in front, which decoding takes away again.
     space_prefix: bool,
+    /// The most bytes of text that a token can stand for; None where there is no bound.
+    longest_token: Option<usize>,
 }
 
 /// Texts of tokens that end a generation, whatever else a file says.
@@ -72,33 +80,75 @@ impl Tokenizer {
     /// # Errors
     /// When the text cannot be encoded.
     pub fn encode(&self, text: &str, how: Encode) -> Result<Vec<u32>, TextError> {
-        let mut ids = Vec::new();
-        if how.add_special && self.add_bos {
-            ids.extend(self.bos);
-        }
-        let mut first = true;
-        for fragment in self.special.split(text, how.parse_special) {
-            match fragment {
-                Fragment::Token(id) => ids.push(id),
-                Fragment::Text(text) => self.encode_plain(text, first, &mut ids)?,
-            }
-            first = false;
-        }
-        if how.add_special && self.add_eos {
-            ids.extend(self.eos);
-        }
-        Ok(ids)
+        self.encode_within(text, how, usize::MAX)
     }
 
-    fn encode_plain(&self, text: &str, first: bool, ids: &mut Vec<u32>) -> Result<(), TextError> {
-        match &self.model {
-            Model::Bpe(bpe) => {
-                let encoding = bpe.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
-                ids.extend_from_slice(encoding.get_ids());
-            }
-            Model::Spm(spm) => spm.encode(text, first && self.space_prefix, |text| self.token_id(text), ids),
+    /// The same for a text that must have at most `limit` tokens. What has more is refused as soon as that is known: at once where so few
+    /// tokens cannot stand for so many bytes, else when the limit is passed.
+    ///
+    /// # Errors
+    /// [`TextError::TooLong`], or when the text cannot be encoded.
+    pub fn encode_within(&self, text: &str, how: Encode, limit: usize) -> Result<Vec<u32>, TextError> {
+        let too_long = || TextError::TooLong { bytes: text.len(), limit };
+        if self.longest_text(limit).is_some_and(|longest| text.len() > longest) {
+            return Err(too_long());
         }
-        Ok(())
+        guarded("text", || {
+            let mut ids = Vec::new();
+            if how.add_special && self.add_bos {
+                ids.extend(self.bos);
+            }
+            let mut first = true;
+            for fragment in self.special.split(text, how.parse_special) {
+                match fragment {
+                    Fragment::Token(id) => ids.push(id),
+                    Fragment::Text(text) => self.encode_plain_within(text, first, limit, &mut ids)?,
+                }
+                if ids.len() > limit {
+                    return Err(too_long());
+                }
+                first = false;
+            }
+            if how.add_special && self.add_eos {
+                ids.extend(self.eos);
+            }
+            if ids.len() > limit { Err(too_long()) } else { Ok(ids) }
+        })
+        .map_err(|error| if matches!(error, TextError::TooLong { .. }) { too_long() } else { error })
+    }
+
+    /// The most bytes of text that so many tokens can stand for; None where that is not bounded, because the tokenizer's rules may drop
+    /// text or make one token of any amount of it.
+    pub fn longest_text(&self, tokens: usize) -> Option<usize> {
+        tokens.checked_mul(self.longest_token?)
+    }
+
+    fn encode_plain_within(
+        &self,
+        text: &str,
+        first: bool,
+        limit: usize,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), TextError> {
+        let mut push = |id| {
+            if ids.len() == ids.capacity() {
+                // by half: doubling would hold three times what is needed while it copies
+                ids.reserve_exact(1024.max(ids.len() / 2));
+            }
+            ids.push(id);
+            if ids.len() > limit { Err(TextError::TooLong { bytes: text.len(), limit }) } else { Ok(()) }
+        };
+        match &self.model {
+            Model::Bpe(pipeline) => pipeline.encode(text, first, &mut push),
+            Model::Spm(spm) => {
+                spm.encode(text, first && self.space_prefix, |text| self.text_token(text), &mut push)
+            }
+        }
+    }
+
+    /// The token that a piece of text is, unless that is a control token.
+    fn text_token(&self, text: &str) -> Option<u32> {
+        self.token_id(text).filter(|id| !self.is_control(*id))
     }
 
     /// The bytes that a token stands for in a text; control tokens stand for their names.
@@ -168,8 +218,7 @@ impl Tokenizer {
 /// What a tokenizer is put together from.
 struct Parts {
     model: Model,
-    /// Text, bytes, and whether it is control or user-defined, of each token.
-    tokens: Vec<(String, Vec<u8>, Kind)>,
+    tokens: Vec<Token>,
     bos: Option<u32>,
     eos: Option<u32>,
     end: Vec<u32>,
@@ -178,9 +227,24 @@ struct Parts {
     space_prefix: bool,
 }
 
+/// A token of a vocabulary.
+#[derive(Clone, Default)]
+struct Token {
+    /// As the vocabulary writes it.
+    text: String,
+    /// The bytes that it stands for.
+    bytes: Vec<u8>,
+    kind: Kind,
+    /// Whether it takes the white space before it.
+    strips_left: bool,
+    /// Whether it takes the white space behind it.
+    strips_right: bool,
+}
+
 /// What a token is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Kind {
+    #[default]
     Plain,
     /// Matched in any text as a whole.
     UserDefined,
@@ -198,6 +262,7 @@ impl Parts {
                 )));
             }
         }
+        let longest_token = self.longest_token();
         let mut tokenizer = Tokenizer {
             model: self.model,
             special: SpecialTokens::default(),
@@ -212,14 +277,17 @@ impl Parts {
             add_bos: self.add_bos,
             add_eos: self.add_eos,
             space_prefix: self.space_prefix,
+            longest_token,
         };
-        for (id, (text, bytes, kind)) in self.tokens.into_iter().enumerate() {
+        for (id, token) in self.tokens.into_iter().enumerate() {
+            let Token { text, bytes, kind, strips_left, strips_right } = token;
             tokenizer.texts.push_str(&text);
             tokenizer.ends.push(tokenizer.texts.len());
             tokenizer.pieces.extend_from_slice(&bytes);
             tokenizer.piece_ends.push(tokenizer.pieces.len());
             if kind != Kind::Plain {
-                tokenizer.special.add(&text, id as u32, kind == Kind::Control);
+                let strips = (strips_left, strips_right);
+                tokenizer.special.add(&text, id as u32, kind == Kind::Control, strips);
                 if kind == Kind::Control && END_TEXTS.contains(&text.as_str()) {
                     tokenizer.end.push(id as u32);
                 }
@@ -234,5 +302,38 @@ impl Parts {
         tokenizer.end.dedup();
         tokenizer.special.finish()?;
         Ok(tokenizer)
+    }
+
+    /// The most bytes of text that a token can stand for; None where there is no bound.
+    fn longest_token(&self) -> Option<usize> {
+        if self.tokens.iter().any(|token| token.strips_left || token.strips_right) {
+            return None;
+        }
+        let longest = self.tokens.iter().map(|token| token.bytes.len()).max()?.max(1);
+        match &self.model {
+            Model::Bpe(pipeline) => longest.checked_mul(pipeline.shrinks()?),
+            Model::Spm(spm) => spm.keeps_text().then_some(longest),
+        }
+    }
+}
+
+/// Runs `work`, the last line against bytes of a file or of a text that make a library panic: that is an error, and the program goes on.
+fn guarded<T>(what: &str, work: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
+    // nothing of what may be half-done is seen afterwards: results are new, and the workspace belongs to a call
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(TextError::Internal { what: what.to_owned(), problem: text })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error() {
+        let text = guarded::<()>("text", || panic!("out of {}", "range")).unwrap_err().to_string();
+        assert!(text.contains("text") && text.contains("out of range"), "{text}");
     }
 }

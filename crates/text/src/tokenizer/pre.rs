@@ -115,3 +115,9 @@ pub(super) fn named(name: &str) -> Result<&'static Pre, TextError> {
         known: TABLE.iter().flat_map(|pre| pre.names).copied().collect::<Vec<_>>().join(", "),
     })
 }
+
+/// All patterns there are.
+#[cfg(test)]
+pub(super) fn patterns() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().flat_map(|pre| pre.patterns).copied()
+}

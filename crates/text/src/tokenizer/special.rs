@@ -1,7 +1,7 @@
 //! Tokens that are matched in a text as a whole, before anything else cuts it.
 
 use crate::error::TextError;
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, Input, MatchKind};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -17,9 +17,14 @@ struct Special {
     text: Box<str>,
     id: u32,
     control: bool,
+    /// Whether it takes the white space before it, and behind it.
+    strips: (bool, bool),
     /// The longest other token that this one begins with.
     shorter: Option<usize>,
 }
+
+/// Bytes that all these tokens may have, for each of which an automaton keeps some forty; published vocabularies stay below 100 000.
+const MAX_BYTES: usize = 4 << 20;
 
 /// Control and user-defined tokens. At each place of a text the longest one wins; among equal texts, the lowest id.
 #[derive(Default)]
@@ -34,20 +39,26 @@ pub(super) struct SpecialTokens {
 
 impl SpecialTokens {
     /// Adds a token; [`SpecialTokens::finish`] makes it count. An empty text matches nowhere.
-    pub(super) fn add(&mut self, text: &str, id: u32, control: bool) {
+    pub(super) fn add(&mut self, text: &str, id: u32, control: bool, strips: (bool, bool)) {
         if control {
             self.control.insert(id);
         }
         if !text.is_empty() {
-            self.tokens.push(Special { text: text.into(), id, control, shorter: None });
+            self.tokens.push(Special { text: text.into(), id, control, strips, shorter: None });
         }
     }
 
     /// Builds the automata.
     ///
     /// # Errors
-    /// More text than an automaton can hold.
+    /// More text than any real vocabulary has in such tokens.
     pub(super) fn finish(&mut self) -> Result<(), TextError> {
+        let bytes: usize = self.tokens.iter().map(|token| token.text.len()).sum();
+        if bytes > MAX_BYTES {
+            let problem =
+                format!("its control and user-defined tokens have {bytes} bytes; the limit is {MAX_BYTES}");
+            return Err(TextError::Malformed(problem));
+        }
         self.tokens.sort_by(|a, b| a.text.cmp(&b.text).then(a.id.cmp(&b.id)));
         self.tokens.dedup_by(|later, earlier| later.text == earlier.text);
         // in lexical order, what a token begins with is on the stack of what the tokens before it begin with
@@ -70,20 +81,19 @@ impl SpecialTokens {
     }
 
     /// Cuts a text at the tokens in it; control tokens count only if `parse`.
-    pub(super) fn split<'a>(&'a self, text: &'a str, parse: bool) -> impl Iterator<Item = Fragment<'a>> + 'a {
-        let mut at = 0;
-        self.fragments(text, move || {
-            let found = if parse {
-                let found = self.all.as_ref()?.find(aho_corasick::Input::new(text).range(at..))?;
-                (found.range(), found.pattern().as_usize())
-            } else {
-                let (automaton, indices) = self.user.as_ref()?;
-                let found = automaton.find(aho_corasick::Input::new(text).range(at..))?;
-                (found.range(), indices[found.pattern().as_usize()])
-            };
-            at = found.0.end;
-            Some(found)
-        })
+    pub(super) fn split<'a>(
+        &'a self,
+        text: &'a str,
+        parse: bool,
+    ) -> Box<dyn Iterator<Item = Fragment<'a>> + 'a> {
+        if parse {
+            return Box::new(self.split_where(text, |_, _| true));
+        }
+        Box::new(self.fragments(text, move |at| {
+            let (automaton, indices) = self.user.as_ref()?;
+            let found = automaton.find(Input::new(text).range(at..))?;
+            Some((found.range(), indices[found.pattern().as_usize()]))
+        }))
     }
 
     /// Cuts a text at those tokens in it that `allowed` admits: it gets the bytes that a token would take, and whether it is a control
@@ -93,17 +103,15 @@ impl SpecialTokens {
         text: &'a str,
         mut allowed: impl FnMut(Range<usize>, bool) -> bool + 'a,
     ) -> impl Iterator<Item = Fragment<'a>> + 'a {
-        let mut at = 0;
-        self.fragments(text, move || {
+        self.fragments(text, move |mut at| {
             loop {
-                let found = self.all.as_ref()?.find(aho_corasick::Input::new(text).range(at..))?;
+                let found = self.all.as_ref()?.find(Input::new(text).range(at..))?;
                 let start = found.start();
                 let mut candidate = Some(found.pattern().as_usize());
                 while let Some(index) = candidate {
                     let token = &self.tokens[index];
                     let range = start..start + token.text.len();
                     if allowed(range.clone(), token.control) {
-                        at = range.end;
                         return Some((range, index));
                     }
                     candidate = token.shorter;
@@ -113,11 +121,11 @@ impl SpecialTokens {
         })
     }
 
-    /// The fragments around what `next` finds, in order: bytes of `text` and an index into `tokens`.
+    /// The fragments around what `next` finds at or after a byte: bytes of `text` and an index into `tokens`.
     fn fragments<'a>(
         &'a self,
         text: &'a str,
-        mut next: impl FnMut() -> Option<(Range<usize>, usize)> + 'a,
+        mut next: impl FnMut(usize) -> Option<(Range<usize>, usize)> + 'a,
     ) -> impl Iterator<Item = Fragment<'a>> + 'a {
         let mut start = 0;
         let mut token = None;
@@ -125,11 +133,13 @@ impl SpecialTokens {
             if let Some(id) = token.take() {
                 return Some(Fragment::Token(id));
             }
-            match next() {
+            match next(start) {
                 Some((range, index)) => {
-                    let id = self.tokens[index].id;
+                    let Special { id, strips, .. } = self.tokens[index];
                     let before = &text[start..range.start];
-                    start = range.end;
+                    let before = if strips.0 { before.trim_end() } else { before };
+                    let behind = &text[range.end..];
+                    start = range.end + if strips.1 { behind.len() - behind.trim_start().len() } else { 0 };
                     if before.is_empty() {
                         return Some(Fragment::Token(id));
                     }
@@ -143,7 +153,6 @@ impl SpecialTokens {
                 }
             }
         })
-        .fuse()
     }
 }
 
@@ -167,7 +176,7 @@ mod tests {
     fn special(tokens: &[(&str, u32, bool)]) -> SpecialTokens {
         let mut special = SpecialTokens::default();
         for (text, id, control) in tokens {
-            special.add(text, *id, *control);
+            special.add(text, *id, *control, (false, false));
         }
         special.finish().unwrap();
         special
@@ -202,6 +211,28 @@ mod tests {
         assert_eq!(split(0..5), [Token(1), Text("<b>.<a>")]);
         assert_eq!(split(1..5), [Text("<a"), Token(3), Text("b>.<a>")]);
         assert_eq!(split(3..10), [Text("<a><b>."), Token(1)]);
+    }
+
+    #[test]
+    fn white_space_goes_with_tokens_that_strip_it() {
+        let mut special = SpecialTokens::default();
+        special.add("<l>", 1, true, (true, false));
+        special.add("<r>", 2, true, (false, true));
+        special.add(" x", 3, false, (false, false));
+        special.finish().unwrap();
+        let split = |text| special.split(text, true).collect::<Vec<_>>();
+        assert_eq!(
+            split("a \n<l> b<r>\u{3000} x <r>"),
+            [Text("a"), Token(1), Text(" b"), Token(2), Text("x "), Token(2)]
+        );
+        assert_eq!(split(" <l>"), [Token(1)]);
+    }
+
+    #[test]
+    fn more_than_any_vocabulary_has_is_refused() {
+        let mut special = SpecialTokens::default();
+        special.add(&"x".repeat(MAX_BYTES + 1), 1, true, (false, false));
+        assert!(special.finish().unwrap_err().to_string().contains("limit"));
     }
 
     #[test]

@@ -1,122 +1,184 @@
 //! SentencePiece as GGUF files hold it: pieces with scores, the best-scored pair merged first, bytes for what is unknown.
+//!
+//! A text is cut beforehand wherever no piece holds the two characters that meet there: no merge reaches across, and words stay short.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use crate::error::TextError;
+use foldhash::fast::RandomState;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashSet};
 
 /// Scores of all pieces, and the ids of the 256 bytes.
 pub(super) struct Spm {
-    pub(super) scores: Vec<f32>,
-    pub(super) bytes: [Option<u32>; 256],
-    pub(super) unknown: Option<u32>,
+    scores: Vec<f32>,
+    bytes: [Option<u32>; 256],
+    unknown: Option<u32>,
+    /// Characters that stand next to each other in any piece.
+    neighbours: HashSet<(char, char), RandomState>,
 }
 
 /// The character that stands for a space.
 pub(super) const SPACE: char = '\u{2581}';
 
-struct Pair {
-    score: f32,
-    left: usize,
-    right: usize,
-    len: usize,
-}
-
-impl PartialEq for Pair {
-    fn eq(&self, other: &Pair) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Pair {}
-
-impl PartialOrd for Pair {
-    fn partial_cmp(&self, other: &Pair) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Pair {
-    /// The best score first; of equal ones the leftmost.
-    fn cmp(&self, other: &Pair) -> Ordering {
-        self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
-    }
-}
-
-/// A run of text: where it begins, its length, and its neighbours.
+/// A run of text: where it begins and ends in its word, and its neighbours.
 #[derive(Clone, Copy)]
 struct Symbol {
-    start: usize,
-    len: usize,
-    previous: usize,
-    next: usize,
+    start: u32,
+    /// [`NONE`] once it is merged into the one on its left.
+    end: u32,
+    previous: u32,
+    next: u32,
 }
 
-const NONE: usize = usize::MAX;
+const NONE: u32 = u32::MAX;
+
+/// Pairs by score and place: the best score first, of equal ones the leftmost.
+type Queue = BinaryHeap<Reverse<u64>>;
+
+/// What `encode` asks for a piece's id.
+type IdOf<'a> = dyn Fn(&str) -> Option<u32> + 'a;
+
+/// What takes the tokens.
+type Push<'a> = dyn FnMut(u32) -> Result<(), TextError> + 'a;
 
 impl Spm {
-    /// Appends the ids of a text.
+    /// A model of these pieces; `texts` are those that text may become.
+    pub(super) fn new<'a>(
+        scores: Vec<f32>,
+        bytes: [Option<u32>; 256],
+        unknown: Option<u32>,
+        texts: impl Iterator<Item = &'a str>,
+    ) -> Spm {
+        let neighbours = texts.flat_map(|text| text.chars().zip(text.chars().skip(1))).collect();
+        Spm { scores, bytes, unknown, neighbours }
+    }
+
+    /// Whether every byte has a token, so that no text is lost.
+    pub(super) fn keeps_text(&self) -> bool {
+        self.bytes.iter().all(Option::is_some)
+    }
+
+    /// Appends the ids of a text through `push`.
+    ///
+    /// # Errors
+    /// What `push` returns; a word of more bytes than can be counted.
     pub(super) fn encode(
         &self,
         text: &str,
         prefix: bool,
         id_of: impl Fn(&str) -> Option<u32>,
-        ids: &mut Vec<u32>,
-    ) {
-        let mut spaced = String::with_capacity(text.len() + 8);
+        push: &mut Push<'_>,
+    ) -> Result<(), TextError> {
+        let mut spaced = String::with_capacity(text.len() + 2 * text.matches(' ').count() + SPACE.len_utf8());
         if prefix && !text.is_empty() {
             spaced.push(SPACE);
         }
         spaced.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
-        let mut symbols: Vec<Symbol> = spaced
-            .char_indices()
-            .enumerate()
-            .map(|(i, (start, c))| Symbol {
-                start,
-                len: c.len_utf8(),
-                previous: i.wrapping_sub(1),
-                next: i + 1,
-            })
-            .collect();
-        let Some(last) = symbols.last_mut() else { return };
-        last.next = NONE;
-        let mut queue = BinaryHeap::new();
-        let offer = |queue: &mut BinaryHeap<Pair>, symbols: &[Symbol], left: usize| {
-            let Some(a) = symbols.get(left) else { return };
-            let Some(b) = symbols.get(a.next) else { return };
-            let len = a.len + b.len;
-            if let Some(id) = id_of(&spaced[a.start..a.start + len]) {
-                queue.push(Pair { score: self.scores[id as usize], left, right: a.next, len });
+        let (mut start, mut last) = (0, None);
+        let (mut symbols, mut queue) = (Vec::new(), Queue::new());
+        for (at, c) in spaced.char_indices() {
+            if last.is_some_and(|last| !self.neighbours.contains(&(last, c))) {
+                self.word(&spaced[start..at], &id_of, (&mut symbols, &mut queue), push)?;
+                start = at;
             }
-        };
-        for left in 0..symbols.len() {
-            offer(&mut queue, &symbols, left);
+            last = Some(c);
         }
-        while let Some(pair) = queue.pop() {
-            let (a, b) = (symbols[pair.left], symbols[pair.right]);
-            // one of them has been merged since the pair was offered
-            if a.len == 0 || b.len == 0 || a.next != pair.right || a.len + b.len != pair.len {
+        self.word(&spaced[start..], &id_of, (&mut symbols, &mut queue), push)
+    }
+
+    fn word(
+        &self,
+        word: &str,
+        id_of: &IdOf<'_>,
+        (symbols, queue): (&mut Vec<Symbol>, &mut Queue),
+        push: &mut Push<'_>,
+    ) -> Result<(), TextError> {
+        if word.len() >= NONE as usize {
+            return Err(TextError::Encode(format!("a word has {} bytes; the limit is {NONE}", word.len())));
+        }
+        let count = word.chars().count();
+        symbols.clear();
+        symbols.reserve_exact(count);
+        symbols.extend(word.char_indices().enumerate().map(|(i, (start, c))| Symbol {
+            start: start as u32,
+            end: (start + c.len_utf8()) as u32,
+            previous: (i as u32).wrapping_sub(1),
+            next: if i + 1 == count { NONE } else { i as u32 + 1 },
+        }));
+        let word = Word { text: word, scores: &self.scores, id_of };
+        word.merge(symbols, queue);
+        for symbol in symbols.iter().filter(|symbol| symbol.end != NONE) {
+            let text = &word.text[symbol.start as usize..symbol.end as usize];
+            match id_of(text) {
+                Some(id) => push(id)?,
+                None => text
+                    .bytes()
+                    .filter_map(|byte| self.bytes[usize::from(byte)].or(self.unknown))
+                    .try_for_each(&mut *push)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A word while it is merged.
+struct Word<'a> {
+    text: &'a str,
+    scores: &'a [f32],
+    id_of: &'a IdOf<'a>,
+}
+
+impl Word<'_> {
+    fn merge(&self, symbols: &mut [Symbol], queue: &mut Queue) {
+        let count = symbols.len();
+        let room = count + count / 4 + 4;
+        queue.clear();
+        queue.reserve_exact(room);
+        for left in 0..count {
+            self.offer(symbols, queue, left as u32);
+        }
+        while let Some(Reverse(entry)) = queue.pop() {
+            let place = entry as u32;
+            if !self.valid(symbols, entry) {
                 continue;
             }
-            symbols[pair.left].len = pair.len;
-            symbols[pair.left].next = b.next;
-            symbols[pair.right].len = 0;
-            if let Some(after) = symbols.get_mut(b.next) {
-                after.previous = pair.left;
+            let Symbol { previous, next, .. } = symbols[place as usize];
+            let right = symbols[next as usize];
+            symbols[next as usize].end = NONE;
+            symbols[place as usize].end = right.end;
+            symbols[place as usize].next = right.next;
+            if let Some(after) = symbols.get_mut(right.next as usize) {
+                after.previous = place;
             }
-            offer(&mut queue, &symbols, a.previous);
-            offer(&mut queue, &symbols, pair.left);
-        }
-        for symbol in symbols.iter().filter(|symbol| symbol.len > 0) {
-            let text = &spaced[symbol.start..symbol.start + symbol.len];
-            match id_of(text) {
-                Some(id) => ids.push(id),
-                None => self.fall_back(text, ids),
+            // a merge adds one entry at most, so this happens a few times for each word
+            if queue.len() + 2 > room {
+                queue.retain(|Reverse(entry)| self.valid(symbols, *entry));
             }
+            if previous != NONE {
+                self.offer(symbols, queue, previous);
+            }
+            self.offer(symbols, queue, place);
         }
     }
 
-    fn fall_back(&self, text: &str, ids: &mut Vec<u32>) {
-        for byte in text.bytes() {
-            ids.extend(self.bytes[usize::from(byte)].or(self.unknown));
+    fn offer(&self, symbols: &[Symbol], queue: &mut Queue, place: u32) {
+        if let Some(order) = self.order(symbols, place) {
+            queue.push(Reverse(u64::from(order) << 32 | u64::from(place)));
         }
+    }
+
+    /// Whether the pair of a queue's entry still stands there, or another one of the same score.
+    fn valid(&self, symbols: &[Symbol], entry: u64) -> bool {
+        symbols[entry as u32 as usize].end != NONE
+            && self.order(symbols, entry as u32).is_some_and(|order| u64::from(order) == entry >> 32)
+    }
+
+    /// The order of the pair that begins at a place, if it makes a piece: the lower, the sooner it is merged.
+    fn order(&self, symbols: &[Symbol], place: u32) -> Option<u32> {
+        let left = symbols[place as usize];
+        let right = symbols.get(left.next as usize)?;
+        let id = (self.id_of)(&self.text[left.start as usize..right.end as usize])?;
+        let bits = self.scores[id as usize].to_bits();
+        // as numbers are ordered, NaN included, turned round
+        Some(!if bits >> 31 == 1 { !bits } else { bits | 1 << 31 })
     }
 }

@@ -1,0 +1,228 @@
+//! tokenizer.json as it is written: components are left as JSON, vocabulary and merges are read directly.
+
+use super::components;
+use super::place::Place;
+use crate::error::TextError;
+use crate::tokenizer::bpe::{BpeOptions, Vocabulary};
+use crate::tokenizer::normalize::Normalizer;
+use crate::tokenizer::split::PreTokenizer;
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use std::fmt;
+
+/// Bytes of JSON that a component may have; the longest published one, with a list of letters, has 8 000.
+const MAX_COMPONENT: usize = 1 << 20;
+
+/// Bytes of the file; the largest published ones have 35 million.
+const MAX_FILE: usize = 128 << 20;
+
+/// What is read; padding and truncation are for training, and nothing here cuts or fills a prompt.
+#[derive(serde::Deserialize)]
+struct File<'a> {
+    #[serde(default)]
+    added_tokens: Option<Vec<AddedToken>>,
+    #[serde(borrow)]
+    normalizer: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pre_tokenizer: Option<&'a RawValue>,
+    #[serde(borrow)]
+    post_processor: Option<&'a RawValue>,
+    #[serde(borrow)]
+    decoder: Option<&'a RawValue>,
+    #[serde(borrow)]
+    model: Option<&'a RawValue>,
+}
+
+/// A token beside the model's vocabulary.
+#[derive(serde::Deserialize)]
+pub(super) struct AddedToken {
+    pub(super) id: u32,
+    pub(super) content: String,
+    #[serde(default)]
+    pub(super) special: bool,
+    #[serde(default)]
+    pub(super) lstrip: bool,
+    #[serde(default)]
+    pub(super) rstrip: bool,
+    #[serde(default)]
+    single_word: bool,
+}
+
+/// Everything of `model` but vocabulary and merges.
+#[derive(serde::Deserialize)]
+struct ModelHead {
+    #[serde(default, rename = "type")]
+    ty: Value,
+    #[serde(default)]
+    dropout: Value,
+    #[serde(default)]
+    continuing_subword_prefix: Value,
+    #[serde(default)]
+    end_of_word_suffix: Value,
+    #[serde(default)]
+    unk_token: Value,
+    #[serde(default)]
+    fuse_unk: Value,
+    #[serde(default)]
+    byte_fallback: Value,
+    #[serde(default)]
+    ignore_merges: Value,
+}
+
+/// The tokens of `model`.
+#[derive(serde::Deserialize)]
+struct ModelBody {
+    vocab: Vocabulary,
+    merges: Vec<Merge>,
+}
+
+/// The two parts of a merge: a list of two texts, or in older files one text with a space between them.
+struct Merge(String, String);
+
+impl<'de> Deserialize<'de> for Merge {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Merge, D::Error> {
+        deserializer.deserialize_any(MergeVisitor)
+    }
+}
+
+struct MergeVisitor;
+
+impl<'de> Visitor<'de> for MergeVisitor {
+    type Value = Merge;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a merge: two texts, or one with a space between its parts")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Merge, E> {
+        match text.split_once(' ') {
+            Some((left, right)) if !right.contains(' ') => Ok(Merge(left.to_owned(), right.to_owned())),
+            _ => Err(E::custom(format!("merge {text:?} has no space between two parts, or several"))),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Merge, A::Error> {
+        let mut next = |i| list.next_element::<String>()?.ok_or_else(|| A::Error::invalid_length(i, &self));
+        let merge = Merge(next(0)?, next(1)?);
+        match list.next_element::<String>()? {
+            Some(_) => Err(A::Error::invalid_length(3, &self)),
+            None => Ok(merge),
+        }
+    }
+}
+
+/// What is made of the file.
+pub(super) struct Admitted {
+    pub(super) added: Vec<AddedToken>,
+    pub(super) normalizers: Vec<Normalizer>,
+    pub(super) pre_tokenizers: Vec<PreTokenizer>,
+    /// Whether tokens are bytes written as characters.
+    pub(super) byte_level: bool,
+    /// The token that the post-processor puts before a text.
+    pub(super) first: Option<String>,
+    /// Whether texts get a space in front, which decoding takes away.
+    pub(super) space_prefix: bool,
+    pub(super) options: BpeOptions,
+    pub(super) vocabulary: Vocabulary,
+    pub(super) merges: Vec<(String, String)>,
+}
+
+impl Admitted {
+    /// Reads the file and admits its components.
+    pub(super) fn read(bytes: &[u8]) -> Result<Admitted, TextError> {
+        if bytes.len() > MAX_FILE {
+            let problem = format!("tokenizer.json has {} bytes; the limit is {MAX_FILE}", bytes.len());
+            return Err(TextError::Malformed(problem));
+        }
+        let file: File<'_> = serde_json::from_slice(bytes)
+            .map_err(|e| TextError::Malformed(format!("tokenizer.json: {e}")))?;
+        let added = file.added_tokens.unwrap_or_default();
+        if let Some((i, token)) = added.iter().enumerate().find(|(_, token)| token.single_word) {
+            return Err(TextError::Component {
+                place: format!("added_tokens[{i}].single_word"),
+                found: format!("is true (of the token {:?})", token.content),
+                accepted: "false".into(),
+            });
+        }
+        let normalizer = component("normalizer", file.normalizer)?;
+        let pre_tokenizer = component("pre_tokenizer", file.pre_tokenizer)?;
+        let decoder = component("decoder", file.decoder)?;
+        let post_processor = component("post_processor", file.post_processor)?;
+        let normalizers = components::normalizers(&Place::new("normalizer", &normalizer))?;
+        let pre_tokenizers = components::pre_tokenizers(&Place::new("pre_tokenizer", &pre_tokenizer))?;
+        let reads_bytes = components::reads_bytes(&Place::new("decoder", &decoder))?;
+        let first =
+            components::first_token(&Place::new("post_processor", &post_processor))?.map(str::to_owned);
+        let writes_bytes = normalizers.iter().any(|n| matches!(n, Normalizer::ByteLevel))
+            || pre_tokenizers.iter().any(|p| matches!(p, PreTokenizer::ByteLevel { .. }));
+        // where nothing says how tokens become text, it is the way back
+        let byte_level = reads_bytes || (decoder.is_null() && writes_bytes);
+        let prefixed = normalizers.iter().any(|n| matches!(n, Normalizer::Prepend(_)))
+            || pre_tokenizers.iter().any(PreTokenizer::prepends_space);
+        let (options, body) = model(file.model)?;
+        Ok(Admitted {
+            added,
+            normalizers,
+            pre_tokenizers,
+            byte_level,
+            first,
+            space_prefix: prefixed && !byte_level,
+            options,
+            vocabulary: body.vocab,
+            merges: body.merges.into_iter().map(|Merge(left, right)| (left, right)).collect(),
+        })
+    }
+}
+
+/// A component as a value; null where it is absent.
+fn component(name: &str, raw: Option<&RawValue>) -> Result<Value, TextError> {
+    let Some(raw) = raw.map(RawValue::get) else { return Ok(Value::Null) };
+    if raw.len() > MAX_COMPONENT {
+        let problem = format!("tokenizer.json: {name} has {} bytes; the limit is {MAX_COMPONENT}", raw.len());
+        return Err(TextError::Malformed(problem));
+    }
+    serde_json::from_str(raw).map_err(|e| TextError::Malformed(format!("tokenizer.json: {name}: {e}")))
+}
+
+/// The model, which must be byte-pair encoding as all published models with MLA have it.
+fn model(raw: Option<&RawValue>) -> Result<(BpeOptions, ModelBody), TextError> {
+    let malformed = |e| TextError::Malformed(format!("tokenizer.json: model: {e}"));
+    let raw = raw.ok_or_else(|| TextError::Malformed("tokenizer.json has no model".into()))?.get();
+    let head: ModelHead = serde_json::from_str(raw).map_err(malformed)?;
+    let refuse = |key: &str, value: &Value, accepted: &str| {
+        Place::new(&format!("model.{key}"), value).refused(accepted)
+    };
+    // files before 2021 have no type
+    if !head.ty.is_null() && head.ty != "BPE" {
+        return Err(refuse("type", &head.ty, "BPE"));
+    }
+    if !head.dropout.is_null() && head.dropout.as_f64() != Some(0.0) {
+        return Err(refuse("dropout", &head.dropout, "null, as dropout is for training"));
+    }
+    for (key, value) in [
+        ("continuing_subword_prefix", &head.continuing_subword_prefix),
+        ("end_of_word_suffix", &head.end_of_word_suffix),
+    ] {
+        if !value.is_null() && value != "" {
+            return Err(refuse(key, value, "null or an empty text"));
+        }
+    }
+    let flag = |key, value: &Value| match value {
+        Value::Null => Ok(false),
+        Value::Bool(flag) => Ok(*flag),
+        other => Err(refuse(key, other, "true or false")),
+    };
+    let unknown = match &head.unk_token {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => return Err(refuse("unk_token", other, "a text or null")),
+    };
+    let options = BpeOptions {
+        unknown,
+        fuse_unknown: flag("fuse_unk", &head.fuse_unk)?,
+        byte_fallback: flag("byte_fallback", &head.byte_fallback)?,
+        ignore_merges: flag("ignore_merges", &head.ignore_merges)?,
+    };
+    Ok((options, serde_json::from_str(raw).map_err(malformed)?))
+}

@@ -1,0 +1,169 @@
+//! Tokenizers from tokenizer.json and the files beside it.
+
+mod components;
+mod file;
+mod place;
+
+use super::bpe::Bpe;
+use super::pipeline::Pipeline;
+use super::{Kind, Model, Parts, Token, Tokenizer, bytes, gguf::byte_token, guarded, spm};
+use crate::error::TextError;
+use file::{AddedToken, Admitted};
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+
+impl Tokenizer {
+    /// A tokenizer from the bytes of tokenizer.json; the other two files say which tokens begin and end a text.
+    ///
+    /// # Errors
+    /// [`TextError::Component`] for a component or a parameter that is not known; a file that is no tokenizer.
+    pub fn from_hf(
+        tokenizer_json: &[u8],
+        tokenizer_config: Option<&Value>,
+        generation_config: Option<&Value>,
+    ) -> Result<Tokenizer, TextError> {
+        guarded("tokenizer.json", || {
+            let admitted = Admitted::read(tokenizer_json)?;
+            let roles = Roles::new(tokenizer_config, generation_config);
+            build(admitted, &roles)
+        })
+    }
+}
+
+fn build(admitted: Admitted, roles: &Roles<'_>) -> Result<Tokenizer, TextError> {
+    let tokens = tokens(&admitted)?;
+    let control: HashSet<u32> =
+        admitted.added.iter().filter(|token| token.special).map(|token| token.id).collect();
+    let find = |text: &str| {
+        let added = admitted.added.iter().rev().find(|token| token.content == text).map(|token| token.id);
+        added.or_else(|| admitted.vocabulary.get(text).copied())
+    };
+    let bos = roles.bos.and_then(find);
+    let eos = roles.eos.and_then(find).or(roles.listed.first().copied());
+    let add_bos =
+        roles.add_bos.unwrap_or_else(|| roles.bos.is_some() && roles.bos == admitted.first.as_deref());
+    let bpe = Bpe::new(admitted.vocabulary, admitted.merges, &control, &admitted.options)
+        .map_err(|problem| TextError::Malformed(format!("tokenizer.json: model: {problem}")))?;
+    let pipeline =
+        Pipeline { normalizers: admitted.normalizers, pre_tokenizers: admitted.pre_tokenizers, bpe };
+    Parts {
+        model: Model::Bpe(Box::new(pipeline)),
+        tokens,
+        bos,
+        eos,
+        end: roles.listed.clone(),
+        add_bos,
+        add_eos: roles.add_eos,
+        space_prefix: admitted.space_prefix,
+    }
+    .build()
+}
+
+/// Which tokens begin and end a text, as tokenizer_config.json and generation_config.json say.
+pub(in crate::tokenizer) struct Roles<'a> {
+    pub(super) bos: Option<&'a str>,
+    pub(super) eos: Option<&'a str>,
+    pub(super) add_bos: Option<bool>,
+    pub(super) add_eos: bool,
+    /// `eos_token_id` of generation_config.json.
+    pub(super) listed: Vec<u32>,
+}
+
+impl<'a> Roles<'a> {
+    pub(in crate::tokenizer) fn new(
+        tokenizer_config: Option<&'a Value>,
+        generation_config: Option<&Value>,
+    ) -> Roles<'a> {
+        let config = tokenizer_config.unwrap_or(&Value::Null);
+        let named = |key: &str| config.get(key).and_then(token_name);
+        let flag = |key: &str| config.get(key).and_then(Value::as_bool);
+        Roles {
+            bos: named("bos_token"),
+            eos: named("eos_token"),
+            add_bos: flag("add_bos_token"),
+            add_eos: flag("add_eos_token").unwrap_or(false),
+            listed: generation_config.and_then(|g| g.get("eos_token_id")).map(ids).unwrap_or_default(),
+        }
+    }
+}
+
+/// Most ids that a vocabulary may count; the largest published ones have a quarter of a million.
+const MAX_IDS: usize = 1 << 22;
+
+/// Ids that any vocabulary may count. Beyond, holes may make three quarters of it: memory must not be asked for by a number in a file.
+const FREE_IDS: usize = 1 << 16;
+
+/// Ids that a vocabulary of so many tokens may count.
+pub(super) fn most_ids(tokens: usize) -> usize {
+    tokens.saturating_mul(4).clamp(FREE_IDS, MAX_IDS)
+}
+
+/// All tokens by id; holes become empty ones.
+fn tokens(admitted: &Admitted) -> Result<Vec<Token>, TextError> {
+    let malformed = |problem: String| TextError::Malformed(format!("tokenizer.json: {problem}"));
+    let Admitted { vocabulary, added, .. } = admitted;
+    let listed = vocabulary.values().chain(added.iter().map(|token| &token.id));
+    let Some(largest) = listed.max().map(|id| *id as usize) else {
+        return Err(malformed("it has no tokens".into()));
+    };
+    let count = vocabulary.len() + added.len();
+    if largest >= most_ids(count) {
+        let problem =
+            format!("it has the id {largest} with {count} tokens; the limit for them is {}", most_ids(count));
+        return Err(malformed(problem));
+    }
+    let mut tokens = vec![Token::default(); largest + 1];
+    for (text, id) in vocabulary {
+        let token = &mut tokens[*id as usize];
+        if !token.text.is_empty() {
+            return Err(malformed(format!("the tokens {:?} and {text:?} have one id, {id}", token.text)));
+        }
+        let bytes = match byte_token(text) {
+            _ if admitted.byte_level => bytes::unmapped(text),
+            Some(byte) => vec![byte],
+            None => text.replace(spm::SPACE, " ").into_bytes(),
+        };
+        *token = Token { text: text.to_string(), bytes, kind: Kind::Plain, ..Token::default() };
+    }
+    add(&mut tokens, vocabulary, added)?;
+    Ok(tokens)
+}
+
+/// Puts the added tokens over what the vocabulary says of their ids.
+fn add(
+    tokens: &mut [Token],
+    vocabulary: &super::bpe::Vocabulary,
+    added: &[AddedToken],
+) -> Result<(), TextError> {
+    let mut ids = HashMap::new();
+    for (i, token) in added.iter().enumerate() {
+        let AddedToken { id, content, special, lstrip, rstrip, .. } = token;
+        let other =
+            vocabulary.get(content.as_str()).or(ids.get(content.as_str())).filter(|other| *other != id);
+        if let Some(other) = other {
+            let problem =
+                format!("added_tokens[{i}] gives {content:?} the id {id}, which has the id {other} already");
+            return Err(TextError::Malformed(format!("tokenizer.json: {problem}")));
+        }
+        ids.insert(content.as_str(), *id);
+        let kind = if *special { Kind::Control } else { Kind::UserDefined };
+        let bytes = content.clone().into_bytes();
+        tokens[*id as usize] =
+            Token { text: content.clone(), bytes, kind, strips_left: *lstrip, strips_right: *rstrip };
+    }
+    Ok(())
+}
+
+/// A token of tokenizer_config.json: a string, or an object with `content`.
+fn token_name(value: &Value) -> Option<&str> {
+    value.as_str().or_else(|| value.get("content").and_then(Value::as_str))
+}
+
+/// One id or a list of ids.
+fn ids(value: &Value) -> Vec<u32> {
+    let one = |v: &Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
+    match value {
+        Value::Array(list) => list.iter().filter_map(one).collect(),
+        other => one(other).into_iter().collect(),
+    }
+}

@@ -1,0 +1,171 @@
+//! Normalizers: what happens to a text before it is cut.
+
+use super::bytes;
+use super::pattern::Pattern;
+use crate::error::TextError;
+use std::borrow::Cow;
+use unicode_normalization_alignments::{
+    UnicodeNormalization, char::canonical_combining_class, char::is_combining_mark,
+};
+
+/// A step of normalization.
+pub(super) enum Normalizer {
+    Nfc,
+    Nfd,
+    Nfkc,
+    Nfkd,
+    Lowercase,
+    Strip {
+        left: bool,
+        right: bool,
+    },
+    StripAccents,
+    /// Puts this before a text that is not empty.
+    Prepend(String),
+    /// `shrinks` as in [`Normalizer::shrinks`].
+    Replace {
+        pattern: Pattern,
+        content: String,
+        shrinks: Option<usize>,
+    },
+    /// Bytes become characters, as in byte-level vocabularies.
+    ByteLevel,
+}
+
+/// How many times its bytes a text may grow, beyond [`GROWTH_FREE`]. Only NFKC of a few Arabic ligatures comes near: eleven times.
+const MAX_GROWTH: usize = 12;
+
+/// Bytes that any text may grow by.
+const GROWTH_FREE: usize = 1 << 16;
+
+/// Combining marks in a row, which canonical order must hold at once; real text has three at most.
+const MAX_MARKS: usize = 1 << 16;
+
+/// Applies the steps in order.
+///
+/// # Errors
+/// A text that grows beyond any real one, or whose combining marks have no end.
+pub(super) fn normalize<'a>(steps: &[Normalizer], text: &'a str) -> Result<Cow<'a, str>, TextError> {
+    let limit = text.len().saturating_mul(MAX_GROWTH).saturating_add(GROWTH_FREE);
+    let mut text = Cow::Borrowed(text);
+    for step in steps {
+        if let Some(changed) = step.apply(&text, limit)? {
+            text = Cow::Owned(changed);
+        }
+    }
+    Ok(text)
+}
+
+impl Normalizer {
+    /// How many bytes of text may become one; None where there is no bound.
+    pub(super) fn shrinks(&self) -> Option<usize> {
+        match self {
+            // a character of four bytes becomes one of one, a letter with its marks one of three
+            Normalizer::Nfc
+            | Normalizer::Nfd
+            | Normalizer::Nfkc
+            | Normalizer::Nfkd
+            | Normalizer::Lowercase => Some(4),
+            Normalizer::Prepend(_) | Normalizer::ByteLevel => Some(1),
+            Normalizer::Replace { shrinks, .. } => *shrinks,
+            Normalizer::Strip { .. } | Normalizer::StripAccents => None,
+        }
+    }
+
+    /// The text changed; None where it stays as it is.
+    fn apply(&self, text: &str, limit: usize) -> Result<Option<String>, TextError> {
+        let composed = |chars: &mut dyn Iterator<Item = (char, isize)>| {
+            collect(chars.map(|(c, _)| c), text.len(), limit)
+        };
+        let form = |ascii_is_stable: bool| -> Result<bool, TextError> {
+            marks(text)?;
+            Ok(ascii_is_stable && text.is_ascii())
+        };
+        Ok(match self {
+            Normalizer::Nfc => {
+                if form(true)? {
+                    None
+                } else {
+                    Some(composed(&mut text.nfc())?)
+                }
+            }
+            Normalizer::Nfd => {
+                if form(true)? {
+                    None
+                } else {
+                    Some(composed(&mut text.nfd())?)
+                }
+            }
+            Normalizer::Nfkc => {
+                if form(true)? {
+                    None
+                } else {
+                    Some(composed(&mut text.nfkc())?)
+                }
+            }
+            Normalizer::Nfkd => {
+                if form(true)? {
+                    None
+                } else {
+                    Some(composed(&mut text.nfkd())?)
+                }
+            }
+            Normalizer::Lowercase => {
+                Some(collect(text.chars().flat_map(char::to_lowercase), text.len(), limit)?)
+            }
+            Normalizer::Strip { left, right } => {
+                let text = if *left { text.trim_start() } else { text };
+                Some(if *right { text.trim_end() } else { text }.to_owned())
+            }
+            Normalizer::StripAccents => Some(text.chars().filter(|c| !is_combining_mark(*c)).collect()),
+            Normalizer::Prepend(_) if text.is_empty() => None,
+            Normalizer::Prepend(prefix) => {
+                let mut whole = String::with_capacity(prefix.len() + text.len());
+                whole.push_str(prefix);
+                whole.push_str(text);
+                Some(whole)
+            }
+            Normalizer::Replace { pattern, content, .. } => Some(replaced(pattern, content, text, limit)?),
+            Normalizer::ByteLevel => Some(bytes::mapped(text.as_bytes())),
+        })
+    }
+}
+
+/// A text of these characters, as long as it stays within `limit` bytes.
+fn collect(chars: impl Iterator<Item = char>, bytes: usize, limit: usize) -> Result<String, TextError> {
+    let mut text = String::with_capacity(bytes);
+    for c in chars {
+        text.push(c);
+        if text.len() > limit {
+            return Err(too_long(limit));
+        }
+    }
+    Ok(text)
+}
+
+fn replaced(pattern: &Pattern, content: &str, text: &str, limit: usize) -> Result<String, TextError> {
+    let mut whole = String::with_capacity(text.len());
+    pattern.cover(text, &mut |range, matched| {
+        whole.push_str(if matched { content } else { &text[range] });
+        if whole.len() > limit { Err(too_long(limit)) } else { Ok(()) }
+    })?;
+    Ok(whole)
+}
+
+fn too_long(limit: usize) -> TextError {
+    TextError::Encode(format!(
+        "its normalizers make a piece of text more than {MAX_GROWTH} times as long as it is ({limit} bytes)"
+    ))
+}
+
+/// Refuses what canonical order would have to hold at once.
+fn marks(text: &str) -> Result<(), TextError> {
+    let mut run = 0;
+    for c in text.chars() {
+        run = if c.is_ascii() || canonical_combining_class(c) == 0 { 0 } else { run + 1 };
+        if run > MAX_MARKS {
+            return Err(TextError::Encode(format!("it has more than {MAX_MARKS} combining marks in a row")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,305 @@
+//! Regular expressions that cut texts.
+//!
+//! Published patterns need one look-ahead only: they end in `|\s+(?!\S)|\s+`, which leaves the last of several spaces to the word behind
+//! them. That ending is matched as `\s+` and shortened afterwards, so that an automaton runs the whole pattern: in linear time and
+//! constant memory, where backtracking would keep a state for each space. Other patterns with look-around or possessive repetition are
+//! run by backtracking with a limit on its steps.
+
+use crate::error::TextError;
+use regex_automata::{Input, meta, util::syntax};
+use std::ops::Range;
+
+/// Bytes that a compiled pattern may take.
+const SIZE_LIMIT: usize = 10 << 20;
+
+/// Bytes of a pattern's source; the longest published one has 4 000.
+pub(super) const MAX_SOURCE: usize = 1 << 16;
+
+/// Steps of backtracking for each search.
+const MAX_STEPS: usize = 1_000_000;
+
+/// The ending that is matched without look-ahead.
+const TAIL: &str = r"|\s+(?!\S)|\s+";
+
+/// A compiled pattern.
+pub(super) struct Pattern(Engine);
+
+enum Engine {
+    /// An automaton. With `tail`, a match of its second pattern is a run of spaces of which the last may belong to a word.
+    Automaton {
+        regex: Box<meta::Regex>,
+        tail: bool,
+    },
+    Backtracking(Box<fancy_regex::Regex>),
+}
+
+impl Pattern {
+    /// Compiles a pattern.
+    ///
+    /// # Errors
+    /// What is wrong with it, or that it is too large.
+    pub(super) fn new(source: &str) -> Result<Pattern, String> {
+        if source.len() > MAX_SOURCE {
+            return Err(format!("it has {} bytes; the limit is {MAX_SOURCE}", source.len()));
+        }
+        let automaton = |patterns: &[&str], tail| {
+            let config = meta::Config::new().nfa_size_limit(Some(SIZE_LIMIT));
+            let regex = meta::Builder::new().configure(config).build_many(patterns).map_err(|e| {
+                match e.size_limit() {
+                    Some(_) => format!("compiled, it takes more than the limit of {SIZE_LIMIT} bytes"),
+                    None => e.to_string(),
+                }
+            })?;
+            Ok(Pattern(Engine::Automaton { regex: Box::new(regex), tail }))
+        };
+        match source.strip_suffix(TAIL) {
+            Some(head) if dialect(head) == Dialect::Plain => return automaton(&[head, r"\s+"], true),
+            _ if dialect(source) != Dialect::Backtracking => return automaton(&[source], false),
+            _ => {}
+        }
+        let mut builder = fancy_regex::RegexBuilder::new(source);
+        builder.backtrack_limit(MAX_STEPS).delegate_size_limit(SIZE_LIMIT);
+        let regex = builder.build().map_err(|e| e.to_string())?;
+        Ok(Pattern(Engine::Backtracking(Box::new(regex))))
+    }
+
+    /// The next match in `text` at or after the byte `at`.
+    fn find(&self, text: &str, at: usize) -> Result<Option<Range<usize>>, TextError> {
+        match &self.0 {
+            Engine::Automaton { regex, tail } => {
+                let Some(found) = regex.find(Input::new(text).range(at..)) else { return Ok(None) };
+                let mut range = found.range();
+                if *tail && found.pattern().as_usize() == 1 && range.end < text.len() {
+                    // what stands behind a whole run is no space: its last one is left, unless it is the only one
+                    let last = text[range.clone()].char_indices().next_back().map_or(0, |(at, _)| at);
+                    if last > 0 {
+                        range.end = range.start + last;
+                    }
+                }
+                Ok(Some(range))
+            }
+            Engine::Backtracking(regex) => match regex.find_from_pos(text, at) {
+                Ok(found) => Ok(found.map(|found| found.range())),
+                Err(error) => Err(TextError::Encode(format!(
+                    "a pattern of the tokenizer fails at byte {at} of a piece of {} bytes: {error}",
+                    text.len()
+                ))),
+            },
+        }
+    }
+
+    /// All matches in a text, each with the text between it and the one before: byte ranges that cover the text, and whether each is a
+    /// match. Matches may be empty.
+    ///
+    /// # Errors
+    /// What `each` returns; a pattern that takes too many steps.
+    pub(super) fn cover(
+        &self,
+        text: &str,
+        each: &mut dyn FnMut(Range<usize>, bool) -> Result<(), TextError>,
+    ) -> Result<(), TextError> {
+        let mut done = 0;
+        let mut at = 0;
+        let mut last_end = None;
+        while at <= text.len() {
+            let Some(found) = self.find(text, at)? else { break };
+            at = found.end;
+            if found.is_empty() {
+                // an empty match does not count right behind another one, and the search must go on
+                at += text[at..].chars().next().map_or(1, char::len_utf8);
+                if last_end == Some(found.end) {
+                    continue;
+                }
+            }
+            last_end = Some(found.end);
+            if done < found.start {
+                each(done..found.start, false)?;
+            }
+            done = found.end;
+            each(found, true)?;
+        }
+        if done < text.len() { each(done..text.len(), false) } else { Ok(()) }
+    }
+}
+
+/// The fewest bytes that a pattern can match, where it needs no backtracking.
+pub(super) fn shortest_match(source: &str) -> Option<usize> {
+    if source.len() > MAX_SOURCE || dialect(source) == Dialect::Backtracking {
+        return None;
+    }
+    syntax::parse(source).ok()?.properties().minimum_len()
+}
+
+/// What a pattern asks of an engine.
+#[derive(PartialEq, Eq, Debug)]
+enum Dialect {
+    /// Nothing beyond an automaton; flags are bound to groups.
+    Plain,
+    /// The same with flags that hold for the rest of the pattern.
+    Flagged,
+    /// Look-around, possessive repetition, or something that only backtracking knows.
+    Backtracking,
+}
+
+/// Reads as much of a pattern as it takes to tell repetitions from what looks like them.
+fn dialect(source: &str) -> Dialect {
+    let mut dialect = Dialect::Plain;
+    let mut chars = source.chars().peekable();
+    let mut class_depth = 0usize;
+    // whether the last thing read was a repetition, which a plus would make possessive
+    let mut repeated = false;
+    while let Some(c) = chars.next() {
+        let mut repeats = false;
+        match c {
+            '\\' => match chars.next() {
+                Some('p' | 'P' | 'x' | 'u' | 'U') if chars.peek() == Some(&'{') => {
+                    for c in chars.by_ref() {
+                        if c == '}' {
+                            break;
+                        }
+                    }
+                }
+                // back-references, and assertions and classes that automata do not know
+                Some('0'..='9' | 'k' | 'g' | 'G' | 'K' | 'Z' | 'h' | 'H' | 'e' | 'R' | 'X' | 'O' | 'N') => {
+                    return Dialect::Backtracking;
+                }
+                _ => {}
+            },
+            '[' => {
+                class_depth += 1;
+                if chars.peek() == Some(&'^') {
+                    chars.next();
+                }
+                if chars.peek() == Some(&']') {
+                    chars.next();
+                }
+            }
+            ']' if class_depth > 0 => class_depth -= 1,
+            _ if class_depth > 0 => {}
+            '(' if chars.peek() == Some(&'?') => {
+                chars.next();
+                match group(&mut chars) {
+                    Dialect::Plain => {}
+                    Dialect::Flagged => dialect = Dialect::Flagged,
+                    Dialect::Backtracking => return Dialect::Backtracking,
+                }
+            }
+            '+' if repeated => return Dialect::Backtracking,
+            // after a repetition it makes that one lazy
+            '?' if repeated => {}
+            '*' | '+' | '?' => repeats = true,
+            '{' => {
+                for c in chars.by_ref() {
+                    if c == '}' {
+                        break;
+                    }
+                }
+                repeats = true;
+            }
+            _ => {}
+        }
+        repeated = repeats;
+    }
+    dialect
+}
+
+/// What the beginning of a group asks for, read from behind `(?`.
+fn group(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Dialect {
+    match chars.next() {
+        Some(':') => Dialect::Plain,
+        Some('P' | '<') if matches!(chars.peek(), Some('<' | 'a'..='z' | 'A'..='Z' | '_')) => Dialect::Plain,
+        Some(mut flag) => loop {
+            match flag {
+                'i' | 'm' | 's' | 'R' | 'U' | 'u' | 'x' | '-' => {}
+                // only these flags leave the pattern's text and the ending's meaning alone
+                ':' => return Dialect::Plain,
+                ')' => return Dialect::Flagged,
+                _ => return Dialect::Backtracking,
+            }
+            match chars.next() {
+                Some(next) => flag = next,
+                None => return Dialect::Backtracking,
+            }
+        },
+        None => Dialect::Backtracking,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cuts<'a>(pattern: &Pattern, text: &'a str) -> Vec<(&'a str, bool)> {
+        let mut cuts = Vec::new();
+        let each = &mut |range: Range<usize>, matched| {
+            cuts.push((&text[range], matched));
+            Ok(())
+        };
+        pattern.cover(text, each).unwrap();
+        cuts
+    }
+
+    #[test]
+    fn dialects_are_told_apart() {
+        for (source, expected) in [
+            (r"\p{N}{1,3}|[^\r\n\p{L}]?\p{L}+| ?[^\s\p{L}]+[\r\n]*|a+?b*?", Dialect::Plain),
+            (r"[+*?+++(?!)]+", Dialect::Plain),
+            (r"[]+]+|[^]+]+|[[:alpha:]+&&[^b]]+", Dialect::Plain),
+            (r"(?i:'s|'t)|\++|\x{41}+", Dialect::Plain),
+            (r"(?i)'s", Dialect::Flagged),
+            (r"a++", Dialect::Backtracking),
+            (r"a?+b", Dialect::Backtracking),
+            (r"\p{L}{1,3}+", Dialect::Backtracking),
+            (r"\s+(?!\S)", Dialect::Backtracking),
+            (r"(?<=a)b", Dialect::Backtracking),
+            (r"(?>a)b", Dialect::Backtracking),
+            (r"(a)\1", Dialect::Backtracking),
+        ] {
+            assert_eq!(dialect(source), expected, "{source}");
+        }
+    }
+
+    /// The patterns of all pre-tokenizers, run by automata and by backtracking, cut alike.
+    #[test]
+    fn the_ending_is_matched_as_by_backtracking() {
+        let texts = [
+            "a  b   c\u{a0} \u{3000}d ",
+            "   ",
+            " \n \n\n x \r\n\t y",
+            "x\u{2003}\u{2003}y\u{85}z \u{2028} w",
+            "",
+            "  é  12345  !!  \n",
+        ];
+        for source in super::super::pre::patterns().filter(|source| source.ends_with(TAIL)) {
+            let fast = Pattern::new(source).unwrap();
+            assert!(matches!(fast.0, Engine::Automaton { tail: true, .. }), "{source}");
+            let slow = Pattern(Engine::Backtracking(Box::new(fancy_regex::Regex::new(source).unwrap())));
+            for text in texts {
+                assert_eq!(cuts(&fast, text), cuts(&slow, text), "{source} {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn empty_matches_end() {
+        let pattern = Pattern::new("a*").unwrap();
+        assert_eq!(
+            cuts(&pattern, "éaab"),
+            [("", true), ("é", false), ("aa", true), ("b", false), ("", true)]
+        );
+    }
+
+    #[test]
+    fn too_much_is_an_error() {
+        assert!(Pattern::new(&"a".repeat(MAX_SOURCE + 1)).is_err());
+        assert!(Pattern::new("(((((a{100}){100}){100}){100}){100})").is_err());
+        assert!(Pattern::new(&"(".repeat(60_000)).is_err());
+        assert!(Pattern::new(&format!("{}a{}", "(?:".repeat(8_000), ")".repeat(8_000))).is_err());
+        assert!(Pattern::new(&format!("(?=a){}a{}", "(?:".repeat(8_000), ")".repeat(8_000))).is_err());
+        let catastrophic = Pattern::new(r"(?=a)(a|a)*b(?!c)").unwrap();
+        let mut nothing = |_, _| Ok(());
+        assert!(catastrophic.cover(&"a".repeat(64), &mut nothing).is_err());
+        assert_eq!(shortest_match("ab|c+"), Some(1));
+        assert_eq!(shortest_match("a*"), Some(0));
+    }
+}

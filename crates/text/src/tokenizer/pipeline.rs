@@ -1,0 +1,40 @@
+//! From plain text to byte-pair tokens: normalized, cut into pieces, merged piece by piece.
+//!
+//! Each piece's tokens are appended before the next one is cut, so that a text takes memory for its normalized form, its longest piece
+//! and its tokens alone.
+
+use super::bpe::{Bpe, Workspace};
+use super::normalize::{Normalizer, normalize};
+use super::split::{PreTokenizer, cut};
+use crate::error::TextError;
+
+/// The steps of a byte-pair tokenizer.
+pub(super) struct Pipeline {
+    pub(super) normalizers: Vec<Normalizer>,
+    pub(super) pre_tokenizers: Vec<PreTokenizer>,
+    pub(super) bpe: Bpe,
+}
+
+impl Pipeline {
+    /// Appends the tokens of a text through `push`; `begins` says that it begins the whole text.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        begins: bool,
+        push: &mut dyn FnMut(u32) -> Result<(), TextError>,
+    ) -> Result<(), TextError> {
+        let text = normalize(&self.normalizers, text)?;
+        let mut workspace = Workspace::default();
+        cut(&self.pre_tokenizers, &text, begins, &mut |piece, _| self.bpe.encode(piece, &mut workspace, push))
+    }
+
+    /// How many bytes of text may become one before tokens are made of them; None where text may get lost, so that there is no bound.
+    pub(super) fn shrinks(&self) -> Option<usize> {
+        let mapped = self.normalizers.iter().any(|n| matches!(n, Normalizer::ByteLevel))
+            || self.pre_tokenizers.iter().any(|p| matches!(p, PreTokenizer::ByteLevel { .. }));
+        if self.bpe.loses_text(mapped) || self.pre_tokenizers.iter().any(PreTokenizer::removes) {
+            return None;
+        }
+        self.normalizers.iter().try_fold(1usize, |product, step| product.checked_mul(step.shrinks()?))
+    }
+}

@@ -1,0 +1,226 @@
+//! Pre-tokenizers: how a text is cut into the pieces whose characters are merged. Pieces are handed on one by one; nothing is collected.
+
+use super::bytes;
+use super::pattern::Pattern;
+use crate::error::TextError;
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// A step that cuts pieces into smaller ones.
+pub(super) enum PreTokenizer {
+    /// Cuts at the matches of a pattern, or with `invert` at what lies between them.
+    Split { pattern: Matcher, behavior: Behavior, invert: bool },
+    /// Bytes become characters; cut by GPT-2's pattern first, where there is one.
+    ByteLevel { prefix_space: bool, pattern: Option<Pattern> },
+    /// Spaces become this character.
+    Metaspace { replacement: char, prepend: Prepend, split: bool },
+}
+
+/// What a text is cut at.
+pub(super) enum Matcher {
+    Pattern(Pattern),
+    /// Each character that has this property.
+    Characters(fn(char) -> bool),
+}
+
+/// What becomes of a match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Behavior {
+    Removed,
+    Isolated,
+    MergedWithPrevious,
+    MergedWithNext,
+    /// Matches next to each other become one.
+    Contiguous,
+}
+
+/// Where a piece gets the character that stands for a space in front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prepend {
+    /// Only at the beginning of a text.
+    First,
+    Never,
+    Always,
+}
+
+/// Takes the pieces one by one: a piece, and whether it begins a text.
+pub(super) type Take<'a> = dyn FnMut(&str, bool) -> Result<(), TextError> + 'a;
+
+/// Cuts a piece by the steps in order and hands on what is not empty.
+///
+/// # Errors
+/// What `take` returns; a pattern that takes too many steps.
+pub(super) fn cut(
+    steps: &[PreTokenizer],
+    piece: &str,
+    begins: bool,
+    take: &mut Take<'_>,
+) -> Result<(), TextError> {
+    if piece.is_empty() {
+        return Ok(());
+    }
+    let Some((step, rest)) = steps.split_first() else { return take(piece, begins) };
+    step.cut(piece, begins, &mut |piece, begins| cut(rest, piece, begins, take))
+}
+
+impl PreTokenizer {
+    /// Whether text may be lost.
+    pub(super) fn removes(&self) -> bool {
+        matches!(self, PreTokenizer::Split { behavior: Behavior::Removed, .. })
+    }
+
+    /// Whether pieces get a character in front that stands for a space.
+    pub(super) fn prepends_space(&self) -> bool {
+        matches!(self, PreTokenizer::Metaspace { prepend: Prepend::Always | Prepend::First, .. })
+    }
+
+    fn cut(&self, piece: &str, begins: bool, take: &mut Take<'_>) -> Result<(), TextError> {
+        match self {
+            PreTokenizer::Split { pattern, behavior, invert } => {
+                let mut hand_on =
+                    |range: Range<usize>| take(&piece[range.clone()], begins && range.start == 0);
+                let mut merging = Merging::new(*behavior, &mut hand_on);
+                pattern.cover(piece, &mut |range, matched| merging.next(range, matched != *invert))?;
+                merging.finish()
+            }
+            PreTokenizer::ByteLevel { prefix_space, pattern } => {
+                let piece = match *prefix_space && !piece.starts_with(' ') {
+                    true => Cow::Owned(format!(" {piece}")),
+                    false => Cow::Borrowed(piece),
+                };
+                match pattern {
+                    None => take(&bytes::mapped(piece.as_bytes()), begins),
+                    Some(pattern) => pattern.cover(&piece, &mut |range, _| {
+                        take(&bytes::mapped(piece[range.clone()].as_bytes()), begins && range.start == 0)
+                    }),
+                }
+            }
+            PreTokenizer::Metaspace { replacement, prepend, split } => {
+                let mut spaced = String::with_capacity(piece.len() + 8);
+                let wanted = *prepend == Prepend::Always || (*prepend == Prepend::First && begins);
+                if wanted && !piece.starts_with([' ', *replacement]) {
+                    spaced.push(*replacement);
+                }
+                spaced.extend(piece.chars().map(|c| if c == ' ' { *replacement } else { c }));
+                if !split {
+                    return take(&spaced, begins);
+                }
+                let mut start = 0;
+                for (at, _) in spaced.match_indices(*replacement).filter(|(at, _)| *at > 0) {
+                    take(&spaced[start..at], begins && start == 0)?;
+                    start = at;
+                }
+                take(&spaced[start..], begins && start == 0)
+            }
+        }
+    }
+}
+
+impl Matcher {
+    /// See [`Pattern::cover`].
+    fn cover(
+        &self,
+        text: &str,
+        each: &mut dyn FnMut(Range<usize>, bool) -> Result<(), TextError>,
+    ) -> Result<(), TextError> {
+        let is_match = match self {
+            Matcher::Pattern(pattern) => return pattern.cover(text, each),
+            Matcher::Characters(is_match) => is_match,
+        };
+        let mut done = 0;
+        for (at, c) in text.char_indices().filter(|(_, c)| is_match(*c)) {
+            if done < at {
+                each(done..at, false)?;
+            }
+            done = at + c.len_utf8();
+            each(at..done, true)?;
+        }
+        if done < text.len() { each(done..text.len(), false) } else { Ok(()) }
+    }
+}
+
+/// Puts matches together with what lies beside them.
+struct Merging<'a> {
+    behavior: Behavior,
+    /// What is not handed on yet, and whether it ends in a match.
+    pending: Option<(Range<usize>, bool)>,
+    hand_on: &'a mut dyn FnMut(Range<usize>) -> Result<(), TextError>,
+}
+
+impl<'a> Merging<'a> {
+    fn new(
+        behavior: Behavior,
+        hand_on: &'a mut dyn FnMut(Range<usize>) -> Result<(), TextError>,
+    ) -> Merging<'a> {
+        Merging { behavior, pending: None, hand_on }
+    }
+
+    fn next(&mut self, range: Range<usize>, matched: bool) -> Result<(), TextError> {
+        let joins = match (self.behavior, &self.pending) {
+            (Behavior::Removed, _) => return if matched { Ok(()) } else { (self.hand_on)(range) },
+            (Behavior::Isolated, _) => return (self.hand_on)(range),
+            (_, None) => false,
+            (Behavior::MergedWithPrevious, Some((_, before))) => matched && !before,
+            (Behavior::MergedWithNext, Some((_, before))) => *before && !matched,
+            (Behavior::Contiguous, Some((_, before))) => *before == matched,
+        };
+        match &mut self.pending {
+            Some((whole, before)) if joins => {
+                whole.end = range.end;
+                *before = matched;
+            }
+            pending => {
+                if let Some((whole, _)) = pending.replace((range, matched)) {
+                    (self.hand_on)(whole)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(), TextError> {
+        match self.pending {
+            Some((whole, _)) => (self.hand_on)(whole),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(step: PreTokenizer, text: &str) -> Vec<String> {
+        let mut pieces = Vec::new();
+        let keep = &mut |piece: &str, _: bool| {
+            pieces.push(piece.to_owned());
+            Ok(())
+        };
+        cut(&[step], text, true, keep).unwrap();
+        pieces
+    }
+
+    /// As the documentation of the format's library shows them.
+    #[test]
+    fn matches_are_merged_as_they_are_in_the_library() {
+        let dashes = |behavior, invert| {
+            let pattern = Matcher::Characters(|c| c == '-');
+            pieces(PreTokenizer::Split { pattern, behavior, invert }, "the-final--countdown")
+        };
+        assert_eq!(dashes(Behavior::Removed, false), ["the", "final", "countdown"]);
+        assert_eq!(dashes(Behavior::Isolated, false), ["the", "-", "final", "-", "-", "countdown"]);
+        assert_eq!(dashes(Behavior::MergedWithPrevious, false), ["the-", "final-", "-", "countdown"]);
+        assert_eq!(dashes(Behavior::MergedWithNext, false), ["the", "-final", "-", "-countdown"]);
+        assert_eq!(dashes(Behavior::Contiguous, false), ["the", "-", "final", "--", "countdown"]);
+        assert_eq!(dashes(Behavior::Removed, true), ["-", "-", "-"]);
+    }
+
+    #[test]
+    fn metaspace_prepends_by_its_scheme() {
+        let cut =
+            |prepend, text| pieces(PreTokenizer::Metaspace { replacement: '▁', prepend, split: true }, text);
+        assert_eq!(cut(Prepend::Always, "a b  c"), ["▁a", "▁b", "▁", "▁c"]);
+        assert_eq!(cut(Prepend::Never, "a b"), ["a", "▁b"]);
+        assert_eq!(cut(Prepend::First, " a"), ["▁a"]);
+    }
+}

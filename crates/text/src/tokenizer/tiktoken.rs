@@ -1,0 +1,171 @@
+//! Tokenizers from tiktoken.model, which the folders of Kimi-K2 and Moonlight hold in place of tokenizer.json.
+//!
+//! The file lists byte strings and their ranks, a line each: `YWI= 97`. The rules are in a program beside it (tokenization_kimi.py), which
+//! is not run: its published pattern is known here. Two neighbours merge where together they are a token, that of the lowest rank first.
+//! Behind the ranks follow 256 ids for control tokens, with the names that tokenizer_config.json gives some of them.
+
+use super::bpe::{Bpe, Vocabulary};
+use super::hf::Roles;
+use super::pipeline::Pipeline;
+use super::{Kind, Model, Parts, Token, Tokenizer, bytes, gguf, guarded, pre};
+use crate::error::TextError;
+use serde_json::Value;
+
+/// Bytes of a token. Every cut of a token is looked up, so that long ones cost their square; published ones have up to 128 bytes.
+const MAX_TOKEN: usize = 512;
+
+/// Tokens of a file; published ones have 163 584.
+const MAX_TOKENS: usize = 1 << 20;
+
+/// Ids behind the ranks that are reserved for control tokens.
+const RESERVED: usize = 256;
+
+/// The programs whose rules are known.
+const PROGRAMS: [&str; 2] = ["tokenization_kimi", "tokenization_moonshot"];
+
+impl Tokenizer {
+    /// A tokenizer from the bytes of tiktoken.model and the files beside it.
+    ///
+    /// # Errors
+    /// A line that is no token and rank, ranks with holes or twice, a program whose rules are not known.
+    pub fn from_tiktoken(
+        model: &[u8],
+        tokenizer_config: Option<&Value>,
+        generation_config: Option<&Value>,
+    ) -> Result<Tokenizer, TextError> {
+        guarded("tiktoken.model", || {
+            known_program(tokenizer_config)?;
+            let ranks = ranks(model)?;
+            let special = special_tokens(tokenizer_config, ranks.len())?;
+            build(ranks, special, &Roles::new(tokenizer_config, generation_config))
+        })
+    }
+}
+
+fn malformed(problem: String) -> TextError {
+    TextError::Malformed(format!("tiktoken.model: {problem}"))
+}
+
+/// Refuses a file that is cut by rules which are not known.
+fn known_program(config: Option<&Value>) -> Result<(), TextError> {
+    let found = config.and_then(|config| {
+        let map = config.get("auto_map").and_then(|map| map.get("AutoTokenizer"));
+        let named = map.and_then(|name| name.as_str().or_else(|| name.get(0)?.as_str()));
+        named.or_else(|| config.get("tokenizer_class").and_then(Value::as_str))
+    });
+    let found = found.unwrap_or("(none)");
+    let program = found.split("--").last().unwrap_or(found).split('.').next().unwrap_or(found);
+    if PROGRAMS.contains(&program) || found == "TikTokenTokenizer" {
+        return Ok(());
+    }
+    Err(TextError::Unknown {
+        what: "tokenizer program of tiktoken.model (auto_map.AutoTokenizer of tokenizer_config.json)",
+        found: found.to_owned(),
+        known: PROGRAMS.map(|name| format!("{name}.TikTokenTokenizer")).join(", "),
+    })
+}
+
+/// The byte strings by rank.
+fn ranks(model: &[u8]) -> Result<Vec<Vec<u8>>, TextError> {
+    let text = std::str::from_utf8(model).map_err(|error| malformed(format!("it is not text: {error}")))?;
+    let mut ranks: Vec<Vec<u8>> = Vec::new();
+    for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
+        let wrong = |problem: String| malformed(format!("line {}: {problem}", i + 1));
+        let Some((code, rank)) = line.split_once(' ') else {
+            let shown: String = line.chars().take(40).collect();
+            return Err(wrong(format!("{shown:?} is no token and rank, such as \"YWI= 97\"")));
+        };
+        if code.len() > MAX_TOKEN.div_ceil(3) * 4 {
+            return Err(wrong(format!("a token of more than {MAX_TOKEN} bytes")));
+        }
+        let token = base64::decode(code).map_err(|error| wrong(format!("{code:?} is no base64: {error}")))?;
+        if token.is_empty() {
+            return Err(wrong("an empty token".into()));
+        }
+        let rank: usize = rank.parse().map_err(|_| wrong(format!("{rank:?} is no rank")))?;
+        // files are written in the order of ranks
+        if rank != ranks.len() {
+            return Err(wrong(format!(
+                "rank {rank}, expected {}: ranks count up from 0 without holes",
+                ranks.len()
+            )));
+        }
+        if rank >= MAX_TOKENS {
+            return Err(wrong(format!("more than {MAX_TOKENS} tokens")));
+        }
+        ranks.push(token);
+    }
+    if ranks.is_empty() {
+        return Err(malformed("it has no tokens".into()));
+    }
+    Ok(ranks)
+}
+
+/// The tokens behind the ranks, in the order of their ids, and whether each is a control token.
+fn special_tokens(config: Option<&Value>, base: usize) -> Result<Vec<(String, Kind)>, TextError> {
+    let mut special: Vec<(String, Kind)> =
+        (base..base + RESERVED).map(|id| (format!("<|reserved_token_{id}|>"), Kind::Control)).collect();
+    let named = config.and_then(|config| config.get("added_tokens_decoder")).and_then(Value::as_object);
+    for (id, token) in named.into_iter().flatten() {
+        let wrong = |problem: String| {
+            TextError::Malformed(format!("tokenizer_config.json: added_tokens_decoder, id {id:?}: {problem}"))
+        };
+        let number: usize = id.parse().map_err(|_| wrong("it is no number".into()))?;
+        let slot = number.checked_sub(base).and_then(|i| special.get_mut(i));
+        let slot = slot.ok_or_else(|| wrong(format!("expected {base} to {}", base + RESERVED - 1)))?;
+        let content = token.get("content").and_then(Value::as_str).filter(|content| !content.is_empty());
+        let content = content.ok_or_else(|| wrong("it has no content".into()))?;
+        let control = token.get("special").and_then(Value::as_bool).unwrap_or(true);
+        *slot = (content.to_owned(), if control { Kind::Control } else { Kind::UserDefined });
+    }
+    Ok(special)
+}
+
+fn build(
+    ranks: Vec<Vec<u8>>,
+    special: Vec<(String, Kind)>,
+    roles: &Roles<'_>,
+) -> Result<Tokenizer, TextError> {
+    let mut vocabulary = Vocabulary::default();
+    let mut tokens = Vec::with_capacity(ranks.len() + special.len());
+    for (rank, token) in ranks.into_iter().enumerate() {
+        let text = bytes::mapped(&token);
+        if let Some(other) = vocabulary.insert(text.clone().into_boxed_str(), rank as u32) {
+            return Err(malformed(format!("the tokens of rank {other} and {rank} are the same: {text:?}")));
+        }
+        tokens.push(Token { text, bytes: token, ..Token::default() });
+    }
+    if let Some(byte) =
+        bytes::characters().iter().position(|c| !vocabulary.contains_key(c.encode_utf8(&mut [0; 4]) as &str))
+    {
+        return Err(malformed(format!("it has no token for the byte 0x{byte:02x}")));
+    }
+    let find = |text: &str| {
+        let at = special.iter().position(|(content, _)| content == text)?;
+        u32::try_from(vocabulary.len() + at).ok()
+    };
+    let bos = roles.bos.and_then(find);
+    let eos = roles.eos.and_then(find).or(roles.listed.first().copied());
+    tokens.extend(special.into_iter().map(|(text, kind)| Token {
+        bytes: text.clone().into_bytes(),
+        text,
+        kind,
+        ..Token::default()
+    }));
+    let pipeline = Pipeline {
+        normalizers: Vec::new(),
+        pre_tokenizers: gguf::splitter(pre::named("kimi-k2")?.patterns)?,
+        bpe: Bpe::ranked(vocabulary),
+    };
+    Parts {
+        model: Model::Bpe(Box::new(pipeline)),
+        tokens,
+        bos,
+        eos,
+        end: roles.listed.clone(),
+        add_bos: roles.add_bos.unwrap_or(false),
+        add_eos: roles.add_eos,
+        space_prefix: false,
+    }
+    .build()
+}
