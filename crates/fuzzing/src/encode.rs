@@ -1,7 +1,7 @@
 //! Any text through real vocabularies, and back.
 
 use crate::source::Source;
-use crate::tokenizer_json::ways;
+use crate::tokenizer_json::{ways, within};
 use formats::Checkpoint;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -33,6 +33,7 @@ pub fn encode(bytes: &[u8]) {
 fn byte_level(tokenizer: &Tokenizer, text: &str) {
     for how in ways() {
         let ids = tokenizer.encode(text, how).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+        within(tokenizer, text, how, &ids);
         let bos = usize::from(how.add_special && tokenizer.adds_bos());
         assert_eq!(ids.first().filter(|_| bos > 0).copied(), tokenizer.bos().filter(|_| bos > 0));
         let ids = &ids[bos..];

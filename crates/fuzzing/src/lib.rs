@@ -29,6 +29,7 @@ mod special_split;
 #[cfg(feature = "engine")]
 mod stop_strings;
 mod template;
+mod tiktoken;
 mod tokenizer_json;
 
 #[cfg(feature = "engine")]
@@ -46,6 +47,7 @@ pub use special_split::special_split;
 #[cfg(feature = "engine")]
 pub use stop_strings::stop_strings;
 pub use template::template;
+pub use tiktoken::tiktoken;
 pub use tokenizer_json::{tokenizer, tokenizer_json};
 
 /// The name of a target, which is that of its corpus, and what runs an input.
@@ -61,6 +63,7 @@ pub const TARGETS: &[Target] = &[
     ("shards", shards),
     ("special_split", special_split),
     ("template", template),
+    ("tiktoken", tiktoken),
     ("tokenizer", tokenizer),
     ("tokenizer_json", tokenizer_json),
     #[cfg(feature = "engine")]

@@ -41,7 +41,7 @@ fn templates() {
 
 #[test]
 fn tokenizers() {
-    replay(&["tokenizer", "tokenizer_json", "special_split", "encode"]);
+    replay(&["tokenizer", "tokenizer_json", "tiktoken", "special_split", "encode"]);
 }
 
 #[test]

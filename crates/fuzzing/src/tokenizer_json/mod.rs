@@ -4,7 +4,7 @@ mod components;
 
 use crate::source::Source;
 use serde_json::{Value, json};
-use text::{ChatInput, ChatTemplate, Encode, Tokenizer};
+use text::{ChatInput, ChatTemplate, Encode, TextError, Tokenizer};
 
 /// Texts at which components differ.
 const TEXTS: [&str; 10] = [
@@ -44,17 +44,32 @@ pub fn tokenizer_json(bytes: &[u8]) {
 }
 
 fn run(file: &[u8], config: Option<&Value>, generation: Option<&Value>, own: &[&str]) {
-    let Ok(tokenizer) = Tokenizer::from_hf(file, config, generation) else { return };
+    let built = Tokenizer::from_hf(file, config, generation);
+    assert!(!matches!(built, Err(TextError::Internal { .. })), "{:?}", built.err());
+    let Ok(tokenizer) = built else { return };
     for id in 0..tokenizer.vocab_size().min(300) as u32 {
         assert!(tokenizer.piece(id).is_some() && tokenizer.token_text(id).is_some());
     }
     for text in TEXTS.iter().chain(own) {
         for how in ways() {
-            let Ok(ids) = tokenizer.encode(text, how) else { continue };
+            let encoded = tokenizer.encode(text, how);
+            assert!(!matches!(encoded, Err(TextError::Internal { .. })), "{encoded:?}");
+            let Ok(ids) = encoded else { continue };
+            within(&tokenizer, text, how, &ids);
             assert!(ids.iter().all(|id| (*id as usize) < tokenizer.vocab_size()), "{ids:?} of {text:?}");
             assert_eq!(tokenizer.encode(text, how).ok(), Some(ids.clone()), "{text:?}");
             let _ = (tokenizer.decode(&ids, true), tokenizer.decode(&ids, false));
         }
+    }
+}
+
+/// Limits of tokens: as many as a text has are enough, and one less is refused.
+pub(crate) fn within(tokenizer: &Tokenizer, text: &str, how: Encode, ids: &[u32]) {
+    let bound = tokenizer.longest_text(ids.len());
+    assert!(bound.is_none_or(|bytes| text.len() <= bytes), "{text:?} of {} tokens, {bound:?}", ids.len());
+    assert_eq!(tokenizer.encode_within(text, how, ids.len()).ok().as_deref(), Some(ids), "{text:?}");
+    if let Some(fewer) = ids.len().checked_sub(1) {
+        assert!(tokenizer.encode_within(text, how, fewer).is_err(), "{text:?} in {fewer} tokens");
     }
 }
 
