@@ -2,6 +2,7 @@
 //!
 //! * [`TensorType`]: every element format that a GGUF file can name, with its block size and bytes.
 //! * [`KernelContract`]: what a kernel promises, in words that binding can ask for.
+//! * [`printable()`]: names from files and paths, safe to show.
 //! * [`Tier`] and [`CpuFeatures`]: the instruction-set tiers that kernels come in.
 //!
 //! ```
@@ -14,9 +15,11 @@
 #![forbid(unsafe_code)]
 
 mod kernel;
+mod printable;
 mod tensor_type;
 mod tier;
 
 pub use kernel::{Activation, CacheRow, CacheType, KernelContract, Layout, OpKind};
+pub use printable::{printable, printable_lines, printable_stream};
 pub use tensor_type::{TensorType, UnknownTensorType};
 pub use tier::{CpuFeatures, Tier, UnknownTier};

@@ -1,6 +1,7 @@
 //! The command line.
 
 use base::{CacheType, Tier};
+use clap::builder::RangedU64ValueParser;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use engine::team::Pin;
@@ -13,6 +14,23 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
+/// Most tokens of a context, prompt or answer that a flag may ask for: more than any model takes, and few enough that no sum or product of such
+/// numbers with counts of sequences and bytes of a token leaves 64 bits.
+pub(crate) const MOST_TOKENS: u64 = 1 << 30;
+
+/// Most rows of a step.
+pub(crate) const MOST_ROWS: u64 = 8192;
+
+/// A number of tokens, at least `least`.
+fn tokens(least: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(least..=MOST_TOKENS)
+}
+
+/// A number from 1 to `most`.
+fn up_to(most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=most)
+}
+
 /// Run language models with Multi-head Latent Attention and Mixture of Experts from GGUF and safetensors files.
 #[derive(Parser)]
 #[command(name = "latent", version, styles = STYLES, max_term_width = 100, arg_required_else_help = true)]
@@ -23,17 +41,38 @@ const STYLES: Styles = Styles::styled()
   latent graph -m model.gguf plan --rows 1                    what a step computes
   latent bench -m model.gguf -p 512 -n 128                    how fast it runs
 
-Exit codes: 0 done, 1 error, 2 model not supported, 64 wrong usage, 130 stopped by Ctrl-C.")]
+Exit codes: 0 done, 1 error, 2 model not supported, 64 wrong usage; stopped by a signal: 128 and its number
+(130 Ctrl-C, 143 SIGTERM, 129 SIGHUP).")]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
+
+pub(crate) const CHAT_HELP: &str = "In the conversation:
+  /help             list the commands: /save, /restore, /undo, /regen, /clear, …
+  //text            a message that begins with a slash (or put a blank before it)
+  Alt-Enter         a new line in the message; also Ctrl-J, or \\ and Enter
+  Tab               complete a command
+  Ctrl-C            stop an answer, clear the line, or (twice) leave
+  Ctrl-D            leave
+
+What was typed is kept in $XDG_STATE_HOME/latent/history (by default
+~/.local/state/latent/history), for the arrow keys and Ctrl-R.
+
+Where standard input is no terminal, each line is one message or command (a line
+that ends with \\ goes on in the next), and the exit code is 1 if one failed.
+
+Examples:
+  latent chat -m model.gguf --context-shift
+  latent chat -m model.gguf --restore yesterday.kv
+  printf '%s\\n' 'Name a colour.' 'Another one.' | latent chat -q -m model.gguf";
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Answer one prompt
     Run(RunArgs),
     /// Talk with a model in the terminal
+    #[command(after_help = CHAT_HELP)]
     Chat(ChatArgs),
     /// Print the logits of given tokens
     Logits(LogitsArgs),
@@ -113,7 +152,7 @@ pub(crate) struct ModelArgs {
     pub(crate) expanded_cache: bool,
 
     /// Tokens of context [default: the smaller of the model's limit and what fits into memory]
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = tokens(1))]
     pub(crate) ctx: Option<usize>,
 
     /// Threads [default: one for each core that affinity and cgroup quotas leave to this process]
@@ -130,7 +169,7 @@ pub(crate) struct ModelArgs {
     pub(crate) isa: Isa,
 
     /// Most rows of one step: longer prompts are read in chunks of as many [default: 512 to 4096, by prompt and memory]
-    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u16).range(1..=8192))]
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u16).range(1..=MOST_ROWS as i64))]
     pub(crate) chunk: Option<u16>,
 
     /// Load even when memory seems too small
@@ -184,7 +223,8 @@ impl ModelArgs {
     }
 }
 
-/// How tokens are chosen.
+/// How tokens are chosen. What no flag says, the model says (generation_config.json, or the keys general.sampling.* of a GGUF file), and what
+/// neither says has Latent's own default.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
@@ -192,29 +232,29 @@ pub(crate) struct SamplingArgs {
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
 
-    /// 0 always takes the likeliest token
-    #[arg(long, default_value_t = 0.8, value_name = "T")]
-    pub(crate) temperature: f32,
+    /// 0 always takes the likeliest token [default: the model's, else 0.8]
+    #[arg(long, value_name = "T")]
+    pub(crate) temperature: Option<f32>,
 
-    /// Keep this many of the likeliest tokens (0: all)
-    #[arg(long, default_value_t = 40, value_name = "K")]
-    pub(crate) top_k: usize,
+    /// Keep this many of the likeliest tokens (0: all) [default: the model's, else 40]
+    #[arg(long, value_name = "K")]
+    pub(crate) top_k: Option<usize>,
 
-    /// Keep the likeliest tokens that together reach this probability
-    #[arg(long, default_value_t = 0.95, value_name = "P")]
-    pub(crate) top_p: f32,
+    /// Keep the likeliest tokens that together reach this probability [default: the model's, else 0.95]
+    #[arg(long, value_name = "P")]
+    pub(crate) top_p: Option<f32>,
 
-    /// Keep tokens at least this likely, relative to the likeliest
-    #[arg(long, default_value_t = 0.05, value_name = "P")]
-    pub(crate) min_p: f32,
+    /// Keep tokens at least this likely, relative to the likeliest [default: the model's, else 0.05]
+    #[arg(long, value_name = "P")]
+    pub(crate) min_p: Option<f32>,
 
-    /// Keep tokens of typical information that together reach this probability (1: off)
-    #[arg(long, default_value_t = 1.0, value_name = "P")]
-    pub(crate) typical: f32,
+    /// Keep tokens of typical information that together reach this probability (1: off) [default: the model's, else 1]
+    #[arg(long, value_name = "P")]
+    pub(crate) typical: Option<f32>,
 
-    /// Divide the logits of recent tokens by this (1: off)
-    #[arg(long, default_value_t = 1.0, value_name = "X")]
-    pub(crate) repeat_penalty: f32,
+    /// Divide the logits of recent tokens by this (1: off) [default: the model's, else 1]
+    #[arg(long, value_name = "X")]
+    pub(crate) repeat_penalty: Option<f32>,
 
     /// Subtract this from the logits of tokens that occurred (0: off)
     #[arg(long, default_value_t = 0.0, value_name = "X", allow_hyphen_values = true)]
@@ -224,9 +264,9 @@ pub(crate) struct SamplingArgs {
     #[arg(long, default_value_t = 0.0, value_name = "X", allow_hyphen_values = true)]
     pub(crate) frequency_penalty: f32,
 
-    /// How many tokens back the penalties look
-    #[arg(long, default_value_t = 64, value_name = "N")]
-    pub(crate) penalty_last: usize,
+    /// How many tokens back the penalties look [default: the model's, else 64]
+    #[arg(long, value_name = "N")]
+    pub(crate) penalty_last: Option<usize>,
 
     /// Penalise tokens that would repeat a sequence (DRY): the multiplier (0: off)
     #[arg(long, default_value_t = 0.0, value_name = "X")]
@@ -240,13 +280,17 @@ pub(crate) struct SamplingArgs {
     #[arg(long, default_value_t = 2, value_name = "N")]
     pub(crate) dry_allowed: usize,
 
-    /// Chance of removing the likeliest tokens (XTC; 0: off)
-    #[arg(long, default_value_t = 0.0, value_name = "P")]
-    pub(crate) xtc_probability: f32,
+    /// Chance of removing the likeliest tokens (XTC; 0: off) [default: the model's, else 0]
+    #[arg(long, value_name = "P")]
+    pub(crate) xtc_probability: Option<f32>,
 
-    /// Tokens above this probability may be removed by XTC, all but the least likely of them
-    #[arg(long, default_value_t = 0.1, value_name = "P")]
-    pub(crate) xtc_threshold: f32,
+    /// Tokens above this probability may be removed by XTC, all but the least likely of them [default: the model's, else 0.1]
+    #[arg(long, value_name = "P")]
+    pub(crate) xtc_threshold: Option<f32>,
+
+    /// Use no sampling settings from the model, only flags and Latent's own defaults
+    #[arg(long)]
+    pub(crate) no_model_sampling: bool,
 
     /// Add to the logit of a token: ID=BIAS, or ID=-inf to ban it; may be given several times
     #[arg(long, value_name = "ID=BIAS")]
@@ -265,33 +309,68 @@ pub(crate) struct SamplingArgs {
     pub(crate) logprobs: Option<usize>,
 }
 
+/// What the chat template is given beside the messages.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Prompt, context and output")]
+pub(crate) struct TemplateArgs {
+    /// System message for the chat template
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+
+    /// Tools that the model may call: a JSON file with a list in OpenAI's form, [{"type": "function", "function": {"name": …}}]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tools: Option<PathBuf>,
+
+    /// Ask the model to think before it answers, where its chat template has such a switch
+    #[arg(long, conflicts_with = "no_think")]
+    pub(crate) think: bool,
+
+    /// Ask the model to answer without thinking, where its chat template has such a switch
+    #[arg(long)]
+    pub(crate) no_think: bool,
+}
+
+/// What happens when the context is full.
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Prompt, context and output")]
+pub(crate) struct ShiftArgs {
+    /// When the context is full, discard the older half of it and go on
+    #[arg(long)]
+    pub(crate) context_shift: bool,
+
+    /// Tokens at the beginning that --context-shift never discards [default: those before the first message of the user]
+    #[arg(long, value_name = "N", requires = "context_shift")]
+    pub(crate) keep: Option<usize>,
+}
+
 #[derive(Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) shift: ShiftArgs,
 
     /// The prompt; without it, standard input
     pub(crate) prompt: Option<String>,
 
     /// Token ids instead of a prompt: 1,2,3
-    #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with = "prompt")]
+    #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with_all = ["prompt", "system", "tools", "think", "no_think"])]
     pub(crate) tokens: Vec<u32>,
 
-    /// System message for the chat template
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) system: Option<String>,
+    #[command(flatten)]
+    pub(crate) template: TemplateArgs,
 
     /// Feed the prompt as it is, without the chat template
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["system", "tools", "think", "no_think"])]
     pub(crate) raw: bool,
 
     /// Print one JSON object with tokens, text and timings instead of streaming text
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// Save the cache to a file at the end
+    /// Save the cache and the conversation to a file at the end; `latent chat` can go on from it
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
 
@@ -310,10 +389,22 @@ pub(crate) struct ChatArgs {
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) shift: ShiftArgs,
+    #[command(flatten)]
+    pub(crate) template: TemplateArgs,
 
-    /// System message
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) system: Option<String>,
+    /// Go on with a conversation that /save, or `latent run --save`, wrote
+    #[arg(long, value_name = "FILE")]
+    pub(crate) restore: Option<PathBuf>,
+
+    /// Neither read nor write the history of what was typed
+    #[arg(long)]
+    pub(crate) no_history: bool,
+
+    /// Print nothing but answers and errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
 }
 
 #[derive(Args)]
@@ -329,7 +420,7 @@ pub(crate) struct LogitsArgs {
     #[arg(long, default_value = "last")]
     pub(crate) rows: String,
 
-    /// Print a JSON object {"vocab_size", "rows", "logits"}
+    /// Print a JSON object {"vocab_size", "rows", "not_finite", "logits"}; with NaN or infinite logits, which are null, the exit code is 1
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -338,7 +429,7 @@ pub(crate) struct LogitsArgs {
     pub(crate) kl_base: Option<PathBuf>,
 
     /// Tokens of a chunk in the base file
-    #[arg(long, default_value_t = 512, value_name = "N")]
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = tokens(4))]
     pub(crate) kl_chunk: usize,
 }
 
@@ -386,12 +477,12 @@ pub(crate) struct GraphArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
 
-    /// What to print: circuit, ir or plan [default: plan]; any other word is the model, as with -m. For drawings the model may
-    /// be a config.json without weights
+    /// What to print: circuit, ir or plan [default: plan]; any other word is the model, as with -m. It may be a config.json or a GGUF header
+    /// without weights
     #[arg(value_name = "STAGE|MODEL", num_args = 0..=2)]
     pub(crate) words: Vec<String>,
 
-    /// Rows of the step, which choose the plan: 1, 2 to 16, or more
+    /// Rows of the step, which choose the plan: 1 (decode), 2 to 16 (small batch), or up to 8192 (prefill)
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) rows: usize,
 
@@ -487,7 +578,7 @@ pub(crate) struct MakeModelArgs {
     pub(crate) list: bool,
 
     /// Fewer layers than the shape has
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = up_to(512))]
     pub(crate) layers: Option<usize>,
 
     /// One attn_kv_b tensor and no *_mla keys, as old files have
@@ -503,7 +594,7 @@ pub(crate) struct MakeModelArgs {
     pub(crate) seed: u64,
 
     /// Cut the file into this many shards
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = up_to(formats::limits::MAX_SHARDS as u64))]
     pub(crate) shards: Option<usize>,
 
     /// Only what comes before the weights: a GGUF header or config.json, for inspect --contract and audit
@@ -543,15 +634,15 @@ pub(crate) struct BenchArgs {
     pub(crate) model: ModelArgs,
 
     /// Tokens of the prompt (0: no such test); several with commas
-    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512", value_name = "N")]
+    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512", value_name = "N", value_parser = tokens(0))]
     pub(crate) prompt: Vec<usize>,
 
     /// Tokens to generate (0: no such test); several with commas
-    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128", value_name = "N")]
+    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128", value_name = "N", value_parser = tokens(0))]
     pub(crate) generate: Vec<usize>,
 
     /// Tokens in the cache beforehand; several with commas
-    #[arg(short = 'd', long, value_delimiter = ',', default_value = "0", value_name = "N")]
+    #[arg(short = 'd', long, value_delimiter = ',', default_value = "0", value_name = "N", value_parser = tokens(0))]
     pub(crate) depth: Vec<usize>,
 
     /// Sequences that decode together in the tests that generate; several with commas
@@ -577,15 +668,15 @@ pub(crate) struct ProfileArgs {
     pub(crate) model: ModelArgs,
 
     /// Tokens of the prompt, in steps of at most --chunk rows (0: no prompt)
-    #[arg(short = 'p', long, default_value_t = 512, value_name = "N")]
+    #[arg(short = 'p', long, default_value_t = 512, value_name = "N", value_parser = tokens(0))]
     pub(crate) prompt: usize,
 
     /// Tokens to generate (0: none)
-    #[arg(short = 'n', long, default_value_t = 16, value_name = "N")]
+    #[arg(short = 'n', long, default_value_t = 16, value_name = "N", value_parser = tokens(0))]
     pub(crate) generate: usize,
 
     /// Tokens in the cache beforehand
-    #[arg(short = 'd', long, default_value_t = 0, value_name = "N")]
+    #[arg(short = 'd', long, default_value_t = 0, value_name = "N", value_parser = tokens(0))]
     pub(crate) depth: usize,
 
     /// Sequences that generate together
@@ -685,7 +776,8 @@ Examples:
   latent diff -m folder --model-b model.gguf --precision exact    a conversion against its source
   latent diff -m folder --precision exact --dump theirs.safetensors
 
-Exit codes: 0 the sides agree within the tolerance, 1 they part (or an error, which is printed).";
+Exit codes: 0 the sides agree within the tolerance, 1 they part (or an error, which is printed), or numbers are NaN or infinite
+on both sides, so that nobody can say whether they agree.";
 
 #[derive(Args)]
 pub(crate) struct DiffArgs {

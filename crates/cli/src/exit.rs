@@ -1,8 +1,10 @@
-//! Exit codes: 0 done (a broken pipe too), 1 error, 2 model not supported, 64 wrong usage, 130 Ctrl-C.
+//! Exit codes: 0 done (a broken pipe too), 1 error, 2 model not supported, 64 wrong usage; ended by a signal: 128 and its number, 130 after
+//! Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 
+use crate::{interrupt, output};
 use engine::EngineError;
 use graph::{ContractError, GraphError};
-use std::io::{self, Write, stderr};
+use std::io;
 use std::process::ExitCode;
 
 /// Wrong usage that clap cannot see.
@@ -27,7 +29,6 @@ pub(crate) struct Parted;
 
 const UNSUPPORTED: u8 = 2;
 const USAGE: u8 = 64;
-const INTERRUPTED: u8 = 130;
 
 /// Prints clap's message; help and version are no errors.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
@@ -39,23 +40,20 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
 /// The exit code of a finished command; its error is printed.
 pub(crate) fn code(result: anyhow::Result<()>) -> ExitCode {
     let error = match result {
-        Ok(()) if crate::interrupt::asked() => return ExitCode::from(INTERRUPTED),
+        Ok(()) if interrupt::asked() => return ExitCode::from(interrupt::code()),
         Ok(()) => return ExitCode::SUCCESS,
         Err(error) => error,
     };
     if is_broken_pipe(&error) {
         return ExitCode::SUCCESS;
     }
-    if crate::interrupt::asked()
-        || error.chain().any(|e| matches!(e.downcast_ref(), Some(EngineError::Stopped)))
-    {
-        return ExitCode::from(INTERRUPTED);
+    if interrupt::asked() || error.chain().any(|e| matches!(e.downcast_ref(), Some(EngineError::Stopped))) {
+        return ExitCode::from(interrupt::code());
     }
     if error.is::<Parted>() {
         return ExitCode::FAILURE;
     }
-    // nobody may be listening any more, which is no reason to panic
-    let _ = writeln!(stderr(), "error: {}", message(&error));
+    report(&error);
     if error.chain().any(|e| is_unsupported(e) || e.is::<NotSupported>()) {
         ExitCode::from(UNSUPPORTED)
     } else if error.chain().any(|e| e.is::<Usage>()) {
@@ -63,6 +61,13 @@ pub(crate) fn code(result: anyhow::Result<()>) -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// Prints an error: one line, but for the table of what does not fit into memory.
+pub(crate) fn report(error: &anyhow::Error) {
+    let table = error.chain().any(|e| matches!(e.downcast_ref(), Some(EngineError::Memory(_))));
+    let text = format!("error: {}", message(error));
+    if table { text.lines().for_each(output::note) } else { output::note(&text) }
 }
 
 /// The causes in one line, a cause that its predecessor already says left out.
@@ -96,5 +101,17 @@ fn is_unsupported(error: &(dyn std::error::Error + 'static)) -> bool {
             error.downcast_ref::<ContractError>().is_some_and(contract)
                 || error.downcast_ref::<GraphError>().is_some_and(graph)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_that_wrap_are_errors_in_this_crate() {
+        let sum = std::panic::catch_unwind(|| std::hint::black_box(usize::MAX) + std::hint::black_box(1));
+        assert!(
+            sum.is_err(),
+            "overflow checks are off: see [profile.release.package] in the root Cargo.toml"
+        );
     }
 }

@@ -1,25 +1,152 @@
-//! Ctrl-C: the first asks the command to stop after the present step, the second ends the program at once.
+//! Signals that ask the program to end: Ctrl-C (SIGINT), SIGTERM, and SIGHUP of a terminal that was closed. The first asks the command to stop
+//! after the present step, so that what is done stays; the second ends the program at once. The exit code is 128 + the signal's number.
+//!
+//! On Unix the signals are blocked in all threads, and one thread waits for them: what it does when one comes is not bound to what a signal
+//! handler may do.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-static ASKED: AtomicBool = AtomicBool::new(false);
+/// Ctrl-C.
+const SIGINT: i32 = 2;
 
-/// Watches for Ctrl-C.
+/// The signal that came; 0: none.
+static ASKED: AtomicI32 = AtomicI32::new(0);
+
+/// How many callers have nothing to put in order before the program ends.
+static AT_ONCE: AtomicUsize = AtomicUsize::new(0);
+
+/// Watches for the signals. To be called before there are other threads.
 pub(crate) fn watch() {
-    // without the handler Ctrl-C still ends the program, only less gently
-    let _ = ctrlc::set_handler(|| {
-        if ASKED.swap(true, Ordering::SeqCst) {
-            std::process::exit(130);
-        }
-    });
+    #[cfg(unix)]
+    unix::watch();
+    #[cfg(not(unix))]
+    {
+        // without the handler Ctrl-C still ends the program, only less gently
+        let _ = ctrlc::set_handler(|| came(SIGINT));
+    }
+}
+
+fn came(signal: i32) {
+    let before = ASKED.swap(signal, Ordering::SeqCst);
+    if before != 0 || AT_ONCE.load(Ordering::SeqCst) > 0 {
+        end(signal);
+    }
+}
+
+/// Ends the program: files that are not finished are removed.
+fn end(signal: i32) -> ! {
+    formats::output_file::remove_unfinished();
+    #[cfg(unix)]
+    unix::restore_terminal();
+    std::process::exit(128 + signal)
 }
 
 /// Whether somebody wants to stop.
 pub(crate) fn asked() -> bool {
-    ASKED.load(Ordering::SeqCst)
+    ASKED.load(Ordering::SeqCst) != 0
 }
 
-/// Forgets the request, once it was followed (in a chat it ends an answer, not the program).
+/// The exit code of a program that was asked to stop.
+pub(crate) fn code() -> u8 {
+    match ASKED.load(Ordering::SeqCst) {
+        0 => 128 + SIGINT as u8,
+        signal => 128 + signal as u8,
+    }
+}
+
+/// What the last signal is called.
+pub(crate) fn name() -> &'static str {
+    match ASKED.load(Ordering::SeqCst) {
+        0 | SIGINT => "Ctrl-C",
+        1 => "SIGHUP",
+        _ => "SIGTERM",
+    }
+}
+
+/// Ends the program now, where it was asked to and nothing has been done yet that could be kept.
+pub(crate) fn end_if_asked() {
+    if asked() {
+        end(i32::from(code()) - 128);
+    }
+}
+
+/// Forgets a Ctrl-C, once it was followed: in a chat it ends an answer, not the program. The other signals end the program.
 pub(crate) fn clear() {
-    ASKED.store(false, Ordering::SeqCst);
+    let signal = ASKED.load(Ordering::SeqCst);
+    if signal != 0 && signal != SIGINT {
+        end(signal);
+    }
+    ASKED.store(0, Ordering::SeqCst);
+}
+
+/// While this lives, the first signal ends the program at once.
+pub(crate) struct AtOnce(());
+
+/// For commands, and parts of commands, that do not look at [`asked`] for long: reading standard input, or writing a file.
+pub(crate) fn at_once() -> AtOnce {
+    AT_ONCE.fetch_add(1, Ordering::SeqCst);
+    // one that came before
+    end_if_asked();
+    AtOnce(())
+}
+
+impl Drop for AtOnce {
+    fn drop(&mut self) {
+        AT_ONCE.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(unix)]
+mod unix {
+    use nix::sys::signal::{SigSet, Signal};
+    use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
+    use std::io::stdin;
+    use std::sync::{Mutex, PoisonError};
+
+    /// How the terminal was when the program began: while a line is edited it shows nothing by itself.
+    static TERMINAL: Mutex<Option<Termios>> = Mutex::new(None);
+
+    pub(super) fn restore_terminal() {
+        let terminal = TERMINAL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(terminal) = &*terminal {
+            // one that was closed needs nothing
+            let _ = tcsetattr(stdin(), SetArg::TCSANOW, terminal);
+        }
+    }
+
+    pub(super) fn watch() {
+        *TERMINAL.lock().unwrap_or_else(PoisonError::into_inner) = tcgetattr(stdin()).ok();
+        let mut waited = SigSet::empty();
+        waited.add(Signal::SIGINT);
+        waited.add(Signal::SIGTERM);
+        if !hangups_are_ignored() {
+            waited.add(Signal::SIGHUP);
+        }
+        let mut blocked = waited;
+        // a file beyond `ulimit -f` is then an error of the write, which is reported, and not the end of the program
+        blocked.add(Signal::SIGXFSZ);
+        // without all this the signals still end the program, only less gently
+        if blocked.thread_block().is_err() {
+            return;
+        }
+        let wait = move || {
+            while let Ok(signal) = waited.wait() {
+                super::came(signal as i32);
+            }
+        };
+        if std::thread::Builder::new().name("signals".into()).spawn(wait).is_err() {
+            let _ = blocked.thread_unblock();
+        }
+    }
+
+    /// Whether SIGHUP is ignored, as under `nohup`: then it stays so.
+    fn hangups_are_ignored() -> bool {
+        let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
+            // elsewhere nobody can say without a system call that is not safe: the program ends by SIGHUP, or not, as it did before
+            return true;
+        };
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        mask.is_some_and(|mask| mask & 1 != 0)
+    }
 }

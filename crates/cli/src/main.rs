@@ -3,9 +3,11 @@
 mod args;
 mod commands;
 mod exit;
+mod input;
 mod interrupt;
 mod model;
 mod output;
+mod progress;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -1,11 +1,12 @@
 //! Opening a model: a file, a folder, or the demo model that is built in.
 
 use crate::args::ModelArgs;
-use crate::interrupt;
+use crate::progress::LateBar;
+use crate::{interrupt, output};
 use anyhow::{Context, Result};
 use engine::memory::readable;
 use engine::{Engine, EngineOptions};
-use formats::{Checkpoint, Outline};
+use formats::{Checkpoint, Outline, input_file, limits};
 use graph::circuit::{DeclaredTensors, TensorIndex};
 use graph::{Circuit, Contract, survey};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -43,20 +44,24 @@ fn warn_if_older(checkpoint: &Checkpoint) {
     let (file, source) = (checkpoint.display_name(), source.display());
     match opened {
         Ok(there) if there.identity() == from.identity => {}
-        Ok(_) => eprintln!(
+        Ok(_) => output::note(&format!(
             "warning: {file} was packed from another {source} than the one beside it, or that has changed since; \
              `latent pack -m {source} --force` packs it again"
-        ),
-        Err(error) => eprintln!("warning: {file} cannot be compared with its source: {error}"),
+        )),
+        Err(error) => output::note(&format!("warning: {file} cannot be compared with its source: {error}")),
     }
 }
 
 /// The outline of the model at `path`, whose data may be missing, or of the built-in one.
 pub(crate) fn outline(path: Option<&Path>) -> Result<Outline> {
-    Ok(match path {
+    let outline = match path {
         Some(path) => Outline::open(path)?,
         None => Outline::from(demo()?),
-    })
+    };
+    if let Some(whole) = outline.whole() {
+        warn_if_older(whole);
+    }
+    Ok(outline)
 }
 
 /// What can be said of a model without its data.
@@ -101,25 +106,40 @@ fn demo() -> Result<Checkpoint> {
 
 /// Loads a model with a progress bar on a terminal, and the start-up line on standard error.
 pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) -> Result<Engine> {
-    let bar = bar(!quiet, "loading");
+    let mut bar = LateBar::new(!quiet, "loading", 0);
     let options =
         EngineOptions { circuit: circuit(args.circuit.as_deref())?.map(Arc::new), ..args.options() };
     let engine = Engine::load(checkpoint, &options, &mut |done, total| {
-        bar.set_length(total as u64);
-        bar.set_position(done as u64);
+        bar.set(done, total);
         if interrupt::asked() {
             // nothing is lost yet
-            bar.finish_and_clear();
-            std::process::exit(130);
+            bar.finish();
+            interrupt::end_if_asked();
         }
     });
-    bar.finish_and_clear();
+    bar.finish();
     let engine = engine?;
     if !quiet {
         start_up_line(&engine);
+        doubts(&engine);
     }
     Ok(engine)
 }
+
+/// What the audit finds strange about the user's own circuit: it runs all the same, so that it can be looked into.
+fn doubts(engine: &Engine) {
+    let doubts = &engine.summary().doubts;
+    doubts.iter().take(DOUBTS).for_each(|doubt| output::note(&format!("warning: {doubt}")));
+    if doubts.len() > DOUBTS {
+        output::note(&format!(
+            "warning: and {} more of this kind: `latent audit` lists them",
+            doubts.len() - DOUBTS
+        ));
+    }
+}
+
+/// Doubts that are shown.
+const DOUBTS: usize = 3;
 
 /// The circuit that the user gave, or the model's own.
 pub(crate) fn circuit_for(path: Option<&Path>, contract: &Contract) -> Result<Cow<'static, Circuit>> {
@@ -138,7 +158,7 @@ pub(crate) fn circuit_name(args: &ModelArgs, contract: &Contract) -> String {
 pub(crate) fn circuit(path: Option<&Path>) -> Result<Option<Circuit>> {
     let Some(path) = path else { return Ok(None) };
     let name = || path.display().to_string();
-    let text = std::fs::read_to_string(path).with_context(name)?;
+    let text = input_file::read_text(path, limits::MAX_CIRCUIT_BYTES)?;
     Circuit::parse(&text).with_context(name).map(Some)
 }
 
@@ -148,17 +168,22 @@ pub(crate) fn bar(show: bool, what: &'static str) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(0);
+    style(&bar, what);
+    bar
+}
+
+/// How bars look.
+pub(crate) fn style(bar: &ProgressBar, what: &'static str) {
     if let Ok(style) = ProgressStyle::with_template("{msg:10} {wide_bar} {pos}/{len}") {
         bar.set_style(style);
     }
     bar.set_message(what);
-    bar
 }
 
 /// What was loaded and how it will run.
 fn start_up_line(engine: &Engine) {
     let s = engine.summary();
-    eprintln!(
+    output::note(&format!(
         "{}: {} parameters, {}; {} with {}; {}; {} cache, {} a token, {} tokens; ready in {:.2} s",
         s.name,
         count(s.parameters),
@@ -170,12 +195,12 @@ fn start_up_line(engine: &Engine) {
         readable(s.token_bytes as u64),
         s.context,
         s.load_time.as_secs_f64(),
-    );
+    ));
     if let Some(paged) = &s.paged {
-        eprintln!("warning: {paged}");
+        output::note(&format!("warning: {paged}"));
     }
     if !s.portable.is_empty() {
-        eprintln!("portable code for: {}", s.portable.join(", "));
+        output::note(&format!("portable code for: {}", s.portable.join(", ")));
     }
 }
 

@@ -1,7 +1,12 @@
-//! Writing to standard output: a reader that has gone away ends the command quietly. On a terminal, long lines are broken between words.
+//! Writing to standard output, where a reader that has gone away ends the command quietly, and to standard error, where nobody may be listening
+//! any more. On a terminal, long lines are broken between words.
+//!
+//! What is written may hold names out of files: no character that a terminal acts on passes, see [`base::printable`].
 
 use anyhow::Result;
-use std::io::{IsTerminal, Write, stdout};
+use base::{printable, printable_lines, printable_stream};
+use std::borrow::Cow;
+use std::io::{IsTerminal, Write, stderr, stdout};
 
 /// Columns where nobody says how many there are.
 const USUAL: usize = 80;
@@ -9,24 +14,52 @@ const USUAL: usize = 80;
 /// Columns that continued lines are indented by where they have no heading.
 const INDENT: usize = 4;
 
-/// Prints text and a newline.
+/// Prints one line.
 pub(crate) fn line(text: &str) -> Result<()> {
-    let mut out = stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.write_all(b"\n")?;
-    Ok(out.flush()?)
+    raw(&format!("{}\n", printable(text)))
 }
 
-/// Prints text at once.
+/// Prints text of several lines at once.
 pub(crate) fn now(text: &str) -> Result<()> {
+    raw(&printable_lines(text))
+}
+
+/// Prints what a model says, as it comes. What is piped is passed on byte for byte.
+pub(crate) fn stream(text: &str) -> Result<()> {
+    if stdout().is_terminal() { raw(&printable_stream(text)) } else { raw(text) }
+}
+
+fn raw(text: &str) -> Result<()> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// Prints a value as JSON, indented.
+/// Prints a value as JSON, indented. Characters that a terminal acts on stand only within strings, where they can be escaped.
 pub(crate) fn json(value: &serde_json::Value) -> Result<()> {
-    line(&serde_json::to_string_pretty(value)?)
+    let text = serde_json::to_string_pretty(value)? + "\n";
+    if matches!(printable_lines(&text), Cow::Borrowed(_)) {
+        return raw(&text);
+    }
+    let mut safe = String::with_capacity(text.len() + 64);
+    for c in text.chars() {
+        if c == '\n' || printable(c.encode_utf8(&mut [0; 4])).starts_with(c) {
+            safe.push(c);
+        } else {
+            safe.push_str(&format!("\\u{:04x}", u32::from(c)));
+        }
+    }
+    raw(&safe)
+}
+
+/// Writes one line to standard error. That it cannot be written (a full disk behind it, a closed pipe) is no reason to stop.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(stderr(), "{}", printable(text));
+}
+
+/// Lines as one text, each of which stays one line whatever names it holds.
+pub(crate) fn joined<T: AsRef<str>>(lines: &[T]) -> String {
+    lines.iter().map(|line| printable(line.as_ref())).collect::<Vec<_>>().join("\n")
 }
 
 /// Prints lines. On a terminal, one that is too wide goes on below its own text, behind its heading; what is piped keeps one line for
@@ -37,7 +70,7 @@ pub(crate) fn lines(text: &str) -> Result<()> {
     }
     let columns = width();
     let mut whole = String::with_capacity(text.len());
-    for line in text.lines() {
+    for line in printable_lines(text).lines() {
         let at = hang(line, columns);
         for part in wrapped("", at, line, columns) {
             whole.push_str(&part);

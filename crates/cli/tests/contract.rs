@@ -282,6 +282,207 @@ fn a_circuit_of_the_users_takes_the_place_of_the_models_own() {
     }
 }
 
+/// `inspect` and every text form of `graph` need no more than `--contract` does.
+#[test]
+fn what_needs_no_data_takes_a_header_or_a_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (whole, header) = (path("whole.gguf"), path("header.gguf"));
+    assert_eq!(latent(&["make-model", "tiny-v3", "Q4_K_M", &whole]).0, 0);
+    assert_eq!(latent(&["make-model", "tiny-v3", "Q4_K_M", &header, "--header-only"]).0, 0);
+    let Config(config_folder, config) = config(&deepseek_v3());
+    let (config, config_folder) = (config.display().to_string(), config_folder.path().display().to_string());
+    let said = |args: &[&str]| -> String {
+        let (code, stdout, stderr) = latent(args);
+        assert_eq!(code, 0, "{args:?}: {stderr}");
+        stdout
+    };
+    for (model, words) in [
+        (&header, ["this is what the header says", "Q4_K", "vocabulary"]),
+        (&config, ["this is what the keys promise", "taken to be F8_E4M3", "61 (3 dense, 58 MoE)"]),
+        (&config_folder, ["this is what the keys promise", "tokenizer      none", "together"]),
+    ] {
+        let text = said(&["inspect", model]);
+        assert!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
+        assert!(said(&["inspect", "--tensors", model]).contains("F32"));
+        assert!(!said(&["inspect", "--metadata", model]).is_empty());
+        for stage in ["circuit", "ir", "plan"] {
+            let formats: &[&str] =
+                if stage == "circuit" { &["text", "json"] } else { &["text", "json", "dot"] };
+            for format in formats {
+                assert!(!said(&["graph", stage, model, "--layers", "0..2", "--format", format]).is_empty());
+            }
+        }
+    }
+    let report = |path: &str| -> Value {
+        serde_json::from_str(&said(&["inspect", "--json", "--tensors", path])).unwrap()
+    };
+    let (of_header, of_whole) = (report(&header), report(&whole));
+    for part in ["contract", "types", "memory", "cache_bytes_per_token", "tokenizer", "tensors"] {
+        // free memory changes from run to run
+        let of = |report: &Value| {
+            let mut part = report[part].clone();
+            part.as_object_mut().map(|part| part.remove("available"));
+            part
+        };
+        assert_eq!(of(&of_header), of(&of_whole), "{part}");
+    }
+    assert_eq!((&of_header["data"], &of_whole["data"]), (&json!("header"), &json!("whole")));
+    let of_config = report(&config);
+    assert_eq!((&of_config["data"], &of_config["assumed_type"]), (&json!("config"), &json!("F8_E4M3")));
+    // 671 billion parameters and a few
+    let parameters: u64 =
+        of_config["types"].as_array().unwrap().iter().map(|t| t["parameters"].as_u64().unwrap()).sum();
+    assert!((670_000_000_000..673_000_000_000).contains(&parameters), "{parameters}");
+    for rows in ["1", "16", "100"] {
+        let plan = |path: &str| said(&["graph", "plan", "--rows", rows, "-m", path]);
+        assert_eq!(plan(&header), plan(&whole));
+    }
+}
+
+#[test]
+fn plans_are_named_by_what_their_steps_do() {
+    for (rows, heading) in [
+        ("1", "plan for decode (1 row), "),
+        ("2", "plan for small batch (2 to 16 rows), "),
+        ("17", "plan for prefill (17 to 512 rows), "),
+        ("8192", "plan for prefill (17 to 8192 rows), "),
+    ] {
+        let (code, text, error) = latent(&["graph", "plan", "--rows", rows]);
+        assert_eq!(code, 0, "{error}");
+        assert!(text.starts_with(heading), "{}", text.lines().next().unwrap());
+    }
+    for rows in ["0", "8193", "18446744073709551615"] {
+        for form in [&["graph", "plan", "--rows", rows][..], &["graph", "--rows", rows, "--format", "svg"]] {
+            let (code, _, error) = latent(form);
+            assert_eq!(code, 64, "{error}");
+            for word in
+                [&format!("--rows {rows}"), "1 to 8192 rows", "decode (1 row)", "prefill (17 to 8192)"]
+            {
+                assert!(error.contains(word), "no {word:?} in {error}");
+            }
+        }
+    }
+}
+
+/// The likeness of DeepSeek-V3's config.json under another name and with one change; what the best known one is called, and its share.
+fn likeness(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> (Value, f64, String) {
+    let unknown = changed(|c| {
+        c["model_type"] = "deepseek_v9".into();
+        c["architectures"] = json!(["DeepseekV9ForCausalLM"]);
+        change(c);
+    });
+    let (code, survey) = survey(&unknown.1);
+    assert_eq!(code, 2);
+    let (_, text, _) = latent(&["inspect", "--contract", "-m", &unknown.1.display().to_string()]);
+    let closest = survey["closest"][0].clone();
+    (closest.clone(), closest["score"].as_f64().unwrap(), text)
+}
+
+#[test]
+fn likeness_is_whole_only_where_nothing_differs() {
+    let (closest, score, text) = likeness(|_| {});
+    assert_eq!((&closest["name"], score), (&json!("deepseek_v3"), 1.0), "{closest}");
+    assert!(text.contains("deepseek_v3   100 %"), "{text}");
+    type Change = fn(&mut serde_json::Map<String, Value>);
+    let changes: [(Change, &str); 9] = [
+        // as near to the family that has this router as to the one that has the rest
+        (|c| c["scoring_func"] = "softmax".into(), "chooses      topk_method"),
+        (|c| c["scoring_func"] = "softplus".into(), "scoring_func"),
+        (|c| c["topk_method"] = "greedy".into(), "topk_method"),
+        (|c| c["topk_method"] = "hash".into(), "topk_method"),
+        (|c| c["hidden_act"] = "relu2".into(), "hidden_act"),
+        (|c| c["attention_bias"] = true.into(), "attention_bias"),
+        (|c| c["rope_scaling"]["type"] = "dynamic".into(), "rope_scaling.type"),
+        (|c| drop(c.insert("use_qk_norm".into(), true.into())), "use_qk_norm"),
+        (|c| drop(c.remove("kv_lora_rank")), "kv_lora_rank"),
+    ];
+    for (change, word) in changes {
+        let (closest, score, text) = likeness(change);
+        assert!(score < 1.0, "{word}: {closest}");
+        assert!(!text.contains("100 %") && text.contains(word), "{word}: {text}");
+        let table =
+            text.lines().skip_while(|line| !line.starts_with("closest")).take_while(|line| !line.is_empty());
+        let widest = table.map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= 80, "{widest}: {text}");
+    }
+    // what differs in the router is nearer to the family that has that router
+    let (closest, ..) = likeness(|c| {
+        c["scoring_func"] = "softmax".into();
+        c["topk_method"] = "greedy".into();
+    });
+    assert_eq!(closest["name"], "deepseek_v2", "{closest}");
+}
+
+#[test]
+fn one_more_norm_and_one_more_key_are_seen_in_files_too() {
+    let folder = tempfile::tempdir().unwrap();
+    // a folder of another family, with a norm of queries beside the others
+    let path = folder.path().join("model");
+    assert_eq!(latent(&["make-model", "tiny-v3", "F32", &path.display().to_string()]).0, 0);
+    let config = path.join("config.json");
+    let mut keys: Value = serde_json::from_str(&std::fs::read_to_string(&config).unwrap()).unwrap();
+    keys["model_type"] = "deepseek_v9".into();
+    keys["architectures"] = json!(["DeepseekV9ForCausalLM"]);
+    // MiniCPM3's, which a made model has whatever its shape
+    for key in ["scale_emb", "scale_depth", "dim_model_base"] {
+        keys.as_object_mut().unwrap().remove(key);
+    }
+    std::fs::write(&config, keys.to_string()).unwrap();
+    let score = |survey: &Value| survey["closest"][0]["score"].as_f64().unwrap();
+    let same = survey(&path).1;
+    assert_eq!(
+        (score(&same), &same["closest"][0]["name"]),
+        (1.0, &json!("deepseek_v3")),
+        "{}",
+        same["closest"][0]
+    );
+    let checkpoint = formats::Checkpoint::open(&path).unwrap();
+    let mut writer = formats::safetensors::Writer::new();
+    let tensors: Vec<_> = checkpoint.tensors().iter().collect();
+    for tensor in &tensors {
+        writer.tensor(tensor.name.clone(), tensor.ty, &tensor.shape).unwrap();
+    }
+    writer.tensor("model.layers.0.self_attn.q_norm.weight", base::TensorType::F32, &[8]).unwrap();
+    let mut bytes = Vec::new();
+    let data =
+        |i: usize| tensors.get(i).map_or(vec![0; 32], |t| checkpoint.tensor(&t.name).unwrap().data.to_vec());
+    writer.write(&mut bytes, |i, out| out.write_all(&data(i))).unwrap();
+    drop(checkpoint);
+    std::fs::write(path.join("model.safetensors"), bytes).unwrap();
+    let other = survey(&path).1;
+    assert!(score(&other) < 1.0, "{}", other["closest"][0]);
+    assert_eq!(
+        other["closest"][0]["tensors_unknown"],
+        json!(["model.layers.{layer}.self_attn.q_norm.weight"])
+    );
+    let (_, text, _) = latent(&["inspect", "--contract", "-m", &path.display().to_string()]);
+    assert!(!text.contains("100 %") && text.contains("q_norm"), "{text}");
+
+    // the header of a GGUF file whose architecture has another name of the same length
+    let header = folder.path().join("header.gguf");
+    assert_eq!(
+        latent(&["make-model", "tiny-v3", "Q4_0", &header.display().to_string(), "--header-only"]).0,
+        0
+    );
+    let mut bytes = std::fs::read(&header).unwrap();
+    for at in 0..bytes.len() - 9 {
+        if &bytes[at..at + 9] == b"deepseek2" {
+            bytes[at + 8] = b'9';
+        }
+    }
+    std::fs::write(&header, &bytes).unwrap();
+    let same = survey(&header).1;
+    assert_eq!((score(&same), &same["unread"]), (1.0, &json!([])), "{}", same["closest"][0]);
+    // a key that is read, under a name that nothing reads
+    let at = bytes.windows(30).position(|window| window == b"deepseek9.expert_weights_scale").unwrap();
+    bytes[at + 10..at + 16].copy_from_slice(b"output");
+    std::fs::write(&header, &bytes).unwrap();
+    let other = survey(&header).1;
+    assert!(score(&other) < 1.0, "{}", other["closest"][0]);
+    assert!(other["unread"][0].as_str().unwrap().starts_with("deepseek9.output_weights_scale"), "{other}");
+}
+
 /// A folder whose files beside config.json say how text becomes tokens.
 fn with_files(files: &[(&str, &str)]) -> Config {
     let given = config(&deepseek_v3());

@@ -2,6 +2,7 @@
 //!
 //! For each number of threads, the time of a barrier with nothing between two of them, and the time that it adds to phases of 50 µs of work
 //! in all, shared out equally.
+#![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
 use engine::team::{Pin, Placement, Team, Topology, parallelism};
 use std::time::Instant;

@@ -3,6 +3,7 @@
 use crate::cache::{CachePool, PAGE_ROWS, Sequence, ShiftShape};
 use crate::cpu::{self, Batch, CpuBackend, CpuOptions, HEAD_ROWS, WeightBytes};
 use crate::error::EngineError;
+use crate::generate::Session;
 use crate::memory::{self, Needed, Paged};
 use crate::profile::{self, Limits, Roofline, StepProfile, StepSize, Timed};
 use crate::read_ahead::ReadAhead;
@@ -54,8 +55,9 @@ pub struct EngineOptions {
     pub largest: Option<usize>,
     /// Load even when memory seems too small.
     pub force: bool,
-    /// A circuit that takes the place of the model's own, for those who change one; none: the built-in one. It runs without being audited,
-    /// so that a wrong one can be looked into.
+    /// A circuit that takes the place of the model's own, for those who change one; none: the built-in one. It is audited like those, but a
+    /// finding that is about its meaning alone (see [`Code::protects`](graph::audit::Code::protects)) does not refuse it: a wrong one can be
+    /// looked into. Such findings are in [`Summary::doubts`].
     pub circuit: Option<Arc<Circuit>>,
 }
 
@@ -109,6 +111,8 @@ pub struct Summary {
     pub kernels: Vec<String>,
     /// Operations that run in portable code although the tier is higher.
     pub portable: Vec<String>,
+    /// What the audit finds strange about a circuit of the user's own.
+    pub doubts: Vec<graph::audit::Finding>,
 }
 
 /// A loaded model.
@@ -122,6 +126,8 @@ pub struct Engine {
     summary: Summary,
     fingerprint: u64,
     needed: Needed,
+    /// Most tokens of context that the model takes and that memory holds.
+    largest_context: usize,
     circuit: Arc<Circuit>,
     /// Whether the options say how many rows a step has.
     chunk_given: bool,
@@ -206,12 +212,11 @@ impl Engine {
                 cpu.largest = largest;
             }
         }
-        if options.circuit.is_none() {
-            cpu::audit(&circuit, &contract, checkpoint, &plans, &cpu)?;
-        }
+        let doubts = cpu::audit(&circuit, &contract, checkpoint, &plans, &cpu, options.circuit.is_some())?;
         let needed_for = |context: usize| needed_with(arena, context);
         let needed = needed_for(context);
         let (mut paged, mut fits) = (None, false);
+        let largest_context = fitting_context(available.as_ref(), &needed_for, contract.context_length);
         if let Some(available) = available {
             match memory::check(&needed_for, &available, context) {
                 Ok(found) => (fits, paged) = (found.is_none(), found),
@@ -224,6 +229,7 @@ impl Engine {
             .map_err(|error| EngineError::System { what: "starting threads", error })?;
         let mut summary = summarise(checkpoint, &contract, &plans, &cpu, placement, token_bytes, weights);
         summary.paged = paged;
+        summary.doubts = doubts;
         let pool = CachePool::new(&streams, cache, context)
             .map_err(|error| EngineError::System { what: "reserving memory for the cache", error })?;
         let in_place = cpu::tensors_in_tiles(&plans, checkpoint);
@@ -240,6 +246,7 @@ impl Engine {
             summary,
             fingerprint,
             needed,
+            largest_context: largest_context.max(context),
             circuit,
             chunk_given: options.largest.is_some(),
             read_ahead,
@@ -268,9 +275,15 @@ impl Engine {
         self.backend.contract()
     }
 
-    /// The backend, with its plans.
-    pub fn backend(&self) -> &CpuBackend {
-        &self.backend
+    /// The plans that steps run, of the layers and of the head: each one for a row alone, one for a few, one for many.
+    pub fn plans(&self) -> (&[Plan], &[Plan]) {
+        (self.backend.trunk(), self.backend.head())
+    }
+
+    /// What runs a step, and the cache.
+    #[cfg(test)]
+    pub(crate) fn parts(&mut self) -> (&mut CpuBackend, &mut CachePool) {
+        (&mut self.backend, &mut self.pool)
     }
 
     /// The cache.
@@ -303,26 +316,29 @@ impl Engine {
         self.options.context
     }
 
+    /// Most tokens of context with which this model could be loaded here: its own limit, or what fitted into memory at loading. Never less than
+    /// [`context`](Self::context).
+    pub fn largest_context(&self) -> usize {
+        self.largest_context
+    }
+
     /// Runs new tokens of one or several sequences. `sink` hears the item, the row within it, and that row's logits.
     ///
     /// # Errors
-    /// Token ids out of range, too many rows, a full cache: nothing has changed then.
+    /// Nothing has changed then:
+    /// * [`EngineError::Token`], [`EngineError::Rows`], [`EngineError::Options`] for tokens, a number of rows or wanted rows that there are not;
+    /// * [`EngineError::ForeignSequence`] for a sequence that another engine has run;
+    /// * [`EngineError::CacheFull`] where the only item finds no room in the cache, and [`EngineError::NotAdmitted`] where some of several do not,
+    ///   which names them: a step without those finds room.
     pub fn step(
         &mut self,
         items: &mut [Item<'_>],
         sink: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<(), EngineError> {
         self.check(items)?;
-        for i in 0..items.len() {
-            let item = &mut items[i];
-            if let Err(full) = self.pool.reserve(item.sequence, item.tokens.len()) {
-                // pages taken for earlier items of this step go back
-                for item in &mut items[..i] {
-                    let len = item.sequence.len();
-                    self.pool.truncate(item.sequence, len);
-                }
-                return Err(full.into());
-            }
+        self.admit(items)?;
+        for item in items.iter_mut() {
+            self.pool.reserve(item.sequence, item.tokens.len())?;
         }
         let wanted = &mut self.wanted;
         wanted.clear();
@@ -344,7 +360,7 @@ impl Engine {
         }
         self.backend.forward(&self.batch, &self.pool);
         for item in items.iter_mut() {
-            self.pool.advance(item.sequence, item.tokens.len());
+            item.sequence.advance(item.tokens.len());
         }
         let wanted = &self.wanted;
         self.backend.logits(&self.batch, &self.pool, &mut |i, logits| sink(wanted[i].0, wanted[i].1, logits));
@@ -357,7 +373,10 @@ impl Engine {
             return Err(EngineError::Rows { rows, largest: self.options.largest });
         }
         let vocab = self.contract().vocab_size;
-        for item in items {
+        for (number, item) in items.iter().enumerate() {
+            if !self.pool.owns(item.sequence) {
+                return Err(EngineError::ForeignSequence { item: Some(number) });
+            }
             if let Some(i) = item.tokens.iter().position(|&token| token as usize >= vocab) {
                 return Err(EngineError::Token {
                     token: item.tokens[i],
@@ -374,6 +393,25 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// That every item finds room in the cache.
+    fn admit(&self, items: &[Item<'_>]) -> Result<(), EngineError> {
+        let rows = items.iter().map(|item| (&*item.sequence, item.tokens.len()));
+        let refused = self.pool.refused(rows);
+        match (refused.first(), items.len()) {
+            (None, _) => Ok(()),
+            (Some((_, full)), 1) => Err(EngineError::CacheFull(*full)),
+            (Some((_, full)), count) => Err(EngineError::NotAdmitted {
+                items: refused.iter().map(|(item, _)| *item).collect(),
+                count,
+                full: *full,
+            }),
+        }
+    }
+
+    fn owned(&self, sequence: &Sequence) -> Result<(), EngineError> {
+        if self.pool.owns(sequence) { Ok(()) } else { Err(EngineError::ForeignSequence { item: None }) }
     }
 
     /// Runs tokens of one sequence in chunks of at most `chunk` rows; `sink` hears rows counted from the first token.
@@ -449,26 +487,27 @@ impl Engine {
         Ok(trace)
     }
 
-    /// Gives a sequence's cache back.
+    /// Gives a sequence's cache back, as dropping it does.
     pub fn release(&mut self, sequence: Sequence) {
-        self.pool.release(sequence);
+        drop(sequence);
     }
 
     /// Forgets all rows of a sequence from `len` on.
     pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) {
-        self.pool.truncate(sequence, len);
+        sequence.truncate(len);
     }
 
     /// A sequence that shares the first `len` rows of another.
     pub fn share(&mut self, other: &Sequence, len: usize) -> Sequence {
-        self.pool.share(other, len)
+        other.share(len)
     }
 
     /// Forgets a stretch of rows and moves the later ones down.
     ///
     /// # Errors
-    /// When shared pages would have to be copied and no page is free.
+    /// When shared pages would have to be copied and no page is free, or another engine has run the sequence.
     pub fn shift(&mut self, sequence: &mut Sequence, forgotten: Range<usize>) -> Result<(), EngineError> {
+        self.owned(sequence)?;
         let a = self.backend.contract().attention;
         let (rope, pairs) = self.backend.rope();
         let shape = ShiftShape { rope, pairs, rope_dims: a.rope, nope: a.nope, v: a.v };
@@ -478,8 +517,9 @@ impl Engine {
     /// Saves a sequence and its tokens.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the file cannot be written, or another engine has run the sequence.
     pub fn save(&self, sequence: &Sequence, tokens: &[u32], path: &Path) -> Result<(), EngineError> {
+        self.owned(sequence)?;
         Ok(self.pool.save(sequence, tokens, self.fingerprint, path)?)
     }
 
@@ -489,6 +529,31 @@ impl Engine {
     /// When the file is damaged, belongs to another model, or does not fit.
     pub fn restore(&mut self, path: &Path) -> Result<(Sequence, Vec<u32>), EngineError> {
         Ok(self.pool.restore(path, self.fingerprint)?)
+    }
+
+    /// Saves a session with an attachment, such as the conversation that its tokens were rendered from. Rows that have seen tokens which a
+    /// context shift discarded are dropped first. Returns how many tokens the file holds.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn save_session(
+        &mut self,
+        session: &mut Session,
+        attachment: Option<&[u8]>,
+        path: &Path,
+    ) -> Result<usize, EngineError> {
+        self.truncate(&mut session.sequence, session.tokens.len());
+        self.pool.save_with(&session.sequence, &session.tokens, self.fingerprint, attachment, path)?;
+        Ok(session.tokens.len())
+    }
+
+    /// Reads a saved session back, with its attachment, if it has one.
+    ///
+    /// # Errors
+    /// As for [`restore`](Self::restore).
+    pub fn restore_session(&mut self, path: &Path) -> Result<(Session, Option<Vec<u8>>), EngineError> {
+        let (sequence, tokens, attachment) = self.pool.restore_with(path, self.fingerprint)?;
+        Ok((Session { sequence, tokens }, attachment))
     }
 
     /// The plans that a step runs, trunk and then head, each with its place among the clocks and the step that its costs are counted for.
@@ -564,12 +629,19 @@ fn choose_context(
             "--ctx {context} is more than the model was made for: {limit} tokens"
         ))),
         Some(context) => Ok(context),
-        None => {
-            let Some(available) = memory::available() else { return Ok(limit) };
-            // a tenth is left for everything else
-            Ok(memory::choose_context(needed, available.bytes / 10 * 9, limit))
-        }
+        None => Ok(fitting_context(memory::available().as_ref(), needed, limit)),
     }
+}
+
+/// The largest context of at most `limit` tokens that fits into what is available; `limit` where nobody says what is.
+fn fitting_context(
+    available: Option<&memory::Available>,
+    needed: &dyn Fn(usize) -> Needed,
+    limit: usize,
+) -> usize {
+    let Some(available) = available else { return limit };
+    // a tenth is left for everything else
+    memory::choose_context(needed, available.bytes / 10 * 9, limit)
 }
 
 #[allow(clippy::too_many_arguments, reason = "what a summary tells comes from everywhere")]
@@ -627,5 +699,6 @@ fn summarise(
         context: options.context,
         kernels,
         portable,
+        doubts: Vec::new(),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::cache::{CacheFileError, CacheFull};
 use base::TensorType;
-use formats::FormatError;
+use formats::{FormatError, OutputError};
 use graph::{ContractError, GraphError};
 
 /// An error of loading or running a model.
@@ -74,6 +74,9 @@ pub enum EngineError {
         /// What to do.
         hint: String,
     },
+    /// A file is not written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// Loading would not fit in memory.
     #[error("{0}")]
     Memory(crate::memory::NotEnough),
@@ -106,6 +109,22 @@ pub enum EngineError {
     /// The cache has no room.
     #[error(transparent)]
     CacheFull(#[from] CacheFull),
+    /// The cache has no room for some items of a step.
+    #[error("{} of {count} sequences of this step do not fit ({}): {full}", items.len(), list(items))]
+    NotAdmitted {
+        /// Their places among the items. A step without them finds room.
+        items: Vec<usize>,
+        /// Items of the step.
+        count: usize,
+        /// What the first of them lacks.
+        full: CacheFull,
+    },
+    /// A sequence is used with another engine than the one that has run it.
+    #[error("{}another engine has run this sequence and keeps its cache: use it with that one", place(*item))]
+    ForeignSequence {
+        /// Its place among the items of a step, where it is one.
+        item: Option<usize>,
+    },
     /// A saved sequence cannot be written or read.
     #[error(transparent)]
     CacheFile(#[from] CacheFileError),
@@ -118,6 +137,17 @@ pub enum EngineError {
     /// Stopped by the caller.
     #[error("stopped")]
     Stopped,
+}
+
+/// The place of an item in a step.
+fn place(item: Option<usize>) -> String {
+    item.map_or_else(String::new, |item| format!("item {item}: "))
+}
+
+/// The places of some items.
+fn list(items: &[usize]) -> String {
+    let items: Vec<String> = items.iter().map(|item| format!("item {item}")).collect();
+    items.join(", ")
 }
 
 /// The first finding of an audit, and how many there are beside it.

@@ -1,6 +1,7 @@
 //! The one prompt → text loop.
 
 use crate::cache::Sequence;
+use crate::context_shift::ContextShift;
 use crate::engine::{Engine, Item, Wanted};
 use crate::error::EngineError;
 use crate::sampling::{LogProbability, Sampler, SamplingParams, StopStrings, log_probabilities};
@@ -20,6 +21,8 @@ pub struct Request {
     pub stop: Vec<String>,
     /// Report log-probabilities of this many alternatives; none: of none, not even of the chosen token.
     pub logprobs: Option<usize>,
+    /// What to discard when the context is full; none: the answer ends there.
+    pub shift: Option<ContextShift>,
 }
 
 /// Why an answer ended.
@@ -66,6 +69,8 @@ pub struct Answer {
     pub prompt_seconds: f64,
     /// Seconds for the answer.
     pub generate_seconds: f64,
+    /// Tokens that context shifts discarded meanwhile.
+    pub discarded_tokens: usize,
 }
 
 /// What the loop tells its caller; each call returns whether to go on.
@@ -86,7 +91,8 @@ pub trait Listener {
 pub struct Session {
     /// The cached rows.
     pub sequence: Sequence,
-    /// The tokens of those rows.
+    /// The tokens of those rows. After a context shift only those before what was discarded: the rows behind it have seen other tokens, so that
+    /// no later prompt may share them.
     pub tokens: Vec<u32>,
 }
 
@@ -119,10 +125,10 @@ impl Engine {
             return Err(EngineError::Options("the prompt has no tokens; give a text or --tokens".into()));
         }
         if prompt.len() >= context {
-            return Err(EngineError::Options(format!(
-                "the prompt has {} tokens, but the context holds {context}; start with a larger --ctx or shorten the prompt",
-                prompt.len()
-            )));
+            return Err(self.prompt_too_long(prompt.len()));
+        }
+        if let Some(shift) = request.shift {
+            shift.check(context)?;
         }
         let start = Instant::now();
         let cached = session.keep_common(self, prompt);
@@ -142,6 +148,7 @@ impl Engine {
                 cached_tokens: cached,
                 prompt_seconds: 0.0,
                 generate_seconds: 0.0,
+                discarded_tokens: 0,
             },
         };
         prompt.iter().for_each(|token| state.sampler.accept(*token));
@@ -203,14 +210,20 @@ impl Engine {
                 break;
             }
             if session.sequence.len() >= context {
-                state.answer.stop = StopReason::Context;
-                return Ok(());
+                let Some(shift) = state.request.shift else {
+                    state.answer.stop = StopReason::Context;
+                    return Ok(());
+                };
+                state.answer.discarded_tokens += self.shift_session(session, shift)?;
             }
             let tokens = [token];
             let mut items = [Item { sequence: &mut session.sequence, tokens: &tokens, wanted: Wanted::Last }];
             let logits = &mut state.logits;
+            let in_order = items[0].sequence.len() == session.tokens.len();
             self.step(&mut items, &mut |_, _, row| logits.copy_from_slice(row))?;
-            session.tokens.push(token);
+            if in_order {
+                session.tokens.push(token);
+            }
         }
         state.answer.stop = StopReason::Length;
         Ok(())

@@ -11,6 +11,7 @@
 
 mod bandwidth;
 pub mod cache;
+mod context_shift;
 pub mod cpu;
 pub mod diff;
 mod engine;
@@ -25,9 +26,10 @@ pub mod team;
 mod trace;
 
 pub use bandwidth::read_bandwidth;
+pub use context_shift::ContextShift;
 pub use engine::{DEFAULT_LARGEST, Engine, EngineOptions, Item, Summary, Wanted};
 pub use error::EngineError;
 pub use generate::{Answer, Event, Listener, Request, Session, StopReason};
-pub use packing::pack;
+pub use packing::{Packed, pack};
 pub use profile::{Limits, PhaseProfile, Roofline, StepProfile, StepSize};
 pub use trace::{Trace, Values};

@@ -4,23 +4,30 @@ use crate::cpu::{self, CpuOptions, Matrices};
 use crate::error::EngineError;
 use crate::memory::readable;
 use crate::team::{self, Team, Topology};
-use base::CacheType;
+use base::{CacheType, TensorType};
 use formats::pack::{PackWriter, Tiles};
-use formats::{Checkpoint, TensorInfo};
+use formats::{Checkpoint, OutputError, OutputFile, TensorInfo};
 use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use graph::{CheckpointTensors, Contract};
 use quant::tiles::TileLayout;
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, BufWriter};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
 /// Bytes that are packed at once, unless one tile alone takes more.
 const PIECE: usize = 32 << 20;
 
-/// Packs the model into the file `out`, with `threads` threads (none: one a core), and says how many bytes it has. The file appears when it is whole: until then
-/// it has a name of its own, and is removed when anything fails. `progress` hears how many bytes of how many are written, and stops the work by
-/// answering false.
+/// What was packed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Packed {
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Tensors with numbers, or scales of blocks, that are NaN or infinite, and how many they have. They are packed as they are.
+    pub not_finite: Vec<(String, u64)>,
+}
+
+/// Packs the model into the file `out`, with `threads` threads (none: one per core). The file appears when it is whole, and nothing is left
+/// behind when anything fails. `progress` hears how many bytes of how many are written, and stops the work by answering false.
 ///
 /// # Errors
 /// A model that cannot be run; a file that cannot be written; [`EngineError::Stopped`].
@@ -29,7 +36,7 @@ pub fn pack(
     out: &Path,
     threads: Option<usize>,
     progress: &mut dyn FnMut(u64, u64) -> bool,
-) -> Result<u64, EngineError> {
+) -> Result<Packed, EngineError> {
     let layouts = layouts(checkpoint)?;
     let tiles: Vec<Option<Tiles>> =
         checkpoint.tensors().iter().map(|info| layouts.get(&*info.name).copied()).collect();
@@ -43,11 +50,15 @@ pub fn pack(
         let hint = if full { format!(" (the packed file takes {})", readable(total)) } else { String::new() };
         EngineError::PackIo { path: out.to_owned(), error, hint }
     };
-    let (file, unfinished) = Unfinished::create(out).map_err(failed)?;
+    let unwritten = |error: OutputError| match error {
+        OutputError::Io { error, .. } => failed(error),
+        refused => EngineError::Output(refused),
+    };
+    let mut file = OutputFile::create(out).map_err(unwritten)?;
+    let mut packed = Packed { bytes: total, not_finite: Vec::new() };
     let mut stopped = false;
     let mut done = 0;
     let mut buffer = Vec::new();
-    let mut file = BufWriter::with_capacity(1 << 20, file);
     let written = writer.write(&mut file, |index, out| {
         let mut write = |bytes: &[u8]| {
             out.write_all(bytes)?;
@@ -57,9 +68,21 @@ pub fn pack(
         };
         let info = &checkpoint.tensors()[index];
         let Some(tensor) = checkpoint.tensor(&info.name) else { return Ok(()) };
+        let mut bad = 0;
         match tiles[index] {
-            None => tensor.data.chunks(PIECE).try_for_each(&mut write)?,
-            Some(tiles) => pack_tensor(info, tensor.data, tiles.rows, &mut buffer, &mut team, &mut write)?,
+            None => tensor.data.chunks(whole_blocks(info.ty)).try_for_each(|piece| {
+                bad += quant::not_finite(info.ty, piece);
+                write(piece)
+            })?,
+            Some(tiles) => {
+                pack_tensor(info, tensor.data, tiles.rows, &mut buffer, &mut team, &mut |piece, tiles| {
+                    bad += quant::not_finite(info.ty, piece);
+                    write(tiles)
+                })?
+            }
+        }
+        if bad > 0 {
+            packed.not_finite.push((info.name.clone(), bad));
         }
         checkpoint.advise_dropped(&info.name);
         Ok(())
@@ -68,12 +91,14 @@ pub fn pack(
         return Err(EngineError::Stopped);
     }
     written.map_err(failed)?;
-    let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
-    // whole on the disk before it has its name
-    file.sync_all().map_err(failed)?;
-    drop(file);
-    unfinished.finish(out).map_err(failed)?;
-    Ok(total)
+    file.finish().map_err(unwritten)?;
+    Ok(packed)
+}
+
+/// As many bytes as are written at once, in whole blocks.
+fn whole_blocks(ty: TensorType) -> usize {
+    let block = ty.block_bytes().max(1);
+    PIECE / block * block
 }
 
 /// The tensors that the plans of the default precision read in tiles. That depends on their formats alone, not on the machine.
@@ -104,14 +129,18 @@ fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, Tiles>, EngineErro
     Ok(layouts)
 }
 
-/// Packs the matrices, of `outputs` rows each, of one tensor piece by piece.
+/// Takes some bytes of a tensor, and what they were packed to.
+type WritePiece<'a> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 'a;
+
+/// Packs the matrices, of `outputs` rows each, of one tensor piece by piece. `write` gets, beside the tiles, about the bytes that they come from:
+/// in whole blocks, and all together each byte once.
 fn pack_tensor(
     info: &TensorInfo,
     data: &[u8],
     outputs: usize,
     buffer: &mut Vec<u8>,
     team: &mut Team,
-    write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    write: &mut WritePiece<'_>,
 ) -> io::Result<()> {
     let inputs = info.shape.last().copied().unwrap_or(0);
     let bytes = info.ty.row_bytes(inputs).unwrap_or(0) * outputs;
@@ -121,40 +150,13 @@ fn pack_tensor(
     };
     let tile = matrices.tile_bytes();
     let step = (PIECE / tile).max(1);
-    for first in (0..matrices.all_tiles()).step_by(step) {
-        let count = step.min(matrices.all_tiles() - first);
+    let (all, blocks) = (matrices.all_tiles(), data.len() / info.ty.block_bytes().max(1));
+    let source = |tile: usize| (blocks as u128 * tile as u128 / all as u128) as usize * info.ty.block_bytes();
+    for first in (0..all).step_by(step) {
+        let count = step.min(all - first);
         buffer.resize(count * tile, 0);
         matrices.pack_some(first, buffer, team);
-        write(buffer)?;
+        write(&data[source(first)..source(first + count)], buffer)?;
     }
     Ok(())
-}
-
-/// A file that has not got its name yet; it is removed unless it is finished.
-struct Unfinished(Option<PathBuf>);
-
-impl Unfinished {
-    /// A new file beside `out`.
-    fn create(out: &Path) -> io::Result<(File, Unfinished)> {
-        let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let path = out.with_file_name(format!(".{name}.{}.part", std::process::id()));
-        let file = File::create(&path)?;
-        Ok((file, Unfinished(Some(path))))
-    }
-
-    fn finish(mut self, out: &Path) -> io::Result<()> {
-        match self.0.take() {
-            None => Ok(()),
-            Some(path) => std::fs::rename(&path, out).inspect_err(|_| self.0 = Some(path)),
-        }
-    }
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            // nothing more can be done about it
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }

@@ -3,6 +3,7 @@
 use crate::error::FormatError;
 use crate::folder::HfSource;
 use crate::gguf::{MAGIC, Metadata};
+use crate::in_use::InUse;
 use crate::map::Bytes;
 use crate::pack::{self, Identity, PackedFrom};
 use crate::sniff::what_it_is;
@@ -21,6 +22,8 @@ pub struct Checkpoint {
     by_name: Vec<u32>,
     fingerprint: u64,
     packed: Option<PackedFrom>,
+    /// Its files that are no weights.
+    _in_use: Vec<InUse>,
 }
 
 /// Which kind of file a checkpoint came from, with what it says beside tensors.
@@ -223,6 +226,7 @@ pub(crate) struct Builder {
     tensors: Vec<TensorInfo>,
     /// FNV-1a of headers and sizes.
     hash: u64,
+    in_use: Vec<InUse>,
 }
 
 /// A tensor as both formats' headers give it.
@@ -237,7 +241,12 @@ pub(crate) struct Placed {
 
 impl Builder {
     pub(crate) fn new() -> Builder {
-        Builder { files: Vec::new(), tensors: Vec::new(), hash: pack::FNV_START }
+        Builder { files: Vec::new(), tensors: Vec::new(), hash: pack::FNV_START, in_use: Vec::new() }
+    }
+
+    /// Counts files beside the weights as open while the checkpoint is.
+    pub(crate) fn keep(&mut self, in_use: Vec<InUse>) {
+        self.in_use = in_use;
     }
 
     /// Adds bytes to the fingerprint.
@@ -280,7 +289,7 @@ impl Builder {
     }
 
     pub(crate) fn finish(self, path: PathBuf, source: Source) -> Result<Checkpoint, FormatError> {
-        let Builder { files, tensors, hash } = self;
+        let Builder { files, tensors, hash, in_use } = self;
         let mut by_name: Vec<u32> = (0..tensors.len() as u32).collect();
         by_name.sort_unstable_by(|&a, &b| tensors[a as usize].name.cmp(&tensors[b as usize].name));
         let twice = |pair: &&[u32]| tensors[pair[0] as usize].name == tensors[pair[1] as usize].name;
@@ -288,6 +297,15 @@ impl Builder {
             let problem = format!("tensor {} stands in two of its files", tensors[pair[0] as usize].name);
             return Err(FormatError::Set { path, problem });
         }
-        Ok(Checkpoint { path, source, files, tensors, by_name, fingerprint: hash, packed: None })
+        Ok(Checkpoint {
+            path,
+            source,
+            files,
+            tensors,
+            by_name,
+            fingerprint: hash,
+            packed: None,
+            _in_use: in_use,
+        })
     }
 }

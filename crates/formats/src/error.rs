@@ -1,5 +1,6 @@
 //! What can be wrong with a model file: each error says where, what was found, and what was expected.
 
+use crate::input_file::InputError;
 use std::path::PathBuf;
 
 /// An error of opening or reading a model.
@@ -14,6 +15,9 @@ pub enum FormatError {
         /// What the operating system says.
         error: std::io::Error,
     },
+    /// A file beside the weights is no plain file, or too large.
+    #[error(transparent)]
+    Input(#[from] InputError),
     /// It is something else than a model.
     #[error("{}: not a model file: {what}", path.display())]
     NotAModel {

@@ -1,9 +1,10 @@
 //! A model folder as Hugging Face writes it: config.json, safetensors files, tokenizer.
 
 use crate::error::FormatError;
+use crate::in_use::InUse;
 use crate::index::Index;
 use crate::sniff::PICKLE;
-use crate::{json, limits};
+use crate::{input_file, json, limits};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -70,17 +71,12 @@ impl TokenizerFile {
     /// # Errors
     /// The file, and what the system says; a file larger than [`limits::MAX_TOKENIZER_BYTES`].
     pub fn read(&self) -> Result<Cow<'_, [u8]>, FormatError> {
-        let path = match &self.place {
-            TokenizerPlace::File(path) => path,
-            TokenizerPlace::Held(bytes) => return Ok(Cow::Borrowed(bytes)),
-        };
-        let io = |error| FormatError::Io { path: path.clone(), error };
-        let bytes = std::fs::metadata(path).map_err(io)?.len();
-        if bytes > limits::MAX_TOKENIZER_BYTES {
-            let problem = format!("its {bytes} bytes exceed the limit of {}", limits::MAX_TOKENIZER_BYTES);
-            return Err(FormatError::Json { path: path.clone(), problem });
+        match &self.place {
+            TokenizerPlace::File(path) => {
+                Ok(Cow::Owned(input_file::read(path, limits::MAX_TOKENIZER_BYTES)?))
+            }
+            TokenizerPlace::Held(bytes) => Ok(Cow::Borrowed(bytes)),
         }
-        std::fs::read(path).map(Cow::Owned).map_err(io)
     }
 
     /// The file in a folder, where there is one.
@@ -96,27 +92,42 @@ impl TokenizerFile {
 pub(crate) const FILES: [&str; 4] =
     ["config.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"];
 
+/// The files of the model in `folder` that are no weights, as open ones.
+pub(crate) fn in_use(folder: &Path) -> Vec<InUse> {
+    let names = FILES.into_iter().chain(TokenizerKind::ALL.map(TokenizerKind::file_name)).chain([INDEX]);
+    names.filter_map(|name| InUse::at(&folder.join(name))).collect()
+}
+
+/// Which file holds each tensor.
+const INDEX: &str = "model.safetensors.index.json";
+
 /// Reads a file of a folder by name: its text, if it is there and has at most so many bytes.
 pub(crate) type ReadText<'a> = dyn Fn(&str, u64) -> Result<Option<String>, FormatError> + 'a;
 
 /// Rows and columns of an FP8 matrix that share a scale, unless config.json says otherwise.
 pub(crate) const FP8_BLOCK: (usize, usize) = (128, 128);
 
+/// The longest side of such a rectangle: kernels sum as many inputs before they multiply by the scale.
+const MOST_SIDE: u64 = 1 << 16;
+
 impl HfSource {
     /// Rows and columns of an FP8 matrix that share a scale: `quantization_config.weight_block_size`.
     ///
     /// # Errors
-    /// What stands there, where it is not two multiples of sixteen.
+    /// What stands there, where it is not two multiples of sixteen up to 65536.
     pub fn fp8_block(&self) -> Result<(usize, usize), String> {
         let size = self.config.get("quantization_config").and_then(|q| q.get("weight_block_size"));
         let Some(size) = size.filter(|size| !size.is_null()) else { return Ok(FP8_BLOCK) };
         let side = |i: usize| {
-            let side = size.get(i)?.as_u64().filter(|n| *n > 0 && n.is_multiple_of(16))?;
+            let side =
+                size.get(i)?.as_u64().filter(|n| (1..=MOST_SIDE).contains(n) && n.is_multiple_of(16))?;
             usize::try_from(side).ok()
         };
         match (size.as_array().map(Vec::len), side(0), side(1)) {
             (Some(2), Some(rows), Some(cols)) => Ok((rows, cols)),
-            _ => Err(format!("weight_block_size is {size}; two multiples of 16 are supported")),
+            _ => Err(format!(
+                "weight_block_size is {size}; two multiples of 16 up to {MOST_SIDE} are supported"
+            )),
         }
     }
 
@@ -172,7 +183,7 @@ fn template_in(config: &Value) -> Option<String> {
 
 /// The safetensors files of a folder: those that the index names, or the only one there is.
 pub(crate) fn tensor_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<Index>), FormatError> {
-    let path = folder.join("model.safetensors.index.json");
+    let path = folder.join(INDEX);
     if let Some(index) = Index::read(&path)? {
         return Ok((index.paths(&path, folder)?, Some(index)));
     }

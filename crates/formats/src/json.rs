@@ -1,6 +1,7 @@
 //! Small JSON files, read strictly: nothing twice, and bounded in bytes, values and depth, so that no file can exhaust memory.
 
 use crate::error::FormatError;
+use crate::input_file::{self, InputError};
 use crate::limits;
 use crate::sniff::impostor;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -45,22 +46,16 @@ fn count_values(text: &[u8]) -> usize {
 
 /// A file's text; none where there is no such file.
 pub(crate) fn read_text(path: &Path, limit: u64) -> Result<Option<String>, FormatError> {
-    let io = |error| FormatError::Io { path: path.to_owned(), error };
     let wrong = |problem: String| Err(FormatError::Json { path: path.to_owned(), problem });
-    match std::fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io(error)),
-        // opening a pipe would wait for ever
-        Ok(metadata) if !metadata.is_file() => return wrong("it is not a plain file".into()),
-        Ok(metadata) if metadata.len() > limit => {
-            return wrong(format!("its {} bytes exceed the limit of {limit}", metadata.len()));
-        }
-        Ok(_) => {}
-    }
-    let bytes = std::fs::read(path).map_err(io)?;
-    match String::from_utf8(bytes) {
+    match input_file::read_text(path, limit) {
         Ok(text) => Ok(Some(text)),
-        Err(error) => wrong(format!("it is not UTF-8 text: {}", error.utf8_error())),
+        Err(InputError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(InputError::Io { path, error }) => Err(FormatError::Io { path, error }),
+        Err(InputError::NotAFile { .. }) => wrong("it is not a plain file".into()),
+        Err(InputError::TooLarge { bytes, limit, .. }) => {
+            wrong(format!("its {bytes} bytes exceed the limit of {limit}"))
+        }
+        Err(InputError::NotText { error, .. }) => wrong(format!("it is not UTF-8 text: {error}")),
     }
 }
 

@@ -5,6 +5,7 @@
 //! * [`gguf::Header`], [`safetensors::Header`]: a header alone, from the first bytes of a file.
 //! * [`gguf::Writer`], [`safetensors::Writer`]: writers that stream.
 //! * [`pack::Directory`], [`pack::PackWriter`]: packed files, whose weights are used where they lie.
+//! * [`OutputFile`]: the one place that writes files, each whole or not at all; [`input_file`]: reading small files beside a model.
 //! * [`json::parse`]: JSON read strictly.
 //! * [`limits`]: what a file may claim.
 //!
@@ -25,7 +26,9 @@ mod checkpoint;
 mod error;
 mod folder;
 pub mod gguf;
+mod in_use;
 mod index;
+pub mod input_file;
 pub mod json;
 pub mod limits;
 mod map;
@@ -33,11 +36,15 @@ mod open_folder;
 mod open_gguf;
 mod open_packed;
 mod outline;
+pub mod output_file;
 pub mod pack;
 pub mod safetensors;
 mod sniff;
+mod unfinished;
 
 pub use checkpoint::{Checkpoint, GgufSource, SAMPLED, Source, TensorInfo, TensorRef};
 pub use error::FormatError;
 pub use folder::{HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
+pub use input_file::InputError;
 pub use outline::{Data, Outline, TensorHead};
+pub use output_file::{CompleteFile, OutputError, OutputFile, OutputFolder};

@@ -30,5 +30,23 @@ pub const MAX_JSON_BYTES: u64 = 16 << 20;
 pub const MAX_JSON_VALUES: usize = 1 << 17;
 /// Bytes of a folder's vocabulary; the largest published tokenizer.json has 35 million.
 pub const MAX_TOKENIZER_BYTES: u64 = 128 << 20;
+/// Bytes of a circuit file; those of the repository have some 20 KB.
+pub const MAX_CIRCUIT_BYTES: u64 = 1 << 20;
+/// Bytes of a profile, as `latent profile --json` prints it.
+pub const MAX_PROFILE_BYTES: u64 = 64 << 20;
+/// Bytes of a dump of activations.
+pub const MAX_DUMP_BYTES: u64 = 64 << 30;
 /// Bytes of model.safetensors.index.json.
 pub const MAX_INDEX_BYTES: u64 = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_that_wrap_are_errors_in_this_crate() {
+        let sum = std::panic::catch_unwind(|| std::hint::black_box(usize::MAX) + std::hint::black_box(1));
+        assert!(
+            sum.is_err(),
+            "overflow checks are off: see [profile.release.package] in the root Cargo.toml"
+        );
+    }
+}

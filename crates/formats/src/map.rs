@@ -2,13 +2,14 @@
 #![allow(unsafe_code, reason = "memory maps and the signal handler that explains a vanished page")]
 
 use crate::error::FormatError;
+use crate::in_use::InUse;
+use crate::input_file::{self, InputError};
 use memmap2::Mmap;
-use std::fs::File;
 use std::path::Path;
 
 /// The bytes of a whole file: mapped, or built into the program.
 pub(crate) enum Bytes {
-    Map(Mmap),
+    Map(Mmap, #[expect(dead_code, reason = "held until the map goes")] InUse),
     Static(&'static [u8]),
 }
 
@@ -16,14 +17,15 @@ impl Bytes {
     /// Maps a regular file.
     pub(crate) fn map(path: &Path) -> Result<Bytes, FormatError> {
         let io = |error| FormatError::Io { path: path.to_owned(), error };
-        // before it is opened: opening a pipe would wait for ever
-        if !std::fs::metadata(path).map_err(io)?.is_file() {
-            let what =
-                "it is neither a file nor a folder; give the path of a .gguf file or a model folder".into();
-            return Err(FormatError::NotAModel { path: path.to_owned(), what });
-        }
-        let file = File::open(path).map_err(io)?;
-        if file.metadata().map_err(io)?.len() == 0 {
+        let (file, metadata) = input_file::open(path).map_err(|error| match error {
+            InputError::Io { path, error } => FormatError::Io { path, error },
+            _ => {
+                let what =
+                    "it is neither a file nor a folder; give the path of a .gguf file or a model folder";
+                FormatError::NotAModel { path: path.to_owned(), what: what.into() }
+            }
+        })?;
+        if metadata.len() == 0 {
             let what = "the file is empty; download it again".into();
             return Err(FormatError::NotAModel { path: path.to_owned(), what });
         }
@@ -32,12 +34,12 @@ impl Bytes {
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         #[cfg(unix)]
         sigbus::watch(path, map.as_ptr() as usize, map.len());
-        Ok(Bytes::Map(map))
+        Ok(Bytes::Map(map, InUse::new(&metadata)))
     }
 
     pub(crate) fn get(&self) -> &[u8] {
         match self {
-            Bytes::Map(map) => map,
+            Bytes::Map(map, _) => map,
             Bytes::Static(bytes) => bytes,
         }
     }
@@ -45,7 +47,7 @@ impl Bytes {
     /// Tells the system that these bytes will not be read again soon.
     pub(crate) fn drop_pages(&self, start: usize, len: usize) {
         #[cfg(unix)]
-        if let Bytes::Map(map) = self {
+        if let Bytes::Map(map, _) = self {
             // SAFETY: a private read-only file mapping: dropped pages are read from the file again.
             let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) };
         }
@@ -56,7 +58,7 @@ impl Bytes {
     /// Asks the system to begin reading these bytes.
     pub(crate) fn ask_for(&self, start: usize, len: usize) {
         #[cfg(unix)]
-        if let Bytes::Map(map) = self {
+        if let Bytes::Map(map, _) = self {
             // a wish: whoever reads the bytes waits for them in any case
             let _ = map.advise_range(memmap2::Advice::WillNeed, start, len);
         }
@@ -67,7 +69,7 @@ impl Bytes {
     /// Waits until these bytes are in memory, and enters their pages into the process's tables.
     pub(crate) fn bring(&self, start: usize, len: usize) {
         #[cfg(target_os = "linux")]
-        if let Bytes::Map(map) = self {
+        if let Bytes::Map(map, _) = self {
             // since Linux 5.14; before, they are entered when they are first read
             let _ = map.advise_range(memmap2::Advice::PopulateRead, start, len);
         }
@@ -79,7 +81,7 @@ impl Bytes {
 impl Drop for Bytes {
     fn drop(&mut self) {
         #[cfg(unix)]
-        if let Bytes::Map(map) = self {
+        if let Bytes::Map(map, _) = self {
             sigbus::forget(map.as_ptr() as usize);
         }
     }
@@ -138,6 +140,7 @@ mod sigbus {
 
     fn message(path: &Path) -> String {
         let path = path.display().to_string();
+        let path = base::printable(&path);
         let what = ": the file has shrunk or its storage failed while it was in use; keep model files unchanged while Latent runs\n";
         let room = MESSAGE - "error: ".len() - what.len() - "…".len();
         let from =
@@ -176,10 +179,16 @@ mod sigbus {
             let len = place.len.load(Ordering::SeqCst);
             if start != 0 && start != usize::MAX && address >= start && address - start < len {
                 let len = place.message_len.load(Ordering::SeqCst);
-                // SAFETY: write and _exit are async-signal-safe; the message is static memory of at least this length, and no thread
-                // rewrites it, since the map that faulted still exists.
+                // SAFETY: write, unlink and _exit are async-signal-safe; the message is static memory of at least this length, and no
+                // thread rewrites it, since the map that faulted still exists. A name in the table is static memory that ends in a zero,
+                // whatever is written over it meanwhile.
                 unsafe {
                     libc::write(2, place.message.as_ptr().cast(), len);
+                    for name in
+                        crate::unfinished::PLACES_TAKEN.iter().filter_map(crate::unfinished::Place::name)
+                    {
+                        libc::unlink(name.as_ptr().cast());
+                    }
                     libc::_exit(1);
                 }
             }

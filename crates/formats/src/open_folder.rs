@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{Builder, Checkpoint, Placed, Source};
 use crate::error::FormatError;
-use crate::folder::{HfSource, tensor_files};
+use crate::folder::{HfSource, in_use, tensor_files};
 use crate::index::Index;
 use crate::limits;
 use crate::map::Bytes;
@@ -16,6 +16,7 @@ pub(crate) fn open(folder: &Path) -> Result<Checkpoint, FormatError> {
     let source = HfSource::read(folder)?;
     let (paths, index) = tensor_files(folder)?;
     let mut builder = Builder::new();
+    builder.keep(in_use(folder));
     builder.note(serde_json::to_string(&source.config).unwrap_or_default().as_bytes());
     for path in &paths {
         let bytes = Bytes::map(path)?;

@@ -2,8 +2,9 @@
 
 use crate::checkpoint::{Checkpoint, GgufSource, Source, display};
 use crate::error::FormatError;
-use crate::folder::{HfSource, tensor_files};
+use crate::folder::{self, HfSource, tensor_files};
 use crate::gguf::{self, GgufError, MAGIC};
+use crate::in_use::InUse;
 use crate::map::Bytes;
 use crate::safetensors::{self, SafetensorsError};
 use crate::{json, limits, open_gguf};
@@ -22,6 +23,8 @@ pub struct Outline {
     tensors: Vec<TensorHead>,
     by_name: HashMap<String, usize>,
     data: Data,
+    /// Its files, where no checkpoint holds them open.
+    _in_use: Vec<InUse>,
 }
 
 /// What an outline's data are.
@@ -105,9 +108,9 @@ impl Outline {
         self.by_name.get(name).map(|i| &self.tensors[*i])
     }
 
-    fn new(path: &Path, source: Kept, tensors: Vec<TensorHead>, data: Data) -> Outline {
+    fn new(path: &Path, source: Kept, tensors: Vec<TensorHead>, data: Data, in_use: Vec<InUse>) -> Outline {
         let by_name = tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), i)).collect();
-        Outline { path: path.to_owned(), source, tensors, by_name, data }
+        Outline { path: path.to_owned(), source, tensors, by_name, data, _in_use: in_use }
     }
 }
 
@@ -121,7 +124,7 @@ impl From<Checkpoint> for Outline {
         };
         let tensors = checkpoint.tensors().iter().map(head).collect();
         let path = checkpoint.path().to_owned();
-        Outline::new(&path, Kept::Whole(Box::new(checkpoint)), tensors, Data::Whole)
+        Outline::new(&path, Kept::Whole(Box::new(checkpoint)), tensors, Data::Whole, Vec::new())
     }
 }
 
@@ -142,7 +145,8 @@ fn config(path: &Path) -> Result<Outline, FormatError> {
         None => HfSource { config, ..HfSource::default() },
     };
     let source = Source::HuggingFace(source);
-    Ok(Outline::new(path, Kept::Parts(Box::new(source)), Vec::new(), Data::Config))
+    let in_use = InUse::at(path).into_iter().collect();
+    Ok(Outline::new(path, Kept::Parts(Box::new(source)), Vec::new(), Data::Config, in_use))
 }
 
 /// The outline of a model that cannot be opened because data are missing; none where something else is wrong.
@@ -187,6 +191,7 @@ fn gguf(path: &Path) -> Result<Option<Outline>, FormatError> {
         metadata: header.metadata,
     };
     let mut entries = header.tensors;
+    let mut in_use = Vec::from_iter(InUse::at(path));
     if let Some((number, count)) = open_gguf::shard_of(path, &source.metadata)? {
         for other in (0..count).filter(|other| *other != number) {
             let shard = open_gguf::shard_path(path, other, count)?;
@@ -195,6 +200,7 @@ fn gguf(path: &Path) -> Result<Option<Outline>, FormatError> {
             }
             let header = parse(&shard, Bytes::map(&shard)?.get())?;
             source.shards += 1;
+            in_use.extend(InUse::at(&shard));
             if other == 0 {
                 // the first shard holds the metadata of all
                 source.metadata = header.metadata;
@@ -208,20 +214,23 @@ fn gguf(path: &Path) -> Result<Option<Outline>, FormatError> {
     }
     let head = |t: gguf::TensorEntry| TensorHead { name: t.name, ty: t.ty, shape: t.shape, bytes: t.bytes };
     let tensors = entries.into_iter().map(head).collect();
-    Ok(Some(Outline::new(path, Kept::Parts(Box::new(Source::Gguf(source))), tensors, Data::Header)))
+    let source = Kept::Parts(Box::new(Source::Gguf(source)));
+    Ok(Some(Outline::new(path, source, tensors, Data::Header, in_use)))
 }
 
 /// A folder with config.json: the headers of the safetensors files that are there.
 fn folder(folder: &Path) -> Result<Outline, FormatError> {
-    let source = Source::HuggingFace(HfSource::read(folder)?);
+    let source = Kept::Parts(Box::new(Source::HuggingFace(HfSource::read(folder)?)));
+    let mut in_use = folder::in_use(folder);
     let files = match tensor_files(folder) {
         Ok((files, _)) => files,
         // nothing to read headers from: the config speaks alone
-        Err(_) => return Ok(Outline::new(folder, Kept::Parts(Box::new(source)), Vec::new(), Data::Config)),
+        Err(_) => return Ok(Outline::new(folder, source, Vec::new(), Data::Config, in_use)),
     };
     let mut tensors = Vec::new();
     for path in &files {
         let bytes = Bytes::map(path)?;
+        in_use.extend(InUse::at(path));
         let failed = |error| FormatError::Safetensors { path: path.clone(), error };
         let entries = safetensors_header(bytes.get()).map_err(failed)?;
         tensors.extend(entries.into_iter().map(|t| TensorHead {
@@ -231,7 +240,7 @@ fn folder(folder: &Path) -> Result<Outline, FormatError> {
             bytes: t.bytes,
         }));
     }
-    Ok(Outline::new(folder, Kept::Parts(Box::new(source)), tensors, Data::Header))
+    Ok(Outline::new(folder, source, tensors, Data::Header, in_use))
 }
 
 /// The tensors of a safetensors file whose data may be missing: the header itself says how long the file should be.

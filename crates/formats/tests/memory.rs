@@ -1,6 +1,7 @@
 //! Opening a file takes at most 4 × the bytes of its metadata + 64 MB, whatever it claims; writing one takes next to nothing.
 //!
 //! One test in a program of its own: the allocator counts what every thread takes.
+#![allow(clippy::print_stdout, reason = "what was counted")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 mod support;

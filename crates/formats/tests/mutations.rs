@@ -1,5 +1,6 @@
 //! Mutated files: fields of a valid header changed to the values at which loaders break, bits flipped, ends cut off. Whatever the
 //! result, it is an error or a checkpoint whose every tensor and value can be read; nothing panics.
+#![allow(clippy::print_stdout, reason = "what was counted")]
 
 mod support;
 

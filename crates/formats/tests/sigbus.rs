@@ -1,10 +1,11 @@
 //! A file that shrinks while it is mapped ends the program with a message that names it.
 #![cfg(target_os = "linux")]
+#![allow(clippy::print_stderr, reason = "what the parent reads")]
 #![allow(unsafe_code, reason = "a map of the test's own")]
 
 mod support;
 
-use formats::Checkpoint;
+use formats::{Checkpoint, OutputFile};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use support::*;
@@ -49,6 +50,10 @@ fn read_a_file_that_shrinks() {
     assert_eq!(data[data.len() - 1], 1);
     shrink(&path);
     eprintln!("expected: {}", path.display());
+    let written = tempfile::tempdir().unwrap().keep();
+    let _unfinished = OutputFile::create(&written.join("file")).unwrap();
+    assert_eq!(std::fs::read_dir(&written).unwrap().count(), 1);
+    eprintln!("written into: {}", written.display());
     // the process ends without dropping anything
     drop(folder);
     // the page is gone: this reads it
@@ -76,13 +81,15 @@ fn the_message_names_the_file() {
     let output = child_says("model");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    let path = text
-        .split("expected: ")
-        .nth(1)
-        .and_then(|rest| rest.lines().next())
-        .expect("the child says its path");
+    let after = |words: &str| {
+        let rest = text.split(words).nth(1).expect("the child says its path");
+        rest.lines().next().unwrap()
+    };
+    let path = after("expected: ");
     let message = format!("error: {path}: the file has shrunk or its storage failed");
     assert!(text.contains(&message), "{text:?} lacks {message:?}");
+    // what was being written is gone: the folder can be removed, which is empty
+    std::fs::remove_dir(after("written into: ")).unwrap();
 }
 
 #[test]

@@ -60,6 +60,14 @@ pub enum GraphError {
         /// The format of the first expert.
         first: TensorType,
     },
+    /// A plan is asked for that no step can run.
+    #[error("a step of {rows} rows is more than Latent plans for: at most {most}")]
+    Rows {
+        /// Rows asked for.
+        rows: usize,
+        /// The most that there may be.
+        most: usize,
+    },
     /// No kernel does what is asked.
     #[error("no kernel for {asked}; {there}")]
     NoKernel {

@@ -33,5 +33,5 @@ mod tensors;
 pub use circuit::Circuit;
 pub use contract::{Contract, ContractError};
 pub use error::GraphError;
-pub use plan::{Plan, PlanOptions};
+pub use plan::{MOST_ROWS, Plan, PlanOptions};
 pub use tensors::CheckpointTensors;

@@ -11,6 +11,10 @@ use crate::passes::{
 use base::KernelContract;
 use serde::Serialize;
 
+/// The most rows of a step that a plan can be asked for: far more than pay, and few enough that no size of a plan leaves 64 bits, whatever a
+/// model's dimensions are.
+pub const MOST_ROWS: usize = 1 << 20;
+
 /// What a plan is made for.
 #[derive(Clone, Debug)]
 pub struct PlanOptions {
@@ -18,7 +22,7 @@ pub struct PlanOptions {
     pub span: Span,
     /// How many rows.
     pub class: RowClass,
-    /// The most rows of one step, over all classes.
+    /// The most rows of one step, over all classes: at most [`MOST_ROWS`].
     pub largest: usize,
     /// Formulation of MLA.
     pub mla: MlaChoice,
@@ -49,7 +53,7 @@ impl Plan {
     /// Runs every pass and makes a plan. `kernels` is what there is to bind.
     ///
     /// # Errors
-    /// What is wrong with the file's tensors, or which kernel is missing.
+    /// What is wrong with the file's tensors, which kernel is missing, or that a step would have too many rows.
     pub fn make(
         contract: &Contract,
         tensors: &dyn TensorIndex,
@@ -63,13 +67,16 @@ impl Plan {
     /// The same from an IR that is already built.
     ///
     /// # Errors
-    /// Which kernel is missing.
+    /// Which kernel is missing, or that a step would have too many rows.
     pub fn from_ir(
         ir: Ir,
         contract: &Contract,
         kernels: &[KernelContract],
         options: &PlanOptions,
     ) -> Result<Plan, GraphError> {
+        if options.largest > MOST_ROWS {
+            return Err(GraphError::Rows { rows: options.largest, most: MOST_ROWS });
+        }
         let cache = options.bind.cache;
         if !options.form.stores(cache) {
             return Err(GraphError::CacheType { cache });
@@ -103,13 +110,57 @@ impl Plan {
 
     /// One line a node, by phase.
     pub fn to_text(&self) -> String {
+        let rows = match (self.class.least_rows(), self.max_rows) {
+            (_, 1) => "1 row".to_owned(),
+            (least, most) => format!("{least} to {most} rows"),
+        };
         let head = format!(
-            "plan for {:?} rows (at most {}), {} phases, arena {} bytes\n",
-            self.class,
-            self.max_rows,
+            "plan for {} ({rows}), {} phases, arena {} bytes\n",
+            self.class.purpose(),
             self.phase_count(),
             self.arena.floats * 4
         );
         head + &self.ir.to_text(Some(&self.phases))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::Ir;
+    use crate::passes::Precision;
+    use base::{CacheType, Tier};
+
+    #[test]
+    fn a_step_of_more_rows_than_sizes_can_be_computed_for_is_refused() {
+        let contract = crate::passes::snapshots::contract();
+        for rows in [usize::MAX, usize::MAX / 2 + 1, MOST_ROWS + 1] {
+            let options = PlanOptions {
+                span: Span::trunk(&contract),
+                class: RowClass::Many,
+                largest: rows,
+                mla: MlaChoice::Auto,
+                form: CacheForm::Latent,
+                bind: BindOptions {
+                    precision: Precision::Exact,
+                    tier: Tier::Portable,
+                    cache: CacheType::F32,
+                },
+            };
+            let error = Plan::from_ir(Ir::default(), &contract, &[], &options).unwrap_err();
+            assert!(
+                matches!(error, GraphError::Rows { rows: found, most: MOST_ROWS } if found == rows),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn sizes_that_wrap_are_errors_in_this_crate() {
+        let sum = std::panic::catch_unwind(|| std::hint::black_box(usize::MAX) + std::hint::black_box(1));
+        assert!(
+            sum.is_err(),
+            "overflow checks are off: see [profile.release.package] in the root Cargo.toml"
+        );
     }
 }

@@ -7,6 +7,6 @@ use crate::WeightMatrix;
 /// # Panics
 /// When `id` is not a row, or `out` is not as wide.
 pub fn decode_row(w: &WeightMatrix<'_>, id: usize, out: &mut [f32], memory: &mut Vec<u8>) {
-    assert_eq!(out.len(), w.cols, "a row of {} weights", w.ty);
-    w.decode(id, 0..w.cols, out, memory);
+    assert_eq!(out.len(), w.cols(), "a row of {} weights", w.ty());
+    w.decode(id, 0..w.cols(), out, memory);
 }

@@ -26,16 +26,17 @@ mod norm;
 mod peak;
 mod processor;
 mod rope;
+mod shape;
 mod table;
 mod tiers;
 mod view;
 mod weights;
 mod widen;
 
-pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, Bf16Line, quantise_a8, to_bf16};
+pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, Bf16Line, Bf16Rows, quantise_a8, to_bf16};
 pub use attention::{
-    AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, KEYS, KeyBlocks, KeyOrder, Number,
-    Partials, bf16, f16, load_part, load_row, merge_partials, partials_len, store_part, store_row,
+    AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, HeadWidths, KEYS, KeyBlocks, KeyOrder,
+    Number, Partials, bf16, f16, load_part, load_row, merge_partials, partials_len, store_part, store_row,
 };
 #[cfg(target_arch = "x86_64")]
 pub use brains::assume_amx;
@@ -46,6 +47,7 @@ pub use moe::{Gating, GroupScore, RouteSpec, route};
 pub use norm::rms_norm;
 pub use peak::{Peak, peak, read_all};
 pub use rope::{RopePairs, RopeTable, rotate};
+pub use shape::ShapeError;
 pub use table::{KernelFn, features, table};
 pub use tiers::{limit_tier, tier_limit};
 pub use view::{Rows, RowsMut};

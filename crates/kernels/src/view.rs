@@ -1,6 +1,7 @@
 //! Matrices of f32 rows: borrowed views with a stride.
 #![allow(unsafe_code, reason = "threads of one step write disjoint parts of one arena through raw pointers")]
 
+use crate::shape::{ShapeError, fits};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -17,14 +18,22 @@ impl<'a> Rows<'a> {
     /// `rows` rows of `cols` numbers, `stride` numbers apart.
     ///
     /// # Panics
-    /// When `data` is too short.
+    /// Where [`try_new`](Self::try_new) reports an error.
+    #[track_caller]
     pub fn new(data: &'a [f32], rows: usize, cols: usize, stride: usize) -> Rows<'a> {
-        assert!(
-            rows == 0 || (rows - 1) * stride + cols <= data.len(),
-            "{rows} rows of {cols} exceed {}",
-            data.len()
-        );
-        Rows { data, rows, cols, stride }
+        match Rows::try_new(data, rows, cols, stride) {
+            Ok(rows) => rows,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The same of sizes that may be wrong.
+    ///
+    /// # Errors
+    /// When `data` is too short, or the size overflows.
+    pub fn try_new(data: &'a [f32], rows: usize, cols: usize, stride: usize) -> Result<Rows<'a>, ShapeError> {
+        fits("a matrix of rows", (rows, cols, stride), data.len())?;
+        Ok(Rows { data, rows, cols, stride })
     }
 
     /// How many rows.
@@ -71,15 +80,30 @@ impl<'a> RowsMut<'a> {
     /// `rows` rows of `cols` numbers, `stride` numbers apart.
     ///
     /// # Panics
-    /// When `data` is too short, or rows would overlap.
+    /// Where [`try_new`](Self::try_new) reports an error.
+    #[track_caller]
     pub fn new(data: &'a mut [f32], rows: usize, cols: usize, stride: usize) -> RowsMut<'a> {
-        assert!(
-            rows == 0 || (rows - 1) * stride + cols <= data.len(),
-            "{rows} rows of {cols} exceed {}",
-            data.len()
-        );
-        assert!(rows <= 1 || stride >= cols, "rows of {cols} overlap at stride {stride}");
-        RowsMut { start: data.as_mut_ptr(), rows, cols, stride, _borrow: PhantomData }
+        match RowsMut::try_new(data, rows, cols, stride) {
+            Ok(rows) => rows,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The same of sizes that may be wrong.
+    ///
+    /// # Errors
+    /// When `data` is too short, rows would overlap, or the size overflows.
+    pub fn try_new(
+        data: &'a mut [f32],
+        rows: usize,
+        cols: usize,
+        stride: usize,
+    ) -> Result<RowsMut<'a>, ShapeError> {
+        fits("a matrix of rows", (rows, cols, stride), data.len())?;
+        if rows > 1 && stride < cols {
+            return Err(ShapeError::Overlap { cols, stride });
+        }
+        Ok(RowsMut { start: data.as_mut_ptr(), rows, cols, stride, _borrow: PhantomData })
     }
 
     /// The same from an address.
@@ -111,8 +135,10 @@ impl<'a> RowsMut<'a> {
     /// Some of the rows, borrowed anew.
     pub(crate) fn slice_rows(&mut self, range: Range<usize>) -> RowsMut<'_> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
-        // SAFETY: a part of what this view holds exclusively.
-        let start = unsafe { self.start.add(range.start * self.stride) };
+        // no rows: an address beyond the last one may lie outside of the memory
+        let first = if range.is_empty() { 0 } else { range.start };
+        // SAFETY: a row of this view.
+        let start = unsafe { self.start.add(first * self.stride) };
         RowsMut { start, rows: range.len(), cols: self.cols, stride: self.stride, _borrow: PhantomData }
     }
 
@@ -130,8 +156,51 @@ impl<'a> RowsMut<'a> {
     /// The columns in `range`, borrowed anew.
     pub fn columns(&mut self, range: Range<usize>) -> RowsMut<'_> {
         assert!(range.start <= range.end && range.end <= self.cols, "columns {range:?} of {}", self.cols);
-        // SAFETY: a part of what this view holds exclusively.
-        let start = unsafe { self.start.add(range.start) };
+        // as for rows
+        let first = if self.rows == 0 { 0 } else { range.start };
+        // SAFETY: a column of the first row, or the end of it.
+        let start = unsafe { self.start.add(first) };
         RowsMut { start, rows: self.rows, cols: range.len(), stride: self.stride, _borrow: PhantomData }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_that_overflows_is_refused() {
+        // (2 − 1) · stride + 64 wraps to 0: the second row would lie 256 bytes before the first
+        let stride = usize::MAX - 63;
+        let overflow = ShapeError::Overflow { what: "a matrix of rows" };
+        assert_eq!(RowsMut::try_new(&mut [0.0; 64], 2, 64, stride).err(), Some(overflow));
+        assert_eq!(Rows::try_new(&[0.0; 64], 2, 64, stride).err(), Some(overflow));
+        assert_eq!(Rows::try_new(&[], usize::MAX, 1, 2).err(), Some(overflow));
+        let caught = std::panic::catch_unwind(|| RowsMut::new(&mut [0.0; 64], 2, 64, stride).rows());
+        assert!(caught.is_err());
+    }
+
+    #[test]
+    fn rows_lie_in_the_memory_and_apart() {
+        let short = ShapeError::Length { what: "a matrix of rows", needed: 9, found: 8 };
+        assert_eq!(Rows::try_new(&[0.0; 8], 2, 4, 5).err(), Some(short));
+        assert_eq!(
+            RowsMut::try_new(&mut [0.0; 8], 2, 4, 3).err(),
+            Some(ShapeError::Overlap { cols: 4, stride: 3 })
+        );
+        // a share of no columns
+        assert_eq!(RowsMut::new(&mut [], 7, 0, 0).row_mut(6).len(), 0);
+        assert_eq!(Rows::new(&[0.0; 8], 2, 4, 4).row(1).len(), 4);
+        assert_eq!(Rows::new(&[], 0, 4, usize::MAX).rows(), 0);
+    }
+
+    #[test]
+    fn an_empty_part_has_an_address_inside_of_the_memory() {
+        let mut memory = [0.0; 9];
+        let start = memory.as_mut_ptr();
+        let mut rows = RowsMut::new(&mut memory, 2, 4, 5);
+        assert_eq!((rows.slice_rows(2..2).raw_mut().0, rows.slice_rows(2..2).rows()), (start, 0));
+        assert_eq!(rows.slice_rows(1..2).raw_mut().0, start.wrapping_add(5));
+        assert_eq!(rows.columns(4..4).row_mut(1).len(), 0);
     }
 }

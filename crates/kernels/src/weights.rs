@@ -1,5 +1,6 @@
 //! Weights as kernels read them: rows of blocks as in the file, or tiles of sixteen rows.
 
+use crate::shape::{ShapeError, times};
 use base::{Layout, TensorType};
 use quant::tiles::{ROWS, TileLayout};
 use std::ops::Range;
@@ -15,6 +16,9 @@ pub struct BlockScales<'a> {
     pub cols: usize,
 }
 
+/// The longest side of a rectangle of numbers that share a factor: kernels sum as many inputs at a time, and keep memory for them.
+const MOST_SIDE: usize = 1 << 16;
+
 impl<'a> BlockScales<'a> {
     /// The factors of row `row` of a matrix of `cols` columns, one for each rectangle.
     pub(crate) fn of_row(&self, row: usize, cols: usize) -> &'a [f32] {
@@ -23,17 +27,26 @@ impl<'a> BlockScales<'a> {
     }
 }
 
-/// A matrix of weights: `rows` outputs of `cols` inputs.
+/// That the bytes of a matrix are as many as its shape needs.
+fn exactly(needed: usize, found: usize) -> Result<(), ShapeError> {
+    let error = ShapeError::Length { what: "a matrix of weights", needed, found };
+    if needed == found { Ok(()) } else { Err(error) }
+}
+
+/// A matrix of weights: `rows` outputs of `cols` inputs. Its shape cannot be changed once the bytes were compared with it:
+///
+/// ```compile_fail
+/// let bytes = vec![0; 68 * 16];
+/// let mut w = kernels::WeightMatrix::from_tiles(base::TensorType::Q8_0, &bytes, 16, 64).unwrap();
+/// w.cols = 1 << 20;
+/// ```
 #[derive(Clone, Copy)]
 pub struct WeightMatrix<'a> {
-    /// How numbers are stored.
-    pub ty: TensorType,
+    ty: TensorType,
     /// All rows, or all tiles, one after the other.
-    pub bytes: &'a [u8],
-    /// Outputs.
-    pub rows: usize,
-    /// Inputs.
-    pub cols: usize,
+    bytes: &'a [u8],
+    rows: usize,
+    cols: usize,
     /// Rows of `bytes` before the first of this matrix.
     first: usize,
     /// Bytes of a row, where rows follow one another.
@@ -47,42 +60,78 @@ pub struct WeightMatrix<'a> {
 impl<'a> WeightMatrix<'a> {
     /// Rows as in the file.
     ///
-    /// # Panics
-    /// When `bytes` is not `rows` rows of `cols` numbers of `ty`.
-    pub fn rows(ty: TensorType, bytes: &'a [u8], rows: usize, cols: usize) -> WeightMatrix<'a> {
-        let row_bytes = ty.row_bytes(cols).unwrap_or(usize::MAX);
-        assert!(
-            rows.checked_mul(row_bytes) == Some(bytes.len()),
-            "{rows} × {cols} of {ty} is not {} bytes",
-            bytes.len()
-        );
-        WeightMatrix { ty, bytes, rows, cols, first: 0, row_bytes, tiles: None, scales: None }
+    /// # Errors
+    /// When `bytes` is not `rows` rows of `cols` numbers of `ty`, or the format has no such rows.
+    pub fn from_rows(
+        ty: TensorType,
+        bytes: &'a [u8],
+        rows: usize,
+        cols: usize,
+    ) -> Result<WeightMatrix<'a>, ShapeError> {
+        let format = ShapeError::Format { ty, cols, layout: "rows" };
+        let row_bytes = ty.row_bytes(cols).ok_or(format)?;
+        let needed = times("a matrix of weights", rows, row_bytes)?;
+        exactly(needed, bytes.len())?;
+        Ok(WeightMatrix { ty, bytes, rows, cols, first: 0, row_bytes, tiles: None, scales: None })
     }
 
     /// Tiles of sixteen rows.
     ///
-    /// # Panics
-    /// When the format has no tiles, or `bytes` is not what `rows` rows of `cols` numbers take.
-    pub fn tiles(ty: TensorType, bytes: &'a [u8], rows: usize, cols: usize) -> WeightMatrix<'a> {
-        let tiles = TileLayout::new(ty, cols);
-        assert!(
-            tiles.is_some_and(|tiles| tiles.matrix_bytes(rows) == bytes.len()),
-            "{rows} × {cols} of {ty} in tiles is not {} bytes",
-            bytes.len()
-        );
-        let row_bytes = ty.row_bytes(cols).unwrap_or(0);
-        WeightMatrix { ty, bytes, rows, cols, first: 0, row_bytes, tiles, scales: None }
+    /// # Errors
+    /// When the format has no tiles of such rows, or `bytes` is not what `rows` rows of `cols` numbers take.
+    pub fn from_tiles(
+        ty: TensorType,
+        bytes: &'a [u8],
+        rows: usize,
+        cols: usize,
+    ) -> Result<WeightMatrix<'a>, ShapeError> {
+        let format = ShapeError::Format { ty, cols, layout: "tiles" };
+        let layout = TileLayout::new(ty, cols).filter(|_| cols > 0).ok_or(format)?;
+        let row_bytes = ty.row_bytes(cols).ok_or(format)?;
+        let needed = layout.checked_matrix_bytes(rows);
+        exactly(needed.ok_or(ShapeError::Overflow { what: "a matrix of tiles" })?, bytes.len())?;
+        Ok(WeightMatrix { ty, bytes, rows, cols, first: 0, row_bytes, tiles: Some(layout), scales: None })
     }
 
     /// The same with a factor for each rectangle of numbers.
     ///
-    /// # Panics
-    /// When there are fewer factors than the matrix has rectangles, or one that begins in the middle of a tile.
-    pub fn with_scales(self, scales: BlockScales<'a>) -> WeightMatrix<'a> {
-        assert!(scales.rows.is_multiple_of(ROWS) && scales.cols.is_multiple_of(ROWS), "{scales:?}");
-        let count = (self.first + self.rows).div_ceil(scales.rows) * self.cols.div_ceil(scales.cols);
-        assert!(scales.numbers.len() >= count, "{} factors of {count}", scales.numbers.len());
-        WeightMatrix { scales: Some(scales), ..self }
+    /// # Errors
+    /// When the sides of a rectangle are not multiples of sixteen from 16 to 65536, or there are fewer factors than rectangles.
+    pub fn with_scales(self, scales: BlockScales<'a>) -> Result<WeightMatrix<'a>, ShapeError> {
+        for value in [scales.rows, scales.cols] {
+            if value == 0 || !value.is_multiple_of(ROWS) || value > MOST_SIDE {
+                let what = "a side of the rectangles that share a factor";
+                return Err(ShapeError::Range { what, value, expected: "a multiple of 16 from 16 to 65536" });
+            }
+        }
+        let (down, across) =
+            ((self.first + self.rows).div_ceil(scales.rows), self.cols.div_ceil(scales.cols));
+        let needed = times("the factors of a matrix", down, across)?;
+        let found = scales.numbers.len();
+        if found < needed {
+            return Err(ShapeError::Length { what: "the factors of a matrix", needed, found });
+        }
+        Ok(WeightMatrix { scales: Some(scales), ..self })
+    }
+
+    /// How numbers are stored.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// All rows, or all tiles, that the matrix is a part of.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Outputs.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Inputs.
+    pub fn cols(&self) -> usize {
+        self.cols
     }
 
     /// Factors of rectangles, counted from the first row of `bytes`.
@@ -144,5 +193,42 @@ impl<'a> WeightMatrix<'a> {
     pub fn slice_rows(&self, range: Range<usize>) -> WeightMatrix<'a> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         WeightMatrix { first: self.first + range.start, rows: range.len(), ..*self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_another_size_than_the_shape_are_refused() {
+        let bytes = [0; 68 * 16];
+        for make in [WeightMatrix::from_rows, WeightMatrix::from_tiles] {
+            assert!(make(TensorType::Q8_0, &bytes, 16, 64).is_ok());
+            assert!(make(TensorType::Q8_0, &bytes, 16, 96).is_err());
+            assert!(make(TensorType::Q8_0, &bytes, 16, 65).is_err());
+            assert!(make(TensorType::Q8_0, &bytes, 17, 64).is_err());
+            // sizes that wrap to 0 bytes
+            for (rows, cols) in [(1 << 60, 512), (16, 1 << 59), (1 << 63, 32)] {
+                assert!(make(TensorType::Q8_0, &[], rows, cols).is_err(), "{rows} × {cols}");
+            }
+        }
+        assert!(WeightMatrix::from_tiles(TensorType::F32, &[0; 64], 16, 1).is_err());
+    }
+
+    #[test]
+    fn rectangles_whose_sides_would_overflow_a_sum_of_inputs_are_refused() {
+        let bytes = vec![0; TileLayout::new(TensorType::F8_E4M3, 256).unwrap().matrix_bytes(16)];
+        let matrix = WeightMatrix::from_tiles(TensorType::F8_E4M3, &bytes, 16, 256).unwrap();
+        let with = |rows, cols| matrix.with_scales(BlockScales { numbers: &[1.0; 2], rows, cols });
+        assert!(with(128, 128).is_ok());
+        // four runs of 2^62 inputs are none, which every row has
+        for side in [0, 8, 1 << 17, 1 << 62] {
+            assert!(with(128, side).is_err() && with(side, 128).is_err(), "{side}");
+        }
+        assert_eq!(
+            with(128, 64).err(),
+            Some(ShapeError::Length { what: "the factors of a matrix", needed: 4, found: 2 })
+        );
     }
 }

@@ -44,7 +44,7 @@ fn each_code_is_its_number_at_every_place_of_a_row() {
         let mut codes = vec![0x38; 256 * COLS];
         (0..256).for_each(|c| codes[c * COLS + place] = c as u8);
         let bytes = tiles(&codes, COLS);
-        let weight = WeightMatrix::tiles(TensorType::F8_E4M3, &bytes, 256, COLS);
+        let weight = WeightMatrix::from_tiles(TensorType::F8_E4M3, &bytes, 256, COLS).unwrap();
         for rows in [1, 3, 9] {
             let mut x = vec![0.0; rows * COLS];
             x.iter_mut().skip(place).step_by(COLS).for_each(|x| *x = 1.0);
@@ -70,7 +70,7 @@ fn each_code_is_its_number_across_rows() {
         let numbers = (0..=255u8).map(|c| if value(c).is_nan() && !nan { 0 } else { c });
         numbers.enumerate().for_each(|(i, code)| codes[3 * 256 + i] = code);
         let bytes = tiles(&codes, 256);
-        let weight = WeightMatrix::tiles(TensorType::F8_E4M3, &bytes, ROWS, 256);
+        let weight = WeightMatrix::from_tiles(TensorType::F8_E4M3, &bytes, ROWS, 256).unwrap();
         let mut x = [0.0; ROWS];
         x[3] = 1.0;
         for (name, kernel) in kernels(true) {

@@ -5,10 +5,12 @@ use ops::{Backend, Cpu, Filter, Verdict, cases, test};
 use std::collections::{BTreeMap, HashSet};
 
 /// Where the processor has all of the highest tier but tiles, their instructions are computed by a signal handler.
+#[allow(unsafe_code, reason = "tiles are computed by a signal handler")]
 fn with_tiles() {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     if !kernels::features().amx && emulator::install_amx() {
-        kernels::assume_amx();
+        // SAFETY: the handler is installed.
+        unsafe { kernels::assume_amx() };
     }
 }
 

@@ -5,7 +5,7 @@ use crate::memory::Copies;
 use crate::numbers::nearest;
 use crate::random::Random;
 use base::{Activation, CacheRow, CacheType};
-use kernels::{CacheView, Expanded, KeyBlocks, KeyOrder, Number, bf16, f16, load_row, store_row};
+use kernels::{CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, Number, bf16, f16, load_row, store_row};
 
 /// Rows of a page of the cache.
 const PAGE: usize = 64;
@@ -170,14 +170,8 @@ impl LatentOperands {
     /// One copy of the cached rows; numbers beyond the last begin anew.
     pub fn cache(&self, case: &LatentCase, copy: usize) -> CacheView<'_> {
         let first = copy % self.streams.count() * self.pages;
-        CacheView {
-            ty: case.cache,
-            bytes: self.streams.all(),
-            page_rows: PAGE,
-            row_bytes: case.row().bytes(),
-            width: case.width(),
-            table: &self.table[first..first + self.pages],
-        }
+        let table = &self.table[first..first + self.pages];
+        CacheView::new(case.row(), self.streams.all(), PAGE, table).expect("pages of the stream")
     }
 }
 
@@ -332,15 +326,10 @@ impl ExpandedOperands {
 impl<N: Number> ExpandedLines<N> {
     /// The view that kernels take.
     pub fn view(&self, case: &ExpandedCase) -> Expanded<'_, N> {
-        Expanded {
-            keys: &self.content,
-            rope_keys: &self.rotated,
-            rope_stride: N::padded(case.rope) * N::BLOCK,
-            values: &self.values,
-            value_width: case.values,
-            nope: case.nope,
-            rope: case.rope,
-        }
+        let stride = N::padded(case.rope) * N::BLOCK;
+        let widths = HeadWidths { nope: case.nope, rope: case.rope, value: case.values };
+        Expanded::new(&self.content, (&self.rotated, stride), &self.values, widths)
+            .expect("blocks of the case")
     }
 }
 
@@ -455,6 +444,6 @@ impl KeysOperands {
     /// The view of such numbers that kernels take.
     pub fn view<'a, N: Number>(&self, case: &KeysCase, latents: &'a [N]) -> KeyBlocks<'a, N> {
         let stride = N::padded(case.latent) * N::BLOCK + GAP;
-        KeyBlocks { latents, stride, latent: case.latent, nope: case.nope }
+        KeyBlocks::new(latents, stride, case.latent, case.nope).expect("blocks of the case")
     }
 }

@@ -4,7 +4,9 @@ use crate::case::{Arithmetic, Bound, SameBits, Truth, Work, layout};
 use crate::memory::Copies;
 use crate::random::Random;
 use base::{Activation, Layout, TensorType};
-use kernels::{A8_BLOCK, A8Block, A8Rows, Acts, BlockScales, Rows, WeightMatrix, quantise_a8, to_bf16};
+use kernels::{
+    A8_BLOCK, A8Block, A8Rows, Acts, Bf16Rows, BlockScales, Rows, WeightMatrix, quantise_a8, to_bf16,
+};
 use quant::tiles::{ROWS, TileLayout};
 
 /// A product: its formats and sizes.
@@ -168,12 +170,12 @@ impl ProductOperands {
         let all = rows + case.skipped;
         let bytes = self.matrices.copy(copy);
         let matrix = match case.layout {
-            Layout::Rows => WeightMatrix::rows(case.weight, bytes, all, cols),
-            Layout::Tiles => WeightMatrix::tiles(case.weight, bytes, all, cols),
+            Layout::Rows => WeightMatrix::from_rows(case.weight, bytes, all, cols),
+            Layout::Tiles => WeightMatrix::from_tiles(case.weight, bytes, all, cols),
         };
         let scales = BlockScales { numbers: &self.scales, rows: FP8_BLOCK.0, cols: FP8_BLOCK.1 };
-        let matrix = if self.scales.is_empty() { matrix } else { matrix.with_scales(scales) };
-        matrix.slice_rows(case.skipped..all)
+        let matrix = if self.scales.is_empty() { matrix } else { matrix.and_then(|m| m.with_scales(scales)) };
+        matrix.expect("the bytes of the case").slice_rows(case.skipped..all)
     }
 
     /// What a number of the stored weight is multiplied with.
@@ -188,8 +190,10 @@ impl ProductOperands {
         match case.activation {
             // no product computes in f16
             Activation::F32 | Activation::F16 => Acts::F32(Rows::new(&self.seen, rows, cols, cols)),
-            Activation::Bf16 => Acts::Bf16 { bits: &self.bits, rows, cols, stride: cols },
-            Activation::A8 => Acts::A8(A8Rows::new(&self.blocks, rows, cols)),
+            Activation::Bf16 => {
+                Acts::Bf16(Bf16Rows::new(&self.bits, rows, cols, cols).expect("rows of the case"))
+            }
+            Activation::A8 => Acts::A8(A8Rows::new(&self.blocks, rows, cols).expect("rows of the case")),
         }
     }
 }

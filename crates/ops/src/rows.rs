@@ -274,10 +274,11 @@ impl RowCase {
 
     /// The rows of a weight to embed from.
     pub(crate) fn weight<'a>(&self, ty: TensorType, layout: Layout, bytes: &'a [u8]) -> WeightMatrix<'a> {
-        match layout {
-            Layout::Rows => WeightMatrix::rows(ty, bytes, self.rows, self.width),
-            Layout::Tiles => WeightMatrix::tiles(ty, bytes, self.rows, self.width),
-        }
+        let matrix = match layout {
+            Layout::Rows => WeightMatrix::from_rows(ty, bytes, self.rows, self.width),
+            Layout::Tiles => WeightMatrix::from_tiles(ty, bytes, self.rows, self.width),
+        };
+        matrix.expect("the bytes of the case")
     }
 
     /// The frequencies of a head of this width.

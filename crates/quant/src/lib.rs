@@ -2,6 +2,7 @@
 //!
 //! * [`decode`], [`encode`]: whole blocks to numbers and back. [`decoder`]: the checked function once, for hot loops.
 //! * [`Statistics`]: what the numbers and scales of a tensor are like.
+//! * [`not_finite`]: how many numbers or scales are NaN or infinite, without decoding.
 //! * [`can_decode`], [`can_encode`]: what is possible.
 //! * [`k_scales`]: the packed scales of K-formats, for kernels that read them.
 //! * [`tiles`]: rows packed sixteen side by side, and back.
@@ -28,6 +29,7 @@ mod blocks;
 pub mod e2m1;
 mod error;
 pub mod f8_e4m3;
+mod finite;
 pub mod grids;
 mod iq1_m;
 pub mod iq1_s;
@@ -61,6 +63,7 @@ mod tq1_0;
 mod tq2_0;
 
 pub use error::QuantError;
+pub use finite::not_finite;
 pub use statistics::Statistics;
 
 use base::TensorType;

@@ -207,7 +207,7 @@ impl Scales {
 }
 
 /// The factor of a block: the largest where it has several. NaN where one is not finite.
-fn scale(ty: TensorType, block: &[u8]) -> f32 {
+pub(crate) fn scale(ty: TensorType, block: &[u8]) -> f32 {
     use TensorType as T;
     let halves = |at: &[usize]| {
         at.iter()

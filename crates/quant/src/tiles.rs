@@ -150,7 +150,8 @@ pub struct TileLayout {
 }
 
 impl TileLayout {
-    /// The layout for rows of `cols` numbers; none where the format has no tiles or `cols` is no whole number of blocks.
+    /// The layout for rows of `cols` numbers; none where the format has no tiles, `cols` is no whole number of blocks, or the size of a
+    /// tile overflows.
     pub fn new(ty: TensorType, cols: usize) -> Option<TileLayout> {
         let pieces = pieces(ty);
         if pieces.is_empty() {
@@ -160,14 +161,15 @@ impl TileLayout {
         let blocks = cols.div_ceil(block_len(ty));
         let block_bytes = block_len(ty) / ty.block_len() * ty.block_bytes();
         let mut starts = [0; 4];
-        let mut bytes = 0;
+        let mut bytes = 0usize;
         for (i, plane) in [Plane::Codes, Plane::High, Plane::Scales, Plane::Factors].into_iter().enumerate() {
             starts[i] = bytes;
             let block: usize = pieces.iter().map(|piece| piece.bytes(plane)).sum();
-            bytes += (blocks * ROWS * block).next_multiple_of(ALIGN);
+            let plane = blocks.checked_mul(ROWS)?.checked_mul(block)?.checked_next_multiple_of(ALIGN)?;
+            bytes = plane.checked_add(bytes)?;
         }
         if ty == TensorType::F8_E4M3 {
-            bytes += ROWS * size_of::<f32>();
+            bytes = bytes.checked_add(ROWS * size_of::<f32>())?;
         }
         Some(TileLayout { ty, blocks, block_bytes, row_bytes, starts, bytes })
     }
@@ -180,6 +182,11 @@ impl TileLayout {
     /// Bytes of a matrix of `rows` rows.
     pub fn matrix_bytes(&self, rows: usize) -> usize {
         rows.div_ceil(ROWS) * self.bytes
+    }
+
+    /// Bytes of a matrix of `rows` rows; none where their number overflows.
+    pub fn checked_matrix_bytes(&self, rows: usize) -> Option<usize> {
+        rows.div_ceil(ROWS).checked_mul(self.bytes)
     }
 
     /// Where a plane begins in a tile.

@@ -5,11 +5,11 @@ use crate::shapes::Shape;
 use crate::{Recipe, TestkitError, Written};
 use base::TensorType;
 use formats::safetensors::Writer;
+use formats::{CompleteFile, OutputFile, OutputFolder};
 use graph::circuit::Naming;
 use graph::contract::{Contract, Gating, KvForm};
 use serde_json::{Value, json};
-use std::fs::File;
-use std::io::BufWriter;
+use std::io::Write;
 use std::path::Path;
 
 /// FP8 files have one scale for each square of this many rows and columns.
@@ -39,26 +39,36 @@ impl Recipe {
                 *ty = TensorType::BF16;
             }
         }
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |error| TestkitError::Io { path, error }
-        };
-        std::fs::create_dir_all(folder).map_err(at(folder))?;
-        let config = folder.join("config.json");
-        std::fs::write(&config, config_of(shape, &contract).to_string()).map_err(at(&config))?;
+        let made = OutputFolder::create(folder)?;
+        let mut config = OutputFile::create(&folder.join("config.json"))?;
+        let text = config_of(shape, &contract).to_string();
+        config.write_all(text.as_bytes()).map_err(|error| config.failed(error))?;
+        let config = config.complete()?;
+        let mut written = Written { bytes: 0, tensors: 0, first: folder.to_owned() };
         if self.header_only {
-            return Ok(Written { bytes: 0, tensors: 0, first: folder.to_owned() });
+            config.publish()?;
+        } else {
+            let weights = self.write_weights(&folder.join("model.safetensors"), &tensors)?;
+            (written.bytes, written.tensors) = (weights.bytes(), tensors.len());
+            CompleteFile::publish_all(vec![weights, config])?;
         }
-        let file = folder.join("model.safetensors");
+        made.keep();
+        Ok(written)
+    }
+
+    fn write_weights(
+        &self,
+        file: &Path,
+        tensors: &[(String, TensorType, Vec<usize>)],
+    ) -> Result<CompleteFile, TestkitError> {
+        let mut out = OutputFile::create(file)?;
         let mut writer = Writer::new();
-        for (name, ty, shape) in &tensors {
-            writer.tensor(name.clone(), *ty, shape).map_err(at(&file))?;
+        for (name, ty, shape) in tensors {
+            writer.tensor(name.clone(), *ty, shape).map_err(|error| out.failed(error))?;
         }
-        let mut out = BufWriter::with_capacity(1 << 20, File::create(&file).map_err(at(&file))?);
-        writer.write(&mut out, |i, out| write_tensor(out, self.seed, &tensors[i])).map_err(at(&file))?;
-        drop(out);
-        let bytes = std::fs::metadata(&file).map_err(at(&file))?.len();
-        Ok(Written { bytes, tensors: tensors.len(), first: folder.to_owned() })
+        let written = writer.write(&mut out, |i, out| write_tensor(out, self.seed, &tensors[i]));
+        written.map_err(|error| out.failed(error))?;
+        Ok(out.complete()?)
     }
 }
 

@@ -6,10 +6,10 @@ use crate::shapes::Shape;
 use crate::{Recipe, TestkitError, Written};
 use base::TensorType;
 use formats::gguf::{Writer, WriterValue};
+use formats::{CompleteFile, OutputFile};
 use graph::circuit::{DeclaredTensors, Naming};
 use graph::contract::{Contract, Gating, KvForm};
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Bytes of a tensor that are drawn afresh; larger ones repeat them from random rows.
@@ -80,9 +80,13 @@ impl Recipe {
         let form = if self.legacy { KvForm::Combined } else { KvForm::Split };
         let contract = shape.contract(self.layers, form);
         let tensors = tensors(self, &contract, Naming::Gguf)?;
-        let count = self.shards.unwrap_or(1).clamp(1, tensors.len());
+        let asked = self.shards.unwrap_or(1).clamp(1, tensors.len());
+        let parts: Vec<_> = tensors.chunks(tensors.len().div_ceil(asked)).collect();
+        // of equal parts there may be fewer than were asked for
+        let count = parts.len();
         let mut written = Written { bytes: 0, tensors: tensors.len(), first: path.to_owned() };
-        for (number, part) in tensors.chunks(tensors.len().div_ceil(count)).enumerate() {
+        let mut files = Vec::with_capacity(count);
+        for (number, part) in parts.into_iter().enumerate() {
             let file = if self.shards.is_some() { shard_path(path, number, count) } else { path.to_owned() };
             let mut writer = Writer::new();
             if number == 0 {
@@ -91,25 +95,24 @@ impl Recipe {
             }
             if self.shards.is_some() {
                 writer.key("split.no", WriterValue::U16(number as u16));
-                writer.key(
-                    "split.count",
-                    WriterValue::U16(tensors.chunks(tensors.len().div_ceil(count)).len() as u16),
-                );
+                writer.key("split.count", WriterValue::U16(count as u16));
                 writer.key("split.tensors.count", WriterValue::I32(tensors.len() as i32));
             }
-            let io = |error| TestkitError::Io { path: file.clone(), error };
+            let mut out = OutputFile::create(&file)?;
             for (name, ty, shape) in part {
-                writer.tensor(name.clone(), *ty, shape).map_err(io)?;
+                writer.tensor(name.clone(), *ty, shape).map_err(|error| out.failed(error))?;
             }
-            let mut out = BufWriter::with_capacity(1 << 20, File::create(&file).map_err(io)?);
-            if self.header_only {
-                writer.write_header(&mut out).map_err(io)?;
+            let done = if self.header_only {
+                writer.write_header(&mut out)
             } else {
-                writer.write(&mut out, |i, out| write_tensor(out, self.seed, &part[i])).map_err(io)?;
-            }
-            drop(out);
-            written.bytes += std::fs::metadata(&file).map_err(io)?.len();
+                writer.write(&mut out, |i, out| write_tensor(out, self.seed, &part[i]))
+            };
+            done.map_err(|error| out.failed(error))?;
+            let complete = out.complete()?;
+            written.bytes += complete.bytes();
+            files.push(complete);
         }
+        CompleteFile::publish_all(files)?;
         Ok(written)
     }
 }

@@ -21,6 +21,7 @@ pub use kind::Kind;
 pub use shapes::shapes;
 
 use base::TensorType;
+use formats::OutputError;
 use graph::GraphError;
 use std::path::PathBuf;
 
@@ -87,13 +88,8 @@ pub enum TestkitError {
         layers: usize,
     },
     /// The file cannot be written.
-    #[error("{}: {error}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system says.
-        error: std::io::Error,
-    },
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// The circuit of the shape is wrong.
     #[error(transparent)]
     Graph(#[from] GraphError),

@@ -21,3 +21,15 @@ pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use template::{ChatInput, ChatTemplate};
 pub use tokenizer::{Encode, GgufVocab, Tokenizer};
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_that_wrap_are_errors_in_this_crate() {
+        let sum = std::panic::catch_unwind(|| std::hint::black_box(usize::MAX) + std::hint::black_box(1));
+        assert!(
+            sum.is_err(),
+            "overflow checks are off: see [profile.release.package] in the root Cargo.toml"
+        );
+    }
+}

@@ -327,7 +327,7 @@ fn many_added_tokens_take_no_more_time_than_few() {
 /// A pattern that backtracks without end is an error of the text, not a hang, and not a text that is quietly cut otherwise.
 #[test]
 fn a_pattern_without_end_is_an_error() {
-    let pattern = json!({"type": "Split", "pattern": {"Regex": "(?=a)(a|a)*b(?!c)"}, "behavior": "Isolated", "invert": false});
+    let pattern = json!({"type": "Split", "pattern": {"Regex": "(?:(?=a)a+)+b"}, "behavior": "Isolated", "invert": false});
     let tokenizer = open(&pre(pattern)).unwrap();
     let error = tokenizer.encode(&"a".repeat(64), PLAIN).unwrap_err().to_string();
     assert!(error.contains("pattern"), "{error}");

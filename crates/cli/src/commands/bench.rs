@@ -1,6 +1,6 @@
 //! `latent bench`: speed of prefill and decoding, beside the speed that the machine's limits allow, measured in the same run.
 
-use super::together::{Together, context};
+use super::together::{Together, context, fit};
 use crate::args::{BenchArgs, Table};
 use crate::{model, output};
 use anyhow::{Context, Result};
@@ -99,7 +99,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let sizes = sizes(args);
     let mut model_args = args.model.clone();
     let needed = |size: &Size| context(size.sequences, size.depth + size.prompt + size.generate);
-    model_args.ctx.get_or_insert(sizes.iter().map(needed).max().unwrap_or(1).max(1));
+    fit(&mut model_args, sizes.iter().map(needed).max().unwrap_or(1))?;
     let table = if args.json { Table::Json } else { args.output };
     let mut engine = model::load(&checkpoint, &model_args, table != Table::Md)?;
     // the thread that reads ahead would take time from those that are measured
@@ -268,8 +268,9 @@ fn markdown(rows: &[Measured], engine: &Engine, limits: &Limits) -> Result<()> {
             100.0 * row.of_roofline()
         ))?;
     }
+    output::line("")?;
     output::line(&format!(
-        "\nlimits of {}, measured in this run: {limits}; loaded in {:.2} s",
+        "limits of {}, measured in this run: {limits}; loaded in {:.2} s",
         s.placement,
         s.load_time.as_secs_f64()
     ))

@@ -32,6 +32,7 @@ pub(super) fn run(path: Option<&Path>, args: &InspectArgs) -> Result<()> {
     if args.json {
         let mut value = serde_json::to_value(&survey)?;
         value["circuit"] = json!(survey.contract.as_ref().map(|c| model::circuit_name(&args.model, c)));
+        value["supported"] = json!(survey.supported && speech.problems() == 0);
         value["tokenizer"] = speech.tokenizer.json();
         value["chat_template"] = speech.template.json();
         output::json(&value)?;
@@ -174,7 +175,7 @@ fn text(survey: &Survey, speech: &Speech, args: &ModelArgs, tier: &str) -> Strin
     }
     operations(survey, tier, &mut lines);
     lines.push(String::new());
-    lines.join("\n")
+    output::joined(&lines)
 }
 
 /// Rotation, in a line.
@@ -200,20 +201,23 @@ fn rope(contract: &graph::Contract) -> Vec<String> {
 fn alike(survey: &Survey, lines: &mut Vec<String>) {
     let Some(best) = survey.closest.first() else { return };
     lines.push(String::new());
-    lines.push("closest known  share  keys   slots  tensors  dimensions".into());
+    lines.push("closest known  share  keys   choices  slots  tensors  dimensions".into());
     let share = |(some, all): (usize, usize)| if all == 0 { "-".to_owned() } else { format!("{some}/{all}") };
     for like in survey.closest.iter().take(ALIKE) {
-        let Likeness { name, score, keys, slots, tensors, dimensions, .. } = like;
+        let Likeness { name, score, keys, choices, slots, tensors, dimensions, .. } = like;
         let slots = if tensors.1 == 0 { "-".to_owned() } else { share(*slots) };
         lines.push(format!(
-            "  {name:<13}{:>4.0} %  {:<6} {slots:<6} {:<8} {}",
-            score * 100.0,
+            "  {name:<13}{:>4.0} %  {:<6} {:<8} {slots:<6} {:<8} {}",
+            // all of it only where no difference was found
+            (score * 100.0).floor(),
             share(*keys),
+            share(*choices),
             share(*tensors),
             share(*dimensions)
         ));
     }
     wrapped(lines, "  lacks keys   ", &best.keys_missing.join(" "));
+    wrapped(lines, "  chooses      ", &best.choices_other.join(", "));
     wrapped(lines, "  no slot for  ", &best.tensors_unknown.join(" "));
 }
 

@@ -2,7 +2,7 @@
 
 use super::graph::layers;
 use super::together::token;
-use crate::args::{DiffArgs, ModelArgs, isa};
+use crate::args::{DiffArgs, MOST_TOKENS, ModelArgs, isa};
 use crate::exit::{Parted, Usage};
 use crate::{interrupt, model, output};
 use anyhow::Result;
@@ -80,7 +80,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
     } else {
         print(&report, &a_what, &b_what, rows, args.all)?;
     }
-    if report.parted.is_some() { Err(Parted.into()) } else { Ok(()) }
+    if report.parted.is_some() || report.not_finite > 0 { Err(Parted.into()) } else { Ok(()) }
 }
 
 /// Loads a model, asks which tokens to run, and runs them.
@@ -137,7 +137,9 @@ fn set(settings: &mut ModelArgs, word: &str, flag: &str) -> Result<()> {
         "threads" => settings.threads = Some(number(value, 1024).map_err(wrong)?),
         "chunk" => settings.chunk = Some(number(value, 8192).map_err(wrong)?),
         "ctx" => {
-            settings.ctx = Some(value.parse().map_err(|_| wrong("expected a number of tokens".into()))?);
+            let tokens = value.parse().ok().filter(|n| (1..=MOST_TOKENS).contains(n));
+            settings.ctx =
+                Some(tokens.ok_or_else(|| wrong(format!("expected 1 to {MOST_TOKENS} tokens")))? as usize);
         }
         "circuit" => settings.circuit = Some(value.into()),
         _ => {
@@ -169,9 +171,10 @@ fn print(report: &Report, a: &str, b: &str, rows: usize, all: bool) -> Result<()
         wrapped(&format!("{name}: {what}"), 3)?;
     }
     output::line(&format!(
-        "{rows} tokens; tolerance {:.0e} a row, or {} times the error of the inputs\n",
+        "{rows} tokens; tolerance {:.0e} a row, or {} times the error of the inputs",
         report.tolerance.level, report.tolerance.growth
     ))?;
+    output::line("")?;
     output::line(&format!(
         "{:<24}{:>9}{:>9}{:>9}{:>9}{:>11} {:<7}",
         "value", "max abs", "relative", "inputs'", "1-cosine", "row,column", ""
@@ -186,8 +189,10 @@ fn print(report: &Report, a: &str, b: &str, rows: usize, all: bool) -> Result<()
         wrapped(&format!("not kept by both sides: {}", summary(&report.not_compared)), 2)?;
     }
     output::line("")?;
+    let undecided = not_finite(report)?;
     match report.parted {
         Some(index) => blame(report, index),
+        None if undecided => Ok(()),
         None if report.points.iter().all(|point| point.verdict == Verdict::Same) => {
             output::line("the two sides agree in every bit")
         }
@@ -209,6 +214,25 @@ fn print(report: &Report, a: &str, b: &str, rows: usize, all: bool) -> Result<()
     }
 }
 
+/// Says how many numbers nobody can compare; whether there are any.
+fn not_finite(report: &Report) -> Result<bool> {
+    let bad: Vec<&PointReport> = report.points.iter().filter(|p| p.distance.not_finite > 0).collect();
+    let Some(first) = bad.first() else { return Ok(false) };
+    let d = &first.distance;
+    // otherwise the place is that of the largest difference
+    let place =
+        if d.max_abs == 0.0 { format!(" at row {}, column {}", d.row, d.column) } else { String::new() };
+    let text = format!(
+        "{} numbers of {} values are NaN or infinite on both sides, the first in {}{place}: of those nobody can say whether the \
+         sides agree. `latent audit --deep` says which weights are not finite.",
+        report.not_finite,
+        bad.len(),
+        first.name
+    );
+    wrapped(&text, 2)?;
+    Ok(true)
+}
+
 /// Without --all: of a layer where nothing parts, its last value.
 fn shown(report: &Report, index: usize) -> bool {
     let point = &report.points[index];
@@ -222,7 +246,8 @@ fn shown(report: &Report, index: usize) -> bool {
 fn row(point: &PointReport) -> Result<()> {
     let d = &point.distance;
     let number = |value: f64| if value == 0.0 { "0".to_owned() } else { format!("{value:.1e}") };
-    let at = if d.max_abs == 0.0 { String::new() } else { format!("{},{}", d.row, d.column) };
+    let at =
+        if d.max_abs == 0.0 && d.not_finite == 0 { String::new() } else { format!("{},{}", d.row, d.column) };
     let text = format!(
         "{:<24}{:>9}{:>9}{:>9}{:>9}{at:>11} {}",
         point.name,

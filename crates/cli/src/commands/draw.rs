@@ -6,13 +6,18 @@ use crate::model::{self, Described};
 use crate::output;
 use anyhow::{Context, Result};
 use engine::cpu;
+use formats::{OutputFile, input_file, limits, output_file};
 use graph::draw::{Drawing, Options, PageOptions, Wanted};
 use graph::passes::{CacheForm, RowClass};
-use std::fs;
 use std::path::Path;
 
 pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result<()> {
-    let drawing = draw(args, path, args.model.circuit.as_deref())?;
+    if let Some(out) = &args.html {
+        OutputFile::check(out)?;
+    }
+    // both models stay open until the page is written, which takes no file's place that belongs to them
+    let model = Described::new(model::outline(path)?, args.model.circuit.as_deref())?;
+    let drawing = draw(args, &model)?;
     let formulation = match args.model.form() {
         CacheForm::Expanded => "expanded",
         CacheForm::Latent => args.model.mla.name(),
@@ -25,12 +30,14 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
     if let Some(out) = &args.html {
         let profile = args.profile.as_deref().map(read_profile).transpose()?;
         // the other model has its own circuit: so a circuit of the user's is compared with it
-        let against = args.against.as_deref().map(|path| draw(args, Some(path), None)).transpose()?;
+        let other = |path| Described::new(model::outline(Some(path))?, None);
+        let other = args.against.as_deref().map(other).transpose()?;
+        let against = other.as_ref().map(|other| draw(args, other)).transpose()?;
         let wanted =
             Wanted { stage: stage.name().into(), formulation: formulation.into(), class: class.into() };
         let page = drawing.page(&PageOptions { wanted, profile, against: against.as_ref() })?;
-        fs::write(out, &page).with_context(|| format!("writing {}", out.display()))?;
-        eprintln!("{}: {}", out.display(), engine::memory::readable(page.len() as u64));
+        output_file::write(out, page.as_bytes())?;
+        output::note(&format!("{}: {}", out.display(), engine::memory::readable(page.len() as u64)));
         return Ok(());
     }
     if args.format == Form::Data {
@@ -42,8 +49,7 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
     output::now(&drawing.svg(view))
 }
 
-fn draw(args: &GraphArgs, path: Option<&Path>, circuit: Option<&Path>) -> Result<Drawing> {
-    let model = Described::new(model::outline(path)?, circuit)?;
+fn draw(args: &GraphArgs, model: &Described) -> Result<Drawing> {
     let contract = &model.contract;
     let options = Options {
         bind: bind(args)?,
@@ -58,7 +64,7 @@ fn draw(args: &GraphArgs, path: Option<&Path>, circuit: Option<&Path>) -> Result
 /// A profile, as far as the page needs it to be one.
 fn read_profile(path: &Path) -> Result<serde_json::Value> {
     let name = path.display();
-    let text = fs::read(path).with_context(|| format!("reading {name}"))?;
+    let text = input_file::read(path, limits::MAX_PROFILE_BYTES)?;
     let profile: serde_json::Value =
         serde_json::from_slice(&text).map_err(|error| anyhow::anyhow!("{name}: not JSON: {error}"))?;
     let is_profile = profile["limits"]["read_bandwidth"].is_number() && profile["steps"].is_array();

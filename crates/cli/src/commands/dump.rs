@@ -5,9 +5,11 @@ use crate::args::DumpArgs;
 use crate::{interrupt, model, output};
 use anyhow::Result;
 use engine::diff::dump;
+use formats::OutputFile;
 
 pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
+    OutputFile::check(&args.out)?;
     let mut model_args = args.model.clone();
     model_args.ctx.get_or_insert(args.tokens.len());
     let mut engine = model::load(&checkpoint, &model_args, true)?;

@@ -1,14 +1,16 @@
 //! `latent graph`: the circuit, the IR or the plan of a model as text, JSON, Graphviz or a drawing.
 
+use super::chat::conversation::say;
 use super::draw;
-use crate::args::{Drawing, GraphArgs};
+use crate::args::{Drawing, GraphArgs, MOST_ROWS};
 use crate::exit::Usage;
-use crate::{model, output};
+use crate::model::{self, Described};
+use crate::output;
 use anyhow::Result;
 use engine::cpu;
 use graph::ir::{Ir, Span};
 use graph::passes::{BindOptions, Precision, RowClass};
-use graph::{CheckpointTensors, Contract, Plan, PlanOptions};
+use graph::{Plan, PlanOptions};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -34,13 +36,20 @@ impl Stage {
 
 pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let (stage, path) = words(args)?;
+    check_rows(args.rows)?;
     let format = if args.json { Drawing::Json } else { args.format };
     if args.html.is_some() || matches!(format, Drawing::Svg | Drawing::Data) {
         return draw::run(args, stage, path.as_deref());
     }
-    let checkpoint = model::open(path.as_deref())?;
-    let contract = Contract::from_checkpoint(&checkpoint)?;
-    let circuit = &*model::circuit_for(args.model.circuit.as_deref(), &contract)?;
+    let model = Described::new(model::outline(path.as_deref())?, args.model.circuit.as_deref())?;
+    let (contract, circuit) = (&model.contract, &*model.circuit);
+    if let Some(promised) = &model.promised {
+        say(&format!(
+            "{}: no tensors are there to look at: matrices are taken to be {}",
+            model.outline.display_name(),
+            promised.matrix_type()
+        ));
+    }
     if stage == Stage::Circuit {
         return match format {
             Drawing::Dot => Err(Usage(
@@ -54,14 +63,14 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let layers = layers(args.layers.as_deref(), contract.layers)?;
     let whole = layers == (0..contract.layers);
     let span = Span { embed: layers.start == 0, layers, head: whole };
-    let ir = Ir::build_with(circuit, &contract, &span, &CheckpointTensors(&checkpoint))?;
+    let ir = Ir::build_with(circuit, contract, &span, model.tensors())?;
     if stage == Stage::Ir {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
     }
     let options = args.model.options();
     let plan = Plan::from_ir(
         ir,
-        &contract,
+        contract,
         &cpu::kernel_contracts(),
         &PlanOptions {
             span,
@@ -73,6 +82,20 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
         },
     )?;
     print(&plan.ir, Some(&plan.phases), format, &plan.to_text(), serde_json::to_value(&plan)?)
+}
+
+/// Plans are for steps that there can be.
+fn check_rows(rows: usize) -> Result<()> {
+    let (few, most) = (RowClass::FEW, MOST_ROWS as usize);
+    if (1..=most).contains(&rows) {
+        return Ok(());
+    }
+    Err(Usage(format!(
+        "--rows {rows}: a step has 1 to {most} rows; there is a plan for decode (1 row), one for small batches (2 to {few}) and one for \
+         prefill ({} to {most})",
+        few + 1
+    ))
+    .into())
 }
 
 /// What kernels are bound for.

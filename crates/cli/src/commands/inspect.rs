@@ -1,15 +1,16 @@
-//! `latent inspect`: what a model file holds and what it needs.
+//! `latent inspect`: what a model file holds and what it needs. Its data may be missing: a header or a config.json says the rest.
 
 use crate::args::InspectArgs;
-use crate::{model, output};
+use crate::model::{self, Described};
+use crate::output;
 use anyhow::Result;
 use base::{CacheRow, CacheType, TensorType};
 use engine::cpu;
 use engine::memory::{self, Needed, readable};
 use formats::pack::PackedFrom;
-use formats::{Checkpoint, Source, TokenizerPlace};
+use formats::{Data, Outline, Source, TokenizerPlace};
+use graph::Contract;
 use graph::passes::{BindOptions, CacheForm, Precision, crossover};
-use graph::{CheckpointTensors, Contract};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -18,16 +19,52 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     if args.contract {
         return super::contract::run(path, args);
     }
-    let checkpoint = model::open(path)?;
+    let outline = model::outline(path)?;
     if args.metadata {
-        return metadata(&checkpoint);
+        return metadata(outline.source());
     }
+    if args.tensors && !args.json && outline.data() != Data::Config {
+        return tensors(&listed(&outline));
+    }
+    let model = Described::new(outline, args.model.circuit.as_deref())?;
     if args.tensors && !args.json {
-        return tensors(&checkpoint);
+        return tensors(&promised(&model));
     }
-    let contract = Contract::from_checkpoint(&checkpoint)?;
-    let report = Report::new(&checkpoint, &contract, args)?;
-    if args.json { output::json(&report.json(&checkpoint, args)?) } else { output::lines(&report.text()) }
+    let report = Report::new(&model, args)?;
+    if args.json { output::json(&report.json(args)?) } else { output::lines(&report.text()) }
+}
+
+/// A tensor as it is listed.
+struct Listed<'a> {
+    name: &'a str,
+    ty: TensorType,
+    shape: &'a [usize],
+    bytes: u64,
+    tiles: bool,
+}
+
+/// The tensors of a file or header.
+fn listed(outline: &Outline) -> Vec<Listed<'_>> {
+    let tiles = |name: &str| outline.whole().and_then(|file| file.tensor(name)?.info.tile_rows).is_some();
+    let of = |t: &'_ formats::TensorHead| (t.bytes, tiles(&t.name));
+    let list = outline.tensors().iter().map(|t| {
+        let (bytes, tiles) = of(t);
+        Listed { name: &t.name, ty: t.ty, shape: &t.shape, bytes, tiles }
+    });
+    list.collect()
+}
+
+/// The tensors that a config.json alone promises, in the order of their names.
+fn promised(model: &Described) -> Vec<Listed<'_>> {
+    let mut list: Vec<Listed<'_>> = model.tensors().all().into_iter().map(of_index).collect();
+    list.sort_by_key(|tensor| tensor.name);
+    list
+}
+
+fn of_index<'a>((name, ty, shape): (&'a str, TensorType, &'a [usize])) -> Listed<'a> {
+    let row = shape.last().and_then(|cols| ty.row_bytes(*cols)).unwrap_or(0) as u64;
+    let rows = shape.iter().rev().skip(1).fold(1u64, |n, size| n.saturating_mul(*size as u64));
+    Listed { name, ty, shape, bytes: row.saturating_mul(rows), tiles: false }
 }
 
 struct Report<'a> {
@@ -35,6 +72,10 @@ struct Report<'a> {
     file: String,
     circuit: String,
     kind: String,
+    data: Data,
+    /// The type that matrices are taken to be, where no tensor is there to look at.
+    assumed: Option<TensorType>,
+    tensors: Vec<Listed<'a>>,
     packed: Option<PackedFrom>,
     /// Tensors, bytes and numbers of each type.
     types: BTreeMap<TensorType, (usize, u64, u64)>,
@@ -46,7 +87,8 @@ struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(checkpoint: &Checkpoint, contract: &'a Contract, args: &InspectArgs) -> Result<Report<'a>> {
+    fn new(model: &'a Described, args: &InspectArgs) -> Result<Report<'a>> {
+        let (outline, contract) = (&model.outline, &model.contract);
         let options = args.model.options();
         let exact = options.precision == Precision::Exact;
         let cache = options.cache.unwrap_or(if exact { CacheType::F32 } else { CacheType::F16 });
@@ -59,24 +101,30 @@ impl<'a> Report<'a> {
             largest: args.model.largest(),
             context: contract.context_length,
         };
-        let circuit = model::circuit_for(args.model.circuit.as_deref(), contract)?;
-        let plans = cpu::make_plans_of(&circuit, contract, &CheckpointTensors(checkpoint), &cpu_options)?;
+        let plans = cpu::make_plans_of(&model.circuit, contract, model.tensors(), &cpu_options)?;
         let context = options.context.unwrap_or(contract.context_length);
-        let weights = cpu::weight_bytes(&plans, checkpoint);
+        let weights = match outline.whole() {
+            Some(checkpoint) => cpu::weight_bytes(&plans, checkpoint),
+            None => cpu::declared_weight_bytes(&plans, model.tensors()),
+        };
+        let list = if outline.data() == Data::Config { promised(model) } else { listed(outline) };
         let mut types = BTreeMap::new();
-        for tensor in checkpoint.tensors() {
+        for tensor in &list {
             let entry = types.entry(tensor.ty).or_insert((0, 0, 0));
             entry.0 += 1;
-            entry.1 += tensor.bytes as u64;
+            entry.1 += tensor.bytes;
             entry.2 += tensor.shape.iter().product::<usize>() as u64;
         }
-        let (tokenizer, template) = text_side(checkpoint)?;
+        let (tokenizer, template) = text_side(outline.source())?;
         let mut report = Report {
             contract,
-            file: checkpoint.display_name(),
+            file: outline.display_name(),
             circuit: model::circuit_name(&args.model, contract),
-            kind: kind(checkpoint),
-            packed: checkpoint.packed_from().cloned(),
+            kind: kind(outline),
+            data: outline.data(),
+            assumed: model.promised.as_ref().map(|promised| promised.matrix_type()),
+            tensors: list,
+            packed: outline.whole().and_then(|checkpoint| checkpoint.packed_from().cloned()),
             types,
             cache,
             context,
@@ -90,7 +138,8 @@ impl<'a> Report<'a> {
             tokenizer,
             template,
         };
-        report.needed.cache = report.token_bytes(args.model.form(), cache).unwrap_or(0) * context as u64;
+        report.needed.cache =
+            report.token_bytes(args.model.form(), cache).unwrap_or(0).saturating_mul(context as u64);
         Ok(report)
     }
 
@@ -105,7 +154,7 @@ impl<'a> Report<'a> {
         form.stores(ty).then_some((row.bytes() * self.contract.layers) as u64)
     }
 
-    fn json(&self, checkpoint: &Checkpoint, args: &InspectArgs) -> Result<Value> {
+    fn json(&self, args: &InspectArgs) -> Result<Value> {
         let by_type = |(ty, (tensors, bytes, numbers)): (&TensorType, &(usize, u64, u64))| json!({"type": ty.name(), "tensors": tensors, "bytes": bytes, "parameters": numbers});
         let per_token: Vec<Value> = CacheType::ALL
             .iter()
@@ -120,6 +169,8 @@ impl<'a> Report<'a> {
         let mut value = json!({
             "file": self.file,
             "kind": self.kind,
+            "data": self.data,
+            "assumed_type": self.assumed.map(TensorType::name),
             "circuit": self.circuit,
             "packed": self.packed.as_ref().map(|p| json!({
                 "version": p.version,
@@ -144,8 +195,8 @@ impl<'a> Report<'a> {
             "chat_template_bytes": self.template,
         });
         if args.tensors {
-            let tensor = |t: &formats::TensorInfo| json!({"name": t.name, "type": t.ty.name(), "shape": t.shape, "bytes": t.bytes, "layout": if t.tile_rows.is_some() { "tiles" } else { "rows" }});
-            value["tensors"] = checkpoint.tensors().iter().map(tensor).collect();
+            let tensor = |t: &Listed<'_>| json!({"name": t.name, "type": t.ty.name(), "shape": t.shape, "bytes": t.bytes, "layout": if t.tiles { "tiles" } else { "rows" }});
+            value["tensors"] = self.tensors.iter().map(tensor).collect();
         }
         Ok(value)
     }
@@ -153,6 +204,16 @@ impl<'a> Report<'a> {
     fn text(&self) -> String {
         let c = self.contract;
         let mut lines = vec![format!("{}: {}", self.file, self.kind)];
+        match self.data {
+            Data::Whole => {}
+            Data::Header => lines.push("data           missing: this is what the header says".into()),
+            Data::Config => lines.push("data           missing: this is what the keys promise".into()),
+        }
+        if let Some(ty) = self.assumed {
+            lines.push(format!(
+                "assumed        no tensors are there to look at: matrices are taken to be {ty}"
+            ));
+        }
         if let Some(p) = &self.packed {
             let (header, sample) = (p.identity.header, p.identity.sample);
             lines.push(format!("packed from    {}, fingerprint {header:016x}-{sample:016x}", p.name));
@@ -163,7 +224,11 @@ impl<'a> Report<'a> {
         lines.push(format!("architecture   {} (circuit {})", c.architecture, self.circuit));
         lines.extend(facts(c));
         lines.push(format!("tokenizer      {}", plain(&self.tokenizer)));
-        let template = self.template.map_or_else(|| "none (use --raw)".into(), |n| format!("{n} bytes"));
+        let template = match (self.template, self.data) {
+            (Some(n), _) => format!("{n} bytes"),
+            (None, Data::Config) => "none here".into(),
+            (None, _) => "none (use --raw)".into(),
+        };
         lines.push(format!("chat template  {template}"));
         lines.push(String::new());
         lines.push(format!("{:<10} {:>8} {:>12} {:>14}", "type", "tensors", "bytes", "parameters"));
@@ -196,7 +261,7 @@ impl<'a> Report<'a> {
             lines.push(format!("  {:<12} {:>12}", available.limit, readable(available.bytes)));
         }
         lines.push(String::new());
-        lines.join("\n")
+        output::joined(&lines)
     }
 }
 
@@ -248,21 +313,22 @@ pub(super) fn facts(c: &Contract) -> Vec<String> {
     lines
 }
 
-fn kind(checkpoint: &Checkpoint) -> String {
-    let source = match checkpoint.source() {
+fn kind(outline: &Outline) -> String {
+    let source = match outline.source() {
         Source::Gguf(g) if g.shards > 1 => format!("GGUF version {}, {} shards", g.version, g.shards),
         Source::Gguf(g) => format!("GGUF version {}", g.version),
+        Source::HuggingFace(_) if outline.data() == Data::Config => "config.json alone".into(),
         Source::HuggingFace(_) => "safetensors folder".into(),
     };
-    match checkpoint.packed_from() {
+    match outline.whole().and_then(|checkpoint| checkpoint.packed_from()) {
         Some(packed) => format!("packed file version {}, from a {source}", packed.version),
         None => source,
     }
 }
 
 /// The tokenizer in a few words, and the length of the chat template.
-fn text_side(checkpoint: &Checkpoint) -> Result<(Value, Option<usize>)> {
-    match checkpoint.source() {
+fn text_side(source: &Source) -> Result<(Value, Option<usize>)> {
+    match source {
         Source::Gguf(g) => {
             let word = |key: &str| g.metadata.str(key).map(|w| w.map(str::to_owned));
             let tokens = match g.metadata.get("tokenizer.ggml.tokens") {
@@ -298,8 +364,8 @@ fn plain(value: &Value) -> String {
     if words.is_empty() { "none".into() } else { words.join(", ") }
 }
 
-fn tensors(checkpoint: &Checkpoint) -> Result<()> {
-    for tensor in checkpoint.tensors() {
+fn tensors(list: &[Listed<'_>]) -> Result<()> {
+    for tensor in list {
         let shape: Vec<String> = tensor.shape.iter().map(ToString::to_string).collect();
         output::line(&format!(
             "{:<48} {:<8} {:>12}  {}{}",
@@ -307,14 +373,14 @@ fn tensors(checkpoint: &Checkpoint) -> Result<()> {
             tensor.ty,
             tensor.bytes,
             shape.join(" × "),
-            if tensor.tile_rows.is_some() { ", in tiles" } else { "" }
+            if tensor.tiles { ", in tiles" } else { "" }
         ))?;
     }
     Ok(())
 }
 
-fn metadata(checkpoint: &Checkpoint) -> Result<()> {
-    match checkpoint.source() {
+fn metadata(source: &Source) -> Result<()> {
+    match source {
         Source::Gguf(g) => {
             for (key, value) in g.metadata.entries() {
                 output::line(&format!("{key} = {}", value.describe()))?;

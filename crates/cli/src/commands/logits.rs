@@ -1,24 +1,25 @@
 //! `latent logits`: the logits of given tokens, as numbers, as JSON, or as the base file of llama.cpp's perplexity tool.
 
 use crate::args::LogitsArgs;
-use crate::exit::Usage;
+use crate::exit::{Found, Usage};
 use crate::{interrupt, model, output};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use engine::cache::Sequence;
 use engine::{Engine, Wanted};
-use formats::{Checkpoint, Source};
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use formats::{Checkpoint, OutputFile, Source};
+use std::io::Write;
 use std::path::Path;
 
 pub(super) fn run(args: &LogitsArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     let rows = rows(&args.rows, args.tokens.len())?;
+    if let Some(path) = &args.kl_base {
+        OutputFile::check(path)?;
+    }
     let mut engine = model::load(&checkpoint, &args.model, args.json)?;
     if let Some(path) = &args.kl_base {
         let bos = bos_of(&checkpoint)?;
-        return kl_base(&mut engine, &args.tokens, args.kl_chunk, bos, path)
-            .with_context(|| path.display().to_string());
+        return kl_base(&mut engine, &args.tokens, args.kl_chunk, bos, path);
     }
     let mut found: Vec<Vec<f32>> = Vec::with_capacity(rows.len());
     let mut sequence = Sequence::default();
@@ -38,14 +39,36 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
     );
     bar.finish_and_clear();
     result?;
+    let bad: usize = found.iter().map(|logits| not_finite(logits)).sum();
     if args.json {
-        return output::line(&serde_json::to_string(&serde_json::json!({
+        output::line(&serde_json::to_string(&serde_json::json!({
             "vocab_size": engine.contract().vocab_size,
             "rows": rows,
+            "not_finite": bad,
             "logits": found,
-        }))?);
+        }))?)?;
+    } else {
+        print(&rows, &found)?;
     }
-    for (row, logits) in rows.iter().zip(&found) {
+    if bad > 0 {
+        let all: usize = found.iter().map(Vec::len).sum();
+        let how = if args.json { ", which JSON gives as null" } else { "" };
+        return Err(Found(format!(
+            "{bad} of {all} logits are NaN or infinite{how}: `latent audit --deep` says which weights are not finite, \
+             `latent diff` where the values begin to be"
+        ))
+        .into());
+    }
+    Ok(())
+}
+
+/// Logits that are no finite numbers.
+fn not_finite(logits: &[f32]) -> usize {
+    logits.iter().filter(|logit| !logit.is_finite()).count()
+}
+
+fn print(rows: &[usize], found: &[Vec<f32>]) -> Result<()> {
+    for (row, logits) in rows.iter().zip(found) {
         let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
         let best = best.map_or(0, |(token, _)| token);
         output::line(&format!("row {row}: likeliest token {best}"))?;
@@ -102,14 +125,17 @@ fn kl_base(engine: &mut Engine, tokens: &[u32], chunk: usize, bos: Option<u32>, 
         return Err(Usage(problem).into());
     }
     let vocab = engine.contract().vocab_size;
-    let mut out = BufWriter::new(File::create(path)?);
-    out.write_all(b"_logits_")?;
+    let mut out = OutputFile::create(path)?;
+    let failed = |out: &OutputFile, error| anyhow::Error::from(out.failed(error));
+    let mut header = b"_logits_".to_vec();
     for number in [chunk, vocab, chunks] {
-        out.write_all(&u32::try_from(number)?.to_le_bytes())?;
+        header.extend(u32::try_from(number)?.to_le_bytes());
     }
     for token in &tokens[..chunks * chunk] {
-        out.write_all(&token.to_le_bytes())?;
+        header.extend(token.to_le_bytes());
     }
+    out.write_all(&header).map_err(|error| failed(&out, error))?;
+    let mut bad = 0;
     let scored: Vec<usize> = (chunk / 2..chunk - 1).collect();
     for part in tokens.chunks_exact(chunk) {
         let mut part = part.to_vec();
@@ -126,15 +152,21 @@ fn kl_base(engine: &mut Engine, tokens: &[u32], chunk: usize, bos: Option<u32>, 
             Wanted::Rows(&scored),
             &mut |_, logits| {
                 if written.is_ok() {
+                    bad += not_finite(logits);
                     written = out.write_all(&log_probabilities(logits));
                 }
             },
             &mut |_| !interrupt::asked(),
         )?;
-        written?;
+        written.map_err(|error| failed(&out, error))?;
+        if bad > 0 {
+            let problem = "there are logits that are NaN or infinite, which have no place in such a file: nothing was written";
+            return Err(Found(format!("{}: {problem}", path.display())).into());
+        }
         engine.release(sequence);
     }
-    Ok(out.flush()?)
+    out.finish()?;
+    Ok(())
 }
 
 /// Scale, minimum, and one number of 16 bits a token, padded to an even count.

@@ -3,6 +3,7 @@
 mod audit;
 mod bench;
 mod chat;
+mod chat_options;
 mod contract;
 mod diff;
 mod draw;
@@ -17,14 +18,30 @@ mod pack;
 mod profile;
 mod prompt;
 mod run;
+mod sampling;
 mod shell;
 mod together;
 mod tokenize;
 
 use crate::args::{Cli, Command};
+use crate::interrupt;
 
 /// Runs the command asked for.
 pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
+    let looks_at_signals = matches!(
+        cli.command,
+        Command::Run(_)
+            | Command::Chat(_)
+            | Command::Logits(_)
+            | Command::Audit(_)
+            | Command::Pack(_)
+            | Command::Bench(_)
+            | Command::Profile(_)
+            | Command::Ops(_)
+            | Command::Diff(_)
+            | Command::Dump(_)
+    );
+    let _at_once = (!looks_at_signals).then(interrupt::at_once);
     match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::run(&args),

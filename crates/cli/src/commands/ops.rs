@@ -292,7 +292,8 @@ fn support(cpu: &Cpu, args: &crate::args::OpsSupportArgs) -> Result<()> {
     };
     output::line(&format!("features: {}; not here: {}", named(true), named(false)))?;
     output::line(&format!("kernels: {}, of which {here} run here", kernels.len()))?;
-    output::line("yes: runs here; no: the machine lacks what it needs; –: there is no such kernel\n")?;
+    output::line("yes: runs here; no: the machine lacks what it needs; –: there is no such kernel")?;
+    output::line("")?;
     let columns = |cells: Vec<String>| cells.iter().map(|cell| format!("{cell:>9}")).collect::<String>();
     output::line(&format!(
         "{:<16}{:<10}{:<7}{:<6}{}",

@@ -3,7 +3,6 @@
 use crate::args::PackArgs;
 use crate::{interrupt, model, output};
 use anyhow::{Result, bail};
-use engine::EngineError;
 use engine::memory::readable;
 use formats::Checkpoint;
 use formats::pack::EXTENSION;
@@ -32,14 +31,20 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
     });
     bar.finish_and_clear();
     match packed {
-        Ok(bytes) => output::line(&format!(
-            "{}: {} tensors, {}",
-            out.display(),
-            checkpoint.tensors().len(),
-            readable(bytes)
-        )),
-        // the unfinished file is gone
-        Err(EngineError::Stopped) => std::process::exit(130),
+        Ok(packed) => {
+            packed.not_finite.iter().for_each(|(tensor, count)| {
+                output::note(&format!(
+                    "warning: tensor {tensor} has {count} numbers or scales that are NaN or infinite; they were packed as they \
+                     are (`latent audit --deep` says more)"
+                ));
+            });
+            output::line(&format!(
+                "{}: {} tensors, {}",
+                out.display(),
+                checkpoint.tensors().len(),
+                readable(packed.bytes)
+            ))
+        }
         Err(error) => Err(error.into()),
     }
 }

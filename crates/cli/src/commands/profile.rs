@@ -1,6 +1,6 @@
 //! `latent profile`: each phase of decoding and of a prompt, beside the limit that binds it, measured in the same run.
 
-use super::together::{Together, context};
+use super::together::{Together, context, fit};
 use crate::args::ProfileArgs;
 use crate::{model, output};
 use anyhow::{Context, Result};
@@ -12,7 +12,7 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     let count = usize::from(args.sequences);
     let mut model_args = args.model.clone();
     let length = args.depth + args.prompt.max(args.generate + 2);
-    model_args.ctx.get_or_insert(context(count, length).max(1));
+    fit(&mut model_args, context(count, length))?;
     let mut engine = model::load(&checkpoint, &model_args, args.json)?;
     engine.wait_for_weights();
     let summary = engine.summary();
@@ -79,10 +79,9 @@ fn print(step: &StepProfile) -> Result<()> {
             format!("prompt of {rows} in {steps} steps after {} tokens: {:.2} ms", step.cached, step.millis)
         }
     };
-    output::line(&format!(
-        "\n{what}, {:.1} t/s;\n{} phases and barriers, {} kernels a step",
-        step.tokens_per_s, step.barriers, step.kernels
-    ))?;
+    output::line("")?;
+    output::line(&format!("{what}, {:.1} t/s;", step.tokens_per_s))?;
+    output::line(&format!("{} phases and barriers, {} kernels a step", step.barriers, step.kernels))?;
     output::line(&format!(
         "{:<8}{:<26}{:>8}{:>4}{:>7}{:>6} {:>7} {:<6}{:>6}",
         "layers", "phase", "µs", "×", "time", "GB/s", "GFLOP/s", "limit", "of it"

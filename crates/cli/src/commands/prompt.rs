@@ -1,9 +1,8 @@
 //! From a user's words to the tokens of a prompt: chat template or raw text.
 
-use crate::args::SamplingArgs;
+use super::chat_options::ChatOptions;
 use crate::exit::Usage;
 use anyhow::{Context, Result};
-use engine::sampling::SamplingParams;
 use formats::{Checkpoint, Source};
 use graph::Contract;
 use serde_json::{Value, json};
@@ -13,6 +12,8 @@ use text::{ChatInput, ChatTemplate, Encode, TextError, Tokenizer};
 pub(super) struct Speech {
     pub(super) tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    /// What the template is given beside the messages.
+    pub(super) options: ChatOptions,
     room: Room,
 }
 
@@ -34,12 +35,8 @@ impl Speech {
         let largest = contract.context_length;
         let room = Room { context: context.unwrap_or(largest).min(largest), largest };
         let tokenizer = Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?;
-        let source = match checkpoint.source() {
-            Source::Gguf(g) => g.metadata.str("tokenizer.chat_template")?.map(str::to_owned),
-            Source::HuggingFace(hf) => hf.chat_template.clone(),
-        };
-        let template = source.map(|source| ChatTemplate::new(&source)).transpose()?;
-        Ok(Speech { tokenizer, template, room })
+        let template = template_of(checkpoint)?.map(ChatTemplate::new).transpose()?;
+        Ok(Speech { tokenizer, template, options: ChatOptions::default(), room })
     }
 
     /// Tokens of a text as it is.
@@ -62,14 +59,24 @@ impl Speech {
 
     /// Tokens of a text that must fit into the context with room for one token more.
     fn encode(&self, text: &str, how: Encode) -> Result<Vec<u32>> {
+        self.encode_if_fits(text, how)?.map_err(|bytes| self.room.too_long(bytes))
+    }
+
+    /// The same; of a text that does not fit, its bytes.
+    fn encode_if_fits(&self, text: &str, how: Encode) -> Result<Result<Vec<u32>, usize>> {
         match self.tokenizer.encode_within(text, how, self.room.tokens()) {
-            Err(TextError::TooLong { bytes, .. }) => Err(self.room.too_long(bytes)),
-            other => Ok(other?),
+            Err(TextError::TooLong { bytes, .. }) => Ok(Err(bytes)),
+            other => Ok(Ok(other?)),
         }
     }
 
     /// Tokens of a conversation, up to where the model answers.
     pub(super) fn chat(&self, messages: &[Value]) -> Result<Vec<u32>> {
+        self.chat_if_fits(messages)?.map_err(|bytes| self.room.too_long(bytes))
+    }
+
+    /// The same; of a conversation that does not fit into the context, the bytes of its text.
+    pub(super) fn chat_if_fits(&self, messages: &[Value]) -> Result<Result<Vec<u32>, usize>> {
         let Some(template) = &self.template else {
             let problem = "the model has no chat template; give --raw to feed the prompt as it is";
             return Err(Usage(problem.into()).into());
@@ -79,10 +86,11 @@ impl Speech {
         let mut input = ChatInput::new(Value::Array(messages.to_vec()));
         input.bos_token = name(self.tokenizer.bos());
         input.eos_token = name(self.tokenizer.eos());
+        self.options.apply(&mut input);
         let text = template.render(&input)?;
         // the template writes the beginning itself, where it writes it at all
         let begins = !input.bos_token.is_empty() && text.starts_with(&input.bos_token);
-        self.encode(&text, Encode { add_special: !begins, parse_special: true })
+        self.encode_if_fits(&text, Encode { add_special: !begins, parse_special: true })
     }
 }
 
@@ -108,37 +116,10 @@ pub(super) fn message(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
 }
 
-/// Sampling parameters from the command line. Without a seed each run draws its own.
-pub(super) fn sampling(args: &SamplingArgs) -> Result<SamplingParams> {
-    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let drawn = time.map_or(0, |t| t.as_nanos() as u64);
-    Ok(SamplingParams {
-        temperature: args.temperature,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
-        typical: args.typical,
-        repeat_penalty: args.repeat_penalty,
-        presence_penalty: args.presence_penalty,
-        frequency_penalty: args.frequency_penalty,
-        penalty_last: args.penalty_last,
-        dry_multiplier: args.dry_multiplier,
-        dry_base: args.dry_base,
-        dry_allowed: args.dry_allowed,
-        dry_last: 0,
-        xtc_probability: args.xtc_probability,
-        xtc_threshold: args.xtc_threshold,
-        logit_bias: args.logit_bias.iter().map(|word| bias(word)).collect::<Result<_>>()?,
-        seed: args.seed.unwrap_or(drawn),
-    })
-}
-
-/// `ID=BIAS`.
-fn bias(word: &str) -> Result<(u32, f32)> {
-    let parsed = word
-        .split_once('=')
-        .and_then(|(id, bias)| Some((id.trim().parse().ok()?, bias.trim().parse().ok()?)));
-    parsed.ok_or_else(|| {
-        Usage(format!("--logit-bias {word}: expected ID=BIAS, such as 42=-1.5 or 42=-inf")).into()
+/// The source of a model's chat template.
+pub(super) fn template_of(checkpoint: &Checkpoint) -> Result<Option<&str>> {
+    Ok(match checkpoint.source() {
+        Source::Gguf(g) => g.metadata.str("tokenizer.chat_template")?,
+        Source::HuggingFace(hf) => hf.chat_template.as_deref(),
     })
 }

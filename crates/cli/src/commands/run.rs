@@ -1,116 +1,170 @@
 //! `latent run`: answer one prompt.
 
-use super::prompt::{self, Speech};
+use super::chat::conversation::{self, Conversation};
+use super::chat_options::ChatOptions;
+use super::prompt::Speech;
+use super::sampling::Sampling;
 use crate::args::RunArgs;
 use crate::exit::Usage;
-use crate::{interrupt, model, output};
+use crate::progress::LateBar;
+use crate::{exit, input, interrupt, model, output};
 use anyhow::Result;
-use engine::{Answer, Engine, Event, Listener, Request, Session, StopReason};
-use indicatif::ProgressBar;
+use engine::{Answer, ContextShift, Engine, Event, Listener, Request, Session, StopReason};
+use formats::OutputFile;
 use serde_json::{Value, json};
-use std::io::{IsTerminal, Read, stdin};
+use std::io::{IsTerminal, stdin};
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
-    // what cannot run is said before what it lacks besides
+    // what cannot run is said before what it lacks besides, and both before the work begins
     let contract = graph::Contract::from_checkpoint(&checkpoint)?;
-    let speech = Speech::open(&checkpoint, &contract, args.model.ctx)?;
-    let prompt = prompt_tokens(args, &speech)?;
-    let sampling = prompt::sampling(&args.sampling)?;
+    if let Some(path) = &args.save {
+        OutputFile::check(path)?;
+    }
+    let mut speech = Speech::open(&checkpoint, &contract, args.model.ctx)?;
+    speech.options = ChatOptions::new(&args.template, &checkpoint)?;
+    let prompt = Prompt::new(args, &speech)?;
+    let sampling = Sampling::new(&args.sampling, &checkpoint)?;
     let quiet = args.quiet || args.json;
     let mut engine = model::load(&checkpoint, &args.model, quiet)?;
+    if let Some(note) = sampling.note().filter(|_| !quiet) {
+        conversation::say(&note);
+    }
     let mut session = Session::default();
     if let Some(path) = &args.restore {
-        (session.sequence, session.tokens) = engine.restore(path)?;
+        (session, _) = engine.restore_session(path)?;
     }
+    let shift =
+        args.shift.context_shift.then_some(ContextShift { keep: args.shift.keep.unwrap_or(prompt.keep) });
     let request = Request {
-        prompt,
-        sampling,
+        prompt: prompt.tokens,
+        sampling: sampling.params.clone(),
         max_tokens: args.sampling.max_tokens,
         stop: args.sampling.stop.clone(),
         logprobs: args.sampling.logprobs,
+        shift,
     };
-    let mut printer =
-        Printer { bar: model::bar(!quiet, "prompt"), stream: !args.json, logprobs: Vec::new(), failed: None };
+    let mut printer = Printer::new(!quiet, request.prompt.len(), !args.json);
     let answer = engine.generate(&mut session, &request, &speech.tokenizer, &mut printer)?;
-    printer.bar.finish_and_clear();
-    if let Some(error) = printer.failed {
-        return Err(error);
-    }
-    if args.json {
-        output::json(&report(&answer, &engine, &request, printer.logprobs)?)?;
-    } else {
-        output::line("")?;
-        if !quiet {
-            footer(&answer);
+    printer.bar.finish();
+    // before anything is printed: a terminal that was closed takes no text any more
+    let saved = args.save.as_ref().map(|path| {
+        let attachment = prompt.conversation.map(|mut conversation| {
+            conversation.push("assistant", &answer.text);
+            conversation.to_bytes()
+        });
+        engine.save_session(&mut session, attachment.as_deref(), path)
+    });
+    let printed = show(args, &answer, &engine, &request, &sampling, printer);
+    if let Some(Err(error)) = saved {
+        // also after a signal, whose exit code says nothing of it
+        if interrupt::asked() {
+            exit::report(&error.into());
+        } else {
+            return Err(error.into());
         }
     }
-    if let Some(path) = &args.save {
-        engine.save(&session.sequence, &session.tokens, path)?;
-    }
+    printed?;
     if answer.stop == StopReason::Interrupted {
         return Err(engine::EngineError::Stopped.into());
     }
     Ok(())
 }
 
-fn prompt_tokens(args: &RunArgs, speech: &Speech) -> Result<Vec<u32>> {
-    if !args.tokens.is_empty() {
-        return Ok(args.tokens.clone());
+/// Prints what there is besides the text, or everything as JSON.
+fn show(
+    args: &RunArgs,
+    answer: &Answer,
+    engine: &Engine,
+    request: &Request,
+    sampling: &Sampling,
+    printer: Printer,
+) -> Result<()> {
+    if let Some(error) = printer.failed {
+        return Err(error);
     }
-    let text = match &args.prompt {
-        Some(text) => text.clone(),
-        None => read_stdin(speech)?,
-    };
-    if text.trim().is_empty() {
-        return Err(Usage("the prompt is empty; give a text, --tokens, or pipe a text in".into()).into());
+    if args.json {
+        return output::json(&report(answer, engine, request, sampling, printer.logprobs)?);
     }
-    if args.raw {
-        return speech.raw(&text);
+    output::line("")?;
+    if !args.quiet {
+        footer(answer);
     }
-    // a template may drop the white space around it
-    speech.check_length(text.trim().len())?;
-    let system = args.system.iter().map(|text| prompt::message("system", text));
-    let messages: Vec<Value> = system.chain([prompt::message("user", &text)]).collect();
-    speech.chat(&messages)
+    Ok(())
+}
+
+/// What is asked.
+struct Prompt {
+    tokens: Vec<u32>,
+    /// Tokens that a context shift keeps.
+    keep: usize,
+    /// The messages that it was rendered from; none of a raw prompt.
+    conversation: Option<Conversation>,
+}
+
+impl Prompt {
+    fn new(args: &RunArgs, speech: &Speech) -> Result<Prompt> {
+        // the token that begins every text, where the prompt has it
+        let first = |tokens: &[u32]| {
+            usize::from(!tokens.is_empty() && tokens.first().copied() == speech.tokenizer.bos())
+        };
+        if !args.tokens.is_empty() {
+            let tokens = args.tokens.clone();
+            return Ok(Prompt { keep: first(&tokens), tokens, conversation: None });
+        }
+        let text = match &args.prompt {
+            Some(text) => text.clone(),
+            None => read_stdin(speech)?,
+        };
+        if text.trim().is_empty() {
+            return Err(Usage("the prompt is empty; give a text, --tokens, or pipe a text in".into()).into());
+        }
+        if args.raw {
+            let tokens = speech.raw(&text)?;
+            return Ok(Prompt { keep: first(&tokens), tokens, conversation: None });
+        }
+        // a template may drop the white space around it
+        speech.check_length(text.trim().len())?;
+        let mut conversation = Conversation::new(args.template.system.as_deref());
+        let keep =
+            if args.shift.context_shift { conversation::kept_tokens(speech, &conversation)? } else { 0 };
+        conversation.push("user", &text);
+        let tokens = speech.chat(conversation.messages())?;
+        Ok(Prompt { keep, tokens, conversation: Some(conversation) })
+    }
 }
 
 /// Bytes of standard input that are read beyond those that fit, in case they are white space which the template drops.
 const SPARE: usize = 1 << 20;
 
-/// Bytes of standard input that are read where the tokenizer's rules set no bound.
-const UNBOUNDED: usize = 1 << 30;
-
 fn read_stdin(speech: &Speech) -> Result<String> {
     if stdin().is_terminal() {
         return Err(Usage("there is no prompt; give one: latent run \"Why is the sky blue?\"".into()).into());
     }
-    let most = speech.longest().unwrap_or(UNBOUNDED).saturating_add(SPARE);
-    let mut bytes = Vec::new();
-    stdin().lock().take(most as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > most {
-        return Err(
-            Usage(format!("standard input has more than {most} bytes, which no prompt can have")).into()
-        );
-    }
-    String::from_utf8(bytes).map_err(|_| Usage("standard input is not UTF-8 text".into()).into())
+    input::stdin_text(speech.longest().unwrap_or(usize::MAX).saturating_add(SPARE))
 }
 
 /// Streams text to standard output, and follows Ctrl-C.
 pub(super) struct Printer {
-    pub(super) bar: ProgressBar,
-    pub(super) stream: bool,
-    pub(super) logprobs: Vec<Value>,
+    pub(super) bar: LateBar,
+    stream: bool,
+    logprobs: Vec<Value>,
     /// Standard output went away.
     pub(super) failed: Option<anyhow::Error>,
 }
 
+impl Printer {
+    /// `bar`: whether there may be a bar for a prompt of so many `tokens`; `stream`: whether text is printed.
+    pub(super) fn new(bar: bool, tokens: usize, stream: bool) -> Printer {
+        Printer { bar: LateBar::new(bar, "prompt", tokens), stream, logprobs: Vec::new(), failed: None }
+    }
+}
+
 impl Listener for Printer {
     fn prompt(&mut self, done: usize, total: usize) -> bool {
-        self.bar.set_length(total as u64);
-        self.bar.set_position(done as u64);
+        self.bar.set(done, total);
         if done == total {
-            self.bar.finish_and_clear();
+            self.bar.finish();
         }
         !interrupt::asked()
     }
@@ -120,7 +174,7 @@ impl Listener for Printer {
             self.logprobs.push(json!({"token": event.token, "logprob": own, "top": top}));
         }
         if self.stream
-            && let Err(error) = output::now(event.text)
+            && let Err(error) = output::stream(event.text)
         {
             self.failed = Some(error);
             return false;
@@ -130,11 +184,17 @@ impl Listener for Printer {
 }
 
 /// Tokens a second; 0 where nothing was timed.
-fn speed(tokens: usize, seconds: f64) -> f64 {
+pub(super) fn speed(tokens: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
 }
 
-fn report(answer: &Answer, engine: &Engine, request: &Request, logprobs: Vec<Value>) -> Result<Value> {
+fn report(
+    answer: &Answer,
+    engine: &Engine,
+    request: &Request,
+    sampling: &Sampling,
+    logprobs: Vec<Value>,
+) -> Result<Value> {
     let s = engine.summary();
     let mut value = json!({
         "model": s.name,
@@ -143,6 +203,8 @@ fn report(answer: &Answer, engine: &Engine, request: &Request, logprobs: Vec<Val
         "text": answer.text,
         "stop": answer.stop,
         "seed": request.sampling.seed,
+        "sampling": sampling.report(),
+        "discarded_tokens": answer.discarded_tokens,
         "timings": {
             "prompt_n": answer.prompt_tokens - answer.cached_tokens,
             "cached_n": answer.cached_tokens,
@@ -161,7 +223,7 @@ fn report(answer: &Answer, engine: &Engine, request: &Request, logprobs: Vec<Val
 
 fn footer(answer: &Answer) {
     let new = answer.prompt_tokens - answer.cached_tokens;
-    eprintln!(
+    output::note(&format!(
         "prompt: {} tokens, {:.1} t/s; answer: {} tokens, {:.1} t/s; ended by {}",
         answer.prompt_tokens,
         speed(new, answer.prompt_seconds),
@@ -172,7 +234,7 @@ fn footer(answer: &Answer) {
             StopReason::StopString => "a stop string",
             StopReason::Length => "-n",
             StopReason::Context => "a full context",
-            StopReason::Interrupted => "Ctrl-C",
+            StopReason::Interrupted => interrupt::name(),
         }
-    );
+    ));
 }

@@ -1,8 +1,9 @@
 //! Completions and man pages.
 
 use crate::args::Cli;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::CommandFactory;
+use formats::{OutputFolder, output_file};
 use std::path::Path;
 
 pub(super) fn completions(shell: clap_complete::Shell) -> Result<()> {
@@ -12,6 +13,19 @@ pub(super) fn completions(shell: clap_complete::Shell) -> Result<()> {
 }
 
 pub(super) fn man(folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    clap_mangen::generate_to(Cli::command(), folder).with_context(|| folder.display().to_string())
+    let made = OutputFolder::create(folder)?;
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    pages(&command, folder)?;
+    made.keep();
+    Ok(())
+}
+
+/// A page for a command and for each one below it.
+fn pages(command: &clap::Command, folder: &Path) -> Result<()> {
+    command.get_subcommands().filter(|command| !command.is_hide_set()).try_for_each(|c| pages(c, folder))?;
+    let page = clap_mangen::Man::new(command.clone());
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    Ok(output_file::write(&folder.join(page.get_filename()), &text)?)
 }

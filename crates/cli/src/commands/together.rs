@@ -1,5 +1,7 @@
 //! Sequences of the same length that run together, of tokens that are the same in every run: what `bench` and `profile` measure.
 
+use crate::args::ModelArgs;
+use crate::exit::Usage;
 use crate::interrupt;
 use anyhow::Result;
 use engine::cache::{PAGE_ROWS, Sequence};
@@ -22,6 +24,20 @@ pub(super) fn token(i: usize, vocab: usize) -> u32 {
 pub(super) fn context(count: usize, length: usize) -> usize {
     // the cache is given out in whole pages
     if count == 1 { length } else { count * length.next_multiple_of(PAGE_ROWS) }
+}
+
+/// Sets the context to the tokens that are needed, or checks that the one given holds them.
+pub(super) fn fit(args: &mut ModelArgs, needed: usize) -> Result<()> {
+    let given = *args.ctx.get_or_insert(needed.max(1));
+    // the cache is given out in whole pages
+    if needed > given.next_multiple_of(PAGE_ROWS) {
+        let problem = format!(
+            "depth, prompt and generated tokens of all sequences take {needed} tokens of context, but --ctx gives {given}: leave \
+             --ctx away, or give fewer tokens"
+        );
+        return Err(Usage(problem).into());
+    }
+    Ok(())
 }
 
 impl Together {

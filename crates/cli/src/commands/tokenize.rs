@@ -1,10 +1,9 @@
 //! `latent tokenize`: the tokens of a text.
 
 use crate::args::TokenizeArgs;
-use crate::{model, output};
+use crate::{input, model, output};
 use anyhow::{Context, Result};
 use serde_json::json;
-use std::io::Read;
 use text::{Encode, Tokenizer};
 
 pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
@@ -12,11 +11,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
     let tokenizer = Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?;
     let text = match &args.text {
         Some(text) => text.clone(),
-        None => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).context("standard input")?;
-            text
-        }
+        None => input::stdin_text(usize::MAX)?,
     };
     let ids =
         tokenizer.encode(&text, Encode { add_special: !args.no_special, parse_special: !args.plain })?;

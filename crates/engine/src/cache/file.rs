@@ -7,20 +7,44 @@
 //! per stream: rows, tokens × width numbers of the cache type
 //! checksum u64 (FNV-1a of everything before)
 //! ```
+//!
+//! An attachment may follow: bytes that mean nothing to the cache, such as the conversation that the tokens were rendered from. Files without one
+//! end after the checksum.
+//!
+//! ```text
+//! magic "LATNTAT1" | length u64 | bytes | checksum u64 (FNV-1a of the attachment from its magic on)
+//! ```
 
 use super::{CacheFull, CachePool, PAGE_ROWS, Sequence};
 use base::CacheType;
+use formats::{InputError, OutputError, OutputFile, input_file};
 use graph::ir::StreamKind;
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"LATNTKV1";
+const ATTACHMENT: &[u8; 8] = b"LATNTAT1";
+
+/// Bytes of an attachment without its content: magic, length, checksum.
+const ATTACHMENT_FRAME: u64 = 24;
+
+/// Largest attachment, in bytes.
+pub const MAX_ATTACHMENT: usize = 64 << 20;
+
+/// Start value of FNV-1a.
+const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// Why a saved sequence cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheFileError {
-    /// The file cannot be read or written.
+    /// The file cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// It is no plain file, or cannot be opened.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The file cannot be read.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file.
@@ -49,7 +73,7 @@ pub enum CacheFileError {
         expected: String,
     },
     /// It does not fit.
-    #[error("{}: {full}", path.display())]
+    #[error("{}: {full}; start with --ctx {} or more", path.display(), full.rows)]
     Full {
         /// The file.
         path: PathBuf,
@@ -66,7 +90,7 @@ struct Checked<T> {
 
 impl<T> Checked<T> {
     fn new(inner: T) -> Checked<T> {
-        Checked { inner, sum: 0xcbf2_9ce4_8422_2325 }
+        Checked { inner, sum: FNV_START }
     }
 
     fn count(&mut self, bytes: &[u8]) {
@@ -103,6 +127,33 @@ impl<R: Read> Checked<R> {
     }
 }
 
+/// A sequence with its tokens and its attachment.
+pub type Restored = (Sequence, Vec<u32>, Option<Vec<u8>>);
+
+fn write_attachment(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    let mut out = Checked::new(out);
+    out.put(ATTACHMENT)?;
+    out.put(&(bytes.len() as u64).to_le_bytes())?;
+    out.put(bytes)?;
+    let sum = out.sum;
+    out.inner.write_all(&sum.to_le_bytes())
+}
+
+/// The content of an attachment of `size` bytes in all, at most [`MAX_ATTACHMENT`] and its frame; none where it is damaged.
+fn read_attachment<R: Read>(input: &mut Checked<R>, size: u64) -> io::Result<Option<Vec<u8>>> {
+    input.sum = FNV_START;
+    let mut magic = [0; 8];
+    input.take(&mut magic)?;
+    let content = size - ATTACHMENT_FRAME;
+    if &magic != ATTACHMENT || input.u64()? != content {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; content as usize];
+    input.take(&mut bytes)?;
+    let sum = input.sum;
+    Ok((input.u64()? == sum).then_some(bytes))
+}
+
 fn type_id(ty: CacheType) -> u32 {
     CacheType::ALL.iter().position(|&t| t == ty).unwrap_or(0) as u32
 }
@@ -115,10 +166,10 @@ fn kind_id(kind: StreamKind) -> u32 {
 }
 
 impl CachePool {
-    /// Writes `sequence` and its `tokens` to a file: first beside it, then in its place, so that a full disk leaves the old file whole.
+    /// Writes `sequence` and its `tokens` to a file, which appears when it is whole.
     ///
     /// # Errors
-    /// [`CacheFileError::Io`].
+    /// [`CacheFileError::Output`].
     pub fn save(
         &self,
         sequence: &Sequence,
@@ -126,18 +177,42 @@ impl CachePool {
         fingerprint: u64,
         path: &Path,
     ) -> Result<(), CacheFileError> {
-        let temporary = path.with_extension("part");
-        let written = self
-            .write(sequence, tokens, fingerprint, &temporary)
-            .and_then(|()| std::fs::rename(&temporary, path));
-        written.map_err(|error| {
-            let _ = std::fs::remove_file(&temporary);
-            CacheFileError::Io { path: path.to_owned(), error }
-        })
+        self.save_with(sequence, tokens, fingerprint, None, path)
     }
 
-    fn write(&self, sequence: &Sequence, tokens: &[u32], fingerprint: u64, path: &Path) -> io::Result<()> {
-        let mut out = Checked::new(BufWriter::new(std::fs::File::create(path)?));
+    /// The same with an attachment of at most [`MAX_ATTACHMENT`] bytes.
+    ///
+    /// # Errors
+    /// [`CacheFileError::Output`]; [`CacheFileError::Io`] for an attachment that is too large.
+    pub(crate) fn save_with(
+        &self,
+        sequence: &Sequence,
+        tokens: &[u32],
+        fingerprint: u64,
+        attachment: Option<&[u8]>,
+        path: &Path,
+    ) -> Result<(), CacheFileError> {
+        if let Some(bytes) = attachment.filter(|bytes| bytes.len() > MAX_ATTACHMENT) {
+            let problem = format!("the attachment has {} bytes, more than {MAX_ATTACHMENT}", bytes.len());
+            let error = io::Error::new(io::ErrorKind::InvalidInput, problem);
+            return Err(CacheFileError::Io { path: path.to_owned(), error });
+        }
+        let mut file = OutputFile::create(path)?;
+        let written = self.write(sequence, tokens, fingerprint, attachment, &mut file);
+        written.map_err(|error| file.failed(error))?;
+        file.finish()?;
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        sequence: &Sequence,
+        tokens: &[u32],
+        fingerprint: u64,
+        attachment: Option<&[u8]>,
+        file: &mut OutputFile,
+    ) -> io::Result<()> {
+        let mut out = Checked::new(file);
         out.put(MAGIC)?;
         out.put(&fingerprint.to_le_bytes())?;
         out.put(&(sequence.len() as u64).to_le_bytes())?;
@@ -159,8 +234,7 @@ impl CachePool {
         }
         let sum = out.sum;
         out.inner.write_all(&sum.to_le_bytes())?;
-        out.inner.flush()?;
-        out.inner.get_ref().sync_all()
+        attachment.map_or(Ok(()), |bytes| write_attachment(&mut out.inner, bytes))
     }
 
     /// Reads a sequence back, with its tokens.
@@ -168,16 +242,24 @@ impl CachePool {
     /// # Errors
     /// When the file cannot be read, is damaged, belongs to another model or cache type, or does not fit.
     pub fn restore(&mut self, path: &Path, fingerprint: u64) -> Result<(Sequence, Vec<u32>), CacheFileError> {
+        let (sequence, tokens, _) = self.restore_with(path, fingerprint)?;
+        Ok((sequence, tokens))
+    }
+
+    /// Reads a sequence back, with its tokens and the attachment, if it has one.
+    ///
+    /// # Errors
+    /// As for [`restore`](Self::restore).
+    pub(crate) fn restore_with(&mut self, path: &Path, fingerprint: u64) -> Result<Restored, CacheFileError> {
         let io = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {
                 CacheFileError::Damaged { path: path.to_owned(), problem: "it ends too early".into() }
             }
             _ => CacheFileError::Io { path: path.to_owned(), error },
         };
-        let file = std::fs::File::open(path).map_err(io)?;
-        let size = file.metadata().map_err(io)?.len();
+        let (file, metadata) = input_file::open(path)?;
         let mut input = Checked::new(BufReader::new(file));
-        let rows = self.read_header(&mut input, path, fingerprint, size)?;
+        let (rows, trailing) = self.read_header(&mut input, path, fingerprint, metadata.len())?;
         let mut tokens = Vec::with_capacity(rows);
         for _ in 0..rows {
             tokens.push(input.u32().map_err(io)?);
@@ -185,26 +267,37 @@ impl CachePool {
         let mut sequence = Sequence::default();
         self.reserve(&mut sequence, rows)
             .map_err(|full| CacheFileError::Full { path: path.to_owned(), full })?;
+        let damaged =
+            |problem: &str| CacheFileError::Damaged { path: path.to_owned(), problem: problem.into() };
         let result = self.read_rows(&mut input, &sequence, rows).map_err(io).and_then(|sum_agrees| {
-            let problem = "its checksum is wrong".into();
-            if sum_agrees { Ok(()) } else { Err(CacheFileError::Damaged { path: path.to_owned(), problem }) }
+            if !sum_agrees {
+                return Err(damaged("its checksum is wrong"));
+            }
+            if trailing == 0 { Ok(None) } else { read_attachment(&mut input, trailing).map_err(io) }
         });
-        if let Err(error) = result {
+        let attachment = match result {
+            Ok(attachment) => attachment,
+            Err(error) => {
+                self.release(sequence);
+                return Err(error);
+            }
+        };
+        if trailing > 0 && attachment.is_none() {
             self.release(sequence);
-            return Err(error);
+            return Err(damaged("what follows the cache is damaged: its length or checksum is wrong"));
         }
         self.advance(&mut sequence, rows);
-        Ok((sequence, tokens))
+        Ok((sequence, tokens, attachment))
     }
 
-    /// Checks the header; returns the number of rows that follow.
+    /// Checks the header; returns the number of rows that follow, and the bytes of the file after the cache.
     fn read_header<R: Read>(
         &self,
         input: &mut Checked<R>,
         path: &Path,
         fingerprint: u64,
         size: u64,
-    ) -> Result<usize, CacheFileError> {
+    ) -> Result<(usize, u64), CacheFileError> {
         let damaged = |problem: String| CacheFileError::Damaged { path: path.to_owned(), problem };
         let early = |_: io::Error| damaged("it ends too early".into());
         let mismatch = |what, found: String, expected: String| {
@@ -246,12 +339,17 @@ impl CachePool {
         let header = 8 + 8 + 8 + 4 + 4 + 12 * self.streams.len() as u64;
         let row = 4 + self.token_bytes() as u64;
         let expected = row.checked_mul(rows).and_then(|bytes| bytes.checked_add(header + 8));
-        if expected != Some(size) {
+        let longest = ATTACHMENT_FRAME + MAX_ATTACHMENT as u64;
+        let trailing = expected
+            .and_then(|expected| size.checked_sub(expected))
+            .filter(|trailing| *trailing == 0 || (ATTACHMENT_FRAME..=longest).contains(trailing));
+        let Some(trailing) = trailing else {
             return Err(damaged(format!(
                 "it says {rows} tokens, which does not agree with its {size} bytes"
             )));
-        }
-        usize::try_from(rows).map_err(|_| damaged(format!("it says {rows} tokens")))
+        };
+        let rows = usize::try_from(rows).map_err(|_| damaged(format!("it says {rows} tokens")))?;
+        Ok((rows, trailing))
     }
 
     /// Reads the rows of every stream; whether the checksum agrees.

@@ -72,7 +72,7 @@ impl StreamMemory {
     }
 
     /// One row, to be written.
-    pub fn row_mut(&mut self, index: usize) -> &mut [u8] {
+    pub(super) fn row_mut(&mut self, index: usize) -> &mut [u8] {
         let row = self.row_bytes;
         &mut self.bytes_mut()[index * row..][..row]
     }

@@ -4,6 +4,7 @@ use super::{CacheFull, CachePool, PAGE_ROWS, Sequence};
 use graph::ir::{Stream, StreamKind};
 use kernels::{RopePairs, RopeTable};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// What a shift needs to know of the model.
 pub struct ShiftShape<'a> {
@@ -27,13 +28,14 @@ impl CachePool {
     /// [`CacheFull`] when shared pages must be copied and no page is free; the sequence is as it was.
     ///
     /// # Panics
-    /// When `forgotten` is not within the cached rows.
-    pub fn shift(
+    /// When `forgotten` is not within the cached rows, or the sequence belongs to another pool.
+    pub(crate) fn shift(
         &mut self,
         sequence: &mut Sequence,
         forgotten: Range<usize>,
         shape: &ShiftShape<'_>,
     ) -> Result<(), CacheFull> {
+        assert!(self.owns(sequence), "a sequence of another cache");
         assert!(
             forgotten.start <= forgotten.end && forgotten.end <= sequence.len(),
             "shift outside the sequence"
@@ -41,20 +43,23 @@ impl CachePool {
         let distance = forgotten.len();
         let len = sequence.len() - distance;
         let pages = forgotten.start / PAGE_ROWS..len.div_ceil(PAGE_ROWS);
-        let shared = pages.clone().filter(|&i| self.users[sequence.pages()[i] as usize] > 1).count();
-        if shared > self.free.len() {
-            return Err(CacheFull { rows: 0, cached: sequence.len(), capacity: self.capacity() });
+        let allocator = Arc::clone(&self.allocator);
+        let mut state = allocator.pages();
+        let shared = pages.clone().filter(|&i| state.users(sequence.pages()[i]) > 1).count();
+        if shared > state.free() {
+            return Err(self.full(sequence, 0));
         }
         for index in pages {
-            self.own_page(sequence, index);
+            self.own_page(&mut state, sequence, index);
         }
+        drop(state);
         let mut numbers = Vec::new();
         for stream in 0..self.streams.len() {
             for to in forgotten.start..len {
                 self.move_row(stream, sequence, to + distance, to, shape, &mut numbers);
             }
         }
-        self.truncate(sequence, len);
+        sequence.truncate(len);
         Ok(())
     }
 
@@ -122,7 +127,7 @@ mod tests {
             let place = sequence.pages()[position / PAGE_ROWS] as usize * PAGE_ROWS + position % PAGE_ROWS;
             kernels::store_row(row, &numbers, pool.streams[0].1.row_mut(place));
         }
-        pool.advance(&mut sequence, 80);
+        sequence.advance(80);
         let bytes = |pool: &CachePool, sequence: &Sequence, position: usize| {
             let place = sequence.pages()[position / PAGE_ROWS] as usize * PAGE_ROWS + position % PAGE_ROWS;
             pool.streams[0].1.row(place).to_vec()

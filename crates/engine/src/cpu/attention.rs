@@ -61,14 +61,8 @@ impl Thread<'_> {
     /// A segment's cache rows of one stream.
     pub(super) fn cache_view<'s>(&'s self, segment: &'s Segment, stream: usize) -> CacheView<'s> {
         let (stream, memory) = &self.pool.streams()[stream];
-        CacheView {
-            ty: self.pool.cache_type(),
-            bytes: memory.bytes(),
-            page_rows: PAGE_ROWS,
-            row_bytes: memory.row_bytes(),
-            width: stream.width,
-            table: &segment.pages,
-        }
+        let row = stream.row(self.pool.cache_type());
+        CacheView::new(row, memory.bytes(), PAGE_ROWS, &segment.pages).expect("pages of the pool")
     }
 
     /// Factor on the scores of a query at `position`.

@@ -11,7 +11,8 @@ use base::CacheRow;
 use graph::contract::AttentionShape;
 use graph::ir::Lane;
 use kernels::{
-    AttendExpandedFn, ExpandKeysFn, Expanded, KeyBlocks, KeyOrder, Number, Rows, RowsMut, bf16, f16,
+    AttendExpandedFn, ExpandKeysFn, Expanded, HeadWidths, KeyBlocks, KeyOrder, Number, Rows, RowsMut, bf16,
+    f16,
 };
 use std::ops::Range;
 
@@ -260,12 +261,8 @@ impl Thread<'_> {
             }
             let run = run * run_blocks..((run + 1) * run_blocks).min(layout.blocks());
             let stride = layout.width * N::BLOCK;
-            let blocks = KeyBlocks {
-                latents: self.expanded_numbers(run.start * stride, run.len() * stride),
-                stride,
-                latent: a.kv_lora_rank,
-                nope: a.nope,
-            };
+            let latents = self.expanded_numbers(run.start * stride, run.len() * stride);
+            let blocks = KeyBlocks::new(latents, stride, a.kv_lora_rank, a.nope).expect("blocks of latents");
             let keys = self.expanded_memory(layout.keys(h, run.start), run.len() * layout.nope * N::BLOCK);
             (kernels.keys)(weights, order, &blocks, keys, &mut local.attention);
         }
@@ -356,15 +353,12 @@ impl Thread<'_> {
             let first = segment.rows.start + task * size;
             let rows = first..segment.rows.end.min(first + size);
             let latents = layout.latent * N::BLOCK;
-            let expanded = Expanded {
-                keys: self.expanded_numbers(layout.keys(h, 0), layout.length * layout.nope),
-                rope_keys: self.expanded_numbers(latents, layout.length * layout.width - latents),
-                rope_stride: layout.width * N::BLOCK,
-                values: self.expanded_numbers(layout.values(h, 0), layout.length * layout.v),
-                value_width: a.v,
-                nope: a.nope,
-                rope: a.rope,
-            };
+            let keys = self.expanded_numbers(layout.keys(h, 0), layout.length * layout.nope);
+            let rope_keys = self.expanded_numbers(latents, layout.length * layout.width - latents);
+            let values = self.expanded_numbers(layout.values(h, 0), layout.length * layout.v);
+            let widths = HeadWidths { nope: a.nope, rope: a.rope, value: a.v };
+            let expanded = Expanded::new(keys, (rope_keys, layout.width * N::BLOCK), values, widths)
+                .expect("blocks of the segment");
             let queries = grown(&mut local.more, rows.len() * width);
             let scales = grown(&mut local.results, rows.len());
             for ((row, query), scale) in rows.clone().zip(queries.chunks_exact_mut(width)).zip(&mut *scales) {
@@ -432,7 +426,7 @@ fn decode_rows(
     bytes: &mut Vec<u8>,
 ) {
     let rows = weight.matrix(matrix).slice_rows(rows);
-    for (row, line) in out.chunks_exact_mut(rows.cols).enumerate() {
+    for (row, line) in out.chunks_exact_mut(rows.cols()).enumerate() {
         kernels::decode_row(&rows, row, line, bytes);
     }
     let scale = weight.scale(matrix);

@@ -2,7 +2,7 @@
 
 use super::compile::Product;
 use base::Activation;
-use kernels::{A8Block, A8Rows, Acts, Bf16Line, Rows, Scratch};
+use kernels::{A8Block, A8Rows, Acts, Bf16Line, Bf16Rows, Rows, Scratch};
 use std::ops::Range;
 
 /// One thread's buffers.
@@ -172,9 +172,10 @@ impl<'a> Prepared<'a> {
             Activation::F32 | Activation::F16 => Acts::F32(self.f32),
             Activation::Bf16 => {
                 let stride = 32 * Bf16Line::row_lines(cols);
-                Acts::Bf16 { bits: Bf16Line::bits(self.lines), rows, cols, stride }
+                let rows = Bf16Rows::new(Bf16Line::bits(self.lines), rows, cols, stride);
+                Acts::Bf16(rows.expect("lines of all rows"))
             }
-            Activation::A8 => Acts::A8(A8Rows::new(self.blocks, rows, cols)),
+            Activation::A8 => Acts::A8(A8Rows::new(self.blocks, rows, cols).expect("blocks of all rows")),
         }
     }
 }

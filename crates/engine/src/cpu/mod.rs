@@ -1,4 +1,18 @@
 //! The CPU backend: a compiled plan for each class of rows, run by a team of threads over one arena.
+//!
+//! Public is what plans a model. What runs it serves the engine alone, which checks rows, tokens and sequences before each step:
+//!
+//! ```
+//! use engine::cpu::{CpuOptions, tier_for};
+//! ```
+//!
+//! ```compile_fail
+//! use engine::cpu::CpuBackend;
+//! ```
+//!
+//! ```compile_fail
+//! use engine::cpu::{Batch, Segment};
+//! ```
 
 mod absorb;
 mod attention;
@@ -15,9 +29,9 @@ mod tile_memory;
 mod trace;
 mod weights;
 
-pub use batch::{Batch, Segment};
+pub(crate) use batch::Batch;
 pub(crate) use pack::Matrices;
-pub use weights::LoadedWeight;
+pub(crate) use weights::LoadedWeight;
 
 use crate::cache::CachePool;
 use crate::error::EngineError;
@@ -26,16 +40,17 @@ use crate::trace::Trace;
 use base::{Activation, CpuFeatures, KernelContract, Layout, Tier};
 use compile::Program;
 use formats::{Checkpoint, TensorInfo};
+use graph::audit::Finding;
 use graph::circuit::{TensorIndex, Weight};
 use graph::contract::{Contract, Gating, GroupScore, RopePairs};
-use graph::ir::{Lane, Span, Stream};
+use graph::ir::{Lane, Span};
 use graph::passes::{BindOptions, CacheForm, MlaChoice, RowClass};
 use graph::points::Points;
 use graph::{CheckpointTensors, Circuit, Plan, PlanOptions};
 use kernels::{A8Block, Bf16Line, RopeTable, RouteSpec};
 use local::Local;
 use quant::tiles::TileLayout;
-use run::{Model, Shared, Thread};
+use run::{Model, Numbers, Shared, Thread};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,7 +80,7 @@ pub struct CpuOptions {
 }
 
 /// A model on the CPU.
-pub struct CpuBackend {
+pub(crate) struct CpuBackend {
     model: Model,
     trunk: Vec<Plan>,
     head: Vec<Plan>,
@@ -156,7 +171,8 @@ pub fn make_plans_of(
     Ok((make(Span::trunk(contract), options.largest)?, make(Span::head(contract), HEAD_ROWS)?))
 }
 
-/// Checks circuit, plans and the file's tensors against the rules of [`graph::audit`].
+/// Checks circuit, plans and the file's tensors against the rules of [`graph::audit`]. With `leave_doubts`, findings about the circuit's meaning
+/// alone are given back.
 ///
 /// # Errors
 /// [`EngineError::Audit`] with what breaks a rule.
@@ -166,12 +182,15 @@ pub fn audit(
     checkpoint: &Checkpoint,
     (trunk, head): &(Vec<Plan>, Vec<Plan>),
     options: &CpuOptions,
-) -> Result<(), EngineError> {
+    leave_doubts: bool,
+) -> Result<Vec<Finding>, EngineError> {
     let bound = graph::audit::Bound { table: &kernel_contracts(), options: options.bind };
     let findings =
         graph::audit::session(circuit, contract, &CheckpointTensors(checkpoint), (trunk, head), bound);
+    let (doubts, findings): (Vec<_>, Vec<_>) =
+        findings.into_iter().partition(|finding| leave_doubts && !finding.code.protects());
     if findings.is_empty() {
-        return Ok(());
+        return Ok(doubts);
     }
     Err(EngineError::Audit { file: checkpoint.display_name(), findings })
 }
@@ -283,11 +302,6 @@ impl CpuBackend {
         &self.head
     }
 
-    /// Cache streams that the plans read and write.
-    pub fn streams(&self) -> &[Stream] {
-        &self.trunk[0].ir.streams
-    }
-
     /// Rotation angles and pairs, for context shift.
     pub fn rope(&self) -> (&RopeTable, kernels::RopePairs) {
         (&self.model.rope, self.model.pairs)
@@ -306,7 +320,12 @@ impl CpuBackend {
     }
 
     /// Runs the layers on a batch: its rows are in the cache and in the residual stream afterwards.
+    ///
+    /// # Panics
+    /// When the batch has more rows than the arena was made for.
     pub fn forward(&mut self, batch: &Batch, pool: &CachePool) {
+        let (rows, largest) = (batch.rows(), self.options.largest);
+        assert!(rows <= largest, "a batch of {rows} rows, but at most {largest} fit");
         let a = self.model.contract.attention;
         let naive = batch.segments.iter().filter(|s| s.lane == Lane::Naive);
         let longest = naive.map(|s| s.first + s.rows.len()).max().unwrap_or(0);
@@ -385,9 +404,9 @@ impl CpuBackend {
             blocks_len: self.blocks.len(),
             lines: self.lines.as_mut_ptr(),
             lines_len: self.lines.len(),
-            arena: self.arena.as_mut_ptr(),
-            hidden: self.hidden.as_mut_ptr(),
-            logits: self.logits.as_mut_ptr(),
+            arena: Numbers::of(&mut self.arena),
+            hidden: Numbers::of(&mut self.hidden),
+            logits: Numbers::of(&mut self.logits),
             expanded: self.expanded[skipped..].as_mut_ptr(),
             expanded_len: self.expanded.len() - skipped,
             partials: self.partials.as_mut_ptr(),
@@ -440,6 +459,23 @@ pub fn weight_bytes(plans: &(Vec<Plan>, Vec<Plan>), checkpoint: &Checkpoint) -> 
         // factors are copied
         let scales = weight.parts.iter().filter_map(|part| checkpoint.tensor(part.scale.as_ref()?));
         bytes.owned += scales.map(|scale| 4 * scale.info.shape.iter().product::<usize>() as u64).sum::<u64>();
+    }
+    bytes
+}
+
+/// The same of a model whose data are missing: `tensors` has the names, types and shapes of its header, or those that its keys promise. None lies
+/// in tiles.
+pub fn declared_weight_bytes(plans: &(Vec<Plan>, Vec<Plan>), tensors: &dyn TensorIndex) -> WeightBytes {
+    let tiled = tiled_tensors(plans.0.iter().chain(&plans.1));
+    let mut bytes = WeightBytes::default();
+    for weight in distinct(plans.0[0].ir.weights.iter().chain(&plans.1[0].ir.weights)) {
+        let tiles = TileLayout::new(weight.ty, weight.inputs());
+        match tiles.filter(|_| tiled.contains(weight.parts[0].tensor.as_str())) {
+            Some(tiles) => bytes.owned += (weight.matrices() * tiles.matrix_bytes(weight.outputs())) as u64,
+            None => bytes.mapped += weight.bytes() as u64,
+        }
+        let scales = weight.parts.iter().filter_map(|part| tensors.find(part.scale.as_ref()?));
+        bytes.owned += scales.map(|(_, shape)| 4 * shape.iter().product::<usize>() as u64).sum::<u64>();
     }
     bytes
 }
@@ -531,3 +567,6 @@ fn route_spec(contract: &Contract) -> Option<RouteSpec<'static>> {
         scale: router.scale as f32,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,15 +29,29 @@ pub struct Model {
     pub route: Option<RouteSpec<'static>>,
 }
 
+/// Numbers that the threads of a step share.
+#[derive(Clone, Copy)]
+pub struct Numbers {
+    start: *mut f32,
+    len: usize,
+}
+
+impl Numbers {
+    /// Those of a vector, which nobody else may use meanwhile.
+    pub fn of(numbers: &mut [f32]) -> Numbers {
+        Numbers { start: numbers.as_mut_ptr(), len: numbers.len() }
+    }
+}
+
 /// Memory of one kind that the threads of a step share.
 #[derive(Clone, Copy)]
 pub struct Shared {
     /// The arena of the plan.
-    pub arena: *mut f32,
+    pub arena: Numbers,
     /// The residual stream.
-    pub hidden: *mut f32,
+    pub hidden: Numbers,
     /// The logits.
-    pub logits: *mut f32,
+    pub logits: Numbers,
     /// Keys and values expanded on the fly, and rope keys.
     pub expanded: *mut f32,
     /// Numbers of it.
@@ -151,15 +165,25 @@ impl<'a> Thread<'a> {
         kernels::rotate(numbers, &self.rotations[row * len..(row + 1) * len], self.model.pairs);
     }
 
-    /// Address of a number of a value.
-    fn at(&self, slot: &Slot, row: usize, column: usize) -> *mut f32 {
-        let base = match slot.base {
+    /// Address of `len` numbers of a value, from a column of a row on.
+    ///
+    /// # Panics
+    /// When they do not lie in the value's memory: a plan that places values elsewhere, or a step of more rows than it is for. Whose numbers
+    /// they are in that memory, the plan alone says.
+    fn at(&self, slot: &Slot, row: usize, column: usize, len: usize) -> *mut f32 {
+        let memory = match slot.base {
             Base::Arena => self.shared.arena,
             Base::Hidden => self.shared.hidden,
             Base::Logits => self.shared.logits,
         };
-        // SAFETY: the plan has placed the slot inside its memory for at most the rows that the step was checked for.
-        unsafe { base.add(slot.offset + row * slot.stride + column) }
+        let start = slot.offset + row * slot.stride + column;
+        assert!(
+            start <= memory.len && len <= memory.len - start,
+            "numbers {start} to {start} + {len} of {}",
+            memory.len
+        );
+        // SAFETY: in bounds as just asserted.
+        unsafe { memory.start.add(start) }
     }
 
     /// Rows of a value, `cols` numbers from `column` on, to be read.
@@ -169,40 +193,56 @@ impl<'a> Thread<'a> {
         }
         let len = (rows.len() - 1) * slot.stride + cols;
         // SAFETY: in bounds as above; no thread writes what another reads between two barriers (`cut_phases`).
-        let data = unsafe { std::slice::from_raw_parts(self.at(slot, rows.start, column), len) };
+        let data = unsafe { std::slice::from_raw_parts(self.at(slot, rows.start, column, len), len) };
         Rows::new(data, rows.len(), cols, slot.stride)
     }
 
     /// Rows of a value, `cols` numbers from `column` on, to be written by this thread alone.
     pub(super) fn write(&self, slot: &Slot, rows: Range<usize>, column: usize, cols: usize) -> RowsMut<'a> {
+        if rows.is_empty() {
+            return RowsMut::new(&mut [], 0, cols, slot.stride);
+        }
+        let start = self.at(slot, rows.start, column, (rows.len() - 1) * slot.stride + cols);
         // SAFETY: in bounds as above; shares of threads are disjoint rows or columns.
-        unsafe { RowsMut::from_raw(self.at(slot, rows.start, column), rows.len(), cols, slot.stride) }
+        unsafe { RowsMut::from_raw(start, rows.len(), cols, slot.stride) }
     }
 
     /// One row of a value, all heads, to be read.
     pub(super) fn row(&self, slot: &Slot, row: usize) -> &'a [f32] {
         // SAFETY: as in `read`.
-        unsafe { std::slice::from_raw_parts(self.at(slot, row, 0), slot.heads * slot.width) }
+        unsafe {
+            let len = slot.heads * slot.width;
+            std::slice::from_raw_parts(self.at(slot, row, 0, len), len)
+        }
     }
 
     /// One head of one row, to be written by this thread alone.
     #[allow(clippy::mut_from_ref, reason = "the arena is shared by design; shares are disjoint")]
     pub(super) fn head_mut(&self, slot: &Slot, row: usize, head: usize) -> &'a mut [f32] {
         // SAFETY: as in `write`.
-        unsafe { std::slice::from_raw_parts_mut(self.at(slot, row, head * slot.head_stride), slot.width) }
+        unsafe {
+            let start = self.at(slot, row, head * slot.head_stride, slot.width);
+            std::slice::from_raw_parts_mut(start, slot.width)
+        }
     }
 
     /// One head of one row, to be read.
     pub(super) fn head(&self, slot: &Slot, row: usize, head: usize) -> &'a [f32] {
         // SAFETY: as in `read`.
-        unsafe { std::slice::from_raw_parts(self.at(slot, row, head * slot.head_stride), slot.width) }
+        unsafe {
+            let start = self.at(slot, row, head * slot.head_stride, slot.width);
+            std::slice::from_raw_parts(start, slot.width)
+        }
     }
 
     /// One whole row, to be written by this thread alone.
     #[allow(clippy::mut_from_ref, reason = "the arena is shared by design; shares are disjoint")]
     pub(super) fn row_mut(&self, slot: &Slot, row: usize) -> &'a mut [f32] {
         // SAFETY: as in `write`.
-        unsafe { std::slice::from_raw_parts_mut(self.at(slot, row, 0), slot.heads * slot.width) }
+        unsafe {
+            let len = slot.heads * slot.width;
+            std::slice::from_raw_parts_mut(self.at(slot, row, 0, len), len)
+        }
     }
 
     /// This thread's rows of a value.
@@ -218,23 +258,25 @@ impl<'a> Thread<'a> {
     /// The tail of one head, from `from` on, to be written by this thread alone.
     #[allow(clippy::mut_from_ref, reason = "the arena is shared by design; shares are disjoint")]
     pub(super) fn head_tail_mut(&self, slot: &Slot, row: usize, head: usize, from: usize) -> &'a mut [f32] {
-        let start = self.at(slot, row, head * slot.head_stride + from);
+        let len = slot.width - from;
+        let start = self.at(slot, row, head * slot.head_stride + from, len);
         // SAFETY: as in `write`.
-        unsafe { std::slice::from_raw_parts_mut(start, slot.width - from) }
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
     /// Some heads of one row as a matrix, one row a head, to be read.
     pub(super) fn read_heads(&self, slot: &Slot, row: usize, heads: Range<usize>) -> Rows<'a> {
         let len = (heads.len() - 1) * slot.head_stride + slot.width;
+        let start = self.at(slot, row, heads.start * slot.head_stride, len);
         // SAFETY: as in `read`.
-        let data =
-            unsafe { std::slice::from_raw_parts(self.at(slot, row, heads.start * slot.head_stride), len) };
+        let data = unsafe { std::slice::from_raw_parts(start, len) };
         Rows::new(data, heads.len(), slot.width, slot.head_stride)
     }
 
     /// Some heads of one row as a matrix, one row a head, to be written by this thread alone.
     pub(super) fn write_heads(&self, slot: &Slot, row: usize, heads: Range<usize>) -> RowsMut<'a> {
-        let start = self.at(slot, row, heads.start * slot.head_stride);
+        let len = (heads.len() - 1) * slot.head_stride + slot.width;
+        let start = self.at(slot, row, heads.start * slot.head_stride, len);
         // SAFETY: as in `write`.
         unsafe { RowsMut::from_raw(start, heads.len(), slot.width, slot.head_stride) }
     }

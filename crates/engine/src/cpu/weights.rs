@@ -202,18 +202,19 @@ impl LoadedWeight {
         }
         let count = self.matrix_scales();
         let numbers = &self.block_scales[index * count..(index + 1) * count];
-        matrix.with_scales(BlockScales { numbers, rows: self.block.0, cols: self.block.1 })
+        let scales = BlockScales { numbers, rows: self.block.0, cols: self.block.1 };
+        matrix.with_scales(scales).expect("factors that were counted while loading")
     }
 
     /// The same without factors of blocks.
     fn plain_matrix(&self, index: usize) -> WeightMatrix<'_> {
-        match &self.packed {
-            Some(packed) => WeightMatrix::tiles(self.ty, packed.matrix(index), self.outputs, self.inputs),
-            None if self.tiles => {
-                WeightMatrix::tiles(self.ty, self.bytes_of(index), self.outputs, self.inputs)
-            }
-            None => WeightMatrix::rows(self.ty, self.bytes_of(index), self.outputs, self.inputs),
-        }
+        let (ty, outputs, inputs) = (self.ty, self.outputs, self.inputs);
+        let matrix = match &self.packed {
+            Some(packed) => WeightMatrix::from_tiles(ty, packed.matrix(index), outputs, inputs),
+            None if self.tiles => WeightMatrix::from_tiles(ty, self.bytes_of(index), outputs, inputs),
+            None => WeightMatrix::from_rows(ty, self.bytes_of(index), outputs, inputs),
+        };
+        matrix.expect("bytes that were counted while loading")
     }
 
     /// Factor on the results of the matrix at `index`.

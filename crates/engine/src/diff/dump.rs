@@ -3,12 +3,12 @@
 //! `tokens` is a vector of integers. A point is a matrix `[tokens, width]`, or `[tokens, heads, width]`, in F32 (F16, BF16 and F64 are
 //! read too; leading dimensions of 1 do not matter). `docs/debugging.md` says what each point is.
 
+use crate::memory;
 use crate::trace::{Trace, Values};
 use base::TensorType;
 use formats::safetensors::{SafetensorsError, Writer, list};
+use formats::{InputError, OutputError, OutputFile, input_file, limits};
 use graph::points::Points;
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// The tensor that holds the token ids.
@@ -18,14 +18,12 @@ pub const TOKENS: &str = "tokens";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpError {
-    /// The file cannot be read or written.
-    #[error("{}: {error}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system says.
-        error: std::io::Error,
-    },
+    /// The file cannot be read.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The file cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// It is no safetensors file.
     #[error("{}: not a dump of activations: {error}", path.display())]
     Safetensors {
@@ -65,27 +63,27 @@ pub enum DumpError {
 /// Writes a trace; returns how many points it holds. Points of which a run kept only some rows are left out.
 ///
 /// # Errors
-/// [`DumpError::Io`].
+/// [`DumpError::Output`].
 pub fn write(trace: &Trace, points: &Points, path: &Path) -> Result<usize, DumpError> {
-    let at = |error| DumpError::Io { path: path.to_owned(), error };
+    let mut out = OutputFile::create(path)?;
     let rows = trace.tokens().len();
     let mut writer = Writer::new();
-    writer.tensor(TOKENS, TensorType::I32, &[rows]).map_err(at)?;
+    writer.tensor(TOKENS, TensorType::I32, &[rows]).map_err(|error| out.failed(error))?;
     let mut kept = Vec::new();
     for (index, point) in points.list().iter().enumerate() {
         if let Some(values) = trace.values(index).filter(|values| values.all()) {
             let shape = [rows, point.heads, point.width];
             let shape = if point.heads == 1 { vec![rows, point.width] } else { shape.to_vec() };
-            writer.tensor(point.name.clone(), TensorType::F32, &shape).map_err(at)?;
+            writer.tensor(point.name.clone(), TensorType::F32, &shape).map_err(|error| out.failed(error))?;
             kept.push(values);
         }
     }
-    let mut out = BufWriter::new(File::create(path).map_err(at)?);
     let written = writer.write(&mut out, |tensor, out| match tensor.checked_sub(1) {
         None => trace.tokens().iter().try_for_each(|token| out.write_all(&token.to_le_bytes())),
         Some(i) => kept[i].numbers.iter().try_for_each(|number| out.write_all(&number.to_le_bytes())),
     });
-    written.and_then(|()| out.flush()).map_err(at)?;
+    written.map_err(|error| out.failed(error))?;
+    out.finish()?;
     Ok(kept.len())
 }
 
@@ -94,7 +92,8 @@ pub fn write(trace: &Trace, points: &Points, path: &Path) -> Result<usize, DumpE
 /// # Errors
 /// [`DumpError`]: what is wrong, and where.
 pub fn read(path: &Path, points: &Points, tokens: Option<&[u32]>) -> Result<Trace, DumpError> {
-    let bytes = std::fs::read(path).map_err(|error| DumpError::Io { path: path.to_owned(), error })?;
+    let free = memory::available().map_or(u64::MAX, |available| available.bytes / 2);
+    let bytes = input_file::read(path, limits::MAX_DUMP_BYTES.min(free))?;
     let tensors = list(&bytes).map_err(|error| DumpError::Safetensors { path: path.to_owned(), error })?;
     let wrong = |tensor: &str, problem: String| DumpError::Tensor {
         path: path.to_owned(),

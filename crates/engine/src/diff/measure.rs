@@ -8,6 +8,8 @@ use serde::Serialize;
 pub struct Distance {
     /// Rows that both sides have.
     pub rows: usize,
+    /// Numbers that are finite on neither side, of which nobody can say whether they agree.
+    pub not_finite: u64,
     /// Largest difference of two numbers.
     pub max_abs: f64,
     /// ‖b − a‖ ÷ ‖a‖ over all rows.
@@ -28,6 +30,7 @@ pub struct Distance {
 pub(super) fn distance(a: &Values, b: &Values) -> Option<Distance> {
     let mut found = Distance {
         rows: 0,
+        not_finite: 0,
         max_abs: 0.0,
         relative: 0.0,
         worst_relative: 0.0,
@@ -43,6 +46,13 @@ pub(super) fn distance(a: &Values, b: &Values) -> Option<Distance> {
         found.worst_relative = found.worst_relative.max(row_error(left, right).0);
         for (column, (&x, &y)) in left.iter().zip(right).enumerate() {
             let apart = apart(x, y);
+            if on_neither_side(x, y) {
+                if found.not_finite == 0 && found.max_abs == 0.0 {
+                    (found.row, found.column, found.numbers) = (row, column, [x, y]);
+                }
+                found.not_finite += 1;
+                continue;
+            }
             if apart > found.max_abs {
                 (found.max_abs, found.row, found.column, found.numbers) = (apart, row, column, [x, y]);
             }
@@ -66,16 +76,21 @@ pub(super) fn distance(a: &Values, b: &Values) -> Option<Distance> {
 /// ‖b − a‖ ÷ ‖a‖ of one row, and ‖a‖.
 pub(super) fn row_error(a: &[f32], b: &[f32]) -> (f64, f64) {
     let (mut difference, mut size) = (0.0, 0.0);
-    for (&x, &y) in a.iter().zip(b) {
+    for (&x, &y) in a.iter().zip(b).filter(|(x, y)| !on_neither_side(**x, **y)) {
         difference += apart(x, y).powi(2);
         size += f64::from(x).powi(2);
     }
     (ratio(difference.sqrt(), size.sqrt()), size.sqrt())
 }
 
+/// Whether both are NaN, or the same infinity: no difference, but nothing that agrees either.
+fn on_neither_side(x: f32, y: f32) -> bool {
+    !x.is_finite() && (x == y || (x.is_nan() && y.is_nan()))
+}
+
 /// |y − x|: infinite where one of them is no finite number and the other is another.
 fn apart(x: f32, y: f32) -> f64 {
-    if x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan()) {
+    if x.to_bits() == y.to_bits() || on_neither_side(x, y) {
         return 0.0;
     }
     let apart = (f64::from(y) - f64::from(x)).abs();
@@ -121,9 +136,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_infinitely_far_from_a_number_and_the_same_as_itself() {
+    fn what_is_no_number_is_infinitely_far_from_a_number_and_counted_beside_itself() {
         let a = values(&[f32::NAN, 1.0], 2);
-        assert_eq!(distance(&a, &a).unwrap().max_abs, 0.0);
+        let same = distance(&a, &a).unwrap();
+        assert_eq!((same.max_abs, same.not_finite, same.row, same.column), (0.0, 1, 0, 0));
+        let infinite = values(&[f32::INFINITY, f32::INFINITY], 2);
+        let other = distance(&infinite, &values(&[f32::INFINITY, f32::NEG_INFINITY], 2)).unwrap();
+        assert_eq!((other.max_abs, other.not_finite, other.column), (f64::INFINITY, 1, 1));
+        // what can be compared is compared, beside what cannot
+        let near = distance(&a, &values(&[f32::NAN, 1.5], 2)).unwrap();
+        assert_eq!((near.max_abs, near.relative, near.not_finite), (0.5, 0.5, 1));
+        assert_eq!(row_error(&[f32::NAN, 1.0], &[f32::NAN, 1.5]).0, 0.5);
         let found = distance(&values(&[0.0, 1.0], 2), &a).unwrap();
         assert_eq!((found.max_abs, found.relative), (f64::INFINITY, f64::INFINITY));
         assert_eq!((found.row, found.column), (0, 0));

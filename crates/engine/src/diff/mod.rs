@@ -35,6 +35,8 @@ pub enum Verdict {
     Within,
     /// Beyond it, but no more than the errors of its inputs explain.
     Follows,
+    /// Some numbers are finite on neither side, so that nobody can say whether they agree; what can be compared does.
+    NotFinite,
     /// Beyond both: here is something wrong.
     Parts,
 }
@@ -46,6 +48,7 @@ impl Verdict {
             Verdict::Same => "same",
             Verdict::Within => "within",
             Verdict::Follows => "follows",
+            Verdict::NotFinite => "NaN",
             Verdict::Parts => "PARTS",
         }
     }
@@ -91,6 +94,8 @@ pub struct Report {
     pub points: Vec<PointReport>,
     /// Index of the first that parts.
     pub parted: Option<usize>,
+    /// Numbers that are NaN, or the same infinity, on both sides: of those nobody can say whether they agree.
+    pub not_finite: u64,
     /// Points that only one side has, or neither: a plan need not keep every value.
     pub not_compared: Vec<String>,
 }
@@ -149,7 +154,8 @@ pub fn compare(a: Side<'_>, b: Side<'_>, tolerance: Tolerance) -> Result<Report,
     }
     let list = a.points.list();
     let mut errors = Errors { points: list, rows: vec![None; list.len()], reach: vec![None; list.len()] };
-    let mut report = Report { tolerance, points: Vec::new(), parted: None, not_compared: Vec::new() };
+    let mut report =
+        Report { tolerance, points: Vec::new(), parted: None, not_finite: 0, not_compared: Vec::new() };
     for (index, point) in list.iter().enumerate() {
         let other = b.points.find(&point.name).and_then(|i| b.trace.values(i));
         let (Some(left), Some(right)) = (a.trace.values(index), other) else {
@@ -167,6 +173,7 @@ pub fn compare(a: Side<'_>, b: Side<'_>, tolerance: Tolerance) -> Result<Report,
         if found.verdict == Verdict::Parts && report.parted.is_none() {
             report.parted = Some(report.points.len());
         }
+        report.not_finite += found.distance.not_finite;
         report.points.push(found);
     }
     if report.points.is_empty() {
@@ -211,7 +218,9 @@ fn judge(
             };
         }
     }
-    if distance.max_abs == 0.0 {
+    if distance.not_finite > 0 && verdict != Verdict::Parts {
+        verdict = Verdict::NotFinite;
+    } else if distance.max_abs == 0.0 {
         verdict = Verdict::Same;
     }
     let (inputs, unseen) = errors.sources(index);

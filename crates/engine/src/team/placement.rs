@@ -56,13 +56,16 @@ impl Placement {
         Placement::simulated(&[threads.max(1)])
     }
 
-    /// Members of nodes that need not exist, bound to nothing: the results of a team do not depend on its nodes.
+    /// Members of nodes that need not exist, bound to nothing: the results of a team do not depend on its nodes. There is at least one member.
     pub fn simulated(members: &[usize]) -> Placement {
         let mut end = 0;
         let mut nodes = Vec::new();
         for &members in members.iter().filter(|&&members| members > 0) {
             nodes.push(end..end + members);
             end += members;
+        }
+        if nodes.is_empty() {
+            (nodes, end) = (std::iter::once(0..1).collect(), 1);
         }
         Placement { nodes, cpus: vec![None; end], parallelism: topology::parallelism() }
     }

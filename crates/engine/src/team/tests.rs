@@ -25,6 +25,48 @@ fn every_member_runs_every_phase() {
     }
 }
 
+/// Plain numbers, of which each member writes one between barriers: what hands them on is the barrier alone, as ThreadSanitizer can see.
+struct Plain(Vec<UnsafeCell<u64>>);
+
+// SAFETY: the test below writes a number by one member, and reads it by others behind a barrier.
+unsafe impl Sync for Plain {}
+
+#[test]
+fn what_is_written_before_a_barrier_is_read_behind_it() {
+    for nodes in [&[2][..], &[3], &[2, 1], &[4, 4], &[20, 3]] {
+        let mut team = Team::placed(&Placement::simulated(nodes)).unwrap();
+        let numbers = Plain((0..team.threads()).map(|_| UnsafeCell::new(0)).collect());
+        for run in 0..5u64 {
+            // the whole struct, whose members are shared, and not its vector
+            let numbers = &numbers;
+            team.run(&|member| {
+                for turn in 0..20 {
+                    // SAFETY: this member's own number, which others read behind the next barrier and before the one after it.
+                    unsafe { *numbers.0[member.index].get() = run * 100 + turn };
+                    member.barrier();
+                    for number in &numbers.0 {
+                        // SAFETY: nobody writes before the next barrier.
+                        assert_eq!(unsafe { *number.get() }, run * 100 + turn);
+                    }
+                    member.barrier();
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_team_has_a_member_wherever_it_is_placed() {
+    for placement in [Placement::simulated(&[]), Placement::simulated(&[0, 0]), Placement::anywhere(0)] {
+        let ran = AtomicUsize::new(0);
+        Team::placed(&placement).unwrap().run(&|member| {
+            member.barrier();
+            ran.fetch_add(member.count, Ordering::Relaxed);
+        });
+        assert_eq!(ran.into_inner(), 1);
+    }
+}
+
 #[test]
 fn a_panic_of_one_member_reaches_the_caller_and_the_team_lives_on() {
     let mut team = Team::new(3).unwrap();

@@ -1,5 +1,10 @@
 //! Fixtures: small models with logits and greedy tokens computed by Hugging Face transformers (see fixtures/README.md).
-#![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
+#![allow(
+    dead_code,
+    missing_docs,
+    clippy::print_stderr,
+    reason = "each test file uses a part of it, and skipped tiers are named"
+)]
 
 use base::Tier;
 use engine::cache::Sequence;
@@ -24,12 +29,14 @@ pub const WITH_GGUF: [&str; 3] = ["v3", "v3-yarn", "youtu"];
 
 /// The tiers that this machine has, the best first; then that of tiles, if their instructions are computed by a signal handler since the processor
 /// has all else that it needs. The others are named as skipped. From then on the process takes tiles as there: tests beside must name their tiers.
+#[allow(unsafe_code, reason = "tiles are computed by a signal handler")]
 pub fn tiers() -> Vec<Tier> {
     static OWN: OnceLock<Tier> = OnceLock::new();
     let own = *OWN.get_or_init(|| kernels::features().tier());
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     if own < Tier::Amx && emulator::install_amx() {
-        kernels::assume_amx();
+        // SAFETY: the handler is installed.
+        unsafe { kernels::assume_amx() };
     }
     let best = kernels::features().tier();
     for tier in Tier::ALL.into_iter().filter(|tier| *tier > best) {

@@ -6,7 +6,8 @@ use crate::checkpoint::{GgufSource, Source, display};
 use crate::error::FormatError;
 use crate::folder::{FILES, HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 use crate::gguf::WriterValue;
-use crate::{Checkpoint, gguf};
+use crate::input_file::{self, InputError};
+use crate::{Checkpoint, gguf, limits};
 use std::path::Path;
 
 /// The source of a packed file at `path`, as if the original had been opened.
@@ -69,14 +70,10 @@ pub(super) fn source_keys(checkpoint: &Checkpoint) -> Result<Vec<(String, Writer
             let mut held = Vec::new();
             for name in FILES.into_iter().chain(TokenizerKind::ALL.map(TokenizerKind::file_name)) {
                 let path = checkpoint.path().join(name);
-                // a pipe would be waited for; a folder's own reader passes by such files as well
-                if path.exists() && !path.is_file() {
-                    continue;
-                }
-                match std::fs::read(&path) {
+                match input_file::read(&path, limits::MAX_TOKENIZER_BYTES) {
                     Ok(bytes) => held.push((format!("{}{name}", keys::SOURCE_FILE), WriterValue::U8s(bytes))),
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(FormatError::Io { path, error }),
+                    Err(InputError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error.into()),
                 }
             }
             Ok(held)

@@ -16,6 +16,15 @@ pub struct Rule {
     pub hint: &'static str,
 }
 
+impl Code {
+    /// Whether a backend relies on the rule: what breaks it must not run. The others are about what a model means: a circuit that breaks one
+    /// computes something else than its author wants, but it can be run and compared, to find out what.
+    pub fn protects(self) -> bool {
+        use Code::*;
+        !matches!(self, A02 | A06 | A09 | A15 | A30 | A33 | A38 | A40 | A41 | A42 | A43)
+    }
+}
+
 macro_rules! rules {
     ($($family:literal { $($code:ident $holds:literal, $hint:literal;)* })*) => {
         /// The code of a rule.

@@ -29,7 +29,10 @@ pub(super) fn check(trace: &Trace<'_>, contract: &Contract, found: &mut Findings
             Op::Route | Op::ExpertMlp | Op::ExpertGateUp | Op::ExpertDown => {
                 experts(trace, n, node, contract, found);
             }
-            _ => attention(trace, n, node, contract, found),
+            _ => {
+                attention(trace, n, node, contract, found);
+                expanding(trace, n, node, contract, found);
+            }
         }
     }
     views(trace, found);
@@ -219,6 +222,24 @@ fn attention(trace: &Trace<'_>, n: usize, node: &Node, contract: &Contract, foun
     }
 }
 
+/// A26: the matrices that expand or absorb latents.
+fn expanding(trace: &Trace<'_>, n: usize, node: &Node, contract: &Contract, found: &mut Findings<'_>) {
+    let a = &contract.attention;
+    for (slot, id) in &node.weights {
+        let expected = match slot.as_str() {
+            "k_b" => vec![a.heads, a.kv_lora_rank, a.nope],
+            "v_b" => vec![a.heads, a.v, a.kv_lora_rank],
+            "kv_b" => vec![a.heads * (a.nope + a.v), a.kv_lora_rank],
+            _ => continue, // A49 says so
+        };
+        let shape = &trace.ir.weight(*id).shape;
+        if *shape != expected {
+            let problem = format!("the weight has shape {shape:?}, expected {expected:?}");
+            found.at(Code::A26, trace.ir, n, Some(slot.clone()), problem);
+        }
+    }
+}
+
 /// A27: rows of cache streams.
 fn streams(trace: &Trace<'_>, contract: &Contract, found: &mut Findings<'_>) {
     for stream in &trace.ir.streams {
@@ -251,6 +272,16 @@ fn experts(trace: &Trace<'_>, n: usize, node: &Node, contract: &Contract, found:
             expect(node.inputs[0], moe.experts, "logits");
             expect(node.outputs[0], moe.experts_used, "chosen");
             expect(node.outputs[1], moe.experts_used, "mix");
+            for (slot, id) in &node.weights {
+                let shape = &trace.ir.weight(*id).shape;
+                if shape[..] != [moe.experts] {
+                    let problem = format!(
+                        "the bias has shape {shape:?}, expected one number for each of {} experts",
+                        moe.experts
+                    );
+                    found.at(Code::A28, trace.ir, n, Some(slot.clone()), problem);
+                }
+            }
         }
         Op::ExpertMlp | Op::ExpertDown => {
             expect(node.inputs[1], moe.experts_used, "chosen");

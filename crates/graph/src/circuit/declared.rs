@@ -83,7 +83,7 @@ impl DeclaredTensors {
         let blocks = shape.last().is_some_and(|n| n.is_multiple_of(ty.block_len()));
         let ty = if plain || !blocks { TensorType::F32 } else { ty };
         let name = layer.map_or_else(|| pattern.clone(), |l| pattern.replace("{layer}", &l.to_string()));
-        if name.contains("{expert}") {
+        if name.contains("{expert}") && shape.len() == 3 {
             for expert in 0..shape[0] {
                 self.tensors.insert(name.replace("{expert}", &expert.to_string()), (ty, shape[1..].to_vec()));
             }

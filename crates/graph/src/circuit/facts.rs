@@ -5,6 +5,12 @@ use crate::contract::{Contract, FfnActivation, KvForm, LayerKind};
 use crate::error::GraphError;
 use std::collections::BTreeMap;
 
+/// Numbers of a weight slot: more than any model has, few enough that their bytes can be counted.
+const MAX_NUMBERS: usize = 1 << 48;
+
+/// Matrices of a weight slot: experts or heads.
+const MAX_MATRICES: usize = 1024;
+
 /// Dimensions, facts and factors of one contract, for the whole model or one kind of layer.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -99,8 +105,21 @@ impl Facts {
             .map_err(|problem| GraphError::Circuit { circuit: circuit.to_owned(), problem })
     }
 
-    /// The shape that a slot must have.
+    /// The shape that a slot must have: one to three dimensions, none of them 0, the outer of three at most [`MAX_MATRICES`].
     pub(crate) fn shape(&self, slot: &SlotSpec, circuit: &str) -> Result<Vec<usize>, GraphError> {
-        slot.shape.iter().map(|text| self.size(text, circuit)).collect()
+        let shape: Vec<usize> =
+            slot.shape.iter().map(|text| self.size(text, circuit)).collect::<Result<_, _>>()?;
+        let numbers = shape.iter().try_fold(1usize, |numbers, n| numbers.checked_mul(*n));
+        let whole = numbers.is_some_and(|n| (1..=MAX_NUMBERS).contains(&n));
+        let matrices = if shape.len() == 3 { shape[0] } else { 1 };
+        if whole && (1..=3).contains(&shape.len()) && matrices <= MAX_MATRICES {
+            return Ok(shape);
+        }
+        let problem = format!(
+            "a weight slot of shape {:?}, which is {shape:?}: expected one to three dimensions of at least 1, at most \
+             {MAX_MATRICES} matrices and 2^48 numbers",
+            slot.shape
+        );
+        Err(GraphError::Circuit { circuit: circuit.to_owned(), problem })
     }
 }

@@ -175,6 +175,14 @@ impl Circuit {
                 found.copied().unwrap_or("")
             }
         };
+        if pattern.contains("{expert}") && shape.len() != 3 {
+            return Err(GraphError::Circuit {
+                circuit: self.name.clone(),
+                problem: format!(
+                    "slot {slot:?} has a tensor for each expert, so that its shape needs three dimensions, not {shape:?}"
+                ),
+            });
+        }
         Ok(if pattern.contains("{expert}") {
             (0..shape[0])
                 .map(|e| format!("{prefix}{}", pattern.replace("{expert}", &e.to_string())))

@@ -20,7 +20,7 @@ mod source;
 
 pub use error::ContractError;
 pub(crate) use outline::OutlineFile;
-pub(crate) use profile::profiles;
+pub(crate) use profile::{Profile, profiles};
 pub(crate) use promised::Promised;
 pub use rope::{RopePairs, RopeScaling, RopeSpec};
 pub use source::{Field, JsonKeys, Keys, Tensors};

@@ -1,6 +1,6 @@
 //! What each known kind of model says about itself, for comparing an unknown one with it.
 
-use super::{FfnActivation, families, gguf};
+use super::{FfnActivation, Gating, families, gguf};
 
 /// A known architecture of GGUF files, or family of config.json.
 pub(crate) struct Profile {
@@ -10,8 +10,8 @@ pub(crate) struct Profile {
     pub(crate) circuit: &'static str,
     /// Keys that its files have (of GGUF without the architecture's prefix).
     pub(crate) keys: Vec<&'static str>,
-    /// What `hidden_act` of config.json says.
-    pub(crate) activations: &'static [&'static str],
+    /// Keys of config.json that hold a word, with the words that its files have there.
+    pub(crate) words: Vec<(&'static str, &'static [&'static str])>,
 }
 
 const GGUF: [&str; 11] = [
@@ -65,7 +65,7 @@ pub(crate) fn profiles(of_gguf: bool) -> Vec<Profile> {
         let of = |a: &gguf::Architecture| {
             let experts: &[&str] = if a.deepseek { &GGUF_EXPERTS } else { &[] };
             let keys = GGUF.iter().chain(experts).copied().collect();
-            Profile { name: a.name, circuit: a.name, keys, activations: &[] }
+            Profile { name: a.name, circuit: a.name, keys, words: Vec::new() }
         };
         return gguf::ARCHITECTURES.iter().map(of).collect();
     }
@@ -76,11 +76,28 @@ pub(crate) fn profiles(of_gguf: bool) -> Vec<Profile> {
             name: family.model_type,
             circuit: family.circuit,
             keys: CONFIG.iter().chain(experts).chain(scales).copied().collect(),
-            activations: match family.activation {
-                FfnActivation::SiluGated => &["silu", "swish"],
-                FfnActivation::ReluSquared => &["relu2", "squared_relu", "relu_squared"],
-            },
+            words: words(family),
         }
     };
     families::FAMILIES.iter().map(of).collect()
+}
+
+fn words(family: &families::Family) -> Vec<(&'static str, &'static [&'static str])> {
+    let activations: &[&str] = match family.activation {
+        FfnActivation::SiluGated => &["silu", "swish"],
+        FfnActivation::ReluSquared => &["relu2", "squared_relu", "relu_squared"],
+    };
+    let mut words = vec![("hidden_act", activations)];
+    if let Some(router) = &family.router {
+        let scores: &[&str] = match router.gating {
+            Gating::Sigmoid => &["sigmoid"],
+            _ => &["softmax"],
+        };
+        let methods: &[&str] = match router.method {
+            "noaux_tc" => &["noaux_tc"],
+            _ => &["greedy", "gready", "group_limited_greedy"],
+        };
+        words.extend([("scoring_func", scores), ("topk_method", methods)]);
+    }
+    words
 }

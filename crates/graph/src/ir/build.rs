@@ -263,7 +263,9 @@ impl Builder<'_> {
         let sizes: Vec<usize> =
             spec.sizes.iter().map(|s| self.facts.size(s, &self.circuit.name)).collect::<Result<_, _>>()?;
         let row = self.ir.value(input).row_width();
-        if heads * sizes.iter().sum::<usize>() != row || sizes.len() != spec.outputs.len() {
+        let sum = sizes.iter().try_fold(0usize, |sum, size| sum.checked_add(*size));
+        let whole = sum.and_then(|sum| sum.checked_mul(heads));
+        if whole != Some(row) || row == 0 || sizes.contains(&0) || sizes.len() != spec.outputs.len() {
             return self.wrong(format!("split of {:?}: {heads} × {sizes:?} is not {row}", spec.inputs));
         }
         // from here on the value is seen as cut into heads

@@ -53,6 +53,15 @@ impl RowClass {
         }
     }
 
+    /// What its steps do, for people.
+    pub fn purpose(self) -> &'static str {
+        match self {
+            RowClass::One => "decode",
+            RowClass::Few => "small batch",
+            RowClass::Many => "prefill",
+        }
+    }
+
     /// The fewest rows of a step that runs in it.
     pub fn least_rows(self) -> usize {
         match self {

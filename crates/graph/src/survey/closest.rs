@@ -1,7 +1,8 @@
-//! Which known circuit an unknown model is most like: by keys, by the names of tensors, and by their dimensions.
+//! Which known circuit an unknown model is most like: by keys and what they choose, by the names of tensors, and by their dimensions.
 
+use super::repair;
 use crate::circuit::{Circuit, HF_PREFIXES, Naming};
-use crate::contract::{Field, Keys, OutlineFile, profiles};
+use crate::contract::{Field, Keys, OutlineFile, Profile, profiles};
 use formats::Outline;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -13,12 +14,19 @@ pub struct Likeness {
     pub name: String,
     /// The circuit that runs it.
     pub circuit: String,
-    /// From 0 to 1: the mean of the shares below, as far as there is something to compare.
+    /// From 0 to 1: the mean of the shares below, as far as there is something to compare. 1 only where no difference was found.
     pub score: f64,
     /// Keys of the known one that the model has, and how many there are.
     pub keys: (usize, usize),
     /// Those that it lacks.
     pub keys_missing: Vec<String>,
+    /// Keys with a word or a flag that choose what is computed (activation, router, biases, kind of scaling) as the known one does, and how many
+    /// there are; values that cannot be read count too.
+    pub choices: (usize, usize),
+    /// Those that choose something else, each with its value.
+    pub choices_other: Vec<String>,
+    /// Keys of the model that are read for the known one, and how many there are.
+    pub read: (usize, usize),
     /// Weight slots of the circuit that the model's tensors fill, and how many there are.
     pub slots: (usize, usize),
     /// Kinds of tensors of the model that the circuit has a slot for, and how many there are.
@@ -46,25 +54,26 @@ pub(super) fn rank(outline: &Outline, naming: Naming, architecture: &str) -> Vec
             let lacks = |key: &&&str| !keys.mentions(&spelled(key));
             let missing: Vec<String> =
                 profile.keys.iter().filter(lacks).map(|key| (*key).to_owned()).collect();
-            let other_activation = match keys.field(&spelled("hidden_act")) {
-                Some(Field::Text(name)) => {
-                    !profile.activations.is_empty() && !profile.activations.contains(&name.as_str())
-                }
-                _ => false,
-            };
+            let read = repair::read_as(outline, naming, Some(profile.name));
+            let other = other_choices(profile, &read, &|key| keys.field(&spelled(key)), &spelled);
+            // numbers out of range are compared too, though they choose nothing
+            let compared = read.choices + read.wrong.iter().filter(|(_, chooses)| !chooses).count();
             let mut likeness = Likeness {
                 name: profile.name.to_owned(),
                 circuit: profile.circuit.to_owned(),
                 score: 0.0,
                 keys: (profile.keys.len() - missing.len(), profile.keys.len()),
                 keys_missing: missing,
+                choices: (compared.saturating_sub(other.len()), compared),
+                choices_other: other,
+                read: (read.asked, read.asked + read.unread.len()),
                 slots: (0, 0),
                 tensors: (0, patterns.len()),
                 tensors_unknown: Vec::new(),
                 dimensions: (0, 0),
             };
             likeness.compare(circuit, naming, &patterns);
-            likeness.score(other_activation);
+            likeness.score();
             Some(likeness)
         })
         .collect();
@@ -106,16 +115,35 @@ impl Likeness {
         self.tensors_unknown = unknown.into_iter().cloned().collect();
     }
 
-    fn score(&mut self, other_activation: bool) {
-        let shares = [self.keys, self.slots, self.tensors, self.dimensions];
-        let compared =
-            shares.iter().enumerate().filter(|(i, share)| share.1 > 0 && (*i != 1 || self.tensors.1 > 0));
-        let shares: Vec<f64> = compared.map(|(_, share)| share.0 as f64 / share.1 as f64).collect();
+    fn score(&mut self) {
+        // without tensors no slot is filled, which says nothing
+        let slots = if self.tensors.1 > 0 { self.slots } else { (0, 0) };
+        let shares = [self.keys, self.choices, self.read, slots, self.tensors, self.dimensions];
+        let shares: Vec<f64> =
+            shares.iter().filter(|share| share.1 > 0).map(|share| share.0 as f64 / share.1 as f64).collect();
         self.score = shares.iter().sum::<f64>() / shares.len().max(1) as f64;
-        if other_activation {
-            self.score *= 0.9;
+    }
+}
+
+/// Keys that choose another computation than the known model's: values that cannot be read, and words that its files do not have.
+fn other_choices(
+    profile: &Profile,
+    read: &repair::Read,
+    field: &dyn Fn(&str) -> Option<Field>,
+    spelled: &dyn Fn(&str) -> String,
+) -> Vec<String> {
+    let mut other: Vec<String> = read.wrong.iter().map(|(shown, _)| shown.clone()).collect();
+    for (key, known) in &profile.words {
+        if let Some(Field::Text(word)) = field(key)
+            && !known.contains(&word.as_str())
+        {
+            let shown = format!("{} = {}", spelled(key), Field::Text(word));
+            if !other.contains(&shown) {
+                other.push(shown);
+            }
         }
     }
+    other
 }
 
 /// Names of tensors with the numbers of layers and experts taken out, each with the shape of its first.

@@ -20,20 +20,49 @@ pub(super) struct Read {
     pub(super) repaired: bool,
     pub(super) missing: Vec<Missing>,
     pub(super) unread: Vec<String>,
+    /// Keys of the file that were asked for.
+    pub(super) asked: usize,
+    /// Those of them that hold a word or a flag, and so choose what is computed.
+    pub(super) choices: usize,
+    /// Keys with a value that cannot be read, each with its value; and whether it is a word or a flag.
+    pub(super) wrong: Vec<(String, bool)>,
+    /// Whether no circuit runs the architecture.
+    unsupported: bool,
 }
 
 /// Reads the contract of an outline; of an unknown architecture as if it were the known one that it is most like.
 pub(super) fn read(outline: &Outline, naming: Naming) -> (Read, Vec<Likeness>) {
+    let mut read = read_as(outline, naming, None);
+    if !read.unsupported {
+        return (read, Vec::new());
+    }
+    let closest = closest::rank(outline, naming, &read.architecture);
+    if let Some(best) = closest.first() {
+        let like = read_as(outline, naming, Some(&best.name));
+        let missing = std::mem::take(&mut read.missing);
+        read = Read { missing: [missing, like.missing].concat(), ..like };
+    }
+    (read, closest)
+}
+
+/// Reads the contract of an outline, as if it called itself `stand_in` where that is given.
+pub(super) fn read_as(outline: &Outline, naming: Naming, stand_in: Option<&str>) -> Read {
     let file = OutlineFile(outline);
     let keys = Repaired::new(&file);
-    let mut closest = Vec::new();
     let mut read = Read {
         architecture: architecture(&file, naming),
         contract: None,
         repaired: false,
         missing: Vec::new(),
         unread: Vec::new(),
+        asked: 0,
+        choices: 0,
+        wrong: Vec::new(),
+        unsupported: false,
     };
+    if let Some(name) = stand_in {
+        keys.stand_in(naming, &read.architecture, name);
+    }
     let mut promise = outline.data() == Data::Config;
     for _ in 0..MOST {
         let promised = Promised { keys: &keys, naming };
@@ -42,52 +71,78 @@ pub(super) fn read(outline: &Outline, naming: Naming) -> (Read, Vec<Likeness>) {
             Naming::Gguf => Contract::from_gguf(&keys, tensors),
             Naming::HuggingFace => Contract::from_config(&keys, tensors),
         };
-        let (what, problem) = match result {
+        match result {
             Ok(contract) => {
                 read.contract = Some(contract);
                 break;
             }
-            Err(ContractError::Unsupported { architecture, known, .. }) => {
-                let problem = format!("no circuit runs it; known are {}", known.join(", "));
-                read.missing.push(Missing::new(MissingKind::Architecture, &architecture, problem));
-                if !closest.is_empty() {
-                    break; // the closest one did not help
+            Err(error) => {
+                if !read.repair(error, &keys, naming, &mut promise) {
+                    break;
                 }
-                closest = closest::rank(outline, naming, &architecture);
-                let Some(best) = closest.first() else { break };
-                keys.stand_in(naming, &architecture, &best.name);
-                continue;
             }
-            Err(ContractError::Missing { what, hint, .. }) => (what, format!("it is missing: {hint}")),
-            Err(ContractError::Wrong { what, value, expected, .. }) => {
-                (what, format!("it is {value}, expected {expected}"))
-            }
-        };
-        let helped = match what.strip_prefix("key ") {
-            Some(key) => {
-                read.repaired = true;
-                let key = keys.spelled(key);
-                // what is wrong with a value that was put there is not the file's fault
-                if !keys.replaced.borrow().contains_key(&key) {
-                    read.missing.push(Missing::new(MissingKind::Key, &key, problem));
-                }
-                keys.replace(&key, naming) || !std::mem::replace(&mut promise, true)
-            }
-            // the list of tensors is gone through later, all of it
-            None => {
-                if promise {
-                    read.missing.push(Missing::new(MissingKind::Tensor, what, problem));
-                }
-                !std::mem::replace(&mut promise, true)
-            }
-        };
-        if !helped {
-            break;
         }
     }
     // a head that is not in the file, and the like: known only where no circuit could be filled
     read.unread = unread(outline, &keys);
-    (read, closest)
+    let asked = keys.asked.borrow();
+    // what a model calls itself is not compared, and of an object its parts are
+    let names = ["general.architecture", "general.name", "model_type", "_name_or_path", "architectures"];
+    let fields: Vec<Field> = asked
+        .iter()
+        .filter(|key| !names.contains(&key.rsplit("text_config.").next().unwrap_or(key)))
+        .filter_map(|key| file.field(key))
+        .filter(|field| *field != Field::Object)
+        .collect();
+    read.asked = fields.len();
+    read.choices = fields.iter().filter(|field| chooses(field)).count();
+    read
+}
+
+/// Whether a value chooses what is computed, rather than how much of it.
+fn chooses(field: &Field) -> bool {
+    matches!(field, Field::Text(_) | Field::Flag(_))
+}
+
+impl Read {
+    /// Notes an error and puts something in its place; whether that may help.
+    fn repair(
+        &mut self,
+        error: ContractError,
+        keys: &Repaired<'_>,
+        naming: Naming,
+        promise: &mut bool,
+    ) -> bool {
+        let (what, problem, wrong) = match error {
+            ContractError::Unsupported { architecture, known, .. } => {
+                let problem = format!("no circuit runs it; known are {}", known.join(", "));
+                self.missing.push(Missing::new(MissingKind::Architecture, &architecture, problem));
+                self.unsupported = true;
+                return false;
+            }
+            ContractError::Missing { what, hint, .. } => (what, format!("it is missing: {hint}"), false),
+            ContractError::Wrong { what, value, expected, .. } => {
+                (what, format!("it is {value}, expected {expected}"), true)
+            }
+        };
+        let Some(key) = what.strip_prefix("key ") else {
+            // the list of tensors is gone through later, all of it
+            if *promise {
+                self.missing.push(Missing::new(MissingKind::Tensor, what, problem));
+            }
+            return !std::mem::replace(promise, true);
+        };
+        self.repaired = true;
+        let key = keys.spelled(key);
+        // what is wrong with a value that was put there is not the file's fault
+        if !keys.replaced.borrow().contains_key(&key) {
+            if let Some(field) = keys.keys.field(&key).filter(|_| wrong) {
+                self.wrong.push((format!("{key} = {field}"), chooses(&field)));
+            }
+            self.missing.push(Missing::new(MissingKind::Key, &key, problem));
+        }
+        keys.replace(&key, naming) || !std::mem::replace(promise, true)
+    }
 }
 
 fn architecture(keys: &dyn Keys, naming: Naming) -> String {
@@ -98,8 +153,16 @@ fn architecture(keys: &dyn Keys, naming: Naming) -> String {
     }
 }
 
-/// Keys of config.json (or its text part) that nothing asked for, and that hold more than tokens and versions.
+/// Keys of config.json (or its text part), or of a GGUF file's architecture, that nothing asked for, and that hold more than tokens and versions.
 fn unread(outline: &Outline, keys: &Repaired<'_>) -> Vec<String> {
+    const BESIDE_GGUF: [&str; 6] = [
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "nextn_predict_layers",
+        "rope.scaling.finetuned",
+        "vocab_size",
+    ];
     const BESIDE: [&str; 22] = [
         "architectures",
         "auto_map",
@@ -124,8 +187,19 @@ fn unread(outline: &Outline, keys: &Repaired<'_>) -> Vec<String> {
         "ep_size",
         "tie_word_embeddings",
     ];
-    let Source::HuggingFace(source) = outline.source() else { return Vec::new() };
     let asked = keys.asked.borrow();
+    let source = match outline.source() {
+        Source::HuggingFace(source) => source,
+        Source::Gguf(source) => {
+            let prefix = format!("{}.", architecture(keys.keys, Naming::Gguf));
+            let entries = source.metadata.entries().iter().filter(|(key, value)| {
+                let beside = key.strip_prefix(&prefix).is_none_or(|key| BESIDE_GGUF.contains(&key));
+                let says = !matches!(value, formats::gguf::Value::Bool(false));
+                !beside && says && !asked.contains(key)
+            });
+            return entries.map(|(key, value)| format!("{key} = {}", value.describe())).collect();
+        }
+    };
     let inner = source.config.get("text_config").and_then(serde_json::Value::as_object);
     let of = |object: &serde_json::Map<String, serde_json::Value>, prefix: &str| -> Vec<String> {
         let names = object.iter().filter(|(key, value)| {

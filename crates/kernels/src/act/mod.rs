@@ -2,6 +2,7 @@
 
 use crate::Rows;
 use crate::lanes::Lanes;
+use crate::shape::{ShapeError, fits, times};
 use crate::tiers::tiers;
 use base::Tier;
 
@@ -43,16 +44,7 @@ pub enum Acts<'a> {
     /// As they are.
     F32(Rows<'a>),
     /// Rounded to bf16.
-    Bf16 {
-        /// The bits, row after row.
-        bits: &'a [u16],
-        /// How many rows.
-        rows: usize,
-        /// Numbers of a row.
-        cols: usize,
-        /// Numbers between rows.
-        stride: usize,
-    },
+    Bf16(Bf16Rows<'a>),
     /// Blocks of 8-bit codes.
     A8(A8Rows<'a>),
 }
@@ -62,9 +54,52 @@ impl Acts<'_> {
     pub fn rows(&self) -> usize {
         match self {
             Acts::F32(rows) => rows.rows(),
-            Acts::Bf16 { rows, .. } => *rows,
+            Acts::Bf16(bf16) => bf16.rows,
             Acts::A8(a8) => a8.rows,
         }
+    }
+}
+
+/// Rows of bf16.
+#[derive(Clone, Copy)]
+pub struct Bf16Rows<'a> {
+    bits: &'a [u16],
+    rows: usize,
+    cols: usize,
+    stride: usize,
+}
+
+impl<'a> Bf16Rows<'a> {
+    /// `rows` rows of `cols` numbers, `stride` numbers apart.
+    ///
+    /// # Errors
+    /// When `bits` is too short, the stride is less than a row (rows are copied with their distance), or the size overflows.
+    pub fn new(bits: &'a [u16], rows: usize, cols: usize, stride: usize) -> Result<Bf16Rows<'a>, ShapeError> {
+        fits("rows of bf16", (rows, cols, stride), bits.len())?;
+        if stride < cols {
+            return Err(ShapeError::Overlap { cols, stride });
+        }
+        Ok(Bf16Rows { bits, rows, cols, stride })
+    }
+
+    /// How many rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Numbers of a row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Numbers from one row to the next: at least those of a row.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// The bits of all rows.
+    pub fn bits(&self) -> &'a [u16] {
+        self.bits
     }
 }
 
@@ -115,11 +150,14 @@ impl<'a> A8Rows<'a> {
 
     /// Rows over `blocks`, row after row.
     ///
-    /// # Panics
-    /// When there are not as many blocks.
-    pub fn new(blocks: &'a [A8Block], rows: usize, cols: usize) -> A8Rows<'a> {
-        assert_eq!(blocks.len(), rows * Self::row_blocks(cols), "blocks of {rows} rows of {cols}");
-        A8Rows { blocks, rows, cols }
+    /// # Errors
+    /// When there are not as many blocks, or their number overflows.
+    pub fn new(blocks: &'a [A8Block], rows: usize, cols: usize) -> Result<A8Rows<'a>, ShapeError> {
+        let needed = times("rows of 8-bit blocks", rows, Self::row_blocks(cols))?;
+        if blocks.len() != needed {
+            return Err(ShapeError::Length { what: "rows of 8-bit blocks", needed, found: blocks.len() });
+        }
+        Ok(A8Rows { blocks, rows, cols })
     }
 
     /// How many rows.
@@ -226,5 +264,28 @@ tiers! {
             // a NaN keeps its upper bits and is made quiet, lest rounding carry it to another number
             *out = if v.is_nan() { (bits >> 16) | 0x40 } else { rounded } as u16;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_another_size_than_their_memory_are_refused() {
+        let bits = [0; 64];
+        assert!(Bf16Rows::new(&bits, 2, 32, 32).is_ok());
+        // copies of such rows, `stride` apart, would end beyond their memory
+        assert_eq!(Bf16Rows::new(&bits, 1, 32, 8).err(), Some(ShapeError::Overlap { cols: 32, stride: 8 }));
+        assert!(Bf16Rows::new(&bits, 2, 32, 33).is_err());
+        assert!(Bf16Rows::new(&bits, 3, 32, usize::MAX / 2 + 1 - 16).is_err());
+        let blocks = [A8Block::ZERO; 3];
+        assert!(A8Rows::new(&blocks, 1, 96).is_ok());
+        assert!(A8Rows::new(&blocks, 1, 97).is_err());
+        // rows · blocks of a row wraps to 3
+        assert_eq!(
+            A8Rows::new(&blocks, usize::MAX / 3 + 2, 96).err(),
+            Some(ShapeError::Overflow { what: "rows of 8-bit blocks" })
+        );
     }
 }

@@ -2,29 +2,78 @@
 
 use crate::act::code_scale;
 use crate::lanes::Lanes;
+use crate::shape::{ShapeError, times};
 use base::{CacheRow, CacheType};
 
 /// What codes of `int8` are raised by, so that they have no sign: instructions multiply such with signed numbers.
 pub(super) const RAISED: f32 = 128.0;
 
-/// The cached rows of one sequence in one stream.
+/// The cached rows of one sequence in one stream. Rows of a page follow one another, and all pages of the table lie in the memory: kernels
+/// read them by address. So the parts cannot be changed once they were compared:
+///
+/// ```compile_fail
+/// let row = base::CacheRow { ty: base::CacheType::F32, content: 4, rope: 2 };
+/// let mut view = kernels::CacheView::new(row, &[0; 24 * 64], 64, &[0]).unwrap();
+/// view.row_bytes = 1 << 20;
+/// ```
 #[derive(Clone, Copy)]
 pub struct CacheView<'a> {
-    /// How numbers are stored.
-    pub ty: CacheType,
+    ty: CacheType,
     /// The memory of the whole stream.
-    pub bytes: &'a [u8],
+    bytes: &'a [u8],
     /// Rows of a page.
-    pub page_rows: usize,
-    /// Bytes of a row.
-    pub row_bytes: usize,
-    /// Numbers of a row.
-    pub width: usize,
+    page_rows: usize,
+    row_bytes: usize,
+    width: usize,
     /// The page of each block of rows.
-    pub table: &'a [u32],
+    table: &'a [u32],
 }
 
 impl<'a> CacheView<'a> {
+    /// Rows stored as `row` says in the memory of a stream, whose pages have `page_rows` rows; `table` has the page of each `page_rows` rows.
+    ///
+    /// # Errors
+    /// When there are no rows in a page, a size overflows, or a page lies outside of the memory.
+    pub fn new(
+        row: CacheRow,
+        bytes: &'a [u8],
+        page_rows: usize,
+        table: &'a [u32],
+    ) -> Result<CacheView<'a>, ShapeError> {
+        // rows of fewer elements than this have a width and a number of bytes
+        const MOST: usize = usize::MAX >> 4;
+        let (what, expected) =
+            ("a side of the cache", "one element or more, and less than a sixteenth of the memory");
+        for value in [page_rows, row.content.max(row.rope)] {
+            if value == 0 || value > MOST {
+                return Err(ShapeError::Range { what, value, expected });
+            }
+        }
+        let (width, row_bytes) = (row.width(), row.bytes());
+        let pages = bytes.len() / times("a page of the cache", page_rows, row_bytes)?;
+        if let Some(&page) = table.iter().max()
+            && page as usize >= pages
+        {
+            return Err(ShapeError::Page { page, pages });
+        }
+        Ok(CacheView { ty: row.ty, bytes, page_rows, row_bytes, width, table })
+    }
+
+    /// How numbers are stored.
+    pub fn ty(&self) -> CacheType {
+        self.ty
+    }
+
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// Numbers of a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
     /// One row.
     #[inline]
     pub fn row(&self, index: usize) -> &'a [u8] {
@@ -35,6 +84,8 @@ impl<'a> CacheView<'a> {
 
     /// How many rows lie one after the other from `start` on, at most `most` and none beyond the page or `end`; and where memory is to be
     /// asked for: what follows a piece is most often this thread's next one.
+    ///
+    /// They are rows of one page: where the table has one for the first of them, which [`row`](Self::row) asserts, all lie in the memory.
     #[inline(always)]
     pub(crate) fn together(&self, start: usize, end: usize, most: usize) -> (usize, *const u8) {
         let count = most.min(end - start).min(self.page_rows - start % self.page_rows);
@@ -259,4 +310,38 @@ unsafe fn widen_floats<L: Lanes>(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
         CacheType::Bf16 => each!(|from| L::brains(from)),
     }
     load_floats(ty, rest_bytes, rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: CacheRow = CacheRow { ty: CacheType::F16, content: 4, rope: 2 };
+
+    #[test]
+    fn a_table_names_pages_of_the_memory() {
+        let bytes = vec![0; 2 * 64 * 12];
+        assert!(CacheView::new(ROW, &bytes, 64, &[1, 0, 1]).is_ok());
+        assert_eq!(
+            CacheView::new(ROW, &bytes, 64, &[0, 2]).err(),
+            Some(ShapeError::Page { page: 2, pages: 2 })
+        );
+        // the last row of the second page is missing
+        assert!(CacheView::new(ROW, &bytes[12..], 64, &[1]).is_err());
+        let view = CacheView::new(ROW, &bytes, 64, &[1]).unwrap();
+        assert_eq!(view.together(0, 128, 64).0, 64);
+        assert_eq!(view.row(63).as_ptr(), bytes[127 * 12..].as_ptr());
+        assert!(std::panic::catch_unwind(|| view.row(64).len()).is_err());
+    }
+
+    #[test]
+    fn sizes_that_are_nothing_or_overflow_are_refused() {
+        assert!(CacheView::new(ROW, &[0; 12], 0, &[]).is_err());
+        assert!(CacheView::new(ROW, &[0; 12], 1 << 62, &[0]).is_err());
+        for (content, rope) in [(0, 0), (usize::MAX, 2), (1 << 62, 1 << 62)] {
+            for ty in CacheType::ALL {
+                assert!(CacheView::new(CacheRow { ty, content, rope }, &[0; 64], 1, &[0]).is_err());
+            }
+        }
+    }
 }

@@ -48,7 +48,7 @@ pub(super) fn attend(
     part: &mut Partials<'_>,
     memory: &mut Vec<f32>,
 ) {
-    check(&q, cache.width, latent, part);
+    check(&q, cache.width(), latent, part);
     let stored = row_of(cache, latent);
     assert!(stored.rope.is_multiple_of(2) && stored.rope <= 2 * CHAIN, "a rope part of {}", stored.rope);
     assert!(crate::features().avx512_fp16, "a kernel of AVX512-FP16 on a machine without it");
@@ -68,7 +68,7 @@ unsafe fn inner(
     part: &mut Partials<'_>,
     memory: &mut Vec<f32>,
 ) {
-    let (heads, rope) = (q.rows(), cache.width - latent);
+    let (heads, rope) = (q.rows(), cache.width() - latent);
     let columns = latent.next_multiple_of(COLUMNS);
     // pairs of a rotated query, in whole vectors
     let pairs = rope.next_multiple_of(16) / 2;
@@ -93,8 +93,7 @@ unsafe fn inner(
     let mut start = rows.start;
     while start < rows.end {
         let (count, mut ahead) = cache.together(start, rows.end, BLOCK);
-        let (from, stride) = (cache.row(start).as_ptr(), cache.row_bytes);
-        debug_assert_eq!(cache.row(start + count - 1).as_ptr(), from.wrapping_add((count - 1) * stride));
+        let (from, stride) = (cache.row(start).as_ptr(), cache.row_bytes());
         let mut scales = [0.0; BLOCK];
         for (i, scale) in scales.iter_mut().enumerate().take(count) {
             *scale = scale_of(cache.row(start + i));

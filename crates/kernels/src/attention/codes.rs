@@ -197,8 +197,8 @@ fn signed(words: &[u32]) -> &[i32] {
 /// When the cache holds another type.
 #[inline(always)]
 pub(super) fn row_of(cache: &CacheView<'_>, latent: usize) -> CacheRow {
-    let row = CacheRow { ty: cache.ty, content: latent, rope: cache.width - latent };
-    assert!(cache.ty == CacheType::Int8 && cache.row_bytes == row.bytes(), "a cache of int8");
+    let row = CacheRow { ty: cache.ty(), content: latent, rope: cache.width() - latent };
+    assert!(cache.ty() == CacheType::Int8 && cache.row_bytes() == row.bytes(), "a cache of int8");
     row
 }
 
@@ -217,7 +217,7 @@ pub(super) unsafe fn attend<L: Lanes>(
     part: &mut Partials<'_>,
     memory: &mut Vec<f32>,
 ) {
-    let (heads, width) = (q.rows(), cache.width);
+    let (heads, width) = (q.rows(), cache.width());
     check(&q, width, latent, part);
     let (stored, rope) = (row_of(cache, latent), width - latent);
     memory.resize(queries_len(latent) + rope * HEADS + BLOCK * width + 2 * BLOCK * HEADS, 0.0);
@@ -240,7 +240,7 @@ pub(super) unsafe fn attend<L: Lanes>(
         let mut found = RowsMut::new(rope_scores, count, HEADS, HEADS);
         // SAFETY: the caller's promise; `count` rows lie one after the other, and behind the codes of each comes its scale at least.
         unsafe {
-            let from = (cache.row(start).as_ptr(), cache.row_bytes);
+            let from = (cache.row(start).as_ptr(), cache.row_bytes());
             queries.score::<L, 1>(from, count, scores, &mut ahead);
             gemm::<L>(rope, Left::Rows(&lines[latent..], width), (rotated, HEADS), &mut found, false);
         }

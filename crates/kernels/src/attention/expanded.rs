@@ -1,7 +1,7 @@
 //! Attention over expanded keys and values: a block of queries of one head, causal.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
 
-use super::Expanded;
+use super::{Expanded, HeadWidths};
 use crate::elementwise::exp;
 use crate::gemm::{Left, gemm};
 use crate::lanes::Lanes;
@@ -24,10 +24,9 @@ pub(super) unsafe fn attend<L: Lanes>(
     out: &mut RowsMut<'_>,
     memory: &mut Vec<f32>,
 ) {
-    let (queries, nope, rope) = (q.rows(), expanded.nope, expanded.rope);
-    let width = nope + rope;
-    assert!(q.cols() == width && scales.len() == queries && out.rows() == queries, "queries");
-    assert_eq!(out.cols(), expanded.value_width, "width of values");
+    expanded.check(&q, position, scales, out);
+    let HeadWidths { nope, rope, value } = expanded.widths;
+    let (queries, width) = (q.rows(), nope + rope);
     memory.resize(queries * (width + KEYS + 2), 0.0);
     let (scaled, rest) = memory.split_at_mut(queries * width);
     let (scores, rest) = rest.split_at_mut(queries * KEYS);
@@ -41,7 +40,11 @@ pub(super) unsafe fn attend<L: Lanes>(
     let length = position + queries;
     for (block, start) in (0..length).step_by(KEYS).enumerate() {
         let keys = &expanded.keys[block * nope * KEYS..(block + 1) * nope * KEYS];
-        let rotated = &expanded.rope_keys[block * expanded.rope_stride..][..rope * KEYS];
+        let rotated = if rope > 0 {
+            &expanded.rope_keys[block * expanded.rope_stride..][..rope * KEYS]
+        } else {
+            &[][..]
+        };
         // queries before the block see nothing of it
         let first = start.saturating_sub(position);
         let (m, count) = (queries - first, KEYS.min(length - start));
@@ -62,7 +65,7 @@ pub(super) unsafe fn attend<L: Lanes>(
                 out.row_mut(i).iter_mut().for_each(|o| *o *= factor);
             }
         }
-        let values = (&expanded.values[start * expanded.value_width..], expanded.value_width);
+        let values = (&expanded.values[start * value..], value);
         let weights = Left::Rows(&scores[first * KEYS..], KEYS);
         // SAFETY: the caller's promise.
         unsafe { gemm::<L>(count, weights, values, &mut out.slice_rows(first..queries), true) }

@@ -8,7 +8,7 @@
 
 use super::half_gemm::{CHAIN, Left, Old, Product, WIDE, bits, exp2, for_lines, largest, multiply, twice};
 use super::halves::{QUERY, WEIGHT};
-use super::{Expanded, KEYS, KeyBlocks, KeyOrder};
+use super::{Expanded, HeadWidths, KEYS, KeyBlocks, KeyOrder};
 use crate::{Rows, RowsMut};
 use half::f16;
 use std::arch::x86_64::*;
@@ -27,14 +27,7 @@ pub(super) fn attend(
     out: &mut RowsMut<'_>,
     memory: &mut Vec<f32>,
 ) {
-    let (queries, width) = (q.rows(), expanded.nope + expanded.rope);
-    assert!(q.cols() == width && scales.len() == queries && out.rows() == queries, "queries");
-    assert_eq!(out.cols(), expanded.value_width, "width of values");
-    let (length, blocks) = (position + queries, (position + queries).div_ceil(KEYS));
-    assert!(expanded.keys.len() >= blocks * expanded.nope * KEYS, "keys");
-    let rotated = (blocks - 1) * expanded.rope_stride + expanded.rope * KEYS;
-    assert!(expanded.rope == 0 || expanded.rope_keys.len() >= rotated, "rope keys");
-    assert!(expanded.values.len() >= length * expanded.value_width, "values");
+    expanded.check(&q, position, scales, out);
     assert!(crate::features().avx512_fp16, "a kernel of AVX512-FP16 on a machine without it");
     // SAFETY: the processor has the features, and matrices have their sizes, as just checked.
     unsafe { attend_inner(&q, expanded, position, scales, out, memory) }
@@ -51,8 +44,8 @@ unsafe fn attend_inner(
     out: &mut RowsMut<'_>,
     memory: &mut Vec<f32>,
 ) {
-    let (queries, nope, rope) = (q.rows(), expanded.nope, expanded.rope);
-    let (line, columns) = ((nope + rope).next_multiple_of(16), expanded.value_width.next_multiple_of(WIDE));
+    let (queries, HeadWidths { nope, rope, value }) = (q.rows(), expanded.widths);
+    let (line, columns) = ((nope + rope).next_multiple_of(16), value.next_multiple_of(WIDE));
     memory.resize(queries * (line + 2 * KEYS + columns + 7), 0.0);
     let (scaled, rest) = memory.split_at_mut(queries * line);
     let (scores, rest) = rest.split_at_mut(queries * KEYS);
@@ -108,9 +101,9 @@ unsafe fn attend_inner(
         let product = Product {
             rows,
             k: count,
-            columns: expanded.value_width,
-            right: expanded.values[start * expanded.value_width..].as_ptr().cast(),
-            right_row: expanded.value_width,
+            columns: value,
+            right: expanded.values[start * value..].as_ptr().cast(),
+            right_row: value,
             out: sums[first * columns..].as_mut_ptr(),
             out_row: columns,
         };

@@ -46,9 +46,9 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
     part: &mut Partials<'_>,
     memory: &mut Vec<f32>,
 ) {
-    let (heads, width) = (q.rows(), cache.width);
+    let (heads, width) = (q.rows(), cache.width());
     check(&q, width, latent, part);
-    let stored = CacheRow { ty: cache.ty, content: latent, rope: width - latent };
+    let stored = CacheRow { ty: cache.ty(), content: latent, rope: width - latent };
     memory.resize(width * HEADS + BLOCK * width + 2 * BLOCK * HEADS, 0.0);
     let (queries, rest) = memory.split_at_mut(width * HEADS);
     let (lines, rest) = rest.split_at_mut(BLOCK * width);

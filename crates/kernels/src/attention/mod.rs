@@ -24,6 +24,7 @@ pub use number::Number;
 pub(crate) use tiers::{code_kernels, half_kernels, kernels};
 
 use crate::elementwise::exp;
+use crate::shape::{ShapeError, times};
 use crate::{Rows, RowsMut};
 use std::ops::Range;
 
@@ -65,23 +66,104 @@ pub fn partials_len(heads: usize, width: usize) -> usize {
 pub type AttendFn = fn(Rows<'_>, &CacheView<'_>, Range<usize>, f32, usize, &mut Partials<'_>, &mut Vec<f32>);
 
 /// Keys and values of one head, for all cached rows that some queries see, in blocks as [`Number`] says; where a row of the last block is missing,
-/// there are any finite numbers.
+/// there are any finite numbers. The parts cannot be changed once their sizes were compared:
+///
+/// ```compile_fail
+/// let widths = kernels::HeadWidths { nope: 4, rope: 0, value: 4 };
+/// let mut expanded = kernels::Expanded::new(&[0.0; 256], (&[], 0), &[0.0; 256], widths).unwrap();
+/// expanded.widths.nope = 1 << 20;
+/// ```
 #[derive(Clone, Copy)]
 pub struct Expanded<'a, N = f32> {
-    /// Blocks of keys without position.
-    pub keys: &'a [N],
-    /// Blocks of the rope part.
-    pub rope_keys: &'a [N],
-    /// Numbers between the blocks of `rope_keys`.
-    pub rope_stride: usize,
-    /// Blocks of values.
-    pub values: &'a [N],
-    /// Numbers of a value.
-    pub value_width: usize,
+    pub(crate) keys: &'a [N],
+    pub(crate) rope_keys: &'a [N],
+    pub(crate) rope_stride: usize,
+    pub(crate) values: &'a [N],
+    pub(crate) widths: HeadWidths,
+    rows: usize,
+}
+
+/// Numbers of one head's keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadWidths {
     /// Numbers of a key without position.
     pub nope: usize,
     /// Numbers of its rotated part.
     pub rope: usize,
+    /// Numbers of a value.
+    pub value: usize,
+}
+
+impl<'a, N: Number> Expanded<'a, N> {
+    /// Blocks of keys without position; blocks of the rope part, and the numbers from one of them to the next; blocks of values.
+    ///
+    /// # Errors
+    /// When a key or a value has no numbers, or a size overflows.
+    pub fn new(
+        keys: &'a [N],
+        (rope_keys, rope_stride): (&'a [N], usize),
+        values: &'a [N],
+        widths: HeadWidths,
+    ) -> Result<Expanded<'a, N>, ShapeError> {
+        let HeadWidths { nope, rope, value } = widths;
+        for (what, value) in [("the width of a key", nope), ("the width of a value", value)] {
+            if value == 0 {
+                return Err(ShapeError::Range { what, value, expected: "at least 1" });
+            }
+        }
+        let mut blocks = (keys.len() / block_len::<N>(nope)?).min(values.len() / block_len::<N>(value)?);
+        if rope > 0 {
+            blocks = blocks.min(spaced_blocks(rope_keys.len(), block_len::<N>(rope)?, rope_stride)?);
+        }
+        let rows = times("expanded keys", blocks, N::BLOCK)?;
+        Ok(Expanded { keys, rope_keys, rope_stride, values, widths, rows })
+    }
+
+    /// Cached rows of the blocks.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Asserts that there are keys and values for all rows that `queries` see, the first at `position`, and that results have their shape.
+    #[inline(always)]
+    pub(crate) fn check(&self, q: &Rows<'_>, position: usize, scales: &[f32], out: &RowsMut<'_>) {
+        let HeadWidths { nope, rope, value } = self.widths;
+        let queries = q.rows();
+        assert!(q.cols() == nope + rope && scales.len() == queries && out.rows() == queries, "queries");
+        assert_eq!(out.cols(), value, "width of values");
+        let seen = position.checked_add(queries);
+        assert!(
+            seen.is_some_and(|seen| seen <= self.rows),
+            "{queries} queries at {position} of {}",
+            self.rows
+        );
+    }
+}
+
+/// Numbers of a block of keys or values.
+///
+/// # Errors
+/// When they overflow.
+fn block_len<N: Number>(width: usize) -> Result<usize, ShapeError> {
+    // widths are filled up to less than twice as many, or to a step
+    if width > usize::MAX / 4 {
+        return Err(ShapeError::Overflow { what: "a block of cached rows" });
+    }
+    times("a block of cached rows", N::padded(width), N::BLOCK)
+}
+
+/// Blocks of `block` numbers, `stride` numbers apart, in memory of `len`.
+///
+/// # Errors
+/// When they overlap.
+fn spaced_blocks(len: usize, block: usize, stride: usize) -> Result<usize, ShapeError> {
+    if len < block {
+        return Ok(0);
+    }
+    if stride < block {
+        return Err(ShapeError::Overlap { cols: block, stride });
+    }
+    Ok((len - block) / stride + 1)
 }
 
 /// Causal attention of queries `[nope | rope]` of one head, the first at the position given, with a factor on the scores of each; the
@@ -98,27 +180,45 @@ pub enum KeyOrder {
     Latents,
 }
 
-/// Cached latents, from which keys of one head are made.
+/// Cached latents, from which keys of one head are made: blocks of cached rows, laid as keys of `latent` numbers are.
 #[derive(Clone, Copy)]
 pub struct KeyBlocks<'a, N = f32> {
-    /// Blocks of cached rows, laid as keys of `latent` numbers are.
-    pub latents: &'a [N],
-    /// Numbers between the blocks.
-    pub stride: usize,
-    /// Numbers of a latent.
-    pub latent: usize,
-    /// Numbers of a key.
-    pub nope: usize,
+    pub(crate) latents: &'a [N],
+    pub(crate) stride: usize,
+    pub(crate) latent: usize,
+    pub(crate) nope: usize,
+    blocks: usize,
 }
 
-impl<N: Number> KeyBlocks<'_, N> {
+impl<'a, N: Number> KeyBlocks<'a, N> {
+    /// Blocks of latents of `latent` numbers, `stride` numbers apart, for keys of `nope` numbers.
+    ///
+    /// # Errors
+    /// When a latent or a key has no numbers, blocks overlap, or a size overflows.
+    pub fn new(
+        latents: &'a [N],
+        stride: usize,
+        latent: usize,
+        nope: usize,
+    ) -> Result<KeyBlocks<'a, N>, ShapeError> {
+        for (what, value) in [("the width of a latent", latent), ("the width of a key", nope)] {
+            if value == 0 {
+                return Err(ShapeError::Range { what, value, expected: "at least 1" });
+            }
+        }
+        block_len::<N>(nope)?;
+        times("W_UK of one head", nope, latent)?;
+        let blocks = spaced_blocks(latents.len(), block_len::<N>(latent)?, stride)?;
+        Ok(KeyBlocks { latents, stride, latent, nope, blocks })
+    }
+
     /// Asserts that matrices have their sizes: `keys` gets one block after the other.
     pub(crate) fn check(&self, weights: &[f32], keys: &[N]) {
         assert_eq!(weights.len(), self.nope * self.latent, "W_UK of one head");
-        let [block, latents] = [self.nope, self.latent].map(|width| N::padded(width) * N::BLOCK);
+        let block = N::padded(self.nope) * N::BLOCK;
         let blocks = keys.len() / block;
         assert!(blocks * block == keys.len() && blocks > 0, "keys of whole blocks");
-        assert!(self.latents.len() >= (blocks - 1) * self.stride + latents, "latents");
+        assert!(blocks <= self.blocks, "latents");
     }
 }
 
@@ -213,4 +313,64 @@ pub fn merge_partials(
         line.iter_mut().for_each(|o| *o *= inverse);
     }
 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded<N: Number>(keys: usize, rope: usize, values: usize, widths: HeadWidths) -> Option<usize> {
+        let (keys, rope, values) = (vec![N::ZERO; keys], vec![N::ZERO; rope], vec![N::ZERO; values]);
+        let stride = N::padded(widths.rope.min(64)) * N::BLOCK + 1;
+        Expanded::new(&keys, (&rope, stride), &values, widths).ok().map(|expanded| expanded.rows())
+    }
+
+    #[test]
+    fn expanded_keys_serve_as_many_rows_as_all_parts_have() {
+        let widths = HeadWidths { nope: 4, rope: 2, value: 3 };
+        assert_eq!(expanded::<f32>(512, 257, 384, widths), Some(128));
+        assert_eq!(expanded::<f32>(512, 256, 384, widths), Some(64));
+        assert_eq!(expanded::<f32>(511, 257, 384, widths), Some(64));
+        assert_eq!(expanded::<f32>(512, 257, 383, widths), Some(64));
+        assert_eq!(expanded::<bf16>(32 * 128, 32 * 128, 32 * 128, widths), Some(128));
+        assert_eq!(expanded::<bf16>(32 * 128 - 1, 32 * 128, 32 * 128, widths), Some(0));
+        // widths of which a block would wrap to no numbers at all
+        for nope in [0, 1 << 58, usize::MAX - 63] {
+            assert_eq!(expanded::<f32>(512, 257, 384, HeadWidths { nope, ..widths }), None, "{nope}");
+            assert_eq!(expanded::<bf16>(512, 257, 384, HeadWidths { nope, ..widths }), None, "{nope}");
+        }
+        assert_eq!(expanded::<f32>(512, 257, 384, HeadWidths { rope: 1 << 58, ..widths }), None);
+        assert_eq!(expanded::<f32>(512, 257, 384, HeadWidths { value: 1 << 58, ..widths }), None);
+    }
+
+    #[test]
+    fn queries_at_a_position_that_wraps_are_refused() {
+        let widths = HeadWidths { nope: 4, rope: 0, value: 4 };
+        let expanded = Expanded::new(&[0.0; 256], (&[], 0), &[0.0; 256], widths).unwrap();
+        let (q, mut out) = ([0.0; 8], [0.0; 8]);
+        let mut check = |position| {
+            let out = RowsMut::new(&mut out, 2, 4, 4);
+            expanded.check(&Rows::new(&q, 2, 4, 4), position, &[1.0; 2], &out);
+        };
+        check(62);
+        for position in [63, usize::MAX - 1, usize::MAX] {
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(position)));
+            assert!(caught.is_err(), "{position}");
+        }
+    }
+
+    #[test]
+    fn blocks_of_latents_are_counted_once() {
+        let keys = |latents: &[f32], stride, latent, nope| {
+            KeyBlocks::new(latents, stride, latent, nope).ok().map(|keys| keys.blocks)
+        };
+        let latents = vec![0.0; 2 * 256 + 10];
+        assert_eq!(keys(&latents, 256, 4, 3), Some(2));
+        assert_eq!(keys(&latents, 266, 4, 3), Some(2));
+        assert_eq!(keys(&latents, 267, 4, 3), Some(1));
+        assert_eq!(keys(&latents, 255, 4, 3), None);
+        assert_eq!(keys(&latents, 256, 0, 3), None);
+        assert_eq!(keys(&latents, 256, 4, 1 << 62), None);
+        assert_eq!(keys(&latents, 1 << 62, 1 << 58, 3), None);
+    }
 }

@@ -8,8 +8,9 @@ use std::ops::Range;
 
 /// A number of expanded keys and values: f32; f16 where the processor multiplies f16; bf16 where it multiplies tiles.
 ///
-/// Cached rows come in blocks. A block of keys of `width` numbers, or of values, takes `padded(width) · BLOCK` numbers of memory.
-pub trait Number: Copy + Send + Sync + 'static {
+/// Cached rows come in blocks. A block of keys of `width` numbers, or of values, takes `padded(width) · BLOCK` numbers of memory. There are no other
+/// implementations than those of this crate: memory is read by address as they say.
+pub trait Number: sealed::Sealed + Copy + Send + Sync + 'static {
     /// Cached rows of a block.
     const BLOCK: usize;
 
@@ -50,6 +51,15 @@ pub trait Number: Copy + Send + Sync + 'static {
     /// # Panics
     /// When they are no rows, more than a block, or `out` is no block.
     fn lay_values(values: &[f32], width: usize, out: &mut [Self]);
+}
+
+mod sealed {
+    /// What only this crate implements.
+    pub trait Sealed {}
+
+    impl Sealed for f32 {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
 }
 
 /// Numbers of a cached row that are turned at a time.

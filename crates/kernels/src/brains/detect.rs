@@ -8,7 +8,11 @@ static ASSUMED: AtomicBool = AtomicBool::new(false);
 
 /// From now on tiles count as there, on a processor that has what else the tier needs. For tests, which have their instructions
 /// computed by a signal handler; to be called before plans are made.
-pub fn assume_amx() {
+///
+/// # Safety
+/// Something computes the instructions of tiles in every thread of this process, as the handler of the crate `emulator` does once its
+/// `install_amx` has returned true.
+pub unsafe fn assume_amx() {
     ASSUMED.store(true, Ordering::Relaxed);
 }
 

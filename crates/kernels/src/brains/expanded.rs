@@ -14,7 +14,7 @@ use super::panels::{Matrix, aligned, pair, right_panel, right_panel_of_columns, 
 use super::softmax::{UNSEEN, weigh};
 use super::unit::Unit;
 use crate::attention::panels::{BLOCK, PANEL, STEP, STEP_NUMBERS, steps};
-use crate::attention::{Expanded, KeyBlocks, KeyOrder};
+use crate::attention::{Expanded, HeadWidths, KeyBlocks, KeyOrder};
 use crate::{Rows, RowsMut};
 use half::bf16;
 use std::arch::x86_64::*;
@@ -34,10 +34,9 @@ pub(super) fn attend<U: Unit>(
     out: &mut RowsMut<'_>,
     memory: &mut Vec<f32>,
 ) {
-    let (queries, width) = (q.rows(), expanded.nope + expanded.rope);
-    assert!(q.cols() == width && scales.len() == queries && out.rows() == queries, "queries");
-    assert!(out.cols() == expanded.value_width && expanded.nope > 0, "widths");
-    let shape = Shape::checked(expanded, position, queries);
+    expanded.check(&q, position, scales, out);
+    let (queries, nope) = (q.rows(), expanded.widths.nope);
+    let shape = Shape::new(expanded, position + queries);
     let sets = queries.div_ceil(PANEL);
     let sizes = [
         sets * shape.query() / 2,
@@ -60,7 +59,7 @@ pub(super) fn attend<U: Unit>(
     for set in 0..sets {
         let rows = q.slice_rows(set * PANEL..queries.min((set + 1) * PANEL));
         // SAFETY: there is room for the panels of each set; a machine with the unit has the instructions.
-        unsafe { turn_queries(rows, expanded.nope, &scales[set * PANEL..], turned.add(set * shape.query())) }
+        unsafe { turn_queries(rows, nope, &scales[set * PANEL..], turned.add(set * shape.query())) }
     }
     for block in 0..shape.blocks {
         let start = block * BLOCK;
@@ -104,18 +103,11 @@ struct Shape {
 }
 
 impl Shape {
-    /// # Panics
-    /// When keys and values are shorter than what the queries see.
-    fn checked(expanded: &Expanded<'_, bf16>, position: usize, queries: usize) -> Shape {
-        let blocks = (position + queries).div_ceil(BLOCK);
-        let panels = (position + queries).div_ceil(PANEL);
-        let [nope, rope, values] = [expanded.nope, expanded.rope, expanded.value_width].map(steps);
-        assert!(expanded.keys.len() >= panels * nope * STEP_NUMBERS, "keys");
-        let before = blocks - 1;
-        let last = (panels - before * BLOCK / PANEL) * rope * STEP_NUMBERS;
-        assert!(rope == 0 || expanded.rope_keys.len() >= before * expanded.rope_stride + last, "rope keys");
-        assert!(expanded.values.len() >= blocks * values * PANEL * BLOCK, "values");
-        Shape { nope, rope, values, blocks }
+    /// Of the first `rows` cached rows, of which there are as many.
+    fn new(expanded: &Expanded<'_, bf16>, rows: usize) -> Shape {
+        let HeadWidths { nope, rope, value } = expanded.widths;
+        let [nope, rope, values] = [nope, rope, value].map(steps);
+        Shape { nope, rope, values, blocks: rows.div_ceil(BLOCK) }
     }
 
     /// Numbers of the panels of 32 queries.

@@ -91,10 +91,10 @@ pub(super) fn attend<U: Unit>(
     part: &mut Partials<'_>,
     memory: &mut Vec<f32>,
 ) {
-    let (heads, width) = (q.rows(), cache.width);
+    let (heads, width) = (q.rows(), cache.width());
     check_shapes(&q, width, latent, part);
-    let stored = CacheRow { ty: cache.ty, content: latent, rope: width - latent };
-    assert!(U::reads(cache.ty) && cache.row_bytes == stored.bytes(), "a cache of {}", cache.ty);
+    let stored = CacheRow { ty: cache.ty(), content: latent, rope: width - latent };
+    assert!(U::reads(cache.ty()) && cache.row_bytes() == stored.bytes(), "a cache of {}", cache.ty());
     let columns = latent.next_multiple_of(COLUMNS);
     let Parts { queries, taken, scores, weights, max, sum, sums } = Parts::new(memory, heads, width, latent);
     let (start, stride) = q.raw();
@@ -106,13 +106,9 @@ pub(super) fn attend<U: Unit>(
     while from < rows.end {
         let (count, next) = cache.together(from, rows.end, BLOCK);
         let lying = cache.row(from).as_ptr();
-        debug_assert_eq!(
-            cache.row(from + count - 1).as_ptr(),
-            lying.wrapping_add((count - 1) * cache.row_bytes)
-        );
         let block = Block { lying, stored, count };
         let steps = count.div_ceil(STEP);
-        let mut ahead = Ahead::new(next, count * cache.row_bytes);
+        let mut ahead = Ahead::new(next, count * cache.row_bytes());
         // SAFETY: the rows lie there, as just looked up; scratch has room for a block; a machine with the unit has the instructions.
         unsafe {
             unit.score(&block, taken, (queries, heads), &mut ahead, scores.as_mut_ptr());

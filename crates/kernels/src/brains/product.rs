@@ -11,7 +11,7 @@ use super::unit::{OUTPUTS, ROWS, STEP, TILE, Tiles, Unit};
 use crate::matmul::formats::Format;
 use crate::matmul::operands::Operands;
 use crate::matmul::{Line, grow};
-use crate::{Acts, RowsMut, Scratch, WeightMatrix};
+use crate::{Acts, Bf16Rows, RowsMut, Scratch, WeightMatrix};
 use std::ops::Range;
 
 /// Input rows that go through all strips before the next ones.
@@ -51,12 +51,13 @@ pub(crate) fn multiply<F: Format>(
     y: &mut RowsMut<'_>,
     scratch: &mut Scratch,
 ) {
-    let Acts::Bf16 { bits, cols, stride, .. } = *x else { return };
+    let Acts::Bf16(x) = *x else { return };
+    let cols = x.cols();
     let Some(operands) = Operands::new::<F>(w, cols, outs, y) else { return };
     assert!(cols.is_multiple_of(STEP), "{cols} inputs are no whole number of steps");
     let buffers = &mut scratch.tiles;
     let mut unit = Tiles::ready();
-    let inputs = Inputs::new((bits, cols, stride), index, y.rows(), &mut buffers.inputs);
+    let inputs = Inputs::new(x, index, y.rows(), &mut buffers.inputs);
     let (rows, tiles) = (y.rows(), operands.tiles());
     for from_row in (0..rows).step_by(BLOCK_ROWS) {
         let block_rows = from_row..rows.min(from_row + BLOCK_ROWS);
@@ -118,19 +119,18 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn new(
-        (bits, cols, stride): (&[u16], usize, usize),
-        index: Option<&[u32]>,
-        rows: usize,
-        memory: &mut Vec<Line>,
-    ) -> Inputs {
+    fn new(x: Bf16Rows<'_>, index: Option<&[u32]>, rows: usize, memory: &mut Vec<Line>) -> Inputs {
+        let (bits, cols, stride) = (x.bits(), x.cols(), x.stride());
         let direct = if index.is_none() { rows / ROWS } else { 0 };
         let row = |i: usize| &bits[index.map_or(i, |index| index[i] as usize) * stride..][..cols];
         // rows that are read directly are there
-        assert!(direct == 0 || row(direct * ROWS - 1).len() == cols, "rows of inputs");
+        assert!(direct * ROWS <= x.rows(), "rows of inputs");
         let rest = rows - direct * ROWS;
         let row_bytes = 2 * stride;
-        let gathered = grown(memory, rest.next_multiple_of(ROWS) * row_bytes);
+        let Some(bytes) = rest.next_multiple_of(ROWS).checked_mul(row_bytes) else {
+            panic!("{rest} rows of inputs")
+        };
+        let gathered = grown(memory, bytes);
         for i in 0..rest.next_multiple_of(ROWS) {
             // SAFETY: the memory has as many rows, and a row is as long.
             unsafe {

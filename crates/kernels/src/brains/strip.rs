@@ -8,7 +8,7 @@
 use super::unit::{STEP, TILE};
 use crate::lanes::Lanes;
 use crate::lanes::avx512::Avx512;
-use crate::matmul::formats::{Format, Planes};
+use crate::matmul::formats::{Format, Planes, two};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -48,14 +48,17 @@ pub(super) unsafe fn unpack<F: Format>(planes: &Planes, blocks: Range<usize>, ou
     unsafe {
         let ahead = blocks.len() * F::VECTORS * 64;
         for (i, b) in blocks.enumerate() {
-            macro_rules! runs {
-                ($($s:literal)*) => {
-                    $(if $s < F::SUBS {
-                        run::<F, $s>(planes, b, out.add((i * F::SUBS + $s) * NEXT));
-                    })*
-                };
+            for g in 0..F::SUBS / F::UNROLL {
+                let out = out.add((i * F::SUBS + g * F::UNROLL) * NEXT);
+                macro_rules! runs {
+                    ($($s:literal)*) => {
+                        $(if $s < F::UNROLL {
+                            run::<F, $s>(planes, b, g, out.add($s * NEXT));
+                        })*
+                    };
+                }
+                runs!(0 1 2 3);
             }
-            runs!(0 1 2 3 4 5 6 7);
             // what is unpacked next of this tile, while the unit works on this strip
             for line in 0..F::VECTORS {
                 Avx512::prefetch_far(planes.codes.wrapping_add(ahead + (b * F::VECTORS + line) * 64));
@@ -70,22 +73,22 @@ pub(super) unsafe fn unpack<F: Format>(planes: &Planes, blocks: Range<usize>, ou
 /// # Safety
 /// As for [`unpack`].
 #[inline(always)]
-unsafe fn run<F: Format, const S: usize>(planes: &Planes, b: usize, out: *mut u8) {
+unsafe fn run<F: Format, const S: usize>(planes: &Planes, b: usize, g: usize, out: *mut u8) {
     const { assert!(STEP == 32, "a run is a step") }
     // SAFETY: the caller's promise.
     unsafe {
-        let codes = F::codes::<Avx512, S>(planes, b);
-        let scales = F::scales::<Avx512, S>(planes, b);
+        let codes = F::codes::<Avx512, S>(planes, b, g);
+        let scales = F::scales::<Avx512, S>(planes, b, g);
         let mins = if F::SIGNED {
-            scales.map(|scale| _mm512_mul_ps(scale, _mm512_set1_ps(128.0)))
+            two!(|half| _mm512_mul_ps(scales[half], _mm512_set1_ps(128.0)))
         } else {
-            F::mins::<Avx512, S>(planes, b, scales)
+            F::mins::<Avx512, S>(planes, b, g, scales)
         };
-        let twice = TWICE.map(|lanes| _mm512_loadu_si512(lanes.as_ptr().cast()));
-        let picked = PICKED.map(|pair| pair.map(|half| _mm512_loadu_si512(half.as_ptr().cast())));
+        let twice = two!(|half| _mm512_loadu_si512(TWICE[half].as_ptr().cast()));
+        let picked = two!(|pair| two!(|half| _mm512_loadu_si512(PICKED[pair][half].as_ptr().cast())));
         // of each half of the run, and of each eight outputs
-        let scales = scales.map(|scale| twice.map(|lanes| _mm512_permutexvar_ps(lanes, scale)));
-        let mins = mins.map(|min| twice.map(|lanes| _mm512_permutexvar_ps(lanes, min)));
+        let scales = two!(|half| two!(|lanes| _mm512_permutexvar_ps(twice[lanes], scales[half])));
+        let mins = two!(|half| two!(|lanes| _mm512_permutexvar_ps(twice[lanes], mins[half])));
         for j in 0..8 {
             let bytes =
                 if F::SIGNED { _mm512_xor_si512(codes[j], _mm512_set1_epi8(i8::MIN)) } else { codes[j] };

@@ -38,7 +38,7 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: [u8; 64], mask: u8) -> [u8; 64] {
-        bytes.map(|byte| ((byte >> SHIFT) & mask) << UP)
+        each(|i| ((bytes[i] >> SHIFT) & mask) << UP)
     }
     #[inline(always)]
     unsafe fn or(a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
@@ -52,7 +52,7 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn look_up(table: &[i8; 16], codes: [u8; 64]) -> [u8; 64] {
-        codes.map(|code| table[usize::from(code & 15)] as u8)
+        each(|i| table[usize::from(codes[i] & 15)] as u8)
     }
     #[inline(always)]
     unsafe fn zero() -> [i32; 16] {
@@ -94,7 +94,7 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn floats(ints: [i32; 16]) -> [f32; 16] {
-        ints.map(|i| i as f32)
+        each(|i| ints[i] as f32)
     }
     #[inline(always)]
     unsafe fn all(value: f32) -> [f32; 16] {
@@ -130,13 +130,13 @@ impl Lanes for Portable {
     unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> [f32; 16] {
         // SAFETY: the caller's promise.
         let bytes = unsafe { from.cast::<[u8; 16]>().read_unaligned() };
-        bytes.map(|byte| f32::from((byte >> shift) & mask))
+        each(|i| f32::from((bytes[i] >> shift) & mask))
     }
     #[inline(always)]
     unsafe fn signed(from: *const u8) -> [f32; 16] {
         // SAFETY: the caller's promise.
         let bytes = unsafe { from.cast::<[u8; 16]>().read_unaligned() };
-        bytes.map(|byte| f32::from(byte as i8))
+        each(|i| f32::from(bytes[i] as i8))
     }
     #[inline(always)]
     unsafe fn mul(a: [f32; 16], b: [f32; 16]) -> [f32; 16] {

@@ -31,9 +31,9 @@ pub(super) fn numbers(
 ) {
     let Acts::F32(x) = x else { return };
     let Scratch { numbers, bytes, .. } = scratch;
-    let strip = grow(numbers, w.cols);
+    let strip = grow(numbers, w.cols());
     for (column, out) in outs.enumerate() {
-        w.decode(out, 0..w.cols, strip, bytes);
+        w.decode(out, 0..w.cols(), strip, bytes);
         for i in 0..y.rows() {
             y.set(i, column, dot(strip, x.row(source(index, i))));
         }
@@ -51,16 +51,16 @@ pub(super) fn across(
     scratch: &mut Scratch,
 ) {
     let Acts::F32(x) = x else { return };
-    let len = w.ty.block_len();
+    let len = w.ty().block_len();
     assert!(
         outs.start.is_multiple_of(len) && outs.end.is_multiple_of(len),
         "columns {outs:?} cut a block of {}",
-        w.ty
+        w.ty()
     );
     let Scratch { numbers, bytes, .. } = scratch;
     let strip = grow(numbers, outs.len());
     (0..y.rows()).for_each(|i| y.row_mut(i).fill(0.0));
-    for r in 0..w.rows {
+    for r in 0..w.rows() {
         w.decode(r, outs.clone(), strip, bytes);
         for i in 0..y.rows() {
             let factor = x.row(source(index, i))[r];

@@ -89,32 +89,44 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError::TooLong`], or when the text cannot be encoded.
     pub fn encode_within(&self, text: &str, how: Encode, limit: usize) -> Result<Vec<u32>, TextError> {
-        let too_long = || TextError::TooLong { bytes: text.len(), limit };
-        if self.longest_text(limit).is_some_and(|longest| text.len() > longest) {
+        let fragments = self.special.split(text, how.parse_special);
+        self.encode_fragments(text.len(), fragments, how.add_special, limit)
+    }
+
+    /// Tokens of the fragments that a text of so many bytes was cut into; see [`Tokenizer::encode_within`].
+    fn encode_fragments<'a>(
+        &self,
+        bytes: usize,
+        fragments: impl Iterator<Item = Fragment<'a>>,
+        add_special: bool,
+        limit: usize,
+    ) -> Result<Vec<u32>, TextError> {
+        let too_long = || TextError::TooLong { bytes, limit };
+        if self.longest_text(limit).is_some_and(|longest| bytes > longest) {
             return Err(too_long());
         }
-        guarded("text", || {
+        let encoded = guarded("text", || {
             let mut ids = Vec::new();
-            if how.add_special && self.add_bos {
+            if add_special && self.add_bos {
                 ids.extend(self.bos);
             }
             let mut first = true;
-            for fragment in self.special.split(text, how.parse_special) {
+            for fragment in fragments {
                 match fragment {
                     Fragment::Token(id) => ids.push(id),
-                    Fragment::Text(text) => self.encode_plain_within(text, first, limit, &mut ids)?,
+                    Fragment::Text(text) => self.encode_plain(text, first, limit, &mut ids)?,
                 }
                 if ids.len() > limit {
                     return Err(too_long());
                 }
                 first = false;
             }
-            if how.add_special && self.add_eos {
+            if add_special && self.add_eos {
                 ids.extend(self.eos);
             }
             if ids.len() > limit { Err(too_long()) } else { Ok(ids) }
-        })
-        .map_err(|error| if matches!(error, TextError::TooLong { .. }) { too_long() } else { error })
+        });
+        encoded.map_err(|error| if matches!(error, TextError::TooLong { .. }) { too_long() } else { error })
     }
 
     /// The most bytes of text that so many tokens can stand for; None where that is not bounded, because the tokenizer's rules may drop
@@ -123,7 +135,8 @@ impl Tokenizer {
         tokens.checked_mul(self.longest_token?)
     }
 
-    fn encode_plain_within(
+    /// Appends the tokens of a text without tokens that are matched as a whole; `first` says that it begins the whole text.
+    fn encode_plain(
         &self,
         text: &str,
         first: bool,

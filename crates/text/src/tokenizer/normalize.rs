@@ -52,6 +52,9 @@ pub(super) fn normalize<'a>(steps: &[Normalizer], text: &'a str) -> Result<Cow<'
         if let Some(changed) = step.apply(&text, limit)? {
             text = Cow::Owned(changed);
         }
+        if text.len() > limit {
+            return Err(too_long(limit));
+        }
     }
     Ok(text)
 }

@@ -36,8 +36,9 @@ impl Tokenizer {
         guarded("tiktoken.model", || {
             known_program(tokenizer_config)?;
             let ranks = ranks(model)?;
+            let vocabulary = vocabulary(&ranks)?;
             let special = special_tokens(tokenizer_config, ranks.len())?;
-            build(ranks, special, &Roles::new(tokenizer_config, generation_config))
+            build(ranks, vocabulary, special, &Roles::new(tokenizer_config, generation_config))
         })
     }
 }
@@ -121,25 +122,35 @@ fn special_tokens(config: Option<&Value>, base: usize) -> Result<Vec<(String, Ki
     Ok(special)
 }
 
+/// The byte strings written as characters, with their ranks: every byte must be there, and no string twice.
+fn vocabulary(ranks: &[Vec<u8>]) -> Result<Vocabulary, TextError> {
+    let mut vocabulary = Vocabulary::default();
+    for (rank, token) in ranks.iter().enumerate() {
+        let text = bytes::mapped(token).into_boxed_str();
+        if let Some(other) = vocabulary.insert(text, rank as u32) {
+            let text = String::from_utf8_lossy(token);
+            return Err(malformed(format!("the tokens of rank {other} and {rank} are the same: {text:?}")));
+        }
+    }
+    let mut utf8 = [0; 4];
+    let missing =
+        bytes::characters().iter().position(|c| !vocabulary.contains_key(&*c.encode_utf8(&mut utf8)));
+    match missing {
+        Some(byte) => Err(malformed(format!("it has no token for the byte 0x{byte:02x}"))),
+        None => Ok(vocabulary),
+    }
+}
+
 fn build(
     ranks: Vec<Vec<u8>>,
+    vocabulary: Vocabulary,
     special: Vec<(String, Kind)>,
     roles: &Roles<'_>,
 ) -> Result<Tokenizer, TextError> {
-    let mut vocabulary = Vocabulary::default();
-    let mut tokens = Vec::with_capacity(ranks.len() + special.len());
-    for (rank, token) in ranks.into_iter().enumerate() {
-        let text = bytes::mapped(&token);
-        if let Some(other) = vocabulary.insert(text.clone().into_boxed_str(), rank as u32) {
-            return Err(malformed(format!("the tokens of rank {other} and {rank} are the same: {text:?}")));
-        }
-        tokens.push(Token { text, bytes: token, ..Token::default() });
-    }
-    if let Some(byte) =
-        bytes::characters().iter().position(|c| !vocabulary.contains_key(c.encode_utf8(&mut [0; 4]) as &str))
-    {
-        return Err(malformed(format!("it has no token for the byte 0x{byte:02x}")));
-    }
+    let mut tokens: Vec<Token> = ranks
+        .into_iter()
+        .map(|token| Token { text: bytes::mapped(&token), bytes: token, ..Token::default() })
+        .collect();
     let find = |text: &str| {
         let at = special.iter().position(|(content, _)| content == text)?;
         u32::try_from(vocabulary.len() + at).ok()

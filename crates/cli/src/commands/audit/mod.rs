@@ -235,7 +235,7 @@ impl Report {
             lines.push(format!("… and {} more kinds: --json lists them all", groups.len() - SHOWN));
         }
         lines.push(String::new());
-        lines.join("\n")
+        output::joined(&lines)
     }
 }
 

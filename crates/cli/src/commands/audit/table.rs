@@ -1,6 +1,7 @@
 //! What `--deep` prints: a line for each tensor, and what is wrong or odd about it.
 
 use super::deep::{Deep, Looked};
+use crate::output;
 use engine::memory::readable;
 use quant::Statistics;
 use serde_json::{Value, json};
@@ -113,7 +114,7 @@ pub(super) fn text(deep: &Deep, file: &str) -> String {
         deep.numbers as f64 / seconds / 1e9
     ));
     lines.push(String::new());
-    lines.join("\n")
+    output::joined(&lines)
 }
 
 pub(super) fn json(deep: &Deep, file: &str) -> Value {

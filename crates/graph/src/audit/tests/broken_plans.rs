@@ -156,6 +156,7 @@ const BREAKS: &[Break] = &[
         let out = p.ir.nodes[node(p, 1, "attend_latent")].outputs[0];
         value(p, out).width += 16;
     }),
+    (Code::A26, "keys expanded from too few latents", |p| weight(p, 0, "k_b").shape[1] -= 1),
     (Code::A27, "a cached row without its key", |p| p.ir.streams[1].width -= 16),
     (Code::A28, "a choice of too many experts", |p| {
         let out = p.ir.nodes[node(p, 1, "route")].outputs[0];
@@ -166,6 +167,7 @@ const BREAKS: &[Break] = &[
         let other = alike(p, chosen, "other");
         at(p, 1, "expert_down").inputs[1] = other;
     }),
+    (Code::A28, "a bias for too few experts", |p| weight(p, 1, "router_bias").shape[0] -= 1),
     (Code::A28, "a matrix too few", |p| weight(p, 1, "expert_gate").shape[0] -= 1),
     (Code::A29, "a result under another name", |p| p.ir.outputs[0].0 = "output".into()),
     (Code::A29, "no result", |p| p.ir.outputs.clear()),

@@ -31,10 +31,10 @@ impl Order {
 /// Where the lines lie that are asked for while a group of tiles side by side is multiplied: those of codes, and those of the rest of a
 /// tile.
 pub(super) struct Asking {
-    /// What is asked for with the first run of the present block.
+    /// What is asked for with the first run of the present group of runs.
     at: [*const u8; 2],
-    /// From one block to the next.
-    block_steps: [usize; 2],
+    /// From one group of runs to the next.
+    group_steps: [usize; 2],
     /// From one run to the next.
     run_steps: [usize; 2],
     /// From one tile of the group to the next.
@@ -68,16 +68,16 @@ impl Asking {
                 ([from, from.wrapping_add(codes)], [tiles * step; 2], step, [std::ptr::null(); 2])
             }
         };
-        let block_steps = [run_steps[0] * F::SUBS, run_steps[1] * F::SUBS];
-        Asking { at, block_steps, run_steps, tile_step, jump }
+        let group_steps = [run_steps[0] * F::UNROLL, run_steps[1] * F::UNROLL];
+        Asking { at, group_steps, run_steps, tile_step, jump }
     }
 
-    /// Asks for the lines of a run of a tile of the group; for the rest, if `FAR`, into the second-level cache.
+    /// Asks for the lines of a run (of the group of runs) of a tile of the group; for the rest, if `far`, into the second-level cache.
     ///
     /// # Safety
     /// As for [`Lanes`].
     #[inline(always)]
-    pub unsafe fn ask<L: Lanes, F: Format, const FAR: bool>(&self, run: usize, tile: usize) {
+    pub unsafe fn ask<L: Lanes, F: Format>(&self, far: bool, run: usize, tile: usize) {
         let at = |kind: usize| self.at[kind].wrapping_add(run * self.run_steps[kind] + tile * self.tile_step);
         let (codes, rest) = (at(0), at(1));
         let besides = (F::BESIDES / F::SUBS).div_ceil(64);
@@ -88,15 +88,15 @@ impl Asking {
             }
             for line in 0..besides {
                 let line = rest.wrapping_add(line * 64);
-                if FAR { L::prefetch_far(line) } else { L::prefetch(line) }
+                if far { L::prefetch_far(line) } else { L::prefetch(line) }
             }
         }
     }
 
-    /// Goes on to the next block.
+    /// Goes on to the next group of runs.
     #[inline(always)]
     pub fn advance(&mut self) {
-        for (at, step) in self.at.iter_mut().zip(self.block_steps) {
+        for (at, step) in self.at.iter_mut().zip(self.group_steps) {
             *at = at.wrapping_add(step);
         }
         if self.at[0] == self.jump[0] {

@@ -101,24 +101,40 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
         let mut asking = Asking::new::<F>(order, planes, blocks, 1);
         let mut sums = [L::all(0.0); M];
         for b in 0..blocks {
-            macro_rules! runs {
-                ($($s:literal)*) => {
-                    $(if $s < F::SUBS {
-                        run::<L, F, M, $s>(planes, b, x, &mut sums);
-                        // as for one row
-                        compiler_fence(Ordering::SeqCst);
-                        asking.ask::<L, F, false>($s, 0);
-                    })*
-                };
+            for g in 0..F::SUBS / F::UNROLL {
+                macro_rules! runs {
+                    ($($s:literal)*) => {
+                        $(if $s < F::UNROLL {
+                            run::<L, F, M, $s>(planes, b, g, x, &mut sums);
+                            // as for one row
+                            compiler_fence(Ordering::SeqCst);
+                            asking.ask::<L, F>(false, $s, 0);
+                        })*
+                    };
+                }
+                runs!(0 1 2 3);
+                asking.advance();
             }
-            runs!(0 1 2 3 4 5 6 7);
-            asking.advance();
         }
-        sums.map(|sum| L::store(sum))
+        store_all::<L, M>(&sums)
     }
 }
 
-/// One run of 32 inputs.
+/// Sums as numbers. No closure: one that is not inlined would be compiled without the instructions.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+pub(super) unsafe fn store_all<L: Lanes, const N: usize>(sums: &[L::Floats; N]) -> [[f32; 16]; N] {
+    let mut out = [[0.0; 16]; N];
+    for (out, sum) in out.iter_mut().zip(sums) {
+        // SAFETY: the caller's promise; there is room for sixteen.
+        unsafe { L::store_floats(out.as_mut_ptr(), *sum) };
+    }
+    out
+}
+
+/// One run of 32 inputs: run `S` of group `g` of block `b`.
 ///
 /// # Safety
 /// As for [`tile_rows`].
@@ -126,14 +142,15 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
 pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
     planes: &Planes,
     b: usize,
+    g: usize,
     x: &[*const A8Block; M],
     sums: &mut [L::Floats; M],
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let codes = F::codes::<L, S>(planes, b);
-        let scales = F::scales::<L, S>(planes, b);
-        let mins = F::mins::<L, S>(planes, b, scales);
+        let codes = F::codes::<L, S>(planes, b, g);
+        let scales = F::scales::<L, S>(planes, b, g);
+        let mins = F::mins::<L, S>(planes, b, g, scales);
         let dot = |sum, j: usize, block: &A8Block| {
             let x = block.codes.as_ptr().add(4 * j);
             if F::SIGNED { L::dot_raised(sum, L::raised(codes[j]), x) } else { L::dot(sum, codes[j], x) }
@@ -151,7 +168,7 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
             };
         }
         for m in 0..M {
-            let block = &*x[m].add(b * F::SUBS + S);
+            let block = &*x[m].add(b * F::SUBS + g * F::UNROLL + S);
             let mut sum = sums[m];
             if F::HALVES {
                 for half in 0..2 {

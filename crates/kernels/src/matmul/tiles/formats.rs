@@ -18,12 +18,15 @@ pub(crate) struct Planes {
 /// A format in tiles: number = scale · code − min.
 ///
 /// # Safety
-/// As for [`Lanes`]; `p` holds the planes of a tile with more than `b` blocks of the format, and `S` is below `SUBS`.
+/// As for [`Lanes`]; `p` holds the planes of a tile with more than `b` blocks of the format, `S` is below `UNROLL`, and `g` below `SUBS / UNROLL`.
 pub(crate) trait Format {
     /// The format.
     const TY: TensorType;
     /// Runs of 32 inputs in a block.
     const SUBS: usize;
+    /// Runs that kernels unroll. The loop over a block's `SUBS / UNROLL` groups is one at run time: unrolling all eight runs of a K format for each
+    /// number of rows took half of this crate's compile time and gained nothing.
+    const UNROLL: usize = if Self::SUBS < 4 { Self::SUBS } else { 4 };
     /// Vectors of codes of a block.
     const VECTORS: usize;
     /// Bytes of a block of a tile besides its codes: upper bits, scales, factors.
@@ -37,12 +40,17 @@ pub(crate) trait Format {
     /// There is a scale (and min) for each 16 inputs, not for each 32.
     const HALVES: bool = false;
 
-    /// Codes of run `S` of block `b`: vector j has inputs 4j to 4j + 3. [Lowered](Kind::Lowered) ones are [raised](Kind::raised) where lanes take them so.
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8];
+    /// Codes of run `S` of group `g` of block `b`: vector j has inputs 4j to 4j + 3. [Lowered](Kind::Lowered) ones are [raised](Kind::raised) where lanes take them so.
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8];
     /// Scales of the run's halves, or the scale of the run twice.
-    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2];
+    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Floats; 2];
     /// Minimums, in the same way, from the scales where they follow from them.
-    unsafe fn mins<L: Lanes, const S: usize>(p: &Planes, b: usize, scales: [L::Floats; 2]) -> [L::Floats; 2];
+    unsafe fn mins<L: Lanes, const S: usize>(
+        p: &Planes,
+        b: usize,
+        g: usize,
+        scales: [L::Floats; 2],
+    ) -> [L::Floats; 2];
 
     /// A factor of the file as one of the codes that are read: less, where these are raised. Exact, since it is a power of two.
     #[inline(always)]
@@ -137,6 +145,7 @@ macro_rules! two {
         ]
     };
 }
+pub(crate) use two;
 
 /// Low nibbles of four vectors from the one at `first` on, then their high nibbles.
 macro_rules! nibbles {
@@ -169,6 +178,7 @@ macro_rules! constant_min {
         unsafe fn mins<L: Lanes, const S: usize>(
             _p: &Planes,
             _b: usize,
+            _g: usize,
             scales: [L::Floats; 2],
         ) -> [L::Floats; 2] {
             unsafe { two!(|half| L::mul(scales[half], L::all(($by << Self::KIND.raised::<L>()) as f32))) }
@@ -182,6 +192,7 @@ macro_rules! no_min {
         unsafe fn mins<L: Lanes, const S: usize>(
             _p: &Planes,
             _b: usize,
+            _g: usize,
             scales: [L::Floats; 2],
         ) -> [L::Floats; 2] {
             scales
@@ -192,7 +203,7 @@ macro_rules! no_min {
 macro_rules! one_scale {
     ($count:expr) => {
         #[inline(always)]
-        unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+        unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Floats; 2] {
             unsafe { [Self::for_codes::<L>(factor::<L>(p, b, $count, 0)); 2] }
         }
     };
@@ -202,10 +213,10 @@ macro_rules! one_scale {
 macro_rules! signed_scales {
     () => {
         #[inline(always)]
-        unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+        unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Floats; 2] {
             unsafe {
                 let d = Self::for_codes::<L>(factor::<L>(p, b, 1, 0));
-                two!(|half| L::mul(d, L::signed(scale(p, b, 16, 2 * S + half))))
+                two!(|half| L::mul(d, L::signed(scale(p, b, 16, 2 * (g * Self::UNROLL + S) + half))))
             }
         }
     };
@@ -218,6 +229,7 @@ macro_rules! second_factor_is_min {
         unsafe fn mins<L: Lanes, const S: usize>(
             p: &Planes,
             b: usize,
+            _g: usize,
             _scales: [L::Floats; 2],
         ) -> [L::Floats; 2] {
             unsafe { [L::mul(factor::<L>(p, b, 2, 1), L::all(-1.0)); 2] }
@@ -233,7 +245,7 @@ impl Format for Q4_0 {
     const VECTORS: usize = 4;
     const BESIDES: usize = 32;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
         unsafe { nibbles_raised!(p, b, 4, 4) }
     }
     one_scale!(1);
@@ -248,7 +260,7 @@ impl Format for Q4_1 {
     const VECTORS: usize = 4;
     const BESIDES: usize = 64;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
         unsafe { nibbles!(p, b, 4, 0) }
     }
     one_scale!(2);
@@ -271,7 +283,7 @@ impl Format for Q5_0 {
     const VECTORS: usize = 4;
     const BESIDES: usize = 96;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
         unsafe { fifth_bits!(p, b, nibbles_raised!(p, b, 4, 3), 16 << Self::KIND.raised::<L>()) }
     }
     one_scale!(1);
@@ -286,7 +298,7 @@ impl Format for Q5_1 {
     const VECTORS: usize = 4;
     const BESIDES: usize = 128;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
         unsafe { fifth_bits!(p, b, nibbles!(p, b, 4, 0), 16) }
     }
     one_scale!(2);
@@ -302,7 +314,7 @@ impl Format for Q8_0 {
     const BESIDES: usize = 32;
     const KIND: Kind = Kind::Signed;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
         unsafe { eight!(|j| L::load(vector(p, b, 8, j))) }
     }
     one_scale!(1);
@@ -313,16 +325,25 @@ impl Format for Q8_0 {
 macro_rules! k_scales {
     () => {
         #[inline(always)]
-        unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
-            unsafe { [L::mul(factor::<L>(p, b, 2, 0), L::unsigned(scale(p, b, 16, S), 0, 255)); 2] }
+        unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Floats; 2] {
+            unsafe {
+                [L::mul(factor::<L>(p, b, 2, 0), L::unsigned(scale(p, b, 16, g * Self::UNROLL + S), 0, 255));
+                    2]
+            }
         }
         #[inline(always)]
         unsafe fn mins<L: Lanes, const S: usize>(
             p: &Planes,
             b: usize,
+            g: usize,
             _scales: [L::Floats; 2],
         ) -> [L::Floats; 2] {
-            unsafe { [L::mul(factor::<L>(p, b, 2, 1), L::unsigned(scale(p, b, 16, 8 + S), 0, 255)); 2] }
+            unsafe {
+                [L::mul(
+                    factor::<L>(p, b, 2, 1),
+                    L::unsigned(scale(p, b, 16, 8 + g * Self::UNROLL + S), 0, 255),
+                ); 2]
+            }
         }
     };
 }
@@ -332,13 +353,14 @@ pub(crate) struct Q4K;
 impl Format for Q4K {
     const TY: TensorType = TensorType::Q4_K;
     const SUBS: usize = 8;
+    const UNROLL: usize = 2;
     const VECTORS: usize = 32;
     const BESIDES: usize = 320;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8] {
         unsafe {
             eight!(|j| {
-                let bytes = L::load(vector(p, b, 32, S / 2 * 8 + j));
+                let bytes = L::load(vector(p, b, 32, g * 8 + j));
                 if S.is_multiple_of(2) { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) }
             })
         }
@@ -346,10 +368,10 @@ impl Format for Q4K {
     k_scales!();
 }
 
-/// Bit `S` of each byte, moved to bit `UP`.
+/// Bit 4 `g` + `S` of each byte, moved to bit `UP`. Shifts are constants: the group, 0 or 1, is asked here.
 macro_rules! bit {
-    ($bytes:expr, $s:expr, $up:literal) => {
-        match $s {
+    ($bytes:expr, $g:expr, $s:expr, $up:literal) => {
+        match 4 * $g + $s {
             0 => L::moved::<0, $up>($bytes, 1),
             1 => L::moved::<1, $up>($bytes, 1),
             2 => L::moved::<2, $up>($bytes, 1),
@@ -362,10 +384,10 @@ macro_rules! bit {
     };
 }
 
-/// The pair of bits of quarter `S % 4` of each byte.
+/// The pair of bits of quarter `S` of each byte.
 macro_rules! pair {
     ($bytes:expr, $s:expr, $up:literal) => {
-        match $s % 4 {
+        match $s {
             0 => L::moved::<0, $up>($bytes, 3),
             1 => L::moved::<2, $up>($bytes, 3),
             2 => L::moved::<4, $up>($bytes, 3),
@@ -382,12 +404,12 @@ impl Format for Q5K {
     const VECTORS: usize = 32;
     const BESIDES: usize = 832;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8] {
         unsafe {
             eight!(|j| {
-                let bytes = L::load(vector(p, b, 32, S / 2 * 8 + j));
+                let bytes = L::load(vector(p, b, 32, (2 * g + S / 2) * 8 + j));
                 let low = if S.is_multiple_of(2) { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) };
-                L::or(low, bit!(L::load(high(p, b, 8, j)), S, 4))
+                L::or(low, bit!(L::load(high(p, b, 8, j)), g, S, 4))
             })
         }
     }
@@ -403,11 +425,11 @@ impl Format for Q6K {
     const BESIDES: usize = 1312;
     const HALVES: bool = true;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8] {
         unsafe {
             eight!(|j| {
-                let bytes = L::load(vector(p, b, 32, S / 4 * 16 + S % 2 * 8 + j));
-                let upper = L::load(high(p, b, 16, S / 4 * 8 + j));
+                let bytes = L::load(vector(p, b, 32, g * 16 + S % 2 * 8 + j));
+                let upper = L::load(high(p, b, 16, g * 8 + j));
                 if L::BYTES {
                     let low =
                         if S % 4 < 2 { L::moved::<0, 2>(bytes, 15) } else { L::moved::<4, 2>(bytes, 15) };
@@ -432,25 +454,26 @@ impl Format for Q2K {
     const BESIDES: usize = 320;
     const HALVES: bool = true;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
-        unsafe { eight!(|j| pair!(L::load(vector(p, b, 16, S / 4 * 8 + j)), S, 0)) }
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8] {
+        unsafe { eight!(|j| pair!(L::load(vector(p, b, 16, g * 8 + j)), S, 0)) }
     }
     #[inline(always)]
-    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Floats; 2] {
         unsafe {
             let d = factor::<L>(p, b, 2, 0);
-            two!(|half| L::mul(d, L::unsigned(scale(p, b, 16, 2 * S + half), 0, 15)))
+            two!(|half| L::mul(d, L::unsigned(scale(p, b, 16, 2 * (g * Self::UNROLL + S) + half), 0, 15)))
         }
     }
     #[inline(always)]
     unsafe fn mins<L: Lanes, const S: usize>(
         p: &Planes,
         b: usize,
+        g: usize,
         _scales: [L::Floats; 2],
     ) -> [L::Floats; 2] {
         unsafe {
             let d = factor::<L>(p, b, 2, 1);
-            two!(|half| L::mul(d, L::unsigned(scale(p, b, 16, 2 * S + half), 4, 15)))
+            two!(|half| L::mul(d, L::unsigned(scale(p, b, 16, 2 * (g * Self::UNROLL + S) + half), 4, 15)))
         }
     }
 }
@@ -464,14 +487,14 @@ impl Format for Q3K {
     const BESIDES: usize = 800;
     const HALVES: bool = true;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8] {
         unsafe {
             eight!(|j| {
-                let (lower, upper) = (L::load(vector(p, b, 16, S / 4 * 8 + j)), L::load(high(p, b, 8, j)));
+                let (lower, upper) = (L::load(vector(p, b, 16, g * 8 + j)), L::load(high(p, b, 8, j)));
                 if L::BYTES {
-                    L::or(pair!(lower, S, 5), bit!(upper, S, 7))
+                    L::or(pair!(lower, S, 5), bit!(upper, g, S, 7))
                 } else {
-                    L::or(pair!(lower, S, 0), bit!(upper, S, 2))
+                    L::or(pair!(lower, S, 0), bit!(upper, g, S, 2))
                 }
             })
         }
@@ -489,7 +512,7 @@ impl Format for Iq4Nl {
     const BESIDES: usize = 32;
     const KIND: Kind = Kind::Signed;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
         unsafe {
             let codes: [L::Bytes; 8] = nibbles!(p, b, 4, 0);
             eight!(|j| L::look_up(&iq4_nl::VALUES, codes[j]))
@@ -504,19 +527,20 @@ pub(crate) struct Iq4Xs;
 impl Format for Iq4Xs {
     const TY: TensorType = TensorType::IQ4_XS;
     const SUBS: usize = 8;
+    const UNROLL: usize = 2;
     const VECTORS: usize = 32;
     const BESIDES: usize = 160;
     const KIND: Kind = Kind::Signed;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8] {
         unsafe {
-            let codes: [L::Bytes; 8] = nibbles!(p, b, 32, 4 * S);
+            let codes: [L::Bytes; 8] = nibbles!(p, b, 32, 4 * (g * Self::UNROLL + S));
             eight!(|j| L::look_up(&iq4_nl::VALUES, codes[j]))
         }
     }
     #[inline(always)]
-    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
-        unsafe { [L::mul(factor::<L>(p, b, 1, 0), L::signed(scale(p, b, 8, S))); 2] }
+    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Floats; 2] {
+        unsafe { [L::mul(factor::<L>(p, b, 1, 0), L::signed(scale(p, b, 8, g * Self::UNROLL + S))); 2] }
     }
     no_min!();
 }
@@ -527,7 +551,11 @@ unsafe fn decoded<L: Lanes>(from: *const u8, scale: fn(u8) -> f32) -> L::Floats 
     // SAFETY: the caller's promise.
     unsafe {
         let bytes = from.cast::<[u8; 16]>().read_unaligned();
-        L::load_floats(bytes.map(scale).as_ptr())
+        let mut scales = [0.0; 16];
+        for (to, byte) in scales.iter_mut().zip(bytes) {
+            *to = scale(byte);
+        }
+        L::load_floats(scales.as_ptr())
     }
 }
 
@@ -540,14 +568,14 @@ impl Format for Mxfp4 {
     const BESIDES: usize = 16;
     const KIND: Kind = Kind::Signed;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
         unsafe {
             let codes: [L::Bytes; 8] = nibbles!(p, b, 4, 0);
             eight!(|j| L::look_up(&e2m1::DOUBLED, codes[j]))
         }
     }
     #[inline(always)]
-    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Floats; 2] {
         unsafe { [decoded::<L>(p.factors.add(b * 16), mxfp4::half_scale); 2] }
     }
     no_min!();
@@ -563,7 +591,7 @@ impl Format for Nvfp4 {
     const KIND: Kind = Kind::Signed;
     const HALVES: bool = true;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
         unsafe {
             // two bytes of vectors for 16 inputs: their low nibbles, then their high ones
             eight!(|j| {
@@ -574,7 +602,7 @@ impl Format for Nvfp4 {
         }
     }
     #[inline(always)]
-    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize) -> [L::Floats; 2] {
+    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Floats; 2] {
         unsafe { two!(|half| decoded::<L>(p.factors.add((b * 4 + 2 * S + half) * 16), nvfp4::half_scale)) }
     }
     no_min!();

@@ -4,7 +4,7 @@
 //! several (see [`Order`]).
 
 use super::asking::{Asking, Order};
-use super::body::run;
+use super::body::{run, store_all};
 use super::formats::{Format, Planes};
 use super::operands::Operands;
 use crate::act::A8Block;
@@ -24,62 +24,73 @@ pub(super) unsafe fn multiply<L: Lanes, F: Format>(
     x: *const A8Block,
     y: &mut [f32],
 ) {
-    let blocks = operands.layout.blocks();
     let mut tile = tiles.start;
-    macro_rules! tiles {
-        ($n:literal) => {{
-            let planes: [Planes; $n] = std::array::from_fn(|i| operands.planes(tile + i));
-            // SAFETY: the caller's promise.
-            let sums = unsafe {
-                match order {
-                    Order::Streams => side_by_side::<L, F, $n, true>(&planes, blocks, x),
-                    Order::Addresses => side_by_side::<L, F, $n, false>(&planes, blocks, x),
-                }
-            };
-            sums.iter().zip(tile..).for_each(|(sums, tile)| operands.put(sums, tile, y));
-            tile += $n;
-        }};
-    }
-    while L::PAIRS && tile + 1 < tiles.end {
-        tiles!(2);
-    }
     while tile < tiles.end {
-        tiles!(1);
+        // SAFETY: the caller's promise.
+        tile += unsafe {
+            if L::PAIRS {
+                group::<L, F, 2>(order, operands, tile..tiles.end, x, y)
+            } else {
+                group::<L, F, 1>(order, operands, tile..tiles.end, x, y)
+            }
+        };
     }
 }
 
-/// Sixteen outputs of each of `T` tiles that follow one another. `STREAMS`: lines are asked for in [`Order::Streams`], else in
-/// [`Order::Addresses`].
+/// The outputs of the first `T` of some tiles. Where there are fewer, the last is multiplied again, for nobody: that costs no reads from memory, and
+/// compiling for one tile too cost a ninth of the time of all products.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn group<L: Lanes, F: Format, const T: usize>(
+    order: Order,
+    operands: &Operands<'_>,
+    tiles: Range<usize>,
+    x: *const A8Block,
+    y: &mut [f32],
+) -> usize {
+    let planes: [Planes; T] = std::array::from_fn(|i| operands.planes((tiles.start + i).min(tiles.end - 1)));
+    // SAFETY: the caller's promise.
+    let sums = unsafe { side_by_side::<L, F, T>(order, &planes, operands.layout.blocks(), x) };
+    sums.iter().zip(tiles).for_each(|(sums, tile)| operands.put(sums, tile, y));
+    T
+}
+
+/// Sixteen outputs of each of `T` tiles that follow one another.
 ///
 /// # Safety
 /// As for [`Lanes`]; the planes belong to tiles of `blocks` blocks, and `x` has as many numbers.
 #[inline(always)]
-unsafe fn side_by_side<L: Lanes, F: Format, const T: usize, const STREAMS: bool>(
+unsafe fn side_by_side<L: Lanes, F: Format, const T: usize>(
+    order: Order,
     planes: &[Planes; T],
     blocks: usize,
     x: *const A8Block,
 ) -> [[f32; 16]; T] {
-    let order = if STREAMS { Order::Streams } else { Order::Addresses };
+    let far = order == Order::Streams;
     let mut asking = Asking::new::<F>(order, &planes[0], blocks, T);
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = [[L::all(0.0)]; T];
+        let mut sums = [L::all(0.0); T];
         for b in 0..blocks {
-            macro_rules! runs {
-                ($($s:literal)*) => {
-                    $(if $s < F::SUBS {
-                        for (tile, (planes, sums)) in planes.iter().zip(&mut sums).enumerate() {
-                            run::<L, F, 1, $s>(planes, b, &[x], sums);
-                            // else the compiler loads what many runs need at once, and puts it down on the stack
-                            compiler_fence(Ordering::SeqCst);
-                            asking.ask::<L, F, STREAMS>($s, tile);
-                        }
-                    })*
-                };
+            for g in 0..F::SUBS / F::UNROLL {
+                macro_rules! runs {
+                    ($($s:literal)*) => {
+                        $(if $s < F::UNROLL {
+                            for (tile, (planes, sum)) in planes.iter().zip(&mut sums).enumerate() {
+                                run::<L, F, 1, $s>(planes, b, g, &[x], std::array::from_mut(sum));
+                                // else the compiler loads what many runs need at once, and puts it down on the stack
+                                compiler_fence(Ordering::SeqCst);
+                                asking.ask::<L, F>(far, $s, tile);
+                            }
+                        })*
+                    };
+                }
+                runs!(0 1 2 3);
+                asking.advance();
             }
-            runs!(0 1 2 3 4 5 6 7);
-            asking.advance();
         }
-        sums.map(|sums| L::store(sums[0]))
+        store_all::<L, T>(&sums)
     }
 }

@@ -26,11 +26,13 @@ impl<'a> Operands<'a> {
         y: &RowsMut<'_>,
     ) -> Option<Operands<'a>> {
         let (layout, first) = w.tile_layout()?;
-        assert!(w.ty == F::TY && inputs == w.cols, "{inputs} inputs of {} for {} of {}", w.ty, w.cols, F::TY);
-        assert!(outs.end <= w.rows && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows);
+        let (ty, cols, bytes) = (w.ty(), w.cols(), w.bytes());
+        assert!(ty == F::TY && inputs == cols, "{inputs} inputs of {ty} for {cols} of {}", F::TY);
+        let range = outs.start <= outs.end && outs.end <= w.rows();
+        assert!(range && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows());
         let outs = first + outs.start..first + outs.end;
-        assert!(w.bytes.len() >= outs.end.div_ceil(ROWS) * layout.tile_bytes(), "tiles");
-        Some(Operands { bytes: w.bytes, layout, outs })
+        assert!(bytes.len() >= outs.end.div_ceil(ROWS) * layout.tile_bytes(), "tiles");
+        Some(Operands { bytes, layout, outs })
     }
 
     /// The tiles that hold the outputs.

@@ -128,19 +128,20 @@ unsafe fn unpack<L: Lanes, F: Format>(planes: &Planes, blocks: Range<usize>, to:
     const { assert!(RUNS.is_multiple_of(F::SUBS)) }
     let halves = 1 + usize::from(F::HALVES);
     let mut runs = to.chunks_mut(step);
-    for b in blocks {
+    let groups = blocks.flat_map(|b| (0..F::SUBS / F::UNROLL).map(move |g| (b, g)));
+    for (b, g) in groups {
         macro_rules! runs {
             ($($s:literal)*) => {
-                $(if $s < F::SUBS && let Some(lines) = runs.next() {
+                $(if $s < F::UNROLL && let Some(lines) = runs.next() {
                     // SAFETY: the caller's promise; lines are 64 bytes each.
                     unsafe {
-                        let codes = F::codes::<L, $s>(planes, b);
+                        let codes = F::codes::<L, $s>(planes, b, g);
                         for j in 0..8 {
                             let codes = if F::SIGNED { L::raised(codes[j]) } else { codes[j] };
                             L::store_bytes(lines[j].0.as_mut_ptr().cast(), codes);
                         }
-                        let scales = F::scales::<L, $s>(planes, b);
-                        let mins = F::mins::<L, $s>(planes, b, scales);
+                        let scales = F::scales::<L, $s>(planes, b, g);
+                        let mins = F::mins::<L, $s>(planes, b, g, scales);
                         for half in 0..halves {
                             L::store_floats(lines[8 + half].0.as_mut_ptr(), scales[half]);
                             if F::MINS {
@@ -151,6 +152,6 @@ unsafe fn unpack<L: Lanes, F: Format>(planes: &Planes, blocks: Range<usize>, to:
                 })*
             };
         }
-        runs!(0 1 2 3 4 5 6 7);
+        runs!(0 1 2 3);
     }
 }

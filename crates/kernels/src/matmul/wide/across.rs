@@ -26,16 +26,16 @@ pub(super) unsafe fn across<L: Lanes, F: Wide>(
     y: &mut RowsMut<'_>,
 ) -> bool {
     let Some((matrix, first)) = Matrix::new::<F>(w) else { return false };
-    let tiles = first / ROWS..(first + w.rows) / ROWS;
-    let whole = first.is_multiple_of(ROWS) && w.rows.is_multiple_of(ROWS);
+    let tiles = first / ROWS..(first + w.rows()) / ROWS;
+    let whole = first.is_multiple_of(ROWS) && w.rows().is_multiple_of(ROWS);
     if !whole || (F::MARKS && tiles.clone().any(|t| matrix.tile(t).holds_nan())) {
         return false;
     }
     assert!(
-        x.cols() == w.rows && outs.end <= w.cols && y.cols() == outs.len(),
+        x.cols() == w.rows() && outs.end <= w.cols() && y.cols() == outs.len(),
         "columns {outs:?} of {} × {}",
-        w.rows,
-        w.cols
+        w.rows(),
+        w.cols()
     );
     for i in 0..y.rows() {
         let (x, y) = (x.row(source(index, i)), y.row_mut(i));

@@ -42,18 +42,18 @@ impl<'a, 'w> Matrix<'a, 'w> {
     #[inline(always)]
     pub(super) fn new<F: Wide>(w: &'a WeightMatrix<'w>) -> Option<(Matrix<'a, 'w>, usize)> {
         let (layout, first) = w.tile_layout()?;
-        assert!(w.ty == F::TY, "{} for {}", w.ty, F::TY);
+        assert!(w.ty() == F::TY, "{} for {}", w.ty(), F::TY);
         Some((Matrix { w, layout, run: w.scales().map_or(RUN, |scales| scales.cols) }, first))
     }
 
     /// The tile at `index`.
     #[inline(always)]
     pub(super) fn tile(&self, index: usize) -> Tile<'_> {
-        let bytes = &self.w.bytes[index * self.layout.tile_bytes()..][..self.layout.tile_bytes()];
+        let bytes = &self.w.bytes()[index * self.layout.tile_bytes()..][..self.layout.tile_bytes()];
         Tile {
             codes: bytes.as_ptr(),
             marks: bytes[self.layout.start(Plane::Factors).min(bytes.len())..].as_ptr().cast(),
-            factors: self.w.scales().map(|scales| scales.of_row(index * ROWS, self.w.cols)),
+            factors: self.w.scales().map(|scales| scales.of_row(index * ROWS, self.w.cols())),
         }
     }
 }
@@ -97,8 +97,9 @@ pub(super) unsafe fn multiply<L: Lanes, F: Wide>(
     scratch: &mut Scratch,
 ) {
     let Some((matrix, first)) = Matrix::new::<F>(w) else { return };
-    assert!(x.cols() == w.cols, "{} inputs for {}", x.cols(), w.cols);
-    assert!(outs.end <= w.rows && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows);
+    assert!(x.cols() == w.cols(), "{} inputs for {}", x.cols(), w.cols());
+    let range = outs.start <= outs.end && outs.end <= w.rows();
+    assert!(range && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows());
     let outs = first + outs.start..first + outs.end;
     let tiles = outs.start / ROWS..outs.end.div_ceil(ROWS);
     if y.rows() == 1 || L::ROWS == 1 {
@@ -112,12 +113,12 @@ pub(super) unsafe fn multiply<L: Lanes, F: Wide>(
         }
         return;
     }
-    let (block_rows, block_cols) = fit(y.rows(), w.cols, matrix.run);
+    let (block_rows, block_cols) = fit(y.rows(), w.cols(), matrix.run);
     for top in (0..y.rows()).step_by(block_rows) {
         let rows = top..(top + block_rows).min(y.rows());
-        for left in (0..w.cols).step_by(block_cols) {
+        for left in (0..w.cols()).step_by(block_cols) {
             let place =
-                Place { rows: rows.clone(), cols: left..(left + block_cols).min(w.cols), outs: &outs };
+                Place { rows: rows.clone(), cols: left..(left + block_cols).min(w.cols()), outs: &outs };
             let others = (rows.len() + matrix.run) * L::VECTORS * ROWS;
             let (panels, others) =
                 Panels::new::<L>(x, index, rows.clone(), &place.cols, others, &mut scratch.numbers);

@@ -1,0 +1,237 @@
+//! The messages of a conversation: what is rendered into prompts, saved beside the cache, and read back.
+
+use crate::commands::prompt::{self, Speech};
+use crate::output;
+use anyhow::{Result, anyhow, bail};
+use serde_json::{Map, Value, json};
+use std::io::{IsTerminal, stderr};
+
+/// The form in which conversations are saved.
+const VERSION: u64 = 1;
+
+/// Most messages of a saved conversation.
+const MAX_MESSAGES: usize = 100_000;
+
+/// Who may speak in a saved conversation.
+const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
+
+/// Messages in order; a system message, where there is one, comes first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in crate::commands) struct Conversation {
+    messages: Vec<Value>,
+}
+
+impl Conversation {
+    pub(in crate::commands) fn new(system: Option<&str>) -> Conversation {
+        Conversation { messages: system.iter().map(|text| prompt::message("system", text)).collect() }
+    }
+
+    pub(in crate::commands) fn messages(&self) -> &[Value] {
+        &self.messages
+    }
+
+    pub(in crate::commands) fn push(&mut self, role: &str, text: &str) {
+        self.messages.push(prompt::message(role, text));
+    }
+
+    /// Takes the last message back.
+    pub(super) fn pop(&mut self) {
+        self.messages.pop();
+    }
+
+    /// Messages other than the system message.
+    pub(super) fn len(&self) -> usize {
+        self.messages.len() - self.first()
+    }
+
+    /// The system message.
+    pub(super) fn system(&self) -> Option<&str> {
+        let message = self.messages.first().filter(|message| role(message) == "system")?;
+        message["content"].as_str()
+    }
+
+    /// Puts a system message in the place of the present one; an empty one takes it away.
+    pub(super) fn set_system(&mut self, text: &str) {
+        let message = (!text.is_empty()).then(|| prompt::message("system", text));
+        self.messages.splice(..self.first(), message);
+    }
+
+    /// Forgets everything but the system message.
+    pub(super) fn clear(&mut self) {
+        self.messages.truncate(self.first());
+    }
+
+    /// Takes back the last question and everything after it; whether there was one.
+    pub(super) fn undo(&mut self) -> bool {
+        let Some(at) = self.turns().last().copied() else { return false };
+        self.messages.truncate(at);
+        true
+    }
+
+    pub(super) fn has_question(&self) -> bool {
+        !self.turns().is_empty()
+    }
+
+    /// Takes back everything after the last question.
+    pub(super) fn take_back_answer(&mut self) {
+        if let Some(at) = self.turns().last() {
+            self.messages.truncate(at + 1);
+        }
+    }
+
+    /// Where the questions are.
+    fn turns(&self) -> Vec<usize> {
+        (0..self.messages.len()).filter(|i| role(&self.messages[*i]) == "user").collect()
+    }
+
+    /// Turns that can be left out: a question with what follows it, but not the last one.
+    pub(super) fn droppable(&self) -> usize {
+        self.turns().len().saturating_sub(1)
+    }
+
+    /// The same conversation without its `count` oldest turns.
+    pub(super) fn without(&self, count: usize) -> Conversation {
+        let first = self.first();
+        let from = if count == 0 { first } else { self.turns().get(count).copied().unwrap_or(first) };
+        let rest = self.messages[..first].iter().chain(&self.messages[from..]);
+        Conversation { messages: rest.cloned().collect() }
+    }
+
+    /// The place of the first message that is not the system's.
+    fn first(&self) -> usize {
+        usize::from(self.messages.first().is_some_and(|message| role(message) == "system"))
+    }
+
+    /// As it is attached to a saved cache.
+    pub(in crate::commands) fn to_bytes(&self) -> Vec<u8> {
+        json!({"format": "latent conversation", "version": VERSION, "messages": self.messages})
+            .to_string()
+            .into_bytes()
+    }
+
+    /// Reads an attachment back.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Conversation> {
+        let text = std::str::from_utf8(bytes).map_err(|_| anyhow!("it is not UTF-8 text"))?;
+        let value = formats::json::parse(text).map_err(|problem| anyhow!(problem))?;
+        match value["version"].as_u64() {
+            Some(VERSION) => {}
+            Some(other) => bail!("it has version {other}; this program reads version {VERSION}"),
+            None => bail!("it has no version"),
+        }
+        let Some(list) = value["messages"].as_array() else { bail!("it has no list of messages") };
+        if list.len() > MAX_MESSAGES {
+            bail!("it has {} messages, more than {MAX_MESSAGES}", list.len());
+        }
+        let messages = list.iter().enumerate().map(|(i, message)| {
+            checked(message, i).map_err(|problem| anyhow!("message {}: {problem}", i + 1))
+        });
+        Ok(Conversation { messages: messages.collect::<Result<_>>()? })
+    }
+}
+
+fn role(message: &Value) -> &str {
+    message["role"].as_str().unwrap_or_default()
+}
+
+/// A message of a saved conversation, without anything that does not belong there.
+fn checked(message: &Value, place: usize) -> Result<Value> {
+    let field = |name: &str| message.as_object().and_then(|m: &Map<String, Value>| m.get(name)?.as_str());
+    let (Some(role), Some(content)) = (field("role"), field("content")) else {
+        bail!("it has no role and content");
+    };
+    if !ROLES.contains(&role) {
+        bail!("its role is {role:?}, expected one of {}", ROLES.join(", "));
+    }
+    if role == "system" && place > 0 {
+        bail!("a system message stands first");
+    }
+    Ok(prompt::message(role, content))
+}
+
+/// Tokens that every prompt of a conversation begins with, whatever the user says: what a context shift keeps.
+pub(in crate::commands) fn kept_tokens(speech: &Speech, conversation: &Conversation) -> Result<usize> {
+    let mut start = conversation.clone();
+    start.clear();
+    let asking = |text: &str| {
+        let mut asked = start.clone();
+        asked.push("user", text);
+        speech.chat(asked.messages())
+    };
+    // two questions that begin differently
+    let (one, other) = (asking("A")?, asking("7")?);
+    Ok(one.iter().zip(&other).take_while(|(a, b)| a == b).count())
+}
+
+/// Prints text on standard error, on a terminal broken between words.
+pub(in crate::commands) fn say(text: &str) {
+    for line in text.split('\n') {
+        if stderr().is_terminal() {
+            output::wrapped("", 2, line, output::width()).iter().for_each(|part| output::note(part));
+        } else {
+            output::note(line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn talk() -> Conversation {
+        let mut talk = Conversation::new(Some("Be brief."));
+        for (role, text) in
+            [("user", "one"), ("assistant", "1"), ("user", "two"), ("assistant", "2"), ("user", "three")]
+        {
+            talk.push(role, text);
+        }
+        talk
+    }
+
+    fn contents(talk: &Conversation) -> Vec<&str> {
+        talk.messages().iter().map(|m| m["content"].as_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn turns_are_taken_back_and_left_out_whole() {
+        let mut talk = talk();
+        assert_eq!((talk.len(), talk.droppable(), talk.system()), (5, 2, Some("Be brief.")));
+        assert_eq!(contents(&talk.without(0)), contents(&talk));
+        assert_eq!(contents(&talk.without(1)), ["Be brief.", "two", "2", "three"]);
+        assert_eq!(contents(&talk.without(2)), ["Be brief.", "three"]);
+        assert!(talk.undo());
+        talk.take_back_answer();
+        assert_eq!(contents(&talk), ["Be brief.", "one", "1", "two"]);
+        talk.set_system("");
+        assert_eq!(contents(&talk), ["one", "1", "two"]);
+        assert_eq!(contents(&talk.without(1)), ["two"]);
+        talk.set_system("Be long.");
+        assert!(talk.undo() && talk.undo() && !talk.undo() && !talk.has_question());
+        assert_eq!((contents(&talk), talk.droppable()), (vec!["Be long."], 0));
+    }
+
+    #[test]
+    fn what_is_saved_is_read_back_and_nothing_else() {
+        let talk = talk();
+        assert_eq!(Conversation::from_bytes(&talk.to_bytes()).unwrap(), talk);
+        let refused = |text: &str| Conversation::from_bytes(text.as_bytes()).unwrap_err().to_string();
+        for (text, word) in [
+            ("", "JSON"),
+            ("[1]", "version"),
+            (r#"{"version": 2, "messages": []}"#, "version 2"),
+            (r#"{"version": 1}"#, "no list"),
+            (r#"{"version": 1, "messages": [7]}"#, "message 1"),
+            (r#"{"version": 1, "messages": [{"role": "user", "content": null}]}"#, "message 1"),
+            (r#"{"version": 1, "messages": [{"role": "root", "content": ""}]}"#, "root"),
+            (
+                r#"{"version": 1, "messages": [{"role": "user", "content": ""}, {"role": "system", "content": ""}]}"#,
+                "message 2",
+            ),
+        ] {
+            assert!(refused(text).contains(word), "{text}: {}", refused(text));
+        }
+        assert!(Conversation::from_bytes(&[0xff]).unwrap_err().to_string().contains("UTF-8"));
+    }
+}

@@ -1,0 +1,124 @@
+//! What was typed in earlier sessions: a file that only its owner can read.
+
+use super::conversation::say;
+use rustyline::history::{FileHistory, History as _};
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::path::{Path, PathBuf};
+
+/// Largest history that is read, in bytes. The number of entries is limited when it is written.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// The history's file.
+pub(super) struct History {
+    path: PathBuf,
+}
+
+impl History {
+    /// Reads the history; none where there is no place for one. What hinders is said once, and nobody is kept from talking.
+    pub(super) fn open(entries: &mut FileHistory) -> Option<History> {
+        let path = place(&|name| std::env::var_os(name))?;
+        match read(&path, entries) {
+            Ok(()) => Some(History { path }),
+            Err(problem) => {
+                say(&format!("(no history is kept: {}: {problem})", path.display()));
+                None
+            }
+        }
+    }
+
+    /// Adds what is new to the file.
+    pub(super) fn append(&self, entries: &mut FileHistory) {
+        // a history that cannot be kept is no reason to stop
+        let _ = entries.append(&self.path);
+    }
+}
+
+/// $XDG_STATE_HOME/latent/history, by default ~/.local/state/latent/history; on Windows %LOCALAPPDATA%\latent\history.
+fn place(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    // the standard says that a relative path is to be ignored
+    let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = if cfg!(windows) { folder("LOCALAPPDATA") } else { folder("XDG_STATE_HOME") };
+    let home = || folder("HOME").map(|home| home.join(".local").join("state"));
+    Some(state.or_else(home)?.join("latent").join("history"))
+}
+
+fn read(path: &Path, entries: &mut FileHistory) -> Result<(), String> {
+    if let Some(folder) = path.parent() {
+        make_folder(folder).map_err(|error| error.to_string())?;
+    }
+    match fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error.to_string()),
+        // opening a pipe would wait for ever
+        Ok(metadata) if !metadata.is_file() => Err("it is not a plain file".into()),
+        Ok(metadata) if metadata.len() > MAX_BYTES => Err(format!("it has more than {MAX_BYTES} bytes")),
+        Ok(_) => entries.load(path).map_err(|error| error.to_string()),
+    }
+}
+
+/// Makes a folder that only its owner can enter, unless it is there.
+fn make_folder(folder: &Path) -> std::io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustyline::Config;
+
+    #[test]
+    fn the_place_follows_the_standard() {
+        let of = |state: Option<&'static str>, home: Option<&'static str>| {
+            place(&move |name| match name {
+                "XDG_STATE_HOME" => state.map(OsString::from),
+                "HOME" => home.map(OsString::from),
+                _ => None,
+            })
+        };
+        if cfg!(unix) {
+            assert_eq!(of(Some("/s"), Some("/h")), Some("/s/latent/history".into()));
+            assert_eq!(of(Some("relative"), Some("/h")), Some("/h/.local/state/latent/history".into()));
+            assert_eq!(of(None, Some("/h")), Some("/h/.local/state/latent/history".into()));
+        }
+        assert_eq!(of(None, None), None);
+    }
+
+    fn entries() -> FileHistory {
+        FileHistory::with_config(
+            &Config::builder().max_history_size(super::super::input::HISTORY).unwrap().build(),
+        )
+    }
+
+    #[test]
+    fn it_is_kept_for_its_owner_alone_and_limited() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("latent").join("history");
+        let mut first = entries();
+        assert_eq!(read(&path, &mut first), Ok(()));
+        let history = History { path: path.clone() };
+        for i in 0..1200 {
+            first.add(&format!("message {i}\nwith a second line")).unwrap();
+            if i % 100 == 0 || i == 1199 {
+                history.append(&mut first);
+            }
+        }
+        let mut second = entries();
+        assert_eq!(read(&path, &mut second), Ok(()));
+        assert_eq!(second.len(), 1000);
+        assert_eq!(second.iter().last().unwrap(), "message 1199\nwith a second line");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        }
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(read(&path, &mut entries()).unwrap_err().contains("plain file"));
+    }
+}

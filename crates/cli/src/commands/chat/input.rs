@@ -1,0 +1,254 @@
+//! Where messages come from: a line editor on a terminal, or lines of standard input.
+
+use super::history::History;
+use crate::interrupt;
+use anyhow::{Result, bail};
+use rustyline::completion::Completer;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::Validator;
+use rustyline::{Behavior, Config, error::ReadlineError};
+use rustyline::{
+    Cmd, ConditionalEventHandler, Context, Editor, Event, EventContext, EventHandler, Helper, KeyCode,
+    KeyEvent, Modifiers, RepeatCount,
+};
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::io::{BufRead, IsTerminal, Read, StdinLock, stdin, stdout};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What the user did.
+pub(super) enum Entered {
+    /// A message or command.
+    Line(String),
+    /// Ctrl-C, with nothing typed or in a line that is thereby forgotten.
+    Interrupted {
+        /// Whether nothing was typed.
+        empty: bool,
+    },
+    /// The end of the input.
+    End,
+}
+
+/// Largest message from a pipe, in bytes: no endless line may fill the memory.
+const MAX_LINE: u64 = 16 << 20;
+
+/// Entries of the history.
+pub(super) const HISTORY: usize = 1000;
+
+/// Where lines come from.
+pub(super) enum Input {
+    Terminal(Box<Terminal>),
+    Pipe(StdinLock<'static>),
+}
+
+impl Input {
+    /// A line editor that completes `commands`, where standard input is a terminal; `history`: whether it keeps what is typed.
+    pub(super) fn open(history: bool, commands: &'static [&'static str]) -> Result<Input> {
+        if !stdin().is_terminal() {
+            return Ok(Input::Pipe(stdin().lock()));
+        }
+        // where answers go to a file, lines are still edited on the terminal
+        let behavior = if stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
+        let config = Config::builder().max_history_size(HISTORY)?.history_ignore_dups(true)?;
+        let config = config.behavior(behavior).build();
+        let mut editor = Editor::with_config(config)?;
+        editor.set_helper(Some(Help { commands, empty: Cell::new(true) }));
+        let ended = Ended::default();
+        let newline = |code, modifiers| (KeyEvent(code, modifiers), EventHandler::from(Cmd::Newline));
+        for (key, handler) in [
+            newline(KeyCode::Enter, Modifiers::ALT),
+            newline(KeyCode::Char('J'), Modifiers::CTRL),
+            (
+                KeyEvent(KeyCode::Enter, Modifiers::NONE),
+                EventHandler::Conditional(Box::new(Backslash(Arc::clone(&ended)))),
+            ),
+        ] {
+            editor.bind_sequence(key, handler);
+        }
+        let history = if history { History::open(editor.history_mut()) } else { None };
+        Ok(Input::Terminal(Box::new(Terminal { editor, history, ended })))
+    }
+
+    pub(super) fn is_terminal(&self) -> bool {
+        matches!(self, Input::Terminal(_))
+    }
+
+    /// The next line.
+    ///
+    /// # Errors
+    /// When standard input cannot be read, or is no text.
+    pub(super) fn next(&mut self) -> Result<Entered> {
+        // there is nothing to put in order meanwhile; in the line editor Ctrl-C is a key, and no signal
+        let _at_once = interrupt::at_once();
+        match self {
+            Input::Terminal(terminal) => terminal.next(),
+            Input::Pipe(lines) => piped(lines),
+        }
+    }
+}
+
+/// A line editor.
+pub(super) struct Terminal {
+    editor: Editor<Help, FileHistory>,
+    history: Option<History>,
+    ended: Ended,
+}
+
+impl Terminal {
+    fn next(&mut self) -> Result<Entered> {
+        if let Some(help) = self.editor.helper() {
+            help.empty.set(true);
+        }
+        lock(&self.ended).clear();
+        match self.editor.readline("> ") {
+            Ok(line) => {
+                let line = joined(&line, &lock(&self.ended));
+                let kept = self.editor.add_history_entry(&line).unwrap_or(false);
+                if let Some(history) = self.history.as_ref().filter(|_| kept) {
+                    history.append(self.editor.history_mut());
+                }
+                Ok(Entered::Line(line))
+            }
+            Err(ReadlineError::Interrupted) => {
+                let empty = self.editor.helper().is_none_or(|help| help.empty.get());
+                Ok(Entered::Interrupted { empty })
+            }
+            Err(ReadlineError::Eof) => Ok(Entered::End),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A line of standard input; one that ends with a backslash goes on in the next.
+fn piped(lines: &mut impl BufRead) -> Result<Entered> {
+    let mut bytes = Vec::new();
+    loop {
+        let left = MAX_LINE - bytes.len() as u64;
+        let read = lines.by_ref().take(left).read_until(b'\n', &mut bytes)?;
+        if read as u64 == left && bytes.last() != Some(&b'\n') {
+            bail!("standard input: a message has more than {MAX_LINE} bytes");
+        }
+        if read == 0 {
+            // nothing came, or a backslash and then nothing
+            if bytes.is_empty() {
+                return Ok(Entered::End);
+            }
+            break;
+        }
+        let ends = bytes.last() == Some(&b'\n');
+        if ends {
+            bytes.pop();
+            if bytes.last() == Some(&b'\r') {
+                bytes.pop();
+            }
+        }
+        if ends && bytes.last() == Some(&b'\\') {
+            bytes.pop();
+            bytes.push(b'\n');
+            continue;
+        }
+        break;
+    }
+    match String::from_utf8(bytes) {
+        Ok(line) => Ok(Entered::Line(line)),
+        Err(_) => bail!("standard input is not UTF-8 text"),
+    }
+}
+
+/// Enter behind a backslash begins a new line. The backslash stays while the message is edited, since a command of the editor cannot replace it by
+/// a new line and put the cursor behind that; it is taken out of the lines that were ended so, and not of those that were pasted.
+struct Backslash(Ended);
+
+/// Lines that were ended by a backslash and Enter.
+type Ended = Arc<Mutex<HashSet<String>>>;
+
+fn lock(ended: &Ended) -> MutexGuard<'_, HashSet<String>> {
+    ended.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ConditionalEventHandler for Backslash {
+    fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext) -> Option<Cmd> {
+        let before = context.line().get(..context.pos())?;
+        let line = before.rsplit('\n').next().filter(|line| line.ends_with('\\'))?;
+        lock(&self.0).insert(line.to_owned());
+        Some(Cmd::Newline)
+    }
+}
+
+/// A message without the backslashes that ended its lines.
+fn joined(message: &str, ended: &HashSet<String>) -> String {
+    let plain = |line: &str| match line.strip_suffix('\\') {
+        Some(plain) if ended.contains(line) => plain.to_owned(),
+        _ => line.to_owned(),
+    };
+    let Some((lines, last)) = message.rsplit_once('\n') else { return message.to_owned() };
+    let mut joined: String = lines.split('\n').map(|line| plain(line) + "\n").collect();
+    joined.push_str(last);
+    joined
+}
+
+/// Completes commands, and sees whether something is typed.
+struct Help {
+    commands: &'static [&'static str],
+    empty: Cell<bool>,
+}
+
+impl Hinter for Help {
+    type Hint = String;
+
+    fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
+        self.empty.set(line.is_empty());
+        None
+    }
+}
+
+impl Completer for Help {
+    type Candidate = String;
+
+    fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
+        let typed = line.get(..at).unwrap_or_default();
+        if !typed.starts_with('/') {
+            return Ok((at, Vec::new()));
+        }
+        let fits = self.commands.iter().filter(|command| command.starts_with(typed));
+        Ok((0, fits.map(|command| (*command).to_owned()).collect()))
+    }
+}
+
+impl Highlighter for Help {}
+impl Validator for Help {}
+impl Helper for Help {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn piped_lines_are_messages_and_a_backslash_joins_them() {
+        let mut lines = &b"one\r\n\ntwo \\\nlines\\\\\n \\\n\nlast"[..];
+        let mut found = Vec::new();
+        while let Entered::Line(line) = piped(&mut lines).unwrap() {
+            found.push(line);
+        }
+        assert_eq!(found, ["one", "", "two \nlines\\\n \n", "last"]);
+        assert!(piped(&mut &b"\xff\n"[..]).is_err());
+        assert!(matches!(piped(&mut &b"open \\\n"[..]).unwrap(), Entered::Line(line) if line == "open \n"));
+    }
+
+    #[test]
+    fn backslashes_that_ended_a_line_go_and_pasted_ones_stay() {
+        let ended = HashSet::from(["first\\".to_owned()]);
+        assert_eq!(joined("first\\\ncc -o x \\\n  x.c\\", &ended), "first\ncc -o x \\\n  x.c\\");
+        assert_eq!(joined("first\\", &ended), "first\\");
+    }
+
+    #[test]
+    fn an_endless_line_is_refused() {
+        let mut endless = std::io::BufReader::new(std::io::repeat(b'a'));
+        assert!(piped(&mut endless).is_err());
+        let mut backslashes = std::io::repeat(b'a').take(MAX_LINE - 1).chain(&b"\n"[..]);
+        assert!(piped(&mut std::io::BufReader::new(&mut backslashes)).is_ok());
+    }
+}

@@ -1,0 +1,59 @@
+//! Progress bars that show only where there is something to wait for.
+
+use crate::model;
+use indicatif::{ProgressBar, ProgressDrawTarget};
+use std::io::{IsTerminal, stderr};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// How long work may take before a bar shows.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// A bar on standard error that appears after half a second, and never where that is no terminal.
+pub(crate) struct LateBar {
+    bar: ProgressBar,
+    waiting: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+impl LateBar {
+    pub(crate) fn new(show: bool, what: &'static str, total: usize) -> LateBar {
+        let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::hidden());
+        if !show || !stderr().is_terminal() {
+            return LateBar { bar, waiting: None };
+        }
+        model::style(&bar, what);
+        let (stop, stopped) = mpsc::channel();
+        let shown = bar.clone();
+        let wait = move || {
+            if stopped.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                shown.set_draw_target(ProgressDrawTarget::stderr());
+                shown.tick();
+            }
+        };
+        // without the thread there is no bar, which is no reason to stop
+        let thread = thread::Builder::new().name("bar".into()).spawn(wait).ok();
+        LateBar { bar, waiting: thread.map(|thread| (stop, thread)) }
+    }
+
+    /// So much is done.
+    pub(crate) fn set(&self, done: usize, total: usize) {
+        self.bar.set_length(total as u64);
+        self.bar.set_position(done as u64);
+    }
+
+    /// Takes the bar away, or keeps it from appearing.
+    pub(crate) fn finish(&mut self) {
+        if let Some((stop, thread)) = self.waiting.take() {
+            drop(stop);
+            let _ = thread.join();
+            self.bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for LateBar {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}

@@ -1,0 +1,164 @@
+//! Files that commands write: what they refuse, what is left after a failure, and several writers at once.
+#![cfg(unix)]
+#![allow(missing_docs, reason = "tests")]
+
+mod support;
+
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output};
+use support::{demo, latent};
+
+/// Every command that writes a file, which is to be called `{}`; the model is `{m}`.
+const WRITERS: [&str; 7] = [
+    "run -q -n 2 -m {m} --save {} Hi",
+    "dump -m {m} --tokens 1,2,3 {}",
+    "graph -m {m} --html {}",
+    "pack --force -t 1 -m {m} -o {}",
+    "logits -m {m} --tokens 1,2,3,4,5,6,7,8 --kl-chunk 8 --kl-base {}",
+    "make-model tiny-dense F32 --layers 1 {}",
+    "make-model tiny-dense F32 --layers 1 --header-only {}",
+];
+
+fn words(writer: &str, model: &str, target: &Path) -> Vec<String> {
+    let target = target.display().to_string();
+    writer.split(' ').map(|word| word.replace("{m}", model).replace("{}", &target)).collect()
+}
+
+fn run(words: &[String]) -> Output {
+    latent(&words.iter().map(String::as_str).collect::<Vec<_>>()).output().unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Names in a folder, sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// A folder with a copy of the demo model.
+fn folder() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model.gguf");
+    std::fs::copy(demo(), &model).unwrap();
+    let model = model.display().to_string();
+    (folder, model)
+}
+
+#[test]
+fn no_command_writes_through_links_or_onto_what_is_no_file_or_over_the_model() {
+    let (folder, model) = folder();
+    let at = |name: &str| folder.path().join(name);
+    let whole = std::fs::read(&model).unwrap();
+    std::fs::write(at("victim"), b"precious").unwrap();
+    // make-model writes a file where the name ends so
+    symlink(at("victim"), at("link.gguf")).unwrap();
+    assert!(Command::new("mkfifo").arg(at("pipe.gguf")).status().unwrap().success());
+    std::fs::create_dir(at("folder.gguf")).unwrap();
+    std::fs::hard_link(&model, at("hard.gguf")).unwrap();
+    let before = names(folder.path());
+    for writer in WRITERS {
+        let mut targets =
+            vec![("link.gguf", "symbolic link"), ("pipe.gguf", "a pipe"), ("folder.gguf", "a folder")];
+        if writer.contains("{m}") {
+            targets.push(("model.gguf", "the model itself"));
+            targets.push(("hard.gguf", "the model itself"));
+        }
+        for (target, word) in targets {
+            let output = run(&words(writer, &model, &at(target)));
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{writer} {target}: {said}");
+            assert!(said.contains(word) && said.contains(target), "{writer} {target}: {said}");
+        }
+        assert_eq!(names(folder.path()), before, "{writer}");
+    }
+    assert_eq!(std::fs::read(at("victim")).unwrap(), b"precious");
+    assert!(std::fs::symlink_metadata(at("link.gguf")).unwrap().is_symlink());
+    assert!(std::fs::symlink_metadata(at("pipe.gguf")).unwrap().file_type().is_fifo());
+    assert!(std::fs::read(&model).unwrap() == whole);
+    for device in ["/dev/null", "/dev/full"] {
+        let saved = latent(&["run", "-q", "-n", "1", "--save", device, "Hi"]).output().unwrap();
+        assert!(saved.status.code() == Some(1) && stderr(&saved).contains("a device"), "{}", stderr(&saved));
+    }
+}
+
+#[test]
+fn saving_leaves_what_lies_beside_it_alone() {
+    let (folder, model) = folder();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("fox.part"), b"precious").unwrap();
+    symlink(at("fox.part"), at("baz.part")).unwrap();
+    for target in ["fox.kv", "baz.kv"] {
+        assert!(run(&words(WRITERS[0], &model, &at(target))).status.success());
+        assert!(std::fs::symlink_metadata(at(target)).unwrap().is_file());
+    }
+    assert_eq!(std::fs::read(at("fox.part")).unwrap(), b"precious");
+    assert_eq!(names(folder.path()), ["baz.kv", "baz.part", "fox.kv", "fox.part", "model.gguf"]);
+}
+
+/// Runs `latent` where no file may have more than so many blocks of 512 bytes (POSIX; some shells take kilobytes).
+fn limited(blocks: usize, words: &[String]) -> Output {
+    let program = assert_cmd::cargo::cargo_bin("latent");
+    let script = format!("ulimit -f {blocks}; exec \"$0\" \"$@\"");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).arg(program).args(words).env_remove("LATENT_MODEL").output().unwrap()
+}
+
+/// A disk that is full after some kilobytes.
+#[test]
+fn nothing_is_left_where_there_is_no_room() {
+    let (folder, model) = folder();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("old.gguf"), b"old").unwrap();
+    let before = names(folder.path());
+    let shards = "make-model tiny-dense F32 --layers 1 --shards 3 {}";
+    let hf = "make-model tiny-dense F32 --layers 1 {}.folder/inner";
+    let large: Vec<&str> =
+        WRITERS.into_iter().filter(|w| !w.contains("header-only")).chain([shards, hf]).collect();
+    for writer in large {
+        for target in ["new.gguf", "old.gguf"] {
+            let output = limited(1, &words(writer, &model, &at(target)));
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{writer}: {said}");
+            assert!(said.contains("File too large"), "{writer}: {said}");
+            assert_eq!(names(folder.path()), before, "{writer}");
+        }
+    }
+    assert_eq!(std::fs::read(at("old.gguf")).unwrap(), b"old");
+}
+
+#[test]
+fn several_that_save_to_one_file_leave_one_whole_file() {
+    let (folder, model) = folder();
+    let target = folder.path().join("both.kv");
+    let saving = || {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin("latent"));
+        command.args(words(WRITERS[0], &model, &target)).env_remove("LATENT_MODEL");
+        command.stdout(std::process::Stdio::null()).spawn().unwrap()
+    };
+    let mut children: Vec<_> = (0..3).map(|_| saving()).collect();
+    assert!(children.iter_mut().all(|child| child.wait().unwrap().success()));
+    assert_eq!(names(folder.path()), ["both.kv", "model.gguf"]);
+    let restored = format!("run -q -n 1 -m {{m}} --restore {} Hi", target.display());
+    assert!(run(&words(&restored, &model, &target)).status.success());
+}
+
+#[test]
+fn shards_are_named_and_counted_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    for shards in ["1", "3", "5", "4096"] {
+        let target = folder.path().join(format!("s{shards}.gguf"));
+        let made = format!("make-model tiny-dense F32 --layers 1 --shards {shards} {{}}");
+        let output = run(&words(&made, "", &target));
+        assert!(output.status.success(), "{}", stderr(&output));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (first, _) = said.rsplit_once(": ").unwrap();
+        assert!(latent(&["inspect", "-m", first]).output().unwrap().status.success(), "{said}");
+    }
+}

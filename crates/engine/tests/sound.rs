@@ -1,0 +1,132 @@
+//! What a program without unsafe code can ask of an engine, and must be refused.
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "tests")]
+
+use engine::cache::{CacheFull, Sequence};
+use engine::{Engine, EngineError, EngineOptions, Item, Wanted};
+use formats::Checkpoint;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use tempfile::TempDir;
+use testkit::{Kind, Recipe};
+
+fn model() -> (TempDir, Arc<Checkpoint>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    Recipe::new("tiny-v3", Kind::from(base::TensorType::Q8_0)).write_gguf(&path).unwrap();
+    let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
+    (folder, checkpoint)
+}
+
+fn engine(checkpoint: &Arc<Checkpoint>, context: usize) -> Engine {
+    let options = EngineOptions {
+        context: Some(context),
+        largest: Some(128),
+        threads: Some(2),
+        ..EngineOptions::default()
+    };
+    Engine::load(checkpoint, &options, &mut |_, _| {}).unwrap()
+}
+
+/// The logits of the last token.
+fn run(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
+    let mut last = Vec::new();
+    let mut items = [Item { sequence, tokens, wanted: Wanted::Last }];
+    engine.step(&mut items, &mut |_, _, logits| last = logits.to_vec())?;
+    Ok(last)
+}
+
+#[test]
+fn a_sequence_of_another_engine_is_refused_and_nothing_changes() {
+    let (folder, checkpoint) = model();
+    let (mut one, mut two) = (engine(&checkpoint, 256), engine(&checkpoint, 256));
+    let mut sequence = Sequence::default();
+    run(&mut one, &mut sequence, &[1, 2, 3]).unwrap();
+    let mut own = Sequence::default();
+    let expected = run(&mut two, &mut own, &[1, 2, 3, 4]).unwrap();
+    let free = two.pool().available();
+    // alone, and beside one of its own
+    let error = run(&mut two, &mut sequence, &[4]).unwrap_err();
+    assert!(matches!(error, EngineError::ForeignSequence { item: Some(0) }), "{error}");
+    let mut shared = one.share(&sequence, 2);
+    let mut items = [
+        Item { sequence: &mut own, tokens: &[5], wanted: Wanted::Last },
+        Item { sequence: &mut shared, tokens: &[3], wanted: Wanted::Last },
+    ];
+    let error = two.step(&mut items, &mut |_, _, _| panic!("logits of a refused step")).unwrap_err();
+    assert!(error.to_string().starts_with("item 1: another engine has run this sequence"), "{error}");
+    let path = folder.path().join("saved");
+    for error in [two.shift(&mut sequence, 0..1), two.save(&sequence, &[1, 2, 3], &path)] {
+        assert!(matches!(error, Err(EngineError::ForeignSequence { item: None })), "{error:?}");
+    }
+    assert!(!path.exists());
+    assert_eq!((two.pool().available(), own.len(), sequence.len()), (free, 4, 3));
+    // its own engine goes on with it, and another one may drop it
+    assert_eq!(run(&mut one, &mut sequence, &[4]).unwrap(), expected);
+    two.release(sequence);
+    drop(shared);
+    assert_eq!((one.pool().available(), two.pool().available()), (256, free));
+}
+
+#[test]
+fn items_without_room_are_named_and_the_others_run_without_them() {
+    let (_folder, checkpoint) = model();
+    let mut engine = engine(&checkpoint, 192);
+    let mut sequences: [Sequence; 3] = Default::default();
+    let tokens = [1; 65];
+    let step = |engine: &mut Engine, sequences: &mut [Sequence; 3], counts: &[(usize, usize)]| {
+        let mut items: Vec<Item<'_>> = Vec::new();
+        for (sequence, (_, count)) in sequences.iter_mut().zip(counts) {
+            items.push(Item { sequence, tokens: &tokens[..*count], wanted: Wanted::Last });
+        }
+        let mut heard = 0;
+        engine.step(&mut items, &mut |_, _, _| heard += 1).map(|()| heard)
+    };
+    // three pages: one and two, so that the third sequence finds none
+    let error = step(&mut engine, &mut sequences, &[(0, 1), (1, 62), (2, 65)]).unwrap_err();
+    let EngineError::NotAdmitted { items, count, full } = &error else { panic!("{error}") };
+    assert_eq!((&items[..], *count), (&[2][..], 3));
+    assert_eq!(*full, CacheFull { rows: 65, cached: 0, capacity: 192 });
+    assert!(
+        error.to_string().starts_with("1 of 3 sequences of this step do not fit (item 2): the cache is full")
+    );
+    assert!(sequences.iter().all(|sequence| sequence.is_empty() && sequence.pages().is_empty()));
+    assert_eq!(engine.pool().available(), 192);
+    assert_eq!(step(&mut engine, &mut sequences, &[(0, 1), (1, 62)]).unwrap(), 2);
+    // one page is left, which the first one takes
+    let error = step(&mut engine, &mut sequences, &[(0, 64), (1, 64)]).unwrap_err();
+    assert!(matches!(&error, EngineError::NotAdmitted { items, .. } if items[..] == [1]), "{error}");
+    let error = run(&mut engine, &mut sequences[2], &tokens).unwrap_err();
+    assert!(matches!(error, EngineError::CacheFull(_)), "{error}");
+    assert_eq!(engine.pool().available(), 64);
+}
+
+#[test]
+fn pages_of_sequences_that_are_dropped_or_lost_in_a_panic_come_back() {
+    let (_folder, checkpoint) = model();
+    let mut engine = engine(&checkpoint, 192);
+    let expected = run(&mut engine, &mut Sequence::default(), &[1; 100]).unwrap();
+    for _ in 0..22 {
+        run(&mut engine, &mut Sequence::default(), &[2; 70]).unwrap();
+        let lost = catch_unwind(AssertUnwindSafe(|| {
+            let mut sequence = Sequence::default();
+            let mut items = [Item { sequence: &mut sequence, tokens: &[3; 100], wanted: Wanted::Last }];
+            engine.step(&mut items, &mut |_, _, _| panic!("a request that fails"))
+        }));
+        assert!(lost.is_err());
+        assert_eq!(engine.pool().available(), 192);
+    }
+    assert_eq!(run(&mut engine, &mut Sequence::default(), &[1; 100]).unwrap(), expected);
+}
+
+#[test]
+fn steps_beyond_what_the_engine_is_made_for_are_refused() {
+    let (_folder, checkpoint) = model();
+    let error = run(&mut engine(&checkpoint, 256), &mut Sequence::default(), &[1; 129]).unwrap_err();
+    assert!(matches!(error, EngineError::Rows { rows: 129, largest: 128 }), "{error}");
+    for largest in [usize::MAX, 1 << 60, (1 << 20) + 1] {
+        let options = EngineOptions { largest: Some(largest), ..EngineOptions::default() };
+        let error = Engine::load(&checkpoint, &options, &mut |_, _| {}).err().unwrap();
+        assert!(error.to_string().contains(&format!("a step of {largest} rows")), "{error}");
+    }
+}

@@ -1,0 +1,111 @@
+//! Reading whole files beside a model (circuits, profiles, dumps, saved caches): plain files only, of a stated size at most.
+
+use std::fs::{File, FileType, Metadata, OpenOptions};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Why a file is not read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InputError {
+    /// The system refuses it.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        error: std::io::Error,
+    },
+    /// It is no plain file, so that reading it might wait, or go on, for ever.
+    #[error("{}: it is {what}, and only plain files are read: copy what it gives into a file", path.display())]
+    NotAFile {
+        /// Its path.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// It is larger than any file of its kind.
+    #[error("{}: it has {bytes} bytes, more than the limit of {limit} for such a file", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes, as far as they were read.
+        bytes: u64,
+        /// The most that it may have.
+        limit: u64,
+    },
+    /// It is not UTF-8.
+    #[error("{}: it is not UTF-8 text: {error}", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// Where it stops to be.
+        error: std::str::Utf8Error,
+    },
+}
+
+/// What something is that is no plain file.
+pub(crate) fn kind(ty: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if ty.is_fifo() {
+            return "a pipe";
+        } else if ty.is_char_device() || ty.is_block_device() {
+            return "a device";
+        } else if ty.is_socket() {
+            return "a socket";
+        }
+    }
+    if ty.is_dir() { "a folder" } else { "no plain file" }
+}
+
+/// Opens a plain file, whose metadata it gives too. Nothing else is opened: a pipe or a device may wait for ever, and some devices act when they
+/// are opened. Should one take the file's place in between, opening it does not wait, and it is refused then.
+///
+/// # Errors
+/// [`InputError::Io`], [`InputError::NotAFile`].
+pub fn open(path: &Path) -> Result<(File, Metadata), InputError> {
+    let io = |error| InputError::Io { path: path.to_owned(), error };
+    let plain = |metadata: &Metadata| {
+        let refused = || InputError::NotAFile { path: path.to_owned(), what: kind(metadata.file_type()) };
+        metadata.is_file().then_some(()).ok_or_else(refused)
+    };
+    plain(&std::fs::metadata(path).map_err(io)?)?;
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+    }
+    let file = options.open(path).map_err(io)?;
+    let metadata = file.metadata().map_err(io)?;
+    plain(&metadata)?;
+    Ok((file, metadata))
+}
+
+/// Reads a plain file of at most `limit` bytes. One that grows while it is read is read no further than that.
+///
+/// # Errors
+/// [`InputError`].
+pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, InputError> {
+    let too_large = |bytes| InputError::TooLarge { path: path.to_owned(), bytes, limit };
+    let (file, metadata) = open(path)?;
+    if metadata.len() > limit {
+        return Err(too_large(metadata.len()));
+    }
+    let mut bytes = Vec::new();
+    let taken = file.take(limit.saturating_add(1)).read_to_end(&mut bytes);
+    taken.map_err(|error| InputError::Io { path: path.to_owned(), error })?;
+    if bytes.len() as u64 > limit { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
+}
+
+/// The same for UTF-8 text.
+///
+/// # Errors
+/// [`InputError`].
+pub fn read_text(path: &Path, limit: u64) -> Result<String, InputError> {
+    String::from_utf8(read(path, limit)?)
+        .map_err(|error| InputError::NotText { path: path.to_owned(), error: error.utf8_error() })
+}

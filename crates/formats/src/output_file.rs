@@ -1,0 +1,311 @@
+//! The one place that writes files. A file is written under a random name beside its target and takes the target's name when it is whole and
+//! on the disk, so that the target is at any time the old file or the new one, also with several writers, a full disk or a power cut.
+//!
+//! The target is a plain file or does not exist yet. Refused are devices, pipes, sockets, folders, symbolic links (also those to plain files:
+//! what stands at the other end is another's choice; links among the parent folders are followed as always), files that the user may
+//! not write, and files of a model that this process has open, under whatever name.
+
+use crate::in_use;
+use crate::input_file::kind;
+use crate::unfinished::Unfinished;
+use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use tempfile::{NamedTempFile, TempPath};
+
+pub use crate::unfinished::remove_unfinished;
+
+/// Why a file is not written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutputError {
+    /// The system refuses it.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file that was to be written.
+        path: PathBuf,
+        /// What the operating system says.
+        error: io::Error,
+    },
+    /// Nothing is written there.
+    #[error("{}: {problem}", path.display())]
+    Refused {
+        /// The file that was to be written.
+        path: PathBuf,
+        /// What stands in its place, and what to do.
+        problem: String,
+    },
+}
+
+/// A file that is being written. Dropped before it is finished, it leaves nothing behind.
+#[derive(Debug)]
+pub struct OutputFile {
+    target: PathBuf,
+    file: BufWriter<NamedTempFile>,
+    noted: Unfinished,
+}
+
+/// A file that is whole and on the disk, but has not got its name yet. Dropped before that, it leaves nothing behind.
+#[derive(Debug)]
+pub struct CompleteFile {
+    target: PathBuf,
+    temporary: TempPath,
+    bytes: u64,
+    noted: Unfinished,
+}
+
+impl OutputFile {
+    /// Whether a file can be written at `target`, as far as that can be known before: for callers with much to do until then.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    pub fn check(target: &Path) -> Result<(), OutputError> {
+        examine(target)?;
+        let io = |error| OutputError::Io { path: target.to_owned(), error };
+        if std::fs::metadata(folder(target)).map_err(io)?.is_dir() {
+            return Ok(());
+        }
+        Err(io(io::ErrorKind::NotADirectory.into()))
+    }
+
+    /// Begins a file that will stand at `target`, with the permissions of the file there, or those of a new file.
+    ///
+    /// # Errors
+    /// A target that is refused; what the system says.
+    pub fn create(target: &Path) -> Result<OutputFile, OutputError> {
+        let old = examine(target)?;
+        let io = |error| OutputError::Io { path: target.to_owned(), error };
+        // the name must stay valid wherever the program goes
+        let folder = std::path::absolute(folder(target)).map_err(io)?;
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".latent-").suffix(".part").rand_bytes(12);
+        if let Some(permissions) = of_new_file() {
+            builder.permissions(permissions);
+        }
+        let file = builder.tempfile_in(folder).map_err(|error| io(without_path(&error)))?;
+        let noted = Unfinished::new(file.path());
+        if let Some(old) = old {
+            file.as_file().set_permissions(plain_mode(&old)).map_err(io)?;
+        }
+        Ok(OutputFile { target: target.to_owned(), file: BufWriter::with_capacity(1 << 20, file), noted })
+    }
+
+    /// The error of a write that failed.
+    pub fn failed(&self, error: io::Error) -> OutputError {
+        OutputError::Io { path: self.target.clone(), error }
+    }
+
+    /// Brings all bytes to the disk.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn complete(self) -> Result<CompleteFile, OutputError> {
+        let OutputFile { target, file, noted } = self;
+        let io = |error| OutputError::Io { path: target.clone(), error };
+        let file = file.into_inner().map_err(|error| io(error.into_error()))?;
+        file.as_file().sync_all().map_err(io)?;
+        let bytes = file.as_file().metadata().map_err(io)?.len();
+        Ok(CompleteFile { temporary: file.into_temp_path(), bytes, noted, target })
+    }
+
+    /// [`complete`](Self::complete) and [`publish`](CompleteFile::publish); how many bytes it has.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn finish(self) -> Result<u64, OutputError> {
+        let complete = self.complete()?;
+        let bytes = complete.bytes();
+        complete.publish()?;
+        Ok(bytes)
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl CompleteFile {
+    /// Bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Gives it its name, in place of an older file of that name.
+    ///
+    /// # Errors
+    /// What has taken the target's place meanwhile; what the system says.
+    pub fn publish(self) -> Result<(), OutputError> {
+        let CompleteFile { target, temporary, noted, .. } = self;
+        examine(&target)?;
+        let io = |error| OutputError::Io { path: target.clone(), error };
+        temporary.persist(&target).map_err(|error| io(error.error))?;
+        drop(noted);
+        sync_folder(folder(&target)).map_err(io)
+    }
+
+    /// Publishes all files, or none that was not there before: after a failure those already published are removed again.
+    ///
+    /// # Errors
+    /// As for [`publish`](Self::publish).
+    pub fn publish_all(files: Vec<CompleteFile>) -> Result<(), OutputError> {
+        let mut new = Vec::new();
+        for file in files {
+            let target = file.target.clone();
+            let fresh = std::fs::symlink_metadata(&target).is_err();
+            if let Err(error) = file.publish() {
+                // the error says what matters
+                new.iter().for_each(|path| drop(std::fs::remove_file(path)));
+                return Err(error);
+            }
+            if fresh {
+                new.push(target);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes a whole file.
+///
+/// # Errors
+/// As for [`OutputFile::create`] and [`OutputFile::finish`].
+pub fn write(target: &Path, bytes: &[u8]) -> Result<(), OutputError> {
+    let mut file = OutputFile::create(target)?;
+    file.write_all(bytes).map_err(|error| file.failed(error))?;
+    file.finish().map(drop)
+}
+
+/// A folder for output files. What had to be made of it is removed again when this is dropped before it is [kept](Self::keep).
+#[derive(Debug)]
+pub struct OutputFolder {
+    /// Folders that were made, the outermost first.
+    made: Vec<(PathBuf, Unfinished)>,
+}
+
+impl OutputFolder {
+    /// Makes the folder at `path`, and those that it lies in, as far as they are not there.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn create(path: &Path) -> Result<OutputFolder, OutputError> {
+        let io = |error| OutputError::Io { path: path.to_owned(), error };
+        let whole = std::path::absolute(path).map_err(io)?;
+        let missing: Vec<&Path> = whole.ancestors().take_while(|path| !path.exists()).collect();
+        let mut folder = OutputFolder { made: Vec::new() };
+        for path in missing.into_iter().rev() {
+            match std::fs::create_dir(path) {
+                Ok(()) => folder.made.push((path.to_owned(), Unfinished::new(path))),
+                // somebody else was quicker
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+                Err(error) => return Err(io(error)),
+            }
+        }
+        if whole.is_dir() { Ok(folder) } else { Err(io(io::ErrorKind::NotADirectory.into())) }
+    }
+
+    /// Lets the folder stay.
+    pub fn keep(mut self) {
+        self.made.clear();
+    }
+}
+
+impl Drop for OutputFolder {
+    fn drop(&mut self) {
+        // one that somebody has put a file into is not empty and stays
+        self.made.iter().rev().for_each(|(path, _)| drop(std::fs::remove_dir(path)));
+    }
+}
+
+/// The folder that a file lies in.
+fn folder(target: &Path) -> &Path {
+    target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// What stands at `target`: nothing, or a plain file that may be replaced.
+fn examine(target: &Path) -> Result<Option<Metadata>, OutputError> {
+    let io = |error| OutputError::Io { path: target.to_owned(), error };
+    let refused = |problem: String| Err(OutputError::Refused { path: target.to_owned(), problem });
+    if target.as_os_str() == "-" {
+        return refused("this writes a file, not standard output; a file of this name is ./-".into());
+    }
+    let metadata = match std::fs::symlink_metadata(target) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => found.map_err(io)?,
+    };
+    if metadata.is_symlink() {
+        let to = std::fs::read_link(target).map_err(io)?;
+        return refused(format!(
+            "it is a symbolic link to {}, and nothing is written through links: give the file itself",
+            to.display()
+        ));
+    }
+    if !metadata.is_file() {
+        return refused(format!(
+            "it is {}; give the name of a plain or a new file",
+            kind(metadata.file_type())
+        ));
+    }
+    if in_use::is_open(&metadata) {
+        return refused("it is a file of the model itself; give another name".into());
+    }
+    // renaming over it asks nobody whether the file itself may be written
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY);
+    }
+    options.open(target).map_err(io)?;
+    Ok(Some(metadata))
+}
+
+/// The permissions that a plain create asks for, from which the system takes the umask.
+fn of_new_file() -> Option<Permissions> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        Some(Permissions::from_mode(0o666))
+    }
+    #[cfg(not(unix))]
+    None
+}
+
+/// The permissions of an older file, without the bits that make a program run as another user.
+fn plain_mode(old: &Metadata) -> Permissions {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        Permissions::from_mode(old.permissions().mode() & 0o777)
+    }
+    #[cfg(not(unix))]
+    old.permissions()
+}
+
+/// The system's error without the temporary name, which says nothing to anybody.
+fn without_path(error: &io::Error) -> io::Error {
+    let text = error.to_string();
+    let what = text.split_once(" at path ").map_or(text.as_str(), |(what, _)| what);
+    io::Error::new(error.kind(), what)
+}
+
+/// Brings the names in a folder to the disk.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(not(unix)) {
+        return Ok(());
+    }
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        // a folder may be written but not read, and some file systems know no such call: the file is in place either way
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
+            Ok(())
+        }
+        done => done,
+    }
+}

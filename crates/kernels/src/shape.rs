@@ -1,0 +1,115 @@
+//! Why a view of memory is refused: the shapes that safe code hands to kernels are checked once, when a view is made.
+
+use base::TensorType;
+use std::fmt;
+
+/// What is wrong with the shape of a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShapeError {
+    /// The number of elements does not fit into `usize`.
+    Overflow {
+        /// What was to be viewed.
+        what: &'static str,
+    },
+    /// The memory has another length than the shape needs.
+    Length {
+        /// What was to be viewed.
+        what: &'static str,
+        /// Elements (bytes of weights and of the cache) that the shape needs.
+        needed: usize,
+        /// Elements that are there.
+        found: usize,
+    },
+    /// Rows that are to be written, or that are read by whole vectors, overlap.
+    Overlap {
+        /// Elements of a row.
+        cols: usize,
+        /// Elements from one row to the next.
+        stride: usize,
+    },
+    /// The format cannot store rows of this length in this layout.
+    Format {
+        /// The format.
+        ty: TensorType,
+        /// Elements of a row.
+        cols: usize,
+        /// The layout.
+        layout: &'static str,
+    },
+    /// A number is outside of its range.
+    Range {
+        /// What it says.
+        what: &'static str,
+        /// The number.
+        value: usize,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// A page table names a page that the cache does not have.
+    Page {
+        /// The page.
+        page: u32,
+        /// Whole pages of the cache.
+        pages: usize,
+    },
+}
+
+impl fmt::Display for ShapeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            ShapeError::Overflow { what } => write!(f, "the size of {what} overflows"),
+            ShapeError::Length { what, needed, found } => {
+                write!(f, "{what} needs {needed} elements, but the memory has {found}")
+            }
+            ShapeError::Overlap { cols, stride } => {
+                write!(f, "rows of {cols} overlap at a stride of {stride}")
+            }
+            ShapeError::Format { ty, cols, layout } => write!(f, "{ty} has no {layout} of {cols} columns"),
+            ShapeError::Range { what, value, expected } => {
+                write!(f, "{what} is {value}; expected {expected}")
+            }
+            ShapeError::Page { page, pages } => {
+                write!(f, "the page table names page {page}, but the cache has {pages}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ShapeError {}
+
+/// Elements from the first of `rows` rows to the end of the last one.
+///
+/// # Errors
+/// [`ShapeError::Overflow`].
+pub(crate) fn extent(
+    what: &'static str,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+) -> Result<usize, ShapeError> {
+    let Some(before) = rows.checked_sub(1) else { return Ok(0) };
+    let end = before.checked_mul(stride).and_then(|before| before.checked_add(cols));
+    end.ok_or(ShapeError::Overflow { what })
+}
+
+/// As [`extent`], within memory of `found` elements.
+///
+/// # Errors
+/// [`ShapeError::Overflow`], and [`ShapeError::Length`] where the memory is shorter.
+pub(crate) fn fits(
+    what: &'static str,
+    (rows, cols, stride): (usize, usize, usize),
+    found: usize,
+) -> Result<(), ShapeError> {
+    let needed = extent(what, rows, cols, stride)?;
+    if needed <= found { Ok(()) } else { Err(ShapeError::Length { what, needed, found }) }
+}
+
+/// A product of two sizes.
+///
+/// # Errors
+/// [`ShapeError::Overflow`].
+pub(crate) fn times(what: &'static str, a: usize, b: usize) -> Result<usize, ShapeError> {
+    a.checked_mul(b).ok_or(ShapeError::Overflow { what })
+}
