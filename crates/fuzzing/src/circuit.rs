@@ -1,4 +1,4 @@
-//! Circuits that somebody changed: `--circuit` runs them without an audit.
+//! Circuits that somebody changed: `--circuit` runs those that the audit lets through.
 
 use crate::model::{self, SHAPES};
 use crate::source::Source;
@@ -93,7 +93,7 @@ fn look(circuit: &Circuit, contract: &Contract, checkpoint: &Arc<Checkpoint>, dr
         context: 128,
     };
     if let Ok(plans) = cpu::make_plans_of(circuit, contract, &tensors, &options) {
-        let _ = cpu::audit(circuit, contract, checkpoint, &plans, &options);
+        let _ = cpu::audit(circuit, contract, checkpoint, &plans, &options, true);
     }
     if draws {
         let options =

@@ -3,14 +3,21 @@
 use crate::model;
 use crate::source::Source;
 use engine::cache::Sequence;
-use engine::{Engine, EngineOptions, Item, Wanted};
+use engine::{Engine, EngineOptions, Item, Session, Wanted};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// An engine, and the file of a sequence of five tokens that it saved.
+/// An engine, and the file of a sequence of five tokens that it saved with an attachment.
 struct Saved {
     engine: Engine,
     file: Vec<u8>,
+    /// Where the attachment begins.
+    rows_end: usize,
 }
+
+/// Bytes of an attachment beside its content: its magic, its length, its checksum.
+const FRAME: usize = 24;
+
+const ATTACHMENT: &[u8] = br#"[{"role": "user", "content": "Hi"}]"#;
 
 /// Types of caches.
 const CACHES: [Option<base::CacheType>; 3] = [None, Some(base::CacheType::Int8), Some(base::CacheType::F32)];
@@ -27,36 +34,45 @@ fn saved(chosen: usize) -> &'static Mutex<Saved> {
             engine.step(&mut items, &mut |_, _, _| {})?;
             let folder = tempfile::tempdir()?;
             let path = folder.path().join("saved.kv");
-            engine.save(&sequence, &tokens, &path)?;
-            engine.release(sequence);
-            Ok(Saved { engine, file: std::fs::read(path)? })
+            let mut session = Session { sequence, tokens: tokens.to_vec() };
+            engine.save_session(&mut session, Some(ATTACHMENT), &path)?;
+            engine.release(session.sequence);
+            let file = std::fs::read(path)?;
+            let rows_end = file.len() - ATTACHMENT.len() - FRAME;
+            Ok(Saved { engine, file, rows_end })
         };
         Mutex::new(make().unwrap_or_else(|error| panic!("{error}")))
     })
 }
 
-/// A saved sequence with a few bytes changed and its checksum made right again: it is refused, or restored and continued.
+/// A saved sequence and its attachment with a few bytes changed and their checksums made right again: it is refused, or restored and continued.
 ///
 /// # Panics
 /// Where a refused file keeps pages of the cache, or a restored one has fewer rows than tokens.
 pub fn session(bytes: &[u8]) {
     let mut source = Source::new(bytes);
     let mut saved = saved(source.below(CACHES.len())).lock().unwrap_or_else(PoisonError::into_inner);
-    let Saved { engine, file } = &mut *saved;
-    let mut file = file.clone();
+    let Saved { engine, file, rows_end } = &mut *saved;
+    let (mut rows, mut attachment) = (file[..*rows_end].to_vec(), file[*rows_end..].to_vec());
     for _ in 0..source.below(6) {
-        change(&mut source, &mut file);
+        change(&mut source, &mut rows);
     }
-    if !source.once_in(8) {
-        sum_up(&mut file);
+    if source.once_in(2) {
+        change(&mut source, &mut attachment);
     }
+    for part in [&mut rows, &mut attachment] {
+        if !source.once_in(8) {
+            sum_up(part);
+        }
+    }
+    let file = if source.once_in(4) { rows } else { [rows, attachment].concat() };
     let Ok(folder) = tempfile::tempdir() else { return };
     let path = folder.path().join("changed.kv");
     if std::fs::write(&path, &file).is_err() {
         return;
     }
     let free = engine.pool().available();
-    if let Ok((mut sequence, tokens)) = engine.restore(&path) {
+    if let Ok((Session { mut sequence, tokens }, _)) = engine.restore_session(&path) {
         assert_eq!(sequence.len(), tokens.len());
         let mut items = [Item { sequence: &mut sequence, tokens: &[1], wanted: Wanted::Last }];
         let _ = engine.step(&mut items, &mut |_, _, _| {});
