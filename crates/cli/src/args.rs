@@ -328,6 +328,11 @@ pub(crate) struct TemplateArgs {
     /// Ask the model to answer without thinking, where its chat template has such a switch
     #[arg(long)]
     pub(crate) no_think: bool,
+
+    /// Read names of control tokens in prompts and messages (<|im_end|>, <think>) as those tokens. Without it only the chat
+    /// template makes control tokens, so that no text can end a turn or begin another
+    #[arg(long)]
+    pub(crate) allow_special: bool,
 }
 
 /// What happens when the context is full.

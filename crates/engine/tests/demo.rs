@@ -9,7 +9,7 @@ use graph::passes::Precision;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use text::{ChatInput, ChatTemplate, Encode, Tokenizer};
+use text::{ChatInput, ChatTemplate, Tokenizer};
 
 /// What the same file scores in llama.cpp (models/README.md): 249 of 300 questions, 83.0 %; ours may be one percent below.
 const AT_LEAST: usize = 246;
@@ -43,9 +43,8 @@ impl Demo {
     fn prompt(&self, question: &str) -> Vec<u32> {
         let mut input = ChatInput::new(json!([{"role": "user", "content": question}]));
         input.bos_token = self.tokenizer.token_text(self.tokenizer.bos().unwrap()).unwrap().to_owned();
-        let text = self.template.render(&input).unwrap();
-        let begins = text.starts_with(&input.bos_token);
-        self.tokenizer.encode(&text, Encode { add_special: !begins, parse_special: true }).unwrap()
+        let rendered = self.template.render(&input).unwrap();
+        self.tokenizer.encode_rendered(&rendered, false).unwrap()
     }
 
     fn ask(&mut self, session: &mut Session, question: &str, sampling: &SamplingParams) -> engine::Answer {

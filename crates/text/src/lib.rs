@@ -7,7 +7,10 @@
 //! ```
 //! let template = text::ChatTemplate::new("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")?;
 //! let input = text::ChatInput::new(serde_json::json!([{"role": "user", "content": "Hi"}]));
-//! assert_eq!(template.render(&input)?, "<user>Hi");
+//! let rendered = template.render(&input)?;
+//! assert_eq!(rendered.text, "<user>Hi");
+//! // what came from the message can be told from what the template wrote
+//! assert_eq!(rendered.content, [6..8]);
 //! # Ok::<(), text::TextError>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -19,6 +22,7 @@ mod tokenizer;
 
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
+pub use latent_jinja::Rendered;
 pub use template::{ChatInput, ChatTemplate};
 pub use tokenizer::{Encode, GgufVocab, Tokenizer};
 

@@ -23,12 +23,14 @@ const MAX_TOOLS: usize = 1024;
 pub(super) struct ChatOptions {
     tools: Option<Value>,
     extra: Map<String, Value>,
+    /// Whether names of control tokens in a user's words become those tokens.
+    pub(super) allow_special: bool,
 }
 
 impl ChatOptions {
     /// What the flags say, held against what the model's template reads: a flag that it would ignore is refused.
     pub(super) fn new(args: &TemplateArgs, checkpoint: &Checkpoint) -> Result<ChatOptions> {
-        let mut options = ChatOptions::default();
+        let mut options = ChatOptions { allow_special: args.allow_special, ..ChatOptions::default() };
         if !args.think && !args.no_think && args.tools.is_none() {
             return Ok(options);
         }

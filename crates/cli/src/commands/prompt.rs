@@ -41,7 +41,9 @@ impl Speech {
 
     /// Tokens of a text as it is.
     pub(super) fn raw(&self, text: &str) -> Result<Vec<u32>> {
-        self.encode(text, Encode { add_special: true, parse_special: false })
+        let how = Encode { add_special: true, parse_special: self.options.allow_special };
+        self.if_fits(self.tokenizer.encode_within(text, how, self.room.tokens()))?
+            .map_err(|bytes| self.room.too_long(bytes))
     }
 
     /// The most bytes that a prompt can have and fit into the context; None where the tokenizer's rules set no bound.
@@ -57,14 +59,9 @@ impl Speech {
         }
     }
 
-    /// Tokens of a text that must fit into the context with room for one token more.
-    fn encode(&self, text: &str, how: Encode) -> Result<Vec<u32>> {
-        self.encode_if_fits(text, how)?.map_err(|bytes| self.room.too_long(bytes))
-    }
-
-    /// The same; of a text that does not fit, its bytes.
-    fn encode_if_fits(&self, text: &str, how: Encode) -> Result<Result<Vec<u32>, usize>> {
-        match self.tokenizer.encode_within(text, how, self.room.tokens()) {
+    /// Tokens that fit into the context with room for one token more; of a text that does not fit, its bytes.
+    fn if_fits(&self, encoded: Result<Vec<u32>, TextError>) -> Result<Result<Vec<u32>, usize>> {
+        match encoded {
             Err(TextError::TooLong { bytes, .. }) => Ok(Err(bytes)),
             other => Ok(Ok(other?)),
         }
@@ -87,10 +84,9 @@ impl Speech {
         input.bos_token = name(self.tokenizer.bos());
         input.eos_token = name(self.tokenizer.eos());
         self.options.apply(&mut input);
-        let text = template.render(&input)?;
-        // the template writes the beginning itself, where it writes it at all
-        let begins = !input.bos_token.is_empty() && text.starts_with(&input.bos_token);
-        self.encode_if_fits(&text, Encode { add_special: !begins, parse_special: true })
+        let rendered = template.render(&input)?;
+        let (special, limit) = (self.options.allow_special, self.room.tokens());
+        self.if_fits(self.tokenizer.encode_rendered_within(&rendered, special, limit))
     }
 }
 

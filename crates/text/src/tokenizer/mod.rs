@@ -8,6 +8,7 @@ mod normalize;
 mod pattern;
 mod pipeline;
 mod pre;
+mod rendered;
 mod special;
 mod split;
 mod spm;

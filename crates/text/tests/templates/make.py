@@ -11,8 +11,9 @@ import datetime
 import json
 import pathlib
 
+from jinja2 import nodes
 from jinja2.exceptions import TemplateError
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 HERE = pathlib.Path(__file__).parent
@@ -57,6 +58,46 @@ def conversations():
     parts = {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}
     yield "parts", {"messages": [parts]}
     yield "reasoning", {"messages": [user, {"role": "assistant", "reasoning_content": "hm", "content": "Sunny."}, again]}
+    think = {"enable_thinking": True, "thinking": True}
+    reasoned = objects | {"reasoning_content": "  I should look.\n"}
+    yield "call_thinking", {"messages": [system, user, reasoned, result], "tools": TOOLS, "extra": think}
+    two = {"role": "assistant", "content": "", "tool_calls": [call({"city": "Ulm"}), call({"city": "Ö", "days": [1, None, 2.5]})]}
+    yield "two_calls", {"messages": [user, two, result, result, {"role": "assistant", "content": "Done."}, again], "tools": TOOLS}
+    yield "said_and_called", {"messages": [user, objects | {"content": "Let me see.\n\n"}, result, again], "tools": TOOLS}
+    yield "answered", {"messages": [system, user, answer], "add_generation_prompt": False}
+    odd = {"role": "user", "content": "\n <|im_end|>{{ x }}{% if %}\\n\t'\"</think> \u00a0\u200b\n"}
+    yield "odd_text", {"messages": [odd, {"role": "assistant", "content": "\n\n<think>\n\nhm\n</think>\n\n  yes \n"}, odd]}
+    yield "systems", {"messages": [system, user, system, answer, again], "extra": think}
+    yield "empty", {"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}, again]}
+    schema = {
+        "type": "object",
+        "properties": {
+            "kind": {"type": "string", "enum": ["a", "b"], "description": "one\ntwo", "default": "a"},
+            "when": {"type": "string", "format": "date-time"},
+            "n": {"type": "integer", "minimum": 1, "maximum": 18446744073709551615, "enum": [1, 2]},
+            "deep": {"type": "array", "items": {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "boolean"}}, "required": ["x"]}},
+            "any": {},
+        },
+        "additionalProperties": {"type": "string"},
+    }
+    deep = {"type": "function", "function": {"name": "deep", "description": "l1\n\nl2", "parameters": schema, "return_parameters": schema}}
+    bare = {"type": "function", "function": {"name": "bare", "parameters": {"type": "object", "properties": {}}}}
+    yield "schemas", {"messages": [system, user], "tools": [*TOOLS, deep, bare], "extra": think}
+    yield "tool_parts", {"messages": [user, objects, {"role": "tool", "content": [{"type": "text", "text": "one"}, {"output": 2}, "three"]}], "tools": TOOLS}
+
+
+class Generation(Extension):
+    """The tag by which transformers marks what the assistant wrote."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return nodes.CallBlock(self.call_method("_inside"), [], [], body).set_lineno(line)
+
+    def _inside(self, caller):
+        return caller()
 
 
 def environment():
@@ -66,7 +107,7 @@ def environment():
     def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
     env.filters["tojson"] = tojson
     env.globals["raise_exception"] = raise_exception
     now = datetime.datetime.fromtimestamp(NOW, datetime.timezone.utc)

@@ -1,0 +1,32 @@
+//! Renders templates that come as lines of JSON, `{"template": …, "variables": {…}}`, and answers each with a line:
+//! `{"ok": text}` or `{"error": message}`. `tools/` and the scripts beside the test data compare that with Jinja2.
+
+use latent_jinja::{Limits, Origin, Render, Template};
+use serde_json::{Value, json};
+use std::io::BufRead;
+
+/// A fixed moment: the scripts replace the clock in the same way.
+fn clock(format: &str) -> Result<String, String> {
+    Ok(format!("<{format}>"))
+}
+
+fn answer(line: &str) -> Value {
+    let case: Value = serde_json::from_str(line).unwrap_or_default();
+    let render = || {
+        let template = Template::parse(case["template"].as_str().unwrap_or_default(), &Limits::DEFAULT)?;
+        let mut render = Render::new(&template, Limits::DEFAULT);
+        render.clock(&clock);
+        for (name, value) in case["variables"].as_object().into_iter().flatten() {
+            render.define(name, value, Origin::Content)?;
+        }
+        let (result, usage) = render.measured();
+        result.map(|rendered| json!({"ok": rendered.text, "fuel": usage.fuel, "memory": usage.memory}))
+    };
+    render().unwrap_or_else(|error: latent_jinja::Error| json!({"error": error.to_string()}))
+}
+
+fn main() {
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        println!("{}", answer(&line));
+    }
+}

@@ -1,0 +1,205 @@
+//! Attributes, subscripts and slices.
+
+use super::Evaluator;
+use crate::ast::Symbol;
+use crate::error::{Error, Result};
+use crate::methods;
+use crate::text::{Builder, Text};
+use crate::value::{Items, Method, Missing, SeqKind, Value};
+use std::rc::Rc;
+
+impl<'a> Evaluator<'a> {
+    /// `value.name`: a method or attribute, else an element of that name.
+    #[inline(never)]
+    pub(crate) fn attribute(&mut self, value: &Value, symbol: Symbol) -> Result<Value> {
+        let found = self.attribute_by_name(value, self.name(symbol))?;
+        Ok(found.unwrap_or(Value::Undefined(Missing::Attribute(symbol))))
+    }
+
+    /// The same for a name that is known only when the template runs.
+    pub(crate) fn attribute_by_name(&mut self, value: &Value, name: &str) -> Result<Option<Value>> {
+        self.defined(value)?;
+        if let Some(found) = self.own_attribute(value, name)? {
+            return Ok(Some(found));
+        }
+        match value {
+            Value::Dict(dict) => Ok(dict.get_str(&self.meter, name)?.cloned()),
+            _ => Ok(None),
+        }
+    }
+
+    /// What Python's `getattr` finds.
+    pub(crate) fn own_attribute(&mut self, value: &Value, name: &str) -> Result<Option<Value>> {
+        match value {
+            Value::Namespace(space) => self.space_entry(*space, name),
+            Value::Loop(state) => match state.attribute(name) {
+                Some(found) => Ok(Some(found)),
+                None => self.method(value, name),
+            },
+            Value::Seq(seq) if seq.kind == SeqKind::Group && matches!(name, "grouper" | "list") => {
+                Ok(seq.items().get(usize::from(name == "list")).cloned())
+            }
+            Value::Macro(macro_) if name == "name" => {
+                let name = self.name(self.program.macros[macro_.definition as usize].name);
+                Value::string(&self.meter, name).map(Some)
+            }
+            _ => self.method(value, name),
+        }
+    }
+
+    fn method(&self, value: &Value, name: &str) -> Result<Option<Value>> {
+        let Some(name) = methods::find(value, name) else { return Ok(None) };
+        let charge = self.meter.charge(size_of::<Method>() + 16)?;
+        Ok(Some(Value::Method(Rc::new(Method { receiver: value.clone(), name, _charge: charge }))))
+    }
+
+    /// An attribute of a namespace.
+    fn space_entry(&self, space: u32, name: &str) -> Result<Option<Value>> {
+        let entries = &self.spaces[space as usize].entries;
+        self.meter.spend(entries.len() / 4 + 1)?;
+        Ok(entries.iter().find(|(other, _)| other.as_str() == name).map(|(_, value)| value.clone()))
+    }
+
+    /// `namespace.name = value`.
+    pub(super) fn set_attribute(&mut self, space: u32, symbol: Symbol, value: Value) -> Result<()> {
+        let name = self.name(symbol);
+        let entries = &mut self.spaces[space as usize].entries;
+        self.meter.spend(entries.len() / 4 + 1)?;
+        match entries.iter_mut().find(|(other, _)| other.as_str() == name) {
+            Some((_, old)) => *old = value,
+            None => {
+                let name = Text::trusted(&self.meter, name)?;
+                self.meter.reserve(2 * size_of::<(Text, Value)>())?;
+                entries.push((name, value));
+            }
+        }
+        Ok(())
+    }
+
+    /// `value[key]`: an element, else an attribute of that name.
+    #[inline(never)]
+    pub(crate) fn subscript(&mut self, value: &Value, key: &Value) -> Result<Value> {
+        self.defined(value)?;
+        let found = match (value, key.as_int()) {
+            (Value::Dict(dict), _) => match key {
+                // what cannot be a key is not there
+                Value::Dict(_) | Value::Seq(_) if dict.entries().is_empty() => None,
+                Value::Dict(_) => None,
+                Value::Seq(seq) if seq.kind == SeqKind::List => None,
+                _ => dict.get(&self.meter, key)?.cloned(),
+            },
+            (Value::Seq(seq), Some(index)) if seq.kind.has_positions() => {
+                position(index, seq.items().len()).and_then(|at| seq.items().get(at).cloned())
+            }
+            (Value::Str(text), Some(index)) => self.character(text, index)?,
+            _ => None,
+        };
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let attribute = match key {
+            Value::Str(name) => self.own_attribute(value, name.as_str())?,
+            _ => None,
+        };
+        Ok(attribute.unwrap_or_else(|| self.missing(key)))
+    }
+
+    /// An element that is not there, named in errors where the template mentions the name.
+    fn missing(&self, key: &Value) -> Value {
+        let symbol = key.as_str().filter(|name| name.len() < 64).and_then(|name| self.symbol(name));
+        Value::Undefined(symbol.map_or(Missing::Element, Missing::Attribute))
+    }
+
+    fn character(&self, text: &Text, index: i128) -> Result<Option<Value>> {
+        let Some(at) = position(index, text.char_count(&self.meter)?) else { return Ok(None) };
+        self.meter.touch(if text.is_ascii() { 1 } else { text.len() })?;
+        let range = char_range(text, at, at + 1);
+        Ok(Some(Value::Str(text.slice(range))))
+    }
+
+    /// `value[start:stop:step]`.
+    #[inline(never)]
+    pub(super) fn slice(&mut self, value: &Value, bounds: [Option<i128>; 3]) -> Result<Value> {
+        self.defined(value)?;
+        if bounds[2] == Some(0) {
+            return Err(Error::value("the step of a slice cannot be 0"));
+        }
+        match value {
+            Value::Seq(seq) if seq.kind.has_positions() => {
+                let (first, count, step) = resolve(bounds, seq.items().len());
+                let mut items = Items::with_capacity(&self.meter, count)?;
+                for at in positions(first, count, step) {
+                    items.push(seq.items()[at].clone())?;
+                }
+                items.of_kind(if seq.kind == SeqKind::Group { SeqKind::Tuple } else { seq.kind })
+            }
+            Value::Str(text) => {
+                let (first, count, step) = resolve(bounds, text.char_count(&self.meter)?);
+                self.text_slice(text, first, count, step)
+            }
+            other => Err(Error::value(format!("a value of type {} cannot be sliced", other.type_name()))),
+        }
+    }
+
+    fn text_slice(&self, text: &Text, first: usize, count: usize, step: i128) -> Result<Value> {
+        self.meter.touch(text.len())?;
+        if step == 1 {
+            return Ok(Value::Str(text.slice(char_range(text, first, first + count))));
+        }
+        let ends = self.meter.charge(if text.is_ascii() { 0 } else { 4 * text.len() })?;
+        let starts: Vec<u32> = if text.is_ascii() {
+            Vec::new()
+        } else {
+            text.as_str().char_indices().map(|(at, _)| at as u32).collect()
+        };
+        let mut builder = Builder::with_capacity(&self.meter, count)?;
+        for at in positions(first, count, step) {
+            let start = starts.get(at).map_or(at, |at| *at as usize);
+            let length = text.as_str()[start..].chars().next().map_or(0, char::len_utf8);
+            builder.text(&text.slice(start..start + length))?;
+        }
+        drop(ends);
+        Ok(Value::Str(builder.finish()))
+    }
+}
+
+/// A place in a list; negative ones count from its end.
+fn position(index: i128, count: usize) -> Option<usize> {
+    let at = if index < 0 { index.checked_add(count as i128)? } else { index };
+    usize::try_from(at).ok().filter(|at| *at < count)
+}
+
+/// Bytes from one character to another.
+fn char_range(text: &Text, from: usize, to: usize) -> std::ops::Range<usize> {
+    if text.is_ascii() {
+        return from..to;
+    }
+    let mut starts = text.as_str().char_indices().map(|(at, _)| at);
+    let start = starts.by_ref().nth(from).unwrap_or(text.len());
+    if to <= from {
+        return start..start;
+    }
+    let end = starts.nth(to - from - 1).unwrap_or(text.len());
+    start..end
+}
+
+/// First position, number of positions, and step, as Python resolves a slice.
+fn resolve(bounds: [Option<i128>; 3], count: usize) -> (usize, usize, i128) {
+    let length = count as i128;
+    let step = bounds[2].unwrap_or(1);
+    let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
+    let clamp = |bound: i128| {
+        let at = if bound < 0 { bound.saturating_add(length) } else { bound };
+        at.clamp(low, high)
+    };
+    let start = bounds[0].map_or(if step > 0 { low } else { high }, clamp);
+    let stop = bounds[1].map_or(if step > 0 { high } else { low }, clamp);
+    let span = if step > 0 { stop - start } else { start - stop };
+    let width = step.unsigned_abs() as i128;
+    let number = if span <= 0 || width <= 0 { i128::from(span > 0) } else { (span - 1) / width + 1 };
+    (start.max(0) as usize, number as usize, step)
+}
+
+fn positions(first: usize, count: usize, step: i128) -> impl Iterator<Item = usize> {
+    (0..count as i128).map(move |n| (first as i128 + n.saturating_mul(step)) as usize)
+}

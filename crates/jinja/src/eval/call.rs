@@ -1,0 +1,97 @@
+//! Calls of macros, methods and functions.
+
+use super::{Args, Evaluator, functions};
+use crate::ast::MacroDefinition;
+use crate::error::{Error, Result};
+use crate::methods;
+use crate::value::{Entries, Items, Macro, Missing, SeqKind, Value};
+
+impl<'a> Evaluator<'a> {
+    /// `value(args)`.
+    #[inline(never)]
+    pub(super) fn call(&mut self, value: Value, args: Args) -> Result<Value> {
+        match value {
+            Value::Macro(macro_) => self.call_macro(macro_, args),
+            Value::Function(function) => functions::call(self, function, args),
+            Value::Method(method) => match &method.receiver {
+                Value::Loop(state) => self.loop_method(state, method.name, args),
+                receiver => methods::call(self, receiver, method.name, args),
+            },
+            Value::Loop(state) => self.recurse(&state, args),
+            other => {
+                self.defined(&other)?;
+                Err(Error::value(format!("a value of type {} cannot be called", other.type_name())))
+            }
+        }
+    }
+
+    /// The text that a macro prints.
+    #[inline(never)]
+    fn call_macro(&mut self, macro_: Macro, mut args: Args) -> Result<Value> {
+        let definition = &self.program.macros[macro_.definition as usize];
+        let scope = macro_.scope as usize;
+        // a macro that outlived its scope sees the outermost one
+        let alive = self.scopes.get(scope).is_some_and(|scope| scope.id == macro_.scope_id);
+        self.push_scope(if alive { scope } else { 0 })?;
+        self.bind_special(definition, &mut args)?;
+        self.bind_parameters(definition, args)?;
+        let text = self.capture(|evaluator| evaluator.body(&definition.body).map(|_| ()))?;
+        self.pop_scope();
+        Ok(Value::Str(text))
+    }
+
+    /// `caller`, where the body uses it.
+    fn bind_special(&mut self, definition: &'a MacroDefinition, args: &mut Args) -> Result<()> {
+        if !definition.uses.caller {
+            return Ok(());
+        }
+        let Some(symbol) = self.symbol("caller") else { return Ok(()) };
+        let caller = args.take_named("caller").unwrap_or(Value::Undefined(Missing::Name(symbol)));
+        self.assign(symbol, caller)
+    }
+
+    #[inline(never)]
+    fn bind_parameters(&mut self, definition: &'a MacroDefinition, mut args: Args) -> Result<()> {
+        let mut given = std::mem::take(&mut args.positional).into_iter();
+        for (name, default) in &definition.parameters {
+            let text = self.name(*name);
+            let value = match (given.next(), args.take_named(text)) {
+                (Some(_), Some(_)) => {
+                    return Err(Error::value(format!("the argument {text} is given twice")));
+                }
+                (Some(value), None) | (None, Some(value)) => value,
+                (None, None) => match default {
+                    Some(default) => self.expression(default)?,
+                    None => Value::Undefined(Missing::Parameter(*name)),
+                },
+            };
+            self.assign(*name, value)?;
+        }
+        let name = self.name(definition.name);
+        if definition.uses.varargs {
+            let mut rest = Items::new(&self.meter)?;
+            for value in given.by_ref() {
+                rest.push(value)?;
+            }
+            if let Some(symbol) = self.symbol("varargs") {
+                self.assign(symbol, rest.of_kind(SeqKind::Tuple)?)?;
+            }
+        } else if given.next().is_some() {
+            let count = definition.parameters.len();
+            return Err(Error::value(format!("the macro {name} takes {count} arguments at most")));
+        }
+        if definition.uses.kwargs {
+            let mut rest = Entries::new(&self.meter)?;
+            for (key, value) in args.named {
+                rest.insert(Value::Str(key), value)?;
+            }
+            if let Some(symbol) = self.symbol("kwargs") {
+                self.assign(symbol, rest.finish())?;
+            }
+        } else if let Some((other, _)) = args.named.first() {
+            let other = super::arguments::clip(other.as_str());
+            return Err(Error::value(format!("the macro {name} has no parameter {other}")));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! Expressions.
+
+use super::Evaluator;
+use crate::ast::{Expression, Link, Sign};
+use crate::error::{Error, Result};
+use crate::text::Builder;
+use crate::value::{Entries, Items, Missing, SeqKind, Value};
+
+impl<'a> Evaluator<'a> {
+    /// The value of an expression. Each kind has a function of its own, so that this one, which recursion goes through, needs little stack.
+    pub(super) fn expression(&mut self, expression: &'a Expression) -> Result<Value> {
+        match expression {
+            Expression::Constant(at) => {
+                self.meter.spend(1)?;
+                return Ok(self.constants[*at as usize].clone());
+            }
+            Expression::Name(name) => return self.lookup(*name),
+            _ => {}
+        }
+        self.enter()?;
+        let value = match expression {
+            Expression::Constant(_) | Expression::Name(_) => Value::None,
+            Expression::Tuple(items) => self.sequence(items, SeqKind::Tuple)?,
+            Expression::List(items) => self.sequence(items, SeqKind::List)?,
+            Expression::Dict(entries) => self.dict(entries)?,
+            Expression::Concat(operands) => self.concat(operands)?,
+            Expression::And(operands) => self.first_with(operands, false)?,
+            Expression::Or(operands) => self.first_with(operands, true)?,
+            Expression::Not(odd, operand) => Value::Bool(self.is_true(operand)? != *odd),
+            Expression::Arithmetic(first, rest) => self.arithmetic(first, rest)?,
+            Expression::Compare(first, rest) => self.comparison(first, rest)?,
+            Expression::Signs(signs, operand) => self.signs(signs, operand)?,
+            Expression::Choose(choices, last) => self.choice(choices, last.as_deref())?,
+            Expression::Chain(base, links) => self.chain(base, links)?,
+        };
+        self.leave();
+        Ok(value)
+    }
+
+    #[inline(never)]
+    fn sequence(&mut self, expressions: &'a [Expression], kind: SeqKind) -> Result<Value> {
+        let mut items = Items::with_capacity(&self.meter, expressions.len())?;
+        for expression in expressions {
+            let value = self.expression(expression)?;
+            items.push(value)?;
+        }
+        items.of_kind(kind)
+    }
+
+    #[inline(never)]
+    fn dict(&mut self, expressions: &'a [(Expression, Expression)]) -> Result<Value> {
+        let mut entries = Entries::with_capacity(&self.meter, expressions.len())?;
+        for (key, value) in expressions {
+            let key = self.expression(key)?;
+            let value = self.expression(value)?;
+            entries.insert(key, value)?;
+        }
+        Ok(entries.finish())
+    }
+
+    #[inline(never)]
+    fn concat(&mut self, operands: &'a [Expression]) -> Result<Value> {
+        let mut builder = Builder::new(&self.meter)?;
+        for operand in operands {
+            let value = self.expression(operand)?;
+            let text = self.to_text(&value)?;
+            builder.text(&text)?;
+        }
+        Ok(Value::Str(builder.finish()))
+    }
+
+    /// The first operand whose truth is `wanted`, or the last one.
+    #[inline(never)]
+    fn first_with(&mut self, operands: &'a [Expression], wanted: bool) -> Result<Value> {
+        let mut value = Value::None;
+        for operand in operands {
+            value = self.expression(operand)?;
+            if value.is_true() == wanted {
+                break;
+            }
+        }
+        Ok(value)
+    }
+
+    #[inline(never)]
+    fn signs(&mut self, signs: &'a [Sign], operand: &'a Expression) -> Result<Value> {
+        let mut value = self.expression(operand)?;
+        for sign in signs.iter().rev() {
+            self.meter.spend(1)?;
+            self.defined(&value)?;
+            value = match (&value, sign) {
+                (Value::Float(f), Sign::Minus) => Value::Float(-f),
+                (Value::Float(_), Sign::Plus) => value,
+                _ => match (value.as_int(), sign) {
+                    (Some(n), Sign::Plus) => Value::Int(n),
+                    (Some(n), Sign::Minus) => {
+                        Value::Int(n.checked_neg().ok_or_else(super::operators::too_large)?)
+                    }
+                    (None, _) => {
+                        let kind = value.type_name();
+                        return Err(Error::value(format!("a value of type {kind} has no sign")));
+                    }
+                },
+            };
+        }
+        Ok(value)
+    }
+
+    #[inline(never)]
+    fn choice(
+        &mut self,
+        choices: &'a [(Expression, Expression)],
+        last: Option<&'a Expression>,
+    ) -> Result<Value> {
+        for (value, test) in choices {
+            if self.is_true(test)? {
+                return self.expression(value);
+            }
+        }
+        match last {
+            Some(value) => self.expression(value),
+            None => Ok(Value::Undefined(Missing::Element)),
+        }
+    }
+
+    #[inline(never)]
+    fn chain(&mut self, base: &'a Expression, links: &'a [Link]) -> Result<Value> {
+        let base = self.expression(base)?;
+        self.links(base, links, None)
+    }
+
+    /// Applies what follows a value. `caller` becomes an argument of the last call.
+    #[inline(never)]
+    pub(super) fn links(
+        &mut self,
+        base: Value,
+        links: &'a [Link],
+        mut caller: Option<Value>,
+    ) -> Result<Value> {
+        let mut value = base;
+        let mut at = 0;
+        while let Some(link) = links.get(at) {
+            self.meter.spend(1)?;
+            at += 1;
+            let last = at == links.len();
+            value = match link {
+                Link::Attribute(name) => self.attribute(&value, *name)?,
+                Link::Subscript(key) => {
+                    let key = self.expression(key)?;
+                    self.subscript(&value, &key)?
+                }
+                Link::Slice(parts) => self.slice_link(&value, parts)?,
+                Link::Call(arguments) => {
+                    let mut args = self.arguments(arguments)?;
+                    if last && let Some(caller) = caller.take() {
+                        let name = crate::text::Text::trusted(&self.meter, "caller")?;
+                        args.push_named(name, caller)?;
+                    }
+                    self.call(value, args)?
+                }
+                Link::Filter(name, filter, arguments) => {
+                    let Some(filter) = filter else {
+                        return Err(Error::unsupported(format!("there is no filter '{}'", self.name(*name))));
+                    };
+                    let args = self.arguments(arguments)?;
+                    filter(self, value, args)?
+                }
+                Link::Test(name, test, arguments, negated) => {
+                    let Some(test) = test else {
+                        return Err(Error::unsupported(format!("there is no test '{}'", self.name(*name))));
+                    };
+                    let args = self.arguments(arguments)?;
+                    Value::Bool(test(self, &value, &args)? != *negated)
+                }
+            };
+        }
+        Ok(value)
+    }
+
+    #[inline(never)]
+    fn slice_link(&mut self, value: &Value, parts: &'a [Option<Expression>; 3]) -> Result<Value> {
+        let mut bounds = [None, None, None];
+        for (bound, part) in bounds.iter_mut().zip(parts) {
+            if let Some(part) = part {
+                let number = self.expression(part)?;
+                *bound = match &number {
+                    Value::None => None,
+                    other => match other.as_int() {
+                        Some(n) => Some(n),
+                        None => {
+                            self.defined(other)?;
+                            return Err(Error::value("the bounds of a slice must be integers"));
+                        }
+                    },
+                };
+            }
+        }
+        self.slice(value, bounds)
+    }
+}

@@ -1,0 +1,128 @@
+//! Functions that every template has.
+
+use super::{Args, Evaluator, Space};
+use crate::error::{Error, ErrorKind, Result};
+use crate::text::Text;
+use crate::value::{Entries, Function, Items, SeqKind, Value};
+
+/// Their names.
+pub(super) const TABLE: [(&str, Function); 5] = [
+    ("range", Function::Range),
+    ("namespace", Function::Namespace),
+    ("dict", Function::Dict),
+    ("raise_exception", Function::RaiseException),
+    ("strftime_now", Function::StrftimeNow),
+];
+
+/// Longest range, as in Jinja2's sandbox.
+const MAX_RANGE: i128 = 100_000;
+
+/// Longest format of a date.
+const MAX_DATE_FORMAT: usize = 256;
+
+#[inline(never)]
+pub(super) fn call(evaluator: &mut Evaluator<'_>, function: Function, args: Args) -> Result<Value> {
+    match function {
+        Function::Range => range(evaluator, args),
+        Function::Namespace => namespace(evaluator, args),
+        Function::Dict => dict(evaluator, args),
+        Function::RaiseException => {
+            let [message] = args.bind("raise_exception", ["message"])?;
+            let message = match message {
+                Some(message) => evaluator.to_text(&message)?,
+                None => Text::trusted(&evaluator.meter, "raise_exception")?,
+            };
+            Err(Error::new(ErrorKind::Raised, message.as_str()))
+        }
+        Function::StrftimeNow => {
+            let [format] = args.bind("strftime_now", ["format"])?;
+            let Some(Value::Str(format)) = format else {
+                return Err(Error::value("strftime_now needs a format"));
+            };
+            if format.len() > MAX_DATE_FORMAT {
+                return Err(Error::limit(format!(
+                    "the format of strftime_now has {} bytes, more than the limit of {MAX_DATE_FORMAT}",
+                    format.len()
+                )));
+            }
+            let text = (evaluator.now)(format.as_str()).map_err(Error::value)?;
+            Value::string(&evaluator.meter, &text)
+        }
+    }
+}
+
+fn range(evaluator: &Evaluator<'_>, args: Args) -> Result<Value> {
+    let mut numbers = [0; 3];
+    let count = args.positional.len();
+    if !args.named.is_empty() || count == 0 || count > 3 {
+        return Err(Error::value("range takes one to three integers"));
+    }
+    for (number, value) in numbers.iter_mut().zip(&args.positional) {
+        evaluator.defined(value)?;
+        *number = value.as_int().ok_or_else(|| Error::value("range takes one to three integers"))?;
+    }
+    let [first, second, third] = numbers;
+    let (start, end) = if count == 1 { (0, first) } else { (first, second) };
+    let step = if count == 3 { third } else { 1 };
+    if step == 0 {
+        return Err(Error::value("range() with step 0"));
+    }
+    let span = if step > 0 { end.saturating_sub(start) } else { start.saturating_sub(end) };
+    let width = i128::try_from(step.unsigned_abs()).unwrap_or(i128::MAX);
+    let length = if span <= 0 { 0 } else { (span - 1) / width + 1 };
+    if length > MAX_RANGE {
+        return Err(Error::limit(format!("range() is too long: {length} numbers, the limit is {MAX_RANGE}")));
+    }
+    let mut items = Items::with_capacity(&evaluator.meter, length as usize)?;
+    for n in 0..length {
+        items.push(Value::Int(start + n * step))?;
+    }
+    items.of_kind(SeqKind::Range)
+}
+
+fn namespace(evaluator: &mut Evaluator<'_>, args: Args) -> Result<Value> {
+    // namespaces live as long as the rendering
+    let place = size_of::<(Text, Value)>();
+    evaluator.meter.reserve(2 * size_of::<Space>())?;
+    let dict = dict(evaluator, args)?;
+    let mut space = Space::default();
+    if let Value::Dict(dict) = &dict {
+        for (key, value) in dict.entries() {
+            let Value::Str(name) = key else { continue };
+            evaluator.meter.reserve(2 * place)?;
+            space.entries.push((name.clone(), value.clone()));
+        }
+    }
+    evaluator.spaces.push(space);
+    Ok(Value::Namespace(evaluator.spaces.len() as u32 - 1))
+}
+
+fn dict(evaluator: &Evaluator<'_>, args: Args) -> Result<Value> {
+    let mut entries = Entries::new(&evaluator.meter)?;
+    if args.positional.len() > 1 {
+        return Err(Error::value("dict takes one value at most, and names"));
+    }
+    if let Some(first) = args.positional.first() {
+        evaluator.defined(first)?;
+        match first {
+            Value::Dict(dict) => {
+                for (key, value) in dict.entries() {
+                    entries.append(key.clone(), value.clone())?;
+                }
+            }
+            other => {
+                for pair in other.iterate(&evaluator.meter)?.items() {
+                    let pair = pair.iterate(&evaluator.meter)?;
+                    let [key, value] = pair.items() else {
+                        return Err(Error::value("dict needs pairs of a key and a value"));
+                    };
+                    entries.insert(key.clone(), value.clone())?;
+                }
+            }
+        }
+    }
+    for (name, value) in args.named {
+        entries.insert(Value::Str(name), value)?;
+    }
+    Ok(entries.finish())
+}

@@ -1,0 +1,169 @@
+//! `for`.
+
+use super::{Args, Evaluator, Flow};
+use crate::ast::Loop;
+use crate::error::{Error, Result};
+use crate::meter::Charge;
+use crate::text::Text;
+use crate::value::{Items, Missing, Seq, SeqKind, Value, equal};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// The variable `loop`.
+pub(crate) struct LoopState {
+    /// The statement, which `loop(…)` runs again.
+    index: u32,
+    items: Rc<Seq>,
+    /// Turns before the present one.
+    pub(crate) turn: Cell<usize>,
+    depth: u32,
+    /// The scope around the statement.
+    scope: usize,
+    scope_id: u64,
+    changed: RefCell<Option<Rc<Seq>>>,
+    _charge: Charge,
+}
+
+impl LoopState {
+    pub(crate) fn len(&self) -> usize {
+        self.items.items().len()
+    }
+
+    /// An attribute; none if there is no such.
+    pub(super) fn attribute(&self, name: &str) -> Option<Value> {
+        let (turn, count) = (self.turn.get(), self.len());
+        let number = |n: usize| Value::Int(n as i128);
+        let item = |at: usize| self.items.items().get(at).cloned();
+        Some(match name {
+            "index" => number(turn + 1),
+            "index0" => number(turn),
+            "revindex" => number(count.saturating_sub(turn)),
+            "revindex0" => number(count.saturating_sub(turn + 1)),
+            "first" => Value::Bool(turn == 0),
+            "last" => Value::Bool(turn + 1 == count),
+            "length" => number(count),
+            "depth" => number(self.depth as usize + 1),
+            "depth0" => number(self.depth as usize),
+            "previtem" => turn.checked_sub(1).and_then(item).unwrap_or(Value::Undefined(Missing::Element)),
+            "nextitem" => item(turn + 1).unwrap_or(Value::Undefined(Missing::Element)),
+            _ => return None,
+        })
+    }
+}
+
+impl<'a> Evaluator<'a> {
+    #[inline(never)]
+    pub(super) fn for_statement(&mut self, index: u32) -> Result<Flow> {
+        let over = self.expression(&self.program.loops[index as usize].over)?;
+        self.run_loop(index, &over, self.scopes.len() - 1, 0)
+    }
+
+    /// Runs a loop over a value; `scope` is the one around the statement.
+    #[inline(never)]
+    fn run_loop(&mut self, index: u32, over: &Value, scope: usize, depth: u32) -> Result<Flow> {
+        let statement = &self.program.loops[index as usize];
+        let mut items = over.iterate(&self.meter)?;
+        self.push_scope(scope)?;
+        if statement.uses_loop && statement.condition.is_some() {
+            items = self.passing(statement, &items)?;
+        }
+        let state =
+            if statement.uses_loop { Some(self.loop_state(index, &items, scope, depth)?) } else { None };
+        let loop_symbol = self.symbol("loop");
+        let mut ran = false;
+        for turn in 0..items.items().len() {
+            let Some(item) = items.items().get(turn) else { break };
+            self.clear_scope();
+            self.store(&statement.target, item.clone())?;
+            if let (Some(state), Some(name)) = (&state, loop_symbol) {
+                state.turn.set(turn);
+                self.assign(name, Value::Loop(Rc::clone(state)))?;
+            } else if let Some(condition) = &statement.condition
+                && !self.is_true(condition)?
+            {
+                continue;
+            }
+            ran = true;
+            if self.body(&statement.body)? == Flow::Break {
+                break;
+            }
+        }
+        self.clear_scope();
+        let mut flow = Flow::Normal;
+        if !ran && !statement.otherwise.is_empty() {
+            flow = self.body(&statement.otherwise)?;
+        }
+        self.pop_scope();
+        Ok(flow)
+    }
+
+    /// The elements that the condition lets through.
+    fn passing(&mut self, statement: &'a Loop, items: &Rc<Seq>) -> Result<Rc<Seq>> {
+        let Some(condition) = &statement.condition else { return Ok(Rc::clone(items)) };
+        let mut passing = Items::new(&self.meter)?;
+        for item in items.items() {
+            self.clear_scope();
+            self.store(&statement.target, item.clone())?;
+            if self.is_true(condition)? {
+                passing.push(item.clone())?;
+            }
+        }
+        passing.finish(SeqKind::List)
+    }
+
+    fn loop_state(&self, index: u32, items: &Rc<Seq>, scope: usize, depth: u32) -> Result<Rc<LoopState>> {
+        Ok(Rc::new(LoopState {
+            index,
+            items: Rc::clone(items),
+            turn: Cell::new(0),
+            depth,
+            scope,
+            scope_id: self.scopes[scope].id,
+            changed: RefCell::new(None),
+            _charge: self.meter.charge(size_of::<LoopState>() + 32)?,
+        }))
+    }
+
+    /// `loop(items)` in a recursive loop.
+    #[inline(never)]
+    pub(super) fn recurse(&mut self, state: &LoopState, args: Args) -> Result<Value> {
+        if !self.program.loops[state.index as usize].recursive {
+            return Err(Error::value("loop(…) needs a loop that is marked as recursive"));
+        }
+        let [items] = args.bind("loop", ["iterable"])?;
+        let Some(items) = items else { return Err(Error::value("loop(…) needs what to go through")) };
+        let alive = self.scopes.get(state.scope).is_some_and(|scope| scope.id == state.scope_id);
+        let scope = if alive { state.scope } else { 0 };
+        let text: Text = self.capture(|evaluator| {
+            evaluator.run_loop(state.index, &items, scope, state.depth + 1).map(|_| ())
+        })?;
+        Ok(Value::Str(text))
+    }
+
+    /// `loop.cycle(…)` and `loop.changed(…)`.
+    pub(super) fn loop_method(&mut self, state: &LoopState, name: &str, args: Args) -> Result<Value> {
+        if name == "cycle" {
+            let count = args.positional.len();
+            let chosen = state.turn.get().checked_rem(count).and_then(|at| args.positional.get(at).cloned());
+            return chosen.ok_or_else(|| Error::value("loop.cycle needs values"));
+        }
+        let mut values = Items::new(&self.meter)?;
+        for value in args.positional {
+            values.push(value)?;
+        }
+        let values = values.finish(SeqKind::Tuple)?;
+        let value = Value::Seq(Rc::clone(&values));
+        if value.shape().has_loop {
+            return Err(Error::value("loop.changed cannot keep a loop"));
+        }
+        let mut last = state.changed.borrow_mut();
+        let same = match &*last {
+            Some(old) => equal(&self.meter, &Value::Seq(Rc::clone(old)), &value)?,
+            None => false,
+        };
+        if !same {
+            *last = Some(values);
+        }
+        Ok(Value::Bool(!same))
+    }
+}

@@ -1,0 +1,196 @@
+//! Arithmetic and comparisons with Python's rules.
+
+use super::Evaluator;
+use crate::ast::{Arithmetic, Comparison, Expression};
+use crate::error::{Error, Result};
+use crate::python::percent;
+use crate::text::Builder;
+use crate::value::{Items, Seq, SeqKind, Value, compare, contains, equal};
+use std::cmp::Ordering;
+use std::rc::Rc;
+
+pub(crate) fn too_large() -> Error {
+    Error::value("an integer is larger than 127 bits")
+}
+
+impl<'a> Evaluator<'a> {
+    #[inline(never)]
+    pub(super) fn arithmetic(
+        &mut self,
+        first: &'a Expression,
+        rest: &'a [(Arithmetic, Expression)],
+    ) -> Result<Value> {
+        let mut left = self.expression(first)?;
+        for (op, operand) in rest {
+            let right = self.expression(operand)?;
+            left = self.operate(*op, &left, &right)?;
+        }
+        Ok(left)
+    }
+
+    #[inline(never)]
+    pub(super) fn comparison(
+        &mut self,
+        first: &'a Expression,
+        rest: &'a [(Comparison, Expression)],
+    ) -> Result<Value> {
+        let mut left = self.expression(first)?;
+        for (op, operand) in rest {
+            let right = self.expression(operand)?;
+            if !self.compares(*op, &left, &right)? {
+                return Ok(Value::Bool(false));
+            }
+            left = right;
+        }
+        Ok(Value::Bool(true))
+    }
+
+    /// Whether a comparison holds.
+    pub(crate) fn compares(&self, op: Comparison, left: &Value, right: &Value) -> Result<bool> {
+        let order = |evaluator: &Self| {
+            evaluator.defined(left)?;
+            evaluator.defined(right)?;
+            compare(&evaluator.meter, left, right)
+        };
+        Ok(match op {
+            Comparison::Eq => equal(&self.meter, left, right)?,
+            Comparison::Ne => !equal(&self.meter, left, right)?,
+            Comparison::In => contains(&self.meter, right, left)?,
+            Comparison::NotIn => !contains(&self.meter, right, left)?,
+            Comparison::Lt => order(self)? == Some(Ordering::Less),
+            Comparison::Le => matches!(order(self)?, Some(Ordering::Less | Ordering::Equal)),
+            Comparison::Gt => order(self)? == Some(Ordering::Greater),
+            Comparison::Ge => matches!(order(self)?, Some(Ordering::Greater | Ordering::Equal)),
+        })
+    }
+
+    /// `left op right`.
+    pub(crate) fn operate(&mut self, op: Arithmetic, left: &Value, right: &Value) -> Result<Value> {
+        self.meter.spend(1)?;
+        if op == Arithmetic::Rem
+            && let Value::Str(format) = left
+        {
+            return Ok(Value::Str(percent(self, format, right)?));
+        }
+        self.defined(left)?;
+        self.defined(right)?;
+        match (op, left, right) {
+            (Arithmetic::Add, Value::Str(a), Value::Str(b)) => {
+                let mut builder = Builder::with_capacity(&self.meter, a.len() + b.len())?;
+                builder.text(a)?;
+                builder.text(b)?;
+                Ok(Value::Str(builder.finish()))
+            }
+            (Arithmetic::Add, Value::Seq(a), Value::Seq(b)) if joinable(a, b) => {
+                let mut items = Items::with_capacity(&self.meter, a.items().len() + b.items().len())?;
+                for item in a.items().iter().chain(b.items()) {
+                    items.push(item.clone())?;
+                }
+                items.of_kind(a.kind)
+            }
+            (Arithmetic::Mul, value, times) | (Arithmetic::Mul, times, value)
+                if matches!(value, Value::Str(_) | Value::Seq(_)) && times.as_int().is_some() =>
+            {
+                self.repeat(value, times.as_int().unwrap_or(0))
+            }
+            _ => number(op, left, right),
+        }
+    }
+
+    /// `value * times` for a string or list.
+    fn repeat(&self, value: &Value, times: i128) -> Result<Value> {
+        let times = usize::try_from(times.max(0)).unwrap_or(usize::MAX);
+        match value {
+            Value::Str(text) => {
+                let mut builder = Builder::with_capacity(&self.meter, text.len().saturating_mul(times))?;
+                let times = if text.is_empty() { 0 } else { times };
+                builder.repeat(text, times)?;
+                Ok(Value::Str(builder.finish()))
+            }
+            Value::Seq(seq) if matches!(seq.kind, SeqKind::List | SeqKind::Tuple) => {
+                let times = if seq.items().is_empty() { 0 } else { times };
+                let count = seq.items().len().saturating_mul(times);
+                let mut items = Items::with_capacity(&self.meter, count)?;
+                for _ in 0..times {
+                    for item in seq.items() {
+                        items.push(item.clone())?;
+                    }
+                }
+                items.of_kind(seq.kind)
+            }
+            other => Err(Error::value(format!("a value of type {} cannot be repeated", other.type_name()))),
+        }
+    }
+}
+
+fn joinable(a: &Rc<Seq>, b: &Rc<Seq>) -> bool {
+    a.kind == b.kind && matches!(a.kind, SeqKind::List | SeqKind::Tuple)
+}
+
+fn number(op: Arithmetic, left: &Value, right: &Value) -> Result<Value> {
+    if let (Some(a), Some(b)) = (left.as_int(), right.as_int())
+        && !(op == Arithmetic::Div || (op == Arithmetic::Pow && b < 0))
+    {
+        return integer(op, a, b);
+    }
+    let (Some(a), Some(b)) = (left.as_float(), right.as_float()) else {
+        let name = match op {
+            Arithmetic::Add => "+",
+            Arithmetic::Sub => "-",
+            Arithmetic::Mul => "*",
+            Arithmetic::Div => "/",
+            Arithmetic::FloorDiv => "//",
+            Arithmetic::Rem => "%",
+            Arithmetic::Pow => "**",
+        };
+        return Err(Error::value(format!(
+            "{name} does not work on values of the types {} and {}",
+            left.type_name(),
+            right.type_name()
+        )));
+    };
+    if b == 0.0 && matches!(op, Arithmetic::Div | Arithmetic::FloorDiv | Arithmetic::Rem) {
+        return Err(Error::value("division by zero"));
+    }
+    if op == Arithmetic::Pow && a == 0.0 && b < 0.0 {
+        return Err(Error::value("0 cannot be raised to a negative power"));
+    }
+    Ok(Value::Float(match op {
+        Arithmetic::Add => a + b,
+        Arithmetic::Sub => a - b,
+        Arithmetic::Mul => a * b,
+        Arithmetic::Div => a / b,
+        Arithmetic::FloorDiv => (a / b).floor(),
+        Arithmetic::Rem => {
+            let rest = a % b;
+            if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
+        }
+        Arithmetic::Pow => a.powf(b),
+    }))
+}
+
+fn integer(op: Arithmetic, a: i128, b: i128) -> Result<Value> {
+    if b == 0 && matches!(op, Arithmetic::FloorDiv | Arithmetic::Rem) {
+        return Err(Error::value("division by zero"));
+    }
+    let result = match op {
+        Arithmetic::Add => a.checked_add(b),
+        Arithmetic::Sub => a.checked_sub(b),
+        Arithmetic::Mul => a.checked_mul(b),
+        Arithmetic::FloorDiv | Arithmetic::Div => {
+            let quotient = a.checked_div(b);
+            let exact = a.checked_rem(b) == Some(0) || (a < 0) == (b < 0);
+            quotient.map(|q| if exact { q } else { q - 1 })
+        }
+        Arithmetic::Rem => {
+            a.checked_rem(b).map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest })
+        }
+        Arithmetic::Pow => match (a, u32::try_from(b)) {
+            (0 | 1, _) if b > 0 => Some(a),
+            (-1, _) => Some(if b % 2 == 0 { 1 } else { -1 }),
+            (_, Ok(exponent)) => a.checked_pow(exponent),
+            _ => None,
+        },
+    };
+    result.map(Value::Int).ok_or_else(too_large)
+}

@@ -1,0 +1,163 @@
+//! Statements.
+
+use super::{Evaluator, Flow};
+use crate::ast::{Expression, Link, Node, Statement, Target};
+use crate::error::{Error, Result};
+use crate::value::{Macro, Value};
+
+impl<'a> Evaluator<'a> {
+    /// Runs statements one after the other.
+    pub(super) fn body(&mut self, nodes: &'a [Node]) -> Result<Flow> {
+        self.enter()?;
+        let mut flow = Flow::Normal;
+        for node in nodes {
+            flow = self.statement(&node.statement).map_err(|error| error.at(node.line))?;
+            if flow != Flow::Normal {
+                break;
+            }
+        }
+        self.leave();
+        Ok(flow)
+    }
+
+    fn statement(&mut self, statement: &'a Statement) -> Result<Flow> {
+        self.meter.spend(1)?;
+        match statement {
+            Statement::Data(from, to) => {
+                let text = &self.program.source[*from as usize..*to as usize];
+                self.output().push(text, false)?;
+            }
+            Statement::Print(value) => self.print_statement(value)?,
+            Statement::Set(target, value) => {
+                let value = self.expression(value)?;
+                self.store(target, value)?;
+            }
+            Statement::SetBlock(target, filters, body) => self.set_block(target, filters, body)?,
+            Statement::If(branches, otherwise) => return self.choose(branches, otherwise),
+            Statement::For(index) => return self.for_statement(*index),
+            Statement::Macro(index) => self.macro_statement(*index)?,
+            Statement::Call(index, call) => self.call_statement(*index, call)?,
+            Statement::FilterBlock(filters, body) => self.filter_block(filters, body)?,
+            Statement::With(values, body) => return self.with(values, body),
+            Statement::Scope(body) => return self.scoped(body),
+            Statement::Break => return Ok(Flow::Break),
+            Statement::Continue => return Ok(Flow::Continue),
+        }
+        Ok(Flow::Normal)
+    }
+
+    #[inline(never)]
+    fn print_statement(&mut self, value: &'a Expression) -> Result<()> {
+        let value = self.expression(value)?;
+        self.print(&value)
+    }
+
+    #[inline(never)]
+    fn choose(&mut self, branches: &'a [(Expression, Vec<Node>)], otherwise: &'a [Node]) -> Result<Flow> {
+        for (test, body) in branches {
+            if self.is_true(test)? {
+                return self.body(body);
+            }
+        }
+        if otherwise.is_empty() { Ok(Flow::Normal) } else { self.body(otherwise) }
+    }
+
+    pub(super) fn is_true(&mut self, test: &'a Expression) -> Result<bool> {
+        Ok(self.expression(test)?.is_true())
+    }
+
+    /// A body with names of its own.
+    #[inline(never)]
+    fn scoped(&mut self, body: &'a [Node]) -> Result<Flow> {
+        self.push_scope(self.scopes.len() - 1)?;
+        let flow = self.body(body)?;
+        self.pop_scope();
+        Ok(flow)
+    }
+
+    #[inline(never)]
+    fn with(&mut self, values: &'a [(Target, Expression)], body: &'a [Node]) -> Result<Flow> {
+        // values see the scope outside only
+        let mut args = super::Args::new(&self.meter)?;
+        for (_, value) in values {
+            let value = self.expression(value)?;
+            args.push(value)?;
+        }
+        self.push_scope(self.scopes.len() - 1)?;
+        for ((target, _), value) in values.iter().zip(args.positional) {
+            self.store(target, value)?;
+        }
+        let flow = self.body(body)?;
+        self.pop_scope();
+        Ok(flow)
+    }
+
+    /// What a body prints, with filters applied.
+    #[inline(never)]
+    fn filtered(&mut self, filters: &'a [Link], body: &'a [Node]) -> Result<Value> {
+        let text = self.capture(|evaluator| evaluator.scoped(body).map(|_| ()))?;
+        self.links(Value::Str(text), filters, None)
+    }
+
+    #[inline(never)]
+    fn filter_block(&mut self, filters: &'a [Link], body: &'a [Node]) -> Result<()> {
+        let value = self.filtered(filters, body)?;
+        self.print(&value)
+    }
+
+    #[inline(never)]
+    fn set_block(&mut self, target: &'a Target, filters: &'a [Link], body: &'a [Node]) -> Result<()> {
+        let value = self.filtered(filters, body)?;
+        self.store(target, value)
+    }
+
+    /// A macro that is defined here.
+    pub(super) fn macro_here(&self, definition: u32) -> Value {
+        let scope = self.scopes.len() - 1;
+        Value::Macro(Macro { definition, scope: scope as u32, scope_id: self.scopes[scope].id })
+    }
+
+    fn macro_statement(&mut self, index: u32) -> Result<()> {
+        let name = self.program.macros[index as usize].name;
+        self.assign(name, self.macro_here(index))
+    }
+
+    #[inline(never)]
+    fn call_statement(&mut self, index: u32, call: &'a Expression) -> Result<()> {
+        let caller = self.macro_here(index);
+        let Expression::Chain(base, links) = call else { return Err(Error::value("nothing is called")) };
+        let base = self.expression(base)?;
+        let value = self.links(base, links, Some(caller))?;
+        self.print(&value)
+    }
+
+    /// Assigns to a name, an attribute of a namespace, or several of them.
+    pub(super) fn store(&mut self, target: &'a Target, value: Value) -> Result<()> {
+        match target {
+            Target::Name(name) => self.assign(*name, value),
+            Target::Attribute(name, attribute) => match self.lookup(*name)? {
+                Value::Namespace(space) => self.set_attribute(space, *attribute, value),
+                other => {
+                    self.defined(&other)?;
+                    let kind = other.type_name();
+                    Err(Error::value(format!("only attributes of a namespace can be set, not of a {kind}")))
+                }
+            },
+            Target::Tuple(targets) => self.unpack(targets, &value),
+        }
+    }
+
+    #[inline(never)]
+    fn unpack(&mut self, targets: &'a [Target], value: &Value) -> Result<()> {
+        self.defined(value)?;
+        let items = value.iterate(&self.meter)?;
+        let (found, wanted) = (items.items().len(), targets.len());
+        if found != wanted {
+            return Err(Error::value(format!("{found} values cannot be assigned to {wanted} names")));
+        }
+        for (target, item) in targets.iter().zip(items.items()) {
+            self.store(target, item.clone())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+//! Methods of strings.
+
+use super::cases::{Side, is_cased, lowered, padded, raised, recased, swapped};
+use super::pieces::{expanded_tabs, lines, partition, replaced, split, stripped};
+use crate::error::{Error, Result};
+use crate::eval::{Args, Evaluator};
+use crate::lexer::is_space;
+use crate::python::format;
+use crate::text::{Builder, Text};
+use crate::value::{SeqKind, Value};
+
+#[inline(never)]
+pub(super) fn call(
+    evaluator: &mut Evaluator<'_>,
+    text: &Text,
+    name: &'static str,
+    args: Args,
+) -> Result<Value> {
+    for value in &args.positional {
+        evaluator.defined(value)?;
+    }
+    match name {
+        "startswith" | "endswith" => affix(evaluator, text, name, args),
+        "removeprefix" | "removesuffix" => remove(evaluator, text, name, args),
+        "split" | "rsplit" => {
+            let [separator, most] = args.bind(name, ["sep", "maxsplit"])?;
+            let separator = optional_text(name, separator)?;
+            let most = number(name, most, -1)?;
+            split(&evaluator.meter, text, separator.as_ref(), most, name == "rsplit")
+        }
+        "strip" | "lstrip" | "rstrip" => {
+            let [chars] = args.bind(name, ["chars"])?;
+            let (left, right) = (name != "rstrip", name != "lstrip");
+            stripped(&evaluator.meter, text, chars.as_ref(), left, right).map(Value::Str)
+        }
+        "replace" => {
+            let [old, new, count] = args.bind(name, ["old", "new", "count"])?;
+            let (old, new) = (needed_text(name, old)?, needed_text(name, new)?);
+            let count = number(name, count, -1)?;
+            replaced(&evaluator.meter, text, &old, &new, count).map(Value::Str)
+        }
+        "join" => join(evaluator, text, args),
+        "format" => format(evaluator, text, &args).map(Value::Str),
+        "format_map" => format_map(evaluator, text, args),
+        "find" | "rfind" | "index" | "rindex" | "count" => search(evaluator, text, name, args),
+        "partition" | "rpartition" => {
+            let [separator] = args.bind(name, ["sep"])?;
+            partition(&evaluator.meter, text, &needed_text(name, separator)?, name == "rpartition")
+        }
+        "splitlines" => {
+            let [keep] = args.bind(name, ["keepends"])?;
+            lines(&evaluator.meter, text, keep.is_some_and(|keep| keep.is_true()))?.list()
+        }
+        "center" | "ljust" | "rjust" | "zfill" | "expandtabs" => pad(evaluator, text, name, args),
+        _ => {
+            let [] = args.bind(name, [])?;
+            plain(evaluator, text, name)
+        }
+    }
+}
+
+/// Methods without arguments.
+fn plain(evaluator: &Evaluator<'_>, text: &Text, name: &'static str) -> Result<Value> {
+    let meter = &evaluator.meter;
+    meter.touch(text.len())?;
+    let s = text.as_str();
+    let all = |test: fn(char) -> bool| Ok(Value::Bool(!s.is_empty() && s.chars().all(test)));
+    match name {
+        "lower" | "casefold" => lowered(meter, text).map(Value::Str),
+        "upper" => raised(meter, text).map(Value::Str),
+        "swapcase" => swapped(meter, text).map(Value::Str),
+        "capitalize" => recased(meter, text, true, |at, _| at == 0).map(Value::Str),
+        "title" => recased(meter, text, true, |_, before| !before.is_alphabetic()).map(Value::Str),
+        "islower" => is_cased(meter, text, false).map(Value::Bool),
+        "isupper" => is_cased(meter, text, true).map(Value::Bool),
+        "isalnum" => all(char::is_alphanumeric),
+        "isalpha" => all(char::is_alphabetic),
+        "isascii" => Ok(Value::Bool(s.is_ascii())),
+        "isdecimal" | "isdigit" | "isnumeric" => all(char::is_numeric),
+        "isspace" => all(is_space),
+        "isprintable" => Ok(Value::Bool(s.chars().all(|c| !c.is_control()))),
+        "isidentifier" => {
+            let word = s.chars().all(|c| c == '_' || c.is_alphanumeric());
+            Ok(Value::Bool(word && s.starts_with(|c: char| c == '_' || c.is_alphabetic())))
+        }
+        "istitle" => {
+            let (mut before, mut found) = (false, false);
+            for c in s.chars() {
+                if (c.is_uppercase() && before) || (c.is_lowercase() && !before) {
+                    return Ok(Value::Bool(false));
+                }
+                before = c.is_uppercase() || c.is_lowercase();
+                found |= before;
+            }
+            Ok(Value::Bool(found))
+        }
+        _ => Err(Error::unsupported(format!("str has no method {name}"))),
+    }
+}
+
+fn optional_text(name: &str, value: Option<Value>) -> Result<Option<Text>> {
+    match value {
+        None | Some(Value::None) => Ok(None),
+        Some(Value::Str(text)) => Ok(Some(text)),
+        Some(other) => {
+            Err(Error::value(format!("{name} needs a string, not a value of type {}", other.type_name())))
+        }
+    }
+}
+
+fn needed_text(name: &str, value: Option<Value>) -> Result<Text> {
+    optional_text(name, value)?.ok_or_else(|| Error::value(format!("{name} needs a string")))
+}
+
+fn number(name: &str, value: Option<Value>, default: i128) -> Result<i128> {
+    match value {
+        None => Ok(default),
+        Some(value) => value
+            .as_int()
+            .ok_or_else(|| Error::value(format!("{name} needs an integer, not a {}", value.type_name()))),
+    }
+}
+
+/// `startswith` and `endswith`, of one string or any of a tuple.
+fn affix(evaluator: &Evaluator<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
+    let [affix, start, end] = args.bind(name, ["affix", "start", "end"])?;
+    let text = &window(evaluator, text, name, start, end)?.1;
+    let matches = |affix: &Text| -> Result<bool> {
+        evaluator.meter.touch(affix.len())?;
+        let (text, affix) = (text.as_str(), affix.as_str());
+        Ok(if name == "startswith" { text.starts_with(affix) } else { text.ends_with(affix) })
+    };
+    match affix {
+        Some(Value::Str(affix)) => matches(&affix).map(Value::Bool),
+        Some(Value::Seq(seq)) if seq.kind == SeqKind::Tuple => {
+            for item in seq.items() {
+                if matches(&needed_text(name, Some(item.clone()))?)? {
+                    return Ok(Value::Bool(true));
+                }
+            }
+            Ok(Value::Bool(false))
+        }
+        _ => Err(Error::value(format!("{name} needs a string or a tuple of strings"))),
+    }
+}
+
+/// The number of characters before a part by character positions, and the part.
+fn window(
+    evaluator: &Evaluator<'_>,
+    text: &Text,
+    name: &str,
+    start: Option<Value>,
+    end: Option<Value>,
+) -> Result<(usize, Text)> {
+    let given = |value: Option<Value>| value.filter(|value| !matches!(value, Value::None));
+    let (start, end) = (given(start), given(end));
+    if start.is_none() && end.is_none() {
+        return Ok((0, text.clone()));
+    }
+    let count = text.char_count(&evaluator.meter)? as i128;
+    let place = |value: Option<Value>, default: i128| -> Result<usize> {
+        let n = number(name, value, default)?;
+        Ok((if n < 0 { n.saturating_add(count) } else { n }).clamp(0, count) as usize)
+    };
+    let (first, last) = (place(start, 0)?, place(end, count)?);
+    evaluator.meter.touch(text.len())?;
+    let byte = |at: usize| text.as_str().char_indices().nth(at).map_or(text.len(), |(byte, _)| byte);
+    Ok((first, text.slice(byte(first)..byte(last.max(first)))))
+}
+
+fn remove(evaluator: &Evaluator<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
+    let [affix] = args.bind(name, ["affix"])?;
+    let affix = needed_text(name, affix)?;
+    evaluator.meter.touch(affix.len())?;
+    let rest = if name == "removeprefix" {
+        text.as_str().strip_prefix(affix.as_str())
+    } else {
+        text.as_str().strip_suffix(affix.as_str())
+    };
+    Ok(Value::Str(rest.map_or_else(|| text.clone(), |rest| text.part(rest))))
+}
+
+/// `join`, of strings only, unlike the filter.
+fn join(evaluator: &Evaluator<'_>, separator: &Text, args: Args) -> Result<Value> {
+    let [items] = args.bind("join", ["iterable"])?;
+    let items = items.ok_or_else(|| Error::value("join needs a list"))?;
+    let mut out = Builder::new(&evaluator.meter)?;
+    for (at, item) in items.iterate(&evaluator.meter)?.items().iter().enumerate() {
+        let Value::Str(text) = item else {
+            evaluator.defined(item)?;
+            let kind = item.type_name();
+            return Err(Error::value(format!(
+                "join needs a list of strings; element {at} is of type {kind}"
+            )));
+        };
+        if at > 0 {
+            out.text(separator)?;
+        }
+        out.text(text)?;
+    }
+    Ok(Value::Str(out.finish()))
+}
+
+fn format_map(evaluator: &mut Evaluator<'_>, text: &Text, args: Args) -> Result<Value> {
+    let [values] = args.bind("format_map", ["mapping"])?;
+    let Some(Value::Dict(dict)) = values else { return Err(Error::value("format_map needs a dict")) };
+    let mut args = Args::new(&evaluator.meter)?;
+    for (key, value) in dict.entries() {
+        if let Value::Str(key) = key {
+            args.push_named(key.clone(), value.clone())?;
+        }
+    }
+    format(evaluator, text, &args).map(Value::Str)
+}
+
+/// `find`, `rfind`, `index`, `rindex` and `count`: positions are characters.
+fn search(evaluator: &Evaluator<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
+    let [part, start, end] = args.bind(name, ["sub", "start", "end"])?;
+    let part = needed_text(name, part)?;
+    let (before, text) = window(evaluator, text, name, start, end)?;
+    evaluator.meter.touch(text.len() + part.len())?;
+    let (s, part) = (text.as_str(), part.as_str());
+    if name == "count" {
+        return Ok(Value::Int(s.matches(part).count() as i128));
+    }
+    let found = if name.starts_with('r') { s.rfind(part) } else { s.find(part) };
+    match found {
+        Some(at) => Ok(Value::Int((before + s[..at].chars().count()) as i128)),
+        None if name.ends_with("find") => Ok(Value::Int(-1)),
+        None => Err(Error::value(format!("{name}: the text is not found"))),
+    }
+}
+
+/// `center`, `ljust`, `rjust`, `zfill`, `expandtabs`.
+fn pad(evaluator: &Evaluator<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
+    let [width, fill] = args.bind(name, ["width", "fillchar"])?;
+    let width = number(name, width, 8)?;
+    let width = usize::try_from(width.max(0)).unwrap_or(usize::MAX);
+    let meter = &evaluator.meter;
+    let mut fill_char = ' ';
+    if let Some(fill) = optional_text(name, fill)? {
+        let mut chars = fill.as_str().chars();
+        fill_char = match (chars.next(), chars.next()) {
+            (Some(c), None) => c,
+            _ => return Err(Error::value(format!("{name} pads with one character"))),
+        };
+    }
+    let padded = match name {
+        "center" => padded(meter, text, width, fill_char, Side::Center)?,
+        "ljust" => padded(meter, text, width, fill_char, Side::Left)?,
+        "rjust" => padded(meter, text, width, fill_char, Side::Right)?,
+        "expandtabs" => expanded_tabs(meter, text, width)?,
+        _ => {
+            let signed = text.as_str().starts_with(['+', '-']);
+            let (sign, digits) =
+                (text.slice(0..usize::from(signed)), text.slice(usize::from(signed)..text.len()));
+            let mut out = Builder::new(meter)?;
+            out.text(&sign)?;
+            out.text(&padded(meter, &digits, width.saturating_sub(sign.len()), '0', Side::Right)?)?;
+            out.finish()
+        }
+    };
+    Ok(Value::Str(padded))
+}

@@ -1,0 +1,195 @@
+//! Operators, by their precedence.
+
+use super::Parser;
+use crate::ast::{Arithmetic, Comparison, Expression, Sign};
+use crate::error::Result;
+use crate::lexer::TokenKind;
+
+/// Levels of operators that bind tighter and tighter.
+const OR: u8 = 0;
+const AND: u8 = 1;
+const NOT: u8 = 2;
+const COMPARE: u8 = 3;
+const SUM: u8 = 4;
+const CONCAT: u8 = 5;
+const PRODUCT: u8 = 6;
+const POWER: u8 = 7;
+
+/// A binary operator.
+#[derive(Clone, Copy)]
+enum Operator {
+    Or,
+    And,
+    Compare(Comparison),
+    Arithmetic(Arithmetic),
+    Concat,
+}
+
+impl Parser<'_> {
+    /// Any expression without a tuple at its top.
+    pub(super) fn expression(&mut self) -> Result<Expression> {
+        self.nested(|p| {
+            let first = p.without_condition()?;
+            p.condition(first)
+        })
+    }
+
+    /// An expression that leaves `if` to the statement that it is in.
+    pub(super) fn without_condition(&mut self) -> Result<Expression> {
+        self.operation(OR)
+    }
+
+    /// `a if b else c if d else e` after `a`.
+    fn condition(&mut self, first: Expression) -> Result<Expression> {
+        let mut choices = Vec::new();
+        let mut value = first;
+        loop {
+            if !self.skip_name("if") {
+                break;
+            }
+            let test = self.without_condition()?;
+            choices.push((value, test));
+            if !self.skip_name("else") {
+                if self.is_name("if") {
+                    return Err(self.error("a second \"if\" needs the \"else\" of the first"));
+                }
+                return Ok(Expression::Choose(choices, None));
+            }
+            value = self.without_condition()?;
+        }
+        if choices.is_empty() {
+            return Ok(value);
+        }
+        Ok(Expression::Choose(choices, Some(Box::new(value))))
+    }
+
+    /// Operators of `level` and tighter ones.
+    fn operation(&mut self, level: u8) -> Result<Expression> {
+        self.nested(|p| {
+            let mut left = if level <= NOT && p.is_name("not") { p.negation()? } else { p.signed(true)? };
+            // tighter operators have been taken by the operands, so that levels only fall here
+            while let Some((operator, found)) = p.operator()
+                && found >= level
+            {
+                left = p.operands(left, operator, found)?;
+            }
+            Ok(left)
+        })
+    }
+
+    fn negation(&mut self) -> Result<Expression> {
+        let mut odd = false;
+        while self.skip_name("not") {
+            odd = !odd;
+        }
+        let operand = self.operation(COMPARE)?;
+        Ok(Expression::Not(odd, Box::new(operand)))
+    }
+
+    /// All operands of one level, `left` being the first.
+    fn operands(&mut self, left: Expression, operator: Operator, level: u8) -> Result<Expression> {
+        Ok(match operator {
+            Operator::Or => Expression::Or(self.same(left, level)?),
+            Operator::And => Expression::And(self.same(left, level)?),
+            Operator::Concat => Expression::Concat(self.same(left, level)?),
+            Operator::Compare(_) => {
+                let mut rest = Vec::new();
+                while let Some((Operator::Compare(comparison), _)) = self.operator() {
+                    self.advance();
+                    if comparison == Comparison::NotIn {
+                        self.advance();
+                    }
+                    rest.push((comparison, self.operation(level + 1)?));
+                }
+                Expression::Compare(Box::new(left), rest)
+            }
+            Operator::Arithmetic(_) => {
+                let mut rest = Vec::new();
+                while let Some((Operator::Arithmetic(op), found)) = self.operator()
+                    && found == level
+                {
+                    self.advance();
+                    // Jinja2 takes the right side of a power without filters and operators
+                    let right = if level == POWER { self.signed(true)? } else { self.operation(level + 1)? };
+                    rest.push((op, right));
+                }
+                Expression::Arithmetic(Box::new(left), rest)
+            }
+        })
+    }
+
+    fn same(&mut self, left: Expression, level: u8) -> Result<Vec<Expression>> {
+        let mut operands = vec![left];
+        while self.operator().is_some_and(|(_, found)| found == level) {
+            self.advance();
+            operands.push(self.operation(level + 1)?);
+        }
+        Ok(operands)
+    }
+
+    /// The operator that comes next, and its level.
+    fn operator(&self) -> Option<(Operator, u8)> {
+        use Operator::Compare;
+        let arithmetic = |op, level| (Operator::Arithmetic(op), level);
+        Some(match self.peek() {
+            TokenKind::Op(op) => match *op {
+                "+" => arithmetic(Arithmetic::Add, SUM),
+                "-" => arithmetic(Arithmetic::Sub, SUM),
+                "~" => (Operator::Concat, CONCAT),
+                "*" => arithmetic(Arithmetic::Mul, PRODUCT),
+                "/" => arithmetic(Arithmetic::Div, PRODUCT),
+                "//" => arithmetic(Arithmetic::FloorDiv, PRODUCT),
+                "%" => arithmetic(Arithmetic::Rem, PRODUCT),
+                "**" => arithmetic(Arithmetic::Pow, POWER),
+                "==" => (Compare(Comparison::Eq), COMPARE),
+                "!=" => (Compare(Comparison::Ne), COMPARE),
+                "<" => (Compare(Comparison::Lt), COMPARE),
+                "<=" => (Compare(Comparison::Le), COMPARE),
+                ">" => (Compare(Comparison::Gt), COMPARE),
+                ">=" => (Compare(Comparison::Ge), COMPARE),
+                _ => return None,
+            },
+            TokenKind::Name(..) => match self.name_at(0)? {
+                "or" => (Operator::Or, OR),
+                "and" => (Operator::And, AND),
+                "in" => (Compare(Comparison::In), COMPARE),
+                "not" if self.name_at(1) == Some("in") => (Compare(Comparison::NotIn), COMPARE),
+                _ => return None,
+            },
+            _ => return None,
+        })
+    }
+
+    /// A value with its signs, and with filters and tests if `filters`.
+    fn signed(&mut self, filters: bool) -> Result<Expression> {
+        let mut signs = Vec::new();
+        loop {
+            if self.skip_op("-") {
+                signs.push(Sign::Minus);
+            } else if self.skip_op("+") {
+                signs.push(Sign::Plus);
+            } else {
+                break;
+            }
+        }
+        let value = self.primary()?;
+        let mut links = Vec::new();
+        self.postfix(&mut links)?;
+        if signs.is_empty() {
+            if filters {
+                self.filters(&mut links)?;
+            }
+            return Ok(chain(value, links));
+        }
+        let value = Expression::Signs(signs, Box::new(chain(value, links)));
+        let mut links = Vec::new();
+        if filters {
+            self.filters(&mut links)?;
+        }
+        Ok(chain(value, links))
+    }
+}
+
+fn chain(value: Expression, links: Vec<crate::ast::Link>) -> Expression {
+    if links.is_empty() { value } else { Expression::Chain(Box::new(value), links) }
+}

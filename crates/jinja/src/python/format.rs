@@ -1,0 +1,157 @@
+//! `"…".format(values)`.
+
+use super::spec::{Spec, number_at, shown};
+use crate::error::{Error, Result};
+use crate::eval::{Args, Evaluator};
+use crate::text::{Builder, Text};
+use crate::value::Value;
+
+/// Formats a string as Python's `str.format` does, without fields in fields.
+pub(crate) fn format(evaluator: &mut Evaluator<'_>, format: &Text, args: &Args) -> Result<Text> {
+    let mut out = Builder::new(&evaluator.meter)?;
+    let text = format.as_str();
+    let mut at = 0;
+    let mut automatic = 0;
+    while let Some(found) = text[at..].find(['{', '}']) {
+        out.text(&format.slice(at..at + found))?;
+        at += found;
+        let brace = &text[at..=at];
+        if text[at + 1..].starts_with(brace) {
+            out.text(&format.slice(at..at + 1))?;
+            at += 2;
+            continue;
+        }
+        let end = text[at..].find('}').filter(|end| *end > 0);
+        let end = end.ok_or_else(|| Error::value("a brace in a format stands alone"))?;
+        field(evaluator, &text[at + 1..at + end], args, &mut automatic, &mut out)?;
+        at += end + 1;
+    }
+    out.text(&format.slice(at..text.len()))?;
+    Ok(out.finish())
+}
+
+fn field(
+    evaluator: &mut Evaluator<'_>,
+    field: &str,
+    args: &Args,
+    automatic: &mut usize,
+    out: &mut Builder,
+) -> Result<()> {
+    if field.contains('{') {
+        return Err(Error::unsupported("a field in a field of a format"));
+    }
+    let (name, spec) = field.split_once(':').unwrap_or((field, ""));
+    let (name, conversion) = match name.split_once('!') {
+        Some((name, conversion)) => (name, conversion),
+        None => (name, ""),
+    };
+    let value = find(evaluator, name, args, automatic)?;
+    let spec = parse(spec)?;
+    let value = match conversion {
+        "" => value,
+        "s" => Value::Str(evaluator.to_text(&value)?),
+        "r" | "a" => Value::Str(evaluator.to_repr(&value)?),
+        _ => return Err(Error::value("a conversion in a format is none of !s, !r, !a")),
+    };
+    match (&value, spec) {
+        (_, None) => out.text(&evaluator.to_text(&value)?),
+        (Value::Str(text), Some(spec)) if spec.kind == 's' || spec.kind == '\0' => spec.text(text, out),
+        (Value::Int(_) | Value::Bool(_), Some(spec)) => {
+            Spec { kind: if spec.kind == '\0' { 'd' } else { spec.kind }, ..spec }.number(&value, out)
+        }
+        (Value::Float(_), Some(spec)) if spec.kind == '\0' && spec.precision.is_none() => {
+            let text = evaluator.to_text(&value)?;
+            Spec { align: spec.align.or(Some('>')), ..spec }.text(&text, out)
+        }
+        (Value::Float(_), Some(spec)) => {
+            Spec { kind: if spec.kind == '\0' { 'g' } else { spec.kind }, ..spec }.number(&value, out)
+        }
+        (other, Some(spec)) => {
+            evaluator.defined(other)?;
+            let kind = other.type_name();
+            let _ = shown(evaluator, other, spec.kind)?;
+            Err(Error::value(format!("a value of type {kind} takes no format of its own")))
+        }
+    }
+}
+
+/// The value that a field names: by number, by name, or the next one; then its attributes and elements.
+fn find(evaluator: &mut Evaluator<'_>, name: &str, args: &Args, automatic: &mut usize) -> Result<Value> {
+    let end = name.find(['.', '[']).unwrap_or(name.len());
+    let missing = || Error::value("a field of a format has no value");
+    let (first, mut rest) = name.split_at(end);
+    let mut value = if first.is_empty() {
+        *automatic += 1;
+        args.positional.get(*automatic - 1).cloned().ok_or_else(missing)?
+    } else if first.bytes().all(|b| b.is_ascii_digit()) {
+        let at: usize = first.parse().map_err(|_| missing())?;
+        args.positional.get(at).cloned().ok_or_else(missing)?
+    } else {
+        let found = args.named.iter().find(|(other, _)| other.as_str() == first);
+        found.map(|(_, value)| value.clone()).ok_or_else(missing)?
+    };
+    while !rest.is_empty() {
+        evaluator.meter.spend(1)?;
+        let (key, after) = if let Some(tail) = rest.strip_prefix('[') {
+            tail.split_once(']').ok_or_else(missing)?
+        } else {
+            let tail = rest.strip_prefix('.').ok_or_else(missing)?;
+            tail.split_at(tail.find(['.', '[']).unwrap_or(tail.len()))
+        };
+        let element = match key.parse::<i128>() {
+            Ok(n) if rest.starts_with('[') => Value::Int(n),
+            _ => Value::string(&evaluator.meter, key)?,
+        };
+        value = evaluator.subscript(&value, &element)?;
+        rest = after;
+    }
+    Ok(value)
+}
+
+/// `[[fill]align][sign][#][0][width][,][.precision][kind]`; none where there is nothing.
+fn parse(text: &str) -> Result<Option<Spec>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let mut spec = Spec { kind: '\0', ..Spec::PLAIN };
+    let mut rest = text;
+    let is_align = |c: Option<char>| c.filter(|c| matches!(c, '<' | '>' | '^' | '='));
+    let (first, second) = (rest.chars().next(), rest.chars().nth(1));
+    if let (Some(fill), Some(align)) = (first, is_align(second)) {
+        (spec.fill, spec.align) = (fill, Some(align));
+        rest = &rest[fill.len_utf8() + 1..];
+    } else if let Some(align) = is_align(first) {
+        spec.align = Some(align);
+        rest = &rest[1..];
+    }
+    if let Some(sign) = rest.chars().next().filter(|c| matches!(c, '+' | '-' | ' ')) {
+        spec.sign = sign;
+        rest = &rest[1..];
+    }
+    if let Some(tail) = rest.strip_prefix('#') {
+        spec.alternate = true;
+        rest = tail;
+    }
+    if rest.starts_with('0') && spec.align.is_none() {
+        (spec.fill, spec.align) = ('0', Some('='));
+        rest = &rest[1..];
+    }
+    let (width, length) = number_at(rest)?;
+    spec.width = width;
+    rest = &rest[length..];
+    if let Some(separator) = rest.chars().next().filter(|c| matches!(c, ',' | '_')) {
+        spec.separator = Some(separator);
+        rest = &rest[1..];
+    }
+    if let Some(tail) = rest.strip_prefix('.') {
+        let (precision, length) = number_at(tail)?;
+        spec.precision = Some(precision);
+        rest = &tail[length..];
+    }
+    let mut kinds = rest.chars();
+    spec.kind = kinds.next().unwrap_or('\0');
+    if kinds.next().is_some() {
+        return Err(Error::value("a format of a field is malformed"));
+    }
+    Ok(Some(spec))
+}

@@ -1,0 +1,146 @@
+//! `format % values`.
+
+use super::spec::{Spec, number_at, shown};
+use crate::error::{Error, Result};
+use crate::eval::Evaluator;
+use crate::text::{Builder, Text};
+use crate::value::{SeqKind, Value};
+use std::rc::Rc;
+
+/// Formats a string as Python's `%` does.
+pub(crate) fn percent(evaluator: &Evaluator<'_>, format: &Text, values: &Value) -> Result<Text> {
+    let mut out = Builder::new(&evaluator.meter)?;
+    let single = [values.clone()];
+    let mut fields = Fields {
+        values: match values {
+            Value::Seq(seq) if seq.kind == SeqKind::Tuple => seq.items(),
+            _ => &single,
+        },
+        whole: values,
+        used: 0,
+        by_name: false,
+    };
+    let text = format.as_str();
+    let mut at = 0;
+    while let Some(found) = text[at..].find('%') {
+        out.text(&format.slice(at..at + found))?;
+        at += found + 1;
+        at += field(evaluator, &text[at..], &mut fields, &mut out)?;
+    }
+    out.text(&format.slice(at..text.len()))?;
+    // Python does not mind what could be asked for names
+    let asked = match values {
+        Value::Seq(seq) => seq.kind != SeqKind::Tuple,
+        other => matches!(other, Value::Dict(_) | Value::Undefined(_)),
+    };
+    if fields.used < fields.values.len() && !fields.by_name && !asked {
+        return Err(Error::value("the format has fewer fields than there are values"));
+    }
+    Ok(out.finish())
+}
+
+struct Fields<'v> {
+    values: &'v [Value],
+    whole: &'v Value,
+    used: usize,
+    by_name: bool,
+}
+
+impl Fields<'_> {
+    fn next(&mut self) -> Result<Value> {
+        self.used += 1;
+        let missing = || Error::value("the format has more fields than there are values");
+        self.values.get(self.used - 1).cloned().ok_or_else(missing)
+    }
+
+    /// A width or precision, in digits or as `*`, and the bytes that it takes.
+    fn measure(&mut self, text: &str) -> Result<(usize, usize)> {
+        if !text.starts_with('*') {
+            return number_at(text);
+        }
+        let n = self.next()?.as_int().and_then(|n| usize::try_from(n).ok());
+        Ok((n.ok_or_else(|| Error::value("a width of * needs a positive integer"))?, 1))
+    }
+}
+
+/// Writes the field that follows a `%` and returns the bytes that it takes.
+fn field(evaluator: &Evaluator<'_>, text: &str, fields: &mut Fields<'_>, out: &mut Builder) -> Result<usize> {
+    let mut at = 0;
+    let mut named = None;
+    if text.starts_with('(') {
+        let end = text.find(')').ok_or_else(|| Error::value("a name in a format is not closed"))?;
+        named = Some(&text[1..end]);
+        at = end + 1;
+    }
+    let mut spec = Spec { align: Some('>'), ..Spec::PLAIN };
+    let mut zero = false;
+    while let Some(flag) = text.as_bytes().get(at) {
+        match flag {
+            b'-' => spec.align = Some('<'),
+            b'+' => spec.sign = '+',
+            b' ' if spec.sign != '+' => spec.sign = ' ',
+            b' ' => {}
+            b'0' => zero = true,
+            b'#' => spec.alternate = true,
+            _ => break,
+        }
+        at += 1;
+    }
+    let (width, length) = fields.measure(&text[at..])?;
+    spec.width = width;
+    at += length;
+    if text[at..].starts_with('.') {
+        let (precision, length) = fields.measure(&text[at + 1..])?;
+        spec.precision = Some(precision);
+        at += 1 + length;
+    }
+    at += text[at..].bytes().take_while(|b| matches!(b, b'l' | b'L' | b'h')).count();
+    let kind = text[at..].chars().next().ok_or_else(|| Error::value("a format ends with %"))?;
+    spec.kind = kind;
+    if kind == '%' {
+        out.push("%", false)?;
+        return Ok(at + 1);
+    }
+    let value = match named {
+        Some(name) => by_name(evaluator, fields, name)?,
+        None => fields.next()?,
+    };
+    if zero && spec.align == Some('>') && !matches!(kind, 's' | 'r' | 'a' | 'c') {
+        (spec.fill, spec.align) = ('0', Some('='));
+    }
+    write(evaluator, &spec, &value, out)?;
+    Ok(at + kind.len_utf8())
+}
+
+fn by_name(evaluator: &Evaluator<'_>, fields: &mut Fields<'_>, name: &str) -> Result<Value> {
+    fields.by_name = true;
+    let Value::Dict(dict) = fields.whole else {
+        return Err(Error::value("a format with names needs a dict"));
+    };
+    let dict = Rc::clone(dict);
+    let found = dict.get_str(&evaluator.meter, name)?.cloned();
+    found.ok_or_else(|| Error::value("a name in a format is no key of the dict"))
+}
+
+fn write(evaluator: &Evaluator<'_>, spec: &Spec, value: &Value, out: &mut Builder) -> Result<()> {
+    match spec.kind {
+        's' | 'r' | 'a' => spec.text(&shown(evaluator, value, spec.kind)?, out),
+        'c' if value.as_str().is_some_and(|text| text.chars().count() == 1) => {
+            spec.text(&evaluator.to_text(value)?, out)
+        }
+        'd' | 'i' | 'u' => {
+            evaluator.defined(value)?;
+            // floats are cut to integers here, unlike for %x
+            let whole = match value {
+                Value::Float(f) if f.is_finite() && f.abs() < 1e38 => Value::Int(f.trunc() as i128),
+                other => other.clone(),
+            };
+            Spec { kind: 'd', ..*spec }.number(&whole, out)
+        }
+        'x' | 'X' | 'o' | 'e' | 'E' | 'f' | 'F' | 'g' | 'G' | 'c' => {
+            evaluator.defined(value)?;
+            spec.number(value, out)
+        }
+        other => Err(Error::value(format!("a format has no kind {other:?}"))),
+    }
+}

@@ -1,0 +1,188 @@
+//! `str` and `repr`.
+
+use super::number;
+use crate::ast::Program;
+use crate::error::{Error, Result};
+use crate::eval::Space;
+use crate::text::{Builder, Text};
+use crate::value::{Seq, SeqKind, Value};
+
+/// Writes values to a text.
+pub(crate) struct Printer<'a> {
+    spaces: &'a [Space],
+    program: &'a Program,
+    out: &'a mut Builder,
+    depth: u16,
+}
+
+impl<'a> Printer<'a> {
+    pub(crate) fn new(spaces: &'a [Space], program: &'a Program, out: &'a mut Builder) -> Printer<'a> {
+        Printer { spaces, program, out, depth: 0 }
+    }
+
+    /// `str(value)`: strings as they are, the rest as `repr` has it.
+    pub(crate) fn str(mut self, value: &Value) -> Result<()> {
+        match value {
+            Value::Str(text) => self.out.text(text),
+            Value::Undefined(_) => Ok(()),
+            other => self.write(other, false),
+        }
+    }
+
+    /// `repr(value)`.
+    pub(crate) fn repr(mut self, value: &Value) -> Result<()> {
+        self.write(value, false)
+    }
+
+    /// `content` says whether the container came from the inputs.
+    fn write(&mut self, value: &Value, content: bool) -> Result<()> {
+        self.out.meter().spend(1)?;
+        match value {
+            Value::Undefined(_) => self.out.push("Undefined", content),
+            Value::None => self.out.push("None", content),
+            Value::Bool(b) => self.out.push(if *b { "True" } else { "False" }, content),
+            Value::Int(n) => self.out.push(&n.to_string(), content),
+            Value::Float(f) => self.out.push(&number::float(*f), content),
+            Value::Str(text) => self.quoted(text, content),
+            Value::Seq(seq) => self.deeper(|p| p.sequence(seq)),
+            Value::Dict(dict) => self.deeper(|p| p.pairs(dict.entries(), dict.is_content())),
+            Value::Namespace(space) => self.deeper(|p| p.space(*space)),
+            Value::Function(_) => self.out.push("<function>", content),
+            Value::Method(method) => self.out.push(&format!("<method '{}'>", method.name), content),
+            Value::Macro(macro_) => {
+                let name = self.program.macros[macro_.definition as usize].name;
+                let name = &self.program.symbols[name as usize];
+                self.out.push(&format!("<Macro '{name}'>"), content)
+            }
+            Value::Loop(state) => {
+                let text = format!("<LoopContext {}/{}>", state.turn.get() + 1, state.len());
+                self.out.push(&text, content)
+            }
+        }
+    }
+
+    /// Namespaces can refer to each other in a circle, so that the depth is counted here too.
+    fn deeper(&mut self, step: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.depth += 1;
+        let limit = self.out.meter().limits().value_depth;
+        if self.depth > limit {
+            return Err(Error::limit(format!("what is printed is nested deeper than {limit} levels")));
+        }
+        step(self)?;
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn sequence(&mut self, seq: &Seq) -> Result<()> {
+        let content = seq.is_content();
+        let (before, open, close, after) = match seq.kind {
+            SeqKind::List => ("", "[", "]", ""),
+            SeqKind::Tuple | SeqKind::Group => ("", "(", ")", ""),
+            SeqKind::Keys => ("dict_keys(", "[", "]", ")"),
+            SeqKind::Values => ("dict_values(", "[", "]", ")"),
+            SeqKind::Pairs => ("dict_items(", "[", "]", ")"),
+            SeqKind::Generator => return self.out.push("<generator object>", content),
+            SeqKind::Range => return self.range(seq),
+        };
+        self.out.push(before, content)?;
+        self.out.push(open, content)?;
+        for (at, item) in seq.items().iter().enumerate() {
+            if at > 0 {
+                self.out.push(", ", content)?;
+            }
+            self.write(item, content)?;
+        }
+        if close == ")" && seq.items().len() == 1 {
+            self.out.push(",", content)?;
+        }
+        self.out.push(close, content)?;
+        self.out.push(after, content)
+    }
+
+    fn range(&mut self, seq: &Seq) -> Result<()> {
+        let at = |at: usize| seq.items().get(at).and_then(Value::as_int);
+        let start = at(0).unwrap_or(0);
+        let step = at(1).map_or(1, |second| second - start);
+        let end = seq.items().len() as i128 * step + start;
+        let text = if step == 1 {
+            format!("range({start}, {end})")
+        } else {
+            format!("range({start}, {end}, {step})")
+        };
+        self.out.push(&text, false)
+    }
+
+    fn pairs(&mut self, entries: &[(Value, Value)], content: bool) -> Result<()> {
+        self.out.push("{", content)?;
+        for (at, (key, value)) in entries.iter().enumerate() {
+            if at > 0 {
+                self.out.push(", ", content)?;
+            }
+            self.write(key, content)?;
+            self.out.push(": ", content)?;
+            self.write(value, content)?;
+        }
+        self.out.push("}", content)
+    }
+
+    fn space(&mut self, space: u32) -> Result<()> {
+        self.out.push("<Namespace {", false)?;
+        let spaces = self.spaces;
+        for (at, (name, value)) in spaces[space as usize].entries.iter().enumerate() {
+            if at > 0 {
+                self.out.push(", ", false)?;
+            }
+            self.quoted(name, false)?;
+            self.out.push(": ", false)?;
+            self.write(value, false)?;
+        }
+        self.out.push("}>", false)
+    }
+
+    fn quoted(&mut self, text: &Text, content: bool) -> Result<()> {
+        self.out.meter().touch(text.len())?;
+        let s = text.as_str();
+        let quote = if s.contains('\'') && !s.contains('"') { "\"" } else { "'" };
+        let edge = content || text.has_content();
+        self.out.push(quote, edge)?;
+        for (run, content) in text.runs() {
+            let mut plain = 0;
+            for (at, c) in run.char_indices() {
+                let Some(escape) = escape(c, quote) else { continue };
+                self.out.push(&run[plain..at], content)?;
+                self.out.push(&escape, content)?;
+                plain = at + c.len_utf8();
+            }
+            self.out.push(&run[plain..], content)?;
+        }
+        self.out.push(quote, edge)
+    }
+}
+
+/// How `repr` writes a character that it does not write as it is.
+fn escape(c: char, quote: &str) -> Option<String> {
+    Some(match c {
+        '\n' => "\\n".into(),
+        '\r' => "\\r".into(),
+        '\t' => "\\t".into(),
+        '\\' => "\\\\".into(),
+        c if quote.starts_with(c) => format!("\\{c}"),
+        ' '..='~' => return None,
+        c if is_printable(c) => return None,
+        c => match c as u32 {
+            code @ ..=0xff => format!("\\x{code:02x}"),
+            code @ ..=0xffff => format!("\\u{code:04x}"),
+            code => format!("\\U{code:08x}"),
+        },
+    })
+}
+
+/// Python's `str.isprintable`, without knowledge of code points that are not assigned.
+pub(super) fn is_printable(c: char) -> bool {
+    let hidden = matches!(c,
+        '\0'..='\u{1f}' | '\u{7f}'..='\u{a0}' | '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}'
+        | '\u{1680}' | '\u{180e}' | '\u{2000}'..='\u{200f}' | '\u{2028}'..='\u{202f}' | '\u{205f}'..='\u{206f}'
+        | '\u{3000}' | '\u{e000}'..='\u{f8ff}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{fffe}'..='\u{ffff}'
+        | '\u{e0001}'..='\u{e007f}' | '\u{f0000}'..='\u{10ffff}');
+    !hidden
+}

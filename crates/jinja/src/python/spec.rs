@@ -1,0 +1,161 @@
+//! How one field of a format is written.
+
+use super::number::{digits, formatted, grouped};
+use crate::error::{Error, Result};
+use crate::eval::Evaluator;
+use crate::text::{Builder, Text};
+use crate::value::Value;
+
+/// Most digits after the point.
+const MAX_PRECISION: usize = 400;
+
+/// Width, alignment, sign, precision and kind of a field.
+#[derive(Clone, Copy)]
+pub(super) struct Spec {
+    pub(super) fill: char,
+    /// `<`, `>`, `^` or `=`; none: as the value's type has it.
+    pub(super) align: Option<char>,
+    pub(super) sign: char,
+    pub(super) alternate: bool,
+    pub(super) width: usize,
+    pub(super) separator: Option<char>,
+    pub(super) precision: Option<usize>,
+    pub(super) kind: char,
+}
+
+impl Spec {
+    pub(super) const PLAIN: Spec = Spec {
+        fill: ' ',
+        align: None,
+        sign: '-',
+        alternate: false,
+        width: 0,
+        separator: None,
+        precision: None,
+        kind: 's',
+    };
+
+    /// Checks a precision, since the standard library's formatting has limits of its own.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.precision {
+            // of strings it only cuts
+            Some(precision) if precision > MAX_PRECISION && self.kind != 's' && self.kind != 'r' => {
+                Err(Error::limit(format!("a precision of {precision} digits; the limit is {MAX_PRECISION}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes a string, cut to the precision and padded to the width.
+    pub(super) fn text(&self, text: &Text, out: &mut Builder) -> Result<()> {
+        out.meter().touch(text.len())?;
+        let cut = match self.precision {
+            Some(most) => {
+                let end = text.as_str().char_indices().nth(most).map_or(text.len(), |(at, _)| at);
+                text.slice(0..end)
+            }
+            None => text.clone(),
+        };
+        let length = cut.as_str().chars().count();
+        let room = self.width.saturating_sub(length);
+        let before = match self.align.unwrap_or('<') {
+            '>' | '=' => room,
+            '^' => room / 2,
+            _ => 0,
+        };
+        out.pad(self.fill, before)?;
+        out.text(&cut)?;
+        out.pad(self.fill, room - before)
+    }
+
+    /// Writes a number; those that are not numbers are an error.
+    pub(super) fn number(&self, value: &Value, out: &mut Builder) -> Result<()> {
+        self.check()?;
+        let (negative, prefix, body) = self.parts(value)?;
+        let sign = match (negative, self.sign) {
+            (true, _) => "-",
+            (false, '+') => "+",
+            (false, ' ') => " ",
+            _ => "",
+        };
+        let length = sign.len() + prefix.len() + body.chars().count();
+        let room = self.width.saturating_sub(length);
+        let (before, inside) = match self.align.unwrap_or('>') {
+            '=' => (0, room),
+            '^' => (room / 2, 0),
+            '<' => (0, 0),
+            _ => (room, 0),
+        };
+        out.pad(self.fill, before)?;
+        out.push(sign, false)?;
+        out.push(prefix, false)?;
+        out.pad(self.fill, inside)?;
+        out.push(&body, false)?;
+        out.pad(self.fill, room - before - inside)
+    }
+
+    /// Whether it is negative, the prefix of its base, and its digits.
+    fn parts(&self, value: &Value) -> Result<(bool, &'static str, String)> {
+        let wrong = || {
+            Error::value(format!(
+                "a value of type {} cannot be formatted as {:?}",
+                value.type_name(),
+                self.kind
+            ))
+        };
+        let integral = matches!(self.kind, 'd' | 'i' | 'u' | 'x' | 'X' | 'o' | 'b' | 'c' | 'n');
+        if integral {
+            let n = value.as_int().ok_or_else(wrong)?;
+            if self.kind == 'c' {
+                let c = u32::try_from(n).ok().and_then(char::from_u32).ok_or_else(wrong)?;
+                return Ok((false, "", c.to_string()));
+            }
+            let mut body = digits(n.unsigned_abs(), self.kind);
+            if let Some(least) = self.precision {
+                body = format!("{body:0>least$}");
+            }
+            if let Some(separator) = self.separator {
+                body = grouped(&body, separator);
+            }
+            let prefix = match (self.alternate, self.kind) {
+                (true, 'x') => "0x",
+                (true, 'X') => "0X",
+                (true, 'o') => "0o",
+                (true, 'b') => "0b",
+                _ => "",
+            };
+            return Ok((n < 0, prefix, body));
+        }
+        let f = value.as_float().ok_or_else(wrong)?;
+        let precision = self.precision.unwrap_or(6);
+        let mut body = match self.kind {
+            '%' => formatted(f * 100.0, 'f', precision, false),
+            'e' | 'E' | 'f' | 'F' | 'g' | 'G' => formatted(f, self.kind, precision, self.alternate),
+            _ => return Err(wrong()),
+        };
+        if let Some(separator) = self.separator {
+            body = grouped(&body, separator);
+        }
+        if self.kind == '%' {
+            body.push('%');
+        }
+        Ok((f.is_sign_negative() && !f.is_nan(), "", body))
+    }
+}
+
+/// A width or precision in digits.
+pub(super) fn number_at(text: &str) -> Result<(usize, usize)> {
+    let length = text.bytes().take_while(u8::is_ascii_digit).count();
+    if length == 0 {
+        return Ok((0, 0));
+    }
+    let number = text[..length]
+        .parse()
+        .map_err(|_| Error::limit("a width or precision in a format is larger than any text"))?;
+    Ok((number, length))
+}
+
+/// `str` or `repr` of a value, for `%s` and `%r`.
+pub(super) fn shown(evaluator: &Evaluator<'_>, value: &Value, kind: char) -> Result<Text> {
+    if kind == 'r' || kind == 'a' { evaluator.to_repr(value) } else { evaluator.to_text(value) }
+}

@@ -1,0 +1,122 @@
+//! The public face: parse once, render often.
+
+use crate::ast::Program;
+use crate::error::Error;
+use crate::eval::Evaluator;
+use crate::limits::Limits;
+use crate::meter::Meter;
+use crate::parser;
+use crate::value::from_json;
+use serde_json::Value as Json;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// A parsed template.
+pub struct Template {
+    program: Program,
+}
+
+impl Template {
+    /// Parses a source.
+    ///
+    /// # Errors
+    /// A source that is too large, nested too deeply, or not of the dialect.
+    pub fn parse(source: &str, limits: &Limits) -> Result<Template, Error> {
+        Ok(Template { program: parser::parse(source, limits)? })
+    }
+}
+
+/// Whether an input's strings may name control tokens.
+#[derive(Clone, Copy)]
+pub enum Origin<'a> {
+    /// The caller vouches for them, as for the names of the tokens that begin and end a text.
+    Trusted,
+    /// They came from outside.
+    Content,
+    /// They came from outside, but strings of which this function says so, given their key and themselves, count as the
+    /// template's own: words of a fixed list, such as the names of roles.
+    ContentBut(&'a dyn Fn(&str, &str) -> bool),
+}
+
+/// A rendered text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rendered {
+    /// The text.
+    pub text: String,
+    /// Byte ranges of the text that came from the inputs, in order and apart from each other.
+    pub content: Vec<Range<usize>>,
+}
+
+/// What a rendering used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Units of work.
+    pub fuel: u64,
+    /// The most bytes reserved at one time.
+    pub memory: usize,
+}
+
+/// A rendering that is being prepared.
+pub struct Render<'a> {
+    template: &'a Template,
+    meter: Rc<Meter>,
+    variables: Vec<(&'a str, crate::value::Value)>,
+    now: &'a dyn Fn(&str) -> Result<String, String>,
+}
+
+fn no_clock(_: &str) -> Result<String, String> {
+    Err("strftime_now is not available".to_owned())
+}
+
+impl<'a> Render<'a> {
+    /// A rendering with the functions that every template has and no variables.
+    pub fn new(template: &'a Template, limits: Limits) -> Render<'a> {
+        Render { template, meter: Meter::new(limits), variables: Vec::new(), now: &no_clock }
+    }
+
+    /// Sets a variable. One that the template does not mention costs nothing.
+    ///
+    /// # Errors
+    /// An input that is larger or nested deeper than the limits.
+    pub fn define(&mut self, name: &'a str, value: &Json, origin: Origin<'_>) -> Result<(), Error> {
+        if !self.template.program.names.contains_key(name) {
+            return Ok(());
+        }
+        let value = match origin {
+            Origin::Trusted => from_json(&self.meter, value, false, &|_, _| true),
+            Origin::Content => from_json(&self.meter, value, true, &|_, _| false),
+            Origin::ContentBut(trusted) => from_json(&self.meter, value, true, trusted),
+        };
+        self.variables.push((name, value?));
+        Ok(())
+    }
+
+    /// Sets the function behind `strftime_now`.
+    pub fn clock(&mut self, now: &'a dyn Fn(&str) -> Result<String, String>) {
+        self.now = now;
+    }
+
+    /// Renders.
+    ///
+    /// # Errors
+    /// What the template raises, an operation that fails, or a limit that is reached.
+    pub fn finish(self) -> Result<Rendered, Error> {
+        self.measured().0
+    }
+
+    /// Renders, and says what that used, also where it fails.
+    pub fn measured(self) -> (Result<Rendered, Error>, Usage) {
+        let meter = Rc::clone(&self.meter);
+        let result = self.run();
+        (result, Usage { fuel: meter.spent(), memory: meter.peak() })
+    }
+
+    fn run(self) -> Result<Rendered, Error> {
+        let mut evaluator = Evaluator::new(&self.template.program, self.meter, self.now)?;
+        for (name, value) in self.variables {
+            evaluator.define(name, value);
+        }
+        let (text, content) = evaluator.run()?.into_parts();
+        Ok(Rendered { text, content })
+    }
+}

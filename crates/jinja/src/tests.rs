@@ -1,0 +1,92 @@
+//! Tests: what follows `is`.
+
+use crate::ast::{Arithmetic, Comparison};
+use crate::error::{Error, Result};
+use crate::eval::{Args, Evaluator};
+use crate::value::{SeqKind, Value, equal};
+use crate::{filters, methods};
+
+/// A test: the value before `is`, and the arguments.
+pub(crate) type Test = fn(&mut Evaluator<'_>, &Value, &Args) -> Result<bool>;
+
+/// The test of a name.
+pub(crate) fn find(name: &str) -> Option<Test> {
+    Some(match name {
+        "defined" => |_, v, _| Ok(!v.is_undefined()),
+        "undefined" => |_, v, _| Ok(v.is_undefined()),
+        "none" => |_, v, _| Ok(matches!(v, Value::None)),
+        "boolean" => |_, v, _| Ok(matches!(v, Value::Bool(_))),
+        "true" => |_, v, _| Ok(matches!(v, Value::Bool(true))),
+        "false" => |_, v, _| Ok(matches!(v, Value::Bool(false))),
+        "integer" => |_, v, _| Ok(matches!(v, Value::Int(_))),
+        "float" => |_, v, _| Ok(matches!(v, Value::Float(_))),
+        "number" => |_, v, _| Ok(matches!(v, Value::Bool(_) | Value::Int(_) | Value::Float(_))),
+        "string" => |_, v, _| Ok(matches!(v, Value::Str(_))),
+        "mapping" => |_, v, _| Ok(matches!(v, Value::Dict(_))),
+        "iterable" => |_, v, _| {
+            Ok(matches!(
+                v,
+                Value::Str(_) | Value::Seq(_) | Value::Dict(_) | Value::Loop(_) | Value::Undefined(_)
+            ))
+        },
+        "sequence" => |_, v, _| {
+            Ok(match v {
+                Value::Seq(seq) => seq.kind.has_positions(),
+                other => matches!(other, Value::Str(_) | Value::Dict(_) | Value::Undefined(_)),
+            })
+        },
+        "callable" => |_, v, _| {
+            Ok(matches!(
+                v,
+                Value::Function(_)
+                    | Value::Macro(_)
+                    | Value::Method(_)
+                    | Value::Loop(_)
+                    | Value::Undefined(_)
+            ))
+        },
+        "escaped" => |_, _, _| Ok(false),
+        "lower" => |e, v, _| methods::is_cased(&e.meter, &e.to_text(v)?, false),
+        "upper" => |e, v, _| methods::is_cased(&e.meter, &e.to_text(v)?, true),
+        "odd" => |e, v, _| leaves(e, v, &Value::Int(2), 1),
+        "even" => |e, v, _| leaves(e, v, &Value::Int(2), 0),
+        "divisibleby" => |e, v, args| leaves(e, v, only(args)?, 0),
+        "sameas" => |e, v, args| same(e, v, only(args)?),
+        "eq" | "==" | "equalto" => |e, v, args| equal(&e.meter, v, only(args)?),
+        "ne" | "!=" => |e, v, args| Ok(!equal(&e.meter, v, only(args)?)?),
+        "lt" | "<" | "lessthan" => |e, v, args| e.compares(Comparison::Lt, v, only(args)?),
+        "le" | "<=" => |e, v, args| e.compares(Comparison::Le, v, only(args)?),
+        "gt" | ">" | "greaterthan" => |e, v, args| e.compares(Comparison::Gt, v, only(args)?),
+        "ge" | ">=" => |e, v, args| e.compares(Comparison::Ge, v, only(args)?),
+        "in" => |e, v, args| e.compares(Comparison::In, v, only(args)?),
+        "filter" => |_, v, _| Ok(v.as_str().is_some_and(|name| filters::find(name).is_some())),
+        "test" => |_, v, _| Ok(v.as_str().is_some_and(|name| find(name).is_some())),
+        _ => return None,
+    })
+}
+
+/// The argument of a test that has one.
+fn only(args: &Args) -> Result<&Value> {
+    match args.positional.as_slice() {
+        [value] => Ok(value),
+        _ => Err(Error::value("a test needs one argument")),
+    }
+}
+
+/// Whether a division leaves a rest.
+fn leaves(evaluator: &mut Evaluator<'_>, value: &Value, by: &Value, rest: i128) -> Result<bool> {
+    let found = evaluator.operate(Arithmetic::Rem, value, by)?;
+    equal(&evaluator.meter, &found, &Value::Int(rest))
+}
+
+/// Identity, as far as values have one here: strings are the same where they are equal.
+fn same(evaluator: &Evaluator<'_>, a: &Value, b: &Value) -> Result<bool> {
+    let comparable = match (a, b) {
+        (Value::Seq(a), Value::Seq(b)) => {
+            return Ok(std::rc::Rc::ptr_eq(a, b) && a.kind != SeqKind::Generator);
+        }
+        (Value::Dict(a), Value::Dict(b)) => return Ok(std::rc::Rc::ptr_eq(a, b)),
+        _ => std::mem::discriminant(a) == std::mem::discriminant(b),
+    };
+    Ok(comparable && equal(&evaluator.meter, a, b)?)
+}

@@ -1,0 +1,93 @@
+//! Python's `==` and `in`.
+
+use super::{SeqKind, Value};
+use crate::error::{Error, Result};
+use crate::meter::Meter;
+use std::rc::Rc;
+
+/// Whether two values are equal. Never fails but for want of fuel.
+pub(crate) fn equal(meter: &Meter, a: &Value, b: &Value) -> Result<bool> {
+    meter.spend(1)?;
+    Ok(match (a, b) {
+        (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
+        (Value::Str(a), Value::Str(b)) => {
+            if a.len() != b.len() {
+                return Ok(false);
+            }
+            meter.touch(a.len())?;
+            a.as_str() == b.as_str()
+        }
+        (Value::Seq(a), Value::Seq(b)) => {
+            if Rc::ptr_eq(a, b) {
+                return Ok(true);
+            }
+            if group(a.kind) != group(b.kind) || a.kind == SeqKind::Generator {
+                return Ok(false);
+            }
+            if a.items().len() != b.items().len() {
+                return Ok(false);
+            }
+            for (a, b) in a.items().iter().zip(b.items()) {
+                if !equal(meter, a, b)? {
+                    return Ok(false);
+                }
+            }
+            true
+        }
+        (Value::Dict(a), Value::Dict(b)) => {
+            if Rc::ptr_eq(a, b) {
+                return Ok(true);
+            }
+            if a.entries().len() != b.entries().len() {
+                return Ok(false);
+            }
+            for (key, value) in a.entries() {
+                let Some(other) = b.get(meter, key)? else { return Ok(false) };
+                if !equal(meter, value, other)? {
+                    return Ok(false);
+                }
+            }
+            true
+        }
+        (Value::Namespace(a), Value::Namespace(b)) => a == b,
+        (Value::Function(a), Value::Function(b)) => a == b,
+        (Value::Macro(a), Value::Macro(b)) => a == b,
+        (Value::Loop(a), Value::Loop(b)) => Rc::ptr_eq(a, b),
+        (Value::Method(a), Value::Method(b)) => Rc::ptr_eq(a, b),
+        _ => match (a.as_int(), b.as_int()) {
+            (Some(a), Some(b)) => a == b,
+            _ => matches!((a.as_float(), b.as_float()), (Some(a), Some(b)) if a == b),
+        },
+    })
+}
+
+/// Sequences of different groups are never equal.
+fn group(kind: SeqKind) -> SeqKind {
+    if kind == SeqKind::Group { SeqKind::Tuple } else { kind }
+}
+
+/// `item in container`.
+pub(crate) fn contains(meter: &Rc<Meter>, container: &Value, item: &Value) -> Result<bool> {
+    match container {
+        Value::Str(text) => {
+            let Some(part) = item.as_str() else {
+                let name = item.type_name();
+                return Err(Error::value(format!(
+                    "'in' a string needs a string on its left side, not {name}"
+                )));
+            };
+            meter.touch(text.len() + part.len())?;
+            Ok(text.as_str().contains(part))
+        }
+        Value::Dict(dict) => Ok(dict.get(meter, item)?.is_some()),
+        Value::Seq(_) | Value::Undefined(_) => {
+            for value in container.iterate(meter)?.items() {
+                if equal(meter, value, item)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+        other => Err(Error::value(format!("'in' does not work on a value of type {}", other.type_name()))),
+    }
+}

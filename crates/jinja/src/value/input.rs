@@ -1,0 +1,65 @@
+//! Values from JSON.
+
+use super::{Entries, Items, Value};
+use crate::error::{Error, Result};
+use crate::meter::Meter;
+use crate::text::Text;
+use serde_json::Value as Json;
+use std::rc::Rc;
+
+/// Converts an input. `content` says whether it came from outside; `trust` names strings under certain keys that count as
+/// the template's own all the same.
+pub(crate) fn from_json(
+    meter: &Rc<Meter>,
+    json: &Json,
+    content: bool,
+    trust: &dyn Fn(&str, &str) -> bool,
+) -> Result<Value> {
+    convert(meter, json, content, trust, 0)
+}
+
+fn convert(
+    meter: &Rc<Meter>,
+    json: &Json,
+    content: bool,
+    trust: &dyn Fn(&str, &str) -> bool,
+    depth: u16,
+) -> Result<Value> {
+    // checked on the way down too: a value that was built by hand may be deeper than the stack allows
+    let limit = meter.limits().value_depth;
+    if depth > limit {
+        return Err(Error::limit(format!("an input is nested deeper than {limit} levels")));
+    }
+    Ok(match json {
+        Json::Null => Value::None,
+        Json::Bool(b) => Value::Bool(*b),
+        Json::Number(n) => match (n.as_i64(), n.as_u64()) {
+            (Some(n), _) => Value::Int(n.into()),
+            (_, Some(n)) => Value::Int(n.into()),
+            _ => Value::Float(n.as_f64().unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::Str(Text::from_str(meter, text, content)?),
+        Json::Array(list) => {
+            let mut items = Items::with_capacity(meter, list.len())?;
+            if content {
+                items.mark_content();
+            }
+            for item in list {
+                items.push(convert(meter, item, content, trust, depth + 1)?)?;
+            }
+            items.list()?
+        }
+        Json::Object(map) => {
+            let mut entries = Entries::with_capacity(meter, map.len())?;
+            if content {
+                entries.mark_content();
+            }
+            for (key, value) in map {
+                let name = Value::Str(Text::from_str(meter, key, content)?);
+                let own = value.as_str().is_some_and(|text| trust(key, text));
+                entries.append(name, convert(meter, value, content && !own, trust, depth + 1)?)?;
+            }
+            entries.finish()
+        }
+    })
+}

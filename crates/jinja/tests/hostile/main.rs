@@ -1,0 +1,134 @@
+//! Templates that try to exhaust the stack, memory or time end in a text or in one error, on a stack of two megabytes.
+#![allow(missing_docs, reason = "tests")]
+
+mod amount;
+mod depth;
+mod source;
+
+use latent_jinja::{ErrorKind, Limits, Origin, Render, Template, Usage};
+use serde_json::json;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// Counts what each thread allocates: a rendering stays on one.
+struct Counting;
+
+thread_local! {
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+    static PEAK: Cell<isize> = const { Cell::new(0) };
+}
+
+/// Notes bytes taken or given back. A thread that is ending counts nothing.
+fn note(bytes: isize) {
+    let _ = LIVE.try_with(|live| {
+        live.set(live.get() + bytes);
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
+    });
+}
+
+// SAFETY: every call is handed to the system's allocator as it is; the counters change nothing of it.
+#[allow(unsafe_code, reason = "a global allocator")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout.size() as isize);
+        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        note(-(layout.size() as isize));
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What a template may take of the heap, with its source, tree, values and result.
+const MEMORY: usize = 256 << 20;
+
+struct Outcome {
+    result: Result<String, (ErrorKind, String)>,
+    usage: Usage,
+    peak: usize,
+    left: usize,
+}
+
+/// Renders on a thread with the stack that threads have by default, and counts its memory.
+fn outcome(source: &str) -> Outcome {
+    let source = source.to_owned();
+    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
+        let before = LIVE.get();
+        PEAK.set(before);
+        let (result, usage) = render(&source);
+        let peak = (PEAK.get() - before) as usize;
+        let kept = result.as_ref().map_or_else(|(_, m)| m.capacity(), String::capacity);
+        let left = usize::try_from(LIVE.get() - before).unwrap_or(0).saturating_sub(kept);
+        Outcome { result, usage, peak, left }
+    });
+    thread.unwrap().join().expect("no panic")
+}
+
+fn render(source: &str) -> (Result<String, (ErrorKind, String)>, Usage) {
+    let failed = |e: latent_jinja::Error| (e.kind(), e.to_string());
+    let template = match Template::parse(source, &Limits::DEFAULT) {
+        Ok(template) => template,
+        Err(error) => return (Err(failed(error)), Usage::default()),
+    };
+    let words = json!({"text": "some text of a user ".repeat(100), "list": [1, 2, 3], "word": "a"});
+    let mut render = Render::new(&template, Limits::DEFAULT);
+    for (name, value) in words.as_object().unwrap() {
+        if let Err(error) = render.define(name, value, Origin::Content) {
+            return (Err(failed(error)), Usage::default());
+        }
+    }
+    let (result, usage) = render.measured();
+    (result.map(|rendered| rendered.text).map_err(failed), usage)
+}
+
+/// Asserts the promise, and returns the outcome for more.
+fn bounded(source: &str) -> Outcome {
+    let start = std::time::Instant::now();
+    let outcome = outcome(source);
+    let took = start.elapsed().as_millis();
+    let name: String = source.chars().take(90).collect();
+    assert!(outcome.peak < MEMORY, "{name}: {} bytes", outcome.peak);
+    assert!(outcome.left < 64 << 10, "{name}: {} bytes are left over", outcome.left);
+    assert!(outcome.usage.fuel <= Limits::DEFAULT.fuel, "{name}");
+    if let Ok(text) = &outcome.result {
+        assert!(text.len() <= Limits::DEFAULT.output, "{name}");
+    }
+    if std::env::var_os("HOSTILE_REPORT").is_some() {
+        let end = outcome.result.as_ref().map_or_else(|(_, m)| m.clone(), |t| format!("{} bytes", t.len()));
+        eprintln!(
+            "{took:>5} ms {:>4} MB {:>9} fuel  {name}  => {end}",
+            outcome.peak >> 20,
+            outcome.usage.fuel
+        );
+    }
+    outcome
+}
+
+fn refused(source: &str) {
+    let outcome = bounded(source);
+    let name: String = source.chars().take(90).collect();
+    match outcome.result {
+        Err((ErrorKind::Limit | ErrorKind::Value | ErrorKind::Unsupported, message)) => {
+            assert!(message.len() < 3000, "{name}");
+        }
+        other => panic!("{name}: {:?}", other.map(|text| text.chars().take(100).collect::<String>())),
+    }
+}
+
+#[test]
+fn errors_are_one_line_with_the_line_of_the_template() {
+    let outcome = bounded("a\nb\n{{ raise_exception('x\\n\\x1b[2Jy' ~ 'z' * 100000) }}");
+    let Err((ErrorKind::Raised, message)) = outcome.result else { panic!("raised") };
+    assert!(message.starts_with("x\\n\\u{1b}[2Jyzzz") && message.ends_with("… (line 3)"), "{message}");
+    assert!(message.len() < 2200);
+    let Err((kind, message)) = bounded("\n{% for %}").result else { panic!("refused") };
+    assert_eq!((kind, message.as_str()), (ErrorKind::Syntax, "expected a name, found %} (line 2)"));
+    let Err((kind, message)) = bounded("{{ messages[0].content }}").result else { panic!("refused") };
+    assert_eq!((kind, message.as_str()), (ErrorKind::Undefined, "'messages' is undefined (line 1)"));
+}

@@ -1,0 +1,125 @@
+//! Chat templates: Jinja as Hugging Face transformers configures it.
+
+use crate::error::TextError;
+use latent_jinja::{Limits, Origin, Render, Rendered, Template};
+use serde_json::Value;
+
+/// What a template may use.
+const LIMITS: Limits = Limits::DEFAULT;
+
+/// Names of roles. Templates may make control tokens of them (`"<|" + message.role + "|>"`); other roles count as content.
+const ROLES: [&str; 8] =
+    ["system", "user", "assistant", "tool", "developer", "function", "observation", "tool_response"];
+
+/// A compiled template.
+pub struct ChatTemplate {
+    template: Template,
+}
+
+/// What a template sees.
+#[derive(Clone, Debug)]
+pub struct ChatInput {
+    /// The conversation: a list of objects with `role` and `content`.
+    pub messages: Value,
+    /// Tools that the model may call.
+    pub tools: Option<Value>,
+    /// Whether the prompt ends where the answer begins.
+    pub add_generation_prompt: bool,
+    /// Text of the token that begins a text.
+    pub bos_token: String,
+    /// Text of the token that ends a text.
+    pub eos_token: String,
+    /// Further variables (`enable_thinking`, …).
+    pub extra: serde_json::Map<String, Value>,
+    /// Seconds since 1970, for templates that print the date; none: now.
+    pub now: Option<i64>,
+}
+
+impl ChatInput {
+    /// A conversation to be continued, without tools.
+    pub fn new(messages: Value) -> ChatInput {
+        ChatInput {
+            messages,
+            tools: None,
+            add_generation_prompt: true,
+            bos_token: String::new(),
+            eos_token: String::new(),
+            extra: serde_json::Map::new(),
+            now: None,
+        }
+    }
+}
+
+fn fails(error: &latent_jinja::Error) -> TextError {
+    TextError::Template(error.to_string())
+}
+
+impl ChatTemplate {
+    /// Compiles a template.
+    ///
+    /// # Errors
+    /// A template that is too large, nested too deeply, or does not parse.
+    pub fn new(source: &str) -> Result<ChatTemplate, TextError> {
+        if source.len() > LIMITS.source {
+            return Err(TextError::TemplateSize { bytes: source.len(), limit: LIMITS.source });
+        }
+        let template = Template::parse(source, &LIMITS).map_err(|e| fails(&e))?;
+        Ok(ChatTemplate { template })
+    }
+
+    /// Renders a conversation. The result says which of its bytes came from `messages`, `tools` and `extra`;
+    /// [`Tokenizer::encode_rendered`](crate::Tokenizer::encode_rendered) makes no control tokens of those.
+    ///
+    /// # Errors
+    /// What the template raises, an operation that fails, or a limit on work, memory, depth or output that is reached.
+    pub fn render(&self, input: &ChatInput) -> Result<Rendered, TextError> {
+        let messages = plain_messages(&input.messages);
+        let (add, bos, eos) = (
+            Value::from(input.add_generation_prompt),
+            Value::from(input.bos_token.as_str()),
+            Value::from(input.eos_token.as_str()),
+        );
+        let clock = |format: &str| strftime(input.now, format);
+        let role = |key: &str, value: &str| key == "role" && ROLES.contains(&value);
+        let mut render = Render::new(&self.template, LIMITS);
+        render.clock(&clock);
+        let mut define = |name, value, origin| render.define(name, value, origin).map_err(|e| fails(&e));
+        for (name, value) in &input.extra {
+            define(name, value, Origin::Content)?;
+        }
+        define("messages", &messages, Origin::ContentBut(&role))?;
+        define("tools", input.tools.as_ref().unwrap_or(&Value::Null), Origin::Content)?;
+        define("documents", &Value::Null, Origin::Content)?;
+        define("add_generation_prompt", &add, Origin::Trusted)?;
+        define("bos_token", &bos, Origin::Trusted)?;
+        define("eos_token", &eos, Origin::Trusted)?;
+        render.finish().map_err(|e| fails(&e))
+    }
+}
+
+/// Messages as templates expect them: no null contents but with tool calls, and `developer` called `system`.
+fn plain_messages(messages: &Value) -> Value {
+    let mut messages = messages.clone();
+    for message in messages.as_array_mut().into_iter().flatten() {
+        if let Some(message) = message.as_object_mut() {
+            if message.get("content").is_some_and(Value::is_null) {
+                message.insert("content".into(), "".into());
+            }
+            if message.get("role").and_then(Value::as_str) == Some("developer") {
+                message.insert("role".into(), "system".into());
+            }
+        }
+    }
+    messages
+}
+
+/// Python's datetime.now().strftime.
+fn strftime(now: Option<i64>, format: &str) -> Result<String, String> {
+    let time = match now {
+        Some(seconds) => jiff::Timestamp::from_second(seconds)
+            .map_err(|e| e.to_string())?
+            .to_zoned(jiff::tz::TimeZone::UTC),
+        None => jiff::Zoned::now(),
+    };
+    jiff::fmt::strtime::format(format, &time).map_err(|e| e.to_string())
+}

@@ -1,0 +1,55 @@
+//! Tokens of a rendered conversation: names of tokens count only where the template wrote them.
+
+use super::Tokenizer;
+use crate::error::TextError;
+use latent_jinja::Rendered;
+use std::ops::Range;
+
+impl Tokenizer {
+    /// Token ids of a rendered conversation, with the tokens that begin (and end) a prompt where the template did not
+    /// write the first one itself.
+    ///
+    /// The name of a control token or of a user-defined one (`<think>`, `[gMASK]`) becomes that token only where all of it
+    /// was written by the template, or everywhere with `allow_special`. Single characters and runs of white space that a
+    /// vocabulary has as user-defined tokens are text like any other. What stands between tokens is encoded in one piece,
+    /// whoever wrote it, so that conversations without such names have the ids that transformers gives them.
+    ///
+    /// # Errors
+    /// When the text cannot be encoded.
+    pub fn encode_rendered(&self, rendered: &Rendered, allow_special: bool) -> Result<Vec<u32>, TextError> {
+        self.encode_rendered_within(rendered, allow_special, usize::MAX)
+    }
+
+    /// The same for a conversation that must have at most `limit` tokens; see [`Tokenizer::encode_within`].
+    ///
+    /// # Errors
+    /// [`TextError::TooLong`], or when the text cannot be encoded.
+    pub fn encode_rendered_within(
+        &self,
+        rendered: &Rendered,
+        allow_special: bool,
+        limit: usize,
+    ) -> Result<Vec<u32>, TextError> {
+        let text = rendered.text.as_str();
+        let bos = self.bos().and_then(|id| self.token_text(id)).filter(|bos| !bos.is_empty());
+        let begins = bos.is_some_and(|bos| {
+            text.starts_with(bos) && (allow_special || !overlaps(&rendered.content, &(0..bos.len())))
+        });
+        let written = |range: Range<usize>, _: bool| {
+            allow_special || !overlaps(&rendered.content, &range) || is_plain(&text[range])
+        };
+        let fragments = self.special.split_where(text, written);
+        self.encode_fragments(text.len(), fragments, !begins, limit)
+    }
+}
+
+/// Whether a token's name is text that stands for itself: one character, or white space.
+fn is_plain(text: &str) -> bool {
+    text.chars().nth(1).is_none() || text.chars().all(char::is_whitespace)
+}
+
+/// Whether a range has bytes in any of the ranges, which are in order.
+fn overlaps(ranges: &[Range<usize>], range: &Range<usize>) -> bool {
+    let first = ranges.partition_point(|other| other.end <= range.start);
+    ranges.get(first).is_some_and(|other| other.start < range.end)
+}
