@@ -3,7 +3,8 @@
 use crate::source::Source;
 use crate::tokenizer_json::ways;
 use serde_json::{Map, Value, json};
-use text::{GgufVocab, Tokenizer};
+use std::ops::Range;
+use text::{GgufVocab, Rendered, Tokenizer};
 
 /// A token of the vocabulary beyond the 256 bytes.
 struct Special {
@@ -33,7 +34,8 @@ pub fn special_split(bytes: &[u8]) {
     let tokenizer = built.unwrap_or_else(|error| panic!("the vocabulary is refused: {error}"));
     for how in ways() {
         let ids = tokenizer.encode(&text, how).unwrap_or_else(|error| panic!("{text:?}: {error}"));
-        assert_eq!(ids, search(&text, &specials, how.parse_special), "{text:?}, {how:?}");
+        let counts = |_, special: &Special| how.parse_special || !special.control;
+        assert_eq!(ids, search(&text, &specials, counts), "{text:?}, {how:?}");
         assert_eq!(tokenizer.decode(&ids, true), text, "{how:?}");
         if !how.parse_special {
             assert!(
@@ -42,6 +44,33 @@ pub fn special_split(bytes: &[u8]) {
             );
         }
     }
+    rendered(&mut source, &tokenizer, &text, &specials);
+}
+
+/// The same text as the result of a template, parts of which came from outside: no token of more than a letter may be made of those, and no
+/// control token at all.
+fn rendered(source: &mut Source<'_>, tokenizer: &Tokenizer, text: &str, specials: &[Special]) {
+    let borders: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    let mut content: Vec<Range<usize>> = Vec::new();
+    let mut at = source.below(4);
+    while let (Some(start), false) = (borders.get(at), source.is_empty()) {
+        let end = borders.get(at + 1 + source.below(6)).copied().unwrap_or(text.len());
+        if *start < end {
+            content.push(*start..end);
+        }
+        at = borders.partition_point(|border| *border <= end) + source.below(6);
+    }
+    let overlaps =
+        |range: &Range<usize>| content.iter().any(|other| other.start < range.end && range.start < other.end);
+    let counts = |at: usize, special: &Special| {
+        let range = at..at + special.name.len();
+        let letter = special.name.chars().count() == 1 && !special.control;
+        letter || !overlaps(&range)
+    };
+    let expected = search(text, specials, counts);
+    let rendered = Rendered { text: text.to_owned(), content: content.clone() };
+    let ids = tokenizer.encode_rendered(&rendered, false).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+    assert_eq!(ids, expected, "{text:?}, of which {content:?} came from outside");
 }
 
 fn name(source: &mut Source<'_>, longest: usize) -> String {
@@ -57,15 +86,16 @@ fn piece(source: &mut Source<'_>, specials: &[Special]) -> String {
     name.chars().take(if whole { usize::MAX } else { source.below(4) }).collect()
 }
 
-/// The longest token at each place, among those that count; else the bytes of a character.
-fn search(text: &str, specials: &[Special], parse: bool) -> Vec<u32> {
+/// The longest token at each place, among those that count there; else the bytes of a character.
+fn search(text: &str, specials: &[Special], counts: impl Fn(usize, &Special) -> bool) -> Vec<u32> {
     let mut ids = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
+        let at = text.len() - rest.len();
         let here = specials
             .iter()
             .enumerate()
-            .filter(|(_, special)| (parse || !special.control) && rest.starts_with(special.name.as_str()));
+            .filter(|(_, special)| rest.starts_with(special.name.as_str()) && counts(at, special));
         let taken = match here.max_by_key(|(_, special)| special.name.len()) {
             Some((at, special)) => {
                 ids.push(256 + at as u32);

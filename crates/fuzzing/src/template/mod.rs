@@ -4,18 +4,19 @@ mod grammar;
 
 use crate::source::Source;
 use serde_json::{Value, json};
-use text::{ChatInput, ChatTemplate};
+use text::{ChatInput, ChatTemplate, Rendered};
 
 /// Stack of the thread that renders: what threads of servers have. Sanitizers make frames larger.
 const STACK: usize = if cfg!(fuzzing) { 8 << 20 } else { 2 << 20 };
 
 /// Largest result, in bytes.
-const MAX_OUTPUT: usize = 64 << 20;
+const MAX_OUTPUT: usize = 16 << 20;
 
 /// A template, and conversations through it. An input that begins with a zero byte is read by the grammar; any other is the template itself.
 ///
 /// # Panics
-/// Where a promise is broken: a panic inside the engine, a result beyond the limit, two renders that differ. Memory and time are limited
+/// Where a promise is broken: a panic inside the engine, a result beyond the limit, text from a message that
+/// counts as the template's own. Memory and time are limited
 /// by who calls.
 pub fn template(bytes: &[u8]) {
     let (template, inputs) = match bytes.split_first() {
@@ -29,12 +30,13 @@ pub fn template(bytes: &[u8]) {
     run(&template, &inputs);
 }
 
-fn run(template: &str, inputs: &[ChatInput]) {
+fn run(template_text: &str, inputs: &[ChatInput]) {
     let render = || {
-        let Ok(template) = ChatTemplate::new(template) else { return };
+        let Ok(template) = ChatTemplate::new(template_text) else { return };
         for input in inputs {
-            let Ok(text) = template.render(input) else { continue };
-            assert!(text.len() <= MAX_OUTPUT, "{} bytes", text.len());
+            let Ok(rendered) = template.render(input) else { continue };
+            assert!(rendered.text.len() <= MAX_OUTPUT, "{} bytes", rendered.text.len());
+            sources(template_text, &rendered);
         }
     };
     let builder = std::thread::Builder::new().stack_size(STACK);
@@ -46,21 +48,48 @@ fn run(template: &str, inputs: &[ChatInput]) {
     }
 }
 
+/// A character that only the inputs hold: wherever it stands in a result, that came from outside.
+const MARK: char = '\u{e000}';
+
+/// Holds what a result says of its sources against the marks in it.
+fn sources(template: &str, rendered: &Rendered) {
+    let mut end = 0;
+    for range in &rendered.content {
+        assert!(range.start >= end && range.start < range.end, "{:?}", rendered.content);
+        assert!(rendered.text.is_char_boundary(range.start) && rendered.text.is_char_boundary(range.end));
+        end = range.end;
+    }
+    assert!(end <= rendered.text.len());
+    if template.contains([MARK, '\\', '&', '%']) {
+        return;
+    }
+    for (at, _) in rendered.text.match_indices(MARK) {
+        let next = rendered.content.partition_point(|range| range.end <= at);
+        let inside = rendered.content.get(next).is_some_and(|range| range.start <= at);
+        assert!(
+            inside,
+            "byte {at} of {:?} came from a message, unlike {:?}",
+            rendered.text, rendered.content
+        );
+    }
+}
+
 /// A plain conversation, and one with all that templates look at.
 fn inputs() -> Vec<ChatInput> {
-    let mut plain = ChatInput::new(json!([{"role": "user", "content": "Hi"}]));
+    let mut plain = ChatInput::new(json!([{"role": "user", "content": "Hi\u{e000}"}]));
     plain.now = Some(1_700_000_000);
     let mut full = ChatInput::new(json!([
-        {"role": "system", "content": "Be <b>brief</b>."},
-        {"role": "user", "content": [{"type": "text", "text": "What is 2+2?"}, {"type": "image"}]},
-        {"role": "assistant", "content": null, "reasoning_content": "Add.", "tool_calls": [
+        {"role": "system", "content": "Be <b>brief</b>.\u{e000}"},
+        {"role": "user", "content": [{"type": "text", "text": "What is 2+2?\u{e000}"}, {"type": "image"}]},
+        {"role": "assistant", "content": null, "reasoning_content": "\u{e000}Add.", "tool_calls": [
             {"id": "1", "type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": [2.5, null, true]}}}
         ]},
         {"role": "tool", "tool_call_id": "1", "content": "4"},
         {"role": "assistant", "content": "<think>ok</think>4"},
-        {"role": "user", "content": "Danke 🙂"}
+        {"role": "user", "content": "\u{e000}Danke 🙂"}
     ]));
-    full.tools = Some(json!([{"type": "function", "function": {"name": "add", "description": "Adds.",
+    full.tools =
+        Some(json!([{"type": "function", "function": {"name": "add", "description": "Adds.\u{e000}",
         "parameters": {"type": "object", "properties": {"a": {"type": "number"}}, "required": ["a"]}}}]));
     full.now = Some(0);
     full.bos_token = "<s>".into();
@@ -90,7 +119,8 @@ fn by_choice(source: &mut Source<'_>) -> ChatInput {
 
 fn message(source: &mut Source<'_>) -> Value {
     let role = *source.pick(&["user", "assistant", "system", "tool", "developer", ""]);
-    let content = if source.once_in(4) { value(source, 3) } else { source.text().into() };
+    let content =
+        if source.once_in(4) { value(source, 3) } else { format!("{}{MARK}", source.text()).into() };
     match source.below(6) {
         0 => json!({"role": role}),
         1 => value(source, 2),
