@@ -1,6 +1,7 @@
 //! Runs a target on files, without cargo-fuzz: `cargo run --release -p latent-fuzz-targets --example replay TARGET FILE…`
 //!
 //! A line a file: milliseconds, and the most memory of the process so far.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its answers")]
 
 use latent_fuzz_targets::TARGETS;
 use std::time::Instant;
