@@ -69,11 +69,11 @@ pub(crate) fn outline(path: Option<&Path>) -> Result<Outline> {
 pub(crate) fn describe(path: Option<&Path>, circuit: Option<&Path>) -> Result<Described> {
     let outline = outline(path)?;
     let folder = path.filter(|path| outline.data() == formats::Data::Config && path.is_dir());
-    Described::new(outline, circuit).or_else(|error| {
+    Described::new(outline, circuit).map_err(|error| {
         let unsupported = matches!(error.downcast_ref(), Some(graph::ContractError::Unsupported { .. }));
         match folder.filter(|_| !unsupported).map(Checkpoint::open) {
-            Some(Err(hindrance)) => Err(hindrance.into()),
-            _ => Err(error),
+            Some(Err(hindrance)) => hindrance.into(),
+            _ => error,
         }
     })
 }
