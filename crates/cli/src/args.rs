@@ -114,6 +114,8 @@ pub(crate) enum Command {
         after_help = "Example:\n  latent dump -m model.gguf --precision exact --tokens 1,2,3 ours.safetensors"
     )]
     Dump(DumpArgs),
+    /// Print the licences of the program and of the packages that it is made from
+    Licenses,
     /// Print a completion script for a shell
     Completions {
         /// The shell

@@ -110,6 +110,27 @@ fn every_template_keeps_its_own_tokens_and_gives_none_to_contents() {
     assert_eq!(compared, 10);
 }
 
+/// Found by fuzzing: a name of one letter was let through as text that stands for itself, whichever token it named.
+#[test]
+fn a_control_token_of_one_letter_is_not_a_letter() {
+    let mut tokens: Vec<String> = bytes();
+    tokens.extend(["｜".to_owned(), "é".to_owned()]);
+    let vocab = GgufVocab {
+        model: "gpt2",
+        pre: Some("gpt-2"),
+        tokens: tokens.iter().map(String::as_bytes).collect(),
+        // the first is a control token, the second one of the vocabulary's own
+        token_types: Some([vec![1; 256], vec![3, 4]].concat()),
+        merges: Some(Vec::new()),
+        ..GgufVocab::default()
+    };
+    let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
+    let rendered = Rendered { text: "｜é｜".into(), content: std::iter::once(0.."｜é".len()).collect() };
+    let of = |ids: Vec<u32>| ids.into_iter().filter(|id| *id >= 256).collect::<Vec<_>>();
+    assert_eq!(of(tokenizer.encode_rendered(&rendered, false).unwrap()), [257, 256]);
+    assert_eq!(of(tokenizer.encode_rendered(&rendered, true).unwrap()), [256, 257, 256]);
+}
+
 /// How arguments of calls are given.
 #[derive(Clone, Copy, PartialEq)]
 enum Calls {

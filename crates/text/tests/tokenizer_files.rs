@@ -311,6 +311,23 @@ fn texts_that_grow_are_bounded() {
     assert!(tokenizer.encode(&"a\u{301}".repeat(100_000), PLAIN).is_ok());
 }
 
+/// Found by fuzzing: each step made two bytes of every byte beyond ASCII, so that thirty took a gigabyte for a letter.
+#[test]
+fn byte_level_is_admitted_once() {
+    let byte_level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
+    let inner = json!({"type": "Sequence", "pretokenizers": [byte_level]});
+    let twice = json!({"type": "Sequence", "pretokenizers": [byte_level, inner]});
+    for (file, place) in [
+        (with("pre_tokenizer", twice), "pre_tokenizer.pretokenizers[1].pretokenizers[0]"),
+        (with("normalizer", sequence(vec![json!({"type": "ByteLevel"}); 2])), "normalizer.normalizers[1]"),
+    ] {
+        let error = open(&file).err().unwrap().to_string();
+        assert!(error.contains(place) && error.contains("one ByteLevel"), "{error}");
+    }
+    assert!(open(&pre(byte_level)).is_ok());
+}
+
 /// 20 000 tokens with one first letter; each place of a text was compared with all of them.
 #[test]
 fn many_added_tokens_take_no_more_time_than_few() {

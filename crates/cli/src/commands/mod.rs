@@ -10,6 +10,7 @@ mod draw;
 mod dump;
 mod graph;
 mod inspect;
+mod licenses;
 mod logits;
 mod make_model;
 mod ops;
@@ -56,6 +57,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Ops(args) => ops::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Dump(args) => dump::run(&args),
+        Command::Licenses => licenses::run(),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),
     }

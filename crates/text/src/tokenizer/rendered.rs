@@ -35,8 +35,8 @@ impl Tokenizer {
         let begins = bos.is_some_and(|bos| {
             text.starts_with(bos) && (allow_special || !overlaps(&rendered.content, &(0..bos.len())))
         });
-        let written = |range: Range<usize>, _: bool| {
-            allow_special || !overlaps(&rendered.content, &range) || is_plain(&text[range])
+        let written = |range: Range<usize>, control: bool| {
+            allow_special || !overlaps(&rendered.content, &range) || (!control && is_plain(&text[range]))
         };
         let fragments = self.special.split_where(text, written);
         self.encode_fragments(text.len(), fragments, !begins, limit)

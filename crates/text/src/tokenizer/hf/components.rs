@@ -56,7 +56,10 @@ fn add_normalizers(
             right: place.flag("strip_right", None)?,
         },
         "StripAccents" => Normalizer::StripAccents,
-        "ByteLevel" => Normalizer::ByteLevel,
+        "ByteLevel" => {
+            once(place, steps.iter().any(|step| matches!(step, Normalizer::ByteLevel)))?;
+            Normalizer::ByteLevel
+        }
         "Prepend" => {
             let prefix = place.at("prepend")?;
             let text = prefix.text()?;
@@ -74,6 +77,11 @@ fn add_normalizers(
 
 fn counted(place: &Place<'_>, steps: usize) -> Result<(), TextError> {
     if steps > MAX_STEPS { Err(place.refused(&format!("at most {MAX_STEPS} steps"))) } else { Ok(()) }
+}
+
+/// Refuses a second `ByteLevel`: each makes two bytes of every one that is not ASCII, so that thirty of them fill any memory.
+fn once(place: &Place<'_>, before: bool) -> Result<(), TextError> {
+    if before { Err(place.refused("one ByteLevel, as its letters stand for bytes already")) } else { Ok(()) }
 }
 
 /// `pattern` by `content`. Growth is bounded over all replacements, as each multiplies what the ones before it made.
@@ -152,6 +160,7 @@ fn add_pre_tokenizers(place: &Place<'_>, steps: &mut Vec<PreTokenizer>) -> Resul
             )
         }
         "ByteLevel" => {
+            once(place, steps.iter().any(|step| matches!(step, PreTokenizer::ByteLevel { .. })))?;
             let pattern = match place.flag("use_regex", Some(true))? {
                 true => Some(Pattern::new(GPT_2).map_err(|problem| place.problem(&problem))?),
                 false => None,

@@ -1,0 +1,188 @@
+//! Circuits that somebody changed: `--circuit` runs those that the audit lets through.
+
+use crate::model::{self, SHAPES};
+use crate::source::Source;
+use engine::cache::Sequence;
+use engine::cpu::{self, CpuOptions};
+use engine::{EngineOptions, Item, Wanted};
+use formats::Checkpoint;
+use graph::circuit::Circuit;
+use graph::draw;
+use graph::passes::{BindOptions, CacheForm, FORMS};
+use graph::points::Points;
+use graph::{CheckpointTensors, Contract, audit};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Words that stand in circuits, and some that do not.
+const WORDS: [&str; 40] = [
+    "",
+    "h",
+    "x",
+    "embed",
+    "rms_norm",
+    "linear",
+    "split",
+    "rope",
+    "mla_attention",
+    "route",
+    "expert_mlp",
+    "mlp",
+    "add",
+    "scale",
+    "gather_rows",
+    "hidden",
+    "heads",
+    "kv_lora",
+    "rope",
+    "nope",
+    "v",
+    "vocab",
+    "kv_lora+rope",
+    "heads*(nope+rope)",
+    "heads*v",
+    "0",
+    "-1",
+    "18446744073709551615",
+    "99999999999*99999999999",
+    "1/0",
+    "(((((((((1)))))))))",
+    "a-b",
+    "!moe",
+    "moe",
+    "latent_q",
+    "token_embd.weight",
+    "blk.{layer}.attn_norm.weight",
+    "{expert}",
+    "*",
+    "attn_norm",
+];
+
+/// A built-in circuit with a few changes, over a tiny model of it: read, audited, drawn, planned, loaded and run for two steps. Only errors may
+/// come of it.
+pub fn circuit(bytes: &[u8]) {
+    let mut source = Source::new(bytes);
+    let shape = source.below(SHAPES.len());
+    let checkpoint = model::tiny(shape);
+    let Ok(contract) = Contract::from_checkpoint(&checkpoint) else { return };
+    let Ok(own) = Circuit::named(&contract.circuit) else { return };
+    let Ok(mut json) = serde_json::to_value(own) else { return };
+    let (form, draws) = (source.below(FORMS.len()), source.once_in(8));
+    for _ in 0..1 + source.below(4) {
+        change(&mut source, &mut json);
+    }
+    let Ok(changed) = Circuit::parse(&json.to_string()) else { return };
+    let changed = Arc::new(changed);
+    look(&changed, &contract, &checkpoint, draws);
+    step(changed, &checkpoint, form);
+}
+
+/// Everything that reads a circuit without running it.
+fn look(circuit: &Circuit, contract: &Contract, checkpoint: &Arc<Checkpoint>, draws: bool) {
+    let tensors = CheckpointTensors(checkpoint);
+    let _ = audit::circuit(circuit, contract);
+    let _ = Points::of(circuit, contract, &tensors);
+    let Ok(tier) = cpu::tier_for(None) else { return };
+    let bind = BindOptions { precision: Default::default(), tier, cache: base::CacheType::F16 };
+    let options = CpuOptions {
+        mla: Default::default(),
+        form: CacheForm::Latent,
+        bind,
+        threads: 1,
+        largest: 32,
+        context: 128,
+    };
+    if let Ok(plans) = cpu::make_plans_of(circuit, contract, &tensors, &options) {
+        let _ = cpu::audit(circuit, contract, checkpoint, &plans, &options, true);
+    }
+    if draws {
+        let options =
+            draw::Options { bind, largest: 32, layers: 0..contract.layers, assumed: None, kernels: true };
+        let _ = draw::Drawing::make(circuit, contract, &tensors, &cpu::kernel_contracts(), &options);
+    }
+}
+
+/// A prompt of three tokens and one more.
+fn step(circuit: Arc<Circuit>, checkpoint: &Arc<Checkpoint>, form: usize) {
+    let (mla, form) = FORMS[form];
+    let options = EngineOptions { circuit: Some(circuit), mla, form, ..model::options() };
+    let Ok(mut engine) = model::load(checkpoint, &options) else { return };
+    let mut sequence = Sequence::default();
+    for tokens in [&[256, 5, 99][..], &[7]] {
+        let mut items = [Item { sequence: &mut sequence, tokens, wanted: Wanted::Last }];
+        if engine.step(&mut items, &mut |_, _, _| {}).is_err() {
+            break;
+        }
+    }
+    engine.release(sequence);
+}
+
+/// Changes a value somewhere in the circuit.
+fn change(source: &mut Source<'_>, whole: &mut Value) {
+    let other = walk(source, whole).clone();
+    let target = walk(source, whole);
+    match source.below(8) {
+        0 => *target = other,
+        1 => *target = Value::Null,
+        2 | 3 => swap_word(source, target),
+        4 => {
+            if let Value::Array(list) = target {
+                let from = list.get(source.below(256) % list.len().max(1)).cloned();
+                let at = source.below(list.len() + 1);
+                list.extend(from.clone());
+                list.insert(at, from.unwrap_or(other));
+            } else {
+                swap_word(source, target);
+            }
+        }
+        5 => match target {
+            Value::Array(list) if !list.is_empty() => drop(list.remove(source.below(list.len()))),
+            Value::Object(map) if !map.is_empty() => {
+                let key = map.keys().nth(source.below(map.len())).cloned().unwrap_or_default();
+                map.remove(&key);
+            }
+            other => swap_word(source, other),
+        },
+        6 => match target {
+            Value::Array(list) if list.len() > 1 => {
+                let (a, b) = (source.below(list.len()), source.below(list.len()));
+                list.swap(a, b);
+            }
+            Value::Object(map) => drop(map.insert((*source.pick(&WORDS)).into(), other)),
+            other => swap_word(source, other),
+        },
+        _ => *target = if source.once_in(2) { source.number().into() } else { source.text().into() },
+    }
+}
+
+fn swap_word(source: &mut Source<'_>, target: &mut Value) {
+    let word = *source.pick(&WORDS);
+    *target = match target {
+        Value::Array(_) => Value::from(vec![word]),
+        Value::String(text) if source.once_in(2) => format!("{text}{word}").into(),
+        _ => word.into(),
+    };
+}
+
+/// A value below: down by one choice a level, until a choice says to stay.
+fn walk<'v>(source: &mut Source<'_>, mut at: &'v mut Value) -> &'v mut Value {
+    loop {
+        let children = match at {
+            Value::Array(list) => list.len(),
+            Value::Object(map) => map.len(),
+            _ => 0,
+        };
+        if children == 0 || source.is_empty() || source.once_in(6) {
+            return at;
+        }
+        let child = source.below(children);
+        at = match at {
+            Value::Array(list) => &mut list[child],
+            Value::Object(map) => match map.values_mut().nth(child) {
+                Some(value) => value,
+                None => unreachable!("the child is below the count of children"),
+            },
+            _ => unreachable!("only lists and objects have children"),
+        };
+    }
+}

@@ -1,0 +1,156 @@
+//! Files that `diff --dump` and `graph --profile` read.
+
+use crate::model;
+use crate::source::Source;
+use engine::Trace;
+use engine::cpu;
+use engine::diff::{Side, Tolerance, compare, dump as file};
+use graph::circuit::Circuit;
+use graph::draw::{Drawing, Options, PageOptions, Wanted};
+use graph::passes::BindOptions;
+use graph::points::Points;
+use graph::{CheckpointTensors, Contract};
+use serde_json::{Map, Value, json};
+use std::sync::OnceLock;
+
+const TOKENS: [u32; 3] = [256, 5, 99];
+
+/// A model's points, their values for three tokens, and its drawing.
+struct Model {
+    points: Points,
+    trace: Trace,
+    drawing: Drawing,
+}
+
+fn model() -> &'static Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    MODEL.get_or_init(|| {
+        let make = || -> Result<Model, Box<dyn std::error::Error>> {
+            let checkpoint = model::tiny(0);
+            let mut engine = model::load(&checkpoint, &model::options())?;
+            let points = engine.points(&checkpoint)?;
+            let trace = engine.trace(&points, 0..2, &TOKENS, &mut |_| true)?;
+            let contract = Contract::from_checkpoint(&checkpoint)?;
+            let bind = BindOptions { ..engine.bind() };
+            let options = Options { bind, largest: 32, layers: 0..2, assumed: None, kernels: true };
+            let circuit = Circuit::named(&contract.circuit)?;
+            let tensors = CheckpointTensors(&checkpoint);
+            let drawing = Drawing::make(circuit, &contract, &tensors, &cpu::kernel_contracts(), &options)?;
+            Ok(Model { points, trace, drawing })
+        };
+        make().unwrap_or_else(|error| panic!("{error}"))
+    })
+}
+
+/// A dump of activations by tensor, some of them wrong, held against a run; or a profile of any JSON in a page.
+///
+/// # Panics
+/// Where data break out of the page, or a comparison claims that equal bits differ.
+pub fn dump(bytes: &[u8]) {
+    let mut source = Source::new(bytes);
+    if source.once_in(4) { profile(&mut source) } else { activations(&mut source) }
+}
+
+fn activations(source: &mut Source<'_>) {
+    let Model { points, trace, .. } = model();
+    let mut tensors = vec![tokens(source)];
+    for _ in 0..source.below(5) {
+        tensors.push(activation(source, points, trace));
+    }
+    let bytes = assemble(source, &tensors);
+    let Ok(folder) = tempfile::tempdir() else { return };
+    let path = folder.path().join("dump.safetensors");
+    if std::fs::write(&path, bytes).is_err() {
+        return;
+    }
+    let given = source.once_in(4).then_some(&TOKENS[..]);
+    let Ok(read) = file::read(&path, points, given) else { return };
+    let (a, b) = (Side { points, trace }, Side { points, trace: &read });
+    let _ = compare(a, b, Tolerance::between(None, None));
+    if let Ok(report) = compare(b, b, Tolerance::between(None, None)) {
+        let differing = report.points.iter().find(|point| point.distance.max_abs > 0.0);
+        assert!(differing.is_none(), "{:?} differs from itself", differing.map(|point| &point.name));
+    }
+}
+
+/// A tensor of a safetensors file: name, type, shape, bytes.
+type Tensor = (String, &'static str, Vec<usize>, Vec<u8>);
+
+fn tokens(source: &mut Source<'_>) -> Tensor {
+    let mut ids: Vec<i64> = TOKENS.iter().map(|id| i64::from(*id)).collect();
+    if source.once_in(4) {
+        ids = (0..source.below(5)).map(|_| source.number()).collect();
+    }
+    let (ty, size) = *source.pick(&[("I64", 8), ("I32", 4), ("I16", 2), ("I8", 1), ("F32", 4)]);
+    let bytes = ids.iter().flat_map(|id| id.to_le_bytes().into_iter().take(size)).collect();
+    let name = if source.once_in(12) { "token" } else { "tokens" };
+    (name.into(), ty, vec![ids.len()], bytes)
+}
+
+fn activation(source: &mut Source<'_>, points: &Points, trace: &Trace) -> Tensor {
+    let at = (usize::from(source.byte()) << 8 | usize::from(source.byte())) % points.list().len();
+    let point = &points.list()[at];
+    let mut shape = match source.below(4) {
+        0 => vec![TOKENS.len(), point.heads, point.width],
+        1 => vec![1, TOKENS.len(), point.row_width()],
+        2 => vec![TOKENS.len() * point.heads, point.width],
+        _ => vec![TOKENS.len(), point.row_width()],
+    };
+    if source.once_in(6) {
+        let place = source.below(shape.len());
+        shape[place] = source.below(9);
+    }
+    let count = shape.iter().product::<usize>().min(1 << 16);
+    let fill = *source.pick(&[0.0, 1.0, f32::NAN, f32::INFINITY, -1e30]);
+    let own = trace.values(at).map(|values| values.numbers.as_slice()).unwrap_or_default();
+    let own = if source.once_in(2) { own } else { &[] };
+    let mut numbers: Vec<f32> = own.iter().copied().chain(std::iter::repeat(fill)).take(count).collect();
+    for _ in 0..source.below(4) {
+        let place = source.u64() as usize % count.max(1);
+        if let Some(number) = numbers.get_mut(place) {
+            *number = *source.pick(&[f32::NAN, f32::NEG_INFINITY, 1e30, -0.0, f32::MIN_POSITIVE]);
+        }
+    }
+    let bytes = |number: &f32| number.to_le_bytes();
+    let (ty, bytes): (_, Vec<u8>) = match source.below(6) {
+        0 => ("F16", numbers.iter().flat_map(|n| bytes(n).into_iter().skip(2)).collect()),
+        1 => ("BF16", numbers.iter().flat_map(|n| bytes(n).into_iter().skip(2)).collect()),
+        2 => ("F64", numbers.iter().flat_map(|n| f64::from(*n).to_le_bytes()).collect()),
+        3 => ("I32", numbers.iter().flat_map(bytes).collect()),
+        _ => ("F32", numbers.iter().flat_map(bytes).collect()),
+    };
+    let name = if source.once_in(12) { source.text() } else { point.name.clone() };
+    (name, ty, shape, bytes)
+}
+
+/// The file, perhaps with a wrong header.
+fn assemble(source: &mut Source<'_>, tensors: &[Tensor]) -> Vec<u8> {
+    let (mut header, mut data) = (Map::new(), Vec::new());
+    for (name, ty, shape, bytes) in tensors {
+        if header.contains_key(name) {
+            continue;
+        }
+        let (start, end) = (data.len(), data.len() + bytes.len());
+        let end = if source.once_in(24) { source.number() as usize } else { end };
+        header.insert(name.clone(), json!({"dtype": ty, "shape": shape, "data_offsets": [start, end]}));
+        data.extend_from_slice(bytes);
+    }
+    let header = Value::Object(header).to_string();
+    let length = if source.once_in(24) { source.u64() } else { header.len() as u64 };
+    let mut file = length.to_le_bytes().to_vec();
+    file.extend_from_slice(header.as_bytes());
+    file.extend_from_slice(&data);
+    file
+}
+
+/// A profile is data of the page: whatever it holds, it stays inside its element.
+fn profile(source: &mut Source<'_>) {
+    let profile: Value = serde_json::from_str(&source.rest()).unwrap_or_else(
+        |error| json!({"limits": {"read_bandwidth": 1}, "steps": [error.to_string(), "</script><script>"]}),
+    );
+    let wanted = Wanted { stage: "plan".into(), formulation: "auto".into(), class: "one".into() };
+    let options = |profile| PageOptions { wanted: wanted.clone(), profile, against: None };
+    let count = |page: &str| page.matches("<script").count();
+    let page = |profile| model().drawing.page(&options(profile)).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(count(&page(Some(profile))), count(&page(None)), "the profile leaves its element");
+}

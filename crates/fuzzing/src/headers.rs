@@ -1,0 +1,123 @@
+//! What opens a file: headers of every kind of file, and the contract from config.json.
+
+use formats::gguf::{GgufError, Header, Value};
+use formats::pack::{Directory, PAGE};
+use formats::safetensors::SafetensorsError;
+use graph::contract::{JsonKeys, Tensors};
+
+/// Every tensor is there, with a shape that the last byte of its name decides.
+struct Anything;
+
+impl Tensors for Anything {
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        let last = usize::from(*name.as_bytes().last()?);
+        (last % 3 > 0).then(|| vec![last; last % 4])
+    }
+
+    fn f32s(&self, name: &str) -> Option<Vec<f32>> {
+        Some(vec![1.0; name.len() % 40])
+    }
+}
+
+/// A contract from any config.json, over tensors that agree with whatever shape is asked for.
+///
+/// # Panics
+/// Where strict reading accepts what others read otherwise, or a contract contradicts itself.
+pub fn config(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let strict = formats::json::parse(text);
+    let usual = serde_json::from_str::<serde_json::Value>(text);
+    // strict reading only refuses more; what it accepts is what everyone else reads
+    if let Ok(value) = &strict {
+        assert_eq!(Some(value), usual.as_ref().ok());
+    }
+    let Ok(serde_json::Value::Object(object)) = strict else { return };
+    let keys = JsonKeys { file: "config.json", object: &object };
+    if let Ok(contract) = graph::Contract::from_config(&keys, &Anything) {
+        let frequencies = contract.rope.inverse_frequencies(contract.context_length);
+        assert_eq!(frequencies.len(), contract.attention.rope / 2);
+        assert!(contract.attention.softmax_scale.is_finite() && contract.attention.heads > 0);
+        assert_eq!(contract.layer_kinds.len(), contract.all_layers());
+    }
+}
+
+/// A GGUF header from any bytes; what parses is read to its end, and a vocabulary is attempted on it.
+///
+/// # Panics
+/// Where a tensor or an array is longer than the file, or the beginning of a file is refused that is fine as a whole.
+pub fn gguf(bytes: &[u8]) {
+    let parsed = Header::parse(bytes, bytes.len() as u64);
+    // as the beginning of a longer file: never refused where the whole file is read, and never satisfied by asking for what is there
+    match Header::parse(bytes, u64::MAX) {
+        Ok(_) => {}
+        Err(GgufError::NeedMore { need, .. }) => assert!(parsed.is_err() && need > bytes.len() as u64),
+        Err(_) => assert!(parsed.is_err()),
+    }
+    let Ok(header) = parsed else { return };
+    for tensor in &header.tensors {
+        assert!(tensor.start + tensor.bytes <= bytes.len() as u64);
+    }
+    for (key, value) in header.metadata.entries() {
+        let _ =
+            (header.metadata.u64(key), header.metadata.f64(key), header.metadata.str(key), value.describe());
+        if let Value::Array(array) = value {
+            let strings = header.metadata.strings(key).ok().flatten().map(|s| s.len());
+            let numbers = header.metadata.numbers(key).ok().flatten().map(|n| n.len());
+            assert!(strings.or(numbers).is_none_or(|n| n == array.count));
+        }
+    }
+    if let Ok(vocab) = text::GgufVocab::from_metadata(&header.metadata) {
+        let _ = text::Tokenizer::from_gguf(&vocab);
+    }
+}
+
+/// A safetensors header from any bytes.
+///
+/// # Panics
+/// Where tensors leave holes, or reach beyond the file.
+pub fn safetensors(bytes: &[u8]) {
+    match formats::safetensors::Header::parse(bytes, u64::MAX) {
+        // what no tensor holds would be a hole
+        Ok(header) => {
+            let held: u64 = header.tensors.iter().map(|tensor| tensor.bytes).sum();
+            assert_eq!(header.data_start + held, u64::MAX);
+        }
+        Err(SafetensorsError::NeedMore { need, .. }) => assert!(need > bytes.len() as u64),
+        Err(_) => {}
+    }
+    let Ok(tensors) = formats::safetensors::list(bytes) else { return };
+    let mut held = 0;
+    for (_, _, shape, range) in tensors {
+        assert!(range.start <= range.end && range.end <= bytes.len());
+        assert!(shape.len() <= formats::limits::MAX_SAFETENSORS_DIMENSIONS);
+        held += range.len();
+    }
+    // nothing is hidden between tensors
+    assert!(bytes.len() - held >= 8 && held <= bytes.len());
+}
+
+/// The header of a packed file from any bytes, without the prelude, whose checksum would refuse them all. They are read once more with zeros
+/// behind them, as tensors begin at multiples of a page.
+///
+/// # Panics
+/// Where a tensor reaches beyond the file, or has another size than its rows.
+pub fn packed(bytes: &[u8]) {
+    let _ = Directory::parse(bytes);
+    directory(bytes);
+    let mut longer = bytes.to_vec();
+    longer.resize(bytes.len().next_multiple_of(PAGE as usize) + 2 * PAGE as usize, 0);
+    directory(&longer);
+}
+
+fn directory(body: &[u8]) {
+    let Ok(directory) = Directory::parse_body(body) else { return };
+    for tensor in &directory.tensors {
+        assert!(tensor.start >= directory.data_start);
+        assert!(tensor.start + tensor.bytes <= body.len() as u64 + PAGE);
+        if tensor.tile_rows.is_none() {
+            let rows: usize = tensor.shape.iter().rev().skip(1).product();
+            let row = tensor.ty.row_bytes(tensor.shape.last().copied().unwrap_or(1));
+            assert_eq!(row.map(|row| (row * rows) as u64), Some(tensor.bytes));
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Tiny random models, made once and held in memory.
+
+use engine::{Engine, EngineError, EngineOptions};
+use formats::Checkpoint;
+use std::sync::{Arc, OnceLock};
+use testkit::{Kind, Recipe};
+
+/// Shapes of one layer or two, one of each circuit and one with a latent for queries.
+pub(crate) const SHAPES: [&str; 5] = ["tiny-v3", "tiny-minicpm3", "tiny-plm", "tiny-v2", "tiny-dense"];
+
+/// The model of this shape: weights of Q8_0, two layers (the second one with experts, where the shape has any).
+pub(crate) fn tiny(shape: usize) -> Arc<Checkpoint> {
+    static ALL: [OnceLock<Arc<Checkpoint>>; SHAPES.len()] = [const { OnceLock::new() }; SHAPES.len()];
+    let shape = shape % SHAPES.len();
+    let make = || {
+        let recipe =
+            Recipe { layers: Some(2), ..Recipe::new(SHAPES[shape], Kind::from(base::TensorType::Q8_0)) };
+        checkpoint(&recipe)
+    };
+    ALL[shape].get_or_init(make).clone()
+}
+
+/// The model of a recipe, as a file that was read and deleted. Its bytes stay in memory for good.
+///
+/// # Panics
+/// Where it cannot be written or opened.
+pub(crate) fn checkpoint(recipe: &Recipe) -> Arc<Checkpoint> {
+    let written = || -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        Ok(std::fs::read(recipe.write_gguf(&folder.path().join("tiny.gguf"))?.first)?)
+    };
+    let bytes = written().unwrap_or_else(|error| panic!("{recipe:?}: {error}"));
+    let opened = Checkpoint::from_static("tiny.gguf", bytes.leak());
+    Arc::new(opened.unwrap_or_else(|error| panic!("{recipe:?}: {error}")))
+}
+
+/// One thread and little context.
+pub(crate) fn options() -> EngineOptions {
+    EngineOptions { threads: Some(1), context: Some(128), largest: Some(32), ..EngineOptions::default() }
+}
+
+pub(crate) fn load(checkpoint: &Arc<Checkpoint>, options: &EngineOptions) -> Result<Engine, EngineError> {
+    Engine::load(checkpoint, options, &mut |_, _| {})
+}

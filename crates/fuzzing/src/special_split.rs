@@ -1,0 +1,165 @@
+//! Control and user-defined tokens in a text, against a search that tries every token at every place.
+
+use crate::source::Source;
+use crate::tokenizer_json::ways;
+use serde_json::{Map, Value, json};
+use std::ops::Range;
+use text::{GgufVocab, Rendered, Tokenizer};
+
+/// A token of the vocabulary beyond the 256 bytes.
+struct Special {
+    name: String,
+    control: bool,
+}
+
+/// A vocabulary of bytes with a few tokens that overlap, and a text made of their pieces: each way to encode gives what the search gives.
+///
+/// # Panics
+/// Where the two differ, or a text without special tokens does not come back.
+pub fn special_split(bytes: &[u8]) {
+    let mut source = Source::new(bytes);
+    let from_json = source.once_in(2);
+    let letters = letters();
+    let mut specials: Vec<Special> = Vec::new();
+    for _ in 0..source.below(12) {
+        let special = Special { name: name(&mut source, 5), control: source.once_in(2) };
+        let taken =
+            letters.contains(&special.name) || specials.iter().any(|other| other.name == special.name);
+        if !special.name.is_empty() && !taken {
+            specials.push(special);
+        }
+    }
+    let text: String = (0..source.below(40)).map(|_| piece(&mut source, &specials)).collect();
+    let built = if from_json { by_json(&letters, &specials) } else { by_gguf(&letters, &specials) };
+    let tokenizer = built.unwrap_or_else(|error| panic!("the vocabulary is refused: {error}"));
+    for how in ways() {
+        let ids = tokenizer.encode(&text, how).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+        let counts = |_, special: &Special| how.parse_special || !special.control;
+        assert_eq!(ids, search(&text, &specials, counts), "{text:?}, {how:?}");
+        assert_eq!(tokenizer.decode(&ids, true), text, "{how:?}");
+        if !how.parse_special {
+            assert!(
+                ids.iter().all(|id| !tokenizer.is_control(*id)),
+                "{text:?} became control tokens: {ids:?}"
+            );
+        }
+    }
+    rendered(&mut source, &tokenizer, &text, &specials);
+}
+
+/// The same text as the result of a template, parts of which came from outside: no token of more than a letter may be made of those, and no
+/// control token at all.
+fn rendered(source: &mut Source<'_>, tokenizer: &Tokenizer, text: &str, specials: &[Special]) {
+    let borders: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
+    let mut content: Vec<Range<usize>> = Vec::new();
+    let mut at = source.below(4);
+    while let (Some(start), false) = (borders.get(at), source.is_empty()) {
+        let end = borders.get(at + 1 + source.below(6)).copied().unwrap_or(text.len());
+        if *start < end {
+            content.push(*start..end);
+        }
+        at = borders.partition_point(|border| *border <= end) + source.below(6);
+    }
+    let overlaps =
+        |range: &Range<usize>| content.iter().any(|other| other.start < range.end && range.start < other.end);
+    let counts = |at: usize, special: &Special| {
+        let range = at..at + special.name.len();
+        let letter = special.name.chars().count() == 1 && !special.control;
+        letter || !overlaps(&range)
+    };
+    let expected = search(text, specials, counts);
+    let rendered = Rendered { text: text.to_owned(), content: content.clone() };
+    let ids = tokenizer.encode_rendered(&rendered, false).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+    assert_eq!(ids, expected, "{text:?}, of which {content:?} came from outside");
+}
+
+fn name(source: &mut Source<'_>, longest: usize) -> String {
+    (0..source.below(longest)).map(|_| *source.pick(&['<', '|', 'a', '>', 'é', '｜'])).collect()
+}
+
+fn piece(source: &mut Source<'_>, specials: &[Special]) -> String {
+    if specials.is_empty() || source.once_in(3) {
+        return name(source, 4);
+    }
+    let name = &source.pick(specials).name;
+    let whole = !source.once_in(4);
+    name.chars().take(if whole { usize::MAX } else { source.below(4) }).collect()
+}
+
+/// The longest token at each place, among those that count there; else the bytes of a character.
+fn search(text: &str, specials: &[Special], counts: impl Fn(usize, &Special) -> bool) -> Vec<u32> {
+    let mut ids = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let at = text.len() - rest.len();
+        let here = specials
+            .iter()
+            .enumerate()
+            .filter(|(_, special)| rest.starts_with(special.name.as_str()) && counts(at, special));
+        let taken = match here.max_by_key(|(_, special)| special.name.len()) {
+            Some((at, special)) => {
+                ids.push(256 + at as u32);
+                special.name.len()
+            }
+            None => {
+                ids.extend(rest.bytes().take(first.len_utf8()).map(u32::from));
+                first.len_utf8()
+            }
+        };
+        rest = &rest[taken..];
+    }
+    ids
+}
+
+/// The 256 bytes as byte-level vocabularies write them; ids are the bytes.
+pub(crate) fn letters() -> Vec<String> {
+    let mut moved = 0;
+    let letter = |byte: u32| {
+        let stands = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+        moved += u32::from(!stands);
+        char::from_u32(if stands { byte } else { 0xff + moved }).map(String::from).unwrap_or_default()
+    };
+    (0..256).map(letter).collect()
+}
+
+fn by_gguf(letters: &[String], specials: &[Special]) -> Result<Tokenizer, text::TextError> {
+    let names = letters.iter().chain(specials.iter().map(|special| &special.name));
+    let types = specials.iter().map(|special| if special.control { 3 } else { 4 });
+    Tokenizer::from_gguf(&GgufVocab {
+        model: "gpt2",
+        pre: Some("gpt-2"),
+        tokens: names.map(String::as_bytes).collect(),
+        token_types: Some(std::iter::repeat_n(1, letters.len()).chain(types).collect()),
+        merges: Some(Vec::new()),
+        ..GgufVocab::default()
+    })
+}
+
+fn by_json(letters: &[String], specials: &[Special]) -> Result<Tokenizer, text::TextError> {
+    let vocabulary: Map<String, Value> =
+        letters.iter().enumerate().map(|(id, letter)| (letter.clone(), id.into())).collect();
+    let added = |(at, special): (usize, &Special)| {
+        json!({
+            "id": 256 + at, "content": special.name, "special": special.control,
+            "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+        })
+    };
+    let byte_level =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let file = json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": specials.iter().enumerate().map(added).collect::<Vec<Value>>(),
+        "normalizer": null,
+        "pre_tokenizer": byte_level,
+        "post_processor": null,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+            "vocab": vocabulary, "merges": [],
+        },
+    });
+    Tokenizer::from_hf(file.to_string().as_bytes(), None, None)
+}

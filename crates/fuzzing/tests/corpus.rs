@@ -1,0 +1,87 @@
+//! Every seed of `fuzz/corpus` through the target that it belongs to: what a fuzzing run found stays found, and the generators stay within
+//! the promises on the inputs that reach furthest.
+#![allow(missing_docs, reason = "tests")]
+
+use latent_fuzz_targets::TARGETS;
+#[cfg(feature = "engine")]
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus")
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort_unstable();
+    files
+}
+
+/// Seeds of these targets; the others are left to a test of their own, so that they run side by side.
+fn replay(names: &[&str]) {
+    for name in names {
+        let (_, run) = TARGETS.iter().find(|(target, _)| target == name).unwrap();
+        for seed in files(&corpus().join(name)) {
+            let bytes = fs::read(&seed).unwrap();
+            let outcome = std::panic::catch_unwind(|| run(&bytes));
+            assert!(outcome.is_ok(), "the seed {} breaks a promise: see above", seed.display());
+        }
+    }
+}
+
+#[test]
+fn templates() {
+    replay(&["template"]);
+}
+
+#[test]
+fn tokenizers() {
+    replay(&["tokenizer", "tokenizer_json", "tiktoken", "special_split", "encode"]);
+}
+
+#[test]
+fn files_of_models() {
+    replay(&["config", "gguf", "packed", "safetensors", "shards"]);
+}
+
+#[test]
+#[cfg(feature = "engine")]
+fn circuits() {
+    replay(&["circuit"]);
+}
+
+#[test]
+#[cfg(feature = "engine")]
+fn sessions_dumps_and_stop_strings() {
+    replay(&["session", "dump", "stop_strings"]);
+}
+
+#[test]
+#[cfg(feature = "engine")]
+fn plans_against_exact_arithmetic() {
+    replay(&["plan_step"]);
+}
+
+#[test]
+#[cfg(feature = "engine")]
+fn every_target_has_seeds_and_every_folder_a_target() {
+    let targets: BTreeSet<String> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+    let folders: BTreeSet<String> = files(&corpus()).iter().map(name).collect();
+    assert_eq!(folders, targets);
+    // bytes of one seed, and of all
+    let (largest, most) = (2048, 300 << 10);
+    let mut together = 0;
+    for folder in files(&corpus()) {
+        let seeds = files(&folder);
+        assert!(seeds.len() >= 8, "{}: {} seeds", folder.display(), seeds.len());
+        for seed in seeds {
+            let bytes = fs::metadata(&seed).unwrap().len();
+            assert!(bytes <= largest, "{}: {bytes} bytes", seed.display());
+            together += bytes;
+        }
+    }
+    assert!(together <= most, "{together} bytes");
+}
