@@ -114,7 +114,7 @@ impl Prompt {
         }
         let text = match &args.prompt {
             Some(text) => text.clone(),
-            None => read_stdin(speech)?,
+            None => read_stdin()?,
         };
         if text.trim().is_empty() {
             return Err(Usage("the prompt is empty; give a text, --tokens, or pipe a text in".into()).into());
@@ -134,14 +134,11 @@ impl Prompt {
     }
 }
 
-/// Bytes of standard input that are read beyond those that fit, in case they are white space which the template drops.
-const SPARE: usize = 1 << 20;
-
-fn read_stdin(speech: &Speech) -> Result<String> {
+fn read_stdin() -> Result<String> {
     if stdin().is_terminal() {
         return Err(Usage("there is no prompt; give one: latent run \"Why is the sky blue?\"".into()).into());
     }
-    input::stdin_text(speech.longest().unwrap_or(usize::MAX).saturating_add(SPARE))
+    input::stdin_text()
 }
 
 /// Streams text to standard output, and follows Ctrl-C.

@@ -11,7 +11,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
     let tokenizer = Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?;
     let text = match &args.text {
         Some(text) => text.clone(),
-        None => input::stdin_text(usize::MAX)?,
+        None => input::stdin_text()?,
     };
     let ids =
         tokenizer.encode(&text, Encode { add_special: !args.no_special, parse_special: !args.plain })?;
