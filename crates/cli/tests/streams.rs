@@ -109,11 +109,18 @@ fn kill(child: &Child, signal: &str) {
     assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// A story without an end: runs until it is stopped, or the context is full.
+/// A story without an end: the context shifts.
 fn endless(more: &[&str]) -> Child {
     let args = [
         &["run", "-t", "1", "--temperature", "1.5", "--top-k", "0", "--top-p", "1", "--min-p", "0"][..],
-        &["--logit-bias", "1=-inf", "Tell me a story about a fox and a lantern."],
+        &[
+            "--logit-bias",
+            "1=-inf",
+            "--context-shift",
+            "-n",
+            "1000000000",
+            "Tell me a story about a fox and a lantern.",
+        ],
         more,
     ];
     process(&args.concat()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()

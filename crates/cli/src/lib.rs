@@ -1,0 +1,25 @@
+//! The `latent` program: thin commands over the engine.
+//!
+//! A library with one function, so that it is compiled beside the kernels: a program waits for all of its libraries.
+
+mod args;
+mod commands;
+mod exit;
+mod input;
+mod interrupt;
+mod model;
+mod output;
+mod progress;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Runs the command that the arguments of the process name, and gives its exit code.
+pub fn main() -> ExitCode {
+    let args = match args::Cli::try_parse() {
+        Ok(args) => args,
+        Err(error) => return exit::usage(&error),
+    };
+    interrupt::watch();
+    exit::code(commands::execute(args))
+}
