@@ -72,12 +72,12 @@ impl Asking {
         Asking { at, group_steps, run_steps, tile_step, jump }
     }
 
-    /// Asks for the lines of a run (of the group of runs) of a tile of the group; for the rest, if `far`, into the second-level cache.
+    /// Asks for the lines of a run (of the group of runs) of a tile of the group; for the rest, if `FAR`, into the second-level cache.
     ///
     /// # Safety
     /// As for [`Lanes`].
     #[inline(always)]
-    pub unsafe fn ask<L: Lanes, F: Format>(&self, far: bool, run: usize, tile: usize) {
+    pub unsafe fn ask<L: Lanes, F: Format, const FAR: bool>(&self, run: usize, tile: usize) {
         let at = |kind: usize| self.at[kind].wrapping_add(run * self.run_steps[kind] + tile * self.tile_step);
         let (codes, rest) = (at(0), at(1));
         let besides = (F::BESIDES / F::SUBS).div_ceil(64);
@@ -88,7 +88,7 @@ impl Asking {
             }
             for line in 0..besides {
                 let line = rest.wrapping_add(line * 64);
-                if far { L::prefetch_far(line) } else { L::prefetch(line) }
+                if FAR { L::prefetch_far(line) } else { L::prefetch(line) }
             }
         }
     }

@@ -108,7 +108,7 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
                             run::<L, F, M, $s>(planes, b, g, x, &mut sums);
                             // as for one row
                             compiler_fence(Ordering::SeqCst);
-                            asking.ask::<L, F>(false, $s, 0);
+                            asking.ask::<L, F, false>($s, 0);
                         })*
                     };
                 }
