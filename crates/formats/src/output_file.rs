@@ -1,4 +1,4 @@
-//! The one place that writes files. A file is written under a random name beside its target and takes the target's name when it is whole and
+//! The one place that writes files. A file is written under a random name in the folder of its target and takes the target's name when it is whole and
 //! on the disk, so that the target is at any time the old file or the new one, also with several writers, a full disk or a power cut.
 //!
 //! The target is a plain file or does not exist yet. Refused are devices, pipes, sockets, folders, symbolic links (also those to plain files:
@@ -189,7 +189,7 @@ pub struct OutputFolder {
 }
 
 impl OutputFolder {
-    /// Makes the folder at `path`, and those that it lies in, as far as they are not there.
+    /// Makes the folder at `path` and its parents where they are missing.
     ///
     /// # Errors
     /// What the system says.
@@ -222,7 +222,7 @@ impl Drop for OutputFolder {
     }
 }
 
-/// The folder that a file lies in.
+/// The parent folder of a file.
 fn folder(target: &Path) -> &Path {
     target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -14,7 +14,7 @@ struct Saved {
     rows_end: usize,
 }
 
-/// Bytes of an attachment beside its content: its magic, its length, its checksum.
+/// Overhead of an attachment in bytes: magic, length, checksum.
 const FRAME: usize = 24;
 
 const ATTACHMENT: &[u8] = br#"[{"role": "user", "content": "Hi"}]"#;

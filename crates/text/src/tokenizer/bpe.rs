@@ -11,7 +11,7 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 /// Token texts and their ids.
 pub(super) type Vocabulary = HashMap<Box<str>, u32, RandomState>;
 
-/// What a model says beside its vocabulary and merges.
+/// Options of a BPE model other than vocabulary and merges.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BpeOptions {
     /// The token for characters that are none; without it and without bytes to fall back on, they are left out.
