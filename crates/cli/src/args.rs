@@ -1,11 +1,11 @@
 //! The command line.
 
-use base::{CacheType, Tier};
 use clap::builder::RangedU64ValueParser;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use engine::team::Pin;
-use graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_engine::thread_pool::Pin;
+use latent_graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_types::{CacheType, Tier};
 use std::path::PathBuf;
 
 const STYLES: Styles = Styles::styled()
@@ -19,7 +19,7 @@ const STYLES: Styles = Styles::styled()
 pub(crate) const MOST_TOKENS: u64 = 1 << 30;
 
 /// Most rows of a step.
-pub(crate) const MOST_ROWS: u64 = 8192;
+pub(crate) const LARGEST_STEP_ROWS: u64 = 8192;
 
 /// A number of tokens, at least `least`.
 fn tokens(least: u64) -> RangedU64ValueParser<usize> {
@@ -169,7 +169,7 @@ pub(crate) struct ModelArgs {
     pub(crate) isa: Isa,
 
     /// Most rows of one step: longer prompts are read in chunks of as many [default: 512 to 4096, by prompt and memory]
-    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u16).range(1..=MOST_ROWS as i64))]
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u16).range(1..=LARGEST_STEP_ROWS as i64))]
     pub(crate) chunk: Option<u16>,
 
     /// Load even when memory seems too small
@@ -196,8 +196,8 @@ pub(crate) fn isa(word: &str) -> Result<Isa, String> {
 
 impl ModelArgs {
     /// Rows of the steps that plans are made for, where nothing is run.
-    pub(crate) fn largest(&self) -> usize {
-        self.chunk.map_or(engine::DEFAULT_LARGEST, usize::from)
+    pub(crate) fn max_batch_tokens(&self) -> usize {
+        self.chunk.map_or(latent_engine::DEFAULT_BATCH_TOKENS, usize::from)
     }
 
     pub(crate) fn form(&self) -> CacheForm {
@@ -205,8 +205,8 @@ impl ModelArgs {
     }
 
     /// How the engine is to run it, but for a circuit of the user's own: [`model::load`](crate::model::load) reads that.
-    pub(crate) fn options(&self) -> engine::EngineOptions {
-        engine::EngineOptions {
+    pub(crate) fn options(&self) -> latent_engine::EngineOptions {
+        latent_engine::EngineOptions {
             mla: self.mla,
             precision: self.precision,
             form: self.form(),
@@ -216,7 +216,7 @@ impl ModelArgs {
             pin: self.pin,
             placement: None,
             tier: self.isa.0,
-            largest: self.chunk.map(usize::from),
+            max_batch_tokens: self.chunk.map(usize::from),
             force: self.force,
             circuit: None,
         }
@@ -449,7 +449,7 @@ pub(crate) struct InspectArgs {
 
     /// Say whether the model is supported, which kernels run it, and everything that is missing; a config.json or a header alone will do
     #[arg(long, conflicts_with_all = ["tensors", "metadata"])]
-    pub(crate) contract: bool,
+    pub(crate) config: bool,
 
     /// Print JSON
     #[arg(long)]
@@ -599,7 +599,7 @@ pub(crate) struct MakeModelArgs {
     pub(crate) seed: u64,
 
     /// Cut the file into this many shards
-    #[arg(long, value_name = "N", value_parser = up_to(formats::limits::MAX_SHARDS as u64))]
+    #[arg(long, value_name = "N", value_parser = up_to(latent_formats::limits::MAX_SHARDS as u64))]
     pub(crate) shards: Option<usize>,
 
     /// Only what comes before the weights: a GGUF header or config.json, for inspect --contract and audit

@@ -2,8 +2,8 @@
 //! Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 
 use crate::{interrupt, output};
-use engine::EngineError;
-use graph::{ContractError, GraphError};
+use latent_engine::EngineError;
+use latent_graph::{ConfigError, GraphError};
 use std::io;
 use std::process::ExitCode;
 
@@ -91,14 +91,14 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn is_unsupported(error: &(dyn std::error::Error + 'static)) -> bool {
-    let contract = |e: &ContractError| matches!(e, ContractError::Unsupported { .. });
+    let config = |e: &ConfigError| matches!(e, ConfigError::Unsupported { .. });
     let graph = |e: &GraphError| matches!(e, GraphError::NoCircuit { .. } | GraphError::NoKernel { .. });
     match error.downcast_ref::<EngineError>() {
-        Some(EngineError::Contract(e)) => contract(e),
+        Some(EngineError::ModelConfig(e)) => config(e),
         Some(EngineError::Graph(e)) => graph(e),
         Some(EngineError::NotDecodable { .. }) => true,
         _ => {
-            error.downcast_ref::<ContractError>().is_some_and(contract)
+            error.downcast_ref::<ConfigError>().is_some_and(config)
                 || error.downcast_ref::<GraphError>().is_some_and(graph)
         }
     }

@@ -35,7 +35,7 @@ fn came(signal: i32) {
 
 /// Ends the program: files that are not finished are removed.
 fn end(signal: i32) -> ! {
-    formats::output_file::remove_unfinished();
+    latent_formats::output_file::remove_unfinished();
     #[cfg(unix)]
     unix::restore_terminal();
     std::process::exit(128 + signal)

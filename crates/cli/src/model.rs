@@ -4,12 +4,12 @@ use crate::args::ModelArgs;
 use crate::progress::LateBar;
 use crate::{interrupt, output};
 use anyhow::{Context, Result};
-use engine::memory::readable;
-use engine::{Engine, EngineOptions};
-use formats::{Checkpoint, Outline, input_file, limits};
-use graph::circuit::{DeclaredTensors, TensorIndex};
-use graph::{Circuit, Contract, survey};
 use indicatif::{ProgressBar, ProgressStyle};
+use latent_engine::memory::readable;
+use latent_engine::{Engine, EngineOptions};
+use latent_formats::{Checkpoint, Outline, input_file, limits};
+use latent_graph::circuit::{DeclaredTensors, TensorIndex};
+use latent_graph::{Circuit, ModelConfig, support};
 use std::borrow::Cow;
 use std::io::{IsTerminal, stderr};
 use std::path::Path;
@@ -66,11 +66,11 @@ pub(crate) fn outline(path: Option<&Path>) -> Result<Outline> {
 
 /// What can be said of the model at `path`, or of the built-in one, whose data may be missing. Where a folder without tensors does not say
 /// enough, what hinders its opening is the error: a download that is incomplete, or weights in another format.
-pub(crate) fn describe(path: Option<&Path>, circuit: Option<&Path>) -> Result<Described> {
+pub(crate) fn describe(path: Option<&Path>, circuit: Option<&Path>) -> Result<ModelInfo> {
     let outline = outline(path)?;
-    let folder = path.filter(|path| outline.data() == formats::Data::Config && path.is_dir());
-    Described::new(outline, circuit).map_err(|error| {
-        let unsupported = matches!(error.downcast_ref(), Some(graph::ContractError::Unsupported { .. }));
+    let folder = path.filter(|path| outline.data() == latent_formats::Data::Config && path.is_dir());
+    ModelInfo::new(outline, circuit).map_err(|error| {
+        let unsupported = matches!(error.downcast_ref(), Some(latent_graph::ConfigError::Unsupported { .. }));
         match folder.filter(|_| !unsupported).map(Checkpoint::open) {
             Some(Err(hindrance)) => hindrance.into(),
             _ => error,
@@ -79,22 +79,22 @@ pub(crate) fn describe(path: Option<&Path>, circuit: Option<&Path>) -> Result<De
 }
 
 /// What can be said of a model without its data.
-pub(crate) struct Described {
+pub(crate) struct ModelInfo {
     pub(crate) outline: Outline,
-    pub(crate) contract: Contract,
+    pub(crate) config: ModelConfig,
     /// The model's own, or the user's.
     pub(crate) circuit: Cow<'static, Circuit>,
     /// The tensors that a config.json alone promises.
     pub(crate) promised: Option<DeclaredTensors>,
 }
 
-impl Described {
-    /// Reads the contract of a supported model, and the circuit in the file `circuit` where one is given.
-    pub(crate) fn new(outline: Outline, circuit: Option<&Path>) -> Result<Described> {
-        let contract = Contract::from_outline(&outline)?;
-        let circuit = circuit_for(circuit, &contract)?;
-        let promised = survey::promised(&outline, &circuit, &contract)?;
-        Ok(Described { outline, contract, circuit, promised })
+impl ModelInfo {
+    /// Reads the config of a supported model, and the circuit in the file `circuit` where one is given.
+    pub(crate) fn new(outline: Outline, circuit: Option<&Path>) -> Result<ModelInfo> {
+        let config = ModelConfig::from_outline(&outline)?;
+        let circuit = circuit_for(circuit, &config)?;
+        let promised = support::promised(&outline, &circuit, &config)?;
+        Ok(ModelInfo { outline, config, circuit, promised })
     }
 
     /// The tensors that the model has, or that its configuration promises.
@@ -156,16 +156,16 @@ fn doubts(engine: &Engine) {
 const DOUBTS: usize = 3;
 
 /// The circuit that the user gave, or the model's own.
-pub(crate) fn circuit_for(path: Option<&Path>, contract: &Contract) -> Result<Cow<'static, Circuit>> {
+pub(crate) fn circuit_for(path: Option<&Path>, config: &ModelConfig) -> Result<Cow<'static, Circuit>> {
     Ok(match circuit(path)? {
         Some(circuit) => Cow::Owned(circuit),
-        None => Cow::Borrowed(Circuit::named(&contract.circuit)?),
+        None => Cow::Borrowed(Circuit::named(&config.circuit)?),
     })
 }
 
 /// What the circuit is called: the user's file, or its name.
-pub(crate) fn circuit_name(args: &ModelArgs, contract: &Contract) -> String {
-    args.circuit.as_ref().map_or_else(|| contract.circuit.clone(), |path| path.display().to_string())
+pub(crate) fn circuit_name(args: &ModelArgs, config: &ModelConfig) -> String {
+    args.circuit.as_ref().map_or_else(|| config.circuit.clone(), |path| path.display().to_string())
 }
 
 /// The circuit file that the user gave, if any.

@@ -1,10 +1,10 @@
 //! Writing to standard output, where a reader that has gone away ends the command quietly, and to standard error, where nobody may be listening
 //! any more. On a terminal, long lines are broken between words.
 //!
-//! What is written may hold names out of files: no character that a terminal acts on passes, see [`base::printable`].
+//! What is written may hold names out of files: no character that a terminal acts on passes, see [`latent_types::printable`].
 
 use anyhow::Result;
-use base::{printable, printable_lines, printable_stream};
+use latent_types::{printable, printable_lines, printable_stream};
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write, stderr, stdout};
 

@@ -3,8 +3,8 @@
 
 mod support;
 
-use formats::Checkpoint;
-use formats::safetensors::Writer;
+use latent_formats::Checkpoint;
+use latent_formats::safetensors::Writer;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ fn with_tensor(name: &str) -> tempfile::TempDir {
     for tensor in checkpoint.tensors() {
         writer.tensor(tensor.name.clone(), tensor.ty, &tensor.shape).unwrap();
     }
-    writer.tensor(name, base::TensorType::F32, &[1]).unwrap();
+    writer.tensor(name, latent_types::TensorType::F32, &[1]).unwrap();
     let mut file = std::fs::File::create(folder.path().join("model.safetensors")).unwrap();
     writer
         .write(&mut file, |i, out| match checkpoint.tensors().get(i) {
@@ -132,12 +132,12 @@ fn with_numbers(tensor: &str, change: impl Fn(&mut [f32])) -> tempfile::TempDir 
     let checkpoint = Checkpoint::open(&source).unwrap();
     let mut writer = Writer::new();
     for info in checkpoint.tensors() {
-        writer.tensor(info.name.clone(), base::TensorType::F32, &info.shape).unwrap();
+        writer.tensor(info.name.clone(), latent_types::TensorType::F32, &info.shape).unwrap();
     }
     let mut file = std::fs::File::create(folder.path().join("model.safetensors")).unwrap();
-    let numbers = |info: &formats::TensorInfo| {
+    let numbers = |info: &latent_formats::TensorInfo| {
         let mut numbers = vec![0.0; info.shape.iter().product()];
-        quant::decode(info.ty, checkpoint.tensor(&info.name).unwrap().data, &mut numbers).unwrap();
+        latent_quant::decode(info.ty, checkpoint.tensor(&info.name).unwrap().data, &mut numbers).unwrap();
         if info.name == tensor {
             change(&mut numbers);
         }

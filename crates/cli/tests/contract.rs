@@ -12,15 +12,15 @@ fn latent(args: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
-fn survey(path: &Path) -> (i32, Value) {
+fn support(path: &Path) -> (i32, Value) {
     let (code, stdout, stderr) = latent(&["inspect", "--contract", &path.display().to_string(), "--json"]);
     (code, serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}")))
 }
 
 /// What is missing, as `kind what` lines.
-fn missing(survey: &Value) -> Vec<String> {
+fn missing(support: &Value) -> Vec<String> {
     let line = |m: &Value| format!("{} {}", m["kind"].as_str().unwrap(), m["what"].as_str().unwrap());
-    survey["missing"].as_array().unwrap().iter().map(line).collect()
+    support["missing"].as_array().unwrap().iter().map(line).collect()
 }
 
 /// The facts of DeepSeek-V3's config.json.
@@ -59,11 +59,11 @@ fn changed(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> Config {
 fn a_config_alone_is_enough() {
     let Config(folder, path) = config(&deepseek_v3());
     for path in [path.as_path(), folder.path()] {
-        let (code, survey) = survey(path);
-        assert_eq!((code, &survey["supported"], &survey["data"]), (0, &true.into(), &"config".into()));
-        assert_eq!(survey["contract"]["attention"]["kv_lora_rank"], 512);
-        assert_eq!(survey["contract"]["layer_kinds"].as_array().unwrap().len(), 61);
-        let linear = survey["operations"]
+        let (code, support) = support(path);
+        assert_eq!((code, &support["supported"], &support["data"]), (0, &true.into(), &"config".into()));
+        assert_eq!(support["contract"]["attention"]["kv_lora_rank"], 512);
+        assert_eq!(support["contract"]["layer_kinds"].as_array().unwrap().len(), 61);
+        let linear = support["operations"]
             .as_array()
             .unwrap()
             .iter()
@@ -71,7 +71,7 @@ fn a_config_alone_is_enough() {
         let linear = linear.unwrap();
         assert!(linear["binds"]["kernel"].is_string() && !linear["available"].as_array().unwrap().is_empty());
         assert!(linear["slots"].as_array().unwrap().contains(&"kv_a".into()), "{linear}");
-        assert!(survey["assumed"][0].as_str().unwrap().contains("F8_E4M3"));
+        assert!(support["assumed"][0].as_str().unwrap().contains("F8_E4M3"));
     }
     let (code, text, _) = latent(&["inspect", "--contract", "-m", &path.display().to_string()]);
     assert_eq!(code, 0);
@@ -99,13 +99,13 @@ fn everything_that_is_missing_is_named_not_only_the_first_thing() {
         c["hidden_act"] = "gelu".into();
         c["quantization_config"] = json!({"quant_method": "awq"});
     });
-    let (code, survey) = survey(&broken.1);
-    assert_eq!((code, &survey["supported"]), (2, &false.into()));
+    let (code, support) = support(&broken.1);
+    assert_eq!((code, &support["supported"]), (2, &false.into()));
     assert_eq!(
-        missing(&survey),
+        missing(&support),
         ["key kv_lora_rank", "key scoring_func", "key hidden_act", "format quantization_config.quant_method"]
     );
-    assert!(survey["contract"].is_null(), "nothing guessed is shown as the model's");
+    assert!(support["contract"].is_null(), "nothing guessed is shown as the model's");
     let (code, text, error) = latent(&["inspect", "--contract", "-m", &broken.1.display().to_string()]);
     assert_eq!(code, 2);
     assert!(text.contains("not yet: 4 missing") && text.contains("awq"), "{text}");
@@ -119,7 +119,7 @@ fn an_unknown_architecture_is_compared_with_the_known_ones() {
         c["architectures"] = json!(["DeepseekV32ForCausalLM"]);
         c.insert("index_topk".into(), 2048.into());
     });
-    let (code, found) = survey(&sparse.1);
+    let (code, found) = support(&sparse.1);
     assert_eq!(code, 2);
     assert_eq!(missing(&found), ["architecture deepseek_v32"]);
     assert_eq!(
@@ -133,7 +133,7 @@ fn an_unknown_architecture_is_compared_with_the_known_ones() {
         "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "vocab_size": 128256,
         "rope_scaling": {"rope_type": "llama3", "factor": 8.0}
     }));
-    let (code, found) = survey(&llama.1);
+    let (code, found) = support(&llama.1);
     assert_eq!(code, 2);
     let missing = missing(&found);
     for what in [
@@ -163,9 +163,9 @@ fn a_gguf_header_is_enough() {
     let bytes = std::fs::read(&whole).unwrap();
     let head = std::fs::read(&header).unwrap();
     assert!(head.len() < bytes.len() && bytes.starts_with(&head), "the header of the same file");
-    let (code, of_header) = survey(&header);
+    let (code, of_header) = support(&header);
     assert_eq!((code, &of_header["data"], &of_header["supported"]), (0, &"header".into(), &true.into()));
-    let (_, of_whole) = survey(&whole);
+    let (_, of_whole) = support(&whole);
     assert_eq!(of_header["operations"], of_whole["operations"]);
     assert_eq!(of_header["contract"], of_whole["contract"]);
     let (code, text, error) = latent(&["audit", &header.display().to_string()]);
@@ -186,7 +186,7 @@ fn every_shape_is_supported_and_clean() {
         let path = folder.path().join(format!("{shape}.gguf"));
         let name = path.display().to_string();
         assert_eq!(latent(&["make-model", shape, "Q4_K_M", &name, "--header-only"]).0, 0, "{shape}");
-        assert_eq!(survey(&path).0, 0, "{shape}");
+        assert_eq!(support(&path).0, 0, "{shape}");
         let (code, text, error) = latent(&["audit", "-m", &name]);
         assert_eq!(code, 0, "{shape}: {text}{error}");
     }
@@ -198,8 +198,8 @@ fn missing_tensors_are_listed_for_all_layers_at_once() {
     let path = folder.path().join("model");
     let name = path.display().to_string();
     assert_eq!(latent(&["make-model", "tiny-v3", "F32", &name]).0, 0);
-    let checkpoint = formats::Checkpoint::open(&path).unwrap();
-    let mut writer = formats::safetensors::Writer::new();
+    let checkpoint = latent_formats::Checkpoint::open(&path).unwrap();
+    let mut writer = latent_formats::safetensors::Writer::new();
     let kept: Vec<_> = checkpoint.tensors().iter().filter(|t| !t.name.contains("o_proj")).collect();
     for tensor in &kept {
         writer.tensor(tensor.name.clone(), tensor.ty, &tensor.shape).unwrap();
@@ -208,7 +208,7 @@ fn missing_tensors_are_listed_for_all_layers_at_once() {
     writer.write(&mut bytes, |i, out| out.write_all(checkpoint.tensor(&kept[i].name).unwrap().data)).unwrap();
     drop(checkpoint);
     std::fs::write(path.join("model.safetensors"), bytes).unwrap();
-    let (code, found) = survey(&path);
+    let (code, found) = support(&path);
     assert_eq!(code, 2);
     assert_eq!(missing(&found), ["tensor model.layers.{layer}.self_attn.o_proj.weight"]);
     assert!(found["missing"][0]["problem"].as_str().unwrap().contains("3 layers"), "{found}");
@@ -258,9 +258,9 @@ fn a_circuit_of_the_users_takes_the_place_of_the_models_own() {
     let folder = tempfile::tempdir().unwrap();
     let own = with_slot(folder.path());
     let (code, stdout, _) = latent(&["inspect", "--contract", "--json", "--circuit", &own]);
-    let survey: Value = serde_json::from_str(&stdout).unwrap();
-    assert_eq!((code, &survey["circuit"], &survey["supported"]), (2, &json!(own), &json!(false)));
-    let missing = missing(&survey);
+    let support: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &support["circuit"], &support["supported"]), (2, &json!(own), &json!(false)));
+    let missing = missing(&support);
     assert!(missing.contains(&"tensor blk.{layer}.own_norm.weight".to_owned()), "{missing:?}");
     assert!(missing.contains(&"unread blk.{layer}.attn_norm.weight".to_owned()), "{missing:?}");
     // a config.json alone promises what the circuit reads
@@ -372,10 +372,10 @@ fn likeness(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> (Value,
         c["architectures"] = json!(["DeepseekV9ForCausalLM"]);
         change(c);
     });
-    let (code, survey) = survey(&unknown.1);
+    let (code, support) = support(&unknown.1);
     assert_eq!(code, 2);
     let (_, text, _) = latent(&["inspect", "--contract", "-m", &unknown.1.display().to_string()]);
-    let closest = survey["closest"][0].clone();
+    let closest = support["closest"][0].clone();
     (closest.clone(), closest["score"].as_f64().unwrap(), text)
 }
 
@@ -429,28 +429,28 @@ fn one_more_norm_and_one_more_key_are_seen_in_files_too() {
         keys.as_object_mut().unwrap().remove(key);
     }
     std::fs::write(&config, keys.to_string()).unwrap();
-    let score = |survey: &Value| survey["closest"][0]["score"].as_f64().unwrap();
-    let same = survey(&path).1;
+    let score = |support: &Value| support["closest"][0]["score"].as_f64().unwrap();
+    let same = support(&path).1;
     assert_eq!(
         (score(&same), &same["closest"][0]["name"]),
         (1.0, &json!("deepseek_v3")),
         "{}",
         same["closest"][0]
     );
-    let checkpoint = formats::Checkpoint::open(&path).unwrap();
-    let mut writer = formats::safetensors::Writer::new();
+    let checkpoint = latent_formats::Checkpoint::open(&path).unwrap();
+    let mut writer = latent_formats::safetensors::Writer::new();
     let tensors: Vec<_> = checkpoint.tensors().iter().collect();
     for tensor in &tensors {
         writer.tensor(tensor.name.clone(), tensor.ty, &tensor.shape).unwrap();
     }
-    writer.tensor("model.layers.0.self_attn.q_norm.weight", base::TensorType::F32, &[8]).unwrap();
+    writer.tensor("model.layers.0.self_attn.q_norm.weight", latent_types::TensorType::F32, &[8]).unwrap();
     let mut bytes = Vec::new();
     let data =
         |i: usize| tensors.get(i).map_or(vec![0; 32], |t| checkpoint.tensor(&t.name).unwrap().data.to_vec());
     writer.write(&mut bytes, |i, out| out.write_all(&data(i))).unwrap();
     drop(checkpoint);
     std::fs::write(path.join("model.safetensors"), bytes).unwrap();
-    let other = survey(&path).1;
+    let other = support(&path).1;
     assert!(score(&other) < 1.0, "{}", other["closest"][0]);
     assert_eq!(
         other["closest"][0]["tensors_unknown"],
@@ -472,13 +472,13 @@ fn one_more_norm_and_one_more_key_are_seen_in_files_too() {
         }
     }
     std::fs::write(&header, &bytes).unwrap();
-    let same = survey(&header).1;
+    let same = support(&header).1;
     assert_eq!((score(&same), &same["unread"]), (1.0, &json!([])), "{}", same["closest"][0]);
     // a key that is read, under a name that nothing reads
     let at = bytes.windows(30).position(|window| window == b"deepseek9.expert_weights_scale").unwrap();
     bytes[at + 10..at + 16].copy_from_slice(b"output");
     std::fs::write(&header, &bytes).unwrap();
-    let other = survey(&header).1;
+    let other = support(&header).1;
     assert!(score(&other) < 1.0, "{}", other["closest"][0]);
     assert!(other["unread"][0].as_str().unwrap().starts_with("deepseek9.output_weights_scale"), "{other}");
 }
@@ -495,7 +495,7 @@ fn with_files(files: &[(&str, &str)]) -> Config {
 #[test]
 fn tokenizer_and_template_are_spoken_of() {
     let none = with_files(&[]);
-    let (code, alone) = survey(&none.1);
+    let (code, alone) = support(&none.1);
     assert_eq!((code, &alone["tokenizer"], &alone["chat_template"]), (0, &Value::Null, &Value::Null));
     let (_, text, _) = latent(&["inspect", "--contract", &none.1.display().to_string()]);
     assert!(text.contains("tokenizer      none") && text.contains("chat template  none"), "{text}");
@@ -504,14 +504,14 @@ fn tokenizer_and_template_are_spoken_of() {
         r#"{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}}"#;
     let both =
         with_files(&[("tokenizer.json", tokenizer), ("chat_template.jinja", "{{ messages[0].content }}")]);
-    let (code, with_both) = survey(&both.1);
+    let (code, with_both) = support(&both.1);
     assert_eq!(code, 0);
     assert_eq!(with_both["tokenizer"], json!({"kind": "tokenizer.json, 3 tokens", "supported": true}));
     assert_eq!(with_both["chat_template"], json!({"kind": "Jinja, 25 bytes", "supported": true}));
 
     let unigram = r#"{"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}"#;
     let wrong = with_files(&[("tokenizer.json", unigram), ("chat_template.jinja", "{% for %}")]);
-    let (code, with_wrong) = survey(&wrong.1);
+    let (code, with_wrong) = support(&wrong.1);
     assert_eq!((code, &with_wrong["tokenizer"]["supported"]), (2, &json!(false)));
     let (_, text, error) = latent(&["inspect", "--contract", &wrong.1.display().to_string()]);
     for part in ["supported      not yet: 2 missing", "model.type is \"Unigram\"", "line 1"] {
@@ -526,7 +526,7 @@ fn a_folder_with_tiktoken_model_is_spoken_of() {
     let read = |name: &str| std::fs::read_to_string(data.join(name)).unwrap();
     let (model, config) = (read("tiktoken.model"), read("tokenizer_config.json"));
     let given = with_files(&[("tiktoken.model", &model), ("tokenizer_config.json", &config)]);
-    let (code, survey) = survey(&given.1);
-    assert_eq!((code, &survey["tokenizer"]["supported"]), (0, &json!(true)));
-    assert!(survey["tokenizer"]["kind"].as_str().unwrap().starts_with("tiktoken.model, "), "{survey}");
+    let (code, support) = support(&given.1);
+    assert_eq!((code, &support["tokenizer"]["supported"]), (0, &json!(true)));
+    assert!(support["tokenizer"]["kind"].as_str().unwrap().starts_with("tiktoken.model, "), "{support}");
 }

@@ -4,7 +4,7 @@
 mod support;
 
 use assert_cmd::Command;
-use formats::gguf::{Writer, WriterValue};
+use latent_formats::gguf::{Writer, WriterValue};
 use support::demo;
 
 const ERROR: i32 = 1;
@@ -83,7 +83,7 @@ fn unsupported_models_have_their_own_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), r#"{"model_type": "gpt_neox"}"#).unwrap();
     let mut header = Vec::new();
-    formats::safetensors::Writer::new().write(&mut header, |_, _| Ok(())).unwrap();
+    latent_formats::safetensors::Writer::new().write(&mut header, |_, _| Ok(())).unwrap();
     std::fs::write(folder.path().join("model.safetensors"), header).unwrap();
     let path = folder.path().display().to_string();
     refused(&mut latent(&["inspect", "-m", &path]), UNSUPPORTED, &["gpt_neox", "deepseek_v3"]);

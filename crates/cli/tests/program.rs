@@ -223,7 +223,7 @@ fn a_packed_model_answers_alike_and_knows_when_its_source_has_changed() {
 
     // one byte in the last tensor
     let mut bytes = std::fs::read(path("fox.gguf")).unwrap();
-    let last = formats::Checkpoint::open(path("fox.gguf").as_ref()).unwrap();
+    let last = latent_formats::Checkpoint::open(path("fox.gguf").as_ref()).unwrap();
     let tensor = last.tensors().last().unwrap().name.clone();
     let data = last.tensor(&tensor).unwrap().data;
     let at = bytes.windows(data.len()).rposition(|window| window == data).unwrap();

@@ -13,7 +13,7 @@ fn a_product_of_tiles_runs_here() {
         eprintln!("skipped: this machine has tiles of its own");
         return;
     }
-    assert!(emulator::install_amx());
+    assert!(latent_emulator::install_amx());
     let mut config = [0u8; 64];
     config[0] = 1;
     for tile in 0..3 {
@@ -22,7 +22,7 @@ fn a_product_of_tiles_runs_here() {
     }
     let one = 0x3f80u16;
     let (left, right, mut sums) = ([one; 512], [one; 512], [0.5f32; 256]);
-    let before = emulator::computed();
+    let before = latent_emulator::computed();
     // SAFETY: tiles of 16 rows of 64 bytes, from and to arrays of as many.
     unsafe {
         asm!(
@@ -43,7 +43,7 @@ fn a_product_of_tiles_runs_here() {
         );
     }
     assert_eq!(sums, [32.5; 256]);
-    assert_eq!(emulator::computed() - before, 7);
+    assert_eq!(latent_emulator::computed() - before, 7);
     // tiles belong to a thread
-    assert_eq!(std::thread::spawn(emulator::computed).join().unwrap(), 0);
+    assert_eq!(std::thread::spawn(latent_emulator::computed).join().unwrap(), 0);
 }

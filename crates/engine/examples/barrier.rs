@@ -1,10 +1,10 @@
-//! What a barrier of the thread team costs: `cargo run --release -p latent-engine --example barrier -- 2 8`.
+//! What a barrier of the thread pool costs: `cargo run --release -p latent-engine --example barrier -- 2 8`.
 //!
 //! For each number of threads, the time of a barrier with nothing between two of them, and the time that it adds to phases of 50 µs of work
 //! in all, shared out equally.
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
-use engine::team::{Pin, Placement, Team, Topology, parallelism};
+use latent_engine::thread_pool::{Pin, Placement, ThreadPool, Topology, parallelism};
 use std::time::Instant;
 
 /// Barriers of a measurement, and how many are made, of which the best counts.
@@ -20,9 +20,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let threads: usize = threads?;
         for pin in [Pin::Off, Pin::Cores] {
             let placement = Placement::new(&Topology::detect(), parallelism(), threads, pin);
-            let mut team = Team::placed(&placement)?;
-            let bare = best(&mut team, 0);
-            let work = best(&mut team, WORK);
+            let mut thread_pool = ThreadPool::placed(&placement)?;
+            let bare = best(&mut thread_pool, 0);
+            let work = best(&mut thread_pool, WORK);
             if threads == 1 {
                 alone = work;
                 continue;
@@ -38,17 +38,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Nanoseconds of a phase of `work` units.
-fn best(team: &mut Team, work: usize) -> f64 {
+fn best(thread_pool: &mut ThreadPool, work: usize) -> f64 {
     let mut best = f64::MAX;
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        team.run(&|member| {
+        thread_pool.run(&|worker| {
             let mut number = 1u64;
             for _ in 0..BARRIERS {
-                for unit in member.share(work, 1) {
+                for unit in worker.share(work, 1) {
                     number = std::hint::black_box(number.wrapping_mul(unit as u64 | 1));
                 }
-                member.barrier();
+                worker.barrier();
             }
         });
         best = best.min(start.elapsed().as_nanos() as f64 / BARRIERS as f64);

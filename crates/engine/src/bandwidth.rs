@@ -1,7 +1,7 @@
 //! The read bandwidth of the machine, measured by threads that run where those of a model would: the limit that decoding is held against.
 #![allow(unsafe_code, reason = "bytes of a map are read as numbers")]
 
-use crate::team::{Placement, Team};
+use crate::thread_pool::{Placement, ThreadPool};
 use memmap2::MmapMut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -18,12 +18,12 @@ const ROUNDS: usize = 5;
 /// # Errors
 /// When the threads cannot be started.
 pub fn read_bandwidth(placement: &Placement) -> std::io::Result<f64> {
-    let mut team = Team::placed(placement)?;
-    let parts: Vec<Mutex<Option<MmapMut>>> = (0..team.threads()).map(|_| Mutex::default()).collect();
+    let mut thread_pool = ThreadPool::placed(placement)?;
+    let parts: Vec<Mutex<Option<MmapMut>>> = (0..thread_pool.threads()).map(|_| Mutex::default()).collect();
     let part = |index: usize| parts[index].lock().unwrap_or_else(PoisonError::into_inner);
     // written, so that every page exists, in large pages as the weights are; each number differs, so that the sum cannot be guessed
-    team.run(&|member| {
-        let share = member.share(BYTES / 8, 4096);
+    thread_pool.run(&|worker| {
+        let share = worker.share(BYTES / 8, 4096);
         let Ok(mut memory) = MmapMut::map_anon((share.len() * 8).max(1)) else { return };
         #[cfg(target_os = "linux")]
         // a wish; the system may have no large pages
@@ -31,9 +31,9 @@ pub fn read_bandwidth(placement: &Placement) -> std::io::Result<f64> {
         for (number, place) in share.zip(memory.chunks_exact_mut(8)) {
             place.copy_from_slice(&number.to_ne_bytes());
         }
-        *part(member.index) = Some(memory);
+        *part(worker.index) = Some(memory);
     });
-    let missing = (0..team.threads()).any(|index| part(index).is_none());
+    let missing = (0..thread_pool.threads()).any(|index| part(index).is_none());
     if missing {
         return Err(std::io::ErrorKind::OutOfMemory.into());
     }
@@ -41,9 +41,9 @@ pub fn read_bandwidth(placement: &Placement) -> std::io::Result<f64> {
     let mut best = 0.0f64;
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        team.run(&|member| {
-            if let Some(memory) = &*part(member.index) {
-                sum.fetch_add(kernels::read_all(numbers(memory)), Ordering::Relaxed);
+        thread_pool.run(&|worker| {
+            if let Some(memory) = &*part(worker.index) {
+                sum.fetch_add(latent_kernels::read_all(numbers(memory)), Ordering::Relaxed);
             }
         });
         best = best.max(BYTES as f64 / start.elapsed().as_secs_f64());

@@ -55,7 +55,7 @@ impl Engine {
     /// The error for a prompt of `tokens` tokens that does not fit, with advice that can be followed.
     pub(crate) fn prompt_too_long(&self, tokens: usize) -> EngineError {
         let (context, largest) = (self.context(), self.largest_context());
-        let limit = self.contract().context_length;
+        let limit = self.config().context_length;
         let advice = if largest > tokens {
             format!("start with a larger --ctx (up to {largest} tokens) or shorten the prompt")
         } else if limit > tokens {

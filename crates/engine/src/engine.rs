@@ -1,31 +1,31 @@
 //! The engine: one loaded model with its cache, and steps over sequences.
 
-use crate::cache::{CachePool, PAGE_ROWS, Sequence, ShiftShape};
+use crate::cache::{BlockPool, PAGE_ROWS, Sequence, ShiftShape};
 use crate::cpu::{self, Batch, CpuBackend, CpuOptions, HEAD_ROWS, WeightBytes};
 use crate::error::EngineError;
 use crate::generate::Session;
-use crate::memory::{self, Needed, Paged};
+use crate::memory::{self, MemoryEstimate, OverCommitted};
 use crate::profile::{self, Limits, Roofline, StepProfile, StepSize, Timed};
 use crate::read_ahead::ReadAhead;
-use crate::team::{self, Pin, Placement, Team, Topology};
+use crate::thread_pool::{self, Pin, Placement, ThreadPool, Topology};
 use crate::trace::Trace;
-use base::{CacheType, Tier};
-use formats::Checkpoint;
-use graph::ir::{Cost, Op, Step as CostStep};
-use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision, RowClass};
-use graph::points::Points;
-use graph::{CheckpointTensors, Circuit, Contract, Plan};
+use latent_formats::Checkpoint;
+use latent_graph::activations::Activations;
+use latent_graph::ir::{Cost, Op, Step as CostStep};
+use latent_graph::passes::{BatchBucket, BindOptions, CacheForm, MlaChoice, Precision};
+use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Plan};
+use latent_types::{CacheType, Tier};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Rows of a step with which prompts are read at nearly full speed: what one may have at least.
-pub const DEFAULT_LARGEST: usize = 512;
+pub const DEFAULT_BATCH_TOKENS: usize = 512;
 
 /// Rows of a step, at most, where memory allows: what prompts of ten thousand tokens gain from, since each step expands the keys and values
 /// of everything before it.
-const MOST_LARGEST: usize = 4096;
+const LARGEST_BATCH_TOKENS: usize = 4096;
 
 /// The arena of a step that large may take this part of free memory.
 const ARENA_SHARE: u64 = 16;
@@ -52,18 +52,18 @@ pub struct EngineOptions {
     /// Highest instruction-set tier; none: the best there is.
     pub tier: Option<Tier>,
     /// Most rows of a step, and of a chunk of a prompt; none: chosen from memory and from the prompt ([`Engine::chunk_for`]).
-    pub largest: Option<usize>,
+    pub max_batch_tokens: Option<usize>,
     /// Load even when memory seems too small.
     pub force: bool,
     /// A circuit that takes the place of the model's own, for those who change one; none: the built-in one. It is audited like those, but a
-    /// finding that is about its meaning alone (see [`Code::protects`](graph::audit::Code::protects)) does not refuse it: a wrong one can be
+    /// finding that is about its meaning alone (see [`Code::protects`](latent_graph::audit::Code::protects)) does not refuse it: a wrong one can be
     /// looked into. Such findings are in [`Summary::doubts`].
     pub circuit: Option<Arc<Circuit>>,
 }
 
 /// Which rows of an item's tokens the caller wants logits of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted<'a> {
+pub enum LogitsRequest<'a> {
     /// None.
     Nothing,
     /// The last.
@@ -75,13 +75,13 @@ pub enum Wanted<'a> {
 }
 
 /// New tokens of one sequence in a step.
-pub struct Item<'a> {
+pub struct SeqInput<'a> {
     /// The sequence that they continue.
     pub sequence: &'a mut Sequence,
     /// The tokens.
     pub tokens: &'a [u32],
     /// Whose logits are wanted.
-    pub wanted: Wanted<'a>,
+    pub wanted: LogitsRequest<'a>,
 }
 
 /// What the engine decided when it loaded a model.
@@ -94,7 +94,7 @@ pub struct Summary {
     /// Bytes of the weights.
     pub weight_bytes: u64,
     /// How little memory there is for mapped weights, where they do not fit.
-    pub paged: Option<Paged>,
+    pub paged: Option<OverCommitted>,
     /// From the opened file to an engine that is ready for the first step.
     pub load_time: Duration,
     /// The tier chosen.
@@ -112,20 +112,20 @@ pub struct Summary {
     /// Operations that run in portable code although the tier is higher.
     pub portable: Vec<String>,
     /// What the audit finds strange about a circuit of the user's own.
-    pub doubts: Vec<graph::audit::Finding>,
+    pub doubts: Vec<latent_graph::audit::Finding>,
 }
 
 /// A loaded model.
 pub struct Engine {
     backend: CpuBackend,
-    pool: CachePool,
+    pool: BlockPool,
     batch: Batch,
-    /// Item and row of each row whose logits are wanted.
+    /// SeqInput and row of each row whose logits are wanted.
     wanted: Vec<(usize, usize)>,
     options: CpuOptions,
     summary: Summary,
     fingerprint: u64,
-    needed: Needed,
+    needed: MemoryEstimate,
     /// Most tokens of context that the model takes and that memory holds.
     largest_context: usize,
     circuit: Arc<Circuit>,
@@ -142,8 +142,8 @@ impl EngineOptions {
         if let Some(placement) = &self.placement {
             return placement.clone();
         }
-        let (topology, parallelism) = (Topology::detect(), team::parallelism());
-        let threads = self.threads.unwrap_or_else(|| team::threads_for(&topology, parallelism));
+        let (topology, parallelism) = (Topology::detect(), thread_pool::parallelism());
+        let threads = self.threads.unwrap_or_else(|| thread_pool::threads_for(&topology, parallelism));
         Placement::new(&topology, parallelism, threads, self.pin)
     }
 }
@@ -159,7 +159,7 @@ impl Engine {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Engine, EngineError> {
         let start = Instant::now();
-        let contract = Contract::from_checkpoint(checkpoint)?;
+        let config = ModelConfig::from_checkpoint(checkpoint)?;
         let tier = cpu::tier_for(options.tier).map_err(EngineError::Options)?;
         let exact = options.precision == Precision::Exact;
         let cache = options.cache.unwrap_or(if exact { CacheType::F32 } else { CacheType::F16 });
@@ -173,50 +173,51 @@ impl Engine {
             form: options.form,
             bind: BindOptions { precision: options.precision, tier, cache },
             threads: placement.threads(),
-            largest: options.largest.unwrap_or(DEFAULT_LARGEST).max(1),
-            context: contract.context_length,
+            max_batch_tokens: options.max_batch_tokens.unwrap_or(DEFAULT_BATCH_TOKENS).max(1),
+            context: config.context_length,
         };
         let circuit = match &options.circuit {
             Some(circuit) => circuit.clone(),
-            None => Arc::new(Circuit::named(&contract.circuit)?.clone()),
+            None => Arc::new(Circuit::named(&config.circuit)?.clone()),
         };
-        let mut plans = cpu::make_plans_of(&circuit, &contract, &CheckpointTensors(checkpoint), &cpu)?;
-        let streams = plans.0[0].ir.streams.clone();
-        let token_bytes: usize = streams.iter().map(|stream| stream.row(cache).bytes()).sum();
+        let mut plans = cpu::make_plans_of(&circuit, &config, &CheckpointTensors(checkpoint), &cpu)?;
+        let kv_layers = plans.0[0].ir.kv_layers.clone();
+        let token_bytes: usize = kv_layers.iter().map(|kv_layer| kv_layer.row(cache).bytes()).sum();
         let weights = cpu::weight_bytes(&plans, checkpoint);
-        let mut arena = cpu::arena_bytes(&contract, &plans, &cpu);
+        let mut arena = cpu::arena_bytes(&config, &plans, &cpu);
         let first = cpu;
-        let needed_with = |arena: u64, context: usize| Needed {
+        let needed_with = |arena: u64, context: usize| MemoryEstimate {
             weights: weights.owned,
             mapped: weights.mapped,
             cache: (context.next_multiple_of(PAGE_ROWS) * token_bytes) as u64,
             arena,
-            expanded: cpu::expanded_bytes(&contract, &first, context),
+            expanded: cpu::expanded_bytes(&config, &first, context),
         };
-        let context = choose_context(&contract, options, &|context| needed_with(arena, context))?;
+        let context = choose_context(&config, options, &|context| needed_with(arena, context))?;
         let available = memory::available();
-        if options.largest.is_none() {
+        if options.max_batch_tokens.is_none() {
             // the arena grows with the rows
             let fits = |rows: usize| {
-                let arena = arena * (rows / DEFAULT_LARGEST) as u64;
+                let arena = arena * (rows / DEFAULT_BATCH_TOKENS) as u64;
                 let free = available.as_ref().map_or(u64::MAX, |available| available.bytes);
                 arena <= free / ARENA_SHARE && needed_with(arena, context).total() <= free
             };
-            let sizes = std::iter::successors(Some(MOST_LARGEST), |rows| Some(rows / 2));
-            let mut sizes = sizes.take_while(|rows| *rows > DEFAULT_LARGEST);
-            let largest = sizes.find(|rows| *rows < 2 * context && fits(*rows)).unwrap_or(DEFAULT_LARGEST);
-            if largest > cpu.largest {
-                let larger = CpuOptions { largest, ..cpu };
-                plans = cpu::make_plans_of(&circuit, &contract, &CheckpointTensors(checkpoint), &larger)?;
-                arena = cpu::arena_bytes(&contract, &plans, &larger);
-                cpu.largest = largest;
+            let sizes = std::iter::successors(Some(LARGEST_BATCH_TOKENS), |rows| Some(rows / 2));
+            let mut sizes = sizes.take_while(|rows| *rows > DEFAULT_BATCH_TOKENS);
+            let max_batch_tokens =
+                sizes.find(|rows| *rows < 2 * context && fits(*rows)).unwrap_or(DEFAULT_BATCH_TOKENS);
+            if max_batch_tokens > cpu.max_batch_tokens {
+                let larger = CpuOptions { max_batch_tokens, ..cpu };
+                plans = cpu::make_plans_of(&circuit, &config, &CheckpointTensors(checkpoint), &larger)?;
+                arena = cpu::arena_bytes(&config, &plans, &larger);
+                cpu.max_batch_tokens = max_batch_tokens;
             }
         }
-        let doubts = cpu::audit(&circuit, &contract, checkpoint, &plans, &cpu, options.circuit.is_some())?;
+        let doubts = cpu::audit(&circuit, &config, checkpoint, &plans, &cpu, options.circuit.is_some())?;
         let needed_for = |context: usize| needed_with(arena, context);
         let needed = needed_for(context);
         let (mut paged, mut fits) = (None, false);
-        let largest_context = fitting_context(available.as_ref(), &needed_for, contract.context_length);
+        let largest_context = fitting_context(available.as_ref(), &needed_for, config.context_length);
         if let Some(available) = available {
             match memory::check(&needed_for, &available, context) {
                 Ok(found) => (fits, paged) = (found.is_none(), found),
@@ -225,15 +226,15 @@ impl Engine {
             }
         }
         cpu.context = context;
-        let team = Team::placed(&placement)
+        let thread_pool = ThreadPool::placed(&placement)
             .map_err(|error| EngineError::System { what: "starting threads", error })?;
-        let mut summary = summarise(checkpoint, &contract, &plans, &cpu, placement, token_bytes, weights);
+        let mut summary = summarise(checkpoint, &config, &plans, &cpu, placement, token_bytes, weights);
         summary.paged = paged;
         summary.doubts = doubts;
-        let pool = CachePool::new(&streams, cache, context)
+        let pool = BlockPool::new(&kv_layers, cache, context)
             .map_err(|error| EngineError::System { what: "reserving memory for the cache", error })?;
         let in_place = cpu::tensors_in_tiles(&plans, checkpoint);
-        let backend = CpuBackend::load(contract, checkpoint, plans, cpu, team, progress)?;
+        let backend = CpuBackend::load(config, checkpoint, plans, cpu, thread_pool, progress)?;
         let read_ahead = if fits { ReadAhead::start(checkpoint, in_place) } else { None };
         let fingerprint = checkpoint.fingerprint();
         summary.load_time = start.elapsed();
@@ -248,7 +249,7 @@ impl Engine {
             needed,
             largest_context: largest_context.max(context),
             circuit,
-            chunk_given: options.largest.is_some(),
+            chunk_given: options.max_batch_tokens.is_some(),
             read_ahead,
         })
     }
@@ -266,13 +267,13 @@ impl Engine {
     }
 
     /// Memory that the session needs.
-    pub fn needed(&self) -> Needed {
+    pub fn needed(&self) -> MemoryEstimate {
         self.needed
     }
 
     /// The model's contract.
-    pub fn contract(&self) -> &Contract {
-        self.backend.contract()
+    pub fn config(&self) -> &ModelConfig {
+        self.backend.config()
     }
 
     /// The plans that steps run, of the layers and of the head: each one for a row alone, one for a few, one for many.
@@ -282,12 +283,12 @@ impl Engine {
 
     /// What runs a step, and the cache.
     #[cfg(test)]
-    pub(crate) fn parts(&mut self) -> (&mut CpuBackend, &mut CachePool) {
+    pub(crate) fn parts(&mut self) -> (&mut CpuBackend, &mut BlockPool) {
         (&mut self.backend, &mut self.pool)
     }
 
     /// The cache.
-    pub fn pool(&self) -> &CachePool {
+    pub fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
@@ -297,18 +298,18 @@ impl Engine {
     }
 
     /// Most rows of one step.
-    pub fn largest(&self) -> usize {
-        self.options.largest
+    pub fn max_batch_tokens(&self) -> usize {
+        self.options.max_batch_tokens
     }
 
     /// Rows of the steps in which a prompt of so many tokens is read: a third of it, so that there is progress to show and a place to stop, within
-    /// the bounds of [`DEFAULT_LARGEST`] and [`largest`](Self::largest); or what the options say.
+    /// the bounds of [`DEFAULT_BATCH_TOKENS`] and [`largest`](Self::largest); or what the options say.
     pub fn chunk_for(&self, tokens: usize) -> usize {
         if self.chunk_given {
-            return self.options.largest;
+            return self.options.max_batch_tokens;
         }
         let third = tokens.div_ceil(3).next_multiple_of(PAGE_ROWS);
-        third.max(DEFAULT_LARGEST).min(self.options.largest)
+        third.max(DEFAULT_BATCH_TOKENS).min(self.options.max_batch_tokens)
     }
 
     /// Tokens of context: what was asked for, or what fits. (The cache itself holds whole pages.)
@@ -332,7 +333,7 @@ impl Engine {
     ///   which names them: a step without those finds room.
     pub fn step(
         &mut self,
-        items: &mut [Item<'_>],
+        items: &mut [SeqInput<'_>],
         sink: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<(), EngineError> {
         self.check(items)?;
@@ -345,17 +346,17 @@ impl Engine {
         self.batch.clear();
         for (number, item) in items.iter().enumerate() {
             let first = self.batch.rows();
-            let lane = self.backend.lane(item.tokens.len());
-            self.batch.push(item.tokens, item.sequence.len(), item.sequence.pages(), lane);
+            let path = self.backend.path(item.tokens.len());
+            self.batch.push(item.tokens, item.sequence.len(), item.sequence.pages(), path);
             let mut want = |row: usize| {
                 wanted.push((number, row));
                 self.batch.wanted.push((first + row) as u32);
             };
             match item.wanted {
-                Wanted::Nothing => {}
-                Wanted::Last => want(item.tokens.len() - 1),
-                Wanted::All => (0..item.tokens.len()).for_each(want),
-                Wanted::Rows(rows) => rows.iter().copied().for_each(want),
+                LogitsRequest::Nothing => {}
+                LogitsRequest::Last => want(item.tokens.len() - 1),
+                LogitsRequest::All => (0..item.tokens.len()).for_each(want),
+                LogitsRequest::Rows(rows) => rows.iter().copied().for_each(want),
             }
         }
         self.backend.forward(&self.batch, &self.pool);
@@ -367,12 +368,15 @@ impl Engine {
         Ok(())
     }
 
-    fn check(&self, items: &[Item<'_>]) -> Result<(), EngineError> {
+    fn check(&self, items: &[SeqInput<'_>]) -> Result<(), EngineError> {
         let rows: usize = items.iter().map(|item| item.tokens.len()).sum();
-        if rows == 0 || rows > self.options.largest || items.iter().any(|item| item.tokens.is_empty()) {
-            return Err(EngineError::Rows { rows, largest: self.options.largest });
+        if rows == 0
+            || rows > self.options.max_batch_tokens
+            || items.iter().any(|item| item.tokens.is_empty())
+        {
+            return Err(EngineError::Rows { rows, max_batch_tokens: self.options.max_batch_tokens });
         }
-        let vocab = self.contract().vocab_size;
+        let vocab = self.config().vocab_size;
         for (number, item) in items.iter().enumerate() {
             if !self.pool.owns(item.sequence) {
                 return Err(EngineError::ForeignSequence { item: Some(number) });
@@ -384,7 +388,7 @@ impl Engine {
                     vocab,
                 });
             }
-            if let Wanted::Rows(rows) = item.wanted
+            if let LogitsRequest::Rows(rows) = item.wanted
                 && let Some(row) = rows.iter().find(|&&row| row >= item.tokens.len())
             {
                 let problem =
@@ -396,7 +400,7 @@ impl Engine {
     }
 
     /// That every item finds room in the cache.
-    fn admit(&self, items: &[Item<'_>]) -> Result<(), EngineError> {
+    fn admit(&self, items: &[SeqInput<'_>]) -> Result<(), EngineError> {
         let rows = items.iter().map(|item| (&*item.sequence, item.tokens.len()));
         let refused = self.pool.refused(rows);
         match (refused.first(), items.len()) {
@@ -423,28 +427,28 @@ impl Engine {
         sequence: &mut Sequence,
         tokens: &[u32],
         chunk: usize,
-        wanted: Wanted<'_>,
+        wanted: LogitsRequest<'_>,
         sink: &mut dyn FnMut(usize, &[f32]),
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<(), EngineError> {
-        let chunk = chunk.clamp(1, self.options.largest);
+        let chunk = chunk.clamp(1, self.options.max_batch_tokens);
         let mut done = 0;
         for part in tokens.chunks(chunk) {
             let last = done + part.len() == tokens.len();
             let inside: Vec<usize>;
             let here = match wanted {
-                Wanted::Last if !last => Wanted::Nothing,
-                Wanted::Rows(rows) => {
+                LogitsRequest::Last if !last => LogitsRequest::Nothing,
+                LogitsRequest::Rows(rows) => {
                     inside = rows
                         .iter()
                         .filter(|&&r| r >= done && r < done + part.len())
                         .map(|r| r - done)
                         .collect();
-                    Wanted::Rows(&inside)
+                    LogitsRequest::Rows(&inside)
                 }
                 other => other,
             };
-            let mut items = [Item { sequence: &mut *sequence, tokens: part, wanted: here }];
+            let mut items = [SeqInput { sequence: &mut *sequence, tokens: part, wanted: here }];
             self.step(&mut items, &mut |_, row, logits| sink(done + row, logits))?;
             done += part.len();
             if !progress(done) {
@@ -458,8 +462,8 @@ impl Engine {
     ///
     /// # Errors
     /// As for loading: never for a checkpoint that was loaded.
-    pub fn points(&self, checkpoint: &Checkpoint) -> Result<Points, EngineError> {
-        Ok(Points::of(&self.circuit, self.contract(), &CheckpointTensors(checkpoint))?)
+    pub fn points(&self, checkpoint: &Checkpoint) -> Result<Activations, EngineError> {
+        Ok(Activations::of(&self.circuit, self.config(), &CheckpointTensors(checkpoint))?)
     }
 
     /// Runs `tokens` as a sequence of their own, in chunks of the largest step, and copies the points of `layers` (those outside of
@@ -469,7 +473,7 @@ impl Engine {
     /// As for [`prefill`](Self::prefill); too little memory for what is to be copied.
     pub fn trace(
         &mut self,
-        points: &Points,
+        points: &Activations,
         layers: Range<usize>,
         tokens: &[u32],
         progress: &mut dyn FnMut(usize) -> bool,
@@ -478,7 +482,7 @@ impl Engine {
         self.backend.start_trace(points, trace)?;
         let mut sequence = Sequence::default();
         let chunk = self.chunk_for(tokens.len());
-        let done = self.prefill(&mut sequence, tokens, chunk, Wanted::All, &mut |_, _| {}, progress);
+        let done = self.prefill(&mut sequence, tokens, chunk, LogitsRequest::All, &mut |_, _| {}, progress);
         self.release(sequence);
         let trace = self.backend.stop_trace();
         done?;
@@ -508,7 +512,7 @@ impl Engine {
     /// When shared pages would have to be copied and no page is free, or another engine has run the sequence.
     pub fn shift(&mut self, sequence: &mut Sequence, forgotten: Range<usize>) -> Result<(), EngineError> {
         self.owned(sequence)?;
-        let a = self.backend.contract().attention;
+        let a = self.backend.config().attention;
         let (rope, pairs) = self.backend.rope();
         let shape = ShiftShape { rope, pairs, rope_dims: a.rope, nope: a.nope, v: a.v };
         Ok(self.pool.shift(sequence, forgotten, &shape)?)
@@ -563,13 +567,13 @@ impl Engine {
         let cache = self.options.bind.cache;
         let StepSize { sequences, rows, cached, wanted } = size;
         let rows = sequences * rows;
-        let step = CostStep { rows, sequences, cached, cache, lane: self.backend.lane(size.rows) };
-        let class = RowClass::of(rows) as usize;
-        let mut plans = vec![(class, &trunk[class], step)];
+        let step = CostStep { rows, sequences, cached, cache, path: self.backend.path(size.rows) };
+        let bucket = BatchBucket::of(rows) as usize;
+        let mut plans = vec![(bucket, &trunk[bucket], step)];
         for first in (0..wanted).step_by(HEAD_ROWS) {
             let rows = HEAD_ROWS.min(wanted - first);
-            let class = RowClass::of(rows) as usize;
-            plans.push((trunk.len() + class, &head[class], CostStep { rows, ..step }));
+            let bucket = BatchBucket::of(rows) as usize;
+            plans.push((trunk.len() + bucket, &head[bucket], CostStep { rows, ..step }));
         }
         plans
     }
@@ -619,11 +623,11 @@ impl Engine {
 
 /// The context asked for, checked, or the largest that fits.
 fn choose_context(
-    contract: &Contract,
+    config: &ModelConfig,
     options: &EngineOptions,
-    needed: &dyn Fn(usize) -> Needed,
+    needed: &dyn Fn(usize) -> MemoryEstimate,
 ) -> Result<usize, EngineError> {
-    let limit = contract.context_length;
+    let limit = config.context_length;
     match options.context {
         Some(0) => Err(EngineError::Options("--ctx 0: a context needs at least one token".into())),
         Some(context) if context > limit => Err(EngineError::Options(format!(
@@ -637,7 +641,7 @@ fn choose_context(
 /// The largest context of at most `limit` tokens that fits into what is available; `limit` where nobody says what is.
 fn fitting_context(
     available: Option<&memory::Available>,
-    needed: &dyn Fn(usize) -> Needed,
+    needed: &dyn Fn(usize) -> MemoryEstimate,
     limit: usize,
 ) -> usize {
     let Some(available) = available else { return limit };
@@ -648,8 +652,8 @@ fn fitting_context(
 #[allow(clippy::too_many_arguments, reason = "what a summary tells comes from everywhere")]
 fn summarise(
     checkpoint: &Checkpoint,
-    contract: &Contract,
-    (trunk, head): &(Vec<graph::Plan>, Vec<graph::Plan>),
+    config: &ModelConfig,
+    (trunk, head): &(Vec<latent_graph::Plan>, Vec<latent_graph::Plan>),
     options: &CpuOptions,
     placement: Placement,
     token_bytes: usize,
@@ -688,7 +692,7 @@ fn summarise(
     let slots = trunk[0].ir.weights.iter().chain(head[0].ir.weights.iter().filter(|w| w.slot != "embed"));
     let file = checkpoint.path().file_name().map(|name| name.to_string_lossy().into_owned());
     Summary {
-        name: contract.name.clone().or(file).unwrap_or_default(),
+        name: config.name.clone().or(file).unwrap_or_default(),
         parameters: slots.map(|w| w.numbers() as u64).sum(),
         weight_bytes: weights.owned + weights.mapped,
         paged: None,

@@ -1,9 +1,9 @@
 //! What can go wrong in the engine.
 
 use crate::cache::{CacheFileError, CacheFull};
-use base::TensorType;
-use formats::{FormatError, OutputError};
-use graph::{ContractError, GraphError};
+use latent_formats::{FormatError, OutputError};
+use latent_graph::{ConfigError, GraphError};
+use latent_types::TensorType;
 
 /// An error of loading or running a model.
 #[derive(Debug, thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum EngineError {
     Format(#[from] FormatError),
     /// Its hyper-parameters are missing, lie, or are not supported.
     #[error(transparent)]
-    Contract(#[from] ContractError),
+    ModelConfig(#[from] ConfigError),
     /// Its tensors do not fill the circuit, or no kernel fits.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -24,7 +24,7 @@ pub enum EngineError {
         /// The file.
         file: String,
         /// What was found: at least one.
-        findings: Vec<graph::audit::Finding>,
+        findings: Vec<latent_graph::audit::Finding>,
     },
     /// A tensor that the plan uses is not in the file.
     #[error("{file}: tensor {tensor} is missing")]
@@ -52,7 +52,7 @@ pub enum EngineError {
         /// The file.
         file: String,
         /// Why.
-        error: quant::QuantError,
+        error: latent_quant::QuantError,
     },
     /// A packed file's tensor does not lie as the model needs it.
     #[error("{file}: tensor {tensor} {problem}; pack the model again with `latent pack`")]
@@ -79,7 +79,7 @@ pub enum EngineError {
     Output(#[from] OutputError),
     /// Loading would not fit in memory.
     #[error("{0}")]
-    Memory(crate::memory::NotEnough),
+    Memory(crate::memory::OutOfMemory),
     /// The operating system refused memory or a thread.
     #[error("{what}: {error}")]
     System {
@@ -99,12 +99,12 @@ pub enum EngineError {
         vocab: usize,
     },
     /// A step without rows, or with more than the engine was made for.
-    #[error("a step of {rows} rows is outside 1 to {largest}")]
+    #[error("a step of {rows} rows is outside 1 to {max_batch_tokens}")]
     Rows {
         /// Rows asked for.
         rows: usize,
         /// Most rows of a step.
-        largest: usize,
+        max_batch_tokens: usize,
     },
     /// The cache has no room.
     #[error(transparent)]
@@ -151,7 +151,7 @@ fn list(items: &[usize]) -> String {
 }
 
 /// The first finding of an audit, and how many there are beside it.
-fn found(findings: &[graph::audit::Finding]) -> String {
+fn found(findings: &[latent_graph::audit::Finding]) -> String {
     let first = findings.first().map(ToString::to_string).unwrap_or_default();
     match findings.len() {
         0 | 1 => first,

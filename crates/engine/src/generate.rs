@@ -2,11 +2,11 @@
 
 use crate::cache::Sequence;
 use crate::context_shift::ContextShift;
-use crate::engine::{Engine, Item, Wanted};
+use crate::engine::{Engine, LogitsRequest, SeqInput};
 use crate::error::EngineError;
 use crate::sampling::{LogProbability, Sampler, SamplingParams, StopStrings, log_probabilities};
+use latent_text::{Detokenizer, Tokenizer};
 use std::time::{Duration, Instant};
-use text::{Detokenizer, Tokenizer};
 
 /// What is to be generated.
 #[derive(Clone, Debug, Default)]
@@ -132,8 +132,8 @@ impl Engine {
         }
         let start = Instant::now();
         let cached = session.keep_common(self, prompt);
-        let vocab = self.contract().vocab_size;
-        let mut state = Loop {
+        let vocab = self.config().vocab_size;
+        let mut state = GenerationState {
             sampler: Sampler::new(request.sampling.clone(), vocab, breakers(tokenizer, vocab))?,
             stops: StopStrings::new(&request.stop),
             detokenizer: Detokenizer::new(tokenizer, false),
@@ -184,7 +184,7 @@ impl Engine {
             &mut session.sequence,
             tokens,
             chunk,
-            Wanted::Last,
+            LogitsRequest::Last,
             &mut |_, row| logits.copy_from_slice(row),
             progress,
         );
@@ -196,7 +196,7 @@ impl Engine {
     fn answer(
         &mut self,
         session: &mut Session,
-        state: &mut Loop<'_>,
+        state: &mut GenerationState<'_>,
         listener: &mut dyn Listener,
         context: usize,
     ) -> Result<(), EngineError> {
@@ -217,7 +217,8 @@ impl Engine {
                 state.answer.discarded_tokens += self.shift_session(session, shift)?;
             }
             let tokens = [token];
-            let mut items = [Item { sequence: &mut session.sequence, tokens: &tokens, wanted: Wanted::Last }];
+            let mut items =
+                [SeqInput { sequence: &mut session.sequence, tokens: &tokens, wanted: LogitsRequest::Last }];
             let logits = &mut state.logits;
             let in_order = items[0].sequence.len() == session.tokens.len();
             self.step(&mut items, &mut |_, _, row| logits.copy_from_slice(row))?;
@@ -240,7 +241,7 @@ fn breakers(tokenizer: &Tokenizer, vocab: usize) -> Vec<u32> {
 }
 
 /// The state of one answer.
-struct Loop<'a> {
+struct GenerationState<'a> {
     sampler: Sampler,
     stops: StopStrings,
     detokenizer: Detokenizer<'a>,
@@ -250,7 +251,7 @@ struct Loop<'a> {
     answer: Answer,
 }
 
-impl Loop<'_> {
+impl GenerationState<'_> {
     fn next(&mut self) -> Result<u32, EngineError> {
         let token = self.sampler.sample(&self.logits)?;
         self.sampler.accept(token);

@@ -2,7 +2,7 @@
 //!
 //! * [`Engine`]: a loaded model: steps over [`Sequence`](cache::Sequence)s, logits out.
 //! * [`cache`]: pages of latent rows: shared prefixes, copy on write, truncation, context shift, files.
-//! * [`cpu`]: plans compiled and run by a [`team`] of threads.
+//! * [`cpu`]: plans compiled and run by a [`thread pool`] of threads.
 //! * [`sampling`]: from logits to the next token; [`Engine::generate`]: from a prompt to text.
 //! * [`Engine::profile`]: where the time goes, beside the machine's [`Limits`].
 //! * [`pack`]: a model written to a packed file, which [`Engine::load`] maps and uses in place.
@@ -11,9 +11,9 @@
 
 mod bandwidth;
 pub mod cache;
+pub mod compare;
 mod context_shift;
 pub mod cpu;
-pub mod diff;
 mod engine;
 mod error;
 mod generate;
@@ -22,12 +22,12 @@ mod packing;
 mod profile;
 mod read_ahead;
 pub mod sampling;
-pub mod team;
+pub mod thread_pool;
 mod trace;
 
 pub use bandwidth::read_bandwidth;
 pub use context_shift::ContextShift;
-pub use engine::{DEFAULT_LARGEST, Engine, EngineOptions, Item, Summary, Wanted};
+pub use engine::{DEFAULT_BATCH_TOKENS, Engine, EngineOptions, LogitsRequest, SeqInput, Summary};
 pub use error::EngineError;
 pub use generate::{Answer, Event, Listener, Request, Session, StopReason};
 pub use packing::{Packed, pack};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// What a session needs, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Needed {
+pub struct MemoryEstimate {
     /// Weights in memory of their own: packed, and factors.
     pub weights: u64,
     /// Weights read where they lie in the mapped file: the system can drop them and read them again.
@@ -18,7 +18,7 @@ pub struct Needed {
     pub expanded: u64,
 }
 
-impl Needed {
+impl MemoryEstimate {
     /// All together.
     pub fn total(&self) -> u64 {
         self.resident().saturating_add(self.mapped)
@@ -53,14 +53,14 @@ pub struct Available {
 
 /// A model that fits only because the system pages its mapped weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Paged {
+pub struct OverCommitted {
     /// Bytes of the mapped weights.
     pub mapped: u64,
     /// Bytes that are left for them.
     pub left: u64,
 }
 
-impl fmt::Display for Paged {
+impl fmt::Display for OverCommitted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mapped, left) = (readable(self.mapped), readable(self.left));
         write!(
@@ -73,9 +73,9 @@ impl fmt::Display for Paged {
 
 /// A model that does not fit: what it needs, what there is, and what would fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotEnough {
+pub struct OutOfMemory {
     /// What it needs.
-    pub needed: Needed,
+    pub needed: MemoryEstimate,
     /// What there is.
     pub available: Available,
     /// Tokens of context asked for.
@@ -96,7 +96,7 @@ pub fn readable(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
 }
 
-impl fmt::Display for NotEnough {
+impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "the model does not fit into memory with a context of {} tokens:", self.context)?;
         // mapped weights can be paged: they are not what does not fit
@@ -182,21 +182,21 @@ fn file_pages(stat: &str) -> u64 {
 /// Whether a context fits, `needed` giving what each context needs. Where it does only with its mapped weights paged, that is said.
 ///
 /// # Errors
-/// [`NotEnough`], with the largest context that would fit.
+/// [`OutOfMemory`], with the largest context that would fit.
 pub fn check(
-    needed: &dyn Fn(usize) -> Needed,
+    needed: &dyn Fn(usize) -> MemoryEstimate,
     available: &Available,
     context: usize,
-) -> Result<Option<Paged>, NotEnough> {
+) -> Result<Option<OverCommitted>, OutOfMemory> {
     let here = needed(context);
     if here.total() <= available.bytes {
         return Ok(None);
     }
     if here.resident() <= available.bytes {
-        return Ok(Some(Paged { mapped: here.mapped, left: available.bytes - here.resident() }));
+        return Ok(Some(OverCommitted { mapped: here.mapped, left: available.bytes - here.resident() }));
     }
     let fits = context_that_fits(&|tokens| needed(tokens).resident() <= available.bytes, context);
-    Err(NotEnough { needed: here, available: available.clone(), context, fits })
+    Err(OutOfMemory { needed: here, available: available.clone(), context, fits })
 }
 
 /// Tokens of context that weights are paged for rather than given up.
@@ -204,7 +204,7 @@ const PAGED_CONTEXT: usize = 4096;
 
 /// The largest context of at most `limit` tokens that fits in `bytes`: with all weights, or, where they are mapped and that would leave
 /// hardly any context, up to 4096 tokens without them. Never less than a page.
-pub fn choose_context(needed: &dyn Fn(usize) -> Needed, bytes: u64, limit: usize) -> usize {
+pub fn choose_context(needed: &dyn Fn(usize) -> MemoryEstimate, bytes: u64, limit: usize) -> usize {
     let with_all = context_that_fits(&|tokens| needed(tokens).total() <= bytes, limit).unwrap_or(0);
     let paged = limit.min(PAGED_CONTEXT);
     if with_all >= paged {
@@ -253,8 +253,8 @@ mod tests {
     }
 
     /// 1000 bytes of weights, 200 of scratch, 100 a token.
-    fn needed(context: usize) -> Needed {
-        Needed { weights: 1000, cache: 100 * context as u64, arena: 200, ..Needed::default() }
+    fn needed(context: usize) -> MemoryEstimate {
+        MemoryEstimate { weights: 1000, cache: 100 * context as u64, arena: 200, ..MemoryEstimate::default() }
     }
 
     fn free(bytes: u64) -> Available {
@@ -269,15 +269,15 @@ mod tests {
         assert_eq!(check(&needed, &free(65_200), 640), Ok(None));
         let none = check(&needed, &free(1300), 640).unwrap_err();
         assert!(none.fits.is_none() && !none.to_string().contains("latent pack"));
-        let weights = |context| Needed { weights: 1_000_000, ..needed(context) };
+        let weights = |context| MemoryEstimate { weights: 1_000_000, ..needed(context) };
         assert!(check(&weights, &free(65_000), 640).unwrap_err().to_string().contains("latent pack"));
     }
 
     #[test]
     fn mapped_weights_may_be_paged_and_nothing_else() {
-        let mapped = |context| Needed { weights: 0, mapped: 1000, ..needed(context) };
+        let mapped = |context| MemoryEstimate { weights: 0, mapped: 1000, ..needed(context) };
         assert_eq!(check(&mapped, &free(7600), 64), Ok(None));
-        assert_eq!(check(&mapped, &free(7000), 64), Ok(Some(Paged { mapped: 1000, left: 400 })));
+        assert_eq!(check(&mapped, &free(7000), 64), Ok(Some(OverCommitted { mapped: 1000, left: 400 })));
         assert_eq!(check(&mapped, &free(6599), 64).unwrap_err().fits, None);
         let message = check(&mapped, &free(6700), 640).unwrap_err().to_string();
         assert!(!message.contains("mapped") && message.contains("--ctx 64"), "{message}");
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(choose_context(&needed, 10_000_000, 5000), 5000);
         assert_eq!(choose_context(&needed, 421_200, 5000), 4200 / 64 * 64);
         assert_eq!(choose_context(&needed, 1000, 5000), 64);
-        let mapped = |context| Needed { weights: 0, mapped: 1_000_000, ..needed(context) };
+        let mapped = |context| MemoryEstimate { weights: 0, mapped: 1_000_000, ..needed(context) };
         assert_eq!(choose_context(&mapped, 1_000_000, 5000), 4096);
         assert_eq!(choose_context(&mapped, 200_000, 5000), 1998 / 64 * 64);
         assert_eq!(choose_context(&mapped, 1_450_000, 5000), 4498 / 64 * 64);

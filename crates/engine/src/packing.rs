@@ -3,13 +3,13 @@
 use crate::cpu::{self, CpuOptions, Matrices};
 use crate::error::EngineError;
 use crate::memory::readable;
-use crate::team::{self, Team, Topology};
-use base::{CacheType, TensorType};
-use formats::pack::{PackWriter, Tiles};
-use formats::{Checkpoint, OutputError, OutputFile, TensorInfo};
-use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
-use graph::{CheckpointTensors, Contract};
-use quant::tiles::TileLayout;
+use crate::thread_pool::{self, ThreadPool, Topology};
+use latent_formats::pack::{PackWriter, Tiles};
+use latent_formats::{Checkpoint, OutputError, OutputFile, TensorInfo};
+use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
+use latent_graph::{CheckpointTensors, ModelConfig};
+use latent_quant::tiles::TileLayout;
+use latent_types::{CacheType, TensorType};
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
@@ -42,9 +42,10 @@ pub fn pack(
         checkpoint.tensors().iter().map(|info| layouts.get(&*info.name).copied()).collect();
     let writer = PackWriter::new(checkpoint, &tiles)?;
     let total = writer.file_bytes();
-    let threads = threads.unwrap_or_else(|| team::threads_for(&Topology::detect(), team::parallelism()));
-    let mut team =
-        Team::new(threads).map_err(|error| EngineError::System { what: "starting threads", error })?;
+    let threads =
+        threads.unwrap_or_else(|| thread_pool::threads_for(&Topology::detect(), thread_pool::parallelism()));
+    let mut thread_pool =
+        ThreadPool::new(threads).map_err(|error| EngineError::System { what: "starting threads", error })?;
     let failed = |error: io::Error| {
         let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
         let hint = if full { format!(" (the packed file takes {})", readable(total)) } else { String::new() };
@@ -71,15 +72,20 @@ pub fn pack(
         let mut bad = 0;
         match tiles[index] {
             None => tensor.data.chunks(whole_blocks(info.ty)).try_for_each(|piece| {
-                bad += quant::not_finite(info.ty, piece);
+                bad += latent_quant::not_finite(info.ty, piece);
                 write(piece)
             })?,
-            Some(tiles) => {
-                pack_tensor(info, tensor.data, tiles.rows, &mut buffer, &mut team, &mut |piece, tiles| {
-                    bad += quant::not_finite(info.ty, piece);
+            Some(tiles) => pack_tensor(
+                info,
+                tensor.data,
+                tiles.rows,
+                &mut buffer,
+                &mut thread_pool,
+                &mut |piece, tiles| {
+                    bad += latent_quant::not_finite(info.ty, piece);
                     write(tiles)
-                })?
-            }
+                },
+            )?,
         }
         if bad > 0 {
             packed.not_finite.push((info.name.clone(), bad));
@@ -103,17 +109,17 @@ fn whole_blocks(ty: TensorType) -> usize {
 
 /// The tensors that the plans of the default precision read in tiles. That depends on their formats alone, not on the machine.
 fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, Tiles>, EngineError> {
-    let contract = Contract::from_checkpoint(checkpoint)?;
+    let config = ModelConfig::from_checkpoint(checkpoint)?;
     let tier = cpu::tier_for(None).map_err(EngineError::Options)?;
     let options = CpuOptions {
         mla: MlaChoice::Auto,
         form: CacheForm::Latent,
         bind: BindOptions { precision: Precision::Default, tier, cache: CacheType::F16 },
         threads: 1,
-        largest: crate::DEFAULT_LARGEST,
-        context: contract.context_length,
+        max_batch_tokens: crate::DEFAULT_BATCH_TOKENS,
+        context: config.context_length,
     };
-    let (trunk, head) = cpu::make_plans(&contract, &CheckpointTensors(checkpoint), &options)?;
+    let (trunk, head) = cpu::make_plans(&config, &CheckpointTensors(checkpoint), &options)?;
     let tiled = cpu::tiled_tensors(trunk.iter().chain(&head));
     let mut layouts = HashMap::new();
     for weight in trunk[0].ir.weights.iter().chain(&head[0].ir.weights) {
@@ -139,7 +145,7 @@ fn pack_tensor(
     data: &[u8],
     outputs: usize,
     buffer: &mut Vec<u8>,
-    team: &mut Team,
+    thread_pool: &mut ThreadPool,
     write: &mut WritePiece<'_>,
 ) -> io::Result<()> {
     let inputs = info.shape.last().copied().unwrap_or(0);
@@ -155,7 +161,7 @@ fn pack_tensor(
     for first in (0..all).step_by(step) {
         let count = step.min(all - first);
         buffer.resize(count * tile, 0);
-        matrices.pack_some(first, buffer, team);
+        matrices.pack_some(first, buffer, thread_pool);
         write(&data[source(first)..source(first + count)], buffer)?;
     }
     Ok(())

@@ -1,10 +1,10 @@
 //! Where the time of a step goes: each phase beside what it moves and computes, and beside the machine's limits measured in the same run.
 
-use crate::team::{Placement, Team};
-use base::Tier;
-use graph::Plan;
-use graph::ir::{Cost, Node, Step};
-use kernels::Peak;
+use crate::thread_pool::{Placement, ThreadPool};
+use latent_graph::Plan;
+use latent_graph::ir::{Cost, Node, Step};
+use latent_kernels::Peak;
+use latent_types::Tier;
 use serde::Serialize;
 use std::fmt;
 use std::sync::Mutex;
@@ -53,11 +53,11 @@ impl Limits {
     /// # Errors
     /// When the threads cannot be started.
     pub fn measure(placement: &Placement, tier: Tier) -> std::io::Result<Limits> {
-        let mut team = Team::placed(placement)?;
+        let mut thread_pool = ThreadPool::placed(placement)?;
         let peaks: Mutex<Vec<Peak>> = Mutex::default();
         // all at once: cores that are busy together may run slower than one alone
-        team.run(&|_| {
-            let peak = kernels::peak(tier);
+        thread_pool.run(&|_| {
+            let peak = latent_kernels::peak(tier);
             peaks.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(peak);
         });
         let peaks = peaks.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -222,7 +222,7 @@ pub(crate) fn report(
             let nodes = || {
                 let all = timed.plan.ir.nodes.iter().zip(&timed.plan.phases);
                 let here = all.filter(|(_, at)| **at == phase).map(|(node, _)| node);
-                here.filter(|node| timed.steps.iter().any(|step| node.lane.meets(step.lane)))
+                here.filter(|node| timed.steps.iter().any(|step| node.path.meets(step.path)))
             };
             if nodes().next().is_none() || *nanos == 0 {
                 continue;

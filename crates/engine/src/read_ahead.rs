@@ -4,7 +4,7 @@
 //! once. A thread of its own asks for large pieces in the order of the steps. The engine does not start it where weights do not all fit into
 //! memory: what it brings would push out what is in use.
 
-use formats::Checkpoint;
+use latent_formats::Checkpoint;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,7 +2,7 @@
 
 use crate::error::EngineError;
 use crate::memory;
-use graph::points::{Point, Points};
+use latent_graph::activations::{Activation, Activations};
 use std::ops::Range;
 
 /// Values of one run at each point, a row a token.
@@ -57,11 +57,11 @@ impl Trace {
     ///
     /// # Errors
     /// When it would not fit into memory.
-    pub fn new(points: &Points, layers: Range<usize>, tokens: &[u32]) -> Result<Trace, EngineError> {
+    pub fn new(points: &Activations, layers: Range<usize>, tokens: &[u32]) -> Result<Trace, EngineError> {
         // the residual stream says with which error a layer begins, and routing why it may leap in another
-        let always = |p: &Point| p.value == "h" || p.value == "router_logits" || p.op == "route";
-        let wanted = |p: &Point| p.layer.is_none_or(|layer| layers.contains(&layer)) || always(p);
-        let numbers: usize = points.list().iter().filter(|p| wanted(p)).map(Point::row_width).sum();
+        let always = |p: &Activation| p.value == "h" || p.value == "router_logits" || p.op == "route";
+        let wanted = |p: &Activation| p.layer.is_none_or(|layer| layers.contains(&layer)) || always(p);
+        let numbers: usize = points.list().iter().filter(|p| wanted(p)).map(Activation::row_width).sum();
         let bytes = (numbers as u64).saturating_mul(4).saturating_mul(tokens.len() as u64);
         if let Some(available) = memory::available()
             && bytes > available.bytes / 2
@@ -79,7 +79,7 @@ impl Trace {
     }
 
     /// A trace of `tokens` without values, to be set.
-    pub(crate) fn empty(points: &Points, tokens: Vec<u32>) -> Trace {
+    pub(crate) fn empty(points: &Activations, tokens: Vec<u32>) -> Trace {
         Trace { tokens, values: vec![None; points.list().len()] }
     }
 
@@ -114,7 +114,7 @@ impl Trace {
     }
 
     /// Gets terms back that plans fold into sums: `(sum − base) ÷ factor`, where both are there.
-    pub(crate) fn derive_terms(&mut self, points: &Points) {
+    pub(crate) fn derive_terms(&mut self, points: &Activations) {
         for (index, point) in points.list().iter().enumerate() {
             let Some(term) = point.term.filter(|_| self.wants(index) && self.values(index).is_none()) else {
                 continue;

@@ -3,9 +3,9 @@
 
 mod support;
 
-use engine::EngineOptions;
-use graph::Circuit;
-use graph::passes::{MlaChoice, Precision};
+use latent_engine::EngineOptions;
+use latent_graph::Circuit;
+use latent_graph::passes::{MlaChoice, Precision};
 use serde_json::{Map, Value};
 use std::path::Path;
 use std::sync::Arc;

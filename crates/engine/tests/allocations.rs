@@ -3,14 +3,14 @@
 //! One test in a program of its own: the allocator counts what every thread takes.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
-use engine::cache::Sequence;
-use engine::sampling::{Sampler, SamplingParams};
-use engine::{Engine, EngineOptions, Item, Wanted};
-use formats::Checkpoint;
+use latent_engine::cache::Sequence;
+use latent_engine::sampling::{Sampler, SamplingParams};
+use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput};
+use latent_formats::Checkpoint;
+use latent_testing::{Kind, Recipe};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use testkit::{Kind, Recipe};
 
 struct Counting;
 
@@ -38,18 +38,19 @@ fn a_step_after_warm_up_allocates_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for shape in ["tiny-dense", "tiny-v3"] {
         let path = folder.path().join(format!("{shape}.gguf"));
-        Recipe::new(shape, Kind::from(base::TensorType::Q4_0)).write_gguf(&path).unwrap();
+        Recipe::new(shape, Kind::from(latent_types::TensorType::Q4_0)).write_gguf(&path).unwrap();
         let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
         let options = EngineOptions { context: Some(256), threads: Some(2), ..EngineOptions::default() };
         let mut engine = Engine::load(&checkpoint, &options, &mut |_, _| {}).unwrap();
-        let vocab = engine.contract().vocab_size;
+        let vocab = engine.config().vocab_size;
         let params = SamplingParams { temperature: 0.8, top_k: 20, ..SamplingParams::default() };
         let mut sampler = Sampler::new(params, vocab, Vec::new()).unwrap();
         let mut sequence = Sequence::default();
         let mut token = 1;
         let mut step = |token: &mut u32| {
             let tokens = [*token];
-            let mut items = [Item { sequence: &mut sequence, tokens: &tokens, wanted: Wanted::Last }];
+            let mut items =
+                [SeqInput { sequence: &mut sequence, tokens: &tokens, wanted: LogitsRequest::Last }];
             let (sampler, next) = (&mut sampler, &mut *token);
             engine.step(&mut items, &mut |_, _, logits| *next = sampler.sample(logits).unwrap()).unwrap();
             sampler.accept(*token);

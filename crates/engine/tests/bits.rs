@@ -3,11 +3,11 @@
 
 mod support;
 
-use base::Tier;
-use engine::cache::Sequence;
-use engine::team::Placement;
-use engine::{Engine, EngineOptions, Item, Wanted};
-use graph::passes::{MlaChoice, Precision};
+use latent_engine::cache::Sequence;
+use latent_engine::thread_pool::Placement;
+use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput};
+use latent_graph::passes::{MlaChoice, Precision};
+use latent_types::Tier;
 use support::{CASES, all_logits, bits, checkpoint, engine, fixture, folder, tiers};
 
 fn options(tier: Tier, precision: Precision, mla: MlaChoice, threads: usize) -> EngineOptions {
@@ -37,7 +37,7 @@ fn bit_equal_for(tier: Tier, threads: &[usize]) {
         let (length, single) = if case == "v3" { (300, 150) } else { (70, 20) };
         let tokens: Vec<u32> = fixture(case).tokens.iter().cycle().take(length).copied().collect();
         for precision in [Precision::Exact, Precision::Default] {
-            for mla in [MlaChoice::Auto, MlaChoice::Naive, MlaChoice::Split] {
+            for mla in [MlaChoice::Auto, MlaChoice::Naive, MlaChoice::SeparateScores] {
                 let mut one = engine(&checkpoint, &options(tier, precision, mla, 1));
                 let truth = [
                     bits(&all_logits(&mut one, &tokens, 60)),
@@ -88,9 +88,9 @@ fn together(engine: &mut Engine, prompts: &[Vec<u32>; 3], chunk: usize) -> Vec<V
         let [a, b, c] = &mut sequences;
         let part = |i: usize| &prompts[i][start..(start + chunk).min(prompts[i].len())];
         let mut items = [
-            Item { sequence: a, tokens: part(0), wanted: Wanted::All },
-            Item { sequence: b, tokens: part(1), wanted: Wanted::All },
-            Item { sequence: c, tokens: part(2), wanted: Wanted::All },
+            SeqInput { sequence: a, tokens: part(0), wanted: LogitsRequest::All },
+            SeqInput { sequence: b, tokens: part(1), wanted: LogitsRequest::All },
+            SeqInput { sequence: c, tokens: part(2), wanted: LogitsRequest::All },
         ];
         engine.step(&mut items, &mut |item, _, l| logits[item].push(l.to_vec())).unwrap();
     }
@@ -110,7 +110,7 @@ fn exact_logits_are_bit_equal_alone_and_in_a_batch() {
         let turned =
             |by: usize| tokens.iter().cycle().skip(by).take(tokens.len()).copied().collect::<Vec<u32>>();
         let prompts = [turned(0), turned(5), turned(11)];
-        for mla in [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::Split] {
+        for mla in [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::SeparateScores] {
             let mut engine = engine(&checkpoint, &options(tier, Precision::Exact, mla, 2));
             for &chunk in chunks {
                 let batch = together(&mut engine, &prompts, chunk);

@@ -3,19 +3,19 @@
 
 mod support;
 
-use base::{CacheType, Tier};
-use engine::cache::Sequence;
-use engine::{Engine, EngineError, EngineOptions, Wanted, cpu};
-use formats::Outline;
-use graph::draw::{Drawing, Options};
-use graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
-use graph::survey::{Machine, survey};
-use graph::{CheckpointTensors, Circuit, Contract};
+use latent_engine::cache::Sequence;
+use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest, cpu};
+use latent_formats::Outline;
+use latent_graph::draw::{Drawing, Options};
+use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
+use latent_graph::support::{Machine, support_report};
+use latent_graph::{CheckpointTensors, Circuit, ModelConfig};
+use latent_testing::Recipe;
+use latent_types::{CacheType, Tier};
 use serde_json::Value;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use support::checkpoint;
-use testkit::Recipe;
 
 /// SplitMix64.
 struct Random(u64);
@@ -49,7 +49,7 @@ const WORDS: [&str; 30] = [
     "hidden",
     "vocab",
     "experts",
-    "experts_used",
+    "num_experts_per_tok",
     "moe_ffn",
     "shared_ffn",
     "intermediate",
@@ -125,7 +125,7 @@ fn mutate(circuit: &mut Value, random: &mut Random) {
 }
 
 /// What is printed and drawn of a circuit without loading the model.
-fn look(file: &Arc<formats::Checkpoint>, outline: &Outline, circuit: &Circuit) {
+fn look(file: &Arc<latent_formats::Checkpoint>, outline: &Outline, circuit: &Circuit) {
     let table = cpu::kernel_contracts();
     let bind = BindOptions { precision: Precision::Default, tier: Tier::Portable, cache: CacheType::F16 };
     let machine = Machine {
@@ -135,16 +135,16 @@ fn look(file: &Arc<formats::Checkpoint>, outline: &Outline, circuit: &Circuit) {
         form: CacheForm::Latent,
         circuit: Some(circuit),
     };
-    let _ = survey(outline, machine);
-    let contract = Contract::from_checkpoint(file).unwrap();
+    let _ = support_report(outline, machine);
+    let config = ModelConfig::from_checkpoint(file).unwrap();
     let options =
-        Options { bind, largest: 32, layers: 0..contract.layers.min(2), assumed: None, kernels: true };
-    let _ = Drawing::make(circuit, &contract, &CheckpointTensors(file), &table, &options);
+        Options { bind, max_batch_tokens: 32, layers: 0..config.layers.min(2), assumed: None, kernels: true };
+    let _ = Drawing::make(circuit, &config, &CheckpointTensors(file), &table, &options);
 }
 
 /// Loads the model with this circuit, runs a step of one row, one of several, and a trace.
-fn run(file: &Arc<formats::Checkpoint>, circuit: Circuit, random: &mut Random) -> Result<(), String> {
-    let forms = [MlaChoice::Auto, MlaChoice::Naive, MlaChoice::Absorbed, MlaChoice::Split];
+fn run(file: &Arc<latent_formats::Checkpoint>, circuit: Circuit, random: &mut Random) -> Result<(), String> {
+    let forms = [MlaChoice::Auto, MlaChoice::Naive, MlaChoice::Absorbed, MlaChoice::SeparateScores];
     let options = EngineOptions {
         circuit: Some(Arc::new(circuit)),
         mla: forms[random.below(forms.len())],
@@ -160,11 +160,11 @@ fn run(file: &Arc<formats::Checkpoint>, circuit: Circuit, random: &mut Random) -
     let (all, go_on) = (&mut |_: usize, _: &[f32]| {}, &mut |_: usize| true);
     for tokens in [&[1u32, 2, 3][..], &[7], &[5; 20]] {
         engine
-            .prefill(&mut sequence, tokens, 32, Wanted::All, all, go_on)
+            .prefill(&mut sequence, tokens, 32, LogitsRequest::All, all, go_on)
             .map_err(|error| error.to_string())?;
     }
     let points = engine.points(file).map_err(|error| error.to_string())?;
-    let layers = 0..engine.contract().layers;
+    let layers = 0..engine.config().layers;
     engine.release(sequence);
     engine.trace(&points, layers, &[37, 63, 148], go_on).map(drop).map_err(|error| error.to_string())
 }
@@ -184,7 +184,7 @@ fn every_mutant_of_a_circuit_runs_or_is_refused() {
         let written = if as_folder { recipe.write_folder(&path) } else { recipe.write_gguf(&path) };
         let file = checkpoint(&written.unwrap().first);
         let outline = Outline::open(&path).unwrap();
-        let name = Contract::from_checkpoint(&file).unwrap().circuit;
+        let name = ModelConfig::from_checkpoint(&file).unwrap().circuit;
         let whole = serde_json::to_value(Circuit::named(&name).unwrap()).unwrap();
         for number in 0..MUTANTS {
             let mut mutant = whole.clone();
@@ -268,6 +268,6 @@ fn circuits_that_contradict_themselves_are_refused_before_they_run() {
 }
 
 /// The operation of this kind.
-fn op<'c>(circuit: &'c mut Circuit, word: &str) -> &'c mut graph::circuit::OpSpec {
+fn op<'c>(circuit: &'c mut Circuit, word: &str) -> &'c mut latent_graph::circuit::OpSpec {
     circuit.layer.iter_mut().find(|op| op.op == word).unwrap()
 }

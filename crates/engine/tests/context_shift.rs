@@ -3,17 +3,19 @@
 
 mod support;
 
-use base::{CacheType, TensorType};
-use engine::cache::Sequence;
-use engine::sampling::SamplingParams;
-use engine::{ContextShift, Engine, EngineOptions, Item, Listener, Request, Session, StopReason, Wanted};
-use formats::Checkpoint;
-use graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_engine::cache::Sequence;
+use latent_engine::sampling::SamplingParams;
+use latent_engine::{
+    ContextShift, Engine, EngineOptions, Listener, LogitsRequest, Request, SeqInput, Session, StopReason,
+};
+use latent_formats::Checkpoint;
+use latent_graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_testing::{Kind, Recipe};
+use latent_text::Tokenizer;
+use latent_types::{CacheType, TensorType};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use support::{checkpoint, engine, error};
-use testkit::{Kind, Recipe};
-use text::Tokenizer;
 
 struct Quiet;
 
@@ -21,7 +23,7 @@ impl Listener for Quiet {}
 
 fn step(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Vec<f32> {
     let mut logits = Vec::new();
-    let mut items = [Item { sequence, tokens, wanted: Wanted::Last }];
+    let mut items = [SeqInput { sequence, tokens, wanted: LogitsRequest::Last }];
     engine.step(&mut items, &mut |_, _, row| logits = row.to_vec()).unwrap();
     logits
 }
@@ -39,7 +41,7 @@ fn a_shifted_sequence_gives_the_logits_of_the_tokens_that_are_left() {
     let caches = [
         (CacheType::F32, MlaChoice::Absorbed, CacheForm::Latent, 1e-10),
         (CacheType::F32, MlaChoice::Naive, CacheForm::Expanded, 1e-10),
-        (CacheType::F16, MlaChoice::Split, CacheForm::Latent, 1e-5),
+        (CacheType::F16, MlaChoice::SeparateScores, CacheForm::Latent, 1e-5),
         (CacheType::Bf16, MlaChoice::Absorbed, CacheForm::Latent, 1e-3),
         (CacheType::Int8, MlaChoice::Absorbed, CacheForm::Latent, 1e-5),
     ];

@@ -1,15 +1,15 @@
 //! The demo model on its evaluation questions, from prompt to text.
 #![allow(missing_docs, reason = "tests")]
 
-use base::Tier;
-use engine::sampling::SamplingParams;
-use engine::{Engine, EngineOptions, Listener, Request, Session, StopReason};
-use formats::{Checkpoint, Source};
-use graph::passes::Precision;
+use latent_engine::sampling::SamplingParams;
+use latent_engine::{Engine, EngineOptions, Listener, Request, Session, StopReason};
+use latent_formats::{Checkpoint, Source};
+use latent_graph::passes::Precision;
+use latent_text::{ChatInput, ChatTemplate, Tokenizer};
+use latent_types::Tier;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use text::{ChatInput, ChatTemplate, Tokenizer};
 
 /// What the same file scores in llama.cpp (models/README.md): 249 of 300 questions, 83.0 %; ours may be one percent below.
 const AT_LEAST: usize = 246;
@@ -47,7 +47,12 @@ impl Demo {
         self.tokenizer.encode_rendered(&rendered, false).unwrap()
     }
 
-    fn ask(&mut self, session: &mut Session, question: &str, sampling: &SamplingParams) -> engine::Answer {
+    fn ask(
+        &mut self,
+        session: &mut Session,
+        question: &str,
+        sampling: &SamplingParams,
+    ) -> latent_engine::Answer {
         let request = Request {
             prompt: self.prompt(question),
             sampling: sampling.clone(),
@@ -81,7 +86,7 @@ fn it_answers_as_many_questions_as_its_results_say() {
 
 #[test]
 fn it_answers_as_well_on_lower_tiers() {
-    let best = kernels::features().tier();
+    let best = latent_kernels::features().tier();
     let questions = std::fs::read_to_string(models().join("eval.jsonl")).unwrap();
     for tier in Tier::ALL {
         if tier >= best {
@@ -165,14 +170,14 @@ fn a_saved_session_goes_on_where_it_stopped() {
     let mut other = whole.clone();
     other[8] ^= 1;
     assert!(refused(&other).contains("another model"));
-    let mut other = engine_with(base::CacheType::F32);
+    let mut other = engine_with(latent_types::CacheType::F32);
     std::fs::write(&path, &whole).unwrap();
     assert!(other.restore(&path).unwrap_err().to_string().contains("cache type"));
 }
 
 #[test]
 fn a_cache_of_codes_is_saved_and_read_back() {
-    let mut demo = demo(&EngineOptions { cache: Some(base::CacheType::Int8), ..options(2) });
+    let mut demo = demo(&EngineOptions { cache: Some(latent_types::CacheType::Int8), ..options(2) });
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("session.kv");
     let question = "Put these words in order: bread, table, drum, fox.";
@@ -182,11 +187,11 @@ fn a_cache_of_codes_is_saved_and_read_back() {
     let (sequence, tokens) = demo.engine.restore(&path).unwrap();
     let again = demo.ask(&mut Session { sequence, tokens }, question, &SamplingParams::greedy());
     assert_eq!((again.tokens, again.cached_tokens), (first.tokens, again.prompt_tokens - 1));
-    let refused = engine_with(base::CacheType::F16).restore(&path).unwrap_err().to_string();
+    let refused = engine_with(latent_types::CacheType::F16).restore(&path).unwrap_err().to_string();
     assert!(refused.contains("cache type: int8"), "{refused}");
 }
 
-fn engine_with(cache: base::CacheType) -> Engine {
+fn engine_with(cache: latent_types::CacheType) -> Engine {
     demo(&EngineOptions { cache: Some(cache), ..options(1) }).engine
 }
 
@@ -199,9 +204,14 @@ fn a_shifted_context_goes_on_as_if_the_forgotten_rows_had_never_been() {
     let mut long = Session::default();
     let feed = |engine: &mut Engine, session: &mut Session, tokens: &[u32]| {
         engine
-            .prefill(&mut session.sequence, tokens, 64, engine::Wanted::Nothing, &mut |_, _| {}, &mut |_| {
-                true
-            })
+            .prefill(
+                &mut session.sequence,
+                tokens,
+                64,
+                latent_engine::LogitsRequest::Nothing,
+                &mut |_, _| {},
+                &mut |_| true,
+            )
             .unwrap();
     };
     feed(&mut demo.engine, &mut long, &tokens);
@@ -213,7 +223,7 @@ fn a_shifted_context_goes_on_as_if_the_forgotten_rows_had_never_been() {
     let row = |session: &Session, row: usize| -> Vec<f32> {
         let pool = demo.engine.pool();
         let page = session.sequence.pages()[row / 64] as usize;
-        let bytes = pool.streams()[0].1.row(page * 64 + row % 64);
+        let bytes = pool.kv_layers()[0].1.row(page * 64 + row % 64);
         bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
     };
     for r in 0..rest.len() {

@@ -3,20 +3,20 @@
 
 mod support;
 
-use base::{CacheType, Tier};
-use engine::diff::{DiffError, Numerics, Report, Side, Tolerance, Verdict, compare, dump};
-use engine::{EngineOptions, Trace};
-use formats::Checkpoint;
-use graph::circuit::Circuit;
-use graph::passes::{CacheForm, MlaChoice, Precision};
-use graph::points::Points;
+use latent_engine::compare::{DiffError, Numerics, Report, Side, Tolerance, Verdict, compare, dump};
+use latent_engine::{EngineOptions, Trace};
+use latent_formats::Checkpoint;
+use latent_graph::activations::Activations;
+use latent_graph::circuit::Circuit;
+use latent_graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_testing::{Kind, Recipe};
+use latent_types::{CacheType, Tier};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use support::{CASES, all_logits, bits, checkpoint, engine, folder};
-use testkit::{Kind, Recipe};
 
 struct Ran {
-    points: Points,
+    points: Activations,
     trace: Trace,
     numerics: Numerics,
 }
@@ -37,7 +37,7 @@ fn tokens(count: usize) -> Vec<u32> {
 fn ran(file: &Arc<Checkpoint>, options: &EngineOptions, tokens: &[u32]) -> Ran {
     let mut engine = engine(file, options);
     let points = engine.points(file).unwrap();
-    let layers = 0..engine.contract().layers;
+    let layers = 0..engine.config().layers;
     let trace = engine.trace(&points, layers, tokens, &mut |_| true).unwrap();
     Ran { points, trace, numerics: Numerics::of(&engine) }
 }
@@ -57,7 +57,7 @@ fn first(report: &Report) -> Option<&str> {
 }
 
 fn describe(report: &Report) -> String {
-    let line = |p: &engine::diff::PointReport| {
+    let line = |p: &latent_engine::compare::PointReport| {
         format!("{} {:e} of {:e} {:?}\n", p.name, p.distance.worst_relative, p.inputs_error, p.verdict)
     };
     report.points.iter().map(line).collect()
@@ -94,9 +94,9 @@ fn formulations_caches_chunks_and_tiers_agree_within_their_tolerance() {
         let reference = ran(&file, &exact(), &tokens);
         let others = [
             EngineOptions { mla: MlaChoice::Naive, ..exact() },
-            EngineOptions { mla: MlaChoice::Split, ..exact() },
+            EngineOptions { mla: MlaChoice::SeparateScores, ..exact() },
             EngineOptions { mla: MlaChoice::Naive, form: CacheForm::Expanded, ..exact() },
-            EngineOptions { largest: Some(7), ..exact() },
+            EngineOptions { max_batch_tokens: Some(7), ..exact() },
             EngineOptions { tier: Some(Tier::Portable), ..exact() },
             EngineOptions { cache: Some(CacheType::F16), ..exact() },
             EngineOptions { cache: Some(CacheType::Bf16), ..exact() },
@@ -122,12 +122,12 @@ fn changed(case: &str, tensor: &str, change: impl Fn(&mut Vec<f32>)) -> (tempfil
     let path = copy.path().to_owned();
     std::fs::copy(folder(case).join("config.json"), path.join("config.json")).unwrap();
     let mut bytes = std::fs::read(folder(case).join("model.safetensors")).unwrap();
-    let tensors = formats::safetensors::list(&bytes).unwrap();
+    let tensors = latent_formats::safetensors::list(&bytes).unwrap();
     let (_, ty, shape, range) = tensors.into_iter().find(|(name, ..)| name == tensor).unwrap();
     let mut numbers = vec![0.0; shape.iter().product()];
-    quant::decode(ty, &bytes[range.clone()], &mut numbers).unwrap();
+    latent_quant::decode(ty, &bytes[range.clone()], &mut numbers).unwrap();
     change(&mut numbers);
-    quant::encode(ty, &numbers, &mut bytes[range]).unwrap();
+    latent_quant::encode(ty, &numbers, &mut bytes[range]).unwrap();
     std::fs::write(path.join("model.safetensors"), bytes).unwrap();
     (copy, path)
 }
@@ -296,10 +296,10 @@ fn what_transformers_computes_on_the_way_is_what_we_compute() {
 }
 
 /// A dump of one tensor, and of tokens where given.
-fn dump_of(path: &Path, name: &str, ty: base::TensorType, shape: &[usize], tokens: Option<&[u32]>) {
-    let mut writer = formats::safetensors::Writer::new();
+fn dump_of(path: &Path, name: &str, ty: latent_types::TensorType, shape: &[usize], tokens: Option<&[u32]>) {
+    let mut writer = latent_formats::safetensors::Writer::new();
     if let Some(tokens) = tokens {
-        writer.tensor("tokens", base::TensorType::I32, &[tokens.len()]).unwrap();
+        writer.tensor("tokens", latent_types::TensorType::I32, &[tokens.len()]).unwrap();
     }
     writer.tensor(name, ty, shape).unwrap();
     let mut out = std::fs::File::create(path).unwrap();
@@ -318,7 +318,7 @@ fn dump_of(path: &Path, name: &str, ty: base::TensorType, shape: &[usize], token
 
 #[test]
 fn bad_dumps_are_refused_with_what_is_wrong() {
-    use base::TensorType::{F32, I32};
+    use latent_types::TensorType::{F32, I32};
     let file = checkpoint(&folder("v3"));
     let a = ran(&file, &exact(), &tokens(4));
     let copy = tempfile::tempdir().unwrap();
@@ -358,7 +358,7 @@ fn models_of_other_shapes_and_other_tokens_cannot_be_compared() {
     let tokens = tokens(4);
     let a = ran(&checkpoint(&folder("v3")), &exact(), &tokens);
     let b = ran(&checkpoint(&folder("youtu")), &exact(), &tokens);
-    let side = |ran: &'_ Ran| -> (Points, Trace) { (ran.points.clone(), ran.trace.clone()) };
+    let side = |ran: &'_ Ran| -> (Activations, Trace) { (ran.points.clone(), ran.trace.clone()) };
     let ((pa, ta), (pb, tb)) = (side(&a), side(&b));
     let tolerance = Tolerance { level: 1.0, growth: 1.0 };
     let found = compare(Side { points: &pa, trace: &ta }, Side { points: &pb, trace: &tb }, tolerance);

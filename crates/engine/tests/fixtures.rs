@@ -3,9 +3,9 @@
 
 mod support;
 
-use base::{CacheType, Tier};
-use engine::{Engine, EngineOptions};
-use graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_engine::{Engine, EngineOptions};
+use latent_graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_types::{CacheType, Tier};
 use std::path::PathBuf;
 use support::{CASES, WITH_GGUF, all_logits, checkpoint, engine, error, fixture, folder, greedy, tiers};
 
@@ -38,7 +38,7 @@ fn exact_logits_agree_in_every_formulation_and_chunking() {
         (MlaChoice::Absorbed, CacheForm::Latent),
         (MlaChoice::Naive, CacheForm::Latent),
         (MlaChoice::Naive, CacheForm::Expanded),
-        (MlaChoice::Split, CacheForm::Latent),
+        (MlaChoice::SeparateScores, CacheForm::Latent),
         (MlaChoice::Auto, CacheForm::Latent),
     ];
     let tiers = tiers();
@@ -70,7 +70,7 @@ fn exact_greedy_tokens_agree_up_to_the_first_near_tie() {
     let tiers = tiers();
     for (case, path) in files() {
         let expected = fixture(case);
-        let all = [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::Split];
+        let all = [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::SeparateScores];
         for (tier, mla) in tiers.iter().flat_map(|tier| all.map(|mla| (*tier, mla))) {
             let mut engine = engine(&checkpoint(&path), &exact(tier, mla, CacheForm::Latent));
             let sure = expected.margin.iter().position(|m| *m <= 1e-3).unwrap_or(expected.greedy.len());
@@ -110,7 +110,7 @@ fn a_cache_of_codes_stays_close_in_every_formulation() {
     for (tier, (case, path)) in tiers.iter().flat_map(|tier| files.iter().map(move |file| (*tier, file))) {
         let expected = fixture(case);
         let checkpoint = checkpoint(path);
-        let all = [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::Split, MlaChoice::Auto];
+        let all = [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::SeparateScores, MlaChoice::Auto];
         for (mla, precision) in all.into_iter().flat_map(|mla| both.map(|precision| (mla, precision))) {
             let cache = Some(CacheType::Int8);
             let options = EngineOptions { mla, precision, cache, ..options(tier) };

@@ -1,10 +1,10 @@
-//! The barrier and the cursors of the thread team, run through every order of events: the very files of `src/team`, with loom's atomics
+//! The barrier and the work queues of the thread pool, run through every order of events: the very files of `src/thread_pool`, with loom's atomics
 //! and locks in place of the system's.
 #![allow(missing_docs, dead_code, reason = "tests; each file is compiled for what is tested of it")]
 
-/// `team/sync.rs` for loom.
+/// `thread_pool/sync.rs` for loom.
 mod sync {
-    pub(super) use super::parking::Parking;
+    pub(super) use super::park::Parking;
     pub(super) use loom::{
         hint::spin_loop,
         sync::atomic::{AtomicU32, AtomicU64, Ordering},
@@ -29,30 +29,30 @@ mod sync {
     }
 }
 
-#[path = "../src/team/barrier.rs"]
+#[path = "../src/thread_pool/barrier.rs"]
 mod barrier;
-#[path = "../src/team/cursor.rs"]
-mod cursor;
-#[path = "../src/team/parking.rs"]
-mod parking;
+#[path = "../src/thread_pool/park.rs"]
+mod park;
+#[path = "../src/thread_pool/work_queue.rs"]
+mod work_queue;
 
 use barrier::Barrier;
-use cursor::Cursors;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use std::time::Duration;
+use work_queue::WorkQueues;
 
-/// Runs `member` as every member of a team and waits for all.
-fn team(threads: usize, member: impl Fn(usize) + Send + Sync + 'static) {
-    let member = Arc::new(member);
+/// Runs `worker` as every worker of a thread pool and waits for all.
+fn thread_pool(threads: usize, worker: impl Fn(usize) + Send + Sync + 'static) {
+    let worker = Arc::new(worker);
     let others: Vec<_> = (1..threads)
         .map(|index| {
-            let member = Arc::clone(&member);
-            thread::spawn(move || member(index))
+            let worker = Arc::clone(&worker);
+            thread::spawn(move || worker(index))
         })
         .collect();
-    member(0);
+    worker(0);
     others.into_iter().for_each(|other| other.join().unwrap());
 }
 
@@ -63,7 +63,7 @@ fn check(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     model.check(run);
 }
 
-/// One number a member, written without locks: loom fails where two touch one at a time.
+/// One number a worker, written without locks: loom fails where two touch one at a time.
 struct Numbers(Vec<UnsafeCell<usize>>);
 
 #[allow(unsafe_code, reason = "shared numbers are what barriers are for; loom checks each access")]
@@ -83,22 +83,22 @@ impl Numbers {
     }
 }
 
-/// A barrier for nodes of so many members, and how many they are together.
-fn barrier(members: &[usize], spin: Duration) -> (Barrier, usize) {
+/// A barrier for nodes of so many workers, and how many they are together.
+fn barrier(workers: &[usize], spin: Duration) -> (Barrier, usize) {
     let mut end = 0;
-    let node = |&members: &usize| {
-        end += members;
-        end - members..end
+    let node = |&workers: &usize| {
+        end += workers;
+        end - workers..end
     };
-    let nodes: Vec<_> = members.iter().map(node).collect();
+    let nodes: Vec<_> = workers.iter().map(node).collect();
     (Barrier::new(&nodes, spin), end)
 }
 
-/// Every member writes in each phase, and reads what all have written in the next.
-fn phases(members: &[usize], spin: Duration, rounds: usize) {
-    let (barrier, threads) = barrier(members, spin);
+/// Every worker writes in each phase, and reads what all have written in the next.
+fn phases(workers: &[usize], spin: Duration, rounds: usize) {
+    let (barrier, threads) = barrier(workers, spin);
     let numbers = Numbers((0..threads).map(|_| UnsafeCell::new(0)).collect());
-    team(threads, move |index| {
+    thread_pool(threads, move |index| {
         for round in 1..=rounds {
             numbers.set(index, round);
             assert!(barrier.wait(index));
@@ -130,10 +130,10 @@ fn two_groups_of_three_threads_meet() {
     check(2, || phases(&[2, 1], Duration::ZERO, 1));
 }
 
-/// The last member never comes: it breaks the barrier open, perhaps before the others have slept or even come.
-fn broken(members: &[usize]) {
-    let ((gate, threads), (inner, _)) = (barrier(members, Duration::ZERO), barrier(members, Duration::ZERO));
-    team(threads, move |index| {
+/// The last worker never comes: it breaks the barrier open, perhaps before the others have slept or even come.
+fn broken(workers: &[usize]) {
+    let ((gate, threads), (inner, _)) = (barrier(workers, Duration::ZERO), barrier(workers, Duration::ZERO));
+    thread_pool(threads, move |index| {
         if index + 1 == threads {
             inner.break_open();
         } else {
@@ -160,7 +160,7 @@ fn a_broken_barrier_holds_nobody_and_can_be_made_whole() {
 fn breaking_open_does_not_undo_what_was_passed() {
     check(3, || {
         let (barrier, _) = barrier(&[2], Duration::ZERO);
-        team(2, move |index| {
+        thread_pool(2, move |index| {
             assert!(barrier.wait(index));
             if index == 0 {
                 barrier.break_open();
@@ -175,18 +175,18 @@ fn breaking_open_does_not_undo_what_was_passed() {
 #[test]
 fn parts_are_taken_once() {
     check(2, || {
-        let cursors = Cursors::new(1);
-        let parts = cursor::part_count(1);
+        let work_queues = WorkQueues::new(1);
+        let chunks = work_queue::part_count(1);
         let taken = loom::sync::atomic::AtomicUsize::new(0);
         let taken = Arc::new(taken);
         let seen = Arc::clone(&taken);
-        team(2, move |_| {
+        thread_pool(2, move |_| {
             for list in 1..=2 {
-                while cursors.take(0, list, 1).is_some() {
+                while work_queues.take(0, list, 1).is_some() {
                     taken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 }
             }
         });
-        assert_eq!(seen.load(std::sync::atomic::Ordering::Relaxed), 2 * parts);
+        assert_eq!(seen.load(std::sync::atomic::Ordering::Relaxed), 2 * chunks);
     });
 }

@@ -4,12 +4,12 @@
 
 mod support;
 
-use base::{CacheType, Tier};
-use engine::{Engine, EngineOptions};
-use graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_engine::{Engine, EngineOptions};
+use latent_graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_testing::Recipe;
+use latent_types::{CacheType, Tier};
 use std::collections::HashSet;
 use support::{all_logits, bits, checkpoint, engine, error, tiers};
-use testkit::Recipe;
 
 /// More than one tile of rows, and no whole number of them.
 const ROWS: u32 = 75;

@@ -3,14 +3,14 @@
 
 mod support;
 
-use base::TensorType;
-use engine::{Engine, EngineError, EngineOptions};
-use formats::Checkpoint;
-use graph::passes::{MlaChoice, Precision};
+use latent_engine::{Engine, EngineError, EngineOptions};
+use latent_formats::Checkpoint;
+use latent_graph::passes::{MlaChoice, Precision};
+use latent_testing::{Kind, Recipe};
+use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use support::{CASES, WITH_GGUF, all_logits, bits, checkpoint, engine, fixture};
-use testkit::{Kind, Recipe};
 
 const TOKENS: [u32; 9] = [256, 5, 99, 300, 7, 7, 42, 511, 0];
 
@@ -20,7 +20,7 @@ fn options(mla: MlaChoice, precision: Precision) -> EngineOptions {
 
 fn packed(source: &Path) -> PathBuf {
     let out = source.with_extension("latent");
-    engine::pack(&Checkpoint::open(source).unwrap(), &out, Some(2), &mut |_, _| true).unwrap();
+    latent_engine::pack(&Checkpoint::open(source).unwrap(), &out, Some(2), &mut |_, _| true).unwrap();
     out
 }
 
@@ -41,8 +41,9 @@ fn check(source: &Path, tokens: &[u32], what: &str) {
 fn every_type_gives_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    let kinds =
-        quant::encodable().filter(|ty| ty.ggml_id().is_some() && *ty != TensorType::Q8_K).map(Kind::from);
+    let kinds = latent_quant::encodable()
+        .filter(|ty| ty.ggml_id().is_some() && *ty != TensorType::Q8_K)
+        .map(Kind::from);
     for kind in kinds.chain(["Q4_K_M".parse().unwrap()]) {
         Recipe { layers: Some(2), ..Recipe::new("tiny-v3", kind) }.write_gguf(&path).unwrap();
         check(&path, &TOKENS, &format!("{kind:?}"));
@@ -91,21 +92,24 @@ fn a_packed_file_needs_nothing_beside_it() {
     let recipe = Recipe { layers: Some(2), ..Recipe::new("tiny-v3", Kind::from(TensorType::Q4_0)) };
     recipe.write_gguf(&path).unwrap();
     let plain = checkpoint(&path);
-    let how = text::Encode { add_special: true, parse_special: true };
-    let tokenizer = text::Tokenizer::from_checkpoint(&plain).unwrap();
+    let how = latent_text::Encode { add_special: true, parse_special: true };
+    let tokenizer = latent_text::Tokenizer::from_checkpoint(&plain).unwrap();
     let expected = tokenizer.encode("a fox and a lantern", how).unwrap();
     let out = packed(&path);
     drop(plain);
     std::fs::remove_file(&path).unwrap();
     let alone = checkpoint(&out);
     let from = alone.packed_from().unwrap();
-    assert_eq!((from.name.as_str(), from.files, from.version), ("model.gguf", 1, formats::pack::VERSION));
-    let tokenizer = text::Tokenizer::from_checkpoint(&alone).unwrap();
+    assert_eq!(
+        (from.name.as_str(), from.files, from.version),
+        ("model.gguf", 1, latent_formats::pack::VERSION)
+    );
+    let tokenizer = latent_text::Tokenizer::from_checkpoint(&alone).unwrap();
     assert_eq!(tokenizer.encode("a fox and a lantern", how).unwrap(), expected);
     let mut engine = engine(&alone, &options(MlaChoice::Auto, Precision::Default));
     assert!(engine.needed().weights == 0 && engine.needed().mapped > 0, "{:?}", engine.needed());
     assert_eq!(all_logits(&mut engine, &TOKENS, 4).len(), TOKENS.len());
-    assert!(engine::pack(&alone, &folder.path().join("twice"), Some(1), &mut |_, _| true).is_err());
+    assert!(latent_engine::pack(&alone, &folder.path().join("twice"), Some(1), &mut |_, _| true).is_err());
 }
 
 /// Bytes of the file's map that lie in the process's tables.
@@ -141,14 +145,15 @@ fn what_is_stopped_or_fails_leaves_nothing_behind() {
     Recipe::new("tiny-dense", Kind::from(TensorType::Q4_0)).write_gguf(&path).unwrap();
     let model = Checkpoint::open(&path).unwrap();
     let mut heard = 0;
-    let stopped = engine::pack(&model, &folder.path().join("stopped.latent"), Some(2), &mut |done, total| {
-        assert!(done <= total);
-        heard += 1;
-        heard < 5
-    });
+    let stopped =
+        latent_engine::pack(&model, &folder.path().join("stopped.latent"), Some(2), &mut |done, total| {
+            assert!(done <= total);
+            heard += 1;
+            heard < 5
+        });
     assert!(matches!(stopped, Err(EngineError::Stopped)));
     let nowhere =
-        engine::pack(&model, &folder.path().join("no/such/folder.latent"), Some(1), &mut |_, _| true);
+        latent_engine::pack(&model, &folder.path().join("no/such/folder.latent"), Some(1), &mut |_, _| true);
     assert!(nowhere.unwrap_err().to_string().contains("folder.latent"));
     let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().map(|e| e.file_name()).collect();
     assert_eq!(names, ["model.gguf"]);
@@ -157,7 +162,7 @@ fn what_is_stopped_or_fails_leaves_nothing_behind() {
 /// Tiles of other matrices than the model's, in a header that is otherwise whole.
 #[test]
 fn tiles_of_another_shape_are_refused() {
-    use formats::pack::{PackWriter, Tiles};
+    use latent_formats::pack::{PackWriter, Tiles};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     let recipe = Recipe { layers: Some(1), ..Recipe::new("tiny-dense", Kind::from(TensorType::Q4_0)) };

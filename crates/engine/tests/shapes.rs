@@ -3,12 +3,12 @@
 
 mod support;
 
-use base::{TensorType, Tier};
-use engine::EngineOptions;
-use graph::passes::{MlaChoice, Precision};
+use latent_engine::EngineOptions;
+use latent_graph::passes::{MlaChoice, Precision};
+use latent_testing::{Kind, Recipe};
+use latent_types::{TensorType, Tier};
 use std::path::Path;
 use support::{all_logits, checkpoint, engine, error, tiers};
-use testkit::{Kind, Recipe};
 
 const TOKENS: [u32; 9] = [256, 5, 99, 300, 7, 7, 42, 511, 0];
 
@@ -46,10 +46,11 @@ fn check(path: &Path, what: &str) -> Vec<Vec<f32>> {
 fn every_toy_shape_runs_in_every_type() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    let kinds =
-        quant::encodable().filter(|ty| ty.ggml_id().is_some() && *ty != TensorType::Q8_K).map(Kind::from);
+    let kinds = latent_quant::encodable()
+        .filter(|ty| ty.ggml_id().is_some() && *ty != TensorType::Q8_K)
+        .map(Kind::from);
     let kinds: Vec<Kind> = kinds.chain(["Q4_K_M".parse().unwrap()]).collect();
-    for shape in testkit::shapes().filter(|name| name.starts_with("tiny")) {
+    for shape in latent_testing::shapes().filter(|name| name.starts_with("tiny")) {
         for kind in &kinds {
             let recipe = Recipe { layers: Some(2), ..Recipe::new(shape, *kind) };
             recipe.write_gguf(&path).unwrap();
@@ -82,7 +83,7 @@ fn legacy_files_and_shards_give_what_the_plain_file_gives() {
 #[test]
 fn folders_run_in_every_float_type() {
     let folder = tempfile::tempdir().unwrap();
-    for shape in testkit::shapes().filter(|name| name.starts_with("tiny")) {
+    for shape in latent_testing::shapes().filter(|name| name.starts_with("tiny")) {
         for ty in [TensorType::F32, TensorType::BF16, TensorType::F16, TensorType::F8_E4M3] {
             let path = folder.path().join(format!("{shape}-{ty}"));
             Recipe { layers: Some(2), ..Recipe::new(shape, Kind::from(ty)) }.write_folder(&path).unwrap();

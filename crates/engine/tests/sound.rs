@@ -2,18 +2,18 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "tests")]
 
-use engine::cache::{CacheFull, Sequence};
-use engine::{Engine, EngineError, EngineOptions, Item, Wanted};
-use formats::Checkpoint;
+use latent_engine::cache::{CacheFull, Sequence};
+use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest, SeqInput};
+use latent_formats::Checkpoint;
+use latent_testing::{Kind, Recipe};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tempfile::TempDir;
-use testkit::{Kind, Recipe};
 
 fn model() -> (TempDir, Arc<Checkpoint>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
-    Recipe::new("tiny-v3", Kind::from(base::TensorType::Q8_0)).write_gguf(&path).unwrap();
+    Recipe::new("tiny-v3", Kind::from(latent_types::TensorType::Q8_0)).write_gguf(&path).unwrap();
     let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
     (folder, checkpoint)
 }
@@ -21,7 +21,7 @@ fn model() -> (TempDir, Arc<Checkpoint>) {
 fn engine(checkpoint: &Arc<Checkpoint>, context: usize) -> Engine {
     let options = EngineOptions {
         context: Some(context),
-        largest: Some(128),
+        max_batch_tokens: Some(128),
         threads: Some(2),
         ..EngineOptions::default()
     };
@@ -31,7 +31,7 @@ fn engine(checkpoint: &Arc<Checkpoint>, context: usize) -> Engine {
 /// The logits of the last token.
 fn run(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
     let mut last = Vec::new();
-    let mut items = [Item { sequence, tokens, wanted: Wanted::Last }];
+    let mut items = [SeqInput { sequence, tokens, wanted: LogitsRequest::Last }];
     engine.step(&mut items, &mut |_, _, logits| last = logits.to_vec())?;
     Ok(last)
 }
@@ -50,8 +50,8 @@ fn a_sequence_of_another_engine_is_refused_and_nothing_changes() {
     assert!(matches!(error, EngineError::ForeignSequence { item: Some(0) }), "{error}");
     let mut shared = one.share(&sequence, 2);
     let mut items = [
-        Item { sequence: &mut own, tokens: &[5], wanted: Wanted::Last },
-        Item { sequence: &mut shared, tokens: &[3], wanted: Wanted::Last },
+        SeqInput { sequence: &mut own, tokens: &[5], wanted: LogitsRequest::Last },
+        SeqInput { sequence: &mut shared, tokens: &[3], wanted: LogitsRequest::Last },
     ];
     let error = two.step(&mut items, &mut |_, _, _| panic!("logits of a refused step")).unwrap_err();
     assert!(error.to_string().starts_with("item 1: another engine has run this sequence"), "{error}");
@@ -75,9 +75,9 @@ fn items_without_room_are_named_and_the_others_run_without_them() {
     let mut sequences: [Sequence; 3] = Default::default();
     let tokens = [1; 65];
     let step = |engine: &mut Engine, sequences: &mut [Sequence; 3], counts: &[(usize, usize)]| {
-        let mut items: Vec<Item<'_>> = Vec::new();
+        let mut items: Vec<SeqInput<'_>> = Vec::new();
         for (sequence, (_, count)) in sequences.iter_mut().zip(counts) {
-            items.push(Item { sequence, tokens: &tokens[..*count], wanted: Wanted::Last });
+            items.push(SeqInput { sequence, tokens: &tokens[..*count], wanted: LogitsRequest::Last });
         }
         let mut heard = 0;
         engine.step(&mut items, &mut |_, _, _| heard += 1).map(|()| heard)
@@ -110,7 +110,8 @@ fn pages_of_sequences_that_are_dropped_or_lost_in_a_panic_come_back() {
         run(&mut engine, &mut Sequence::default(), &[2; 70]).unwrap();
         let lost = catch_unwind(AssertUnwindSafe(|| {
             let mut sequence = Sequence::default();
-            let mut items = [Item { sequence: &mut sequence, tokens: &[3; 100], wanted: Wanted::Last }];
+            let mut items =
+                [SeqInput { sequence: &mut sequence, tokens: &[3; 100], wanted: LogitsRequest::Last }];
             engine.step(&mut items, &mut |_, _, _| panic!("a request that fails"))
         }));
         assert!(lost.is_err());
@@ -123,10 +124,10 @@ fn pages_of_sequences_that_are_dropped_or_lost_in_a_panic_come_back() {
 fn steps_beyond_what_the_engine_is_made_for_are_refused() {
     let (_folder, checkpoint) = model();
     let error = run(&mut engine(&checkpoint, 256), &mut Sequence::default(), &[1; 129]).unwrap_err();
-    assert!(matches!(error, EngineError::Rows { rows: 129, largest: 128 }), "{error}");
-    for largest in [usize::MAX, 1 << 60, (1 << 20) + 1] {
-        let options = EngineOptions { largest: Some(largest), ..EngineOptions::default() };
+    assert!(matches!(error, EngineError::Rows { rows: 129, max_batch_tokens: 128 }), "{error}");
+    for max_batch_tokens in [usize::MAX, 1 << 60, (1 << 20) + 1] {
+        let options = EngineOptions { max_batch_tokens: Some(max_batch_tokens), ..EngineOptions::default() };
         let error = Engine::load(&checkpoint, &options, &mut |_, _| {}).err().unwrap();
-        assert!(error.to_string().contains(&format!("a step of {largest} rows")), "{error}");
+        assert!(error.to_string().contains(&format!("a step of {max_batch_tokens} rows")), "{error}");
     }
 }

@@ -6,9 +6,9 @@ use crate::gguf::{MAGIC, Metadata};
 use crate::in_use::InUse;
 use crate::map::Bytes;
 use crate::pack::{self, Identity, PackedFrom};
-use crate::sniff::what_it_is;
+use crate::sniff::sniff;
 use crate::{open_folder, open_gguf, open_packed};
-use base::TensorType;
+use latent_types::TensorType;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -96,7 +96,7 @@ impl Checkpoint {
             let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
             return open_folder::open(folder);
         }
-        Err(FormatError::NotAModel { path: path.to_owned(), what: what_it_is(path, bytes.get()) })
+        Err(FormatError::NotAModel { path: path.to_owned(), what: sniff(path, bytes.get()) })
     }
 
     /// A GGUF file that is built into the program.

@@ -3,7 +3,7 @@
 use crate::error::FormatError;
 use crate::input_file::{self, InputError};
 use crate::limits;
-use crate::sniff::impostor;
+use crate::sniff::known_non_model;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use std::fmt;
@@ -67,7 +67,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Value>, FormatError> {
 
 /// The error of a file that is no JSON, which says so where the file is something else altogether.
 pub(crate) fn failed(path: &Path, text: &str, problem: String) -> FormatError {
-    let problem = impostor(text.as_bytes()).map_or(problem, str::to_owned);
+    let problem = known_non_model(text.as_bytes()).map_or(problem, str::to_owned);
     FormatError::Json { path: path.to_owned(), problem }
 }
 

@@ -12,7 +12,7 @@
 //! Nothing here panics on any bytes, and nothing trusts a length.
 //!
 //! ```
-//! use formats::gguf::{Header, Writer, WriterValue};
+//! use latent_formats::gguf::{Header, Writer, WriterValue};
 //! let mut file = Vec::new();
 //! let mut writer = Writer::new();
 //! writer.key("general.architecture", WriterValue::String("deepseek2".into()));

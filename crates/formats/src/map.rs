@@ -140,7 +140,7 @@ mod sigbus {
 
     fn message(path: &Path) -> String {
         let path = path.display().to_string();
-        let path = base::printable(&path);
+        let path = latent_types::printable(&path);
         let what = ": the file has shrunk or its storage failed while it was in use; keep model files unchanged while Latent runs\n";
         let room = MESSAGE - "error: ".len() - what.len() - "…".len();
         let from =

@@ -7,8 +7,8 @@ use crate::index::Index;
 use crate::limits;
 use crate::map::Bytes;
 use crate::safetensors::{Header, SafetensorsError};
-use crate::sniff::what_it_is;
-use base::TensorType;
+use crate::sniff::sniff;
+use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 
 /// Opens the model in `folder`.
@@ -48,7 +48,7 @@ impl From<crate::safetensors::TensorEntry> for Placed {
 fn refused(path: &Path, bytes: &[u8], error: SafetensorsError) -> FormatError {
     match error {
         SafetensorsError::HeaderLength { .. } => {
-            FormatError::NotAModel { path: path.to_owned(), what: what_it_is(path, bytes) }
+            FormatError::NotAModel { path: path.to_owned(), what: sniff(path, bytes) }
         }
         error => FormatError::Safetensors { path: path.to_owned(), error },
     }

@@ -8,7 +8,7 @@ use crate::in_use::InUse;
 use crate::map::Bytes;
 use crate::safetensors::{self, SafetensorsError};
 use crate::{json, limits, open_gguf};
-use base::TensorType;
+use latent_types::TensorType;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

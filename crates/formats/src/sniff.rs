@@ -3,9 +3,9 @@
 use std::path::Path;
 
 /// What `bytes`, the first ones of a file that is no model, seem to be, and what to do. `path` gives the ending of its name.
-pub(crate) fn what_it_is(path: &Path, bytes: &[u8]) -> String {
+pub(crate) fn sniff(path: &Path, bytes: &[u8]) -> String {
     let start = &bytes[..bytes.len().min(512)];
-    if let Some(known) = impostor(start) {
+    if let Some(known) = known_non_model(start) {
         return known.into();
     }
     let pickled =
@@ -28,7 +28,7 @@ pub(crate) fn what_it_is(path: &Path, bytes: &[u8]) -> String {
 }
 
 /// Something that a failed download leaves in place of a file, whatever the file should have been.
-pub(crate) fn impostor(start: &[u8]) -> Option<&'static str> {
+pub(crate) fn known_non_model(start: &[u8]) -> Option<&'static str> {
     let text = String::from_utf8_lossy(&start[..start.len().min(512)]).trim_start().to_ascii_lowercase();
     if text.starts_with("version https://git-lfs") {
         Some("it is a Git LFS pointer, not the file itself; fetch it with `git lfs pull`")

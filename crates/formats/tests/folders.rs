@@ -2,9 +2,9 @@
 
 mod support;
 
-use base::TensorType;
-use formats::safetensors::{Header, SafetensorsError, Writer};
-use formats::{Checkpoint, HfSource, Source, TokenizerKind};
+use latent_formats::safetensors::{Header, SafetensorsError, Writer};
+use latent_formats::{Checkpoint, HfSource, Source, TokenizerKind};
+use latent_types::TensorType;
 use std::path::Path;
 use support::*;
 

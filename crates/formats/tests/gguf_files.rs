@@ -2,9 +2,9 @@
 
 mod support;
 
-use base::TensorType;
-use formats::gguf::{GgufError, Header, Metadata, Value, Writer, WriterValue};
-use formats::{Checkpoint, Source};
+use latent_formats::gguf::{GgufError, Header, Metadata, Value, Writer, WriterValue};
+use latent_formats::{Checkpoint, Source};
+use latent_types::TensorType;
 use std::path::Path;
 use support::*;
 

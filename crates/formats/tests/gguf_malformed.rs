@@ -352,7 +352,7 @@ fn keys_of_the_wrong_type_name_key_value_and_expectation() {
         .with_key("minus", I32, &(-3i32).to_le_bytes())
         .with_key("list", ARRAY, &array(U32, 2, &[1, 0, 0, 0, 2, 0, 0, 0]));
     let checkpoint = open(file.bytes()).unwrap();
-    let formats::Source::Gguf(source) = checkpoint.source() else { unreachable!("it is GGUF") };
+    let latent_formats::Source::Gguf(source) = checkpoint.source() else { unreachable!("it is GGUF") };
     let metadata = &source.metadata;
     says(metadata.u64("n"), &["model.gguf", "key n", "\"many\"", "expected a non-negative integer"]);
     says(metadata.u64("minus"), &["key minus is -3", "expected a non-negative integer"]);

@@ -6,7 +6,7 @@
 
 mod support;
 
-use formats::{Checkpoint, gguf, safetensors};
+use latent_formats::{Checkpoint, gguf, safetensors};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs::File;
 use std::io::Write;
@@ -186,14 +186,14 @@ fn writers_stream() {
     let dir = tempfile::tempdir().unwrap();
     let chunk = vec![7u8; 1 << 16];
     let mut writer = gguf::Writer::new();
-    writer.tensor("big", base::TensorType::I8, &[1 << 10, 1 << 16]).unwrap();
+    writer.tensor("big", latent_types::TensorType::I8, &[1 << 10, 1 << 16]).unwrap();
     let mut file = File::create(dir.path().join("m.gguf")).unwrap();
     let send = |out: &mut dyn Write| (0..1 << 10).try_for_each(|_| out.write_all(&chunk));
     let (written, used) = peak(|| writer.write(&mut file, |_, out| send(out)));
     written.unwrap();
     assert!(used < 1 << 20, "writing 64 MB of GGUF took {used} bytes");
     let mut writer = safetensors::Writer::new();
-    writer.tensor("big", base::TensorType::I8, &[1 << 10, 1 << 16]).unwrap();
+    writer.tensor("big", latent_types::TensorType::I8, &[1 << 10, 1 << 16]).unwrap();
     let mut file = File::create(dir.path().join("m.safetensors")).unwrap();
     let (written, used) = peak(|| writer.write(&mut file, |_, out| send(out)));
     written.unwrap();

@@ -4,9 +4,9 @@
 
 mod support;
 
-use formats::gguf::{Header, Value};
-use formats::pack::Directory;
-use formats::{Checkpoint, safetensors};
+use latent_formats::gguf::{Header, Value};
+use latent_formats::pack::Directory;
+use latent_formats::{Checkpoint, safetensors};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::cell::Cell;

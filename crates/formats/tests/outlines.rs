@@ -1,9 +1,9 @@
 //! Outlines: what can be seen of a model whose data are missing.
 #![allow(missing_docs, reason = "tests")]
 
-use base::TensorType;
-use formats::gguf::{Writer, WriterValue};
-use formats::{Checkpoint, Data, Outline, safetensors};
+use latent_formats::gguf::{Writer, WriterValue};
+use latent_formats::{Checkpoint, Data, Outline, safetensors};
+use latent_types::TensorType;
 
 fn gguf() -> Vec<u8> {
     let mut writer = Writer::new();
@@ -85,6 +85,6 @@ fn shards_that_are_missing_leave_the_others() {
     }
     let outline = Outline::open(&folder.path().join("m-00002-of-00003.gguf")).unwrap();
     assert_eq!((outline.data(), outline.tensors().len()), (Data::Header, 2));
-    let formats::Source::Gguf(source) = outline.source() else { panic!("a GGUF set") };
+    let latent_formats::Source::Gguf(source) = outline.source() else { panic!("a GGUF set") };
     assert_eq!((source.shards, source.metadata.str("general.architecture").unwrap()), (2, Some("deepseek2")));
 }

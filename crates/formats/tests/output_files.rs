@@ -2,7 +2,7 @@
 #![cfg(unix)]
 #![allow(missing_docs, reason = "tests")]
 
-use formats::{Checkpoint, CompleteFile, OutputError, OutputFile, OutputFolder, output_file};
+use latent_formats::{Checkpoint, CompleteFile, OutputError, OutputFile, OutputFolder, output_file};
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -101,9 +101,9 @@ fn a_file_that_may_not_be_written_is_not_replaced() {
 /// A GGUF file that opens.
 fn model(path: &Path) -> PathBuf {
     let mut bytes = Vec::new();
-    let mut writer = formats::gguf::Writer::new();
-    writer.key("general.architecture", formats::gguf::WriterValue::String("deepseek2".into()));
-    writer.tensor("w", base::TensorType::F32, &[8]).unwrap();
+    let mut writer = latent_formats::gguf::Writer::new();
+    writer.key("general.architecture", latent_formats::gguf::WriterValue::String("deepseek2".into()));
+    writer.tensor("w", latent_types::TensorType::F32, &[8]).unwrap();
     writer.write(&mut bytes, |_, out| out.write_all(&[0; 32])).unwrap();
     std::fs::write(path, bytes).unwrap();
     path.to_owned()
@@ -133,16 +133,16 @@ fn the_files_of_an_open_model_are_refused_under_any_name_until_it_is_closed() {
         std::fs::write(hf.join(name), "{}").unwrap();
     }
     let mut bytes = Vec::new();
-    let mut writer = formats::safetensors::Writer::new();
-    writer.tensor("w", base::TensorType::F32, &[8]).unwrap();
+    let mut writer = latent_formats::safetensors::Writer::new();
+    writer.tensor("w", latent_types::TensorType::F32, &[8]).unwrap();
     writer.write(&mut bytes, |_, out| out.write_all(&[0; 32])).unwrap();
     std::fs::write(hf.join("model.safetensors"), &bytes).unwrap();
     for cut in [bytes.len(), bytes.len() - 8] {
         std::fs::write(hf.join("model.safetensors"), &bytes[..cut]).unwrap();
-        let _open = formats::Outline::open(&hf).unwrap();
+        let _open = latent_formats::Outline::open(&hf).unwrap();
         names(&hf).iter().for_each(|name| refused(&hf.join(name), "the model itself"));
     }
-    let _config = formats::Outline::open(&hf.join("config.json")).unwrap();
+    let _config = latent_formats::Outline::open(&hf.join("config.json")).unwrap();
     refused(&hf.join("config.json"), "the model itself");
 }
 

@@ -2,10 +2,10 @@
 
 mod support;
 
-use base::TensorType;
-use formats::gguf::{Writer, WriterValue};
-use formats::pack::{Directory, PackWriter, Tiles};
-use formats::{Checkpoint, Source};
+use latent_formats::gguf::{Writer, WriterValue};
+use latent_formats::pack::{Directory, PackWriter, Tiles};
+use latent_formats::{Checkpoint, Source};
+use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 use support::*;
 

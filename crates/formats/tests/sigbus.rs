@@ -5,7 +5,7 @@
 
 mod support;
 
-use formats::{Checkpoint, OutputFile};
+use latent_formats::{Checkpoint, OutputFile};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use support::*;

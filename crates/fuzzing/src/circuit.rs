@@ -2,15 +2,15 @@
 
 use crate::model::{self, SHAPES};
 use crate::source::Source;
-use engine::cache::Sequence;
-use engine::cpu::{self, CpuOptions};
-use engine::{EngineOptions, Item, Wanted};
-use formats::Checkpoint;
-use graph::circuit::Circuit;
-use graph::draw;
-use graph::passes::{BindOptions, CacheForm, FORMS};
-use graph::points::Points;
-use graph::{CheckpointTensors, Contract, audit};
+use latent_engine::cache::Sequence;
+use latent_engine::cpu::{self, CpuOptions};
+use latent_engine::{EngineOptions, LogitsRequest, SeqInput};
+use latent_formats::Checkpoint;
+use latent_graph::activations::Activations;
+use latent_graph::circuit::Circuit;
+use latent_graph::draw;
+use latent_graph::passes::{BindOptions, CacheForm, FORMS};
+use latent_graph::{CheckpointTensors, ModelConfig, audit};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -64,8 +64,8 @@ pub fn circuit(bytes: &[u8]) {
     let mut source = Source::new(bytes);
     let shape = source.below(SHAPES.len());
     let checkpoint = model::tiny(shape);
-    let Ok(contract) = Contract::from_checkpoint(&checkpoint) else { return };
-    let Ok(own) = Circuit::named(&contract.circuit) else { return };
+    let Ok(config) = ModelConfig::from_checkpoint(&checkpoint) else { return };
+    let Ok(own) = Circuit::named(&config.circuit) else { return };
     let Ok(mut json) = serde_json::to_value(own) else { return };
     let (form, draws) = (source.below(FORMS.len()), source.once_in(8));
     for _ in 0..1 + source.below(4) {
@@ -73,32 +73,37 @@ pub fn circuit(bytes: &[u8]) {
     }
     let Ok(changed) = Circuit::parse(&json.to_string()) else { return };
     let changed = Arc::new(changed);
-    look(&changed, &contract, &checkpoint, draws);
+    look(&changed, &config, &checkpoint, draws);
     step(changed, &checkpoint, form);
 }
 
 /// Everything that reads a circuit without running it.
-fn look(circuit: &Circuit, contract: &Contract, checkpoint: &Arc<Checkpoint>, draws: bool) {
+fn look(circuit: &Circuit, config: &ModelConfig, checkpoint: &Arc<Checkpoint>, draws: bool) {
     let tensors = CheckpointTensors(checkpoint);
-    let _ = audit::circuit(circuit, contract);
-    let _ = Points::of(circuit, contract, &tensors);
+    let _ = audit::circuit(circuit, config);
+    let _ = Activations::of(circuit, config, &tensors);
     let Ok(tier) = cpu::tier_for(None) else { return };
-    let bind = BindOptions { precision: Default::default(), tier, cache: base::CacheType::F16 };
+    let bind = BindOptions { precision: Default::default(), tier, cache: latent_types::CacheType::F16 };
     let options = CpuOptions {
         mla: Default::default(),
         form: CacheForm::Latent,
         bind,
         threads: 1,
-        largest: 32,
+        max_batch_tokens: 32,
         context: 128,
     };
-    if let Ok(plans) = cpu::make_plans_of(circuit, contract, &tensors, &options) {
-        let _ = cpu::audit(circuit, contract, checkpoint, &plans, &options, true);
+    if let Ok(plans) = cpu::make_plans_of(circuit, config, &tensors, &options) {
+        let _ = cpu::audit(circuit, config, checkpoint, &plans, &options, true);
     }
     if draws {
-        let options =
-            draw::Options { bind, largest: 32, layers: 0..contract.layers, assumed: None, kernels: true };
-        let _ = draw::Drawing::make(circuit, contract, &tensors, &cpu::kernel_contracts(), &options);
+        let options = draw::Options {
+            bind,
+            max_batch_tokens: 32,
+            layers: 0..config.layers,
+            assumed: None,
+            kernels: true,
+        };
+        let _ = draw::Drawing::make(circuit, config, &tensors, &cpu::kernel_contracts(), &options);
     }
 }
 
@@ -109,7 +114,7 @@ fn step(circuit: Arc<Circuit>, checkpoint: &Arc<Checkpoint>, form: usize) {
     let Ok(mut engine) = model::load(checkpoint, &options) else { return };
     let mut sequence = Sequence::default();
     for tokens in [&[256, 5, 99][..], &[7]] {
-        let mut items = [Item { sequence: &mut sequence, tokens, wanted: Wanted::Last }];
+        let mut items = [SeqInput { sequence: &mut sequence, tokens, wanted: LogitsRequest::Last }];
         if engine.step(&mut items, &mut |_, _, _| {}).is_err() {
             break;
         }

@@ -2,14 +2,14 @@
 
 use crate::model;
 use crate::source::Source;
-use engine::Trace;
-use engine::cpu;
-use engine::diff::{Side, Tolerance, compare, dump as file};
-use graph::circuit::Circuit;
-use graph::draw::{Drawing, Options, PageOptions, Wanted};
-use graph::passes::BindOptions;
-use graph::points::Points;
-use graph::{CheckpointTensors, Contract};
+use latent_engine::Trace;
+use latent_engine::compare::{Side, Tolerance, compare, dump as file};
+use latent_engine::cpu;
+use latent_graph::activations::Activations;
+use latent_graph::circuit::Circuit;
+use latent_graph::draw::{Drawing, Options, PageOptions, Wanted};
+use latent_graph::passes::BindOptions;
+use latent_graph::{CheckpointTensors, ModelConfig};
 use serde_json::{Map, Value, json};
 use std::sync::OnceLock;
 
@@ -17,7 +17,7 @@ const TOKENS: [u32; 3] = [256, 5, 99];
 
 /// A model's points, their values for three tokens, and its drawing.
 struct Model {
-    points: Points,
+    points: Activations,
     trace: Trace,
     drawing: Drawing,
 }
@@ -30,12 +30,12 @@ fn model() -> &'static Model {
             let mut engine = model::load(&checkpoint, &model::options())?;
             let points = engine.points(&checkpoint)?;
             let trace = engine.trace(&points, 0..2, &TOKENS, &mut |_| true)?;
-            let contract = Contract::from_checkpoint(&checkpoint)?;
+            let config = ModelConfig::from_checkpoint(&checkpoint)?;
             let bind = BindOptions { ..engine.bind() };
-            let options = Options { bind, largest: 32, layers: 0..2, assumed: None, kernels: true };
-            let circuit = Circuit::named(&contract.circuit)?;
+            let options = Options { bind, max_batch_tokens: 32, layers: 0..2, assumed: None, kernels: true };
+            let circuit = Circuit::named(&config.circuit)?;
             let tensors = CheckpointTensors(&checkpoint);
-            let drawing = Drawing::make(circuit, &contract, &tensors, &cpu::kernel_contracts(), &options)?;
+            let drawing = Drawing::make(circuit, &config, &tensors, &cpu::kernel_contracts(), &options)?;
             Ok(Model { points, trace, drawing })
         };
         make().unwrap_or_else(|error| panic!("{error}"))
@@ -87,7 +87,7 @@ fn tokens(source: &mut Source<'_>) -> Tensor {
     (name.into(), ty, vec![ids.len()], bytes)
 }
 
-fn activation(source: &mut Source<'_>, points: &Points, trace: &Trace) -> Tensor {
+fn activation(source: &mut Source<'_>, points: &Activations, trace: &Trace) -> Tensor {
     let at = (usize::from(source.byte()) << 8 | usize::from(source.byte())) % points.list().len();
     let point = &points.list()[at];
     let mut shape = match source.below(4) {

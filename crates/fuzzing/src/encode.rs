@@ -2,10 +2,10 @@
 
 use crate::source::Source;
 use crate::tokenizer_json::{ways, within};
-use formats::Checkpoint;
+use latent_formats::Checkpoint;
+use latent_text::{Detokenizer, Encode, GgufVocab, Tokenizer};
 use std::path::Path;
 use std::sync::OnceLock;
-use text::{Detokenizer, Encode, GgufVocab, Tokenizer};
 
 /// Files with a byte-level vocabulary, from the folder of crates.
 const FILES: [&str; 3] = [

@@ -1,9 +1,9 @@
-//! What opens a file: headers of every kind of file, and the contract from config.json.
+//! What opens a file: headers of every kind of file, and the config from config.json.
 
-use formats::gguf::{GgufError, Header, Value};
-use formats::pack::{Directory, PAGE};
-use formats::safetensors::SafetensorsError;
-use graph::contract::{JsonKeys, Tensors};
+use latent_formats::gguf::{GgufError, Header, Value};
+use latent_formats::pack::{Directory, PAGE};
+use latent_formats::safetensors::SafetensorsError;
+use latent_graph::config::{JsonKeys, Tensors};
 
 /// Every tensor is there, with a shape that the last byte of its name decides.
 struct Anything;
@@ -22,10 +22,10 @@ impl Tensors for Anything {
 /// A contract from any config.json, over tensors that agree with whatever shape is asked for.
 ///
 /// # Panics
-/// Where strict reading accepts what others read otherwise, or a contract contradicts itself.
+/// Where strict reading accepts what others read otherwise, or a config contradicts itself.
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let strict = formats::json::parse(text);
+    let strict = latent_formats::json::parse(text);
     let usual = serde_json::from_str::<serde_json::Value>(text);
     // strict reading only refuses more; what it accepts is what everyone else reads
     if let Ok(value) = &strict {
@@ -33,11 +33,11 @@ pub fn config(bytes: &[u8]) {
     }
     let Ok(serde_json::Value::Object(object)) = strict else { return };
     let keys = JsonKeys { file: "config.json", object: &object };
-    if let Ok(contract) = graph::Contract::from_config(&keys, &Anything) {
-        let frequencies = contract.rope.inverse_frequencies(contract.context_length);
-        assert_eq!(frequencies.len(), contract.attention.rope / 2);
-        assert!(contract.attention.softmax_scale.is_finite() && contract.attention.heads > 0);
-        assert_eq!(contract.layer_kinds.len(), contract.all_layers());
+    if let Ok(config) = latent_graph::ModelConfig::from_config(&keys, &Anything) {
+        let frequencies = config.rope.inverse_frequencies(config.context_length);
+        assert_eq!(frequencies.len(), config.attention.rope / 2);
+        assert!(config.attention.softmax_scale.is_finite() && config.attention.heads > 0);
+        assert_eq!(config.layer_kinds.len(), config.all_layers());
     }
 }
 
@@ -66,8 +66,8 @@ pub fn gguf(bytes: &[u8]) {
             assert!(strings.or(numbers).is_none_or(|n| n == array.count));
         }
     }
-    if let Ok(vocab) = text::GgufVocab::from_metadata(&header.metadata) {
-        let _ = text::Tokenizer::from_gguf(&vocab);
+    if let Ok(vocab) = latent_text::GgufVocab::from_metadata(&header.metadata) {
+        let _ = latent_text::Tokenizer::from_gguf(&vocab);
     }
 }
 
@@ -76,7 +76,7 @@ pub fn gguf(bytes: &[u8]) {
 /// # Panics
 /// Where tensors leave holes, or reach beyond the file.
 pub fn safetensors(bytes: &[u8]) {
-    match formats::safetensors::Header::parse(bytes, u64::MAX) {
+    match latent_formats::safetensors::Header::parse(bytes, u64::MAX) {
         // what no tensor holds would be a hole
         Ok(header) => {
             let held: u64 = header.tensors.iter().map(|tensor| tensor.bytes).sum();
@@ -85,11 +85,11 @@ pub fn safetensors(bytes: &[u8]) {
         Err(SafetensorsError::NeedMore { need, .. }) => assert!(need > bytes.len() as u64),
         Err(_) => {}
     }
-    let Ok(tensors) = formats::safetensors::list(bytes) else { return };
+    let Ok(tensors) = latent_formats::safetensors::list(bytes) else { return };
     let mut held = 0;
     for (_, _, shape, range) in tensors {
         assert!(range.start <= range.end && range.end <= bytes.len());
-        assert!(shape.len() <= formats::limits::MAX_SAFETENSORS_DIMENSIONS);
+        assert!(shape.len() <= latent_formats::limits::MAX_SAFETENSORS_DIMENSIONS);
         held += range.len();
     }
     // nothing is hidden between tensors

@@ -1,9 +1,9 @@
 //! Tiny random models, made once and held in memory.
 
-use engine::{Engine, EngineError, EngineOptions};
-use formats::Checkpoint;
+use latent_engine::{Engine, EngineError, EngineOptions};
+use latent_formats::Checkpoint;
+use latent_testing::{Kind, Recipe};
 use std::sync::{Arc, OnceLock};
-use testkit::{Kind, Recipe};
 
 /// Shapes of one layer or two, one of each circuit and one with a latent for queries.
 pub(crate) const SHAPES: [&str; 5] = ["tiny-v3", "tiny-minicpm3", "tiny-plm", "tiny-v2", "tiny-dense"];
@@ -13,8 +13,10 @@ pub(crate) fn tiny(shape: usize) -> Arc<Checkpoint> {
     static ALL: [OnceLock<Arc<Checkpoint>>; SHAPES.len()] = [const { OnceLock::new() }; SHAPES.len()];
     let shape = shape % SHAPES.len();
     let make = || {
-        let recipe =
-            Recipe { layers: Some(2), ..Recipe::new(SHAPES[shape], Kind::from(base::TensorType::Q8_0)) };
+        let recipe = Recipe {
+            layers: Some(2),
+            ..Recipe::new(SHAPES[shape], Kind::from(latent_types::TensorType::Q8_0))
+        };
         checkpoint(&recipe)
     };
     ALL[shape].get_or_init(make).clone()
@@ -36,7 +38,12 @@ pub(crate) fn checkpoint(recipe: &Recipe) -> Arc<Checkpoint> {
 
 /// One thread and little context.
 pub(crate) fn options() -> EngineOptions {
-    EngineOptions { threads: Some(1), context: Some(128), largest: Some(32), ..EngineOptions::default() }
+    EngineOptions {
+        threads: Some(1),
+        context: Some(128),
+        max_batch_tokens: Some(32),
+        ..EngineOptions::default()
+    }
 }
 
 pub(crate) fn load(checkpoint: &Arc<Checkpoint>, options: &EngineOptions) -> Result<Engine, EngineError> {

@@ -2,14 +2,14 @@
 
 use crate::model;
 use crate::source::Source;
-use base::{CacheType, TensorType, Tier};
-use engine::diff::{Numerics, Side, Tolerance, compare};
-use engine::{Engine, EngineOptions, Trace};
-use formats::Checkpoint;
-use graph::passes::{FORMS, Precision};
-use graph::points::Points;
+use latent_engine::compare::{Numerics, Side, Tolerance, compare};
+use latent_engine::{Engine, EngineOptions, Trace};
+use latent_formats::Checkpoint;
+use latent_graph::activations::Activations;
+use latent_graph::passes::{FORMS, Precision};
+use latent_testing::{Kind, Recipe};
+use latent_types::{CacheType, TensorType, Tier};
 use std::sync::Arc;
-use testkit::{Kind, Recipe};
 
 /// A model of a random shape and format: a run with any formulation, cache, chunk and tier stays within the declared tolerance of a run in
 /// exact arithmetic.
@@ -28,11 +28,12 @@ pub fn plan_step(bytes: &[u8]) {
         Some(CacheType::Int8),
     ]);
     let precision = if source.once_in(4) { Precision::Exact } else { Precision::Default };
-    let best = engine::cpu::tier_for(None).unwrap_or(Tier::Portable);
+    let best = latent_engine::cpu::tier_for(None).unwrap_or(Tier::Portable);
     let tier = Some((*source.pick(&Tier::ALL)).min(best));
-    let largest = Some(1 + source.below(40));
+    let max_batch_tokens = Some(1 + source.below(40));
     let threads = Some(1 + source.below(2) as u16 as usize);
-    let options = EngineOptions { mla, form, cache, precision, tier, largest, threads, ..model::options() };
+    let options =
+        EngineOptions { mla, form, cache, precision, tier, max_batch_tokens, threads, ..model::options() };
     let tokens: Vec<u32> =
         (0..1 + source.below(40)).map(|i| (i as u32 * 37 + u32::from(source.byte())) % 512).collect();
 
@@ -60,7 +61,7 @@ fn recipe(source: &mut Source<'_>) -> Recipe {
     let shapes = ["tiny-dense", "tiny-v2", "tiny-v3", "tiny-glm", "tiny-minicpm3", "tiny-plm"];
     // Q8_K is a format of activations: no file holds weights in it
     let stored = |ty: &TensorType| ty.ggml_id().is_some() && *ty != TensorType::Q8_K;
-    let kinds: Vec<Kind> = quant::encodable().filter(stored).map(Kind::from).collect();
+    let kinds: Vec<Kind> = latent_quant::encodable().filter(stored).map(Kind::from).collect();
     let shape = *source.pick(&shapes);
     let kind = *source.pick(&kinds);
     Recipe {
@@ -73,7 +74,7 @@ fn recipe(source: &mut Source<'_>) -> Recipe {
 }
 
 struct Ran {
-    points: Points,
+    points: Activations,
     trace: Trace,
     numerics: Numerics,
 }
@@ -87,7 +88,7 @@ impl Ran {
 fn run(checkpoint: &Arc<Checkpoint>, options: &EngineOptions, tokens: &[u32]) -> Option<Ran> {
     let mut engine: Engine = model::load(checkpoint, options).ok()?;
     let points = engine.points(checkpoint).ok()?;
-    let layers = 0..engine.contract().layers;
+    let layers = 0..engine.config().layers;
     let trace = engine.trace(&points, layers, tokens, &mut |_| true);
     let trace = trace.unwrap_or_else(|error| panic!("{options:?}: {error}"));
     Some(Ran { points, trace, numerics: Numerics::of(&engine) })

@@ -2,8 +2,8 @@
 
 use crate::model;
 use crate::source::Source;
-use engine::cache::Sequence;
-use engine::{Engine, EngineOptions, Item, Session, Wanted};
+use latent_engine::cache::Sequence;
+use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput, Session};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// An engine, and the file of a sequence of five tokens that it saved with an attachment.
@@ -20,7 +20,8 @@ const FRAME: usize = 24;
 const ATTACHMENT: &[u8] = br#"[{"role": "user", "content": "Hi"}]"#;
 
 /// Types of caches.
-const CACHES: [Option<base::CacheType>; 3] = [None, Some(base::CacheType::Int8), Some(base::CacheType::F32)];
+const CACHES: [Option<latent_types::CacheType>; 3] =
+    [None, Some(latent_types::CacheType::Int8), Some(latent_types::CacheType::F32)];
 
 fn saved(chosen: usize) -> &'static Mutex<Saved> {
     static ALL: [OnceLock<Mutex<Saved>>; CACHES.len()] = [const { OnceLock::new() }; CACHES.len()];
@@ -30,7 +31,8 @@ fn saved(chosen: usize) -> &'static Mutex<Saved> {
             let mut engine = model::load(&model::tiny(chosen), &options)?;
             let mut sequence = Sequence::default();
             let tokens = [256, 5, 99, 300, 7];
-            let mut items = [Item { sequence: &mut sequence, tokens: &tokens, wanted: Wanted::Nothing }];
+            let mut items =
+                [SeqInput { sequence: &mut sequence, tokens: &tokens, wanted: LogitsRequest::Nothing }];
             engine.step(&mut items, &mut |_, _, _| {})?;
             let folder = tempfile::tempdir()?;
             let path = folder.path().join("saved.kv");
@@ -74,7 +76,7 @@ pub fn session(bytes: &[u8]) {
     let free = engine.pool().available();
     if let Ok((Session { mut sequence, tokens }, _)) = engine.restore_session(&path) {
         assert_eq!(sequence.len(), tokens.len());
-        let mut items = [Item { sequence: &mut sequence, tokens: &[1], wanted: Wanted::Last }];
+        let mut items = [SeqInput { sequence: &mut sequence, tokens: &[1], wanted: LogitsRequest::Last }];
         let _ = engine.step(&mut items, &mut |_, _, _| {});
         engine.release(sequence);
     }

@@ -1,8 +1,8 @@
 //! Models in several files: safetensors folders with an index, and shards of GGUF.
 
 use crate::source::Source;
-use formats::gguf::{Writer, WriterValue};
-use formats::{Checkpoint, Outline};
+use latent_formats::gguf::{Writer, WriterValue};
+use latent_formats::{Checkpoint, Outline};
 use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -179,7 +179,7 @@ fn gguf(source: &mut Source<'_>, folder: &Path) -> PathBuf {
         for tensor in 0..2 {
             let name = if source.once_in(16) { "blk.0.a".into() } else { format!("blk.{number}.{tensor}") };
             let shape = [1 + source.below(3), 32];
-            let ty = *source.pick(&[base::TensorType::F32, base::TensorType::Q8_0]);
+            let ty = *source.pick(&[latent_types::TensorType::F32, latent_types::TensorType::Q8_0]);
             tensors += usize::from(writer.tensor(name, ty, &shape[source.below(2)..]).is_ok());
         }
         let name = match source.below(16) {

@@ -2,9 +2,9 @@
 
 use crate::source::Source;
 use crate::tokenizer_json::ways;
+use latent_text::{GgufVocab, Rendered, Tokenizer};
 use serde_json::{Map, Value, json};
 use std::ops::Range;
-use text::{GgufVocab, Rendered, Tokenizer};
 
 /// A token of the vocabulary beyond the 256 bytes.
 struct Special {
@@ -122,7 +122,7 @@ pub(crate) fn letters() -> Vec<String> {
     (0..256).map(letter).collect()
 }
 
-fn by_gguf(letters: &[String], specials: &[Special]) -> Result<Tokenizer, text::TextError> {
+fn by_gguf(letters: &[String], specials: &[Special]) -> Result<Tokenizer, latent_text::TextError> {
     let names = letters.iter().chain(specials.iter().map(|special| &special.name));
     let types = specials.iter().map(|special| if special.control { 3 } else { 4 });
     Tokenizer::from_gguf(&GgufVocab {
@@ -135,7 +135,7 @@ fn by_gguf(letters: &[String], specials: &[Special]) -> Result<Tokenizer, text::
     })
 }
 
-fn by_json(letters: &[String], specials: &[Special]) -> Result<Tokenizer, text::TextError> {
+fn by_json(letters: &[String], specials: &[Special]) -> Result<Tokenizer, latent_text::TextError> {
     let vocabulary: Map<String, Value> =
         letters.iter().enumerate().map(|(id, letter)| (letter.clone(), id.into())).collect();
     let added = |(at, special): (usize, &Special)| {

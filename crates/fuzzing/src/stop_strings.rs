@@ -1,7 +1,7 @@
 //! Stop strings against a search of the whole text.
 
 use crate::source::Source;
-use engine::sampling::StopStrings;
+use latent_engine::sampling::StopStrings;
 
 /// Stop strings over few letters, so that they overlap, and a text that comes in pieces: the answer is that of a search of the whole text, and
 /// nothing is shown that is not certain.

@@ -2,8 +2,8 @@
 
 use crate::source::Source;
 use crate::tokenizer_json::{ways, within};
+use latent_text::{TextError, Tokenizer};
 use serde_json::json;
-use text::{TextError, Tokenizer};
 
 /// A tokenizer from a tiktoken.model, whose first 256 tokens are the bytes. An input that begins with a zero byte chooses the further
 /// tokens, the names of control tokens and a text; any other is the further lines themselves. Every text comes back as it was.

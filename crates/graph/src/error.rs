@@ -1,6 +1,6 @@
-//! What can go wrong between a contract and a plan.
+//! What can go wrong between a config and a plan.
 
-use base::{CacheType, TensorType};
+use latent_types::{CacheType, TensorType};
 
 /// An error of building the circuit, the IR or the plan of a model.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum GraphError {
         /// What is wrong with it.
         problem: String,
     },
-    /// A tensor that the contract requires is not in the file.
+    /// A tensor that the config requires is not in the file.
     #[error("{file}: tensor {tensor} is missing: {hint}")]
     MissingTensor {
         /// The model file.
@@ -32,7 +32,7 @@ pub enum GraphError {
         /// What it means.
         hint: String,
     },
-    /// A tensor has another shape than the contract requires.
+    /// A tensor has another shape than the config requires.
     #[error(
         "{file}: tensor {tensor} has shape {found:?}, but the model's hyper-parameters require {expected:?} (outermost first)"
     )]
@@ -73,7 +73,7 @@ pub enum GraphError {
     NoKernel {
         /// Operation, format and activation.
         asked: String,
-        /// The contracts that come closest.
+        /// The configs that come closest.
         there: String,
     },
     /// Two kernels of one tier match equally.

@@ -1,37 +1,37 @@
 //! From a checkpoint to a plan: contract, circuit, IR, passes, binding. No arithmetic on weights, no threads, no I/O.
 //!
-//! * [`Contract`]: a model's typed, checked hyper-parameters, whichever file they came from.
+//! * [`ModelConfig`]: a model's typed, checked hyper-parameters, whichever file they came from.
 //! * [`Circuit`]: the JSON file of an architecture: operations, conditions, and the names of weights.
 //! * [`Ir`](ir::Ir): the circuit instantiated for one contract, in dataflow form.
 //! * [`passes`]: pure functions from IR to IR: formulations, fusing, folding, phases, binding, placing.
 //! * [`Plan`]: what a backend compiles and runs.
-//! * [`survey`]: whether a model is supported, and everything that is missing where it is not.
+//! * [`support`]: whether a model is supported, and everything that is missing where it is not.
 //! * [`audit`]: the rules that circuits, IRs and plans must keep, checked at every load.
 //! * [`points`]: values that mean the same in every plan of a model, for comparing runs.
 //! * [`draw`]: circuit, IR and plans as block diagrams.
 //!
 //! ```
-//! use graph::Circuit;
+//! use latent_graph::Circuit;
 //! let circuit = Circuit::named("deepseek2")?;
 //! assert_eq!(circuit.layer_weights["kv_a"].shape, ["kv_lora+rope", "hidden"]);
-//! # Ok::<(), graph::GraphError>(())
+//! # Ok::<(), latent_graph::GraphError>(())
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod activations;
 pub mod audit;
 pub mod circuit;
-pub mod contract;
+pub mod config;
 pub mod draw;
 mod error;
 pub mod ir;
 pub mod passes;
 mod plan;
-pub mod points;
-pub mod survey;
+pub mod support;
 mod tensors;
 
 pub use circuit::Circuit;
-pub use contract::{Contract, ContractError};
+pub use config::{ConfigError, ModelConfig};
 pub use error::GraphError;
-pub use plan::{MOST_ROWS, Plan, PlanOptions};
+pub use plan::{LARGEST_STEP_ROWS, Plan, PlanOptions};
 pub use tensors::CheckpointTensors;

@@ -1,19 +1,19 @@
 //! The plan: the IR after all passes, cut into phases, with kernels bound and buffers placed.
 
 use crate::circuit::TensorIndex;
-use crate::contract::Contract;
+use crate::config::ModelConfig;
 use crate::error::GraphError;
 use crate::ir::{Cost, Ir, Span, Step};
 use crate::passes::{
-    Arena, BindOptions, CacheForm, MlaChoice, RowClass, bind, choose_formulations, cut_phases,
+    Arena, BatchBucket, BindOptions, CacheForm, MlaChoice, bind, choose_formulations, cut_phases,
     fold_epilogues, fold_norms, fold_ropes, fuse_projections, group_experts, place_buffers,
 };
-use base::KernelContract;
+use latent_types::KernelContract;
 use serde::Serialize;
 
 /// The most rows of a step that a plan can be asked for: far more than pay, and few enough that no size of a plan leaves 64 bits, whatever a
 /// model's dimensions are.
-pub const MOST_ROWS: usize = 1 << 20;
+pub const LARGEST_STEP_ROWS: usize = 1 << 20;
 
 /// What a plan is made for.
 #[derive(Clone, Debug)]
@@ -21,9 +21,9 @@ pub struct PlanOptions {
     /// The part of the model.
     pub span: Span,
     /// How many rows.
-    pub class: RowClass,
-    /// The most rows of one step, over all classes: at most [`MOST_ROWS`].
-    pub largest: usize,
+    pub bucket: BatchBucket,
+    /// The most rows of one step, over all classes: at most [`LARGEST_STEP_ROWS`].
+    pub max_batch_tokens: usize,
     /// Formulation of MLA.
     pub mla: MlaChoice,
     /// What the cache stores.
@@ -38,7 +38,7 @@ pub struct Plan {
     /// The part of the model.
     pub span: Span,
     /// How many rows it takes.
-    pub class: RowClass,
+    pub bucket: BatchBucket,
     /// The most rows that fit in its arena.
     pub max_rows: usize,
     /// The operations, values, weights and streams.
@@ -55,13 +55,13 @@ impl Plan {
     /// # Errors
     /// What is wrong with the file's tensors, which kernel is missing, or that a step would have too many rows.
     pub fn make(
-        contract: &Contract,
+        config: &ModelConfig,
         tensors: &dyn TensorIndex,
         kernels: &[KernelContract],
         options: &PlanOptions,
     ) -> Result<Plan, GraphError> {
-        let ir = Ir::build(contract, &options.span, tensors)?;
-        Plan::from_ir(ir, contract, kernels, options)
+        let ir = Ir::build(config, &options.span, tensors)?;
+        Plan::from_ir(ir, config, kernels, options)
     }
 
     /// The same from an IR that is already built.
@@ -70,28 +70,28 @@ impl Plan {
     /// Which kernel is missing, or that a step would have too many rows.
     pub fn from_ir(
         ir: Ir,
-        contract: &Contract,
+        config: &ModelConfig,
         kernels: &[KernelContract],
         options: &PlanOptions,
     ) -> Result<Plan, GraphError> {
-        if options.largest > MOST_ROWS {
-            return Err(GraphError::Rows { rows: options.largest, most: MOST_ROWS });
+        if options.max_batch_tokens > LARGEST_STEP_ROWS {
+            return Err(GraphError::Rows { rows: options.max_batch_tokens, most: LARGEST_STEP_ROWS });
         }
         let cache = options.bind.cache;
         if !options.form.stores(cache) {
             return Err(GraphError::CacheType { cache });
         }
-        let ir = choose_formulations(ir, options.mla, options.form, &contract.attention)?;
+        let ir = choose_formulations(ir, options.mla, options.form, &config.attention)?;
         let ir = fuse_projections(ir);
         let ir = group_experts(ir);
-        let ir = fold_norms(ir, options.class);
+        let ir = fold_norms(ir, options.bucket);
         let ir = fold_ropes(ir);
         let ir = fold_epilogues(ir);
-        let ir = bind(ir, kernels, &options.bind, options.class)?;
-        let phases = cut_phases(&ir, options.class);
-        let max_rows = options.class.max_rows(options.largest);
+        let ir = bind(ir, kernels, &options.bind, options.bucket)?;
+        let phases = cut_phases(&ir, options.bucket);
+        let max_rows = options.bucket.max_rows(options.max_batch_tokens);
         let arena = place_buffers(&ir, &phases, max_rows);
-        Ok(Plan { span: options.span.clone(), class: options.class, max_rows, ir, phases, arena })
+        Ok(Plan { span: options.span.clone(), bucket: options.bucket, max_rows, ir, phases, arena })
     }
 
     /// Phases between barriers.
@@ -110,13 +110,13 @@ impl Plan {
 
     /// One line a node, by phase.
     pub fn to_text(&self) -> String {
-        let rows = match (self.class.least_rows(), self.max_rows) {
+        let rows = match (self.bucket.least_rows(), self.max_rows) {
             (_, 1) => "1 row".to_owned(),
             (least, most) => format!("{least} to {most} rows"),
         };
         let head = format!(
             "plan for {} ({rows}), {} phases, arena {} bytes\n",
-            self.class.purpose(),
+            self.bucket.purpose(),
             self.phase_count(),
             self.arena.floats * 4
         );
@@ -129,16 +129,16 @@ mod tests {
     use super::*;
     use crate::ir::Ir;
     use crate::passes::Precision;
-    use base::{CacheType, Tier};
+    use latent_types::{CacheType, Tier};
 
     #[test]
     fn a_step_of_more_rows_than_sizes_can_be_computed_for_is_refused() {
-        let contract = crate::passes::snapshots::contract();
-        for rows in [usize::MAX, usize::MAX / 2 + 1, MOST_ROWS + 1] {
+        let config = crate::passes::snapshots::config();
+        for rows in [usize::MAX, usize::MAX / 2 + 1, LARGEST_STEP_ROWS + 1] {
             let options = PlanOptions {
-                span: Span::trunk(&contract),
-                class: RowClass::Many,
-                largest: rows,
+                span: Span::trunk(&config),
+                bucket: BatchBucket::Prefill,
+                max_batch_tokens: rows,
                 mla: MlaChoice::Auto,
                 form: CacheForm::Latent,
                 bind: BindOptions {
@@ -147,9 +147,9 @@ mod tests {
                     cache: CacheType::F32,
                 },
             };
-            let error = Plan::from_ir(Ir::default(), &contract, &[], &options).unwrap_err();
+            let error = Plan::from_ir(Ir::default(), &config, &[], &options).unwrap_err();
             assert!(
-                matches!(error, GraphError::Rows { rows: found, most: MOST_ROWS } if found == rows),
+                matches!(error, GraphError::Rows { rows: found, most: LARGEST_STEP_ROWS } if found == rows),
                 "{error}"
             );
         }

@@ -1,8 +1,8 @@
 //! The tensors of a checkpoint, or of its outline, as circuits look them up.
 
 use crate::circuit::{Naming, TensorIndex};
-use base::TensorType;
-use formats::{Checkpoint, Outline, Source};
+use latent_formats::{Checkpoint, Outline, Source};
+use latent_types::TensorType;
 
 /// How the names of a file look.
 pub(crate) fn naming_of(source: &Source) -> Naming {

@@ -1,15 +1,15 @@
 //! The drawing of a model: its JSON against the published schema, and what it says of real sizes.
 
-mod contract_support;
+mod config_support;
 mod drawing_schema;
 
-use base::{Activation, CacheType, KernelContract, Layout, OpKind, TensorType, Tier};
-use contract_support::deepseek_v3;
-use graph::circuit::{DeclaredTensors, Naming};
-use graph::contract::JsonKeys;
-use graph::draw::{Block, Drawing, Operation, Options, PageOptions, View, Wanted};
-use graph::passes::{BindOptions, Precision};
-use graph::{Circuit, Contract};
+use config_support::deepseek_v3;
+use latent_graph::circuit::{DeclaredTensors, Naming};
+use latent_graph::config::JsonKeys;
+use latent_graph::draw::{Block, Drawing, Operation, Options, PageOptions, View, Wanted};
+use latent_graph::passes::{BindOptions, Precision};
+use latent_graph::{Circuit, ModelConfig};
+use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 use serde_json::Value;
 
 /// A table as `kernels` has it, in small: one form of everything, and products in three.
@@ -17,8 +17,8 @@ fn kernels() -> Vec<KernelContract> {
     let plain = |op, tier, name| KernelContract {
         op,
         weight: None,
-        layout: Layout::Rows,
-        activation: Activation::F32,
+        layout: WeightLayout::Rows,
+        activation: ActivationType::F32,
         cache: None,
         least: 1,
         tier,
@@ -32,7 +32,7 @@ fn kernels() -> Vec<KernelContract> {
         (OpKind::Rope, "portable_rope"),
         (OpKind::LatentStore, "portable_latent_store"),
         (OpKind::AttendLatent, "portable_attend_latent"),
-        (OpKind::AttendSplit, "portable_attend_split"),
+        (OpKind::AttendSeparate, "portable_attend_split"),
         (OpKind::AttendExpanded, "portable_attend_expanded"),
         (OpKind::ExpandKeys, "portable_expand_keys"),
         (OpKind::Route, "portable_route"),
@@ -43,41 +43,35 @@ fn kernels() -> Vec<KernelContract> {
     let bf16 = Some(TensorType::BF16);
     table.push(KernelContract {
         weight: bf16,
-        activation: Activation::F32,
+        activation: ActivationType::F32,
         ..plain(OpKind::Linear, Tier::Portable, "portable_bf16_f32")
     });
     table.push(KernelContract {
         weight: bf16,
-        activation: Activation::F32,
+        activation: ActivationType::F32,
         ..plain(OpKind::Linear, Tier::Avx2, "avx2_bf16_f32")
     });
     table.push(KernelContract {
         weight: bf16,
-        activation: Activation::F32,
+        activation: ActivationType::F32,
         ..plain(OpKind::Linear, Tier::Avx512, "avx512_bf16_f32")
     });
     table
 }
 
-fn options(contract: &Contract) -> Options {
+fn options(config: &ModelConfig) -> Options {
     let bind = BindOptions { precision: Precision::Default, tier: Tier::Avx2, cache: CacheType::F16 };
-    Options { bind, largest: 512, layers: 0..contract.layers, assumed: Some("BF16"), kernels: true }
+    Options { bind, max_batch_tokens: 512, layers: 0..config.layers, assumed: Some("BF16"), kernels: true }
 }
 
-fn draw(contract: &Contract) -> Drawing {
-    let tensors = DeclaredTensors::new(contract, Naming::HuggingFace, TensorType::BF16).unwrap();
-    Drawing::make(
-        Circuit::named(&contract.circuit).unwrap(),
-        contract,
-        &tensors,
-        &kernels(),
-        &options(contract),
-    )
-    .unwrap()
+fn draw(config: &ModelConfig) -> Drawing {
+    let tensors = DeclaredTensors::new(config, Naming::HuggingFace, TensorType::BF16).unwrap();
+    Drawing::make(Circuit::named(&config.circuit).unwrap(), config, &tensors, &kernels(), &options(config))
+        .unwrap()
 }
 
 fn v3() -> Drawing {
-    draw(&deepseek_v3().contract())
+    draw(&deepseek_v3().config())
 }
 
 fn blocks<'a>(drawing: &'a Drawing, view: &View) -> Vec<&'a Block> {
@@ -123,7 +117,7 @@ fn layers_whose_kinds_alternate_are_drawn_once_each() {
     for layer in 3..61 {
         folder.tensors.put(&format!("model.layers.{layer}.mlp.gate.weight"), &[256, 7168]);
     }
-    let drawing = draw(&folder.contract());
+    let drawing = draw(&folder.config());
     let blocks = blocks(&drawing, drawing.view("ir", "", "").unwrap());
     assert_eq!(blocks.len(), 4);
     assert_eq!(blocks[1].count + blocks[2].count, 61);
@@ -177,7 +171,7 @@ fn every_kernel_is_explained_with_those_that_lost() {
 
 #[test]
 fn boxes_of_a_block_never_overlap() {
-    use graph::draw::Mark;
+    use latent_graph::draw::Mark;
     let drawing = v3();
     for block in &drawing.blocks {
         let mut boxes: Vec<(f64, f64, f64, f64)> = Vec::new();
@@ -219,7 +213,7 @@ fn a_hostile_name_stays_text() {
     let evil = "</script><script>alert(1)</script><!-- \" ' & \u{2028}";
     let folder = deepseek_v3().set("_name_or_path", evil.into());
     let drawing = draw(
-        &Contract::from_config(&JsonKeys { file: evil, object: &folder.config }, &folder.tensors).unwrap(),
+        &ModelConfig::from_config(&JsonKeys { file: evil, object: &folder.config }, &folder.tensors).unwrap(),
     );
     let wanted = Wanted { stage: "plan".into(), formulation: "auto".into(), class: "one".into() };
     let page = drawing.page(&PageOptions { wanted, profile: None, against: Some(&drawing) }).unwrap();

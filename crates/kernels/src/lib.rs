@@ -1,14 +1,14 @@
 //! CPU compute: one folder an operation, single-threaded functions over shares of the work.
 //!
 //! * [`table`]: every kernel with its contract; [`features`]: what this processor offers.
-//! * [`Rows`], [`RowsMut`], [`WeightMatrix`], [`Acts`]: what kernels read and write.
+//! * [`Rows`], [`RowsMut`], [`WeightMatrix`], [`QuantizedInput`]: what kernels read and write.
 //! * [`MatmulFn`], [`AttendFn`]: products and attention, in tiers; the rest are plain functions.
 //!
 //! The order of every sum depends on shapes alone: never on how many rows a call has, nor on where a share ends.
 //!
 //! ```
 //! let mut out = [0.0; 2];
-//! kernels::rms_norm(&[3.0, 4.0], &[1.0, 1.0], 0.0, &mut out);
+//! latent_kernels::rms_norm(&[3.0, 4.0], &[1.0, 1.0], 0.0, &mut out);
 //! assert!((out[0] - 3.0 / 12.5f32.sqrt()).abs() < 1e-6);
 //! ```
 
@@ -33,10 +33,11 @@ mod view;
 mod weights;
 mod widen;
 
-pub use act::{A8_BLOCK, A8Block, A8Rows, Acts, Bf16Line, Bf16Rows, quantise_a8, to_bf16};
+pub use act::{Bf16Rows, Bf16x32, Q8_BLOCK, Q8Block, Q8Rows, QuantizedInput, quantize_q8, to_bf16};
 pub use attention::{
     AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, HeadWidths, KEYS, KeyBlocks, KeyOrder,
-    Number, Partials, bf16, f16, load_part, load_row, merge_partials, partials_len, store_part, store_row,
+    KvElement, PartialSoftmax, bf16, combine_splits, f16, load_part, load_row, partial_softmax_len,
+    store_part, store_row,
 };
 #[cfg(target_arch = "x86_64")]
 pub use brains::assume_amx;

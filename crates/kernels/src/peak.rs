@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
 
 use crate::lanes::Lanes;
-use base::Tier;
+use latent_types::Tier;
 use std::time::Instant;
 
 /// Multiply-adds a second of one core.

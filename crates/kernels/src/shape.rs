@@ -1,6 +1,6 @@
 //! Why a view of memory is refused: the shapes that safe code hands to kernels are checked once, when a view is made.
 
-use base::TensorType;
+use latent_types::TensorType;
 use std::fmt;
 
 /// What is wrong with the shape of a view.

@@ -2,7 +2,7 @@
 
 use crate::attention::{self, AttendExpandedFn, AttendFn, ExpandKeysFn};
 use crate::matmul::{self, MatmulFn};
-use base::{Activation, CacheType, CpuFeatures, KernelContract, Layout, OpKind, Tier};
+use latent_types::{ActivationType, CacheType, CpuFeatures, KernelContract, OpKind, Tier, WeightLayout};
 use std::sync::OnceLock;
 
 /// A kernel, typed by what it does. Operations without a function here have one form, called directly.
@@ -15,7 +15,7 @@ pub enum KernelFn {
     /// Attention in latent space.
     AttendLatent(AttendFn),
     /// The same with scores apart.
-    AttendSplit(AttendFn),
+    AttendSeparate(AttendFn),
     /// Attention over expanded keys and values.
     AttendExpanded(AttendExpandedFn),
     /// Keys from latents.
@@ -42,8 +42,8 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
             let contract = KernelContract {
                 op,
                 weight: None,
-                layout: Layout::Rows,
-                activation: Activation::F32,
+                layout: WeightLayout::Rows,
+                activation: ActivationType::F32,
                 cache: None,
                 least: 1,
                 tier: Tier::Portable,
@@ -57,16 +57,16 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
             table.push((contract, kernel));
         };
         for (op, tier, kernel) in attention::kernels() {
-            attend(op, tier, "", Activation::F32, None, 1, kernel);
+            attend(op, tier, "", ActivationType::F32, None, 1, kernel);
         }
         for (tier, kernel) in attention::code_kernels() {
             let cache = Some(CacheType::Int8);
-            attend(OpKind::AttendLatent, tier, "_int8", Activation::A8, cache, 1, kernel);
+            attend(OpKind::AttendLatent, tier, "_int8", ActivationType::A8, cache, 1, kernel);
         }
         if features().avx512 && features().avx512_fp16 {
             for (op, cache, kernel) in attention::half_kernels() {
                 let form = if cache == Some(CacheType::Int8) { "_fp16_int8" } else { "_fp16" };
-                attend(op, Tier::Avx512, form, Activation::F16, cache, 1, kernel);
+                attend(op, Tier::Avx512, form, ActivationType::F16, cache, 1, kernel);
             }
         }
         #[cfg(target_arch = "x86_64")]
@@ -74,12 +74,12 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
             for (op, cache, kernel) in crate::brains::vector_attention() {
                 let over = if cache == CacheType::F16 { String::new() } else { format!("_{cache}") };
                 let form = format!("_bf16{over}");
-                attend(op, Tier::Avx512, &form, Activation::Bf16, Some(cache), 1, kernel);
+                attend(op, Tier::Avx512, &form, ActivationType::Bf16, Some(cache), 1, kernel);
             }
         }
         #[cfg(target_arch = "x86_64")]
         for (op, least, cache, kernel) in crate::brains::tile_attention() {
-            attend(op, Tier::Amx, "_bf16", Activation::Bf16, cache, least, kernel);
+            attend(op, Tier::Amx, "_bf16", ActivationType::Bf16, cache, least, kernel);
         }
         for (op, name) in [
             (OpKind::Embed, "portable_embed"),

@@ -27,10 +27,10 @@ macro_rules! tiers {
             #[cfg(target_arch = "x86_64")]
             match $crate::tiers::active() {
                 // SAFETY: the processor has the features of the tier.
-                base::Tier::Avx512 | base::Tier::Amx => return unsafe { avx512($($arg),*) },
+                latent_types::Tier::Avx512 | latent_types::Tier::Amx => return unsafe { avx512($($arg),*) },
                 // SAFETY: as above.
-                base::Tier::Avx2 => return unsafe { avx2($($arg),*) },
-                base::Tier::Portable => {}
+                latent_types::Tier::Avx2 => return unsafe { avx2($($arg),*) },
+                latent_types::Tier::Portable => {}
             }
             body($($arg),*)
         }
@@ -38,7 +38,7 @@ macro_rules! tiers {
 }
 pub(crate) use tiers;
 
-use base::Tier;
+use latent_types::Tier;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Index into [`Tier::ALL`] of the highest tier that row-wise operations may use.

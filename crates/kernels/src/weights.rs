@@ -1,8 +1,8 @@
 //! Weights as kernels read them: rows of blocks as in the file, or tiles of sixteen rows.
 
 use crate::shape::{ShapeError, times};
-use base::{Layout, TensorType};
-use quant::tiles::{ROWS, TileLayout};
+use latent_quant::tiles::{ROWS, TileLayout};
+use latent_types::{TensorType, WeightLayout};
 use std::ops::Range;
 
 /// Factors of rectangles of a matrix, as FP8 files have them.
@@ -37,7 +37,7 @@ fn exactly(needed: usize, found: usize) -> Result<(), ShapeError> {
 ///
 /// ```compile_fail
 /// let bytes = vec![0; 68 * 16];
-/// let mut w = kernels::WeightMatrix::from_tiles(base::TensorType::Q8_0, &bytes, 16, 64).unwrap();
+/// let mut w = latent_kernels::WeightMatrix::from_tiles(latent_types::TensorType::Q8_0, &bytes, 16, 64).unwrap();
 /// w.cols = 1 << 20;
 /// ```
 #[derive(Clone, Copy)]
@@ -140,8 +140,8 @@ impl<'a> WeightMatrix<'a> {
     }
 
     /// How the weights lie.
-    pub fn layout(&self) -> Layout {
-        if self.tiles.is_some() { Layout::Tiles } else { Layout::Rows }
+    pub fn layout(&self) -> WeightLayout {
+        if self.tiles.is_some() { WeightLayout::Tiles } else { WeightLayout::Rows }
     }
 
     /// The form of the tiles and the first row's place in them.
@@ -172,7 +172,7 @@ impl<'a> WeightMatrix<'a> {
     /// whole blocks of the format. Nothing where the format cannot be decoded.
     #[inline]
     pub(crate) fn decode(&self, i: usize, columns: Range<usize>, out: &mut [f32], memory: &mut Vec<u8>) {
-        let Some(decode) = quant::decoder(self.ty) else { return };
+        let Some(decode) = latent_quant::decoder(self.ty) else { return };
         let (len, block) = (self.ty.block_len(), self.ty.block_bytes());
         let row = self.row(i, memory);
         decode(&row[columns.start / len * block..columns.end / len * block], out);

@@ -1,10 +1,10 @@
 //! Every code of FP8 through every kernel that reads it in tiles.
 #![allow(missing_docs, reason = "tests")]
 
-use base::{Layout, TensorType};
-use kernels::{Acts, KernelFn, MatmulFn, Rows, RowsMut, Scratch, WeightMatrix};
-use quant::f8_e4m3::value;
-use quant::tiles::{ROWS, TileLayout};
+use latent_kernels::{KernelFn, MatmulFn, QuantizedInput, Rows, RowsMut, Scratch, WeightMatrix};
+use latent_quant::f8_e4m3::value;
+use latent_quant::tiles::{ROWS, TileLayout};
+use latent_types::{TensorType, WeightLayout};
 
 /// Numbers of a weight row: not whole vectors of codes.
 const COLS: usize = 131;
@@ -20,10 +20,10 @@ fn tiles(codes: &[u8], cols: usize) -> Vec<u8> {
 
 /// The kernels that this machine can run: those that read rows of the weight, or those that read across them.
 fn kernels(across: bool) -> impl Iterator<Item = (&'static str, MatmulFn)> {
-    let table = kernels::table().iter();
-    let best = kernels::features().tier();
+    let table = latent_kernels::table().iter();
+    let best = latent_kernels::features().tier();
     table.filter_map(move |(contract, kernel)| match kernel {
-        _ if contract.weight != Some(TensorType::F8_E4M3) || contract.layout != Layout::Tiles => None,
+        _ if contract.weight != Some(TensorType::F8_E4M3) || contract.layout != WeightLayout::Tiles => None,
         _ if contract.tier > best => None,
         KernelFn::Matmul(kernel) if !across => Some((contract.name, *kernel)),
         KernelFn::MatmulT(kernel) if across => Some((contract.name, *kernel)),
@@ -50,7 +50,7 @@ fn each_code_is_its_number_at_every_place_of_a_row() {
             x.iter_mut().skip(place).step_by(COLS).for_each(|x| *x = 1.0);
             for (name, kernel) in kernels(false) {
                 let mut y = vec![0.5; rows * 256];
-                let acts = Acts::F32(Rows::new(&x, rows, COLS, COLS));
+                let acts = QuantizedInput::F32(Rows::new(&x, rows, COLS, COLS));
                 let mut out = RowsMut::new(&mut y, rows, 256, 256);
                 kernel(&weight, &acts, None, 0..256, &mut out, &mut Scratch::default());
                 for (i, found) in y.iter().enumerate() {
@@ -75,7 +75,7 @@ fn each_code_is_its_number_across_rows() {
         x[3] = 1.0;
         for (name, kernel) in kernels(true) {
             let mut y = [0.5; 256];
-            let acts = Acts::F32(Rows::new(&x, 1, ROWS, ROWS));
+            let acts = QuantizedInput::F32(Rows::new(&x, 1, ROWS, ROWS));
             let mut out = RowsMut::new(&mut y, 1, 256, 256);
             kernel(&weight, &acts, None, 0..256, &mut out, &mut Scratch::default());
             for (found, code) in y.iter().zip(&codes[3 * 256..]) {

@@ -1,16 +1,16 @@
 //! The table of cases on every kernel and tier: the same that `latent ops test` runs.
 #![allow(missing_docs, reason = "tests")]
 
-use ops::{Backend, Cpu, Filter, Verdict, cases, test};
+use latent_conformance::{Backend, Cpu, Filter, Verdict, cases, test};
 use std::collections::{BTreeMap, HashSet};
 
 /// Where the processor has all of the highest tier but tiles, their instructions are computed by a signal handler.
 #[allow(unsafe_code, reason = "tiles are computed by a signal handler")]
 fn with_tiles() {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    if !kernels::features().amx && emulator::install_amx() {
+    if !latent_kernels::features().amx && latent_emulator::install_amx() {
         // SAFETY: the handler is installed.
-        unsafe { kernels::assume_amx() };
+        unsafe { latent_kernels::assume_amx() };
     }
 }
 
@@ -47,9 +47,9 @@ fn no_kernel_of_the_table_lacks_a_case_and_no_name_stands_twice() {
     }
     let names: HashSet<&str> = kernels.iter().map(|kernel| kernel.name.as_str()).collect();
     assert_eq!(names.len(), kernels.len());
-    for (contract, _) in kernels::table() {
+    for (contract, _) in latent_kernels::table() {
         assert!(names.contains(contract.name), "{} is no kernel of the backend", contract.name);
     }
-    let distinct: HashSet<String> = cases.iter().map(ops::Case::name).collect();
+    let distinct: HashSet<String> = cases.iter().map(latent_conformance::Case::name).collect();
     assert_eq!(distinct.len(), cases.len());
 }

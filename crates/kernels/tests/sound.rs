@@ -2,12 +2,12 @@
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "tests")]
 
-use base::{CacheRow, CacheType, Layout, TensorType};
-use kernels::{
-    A8Block, A8Rows, Acts, Bf16Rows, CacheView, KernelFn, Partials, Rows, RowsMut, Scratch, ShapeError,
-    WeightMatrix,
+use latent_kernels::{
+    Bf16Rows, CacheView, KernelFn, PartialSoftmax, Q8Block, Q8Rows, QuantizedInput, Rows, RowsMut, Scratch,
+    ShapeError, WeightMatrix,
 };
-use quant::tiles::TileLayout;
+use latent_quant::tiles::TileLayout;
+use latent_types::{CacheRow, CacheType, TensorType, WeightLayout};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 #[test]
@@ -25,20 +25,20 @@ fn no_product_takes_outputs_or_inputs_that_its_weight_does_not_have() {
     let (rows, cols) = (64, 64);
     let x = vec![0.5; 32 * cols];
     let bits = vec![0; 32 * cols];
-    let blocks = vec![A8Block::ZERO; 32 * A8Rows::row_blocks(cols)];
-    let best = kernels::features().tier();
+    let blocks = vec![Q8Block::ZERO; 32 * Q8Rows::row_blocks(cols)];
+    let best = latent_kernels::features().tier();
     let mut tried = 0;
-    for (contract, kernel) in kernels::table().iter().filter(|(contract, _)| contract.tier <= best) {
+    for (contract, kernel) in latent_kernels::table().iter().filter(|(contract, _)| contract.tier <= best) {
         let KernelFn::Matmul(kernel) = kernel else { continue };
-        let Some(ty) = contract.weight.filter(|_| contract.layout == Layout::Tiles) else { continue };
+        let Some(ty) = contract.weight.filter(|_| contract.layout == WeightLayout::Tiles) else { continue };
         let Some(layout) = TileLayout::new(ty, cols) else { continue };
         let bytes = vec![0; layout.matrix_bytes(rows)];
         // a part, so that its first row is not the first of the tiles
         let weight = WeightMatrix::from_tiles(ty, &bytes, rows, cols).unwrap().slice_rows(32..64);
         let acts = [
-            Acts::F32(Rows::new(&x, 32, cols, cols)),
-            Acts::Bf16(Bf16Rows::new(&bits, 32, cols, cols).unwrap()),
-            Acts::A8(A8Rows::new(&blocks, 32, cols).unwrap()),
+            QuantizedInput::F32(Rows::new(&x, 32, cols, cols)),
+            QuantizedInput::Bf16(Bf16Rows::new(&bits, 32, cols, cols).unwrap()),
+            QuantizedInput::A8(Q8Rows::new(&blocks, 32, cols).unwrap()),
         ];
         // outputs beyond the last, and a range that ends before it begins: its start wraps to a row of the tiles
         let wraps = usize::MAX - 15;
@@ -59,7 +59,7 @@ fn no_product_takes_outputs_or_inputs_that_its_weight_does_not_have() {
 
 #[test]
 fn no_attention_reads_beyond_the_pages_of_its_table() {
-    let best = kernels::features().tier();
+    let best = latent_kernels::features().tier();
     let q = vec![0.5; 4 * 96];
     for ty in CacheType::ALL {
         let row = CacheRow { ty, content: 64, rope: 32 };
@@ -67,11 +67,14 @@ fn no_attention_reads_beyond_the_pages_of_its_table() {
         let bytes = vec![0; 128 * row.bytes()];
         let table = [1];
         let cache = CacheView::new(row, &bytes, 64, &table).unwrap();
-        for (contract, kernel) in kernels::table().iter().filter(|(contract, _)| contract.tier <= best) {
-            let (KernelFn::AttendLatent(kernel) | KernelFn::AttendSplit(kernel)) = kernel else { continue };
+        for (contract, kernel) in latent_kernels::table().iter().filter(|(contract, _)| contract.tier <= best)
+        {
+            let (KernelFn::AttendLatent(kernel) | KernelFn::AttendSeparate(kernel)) = kernel else {
+                continue;
+            };
             let attend = |rows: std::ops::Range<usize>| {
-                let mut memory = vec![0.0; kernels::partials_len(4, 64)];
-                let mut part = Partials::in_memory(&mut memory, 4, 64);
+                let mut memory = vec![0.0; latent_kernels::partial_softmax_len(4, 64)];
+                let mut part = PartialSoftmax::in_memory(&mut memory, 4, 64);
                 let q = Rows::new(&q, 4, 96, 96);
                 catch_unwind(AssertUnwindSafe(|| {
                     kernel(q, &cache, rows, 1.0, 64, &mut part, &mut Vec::new());

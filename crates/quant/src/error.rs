@@ -1,6 +1,6 @@
 //! What can go wrong in decoding and encoding.
 
-use base::TensorType;
+use latent_types::TensorType;
 
 /// A request that cannot be met.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! Weights that are not finite, counted without decoding: quick enough to look at every byte that is copied anyway.
 
 use crate::statistics::scale;
-use base::TensorType;
+use latent_types::TensorType;
 
 /// How many of the numbers in `bytes` are NaN or infinite; of quantised formats, how many blocks have such a scale or such numbers. 0 for types that hold no
 /// weights. A block that `bytes` holds only a part of is not looked at.

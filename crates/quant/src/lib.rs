@@ -14,14 +14,14 @@
 //! Encoders take any number without a panic: see [`encode`] for what becomes of NaN and infinity.
 //!
 //! ```
-//! use base::TensorType;
+//! use latent_types::TensorType;
 //! let numbers: Vec<f32> = (0..32).map(|i| i as f32 - 16.0).collect();
 //! let mut bytes = [0; 34];
-//! quant::encode(TensorType::Q8_0, &numbers, &mut bytes)?;
+//! latent_quant::encode(TensorType::Q8_0, &numbers, &mut bytes)?;
 //! let mut back = [0.0; 32];
-//! quant::decode(TensorType::Q8_0, &bytes, &mut back)?;
+//! latent_quant::decode(TensorType::Q8_0, &bytes, &mut back)?;
 //! assert!(numbers.iter().zip(back).all(|(a, b)| (a - b).abs() < 0.07));
-//! # Ok::<(), quant::QuantError>(())
+//! # Ok::<(), latent_quant::QuantError>(())
 //! ```
 #![forbid(unsafe_code)]
 
@@ -66,7 +66,7 @@ pub use error::QuantError;
 pub use finite::not_finite;
 pub use statistics::Statistics;
 
-use base::TensorType;
+use latent_types::TensorType;
 
 /// Decodes whole blocks. The caller has checked that bytes and numbers agree; fewer of either are decoded as far as they go.
 pub type DecodeFn = fn(&[u8], &mut [f32]);

@@ -2,7 +2,7 @@
 
 use crate::blocks::{bytes_at, half};
 use crate::{mxfp4, nvfp4};
-use base::TensorType;
+use latent_types::TensorType;
 
 /// Lanes that are summed side by side.
 const LANES: usize = 16;

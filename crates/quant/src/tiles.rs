@@ -22,7 +22,7 @@
 //! matrix are zero bytes.
 
 use crate::{f8_e4m3, k_scales};
-use base::TensorType;
+use latent_types::TensorType;
 
 /// Rows of a tile.
 pub const ROWS: usize = 16;

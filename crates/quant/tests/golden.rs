@@ -1,7 +1,7 @@
 //! Decoding against the Python package gguf, bit by bit, and encoding where its rounding leaves no choice.
 #![allow(missing_docs, reason = "tests")]
 
-use base::TensorType;
+use latent_types::TensorType;
 
 struct Reader<'a>(&'a [u8]);
 
@@ -35,11 +35,11 @@ fn numbers_are_those_of_gguf_to_the_bit() {
             .collect();
         if encodes {
             let mut found = vec![0; bytes.len()];
-            quant::encode(ty, &expected, &mut found).unwrap();
+            latent_quant::encode(ty, &expected, &mut found).unwrap();
             assert_eq!(found, bytes, "{ty}");
         } else {
             let mut found = vec![0.0; expected.len()];
-            quant::decode(ty, bytes, &mut found).unwrap();
+            latent_quant::decode(ty, bytes, &mut found).unwrap();
             for (i, (a, b)) in found.iter().zip(&expected).enumerate() {
                 let same = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
                 assert!(same, "{ty} block {} number {i}: {a:?} {b:?}", i / ty.block_len());

@@ -1,13 +1,13 @@
 //! What holds for any numbers: encoding stays near them, is deterministic, and nothing panics.
 
-use base::TensorType::{self, *};
+use latent_types::TensorType::{self, *};
 use proptest::prelude::*;
 
 fn round_trip(ty: TensorType, numbers: &[f32]) -> Vec<f32> {
     let mut bytes = vec![0x55; ty.row_bytes(numbers.len()).expect("whole blocks")];
-    quant::encode(ty, numbers, &mut bytes).expect("encodes");
+    latent_quant::encode(ty, numbers, &mut bytes).expect("encodes");
     let mut back = vec![f32::NAN; numbers.len()];
-    quant::decode(ty, &bytes, &mut back).expect("decodes");
+    latent_quant::decode(ty, &bytes, &mut back).expect("decodes");
     back
 }
 
@@ -51,7 +51,7 @@ proptest! {
         shift in -1.0f32..1.0,
     ) {
         let numbers: Vec<f32> = shape.iter().map(|v| (v + shift) * 10f32.powf(size)).collect();
-        for ty in quant::encodable() {
+        for ty in latent_quant::encodable() {
             let back = round_trip(ty, &numbers);
             for (x, y) in numbers.chunks(ty.block_len().max(16)).zip(back.chunks(ty.block_len().max(16))) {
                 let allowed = reach(ty) * largest(x) + 1e-7 * largest(x) + if ty == F8_E4M3 { 0.001 } else { 0.0 };
@@ -65,37 +65,37 @@ proptest! {
     #[test]
     fn any_bits_encode_without_a_panic_and_always_to_the_same_bytes(bits in prop::collection::vec(any::<u32>(), 256)) {
         let numbers: Vec<f32> = bits.iter().map(|b| f32::from_bits(*b)).collect();
-        for ty in quant::encodable() {
+        for ty in latent_quant::encodable() {
             let size = ty.row_bytes(256).expect("whole blocks");
             let (mut first, mut second) = (vec![0; size], vec![0xFF; size]);
-            quant::encode(ty, &numbers, &mut first).expect("encodes");
-            quant::encode(ty, &numbers, &mut second).expect("encodes");
+            latent_quant::encode(ty, &numbers, &mut first).expect("encodes");
+            latent_quant::encode(ty, &numbers, &mut second).expect("encodes");
             prop_assert_eq!(first, second, "{}: what was in the buffer shows", ty);
         }
     }
 
     #[test]
     fn any_bytes_decode_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 1024)) {
-        for ty in TensorType::all().filter(|ty| quant::can_decode(*ty)) {
+        for ty in TensorType::all().filter(|ty| latent_quant::can_decode(*ty)) {
             let blocks = bytes.len() / ty.block_bytes();
             let mut out = vec![0.0; blocks * ty.block_len()];
-            quant::decode(ty, &bytes[..blocks * ty.block_bytes()], &mut out).expect("decodes");
+            latent_quant::decode(ty, &bytes[..blocks * ty.block_bytes()], &mut out).expect("decodes");
         }
     }
 
     #[test]
     fn lengths_that_disagree_are_refused(bytes in 0usize..600, numbers in 0usize..600) {
-        for ty in quant::encodable() {
+        for ty in latent_quant::encodable() {
             let fits = ty.row_bytes(numbers) == Some(bytes);
-            prop_assert_eq!(quant::decode(ty, &vec![0; bytes], &mut vec![0.0; numbers]).is_ok(), fits);
-            prop_assert_eq!(quant::encode(ty, &vec![0.0; numbers], &mut vec![0; bytes]).is_ok(), fits);
+            prop_assert_eq!(latent_quant::decode(ty, &vec![0; bytes], &mut vec![0.0; numbers]).is_ok(), fits);
+            prop_assert_eq!(latent_quant::encode(ty, &vec![0.0; numbers], &mut vec![0; bytes]).is_ok(), fits);
         }
     }
 
     #[test]
     fn one_bad_number_spoils_no_other_block(at in 0usize..256, bad in prop::sample::select(vec![f32::NAN, f32::INFINITY])) {
         let mut numbers: Vec<f32> = (0..512).map(|i| (i as f32 * 0.37).sin()).collect();
-        for ty in quant::encodable() {
+        for ty in latent_quant::encodable() {
             let expected = round_trip(ty, &numbers)[256..].to_vec();
             let kept = std::mem::replace(&mut numbers[at], bad);
             prop_assert_eq!(&round_trip(ty, &numbers)[256..], &expected[..], "{}", ty);
@@ -106,14 +106,14 @@ proptest! {
 
 #[test]
 fn zeros_come_back_as_zeros() {
-    for ty in quant::encodable() {
+    for ty in latent_quant::encodable() {
         assert!(round_trip(ty, &[0.0; 256]).iter().all(|v| *v == 0.0), "{ty}");
     }
 }
 
 #[test]
 fn constant_blocks_come_back_within_four_hundredths() {
-    for ty in quant::encodable().filter(|ty| ![MXFP4, NVFP4].contains(ty)) {
+    for ty in latent_quant::encodable().filter(|ty| ![MXFP4, NVFP4].contains(ty)) {
         for value in [0.75f32, -3.0, 0.01] {
             for v in round_trip(ty, &[value; 256]) {
                 assert!((v - value).abs() <= 0.04 * value.abs(), "{ty}: {value} became {v}");

@@ -45,7 +45,7 @@ pub enum TextError {
     },
     /// A metadata key or file of the tokenizer cannot be read.
     #[error(transparent)]
-    Format(#[from] formats::FormatError),
+    Format(#[from] latent_formats::FormatError),
     /// There is no tokenizer.
     #[error("the model has no tokenizer; give token ids with --tokens")]
     Missing,

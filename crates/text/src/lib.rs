@@ -5,13 +5,13 @@
 //! * [`ChatTemplate`]: messages → prompt, by the model's own Jinja template, with limits on what it may do.
 //!
 //! ```
-//! let template = text::ChatTemplate::new("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")?;
-//! let input = text::ChatInput::new(serde_json::json!([{"role": "user", "content": "Hi"}]));
+//! let template = latent_text::ChatTemplate::new("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")?;
+//! let input = latent_text::ChatInput::new(serde_json::json!([{"role": "user", "content": "Hi"}]));
 //! let rendered = template.render(&input)?;
 //! assert_eq!(rendered.text, "<user>Hi");
 //! // what came from the message can be told from what the template wrote
 //! assert_eq!(rendered.content, [6..8]);
-//! # Ok::<(), text::TextError>(())
+//! # Ok::<(), latent_text::TextError>(())
 //! ```
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! Every admitted component of tokenizer.json against the ids of Python's tokenizers.
 #![allow(missing_docs, reason = "tests")]
 
+use latent_text::{Encode, Tokenizer};
 use serde_json::{Value, json};
 use std::path::Path;
-use text::{Encode, Tokenizer};
 
 fn read(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);

@@ -1,10 +1,10 @@
 //! Control tokens come from templates alone, not from what users, tools or schemas say.
 #![allow(missing_docs, reason = "tests")]
 
-use formats::{Checkpoint, Source};
+use latent_formats::{Checkpoint, Source};
+use latent_text::{ChatInput, ChatTemplate, Encode, GgufVocab, Rendered, Tokenizer};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use text::{ChatInput, ChatTemplate, Encode, GgufVocab, Rendered, Tokenizer};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()

@@ -1,10 +1,10 @@
 //! The demo model's tokenizer, from tokenizer.json and from its GGUF file, against the ids of Python's tokenizers.
 #![allow(missing_docs, reason = "tests")]
 
-use formats::Checkpoint;
+use latent_formats::Checkpoint;
+use latent_text::{Encode, Tokenizer};
 use serde_json::Value;
 use std::path::Path;
-use text::{Encode, Tokenizer};
 
 fn json(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo").join(name);

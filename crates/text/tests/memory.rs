@@ -2,11 +2,11 @@
 #![allow(missing_docs, reason = "tests")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
-use formats::Checkpoint;
+use latent_formats::Checkpoint;
+use latent_text::{Encode, GgufVocab, TextError, Tokenizer};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use text::{Encode, GgufVocab, TextError, Tokenizer};
 
 const PLAIN: Encode = Encode { add_special: false, parse_special: false };
 

@@ -1,9 +1,9 @@
 //! Renders of real templates against Python's Jinja2, byte for byte, and the limits that hostile ones meet.
 #![allow(missing_docs, reason = "tests")]
 
+use latent_text::{ChatInput, ChatTemplate};
 use serde_json::Value;
 use std::path::Path;
-use text::{ChatInput, ChatTemplate};
 
 fn folder() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/templates")

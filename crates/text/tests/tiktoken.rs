@@ -1,10 +1,10 @@
 //! tiktoken.model, the vocabulary of Kimi-K2's and Moonlight's folders, against the ids of Python's tiktoken.
 #![allow(missing_docs, reason = "tests")]
 
-use formats::{Checkpoint, Source};
+use latent_formats::{Checkpoint, Source};
+use latent_text::{Encode, TextError, Tokenizer};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use text::{Encode, TextError, Tokenizer};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tiktoken").join(name)

@@ -1,9 +1,9 @@
 //! tokenizer.json files that are odd or hostile: each is refused with an error that names the place, or does what it says within bounds.
 #![allow(missing_docs, reason = "tests")]
 
+use latent_text::{Encode, TextError, Tokenizer};
 use serde_json::{Value, json};
 use std::path::Path;
-use text::{Encode, TextError, Tokenizer};
 
 const PLAIN: Encode = Encode { add_special: false, parse_special: false };
 

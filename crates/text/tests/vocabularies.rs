@@ -1,9 +1,9 @@
 //! Two real vocabularies against the ids of the models' own tokenizers.
 #![allow(missing_docs, reason = "tests")]
 
-use formats::Checkpoint;
+use latent_formats::Checkpoint;
+use latent_text::{Detokenizer, Encode, GgufVocab, Tokenizer};
 use std::path::{Path, PathBuf};
-use text::{Detokenizer, Encode, GgufVocab, Tokenizer};
 
 const PLAIN: Encode = Encode { add_special: false, parse_special: false };
 

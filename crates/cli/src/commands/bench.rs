@@ -1,11 +1,11 @@
 //! `latent bench`: speed of prefill and decoding, beside the speed that the machine's limits allow, measured in the same run.
 
-use super::together::{Together, context, fit};
+use super::batched::{BatchedSequences, context, fit};
 use crate::args::{BenchArgs, Table};
 use crate::{model, output};
 use anyhow::{Context, Result};
-use engine::memory::readable;
-use engine::{Engine, Limits, Roofline, StepSize, Wanted};
+use latent_engine::memory::readable;
+use latent_engine::{Engine, Limits, LogitsRequest, Roofline, StepSize};
 use serde_json::{Value, json};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -137,7 +137,7 @@ fn sizes(args: &BenchArgs) -> Vec<Size> {
 
 fn measure(engine: &mut Engine, size: Size, repetitions: u16, limits: &Limits) -> Result<Measured> {
     let Size { prompt, generate, depth, sequences: count } = size;
-    let mut together = Together::new(engine, count, depth + prompt + generate);
+    let mut together = BatchedSequences::new(engine, count, depth + prompt + generate);
     together.fill(engine, depth)?;
     let mut seconds = Vec::new();
     // the first repetition warms up
@@ -149,7 +149,7 @@ fn measure(engine: &mut Engine, size: Size, repetitions: u16, limits: &Limits) -
         }
         let steps = if repetition == 0 { generate.min(2) } else { generate };
         for i in depth + prompt..depth + prompt + steps {
-            together.step(engine, i..i + 1, Wanted::Last)?;
+            together.step(engine, i..i + 1, LogitsRequest::Last)?;
         }
         if repetition > 0 {
             seconds.push(start.elapsed().as_secs_f64());
@@ -183,7 +183,7 @@ fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value
         "model_size": s.weight_bytes,
         "model_n_params": s.parameters,
         "load_seconds": s.load_time.as_secs_f64(),
-        "n_batch": engine.largest(),
+        "n_batch": engine.max_batch_tokens(),
         "n_ubatch": engine.chunk_for(row.size.prompt),
         "n_threads": s.placement.threads(),
         "tier": s.tier.name(),

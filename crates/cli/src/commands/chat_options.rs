@@ -4,10 +4,10 @@ use super::prompt::template_of;
 use crate::args::TemplateArgs;
 use crate::exit::Usage;
 use anyhow::Result;
-use formats::{Checkpoint, input_file};
+use latent_formats::{Checkpoint, input_file};
+use latent_text::ChatInput;
 use serde_json::{Map, Value};
 use std::path::Path;
-use text::ChatInput;
 
 /// Variables by which templates turn thinking on and off.
 const THINKING: [&str; 2] = ["enable_thinking", "thinking"];
@@ -70,7 +70,7 @@ fn read_tools(path: &Path) -> Result<Value> {
     let failed = |problem: String| Usage(format!("--tools {}: {problem}", path.display()));
     let text =
         input_file::read_text(path, MAX_TOOLS_BYTES).map_err(|error| Usage(format!("--tools: {error}")))?;
-    let tools = formats::json::parse(&text).map_err(failed)?;
+    let tools = latent_formats::json::parse(&text).map_err(failed)?;
     check_tools(&tools).map_err(failed)?;
     Ok(tools)
 }

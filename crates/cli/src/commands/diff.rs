@@ -1,14 +1,14 @@
 //! `latent diff`: two runs side by side, and the first place where they part.
 
+use super::batched::token;
 use super::graph::layers;
-use super::together::token;
 use crate::args::{DiffArgs, MOST_TOKENS, ModelArgs, isa};
 use crate::exit::{Parted, Usage};
 use crate::{interrupt, model, output};
 use anyhow::Result;
-use engine::diff::{Numerics, PointReport, Report, Side, Tolerance, Verdict, compare, dump};
-use engine::{Engine, Trace};
-use graph::points::Points;
+use latent_engine::compare::{Numerics, PointReport, Report, Side, Tolerance, Verdict, compare, dump};
+use latent_engine::{Engine, Trace};
+use latent_graph::activations::Activations;
 use serde_json::json;
 use std::path::Path;
 
@@ -17,7 +17,7 @@ const TOKENS: usize = 24;
 
 /// One of the runs, with what the report says of it.
 struct Ran {
-    points: Points,
+    points: Activations,
     trace: Trace,
     numerics: Option<Numerics>,
     what: String,
@@ -50,7 +50,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
         };
         (a, ran)
     } else {
-        let mut choose = |_: &Points, vocab: usize| -> Result<(Vec<u32>, Option<Trace>)> {
+        let mut choose = |_: &Activations, vocab: usize| -> Result<(Vec<u32>, Option<Trace>)> {
             let arbitrary = || (0..TOKENS).map(|i| token(i, vocab)).collect();
             Ok((given.map_or_else(arbitrary, <[u32]>::to_vec), None))
         };
@@ -89,14 +89,14 @@ fn run_side(
     args: &DiffArgs,
     settings: &ModelArgs,
     path: Option<&Path>,
-    tokens: &mut dyn FnMut(&Points, usize) -> Result<(Vec<u32>, Option<Trace>)>,
+    tokens: &mut dyn FnMut(&Activations, usize) -> Result<(Vec<u32>, Option<Trace>)>,
 ) -> Result<(Ran, Option<Trace>)> {
     let checkpoint = model::open(path)?;
-    let contract = graph::Contract::from_checkpoint(&checkpoint)?;
-    let layers = layers(args.layers.as_deref(), contract.layers)?;
-    let circuit = model::circuit_for(settings.circuit.as_deref(), &contract)?;
-    let points = Points::of(&circuit, &contract, &graph::CheckpointTensors(&checkpoint))?;
-    let (tokens, read) = tokens(&points, contract.vocab_size)?;
+    let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
+    let layers = layers(args.layers.as_deref(), config.layers)?;
+    let circuit = model::circuit_for(settings.circuit.as_deref(), &config)?;
+    let points = Activations::of(&circuit, &config, &latent_graph::CheckpointTensors(&checkpoint))?;
+    let (tokens, read) = tokens(&points, config.vocab_size)?;
     let mut settings = settings.clone();
     settings.ctx.get_or_insert(tokens.len());
     let mut engine = model::load(&checkpoint, &settings, true)?;

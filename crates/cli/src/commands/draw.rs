@@ -2,13 +2,13 @@
 
 use super::graph::{Stage, bind, layers};
 use crate::args::{Drawing as Form, GraphArgs};
-use crate::model::{self, Described};
+use crate::model::{self, ModelInfo};
 use crate::output;
 use anyhow::{Context, Result};
-use engine::cpu;
-use formats::{OutputFile, input_file, limits, output_file};
-use graph::draw::{Drawing, Options, PageOptions, Wanted};
-use graph::passes::{CacheForm, RowClass};
+use latent_engine::cpu;
+use latent_formats::{OutputFile, input_file, limits, output_file};
+use latent_graph::draw::{Drawing, Options, PageOptions, Wanted};
+use latent_graph::passes::{BatchBucket, CacheForm};
 use std::path::Path;
 
 pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result<()> {
@@ -16,49 +16,49 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
         OutputFile::check(out)?;
     }
     // both models stay open until the page is written, which takes no file's place that belongs to them
-    let model = Described::new(model::outline(path)?, args.model.circuit.as_deref())?;
+    let model = ModelInfo::new(model::outline(path)?, args.model.circuit.as_deref())?;
     let drawing = draw(args, &model)?;
     let formulation = match args.model.form() {
         CacheForm::Expanded => "expanded",
         CacheForm::Latent => args.model.mla.name(),
     };
-    let class = match RowClass::of(args.rows) {
-        RowClass::One => "one",
-        RowClass::Few => "few",
-        RowClass::Many => "many",
+    let bucket = match BatchBucket::of(args.rows) {
+        BatchBucket::Decode => "one",
+        BatchBucket::SmallBatch => "few",
+        BatchBucket::Prefill => "many",
     };
     if let Some(out) = &args.html {
         let profile = args.profile.as_deref().map(read_profile).transpose()?;
         // the other model has its own circuit: so a circuit of the user's is compared with it
-        let other = |path| Described::new(model::outline(Some(path))?, None);
+        let other = |path| ModelInfo::new(model::outline(Some(path))?, None);
         let other = args.against.as_deref().map(other).transpose()?;
         let against = other.as_ref().map(|other| draw(args, other)).transpose()?;
         let wanted =
-            Wanted { stage: stage.name().into(), formulation: formulation.into(), class: class.into() };
+            Wanted { stage: stage.name().into(), formulation: formulation.into(), class: bucket.into() };
         let page = drawing.page(&PageOptions { wanted, profile, against: against.as_ref() })?;
         output_file::write(out, page.as_bytes())?;
-        output::note(&format!("{}: {}", out.display(), engine::memory::readable(page.len() as u64)));
+        output::note(&format!("{}: {}", out.display(), latent_engine::memory::readable(page.len() as u64)));
         return Ok(());
     }
     if args.format == Form::Data {
         return output::json(&serde_json::to_value(&drawing)?);
     }
     let view = drawing
-        .view(stage.name(), formulation, class)
-        .with_context(|| format!("no view of {} {formulation} {class}", stage.name()))?;
+        .view(stage.name(), formulation, bucket)
+        .with_context(|| format!("no view of {} {formulation} {bucket}", stage.name()))?;
     output::now(&drawing.svg(view))
 }
 
-fn draw(args: &GraphArgs, model: &Described) -> Result<Drawing> {
-    let contract = &model.contract;
+fn draw(args: &GraphArgs, model: &ModelInfo) -> Result<Drawing> {
+    let config = &model.config;
     let options = Options {
         bind: bind(args)?,
-        largest: args.model.largest().max(args.rows),
-        layers: layers(args.layers.as_deref(), contract.layers)?,
+        max_batch_tokens: args.model.max_batch_tokens().max(args.rows),
+        layers: layers(args.layers.as_deref(), config.layers)?,
         assumed: model.promised.as_ref().map(|promised| promised.matrix_type().name()),
         kernels: args.format != Form::Svg,
     };
-    Ok(Drawing::make(&model.circuit, contract, model.tensors(), &cpu::kernel_contracts(), &options)?)
+    Ok(Drawing::make(&model.circuit, config, model.tensors(), &cpu::kernel_contracts(), &options)?)
 }
 
 /// A profile, as far as the page needs it to be one.

@@ -4,8 +4,8 @@ use super::graph::layers;
 use crate::args::DumpArgs;
 use crate::{interrupt, model, output};
 use anyhow::Result;
-use engine::diff::dump;
-use formats::OutputFile;
+use latent_engine::compare::dump;
+use latent_formats::OutputFile;
 
 pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
@@ -14,7 +14,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     model_args.ctx.get_or_insert(args.tokens.len());
     let mut engine = model::load(&checkpoint, &model_args, true)?;
     let points = engine.points(&checkpoint)?;
-    let layers = layers(args.layers.as_deref(), engine.contract().layers)?;
+    let layers = layers(args.layers.as_deref(), engine.config().layers)?;
     let trace = engine.trace(&points, layers, &args.tokens, &mut |_| !interrupt::asked())?;
     let count = dump::write(&trace, &points, &args.out)?;
     output::line(&format!("{}: {count} values of {} tokens", args.out.display(), args.tokens.len()))

@@ -2,14 +2,14 @@
 
 use super::chat::conversation::say;
 use super::draw;
-use crate::args::{Drawing, GraphArgs, MOST_ROWS};
+use crate::args::{Drawing, GraphArgs, LARGEST_STEP_ROWS};
 use crate::exit::Usage;
 use crate::{model, output};
 use anyhow::Result;
-use engine::cpu;
-use graph::ir::{Ir, Span};
-use graph::passes::{BindOptions, Precision, RowClass};
-use graph::{Plan, PlanOptions};
+use latent_engine::cpu;
+use latent_graph::ir::{Ir, Span};
+use latent_graph::passes::{BatchBucket, BindOptions, Precision};
+use latent_graph::{Plan, PlanOptions};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
         return draw::run(args, stage, path.as_deref());
     }
     let model = model::describe(path.as_deref(), args.model.circuit.as_deref())?;
-    let (contract, circuit) = (&model.contract, &*model.circuit);
+    let (config, circuit) = (&model.config, &*model.circuit);
     if let Some(promised) = &model.promised {
         say(&format!(
             "{}: no tensors are there to look at: matrices are taken to be {}",
@@ -59,22 +59,22 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
             _ => output::json(&serde_json::to_value(circuit)?),
         };
     }
-    let layers = layers(args.layers.as_deref(), contract.layers)?;
-    let whole = layers == (0..contract.layers);
+    let layers = layers(args.layers.as_deref(), config.layers)?;
+    let whole = layers == (0..config.layers);
     let span = Span { embed: layers.start == 0, layers, head: whole };
-    let ir = Ir::build_with(circuit, contract, &span, model.tensors())?;
+    let ir = Ir::build_with(circuit, config, &span, model.tensors())?;
     if stage == Stage::Ir {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
     }
     let options = args.model.options();
     let plan = Plan::from_ir(
         ir,
-        contract,
+        config,
         &cpu::kernel_contracts(),
         &PlanOptions {
             span,
-            class: RowClass::of(args.rows),
-            largest: args.model.largest().max(args.rows),
+            bucket: BatchBucket::of(args.rows),
+            max_batch_tokens: args.model.max_batch_tokens().max(args.rows),
             mla: options.mla,
             form: options.form,
             bind: bind(args)?,
@@ -85,7 +85,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
 
 /// Plans are for steps that there can be.
 fn check_rows(rows: usize) -> Result<()> {
-    let (few, most) = (RowClass::FEW, MOST_ROWS as usize);
+    let (few, most) = (BatchBucket::SMALL_BATCH, LARGEST_STEP_ROWS as usize);
     if (1..=most).contains(&rows) {
         return Ok(());
     }
@@ -101,7 +101,11 @@ fn check_rows(rows: usize) -> Result<()> {
 pub(super) fn bind(args: &GraphArgs) -> Result<BindOptions> {
     let options = args.model.options();
     let exact = options.precision == Precision::Exact;
-    let cache = options.cache.unwrap_or(if exact { base::CacheType::F32 } else { base::CacheType::F16 });
+    let cache = options.cache.unwrap_or(if exact {
+        latent_types::CacheType::F32
+    } else {
+        latent_types::CacheType::F16
+    });
     let tier = cpu::tier_for(options.tier).map_err(Usage)?;
     Ok(BindOptions { precision: options.precision, tier, cache })
 }

@@ -1,23 +1,23 @@
 //! `latent inspect`: what a model file holds and what it needs. Its data may be missing: a header or a config.json says the rest.
 
 use crate::args::InspectArgs;
-use crate::model::{self, Described};
+use crate::model::{self, ModelInfo};
 use crate::output;
 use anyhow::Result;
-use base::{CacheRow, CacheType, TensorType};
-use engine::cpu;
-use engine::memory::{self, Needed, readable};
-use formats::pack::PackedFrom;
-use formats::{Data, Outline, Source, TokenizerPlace};
-use graph::Contract;
-use graph::passes::{BindOptions, CacheForm, Precision, crossover};
+use latent_engine::cpu;
+use latent_engine::memory::{self, MemoryEstimate, readable};
+use latent_formats::pack::PackedFrom;
+use latent_formats::{Data, Outline, Source, TokenizerPlace};
+use latent_graph::ModelConfig;
+use latent_graph::passes::{BindOptions, CacheForm, Precision, crossover};
+use latent_types::{CacheRow, CacheType, TensorType};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
     let path = args.path.as_deref().or(args.model.model.as_deref());
-    if args.contract {
-        return super::contract::run(path, args);
+    if args.config {
+        return super::check::run(path, args);
     }
     if args.metadata {
         return metadata(model::outline(path)?.source());
@@ -48,7 +48,7 @@ struct Listed<'a> {
 /// The tensors of a file or header.
 fn listed(outline: &Outline) -> Vec<Listed<'_>> {
     let tiles = |name: &str| outline.whole().and_then(|file| file.tensor(name)?.info.tile_rows).is_some();
-    let of = |t: &'_ formats::TensorHead| (t.bytes, tiles(&t.name));
+    let of = |t: &'_ latent_formats::TensorHead| (t.bytes, tiles(&t.name));
     let list = outline.tensors().iter().map(|t| {
         let (bytes, tiles) = of(t);
         Listed { name: &t.name, ty: t.ty, shape: &t.shape, bytes, tiles }
@@ -57,7 +57,7 @@ fn listed(outline: &Outline) -> Vec<Listed<'_>> {
 }
 
 /// The tensors that a config.json alone promises, in the order of their names.
-fn promised(model: &Described) -> Vec<Listed<'_>> {
+fn promised(model: &ModelInfo) -> Vec<Listed<'_>> {
     let mut list: Vec<Listed<'_>> = model.tensors().all().into_iter().map(of_index).collect();
     list.sort_by_key(|tensor| tensor.name);
     list
@@ -70,7 +70,7 @@ fn of_index<'a>((name, ty, shape): (&'a str, TensorType, &'a [usize])) -> Listed
 }
 
 struct Report<'a> {
-    contract: &'a Contract,
+    config: &'a ModelConfig,
     file: String,
     circuit: String,
     kind: String,
@@ -83,14 +83,14 @@ struct Report<'a> {
     types: BTreeMap<TensorType, (usize, u64, u64)>,
     cache: CacheType,
     context: usize,
-    needed: Needed,
+    needed: MemoryEstimate,
     tokenizer: Value,
     template: Option<usize>,
 }
 
 impl<'a> Report<'a> {
-    fn new(model: &'a Described, args: &InspectArgs) -> Result<Report<'a>> {
-        let (outline, contract) = (&model.outline, &model.contract);
+    fn new(model: &'a ModelInfo, args: &InspectArgs) -> Result<Report<'a>> {
+        let (outline, config) = (&model.outline, &model.config);
         let options = args.model.options();
         let exact = options.precision == Precision::Exact;
         let cache = options.cache.unwrap_or(if exact { CacheType::F32 } else { CacheType::F16 });
@@ -100,11 +100,11 @@ impl<'a> Report<'a> {
             form: options.form,
             bind: BindOptions { precision: options.precision, tier, cache },
             threads: options.place().threads(),
-            largest: args.model.largest(),
-            context: contract.context_length,
+            max_batch_tokens: args.model.max_batch_tokens(),
+            context: config.context_length,
         };
-        let plans = cpu::make_plans_of(&model.circuit, contract, model.tensors(), &cpu_options)?;
-        let context = options.context.unwrap_or(contract.context_length);
+        let plans = cpu::make_plans_of(&model.circuit, config, model.tensors(), &cpu_options)?;
+        let context = options.context.unwrap_or(config.context_length);
         let weights = match outline.whole() {
             Some(checkpoint) => cpu::weight_bytes(&plans, checkpoint),
             None => cpu::declared_weight_bytes(&plans, model.tensors()),
@@ -119,9 +119,9 @@ impl<'a> Report<'a> {
         }
         let (tokenizer, template) = text_side(outline.source())?;
         let mut report = Report {
-            contract,
+            config,
             file: outline.display_name(),
-            circuit: model::circuit_name(&args.model, contract),
+            circuit: model::circuit_name(&args.model, config),
             kind: kind(outline),
             data: outline.data(),
             assumed: model.promised.as_ref().map(|promised| promised.matrix_type()),
@@ -130,12 +130,12 @@ impl<'a> Report<'a> {
             types,
             cache,
             context,
-            needed: Needed {
+            needed: MemoryEstimate {
                 weights: weights.owned,
                 mapped: weights.mapped,
                 cache: 0,
-                arena: cpu::arena_bytes(contract, &plans, &cpu_options),
-                expanded: cpu::expanded_bytes(contract, &cpu_options, context),
+                arena: cpu::arena_bytes(config, &plans, &cpu_options),
+                expanded: cpu::expanded_bytes(config, &cpu_options, context),
             },
             tokenizer,
             template,
@@ -147,13 +147,13 @@ impl<'a> Report<'a> {
 
     /// Bytes that one token takes in the cache; none where this type does not store that.
     fn token_bytes(&self, form: CacheForm, ty: CacheType) -> Option<u64> {
-        let a = &self.contract.attention;
+        let a = &self.config.attention;
         let (content, rope) = match form {
             CacheForm::Latent => (a.kv_lora_rank, a.rope),
             CacheForm::Expanded => (a.expanded_width(), 0),
         };
         let row = CacheRow { ty, content, rope };
-        form.stores(ty).then_some((row.bytes() * self.contract.layers) as u64)
+        form.stores(ty).then_some((row.bytes() * self.config.layers) as u64)
     }
 
     fn json(&self, args: &InspectArgs) -> Result<Value> {
@@ -179,8 +179,8 @@ impl<'a> Report<'a> {
                 "source": p.name,
                 "fingerprint": format!("{:016x}-{:016x}", p.identity.header, p.identity.sample),
             })),
-            "contract": self.contract,
-            "crossover_rows": crossover(&self.contract.attention),
+            "contract": self.config,
+            "crossover_rows": crossover(&self.config.attention),
             "types": self.types.iter().map(by_type).collect::<Vec<_>>(),
             "memory": {
                 "context": self.context,
@@ -204,7 +204,7 @@ impl<'a> Report<'a> {
     }
 
     fn text(&self) -> String {
-        let c = self.contract;
+        let c = self.config;
         let mut lines = vec![format!("{}: {}", self.file, self.kind)];
         match self.data {
             Data::Whole => {}
@@ -267,12 +267,12 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The hyper-parameters of a contract, a line for each part.
-pub(super) fn facts(c: &Contract) -> Vec<String> {
+/// The hyper-parameters of a config, a line for each part.
+pub(super) fn facts(c: &ModelConfig) -> Vec<String> {
     let a = &c.attention;
     let mut lines = Vec::new();
     let dense =
-        c.layer_kinds.iter().take(c.layers).filter(|k| **k == graph::contract::LayerKind::Dense).count();
+        c.layer_kinds.iter().take(c.layers).filter(|k| **k == latent_graph::config::LayerKind::Dense).count();
     let mtp = if c.mtp_layers > 0 {
         format!(", {} for multi-token prediction (not run)", c.mtp_layers)
     } else {
@@ -295,7 +295,7 @@ pub(super) fn facts(c: &Contract) -> Vec<String> {
     if let Some(m) = &c.moe {
         lines.push(format!(
             "experts        {} of {} of width {}, shared {}; {:?}{}, {} of {} groups, scale {}",
-            m.experts_used,
+            m.num_experts_per_tok,
             m.experts,
             m.intermediate,
             m.shared_intermediate,
@@ -334,7 +334,7 @@ fn text_side(source: &Source) -> Result<(Value, Option<usize>)> {
         Source::Gguf(g) => {
             let word = |key: &str| g.metadata.str(key).map(|w| w.map(str::to_owned));
             let tokens = match g.metadata.get("tokenizer.ggml.tokens") {
-                Some(formats::gguf::Value::Array(array)) => Some(array.count),
+                Some(latent_formats::gguf::Value::Array(array)) => Some(array.count),
                 _ => None,
             };
             let tokenizer = json!({

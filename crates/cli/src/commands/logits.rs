@@ -4,9 +4,9 @@ use crate::args::LogitsArgs;
 use crate::exit::{Found, Usage};
 use crate::{interrupt, model, output};
 use anyhow::Result;
-use engine::cache::Sequence;
-use engine::{Engine, Wanted};
-use formats::{Checkpoint, OutputFile, Source};
+use latent_engine::cache::Sequence;
+use latent_engine::{Engine, LogitsRequest};
+use latent_formats::{Checkpoint, OutputFile, Source};
 use std::io::Write;
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
         &mut sequence,
         &args.tokens,
         chunk,
-        Wanted::Rows(&rows),
+        LogitsRequest::Rows(&rows),
         &mut |_, logits| found.push(logits.to_vec()),
         &mut |done| {
             bar.set_position(done as u64);
@@ -42,7 +42,7 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
     let bad: usize = found.iter().map(|logits| not_finite(logits)).sum();
     if args.json {
         output::line(&serde_json::to_string(&serde_json::json!({
-            "vocab_size": engine.contract().vocab_size,
+            "vocab_size": engine.config().vocab_size,
             "rows": rows,
             "not_finite": bad,
             "logits": found,
@@ -124,7 +124,7 @@ fn kl_base(engine: &mut Engine, tokens: &[u32], chunk: usize, bos: Option<u32>, 
         );
         return Err(Usage(problem).into());
     }
-    let vocab = engine.contract().vocab_size;
+    let vocab = engine.config().vocab_size;
     let mut out = OutputFile::create(path)?;
     let failed = |out: &OutputFile, error| anyhow::Error::from(out.failed(error));
     let mut header = b"_logits_".to_vec();
@@ -149,7 +149,7 @@ fn kl_base(engine: &mut Engine, tokens: &[u32], chunk: usize, bos: Option<u32>, 
             &mut sequence,
             &part,
             chunk,
-            Wanted::Rows(&scored),
+            LogitsRequest::Rows(&scored),
             &mut |_, logits| {
                 if written.is_ok() {
                     bad += not_finite(logits);

@@ -4,13 +4,13 @@ use crate::args::MakeModelArgs;
 use crate::exit::Usage;
 use crate::output;
 use anyhow::Result;
-use base::TensorType;
-use engine::memory::readable;
-use testkit::Recipe;
+use latent_engine::memory::readable;
+use latent_testing::Recipe;
+use latent_types::TensorType;
 
 pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
     if args.list {
-        return testkit::shapes().try_for_each(output::line);
+        return latent_testing::shapes().try_for_each(output::line);
     }
     let (Some(shape), Some(kind), Some(out)) = (&args.shape, &args.kind, &args.out) else {
         return Err(Usage("give SHAPE TYPE OUT, or --list".into()).into());

@@ -1,10 +1,11 @@
 //! One file a command.
 
 mod audit;
+mod batched;
 mod bench;
 mod chat;
 mod chat_options;
-mod contract;
+mod check;
 mod diff;
 mod draw;
 mod dump;
@@ -20,7 +21,6 @@ mod prompt;
 mod run;
 mod sampling;
 mod shell;
-mod together;
 mod tokenize;
 
 use crate::args::{Cli, Command};

@@ -4,9 +4,9 @@ use crate::args::{OpsArgs, OpsCommand, OpsPerfArgs, OpsTestArgs};
 use crate::exit::Usage;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
-use base::Tier;
-use engine::memory::readable;
-use ops::{Backend, Cpu, Filter, Limits, Measurement, Outcome, PerfOptions, Verdict};
+use latent_conformance::{Backend, Cpu, Filter, Limits, Measurement, Outcome, PerfOptions, Verdict};
+use latent_engine::memory::readable;
+use latent_types::Tier;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -51,23 +51,28 @@ fn test(cpu: &Cpu, args: &OpsTestArgs) -> Result<()> {
     let mut sums: Vec<(String, Sum)> = cpu.kernels().into_iter().map(|k| (k.name, Sum::default())).collect();
     let place: BTreeMap<String, usize> =
         sums.iter().enumerate().map(|(i, (name, _))| (name.clone(), i)).collect();
-    ops::test(cpu, &ops::cases(), &filter(&args.filter, args.isa), &mut |outcome| {
-        let sum = &mut sums[place[&outcome.kernel]].1;
-        match &outcome.verdict {
-            Verdict::Passed { of_bound } => {
-                sum.passed += 1;
-                sum.worst = sum.worst.max(*of_bound);
+    latent_conformance::test(
+        cpu,
+        &latent_conformance::cases(),
+        &filter(&args.filter, args.isa),
+        &mut |outcome| {
+            let sum = &mut sums[place[&outcome.kernel]].1;
+            match &outcome.verdict {
+                Verdict::Passed { of_bound } => {
+                    sum.passed += 1;
+                    sum.worst = sum.worst.max(*of_bound);
+                }
+                Verdict::Skipped { missing } => sum.skipped = Some(missing.clone()),
+                Verdict::Failed { problem } => {
+                    failed += 1;
+                    sum.failed += 1;
+                    sum.problems.push(format!("{}: {problem}", outcome.case));
+                }
             }
-            Verdict::Skipped { missing } => sum.skipped = Some(missing.clone()),
-            Verdict::Failed { problem } => {
-                failed += 1;
-                sum.failed += 1;
-                sum.problems.push(format!("{}: {problem}", outcome.case));
-            }
-        }
-        outcomes.push(outcome);
-        !interrupt::asked()
-    });
+            outcomes.push(outcome);
+            !interrupt::asked()
+        },
+    );
     if outcomes.is_empty() && !interrupt::asked() {
         return nothing(&args.filter);
     }
@@ -135,7 +140,7 @@ const LIMITS_STAND: Duration = Duration::from_secs(10);
 
 fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
     let wanted = u64::from(args.memory) << 20;
-    if let Some(available) = engine::memory::available()
+    if let Some(available) = latent_engine::memory::available()
         && available.bytes < wanted + MEASURING
     {
         bail!(
@@ -160,18 +165,19 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
         if let Some((.., limits)) = known.iter().find(|(t, n, ..)| (*t, *n) == (tier, threads)) {
             return *limits;
         }
-        let found = engine::Limits::measure(&engine::team::Placement::anywhere(threads), tier)
-            .unwrap_or_else(|error| {
-                failure = Some(error);
-                engine::Limits {
-                    read_bandwidth: f64::NAN,
-                    integer_macs: f64::NAN,
-                    float_macs: f64::NAN,
-                    half_macs: f64::NAN,
-                    brain_macs: f64::NAN,
-                    tile_integer_macs: f64::NAN,
-                }
-            });
+        let found =
+            latent_engine::Limits::measure(&latent_engine::thread_pool::Placement::anywhere(threads), tier)
+                .unwrap_or_else(|error| {
+                    failure = Some(error);
+                    latent_engine::Limits {
+                        read_bandwidth: f64::NAN,
+                        integer_macs: f64::NAN,
+                        float_macs: f64::NAN,
+                        half_macs: f64::NAN,
+                        brain_macs: f64::NAN,
+                        tile_integer_macs: f64::NAN,
+                    }
+                });
         let limits = Limits {
             read_bandwidth: found.read_bandwidth,
             integer_macs: found.integer_macs,
@@ -183,9 +189,9 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
         limits
     };
     let (mut found, mut problems, mut printed, mut header) = (Vec::new(), Vec::new(), Ok(()), None);
-    ops::perf(
+    latent_conformance::perf(
         cpu,
-        &ops::real_sizes(),
+        &latent_conformance::real_sizes(),
         &filter(&args.filter, args.isa),
         &options,
         &mut limits,
@@ -264,7 +270,7 @@ fn print_measurement(m: &Measurement, before: &mut Option<String>) -> Result<()>
 
 fn support(cpu: &Cpu, args: &crate::args::OpsSupportArgs) -> Result<()> {
     let (levels, features) = (cpu.levels(), cpu.features());
-    let found = ops::support(cpu, &ops::cases(), &filter(&args.filter, None));
+    let found = latent_conformance::support(cpu, &latent_conformance::cases(), &filter(&args.filter, None));
     if found.is_empty() {
         return nothing(&args.filter);
     }
@@ -304,7 +310,7 @@ fn support(cpu: &Cpu, args: &crate::args::OpsSupportArgs) -> Result<()> {
         columns(levels.iter().map(|level| level.name.to_owned()).collect())
     ))?;
     for row in &found {
-        let cell = |level: &ops::Level| {
+        let cell = |level: &latent_conformance::Level| {
             let mut there = row.kernels.iter().filter(|kernel| kernel.level == level.name);
             there.next().map_or("–", |kernel| words(kernel.missing.is_none())).to_owned()
         };

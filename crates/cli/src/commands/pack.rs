@@ -3,9 +3,9 @@
 use crate::args::PackArgs;
 use crate::{interrupt, model, output};
 use anyhow::{Result, bail};
-use engine::memory::readable;
-use formats::Checkpoint;
-use formats::pack::EXTENSION;
+use latent_engine::memory::readable;
+use latent_formats::Checkpoint;
+use latent_formats::pack::EXTENSION;
 use std::path::{Path, PathBuf};
 
 pub(super) fn run(args: &PackArgs) -> Result<()> {
@@ -24,7 +24,7 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
         bail!("{}: it is the model itself; give another file with --out", out.display());
     }
     let bar = model::bar(true, "packing");
-    let packed = engine::pack(&checkpoint, &out, args.threads.map(usize::from), &mut |done, total| {
+    let packed = latent_engine::pack(&checkpoint, &out, args.threads.map(usize::from), &mut |done, total| {
         bar.set_length(total >> 20);
         bar.set_position(done >> 20);
         !interrupt::asked()

@@ -1,10 +1,10 @@
 //! `latent profile`: each phase of decoding and of a prompt, beside the limit that binds it, measured in the same run.
 
-use super::together::{Together, context, fit};
+use super::batched::{BatchedSequences, context, fit};
 use crate::args::ProfileArgs;
 use crate::{model, output};
 use anyhow::{Context, Result};
-use engine::{Engine, EngineError, Limits, PhaseProfile, StepProfile, StepSize, Wanted};
+use latent_engine::{Engine, EngineError, Limits, LogitsRequest, PhaseProfile, StepProfile, StepSize};
 use serde_json::json;
 
 pub(super) fn run(args: &ProfileArgs) -> Result<()> {
@@ -18,7 +18,7 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     let summary = engine.summary();
     let limits =
         Limits::measure(&summary.placement, summary.tier).context("measuring what the machine can do")?;
-    let mut together = Together::new(&engine, count, length);
+    let mut together = BatchedSequences::new(&engine, count, length);
     together.fill(&mut engine, args.depth)?;
     let mut profiles = Vec::new();
     if args.generate > 0 {
@@ -45,7 +45,7 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
 /// Runs steps of these sizes, after `depth` tokens, once to warm up and once to measure.
 fn measure(
     engine: &mut Engine,
-    together: &mut Together,
+    together: &mut BatchedSequences,
     depth: usize,
     sizes: &[StepSize],
     limits: &Limits,
@@ -54,7 +54,7 @@ fn measure(
         together.truncate(engine, depth);
         let mut first = depth;
         for size in sizes {
-            let wanted = if size.wanted > 0 { Wanted::Last } else { Wanted::Nothing };
+            let wanted = if size.wanted > 0 { LogitsRequest::Last } else { LogitsRequest::Nothing };
             together.step(engine, first..first + size.rows, wanted)?;
             first += size.rows;
         }

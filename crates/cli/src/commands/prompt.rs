@@ -3,13 +3,13 @@
 use super::chat_options::ChatOptions;
 use crate::exit::Usage;
 use anyhow::{Context, Result};
-use formats::{Checkpoint, Source};
-use graph::Contract;
+use latent_formats::{Checkpoint, Source};
+use latent_graph::ModelConfig;
+use latent_text::{ChatInput, ChatTemplate, Encode, TextError, Tokenizer};
 use serde_json::{Value, json};
-use text::{ChatInput, ChatTemplate, Encode, TextError, Tokenizer};
 
 /// The tokenizer of a model and, where it has one, its chat template.
-pub(super) struct Speech {
+pub(super) struct ChatFormatter {
     pub(super) tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
     /// What the template is given beside the messages.
@@ -25,18 +25,18 @@ struct Room {
     largest: usize,
 }
 
-impl Speech {
+impl ChatFormatter {
     /// `context` is the context asked for, where one is.
     pub(super) fn open(
         checkpoint: &Checkpoint,
-        contract: &Contract,
+        config: &ModelConfig,
         context: Option<usize>,
-    ) -> Result<Speech> {
-        let largest = contract.context_length;
+    ) -> Result<ChatFormatter> {
+        let largest = config.context_length;
         let room = Room { context: context.unwrap_or(largest).min(largest), largest };
         let tokenizer = Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?;
         let template = template_of(checkpoint)?.map(ChatTemplate::new).transpose()?;
-        Ok(Speech { tokenizer, template, options: ChatOptions::default(), room })
+        Ok(ChatFormatter { tokenizer, template, options: ChatOptions::default(), room })
     }
 
     /// Tokens of a text as it is.

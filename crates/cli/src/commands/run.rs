@@ -2,26 +2,26 @@
 
 use super::chat::conversation::{self, Conversation};
 use super::chat_options::ChatOptions;
-use super::prompt::Speech;
+use super::prompt::ChatFormatter;
 use super::sampling::Sampling;
 use crate::args::RunArgs;
 use crate::exit::Usage;
 use crate::progress::LateBar;
 use crate::{exit, input, interrupt, model, output};
 use anyhow::Result;
-use engine::{Answer, ContextShift, Engine, Event, Listener, Request, Session, StopReason};
-use formats::OutputFile;
+use latent_engine::{Answer, ContextShift, Engine, Event, Listener, Request, Session, StopReason};
+use latent_formats::OutputFile;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, stdin};
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     // what cannot run is said before what it lacks besides, and both before the work begins
-    let contract = graph::Contract::from_checkpoint(&checkpoint)?;
+    let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
     if let Some(path) = &args.save {
         OutputFile::check(path)?;
     }
-    let mut speech = Speech::open(&checkpoint, &contract, args.model.ctx)?;
+    let mut speech = ChatFormatter::open(&checkpoint, &config, args.model.ctx)?;
     speech.options = ChatOptions::new(&args.template, &checkpoint)?;
     let prompt = Prompt::new(args, &speech)?;
     let sampling = Sampling::new(&args.sampling, &checkpoint)?;
@@ -66,7 +66,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     }
     printed?;
     if answer.stop == StopReason::Interrupted {
-        return Err(engine::EngineError::Stopped.into());
+        return Err(latent_engine::EngineError::Stopped.into());
     }
     Ok(())
 }
@@ -103,7 +103,7 @@ struct Prompt {
 }
 
 impl Prompt {
-    fn new(args: &RunArgs, speech: &Speech) -> Result<Prompt> {
+    fn new(args: &RunArgs, speech: &ChatFormatter) -> Result<Prompt> {
         // the token that begins every text, where the prompt has it
         let first = |tokens: &[u32]| {
             usize::from(!tokens.is_empty() && tokens.first().copied() == speech.tokenizer.bos())

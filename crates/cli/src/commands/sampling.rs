@@ -3,9 +3,9 @@
 use crate::args::SamplingArgs;
 use crate::exit::Usage;
 use anyhow::{Context, Result, anyhow};
-use engine::sampling::SamplingParams;
-use formats::gguf::Metadata;
-use formats::{Checkpoint, Source};
+use latent_engine::sampling::SamplingParams;
+use latent_formats::gguf::Metadata;
+use latent_formats::{Checkpoint, Source};
 use serde_json::{Map, Value, json};
 
 /// What a model's author recommends.

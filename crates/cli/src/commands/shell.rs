@@ -3,7 +3,7 @@
 use crate::args::Cli;
 use anyhow::Result;
 use clap::CommandFactory;
-use formats::{OutputFolder, output_file};
+use latent_formats::{OutputFolder, output_file};
 use std::path::Path;
 
 pub(super) fn completions(shell: clap_complete::Shell) -> Result<()> {

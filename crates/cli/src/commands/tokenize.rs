@@ -3,8 +3,8 @@
 use crate::args::TokenizeArgs;
 use crate::{input, model, output};
 use anyhow::{Context, Result};
+use latent_text::{Encode, Tokenizer};
 use serde_json::json;
-use text::{Encode, Tokenizer};
 
 pub(super) fn run(args: &TokenizeArgs) -> Result<()> {
     let checkpoint = model::open(args.model.as_deref())?;

@@ -15,10 +15,10 @@
 //! magic "LATNTAT1" | length u64 | bytes | checksum u64 (FNV-1a of the attachment from its magic on)
 //! ```
 
-use super::{CacheFull, CachePool, PAGE_ROWS, Sequence};
-use base::CacheType;
-use formats::{InputError, OutputError, OutputFile, input_file};
-use graph::ir::StreamKind;
+use super::{BlockPool, CacheFull, PAGE_ROWS, Sequence};
+use latent_formats::{InputError, OutputError, OutputFile, input_file};
+use latent_graph::ir::KvLayerKind;
+use latent_types::CacheType;
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -158,14 +158,14 @@ fn type_id(ty: CacheType) -> u32 {
     CacheType::ALL.iter().position(|&t| t == ty).unwrap_or(0) as u32
 }
 
-fn kind_id(kind: StreamKind) -> u32 {
+fn kind_id(kind: KvLayerKind) -> u32 {
     match kind {
-        StreamKind::Latent => 0,
-        StreamKind::Expanded => 1,
+        KvLayerKind::Latent => 0,
+        KvLayerKind::Expanded => 1,
     }
 }
 
-impl CachePool {
+impl BlockPool {
     /// Writes `sequence` and its `tokens` to a file, which appears when it is whole.
     ///
     /// # Errors
@@ -216,17 +216,17 @@ impl CachePool {
         out.put(MAGIC)?;
         out.put(&fingerprint.to_le_bytes())?;
         out.put(&(sequence.len() as u64).to_le_bytes())?;
-        out.put(&(self.streams.len() as u32).to_le_bytes())?;
+        out.put(&(self.kv_layers.len() as u32).to_le_bytes())?;
         out.put(&type_id(self.ty).to_le_bytes())?;
-        for (stream, _) in &self.streams {
-            for number in [stream.layer as u32, kind_id(stream.kind), stream.width as u32] {
+        for (kv_layer, _) in &self.kv_layers {
+            for number in [kv_layer.layer as u32, kind_id(kv_layer.kind), kv_layer.width as u32] {
                 out.put(&number.to_le_bytes())?;
             }
         }
         for row in 0..sequence.len() {
             out.put(&tokens.get(row).copied().unwrap_or(0).to_le_bytes())?;
         }
-        for (_, memory) in &self.streams {
+        for (_, memory) in &self.kv_layers {
             for row in 0..sequence.len() {
                 let page = sequence.pages()[row / PAGE_ROWS] as usize;
                 out.put(memory.row(page * PAGE_ROWS + row % PAGE_ROWS))?;
@@ -317,18 +317,22 @@ impl CachePool {
             return mismatch("model", format!("fingerprint {found:016x}"), format!("{fingerprint:016x}"));
         }
         let rows = input.u64().map_err(early)?;
-        let streams = input.u32().map_err(early)?;
+        let kv_layers = input.u32().map_err(early)?;
         let ty = input.u32().map_err(early)?;
         if ty != type_id(self.ty) {
             let found =
                 CacheType::ALL.get(ty as usize).map_or_else(|| format!("number {ty}"), |ty| ty.to_string());
             return mismatch("cache type", found, self.ty.to_string());
         }
-        if streams as usize != self.streams.len() {
-            return mismatch("number of cache streams", streams.to_string(), self.streams.len().to_string());
+        if kv_layers as usize != self.kv_layers.len() {
+            return mismatch(
+                "number of cache streams",
+                kv_layers.to_string(),
+                self.kv_layers.len().to_string(),
+            );
         }
-        for (stream, _) in &self.streams {
-            let expected = [stream.layer as u32, kind_id(stream.kind), stream.width as u32];
+        for (kv_layer, _) in &self.kv_layers {
+            let expected = [kv_layer.layer as u32, kind_id(kv_layer.kind), kv_layer.width as u32];
             for number in expected {
                 let found = input.u32().map_err(early)?;
                 if found != number {
@@ -340,7 +344,7 @@ impl CachePool {
                 }
             }
         }
-        let header = 8 + 8 + 8 + 4 + 4 + 12 * self.streams.len() as u64;
+        let header = 8 + 8 + 8 + 4 + 4 + 12 * self.kv_layers.len() as u64;
         let row = 4 + self.token_bytes() as u64;
         let expected = row.checked_mul(rows).and_then(|bytes| bytes.checked_add(header + 8));
         let longest = ATTACHMENT_FRAME + MAX_ATTACHMENT as u64;
@@ -363,7 +367,7 @@ impl CachePool {
         sequence: &Sequence,
         rows: usize,
     ) -> io::Result<bool> {
-        for (_, memory) in &mut self.streams {
+        for (_, memory) in &mut self.kv_layers {
             for row in 0..rows {
                 let page = sequence.pages()[row / PAGE_ROWS] as usize;
                 input.take(memory.row_mut(page * PAGE_ROWS + row % PAGE_ROWS))?;

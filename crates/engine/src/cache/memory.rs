@@ -11,14 +11,14 @@ use std::sync::Arc;
 const LARGE: usize = 8 << 20;
 
 /// Rows of one stream, as many as the pool has places for tokens: a part of the memory of all streams.
-pub struct StreamMemory {
+pub struct KvLayerMemory {
     map: Arc<MmapRaw>,
     start: usize,
     len: usize,
     row_bytes: usize,
 }
 
-impl StreamMemory {
+impl KvLayerMemory {
     /// Reserves `rows` rows for each stream, given the bytes of one; all are zero.
     ///
     /// # Errors
@@ -26,7 +26,7 @@ impl StreamMemory {
     pub(super) fn reserve(
         rows: usize,
         row_bytes: impl Iterator<Item = usize> + Clone,
-    ) -> std::io::Result<Vec<StreamMemory>> {
+    ) -> std::io::Result<Vec<KvLayerMemory>> {
         let total =
             row_bytes.clone().try_fold(0usize, |total, row| total.checked_add(row.checked_mul(rows)?));
         let Some(total) = total else {
@@ -43,7 +43,7 @@ impl StreamMemory {
         let map = Arc::new(MmapRaw::from(map));
         let mut start = 0;
         let part = |row_bytes| {
-            let part = StreamMemory { map: Arc::clone(&map), start, len: rows * row_bytes, row_bytes };
+            let part = KvLayerMemory { map: Arc::clone(&map), start, len: rows * row_bytes, row_bytes };
             start += part.len;
             part
         };

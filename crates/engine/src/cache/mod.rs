@@ -9,12 +9,12 @@ mod memory;
 mod shift;
 
 pub use file::{CacheFileError, MAX_ATTACHMENT, Restored};
-pub use memory::StreamMemory;
+pub use memory::KvLayerMemory;
 pub use shift::ShiftShape;
 
 use allocator::{Allocator, Pages};
-use base::CacheType;
-use graph::ir::Stream;
+use latent_graph::ir::KvLayer;
+use latent_types::CacheType;
 use std::fmt;
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use std::sync::Arc;
 pub const PAGE_ROWS: usize = 64;
 
 /// Cache memory for all sequences of a session. Sequences take pages of it and give them back through the engine that has it.
-pub struct CachePool {
+pub struct BlockPool {
     ty: CacheType,
-    streams: Vec<(Stream, StreamMemory)>,
+    kv_layers: Vec<(KvLayer, KvLayerMemory)>,
     allocator: Arc<Allocator>,
 }
 
@@ -35,7 +35,7 @@ pub struct CachePool {
 /// never count as cached.
 ///
 /// ```compile_fail
-/// fn rows_that_nobody_wrote(engine: &engine::Engine, sequence: &mut engine::cache::Sequence) {
+/// fn rows_that_nobody_wrote(engine: &latent_engine::Engine, sequence: &mut latent_engine::cache::Sequence) {
 ///     engine.pool().advance(sequence, 64);
 /// }
 /// ```
@@ -126,20 +126,20 @@ impl fmt::Display for CacheFull {
 
 impl std::error::Error for CacheFull {}
 
-impl CachePool {
+impl BlockPool {
     /// A pool for `tokens` tokens (rounded up to whole pages) in these streams.
     ///
     /// # Errors
     /// When the operating system does not reserve the address space.
-    pub(crate) fn new(streams: &[Stream], ty: CacheType, tokens: usize) -> std::io::Result<CachePool> {
+    pub(crate) fn new(kv_layers: &[KvLayer], ty: CacheType, tokens: usize) -> std::io::Result<BlockPool> {
         let pages = u32::try_from(tokens.div_ceil(PAGE_ROWS)).map_err(|_| {
             let problem = format!("a cache of {tokens} tokens has more pages than can be counted");
             std::io::Error::new(std::io::ErrorKind::OutOfMemory, problem)
         })?;
-        let row_bytes = streams.iter().map(|stream| stream.row(ty).bytes());
-        let memory = StreamMemory::reserve(pages as usize * PAGE_ROWS, row_bytes)?;
-        let streams = streams.iter().cloned().zip(memory).collect();
-        Ok(CachePool { ty, streams, allocator: Arc::new(Allocator::new(pages)) })
+        let row_bytes = kv_layers.iter().map(|kv_layer| kv_layer.row(ty).bytes());
+        let memory = KvLayerMemory::reserve(pages as usize * PAGE_ROWS, row_bytes)?;
+        let kv_layers = kv_layers.iter().cloned().zip(memory).collect();
+        Ok(BlockPool { ty, kv_layers, allocator: Arc::new(Allocator::new(pages)) })
     }
 
     /// How numbers are stored.
@@ -159,12 +159,12 @@ impl CachePool {
 
     /// Bytes that one token takes, all streams.
     pub fn token_bytes(&self) -> usize {
-        self.streams.iter().map(|(_, memory)| memory.row_bytes()).sum()
+        self.kv_layers.iter().map(|(_, memory)| memory.row_bytes()).sum()
     }
 
     /// The streams and their memory, in the order of the plan's streams.
-    pub fn streams(&self) -> &[(Stream, StreamMemory)] {
-        &self.streams
+    pub fn kv_layers(&self) -> &[(KvLayer, KvLayerMemory)] {
+        &self.kv_layers
     }
 
     /// Whether this pool has the sequence's pages: also where it has none yet.
@@ -237,7 +237,7 @@ impl CachePool {
             return;
         }
         let Some(new) = pages.take() else { return };
-        for (_, memory) in &mut self.streams {
+        for (_, memory) in &mut self.kv_layers {
             memory.copy_page(old as usize, new as usize);
         }
         pages.give_back(old);
@@ -258,18 +258,18 @@ fn wanted(pages: &Pages, sequence: &Sequence, rows: usize, copied: &[u32]) -> (u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use graph::ir::StreamKind;
+    use latent_graph::ir::KvLayerKind;
 
-    fn pool(tokens: usize) -> CachePool {
-        let stream = |layer| Stream { kind: StreamKind::Latent, layer, width: 6, rope: 2 };
-        CachePool::new(&[stream(0), stream(1)], CacheType::F32, tokens).unwrap()
+    fn pool(tokens: usize) -> BlockPool {
+        let kv_layer = |layer| KvLayer { kind: KvLayerKind::Latent, layer, width: 6, rope: 2 };
+        BlockPool::new(&[kv_layer(0), kv_layer(1)], CacheType::F32, tokens).unwrap()
     }
 
-    fn fill(pool: &mut CachePool, sequence: &mut Sequence, rows: usize, tag: f32) {
+    fn fill(pool: &mut BlockPool, sequence: &mut Sequence, rows: usize, tag: f32) {
         pool.reserve(sequence, rows).unwrap();
         for row in sequence.len()..sequence.len() + rows {
             let page = sequence.pages()[row / PAGE_ROWS] as usize;
-            for (_, memory) in &mut pool.streams {
+            for (_, memory) in &mut pool.kv_layers {
                 let bytes = memory.row_mut(page * PAGE_ROWS + row % PAGE_ROWS);
                 for (i, number) in bytes.chunks_exact_mut(4).enumerate() {
                     number.copy_from_slice(&(tag + row as f32 + i as f32 / 8.0).to_le_bytes());
@@ -279,9 +279,9 @@ mod tests {
         sequence.advance(rows);
     }
 
-    fn first_number(pool: &CachePool, sequence: &Sequence, row: usize) -> f32 {
+    fn first_number(pool: &BlockPool, sequence: &Sequence, row: usize) -> f32 {
         let page = sequence.pages()[row / PAGE_ROWS] as usize;
-        let bytes = pool.streams[1].1.row(page * PAGE_ROWS + row % PAGE_ROWS);
+        let bytes = pool.kv_layers[1].1.row(page * PAGE_ROWS + row % PAGE_ROWS);
         f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
@@ -367,7 +367,7 @@ mod tests {
         let mut a = Sequence::default();
         fill(&mut pool, &mut a, 100, 0.0);
         let (b, c, d) = (a.share(100), a.share(80), Sequence::default());
-        let refused = |pool: &CachePool, items: &[(&Sequence, usize)]| -> Vec<usize> {
+        let refused = |pool: &BlockPool, items: &[(&Sequence, usize)]| -> Vec<usize> {
             pool.refused(items.iter().copied()).into_iter().map(|(place, _)| place).collect()
         };
         // three pages are free; of three users of a page the last one need not copy it

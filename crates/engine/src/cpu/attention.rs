@@ -1,12 +1,12 @@
 //! Attention in latent space: a row's cached rows cut into pieces, merged in order.
 
-use super::batch::Segment;
+use super::batch::SeqSpan;
 use super::compile::Slot;
-use super::local::{Local, grown};
 use super::run::Thread;
+use super::scratch::{WorkerScratch, resize_scratch};
 use crate::cache::PAGE_ROWS;
-use graph::ir::Lane;
-use kernels::{AttendFn, CacheView, Partials, RowsMut, partials_len};
+use latent_graph::ir::AttentionPath;
+use latent_kernels::{AttendFn, CacheView, PartialSoftmax, RowsMut, partial_softmax_len};
 use std::ops::Range;
 
 /// A row's cached rows are cut into at most this many pieces.
@@ -44,7 +44,7 @@ fn piece_count(length: usize) -> usize {
 
 /// Numbers of shared memory for the partial results of so many heads of a row, of all its pieces.
 fn slot_len(heads: usize, latent: usize) -> usize {
-    MAX_PIECES * partials_len(heads, latent)
+    MAX_PIECES * partial_softmax_len(heads, latent)
 }
 
 /// Numbers of shared memory in which all partial results of few rows are kept, at most.
@@ -58,16 +58,16 @@ fn slot_start(out: &Slot, before: usize, head: usize) -> usize {
 }
 
 impl Thread<'_> {
-    /// A segment's cache rows of one stream.
-    pub(super) fn cache_view<'s>(&'s self, segment: &'s Segment, stream: usize) -> CacheView<'s> {
-        let (stream, memory) = &self.pool.streams()[stream];
-        let row = stream.row(self.pool.cache_type());
-        CacheView::new(row, memory.bytes(), PAGE_ROWS, &segment.pages).expect("pages of the pool")
+    /// A span's cache rows of one stream.
+    pub(super) fn cache_view<'s>(&'s self, span: &'s SeqSpan, kv_layer: usize) -> CacheView<'s> {
+        let (kv_layer, memory) = &self.pool.kv_layers()[kv_layer];
+        let row = kv_layer.row(self.pool.cache_type());
+        CacheView::new(row, memory.bytes(), PAGE_ROWS, &span.pages).expect("pages of the pool")
     }
 
     /// Factor on the scores of a query at `position`.
     pub(super) fn score_scale(&self, position: usize) -> f32 {
-        let a = &self.model.contract.attention;
+        let a = &self.model.config.attention;
         (a.softmax_scale * a.temperature.map_or(1.0, |t| t.factor(position))) as f32
     }
 
@@ -78,30 +78,30 @@ impl Thread<'_> {
         &self,
         query: &Slot,
         out: &Slot,
-        stream: usize,
+        kv_layer: usize,
         kernel: AttendFn,
-        lane: Lane,
-        local: &mut Local,
+        path: AttentionPath,
+        local: &mut WorkerScratch,
     ) {
-        if self.in_pieces(out, lane) {
-            self.attend_spread(query, out, stream, kernel, lane, &mut local.attention);
+        if self.in_pieces(out, path) {
+            self.attend_spread(query, out, kv_layer, kernel, path, &mut local.attention);
             if self.recording.is_some() {
-                self.member.barrier();
-                self.merge_all(out, lane);
+                self.worker.barrier();
+                self.merge_all(out, path);
             }
             return;
         }
         // a head's sums do not depend on those beside it
-        let rows = self.rows_of(lane);
-        let share = (rows * out.heads).div_ceil(self.member.count).next_multiple_of(LEAST_GROUP);
+        let rows = self.rows_of(path);
+        let share = (rows * out.heads).div_ceil(self.worker.count).next_multiple_of(LEAST_GROUP);
         let mut task = 0;
-        for (segment, row) in self.rows_in(lane) {
-            let cache = self.cache_view(segment, stream);
+        for (span, row) in self.rows_in(path) {
+            let cache = self.cache_view(span, kv_layer);
             for work in self.work(row, out.heads, share.min(MOST_HEADS)) {
-                if task % self.member.count == self.member.index {
-                    let len = partials_len(work.heads.len(), out.width);
-                    let Local { partials, attention, .. } = &mut *local;
-                    let memory = grown(partials, piece_count(work.length) * len);
+                if task % self.worker.count == self.worker.index {
+                    let len = partial_softmax_len(work.heads.len(), out.width);
+                    let WorkerScratch { partials, attention, .. } = &mut *local;
+                    let memory = resize_scratch(partials, piece_count(work.length) * len);
                     for (index, memory) in memory.chunks_exact_mut(len).enumerate() {
                         self.attend_piece(&work, index, query, &cache, kernel, out.width, memory, attention);
                     }
@@ -114,17 +114,17 @@ impl Thread<'_> {
     }
 
     /// Whether threads share the pieces of the lane's rows: few rows, with several pieces and room for their results.
-    fn in_pieces(&self, out: &Slot, lane: Lane) -> bool {
-        let rows = self.rows_of(lane);
-        let several = |(_, row): (&Segment, usize)| piece_count(self.seen(row)) > 1;
-        let few = rows * out.heads.div_ceil(GROUP) < 4 * self.member.count;
-        let spread = few && self.rows_in(lane).any(several);
-        spread && rows * slot_len(out.heads, out.width) <= self.shared.partials_len
+    fn in_pieces(&self, out: &Slot, path: AttentionPath) -> bool {
+        let rows = self.rows_of(path);
+        let several = |(_, row): (&SeqSpan, usize)| piece_count(self.seen(row)) > 1;
+        let few = rows * out.heads.div_ceil(GROUP) < 4 * self.worker.count;
+        let spread = few && self.rows_in(path).any(several);
+        spread && rows * slot_len(out.heads, out.width) <= self.shared.partial_softmax_len
     }
 
     /// Whether attention leaves the pieces of the lane's rows to who reads `out`. A trace wants to see the results themselves.
-    pub(super) fn leaves_pieces(&self, out: &Slot, lane: Lane) -> bool {
-        self.recording.is_none() && self.in_pieces(out, lane)
+    pub(super) fn leaves_pieces(&self, out: &Slot, path: AttentionPath) -> bool {
+        self.recording.is_none() && self.in_pieces(out, path)
     }
 
     /// The pieces of all rows, shared out among threads by cached rows: neighbours to one thread, since a kernel asks for what follows its piece. All
@@ -135,15 +135,15 @@ impl Thread<'_> {
         &self,
         query: &Slot,
         out: &Slot,
-        stream: usize,
+        kv_layer: usize,
         kernel: AttendFn,
-        lane: Lane,
+        path: AttentionPath,
         scratch: &mut Vec<f32>,
     ) {
-        let own = self.member.share(self.rows_in(lane).map(|(_, row)| self.seen(row) * out.heads).sum(), 1);
+        let own = self.worker.share(self.rows_in(path).map(|(_, row)| self.seen(row) * out.heads).sum(), 1);
         let mut before = 0;
-        for (number, (segment, row)) in self.rows_in(lane).enumerate() {
-            let cache = self.cache_view(segment, stream);
+        for (number, (span, row)) in self.rows_in(path).enumerate() {
+            let cache = self.cache_view(span, kv_layer);
             let seen = self.seen(row);
             for index in 0..piece_count(seen) {
                 let rows = piece(seen, index);
@@ -151,7 +151,7 @@ impl Thread<'_> {
                     // whoever has the middle of a task among its cached rows, counted for each head, does it
                     let heads = work.heads.start + work.heads.end;
                     if own.contains(&(before + rows.start * out.heads + rows.len() * heads / 2)) {
-                        let len = partials_len(work.heads.len(), out.width);
+                        let len = partial_softmax_len(work.heads.len(), out.width);
                         let at = slot_start(out, number, work.heads.start) + index * len;
                         let memory = self.partial_memory(at, len);
                         self.attend_piece(&work, index, query, &cache, kernel, out.width, memory, scratch);
@@ -164,7 +164,7 @@ impl Thread<'_> {
 
     /// How many of its heads go to a thread together, of a row whose pieces are shared out.
     fn together(&self, seen: usize, heads: usize) -> usize {
-        if piece_count(seen) >= self.member.count { heads } else { GROUP }
+        if piece_count(seen) >= self.worker.count { heads } else { GROUP }
     }
 
     /// Cached rows that a row sees, itself among them.
@@ -173,13 +173,13 @@ impl Thread<'_> {
     }
 
     /// How many rows a lane has.
-    fn rows_of(&self, lane: Lane) -> usize {
-        self.batch.in_lane(lane).map(|segment| segment.rows.len()).sum()
+    fn rows_of(&self, path: AttentionPath) -> usize {
+        self.batch.in_lane(path).map(|span| span.rows.len()).sum()
     }
 
-    /// The rows of a lane, in order, with their segments.
-    fn rows_in(&self, lane: Lane) -> impl Iterator<Item = (&Segment, usize)> {
-        self.batch.in_lane(lane).flat_map(|segment| segment.rows.clone().map(move |row| (segment, row)))
+    /// The rows of a lane, in order, with their spans.
+    fn rows_in(&self, path: AttentionPath) -> impl Iterator<Item = (&SeqSpan, usize)> {
+        self.batch.in_lane(path).flat_map(|span| span.rows.clone().map(move |row| (span, row)))
     }
 
     /// The heads of one row in groups.
@@ -205,7 +205,7 @@ impl Thread<'_> {
         scratch: &mut Vec<f32>,
     ) {
         let q = self.read_heads(query, work.row, work.heads.clone());
-        let mut part = Partials::in_memory(memory, work.heads.len(), latent);
+        let mut part = PartialSoftmax::in_memory(memory, work.heads.len(), latent);
         let rows = piece(work.length, index);
         kernel(q, cache, rows, self.score_scale(self.batch.positions[work.row]), latent, &mut part, scratch);
     }
@@ -214,7 +214,7 @@ impl Thread<'_> {
     fn merge(&self, work: &Work, memory: &[f32], heads: Range<usize>, width: usize, out: &mut RowsMut<'_>) {
         let (all, first) = (work.heads.len(), work.heads.start);
         let wanted = heads.start - first..heads.end - first;
-        kernels::merge_partials(memory, piece_count(work.length), all, width, wanted, out);
+        latent_kernels::combine_splits(memory, piece_count(work.length), all, width, wanted, out);
     }
 
     /// Merges what [`attend_spread`](Self::attend_spread) left of a head, for `rows`, before which the lane has so many.
@@ -231,7 +231,7 @@ impl Thread<'_> {
             let together = self.together(length, slot.heads);
             let first = head / together * together;
             let work = Work { row, length, heads: first..(first + together).min(slot.heads) };
-            let len = piece_count(length) * partials_len(work.heads.len(), slot.width);
+            let len = piece_count(length) * partial_softmax_len(work.heads.len(), slot.width);
             let memory = self.partials(slot_start(slot, before + i, first), len);
             let mut out = RowsMut::new(out, 1, slot.width, slot.width);
             self.merge(&work, memory, head..head + 1, slot.width, &mut out);
@@ -239,9 +239,9 @@ impl Thread<'_> {
     }
 
     /// The same of all heads and rows of a lane, to where they belong.
-    fn merge_all(&self, out: &Slot, lane: Lane) {
-        for head in self.member.share(out.heads, 1) {
-            for (number, (_, row)) in self.rows_in(lane).enumerate() {
+    fn merge_all(&self, out: &Slot, path: AttentionPath) {
+        for head in self.worker.share(out.heads, 1) {
+            for (number, (_, row)) in self.rows_in(path).enumerate() {
                 self.merge_head(out, head, number, row..row + 1, self.head_mut(out, row, head));
             }
         }

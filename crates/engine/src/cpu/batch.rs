@@ -1,11 +1,11 @@
 //! A batch: the rows of one step and whose they are.
 
-use graph::ir::Lane;
+use latent_graph::ir::AttentionPath;
 use std::ops::Range;
 
 /// New rows of one sequence in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct SeqSpan {
     /// Its rows in the batch.
     pub rows: Range<usize>,
     /// Position of its first row: rows that the sequence has cached before.
@@ -13,18 +13,18 @@ pub struct Segment {
     /// Page table of the sequence, room for its new rows included.
     pub pages: Vec<u32>,
     /// The formulation that it runs.
-    pub lane: Lane,
+    pub path: AttentionPath,
 }
 
-/// The flat rows of a step and its segments, in row order.
+/// The flat rows of a step and its spans, in row order.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// Token of each row.
     pub tokens: Vec<u32>,
     /// Position of each row.
     pub positions: Vec<usize>,
-    /// The segments, which together are all rows, in order.
-    pub segments: Vec<Segment>,
+    /// The spans, which together are all rows, in order.
+    pub spans: Vec<SeqSpan>,
     /// Rows whose logits are wanted.
     pub wanted: Vec<u32>,
     /// Page tables of earlier steps, to be filled again.
@@ -41,32 +41,32 @@ impl Batch {
     pub fn clear(&mut self) {
         self.tokens.clear();
         self.positions.clear();
-        self.spare.extend(self.segments.drain(..).map(|segment| segment.pages));
+        self.spare.extend(self.spans.drain(..).map(|span| span.pages));
         self.wanted.clear();
     }
 
-    /// Adds a segment of `tokens` that continues a sequence of `first` cached rows.
-    pub fn push(&mut self, tokens: &[u32], first: usize, pages: &[u32], lane: Lane) {
+    /// Adds a span of `tokens` that continues a sequence of `first` cached rows.
+    pub fn push(&mut self, tokens: &[u32], first: usize, pages: &[u32], path: AttentionPath) {
         let start = self.rows();
         self.tokens.extend_from_slice(tokens);
         self.positions.extend(first..first + tokens.len());
         let mut table = self.spare.pop().unwrap_or_default();
         table.clear();
         table.extend_from_slice(pages);
-        self.segments.push(Segment { rows: start..self.rows(), first, pages: table, lane });
+        self.spans.push(SeqSpan { rows: start..self.rows(), first, pages: table, path });
     }
 
-    /// The segments that run in `lane`, or all.
-    pub fn in_lane(&self, lane: Lane) -> impl Iterator<Item = &Segment> {
-        self.segments.iter().filter(move |segment| lane == Lane::All || segment.lane == lane)
+    /// The spans that run in `lane`, or all.
+    pub fn in_lane(&self, path: AttentionPath) -> impl Iterator<Item = &SeqSpan> {
+        self.spans.iter().filter(move |span| path == AttentionPath::All || span.path == path)
     }
 
     /// The rows that run in `lane`, or all: as few ranges as possible, so that a weight is read once for several sequences.
-    pub fn ranges_in(&self, lane: Lane) -> impl Iterator<Item = Range<usize>> {
-        let mut segments = self.in_lane(lane).map(|segment| segment.rows.clone()).peekable();
+    pub fn ranges_in(&self, path: AttentionPath) -> impl Iterator<Item = Range<usize>> {
+        let mut spans = self.in_lane(path).map(|span| span.rows.clone()).peekable();
         std::iter::from_fn(move || {
-            let mut rows = segments.next()?;
-            while let Some(next) = segments.next_if(|next| next.start == rows.end) {
+            let mut rows = spans.next()?;
+            while let Some(next) = spans.next_if(|next| next.start == rows.end) {
                 rows.end = next.end;
             }
             Some(rows)

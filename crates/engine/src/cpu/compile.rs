@@ -3,10 +3,12 @@
 use super::expanded::{ExpandedKernels, Kernels};
 use super::weights::LoadedWeight;
 use crate::error::EngineError;
-use base::{Activation, KernelContract};
-use graph::Plan;
-use graph::ir::{BoundKernel, Epilogue, Lane, Node, Op, RowCount, Storage, StreamKind, ValueId, WeightId};
-use kernels::{A8Rows, AttendFn, KernelFn, MatmulFn};
+use latent_graph::Plan;
+use latent_graph::ir::{
+    AttentionPath, BoundKernel, Epilogue, KvLayerKind, Node, Op, RowCount, Storage, ValueId, WeightId,
+};
+use latent_kernels::{AttendFn, KernelFn, MatmulFn, Q8Rows};
+use latent_types::{ActivationType, KernelContract};
 
 /// Which memory a value lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +48,7 @@ pub struct Product {
     /// The kernel.
     pub kernel: MatmulFn,
     /// How the kernel reads its input.
-    pub activation: Activation,
+    pub activation: ActivationType,
     /// What multiplies calls of few rows, where the kernel is for many.
     pub few: Option<Few>,
 }
@@ -59,12 +61,12 @@ pub struct Few {
     /// The kernel.
     pub kernel: MatmulFn,
     /// How it reads its input.
-    pub activation: Activation,
+    pub activation: ActivationType,
 }
 
 impl Product {
     /// The kernel for a call of `rows` rows, and how it reads its input.
-    pub fn of(&self, rows: usize) -> (MatmulFn, Activation) {
+    pub fn of(&self, rows: usize) -> (MatmulFn, ActivationType) {
         match self.few {
             Some(few) if rows < few.below => (few.kernel, few.activation),
             _ => (self.kernel, self.activation),
@@ -72,7 +74,7 @@ impl Product {
     }
 
     /// How its kernels read their inputs.
-    pub fn activations(&self) -> impl Iterator<Item = Activation> + use<> {
+    pub fn activations(&self) -> impl Iterator<Item = ActivationType> + use<> {
         std::iter::once(self.activation).chain(self.few.map(|few| few.activation))
     }
 }
@@ -97,13 +99,13 @@ pub enum Instruction {
     /// Rotation, in place or into another value.
     Rope { input: Slot, out: Slot },
     /// A row of the latent cache.
-    LatentStore { latent: Slot, norm: Option<usize>, key: Slot, rotate: bool, stream: usize },
+    LatentStore { latent: Slot, norm: Option<usize>, key: Slot, rotate: bool, kv_layer: usize },
     /// A row of the expanded cache.
-    ExpandedStore { latent: Slot, key: Slot, rotate: bool, kv: KvWeights, stream: usize },
+    ExpandedStore { latent: Slot, key: Slot, rotate: bool, kv: KvWeights, kv_layer: usize },
     /// Queries into latent space.
     AbsorbK { q_nope: Slot, q_rope: Slot, rotate: bool, kv: KvWeights, out: Slot },
     /// Attention in latent space.
-    Attend { query: Slot, out: Slot, stream: usize, kernel: AttendFn },
+    Attend { query: Slot, out: Slot, kv_layer: usize, kernel: AttendFn },
     /// Attention results into value space.
     AbsorbV { input: Slot, kv: KvWeights, out: Slot },
     /// Attention over expanded keys and values.
@@ -112,7 +114,7 @@ pub enum Instruction {
         q_rope: Slot,
         kv: Option<KvWeights>,
         out: Slot,
-        stream: usize,
+        kv_layer: usize,
         kernels: ExpandedKernels,
     },
     /// The choice of experts: of a thread's rows, or of all rows by each thread, for its own use in this phase.
@@ -136,14 +138,14 @@ pub enum Instruction {
     Add { term: Slot, scale: f32, out: Slot },
     /// out *= factor.
     Scale { by: f32, out: Slot },
-    /// Wanted rows of the residual stream.
+    /// LogitsRequest rows of the residual stream.
     GatherRows { out: Slot },
 }
 
 /// An instruction and the rows that it works on.
 pub struct Step {
     /// The rows.
-    pub lane: Lane,
+    pub path: AttentionPath,
     /// What is done.
     pub instruction: Instruction,
 }
@@ -160,10 +162,10 @@ pub struct Program {
 
 impl Program {
     /// Blocks of 32 numbers that a row's inputs of one product take at most, of the products that read them in one form.
-    pub fn row_blocks(&self, weights: &[LoadedWeight], activation: Activation) -> usize {
+    pub fn row_blocks(&self, weights: &[LoadedWeight], activation: ActivationType) -> usize {
         let of = |product: &Product| {
             let reads = product.activations().any(|a| a == activation);
-            if reads { A8Rows::row_blocks(weights[product.weight].inputs()) } else { 0 }
+            if reads { Q8Rows::row_blocks(weights[product.weight].inputs()) } else { 0 }
         };
         let steps = self.phases.iter().flatten();
         let blocks = steps.map(|step| match &step.instruction {
@@ -186,7 +188,7 @@ pub fn compile(plan: &Plan, weight_of: &dyn Fn(WeightId) -> usize) -> Result<Pro
     let mut phases: Vec<Vec<Step>> = (0..plan.phase_count()).map(|_| Vec::new()).collect();
     for (index, node) in plan.ir.nodes.iter().enumerate() {
         if let Some(instruction) = compiler.instruction(node, index)? {
-            phases[plan.phases[index]].push(Step { lane: node.lane, instruction });
+            phases[plan.phases[index]].push(Step { path: node.path, instruction });
         }
     }
     let numbers = (0..phases.len()).filter(|i| !phases[*i].is_empty()).collect();
@@ -200,7 +202,7 @@ struct Compiler<'a> {
 }
 
 fn internal<T>(problem: String) -> Result<T, EngineError> {
-    Err(EngineError::Graph(graph::GraphError::Internal { pass: "compile", problem }))
+    Err(EngineError::Graph(latent_graph::GraphError::Internal { pass: "compile", problem }))
 }
 
 /// Where a value of a plan lies.
@@ -264,10 +266,10 @@ impl Compiler<'_> {
 
     fn product(&self, id: WeightId, bound: &BoundKernel) -> Result<Product, EngineError> {
         let find = |bound: &BoundKernel| -> Result<(MatmulFn, &KernelContract), EngineError> {
-            let (contract, function) = &kernels::table()[bound.index];
+            let (config, function) = &latent_kernels::table()[bound.index];
             match function {
-                KernelFn::Matmul(kernel) | KernelFn::MatmulT(kernel) => Ok((*kernel, contract)),
-                _ => internal(format!("{} is no product", contract.name)),
+                KernelFn::Matmul(kernel) | KernelFn::MatmulT(kernel) => Ok((*kernel, config)),
+                _ => internal(format!("{} is no product", config.name)),
             }
         };
         let (kernel, KernelContract { activation, least, .. }) = find(bound)?;
@@ -285,8 +287,9 @@ impl Compiler<'_> {
         let find = |slot: &str| -> Result<Option<Product>, EngineError> {
             let found = node.weights.iter().zip(&node.kernels).find(|((name, _), _)| name == slot);
             // a weight that is decoded before it is used has no product
-            let product =
-                |kernel: &BoundKernel| !matches!(kernels::table()[kernel.index].1, KernelFn::ExpandKeys(_));
+            let product = |kernel: &BoundKernel| {
+                !matches!(latent_kernels::table()[kernel.index].1, KernelFn::ExpandKeys(_))
+            };
             let found = found.filter(|(_, kernel)| product(kernel));
             found.map(|((_, id), kernel)| self.product(*id, kernel)).transpose()
         };
@@ -297,9 +300,9 @@ impl Compiler<'_> {
     }
 
     fn attend(&self, node: &Node) -> Result<AttendFn, EngineError> {
-        let found = node.kernels.first().map(|kernel| &kernels::table()[kernel.index].1);
+        let found = node.kernels.first().map(|kernel| &latent_kernels::table()[kernel.index].1);
         match found {
-            Some(KernelFn::AttendLatent(kernel) | KernelFn::AttendSplit(kernel)) => Ok(*kernel),
+            Some(KernelFn::AttendLatent(kernel) | KernelFn::AttendSeparate(kernel)) => Ok(*kernel),
             _ => internal("no kernel for attention is bound".into()),
         }
     }
@@ -309,7 +312,7 @@ impl Compiler<'_> {
         let key_weight = weight.map_or(0, |(_, id)| (self.weight_of)(*id));
         let (mut floats, mut halves, mut brains) = ((None, None), (None, None), (None, None));
         for kernel in &node.kernels {
-            match kernels::table()[kernel.index].1 {
+            match latent_kernels::table()[kernel.index].1 {
                 KernelFn::ExpandKeys(kernel) => floats.0 = Some(kernel),
                 KernelFn::AttendExpanded(kernel) => floats.1 = Some(kernel),
                 KernelFn::ExpandHalves(kernel) => halves.0 = Some(kernel),
@@ -333,8 +336,8 @@ impl Compiler<'_> {
         }
     }
 
-    fn stream(&self, node: &Node) -> Result<usize, EngineError> {
-        node.stream.map(|id| id.0).map_or_else(|| internal(format!("{} has no stream", node.op.word())), Ok)
+    fn kv_layer(&self, node: &Node) -> Result<usize, EngineError> {
+        node.kv_layer.map(|id| id.0).map_or_else(|| internal(format!("{} has no stream", node.op.word())), Ok)
     }
 
     fn norm(&self, node: &Node) -> Option<usize> {
@@ -428,7 +431,7 @@ impl Compiler<'_> {
         for reader in self.plan.ir.readers(node.outputs[0]) {
             let between = phases[index]..=phases[reader];
             let shared = nodes.iter().zip(phases).enumerate().any(|(i, (other, phase))| {
-                let attends = matches!(other.op, Op::AttendLatent | Op::AttendSplit);
+                let attends = matches!(other.op, Op::AttendLatent | Op::AttendSeparate);
                 i != index && attends && between.contains(phase)
             });
             if nodes[reader].op != Op::AbsorbV || phases[reader] == phases[index] || shared {
@@ -449,14 +452,14 @@ impl Compiler<'_> {
                 norm: self.norm(node),
                 key: self.input(node, 1)?,
                 rotate,
-                stream: self.stream(node)?,
+                kv_layer: self.kv_layer(node)?,
             },
             Op::ExpandedStore => Instruction::ExpandedStore {
                 latent: self.input(node, 0)?,
                 key: self.input(node, 1)?,
                 rotate,
                 kv: self.kv(node)?,
-                stream: self.stream(node)?,
+                kv_layer: self.kv_layer(node)?,
             },
             Op::AbsorbK => Instruction::AbsorbK {
                 q_nope: self.input(node, 0)?,
@@ -465,12 +468,12 @@ impl Compiler<'_> {
                 kv: self.kv(node)?,
                 out: self.out(node, 0)?,
             },
-            Op::AttendLatent | Op::AttendSplit => {
+            Op::AttendLatent | Op::AttendSeparate => {
                 self.only_absorbed(node, index)?;
                 Instruction::Attend {
                     query: self.input(node, 0)?,
                     out: self.out(node, 0)?,
-                    stream: self.stream(node)?,
+                    kv_layer: self.kv_layer(node)?,
                     kernel: self.attend(node)?,
                 }
             }
@@ -480,14 +483,14 @@ impl Compiler<'_> {
                 out: self.out(node, 0)?,
             },
             Op::AttendExpanded => {
-                let stream = self.stream(node)?;
-                let latent = self.plan.ir.streams[stream].kind == StreamKind::Latent;
+                let kv_layer = self.kv_layer(node)?;
+                let latent = self.plan.ir.kv_layers[kv_layer].kind == KvLayerKind::Latent;
                 Instruction::AttendExpanded {
                     q_nope: self.input(node, 0)?,
                     q_rope: self.input(node, 1)?,
                     kv: if latent { Some(self.kv(node)?) } else { None },
                     out: self.out(node, 0)?,
-                    stream,
+                    kv_layer,
                     kernels: self.expanded_kernels(node)?,
                 }
             }

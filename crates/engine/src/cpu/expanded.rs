@@ -1,19 +1,19 @@
 //! The naive formulation: keys and values expanded from cached latents, or read as they were stored.
 
-use super::absorb::Half;
-use super::batch::Segment;
+use super::batch::SeqSpan;
 use super::compile::{KvWeights, Slot};
-use super::local::{Local, grown};
+use super::mla_projection::KvProjection;
 use super::run::Thread;
+use super::scratch::{WorkerScratch, resize_scratch};
 use super::weights::LoadedWeight;
-use crate::cache::{PAGE_ROWS, StreamMemory};
-use base::CacheRow;
-use graph::contract::AttentionShape;
-use graph::ir::Lane;
-use kernels::{
-    AttendExpandedFn, ExpandKeysFn, Expanded, HeadWidths, KeyBlocks, KeyOrder, Number, Rows, RowsMut, bf16,
-    f16,
+use crate::cache::{KvLayerMemory, PAGE_ROWS};
+use latent_graph::config::AttentionShape;
+use latent_graph::ir::AttentionPath;
+use latent_kernels::{
+    AttendExpandedFn, ExpandKeysFn, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, Rows, RowsMut,
+    bf16, f16,
 };
+use latent_types::CacheRow;
 use std::ops::Range;
 
 /// Numbers that keys and values expanded on the fly may take, unless one head alone takes more: 64 MB.
@@ -50,12 +50,12 @@ pub struct Kernels<N> {
     pub key_weight: usize,
 }
 
-/// Numbers of f32 of shared memory that the naive formulation needs for a segment that sees `length` rows, whatever its keys are made of.
+/// Numbers of f32 of shared memory that the naive formulation needs for a span that sees `length` rows, whatever its keys are made of.
 pub fn expanded_len(length: usize, a: &AttentionShape) -> usize {
     Layout::new::<f32>(length, a).floats().max(Layout::new::<bf16>(length, a).floats())
 }
 
-/// The most numbers of f32 of shared memory that any segment of up to `length` rows needs; it never falls as `length` grows.
+/// The most numbers of f32 of shared memory that any span of up to `length` rows needs; it never falls as `length` grows.
 pub fn expanded_most(length: usize, a: &AttentionShape) -> usize {
     Layout::new::<f32>(length, a).most().max(Layout::new::<bf16>(length, a).most())
 }
@@ -81,7 +81,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn new<N: Number>(length: usize, a: &AttentionShape) -> Layout {
+    fn new<N: KvElement>(length: usize, a: &AttentionShape) -> Layout {
         let (length, latent) = (length.next_multiple_of(N::BLOCK), N::padded(a.kv_lora_rank));
         let (nope, v) = (N::padded(a.nope), N::padded(a.v));
         let width = latent + N::padded(a.rope);
@@ -109,7 +109,7 @@ impl Layout {
         (self.values(self.group, 0) * self.bytes).div_ceil(size_of::<f32>())
     }
 
-    /// The most that this is for any shorter segment too.
+    /// The most that this is for any shorter span too.
     fn most(&self) -> usize {
         let head = self.length * (self.nope + self.v);
         let all = self.length * self.width + (head * self.heads).min(BUDGET).max(head);
@@ -126,89 +126,89 @@ impl Thread<'_> {
         q_rope: &Slot,
         kv: Option<&KvWeights>,
         out: &Slot,
-        stream: usize,
+        kv_layer: usize,
         kernels: ExpandedKernels,
-        lane: Lane,
-        local: &mut Local,
+        path: AttentionPath,
+        local: &mut WorkerScratch,
     ) {
         match kernels {
             ExpandedKernels::Floats(kernels) => {
-                self.attend_numbers(q_nope, q_rope, kv, out, stream, kernels, lane, local);
+                self.attend_numbers(q_nope, q_rope, kv, out, kv_layer, kernels, path, local);
             }
             ExpandedKernels::Halves(kernels) => {
-                self.attend_numbers(q_nope, q_rope, kv, out, stream, kernels, lane, local);
+                self.attend_numbers(q_nope, q_rope, kv, out, kv_layer, kernels, path, local);
             }
             ExpandedKernels::Brains(kernels) => {
-                self.attend_numbers(q_nope, q_rope, kv, out, stream, kernels, lane, local);
+                self.attend_numbers(q_nope, q_rope, kv, out, kv_layer, kernels, path, local);
             }
         }
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of one instruction")]
-    fn attend_numbers<N: Number>(
+    fn attend_numbers<N: KvElement>(
         &self,
         q_nope: &Slot,
         q_rope: &Slot,
         kv: Option<&KvWeights>,
         out: &Slot,
-        stream: usize,
+        kv_layer: usize,
         kernels: Kernels<N>,
-        lane: Lane,
-        local: &mut Local,
+        path: AttentionPath,
+        local: &mut WorkerScratch,
     ) {
-        let a = &self.model.contract.attention;
-        for segment in self.batch.in_lane(lane) {
-            let layout = Layout::new::<N>(segment.first + segment.rows.len(), a);
+        let a = &self.model.config.attention;
+        for span in self.batch.in_lane(path) {
+            let layout = Layout::new::<N>(span.first + span.rows.len(), a);
             for first in (0..a.heads).step_by(layout.group) {
                 let heads = first..(first + layout.group).min(a.heads);
                 match kv {
                     Some(kv) => {
-                        self.expand_values::<N>(segment, stream, kv, &heads, &layout, local);
-                        self.member.barrier();
+                        self.expand_values::<N>(span, kv_layer, kv, &heads, &layout, local);
+                        self.worker.barrier();
                         self.expand_keys(kv, &heads, &layout, kernels, local);
                     }
-                    None => self.unpack::<N>(segment, stream, &heads, &layout, local),
+                    None => self.unpack::<N>(span, kv_layer, &heads, &layout, local),
                 }
-                self.member.barrier();
-                self.attend_group(segment, q_nope, q_rope, &heads, &layout, out, kernels.attend, local);
-                self.member.barrier();
+                self.worker.barrier();
+                self.attend_group(span, q_nope, q_rope, &heads, &layout, out, kernels.attend, local);
+                self.worker.barrier();
             }
         }
     }
 
     /// This thread's cached rows, block by block: laid as keys are, and through W_UV of each head of the group.
-    fn expand_values<N: Number>(
+    fn expand_values<N: KvElement>(
         &self,
-        segment: &Segment,
-        stream: usize,
+        span: &SeqSpan,
+        kv_layer: usize,
         kv: &KvWeights,
         heads: &Range<usize>,
         layout: &Layout,
-        local: &mut Local,
+        local: &mut WorkerScratch,
     ) {
-        let a = &self.model.contract.attention;
-        let length = segment.first + segment.rows.len();
-        let (needs, width, stored) = (Self::kv_needs(kv), a.latent_width(), self.stored(stream));
-        let Local { acts, scratch, results, more, .. } = local;
-        for start in self.member.share(layout.length, N::BLOCK).step_by(N::BLOCK) {
+        let a = &self.model.config.attention;
+        let length = span.first + span.rows.len();
+        let (needs, width, stored) = (Self::kv_needs(kv), a.latent_width(), self.stored(kv_layer));
+        let WorkerScratch { acts, scratch, results, more, .. } = local;
+        for start in self.worker.share(layout.length, N::BLOCK).step_by(N::BLOCK) {
             let rows = start..(start + N::BLOCK).min(length);
             // the same rows serve all groups of heads
             if heads.start == 0 {
                 let (latent, all) = (layout.latent * N::BLOCK, layout.width * N::BLOCK);
                 let out: &mut [N] = self.expanded_memory(start * layout.width, all);
-                self.lay_cached(segment, stream, &rows, 0..a.kv_lora_rank, &mut out[..latent]);
-                self.lay_cached(segment, stream, &rows, a.kv_lora_rank..width, &mut out[latent..]);
+                self.lay_cached(span, kv_layer, &rows, 0..a.kv_lora_rank, &mut out[..latent]);
+                self.lay_cached(span, kv_layer, &rows, a.kv_lora_rank..width, &mut out[latent..]);
             }
-            let lines = grown(results, rows.len() * width);
+            let lines = resize_scratch(results, rows.len() * width);
             for (row, line) in rows.clone().zip(lines.chunks_exact_mut(width)) {
-                kernels::load_row(stored, self.cached(segment, stream, row), line);
+                latent_kernels::load_row(stored, self.cached(span, kv_layer, row), line);
             }
-            let values = grown(more, rows.len() * a.v);
+            let values = resize_scratch(more, rows.len() * a.v);
             let latent = Rows::new(lines, rows.len(), a.kv_lora_rank, width);
             let x = acts.prepare(latent, None, needs);
             for (h, head) in heads.clone().enumerate() {
                 let mut y = RowsMut::new(values, rows.len(), a.v, a.v);
-                self.head_out_of_latent(kv, &Half::Value, head, &x, 0..a.v, &mut y, scratch);
+                self.project_value(kv, &KvProjection::Uv, head, &x, 0..a.v, &mut y, scratch);
                 let out: &mut [N] =
                     self.expanded_memory(layout.values(h, start / N::BLOCK), layout.v * N::BLOCK);
                 N::lay_values(values, a.v, out);
@@ -217,35 +217,35 @@ impl Thread<'_> {
     }
 
     /// Some numbers of cached rows as a block of keys.
-    fn lay_cached<N: Number>(
+    fn lay_cached<N: KvElement>(
         &self,
-        segment: &Segment,
-        stream: usize,
+        span: &SeqSpan,
+        kv_layer: usize,
         rows: &Range<usize>,
         numbers: Range<usize>,
         out: &mut [N],
     ) {
-        let rows = rows.clone().map(|row| self.cached(segment, stream, row));
-        N::lay_keys(self.stored(stream), rows, numbers, out);
+        let rows = rows.clone().map(|row| self.cached(span, kv_layer, row));
+        N::lay_keys(self.stored(kv_layer), rows, numbers, out);
     }
 
     /// Keys of the group: tasks of a head and some blocks of cached rows.
-    fn expand_keys<N: Number>(
+    fn expand_keys<N: KvElement>(
         &self,
         kv: &KvWeights,
         heads: &Range<usize>,
         layout: &Layout,
         kernels: Kernels<N>,
-        local: &mut Local,
+        local: &mut WorkerScratch,
     ) {
-        let a = &self.model.contract.attention;
+        let a = &self.model.config.attention;
         let run_blocks = KEY_ROWS / N::BLOCK;
         let runs = layout.blocks().div_ceil(run_blocks);
-        let weights = grown(&mut local.more, a.nope * a.kv_lora_rank);
+        let weights = resize_scratch(&mut local.more, a.nope * a.kv_lora_rank);
         let tasks = heads.len() * runs;
         let mut decoded = None;
         // neighbours go to one thread, which decodes the head's weights once for them
-        for task in self.member.share(tasks, 1) {
+        for task in self.worker.share(tasks, 1) {
             let (h, run) = (task / runs, task % runs);
             let weight = &self.model.weights[kernels.key_weight];
             // rows of k_b are latent numbers, rows of kv_b are numbers of keys
@@ -269,40 +269,40 @@ impl Thread<'_> {
     }
 
     /// This thread's blocks of rows of an expanded stream.
-    fn unpack<N: Number>(
+    fn unpack<N: KvElement>(
         &self,
-        segment: &Segment,
-        stream: usize,
+        span: &SeqSpan,
+        kv_layer: usize,
         heads: &Range<usize>,
         layout: &Layout,
-        local: &mut Local,
+        local: &mut WorkerScratch,
     ) {
-        let a = &self.model.contract.attention;
-        let length = segment.first + segment.rows.len();
+        let a = &self.model.config.attention;
+        let length = span.first + span.rows.len();
         let head_width = a.nope + a.rope + a.v;
-        for start in self.member.share(layout.length, N::BLOCK).step_by(N::BLOCK) {
+        for start in self.worker.share(layout.length, N::BLOCK).step_by(N::BLOCK) {
             let rows = start..(start + N::BLOCK).min(length);
             let block = start / N::BLOCK;
             for (h, head) in heads.clone().enumerate() {
                 let from = head * head_width;
                 let keys: &mut [N] = self.expanded_memory(layout.keys(h, block), layout.nope * N::BLOCK);
-                self.lay_cached(segment, stream, &rows, from..from + a.nope, keys);
+                self.lay_cached(span, kv_layer, &rows, from..from + a.nope, keys);
                 let rotated = from + a.nope..from + a.nope + a.rope;
                 if head == 0 {
                     let (at, len) = (start * layout.width, layout.width * N::BLOCK);
                     let out: &mut [N] = self.expanded_memory(at, len);
                     self.lay_cached(
-                        segment,
-                        stream,
+                        span,
+                        kv_layer,
                         &rows,
                         rotated.clone(),
                         &mut out[layout.latent * N::BLOCK..],
                     );
                 }
-                let lines = grown(&mut local.more, rows.len() * a.v);
-                let stored = self.stored(stream);
+                let lines = resize_scratch(&mut local.more, rows.len() * a.v);
+                let stored = self.stored(kv_layer);
                 for (row, line) in rows.clone().zip(lines.chunks_exact_mut(a.v)) {
-                    kernels::load_part(stored, self.cached(segment, stream, row), rotated.end, line);
+                    latent_kernels::load_part(stored, self.cached(span, kv_layer, row), rotated.end, line);
                 }
                 let out: &mut [N] = self.expanded_memory(layout.values(h, block), layout.v * N::BLOCK);
                 N::lay_values(lines, a.v, out);
@@ -311,47 +311,47 @@ impl Thread<'_> {
     }
 
     /// How a stream's rows are stored.
-    fn stored(&self, stream: usize) -> CacheRow {
-        self.pool.streams()[stream].0.row(self.pool.cache_type())
+    fn stored(&self, kv_layer: usize) -> CacheRow {
+        self.pool.kv_layers()[kv_layer].0.row(self.pool.cache_type())
     }
 
-    /// A cached row of a segment.
-    fn cached(&self, segment: &Segment, stream: usize, row: usize) -> &[u8] {
-        let place = segment.pages[row / PAGE_ROWS] as usize * PAGE_ROWS + row % PAGE_ROWS;
-        self.pool.streams()[stream].1.row(place)
+    /// A cached row of a span.
+    fn cached(&self, span: &SeqSpan, kv_layer: usize, row: usize) -> &[u8] {
+        let place = span.pages[row / PAGE_ROWS] as usize * PAGE_ROWS + row % PAGE_ROWS;
+        self.pool.kv_layers()[kv_layer].1.row(place)
     }
 
-    /// Attention of the segment's rows with one group of heads: tasks of a head and some query rows.
+    /// Attention of the span's rows with one group of heads: tasks of a head and some query rows.
     #[allow(clippy::too_many_arguments, reason = "one group of one instruction")]
-    fn attend_group<N: Number>(
+    fn attend_group<N: KvElement>(
         &self,
-        segment: &Segment,
+        span: &SeqSpan,
         q_nope: &Slot,
         q_rope: &Slot,
         heads: &Range<usize>,
         layout: &Layout,
         out: &Slot,
         kernel: AttendExpandedFn<N>,
-        local: &mut Local,
+        local: &mut WorkerScratch,
     ) {
-        let a = &self.model.contract.attention;
+        let a = &self.model.config.attention;
         let width = a.nope + a.rope;
-        let tasks = |size| segment.rows.len().div_ceil(size);
+        let tasks = |size| span.rows.len().div_ceil(size);
         // the more query rows a task has, the less often keys are read
         let mut size = N::QUERIES;
-        while size > FEW_QUERIES && heads.len() * tasks(size) < TASKS * self.member.count {
+        while size > FEW_QUERIES && heads.len() * tasks(size) < TASKS * self.worker.count {
             size /= 2;
         }
         let tasks = tasks(size);
         for task in 0..heads.len() * tasks {
-            if task % self.member.count != self.member.index {
+            if task % self.worker.count != self.worker.index {
                 continue;
             }
             // the longest first, so that threads end together
             let (h, task) = (task % heads.len(), tasks - 1 - task / heads.len());
             let head = heads.start + h;
-            let first = segment.rows.start + task * size;
-            let rows = first..segment.rows.end.min(first + size);
+            let first = span.rows.start + task * size;
+            let rows = first..span.rows.end.min(first + size);
             let latents = layout.latent * N::BLOCK;
             let keys = self.expanded_numbers(layout.keys(h, 0), layout.length * layout.nope);
             let rope_keys = self.expanded_numbers(latents, layout.length * layout.width - latents);
@@ -359,8 +359,8 @@ impl Thread<'_> {
             let widths = HeadWidths { nope: a.nope, rope: a.rope, value: a.v };
             let expanded = Expanded::new(keys, (rope_keys, layout.width * N::BLOCK), values, widths)
                 .expect("blocks of the segment");
-            let queries = grown(&mut local.more, rows.len() * width);
-            let scales = grown(&mut local.results, rows.len());
+            let queries = resize_scratch(&mut local.more, rows.len() * width);
+            let scales = resize_scratch(&mut local.results, rows.len());
             for ((row, query), scale) in rows.clone().zip(queries.chunks_exact_mut(width)).zip(&mut *scales) {
                 query[..a.nope].copy_from_slice(self.head(q_nope, row, head));
                 query[a.nope..].copy_from_slice(self.head(q_rope, row, head));
@@ -381,20 +381,20 @@ impl Thread<'_> {
         key: &Slot,
         rotate: bool,
         kv: &KvWeights,
-        stream: usize,
-        local: &mut Local,
+        kv_layer: usize,
+        local: &mut WorkerScratch,
     ) {
-        let a = &self.model.contract.attention;
-        let (needs, stored) = (Self::kv_needs(kv), self.stored(stream));
-        let memory: &StreamMemory = &self.pool.streams()[stream].1;
-        let Local { acts, scratch, results, more, .. } = local;
+        let a = &self.model.config.attention;
+        let (needs, stored) = (Self::kv_needs(kv), self.stored(kv_layer));
+        let memory: &KvLayerMemory = &self.pool.kv_layers()[kv_layer].1;
+        let WorkerScratch { acts, scratch, results, more, .. } = local;
         let head_width = a.nope + a.rope + a.v;
-        let line = grown(results, a.expanded_width());
-        let rope = grown(more, a.rope);
-        for segment in &self.batch.segments {
-            for row in self.stored_rows(segment, stream) {
-                let position = segment.first + row;
-                let row = segment.rows.start + row;
+        let line = resize_scratch(results, a.expanded_width());
+        let rope = resize_scratch(more, a.rope);
+        for span in &self.batch.spans {
+            for row in self.stored_rows(span, kv_layer) {
+                let position = span.first + row;
+                let row = span.rows.start + row;
                 let x = acts.prepare(self.read(latent, row..row + 1, 0, a.kv_lora_rank), None, needs);
                 rope.copy_from_slice(self.row(key, row));
                 if rotate {
@@ -404,14 +404,14 @@ impl Thread<'_> {
                     let (k, rest) = numbers.split_at_mut(a.nope);
                     let (r, v) = rest.split_at_mut(a.rope);
                     r.copy_from_slice(rope);
-                    for (half, numbers) in [(Half::Key, k), (Half::Value, v)] {
+                    for (half, numbers) in [(KvProjection::Uk, k), (KvProjection::Uv, v)] {
                         let width = numbers.len();
                         let mut y = RowsMut::new(numbers, 1, width, width);
-                        self.head_out_of_latent(kv, &half, head, &x, 0..width, &mut y, scratch);
+                        self.project_value(kv, &half, head, &x, 0..width, &mut y, scratch);
                     }
                 }
-                let place = segment.pages[position / PAGE_ROWS] as usize * PAGE_ROWS + position % PAGE_ROWS;
-                kernels::store_row(stored, line, self.cache_row(memory, place));
+                let place = span.pages[position / PAGE_ROWS] as usize * PAGE_ROWS + position % PAGE_ROWS;
+                latent_kernels::store_row(stored, line, self.cache_row(memory, place));
             }
         }
     }
@@ -427,11 +427,11 @@ fn decode_rows(
 ) {
     let rows = weight.matrix(matrix).slice_rows(rows);
     for (row, line) in out.chunks_exact_mut(rows.cols()).enumerate() {
-        kernels::decode_row(&rows, row, line, bytes);
+        latent_kernels::decode_row(&rows, row, line, bytes);
     }
     let scale = weight.scale(matrix);
     if scale != 1.0 {
-        kernels::scale(out, scale);
+        latent_kernels::scale(out, scale);
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::compile::{Product, Slot};
 use super::linear::UNIT;
-use super::local::{Local, Needs, grown, grown_to};
 use super::run::Thread;
-use crate::team::Part;
-use kernels::{RouteSpec, RowsMut};
+use super::scratch::{InputFormats, WorkerScratch, grown_to, resize_scratch};
+use crate::thread_pool::Chunk;
+use latent_kernels::{RouteSpec, RowsMut};
 use std::ops::Range;
 
 /// What reading and unpacking a tile costs, in rows that are multiplied with it.
@@ -52,7 +52,7 @@ impl ExpertRows {
 
     /// The strips of one part of the work: of each active expert, some of the `tiles` that a node has of it. An expert's work is its tiles
     /// times what a tile costs, to read and to multiply with each row. Expert, places and tiles go to `work`.
-    fn strips(&self, part: &Part, tiles: usize, mut work: impl FnMut(usize, Range<usize>, Range<usize>)) {
+    fn strips(&self, part: &Chunk, tiles: usize, mut work: impl FnMut(usize, Range<usize>, Range<usize>)) {
         let cost = |places: &Range<usize>| (READ + places.len()) as u64;
         let total: u64 = self.active().map(|(_, places)| tiles as u64 * cost(&places)).sum();
         let part = part.of(total);
@@ -99,7 +99,7 @@ pub(super) fn as_ids(numbers: &[f32]) -> &[u32] {
 
 impl Thread<'_> {
     fn sort_experts<'c>(&self, experts: &mut ExpertRows, chosen: impl Fn(usize) -> &'c [u32]) {
-        let count = self.model.contract.moe.map_or(0, |moe| moe.experts);
+        let count = self.model.config.moe.map_or(0, |moe| moe.experts);
         experts.sort(count, self.rows, chosen);
     }
 
@@ -111,7 +111,7 @@ impl Thread<'_> {
         bias: Option<usize>,
         (chosen, mix): (&Slot, &Slot),
         each: bool,
-        local: &mut Local,
+        local: &mut WorkerScratch,
     ) {
         let Some(spec) = self.model.route else { return };
         let spec = RouteSpec { bias: bias.map(|w| self.model.weights[w].vector()), ..spec };
@@ -119,16 +119,22 @@ impl Thread<'_> {
         if !each {
             for row in own {
                 let ids = as_ids_mut(self.row_mut(chosen, row));
-                kernels::route(self.row(logits, row), &spec, ids, self.row_mut(mix, row), &mut local.route);
+                latent_kernels::route(
+                    self.row(logits, row),
+                    &spec,
+                    ids,
+                    self.row_mut(mix, row),
+                    &mut local.route,
+                );
             }
             return;
         }
         let used = chosen.width;
-        let Local { route, chosen: ids, mix: weights, experts, .. } = local;
-        let (ids, weights) = (grown_to(ids, self.rows * used, 0), grown(weights, self.rows * used));
+        let WorkerScratch { route, chosen: ids, mix: weights, experts, .. } = local;
+        let (ids, weights) = (grown_to(ids, self.rows * used, 0), resize_scratch(weights, self.rows * used));
         for row in 0..self.rows {
             let (ids, weights) = (&mut ids[row * used..][..used], &mut weights[row * used..][..used]);
-            kernels::route(self.row(logits, row), &spec, ids, weights, route);
+            latent_kernels::route(self.row(logits, row), &spec, ids, weights, route);
             if own.contains(&row) {
                 as_ids_mut(self.row_mut(chosen, row)).copy_from_slice(ids);
                 self.row_mut(mix, row).copy_from_slice(weights);
@@ -146,33 +152,33 @@ impl Thread<'_> {
         chosen: Option<&Slot>,
         products: &[Product],
         out: &Slot,
-        local: &mut Local,
+        local: &mut WorkerScratch,
     ) {
-        let Local { acts, scratch, results, experts, .. } = local;
+        let WorkerScratch { acts, scratch, results, experts, .. } = local;
         if let Some(chosen) = chosen {
             self.sort_experts(experts, |row| as_ids(self.row(chosen, row)));
         }
         let x = self.read(input, 0..self.rows, 0, input.width);
-        let x = self.prepare(x, norm, Needs::of_products(products), acts);
+        let x = self.prepare(x, norm, InputFormats::of_products(products), acts);
         // one tensor that holds the gate's outputs and then those of up, or two tensors
         let (gate, up, up_from) = match products {
             [both] => (*both, *both, out.width),
             _ => (products[0], products[1], 0),
         };
-        self.member.each_part(|part| {
-            let own = self.member.node_share(part.node, out.width, UNIT);
+        self.worker.for_each_chunk(|part| {
+            let own = self.worker.node_share(part.node, out.width, UNIT);
             experts.strips(&part, own.len().div_ceil(UNIT), |expert, places, tiles| {
                 let from = own.start + tiles.start * UNIT;
                 let to = (own.start + tiles.end * UNIT).min(own.end);
                 let (rows, cols) = (places.len(), to - from);
                 let index = Some(&experts.rows[places.clone()]);
-                let gated = grown(results, rows * cols);
+                let gated = resize_scratch(results, rows * cols);
                 let mut y = RowsMut::new(gated, rows, cols, cols);
                 self.multiply(gate, expert, &x, index, from..to, &mut y, scratch);
                 let mut y = self.write(out, places, from, cols);
                 self.multiply(up, expert, &x, index, up_from + from..up_from + to, &mut y, scratch);
                 for row in 0..rows {
-                    kernels::silu_mul(&gated[row * cols..(row + 1) * cols], y.row_mut(row));
+                    latent_kernels::silu_mul(&gated[row * cols..(row + 1) * cols], y.row_mut(row));
                 }
             });
         });
@@ -189,15 +195,15 @@ impl Thread<'_> {
         product: &Product,
         (scale, add): (f32, bool),
         out: &Slot,
-        local: &mut Local,
+        local: &mut WorkerScratch,
     ) {
-        let Local { acts, scratch, results, experts, .. } = local;
-        let outputs = self.member.share(out.width, UNIT);
+        let WorkerScratch { acts, scratch, results, experts, .. } = local;
+        let outputs = self.worker.share(out.width, UNIT);
         self.sort_experts(experts, |row| as_ids(self.row(chosen, row)));
-        let needs = Needs::of_products([product]);
+        let needs = InputFormats::of_products([product]);
         let all = self.read(input, 0..experts.rows.len(), 0, input.width);
         // a place belongs to one expert, whose number of rows says which kernel multiplies it
-        let of_place = |place| Needs::of(std::iter::once(product.of(experts.rows_beside(place)).1));
+        let of_place = |place| InputFormats::of(std::iter::once(product.of(experts.rows_beside(place)).1));
         let x = self.prepare_some(all, None, needs, of_place, acts);
         if outputs.is_empty() {
             return;
@@ -209,13 +215,13 @@ impl Thread<'_> {
         for (expert, places) in experts.active() {
             let rows = places.len();
             let x = x.part(places.clone());
-            let terms = grown(results, rows * outputs.len());
+            let terms = resize_scratch(results, rows * outputs.len());
             let mut y = RowsMut::new(terms, rows, outputs.len(), outputs.len());
             self.multiply(*product, expert, &x, None, outputs.clone(), &mut y, scratch);
             for (place, term) in places.zip(terms.chunks_exact(outputs.len())) {
                 let row = experts.rows[place] as usize;
                 let weight = self.row(mix, row)[experts.ranks[place] as usize];
-                kernels::axpy(sums.row_mut(row), weight * scale, term);
+                latent_kernels::axpy(sums.row_mut(row), weight * scale, term);
             }
         }
     }
@@ -252,10 +258,10 @@ mod tests {
         let mut sorted = ExpertRows::default();
         sorted.sort(4, 48, chosen);
         assert_eq!([0, 39, 40, 41, 47].map(|place| sorted.rows_beside(place)), [40, 40, 1, 7, 7]);
-        for (members, tiles) in [(1, 0), (1, 5), (2, 44), (3, 1), (8, 88)] {
+        for (workers, tiles) in [(1, 0), (1, 5), (2, 44), (3, 1), (8, 88)] {
             let mut seen = vec![vec![0; tiles]; 4];
             let mut work = Vec::new();
-            for part in Part::all(members) {
+            for part in Chunk::all(workers) {
                 work.push(0);
                 sorted.strips(&part, tiles, |expert, places, strip| {
                     *work.last_mut().unwrap() += strip.len() * (READ + places.len());

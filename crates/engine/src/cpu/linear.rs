@@ -1,10 +1,10 @@
 //! Products of rows with weights: each thread takes its share of the outputs.
 
 use super::compile::{Product, Slot};
-use super::local::{ActBuffers, Local, Needs, Prepared, grown};
 use super::run::Thread;
-use graph::ir::Epilogue;
-use kernels::{A8Rows, Rows, RowsMut, Scratch};
+use super::scratch::{ActBuffers, InputFormats, PreparedInput, WorkerScratch, resize_scratch};
+use latent_graph::ir::Epilogue;
+use latent_kernels::{Q8Rows, Rows, RowsMut, Scratch};
 use std::ops::Range;
 
 /// Outputs are shared out in units of as many, the rows of a tile.
@@ -21,11 +21,11 @@ impl Thread<'_> {
         products: &[Product],
         outs: &[Slot],
         epilogue: Epilogue,
-        local: &mut Local,
+        local: &mut WorkerScratch,
     ) {
         let x = self.read(input, 0..self.rows, 0, input.heads * input.width);
-        let needs = Needs::of_products(products);
-        let Local { acts, scratch, results, .. } = local;
+        let needs = InputFormats::of_products(products);
+        let WorkerScratch { acts, scratch, results, .. } = local;
         let x = self.prepare(x, norm, needs, acts);
         match (epilogue, products) {
             (Epilogue::SiluMul, [gate, up]) => self.gate_up(&x, *gate, *up, &outs[0], results, scratch),
@@ -39,9 +39,9 @@ impl Thread<'_> {
         &'x self,
         x: Rows<'x>,
         norm: Option<usize>,
-        needs: Needs,
+        needs: InputFormats,
         acts: &'x mut ActBuffers,
-    ) -> Prepared<'x> {
+    ) -> PreparedInput<'x> {
         self.prepare_some(x, norm, needs, |_| needs, acts)
     }
 
@@ -50,25 +50,25 @@ impl Thread<'_> {
         &'x self,
         x: Rows<'x>,
         norm: Option<usize>,
-        needs: Needs,
-        of_row: impl Fn(usize) -> Needs,
+        needs: InputFormats,
+        of_row: impl Fn(usize) -> InputFormats,
         acts: &'x mut ActBuffers,
-    ) -> Prepared<'x> {
+    ) -> PreparedInput<'x> {
         if x.rows() < TOGETHER || needs.f32 {
             return acts.prepare(x, self.norm(norm), needs);
         }
-        let row_blocks = A8Rows::row_blocks(x.cols());
+        let row_blocks = Q8Rows::row_blocks(x.cols());
         let all = |needed: bool| if needed { x.rows() * row_blocks } else { 0 };
         // others may still read what an earlier product of this phase was given
-        self.member.barrier();
-        for row in self.member.share(x.rows(), 1) {
+        self.worker.barrier();
+        for row in self.worker.share(x.rows(), 1) {
             let (needs, at) = (of_row(row), row * row_blocks);
             let lines = needs.bf16.then(|| self.lines_mut(at, row_blocks));
             let blocks = needs.a8.then(|| self.blocks_mut(at, row_blocks));
             acts.convert(x.row(row), self.norm(norm), lines, blocks);
         }
-        self.member.barrier();
-        Prepared::converted(x, self.lines(all(needs.bf16)), self.blocks(all(needs.a8)))
+        self.worker.barrier();
+        PreparedInput::converted(x, self.lines(all(needs.bf16)), self.blocks(all(needs.a8)))
     }
 
     /// Results of one weight, into `y`.
@@ -77,7 +77,7 @@ impl Thread<'_> {
         &self,
         product: Product,
         matrix: usize,
-        x: &Prepared<'_>,
+        x: &PreparedInput<'_>,
         index: Option<&[u32]>,
         outputs: Range<usize>,
         y: &mut RowsMut<'_>,
@@ -89,39 +89,39 @@ impl Thread<'_> {
         let scale = weight.scale(matrix);
         if scale != 1.0 {
             for row in 0..y.rows() {
-                kernels::scale(y.row_mut(row), scale);
+                latent_kernels::scale(y.row_mut(row), scale);
             }
         }
     }
 
     fn gate_up(
         &self,
-        x: &Prepared<'_>,
+        x: &PreparedInput<'_>,
         gate: Product,
         up: Product,
         out: &Slot,
         results: &mut Vec<f32>,
         scratch: &mut Scratch,
     ) {
-        let outputs = self.member.share(out.width, UNIT);
+        let outputs = self.worker.share(out.width, UNIT);
         if outputs.is_empty() {
             return;
         }
         let cols = outputs.len();
-        let gated = grown(results, self.rows * cols);
+        let gated = resize_scratch(results, self.rows * cols);
         let mut y = RowsMut::new(gated, self.rows, cols, cols);
         self.multiply(gate, 0, x, None, outputs.clone(), &mut y, scratch);
         let mut y = self.write(out, 0..self.rows, outputs.start, cols);
         self.multiply(up, 0, x, None, outputs, &mut y, scratch);
         for row in 0..self.rows {
-            kernels::silu_mul(&gated[row * cols..(row + 1) * cols], y.row_mut(row));
+            latent_kernels::silu_mul(&gated[row * cols..(row + 1) * cols], y.row_mut(row));
         }
     }
 
     /// Each node has its rows of all weights, which its threads share out as one.
     fn each_product(
         &self,
-        x: &Prepared<'_>,
+        x: &PreparedInput<'_>,
         products: &[Product],
         outs: &[Slot],
         epilogue: Epilogue,
@@ -129,11 +129,11 @@ impl Thread<'_> {
         scratch: &mut Scratch,
     ) {
         let lengths = products.iter().map(|product| self.model.weights[product.weight].outputs());
-        for (index, Range { start: from, end: to }) in self.member.shares(lengths, UNIT) {
+        for (index, Range { start: from, end: to }) in self.worker.shares(lengths, UNIT) {
             let (product, out) = (&products[index], &outs[index]);
             match epilogue {
                 Epilogue::AddTo(scale) => {
-                    let sums = grown(results, self.rows * (to - from));
+                    let sums = resize_scratch(results, self.rows * (to - from));
                     let mut y = RowsMut::new(sums, self.rows, to - from, to - from);
                     self.multiply(*product, 0, x, None, from..to, &mut y, scratch);
                     let sums = Rows::new(sums, self.rows, to - from, to - from);
@@ -143,7 +143,7 @@ impl Thread<'_> {
                     let mut y = self.write(out, 0..self.rows, from, to - from);
                     self.multiply(*product, 0, x, None, from..to, &mut y, scratch);
                     if epilogue == Epilogue::Relu2 {
-                        (0..self.rows).for_each(|row| kernels::relu2(y.row_mut(row)));
+                        (0..self.rows).for_each(|row| latent_kernels::relu2(y.row_mut(row)));
                     }
                 }
             }
@@ -154,7 +154,7 @@ impl Thread<'_> {
     fn accumulate(&self, out: &Slot, column: usize, terms: &Rows<'_>, scale: f32) {
         let mut y = self.write(out, 0..self.rows, column, terms.cols());
         for row in 0..self.rows {
-            kernels::axpy(y.row_mut(row), scale, terms.row(row));
+            latent_kernels::axpy(y.row_mut(row), scale, terms.row(row));
         }
     }
 }

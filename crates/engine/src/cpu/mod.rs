@@ -1,66 +1,66 @@
-//! The CPU backend: a compiled plan for each class of rows, run by a team of threads over one arena.
+//! The CPU backend: a compiled plan for each class of rows, run by a thread pool of threads over one arena.
 //!
 //! Public is what plans a model. What runs it serves the engine alone, which checks rows, tokens and sequences before each step:
 //!
 //! ```
-//! use engine::cpu::{CpuOptions, tier_for};
+//! use latent_engine::cpu::{CpuOptions, tier_for};
 //! ```
 //!
 //! ```compile_fail
-//! use engine::cpu::CpuBackend;
+//! use latent_engine::cpu::CpuBackend;
 //! ```
 //!
 //! ```compile_fail
-//! use engine::cpu::{Batch, Segment};
+//! use latent_engine::cpu::{Batch, SeqSpan};
 //! ```
 
-mod absorb;
 mod attention;
 mod batch;
 mod compile;
+mod elementwise;
 mod expanded;
 mod experts;
 mod linear;
-mod local;
+mod mla_projection;
 mod pack;
-mod rows;
 mod run;
-mod tile_memory;
+mod scratch;
 mod trace;
+mod weight_arena;
 mod weights;
 
 pub(crate) use batch::Batch;
 pub(crate) use pack::Matrices;
 pub(crate) use weights::LoadedWeight;
 
-use crate::cache::CachePool;
+use crate::cache::BlockPool;
 use crate::error::EngineError;
-use crate::team::Team;
+use crate::thread_pool::ThreadPool;
 use crate::trace::Trace;
-use base::{Activation, CpuFeatures, KernelContract, Layout, Tier};
 use compile::Program;
-use formats::{Checkpoint, TensorInfo};
-use graph::audit::Finding;
-use graph::circuit::{TensorIndex, Weight};
-use graph::contract::{Contract, Gating, GroupScore, RopePairs};
-use graph::ir::{Lane, Span};
-use graph::passes::{BindOptions, CacheForm, MlaChoice, RowClass};
-use graph::points::Points;
-use graph::{CheckpointTensors, Circuit, Plan, PlanOptions};
-use kernels::{A8Block, Bf16Line, RopeTable, RouteSpec};
-use local::Local;
-use quant::tiles::TileLayout;
+use latent_formats::{Checkpoint, TensorInfo};
+use latent_graph::activations::Activations;
+use latent_graph::audit::Finding;
+use latent_graph::circuit::{TensorIndex, Weight};
+use latent_graph::config::{Gating, GroupScore, ModelConfig, RopePairs};
+use latent_graph::ir::{AttentionPath, Span};
+use latent_graph::passes::{BatchBucket, BindOptions, CacheForm, MlaChoice};
+use latent_graph::{CheckpointTensors, Circuit, Plan, PlanOptions};
+use latent_kernels::{Bf16x32, Q8Block, RopeTable, RouteSpec};
+use latent_quant::tiles::TileLayout;
+use latent_types::{ActivationType, CpuFeatures, KernelContract, Tier, WeightLayout};
 use run::{Model, Numbers, Shared, Thread};
+use scratch::WorkerScratch;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
-use tile_memory::TileMemory;
 use trace::Recorder;
+use weight_arena::WeightArena;
 
 /// Rows whose logits are computed at once.
 pub const HEAD_ROWS: usize = 16;
 
-const CLASSES: [RowClass; 3] = [RowClass::One, RowClass::Few, RowClass::Many];
+const CLASSES: [BatchBucket; 3] = [BatchBucket::Decode, BatchBucket::SmallBatch, BatchBucket::Prefill];
 
 /// What the backend is made for.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ pub struct CpuOptions {
     /// Threads, the caller counted.
     pub threads: usize,
     /// Most rows of a step.
-    pub largest: usize,
+    pub max_batch_tokens: usize,
     /// Tokens of context, which decides between LongRoPE's factors.
     pub context: usize,
 }
@@ -93,13 +93,13 @@ pub(crate) struct CpuBackend {
     rotations: Vec<f32>,
     head_batch: Batch,
     /// Inputs that all threads convert together, as 8-bit blocks and as bf16.
-    blocks: Vec<A8Block>,
-    lines: Vec<Bf16Line>,
+    blocks: Vec<Q8Block>,
+    lines: Vec<Bf16x32>,
     /// Blocks and lines that a row needs at most.
     row_blocks: [usize; 2],
     partials: Vec<f32>,
-    locals: Vec<Mutex<Local>>,
-    team: Team,
+    locals: Vec<Mutex<WorkerScratch>>,
+    thread_pool: ThreadPool,
     options: CpuOptions,
     /// Nanoseconds of the phases of all plans, trunk and then head, while a profile is taken.
     clocks: Option<Vec<Vec<AtomicU64>>>,
@@ -107,9 +107,9 @@ pub(crate) struct CpuBackend {
     recorder: Option<Recorder>,
 }
 
-/// The contracts of all kernels.
+/// The configs of all kernels.
 pub fn kernel_contracts() -> Vec<KernelContract> {
-    kernels::table().iter().map(|(contract, _)| *contract).collect()
+    latent_kernels::table().iter().map(|(config, _)| *config).collect()
 }
 
 /// The highest tier that this machine and `limit` allow.
@@ -117,7 +117,7 @@ pub fn kernel_contracts() -> Vec<KernelContract> {
 /// # Errors
 /// When the limit asks for more than the machine has.
 pub fn tier_for(limit: Option<Tier>) -> Result<Tier, String> {
-    let features: CpuFeatures = kernels::features();
+    let features: CpuFeatures = latent_kernels::features();
     let best = features.tier();
     match limit {
         Some(tier) if tier > best => {
@@ -133,11 +133,11 @@ pub fn tier_for(limit: Option<Tier>) -> Result<Tier, String> {
 /// # Errors
 /// What is wrong with the model's tensors, or which kernel is missing.
 pub fn make_plans(
-    contract: &Contract,
+    config: &ModelConfig,
     tensors: &dyn TensorIndex,
     options: &CpuOptions,
 ) -> Result<(Vec<Plan>, Vec<Plan>), EngineError> {
-    make_plans_of(Circuit::named(&contract.circuit)?, contract, tensors, options)
+    make_plans_of(Circuit::named(&config.circuit)?, config, tensors, options)
 }
 
 /// The same with a circuit that need not be built in.
@@ -146,47 +146,47 @@ pub fn make_plans(
 /// As for [`make_plans`].
 pub fn make_plans_of(
     circuit: &Circuit,
-    contract: &Contract,
+    config: &ModelConfig,
     tensors: &dyn TensorIndex,
     options: &CpuOptions,
 ) -> Result<(Vec<Plan>, Vec<Plan>), EngineError> {
     let kernels = kernel_contracts();
-    let make = |span: Span, largest: usize| -> Result<Vec<Plan>, EngineError> {
-        let ir = graph::ir::Ir::build_with(circuit, contract, &span, tensors)?;
+    let make = |span: Span, max_batch_tokens: usize| -> Result<Vec<Plan>, EngineError> {
+        let ir = latent_graph::ir::Ir::build_with(circuit, config, &span, tensors)?;
         CLASSES
             .into_iter()
-            .map(|class| {
+            .map(|bucket| {
                 let options = PlanOptions {
                     span: span.clone(),
-                    class,
-                    largest,
+                    bucket,
+                    max_batch_tokens,
                     mla: options.mla,
                     form: options.form,
                     bind: options.bind,
                 };
-                Ok(Plan::from_ir(ir.clone(), contract, &kernels, &options)?)
+                Ok(Plan::from_ir(ir.clone(), config, &kernels, &options)?)
             })
             .collect()
     };
-    Ok((make(Span::trunk(contract), options.largest)?, make(Span::head(contract), HEAD_ROWS)?))
+    Ok((make(Span::trunk(config), options.max_batch_tokens)?, make(Span::head(config), HEAD_ROWS)?))
 }
 
-/// Checks circuit, plans and the file's tensors against the rules of [`graph::audit`]. With `leave_doubts`, findings about the circuit's meaning
+/// Checks circuit, plans and the file's tensors against the rules of [`latent_graph::audit`]. With `leave_doubts`, findings about the circuit's meaning
 /// alone are given back.
 ///
 /// # Errors
 /// [`EngineError::Audit`] with what breaks a rule.
 pub fn audit(
     circuit: &Circuit,
-    contract: &Contract,
+    config: &ModelConfig,
     checkpoint: &Checkpoint,
     (trunk, head): &(Vec<Plan>, Vec<Plan>),
     options: &CpuOptions,
     leave_doubts: bool,
 ) -> Result<Vec<Finding>, EngineError> {
-    let bound = graph::audit::Bound { table: &kernel_contracts(), options: options.bind };
+    let bound = latent_graph::audit::Bound { table: &kernel_contracts(), options: options.bind };
     let findings =
-        graph::audit::session(circuit, contract, &CheckpointTensors(checkpoint), (trunk, head), bound);
+        latent_graph::audit::session(circuit, config, &CheckpointTensors(checkpoint), (trunk, head), bound);
     let (doubts, findings): (Vec<_>, Vec<_>) =
         findings.into_iter().partition(|finding| leave_doubts && !finding.code.protects());
     if findings.is_empty() {
@@ -196,55 +196,59 @@ pub fn audit(
 }
 
 /// Bytes of arena, residual stream, logits and partial results that these plans need.
-pub fn arena_bytes(contract: &Contract, plans: &(Vec<Plan>, Vec<Plan>), options: &CpuOptions) -> u64 {
-    let a = &contract.attention;
+pub fn arena_bytes(config: &ModelConfig, plans: &(Vec<Plan>, Vec<Plan>), options: &CpuOptions) -> u64 {
+    let a = &config.attention;
     let arena = plans.0.iter().chain(&plans.1).map(|plan| plan.arena.floats).max().unwrap_or(0);
     let partials = attention::shared_partials(a.heads, a.kv_lora_rank, options.threads);
-    let rows = options.largest * contract.hidden_size + HEAD_ROWS * contract.vocab_size;
+    let rows = options.max_batch_tokens * config.hidden_size + HEAD_ROWS * config.vocab_size;
     4 * (arena + partials + rows) as u64
 }
 
 /// Numbers of f32 of a line of the caches.
-const LINE_FLOATS: usize = size_of::<Bf16Line>() / size_of::<f32>();
+const LINE_FLOATS: usize = size_of::<Bf16x32>() / size_of::<f32>();
 
-/// Bytes that prompts need to expand keys and values of up to `context` rows: none where no segment is run in the naive formulation.
-pub fn expanded_bytes(contract: &Contract, options: &CpuOptions, context: usize) -> u64 {
-    let a = &contract.attention;
+/// Bytes that prompts need to expand keys and values of up to `context` rows: none where no span is run in the naive formulation.
+pub fn expanded_bytes(config: &ModelConfig, options: &CpuOptions, context: usize) -> u64 {
+    let a = &config.attention;
     let naive = match options.mla {
         MlaChoice::Naive => true,
-        MlaChoice::Auto => options.largest >= graph::passes::crossover(a).unwrap_or(2),
-        MlaChoice::Absorbed | MlaChoice::Split => false,
+        MlaChoice::Auto => options.max_batch_tokens >= latent_graph::passes::crossover(a).unwrap_or(2),
+        MlaChoice::Absorbed | MlaChoice::SeparateScores => false,
     };
     if naive { 4 * expanded::expanded_most(context, a) as u64 } else { 0 }
 }
 
 impl CpuBackend {
-    /// Loads the weights that the plans use and compiles them, for `team` to run. `progress` hears how many weights of how many are in place.
+    /// Loads the weights that the plans use and compiles them, for `thread pool` to run. `progress` hears how many weights of how many are in place.
     ///
     /// # Errors
     /// A weight that cannot be decoded; memory that the system refuses.
     pub fn load(
-        contract: Contract,
+        config: ModelConfig,
         checkpoint: &Arc<Checkpoint>,
         plans: (Vec<Plan>, Vec<Plan>),
         options: CpuOptions,
-        mut team: Team,
+        mut thread_pool: ThreadPool,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<CpuBackend, EngineError> {
         let (trunk, head) = plans;
-        kernels::limit_tier(options.bind.tier);
+        latent_kernels::limit_tier(options.bind.tier);
         let tiled = tiled_tensors(trunk.iter().chain(&head));
         let weights = || trunk[0].ir.weights.iter().chain(&head[0].ir.weights);
         let to_pack = distinct(weights()).filter_map(|weight| {
             let layout = layout_to_pack(weight, &tiled, checkpoint)?;
             Some((weight.matrices(), layout.matrix_bytes(weight.outputs())))
         });
-        let memory = TileMemory::reserve(to_pack, team.placement().nodes().len())?;
+        let memory = WeightArena::reserve(to_pack, thread_pool.placement().nodes().len())?;
         let mut loader = Loader { checkpoint, memory, weights: Vec::new(), index: HashMap::new() };
         let total = weights().count();
         for weight in weights() {
             let tiles = tiled.contains(weight.parts[0].tensor.as_str());
-            loader.load(weight, if tiles { Layout::Tiles } else { Layout::Rows }, &mut team)?;
+            loader.load(
+                weight,
+                if tiles { WeightLayout::Tiles } else { WeightLayout::Rows },
+                &mut thread_pool,
+            )?;
             progress(loader.weights.len(), total);
         }
         let compile_all = |plans: &[Plan]| -> Result<Vec<Program>, EngineError> {
@@ -253,34 +257,33 @@ impl CpuBackend {
         let trunk_programs = compile_all(&trunk)?;
         let head_programs = compile_all(&head)?;
         let arena = trunk_programs.iter().chain(&head_programs).map(|p| p.arena).max().unwrap_or(0);
-        let a = contract.attention;
-        let rope =
-            RopeTable::new(contract.rope.inverse_frequencies(options.context), contract.rope.magnitude());
-        let pairs = match contract.rope.pairs {
-            RopePairs::Interleaved => kernels::RopePairs::Interleaved,
-            RopePairs::Split => kernels::RopePairs::Split,
+        let a = config.attention;
+        let rope = RopeTable::new(config.rope.inverse_frequencies(options.context), config.rope.magnitude());
+        let pairs = match config.rope.pairs {
+            RopePairs::Interleaved => latent_kernels::RopePairs::Interleaved,
+            RopePairs::NeoX => latent_kernels::RopePairs::NeoX,
         };
         Ok(CpuBackend {
             arena: vec![0.0; arena],
-            hidden: vec![0.0; options.largest * contract.hidden_size],
-            logits: vec![0.0; HEAD_ROWS * contract.vocab_size],
+            hidden: vec![0.0; options.max_batch_tokens * config.hidden_size],
+            logits: vec![0.0; HEAD_ROWS * config.vocab_size],
             expanded: Vec::new(),
             rotations: Vec::new(),
             head_batch: Batch::default(),
             blocks: Vec::new(),
             lines: Vec::new(),
-            row_blocks: [Activation::A8, Activation::Bf16].map(|form| {
+            row_blocks: [ActivationType::A8, ActivationType::Bf16].map(|form| {
                 let programs = trunk_programs.iter().chain(&head_programs);
                 programs.map(|program| program.row_blocks(&loader.weights, form)).max().unwrap_or(0)
             }),
             partials: vec![0.0; attention::shared_partials(a.heads, a.kv_lora_rank, options.threads)],
             locals: (0..options.threads).map(|_| Mutex::default()).collect(),
-            model: Model { route: route_spec(&contract), contract, weights: loader.weights, rope, pairs },
+            model: Model { route: route_spec(&config), config, weights: loader.weights, rope, pairs },
             trunk,
             head,
             trunk_programs,
             head_programs,
-            team,
+            thread_pool,
             options,
             clocks: None,
             recorder: None,
@@ -288,8 +291,8 @@ impl CpuBackend {
     }
 
     /// The contract.
-    pub fn contract(&self) -> &Contract {
-        &self.model.contract
+    pub fn config(&self) -> &ModelConfig {
+        &self.model.config
     }
 
     /// The plans of the layers, one a class of rows.
@@ -303,19 +306,19 @@ impl CpuBackend {
     }
 
     /// Rotation angles and pairs, for context shift.
-    pub fn rope(&self) -> (&RopeTable, kernels::RopePairs) {
+    pub fn rope(&self) -> (&RopeTable, latent_kernels::RopePairs) {
         (&self.model.rope, self.model.pairs)
     }
 
-    /// The formulation of a segment of `new` rows.
-    pub fn lane(&self, new: usize) -> Lane {
+    /// The formulation of a span of `new` rows.
+    pub fn path(&self, new: usize) -> AttentionPath {
         match self.options.mla {
-            MlaChoice::Naive => Lane::Naive,
+            MlaChoice::Naive => AttentionPath::Naive,
             MlaChoice::Auto => {
-                let crossover = graph::passes::crossover(&self.model.contract.attention).unwrap_or(2);
-                if new >= crossover { Lane::Naive } else { Lane::Absorbed }
+                let crossover = latent_graph::passes::crossover(&self.model.config.attention).unwrap_or(2);
+                if new >= crossover { AttentionPath::Naive } else { AttentionPath::Absorbed }
             }
-            MlaChoice::Absorbed | MlaChoice::Split => Lane::Absorbed,
+            MlaChoice::Absorbed | MlaChoice::SeparateScores => AttentionPath::Absorbed,
         }
     }
 
@@ -323,11 +326,11 @@ impl CpuBackend {
     ///
     /// # Panics
     /// When the batch has more rows than the arena was made for.
-    pub fn forward(&mut self, batch: &Batch, pool: &CachePool) {
-        let (rows, largest) = (batch.rows(), self.options.largest);
-        assert!(rows <= largest, "a batch of {rows} rows, but at most {largest} fit");
-        let a = self.model.contract.attention;
-        let naive = batch.segments.iter().filter(|s| s.lane == Lane::Naive);
+    pub fn forward(&mut self, batch: &Batch, pool: &BlockPool) {
+        let (rows, max_batch_tokens) = (batch.rows(), self.options.max_batch_tokens);
+        assert!(rows <= max_batch_tokens, "a batch of {rows} rows, but at most {max_batch_tokens} fit");
+        let a = self.model.config.attention;
+        let naive = batch.spans.iter().filter(|s| s.path == AttentionPath::Naive);
         let longest = naive.map(|s| s.first + s.rows.len()).max().unwrap_or(0);
         // it is read by whole lines of the caches, and begins with one
         let needed = expanded::expanded_len(longest, &a) + LINE_FLOATS;
@@ -345,8 +348,8 @@ impl CpuBackend {
     }
 
     /// Logits of the batch's wanted rows, [`HEAD_ROWS`] at a time: `sink` hears which wanted row and its logits.
-    pub fn logits(&mut self, batch: &Batch, pool: &CachePool, sink: &mut dyn FnMut(usize, &[f32])) {
-        let vocab = self.model.contract.vocab_size;
+    pub fn logits(&mut self, batch: &Batch, pool: &BlockPool, sink: &mut dyn FnMut(usize, &[f32])) {
+        let vocab = self.model.config.vocab_size;
         let mut part = std::mem::take(&mut self.head_batch);
         for (chunk, wanted) in batch.wanted.chunks(HEAD_ROWS).enumerate() {
             part.wanted.clear();
@@ -377,7 +380,7 @@ impl CpuBackend {
     ///
     /// # Errors
     /// When a plan gives a value no place: an error of Latent.
-    pub fn start_trace(&mut self, points: &Points, trace: Trace) -> Result<(), EngineError> {
+    pub fn start_trace(&mut self, points: &Activations, trace: Trace) -> Result<(), EngineError> {
         let plans = self.trunk.iter().chain(&self.head);
         self.recorder = Some(Recorder::new(plans, points, trace)?);
         Ok(())
@@ -388,17 +391,17 @@ impl CpuBackend {
         self.recorder.take().map(Recorder::finish)
     }
 
-    fn run(&mut self, batch: &Batch, pool: &CachePool, rows: usize, head: bool) {
-        let class = RowClass::of(rows) as usize;
-        let program = if head { &self.head_programs[class] } else { &self.trunk_programs[class] };
+    fn run(&mut self, batch: &Batch, pool: &BlockPool, rows: usize, head: bool) {
+        let bucket = BatchBucket::of(rows) as usize;
+        let program = if head { &self.head_programs[bucket] } else { &self.trunk_programs[bucket] };
         let [blocks, lines] = self.row_blocks.map(|of_row| rows * of_row);
         if self.blocks.len() < blocks {
-            self.blocks.resize(blocks, A8Block::ZERO);
+            self.blocks.resize(blocks, Q8Block::ZERO);
         }
         if self.lines.len() < lines {
-            self.lines.resize(lines, Bf16Line::ZERO);
+            self.lines.resize(lines, Bf16x32::ZERO);
         }
-        let skipped = self.expanded.as_ptr().align_offset(align_of::<Bf16Line>()).min(self.expanded.len());
+        let skipped = self.expanded.as_ptr().align_offset(align_of::<Bf16x32>()).min(self.expanded.len());
         let shared = Shared {
             blocks: self.blocks.as_mut_ptr(),
             blocks_len: self.blocks.len(),
@@ -410,18 +413,18 @@ impl CpuBackend {
             expanded: self.expanded[skipped..].as_mut_ptr(),
             expanded_len: self.expanded.len() - skipped,
             partials: self.partials.as_mut_ptr(),
-            partials_len: self.partials.len(),
+            partial_softmax_len: self.partials.len(),
         };
         let (model, locals, rotations) = (&self.model, &self.locals, &self.rotations[..]);
-        let plan = if head { CLASSES.len() + class } else { class };
+        let plan = if head { CLASSES.len() + bucket } else { bucket };
         let clock = self.clocks.as_ref().map(|clocks| &clocks[plan][..]);
         let recorder = self.recorder.as_ref();
-        self.team.run(&|member| {
-            let mut local = locals[member.index].lock().unwrap_or_else(PoisonError::into_inner);
+        self.thread_pool.run(&|worker| {
+            let mut local = locals[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
             run::run(
                 program,
                 &Thread {
-                    member,
+                    worker,
                     model,
                     batch,
                     rows,
@@ -508,12 +511,12 @@ pub fn tensors_in_tiles(plans: &(Vec<Plan>, Vec<Plan>), checkpoint: &Checkpoint)
 
 /// Tensors, by the first of each weight, that some bound kernel reads in tiles.
 pub fn tiled_tensors<'p>(plans: impl Iterator<Item = &'p Plan>) -> HashSet<&'p str> {
-    let table = kernels::table();
+    let table = latent_kernels::table();
     let mut tiled = HashSet::new();
     for plan in plans {
         for node in &plan.ir.nodes {
             for ((_, weight), kernel) in node.weights.iter().zip(&node.kernels) {
-                if table[kernel.index].0.layout == Layout::Tiles {
+                if table[kernel.index].0.layout == WeightLayout::Tiles {
                     tiled.insert(plan.ir.weight(*weight).parts[0].tensor.as_str());
                 }
             }
@@ -525,16 +528,27 @@ pub fn tiled_tensors<'p>(plans: impl Iterator<Item = &'p Plan>) -> HashSet<&'p s
 /// Weights by the tensor that they begin with, so that a tied embedding is loaded once.
 struct Loader<'a> {
     checkpoint: &'a Arc<Checkpoint>,
-    memory: TileMemory,
+    memory: WeightArena,
     weights: Vec<LoadedWeight>,
     index: HashMap<String, usize>,
 }
 
 impl Loader<'_> {
-    fn load(&mut self, weight: &Weight, layout: Layout, team: &mut Team) -> Result<(), EngineError> {
+    fn load(
+        &mut self,
+        weight: &Weight,
+        layout: WeightLayout,
+        thread_pool: &mut ThreadPool,
+    ) -> Result<(), EngineError> {
         let key = &weight.parts[0].tensor;
         if !self.index.contains_key(key) {
-            self.weights.push(LoadedWeight::load(weight, self.checkpoint, layout, &mut self.memory, team)?);
+            self.weights.push(LoadedWeight::load(
+                weight,
+                self.checkpoint,
+                layout,
+                &mut self.memory,
+                thread_pool,
+            )?);
             self.index.insert(key.clone(), self.weights.len() - 1);
         }
         Ok(())
@@ -546,21 +560,21 @@ impl Loader<'_> {
 }
 
 /// The router's rules in the words of the kernel.
-fn route_spec(contract: &Contract) -> Option<RouteSpec<'static>> {
-    let router = contract.moe?.router;
+fn route_spec(config: &ModelConfig) -> Option<RouteSpec<'static>> {
+    let router = config.moe?.router;
     Some(RouteSpec {
         gating: match router.gating {
-            Gating::Softmax => kernels::Gating::Softmax,
-            Gating::Sigmoid => kernels::Gating::Sigmoid,
-            Gating::SoftmaxOfSelected => kernels::Gating::SoftmaxOfSelected,
-            Gating::SqrtSoftplus => kernels::Gating::SqrtSoftplus,
+            Gating::Softmax => latent_kernels::Gating::Softmax,
+            Gating::Sigmoid => latent_kernels::Gating::Sigmoid,
+            Gating::SoftmaxOfSelected => latent_kernels::Gating::SoftmaxOfSelected,
+            Gating::SqrtSoftplus => latent_kernels::Gating::SqrtSoftplus,
         },
         bias: None,
         groups: router.groups,
         groups_used: router.groups_used,
         group_score: match router.group_score {
-            GroupScore::TopTwoSum => kernels::GroupScore::TopTwoSum,
-            GroupScore::Max => kernels::GroupScore::Max,
+            GroupScore::TopTwoSum => latent_kernels::GroupScore::TopTwoSum,
+            GroupScore::Max => latent_kernels::GroupScore::Max,
         },
         norm: router.normalise,
         norm_floor: router.norm_floor as f32,

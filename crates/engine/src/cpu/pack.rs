@@ -1,11 +1,11 @@
-//! Weights packed into tiles by the whole team: in memory while loading, or piece by piece for a packed file.
+//! Weights packed into tiles by the whole thread pool: in memory while loading, or piece by piece for a packed file.
 #![allow(unsafe_code, reason = "the threads of the team write disjoint tiles of one memory")]
 
-use super::tile_memory::{Place, TileMemory};
+use super::weight_arena::{Place, WeightArena};
 use crate::error::EngineError;
-use crate::team::Team;
-use base::TensorType;
-use quant::tiles::{ROWS, TileLayout};
+use crate::thread_pool::ThreadPool;
+use latent_quant::tiles::{ROWS, TileLayout};
+use latent_types::TensorType;
 
 /// Matrices of one weight as rows, and the tiles that they become: those of the first matrix, then those of the second, and so on.
 #[derive(Clone, Copy)]
@@ -57,12 +57,12 @@ impl<'a, 'm> Matrices<'a, 'm> {
     }
 
     /// Packs tiles from `first` on, counted through all matrices, until `out` is full.
-    pub fn pack_some(&self, first: usize, out: &mut [u8], team: &mut Team) {
+    pub fn pack_some(&self, first: usize, out: &mut [u8], thread_pool: &mut ThreadPool) {
         let bytes = self.tile_bytes();
         let count = out.len() / bytes;
         let target = Target(out.as_mut_ptr());
-        team.run(&|member| {
-            for i in member.share(count, 1) {
+        thread_pool.run(&|worker| {
+            for i in worker.share(count, 1) {
                 // SAFETY: inside `out`; shares do not overlap.
                 self.pack(first + i, unsafe { target.tile(i, bytes) });
             }
@@ -104,18 +104,18 @@ impl Packed {
     /// When the memory is full: an error of Latent.
     pub fn new(
         matrices: &Matrices<'_, '_>,
-        memory: &mut TileMemory,
-        team: &mut Team,
+        memory: &mut WeightArena,
+        thread_pool: &mut ThreadPool,
     ) -> Result<Packed, EngineError> {
         let (tiles, bytes) = (matrices.tiles(), matrices.tile_bytes());
         let matrix_bytes = tiles * bytes;
         let place = memory.take(matrices.count, matrix_bytes)?;
         // SAFETY: nobody else has the place yet.
         let target = Target(unsafe { place.start() });
-        team.run(&|member| {
+        thread_pool.run(&|worker| {
             // the same shares as in the steps, so that on NUMA machines a tile lies at the thread that reads it
             for m in 0..matrices.count {
-                for row in member.share(tiles * ROWS, ROWS).step_by(ROWS) {
+                for row in worker.share(tiles * ROWS, ROWS).step_by(ROWS) {
                     let index = m * tiles + row / ROWS;
                     // SAFETY: inside the place; shares do not overlap.
                     matrices.pack(index, unsafe { target.tile(index, bytes) });

@@ -1,16 +1,16 @@
-//! Running a program: what one thread of the team does in one step.
+//! Running a program: what one thread of the thread pool does in one step.
 #![allow(unsafe_code, reason = "threads write disjoint parts of one arena between barriers")]
 
 use super::batch::Batch;
 use super::compile::{Base, Instruction, Program, Slot};
-use super::local::Local;
+use super::scratch::WorkerScratch;
 use super::trace::Recording;
 use super::weights::LoadedWeight;
-use crate::cache::{CachePool, StreamMemory};
-use crate::team::Member;
-use graph::Contract;
-use graph::ir::Lane;
-use kernels::{A8Block, Bf16Line, Number, RopePairs, RopeTable, RouteSpec, Rows, RowsMut};
+use crate::cache::{BlockPool, KvLayerMemory};
+use crate::thread_pool::Worker;
+use latent_graph::ModelConfig;
+use latent_graph::ir::AttentionPath;
+use latent_kernels::{Bf16x32, KvElement, Q8Block, RopePairs, RopeTable, RouteSpec, Rows, RowsMut};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -18,7 +18,7 @@ use std::time::Instant;
 /// What every operation of a model needs.
 pub struct Model {
     /// Hyper-parameters.
-    pub contract: Contract,
+    pub config: ModelConfig,
     /// All weights.
     pub weights: Vec<LoadedWeight>,
     /// Rotation angles.
@@ -59,13 +59,13 @@ pub struct Shared {
     /// Partial results of attention.
     pub partials: *mut f32,
     /// Numbers of it.
-    pub partials_len: usize,
+    pub partial_softmax_len: usize,
     /// Inputs of a product as 8-bit blocks, where the threads convert them together.
-    pub blocks: *mut A8Block,
+    pub blocks: *mut Q8Block,
     /// How many.
     pub blocks_len: usize,
     /// The same as bf16.
-    pub lines: *mut Bf16Line,
+    pub lines: *mut Bf16x32,
     /// How many.
     pub lines_len: usize,
 }
@@ -78,7 +78,7 @@ unsafe impl Sync for Shared {}
 /// What one thread sees of a step.
 pub struct Thread<'a> {
     /// Who it is.
-    pub member: &'a Member<'a>,
+    pub worker: &'a Worker<'a>,
     /// The model.
     pub model: &'a Model,
     /// The rows.
@@ -86,7 +86,7 @@ pub struct Thread<'a> {
     /// Rows that the program works on: the batch's, or the wanted ones in a head program.
     pub rows: usize,
     /// The cache.
-    pub pool: &'a CachePool,
+    pub pool: &'a BlockPool,
     /// Cosines and sines of each row's position.
     pub rotations: &'a [f32],
     /// Nanoseconds of each phase, added up by the first thread, where a profile is taken.
@@ -97,15 +97,15 @@ pub struct Thread<'a> {
     pub shared: Shared,
 }
 
-/// Runs all phases of `program` as one member of the team.
-pub fn run(program: &Program, thread: &Thread<'_>, local: &mut Local) {
-    let clock = thread.clock.filter(|_| thread.member.index == 0);
+/// Runs all phases of `program` as one worker of the thread pool.
+pub fn run(program: &Program, thread: &Thread<'_>, local: &mut WorkerScratch) {
+    let clock = thread.clock.filter(|_| thread.worker.index == 0);
     let mut start = clock.map(|_| Instant::now());
     for (phase, number) in program.phases.iter().zip(&program.numbers) {
         for step in phase {
-            thread.execute(&step.instruction, step.lane, local);
+            thread.execute(&step.instruction, step.path, local);
         }
-        thread.member.barrier();
+        thread.worker.barrier();
         if let Some(recording) = &thread.recording {
             thread.record(recording, *number);
         }
@@ -118,29 +118,29 @@ pub fn run(program: &Program, thread: &Thread<'_>, local: &mut Local) {
 }
 
 impl<'a> Thread<'a> {
-    fn execute(&self, instruction: &Instruction, lane: Lane, local: &mut Local) {
+    fn execute(&self, instruction: &Instruction, path: AttentionPath, local: &mut WorkerScratch) {
         match instruction {
             Instruction::Embed { weight, scale, out } => self.embed(*weight, *scale, out, local),
             Instruction::RmsNorm { input, weight, out } => self.rms_norm(input, *weight, out),
             Instruction::Linear { input, norm, products, outs, epilogue } => {
                 self.linear(input, *norm, products, outs, *epilogue, local);
             }
-            Instruction::Rope { input, out } => self.rope(input, out, lane),
-            Instruction::LatentStore { latent, norm, key, rotate, stream } => {
-                self.latent_store(latent, *norm, key, *rotate, *stream, local);
+            Instruction::Rope { input, out } => self.rope(input, out, path),
+            Instruction::LatentStore { latent, norm, key, rotate, kv_layer } => {
+                self.latent_store(latent, *norm, key, *rotate, *kv_layer, local);
             }
-            Instruction::ExpandedStore { latent, key, rotate, kv, stream } => {
-                self.expanded_store(latent, key, *rotate, kv, *stream, local);
+            Instruction::ExpandedStore { latent, key, rotate, kv, kv_layer } => {
+                self.expanded_store(latent, key, *rotate, kv, *kv_layer, local);
             }
             Instruction::AbsorbK { q_nope, q_rope, rotate, kv, out } => {
-                self.absorb_k(q_nope, q_rope, *rotate, kv, out, lane, local);
+                self.absorb_k(q_nope, q_rope, *rotate, kv, out, path, local);
             }
-            Instruction::Attend { query, out, stream, kernel } => {
-                self.attend_latent(query, out, *stream, *kernel, lane, local);
+            Instruction::Attend { query, out, kv_layer, kernel } => {
+                self.attend_latent(query, out, *kv_layer, *kernel, path, local);
             }
-            Instruction::AbsorbV { input, kv, out } => self.absorb_v(input, kv, out, lane, local),
-            Instruction::AttendExpanded { q_nope, q_rope, kv, out, stream, kernels } => {
-                self.attend_expanded(q_nope, q_rope, kv.as_ref(), out, *stream, *kernels, lane, local);
+            Instruction::AbsorbV { input, kv, out } => self.absorb_v(input, kv, out, path, local),
+            Instruction::AttendExpanded { q_nope, q_rope, kv, out, kv_layer, kernels } => {
+                self.attend_expanded(q_nope, q_rope, kv.as_ref(), out, *kv_layer, *kernels, path, local);
             }
             Instruction::Route { logits, bias, chosen, mix, each } => {
                 self.route(logits, *bias, (chosen, mix), *each, local);
@@ -162,7 +162,7 @@ impl<'a> Thread<'a> {
     /// Rotates one head of a row to the row's position.
     pub(super) fn rotate(&self, numbers: &mut [f32], row: usize) {
         let len = self.model.rope.rotation_len();
-        kernels::rotate(numbers, &self.rotations[row * len..(row + 1) * len], self.model.pairs);
+        latent_kernels::rotate(numbers, &self.rotations[row * len..(row + 1) * len], self.model.pairs);
     }
 
     /// Address of `len` numbers of a value, from a column of a row on.
@@ -247,12 +247,12 @@ impl<'a> Thread<'a> {
 
     /// This thread's rows of a value.
     pub(super) fn my_rows(&self, slot: &Slot) -> Range<usize> {
-        self.member.share(slot.rows.of(self.rows), 1)
+        self.worker.share(slot.rows.of(self.rows), 1)
     }
 
     /// Weight and epsilon of a norm.
     pub(super) fn norm(&self, weight: Option<usize>) -> Option<(&'a [f32], f32)> {
-        weight.map(|w| (self.model.weights[w].vector(), self.model.contract.rms_eps as f32))
+        weight.map(|w| (self.model.weights[w].vector(), self.model.config.rms_eps as f32))
     }
 
     /// The tail of one head, from `from` on, to be written by this thread alone.
@@ -283,36 +283,36 @@ impl<'a> Thread<'a> {
 
     /// A row of a cache stream, to be written by this thread alone.
     #[allow(clippy::mut_from_ref, reason = "a row has one writer")]
-    pub(super) fn cache_row<'m>(&self, memory: &'m StreamMemory, place: usize) -> &'m mut [u8] {
-        // SAFETY: every row of a step belongs to one segment, whose pages are its own where it writes, and to one thread's share.
+    pub(super) fn cache_row<'m>(&self, memory: &'m KvLayerMemory, place: usize) -> &'m mut [u8] {
+        // SAFETY: every row of a step belongs to one span, whose pages are its own where it writes, and to one thread's share.
         unsafe { memory.row_shared(place) }
     }
 
     /// Part of the memory for partial results of attention, to be used by this thread alone until the next barrier.
     #[allow(clippy::mut_from_ref, reason = "parts are disjoint: one a task")]
     pub(super) fn partial_memory(&self, at: usize, len: usize) -> &'a mut [f32] {
-        assert!(at + len <= self.shared.partials_len, "partial results out of range");
+        assert!(at + len <= self.shared.partial_softmax_len, "partial results out of range");
         // SAFETY: in range; tasks have disjoint parts.
         unsafe { std::slice::from_raw_parts_mut(self.shared.partials.add(at), len) }
     }
 
     /// Part of that memory to be read, after the barrier.
     pub(super) fn partials(&self, at: usize, len: usize) -> &'a [f32] {
-        assert!(at + len <= self.shared.partials_len, "partial results out of range");
+        assert!(at + len <= self.shared.partial_softmax_len, "partial results out of range");
         // SAFETY: in range; nobody writes until the barrier after the phase that reads them.
         unsafe { std::slice::from_raw_parts(self.shared.partials.add(at), len) }
     }
 
     /// Shared 8-bit blocks to be written by this thread alone until the next barrier.
     #[allow(clippy::mut_from_ref, reason = "threads have disjoint rows")]
-    pub(super) fn blocks_mut(&self, at: usize, len: usize) -> &'a mut [A8Block] {
+    pub(super) fn blocks_mut(&self, at: usize, len: usize) -> &'a mut [Q8Block] {
         assert!(at + len <= self.shared.blocks_len, "8-bit blocks out of range");
         // SAFETY: in range; threads have disjoint rows.
         unsafe { std::slice::from_raw_parts_mut(self.shared.blocks.add(at), len) }
     }
 
     /// Shared 8-bit blocks to be read, after the barrier.
-    pub(super) fn blocks(&self, len: usize) -> &'a [A8Block] {
+    pub(super) fn blocks(&self, len: usize) -> &'a [Q8Block] {
         assert!(len <= self.shared.blocks_len, "8-bit blocks out of range");
         // SAFETY: in range; nobody writes until the next barrier.
         unsafe { std::slice::from_raw_parts(self.shared.blocks, len) }
@@ -320,14 +320,14 @@ impl<'a> Thread<'a> {
 
     /// Shared lines of bf16 to be written by this thread alone until the next barrier.
     #[allow(clippy::mut_from_ref, reason = "threads have disjoint rows")]
-    pub(super) fn lines_mut(&self, at: usize, len: usize) -> &'a mut [Bf16Line] {
+    pub(super) fn lines_mut(&self, at: usize, len: usize) -> &'a mut [Bf16x32] {
         assert!(at + len <= self.shared.lines_len, "lines of bf16 out of range");
         // SAFETY: in range; threads have disjoint rows.
         unsafe { std::slice::from_raw_parts_mut(self.shared.lines.add(at), len) }
     }
 
     /// Shared lines of bf16 to be read, after the barrier.
-    pub(super) fn lines(&self, len: usize) -> &'a [Bf16Line] {
+    pub(super) fn lines(&self, len: usize) -> &'a [Bf16x32] {
         assert!(len <= self.shared.lines_len, "lines of bf16 out of range");
         // SAFETY: in range; nobody writes until the next barrier.
         unsafe { std::slice::from_raw_parts(self.shared.lines, len) }
@@ -335,18 +335,18 @@ impl<'a> Thread<'a> {
 
     /// Part of the memory for expanded keys and values, in numbers of one kind, to be written by this thread alone until the next barrier.
     #[allow(clippy::mut_from_ref, reason = "parts are disjoint: each thread expands its own rows")]
-    pub(super) fn expanded_memory<N: Number>(&self, at: usize, len: usize) -> &'a mut [N] {
+    pub(super) fn expanded_memory<N: KvElement>(&self, at: usize, len: usize) -> &'a mut [N] {
         // SAFETY: in range; threads have disjoint rows; any bits are such a number.
         unsafe { std::slice::from_raw_parts_mut(self.expanded_at(at, len), len) }
     }
 
     /// Part of that memory to be read, after the barrier.
-    pub(super) fn expanded_numbers<N: Number>(&self, at: usize, len: usize) -> &'a [N] {
+    pub(super) fn expanded_numbers<N: KvElement>(&self, at: usize, len: usize) -> &'a [N] {
         // SAFETY: in range; nobody writes until the next barrier; any bits are such a number.
         unsafe { std::slice::from_raw_parts(self.expanded_at(at, len), len) }
     }
 
-    fn expanded_at<N: Number>(&self, at: usize, len: usize) -> *mut N {
+    fn expanded_at<N: KvElement>(&self, at: usize, len: usize) -> *mut N {
         let bytes = self.shared.expanded_len * size_of::<f32>();
         assert!((at + len) * size_of::<N>() <= bytes, "expanded keys out of range");
         self.shared.expanded.cast::<N>().wrapping_add(at)

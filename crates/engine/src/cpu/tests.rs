@@ -1,30 +1,30 @@
 //! What keeps a step inside of the memory that was made for it.
 
 use super::{Batch, CpuBackend};
-use crate::cache::{CachePool, PAGE_ROWS, Sequence};
+use crate::cache::{BlockPool, PAGE_ROWS, Sequence};
 use crate::{Engine, EngineOptions};
-use formats::Checkpoint;
+use latent_formats::Checkpoint;
+use latent_testing::{Kind, Recipe};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use testkit::{Kind, Recipe};
 
 const LARGEST: usize = 32;
 
 fn engine(threads: usize) -> Engine {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
-    Recipe::new("tiny-v3", Kind::from(base::TensorType::Q8_0)).write_gguf(&path).unwrap();
+    Recipe::new("tiny-v3", Kind::from(latent_types::TensorType::Q8_0)).write_gguf(&path).unwrap();
     let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
-    let (context, largest, threads) = (Some(256), Some(LARGEST), Some(threads));
-    let options = EngineOptions { context, largest, threads, ..EngineOptions::default() };
+    let (context, max_batch_tokens, threads) = (Some(256), Some(LARGEST), Some(threads));
+    let options = EngineOptions { context, max_batch_tokens, threads, ..EngineOptions::default() };
     Engine::load(&checkpoint, &options, &mut |_, _| {}).unwrap()
 }
 
 /// The layers over a batch of so many rows, as a step would run them; what a panic said.
-fn forward(backend: &mut CpuBackend, pool: &mut CachePool, rows: usize) -> Result<(), String> {
+fn forward(backend: &mut CpuBackend, pool: &mut BlockPool, rows: usize) -> Result<(), String> {
     let (mut batch, mut sequence) = (Batch::default(), Sequence::default());
     pool.reserve(&mut sequence, rows).unwrap();
-    batch.push(&vec![1; rows], 0, sequence.pages(), backend.lane(rows));
+    batch.push(&vec![1; rows], 0, sequence.pages(), backend.path(rows));
     catch_unwind(AssertUnwindSafe(|| backend.forward(&batch, pool)))
         .map_err(|panic| panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "another panic".into()))
 }

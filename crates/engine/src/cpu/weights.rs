@@ -5,14 +5,14 @@
 )]
 
 use super::pack::{Matrices, Packed};
-use super::tile_memory::TileMemory;
+use super::weight_arena::WeightArena;
 use crate::error::EngineError;
-use crate::team::Team;
-use base::{Layout, TensorType};
-use formats::Checkpoint;
-use graph::circuit::{Part, Weight};
-use kernels::{BlockScales, WeightMatrix};
-use quant::tiles::TileLayout;
+use crate::thread_pool::ThreadPool;
+use latent_formats::Checkpoint;
+use latent_graph::circuit::{Part, Weight};
+use latent_kernels::{BlockScales, WeightMatrix};
+use latent_quant::tiles::TileLayout;
+use latent_types::{TensorType, WeightLayout};
 use std::sync::Arc;
 
 /// One weight slot, ready to be read.
@@ -56,7 +56,7 @@ impl Bytes {
 }
 
 impl LoadedWeight {
-    /// Takes the tensors of `weight` from the checkpoint, and lets the team pack them into `memory` where `layout` says so. Tiles of a packed file are
+    /// Takes the tensors of `weight` from the checkpoint, and lets the thread pool pack them into `memory` where `layout` says so. Tiles of a packed file are
     /// used where they lie, whatever `layout` says: what reads rows takes them out of tiles, with the same numbers.
     ///
     /// # Errors
@@ -65,9 +65,9 @@ impl LoadedWeight {
     pub fn load(
         weight: &Weight,
         checkpoint: &Arc<Checkpoint>,
-        layout: Layout,
-        memory: &mut TileMemory,
-        team: &mut Team,
+        layout: WeightLayout,
+        memory: &mut WeightArena,
+        thread_pool: &mut ThreadPool,
     ) -> Result<LoadedWeight, EngineError> {
         let mut loaded = LoadedWeight {
             ty: weight.ty,
@@ -82,7 +82,7 @@ impl LoadedWeight {
             vector: Vec::new(),
         };
         let file = checkpoint.display_name();
-        if !quant::can_decode(weight.ty) {
+        if !latent_quant::can_decode(weight.ty) {
             let tensor = weight.parts.first().map(|p| p.tensor.clone()).unwrap_or_default();
             return Err(EngineError::NotDecodable { file, tensor, ty: weight.ty });
         }
@@ -92,8 +92,8 @@ impl LoadedWeight {
         }
         if weight.shape.len() == 1 {
             loaded.vector = decode(weight.ty, loaded.parts[0].get(), loaded.inputs, &file)?;
-        } else if layout == Layout::Tiles && !loaded.tiles {
-            loaded.pack(weight, checkpoint, memory, team)?;
+        } else if layout == WeightLayout::Tiles && !loaded.tiles {
+            loaded.pack(weight, checkpoint, memory, thread_pool)?;
         }
         Ok(loaded)
     }
@@ -103,12 +103,12 @@ impl LoadedWeight {
         &mut self,
         weight: &Weight,
         checkpoint: &Checkpoint,
-        memory: &mut TileMemory,
-        team: &mut Team,
+        memory: &mut WeightArena,
+        thread_pool: &mut ThreadPool,
     ) -> Result<(), EngineError> {
         let matrix = |m: usize| self.bytes_of(m);
         let matrices = Matrices::new(self.ty, self.outputs, self.inputs, weight.matrices(), &matrix);
-        let packed = matrices.map(|matrices| Packed::new(&matrices, memory, team)).transpose()?;
+        let packed = matrices.map(|matrices| Packed::new(&matrices, memory, thread_pool)).transpose()?;
         if packed.is_some() {
             self.packed = packed;
             self.parts.clear();
@@ -261,7 +261,7 @@ pub(super) fn tiles_in_file(weight: &Weight, checkpoint: &Checkpoint) -> Result<
 
 fn decode(ty: TensorType, bytes: &[u8], numbers: usize, file: &str) -> Result<Vec<f32>, EngineError> {
     let mut out = vec![0.0; numbers];
-    quant::decode(ty, bytes, &mut out)
+    latent_quant::decode(ty, bytes, &mut out)
         .map_err(|error| EngineError::Decode { file: file.to_owned(), error })?;
     Ok(out)
 }

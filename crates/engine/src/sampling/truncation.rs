@@ -23,7 +23,7 @@ pub(super) fn softmax(candidates: &mut [Candidate], temperature: f32) {
     for candidate in candidates.iter_mut() {
         // an infinite logit is certain
         let distance = if candidate.logit == max { 0.0 } else { (candidate.logit - max) / temperature };
-        candidate.probability = kernels::exp(distance);
+        candidate.probability = latent_kernels::exp(distance);
         sum += f64::from(candidate.probability);
     }
     candidates.iter_mut().for_each(|c| c.probability = (f64::from(c.probability) / sum) as f32);

@@ -6,10 +6,10 @@
     reason = "each test file uses a part of it, and skipped tiers are named"
 )]
 
-use base::Tier;
-use engine::cache::Sequence;
-use engine::{Engine, EngineOptions, Item, Wanted};
-use formats::Checkpoint;
+use latent_engine::cache::Sequence;
+use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput};
+use latent_formats::Checkpoint;
+use latent_types::Tier;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -32,13 +32,13 @@ pub const WITH_GGUF: [&str; 3] = ["v3", "v3-yarn", "youtu"];
 #[allow(unsafe_code, reason = "tiles are computed by a signal handler")]
 pub fn tiers() -> Vec<Tier> {
     static OWN: OnceLock<Tier> = OnceLock::new();
-    let own = *OWN.get_or_init(|| kernels::features().tier());
+    let own = *OWN.get_or_init(|| latent_kernels::features().tier());
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    if own < Tier::Amx && emulator::install_amx() {
+    if own < Tier::Amx && latent_emulator::install_amx() {
         // SAFETY: the handler is installed.
-        unsafe { kernels::assume_amx() };
+        unsafe { latent_kernels::assume_amx() };
     }
-    let best = kernels::features().tier();
+    let best = latent_kernels::features().tier();
     for tier in Tier::ALL.into_iter().filter(|tier| *tier > best) {
         eprintln!("skipped: this machine has no {tier}");
     }
@@ -97,7 +97,7 @@ pub fn all_logits(engine: &mut Engine, tokens: &[u32], chunk: usize) -> Vec<Vec<
             &mut sequence,
             tokens,
             chunk,
-            Wanted::All,
+            LogitsRequest::All,
             &mut |row, l| logits[row] = l.to_vec(),
             &mut |_| true,
         )
@@ -111,11 +111,13 @@ pub fn greedy(engine: &mut Engine, prompt: &[u32], count: usize) -> Vec<u32> {
     let mut sequence = Sequence::default();
     let mut next = 0;
     let mut take = |logits: &[f32]| next = best(logits);
-    engine.prefill(&mut sequence, prompt, 64, Wanted::Last, &mut |_, l| take(l), &mut |_| true).unwrap();
+    engine
+        .prefill(&mut sequence, prompt, 64, LogitsRequest::Last, &mut |_, l| take(l), &mut |_| true)
+        .unwrap();
     let mut found = vec![next];
     while found.len() < count {
         let token = [found[found.len() - 1]];
-        let mut items = [Item { sequence: &mut sequence, tokens: &token, wanted: Wanted::Last }];
+        let mut items = [SeqInput { sequence: &mut sequence, tokens: &token, wanted: LogitsRequest::Last }];
         engine.step(&mut items, &mut |_, _, l| next = best(l)).unwrap();
         found.push(next);
     }

@@ -3,7 +3,7 @@
 use super::reader::Reader;
 use super::{DEFAULT_ALIGNMENT, GgufError, MAGIC, Metadata};
 use crate::limits;
-use base::TensorType;
+use latent_types::TensorType;
 use std::sync::Arc;
 
 /// What the first bytes of a GGUF file say.

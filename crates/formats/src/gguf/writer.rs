@@ -2,7 +2,7 @@
 
 use super::{DEFAULT_ALIGNMENT, MAGIC, ValueType};
 use crate::limits;
-use base::TensorType;
+use latent_types::TensorType;
 use std::collections::HashSet;
 use std::io::{self, Error, ErrorKind, Read, Write};
 

@@ -4,7 +4,7 @@ use super::{FNV_START, Identity, MAGIC, PAGE, PackError, PackedFrom, VERSION, fn
 use crate::error::FormatError;
 use crate::gguf::{Header, Metadata, Value, tensor_bytes};
 use crate::limits;
-use base::TensorType;
+use latent_types::TensorType;
 
 /// What the header of a packed file says.
 pub struct Directory {

@@ -5,7 +5,7 @@ use super::{FNV_START, MAGIC, PAGE, VERSION, fnv, keys};
 use crate::Checkpoint;
 use crate::error::FormatError;
 use crate::gguf::{Writer, WriterValue};
-use base::TensorType;
+use latent_types::TensorType;
 use std::io::{self, Write};
 
 /// What a person sees who looks into the file.

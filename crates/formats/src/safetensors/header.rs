@@ -4,7 +4,7 @@ use super::SafetensorsError;
 use super::json::{Described, Tensors};
 use crate::gguf::tensor_bytes;
 use crate::limits;
-use base::TensorType;
+use latent_types::TensorType;
 use serde::de::DeserializeSeed;
 
 /// What the first bytes of a safetensors file say.

@@ -9,7 +9,7 @@ pub use error::SafetensorsError;
 pub use header::{Header, TensorEntry};
 pub use writer::Writer;
 
-use base::TensorType;
+use latent_types::TensorType;
 use std::ops::Range;
 
 /// The tensors of a whole file in memory: name, type, shape (outermost first), and the bytes where each lies.

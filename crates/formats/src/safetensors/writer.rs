@@ -1,7 +1,7 @@
 //! A writer that streams.
 
 use crate::gguf::tensor_bytes;
-use base::TensorType;
+use latent_types::TensorType;
 use std::io::{self, Error, ErrorKind, Write};
 
 /// Writes one safetensors file.

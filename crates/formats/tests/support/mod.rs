@@ -1,7 +1,7 @@
 //! GGUF and safetensors files built byte by byte, so that each field can lie.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use formats::{Checkpoint, FormatError};
+use latent_formats::{Checkpoint, FormatError};
 
 /// Numbers of value types in a GGUF file.
 pub const U8: u32 = 0;

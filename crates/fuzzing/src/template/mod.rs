@@ -3,8 +3,8 @@
 mod grammar;
 
 use crate::source::Source;
+use latent_text::{ChatInput, ChatTemplate, Rendered};
 use serde_json::{Value, json};
-use text::{ChatInput, ChatTemplate, Rendered};
 
 /// Stack of the thread that renders: what threads of servers have. Sanitizers make frames larger.
 const STACK: usize = if cfg!(fuzzing) { 8 << 20 } else { 2 << 20 };

@@ -3,8 +3,8 @@
 mod components;
 
 use crate::source::Source;
+use latent_text::{ChatInput, ChatTemplate, Encode, TextError, Tokenizer};
 use serde_json::{Value, json};
-use text::{ChatInput, ChatTemplate, Encode, TextError, Tokenizer};
 
 /// Texts at which components differ.
 const TEXTS: [&str; 10] = [

@@ -1,32 +1,38 @@
 //! Circuit files: values, slots, sizes and conditions, for the layers of one contract.
 
 use super::{Code, Findings};
-use crate::circuit::{Circuit, Facts, OP_WORDS, OpSpec, SlotSpec};
-use crate::contract::{Contract, LayerKind};
+use crate::circuit::{Circuit, ConfigVars, OP_WORDS, OpSpec, SlotSpec};
+use crate::config::{LayerKind, ModelConfig};
 use std::collections::{BTreeMap, HashMap};
 
-pub(super) fn check(circuit: &Circuit, contract: &Contract, found: &mut Findings<'_>) {
-    let whole = Facts::of(contract, None);
+pub(super) fn check(circuit: &Circuit, config: &ModelConfig, found: &mut Findings<'_>) {
+    let whole = ConfigVars::of(config, None);
     slots(circuit, &circuit.model_weights, false, &whole, found);
     run(circuit, &circuit.embed, &whole, ("tokens", "h"), found);
     let mut used = vec![(&circuit.embed, &whole), (&circuit.head, &whole)];
     unused_slots(circuit, &circuit.model_weights, &used, &whole, found);
     for kind in [LayerKind::Dense, LayerKind::Moe] {
-        if !contract.layer_kinds[..contract.layers].contains(&kind) {
+        if !config.layer_kinds[..config.layers].contains(&kind) {
             continue;
         }
-        let facts = Facts::of(contract, Some(kind));
-        slots(circuit, &circuit.layer_weights, true, &facts, found);
-        run(circuit, &circuit.layer, &facts, ("h", "h"), found);
-        used = vec![(&circuit.layer, &facts)];
-        unused_slots(circuit, &circuit.layer_weights, &used, &facts, found);
+        let vars = ConfigVars::of(config, Some(kind));
+        slots(circuit, &circuit.layer_weights, true, &vars, found);
+        run(circuit, &circuit.layer, &vars, ("h", "h"), found);
+        used = vec![(&circuit.layer, &vars)];
+        unused_slots(circuit, &circuit.layer_weights, &used, &vars, found);
     }
     run(circuit, &circuit.head, &whole, ("h", "logits"), found);
 }
 
 /// Whether conditions hold; A08 where a word of them is unknown.
-fn holds(circuit: &Circuit, when: &[String], facts: &Facts, slot: &str, found: &mut Findings<'_>) -> bool {
-    match facts.hold(when, &circuit.name) {
+fn holds(
+    circuit: &Circuit,
+    when: &[String],
+    vars: &ConfigVars,
+    slot: &str,
+    found: &mut Findings<'_>,
+) -> bool {
+    match vars.hold(when, &circuit.name) {
         Ok(holds) => holds,
         Err(error) => {
             found.add(Code::A08, None, Some(slot.to_owned()), error.to_string());
@@ -40,15 +46,15 @@ fn slots(
     circuit: &Circuit,
     specs: &BTreeMap<String, SlotSpec>,
     of_layer: bool,
-    facts: &Facts,
+    vars: &ConfigVars,
     found: &mut Findings<'_>,
 ) {
     let mut names: HashMap<(&str, &str), &str> = HashMap::new();
     for (slot, spec) in specs {
-        if !holds(circuit, &spec.when, facts, slot, found) {
+        if !holds(circuit, &spec.when, vars, slot, found) {
             continue;
         }
-        if let Err(error) = facts.shape(spec, &circuit.name) {
+        if let Err(error) = vars.shape(spec, &circuit.name) {
             found.add(Code::A08, None, Some(slot.clone()), error.to_string());
         }
         if spec.gguf.is_none() && spec.hf.is_none() {
@@ -73,16 +79,16 @@ fn slots(
 fn unused_slots(
     circuit: &Circuit,
     specs: &BTreeMap<String, SlotSpec>,
-    users: &[(&Vec<OpSpec>, &Facts)],
-    facts: &Facts,
+    users: &[(&Vec<OpSpec>, &ConfigVars)],
+    vars: &ConfigVars,
     found: &mut Findings<'_>,
 ) {
     for (slot, spec) in specs {
-        if !facts.hold(&spec.when, &circuit.name).unwrap_or(false) {
+        if !vars.hold(&spec.when, &circuit.name).unwrap_or(false) {
             continue; // A08 has been said
         }
-        let uses = |(ops, facts): &(&Vec<OpSpec>, &Facts)| {
-            let holds = |op: &&OpSpec| facts.hold(&op.when, &circuit.name).unwrap_or(false);
+        let uses = |(ops, vars): &(&Vec<OpSpec>, &ConfigVars)| {
+            let holds = |op: &&OpSpec| vars.hold(&op.when, &circuit.name).unwrap_or(false);
             ops.iter().filter(holds).any(|op| op.weights.contains(slot))
         };
         if !users.iter().any(uses) {
@@ -108,7 +114,7 @@ fn arity(spec: &OpSpec) -> Option<(usize, usize)> {
 fn run(
     circuit: &Circuit,
     ops: &[OpSpec],
-    facts: &Facts,
+    vars: &ConfigVars,
     (first, last): (&str, &str),
     found: &mut Findings<'_>,
 ) {
@@ -117,10 +123,10 @@ fn run(
     let mut ends = false;
     for op in ops {
         let place = format!("{} {:?}", op.op, op.outputs);
-        if !holds(circuit, &op.when, facts, &place, found) {
+        if !holds(circuit, &op.when, vars, &place, found) {
             continue;
         }
-        words(circuit, op, facts, &place, found);
+        words(circuit, op, vars, &place, found);
         for input in &op.inputs {
             match made.get_mut(input.as_str()) {
                 Some((_, read)) => *read = true,
@@ -153,7 +159,7 @@ fn run(
 }
 
 /// A03 to A05, and A08 of an operation's sizes and factor.
-fn words(circuit: &Circuit, op: &OpSpec, facts: &Facts, place: &str, found: &mut Findings<'_>) {
+fn words(circuit: &Circuit, op: &OpSpec, vars: &ConfigVars, place: &str, found: &mut Findings<'_>) {
     let mut add = |code, problem| found.add(code, None, Some(place.to_owned()), problem);
     match arity(op) {
         None => add(Code::A03, format!("{:?} is not one of {}", op.op, OP_WORDS.join(", "))),
@@ -170,8 +176,8 @@ fn words(circuit: &Circuit, op: &OpSpec, facts: &Facts, place: &str, found: &mut
     for slot in op.weights.iter().filter(|slot| circuit.slot(slot).is_none()) {
         add(Code::A05, format!("weight slot {slot:?} is not declared"));
     }
-    let sizes = op.heads.iter().chain(&op.sizes).map(|size| facts.size(size, &circuit.name).map(|_| ()));
-    for error in sizes.chain([facts.factor(op, &circuit.name).map(|_| ())]).filter_map(Result::err) {
+    let sizes = op.heads.iter().chain(&op.sizes).map(|size| vars.size(size, &circuit.name).map(|_| ()));
+    for error in sizes.chain([vars.factor(op, &circuit.name).map(|_| ())]).filter_map(Result::err) {
         add(Code::A08, error.to_string());
     }
 }

@@ -61,8 +61,9 @@ fn wrong_weights(trace: &Trace<'_>, node: &Node) -> Option<&'static str> {
         (Op::ExpertMlp, _) => (count == 2 || count == 3, "gate, up and down"),
         (Op::MlaAttention | Op::ExpandedStore | Op::AbsorbK | Op::AbsorbV, _) => (count > 0, "W_UK or W_UV"),
         (Op::AttendExpanded, _) => {
-            let latent =
-                node.stream.is_some_and(|id| trace.ir.streams[id.0].kind == crate::ir::StreamKind::Latent);
+            let latent = node
+                .kv_layer
+                .is_some_and(|id| trace.ir.kv_layers[id.0].kind == crate::ir::KvLayerKind::Latent);
             ((count > 0) == latent, "W_UK and W_UV over latents, none over expanded rows")
         }
         _ => (count == 0, "none"),
@@ -130,7 +131,7 @@ fn layers(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
         if matches!(root.storage, Storage::Hidden | Storage::Tokens) {
             continue;
         }
-        let Some(maker) = trace.maker(*id, node.lane) else { continue };
+        let Some(maker) = trace.maker(*id, node.path) else { continue };
         let made_in = trace.ir.nodes[maker].layer;
         if made_in != node.layer {
             let name =
@@ -160,7 +161,7 @@ fn order(trace: &Trace<'_>, found: &mut Findings<'_>) {
         }
     }
     for (n, node) in ir.nodes.iter().enumerate() {
-        let needed = rows(node.lane);
+        let needed = rows(node.path);
         for (i, id) in node.inputs.iter().enumerate() {
             let place = &trace.places[id.0];
             let still = alive[place.root].iter().find(|a| a.value == id.0).map_or(0, |a| a.rows);

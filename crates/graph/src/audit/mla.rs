@@ -2,17 +2,17 @@
 
 use super::trace::{Trace, rows};
 use super::{Code, Findings};
-use crate::contract::Contract;
-use crate::ir::{Lane, Node, Op, Span, StreamKind, ValueId};
+use crate::config::ModelConfig;
+use crate::ir::{AttentionPath, KvLayerKind, Node, Op, Span, ValueId};
 
 pub(super) fn check(
     trace: &Trace<'_>,
     span: &Span,
-    contract: &Contract,
+    config: &ModelConfig,
     phases: Option<&[usize]>,
     found: &mut Findings<'_>,
 ) {
-    let mut layers = vec![Layer::default(); contract.layers.max(span.layers.end)];
+    let mut layers = vec![Layer::default(); config.layers.max(span.layers.end)];
     for (n, node) in trace.ir.nodes.iter().enumerate() {
         if node.inputs.len() != node.input_count() {
             continue; // A16 has said so
@@ -27,7 +27,7 @@ pub(super) fn check(
             _ => {}
         }
         expansion(trace, n, found);
-        stream(trace, n, found);
+        kv_layer(trace, n, found);
         note(n, node, &mut layers);
     }
     for (layer, seen) in layers.iter().enumerate().take(span.layers.end).skip(span.layers.start) {
@@ -51,14 +51,14 @@ fn note(n: usize, node: &Node, layers: &mut [Layer]) {
     let Some(layer) = node.layer.and_then(|layer| layers.get_mut(layer)) else { return };
     let stores = matches!(node.op, Op::LatentStore | Op::ExpandedStore | Op::MlaAttention);
     let attends =
-        matches!(node.op, Op::AttendLatent | Op::AttendSplit | Op::AttendExpanded | Op::MlaAttention);
+        matches!(node.op, Op::AttendLatent | Op::AttendSeparate | Op::AttendExpanded | Op::MlaAttention);
     if stores {
         layer.stores.push(n);
     }
     if attends {
         layer.attends.push(n);
-        layer.twice |= layer.rows & rows(node.lane) != 0;
-        layer.rows |= rows(node.lane);
+        layer.twice |= layer.rows & rows(node.path) != 0;
+        layer.rows |= rows(node.path);
     }
 }
 
@@ -99,11 +99,11 @@ struct Origin {
     ropes: usize,
 }
 
-fn origin(trace: &Trace<'_>, mut raw: ValueId, lane: Lane) -> Origin {
+fn origin(trace: &Trace<'_>, mut raw: ValueId, path: AttentionPath) -> Origin {
     let (mut norms, mut ropes) = (0, 0);
     // a broken IR may make a value from itself: it has at most as many steps as nodes
     for _ in 0..trace.ir.nodes.len() {
-        let Some(node) = trace.maker(raw, lane).map(|n| &trace.ir.nodes[n]) else { break };
+        let Some(node) = trace.maker(raw, path).map(|n| &trace.ir.nodes[n]) else { break };
         match (node.op, node.inputs.first()) {
             (Op::RmsNorm, Some(input)) => (norms, raw) = (norms + 1, *input),
             (Op::Rope, Some(input)) => (ropes, raw) = (ropes + 1, *input),
@@ -114,8 +114,8 @@ fn origin(trace: &Trace<'_>, mut raw: ValueId, lane: Lane) -> Origin {
 }
 
 /// The projection that `part` is cut from, and where its first number lies; none where no split makes it.
-fn cut_from(trace: &Trace<'_>, part: ValueId, lane: Lane) -> Option<(ValueId, usize)> {
-    let node = &trace.ir.nodes[trace.maker(part, lane)?];
+fn cut_from(trace: &Trace<'_>, part: ValueId, path: AttentionPath) -> Option<(ValueId, usize)> {
+    let node = &trace.ir.nodes[trace.maker(part, path)?];
     let whole = *node.inputs.first().filter(|_| node.op == Op::Split)?;
     Some((whole, trace.places[part.0].from - trace.places[whole.0].from))
 }
@@ -123,7 +123,7 @@ fn cut_from(trace: &Trace<'_>, part: ValueId, lane: Lane) -> Option<(ValueId, us
 /// A40 to A43 of what is cached: the normed latent, and the rotated key of the raw projection.
 fn cached(trace: &Trace<'_>, n: usize, (latent, key): (ValueId, ValueId), found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
-    let from = origin(trace, latent, node.lane);
+    let from = origin(trace, latent, node.path);
     let norms = from.norms + usize::from(node.prologue.norm.is_some());
     let slot = Some("latent".to_owned());
     if norms == 0 {
@@ -134,21 +134,21 @@ fn cached(trace: &Trace<'_>, n: usize, (latent, key): (ValueId, ValueId), found:
     if from.ropes > 0 {
         found.at(Code::A43, trace.ir, n, slot.clone(), "the latent is rotated".into());
     }
-    let projection = cut_from(trace, from.raw, node.lane);
+    let projection = cut_from(trace, from.raw, node.path);
     match projection {
         Some((_, 0)) => {}
         _ => found.at(Code::A40, trace.ir, n, slot, "it is not the first part of a projection".into()),
     }
-    let from = origin(trace, key, node.lane);
+    let from = origin(trace, key, node.path);
     rotated_once(trace, n, &from, "k_rope", found);
-    let raw = cut_from(trace, from.raw, node.lane);
+    let raw = cut_from(trace, from.raw, node.path);
     raw_part(trace, n, (&from, "k_rope"), raw.zip(projection), found);
 }
 
 /// A42 and A43 of a query.
 fn query(trace: &Trace<'_>, n: usize, (nope, rope): (ValueId, ValueId), found: &mut Findings<'_>) {
-    let lane = trace.ir.nodes[n].lane;
-    let content = origin(trace, nope, lane);
+    let path = trace.ir.nodes[n].path;
+    let content = origin(trace, nope, path);
     if content.ropes > 0 {
         found.at(
             Code::A43,
@@ -158,9 +158,9 @@ fn query(trace: &Trace<'_>, n: usize, (nope, rope): (ValueId, ValueId), found: &
             "the part without position is rotated".into(),
         );
     }
-    let from = origin(trace, rope, lane);
+    let from = origin(trace, rope, path);
     rotated_once(trace, n, &from, "q_rope", found);
-    let parts = cut_from(trace, from.raw, lane).zip(cut_from(trace, content.raw, lane));
+    let parts = cut_from(trace, from.raw, path).zip(cut_from(trace, content.raw, path));
     raw_part(trace, n, (&from, "q_rope"), parts, found);
 }
 
@@ -189,7 +189,7 @@ fn raw_part(
         }
         Some(((_, 0), _)) => "it is the content part itself".to_owned(),
         Some(((whole, _), _)) => {
-            let maker = trace.maker(whole, trace.ir.nodes[n].lane).map(|m| trace.ir.nodes[m].op);
+            let maker = trace.maker(whole, trace.ir.nodes[n].path).map(|m| trace.ir.nodes[m].op);
             match maker {
                 Some(Op::Linear) => return,
                 other => {
@@ -203,27 +203,27 @@ fn raw_part(
 }
 
 /// A48, and A46 of a node: its stream is of its kind and its layer.
-fn stream(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
+fn kv_layer(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
-    let kinds: &[StreamKind] = match node.op {
-        Op::LatentStore | Op::AttendLatent | Op::AttendSplit => &[StreamKind::Latent],
-        Op::ExpandedStore => &[StreamKind::Expanded],
-        Op::AttendExpanded => &[StreamKind::Latent, StreamKind::Expanded],
+    let kinds: &[KvLayerKind] = match node.op {
+        Op::LatentStore | Op::AttendLatent | Op::AttendSeparate => &[KvLayerKind::Latent],
+        Op::ExpandedStore => &[KvLayerKind::Expanded],
+        Op::AttendExpanded => &[KvLayerKind::Latent, KvLayerKind::Expanded],
         _ => &[],
     };
-    let Some(id) = node.stream else {
+    let Some(id) = node.kv_layer else {
         if !kinds.is_empty() {
             found.at(Code::A48, trace.ir, n, Some("stream".into()), "it has no cache stream".into());
         }
         return;
     };
-    let stream = &trace.ir.streams[id.0];
-    if !kinds.contains(&stream.kind) {
-        let problem = format!("it cannot use a {:?} stream", stream.kind);
+    let kv_layer = &trace.ir.kv_layers[id.0];
+    if !kinds.contains(&kv_layer.kind) {
+        let problem = format!("it cannot use a {:?} stream", kv_layer.kind);
         found.at(Code::A48, trace.ir, n, Some("stream".into()), problem);
     }
-    if node.layer != Some(stream.layer) {
-        let problem = format!("its stream belongs to layer {}", stream.layer);
+    if node.layer != Some(kv_layer.layer) {
+        let problem = format!("its stream belongs to layer {}", kv_layer.layer);
         found.at(Code::A46, trace.ir, n, Some("stream".into()), problem);
     }
 }
@@ -231,8 +231,8 @@ fn stream(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
 /// A46: each stream has one layer, each layer that stores one stream.
 fn owners(trace: &Trace<'_>, span: &Span, found: &mut Findings<'_>) {
     let mut owned = vec![false; span.layers.end];
-    for stream in &trace.ir.streams {
-        let layer = stream.layer;
+    for kv_layer in &trace.ir.kv_layers {
+        let layer = kv_layer.layer;
         let problem = match owned.get_mut(layer) {
             Some(taken) if span.layers.contains(&layer) => {
                 if std::mem::replace(taken, true) {

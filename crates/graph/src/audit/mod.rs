@@ -6,8 +6,8 @@
 //!
 //! The audit believes nothing that a pass has computed: it works out lifetimes, orders and widths anew.
 
+mod buckets;
 mod circuits;
-mod classes;
 mod edges;
 mod kernels;
 mod memory;
@@ -24,11 +24,11 @@ pub use rules::{Code, Rule};
 pub use tensors::{Unused, unused};
 
 use crate::circuit::{Circuit, TensorIndex};
-use crate::contract::Contract;
+use crate::config::ModelConfig;
 use crate::ir::{Ir, Span};
 use crate::passes::BindOptions;
 use crate::plan::Plan;
-use base::KernelContract;
+use latent_types::KernelContract;
 use serde::Serialize;
 use std::fmt;
 use trace::Trace;
@@ -103,28 +103,28 @@ pub struct Bound<'a> {
 }
 
 /// Audits a circuit for the layers and forms of `contract`.
-pub fn circuit(circuit: &Circuit, contract: &Contract) -> Vec<Finding> {
+pub fn circuit(circuit: &Circuit, config: &ModelConfig) -> Vec<Finding> {
     let mut found = Findings::new("circuit");
-    circuits::check(circuit, contract, &mut found);
+    circuits::check(circuit, config, &mut found);
     found.list
 }
 
 /// Audits an IR of `circuit` over `span`, at any point of the passes.
-pub fn ir(ir: &Ir, circuit: &Circuit, span: &Span, contract: &Contract) -> Vec<Finding> {
+pub fn ir(ir: &Ir, circuit: &Circuit, span: &Span, config: &ModelConfig) -> Vec<Finding> {
     let mut found = Findings::new("ir");
-    if let Some(trace) = graph(ir, circuit, span, contract, &mut found) {
-        mla::check(&trace, span, contract, None, &mut found);
+    if let Some(trace) = graph(ir, circuit, span, config, &mut found) {
+        mla::check(&trace, span, config, None, &mut found);
     }
     found.list
 }
 
 /// Audits a plan of `circuit`.
-pub fn plan(plan: &Plan, circuit: &Circuit, contract: &Contract, bound: Bound<'_>) -> Vec<Finding> {
+pub fn plan(plan: &Plan, circuit: &Circuit, config: &ModelConfig, bound: Bound<'_>) -> Vec<Finding> {
     let stage = stage(plan);
     let mut found = Findings::new(&stage);
-    if let Some(trace) = graph(&plan.ir, circuit, &plan.span, contract, &mut found) {
-        if phases::check(&trace, &plan.phases, plan.class, &mut found) {
-            mla::check(&trace, &plan.span, contract, Some(&plan.phases), &mut found);
+    if let Some(trace) = graph(&plan.ir, circuit, &plan.span, config, &mut found) {
+        if phases::check(&trace, &plan.phases, plan.bucket, &mut found) {
+            mla::check(&trace, &plan.span, config, Some(&plan.phases), &mut found);
             memory::check(&trace, plan, &mut found);
         }
         kernels::check(plan, bound, &mut found);
@@ -137,20 +137,20 @@ pub fn plan(plan: &Plan, circuit: &Circuit, contract: &Contract, bound: Bound<'_
 /// `trunk` and `head` are the plans of the layers and of the head, one a class of rows.
 pub fn session(
     circuit: &Circuit,
-    contract: &Contract,
+    config: &ModelConfig,
     tensors: &dyn TensorIndex,
     (trunk, head): (&[Plan], &[Plan]),
     bound: Bound<'_>,
 ) -> Vec<Finding> {
-    let mut list = self::circuit(circuit, contract);
+    let mut list = self::circuit(circuit, config);
     let mut found = Findings::new("file");
-    tensors::check_file(circuit, contract, tensors, trunk.first(), head.first(), &mut found);
+    tensors::check_file(circuit, config, tensors, trunk.first(), head.first(), &mut found);
     list.append(&mut found.list);
     for each in trunk.iter().chain(head) {
-        list.extend(plan(each, circuit, contract, bound));
+        list.extend(plan(each, circuit, config, bound));
     }
     let mut found = Findings::new("plans of all classes");
-    classes::check(trunk, head, bound, &mut found);
+    buckets::check(trunk, head, bound, &mut found);
     list.append(&mut found.list);
     list
 }
@@ -160,24 +160,24 @@ fn graph<'a>(
     ir: &'a Ir,
     circuit: &Circuit,
     span: &Span,
-    contract: &Contract,
+    config: &ModelConfig,
     found: &mut Findings<'_>,
 ) -> Option<Trace<'a>> {
     let trace = Trace::new(ir, found)?;
     edges::check(&trace, found);
-    shapes::check(&trace, contract, found);
-    tensors::check_ir(ir, circuit, span, contract, found);
+    shapes::check(&trace, config, found);
+    tensors::check_ir(ir, circuit, span, config, found);
     Some(trace)
 }
 
 /// `plan of the layers, one row`.
 fn stage(plan: &Plan) -> String {
-    use crate::passes::RowClass;
+    use crate::passes::BatchBucket;
     let part = if plan.span.head { "head" } else { "layers" };
-    let rows = match plan.class {
-        RowClass::One => "one row",
-        RowClass::Few => "few rows",
-        RowClass::Many => "many rows",
+    let rows = match plan.bucket {
+        BatchBucket::Decode => "one row",
+        BatchBucket::SmallBatch => "few rows",
+        BatchBucket::Prefill => "many rows",
     };
     format!("plan of the {part}, {rows}")
 }

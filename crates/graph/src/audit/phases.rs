@@ -3,7 +3,7 @@
 use super::trace::{Place, Trace, rows};
 use super::{Code, Findings};
 use crate::ir::{Epilogue, Node, Op};
-use crate::passes::{RowClass, chosen_by_each};
+use crate::passes::{BatchBucket, chosen_by_each};
 
 /// What earlier nodes did to one place: the last phase in which they did, and who.
 struct Access {
@@ -30,7 +30,12 @@ impl Kind {
 }
 
 /// A50 to A53; false where phases cannot be looked up.
-pub(super) fn check(trace: &Trace<'_>, phases: &[usize], class: RowClass, found: &mut Findings<'_>) -> bool {
+pub(super) fn check(
+    trace: &Trace<'_>,
+    phases: &[usize],
+    bucket: BatchBucket,
+    found: &mut Findings<'_>,
+) -> bool {
     let ir = trace.ir;
     if phases.len() != ir.nodes.len() {
         let problem = format!("{} nodes have {} phases", ir.nodes.len(), phases.len());
@@ -45,7 +50,7 @@ pub(super) fn check(trace: &Trace<'_>, phases: &[usize], class: RowClass, found:
     }
     // accesses by the value that they touch; behind them, by stream
     let mut past: Vec<Vec<Access>> = Vec::new();
-    past.resize_with(ir.values.len() + ir.streams.len(), Vec::new);
+    past.resize_with(ir.values.len() + ir.kv_layers.len(), Vec::new);
     for (n, node) in ir.nodes.iter().enumerate() {
         if node.op == Op::Split {
             continue; // views only: nothing moves
@@ -56,7 +61,7 @@ pub(super) fn check(trace: &Trace<'_>, phases: &[usize], class: RowClass, found:
             let own = |earlier: &Access| {
                 access.kind == Kind::Read
                     && earlier.phase == access.phase
-                    && chosen_by_each(&ir.nodes[earlier.node], node, class)
+                    && chosen_by_each(&ir.nodes[earlier.node], node, bucket)
             };
             if let Some((earlier, late)) = clash(&past[access.place.root], access, own) {
                 report(trace, access, earlier, late, found);
@@ -85,14 +90,14 @@ fn gaps(phases: &[usize], found: &mut Findings<'_>) {
 
 fn accesses(trace: &Trace<'_>, node: &Node, n: usize, phase: usize) -> Vec<Access> {
     let sums = matches!(node.epilogue, Epilogue::AddTo(_));
-    let rows = rows(node.lane);
+    let rows = rows(node.path);
     let access = |place, kind| Access { place, rows, kind, phase, node: n };
     // the residual of a sum is read by the thread that then writes it
     let reads = &node.inputs[..node.inputs.len() - usize::from(sums && !node.inputs.is_empty())];
     let wrote = if sums { Kind::Sum } else { Kind::Write };
     let mut list: Vec<Access> = reads.iter().map(|id| access(trace.places[id.0], Kind::Read)).collect();
     list.extend(node.outputs.iter().map(|id| access(trace.places[id.0], wrote)));
-    if let Some(id) = node.stream {
+    if let Some(id) = node.kv_layer {
         let whole = Place { root: trace.ir.values.len() + id.0, from: 0, to: usize::MAX };
         let kind = if node.outputs.is_empty() { Kind::Write } else { Kind::Read };
         list.push(access(whole, kind));

@@ -80,7 +80,7 @@ rules! {
         A25 "The rows of an edge agree on both sides.", "row counts: one a row of the batch, or one an expert of a row";
         A26 "Queries, latents and values of attention have the widths of the contract.", "kv_lora, nope, rope and v";
         A27 "A cache row is as wide as its kind says.", "kv_lora + rope for latents, heads · (nope + rope + v) for expanded ones";
-        A28 "Router, choice and experts agree on counts.", "experts, experts_used and the stacked matrices";
+        A28 "Router, choice and experts agree on counts.", "experts, num_experts_per_tok and the stacked matrices";
         A29 "A span has its result under its name, and as wide as the contract says.", "`hidden` or `logits` among the outputs";
     }
     "tensors" {

@@ -2,20 +2,20 @@
 
 use super::trace::Trace;
 use super::{Code, Findings};
-use crate::contract::Contract;
-use crate::ir::{Epilogue, Node, Op, RowCount, Storage, StreamKind, Value, ValueId};
+use crate::config::ModelConfig;
+use crate::ir::{Epilogue, KvLayerKind, Node, Op, RowCount, Storage, Value, ValueId};
 
-pub(super) fn check(trace: &Trace<'_>, contract: &Contract, found: &mut Findings<'_>) {
+pub(super) fn check(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
     for (n, node) in trace.ir.nodes.iter().enumerate() {
         let complete = node.inputs.len() == node.input_count() && node.outputs.len() == node.output_count();
         norm(trace, n, node, found);
         if !complete {
             continue; // A16 has said so
         }
-        rows(trace, n, node, contract, found);
+        rows(trace, n, node, config, found);
         match node.op {
             Op::Linear => linear(trace, n, node, found),
-            Op::Embed { .. } => embed(trace, n, node, contract, found),
+            Op::Embed { .. } => embed(trace, n, node, config, found),
             Op::Split => split(trace, n, node, found),
             Op::RmsNorm
             | Op::Rope
@@ -27,17 +27,17 @@ pub(super) fn check(trace: &Trace<'_>, contract: &Contract, found: &mut Findings
                 kept(trace, n, node, found);
             }
             Op::Route | Op::ExpertMlp | Op::ExpertGateUp | Op::ExpertDown => {
-                experts(trace, n, node, contract, found);
+                experts(trace, n, node, config, found);
             }
             _ => {
-                attention(trace, n, node, contract, found);
-                expanding(trace, n, node, contract, found);
+                attention(trace, n, node, config, found);
+                expanding(trace, n, node, config, found);
             }
         }
     }
     views(trace, found);
-    streams(trace, contract, found);
-    results(trace, contract, found);
+    kv_layers(trace, config, found);
+    results(trace, config, found);
 }
 
 fn value<'a>(trace: &Trace<'a>, id: ValueId) -> &'a Value {
@@ -70,14 +70,14 @@ fn linear(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
     }
 }
 
-fn embed(trace: &Trace<'_>, n: usize, node: &Node, contract: &Contract, found: &mut Findings<'_>) {
+fn embed(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
     let Some((slot, id)) = node.weights.first() else { return };
     let weight = trace.ir.weight(*id);
     let width = value(trace, node.outputs[0]).row_width();
-    if weight.inputs() != width || weight.outputs() != contract.vocab_size {
+    if weight.inputs() != width || weight.outputs() != config.vocab_size {
         let problem = format!(
             "the embedding has shape {:?}, expected {} tokens of {width} numbers",
-            weight.shape, contract.vocab_size
+            weight.shape, config.vocab_size
         );
         found.at(Code::A21, trace.ir, n, Some(slot.clone()), problem);
     }
@@ -168,8 +168,8 @@ fn views(trace: &Trace<'_>, found: &mut Findings<'_>) {
 }
 
 /// A25: a row of the batch on both sides, or one for each expert of a row.
-fn rows(trace: &Trace<'_>, n: usize, node: &Node, contract: &Contract, found: &mut Findings<'_>) {
-    let used = contract.moe.map_or(0, |m| m.experts_used);
+fn rows(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
+    let used = config.moe.map_or(0, |m| m.num_experts_per_tok);
     for (is_input, i, id) in each(node) {
         let of_experts = match (node.op, is_input) {
             (Op::ExpertGateUp, false) => true,
@@ -193,8 +193,8 @@ fn each(node: &Node) -> impl Iterator<Item = (bool, usize, ValueId)> + '_ {
 }
 
 /// A26: heads and widths of attention.
-fn attention(trace: &Trace<'_>, n: usize, node: &Node, contract: &Contract, found: &mut Findings<'_>) {
-    let a = &contract.attention;
+fn attention(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
+    let a = &config.attention;
     let (nope, rope, v) = ((a.heads, a.nope), (a.heads, a.rope), (a.heads, a.v));
     let (query, mix) = ((a.heads, a.latent_width()), (a.heads, a.kv_lora_rank));
     let (latent, key) = ((1, a.kv_lora_rank), (1, a.rope));
@@ -202,7 +202,7 @@ fn attention(trace: &Trace<'_>, n: usize, node: &Node, contract: &Contract, foun
         Op::MlaAttention => &[nope, rope, latent, key, v],
         Op::LatentStore | Op::ExpandedStore => &[latent, key],
         Op::AbsorbK => &[nope, rope, query],
-        Op::AttendLatent | Op::AttendSplit => &[query, mix],
+        Op::AttendLatent | Op::AttendSeparate => &[query, mix],
         Op::AbsorbV => &[mix, v],
         Op::AttendExpanded => &[nope, rope, v],
         _ => &[],
@@ -223,8 +223,8 @@ fn attention(trace: &Trace<'_>, n: usize, node: &Node, contract: &Contract, foun
 }
 
 /// A26: the matrices that expand or absorb latents.
-fn expanding(trace: &Trace<'_>, n: usize, node: &Node, contract: &Contract, found: &mut Findings<'_>) {
-    let a = &contract.attention;
+fn expanding(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
+    let a = &config.attention;
     for (slot, id) in &node.weights {
         let expected = match slot.as_str() {
             "k_b" => vec![a.heads, a.kv_lora_rank, a.nope],
@@ -241,22 +241,22 @@ fn expanding(trace: &Trace<'_>, n: usize, node: &Node, contract: &Contract, foun
 }
 
 /// A27: rows of cache streams.
-fn streams(trace: &Trace<'_>, contract: &Contract, found: &mut Findings<'_>) {
-    for stream in &trace.ir.streams {
-        let expected = match stream.kind {
-            StreamKind::Latent => contract.attention.latent_width(),
-            StreamKind::Expanded => contract.attention.expanded_width(),
+fn kv_layers(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
+    for kv_layer in &trace.ir.kv_layers {
+        let expected = match kv_layer.kind {
+            KvLayerKind::Latent => config.attention.latent_width(),
+            KvLayerKind::Expanded => config.attention.expanded_width(),
         };
-        if stream.width != expected {
-            let problem = format!("a cached row has {} numbers, expected {expected}", stream.width);
-            found.add(Code::A27, Some(stream.layer), Some(format!("{:?} stream", stream.kind)), problem);
+        if kv_layer.width != expected {
+            let problem = format!("a cached row has {} numbers, expected {expected}", kv_layer.width);
+            found.add(Code::A27, Some(kv_layer.layer), Some(format!("{:?} stream", kv_layer.kind)), problem);
         }
     }
 }
 
 /// A28, and A20 and A21 of the experts' matrices.
-fn experts(trace: &Trace<'_>, n: usize, node: &Node, contract: &Contract, found: &mut Findings<'_>) {
-    let Some(moe) = contract.moe else {
+fn experts(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
+    let Some(moe) = config.moe else {
         found.at(Code::A28, trace.ir, n, None, "the contract has no experts".into());
         return;
     };
@@ -270,8 +270,8 @@ fn experts(trace: &Trace<'_>, n: usize, node: &Node, contract: &Contract, found:
     match node.op {
         Op::Route => {
             expect(node.inputs[0], moe.experts, "logits");
-            expect(node.outputs[0], moe.experts_used, "chosen");
-            expect(node.outputs[1], moe.experts_used, "mix");
+            expect(node.outputs[0], moe.num_experts_per_tok, "chosen");
+            expect(node.outputs[1], moe.num_experts_per_tok, "mix");
             for (slot, id) in &node.weights {
                 let shape = &trace.ir.weight(*id).shape;
                 if shape[..] != [moe.experts] {
@@ -284,13 +284,13 @@ fn experts(trace: &Trace<'_>, n: usize, node: &Node, contract: &Contract, found:
             }
         }
         Op::ExpertMlp | Op::ExpertDown => {
-            expect(node.inputs[1], moe.experts_used, "chosen");
-            expect(node.inputs[2], moe.experts_used, "mix");
+            expect(node.inputs[1], moe.num_experts_per_tok, "chosen");
+            expect(node.inputs[2], moe.num_experts_per_tok, "mix");
         }
-        _ => expect(node.inputs[1], moe.experts_used, "chosen"),
+        _ => expect(node.inputs[1], moe.num_experts_per_tok, "chosen"),
     }
     if node.op == Op::ExpertDown
-        && let Some(first) = trace.maker(node.inputs[0], node.lane)
+        && let Some(first) = trace.maker(node.inputs[0], node.path)
         && trace.ir.nodes[first].inputs.get(1) != node.inputs.get(1)
     {
         let problem = "its rows were sorted by another choice than it undoes".into();
@@ -327,7 +327,7 @@ fn matrices(trace: &Trace<'_>, n: usize, node: &Node, experts: usize, found: &mu
 }
 
 /// A29: the named results.
-fn results(trace: &Trace<'_>, contract: &Contract, found: &mut Findings<'_>) {
+fn results(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
     let [(name, id)] = &trace.ir.outputs[..] else {
         let problem = format!("it has {} results, expected one: hidden or logits", trace.ir.outputs.len());
         found.add(Code::A29, None, None, problem);
@@ -335,8 +335,8 @@ fn results(trace: &Trace<'_>, contract: &Contract, found: &mut Findings<'_>) {
     };
     let root = trace.ir.values[trace.places[id.0].root].storage;
     let (width, storage) = match name.as_str() {
-        "hidden" => (contract.hidden_size, Storage::Hidden),
-        "logits" => (contract.vocab_size, Storage::Logits),
+        "hidden" => (config.hidden_size, Storage::Hidden),
+        "logits" => (config.vocab_size, Storage::Logits),
         _ => {
             found.add(Code::A29, None, Some(name.clone()), "a result is called hidden or logits".into());
             return;

@@ -1,11 +1,11 @@
 //! Tensors: every one of the file used once or declared unused, every slot filled once, in its layer and its order.
 
 use super::{Code, Findings};
-use crate::circuit::{Circuit, Facts, HF_PREFIXES, Naming, OpSpec, TensorIndex, Weight};
-use crate::contract::{Contract, LayerKind};
+use crate::circuit::{Circuit, ConfigVars, HF_PREFIXES, Naming, OpSpec, TensorIndex, Weight};
+use crate::config::{LayerKind, ModelConfig};
 use crate::ir::{Ir, Span};
 use crate::plan::Plan;
-use base::TensorType;
+use latent_types::TensorType;
 use std::collections::{HashMap, HashSet};
 
 /// A tensor of a file that nothing reads, and why that is right.
@@ -20,7 +20,7 @@ pub struct Unused {
 /// A30, A31 and A36: the tensors of the file against the weights of the layers and the head.
 pub(super) fn check_file(
     circuit: &Circuit,
-    contract: &Contract,
+    config: &ModelConfig,
     tensors: &dyn TensorIndex,
     trunk: Option<&Plan>,
     head: Option<&Plan>,
@@ -29,9 +29,9 @@ pub(super) fn check_file(
     let mut stored = Stored::new(tensors);
     let irs = trunk.into_iter().chain(head).map(|plan| &plan.ir);
     irs.flat_map(|ir| &ir.weights).for_each(|weight| stored.read(weight, found));
-    let facts = Facts::of(contract, None);
+    let vars = ConfigVars::of(config, None);
     for name in stored.unread() {
-        if declared(circuit, contract, &facts, tensors.naming(), name).is_none() {
+        if declared(circuit, config, &vars, tensors.naming(), name).is_none() {
             found.add(Code::A30, None, Some(format!("tensor {name}")), "nothing reads it".into());
         }
     }
@@ -41,19 +41,19 @@ pub(super) fn check_file(
 /// their names.
 pub fn unused(
     circuit: &Circuit,
-    contract: &Contract,
+    config: &ModelConfig,
     tensors: &dyn TensorIndex,
     irs: &[&Ir],
 ) -> (Vec<Unused>, Vec<String>) {
     let mut stored = Stored::new(tensors);
     let mut found = Findings::new("file");
     irs.iter().flat_map(|ir| &ir.weights).for_each(|weight| stored.read(weight, &mut found));
-    let facts = Facts::of(contract, None);
+    let vars = ConfigVars::of(config, None);
     let mut names: Vec<&str> = stored.unread().collect();
     names.sort_unstable();
     let (mut unused, mut unread) = (Vec::new(), Vec::new());
     for name in names {
-        match declared(circuit, contract, &facts, tensors.naming(), name) {
+        match declared(circuit, config, &vars, tensors.naming(), name) {
             Some(why) => unused.push(Unused { tensor: name.to_owned(), why }),
             None => unread.push(name.to_owned()),
         }
@@ -139,8 +139,8 @@ impl<'a> Stored<'a> {
 /// Why nothing reads the tensor of this name; none where nothing says so.
 fn declared(
     circuit: &Circuit,
-    contract: &Contract,
-    facts: &Facts,
+    config: &ModelConfig,
+    vars: &ConfigVars,
     naming: Naming,
     name: &str,
 ) -> Option<String> {
@@ -148,12 +148,12 @@ fn declared(
     prefixes.iter().rev().filter_map(|prefix| name.strip_prefix(prefix)).find_map(|name| {
         let number = |start: &str| name.strip_prefix(start)?.split('.').next()?.parse::<usize>().ok();
         let layer = number("blk.").or_else(|| number("model.layers."));
-        if let Some(layer) = layer.filter(|l| (contract.layers..contract.all_layers()).contains(l)) {
+        if let Some(layer) = layer.filter(|l| (config.layers..config.all_layers()).contains(l)) {
             return Some(format!("layer {layer} predicts further tokens; it is kept and not run"));
         }
         circuit.unused.iter().find_map(|spec| {
             let pattern = if naming == Naming::Gguf { &spec.gguf } else { &spec.hf };
-            let fits = matches(pattern.as_deref()?, name) && facts.hold(&spec.when, &circuit.name).ok()?;
+            let fits = matches(pattern.as_deref()?, name) && vars.hold(&spec.when, &circuit.name).ok()?;
             fits.then(|| spec.why.clone())
         })
     })
@@ -183,7 +183,7 @@ pub(super) fn check_ir(
     ir: &Ir,
     circuit: &Circuit,
     span: &Span,
-    contract: &Contract,
+    config: &ModelConfig,
     found: &mut Findings<'_>,
 ) {
     let mut read = vec![false; ir.weights.len()];
@@ -218,7 +218,7 @@ pub(super) fn check_ir(
             found.add(Code::A39, weight.layer, slot, "the slot is filled twice".into());
         }
     }
-    needed(circuit, span, contract, &filled, found);
+    needed(circuit, span, config, &filled, found);
 }
 
 /// A32.
@@ -246,14 +246,14 @@ fn in_order(circuit: &Circuit, ir: &Ir, n: usize, found: &mut Findings<'_>) {
 fn needed(
     circuit: &Circuit,
     span: &Span,
-    contract: &Contract,
+    config: &ModelConfig,
     filled: &HashSet<(&str, Option<usize>)>,
     found: &mut Findings<'_>,
 ) {
     let mut wanted =
         |specs: &[OpSpec], kind: Option<LayerKind>, layers: &mut dyn Iterator<Item = Option<usize>>| {
-            let facts = Facts::of(contract, kind);
-            let holds = |when: &[String]| facts.hold(when, &circuit.name).unwrap_or(false);
+            let vars = ConfigVars::of(config, kind);
+            let holds = |when: &[String]| vars.hold(when, &circuit.name).unwrap_or(false);
             let mut slots: Vec<(&str, bool)> = Vec::new();
             for slot in specs.iter().filter(|spec| holds(&spec.when)).flat_map(|spec| &spec.weights) {
                 if let Some((spec, of_layer)) = circuit.slot(slot)
@@ -277,7 +277,7 @@ fn needed(
         wanted(&circuit.embed, None, &mut std::iter::once(None));
     }
     for kind in [LayerKind::Dense, LayerKind::Moe] {
-        let of_kind = |layer: &usize| contract.layer_kinds.get(*layer) == Some(&kind);
+        let of_kind = |layer: &usize| config.layer_kinds.get(*layer) == Some(&kind);
         wanted(&circuit.layer, Some(kind), &mut span.layers.clone().filter(of_kind).map(Some));
     }
     if span.head {

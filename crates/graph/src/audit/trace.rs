@@ -1,7 +1,7 @@
 //! Where each value lies, who makes it and who reads it: found once for all rules.
 
 use super::{Code, Findings};
-use crate::ir::{Ir, Lane, Storage, ValueId};
+use crate::ir::{AttentionPath, Ir, Storage, ValueId};
 
 /// An IR whose indices exist and whose views end somewhere.
 pub(super) struct Trace<'a> {
@@ -33,11 +33,11 @@ impl Place {
 }
 
 /// The rows of a lane as a set: bit 0 those that attend in latent space, bit 1 the others.
-pub(super) fn rows(lane: Lane) -> u8 {
-    match lane {
-        Lane::All => 3,
-        Lane::Absorbed => 1,
-        Lane::Naive => 2,
+pub(super) fn rows(path: AttentionPath) -> u8 {
+    match path {
+        AttentionPath::All => 3,
+        AttentionPath::Absorbed => 1,
+        AttentionPath::Naive => 2,
     }
 }
 
@@ -58,8 +58,8 @@ impl<'a> Trace<'a> {
     }
 
     /// The node that makes `id` for (some of) the rows of `lane`.
-    pub(super) fn maker(&self, id: ValueId, lane: Lane) -> Option<usize> {
-        self.makers[id.0].iter().copied().find(|n| self.ir.nodes[*n].lane.meets(lane))
+    pub(super) fn maker(&self, id: ValueId, path: AttentionPath) -> Option<usize> {
+        self.makers[id.0].iter().copied().find(|n| self.ir.nodes[*n].path.meets(path))
     }
 
     /// `name` of a value, as findings show it.
@@ -92,13 +92,13 @@ fn indices(ir: &Ir, found: &mut Findings<'_>) -> bool {
                 format!("weight {} does not exist; there are {}", id.0, ir.weights.len()),
             );
         }
-        if let Some(id) = node.stream.filter(|id| id.0 >= ir.streams.len()) {
+        if let Some(id) = node.kv_layer.filter(|id| id.0 >= ir.kv_layers.len()) {
             found.at(
                 Code::A10,
                 ir,
                 n,
                 None,
-                format!("cache stream {} does not exist; there are {}", id.0, ir.streams.len()),
+                format!("cache stream {} does not exist; there are {}", id.0, ir.kv_layers.len()),
             );
         }
     }

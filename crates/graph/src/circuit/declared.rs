@@ -1,12 +1,12 @@
-//! The tensors that a contract declares, without a file: for looking at plans of models whose weights are elsewhere.
+//! The tensors that a config declares, without a file: for looking at plans of models whose weights are elsewhere.
 
-use super::{Circuit, Facts, Naming, TensorIndex};
-use crate::contract::Contract;
+use super::{Circuit, ConfigVars, Naming, TensorIndex};
+use crate::config::ModelConfig;
 use crate::error::GraphError;
-use base::TensorType;
+use latent_types::TensorType;
 use std::collections::HashMap;
 
-/// Every tensor of a contract with the shape that its circuit gives it, vectors and routers in F32 and the rest in one type.
+/// Every tensor of a config with the shape that its circuit gives it, vectors and routers in F32 and the rest in one type.
 pub struct DeclaredTensors {
     naming: Naming,
     ty: TensorType,
@@ -19,8 +19,8 @@ impl DeclaredTensors {
     ///
     /// # Errors
     /// When the circuit contradicts itself.
-    pub fn new(contract: &Contract, naming: Naming, ty: TensorType) -> Result<DeclaredTensors, GraphError> {
-        DeclaredTensors::of(Circuit::named(&contract.circuit)?, contract, naming, ty)
+    pub fn new(config: &ModelConfig, naming: Naming, ty: TensorType) -> Result<DeclaredTensors, GraphError> {
+        DeclaredTensors::of(Circuit::named(&config.circuit)?, config, naming, ty)
     }
 
     /// The same with a circuit that need not be built in.
@@ -29,24 +29,24 @@ impl DeclaredTensors {
     /// When the circuit contradicts itself.
     pub fn of(
         circuit: &Circuit,
-        contract: &Contract,
+        config: &ModelConfig,
         naming: Naming,
         ty: TensorType,
     ) -> Result<DeclaredTensors, GraphError> {
         let mut declared =
             DeclaredTensors { naming, ty, file: "the declared tensors".into(), tensors: HashMap::new() };
-        let whole = Facts::of(contract, None);
+        let whole = ConfigVars::of(config, None);
         for (slot, spec) in &circuit.model_weights {
             declared.add(circuit, slot, spec, None, &whole, ty)?;
         }
-        for (layer, kind) in contract.layer_kinds.iter().enumerate() {
-            let facts = Facts::of(contract, Some(*kind));
+        for (layer, kind) in config.layer_kinds.iter().enumerate() {
+            let vars = ConfigVars::of(config, Some(*kind));
             for (slot, spec) in &circuit.layer_weights {
-                declared.add(circuit, slot, spec, Some(layer), &facts, ty)?;
+                declared.add(circuit, slot, spec, Some(layer), &vars, ty)?;
             }
-            if layer >= contract.layers {
+            if layer >= config.layers {
                 for (slot, spec) in &circuit.mtp_weights {
-                    declared.add(circuit, slot, spec, Some(layer), &facts, ty)?;
+                    declared.add(circuit, slot, spec, Some(layer), &vars, ty)?;
                 }
             }
         }
@@ -70,15 +70,15 @@ impl DeclaredTensors {
         slot: &str,
         spec: &super::SlotSpec,
         layer: Option<usize>,
-        facts: &Facts,
+        vars: &ConfigVars,
         ty: TensorType,
     ) -> Result<(), GraphError> {
         let pattern = match self.naming {
             Naming::Gguf => &spec.gguf,
             Naming::HuggingFace => &spec.hf,
         };
-        let (Some(pattern), true) = (pattern, facts.hold(&spec.when, &circuit.name)?) else { return Ok(()) };
-        let shape = facts.shape(spec, &circuit.name)?;
+        let (Some(pattern), true) = (pattern, vars.hold(&spec.when, &circuit.name)?) else { return Ok(()) };
+        let shape = vars.shape(spec, &circuit.name)?;
         let plain = shape.len() == 1 || slot == "router";
         let blocks = shape.last().is_some_and(|n| n.is_multiple_of(ty.block_len()));
         let ty = if plain || !blocks { TensorType::F32 } else { ty };

@@ -1,10 +1,10 @@
 //! Sizes in circuit files: sums and products of named dimensions, `heads*(nope+rope)`.
 
-use super::Facts;
+use super::ConfigVars;
 
 /// The value of `text`, or what is wrong with it.
-pub(crate) fn evaluate(text: &str, facts: &Facts) -> Result<usize, String> {
-    let mut parser = Parser { rest: text, facts };
+pub(crate) fn evaluate(text: &str, vars: &ConfigVars) -> Result<usize, String> {
+    let mut parser = Parser { rest: text, vars };
     let value = parser.sum(0)?;
     match parser.peek() {
         None => Ok(value),
@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 16;
 
 struct Parser<'a> {
     rest: &'a str,
-    facts: &'a Facts,
+    vars: &'a ConfigVars,
 }
 
 impl Parser<'_> {
@@ -65,7 +65,7 @@ impl Parser<'_> {
         self.rest = rest;
         match word.parse() {
             Ok(number) => Ok(number),
-            Err(_) => self.facts.dimension(word).ok_or_else(|| format!("no dimension is called {word:?}")),
+            Err(_) => self.vars.dimension(word).ok_or_else(|| format!("no dimension is called {word:?}")),
         }
     }
 }
@@ -76,9 +76,9 @@ mod tests {
 
     #[test]
     fn sums_products_and_parentheses() {
-        let facts = Facts::of_dimensions(&[("heads", 4), ("nope", 24), ("rope", 16)]);
-        assert_eq!(evaluate("heads * (nope + rope)", &facts), Ok(160));
-        assert_eq!(evaluate("2*heads+1", &facts), Ok(9));
+        let vars = ConfigVars::of_dimensions(&[("heads", 4), ("nope", 24), ("rope", 16)]);
+        assert_eq!(evaluate("heads * (nope + rope)", &vars), Ok(160));
+        assert_eq!(evaluate("2*heads+1", &vars), Ok(9));
         for wrong in [
             "",
             "heads*",
@@ -89,8 +89,8 @@ mod tests {
             "99999999999999999999",
             "18446744073709551615+1",
         ] {
-            assert!(evaluate(wrong, &facts).is_err(), "{wrong}");
+            assert!(evaluate(wrong, &vars).is_err(), "{wrong}");
         }
-        assert!(evaluate(&"(".repeat(100_000), &facts).is_err());
+        assert!(evaluate(&"(".repeat(100_000), &vars).is_err());
     }
 }

@@ -2,11 +2,11 @@
 
 mod declared;
 pub(crate) mod expression;
-mod facts;
+mod vars;
 mod weights;
 
 pub use declared::DeclaredTensors;
-pub use facts::Facts;
+pub use vars::ConfigVars;
 pub(crate) use weights::HF_PREFIXES;
 pub use weights::{Naming, Part, TensorIndex, Weight};
 
@@ -26,7 +26,7 @@ const FILES: [(&str, &str); 3] = [
 #[derive(Clone, Debug, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Circuit {
-    /// Name, as [`Contract::circuit`](crate::contract::Contract::circuit) has it.
+    /// Name, as [`ModelConfig::circuit`](crate::config::ModelConfig::circuit) has it.
     pub name: String,
     /// What it computes and for which models, in a sentence.
     pub about: String,
@@ -63,7 +63,7 @@ pub struct SlotSpec {
     pub hf: Option<String>,
     /// Shape, outermost dimension first, each an expression such as `heads*(nope+rope)`.
     pub shape: Vec<String>,
-    /// Facts that must all hold; `!` negates.
+    /// ConfigVars that must all hold; `!` negates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub when: Vec<String>,
     /// Whether a file may leave it out.
@@ -81,7 +81,7 @@ pub struct UnusedSpec {
     /// Their names in safetensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hf: Option<String>,
-    /// Facts that must all hold; `!` negates.
+    /// ConfigVars that must all hold; `!` negates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub when: Vec<String>,
     /// Why nothing reads them.
@@ -112,7 +112,7 @@ pub struct OpSpec {
     /// For `split`: widths of the parts of each head, expressions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sizes: Vec<String>,
-    /// Facts that must all hold; `!` negates.
+    /// ConfigVars that must all hold; `!` negates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub when: Vec<String>,
 }

@@ -1,8 +1,8 @@
 //! From weight slots to the tensors of a file: names, shapes and types, checked.
 
-use super::{Circuit, Facts, SlotSpec};
+use super::{Circuit, ConfigVars, SlotSpec};
 use crate::error::GraphError;
-use base::TensorType;
+use latent_types::TensorType;
 
 /// Which column of the slot table a file's names follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub enum Naming {
     HuggingFace,
 }
 
-/// The tensors of a file by name. Implemented for a checkpoint, and for a contract alone ([`Missing`](TensorIndex) data is no error there).
+/// The tensors of a file by name. Implemented for a checkpoint, and for a config alone ([`Missing`](TensorIndex) data is no error there).
 pub trait TensorIndex {
     /// How the file names tensors.
     fn naming(&self) -> Naming;
@@ -109,7 +109,7 @@ impl Circuit {
         &self,
         slot: &str,
         layer: Option<usize>,
-        facts: &Facts,
+        vars: &ConfigVars,
         index: &dyn TensorIndex,
     ) -> Result<Option<Weight>, GraphError> {
         let Some((spec, of_layer)) = self.slot(slot) else {
@@ -118,11 +118,11 @@ impl Circuit {
                 problem: format!("no slot {slot:?}"),
             });
         };
-        if !facts.hold(&spec.when, &self.name)? {
+        if !vars.hold(&spec.when, &self.name)? {
             return Ok(None);
         }
         let layer = if of_layer { layer } else { None };
-        let shape = facts.shape(spec, &self.name)?;
+        let shape = vars.shape(spec, &self.name)?;
         let names = self.names(spec, slot, layer, &shape, index)?;
         if spec.optional && names.iter().all(|name| index.find(name).is_none()) {
             return Ok(None);
@@ -247,8 +247,8 @@ mod tests {
         }
     }
 
-    fn facts() -> Facts {
-        Facts::of_dimensions(&[("hidden", 8), ("kv_lora", 4), ("rope", 2)])
+    fn vars() -> ConfigVars {
+        ConfigVars::of_dimensions(&[("hidden", 8), ("kv_lora", 4), ("rope", 2)])
     }
 
     #[test]
@@ -258,15 +258,15 @@ mod tests {
             Names([(name.to_owned(), (TensorType::F32, shape))].into(), naming)
         };
         let gguf = tensor("blk.3.attn_kv_a_mqa.weight", vec![6, 8], Naming::Gguf);
-        let weight = circuit.fill("kv_a", Some(3), &facts(), &gguf).unwrap().unwrap();
+        let weight = circuit.fill("kv_a", Some(3), &vars(), &gguf).unwrap().unwrap();
         assert_eq!((weight.outputs(), weight.inputs(), weight.bytes()), (6, 8, 192));
         let hf = "language_model.model.layers.3.self_attn.kv_a_proj_with_mqa.weight";
         let prefixed = tensor(hf, vec![6, 8], Naming::HuggingFace);
-        assert_eq!(circuit.fill("kv_a", Some(3), &facts(), &prefixed).unwrap().unwrap().parts[0].tensor, hf);
+        assert_eq!(circuit.fill("kv_a", Some(3), &vars(), &prefixed).unwrap().unwrap().parts[0].tensor, hf);
         let wrong = tensor("blk.3.attn_kv_a_mqa.weight", vec![8, 6], Naming::Gguf);
-        let message = circuit.fill("kv_a", Some(3), &facts(), &wrong).unwrap_err().to_string();
+        let message = circuit.fill("kv_a", Some(3), &vars(), &wrong).unwrap_err().to_string();
         assert!(message.contains("[8, 6]") && message.contains("[6, 8]"), "{message}");
-        let missing = circuit.fill("kv_a", Some(2), &facts(), &gguf).unwrap_err().to_string();
+        let missing = circuit.fill("kv_a", Some(2), &vars(), &gguf).unwrap_err().to_string();
         assert!(missing.contains("blk.2.attn_kv_a_mqa.weight"), "{missing}");
     }
 }

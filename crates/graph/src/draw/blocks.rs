@@ -4,20 +4,20 @@ use super::data::{Binding, Block, CacheUse, CostCard, FormatCard, Operation, Oth
 use super::fold::{Place, Run, list, runs, spans};
 use super::words::{after, before, family, lane, port, stream_word};
 use super::{Options, paint};
-use crate::contract::{Contract, LayerKind};
+use crate::config::{LayerKind, ModelConfig};
 use crate::ir::{Epilogue, Ir, Node, Step};
-use crate::passes::{Request, RowClass, asked, class_bound_for};
-use base::{KernelContract, OpKind, TensorType};
+use crate::passes::{BatchBucket, Request, asked, class_bound_for};
+use latent_types::{KernelContract, OpKind, TensorType};
 use std::collections::HashMap;
 
 /// What all views of a drawing share.
 pub(super) struct Shared<'a> {
-    pub(super) contract: &'a Contract,
+    pub(super) config: &'a ModelConfig,
     pub(super) kernels: &'a [KernelContract],
     pub(super) options: &'a Options,
     pub(super) weights: Vec<WeightCard>,
     pub(super) bindings: Vec<Binding>,
-    requests: HashMap<(OpKind, Option<TensorType>, RowClass), usize>,
+    requests: HashMap<(OpKind, Option<TensorType>, BatchBucket), usize>,
     pub(super) blocks: Vec<Block>,
 }
 
@@ -29,24 +29,24 @@ pub(super) struct Source<'a> {
     /// The step that costs are counted for, where it is a plan.
     pub(super) step: Option<Step>,
     /// The class of rows, where it is a plan.
-    pub(super) class: Option<RowClass>,
+    pub(super) class: Option<BatchBucket>,
 }
 
 impl Source<'_> {
     /// The class of rows that a node's kernels are bound for, where it is a plan.
-    fn class_of(&self, node: &Node) -> Option<RowClass> {
+    fn class_of(&self, node: &Node) -> Option<BatchBucket> {
         self.class.map(|class| class_bound_for(&node.op, class))
     }
 }
 
 impl<'a> Shared<'a> {
     pub(super) fn new(
-        contract: &'a Contract,
+        config: &'a ModelConfig,
         kernels: &'a [KernelContract],
         options: &'a Options,
     ) -> Shared<'a> {
         Shared {
-            contract,
+            config,
             kernels,
             options,
             weights: Vec::new(),
@@ -108,10 +108,10 @@ impl<'a> Shared<'a> {
             Place::After => ("Head".into(), "from the residual stream to logits".into(), Vec::new()),
             Place::Layers(layers) => {
                 let plural = if layers.len() == 1 { "Layer" } else { "Layers" };
-                let about = match self.contract.layer_kinds[layers[0]] {
+                let about = match self.config.layer_kinds[layers[0]] {
                     LayerKind::Dense => "attention, then a dense feed-forward block".to_owned(),
                     LayerKind::Moe => {
-                        let moe = self.contract.moe.map_or((0, 0), |m| (m.experts_used, m.experts));
+                        let moe = self.config.moe.map_or((0, 0), |m| (m.num_experts_per_tok, m.experts));
                         format!("attention, then {} of {} experts", moe.0, moe.1)
                     }
                 };
@@ -140,8 +140,8 @@ impl<'a> Shared<'a> {
             family: family(node),
             line: ir.line(node),
             phase: source.phases.map(|phases| phases[n] - first_phase),
-            lane: lane(node.lane),
-            taken: source.step.is_none_or(|step| node.lane.meets(step.lane)),
+            lane: lane(node.path),
+            taken: source.step.is_none_or(|step| node.path.meets(step.path)),
             when: Vec::new(),
             inputs: read.iter().map(|id| port(ir, *id)).collect(),
             outputs: node.outputs.iter().map(|id| port(ir, *id)).collect(),
@@ -149,11 +149,11 @@ impl<'a> Shared<'a> {
             after: after(node),
             weights,
             kernels,
-            cache: node.stream.map(|id| CacheUse {
-                kind: stream_word(ir.streams[id.0].kind),
+            cache: node.kv_layer.map(|id| CacheUse {
+                kind: stream_word(ir.kv_layers[id.0].kind),
                 writes: node.outputs.is_empty(),
-                width: ir.streams[id.0].width,
-                row_bytes: ir.streams[id.0].row(self.options.bind.cache).bytes(),
+                width: ir.kv_layers[id.0].width,
+                row_bytes: ir.kv_layers[id.0].row(self.options.bind.cache).bytes(),
             }),
             cost: source.step.map(|step| cost(ir, run, at, step)),
         }
@@ -209,7 +209,7 @@ impl<'a> Shared<'a> {
     }
 
     /// The binding of one request, with what was asked and which other kernels there are.
-    fn binding(&mut self, (op, ty): (OpKind, Option<TensorType>), class: RowClass) -> Option<usize> {
+    fn binding(&mut self, (op, ty): (OpKind, Option<TensorType>), class: BatchBucket) -> Option<usize> {
         if let Some(found) = self.requests.get(&(op, ty, class)) {
             return Some(*found);
         }
@@ -235,7 +235,7 @@ impl<'a> Shared<'a> {
             kernel: chosen.name,
             tier: chosen.tier.name(),
             activation: request.activation.name(),
-            layout: request.layout.map(base::Layout::name),
+            layout: request.layout.map(latent_types::WeightLayout::name),
             why: request.why(chosen),
             others: others.collect(),
         };
@@ -251,8 +251,8 @@ fn cost(ir: &Ir, run: &Run, at: usize, step: Step) -> CostCard {
     let mut sum = CostCard::default();
     for nodes in &run.nodes {
         let node = &ir.nodes[nodes[at]];
-        let near = node.cost(ir, Step { cached: 0, lane: node.lane, ..step });
-        let far = node.cost(ir, Step { cached: FAR, lane: node.lane, ..step });
+        let near = node.cost(ir, Step { cached: 0, path: node.path, ..step });
+        let far = node.cost(ir, Step { cached: FAR, path: node.path, ..step });
         sum.weight_bytes += near.weight_bytes;
         sum.cache_bytes += near.cache_bytes;
         sum.cache_bytes_per_cached += (far.cache_bytes - near.cache_bytes) / FAR as f64;

@@ -57,7 +57,7 @@ impl Shared<'_> {
             item.lines.push(weight_line(&self.weights[used.weight]));
         }
         if node.op == Op::MlaAttention
-            || matches!(node.op, Op::AttendLatent | Op::AttendSplit | Op::AttendExpanded)
+            || matches!(node.op, Op::AttendLatent | Op::AttendSeparate | Op::AttendExpanded)
         {
             let heads = node.inputs.first().map_or(1, |id| ir.value(*id).heads);
             item.lines.insert(0, format!("{heads} heads"));
@@ -120,12 +120,13 @@ impl Shared<'_> {
 
     /// A cylinder for each cache stream that the nodes touch.
     fn cylinders(&self, ir: &Ir, nodes: &[usize], sketch: &mut Sketch) {
-        let mut streams: Vec<usize> = nodes.iter().filter_map(|n| ir.nodes[*n].stream.map(|s| s.0)).collect();
+        let mut streams: Vec<usize> =
+            nodes.iter().filter_map(|n| ir.nodes[*n].kv_layer.map(|s| s.0)).collect();
         streams.dedup();
         streams.sort_unstable();
         streams.dedup();
         for stream in streams {
-            let s = &ir.streams[stream];
+            let s = &ir.kv_layers[stream];
             let mut item = Item::new(Form::Cylinder, "cache", format!("{} cache", stream_word(s.kind)));
             item.lines.push(format!("{} × {}", s.width, self.options.bind.cache));
             item.lines.push(format!("{} B a token", s.row(self.options.bind.cache).bytes()));
@@ -133,7 +134,7 @@ impl Shared<'_> {
             let cylinder = End::Item(sketch.items.len() - 1);
             for (at, n) in nodes.iter().enumerate() {
                 let node = &ir.nodes[*n];
-                if node.stream.is_none_or(|s| s.0 != stream) {
+                if node.kv_layer.is_none_or(|s| s.0 != stream) {
                     continue;
                 }
                 let writes = node.outputs.is_empty();
@@ -172,10 +173,10 @@ fn wires_into(
         }
         for (from, &m) in nodes.iter().enumerate().take(at) {
             let maker = &ir.nodes[m];
-            if maker.outputs.contains(id) && maker.lane.meets(node.lane) {
+            if maker.outputs.contains(id) && maker.path.meets(node.path) {
                 let later = nodes[from + 1..at]
                     .iter()
-                    .any(|&k| ir.nodes[k].outputs.contains(id) && ir.nodes[k].lane == maker.lane);
+                    .any(|&k| ir.nodes[k].outputs.contains(id) && ir.nodes[k].path == maker.path);
                 if later {
                     continue;
                 }

@@ -5,18 +5,18 @@ use super::data::{Block, FormatCard, Operation, Port, WeightCard, WeightUse};
 use super::paint;
 use super::sketch::{End, Form, Item, Kind, Sketch, Wire};
 use super::words::family_of;
-use crate::circuit::{Circuit, Facts, Naming, OP_WORDS, OpSpec};
-use crate::contract::LayerKind;
+use crate::circuit::{Circuit, ConfigVars, Naming, OP_WORDS, OpSpec};
+use crate::config::LayerKind;
 use crate::error::GraphError;
 use std::collections::HashMap;
 
-/// The blocks of `circuit` with its conditions judged for the contract: embedding, one layer, head.
+/// The blocks of `circuit` with its conditions judged for the config: embedding, one layer, head.
 pub(super) fn blocks(
     shared: &mut Shared<'_>,
     circuit: &Circuit,
     naming: Naming,
 ) -> Result<Vec<usize>, GraphError> {
-    let layers = shared.contract.layers;
+    let layers = shared.config.layers;
     let parts = [
         ("Embedding", "from token ids to the residual stream", &circuit.embed, 1),
         ("Every layer", "conditions in brackets; pale: not in this model", &circuit.layer, layers),
@@ -53,13 +53,13 @@ fn operation(
     spec: &OpSpec,
     in_layer: bool,
 ) -> Result<Operation, GraphError> {
-    let contract = shared.contract;
+    let config = shared.config;
     let kinds: Vec<Option<LayerKind>> =
         if in_layer { [LayerKind::Dense, LayerKind::Moe].map(Some).to_vec() } else { vec![None] };
     let mut taken = false;
     for kind in kinds {
-        let exists = kind.is_none_or(|kind| contract.layer_kinds[..contract.layers].contains(&kind));
-        taken |= exists && Facts::of(contract, kind).hold(&spec.when, &circuit.name)?;
+        let exists = kind.is_none_or(|kind| config.layer_kinds[..config.layers].contains(&kind));
+        taken |= exists && ConfigVars::of(config, kind).hold(&spec.when, &circuit.name)?;
     }
     let mut weights = Vec::new();
     for slot in &spec.weights {

@@ -1,7 +1,7 @@
 //! What a drawing says: the data of the page, and the JSON that `docs/graph.schema.json` describes.
 
 use super::scene::Mark;
-use crate::contract::Contract;
+use crate::config::ModelConfig;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ pub struct ModelCard {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crossover: Option<usize>,
     /// The hyper-parameters.
-    pub contract: Contract,
+    pub config: ModelConfig,
 }
 
 /// What kernels were bound for.

@@ -78,7 +78,7 @@ fn structure(ir: &Ir, nodes: &[usize], phases: &[usize]) -> String {
     let mut text = String::new();
     for &n in nodes {
         let node = &ir.nodes[n];
-        let _ = write!(text, "{:?}{:?}@{}", node.op, node.lane, phases[n] - first);
+        let _ = write!(text, "{:?}{:?}@{}", node.op, node.path, phases[n] - first);
         for id in node.inputs.iter().chain(&node.outputs) {
             let value = ir.value(*id);
             let _ = write!(text, " {}{}x{}{:?}", value.name, value.heads, value.width, value.rows);

@@ -1,7 +1,7 @@
 //! What each kind of operation computes: the reference of the IR, with what its symbols are in one model.
 
 use super::data::Formula;
-use crate::contract::{Contract, Gating, GroupScore, RopePairs, RopeScaling};
+use crate::config::{Gating, GroupScore, ModelConfig, RopePairs, RopeScaling};
 use crate::ir::Op;
 use std::collections::BTreeMap;
 
@@ -32,51 +32,51 @@ fn row(word: &str) -> Option<(&'static str, &'static str, &'static str)> {
 
 /// The formulas of the words in `used`, with what the symbols are in this model.
 pub(super) fn of(
-    contract: &Contract,
+    config: &ModelConfig,
     used: impl Iterator<Item = &'static str>,
 ) -> BTreeMap<&'static str, Formula> {
     used.filter_map(|word| {
         let (about, formula, source) = row(word)?;
-        Some((word, Formula { about, formula, symbols: symbols(word, contract), source }))
+        Some((word, Formula { about, formula, symbols: symbols(word, config), source }))
     })
     .collect()
 }
 
 /// What the symbols of a formula are in this model.
-fn symbols(word: &str, contract: &Contract) -> Vec<String> {
-    let a = &contract.attention;
+fn symbols(word: &str, config: &ModelConfig) -> Vec<String> {
+    let a = &config.attention;
     let scale = || format!("s = {:.6}, the softmax scale", a.softmax_scale);
     let latent = || format!("c: {} numbers, k_rope: {}", a.kv_lora_rank, a.rope);
     let heads =
         || format!("{} heads; q_nope: {} numbers, q_rope: {}, value: {}", a.heads, a.nope, a.rope, a.v);
     match word {
         "embed" => {
-            vec![format!("s = {}", contract.embedding_scale), format!("{} tokens", contract.vocab_size)]
+            vec![format!("s = {}", config.embedding_scale), format!("{} tokens", config.vocab_size)]
         }
-        "rms_norm" => vec![format!("ε = {:e}", contract.rms_eps)],
-        "add" => vec![format!("s = {:.6} into the residual stream", contract.residual_scale)],
-        "scale" => vec![format!("s = {:.6}", contract.logits_scale)],
-        "rope" => rope(contract),
+        "rms_norm" => vec![format!("ε = {:e}", config.rms_eps)],
+        "add" => vec![format!("s = {:.6} into the residual stream", config.residual_scale)],
+        "scale" => vec![format!("s = {:.6}", config.logits_scale)],
+        "rope" => rope(config),
         "mla_attention" | "attend_expanded" => vec![heads(), latent(), scale()],
         "attend_latent" | "attend_split" => vec![format!("{} heads", a.heads), latent(), scale()],
         "absorb_k" => vec![heads(), format!("W_UK of a head: {} × {}", a.nope, a.kv_lora_rank)],
         "absorb_v" => vec![format!("W_UV of a head: {} × {}", a.v, a.kv_lora_rank)],
         "latent_store" => vec![latent()],
         "expanded_store" => vec![heads(), latent()],
-        "route" | "expert_mlp" | "expert_gate_up" | "expert_down" => router(contract),
+        "route" | "expert_mlp" | "expert_gate_up" | "expert_down" => router(config),
         _ => Vec::new(),
     }
 }
 
-fn rope(contract: &Contract) -> Vec<String> {
-    let pairs = match contract.rope.pairs {
+fn rope(config: &ModelConfig) -> Vec<String> {
+    let pairs = match config.rope.pairs {
         RopePairs::Interleaved => "pairs (0, 1), (2, 3), …",
-        RopePairs::Split => "pairs (0, d/2), (1, d/2 + 1), …",
+        RopePairs::NeoX => "pairs (0, d/2), (1, d/2 + 1), …",
     };
-    let d = contract.rope.dims;
+    let d = config.rope.dims;
     let mut symbols =
-        vec![pairs.to_owned(), format!("ωᵢ = b^(−2i/d), b = {}, d = {d}, i < {}", contract.rope.base, d / 2)];
-    symbols.extend(match &contract.rope.scaling {
+        vec![pairs.to_owned(), format!("ωᵢ = b^(−2i/d), b = {}, d = {d}, i < {}", config.rope.base, d / 2)];
+    symbols.extend(match &config.rope.scaling {
         RopeScaling::None => None,
         RopeScaling::Linear { factor } => Some(format!("every ω divided by {factor}")),
         RopeScaling::Yarn { factor, original, beta_fast, beta_slow, .. } => Some(format!(
@@ -89,8 +89,8 @@ fn rope(contract: &Contract) -> Vec<String> {
     symbols
 }
 
-fn router(contract: &Contract) -> Vec<String> {
-    let Some(moe) = contract.moe else { return Vec::new() };
+fn router(config: &ModelConfig) -> Vec<String> {
+    let Some(moe) = config.moe else { return Vec::new() };
     let r = moe.router;
     let gate = match r.gating {
         Gating::Softmax => "softmax over all experts",
@@ -99,7 +99,10 @@ fn router(contract: &Contract) -> Vec<String> {
         Gating::SqrtSoftplus => "√softplus of each",
     };
     let mut symbols = vec![
-        format!("k = {} of {} experts, {} numbers wide", moe.experts_used, moe.experts, moe.intermediate),
+        format!(
+            "k = {} of {} experts, {} numbers wide",
+            moe.num_experts_per_tok, moe.experts, moe.intermediate
+        ),
         format!("gate: {gate}; bias for choosing: {}", if r.bias { "yes" } else { "no" }),
         format!(
             "weights divided by their sum: {}; scale = {}",

@@ -31,13 +31,13 @@ pub use page::{PageOptions, Wanted};
 pub use scene::Mark;
 
 use crate::circuit::{Circuit, TensorIndex};
-use crate::contract::Contract;
+use crate::config::ModelConfig;
 use crate::error::GraphError;
-use crate::ir::{Ir, Lane, Span, Step};
-use crate::passes::{BindOptions, CacheForm, MlaChoice, RowClass, crossover};
+use crate::ir::{AttentionPath, Ir, Span, Step};
+use crate::passes::{BatchBucket, BindOptions, CacheForm, MlaChoice, crossover};
 use crate::{Plan, PlanOptions};
-use base::KernelContract;
 use blocks::{Shared, Source};
+use latent_types::KernelContract;
 use std::ops::Range;
 
 /// What a drawing is made for.
@@ -46,7 +46,7 @@ pub struct Options {
     /// Precision, tier and type of the cache.
     pub bind: BindOptions,
     /// The most rows of one step.
-    pub largest: usize,
+    pub max_batch_tokens: usize,
     /// The layers that are drawn; all of them with embedding and head.
     pub layers: Range<usize>,
     /// What kind of file weights were assumed for, where there are none.
@@ -85,7 +85,7 @@ const FORMULATIONS: [(MlaChoice, CacheForm, Card); 5] = [
         },
     ),
     (
-        MlaChoice::Split,
+        MlaChoice::SeparateScores,
         CacheForm::Latent,
         Card {
             key: "split",
@@ -104,10 +104,10 @@ const FORMULATIONS: [(MlaChoice, CacheForm, Card); 5] = [
     ),
 ];
 
-const CLASSES: [(RowClass, &str, &str); 3] = [
-    (RowClass::One, "one", "1 row"),
-    (RowClass::Few, "few", "2–16 rows"),
-    (RowClass::Many, "many", "more rows"),
+const CLASSES: [(BatchBucket, &str, &str); 3] = [
+    (BatchBucket::Decode, "one", "1 row"),
+    (BatchBucket::SmallBatch, "few", "2–16 rows"),
+    (BatchBucket::Prefill, "many", "more rows"),
 ];
 
 impl Drawing {
@@ -117,15 +117,15 @@ impl Drawing {
     /// What is wrong with the file's tensors, or which kernel is missing.
     pub fn make(
         circuit: &Circuit,
-        contract: &Contract,
+        config: &ModelConfig,
         tensors: &dyn TensorIndex,
         kernels: &[KernelContract],
         options: &Options,
     ) -> Result<Drawing, GraphError> {
-        let whole = options.layers == (0..contract.layers);
+        let whole = options.layers == (0..config.layers);
         let span = Span { embed: options.layers.start == 0, layers: options.layers.clone(), head: whole };
-        let ir = Ir::build_with(circuit, contract, &span, tensors)?;
-        let mut shared = Shared::new(contract, kernels, options);
+        let ir = Ir::build_with(circuit, config, &span, tensors)?;
+        let mut shared = Shared::new(config, kernels, options);
         let mut views = Vec::new();
 
         let made = circuit::blocks(&mut shared, circuit, tensors.naming())?;
@@ -142,32 +142,32 @@ impl Drawing {
             for (class, key, _) in CLASSES {
                 let wanted = PlanOptions {
                     span: span.clone(),
-                    class,
-                    largest: options.largest,
+                    bucket: class,
+                    max_batch_tokens: options.max_batch_tokens,
                     mla: *mla,
                     form: *form,
                     bind: options.bind,
                 };
-                let plan = Plan::from_ir(ir.clone(), contract, kernels, &wanted)?;
+                let plan = Plan::from_ir(ir.clone(), config, kernels, &wanted)?;
                 let view = plan_view(&mut shared, &plan, *mla);
                 views.push(View { formulation: Some(card.key), class: Some(key), ..view });
             }
         }
         let used = shared.blocks.iter().flat_map(|block| &block.operations).map(|operation| operation.op);
-        let operations = formulas::of(contract, used.chain(["cache"]));
+        let operations = formulas::of(config, used.chain(["cache"]));
         let bind = options.bind;
         Ok(Drawing {
             format: FORMAT,
             version: VERSION,
             model: ModelCard {
                 file: tensors.file(),
-                name: contract.name.clone(),
+                name: config.name.clone(),
                 about: circuit.about.clone(),
                 assumed: options.assumed,
                 parameters: ir.weights.iter().map(|w| w.numbers() as u64).sum(),
                 weight_bytes: ir.weights.iter().map(|w| w.bytes() as u64).sum(),
-                crossover: crossover(&contract.attention),
-                contract: contract.clone(),
+                crossover: crossover(&config.attention),
+                config: config.clone(),
             },
             machine: MachineCard {
                 tier: bind.tier.name(),
@@ -177,7 +177,11 @@ impl Drawing {
             formulations: formulations().map(|(.., card)| card.clone()).collect(),
             classes: CLASSES
                 .iter()
-                .map(|(class, key, name)| ClassCard { key, name, rows: class.max_rows(options.largest) })
+                .map(|(class, key, name)| ClassCard {
+                    key,
+                    name,
+                    rows: class.max_rows(options.max_batch_tokens),
+                })
                 .collect(),
             operations,
             weights: shared.weights,
@@ -201,13 +205,13 @@ fn plan_view(shared: &mut Shared<'_>, plan: &Plan, mla: MlaChoice) -> View {
     let rows = plan.max_rows;
     // as the engine chooses: by the new rows of a segment
     let lane = match mla {
-        MlaChoice::Auto if rows >= crossover(&shared.contract.attention).unwrap_or(2) => Lane::Naive,
-        MlaChoice::Auto => Lane::Absorbed,
-        _ => Lane::All,
+        MlaChoice::Auto if rows >= crossover(&shared.config.attention).unwrap_or(2) => AttentionPath::Naive,
+        MlaChoice::Auto => AttentionPath::Absorbed,
+        _ => AttentionPath::All,
     };
-    let step = Step { rows, cached: 0, sequences: 1, cache: shared.options.bind.cache, lane };
+    let step = Step { rows, cached: 0, sequences: 1, cache: shared.options.bind.cache, path: lane };
     let source =
-        Source { ir: &plan.ir, phases: Some(&plan.phases), step: Some(step), class: Some(plan.class) };
+        Source { ir: &plan.ir, phases: Some(&plan.phases), step: Some(step), class: Some(plan.bucket) };
     let runs = shared.blocks_of(&source);
     let placed: Vec<_> = runs.iter().map(|(index, _, phase)| (*index, *phase)).collect();
     View {

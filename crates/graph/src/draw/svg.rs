@@ -10,7 +10,7 @@ impl Drawing {
     /// `view` as SVG.
     pub fn svg(&self, view: &View) -> String {
         let (width, height) = (view.width, view.height);
-        let name = self.model.name.as_deref().unwrap_or(&self.model.contract.architecture);
+        let name = self.model.name.as_deref().unwrap_or(&self.model.config.architecture);
         let title = format!(
             "{} of {name}{}",
             view.stage,

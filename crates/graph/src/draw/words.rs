@@ -1,7 +1,7 @@
 //! Values, weights and operations in the words of a drawing.
 
 use super::data::{Port, WeightCard};
-use crate::ir::{Epilogue, Ir, Lane, Node, RowCount, Storage, StreamKind, ValueId};
+use crate::ir::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount, Storage, ValueId};
 
 pub(super) fn weight_line(card: &WeightCard) -> String {
     let shape = match card.shape[..] {
@@ -79,18 +79,18 @@ pub(super) fn after(node: &Node) -> Vec<String> {
     }
 }
 
-pub(super) fn lane(lane: Lane) -> Option<&'static str> {
+pub(super) fn lane(lane: AttentionPath) -> Option<&'static str> {
     match lane {
-        Lane::All => None,
-        Lane::Absorbed => Some("absorbed"),
-        Lane::Naive => Some("naive"),
+        AttentionPath::All => None,
+        AttentionPath::Absorbed => Some("absorbed"),
+        AttentionPath::Naive => Some("naive"),
     }
 }
 
-pub(super) fn stream_word(kind: StreamKind) -> &'static str {
+pub(super) fn stream_word(kind: KvLayerKind) -> &'static str {
     match kind {
-        StreamKind::Latent => "latent",
-        StreamKind::Expanded => "expanded",
+        KvLayerKind::Latent => "latent",
+        KvLayerKind::Expanded => "expanded",
     }
 }
 

@@ -1,8 +1,8 @@
-//! From a circuit and a contract to the IR.
+//! From a circuit and a config to the IR.
 
 use super::{Ir, Node, Op, RowCount, Storage, Value, ValueId, WeightId};
-use crate::circuit::{Circuit, Facts, OpSpec, TensorIndex};
-use crate::contract::Contract;
+use crate::circuit::{Circuit, ConfigVars, OpSpec, TensorIndex};
+use crate::config::ModelConfig;
 use crate::error::GraphError;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,13 +20,13 @@ pub struct Span {
 
 impl Span {
     /// From tokens to the residual stream after the last layer.
-    pub fn trunk(contract: &Contract) -> Span {
-        Span { embed: true, layers: 0..contract.layers, head: false }
+    pub fn trunk(config: &ModelConfig) -> Span {
+        Span { embed: true, layers: 0..config.layers, head: false }
     }
 
     /// From residual rows to logits.
-    pub fn head(contract: &Contract) -> Span {
-        Span { embed: false, layers: contract.layers..contract.layers, head: true }
+    pub fn head(config: &ModelConfig) -> Span {
+        Span { embed: false, layers: config.layers..config.layers, head: true }
     }
 }
 
@@ -35,8 +35,8 @@ impl Ir {
     ///
     /// # Errors
     /// A missing tensor, a wrong shape, or a circuit that contradicts itself.
-    pub fn build(contract: &Contract, span: &Span, tensors: &dyn TensorIndex) -> Result<Ir, GraphError> {
-        Ir::build_with(Circuit::named(&contract.circuit)?, contract, span, tensors)
+    pub fn build(config: &ModelConfig, span: &Span, tensors: &dyn TensorIndex) -> Result<Ir, GraphError> {
+        Ir::build_with(Circuit::named(&config.circuit)?, config, span, tensors)
     }
 
     /// The same with a circuit that is not built in.
@@ -45,7 +45,7 @@ impl Ir {
     /// As for [`build`](Self::build).
     pub fn build_with(
         circuit: &Circuit,
-        contract: &Contract,
+        config: &ModelConfig,
         span: &Span,
         tensors: &dyn TensorIndex,
     ) -> Result<Ir, GraphError> {
@@ -56,19 +56,19 @@ impl Ir {
             names: HashMap::new(),
             filled: HashMap::new(),
             layer: None,
-            facts: Facts::of(contract, None),
+            vars: ConfigVars::of(config, None),
         };
-        builder.source(contract, span);
+        builder.source(config, span);
         if span.embed {
             builder.ops(&circuit.embed)?;
         }
         for layer in span.layers.clone() {
             builder.layer = Some(layer);
-            builder.facts = Facts::of(contract, Some(contract.layer_kinds[layer]));
+            builder.vars = ConfigVars::of(config, Some(config.layer_kinds[layer]));
             builder.ops(&circuit.layer)?;
         }
         builder.layer = None;
-        builder.facts = Facts::of(contract, None);
+        builder.vars = ConfigVars::of(config, None);
         let result = if span.head {
             builder.ops(&circuit.head)?;
             "logits"
@@ -88,16 +88,16 @@ struct Builder<'a> {
     /// Slots already filled, so that a tied embedding is one weight.
     filled: HashMap<(String, Option<usize>), WeightId>,
     layer: Option<usize>,
-    facts: Facts,
+    vars: ConfigVars,
 }
 
 impl Builder<'_> {
     /// The value that a span starts from.
-    fn source(&mut self, contract: &Contract, span: &Span) {
+    fn source(&mut self, config: &ModelConfig, span: &Span) {
         let (name, width, storage) = if span.embed {
             ("tokens", 1, Storage::Tokens)
         } else {
-            ("h", contract.hidden_size, Storage::Hidden)
+            ("h", config.hidden_size, Storage::Hidden)
         };
         self.define(name, RowCount::Rows, 1, width, storage);
     }
@@ -122,7 +122,7 @@ impl Builder<'_> {
 
     fn ops(&mut self, specs: &[OpSpec]) -> Result<(), GraphError> {
         for spec in specs {
-            if self.facts.hold(&spec.when, &self.circuit.name)? {
+            if self.vars.hold(&spec.when, &self.circuit.name)? {
                 self.op(spec)?;
             }
         }
@@ -156,7 +156,7 @@ impl Builder<'_> {
                 found.push((slot.clone(), *id));
                 continue;
             }
-            if let Some(weight) = self.circuit.fill(slot, self.layer, &self.facts, self.tensors)? {
+            if let Some(weight) = self.circuit.fill(slot, self.layer, &self.vars, self.tensors)? {
                 self.ir.weights.push(weight);
                 let id = WeightId(self.ir.weights.len() - 1);
                 self.filled.insert(key, id);
@@ -180,7 +180,7 @@ impl Builder<'_> {
 
     fn op(&mut self, spec: &OpSpec) -> Result<(), GraphError> {
         let weights = self.weights(spec)?;
-        let factor = self.facts.factor(spec, &self.circuit.name)?;
+        let factor = self.vars.factor(spec, &self.circuit.name)?;
         let input = self.input(spec, 0)?;
         let (heads, width) = (self.ir.value(input).heads, self.ir.value(input).width);
         match spec.op.as_str() {
@@ -259,9 +259,9 @@ impl Builder<'_> {
     }
 
     fn split(&mut self, spec: &OpSpec, input: ValueId) -> Result<(), GraphError> {
-        let heads = self.facts.size(spec.heads.as_deref().unwrap_or("1"), &self.circuit.name)?;
+        let heads = self.vars.size(spec.heads.as_deref().unwrap_or("1"), &self.circuit.name)?;
         let sizes: Vec<usize> =
-            spec.sizes.iter().map(|s| self.facts.size(s, &self.circuit.name)).collect::<Result<_, _>>()?;
+            spec.sizes.iter().map(|s| self.vars.size(s, &self.circuit.name)).collect::<Result<_, _>>()?;
         let row = self.ir.value(input).row_width();
         let sum = sizes.iter().try_fold(0usize, |sum, size| sum.checked_add(*size));
         let whole = sum.and_then(|sum| sum.checked_mul(heads));
@@ -283,7 +283,7 @@ impl Builder<'_> {
 
     fn attention(&mut self, spec: &OpSpec, weights: Vec<(String, WeightId)>) -> Result<(), GraphError> {
         let inputs: Vec<ValueId> = (0..4).map(|i| self.input(spec, i)).collect::<Result<_, _>>()?;
-        let v = self.facts.size("v", &self.circuit.name)?;
+        let v = self.vars.size("v", &self.circuit.name)?;
         let heads = self.ir.value(inputs[0]).heads;
         let out = self.define(self.output(spec, 0)?, RowCount::Rows, heads, v, Storage::Own);
         self.push(Op::MlaAttention, inputs, vec![out], weights);
@@ -297,7 +297,7 @@ impl Builder<'_> {
         input: ValueId,
         weights: Vec<(String, WeightId)>,
     ) -> Result<(), GraphError> {
-        let Some(used) = self.facts.dimension("experts_used") else {
+        let Some(used) = self.vars.dimension("num_experts_per_tok") else {
             return self.wrong("route without experts".into());
         };
         let (router, bias) = weights.split_at(weights.len().min(1));

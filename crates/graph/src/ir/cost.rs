@@ -1,7 +1,7 @@
 //! Bytes and operations of a node, for plans, drawings and the profiler.
 
-use super::{Ir, Lane, Node, Op, StreamKind};
-use base::CacheType;
+use super::{AttentionPath, Ir, KvLayerKind, Node, Op};
+use latent_types::CacheType;
 use serde::Serialize;
 
 /// What a node moves and computes in one step.
@@ -35,13 +35,13 @@ pub struct Step {
     /// How the cache stores numbers.
     pub cache: CacheType,
     /// The formulation that its rows take.
-    pub lane: Lane,
+    pub path: AttentionPath,
 }
 
 impl Node {
     /// What the node moves and computes in `step`: nothing where the rows take another lane.
     pub fn cost(&self, ir: &Ir, step: Step) -> Cost {
-        if !self.lane.meets(step.lane) {
+        if !self.path.meets(step.path) {
             return Cost::default();
         }
         let weights = |reach: f64| -> f64 {
@@ -58,7 +58,7 @@ impl Node {
         let matrix_flops = |rows: f64| -> f64 {
             self.weights.iter().map(|(_, id)| 2.0 * ir.weight(*id).numbers() as f64 * rows).sum()
         };
-        let stream_row = self.stream.map_or(0, |id| ir.streams[id.0].row(step.cache).bytes()) as f64;
+        let stream_row = self.kv_layer.map_or(0, |id| ir.kv_layers[id.0].row(step.cache).bytes()) as f64;
         match self.op {
             Op::Embed { .. } => {
                 let row: f64 = self.weights.iter().map(|(_, id)| row_bytes(ir, *id)).sum();
@@ -74,12 +74,13 @@ impl Node {
                 Cost { weight_bytes: weights(share), cache_bytes: 0.0, flops: matrix_flops(rows) * share }
             }
             Op::ExpertGateUp | Op::ExpertDown => self.expert_cost(ir, rows),
-            Op::AttendLatent | Op::AttendSplit => {
+            Op::AttendLatent | Op::AttendSeparate => {
                 let flops = 2.0 * pairs * heads * (width(0) + out_width);
                 Cost { weight_bytes: 0.0, cache_bytes: seen * stream_row, flops }
             }
             Op::AttendExpanded => {
-                let on_the_fly = self.stream.is_some_and(|id| ir.streams[id.0].kind == StreamKind::Latent);
+                let on_the_fly =
+                    self.kv_layer.is_some_and(|id| ir.kv_layers[id.0].kind == KvLayerKind::Latent);
                 let attend = 2.0 * pairs * heads * (width(0) + width(1) + out_width);
                 let expand = if on_the_fly { matrix_flops(seen) } else { 0.0 };
                 Cost { weight_bytes: weights(1.0), cache_bytes: seen * stream_row, flops: attend + expand }

@@ -1,6 +1,6 @@
 //! The IR as a Graphviz drawing.
 
-use super::{Ir, Lane};
+use super::{AttentionPath, Ir};
 use std::fmt::Write;
 
 impl Ir {
@@ -44,10 +44,10 @@ impl Ir {
     }
 
     fn style(&self, n: usize) -> &'static str {
-        match self.nodes[n].lane {
-            Lane::All => "",
-            Lane::Absorbed => ", style=filled, fillcolor=\"#dbeafe\"",
-            Lane::Naive => ", style=filled, fillcolor=\"#fef3c7\"",
+        match self.nodes[n].path {
+            AttentionPath::All => "",
+            AttentionPath::Absorbed => ", style=filled, fillcolor=\"#dbeafe\"",
+            AttentionPath::Naive => ", style=filled, fillcolor=\"#fef3c7\"",
         }
     }
 
@@ -57,17 +57,17 @@ impl Ir {
             for id in &node.inputs {
                 let made = |m: &usize| {
                     let earlier = &self.nodes[*m];
-                    earlier.outputs.contains(id) && earlier.lane.meets(node.lane)
+                    earlier.outputs.contains(id) && earlier.path.meets(node.path)
                 };
                 for maker in (0..n).filter(made) {
                     let _ = writeln!(text, "  n{maker} -> n{n} [label=\"{}\"];", self.value(*id).name);
                 }
             }
-            if let Some(stream) = node.stream
+            if let Some(kv_layer) = node.kv_layer
                 && !node.outputs.is_empty()
             {
                 let store = (0..n)
-                    .find(|&m| self.nodes[m].stream == Some(stream) && self.nodes[m].outputs.is_empty());
+                    .find(|&m| self.nodes[m].kv_layer == Some(kv_layer) && self.nodes[m].outputs.is_empty());
                 if let Some(store) = store {
                     let _ = writeln!(text, "  n{store} -> n{n} [label=\"cache\", style=dashed];");
                 }

@@ -1,6 +1,6 @@
 //! The IR: a circuit instantiated for one contract, in dataflow form.
 //!
-//! A [`Node`] reads and makes [`Value`]s, uses [`Weight`]s, and reads or writes cache [`Stream`]s. The number of rows is symbolic.
+//! A [`Node`] reads and makes [`Value`]s, uses [`Weight`]s, and reads or writes cache [`KvLayer`]s. The number of rows is symbolic.
 //! Passes rewrite an [`Ir`] into another; the last form is what a plan executes.
 
 mod build;
@@ -16,7 +16,7 @@ pub use reference::{OpReference, reference};
 pub use signature::{Carries, Edge, Port};
 
 use crate::circuit::Weight;
-use base::{CacheRow, CacheType};
+use latent_types::{CacheRow, CacheType};
 use serde::Serialize;
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub struct WeightId(pub usize);
 
 /// Index of a cache stream in [`Ir::streams`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub struct StreamId(pub usize);
+pub struct KvLayerId(pub usize);
 
 /// The operations of a span of layers, in an order in which every value is made before it is read.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -40,7 +40,7 @@ pub struct Ir {
     /// All weights used.
     pub weights: Vec<Weight>,
     /// Cache streams, one or more a layer.
-    pub streams: Vec<Stream>,
+    pub kv_layers: Vec<KvLayer>,
     /// The operations.
     pub nodes: Vec<Node>,
     /// Named results: `hidden`, `logits`.
@@ -107,9 +107,9 @@ pub enum Storage {
 
 /// A cache stream: what one layer stores for every token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Stream {
+pub struct KvLayer {
     /// What it holds.
-    pub kind: StreamKind,
+    pub kind: KvLayerKind,
     /// The layer that owns it.
     pub layer: usize,
     /// Numbers of a row.
@@ -118,7 +118,7 @@ pub struct Stream {
     pub rope: usize,
 }
 
-impl Stream {
+impl KvLayer {
     /// A row in a cache of this type.
     pub fn row(&self, ty: CacheType) -> CacheRow {
         CacheRow { ty, content: self.width - self.rope, rope: self.rope }
@@ -128,7 +128,7 @@ impl Stream {
 /// What a cache stream holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum StreamKind {
+pub enum KvLayerKind {
     /// `[latent | rope key]`: kv_lora + rope numbers, shared by all heads.
     Latent,
     /// For each head `[key nope | key rope | value]`: what attention without the latent cache would store.
@@ -138,7 +138,7 @@ pub enum StreamKind {
 /// Which rows of the batch a node works on: those of segments that run this formulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Lane {
+pub enum AttentionPath {
     /// Every row.
     All,
     /// Rows whose segment attends in latent space.
@@ -147,10 +147,10 @@ pub enum Lane {
     Naive,
 }
 
-impl Lane {
+impl AttentionPath {
     /// Whether a row can be in both.
-    pub fn meets(self, other: Lane) -> bool {
-        self == other || self == Lane::All || other == Lane::All
+    pub fn meets(self, other: AttentionPath) -> bool {
+        self == other || self == AttentionPath::All || other == AttentionPath::All
     }
 }
 
@@ -163,7 +163,7 @@ pub struct Node {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layer: Option<usize>,
     /// The rows that it works on.
-    pub lane: Lane,
+    pub path: AttentionPath,
     /// Values read, in the operation's order.
     pub inputs: Vec<ValueId>,
     /// Values made.
@@ -173,7 +173,7 @@ pub struct Node {
     pub weights: Vec<(String, WeightId)>,
     /// The cache stream read or written.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stream: Option<StreamId>,
+    pub kv_layer: Option<KvLayerId>,
     /// What happens to the first input before the operation.
     pub prologue: Prologue,
     /// What happens to the results before they are stored.
@@ -186,7 +186,7 @@ pub struct Node {
 /// A kernel chosen by binding: index into the table that was given, and its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BoundKernel {
-    /// Index in the table of contracts.
+    /// Index in the table of configs.
     pub index: usize,
     /// The kernel's name.
     pub name: String,
@@ -271,7 +271,7 @@ pub enum Op {
     /// queries in latent space → Σ softmax · latent, over the cached rows.
     AttendLatent,
     /// The same with content and rope scores computed apart and added.
-    AttendSplit,
+    AttendSeparate,
     /// attention result in latent space → each head's value space, through W_UV.
     AbsorbV,
     /// q_nope, q_rope → attention over keys and values expanded from the cached latents, on the fly or as stored.
@@ -303,7 +303,7 @@ impl Op {
             Op::ExpandedStore => "expanded_store",
             Op::AbsorbK => "absorb_k",
             Op::AttendLatent => "attend_latent",
-            Op::AttendSplit => "attend_split",
+            Op::AttendSeparate => "attend_split",
             Op::AbsorbV => "absorb_v",
             Op::AttendExpanded => "attend_expanded",
             Op::ExpertGateUp => "expert_gate_up",
@@ -318,11 +318,11 @@ impl Node {
         Node {
             op,
             layer,
-            lane: Lane::All,
+            path: AttentionPath::All,
             inputs,
             outputs,
             weights: Vec::new(),
-            stream: None,
+            kv_layer: None,
             prologue: Prologue::default(),
             epilogue: Epilogue::None,
             kernels: Vec::new(),

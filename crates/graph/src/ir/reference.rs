@@ -106,7 +106,7 @@ impl Op {
         Op::ExpandedStore,
         Op::AbsorbK,
         Op::AttendLatent,
-        Op::AttendSplit,
+        Op::AttendSeparate,
         Op::AbsorbV,
         Op::AttendExpanded,
         Op::ExpertGateUp,
@@ -317,7 +317,7 @@ impl Op {
                 flops: "2*rows*heads*nope*kv_lora",
                 ..NOTHING
             },
-            Op::AttendLatent | Op::AttendSplit => OpReference {
+            Op::AttendLatent | Op::AttendSeparate => OpReference {
                 made_by: CHOICE,
                 what: if *self == Op::AttendLatent {
                     "Attention of all heads to one row a token, whose first kv_lora numbers are its value too. A cached row is read once for \
@@ -452,13 +452,13 @@ processor. Operations that only pass over rows count as free.
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Lane, Node, Step, StreamKind};
+    use super::super::{AttentionPath, KvLayerKind, Node, Step};
     use super::*;
-    use crate::circuit::{Facts, expression};
+    use crate::circuit::{ConfigVars, expression};
     use crate::ir::Ir;
-    use crate::passes::snapshots::{contract, lowered};
+    use crate::passes::snapshots::{config, lowered};
     use crate::passes::{CacheForm, MlaChoice};
-    use base::CacheType;
+    use latent_types::CacheType;
     use std::collections::HashSet;
 
     #[test]
@@ -491,8 +491,8 @@ mod tests {
         }
     }
 
-    fn names(ir: &Ir, node: &Node, step: Step) -> Facts {
-        let c = contract();
+    fn names(ir: &Ir, node: &Node, step: Step) -> ConfigVars {
+        let c = config();
         let a = &c.attention;
         let moe = c.moe.unwrap();
         let sum = |f: &dyn Fn(&crate::circuit::Weight) -> usize| -> usize {
@@ -505,12 +505,12 @@ mod tests {
             let half = if node.op == Op::AbsorbK { a.nope } else { a.v };
             (numbers, bytes) = (numbers * half / (a.nope + a.v), bytes * half / (a.nope + a.v));
         }
-        let on_the_fly = node.stream.is_some_and(|id| ir.streams[id.0].kind == StreamKind::Latent);
+        let on_the_fly = node.kv_layer.is_some_and(|id| ir.kv_layers[id.0].kind == KvLayerKind::Latent);
         if node.op == Op::AttendExpanded && !on_the_fly {
             assert_eq!(numbers, 0);
         }
         let rows = step.rows;
-        Facts::of_dimensions(&[
+        ConfigVars::of_dimensions(&[
             ("rows", rows),
             ("seen", rows + step.cached),
             ("pairs", rows * step.cached + rows * (rows + 1) / 2),
@@ -519,15 +519,15 @@ mod tests {
             ("rope", a.rope),
             ("v", a.v),
             ("kv_lora", a.kv_lora_rank),
-            ("used", moe.experts_used),
+            ("used", moe.num_experts_per_tok),
             // of one row: as many as it goes to
-            ("reached", moe.experts_used),
+            ("reached", moe.num_experts_per_tok),
             ("weights", numbers),
             ("weight_bytes", bytes),
             ("row_bytes", c.hidden_size * 2),
             ("expert_weights", numbers / moe.experts),
             ("expert_bytes", bytes / moe.experts),
-            ("stream_bytes", node.stream.map_or(0, |id| ir.streams[id.0].row(step.cache).bytes())),
+            ("stream_bytes", node.kv_layer.map_or(0, |id| ir.kv_layers[id.0].row(step.cache).bytes())),
         ])
     }
 
@@ -537,7 +537,7 @@ mod tests {
         for combined in [false, true] {
             for (mla, form) in [
                 (MlaChoice::Auto, CacheForm::Latent),
-                (MlaChoice::Split, CacheForm::Latent),
+                (MlaChoice::SeparateScores, CacheForm::Latent),
                 (MlaChoice::Naive, CacheForm::Expanded),
             ] {
                 let ir = lowered(mla, form, combined);
@@ -547,8 +547,13 @@ mod tests {
                         if experts && rows > 1 {
                             continue;
                         }
-                        let step =
-                            Step { rows, cached, sequences: 1, cache: CacheType::F16, lane: Lane::All };
+                        let step = Step {
+                            rows,
+                            cached,
+                            sequences: 1,
+                            cache: CacheType::F16,
+                            path: AttentionPath::All,
+                        };
                         let (cost, of) = (node.cost(&ir, step), node.op.reference());
                         let names = names(&ir, node, step);
                         let value = |text: &str| expression::evaluate(text, &names).unwrap() as f64;

@@ -72,7 +72,7 @@ impl Op {
             Op::Add { .. } => const { &[numbers("base"), numbers("term")] },
             Op::LatentStore | Op::ExpandedStore => STORE,
             Op::AbsorbK | Op::AttendExpanded => QUERY,
-            Op::AttendLatent | Op::AttendSplit => const { &[numbers("query")] },
+            Op::AttendLatent | Op::AttendSeparate => const { &[numbers("query")] },
             Op::AbsorbV => const { &[numbers("mix")] },
             Op::ExpertGateUp => const { &[numbers("x"), experts("chosen")] },
         }
@@ -137,7 +137,7 @@ impl Ir {
             for (i, id) in node.inputs.iter().enumerate() {
                 let slot = node.input_port(i).map_or("?", |port| port.name);
                 let edge = |producer| Edge { producer, consumer, slot, value: id.0 };
-                let meeting = makers[id.0].iter().filter(|m| self.nodes[**m].lane.meets(node.lane));
+                let meeting = makers[id.0].iter().filter(|m| self.nodes[**m].path.meets(node.path));
                 let before = edges.len();
                 edges.extend(meeting.map(|m| edge(Some(*m))));
                 if edges.len() == before {

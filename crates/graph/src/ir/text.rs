@@ -1,6 +1,6 @@
 //! The IR as text: one line a node.
 
-use super::{Epilogue, Ir, Lane, Node, RowCount, Storage, StreamKind, ValueId};
+use super::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount, Storage, ValueId};
 use std::fmt::Write;
 
 impl Ir {
@@ -37,8 +37,12 @@ impl Ir {
             }
             _ => {}
         }
-        if node.lane != Lane::All {
-            let _ = write!(line, " on {}", if node.lane == Lane::Absorbed { "absorbed" } else { "naive" });
+        if node.path != AttentionPath::All {
+            let _ = write!(
+                line,
+                " on {}",
+                if node.path == AttentionPath::Absorbed { "absorbed" } else { "naive" }
+            );
         }
         for (i, id) in node.inputs.iter().enumerate() {
             let _ = write!(line, " {}", self.value(*id).name);
@@ -67,11 +71,11 @@ impl Ir {
                 let _ = write!(line, " {{add ×{factor:.6}}}");
             }
         }
-        if let Some(id) = node.stream {
-            let stream = &self.streams[id.0];
-            let kind = if stream.kind == StreamKind::Latent { "latent" } else { "expanded" };
+        if let Some(id) = node.kv_layer {
+            let kv_layer = &self.kv_layers[id.0];
+            let kind = if kv_layer.kind == KvLayerKind::Latent { "latent" } else { "expanded" };
             let side = if node.outputs.is_empty() { "writes" } else { "reads" };
-            let _ = write!(line, "  {side} {kind}[{}]", stream.width);
+            let _ = write!(line, "  {side} {kind}[{}]", kv_layer.width);
         }
         for (i, (slot, id)) in node.weights.iter().enumerate() {
             let weight = self.weight(*id);

@@ -1,29 +1,29 @@
 //! Passes: small pure functions IR → IR, each with a name and a snapshot test, and the two that make a plan of the last IR.
 
-mod bind;
 mod epilogues;
 mod experts;
-mod formulations;
+mod lower_mla;
+mod memory_plan;
 mod norms;
-mod phases;
-mod place;
 mod projections;
 mod ropes;
+mod schedule;
+mod select_kernels;
 #[cfg(test)]
 pub(crate) mod snapshots;
 
-pub use bind::{BindOptions, Precision, asked, bind, choose};
-pub(crate) use bind::{Request, class_bound_for};
 pub use epilogues::fold_epilogues;
 pub use experts::group_experts;
-pub use formulations::{CacheForm, FORMS, MlaChoice, choose_formulations, crossover};
+pub use lower_mla::{CacheForm, FORMS, MlaChoice, choose_formulations, crossover};
+pub(crate) use memory_plan::lifetimes;
+pub use memory_plan::{Arena, place_buffers};
 pub use norms::fold_norms;
-pub(crate) use phases::chosen_by_each;
-pub use phases::cut_phases;
-pub(crate) use place::lifetimes;
-pub use place::{Arena, place_buffers};
 pub use projections::fuse_projections;
 pub use ropes::fold_ropes;
+pub(crate) use schedule::chosen_by_each;
+pub use schedule::cut_phases;
+pub use select_kernels::{BindOptions, Precision, asked, bind, choose};
+pub(crate) use select_kernels::{Request, class_bound_for};
 
 use crate::ir::{Ir, Node, Op, ValueId};
 use std::ops::Range;
@@ -31,52 +31,52 @@ use std::ops::Range;
 /// How many rows a plan is made for. Fewer rows than a class allows may run through its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RowClass {
+pub enum BatchBucket {
     /// One row: a single sequence decoding.
-    One,
+    Decode,
     /// 2 to 16 rows: several sequences, or drafts to verify.
-    Few,
+    SmallBatch,
     /// More: prefill.
-    Many,
+    Prefill,
 }
 
-impl RowClass {
-    /// Most rows of [`RowClass::Few`].
-    pub const FEW: usize = 16;
+impl BatchBucket {
+    /// Most rows of [`BatchBucket::SmallBatch`].
+    pub const SMALL_BATCH: usize = 16;
 
     /// The class that a step of `rows` rows runs in.
-    pub fn of(rows: usize) -> RowClass {
+    pub fn of(rows: usize) -> BatchBucket {
         match rows {
-            0 | 1 => RowClass::One,
-            2..=Self::FEW => RowClass::Few,
-            _ => RowClass::Many,
+            0 | 1 => BatchBucket::Decode,
+            2..=Self::SMALL_BATCH => BatchBucket::SmallBatch,
+            _ => BatchBucket::Prefill,
         }
     }
 
     /// What its steps do, for people.
     pub fn purpose(self) -> &'static str {
         match self {
-            RowClass::One => "decode",
-            RowClass::Few => "small batch",
-            RowClass::Many => "prefill",
+            BatchBucket::Decode => "decode",
+            BatchBucket::SmallBatch => "small batch",
+            BatchBucket::Prefill => "prefill",
         }
     }
 
     /// The fewest rows of a step that runs in it.
     pub fn least_rows(self) -> usize {
         match self {
-            RowClass::One => 1,
-            RowClass::Few => 2,
-            RowClass::Many => Self::FEW + 1,
+            BatchBucket::Decode => 1,
+            BatchBucket::SmallBatch => 2,
+            BatchBucket::Prefill => Self::SMALL_BATCH + 1,
         }
     }
 
     /// The most rows that its plan takes, when a step has at most `largest`.
-    pub fn max_rows(self, largest: usize) -> usize {
+    pub fn max_rows(self, max_batch_tokens: usize) -> usize {
         match self {
-            RowClass::One => 1,
-            RowClass::Few => Self::FEW.min(largest),
-            RowClass::Many => largest,
+            BatchBucket::Decode => 1,
+            BatchBucket::SmallBatch => Self::SMALL_BATCH.min(max_batch_tokens),
+            BatchBucket::Prefill => max_batch_tokens,
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Folding of RMSNorm into the prologue of what reads it.
 
-use super::{RowClass, overwritten, remove};
+use super::{BatchBucket, overwritten, remove};
 use crate::ir::{Ir, Op};
 
 /// A normalised value that only matrix products and cache stores read is not stored: each of them normalises as it reads.
 /// For many rows that would be repeated by every thread, so that there only the cache store, which owns its rows, does it.
 /// Where the numbers before the norm are overwritten before the last has read them, as the residual stream is by a sum, the norm stays.
-pub fn fold_norms(mut ir: Ir, class: RowClass) -> Ir {
+pub fn fold_norms(mut ir: Ir, bucket: BatchBucket) -> Ir {
     let mut at = 0;
     while at < ir.nodes.len() {
-        if ir.nodes[at].op == Op::RmsNorm && folds(&ir, at, class) {
+        if ir.nodes[at].op == Op::RmsNorm && folds(&ir, at, bucket) {
             let norm = remove(&mut ir, at);
             for node in &mut ir.nodes {
                 if node.inputs.first() == norm.outputs.first() {
@@ -24,7 +24,7 @@ pub fn fold_norms(mut ir: Ir, class: RowClass) -> Ir {
     ir
 }
 
-fn folds(ir: &Ir, at: usize, class: RowClass) -> bool {
+fn folds(ir: &Ir, at: usize, bucket: BatchBucket) -> bool {
     let value = ir.nodes[at].outputs[0];
     let source = ir.nodes[at].inputs[0];
     let readers = ir.readers(value);
@@ -39,13 +39,13 @@ fn folds(ir: &Ir, at: usize, class: RowClass) -> bool {
             reads_first
                 && node.prologue.norm.is_none()
                 && !overwritten(ir, source, at + 1..n)
-                && (owns_rows || (multiplies && class != RowClass::Many))
+                && (owns_rows || (multiplies && bucket != BatchBucket::Prefill))
         })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::snapshots::{contract, lowered_of};
+    use super::super::snapshots::{config, lowered_of};
     use super::*;
     use crate::audit::{self, Code};
     use crate::circuit::Circuit;
@@ -79,12 +79,12 @@ mod tests {
 
     /// Folded by all passes, and found whole by the audit.
     fn folded(circuit: &Circuit) -> Ir {
-        let mut contract = contract();
+        let mut config = config();
         // as wide as the residual stream, so that the output projection may read either
-        contract.attention.v = contract.hidden_size / contract.attention.heads;
-        let ir = fold_norms(lowered_of(circuit, &contract), RowClass::One);
+        config.attention.v = config.hidden_size / config.attention.heads;
+        let ir = fold_norms(lowered_of(circuit, &config), BatchBucket::Decode);
         let ir = fold_epilogues(fold_ropes(ir));
-        let found = audit::ir(&ir, circuit, &Span::trunk(&contract), &contract);
+        let found = audit::ir(&ir, circuit, &Span::trunk(&config), &config);
         // the norms that nothing reads any more are the circuit's own fault
         let wrong: Vec<_> = found.iter().filter(|f| f.code != Code::A15).collect();
         assert!(wrong.is_empty(), "{wrong:?}");

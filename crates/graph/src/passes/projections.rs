@@ -28,7 +28,7 @@ pub fn fuse_projections(mut ir: Ir) -> Ir {
 fn fits(ir: &Ir, first: usize, second: usize) -> bool {
     let (a, b) = (&ir.nodes[first], &ir.nodes[second]);
     b.op == Op::Linear
-        && (a.inputs == b.inputs && a.layer == b.layer && a.lane == b.lane)
+        && (a.inputs == b.inputs && a.layer == b.layer && a.path == b.path)
         && activation_of(ir, first) == activation_of(ir, second)
 }
 

@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::circuit::{Circuit, DeclaredTensors, Naming};
-use crate::contract::*;
+use crate::config::*;
 use crate::ir::Span;
-use base::{Activation, CacheType, KernelContract, Layout, OpKind, TensorType, Tier};
+use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// One dense and one MoE layer, everything that the family has.
-pub(crate) fn contract() -> Contract {
-    Contract {
+pub(crate) fn config() -> ModelConfig {
+    ModelConfig {
         circuit: "deepseek2".into(),
         architecture: "deepseek2".into(),
         name: None,
@@ -34,7 +34,7 @@ pub(crate) fn contract() -> Contract {
         activation: FfnActivation::SiluGated,
         moe: Some(MoeShape {
             experts: 8,
-            experts_used: 3,
+            num_experts_per_tok: 3,
             intermediate: 48,
             shared_intermediate: 48,
             router: RouterSpec {
@@ -53,63 +53,58 @@ pub(crate) fn contract() -> Contract {
         residual_scale: 1.0,
         logits_scale: 1.0,
         tied_embeddings: false,
-        kv_form: KvForm::Split,
+        kv_form: KvForm::Separate,
     }
 }
 
 /// The layers of a circuit that need not be built in, absorbed or naive by rows, experts grouped.
-pub(crate) fn lowered_of(circuit: &Circuit, contract: &Contract) -> Ir {
-    let tensors = DeclaredTensors::of(circuit, contract, Naming::Gguf, TensorType::BF16).unwrap();
-    let ir = Ir::build_with(circuit, contract, &Span::trunk(contract), &tensors).unwrap();
-    let ir = choose_formulations(ir, MlaChoice::Auto, CacheForm::Latent, &contract.attention).unwrap();
+pub(crate) fn lowered_of(circuit: &Circuit, config: &ModelConfig) -> Ir {
+    let tensors = DeclaredTensors::of(circuit, config, Naming::Gguf, TensorType::BF16).unwrap();
+    let ir = Ir::build_with(circuit, config, &Span::trunk(config), &tensors).unwrap();
+    let ir = choose_formulations(ir, MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap();
     group_experts(fuse_projections(ir))
 }
 
 fn built(span: &Span) -> Ir {
-    let contract = contract();
-    let tensors = DeclaredTensors::new(&contract, Naming::Gguf, TensorType::BF16).unwrap();
-    Ir::build(&contract, span, &tensors).unwrap()
+    let config = config();
+    let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
+    Ir::build(&config, span, &tensors).unwrap()
 }
 
 fn formulated() -> Ir {
-    let contract = contract();
-    choose_formulations(
-        built(&Span::trunk(&contract)),
-        MlaChoice::Auto,
-        CacheForm::Latent,
-        &contract.attention,
-    )
-    .unwrap()
+    let config = config();
+    choose_formulations(built(&Span::trunk(&config)), MlaChoice::Auto, CacheForm::Latent, &config.attention)
+        .unwrap()
 }
 
-fn folded(class: RowClass) -> Ir {
-    fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(formulated())), class)))
+fn folded(bucket: BatchBucket) -> Ir {
+    fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(formulated())), bucket)))
 }
 
 /// The IR from tokens to logits with formulations chosen and experts grouped, W_KV in one tensor or in two.
 pub(crate) fn lowered(mla: MlaChoice, form: CacheForm, combined: bool) -> Ir {
-    let mut contract = contract();
-    contract.kv_form = if combined { KvForm::Combined } else { KvForm::Split };
-    let tensors = DeclaredTensors::new(&contract, Naming::Gguf, TensorType::BF16).unwrap();
-    let span = Span { embed: true, layers: 0..contract.layers, head: true };
-    let ir = Ir::build(&contract, &span, &tensors).unwrap();
-    group_experts(choose_formulations(ir, mla, form, &contract.attention).unwrap())
+    let mut config = config();
+    config.kv_form = if combined { KvForm::Combined } else { KvForm::Separate };
+    let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
+    let span = Span { embed: true, layers: 0..config.layers, head: true };
+    let ir = Ir::build(&config, &span, &tensors).unwrap();
+    group_experts(choose_formulations(ir, mla, form, &config.attention).unwrap())
 }
 
 /// The plan of the trunk before binding, for tests of what a plan keeps.
-pub(crate) fn folded_plan(class: RowClass, mla: MlaChoice) -> crate::Plan {
-    let contract = contract();
-    let span = Span::trunk(&contract);
-    let ir = choose_formulations(built(&span), mla, CacheForm::Latent, &contract.attention).unwrap();
-    let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), class)));
-    let phases = cut_phases(&ir, class);
+pub(crate) fn folded_plan(bucket: BatchBucket, mla: MlaChoice) -> crate::Plan {
+    let config = config();
+    let span = Span::trunk(&config);
+    let ir = choose_formulations(built(&span), mla, CacheForm::Latent, &config.attention).unwrap();
+    let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), bucket)));
+    let phases = cut_phases(&ir, bucket);
     let arena = place_buffers(&ir, &phases, 32);
-    crate::Plan { span, class, max_rows: 32, ir, phases, arena }
+    crate::Plan { span, bucket, max_rows: 32, ir, phases, arena }
 }
 
 #[test]
 fn built_from_the_circuit() {
-    insta::assert_snapshot!(built(&Span::trunk(&contract())).to_text(None));
+    insta::assert_snapshot!(built(&Span::trunk(&config())).to_text(None));
 }
 
 #[test]
@@ -119,17 +114,17 @@ fn formulations_chosen() {
 
 #[test]
 fn formulations_split_and_naive_alone() {
-    let contract = contract();
+    let config = config();
     let span = Span { embed: false, layers: 0..1, head: false };
     let text =
-        |mla, form| choose_formulations(built(&span), mla, form, &contract.attention).unwrap().to_text(None);
+        |mla, form| choose_formulations(built(&span), mla, form, &config.attention).unwrap().to_text(None);
     insta::assert_snapshot!(format!(
         "{}\n{}",
-        text(MlaChoice::Split, CacheForm::Latent),
+        text(MlaChoice::SeparateScores, CacheForm::Latent),
         text(MlaChoice::Naive, CacheForm::Expanded)
     ));
     assert!(
-        choose_formulations(built(&span), MlaChoice::Auto, CacheForm::Expanded, &contract.attention).is_err()
+        choose_formulations(built(&span), MlaChoice::Auto, CacheForm::Expanded, &config.attention).is_err()
     );
 }
 
@@ -146,34 +141,34 @@ fn experts_grouped() {
 #[test]
 fn norms_folded_for_few_rows() {
     insta::assert_snapshot!(
-        fold_norms(group_experts(fuse_projections(formulated())), RowClass::One).to_text(None)
+        fold_norms(group_experts(fuse_projections(formulated())), BatchBucket::Decode).to_text(None)
     );
 }
 
 #[test]
 fn norms_folded_for_many_rows() {
     insta::assert_snapshot!(
-        fold_norms(group_experts(fuse_projections(formulated())), RowClass::Many).to_text(None)
+        fold_norms(group_experts(fuse_projections(formulated())), BatchBucket::Prefill).to_text(None)
     );
 }
 
 #[test]
 fn ropes_folded() {
-    let ir = fold_norms(group_experts(fuse_projections(formulated())), RowClass::One);
+    let ir = fold_norms(group_experts(fuse_projections(formulated())), BatchBucket::Decode);
     insta::assert_snapshot!(fold_ropes(ir).to_text(None));
 }
 
 #[test]
 fn epilogues_folded() {
-    insta::assert_snapshot!(folded(RowClass::One).to_text(None));
+    insta::assert_snapshot!(folded(BatchBucket::Decode).to_text(None));
 }
 
 #[test]
 fn phases_cut() {
-    for class in [RowClass::One, RowClass::Many] {
-        let ir = folded(class);
-        let phases = cut_phases(&ir, class);
-        insta::assert_snapshot!(format!("phases_{class:?}"), ir.to_text(Some(&phases)));
+    for bucket in [BatchBucket::Decode, BatchBucket::Prefill] {
+        let ir = folded(bucket);
+        let phases = cut_phases(&ir, bucket);
+        insta::assert_snapshot!(format!("phases_{bucket:?}"), ir.to_text(Some(&phases)));
     }
 }
 
@@ -182,7 +177,7 @@ fn table() -> Vec<KernelContract> {
     let kernel = |op, weight, activation, tier, name| KernelContract {
         op,
         weight,
-        layout: Layout::Rows,
+        layout: WeightLayout::Rows,
         activation,
         cache: None,
         least: 1,
@@ -191,10 +186,13 @@ fn table() -> Vec<KernelContract> {
     };
     let bf16 = Some(TensorType::BF16);
     let mut table = vec![
-        kernel(OpKind::Linear, bf16, Activation::F32, Tier::Avx2, "avx2_bf16"),
-        KernelContract { least: 16, ..kernel(OpKind::Linear, bf16, Activation::Bf16, Tier::Amx, "amx_bf16") },
-        kernel(OpKind::Linear, None, Activation::F32, Tier::Portable, "strip"),
-        kernel(OpKind::LinearT, None, Activation::F32, Tier::Portable, "across"),
+        kernel(OpKind::Linear, bf16, ActivationType::F32, Tier::Avx2, "avx2_bf16"),
+        KernelContract {
+            least: 16,
+            ..kernel(OpKind::Linear, bf16, ActivationType::Bf16, Tier::Amx, "amx_bf16")
+        },
+        kernel(OpKind::Linear, None, ActivationType::F32, Tier::Portable, "strip"),
+        kernel(OpKind::LinearT, None, ActivationType::F32, Tier::Portable, "across"),
     ];
     for op in [
         OpKind::Embed,
@@ -206,7 +204,7 @@ fn table() -> Vec<KernelContract> {
         OpKind::AttendExpanded,
         OpKind::Route,
     ] {
-        table.push(kernel(op, None, Activation::F32, Tier::Portable, op.name()));
+        table.push(kernel(op, None, ActivationType::F32, Tier::Portable, op.name()));
     }
     table
 }
@@ -215,8 +213,8 @@ fn table() -> Vec<KernelContract> {
 fn kernels_bound_and_buffers_placed() {
     let mut table = table();
     let options = BindOptions { precision: Precision::Default, tier: Tier::Avx512, cache: CacheType::F16 };
-    let ir = bind(folded(RowClass::One), &table, &options, RowClass::One).unwrap();
-    let phases = cut_phases(&ir, RowClass::One);
+    let ir = bind(folded(BatchBucket::Decode), &table, &options, BatchBucket::Decode).unwrap();
+    let phases = cut_phases(&ir, BatchBucket::Decode);
     let arena = place_buffers(&ir, &phases, 4);
     let mut text = ir.to_text(Some(&phases));
     for (value, offset) in ir.values.iter().zip(&arena.offsets) {
@@ -227,50 +225,50 @@ fn kernels_bound_and_buffers_placed() {
     }
     insta::assert_snapshot!(format!("{text}arena {} numbers", arena.floats));
     table.retain(|kernel| kernel.op != OpKind::Route);
-    let missing = bind(folded(RowClass::One), &table, &options, RowClass::One).unwrap_err().to_string();
+    let missing =
+        bind(folded(BatchBucket::Decode), &table, &options, BatchBucket::Decode).unwrap_err().to_string();
     assert!(missing.contains("route") && missing.contains("there is none"), "{missing}");
 }
 
 #[test]
 fn kernels_bound_on_a_machine_with_tiles() {
     let options = BindOptions { precision: Precision::Default, tier: Tier::Amx, cache: CacheType::F16 };
-    let bound = |class| bind(folded(class), &table(), &options, class).unwrap();
-    insta::assert_snapshot!(bound(RowClass::Many).to_text(None));
-    for class in [RowClass::One, RowClass::Few] {
-        assert!(!bound(class).to_text(None).contains("amx"), "{class:?}");
+    let bound = |bucket| bind(folded(bucket), &table(), &options, bucket).unwrap();
+    insta::assert_snapshot!(bound(BatchBucket::Prefill).to_text(None));
+    for bucket in [BatchBucket::Decode, BatchBucket::SmallBatch] {
+        assert!(!bound(bucket).to_text(None).contains("amx"), "{bucket:?}");
     }
 }
 
 #[test]
 fn the_head_alone() {
-    let ir = built(&Span::head(&contract()));
-    insta::assert_snapshot!(fold_norms(ir, RowClass::One).to_text(None));
+    let ir = built(&Span::head(&config()));
+    insta::assert_snapshot!(fold_norms(ir, BatchBucket::Decode).to_text(None));
 }
 
 #[test]
 fn drawn_for_graphviz() {
     let span = Span { embed: false, layers: 0..1, head: false };
-    let contract = contract();
+    let config = config();
     let ir =
-        choose_formulations(built(&span), MlaChoice::Auto, CacheForm::Latent, &contract.attention).unwrap();
+        choose_formulations(built(&span), MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap();
     insta::assert_snapshot!(ir.to_dot(None));
 }
 
 /// The barriers of a layer: what a step pays for beside its bytes.
 #[test]
 fn a_dense_layer_has_eight_phases_and_a_moe_layer_nine() {
-    let contract = contract();
-    let phases = |layer: usize, class: RowClass| {
+    let config = config();
+    let phases = |layer: usize, bucket: BatchBucket| {
         let span = Span { embed: false, layers: layer..layer + 1, head: false };
-        let ir =
-            choose_formulations(built(&span), MlaChoice::Absorbed, CacheForm::Latent, &contract.attention)
-                .unwrap();
-        let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), class)));
-        cut_phases(&ir, class).into_iter().max().unwrap() + 1
+        let ir = choose_formulations(built(&span), MlaChoice::Absorbed, CacheForm::Latent, &config.attention)
+            .unwrap();
+        let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), bucket)));
+        cut_phases(&ir, bucket).into_iter().max().unwrap() + 1
     };
-    for class in [RowClass::One, RowClass::Few] {
-        assert_eq!((phases(0, class), phases(1, class)), (8, 9), "{class:?}");
+    for bucket in [BatchBucket::Decode, BatchBucket::SmallBatch] {
+        assert_eq!((phases(0, bucket), phases(1, bucket)), (8, 9), "{bucket:?}");
     }
     // norms, and a choice of experts that all threads make together
-    assert_eq!((phases(0, RowClass::Many), phases(1, RowClass::Many)), (11, 13));
+    assert_eq!((phases(0, BatchBucket::Prefill), phases(1, BatchBucket::Prefill)), (11, 13));
 }

@@ -4,35 +4,35 @@ use crate::Rows;
 use crate::lanes::Lanes;
 use crate::shape::{ShapeError, fits, times};
 use crate::tiers::tiers;
-use base::Tier;
+use latent_types::Tier;
 
 /// Numbers of an 8-bit block.
-pub const A8_BLOCK: usize = 32;
+pub const Q8_BLOCK: usize = 32;
 
 /// 32 numbers as bf16: a cache line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C, align(64))]
-pub struct Bf16Line(pub [u16; 32]);
+pub struct Bf16x32(pub [u16; 32]);
 
-impl Bf16Line {
+impl Bf16x32 {
     /// 32 zeros.
-    pub const ZERO: Bf16Line = Bf16Line([0; 32]);
+    pub const ZERO: Bf16x32 = Bf16x32([0; 32]);
 
-    /// Lines from one row of `cols` numbers to the next: an odd number, for the reason that [`A8Rows::row_blocks`] has.
+    /// Lines from one row of `cols` numbers to the next: an odd number, for the reason that [`Q8Rows::row_blocks`] has.
     pub fn row_lines(cols: usize) -> usize {
-        A8Rows::row_blocks(cols)
+        Q8Rows::row_blocks(cols)
     }
 
     /// The numbers of all lines.
     #[allow(unsafe_code, reason = "lines are arrays of numbers, one after the other")]
-    pub fn bits(lines: &[Bf16Line]) -> &[u16] {
+    pub fn bits(lines: &[Bf16x32]) -> &[u16] {
         // SAFETY: a line is 32 numbers without padding.
         unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 32) }
     }
 
     /// The numbers of all lines, to be written.
     #[allow(unsafe_code, reason = "as above")]
-    pub fn bits_mut(lines: &mut [Bf16Line]) -> &mut [u16] {
+    pub fn bits_mut(lines: &mut [Bf16x32]) -> &mut [u16] {
         // SAFETY: a line is 32 numbers without padding, of which every pattern is valid.
         unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 32) }
     }
@@ -40,22 +40,22 @@ impl Bf16Line {
 
 /// Prepared input rows.
 #[derive(Clone, Copy)]
-pub enum Acts<'a> {
+pub enum QuantizedInput<'a> {
     /// As they are.
     F32(Rows<'a>),
     /// Rounded to bf16.
     Bf16(Bf16Rows<'a>),
     /// Blocks of 8-bit codes.
-    A8(A8Rows<'a>),
+    A8(Q8Rows<'a>),
 }
 
-impl Acts<'_> {
+impl QuantizedInput<'_> {
     /// How many rows.
     pub fn rows(&self) -> usize {
         match self {
-            Acts::F32(rows) => rows.rows(),
-            Acts::Bf16(bf16) => bf16.rows,
-            Acts::A8(a8) => a8.rows,
+            QuantizedInput::F32(rows) => rows.rows(),
+            QuantizedInput::Bf16(bf16) => bf16.rows,
+            QuantizedInput::A8(a8) => a8.rows,
         }
     }
 }
@@ -106,9 +106,9 @@ impl<'a> Bf16Rows<'a> {
 /// 32 numbers in 8 bits: a cache line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C, align(64))]
-pub struct A8Block {
+pub struct Q8Block {
     /// The codes: number = scale · code.
-    pub codes: [i8; A8_BLOCK],
+    pub codes: [i8; Q8_BLOCK],
     /// Largest magnitude / 127.
     pub scale: f32,
     /// scale · Σ codes: what a constant in all 32 weights is multiplied by.
@@ -121,10 +121,10 @@ pub struct A8Block {
     pub half_biases: [i32; 2],
 }
 
-impl A8Block {
+impl Q8Block {
     /// 32 zeros.
-    pub const ZERO: A8Block = A8Block {
-        codes: [0; A8_BLOCK],
+    pub const ZERO: Q8Block = Q8Block {
+        codes: [0; Q8_BLOCK],
         scale: 0.0,
         total: 0.0,
         halves: [0.0; 2],
@@ -135,29 +135,29 @@ impl A8Block {
 
 /// Rows as blocks of 32 codes of 8 bits. The last block of a row is filled with zeros.
 #[derive(Clone, Copy)]
-pub struct A8Rows<'a> {
-    blocks: &'a [A8Block],
+pub struct Q8Rows<'a> {
+    blocks: &'a [Q8Block],
     rows: usize,
     cols: usize,
 }
 
-impl<'a> A8Rows<'a> {
+impl<'a> Q8Rows<'a> {
     /// Blocks from one row of `cols` numbers to the next: an odd number, so that the same block of neighbouring rows does not fall into
     /// the same set of a cache.
     pub fn row_blocks(cols: usize) -> usize {
-        cols.div_ceil(A8_BLOCK) | 1
+        cols.div_ceil(Q8_BLOCK) | 1
     }
 
     /// Rows over `blocks`, row after row.
     ///
     /// # Errors
     /// When there are not as many blocks, or their number overflows.
-    pub fn new(blocks: &'a [A8Block], rows: usize, cols: usize) -> Result<A8Rows<'a>, ShapeError> {
+    pub fn new(blocks: &'a [Q8Block], rows: usize, cols: usize) -> Result<Q8Rows<'a>, ShapeError> {
         let needed = times("rows of 8-bit blocks", rows, Self::row_blocks(cols))?;
         if blocks.len() != needed {
             return Err(ShapeError::Length { what: "rows of 8-bit blocks", needed, found: blocks.len() });
         }
-        Ok(A8Rows { blocks, rows, cols })
+        Ok(Q8Rows { blocks, rows, cols })
     }
 
     /// How many rows.
@@ -172,7 +172,7 @@ impl<'a> A8Rows<'a> {
 
     /// The blocks of one row.
     #[inline]
-    pub fn row(&self, i: usize) -> &'a [A8Block] {
+    pub fn row(&self, i: usize) -> &'a [Q8Block] {
         let blocks = Self::row_blocks(self.cols);
         &self.blocks[i * blocks..(i + 1) * blocks]
     }
@@ -181,16 +181,16 @@ impl<'a> A8Rows<'a> {
 /// Converts one row to 8-bit blocks: scale = largest magnitude / 127, codes rounded to nearest, even.
 /// A block with an infinite number or NaN becomes NaN.
 #[allow(unsafe_code, reason = "the processor was asked for the instructions")]
-pub fn quantise_a8(x: &[f32], blocks: &mut [A8Block]) {
+pub fn quantize_q8(x: &[f32], blocks: &mut [Q8Block]) {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn avx2(x: &[f32], blocks: &mut [A8Block]) {
+    fn avx2(x: &[f32], blocks: &mut [Q8Block]) {
         // SAFETY: compiled for AVX2.
         unsafe { quantise::<crate::lanes::avx2::Avx2<false>>(x, blocks) }
     }
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c")]
-    fn avx512(x: &[f32], blocks: &mut [A8Block]) {
+    fn avx512(x: &[f32], blocks: &mut [Q8Block]) {
         // SAFETY: compiled for AVX-512.
         unsafe { quantise::<crate::lanes::avx512::Avx512>(x, blocks) }
     }
@@ -218,7 +218,7 @@ pub(crate) fn code_scale(largest: f32) -> Option<(f32, f32)> {
 /// As for [`Lanes`].
 #[inline(always)]
 #[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
-unsafe fn quantise<L: Lanes>(x: &[f32], blocks: &mut [A8Block]) {
+unsafe fn quantise<L: Lanes>(x: &[f32], blocks: &mut [Q8Block]) {
     let (whole, rest) = x.as_chunks();
     let mut blocks = blocks.iter_mut();
     for (numbers, block) in whole.iter().zip(blocks.by_ref()) {
@@ -226,7 +226,7 @@ unsafe fn quantise<L: Lanes>(x: &[f32], blocks: &mut [A8Block]) {
         unsafe { quantise_block::<L>(numbers, block) }
     }
     if let (false, Some(block)) = (rest.is_empty(), blocks.next()) {
-        let mut padded = [0.0; A8_BLOCK];
+        let mut padded = [0.0; Q8_BLOCK];
         padded[..rest.len()].copy_from_slice(rest);
         // SAFETY: as above.
         unsafe { quantise_block::<L>(&padded, block) }
@@ -237,11 +237,11 @@ unsafe fn quantise<L: Lanes>(x: &[f32], blocks: &mut [A8Block]) {
 /// As for [`Lanes`].
 #[inline(always)]
 #[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
-unsafe fn quantise_block<L: Lanes>(x: &[f32; A8_BLOCK], block: &mut A8Block) {
+unsafe fn quantise_block<L: Lanes>(x: &[f32; Q8_BLOCK], block: &mut Q8Block) {
     // SAFETY: the caller's promise.
     let largest = f32::from_bits(unsafe { L::largest_bits(x) });
     let Some((scale, inverse)) = code_scale(largest) else {
-        *block = A8Block { scale: f32::NAN, total: f32::NAN, halves: [f32::NAN; 2], ..A8Block::ZERO };
+        *block = Q8Block { scale: f32::NAN, total: f32::NAN, halves: [f32::NAN; 2], ..Q8Block::ZERO };
         return;
     };
     block.scale = scale;
@@ -279,12 +279,12 @@ mod tests {
         assert_eq!(Bf16Rows::new(&bits, 1, 32, 8).err(), Some(ShapeError::Overlap { cols: 32, stride: 8 }));
         assert!(Bf16Rows::new(&bits, 2, 32, 33).is_err());
         assert!(Bf16Rows::new(&bits, 3, 32, usize::MAX / 2 + 1 - 16).is_err());
-        let blocks = [A8Block::ZERO; 3];
-        assert!(A8Rows::new(&blocks, 1, 96).is_ok());
-        assert!(A8Rows::new(&blocks, 1, 97).is_err());
+        let blocks = [Q8Block::ZERO; 3];
+        assert!(Q8Rows::new(&blocks, 1, 96).is_ok());
+        assert!(Q8Rows::new(&blocks, 1, 97).is_err());
         // rows · blocks of a row wraps to 3
         assert_eq!(
-            A8Rows::new(&blocks, usize::MAX / 3 + 2, 96).err(),
+            Q8Rows::new(&blocks, usize::MAX / 3 + 2, 96).err(),
             Some(ShapeError::Overflow { what: "rows of 8-bit blocks" })
         );
     }

@@ -3,7 +3,7 @@
 use crate::act::code_scale;
 use crate::lanes::Lanes;
 use crate::shape::{ShapeError, times};
-use base::{CacheRow, CacheType};
+use latent_types::{CacheRow, CacheType};
 
 /// What codes of `int8` are raised by, so that they have no sign: instructions multiply such with signed numbers.
 pub(super) const RAISED: f32 = 128.0;
@@ -12,8 +12,8 @@ pub(super) const RAISED: f32 = 128.0;
 /// read them by address. So the parts cannot be changed once they were compared:
 ///
 /// ```compile_fail
-/// let row = base::CacheRow { ty: base::CacheType::F32, content: 4, rope: 2 };
-/// let mut view = kernels::CacheView::new(row, &[0; 24 * 64], 64, &[0]).unwrap();
+/// let row = latent_types::CacheRow { ty: latent_types::CacheType::F32, content: 4, rope: 2 };
+/// let mut view = latent_kernels::CacheView::new(row, &[0; 24 * 64], 64, &[0]).unwrap();
 /// view.row_bytes = 1 << 20;
 /// ```
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@ use super::codes::{LATENT_ROW, Queries, queries_len, row_of, turn_words};
 use super::half_gemm::{CHAIN, ask, bits, exp2, twice};
 use super::halves::{Running, halve};
 use super::latent::{HEADS, check};
-use super::{Partials, each_below};
+use super::{PartialSoftmax, each_below};
 use crate::Rows;
 use crate::lanes::avx512::Avx512;
 use std::arch::x86_64::*;
@@ -45,7 +45,7 @@ pub(super) fn attend(
     rows: Range<usize>,
     scale: f32,
     latent: usize,
-    part: &mut Partials<'_>,
+    part: &mut PartialSoftmax<'_>,
     memory: &mut Vec<f32>,
 ) {
     check(&q, cache.width(), latent, part);
@@ -65,7 +65,7 @@ unsafe fn inner(
     rows: Range<usize>,
     scale: f32,
     latent: usize,
-    part: &mut Partials<'_>,
+    part: &mut PartialSoftmax<'_>,
     memory: &mut Vec<f32>,
 ) {
     let (heads, rope) = (q.rows(), cache.width() - latent);

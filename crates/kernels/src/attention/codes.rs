@@ -6,12 +6,12 @@
 
 use super::cache::{CacheView, scale_of, widen};
 use super::latent::{BLOCK, HEADS, check, softmax, turn};
-use super::{Partials, each_below};
+use super::{PartialSoftmax, each_below};
 use crate::act::code_scale;
 use crate::gemm::{Left, gemm};
 use crate::lanes::Lanes;
 use crate::{Rows, RowsMut};
-use base::{CacheRow, CacheType};
+use latent_types::{CacheRow, CacheType};
 use std::ops::Range;
 
 /// Numbers of a query with one scale.
@@ -214,7 +214,7 @@ pub(super) unsafe fn attend<L: Lanes>(
     rows: Range<usize>,
     scale: f32,
     latent: usize,
-    part: &mut Partials<'_>,
+    part: &mut PartialSoftmax<'_>,
     memory: &mut Vec<f32>,
 ) {
     let (heads, width) = (q.rows(), cache.width());

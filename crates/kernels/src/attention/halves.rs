@@ -9,14 +9,14 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use super::Partials;
+use super::PartialSoftmax;
 use super::cache::CacheView;
 use super::half_gemm::{
     CHAIN, Left, Old, Product, WIDE, ask, bits, exp2, for_lines, largest, load, load_some, multiply, twice,
 };
 use super::latent::{HEADS, check};
 use crate::Rows;
-use base::CacheType;
+use latent_types::CacheType;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -42,7 +42,7 @@ pub(super) fn attend(
     rows: Range<usize>,
     scale: f32,
     latent: usize,
-    part: &mut Partials<'_>,
+    part: &mut PartialSoftmax<'_>,
     memory: &mut Vec<f32>,
 ) {
     let width = cache.width();
@@ -72,7 +72,7 @@ unsafe fn inner(
     rows: Range<usize>,
     scale: f32,
     latent: usize,
-    part: &mut Partials<'_>,
+    part: &mut PartialSoftmax<'_>,
     memory: &mut Vec<f32>,
 ) {
     let (heads, width) = (q.rows(), cache.width());
@@ -317,7 +317,7 @@ impl Running {
     /// # Safety
     /// With the tier's instructions.
     #[inline(always)]
-    pub(super) unsafe fn finish(&self, part: &mut Partials<'_>, heads: usize) {
+    pub(super) unsafe fn finish(&self, part: &mut PartialSoftmax<'_>, heads: usize) {
         let (mut max, mut sum) = ([0.0; HEADS], [0.0; HEADS]);
         // SAFETY: sixteen numbers each.
         unsafe {

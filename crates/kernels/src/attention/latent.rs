@@ -1,13 +1,13 @@
 //! Attention in latent space: the heads are the batch, and each cached row is read and widened once for all of them.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
 
-use super::Partials;
+use super::PartialSoftmax;
 use super::cache::{CacheView, widen};
 use crate::elementwise::exp;
 use crate::gemm::{Left, gemm, gemm_ahead};
 use crate::lanes::Lanes;
 use crate::{Rows, RowsMut};
-use base::CacheRow;
+use latent_types::CacheRow;
 use std::ops::Range;
 
 /// Heads that attend together: the lanes of a vector.
@@ -18,7 +18,7 @@ pub(super) const BLOCK: usize = 32;
 
 /// Asserts that queries, cached rows and results have the shapes that attention in latent space needs.
 #[inline(always)]
-pub(crate) fn check_shapes(q: &Rows<'_>, width: usize, latent: usize, part: &Partials<'_>) {
+pub(crate) fn check_shapes(q: &Rows<'_>, width: usize, latent: usize, part: &PartialSoftmax<'_>) {
     let heads = q.rows();
     assert!(part.o.rows() == heads && part.o.cols() == latent, "results");
     assert!(heads > 0 && q.cols() == width && latent <= width, "{heads} heads of {}", q.cols());
@@ -26,7 +26,7 @@ pub(crate) fn check_shapes(q: &Rows<'_>, width: usize, latent: usize, part: &Par
 
 /// The same for heads that attend together.
 #[inline(always)]
-pub(super) fn check(q: &Rows<'_>, width: usize, latent: usize, part: &Partials<'_>) {
+pub(super) fn check(q: &Rows<'_>, width: usize, latent: usize, part: &PartialSoftmax<'_>) {
     assert!(q.rows() <= HEADS, "{} heads", q.rows());
     check_shapes(q, width, latent, part);
 }
@@ -43,7 +43,7 @@ pub(super) unsafe fn attend<L: Lanes, const SPLIT: bool>(
     rows: Range<usize>,
     scale: f32,
     latent: usize,
-    part: &mut Partials<'_>,
+    part: &mut PartialSoftmax<'_>,
     memory: &mut Vec<f32>,
 ) {
     let (heads, width) = (q.rows(), cache.width());

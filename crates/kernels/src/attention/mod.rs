@@ -20,7 +20,7 @@ pub use cache::{CacheView, load_part, load_row, store_part, store_row};
 pub(crate) use cache::{scale_of, widen_codes};
 pub use expanded::KEYS;
 pub use half::{bf16, f16};
-pub use number::Number;
+pub use number::KvElement;
 pub(crate) use tiers::{code_kernels, half_kernels, kernels};
 
 use crate::elementwise::exp;
@@ -29,7 +29,7 @@ use crate::{Rows, RowsMut};
 use std::ops::Range;
 
 /// Partial results of one piece: for each query the largest score, the sum of e^(score − max), and Σ e^(score − max) · value.
-pub struct Partials<'a> {
+pub struct PartialSoftmax<'a> {
     /// Largest scores.
     pub max: &'a mut [f32],
     /// Sums.
@@ -38,39 +38,40 @@ pub struct Partials<'a> {
     pub o: RowsMut<'a>,
 }
 
-impl<'a> Partials<'a> {
-    /// Those of so many heads, in memory of [`partials_len`] numbers: maxima, sums, values.
+impl<'a> PartialSoftmax<'a> {
+    /// Those of so many heads, in memory of [`partial_softmax_len`] numbers: maxima, sums, values.
     ///
     /// # Panics
     /// When `memory` is too short.
-    pub fn in_memory(memory: &'a mut [f32], heads: usize, width: usize) -> Partials<'a> {
+    pub fn in_memory(memory: &'a mut [f32], heads: usize, width: usize) -> PartialSoftmax<'a> {
         let (max, rest) = memory.split_at_mut(heads);
         let (sum, o) = rest.split_at_mut(heads);
-        Partials { max, sum, o: RowsMut::new(o, heads, width, width) }
+        PartialSoftmax { max, sum, o: RowsMut::new(o, heads, width, width) }
     }
 
     /// Those of some of the heads.
-    pub fn heads(&mut self, heads: Range<usize>) -> Partials<'_> {
+    pub fn heads(&mut self, heads: Range<usize>) -> PartialSoftmax<'_> {
         let o = self.o.slice_rows(heads.clone());
-        Partials { max: &mut self.max[heads.clone()], sum: &mut self.sum[heads], o }
+        PartialSoftmax { max: &mut self.max[heads.clone()], sum: &mut self.sum[heads], o }
     }
 }
 
 /// Numbers that partial results take.
-pub fn partials_len(heads: usize, width: usize) -> usize {
+pub fn partial_softmax_len(heads: usize, width: usize) -> usize {
     heads * (width + 2)
 }
 
 /// Attention in latent space: `q` has a row a head, `[latent | rope]` wide; the first `latent` numbers of a cached row are its value too, and rows
 /// come from memory once for all heads. Then the factor on scores, the width of values, the results, and scratch.
-pub type AttendFn = fn(Rows<'_>, &CacheView<'_>, Range<usize>, f32, usize, &mut Partials<'_>, &mut Vec<f32>);
+pub type AttendFn =
+    fn(Rows<'_>, &CacheView<'_>, Range<usize>, f32, usize, &mut PartialSoftmax<'_>, &mut Vec<f32>);
 
-/// Keys and values of one head, for all cached rows that some queries see, in blocks as [`Number`] says; where a row of the last block is missing,
+/// Keys and values of one head, for all cached rows that some queries see, in blocks as [`KvElement`] says; where a row of the last block is missing,
 /// there are any finite numbers. The parts cannot be changed once their sizes were compared:
 ///
 /// ```compile_fail
-/// let widths = kernels::HeadWidths { nope: 4, rope: 0, value: 4 };
-/// let mut expanded = kernels::Expanded::new(&[0.0; 256], (&[], 0), &[0.0; 256], widths).unwrap();
+/// let widths = latent_kernels::HeadWidths { nope: 4, rope: 0, value: 4 };
+/// let mut expanded = latent_kernels::Expanded::new(&[0.0; 256], (&[], 0), &[0.0; 256], widths).unwrap();
 /// expanded.widths.nope = 1 << 20;
 /// ```
 #[derive(Clone, Copy)]
@@ -94,7 +95,7 @@ pub struct HeadWidths {
     pub value: usize,
 }
 
-impl<'a, N: Number> Expanded<'a, N> {
+impl<'a, N: KvElement> Expanded<'a, N> {
     /// Blocks of keys without position; blocks of the rope part, and the numbers from one of them to the next; blocks of values.
     ///
     /// # Errors
@@ -144,7 +145,7 @@ impl<'a, N: Number> Expanded<'a, N> {
 ///
 /// # Errors
 /// When they overflow.
-fn block_len<N: Number>(width: usize) -> Result<usize, ShapeError> {
+fn block_len<N: KvElement>(width: usize) -> Result<usize, ShapeError> {
     // widths are filled up to less than twice as many, or to a step
     if width > usize::MAX / 4 {
         return Err(ShapeError::Overflow { what: "a block of cached rows" });
@@ -190,7 +191,7 @@ pub struct KeyBlocks<'a, N = f32> {
     blocks: usize,
 }
 
-impl<'a, N: Number> KeyBlocks<'a, N> {
+impl<'a, N: KvElement> KeyBlocks<'a, N> {
     /// Blocks of latents of `latent` numbers, `stride` numbers apart, for keys of `nope` numbers.
     ///
     /// # Errors
@@ -283,9 +284,9 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 
 crate::tiers::tiers! {
-/// Merges pieces in order, of the heads `wanted`, which are the rows of `out`. `memory` holds [`Partials`] of `heads` for each piece, one after the
+/// Merges pieces in order, of the heads `wanted`, which are the rows of `out`. `memory` holds [`PartialSoftmax`] of `heads` for each piece, one after the
 /// other.
-pub fn merge_partials(
+pub fn combine_splits(
     memory: &[f32],
     pieces: usize,
     heads: usize,
@@ -293,7 +294,7 @@ pub fn merge_partials(
     wanted: std::ops::Range<usize>,
     out: &mut RowsMut<'_>,
 ) {
-    let (first, stride) = (wanted.start, partials_len(heads, width));
+    let (first, stride) = (wanted.start, partial_softmax_len(heads, width));
     for head in wanted {
         let at = |piece: usize| &memory[piece * stride..(piece + 1) * stride];
         let max = (0..pieces).map(|p| at(p)[head]).fold(f32::NEG_INFINITY, f32::max);
@@ -319,7 +320,7 @@ pub fn merge_partials(
 mod tests {
     use super::*;
 
-    fn expanded<N: Number>(keys: usize, rope: usize, values: usize, widths: HeadWidths) -> Option<usize> {
+    fn expanded<N: KvElement>(keys: usize, rope: usize, values: usize, widths: HeadWidths) -> Option<usize> {
         let (keys, rope, values) = (vec![N::ZERO; keys], vec![N::ZERO; rope], vec![N::ZERO; values]);
         let stride = N::padded(widths.rope.min(64)) * N::BLOCK + 1;
         Expanded::new(&keys, (&rope, stride), &values, widths).ok().map(|expanded| expanded.rows())

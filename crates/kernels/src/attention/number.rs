@@ -2,15 +2,15 @@
 
 use super::KEYS;
 use super::cache::load_part;
-use base::{CacheRow, CacheType};
 use half::f16;
+use latent_types::{CacheRow, CacheType};
 use std::ops::Range;
 
 /// A number of expanded keys and values: f32; f16 where the processor multiplies f16; bf16 where it multiplies tiles.
 ///
 /// Cached rows come in blocks. A block of keys of `width` numbers, or of values, takes `padded(width) · BLOCK` numbers of memory. There are no other
 /// implementations than those of this crate: memory is read by address as they say.
-pub trait Number: sealed::Sealed + Copy + Send + Sync + 'static {
+pub trait KvElement: sealed::Sealed + Copy + Send + Sync + 'static {
     /// Cached rows of a block.
     const BLOCK: usize;
 
@@ -46,7 +46,7 @@ pub trait Number: sealed::Sealed + Copy + Send + Sync + 'static {
         out: &mut [Self],
     );
 
-    /// Lays rows of values, one after the other, as a block, rounded as in [`load`](Number::load).
+    /// Lays rows of values, one after the other, as a block, rounded as in [`load`](KvElement::load).
     ///
     /// # Panics
     /// When they are no rows, more than a block, or `out` is no block.
@@ -66,7 +66,7 @@ mod sealed {
 const TURNED: usize = 64;
 
 /// Keys as lines: a number of [`KEYS`] rows side by side, zeros where there are fewer rows.
-fn lay_lines<'a, N: Number>(
+fn lay_lines<'a, N: KvElement>(
     row: CacheRow,
     rows: impl Iterator<Item = &'a [u8]>,
     numbers: Range<usize>,
@@ -121,7 +121,7 @@ macro_rules! lines {
     };
 }
 
-impl Number for f32 {
+impl KvElement for f32 {
     lines!();
 
     const ZERO: f32 = 0.0;
@@ -135,7 +135,7 @@ impl Number for f32 {
     }
 }
 
-impl Number for f16 {
+impl KvElement for f16 {
     lines!();
 
     const ZERO: f16 = f16::ZERO;

@@ -7,11 +7,11 @@
 //! Of expanded keys, 32 cached rows are a left panel. Of values, 32 of their numbers are its rows and cached rows its terms, so that results have
 //! queries in the lanes of a vector, as scores do.
 
-use super::Number;
+use super::KvElement;
 use super::cache::load_part;
-use base::{CacheRow, CacheType};
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
+use latent_types::{CacheRow, CacheType};
 use std::ops::Range;
 
 /// Rows or columns of a panel.
@@ -32,7 +32,7 @@ pub(crate) const fn steps(terms: usize) -> usize {
 }
 
 /// bf16 in panels, in blocks of 128 cached rows: four panels of keys; values as panels of 32 numbers, of four steps each.
-impl Number for bf16 {
+impl KvElement for bf16 {
     const BLOCK: usize = BLOCK;
     const QUERIES: usize = 256;
     const ZERO: bf16 = bf16::ZERO;
@@ -116,7 +116,7 @@ mod tests {
     use half::f16;
 
     /// What is laid block by block lies where it is said to, in every kind of number.
-    fn laid<N: Number + Into<f32>>(width: usize, rows: usize) {
+    fn laid<N: KvElement + Into<f32>>(width: usize, rows: usize) {
         let numbers: Vec<f32> = (0..rows * width).map(|i| (i % 251) as f32 - 125.0).collect();
         let bytes: Vec<u8> = numbers.iter().flat_map(|v| v.to_le_bytes()).collect();
         let mut keys = vec![N::ZERO; N::padded(width) * N::BLOCK];

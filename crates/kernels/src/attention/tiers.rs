@@ -8,7 +8,7 @@ use super::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, KeyBlocks, KeyOrder,
 use crate::gemm::{Left, gemm};
 use crate::lanes::Lanes;
 use crate::{KernelFn, RowsMut};
-use base::{CacheType, OpKind, Tier};
+use latent_types::{CacheType, OpKind, Tier};
 
 /// As [`ExpandKeysFn`].
 ///
@@ -103,7 +103,7 @@ macro_rules! latent_shells {
         shells!(
             by_groups, AttendFn, latent::attend, $split;
             q: crate::Rows<'_>, cache: &super::CacheView<'_>, rows: std::ops::Range<usize>, scale: f32,
-            latent: usize, part: &mut super::Partials<'_>, memory: &mut Vec<f32>
+            latent: usize, part: &mut super::PartialSoftmax<'_>, memory: &mut Vec<f32>
         )
     };
 }
@@ -115,7 +115,7 @@ pub(crate) fn kernels() -> Vec<(OpKind, Tier, KernelFn)> {
         kernels.push((OpKind::AttendLatent, tier, KernelFn::AttendLatent(kernel)));
     }
     for (tier, kernel) in latent_shells!(true) {
-        kernels.push((OpKind::AttendSplit, tier, KernelFn::AttendSplit(kernel)));
+        kernels.push((OpKind::AttendSeparate, tier, KernelFn::AttendSeparate(kernel)));
     }
     let expanded = shells!(
         as_it_is, AttendExpandedFn, expanded::attend;
@@ -141,7 +141,7 @@ pub(crate) fn code_kernels() -> impl Iterator<Item = (Tier, KernelFn)> {
     let shells = shells!(
         by_groups, AttendFn, codes::attend;
         q: crate::Rows<'_>, cache: &super::CacheView<'_>, rows: std::ops::Range<usize>, scale: f32,
-        latent: usize, part: &mut super::Partials<'_>, memory: &mut Vec<f32>
+        latent: usize, part: &mut super::PartialSoftmax<'_>, memory: &mut Vec<f32>
     );
     shells.into_iter().map(|(tier, kernel)| (tier, KernelFn::AttendLatent(kernel)))
 }

@@ -15,9 +15,9 @@ use super::unit::{Ahead, BLOCK, Block, SUMS, TILE_NUMBERS, Taken, Unit, queries_
 use crate::Rows;
 use crate::attention::latent::{HEADS, check_shapes};
 use crate::attention::panels::STEP;
-use crate::attention::{CacheView, Partials};
-use base::CacheRow;
+use crate::attention::{CacheView, PartialSoftmax};
 use half::bf16;
+use latent_types::CacheRow;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -88,7 +88,7 @@ pub(super) fn attend<U: Unit>(
     rows: Range<usize>,
     scale: f32,
     latent: usize,
-    part: &mut Partials<'_>,
+    part: &mut PartialSoftmax<'_>,
     memory: &mut Vec<f32>,
 ) {
     let (heads, width) = (q.rows(), cache.width());

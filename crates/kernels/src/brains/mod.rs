@@ -1,7 +1,7 @@
 //! Products of many rows by the tiles of AMX, and attention by these or by vectors that multiply bf16.
 //!
 //! A processor multiplies tiles of sixteen rows of 32 inputs with tiles of 32 inputs of sixteen outputs, and adds 256 sums of f32 to a third: 8192
-//! multiply-adds an instruction. Weights come from their packed form ([`quant::tiles`]) through a *strip*: some inputs of some
+//! multiply-adds an instruction. Weights come from their packed form ([`latent_quant::tiles`]) through a *strip*: some inputs of some
 //! outputs, as bf16 in the order that tiles want, small enough to stay in a core's second-level cache while all rows are multiplied with it.
 //!
 //! * `detect`: whether there are tiles, and the system's permission to use them.
@@ -39,7 +39,7 @@ pub(crate) use product::{Buffers, multiply};
 pub(crate) use unit::{bf16_peak, integer_peak};
 
 use crate::KernelFn;
-use base::{CacheType, OpKind};
+use latent_types::{CacheType, OpKind};
 use unit::{Tiles, Vectors};
 
 /// Attention on tiles: operation, fewest rows of a step, the cache's type where there is one only, kernel.

@@ -4,7 +4,7 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use crate::Number;
+use crate::KvElement;
 use crate::attention::panels::{PANEL, STEP, STEP_NUMBERS, steps};
 use half::bf16;
 use std::arch::x86_64::*;
@@ -199,7 +199,7 @@ unsafe fn turned_step(across: Matrix, out: *mut bf16) {
     }
 }
 
-/// As [`Number::lay_values`] of bf16, whose assertions hold.
+/// As [`KvElement::lay_values`] of bf16, whose assertions hold.
 ///
 /// # Panics
 /// When the processor has no AVX512-BF16.

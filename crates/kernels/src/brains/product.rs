@@ -11,7 +11,7 @@ use super::unit::{OUTPUTS, ROWS, STEP, TILE, Tiles, Unit};
 use crate::matmul::formats::Format;
 use crate::matmul::operands::Operands;
 use crate::matmul::{Line, grow};
-use crate::{Acts, Bf16Rows, RowsMut, Scratch, WeightMatrix};
+use crate::{Bf16Rows, QuantizedInput, RowsMut, Scratch, WeightMatrix};
 use std::ops::Range;
 
 /// Input rows that go through all strips before the next ones.
@@ -45,13 +45,13 @@ fn grown(lines: &mut Vec<Line>, bytes: usize) -> *mut u8 {
 /// When the shapes differ, inputs are no whole number of steps, or there are no tiles.
 pub(crate) fn multiply<F: Format>(
     w: &WeightMatrix<'_>,
-    x: &Acts<'_>,
+    x: &QuantizedInput<'_>,
     index: Option<&[u32]>,
     outs: Range<usize>,
     y: &mut RowsMut<'_>,
     scratch: &mut Scratch,
 ) {
-    let Acts::Bf16(x) = *x else { return };
+    let QuantizedInput::Bf16(x) = *x else { return };
     let cols = x.cols();
     let Some(operands) = Operands::new::<F>(w, cols, outs, y) else { return };
     assert!(cols.is_multiple_of(STEP), "{cols} inputs are no whole number of steps");

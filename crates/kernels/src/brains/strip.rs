@@ -67,7 +67,7 @@ pub(super) unsafe fn unpack<F: Format>(planes: &Planes, blocks: Range<usize>, ou
     }
 }
 
-/// One run of 32 inputs: one tile. Number = scale · code − min; signed codes are raised by 128, which the min takes back: exactly, since
+/// One run of 32 inputs: one tile. KvElement = scale · code − min; signed codes are raised by 128, which the min takes back: exactly, since
 /// the product of both is rounded once.
 ///
 /// # Safety

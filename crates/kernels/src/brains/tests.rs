@@ -1,7 +1,7 @@
 //! Which rounding for products of many rows: errors of the candidates, in plain arithmetic.
 
 use crate::to_bf16;
-use base::TensorType;
+use latent_types::TensorType;
 
 /// Inputs of a product.
 const INPUTS: usize = 2048;
@@ -52,9 +52,9 @@ fn error(ty: TensorType, round: impl Fn(&[f32], &[f32]) -> f64) -> f64 {
     let (mut error, mut size) = (0.0, 0.0);
     for _ in 0..PRODUCTS {
         let mut file = vec![0; ty.row_bytes(INPUTS).unwrap()];
-        quant::encode(ty, &normal.row(), &mut file).unwrap();
+        latent_quant::encode(ty, &normal.row(), &mut file).unwrap();
         let mut weights = vec![0.0; INPUTS];
-        quant::decode(ty, &file, &mut weights).unwrap();
+        latent_quant::decode(ty, &file, &mut weights).unwrap();
         let inputs = normal.row();
         let truth = dot(&weights, &inputs);
         error += (round(&weights, &inputs) - truth).powi(2);

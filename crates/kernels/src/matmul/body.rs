@@ -2,7 +2,7 @@
 
 use super::Scratch;
 use crate::attention::dot;
-use crate::{Acts, RowsMut, WeightMatrix};
+use crate::{QuantizedInput, RowsMut, WeightMatrix};
 use std::ops::Range;
 
 /// Input row `i` of a call.
@@ -23,13 +23,13 @@ pub(crate) fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut 
 #[inline(always)]
 pub(super) fn numbers(
     w: &WeightMatrix<'_>,
-    x: &Acts<'_>,
+    x: &QuantizedInput<'_>,
     index: Option<&[u32]>,
     outs: Range<usize>,
     y: &mut RowsMut<'_>,
     scratch: &mut Scratch,
 ) {
-    let Acts::F32(x) = x else { return };
+    let QuantizedInput::F32(x) = x else { return };
     let Scratch { numbers, bytes, .. } = scratch;
     let strip = grow(numbers, w.cols());
     for (column, out) in outs.enumerate() {
@@ -44,13 +44,13 @@ pub(super) fn numbers(
 #[inline(always)]
 pub(super) fn across(
     w: &WeightMatrix<'_>,
-    x: &Acts<'_>,
+    x: &QuantizedInput<'_>,
     index: Option<&[u32]>,
     outs: Range<usize>,
     y: &mut RowsMut<'_>,
     scratch: &mut Scratch,
 ) {
-    let Acts::F32(x) = x else { return };
+    let QuantizedInput::F32(x) = x else { return };
     let len = w.ty().block_len();
     assert!(
         outs.start.is_multiple_of(len) && outs.end.is_multiple_of(len),

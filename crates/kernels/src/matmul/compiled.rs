@@ -23,7 +23,7 @@ macro_rules! compiled {
     (@ $body:expr $(, |$has:ident| $check:expr, $enable:literal)?) => {{
         fn kernel(
             w: &$crate::WeightMatrix<'_>,
-            x: &$crate::Acts<'_>,
+            x: &$crate::QuantizedInput<'_>,
             index: Option<&[u32]>,
             outs: std::ops::Range<usize>,
             y: &mut $crate::RowsMut<'_>,
@@ -32,7 +32,7 @@ macro_rules! compiled {
             $(#[target_feature(enable = $enable)])?
             fn inner(
                 w: &$crate::WeightMatrix<'_>,
-                x: &$crate::Acts<'_>,
+                x: &$crate::QuantizedInput<'_>,
                 index: Option<&[u32]>,
                 outs: std::ops::Range<usize>,
                 y: &mut $crate::RowsMut<'_>,

@@ -15,13 +15,13 @@ pub(crate) use body::grow;
 pub(crate) use tiers::kernels;
 pub(crate) use tiles::{formats, operands};
 
-use crate::{Acts, RowsMut, WeightMatrix};
+use crate::{QuantizedInput, RowsMut, WeightMatrix};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `y[i][o − outs.start] = Σ_k w[o][k] · x[index(i)][k]`; without an index, of row `i` itself.
 pub type MatmulFn =
-    fn(&WeightMatrix<'_>, &Acts<'_>, Option<&[u32]>, Range<usize>, &mut RowsMut<'_>, &mut Scratch);
+    fn(&WeightMatrix<'_>, &QuantizedInput<'_>, Option<&[u32]>, Range<usize>, &mut RowsMut<'_>, &mut Scratch);
 
 /// Memory for decoded weight rows and unpacked tiles, grown once.
 #[derive(Default)]

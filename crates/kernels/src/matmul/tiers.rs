@@ -9,7 +9,7 @@ use super::{MatmulFn, body, tiles, wide};
 use crate::KernelFn;
 #[cfg(target_arch = "x86_64")]
 use crate::brains::LEAST_ROWS;
-use base::{Activation, KernelContract, Layout, OpKind, TensorType, Tier};
+use latent_types::{ActivationType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// Products with decoded rows.
 const NUMBERS: &[(Tier, MatmulFn)] = &[
@@ -54,38 +54,45 @@ const LEAST_ROWS: usize = 1;
 /// Every product of the table.
 pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
     let mut table = Vec::new();
-    let mut add = |op, weight: Option<TensorType>, layout, activation: Activation, tier: Tier, kernel| {
+    let mut add = |op, weight: Option<TensorType>, layout, activation: ActivationType, tier: Tier, kernel| {
         let least = if tier == Tier::Amx { LEAST_ROWS } else { 1 };
         let format = weight.map_or_else(|| "strip".to_owned(), |ty| ty.name().to_lowercase());
-        let tiles = if layout == Layout::Tiles { "_tiles" } else { "" };
+        let tiles = if layout == WeightLayout::Tiles { "_tiles" } else { "" };
         let across = if op == OpKind::LinearT { "_across" } else { "" };
         let name = format!("{tier}_{format}{tiles}_{}{across}", activation.name()).leak();
         let contract = KernelContract { op, weight, layout, activation, cache: None, least, tier, name };
         table.push((contract, kernel));
     };
-    let rows = Layout::Rows;
+    let rows = WeightLayout::Rows;
     for &(tier, kernel) in NUMBERS {
         for ty in FAST {
-            add(OpKind::Linear, Some(ty), rows, Activation::F32, tier, KernelFn::Matmul(kernel));
+            add(OpKind::Linear, Some(ty), rows, ActivationType::F32, tier, KernelFn::Matmul(kernel));
         }
     }
     for &(tier, kernel) in ACROSS {
         for ty in FAST {
-            add(OpKind::LinearT, Some(ty), rows, Activation::F32, tier, KernelFn::MatmulT(kernel));
+            add(OpKind::LinearT, Some(ty), rows, ActivationType::F32, tier, KernelFn::MatmulT(kernel));
         }
-        for ty in quant::tiles::FORMATS.into_iter().filter(|ty| !wide::has(*ty)) {
-            add(OpKind::LinearT, Some(ty), Layout::Tiles, Activation::F32, tier, KernelFn::MatmulT(kernel));
+        for ty in latent_quant::tiles::FORMATS.into_iter().filter(|ty| !wide::has(*ty)) {
+            add(
+                OpKind::LinearT,
+                Some(ty),
+                WeightLayout::Tiles,
+                ActivationType::F32,
+                tier,
+                KernelFn::MatmulT(kernel),
+            );
         }
     }
     for (ty, tier, kernel) in tiles::kernels() {
-        let activation = if tier == Tier::Amx { Activation::Bf16 } else { Activation::A8 };
-        add(OpKind::Linear, Some(ty), Layout::Tiles, activation, tier, KernelFn::Matmul(kernel));
+        let activation = if tier == Tier::Amx { ActivationType::Bf16 } else { ActivationType::A8 };
+        add(OpKind::Linear, Some(ty), WeightLayout::Tiles, activation, tier, KernelFn::Matmul(kernel));
     }
     for (op, ty, tier, kernel) in wide::kernels() {
         let kernel = if op == OpKind::LinearT { KernelFn::MatmulT(kernel) } else { KernelFn::Matmul(kernel) };
-        add(op, Some(ty), Layout::Tiles, Activation::F32, tier, kernel);
+        add(op, Some(ty), WeightLayout::Tiles, ActivationType::F32, tier, kernel);
     }
-    add(OpKind::Linear, None, rows, Activation::F32, Tier::Portable, KernelFn::Matmul(NUMBERS[0].1));
-    add(OpKind::LinearT, None, rows, Activation::F32, Tier::Portable, KernelFn::MatmulT(ACROSS[0].1));
+    add(OpKind::Linear, None, rows, ActivationType::F32, Tier::Portable, KernelFn::Matmul(NUMBERS[0].1));
+    add(OpKind::LinearT, None, rows, ActivationType::F32, Tier::Portable, KernelFn::MatmulT(ACROSS[0].1));
     table
 }

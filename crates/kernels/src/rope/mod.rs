@@ -6,7 +6,7 @@ pub enum RopePairs {
     /// (0, 1), (2, 3), …
     Interleaved,
     /// (0, d/2), (1, d/2 + 1), …
-    Split,
+    NeoX,
 }
 
 /// Frequencies of the pairs and the factor on cos and sin. Angles are computed in f64, so that far positions stay exact.
@@ -54,7 +54,7 @@ pub fn rotate(x: &mut [f32], rotation: &[f32], pairs: RopePairs) {
     for (i, turn) in rotation.chunks_exact(2).take(half).enumerate() {
         let (a, b) = match pairs {
             RopePairs::Interleaved => (2 * i, 2 * i + 1),
-            RopePairs::Split => (i, i + half),
+            RopePairs::NeoX => (i, i + half),
         };
         (x[a], x[b]) = (x[a] * turn[0] - x[b] * turn[1], x[a] * turn[1] + x[b] * turn[0]);
     }
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn rotations_add_up_and_keep_the_length() {
         let table = RopeTable::new(vec![1.0, 0.1, 0.01], 1.0);
-        for pairs in [RopePairs::Interleaved, RopePairs::Split] {
+        for pairs in [RopePairs::Interleaved, RopePairs::NeoX] {
             let start = [1.0f32, 2.0, -3.0, 0.5, 0.25, -1.0];
             let (mut once, mut twice) = (start, start);
             to(&table, &mut once, 7, pairs);

@@ -6,8 +6,8 @@ use super::pipeline::Pipeline;
 use super::split::{Behavior, Matcher, PreTokenizer};
 use super::{Kind, Model, Parts, Token, Tokenizer, bytes, guarded, pre, spm};
 use crate::error::TextError;
-use formats::gguf::Metadata;
-use formats::{Checkpoint, Source, TokenizerKind};
+use latent_formats::gguf::Metadata;
+use latent_formats::{Checkpoint, Source, TokenizerKind};
 use std::collections::HashSet;
 
 /// The `tokenizer.ggml.*` keys of a file.

@@ -2,10 +2,10 @@
 
 use crate::{interrupt, model};
 use anyhow::{Result, bail};
-use base::TensorType;
-use engine::EngineError;
-use formats::{Checkpoint, TensorInfo};
-use quant::Statistics;
+use latent_engine::EngineError;
+use latent_formats::{Checkpoint, TensorInfo};
+use latent_quant::Statistics;
+use latent_types::TensorType;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -79,12 +79,13 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
         name: info.name.clone(),
         ty: info.ty,
         shape: info.shape.clone(),
-        statistics: quant::can_decode(info.ty)
+        statistics: latent_quant::can_decode(info.ty)
             .then(|| statistics.into_inner().unwrap_or_else(PoisonError::into_inner)),
     });
     let tensors: Vec<Looked> = looked.collect();
     let read = |tensor: &&Looked| tensor.statistics.is_some();
-    let bytes = checkpoint.tensors().iter().filter(|t| quant::can_decode(t.ty)).map(|t| t.bytes as u64).sum();
+    let bytes =
+        checkpoint.tensors().iter().filter(|t| latent_quant::can_decode(t.ty)).map(|t| t.bytes as u64).sum();
     let numbers = tensors.iter().filter(read).filter_map(|t| t.statistics.as_ref()).map(|s| s.numbers).sum();
     Ok(Deep { tensors, bytes, numbers, threads, took })
 }
@@ -92,7 +93,7 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
 /// Every tensor that can be decoded, cut into runs of whole rows.
 fn pieces(tensors: &[TensorInfo]) -> Vec<Piece> {
     let mut pieces = Vec::new();
-    for (tensor, info) in tensors.iter().enumerate().filter(|(_, info)| quant::can_decode(info.ty)) {
+    for (tensor, info) in tensors.iter().enumerate().filter(|(_, info)| latent_quant::can_decode(info.ty)) {
         let (rows, row) = rows(info);
         let each = (PIECE / row.max(1)).max(1);
         let starts = (0..rows).step_by(each);
@@ -111,7 +112,7 @@ fn rows(info: &TensorInfo) -> (usize, usize) {
 /// Decodes the rows of a piece one after another; `numbers` is scratch.
 fn read(checkpoint: &Checkpoint, info: &TensorInfo, piece: &Piece, numbers: &mut Vec<f32>) -> Statistics {
     let mut statistics = Statistics::default();
-    let (Some(tensor), Some(decode)) = (checkpoint.tensor(&info.name), quant::decoder(info.ty)) else {
+    let (Some(tensor), Some(decode)) = (checkpoint.tensor(&info.name), latent_quant::decoder(info.ty)) else {
         return statistics;
     };
     let (_, row) = rows(info);

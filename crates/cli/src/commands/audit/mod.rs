@@ -6,17 +6,17 @@ mod table;
 
 use crate::args::AuditArgs;
 use crate::exit::Found;
-use crate::model::{self, Described};
+use crate::model::{self, ModelInfo};
 use crate::output;
 use anyhow::Result;
-use base::CacheType;
-use engine::cpu::{self, CpuOptions};
-use formats::Outline;
-use graph::audit::{self, Bound, Finding, Unused};
-use graph::circuit::TensorIndex;
-use graph::ir::Ir;
-use graph::passes::{BindOptions, CacheForm, FORMS, Precision};
-use graph::{Circuit, Contract, Plan};
+use latent_engine::cpu::{self, CpuOptions};
+use latent_formats::Outline;
+use latent_graph::audit::{self, Bound, Finding, Unused};
+use latent_graph::circuit::TensorIndex;
+use latent_graph::ir::Ir;
+use latent_graph::passes::{BindOptions, CacheForm, FORMS, Precision};
+use latent_graph::{Circuit, ModelConfig, Plan};
+use latent_types::CacheType;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -32,8 +32,8 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
     if args.deep {
         return weights(&outline, args);
     }
-    let model = Described::new(outline, args.model.circuit.as_deref())?;
-    let subject = Subject { circuit: &model.circuit, contract: &model.contract, tensors: model.tensors() };
+    let model = ModelInfo::new(outline, args.model.circuit.as_deref())?;
+    let subject = Subject { circuit: &model.circuit, config: &model.config, tensors: model.tensors() };
     if args.edges {
         return edges(&subject, args);
     }
@@ -62,7 +62,7 @@ fn weights(outline: &Outline, args: &AuditArgs) -> Result<()> {
     } else {
         output::lines(&table::text(&deep, &file))?;
     }
-    let wrong = |s: &quant::Statistics| !table::judge(s).wrong.is_empty();
+    let wrong = |s: &latent_quant::Statistics| !table::judge(s).wrong.is_empty();
     match deep.tensors.iter().filter_map(|t| t.statistics.as_ref()).filter(|s| wrong(s)).count() {
         0 => Ok(()),
         n => {
@@ -75,7 +75,7 @@ fn weights(outline: &Outline, args: &AuditArgs) -> Result<()> {
 /// What is audited.
 struct Subject<'a> {
     circuit: &'a Circuit,
-    contract: &'a Contract,
+    config: &'a ModelConfig,
     tensors: &'a dyn TensorIndex,
 }
 
@@ -88,7 +88,7 @@ struct Session {
 
 /// Every formulation in both precisions.
 fn sessions(subject: &Subject<'_>, args: &AuditArgs) -> Result<Vec<Session>> {
-    let Subject { circuit, contract, tensors } = *subject;
+    let Subject { circuit, config, tensors } = *subject;
     let given = args.model.options();
     let tier = cpu::tier_for(given.tier).map_err(crate::exit::Usage)?;
     let mut sessions = Vec::new();
@@ -101,15 +101,15 @@ fn sessions(subject: &Subject<'_>, args: &AuditArgs) -> Result<Vec<Session>> {
                 form,
                 bind: BindOptions { precision, tier, cache },
                 threads: 1,
-                largest: args.model.largest(),
-                context: contract.context_length,
+                max_batch_tokens: args.model.max_batch_tokens(),
+                context: config.context_length,
             };
             let expanded = if form == CacheForm::Expanded { ", expanded cache" } else { "" };
             let name = format!("{mla}{expanded}, {precision} precision");
             sessions.push(Session {
                 name,
                 options,
-                plans: cpu::make_plans_of(circuit, contract, tensors, &options)?,
+                plans: cpu::make_plans_of(circuit, config, tensors, &options)?,
             });
         }
     }
@@ -133,7 +133,7 @@ struct Report {
 
 impl Report {
     fn new(file: String, subject: &Subject<'_>, args: &AuditArgs) -> Result<Report> {
-        let Subject { circuit, contract, tensors } = *subject;
+        let Subject { circuit, config, tensors } = *subject;
         let sessions = sessions(subject, args)?;
         let table = cpu::kernel_contracts();
         let mut findings: Vec<Finding> = Vec::new();
@@ -142,7 +142,7 @@ impl Report {
             let (trunk, head) = &session.plans;
             let bound = Bound { table: &table, options: session.options.bind };
             let start = Instant::now();
-            let found = audit::session(circuit, contract, tensors, (trunk, head), bound);
+            let found = audit::session(circuit, config, tensors, (trunk, head), bound);
             times.push(start.elapsed());
             for finding in found {
                 let stage = match finding.stage.as_str() {
@@ -160,12 +160,12 @@ impl Report {
         let irs: Vec<&Ir> = plans.iter().map(|plan| &plan.ir).collect();
         Ok(Report {
             file,
-            circuit: model::circuit_name(&args.model, contract),
+            circuit: model::circuit_name(&args.model, config),
             plans: plans.len(),
             nodes: irs.iter().map(|ir| ir.nodes.len()).sum(),
             edges: irs.iter().map(|ir| ir.named_edges().len()).sum(),
             tensors: tensors.all().len(),
-            unused: audit::unused(circuit, contract, tensors, &irs).0,
+            unused: audit::unused(circuit, config, tensors, &irs).0,
             sessions: sessions.into_iter().map(|s| s.name).collect(),
             findings,
             middle: times[times.len() / 2],

@@ -2,7 +2,7 @@
 
 use crate::output;
 use anyhow::Result;
-use graph::audit::Code;
+use latent_graph::audit::Code;
 
 /// Prints every rule: code, what must hold, what to look at.
 pub(super) fn print(json: bool) -> Result<()> {

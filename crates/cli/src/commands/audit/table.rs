@@ -2,8 +2,8 @@
 
 use super::deep::{Deep, Looked};
 use crate::output;
-use engine::memory::readable;
-use quant::Statistics;
+use latent_engine::memory::readable;
+use latent_quant::Statistics;
 use serde_json::{Value, json};
 
 /// Columns of a tensor's name.

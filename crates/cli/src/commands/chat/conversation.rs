@@ -1,6 +1,6 @@
 //! The messages of a conversation: what is rendered into prompts, saved beside the cache, and read back.
 
-use crate::commands::prompt::{self, Speech};
+use crate::commands::prompt::{self, ChatFormatter};
 use crate::output;
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Map, Value, json};
@@ -115,7 +115,7 @@ impl Conversation {
     /// What is wrong with it.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Conversation> {
         let text = std::str::from_utf8(bytes).map_err(|_| anyhow!("it is not UTF-8 text"))?;
-        let value = formats::json::parse(text).map_err(|problem| anyhow!(problem))?;
+        let value = latent_formats::json::parse(text).map_err(|problem| anyhow!(problem))?;
         match value["version"].as_u64() {
             Some(VERSION) => {}
             Some(other) => bail!("it has version {other}; this program reads version {VERSION}"),
@@ -152,7 +152,7 @@ fn checked(message: &Value, place: usize) -> Result<Value> {
 }
 
 /// Tokens that every prompt of a conversation begins with, whatever the user says: what a context shift keeps.
-pub(in crate::commands) fn kept_tokens(speech: &Speech, conversation: &Conversation) -> Result<usize> {
+pub(in crate::commands) fn kept_tokens(speech: &ChatFormatter, conversation: &Conversation) -> Result<usize> {
     let mut start = conversation.clone();
     start.clear();
     let asking = |text: &str| {

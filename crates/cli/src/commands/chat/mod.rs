@@ -5,7 +5,7 @@ mod history;
 mod input;
 
 use super::chat_options::ChatOptions;
-use super::prompt::{Speech, template_of};
+use super::prompt::{ChatFormatter, template_of};
 use super::run::{Printer, speed};
 use super::sampling::Sampling;
 use crate::args::ChatArgs;
@@ -13,8 +13,8 @@ use crate::exit::{Found, Usage};
 use crate::{interrupt, model, output};
 use anyhow::{Context, Result, anyhow};
 use conversation::{Conversation, say};
-use engine::{Answer, ContextShift, Engine, Request, Session, StopReason};
 use input::{Entered, Input};
+use latent_engine::{Answer, ContextShift, Engine, Request, Session, StopReason};
 use std::path::Path;
 
 const GREETING: &str = "/help lists the commands; Alt-Enter begins a new line; Ctrl-D leaves.";
@@ -42,12 +42,12 @@ const KEYS: &str = "Alt-Enter or Ctrl-J, or \\ and Enter, begin a new line. Ctrl
 
 pub(super) fn run(args: &ChatArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
-    let contract = graph::Contract::from_checkpoint(&checkpoint)?;
+    let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
     if template_of(&checkpoint)?.is_none() {
         let problem = "the model has no chat template, which a conversation needs; `latent run --raw` continues a text with it";
         return Err(Usage(problem.into()).into());
     }
-    let mut speech = Speech::open(&checkpoint, &contract, args.model.ctx)?;
+    let mut speech = ChatFormatter::open(&checkpoint, &config, args.model.ctx)?;
     speech.options = ChatOptions::new(&args.template, &checkpoint)?;
     let conversation = Conversation::new(args.template.system.as_deref());
     // a template that is missing or fails is found before the model is loaded
@@ -76,7 +76,7 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
 
 struct Chat<'a> {
     engine: Engine,
-    speech: Speech,
+    speech: ChatFormatter,
     session: Session,
     conversation: Conversation,
     sampling: Sampling,

@@ -54,8 +54,8 @@ fn each_break_is_found() {
         ),
         (Code::A09, r#""weights": ["head"], "out": ["logits"]"#, r#""weights": ["head"], "out": ["logit"]"#),
     ];
-    let contract = contract();
+    let config = config();
     for (code, from, to) in breaks {
-        expect(&format!("{from} → {to}"), *code, &circuit(&replaced(from, to), &contract));
+        expect(&format!("{from} → {to}"), *code, &circuit(&replaced(from, to), &config));
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::circuit::Weight;
 use crate::ir::{
-    Epilogue, Lane, Node, Op, RowCount, Storage, StreamId, StreamKind, Value, ValueId, WeightId,
+    AttentionPath, Epilogue, KvLayerId, KvLayerKind, Node, Op, RowCount, Storage, Value, ValueId, WeightId,
 };
 
 /// Number of the first node of `op` in a layer.
@@ -63,7 +63,7 @@ type Break = (Code, &'static str, fn(&mut Plan));
 const BREAKS: &[Break] = &[
     (Code::A10, "an input that does not exist", |p| at(p, 0, "linear").inputs[0] = ValueId(99_999)),
     (Code::A10, "a weight that does not exist", |p| at(p, 0, "linear").weights[0].1 = WeightId(99_999)),
-    (Code::A10, "a stream that does not exist", |p| at(p, 0, "latent_store").stream = Some(StreamId(99))),
+    (Code::A10, "a stream that does not exist", |p| at(p, 0, "latent_store").kv_layer = Some(KvLayerId(99))),
     (Code::A10, "a result that does not exist", |p| p.ir.outputs[0].1 = ValueId(99_999)),
     (Code::A11, "two products change places", |p| {
         let (a, b) = (user(p, 0, "q_a"), user(p, 0, "q_b"));
@@ -84,7 +84,7 @@ const BREAKS: &[Break] = &[
     }),
     (Code::A14, "a rotation in place comes before another reader", |p| {
         let (absorb, rope) = (node(p, 0, "absorb_k"), node(p, 0, "rope"));
-        p.ir.nodes[rope].lane = Lane::All;
+        p.ir.nodes[rope].path = AttentionPath::All;
         swap(p, absorb, rope);
     }),
     (Code::A15, "a norm is left behind", |p| {
@@ -157,7 +157,7 @@ const BREAKS: &[Break] = &[
         value(p, out).width += 16;
     }),
     (Code::A26, "keys expanded from too few latents", |p| weight(p, 0, "k_b").shape[1] -= 1),
-    (Code::A27, "a cached row without its key", |p| p.ir.streams[1].width -= 16),
+    (Code::A27, "a cached row without its key", |p| p.ir.kv_layers[1].width -= 16),
     (Code::A28, "a choice of too many experts", |p| {
         let out = p.ir.nodes[node(p, 1, "route")].outputs[0];
         value(p, out).width += 1;
@@ -249,7 +249,7 @@ const BREAKS: &[Break] = &[
     (Code::A43, "a query rotated twice", |p| {
         let rotated = p.ir.nodes[node(p, 0, "rope")].outputs[0];
         at(p, 0, "absorb_k").inputs[1] = rotated;
-        at(p, 0, "rope").lane = Lane::All;
+        at(p, 0, "rope").path = AttentionPath::All;
     }),
     (Code::A43, "the part without position is rotated", |p| {
         let n = node(p, 0, "rope");
@@ -267,8 +267,8 @@ const BREAKS: &[Break] = &[
         let (again, phase) = (p.ir.nodes[n].clone(), p.phases[n] + 1);
         insert(p, n + 1, again, phase);
     }),
-    (Code::A44, "rows that attend twice", |p| at(p, 0, "attend_expanded").lane = Lane::All),
-    (Code::A44, "rows that do not attend", |p| at(p, 0, "attend_expanded").lane = Lane::Absorbed),
+    (Code::A44, "rows that attend twice", |p| at(p, 0, "attend_expanded").path = AttentionPath::All),
+    (Code::A44, "rows that do not attend", |p| at(p, 0, "attend_expanded").path = AttentionPath::Absorbed),
     (Code::A45, "attention before the store", |p| {
         let (store, attend) = (node(p, 0, "latent_store"), node(p, 0, "attend_latent"));
         swap(p, store, attend);
@@ -277,16 +277,16 @@ const BREAKS: &[Break] = &[
         let (store, attend) = (node(p, 0, "latent_store"), node(p, 0, "attend_latent"));
         p.phases[store] = p.phases[attend];
     }),
-    (Code::A46, "a stream of another layer", |p| at(p, 1, "latent_store").stream = Some(StreamId(0))),
-    (Code::A46, "two streams of one layer", |p| p.ir.streams[1].layer = 0),
-    (Code::A46, "a stream of a layer that does not exist", |p| p.ir.streams[1].layer = 7),
+    (Code::A46, "a stream of another layer", |p| at(p, 1, "latent_store").kv_layer = Some(KvLayerId(0))),
+    (Code::A46, "two streams of one layer", |p| p.ir.kv_layers[1].layer = 0),
+    (Code::A46, "a stream of a layer that does not exist", |p| p.ir.kv_layers[1].layer = 7),
     (Code::A47, "a kernel for another type of cache", |p| {
         let n = node(p, 0, "attend_latent");
         p.ir.nodes[n].kernels[0].index = 6;
         p.ir.nodes[n].kernels[0].name = "attend_f32".into();
     }),
-    (Code::A48, "latents from an expanded cache", |p| p.ir.streams[0].kind = StreamKind::Expanded),
-    (Code::A48, "attention without a cache", |p| at(p, 0, "attend_latent").stream = None),
+    (Code::A48, "latents from an expanded cache", |p| p.ir.kv_layers[0].kind = KvLayerKind::Expanded),
+    (Code::A48, "attention without a cache", |p| at(p, 0, "attend_latent").kv_layer = None),
     (Code::A49, "W_UV absorbed into the query", |p| {
         let id = weight_id(p, 0, "v_b");
         at(p, 0, "absorb_k").weights = vec![("v_b".into(), id)];
@@ -363,7 +363,7 @@ fn each_break_is_found() {
     for (code, what, change) in BREAKS {
         let mut broken = whole.trunk[0].clone();
         change(&mut broken);
-        expect(what, *code, &plan(&broken, whole.circuit(), &whole.contract, bound));
+        expect(what, *code, &plan(&broken, whole.circuit(), &whole.config, bound));
     }
 }
 
@@ -382,7 +382,7 @@ fn breaks_are_found_in_every_class() {
             continue; // this plan has no such node
         };
         all += 1;
-        let findings = plan(&broken, whole.circuit(), &whole.contract, bound);
+        let findings = plan(&broken, whole.circuit(), &whole.config, bound);
         assert!(!findings.is_empty(), "{what}: nothing found");
         found += usize::from(findings.iter().any(|f| f.code == *code));
     }

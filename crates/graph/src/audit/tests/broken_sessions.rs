@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::circuit::{Part, TensorIndex};
-use crate::ir::{Op, StreamKind};
+use crate::ir::{KvLayerKind, Op};
 
 /// Tensors with some added.
 struct More<'a>(&'a DeclaredTensors, &'a [&'a str]);
@@ -28,7 +28,7 @@ impl TensorIndex for More<'_> {
 
 fn with(whole: &Session, more: &[&str]) -> Vec<Finding> {
     let bound = Bound { table: &whole.table, options: whole.bind };
-    session(whole.circuit(), &whole.contract, &More(&whole.tensors, more), (&whole.trunk, &whole.head), bound)
+    session(whole.circuit(), &whole.config, &More(&whole.tensors, more), (&whole.trunk, &whole.head), bound)
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn a_tensor_that_nothing_reads_is_found_unless_it_is_declared() {
     clean("declared", &with(&whole, &declared));
     let irs = [&whole.trunk[0].ir, &whole.head[0].ir];
     let circuit = Circuit::named("deepseek2").unwrap();
-    let (unused, unread) = unused(circuit, &whole.contract, &More(&whole.tensors, &declared), &irs);
+    let (unused, unread) = unused(circuit, &whole.config, &More(&whole.tensors, &declared), &irs);
     assert!(unread.is_empty());
     assert_eq!(unused.len(), 3);
     assert!(unused[1].tensor == "blk.1.attn_kv_b.weight" && unused[1].why.contains("attn_k_b"));
@@ -48,8 +48,8 @@ fn a_tensor_that_nothing_reads_is_found_unless_it_is_declared() {
 
 #[test]
 fn tensors_of_prediction_layers_and_of_eyes_are_declared() {
-    let contract = contracts().pop().unwrap();
-    let whole = Session::new(contract, Naming::Gguf, MlaChoice::Auto, CacheForm::Latent);
+    let config = contracts().pop().unwrap();
+    let whole = Session::new(config, Naming::Gguf, MlaChoice::Auto, CacheForm::Latent);
     clean("a prediction layer", &whole.audit());
     expect("beyond it", Code::A30, &with(&whole, &["blk.3.nextn.enorm.weight"]));
     let dense = contracts().remove(1);
@@ -77,16 +77,16 @@ const BREAKS: &[Break] = &[
         s.trunk[0].ir.weights[1].parts[0].scale = Some("blk.0.attn_norm.scale".into());
     }),
     (Code::A47, "prefill stores wider rows", |s| {
-        s.trunk[2].ir.streams.iter_mut().for_each(|stream| stream.width += 16);
+        s.trunk[2].ir.kv_layers.iter_mut().for_each(|kv_layer| kv_layer.width += 16);
     }),
     (Code::A47, "prefill stores expanded rows", |s| {
-        s.trunk[2].ir.streams.iter_mut().for_each(|stream| stream.kind = StreamKind::Expanded);
+        s.trunk[2].ir.kv_layers.iter_mut().for_each(|kv_layer| kv_layer.kind = KvLayerKind::Expanded);
     }),
     (Code::A47, "prefill writes in another way", |s| {
         let stores = s.trunk[2].ir.nodes.iter_mut().filter(|n| n.op == Op::LatentStore);
         stores.for_each(|node| node.op = Op::ExpandedStore);
     }),
-    (Code::A47, "prefill has a stream less", |s| s.trunk[2].ir.streams.truncate(1)),
+    (Code::A47, "prefill has a stream less", |s| s.trunk[2].ir.kv_layers.truncate(1)),
     (Code::A74, "prefill reads tiles of a weight that decode reads in rows", |s| {
         rebind(&mut s.trunk[2], "avx2_bf16", (2, "avx2_tiles"), "f32");
     }),
@@ -117,8 +117,8 @@ fn each_break_is_found() {
 /// DeepSeek-V3, 61 layers: what a load pays. (Printed; nothing here depends on how fast the machine is.)
 #[test]
 fn a_plan_of_61_layers_is_clean() {
-    let small = contract();
-    let contract = Contract {
+    let small = config();
+    let config = ModelConfig {
         vocab_size: 129_280,
         hidden_size: 7168,
         layers: 61,
@@ -135,14 +135,14 @@ fn a_plan_of_61_layers_is_clean() {
         intermediate_size: 18_432,
         moe: small.moe.map(|m| MoeShape {
             experts: 256,
-            experts_used: 8,
+            num_experts_per_tok: 8,
             intermediate: 2048,
             shared_intermediate: 2048,
             ..m
         }),
         ..small
     };
-    let whole = Session::new(contract, Naming::Gguf, MlaChoice::Auto, CacheForm::Latent);
+    let whole = Session::new(config, Naming::Gguf, MlaChoice::Auto, CacheForm::Latent);
     let start = std::time::Instant::now();
     let findings = whole.audit();
     println!("61 layers, six plans: {:?}", start.elapsed());

@@ -6,15 +6,15 @@ mod broken_sessions;
 
 use super::*;
 use crate::circuit::{DeclaredTensors, Naming};
-use crate::contract::*;
-use crate::passes::snapshots::contract;
-use crate::passes::{CacheForm, FORMS, MlaChoice, Precision, RowClass};
+use crate::config::*;
+use crate::passes::snapshots::config;
+use crate::passes::{BatchBucket, CacheForm, FORMS, MlaChoice, Precision};
 use crate::plan::PlanOptions;
-use base::{Activation, CacheType, KernelContract, Layout, OpKind, TensorType, Tier};
+use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// The plans of a session, and what they were made from.
 struct Session {
-    contract: Contract,
+    config: ModelConfig,
     tensors: DeclaredTensors,
     trunk: Vec<Plan>,
     head: Vec<Plan>,
@@ -27,7 +27,7 @@ fn table() -> Vec<KernelContract> {
     let kernel = |op, weight, activation, tier, name| KernelContract {
         op,
         weight,
-        layout: Layout::Rows,
+        layout: WeightLayout::Rows,
         activation,
         cache: None,
         least: 1,
@@ -35,17 +35,17 @@ fn table() -> Vec<KernelContract> {
         name,
     };
     let bf16 = Some(TensorType::BF16);
-    let linear = |tier, name| kernel(OpKind::Linear, bf16, Activation::F32, tier, name);
+    let linear = |tier, name| kernel(OpKind::Linear, bf16, ActivationType::F32, tier, name);
     let mut table = vec![
         linear(Tier::Avx2, "avx2_bf16"),
         linear(Tier::Avx512, "avx512_bf16"),
-        KernelContract { layout: Layout::Tiles, weight: None, ..linear(Tier::Avx2, "avx2_tiles") },
-        KernelContract { activation: Activation::A8, ..linear(Tier::Avx2, "avx2_a8") },
-        kernel(OpKind::Linear, None, Activation::F32, Tier::Portable, "strip"),
-        kernel(OpKind::LinearT, None, Activation::F32, Tier::Portable, "across"),
+        KernelContract { layout: WeightLayout::Tiles, weight: None, ..linear(Tier::Avx2, "avx2_tiles") },
+        KernelContract { activation: ActivationType::A8, ..linear(Tier::Avx2, "avx2_a8") },
+        kernel(OpKind::Linear, None, ActivationType::F32, Tier::Portable, "strip"),
+        kernel(OpKind::LinearT, None, ActivationType::F32, Tier::Portable, "across"),
         KernelContract {
             cache: Some(CacheType::F32),
-            ..kernel(OpKind::AttendLatent, None, Activation::F32, Tier::Avx2, "attend_f32")
+            ..kernel(OpKind::AttendLatent, None, ActivationType::F32, Tier::Avx2, "attend_f32")
         },
     ];
     for op in [
@@ -54,7 +54,7 @@ fn table() -> Vec<KernelContract> {
         OpKind::Rope,
         OpKind::LatentStore,
         OpKind::AttendLatent,
-        OpKind::AttendSplit,
+        OpKind::AttendSeparate,
         OpKind::ExpandKeys,
         OpKind::AttendExpanded,
         OpKind::Route,
@@ -63,41 +63,42 @@ fn table() -> Vec<KernelContract> {
         OpKind::Add,
         OpKind::Scale,
     ] {
-        table.push(kernel(op, None, Activation::F32, Tier::Portable, op.name()));
+        table.push(kernel(op, None, ActivationType::F32, Tier::Portable, op.name()));
     }
     table
 }
 
 impl Session {
-    fn new(contract: Contract, naming: Naming, mla: MlaChoice, form: CacheForm) -> Session {
-        let tensors = DeclaredTensors::new(&contract, naming, TensorType::BF16).unwrap();
+    fn new(config: ModelConfig, naming: Naming, mla: MlaChoice, form: CacheForm) -> Session {
+        let tensors = DeclaredTensors::new(&config, naming, TensorType::BF16).unwrap();
         let bind = BindOptions { precision: Precision::Default, tier: Tier::Avx2, cache: CacheType::F16 };
         let table = table();
         let make = |span: Span| -> Vec<Plan> {
-            [RowClass::One, RowClass::Few, RowClass::Many]
+            [BatchBucket::Decode, BatchBucket::SmallBatch, BatchBucket::Prefill]
                 .into_iter()
-                .map(|class| {
-                    let options = PlanOptions { span: span.clone(), class, largest: 64, mla, form, bind };
-                    Plan::make(&contract, &tensors, &table, &options).unwrap()
+                .map(|bucket| {
+                    let options =
+                        PlanOptions { span: span.clone(), bucket, max_batch_tokens: 64, mla, form, bind };
+                    Plan::make(&config, &tensors, &table, &options).unwrap()
                 })
                 .collect()
         };
-        let (trunk, head) = (make(Span::trunk(&contract)), make(Span::head(&contract)));
-        Session { contract, tensors, trunk, head, table, bind }
+        let (trunk, head) = (make(Span::trunk(&config)), make(Span::head(&config)));
+        Session { config, tensors, trunk, head, table, bind }
     }
 
     /// The session that is broken in the tests.
     fn whole() -> Session {
-        Session::new(contract(), Naming::Gguf, MlaChoice::Auto, CacheForm::Latent)
+        Session::new(config(), Naming::Gguf, MlaChoice::Auto, CacheForm::Latent)
     }
 
     fn circuit(&self) -> &'static Circuit {
-        Circuit::named(&self.contract.circuit).unwrap()
+        Circuit::named(&self.config.circuit).unwrap()
     }
 
     fn audit(&self) -> Vec<Finding> {
         let bound = Bound { table: &self.table, options: self.bind };
-        session(self.circuit(), &self.contract, &self.tensors, (&self.trunk, &self.head), bound)
+        session(self.circuit(), &self.config, &self.tensors, (&self.trunk, &self.head), bound)
     }
 }
 
@@ -113,16 +114,16 @@ fn expect(what: &str, code: Code, findings: &[Finding]) {
 }
 
 /// Contracts that differ in everything that a circuit asks about.
-fn contracts() -> Vec<Contract> {
-    let v3 = contract();
-    let dense = Contract {
+fn contracts() -> Vec<ModelConfig> {
+    let v3 = config();
+    let dense = ModelConfig {
         layer_kinds: vec![LayerKind::Dense; 2],
         moe: None,
         tied_embeddings: true,
         kv_form: KvForm::Combined,
         ..v3.clone()
     };
-    let v2 = Contract {
+    let v2 = ModelConfig {
         attention: AttentionShape { q_lora_rank: None, ..v3.attention },
         moe: v3.moe.map(|m| MoeShape {
             router: RouterSpec { bias: false, ..m.router },
@@ -132,20 +133,20 @@ fn contracts() -> Vec<Contract> {
         }),
         ..v3.clone()
     };
-    let minicpm3 = Contract {
+    let minicpm3 = ModelConfig {
         circuit: "minicpm3".into(),
         embedding_scale: 12.0,
         residual_scale: 0.99,
         logits_scale: 0.1,
         ..dense.clone()
     };
-    let plm = Contract {
+    let plm = ModelConfig {
         circuit: "plm".into(),
         activation: FfnActivation::ReluSquared,
         attention: AttentionShape { q_lora_rank: None, ..v3.attention },
         ..dense.clone()
     };
-    let mtp = Contract {
+    let mtp = ModelConfig {
         mtp_layers: 1,
         layer_kinds: vec![LayerKind::Dense, LayerKind::Moe, LayerKind::Moe],
         ..v3.clone()
@@ -160,13 +161,13 @@ fn clean(what: &str, findings: &[Finding]) {
 
 #[test]
 fn whole_sessions_are_clean_in_every_formulation() {
-    for contract in contracts() {
+    for config in contracts() {
         for (mla, form) in FORMS {
-            let what = format!("{} {:?} {mla} {form:?}", contract.circuit, contract.kv_form);
-            clean(&what, &Session::new(contract.clone(), Naming::Gguf, mla, form).audit());
+            let what = format!("{} {:?} {mla} {form:?}", config.circuit, config.kv_form);
+            clean(&what, &Session::new(config.clone(), Naming::Gguf, mla, form).audit());
         }
-        if contract.kv_form == KvForm::Combined {
-            let session = Session::new(contract, Naming::HuggingFace, MlaChoice::Auto, CacheForm::Latent);
+        if config.kv_form == KvForm::Combined {
+            let session = Session::new(config, Naming::HuggingFace, MlaChoice::Auto, CacheForm::Latent);
             clean("names of Hugging Face", &session.audit());
         }
     }
@@ -176,25 +177,25 @@ fn whole_sessions_are_clean_in_every_formulation() {
 #[test]
 fn every_pass_keeps_the_rules() {
     use crate::passes::*;
-    let contract = contract();
-    let circuit = Circuit::named(&contract.circuit).unwrap();
-    let span = Span::trunk(&contract);
-    let tensors = DeclaredTensors::new(&contract, Naming::Gguf, TensorType::BF16).unwrap();
-    for class in [RowClass::One, RowClass::Many] {
+    let config = config();
+    let circuit = Circuit::named(&config.circuit).unwrap();
+    let span = Span::trunk(&config);
+    let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
+    for bucket in [BatchBucket::Decode, BatchBucket::Prefill] {
         for (mla, form) in FORMS {
-            let mut ir = Ir::build(&contract, &span, &tensors).unwrap();
-            clean("built", &super::ir(&ir, circuit, &span, &contract));
-            ir = choose_formulations(ir, mla, form, &contract.attention).unwrap();
-            clean("formulations", &super::ir(&ir, circuit, &span, &contract));
+            let mut ir = Ir::build(&config, &span, &tensors).unwrap();
+            clean("built", &super::ir(&ir, circuit, &span, &config));
+            ir = choose_formulations(ir, mla, form, &config.attention).unwrap();
+            clean("formulations", &super::ir(&ir, circuit, &span, &config));
             for (name, pass) in [
                 ("projections", &fuse_projections as &dyn Fn(Ir) -> Ir),
                 ("experts", &group_experts),
-                ("norms", &|ir| fold_norms(ir, class)),
+                ("norms", &|ir| fold_norms(ir, bucket)),
                 ("ropes", &fold_ropes),
                 ("epilogues", &fold_epilogues),
             ] {
                 ir = pass(ir);
-                clean(&format!("{name} {class:?} {mla}"), &super::ir(&ir, circuit, &span, &contract));
+                clean(&format!("{name} {bucket:?} {mla}"), &super::ir(&ir, circuit, &span, &config));
             }
         }
     }
@@ -220,16 +221,16 @@ fn a_span_of_layers_is_clean() {
     let span = Span { embed: false, layers: 1..2, head: true };
     let options = PlanOptions {
         span,
-        class: RowClass::One,
-        largest: 1,
+        bucket: BatchBucket::Decode,
+        max_batch_tokens: 1,
         mla: MlaChoice::Auto,
         form: CacheForm::Latent,
         bind: whole.bind,
     };
-    let made = Plan::make(&whole.contract, &whole.tensors, &whole.table, &options).unwrap();
+    let made = Plan::make(&whole.config, &whole.tensors, &whole.table, &options).unwrap();
     clean(
         "layer 1 and head",
-        &plan(&made, whole.circuit(), &whole.contract, Bound { table: &whole.table, options: whole.bind }),
+        &plan(&made, whole.circuit(), &whole.config, Bound { table: &whole.table, options: whole.bind }),
     );
 }
 

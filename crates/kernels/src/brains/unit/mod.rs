@@ -15,8 +15,8 @@ use crate::attention::latent::HEADS;
 use crate::attention::panels::PANEL;
 use crate::lanes::Lanes;
 use crate::lanes::avx512::Avx512;
-use base::{CacheRow, CacheType};
 use half::bf16;
+use latent_types::{CacheRow, CacheType};
 use std::arch::x86_64::*;
 
 /// Cached rows of a block in latent space: those of a page, which lie one after the other.

@@ -9,8 +9,8 @@ use super::{Ahead, BLOCK, Block, LINE, STEP, Taken};
 use crate::attention::latent::HEADS;
 use crate::attention::panels::steps;
 use crate::brains::panels::{Matrix, below, pair};
-use base::CacheType;
 use half::bf16;
+use latent_types::CacheType;
 use std::arch::x86_64::*;
 use std::hint::black_box;
 

@@ -5,7 +5,7 @@ use super::{Block, STEP, Taken, store_pairs};
 use crate::attention::{load_part, scale_of, widen_codes};
 use crate::brains::panels::pair;
 use crate::lanes::avx512::Avx512;
-use base::CacheRow;
+use latent_types::CacheRow;
 use std::arch::x86_64::*;
 
 /// A step of `R` rows of a block as bf16: so many lines of `taken.rows`, and their pairs. Rows and numbers that are missing are zeros.

@@ -9,8 +9,8 @@ use super::{Ahead, Block, STEP, SUMS, TILE_NUMBERS, Taken, Unit, scoring};
 use crate::attention::latent::HEADS;
 use crate::attention::panels::{PANEL, STEP_NUMBERS};
 use crate::brains::panels::Matrix;
-use base::CacheType;
 use half::bf16;
+use latent_types::CacheType;
 use std::arch::x86_64::*;
 
 /// The vectors of a processor that multiplies bf16 in them.

@@ -2,14 +2,14 @@
 
 use super::ahead::Ahead;
 use super::operands::Operands;
-use crate::act::A8Block;
+use crate::act::Q8Block;
 use crate::lanes::{Lanes, portable};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::{avx2, avx512};
 use crate::matmul::Line;
 #[cfg(target_arch = "x86_64")]
 use crate::processor::Maker;
-use crate::{A8Rows, RowsMut};
+use crate::{Q8Rows, RowsMut};
 use std::ops::Range;
 
 /// Rows of a block in registers.
@@ -52,7 +52,7 @@ pub(super) struct Group<'a, 'y> {
     pub shift: u32,
     /// Which of a row's runs they are.
     pub runs: Range<usize>,
-    pub x: &'a A8Rows<'a>,
+    pub x: &'a Q8Rows<'a>,
     pub index: Option<&'a [u32]>,
     /// The rows.
     pub rows: Range<usize>,
@@ -104,7 +104,7 @@ unsafe fn multiply_tiles<L: Lanes, const T: usize, const KIND: u8, const HALVES:
 impl Group<'_, '_> {
     /// Where the blocks of a block of rows begin. Rows beyond the last repeat it, for nobody.
     #[inline(always)]
-    fn blocks(&self, first: usize) -> [*const A8Block; BLOCK] {
+    fn blocks(&self, first: usize) -> [*const Q8Block; BLOCK] {
         let mut blocks = [std::ptr::null(); BLOCK];
         for (i, block) in blocks.iter_mut().enumerate() {
             let row = (first + i).min(self.rows.end - 1);
@@ -123,8 +123,8 @@ impl Group<'_, '_> {
 unsafe fn multiply_block<L: Lanes, const T: usize, const KIND: u8, const HALVES: bool>(
     lines: *const Line,
     (runs, shift): (usize, u32),
-    x: &[*const A8Block; BLOCK],
-    next: &[*const A8Block; BLOCK],
+    x: &[*const Q8Block; BLOCK],
+    next: &[*const Q8Block; BLOCK],
     sums: *mut Line,
 ) {
     let per_run = lines_of_run(KIND == MINS, HALVES);

@@ -12,9 +12,9 @@ use super::formats::{Format, Kind, Planes};
 use super::one_row;
 use super::operands::Operands;
 use super::unpacked;
-use crate::act::A8Block;
+use crate::act::Q8Block;
 use crate::lanes::Lanes;
-use crate::{Acts, RowsMut, Scratch, WeightMatrix};
+use crate::{QuantizedInput, RowsMut, Scratch, WeightMatrix};
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -29,13 +29,13 @@ const STRIP: usize = 384 << 10;
 #[inline(always)]
 pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
     w: &WeightMatrix<'_>,
-    x: &Acts<'_>,
+    x: &QuantizedInput<'_>,
     index: Option<&[u32]>,
     outs: Range<usize>,
     y: &mut RowsMut<'_>,
     scratch: &mut Scratch,
 ) {
-    let Acts::A8(x) = x else { return };
+    let QuantizedInput::A8(x) = x else { return };
     let Some(operands) = Operands::new::<F>(w, x.cols(), outs, y) else { return };
     if y.rows() >= L::from() {
         // SAFETY: the caller's promise.
@@ -53,7 +53,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
         while row < rows {
             macro_rules! rows {
                 ($m:literal) => {{
-                    let blocks: [*const A8Block; $m] = std::array::from_fn(|i| {
+                    let blocks: [*const Q8Block; $m] = std::array::from_fn(|i| {
                         let source = index.map_or(row + i, |index| index[row + i] as usize);
                         x.row(source).as_ptr()
                     });
@@ -94,7 +94,7 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
     order: Order,
     planes: &Planes,
     blocks: usize,
-    x: &[*const A8Block; M],
+    x: &[*const Q8Block; M],
 ) -> [[f32; 16]; M] {
     // SAFETY: the caller's promise.
     unsafe {
@@ -143,7 +143,7 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
     planes: &Planes,
     b: usize,
     g: usize,
-    x: &[*const A8Block; M],
+    x: &[*const Q8Block; M],
     sums: &mut [L::Floats; M],
 ) {
     // SAFETY: the caller's promise.
@@ -151,7 +151,7 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
         let codes = F::codes::<L, S>(planes, b, g);
         let scales = F::scales::<L, S>(planes, b, g);
         let mins = F::mins::<L, S>(planes, b, g, scales);
-        let dot = |sum, j: usize, block: &A8Block| {
+        let dot = |sum, j: usize, block: &Q8Block| {
             let x = block.codes.as_ptr().add(4 * j);
             if F::SIGNED { L::dot_raised(sum, L::raised(codes[j]), x) } else { L::dot(sum, codes[j], x) }
         };

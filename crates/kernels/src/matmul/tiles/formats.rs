@@ -1,8 +1,8 @@
 //! How the blocks of each format are read from tiles: codes, scales and minimums of 32 inputs at a time.
 
 use crate::lanes::Lanes;
-use base::TensorType;
-use quant::{e2m1, iq4_nl, mxfp4, nvfp4};
+use latent_quant::{e2m1, iq4_nl, mxfp4, nvfp4};
+use latent_types::TensorType;
 
 /// Addresses of a tile's planes.
 #[derive(Clone, Copy)]
@@ -611,7 +611,7 @@ impl Format for Nvfp4 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quant::tiles::TileLayout;
+    use latent_quant::tiles::TileLayout;
 
     /// What is asked for with each run is as much as a tile has.
     #[test]

@@ -18,9 +18,9 @@ use super::{MatmulFn, Scratch};
 use crate::lanes::portable;
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::{avx2, avx512};
-use crate::{Acts, RowsMut, WeightMatrix};
-use base::{TensorType, Tier};
+use crate::{QuantizedInput, RowsMut, WeightMatrix};
 use formats::*;
+use latent_types::{TensorType, Tier};
 use std::ops::Range;
 
 /// The products of one format: portable, AVX2, AVX-512 with 8-bit inputs, and the tile unit with inputs of bf16.
@@ -29,7 +29,7 @@ macro_rules! format {
         #[cfg(target_arch = "x86_64")]
         fn avx2(
             w: &WeightMatrix<'_>,
-            x: &Acts<'_>,
+            x: &QuantizedInput<'_>,
             index: Option<&[u32]>,
             outs: Range<usize>,
             y: &mut RowsMut<'_>,

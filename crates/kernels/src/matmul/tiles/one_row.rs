@@ -7,7 +7,7 @@ use super::asking::{Asking, Order};
 use super::body::{run, store_all};
 use super::formats::{Format, Planes};
 use super::operands::Operands;
-use crate::act::A8Block;
+use crate::act::Q8Block;
 use crate::lanes::Lanes;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -21,7 +21,7 @@ pub(super) unsafe fn multiply<L: Lanes, F: Format>(
     order: Order,
     operands: &Operands<'_>,
     tiles: Range<usize>,
-    x: *const A8Block,
+    x: *const Q8Block,
     y: &mut [f32],
 ) {
     let mut tile = tiles.start;
@@ -47,7 +47,7 @@ unsafe fn group<L: Lanes, F: Format, const T: usize>(
     order: Order,
     operands: &Operands<'_>,
     tiles: Range<usize>,
-    x: *const A8Block,
+    x: *const Q8Block,
     y: &mut [f32],
 ) -> usize {
     let planes: [Planes; T] = std::array::from_fn(|i| operands.planes((tiles.start + i).min(tiles.end - 1)));
@@ -71,7 +71,7 @@ unsafe fn group<L: Lanes, F: Format, const T: usize>(
 unsafe fn side_by_side<L: Lanes, F: Format, const T: usize, const STREAMS: bool>(
     planes: &[Planes; T],
     blocks: usize,
-    x: *const A8Block,
+    x: *const Q8Block,
 ) -> [[f32; 16]; T] {
     let order = if STREAMS { Order::Streams } else { Order::Addresses };
     let mut asking = Asking::new::<F>(order, &planes[0], blocks, T);

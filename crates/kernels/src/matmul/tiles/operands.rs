@@ -2,7 +2,7 @@
 
 use super::formats::{Format, Planes};
 use crate::{RowsMut, WeightMatrix};
-use quant::tiles::{Plane, ROWS, TileLayout};
+use latent_quant::tiles::{Plane, ROWS, TileLayout};
 use std::ops::Range;
 
 /// What a product reads of a weight.

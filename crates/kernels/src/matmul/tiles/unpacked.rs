@@ -9,11 +9,11 @@ use super::ahead::Ahead;
 use super::blocks::{BLOCK, Group, LOWERED, MINS, SIGNED, Unpacked, lines_of_run};
 use super::formats::{Format, Kind, Planes};
 use super::operands::Operands;
-use crate::act::A8Block;
+use crate::act::Q8Block;
 use crate::lanes::Lanes;
 use crate::matmul::{Line, grow};
 use crate::processor::Maker;
-use crate::{A8Rows, RowsMut};
+use crate::{Q8Rows, RowsMut};
 use std::ops::Range;
 
 /// Runs of 32 inputs that are unpacked at a time; a whole number of blocks of every format.
@@ -37,14 +37,14 @@ fn inputs() -> usize {
 #[inline(always)]
 pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
     operands: &Operands<'_>,
-    x: &A8Rows<'_>,
+    x: &Q8Rows<'_>,
     index: Option<&[u32]>,
     y: &mut RowsMut<'_>,
     memory: &mut Vec<Line>,
 ) {
     let (tiles, blocks) = (operands.tiles(), operands.layout.blocks());
     let rows = y.rows();
-    let most = inputs() / (A8Rows::row_blocks(x.cols()) * size_of::<A8Block>());
+    let most = inputs() / (Q8Rows::row_blocks(x.cols()) * size_of::<Q8Block>());
     let parts = rows.div_ceil(most.max(4 * BLOCK));
     let part = rows.div_ceil(parts).next_multiple_of(BLOCK);
     let per_run = lines_of_run(F::MINS, F::HALVES);

@@ -7,7 +7,7 @@ use crate::attention::sum_lanes;
 use crate::lanes::Lanes;
 use crate::matmul::body::source;
 use crate::{Rows, RowsMut, WeightMatrix};
-use quant::tiles::ROWS;
+use latent_quant::tiles::ROWS;
 use std::ops::Range;
 
 /// Columns that are summed side by side: whole vectors of any format, and a part of a run.

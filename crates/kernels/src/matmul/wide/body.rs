@@ -9,7 +9,7 @@ use super::panels::{Panels, fit};
 use crate::lanes::Lanes;
 use crate::matmul::body::source;
 use crate::{Rows, RowsMut, Scratch, WeightMatrix};
-use quant::tiles::{Plane, ROWS, TileLayout};
+use latent_quant::tiles::{Plane, ROWS, TileLayout};
 use std::ops::Range;
 
 /// Inputs that are summed before their sum is added to those of others, where no factors say otherwise.

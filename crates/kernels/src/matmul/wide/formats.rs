@@ -1,7 +1,7 @@
 //! How the floats of each format are read from tiles: a vector of 64 bytes of codes at a time.
 
 use crate::lanes::Lanes;
-use base::TensorType;
+use latent_types::TensorType;
 
 /// A format of plain floats in tiles.
 pub(super) trait Wide {

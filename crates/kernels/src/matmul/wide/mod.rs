@@ -14,9 +14,9 @@ use super::{MatmulFn, Scratch};
 use crate::lanes::{Lanes, portable};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::{avx2, avx512};
-use crate::{Acts, RowsMut, WeightMatrix};
-use base::{OpKind, TensorType, Tier};
+use crate::{QuantizedInput, RowsMut, WeightMatrix};
 use formats::{Bf16, F8E4M3, F16, Wide};
+use latent_types::{OpKind, TensorType, Tier};
 use std::ops::Range;
 
 /// y = x · Wᵀ.
@@ -26,13 +26,13 @@ use std::ops::Range;
 #[inline(always)]
 unsafe fn along<L: Lanes, F: Wide>(
     w: &WeightMatrix<'_>,
-    x: &Acts<'_>,
+    x: &QuantizedInput<'_>,
     index: Option<&[u32]>,
     outs: Range<usize>,
     y: &mut RowsMut<'_>,
     scratch: &mut Scratch,
 ) {
-    let Acts::F32(x) = x else { return };
+    let QuantizedInput::F32(x) = x else { return };
     // SAFETY: the caller's promise.
     unsafe { body::multiply::<L, F>(w, x, index, outs, y, scratch) }
 }
@@ -44,13 +44,13 @@ unsafe fn along<L: Lanes, F: Wide>(
 #[inline(always)]
 unsafe fn across<L: Lanes, F: Wide>(
     w: &WeightMatrix<'_>,
-    x: &Acts<'_>,
+    x: &QuantizedInput<'_>,
     index: Option<&[u32]>,
     outs: Range<usize>,
     y: &mut RowsMut<'_>,
     scratch: &mut Scratch,
 ) {
-    let Acts::F32(rows) = x else { return };
+    let QuantizedInput::F32(rows) = x else { return };
     // SAFETY: the caller's promise.
     if !unsafe { across::across::<L, F>(w, rows, index, outs.clone(), y) } {
         // rows are taken out of tiles one by one

@@ -1,0 +1,114 @@
+//! Sequences of the same length that run together, of tokens that are the same in every run: what `bench` and `profile` measure.
+
+use crate::args::ModelArgs;
+use crate::exit::Usage;
+use crate::interrupt;
+use anyhow::Result;
+use latent_engine::cache::{PAGE_ROWS, Sequence};
+use latent_engine::{Engine, EngineError, LogitsRequest, SeqInput};
+use std::ops::Range;
+
+/// Sequences and their tokens, those to come too.
+pub(super) struct BatchedSequences {
+    sequences: Vec<Sequence>,
+    tokens: Vec<Vec<u32>>,
+}
+
+/// Token ids that look random but are the same in every run.
+pub(super) fn token(i: usize, vocab: usize) -> u32 {
+    let mixed = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed >> 20) % vocab as u64) as u32
+}
+
+/// Tokens of context that so many sequences of `length` tokens need.
+pub(super) fn context(count: usize, length: usize) -> usize {
+    // the cache is given out in whole pages
+    if count == 1 { length } else { count * length.next_multiple_of(PAGE_ROWS) }
+}
+
+/// Sets the context to the tokens that are needed, or checks that the one given holds them.
+pub(super) fn fit(args: &mut ModelArgs, needed: usize) -> Result<()> {
+    let given = *args.ctx.get_or_insert(needed.max(1));
+    // the cache is given out in whole pages
+    if needed > given.next_multiple_of(PAGE_ROWS) {
+        let problem = format!(
+            "depth, prompt and generated tokens of all sequences take {needed} tokens of context, but --ctx gives {given}: leave \
+             --ctx away, or give fewer tokens"
+        );
+        return Err(Usage(problem).into());
+    }
+    Ok(())
+}
+
+impl BatchedSequences {
+    /// So many sequences of `length` tokens, none of them in the cache.
+    pub(super) fn new(engine: &Engine, count: usize, length: usize) -> BatchedSequences {
+        let vocab = engine.config().vocab_size;
+        let tokens = |s: usize| (0..length).map(|i| token(s * length + i, vocab)).collect();
+        BatchedSequences {
+            sequences: (0..count).map(|_| Sequence::default()).collect(),
+            tokens: (0..count).map(tokens).collect(),
+        }
+    }
+
+    /// Brings the first tokens of all sequences into the cache.
+    pub(super) fn fill(&mut self, engine: &mut Engine, depth: usize) -> Result<(), EngineError> {
+        for sequence in 0..self.sequences.len() {
+            if depth > 0 {
+                self.prefill(engine, sequence, 0..depth, LogitsRequest::Nothing)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs some tokens of the first sequence as a prompt, whose last logits are wanted.
+    pub(super) fn prompt(&mut self, engine: &mut Engine, tokens: Range<usize>) -> Result<(), EngineError> {
+        self.prefill(engine, 0, tokens, LogitsRequest::Last)
+    }
+
+    fn prefill(
+        &mut self,
+        engine: &mut Engine,
+        sequence: usize,
+        tokens: Range<usize>,
+        wanted: LogitsRequest,
+    ) -> Result<(), EngineError> {
+        let (chunk, go_on) = (engine.chunk_for(tokens.len()), &mut |_: usize| !interrupt::asked());
+        let tokens = &self.tokens[sequence][tokens];
+        engine.prefill(&mut self.sequences[sequence], tokens, chunk, wanted, &mut |_, _| {}, go_on)
+    }
+
+    /// Runs some tokens of all sequences in one step.
+    pub(super) fn step(
+        &mut self,
+        engine: &mut Engine,
+        tokens: Range<usize>,
+        wanted: LogitsRequest,
+    ) -> Result<(), EngineError> {
+        if interrupt::asked() {
+            return Err(EngineError::Stopped);
+        }
+        let of_each = self.sequences.iter_mut().zip(&self.tokens);
+        let mut items: Vec<SeqInput<'_>> = of_each
+            .map(|(sequence, all)| SeqInput { sequence, tokens: &all[tokens.clone()], wanted })
+            .collect();
+        engine.step(&mut items, &mut |_, _, _| {})
+    }
+
+    /// Takes all but the first tokens out of the cache.
+    pub(super) fn truncate(&mut self, engine: &mut Engine, depth: usize) {
+        self.sequences.iter_mut().for_each(|sequence| engine.truncate(sequence, depth));
+    }
+
+    /// Releases all but the first sequences.
+    pub(super) fn keep(&mut self, engine: &mut Engine, count: usize) {
+        self.tokens.truncate(count);
+        let others = self.sequences.split_off(count.min(self.sequences.len()));
+        others.into_iter().for_each(|sequence| engine.release(sequence));
+    }
+
+    /// Gives their pages of the cache back.
+    pub(super) fn release(mut self, engine: &mut Engine) {
+        self.keep(engine, 0);
+    }
+}

@@ -1,0 +1,267 @@
+//! `latent inspect --contract`: whether a model is supported, which kernels run it, and everything that is missing.
+
+use super::inspect::facts;
+use crate::args::{InspectArgs, ModelArgs};
+use crate::exit::{NotSupported, Usage};
+use crate::{model, output};
+use anyhow::Result;
+use latent_engine::cpu;
+use latent_formats::{Data, Source};
+use latent_graph::passes::{BindOptions, Precision};
+use latent_graph::support::{self, Machine, MissingKind, Operation, Similarity, SupportReport};
+use latent_text::{ChatTemplate, TextError, Tokenizer};
+use latent_types::CacheType;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Circuits that the text compares an unknown architecture with.
+const ALIKE: usize = 3;
+
+pub(super) fn run(path: Option<&Path>, args: &InspectArgs) -> Result<()> {
+    let outline = model::outline(path)?;
+    let options = args.model.options();
+    let usual = if options.precision == Precision::Exact { CacheType::F32 } else { CacheType::F16 };
+    let tier = cpu::tier_for(options.tier).map_err(Usage)?;
+    let table = cpu::kernel_contracts();
+    let bind = BindOptions { precision: options.precision, tier, cache: options.cache.unwrap_or(usual) };
+    let circuit = model::circuit(args.model.circuit.as_deref())?;
+    let machine =
+        Machine { table: &table, bind, mla: options.mla, form: options.form, circuit: circuit.as_ref() };
+    let support = support::support_report(&outline, machine)?;
+    let speech = ChatFormatter::of(outline.source());
+    if args.json {
+        let mut value = serde_json::to_value(&support)?;
+        value["circuit"] = json!(support.config.as_ref().map(|c| model::circuit_name(&args.model, c)));
+        value["supported"] = json!(support.supported && speech.problems() == 0);
+        value["tokenizer"] = speech.tokenizer.json();
+        value["chat_template"] = speech.template.json();
+        output::json(&value)?;
+    } else {
+        output::lines(&text(&support, &speech, &args.model, tier.name()))?;
+    }
+    match support.missing.len() + speech.problems() {
+        0 => Ok(()),
+        n => {
+            let things = if n == 1 { "one thing is" } else { &format!("{n} things are") };
+            Err(NotSupported(format!("{}: not supported yet: {things} missing", support.file)).into())
+        }
+    }
+}
+
+/// What turns text into tokens and messages into text.
+struct ChatFormatter {
+    tokenizer: Part,
+    template: Part,
+}
+
+/// A part of a model that it can run without.
+enum Part {
+    /// There is none, which may be told from more files than there are.
+    None(&'static str),
+    /// It is there and supported: what it is.
+    Supported(String),
+    /// It is there and not supported: what it is and why.
+    Unsupported(String, String),
+}
+
+impl ChatFormatter {
+    fn of(source: &Source) -> ChatFormatter {
+        let kind = match source {
+            Source::Gguf(gguf) => {
+                let word = |key| gguf.metadata.str(key).ok().flatten().unwrap_or("no pre-tokenizer");
+                let model = gguf.metadata.str("tokenizer.ggml.model").ok().flatten();
+                model.map(|model| format!("{model} ({})", word("tokenizer.ggml.pre")))
+            }
+            Source::HuggingFace(hf) => hf.tokenizer.as_ref().map(|file| file.kind.file_name().to_owned()),
+        };
+        let tokenizer = match (kind, Tokenizer::from_source(source)) {
+            (_, Err(TextError::Missing)) => {
+                Part::None("none beside the configuration: prompts are token ids (--tokens)")
+            }
+            (kind, Ok(tokenizer)) => {
+                Part::Supported(format!("{}, {} tokens", kind.unwrap_or_default(), tokenizer.vocab_size()))
+            }
+            (kind, Err(error)) => Part::Unsupported(kind.unwrap_or_default(), error.to_string()),
+        };
+        let template = match source {
+            Source::Gguf(gguf) => gguf.metadata.str("tokenizer.chat_template").ok().flatten(),
+            Source::HuggingFace(hf) => hf.chat_template.as_deref(),
+        };
+        let template =
+            match template.map(|text| (format!("Jinja, {} bytes", text.len()), ChatTemplate::new(text))) {
+                None => Part::None("none: prompts go in as they are (--raw)"),
+                Some((kind, Ok(_))) => Part::Supported(kind),
+                Some((kind, Err(error))) => Part::Unsupported(kind, error.to_string()),
+            };
+        ChatFormatter { tokenizer, template }
+    }
+
+    /// How many of the two are there and not supported.
+    fn problems(&self) -> usize {
+        [&self.tokenizer, &self.template].into_iter().filter(|part| part.problem().is_some()).count()
+    }
+}
+
+impl Part {
+    fn problem(&self) -> Option<&str> {
+        match self {
+            Part::Unsupported(_, problem) => Some(problem),
+            _ => None,
+        }
+    }
+
+    fn line(&self) -> &str {
+        match self {
+            Part::None(why) => why,
+            Part::Supported(kind) | Part::Unsupported(kind, _) => kind,
+        }
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Part::None(_) => Value::Null,
+            Part::Supported(kind) => json!({"kind": kind, "supported": true}),
+            Part::Unsupported(kind, problem) => json!({"kind": kind, "supported": false, "problem": problem}),
+        }
+    }
+}
+
+fn text(support: &SupportReport, speech: &ChatFormatter, args: &ModelArgs, tier: &str) -> String {
+    let data = match support.data {
+        Data::Whole => "whole file",
+        Data::Header => "header only: data are missing",
+        Data::Config => "config.json alone",
+    };
+    let mut lines = vec![format!("{}: {data}", support.file)];
+    let circuit = support.config.as_ref().map(|c| format!(" (circuit {})", model::circuit_name(args, c)));
+    lines.push(format!("architecture   {}{}", support.architecture, circuit.unwrap_or_default()));
+    if let Some(config) = &support.config {
+        lines.extend(facts(config));
+        lines.extend(rope(config));
+    }
+    lines.push(format!("tokenizer      {}", speech.tokenizer.line()));
+    lines.push(format!("chat template  {}", speech.template.line()));
+    let missing = support.missing.len() + speech.problems();
+    let verdict = if missing == 0 { "yes".into() } else { format!("not yet: {missing} missing") };
+    lines.push(format!("supported      {verdict}"));
+    for assumed in &support.assumed {
+        wrapped(&mut lines, "assumed        ", assumed);
+    }
+    if missing > 0 {
+        lines.push(String::new());
+        lines.push("missing".into());
+        for missing in &support.missing {
+            let kind = match missing.kind {
+                MissingKind::Architecture => "architecture",
+                MissingKind::Key => "key",
+                MissingKind::Tensor => "tensor",
+                MissingKind::Unread => "unread tensor",
+                MissingKind::Format => "format",
+                MissingKind::Kernel => "kernel",
+            };
+            wrapped(&mut lines, &format!("  {kind:<14}"), &format!("{}: {}", missing.what, missing.problem));
+        }
+    }
+    for (kind, part) in [("tokenizer", &speech.tokenizer), ("chat template", &speech.template)] {
+        if let Some(problem) = part.problem() {
+            wrapped(&mut lines, &format!("  {kind:<14}"), problem);
+        }
+    }
+    alike(support, &mut lines);
+    if !support.unread.is_empty() {
+        lines.push(String::new());
+        lines.push("keys that nothing reads, and that may ask for more operations".into());
+        lines.extend(support.unread.iter().map(|key| format!("  {key}")));
+    }
+    operations(support, tier, &mut lines);
+    lines.push(String::new());
+    output::joined(&lines)
+}
+
+/// Rotation, in a line.
+fn rope(config: &latent_graph::ModelConfig) -> Vec<String> {
+    use latent_graph::config::RopeScaling;
+    let r = &config.rope;
+    let scaling = match &r.scaling {
+        RopeScaling::None => "no scaling".to_owned(),
+        RopeScaling::Linear { factor } => format!("linear scaling by {factor}"),
+        RopeScaling::Yarn { factor, original, beta_fast, beta_slow, .. } => {
+            format!("YaRN by {factor} from {original} tokens (beta {beta_fast} and {beta_slow})")
+        }
+        RopeScaling::LongRope { original, .. } => format!("LongRoPE from {original} tokens"),
+    };
+    let pairs = format!("{:?}", r.pairs).to_lowercase();
+    vec![
+        format!("rope           {} numbers, base {}, {pairs} pairs", r.dims, r.base),
+        format!("               {scaling}"),
+    ]
+}
+
+/// Known circuits beside an unknown architecture.
+fn alike(support: &SupportReport, lines: &mut Vec<String>) {
+    let Some(best) = support.closest.first() else { return };
+    lines.push(String::new());
+    lines.push("closest known  share  keys   choices  slots  tensors  dimensions".into());
+    let share = |(some, all): (usize, usize)| if all == 0 { "-".to_owned() } else { format!("{some}/{all}") };
+    for like in support.closest.iter().take(ALIKE) {
+        let Similarity { name, score, keys, choices, slots, tensors, dimensions, .. } = like;
+        let slots = if tensors.1 == 0 { "-".to_owned() } else { share(*slots) };
+        lines.push(format!(
+            "  {name:<13}{:>4.0} %  {:<6} {:<8} {slots:<6} {:<8} {}",
+            // all of it only where no difference was found
+            (score * 100.0).floor(),
+            share(*keys),
+            share(*choices),
+            share(*tensors),
+            share(*dimensions)
+        ));
+    }
+    wrapped(lines, "  lacks keys   ", &best.keys_missing.join(" "));
+    wrapped(lines, "  chooses      ", &best.choices_other.join(", "));
+    wrapped(lines, "  no slot for  ", &best.tensors_unknown.join(" "));
+}
+
+/// Operations with their kernels.
+fn operations(support: &SupportReport, tier: &str, lines: &mut Vec<String>) {
+    if support.operations.is_empty() {
+        return;
+    }
+    let of = match support.closest.first() {
+        Some(best) if support.config.is_none() => format!(" of {}, the closest", best.name),
+        _ => String::new(),
+    };
+    lines.push(String::new());
+    lines.push(format!("operations{of}: kernels on this machine, up to {tier}"));
+    lines.push(format!(
+        "  {:<16} {:<8} {:>5}  {:<26} {}",
+        "operation", "format", "nodes", "binds", "also there"
+    ));
+    for operation in &support.operations {
+        let Operation { operation: word, format, nodes, available, binds, portable, .. } = operation;
+        let kernel = binds.as_ref().map_or("none", |b| b.kernel.as_str());
+        let mut others: Vec<&str> = Vec::new();
+        for other in available.iter().filter(|k| Some(*k) != binds.as_ref()) {
+            if !others.contains(&other.tier.as_str()) {
+                others.push(&other.tier);
+            }
+        }
+        let format = format.as_deref().unwrap_or("");
+        let mark = if *portable { " (portable)" } else { "" };
+        lines.push(
+            format!(
+                "  {word:<16} {format:<8} {nodes:>5}  {:<26} {}",
+                format!("{kernel}{mark}"),
+                others.join(" ")
+            )
+            .trim_end()
+            .to_owned(),
+        );
+    }
+}
+
+/// A text behind a heading; nothing where the text is empty.
+fn wrapped(lines: &mut Vec<String>, heading: &str, text: &str) {
+    if !text.is_empty() {
+        lines.extend(output::wrapped(heading, heading.chars().count(), text, output::width()));
+    }
+}

@@ -1,0 +1,451 @@
+//! Attention in latent space and over expanded keys, and the expansion of keys.
+
+use crate::case::{Arithmetic, Bound, SameBits, Truth, Work};
+use crate::memory::Copies;
+use crate::numbers::nearest;
+use crate::random::Random;
+use latent_kernels::{
+    CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, bf16, f16, load_row, store_row,
+};
+use latent_types::{ActivationType, CacheRow, CacheType};
+
+/// Rows of a page of the cache.
+const PAGE: usize = 64;
+
+/// The factor on scores.
+pub(crate) const SCALE: f32 = 0.3;
+
+const FLOAT_BOUND: Bound = Bound {
+    error: 1e-5,
+    same_bits: SameBits::None,
+    reason: "scores are f32 sums of several hundred terms; tiers with fused multiply-adds round less",
+};
+
+const HALF_BOUND: Bound = Bound {
+    error: 4e-3,
+    same_bits: SameBits::None,
+    reason: "queries, weights and products are rounded to f16, sums of at most 64 terms too",
+};
+
+const BRAIN_BOUND: Bound = Bound {
+    error: 5e-3,
+    same_bits: SameBits::None,
+    reason: "queries and weights are rounded to bf16; sums are f32",
+};
+
+const NARROWED_BOUND: Bound = Bound {
+    error: 8e-3,
+    reason: "queries, weights and cached rows of f16 are rounded to bf16; sums are f32",
+    ..BRAIN_BOUND
+};
+
+/// The bound of attention that rounds in some way.
+fn bound(activation: ActivationType) -> Bound {
+    match activation {
+        ActivationType::F16 => HALF_BOUND,
+        ActivationType::Bf16 => BRAIN_BOUND,
+        ActivationType::A8 => CODE_BOUND,
+        ActivationType::F32 => FLOAT_BOUND,
+    }
+}
+
+const CODE_BOUND: Bound = Bound {
+    error: 2e-2,
+    same_bits: SameBits::None,
+    reason: "queries are rounded to 8-bit codes with a scale for 128 of them; sums of products with codes are exact",
+};
+
+/// Attention in latent space.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatentCase {
+    /// Whether content and rope are scored apart.
+    pub split: bool,
+    /// What it computes in: f32, bf16, f16 where the cache holds that, or 8-bit codes where it holds those.
+    pub activation: ActivationType,
+    /// Type of the cache.
+    pub cache: CacheType,
+    /// Heads of a call.
+    pub heads: usize,
+    /// Numbers of a latent.
+    pub latent: usize,
+    /// Numbers of the rotated key.
+    pub rope: usize,
+    /// Cached rows.
+    pub rows: usize,
+    /// Pieces that the rows are cut into, and merged.
+    pub pieces: usize,
+}
+
+/// Its operands.
+pub struct LatentOperands {
+    /// A row a head.
+    pub queries: Vec<f32>,
+    streams: Copies,
+    /// The pages of each copy, not in order.
+    table: Vec<u32>,
+    pages: usize,
+}
+
+impl LatentCase {
+    pub(crate) fn operation(&self) -> &'static str {
+        if self.split { "attend_split" } else { "attend_latent" }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let LatentCase { cache, heads, latent, rope, rows, pieces, .. } = self;
+        let halves = match self.activation {
+            ActivationType::F16 => ", in f16",
+            ActivationType::Bf16 => ", in bf16",
+            ActivationType::A8 => ", by codes",
+            ActivationType::F32 => "",
+        };
+        let pieces = if *pieces > 1 { format!(", pieces={pieces}") } else { String::new() };
+        format!("{}({cache}{halves}, h={heads}, {latent}+{rope}, rows={rows}{pieces})", self.operation())
+    }
+
+    pub(crate) fn bound(&self) -> Bound {
+        if self.activation != ActivationType::F32 && self.cache == CacheType::Int8 {
+            // whatever the weighted sums are in
+            return CODE_BOUND;
+        }
+        if self.activation == ActivationType::Bf16 && self.cache != CacheType::Bf16 {
+            return NARROWED_BOUND;
+        }
+        bound(self.activation)
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        let (row, latent) = ((self.latent + self.rope) as f64, self.latent as f64);
+        Work {
+            bytes: (self.rows * self.row().bytes()) as f64,
+            flops: 2.0 * (self.heads * self.rows) as f64 * (row + latent),
+            arithmetic: Arithmetic::of(self.activation),
+            from_memory: true,
+        }
+    }
+
+    /// A cached row.
+    pub(crate) fn row(&self) -> CacheRow {
+        CacheRow { ty: self.cache, content: self.latent, rope: self.rope }
+    }
+
+    /// Its numbers.
+    pub(crate) fn width(&self) -> usize {
+        self.latent + self.rope
+    }
+
+    pub(crate) fn operands(&self, copies: usize) -> LatentOperands {
+        let random = &mut Random::new(self.rows as u64);
+        let (width, pages) = (self.width(), self.rows.div_ceil(PAGE));
+        let row_bytes = self.row().bytes();
+        let mut bytes = vec![0; pages * PAGE * row_bytes];
+        for row in bytes.chunks_exact_mut(row_bytes) {
+            store_row(self.row(), &random.numbers(width), row);
+        }
+        let streams = Copies::new(&bytes, copies);
+        let table =
+            (0..copies).flat_map(|copy| (0..pages).rev().map(move |page| (copy * pages + page) as u32));
+        let (table, queries) = (table.collect(), random.numbers(self.heads * width));
+        LatentOperands { queries, streams, table, pages }
+    }
+
+    pub(crate) fn truth(&self, operands: &LatentOperands) -> Truth {
+        let cache = operands.cache(self, 0);
+        let rows: Vec<Vec<f32>> = (0..self.rows)
+            .map(|row| {
+                let mut numbers = vec![0.0; self.width()];
+                load_row(self.row(), cache.row(row), &mut numbers);
+                numbers
+            })
+            .collect();
+        let values: Vec<&[f32]> = rows.iter().map(|row| &row[..self.latent]).collect();
+        let keys: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+        let mut truth = Truth::default();
+        for query in operands.queries.chunks_exact(self.width()) {
+            attend(query, &keys, &values, SCALE, &mut truth);
+        }
+        truth
+    }
+}
+
+impl LatentOperands {
+    /// One copy of the cached rows; numbers beyond the last begin anew.
+    pub fn cache(&self, case: &LatentCase, copy: usize) -> CacheView<'_> {
+        let first = copy % self.streams.count() * self.pages;
+        let table = &self.table[first..first + self.pages];
+        CacheView::new(case.row(), self.streams.all(), PAGE, table).expect("pages of the stream")
+    }
+}
+
+/// softmax(scale · q·K) V of one query.
+fn attend(query: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, truth: &mut Truth) {
+    let dot = |key: &&[f32]| query.iter().zip(*key).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let scores: Vec<f64> = keys.iter().map(|key| f64::from(scale) * dot(key)).collect();
+    let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
+    let sum: f64 = weights.iter().sum();
+    for i in 0..values[0].len() {
+        let value =
+            weights.iter().zip(values).map(|(weight, value)| weight * f64::from(value[i])).sum::<f64>();
+        // values reach from −1 to 1, and an error in a score moves weight from one to another
+        truth.push(value / sum, 1.0);
+    }
+}
+
+/// Causal attention of one head over expanded keys and values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpandedCase {
+    /// What it computes in: f32, or f16.
+    pub activation: ActivationType,
+    /// Queries.
+    pub queries: usize,
+    /// Position of the first.
+    pub position: usize,
+    /// Numbers of a key without position.
+    pub nope: usize,
+    /// Numbers of its rotated part.
+    pub rope: usize,
+    /// Numbers of a value.
+    pub values: usize,
+}
+
+/// Its operands.
+pub struct ExpandedOperands {
+    /// Rows `[nope | rope]`.
+    pub queries: Vec<f32>,
+    /// The factor on the scores of each query.
+    pub scales: Vec<f32>,
+    /// Keys and values, rounded to what the case computes in.
+    keys: Vec<Vec<f32>>,
+    values: Vec<f32>,
+}
+
+/// Keys and values as kernels read them, in blocks.
+pub struct ExpandedLines<N> {
+    content: Vec<N>,
+    rotated: Vec<N>,
+    values: Vec<N>,
+}
+
+/// Rows of `width` numbers in blocks, which `stride` more numbers follow: each where `place` says that it lies in its block.
+fn laid<N: KvElement>(
+    rows: &[f32],
+    width: usize,
+    gap: usize,
+    place: fn(usize, usize, usize) -> usize,
+) -> Vec<N> {
+    let (count, block) = (rows.len() / width.max(1), N::padded(width) * N::BLOCK);
+    let one = CacheRow { ty: CacheType::F32, content: 1, rope: 0 };
+    let mut out = vec![N::ZERO; count.div_ceil(N::BLOCK) * (block + gap)];
+    for (i, row) in rows.chunks_exact(width.max(1)).enumerate() {
+        for (n, number) in row.iter().enumerate() {
+            let at = i / N::BLOCK * (block + gap) + place(width, i % N::BLOCK, n);
+            N::load(one, &number.to_le_bytes(), 0, &mut out[at..=at]);
+        }
+    }
+    out
+}
+
+/// Bytes of a number that expanded keys are made of.
+fn number_bytes(activation: ActivationType) -> usize {
+    if activation == ActivationType::F32 { 4 } else { 2 }
+}
+
+/// Numbers rounded to what a case computes in.
+fn seen(activation: ActivationType, numbers: &[f32]) -> Vec<f32> {
+    let ty = match activation {
+        ActivationType::F16 => CacheType::F16,
+        ActivationType::Bf16 => CacheType::Bf16,
+        ActivationType::F32 | ActivationType::A8 => CacheType::F32,
+    };
+    numbers.iter().map(|v| nearest(ty, *v)).collect()
+}
+
+impl ExpandedCase {
+    pub(crate) fn operation(&self) -> &'static str {
+        "attend_expanded"
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let ExpandedCase { activation, queries, position, nope, rope, values } = self;
+        let activation = activation.name();
+        format!("attend_expanded({activation}, {queries} at {position}, {nope}+{rope}, v={values})")
+    }
+
+    pub(crate) fn bound(&self) -> Bound {
+        bound(self.activation)
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        let seen: usize = (0..self.queries).map(|i| self.position + i + 1).sum();
+        let widths = self.nope + self.rope + self.values;
+        Work {
+            bytes: (number_bytes(self.activation) * (self.position + self.queries) * widths) as f64,
+            flops: 2.0 * (seen * widths) as f64,
+            arithmetic: Arithmetic::of(self.activation),
+            from_memory: false,
+        }
+    }
+
+    pub(crate) fn operands(&self) -> ExpandedOperands {
+        let random = &mut Random::new(self.position as u64 + 7);
+        let (length, width) = (self.position + self.queries, self.nope + self.rope);
+        ExpandedOperands {
+            keys: (0..length).map(|_| seen(self.activation, &random.numbers(width))).collect(),
+            values: seen(self.activation, &random.numbers(length * self.values)),
+            queries: random.numbers(self.queries * width),
+            scales: (0..self.queries).map(|i| 0.2 + i as f32 * 0.01).collect(),
+        }
+    }
+
+    pub(crate) fn truth(&self, operands: &ExpandedOperands) -> Truth {
+        let keys: Vec<&[f32]> = operands.keys.iter().map(Vec::as_slice).collect();
+        let values: Vec<&[f32]> = operands.values.chunks_exact(self.values).collect();
+        let mut truth = Truth::default();
+        for (i, query) in operands.queries.chunks_exact(self.nope + self.rope).enumerate() {
+            let seen = self.position + i + 1;
+            attend(query, &keys[..seen], &values[..seen], operands.scales[i], &mut truth);
+        }
+        truth
+    }
+}
+
+impl ExpandedOperands {
+    /// Keys and values as kernels of `N` read them.
+    pub fn lines<N: KvElement>(&self, case: &ExpandedCase) -> ExpandedLines<N> {
+        let keys = |numbers: std::ops::Range<usize>| {
+            let rows: Vec<f32> = self.keys.iter().flat_map(|key| key[numbers.clone()].to_vec()).collect();
+            laid(&rows, numbers.len(), 0, N::key_place)
+        };
+        ExpandedLines {
+            content: keys(0..case.nope),
+            rotated: keys(case.nope..case.nope + case.rope),
+            values: laid(&self.values, case.values, 0, N::value_place),
+        }
+    }
+}
+
+impl<N: KvElement> ExpandedLines<N> {
+    /// The view that kernels take.
+    pub fn view(&self, case: &ExpandedCase) -> Expanded<'_, N> {
+        let stride = N::padded(case.rope) * N::BLOCK;
+        let widths = HeadWidths { nope: case.nope, rope: case.rope, value: case.values };
+        Expanded::new(&self.content, (&self.rotated, stride), &self.values, widths)
+            .expect("blocks of the case")
+    }
+}
+
+/// Keys of one head from the latents of blocks of cached rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KeysCase {
+    /// What it computes in: f32, or f16.
+    pub activation: ActivationType,
+    /// How W_UK lies.
+    pub order: KeyOrder,
+    /// Numbers of a key without position.
+    pub nope: usize,
+    /// Numbers of a latent.
+    pub latent: usize,
+    /// Blocks.
+    pub blocks: usize,
+}
+
+/// Its operands.
+pub struct KeysOperands {
+    /// W_UK in the case's order.
+    pub weights: Vec<f32>,
+    /// Cached rows, rounded to what the case computes in.
+    pub latents: Vec<f32>,
+}
+
+/// Numbers between the latents of two blocks.
+const GAP: usize = 192;
+
+impl KeysCase {
+    pub(crate) fn operation(&self) -> &'static str {
+        "expand_keys"
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let order = match self.order {
+            KeyOrder::Keys => "keys",
+            KeyOrder::Latents => "latents",
+        };
+        let KeysCase { activation, nope, latent, blocks, .. } = self;
+        format!("expand_keys({}, by {order}, {latent} to {nope}, blocks={blocks})", activation.name())
+    }
+
+    pub(crate) fn bound(&self) -> Bound {
+        let (error, reason) = match self.activation {
+            ActivationType::F16 => {
+                (2e-3, "weights, products and results are rounded to f16, sums of at most 64 terms too")
+            }
+            ActivationType::Bf16 => (4e-3, "weights and results are rounded to bf16"),
+            ActivationType::F32 | ActivationType::A8 => {
+                (2e-6, "f32 sums in order; tiers with fused multiply-adds round less")
+            }
+        };
+        Bound { error, same_bits: SameBits::None, reason }
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        let matrices = (self.nope + self.latent) * self.rows() * number_bytes(self.activation);
+        Work {
+            bytes: (4 * self.nope * self.latent + matrices) as f64,
+            flops: 2.0 * (self.nope * self.latent * self.rows()) as f64,
+            arithmetic: Arithmetic::of(self.activation),
+            from_memory: false,
+        }
+    }
+
+    /// Cached rows.
+    pub(crate) fn rows(&self) -> usize {
+        let block = match self.activation {
+            ActivationType::F16 => f16::BLOCK,
+            ActivationType::Bf16 => bf16::BLOCK,
+            ActivationType::F32 | ActivationType::A8 => f32::BLOCK,
+        };
+        block * self.blocks
+    }
+
+    pub(crate) fn operands(&self) -> KeysOperands {
+        let random = &mut Random::new(3);
+        KeysOperands {
+            weights: random.numbers(self.nope * self.latent),
+            latents: seen(self.activation, &random.numbers(self.rows() * self.latent)),
+        }
+    }
+
+    pub(crate) fn truth(&self, operands: &KeysOperands) -> Truth {
+        let mut truth = Truth::default();
+        for row in operands.latents.chunks_exact(self.latent) {
+            for n in 0..self.nope {
+                let (mut sum, mut size) = (0.0, 0.0);
+                for (l, number) in row.iter().enumerate() {
+                    let at = match self.order {
+                        KeyOrder::Keys => n * self.latent + l,
+                        KeyOrder::Latents => l * self.nope + n,
+                    };
+                    let term = f64::from(operands.weights[at]) * f64::from(*number);
+                    sum += term;
+                    size += term.abs();
+                }
+                truth.push(sum, size);
+            }
+        }
+        truth
+    }
+}
+
+impl KeysOperands {
+    /// The latents as numbers of a kernel.
+    pub fn numbers<N: KvElement>(&self, case: &KeysCase) -> Vec<N> {
+        laid(&self.latents, case.latent, GAP, N::key_place)
+    }
+
+    /// The view of such numbers that kernels take.
+    pub fn view<'a, N: KvElement>(&self, case: &KeysCase, latents: &'a [N]) -> KeyBlocks<'a, N> {
+        let stride = N::padded(case.latent) * N::BLOCK + GAP;
+        KeyBlocks::new(latents, stride, case.latent, case.nope).expect("blocks of the case")
+    }
+}

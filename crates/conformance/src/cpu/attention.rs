@@ -1,0 +1,126 @@
+//! Attention on the processor.
+
+use crate::attention::{
+    ExpandedCase, ExpandedLines, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands, SCALE,
+};
+use crate::backend::Job;
+use latent_kernels::{
+    AttendExpandedFn, AttendFn, ExpandKeysFn, KvElement, PartialSoftmax, Rows, RowsMut, combine_splits,
+    partial_softmax_len,
+};
+
+pub(super) struct LatentJob<'o> {
+    kernel: AttendFn,
+    case: &'o LatentCase,
+    operands: &'o LatentOperands,
+    partials: Vec<f32>,
+    scratch: Vec<f32>,
+    out: Vec<f32>,
+}
+
+impl<'o> LatentJob<'o> {
+    pub(super) fn new(kernel: AttendFn, case: &'o LatentCase, operands: &'o LatentOperands) -> LatentJob<'o> {
+        let LatentCase { heads, latent, pieces, .. } = *case;
+        LatentJob {
+            kernel,
+            case,
+            operands,
+            partials: vec![0.0; pieces * partial_softmax_len(heads, latent)],
+            scratch: Vec::new(),
+            out: vec![f32::NAN; heads * latent],
+        }
+    }
+}
+
+impl Job for LatentJob<'_> {
+    fn run(&mut self, copy: usize) {
+        let LatentCase { heads, latent, rows, pieces, .. } = *self.case;
+        let (width, cache) = (self.case.width(), self.operands.cache(self.case, copy));
+        let queries = Rows::new(&self.operands.queries, heads, width, width);
+        let piece = rows.div_ceil(pieces);
+        let mut used = 0;
+        let memories = self.partials.chunks_exact_mut(partial_softmax_len(heads, latent));
+        for (start, memory) in (0..rows).step_by(piece).zip(memories) {
+            let mut part = PartialSoftmax::in_memory(memory, heads, latent);
+            let range = start..(start + piece).min(rows);
+            (self.kernel)(queries, &cache, range, SCALE, latent, &mut part, &mut self.scratch);
+            used += 1;
+        }
+        let mut out = RowsMut::new(&mut self.out, heads, latent, latent);
+        combine_splits(&self.partials, used, heads, latent, 0..heads, &mut out);
+    }
+
+    fn results(&self) -> Vec<f32> {
+        self.out.clone()
+    }
+}
+
+pub(super) struct ExpandedJob<'o, N> {
+    kernel: AttendExpandedFn<N>,
+    case: &'o ExpandedCase,
+    operands: &'o ExpandedOperands,
+    lines: ExpandedLines<N>,
+    scratch: Vec<f32>,
+    out: Vec<f32>,
+}
+
+impl<'o, N: KvElement> ExpandedJob<'o, N> {
+    pub(super) fn new(
+        kernel: AttendExpandedFn<N>,
+        case: &'o ExpandedCase,
+        operands: &'o ExpandedOperands,
+    ) -> ExpandedJob<'o, N> {
+        let out = vec![f32::NAN; case.queries * case.values];
+        // scratch of an odd length, and without sense
+        ExpandedJob { kernel, case, operands, lines: operands.lines(case), scratch: vec![f32::NAN; 9], out }
+    }
+}
+
+impl<N: KvElement> Job for ExpandedJob<'_, N> {
+    fn run(&mut self, _copy: usize) {
+        let ExpandedCase { queries, position, nope, rope, values, .. } = *self.case;
+        let width = nope + rope;
+        let rows = Rows::new(&self.operands.queries, queries, width, width);
+        let expanded = self.lines.view(self.case);
+        let mut out = RowsMut::new(&mut self.out, queries, values, values);
+        (self.kernel)(rows, &expanded, position, &self.operands.scales, &mut out, &mut self.scratch);
+    }
+
+    fn results(&self) -> Vec<f32> {
+        self.out.clone()
+    }
+}
+
+pub(super) struct KeysJob<'o, N> {
+    kernel: ExpandKeysFn<N>,
+    case: &'o KeysCase,
+    operands: &'o KeysOperands,
+    latents: Vec<N>,
+    scratch: Vec<f32>,
+    keys: Vec<N>,
+}
+
+impl<'o, N: KvElement> KeysJob<'o, N> {
+    pub(super) fn new(
+        kernel: ExpandKeysFn<N>,
+        case: &'o KeysCase,
+        operands: &'o KeysOperands,
+    ) -> KeysJob<'o, N> {
+        let keys = vec![N::ZERO; case.rows() * N::padded(case.nope)];
+        KeysJob { kernel, case, operands, latents: operands.numbers(case), scratch: Vec::new(), keys }
+    }
+}
+
+impl<N: KvElement + Into<f32>> Job for KeysJob<'_, N> {
+    fn run(&mut self, _copy: usize) {
+        let blocks = self.operands.view(self.case, &self.latents);
+        let weights = &self.operands.weights;
+        (self.kernel)(weights, self.case.order, &blocks, &mut self.keys, &mut self.scratch);
+    }
+
+    fn results(&self) -> Vec<f32> {
+        let nope = self.case.nope;
+        let places = (0..self.case.rows()).flat_map(|row| (0..nope).map(move |n| N::key_place(nope, row, n)));
+        places.map(|place| self.keys[place].into()).collect()
+    }
+}

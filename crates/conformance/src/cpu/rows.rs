@@ -1,0 +1,206 @@
+//! Row-wise operations on the processor.
+
+use crate::backend::Job;
+use crate::rows::{EPS, FACTOR, POSITION, RowCase, RowOp, RowOperands};
+use latent_kernels::{Q8_BLOCK, Q8Block, RowsMut};
+use latent_types::{CacheRow, CacheType, Tier};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The tier of row-wise operations belongs to the process: one job at a time may force it.
+static FORCED: Mutex<()> = Mutex::new(());
+
+/// Keeps row-wise operations at one tier until it is dropped.
+struct Force<'l>(#[allow(dead_code, reason = "held")] MutexGuard<'l, ()>, Tier);
+
+impl Force<'_> {
+    fn tier(tier: Tier) -> Force<'static> {
+        let guard = FORCED.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = latent_kernels::tier_limit();
+        latent_kernels::limit_tier(tier);
+        Force(guard, before)
+    }
+}
+
+impl Drop for Force<'_> {
+    fn drop(&mut self) {
+        latent_kernels::limit_tier(self.1);
+    }
+}
+
+pub(super) struct RowJob<'o> {
+    tier: Tier,
+    case: &'o RowCase,
+    operands: &'o RowOperands,
+    /// Results that are numbers.
+    out: Vec<f32>,
+    /// Results of other kinds.
+    bytes: Vec<u8>,
+    bits: Vec<u16>,
+    blocks: Vec<Q8Block>,
+    chosen: Vec<u32>,
+    memory: Vec<u8>,
+    scratch: Vec<f32>,
+    /// Rotations of the rows' positions, or pieces one after the other: what the engine has ready when it calls.
+    ready: Vec<f32>,
+}
+
+impl<'o> RowJob<'o> {
+    pub(super) fn new(tier: Tier, case: &'o RowCase, operands: &'o RowOperands) -> RowJob<'o> {
+        let numbers = case.rows * case.width;
+        let (mut out, mut bytes, mut bits, mut blocks, mut chosen) = (vec![], vec![], vec![], vec![], vec![]);
+        match case.op {
+            RowOp::Store(ty) => bytes = vec![0; case.rows * case.cache_row(ty).bytes()],
+            RowOp::ToBf16 => bits = vec![0; numbers],
+            RowOp::QuantiseA8 => blocks = vec![Q8Block::ZERO; case.rows * case.width.div_ceil(Q8_BLOCK)],
+            RowOp::Route(routing) => {
+                chosen = vec![0; case.rows * routing.chosen];
+                out = vec![f32::NAN; case.rows * routing.chosen];
+            }
+            _ => out = vec![f32::NAN; numbers],
+        }
+        let (memory, scratch) = (Vec::new(), Vec::new());
+        let ready = match case.op {
+            RowOp::Rope(_) => rotations(case),
+            RowOp::Merge { pieces } => partials(case, pieces, operands),
+            _ => Vec::new(),
+        };
+        RowJob { tier, case, operands, out, bytes, bits, blocks, chosen, memory, scratch, ready }
+    }
+}
+
+impl Job for RowJob<'_> {
+    fn run(&mut self, _copy: usize) {
+        let RowCase { op, rows, width } = *self.case;
+        let RowOperands { x, y, bytes } = self.operands;
+        let _forced = Force::tier(self.tier);
+        let row = |i: usize| i * width..(i + 1) * width;
+        match op {
+            // in place: from the operand anew
+            RowOp::Rope(_) | RowOp::Relu2 | RowOp::Scale | RowOp::Add => self.out.copy_from_slice(x),
+            RowOp::SiluMul | RowOp::Axpy => self.out.copy_from_slice(y),
+            _ => {}
+        }
+        if let RowOp::Merge { pieces } = op {
+            let mut out = RowsMut::new(&mut self.out, rows, width, width);
+            latent_kernels::combine_splits(&self.ready, pieces, rows, width, 0..rows, &mut out);
+            return;
+        }
+        for i in 0..rows {
+            match op {
+                RowOp::Embed(ty, layout) => {
+                    let weight = self.case.weight(ty, layout, bytes);
+                    latent_kernels::decode_row(&weight, i, &mut self.out[row(i)], &mut self.memory);
+                }
+                RowOp::RmsNorm => {
+                    latent_kernels::rms_norm(&x[row(i)], &y[..width], EPS, &mut self.out[row(i)])
+                }
+                RowOp::Rope(pairs) => {
+                    let len = self.ready.len() / rows;
+                    latent_kernels::rotate(&mut self.out[row(i)], &self.ready[i * len..(i + 1) * len], pairs);
+                }
+                RowOp::Store(ty) => {
+                    let stored = self.case.cache_row(ty);
+                    let bytes = i * stored.bytes()..(i + 1) * stored.bytes();
+                    latent_kernels::store_row(stored, &x[row(i)], &mut self.bytes[bytes]);
+                }
+                RowOp::Load(ty) => {
+                    let stored = self.case.cache_row(ty);
+                    let bytes = &bytes[i * stored.bytes()..(i + 1) * stored.bytes()];
+                    latent_kernels::load_row(stored, bytes, &mut self.out[row(i)]);
+                }
+                RowOp::QuantiseA8 => {
+                    let blocks = width.div_ceil(Q8_BLOCK);
+                    latent_kernels::quantize_q8(&x[row(i)], &mut self.blocks[i * blocks..(i + 1) * blocks]);
+                }
+                RowOp::ToBf16 => latent_kernels::to_bf16(&x[row(i)], &mut self.bits[row(i)]),
+                RowOp::SiluMul => latent_kernels::silu_mul(&x[row(i)], &mut self.out[row(i)]),
+                RowOp::Relu2 => latent_kernels::relu2(&mut self.out[row(i)]),
+                RowOp::Add => latent_kernels::add(&mut self.out[row(i)], &y[row(i)]),
+                RowOp::Scale => latent_kernels::scale(&mut self.out[row(i)], FACTOR),
+                RowOp::Axpy => latent_kernels::axpy(&mut self.out[row(i)], FACTOR, &x[row(i)]),
+                RowOp::Route(routing) => {
+                    let k = routing.chosen;
+                    let (chosen, weights) = (&mut self.chosen[i * k..][..k], &mut self.out[i * k..][..k]);
+                    latent_kernels::route(&x[row(i)], &routing.spec(y), chosen, weights, &mut self.scratch);
+                }
+                RowOp::Merge { .. } => {}
+            }
+        }
+    }
+
+    fn results(&self) -> Vec<f32> {
+        match self.case.op {
+            RowOp::Store(ty) => stored(self.case.cache_row(ty), &self.bytes),
+            RowOp::ToBf16 => self.bits.iter().map(|bits| crate::numbers::brain(*bits)).collect(),
+            RowOp::QuantiseA8 => self.blocks.iter().flat_map(numbers).collect(),
+            RowOp::Route(routing) => {
+                let k = routing.chosen;
+                let row = |i: usize| {
+                    let chosen = self.chosen[i * k..(i + 1) * k].iter().map(|e| *e as f32);
+                    chosen.chain(self.out[i * k..(i + 1) * k].iter().copied())
+                };
+                (0..self.case.rows).flat_map(row).collect()
+            }
+            _ => self.out.clone(),
+        }
+    }
+}
+
+/// The rotation of each row's position.
+fn rotations(case: &RowCase) -> Vec<f32> {
+    let table = case.rope_table();
+    let mut rotations = vec![0.0; case.rows * table.rotation_len()];
+    for (i, rotation) in rotations.chunks_exact_mut(table.rotation_len()).enumerate() {
+        table.rotation(POSITION + i as i64, rotation);
+    }
+    rotations
+}
+
+/// Pieces one after the other: maxima, sums and values of all rows, which are heads.
+fn partials(case: &RowCase, pieces: usize, operands: &RowOperands) -> Vec<f32> {
+    let (max, sum) = operands.x.split_at(pieces * case.rows);
+    let mut memory = Vec::new();
+    for piece in 0..pieces {
+        let heads = piece * case.rows..(piece + 1) * case.rows;
+        memory.extend(&max[heads.clone()]);
+        memory.extend(&sum[heads.clone()]);
+        memory.extend(&operands.y[heads.start * case.width..heads.end * case.width]);
+    }
+    memory
+}
+
+/// The numbers of stored rows.
+fn stored(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
+    let pairs = || halves(bytes);
+    match row.ty {
+        CacheType::F32 => {
+            bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+        }
+        CacheType::F16 => pairs().map(crate::numbers::half).collect(),
+        CacheType::Bf16 => pairs().map(crate::numbers::brain).collect(),
+        // codes, scale, rope part
+        CacheType::Int8 => {
+            let numbers = |bytes: &[u8]| {
+                let (codes, rest) = bytes.split_at(row.content);
+                let (rope, scale) = rest.split_at(2 * row.rope);
+                let mut numbers: Vec<f32> = codes.iter().map(|code| f32::from(*code) - 128.0).collect();
+                numbers.push(f32::from_le_bytes([scale[0], scale[1], scale[2], scale[3]]));
+                numbers.extend(halves(rope).map(crate::numbers::half));
+                numbers
+            };
+            bytes.chunks_exact(row.bytes()).flat_map(numbers).collect()
+        }
+    }
+}
+
+/// The bits of 16-bit numbers.
+fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> + use<'_> {
+    bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]))
+}
+
+/// All that a block holds.
+fn numbers(block: &Q8Block) -> Vec<f32> {
+    let codes = block.codes.iter().map(|code| f32::from(*code));
+    let sums = [block.bias, block.half_biases[0], block.half_biases[1]].map(|bias| bias as f32);
+    codes.chain([block.scale, block.total, block.halves[0], block.halves[1]]).chain(sums).collect()
+}

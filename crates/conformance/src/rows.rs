@@ -1,0 +1,371 @@
+//! What works on single rows: norms, rotations, activations, conversions, the cache's rows, the embedding, merging and routing.
+
+use crate::case::{Arithmetic, Bound, SameBits, Truth, Work, layout};
+use crate::numbers::{brain, half, nearest};
+use crate::product::tiles;
+use crate::random::Random;
+use crate::routing::Routing;
+use latent_kernels::{Q8_BLOCK, RopePairs, RopeTable, WeightMatrix};
+use latent_types::{CacheRow, CacheType, TensorType, WeightLayout};
+
+/// What is done with each row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RowOp {
+    /// A row of the embedding, decoded.
+    Embed(TensorType, WeightLayout),
+    /// x / √(mean x² + eps) · w.
+    RmsNorm,
+    /// Rotation of pairs by position.
+    Rope(RopePairs),
+    /// Into the cache's type.
+    Store(CacheType),
+    /// Out of the cache's type.
+    Load(CacheType),
+    /// Into 8-bit blocks.
+    QuantiseA8,
+    /// Into bf16.
+    ToBf16,
+    /// silu(gate) · up.
+    SiluMul,
+    /// max(x, 0)².
+    Relu2,
+    /// x + y.
+    Add,
+    /// s · x.
+    Scale,
+    /// y + s · x.
+    Axpy,
+    /// Partial results of attention; the row is a head's.
+    Merge {
+        /// How many pieces.
+        pieces: usize,
+    },
+    /// From router logits to experts and their weights.
+    Route(Routing),
+}
+
+/// An operation over rows of one width.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RowCase {
+    /// What is done.
+    pub op: RowOp,
+    /// Rows.
+    pub rows: usize,
+    /// Numbers of a row.
+    pub width: usize,
+}
+
+/// Its operands.
+pub struct RowOperands {
+    /// The rows.
+    pub x: Vec<f32>,
+    /// A second operand: as many numbers, or as many as the operation needs.
+    pub y: Vec<f32>,
+    /// Stored rows: of the cache or of a weight.
+    pub bytes: Vec<u8>,
+}
+
+/// The factor of [`RowOp::Scale`] and [`RowOp::Axpy`].
+pub(crate) const FACTOR: f32 = 0.7;
+
+/// Added to the mean of squares by [`RowOp::RmsNorm`].
+pub(crate) const EPS: f32 = 1e-6;
+
+/// Position of the first row of [`RowOp::Rope`].
+pub(crate) const POSITION: i64 = 4_095;
+
+/// Half of the last digit of f32, relative.
+const HALF_DIGIT: f64 = 1.0 / (1u64 << 24) as f64;
+
+impl RowCase {
+    pub(crate) fn operation(&self) -> &'static str {
+        match self.op {
+            RowOp::Embed(..) => "embed",
+            RowOp::RmsNorm => "rms_norm",
+            RowOp::Rope(_) => "rope",
+            RowOp::Store(_) => "latent_store",
+            RowOp::Load(_) => "latent_load",
+            RowOp::QuantiseA8 => "quantise_a8",
+            RowOp::ToBf16 => "to_bf16",
+            RowOp::SiluMul => "silu_mul",
+            RowOp::Relu2 => "relu2",
+            RowOp::Add => "add",
+            RowOp::Scale => "scale",
+            RowOp::Axpy => "axpy",
+            RowOp::Merge { .. } => "merge_partials",
+            RowOp::Route(_) => "route",
+        }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let detail = match self.op {
+            RowOp::Embed(ty, lie) => format!("{ty}, {}, ", layout(lie)),
+            RowOp::Rope(RopePairs::Interleaved) => "interleaved, ".into(),
+            RowOp::Rope(RopePairs::NeoX) => "split, ".into(),
+            RowOp::Store(ty) | RowOp::Load(ty) => format!("{ty}, "),
+            RowOp::Merge { pieces } => format!("pieces={pieces}, "),
+            RowOp::Route(routing) => format!("{routing}, "),
+            _ => String::new(),
+        };
+        format!("{}({detail}m={}, n={})", self.operation(), self.rows, self.width)
+    }
+
+    pub(crate) fn bound(&self) -> Bound {
+        let (error, reason) = match self.op {
+            RowOp::Embed(..) | RowOp::Load(_) => (0.0, "widening is exact"),
+            RowOp::Store(_) | RowOp::ToBf16 => (0.0, "rounded to nearest, even"),
+            RowOp::QuantiseA8 => (0.0, "codes and scales are defined in f32 operations"),
+            RowOp::RmsNorm => (4.0 * HALF_DIGIT, "squares are summed in f64; three f32 roundings"),
+            RowOp::Rope(_) => (4.0 * HALF_DIGIT, "angles in f64; cos and sin, products and sum in f32"),
+            RowOp::SiluMul => (12.0 * HALF_DIGIT, "exp within 2.5e-7, three f32 roundings"),
+            RowOp::Relu2 | RowOp::Add | RowOp::Scale => (HALF_DIGIT, "one f32 rounding"),
+            RowOp::Axpy => (2.0 * HALF_DIGIT, "two f32 roundings"),
+            RowOp::Merge { .. } => (20.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums of a few pieces"),
+            RowOp::Route(_) => (64.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums over all experts"),
+        };
+        Bound { error, same_bits: SameBits::All, reason }
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        // bytes read and written and operations for each number of a row; what works in place is first given its operand anew
+        let (bytes, flops) = match self.op {
+            RowOp::Embed(ty, _) => (4.0 + ty.bits_per_weight() / 8.0, 1.0),
+            RowOp::Store(ty) | RowOp::Load(ty) => {
+                (4.0 + self.cache_row(ty).bytes() as f64 / self.width as f64, 0.0)
+            }
+            RowOp::QuantiseA8 => (6.0, 3.0),
+            RowOp::ToBf16 => (6.0, 0.0),
+            RowOp::RmsNorm => (12.0, 4.0),
+            RowOp::Rope(_) => (20.0, 3.0),
+            RowOp::SiluMul => (20.0, 20.0),
+            RowOp::Relu2 | RowOp::Scale => (16.0, 1.0),
+            RowOp::Add => (20.0, 1.0),
+            RowOp::Axpy => (20.0, 2.0),
+            RowOp::Merge { pieces } => (4.0 * (pieces + 1) as f64, 2.0 * pieces as f64),
+            RowOp::Route(routing) => (4.0, 10.0 + routing.chosen as f64),
+        };
+        let numbers = (self.rows * self.width) as f64;
+        Work {
+            bytes: bytes * numbers,
+            flops: flops * numbers,
+            arithmetic: Arithmetic::Floats,
+            from_memory: false,
+        }
+    }
+
+    pub(crate) fn operands(&self) -> RowOperands {
+        let random = &mut Random::new((self.width * 10 + self.rows) as u64);
+        let numbers = self.rows * self.width;
+        let mut x = random.numbers(numbers);
+        let (mut y, mut bytes) = (random.numbers(numbers), Vec::new());
+        // with other bits than x, so that sums are not exact
+        y.iter_mut().for_each(|y| *y *= 0.3);
+        match self.op {
+            RowOp::Embed(ty, layout) => {
+                bytes = random.weight_rows(ty, self.rows, self.width);
+                if layout == WeightLayout::Tiles {
+                    bytes = tiles(ty, &bytes, self.width);
+                }
+            }
+            RowOp::Load(ty) => {
+                let len = self.rows * self.cache_row(ty).bytes();
+                bytes = random.numbers(len).iter().map(|v| (v * 128.0) as i8 as u8).collect();
+            }
+            RowOp::QuantiseA8 | RowOp::ToBf16 | RowOp::Store(_) if self.rows > 1 => {
+                // zeros, and numbers that are none
+                x[self.width..2 * self.width].fill(0.0);
+                for (i, odd) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, 1e-7].iter().enumerate() {
+                    if let Some(place) = x.get_mut(2 * self.width + i * 37) {
+                        *place = *odd;
+                    }
+                }
+            }
+            RowOp::SiluMul => x.iter_mut().for_each(|x| *x *= 20.0),
+            // x: largest scores and sums of each piece; y: weighted values
+            RowOp::Merge { pieces } => {
+                x = random.numbers(2 * pieces * self.rows);
+                x[pieces * self.rows..].iter_mut().for_each(|sum| *sum = sum.abs() + 0.5);
+                y = random.numbers(pieces * numbers);
+            }
+            RowOp::Route(_) => {
+                x.iter_mut().for_each(|x| *x *= 4.0);
+                // of both signs: a bias may make scores negative
+                y = random.numbers(self.width);
+            }
+            _ => {}
+        }
+        RowOperands { x, y, bytes }
+    }
+
+    pub(crate) fn truth(&self, operands: &RowOperands) -> Truth {
+        let mut truth = Truth::default();
+        let RowOperands { x, y, bytes } = operands;
+        let pairs = || x.iter().zip(y).map(|(x, y)| (f64::from(*x), f64::from(*y)));
+        match self.op {
+            RowOp::Embed(ty, layout) => {
+                let weight = self.weight(ty, layout, bytes);
+                let mut row = vec![0.0; self.width];
+                let mut memory = Vec::new();
+                for i in 0..self.rows {
+                    latent_quant::decode(ty, weight.row(i, &mut memory), &mut row)
+                        .expect("a format that can be decoded");
+                    row.iter().for_each(|v| truth.exact(*v));
+                }
+            }
+            RowOp::RmsNorm => {
+                for x in x.chunks_exact(self.width) {
+                    let squares: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
+                    let root = (squares / self.width as f64 + f64::from(EPS)).sqrt();
+                    for (x, w) in x.iter().zip(y) {
+                        let value = f64::from(*x) / root * f64::from(*w);
+                        truth.push(value, value.abs());
+                    }
+                }
+            }
+            RowOp::Rope(pairs) => self.rotated(pairs, x, &mut truth),
+            RowOp::Store(CacheType::Int8) => {
+                x.chunks_exact(self.width).for_each(|x| self.stored_codes(x, &mut truth));
+            }
+            RowOp::Store(ty) => x.iter().for_each(|x| truth.exact(nearest(ty, *x))),
+            RowOp::Load(CacheType::F32) => {
+                for v in bytes.chunks_exact(4) {
+                    truth.exact(f32::from_le_bytes([v[0], v[1], v[2], v[3]]));
+                }
+            }
+            RowOp::Load(CacheType::Int8) => {
+                let row = self.cache_row(CacheType::Int8);
+                for bytes in bytes.chunks_exact(row.bytes()) {
+                    let (codes, rest) = bytes.split_at(row.content);
+                    let (rope, scale) = rest.split_at(2 * row.rope);
+                    let scale = f32::from_le_bytes([scale[0], scale[1], scale[2], scale[3]]);
+                    codes.iter().for_each(|code| truth.exact((f32::from(*code) - 128.0) * scale));
+                    rope.chunks_exact(2).for_each(|v| truth.exact(half(u16::from_le_bytes([v[0], v[1]]))));
+                }
+            }
+            RowOp::Load(ty) => {
+                for v in bytes.chunks_exact(2) {
+                    let bits = u16::from_le_bytes([v[0], v[1]]);
+                    truth.exact(if ty == CacheType::F16 { half(bits) } else { brain(bits) });
+                }
+            }
+            RowOp::QuantiseA8 => x.chunks_exact(self.width).for_each(|x| quantised(x, &mut truth)),
+            RowOp::ToBf16 => x.iter().for_each(|x| truth.exact(nearest(CacheType::Bf16, *x))),
+            RowOp::SiluMul => pairs().for_each(|(gate, up)| {
+                let value = gate / (1.0 + (-gate).exp()) * up;
+                truth.push(value, value.abs());
+            }),
+            RowOp::Relu2 => pairs().for_each(|(x, _)| truth.push(x.max(0.0).powi(2), x * x)),
+            RowOp::Add => pairs().for_each(|(x, y)| truth.push(x + y, (x + y).abs())),
+            RowOp::Scale => pairs().for_each(|(x, _)| {
+                let value = x * f64::from(FACTOR);
+                truth.push(value, value.abs());
+            }),
+            RowOp::Axpy => pairs().for_each(|(x, y)| {
+                let product = x * f64::from(FACTOR);
+                truth.push(y + product, y.abs() + product.abs());
+            }),
+            RowOp::Merge { pieces } => self.merged(pieces, x, y, &mut truth),
+            RowOp::Route(routing) => {
+                x.chunks_exact(self.width).for_each(|logits| routing.truth(logits, y, &mut truth));
+            }
+        }
+        truth
+    }
+
+    /// The rows of a weight to embed from.
+    pub(crate) fn weight<'a>(
+        &self,
+        ty: TensorType,
+        layout: WeightLayout,
+        bytes: &'a [u8],
+    ) -> WeightMatrix<'a> {
+        let matrix = match layout {
+            WeightLayout::Rows => WeightMatrix::from_rows(ty, bytes, self.rows, self.width),
+            WeightLayout::Tiles => WeightMatrix::from_tiles(ty, bytes, self.rows, self.width),
+        };
+        matrix.expect("the bytes of the case")
+    }
+
+    /// The frequencies of a head of this width.
+    pub(crate) fn rope_table(&self) -> RopeTable {
+        RopeTable::new(self.frequencies().collect(), 1.0)
+    }
+
+    fn frequencies(&self) -> impl Iterator<Item = f64> {
+        let width = self.width as f64;
+        (0..self.width / 2).map(move |i| 10_000f64.powf(-2.0 * i as f64 / width))
+    }
+
+    /// A cached row of this width: a ninth of it is rotated, as of 576 numbers.
+    pub(crate) fn cache_row(&self, ty: CacheType) -> CacheRow {
+        let rope = self.width / 9;
+        CacheRow { ty, content: self.width - rope, rope }
+    }
+
+    /// A row as `latent_types::CacheRow` defines it of `int8`: codes, scale, rope part.
+    fn stored_codes(&self, x: &[f32], truth: &mut Truth) {
+        let (content, rope) = x.split_at(self.cache_row(CacheType::Int8).content);
+        let (codes, scale) = codes(content);
+        codes.into_iter().for_each(|code| truth.exact(code));
+        truth.exact(scale);
+        rope.iter().for_each(|v| truth.exact(nearest(CacheType::F16, *v)));
+    }
+
+    fn rotated(&self, pairs: RopePairs, x: &[f32], truth: &mut Truth) {
+        let half = self.width / 2;
+        for (row, x) in x.chunks_exact(self.width).enumerate() {
+            let mut line = vec![(0.0, 0.0); self.width];
+            for (i, frequency) in self.frequencies().enumerate() {
+                let (a, b) = match pairs {
+                    RopePairs::Interleaved => (2 * i, 2 * i + 1),
+                    RopePairs::NeoX => (i, i + half),
+                };
+                let (sin, cos) = ((POSITION + row as i64) as f64 * frequency).sin_cos();
+                let (u, v) = (f64::from(x[a]), f64::from(x[b]));
+                line[a] = (u * cos - v * sin, (u * cos).abs() + (v * sin).abs());
+                line[b] = (u * sin + v * cos, (u * sin).abs() + (v * cos).abs());
+            }
+            line.iter().for_each(|(value, size)| truth.push(*value, *size));
+        }
+    }
+
+    fn merged(&self, pieces: usize, scores: &[f32], values: &[f32], truth: &mut Truth) {
+        let (max, sums) = scores.split_at(pieces * self.rows);
+        for row in 0..self.rows {
+            let at = |piece: usize| piece * self.rows + row;
+            let largest = (0..pieces).map(|p| f64::from(max[at(p)])).fold(f64::NEG_INFINITY, f64::max);
+            let factor = |p: usize| (f64::from(max[at(p)]) - largest).exp();
+            let sum: f64 = (0..pieces).map(|p| f64::from(sums[at(p)]) * factor(p)).sum();
+            for i in 0..self.width {
+                let term = |p: usize| f64::from(values[at(p) * self.width + i]) * factor(p) / sum;
+                truth.push((0..pieces).map(term).sum(), (0..pieces).map(|p| term(p).abs()).sum());
+            }
+        }
+    }
+}
+
+/// Numbers as codes of 8 bits, and their scale: largest magnitude / 127, NaN where they are not finite.
+fn codes(numbers: &[f32]) -> (Vec<f32>, f32) {
+    let largest = numbers.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    let finite = numbers.iter().all(|v| v.is_finite());
+    let code =
+        |v: &f32| if finite && largest > 0.0 { (v * (127.0 / largest)).round_ties_even() } else { 0.0 };
+    (numbers.iter().map(code).collect(), if finite { largest / 127.0 } else { f32::NAN })
+}
+
+/// A row's 8-bit blocks as `latent_types::ActivationType::A8` defines them: codes, scale, scale · Σ codes of all and of each half, and −128 · Σ codes.
+fn quantised(x: &[f32], truth: &mut Truth) {
+    for numbers in x.chunks(Q8_BLOCK) {
+        let (codes, scale) = codes(numbers);
+        let code = |i: usize| codes.get(i).copied().unwrap_or(0.0);
+        let sum = |from: usize, to: usize| (from..to).map(code).sum::<f32>();
+        (0..Q8_BLOCK).for_each(|i| truth.exact(code(i)));
+        truth.exact(scale);
+        for (from, to) in [(0, 32), (0, 16), (16, 32)] {
+            truth.exact(scale * sum(from, to));
+        }
+        for (from, to) in [(0, 32), (0, 16), (16, 32)] {
+            truth.exact(-128.0 * sum(from, to));
+        }
+    }
+}

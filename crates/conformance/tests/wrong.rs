@@ -1,0 +1,114 @@
+//! A kernel that is wrong is found, whatever the operation.
+#![allow(missing_docs, reason = "tests")]
+
+use latent_conformance::{Backend, Case, Cpu, Filter, Job, Kernel, Level, Operands, Verdict, cases, test};
+use std::collections::BTreeMap;
+
+/// How results are spoilt.
+#[derive(Clone, Copy)]
+enum Fault {
+    /// One result is off by a tenth of the largest: more than f16 arithmetic may be.
+    Off,
+    /// One result is no number.
+    Nan,
+    /// One result is missing.
+    Short,
+    /// The last bit of one result of another level than the lowest differs.
+    Bit,
+}
+
+/// The processor with a fault.
+struct Wrong(Cpu, Fault);
+
+struct WrongJob<'o>(Box<dyn Job + Send + 'o>, Fault, bool);
+
+impl Job for WrongJob<'_> {
+    fn run(&mut self, copy: usize) {
+        self.0.run(copy);
+    }
+
+    fn results(&self) -> Vec<f32> {
+        let mut results = self.0.results();
+        let largest = results.iter().fold(0.0f32, |m, v| if v.is_finite() { m.max(v.abs()) } else { m });
+        let at = results.iter().rposition(|v| v.is_finite()).unwrap_or(0);
+        match self.1 {
+            Fault::Off => results[at] += 0.1 * largest.max(1e-3),
+            Fault::Nan => results[at] = f32::NAN,
+            Fault::Short => drop(results.pop()),
+            Fault::Bit if self.2 => {}
+            Fault::Bit => results[at] = f32::from_bits(results[at].to_bits() ^ 1),
+        }
+        results
+    }
+}
+
+impl Backend for Wrong {
+    fn name(&self) -> &'static str {
+        "wrong"
+    }
+
+    fn levels(&self) -> Vec<Level> {
+        self.0.levels()
+    }
+
+    fn features(&self) -> Vec<(&'static str, bool)> {
+        self.0.features()
+    }
+
+    fn kernels(&self) -> Vec<Kernel> {
+        self.0.kernels()
+    }
+
+    fn serves(&self, kernel: &Kernel, case: &Case) -> bool {
+        self.0.serves(kernel, case)
+    }
+
+    fn prepare<'o>(
+        &self,
+        kernel: &Kernel,
+        case: &'o Case,
+        operands: &'o Operands,
+    ) -> Result<Box<dyn Job + Send + 'o>, String> {
+        let lowest = kernel.level == "portable";
+        Ok(Box::new(WrongJob(self.0.prepare(kernel, case, operands)?, self.1, lowest)))
+    }
+}
+
+/// Cases that passed and failed, by operation.
+fn verdicts(fault: Fault, words: &str) -> BTreeMap<&'static str, (usize, usize)> {
+    let mut found: BTreeMap<&'static str, (usize, usize)> = BTreeMap::new();
+    // one size of each product is enough
+    let few: Vec<Case> = cases()
+        .into_iter()
+        .filter(|c| !c.name().starts_with("linear") || c.name().contains("m=3,"))
+        .collect();
+    test(&Wrong(Cpu::new(), fault), &few, &Filter::new(&[words.to_owned()]), &mut |outcome| {
+        let entry = found.entry(outcome.operation).or_default();
+        match outcome.verdict {
+            Verdict::Passed { .. } => entry.0 += 1,
+            Verdict::Failed { .. } => entry.1 += 1,
+            Verdict::Skipped { .. } => {}
+        }
+        true
+    });
+    found
+}
+
+#[test]
+fn wrong_results_fail_in_every_operation() {
+    for fault in [Fault::Off, Fault::Nan, Fault::Short] {
+        let found = verdicts(fault, "");
+        assert_eq!(found.len(), 20, "{found:?}");
+        for (operation, (passed, failed)) in found {
+            assert!(passed == 0 && failed > 0, "{operation}: {passed} passed, {failed} failed");
+        }
+    }
+}
+
+#[test]
+fn a_bit_that_differs_between_tiers_fails_where_bits_are_promised() {
+    let best = Cpu::new().levels().iter().filter(|level| level.available).count();
+    let (passed, failed) = verdicts(Fault::Bit, "tiles a8")["linear"];
+    // the portable kernels set the bits; all others differ from them
+    assert!(passed > 0 && (failed > 0) == (best > 1), "{passed} passed, {failed} failed");
+}

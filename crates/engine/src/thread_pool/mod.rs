@@ -1,0 +1,225 @@
+//! The thread pool of threads: one persistent set that runs every phase of every step.
+//!
+//! The caller is worker 0 and works too, so that a thread pool of one starts no thread at all. Between phases workers meet at a
+//! [barrier](Worker::barrier). Each worker computes its own [share](Worker::share) of dense work from its index, so that nothing is handed
+//! out; work whose parts differ is taken from [work queues](Worker::for_each_chunk).
+//!
+//! On a machine with several memory nodes, a node's workers follow one another ([`Placement`]), so that their shares of a weight's outputs do
+//! too: those who pack them are those who read them, and the system puts memory where it is written first.
+#![allow(
+    unsafe_code,
+    reason = "a job borrowed by the caller is run by threads that outlive the borrow's type"
+)]
+
+mod affinity;
+mod barrier;
+#[cfg(target_os = "linux")]
+mod futex;
+#[cfg(not(target_os = "linux"))]
+mod park;
+mod placement;
+mod share;
+mod sync;
+mod topology;
+mod work_queue;
+
+pub use placement::{Pin, Placement};
+pub use topology::{Node, Topology, parallelism, threads_for};
+pub use work_queue::Chunk;
+
+use affinity::Bound;
+use barrier::Barrier;
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use work_queue::WorkQueues;
+
+/// How long a waiter spins before it gives its CPU away: several times what it costs to be put to sleep and woken (30 µs on a virtual
+/// machine), far less than a time slice.
+const SPIN: Duration = Duration::from_micros(200);
+
+/// What workers run: a borrowed closure with its lifetime erased.
+type Job = *const (dyn Fn(&Worker<'_>) + Sync);
+
+struct Shared {
+    /// Everybody meets here before and after a job.
+    gate: Barrier,
+    /// Members meet here inside a job.
+    inner: Barrier,
+    work_queues: WorkQueues,
+    placement: Placement,
+    job: UnsafeCell<Option<Job>>,
+    stop: AtomicBool,
+    /// The first panic of a worker in the present job.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `job` is written by the caller alone, before `gate` opens, and read by workers after it; the pointee is Sync.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; nothing in it is bound to a thread.
+unsafe impl Send for Shared {}
+
+/// A persistent thread pool of threads.
+pub struct ThreadPool {
+    shared: Arc<Shared>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+/// One worker of a running thread pool, as its job sees it.
+pub struct Worker<'a> {
+    /// 0 ≤ index < count.
+    pub index: usize,
+    /// Members of the thread pool.
+    pub count: usize,
+    /// The index of its node among `nodes`.
+    node: usize,
+    nodes: &'a [Range<usize>],
+    inner: &'a Barrier,
+    work_queues: &'a WorkQueues,
+    /// Lists that it has come to in this job.
+    lists: Cell<u64>,
+}
+
+impl ThreadPool {
+    /// A thread pool of `threads` workers (at least one), the caller counted, bound to nothing.
+    ///
+    /// # Errors
+    /// When the operating system refuses to start a thread.
+    pub fn new(threads: usize) -> std::io::Result<ThreadPool> {
+        ThreadPool::placed(&Placement::anywhere(threads))
+    }
+
+    /// A thread pool with a worker for each place. A worker that the system does not let be bound runs unbound. Whoever calls [`ThreadPool::run`] is
+    /// bound, as the first worker, while the job runs and no longer.
+    ///
+    /// # Errors
+    /// When the operating system refuses to start a thread.
+    pub fn placed(placement: &Placement) -> std::io::Result<ThreadPool> {
+        // more workers than CPUs: who spins keeps the CPU from whom it waits for
+        let crowded = placement.threads() > placement.parallelism();
+        let spin = if crowded { Duration::ZERO } else { SPIN };
+        let shared = Arc::new(Shared {
+            gate: Barrier::new(placement.nodes(), spin),
+            inner: Barrier::new(placement.nodes(), spin),
+            work_queues: WorkQueues::new(placement.nodes().len()),
+            placement: placement.clone(),
+            job: UnsafeCell::new(None),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        });
+        let mut thread_pool = ThreadPool { shared, handles: Vec::new() };
+        for index in 1..placement.threads() {
+            let shared = Arc::clone(&thread_pool.shared);
+            let builder = std::thread::Builder::new().name(format!("latent-{index}"));
+            match builder.spawn(move || worker(&shared, index)) {
+                Ok(handle) => thread_pool.handles.push(handle),
+                Err(error) => {
+                    // those already started wait at a gate that would never open
+                    thread_pool.shared.gate.break_open();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(thread_pool)
+    }
+
+    /// Members, the caller counted.
+    pub fn threads(&self) -> usize {
+        self.shared.placement.threads()
+    }
+
+    /// Where they are.
+    pub fn placement(&self) -> &Placement {
+        &self.shared.placement
+    }
+
+    /// Runs `job` on every worker and returns when all are done.
+    ///
+    /// # Panics
+    /// With the panic of a worker, after every worker has stopped.
+    pub fn run(&mut self, job: &(dyn Fn(&Worker<'_>) + Sync)) {
+        // SAFETY: only the lifetime changes; workers use the job between the two gates below, while `job` is borrowed.
+        let erased: Job =
+            unsafe { std::mem::transmute::<*const (dyn Fn(&Worker<'_>) + Sync + '_), Job>(job) };
+        // SAFETY: every worker waits at the gate, so that nobody else touches `job`.
+        unsafe { *self.shared.job.get() = Some(erased) };
+        self.shared.work_queues.reset();
+        let _bound = self.shared.placement.cpus(0).and_then(Bound::to);
+        self.shared.gate.wait(0);
+        run_caught(&self.shared, 0, job);
+        self.shared.gate.wait(0);
+        let panic = self.shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(panic) = panic {
+            self.shared.inner.reset();
+            resume_unwind(panic);
+        }
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if self.handles.len() + 1 == self.threads() {
+            self.shared.gate.wait(0);
+        }
+        for handle in self.handles.drain(..) {
+            // a worker catches the panics of its jobs, so that joining cannot fail
+            let _ = handle.join();
+        }
+    }
+}
+
+fn worker(shared: &Shared, index: usize) {
+    let _bound = shared.placement.cpus(index).and_then(Bound::to);
+    loop {
+        if !shared.gate.wait(index) || shared.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        // SAFETY: the caller has set the job before it opened the gate, and keeps it alive until the next gate.
+        if let Some(job) = unsafe { *shared.job.get() } {
+            // SAFETY: as above.
+            run_caught(shared, index, unsafe { &*job });
+        }
+        if !shared.gate.wait(index) {
+            return;
+        }
+    }
+}
+
+/// Runs the job; a panic is kept for the caller and frees those who wait inside the job.
+fn run_caught(shared: &Shared, index: usize, job: &(dyn Fn(&Worker<'_>) + Sync)) {
+    let nodes = shared.placement.nodes();
+    let worker = Worker {
+        index,
+        count: shared.placement.threads(),
+        node: nodes.iter().position(|node| node.contains(&index)).unwrap_or(0),
+        nodes,
+        inner: &shared.inner,
+        work_queues: &shared.work_queues,
+        lists: Cell::new(0),
+    };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(&worker))) {
+        let mut first = shared.panic.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(panic);
+        drop(first);
+        shared.inner.break_open();
+    }
+}
+
+impl Worker<'_> {
+    /// Waits until every worker is here.
+    ///
+    /// # Panics
+    /// When another worker has panicked: the job cannot go on.
+    pub fn barrier(&self) {
+        assert!(self.inner.wait(self.index), "another thread of the team has panicked");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! Which worker of a thread pool belongs to which memory node, and on which CPUs it may run.
+
+use super::topology::{self, Topology};
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+/// Whether the threads of a thread pool are bound to CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pin {
+    /// To their nodes where there are several; to nothing otherwise.
+    #[default]
+    Auto,
+    /// Each to a core of its own, whole cores before their second threads.
+    Cores,
+    /// Each to the CPUs of its node.
+    Nodes,
+    /// To nothing: the system moves threads as it likes, and the machine counts as one node.
+    Off,
+}
+
+impl Pin {
+    const ALL: [(Pin, &str); 4] =
+        [(Pin::Auto, "auto"), (Pin::Cores, "cores"), (Pin::Nodes, "nodes"), (Pin::Off, "off")];
+}
+
+impl fmt::Display for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Pin::ALL.iter().find(|(pin, _)| pin == self).map_or("", |(_, name)| name))
+    }
+}
+
+impl FromStr for Pin {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Pin, String> {
+        let found = Pin::ALL.iter().find(|(_, name)| name.eq_ignore_ascii_case(word));
+        found.map(|(pin, _)| *pin).ok_or_else(|| format!("expected auto, cores, nodes or off, not {word:?}"))
+    }
+}
+
+/// The places of a thread pool's workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Members of each node: they follow one another, and no node is empty.
+    nodes: Vec<Range<usize>>,
+    /// CPUs that each worker is bound to; none where it is bound to nothing.
+    cpus: Vec<Option<Vec<usize>>>,
+    /// CPUs that the workers may keep busy.
+    parallelism: usize,
+}
+
+impl Placement {
+    /// `threads` workers (at least one) bound to nothing, on a machine that counts as one node.
+    pub fn anywhere(threads: usize) -> Placement {
+        Placement::simulated(&[threads.max(1)])
+    }
+
+    /// Members of nodes that need not exist, bound to nothing: the results of a thread pool do not depend on its nodes. There is at least one worker.
+    pub fn simulated(workers: &[usize]) -> Placement {
+        let mut end = 0;
+        let mut nodes = Vec::new();
+        for &workers in workers.iter().filter(|&&workers| workers > 0) {
+            nodes.push(end..end + workers);
+            end += workers;
+        }
+        if nodes.is_empty() {
+            (nodes, end) = (std::iter::once(0..1).collect(), 1);
+        }
+        Placement { nodes, cpus: vec![None; end], parallelism: topology::parallelism() }
+    }
+
+    /// Places for `threads` workers (at least one) on a machine of which `parallelism` CPUs may be kept busy.
+    ///
+    /// Each node gets a share of the workers that corresponds to its cores, so that all memory is read at once, whatever the number of
+    /// threads; second threads of cores count once there are more workers than cores. More workers than CPUs are not bound.
+    pub fn new(topology: &Topology, parallelism: usize, threads: usize, pin: Pin) -> Placement {
+        let threads = threads.max(1);
+        let several = topology.nodes().len() > 1;
+        let pin = match pin {
+            Pin::Auto if several => Pin::Nodes,
+            Pin::Auto => Pin::Off,
+            pin => pin,
+        };
+        if pin == Pin::Off || threads > topology.cpus() {
+            return Placement { parallelism, ..Placement::simulated(&[threads]) };
+        }
+        let whole_cores = threads <= topology.cores();
+        let all = if whole_cores { topology.cores() } else { topology.cpus() };
+        let (mut nodes, mut cpus) = (Vec::new(), Vec::new());
+        let (mut before, mut first) = (0, 0);
+        for node in topology.nodes() {
+            before += if whole_cores { node.cores.len() } else { node.cpus() };
+            let end = threads * before / all;
+            let order = node.in_order();
+            cpus.extend((0..end - first).map(|worker| match pin {
+                Pin::Cores => Some(vec![order[worker]]),
+                _ => Some(order.clone()),
+            }));
+            if end > first {
+                nodes.push(first..end);
+            }
+            first = end;
+        }
+        Placement { nodes, cpus, parallelism }
+    }
+
+    /// Members.
+    pub fn threads(&self) -> usize {
+        self.cpus.len()
+    }
+
+    /// Members of each node.
+    pub fn nodes(&self) -> &[Range<usize>] {
+        &self.nodes
+    }
+
+    /// CPUs that a worker is bound to; none where it is bound to nothing.
+    pub fn cpus(&self, worker: usize) -> Option<&[usize]> {
+        self.cpus[worker].as_deref()
+    }
+
+    /// CPUs that the workers may keep busy, at least one.
+    pub fn parallelism(&self) -> usize {
+        self.parallelism
+    }
+}
+
+impl fmt::Display for Placement {
+    /// `8 threads on 2 nodes`, `2 threads, a core each`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let threads = self.threads();
+        write!(f, "{threads} thread{}", if threads == 1 { "" } else { "s" })?;
+        if self.nodes.len() > 1 {
+            write!(f, " on {} nodes", self.nodes.len())?;
+        }
+        if self.cpus.iter().all(|cpus| cpus.as_ref().is_some_and(|cpus| cpus.len() == 1)) {
+            write!(f, ", a core each")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thread_pool::topology::Node;
+
+    /// Nodes of so many cores of `threads` CPUs each, numbered as Linux does: first all first threads.
+    fn machine(cores: &[usize], threads: usize) -> Topology {
+        let all: usize = cores.iter().sum();
+        let mut next = 0;
+        let node = |(id, &count): (usize, &usize)| {
+            let cores = next..next + count;
+            next += count;
+            Node { id, cores: cores.map(|core| (0..threads).map(|t| core + t * all).collect()).collect() }
+        };
+        Topology::of(cores.iter().enumerate().map(node).collect())
+    }
+
+    fn cpus(placement: &Placement) -> Vec<usize> {
+        (0..placement.threads()).map(|worker| placement.cpus(worker).unwrap()[0]).collect()
+    }
+
+    #[test]
+    fn members_of_a_node_follow_one_another_on_whole_cores_first() {
+        let machine = machine(&[4, 4], 2);
+        let place = |threads| Placement::new(&machine, 16, threads, Pin::Cores);
+        assert_eq!((place(8).nodes(), cpus(&place(8))), (&[0..4, 4..8][..], (0..8).collect()));
+        assert_eq!((place(5).nodes(), cpus(&place(5))), (&[0..2, 2..5][..], vec![0, 1, 4, 5, 6]));
+        // the second threads of cores 0, 1, 4 and 5
+        assert_eq!(cpus(&place(12)), [0, 1, 2, 3, 8, 9, 4, 5, 6, 7, 12, 13]);
+        assert_eq!(place(16).nodes(), [0..8, 8..16]);
+    }
+
+    #[test]
+    fn a_node_without_members_is_left_out() {
+        let machine = machine(&[2, 2, 2, 2], 1);
+        let place = Placement::new(&machine, 8, 3, Pin::Nodes);
+        assert_eq!(place.nodes(), [0..1, 1..2, 2..3]);
+        assert_eq!([0, 1, 2].map(|worker| place.cpus(worker).unwrap().to_vec()), [[2, 3], [4, 5], [6, 7]]);
+        assert_eq!(Placement::new(&machine, 8, 1, Pin::Nodes).nodes().len(), 1);
+        assert_eq!(Placement::new(&machine, 8, 0, Pin::Nodes).threads(), 1);
+    }
+
+    #[test]
+    fn every_number_of_threads_has_a_cpu_each_of_its_own_node() {
+        for cores in [&[1][..], &[2], &[4, 4], &[3, 1, 2], &[16, 16, 16, 16]] {
+            for smt in [1, 2] {
+                let machine = machine(cores, smt);
+                for threads in 1..=machine.cpus() {
+                    let place = Placement::new(&machine, machine.cpus(), threads, Pin::Cores);
+                    let mut seen = cpus(&place);
+                    assert_eq!(place.nodes().iter().map(Range::len).sum::<usize>(), threads);
+                    assert_eq!(seen.len(), threads);
+                    seen.sort_unstable();
+                    seen.dedup();
+                    assert_eq!(seen.len(), threads, "{cores:?} {smt} {threads}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn more_members_than_cpus_are_not_bound() {
+        let machine = machine(&[2], 1);
+        let place = Placement::new(&machine, 2, 8, Pin::Cores);
+        assert_eq!((place.threads(), place.nodes().len(), place.parallelism()), (8, 1, 2));
+        assert!((0..8).all(|worker| place.cpus(worker).is_none()));
+        // a quota below the number of CPUs
+        assert_eq!(Placement::new(&machine, 1, 2, Pin::Cores).parallelism(), 1);
+    }
+
+    #[test]
+    fn auto_binds_where_there_are_several_nodes() {
+        let one = Placement::new(&machine(&[4], 1), 4, 4, Pin::Auto);
+        assert!(one.cpus(0).is_none() && one.nodes().len() == 1);
+        let two = Placement::new(&machine(&[2, 2], 1), 4, 4, Pin::Auto);
+        assert_eq!((two.cpus(1), two.cpus(2)), (Some(&[0, 1][..]), Some(&[2, 3][..])));
+        let off = Placement::new(&machine(&[2, 2], 1), 4, 4, Pin::Off);
+        assert!(off.cpus(3).is_none() && off.nodes().len() == 1);
+    }
+}

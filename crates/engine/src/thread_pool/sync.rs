@@ -1,0 +1,18 @@
+//! What the barrier and the work queues are built from. `tests/loom.rs` compiles the same files with loom's types in place of these, and
+//! runs them through every order of events.
+
+#[cfg(not(target_os = "linux"))]
+pub(super) use std::sync::{Condvar, Mutex};
+pub(super) use std::{
+    hint::spin_loop,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    time::Instant,
+};
+
+/// How often a waiter looks before it asks for the time: about a microsecond.
+pub(super) const LOOKS: usize = 16;
+
+#[cfg(target_os = "linux")]
+pub(super) use super::futex::Parking;
+#[cfg(not(target_os = "linux"))]
+pub(super) use super::park::Parking;

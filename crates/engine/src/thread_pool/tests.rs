@@ -1,0 +1,255 @@
+//! Teams of several shapes.
+
+use super::work_queue::part_count;
+use super::*;
+use std::sync::atomic::AtomicUsize;
+use std::thread::ThreadId;
+
+#[test]
+fn every_member_runs_every_phase() {
+    for nodes in [&[1][..], &[2], &[3], &[7], &[2, 1], &[2, 2, 2, 2], &[20, 3]] {
+        let mut thread_pool = ThreadPool::placed(&Placement::simulated(nodes)).unwrap();
+        let threads = thread_pool.threads();
+        let counts: Vec<AtomicUsize> = (0..50).map(|_| AtomicUsize::new(0)).collect();
+        for _ in 0..20 {
+            thread_pool.run(&|worker| {
+                for count in &counts {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    worker.barrier();
+                    assert_eq!(count.load(Ordering::Relaxed) % threads, 0);
+                    worker.barrier();
+                }
+            });
+        }
+        assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 20 * threads));
+    }
+}
+
+/// Plain numbers, of which each worker writes one between barriers: what hands them on is the barrier alone, as ThreadSanitizer can see.
+struct Plain(Vec<UnsafeCell<u64>>);
+
+// SAFETY: the test below writes a number by one worker, and reads it by others behind a barrier.
+unsafe impl Sync for Plain {}
+
+#[test]
+fn what_is_written_before_a_barrier_is_read_behind_it() {
+    for nodes in [&[2][..], &[3], &[2, 1], &[4, 4], &[20, 3]] {
+        let mut thread_pool = ThreadPool::placed(&Placement::simulated(nodes)).unwrap();
+        let numbers = Plain((0..thread_pool.threads()).map(|_| UnsafeCell::new(0)).collect());
+        for run in 0..5u64 {
+            // the whole struct, whose workers are shared, and not its vector
+            let numbers = &numbers;
+            thread_pool.run(&|worker| {
+                for turn in 0..20 {
+                    // SAFETY: this worker's own number, which others read behind the next barrier and before the one after it.
+                    unsafe { *numbers.0[worker.index].get() = run * 100 + turn };
+                    worker.barrier();
+                    for number in &numbers.0 {
+                        // SAFETY: nobody writes before the next barrier.
+                        assert_eq!(unsafe { *number.get() }, run * 100 + turn);
+                    }
+                    worker.barrier();
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_team_has_a_member_wherever_it_is_placed() {
+    for placement in [Placement::simulated(&[]), Placement::simulated(&[0, 0]), Placement::anywhere(0)] {
+        let ran = AtomicUsize::new(0);
+        ThreadPool::placed(&placement).unwrap().run(&|worker| {
+            worker.barrier();
+            ran.fetch_add(worker.count, Ordering::Relaxed);
+        });
+        assert_eq!(ran.into_inner(), 1);
+    }
+}
+
+#[test]
+fn a_panic_of_one_member_reaches_the_caller_and_the_team_lives_on() {
+    let mut thread_pool = ThreadPool::new(3).unwrap();
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        thread_pool.run(&|worker| {
+            assert!(worker.index != 1, "member one fails");
+            worker.barrier();
+        });
+    }));
+    assert!(caught.is_err());
+    let count = AtomicUsize::new(0);
+    thread_pool.run(&|worker| {
+        worker.barrier();
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    assert_eq!(count.load(Ordering::Relaxed), 3);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn whoever_runs_a_job_is_bound_while_it_runs_and_no_longer() {
+    let before = affinity::allowed().unwrap();
+    let placement = Placement::new(&Topology::detect(), 1, before.len(), Pin::Cores);
+    let mut thread_pool = ThreadPool::placed(&placement).unwrap();
+    let seen: Mutex<Vec<(usize, ThreadId, Vec<usize>)>> = Mutex::default();
+    let look = |worker: &Worker<'_>| {
+        let bound = affinity::allowed().unwrap();
+        seen.lock().unwrap().push((worker.index, std::thread::current().id(), bound));
+    };
+    thread_pool.run(&look);
+    assert_eq!(affinity::allowed().unwrap(), before);
+    // another thread may run the next job
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            thread_pool.run(&look);
+            assert_eq!(affinity::allowed().unwrap(), before);
+        });
+    });
+    let caught = catch_unwind(AssertUnwindSafe(|| thread_pool.run(&|_| panic!("fails"))));
+    assert!(caught.is_err() && affinity::allowed().unwrap() == before);
+    drop(thread_pool);
+    let seen = seen.into_inner().unwrap();
+    assert_eq!(seen.len(), 2 * before.len());
+    for (index, _, bound) in &seen {
+        assert_eq!(Some(&bound[..]), placement.cpus(*index));
+    }
+    let callers: Vec<ThreadId> = seen.iter().filter(|seen| seen.0 == 0).map(|seen| seen.1).collect();
+    assert_ne!(callers[0], callers[1]);
+}
+
+/// A worker without a thread pool, to ask for its shares.
+fn shares_of<T>(nodes: &[usize], ask: impl Fn(&Worker<'_>) -> T) -> Vec<T> {
+    let placement = Placement::simulated(nodes);
+    let (inner, work_queues) =
+        (Barrier::new(placement.nodes(), Duration::ZERO), WorkQueues::new(nodes.len()));
+    let worker = |index: usize| Worker {
+        index,
+        count: placement.threads(),
+        node: placement.nodes().iter().position(|node| node.contains(&index)).unwrap(),
+        nodes: placement.nodes(),
+        inner: &inner,
+        work_queues: &work_queues,
+        lists: Cell::new(0),
+    };
+    (0..placement.threads()).map(|index| ask(&worker(index))).collect()
+}
+
+#[test]
+fn shares_cover_everything_once() {
+    for n in [0, 1, 15, 16, 17, 1000] {
+        for nodes in [&[1][..], &[2], &[3], &[7], &[64], &[3, 2, 4]] {
+            let mut end = 0;
+            for share in shares_of(nodes, |worker| worker.share(n, 16)) {
+                assert_eq!(share.start, end);
+                assert!(share.start.is_multiple_of(16) || share.is_empty());
+                end = share.end;
+            }
+            assert_eq!(end, n);
+        }
+    }
+}
+
+#[test]
+fn shares_of_several_things_cover_each_once_and_stay_in_the_node() {
+    for lengths in [&[100][..], &[1536, 576], &[5, 0, 16, 33, 700]] {
+        for nodes in [&[1][..], &[2], &[5], &[2, 2, 2, 2], &[3, 1, 4]] {
+            let mut seen: Vec<Vec<usize>> = lengths.iter().map(|&length| vec![0; length]).collect();
+            let all = shares_of(nodes, |worker| {
+                let shares: Vec<_> = worker.shares(lengths.iter().copied(), 16).collect();
+                let own: Vec<_> =
+                    lengths.iter().map(|&length| worker.node_share(worker.node, length, 16)).collect();
+                (shares, own)
+            });
+            for (shares, own) in &all {
+                for (thing, numbers) in shares {
+                    assert!(numbers.start.is_multiple_of(16));
+                    assert!(own[*thing].start <= numbers.start && numbers.end <= own[*thing].end);
+                    numbers.clone().for_each(|number| seen[*thing][number] += 1);
+                }
+            }
+            assert!(seen.iter().flatten().all(|&times| times == 1), "{lengths:?} {nodes:?}");
+        }
+    }
+    // with one node, as if all things were one
+    let two = shares_of(&[2], |worker| worker.shares([32, 96].into_iter(), 16).collect::<Vec<_>>());
+    assert_eq!(two, [vec![(0, 0..32), (1, 0..32)], vec![(1, 32..96)]]);
+}
+
+#[test]
+fn what_is_dealt_has_one_member_of_the_node_whose_turn_it_is() {
+    for nodes in [&[1][..], &[3], &[2, 2], &[3, 1, 2]] {
+        let placement = Placement::simulated(nodes);
+        for thing in 0..200 {
+            let block = thing / 7;
+            let takers = shares_of(nodes, |worker| worker.is_dealt(block, thing).then_some(worker.index));
+            let takers: Vec<usize> = takers.into_iter().flatten().collect();
+            assert_eq!(takers.len(), 1);
+            assert!(placement.nodes()[block % nodes.len()].contains(&takers[0]));
+        }
+    }
+}
+
+#[test]
+fn every_part_is_done_once_and_those_of_the_own_node_first() {
+    for nodes in [&[1][..], &[2], &[8], &[4, 4], &[2, 2, 2, 2], &[1, 3]] {
+        let mut thread_pool = ThreadPool::placed(&Placement::simulated(nodes)).unwrap();
+        let work = 1000;
+        for _ in 0..20 {
+            let done: Vec<Vec<AtomicUsize>> =
+                nodes.iter().map(|_| (0..work).map(|_| AtomicUsize::new(0)).collect()).collect();
+            thread_pool.run(&|worker| {
+                // two lists without a barrier between them, and one after a barrier
+                for list in 1..=3 {
+                    let mut visited = vec![];
+                    worker.for_each_chunk(|chunk| {
+                        if visited.last() != Some(&chunk.node) {
+                            visited.push(chunk.node);
+                        }
+                        for unit in chunk.of(work) {
+                            done[chunk.node][unit as usize].fetch_add(1, Ordering::Relaxed);
+                        }
+                    });
+                    // from its own node on, each node once
+                    let turn = |node: &usize| (node + nodes.len() - worker.node) % nodes.len();
+                    assert!(visited.iter().map(turn).is_sorted_by(|a, b| a < b), "{visited:?}");
+                    if list == 2 {
+                        worker.barrier();
+                    }
+                }
+            });
+            assert!(done.iter().flatten().all(|times| times.load(Ordering::Relaxed) == 3), "{nodes:?}");
+        }
+    }
+}
+
+#[test]
+fn parts_cover_all_work_once_and_grow_smaller() {
+    for workers in [1, 2, 3, 7, 64] {
+        for work in [0, 1, 5, 64, 1000, u64::from(u32::MAX) * 4096] {
+            let mut end = 0;
+            let mut size = u64::MAX;
+            for chunk in Chunk::all(workers) {
+                let range = chunk.of(work);
+                assert_eq!(range.start, end);
+                let rounded = range.end - range.start;
+                assert!(rounded <= size.saturating_add(1), "{chunk:?} {work}");
+                (end, size) = (range.end, rounded);
+            }
+            assert_eq!(end, work);
+        }
+    }
+    let shares: Vec<_> = Chunk::all(2).map(|chunk| chunk.of(1600)).collect();
+    assert_eq!(shares[..4], [0..400, 400..800, 800..1000, 1000..1200]);
+    assert_eq!(shares[4..], [1200..1300, 1300..1400, 1400..1500, 1500..1600]);
+}
+
+#[test]
+fn each_list_is_taken_once_whoever_comes_late() {
+    let work_queues = WorkQueues::new(2);
+    let count = |node, list| std::iter::from_fn(|| work_queues.take(node, list, 3)).count();
+    assert_eq!([count(0, 1), count(0, 1), count(0, 2)], [part_count(3), 0, part_count(3)]);
+    // the second node's work queue was not touched by the first list, and is not behind
+    assert_eq!([count(1, 2), count(1, 1)], [part_count(3), 0]);
+    work_queues.reset();
+    assert_eq!(count(0, 1), part_count(3));
+}

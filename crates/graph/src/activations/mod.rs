@@ -1,0 +1,216 @@
+//! Activations of comparison: values that mean the same in every plan of a model, however its operations were lowered and fused.
+//!
+//! [`Activations::of`] lists them from the circuit, with what each is computed from; [`Activations::taps`] finds where a plan keeps them.
+//! A plan does not keep all: a norm that is folded into the products after it leaves no value behind.
+
+mod names;
+mod probes;
+#[cfg(test)]
+mod tests;
+
+pub use probes::{Probe, Source};
+
+use crate::circuit::{Circuit, TensorIndex};
+use crate::config::ModelConfig;
+use crate::error::GraphError;
+use crate::ir::{Ir, Node, Op, Span, Storage, ValueId};
+use std::collections::HashMap;
+
+/// One value that can be compared: a row of numbers for every token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Activation {
+    /// `layers.3.latent`, `logits`.
+    pub name: String,
+    /// The layer; none outside of layers.
+    pub layer: Option<usize>,
+    /// Its name in the circuit.
+    pub value: String,
+    /// Heads of a row (1: not cut into heads).
+    pub heads: usize,
+    /// Numbers of a head.
+    pub width: usize,
+    /// The operation of the circuit that makes it.
+    pub op: &'static str,
+    /// The tensors that this operation uses, by their names in the file.
+    pub tensors: Vec<String>,
+    /// The points that it is computed from: indices of earlier ones.
+    pub inputs: Vec<usize>,
+    /// Whether a row depends on the rows before it.
+    pub mixes_rows: bool,
+    /// Where it is a term of a sum that a plan may fold away: how to get it back.
+    pub term: Option<Term>,
+    /// Whether it lies in the residual stream.
+    residual: bool,
+}
+
+/// A term of a sum: `(sum − base) ÷ factor`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Term {
+    /// The point that holds the sum.
+    pub sum: usize,
+    /// The point that it was added to.
+    pub base: usize,
+    /// What it was multiplied by.
+    pub factor: f64,
+}
+
+impl Activation {
+    /// Numbers of a row, all heads.
+    pub fn row_width(&self) -> usize {
+        self.heads * self.width
+    }
+}
+
+/// The points of a model, in the order in which they are computed.
+#[derive(Clone, Debug, Default)]
+pub struct Activations {
+    list: Vec<Activation>,
+    index: HashMap<String, usize>,
+    layers: usize,
+    /// Widths of the latent and of the rope key.
+    latent: usize,
+    rope: usize,
+    nope: usize,
+}
+
+impl Activations {
+    /// The points of a model.
+    ///
+    /// # Errors
+    /// A missing tensor, a wrong shape, or a circuit that contradicts itself.
+    pub fn of(
+        circuit: &Circuit,
+        config: &ModelConfig,
+        tensors: &dyn TensorIndex,
+    ) -> Result<Activations, GraphError> {
+        let span = Span { embed: true, layers: 0..config.layers, head: true };
+        let ir = Ir::build_with(circuit, config, &span, tensors)?;
+        let attention = &config.attention;
+        let mut points = Activations {
+            layers: config.layers,
+            latent: attention.kv_lora_rank,
+            rope: attention.rope,
+            nope: attention.nope,
+            ..Activations::default()
+        };
+        let mut known = HashMap::new();
+        for (n, node) in ir.nodes.iter().enumerate() {
+            points.add_node(&ir, n, node, config, &mut known);
+        }
+        points.index = points.list.iter().enumerate().map(|(i, point)| (point.name.clone(), i)).collect();
+        Ok(points)
+    }
+
+    /// The points, in order.
+    pub fn list(&self) -> &[Activation] {
+        &self.list
+    }
+
+    /// The point of this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.index.get(name).copied()
+    }
+
+    /// What is wrong with a name that no point has.
+    pub fn unknown(&self, name: &str) -> String {
+        names::unknown(self, name)
+    }
+
+    /// Adds the points that a node of the circuit makes. `known` holds the points that stand for each value.
+    fn add_node(
+        &mut self,
+        ir: &Ir,
+        at: usize,
+        node: &Node,
+        config: &ModelConfig,
+        known: &mut HashMap<ValueId, Vec<usize>>,
+    ) {
+        let mut inputs: Vec<usize> =
+            node.inputs.iter().filter_map(|id| known.get(id)).flatten().copied().collect();
+        inputs.sort_unstable();
+        inputs.dedup();
+        match node.op {
+            // parts and copies of a value are that value
+            Op::Split | Op::GatherRows => {
+                for id in &node.outputs {
+                    known.insert(*id, inputs.clone());
+                }
+            }
+            Op::Route => {
+                let experts = config.moe.map_or(0, |moe| moe.experts);
+                let point = self.push(ir, node, node.outputs[0], "routing".into(), inputs);
+                (self.list[point].heads, self.list[point].width) = (1, experts);
+                for id in &node.outputs {
+                    known.insert(*id, vec![point]);
+                }
+            }
+            Op::MlaAttention => {
+                let latent_query = self.push_attention(ir, node, known);
+                let mut inputs = inputs;
+                inputs.push(latent_query);
+                let attn = self.push(ir, node, node.outputs[0], "attn".into(), inputs);
+                self.list[attn].mixes_rows = true;
+                known.insert(node.outputs[0], vec![attn]);
+            }
+            _ => {
+                for id in &node.outputs {
+                    let last = !ir.nodes[at + 1..].iter().any(|later| {
+                        later.layer == node.layer
+                            && later.outputs.iter().any(|o| ir.value(*o).name == ir.value(*id).name)
+                    });
+                    let name = names::public(&ir.value(*id).name, node.op, node.layer, last);
+                    let point = self.push(ir, node, *id, name, inputs.clone());
+                    let one = |id: &ValueId| known.get(id).filter(|points| points.len() == 1).map(|p| p[0]);
+                    if let (Op::Add { scale }, [base, term]) = (node.op, &node.inputs[..])
+                        && let (Some(base), Some(term)) = (one(base), one(term))
+                        && self.list[base].residual
+                    {
+                        self.list[term].term = Some(Term { sum: point, base, factor: scale });
+                    }
+                    known.insert(*id, vec![point]);
+                }
+            }
+        }
+    }
+
+    /// The two values that attention in latent space has between: the queries there and what they collect.
+    fn push_attention(&mut self, ir: &Ir, node: &Node, known: &mut HashMap<ValueId, Vec<usize>>) -> usize {
+        let of = |i: usize| known.get(&node.inputs[i]).cloned().unwrap_or_default();
+        let (q_nope, rest) = (of(0), [of(2), of(3), of(1)].concat());
+        let query = self.push(ir, node, node.inputs[0], "q_latent".into(), q_nope);
+        let mut inputs = vec![query];
+        inputs.extend(rest);
+        let mix = self.push(ir, node, node.inputs[0], "latent_mix".into(), inputs);
+        for (point, op) in [(query, "absorb_k"), (mix, "attend_latent")] {
+            let point = &mut self.list[point];
+            (point.width, point.op) = (self.latent, op);
+            point.value = point.name.rsplit('.').next().unwrap_or_default().to_owned();
+        }
+        self.list[mix].mixes_rows = true;
+        self.list[mix].tensors.clear();
+        mix
+    }
+
+    fn push(&mut self, ir: &Ir, node: &Node, id: ValueId, name: String, inputs: Vec<usize>) -> usize {
+        let value = ir.value(id);
+        let tensors = node.weights.iter().flat_map(|(_, weight)| {
+            let parts = &ir.weight(*weight).parts;
+            // of experts in tensors of their own, the first stands for all
+            parts.first().map(|part| part.tensor.clone())
+        });
+        self.list.push(Activation {
+            name: node.layer.map_or_else(|| name.clone(), |layer| format!("layers.{layer}.{name}")),
+            layer: node.layer,
+            value: value.name.clone(),
+            heads: value.heads,
+            width: value.width,
+            op: node.op.word(),
+            tensors: tensors.collect(),
+            inputs,
+            mixes_rows: false,
+            term: None,
+            residual: ir.value(ir.root(id)).storage == Storage::Hidden,
+        });
+        self.list.len() - 1
+    }
+}

@@ -1,0 +1,58 @@
+//! What points are called: the words that `latent dump` writes and `latent diff` reads.
+
+use super::Activations;
+use crate::ir::Op;
+
+/// Names of circuit values in the words of other programs; a value that is not here keeps its own.
+const NAMES: [(&str, &str); 11] = [
+    ("x", "attn_norm"),
+    ("q_low_raw", "q_a"),
+    ("q_low", "q_a_norm"),
+    ("kv", "kv_a"),
+    ("attn_delta", "attn_out"),
+    ("h_mid", "attn_residual"),
+    ("y", "ffn_norm"),
+    ("gate", "ffn_gate"),
+    ("up", "ffn_up"),
+    ("activated", "ffn_act"),
+    ("shared_delta", "shared_out"),
+];
+
+/// The public name of a circuit's value. `last` says whether no later operation of the layer makes one of the same name.
+pub(super) fn public(value: &str, op: Op, layer: Option<usize>, last: bool) -> String {
+    let name = match (value, layer) {
+        ("h", None) => "embed",
+        ("h", Some(_)) => "residual",
+        ("ffn_delta", _) if last => "ffn_out",
+        ("ffn_delta", _) => "experts_out",
+        ("final", _) if matches!(op, Op::Scale { .. }) => "final_scaled",
+        ("final", _) => "final_norm",
+        _ => NAMES.iter().find(|(circuit, _)| *circuit == value).map_or(value, |(_, public)| public),
+    };
+    name.to_owned()
+}
+
+/// Why no point has this name, and which have.
+pub(super) fn unknown(points: &Activations, name: &str) -> String {
+    let part = name.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
+    let Some((layer, rest)) = part else {
+        let outside = points.list().iter().filter(|point| point.layer.is_none());
+        let names: Vec<&str> = outside.map(|point| point.name.as_str()).collect();
+        return format!(
+            "{name} is no point of comparison; there are {}, and those of the layers, such as layers.0.latent",
+            names.join(", ")
+        );
+    };
+    match layer.parse::<usize>() {
+        Ok(number) if number < points.layers => {
+            let prefix = format!("layers.{number}.");
+            let names: Vec<&str> =
+                points.list().iter().filter_map(|point| point.name.strip_prefix(&prefix)).collect();
+            format!("layer {number} has no point {rest:?}; it has {}", names.join(", "))
+        }
+        _ => format!(
+            "there is no layer {layer}; the model has layers 0 to {}",
+            points.layers.saturating_sub(1)
+        ),
+    }
+}

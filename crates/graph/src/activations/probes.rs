@@ -1,0 +1,119 @@
+//! Where a plan keeps the points.
+
+use super::{Activation, Activations};
+use crate::ir::{AttentionPath, Ir, KvLayerId, KvLayerKind, Node, Op, Storage, ValueId};
+use crate::plan::Plan;
+use std::ops::Range;
+
+/// A point that a plan keeps, and when: after its phase, before the next.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Probe {
+    /// Index of the point.
+    pub point: usize,
+    /// Index of the node that makes it.
+    pub node: usize,
+    /// The phase of that node.
+    pub phase: usize,
+    /// The rows that the node works on.
+    pub path: AttentionPath,
+    /// Where the numbers are.
+    pub source: Source,
+}
+
+/// Where the numbers of a point are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Columns of each head of a value.
+    Value {
+        /// The value.
+        value: ValueId,
+        /// The columns.
+        columns: Range<usize>,
+    },
+    /// Columns of the rows of a cache stream, as stored.
+    Cache {
+        /// The stream.
+        kv_layer: KvLayerId,
+        /// The columns.
+        columns: Range<usize>,
+    },
+    /// The choice of experts: ids and weights, to be spread over all experts.
+    Routing {
+        /// Ids of the experts, as integers.
+        chosen: ValueId,
+        /// Their weights.
+        mix: ValueId,
+    },
+}
+
+impl Activations {
+    /// The points that `plan` keeps, in the order of its nodes.
+    pub fn probes(&self, plan: &Plan) -> Vec<Probe> {
+        let mut probes = Vec::new();
+        for (index, node) in plan.ir.nodes.iter().enumerate() {
+            let mut add = |point: Option<usize>, source: Source| {
+                if let Some(point) = point {
+                    probes.push(Probe {
+                        point,
+                        node: index,
+                        phase: plan.phases[index],
+                        path: node.path,
+                        source,
+                    });
+                }
+            };
+            let of = |name: &str| node.layer.and_then(|layer| self.find(&format!("layers.{layer}.{name}")));
+            match node.op {
+                Op::Split | Op::GatherRows => {}
+                Op::Route => {
+                    add(of("routing"), Source::Routing { chosen: node.outputs[0], mix: node.outputs[1] });
+                }
+                Op::LatentStore | Op::ExpandedStore => self.stored(&plan.ir, node, &mut |name, source| {
+                    add(of(name), source);
+                }),
+                Op::AbsorbK => {
+                    let value = node.outputs[0];
+                    let (latent, full) = (self.latent, plan.ir.value(value).width);
+                    add(of("q_latent"), Source::Value { value, columns: 0..latent });
+                    add(of("q_rope"), Source::Value { value, columns: latent..full });
+                }
+                _ => {
+                    for &value in &node.outputs {
+                        let columns = 0..plan.ir.value(value).width;
+                        add(self.named(&plan.ir, node, value), Source::Value { value, columns });
+                    }
+                }
+            }
+        }
+        probes
+    }
+
+    /// Latent and rope key as a store has written them. An expanded row holds the rope key in every head, and no latent.
+    fn stored(&self, ir: &Ir, node: &Node, add: &mut dyn FnMut(&str, Source)) {
+        let Some(kv_layer) = node.kv_layer else { return };
+        let (latent, rope, nope) = (self.latent, self.rope, self.nope);
+        if ir.kv_layers[kv_layer.0].kind == KvLayerKind::Latent {
+            add("latent", Source::Cache { kv_layer, columns: 0..latent });
+            add("k_rope", Source::Cache { kv_layer, columns: latent..latent + rope });
+        } else {
+            add("k_rope", Source::Cache { kv_layer, columns: nope..nope + rope });
+        }
+    }
+
+    /// The point that a value of a plan is, if it still means what it means in the circuit. (A sum that was folded may leave its name to
+    /// the rows that it was added to.)
+    fn named(&self, ir: &Ir, node: &Node, id: ValueId) -> Option<usize> {
+        let value = ir.value(id);
+        let residual = ir.value(ir.root(id)).storage == Storage::Hidden;
+        let same = |point: &&Activation| {
+            point.layer == value.layer
+                && point.value == value.name
+                && point.row_width() == value.row_width()
+                && point.residual == residual
+        };
+        let mut found = self.list.iter().filter(same);
+        // two of one name: the operation tells them apart, as long as it was not fused
+        let point = found.clone().find(|point| point.op == node.op.word()).or_else(|| found.next_back())?;
+        self.find(&point.name)
+    }
+}

@@ -1,0 +1,125 @@
+//! What a config says in the words of circuit files: dimensions, facts and factors.
+
+use super::{OpSpec, SlotSpec, expression};
+use crate::config::{FfnActivation, KvForm, LayerKind, ModelConfig};
+use crate::error::GraphError;
+use std::collections::BTreeMap;
+
+/// Numbers of a weight slot: more than any model has, few enough that their bytes can be counted.
+const MAX_NUMBERS: usize = 1 << 48;
+
+/// Matrices of a weight slot: experts or heads.
+const MAX_MATRICES: usize = 1024;
+
+/// Dimensions, facts and factors of one contract, for the whole model or one kind of layer.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigVars {
+    dimensions: BTreeMap<&'static str, usize>,
+    flags: BTreeMap<&'static str, bool>,
+    factors: BTreeMap<&'static str, f64>,
+}
+
+impl ConfigVars {
+    /// The facts of `contract` for a layer of this kind (none: for the model as a whole).
+    pub fn of(config: &ModelConfig, kind: Option<LayerKind>) -> ConfigVars {
+        let a = &config.attention;
+        let mut dimensions = BTreeMap::from([
+            ("vocab", config.vocab_size),
+            ("hidden", config.hidden_size),
+            ("heads", a.heads),
+            ("kv_lora", a.kv_lora_rank),
+            ("nope", a.nope),
+            ("rope", a.rope),
+            ("v", a.v),
+            ("intermediate", config.intermediate_size),
+        ]);
+        if let Some(rank) = a.q_lora_rank {
+            dimensions.insert("q_lora", rank);
+        }
+        let mut flags = BTreeMap::from([
+            ("q_lora", a.q_lora_rank.is_some()),
+            ("split_kv", config.kv_form == KvForm::Separate),
+            ("combined_kv", config.kv_form == KvForm::Combined),
+            ("tied", config.tied_embeddings),
+            ("dense", kind == Some(LayerKind::Dense)),
+            ("moe", kind == Some(LayerKind::Moe)),
+            ("gated", config.activation == FfnActivation::SiluGated),
+            ("logits_scale", config.logits_scale != 1.0),
+        ]);
+        let moe = config.moe;
+        flags.insert("shared_experts", moe.is_some_and(|m| m.shared_intermediate > 0));
+        flags.insert("router_bias", moe.is_some_and(|m| m.router.bias));
+        flags.insert("fused_gate_up", moe.is_some_and(|m| m.fused_gate_up));
+        if let Some(m) = moe {
+            dimensions.insert("experts", m.experts);
+            dimensions.insert("num_experts_per_tok", m.num_experts_per_tok);
+            dimensions.insert("moe_ffn", m.intermediate);
+            dimensions.insert("shared_ffn", m.shared_intermediate);
+        }
+        let factors = BTreeMap::from([
+            ("embedding_scale", config.embedding_scale),
+            ("residual_scale", config.residual_scale),
+            ("logits_scale", config.logits_scale),
+        ]);
+        ConfigVars { dimensions, flags, factors }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_dimensions(dimensions: &[(&'static str, usize)]) -> ConfigVars {
+        ConfigVars { dimensions: dimensions.iter().copied().collect(), ..ConfigVars::default() }
+    }
+
+    /// The dimension of this name.
+    pub fn dimension(&self, name: &str) -> Option<usize> {
+        self.dimensions.get(name).copied()
+    }
+
+    /// Whether all of `conditions` hold; an unknown word is an error of the circuit file.
+    pub(crate) fn hold(&self, conditions: &[String], circuit: &str) -> Result<bool, GraphError> {
+        for condition in conditions {
+            let (word, wanted) =
+                condition.strip_prefix('!').map_or((condition.as_str(), true), |w| (w, false));
+            let fact = self.flags.get(word).ok_or_else(|| GraphError::Circuit {
+                circuit: circuit.to_owned(),
+                problem: format!("no fact is called {word:?}"),
+            })?;
+            if *fact != wanted {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The factor that `op` multiplies by: 1 where it names none.
+    pub(crate) fn factor(&self, op: &OpSpec, circuit: &str) -> Result<f64, GraphError> {
+        let Some(name) = &op.by else { return Ok(1.0) };
+        self.factors.get(name.as_str()).copied().ok_or_else(|| GraphError::Circuit {
+            circuit: circuit.to_owned(),
+            problem: format!("no factor is called {name:?}"),
+        })
+    }
+
+    /// The value of a size expression.
+    pub(crate) fn size(&self, text: &str, circuit: &str) -> Result<usize, GraphError> {
+        expression::evaluate(text, self)
+            .map_err(|problem| GraphError::Circuit { circuit: circuit.to_owned(), problem })
+    }
+
+    /// The shape that a slot must have: one to three dimensions, none of them 0, the outer of three at most [`MAX_MATRICES`].
+    pub(crate) fn shape(&self, slot: &SlotSpec, circuit: &str) -> Result<Vec<usize>, GraphError> {
+        let shape: Vec<usize> =
+            slot.shape.iter().map(|text| self.size(text, circuit)).collect::<Result<_, _>>()?;
+        let numbers = shape.iter().try_fold(1usize, |numbers, n| numbers.checked_mul(*n));
+        let whole = numbers.is_some_and(|n| (1..=MAX_NUMBERS).contains(&n));
+        let matrices = if shape.len() == 3 { shape[0] } else { 1 };
+        if whole && (1..=3).contains(&shape.len()) && matrices <= MAX_MATRICES {
+            return Ok(shape);
+        }
+        let problem = format!(
+            "a weight slot of shape {:?}, which is {shape:?}: expected one to three dimensions of at least 1, at most \
+             {MAX_MATRICES} matrices and 2^48 numbers",
+            slot.shape
+        );
+        Err(GraphError::Circuit { circuit: circuit.to_owned(), problem })
+    }
+}

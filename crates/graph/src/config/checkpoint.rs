@@ -1,0 +1,85 @@
+//! An opened checkpoint as keys and tensors.
+
+use super::source::{Field, Keys, Tensors};
+use latent_formats::gguf::{Metadata, Value};
+use latent_formats::{Checkpoint, TensorInfo};
+use latent_types::TensorType;
+
+/// The longest list that could be about layers or rotated pairs; of a longer one only the length is read.
+const LONGEST_LIST: usize = 4096;
+
+/// Metadata of a GGUF file.
+pub(super) struct GgufKeys<'a> {
+    pub(super) file: String,
+    pub(super) metadata: &'a Metadata,
+}
+
+impl Keys for GgufKeys<'_> {
+    fn file(&self) -> String {
+        self.file.clone()
+    }
+
+    fn field(&self, key: &str) -> Option<Field> {
+        Some(match self.metadata.get(key)? {
+            Value::Unsigned(value) => Field::Integer((*value).into()),
+            Value::Signed(value) => Field::Integer((*value).into()),
+            Value::Float(value) => Field::Real(written(*value)),
+            Value::Bool(value) => Field::Flag(*value),
+            Value::String(value) => Field::Text(value.clone()),
+            Value::Array(array) if array.count > LONGEST_LIST => Field::Count(array.count),
+            Value::Array(array) => match self.metadata.numbers(key) {
+                Ok(Some(numbers)) => Field::List(numbers.into_iter().map(number).collect()),
+                _ => Field::Count(array.count),
+            },
+        })
+    }
+}
+
+fn number(value: f64) -> Field {
+    if value.fract() == 0.0 && value.abs() < 9e15 {
+        Field::Integer(value as i128)
+    } else {
+        Field::Real(written(value))
+    }
+}
+
+/// The decimal that was written as an f32: 1e-6 rather than 9.99999997475e-7, so that a model's contract is the same from each of
+/// its files.
+fn written(value: f64) -> f64 {
+    let short = value as f32;
+    if f64::from(short) == value { short.to_string().parse().unwrap_or(value) } else { value }
+}
+
+/// Tensors of a checkpoint.
+pub(super) struct CheckpointShapes<'a>(pub(super) &'a Checkpoint);
+
+impl Tensors for CheckpointShapes<'_> {
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.0.tensor(name).map(|tensor| tensor.info.shape.clone())
+    }
+
+    fn f32s(&self, name: &str) -> Option<Vec<f32>> {
+        let plain = |info: &TensorInfo| info.ty == TensorType::F32 && info.tile_rows.is_none();
+        let tensor = self.0.tensor(name).filter(|tensor| plain(tensor.info))?;
+        let numbers = tensor
+            .data
+            .chunks_exact(4)
+            .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        Some(numbers.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_an_f32_are_read_as_they_were_written() {
+        for value in [1e-6, 0.0707, 2.446, 1e6, 2.827] {
+            assert_eq!(written(f64::from(value as f32)), value);
+        }
+        assert_eq!(written(1.0 / 3.0), 1.0 / 3.0);
+        assert!(written(f64::NAN).is_nan());
+        assert_eq!(written(f64::INFINITY), f64::INFINITY);
+    }
+}

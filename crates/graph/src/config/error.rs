@@ -1,0 +1,41 @@
+//! What a model file can say wrongly about itself.
+
+/// A model file that cannot be described by a [`ModelConfig`](super::ModelConfig).
+///
+/// Every message names the file, the key or tensor, what was found and what was expected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The architecture has no circuit.
+    #[error("{file}: architecture {architecture:?} is not supported; known are {}", known.join(", "))]
+    Unsupported {
+        /// The model file.
+        file: String,
+        /// `general.architecture`, or `model_type` of config.json.
+        architecture: String,
+        /// The architectures that this reader knows, spelled as this kind of file spells them.
+        known: Vec<String>,
+    },
+    /// A key or tensor that the model needs is not in the file.
+    #[error("{file}: {what} is missing: {hint}")]
+    Missing {
+        /// The model file.
+        file: String,
+        /// `key NAME` or `tensor NAME`.
+        what: String,
+        /// What it is needed for.
+        hint: String,
+    },
+    /// A key has an impossible value, or two places of the file contradict each other.
+    #[error("{file}: {what} is {value}, expected {expected}")]
+    Wrong {
+        /// The model file.
+        file: String,
+        /// `key NAME` or `shape of tensor NAME`.
+        what: String,
+        /// What the file says.
+        value: String,
+        /// What it should say, and why.
+        expected: String,
+    },
+}

@@ -1,0 +1,129 @@
+//! What each family of config.json implies where it leaves keys out.
+
+use super::{FfnActivation, Gating, RopePairs};
+
+/// Models whose published code shares its defaults.
+pub(super) struct Family {
+    /// `model_type` of config.json.
+    pub(super) model_type: &'static str,
+    /// Names in `architectures`.
+    buckets: &'static [&'static str],
+    /// The circuit that runs it.
+    pub(super) circuit: &'static str,
+    /// Defaults of its router; none where the family has no experts.
+    pub(super) router: Option<RouterDefaults>,
+    /// θ where config.json has none; a family whose models differ in it has no default.
+    pub(super) rope_base: Option<f64>,
+    /// How rotated numbers pair up, unless `rope_interleave` says otherwise.
+    pub(super) pairs: RopePairs,
+    /// ActivationType of its feed-forward blocks.
+    pub(super) activation: FfnActivation,
+    /// Whether it scales embedding, residual stream and final row.
+    pub(super) scaled: bool,
+}
+
+/// Defaults of a family's router.
+pub(super) struct RouterDefaults {
+    /// Where `scoring_func` is missing.
+    pub(super) gating: Gating,
+    /// Where `topk_method` is missing.
+    pub(super) method: &'static str,
+    /// Where `n_group` and `topk_group` are missing.
+    pub(super) groups: (usize, usize),
+    /// Where `first_k_dense_replace` is missing.
+    pub(super) first_dense: usize,
+    /// Where `norm_topk_prob` and `routed_scaling_factor` are missing; none where different versions of the code differ.
+    pub(super) weights: Option<(bool, f64)>,
+    /// DeepSeek-V2's code scales the chosen weights only where it does not normalise them.
+    pub(super) scales_or_normalises: bool,
+}
+
+const V2_ROUTER: RouterDefaults = RouterDefaults {
+    gating: Gating::Softmax,
+    method: "greedy",
+    groups: (1, 1),
+    first_dense: 0,
+    weights: Some((false, 1.0)),
+    scales_or_normalises: true,
+};
+
+const V3_ROUTER: RouterDefaults = RouterDefaults {
+    gating: Gating::Sigmoid,
+    method: "noaux_tc",
+    groups: (8, 4),
+    first_dense: 3,
+    weights: None,
+    scales_or_normalises: false,
+};
+
+const DEEPSEEK: Family = Family {
+    model_type: "deepseek_v3",
+    buckets: &["DeepseekV3ForCausalLM", "MistralLarge3ForCausalLM"],
+    circuit: "deepseek2",
+    router: Some(V3_ROUTER),
+    rope_base: Some(10_000.0),
+    pairs: RopePairs::Interleaved,
+    activation: FfnActivation::SiluGated,
+    scaled: false,
+};
+
+const YOUTU: Family =
+    Family { model_type: "youtu", buckets: &["YoutuForCausalLM"], router: None, rope_base: None, ..DEEPSEEK };
+
+pub(super) static FAMILIES: [Family; 8] = [
+    Family {
+        model_type: "deepseek_v2",
+        buckets: &["DeepseekV2ForCausalLM"],
+        router: Some(V2_ROUTER),
+        ..DEEPSEEK
+    },
+    DEEPSEEK,
+    Family {
+        model_type: "kimi_k2",
+        buckets: &["KimiK2ForCausalLM"],
+        router: Some(RouterDefaults { groups: (1, 1), first_dense: 0, ..V3_ROUTER }),
+        ..DEEPSEEK
+    },
+    Family {
+        model_type: "glm4_moe_lite",
+        buckets: &["Glm4MoeLiteForCausalLM"],
+        router: Some(RouterDefaults { groups: (1, 1), first_dense: 1, ..V3_ROUTER }),
+        rope_base: None,
+        ..DEEPSEEK
+    },
+    YOUTU,
+    Family { model_type: "youtu_llm", ..YOUTU },
+    Family {
+        model_type: "minicpm3",
+        buckets: &["MiniCPM3ForCausalLM"],
+        circuit: "minicpm3",
+        router: None,
+        pairs: RopePairs::NeoX,
+        scaled: true,
+        ..DEEPSEEK
+    },
+    Family {
+        model_type: "plm",
+        buckets: &["PLMForCausalLM", "PlmForCausalLM"],
+        circuit: "plm",
+        router: None,
+        rope_base: None,
+        activation: FfnActivation::ReluSquared,
+        ..DEEPSEEK
+    },
+];
+
+/// The models that also see, whose language model (`text_config`) is one of the families.
+const SEEING: [&str; 2] = ["kimi_vl", "kimi_k25"];
+
+pub(super) fn by_model_type(name: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| family.model_type == name)
+}
+
+pub(super) fn by_class(name: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| family.buckets.contains(&name))
+}
+
+pub(super) fn known_model_types() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().map(|family| family.model_type).chain(SEEING)
+}

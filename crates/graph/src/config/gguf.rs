@@ -1,0 +1,349 @@
+//! Contracts from GGUF metadata: keys as llama.cpp's converters write them, checked against the tensors beside them.
+
+use super::error::ConfigError;
+use super::gguf_moe;
+use super::gguf_rope;
+use super::limits;
+use super::reader::Reader;
+use super::source::{Keys, Tensors};
+use super::{AttentionShape, FfnActivation, KvForm, LayerKind, ModelConfig, RopePairs, Temperature};
+
+/// What the architectures of GGUF files differ in.
+pub(super) struct Architecture {
+    /// `general.architecture`, and the circuit's name.
+    pub(super) name: &'static str,
+    pairs: RopePairs,
+    activation: FfnActivation,
+    /// Whether it may have experts, multi-token-prediction layers, `*_mla` keys and YaRN's log multiplier.
+    pub(super) deepseek: bool,
+    /// Whether it has MiniCPM3's scales, which its files do not state.
+    scaled: bool,
+}
+
+const DEEPSEEK2: Architecture = Architecture {
+    name: "deepseek2",
+    pairs: RopePairs::Interleaved,
+    activation: FfnActivation::SiluGated,
+    deepseek: true,
+    scaled: false,
+};
+
+pub(super) static ARCHITECTURES: [Architecture; 3] = [
+    DEEPSEEK2,
+    Architecture { name: "minicpm3", pairs: RopePairs::NeoX, deepseek: false, scaled: true, ..DEEPSEEK2 },
+    Architecture { name: "plm", activation: FfnActivation::ReluSquared, deepseek: false, ..DEEPSEEK2 },
+];
+
+/// Reads the config of a GGUF file.
+pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig, ConfigError> {
+    let general = Reader::new(keys, "general.");
+    let Some(name) = general.text("architecture")? else {
+        return Err(general.missing("architecture", "without it nothing else can be understood"));
+    };
+    let Some(architecture) = ARCHITECTURES.iter().find(|a| a.name == name) else {
+        let known = ARCHITECTURES.iter().map(|a| a.name.to_owned()).collect();
+        return Err(ConfigError::Unsupported { file: general.file(), architecture: name, known });
+    };
+    let gguf = Gguf {
+        keys: Reader::new(keys, &format!("{name}.")),
+        whole: Reader::new(keys, ""),
+        tensors,
+        architecture,
+    };
+    let (vocab_size, hidden_size) = gguf.embedding()?;
+    let (layers, mtp_layers, blocks) = gguf.layers()?;
+    let context_length = gguf.keys.need_size("context_length", limits::CONTEXT, "the longest context")?;
+    let temperature = gguf.temperature()?;
+    let shape = gguf.attention(hidden_size, blocks)?;
+    let rope = gguf_rope::read(&gguf, shape.rope, context_length, temperature.is_some())?;
+    let (kv_form, shape) = gguf.expansion(shape, hidden_size)?;
+    let layer_kinds = gguf_moe::layer_kinds(&gguf, layers, mtp_layers, blocks)?;
+    let softmax_scale = rope.score_scale / ((shape.nope + shape.rope) as f64).sqrt();
+    let scaled = |value: f64| if architecture.scaled { value } else { 1.0 };
+    Ok(ModelConfig {
+        circuit: name.clone(),
+        architecture: name,
+        name: general.text("name")?,
+        vocab_size,
+        hidden_size,
+        layers,
+        mtp_layers,
+        context_length,
+        rms_eps: gguf.keys.need_real(
+            "attention.layer_norm_rms_epsilon",
+            limits::RMS_EPS,
+            "the RMSNorms' epsilon",
+        )?,
+        attention: AttentionShape { softmax_scale, temperature, ..shape },
+        rope: super::RopeSpec { pairs: architecture.pairs, ..rope.spec },
+        intermediate_size: gguf_moe::intermediate_size(&gguf, &layer_kinds, blocks)?,
+        activation: architecture.activation,
+        moe: gguf_moe::read(&gguf, &layer_kinds[..layers], hidden_size, blocks)?,
+        layer_kinds,
+        // MiniCPM3-4B's numbers, which no key states: scale_emb 12, scale_depth 1.4, dim_model_base 256
+        embedding_scale: scaled(12.0),
+        residual_scale: scaled(1.4 / (layers as f64).sqrt()),
+        logits_scale: scaled(256.0 / hidden_size as f64),
+        tied_embeddings: !tensors.has("output.weight"),
+        kv_form,
+    })
+}
+
+/// A GGUF file being read.
+pub(super) struct Gguf<'a> {
+    /// Keys of the architecture.
+    pub(super) keys: Reader<'a>,
+    /// All keys.
+    whole: Reader<'a>,
+    pub(super) tensors: &'a dyn Tensors,
+    pub(super) architecture: &'static Architecture,
+}
+
+impl Gguf<'_> {
+    /// Vocabulary and hidden size: the embedding's shape, with which every key must agree.
+    fn embedding(&self) -> Result<(usize, usize), ConfigError> {
+        let tensor = "token_embd.weight";
+        let Some(shape) = self.tensors.shape(tensor) else {
+            let hint = "it is the embedding; a file without tensors holds a vocabulary only and cannot run";
+            return Err(self.keys.missing_tensor(tensor, hint));
+        };
+        let [rows, columns] = shape[..] else {
+            return Err(self.keys.wrong_shape(
+                tensor,
+                &shape,
+                "two dimensions: [vocabulary, embedding_length]",
+            ));
+        };
+        let hidden =
+            self.keys.need_size("embedding_length", limits::HIDDEN, "the width of the residual stream")?;
+        if hidden != columns {
+            let expected = format!("{columns}, the columns of tensor {tensor}");
+            return Err(self.keys.wrong("embedding_length", hidden, expected));
+        }
+        if !limits::VOCABULARY.contains(&rows) {
+            let expected = format!("at most {} rows", limits::VOCABULARY.end());
+            return Err(self.keys.wrong_shape(tensor, &shape, expected));
+        }
+        let claims = [
+            (&self.keys, "vocab_size", self.keys.size("vocab_size", limits::VOCABULARY)?),
+            (&self.whole, "tokenizer.ggml.tokens", self.whole.count("tokenizer.ggml.tokens")?),
+        ];
+        for (reader, key, claim) in claims {
+            if let Some(claim) = claim
+                && claim != rows
+            {
+                let expected = format!("{rows} tokens, the rows of tensor {tensor}");
+                return Err(reader.wrong(key, format!("{claim} tokens"), expected));
+            }
+        }
+        Ok((rows, hidden))
+    }
+
+    /// Decoder layers, multi-token-prediction layers that are stored, and blocks that the keys count (both kinds).
+    fn layers(&self) -> Result<(usize, usize, usize), ConfigError> {
+        let blocks = self.keys.need_size("block_count", limits::LAYERS, "how many layers the model has")?;
+        let stored = |block: usize| self.tensors.has(&format!("blk.{block}.nextn.eh_proj.weight"));
+        let claimed = self.keys.size("nextn_predict_layers", 0..=*limits::LAYERS.end())?;
+        // a file that does not say how many still shows it by its tensors
+        let last = || (0..blocks).rev().take_while(|block| stored(*block)).count();
+        let mtp = claimed.unwrap_or_else(last);
+        if mtp >= blocks {
+            let expected = format!("less than {blocks}, the {}", self.keys.name("block_count"));
+            return Err(self.keys.wrong("nextn_predict_layers", mtp, expected));
+        }
+        let layers = blocks - mtp;
+        if let Some(block) = (0..layers).find(|block| stored(*block)) {
+            let expected = format!("{}: block {block} has tensor nextn.eh_proj", blocks - block);
+            return Err(self.keys.wrong("nextn_predict_layers", mtp, expected));
+        }
+        Ok((layers, (layers..blocks).take_while(|block| stored(*block)).count(), blocks))
+    }
+
+    fn temperature(&self) -> Result<Option<Temperature>, ConfigError> {
+        let scale = self.keys.real("attention.temperature_scale", limits::TEMPERATURE)?;
+        let Some(scale) = scale.filter(|scale| *scale != 0.0 && self.architecture.deepseek) else {
+            return Ok(None);
+        };
+        let hint = "over how many positions the attention temperature is constant";
+        let length = self.keys.need_size("attention.temperature_length", limits::CONTEXT, hint)?;
+        Ok(Some(Temperature { scale, length }))
+    }
+
+    /// A number that a file may repeat for every block; all must agree.
+    pub(super) fn uniform(
+        &self,
+        key: &str,
+        range: std::ops::RangeInclusive<usize>,
+        blocks: usize,
+    ) -> Result<Option<usize>, ConfigError> {
+        let Some(values) = self.keys.sizes(key, range, blocks)? else { return Ok(None) };
+        match values.iter().find(|value| **value != values[0]) {
+            None => Ok(Some(values[0])),
+            Some(other) => {
+                let value = format!("{} in one layer and {other} in another", values[0]);
+                Err(self.keys.wrong(key, value, "the same in every layer"))
+            }
+        }
+    }
+
+    /// Sizes that keys alone tell; `v` and `nope` are those of the keys, or 0 where only tensors tell.
+    fn attention(&self, hidden: usize, blocks: usize) -> Result<AttentionShape, ConfigError> {
+        let keys = &self.keys;
+        let Some(heads) = self.uniform("attention.head_count", limits::HEADS, blocks)? else {
+            return Err(keys.missing("attention.head_count", "it says how many heads the attention has"));
+        };
+        if let Some(kv) = self.uniform("attention.head_count_kv", limits::HEADS, blocks)?
+            && kv != 1
+            && kv != heads
+        {
+            return Err(keys.wrong(
+                "attention.head_count_kv",
+                kv,
+                format!("1 (one latent for all heads) or {heads}"),
+            ));
+        }
+        let rope =
+            keys.need_size("rope.dimension_count", limits::HEAD_WIDTH, "how wide a head's rotated part is")?;
+        if rope % 2 != 0 {
+            return Err(keys.wrong(
+                "rope.dimension_count",
+                rope,
+                "an even number: rotated numbers come in pairs",
+            ));
+        }
+        let (whole_key, whole, v) = self.head_keys()?;
+        if whole <= rope {
+            let expected = format!("more than {rope}, the {}", keys.name("rope.dimension_count"));
+            return Err(keys.wrong(whole_key, whole, expected));
+        }
+        let kv_lora_rank =
+            keys.need_size("attention.kv_lora_rank", limits::RANK, "the width of the latent")?;
+        let shape = AttentionShape {
+            heads,
+            q_lora_rank: self.q_lora_rank(hidden)?,
+            kv_lora_rank,
+            nope: whole - rope,
+            rope,
+            v: v.unwrap_or(0),
+            softmax_scale: 0.0,
+            temperature: None,
+        };
+        self.check(
+            "blk.0.attn_kv_a_mqa.weight",
+            &[kv_lora_rank + rope, hidden],
+            "[kv_lora_rank + rope, embedding_length]",
+        )?;
+        Ok(shape)
+    }
+
+    /// Widths of a whole query head and of a value, and the key that told the first. Files from before `*_mla` keys have them as
+    /// `key_length` and `value_length`, where newer ones state the cached row's.
+    fn head_keys(&self) -> Result<(&'static str, usize, Option<usize>), ConfigError> {
+        let keys = &self.keys;
+        let zero = |range: std::ops::RangeInclusive<usize>| 0..=*range.end();
+        let key = keys.size("attention.key_length_mla", zero(limits::WHOLE_HEAD))?.filter(|n| *n > 0);
+        let value = keys.size("attention.value_length_mla", zero(limits::HEAD_WIDTH))?.filter(|n| *n > 0);
+        match (key, value) {
+            (Some(key), Some(value)) => Ok(("attention.key_length_mla", key, Some(value))),
+            (Some(_), None) => {
+                Err(keys.missing("attention.value_length_mla", "attention.key_length_mla needs it beside"))
+            }
+            (None, Some(_)) => {
+                Err(keys.missing("attention.key_length_mla", "attention.value_length_mla needs it beside"))
+            }
+            (None, None) => {
+                if !self.tensors.has("blk.0.attn_kv_b.weight") && self.tensors.has("blk.0.attn_k_b.weight") {
+                    let hint = "it says a query head's width in files with split attn_k_b and attn_v_b";
+                    return Err(keys.missing("attention.key_length_mla", hint));
+                }
+                let key =
+                    keys.need_size("attention.key_length", limits::WHOLE_HEAD, "the width of a query head")?;
+                Ok(("attention.key_length", key, keys.size("attention.value_length", limits::HEAD_WIDTH)?))
+            }
+        }
+    }
+
+    /// Missing or 0: queries are projected directly, unless `attn_q_a` is stored.
+    fn q_lora_rank(&self, hidden: usize) -> Result<Option<usize>, ConfigError> {
+        let claimed = self.keys.size("attention.q_lora_rank", 0..=*limits::RANK.end())?;
+        let tensor = "blk.0.attn_q_a.weight";
+        let stored = self.tensors.shape(tensor);
+        match (claimed, stored) {
+            (None | Some(0), None) => Ok(None),
+            (None, Some(shape)) => match shape[..] {
+                [rank, columns] if columns == hidden && limits::RANK.contains(&rank) => Ok(Some(rank)),
+                _ => Err(self.keys.wrong_shape(tensor, &shape, format!("[q_lora_rank, {hidden}]"))),
+            },
+            (Some(0), Some(shape)) => {
+                let expected = format!("the outputs of tensor {tensor}, whose shape is {shape:?}");
+                Err(self.keys.wrong("attention.q_lora_rank", 0, expected))
+            }
+            (Some(rank), _) => {
+                self.check(tensor, &[rank, hidden], "[q_lora_rank, embedding_length]")?;
+                Ok(Some(rank))
+            }
+        }
+    }
+
+    /// How W_UK and W_UV are stored, and the shape with the value width that only an old file's tensor tells.
+    fn expansion(
+        &self,
+        shape: AttentionShape,
+        hidden: usize,
+    ) -> Result<(KvForm, AttentionShape), ConfigError> {
+        let (split, combined) = ("blk.0.attn_k_b.weight", "blk.0.attn_kv_b.weight");
+        let AttentionShape { heads, nope, kv_lora_rank, .. } = shape;
+        let modern = self.keys.mentions("attention.key_length_mla");
+        if self.tensors.has(split) && (modern || !self.tensors.has(combined)) {
+            self.check(
+                split,
+                &[heads, kv_lora_rank, nope],
+                "[head_count, kv_lora_rank, key_length_mla − rope]",
+            )?;
+            let v_b = [heads, shape.v, kv_lora_rank];
+            self.check("blk.0.attn_v_b.weight", &v_b, "[head_count, value_length_mla, kv_lora_rank]")?;
+            return Ok((KvForm::Separate, shape));
+        }
+        let Some(stored) = self.tensors.shape(combined) else {
+            let hint =
+                format!("keys and values are expanded from the latent by it (or by {split} and attn_v_b)");
+            return Err(self.keys.missing_tensor(combined, hint));
+        };
+        let v = match (shape.v, stored.first()) {
+            (0, Some(outputs)) if outputs % heads == 0 && outputs / heads > nope => outputs / heads - nope,
+            (0, _) => hidden / heads,
+            (v, _) => v,
+        };
+        self.check(
+            combined,
+            &[heads * (nope + v), kv_lora_rank],
+            "[head_count · (nope + value width), kv_lora_rank]",
+        )?;
+        if !limits::HEAD_WIDTH.contains(&v) {
+            return Err(self.keys.wrong_shape(
+                combined,
+                &stored,
+                "a value width of at least 1 and at most 4096",
+            ));
+        }
+        Ok((KvForm::Combined, AttentionShape { v, ..shape }))
+    }
+
+    /// That a tensor is there and has the shape that the keys require.
+    pub(super) fn check(&self, tensor: &str, wanted: &[usize], meaning: &str) -> Result<(), ConfigError> {
+        match self.tensors.shape(tensor) {
+            None => Err(self
+                .keys
+                .missing_tensor(tensor, format!("the keys require it, of shape {wanted:?} = {meaning}"))),
+            Some(shape) if shape != wanted => {
+                Err(self.keys.wrong_shape(tensor, &shape, format!("{wanted:?} = {meaning}")))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// Whether a layer is of a kind that `kinds` counts.
+pub(super) fn first_moe(kinds: &[LayerKind]) -> Option<usize> {
+    kinds.iter().position(|kind| *kind == LayerKind::Moe)
+}

@@ -1,0 +1,183 @@
+//! Layer kinds, experts and router of a GGUF file.
+
+use super::error::ConfigError;
+use super::gguf::{Gguf, first_moe};
+use super::limits;
+use super::moe::{self, MoeKeys};
+use super::{Gating, GroupScore, LayerKind, MoeShape, RouterSpec};
+
+/// llama.cpp's floor of the sum of the weights before dividing: the smallest normal half float.
+const NORM_FLOOR: f64 = 6.103_515_625e-5;
+
+fn experts(gguf: &Gguf<'_>) -> Result<Option<usize>, ConfigError> {
+    if !gguf.architecture.deepseek {
+        return Ok(None);
+    }
+    Ok(gguf.keys.size("expert_count", 0..=limits::EXPERTS)?.filter(|experts| *experts > 0))
+}
+
+/// Kinds of the decoder layers by the keys, checked against the routers that are stored.
+pub(super) fn layer_kinds(
+    gguf: &Gguf<'_>,
+    layers: usize,
+    mtp_layers: usize,
+    blocks: usize,
+) -> Result<Vec<LayerKind>, ConfigError> {
+    let keys = &gguf.keys;
+    let routed = |layer: usize| gguf.tensors.has(&format!("blk.{layer}.ffn_gate_inp.weight"));
+    let dense = match experts(gguf)? {
+        Some(_) => keys.size("leading_dense_block_count", 0..=blocks)?.unwrap_or(0),
+        None => match (0..layers).find(|layer| routed(*layer)) {
+            Some(layer) => {
+                let hint =
+                    format!("it says how many experts the router blk.{layer}.ffn_gate_inp chooses from");
+                return Err(keys.missing("expert_count", hint));
+            }
+            None => blocks,
+        },
+    };
+    let mut kinds = Vec::with_capacity(layers + mtp_layers);
+    for layer in 0..layers + mtp_layers {
+        let claimed = layer >= dense;
+        // the keys speak of decoder layers; a multi-token-prediction layer shows its kind
+        let kind = if layer < layers { claimed } else { routed(layer) };
+        if kind && !routed(layer) {
+            let hint =
+                format!("layer {layer} has experts: {} is {dense}", keys.name("leading_dense_block_count"));
+            return Err(keys.missing_tensor(&format!("blk.{layer}.ffn_gate_inp.weight"), hint));
+        }
+        if !kind && routed(layer) {
+            let expected = format!("at most {layer}: tensor blk.{layer}.ffn_gate_inp.weight is stored");
+            return Err(keys.wrong("leading_dense_block_count", dense, expected));
+        }
+        kinds.push(if kind { LayerKind::Moe } else { LayerKind::Dense });
+    }
+    Ok(kinds)
+}
+
+/// Width of the dense blocks: one number, or a list in which the dense layers agree.
+pub(super) fn intermediate_size(
+    gguf: &Gguf<'_>,
+    kinds: &[LayerKind],
+    blocks: usize,
+) -> Result<usize, ConfigError> {
+    let key = "feed_forward_length";
+    let mut sizes: Vec<usize> = match gguf.keys.sizes(key, 0..=limits::INTERMEDIATE, blocks)? {
+        Some(sizes) => {
+            sizes.into_iter().zip(kinds).filter(|(_, k)| **k == LayerKind::Dense).map(|(s, _)| s).collect()
+        }
+        None if kinds.contains(&LayerKind::Dense) => {
+            return Err(gguf.keys.missing(key, "it says the width of the dense feed-forward blocks"));
+        }
+        None => return Ok(0),
+    };
+    sizes.dedup();
+    match sizes[..] {
+        [] => Ok(0),
+        [0] => Err(gguf.keys.wrong(key, 0, format!("an integer from 1 to {}", limits::INTERMEDIATE))),
+        [size] => Ok(size),
+        [one, other, ..] => {
+            let value = format!("{one} in one dense layer and {other} in another");
+            Err(gguf.keys.wrong(key, value, "the same in every dense layer"))
+        }
+    }
+}
+
+/// The experts and their router, where some decoder layer has them.
+pub(super) fn read(
+    gguf: &Gguf<'_>,
+    kinds: &[LayerKind],
+    hidden: usize,
+    blocks: usize,
+) -> Result<Option<MoeShape>, ConfigError> {
+    let (Some(experts), Some(layer)) = (experts(gguf)?, first_moe(kinds)) else { return Ok(None) };
+    let keys = &gguf.keys;
+    gguf.check(
+        &format!("blk.{layer}.ffn_gate_inp.weight"),
+        &[experts, hidden],
+        "[expert_count, embedding_length]",
+    )?;
+    // a list has an entry for dense layers too, which may be 0
+    let at = |key: &str, most: usize, what: &str| -> Result<usize, ConfigError> {
+        let Some(values) = keys.sizes(key, 0..=most, blocks)? else {
+            return Err(keys.missing(key, format!("it says {what}")));
+        };
+        let sparse =
+            || values.iter().zip(kinds).filter(|(_, kind)| **kind == LayerKind::Moe).map(|(value, _)| *value);
+        match (values[layer], sparse().find(|value| *value != values[layer])) {
+            (0, _) => Err(keys.wrong(key, 0, format!("an integer from 1 to {most}"))),
+            (one, Some(other)) => {
+                let value = format!("{one} in one layer and {other} in another");
+                Err(keys.wrong(key, value, "the same in every layer with experts"))
+            }
+            (one, None) => Ok(one),
+        }
+    };
+    let num_experts_per_tok = at("expert_used_count", limits::EXPERTS, "how many experts a row goes to")?;
+    let intermediate =
+        at("expert_feed_forward_length", limits::INTERMEDIATE, "the width of a routed expert")?;
+    let shape = MoeShape {
+        experts,
+        num_experts_per_tok,
+        intermediate,
+        shared_intermediate: shared(gguf, layer)? * intermediate,
+        router: router(gguf, layer)?,
+        fused_gate_up: gguf.tensors.has(&format!("blk.{layer}.ffn_gate_up_exps.weight")),
+    };
+    let names = MoeKeys {
+        experts: "expert_count",
+        used: "expert_used_count",
+        groups: "expert_group_count",
+        groups_used: "expert_group_used_count",
+    };
+    moe::check(keys, &names, &shape)?;
+    Ok(Some(shape))
+}
+
+fn shared(gguf: &Gguf<'_>, layer: usize) -> Result<usize, ConfigError> {
+    let tensor = format!("blk.{layer}.ffn_gate_shexp.weight");
+    let count = gguf.keys.size("expert_shared_count", 0..=limits::SHARED_EXPERTS)?.unwrap_or(0);
+    if (count > 0) == gguf.tensors.has(&tensor) {
+        return Ok(count);
+    }
+    if count > 0 {
+        return Err(gguf.keys.missing_tensor(&tensor, format!("expert_shared_count is {count}")));
+    }
+    Err(gguf.keys.wrong("expert_shared_count", 0, format!("at least 1: tensor {tensor} is stored")))
+}
+
+fn router(gguf: &Gguf<'_>, layer: usize) -> Result<RouterSpec, ConfigError> {
+    let keys = &gguf.keys;
+    let bias = gguf.tensors.has(&format!("blk.{layer}.exp_probs_b.bias"));
+    let gating = match keys.size("expert_gating_func", 0..=4)?.unwrap_or(0) {
+        1 => Gating::Softmax,
+        2 => Gating::Sigmoid,
+        3 => Gating::SoftmaxOfSelected,
+        4 => Gating::SqrtSoftplus,
+        // files from before the key: only sigmoid routers have a bias
+        _ if bias => Gating::Sigmoid,
+        _ => Gating::Softmax,
+    };
+    let groups = keys.size("expert_group_count", 0..=limits::EXPERTS)?.unwrap_or(0).max(1);
+    let used = keys.size("expert_group_used_count", 0..=limits::EXPERTS)?;
+    let groups_used = match used {
+        Some(used) if groups > 1 => used,
+        None if groups > 1 => {
+            let hint = "it says how many groups of experts stay in the choice";
+            return Err(keys.missing("expert_group_used_count", hint));
+        }
+        _ => 1,
+    };
+    let scale =
+        keys.real("expert_weights_scale", limits::ROUTER_SCALE)?.filter(|scale| *scale != 0.0).unwrap_or(1.0);
+    Ok(RouterSpec {
+        gating,
+        bias,
+        groups,
+        groups_used,
+        group_score: if bias { GroupScore::TopTwoSum } else { GroupScore::Max },
+        normalise: keys.flag("expert_weights_norm")?.unwrap_or(false),
+        norm_floor: NORM_FLOOR,
+        scale,
+    })
+}

@@ -1,0 +1,144 @@
+//! Rotary embedding of a GGUF file.
+//!
+//! For YaRN, llama.cpp scales in three places that partly cancel. What remains, with f the factor and m the key
+//! `rope.scaling.yarn_log_multiplier` ÷ 0.1 (the converter writes `0.1 · mscale_all_dim`):
+//!
+//! | file | cos and sin × | scores × |
+//! |---|---|---|
+//! | m present (not 0) | attn_factor | (attn_factor · (1 + 0.1 m ln f))² |
+//! | m missing | attn_factor · (1 + 0.1 ln f) | (attn_factor · (1 + 0.1 ln f))² |
+//! | minicpm3, plm | attn_factor · (1 + 0.1 ln f) | 1 |
+//! | with attention temperature (Mistral Large 3) | attn_factor | 1 |
+//!
+//! The second row is what llama.cpp computes for old files, odd as it is: such files were made for it. The last follows the model's
+//! own configuration (`apply_scale: false`; vLLM and SGLang agree), where llama.cpp scales the scores, because the converter
+//! writes a multiplier that this model does not have.
+
+use super::error::ConfigError;
+use super::gguf::Gguf;
+use super::limits;
+use super::rope::{RopePairs, RopeScaling, RopeSpec, yarn_mscale};
+
+/// A rotary embedding, and what it does to attention scores.
+pub(super) struct Rope {
+    pub(super) spec: RopeSpec,
+    pub(super) score_scale: f64,
+}
+
+pub(super) fn read(
+    gguf: &Gguf<'_>,
+    dims: usize,
+    context: usize,
+    temperature: bool,
+) -> Result<Rope, ConfigError> {
+    let keys = &gguf.keys;
+    let base = keys.real("rope.freq_base", limits::ROPE_BASE)?.unwrap_or(10_000.0);
+    let original = keys.size("rope.scaling.original_context_length", limits::CONTEXT)?.unwrap_or(context);
+    let magnitude = keys.real("rope.scaling.attn_factor", limits::MAGNITUDE)?.unwrap_or(1.0);
+    let kind = keys.text("rope.scaling.type")?;
+    let (scaling, score_scale) = match (long_factors(gguf, dims)?, kind.as_deref()) {
+        (Some((short, long)), None | Some("longrope" | "none" | "linear")) => {
+            (RopeScaling::LongRope { original, short, long, magnitude }, 1.0)
+        }
+        (Some(_), Some(other)) => {
+            let expected = "longrope: the file has tensors rope_factors_long and rope_factors_short";
+            return Err(keys.wrong("rope.scaling.type", format!("{other:?}"), expected));
+        }
+        (None, Some("longrope")) => {
+            return Err(
+                keys.missing_tensor("rope_factors_long.weight", "rope.scaling.type longrope needs it")
+            );
+        }
+        (None, Some("yarn")) => yarn(gguf, original, magnitude, temperature)?,
+        (None, None | Some("linear" | "none")) => {
+            if magnitude != 1.0 {
+                let expected = "1: only yarn and longrope have a factor on cos and sin";
+                return Err(keys.wrong("rope.scaling.attn_factor", magnitude, expected));
+            }
+            let factor = if kind.as_deref() == Some("none") { None } else { factor(gguf)? };
+            (factor.map_or(RopeScaling::None, |factor| RopeScaling::Linear { factor }), 1.0)
+        }
+        (None, Some(other)) => {
+            return Err(keys.wrong(
+                "rope.scaling.type",
+                format!("{other:?}"),
+                "none, linear, yarn or longrope",
+            ));
+        }
+    };
+    // the architecture, not a key, says how numbers pair up: the caller sets it
+    Ok(Rope { spec: RopeSpec { base, pairs: RopePairs::Interleaved, dims, scaling }, score_scale })
+}
+
+/// The factor of a scaling, under its new or old key; 0 and 1 mean none.
+fn factor(gguf: &Gguf<'_>) -> Result<Option<f64>, ConfigError> {
+    for key in ["rope.scaling.factor", "rope.scale_linear"] {
+        let given = gguf.keys.real(key, 0.0..=*limits::ROPE_FACTOR.end())?;
+        if let Some(given) = given.filter(|given| *given != 0.0) {
+            if given < *limits::ROPE_FACTOR.start() {
+                return Err(gguf.keys.wrong(key, given, "at least 1 (or 0: no scaling)"));
+            }
+            return Ok(Some(given).filter(|given| *given > 1.0));
+        }
+    }
+    Ok(None)
+}
+
+fn yarn(
+    gguf: &Gguf<'_>,
+    original: usize,
+    attn_factor: f64,
+    temperature: bool,
+) -> Result<(RopeScaling, f64), ConfigError> {
+    let keys = &gguf.keys;
+    let Some(factor) = factor(gguf)? else {
+        return Err(
+            keys.missing("rope.scaling.factor", "YaRN needs to know how much longer the context became")
+        );
+    };
+    // llama.cpp reads β from its command line only; a file that states them (Kimi-K2 trained with β_fast 1) is believed
+    let beta_fast = keys.real("rope.scaling.yarn_beta_fast", limits::BETA)?.unwrap_or(32.0);
+    let beta_slow = keys.real("rope.scaling.yarn_beta_slow", limits::BETA)?.unwrap_or(1.0);
+    if beta_fast < beta_slow {
+        let expected = format!("at least {}, which is {beta_slow}", keys.name("rope.scaling.yarn_beta_slow"));
+        return Err(keys.wrong("rope.scaling.yarn_beta_fast", beta_fast, expected));
+    }
+    let log = keys.real("rope.scaling.yarn_log_multiplier", limits::MSCALE)?.unwrap_or(0.0) / 0.1;
+    let (magnitude, score_scale) = if temperature {
+        (attn_factor, 1.0)
+    } else if !gguf.architecture.deepseek {
+        (attn_factor * yarn_mscale(factor, 1.0), 1.0)
+    } else if log != 0.0 {
+        (attn_factor, (attn_factor * yarn_mscale(factor, log)).powi(2))
+    } else {
+        let magnitude = attn_factor * yarn_mscale(factor, 1.0);
+        (magnitude, magnitude * magnitude)
+    };
+    Ok((RopeScaling::Yarn { factor, original, beta_fast, beta_slow, magnitude }, score_scale))
+}
+
+type Factors = (Vec<f64>, Vec<f64>);
+
+/// LongRoPE's factors, which GGUF files keep as two small tensors.
+fn long_factors(gguf: &Gguf<'_>, dims: usize) -> Result<Option<Factors>, ConfigError> {
+    let names = ["rope_factors_short.weight", "rope_factors_long.weight"];
+    if !names.iter().any(|name| gguf.tensors.has(name)) {
+        return Ok(None);
+    }
+    let mut lists = Vec::with_capacity(2);
+    for name in names {
+        gguf.check(name, &[dims / 2], "[rope.dimension_count / 2]")?;
+        let Some(factors) = gguf.tensors.f32s(name) else {
+            let what = format!("type of tensor {name}");
+            return Err(gguf.keys.wrong_place(what, "not F32", "F32"));
+        };
+        if let Some(bad) = factors.iter().find(|factor| !limits::LONG_FACTOR.contains(&f64::from(**factor))) {
+            let expected =
+                format!("from {:?} to {:?}", limits::LONG_FACTOR.start(), limits::LONG_FACTOR.end());
+            return Err(gguf.keys.wrong_place(format!("a factor in tensor {name}"), bad, expected));
+        }
+        lists.push(factors.into_iter().map(f64::from).collect());
+    }
+    let long = lists.pop().unwrap_or_default();
+    Ok(Some((lists.pop().unwrap_or_default(), long)))
+}

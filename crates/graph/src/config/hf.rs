@@ -1,0 +1,297 @@
+//! Contracts from config.json, with what each family's code implies where a key is left out.
+
+use super::error::ConfigError;
+use super::families::{self, Family};
+use super::hf_moe;
+use super::hf_rope;
+use super::limits;
+use super::reader::Reader;
+use super::source::{Field, Keys, Tensors};
+use super::{AttentionShape, FfnActivation, KvForm, LayerKind, ModelConfig};
+
+/// Reads the config of a Hugging Face folder.
+pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig, ConfigError> {
+    let top = Reader::new(keys, "");
+    let (family, text) = find_family(&top)?;
+    refuse_biases(&text)?;
+    let config = Config { family, text, tensors, prefix: prefix(tensors) };
+    let vocab_size = config.vocab_size()?;
+    let hidden_size = config.hidden_size()?;
+    let layers =
+        config.text.need_size("num_hidden_layers", limits::LAYERS, "how many layers the model has")?;
+    let mtp_layers = config.mtp_layers(layers)?;
+    let context_length =
+        config.text.need_size("max_position_embeddings", limits::CONTEXT, "the longest context")?;
+    let rope_dims = config.head_width("qk_rope_head_dim")?;
+    if rope_dims % 2 != 0 {
+        return Err(config.text.wrong(
+            "qk_rope_head_dim",
+            rope_dims,
+            "an even number: rotated numbers come in pairs",
+        ));
+    }
+    let rope = hf_rope::read(&config.text, family, rope_dims, context_length)?;
+    let attention = config.attention(rope_dims, rope.score_scale)?;
+    let layer_kinds = hf_moe::layer_kinds(&config, layers, mtp_layers)?;
+    let moe = hf_moe::read(&config, &layer_kinds[..layers], hidden_size)?;
+    let intermediate_size = config.intermediate_size(&layer_kinds)?;
+    let scales = config.scales(layers, hidden_size)?;
+    Ok(ModelConfig {
+        circuit: family.circuit.to_owned(),
+        architecture: architecture(&top),
+        name: top.text("_name_or_path").ok().flatten().filter(|name| !name.is_empty()),
+        vocab_size,
+        hidden_size,
+        layers,
+        mtp_layers,
+        context_length,
+        rms_eps: config.text.need_real("rms_norm_eps", limits::RMS_EPS, "the epsilon of every RMSNorm")?,
+        attention: AttentionShape { temperature: hf_rope::temperature(&config.text)?, ..attention },
+        rope: rope.spec,
+        layer_kinds,
+        intermediate_size,
+        activation: config.activation()?,
+        moe,
+        embedding_scale: scales[0],
+        residual_scale: scales[1],
+        logits_scale: scales[2],
+        tied_embeddings: config.tied()?,
+        kv_form: KvForm::Combined,
+    })
+}
+
+/// What the file calls itself: `model_type`, else the first of `architectures`.
+fn architecture(top: &Reader<'_>) -> String {
+    let listed = || match top.field("architectures") {
+        Some(Field::List(names)) => names.iter().find_map(|name| match name {
+            Field::Text(name) => Some(name.clone()),
+            _ => None,
+        }),
+        _ => None,
+    };
+    top.text("model_type").ok().flatten().or_else(listed).unwrap_or_else(|| "(no model_type)".to_owned())
+}
+
+/// The family, and the keys of the language model: those of `text_config` where the model also sees (Kimi-VL, Kimi-K2.5).
+fn find_family<'a>(top: &Reader<'a>) -> Result<(&'static Family, Reader<'a>), ConfigError> {
+    let nested = top.within("text_config.");
+    let text = if top.field("text_config") == Some(Field::Object) { nested } else { top.clone() };
+    for reader in [&text, top] {
+        let name = architecture(reader);
+        if let Some(family) = families::by_model_type(&name).or_else(|| families::by_class(&name)) {
+            return Ok((family, text.clone()));
+        }
+    }
+    let known = families::known_model_types().map(str::to_owned).collect();
+    Err(ConfigError::Unsupported { file: top.file(), architecture: architecture(&text), known })
+}
+
+/// No model of these families has biases or another activation between its projections; a file that asks for them would run wrongly.
+fn refuse_biases(text: &Reader<'_>) -> Result<(), ConfigError> {
+    for key in ["attention_bias", "mlp_bias"] {
+        if text.flag(key)? == Some(true) {
+            return Err(text.wrong(key, true, "false: biases on projections are not supported"));
+        }
+    }
+    Ok(())
+}
+
+/// What weights' names begin with: models that also see keep their language model under a name of its own.
+fn prefix(tensors: &dyn Tensors) -> &'static str {
+    const PREFIXES: [&str; 2] = ["", "language_model."];
+    let embeds = |prefix: &&str| tensors.has(&format!("{prefix}model.embed_tokens.weight"));
+    PREFIXES.into_iter().find(embeds).unwrap_or("")
+}
+
+/// A config.json being read.
+pub(super) struct Config<'a> {
+    pub(super) family: &'static Family,
+    pub(super) text: Reader<'a>,
+    pub(super) tensors: &'a dyn Tensors,
+    prefix: &'static str,
+}
+
+impl Config<'_> {
+    /// The full name of a tensor of the language model.
+    pub(super) fn tensor(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// The full name of a tensor of one layer.
+    pub(super) fn layer_tensor(&self, layer: usize, name: &str) -> String {
+        format!("{}model.layers.{layer}.{name}", self.prefix)
+    }
+
+    fn embedding(&self) -> Result<(String, [usize; 2]), ConfigError> {
+        let name = self.tensor("model.embed_tokens.weight");
+        let Some(shape) = self.tensors.shape(&name) else {
+            return Err(self.text.missing_tensor(&name, "it is the embedding, without which nothing runs"));
+        };
+        match shape[..] {
+            [rows, columns] => Ok((name, [rows, columns])),
+            _ => Err(self.text.wrong_shape(&name, &shape, "two dimensions: [vocab_size, hidden_size]")),
+        }
+    }
+
+    fn vocab_size(&self) -> Result<usize, ConfigError> {
+        let vocab = self.text.need_size("vocab_size", limits::VOCABULARY, "how many tokens there are")?;
+        let (name, [rows, _]) = self.embedding()?;
+        if rows == vocab {
+            return Ok(vocab);
+        }
+        Err(self.text.wrong("vocab_size", vocab, format!("{rows}, the rows of tensor {name}")))
+    }
+
+    fn hidden_size(&self) -> Result<usize, ConfigError> {
+        let hidden =
+            self.text.need_size("hidden_size", limits::HIDDEN, "the width of the residual stream")?;
+        let (name, [_, columns]) = self.embedding()?;
+        if columns == hidden {
+            return Ok(hidden);
+        }
+        Err(self.text.wrong("hidden_size", hidden, format!("{columns}, the columns of tensor {name}")))
+    }
+
+    /// Multi-token-prediction layers whose tensors are there. The key `num_nextn_predict_layers` promises more than most files
+    /// hold (Moonlight), and is missing from some that hold one (GLM-4.7-Flash), so only tensors count.
+    fn mtp_layers(&self, layers: usize) -> Result<usize, ConfigError> {
+        self.text.size("num_nextn_predict_layers", 0..=*limits::LAYERS.end())?;
+        let holds = |layer: &usize| self.tensors.has(&self.layer_tensor(*layer, "eh_proj.weight"));
+        let count = (layers..=*limits::LAYERS.end()).take_while(holds).count();
+        let all = layers + count;
+        if limits::LAYERS.contains(&all) {
+            return Ok(count);
+        }
+        let expected =
+            format!("at most {} layers with the multi-token-prediction layers", limits::LAYERS.end());
+        Err(self.text.wrong("num_hidden_layers", layers, expected))
+    }
+
+    fn head_width(&self, key: &str) -> Result<usize, ConfigError> {
+        self.text.need_size(key, limits::HEAD_WIDTH, "the width of one part of an attention head")
+    }
+
+    fn attention(&self, rope: usize, score_scale: f64) -> Result<AttentionShape, ConfigError> {
+        let text = &self.text;
+        let heads =
+            text.need_size("num_attention_heads", limits::HEADS, "how many heads the attention has")?;
+        let (nope, v) = (self.head_width("qk_nope_head_dim")?, self.head_width("v_head_dim")?);
+        if let Some(whole) = text.size("qk_head_dim", limits::WHOLE_HEAD)?
+            && whole != nope + rope
+        {
+            let expected = format!("{}: qk_nope_head_dim + qk_rope_head_dim", nope + rope);
+            return Err(text.wrong("qk_head_dim", whole, expected));
+        }
+        let shape = AttentionShape {
+            heads,
+            q_lora_rank: self.q_lora_rank()?,
+            kv_lora_rank: text.need_size("kv_lora_rank", limits::RANK, "the width of the latent")?,
+            nope,
+            rope,
+            v,
+            softmax_scale: score_scale / ((nope + rope) as f64).sqrt(),
+            temperature: None,
+        };
+        self.check_latent(&shape)?;
+        Ok(shape)
+    }
+
+    fn q_lora_rank(&self) -> Result<Option<usize>, ConfigError> {
+        let rank = self.text.size("q_lora_rank", 0..=*limits::RANK.end())?.filter(|rank| *rank > 0);
+        let tensor = self.layer_tensor(0, "self_attn.q_a_proj.weight");
+        match (rank, self.tensors.shape(&tensor)) {
+            (Some(rank), Some(shape)) if shape.first() != Some(&rank) => {
+                Err(self.text.wrong_shape(&tensor, &shape, format!("{rank} outputs, the q_lora_rank")))
+            }
+            (Some(_), None) => Err(self
+                .text
+                .missing_tensor(&tensor, "q_lora_rank says that queries have a low-rank projection")),
+            (None, Some(shape)) => {
+                let hint =
+                    format!("it says the rank of the queries' projection; tensor {tensor} has {shape:?}");
+                Err(self.text.missing("q_lora_rank", hint))
+            }
+            _ => Ok(rank),
+        }
+    }
+
+    /// The two tensors that decide the latent and its expansion, in layer 0.
+    fn check_latent(&self, a: &AttentionShape) -> Result<(), ConfigError> {
+        let wanted = [
+            (
+                "self_attn.kv_a_proj_with_mqa.weight",
+                a.kv_lora_rank + a.rope,
+                "kv_lora_rank + qk_rope_head_dim",
+            ),
+            (
+                "self_attn.kv_b_proj.weight",
+                a.heads * (a.nope + a.v),
+                "num_attention_heads · (qk_nope_head_dim + v_head_dim)",
+            ),
+        ];
+        for (name, outputs, meaning) in wanted {
+            let tensor = self.layer_tensor(0, name);
+            let Some(shape) = self.tensors.shape(&tensor) else {
+                return Err(self.text.missing_tensor(&tensor, "Multi-head Latent Attention needs it"));
+            };
+            if shape.first() != Some(&outputs) {
+                return Err(self.text.wrong_shape(&tensor, &shape, format!("{outputs} outputs: {meaning}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn intermediate_size(&self, kinds: &[LayerKind]) -> Result<usize, ConfigError> {
+        let dense = kinds.contains(&LayerKind::Dense);
+        let size = self.text.size("intermediate_size", usize::from(dense)..=limits::INTERMEDIATE)?;
+        match size {
+            _ if !dense => Ok(0),
+            Some(size) => Ok(size),
+            None => Err(self
+                .text
+                .missing("intermediate_size", "it says the width of the dense feed-forward blocks")),
+        }
+    }
+
+    fn activation(&self) -> Result<FfnActivation, ConfigError> {
+        let (names, activation): (&[&str], _) = match self.family.activation {
+            FfnActivation::SiluGated => (&["silu", "swish"], FfnActivation::SiluGated),
+            FfnActivation::ReluSquared => {
+                (&["relu2", "squared_relu", "relu_squared"], FfnActivation::ReluSquared)
+            }
+        };
+        match self.text.text("hidden_act")? {
+            Some(name) if !names.contains(&name.as_str()) => {
+                Err(self.text.wrong("hidden_act", format!("{name:?}"), format!("{:?}", names[0])))
+            }
+            _ => Ok(activation),
+        }
+    }
+
+    /// Factors on embedding, residual stream and final row. (MiniCPM3's code divides the final row by hidden_size / dim_model_base.)
+    fn scales(&self, layers: usize, hidden: usize) -> Result<[f64; 3], ConfigError> {
+        if !self.family.scaled {
+            return Ok([1.0; 3]);
+        }
+        let embedding =
+            self.text.need_real("scale_emb", limits::MODEL_SCALE, "the factor on embedding rows")?;
+        let depth =
+            self.text.need_real("scale_depth", limits::MODEL_SCALE, "the residual factor times √layers")?;
+        let base =
+            self.text.need_size("dim_model_base", limits::HIDDEN, "the logits' factor times hidden_size")?;
+        Ok([embedding, depth / (layers as f64).sqrt(), base as f64 / hidden as f64])
+    }
+
+    /// Without the key, whether a head is stored decides: class defaults differ between versions of the same code.
+    fn tied(&self) -> Result<bool, ConfigError> {
+        let tensor = self.tensor("lm_head.weight");
+        let head = self.tensors.has(&tensor);
+        match self.text.flag("tie_word_embeddings")? {
+            Some(false) if !head => Err(self
+                .text
+                .missing_tensor(&tensor, "tie_word_embeddings is false, so the head must be stored")),
+            Some(tied) => Ok(tied),
+            None => Ok(!head),
+        }
+    }
+}

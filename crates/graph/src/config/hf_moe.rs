@@ -1,0 +1,200 @@
+//! Layer kinds, experts and router of config.json.
+
+use super::error::ConfigError;
+use super::families::RouterDefaults;
+use super::hf::Config;
+use super::limits;
+use super::moe::{self, MoeKeys};
+use super::source::Field;
+use super::{Gating, GroupScore, LayerKind, MoeShape, RouterSpec};
+
+/// HF's code adds this to the sum of the weights before dividing. Taken as a floor of the sum: sums of published routers lie so far
+/// above it that both are the same number.
+const NORM_FLOOR: f64 = 1e-20;
+
+/// How many routed experts config.json claims; none where the model is dense.
+fn experts(config: &Config<'_>) -> Result<Option<usize>, ConfigError> {
+    if config.family.router.is_none() {
+        return Ok(None);
+    }
+    Ok(config.text.size("n_routed_experts", 0..=limits::EXPERTS)?.filter(|experts| *experts > 0))
+}
+
+/// Kinds of the decoder layers by the keys, of the multi-token-prediction layers by their tensors.
+pub(super) fn layer_kinds(
+    config: &Config<'_>,
+    layers: usize,
+    mtp_layers: usize,
+) -> Result<Vec<LayerKind>, ConfigError> {
+    let mut kinds = match (&config.family.router, experts(config)?) {
+        (Some(defaults), Some(_)) => sparse_kinds(config, defaults, layers)?,
+        _ => vec![LayerKind::Dense; layers],
+    };
+    for layer in layers..layers + mtp_layers {
+        let routed = config.tensors.has(&config.layer_tensor(layer, "mlp.gate.weight"));
+        kinds.push(if routed { LayerKind::Moe } else { LayerKind::Dense });
+    }
+    Ok(kinds)
+}
+
+fn sparse_kinds(
+    config: &Config<'_>,
+    defaults: &RouterDefaults,
+    layers: usize,
+) -> Result<Vec<LayerKind>, ConfigError> {
+    let text = &config.text;
+    if let Some(field) = text.field("mlp_layer_types") {
+        let expected = format!("a list of {layers} texts, each \"dense\" or \"sparse\"");
+        let Field::List(names) = &field else { return Err(text.wrong("mlp_layer_types", field, expected)) };
+        let kinds: Option<Vec<LayerKind>> = names.iter().map(kind_of).collect();
+        return kinds
+            .filter(|kinds| kinds.len() == layers)
+            .ok_or_else(|| text.wrong("mlp_layer_types", &field, expected));
+    }
+    let first = text.size("first_k_dense_replace", 0..=layers)?.unwrap_or(defaults.first_dense.min(layers));
+    let every = text.size("moe_layer_freq", 1..=*limits::LAYERS.end())?.unwrap_or(1);
+    let kind = |layer| if layer >= first && layer % every == 0 { LayerKind::Moe } else { LayerKind::Dense };
+    Ok((0..layers).map(kind).collect())
+}
+
+fn kind_of(name: &Field) -> Option<LayerKind> {
+    match name {
+        Field::Text(name) if name == "dense" => Some(LayerKind::Dense),
+        Field::Text(name) if name == "sparse" => Some(LayerKind::Moe),
+        _ => None,
+    }
+}
+
+/// The experts and their router, where some decoder layer has them.
+pub(super) fn read(
+    config: &Config<'_>,
+    kinds: &[LayerKind],
+    hidden: usize,
+) -> Result<Option<MoeShape>, ConfigError> {
+    let (Some(defaults), Some(experts)) = (&config.family.router, experts(config)?) else { return Ok(None) };
+    let Some(layer) = kinds.iter().position(|kind| *kind == LayerKind::Moe) else { return Ok(None) };
+    let text = &config.text;
+    check_router(config, layer, experts, hidden)?;
+    let used =
+        text.need_size("num_experts_per_tok", 1..=limits::EXPERTS, "how many experts a row goes to")?;
+    let width = 1..=limits::INTERMEDIATE;
+    let intermediate = text.need_size("moe_intermediate_size", width, "the width of a routed expert")?;
+    let shared = text.size("n_shared_experts", 0..=limits::SHARED_EXPERTS)?.unwrap_or(0);
+    let shape = MoeShape {
+        experts,
+        num_experts_per_tok: used,
+        intermediate,
+        shared_intermediate: shared * intermediate,
+        router: router(config, defaults, layer)?,
+        fused_gate_up: config.tensors.has(&config.layer_tensor(layer, "mlp.experts.gate_up_proj")),
+    };
+    let keys = MoeKeys {
+        experts: "n_routed_experts",
+        used: "num_experts_per_tok",
+        groups: "n_group",
+        groups_used: "topk_group",
+    };
+    moe::check(text, &keys, &shape)?;
+    Ok(Some(shape))
+}
+
+fn check_router(config: &Config<'_>, layer: usize, experts: usize, hidden: usize) -> Result<(), ConfigError> {
+    let name = config.layer_tensor(layer, "mlp.gate.weight");
+    match config.tensors.shape(&name) {
+        None => {
+            let hint =
+                format!("the keys say that layer {layer} is the first with experts, which need a router");
+            Err(config.text.missing_tensor(&name, hint))
+        }
+        Some(shape) if shape != [experts, hidden] => {
+            let expected = format!("[{experts}, {hidden}]: n_routed_experts and hidden_size");
+            Err(config.text.wrong_shape(&name, &shape, expected))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+fn router(config: &Config<'_>, defaults: &RouterDefaults, layer: usize) -> Result<RouterSpec, ConfigError> {
+    let text = &config.text;
+    let scoring = text.text("scoring_func")?;
+    let gating = match scoring.as_deref() {
+        None => defaults.gating,
+        Some("softmax") => Gating::Softmax,
+        Some("sigmoid") => Gating::Sigmoid,
+        Some(other) => return Err(text.wrong("scoring_func", format!("{other:?}"), "softmax or sigmoid")),
+    };
+    let (bias, grouped) = choosing(config, defaults, layer, gating)?;
+    let (groups, groups_used) = if grouped { groups(config, defaults)? } else { (1, 1) };
+    let normalise = text.flag("norm_topk_prob")?;
+    let scale = text.real("routed_scaling_factor", limits::ROUTER_SCALE)?;
+    let (normalise, scale) = match (normalise, scale, defaults.weights) {
+        (Some(normalise), Some(scale), _) => (normalise, scale),
+        (normalise, scale, Some(default)) => (normalise.unwrap_or(default.0), scale.unwrap_or(default.1)),
+        (None, _, None) => {
+            return Err(text.missing("norm_topk_prob", "it says whether expert weights sum to 1"));
+        }
+        (_, None, None) => {
+            return Err(text.missing("routed_scaling_factor", "it is the factor on expert weights"));
+        }
+    };
+    Ok(RouterSpec {
+        gating,
+        bias,
+        groups,
+        groups_used,
+        group_score: if bias { GroupScore::TopTwoSum } else { GroupScore::Max },
+        normalise,
+        norm_floor: NORM_FLOOR,
+        scale: if normalise && defaults.scales_or_normalises { 1.0 } else { scale },
+    })
+}
+
+/// Whether a bias takes part in choosing, and whether groups do.
+///
+/// `topk_method` says so, and the bias must then be stored. Mistral Large 3 has softmax scores and no method: what is stored decides.
+fn choosing(
+    config: &Config<'_>,
+    defaults: &RouterDefaults,
+    layer: usize,
+    gating: Gating,
+) -> Result<(bool, bool), ConfigError> {
+    let text = &config.text;
+    let tensor = config.layer_tensor(layer, "mlp.gate.e_score_correction_bias");
+    let stored = config.tensors.has(&tensor);
+    let named = text.text("topk_method")?;
+    let implied = (gating == defaults.gating).then(|| defaults.method.to_owned());
+    match named.clone().or(implied).as_deref() {
+        None => Ok((stored, true)),
+        Some("noaux_tc") if stored => Ok((true, true)),
+        Some("noaux_tc") => {
+            Err(text.missing_tensor(&tensor, "topk_method noaux_tc chooses experts with this bias"))
+        }
+        // "gready" is how DeepSeek's own class spells its default
+        Some(name @ ("greedy" | "gready" | "group_limited_greedy")) if !stored => {
+            Ok((false, name == "group_limited_greedy"))
+        }
+        Some(name @ ("greedy" | "gready" | "group_limited_greedy")) => Err(text.wrong(
+            "topk_method",
+            format!("{name:?}"),
+            format!("\"noaux_tc\": tensor {tensor} is stored"),
+        )),
+        Some(other) => {
+            let expected = "greedy, group_limited_greedy or noaux_tc";
+            Err(text.wrong("topk_method", format!("{other:?}"), expected))
+        }
+    }
+}
+
+fn groups(config: &Config<'_>, defaults: &RouterDefaults) -> Result<(usize, usize), ConfigError> {
+    let text = &config.text;
+    let count = text.size("n_group", 1..=limits::EXPERTS)?;
+    // null is an answer (no groups); only a key that is left out means the family's default
+    let default = if text.mentions("n_group") { (1, 1) } else { defaults.groups };
+    let groups = count.unwrap_or(default.0);
+    let used = text.size("topk_group", 1..=limits::EXPERTS)?;
+    match used {
+        Some(used) => Ok((groups, used)),
+        None if count.is_none() || groups == 1 => Ok((groups, default.1.min(groups))),
+        None => Err(text.missing("topk_group", "it says how many of the n_group groups stay in the choice")),
+    }
+}

@@ -1,0 +1,146 @@
+//! Rotary embedding and attention temperature of config.json, in the old spelling (`rope_scaling`, `rope_theta`) and the new
+//! (`rope_parameters`).
+
+use super::Temperature;
+use super::error::ConfigError;
+use super::families::Family;
+use super::limits;
+use super::reader::Reader;
+use super::rope::{RopePairs, RopeScaling, RopeSpec, longrope_magnitude, yarn_mscale};
+use super::source::Field;
+
+/// A rotary embedding, and what it does to attention scores.
+pub(super) struct Rope {
+    pub(super) spec: RopeSpec,
+    /// Factor on 1/√(nope + rope): mscale².
+    pub(super) score_scale: f64,
+}
+
+/// The keys of the scaling: `rope_parameters` of newer files, else `rope_scaling`.
+fn parameters<'a>(text: &Reader<'a>) -> Result<Option<Reader<'a>>, ConfigError> {
+    for key in ["rope_parameters", "rope_scaling"] {
+        match text.field(key) {
+            None => {}
+            Some(Field::Object) => return Ok(Some(text.within(&format!("{key}.")))),
+            Some(field) => return Err(text.wrong(key, field, "an object or null")),
+        }
+    }
+    Ok(None)
+}
+
+pub(super) fn read(
+    text: &Reader<'_>,
+    family: &Family,
+    dims: usize,
+    context: usize,
+) -> Result<Rope, ConfigError> {
+    let parameters = parameters(text)?;
+    let inner = parameters.as_ref().map(|p| p.real("rope_theta", limits::ROPE_BASE)).transpose()?.flatten();
+    let base = match inner.or(text.real("rope_theta", limits::ROPE_BASE)?).or(family.rope_base) {
+        Some(base) => base,
+        None => {
+            return Err(text.missing("rope_theta", "it is the base of the rotary embedding's frequencies"));
+        }
+    };
+    let pairs = match text.flag("rope_interleave")? {
+        Some(true) => RopePairs::Interleaved,
+        Some(false) => RopePairs::NeoX,
+        None => family.pairs,
+    };
+    let (scaling, score_scale) = match &parameters {
+        None => (RopeScaling::None, 1.0),
+        Some(parameters) => scaling(parameters, dims, context)?,
+    };
+    Ok(Rope { spec: RopeSpec { base, pairs, dims, scaling }, score_scale })
+}
+
+fn scaling(p: &Reader<'_>, dims: usize, context: usize) -> Result<(RopeScaling, f64), ConfigError> {
+    let kind = match p.text("rope_type")? {
+        Some(kind) => Some(kind),
+        None => p.text("type")?,
+    };
+    match kind.as_deref() {
+        None if p.field("factor").is_none() => Ok((RopeScaling::None, 1.0)),
+        None => Err(p.missing("rope_type", "a factor without a kind of scaling means nothing")),
+        Some("default" | "none") => Ok((RopeScaling::None, 1.0)),
+        Some("linear") => {
+            let factor = p.need_real("factor", limits::ROPE_FACTOR, "how much longer the context became")?;
+            Ok((RopeScaling::Linear { factor }, 1.0))
+        }
+        Some("yarn" | "deepseek_yarn") => yarn(p, context),
+        Some("longrope") => Ok((longrope(p, dims, context)?, 1.0)),
+        Some(other) => {
+            let key = if p.field("rope_type").is_some() { "rope_type" } else { "type" };
+            Err(p.wrong(key, format!("{other:?}"), "default, linear, yarn or longrope"))
+        }
+    }
+}
+
+/// YaRN as DeepSeek's code has it: cos and sin × `get_mscale(f, mscale) / get_mscale(f, mscale_all_dim)`, attention scores ×
+/// `get_mscale(f, mscale_all_dim)²`. Mistral Large 3 (`apply_scale` false) scales frequencies only.
+fn yarn(p: &Reader<'_>, context: usize) -> Result<(RopeScaling, f64), ConfigError> {
+    let original = p.need_size(
+        "original_max_position_embeddings",
+        limits::CONTEXT,
+        "the context of the first training, which YaRN needs",
+    )?;
+    let factor = match p.real("factor", limits::ROPE_FACTOR)? {
+        Some(factor) => factor,
+        None => (context as f64 / original as f64).max(1.0),
+    };
+    // Mistral calls them beta and alpha
+    let beta = |key, other, default| -> Result<f64, ConfigError> {
+        Ok(p.real(key, limits::BETA)?.or(p.real(other, limits::BETA)?).unwrap_or(default))
+    };
+    let (beta_fast, beta_slow) = (beta("beta_fast", "beta", 32.0)?, beta("beta_slow", "alpha", 1.0)?);
+    if beta_fast < beta_slow {
+        return Err(p.wrong("beta_fast", beta_fast, format!("at least beta_slow, which is {beta_slow}")));
+    }
+    if p.flag("truncate")? == Some(false) {
+        return Err(p.wrong("truncate", false, "true: ramps between whole pairs only are supported"));
+    }
+    let mscale = p.real("mscale", limits::MSCALE)?.unwrap_or(1.0);
+    let all = p.real("mscale_all_dim", limits::MSCALE)?.unwrap_or(0.0);
+    let applied = match p.flag("apply_scale")? {
+        Some(applied) => applied,
+        None => p.flag("apply_yarn_scaling")?.unwrap_or(true),
+    };
+    let (mut magnitude, mut score_scale) = (1.0, 1.0);
+    if applied {
+        magnitude = yarn_mscale(factor, mscale) / yarn_mscale(factor, all);
+        score_scale = yarn_mscale(factor, all).powi(2);
+    }
+    if let Some(given) = p.real("attention_factor", limits::MAGNITUDE)? {
+        magnitude = given;
+    }
+    Ok((RopeScaling::Yarn { factor, original, beta_fast, beta_slow, magnitude }, score_scale))
+}
+
+fn longrope(p: &Reader<'_>, dims: usize, context: usize) -> Result<RopeScaling, ConfigError> {
+    let original = p.size("original_max_position_embeddings", limits::CONTEXT)?.unwrap_or(context);
+    let list = |key: &str| -> Result<Vec<f64>, ConfigError> {
+        p.reals(key, limits::LONG_FACTOR, dims / 2)?
+            .ok_or_else(|| p.missing(key, format!("it lists {} factors, one a rotated pair", dims / 2)))
+    };
+    let (short, long) = (list("short_factor")?, list("long_factor")?);
+    let factor = p.real("factor", limits::ROPE_FACTOR)?.unwrap_or(context as f64 / original as f64);
+    let given = p.real("attention_factor", limits::MAGNITUDE)?;
+    let magnitude = given.unwrap_or_else(|| longrope_magnitude(factor, original));
+    Ok(RopeScaling::LongRope { original, short, long, magnitude })
+}
+
+/// Mistral's `llama_4_scaling`, beside the rope's keys or (newer files) among them as `llama_4_scaling_beta`.
+pub(super) fn temperature(text: &Reader<'_>) -> Result<Option<Temperature>, ConfigError> {
+    let (reader, key) = match (text.field("llama_4_scaling"), parameters(text)?) {
+        (Some(Field::Object), _) => (text.within("llama_4_scaling."), "beta"),
+        (Some(field), _) => return Err(text.wrong("llama_4_scaling", field, "an object or null")),
+        (None, Some(parameters)) => (parameters, "llama_4_scaling_beta"),
+        (None, None) => return Ok(None),
+    };
+    let Some(scale) = reader.real(key, limits::TEMPERATURE)?.filter(|scale| *scale != 0.0) else {
+        return Ok(None);
+    };
+    let hint = "over how many positions the attention temperature is constant";
+    let length = reader.need_size("original_max_position_embeddings", limits::CONTEXT, hint)?;
+    Ok(Some(Temperature { scale, length }))
+}

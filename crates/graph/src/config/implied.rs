@@ -1,0 +1,139 @@
+//! The tensors that a file's keys promise, for reading a config without them.
+
+use super::source::{Field, Keys, Tensors};
+use crate::circuit::Naming;
+
+/// Shapes of those tensors that decide a config, by the keys alone.
+///
+/// Multi-token-prediction layers are not implied: many files have the key and not the layer.
+pub(crate) struct Implied<'a> {
+    pub(crate) keys: &'a dyn Keys,
+    pub(crate) naming: Naming,
+}
+
+impl Implied<'_> {
+    fn field(&self, key: &str) -> Option<Field> {
+        match self.naming {
+            Naming::HuggingFace => {
+                self.keys.field(&format!("text_config.{key}")).or_else(|| self.keys.field(key))
+            }
+            Naming::Gguf => {
+                let Some(Field::Text(architecture)) = self.keys.field("general.architecture") else {
+                    return None;
+                };
+                self.keys.field(&format!("{architecture}.{key}"))
+            }
+        }
+    }
+
+    /// A size; of a list the first, which stands for all layers; 0 where there is none.
+    fn size(&self, key: &str) -> usize {
+        let number = |field: &Field| match field {
+            Field::Integer(value) => usize::try_from(*value).unwrap_or(0),
+            _ => 0,
+        };
+        match self.field(key) {
+            Some(Field::List(values)) => values.iter().map(number).max().unwrap_or(0),
+            Some(field) => number(&field),
+            None => 0,
+        }
+    }
+
+    fn config(&self, name: &str) -> Option<Vec<usize>> {
+        let hidden = self.size("hidden_size");
+        if name == "model.embed_tokens.weight" {
+            return Some(vec![self.size("vocab_size"), hidden]);
+        }
+        if name == "lm_head.weight" {
+            let tied = self.field("tie_word_embeddings") == Some(Field::Flag(true));
+            return (!tied).then(|| vec![self.size("vocab_size"), hidden]);
+        }
+        let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
+        let layer: usize = layer.parse().ok()?;
+        if layer >= self.size("num_hidden_layers") {
+            return None;
+        }
+        let kv = self.size("kv_lora_rank");
+        let heads = self.size("num_attention_heads");
+        let experts = self.size("n_routed_experts");
+        let biased = matches!(self.field("topk_method"), Some(Field::Text(method)) if method == "noaux_tc")
+            || (self.field("topk_method").is_none() && self.sigmoid());
+        match rest {
+            "self_attn.q_a_proj.weight" => {
+                Some(vec![self.size("q_lora_rank"), hidden]).filter(|shape| shape[0] > 0)
+            }
+            "self_attn.kv_a_proj_with_mqa.weight" => Some(vec![kv + self.size("qk_rope_head_dim"), hidden]),
+            "self_attn.kv_b_proj.weight" => {
+                let expanded = self.size("qk_nope_head_dim").checked_add(self.size("v_head_dim"))?;
+                Some(vec![heads.checked_mul(expanded)?, kv])
+            }
+            "mlp.gate.weight" if experts > 0 => Some(vec![experts, hidden]),
+            "mlp.gate.e_score_correction_bias" if experts > 0 && biased => Some(vec![experts]),
+            _ => None,
+        }
+    }
+
+    /// Whether the router's scores are sigmoids: only those have a bias.
+    fn sigmoid(&self) -> bool {
+        match self.field("scoring_func") {
+            Some(Field::Text(name)) => name == "sigmoid",
+            _ => !matches!(self.keys.field("model_type"), Some(Field::Text(name)) if name == "deepseek_v2"),
+        }
+    }
+
+    fn gguf(&self, name: &str) -> Option<Vec<usize>> {
+        let hidden = self.size("embedding_length");
+        let vocab = match self.keys.field("tokenizer.ggml.tokens") {
+            Some(Field::Count(count)) => count,
+            Some(Field::List(tokens)) => tokens.len(),
+            _ => self.size("vocab_size").max(1),
+        };
+        if name == "token_embd.weight" || name == "output.weight" {
+            return Some(vec![vocab, hidden]);
+        }
+        let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
+        let layer: usize = layer.parse().ok()?;
+        let experts = self.size("expert_count");
+        let sparse = experts > 0 && layer >= self.size("leading_dense_block_count");
+        let (heads, kv) = (self.size("attention.head_count"), self.size("attention.kv_lora_rank"));
+        let (key, value) = (self.size("attention.key_length_mla"), self.size("attention.value_length_mla"));
+        let rope = self.size("rope.dimension_count");
+        if layer >= self.size("block_count") {
+            return None;
+        }
+        match rest {
+            "attn_q_a.weight" => Some(vec![self.size("attention.q_lora_rank"), hidden]).filter(|s| s[0] > 0),
+            "attn_kv_a_mqa.weight" => Some(vec![kv + rope, hidden]),
+            "attn_k_b.weight" if key > 0 => Some(vec![heads, kv, key.saturating_sub(rope)]),
+            "attn_v_b.weight" if key > 0 => Some(vec![heads, value, kv]),
+            "attn_kv_b.weight" if key == 0 => {
+                let nope = self.size("attention.key_length").saturating_sub(rope);
+                // files without the key have heads that together are as wide as the residual stream
+                let value = match self.size("attention.value_length") {
+                    0 => hidden / heads.max(1),
+                    value => value,
+                };
+                Some(vec![heads.checked_mul(nope + value)?, kv])
+            }
+            "ffn_gate_inp.weight" if sparse => Some(vec![experts, hidden]),
+            "ffn_gate_shexp.weight" if sparse && self.size("expert_shared_count") > 0 => {
+                Some(vec![self.size("expert_feed_forward_length"), hidden])
+            }
+            "exp_probs_b.bias" if sparse && self.size("expert_gating_func") == 2 => Some(vec![experts]),
+            _ => None,
+        }
+    }
+}
+
+impl Tensors for Implied<'_> {
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        match self.naming {
+            Naming::Gguf => self.gguf(name),
+            Naming::HuggingFace => self.config(name),
+        }
+    }
+
+    fn f32s(&self, name: &str) -> Option<Vec<f32>> {
+        self.shape(name).map(|shape| vec![1.0; shape.iter().product()])
+    }
+}

@@ -1,0 +1,53 @@
+//! The outline of a model as keys and tensors.
+
+use super::checkpoint::{CheckpointShapes, GgufKeys};
+use super::source::{Field, JsonKeys, Keys, Tensors};
+use latent_formats::{Outline, Source};
+
+/// An outline, seen as keys and tensors.
+///
+/// Where their data are missing, LongRoPE's factors read as 1: enough to see whether the model is supported, not to run it.
+pub(crate) struct OutlineFile<'a>(pub(crate) &'a Outline);
+
+impl OutlineFile<'_> {
+    fn with<T>(&self, then: impl FnOnce(&dyn Keys) -> T) -> T {
+        match self.0.source() {
+            Source::Gguf(source) => {
+                then(&GgufKeys { file: self.0.display_name(), metadata: &source.metadata })
+            }
+            Source::HuggingFace(source) => {
+                let name = self.0.display_name();
+                let file = if name.ends_with(".json") { name } else { format!("{name}/config.json") };
+                then(&JsonKeys { file: &file, object: &source.config })
+            }
+        }
+    }
+}
+
+impl Keys for OutlineFile<'_> {
+    fn file(&self) -> String {
+        self.with(|keys| keys.file())
+    }
+
+    fn field(&self, key: &str) -> Option<Field> {
+        self.with(|keys| keys.field(key))
+    }
+
+    fn mentions(&self, key: &str) -> bool {
+        self.with(|keys| keys.mentions(key))
+    }
+}
+
+impl Tensors for OutlineFile<'_> {
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.0.tensor(name).map(|tensor| tensor.shape.clone())
+    }
+
+    fn f32s(&self, name: &str) -> Option<Vec<f32>> {
+        if let Some(checkpoint) = self.0.whole() {
+            return CheckpointShapes(checkpoint).f32s(name);
+        }
+        let tensor = self.0.tensor(name).filter(|tensor| tensor.ty == latent_types::TensorType::F32)?;
+        Some(vec![1.0; tensor.shape.iter().product()])
+    }
+}

@@ -1,0 +1,203 @@
+//! Typed and checked access to keys: every error names file, key, value and what was expected.
+
+use super::error::ConfigError;
+use super::source::{Field, Keys};
+use std::ops::RangeInclusive;
+
+/// Keys that share a prefix (`deepseek2.`, `text_config.`).
+#[derive(Clone)]
+pub(super) struct Reader<'a> {
+    keys: &'a dyn Keys,
+    prefix: String,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(keys: &'a dyn Keys, prefix: &str) -> Self {
+        Reader { keys, prefix: prefix.to_owned() }
+    }
+
+    /// The keys below another prefix, counted from this one's.
+    pub(super) fn within(&self, prefix: &str) -> Reader<'a> {
+        Reader { keys: self.keys, prefix: format!("{}{prefix}", self.prefix) }
+    }
+
+    pub(super) fn file(&self) -> String {
+        self.keys.file()
+    }
+
+    pub(super) fn name(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    pub(super) fn field(&self, key: &str) -> Option<Field> {
+        self.keys.field(&self.name(key))
+    }
+
+    /// Whether the key is there, be it null.
+    pub(super) fn mentions(&self, key: &str) -> bool {
+        self.keys.mentions(&self.name(key))
+    }
+
+    pub(super) fn wrong(
+        &self,
+        key: &str,
+        value: impl std::fmt::Display,
+        expected: impl Into<String>,
+    ) -> ConfigError {
+        self.wrong_place(format!("key {}", self.name(key)), value, expected)
+    }
+
+    pub(super) fn wrong_shape(
+        &self,
+        tensor: &str,
+        shape: &[usize],
+        expected: impl Into<String>,
+    ) -> ConfigError {
+        self.wrong_place(
+            format!("shape of tensor {tensor} (outermost first)"),
+            format!("{shape:?}"),
+            expected,
+        )
+    }
+
+    pub(super) fn wrong_place(
+        &self,
+        what: String,
+        value: impl std::fmt::Display,
+        expected: impl Into<String>,
+    ) -> ConfigError {
+        ConfigError::Wrong { file: self.file(), what, value: value.to_string(), expected: expected.into() }
+    }
+
+    pub(super) fn missing(&self, key: &str, hint: impl Into<String>) -> ConfigError {
+        ConfigError::Missing { file: self.file(), what: format!("key {}", self.name(key)), hint: hint.into() }
+    }
+
+    pub(super) fn missing_tensor(&self, tensor: &str, hint: impl Into<String>) -> ConfigError {
+        ConfigError::Missing { file: self.file(), what: format!("tensor {tensor}"), hint: hint.into() }
+    }
+
+    /// An integer within `range`.
+    pub(super) fn size(&self, key: &str, range: RangeInclusive<usize>) -> Result<Option<usize>, ConfigError> {
+        self.field(key).map(|field| self.as_size(key, &field, &range)).transpose()
+    }
+
+    /// An integer within `range` that must be there.
+    pub(super) fn need_size(
+        &self,
+        key: &str,
+        range: RangeInclusive<usize>,
+        what: &str,
+    ) -> Result<usize, ConfigError> {
+        self.size(key, range)?.ok_or_else(|| self.missing(key, format!("it says {what}")))
+    }
+
+    /// One integer for every layer, or a list with one a layer (`layers` long).
+    pub(super) fn sizes(
+        &self,
+        key: &str,
+        range: RangeInclusive<usize>,
+        layers: usize,
+    ) -> Result<Option<Vec<usize>>, ConfigError> {
+        let Some(field) = self.field(key) else { return Ok(None) };
+        match &field {
+            Field::List(values) if values.len() == layers => values
+                .iter()
+                .map(|value| self.as_size(key, value, &range))
+                .collect::<Result<_, _>>()
+                .map(Some),
+            Field::List(_) | Field::Count(_) => Err(self.wrong(
+                key,
+                &field,
+                format!("an integer, or a list of {layers} integers, one a layer"),
+            )),
+            _ => Ok(Some(vec![self.as_size(key, &field, &range)?; layers])),
+        }
+    }
+
+    fn as_size(&self, key: &str, field: &Field, range: &RangeInclusive<usize>) -> Result<usize, ConfigError> {
+        let value = match field {
+            Field::Integer(value) => usize::try_from(*value).ok(),
+            // Python writes 4096.0 where a config computed a length
+            Field::Real(value) if value.fract() == 0.0 && (0.0..9e15).contains(value) => {
+                Some(*value as usize)
+            }
+            _ => None,
+        };
+        value.filter(|value| range.contains(value)).ok_or_else(|| {
+            self.wrong(key, field, format!("an integer from {} to {}", range.start(), range.end()))
+        })
+    }
+
+    /// A finite number within `range`.
+    pub(super) fn real(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, ConfigError> {
+        self.field(key).map(|field| self.as_real(key, &field, &range)).transpose()
+    }
+
+    /// A finite number within `range` that must be there.
+    pub(super) fn need_real(
+        &self,
+        key: &str,
+        range: RangeInclusive<f64>,
+        what: &str,
+    ) -> Result<f64, ConfigError> {
+        self.real(key, range)?.ok_or_else(|| self.missing(key, format!("it says {what}")))
+    }
+
+    /// A list of `count` finite numbers within `range`.
+    pub(super) fn reals(
+        &self,
+        key: &str,
+        range: RangeInclusive<f64>,
+        count: usize,
+    ) -> Result<Option<Vec<f64>>, ConfigError> {
+        let Some(field) = self.field(key) else { return Ok(None) };
+        match &field {
+            Field::List(values) if values.len() == count => values
+                .iter()
+                .map(|value| self.as_real(key, value, &range))
+                .collect::<Result<_, _>>()
+                .map(Some),
+            _ => Err(self.wrong(key, &field, format!("a list of {count} numbers"))),
+        }
+    }
+
+    fn as_real(&self, key: &str, field: &Field, range: &RangeInclusive<f64>) -> Result<f64, ConfigError> {
+        let value = match field {
+            Field::Integer(value) => *value as f64,
+            Field::Real(value) => *value,
+            _ => f64::NAN,
+        };
+        if value.is_finite() && range.contains(&value) {
+            Ok(value)
+        } else {
+            Err(self.wrong(key, field, format!("a number from {:?} to {:?}", range.start(), range.end())))
+        }
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, ConfigError> {
+        match self.field(key) {
+            None => Ok(None),
+            Some(Field::Flag(flag)) => Ok(Some(flag)),
+            Some(field) => Err(self.wrong(key, field, "true or false")),
+        }
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<Option<String>, ConfigError> {
+        match self.field(key) {
+            None => Ok(None),
+            Some(Field::Text(text)) => Ok(Some(text)),
+            Some(field) => Err(self.wrong(key, field, "a text")),
+        }
+    }
+
+    /// How many elements a list has.
+    pub(super) fn count(&self, key: &str) -> Result<Option<usize>, ConfigError> {
+        match self.field(key) {
+            None => Ok(None),
+            Some(Field::List(values)) => Ok(Some(values.len())),
+            Some(Field::Count(count)) => Ok(Some(count)),
+            Some(field) => Err(self.wrong(key, field, "a list")),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What a config is read from: keys and tensors, seen alike in a GGUF file, in config.json, and in a test's memory.
+
+/// The value of a metadata key, in the few kinds that hyper-parameters have.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Field {
+    /// Any integer type.
+    Integer(i128),
+    /// Any floating-point type.
+    Real(f64),
+    /// A truth value.
+    Flag(bool),
+    /// A text.
+    Text(String),
+    /// A list.
+    List(Vec<Field>),
+    /// A list of this many elements, whose elements no hyper-parameter needs (the tokens of a tokenizer).
+    Count(usize),
+    /// An object of config.json.
+    Object,
+}
+
+impl std::fmt::Display for Field {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Field::Integer(value) => write!(f, "{value}"),
+            Field::Real(value) => write!(f, "{value:?}"),
+            Field::Flag(value) => write!(f, "{value}"),
+            Field::Text(value) if value.chars().count() > 80 => {
+                write!(f, "{:?} (shortened)", value.chars().take(80).collect::<String>())
+            }
+            Field::Text(value) => write!(f, "{value:?}"),
+            Field::List(values) => {
+                let shown: Vec<String> = values.iter().take(8).map(Field::to_string).collect();
+                let rest =
+                    if values.len() > 8 { format!(", … ({} in all)", values.len()) } else { String::new() };
+                write!(f, "[{}{rest}]", shown.join(", "))
+            }
+            Field::Count(count) => write!(f, "a list of {count}"),
+            Field::Object => write!(f, "an object"),
+        }
+    }
+}
+
+/// The metadata of one model file.
+pub trait Keys {
+    /// The file, for messages.
+    fn file(&self) -> String;
+
+    /// The value of a key; none where it is absent or null. Keys of nested objects are joined by dots.
+    fn field(&self, key: &str) -> Option<Field>;
+
+    /// Whether a key is there, be it null.
+    fn mentions(&self, key: &str) -> bool {
+        self.field(key).is_some()
+    }
+}
+
+/// The tensors of one model file, as far as they decide a config.
+pub trait Tensors {
+    /// Shape of a tensor, outermost dimension first; none where there is no such tensor.
+    fn shape(&self, name: &str) -> Option<Vec<usize>>;
+
+    /// The numbers of a small F32 tensor; none where there is no such tensor or it has another type.
+    fn f32s(&self, name: &str) -> Option<Vec<f32>>;
+
+    /// Whether there is a tensor of this name.
+    fn has(&self, name: &str) -> bool {
+        self.shape(name).is_some()
+    }
+}
+
+/// The keys of a parsed config.json.
+pub struct JsonKeys<'a> {
+    /// The file, for messages.
+    pub file: &'a str,
+    /// Its outermost object.
+    pub object: &'a serde_json::Map<String, serde_json::Value>,
+}
+
+impl Keys for JsonKeys<'_> {
+    fn file(&self) -> String {
+        self.file.to_owned()
+    }
+
+    fn field(&self, key: &str) -> Option<Field> {
+        from_json(self.value(key)?)
+    }
+
+    fn mentions(&self, key: &str) -> bool {
+        self.value(key).is_some()
+    }
+}
+
+impl JsonKeys<'_> {
+    fn value(&self, key: &str) -> Option<&serde_json::Value> {
+        let mut parts = key.split('.');
+        let mut value = self.object.get(parts.next()?)?;
+        for part in parts {
+            value = value.as_object()?.get(part)?;
+        }
+        Some(value)
+    }
+}
+
+fn from_json(value: &serde_json::Value) -> Option<Field> {
+    use serde_json::Value;
+    Some(match value {
+        Value::Null => return None,
+        Value::Bool(flag) => Field::Flag(*flag),
+        Value::String(text) => Field::Text(text.clone()),
+        Value::Number(number) => match (number.as_u64(), number.as_i64()) {
+            (Some(value), _) => Field::Integer(value.into()),
+            (None, Some(value)) => Field::Integer(value.into()),
+            _ => Field::Real(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Value::Array(values) => match values.iter().map(from_json).collect::<Option<Vec<Field>>>() {
+            Some(list) => Field::List(list),
+            None => Field::Count(values.len()),
+        },
+        Value::Object(_) => Field::Object,
+    })
+}

@@ -1,0 +1,257 @@
+//! Choice of formulations: every `mla_attention` becomes the operations of one or two formulations of MLA.
+
+use super::remove;
+use crate::config::AttentionShape;
+use crate::error::GraphError;
+use crate::ir::{
+    AttentionPath, Ir, KvLayer, KvLayerId, KvLayerKind, Node, Op, RowCount, Storage, Value, ValueId,
+};
+use latent_types::CacheType;
+use std::fmt;
+use std::str::FromStr;
+
+/// Which formulation of MLA a session runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MlaChoice {
+    /// Absorbed for segments of few new rows, naive for many: see [`crossover`].
+    #[default]
+    Auto,
+    /// Queries moved into latent space; one shared key and value row a token.
+    Absorbed,
+    /// Keys and values expanded from the latents.
+    Naive,
+    /// Like absorbed, with content and rope scores computed apart.
+    SeparateScores,
+}
+
+/// Formulations with the cache that each runs on.
+pub const FORMS: [(MlaChoice, CacheForm); 5] = [
+    (MlaChoice::Auto, CacheForm::Latent),
+    (MlaChoice::Absorbed, CacheForm::Latent),
+    (MlaChoice::Naive, CacheForm::Latent),
+    (MlaChoice::SeparateScores, CacheForm::Latent),
+    (MlaChoice::Naive, CacheForm::Expanded),
+];
+
+impl MlaChoice {
+    /// All choices with the words that name them.
+    pub const ALL: [(MlaChoice, &'static str); 4] = [
+        (MlaChoice::Auto, "auto"),
+        (MlaChoice::Absorbed, "absorbed"),
+        (MlaChoice::Naive, "naive"),
+        (MlaChoice::SeparateScores, "separate"),
+    ];
+
+    /// The word that names it.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+impl fmt::Display for MlaChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for MlaChoice {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        // "split" is the name of 2026-11
+        let word = if word.eq_ignore_ascii_case("split") { "separate" } else { word };
+        let found = Self::ALL.iter().find(|(_, name)| name.eq_ignore_ascii_case(word));
+        found.map(|(choice, _)| *choice).ok_or_else(|| {
+            format!("unknown formulation {word:?}: expected auto, absorbed, naive or separate")
+        })
+    }
+}
+
+/// What the cache stores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheForm {
+    /// One latent row a token and layer.
+    #[default]
+    Latent,
+    /// Expanded keys and values of every head; only for the naive formulation, for comparison.
+    Expanded,
+}
+
+impl CacheForm {
+    /// Whether a cache of this type can store it: codes with one scale a row are for latents.
+    pub fn stores(self, ty: CacheType) -> bool {
+        self == CacheForm::Latent || ty.is_float()
+    }
+}
+
+/// New rows of a segment from which expanding keys and values costs fewer operations than attending in latent space;
+/// none where it never does. `kv_lora · (nope + v) / (2 · kv_lora − nope − v)`: 171 for DeepSeek-V3's sizes, 398 for GLM-4.7-Flash's.
+///
+/// With n cached rows and m new ones, a head costs m·n·(2·kv_lora + rope) in latent space, and
+/// n·kv_lora·(nope + v) + m·n·(nope + rope + v) with keys and values expanded once.
+pub fn crossover(shape: &AttentionShape) -> Option<usize> {
+    let expansion = shape.kv_lora_rank * (shape.nope + shape.v);
+    let saved = (2 * shape.kv_lora_rank).checked_sub(shape.nope + shape.v)?;
+    if saved == 0 { None } else { Some(expansion.div_ceil(saved)) }
+}
+
+/// Lowers every `mla_attention` of `ir`.
+///
+/// # Errors
+/// When the expanded cache is asked for with a formulation that reads latents.
+pub fn choose_formulations(
+    mut ir: Ir,
+    choice: MlaChoice,
+    form: CacheForm,
+    shape: &AttentionShape,
+) -> Result<Ir, GraphError> {
+    if form == CacheForm::Expanded && choice != MlaChoice::Naive {
+        return Err(GraphError::Internal {
+            pass: "choose_formulations",
+            problem: format!("an expanded cache serves the naive formulation, not {choice}"),
+        });
+    }
+    while let Some(at) = ir.nodes.iter().position(|node| node.op == Op::MlaAttention) {
+        let attention = remove(&mut ir, at);
+        let mut lowering = Lowering { made: Vec::new(), attention, shape };
+        lowering.store(&mut ir, form);
+        let kv_layer = KvLayerId(ir.kv_layers.len() - 1);
+        let rope = lowering.take_query_rope(&mut ir)?;
+        let at = at - 1; // the query's rope node is gone
+        if choice != MlaChoice::Naive {
+            let split = choice == MlaChoice::SeparateScores;
+            lowering.latent(
+                &mut ir,
+                rope,
+                kv_layer,
+                if split { Op::AttendSeparate } else { Op::AttendLatent },
+            );
+        }
+        if matches!(choice, MlaChoice::Auto | MlaChoice::Naive) {
+            lowering.naive(&mut ir, rope, kv_layer);
+        }
+        if choice != MlaChoice::Auto {
+            lowering.made.iter_mut().for_each(|node| node.path = AttentionPath::All);
+        }
+        ir.nodes.splice(at..at, lowering.made);
+    }
+    Ok(ir)
+}
+
+struct Lowering<'a> {
+    made: Vec<Node>,
+    attention: Node,
+    shape: &'a AttentionShape,
+}
+
+impl Lowering<'_> {
+    fn node(
+        &mut self,
+        op: Op,
+        path: AttentionPath,
+        inputs: Vec<ValueId>,
+        outputs: Vec<ValueId>,
+    ) -> &mut Node {
+        let mut node = Node::new(op, self.attention.layer, inputs, outputs);
+        node.path = path;
+        self.made.push(node);
+        let last = self.made.len() - 1;
+        &mut self.made[last]
+    }
+
+    fn value(&self, ir: &mut Ir, name: &str, width: usize, storage: Storage) -> ValueId {
+        ir.add_value(Value {
+            name: name.to_owned(),
+            layer: self.attention.layer,
+            rows: RowCount::Rows,
+            heads: self.shape.heads,
+            width,
+            storage,
+        })
+    }
+
+    /// The cache stream of this layer and the node that writes it.
+    fn store(&mut self, ir: &mut Ir, form: CacheForm) {
+        let (kind, op, width, rope) = match form {
+            CacheForm::Latent => {
+                (KvLayerKind::Latent, Op::LatentStore, self.shape.latent_width(), self.shape.rope)
+            }
+            CacheForm::Expanded => (KvLayerKind::Expanded, Op::ExpandedStore, self.shape.expanded_width(), 0),
+        };
+        ir.kv_layers.push(KvLayer { kind, layer: self.attention.layer.unwrap_or(0), width, rope });
+        let kv_layer = KvLayerId(ir.kv_layers.len() - 1);
+        let inputs = self.attention.inputs[2..4].to_vec();
+        let weights = if form == CacheForm::Expanded { self.attention.weights.clone() } else { Vec::new() };
+        let node = self.node(op, AttentionPath::All, inputs, Vec::new());
+        node.kv_layer = Some(kv_layer);
+        node.weights = weights;
+    }
+
+    /// Takes out the node that rotates the query, because each formulation rotates in its own place; returns what it read.
+    fn take_query_rope(&self, ir: &mut Ir) -> Result<ValueId, GraphError> {
+        let rotated = self.attention.inputs[1];
+        match ir.maker(rotated) {
+            Some(index) if ir.nodes[index].op == Op::Rope => Ok(remove(ir, index).inputs[0]),
+            _ => Err(GraphError::Internal {
+                pass: "choose_formulations",
+                problem: "the rope part of the query is not made by rope".into(),
+            }),
+        }
+    }
+
+    fn latent(&mut self, ir: &mut Ir, q_pe: ValueId, kv_layer: KvLayerId, attend: Op) {
+        let (latent, full) = (self.shape.kv_lora_rank, self.shape.latent_width());
+        let rotated = self.value(ir, "q_rope", self.shape.rope, Storage::Own);
+        let query = self.value(ir, "q_latent", full, Storage::Own);
+        let mixed = self.value(ir, "latent_mix", latent, Storage::Own);
+        let (q_nope, out) = (self.attention.inputs[0], self.attention.outputs[0]);
+        let weights = self.attention.weights.clone();
+        let by_side =
+            |keep: fn(&str) -> bool| weights.iter().filter(|(slot, _)| keep(slot)).cloned().collect();
+        self.node(Op::Rope, AttentionPath::Absorbed, vec![q_pe], vec![rotated]);
+        self.node(Op::AbsorbK, AttentionPath::Absorbed, vec![q_nope, rotated], vec![query]).weights =
+            by_side(|slot| slot != "v_b");
+        self.node(attend, AttentionPath::Absorbed, vec![query], vec![mixed]).kv_layer = Some(kv_layer);
+        self.node(Op::AbsorbV, AttentionPath::Absorbed, vec![mixed], vec![out]).weights =
+            by_side(|slot| slot != "k_b");
+    }
+
+    fn naive(&mut self, ir: &mut Ir, q_pe: ValueId, kv_layer: KvLayerId) {
+        let rotated = self.value(ir, "q_rope", self.shape.rope, Storage::View { of: q_pe, offset: 0 });
+        let (q_nope, out) = (self.attention.inputs[0], self.attention.outputs[0]);
+        let weights = if ir.kv_layers[kv_layer.0].kind == KvLayerKind::Latent {
+            self.attention.weights.clone()
+        } else {
+            Vec::new()
+        };
+        self.node(Op::Rope, AttentionPath::Naive, vec![q_pe], vec![rotated]);
+        let node = self.node(Op::AttendExpanded, AttentionPath::Naive, vec![q_nope, rotated], vec![out]);
+        node.kv_layer = Some(kv_layer);
+        node.weights = weights;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_crossover_follows_from_the_dimensions() {
+        let shape = |kv_lora_rank, nope, v| AttentionShape {
+            heads: 16,
+            q_lora_rank: None,
+            kv_lora_rank,
+            nope,
+            rope: 64,
+            v,
+            softmax_scale: 1.0,
+            temperature: None,
+        };
+        assert_eq!(crossover(&shape(512, 128, 128)), Some(171));
+        assert_eq!(crossover(&shape(512, 192, 256)), Some(399));
+        assert_eq!(crossover(&shape(64, 64, 64)), None);
+        assert_eq!(crossover(&shape(32, 64, 64)), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! Cutting into phases: the fewest barriers under which no thread reads what another has not finished.
+
+use super::BatchBucket;
+use crate::ir::{Epilogue, Ir, Node, Op, Storage, ValueId};
+
+/// The phase of every node: nodes of one phase run between two barriers.
+///
+/// A node comes after every phase that makes what it reads, and, where it overwrites a value in place, after every phase that
+/// reads the old one. Two sums into the same rows may share a phase: each thread owns the same columns in both, and adds in
+/// the order of the list. The experts of few rows are chosen in the phase that reads the choice (`chosen_by_each`). Nodes whose lanes
+/// never meet do not wait for each other.
+pub fn cut_phases(ir: &Ir, bucket: BatchBucket) -> Vec<usize> {
+    let mut phases: Vec<usize> = Vec::with_capacity(ir.nodes.len());
+    let uses: Vec<Uses> = ir.nodes.iter().map(|node| Uses::of(ir, node)).collect();
+    for (n, node) in ir.nodes.iter().enumerate() {
+        if node.op == Op::Split {
+            // views only: nothing is read or written; shown with what makes the value
+            let made = (0..n).rev().find(|&m| ir.nodes[m].outputs.contains(&node.inputs[0]));
+            phases.push(made.map_or(0, |m| phases[m]));
+            continue;
+        }
+        let mut phase = 0;
+        for (e, earlier) in ir.nodes[..n].iter().enumerate() {
+            if !node.path.meets(earlier.path) || !uses[n].conflicts(&uses[e]) {
+                continue;
+            }
+            let sums = sums_together(ir, earlier, node) && !uses[n].reads_what(&uses[e]);
+            let together = sums || chosen_by_each(earlier, node, bucket);
+            phase = phase.max(phases[e] + usize::from(!together));
+        }
+        phases.push(phase);
+    }
+    phases
+}
+
+/// Storage that a node reads and writes; a residual that it adds to in place counts as written only.
+struct Uses {
+    reads: Vec<Place>,
+    writes: Vec<Place>,
+}
+
+/// A value's root, or a cache stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Value(ValueId),
+    Hidden,
+    KvLayer(usize),
+}
+
+impl Uses {
+    fn of(ir: &Ir, node: &Node) -> Uses {
+        let place = |id: &ValueId| match ir.value(ir.root(*id)).storage {
+            Storage::Hidden => Place::Hidden,
+            _ => Place::Value(ir.root(*id)),
+        };
+        let adds = matches!(node.epilogue, Epilogue::AddTo(_));
+        let read = &node.inputs[..node.inputs.len() - usize::from(adds)];
+        let mut uses = Uses {
+            reads: read.iter().map(place).collect(),
+            writes: node.outputs.iter().map(place).collect(),
+        };
+        if let Some(kv_layer) = node.kv_layer {
+            let side = if node.outputs.is_empty() { &mut uses.writes } else { &mut uses.reads };
+            side.push(Place::KvLayer(kv_layer.0));
+        }
+        if node.op == Op::Split {
+            return Uses { reads: Vec::new(), writes: Vec::new() };
+        }
+        uses
+    }
+
+    fn conflicts(&self, earlier: &Uses) -> bool {
+        let meets = |a: &[Place], b: &[Place]| a.iter().any(|place| b.contains(place));
+        meets(&self.reads, &earlier.writes)
+            || meets(&self.writes, &earlier.reads)
+            || meets(&self.writes, &earlier.writes)
+    }
+
+    fn reads_what(&self, earlier: &Uses) -> bool {
+        self.reads.iter().any(|place| earlier.writes.contains(place))
+            || self.writes.iter().any(|place| earlier.reads.contains(place))
+    }
+}
+
+/// Whether `node` may read, in the same phase, the experts that `earlier` chooses: with few rows the choice is so little that every thread
+/// makes all of it for itself, which is quicker than waiting for one to do so. What later phases read of it, one thread writes.
+pub(crate) fn chosen_by_each(earlier: &Node, node: &Node, bucket: BatchBucket) -> bool {
+    bucket != BatchBucket::Prefill
+        && earlier.op == Op::Route
+        && node.op == Op::ExpertGateUp
+        && node.inputs.get(1) == earlier.outputs.first()
+}
+
+/// Whether both add into the same rows, each thread to its own columns.
+fn sums_together(ir: &Ir, a: &Node, b: &Node) -> bool {
+    let adds = |node: &Node| matches!(node.epilogue, Epilogue::AddTo(_));
+    adds(a) && adds(b) && ir.root(a.outputs[0]) == ir.root(b.outputs[0])
+}

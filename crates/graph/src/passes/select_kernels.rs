@@ -1,0 +1,437 @@
+//! Binding: one kernel for each weight or operation of a node, strictly.
+
+use super::BatchBucket;
+use crate::error::GraphError;
+use crate::ir::{BoundKernel, Ir, Node, Op};
+use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
+use std::fmt;
+use std::str::FromStr;
+
+/// How exact the arithmetic is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// Everything in f32 from decoded weights: the oracle.
+    Exact,
+    /// 8-bit activations with quantised weights, f32 with all others.
+    #[default]
+    Default,
+}
+
+impl Precision {
+    /// The word that names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::Exact => "exact",
+            Precision::Default => "default",
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word.to_ascii_lowercase().as_str() {
+            "exact" => Ok(Precision::Exact),
+            "default" => Ok(Precision::Default),
+            _ => Err(format!("unknown precision {word:?}: expected exact or default")),
+        }
+    }
+}
+
+/// What binding may choose from.
+#[derive(Clone, Copy, Debug)]
+pub struct BindOptions {
+    /// How exact the arithmetic is.
+    pub precision: Precision,
+    /// The highest tier allowed.
+    pub tier: Tier,
+    /// The type of the cache.
+    pub cache: CacheType,
+}
+
+/// Binds every node of `ir`, for steps of a class of rows, to kernels of `table`.
+///
+/// Among the kernels that do what is asked at a tier that is allowed, the highest tier wins; one that is written for the format
+/// wins over one that reads any. Experts see some of a step's rows only: where their kernel is for many, one for few is bound beside it.
+///
+/// # Errors
+/// [`GraphError::NoKernel`] and [`GraphError::AmbiguousKernel`], which say what was asked and what there is.
+pub fn bind(
+    mut ir: Ir,
+    table: &[KernelContract],
+    options: &BindOptions,
+    bucket: BatchBucket,
+) -> Result<Ir, GraphError> {
+    for n in 0..ir.nodes.len() {
+        let node = &ir.nodes[n];
+        let bucket = class_bound_for(&node.op, bucket);
+        let experts = matches!(node.op, Op::ExpertGateUp | Op::ExpertDown);
+        let kernels = asked(&ir, node)
+            .into_iter()
+            .map(|(op, ty)| {
+                let mut kernel = choose(table, op, ty, options, bucket)?;
+                if experts && table[kernel.index].least > 1 {
+                    kernel.few = Some(Box::new(choose(table, op, ty, options, BatchBucket::Decode)?));
+                }
+                Ok(kernel)
+            })
+            .collect::<Result<Vec<_>, GraphError>>()?;
+        ir.nodes[n].kernels = kernels;
+    }
+    Ok(ir)
+}
+
+/// The class of rows that a node's kernels are bound for. Heads multiply the rows of one segment, which may be few in any step; but attention over
+/// expanded keys, which multiplies all cached rows, is right with few and for many.
+pub(crate) fn class_bound_for(op: &Op, bucket: BatchBucket) -> BatchBucket {
+    match op {
+        Op::Linear | Op::ExpertGateUp | Op::ExpertDown | Op::AttendExpanded => bucket,
+        _ => BatchBucket::Decode,
+    }
+}
+
+/// What a node asks for: a kernel for each of its weights, or one for itself.
+pub fn asked(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
+    let each = |kind: fn(&Op, &str) -> OpKind| -> Vec<_> {
+        node.weights.iter().map(|(slot, id)| (kind(&node.op, slot), Some(ir.weight(*id).ty))).collect()
+    };
+    match node.op {
+        Op::Linear | Op::ExpertGateUp | Op::ExpertDown | Op::AbsorbV => each(|_, _| OpKind::Linear),
+        // the latent side of W_UK is read along its rows in k_b, and across them in kv_b
+        Op::AbsorbK => each(|_, slot| if slot == "kv_b" { OpKind::LinearT } else { OpKind::Linear }),
+        Op::ExpandedStore => each(|_, slot| if slot == "k_b" { OpKind::LinearT } else { OpKind::Linear }),
+        // a product makes values; keys have a kernel of their own, which reads W_UK decoded
+        Op::AttendExpanded => {
+            let mut asked = each(|_, slot| if slot == "k_b" { OpKind::ExpandKeys } else { OpKind::Linear });
+            asked.extend([(OpKind::ExpandKeys, None), (OpKind::AttendExpanded, None)]);
+            asked
+        }
+        Op::Embed { .. } => each(|_, _| OpKind::Embed),
+        Op::AttendLatent => vec![(OpKind::AttendLatent, None)],
+        Op::AttendSeparate => vec![(OpKind::AttendSeparate, None)],
+        Op::LatentStore => vec![(OpKind::LatentStore, None)],
+        Op::RmsNorm => vec![(OpKind::RmsNorm, None)],
+        Op::Rope => vec![(OpKind::Rope, None)],
+        Op::Route => vec![(OpKind::Route, None)],
+        Op::SiluMul => vec![(OpKind::SiluMul, None)],
+        Op::Relu2 => vec![(OpKind::Relu2, None)],
+        Op::Add { .. } => vec![(OpKind::Add, None)],
+        Op::Scale { .. } => vec![(OpKind::Scale, None)],
+        Op::Split | Op::GatherRows | Op::MlaAttention | Op::ExpertMlp => Vec::new(),
+    }
+}
+
+/// How the input of a product is read: decided by format and precision, so that tiers compute alike; but what a kernel for many
+/// rows reads, where there are as many and it may be used. Attention rounds as the kernel of the highest tier does that it may use, to 16 bits rather
+/// than to codes.
+fn activation(
+    table: &[KernelContract],
+    op: OpKind,
+    ty: Option<TensorType>,
+    options: &BindOptions,
+    bucket: BatchBucket,
+) -> ActivationType {
+    let precision = options.precision;
+    let Some(ty) = ty else {
+        let rounded = |k: &&KernelContract| {
+            k.op == op
+                && k.activation != ActivationType::F32
+                && k.tier <= options.tier
+                && k.least <= bucket.least_rows()
+                && k.cache.is_none_or(|cache| cache == options.cache)
+        };
+        let best = table.iter().filter(rounded).max_by_key(|k| (rank(k), k.activation != ActivationType::A8));
+        return best
+            .filter(|_| precision == Precision::Default)
+            .map_or(ActivationType::F32, |k| k.activation);
+    };
+    let for_many = |k: &&KernelContract| {
+        k.op == op
+            && k.weight == Some(ty)
+            && k.least > 1
+            && k.least <= bucket.least_rows()
+            && k.tier <= options.tier
+            && k.layout == layout(table, ty, precision)
+    };
+    if let Some(kernel) = table.iter().find(for_many).filter(|_| precision == Precision::Default) {
+        return kernel.activation;
+    }
+    let wanted = wanted(ty, precision);
+    let exists = table.iter().any(|k| k.op == op && k.weight == Some(ty) && k.activation == wanted);
+    if exists { wanted } else { ActivationType::F32 }
+}
+
+/// How a product with weights of a format should read its input.
+fn wanted(ty: TensorType, precision: Precision) -> ActivationType {
+    match precision {
+        Precision::Default if ty.is_quantized() => ActivationType::A8,
+        Precision::Default | Precision::Exact => ActivationType::F32,
+    }
+}
+
+/// How the weights of a format lie in memory, in every operation of a session: in default precision in tiles where products read them,
+/// else as in the file.
+fn layout(table: &[KernelContract], ty: TensorType, precision: Precision) -> WeightLayout {
+    let tiles = |k: &KernelContract| {
+        k.op == OpKind::Linear
+            && k.layout == WeightLayout::Tiles
+            && k.weight == Some(ty)
+            && k.activation == wanted(ty, precision)
+    };
+    if precision == Precision::Default && table.iter().any(tiles) {
+        WeightLayout::Tiles
+    } else {
+        WeightLayout::Rows
+    }
+}
+
+/// What one kernel is asked to do.
+pub(crate) struct Request<'a> {
+    op: OpKind,
+    ty: Option<TensorType>,
+    pub(crate) activation: ActivationType,
+    /// None where the kernel takes decoded rows, from whatever layout.
+    pub(crate) layout: Option<WeightLayout>,
+    options: &'a BindOptions,
+    bucket: BatchBucket,
+}
+
+impl<'a> Request<'a> {
+    /// The request for `op` with weights of format `ty`: layout follows from format and precision, the input from the class of rows too.
+    pub(crate) fn new(
+        table: &[KernelContract],
+        (op, ty): (OpKind, Option<TensorType>),
+        options: &'a BindOptions,
+        bucket: BatchBucket,
+    ) -> Request<'a> {
+        // what decodes rows first takes them from whatever layout the products want
+        let decodes = matches!(op, OpKind::Embed | OpKind::ExpandKeys);
+        let layout = ty.filter(|_| !decodes).map(|ty| layout(table, ty, options.precision));
+        Request { op, ty, activation: activation(table, op, ty, options, bucket), layout, options, bucket }
+    }
+
+    /// Why `kernel` does not do what is asked; none where it does.
+    pub(crate) fn refusal(&self, kernel: &KernelContract) -> Option<String> {
+        let (tier, cache) = (self.options.tier, self.options.cache);
+        if kernel.op != self.op {
+            return Some(format!("it does {}", kernel.op.name()));
+        }
+        if let Some(ty) = kernel.weight.filter(|ty| Some(*ty) != self.ty) {
+            return Some(format!("it reads {ty}"));
+        }
+        if self.layout.is_some_and(|layout| layout != kernel.layout) {
+            return Some(format!("it reads {}", kernel.layout.name()));
+        }
+        if kernel.activation != self.activation {
+            return Some(format!("its input is {}", kernel.activation.name()));
+        }
+        if kernel.tier > tier {
+            return Some(format!("it needs {}, and the limit is {tier}", kernel.tier));
+        }
+        if kernel.least > self.bucket.least_rows() {
+            return Some(format!("it is for calls of {} rows and more", kernel.least));
+        }
+        kernel.cache.filter(|ty| *ty != cache).map(|ty| format!("its cache is {ty}"))
+    }
+
+    fn matches(&self, kernel: &KernelContract) -> bool {
+        self.refusal(kernel).is_none()
+    }
+
+    /// The kernel that wins, where one does what is asked.
+    pub(crate) fn best<'t>(&self, table: &'t [KernelContract]) -> Option<&'t KernelContract> {
+        table.iter().filter(|k| self.matches(k)).max_by_key(|k| rank(k))
+    }
+
+    /// Why the request is as it is, and why `bound` answers it: a sentence each for input, layout and tier.
+    pub(crate) fn why(&self, bound: &KernelContract) -> Vec<String> {
+        let mut why = Vec::new();
+        if let Some(ty) = self.ty {
+            let (input, precision) = (self.activation.name(), self.options.precision);
+            why.push(match (self.activation, precision) {
+                (ActivationType::F32, Precision::Exact) => "input f32: precision exact".to_owned(),
+                (ActivationType::F32, Precision::Default) if wanted(ty, precision) == ActivationType::F32 => {
+                    format!("input f32: {ty} is not quantised, so the input is not rounded")
+                }
+                (ActivationType::F32, Precision::Default) => {
+                    format!("input f32: no kernel reads {ty} with a narrower one for this operation")
+                }
+                (ActivationType::Bf16, _) if bound.least > 1 => {
+                    format!(
+                        "input {input}: with many rows, {ty} is unpacked to it too, for the processor's tiles"
+                    )
+                }
+                (ActivationType::Bf16 | ActivationType::F16, _) => {
+                    format!("input {input}: {ty} has 16 bits, so the input is rounded to as many")
+                }
+                (ActivationType::A8, _) => {
+                    format!("input {input}: {ty} is quantised, so blocks of the input are 8-bit codes")
+                }
+            });
+            why.push(match self.layout {
+                None => "any layout: rows are decoded first".to_owned(),
+                Some(WeightLayout::Rows) => format!("layout rows: {ty} is read as it lies in the file"),
+                Some(WeightLayout::Tiles) => {
+                    format!("layout tiles: {ty} is packed while loading, for every operation of a session")
+                }
+            });
+        }
+        if self.ty.is_none() && self.activation == ActivationType::F16 {
+            why.push("arithmetic f16: the processor multiplies f16, and the cache stores it".to_owned());
+        }
+        if self.ty.is_none() && self.activation == ActivationType::Bf16 {
+            let how = if bound.tier == Tier::Amx { "tiles" } else { "pairs" };
+            why.push(format!("arithmetic bf16: the processor multiplies {how} of it"));
+        }
+        if self.ty.is_none() && self.activation == ActivationType::A8 {
+            why.push("input a8: the cache stores 8-bit codes, which are multiplied with such".to_owned());
+        }
+        why.push(if bound.tier == self.options.tier {
+            format!("tier {}: the highest allowed", bound.tier)
+        } else {
+            format!("tier {}: no kernel of a higher one does this, up to {}", bound.tier, self.options.tier)
+        });
+        why
+    }
+
+    fn describe(&self) -> String {
+        let format = self.ty.map_or_else(String::new, |ty| format!(" of {ty}"));
+        let (op, input, tier) = (self.op.name(), self.activation.name(), self.options.tier);
+        format!("{op}{format} with {input} input up to tier {tier}")
+    }
+}
+
+/// Among kernels that match, the greatest wins: the tier, then being written for the format, then for the cache's type.
+fn rank(k: &KernelContract) -> (Tier, bool, bool) {
+    (k.tier, k.weight.is_some(), k.cache.is_some())
+}
+
+/// The kernel for one operation on one format of weights, in steps of a class of rows.
+///
+/// # Errors
+/// As for [`bind`].
+pub fn choose(
+    table: &[KernelContract],
+    op: OpKind,
+    ty: Option<TensorType>,
+    options: &BindOptions,
+    bucket: BatchBucket,
+) -> Result<BoundKernel, GraphError> {
+    let request = Request::new(table, (op, ty), options, bucket);
+    let best = table.iter().filter(|k| request.matches(k)).map(rank).max();
+    let mut found = table.iter().enumerate().filter(|(_, k)| request.matches(k) && Some(rank(k)) == best);
+    match (found.next(), found.next()) {
+        (None, _) => Err(GraphError::NoKernel { asked: request.describe(), there: there(table, op) }),
+        (Some((_, first)), Some((_, second))) => Err(GraphError::AmbiguousKernel {
+            asked: request.describe(),
+            first: first.name.to_owned(),
+            second: second.name.to_owned(),
+        }),
+        (Some((index, kernel)), None) => {
+            let activation = request.activation.name().to_owned();
+            Ok(BoundKernel { index, name: kernel.name.to_owned(), activation, few: None })
+        }
+    }
+}
+
+fn there(table: &[KernelContract], op: OpKind) -> String {
+    let names: Vec<&str> = table.iter().filter(|k| k.op == op).map(|k| k.name).collect();
+    if names.is_empty() {
+        "there is none for this operation".into()
+    } else {
+        format!("there are {}", names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latent_types::WeightLayout;
+
+    fn config(
+        weight: Option<TensorType>,
+        activation: ActivationType,
+        tier: Tier,
+        name: &'static str,
+    ) -> KernelContract {
+        KernelContract {
+            op: OpKind::Linear,
+            weight,
+            layout: WeightLayout::Rows,
+            activation,
+            cache: None,
+            least: 1,
+            tier,
+            name,
+        }
+    }
+
+    fn options(precision: Precision, tier: Tier) -> BindOptions {
+        BindOptions { precision, tier, cache: CacheType::F32 }
+    }
+
+    #[test]
+    fn the_highest_tier_allowed_wins_and_activation_does_not_depend_on_it() {
+        let q4 = Some(TensorType::Q4_K);
+        let table = [
+            config(None, ActivationType::F32, Tier::Portable, "strip"),
+            config(q4, ActivationType::A8, Tier::Portable, "portable_a8"),
+            config(q4, ActivationType::A8, Tier::Avx2, "avx2_a8"),
+            config(q4, ActivationType::F32, Tier::Avx512, "avx512_f32"),
+        ];
+        let name = |precision, tier, ty| {
+            choose(&table, OpKind::Linear, ty, &options(precision, tier), BatchBucket::Prefill).unwrap().name
+        };
+        assert_eq!(name(Precision::Default, Tier::Avx512, q4), "avx2_a8");
+        assert_eq!(name(Precision::Default, Tier::Portable, q4), "portable_a8");
+        assert_eq!(name(Precision::Exact, Tier::Avx512, q4), "avx512_f32");
+        assert_eq!(name(Precision::Exact, Tier::Avx2, q4), "strip");
+        assert_eq!(name(Precision::Default, Tier::Avx512, Some(TensorType::IQ1_S)), "strip");
+    }
+
+    #[test]
+    fn kernels_for_many_rows_take_over_where_there_are_as_many() {
+        let q4 = Some(TensorType::Q4_K);
+        let tiles = |kernel: KernelContract| KernelContract { layout: WeightLayout::Tiles, ..kernel };
+        let table = [
+            config(None, ActivationType::F32, Tier::Portable, "strip"),
+            tiles(config(q4, ActivationType::A8, Tier::Avx512, "avx512_a8")),
+            tiles(KernelContract { least: 16, ..config(q4, ActivationType::Bf16, Tier::Amx, "amx_bf16") }),
+        ];
+        let chosen = |precision, tier, bucket| {
+            choose(&table, OpKind::Linear, q4, &options(precision, tier), bucket).unwrap()
+        };
+        let many = chosen(Precision::Default, Tier::Amx, BatchBucket::Prefill);
+        assert_eq!((many.name.as_str(), many.activation.as_str()), ("amx_bf16", "bf16"));
+        for bucket in [BatchBucket::Decode, BatchBucket::SmallBatch] {
+            assert_eq!(chosen(Precision::Default, Tier::Amx, bucket).name, "avx512_a8");
+        }
+        assert_eq!(chosen(Precision::Default, Tier::Avx512, BatchBucket::Prefill).name, "avx512_a8");
+        assert_eq!(chosen(Precision::Exact, Tier::Amx, BatchBucket::Prefill).name, "strip");
+    }
+
+    #[test]
+    fn none_and_a_tie_are_errors_that_name_the_kernels() {
+        let q8 = Some(TensorType::Q8_0);
+        let table = [
+            config(q8, ActivationType::F32, Tier::Avx2, "one"),
+            config(q8, ActivationType::F32, Tier::Avx2, "two"),
+        ];
+        let error = |tier| {
+            let options = options(Precision::Exact, tier);
+            choose(&table, OpKind::Linear, q8, &options, BatchBucket::Decode).unwrap_err().to_string()
+        };
+        assert!(error(Tier::Avx2).contains("one and two"));
+        assert!(
+            error(Tier::Portable).contains("Q8_0") && error(Tier::Portable).contains("there are one, two")
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! Which known circuit an unknown model is most like: by keys and what they choose, by the names of tensors, and by their dimensions.
+
+use super::fill_missing;
+use crate::circuit::{Circuit, HF_PREFIXES, Naming};
+use crate::config::{Field, Keys, OutlineFile, Profile, profiles};
+use latent_formats::Outline;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// How like a model is to one that is known.
+#[derive(Clone, Debug, Serialize)]
+pub struct Similarity {
+    /// `general.architecture` or `model_type` of the known one.
+    pub name: String,
+    /// The circuit that runs it.
+    pub circuit: String,
+    /// From 0 to 1: the mean of the shares below, as far as there is something to compare. 1 only where no difference was found.
+    pub score: f64,
+    /// Keys of the known one that the model has, and how many there are.
+    pub keys: (usize, usize),
+    /// Those that it lacks.
+    pub keys_missing: Vec<String>,
+    /// Keys with a word or a flag that choose what is computed (activation, router, biases, kind of scaling) as the known one does, and how many
+    /// there are; values that cannot be read count too.
+    pub choices: (usize, usize),
+    /// Those that choose something else, each with its value.
+    pub choices_other: Vec<String>,
+    /// Keys of the model that are read for the known one, and how many there are.
+    pub read: (usize, usize),
+    /// Weight slots of the circuit that the model's tensors fill, and how many there are.
+    pub slots: (usize, usize),
+    /// Kinds of tensors of the model that the circuit has a slot for, and how many there are.
+    pub tensors: (usize, usize),
+    /// Those that it has no slot for.
+    pub tensors_unknown: Vec<String>,
+    /// Filled slots whose dimensions agree with the residual stream's width, and how many could be compared.
+    pub dimensions: (usize, usize),
+}
+
+/// Known models of this kind of file, the most alike first.
+pub(super) fn rank(outline: &Outline, naming: Naming, architecture: &str) -> Vec<Similarity> {
+    let keys = OutlineFile(outline);
+    let patterns = patterns(outline, naming);
+    let mut list: Vec<Similarity> = profiles(naming == Naming::Gguf)
+        .iter()
+        .filter_map(|profile| {
+            let circuit = Circuit::named(profile.circuit).ok()?;
+            let nested = keys.field("text_config") == Some(Field::Object);
+            let spelled = |key: &str| match naming {
+                Naming::Gguf => format!("{architecture}.{key}"),
+                Naming::HuggingFace if nested => format!("text_config.{key}"),
+                Naming::HuggingFace => key.to_owned(),
+            };
+            let lacks = |key: &&&str| !keys.mentions(&spelled(key));
+            let missing: Vec<String> =
+                profile.keys.iter().filter(lacks).map(|key| (*key).to_owned()).collect();
+            let read = fill_missing::read_as(outline, naming, Some(profile.name));
+            let other = other_choices(profile, &read, &|key| keys.field(&spelled(key)), &spelled);
+            // numbers out of range are compared too, though they choose nothing
+            let compared = read.choices + read.wrong.iter().filter(|(_, chooses)| !chooses).count();
+            let mut likeness = Similarity {
+                name: profile.name.to_owned(),
+                circuit: profile.circuit.to_owned(),
+                score: 0.0,
+                keys: (profile.keys.len() - missing.len(), profile.keys.len()),
+                keys_missing: missing,
+                choices: (compared.saturating_sub(other.len()), compared),
+                choices_other: other,
+                read: (read.asked, read.asked + read.unread.len()),
+                slots: (0, 0),
+                tensors: (0, patterns.len()),
+                tensors_unknown: Vec::new(),
+                dimensions: (0, 0),
+            };
+            likeness.compare(circuit, naming, &patterns);
+            likeness.score();
+            Some(likeness)
+        })
+        .collect();
+    // of alike ones first the one whose name begins alike, then in the order of their profiles
+    let common = |name: &str| name.bytes().zip(architecture.bytes()).take_while(|(a, b)| a == b).count();
+    list.sort_by(|a, b| b.score.total_cmp(&a.score).then(common(&b.name).cmp(&common(&a.name))));
+    list
+}
+
+impl Similarity {
+    /// Slots against tensors.
+    fn compare(&mut self, circuit: &Circuit, naming: Naming, patterns: &BTreeMap<String, Vec<usize>>) {
+        let embed = if naming == Naming::Gguf { "token_embd.weight" } else { "model.embed_tokens.weight" };
+        let hidden = patterns.get(embed).and_then(|shape| shape.last().copied());
+        let mut known: Vec<&str> = Vec::new();
+        for spec in circuit.model_weights.values().chain(circuit.layer_weights.values()) {
+            let name = if naming == Naming::Gguf { &spec.gguf } else { &spec.hf };
+            let Some(name) = name else { continue };
+            known.push(name);
+            // of slots that stand for one another not all can be filled
+            if spec.when.is_empty() {
+                self.slots.1 += 1;
+                self.slots.0 += usize::from(patterns.contains_key(name));
+            }
+            let Some((shape, hidden)) = patterns.get(name).zip(hidden) else { continue };
+            let stacked = usize::from(name.contains("{expert}"));
+            if let Some(at) = spec.shape.iter().position(|size| size == "hidden")
+                && at >= stacked
+            {
+                self.dimensions.1 += 1;
+                let agrees =
+                    shape.len() + stacked == spec.shape.len() && shape.get(at - stacked) == Some(&hidden);
+                self.dimensions.0 += usize::from(agrees);
+            }
+        }
+        let (found, unknown): (Vec<&String>, Vec<&String>) =
+            patterns.keys().partition(|name| known.contains(&name.as_str()));
+        self.tensors.0 = found.len();
+        self.tensors_unknown = unknown.into_iter().cloned().collect();
+    }
+
+    fn score(&mut self) {
+        // without tensors no slot is filled, which says nothing
+        let slots = if self.tensors.1 > 0 { self.slots } else { (0, 0) };
+        let shares = [self.keys, self.choices, self.read, slots, self.tensors, self.dimensions];
+        let shares: Vec<f64> =
+            shares.iter().filter(|share| share.1 > 0).map(|share| share.0 as f64 / share.1 as f64).collect();
+        self.score = shares.iter().sum::<f64>() / shares.len().max(1) as f64;
+    }
+}
+
+/// Keys that choose another computation than the known model's: values that cannot be read, and words that its files do not have.
+fn other_choices(
+    profile: &Profile,
+    read: &fill_missing::Read,
+    field: &dyn Fn(&str) -> Option<Field>,
+    spelled: &dyn Fn(&str) -> String,
+) -> Vec<String> {
+    let mut other: Vec<String> = read.wrong.iter().map(|(shown, _)| shown.clone()).collect();
+    for (key, known) in &profile.words {
+        if let Some(Field::Text(word)) = field(key)
+            && !known.contains(&word.as_str())
+        {
+            let shown = format!("{} = {}", spelled(key), Field::Text(word));
+            if !other.contains(&shown) {
+                other.push(shown);
+            }
+        }
+    }
+    other
+}
+
+/// Names of tensors with the numbers of layers and experts taken out, each with the shape of its first.
+fn patterns(outline: &Outline, naming: Naming) -> BTreeMap<String, Vec<usize>> {
+    let mut patterns = BTreeMap::new();
+    for tensor in outline.tensors() {
+        let mut name = tensor.name.as_str();
+        if naming == Naming::HuggingFace {
+            let prefix = HF_PREFIXES.iter().rev().find(|prefix| name.starts_with(**prefix));
+            name = &name[prefix.map_or(0, |prefix| prefix.len())..];
+        }
+        let mut before = "";
+        let parts: Vec<&str> = name
+            .split('.')
+            .map(|part| {
+                let number = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+                let shown = match (number, before) {
+                    (true, "experts") => "{expert}",
+                    (true, _) => "{layer}",
+                    _ => part,
+                };
+                before = part;
+                shown
+            })
+            .collect();
+        patterns.entry(parts.join(".")).or_insert_with(|| tensor.shape.clone());
+    }
+    patterns
+}

@@ -1,0 +1,362 @@
+//! Reading a config past its errors: each is noted, and a plausible value put in its place.
+
+use super::closest::{self, Similarity};
+use super::{Missing, MissingKind};
+use crate::circuit::Naming;
+use crate::config::{ConfigError, Field, Implied, Keys, ModelConfig, OutlineFile, Tensors};
+use latent_formats::{Data, Outline, Source};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+
+/// More errors than any file has in its keys.
+const MOST: usize = 64;
+
+/// What could be read.
+pub(super) struct Read {
+    pub(super) architecture: String,
+    /// With every error repaired; none where a repair did not help.
+    pub(super) config: Option<ModelConfig>,
+    /// Whether some value of it is not the file's.
+    pub(super) repaired: bool,
+    pub(super) missing: Vec<Missing>,
+    pub(super) unread: Vec<String>,
+    /// Keys of the file that were asked for.
+    pub(super) asked: usize,
+    /// Those of them that hold a word or a flag, and so choose what is computed.
+    pub(super) choices: usize,
+    /// Keys with a value that cannot be read, each with its value; and whether it is a word or a flag.
+    pub(super) wrong: Vec<(String, bool)>,
+    /// Whether no circuit runs the architecture.
+    unsupported: bool,
+}
+
+/// Reads the config of an outline; of an unknown architecture as if it were the known one that it is most like.
+pub(super) fn read(outline: &Outline, naming: Naming) -> (Read, Vec<Similarity>) {
+    let mut read = read_as(outline, naming, None);
+    if !read.unsupported {
+        return (read, Vec::new());
+    }
+    let closest = closest::rank(outline, naming, &read.architecture);
+    if let Some(best) = closest.first() {
+        let like = read_as(outline, naming, Some(&best.name));
+        let missing = std::mem::take(&mut read.missing);
+        read = Read { missing: [missing, like.missing].concat(), ..like };
+    }
+    (read, closest)
+}
+
+/// Reads the config of an outline, as if it called itself `stand_in` where that is given.
+pub(super) fn read_as(outline: &Outline, naming: Naming, stand_in: Option<&str>) -> Read {
+    let file = OutlineFile(outline);
+    let keys = Repaired::new(&file);
+    let mut read = Read {
+        architecture: architecture(&file, naming),
+        config: None,
+        repaired: false,
+        missing: Vec::new(),
+        unread: Vec::new(),
+        asked: 0,
+        choices: 0,
+        wrong: Vec::new(),
+        unsupported: false,
+    };
+    if let Some(name) = stand_in {
+        keys.stand_in(naming, &read.architecture, name);
+    }
+    let mut promise = outline.data() == Data::Config;
+    for _ in 0..MOST {
+        let promised = Implied { keys: &keys, naming };
+        let tensors: &dyn Tensors = if promise { &promised } else { &file };
+        let result = match naming {
+            Naming::Gguf => ModelConfig::from_gguf(&keys, tensors),
+            Naming::HuggingFace => ModelConfig::from_config(&keys, tensors),
+        };
+        match result {
+            Ok(config) => {
+                read.config = Some(config);
+                break;
+            }
+            Err(error) => {
+                if !read.repair(error, &keys, naming, &mut promise) {
+                    break;
+                }
+            }
+        }
+    }
+    // a head that is not in the file, and the like: known only where no circuit could be filled
+    read.unread = unread(outline, &keys);
+    let asked = keys.asked.borrow();
+    // what a model calls itself is not compared, and of an object its parts are
+    let names = ["general.architecture", "general.name", "model_type", "_name_or_path", "architectures"];
+    let fields: Vec<Field> = asked
+        .iter()
+        .filter(|key| !names.contains(&key.rsplit("text_config.").next().unwrap_or(key)))
+        .filter_map(|key| file.field(key))
+        .filter(|field| *field != Field::Object)
+        .collect();
+    read.asked = fields.len();
+    read.choices = fields.iter().filter(|field| chooses(field)).count();
+    read
+}
+
+/// Whether a value chooses what is computed, rather than how much of it.
+fn chooses(field: &Field) -> bool {
+    matches!(field, Field::Text(_) | Field::Flag(_))
+}
+
+impl Read {
+    /// Notes an error and puts something in its place; whether that may help.
+    fn repair(
+        &mut self,
+        error: ConfigError,
+        keys: &Repaired<'_>,
+        naming: Naming,
+        promise: &mut bool,
+    ) -> bool {
+        let (what, problem, wrong) = match error {
+            ConfigError::Unsupported { architecture, known, .. } => {
+                let problem = format!("no circuit runs it; known are {}", known.join(", "));
+                self.missing.push(Missing::new(MissingKind::Architecture, &architecture, problem));
+                self.unsupported = true;
+                return false;
+            }
+            ConfigError::Missing { what, hint, .. } => (what, format!("it is missing: {hint}"), false),
+            ConfigError::Wrong { what, value, expected, .. } => {
+                (what, format!("it is {value}, expected {expected}"), true)
+            }
+        };
+        let Some(key) = what.strip_prefix("key ") else {
+            // the list of tensors is gone through later, all of it
+            if *promise {
+                self.missing.push(Missing::new(MissingKind::Tensor, what, problem));
+            }
+            return !std::mem::replace(promise, true);
+        };
+        self.repaired = true;
+        let key = keys.spelled(key);
+        // what is wrong with a value that was put there is not the file's fault
+        if !keys.replaced.borrow().contains_key(&key) {
+            if let Some(field) = keys.keys.field(&key).filter(|_| wrong) {
+                self.wrong.push((format!("{key} = {field}"), chooses(&field)));
+            }
+            self.missing.push(Missing::new(MissingKind::Key, &key, problem));
+        }
+        keys.replace(&key, naming) || !std::mem::replace(promise, true)
+    }
+}
+
+fn architecture(keys: &dyn Keys, naming: Naming) -> String {
+    let key = if naming == Naming::Gguf { "general.architecture" } else { "model_type" };
+    match keys.field(key) {
+        Some(Field::Text(name)) => name,
+        _ => format!("(no {key})"),
+    }
+}
+
+/// Keys of config.json (or its text part), or of a GGUF file's architecture, that nothing asked for, and that hold more than tokens and versions.
+fn unread(outline: &Outline, keys: &Repaired<'_>) -> Vec<String> {
+    const BESIDE_GGUF: [&str; 6] = [
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "nextn_predict_layers",
+        "rope.scaling.finetuned",
+        "vocab_size",
+    ];
+    const BESIDE: [&str; 22] = [
+        "architectures",
+        "auto_map",
+        "transformers_version",
+        "torch_dtype",
+        "dtype",
+        "use_cache",
+        "initializer_range",
+        "pretraining_tp",
+        "attention_dropout",
+        "num_key_value_heads",
+        "head_dim",
+        "model_type",
+        "text_config",
+        "vision_config",
+        "quantization_config",
+        "name_or_path",
+        "output_router_logits",
+        "router_aux_loss_coef",
+        "aux_loss_alpha",
+        "seq_aux",
+        "ep_size",
+        "tie_word_embeddings",
+    ];
+    let asked = keys.asked.borrow();
+    let source = match outline.source() {
+        Source::HuggingFace(source) => source,
+        Source::Gguf(source) => {
+            let prefix = format!("{}.", architecture(keys.keys, Naming::Gguf));
+            let entries = source.metadata.entries().iter().filter(|(key, value)| {
+                let beside = key.strip_prefix(&prefix).is_none_or(|key| BESIDE_GGUF.contains(&key));
+                let says = !matches!(value, latent_formats::gguf::Value::Bool(false));
+                !beside && says && !asked.contains(key)
+            });
+            return entries.map(|(key, value)| format!("{key} = {}", value.describe())).collect();
+        }
+    };
+    let inner = source.config.get("text_config").and_then(serde_json::Value::as_object);
+    let of = |object: &serde_json::Map<String, serde_json::Value>, prefix: &str| -> Vec<String> {
+        let names = object.iter().filter(|(key, value)| {
+            let beside = BESIDE.contains(&key.as_str()) || key.ends_with("token_id") || key.starts_with('_');
+            let says = !value.is_null() && **value != serde_json::Value::Bool(false);
+            !beside
+                && says
+                && !asked
+                    .iter()
+                    .any(|a| *a == format!("{prefix}{key}") || a.starts_with(&format!("{prefix}{key}.")))
+        });
+        names.map(|(key, value)| format!("{prefix}{key} = {}", shown(value))).collect()
+    };
+    match inner {
+        Some(inner) => of(inner, "text_config."),
+        None => of(&source.config, ""),
+    }
+}
+
+fn shown(value: &serde_json::Value) -> String {
+    let text = value.to_string();
+    if text.chars().count() > 40 { format!("{}…", text.chars().take(39).collect::<String>()) } else { text }
+}
+
+/// Keys of a file with some replaced; it remembers what it was asked for.
+pub(super) struct Repaired<'a> {
+    keys: &'a dyn Keys,
+    replaced: RefCell<HashMap<String, Option<Field>>>,
+    /// In GGUF: the prefix that is asked for, and the file's own.
+    prefix: RefCell<Option<(String, String)>>,
+    asked: RefCell<BTreeSet<String>>,
+}
+
+impl Repaired<'_> {
+    fn new(keys: &dyn Keys) -> Repaired<'_> {
+        Repaired { keys, replaced: RefCell::default(), prefix: RefCell::default(), asked: RefCell::default() }
+    }
+
+    /// The key as the file spells it.
+    fn spelled(&self, key: &str) -> String {
+        match &*self.prefix.borrow() {
+            Some((asked, own)) => {
+                key.strip_prefix(asked.as_str()).map_or_else(|| key.to_owned(), |rest| format!("{own}{rest}"))
+            }
+            None => key.to_owned(),
+        }
+    }
+
+    /// Reads the file as if it were of another architecture.
+    fn stand_in(&self, naming: Naming, own: &str, other: &str) {
+        let text = || Some(Field::Text(other.to_owned()));
+        let mut replaced = self.replaced.borrow_mut();
+        match naming {
+            Naming::Gguf => {
+                replaced.insert("general.architecture".into(), text());
+                *self.prefix.borrow_mut() = Some((format!("{other}."), format!("{own}.")));
+            }
+            Naming::HuggingFace => {
+                replaced.insert("model_type".into(), text());
+                replaced.insert("text_config.model_type".into(), text());
+            }
+        }
+    }
+
+    /// Puts the usual value in the place of `key`; the second time nothing at all. False where neither helped.
+    fn replace(&self, key: &str, naming: Naming) -> bool {
+        let mut replaced = self.replaced.borrow_mut();
+        match replaced.get(key) {
+            None => {
+                let name = match naming {
+                    Naming::Gguf => key.split_once('.').map_or(key, |(_, rest)| rest),
+                    Naming::HuggingFace => key.rsplit('.').next().unwrap_or(key),
+                };
+                replaced.insert(key.to_owned(), usual(name));
+                true
+            }
+            Some(Some(_)) => {
+                replaced.insert(key.to_owned(), None);
+                true
+            }
+            Some(None) => false,
+        }
+    }
+}
+
+impl Keys for Repaired<'_> {
+    fn file(&self) -> String {
+        self.keys.file()
+    }
+
+    fn field(&self, key: &str) -> Option<Field> {
+        let key = self.spelled(key);
+        self.asked.borrow_mut().insert(key.clone());
+        match self.replaced.borrow().get(&key) {
+            Some(field) => field.clone(),
+            None => self.keys.field(&key),
+        }
+    }
+
+    fn mentions(&self, key: &str) -> bool {
+        let key = self.spelled(key);
+        match self.replaced.borrow().get(&key) {
+            Some(field) => field.is_some(),
+            None => self.keys.mentions(&key),
+        }
+    }
+}
+
+/// A value that lets reading go on: DeepSeek-V2-Lite's, as it is small and has everything. None: better without the key.
+fn usual(name: &str) -> Option<Field> {
+    const INTEGERS: [(&str, i128); 32] = [
+        ("block_count", 27),
+        ("context_length", 163_840),
+        ("embedding_length", 2048),
+        ("feed_forward_length", 10_944),
+        ("attention.head_count", 16),
+        ("attention.head_count_kv", 1),
+        ("attention.kv_lora_rank", 512),
+        ("attention.key_length", 192),
+        ("attention.value_length", 128),
+        ("attention.key_length_mla", 192),
+        ("attention.value_length_mla", 128),
+        ("rope.dimension_count", 64),
+        ("expert_count", 64),
+        ("expert_used_count", 6),
+        ("expert_feed_forward_length", 1408),
+        ("hidden_size", 2048),
+        ("intermediate_size", 10_944),
+        ("num_hidden_layers", 27),
+        ("num_attention_heads", 16),
+        ("vocab_size", 102_400),
+        ("max_position_embeddings", 163_840),
+        ("kv_lora_rank", 512),
+        ("qk_nope_head_dim", 128),
+        ("qk_rope_head_dim", 64),
+        ("v_head_dim", 128),
+        ("n_routed_experts", 64),
+        ("num_experts_per_tok", 6),
+        ("moe_intermediate_size", 1408),
+        ("n_group", 1),
+        ("topk_group", 1),
+        ("dim_model_base", 256),
+        ("moe_layer_freq", 1),
+    ];
+    const REALS: [(&str, f64); 6] = [
+        ("attention.layer_norm_rms_epsilon", 1e-6),
+        ("rms_norm_eps", 1e-6),
+        ("rope_theta", 10_000.0),
+        ("routed_scaling_factor", 1.0),
+        ("scale_emb", 1.0),
+        ("scale_depth", 1.0),
+    ];
+    match name {
+        "norm_topk_prob" => return Some(Field::Flag(true)),
+        "rope_type" | "type" | "rope.scaling.type" => return Some(Field::Text("none".into())),
+        _ => {}
+    }
+    let integer = INTEGERS.iter().find(|(key, _)| *key == name).map(|(_, value)| Field::Integer(*value));
+    integer.or_else(|| REALS.iter().find(|(key, _)| *key == name).map(|(_, value)| Field::Real(*value)))
+}

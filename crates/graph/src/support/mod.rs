@@ -1,0 +1,310 @@
+//! The support of a model: whether Latent runs it, what of it binds to which kernels, and everything that is missing where it does not.
+//!
+//! Unlike loading, a support does not stop at the first thing that is wrong: it puts a plausible value in its place and reads on. It
+//! works on the [`Outline`] of a model: a whole file, a header whose data are missing, or a config.json alone.
+
+mod closest;
+mod fill_missing;
+mod operations;
+
+pub use closest::Similarity;
+pub use operations::{Choice, Operation};
+
+use crate::audit;
+use crate::circuit::{Circuit, ConfigVars, DeclaredTensors, Naming, TensorIndex};
+use crate::config::{Keys, ModelConfig, OutlineFile};
+use crate::error::GraphError;
+use crate::ir::{Ir, Span};
+use crate::passes::{BindOptions, CacheForm, MlaChoice};
+use crate::tensors::naming_of;
+use latent_formats::{Data, Outline};
+use latent_types::{KernelContract, TensorType};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What a support found out. Its JSON is the `--json` of `latent inspect --contract`.
+#[derive(Clone, Debug, Serialize)]
+pub struct SupportReport {
+    /// The file or folder.
+    pub file: String,
+    /// Which data there were to look at.
+    pub data: Data,
+    /// What the file calls its architecture.
+    pub architecture: String,
+    /// Whether Latent runs it on this machine: nothing is missing.
+    pub supported: bool,
+    /// The hyper-parameters; none where they could not be read without guessing.
+    pub config: Option<ModelConfig>,
+    /// Operations of a step with the kernels that they bind to; of the closest circuit where the architecture is unknown.
+    pub operations: Vec<Operation>,
+    /// Everything that stands between this model and running it.
+    pub missing: Vec<Missing>,
+    /// Known circuits by likeness, best first; empty where the architecture is known.
+    pub closest: Vec<Similarity>,
+    /// Keys of an unknown architecture's config.json that nothing reads, which may stand for operations.
+    pub unread: Vec<String>,
+    /// What had to be assumed for want of data.
+    pub assumed: Vec<String>,
+}
+
+/// One thing that is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// What kind of thing.
+    pub kind: MissingKind,
+    /// The architecture, key, tensor, format or operation.
+    pub what: String,
+    /// What is wrong, and what it would need.
+    pub problem: String,
+}
+
+/// Kinds of things that may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MissingKind {
+    /// No circuit runs the architecture.
+    Architecture,
+    /// A key is missing or has a value that is not supported.
+    Key,
+    /// A tensor is missing, or has another shape than the keys require.
+    Tensor,
+    /// A tensor that nothing reads.
+    Unread,
+    /// A format that cannot be decoded.
+    Format,
+    /// An operation without a kernel.
+    Kernel,
+}
+
+impl Missing {
+    fn new(kind: MissingKind, what: impl Into<String>, problem: impl Into<String>) -> Missing {
+        Missing { kind, what: what.into(), problem: problem.into() }
+    }
+}
+
+/// What binding may choose from, and how the model is to be run.
+#[derive(Clone, Copy)]
+pub struct Machine<'a> {
+    /// The table of kernels.
+    pub table: &'a [KernelContract],
+    /// Precision, tier and cache.
+    pub bind: BindOptions,
+    /// Formulation of MLA.
+    pub mla: MlaChoice,
+    /// What the cache stores.
+    pub form: CacheForm,
+    /// A circuit to be run instead of the model's own.
+    pub circuit: Option<&'a Circuit>,
+}
+
+/// Surveys a model.
+///
+/// # Errors
+/// Only what is Latent's own fault: a circuit that contradicts itself.
+pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<SupportReport, GraphError> {
+    let file = OutlineFile(outline);
+    let naming = naming_of(outline.source());
+    let (read, closest) = fill_missing::read(outline, naming);
+    let guessed = !closest.is_empty() || read.repaired;
+    let mut missing = read.missing;
+    let mut assumed = Vec::new();
+    let mut operations = Vec::new();
+    if let Some(config) = &read.config {
+        let circuit = match machine.circuit {
+            Some(circuit) => circuit,
+            None => Circuit::named(&config.circuit)?,
+        };
+        let ty = matrix_type(outline, &file, &mut missing, &mut assumed);
+        let declared = DeclaredTensors::of(circuit, config, naming, ty)?;
+        let known = Known { outline, declared: &declared };
+        if outline.data() != Data::Config {
+            tensors(circuit, config, &known, guessed, &mut missing)?;
+        }
+        if outline.data() != Data::Config && !guessed {
+            unread(circuit, config, &known, &mut missing)?;
+        }
+        operations = operations::list(circuit, config, &known, machine, &mut missing)?;
+    }
+    let mut sorted: Vec<Missing> = Vec::new();
+    missing.sort_by_key(|m| m.kind);
+    missing.into_iter().for_each(|m| {
+        if !sorted.contains(&m) {
+            sorted.push(m)
+        }
+    });
+    Ok(SupportReport {
+        file: outline.display_name(),
+        data: outline.data(),
+        architecture: read.architecture,
+        supported: sorted.is_empty(),
+        config: read.config.filter(|_| !guessed),
+        operations,
+        missing: sorted,
+        unread: if closest.is_empty() { Vec::new() } else { read.unread },
+        closest,
+        assumed,
+    })
+}
+
+/// The tensors that a config.json promises; none where the outline names tensors itself.
+///
+/// # Errors
+/// When the circuit contradicts itself.
+pub fn promised(
+    outline: &Outline,
+    circuit: &Circuit,
+    config: &ModelConfig,
+) -> Result<Option<DeclaredTensors>, GraphError> {
+    if outline.data() != Data::Config {
+        return Ok(None);
+    }
+    let ty = matrix_type(outline, &OutlineFile(outline), &mut Vec::new(), &mut Vec::new());
+    let declared = DeclaredTensors::of(circuit, config, naming_of(outline.source()), ty)?;
+    Ok(Some(declared.named(outline.display_name())))
+}
+
+/// The tensors of the file, and for those that it lacks the ones that its contract declares.
+pub(crate) struct Known<'a> {
+    outline: &'a Outline,
+    declared: &'a DeclaredTensors,
+}
+
+impl TensorIndex for Known<'_> {
+    fn naming(&self) -> Naming {
+        self.declared.naming()
+    }
+
+    fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
+        let declared = self.declared.find(name);
+        match (self.outline.tensor(name), declared) {
+            // the format is the file's; a shape that the config contradicts has been reported
+            (Some(tensor), Some((_, shape))) => Some((tensor.ty, shape)),
+            (Some(tensor), None) => Some((tensor.ty, tensor.shape.clone())),
+            (None, declared) => declared,
+        }
+    }
+
+    fn all(&self) -> Vec<(&str, TensorType, &[usize])> {
+        let file = self.outline.tensors().iter().map(|t| (t.name.as_str(), t.ty, t.shape.as_slice()));
+        file.chain(self.declared.iter()).collect()
+    }
+
+    fn file(&self) -> String {
+        self.outline.display_name()
+    }
+}
+
+/// The type of most matrices: of the file, or what config.json says.
+fn matrix_type(
+    outline: &Outline,
+    keys: &dyn Keys,
+    missing: &mut Vec<Missing>,
+    assumed: &mut Vec<String>,
+) -> TensorType {
+    let mut bytes: BTreeMap<TensorType, u64> = BTreeMap::new();
+    for tensor in outline.tensors().iter().filter(|t| t.shape.len() > 1) {
+        *bytes.entry(tensor.ty).or_default() += tensor.bytes;
+    }
+    if let Some((ty, _)) = bytes.into_iter().max_by_key(|(_, bytes)| *bytes) {
+        return ty;
+    }
+    use crate::config::Field;
+    let text = |key: &str| match keys.field(key).or_else(|| keys.field(&format!("text_config.{key}"))) {
+        Some(Field::Text(text)) => Some(text),
+        _ => None,
+    };
+    let ty = match text("quantization_config.quant_method").as_deref() {
+        Some("fp8") => TensorType::F8_E4M3,
+        Some(other) => {
+            let problem =
+                format!("weights quantised by {other:?} are not read; F32, F16, BF16 and block FP8 are");
+            missing.push(Missing::new(MissingKind::Format, "quantization_config.quant_method", problem));
+            TensorType::BF16
+        }
+        None => {
+            let dtype = text("dtype").or_else(|| text("torch_dtype"));
+            match dtype.as_deref() {
+                Some("float32") => TensorType::F32,
+                Some("float16") => TensorType::F16,
+                _ => TensorType::BF16,
+            }
+        }
+    };
+    assumed.push(format!(
+        "there are no tensors to look at: matrices are taken to be {ty}, in the shapes that the keys say"
+    ));
+    ty
+}
+
+/// Every slot of the circuit against the file: tensors that are missing or wrong, alike ones of several layers together.
+fn tensors(
+    circuit: &Circuit,
+    config: &ModelConfig,
+    known: &Known<'_>,
+    guessed: bool,
+    missing: &mut Vec<Missing>,
+) -> Result<(), GraphError> {
+    let file = known.outline;
+    // problem of each slot, with the layers that have it
+    let mut problems: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let whole = ConfigVars::of(config, None);
+    let of_model = circuit.model_weights.keys().map(|slot| (slot, None));
+    let of_layers =
+        (0..config.layers).flat_map(|l| circuit.layer_weights.keys().map(move |slot| (slot, Some(l))));
+    let layer_facts: Vec<ConfigVars> =
+        config.layer_kinds.iter().map(|kind| ConfigVars::of(config, Some(*kind))).collect();
+    for (slot, layer) in of_model.chain(of_layers) {
+        let vars = layer.map_or(&whole, |l: usize| &layer_facts[l]);
+        let Err(error) = circuit.fill(slot, layer, vars, file) else { continue };
+        let problem = match error {
+            GraphError::MissingTensor { tensor, .. } => {
+                (pattern(&tensor, layer), "it is not in the file".to_owned())
+            }
+            // where keys were guessed, shapes say nothing
+            GraphError::Shape { .. } if guessed => continue,
+            GraphError::Shape { tensor, found, expected, .. } => {
+                (pattern(&tensor, layer), format!("its shape is {found:?}, the keys require {expected:?}"))
+            }
+            GraphError::MixedTypes { tensor, ty, first, .. } => {
+                (pattern(&tensor, layer), format!("experts are stored as {first} and as {ty}"))
+            }
+            other => return Err(other),
+        };
+        *problems.entry(problem).or_default() += 1;
+    }
+    for ((tensor, problem), layers) in problems {
+        let problem = if layers > 1 { format!("{problem} ({layers} layers)") } else { problem };
+        missing.push(Missing::new(MissingKind::Tensor, tensor, problem));
+    }
+    Ok(())
+}
+
+/// Tensors of the file that nothing reads, alike ones of several layers together: they may stand for operations.
+fn unread(
+    circuit: &Circuit,
+    config: &ModelConfig,
+    known: &Known<'_>,
+    missing: &mut Vec<Missing>,
+) -> Result<(), GraphError> {
+    let trunk = Ir::build_with(circuit, config, &Span::trunk(config), known)?;
+    let head = Ir::build_with(circuit, config, &Span::head(config), known)?;
+    let (_, names) = audit::unused(circuit, config, known.outline, &[&trunk, &head]);
+    let mut patterns: BTreeMap<String, usize> = BTreeMap::new();
+    for name in names {
+        let layer = name.split('.').find_map(|part| part.parse().ok());
+        *patterns.entry(pattern(&name, layer)).or_default() += 1;
+    }
+    for (name, layers) in patterns {
+        let times = if layers > 1 { format!(" ({layers} layers)") } else { String::new() };
+        missing.push(Missing::new(MissingKind::Unread, name, format!("no operation reads it{times}")));
+    }
+    Ok(())
+}
+
+/// A tensor's name with the number of its layer taken out.
+fn pattern(name: &str, layer: Option<usize>) -> String {
+    match layer {
+        Some(layer) => name.replacen(&format!(".{layer}."), ".{layer}.", 1),
+        None => name.to_owned(),
+    }
+}

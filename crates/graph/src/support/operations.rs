@@ -1,0 +1,151 @@
+//! The operations of a step with the kernels that there are for them.
+
+use super::{Known, Machine, Missing, MissingKind};
+use crate::circuit::Circuit;
+use crate::config::ModelConfig;
+use crate::error::GraphError;
+use crate::ir::{Ir, Node, Span};
+use crate::passes::{
+    BatchBucket, asked, choose, choose_formulations, fold_epilogues, fold_norms, fold_ropes,
+    fuse_projections, group_experts,
+};
+use latent_types::{OpKind, TensorType, Tier};
+use serde::Serialize;
+
+/// An operation on one format of weights.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Operation {
+    /// The operation, as kernels call it.
+    pub operation: String,
+    /// The format of its weights; none where it has none.
+    pub format: Option<String>,
+    /// Weight slots of that format that it reads.
+    pub slots: Vec<String>,
+    /// How often a step of one row runs it, in the plan's words.
+    pub nodes: usize,
+    /// Every kernel of this machine for it, highest tier first.
+    pub available: Vec<Choice>,
+    /// The one that binds; none where nothing does.
+    pub binds: Option<Choice>,
+    /// Whether it runs in portable code although other formats of the operation have faster kernels on this machine.
+    pub portable: bool,
+}
+
+/// A kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Choice {
+    /// Its name.
+    pub kernel: String,
+    /// The instructions that it uses.
+    pub tier: String,
+    /// How it reads its input.
+    pub input: String,
+}
+
+/// All operations of a step of one row and of many rows, layers and head.
+pub(super) fn list(
+    circuit: &Circuit,
+    config: &ModelConfig,
+    tensors: &Known<'_>,
+    machine: Machine<'_>,
+    missing: &mut Vec<Missing>,
+) -> Result<Vec<Operation>, GraphError> {
+    let mut list: Vec<(OpKind, Option<TensorType>, Operation)> = Vec::new();
+    for bucket in [BatchBucket::Decode, BatchBucket::Prefill] {
+        for span in [Span::trunk(config), Span::head(config)] {
+            let ir = lowered(circuit, config, &span, tensors, machine, bucket)?;
+            for node in &ir.nodes {
+                note(&ir, node, bucket, &mut list);
+            }
+        }
+    }
+    list.sort_by_key(|(op, ty, _)| (*op, *ty));
+    for (op, ty, operation) in &mut list {
+        bind(*op, *ty, operation, machine, missing);
+    }
+    Ok(list.into_iter().map(|(_, _, operation)| operation).collect())
+}
+
+/// The IR as binding gets it.
+fn lowered(
+    circuit: &Circuit,
+    config: &ModelConfig,
+    span: &Span,
+    tensors: &Known<'_>,
+    machine: Machine<'_>,
+    bucket: BatchBucket,
+) -> Result<Ir, GraphError> {
+    let ir = Ir::build_with(circuit, config, span, tensors)?;
+    let ir = choose_formulations(ir, machine.mla, machine.form, &config.attention)?;
+    let ir = fold_norms(group_experts(fuse_projections(ir)), bucket);
+    Ok(fold_epilogues(fold_ropes(ir)))
+}
+
+fn note(ir: &Ir, node: &Node, bucket: BatchBucket, list: &mut Vec<(OpKind, Option<TensorType>, Operation)>) {
+    for (i, (op, ty)) in asked(ir, node).into_iter().enumerate() {
+        let at = list.iter().position(|(o, t, _)| (*o, *t) == (op, ty)).unwrap_or_else(|| {
+            let operation = Operation {
+                operation: op.name().to_owned(),
+                format: ty.map(|ty| ty.name().to_owned()),
+                slots: Vec::new(),
+                nodes: 0,
+                available: Vec::new(),
+                binds: None,
+                portable: false,
+            };
+            list.push((op, ty, operation));
+            list.len() - 1
+        });
+        let operation = &mut list[at].2;
+        operation.nodes += usize::from(bucket == BatchBucket::Decode);
+        if let Some((slot, _)) = node.weights.get(i).filter(|_| ty.is_some())
+            && !operation.slots.contains(slot)
+        {
+            operation.slots.push(slot.clone());
+        }
+    }
+}
+
+fn bind(
+    op: OpKind,
+    ty: Option<TensorType>,
+    operation: &mut Operation,
+    machine: Machine<'_>,
+    missing: &mut Vec<Missing>,
+) {
+    let (table, options) = (machine.table, &machine.bind);
+    let choice = |i: usize| {
+        let kernel = &table[i];
+        let tier = kernel.tier.name().to_owned();
+        Choice { kernel: kernel.name.to_owned(), tier, input: kernel.activation.name().to_owned() }
+    };
+    let mut fits: Vec<usize> = (0..table.len())
+        .filter(|i| {
+            let k = &table[*i];
+            k.op == op
+                && (k.weight.is_none() || k.weight == ty)
+                && k.tier <= options.tier
+                && k.cache.is_none_or(|cache| cache == options.cache)
+        })
+        .collect();
+    fits.sort_by_key(|i| std::cmp::Reverse((table[*i].tier, table[*i].weight.is_some())));
+    operation.available = fits.into_iter().map(choice).collect();
+    if let Some(ty) = ty.filter(|ty| !latent_quant::can_decode(*ty)) {
+        let problem = format!("Latent cannot decode it; slots {} are stored so", operation.slots.join(", "));
+        missing.push(Missing::new(MissingKind::Format, ty.name(), problem));
+        return;
+    }
+    match choose(table, op, ty, options, BatchBucket::Decode) {
+        Ok(kernel) => {
+            operation.binds = Some(choice(kernel.index));
+            // row-wise operations have one entry in the table, which takes the best instructions by itself
+            let faster = table.iter().any(|k| k.op == op && k.tier > Tier::Portable);
+            let plain = table[kernel.index].tier == Tier::Portable;
+            operation.portable = plain && faster && options.tier > Tier::Portable;
+        }
+        Err(error) => {
+            let what = ty.map_or_else(|| op.name().to_owned(), |ty| format!("{} of {ty}", op.name()));
+            missing.push(Missing::new(MissingKind::Kernel, what, error.to_string()));
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Types of weights: one for all, or a mix as llama.cpp's quantiser makes it.
+
+use crate::TestingError;
+use latent_types::TensorType;
+use std::str::FromStr;
+
+/// How the weights of a model are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// The type of most matrices.
+    pub base: TensorType,
+    /// The type of down projections and of the head.
+    pub down: TensorType,
+}
+
+impl From<TensorType> for Kind {
+    fn from(ty: TensorType) -> Kind {
+        Kind { base: ty, down: ty }
+    }
+}
+
+impl FromStr for Kind {
+    type Err = TestingError;
+
+    fn from_str(word: &str) -> Result<Kind, TestingError> {
+        let upper = word.to_ascii_uppercase();
+        let kind = match upper.as_str() {
+            "Q4_K_M" => Kind { base: TensorType::Q4_K, down: TensorType::Q6_K },
+            "Q4_0_M" => Kind { base: TensorType::Q4_0, down: TensorType::Q4_0 },
+            _ => TensorType::from_name(&upper).map_err(|_| TestingError::unknown_kind(word))?.into(),
+        };
+        if latent_quant::can_encode(kind.base) { Ok(kind) } else { Err(TestingError::unknown_kind(word)) }
+    }
+}
+
+/// The type that rows of `cols` numbers are stored in when `ty` is asked for: one with smaller blocks where they do not fill
+/// `ty`'s, as llama.cpp falls back.
+pub(crate) fn fitting(ty: TensorType, cols: usize) -> TensorType {
+    if cols.is_multiple_of(ty.block_len()) {
+        return ty;
+    }
+    let smaller = match ty {
+        TensorType::Q4_K => TensorType::Q5_0,
+        TensorType::Q5_K => TensorType::Q5_1,
+        TensorType::Q6_K | TensorType::Q8_K => TensorType::Q8_0,
+        TensorType::Q2_K | TensorType::Q3_K => TensorType::Q4_0,
+        TensorType::IQ4_XS => TensorType::IQ4_NL,
+        _ => TensorType::F16,
+    };
+    if cols.is_multiple_of(smaller.block_len()) && latent_quant::can_encode(smaller) {
+        smaller
+    } else {
+        TensorType::F16
+    }
+}

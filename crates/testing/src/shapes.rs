@@ -1,0 +1,306 @@
+//! The shapes of public models, and toy sizes of the same wiring.
+
+use latent_graph::config::{
+    AttentionShape, FfnActivation, Gating, GroupScore, KvForm, LayerKind, ModelConfig, MoeShape, RopePairs,
+    RopeScaling, RopeSpec, RouterSpec,
+};
+
+/// Names of all shapes.
+pub fn shapes() -> impl Iterator<Item = &'static str> {
+    SHAPES.iter().map(|shape| shape.name)
+}
+
+/// The sizes that make a shape.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) name: &'static str,
+    circuit: &'static str,
+    layers: usize,
+    hidden: usize,
+    heads: usize,
+    q_lora: usize,
+    kv_lora: usize,
+    nope: usize,
+    rope: usize,
+    v: usize,
+    ffn: usize,
+    vocab: usize,
+    context: usize,
+    theta: f64,
+    eps: f64,
+    tied: bool,
+    moe: Option<Moe>,
+    /// factor, original context, mscale_all_dim
+    yarn: Option<(f64, usize, f64)>,
+}
+
+#[derive(Clone, Copy)]
+struct Moe {
+    experts: usize,
+    used: usize,
+    shared: usize,
+    ffn: usize,
+    dense_lead: usize,
+    sigmoid: bool,
+    norm: bool,
+    scale: f64,
+    groups: usize,
+    groups_used: usize,
+}
+
+const PLAIN: Shape = Shape {
+    name: "",
+    circuit: "deepseek2",
+    layers: 3,
+    hidden: 256,
+    heads: 4,
+    q_lora: 256,
+    kv_lora: 256,
+    nope: 128,
+    rope: 64,
+    v: 128,
+    ffn: 512,
+    vocab: 512,
+    context: 4096,
+    theta: 10_000.0,
+    eps: 1e-6,
+    tied: false,
+    moe: None,
+    yarn: None,
+};
+
+const EXPERTS: Moe = Moe {
+    experts: 64,
+    used: 6,
+    shared: 2,
+    ffn: 1408,
+    dense_lead: 1,
+    sigmoid: false,
+    norm: false,
+    scale: 1.0,
+    groups: 1,
+    groups_used: 1,
+};
+
+const LARGE: Shape = Shape { layers: 27, hidden: 2048, heads: 16, kv_lora: 512, context: 131_072, ..PLAIN };
+
+const SHAPES: [Shape; 11] = [
+    Shape {
+        name: "youtu-llm-2b",
+        layers: 32,
+        q_lora: 1536,
+        ffn: 6144,
+        vocab: 128_256,
+        theta: 1.6e6,
+        tied: true,
+        ..LARGE
+    },
+    Shape {
+        name: "deepseek-v2-lite",
+        q_lora: 0,
+        ffn: 10_944,
+        vocab: 102_400,
+        context: 163_840,
+        moe: Some(EXPERTS),
+        yarn: Some((40.0, 4096, 0.707)),
+        ..LARGE
+    },
+    Shape {
+        name: "glm-4.7-flash",
+        layers: 47,
+        heads: 20,
+        q_lora: 768,
+        nope: 192,
+        v: 256,
+        ffn: 10_240,
+        vocab: 154_880,
+        context: 202_752,
+        theta: 1e6,
+        eps: 1e-5,
+        moe: Some(Moe { used: 4, shared: 1, ffn: 1536, sigmoid: true, norm: true, scale: 1.8, ..EXPERTS }),
+        ..LARGE
+    },
+    Shape {
+        name: "moonlight-16b",
+        q_lora: 0,
+        ffn: 11_264,
+        vocab: 163_840,
+        context: 8192,
+        theta: 50_000.0,
+        eps: 1e-5,
+        moe: Some(Moe { sigmoid: true, norm: true, scale: 2.446, ..EXPERTS }),
+        ..LARGE
+    },
+    Shape {
+        name: "deepseek-v3",
+        layers: 61,
+        hidden: 7168,
+        heads: 128,
+        q_lora: 1536,
+        ffn: 18_432,
+        vocab: 129_280,
+        context: 163_840,
+        moe: Some(Moe {
+            experts: 256,
+            used: 8,
+            shared: 1,
+            ffn: 2048,
+            dense_lead: 3,
+            sigmoid: true,
+            norm: true,
+            scale: 2.5,
+            groups: 8,
+            groups_used: 4,
+        }),
+        yarn: Some((40.0, 4096, 1.0)),
+        ..LARGE
+    },
+    Shape { name: "tiny-dense", ..PLAIN },
+    Shape {
+        name: "tiny-v2",
+        q_lora: 0,
+        moe: Some(Moe { experts: 8, used: 2, ffn: 256, ..EXPERTS }),
+        yarn: Some((40.0, 256, 0.707)),
+        ..PLAIN
+    },
+    Shape {
+        name: "tiny-v3",
+        moe: Some(Moe {
+            experts: 16,
+            used: 4,
+            shared: 1,
+            ffn: 256,
+            sigmoid: true,
+            norm: true,
+            scale: 2.5,
+            groups: 4,
+            groups_used: 2,
+            ..EXPERTS
+        }),
+        yarn: Some((40.0, 256, 1.0)),
+        ..PLAIN
+    },
+    Shape {
+        name: "tiny-glm",
+        heads: 5,
+        nope: 192,
+        v: 256,
+        theta: 1e6,
+        eps: 1e-5,
+        moe: Some(Moe {
+            experts: 8,
+            used: 4,
+            shared: 1,
+            ffn: 256,
+            sigmoid: true,
+            norm: true,
+            scale: 1.8,
+            ..EXPERTS
+        }),
+        ..PLAIN
+    },
+    Shape {
+        name: "tiny-minicpm3",
+        circuit: "minicpm3",
+        nope: 64,
+        rope: 32,
+        v: 64,
+        tied: true,
+        eps: 1e-5,
+        ..PLAIN
+    },
+    Shape { name: "tiny-plm", circuit: "plm", q_lora: 0, tied: true, ..PLAIN },
+];
+
+pub(crate) fn named(name: &str) -> Option<&'static Shape> {
+    SHAPES.iter().find(|shape| shape.name == name)
+}
+
+impl Shape {
+    /// The contract of this shape, as a file of this kind would give it.
+    pub(crate) fn config(&self, layers: Option<usize>, kv_form: KvForm) -> ModelConfig {
+        let layers = layers.unwrap_or(self.layers);
+        let moe = self.moe;
+        let lead = moe.map_or(layers, |m| m.dense_lead);
+        let scaled = self.circuit == "minicpm3";
+        ModelConfig {
+            circuit: self.circuit.into(),
+            architecture: self.circuit.into(),
+            name: Some(format!("random {}", self.name)),
+            vocab_size: self.vocab,
+            hidden_size: self.hidden,
+            layers,
+            mtp_layers: 0,
+            context_length: self.context,
+            rms_eps: self.eps,
+            attention: AttentionShape {
+                heads: self.heads,
+                q_lora_rank: (self.q_lora > 0).then_some(self.q_lora),
+                kv_lora_rank: self.kv_lora,
+                nope: self.nope,
+                rope: self.rope,
+                v: self.v,
+                softmax_scale: 1.0 / ((self.nope + self.rope) as f64).sqrt(),
+                temperature: None,
+            },
+            rope: RopeSpec {
+                base: self.theta,
+                pairs: if scaled { RopePairs::NeoX } else { RopePairs::Interleaved },
+                dims: self.rope,
+                scaling: RopeScaling::None,
+            },
+            layer_kinds: (0..layers)
+                .map(|i| if i < lead { LayerKind::Dense } else { LayerKind::Moe })
+                .collect(),
+            intermediate_size: self.ffn,
+            activation: if self.circuit == "plm" {
+                FfnActivation::ReluSquared
+            } else {
+                FfnActivation::SiluGated
+            },
+            moe: moe.map(Moe::shape),
+            embedding_scale: 1.0,
+            residual_scale: 1.0,
+            logits_scale: 1.0,
+            tied_embeddings: self.tied,
+            kv_form: if self.circuit == "deepseek2" { kv_form } else { KvForm::Combined },
+        }
+    }
+
+    /// Leading dense layers, of `layers`.
+    pub(crate) fn dense_lead(&self, layers: usize) -> usize {
+        self.moe.map_or(layers, |m| m.dense_lead)
+    }
+
+    /// Shared experts.
+    pub(crate) fn shared_experts(&self) -> usize {
+        self.moe.map_or(0, |m| m.shared)
+    }
+
+    /// YaRN: factor, original context, mscale_all_dim.
+    pub(crate) fn yarn(&self) -> Option<(f64, usize, f64)> {
+        self.yarn
+    }
+}
+
+impl Moe {
+    fn shape(self) -> MoeShape {
+        MoeShape {
+            experts: self.experts,
+            num_experts_per_tok: self.used,
+            intermediate: self.ffn,
+            shared_intermediate: self.ffn * self.shared,
+            router: RouterSpec {
+                gating: if self.sigmoid { Gating::Sigmoid } else { Gating::Softmax },
+                bias: self.sigmoid,
+                groups: self.groups,
+                groups_used: self.groups_used,
+                group_score: if self.sigmoid { GroupScore::TopTwoSum } else { GroupScore::Max },
+                normalise: self.norm,
+                norm_floor: 0.0,
+                scale: self.scale,
+            },
+            fused_gate_up: false,
+        }
+    }
+}

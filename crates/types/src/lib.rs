@@ -1,0 +1,25 @@
+//! Words that every room of Latent shares, and data only: no arithmetic, no I/O, no threads.
+//!
+//! * [`TensorType`]: every element format that a GGUF file can name, with its block size and bytes.
+//! * [`KernelContract`]: what a kernel promises, in words that binding can ask for.
+//! * [`printable()`]: names from files and paths, safe to show.
+//! * [`Tier`] and [`CpuFeatures`]: the instruction-set tiers that kernels come in.
+//!
+//! ```
+//! use latent_types::TensorType;
+//! // A row of 512 numbers in Q4_K is two blocks of 144 bytes.
+//! assert_eq!(TensorType::Q4_K.row_bytes(512), Some(288));
+//! // A row that does not fill its last block has no size.
+//! assert_eq!(TensorType::Q4_K.row_bytes(500), None);
+//! ```
+#![forbid(unsafe_code)]
+
+mod kernel;
+mod printable;
+mod tensor_type;
+mod tier;
+
+pub use kernel::{ActivationType, CacheRow, CacheType, KernelContract, OpKind, WeightLayout};
+pub use printable::{printable, printable_lines, printable_stream};
+pub use tensor_type::{TensorType, UnknownTensorType};
+pub use tier::{CpuFeatures, Tier, UnknownTier};
