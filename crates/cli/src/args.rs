@@ -3,8 +3,8 @@
 use clap::builder::RangedU64ValueParser;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use latent_engine::thread_pool::Pin;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_threads::Pin;
 use latent_types::{CacheType, Tier};
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! The read bandwidth of the machine, measured by threads that run where those of a model would: the limit that decoding is held against.
 #![allow(unsafe_code, reason = "bytes of a map are read as numbers")]
 
-use crate::thread_pool::{Placement, ThreadPool};
+use latent_threads::{Placement, ThreadPool};
 use memmap2::MmapMut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -7,13 +7,13 @@ use crate::generate::Session;
 use crate::memory::{self, MemoryEstimate, OverCommitted};
 use crate::profile::{self, Limits, Roofline, StepProfile, StepSize, Timed};
 use crate::read_ahead::ReadAhead;
-use crate::thread_pool::{self, Pin, Placement, ThreadPool, Topology};
 use crate::trace::Trace;
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
 use latent_graph::ir::{Cost, Op, Step as CostStep};
 use latent_graph::passes::{BatchBucket, BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Plan};
+use latent_threads::{Pin, Placement, ThreadPool, Topology};
 use latent_types::{CacheType, Tier};
 use std::ops::Range;
 use std::path::Path;
@@ -142,8 +142,8 @@ impl EngineOptions {
         if let Some(placement) = &self.placement {
             return placement.clone();
         }
-        let (topology, parallelism) = (Topology::detect(), thread_pool::parallelism());
-        let threads = self.threads.unwrap_or_else(|| thread_pool::threads_for(&topology, parallelism));
+        let (topology, parallelism) = (Topology::detect(), latent_threads::parallelism());
+        let threads = self.threads.unwrap_or_else(|| latent_threads::threads_for(&topology, parallelism));
         Placement::new(&topology, parallelism, threads, self.pin)
     }
 }

@@ -22,7 +22,6 @@ mod packing;
 mod profile;
 mod read_ahead;
 pub mod sampling;
-pub mod thread_pool;
 mod trace;
 
 pub use bandwidth::read_bandwidth;

@@ -3,12 +3,12 @@
 use crate::cpu::{self, CpuOptions, Matrices};
 use crate::error::EngineError;
 use crate::memory::readable;
-use crate::thread_pool::{self, ThreadPool, Topology};
 use latent_formats::pack::{PackWriter, Tiles};
 use latent_formats::{Checkpoint, OutputError, OutputFile, TensorInfo};
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, ModelConfig};
 use latent_quant::tiles::TileLayout;
+use latent_threads::{ThreadPool, Topology};
 use latent_types::{CacheType, TensorType};
 use std::collections::HashMap;
 use std::io;
@@ -42,8 +42,8 @@ pub fn pack(
         checkpoint.tensors().iter().map(|info| layouts.get(&*info.name).copied()).collect();
     let writer = PackWriter::new(checkpoint, &tiles)?;
     let total = writer.file_bytes();
-    let threads =
-        threads.unwrap_or_else(|| thread_pool::threads_for(&Topology::detect(), thread_pool::parallelism()));
+    let threads = threads
+        .unwrap_or_else(|| latent_threads::threads_for(&Topology::detect(), latent_threads::parallelism()));
     let mut thread_pool =
         ThreadPool::new(threads).map_err(|error| EngineError::System { what: "starting threads", error })?;
     let failed = |error: io::Error| {

@@ -1,9 +1,9 @@
 //! Where the time of a step goes: each phase beside what it moves and computes, and beside the machine's limits measured in the same run.
 
-use crate::thread_pool::{Placement, ThreadPool};
 use latent_graph::Plan;
 use latent_graph::ir::{Cost, Node, Step};
 use latent_kernels::Peak;
+use latent_threads::{Placement, ThreadPool};
 use latent_types::Tier;
 use serde::Serialize;
 use std::fmt;

@@ -4,9 +4,9 @@
 mod support;
 
 use latent_engine::cache::Sequence;
-use latent_engine::thread_pool::Placement;
 use latent_engine::{Engine, EngineOptions, LogitsRequest, SeqInput};
 use latent_graph::passes::{MlaChoice, Precision};
+use latent_threads::Placement;
 use latent_types::Tier;
 use support::{CASES, all_logits, bits, checkpoint, engine, fixture, folder, tiers};
 

@@ -165,19 +165,18 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
         if let Some((.., limits)) = known.iter().find(|(t, n, ..)| (*t, *n) == (tier, threads)) {
             return *limits;
         }
-        let found =
-            latent_engine::Limits::measure(&latent_engine::thread_pool::Placement::anywhere(threads), tier)
-                .unwrap_or_else(|error| {
-                    failure = Some(error);
-                    latent_engine::Limits {
-                        read_bandwidth: f64::NAN,
-                        integer_macs: f64::NAN,
-                        float_macs: f64::NAN,
-                        half_macs: f64::NAN,
-                        brain_macs: f64::NAN,
-                        tile_integer_macs: f64::NAN,
-                    }
-                });
+        let found = latent_engine::Limits::measure(&latent_threads::Placement::anywhere(threads), tier)
+            .unwrap_or_else(|error| {
+                failure = Some(error);
+                latent_engine::Limits {
+                    read_bandwidth: f64::NAN,
+                    integer_macs: f64::NAN,
+                    float_macs: f64::NAN,
+                    half_macs: f64::NAN,
+                    brain_macs: f64::NAN,
+                    tile_integer_macs: f64::NAN,
+                }
+            });
         let limits = Limits {
             read_bandwidth: found.read_bandwidth,
             integer_macs: found.integer_macs,

@@ -4,8 +4,8 @@ use super::compile::{Product, Slot};
 use super::linear::UNIT;
 use super::run::Thread;
 use super::scratch::{InputFormats, WorkerScratch, grown_to, resize_scratch};
-use crate::thread_pool::Chunk;
 use latent_kernels::{RouteSpec, RowsMut};
+use latent_threads::Chunk;
 use std::ops::Range;
 
 /// What reading and unpacking a tile costs, in rows that are multiplied with it.

@@ -35,7 +35,6 @@ pub(crate) use weights::LoadedWeight;
 
 use crate::cache::BlockPool;
 use crate::error::EngineError;
-use crate::thread_pool::ThreadPool;
 use crate::trace::Trace;
 use compile::Program;
 use latent_formats::{Checkpoint, TensorInfo};
@@ -48,6 +47,7 @@ use latent_graph::passes::{BatchBucket, BindOptions, CacheForm, MlaChoice};
 use latent_graph::{CheckpointTensors, Circuit, Plan, PlanOptions};
 use latent_kernels::{Bf16x32, Q8Block, RopeTable, RouteSpec};
 use latent_quant::tiles::TileLayout;
+use latent_threads::ThreadPool;
 use latent_types::{ActivationType, CpuFeatures, KernelContract, Tier, WeightLayout};
 use run::{Model, Numbers, Shared, Thread};
 use scratch::WorkerScratch;

@@ -3,8 +3,8 @@
 
 use super::weight_arena::{Place, WeightArena};
 use crate::error::EngineError;
-use crate::thread_pool::ThreadPool;
 use latent_quant::tiles::{ROWS, TileLayout};
+use latent_threads::ThreadPool;
 use latent_types::TensorType;
 
 /// Matrices of one weight as rows, and the tiles that they become: those of the first matrix, then those of the second, and so on.

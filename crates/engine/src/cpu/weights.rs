@@ -7,11 +7,11 @@
 use super::pack::{Matrices, Packed};
 use super::weight_arena::WeightArena;
 use crate::error::EngineError;
-use crate::thread_pool::ThreadPool;
 use latent_formats::Checkpoint;
 use latent_graph::circuit::{Part, Weight};
 use latent_kernels::{BlockScales, WeightMatrix};
 use latent_quant::tiles::TileLayout;
+use latent_threads::ThreadPool;
 use latent_types::{TensorType, WeightLayout};
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! The barrier and the work queues of the thread pool, run through every order of events: the very files of `src/thread_pool`, with loom's atomics
+//! The barrier and the work queues of the thread pool, run through every order of events: the very files of `src`, with loom's atomics
 //! and locks in place of the system's.
 #![allow(missing_docs, dead_code, reason = "tests; each file is compiled for what is tested of it")]
 
-/// `thread_pool/sync.rs` for loom.
+/// `sync.rs` for loom.
 mod sync {
     pub(super) use super::park::Parking;
     pub(super) use loom::{
@@ -29,11 +29,11 @@ mod sync {
     }
 }
 
-#[path = "../src/thread_pool/barrier.rs"]
+#[path = "../src/barrier.rs"]
 mod barrier;
-#[path = "../src/thread_pool/park.rs"]
+#[path = "../src/park.rs"]
 mod park;
-#[path = "../src/thread_pool/work_queue.rs"]
+#[path = "../src/work_queue.rs"]
 mod work_queue;
 
 use barrier::Barrier;

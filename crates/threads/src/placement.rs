@@ -143,8 +143,8 @@ impl fmt::Display for Placement {
 
 #[cfg(test)]
 mod tests {
+    use super::topology::Node;
     use super::*;
-    use crate::thread_pool::topology::Node;
 
     /// Nodes of so many cores of `threads` CPUs each, numbered as Linux does: first all first threads.
     fn machine(cores: &[usize], threads: usize) -> Topology {

@@ -1,10 +1,10 @@
-//! What a barrier of the thread pool costs: `cargo run --release -p latent-engine --example barrier -- 2 8`.
+//! What a barrier of the thread pool costs: `cargo run --release -p latent-threads --example barrier -- 2 8`.
 //!
 //! For each number of threads, the time of a barrier with nothing between two of them, and the time that it adds to phases of 50 µs of work
 //! in all, shared out equally.
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
-use latent_engine::thread_pool::{Pin, Placement, ThreadPool, Topology, parallelism};
+use latent_threads::{Pin, Placement, ThreadPool, Topology, parallelism};
 use std::time::Instant;
 
 /// Barriers of a measurement, and how many are made, of which the best counts.

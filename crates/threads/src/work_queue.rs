@@ -1,4 +1,4 @@
-//! WorkQueues: lists of work of which the threads take part after part, those of their own node first.
+//! Work queues: dynamic scheduling for work of uneven cost. Threads take chunk after chunk, from their own node first.
 
 use super::sync::{AtomicU64, Ordering};
 use std::ops::Range;
@@ -33,8 +33,7 @@ pub(super) fn part_count(workers: usize) -> usize {
 }
 
 impl Chunk {
-    /// All parts of the list of a node with so many workers.
-    #[cfg(test)]
+    /// All chunks of the list of a node with `workers` workers, in order: what tests of a job's cutting walk through.
     pub fn all(workers: usize) -> impl Iterator<Item = Chunk> {
         (0..part_count(workers)).map(move |index| Chunk { node: 0, index, workers })
     }

@@ -1,4 +1,4 @@
-//! The thread pool of threads: one persistent set that runs every phase of every step.
+//! A persistent thread pool that runs every phase of every step.
 //!
 //! The caller is worker 0 and works too, so that a thread pool of one starts no thread at all. Between phases workers meet at a
 //! [barrier](Worker::barrier). Each worker computes its own [share](Worker::share) of dense work from its index, so that nothing is handed
