@@ -5,7 +5,7 @@ use crate::progress::LateBar;
 use crate::{interrupt, output};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
-use latent_engine::memory::readable;
+use latent_types::format_bytes;
 use latent_engine::{Engine, EngineOptions};
 use latent_formats::{Checkpoint, Outline, input_file, limits};
 use latent_graph::circuit::{DeclaredTensors, TensorIndex};

@@ -2,9 +2,10 @@
 
 use crate::cache::Sequence;
 use crate::context_shift::ContextShift;
-use crate::engine::{Engine, LogitsRequest, SeqInput};
+use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::sampling::{LogProbability, Sampler, SamplingParams, StopStrings, log_probabilities};
+use crate::step::{LogitsRequest, SeqInput};
 use latent_text::{Detokenizer, Tokenizer};
 use std::time::{Duration, Instant};
 

@@ -1,34 +1,38 @@
-//! The CPU backend, the latent cache, sampling, and the one prompt → text loop.
+//! The engine: sequences over a KV cache, steps, sampling, and the loop from a prompt to text. What computes is a backend, given at loading.
 //!
 //! * [`Engine`]: a loaded model: steps over [`Sequence`](cache::Sequence)s, logits out.
-//! * [`cache`]: pages of latent rows: shared prefixes, copy on write, truncation, context shift, files.
-//! * [`cpu`]: plans compiled and run by a [`thread pool`] of threads.
+//! * [`cache`]: the KV cache: shared prefixes, copy on write, truncation, context shift, files.
 //! * [`sampling`]: from logits to the next token; [`Engine::generate`]: from a prompt to text.
-//! * [`Engine::profile`]: where the time goes, beside the machine's [`Limits`].
-//! * [`pack`]: a model written to a packed file, which [`Engine::load`] maps and uses in place.
-//! * [`Engine::trace`]: the values that a run passes through; [`diff`]: where two runs part.
-//! * [`memory`]: what a session needs and what there is.
+//! * [`Engine::profile`]: where the time goes, beside the machine's limits.
+//! * [`Engine::trace`]: the activations that a run passes through; [`compare`]: where two runs part.
+//! * [`EngineOptions::resolve`]: what options mean for a model on a backend, without loading anything.
+//! * [`memory`]: how much there is.
+//!
+//! Nothing here is global to the process, and no thread of the caller is bound to a CPU unless [`EngineOptions::pin`] says so.
+#![forbid(unsafe_code)]
 
-mod bandwidth;
 pub mod cache;
 pub mod compare;
 mod context_shift;
-pub mod cpu;
 mod engine;
 mod error;
 mod generate;
+mod load;
 pub mod memory;
-mod packing;
+mod options;
 mod profile;
-mod read_ahead;
+mod profiling;
 pub mod sampling;
-mod trace;
+mod sequences;
+mod step;
+mod summary;
 
-pub use bandwidth::read_bandwidth;
 pub use context_shift::ContextShift;
-pub use engine::{DEFAULT_BATCH_TOKENS, Engine, EngineOptions, LogitsRequest, SeqInput, Summary};
+pub use engine::Engine;
 pub use error::EngineError;
 pub use generate::{Answer, Event, Listener, Request, Session, StopReason};
-pub use packing::{Packed, pack};
-pub use profile::{Limits, PhaseProfile, Roofline, StepProfile, StepSize};
-pub use trace::{Trace, Values};
+pub use latent_backend::{CancelToken, Limits, MemoryEstimate, Trace, Values};
+pub use options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
+pub use profile::{PhaseProfile, Roofline, StepProfile, StepSize};
+pub use step::{LogitsRequest, SeqError, SeqInput, StepOutcome};
+pub use summary::Summary;

@@ -1,44 +1,21 @@
 //! How much memory there is, and whether a model with its cache fits.
 
+use crate::error::EngineError;
+use latent_backend::MemoryEstimate;
+use latent_types::format_bytes;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What a session needs, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct MemoryEstimate {
-    /// Weights in memory of their own: packed, and factors.
-    pub weights: u64,
-    /// Weights read where they lie in the mapped file: the system can drop them and read them again.
-    pub mapped: u64,
-    /// Cache of the whole context.
-    pub cache: u64,
-    /// Arena, residual stream, logits, scratch.
-    pub arena: u64,
-    /// Keys and values that a prompt of the whole context expands.
-    pub expanded: u64,
-}
-
-impl MemoryEstimate {
-    /// All together.
-    pub fn total(&self) -> u64 {
-        self.resident().saturating_add(self.mapped)
-    }
-
-    /// What the system cannot drop.
-    pub fn resident(&self) -> u64 {
-        [self.cache, self.arena, self.expanded].iter().fold(self.weights, |sum, n| sum.saturating_add(*n))
-    }
-
-    /// The parts with their names, without those that are nothing.
-    pub fn parts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let parts = [
-            ("weights", self.weights),
-            ("mapped", self.mapped),
-            ("cache", self.cache),
-            ("arena", self.arena),
-            ("expanded", self.expanded),
-        ];
-        parts.into_iter().filter(|(_, bytes)| *bytes > 0)
+/// Refuses to record activations that would take more than half of the free memory.
+pub(crate) fn check_trace(bytes: u64) -> Result<(), EngineError> {
+    match available() {
+        Some(available) if bytes > available.bytes / 2 => Err(EngineError::Options(format!(
+            "copying these values takes {}, more than half of the {} of memory that is free: give fewer tokens, or fewer layers with \
+             --layers A..B",
+            format_bytes(bytes),
+            format_bytes(available.bytes)
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -62,7 +39,7 @@ pub struct OverCommitted {
 
 impl fmt::Display for OverCommitted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mapped, left) = (readable(self.mapped), readable(self.left));
+        let (mapped, left) = (format_bytes(self.mapped), format_bytes(self.left));
         write!(
             f,
             "{mapped} of weights are read from the file again and again, since only {left} of memory are left for them: \
@@ -84,27 +61,15 @@ pub struct OutOfMemory {
     pub fits: Option<usize>,
 }
 
-/// `1.5 GB`: decimal units, as files are measured.
-pub fn readable(bytes: u64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < units.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
-}
-
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "the model does not fit into memory with a context of {} tokens:", self.context)?;
         // mapped weights can be paged: they are not what does not fit
         for (what, bytes) in self.needed.parts().filter(|(what, _)| *what != "mapped") {
-            writeln!(f, "  {what:<12} {:>12}", readable(bytes))?;
+            writeln!(f, "  {what:<12} {:>12}", format_bytes(bytes))?;
         }
-        writeln!(f, "  {:<12} {:>12}", "together", readable(self.needed.resident()))?;
-        writeln!(f, "  {:<12} {:>12}", self.available.limit, readable(self.available.bytes))?;
+        writeln!(f, "  {:<12} {:>12}", "together", format_bytes(self.needed.resident()))?;
+        writeln!(f, "  {:<12} {:>12}", self.available.limit, format_bytes(self.available.bytes))?;
         match self.fits {
             Some(context) => write!(f, "try --ctx {context}, or --force to go on all the same"),
             None if self.needed.resident() - self.needed.weights < self.available.bytes => write!(
@@ -211,7 +176,7 @@ pub fn choose_context(needed: &dyn Fn(usize) -> MemoryEstimate, bytes: u64, limi
         return with_all;
     }
     let without = context_that_fits(&|tokens| needed(tokens).resident() <= bytes, paged).unwrap_or(0);
-    with_all.max(without).max(crate::cache::PAGE_ROWS).min(limit)
+    with_all.max(without).max(latent_backend::KV_BLOCK).min(limit)
 }
 
 /// The most tokens of at most `limit` for which `fits` holds, in whole pages unless it is the limit itself; none where not even one page
@@ -220,7 +185,7 @@ fn context_that_fits(fits: &dyn Fn(usize) -> bool, limit: usize) -> Option<usize
     if fits(limit) {
         return Some(limit);
     }
-    let page = crate::cache::PAGE_ROWS;
+    let page = latent_backend::KV_BLOCK;
     let (mut below, mut above) = (0, limit.div_ceil(page));
     while above - below > 1 {
         let middle = usize::midpoint(below, above);

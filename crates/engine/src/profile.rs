@@ -1,76 +1,9 @@
 //! Where the time of a step goes: each phase beside what it moves and computes, and beside the machine's limits measured in the same run.
 
+use latent_backend::Limits;
 use latent_graph::Plan;
 use latent_graph::ir::{Cost, Node, Step};
-use latent_kernels::Peak;
-use latent_threads::{Placement, ThreadPool};
-use latent_types::Tier;
 use serde::Serialize;
-use std::fmt;
-use std::sync::Mutex;
-
-/// What the machine can do with all threads of the run.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Limits {
-    /// Bytes a second from memory.
-    pub read_bandwidth: f64,
-    /// Multiply-adds of 8-bit integers a second.
-    pub integer_macs: f64,
-    /// Multiply-adds of f32 a second.
-    pub float_macs: f64,
-    /// The same of f16; 0 where the processor does not multiply them.
-    pub half_macs: f64,
-    /// The same of bf16, by tiles or in vectors; 0 where no kernel multiplies them.
-    pub brain_macs: f64,
-    /// The same of 8-bit integers by tiles: no kernel uses them, and it is what others state their speed in.
-    pub tile_integer_macs: f64,
-}
-
-impl fmt::Display for Limits {
-    /// In words, without those that the processor has not.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let speed = |macs: f64| 2e-9 * macs;
-        let (integers, floats) = (speed(self.integer_macs), speed(self.float_macs));
-        write!(f, "{:.1} GB/s read, {integers:.0} GFLOP/s in integers, ", self.read_bandwidth / 1e9)?;
-        write!(f, "{floats:.0} in f32")?;
-        if self.half_macs > 0.0 {
-            write!(f, ", {:.0} in f16", speed(self.half_macs))?;
-        }
-        let brains = speed(self.brain_macs);
-        if self.tile_integer_macs > 0.0 {
-            let integers = speed(self.tile_integer_macs);
-            write!(f, "; tiles {brains:.0} in bf16, {integers:.0} in integers")?;
-        } else if brains > 0.0 {
-            write!(f, ", {brains:.0} in bf16")?;
-        }
-        Ok(())
-    }
-}
-
-impl Limits {
-    /// Measures them with threads that run where those of a model would.
-    ///
-    /// # Errors
-    /// When the threads cannot be started.
-    pub fn measure(placement: &Placement, tier: Tier) -> std::io::Result<Limits> {
-        let mut thread_pool = ThreadPool::placed(placement)?;
-        let peaks: Mutex<Vec<Peak>> = Mutex::default();
-        // all at once: cores that are busy together may run slower than one alone
-        thread_pool.run(&|_| {
-            let peak = latent_kernels::peak(tier);
-            peaks.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(peak);
-        });
-        let peaks = peaks.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-        Ok(Limits {
-            read_bandwidth: crate::read_bandwidth(placement)?,
-            integer_macs: peaks.iter().map(|p| p.integers).sum(),
-            float_macs: peaks.iter().map(|p| p.floats).sum(),
-            half_macs: peaks.iter().map(|p| p.halves).sum(),
-            brain_macs: peaks.iter().map(|p| p.brains).sum(),
-            tile_integer_macs: peaks.iter().map(|p| p.tile_integers).sum(),
-        })
-    }
-}
 
 /// Phases of equal form in all layers that have them.
 #[derive(Clone, Debug, Serialize)]
@@ -202,7 +135,7 @@ struct PhaseCost {
     integer: f64,
     float: f64,
     half: f64,
-    brain: f64,
+    bf16: f64,
 }
 
 /// Puts times and costs together.
@@ -248,7 +181,7 @@ pub(crate) fn report(
                     sum.integer += cost.integer;
                     sum.float += cost.float;
                     sum.half += cost.half;
-                    sum.brain += cost.brain;
+                    sum.bf16 += cost.bf16;
                 }
                 None => {
                     let rows = timed.steps.iter().map(|step| step.rows).max().unwrap_or(0);
@@ -283,7 +216,7 @@ impl PhaseCost {
         if any("f16") {
             self.half += cost.flops;
         } else if any("bf16") {
-            self.brain += cost.flops;
+            self.bf16 += cost.flops;
         } else if any("a8") {
             self.integer += cost.flops;
         } else {
@@ -297,7 +230,7 @@ impl PhaseCost {
             integer: self.integer * factor,
             float: self.float * factor,
             half: self.half * factor,
-            brain: self.brain * factor,
+            bf16: self.bf16 * factor,
         }
     }
 
@@ -306,7 +239,7 @@ impl PhaseCost {
         // a kernel of f16, or for tiles, is bound only where they are multiplied
         let some = |flops: f64, macs: f64| if flops > 0.0 { flops / macs } else { 0.0 };
         let wide = self.integer / limits.integer_macs + self.float / limits.float_macs;
-        let arithmetic = wide + some(self.half, limits.half_macs) + some(self.brain, limits.brain_macs);
+        let arithmetic = wide + some(self.half, limits.half_macs) + some(self.bf16, limits.bf16_macs);
         (self.bytes / limits.read_bandwidth, arithmetic / 2.0)
     }
 }
@@ -369,7 +302,7 @@ fn finish(mut profile: PhaseProfile, cost: PhaseCost, millis: f64, limits: &Limi
     profile.share = profile.micros / (millis * 1e3);
     profile.bytes = cost.bytes / profile.count as f64;
     profile.gb_per_s = cost.bytes / seconds / 1e9;
-    profile.gflop_per_s = (cost.integer + cost.float + cost.half + cost.brain) / seconds / 1e9;
+    profile.gflop_per_s = (cost.integer + cost.float + cost.half + cost.bf16) / seconds / 1e9;
     profile.bound = if memory >= arithmetic { "memory" } else { "arithmetic" };
     profile.of_limit = memory.max(arithmetic) / seconds;
     profile.micros /= profile.count as f64;

@@ -155,7 +155,7 @@ fn run(file: &Arc<latent_formats::Checkpoint>, circuit: Circuit, random: &mut Ra
         force: true,
         ..EngineOptions::default()
     };
-    let mut engine = Engine::load(file, &options, &mut |_, _| {}).map_err(|error| error.to_string())?;
+    let mut engine = Engine::load(&*latent_backends::cpu(), file, &options, &mut |_, _| {}).map_err(|error| error.to_string())?;
     let mut sequence = Sequence::default();
     let (all, go_on) = (&mut |_: usize, _: &[f32]| {}, &mut |_: usize| true);
     for tokens in [&[1u32, 2, 3][..], &[7], &[5; 20]] {
@@ -163,7 +163,7 @@ fn run(file: &Arc<latent_formats::Checkpoint>, circuit: Circuit, random: &mut Ra
             .prefill(&mut sequence, tokens, 32, LogitsRequest::All, all, go_on)
             .map_err(|error| error.to_string())?;
     }
-    let points = engine.points(file).map_err(|error| error.to_string())?;
+    let points = engine.activations(file).map_err(|error| error.to_string())?;
     let layers = 0..engine.config().layers;
     engine.release(sequence);
     engine.trace(&points, layers, &[37, 63, 148], go_on).map(drop).map_err(|error| error.to_string())
@@ -257,7 +257,7 @@ fn circuits_that_contradict_themselves_are_refused_before_they_run() {
             threads: Some(1),
             ..EngineOptions::default()
         };
-        let error = Engine::load(&file, &options, &mut |_, _| {}).err();
+        let error = Engine::load(&*latent_backends::cpu(), &file, &options, &mut |_, _| {}).err();
         let findings = match &error {
             Some(EngineError::Audit { findings, .. }) => findings.iter().map(ToString::to_string).collect(),
             Some(error) => vec![error.to_string()],

@@ -143,7 +143,7 @@ fn a_session_is_saved_with_its_attachment_and_without_shifted_rows() {
     engine.generate(&mut session, &request, &tokenizer, &mut Quiet).unwrap();
     assert_eq!(engine.save_session(&mut session, Some(b"what it is about"), &path).unwrap(), 5);
     engine.release(session.sequence);
-    let free = engine.pool().available();
+    let free = engine.kv_cache().available();
     let (restored, attachment) = engine.restore_session(&path).unwrap();
     assert_eq!((&restored.tokens[..], restored.sequence.len()), (&prompt[..5], 5));
     assert_eq!(attachment.as_deref(), Some(&b"what it is about"[..]));
@@ -172,5 +172,5 @@ fn a_session_is_saved_with_its_attachment_and_without_shifted_rows() {
     }
     std::fs::write(&path, [&whole[..], b"more"].concat()).unwrap();
     assert!(engine.restore_session(&path).is_err());
-    assert_eq!(engine.pool().available(), free, "nothing is lost");
+    assert_eq!(engine.kv_cache().available(), free, "nothing is lost");
 }

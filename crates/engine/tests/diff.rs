@@ -36,7 +36,7 @@ fn tokens(count: usize) -> Vec<u32> {
 
 fn ran(file: &Arc<Checkpoint>, options: &EngineOptions, tokens: &[u32]) -> Ran {
     let mut engine = engine(file, options);
-    let points = engine.points(file).unwrap();
+    let points = engine.activations(file).unwrap();
     let layers = 0..engine.config().layers;
     let trace = engine.trace(&points, layers, tokens, &mut |_| true).unwrap();
     Ran { points, trace, numerics: Numerics::of(&engine) }
@@ -267,7 +267,7 @@ fn what_transformers_computes_on_the_way_is_what_we_compute() {
     let path = folder("v3").join("activations.safetensors");
     let options = exact();
     let engine = engine(&file, &options);
-    let points = engine.points(&file).unwrap();
+    let points = engine.activations(&file).unwrap();
     let trace = dump::read(&path, &points, None).unwrap();
     let ours = ran(&file, &options, trace.tokens());
     let tolerance = Tolerance::between(None, Some(&ours.numerics));

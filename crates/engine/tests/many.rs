@@ -21,7 +21,7 @@ fn options(tier: Tier, precision: Precision, threads: usize) -> EngineOptions {
 
 /// Kernels of the plan for many rows: those of its weights, and those that are bound beside them.
 fn kernels_of(engine: &Engine) -> (HashSet<&str>, HashSet<&str>) {
-    let kernels = || engine.plans().0[2].ir.nodes.iter().flat_map(|node| &node.kernels);
+    let kernels = || engine.stages()[0].plans[2].ir.nodes.iter().flat_map(|node| &node.kernels);
     let few = kernels().filter_map(|kernel| kernel.few.as_ref());
     (kernels().map(|kernel| kernel.name.as_str()).collect(), few.map(|few| few.name.as_str()).collect())
 }
@@ -61,7 +61,7 @@ fn prompts_of_many_rows_are_near_to_exact_ones_on_every_tier() {
             assert_eq!(few.is_empty(), tier != Tier::Amx || shape == "tiny-dense", "{what} {few:?}");
             assert!(!tiled(&few), "{what} {few:?}");
             // plans of one and of few rows have nothing of them
-            let others = one.plans().0[..2].iter().flat_map(|plan| &plan.ir.nodes);
+            let others = one.stages()[0].plans[..2].iter().flat_map(|plan| &plan.ir.nodes);
             assert!(!others.flat_map(|node| &node.kernels).any(|kernel| kernel.name.starts_with("amx")));
         }
     }

@@ -20,7 +20,7 @@ fn options(mla: MlaChoice, precision: Precision) -> EngineOptions {
 
 fn packed(source: &Path) -> PathBuf {
     let out = source.with_extension("latent");
-    latent_engine::pack(&Checkpoint::open(source).unwrap(), &out, Some(2), &mut |_, _| true).unwrap();
+    latent_backends::pack(&Checkpoint::open(source).unwrap(), &out, Some(2), &mut |_, _| true).unwrap();
     out
 }
 
@@ -109,7 +109,7 @@ fn a_packed_file_needs_nothing_beside_it() {
     let mut engine = engine(&alone, &options(MlaChoice::Auto, Precision::Default));
     assert!(engine.needed().weights == 0 && engine.needed().mapped > 0, "{:?}", engine.needed());
     assert_eq!(all_logits(&mut engine, &TOKENS, 4).len(), TOKENS.len());
-    assert!(latent_engine::pack(&alone, &folder.path().join("twice"), Some(1), &mut |_, _| true).is_err());
+    assert!(latent_backends::pack(&alone, &folder.path().join("twice"), Some(1), &mut |_, _| true).is_err());
 }
 
 /// Bytes of the file's map that lie in the process's tables.
@@ -146,14 +146,14 @@ fn what_is_stopped_or_fails_leaves_nothing_behind() {
     let model = Checkpoint::open(&path).unwrap();
     let mut heard = 0;
     let stopped =
-        latent_engine::pack(&model, &folder.path().join("stopped.latent"), Some(2), &mut |done, total| {
+        latent_backends::pack(&model, &folder.path().join("stopped.latent"), Some(2), &mut |done, total| {
             assert!(done <= total);
             heard += 1;
             heard < 5
         });
     assert!(matches!(stopped, Err(EngineError::Stopped)));
     let nowhere =
-        latent_engine::pack(&model, &folder.path().join("no/such/folder.latent"), Some(1), &mut |_, _| true);
+        latent_backends::pack(&model, &folder.path().join("no/such/folder.latent"), Some(1), &mut |_, _| true);
     assert!(nowhere.unwrap_err().to_string().contains("folder.latent"));
     let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().map(|e| e.file_name()).collect();
     assert_eq!(names, ["model.gguf"]);
@@ -180,7 +180,7 @@ fn tiles_of_another_shape_are_refused() {
         let bytes = |i: usize| tiles[i].map_or(model.tensors()[i].bytes, |tiles| tiles.bytes);
         writer.write(&mut file, |i, out| out.write_all(&vec![0; bytes(i)])).unwrap();
         let opened = Arc::new(Checkpoint::open(&out).unwrap());
-        Engine::load(&opened, &options(MlaChoice::Auto, Precision::Default), &mut |_, _| {}).map(|_| ())
+        Engine::load(&*latent_backends::cpu(), &opened, &options(MlaChoice::Auto, Precision::Default), &mut |_, _| {}).map(|_| ())
     };
     let refused = |lie: &dyn Fn(&str, usize, usize) -> Option<Tiles>, word: &str| {
         let message = load(lie).unwrap_err().to_string();

@@ -25,7 +25,7 @@ fn engine(checkpoint: &Arc<Checkpoint>, context: usize) -> Engine {
         threads: Some(2),
         ..EngineOptions::default()
     };
-    Engine::load(checkpoint, &options, &mut |_, _| {}).unwrap()
+    Engine::load(&*latent_backends::cpu(), checkpoint, &options, &mut |_, _| {}).unwrap()
 }
 
 /// The logits of the last token.
@@ -44,7 +44,7 @@ fn a_sequence_of_another_engine_is_refused_and_nothing_changes() {
     run(&mut one, &mut sequence, &[1, 2, 3]).unwrap();
     let mut own = Sequence::default();
     let expected = run(&mut two, &mut own, &[1, 2, 3, 4]).unwrap();
-    let free = two.pool().available();
+    let free = two.kv_cache().available();
     // alone, and beside one of its own
     let error = run(&mut two, &mut sequence, &[4]).unwrap_err();
     assert!(matches!(error, EngineError::ForeignSequence { item: Some(0) }), "{error}");
@@ -60,12 +60,12 @@ fn a_sequence_of_another_engine_is_refused_and_nothing_changes() {
         assert!(matches!(error, Err(EngineError::ForeignSequence { item: None })), "{error:?}");
     }
     assert!(!path.exists());
-    assert_eq!((two.pool().available(), own.len(), sequence.len()), (free, 4, 3));
+    assert_eq!((two.kv_cache().available(), own.len(), sequence.len()), (free, 4, 3));
     // its own engine goes on with it, and another one may drop it
     assert_eq!(run(&mut one, &mut sequence, &[4]).unwrap(), expected);
     two.release(sequence);
     drop(shared);
-    assert_eq!((one.pool().available(), two.pool().available()), (256, free));
+    assert_eq!((one.kv_cache().available(), two.kv_cache().available()), (256, free));
 }
 
 #[test]
@@ -90,15 +90,15 @@ fn items_without_room_are_named_and_the_others_run_without_them() {
     assert!(
         error.to_string().starts_with("1 of 3 sequences of this step do not fit (item 2): the cache is full")
     );
-    assert!(sequences.iter().all(|sequence| sequence.is_empty() && sequence.pages().is_empty()));
-    assert_eq!(engine.pool().available(), 192);
+    assert!(sequences.iter().all(|sequence| sequence.is_empty() && sequence.block_table().is_empty()));
+    assert_eq!(engine.kv_cache().available(), 192);
     assert_eq!(step(&mut engine, &mut sequences, &[(0, 1), (1, 62)]).unwrap(), 2);
     // one page is left, which the first one takes
     let error = step(&mut engine, &mut sequences, &[(0, 64), (1, 64)]).unwrap_err();
     assert!(matches!(&error, EngineError::NotAdmitted { items, .. } if items[..] == [1]), "{error}");
     let error = run(&mut engine, &mut sequences[2], &tokens).unwrap_err();
     assert!(matches!(error, EngineError::CacheFull(_)), "{error}");
-    assert_eq!(engine.pool().available(), 64);
+    assert_eq!(engine.kv_cache().available(), 64);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn pages_of_sequences_that_are_dropped_or_lost_in_a_panic_come_back() {
             engine.step(&mut items, &mut |_, _, _| panic!("a request that fails"))
         }));
         assert!(lost.is_err());
-        assert_eq!(engine.pool().available(), 192);
+        assert_eq!(engine.kv_cache().available(), 192);
     }
     assert_eq!(run(&mut engine, &mut Sequence::default(), &[1; 100]).unwrap(), expected);
 }
@@ -127,7 +127,7 @@ fn steps_beyond_what_the_engine_is_made_for_are_refused() {
     assert!(matches!(error, EngineError::Rows { rows: 129, max_batch_tokens: 128 }), "{error}");
     for max_batch_tokens in [usize::MAX, 1 << 60, (1 << 20) + 1] {
         let options = EngineOptions { max_batch_tokens: Some(max_batch_tokens), ..EngineOptions::default() };
-        let error = Engine::load(&checkpoint, &options, &mut |_, _| {}).err().unwrap();
+        let error = Engine::load(&*latent_backends::cpu(), &checkpoint, &options, &mut |_, _| {}).err().unwrap();
         assert!(error.to_string().contains(&format!("a step of {max_batch_tokens} rows")), "{error}");
     }
 }

@@ -28,7 +28,7 @@ fn model() -> &'static Model {
         let make = || -> Result<Model, Box<dyn std::error::Error>> {
             let checkpoint = model::tiny(0);
             let mut engine = model::load(&checkpoint, &model::options())?;
-            let points = engine.points(&checkpoint)?;
+            let points = engine.activations(&checkpoint)?;
             let trace = engine.trace(&points, 0..2, &TOKENS, &mut |_| true)?;
             let config = ModelConfig::from_checkpoint(&checkpoint)?;
             let bind = BindOptions { ..engine.bind() };

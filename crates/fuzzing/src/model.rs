@@ -47,5 +47,5 @@ pub(crate) fn options() -> EngineOptions {
 }
 
 pub(crate) fn load(checkpoint: &Arc<Checkpoint>, options: &EngineOptions) -> Result<Engine, EngineError> {
-    Engine::load(checkpoint, options, &mut |_, _| {})
+    Engine::load(&*latent_backends::cpu(), checkpoint, options, &mut |_, _| {})
 }

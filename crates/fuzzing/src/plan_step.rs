@@ -87,7 +87,7 @@ impl Ran {
 
 fn run(checkpoint: &Arc<Checkpoint>, options: &EngineOptions, tokens: &[u32]) -> Option<Ran> {
     let mut engine: Engine = model::load(checkpoint, options).ok()?;
-    let points = engine.points(checkpoint).ok()?;
+    let points = engine.activations(checkpoint).ok()?;
     let layers = 0..engine.config().layers;
     let trace = engine.trace(&points, layers, tokens, &mut |_| true);
     let trace = trace.unwrap_or_else(|error| panic!("{options:?}: {error}"));

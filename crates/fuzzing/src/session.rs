@@ -73,14 +73,14 @@ pub fn session(bytes: &[u8]) {
     if std::fs::write(&path, &file).is_err() {
         return;
     }
-    let free = engine.pool().available();
+    let free = engine.kv_cache().available();
     if let Ok((Session { mut sequence, tokens }, _)) = engine.restore_session(&path) {
         assert_eq!(sequence.len(), tokens.len());
         let mut items = [SeqInput { sequence: &mut sequence, tokens: &[1], wanted: LogitsRequest::Last }];
         let _ = engine.step(&mut items, &mut |_, _, _| {});
         engine.release(sequence);
     }
-    assert_eq!(engine.pool().available(), free, "pages of the cache are lost");
+    assert_eq!(engine.kv_cache().available(), free, "pages of the cache are lost");
 }
 
 /// Most changes hit the head of the file, where its numbers are.

@@ -27,11 +27,15 @@ mod error;
 pub mod ir;
 pub mod passes;
 mod plan;
+mod stage;
 pub mod support;
+mod target;
 mod tensors;
 
 pub use circuit::Circuit;
 pub use config::{ConfigError, ModelConfig};
 pub use error::GraphError;
 pub use plan::{LARGEST_STEP_ROWS, Plan, PlanOptions};
+pub use stage::{LM_HEAD_ROWS, Stage, StageOptions, distinct_weights};
+pub use target::{Fusion, Target};
 pub use tensors::CheckpointTensors;

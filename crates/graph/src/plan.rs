@@ -8,7 +8,7 @@ use crate::passes::{
     Arena, BatchBucket, BindOptions, CacheForm, MlaChoice, bind, choose_formulations, cut_phases,
     fold_epilogues, fold_norms, fold_ropes, fuse_projections, group_experts, place_buffers,
 };
-use latent_types::KernelContract;
+use crate::target::Target;
 use serde::Serialize;
 
 /// The most rows of a step that a plan can be asked for: far more than pay, and few enough that no size of a plan leaves 64 bits, whatever a
@@ -50,18 +50,18 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Runs every pass and makes a plan. `kernels` is what there is to bind.
+    /// Runs every pass that the target asks for and makes a plan.
     ///
     /// # Errors
     /// What is wrong with the file's tensors, which kernel is missing, or that a step would have too many rows.
     pub fn make(
         config: &ModelConfig,
         tensors: &dyn TensorIndex,
-        kernels: &[KernelContract],
+        target: &Target,
         options: &PlanOptions,
     ) -> Result<Plan, GraphError> {
         let ir = Ir::build(config, &options.span, tensors)?;
-        Plan::from_ir(ir, config, kernels, options)
+        Plan::from_ir(ir, config, target, options)
     }
 
     /// The same from an IR that is already built.
@@ -71,7 +71,7 @@ impl Plan {
     pub fn from_ir(
         ir: Ir,
         config: &ModelConfig,
-        kernels: &[KernelContract],
+        target: &Target,
         options: &PlanOptions,
     ) -> Result<Plan, GraphError> {
         if options.max_batch_tokens > LARGEST_STEP_ROWS {
@@ -82,13 +82,18 @@ impl Plan {
             return Err(GraphError::CacheType { cache });
         }
         let ir = choose_formulations(ir, options.mla, options.form, &config.attention)?;
-        let ir = fuse_projections(ir);
-        let ir = group_experts(ir);
-        let ir = fold_norms(ir, options.bucket);
-        let ir = fold_ropes(ir);
-        let ir = fold_epilogues(ir);
-        let ir = bind(ir, kernels, &options.bind, options.bucket)?;
-        let phases = cut_phases(&ir, options.bucket);
+        let fusion = target.fusion;
+        let ir = if fusion.projections { fuse_projections(ir) } else { ir };
+        let ir = if fusion.experts { group_experts(ir) } else { ir };
+        let ir = if fusion.norms { fold_norms(ir, options.bucket) } else { ir };
+        let ir = if fusion.ropes { fold_ropes(ir) } else { ir };
+        let ir = if fusion.epilogues { fold_epilogues(ir) } else { ir };
+        let ir = match &target.kernels {
+            Some(kernels) => bind(ir, kernels, &options.bind, options.bucket)?,
+            None => ir,
+        };
+        let phases =
+            if fusion.phases { cut_phases(&ir, options.bucket) } else { (0..ir.nodes.len()).collect() };
         let max_rows = options.bucket.max_rows(options.max_batch_tokens);
         let arena = place_buffers(&ir, &phases, max_rows);
         Ok(Plan { span: options.span.clone(), bucket: options.bucket, max_rows, ir, phases, arena })
@@ -147,7 +152,8 @@ mod tests {
                     cache: CacheType::F32,
                 },
             };
-            let error = Plan::from_ir(Ir::default(), &config, &[], &options).unwrap_err();
+            let error =
+                Plan::from_ir(Ir::default(), &config, &Target::unfused("none"), &options).unwrap_err();
             assert!(
                 matches!(error, GraphError::Rows { rows: found, most: LARGEST_STEP_ROWS } if found == rows),
                 "{error}"

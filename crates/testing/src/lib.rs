@@ -15,6 +15,7 @@ mod folder;
 mod gguf;
 mod kind;
 mod random;
+pub mod reference;
 mod shapes;
 
 pub use kind::Kind;

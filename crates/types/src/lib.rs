@@ -14,11 +14,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod kernel;
 mod printable;
 mod tensor_type;
 mod tier;
 
+pub use bytes::format_bytes;
 pub use kernel::{ActivationType, CacheRow, CacheType, KernelContract, OpKind, WeightLayout};
 pub use printable::{printable, printable_lines, printable_stream};
 pub use tensor_type::{TensorType, UnknownTensorType};

@@ -4,7 +4,7 @@ use crate::args::ModelArgs;
 use crate::exit::Usage;
 use crate::interrupt;
 use anyhow::Result;
-use latent_engine::cache::{PAGE_ROWS, Sequence};
+use latent_engine::cache::{KV_BLOCK, Sequence};
 use latent_engine::{Engine, EngineError, LogitsRequest, SeqInput};
 use std::ops::Range;
 
@@ -23,14 +23,14 @@ pub(super) fn token(i: usize, vocab: usize) -> u32 {
 /// Tokens of context that so many sequences of `length` tokens need.
 pub(super) fn context(count: usize, length: usize) -> usize {
     // the cache is given out in whole pages
-    if count == 1 { length } else { count * length.next_multiple_of(PAGE_ROWS) }
+    if count == 1 { length } else { count * length.next_multiple_of(KV_BLOCK) }
 }
 
 /// Sets the context to the tokens that are needed, or checks that the one given holds them.
 pub(super) fn fit(args: &mut ModelArgs, needed: usize) -> Result<()> {
     let given = *args.ctx.get_or_insert(needed.max(1));
     // the cache is given out in whole pages
-    if needed > given.next_multiple_of(PAGE_ROWS) {
+    if needed > given.next_multiple_of(KV_BLOCK) {
         let problem = format!(
             "depth, prompt and generated tokens of all sequences take {needed} tokens of context, but --ctx gives {given}: leave \
              --ctx away, or give fewer tokens"

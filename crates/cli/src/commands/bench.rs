@@ -4,7 +4,7 @@ use super::batched::{BatchedSequences, context, fit};
 use crate::args::{BenchArgs, Table};
 use crate::{model, output};
 use anyhow::{Context, Result};
-use latent_engine::memory::readable;
+use latent_types::format_bytes;
 use latent_engine::{Engine, Limits, LogitsRequest, Roofline, StepSize};
 use serde_json::{Value, json};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

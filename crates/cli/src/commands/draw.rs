@@ -37,7 +37,7 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
             Wanted { stage: stage.name().into(), formulation: formulation.into(), class: bucket.into() };
         let page = drawing.page(&PageOptions { wanted, profile, against: against.as_ref() })?;
         output_file::write(out, page.as_bytes())?;
-        output::note(&format!("{}: {}", out.display(), latent_engine::memory::readable(page.len() as u64)));
+        output::note(&format!("{}: {}", out.display(), latent_types::format_bytes(page.len() as u64)));
         return Ok(());
     }
     if args.format == Form::Data {

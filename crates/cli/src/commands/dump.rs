@@ -13,7 +13,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let mut model_args = args.model.clone();
     model_args.ctx.get_or_insert(args.tokens.len());
     let mut engine = model::load(&checkpoint, &model_args, true)?;
-    let points = engine.points(&checkpoint)?;
+    let points = engine.activations(&checkpoint)?;
     let layers = layers(args.layers.as_deref(), engine.config().layers)?;
     let trace = engine.trace(&points, layers, &args.tokens, &mut |_| !interrupt::asked())?;
     let count = dump::write(&trace, &points, &args.out)?;

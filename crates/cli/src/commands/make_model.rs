@@ -4,7 +4,7 @@ use crate::args::MakeModelArgs;
 use crate::exit::Usage;
 use crate::output;
 use anyhow::Result;
-use latent_engine::memory::readable;
+use latent_types::format_bytes;
 use latent_testing::Recipe;
 use latent_types::TensorType;
 

@@ -5,7 +5,7 @@ use crate::exit::Usage;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use latent_conformance::{Backend, Cpu, Filter, Limits, Measurement, Outcome, PerfOptions, Verdict};
-use latent_engine::memory::readable;
+use latent_types::format_bytes;
 use latent_types::Tier;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 use crate::args::PackArgs;
 use crate::{interrupt, model, output};
 use anyhow::{Result, bail};
-use latent_engine::memory::readable;
+use latent_types::format_bytes;
 use latent_formats::Checkpoint;
 use latent_formats::pack::EXTENSION;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
         bail!("{}: it is the model itself; give another file with --out", out.display());
     }
     let bar = model::bar(true, "packing");
-    let packed = latent_engine::pack(&checkpoint, &out, args.threads.map(usize::from), &mut |done, total| {
+    let packed = latent_backends::pack(&checkpoint, &out, args.threads.map(usize::from), &mut |done, total| {
         bar.set_length(total >> 20);
         bar.set_position(done >> 20);
         !interrupt::asked()

@@ -15,7 +15,8 @@
 //! magic "LATNTAT1" | length u64 | bytes | checksum u64 (FNV-1a of the attachment from its magic on)
 //! ```
 
-use super::{BlockPool, CacheFull, PAGE_ROWS, Sequence};
+use super::{CacheFull, KvCache, KvError, Sequence};
+use latent_backend::{BackendError, slot};
 use latent_formats::{InputError, OutputError, OutputFile, input_file};
 use latent_graph::ir::KvLayerKind;
 use latent_types::CacheType;
@@ -72,6 +73,9 @@ pub enum CacheFileError {
         /// What the session has.
         expected: String,
     },
+    /// The backend's memory failed.
+    #[error(transparent)]
+    Backend(BackendError),
     /// It does not fit.
     #[error("{}: {full}; start with --ctx {} or more", path.display(), full.rows)]
     Full {
@@ -165,7 +169,7 @@ fn kind_id(kind: KvLayerKind) -> u32 {
     }
 }
 
-impl BlockPool {
+impl KvCache {
     /// Writes `sequence` and its `tokens` to a file, which appears when it is whole.
     ///
     /// # Errors
@@ -212,13 +216,14 @@ impl BlockPool {
         attachment: Option<&[u8]>,
         file: &mut OutputFile,
     ) -> io::Result<()> {
+        let layout = self.layout();
         let mut out = Checked::new(file);
         out.put(MAGIC)?;
         out.put(&fingerprint.to_le_bytes())?;
         out.put(&(sequence.len() as u64).to_le_bytes())?;
-        out.put(&(self.kv_layers.len() as u32).to_le_bytes())?;
-        out.put(&type_id(self.ty).to_le_bytes())?;
-        for (kv_layer, _) in &self.kv_layers {
+        out.put(&(self.layout().layers.len() as u32).to_le_bytes())?;
+        out.put(&type_id(self.layout().cache_type).to_le_bytes())?;
+        for kv_layer in &self.layout().layers {
             for number in [kv_layer.layer as u32, kind_id(kv_layer.kind), kv_layer.width as u32] {
                 out.put(&number.to_le_bytes())?;
             }
@@ -226,10 +231,13 @@ impl BlockPool {
         for row in 0..sequence.len() {
             out.put(&tokens.get(row).copied().unwrap_or(0).to_le_bytes())?;
         }
-        for (_, memory) in &self.kv_layers {
-            for row in 0..sequence.len() {
-                let page = sequence.pages()[row / PAGE_ROWS] as usize;
-                out.put(memory.row(page * PAGE_ROWS + row % PAGE_ROWS))?;
+        let mut row = Vec::new();
+        for layer in 0..layout.layers.len() {
+            row.resize(layout.row(layer).bytes(), 0);
+            for position in 0..sequence.len() {
+                let slot = slot(sequence.block_table(), position);
+                self.store.read_row(layer, slot, &mut row).map_err(io::Error::other)?;
+                out.put(&row)?;
             }
         }
         let sum = out.sum;
@@ -269,8 +277,10 @@ impl BlockPool {
             tokens.push(input.u32().map_err(io)?);
         }
         let mut sequence = Sequence::default();
-        self.reserve(&mut sequence, rows)
-            .map_err(|full| CacheFileError::Full { path: path.to_owned(), full })?;
+        self.reserve(&mut sequence, rows).map_err(|error| match error {
+            KvError::Full(full) => CacheFileError::Full { path: path.to_owned(), full },
+            KvError::Backend(error) => CacheFileError::Backend(error),
+        })?;
         let damaged =
             |problem: &str| CacheFileError::Damaged { path: path.to_owned(), problem: problem.into() };
         let result = self.read_rows(&mut input, &sequence, rows).map_err(io).and_then(|sum_agrees| {
@@ -319,19 +329,19 @@ impl BlockPool {
         let rows = input.u64().map_err(early)?;
         let kv_layers = input.u32().map_err(early)?;
         let ty = input.u32().map_err(early)?;
-        if ty != type_id(self.ty) {
+        if ty != type_id(self.layout().cache_type) {
             let found =
                 CacheType::ALL.get(ty as usize).map_or_else(|| format!("number {ty}"), |ty| ty.to_string());
-            return mismatch("cache type", found, self.ty.to_string());
+            return mismatch("cache type", found, self.layout().cache_type.to_string());
         }
-        if kv_layers as usize != self.kv_layers.len() {
+        if kv_layers as usize != self.layout().layers.len() {
             return mismatch(
                 "number of cache streams",
                 kv_layers.to_string(),
-                self.kv_layers.len().to_string(),
+                self.layout().layers.len().to_string(),
             );
         }
-        for (kv_layer, _) in &self.kv_layers {
+        for kv_layer in &self.layout().layers {
             let expected = [kv_layer.layer as u32, kind_id(kv_layer.kind), kv_layer.width as u32];
             for number in expected {
                 let found = input.u32().map_err(early)?;
@@ -344,7 +354,7 @@ impl BlockPool {
                 }
             }
         }
-        let header = 8 + 8 + 8 + 4 + 4 + 12 * self.kv_layers.len() as u64;
+        let header = 8 + 8 + 8 + 4 + 4 + 12 * self.layout().layers.len() as u64;
         let row = 4 + self.token_bytes() as u64;
         let expected = row.checked_mul(rows).and_then(|bytes| bytes.checked_add(header + 8));
         let longest = ATTACHMENT_FRAME + MAX_ATTACHMENT as u64;
@@ -367,10 +377,13 @@ impl BlockPool {
         sequence: &Sequence,
         rows: usize,
     ) -> io::Result<bool> {
-        for (_, memory) in &mut self.kv_layers {
-            for row in 0..rows {
-                let page = sequence.pages()[row / PAGE_ROWS] as usize;
-                input.take(memory.row_mut(page * PAGE_ROWS + row % PAGE_ROWS))?;
+        let mut row = Vec::new();
+        for layer in 0..self.layout().layers.len() {
+            row.resize(self.layout().row(layer).bytes(), 0);
+            for position in 0..rows {
+                input.take(&mut row)?;
+                let slot = slot(sequence.block_table(), position);
+                self.store.write_row(layer, slot, &row).map_err(io::Error::other)?;
             }
         }
         let sum = input.sum;

@@ -4,7 +4,7 @@
 //! read too; leading dimensions of 1 do not matter). `docs/debugging.md` says what each point is.
 
 use crate::memory;
-use crate::trace::{Trace, Values};
+use latent_backend::{Trace, Values};
 use latent_formats::safetensors::{SafetensorsError, Writer, list};
 use latent_formats::{InputError, OutputError, OutputFile, input_file, limits};
 use latent_graph::activations::Activations;

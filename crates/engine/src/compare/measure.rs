@@ -1,6 +1,6 @@
 //! How far apart two matrices are.
 
-use crate::trace::Values;
+use latent_backend::Values;
 use serde::Serialize;
 
 /// How far apart the values of one point are on the two sides.

@@ -11,7 +11,7 @@ mod tolerance;
 pub use measure::Distance;
 pub use tolerance::{Numerics, Tolerance};
 
-use crate::trace::{Trace, Values};
+use latent_backend::{Trace, Values};
 use latent_graph::activations::{Activation, Activations};
 use measure::{chosen_otherwise, distance, row_error};
 use serde::Serialize;

@@ -30,9 +30,8 @@ const GROWTH: f64 = 16.0;
 impl Numerics {
     /// Of a loaded model.
     pub fn of(engine: &Engine) -> Numerics {
-        let (trunk, head) = engine.plans();
-        let plans = trunk.iter().take(1).chain(head.iter().take(1));
-        let weights = plans.flat_map(|plan| &plan.ir.weights).filter(|weight| weight.shape.len() > 1);
+        let weights = engine.stages().iter().flat_map(|stage| stage.weights());
+        let weights = weights.filter(|weight| weight.shape.len() > 1);
         let bind = engine.bind();
         Numerics {
             precision: bind.precision,

@@ -85,7 +85,7 @@ pub fn checkpoint(path: &Path) -> Arc<Checkpoint> {
 }
 
 pub fn engine(checkpoint: &Arc<Checkpoint>, options: &EngineOptions) -> Engine {
-    Engine::load(checkpoint, options, &mut |_, _| {}).unwrap()
+    Engine::load(&*latent_backends::cpu(), checkpoint, options, &mut |_, _| {}).unwrap()
 }
 
 /// Logits of all tokens, prefilled in chunks.

@@ -28,7 +28,8 @@ use crate::config::ModelConfig;
 use crate::ir::{Ir, Span};
 use crate::passes::BindOptions;
 use crate::plan::Plan;
-use latent_types::KernelContract;
+use crate::stage::Stage;
+use crate::target::Target;
 use serde::Serialize;
 use std::fmt;
 use trace::Trace;
@@ -96,8 +97,8 @@ impl<'a> Findings<'a> {
 /// What a session binds from.
 #[derive(Clone, Copy)]
 pub struct Bound<'a> {
-    /// The table of kernels.
-    pub table: &'a [KernelContract],
+    /// What the plans are made for.
+    pub target: &'a Target,
     /// Precision, tier and cache.
     pub options: BindOptions,
 }
@@ -134,14 +135,16 @@ pub fn plan(plan: &Plan, circuit: &Circuit, config: &ModelConfig, bound: Bound<'
 
 /// Audits everything of a session: each plan, the plans against one another, and the tensors of the file against the weights used.
 ///
-/// `trunk` and `head` are the plans of the layers and of the head, one a class of rows.
+/// `stages` are those of [`Stage::of_model`].
 pub fn session(
     circuit: &Circuit,
     config: &ModelConfig,
     tensors: &dyn TensorIndex,
-    (trunk, head): (&[Plan], &[Plan]),
+    stages: &[Stage],
     bound: Bound<'_>,
 ) -> Vec<Finding> {
+    let plans = |at: usize| stages.get(at).map_or(&[][..], |stage| &stage.plans);
+    let (trunk, head) = (plans(0), plans(1));
     let mut list = self::circuit(circuit, config);
     let mut found = Findings::new("file");
     tensors::check_file(circuit, config, tensors, trunk.first(), head.first(), &mut found);

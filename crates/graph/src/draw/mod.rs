@@ -35,7 +35,7 @@ use crate::config::ModelConfig;
 use crate::error::GraphError;
 use crate::ir::{AttentionPath, Ir, Span, Step};
 use crate::passes::{BatchBucket, BindOptions, CacheForm, MlaChoice, crossover};
-use crate::{Plan, PlanOptions};
+use crate::{Plan, PlanOptions, Target};
 use blocks::{Shared, Source};
 use latent_types::KernelContract;
 use std::ops::Range;
@@ -137,6 +137,7 @@ impl Drawing {
             shared.blocks_of(&source).into_iter().map(|(index, _, phase)| (index, phase)).collect();
         views.push(View { stage: "ir", ..compose::view(&shared.blocks, &placed) });
 
+        let target = Target::new("cpu", kernels.to_vec());
         let formulations = || FORMULATIONS.iter().filter(|(_, form, _)| form.stores(options.bind.cache));
         for (mla, form, card) in formulations() {
             for (class, key, _) in CLASSES {
@@ -148,7 +149,7 @@ impl Drawing {
                     form: *form,
                     bind: options.bind,
                 };
-                let plan = Plan::from_ir(ir.clone(), config, kernels, &wanted)?;
+                let plan = Plan::from_ir(ir.clone(), config, &target, &wanted)?;
                 let view = plan_view(&mut shared, &plan, *mla);
                 views.push(View { formulation: Some(card.key), class: Some(key), ..view });
             }

@@ -43,6 +43,15 @@ impl MlaChoice {
         (MlaChoice::SeparateScores, "separate"),
     ];
 
+    /// The formulation that a span of `new_rows` rows runs in.
+    pub fn path(self, new_rows: usize, shape: &AttentionShape) -> AttentionPath {
+        match self {
+            MlaChoice::Naive => AttentionPath::Naive,
+            MlaChoice::Auto if new_rows >= crossover(shape).unwrap_or(2) => AttentionPath::Naive,
+            MlaChoice::Auto | MlaChoice::Absorbed | MlaChoice::SeparateScores => AttentionPath::Absorbed,
+        }
+    }
+
     /// The word that names it.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1

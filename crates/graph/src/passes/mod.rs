@@ -41,6 +41,9 @@ pub enum BatchBucket {
 }
 
 impl BatchBucket {
+    /// Smallest first.
+    pub const ALL: [BatchBucket; 3] = [BatchBucket::Decode, BatchBucket::SmallBatch, BatchBucket::Prefill];
+
     /// Most rows of [`BatchBucket::SmallBatch`].
     pub const SMALL_BATCH: usize = 16;
 

@@ -2,7 +2,7 @@
 
 use super::deep::{Deep, Looked};
 use crate::output;
-use latent_engine::memory::readable;
+use latent_types::format_bytes;
 use latent_quant::Statistics;
 use serde_json::{Value, json};
 

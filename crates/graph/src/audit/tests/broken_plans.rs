@@ -359,7 +359,7 @@ fn weight_id(plan: &Plan, layer: usize, slot: &str) -> WeightId {
 #[test]
 fn each_break_is_found() {
     let whole = Session::whole();
-    let bound = Bound { table: &whole.table, options: whole.bind };
+    let bound = Bound { target: &whole.target, options: whole.bind };
     for (code, what, change) in BREAKS {
         let mut broken = whole.trunk[0].clone();
         change(&mut broken);
@@ -371,7 +371,7 @@ fn each_break_is_found() {
 #[test]
 fn breaks_are_found_in_every_class() {
     let whole = Session::whole();
-    let bound = Bound { table: &whole.table, options: whole.bind };
+    let bound = Bound { target: &whole.target, options: whole.bind };
     let (mut found, mut all) = (0, 0);
     for (code, what, change) in BREAKS {
         let Ok(broken) = std::panic::catch_unwind(|| {

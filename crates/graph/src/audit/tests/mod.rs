@@ -18,7 +18,7 @@ struct Session {
     tensors: DeclaredTensors,
     trunk: Vec<Plan>,
     head: Vec<Plan>,
-    table: Vec<KernelContract>,
+    target: Target,
     bind: BindOptions,
 }
 
@@ -72,19 +72,19 @@ impl Session {
     fn new(config: ModelConfig, naming: Naming, mla: MlaChoice, form: CacheForm) -> Session {
         let tensors = DeclaredTensors::new(&config, naming, TensorType::BF16).unwrap();
         let bind = BindOptions { precision: Precision::Default, tier: Tier::Avx2, cache: CacheType::F16 };
-        let table = table();
+        let target = Target::new("test", table());
         let make = |span: Span| -> Vec<Plan> {
             [BatchBucket::Decode, BatchBucket::SmallBatch, BatchBucket::Prefill]
                 .into_iter()
                 .map(|bucket| {
                     let options =
                         PlanOptions { span: span.clone(), bucket, max_batch_tokens: 64, mla, form, bind };
-                    Plan::make(&config, &tensors, &table, &options).unwrap()
+                    Plan::make(&config, &tensors, &target, &options).unwrap()
                 })
                 .collect()
         };
         let (trunk, head) = (make(Span::trunk(&config)), make(Span::head(&config)));
-        Session { config, tensors, trunk, head, table, bind }
+        Session { config, tensors, trunk, head, target, bind }
     }
 
     /// The session that is broken in the tests.
@@ -92,13 +92,18 @@ impl Session {
         Session::new(config(), Naming::Gguf, MlaChoice::Auto, CacheForm::Latent)
     }
 
+    fn stages(&self) -> Vec<Stage> {
+        let stage = |name, plans: &[Plan]| Stage { name, plans: plans.to_vec() };
+        vec![stage("layers", &self.trunk), stage("lm_head", &self.head)]
+    }
+
     fn circuit(&self) -> &'static Circuit {
         Circuit::named(&self.config.circuit).unwrap()
     }
 
     fn audit(&self) -> Vec<Finding> {
-        let bound = Bound { table: &self.table, options: self.bind };
-        session(self.circuit(), &self.config, &self.tensors, (&self.trunk, &self.head), bound)
+        let bound = Bound { target: &self.target, options: self.bind };
+        session(self.circuit(), &self.config, &self.tensors, &self.stages(), bound)
     }
 }
 
@@ -227,10 +232,10 @@ fn a_span_of_layers_is_clean() {
         form: CacheForm::Latent,
         bind: whole.bind,
     };
-    let made = Plan::make(&whole.config, &whole.tensors, &whole.table, &options).unwrap();
+    let made = Plan::make(&whole.config, &whole.tensors, &whole.target, &options).unwrap();
     clean(
         "layer 1 and head",
-        &plan(&made, whole.circuit(), &whole.config, Bound { table: &whole.table, options: whole.bind }),
+        &plan(&made, whole.circuit(), &whole.config, Bound { target: &whole.target, options: whole.bind }),
     );
 }
 

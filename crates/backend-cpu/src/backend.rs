@@ -1,0 +1,112 @@
+//! The backend: what it offers, and what a model takes in its memory.
+
+use crate::bandwidth::read_bandwidth;
+use crate::loader;
+use crate::model::CpuModel;
+use crate::{attention, expanded};
+use latent_backend::{
+    Backend, BackendError, Limits, LoadRequest, MemoryEstimate, Model, ModelOptions, WeightBytes,
+    WeightSource,
+};
+use latent_graph::passes::MlaChoice;
+use latent_graph::{LM_HEAD_ROWS, ModelConfig, Stage, Target};
+use latent_kernels::Peak;
+use latent_threads::{Placement, ThreadPool};
+use latent_types::{CpuFeatures, KernelContract, Tier};
+use std::sync::{Mutex, PoisonError};
+
+/// The CPU of this host.
+pub struct CpuBackend {
+    target: Target,
+}
+
+impl Default for CpuBackend {
+    fn default() -> CpuBackend {
+        CpuBackend::new()
+    }
+}
+
+impl CpuBackend {
+    /// The backend with every kernel of this build. Which of them the processor can run, [`isa`](Backend::isa) says.
+    pub fn new() -> CpuBackend {
+        let contracts: Vec<KernelContract> =
+            latent_kernels::table().iter().map(|(contract, _)| *contract).collect();
+        CpuBackend { target: Target::new("cpu", contracts) }
+    }
+}
+
+impl Backend for CpuBackend {
+    fn name(&self) -> &'static str {
+        self.target.name
+    }
+
+    fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn isa(&self, limit: Option<Tier>) -> Result<Tier, BackendError> {
+        let features: CpuFeatures = latent_kernels::features();
+        let best = features.tier();
+        match limit {
+            Some(tier) if tier > best => Err(BackendError::Unsupported(format!(
+                "this machine has no {tier}: the best that it offers is {best}; leave --isa at auto"
+            ))),
+            Some(tier) => Ok(tier),
+            None => Ok(best),
+        }
+    }
+
+    fn weight_bytes(&self, stages: &[Stage], source: WeightSource<'_>) -> WeightBytes {
+        loader::weight_bytes(stages, source)
+    }
+
+    fn scratch_bytes(
+        &self,
+        config: &ModelConfig,
+        stages: &[Stage],
+        options: &ModelOptions,
+        context: usize,
+    ) -> MemoryEstimate {
+        let a = &config.attention;
+        let arena =
+            stages.iter().flat_map(|stage| &stage.plans).map(|plan| plan.arena.floats).max().unwrap_or(0);
+        let partials = attention::shared_partials(a.heads, a.kv_lora_rank, options.threads);
+        let most = options.stages.max_batch_tokens;
+        let rows = most * config.hidden_size + LM_HEAD_ROWS * config.vocab_size;
+        let naive = match options.stages.mla {
+            MlaChoice::Naive => true,
+            MlaChoice::Auto => most >= latent_graph::passes::crossover(a).unwrap_or(2),
+            MlaChoice::Absorbed | MlaChoice::SeparateScores => false,
+        };
+        let expanded = if naive { expanded::expanded_most(context, a) } else { 0 };
+        MemoryEstimate {
+            arena: 4 * (arena + partials + rows) as u64,
+            expanded: 4 * expanded as u64,
+            ..MemoryEstimate::default()
+        }
+    }
+
+    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError> {
+        Ok(Box::new(CpuModel::load(request)?))
+    }
+
+    fn limits(&self, placement: &Placement, tier: Tier) -> Result<Limits, BackendError> {
+        let refused = |error| BackendError::System { what: "measuring the machine's limits", error };
+        let mut thread_pool = ThreadPool::placed(placement).map_err(refused)?;
+        let peaks: Mutex<Vec<Peak>> = Mutex::default();
+        // all at once: cores that are busy together may run slower than one alone
+        thread_pool.run(&|_| {
+            let peak = latent_kernels::peak(tier);
+            peaks.lock().unwrap_or_else(PoisonError::into_inner).push(peak);
+        });
+        let peaks = peaks.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(Limits {
+            read_bandwidth: read_bandwidth(placement).map_err(refused)?,
+            integer_macs: peaks.iter().map(|p| p.integers).sum(),
+            float_macs: peaks.iter().map(|p| p.floats).sum(),
+            half_macs: peaks.iter().map(|p| p.halves).sum(),
+            bf16_macs: peaks.iter().map(|p| p.brains).sum(),
+            tile_integer_macs: peaks.iter().map(|p| p.tile_integers).sum(),
+        })
+    }
+}

@@ -1,0 +1,128 @@
+//! Which weights are packed, which are read where the file has them, and how many bytes that takes.
+
+use crate::weight_arena::WeightArena;
+use crate::weights::LoadedWeight;
+use latent_backend::{BackendError, WeightBytes, WeightSource};
+use latent_formats::{Checkpoint, TensorInfo};
+use latent_graph::circuit::{TensorIndex, Weight};
+use latent_graph::{Stage, distinct_weights};
+use latent_quant::tiles::TileLayout;
+use latent_threads::ThreadPool;
+use latent_types::WeightLayout;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// Bytes that the weights of these stages take in memory; a tied one counts once.
+pub(crate) fn weight_bytes(stages: &[Stage], source: WeightSource<'_>) -> WeightBytes {
+    match source {
+        WeightSource::File(checkpoint) => bytes_in_file(stages, checkpoint),
+        WeightSource::Declared(tensors) => declared_bytes(stages, tensors),
+    }
+}
+
+fn bytes_in_file(stages: &[Stage], checkpoint: &Checkpoint) -> WeightBytes {
+    let tiled = tiled_tensors(stages);
+    let mut bytes = WeightBytes::default();
+    for weight in distinct_weights(stages) {
+        if let Some(tiles) = layout_to_pack(weight, &tiled, checkpoint) {
+            bytes.owned += (weight.matrices() * tiles.matrix_bytes(weight.outputs())) as u64;
+        } else {
+            bytes.mapped += infos(weight, checkpoint).map(|info| info.bytes as u64).sum::<u64>();
+        }
+        // scales are copied
+        let scales = weight.parts.iter().filter_map(|part| checkpoint.tensor(part.scale.as_ref()?));
+        bytes.owned += scales.map(|scale| 4 * scale.info.shape.iter().product::<usize>() as u64).sum::<u64>();
+    }
+    bytes
+}
+
+/// The same without the data: nothing is packed in the file.
+fn declared_bytes(stages: &[Stage], tensors: &dyn TensorIndex) -> WeightBytes {
+    let tiled = tiled_tensors(stages);
+    let mut bytes = WeightBytes::default();
+    for weight in distinct_weights(stages) {
+        let tiles = TileLayout::new(weight.ty, weight.inputs());
+        match tiles.filter(|_| tiled.contains(weight.parts[0].tensor.as_str())) {
+            Some(tiles) => bytes.owned += (weight.matrices() * tiles.matrix_bytes(weight.outputs())) as u64,
+            None => bytes.mapped += weight.bytes() as u64,
+        }
+        let scales = weight.parts.iter().filter_map(|part| tensors.find(part.scale.as_ref()?));
+        bytes.owned += scales.map(|(_, shape)| 4 * shape.iter().product::<usize>() as u64).sum::<u64>();
+    }
+    bytes
+}
+
+/// The tensors of a weight.
+fn infos<'c>(weight: &'c Weight, checkpoint: &'c Checkpoint) -> impl Iterator<Item = &'c TensorInfo> {
+    weight.parts.iter().filter_map(|part| checkpoint.tensor(&part.tensor)).map(|tensor| tensor.info)
+}
+
+/// The tiles that a weight is packed into while loading: none where it is read as rows, or lies in tiles in the file.
+fn layout_to_pack(weight: &Weight, tiled: &HashSet<&str>, checkpoint: &Checkpoint) -> Option<TileLayout> {
+    TileLayout::new(weight.ty, weight.inputs()).filter(|_| {
+        tiled.contains(weight.parts[0].tensor.as_str())
+            && infos(weight, checkpoint).all(|info| info.tile_rows.is_none())
+    })
+}
+
+/// The tensors that lie in tiles in the file, which is a packed one, in the order in which steps read them.
+pub(crate) fn tensors_in_tiles(stages: &[Stage], checkpoint: &Checkpoint) -> Vec<String> {
+    let weights = distinct_weights(stages);
+    let infos = weights.flat_map(|weight| infos(weight, checkpoint));
+    infos.filter(|info| info.tile_rows.is_some()).map(|info| info.name.clone()).collect()
+}
+
+/// Tensors, by the first of each weight, that some bound kernel reads in tiles.
+pub(crate) fn tiled_tensors(stages: &[Stage]) -> HashSet<&str> {
+    let table = latent_kernels::table();
+    let mut tiled = HashSet::new();
+    for plan in stages.iter().flat_map(|stage| &stage.plans) {
+        for node in &plan.ir.nodes {
+            for ((_, weight), kernel) in node.weights.iter().zip(&node.kernels) {
+                if table[kernel.index].0.layout == WeightLayout::Tiles {
+                    tiled.insert(plan.ir.weight(*weight).parts[0].tensor.as_str());
+                }
+            }
+        }
+    }
+    tiled
+}
+
+/// All weights of the stages, and which of them each weight of a plan is.
+pub(crate) struct LoadedWeights {
+    /// Each distinct weight.
+    pub weights: Vec<LoadedWeight>,
+    index: HashMap<String, usize>,
+}
+
+impl LoadedWeights {
+    /// Loads every weight that the stages use, packed by the thread pool where a kernel reads tiles.
+    pub(crate) fn load(
+        stages: &[Stage],
+        checkpoint: &Arc<Checkpoint>,
+        thread_pool: &mut ThreadPool,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<LoadedWeights, BackendError> {
+        let tiled = tiled_tensors(stages);
+        let to_pack = distinct_weights(stages).filter_map(|weight| {
+            let layout = layout_to_pack(weight, &tiled, checkpoint)?;
+            Some((weight.matrices(), layout.matrix_bytes(weight.outputs())))
+        });
+        let mut memory = WeightArena::reserve(to_pack, thread_pool.placement().nodes().len())?;
+        let mut loaded = LoadedWeights { weights: Vec::new(), index: HashMap::new() };
+        let total = distinct_weights(stages).count();
+        for weight in distinct_weights(stages) {
+            let key = &weight.parts[0].tensor;
+            let layout = if tiled.contains(key.as_str()) { WeightLayout::Tiles } else { WeightLayout::Rows };
+            loaded.weights.push(LoadedWeight::load(weight, checkpoint, layout, &mut memory, thread_pool)?);
+            loaded.index.insert(key.clone(), loaded.weights.len() - 1);
+            progress(loaded.weights.len(), total);
+        }
+        Ok(loaded)
+    }
+
+    /// Where the weight is.
+    pub(crate) fn find(&self, weight: &Weight) -> usize {
+        self.index.get(&weight.parts[0].tensor).copied().unwrap_or_default()
+    }
+}

@@ -1,0 +1,303 @@
+//! A model on the CPU: its weights, its compiled plans, and the memory that steps run in.
+
+use crate::compile::{self, Program};
+use crate::kv_store::{CpuKvStore, Rotation};
+use crate::loader::{LoadedWeights, tensors_in_tiles};
+use crate::read_ahead::ReadAhead;
+use crate::run::{self, ModelData, Numbers, Shared, Thread};
+use crate::scratch::WorkerScratch;
+use crate::trace::Recorder;
+use crate::{attention, expanded};
+use latent_backend::{
+    BackendError, Batch, CancelToken, KvLayout, KvStore, LoadRequest, Model, ModelOptions, Step, Trace,
+};
+use latent_graph::activations::Activations;
+use latent_graph::config::{Gating, GroupScore, ModelConfig, RopePairs};
+use latent_graph::ir::AttentionPath;
+use latent_graph::passes::BatchBucket;
+use latent_graph::{LM_HEAD_ROWS, Plan, Stage};
+use latent_kernels::{Bf16x32, Q8Block, RopeTable, RouteSpec};
+use latent_threads::ThreadPool;
+use latent_types::ActivationType;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// f32 elements per cache line.
+const LINE_FLOATS: usize = size_of::<Bf16x32>() / size_of::<f32>();
+
+/// Index of the stages of a decoder.
+const LAYERS: usize = 0;
+const LM_HEAD: usize = 1;
+
+/// A model on the CPU.
+pub(crate) struct CpuModel {
+    model: ModelData,
+    stages: Vec<Stage>,
+    /// A program for each plan of each stage.
+    programs: Vec<Vec<Program>>,
+    pub(crate) arena: Vec<f32>,
+    pub(crate) hidden: Vec<f32>,
+    logits: Vec<f32>,
+    expanded: Vec<f32>,
+    rotations: Vec<f32>,
+    /// The rows whose logits are computed at present.
+    head_batch: Batch,
+    /// Inputs that all threads quantize together, as 8-bit blocks and as bf16.
+    blocks: Vec<Q8Block>,
+    lines: Vec<Bf16x32>,
+    /// Blocks and lines that a row needs at most.
+    row_blocks: [usize; 2],
+    partials: Vec<f32>,
+    scratch: Vec<Mutex<WorkerScratch>>,
+    thread_pool: ThreadPool,
+    options: ModelOptions,
+    /// Nanoseconds of the phases of all plans, stage by stage, while a profile is taken.
+    clocks: Option<Vec<Vec<AtomicU64>>>,
+    /// What is copied out of each phase, while a trace is taken.
+    recorder: Option<Recorder>,
+    /// Reads the weights of a packed file before they are needed.
+    read_ahead: Option<ReadAhead>,
+}
+
+impl CpuModel {
+    /// Loads the weights that the plans use, and compiles the plans.
+    pub(crate) fn load(request: LoadRequest<'_>) -> Result<CpuModel, BackendError> {
+        let LoadRequest { checkpoint, config, stages, options, placement, weights_fit, progress } = request;
+        latent_kernels::limit_tier(options.stages.bind.tier);
+        let mut thread_pool = ThreadPool::placed(placement)
+            .map_err(|error| BackendError::System { what: "starting threads", error })?;
+        let loaded = LoadedWeights::load(&stages, checkpoint, &mut thread_pool, progress)?;
+        let compile_all = |stage: &Stage| -> Result<Vec<Program>, BackendError> {
+            let of = |plan: &Plan| compile::compile(plan, &|id| loaded.find(plan.ir.weight(id)));
+            stage.plans.iter().map(of).collect()
+        };
+        let programs = stages.iter().map(compile_all).collect::<Result<Vec<_>, _>>()?;
+        let all = || programs.iter().flatten();
+        let arena = all().map(|program| program.arena).max().unwrap_or(0);
+        let row_blocks = [ActivationType::A8, ActivationType::Bf16]
+            .map(|form| all().map(|program| program.row_blocks(&loaded.weights, form)).max().unwrap_or(0));
+        let a = config.attention;
+        let rope = RopeTable::new(config.rope.inverse_frequencies(options.context), config.rope.magnitude());
+        let pairs = match config.rope.pairs {
+            RopePairs::Interleaved => latent_kernels::RopePairs::Interleaved,
+            RopePairs::NeoX => latent_kernels::RopePairs::NeoX,
+        };
+        let in_place = tensors_in_tiles(&stages, checkpoint);
+        let read_ahead = if weights_fit { ReadAhead::start(checkpoint, in_place) } else { None };
+        Ok(CpuModel {
+            arena: vec![0.0; arena],
+            hidden: vec![0.0; options.stages.max_batch_tokens * config.hidden_size],
+            logits: vec![0.0; LM_HEAD_ROWS * config.vocab_size],
+            expanded: Vec::new(),
+            rotations: Vec::new(),
+            head_batch: Batch::default(),
+            blocks: Vec::new(),
+            lines: Vec::new(),
+            row_blocks,
+            partials: vec![0.0; attention::shared_partials(a.heads, a.kv_lora_rank, options.threads)],
+            scratch: (0..options.threads).map(|_| Mutex::default()).collect(),
+            model: ModelData {
+                route: route_spec(&config),
+                config,
+                weights: loaded.weights,
+                rope: Arc::new(rope),
+                pairs,
+            },
+            stages,
+            programs,
+            thread_pool,
+            options,
+            clocks: None,
+            recorder: None,
+            read_ahead,
+        })
+    }
+
+    /// Runs the layers on a batch: its rows are in the KV cache and in the residual stream afterwards.
+    ///
+    /// # Panics
+    /// When the batch has more rows than the arena was made for.
+    pub(crate) fn forward(
+        &mut self,
+        batch: &Batch,
+        kv: &CpuKvStore,
+        cancel: &CancelToken,
+    ) -> Result<(), BackendError> {
+        let (rows, most) = (batch.rows(), self.options.stages.max_batch_tokens);
+        assert!(rows <= most, "a batch of {rows} rows, but at most {most} fit");
+        let a = self.model.config.attention;
+        let naive = batch.spans.iter().filter(|s| s.path == AttentionPath::Naive);
+        let longest = naive.map(|s| s.first + s.rows.len()).max().unwrap_or(0);
+        // it is read by whole cache lines, and begins with one
+        let needed = expanded::expanded_len(longest, &a) + LINE_FLOATS;
+        if longest > 0 && self.expanded.len() < needed {
+            // never both at once
+            self.expanded = Vec::new();
+            self.expanded = vec![0.0; needed];
+        }
+        let len = self.model.rope.rotation_len();
+        self.rotations.resize(batch.rows() * len, 0.0);
+        for (position, out) in batch.positions.iter().zip(self.rotations.chunks_exact_mut(len.max(1))) {
+            self.model.rope.rotation(*position as i64, out);
+        }
+        self.run(LAYERS, batch, kv, batch.rows(), cancel)
+    }
+
+    /// Logits of the batch's wanted rows, [`LM_HEAD_ROWS`] at a time.
+    fn logits(
+        &mut self,
+        batch: &Batch,
+        kv: &CpuKvStore,
+        cancel: &CancelToken,
+        on_logits: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), BackendError> {
+        let vocab = self.model.config.vocab_size;
+        let mut part = std::mem::take(&mut self.head_batch);
+        for (chunk, wanted) in batch.wanted.chunks(LM_HEAD_ROWS).enumerate() {
+            part.wanted.clear();
+            part.wanted.extend_from_slice(wanted);
+            part.positions.clear();
+            part.positions.extend(wanted.iter().map(|&row| batch.positions[row as usize]));
+            self.run(LM_HEAD, &part, kv, wanted.len(), cancel)?;
+            for (i, row) in self.logits.chunks_exact(vocab).take(wanted.len()).enumerate() {
+                on_logits(chunk * LM_HEAD_ROWS + i, row);
+            }
+        }
+        self.head_batch = part;
+        Ok(())
+    }
+
+    fn run(
+        &mut self,
+        stage: usize,
+        batch: &Batch,
+        kv: &CpuKvStore,
+        rows: usize,
+        cancel: &CancelToken,
+    ) -> Result<(), BackendError> {
+        let bucket = BatchBucket::of(rows) as usize;
+        let program = &self.programs[stage][bucket];
+        let [blocks, lines] = self.row_blocks.map(|of_row| rows * of_row);
+        if self.blocks.len() < blocks {
+            self.blocks.resize(blocks, Q8Block::ZERO);
+        }
+        if self.lines.len() < lines {
+            self.lines.resize(lines, Bf16x32::ZERO);
+        }
+        let skipped = self.expanded.as_ptr().align_offset(align_of::<Bf16x32>()).min(self.expanded.len());
+        let shared = Shared {
+            blocks: self.blocks.as_mut_ptr(),
+            blocks_len: self.blocks.len(),
+            lines: self.lines.as_mut_ptr(),
+            lines_len: self.lines.len(),
+            arena: Numbers::of(&mut self.arena),
+            hidden: Numbers::of(&mut self.hidden),
+            logits: Numbers::of(&mut self.logits),
+            expanded: self.expanded[skipped..].as_mut_ptr(),
+            expanded_len: self.expanded.len() - skipped,
+            partials: self.partials.as_mut_ptr(),
+            partial_softmax_len: self.partials.len(),
+        };
+        let (model, scratch, rotations) = (&self.model, &self.scratch, &self.rotations[..]);
+        let plan = stage * BatchBucket::ALL.len() + bucket;
+        let clock = self.clocks.as_ref().map(|clocks| &clocks[plan][..]);
+        let recorder = self.recorder.as_ref();
+        let last_phase = AtomicUsize::new(usize::MAX);
+        self.thread_pool.run(&|worker| {
+            let mut scratch = scratch[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
+            run::run(
+                program,
+                &Thread {
+                    worker,
+                    model,
+                    batch,
+                    rows,
+                    kv,
+                    rotations,
+                    clock,
+                    recording: recorder.map(|recorder| recorder.of(plan)),
+                    shared,
+                    cancel,
+                    last_phase: &last_phase,
+                },
+                &mut scratch,
+            );
+        });
+        if last_phase.load(Ordering::Relaxed) == usize::MAX { Ok(()) } else { Err(BackendError::Cancelled) }
+    }
+}
+
+impl Model for CpuModel {
+    fn config(&self) -> &ModelConfig {
+        &self.model.config
+    }
+
+    fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+
+    fn new_kv_store(&self, blocks: u32) -> Result<Box<dyn KvStore>, BackendError> {
+        let layout = KvLayout {
+            layers: self.stages[LAYERS].kv_layers().to_vec(),
+            cache_type: self.options.stages.bind.cache,
+            blocks,
+        };
+        let rotation = Rotation::new(&self.model.config, Arc::clone(&self.model.rope), self.model.pairs);
+        Ok(Box::new(CpuKvStore::new(layout, rotation)?))
+    }
+
+    fn step(&mut self, step: Step<'_>) -> Result<(), BackendError> {
+        let kv: &CpuKvStore = step.kv.as_any().downcast_ref().ok_or(BackendError::ForeignStore)?;
+        self.forward(step.batch, kv, step.cancel)?;
+        self.logits(step.batch, kv, step.cancel, step.on_logits)
+    }
+
+    fn wait_for_weights(&mut self) {
+        if let Some(mut read_ahead) = self.read_ahead.take() {
+            read_ahead.wait();
+        }
+    }
+
+    fn start_profile(&mut self) {
+        let clock = |plan: &Plan| (0..plan.phase_count()).map(|_| AtomicU64::new(0)).collect();
+        self.clocks = Some(self.stages.iter().flat_map(|stage| &stage.plans).map(clock).collect());
+    }
+
+    fn stop_profile(&mut self) -> Vec<Vec<u64>> {
+        let clocks = self.clocks.take().unwrap_or_default();
+        clocks.into_iter().map(|clock| clock.into_iter().map(AtomicU64::into_inner).collect()).collect()
+    }
+
+    fn start_trace(&mut self, activations: &Activations, trace: Trace) -> Result<(), BackendError> {
+        let plans = self.stages.iter().flat_map(|stage| &stage.plans);
+        self.recorder = Some(Recorder::new(plans, activations, trace)?);
+        Ok(())
+    }
+
+    fn stop_trace(&mut self) -> Option<Trace> {
+        self.recorder.take().map(Recorder::finish)
+    }
+}
+
+/// The router's rules in the words of the kernel.
+fn route_spec(config: &ModelConfig) -> Option<RouteSpec<'static>> {
+    let router = config.moe?.router;
+    Some(RouteSpec {
+        gating: match router.gating {
+            Gating::Softmax => latent_kernels::Gating::Softmax,
+            Gating::Sigmoid => latent_kernels::Gating::Sigmoid,
+            Gating::SoftmaxOfSelected => latent_kernels::Gating::SoftmaxOfSelected,
+            Gating::SqrtSoftplus => latent_kernels::Gating::SqrtSoftplus,
+        },
+        bias: None,
+        groups: router.groups,
+        groups_used: router.groups_used,
+        group_score: match router.group_score {
+            GroupScore::TopTwoSum => latent_kernels::GroupScore::TopTwoSum,
+            GroupScore::Max => latent_kernels::GroupScore::Max,
+        },
+        norm: router.normalise,
+        norm_floor: router.norm_floor as f32,
+        scale: router.scale as f32,
+    })
+}

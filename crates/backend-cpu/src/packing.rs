@@ -1,0 +1,170 @@
+//! Writing packed files: every weight that the plans read in tiles is packed, everything else goes over as it is.
+
+use crate::CpuBackend;
+use crate::loader::tiled_tensors;
+use crate::pack::Matrices;
+use latent_backend::{Backend, BackendError};
+use latent_formats::pack::{PackWriter, Tiles};
+use latent_formats::{Checkpoint, OutputError, OutputFile, TensorInfo};
+use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
+use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage, StageOptions};
+use latent_quant::tiles::TileLayout;
+use latent_threads::{ThreadPool, Topology};
+use latent_types::{CacheType, TensorType};
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+
+/// Bytes that are packed at once, unless one tile alone takes more.
+const PIECE: usize = 32 << 20;
+
+/// What was packed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Packed {
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Tensors with numbers, or scales of blocks, that are NaN or infinite, and how many they have. They are packed as they are.
+    pub not_finite: Vec<(String, u64)>,
+}
+
+/// Packs the model into the file `out`, with `threads` threads (none: one per core). The file appears when it is whole, and nothing is left
+/// behind when anything fails. `progress` hears how many bytes of how many are written, and stops the work by answering false.
+///
+/// # Errors
+/// A model that cannot be run; a file that cannot be written; [`BackendError::Cancelled`].
+pub fn pack(
+    checkpoint: &Checkpoint,
+    out: &Path,
+    threads: Option<usize>,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Packed, BackendError> {
+    let layouts = layouts(checkpoint)?;
+    let tiles: Vec<Option<Tiles>> =
+        checkpoint.tensors().iter().map(|info| layouts.get(&*info.name).copied()).collect();
+    let writer = PackWriter::new(checkpoint, &tiles)?;
+    let total = writer.file_bytes();
+    let threads = threads
+        .unwrap_or_else(|| latent_threads::threads_for(&Topology::detect(), latent_threads::parallelism()));
+    let mut thread_pool =
+        ThreadPool::new(threads).map_err(|error| BackendError::System { what: "starting threads", error })?;
+    let failed = |error: io::Error| {
+        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let hint = if full {
+            format!(" (the packed file takes {})", latent_types::format_bytes(total))
+        } else {
+            String::new()
+        };
+        BackendError::PackIo { path: out.to_owned(), error, hint }
+    };
+    let unwritten = |error: OutputError| match error {
+        OutputError::Io { error, .. } => failed(error),
+        refused => BackendError::Output(refused),
+    };
+    let mut file = OutputFile::create(out).map_err(unwritten)?;
+    let mut packed = Packed { bytes: total, not_finite: Vec::new() };
+    let mut stopped = false;
+    let mut done = 0;
+    let mut buffer = Vec::new();
+    let written = writer.write(&mut file, |index, out| {
+        let mut write = |bytes: &[u8]| {
+            out.write_all(bytes)?;
+            done += bytes.len() as u64;
+            stopped = !progress(done, total);
+            if stopped { Err(io::Error::other("stopped")) } else { Ok(()) }
+        };
+        let info = &checkpoint.tensors()[index];
+        let Some(tensor) = checkpoint.tensor(&info.name) else { return Ok(()) };
+        let mut bad = 0;
+        match tiles[index] {
+            None => tensor.data.chunks(whole_blocks(info.ty)).try_for_each(|piece| {
+                bad += latent_quant::not_finite(info.ty, piece);
+                write(piece)
+            })?,
+            Some(tiles) => pack_tensor(
+                info,
+                tensor.data,
+                tiles.rows,
+                &mut buffer,
+                &mut thread_pool,
+                &mut |piece, tiles| {
+                    bad += latent_quant::not_finite(info.ty, piece);
+                    write(tiles)
+                },
+            )?,
+        }
+        if bad > 0 {
+            packed.not_finite.push((info.name.clone(), bad));
+        }
+        checkpoint.advise_dropped(&info.name);
+        Ok(())
+    });
+    if stopped {
+        return Err(BackendError::Cancelled);
+    }
+    written.map_err(failed)?;
+    file.finish().map_err(unwritten)?;
+    Ok(packed)
+}
+
+/// As many bytes as are written at once, in whole blocks.
+fn whole_blocks(ty: TensorType) -> usize {
+    let block = ty.block_bytes().max(1);
+    PIECE / block * block
+}
+
+/// The tensors that the plans of the default precision read in tiles. That depends on their formats alone, not on the machine.
+fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, Tiles>, BackendError> {
+    let config = ModelConfig::from_checkpoint(checkpoint)?;
+    let backend = CpuBackend::new();
+    let bind = BindOptions { precision: Precision::Default, tier: backend.isa(None)?, cache: CacheType::F16 };
+    // layouts do not depend on how many tokens a step has
+    let options = StageOptions { mla: MlaChoice::Auto, form: CacheForm::Latent, bind, max_batch_tokens: 512 };
+    let circuit = Circuit::named(&config.circuit)?;
+    let tensors = CheckpointTensors(checkpoint);
+    let stages = Stage::of_model(circuit, &config, &tensors, backend.target(), &options)?;
+    let tiled = tiled_tensors(&stages);
+    let mut layouts = HashMap::new();
+    for weight in stages.iter().flat_map(Stage::weights) {
+        let layout = TileLayout::new(weight.ty, weight.inputs());
+        let Some(layout) = layout.filter(|_| tiled.contains(weight.parts[0].tensor.as_str())) else {
+            continue;
+        };
+        let rows = weight.outputs();
+        let matrices = if weight.parts.len() > 1 { 1 } else { weight.stacked() };
+        let tiles = Tiles { rows, bytes: matrices * layout.matrix_bytes(rows) };
+        layouts.extend(weight.parts.iter().map(|part| (part.tensor.clone(), tiles)));
+    }
+    Ok(layouts)
+}
+
+/// Takes some bytes of a tensor, and what they were packed to.
+type WritePiece<'a> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 'a;
+
+/// Packs the matrices, of `outputs` rows each, of one tensor piece by piece. `write` gets, beside the tiles, about the bytes that they come from:
+/// in whole blocks, and all together each byte once.
+fn pack_tensor(
+    info: &TensorInfo,
+    data: &[u8],
+    outputs: usize,
+    buffer: &mut Vec<u8>,
+    thread_pool: &mut ThreadPool,
+    write: &mut WritePiece<'_>,
+) -> io::Result<()> {
+    let inputs = info.shape.last().copied().unwrap_or(0);
+    let bytes = info.ty.row_bytes(inputs).unwrap_or(0) * outputs;
+    let matrix = |m: usize| &data[m * bytes..(m + 1) * bytes];
+    let Some(matrices) = Matrices::new(info.ty, outputs, inputs, data.len() / bytes.max(1), &matrix) else {
+        return Err(io::Error::other(format!("{} has no tiles", info.ty)));
+    };
+    let tile = matrices.tile_bytes();
+    let step = (PIECE / tile).max(1);
+    let (all, blocks) = (matrices.all_tiles(), data.len() / info.ty.block_bytes().max(1));
+    let source = |tile: usize| (blocks as u128 * tile as u128 / all as u128) as usize * info.ty.block_bytes();
+    for first in (0..all).step_by(step) {
+        let count = step.min(all - first);
+        buffer.resize(count * tile, 0);
+        matrices.pack_some(first, buffer, thread_pool);
+        write(&data[source(first)..source(first + count)], buffer)?;
+    }
+    Ok(())
+}

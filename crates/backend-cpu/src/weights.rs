@@ -1,0 +1,267 @@
+//! Weights as the kernels read them: in tiles, or as slices of the mapped file.
+#![allow(
+    unsafe_code,
+    reason = "slices of the mapped file are kept beside the checkpoint that keeps them alive"
+)]
+
+use crate::pack::{Matrices, Packed};
+use crate::weight_arena::WeightArena;
+use latent_backend::BackendError;
+use latent_formats::Checkpoint;
+use latent_graph::circuit::{Part, Weight};
+use latent_kernels::{BlockScales, WeightMatrix};
+use latent_quant::tiles::TileLayout;
+use latent_threads::ThreadPool;
+use latent_types::{TensorType, WeightLayout};
+use std::sync::Arc;
+
+/// One weight slot, ready to be read.
+pub struct LoadedWeight {
+    ty: TensorType,
+    outputs: usize,
+    inputs: usize,
+    /// One for all matrices, or one a matrix.
+    parts: Vec<Bytes>,
+    /// Whether `parts` are tiles: those of a packed file.
+    tiles: bool,
+    /// All matrices in tiles, in place of `parts`.
+    packed: Option<Packed>,
+    /// Factor on the results of each matrix; empty where every factor is 1.
+    scales: Vec<f32>,
+    /// Factors of the blocks of all matrices; empty where there are none.
+    block_scales: Vec<f32>,
+    /// Rows and columns of such a block.
+    block: (usize, usize),
+    /// The numbers of a vector (norm weights, router bias), decoded.
+    vector: Vec<f32>,
+}
+
+/// Bytes in the file's map, which outlive the model.
+struct Bytes {
+    start: *const u8,
+    len: usize,
+    _keep: Arc<Checkpoint>,
+}
+
+// SAFETY: the mapped bytes are read only, and the checkpoint that owns the map is kept alive beside them.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    fn get(&self) -> &[u8] {
+        // SAFETY: the range lies in the checkpoint's map, which lives as long as `_keep`.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+}
+
+impl LoadedWeight {
+    /// Takes the tensors of `weight` from the checkpoint, and lets the thread pool pack them into `memory` where `layout` says so. Tiles of a packed file are
+    /// used where they lie, whatever `layout` says: what reads rows takes them out of tiles, with the same numbers.
+    ///
+    /// # Errors
+    /// [`BackendError::NotDecodable`] for a format that cannot be computed with; a tensor or scale that is missing; tiles of another
+    /// shape than the weight's; memory that the system refuses.
+    pub fn load(
+        weight: &Weight,
+        checkpoint: &Arc<Checkpoint>,
+        layout: WeightLayout,
+        memory: &mut WeightArena,
+        thread_pool: &mut ThreadPool,
+    ) -> Result<LoadedWeight, BackendError> {
+        let mut loaded = LoadedWeight {
+            ty: weight.ty,
+            outputs: weight.outputs(),
+            inputs: weight.inputs(),
+            parts: Vec::with_capacity(weight.parts.len()),
+            tiles: tiles_in_file(weight, checkpoint)?,
+            packed: None,
+            scales: Vec::new(),
+            block_scales: Vec::new(),
+            block: checkpoint.fp8_block()?,
+            vector: Vec::new(),
+        };
+        let file = checkpoint.display_name();
+        if !latent_quant::can_decode(weight.ty) {
+            let tensor = weight.parts.first().map(|p| p.tensor.clone()).unwrap_or_default();
+            return Err(BackendError::NotDecodable { file, tensor, ty: weight.ty });
+        }
+        for part in &weight.parts {
+            let bytes = loaded.take(part, weight, checkpoint)?;
+            loaded.parts.push(bytes);
+        }
+        if weight.shape.len() == 1 {
+            loaded.vector = decode(weight.ty, loaded.parts[0].get(), loaded.inputs, &file)?;
+        } else if layout == WeightLayout::Tiles && !loaded.tiles {
+            loaded.pack(weight, checkpoint, memory, thread_pool)?;
+        }
+        Ok(loaded)
+    }
+
+    /// Packs all matrices and lets go of the file's pages.
+    fn pack(
+        &mut self,
+        weight: &Weight,
+        checkpoint: &Checkpoint,
+        memory: &mut WeightArena,
+        thread_pool: &mut ThreadPool,
+    ) -> Result<(), BackendError> {
+        let matrix = |m: usize| self.bytes_of(m);
+        let matrices = Matrices::new(self.ty, self.outputs, self.inputs, weight.matrices(), &matrix);
+        let packed = matrices.map(|matrices| Packed::new(&matrices, memory, thread_pool)).transpose()?;
+        if packed.is_some() {
+            self.packed = packed;
+            self.parts.clear();
+            for part in &weight.parts {
+                checkpoint.advise_dropped(&part.tensor);
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of one tensor; its scales are kept as factors of blocks or of matrices.
+    fn take(
+        &mut self,
+        part: &Part,
+        weight: &Weight,
+        checkpoint: &Arc<Checkpoint>,
+    ) -> Result<Bytes, BackendError> {
+        let missing = |name: &str| BackendError::MissingTensor {
+            file: checkpoint.display_name(),
+            tensor: name.to_owned(),
+        };
+        let tensor = checkpoint.tensor(&part.tensor).ok_or_else(|| missing(&part.tensor))?;
+        let data = tensor.data;
+        let bytes = Bytes { start: data.as_ptr(), len: data.len(), _keep: Arc::clone(checkpoint) };
+        let Some(scale) = &part.scale else {
+            if !self.scales.is_empty() {
+                self.scales.push(1.0);
+            }
+            return Ok(bytes);
+        };
+        let scale = checkpoint.tensor(scale).ok_or_else(|| missing(scale))?;
+        if scale.info.tile_rows.is_some() {
+            return Err(misplaced(
+                checkpoint,
+                &scale.info.name,
+                "holds scales, which cannot lie in tiles".into(),
+            ));
+        }
+        let count: usize = scale.info.shape.iter().product();
+        let scales = decode(scale.info.ty, scale.data, count, &checkpoint.display_name())?;
+        if weight.ty == TensorType::F8_E4M3 {
+            if count != self.matrix_scales() {
+                let problem = format!("holds {count} scales, expected {}", self.matrix_scales());
+                return Err(misplaced(checkpoint, &scale.info.name, problem));
+            }
+            self.block_scales.extend(scales);
+            return Ok(bytes);
+        }
+        let matrices = if weight.parts.len() > 1 { 1 } else { weight.stacked() };
+        let each = |m: usize| scales.get(m).or(scales.first()).copied().unwrap_or(1.0);
+        self.scales.extend((0..matrices).map(each));
+        Ok(bytes)
+    }
+
+    /// Factors of the blocks of one matrix.
+    fn matrix_scales(&self) -> usize {
+        self.outputs.div_ceil(self.block.0) * self.inputs.div_ceil(self.block.1)
+    }
+
+    /// How the numbers are stored in memory.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// Outputs of one matrix.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// Inputs of one matrix.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Bytes of the rows, or of the tiles of a packed file, of the matrix at `index`.
+    fn bytes_of(&self, index: usize) -> &[u8] {
+        let layout = TileLayout::new(self.ty, self.inputs).filter(|_| self.tiles);
+        let rows = || self.ty.row_bytes(self.inputs).unwrap_or(0) * self.outputs;
+        let bytes = layout.map_or_else(rows, |layout| layout.matrix_bytes(self.outputs));
+        match &self.parts[..] {
+            [all] => &all.get()[index * bytes..(index + 1) * bytes],
+            parts => parts[index].get(),
+        }
+    }
+
+    /// The matrix at `index` (an expert, a head).
+    pub fn matrix(&self, index: usize) -> WeightMatrix<'_> {
+        let matrix = self.plain_matrix(index);
+        if self.block_scales.is_empty() {
+            return matrix;
+        }
+        let count = self.matrix_scales();
+        let numbers = &self.block_scales[index * count..(index + 1) * count];
+        let scales = BlockScales { numbers, rows: self.block.0, cols: self.block.1 };
+        matrix.with_scales(scales).expect("factors that were counted while loading")
+    }
+
+    /// The same without factors of blocks.
+    fn plain_matrix(&self, index: usize) -> WeightMatrix<'_> {
+        let (ty, outputs, inputs) = (self.ty, self.outputs, self.inputs);
+        let matrix = match &self.packed {
+            Some(packed) => WeightMatrix::from_tiles(ty, packed.matrix(index), outputs, inputs),
+            None if self.tiles => WeightMatrix::from_tiles(ty, self.bytes_of(index), outputs, inputs),
+            None => WeightMatrix::from_rows(ty, self.bytes_of(index), outputs, inputs),
+        };
+        matrix.expect("bytes that were counted while loading")
+    }
+
+    /// Factor on the results of the matrix at `index`.
+    pub fn scale(&self, index: usize) -> f32 {
+        self.scales.get(index).copied().unwrap_or(1.0)
+    }
+
+    /// The numbers of a vector.
+    pub fn vector(&self) -> &[f32] {
+        &self.vector
+    }
+}
+
+fn misplaced(checkpoint: &Checkpoint, tensor: &str, problem: String) -> BackendError {
+    BackendError::Packed { file: checkpoint.display_name(), tensor: tensor.to_owned(), problem }
+}
+
+/// Whether the tensors of a weight lie in tiles in the file; they must then be those of its matrices.
+///
+/// # Errors
+/// [`BackendError::Packed`] for tiles of another shape, or rows and tiles side by side.
+pub(crate) fn tiles_in_file(weight: &Weight, checkpoint: &Checkpoint) -> Result<bool, BackendError> {
+    let infos = || weight.parts.iter().filter_map(|part| checkpoint.tensor(&part.tensor)).map(|t| t.info);
+    if infos().all(|info| info.tile_rows.is_none()) {
+        return Ok(false);
+    }
+    let (outputs, inputs) = (weight.outputs(), weight.inputs());
+    let matrices = if weight.parts.len() > 1 { 1 } else { weight.stacked() };
+    let layout = TileLayout::new(weight.ty, inputs).filter(|_| weight.shape.len() > 1);
+    let expected = layout.map(|layout| (outputs, matrices * layout.matrix_bytes(outputs)));
+    match infos().find(|info| info.tile_rows.map(|rows| (rows, info.bytes)) != expected) {
+        None => Ok(true),
+        Some(info) => {
+            let found = match info.tile_rows {
+                Some(rows) => format!("lies in tiles of matrices of {rows} rows, {} bytes", info.bytes),
+                None => "lies in rows beside others in tiles".into(),
+            };
+            let problem =
+                format!("{found}, where {matrices} × {outputs} × {inputs} of {} was expected", weight.ty);
+            Err(misplaced(checkpoint, &info.name, problem))
+        }
+    }
+}
+
+fn decode(ty: TensorType, bytes: &[u8], numbers: usize, file: &str) -> Result<Vec<f32>, BackendError> {
+    let mut out = vec![0.0; numbers];
+    latent_quant::decode(ty, bytes, &mut out)
+        .map_err(|error| BackendError::Decode { file: file.to_owned(), error })?;
+    Ok(out)
+}

@@ -1,0 +1,81 @@
+//! A batch: the rows of one step and whose they are.
+
+use latent_graph::ir::AttentionPath;
+use std::ops::Range;
+
+/// New rows of one sequence in a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeqSpan {
+    /// Its rows in the batch.
+    pub rows: Range<usize>,
+    /// Position of its first row: rows that the sequence has cached before.
+    pub first: usize,
+    /// Block table of the sequence, room for its new rows included.
+    pub block_table: Vec<u32>,
+    /// The formulation that it runs.
+    pub path: AttentionPath,
+}
+
+/// The flat rows of a step and its spans, in row order.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Token of each row.
+    pub tokens: Vec<u32>,
+    /// Position of each row.
+    pub positions: Vec<usize>,
+    /// The spans, which together are all rows, in order.
+    pub spans: Vec<SeqSpan>,
+    /// Rows whose logits are wanted.
+    pub wanted: Vec<u32>,
+    /// Block tables of earlier steps, whose memory is used again.
+    spare: Vec<Vec<u32>>,
+}
+
+impl Batch {
+    /// The rows of `batch` whose logits are wanted, for a stage that works on no others.
+    pub fn wanted_of(batch: &Batch) -> Batch {
+        let positions = batch.wanted.iter().map(|row| batch.positions[*row as usize]).collect();
+        Batch { wanted: batch.wanted.clone(), positions, ..Batch::default() }
+    }
+
+    /// Rows of the step.
+    pub fn rows(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Empties it, keeping its memory.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.spare.extend(self.spans.drain(..).map(|span| span.block_table));
+        self.wanted.clear();
+    }
+
+    /// Adds a span of `tokens` that continues a sequence of `first` cached rows.
+    pub fn push(&mut self, tokens: &[u32], first: usize, block_table: &[u32], path: AttentionPath) {
+        let start = self.rows();
+        self.tokens.extend_from_slice(tokens);
+        self.positions.extend(first..first + tokens.len());
+        let mut table = self.spare.pop().unwrap_or_default();
+        table.clear();
+        table.extend_from_slice(block_table);
+        self.spans.push(SeqSpan { rows: start..self.rows(), first, block_table: table, path });
+    }
+
+    /// The spans that run on this attention path, or all.
+    pub fn on_path(&self, path: AttentionPath) -> impl Iterator<Item = &SeqSpan> {
+        self.spans.iter().filter(move |span| path == AttentionPath::All || span.path == path)
+    }
+
+    /// The rows on this attention path, or all: as few ranges as possible, so that each weight is read once for several sequences.
+    pub fn ranges_in(&self, path: AttentionPath) -> impl Iterator<Item = Range<usize>> {
+        let mut spans = self.on_path(path).map(|span| span.rows.clone()).peekable();
+        std::iter::from_fn(move || {
+            let mut rows = spans.next()?;
+            while let Some(next) = spans.next_if(|next| next.start == rows.end) {
+                rows.end = next.end;
+            }
+            Some(rows)
+        })
+    }
+}

@@ -1,0 +1,88 @@
+//! What can go wrong in a backend.
+
+use latent_formats::{FormatError, OutputError};
+use latent_graph::{ConfigError, GraphError};
+use latent_types::TensorType;
+
+/// An error of loading a model into a backend, or of running a step there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// The file cannot be read any more, or states what cannot be.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// Its hyper-parameters are missing, lie, or are not supported.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A plan holds what the backend does not run: an error of Latent, not of the file.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// A tensor that the plan uses is not in the file.
+    #[error("{file}: tensor {tensor} is missing")]
+    MissingTensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor is stored in a format that cannot be decoded.
+    #[error(
+        "{file}: tensor {tensor} is stored as {ty}, which Latent cannot compute with; convert the model to another type"
+    )]
+    NotDecodable {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// Its format.
+        ty: TensorType,
+    },
+    /// A tensor's bytes do not decode.
+    #[error("{file}: {error}")]
+    Decode {
+        /// The file.
+        file: String,
+        /// Why.
+        error: latent_quant::QuantError,
+    },
+    /// A packed file's tensor is not stored as the model needs it.
+    #[error("{file}: tensor {tensor} {problem}; pack the model again with `latent pack`")]
+    Packed {
+        /// The file.
+        file: String,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A packed file cannot be written.
+    #[error("{}: {error}{hint}", path.display())]
+    PackIo {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the operating system says.
+        error: std::io::Error,
+        /// What to do.
+        hint: String,
+    },
+    /// A file is not written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// The operating system, or the device's driver, refused memory or a thread.
+    #[error("{what}: {error}")]
+    System {
+        /// What was asked of it.
+        what: &'static str,
+        /// Its answer.
+        error: std::io::Error,
+    },
+    /// Settings that this backend or this machine cannot serve.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A KV store of another backend, or of another model.
+    #[error("this KV cache was made by another backend: a model runs with the cache that it made itself")]
+    ForeignStore,
+    /// The step was cancelled. Its rows are not in the KV cache.
+    #[error("stopped")]
+    Cancelled,
+}

@@ -1,0 +1,29 @@
+//! What a backend is. The engine talks to these traits only; which backends a build has, `latent-backends` says.
+//!
+//! * [`Backend`]: a kind of device. It states its [`Target`](latent_graph::Target), for which plans are made, and loads models.
+//! * [`Model`]: the weights of one model in a backend's memory, with its compiled plans. It runs steps.
+//! * [`KvStore`]: the memory of the KV cache. Which block belongs to which sequence, the engine keeps; [`slot`] turns a block table and a
+//!   position into the place of a row.
+//! * [`Batch`]: the rows of one step, and whose they are.
+//!
+//! A step can fail and can be cancelled between phases. Timing and the recording of activations are part of [`Model`], so that every backend can
+//! be profiled and compared with another one.
+#![forbid(unsafe_code)]
+
+mod batch;
+mod cancel;
+mod error;
+mod kv;
+mod limits;
+mod memory;
+mod trace;
+mod traits;
+
+pub use batch::{Batch, SeqSpan};
+pub use cancel::CancelToken;
+pub use error::BackendError;
+pub use kv::{KV_BLOCK, KvLayout, KvStore, slot};
+pub use limits::Limits;
+pub use memory::{MemoryEstimate, WeightBytes, WeightSource};
+pub use trace::{Trace, Values};
+pub use traits::{Backend, LoadRequest, Model, ModelOptions, Step};

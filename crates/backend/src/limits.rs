@@ -1,0 +1,42 @@
+//! The limits that a step is held against.
+
+use serde::Serialize;
+use std::fmt;
+
+/// What a device can do at best, measured in the same run with as many threads as the model has.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Limits {
+    /// Bytes per second from memory.
+    pub read_bandwidth: f64,
+    /// Multiply-accumulates of 8-bit integers per second.
+    pub integer_macs: f64,
+    /// Multiply-accumulates of f32 per second.
+    pub float_macs: f64,
+    /// The same of f16; 0 where the processor does not multiply them.
+    pub half_macs: f64,
+    /// The same of bf16, by AMX tiles or AVX512-BF16; 0 where no kernel multiplies them.
+    pub bf16_macs: f64,
+    /// The same of 8-bit integers by AMX tiles. No kernel uses them; others state their speed in it.
+    pub tile_integer_macs: f64,
+}
+
+impl fmt::Display for Limits {
+    /// In words, without what the processor lacks.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let speed = |macs: f64| 2e-9 * macs;
+        let (integers, floats) = (speed(self.integer_macs), speed(self.float_macs));
+        write!(f, "{:.1} GB/s read, {integers:.0} GFLOP/s in integers, ", self.read_bandwidth / 1e9)?;
+        write!(f, "{floats:.0} in f32")?;
+        if self.half_macs > 0.0 {
+            write!(f, ", {:.0} in f16", speed(self.half_macs))?;
+        }
+        let bf16 = speed(self.bf16_macs);
+        if self.tile_integer_macs > 0.0 {
+            let integers = speed(self.tile_integer_macs);
+            write!(f, "; tiles {bf16:.0} in bf16, {integers:.0} in integers")?;
+        } else if bf16 > 0.0 {
+            write!(f, ", {bf16:.0} in bf16")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+//! How much memory a model takes.
+
+use latent_formats::Checkpoint;
+use latent_graph::circuit::TensorIndex;
+
+/// What a loaded model and its KV cache take, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct MemoryEstimate {
+    /// Weights in memory of their own: repacked ones, and scales.
+    pub weights: u64,
+    /// Weights that are read from the mapped file, whose pages the system can drop and read again.
+    pub mapped: u64,
+    /// KV cache of the whole context.
+    pub cache: u64,
+    /// Activations: arena, residual stream, logits, scratch.
+    pub arena: u64,
+    /// Keys and values that a prompt as long as the context expands.
+    pub expanded: u64,
+}
+
+impl MemoryEstimate {
+    /// All together.
+    pub fn total(&self) -> u64 {
+        self.resident().saturating_add(self.mapped)
+    }
+
+    /// What the system cannot drop.
+    pub fn resident(&self) -> u64 {
+        [self.cache, self.arena, self.expanded].iter().fold(self.weights, |sum, n| sum.saturating_add(*n))
+    }
+
+    /// The parts with their names, without empty ones.
+    pub fn parts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let parts = [
+            ("weights", self.weights),
+            ("mapped", self.mapped),
+            ("cache", self.cache),
+            ("arena", self.arena),
+            ("expanded", self.expanded),
+        ];
+        parts.into_iter().filter(|(_, bytes)| *bytes > 0)
+    }
+}
+
+/// Bytes of a model's weights; a tied embedding counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WeightBytes {
+    /// In memory of their own.
+    pub owned: u64,
+    /// Read from the mapped file.
+    pub mapped: u64,
+}
+
+/// Where the types and shapes of weights come from.
+#[derive(Clone, Copy)]
+pub enum WeightSource<'a> {
+    /// A file with its data.
+    File(&'a Checkpoint),
+    /// A header alone, or what a config implies.
+    Declared(&'a dyn TensorIndex),
+}

@@ -1,0 +1,141 @@
+//! A trace: the values that a run passes through, at the points that mean the same in every plan.
+
+use latent_graph::activations::{Activation, Activations};
+use std::ops::Range;
+
+/// Values of one run at each point, a row a token.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    tokens: Vec<u32>,
+    /// One for each point; none where it is not wanted.
+    values: Vec<Option<Values>>,
+}
+
+/// The values of one point.
+#[derive(Clone, Debug, Default)]
+pub struct Values {
+    /// Numbers of a row.
+    pub width: usize,
+    /// Rows × width.
+    pub numbers: Vec<f32>,
+    /// Which rows there are: a plan may keep a value for some and not for others.
+    pub have: Vec<bool>,
+    /// The operation that made them, as a plan prints it.
+    pub made_by: String,
+    /// What rounding alone may have done to a number, where the values are differences of larger ones.
+    pub noise: f64,
+}
+
+impl Values {
+    /// `rows` rows that are still to come.
+    pub fn new(rows: usize, width: usize) -> Values {
+        Values { width, numbers: vec![0.0; rows * width], have: vec![false; rows], ..Values::default() }
+    }
+
+    /// The row, if it is there.
+    pub fn row(&self, row: usize) -> Option<&[f32]> {
+        let there = self.have.get(row).copied().unwrap_or(false);
+        there.then(|| &self.numbers[row * self.width..(row + 1) * self.width])
+    }
+
+    /// Whether any row is there.
+    pub fn any(&self) -> bool {
+        self.have.contains(&true)
+    }
+
+    /// Whether every row is there.
+    pub fn all(&self) -> bool {
+        !self.have.contains(&false)
+    }
+}
+
+impl Trace {
+    /// A trace of `tokens` at the activations of `layers`, those outside of layers, and residual stream and routing of every layer; still
+    /// empty.
+    pub fn new(points: &Activations, layers: Range<usize>, tokens: &[u32]) -> Trace {
+        let values = points
+            .list()
+            .iter()
+            .map(|point| Trace::covers(point, &layers).then(|| Values::new(tokens.len(), point.row_width())));
+        Trace { tokens: tokens.to_vec(), values: values.collect() }
+    }
+
+    /// Bytes that [`Trace::new`] takes with the same arguments.
+    pub fn bytes(points: &Activations, layers: &Range<usize>, tokens: usize) -> u64 {
+        let covered = points.list().iter().filter(|point| Trace::covers(point, layers));
+        let elements: usize = covered.map(Activation::row_width).sum();
+        (elements as u64).saturating_mul(4).saturating_mul(tokens as u64)
+    }
+
+    /// Residual stream and routing are always there: the first says with which error a layer begins, the second why it may jump in another.
+    fn covers(point: &Activation, layers: &Range<usize>) -> bool {
+        let always = point.value == "h" || point.value == "router_logits" || point.op == "route";
+        always || point.layer.is_none_or(|layer| layers.contains(&layer))
+    }
+
+    /// A trace of `tokens` without values, to be set.
+    pub fn empty(points: &Activations, tokens: Vec<u32>) -> Trace {
+        Trace { tokens, values: vec![None; points.list().len()] }
+    }
+
+    /// The tokens that were run.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The values of the point at `index`; none where the run did not keep them.
+    pub fn values(&self, index: usize) -> Option<&Values> {
+        self.values.get(index).and_then(Option::as_ref).filter(|values| values.any())
+    }
+
+    /// Whether the point is to be copied.
+    pub fn wants(&self, point: usize) -> bool {
+        self.values.get(point).is_some_and(Option::is_some)
+    }
+
+    /// The row of a point, to be filled.
+    pub fn row(&mut self, point: usize, row: usize, made_by: &str) -> &mut [f32] {
+        let Some(values) = self.values.get_mut(point).and_then(Option::as_mut) else { return &mut [] };
+        if values.made_by.is_empty() {
+            made_by.clone_into(&mut values.made_by);
+        }
+        values.have[row] = true;
+        &mut values.numbers[row * values.width..(row + 1) * values.width]
+    }
+
+    /// Sets the values of a point.
+    pub fn set(&mut self, point: usize, values: Values) {
+        self.values[point] = Some(values);
+    }
+
+    /// Gets terms back that plans fold into sums: `(sum − base) ÷ factor`, where both are there.
+    pub fn derive_terms(&mut self, points: &Activations) {
+        for (index, point) in points.list().iter().enumerate() {
+            let Some(term) = point.term.filter(|_| self.wants(index) && self.values(index).is_none()) else {
+                continue;
+            };
+            if let (Some(sum), Some(base)) = (self.values(term.sum), self.values(term.base)) {
+                let values = difference(sum, base, term.factor);
+                self.set(index, values);
+            }
+        }
+    }
+}
+
+fn difference(sum: &Values, base: &Values, factor: f64) -> Values {
+    let mut values = Values::new(sum.have.len(), sum.width);
+    let (mut squares, mut count) = (0.0, 0usize);
+    for row in 0..sum.have.len() {
+        let (Some(sum), Some(base)) = (sum.row(row), base.row(row)) else { continue };
+        values.have[row] = true;
+        for (out, (s, b)) in values.numbers[row * sum.len()..].iter_mut().zip(sum.iter().zip(base)) {
+            let (s, b) = (f64::from(*s), f64::from(*b));
+            *out = ((s - b) / factor) as f32;
+            squares += s * s;
+        }
+        count += sum.len();
+    }
+    values.made_by.clone_from(&sum.made_by);
+    values.noise = f64::from(f32::EPSILON) / factor.abs() * (squares / count.max(1) as f64).sqrt();
+    values
+}

@@ -1,0 +1,137 @@
+//! The traits.
+
+use crate::{
+    BackendError, Batch, CancelToken, KvStore, Limits, MemoryEstimate, Trace, WeightBytes, WeightSource,
+};
+use latent_formats::Checkpoint;
+use latent_graph::activations::Activations;
+use latent_graph::{ModelConfig, Stage, StageOptions, Target};
+use latent_threads::Placement;
+use latent_types::{CacheType, Tier};
+use std::sync::Arc;
+
+/// How a model is run, fixed when it is loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelOptions {
+    /// What its plans are made with.
+    pub stages: StageOptions,
+    /// Tokens of context, which decide between the two sets of factors of LongRoPE.
+    pub context: usize,
+    /// Host threads that compute, the caller counted.
+    pub threads: usize,
+}
+
+/// A model to be loaded.
+pub struct LoadRequest<'a> {
+    /// The file.
+    pub checkpoint: &'a Arc<Checkpoint>,
+    /// Its hyper-parameters.
+    pub config: ModelConfig,
+    /// The plans, made for this backend's target.
+    pub stages: Vec<Stage>,
+    /// How it is run.
+    pub options: ModelOptions,
+    /// Where host threads run.
+    pub placement: &'a Placement,
+    /// Whether all weights fit into memory, so that reading them before they are needed pushes nothing else out.
+    pub weights_fit: bool,
+    /// Hears how many weights of how many are in place.
+    pub progress: &'a mut dyn FnMut(usize, usize),
+}
+
+/// One step: new rows of one or several sequences.
+pub struct Step<'a> {
+    /// The rows. Every span's block table has room for them.
+    pub batch: &'a Batch,
+    /// The KV cache, made by the same model's [`new_kv_store`](Model::new_kv_store).
+    pub kv: &'a mut dyn KvStore,
+    /// Asked between phases.
+    pub cancel: &'a CancelToken,
+    /// Hears the logits of each row of [`Batch::wanted`]: its index there, and one f32 per token of the vocabulary.
+    pub on_logits: &'a mut dyn FnMut(usize, &[f32]),
+}
+
+/// A kind of device that computes.
+pub trait Backend: Send + Sync {
+    /// The word for it on the command line: `cpu`.
+    fn name(&self) -> &'static str;
+
+    /// What plans are made for.
+    fn target(&self) -> &Target;
+
+    /// The highest ISA level that this machine and `limit` allow.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] when the limit asks for more than the machine has.
+    fn isa(&self, limit: Option<Tier>) -> Result<Tier, BackendError>;
+
+    /// The element type of the KV cache where nobody chooses one.
+    fn default_cache(&self, exact: bool) -> CacheType {
+        if exact { CacheType::F32 } else { CacheType::F16 }
+    }
+
+    /// Bytes that the weights of these stages take in the backend's memory.
+    fn weight_bytes(&self, stages: &[Stage], source: WeightSource<'_>) -> WeightBytes;
+
+    /// Bytes of activations and of expanded keys and values: [`MemoryEstimate::arena`] and [`MemoryEstimate::expanded`] for a context of
+    /// `context` tokens; the other parts are 0.
+    fn scratch_bytes(
+        &self,
+        config: &ModelConfig,
+        stages: &[Stage],
+        options: &ModelOptions,
+        context: usize,
+    ) -> MemoryEstimate;
+
+    /// Loads a model.
+    ///
+    /// # Errors
+    /// Weights that are missing or cannot be decoded; memory or threads that the system refuses.
+    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError>;
+
+    /// Measures what the device can do with threads at these places.
+    ///
+    /// # Errors
+    /// When threads cannot be started or memory is refused; [`BackendError::Unsupported`] where nothing is measured.
+    fn limits(&self, placement: &Placement, tier: Tier) -> Result<Limits, BackendError>;
+}
+
+/// A model in a backend's memory.
+pub trait Model: Send {
+    /// Its hyper-parameters.
+    fn config(&self) -> &ModelConfig;
+
+    /// Its plans.
+    fn stages(&self) -> &[Stage];
+
+    /// An empty KV cache of `blocks` blocks for this model.
+    ///
+    /// # Errors
+    /// When the memory is refused.
+    fn new_kv_store(&self, blocks: u32) -> Result<Box<dyn KvStore>, BackendError>;
+
+    /// Runs a step. When it returns, the rows of the batch are in the KV cache.
+    ///
+    /// # Errors
+    /// [`BackendError::Cancelled`]; [`BackendError::ForeignStore`]; a failing device. What slots of the batch's rows hold is undefined then,
+    /// all other slots are as they were.
+    fn step(&mut self, step: Step<'_>) -> Result<(), BackendError>;
+
+    /// Blocks until all weights are in memory, where the backend reads them before they are needed.
+    fn wait_for_weights(&mut self) {}
+
+    /// Starts timing each phase.
+    fn start_profile(&mut self);
+
+    /// Stops timing: nanoseconds of each phase, summed over the steps since the start, for each plan of each stage in their order.
+    fn stop_profile(&mut self) -> Vec<Vec<u64>>;
+
+    /// Starts to record activations into `trace`, in the steps of one sequence.
+    ///
+    /// # Errors
+    /// When a plan has no place for a value: an error of Latent.
+    fn start_trace(&mut self, activations: &Activations, trace: Trace) -> Result<(), BackendError>;
+
+    /// Stops recording; what was recorded, if anything was started.
+    fn stop_trace(&mut self) -> Option<Trace>;
+}

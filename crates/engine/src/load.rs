@@ -1,0 +1,182 @@
+//! Loading: from an opened file to an engine that is ready for the first step.
+
+use crate::cache::KvCache;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::memory::{self, Available, OverCommitted};
+use crate::options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
+use crate::summary::Summary;
+use latent_backend::{
+    Backend, Batch, CancelToken, KV_BLOCK, LoadRequest, MemoryEstimate, WeightBytes, WeightSource,
+};
+use latent_formats::Checkpoint;
+use latent_graph::audit::Finding;
+use latent_graph::{CheckpointTensors, ModelConfig, Stage};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Most tokens of a step where memory allows and nobody says otherwise: prompts of ten thousand tokens gain from large steps, since each step
+/// expands the keys and values of everything before it.
+const LARGEST_BATCH_TOKENS: usize = 4096;
+
+/// The arena of a step that large may take this part of free memory.
+const ARENA_SHARE: u64 = 16;
+
+/// A model on its way into memory.
+struct Loading<'a> {
+    checkpoint: &'a Checkpoint,
+    config: &'a ModelConfig,
+    options: &'a EngineOptions,
+    resolved: Resolved<'a>,
+    stages: Vec<Stage>,
+    weights: WeightBytes,
+    available: Option<Available>,
+}
+
+impl Engine {
+    /// Loads a model into `backend`. `progress` hears how many weights of how many are in place.
+    ///
+    /// # Errors
+    /// A hyper-parameter, tensor or kernel that is missing or wrong; too little memory, with the table of what is needed.
+    pub fn load(
+        backend: &dyn Backend,
+        checkpoint: &Arc<Checkpoint>,
+        options: &EngineOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Engine, EngineError> {
+        let start = Instant::now();
+        let config = ModelConfig::from_checkpoint(checkpoint)?;
+        let mut loading = Loading::new(backend, checkpoint, &config, options)?;
+        let context = loading.choose_context()?;
+        if options.max_batch_tokens.is_none() {
+            loading.enlarge_steps(context)?;
+        }
+        let doubts = loading.audit()?;
+        let (needed, paged) = loading.check_memory(context)?;
+        let fits = loading.available.is_some() && paged.is_none() && !loading.is_forced(context);
+        let largest_context = loading.fitting_context();
+        let Loading { mut resolved, stages, weights, .. } = loading;
+        resolved.options.context = context;
+        let placement = options.place();
+        let mut summary = Summary::new(checkpoint, &config, &resolved, &stages, weights);
+        (summary.paged, summary.doubts, summary.placement) = (paged, doubts, placement.clone());
+        let model = backend.load(LoadRequest {
+            checkpoint,
+            config: config.clone(),
+            stages,
+            options: resolved.options,
+            placement: &placement,
+            weights_fit: fits,
+            progress,
+        })?;
+        let blocks = u32::try_from(context.div_ceil(KV_BLOCK)).map_err(|_| {
+            EngineError::Options(format!(
+                "a KV cache of {context} tokens has more blocks than can be counted"
+            ))
+        })?;
+        let cache = KvCache::new(model.new_kv_store(blocks)?);
+        summary.load_time = start.elapsed();
+        Ok(Engine {
+            model,
+            cache,
+            batch: Batch::default(),
+            wanted: Vec::new(),
+            outcomes: Vec::new(),
+            cancel: CancelToken::new(),
+            options: resolved.options,
+            summary,
+            fingerprint: checkpoint.fingerprint(),
+            needed,
+            largest_context: largest_context.max(context),
+            circuit: resolved.circuit,
+            chunk_given: options.max_batch_tokens.is_some(),
+        })
+    }
+}
+
+impl<'a> Loading<'a> {
+    fn new(
+        backend: &'a dyn Backend,
+        checkpoint: &'a Checkpoint,
+        config: &'a ModelConfig,
+        options: &'a EngineOptions,
+    ) -> Result<Loading<'a>, EngineError> {
+        let resolved = options.resolve(backend, config)?;
+        let stages = resolved.stages(config, &CheckpointTensors(checkpoint))?;
+        let weights = resolved.weight_bytes(&stages, WeightSource::File(checkpoint));
+        Ok(Loading { checkpoint, config, options, resolved, stages, weights, available: memory::available() })
+    }
+
+    /// What the model takes with a context of so many tokens.
+    fn needed(&self, context: usize) -> MemoryEstimate {
+        self.resolved.estimate(self.config, &self.stages, self.weights, context)
+    }
+
+    /// The context asked for, checked, or the largest that fits.
+    fn choose_context(&self) -> Result<usize, EngineError> {
+        let limit = self.config.context_length;
+        match self.options.context {
+            Some(0) => Err(EngineError::Options("--ctx-size 0: a context needs at least one token".into())),
+            Some(context) if context > limit => Err(EngineError::Options(format!(
+                "--ctx-size {context} is more than the model was made for: {limit} tokens"
+            ))),
+            Some(context) => Ok(context),
+            None => Ok(self.fitting_context()),
+        }
+    }
+
+    /// The largest context that fits into what is available; the model's limit where nobody says what is.
+    fn fitting_context(&self) -> usize {
+        let limit = self.config.context_length;
+        let Some(available) = &self.available else { return limit };
+        // a tenth is left for everything else
+        memory::choose_context(&|context| self.needed(context), available.bytes / 10 * 9, limit)
+    }
+
+    /// Makes plans for steps of more tokens, where the context is long enough to gain from them and memory has room for their arena, which grows
+    /// with the tokens.
+    fn enlarge_steps(&mut self, context: usize) -> Result<(), EngineError> {
+        let free = self.available.as_ref().map_or(u64::MAX, |available| available.bytes);
+        let now = self.needed(context);
+        let fits = |tokens: usize| {
+            let arena = now.arena * (tokens / DEFAULT_BATCH_TOKENS) as u64;
+            arena <= free / ARENA_SHARE && MemoryEstimate { arena, ..now }.total() <= free
+        };
+        let sizes = std::iter::successors(Some(LARGEST_BATCH_TOKENS), |tokens| Some(tokens / 2));
+        let mut sizes = sizes.take_while(|tokens| *tokens > DEFAULT_BATCH_TOKENS);
+        if let Some(tokens) = sizes.find(|tokens| *tokens < 2 * context && fits(*tokens)) {
+            self.resolved.options.stages.max_batch_tokens = tokens;
+            self.stages = self.resolved.stages(self.config, &CheckpointTensors(self.checkpoint))?;
+        }
+        Ok(())
+    }
+
+    /// Findings that refuse the model are an error; what is strange about a circuit of the user's own is given back.
+    fn audit(&self) -> Result<Vec<Finding>, EngineError> {
+        let found = self.resolved.audit(self.config, &CheckpointTensors(self.checkpoint), &self.stages);
+        let leave_doubts = self.options.circuit.is_some();
+        let (doubts, findings): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|finding| leave_doubts && !finding.code.protects());
+        if findings.is_empty() {
+            return Ok(doubts);
+        }
+        Err(EngineError::Audit { file: self.checkpoint.display_name(), findings })
+    }
+
+    /// What the model takes, and how little memory there is for mapped weights where they do not fit.
+    fn check_memory(&self, context: usize) -> Result<(MemoryEstimate, Option<OverCommitted>), EngineError> {
+        let needed = self.needed(context);
+        let Some(available) = &self.available else { return Ok((needed, None)) };
+        match memory::check(&|context| self.needed(context), available, context) {
+            Ok(paged) => Ok((needed, paged)),
+            Err(_) if self.options.force => Ok((needed, None)),
+            Err(problem) => Err(EngineError::Memory(problem)),
+        }
+    }
+
+    /// Whether the model does not fit and is loaded all the same.
+    fn is_forced(&self, context: usize) -> bool {
+        let fits = |available| memory::check(&|context| self.needed(context), available, context).is_ok();
+        self.options.force && !self.available.as_ref().is_some_and(fits)
+    }
+}

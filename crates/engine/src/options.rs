@@ -1,0 +1,145 @@
+//! How a model is to be run, and what follows from that: decided here, once, for the engine and for every command that only plans.
+
+use crate::error::EngineError;
+use latent_backend::{Backend, KV_BLOCK, MemoryEstimate, ModelOptions, WeightBytes, WeightSource};
+use latent_graph::audit::{Bound, Finding};
+use latent_graph::circuit::TensorIndex;
+use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
+use latent_graph::{Circuit, ModelConfig, Stage, StageOptions};
+use latent_threads::{Pin, Placement, Topology};
+use latent_types::{CacheType, Tier};
+use std::sync::Arc;
+
+/// Tokens of a step with which prompts are read at nearly full speed.
+pub const DEFAULT_BATCH_TOKENS: usize = 512;
+
+/// How a model is to be run. The default lets Latent choose.
+#[derive(Clone, Debug, Default)]
+pub struct EngineOptions {
+    /// Formulation of MLA.
+    pub mla: MlaChoice,
+    /// Exact or default arithmetic.
+    pub precision: Precision,
+    /// What the cache stores.
+    pub form: CacheForm,
+    /// Type of the cache; none: f32 when exact, else f16.
+    pub cache: Option<CacheType>,
+    /// Tokens that the cache holds; none: the smaller of the model's limit and what fits.
+    pub context: Option<usize>,
+    /// Threads; none: one for each core that this process may use.
+    pub threads: Option<usize>,
+    /// Whether threads are bound to CPUs.
+    pub pin: Pin,
+    /// Where the threads are, in place of `threads` and `pin`.
+    pub placement: Option<Placement>,
+    /// Highest instruction-set tier; none: the best there is.
+    pub tier: Option<Tier>,
+    /// Most rows of a step, and of a chunk of a prompt; none: chosen from memory and from the prompt ([`Engine::chunk_for`]).
+    pub max_batch_tokens: Option<usize>,
+    /// Load even when memory seems too small.
+    pub force: bool,
+    /// A circuit that takes the place of the model's own, for those who change one; none: the built-in one. It is audited like those, but a
+    /// finding that is about its meaning alone (see [`Code::protects`](latent_graph::audit::Code::protects)) does not refuse it: a wrong one can be
+    /// looked into. Such findings are in [`Summary::doubts`].
+    pub circuit: Option<Arc<Circuit>>,
+}
+
+impl EngineOptions {
+    /// Where the threads will run: one for each core that affinity and cgroup quotas leave to this process, unless the options say
+    /// otherwise.
+    pub fn place(&self) -> Placement {
+        if let Some(placement) = &self.placement {
+            return placement.clone();
+        }
+        let (topology, parallelism) = (Topology::detect(), latent_threads::parallelism());
+        let threads = self.threads.unwrap_or_else(|| latent_threads::threads_for(&topology, parallelism));
+        Placement::new(&topology, parallelism, threads, self.pin)
+    }
+}
+
+/// The decisions about one model on one backend, before anything is loaded.
+pub struct Resolved<'b> {
+    /// The backend.
+    pub backend: &'b dyn Backend,
+    /// The circuit: the model's own, or the one that the options give.
+    pub circuit: Arc<Circuit>,
+    /// Everything that plans and backend need to know.
+    pub options: ModelOptions,
+}
+
+impl EngineOptions {
+    /// Decides what the options leave open.
+    ///
+    /// # Errors
+    /// Options that contradict each other, or that this machine cannot serve; a circuit that does not exist.
+    pub fn resolve<'b>(
+        &self,
+        backend: &'b dyn Backend,
+        config: &ModelConfig,
+    ) -> Result<Resolved<'b>, EngineError> {
+        if self.form == CacheForm::Expanded && self.mla != MlaChoice::Naive {
+            let problem = "the expanded cache serves the naive formulation only: give --mla naive with it";
+            return Err(EngineError::Options(problem.into()));
+        }
+        let exact = self.precision == Precision::Exact;
+        let cache = self.cache.unwrap_or_else(|| backend.default_cache(exact));
+        let bind = BindOptions { precision: self.precision, tier: backend.isa(self.tier)?, cache };
+        let max_batch_tokens = self.max_batch_tokens.unwrap_or(DEFAULT_BATCH_TOKENS).max(1);
+        let circuit = match &self.circuit {
+            Some(circuit) => circuit.clone(),
+            None => Arc::new(Circuit::named(&config.circuit)?.clone()),
+        };
+        let options = ModelOptions {
+            stages: StageOptions { mla: self.mla, form: self.form, bind, max_batch_tokens },
+            threads: self.place().threads(),
+            context: config.context_length,
+        };
+        Ok(Resolved { backend, circuit, options })
+    }
+}
+
+impl Resolved<'_> {
+    /// The plans of the model.
+    ///
+    /// # Errors
+    /// Tensors that are missing or have another shape; no kernel for an operation.
+    pub fn stages(&self, config: &ModelConfig, tensors: &dyn TensorIndex) -> Result<Vec<Stage>, EngineError> {
+        let (circuit, target) = (&self.circuit, self.backend.target());
+        Ok(Stage::of_model(circuit, config, tensors, target, &self.options.stages)?)
+    }
+
+    /// What breaks a rule of the audit.
+    pub fn audit(&self, config: &ModelConfig, tensors: &dyn TensorIndex, stages: &[Stage]) -> Vec<Finding> {
+        let bound = Bound { target: self.backend.target(), options: self.options.stages.bind };
+        latent_graph::audit::session(&self.circuit, config, tensors, stages, bound)
+    }
+
+    /// Bytes that the weights take.
+    pub fn weight_bytes(&self, stages: &[Stage], source: WeightSource<'_>) -> WeightBytes {
+        self.backend.weight_bytes(stages, source)
+    }
+
+    /// Bytes that the model takes with a context of so many tokens.
+    pub fn estimate(
+        &self,
+        config: &ModelConfig,
+        stages: &[Stage],
+        weights: WeightBytes,
+        context: usize,
+    ) -> MemoryEstimate {
+        let scratch = self.backend.scratch_bytes(config, stages, &self.options, context);
+        let token_bytes = self.token_bytes(stages);
+        MemoryEstimate {
+            weights: weights.owned,
+            mapped: weights.mapped,
+            cache: (context.next_multiple_of(KV_BLOCK) * token_bytes) as u64,
+            ..scratch
+        }
+    }
+
+    /// Bytes that a token takes in the KV cache.
+    pub fn token_bytes(&self, stages: &[Stage]) -> usize {
+        let cache = self.options.stages.bind.cache;
+        stages[0].kv_layers().iter().map(|layer| layer.row(cache).bytes()).sum()
+    }
+}

@@ -1,0 +1,74 @@
+//! What steps cost, and where their time goes.
+
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::profile::{self, Roofline, StepProfile, StepSize, Timed};
+use latent_backend::Limits;
+use latent_graph::ir::{Cost, Step as CostStep};
+use latent_graph::passes::BatchBucket;
+use latent_graph::{LM_HEAD_ROWS, Plan};
+
+impl Engine {
+    /// The plans that a step runs, each with its place among the clocks and the step that its costs are counted for.
+    fn plans_of(&self, size: StepSize) -> Vec<(usize, &Plan, CostStep)> {
+        let stages = self.model.stages();
+        let cache = self.options.stages.bind.cache;
+        let StepSize { sequences, rows, cached, wanted } = size;
+        let rows = sequences * rows;
+        let step = CostStep { rows, sequences, cached, cache, path: self.path(size.rows) };
+        let bucket = BatchBucket::of(rows) as usize;
+        let mut plans = vec![(bucket, &stages[0].plans[bucket], step)];
+        for first in (0..wanted).step_by(LM_HEAD_ROWS) {
+            let rows = LM_HEAD_ROWS.min(wanted - first);
+            let bucket = BatchBucket::of(rows) as usize;
+            plans.push((
+                BatchBucket::ALL.len() + bucket,
+                &stages[1].plans[bucket],
+                CostStep { rows, ..step },
+            ));
+        }
+        plans
+    }
+
+    /// Bytes and operations of a step.
+    pub fn cost(&self, size: StepSize) -> Cost {
+        let mut cost = Cost::default();
+        self.plans_of(size).into_iter().for_each(|(_, plan, step)| cost += plan.cost(step));
+        cost
+    }
+
+    /// The least time that the machine's limits allow for some steps, one after the other.
+    pub fn roofline(&self, sizes: &[StepSize], limits: &Limits) -> Roofline {
+        let mut roofline = Roofline::default();
+        for size in sizes {
+            roofline.add(self.plans_of(*size).into_iter().map(|(_, plan, step)| (plan, step)), limits);
+        }
+        roofline
+    }
+
+    /// Takes the time of each phase while `work` runs steps of these sizes. `repeated`: the steps are repetitions of one, so that the
+    /// profile is of their average; otherwise it is of all of them together.
+    ///
+    /// # Errors
+    /// What `work` fails with.
+    pub fn profile(
+        &mut self,
+        sizes: &[StepSize],
+        repeated: bool,
+        limits: &Limits,
+        work: &mut dyn FnMut(&mut Engine) -> Result<(), EngineError>,
+    ) -> Result<StepProfile, EngineError> {
+        self.model.start_profile();
+        let done = work(self);
+        let nanos = self.model.stop_profile();
+        done?;
+        let mut timed: Vec<Timed<'_>> = Vec::new();
+        let plans = self.model.stages().iter().flat_map(|stage| &stage.plans);
+        for (place, (plan, nanos)) in plans.zip(nanos).enumerate() {
+            let ran = sizes.iter().flat_map(|size| self.plans_of(*size));
+            let steps = ran.filter(|(at, ..)| *at == place).map(|(.., step)| step).collect();
+            timed.push(Timed { plan, nanos, steps });
+        }
+        Ok(profile::report(&timed, sizes, repeated, limits))
+    }
+}

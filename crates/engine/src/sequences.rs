@@ -1,0 +1,81 @@
+//! What can be done with a sequence besides running it: forget, share, shift, save.
+
+use crate::cache::Sequence;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::generate::Session;
+use std::ops::Range;
+use std::path::Path;
+
+impl Engine {
+    fn owned(&self, sequence: &Sequence) -> Result<(), EngineError> {
+        if self.cache.owns(sequence) { Ok(()) } else { Err(EngineError::ForeignSequence) }
+    }
+
+    /// Gives a sequence's cache back, as dropping it does.
+    pub fn release(&mut self, sequence: Sequence) {
+        drop(sequence);
+    }
+
+    /// Forgets all rows of a sequence from `len` on.
+    pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) {
+        sequence.truncate(len);
+    }
+
+    /// A sequence that shares the first `len` rows of another.
+    pub fn share(&mut self, other: &Sequence, len: usize) -> Sequence {
+        other.share(len)
+    }
+
+    /// Forgets a stretch of rows and moves the later ones down.
+    ///
+    /// # Errors
+    /// When shared blocks would have to be copied and no block is free, or another engine has run the sequence.
+    pub fn shift(&mut self, sequence: &mut Sequence, forgotten: Range<usize>) -> Result<(), EngineError> {
+        self.owned(sequence)?;
+        Ok(self.cache.shift(sequence, forgotten)?)
+    }
+
+    /// Saves a sequence and its tokens.
+    ///
+    /// # Errors
+    /// When the file cannot be written, or another engine has run the sequence.
+    pub fn save(&self, sequence: &Sequence, tokens: &[u32], path: &Path) -> Result<(), EngineError> {
+        self.owned(sequence)?;
+        Ok(self.cache.save(sequence, tokens, self.fingerprint, path)?)
+    }
+
+    /// Reads a saved sequence back.
+    ///
+    /// # Errors
+    /// When the file is damaged, belongs to another model, or does not fit.
+    pub fn restore(&mut self, path: &Path) -> Result<(Sequence, Vec<u32>), EngineError> {
+        Ok(self.cache.restore(path, self.fingerprint)?)
+    }
+
+    /// Saves a session with an attachment, such as the conversation that its tokens were rendered from. Rows that have seen tokens which a
+    /// context shift discarded are dropped first. Returns how many tokens the file holds.
+    ///
+    /// # Errors
+    /// When the file cannot be written, or another engine has run the sequence.
+    pub fn save_session(
+        &mut self,
+        session: &mut Session,
+        attachment: Option<&[u8]>,
+        path: &Path,
+    ) -> Result<usize, EngineError> {
+        self.owned(&session.sequence)?;
+        self.truncate(&mut session.sequence, session.tokens.len());
+        self.cache.save_with(&session.sequence, &session.tokens, self.fingerprint, attachment, path)?;
+        Ok(session.tokens.len())
+    }
+
+    /// Reads a saved session back, with its attachment, if it has one.
+    ///
+    /// # Errors
+    /// As for [`restore`](Self::restore).
+    pub fn restore_session(&mut self, path: &Path) -> Result<(Session, Option<Vec<u8>>), EngineError> {
+        let (sequence, tokens, attachment) = self.cache.restore_with(path, self.fingerprint)?;
+        Ok((Session { sequence, tokens }, attachment))
+    }
+}

@@ -1,0 +1,233 @@
+//! Steps: new tokens of several sequences through the model at once.
+
+use crate::cache::{CacheFull, KvError, Sequence};
+use crate::engine::Engine;
+use crate::error::EngineError;
+use latent_backend::Step;
+
+/// Which rows of an input's tokens the caller wants logits of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogitsRequest<'a> {
+    /// None.
+    Nothing,
+    /// The last.
+    Last,
+    /// All.
+    All,
+    /// These, counted from the input's first token.
+    Rows(&'a [usize]),
+}
+
+/// New tokens of one sequence in a step.
+pub struct SeqInput<'a> {
+    /// The sequence that they continue.
+    pub sequence: &'a mut Sequence,
+    /// The tokens: at least one.
+    pub tokens: &'a [u32],
+    /// Whose logits are wanted.
+    pub wanted: LogitsRequest<'a>,
+}
+
+/// Why one sequence takes no part in a step, while the others run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SeqError {
+    /// No tokens.
+    #[error("a sequence without new tokens takes no part in a step")]
+    NoTokens,
+    /// A token id that the vocabulary does not have.
+    #[error("token id {token} at position {position} is out of range: the vocabulary has {vocab} tokens")]
+    Token {
+        /// The id.
+        token: u32,
+        /// Where it stands.
+        position: usize,
+        /// Tokens in the vocabulary.
+        vocab: usize,
+    },
+    /// Logits of a row that there is not.
+    #[error("logits of row {row} are wanted, but there are {rows} rows")]
+    Wanted {
+        /// The row.
+        row: usize,
+        /// New tokens of the sequence.
+        rows: usize,
+    },
+    /// Another engine has run the sequence.
+    #[error("another engine has run this sequence and keeps its cache: use it with that one")]
+    Foreign,
+    /// The KV cache has no room for it.
+    #[error(transparent)]
+    CacheFull(#[from] CacheFull),
+}
+
+/// What became of a step: for each input, in order, whether it ran.
+#[derive(Clone, Copy, Debug)]
+pub struct StepOutcome<'e>(&'e [Result<(), SeqError>]);
+
+impl<'e> StepOutcome<'e> {
+    /// One result for each input.
+    pub fn results(&self) -> &'e [Result<(), SeqError>] {
+        self.0
+    }
+
+    /// The inputs that did not run, by their index, and why.
+    pub fn refused(&self) -> impl Iterator<Item = (usize, &'e SeqError)> + use<'e> {
+        self.0.iter().enumerate().filter_map(|(index, result)| Some((index, result.as_ref().err()?)))
+    }
+
+    /// For callers that need all of them.
+    ///
+    /// # Errors
+    /// [`EngineError::Sequence`] with the first input that did not run.
+    pub fn all(&self) -> Result<(), EngineError> {
+        match self.refused().next() {
+            None => Ok(()),
+            Some((index, error)) => {
+                let index = (self.0.len() > 1).then_some(index);
+                Err(EngineError::Sequence { index, error: error.clone() })
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Runs new tokens of one or several sequences. `sink` hears the input, the row within it, and that row's logits.
+    ///
+    /// An input that cannot run (see [`SeqError`]) stays as it was and does not keep the others from running: [`StepOutcome`] names it.
+    ///
+    /// # Errors
+    /// No sequence has changed then:
+    /// * [`EngineError::Rows`] for a step of no tokens, or of more than the engine was made for;
+    /// * [`EngineError::Stopped`] when it was [cancelled](Engine::cancel_token);
+    /// * [`EngineError::Backend`] when the backend fails.
+    pub fn step(
+        &mut self,
+        inputs: &mut [SeqInput<'_>],
+        sink: &mut dyn FnMut(usize, usize, &[f32]),
+    ) -> Result<StepOutcome<'_>, EngineError> {
+        let (rows, max_batch_tokens) =
+            (inputs.iter().map(|input| input.tokens.len()).sum(), self.max_batch_tokens());
+        if rows == 0 || rows > max_batch_tokens {
+            return Err(EngineError::Rows { rows, max_batch_tokens });
+        }
+        let span = tracing::debug_span!("step", sequences = inputs.len(), tokens = rows);
+        let _entered = span.enter();
+        self.admit(inputs)?;
+        self.fill_batch(inputs);
+        if self.batch.rows() == 0 {
+            return Ok(StepOutcome(&self.outcomes));
+        }
+        let wanted = &self.wanted;
+        self.model.step(Step {
+            batch: &self.batch,
+            kv: self.cache.store(),
+            cancel: &self.cancel,
+            on_logits: &mut |i, logits| sink(wanted[i].0, wanted[i].1, logits),
+        })?;
+        for (input, outcome) in inputs.iter_mut().zip(&self.outcomes) {
+            if outcome.is_ok() {
+                input.sequence.advance(input.tokens.len());
+            }
+        }
+        Ok(StepOutcome(&self.outcomes))
+    }
+
+    /// Decides which inputs run, and takes blocks for them.
+    fn admit(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<(), EngineError> {
+        self.outcomes.clear();
+        for input in inputs.iter_mut() {
+            let mut outcome = self.check(input);
+            if outcome.is_ok() {
+                outcome = match self.cache.reserve(input.sequence, input.tokens.len()) {
+                    Ok(()) => Ok(()),
+                    Err(KvError::Full(full)) => Err(full.into()),
+                    Err(KvError::Backend(error)) => return Err(error.into()),
+                };
+            }
+            self.outcomes.push(outcome);
+        }
+        Ok(())
+    }
+
+    fn check(&self, input: &SeqInput<'_>) -> Result<(), SeqError> {
+        let (rows, vocab) = (input.tokens.len(), self.config().vocab_size);
+        if rows == 0 {
+            return Err(SeqError::NoTokens);
+        }
+        if !self.cache.owns(input.sequence) {
+            return Err(SeqError::Foreign);
+        }
+        if let Some(i) = input.tokens.iter().position(|&token| token as usize >= vocab) {
+            let (token, position) = (input.tokens[i], input.sequence.len() + i);
+            return Err(SeqError::Token { token, position, vocab });
+        }
+        match input.wanted {
+            LogitsRequest::Rows(wanted) => match wanted.iter().find(|&&row| row >= rows) {
+                Some(&row) => Err(SeqError::Wanted { row, rows }),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// The rows of the inputs that run.
+    fn fill_batch(&mut self, inputs: &[SeqInput<'_>]) {
+        self.wanted.clear();
+        self.batch.clear();
+        for (number, input) in inputs.iter().enumerate().filter(|(number, _)| self.outcomes[*number].is_ok())
+        {
+            let first = self.batch.rows();
+            let path = self.options.stages.mla.path(input.tokens.len(), &self.model.config().attention);
+            self.batch.push(input.tokens, input.sequence.len(), input.sequence.block_table(), path);
+            let mut want = |row: usize| {
+                self.wanted.push((number, row));
+                self.batch.wanted.push((first + row) as u32);
+            };
+            match input.wanted {
+                LogitsRequest::Nothing => {}
+                LogitsRequest::Last => want(input.tokens.len() - 1),
+                LogitsRequest::All => (0..input.tokens.len()).for_each(want),
+                LogitsRequest::Rows(rows) => rows.iter().copied().for_each(want),
+            }
+        }
+    }
+
+    /// Runs tokens of one sequence in chunks of at most `chunk` tokens; `sink` hears rows counted from the first token, `progress` how many tokens
+    /// are done, and it stops the work by answering false.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step), and [`EngineError::Sequence`]; chunks before the failing one stay in the cache.
+    pub fn prefill(
+        &mut self,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+        chunk: usize,
+        wanted: LogitsRequest<'_>,
+        sink: &mut dyn FnMut(usize, &[f32]),
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<(), EngineError> {
+        let chunk = chunk.clamp(1, self.max_batch_tokens());
+        let mut done = 0;
+        for part in tokens.chunks(chunk) {
+            let last = done + part.len() == tokens.len();
+            let inside: Vec<usize>;
+            let here = match wanted {
+                LogitsRequest::Last if !last => LogitsRequest::Nothing,
+                LogitsRequest::Rows(rows) => {
+                    let rows = rows.iter().filter(|&&r| r >= done && r < done + part.len());
+                    inside = rows.map(|r| r - done).collect();
+                    LogitsRequest::Rows(&inside)
+                }
+                other => other,
+            };
+            let mut inputs = [SeqInput { sequence: &mut *sequence, tokens: part, wanted: here }];
+            self.step(&mut inputs, &mut |_, row, logits| sink(done + row, logits))?.all()?;
+            done += part.len();
+            if !progress(done) {
+                return Err(EngineError::Stopped);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! What was decided at loading, for people.
+
+use crate::memory::OverCommitted;
+use crate::options::Resolved;
+use latent_backend::WeightBytes;
+use latent_formats::Checkpoint;
+use latent_graph::ir::Op;
+use latent_graph::{ModelConfig, Stage};
+use latent_threads::Placement;
+use latent_types::{CacheType, KernelContract, Tier};
+use std::time::Duration;
+
+/// What the engine decided when it loaded a model.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The model's name, or its file's.
+    pub name: String,
+    /// Weights, counted as numbers.
+    pub parameters: u64,
+    /// Bytes of the weights.
+    pub weight_bytes: u64,
+    /// How little memory there is for mapped weights, where they do not fit.
+    pub paged: Option<OverCommitted>,
+    /// From the opened file to an engine that is ready for the first step.
+    pub load_time: Duration,
+    /// The tier chosen.
+    pub tier: Tier,
+    /// The backend.
+    pub backend: &'static str,
+    /// Host threads, and where they run.
+    pub placement: Placement,
+    /// Type of the cache.
+    pub cache: CacheType,
+    /// Bytes that a token takes in it.
+    pub token_bytes: usize,
+    /// Tokens that it holds.
+    pub context: usize,
+    /// Matrix kernels in use.
+    pub kernels: Vec<String>,
+    /// Operations that run in portable code although the tier is higher.
+    pub portable: Vec<String>,
+    /// What the audit finds strange about a circuit of the user's own.
+    pub doubts: Vec<latent_graph::audit::Finding>,
+}
+
+impl Summary {
+    /// What is known before the weights are loaded.
+    pub(crate) fn new(
+        checkpoint: &Checkpoint,
+        config: &ModelConfig,
+        resolved: &Resolved<'_>,
+        stages: &[Stage],
+        weights: WeightBytes,
+    ) -> Summary {
+        let tier = resolved.options.stages.bind.tier;
+        let (kernels, portable) = products(stages, resolved.backend.target().contracts(), tier);
+        let layers = stages[0].weights().iter();
+        let slots = layers.chain(stages[1].weights().iter().filter(|w| w.slot != "embed"));
+        let file = checkpoint.path().file_name().map(|name| name.to_string_lossy().into_owned());
+        Summary {
+            name: config.name.clone().or(file).unwrap_or_default(),
+            parameters: slots.map(|w| w.numbers() as u64).sum(),
+            weight_bytes: weights.owned + weights.mapped,
+            paged: None,
+            load_time: Duration::ZERO,
+            tier,
+            backend: resolved.backend.name(),
+            placement: Placement::anywhere(resolved.options.threads),
+            cache: resolved.options.stages.bind.cache,
+            token_bytes: resolved.token_bytes(stages),
+            context: resolved.options.context,
+            kernels,
+            portable,
+            doubts: Vec::new(),
+        }
+    }
+}
+
+/// The kernels of matrix products and naive attention, and the operations that run portable code although `tier` has more.
+fn products(stages: &[Stage], contracts: &[KernelContract], tier: Tier) -> (Vec<String>, Vec<String>) {
+    let (mut kernels, mut portable) = (Vec::new(), Vec::new());
+    let add = |list: &mut Vec<String>, word: String| {
+        if !list.contains(&word) {
+            list.push(word);
+        }
+    };
+    let is_product = |op: Op| {
+        use Op::{AbsorbK, AbsorbV, AttendExpanded, ExpertDown, ExpertGateUp, Linear};
+        matches!(op, Linear | AbsorbK | AbsorbV | ExpertGateUp | ExpertDown | AttendExpanded)
+    };
+    for plan in stages.iter().flat_map(|stage| &stage.plans) {
+        for node in plan.ir.nodes.iter().filter(|node| is_product(node.op)) {
+            for (kernel, (_, weight)) in node.kernels.iter().zip(&node.weights) {
+                add(&mut kernels, kernel.name.clone());
+                let needs = contracts.get(kernel.index).map_or(tier, |contract| contract.tier);
+                if needs == Tier::Portable && tier > Tier::Portable {
+                    add(&mut portable, format!("{} of {}", node.op.word(), plan.ir.weight(*weight).ty));
+                }
+            }
+        }
+    }
+    (kernels, portable)
+}

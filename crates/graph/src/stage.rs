@@ -1,0 +1,85 @@
+//! Stages: the parts of a model that a step runs one after the other, each with a plan per batch bucket.
+
+use crate::circuit::{Circuit, TensorIndex, Weight};
+use crate::config::ModelConfig;
+use crate::error::GraphError;
+use crate::ir::{Ir, KvLayer, Span};
+use crate::passes::{BatchBucket, BindOptions, CacheForm, MlaChoice};
+use crate::plan::{Plan, PlanOptions};
+use crate::target::Target;
+use std::collections::HashSet;
+
+/// Rows of the residual stream whose logits one run of the last stage computes.
+pub const LM_HEAD_ROWS: usize = 16;
+
+/// One part of a model. Its input and its result are rows of the residual stream, unless it begins with token ids or ends in logits.
+#[derive(Clone, Debug)]
+pub struct Stage {
+    /// `layers` or `lm_head`.
+    pub name: &'static str,
+    /// One plan per [`BatchBucket`], in its order.
+    pub plans: Vec<Plan>,
+}
+
+/// What the plans of a model are made with, whatever the backend.
+#[derive(Clone, Copy, Debug)]
+pub struct StageOptions {
+    /// Formulation of MLA.
+    pub mla: MlaChoice,
+    /// What the KV cache stores.
+    pub form: CacheForm,
+    /// Precision, ISA limit and element type of the KV cache.
+    pub bind: BindOptions,
+    /// Most tokens of one step.
+    pub max_batch_tokens: usize,
+}
+
+impl Stage {
+    /// The plan that a step of `rows` rows runs.
+    pub fn plan(&self, rows: usize) -> &Plan {
+        &self.plans[BatchBucket::of(rows) as usize]
+    }
+
+    /// The weights of the stage. All its plans use the same ones, in the same order.
+    pub fn weights(&self) -> &[Weight] {
+        &self.plans[0].ir.weights
+    }
+
+    /// The layers of KV cache that it writes and reads.
+    pub fn kv_layers(&self) -> &[KvLayer] {
+        &self.plans[0].ir.kv_layers
+    }
+
+    /// The stages of a decoder: token ids to residual stream through all layers, then residual stream to logits.
+    ///
+    /// # Errors
+    /// A tensor that is missing or has another shape; no kernel of the target for an operation.
+    pub fn of_model(
+        circuit: &Circuit,
+        config: &ModelConfig,
+        tensors: &dyn TensorIndex,
+        target: &Target,
+        options: &StageOptions,
+    ) -> Result<Vec<Stage>, GraphError> {
+        let parts = [
+            ("layers", Span::trunk(config), options.max_batch_tokens),
+            ("lm_head", Span::head(config), LM_HEAD_ROWS),
+        ];
+        let stage = |(name, span, max_batch_tokens): (&'static str, Span, usize)| {
+            let ir = Ir::build_with(circuit, config, &span, tensors)?;
+            let plan = |bucket| {
+                let &StageOptions { mla, form, bind, .. } = options;
+                let options = PlanOptions { span: span.clone(), bucket, max_batch_tokens, mla, form, bind };
+                Plan::from_ir(ir.clone(), config, target, &options)
+            };
+            Ok(Stage { name, plans: BatchBucket::ALL.into_iter().map(plan).collect::<Result<_, _>>()? })
+        };
+        parts.into_iter().map(stage).collect()
+    }
+}
+
+/// Each weight of some stages once: a tied embedding is one tensor under two slots.
+pub fn distinct_weights(stages: &[Stage]) -> impl Iterator<Item = &Weight> {
+    let mut seen = HashSet::new();
+    stages.iter().flat_map(Stage::weights).filter(move |weight| seen.insert(&weight.parts[0].tensor))
+}

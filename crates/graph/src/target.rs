@@ -1,0 +1,65 @@
+//! What a plan is made for: the kernels of a backend, and which rewrites pay there.
+
+use latent_types::KernelContract;
+
+/// A backend, as the passes see it. Passes ask the target; nothing in this crate knows threads, registers or a GPU.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The backend's name, as `--device` spells it and as packed files state whose weight layout they have.
+    pub name: &'static str,
+    /// The contracts of the backend's kernels, which `select_kernels` chooses from; plans refer to them by index. `None` for a backend that
+    /// computes every operation from its definition: nothing is chosen then.
+    pub kernels: Option<Vec<KernelContract>>,
+    /// The rewrites that pay.
+    pub fusion: Fusion,
+}
+
+/// Which optional passes run. Lowering MLA to a formulation is not optional.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fusion {
+    /// Products that read the same input become one operation.
+    pub projections: bool,
+    /// The experts of a layer become two grouped products instead of one operation per layer.
+    pub experts: bool,
+    /// RMSNorm moves into each operation that reads its result: good where recomputing it is cheaper than another phase.
+    pub norms: bool,
+    /// RoPE moves into the operation that reads the rotated part.
+    pub ropes: bool,
+    /// Activation functions and residual additions move into the product before them.
+    pub epilogues: bool,
+    /// Independent operations share a phase.
+    pub phases: bool,
+}
+
+impl Fusion {
+    /// Every optional pass: a CPU thread repeats a norm faster than it waits at a barrier.
+    pub const ALL: Fusion =
+        Fusion { projections: true, experts: true, norms: true, ropes: true, epilogues: true, phases: true };
+
+    /// No optional pass: one operation per phase, as the circuit states them.
+    pub const NONE: Fusion = Fusion {
+        projections: false,
+        experts: false,
+        norms: false,
+        ropes: false,
+        epilogues: false,
+        phases: false,
+    };
+}
+
+impl Target {
+    /// A backend with these kernels, for which every rewrite pays.
+    pub fn new(name: &'static str, kernels: Vec<KernelContract>) -> Target {
+        Target { name, kernels: Some(kernels), fusion: Fusion::ALL }
+    }
+
+    /// A backend without kernels of its own, which runs the operations as the circuit states them.
+    pub fn unfused(name: &'static str) -> Target {
+        Target { name, kernels: None, fusion: Fusion::NONE }
+    }
+
+    /// The contracts to choose from; empty where nothing is chosen.
+    pub fn contracts(&self) -> &[KernelContract] {
+        self.kernels.as_deref().unwrap_or_default()
+    }
+}

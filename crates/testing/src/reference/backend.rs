@@ -1,0 +1,240 @@
+//! The backend traits over the interpreter.
+
+use super::interpret::{Interpreter, Rotation, internal};
+use super::kv::HostKvStore;
+use super::weights::Weights;
+use latent_backend::{
+    Backend, BackendError, Batch, KvLayout, KvStore, Limits, LoadRequest, MemoryEstimate, Model,
+    ModelOptions, Step, Trace, WeightBytes, WeightSource,
+};
+use latent_formats::Checkpoint;
+use latent_graph::activations::{Activations, Probe, Source};
+use latent_graph::ir::Node;
+use latent_graph::passes::BatchBucket;
+use latent_graph::{ModelConfig, Stage, Target, distinct_weights};
+use latent_threads::Placement;
+use latent_types::{CacheType, Tier};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Computes every operation from its definition, on one thread.
+pub struct ReferenceBackend {
+    target: Target,
+}
+
+impl Default for ReferenceBackend {
+    fn default() -> ReferenceBackend {
+        ReferenceBackend { target: Target::unfused("reference") }
+    }
+}
+
+impl Backend for ReferenceBackend {
+    fn name(&self) -> &'static str {
+        self.target.name
+    }
+
+    fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn isa(&self, _limit: Option<Tier>) -> Result<Tier, BackendError> {
+        Ok(Tier::Portable)
+    }
+
+    fn default_cache(&self, _exact: bool) -> CacheType {
+        CacheType::F32
+    }
+
+    fn weight_bytes(&self, stages: &[Stage], _source: WeightSource<'_>) -> WeightBytes {
+        WeightBytes { owned: 0, mapped: distinct_weights(stages).map(|weight| weight.bytes() as u64).sum() }
+    }
+
+    fn scratch_bytes(
+        &self,
+        _config: &ModelConfig,
+        stages: &[Stage],
+        options: &ModelOptions,
+        _context: usize,
+    ) -> MemoryEstimate {
+        // every value of a step has memory of its own
+        let values = stages.iter().flat_map(|stage| &stage.plans[0].ir.values);
+        let elements: usize = values.map(|value| value.rows.of(1) * value.row_width()).sum();
+        let arena = 4 * elements as u64 * options.stages.max_batch_tokens as u64;
+        MemoryEstimate { arena, ..MemoryEstimate::default() }
+    }
+
+    fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn Model>, BackendError> {
+        let LoadRequest { checkpoint, config, stages, options, progress, .. } = request;
+        let cache = options.stages.bind.cache;
+        if cache != CacheType::F32 {
+            let problem = format!(
+                "the reference backend keeps its KV cache in f32, not {cache}: leave --cache-type out"
+            );
+            return Err(BackendError::Unsupported(problem));
+        }
+        let rotation = Rotation::new(&config, options.context);
+        progress(1, 1);
+        let checkpoint = Arc::clone(checkpoint);
+        Ok(Box::new(ReferenceModel { checkpoint, config, stages, rotation, clocks: None, trace: None }))
+    }
+
+    fn limits(&self, _placement: &Placement, _tier: Tier) -> Result<Limits, BackendError> {
+        Err(BackendError::Unsupported("the reference backend is for reading, not for measuring".into()))
+    }
+}
+
+struct ReferenceModel {
+    checkpoint: Arc<Checkpoint>,
+    config: ModelConfig,
+    stages: Vec<Stage>,
+    rotation: Rotation,
+    /// Nanoseconds of each node of each plan.
+    clocks: Option<Vec<Vec<u64>>>,
+    /// What is recorded, and where each plan makes it.
+    trace: Option<(Trace, Vec<Vec<Probe>>)>,
+}
+
+impl ReferenceModel {
+    /// Runs one stage over `batch`; returns the value called `output`.
+    fn run(
+        &mut self,
+        stage: usize,
+        rows: usize,
+        step: &mut Step<'_>,
+        batch: &Batch,
+        hidden: &mut Vec<f32>,
+    ) -> Result<Vec<f32>, BackendError> {
+        let bucket = BatchBucket::of(rows) as usize;
+        let (plan, number) = (&self.stages[stage].plans[bucket], stage * BatchBucket::ALL.len() + bucket);
+        let Some(kv) = step.kv.as_any_mut().downcast_mut::<HostKvStore>() else {
+            return Err(BackendError::ForeignStore);
+        };
+        let mut interpreter = Interpreter {
+            plan,
+            config: &self.config,
+            weights: Weights { checkpoint: &self.checkpoint },
+            rotation: &self.rotation,
+            batch,
+            kv,
+            rows,
+            hidden,
+            values: HashMap::new(),
+            ids: HashMap::new(),
+        };
+        for (n, node) in plan.ir.nodes.iter().enumerate() {
+            let start = Instant::now();
+            interpreter.execute(node)?;
+            if let Some(clocks) = &mut self.clocks {
+                clocks[number][n] += start.elapsed().as_nanos() as u64;
+            }
+            if let Some((trace, probes)) = &mut self.trace {
+                for probe in probes[number].iter().filter(|probe| probe.node == n) {
+                    record(&interpreter, node, probe, trace)?;
+                }
+            }
+            if step.cancel.is_cancelled() {
+                return Err(BackendError::Cancelled);
+            }
+        }
+        let output = plan.ir.outputs.first().and_then(|(_, id)| interpreter.values.remove(id));
+        output.map_or_else(|| internal("a stage without a result".into()), Ok)
+    }
+}
+
+/// Copies what a node has made into the trace.
+fn record(
+    interpreter: &Interpreter<'_>,
+    node: &Node,
+    probe: &Probe,
+    trace: &mut Trace,
+) -> Result<(), BackendError> {
+    let span = interpreter.batch.spans.first();
+    if !trace.wants(probe.point) || span.is_some_and(|span| !probe.path.meets(span.path)) {
+        return Ok(());
+    }
+    let made_by = interpreter.plan.ir.line(node);
+    for row in 0..interpreter.rows {
+        let position = interpreter.batch.positions[row];
+        let out = trace.row(probe.point, position, &made_by);
+        match &probe.source {
+            Source::Value { value, columns } => {
+                let shape = interpreter.ir().value(*value);
+                let Some(elements) = interpreter.values.get(value) else { continue };
+                let elements = &elements[row * shape.row_width()..(row + 1) * shape.row_width()];
+                let heads = elements.chunks_exact(shape.width).flat_map(|head| &head[columns.clone()]);
+                out.iter_mut().zip(heads).for_each(|(out, element)| *out = *element);
+            }
+            Source::Cache { kv_layer, columns } => {
+                let Some(span) = span else { return Ok(()) };
+                let slot = latent_backend::slot(&span.block_table, position);
+                out.copy_from_slice(&interpreter.kv.row(kv_layer.0, slot)[columns.clone()]);
+            }
+            Source::Routing { chosen, mix } => {
+                let (Some(ids), Some(weights)) = (interpreter.ids.get(chosen), interpreter.values.get(mix))
+                else {
+                    continue;
+                };
+                let used = ids.len() / interpreter.rows;
+                let here = row * used..(row + 1) * used;
+                out.fill(0.0);
+                ids[here.clone()]
+                    .iter()
+                    .zip(&weights[here])
+                    .for_each(|(id, weight)| out[*id as usize] = *weight);
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Model for ReferenceModel {
+    fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+
+    fn new_kv_store(&self, blocks: u32) -> Result<Box<dyn KvStore>, BackendError> {
+        let layers = self.stages[0].kv_layers().to_vec();
+        let layout = KvLayout { layers, cache_type: CacheType::F32, blocks };
+        Ok(Box::new(HostKvStore::of_model(layout, self.rotation.clone())))
+    }
+
+    fn step(&mut self, mut step: Step<'_>) -> Result<(), BackendError> {
+        let batch = step.batch;
+        let mut hidden = Vec::new();
+        hidden = self.run(0, batch.rows(), &mut step, batch, &mut hidden)?;
+        if batch.wanted.is_empty() {
+            return Ok(());
+        }
+        // the rows of this stage are those whose logits are wanted
+        let wanted = Batch::wanted_of(batch);
+        let logits = self.run(1, batch.wanted.len(), &mut step, &wanted, &mut hidden)?;
+        for (i, row) in logits.chunks_exact(self.config.vocab_size).enumerate() {
+            (step.on_logits)(i, row);
+        }
+        Ok(())
+    }
+
+    fn start_profile(&mut self) {
+        let plans = self.stages.iter().flat_map(|stage| &stage.plans);
+        self.clocks = Some(plans.map(|plan| vec![0; plan.ir.nodes.len()]).collect());
+    }
+
+    fn stop_profile(&mut self) -> Vec<Vec<u64>> {
+        self.clocks.take().unwrap_or_default()
+    }
+
+    fn start_trace(&mut self, activations: &Activations, trace: Trace) -> Result<(), BackendError> {
+        let plans = self.stages.iter().flat_map(|stage| &stage.plans);
+        self.trace = Some((trace, plans.map(|plan| activations.probes(plan)).collect()));
+        Ok(())
+    }
+
+    fn stop_trace(&mut self) -> Option<Trace> {
+        self.trace.take().map(|(trace, _)| trace)
+    }
+}

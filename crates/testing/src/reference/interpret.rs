@@ -1,0 +1,217 @@
+//! The interpreter: one node after the other, each value a matrix of its own.
+
+use super::kv::HostKvStore;
+use super::weights::Weights;
+use latent_backend::{BackendError, Batch, SeqSpan};
+use latent_graph::config::RopePairs;
+use latent_graph::ir::{AttentionPath, Ir, Node, Op, Storage, ValueId};
+use latent_graph::{GraphError, ModelConfig, Plan};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Rotation by position: RoPE with the scaling of the model.
+#[derive(Clone)]
+pub(super) struct Rotation {
+    /// Radians per position of each pair.
+    frequencies: Arc<Vec<f64>>,
+    /// Factor on cosine and sine, of YaRN and LongRoPE.
+    magnitude: f64,
+    pairs: RopePairs,
+    pub nope: usize,
+    pub rope: usize,
+    pub v: usize,
+}
+
+impl Rotation {
+    pub fn new(config: &ModelConfig, context: usize) -> Rotation {
+        let (frequencies, a) = (Arc::new(config.rope.inverse_frequencies(context)), &config.attention);
+        let (magnitude, pairs) = (config.rope.magnitude(), config.rope.pairs);
+        Rotation { frequencies, magnitude, pairs, nope: a.nope, rope: a.rope, v: a.v }
+    }
+
+    /// Rotates the key or query of one head to a position.
+    pub fn rotate(&self, x: &mut [f32], position: usize) {
+        self.turn(x, position as f64, self.magnitude);
+    }
+
+    /// Rotates what is rotated already by a further distance.
+    pub fn shift(&self, x: &mut [f32], distance: i64) {
+        self.turn(x, distance as f64, 1.0);
+    }
+
+    fn turn(&self, x: &mut [f32], by: f64, magnitude: f64) {
+        let half = x.len() / 2;
+        for (i, frequency) in self.frequencies.iter().enumerate().take(half) {
+            let (sin, cos) = (by * frequency).sin_cos();
+            let (sin, cos) = (sin * magnitude, cos * magnitude);
+            let (a, b) = match self.pairs {
+                RopePairs::Interleaved => (2 * i, 2 * i + 1),
+                RopePairs::NeoX => (i, i + half),
+            };
+            let (first, second) = (f64::from(x[a]), f64::from(x[b]));
+            (x[a], x[b]) = ((first * cos - second * sin) as f32, (first * sin + second * cos) as f32);
+        }
+    }
+}
+
+/// What a step of one stage computes with.
+pub(super) struct Interpreter<'a> {
+    pub plan: &'a Plan,
+    pub config: &'a ModelConfig,
+    pub weights: Weights<'a>,
+    pub rotation: &'a Rotation,
+    pub batch: &'a Batch,
+    pub kv: &'a mut HostKvStore,
+    /// Rows that the stage works on: the batch's, or those whose logits are wanted.
+    pub rows: usize,
+    /// The residual stream between the stages, one row for each row of the batch.
+    pub hidden: &'a mut Vec<f32>,
+    /// Every value so far, rows × heads × width.
+    pub values: HashMap<ValueId, Vec<f32>>,
+    /// Expert ids, which are values too.
+    pub ids: HashMap<ValueId, Vec<u32>>,
+}
+
+/// An error of Latent: a plan that this interpreter does not understand.
+pub(super) fn internal<T>(problem: String) -> Result<T, BackendError> {
+    Err(BackendError::Graph(GraphError::Internal { pass: "reference backend", problem }))
+}
+
+impl Interpreter<'_> {
+    pub fn ir(&self) -> &Ir {
+        &self.plan.ir
+    }
+
+    /// A value that is read.
+    pub fn input(&self, node: &Node, i: usize) -> Result<&Vec<f32>, BackendError> {
+        let id = node.inputs[i];
+        match self.values.get(&id) {
+            Some(value) => Ok(value),
+            // residual rows that come from the stage before
+            None if self.ir().value(id).storage == Storage::Hidden => Ok(self.hidden),
+            None => {
+                internal(format!("{} reads {}, which nobody made", node.op.word(), self.ir().value(id).name))
+            }
+        }
+    }
+
+    /// Spans of the batch that attend on this path.
+    pub fn spans(&self, path: AttentionPath) -> Vec<SeqSpan> {
+        self.batch.on_path(path).cloned().collect()
+    }
+
+    /// Keeps a result. Two nodes on different attention paths make different rows of one value.
+    pub fn set(&mut self, node: &Node, output: usize, made: Vec<f32>) {
+        let id = node.outputs[output];
+        if node.path == AttentionPath::All || !self.values.contains_key(&id) {
+            self.values.insert(id, made);
+            return;
+        }
+        let width = made.len() / self.rows.max(1);
+        for span in self.spans(node.path) {
+            let range = span.rows.start * width..span.rows.end * width;
+            if let Some(value) = self.values.get_mut(&id) {
+                value[range.clone()].copy_from_slice(&made[range]);
+            }
+        }
+    }
+
+    /// Executes one node.
+    pub fn execute(&mut self, node: &Node) -> Result<(), BackendError> {
+        match node.op {
+            Op::Embed { scale } => {
+                let weight = self.ir().weight(node.weights[0].1);
+                let mut made = Vec::new();
+                for token in &self.batch.tokens {
+                    made.extend(self.weights.rows(weight, 0, *token as usize..*token as usize + 1)?);
+                }
+                made.iter_mut().for_each(|x| *x *= scale as f32);
+                self.set(node, 0, made);
+            }
+            Op::RmsNorm => {
+                let weight = self.weights.vector(self.ir().weight(node.weights[0].1))?;
+                let rows = self.input(node, 0)?.chunks_exact(weight.len());
+                let made = rows.flat_map(|row| rms_norm(row, &weight, self.config.rms_eps)).collect();
+                self.set(node, 0, made);
+            }
+            Op::Linear => {
+                for (output, (_, id)) in node.weights.iter().enumerate() {
+                    let weight = self.ir().weight(*id);
+                    let made = self.weights.product(weight, 0, 0..weight.outputs(), self.input(node, 0)?)?;
+                    self.set(node, output, made);
+                }
+            }
+            Op::Split => self.split(node)?,
+            Op::Rope => {
+                let (mut made, heads) = (self.input(node, 0)?.clone(), self.ir().value(node.inputs[0]).heads);
+                let width = self.ir().value(node.inputs[0]).width;
+                for (i, head) in made.chunks_exact_mut(width).enumerate() {
+                    self.rotation.rotate(head, self.batch.positions[i / heads]);
+                }
+                self.set(node, 0, made);
+            }
+            Op::SiluMul => {
+                let pairs = self.input(node, 0)?.iter().zip(self.input(node, 1)?);
+                let made = pairs.map(|(gate, up)| silu(*gate) * up).collect();
+                self.set(node, 0, made);
+            }
+            Op::Relu2 => {
+                let made = self.input(node, 0)?.iter().map(|x| x.max(0.0) * x.max(0.0)).collect();
+                self.set(node, 0, made);
+            }
+            Op::Add { scale } => {
+                let pairs = self.input(node, 0)?.iter().zip(self.input(node, 1)?);
+                let made = pairs.map(|(a, b)| a + scale as f32 * b).collect();
+                self.set(node, 0, made);
+            }
+            Op::Scale { by } => {
+                let made = self.input(node, 0)?.iter().map(|x| by as f32 * x).collect();
+                self.set(node, 0, made);
+            }
+            Op::GatherRows => {
+                let width = self.config.hidden_size;
+                let rows = self.batch.wanted.iter().map(|row| *row as usize);
+                let hidden = self.input(node, 0)?;
+                let made = rows.flat_map(|row| hidden[row * width..(row + 1) * width].to_vec()).collect();
+                self.set(node, 0, made);
+            }
+            Op::Route => self.route(node)?,
+            Op::ExpertMlp => self.expert_mlp(node)?,
+            Op::LatentStore | Op::ExpandedStore => self.store(node)?,
+            Op::AbsorbK => self.absorb_query(node)?,
+            Op::AttendLatent | Op::AttendSeparate => self.attend_latent(node)?,
+            Op::AbsorbV => self.project_value(node)?,
+            Op::AttendExpanded => self.attend_expanded(node)?,
+            Op::MlaAttention | Op::ExpertGateUp | Op::ExpertDown => {
+                return internal(format!("{} is not an operation of its plans", node.op.word()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Parts of each head.
+    fn split(&mut self, node: &Node) -> Result<(), BackendError> {
+        let whole = self.input(node, 0)?.clone();
+        let width = self.ir().value(node.inputs[0]).width;
+        let mut from = 0;
+        for output in 0..node.outputs.len() {
+            let part = self.ir().value(node.outputs[output]).width;
+            let made = whole.chunks_exact(width).flat_map(|head| head[from..from + part].to_vec()).collect();
+            self.set(node, output, made);
+            from += part;
+        }
+        Ok(())
+    }
+}
+
+/// x / √(mean x² + ε) · w.
+fn rms_norm(x: &[f32], weight: &[f32], eps: f64) -> Vec<f32> {
+    let mean = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>() / x.len() as f64;
+    let factor = 1.0 / (mean + eps).sqrt();
+    x.iter().zip(weight).map(|(x, w)| (f64::from(*x) * factor) as f32 * w).collect()
+}
+
+/// x / (1 + e⁻ˣ).
+pub(super) fn silu(x: f32) -> f32 {
+    x / (1.0 + (-x).exp())
+}

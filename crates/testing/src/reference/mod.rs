@@ -1,0 +1,22 @@
+//! The reference backend: every operation computed from its definition, in f32, one element after the other.
+//!
+//! It interprets the IR of a plan in which MLA is lowered to a formulation and nothing is fused. It is the oracle that other backends are held
+//! against, and a text to read beside `docs/ir.md`: no packing, no threads, no kernels. Weights are decoded when they are used, so that a
+//! model takes no more memory than its file.
+//!
+//! * `backend`: the traits.
+//! * `interpret`: the operations that work row by row.
+//! * `attention`: the KV cache and the formulations of attention.
+//! * `experts`: routing and the experts.
+//! * `weights`: rows of a weight as f32.
+//! * `kv`: the KV cache in memory.
+
+mod attention;
+mod backend;
+mod experts;
+mod interpret;
+mod kv;
+mod weights;
+
+pub use backend::ReferenceBackend;
+pub use kv::HostKvStore;
