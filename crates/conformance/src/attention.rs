@@ -4,9 +4,8 @@ use crate::case::{Arithmetic, Bound, SameBits, Truth, Work};
 use crate::memory::Copies;
 use crate::numbers::nearest;
 use crate::random::Random;
-use latent_kernels::{
-    CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, bf16, f16, load_row, store_row,
-};
+use latent_kernels::half::{bf16, f16};
+use latent_kernels::{CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, load_row, store_row};
 use latent_types::{ActivationType, CacheRow, CacheType};
 
 /// Rows of a page of the cache.

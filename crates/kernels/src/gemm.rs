@@ -5,7 +5,7 @@
 )]
 
 use crate::RowsMut;
-use crate::lanes::Lanes;
+use crate::simd::Lanes;
 
 /// Numbers of a latent cache row of nearly every published model: 512 + 64.
 const LATENT_ROW: usize = 576;

@@ -1,7 +1,7 @@
 //! How fast multiply-adds can go in registers: the limit that products are held against.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
 
-use crate::lanes::Lanes;
+use crate::simd::Lanes;
 use latent_types::Tier;
 use std::time::Instant;
 
@@ -78,12 +78,12 @@ pub fn peak(tier: Tier) -> Peak {
         #[target_feature(enable = "avx2,fma,f16c")]
         fn inner() -> Peak {
             // SAFETY: compiled for AVX2.
-            unsafe { measure::<crate::lanes::avx2::Avx2<false>, SUMS_AVX2>() }
+            unsafe { measure::<crate::simd::avx2::Avx2<false>, SUMS_AVX2>() }
         }
         #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
         fn vnni() -> Peak {
             // SAFETY: compiled for AVX2 and AVX-VNNI.
-            unsafe { measure::<crate::lanes::avx2::Avx2<true>, SUMS_AVX2>() }
+            unsafe { measure::<crate::simd::avx2::Avx2<true>, SUMS_AVX2>() }
         }
         assert!(crate::features().avx2, "a machine without AVX2");
         if crate::features().avx_vnni {
@@ -99,7 +99,7 @@ pub fn peak(tier: Tier) -> Peak {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c")]
         fn inner() -> Peak {
             // SAFETY: compiled for AVX-512.
-            unsafe { measure::<crate::lanes::avx512::Avx512, SUMS>() }
+            unsafe { measure::<crate::simd::avx512::Avx512, SUMS>() }
         }
         assert!(crate::features().avx512, "a machine without AVX-512");
         // SAFETY: as just checked.
@@ -111,7 +111,7 @@ pub fn peak(tier: Tier) -> Peak {
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512 | Tier::Amx => avx512(),
         // SAFETY: plain Rust.
-        _ => unsafe { measure::<crate::lanes::portable::Portable, SUMS>() },
+        _ => unsafe { measure::<crate::simd::portable::Portable, SUMS>() },
     };
     let mut best = Peak::NONE;
     for _ in 0..8 {
@@ -197,8 +197,8 @@ fn pairs() -> f64 {
 fn brains(tier: Tier) -> (f64, f64) {
     #[cfg(target_arch = "x86_64")]
     if tier == Tier::Amx {
-        return (crate::brains::bf16_peak(), crate::brains::integer_peak());
-    } else if tier == Tier::Avx512 && crate::brains::multiplies_in_vectors() {
+        return (crate::bf16::bf16_peak(), crate::bf16::integer_peak());
+    } else if tier == Tier::Avx512 && crate::bf16::multiplies_in_vectors() {
         return (pairs(), 0.0);
     }
     let _ = tier;

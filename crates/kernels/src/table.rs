@@ -70,15 +70,15 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
             }
         }
         #[cfg(target_arch = "x86_64")]
-        if crate::brains::multiplies_in_vectors() {
-            for (op, cache, kernel) in crate::brains::vector_attention() {
+        if crate::bf16::multiplies_in_vectors() {
+            for (op, cache, kernel) in crate::bf16::vector_attention() {
                 let over = if cache == CacheType::F16 { String::new() } else { format!("_{cache}") };
                 let form = format!("_bf16{over}");
                 attend(op, Tier::Avx512, &form, ActivationType::Bf16, Some(cache), 1, kernel);
             }
         }
         #[cfg(target_arch = "x86_64")]
-        for (op, least, cache, kernel) in crate::brains::tile_attention() {
+        for (op, least, cache, kernel) in crate::bf16::tile_attention() {
             attend(op, Tier::Amx, "_bf16", ActivationType::Bf16, cache, least, kernel);
         }
         for (op, name) in [
@@ -115,9 +115,9 @@ pub fn features() -> CpuFeatures {
             && is_x86_feature_detected!("avx512vnni"),
         avx512_bf16: is_x86_feature_detected!("avx512bf16"),
         avx512_fp16: is_x86_feature_detected!("avx512fp16"),
-        amx: crate::brains::found(),
+        amx: crate::bf16::found(),
     });
-    CpuFeatures { amx: found.amx || crate::brains::assumed(), ..found }
+    CpuFeatures { amx: found.amx || crate::bf16::assumed(), ..found }
 }
 
 /// What the processor offers: portable code only, on this architecture.

@@ -9,9 +9,9 @@ use super::weights::LoadedWeight;
 use crate::cache::{KvLayerMemory, PAGE_ROWS};
 use latent_graph::config::AttentionShape;
 use latent_graph::ir::AttentionPath;
+use latent_kernels::half::{bf16, f16};
 use latent_kernels::{
     AttendExpandedFn, ExpandKeysFn, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, Rows, RowsMut,
-    bf16, f16,
 };
 use latent_types::CacheRow;
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! Rows of the cache: stored, loaded, and found through page tables.
 
-use crate::act::code_scale;
-use crate::lanes::Lanes;
+use crate::activation::code_scale;
 use crate::shape::{ShapeError, times};
+use crate::simd::Lanes;
 use latent_types::{CacheRow, CacheType};
 
 /// What codes of `int8` are raised by, so that they have no sign: instructions multiply such with signed numbers.

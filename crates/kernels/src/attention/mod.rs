@@ -1,26 +1,18 @@
 //! Attention over cached rows. In latent space it makes partial results, which are merged in the order of the pieces.
 
+pub(crate) mod bf16_layout;
 mod cache;
 #[cfg(target_arch = "x86_64")]
-mod code_halves;
-mod codes;
-mod expanded;
-#[cfg(target_arch = "x86_64")]
-mod expanded_halves;
-#[cfg(target_arch = "x86_64")]
-mod half_gemm;
-#[cfg(target_arch = "x86_64")]
-mod halves;
-pub(crate) mod latent;
-mod number;
-pub(crate) mod panels;
+mod gemm_f16;
+mod kv_element;
+pub(crate) mod mla_decode;
+mod mla_prefill;
 mod tiers;
 
 pub use cache::{CacheView, load_part, load_row, store_part, store_row};
 pub(crate) use cache::{scale_of, widen_codes};
-pub use expanded::KEYS;
-pub use half::{bf16, f16};
-pub use number::KvElement;
+pub use kv_element::KvElement;
+pub use mla_prefill::KEYS;
 pub(crate) use tiers::{code_kernels, half_kernels, kernels};
 
 use crate::elementwise::exp;
@@ -319,6 +311,7 @@ pub fn combine_splits(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::bf16;
 
     fn expanded<N: KvElement>(keys: usize, rope: usize, values: usize, widths: HeadWidths) -> Option<usize> {
         let (keys, rope, values) = (vec![N::ZERO; keys], vec![N::ZERO; rope], vec![N::ZERO; values]);

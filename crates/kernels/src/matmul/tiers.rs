@@ -5,10 +5,10 @@
 )]
 
 use super::compiled::compiled;
-use super::{MatmulFn, body, tiles, wide};
+use super::{MatmulFn, body, float, quantized};
 use crate::KernelFn;
 #[cfg(target_arch = "x86_64")]
-use crate::brains::LEAST_ROWS;
+use crate::bf16::LEAST_ROWS;
 use latent_types::{ActivationType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// Products with decoded rows.
@@ -73,7 +73,7 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
         for ty in FAST {
             add(OpKind::LinearT, Some(ty), rows, ActivationType::F32, tier, KernelFn::MatmulT(kernel));
         }
-        for ty in latent_quant::tiles::FORMATS.into_iter().filter(|ty| !wide::has(*ty)) {
+        for ty in latent_quant::tiles::FORMATS.into_iter().filter(|ty| !float::has(*ty)) {
             add(
                 OpKind::LinearT,
                 Some(ty),
@@ -84,11 +84,11 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
             );
         }
     }
-    for (ty, tier, kernel) in tiles::kernels() {
+    for (ty, tier, kernel) in quantized::kernels() {
         let activation = if tier == Tier::Amx { ActivationType::Bf16 } else { ActivationType::A8 };
         add(OpKind::Linear, Some(ty), WeightLayout::Tiles, activation, tier, KernelFn::Matmul(kernel));
     }
-    for (op, ty, tier, kernel) in wide::kernels() {
+    for (op, ty, tier, kernel) in float::kernels() {
         let kernel = if op == OpKind::LinearT { KernelFn::MatmulT(kernel) } else { KernelFn::Matmul(kernel) };
         add(op, Some(ty), WeightLayout::Tiles, ActivationType::F32, tier, kernel);
     }
