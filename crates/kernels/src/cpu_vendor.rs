@@ -4,20 +4,20 @@ use std::sync::OnceLock;
 
 /// The maker of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Maker {
+pub(crate) enum Vendor {
     /// AMD, or Hygon, which builds the same cores.
     Amd,
     /// Intel and all others.
     Other,
 }
 
-impl Maker {
+impl Vendor {
     /// That of this processor, asked once.
-    pub fn found() -> Maker {
-        static FOUND: OnceLock<Maker> = OnceLock::new();
+    pub fn detect() -> Vendor {
+        static FOUND: OnceLock<Vendor> = OnceLock::new();
         *FOUND.get_or_init(|| match &name() {
-            b"AuthenticAMD" | b"HygonGenuine" => Maker::Amd,
-            _ => Maker::Other,
+            b"AuthenticAMD" | b"HygonGenuine" => Vendor::Amd,
+            _ => Vendor::Other,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! How fast multiply-adds can go in registers: the limit that products are held against.
-#![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
+#![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use latent_types::Tier;
 use std::time::Instant;
 
@@ -34,9 +34,9 @@ const SUMS_AVX2: usize = 6;
 const ROUNDS: usize = 200_000;
 
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-unsafe fn measure<L: Lanes, const SUMS: usize>() -> Peak {
+unsafe fn measure<L: Simd, const SUMS: usize>() -> Peak {
     // SAFETY: the caller's promise; all addresses are of local arrays.
     unsafe {
         let (codes, input) = (std::hint::black_box([3u8; 64]), std::hint::black_box([2i8; 4]));
@@ -50,16 +50,16 @@ unsafe fn measure<L: Lanes, const SUMS: usize>() -> Peak {
                 *sum = L::dot(*sum, codes, input);
             }
         }
-        std::hint::black_box(sums.map(|sum| L::store(L::floats(sum))));
+        std::hint::black_box(sums.map(|sum| L::store(L::to_f32(sum))));
         let integers = (ROUNDS * SUMS * 64) as f64 / start.elapsed().as_secs_f64();
 
-        let factor = L::all(std::hint::black_box(0.5));
-        let mut sums = [L::all(0.0); SUMS];
+        let factor = L::splat_f32(std::hint::black_box(0.5));
+        let mut sums = [L::splat_f32(0.0); SUMS];
         let start = Instant::now();
         for _ in 0..ROUNDS {
-            let term = L::all(std::hint::black_box(0.25));
+            let term = L::splat_f32(std::hint::black_box(0.25));
             for sum in &mut sums {
-                *sum = L::madd(*sum, factor, term);
+                *sum = L::mul_add_relaxed(*sum, factor, term);
             }
         }
         std::hint::black_box(sums.map(|sum| L::store(sum)));

@@ -2,7 +2,7 @@
 
 use crate::Rows;
 use crate::shape::{ShapeError, fits, times};
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use crate::tiers::tiers;
 use latent_types::Tier;
 
@@ -215,10 +215,10 @@ pub(crate) fn code_scale(largest: f32) -> Option<(f32, f32)> {
 }
 
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-#[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
-unsafe fn quantise<L: Lanes>(x: &[f32], blocks: &mut [Q8Block]) {
+#[allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
+unsafe fn quantise<L: Simd>(x: &[f32], blocks: &mut [Q8Block]) {
     let (whole, rest) = x.as_chunks();
     let mut blocks = blocks.iter_mut();
     for (numbers, block) in whole.iter().zip(blocks.by_ref()) {
@@ -234,19 +234,19 @@ unsafe fn quantise<L: Lanes>(x: &[f32], blocks: &mut [Q8Block]) {
 }
 
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-#[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
-unsafe fn quantise_block<L: Lanes>(x: &[f32; Q8_BLOCK], block: &mut Q8Block) {
+#[allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
+unsafe fn quantise_block<L: Simd>(x: &[f32; Q8_BLOCK], block: &mut Q8Block) {
     // SAFETY: the caller's promise.
-    let largest = f32::from_bits(unsafe { L::largest_bits(x) });
+    let largest = f32::from_bits(unsafe { L::max_abs_bits(x) });
     let Some((scale, inverse)) = code_scale(largest) else {
         *block = Q8Block { scale: f32::NAN, total: f32::NAN, halves: [f32::NAN; 2], ..Q8Block::ZERO };
         return;
     };
     block.scale = scale;
     // SAFETY: as above.
-    let sums = unsafe { L::codes(x, inverse, &mut block.codes) };
+    let sums = unsafe { L::quantize(x, inverse, &mut block.codes) };
     block.total = block.scale * (sums[0] + sums[1]) as f32;
     block.bias = -128 * (sums[0] + sums[1]);
     for (half, sum) in sums.into_iter().enumerate() {

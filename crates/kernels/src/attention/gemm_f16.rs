@@ -119,7 +119,7 @@ unsafe fn strip<const R: usize, const V: usize, const SOME: bool>(
                 if k.is_multiple_of(2)
                     && let Some(ahead) = ahead
                 {
-                    ask(ahead);
+                    prefetch(ahead);
                 }
                 right = right.wrapping_add(product.right_row);
                 factor = factor.wrapping_add(left.column);
@@ -169,7 +169,7 @@ unsafe fn put(found: __m512h, out: *mut f32, old: Old<'_>, row: usize, first: bo
 
 /// Asks for one line of memory.
 #[inline(always)]
-pub(super) unsafe fn ask(ahead: &mut *const u8) {
+pub(super) unsafe fn prefetch(ahead: &mut *const u8) {
     // SAFETY: asking for any address is allowed.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(ahead.cast()) };
     *ahead = ahead.wrapping_add(64);

@@ -6,16 +6,16 @@
 
 use super::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, KeyBlocks, KeyOrder, mla_decode, mla_prefill};
 use crate::gemm::{Left, gemm};
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use crate::{KernelFn, RowsMut};
 use latent_types::{CacheType, OpKind, Tier};
 
 /// As [`ExpandKeysFn`].
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-unsafe fn expand_keys<L: Lanes>(
+unsafe fn expand_keys<L: Simd>(
     weights: &[f32],
     order: KeyOrder,
     blocks: &KeyBlocks<'_>,

@@ -7,7 +7,7 @@
 
 use super::dot::{STEP, TILE};
 use crate::matmul::formats::{Format, Planes, two};
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -46,7 +46,7 @@ static TWICE: [[i32; 16]; 2] = [
 pub(super) unsafe fn unpack<F: Format>(planes: &Planes, blocks: Range<usize>, out: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
-        let ahead = blocks.len() * F::VECTORS * 64;
+        let ahead = blocks.len() * F::QUANT_VECTORS * 64;
         for (i, b) in blocks.enumerate() {
             for g in 0..F::SUBS / F::UNROLL {
                 let out = out.add((i * F::SUBS + g * F::UNROLL) * NEXT);
@@ -60,8 +60,8 @@ pub(super) unsafe fn unpack<F: Format>(planes: &Planes, blocks: Range<usize>, ou
                 runs!(0 1 2 3);
             }
             // what is unpacked next of this tile, while the unit works on this strip
-            for line in 0..F::VECTORS {
-                Avx512::prefetch_far(planes.codes.wrapping_add(ahead + (b * F::VECTORS + line) * 64));
+            for line in 0..F::QUANT_VECTORS {
+                Avx512::prefetch_far(planes.codes.wrapping_add(ahead + (b * F::QUANT_VECTORS + line) * 64));
             }
         }
     }
@@ -92,7 +92,7 @@ unsafe fn run<F: Format, const S: usize>(planes: &Planes, b: usize, g: usize, ou
         for j in 0..8 {
             let bytes =
                 if F::SIGNED { _mm512_xor_si512(codes[j], _mm512_set1_epi8(i8::MIN)) } else { codes[j] };
-            let part = if F::HALVES { j / 4 } else { 0 };
+            let part = if F::SPLIT_SCALE { j / 4 } else { 0 };
             for pair in 0..2 {
                 macro_rules! eight {
                     ($half:literal) => {{

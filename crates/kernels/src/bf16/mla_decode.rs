@@ -9,7 +9,7 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use super::dot::{Ahead, BLOCK, Block, SUMS, TILE_NUMBERS, Taken, Unit, queries_len};
+use super::dot::{BLOCK, Block, PrefetchQueue, SUMS, TILE_NUMBERS, Taken, Unit, queries_len};
 use super::layout::{Matrix, aligned, below, turn};
 use super::softmax::{UNSEEN, weigh};
 use crate::Rows;
@@ -108,7 +108,7 @@ pub(super) fn attend<U: Unit>(
         let lying = cache.row(from).as_ptr();
         let block = Block { lying, stored, count };
         let steps = count.div_ceil(STEP);
-        let mut ahead = Ahead::new(next, count * cache.row_bytes());
+        let mut ahead = PrefetchQueue::new(next, count * cache.row_bytes());
         // SAFETY: the rows lie there, as just looked up; scratch has room for a block; a machine with the unit has the instructions.
         unsafe {
             unit.score(&block, taken, (queries, heads), &mut ahead, scores.as_mut_ptr());

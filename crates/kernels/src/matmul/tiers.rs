@@ -12,21 +12,21 @@ use crate::bf16::LEAST_ROWS;
 use latent_types::{ActivationType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// Products with decoded rows.
-const NUMBERS: &[(Tier, MatmulFn)] = &[
-    (Tier::Portable, compiled!(body::numbers)),
+const DECODED: &[(Tier, MatmulFn)] = &[
+    (Tier::Portable, compiled!(body::decoded)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx2, compiled!(avx2: body::numbers)),
+    (Tier::Avx2, compiled!(avx2: body::decoded)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx512, compiled!(avx512: body::numbers)),
+    (Tier::Avx512, compiled!(avx512: body::decoded)),
 ];
 
 /// The same with the weight read across.
-const ACROSS: &[(Tier, MatmulFn)] = &[
-    (Tier::Portable, compiled!(body::across)),
+const TRANSPOSED: &[(Tier, MatmulFn)] = &[
+    (Tier::Portable, compiled!(body::transposed)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx2, compiled!(avx2: body::across)),
+    (Tier::Avx2, compiled!(avx2: body::transposed)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx512, compiled!(avx512: body::across)),
+    (Tier::Avx512, compiled!(avx512: body::transposed)),
 ];
 
 /// Formats whose rows a tier above portable reads well; the others go through the portable strip, and the start-up line says so.
@@ -64,12 +64,12 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
         table.push((contract, kernel));
     };
     let rows = WeightLayout::Rows;
-    for &(tier, kernel) in NUMBERS {
+    for &(tier, kernel) in DECODED {
         for ty in FAST {
             add(OpKind::Linear, Some(ty), rows, ActivationType::F32, tier, KernelFn::Matmul(kernel));
         }
     }
-    for &(tier, kernel) in ACROSS {
+    for &(tier, kernel) in TRANSPOSED {
         for ty in FAST {
             add(OpKind::LinearT, Some(ty), rows, ActivationType::F32, tier, KernelFn::MatmulT(kernel));
         }
@@ -92,7 +92,7 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
         let kernel = if op == OpKind::LinearT { KernelFn::MatmulT(kernel) } else { KernelFn::Matmul(kernel) };
         add(op, Some(ty), WeightLayout::Tiles, ActivationType::F32, tier, kernel);
     }
-    add(OpKind::Linear, None, rows, ActivationType::F32, Tier::Portable, KernelFn::Matmul(NUMBERS[0].1));
-    add(OpKind::LinearT, None, rows, ActivationType::F32, Tier::Portable, KernelFn::MatmulT(ACROSS[0].1));
+    add(OpKind::Linear, None, rows, ActivationType::F32, Tier::Portable, KernelFn::Matmul(DECODED[0].1));
+    add(OpKind::LinearT, None, rows, ActivationType::F32, Tier::Portable, KernelFn::MatmulT(TRANSPOSED[0].1));
     table
 }

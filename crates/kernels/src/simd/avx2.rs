@@ -1,6 +1,6 @@
 //! Sixteen lanes in two registers of AVX2; with the VEX form of VNNI's dot products where the processor has it.
 
-use super::Lanes;
+use super::Simd;
 use std::arch::x86_64::*;
 
 /// Twice 256 bits. `VNNI`: whether AVX-VNNI is there.
@@ -22,7 +22,7 @@ macro_rules! both {
 
 /// Σ of four products in each 32-bit lane, added to `sum`: unsigned `a` times signed `b`, no pair of which exceeds 32 767.
 #[inline(always)]
-unsafe fn quads<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+unsafe fn dot_quads<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
     // SAFETY: intrinsics under the promise of the trait.
     unsafe {
         if VNNI {
@@ -34,15 +34,15 @@ unsafe fn quads<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> __m25
 }
 
 #[allow(clippy::undocumented_unsafe_blocks, reason = "each is an intrinsic under the promise of the trait")]
-impl<const VNNI: bool> Lanes for Avx2<VNNI> {
-    const ROWS: usize = 4;
-    const BYTES: bool = VNNI;
-    const PAIRS: bool = false;
-    const VECTORS: usize = 1;
+impl<const VNNI: bool> Simd for Avx2<VNNI> {
+    const MR: usize = 4;
+    const FULL_BYTES: bool = VNNI;
+    const TWO_TILES: bool = false;
+    const NR_VECTORS: usize = 1;
 
-    type Bytes = [__m256i; 2];
-    type Ints = [__m256i; 2];
-    type Floats = [__m256; 2];
+    type I8x64 = [__m256i; 2];
+    type I32x16 = [__m256i; 2];
+    type F32x16 = [__m256; 2];
 
     #[inline(always)]
     unsafe fn load(from: *const u8) -> [__m256i; 2] {
@@ -56,7 +56,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: [__m256i; 2], mask: u8) -> [__m256i; 2] {
+    unsafe fn shift_mask<const SHIFT: u32, const UP: u32>(bytes: [__m256i; 2], mask: u8) -> [__m256i; 2] {
         let mask = mask << UP;
         unsafe {
             let mask = _mm256_set1_epi8(mask as i8);
@@ -70,7 +70,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         unsafe { both!(|x, y| _mm256_or_si256(x, y), a, b) }
     }
     #[inline(always)]
-    unsafe fn spread(from: *const u8, value: u8) -> [__m256i; 2] {
+    unsafe fn expand_bits(from: *const u8, value: u8) -> [__m256i; 2] {
         unsafe {
             // byte i of a half takes byte i/8 of its 32 bits, and of that bit i%8
             let pick =
@@ -86,7 +86,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn look_up(table: &[i8; 16], codes: [__m256i; 2]) -> [__m256i; 2] {
+    unsafe fn shuffle(table: &[i8; 16], codes: [__m256i; 2]) -> [__m256i; 2] {
         unsafe {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
             both!(|x| _mm256_shuffle_epi8(table, x), codes)
@@ -97,74 +97,74 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         unsafe { [_mm256_setzero_si256(); 2] }
     }
     #[inline(always)]
-    unsafe fn whole(value: i32) -> [__m256i; 2] {
+    unsafe fn splat_i32(value: i32) -> [__m256i; 2] {
         unsafe { [_mm256_set1_epi32(value); 2] }
     }
     #[inline(always)]
     unsafe fn dot(sum: [__m256i; 2], codes: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
         unsafe {
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
-            both!(|s, c| quads::<VNNI>(s, c, x), sum, codes)
+            both!(|s, c| dot_quads::<VNNI>(s, c, x), sum, codes)
         }
     }
     #[inline(always)]
-    unsafe fn raised(numbers: [__m256i; 2]) -> [__m256i; 2] {
+    unsafe fn bias128(numbers: [__m256i; 2]) -> [__m256i; 2] {
         if !VNNI {
             return numbers;
         }
         unsafe { both!(|n| _mm256_xor_si256(n, _mm256_set1_epi8(i8::MIN)), numbers) }
     }
     #[inline(always)]
-    unsafe fn dot_raised(sum: [__m256i; 2], raised: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
+    unsafe fn dot_biased(sum: [__m256i; 2], biased: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
         unsafe {
             if VNNI {
-                return Self::dot(sum, raised, x);
+                return Self::dot(sum, biased, x);
             }
             // |w| · sign(w)·x: magnitudes up to 128 times 127 twice still fit into 16 bits
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
-            both!(|s, n| quads::<false>(s, _mm256_abs_epi8(n), _mm256_sign_epi8(x, n)), sum, raised)
+            both!(|s, n| dot_quads::<false>(s, _mm256_abs_epi8(n), _mm256_sign_epi8(x, n)), sum, biased)
         }
     }
     #[inline(always)]
-    unsafe fn start(bias: i32) -> [__m256i; 2] {
+    unsafe fn init_acc(bias: i32) -> [__m256i; 2] {
         unsafe { [_mm256_set1_epi32(if VNNI { bias } else { 0 }); 2] }
     }
     #[inline(always)]
-    unsafe fn dot_lowered(sum: [__m256i; 2], numbers: [__m256i; 2], x: *const u8) -> [__m256i; 2] {
+    unsafe fn dot_x_biased(sum: [__m256i; 2], numbers: [__m256i; 2], x: *const u8) -> [__m256i; 2] {
         unsafe {
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
             if VNNI {
-                return both!(|s, n| quads::<true>(s, x, n), sum, numbers);
+                return both!(|s, n| dot_quads::<true>(s, x, n), sum, numbers);
             }
             // |w| · sign(w)·x, as for raised numbers
             let x = _mm256_xor_si256(x, _mm256_set1_epi8(i8::MIN));
-            both!(|s, n| quads::<false>(s, _mm256_abs_epi8(n), _mm256_sign_epi8(x, n)), sum, numbers)
+            both!(|s, n| dot_quads::<false>(s, _mm256_abs_epi8(n), _mm256_sign_epi8(x, n)), sum, numbers)
         }
     }
     #[inline(always)]
-    unsafe fn start_each(bias: *const i32) -> [__m256i; 2] {
+    unsafe fn load_init_acc(bias: *const i32) -> [__m256i; 2] {
         if !VNNI {
             return unsafe { Self::zero() };
         }
         unsafe { [_mm256_loadu_si256(bias.cast()), _mm256_loadu_si256(bias.add(8).cast())] }
     }
     #[inline(always)]
-    unsafe fn floats(ints: [__m256i; 2]) -> [__m256; 2] {
+    unsafe fn to_f32(ints: [__m256i; 2]) -> [__m256; 2] {
         unsafe { both!(|x| _mm256_cvtepi32_ps(x), ints) }
     }
     #[inline(always)]
-    unsafe fn all(value: f32) -> [__m256; 2] {
+    unsafe fn splat_f32(value: f32) -> [__m256; 2] {
         unsafe { [_mm256_set1_ps(value); 2] }
     }
     #[inline(always)]
-    unsafe fn halves(from: *const u8) -> [__m256; 2] {
+    unsafe fn load_f16(from: *const u8) -> [__m256; 2] {
         unsafe {
             let half = |at: usize| _mm256_cvtph_ps(_mm_loadu_si128(from.add(at).cast()));
             [half(0), half(16)]
         }
     }
     #[inline(always)]
-    unsafe fn brains(from: *const u8) -> [__m256; 2] {
+    unsafe fn load_bf16(from: *const u8) -> [__m256; 2] {
         unsafe {
             let half = |at: usize| {
                 let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(at).cast()));
@@ -174,7 +174,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn brain_pairs(from: *const u8) -> [[__m256; 2]; 2] {
+    unsafe fn load_bf16_pairs(from: *const u8) -> [[__m256; 2]; 2] {
         unsafe {
             let pairs = Self::load(from);
             let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
@@ -185,7 +185,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn eighth_pairs(from: *const u8) -> [[__m256; 2]; 2] {
+    unsafe fn load_fp8_pairs(from: *const u8) -> [[__m256; 2]; 2] {
         unsafe {
             let pairs = _mm256_loadu_si256(from.cast());
             // sign, and exponent and mantissa one bit lower: an f16 whose exponent is 8 too small, also where it is subnormal
@@ -199,7 +199,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> [__m256; 2] {
+    unsafe fn load_u8(from: *const u8, shift: u32, mask: u8) -> [__m256; 2] {
         unsafe {
             let half = |at: usize| {
                 let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(at).cast()));
@@ -210,7 +210,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn signed(from: *const u8) -> [__m256; 2] {
+    unsafe fn load_i8(from: *const u8) -> [__m256; 2] {
         unsafe {
             let half =
                 |at: usize| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(at).cast())));
@@ -226,15 +226,15 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
     }
     #[inline(always)]
-    unsafe fn madd(a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
+    unsafe fn mul_add_relaxed(a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
         unsafe { Self::fma(a, b, c) }
     }
     #[inline(always)]
-    unsafe fn load_floats(from: *const f32) -> [__m256; 2] {
+    unsafe fn load_f32(from: *const f32) -> [__m256; 2] {
         unsafe { [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))] }
     }
     #[inline(always)]
-    unsafe fn store_floats(to: *mut f32, a: [__m256; 2]) {
+    unsafe fn store_f32(to: *mut f32, a: [__m256; 2]) {
         unsafe {
             _mm256_storeu_ps(to, a[0]);
             _mm256_storeu_ps(to.add(8), a[1]);
@@ -245,7 +245,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         unsafe { [_mm256_fnmadd_ps(a[0], b[0], c[0]), _mm256_fnmadd_ps(a[1], b[1], c[1])] }
     }
     #[inline(always)]
-    unsafe fn largest_bits(numbers: &[f32; 32]) -> u32 {
+    unsafe fn max_abs_bits(numbers: &[f32; 32]) -> u32 {
         unsafe {
             let quarter = |at: usize| {
                 let bits = _mm256_loadu_si256(numbers.as_ptr().add(at).cast());
@@ -259,7 +259,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn codes(numbers: &[f32; 32], factor: f32, codes: &mut [i8; 32]) -> [i32; 2] {
+    unsafe fn quantize(numbers: &[f32; 32], factor: f32, codes: &mut [i8; 32]) -> [i32; 2] {
         unsafe {
             let factor = _mm256_set1_ps(factor);
             let quarter = |at: usize| {

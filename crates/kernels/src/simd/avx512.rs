@@ -1,21 +1,21 @@
 //! Sixteen lanes in one register of AVX-512, with the dot products of VNNI.
 
-use super::Lanes;
+use super::Simd;
 use std::arch::x86_64::*;
 
 /// 512 bits.
 pub(crate) struct Avx512;
 
 #[allow(clippy::undocumented_unsafe_blocks, reason = "each is an intrinsic under the promise of the trait")]
-impl Lanes for Avx512 {
-    const ROWS: usize = 8;
-    const BYTES: bool = true;
-    const PAIRS: bool = true;
-    const VECTORS: usize = 2;
+impl Simd for Avx512 {
+    const MR: usize = 8;
+    const FULL_BYTES: bool = true;
+    const TWO_TILES: bool = true;
+    const NR_VECTORS: usize = 2;
 
-    type Bytes = __m512i;
-    type Ints = __m512i;
-    type Floats = __m512;
+    type I8x64 = __m512i;
+    type I32x16 = __m512i;
+    type F32x16 = __m512;
 
     #[inline(always)]
     unsafe fn load(from: *const u8) -> __m512i {
@@ -26,7 +26,7 @@ impl Lanes for Avx512 {
         unsafe { _mm512_storeu_si512(to.cast(), bytes) }
     }
     #[inline(always)]
-    unsafe fn moved<const SHIFT: u32, const UP: u32>(bytes: __m512i, mask: u8) -> __m512i {
+    unsafe fn shift_mask<const SHIFT: u32, const UP: u32>(bytes: __m512i, mask: u8) -> __m512i {
         let mask = mask << UP;
         unsafe {
             let shifted = if SHIFT >= UP {
@@ -42,11 +42,11 @@ impl Lanes for Avx512 {
         unsafe { _mm512_or_si512(a, b) }
     }
     #[inline(always)]
-    unsafe fn spread(from: *const u8, value: u8) -> __m512i {
+    unsafe fn expand_bits(from: *const u8, value: u8) -> __m512i {
         unsafe { _mm512_maskz_set1_epi8(from.cast::<u64>().read_unaligned(), value as i8) }
     }
     #[inline(always)]
-    unsafe fn look_up(table: &[i8; 16], codes: __m512i) -> __m512i {
+    unsafe fn shuffle(table: &[i8; 16], codes: __m512i) -> __m512i {
         unsafe {
             let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
             _mm512_shuffle_epi8(table, codes)
@@ -57,7 +57,7 @@ impl Lanes for Avx512 {
         unsafe { _mm512_setzero_si512() }
     }
     #[inline(always)]
-    unsafe fn whole(value: i32) -> __m512i {
+    unsafe fn splat_i32(value: i32) -> __m512i {
         unsafe { _mm512_set1_epi32(value) }
     }
     #[inline(always)]
@@ -65,46 +65,46 @@ impl Lanes for Avx512 {
         unsafe { _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(x.cast::<i32>().read_unaligned())) }
     }
     #[inline(always)]
-    unsafe fn raised(numbers: __m512i) -> __m512i {
+    unsafe fn bias128(numbers: __m512i) -> __m512i {
         unsafe { _mm512_xor_si512(numbers, _mm512_set1_epi8(i8::MIN)) }
     }
     #[inline(always)]
-    unsafe fn dot_raised(sum: __m512i, raised: __m512i, x: *const i8) -> __m512i {
-        unsafe { Self::dot(sum, raised, x) }
+    unsafe fn dot_biased(sum: __m512i, biased: __m512i, x: *const i8) -> __m512i {
+        unsafe { Self::dot(sum, biased, x) }
     }
     #[inline(always)]
-    unsafe fn start(bias: i32) -> __m512i {
+    unsafe fn init_acc(bias: i32) -> __m512i {
         unsafe { _mm512_set1_epi32(bias) }
     }
     #[inline(always)]
-    unsafe fn dot_lowered(sum: __m512i, numbers: __m512i, x: *const u8) -> __m512i {
+    unsafe fn dot_x_biased(sum: __m512i, numbers: __m512i, x: *const u8) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(sum, _mm512_set1_epi32(x.cast::<i32>().read_unaligned()), numbers) }
     }
     #[inline(always)]
-    unsafe fn start_each(bias: *const i32) -> __m512i {
+    unsafe fn load_init_acc(bias: *const i32) -> __m512i {
         unsafe { _mm512_loadu_si512(bias.cast()) }
     }
     #[inline(always)]
-    unsafe fn floats(ints: __m512i) -> __m512 {
+    unsafe fn to_f32(ints: __m512i) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(ints) }
     }
     #[inline(always)]
-    unsafe fn all(value: f32) -> __m512 {
+    unsafe fn splat_f32(value: f32) -> __m512 {
         unsafe { _mm512_set1_ps(value) }
     }
     #[inline(always)]
-    unsafe fn halves(from: *const u8) -> __m512 {
+    unsafe fn load_f16(from: *const u8) -> __m512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
     #[inline(always)]
-    unsafe fn brains(from: *const u8) -> __m512 {
+    unsafe fn load_bf16(from: *const u8) -> __m512 {
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
         }
     }
     #[inline(always)]
-    unsafe fn brain_pairs(from: *const u8) -> [__m512; 2] {
+    unsafe fn load_bf16_pairs(from: *const u8) -> [__m512; 2] {
         unsafe {
             let pairs = _mm512_loadu_si512(from.cast());
             let upper = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32));
@@ -112,7 +112,7 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn eighth_pairs(from: *const u8) -> [__m512; 2] {
+    unsafe fn load_fp8_pairs(from: *const u8) -> [__m512; 2] {
         unsafe {
             let pairs = _mm256_loadu_si256(from.cast());
             // sign, and exponent and mantissa one bit lower: an f16 whose exponent is 8 too small, also where it is subnormal
@@ -122,7 +122,7 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn eighths(from: *const u8) -> [__m512; 4] {
+    unsafe fn load_fp8(from: *const u8) -> [__m512; 4] {
         unsafe {
             let pairs = _mm512_loadu_si512(from.cast());
             let mask = _mm512_set1_epi16(super::E4M3_IN_F16);
@@ -134,7 +134,7 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn unsigned(from: *const u8, shift: u32, mask: u8) -> __m512 {
+    unsafe fn load_u8(from: *const u8, shift: u32, mask: u8) -> __m512 {
         unsafe {
             let wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
             let moved = _mm512_srl_epi32(wide, _mm_cvtsi32_si128(shift as i32));
@@ -142,7 +142,7 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn signed(from: *const u8) -> __m512 {
+    unsafe fn load_i8(from: *const u8) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
     }
     #[inline(always)]
@@ -154,15 +154,15 @@ impl Lanes for Avx512 {
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
     #[inline(always)]
-    unsafe fn madd(a: __m512, b: __m512, c: __m512) -> __m512 {
+    unsafe fn mul_add_relaxed(a: __m512, b: __m512, c: __m512) -> __m512 {
         unsafe { _mm512_fmadd_ps(a, b, c) }
     }
     #[inline(always)]
-    unsafe fn load_floats(from: *const f32) -> __m512 {
+    unsafe fn load_f32(from: *const f32) -> __m512 {
         unsafe { _mm512_loadu_ps(from) }
     }
     #[inline(always)]
-    unsafe fn store_floats(to: *mut f32, a: __m512) {
+    unsafe fn store_f32(to: *mut f32, a: __m512) {
         unsafe { _mm512_storeu_ps(to, a) }
     }
     #[inline(always)]
@@ -170,13 +170,13 @@ impl Lanes for Avx512 {
         unsafe { _mm512_fnmadd_ps(a, b, c) }
     }
     #[inline(always)]
-    unsafe fn largest_bits(numbers: &[f32; 32]) -> u32 {
-        unsafe { super::avx2::Avx2::<false>::largest_bits(numbers) }
+    unsafe fn max_abs_bits(numbers: &[f32; 32]) -> u32 {
+        unsafe { super::avx2::Avx2::<false>::max_abs_bits(numbers) }
     }
     #[inline(always)]
-    unsafe fn codes(numbers: &[f32; 32], factor: f32, codes: &mut [i8; 32]) -> [i32; 2] {
+    unsafe fn quantize(numbers: &[f32; 32], factor: f32, codes: &mut [i8; 32]) -> [i32; 2] {
         // packing and summing across half the width takes fewer steps
-        unsafe { super::avx2::Avx2::<false>::codes(numbers, factor, codes) }
+        unsafe { super::avx2::Avx2::<false>::quantize(numbers, factor, codes) }
     }
     #[inline(always)]
     unsafe fn prefetch(from: *const u8) {

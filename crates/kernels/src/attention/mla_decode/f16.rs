@@ -14,7 +14,8 @@ use crate::Rows;
 use crate::attention::PartialSoftmax;
 use crate::attention::cache::CacheView;
 use crate::attention::gemm_f16::{
-    CHAIN, Left, Old, Product, WIDE, ask, bits, exp2, for_lines, largest, load, load_some, multiply, twice,
+    CHAIN, Left, Old, Product, WIDE, bits, exp2, for_lines, largest, load, load_some, multiply, prefetch,
+    twice,
 };
 use latent_types::CacheType;
 use std::arch::x86_64::*;
@@ -191,7 +192,7 @@ unsafe fn score(
                             }
                         }
                         if head % (2 * TILE) == 0 {
-                            ask(ahead);
+                            prefetch(ahead);
                         }
                     }};
                 }

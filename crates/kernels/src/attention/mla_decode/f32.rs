@@ -1,11 +1,11 @@
 //! Attention in latent space: the heads are the batch, and each cached row is read and widened once for all of them.
-#![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
+#![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
 use crate::attention::PartialSoftmax;
 use crate::attention::cache::{CacheView, widen};
 use crate::elementwise::exp;
-use crate::gemm::{Left, gemm, gemm_ahead};
-use crate::simd::Lanes;
+use crate::gemm::{Left, gemm, gemm_prefetch};
+use crate::simd::Simd;
 use crate::{Rows, RowsMut};
 use latent_types::CacheRow;
 use std::ops::Range;
@@ -34,10 +34,10 @@ pub(in crate::attention) fn check(q: &Rows<'_>, width: usize, latent: usize, par
 /// `q` has a row a head, `[latent | rope]` wide. `SPLIT`: content and rope are scored apart, and then added.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "the arguments of an attention kernel and its memory")]
-pub(in crate::attention) unsafe fn attend<L: Lanes, const SPLIT: bool>(
+pub(in crate::attention) unsafe fn attend<L: Simd, const SPLIT: bool>(
     q: Rows<'_>,
     cache: &CacheView<'_>,
     rows: Range<usize>,
@@ -75,7 +75,7 @@ pub(in crate::attention) unsafe fn attend<L: Lanes, const SPLIT: bool>(
                 gemm::<L>(width - latent, keys(latent), (queries, HEADS), &mut rope, false);
                 scores.iter_mut().zip(rope_scores.iter()).for_each(|(s, r)| *s += r);
             } else {
-                gemm_ahead::<L, 8>(width, keys(0), (queries, HEADS), &mut found, false, &mut ahead);
+                gemm_prefetch::<L, 8>(width, keys(0), (queries, HEADS), &mut found, false, &mut ahead);
             }
         }
         let factors = softmax(&mut scores[..count * HEADS], &mut max, &mut sum);
@@ -86,7 +86,7 @@ pub(in crate::attention) unsafe fn attend<L: Lanes, const SPLIT: bool>(
         }
         let weights = Left::Columns(scores, HEADS);
         // SAFETY: the caller's promise.
-        unsafe { gemm_ahead::<L, 4>(count, weights, (lines, width), &mut part.o, true, &mut ahead) }
+        unsafe { gemm_prefetch::<L, 4>(count, weights, (lines, width), &mut part.o, true, &mut ahead) }
         start += count;
     }
     part.max[..heads].copy_from_slice(&max[..heads]);

@@ -2,14 +2,14 @@
 //!
 //! Heads are lanes: four codes of a cached row meet those of all heads in one instruction, and nothing is summed across a register. A head's
 //! query has a scale for each [`RUN`] numbers, its largest magnitude / 127. The rope part, which has 16 bits, and weighted sums are f32.
-#![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
+#![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
 use super::f32::{BLOCK, HEADS, check, softmax, turn};
 use crate::activation::code_scale;
 use crate::attention::cache::{CacheView, scale_of, widen};
 use crate::attention::{PartialSoftmax, each_below};
 use crate::gemm::{Left, gemm};
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use crate::{Rows, RowsMut};
 use latent_types::{CacheRow, CacheType};
 use std::ops::Range;
@@ -24,7 +24,7 @@ pub(in crate::attention) const LATENT_ROW: usize = 644;
 pub(in crate::attention) struct Queries<'a> {
     /// For each four numbers a line of four codes of each head.
     codes: &'a [u32],
-    /// For each run a line of −128 · Σ codes of each head: see [`Lanes::start_each`].
+    /// For each run a line of −128 · Σ codes of each head: see [`Simd::load_init_acc`].
     biases: &'a [i32],
     /// For each run a line of scales.
     scales: &'a [f32],
@@ -66,12 +66,12 @@ impl<'a> Queries<'a> {
     }
 
     /// A line of heads for each of `count` rows, `stride` bytes apart: the products of codes, without the scales of the rows. One line of memory from
-    /// `ahead` on is asked for with each `ASK` fours of numbers.
+    /// `ahead` on is asked for with each `PREFETCH_EVERY` fours of numbers.
     ///
     /// # Safety
-    /// As for [`Lanes`]. Each row has at least the queries' numbers, in whole fours.
+    /// As for [`Simd`]. Each row has at least the queries' numbers, in whole fours.
     #[inline(always)]
-    pub(in crate::attention) unsafe fn score<L: Lanes, const ASK: usize>(
+    pub(in crate::attention) unsafe fn score<L: Simd, const PREFETCH_EVERY: usize>(
         &self,
         (from, stride): (*const u8, usize),
         count: usize,
@@ -87,14 +87,16 @@ impl<'a> Queries<'a> {
                     unsafe {
                         let (from, out) = (from.add(row * stride), scores.as_mut_ptr().add(row * HEADS));
                         match stride {
-                            LATENT_ROW => self.tile::<L, $rows, LATENT_ROW, ASK>(from, stride, out, ahead),
-                            _ => self.tile::<L, $rows, 0, ASK>(from, stride, out, ahead),
+                            LATENT_ROW => {
+                                self.tile::<L, $rows, LATENT_ROW, PREFETCH_EVERY>(from, stride, out, ahead)
+                            }
+                            _ => self.tile::<L, $rows, 0, PREFETCH_EVERY>(from, stride, out, ahead),
                         }
                     }
                     row += $rows;
                 }};
             }
-            match (count - row).min(2 * L::ROWS) {
+            match (count - row).min(2 * L::MR) {
                 16.. => tile!(16),
                 4.. => tile!(4),
                 _ => tile!(1),
@@ -104,7 +106,7 @@ impl<'a> Queries<'a> {
 
     /// The same for `R` rows; `STRIDE`: their distance where the compiler knows it, else 0.
     #[inline(always)]
-    unsafe fn tile<L: Lanes, const R: usize, const STRIDE: usize, const ASK: usize>(
+    unsafe fn tile<L: Simd, const R: usize, const STRIDE: usize, const PREFETCH_EVERY: usize>(
         &self,
         from: *const u8,
         stride: usize,
@@ -115,23 +117,23 @@ impl<'a> Queries<'a> {
         for (run, first) in (0..self.width).step_by(RUN).enumerate() {
             // SAFETY: the caller's promise; there are codes, biases and scales of each run.
             unsafe {
-                let mut sums = [L::start_each(self.biases.as_ptr().add(run * HEADS)); R];
+                let mut sums = [L::load_init_acc(self.biases.as_ptr().add(run * HEADS)); R];
                 let codes = self.codes.as_ptr().add(first / 4 * HEADS);
                 for four in 0..(self.width - first).min(RUN).div_ceil(4) {
                     let query = L::load(codes.add(four * HEADS).cast());
                     for r in 0..R {
-                        sums[r] = L::dot_lowered(sums[r], query, from.add(r * stride + first + 4 * four));
+                        sums[r] = L::dot_x_biased(sums[r], query, from.add(r * stride + first + 4 * four));
                     }
-                    if four.is_multiple_of(ASK) {
+                    if four.is_multiple_of(PREFETCH_EVERY) {
                         L::prefetch_far(*ahead);
                         *ahead = ahead.wrapping_add(64);
                     }
                 }
-                let scale = L::load_floats(self.scales.as_ptr().add(run * HEADS));
+                let scale = L::load_f32(self.scales.as_ptr().add(run * HEADS));
                 each_below!(R, r => {
                     let out = out.add(r * HEADS);
-                    let earlier = if run == 0 { L::all(0.0) } else { L::load_floats(out) };
-                    L::store_floats(out, L::madd(L::floats(sums[r]), scale, earlier));
+                    let earlier = if run == 0 { L::splat_f32(0.0) } else { L::load_f32(out) };
+                    L::store_f32(out, L::mul_add_relaxed(L::to_f32(sums[r]), scale, earlier));
                 });
             }
         }
@@ -210,10 +212,10 @@ pub(in crate::attention) fn row_of(cache: &CacheView<'_>, latent: usize) -> Cach
 /// As [`AttendFn`](crate::attention::AttendFn), over a cache of `int8`.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "the arguments of an attention kernel and its memory")]
-pub(in crate::attention) unsafe fn attend<L: Lanes>(
+pub(in crate::attention) unsafe fn attend<L: Simd>(
     q: Rows<'_>,
     cache: &CacheView<'_>,
     rows: Range<usize>,

@@ -14,7 +14,7 @@ use super::f32::{HEADS, check};
 use super::int8::{LATENT_ROW, Queries, queries_len, row_of, turn_words};
 use crate::Rows;
 use crate::attention::cache::{CacheView, scale_of};
-use crate::attention::gemm_f16::{CHAIN, ask, bits, exp2, twice};
+use crate::attention::gemm_f16::{CHAIN, bits, exp2, prefetch, twice};
 use crate::attention::{PartialSoftmax, each_below};
 use crate::simd::avx512::Avx512;
 use std::arch::x86_64::*;
@@ -286,15 +286,15 @@ unsafe fn strip<const H: usize, const UPPER: bool>(
         let (mut from, mut weight) = (block.from.add(part.column), block.weights.add(part.head));
         for row in 0..block.count {
             let codes = _mm512_maskz_loadu_epi8(part.mask, from.cast());
-            let raised =
+            let biased =
                 if UPPER { _mm512_unpackhi_epi8(codes, upper) } else { _mm512_unpacklo_epi8(codes, upper) };
-            let numbers = _mm512_sub_ph(_mm512_castsi512_ph(raised), less);
+            let numbers = _mm512_sub_ph(_mm512_castsi512_ph(biased), less);
             for h in 0..H {
                 let w = _mm512_castsi512_ph(_mm512_set1_epi32(*weight.add(h) as i32));
                 found[h] = _mm512_fmadd_ph(w, numbers, found[h]);
             }
             if row.is_multiple_of(2) {
-                ask(ahead);
+                prefetch(ahead);
             }
             from = from.wrapping_add(block.stride);
             weight = weight.wrapping_add(HEADS);

@@ -1,10 +1,10 @@
 //! Attention over expanded keys and values: a block of queries of one head, causal.
-#![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
+#![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
 use crate::attention::{Expanded, HeadWidths};
 use crate::elementwise::exp;
 use crate::gemm::{Left, gemm};
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use crate::{Rows, RowsMut};
 
 /// Cached rows of a block of keys: they lie side by side, number by number, so that they are lanes.
@@ -14,9 +14,9 @@ pub const KEYS: usize = 64;
 /// the finished results.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-pub(in crate::attention) unsafe fn attend<L: Lanes>(
+pub(in crate::attention) unsafe fn attend<L: Simd>(
     q: Rows<'_>,
     expanded: &Expanded<'_>,
     position: usize,

@@ -2,7 +2,7 @@
 //! it, since the compiler knows nothing of what tiles hold between two.
 #![allow(unsafe_code, reason = "inline assembly")]
 
-use super::{Ahead, BLOCK, Block, SUMS, TILE_NUMBERS, Taken, Unit, store_pairs};
+use super::{BLOCK, Block, PrefetchQueue, SUMS, TILE_NUMBERS, Taken, Unit, store_pairs};
 use crate::attention::bf16_layout::{PANEL, steps};
 use crate::attention::mla_decode::HEADS;
 use crate::bf16::layout::{Matrix, right_panel};
@@ -247,12 +247,12 @@ impl Unit for Tiles {
         block: &Block,
         taken: Taken,
         (right, heads): (*const bf16, usize),
-        ahead: &mut Ahead,
+        ahead: &mut PrefetchQueue,
         to: *mut f32,
     ) {
         let steps = steps(block.stored.width());
         assert!(steps > 0, "steps of a panel");
-        ahead.ask(ahead.lines / 2);
+        ahead.prefetch(ahead.lines / 2);
         // SAFETY: the caller's promise; a machine with tiles has the instructions.
         let (left, distance) = unsafe {
             interleave(block, taken);
@@ -275,11 +275,11 @@ impl Unit for Tiles {
         (heads, steps): (usize, usize),
         right: *const bf16,
         groups: usize,
-        ahead: &mut Ahead,
+        ahead: &mut PrefetchQueue,
         to: *mut f32,
     ) {
         assert!(steps > 0 && groups > 0, "steps and groups");
-        ahead.ask(usize::MAX);
+        ahead.prefetch(usize::MAX);
         for lanes in 0..heads.div_ceil(HEADS) {
             // SAFETY: addresses by the caller's promise.
             unsafe {

@@ -5,7 +5,7 @@
 //! lines, so that each is to serve two products at least.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
-use super::{Ahead, Block, STEP, SUMS, TILE_NUMBERS, Taken, Unit, qk};
+use super::{Block, PrefetchQueue, STEP, SUMS, TILE_NUMBERS, Taken, Unit, qk};
 use crate::attention::bf16_layout::{PANEL, STEP_NUMBERS};
 use crate::attention::mla_decode::HEADS;
 use crate::bf16::layout::Matrix;
@@ -48,7 +48,7 @@ impl Unit for Vectors {
         block: &Block,
         taken: Taken,
         right: (*const bf16, usize),
-        ahead: &mut Ahead,
+        ahead: &mut PrefetchQueue,
         to: *mut f32,
     ) {
         // SAFETY: as above.
@@ -61,7 +61,7 @@ impl Unit for Vectors {
         (heads, steps): (usize, usize),
         right: *const bf16,
         groups: usize,
-        ahead: &mut Ahead,
+        ahead: &mut PrefetchQueue,
         to: *mut f32,
     ) {
         let share = ahead.lines.div_ceil(groups * heads.div_ceil(SUMMED) * steps);
@@ -154,7 +154,7 @@ unsafe fn sum_up(
     mut left: *const bf16,
     mut right: *const bf16,
     steps: usize,
-    (ahead, share): (&mut Ahead, usize),
+    (ahead, share): (&mut PrefetchQueue, usize),
     to: *mut f32,
 ) {
     // SAFETY: steps and rows by the caller's promise.
@@ -183,7 +183,7 @@ unsafe fn sum_up(
             }
             left = left.add(TILE_NUMBERS);
             right = right.add(4 * TILE_NUMBERS);
-            ahead.ask(share);
+            ahead.prefetch(share);
         }
         for (i, sums) in sums.into_iter().enumerate() {
             for (tile, sum) in sums.into_iter().enumerate() {

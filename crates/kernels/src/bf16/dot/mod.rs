@@ -13,7 +13,7 @@ pub(super) use avx512_bf16::Vectors;
 use super::layout::Matrix;
 use crate::attention::bf16_layout::PANEL;
 use crate::attention::mla_decode::HEADS;
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 use half::bf16;
 use latent_types::{CacheRow, CacheType};
@@ -82,26 +82,26 @@ unsafe fn store_pairs(first: __m512i, second: __m512i, out: *mut bf16) {
 
 /// Memory that is asked for during a product: what is read next.
 #[derive(Clone, Copy)]
-pub(super) struct Ahead {
+pub(super) struct PrefetchQueue {
     from: *const u8,
     lines: usize,
 }
 
-impl Ahead {
+impl PrefetchQueue {
     /// So many bytes.
-    pub fn new(from: *const u8, bytes: usize) -> Ahead {
-        Ahead { from, lines: bytes.div_ceil(LINE) }
+    pub fn new(from: *const u8, bytes: usize) -> PrefetchQueue {
+        PrefetchQueue { from, lines: bytes.div_ceil(LINE) }
     }
 
     /// Asks for so many lines, or for those that are left.
     #[inline(always)]
-    fn ask(&mut self, lines: usize) {
-        self.ask_all(lines.min(self.lines));
+    fn prefetch(&mut self, lines: usize) {
+        self.prefetch_all(lines.min(self.lines));
     }
 
     /// Asks for so many lines, be they left or not.
     #[inline(always)]
-    fn ask_all(&mut self, lines: usize) {
+    fn prefetch_all(&mut self, lines: usize) {
         for _ in 0..lines {
             // SAFETY: asking for any address is allowed, and the unit's processor has AVX-512.
             unsafe { Avx512::prefetch_far(self.from) };
@@ -154,7 +154,7 @@ pub(super) trait Unit {
         block: &Block,
         taken: Taken,
         right: (*const bf16, usize),
-        ahead: &mut Ahead,
+        ahead: &mut PrefetchQueue,
         to: *mut f32,
     );
 
@@ -170,7 +170,7 @@ pub(super) trait Unit {
         heads_and_steps: (usize, usize),
         right: *const bf16,
         groups: usize,
-        ahead: &mut Ahead,
+        ahead: &mut PrefetchQueue,
         to: *mut f32,
     );
 }

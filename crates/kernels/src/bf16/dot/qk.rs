@@ -5,7 +5,7 @@
 
 use super::avx512_bf16::{brains, line};
 use super::load_kv::{Brains, Codes, Halves, Numbers, take, take_whole};
-use super::{Ahead, BLOCK, Block, LINE, STEP, Taken};
+use super::{BLOCK, Block, LINE, PrefetchQueue, STEP, Taken};
 use crate::attention::bf16_layout::steps;
 use crate::attention::mla_decode::HEADS;
 use crate::bf16::layout::{Matrix, below, pair};
@@ -85,7 +85,7 @@ pub(super) unsafe fn score(
     block: &Block,
     taken: Taken,
     right: (*const bf16, usize),
-    ahead: &mut Ahead,
+    ahead: &mut PrefetchQueue,
     to: *mut f32,
 ) {
     let scoring = Scoring { block, taken, right };
@@ -117,7 +117,7 @@ struct Next {
     /// Steps of them.
     steps: usize,
     /// Whether rows after them are asked for.
-    ask: bool,
+    prefetch: bool,
 }
 
 // No closures here: they would not be compiled with the instructions of the function that all this is inlined into.
@@ -125,7 +125,7 @@ impl Scoring<'_> {
     /// # Safety
     /// As for [`score`].
     #[inline(always)]
-    unsafe fn begin<N: Numbers>(&self, ahead: &mut Ahead, to: *mut f32) {
+    unsafe fn begin<N: Numbers>(&self, ahead: &mut PrefetchQueue, to: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe {
             if passes(self.right.1.div_ceil(FOUR)).0 == 4 {
@@ -142,7 +142,7 @@ impl Scoring<'_> {
     /// # Safety
     /// As for [`score`].
     #[inline(always)]
-    unsafe fn run<N: Numbers, const R: usize>(&self, ahead: &mut Ahead, to: *mut f32) {
+    unsafe fn run<N: Numbers, const R: usize>(&self, ahead: &mut PrefetchQueue, to: *mut f32) {
         let count = self.block.count;
         let steps = steps(self.block.stored.width());
         let vectors = self.right.1.div_ceil(FOUR);
@@ -152,7 +152,8 @@ impl Scoring<'_> {
             for first in (0..count).step_by(R) {
                 let row = first + R;
                 let beside = if row + R <= count { N::beside(&self.block.stored) } else { 0 };
-                let mut next = Next { row, taken: self.place::<R>(row, steps), steps: beside, ask: true };
+                let mut next =
+                    Next { row, taken: self.place::<R>(row, steps), steps: beside, prefetch: true };
                 let left = self.place::<R>(first, steps).rows.cast_const();
                 let (mut right, mut vector) = (self.right.0, 0);
                 for vectors in of_passes(vectors) {
@@ -165,7 +166,7 @@ impl Scoring<'_> {
                         (_, 2) => self.pass::<N, R, 2>(factors, steps, &next, ahead, (to, vector)),
                         _ => self.pass::<N, R, 3>(factors, steps, &next, ahead, (to, vector)),
                     }
-                    (next.steps, next.ask) = (0, false);
+                    (next.steps, next.prefetch) = (0, false);
                     vector += vectors;
                     right = right.add(vectors * FOUR * steps * STEP);
                 }
@@ -207,7 +208,7 @@ impl Scoring<'_> {
         (mut left, mut right): (*const bf16, *const bf16),
         steps: usize,
         next: &Next,
-        ahead: &mut Ahead,
+        ahead: &mut PrefetchQueue,
         (to, vector): (*mut f32, usize),
     ) {
         // a length that the compiler does not know: unrolled, it loads the pairs of a whole step first, and puts them down on the stack
@@ -233,9 +234,9 @@ impl Scoring<'_> {
                 if step < next.steps {
                     take_whole::<N, R>(self.block, next.row, next.taken, step);
                 }
-                if next.ask {
+                if next.prefetch {
                     // half of what so many rows will need
-                    ahead.ask_all(R * N::BYTES / LINE / 2);
+                    ahead.prefetch_all(R * N::BYTES / LINE / 2);
                 }
                 left = left.add(R * STEP);
             }

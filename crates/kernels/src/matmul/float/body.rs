@@ -4,10 +4,10 @@
 //! weight · input). Each multiplication and addition is one operation, rounded once, where the instruction set has that: AVX2 and AVX-512
 //! give the same bits, for any number of rows and any share of the outputs. The inputs are not rounded.
 
-use super::formats::Wide;
+use super::formats::FloatFormat;
 use super::panels::{Panels, fit};
 use crate::matmul::body::source;
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use crate::{Rows, RowsMut, Scratch, WeightMatrix};
 use latent_quant::tiles::{Plane, ROWS, TileLayout};
 use std::ops::Range;
@@ -32,7 +32,7 @@ pub(super) struct Tile<'a> {
     /// The vectors of codes.
     pub codes: *const u8,
     /// What the sums begin with.
-    marks: *const f32,
+    nan_flags: *const f32,
     /// A factor for each run, where there are any.
     factors: Option<&'a [f32]>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Tile<'a> {
 impl<'a, 'w> Matrix<'a, 'w> {
     /// A weight in tiles of the format, and the row of the tiles that is its first.
     #[inline(always)]
-    pub(super) fn new<F: Wide>(w: &'a WeightMatrix<'w>) -> Option<(Matrix<'a, 'w>, usize)> {
+    pub(super) fn new<F: FloatFormat>(w: &'a WeightMatrix<'w>) -> Option<(Matrix<'a, 'w>, usize)> {
         let (layout, first) = w.tile_layout()?;
         assert!(w.ty() == F::TY, "{} for {}", w.ty(), F::TY);
         Some((Matrix { w, layout, run: w.scales().map_or(RUN, |scales| scales.cols) }, first))
@@ -52,7 +52,7 @@ impl<'a, 'w> Matrix<'a, 'w> {
         let bytes = &self.w.bytes()[index * self.layout.tile_bytes()..][..self.layout.tile_bytes()];
         Tile {
             codes: bytes.as_ptr(),
-            marks: bytes[self.layout.start(Plane::Factors).min(bytes.len())..].as_ptr().cast(),
+            nan_flags: bytes[self.layout.start(Plane::Factors).min(bytes.len())..].as_ptr().cast(),
             factors: self.w.scales().map(|scales| scales.of_row(index * ROWS, self.w.cols())),
         }
     }
@@ -61,7 +61,7 @@ impl<'a, 'w> Matrix<'a, 'w> {
 impl Tile<'_> {
     /// The factor of run `r`.
     #[inline(always)]
-    pub(super) fn factor<F: Wide>(&self, r: usize) -> f32 {
+    pub(super) fn factor<F: FloatFormat>(&self, r: usize) -> f32 {
         self.factors.map_or(F::FACTOR, |factors| factors[r] * F::FACTOR)
     }
 
@@ -69,26 +69,26 @@ impl Tile<'_> {
     #[inline(always)]
     pub(super) fn holds_nan(&self) -> bool {
         // SAFETY: a tile of a format with marks ends with sixteen of them, and any bits are a number.
-        unsafe { self.marks.cast::<[f32; ROWS]>().read_unaligned() }.iter().any(|mark| mark.is_nan())
+        unsafe { self.nan_flags.cast::<[f32; ROWS]>().read_unaligned() }.iter().any(|mark| mark.is_nan())
     }
 
     /// What the sums of sixteen outputs begin with.
     ///
     /// # Safety
-    /// As for [`Lanes`]; the tile is one of the format.
+    /// As for [`Simd`]; the tile is one of the format.
     #[inline(always)]
-    unsafe fn begin<L: Lanes, F: Wide>(&self) -> L::Floats {
+    unsafe fn begin<L: Simd, F: FloatFormat>(&self) -> L::F32x16 {
         // SAFETY: the caller's promise; a tile of a format with marks ends with sixteen.
-        unsafe { if F::MARKS { L::load_floats(self.marks) } else { L::all(0.0) } }
+        unsafe { if F::NAN_FLAGS { L::load_f32(self.nan_flags) } else { L::splat_f32(0.0) } }
     }
 }
 
 /// `y[i][o − outs.start]` for all rows i (of `x`, by way of `index`).
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn multiply<L: Lanes, F: Wide>(
+pub(super) unsafe fn multiply<L: Simd, F: FloatFormat>(
     w: &WeightMatrix<'_>,
     x: &Rows<'_>,
     index: Option<&[u32]>,
@@ -102,7 +102,7 @@ pub(super) unsafe fn multiply<L: Lanes, F: Wide>(
     assert!(range && y.cols() == outs.len(), "outputs {outs:?} of {}", w.rows());
     let outs = first + outs.start..first + outs.end;
     let tiles = outs.start / ROWS..outs.end.div_ceil(ROWS);
-    if y.rows() == 1 || L::ROWS == 1 {
+    if y.rows() == 1 || L::MR == 1 {
         for t in tiles {
             for row in 0..y.rows() {
                 let x = x.row(source(index, row));
@@ -119,12 +119,12 @@ pub(super) unsafe fn multiply<L: Lanes, F: Wide>(
         for left in (0..w.cols()).step_by(block_cols) {
             let place =
                 Place { rows: rows.clone(), cols: left..(left + block_cols).min(w.cols()), outs: &outs };
-            let others = (rows.len() + matrix.run) * L::VECTORS * ROWS;
+            let others = (rows.len() + matrix.run) * L::NR_VECTORS * ROWS;
             let (panels, others) =
                 Panels::new::<L>(x, index, rows.clone(), &place.cols, others, &mut scratch.numbers);
             let mut t = tiles.start;
             while t < tiles.end {
-                let vectors = (tiles.end - t).min(L::VECTORS);
+                let vectors = (tiles.end - t).min(L::NR_VECTORS);
                 macro_rules! tiles {
                     ($v:literal) => {
                         // SAFETY: the panels have the rows, and columns of the matrix; the tiles are there.
@@ -163,9 +163,13 @@ fn take(t: usize, outs: &Range<usize>, row: &[f32]) -> [f32; ROWS] {
 /// Sixteen outputs of one row, several runs side by side.
 ///
 /// # Safety
-/// As for [`Lanes`]; the tile is one of the matrix, whose rows are as long as `x`.
+/// As for [`Simd`]; the tile is one of the matrix, whose rows are as long as `x`.
 #[inline(always)]
-unsafe fn one_row<L: Lanes, F: Wide>(matrix: &Matrix<'_, '_>, tile: &Tile<'_>, x: &[f32]) -> [f32; ROWS] {
+unsafe fn one_row<L: Simd, F: FloatFormat>(
+    matrix: &Matrix<'_, '_>,
+    tile: &Tile<'_>,
+    x: &[f32],
+) -> [f32; ROWS] {
     let (run, next) = (matrix.run, matrix.layout.tile_bytes());
     let line = |run: usize| run / F::INPUTS * 64;
     // SAFETY: the caller's promise; runs are whole vectors but for the last one, of whose last vector nothing is used that is not there.
@@ -176,7 +180,7 @@ unsafe fn one_row<L: Lanes, F: Wide>(matrix: &Matrix<'_, '_>, tile: &Tile<'_>, x
             ($side:expr) => {
                 while x.len() - at >= $side * run {
                     let (codes, x) = (tile.codes.add(line(at)), x.as_ptr().add(at));
-                    let mut sums = [L::all(0.0); $side];
+                    let mut sums = [L::splat_f32(0.0); $side];
                     for i in 0..run / F::INPUTS {
                         for (s, sum) in sums.iter_mut().enumerate() {
                             let from = codes.add(line(s * run) + i * 64);
@@ -184,13 +188,13 @@ unsafe fn one_row<L: Lanes, F: Wide>(matrix: &Matrix<'_, '_>, tile: &Tile<'_>, x
                             L::prefetch_far(from.wrapping_add(next));
                             let numbers = F::line::<L>(from);
                             for k in 0..F::INPUTS {
-                                let x = L::all(*x.add(s * run + i * F::INPUTS + k));
-                                *sum = L::madd(numbers[k], x, *sum);
+                                let x = L::splat_f32(*x.add(s * run + i * F::INPUTS + k));
+                                *sum = L::mul_add_relaxed(numbers[k], x, *sum);
                             }
                         }
                     }
                     for (s, sum) in sums.into_iter().enumerate() {
-                        total = L::madd(sum, L::all(tile.factor::<F>(at / run + s)), total);
+                        total = L::mul_add_relaxed(sum, L::splat_f32(tile.factor::<F>(at / run + s)), total);
                     }
                     at += $side * run;
                 }
@@ -200,7 +204,7 @@ unsafe fn one_row<L: Lanes, F: Wide>(matrix: &Matrix<'_, '_>, tile: &Tile<'_>, x
         runs!(1);
         if at < x.len() {
             let sums = packed_run::<L, F, 1, 1>(matrix, &[*tile], x.as_ptr().add(at), &(at..x.len()));
-            total = L::madd(sums[0][0], L::all(tile.factor::<F>(at / run)), total);
+            total = L::mul_add_relaxed(sums[0][0], L::splat_f32(tile.factor::<F>(at / run)), total);
         }
         L::store(total)
     }
@@ -218,9 +222,9 @@ struct Place<'a> {
 /// row and tile, and for a run of the tiles.
 ///
 /// # Safety
-/// As for [`Lanes`]; the panels have the rows and columns, which begin with a run, and the tiles are there.
+/// As for [`Simd`]; the panels have the rows and columns, which begin with a run, and the tiles are there.
 #[inline(always)]
-unsafe fn some_tiles<L: Lanes, F: Wide, const V: usize>(
+unsafe fn some_tiles<L: Simd, F: FloatFormat, const V: usize>(
     matrix: &Matrix<'_, '_>,
     t: usize,
     panels: &Panels<'_>,
@@ -237,7 +241,7 @@ unsafe fn some_tiles<L: Lanes, F: Wide, const V: usize>(
                 total.copy_from_slice(&take(t + v, outs, y.row_mut(row)));
             } else {
                 // SAFETY: the caller's promise; sixteen numbers.
-                unsafe { L::store_floats(total.as_mut_ptr(), tiles[v].begin::<L, F>()) };
+                unsafe { L::store_f32(total.as_mut_ptr(), tiles[v].begin::<L, F>()) };
             }
         }
     }
@@ -270,8 +274,12 @@ unsafe fn some_tiles<L: Lanes, F: Wide, const V: usize>(
                         for (r, totals) in totals.chunks_exact_mut(V * ROWS).enumerate() {
                             for v in 0..V {
                                 let total = totals.as_mut_ptr().add(v * ROWS);
-                                let sum = L::madd(sums[v][r], L::all(factors[v]), L::load_floats(total));
-                                L::store_floats(total, sum);
+                                let sum = L::mul_add_relaxed(
+                                    sums[v][r],
+                                    L::splat_f32(factors[v]),
+                                    L::load_f32(total),
+                                );
+                                L::store_f32(total, sum);
                             }
                         }
                     }
@@ -290,9 +298,9 @@ unsafe fn some_tiles<L: Lanes, F: Wide, const V: usize>(
 /// Unpacks a run of tiles: for each input the numbers of sixteen rows of each tile.
 ///
 /// # Safety
-/// As for [`Lanes`]; the tiles have the run, and `out` has room for it.
+/// As for [`Simd`]; the tiles have the run, and `out` has room for it.
 #[inline(always)]
-unsafe fn unpack<L: Lanes, F: Wide, const V: usize>(
+unsafe fn unpack<L: Simd, F: FloatFormat, const V: usize>(
     matrix: &Matrix<'_, '_>,
     tiles: &[Tile<'_>; V],
     run: &Range<usize>,
@@ -307,7 +315,7 @@ unsafe fn unpack<L: Lanes, F: Wide, const V: usize>(
                 let numbers = F::line::<L>(codes);
                 for k in 0..F::INPUTS.min(run.end - at) {
                     let to = out.as_mut_ptr().add(((at - run.start + k) * V + v) * ROWS);
-                    L::store_floats(to, numbers[k]);
+                    L::store_f32(to, numbers[k]);
                 }
             }
         }
@@ -317,20 +325,20 @@ unsafe fn unpack<L: Lanes, F: Wide, const V: usize>(
 /// Sums of a run of `len` inputs that is unpacked: `x` has `R` rows.
 ///
 /// # Safety
-/// As for [`Lanes`]; there are `V` tiles of so many inputs at `unpacked`, and as many of each row at `x`.
+/// As for [`Simd`]; there are `V` tiles of so many inputs at `unpacked`, and as many of each row at `x`.
 #[inline(always)]
-unsafe fn unpacked_run<L: Lanes, const R: usize, const V: usize>(
+unsafe fn unpacked_run<L: Simd, const R: usize, const V: usize>(
     unpacked: *const f32,
     x: *const f32,
     len: usize,
-) -> [[L::Floats; R]; V] {
+) -> [[L::F32x16; R]; V] {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = [[L::all(0.0); R]; V];
+        let mut sums = [[L::splat_f32(0.0); R]; V];
         for k in 0..len {
-            let mut numbers = [[L::all(0.0)]; V];
+            let mut numbers = [[L::splat_f32(0.0)]; V];
             for v in 0..V {
-                numbers[v][0] = L::load_floats(unpacked.add((k * V + v) * ROWS));
+                numbers[v][0] = L::load_f32(unpacked.add((k * V + v) * ROWS));
             }
             add::<L, 1, R, V>(&numbers, 0, x.add(k * R), &mut sums);
         }
@@ -341,22 +349,22 @@ unsafe fn unpacked_run<L: Lanes, const R: usize, const V: usize>(
 /// Sums of a run as it is unpacked: `x` has `R` rows. The same run of the next tiles is asked for.
 ///
 /// # Safety
-/// As for [`Lanes`]; the tiles have the run, and there are as many numbers of each row at `x`.
+/// As for [`Simd`]; the tiles have the run, and there are as many numbers of each row at `x`.
 #[inline(always)]
-unsafe fn packed_run<L: Lanes, F: Wide, const R: usize, const V: usize>(
+unsafe fn packed_run<L: Simd, F: FloatFormat, const R: usize, const V: usize>(
     matrix: &Matrix<'_, '_>,
     tiles: &[Tile<'_>; V],
     x: *const f32,
     run: &Range<usize>,
-) -> [[L::Floats; R]; V] {
+) -> [[L::F32x16; R]; V] {
     let next = V * matrix.layout.tile_bytes();
     // SAFETY: the caller's promise; tiles are filled up to whole vectors.
     unsafe {
-        let mut sums = [[L::all(0.0); R]; V];
+        let mut sums = [[L::splat_f32(0.0); R]; V];
         macro_rules! line {
             ($at:expr, $count:expr) => {{
                 let at: usize = $at;
-                let mut numbers = [[L::all(0.0); 4]; V];
+                let mut numbers = [[L::splat_f32(0.0); 4]; V];
                 for v in 0..V {
                     let codes = tiles[v].codes.add(at / F::INPUTS * 64);
                     L::prefetch_far(codes.wrapping_add(next));
@@ -383,20 +391,20 @@ unsafe fn packed_run<L: Lanes, F: Wide, const R: usize, const V: usize>(
 /// Adds the products of input `k` of those of a vector.
 ///
 /// # Safety
-/// As for [`Lanes`]; there are `R` numbers at `x`.
+/// As for [`Simd`]; there are `R` numbers at `x`.
 #[inline(always)]
-unsafe fn add<L: Lanes, const K: usize, const R: usize, const V: usize>(
-    numbers: &[[L::Floats; K]; V],
+unsafe fn add<L: Simd, const K: usize, const R: usize, const V: usize>(
+    numbers: &[[L::F32x16; K]; V],
     k: usize,
     x: *const f32,
-    sums: &mut [[L::Floats; R]; V],
+    sums: &mut [[L::F32x16; R]; V],
 ) {
     for r in 0..R {
         // SAFETY: the caller's promise.
         unsafe {
-            let x = L::all(*x.add(r));
+            let x = L::splat_f32(*x.add(r));
             for v in 0..V {
-                sums[v][r] = L::madd(numbers[v][k], x, sums[v][r]);
+                sums[v][r] = L::mul_add_relaxed(numbers[v][k], x, sums[v][r]);
             }
         }
     }

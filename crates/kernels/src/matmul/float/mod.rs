@@ -11,20 +11,20 @@ mod transposed;
 
 use super::compiled::compiled;
 use super::{MatmulFn, Scratch};
-use crate::simd::{Lanes, portable};
+use crate::simd::{Simd, portable};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2, avx512};
 use crate::{QuantizedInput, RowsMut, WeightMatrix};
-use formats::{Bf16, F8E4M3, F16, Wide};
+use formats::{Bf16, F8E4M3, F16, FloatFormat};
 use latent_types::{OpKind, TensorType, Tier};
 use std::ops::Range;
 
 /// y = x · Wᵀ.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-unsafe fn along<L: Lanes, F: Wide>(
+unsafe fn along<L: Simd, F: FloatFormat>(
     w: &WeightMatrix<'_>,
     x: &QuantizedInput<'_>,
     index: Option<&[u32]>,
@@ -40,9 +40,9 @@ unsafe fn along<L: Lanes, F: Wide>(
 /// y = x · W.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-unsafe fn across<L: Lanes, F: Wide>(
+unsafe fn transposed<L: Simd, F: FloatFormat>(
     w: &WeightMatrix<'_>,
     x: &QuantizedInput<'_>,
     index: Option<&[u32]>,
@@ -52,9 +52,9 @@ unsafe fn across<L: Lanes, F: Wide>(
 ) {
     let QuantizedInput::F32(rows) = x else { return };
     // SAFETY: the caller's promise.
-    if !unsafe { transposed::across::<L, F>(w, rows, index, outs.clone(), y) } {
+    if !unsafe { transposed::transposed::<L, F>(w, rows, index, outs.clone(), y) } {
         // rows are taken out of tiles one by one
-        super::body::across(w, x, index, outs, y, scratch);
+        super::body::transposed(w, x, index, outs, y, scratch);
     }
 }
 
@@ -77,9 +77,9 @@ pub(super) fn kernels() -> Vec<(OpKind, TensorType, Tier, MatmulFn)> {
         format!(OpKind::Linear, along, Bf16),
         format!(OpKind::Linear, along, F16),
         format!(OpKind::Linear, along, F8E4M3),
-        format!(OpKind::LinearT, across, Bf16),
-        format!(OpKind::LinearT, across, F16),
-        format!(OpKind::LinearT, across, F8E4M3),
+        format!(OpKind::LinearT, transposed, Bf16),
+        format!(OpKind::LinearT, transposed, F16),
+        format!(OpKind::LinearT, transposed, F8E4M3),
     ]
     .concat()
 }

@@ -2,7 +2,7 @@
 
 use crate::Rows;
 use crate::matmul::body::{grow, source};
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use std::ops::Range;
 
 /// Bytes of panels that are multiplied with all tiles of a share before the next panels: a part of the second-level cache.
@@ -45,7 +45,7 @@ impl<'a> Panels<'a> {
     /// The columns `cols` of the rows `rows` (by way of `index`), for as many rows at a time as the instruction set has registers for; and
     /// `others` more numbers of the same memory.
     #[inline(always)]
-    pub(super) fn new<L: Lanes>(
+    pub(super) fn new<L: Simd>(
         x: &Rows<'_>,
         index: Option<&[u32]>,
         rows: Range<usize>,
@@ -53,7 +53,7 @@ impl<'a> Panels<'a> {
         others: usize,
         memory: &'a mut Vec<f32>,
     ) -> (Panels<'a>, &'a mut [f32]) {
-        let wide = if L::ROWS >= 8 { 8 } else { 4 };
+        let wide = if L::MR >= 8 { 8 } else { 4 };
         let len = rows.len().next_multiple_of(wide) * cols.len();
         let (numbers, others) = grow(memory, len + others).split_at_mut(len);
         let mut rest = &mut numbers[..];

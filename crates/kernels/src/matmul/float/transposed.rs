@@ -2,10 +2,10 @@
 //! in order, and the lanes are summed in pairs.
 
 use super::body::Matrix;
-use super::formats::Wide;
+use super::formats::FloatFormat;
 use crate::attention::sum_lanes;
 use crate::matmul::body::source;
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use crate::{Rows, RowsMut, WeightMatrix};
 use latent_quant::tiles::ROWS;
 use std::ops::Range;
@@ -16,9 +16,9 @@ const COLUMNS: usize = 8;
 /// All rows; false where the weight is not made of whole tiles without NaN, which this reads.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn across<L: Lanes, F: Wide>(
+pub(super) unsafe fn transposed<L: Simd, F: FloatFormat>(
     w: &WeightMatrix<'_>,
     x: &Rows<'_>,
     index: Option<&[u32]>,
@@ -28,7 +28,7 @@ pub(super) unsafe fn across<L: Lanes, F: Wide>(
     let Some((matrix, first)) = Matrix::new::<F>(w) else { return false };
     let tiles = first / ROWS..(first + w.rows()) / ROWS;
     let whole = first.is_multiple_of(ROWS) && w.rows().is_multiple_of(ROWS);
-    if !whole || (F::MARKS && tiles.clone().any(|t| matrix.tile(t).holds_nan())) {
+    if !whole || (F::NAN_FLAGS && tiles.clone().any(|t| matrix.tile(t).holds_nan())) {
         return false;
     }
     assert!(
@@ -53,9 +53,9 @@ pub(super) unsafe fn across<L: Lanes, F: Wide>(
 /// The lanes of some columns from `column` on.
 ///
 /// # Safety
-/// As for [`Lanes`]; the tiles belong to the matrix, `x` has a number for each of their rows, and `column` is a column of theirs.
+/// As for [`Simd`]; the tiles belong to the matrix, `x` has a number for each of their rows, and `column` is a column of theirs.
 #[inline(always)]
-unsafe fn columns<L: Lanes, F: Wide>(
+unsafe fn columns<L: Simd, F: FloatFormat>(
     matrix: &Matrix<'_, '_>,
     tiles: &Range<usize>,
     x: &[f32],
@@ -63,21 +63,21 @@ unsafe fn columns<L: Lanes, F: Wide>(
 ) -> [[f32; ROWS]; COLUMNS] {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = [L::all(0.0); COLUMNS];
+        let mut sums = [L::splat_f32(0.0); COLUMNS];
         for (t, x) in tiles.clone().zip(x.chunks_exact(ROWS)) {
             let tile = matrix.tile(t);
-            let x = L::mul(L::load_floats(x.as_ptr()), L::all(tile.factor::<F>(column / matrix.run)));
+            let x = L::mul(L::load_f32(x.as_ptr()), L::splat_f32(tile.factor::<F>(column / matrix.run)));
             for i in 0..COLUMNS / F::INPUTS {
                 let numbers = F::line::<L>(tile.codes.add((column / F::INPUTS + i) * 64));
                 for k in 0..F::INPUTS {
                     let sum = &mut sums[i * F::INPUTS + k];
-                    *sum = L::madd(numbers[k], x, *sum);
+                    *sum = L::mul_add_relaxed(numbers[k], x, *sum);
                 }
             }
         }
         let mut out = [[0.0; ROWS]; COLUMNS];
         for (out, sum) in out.iter_mut().zip(sums) {
-            L::store_floats(out.as_mut_ptr(), sum);
+            L::store_f32(out.as_mut_ptr(), sum);
         }
         out
     }

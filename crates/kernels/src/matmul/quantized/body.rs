@@ -6,14 +6,14 @@
 //! codes are less that constant, and the second term is none. Where a format has a scale for each 16
 //! inputs, a run has two such terms of each kind. So the bits depend on nothing but the operands.
 
-use super::formats::{Format, Kind, Planes};
+use super::formats::{Format, Planes, QuantKind};
 use super::gemm;
 use super::gemv;
-use super::microkernel::Unpacked;
+use super::microkernel::QuantGemm;
 use super::operands::Operands;
-use super::prefetch::{Asking, Order};
+use super::prefetch::{Order, PrefetchPolicy};
 use crate::activation::Q8Block;
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use crate::{QuantizedInput, RowsMut, Scratch, WeightMatrix};
 use std::hint::black_box;
 use std::ops::Range;
@@ -25,9 +25,9 @@ const STRIP: usize = 384 << 10;
 /// `y[i][o − outs.start]` for all rows i (of `x`, by way of `index`).
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
+pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
     w: &WeightMatrix<'_>,
     x: &QuantizedInput<'_>,
     index: Option<&[u32]>,
@@ -37,7 +37,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
 ) {
     let QuantizedInput::A8(x) = x else { return };
     let Some(operands) = Operands::new::<F>(w, x.cols(), outs, y) else { return };
-    if y.rows() >= L::from() {
+    if y.rows() >= L::min_rows() {
         // SAFETY: the caller's promise.
         return unsafe { gemm::multiply::<L, F>(&operands, x, index, y, &mut scratch.lines) };
     }
@@ -45,7 +45,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
     // an even number: with a pair of tiles the next pair is asked for
     let strip = (STRIP / layout.tile_bytes()).max(1).next_multiple_of(2);
     let rows = y.rows();
-    let order = Order::best();
+    let order = Order::for_cpu();
     let mut from = tiles.start;
     while from < tiles.end {
         let to = (from + strip).min(tiles.end);
@@ -69,7 +69,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
                     row += $m;
                 }};
             }
-            match (rows - row).min(L::ROWS) {
+            match (rows - row).min(L::MR) {
                 8.. => rows!(8),
                 4.. => rows!(4),
                 2.. => rows!(2),
@@ -90,7 +90,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
 /// # Safety
 /// The planes belong to a tile of `blocks` blocks, and each row of `x` has as many numbers.
 #[inline(always)]
-unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
+unsafe fn tile_rows<L: Simd, F: Format, const M: usize>(
     order: Order,
     planes: &Planes,
     blocks: usize,
@@ -98,8 +98,8 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
 ) -> [[f32; 16]; M] {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut asking = Asking::new::<F>(order, planes, blocks, 1);
-        let mut sums = [L::all(0.0); M];
+        let mut prefetch = PrefetchPolicy::new::<F>(order, planes, blocks, 1);
+        let mut sums = [L::splat_f32(0.0); M];
         for b in 0..blocks {
             for g in 0..F::SUBS / F::UNROLL {
                 macro_rules! runs {
@@ -108,12 +108,12 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
                             run::<L, F, M, $s>(planes, b, g, x, &mut sums);
                             // as for one row
                             compiler_fence(Ordering::SeqCst);
-                            asking.ask::<L, F, false>($s, 0);
+                            prefetch.prefetch::<L, F, false>($s, 0);
                         })*
                     };
                 }
                 runs!(0 1 2 3);
-                asking.advance();
+                prefetch.advance();
             }
         }
         store_all::<L, M>(&sums)
@@ -123,13 +123,13 @@ unsafe fn tile_rows<L: Lanes, F: Format, const M: usize>(
 /// Sums as numbers. No closure: one that is not inlined would be compiled without the instructions.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn store_all<L: Lanes, const N: usize>(sums: &[L::Floats; N]) -> [[f32; 16]; N] {
+pub(super) unsafe fn store_all<L: Simd, const N: usize>(sums: &[L::F32x16; N]) -> [[f32; 16]; N] {
     let mut out = [[0.0; 16]; N];
     for (out, sum) in out.iter_mut().zip(sums) {
         // SAFETY: the caller's promise; there is room for sixteen.
-        unsafe { L::store_floats(out.as_mut_ptr(), *sum) };
+        unsafe { L::store_f32(out.as_mut_ptr(), *sum) };
     }
     out
 }
@@ -139,12 +139,12 @@ pub(super) unsafe fn store_all<L: Lanes, const N: usize>(sums: &[L::Floats; N]) 
 /// # Safety
 /// As for [`tile_rows`].
 #[inline(always)]
-pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
+pub(super) unsafe fn run<L: Simd, F: Format, const M: usize, const S: usize>(
     planes: &Planes,
     b: usize,
     g: usize,
     x: &[*const Q8Block; M],
-    sums: &mut [L::Floats; M],
+    sums: &mut [L::F32x16; M],
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -153,32 +153,32 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
         let mins = F::mins::<L, S>(planes, b, g, scales);
         let dot = |sum, j: usize, block: &Q8Block| {
             let x = block.codes.as_ptr().add(4 * j);
-            if F::SIGNED { L::dot_raised(sum, L::raised(codes[j]), x) } else { L::dot(sum, codes[j], x) }
+            if F::SIGNED { L::dot_biased(sum, L::bias128(codes[j]), x) } else { L::dot(sum, codes[j], x) }
         };
         // no closure: it would not always be inlined
         macro_rules! start {
             ($bias:expr) => {
                 match F::KIND {
-                    Kind::Signed => L::start($bias),
-                    Kind::Lowered(_) if L::BYTES => L::start($bias),
+                    QuantKind::Symmetric => L::init_acc($bias),
+                    QuantKind::ConstZero(_) if L::FULL_BYTES => L::init_acc($bias),
                     // by way of memory: else the compiler shifts those of many runs side by side, and unpacks as many runs at once, to the stack
-                    Kind::Lowered(_) => L::whole(black_box($bias >> F::KIND.shift())),
-                    Kind::Mins => L::zero(),
+                    QuantKind::ConstZero(_) => L::splat_i32(black_box($bias >> F::KIND.shift())),
+                    QuantKind::Affine => L::zero(),
                 }
             };
         }
         for m in 0..M {
             let block = &*x[m].add(b * F::SUBS + g * F::UNROLL + S);
             let mut sum = sums[m];
-            if F::HALVES {
+            if F::SPLIT_SCALE {
                 for half in 0..2 {
                     let mut ints = start!(block.half_biases[half]);
                     for j in 0..4 {
                         ints = dot(ints, half * 4 + j, block);
                     }
-                    sum = L::fma(L::floats(ints), L::mul(scales[half], L::all(block.scale)), sum);
-                    if F::MINS {
-                        sum = L::fnma(mins[half], L::all(block.halves[half]), sum);
+                    sum = L::fma(L::to_f32(ints), L::mul(scales[half], L::splat_f32(block.scale)), sum);
+                    if F::HAS_MIN {
+                        sum = L::fnma(mins[half], L::splat_f32(block.halves[half]), sum);
                     }
                 }
             } else {
@@ -186,9 +186,9 @@ pub(super) unsafe fn run<L: Lanes, F: Format, const M: usize, const S: usize>(
                 for j in 0..8 {
                     ints = dot(ints, j, block);
                 }
-                sum = L::fma(L::floats(ints), L::mul(scales[0], L::all(block.scale)), sum);
-                if F::MINS {
-                    sum = L::fnma(mins[0], L::all(block.total), sum);
+                sum = L::fma(L::to_f32(ints), L::mul(scales[0], L::splat_f32(block.scale)), sum);
+                if F::HAS_MIN {
+                    sum = L::fnma(mins[0], L::splat_f32(block.total), sum);
                 }
             }
             sums[m] = sum;

@@ -1,6 +1,6 @@
 //! How the blocks of each format are read from tiles: codes, scales and minimums of 32 inputs at a time.
 
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use latent_quant::{e2m1, iq4_nl, mxfp4, nvfp4};
 use latent_types::TensorType;
 
@@ -18,7 +18,7 @@ pub(crate) struct Planes {
 /// A format in tiles: number = scale · code − min.
 ///
 /// # Safety
-/// As for [`Lanes`]; `p` holds the planes of a tile with more than `b` blocks of the format, `S` is below `UNROLL`, and `g` below `SUBS / UNROLL`.
+/// As for [`Simd`]; `p` holds the planes of a tile with more than `b` blocks of the format, `S` is below `UNROLL`, and `g` below `SUBS / UNROLL`.
 pub(crate) trait Format {
     /// The format.
     const TY: TensorType;
@@ -28,71 +28,75 @@ pub(crate) trait Format {
     /// number of rows took half of this crate's compile time and gained nothing.
     const UNROLL: usize = if Self::SUBS < 4 { Self::SUBS } else { 4 };
     /// Vectors of codes of a block.
-    const VECTORS: usize;
+    const QUANT_VECTORS: usize;
     /// Bytes of a block of a tile besides its codes: upper bits, scales, factors.
-    const BESIDES: usize;
+    const REST_BYTES: usize;
     /// What codes are.
-    const KIND: Kind = Kind::Mins;
+    const KIND: QuantKind = QuantKind::Affine;
     /// Numbers are signed bytes; else codes from 0 to 63.
-    const SIGNED: bool = matches!(Self::KIND, Kind::Signed);
+    const SIGNED: bool = matches!(Self::KIND, QuantKind::Symmetric);
     /// Minimums are subtracted from results.
-    const MINS: bool = matches!(Self::KIND, Kind::Mins);
+    const HAS_MIN: bool = matches!(Self::KIND, QuantKind::Affine);
     /// There is a scale (and min) for each 16 inputs, not for each 32.
-    const HALVES: bool = false;
+    const SPLIT_SCALE: bool = false;
 
-    /// Codes of run `S` of group `g` of block `b`: vector j has inputs 4j to 4j + 3. [Lowered](Kind::Lowered) ones are [raised](Kind::raised) where lanes take them so.
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8];
+    /// Codes of run `S` of group `g` of block `b`: vector j has inputs 4j to 4j + 3. [ConstZero](QuantKind::ConstZero) ones are [shifted left](QuantKind::left_shift) where lanes take them so.
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8];
     /// Scales of the run's halves, or the scale of the run twice.
-    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Floats; 2];
+    unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::F32x16; 2];
     /// Minimums, in the same way, from the scales where they follow from them.
-    unsafe fn mins<L: Lanes, const S: usize>(
+    unsafe fn mins<L: Simd, const S: usize>(
         p: &Planes,
         b: usize,
         g: usize,
-        scales: [L::Floats; 2],
-    ) -> [L::Floats; 2];
+        scales: [L::F32x16; 2],
+    ) -> [L::F32x16; 2];
 
     /// A factor of the file as one of the codes that are read: less, where these are raised. Exact, since it is a power of two.
     #[inline(always)]
-    unsafe fn for_codes<L: Lanes>(factor: L::Floats) -> L::Floats {
-        let raised = Self::KIND.raised::<L>();
+    unsafe fn scale_for_quants<L: Simd>(factor: L::F32x16) -> L::F32x16 {
+        let left_shift = Self::KIND.left_shift::<L>();
         // SAFETY: the caller's promise.
-        if raised == 0 { factor } else { unsafe { L::mul(factor, L::all(1.0 / (1u32 << raised) as f32)) } }
+        if left_shift == 0 {
+            factor
+        } else {
+            unsafe { L::mul(factor, L::splat_f32(1.0 / (1u32 << left_shift) as f32)) }
+        }
     }
 }
 
 /// What the codes of a format are, and so how integer sums of their products begin and what follows them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum QuantKind {
     /// Codes from 0 to 63, and a minimum for each scale.
-    Mins,
+    Affine,
     /// Signed numbers, raised by 128 where products need it; minimums are none.
-    Signed,
+    Symmetric,
     /// Codes from 0 to 63 less a constant, a power of two: the minimum is the scale times this constant. Where lanes take whole bytes, codes are raised
     /// by so many bits that the constant is 128, and their sums begin as those of signed numbers do.
-    Lowered(u32),
+    ConstZero(u32),
 }
 
-impl Kind {
+impl QuantKind {
     /// Of a lowered kind, by how many bits −128 · Σ inputs is shifted right to be −constant · Σ inputs; else 0.
     pub const fn shift(self) -> u32 {
         match self {
-            Kind::Lowered(constant) => 128u32.ilog2() - constant.ilog2(),
-            Kind::Mins | Kind::Signed => 0,
+            QuantKind::ConstZero(constant) => 128u32.ilog2() - constant.ilog2(),
+            QuantKind::Affine | QuantKind::Symmetric => 0,
         }
     }
 
     /// By how many bits codes are moved up as they are read, which scales make up for.
-    pub const fn raised<L: Lanes>(self) -> u32 {
-        if L::BYTES { self.shift() } else { 0 }
+    pub const fn left_shift<L: Simd>(self) -> u32 {
+        if L::FULL_BYTES { self.shift() } else { 0 }
     }
 }
 
 /// Sixteen f16 factors of a block which has `count` of them; the one at `index`.
 #[inline(always)]
-unsafe fn factor<L: Lanes>(p: &Planes, b: usize, count: usize, index: usize) -> L::Floats {
+unsafe fn factor<L: Simd>(p: &Planes, b: usize, count: usize, index: usize) -> L::F32x16 {
     // SAFETY: the caller's promise.
-    unsafe { L::halves(p.factors.add((b * count + index) * 32)) }
+    unsafe { L::load_f16(p.factors.add((b * count + index) * 32)) }
 }
 
 /// Address of vector `v` of the codes of block `b`, which has `count` of them.
@@ -152,18 +156,18 @@ macro_rules! nibbles {
     ($p:expr, $b:expr, $count:expr, $first:expr) => {
         eight!(|j| {
             let bytes = L::load(vector($p, $b, $count, $first + j % 4));
-            if j < 4 { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) }
+            if j < 4 { L::shift_right_mask::<0>(bytes, 15) } else { L::shift_right_mask::<4>(bytes, 15) }
         })
     };
 }
 
 /// The same, moved up by so many bits where lanes take codes of whole bytes.
-macro_rules! nibbles_raised {
+macro_rules! nibbles_shifted {
     ($p:expr, $b:expr, $count:expr, $up:literal) => {
-        if L::BYTES {
+        if L::FULL_BYTES {
             eight!(|j| {
                 let bytes = L::load(vector($p, $b, $count, j % 4));
-                if j < 4 { L::moved::<0, $up>(bytes, 15) } else { L::moved::<4, $up>(bytes, 15) }
+                if j < 4 { L::shift_mask::<0, $up>(bytes, 15) } else { L::shift_mask::<4, $up>(bytes, 15) }
             })
         } else {
             nibbles!($p, $b, $count, 0)
@@ -173,15 +177,17 @@ macro_rules! nibbles_raised {
 
 macro_rules! constant_min {
     ($by:literal) => {
-        const KIND: Kind = Kind::Lowered($by);
+        const KIND: QuantKind = QuantKind::ConstZero($by);
         #[inline(always)]
-        unsafe fn mins<L: Lanes, const S: usize>(
+        unsafe fn mins<L: Simd, const S: usize>(
             _p: &Planes,
             _b: usize,
             _g: usize,
-            scales: [L::Floats; 2],
-        ) -> [L::Floats; 2] {
-            unsafe { two!(|half| L::mul(scales[half], L::all(($by << Self::KIND.raised::<L>()) as f32))) }
+            scales: [L::F32x16; 2],
+        ) -> [L::F32x16; 2] {
+            unsafe {
+                two!(|half| L::mul(scales[half], L::splat_f32(($by << Self::KIND.left_shift::<L>()) as f32)))
+            }
         }
     };
 }
@@ -189,12 +195,12 @@ macro_rules! constant_min {
 macro_rules! no_min {
     () => {
         #[inline(always)]
-        unsafe fn mins<L: Lanes, const S: usize>(
+        unsafe fn mins<L: Simd, const S: usize>(
             _p: &Planes,
             _b: usize,
             _g: usize,
-            scales: [L::Floats; 2],
-        ) -> [L::Floats; 2] {
+            scales: [L::F32x16; 2],
+        ) -> [L::F32x16; 2] {
             scales
         }
     };
@@ -203,8 +209,8 @@ macro_rules! no_min {
 macro_rules! one_scale {
     ($count:expr) => {
         #[inline(always)]
-        unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Floats; 2] {
-            unsafe { [Self::for_codes::<L>(factor::<L>(p, b, $count, 0)); 2] }
+        unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::F32x16; 2] {
+            unsafe { [Self::scale_for_quants::<L>(factor::<L>(p, b, $count, 0)); 2] }
         }
     };
 }
@@ -213,10 +219,10 @@ macro_rules! one_scale {
 macro_rules! signed_scales {
     () => {
         #[inline(always)]
-        unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Floats; 2] {
+        unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::F32x16; 2] {
             unsafe {
-                let d = Self::for_codes::<L>(factor::<L>(p, b, 1, 0));
-                two!(|half| L::mul(d, L::signed(scale(p, b, 16, 2 * (g * Self::UNROLL + S) + half))))
+                let d = Self::scale_for_quants::<L>(factor::<L>(p, b, 1, 0));
+                two!(|half| L::mul(d, L::load_i8(scale(p, b, 16, 2 * (g * Self::UNROLL + S) + half))))
             }
         }
     };
@@ -226,13 +232,13 @@ macro_rules! second_factor_is_min {
     () => {
         // number = d · code + m
         #[inline(always)]
-        unsafe fn mins<L: Lanes, const S: usize>(
+        unsafe fn mins<L: Simd, const S: usize>(
             p: &Planes,
             b: usize,
             _g: usize,
-            _scales: [L::Floats; 2],
-        ) -> [L::Floats; 2] {
-            unsafe { [L::mul(factor::<L>(p, b, 2, 1), L::all(-1.0)); 2] }
+            _scales: [L::F32x16; 2],
+        ) -> [L::F32x16; 2] {
+            unsafe { [L::mul(factor::<L>(p, b, 2, 1), L::splat_f32(-1.0)); 2] }
         }
     };
 }
@@ -242,11 +248,11 @@ pub(crate) struct Q4_0;
 impl Format for Q4_0 {
     const TY: TensorType = TensorType::Q4_0;
     const SUBS: usize = 1;
-    const VECTORS: usize = 4;
-    const BESIDES: usize = 32;
+    const QUANT_VECTORS: usize = 4;
+    const REST_BYTES: usize = 32;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
-        unsafe { nibbles_raised!(p, b, 4, 4) }
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
+        unsafe { nibbles_shifted!(p, b, 4, 4) }
     }
     one_scale!(1);
     constant_min!(8);
@@ -257,10 +263,10 @@ pub(crate) struct Q4_1;
 impl Format for Q4_1 {
     const TY: TensorType = TensorType::Q4_1;
     const SUBS: usize = 1;
-    const VECTORS: usize = 4;
-    const BESIDES: usize = 64;
+    const QUANT_VECTORS: usize = 4;
+    const REST_BYTES: usize = 64;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { nibbles!(p, b, 4, 0) }
     }
     one_scale!(2);
@@ -270,8 +276,8 @@ impl Format for Q4_1 {
 /// Nibbles with their fifth bits, which this number is, from 64-bit vectors.
 macro_rules! fifth_bits {
     ($p:expr, $b:expr, $nibbles:expr, $fifth:expr) => {{
-        let low: [L::Bytes; 8] = $nibbles;
-        eight!(|j| L::or(low[j], L::spread($p.high.add(($b * 8 + j) * 8), $fifth)))
+        let low: [L::I8x64; 8] = $nibbles;
+        eight!(|j| L::or(low[j], L::expand_bits($p.high.add(($b * 8 + j) * 8), $fifth)))
     }};
 }
 
@@ -280,11 +286,11 @@ pub(crate) struct Q5_0;
 impl Format for Q5_0 {
     const TY: TensorType = TensorType::Q5_0;
     const SUBS: usize = 1;
-    const VECTORS: usize = 4;
-    const BESIDES: usize = 96;
+    const QUANT_VECTORS: usize = 4;
+    const REST_BYTES: usize = 96;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
-        unsafe { fifth_bits!(p, b, nibbles_raised!(p, b, 4, 3), 16 << Self::KIND.raised::<L>()) }
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
+        unsafe { fifth_bits!(p, b, nibbles_shifted!(p, b, 4, 3), 16 << Self::KIND.left_shift::<L>()) }
     }
     one_scale!(1);
     constant_min!(16);
@@ -295,10 +301,10 @@ pub(crate) struct Q5_1;
 impl Format for Q5_1 {
     const TY: TensorType = TensorType::Q5_1;
     const SUBS: usize = 1;
-    const VECTORS: usize = 4;
-    const BESIDES: usize = 128;
+    const QUANT_VECTORS: usize = 4;
+    const REST_BYTES: usize = 128;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { fifth_bits!(p, b, nibbles!(p, b, 4, 0), 16) }
     }
     one_scale!(2);
@@ -310,11 +316,11 @@ pub(crate) struct Q8_0;
 impl Format for Q8_0 {
     const TY: TensorType = TensorType::Q8_0;
     const SUBS: usize = 1;
-    const VECTORS: usize = 8;
-    const BESIDES: usize = 32;
-    const KIND: Kind = Kind::Signed;
+    const QUANT_VECTORS: usize = 8;
+    const REST_BYTES: usize = 32;
+    const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { eight!(|j| L::load(vector(p, b, 8, j))) }
     }
     one_scale!(1);
@@ -325,23 +331,23 @@ impl Format for Q8_0 {
 macro_rules! k_scales {
     () => {
         #[inline(always)]
-        unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Floats; 2] {
+        unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::F32x16; 2] {
             unsafe {
-                [L::mul(factor::<L>(p, b, 2, 0), L::unsigned(scale(p, b, 16, g * Self::UNROLL + S), 0, 255));
+                [L::mul(factor::<L>(p, b, 2, 0), L::load_u8(scale(p, b, 16, g * Self::UNROLL + S), 0, 255));
                     2]
             }
         }
         #[inline(always)]
-        unsafe fn mins<L: Lanes, const S: usize>(
+        unsafe fn mins<L: Simd, const S: usize>(
             p: &Planes,
             b: usize,
             g: usize,
-            _scales: [L::Floats; 2],
-        ) -> [L::Floats; 2] {
+            _scales: [L::F32x16; 2],
+        ) -> [L::F32x16; 2] {
             unsafe {
                 [L::mul(
                     factor::<L>(p, b, 2, 1),
-                    L::unsigned(scale(p, b, 16, 8 + g * Self::UNROLL + S), 0, 255),
+                    L::load_u8(scale(p, b, 16, 8 + g * Self::UNROLL + S), 0, 255),
                 ); 2]
             }
         }
@@ -354,14 +360,18 @@ impl Format for Q4K {
     const TY: TensorType = TensorType::Q4_K;
     const SUBS: usize = 8;
     const UNROLL: usize = 2;
-    const VECTORS: usize = 32;
-    const BESIDES: usize = 320;
+    const QUANT_VECTORS: usize = 32;
+    const REST_BYTES: usize = 320;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
             eight!(|j| {
                 let bytes = L::load(vector(p, b, 32, g * 8 + j));
-                if S.is_multiple_of(2) { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) }
+                if S.is_multiple_of(2) {
+                    L::shift_right_mask::<0>(bytes, 15)
+                } else {
+                    L::shift_right_mask::<4>(bytes, 15)
+                }
             })
         }
     }
@@ -372,14 +382,14 @@ impl Format for Q4K {
 macro_rules! bit {
     ($bytes:expr, $g:expr, $s:expr, $up:literal) => {
         match 4 * $g + $s {
-            0 => L::moved::<0, $up>($bytes, 1),
-            1 => L::moved::<1, $up>($bytes, 1),
-            2 => L::moved::<2, $up>($bytes, 1),
-            3 => L::moved::<3, $up>($bytes, 1),
-            4 => L::moved::<4, $up>($bytes, 1),
-            5 => L::moved::<5, $up>($bytes, 1),
-            6 => L::moved::<6, $up>($bytes, 1),
-            _ => L::moved::<7, $up>($bytes, 1),
+            0 => L::shift_mask::<0, $up>($bytes, 1),
+            1 => L::shift_mask::<1, $up>($bytes, 1),
+            2 => L::shift_mask::<2, $up>($bytes, 1),
+            3 => L::shift_mask::<3, $up>($bytes, 1),
+            4 => L::shift_mask::<4, $up>($bytes, 1),
+            5 => L::shift_mask::<5, $up>($bytes, 1),
+            6 => L::shift_mask::<6, $up>($bytes, 1),
+            _ => L::shift_mask::<7, $up>($bytes, 1),
         }
     };
 }
@@ -388,10 +398,10 @@ macro_rules! bit {
 macro_rules! pair {
     ($bytes:expr, $s:expr, $up:literal) => {
         match $s {
-            0 => L::moved::<0, $up>($bytes, 3),
-            1 => L::moved::<2, $up>($bytes, 3),
-            2 => L::moved::<4, $up>($bytes, 3),
-            _ => L::moved::<6, $up>($bytes, 3),
+            0 => L::shift_mask::<0, $up>($bytes, 3),
+            1 => L::shift_mask::<2, $up>($bytes, 3),
+            2 => L::shift_mask::<4, $up>($bytes, 3),
+            _ => L::shift_mask::<6, $up>($bytes, 3),
         }
     };
 }
@@ -401,14 +411,18 @@ pub(crate) struct Q5K;
 impl Format for Q5K {
     const TY: TensorType = TensorType::Q5_K;
     const SUBS: usize = 8;
-    const VECTORS: usize = 32;
-    const BESIDES: usize = 832;
+    const QUANT_VECTORS: usize = 32;
+    const REST_BYTES: usize = 832;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
             eight!(|j| {
                 let bytes = L::load(vector(p, b, 32, (2 * g + S / 2) * 8 + j));
-                let low = if S.is_multiple_of(2) { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) };
+                let low = if S.is_multiple_of(2) {
+                    L::shift_right_mask::<0>(bytes, 15)
+                } else {
+                    L::shift_right_mask::<4>(bytes, 15)
+                };
                 L::or(low, bit!(L::load(high(p, b, 8, j)), g, S, 4))
             })
         }
@@ -421,21 +435,28 @@ pub(crate) struct Q6K;
 impl Format for Q6K {
     const TY: TensorType = TensorType::Q6_K;
     const SUBS: usize = 8;
-    const VECTORS: usize = 32;
-    const BESIDES: usize = 1312;
-    const HALVES: bool = true;
+    const QUANT_VECTORS: usize = 32;
+    const REST_BYTES: usize = 1312;
+    const SPLIT_SCALE: bool = true;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
             eight!(|j| {
                 let bytes = L::load(vector(p, b, 32, g * 16 + S % 2 * 8 + j));
                 let upper = L::load(high(p, b, 16, g * 8 + j));
-                if L::BYTES {
-                    let low =
-                        if S % 4 < 2 { L::moved::<0, 2>(bytes, 15) } else { L::moved::<4, 2>(bytes, 15) };
+                if L::FULL_BYTES {
+                    let low = if S % 4 < 2 {
+                        L::shift_mask::<0, 2>(bytes, 15)
+                    } else {
+                        L::shift_mask::<4, 2>(bytes, 15)
+                    };
                     L::or(low, pair!(upper, S, 6))
                 } else {
-                    let low = if S % 4 < 2 { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) };
+                    let low = if S % 4 < 2 {
+                        L::shift_right_mask::<0>(bytes, 15)
+                    } else {
+                        L::shift_right_mask::<4>(bytes, 15)
+                    };
                     L::or(low, pair!(upper, S, 4))
                 }
             })
@@ -450,30 +471,30 @@ pub(crate) struct Q2K;
 impl Format for Q2K {
     const TY: TensorType = TensorType::Q2_K;
     const SUBS: usize = 8;
-    const VECTORS: usize = 16;
-    const BESIDES: usize = 320;
-    const HALVES: bool = true;
+    const QUANT_VECTORS: usize = 16;
+    const REST_BYTES: usize = 320;
+    const SPLIT_SCALE: bool = true;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe { eight!(|j| pair!(L::load(vector(p, b, 16, g * 8 + j)), S, 0)) }
     }
     #[inline(always)]
-    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Floats; 2] {
+    unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::F32x16; 2] {
         unsafe {
             let d = factor::<L>(p, b, 2, 0);
-            two!(|half| L::mul(d, L::unsigned(scale(p, b, 16, 2 * (g * Self::UNROLL + S) + half), 0, 15)))
+            two!(|half| L::mul(d, L::load_u8(scale(p, b, 16, 2 * (g * Self::UNROLL + S) + half), 0, 15)))
         }
     }
     #[inline(always)]
-    unsafe fn mins<L: Lanes, const S: usize>(
+    unsafe fn mins<L: Simd, const S: usize>(
         p: &Planes,
         b: usize,
         g: usize,
-        _scales: [L::Floats; 2],
-    ) -> [L::Floats; 2] {
+        _scales: [L::F32x16; 2],
+    ) -> [L::F32x16; 2] {
         unsafe {
             let d = factor::<L>(p, b, 2, 1);
-            two!(|half| L::mul(d, L::unsigned(scale(p, b, 16, 2 * (g * Self::UNROLL + S) + half), 4, 15)))
+            two!(|half| L::mul(d, L::load_u8(scale(p, b, 16, 2 * (g * Self::UNROLL + S) + half), 4, 15)))
         }
     }
 }
@@ -483,15 +504,15 @@ pub(crate) struct Q3K;
 impl Format for Q3K {
     const TY: TensorType = TensorType::Q3_K;
     const SUBS: usize = 8;
-    const VECTORS: usize = 16;
-    const BESIDES: usize = 800;
-    const HALVES: bool = true;
+    const QUANT_VECTORS: usize = 16;
+    const REST_BYTES: usize = 800;
+    const SPLIT_SCALE: bool = true;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
             eight!(|j| {
                 let (lower, upper) = (L::load(vector(p, b, 16, g * 8 + j)), L::load(high(p, b, 8, j)));
-                if L::BYTES {
+                if L::FULL_BYTES {
                     L::or(pair!(lower, S, 5), bit!(upper, g, S, 7))
                 } else {
                     L::or(pair!(lower, S, 0), bit!(upper, g, S, 2))
@@ -508,14 +529,14 @@ pub(crate) struct Iq4Nl;
 impl Format for Iq4Nl {
     const TY: TensorType = TensorType::IQ4_NL;
     const SUBS: usize = 1;
-    const VECTORS: usize = 4;
-    const BESIDES: usize = 32;
-    const KIND: Kind = Kind::Signed;
+    const QUANT_VECTORS: usize = 4;
+    const REST_BYTES: usize = 32;
+    const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe {
-            let codes: [L::Bytes; 8] = nibbles!(p, b, 4, 0);
-            eight!(|j| L::look_up(&iq4_nl::VALUES, codes[j]))
+            let codes: [L::I8x64; 8] = nibbles!(p, b, 4, 0);
+            eight!(|j| L::shuffle(&iq4_nl::VALUES, codes[j]))
         }
     }
     one_scale!(1);
@@ -528,26 +549,26 @@ impl Format for Iq4Xs {
     const TY: TensorType = TensorType::IQ4_XS;
     const SUBS: usize = 8;
     const UNROLL: usize = 2;
-    const VECTORS: usize = 32;
-    const BESIDES: usize = 160;
-    const KIND: Kind = Kind::Signed;
+    const QUANT_VECTORS: usize = 32;
+    const REST_BYTES: usize = 160;
+    const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
-            let codes: [L::Bytes; 8] = nibbles!(p, b, 32, 4 * (g * Self::UNROLL + S));
-            eight!(|j| L::look_up(&iq4_nl::VALUES, codes[j]))
+            let codes: [L::I8x64; 8] = nibbles!(p, b, 32, 4 * (g * Self::UNROLL + S));
+            eight!(|j| L::shuffle(&iq4_nl::VALUES, codes[j]))
         }
     }
     #[inline(always)]
-    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::Floats; 2] {
-        unsafe { [L::mul(factor::<L>(p, b, 1, 0), L::signed(scale(p, b, 8, g * Self::UNROLL + S))); 2] }
+    unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::F32x16; 2] {
+        unsafe { [L::mul(factor::<L>(p, b, 1, 0), L::load_i8(scale(p, b, 8, g * Self::UNROLL + S))); 2] }
     }
     no_min!();
 }
 
 /// Sixteen 8-bit scales through their table.
 #[inline(always)]
-unsafe fn decoded<L: Lanes>(from: *const u8, scale: fn(u8) -> f32) -> L::Floats {
+unsafe fn decoded<L: Simd>(from: *const u8, scale: fn(u8) -> f32) -> L::F32x16 {
     // SAFETY: the caller's promise.
     unsafe {
         let bytes = from.cast::<[u8; 16]>().read_unaligned();
@@ -555,7 +576,7 @@ unsafe fn decoded<L: Lanes>(from: *const u8, scale: fn(u8) -> f32) -> L::Floats 
         for (to, byte) in scales.iter_mut().zip(bytes) {
             *to = scale(byte);
         }
-        L::load_floats(scales.as_ptr())
+        L::load_f32(scales.as_ptr())
     }
 }
 
@@ -564,18 +585,18 @@ pub(crate) struct Mxfp4;
 impl Format for Mxfp4 {
     const TY: TensorType = TensorType::MXFP4;
     const SUBS: usize = 1;
-    const VECTORS: usize = 4;
-    const BESIDES: usize = 16;
-    const KIND: Kind = Kind::Signed;
+    const QUANT_VECTORS: usize = 4;
+    const REST_BYTES: usize = 16;
+    const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe {
-            let codes: [L::Bytes; 8] = nibbles!(p, b, 4, 0);
-            eight!(|j| L::look_up(&e2m1::DOUBLED, codes[j]))
+            let codes: [L::I8x64; 8] = nibbles!(p, b, 4, 0);
+            eight!(|j| L::shuffle(&e2m1::DOUBLED, codes[j]))
         }
     }
     #[inline(always)]
-    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Floats; 2] {
+    unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::F32x16; 2] {
         unsafe { [decoded::<L>(p.factors.add(b * 16), mxfp4::half_scale); 2] }
     }
     no_min!();
@@ -586,23 +607,27 @@ pub(crate) struct Nvfp4;
 impl Format for Nvfp4 {
     const TY: TensorType = TensorType::NVFP4;
     const SUBS: usize = 2;
-    const VECTORS: usize = 8;
-    const BESIDES: usize = 64;
-    const KIND: Kind = Kind::Signed;
-    const HALVES: bool = true;
+    const QUANT_VECTORS: usize = 8;
+    const REST_BYTES: usize = 64;
+    const KIND: QuantKind = QuantKind::Symmetric;
+    const SPLIT_SCALE: bool = true;
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Bytes; 8] {
+    unsafe fn codes<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe {
             // two bytes of vectors for 16 inputs: their low nibbles, then their high ones
             eight!(|j| {
                 let bytes = L::load(vector(p, b, 8, S * 4 + j / 4 * 2 + j % 2));
-                let codes = if j % 4 < 2 { L::bits::<0>(bytes, 15) } else { L::bits::<4>(bytes, 15) };
-                L::look_up(&e2m1::DOUBLED, codes)
+                let codes = if j % 4 < 2 {
+                    L::shift_right_mask::<0>(bytes, 15)
+                } else {
+                    L::shift_right_mask::<4>(bytes, 15)
+                };
+                L::shuffle(&e2m1::DOUBLED, codes)
             })
         }
     }
     #[inline(always)]
-    unsafe fn scales<L: Lanes, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::Floats; 2] {
+    unsafe fn scales<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::F32x16; 2] {
         unsafe { two!(|half| decoded::<L>(p.factors.add((b * 4 + 2 * S + half) * 16), nvfp4::half_scale)) }
     }
     no_min!();
@@ -622,7 +647,7 @@ mod tests {
                     let blocks = 8;
                     let layout = TileLayout::new($format::TY, blocks * 32 * $format::SUBS).expect("a format with tiles");
                     assert_eq!(layout.blocks(), blocks);
-                    let bytes = $format::VECTORS * 64 + $format::BESIDES;
+                    let bytes = $format::QUANT_VECTORS * 64 + $format::REST_BYTES;
                     assert_eq!(layout.tile_bytes(), blocks * bytes, "{}", $format::TY);
                 })*
             };

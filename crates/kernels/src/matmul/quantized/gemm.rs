@@ -5,14 +5,14 @@
 //! latency of a dot product; between stretches of inputs their sums wait in memory. Rows are taken in such numbers that they
 //! stay in a cache that is near. The terms and their order are those of [`body`](super::body), so that the bits are the same.
 
-use super::formats::{Format, Kind, Planes};
-use super::microkernel::{BLOCK, Group, LOWERED, MINS, SIGNED, Unpacked, lines_of_run};
+use super::formats::{Format, Planes, QuantKind};
+use super::microkernel::{AFFINE, CONST_ZERO, Group, MR, QuantGemm, SYMMETRIC, lines_of_run};
 use super::operands::Operands;
-use super::prefetch_queue::Ahead;
+use super::prefetch_queue::PrefetchQueue;
 use crate::activation::Q8Block;
-use crate::cpu_vendor::Maker;
+use crate::cpu_vendor::Vendor;
 use crate::matmul::{Line, grow};
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use crate::{Q8Rows, RowsMut};
 use std::ops::Range;
 
@@ -22,20 +22,20 @@ const RUNS: usize = 16;
 /// Bytes of input rows that are multiplied with a group before the next group. Each part of the rows unpacks the weights anew; what it reads
 /// again and again is to come from a cache that is near.
 fn inputs() -> usize {
-    match Maker::found() {
+    match Vendor::detect() {
         // the third-level cache, which eight cores share: it gives the four rows that come next long before they are needed
-        Maker::Amd => 4 << 20,
+        Vendor::Amd => 4 << 20,
         // half of a core's second-level cache
-        Maker::Other => 1 << 20,
+        Vendor::Other => 1 << 20,
     }
 }
 
 /// `y[i][o − outs.start]` for all rows i (of `x`, by way of `index`).
 ///
 /// # Safety
-/// As for [`Lanes`]; the operands are checked.
+/// As for [`Simd`]; the operands are checked.
 #[inline(always)]
-pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
+pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
     operands: &Operands<'_>,
     x: &Q8Rows<'_>,
     index: Option<&[u32]>,
@@ -45,9 +45,9 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
     let (tiles, blocks) = (operands.tiles(), operands.layout.blocks());
     let rows = y.rows();
     let most = inputs() / (Q8Rows::row_blocks(x.cols()) * size_of::<Q8Block>());
-    let parts = rows.div_ceil(most.max(4 * BLOCK));
-    let part = rows.div_ceil(parts).next_multiple_of(BLOCK);
-    let per_run = lines_of_run(F::MINS, F::HALVES);
+    let parts = rows.div_ceil(most.max(4 * MR));
+    let part = rows.div_ceil(parts).next_multiple_of(MR);
+    let per_run = lines_of_run(F::HAS_MIN, F::SPLIT_SCALE);
     let unpacked = RUNS * L::TILES * per_run;
     let (unpacked, sums) = grow(memory, unpacked + part * L::TILES).split_at_mut(unpacked);
     let step = RUNS / F::SUBS;
@@ -56,8 +56,8 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
         let rows = row..(row + part).min(rows);
         let mut tile = tiles.start;
         while tile < tiles.end {
-            let size = group_of::<L>(tiles.end - tile);
-            let sums = &mut sums[..rows.len().next_multiple_of(BLOCK) * size];
+            let size = next_group_size::<L>(tiles.end - tile);
+            let sums = &mut sums[..rows.len().next_multiple_of(MR) * size];
             sums.fill(Line::default());
             let mut block = 0;
             while block < blocks {
@@ -84,7 +84,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
                     rows: rows.clone(),
                     sums,
                     y: (end == blocks).then_some(&mut *y),
-                    ahead: Ahead::new(
+                    ahead: PrefetchQueue::new(
                         operands,
                         next..(next + size).min(tiles.end),
                         from..(from + step).min(blocks),
@@ -92,18 +92,22 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
                 };
                 // SAFETY: the caller's promise.
                 unsafe {
-                    match (F::KIND, F::HALVES) {
-                        (Kind::Mins, false) => L::multiply_group::<MINS, false>(&mut group),
-                        (Kind::Mins, true) => L::multiply_group::<MINS, true>(&mut group),
-                        (Kind::Signed, false) => L::multiply_group::<SIGNED, false>(&mut group),
-                        (Kind::Signed, true) => L::multiply_group::<SIGNED, true>(&mut group),
+                    match (F::KIND, F::SPLIT_SCALE) {
+                        (QuantKind::Affine, false) => L::multiply_group::<AFFINE, false>(&mut group),
+                        (QuantKind::Affine, true) => L::multiply_group::<AFFINE, true>(&mut group),
+                        (QuantKind::Symmetric, false) => L::multiply_group::<SYMMETRIC, false>(&mut group),
+                        (QuantKind::Symmetric, true) => L::multiply_group::<SYMMETRIC, true>(&mut group),
                         // raised ones are bytes whose constant is 128, as those of signed numbers
-                        (Kind::Lowered(_), false) if L::BYTES => {
-                            L::multiply_group::<SIGNED, false>(&mut group)
+                        (QuantKind::ConstZero(_), false) if L::FULL_BYTES => {
+                            L::multiply_group::<SYMMETRIC, false>(&mut group)
                         }
-                        (Kind::Lowered(_), true) if L::BYTES => L::multiply_group::<SIGNED, true>(&mut group),
-                        (Kind::Lowered(_), false) => L::multiply_group::<LOWERED, false>(&mut group),
-                        (Kind::Lowered(_), true) => L::multiply_group::<LOWERED, true>(&mut group),
+                        (QuantKind::ConstZero(_), true) if L::FULL_BYTES => {
+                            L::multiply_group::<SYMMETRIC, true>(&mut group)
+                        }
+                        (QuantKind::ConstZero(_), false) => {
+                            L::multiply_group::<CONST_ZERO, false>(&mut group)
+                        }
+                        (QuantKind::ConstZero(_), true) => L::multiply_group::<CONST_ZERO, true>(&mut group),
                     }
                 }
                 block = end;
@@ -115,7 +119,7 @@ pub(super) unsafe fn multiply<L: Unpacked, F: Format>(
 }
 
 /// Tiles of the next group where `left` are left. One that is left alone is unpacked twice rather than compiled for; four are two pairs.
-fn group_of<L: Unpacked>(left: usize) -> usize {
+fn next_group_size<L: QuantGemm>(left: usize) -> usize {
     if left < L::TILES || left == L::TILES + 1 { L::TILES.min(2) } else { L::TILES }
 }
 
@@ -124,9 +128,9 @@ fn group_of<L: Unpacked>(left: usize) -> usize {
 /// # Safety
 /// As for [`Format`].
 #[inline(always)]
-unsafe fn unpack<L: Lanes, F: Format>(planes: &Planes, blocks: Range<usize>, to: &mut [Line], step: usize) {
+unsafe fn unpack<L: Simd, F: Format>(planes: &Planes, blocks: Range<usize>, to: &mut [Line], step: usize) {
     const { assert!(RUNS.is_multiple_of(F::SUBS)) }
-    let halves = 1 + usize::from(F::HALVES);
+    let halves = 1 + usize::from(F::SPLIT_SCALE);
     let mut runs = to.chunks_mut(step);
     let groups = blocks.flat_map(|b| (0..F::SUBS / F::UNROLL).map(move |g| (b, g)));
     for (b, g) in groups {
@@ -137,15 +141,15 @@ unsafe fn unpack<L: Lanes, F: Format>(planes: &Planes, blocks: Range<usize>, to:
                     unsafe {
                         let codes = F::codes::<L, $s>(planes, b, g);
                         for j in 0..8 {
-                            let codes = if F::SIGNED { L::raised(codes[j]) } else { codes[j] };
+                            let codes = if F::SIGNED { L::bias128(codes[j]) } else { codes[j] };
                             L::store_bytes(lines[j].0.as_mut_ptr().cast(), codes);
                         }
                         let scales = F::scales::<L, $s>(planes, b, g);
                         let mins = F::mins::<L, $s>(planes, b, g, scales);
                         for half in 0..halves {
-                            L::store_floats(lines[8 + half].0.as_mut_ptr(), scales[half]);
-                            if F::MINS {
-                                L::store_floats(lines[8 + halves + half].0.as_mut_ptr(), mins[half]);
+                            L::store_f32(lines[8 + half].0.as_mut_ptr(), scales[half]);
+                            if F::HAS_MIN {
+                                L::store_f32(lines[8 + halves + half].0.as_mut_ptr(), mins[half]);
                             }
                         }
                     }

@@ -6,18 +6,18 @@
 use super::body::{run, store_all};
 use super::formats::{Format, Planes};
 use super::operands::Operands;
-use super::prefetch::{Asking, Order};
+use super::prefetch::{Order, PrefetchPolicy};
 use crate::activation::Q8Block;
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// The outputs of some tiles, for a row.
 ///
 /// # Safety
-/// As for [`Lanes`]; the operands are checked, and `x` has as many numbers as they have inputs.
+/// As for [`Simd`]; the operands are checked, and `x` has as many numbers as they have inputs.
 #[inline(always)]
-pub(super) unsafe fn multiply<L: Lanes, F: Format>(
+pub(super) unsafe fn multiply<L: Simd, F: Format>(
     order: Order,
     operands: &Operands<'_>,
     tiles: Range<usize>,
@@ -28,7 +28,7 @@ pub(super) unsafe fn multiply<L: Lanes, F: Format>(
     while tile < tiles.end {
         // SAFETY: the caller's promise.
         tile += unsafe {
-            if L::PAIRS {
+            if L::TWO_TILES {
                 group::<L, F, 2>(order, operands, tile..tiles.end, x, y)
             } else {
                 group::<L, F, 1>(order, operands, tile..tiles.end, x, y)
@@ -43,7 +43,7 @@ pub(super) unsafe fn multiply<L: Lanes, F: Format>(
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn group<L: Lanes, F: Format, const T: usize>(
+unsafe fn group<L: Simd, F: Format, const T: usize>(
     order: Order,
     operands: &Operands<'_>,
     tiles: Range<usize>,
@@ -54,8 +54,8 @@ unsafe fn group<L: Lanes, F: Format, const T: usize>(
     // SAFETY: the caller's promise.
     let sums = unsafe {
         match order {
-            Order::Streams => side_by_side::<L, F, T, true>(&planes, operands.layout.blocks(), x),
-            Order::Addresses => side_by_side::<L, F, T, false>(&planes, operands.layout.blocks(), x),
+            Order::Streams => interleaved_tiles::<L, F, T, true>(&planes, operands.layout.blocks(), x),
+            Order::Addresses => interleaved_tiles::<L, F, T, false>(&planes, operands.layout.blocks(), x),
         }
     };
     sums.iter().zip(tiles).for_each(|(sums, tile)| operands.put(sums, tile, y));
@@ -66,18 +66,18 @@ unsafe fn group<L: Lanes, F: Format, const T: usize>(
 /// [`Order::Addresses`]: with the order as a variable, Q8_0 was read a fifth more slowly.
 ///
 /// # Safety
-/// As for [`Lanes`]; the planes belong to tiles of `blocks` blocks, and `x` has as many numbers.
+/// As for [`Simd`]; the planes belong to tiles of `blocks` blocks, and `x` has as many numbers.
 #[inline(always)]
-unsafe fn side_by_side<L: Lanes, F: Format, const T: usize, const STREAMS: bool>(
+unsafe fn interleaved_tiles<L: Simd, F: Format, const T: usize, const STREAMS: bool>(
     planes: &[Planes; T],
     blocks: usize,
     x: *const Q8Block,
 ) -> [[f32; 16]; T] {
     let order = if STREAMS { Order::Streams } else { Order::Addresses };
-    let mut asking = Asking::new::<F>(order, &planes[0], blocks, T);
+    let mut prefetch = PrefetchPolicy::new::<F>(order, &planes[0], blocks, T);
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = [L::all(0.0); T];
+        let mut sums = [L::splat_f32(0.0); T];
         for b in 0..blocks {
             for g in 0..F::SUBS / F::UNROLL {
                 macro_rules! runs {
@@ -87,13 +87,13 @@ unsafe fn side_by_side<L: Lanes, F: Format, const T: usize, const STREAMS: bool>
                                 run::<L, F, 1, $s>(planes, b, g, &[x], std::array::from_mut(sum));
                                 // else the compiler loads what many runs need at once, and puts it down on the stack
                                 compiler_fence(Ordering::SeqCst);
-                                asking.ask::<L, F, STREAMS>($s, tile);
+                                prefetch.prefetch::<L, F, STREAMS>($s, tile);
                             }
                         })*
                     };
                 }
                 runs!(0 1 2 3);
-                asking.advance();
+                prefetch.advance();
             }
         }
         store_all::<L, T>(&sums)

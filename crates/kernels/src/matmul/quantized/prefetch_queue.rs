@@ -1,23 +1,24 @@
 //! What is unpacked next, asked for while the present is multiplied.
 
-use super::microkernel::MOST_TILES;
+use super::microkernel::MAX_TILES;
 use super::operands::Operands;
-use crate::simd::Lanes;
+use crate::simd::Simd;
 use std::ops::Range;
 
 /// Lines of memory that are unpacked next, to be asked for meanwhile.
-pub(super) struct Ahead {
-    pieces: [(*const u8, usize); 4 * MOST_TILES],
+pub(super) struct PrefetchQueue {
+    pieces: [(*const u8, usize); 4 * MAX_TILES],
     /// Lines of all pieces.
     pub lines: usize,
     piece: usize,
     at: usize,
 }
 
-impl Ahead {
+impl PrefetchQueue {
     /// Some blocks of some tiles.
-    pub fn new(operands: &Operands<'_>, tiles: Range<usize>, blocks: Range<usize>) -> Ahead {
-        let mut ahead = Ahead { pieces: [(std::ptr::null(), 0); 4 * MOST_TILES], lines: 0, piece: 0, at: 0 };
+    pub fn new(operands: &Operands<'_>, tiles: Range<usize>, blocks: Range<usize>) -> PrefetchQueue {
+        let mut ahead =
+            PrefetchQueue { pieces: [(std::ptr::null(), 0); 4 * MAX_TILES], lines: 0, piece: 0, at: 0 };
         for (tile, pieces) in tiles.zip(ahead.pieces.chunks_exact_mut(4)) {
             pieces.copy_from_slice(&operands.pieces(tile, blocks.clone()));
         }
@@ -28,9 +29,9 @@ impl Ahead {
     /// Asks for the next lines.
     ///
     /// # Safety
-    /// As for [`Lanes`].
+    /// As for [`Simd`].
     #[inline(always)]
-    pub unsafe fn ask<L: Lanes>(&mut self, lines: usize) {
+    pub unsafe fn prefetch<L: Simd>(&mut self, lines: usize) {
         for _ in 0..lines {
             while self.piece < self.pieces.len() && self.at >= self.pieces[self.piece].1 {
                 (self.piece, self.at) = (self.piece + 1, 0);
