@@ -201,9 +201,9 @@ fn measurement(
     let memory = if work.from_memory { work.bytes / limits.read_bandwidth } else { 0.0 };
     let macs = match work.arithmetic {
         Arithmetic::Integers => limits.integer_macs,
-        Arithmetic::Floats => limits.float_macs,
-        Arithmetic::Halves => limits.half_macs,
-        Arithmetic::Brains => limits.brain_macs,
+        Arithmetic::F32 => limits.float_macs,
+        Arithmetic::F16 => limits.half_macs,
+        Arithmetic::Bf16 => limits.brain_macs,
     };
     let arithmetic = work.flops / 2.0 / macs;
     let limited = !matches!(case, Case::Row(_));

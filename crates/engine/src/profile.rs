@@ -63,11 +63,11 @@ impl Limits {
         let peaks = peaks.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         Ok(Limits {
             read_bandwidth: crate::read_bandwidth(placement)?,
-            integer_macs: peaks.iter().map(|p| p.integers).sum(),
-            float_macs: peaks.iter().map(|p| p.floats).sum(),
-            half_macs: peaks.iter().map(|p| p.halves).sum(),
-            brain_macs: peaks.iter().map(|p| p.brains).sum(),
-            tile_integer_macs: peaks.iter().map(|p| p.tile_integers).sum(),
+            integer_macs: peaks.iter().map(|p| p.int8).sum(),
+            float_macs: peaks.iter().map(|p| p.f32).sum(),
+            half_macs: peaks.iter().map(|p| p.f16).sum(),
+            brain_macs: peaks.iter().map(|p| p.bf16).sum(),
+            tile_integer_macs: peaks.iter().map(|p| p.amx_int8).sum(),
         })
     }
 }

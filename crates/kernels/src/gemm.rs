@@ -152,7 +152,7 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
     }
 }
 
-/// `R` rows × `V` vectors; `ROWS`: the order of the left factor, whose rows (or columns) are `a_step` apart. `STEP` is that distance where
+/// `R` rows × `V` vectors; `ROW_MAJOR`: the order of the left factor, whose rows (or columns) are `a_step` apart. `A_STRIDE` is that distance where
 /// it is known to the compiler, else 0: known distances leave one address in place of eight, which are more than registers hold.
 ///
 /// # Safety
@@ -162,8 +162,8 @@ unsafe fn block<
     L: Simd,
     const R: usize,
     const V: usize,
-    const ROWS: bool,
-    const STEP: usize,
+    const ROW_MAJOR: bool,
+    const A_STRIDE: usize,
     const PREFETCH_EVERY: usize,
 >(
     k: usize,
@@ -173,7 +173,7 @@ unsafe fn block<
     add: bool,
     ahead: &mut *const u8,
 ) {
-    let a_step = if STEP > 0 { STEP } else { a_step };
+    let a_step = if A_STRIDE > 0 { A_STRIDE } else { a_step };
     // SAFETY: the caller's promise.
     unsafe {
         let mut sums = [[L::splat_f32(0.0); V]; R];
@@ -193,7 +193,7 @@ unsafe fn block<
                     columns[v] = L::load_f32(b.add(l * b_row + v * 16));
                 }
                 for r in 0..R {
-                    let factor = if ROWS { *a.add(r * a_step + l) } else { *a.add(l * a_step + r) };
+                    let factor = if ROW_MAJOR { *a.add(r * a_step + l) } else { *a.add(l * a_step + r) };
                     for v in 0..V {
                         sums[r][v] = L::mul_add_relaxed(L::splat_f32(factor), columns[v], sums[r][v]);
                     }

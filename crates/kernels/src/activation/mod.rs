@@ -186,13 +186,13 @@ pub fn quantize_q8(x: &[f32], blocks: &mut [Q8Block]) {
     #[target_feature(enable = "avx2,fma,f16c")]
     fn avx2(x: &[f32], blocks: &mut [Q8Block]) {
         // SAFETY: compiled for AVX2.
-        unsafe { quantise::<crate::simd::avx2::Avx2<false>>(x, blocks) }
+        unsafe { quantize::<crate::simd::avx2::Avx2<false>>(x, blocks) }
     }
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c")]
     fn avx512(x: &[f32], blocks: &mut [Q8Block]) {
         // SAFETY: compiled for AVX-512.
-        unsafe { quantise::<crate::simd::avx512::Avx512>(x, blocks) }
+        unsafe { quantize::<crate::simd::avx512::Avx512>(x, blocks) }
     }
     match crate::tiers::active() {
         // SAFETY: the processor has the features of the tier.
@@ -202,7 +202,7 @@ pub fn quantize_q8(x: &[f32], blocks: &mut [Q8Block]) {
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => unsafe { avx2(x, blocks) },
         // SAFETY: plain Rust.
-        _ => unsafe { quantise::<crate::simd::portable::Portable>(x, blocks) },
+        _ => unsafe { quantize::<crate::simd::portable::Portable>(x, blocks) },
     }
 }
 
@@ -218,18 +218,18 @@ pub(crate) fn code_scale(largest: f32) -> Option<(f32, f32)> {
 /// As for [`Simd`].
 #[inline(always)]
 #[allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
-unsafe fn quantise<L: Simd>(x: &[f32], blocks: &mut [Q8Block]) {
+unsafe fn quantize<L: Simd>(x: &[f32], blocks: &mut [Q8Block]) {
     let (whole, rest) = x.as_chunks();
     let mut blocks = blocks.iter_mut();
     for (numbers, block) in whole.iter().zip(blocks.by_ref()) {
         // SAFETY: the caller's promise.
-        unsafe { quantise_block::<L>(numbers, block) }
+        unsafe { quantize_block::<L>(numbers, block) }
     }
     if let (false, Some(block)) = (rest.is_empty(), blocks.next()) {
         let mut padded = [0.0; Q8_BLOCK];
         padded[..rest.len()].copy_from_slice(rest);
         // SAFETY: as above.
-        unsafe { quantise_block::<L>(&padded, block) }
+        unsafe { quantize_block::<L>(&padded, block) }
     }
 }
 
@@ -237,7 +237,7 @@ unsafe fn quantise<L: Simd>(x: &[f32], blocks: &mut [Q8Block]) {
 /// As for [`Simd`].
 #[inline(always)]
 #[allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
-unsafe fn quantise_block<L: Simd>(x: &[f32; Q8_BLOCK], block: &mut Q8Block) {
+unsafe fn quantize_block<L: Simd>(x: &[f32; Q8_BLOCK], block: &mut Q8Block) {
     // SAFETY: the caller's promise.
     let largest = f32::from_bits(unsafe { L::max_abs_bits(x) });
     let Some((scale, inverse)) = code_scale(largest) else {

@@ -108,7 +108,7 @@ pub fn store_row(row: CacheRow, numbers: &[f32], out: &mut [u8]) {
     }
     let (codes, out) = out.split_at_mut(row.content);
     let (rope, scale) = out.split_at_mut(out.len() - size_of::<f32>());
-    scale.copy_from_slice(&quantise(&numbers[..row.content], codes).to_le_bytes());
+    scale.copy_from_slice(&quantize(&numbers[..row.content], codes).to_le_bytes());
     store_floats(row.ty, &numbers[row.content..], rope);
 }
 
@@ -203,7 +203,7 @@ pub(crate) unsafe fn widen_codes<L: Simd>(codes: *const u8, scale: f32) -> L::F3
 
 /// Rounds numbers to codes from −127 to 127, which are stored raised by 128. Returns their scale.
 #[inline(always)]
-fn quantise(numbers: &[f32], codes: &mut [u8]) -> f32 {
+fn quantize(numbers: &[f32], codes: &mut [u8]) -> f32 {
     // the bits of magnitudes sort like integers, and NaN sorts above all
     let largest = numbers.iter().map(|v| (v.to_bits() & 0x7fff_ffff).cast_signed()).fold(0, i32::max);
     let largest = f32::from_bits(largest.cast_unsigned());

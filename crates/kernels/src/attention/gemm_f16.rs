@@ -1,13 +1,13 @@
-//! Products of f16 matrices with AVX512-FP16: at most [`CHAIN`] products are summed in f16, such sums in f32.
+//! Products of f16 matrices with AVX512-FP16: at most [`F16_CHAIN`] products are summed in f16, such sums in f32.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use std::arch::x86_64::*;
 
 /// Numbers of a vector.
-pub(super) const WIDE: usize = 32;
+pub(super) const F16_LANES: usize = 32;
 
 /// Products of one sum in f16.
-pub(super) const CHAIN: usize = 64;
+pub(super) const F16_CHAIN: usize = 64;
 
 /// The left factor: each number twice as f16, so that one load fills a vector with it.
 #[derive(Clone, Copy)]
@@ -26,9 +26,9 @@ pub(super) enum Old<'a> {
     Replace,
     /// They are added to.
     Add,
-    /// Row i becomes the product's times its factor. For at most [`CHAIN`] columns.
+    /// Row i becomes the product's times its factor. For at most [`F16_CHAIN`] columns.
     First(&'a [f32]),
-    /// Row i becomes itself times the first factor plus the product's row times the second. For at most [`CHAIN`] columns.
+    /// Row i becomes itself times the first factor plus the product's row times the second. For at most [`F16_CHAIN`] columns.
     Scale(&'a [f32], &'a [f32]),
 }
 
@@ -64,13 +64,13 @@ pub(super) unsafe fn multiply(left: Left, product: &Product, old: Old<'_>, ahead
             ($rows:literal) => {{
                 // SAFETY: the caller's promise; rows and columns lie inside.
                 unsafe {
-                    while column + 2 * WIDE <= product.columns {
+                    while column + 2 * F16_LANES <= product.columns {
                         strip::<$rows, 2, false>(left, product, old, (row, column), ahead);
-                        column += 2 * WIDE;
+                        column += 2 * F16_LANES;
                     }
                     while column < product.columns {
                         strip::<$rows, 1, true>(left, product, old, (row, column), ahead);
-                        column += WIDE;
+                        column += F16_LANES;
                     }
                 }
                 row += $rows;
@@ -84,9 +84,9 @@ pub(super) unsafe fn multiply(left: Left, product: &Product, old: Old<'_>, ahead
     }
 }
 
-/// `R` rows and `V` vectors of columns; `SOME`: the last vector is not whole.
+/// `R` rows and `V` vectors of columns; `MASKED`: the last vector is not whole.
 #[inline(always)]
-unsafe fn strip<const R: usize, const V: usize, const SOME: bool>(
+unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
     left: Left,
     product: &Product,
     old: Old<'_>,
@@ -95,20 +95,20 @@ unsafe fn strip<const R: usize, const V: usize, const SOME: bool>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mask = (1u64 << (product.columns - column).min(WIDE)).wrapping_sub(1) as u32;
+        let mask = (1u64 << (product.columns - column).min(F16_LANES)).wrapping_sub(1) as u32;
         let mut right = product.right.add(column);
         let mut factor = left.start.add(row * left.row);
         let out = product.out.add(row * product.out_row + column);
         let mut first = true;
         let mut k = 0;
         while k < product.k {
-            let end = (k + CHAIN).min(product.k);
+            let end = (k + F16_CHAIN).min(product.k);
             let mut found = [[_mm512_setzero_ph(); V]; R];
             while k < end {
                 let mut line = [_mm512_setzero_ph(); V];
                 for v in 0..V {
-                    let at = right.add(v * WIDE);
-                    line[v] = if SOME { load_some(mask, at) } else { load(at) };
+                    let at = right.add(v * F16_LANES);
+                    line[v] = if MASKED { load_some(mask, at) } else { load(at) };
                 }
                 for r in 0..R {
                     let w = _mm512_castsi512_ph(_mm512_set1_epi32(*factor.add(r * left.row) as i32));
@@ -130,7 +130,7 @@ unsafe fn strip<const R: usize, const V: usize, const SOME: bool>(
                 ($($r:literal)*) => {$(
                     if $r < R {
                         for v in 0..V {
-                            let at = out.add($r * product.out_row + v * WIDE);
+                            let at = out.add($r * product.out_row + v * F16_LANES);
                             put(found[$r.min(R - 1)][v], at, old, row + $r, first);
                         }
                     }
@@ -207,7 +207,7 @@ pub(super) unsafe fn exp2(x: __m512) -> __m512 {
 
 /// Sixteen numbers as f16, each twice, as a left factor has them.
 #[inline(always)]
-pub(super) unsafe fn twice(numbers: __m512) -> __m512i {
+pub(super) unsafe fn splat_pairs_f16(numbers: __m512) -> __m512i {
     // SAFETY: register to register, with the tier's instructions.
     unsafe {
         let halves = _mm512_cvtepu16_epi32(_mm256_castph_si256(_mm512_cvtxps_ph(numbers)));
@@ -222,7 +222,7 @@ pub(super) fn bits(numbers: &mut [f32]) -> &mut [u32] {
 }
 
 /// Does something with the address of each sixteen numbers of a row, the last filled up with zeros.
-macro_rules! for_lines {
+macro_rules! for_vectors {
     ($row:expr, $line:ident => $body:expr) => {{
         let row: &[f32] = $row;
         let whole = row.len() / 16 * 16;
@@ -237,7 +237,7 @@ macro_rules! for_lines {
         }
     }};
 }
-pub(super) use for_lines;
+pub(super) use for_vectors;
 
 /// Largest magnitude of a row.
 #[inline(always)]
@@ -245,7 +245,7 @@ pub(super) unsafe fn largest(row: &[f32]) -> f32 {
     // SAFETY: sixteen numbers of each line, with the tier's instructions.
     unsafe {
         let mut lanes = _mm512_setzero_ps();
-        for_lines!(row, line => lanes = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(line)), lanes));
+        for_vectors!(row, line => lanes = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(line)), lanes));
         _mm512_reduce_max_ps(lanes)
     }
 }

@@ -8,14 +8,14 @@ use std::ops::Range;
 
 /// A number of expanded keys and values: f32; f16 where the processor multiplies f16; bf16 where it multiplies tiles.
 ///
-/// Cached rows come in blocks. A block of keys of `width` numbers, or of values, takes `padded(width) · BLOCK` numbers of memory. There are no other
+/// Cached rows come in blocks. A block of keys of `width` numbers, or of values, takes `padded(width) · KV_BLOCK` numbers of memory. There are no other
 /// implementations than those of this crate: memory is read by address as they say.
 pub trait KvElement: sealed::Sealed + Copy + Send + Sync + 'static {
     /// Cached rows of a block.
-    const BLOCK: usize;
+    const KV_BLOCK: usize;
 
     /// Queries of a call at which keys and values are read from memory seldom enough.
-    const QUERIES: usize;
+    const Q_TILE: usize;
 
     /// Zero.
     const ZERO: Self;
@@ -24,10 +24,10 @@ pub trait KvElement: sealed::Sealed + Copy + Send + Sync + 'static {
     fn padded(width: usize) -> usize;
 
     /// Where number `n` of the key of a cached row lies, in blocks of `width` numbers.
-    fn key_place(width: usize, row: usize, n: usize) -> usize;
+    fn key_offset(width: usize, row: usize, n: usize) -> usize;
 
     /// The same of values.
-    fn value_place(width: usize, row: usize, n: usize) -> usize;
+    fn value_offset(width: usize, row: usize, n: usize) -> usize;
 
     /// Reads some numbers of a cached row, from `first` on, each rounded to the nearest, or the largest where it is larger.
     ///
@@ -39,7 +39,7 @@ pub trait KvElement: sealed::Sealed + Copy + Send + Sync + 'static {
     ///
     /// # Panics
     /// When a row is shorter, or `out` is no block.
-    fn lay_keys<'a>(
+    fn pack_keys<'a>(
         row: CacheRow,
         rows: impl Iterator<Item = &'a [u8]>,
         numbers: Range<usize>,
@@ -50,7 +50,7 @@ pub trait KvElement: sealed::Sealed + Copy + Send + Sync + 'static {
     ///
     /// # Panics
     /// When they are no rows, more than a block, or `out` is no block.
-    fn lay_values(values: &[f32], width: usize, out: &mut [Self]);
+    fn pack_values(values: &[f32], width: usize, out: &mut [Self]);
 }
 
 mod sealed {
@@ -63,10 +63,10 @@ mod sealed {
 }
 
 /// Numbers of a cached row that are turned at a time.
-const TURNED: usize = 64;
+const TRANSPOSE_WIDTH: usize = 64;
 
 /// Keys as lines: a number of [`KEYS`] rows side by side, zeros where there are fewer rows.
-fn lay_lines<'a, N: KvElement>(
+fn pack_lines<'a, N: KvElement>(
     row: CacheRow,
     rows: impl Iterator<Item = &'a [u8]>,
     numbers: Range<usize>,
@@ -78,9 +78,9 @@ fn lay_lines<'a, N: KvElement>(
         *place = row;
         count += 1;
     }
-    let mut piece = [[N::ZERO; TURNED]; KEYS];
-    for from in (0..numbers.len()).step_by(TURNED) {
-        let taken = TURNED.min(numbers.len() - from);
+    let mut piece = [[N::ZERO; TRANSPOSE_WIDTH]; KEYS];
+    for from in (0..numbers.len()).step_by(TRANSPOSE_WIDTH) {
+        let taken = TRANSPOSE_WIDTH.min(numbers.len() - from);
         for (bytes, line) in all[..count].iter().zip(&mut piece) {
             N::load(row, bytes, numbers.start + from, &mut line[..taken]);
         }
@@ -95,28 +95,28 @@ fn lay_lines<'a, N: KvElement>(
 /// Where numbers of keys in lines, and of values in rows, lie.
 macro_rules! lines {
     () => {
-        const BLOCK: usize = KEYS;
-        const QUERIES: usize = 64;
+        const KV_BLOCK: usize = KEYS;
+        const Q_TILE: usize = 64;
 
         fn padded(width: usize) -> usize {
             width
         }
 
-        fn key_place(width: usize, row: usize, n: usize) -> usize {
+        fn key_offset(width: usize, row: usize, n: usize) -> usize {
             (row / KEYS * width + n) * KEYS + row % KEYS
         }
 
-        fn value_place(width: usize, row: usize, n: usize) -> usize {
+        fn value_offset(width: usize, row: usize, n: usize) -> usize {
             row * width + n
         }
 
-        fn lay_keys<'a>(
+        fn pack_keys<'a>(
             row: CacheRow,
             rows: impl Iterator<Item = &'a [u8]>,
             numbers: Range<usize>,
             out: &mut [Self],
         ) {
-            lay_lines(row, rows, numbers, out);
+            pack_lines(row, rows, numbers, out);
         }
     };
 }
@@ -130,7 +130,7 @@ impl KvElement for f32 {
         load_part(row, bytes, first, out);
     }
 
-    fn lay_values(values: &[f32], _width: usize, out: &mut [f32]) {
+    fn pack_values(values: &[f32], _width: usize, out: &mut [f32]) {
         out[..values.len()].copy_from_slice(values);
     }
 }
@@ -155,7 +155,7 @@ impl KvElement for f16 {
         }
     }
 
-    fn lay_values(values: &[f32], _width: usize, out: &mut [f16]) {
+    fn pack_values(values: &[f32], _width: usize, out: &mut [f16]) {
         round(values, &mut out[..values.len()]);
     }
 }

@@ -137,7 +137,7 @@ pub(crate) fn kernels() -> Vec<(OpKind, Tier, KernelFn)> {
 }
 
 /// Forms for a cache of codes.
-pub(crate) fn code_kernels() -> impl Iterator<Item = (Tier, KernelFn)> {
+pub(crate) fn int8_kernels() -> impl Iterator<Item = (Tier, KernelFn)> {
     let shells = shells!(
         by_groups, AttendFn, mla_decode::int8::attend;
         q: crate::Rows<'_>, cache: &super::CacheView<'_>, rows: std::ops::Range<usize>, scale: f32,
@@ -148,7 +148,7 @@ pub(crate) fn code_kernels() -> impl Iterator<Item = (Tier, KernelFn)> {
 
 /// Forms that multiply f16: operation, the cache's type, kernel.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn half_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
+pub(crate) fn f16_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
     let mut kernels = Vec::new();
     for (cache, latent) in [
         (CacheType::F16, by_groups!(mla_decode::f16::attend)),
@@ -157,8 +157,8 @@ pub(crate) fn half_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
         let cache = Some(cache);
         kernels.extend([
             (OpKind::AttendLatent, cache, KernelFn::AttendLatent(latent)),
-            (OpKind::AttendExpanded, cache, KernelFn::AttendHalves(mla_prefill::f16::attend)),
-            (OpKind::ExpandKeys, cache, KernelFn::ExpandHalves(mla_prefill::f16::expand_keys)),
+            (OpKind::AttendExpanded, cache, KernelFn::PrefillAttnF16(mla_prefill::f16::attend)),
+            (OpKind::ExpandKeys, cache, KernelFn::ExpandKeysF16(mla_prefill::f16::expand_keys)),
         ]);
     }
     kernels
@@ -166,6 +166,6 @@ pub(crate) fn half_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
 
 /// Forms that multiply f16: none on this architecture.
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn half_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
+pub(crate) fn f16_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
     Vec::new()
 }

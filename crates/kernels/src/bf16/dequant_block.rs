@@ -5,7 +5,7 @@
 //! permutations, conversions and multiply-adds and two roundings for 64 weights.
 #![allow(unsafe_code, reason = "vector instructions, and addresses that the caller keeps in bounds")]
 
-use super::dot::{STEP, TILE};
+use super::dot::{K_STEP, TILE_BYTES};
 use crate::matmul::formats::{Format, Planes, two};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// Bytes from one step's tile to the next: of each step there are the tiles of two groups of sixteen outputs.
-const NEXT: usize = 2 * TILE;
+const NEXT: usize = 2 * TILE_BYTES;
 
 /// Which bytes of a vector of four inputs of sixteen outputs become the lowest of each 32 bits: inputs 2·`pair` and 2·`pair` + 1 of the outputs from
 /// 8·`half` on.
@@ -74,7 +74,7 @@ pub(super) unsafe fn unpack<F: Format>(planes: &Planes, blocks: Range<usize>, ou
 /// As for [`unpack`].
 #[inline(always)]
 unsafe fn run<F: Format, const S: usize>(planes: &Planes, b: usize, g: usize, out: *mut u8) {
-    const { assert!(STEP == 32, "a run is a step") }
+    const { assert!(K_STEP == 32, "a run is a step") }
     // SAFETY: the caller's promise.
     unsafe {
         let codes = F::codes::<Avx512, S>(planes, b, g);

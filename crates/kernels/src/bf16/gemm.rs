@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "tiles are loaded from and stored to addresses that are checked on entry")]
 
 use super::dequant_block;
-use super::dot::{OUTPUTS, ROWS, STEP, TILE, Tiles, Unit};
+use super::dot::{AmxTiles, Bf16Dot, K_STEP, NR, TILE_BYTES, TILE_ROWS};
 use crate::matmul::formats::Format;
 use crate::matmul::operands::Operands;
 use crate::matmul::{Line, grow};
@@ -54,9 +54,9 @@ pub(crate) fn multiply<F: Format>(
     let QuantizedInput::Bf16(x) = *x else { return };
     let cols = x.cols();
     let Some(operands) = Operands::new::<F>(w, cols, outs, y) else { return };
-    assert!(cols.is_multiple_of(STEP), "{cols} inputs are no whole number of steps");
+    assert!(cols.is_multiple_of(K_STEP), "{cols} inputs are no whole number of steps");
     let buffers = &mut scratch.tiles;
-    let mut unit = Tiles::ready();
+    let mut dot = AmxTiles::new();
     let inputs = Inputs::new(x, index, y.rows(), &mut buffers.inputs);
     let (rows, tiles) = (y.rows(), operands.tiles());
     for from_row in (0..rows).step_by(BLOCK_ROWS) {
@@ -66,14 +66,14 @@ pub(crate) fn multiply<F: Format>(
             let pairs = strip_tiles.len().div_ceil(2);
             for from in (0..cols).step_by(STRIP_INPUTS) {
                 let to = cols.min(from + STRIP_INPUTS);
-                let steps = (to - from) / STEP;
+                let steps = (to - from) / K_STEP;
                 let strip = unpack::<F>(&operands, strip_tiles.clone(), from..to, &mut buffers.strip);
                 let part = Part { steps, from, last: to == cols };
-                let outputs = (strip_tiles.start * ROWS, &operands.outs);
+                let outputs = (strip_tiles.start * TILE_ROWS, &operands.outs);
                 // SAFETY: the strip is as just written.
                 unsafe {
                     multiply_strip(
-                        &mut unit,
+                        &mut dot,
                         &inputs,
                         block_rows.clone(),
                         (strip, pairs),
@@ -95,13 +95,13 @@ fn unpack<F: Format>(
     inputs: Range<usize>,
     strip: &mut Vec<Line>,
 ) -> *const u8 {
-    let (steps, block) = (inputs.len() / STEP, F::TY.block_len());
-    let strip = grown(strip, tiles.len().div_ceil(2) * steps * 2 * TILE);
+    let (steps, block) = (inputs.len() / K_STEP, F::TY.block_len());
+    let strip = grown(strip, tiles.len().div_ceil(2) * steps * 2 * TILE_BYTES);
     for (i, tile) in tiles.enumerate() {
         let planes = operands.planes(tile);
         // SAFETY: a machine with tiles has the instructions. The packed tile lies in the bytes and has as many blocks, and the strip room for as many steps.
         unsafe {
-            let out = strip.add(i / 2 * steps * 2 * TILE + i % 2 * TILE);
+            let out = strip.add(i / 2 * steps * 2 * TILE_BYTES + i % 2 * TILE_BYTES);
             dequant_block::unpack::<F>(&planes, inputs.start / block..inputs.end / block, out);
         }
     }
@@ -112,7 +112,7 @@ fn unpack<F: Format>(
 struct Inputs {
     /// Tiles that are read where they lie.
     direct: usize,
-    lying: *const u8,
+    start: *const u8,
     gathered: *const u8,
     /// Bytes between rows, of both.
     stride: usize,
@@ -121,35 +121,35 @@ struct Inputs {
 impl Inputs {
     fn new(x: Bf16Rows<'_>, index: Option<&[u32]>, rows: usize, memory: &mut Vec<Line>) -> Inputs {
         let (bits, cols, stride) = (x.bits(), x.cols(), x.stride());
-        let direct = if index.is_none() { rows / ROWS } else { 0 };
+        let direct = if index.is_none() { rows / TILE_ROWS } else { 0 };
         let row = |i: usize| &bits[index.map_or(i, |index| index[i] as usize) * stride..][..cols];
         // rows that are read directly are there
-        assert!(direct * ROWS <= x.rows(), "rows of inputs");
-        let rest = rows - direct * ROWS;
+        assert!(direct * TILE_ROWS <= x.rows(), "rows of inputs");
+        let rest = rows - direct * TILE_ROWS;
         let row_bytes = 2 * stride;
-        let Some(bytes) = rest.next_multiple_of(ROWS).checked_mul(row_bytes) else {
+        let Some(bytes) = rest.next_multiple_of(TILE_ROWS).checked_mul(row_bytes) else {
             panic!("{rest} rows of inputs")
         };
         let gathered = grown(memory, bytes);
-        for i in 0..rest.next_multiple_of(ROWS) {
+        for i in 0..rest.next_multiple_of(TILE_ROWS) {
             // SAFETY: the memory has as many rows, and a row is as long.
             unsafe {
                 let to = gathered.add(i * row_bytes);
                 if i < rest {
-                    to.copy_from_nonoverlapping(row(direct * ROWS + i).as_ptr().cast(), 2 * cols);
+                    to.copy_from_nonoverlapping(row(direct * TILE_ROWS + i).as_ptr().cast(), 2 * cols);
                 } else {
                     to.write_bytes(0, 2 * cols);
                 }
             }
         }
-        Inputs { direct, lying: bits.as_ptr().cast(), gathered, stride: row_bytes }
+        Inputs { direct, start: bits.as_ptr().cast(), gathered, stride: row_bytes }
     }
 
     /// Address of input `from` of the first row of a tile.
     fn tile(&self, tile: usize, from: usize) -> *const u8 {
         let (rows, tile) =
-            if tile < self.direct { (self.lying, tile) } else { (self.gathered, tile - self.direct) };
-        rows.wrapping_add(tile * ROWS * self.stride + 2 * from)
+            if tile < self.direct { (self.start, tile) } else { (self.gathered, tile - self.direct) };
+        rows.wrapping_add(tile * TILE_ROWS * self.stride + 2 * from)
     }
 }
 
@@ -169,7 +169,7 @@ struct Part {
 /// `strip` holds as many tiles of as many steps; `inputs` has the rows.
 #[allow(clippy::too_many_arguments, reason = "one strip")]
 unsafe fn multiply_strip(
-    unit: &mut Tiles,
+    dot: &mut AmxTiles,
     inputs: &Inputs,
     rows: Range<usize>,
     (strip, pairs): (*const u8, usize),
@@ -178,21 +178,21 @@ unsafe fn multiply_strip(
     y: &mut RowsMut<'_>,
     sums: &mut Vec<Line>,
 ) {
-    const BLOCK: usize = 2 * ROWS * OUTPUTS;
-    let row_tiles = rows.start / ROWS..rows.end.div_ceil(ROWS);
-    let sums = grown(sums, row_tiles.len().div_ceil(2) * pairs * BLOCK * size_of::<f32>()).cast::<f32>();
+    const SUMS_LEN: usize = 2 * TILE_ROWS * NR;
+    let row_tiles = rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS);
+    let sums = grown(sums, row_tiles.len().div_ceil(2) * pairs * SUMS_LEN * size_of::<f32>()).cast::<f32>();
     let (start, distance) = y.raw_mut();
     for (i, tile) in row_tiles.clone().step_by(2).enumerate() {
         let two = tile + 1 < row_tiles.end;
-        let below = rows.end.min((tile + 2) * ROWS) - tile * ROWS;
+        let below = rows.end.min((tile + 2) * TILE_ROWS) - tile * TILE_ROWS;
         for pair in 0..pairs {
-            let right = strip.wrapping_add(pair * part.steps * 2 * TILE);
-            let block = sums.wrapping_add((i * pairs + pair) * BLOCK);
-            let kept = (block, OUTPUTS * size_of::<f32>());
-            let outputs = first + pair * OUTPUTS..first + (pair + 1) * OUTPUTS;
+            let right = strip.wrapping_add(pair * part.steps * 2 * TILE_BYTES);
+            let block = sums.wrapping_add((i * pairs + pair) * SUMS_LEN);
+            let kept = (block, NR * size_of::<f32>());
+            let outputs = first + pair * NR..first + (pair + 1) * NR;
             let wanted = outs.start.max(outputs.start)..outs.end.min(outputs.end);
-            let whole = wanted == outputs && below == if two { 2 * ROWS } else { ROWS };
-            let out = start.wrapping_add(tile * ROWS * distance + wanted.start - outs.start);
+            let whole = wanted == outputs && below == if two { 2 * TILE_ROWS } else { TILE_ROWS };
+            let out = start.wrapping_add(tile * TILE_ROWS * distance + wanted.start - outs.start);
             let to = if part.last && whole { (out, distance * size_of::<f32>()) } else { kept };
             let from = (part.from > 0).then_some((block.cast_const(), kept.1));
             let high = inputs.tile(tile, part.from);
@@ -200,16 +200,16 @@ unsafe fn multiply_strip(
             unsafe {
                 if two {
                     let low = inputs.tile(tile + 1, part.from);
-                    unit.multiply::<2>(([high, low], inputs.stride), right, part.steps, from, to);
+                    dot.multiply::<2>(([high, low], inputs.stride), right, part.steps, from, to);
                 } else {
-                    unit.multiply::<1>(([high], inputs.stride), right, part.steps, from, to);
+                    dot.multiply::<1>(([high], inputs.stride), right, part.steps, from, to);
                 }
             }
             if part.last && !whole {
                 for row in 0..below {
                     // SAFETY: a row of the block, which was just written.
-                    let sums = unsafe { std::slice::from_raw_parts(block.add(row * OUTPUTS), OUTPUTS) };
-                    y.row_mut(tile * ROWS + row)[wanted.start - outs.start..wanted.end - outs.start]
+                    let sums = unsafe { std::slice::from_raw_parts(block.add(row * NR), NR) };
+                    y.row_mut(tile * TILE_ROWS + row)[wanted.start - outs.start..wanted.end - outs.start]
                         .copy_from_slice(&sums[wanted.start - outputs.start..wanted.end - outputs.start]);
                 }
             }

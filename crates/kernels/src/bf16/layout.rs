@@ -5,7 +5,7 @@
 )]
 
 use crate::KvElement;
-use crate::attention::bf16_layout::{PANEL, STEP, STEP_NUMBERS, steps};
+use crate::attention::bf16_layout::{K_STEP, PANEL, STEP_LEN, steps};
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -70,7 +70,7 @@ pub(super) unsafe fn alternate(first: __m512, second: __m512) -> __m512i {
 
 /// Sixteen vectors of sixteen words, turned: word j of vector i becomes word i of vector j.
 #[inline(always)]
-pub(super) unsafe fn turn(v: [__m512i; 16]) -> [__m512i; 16] {
+pub(super) unsafe fn transpose(v: [__m512i; 16]) -> [__m512i; 16] {
     // SAFETY: register to register, with the caller's instructions.
     unsafe {
         let mut a = v;
@@ -124,8 +124,8 @@ unsafe fn right_step(rows: Matrix, factors: &[f32], out: *mut bf16) {
                 let high = _mm512_maskz_loadu_ps(masks[1], from.wrapping_add(16));
                 *line = pair(_mm512_mul_ps(low, factor), _mm512_mul_ps(high, factor));
             }
-            for (i, line) in turn(lines).into_iter().enumerate() {
-                _mm512_storeu_si512(out.add(tile * STEP_NUMBERS / 2 + 32 * i).cast(), line);
+            for (i, line) in transpose(lines).into_iter().enumerate() {
+                _mm512_storeu_si512(out.add(tile * STEP_LEN / 2 + 32 * i).cast(), line);
             }
         }
     }
@@ -141,7 +141,7 @@ unsafe fn right_step(rows: Matrix, factors: &[f32], out: *mut bf16) {
 pub(super) unsafe fn right_panel(rows: Matrix, factors: &[f32], out: *mut bf16) {
     for step in 0..steps(rows.cols) {
         // SAFETY: the caller's promise.
-        unsafe { right_step(rows.part(0, step * STEP), factors, out.add(step * STEP_NUMBERS)) }
+        unsafe { right_step(rows.part(0, step * K_STEP), factors, out.add(step * STEP_LEN)) }
     }
 }
 
@@ -155,7 +155,7 @@ pub(super) unsafe fn right_panel(rows: Matrix, factors: &[f32], out: *mut bf16) 
 pub(super) unsafe fn right_panel_of_columns(columns: Matrix, out: *mut bf16) {
     // SAFETY: the caller's promise; masked lanes are not read, and lines beyond the last term are zeros.
     unsafe {
-        for term in (0..columns.rows.next_multiple_of(STEP)).step_by(2) {
+        for term in (0..columns.rows.next_multiple_of(K_STEP)).step_by(2) {
             for tile in 0..2 {
                 let mask = below(columns.cols.saturating_sub(16 * tile));
                 let line = |term: usize| {
@@ -163,7 +163,7 @@ pub(super) unsafe fn right_panel_of_columns(columns: Matrix, out: *mut bf16) {
                     let from = columns.start.wrapping_add(term * columns.stride + 16 * tile);
                     _mm512_maskz_loadu_ps(mask, from)
                 };
-                let at = term / STEP * STEP_NUMBERS + tile * STEP_NUMBERS / 2 + term % STEP * 16;
+                let at = term / K_STEP * STEP_LEN + tile * STEP_LEN / 2 + term % K_STEP * 16;
                 _mm512_storeu_si512(out.add(at).cast(), alternate(line(term), line(term + 1)));
             }
         }
@@ -178,7 +178,7 @@ pub(super) unsafe fn right_panel_of_columns(columns: Matrix, out: *mut bf16) {
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
 )]
-unsafe fn turned_step(across: Matrix, out: *mut bf16) {
+unsafe fn transpose_step(across: Matrix, out: *mut bf16) {
     // SAFETY: the caller's promise; masked lanes are not read.
     unsafe {
         for tile in 0..2 {
@@ -192,28 +192,28 @@ unsafe fn turned_step(across: Matrix, out: *mut bf16) {
                 };
                 *line = alternate(row(2 * i), row(2 * i + 1));
             }
-            for (i, line) in turn(lines).into_iter().enumerate() {
-                _mm512_storeu_si512(out.add((16 * tile + i) * STEP).cast(), line);
+            for (i, line) in transpose(lines).into_iter().enumerate() {
+                _mm512_storeu_si512(out.add((16 * tile + i) * K_STEP).cast(), line);
             }
         }
     }
 }
 
-/// As [`KvElement::lay_values`] of bf16, whose assertions hold.
+/// As [`KvElement::pack_values`] of bf16, whose assertions hold.
 ///
 /// # Panics
 /// When the processor has no AVX512-BF16.
-pub(crate) fn lay_values(values: &[f32], width: usize, out: &mut [bf16]) {
+pub(crate) fn pack_values(values: &[f32], width: usize, out: &mut [bf16]) {
     assert!(crate::features().avx512 && crate::features().avx512_bf16, "AVX512-BF16 on a machine without it");
     let rows = values.len() / width;
-    for from in (0..rows).step_by(STEP) {
-        let rows = STEP.min(rows - from);
+    for from in (0..rows).step_by(K_STEP) {
+        let rows = K_STEP.min(rows - from);
         for n in (0..width).step_by(PANEL) {
             let numbers = &values[from * width + n..];
             let across = Matrix { start: numbers.as_ptr(), stride: width, rows, cols: PANEL.min(width - n) };
-            let out = &mut out[bf16::value_place(width, from, n)..][..STEP_NUMBERS];
+            let out = &mut out[bf16::value_offset(width, from, n)..][..STEP_LEN];
             // SAFETY: the rows and columns lie in `values`; a step has room; the processor has the instructions.
-            unsafe { turned_step(across, out.as_mut_ptr()) }
+            unsafe { transpose_step(across, out.as_mut_ptr()) }
         }
     }
 }

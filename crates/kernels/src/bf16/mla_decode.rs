@@ -9,11 +9,11 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use super::dot::{BLOCK, Block, PrefetchQueue, SUMS, TILE_NUMBERS, Taken, Unit, queries_len};
-use super::layout::{Matrix, aligned, below, turn};
-use super::softmax::{UNSEEN, weigh};
+use super::dot::{Bf16Dot, Block, KV_BLOCK, LoadedKv, PrefetchQueue, TILE_ACC_LEN, TILE_LEN, queries_len};
+use super::layout::{Matrix, aligned, below, transpose};
+use super::softmax::{MASKED, softmax_block};
 use crate::Rows;
-use crate::attention::bf16_layout::STEP;
+use crate::attention::bf16_layout::K_STEP;
 use crate::attention::mla_decode::{HEADS, check_shapes};
 use crate::attention::{CacheView, PartialSoftmax};
 use half::bf16;
@@ -29,7 +29,7 @@ struct Parts<'a> {
     /// Queries as the unit lays them.
     queries: *mut bf16,
     /// A block of cached rows.
-    taken: Taken,
+    loaded: LoadedKv,
     /// Of each sixteen heads a block of rows.
     scores: &'a mut [f32],
     /// Of each sixteen heads a tile for each 32 rows of a block.
@@ -47,10 +47,10 @@ impl<'a> Parts<'a> {
         let (columns, groups) = (latent.next_multiple_of(COLUMNS), heads.div_ceil(HEADS));
         let sizes = [
             queries_len(heads, width) / 2,
-            BLOCK * width.next_multiple_of(STEP) / 2,
-            groups * BLOCK * HEADS,
-            groups * BLOCK * HEADS / 2,
-            BLOCK * columns / 2,
+            KV_BLOCK * width.next_multiple_of(K_STEP) / 2,
+            groups * KV_BLOCK * HEADS,
+            groups * KV_BLOCK * HEADS / 2,
+            KV_BLOCK * columns / 2,
             groups * HEADS,
             groups * HEADS,
             groups * HEADS * columns,
@@ -61,12 +61,12 @@ impl<'a> Parts<'a> {
             (part, rest) = std::mem::take(&mut rest).split_at_mut(size);
             part
         });
-        max.fill(UNSEEN);
+        max.fill(MASKED);
         sum.fill(0.0);
         sums.fill(0.0);
         if !heads.is_multiple_of(HEADS) {
             // scores of heads that are not there must be numbers
-            scores[(groups - 1) * BLOCK * HEADS..].fill(0.0);
+            scores[(groups - 1) * KV_BLOCK * HEADS..].fill(0.0);
         }
         if columns > latent {
             // and so must be what is multiplied beyond the last column
@@ -74,7 +74,7 @@ impl<'a> Parts<'a> {
         }
         let [queries, rows, weights, pairs] =
             [queries, rows, weights, pairs].map(|part| part.as_mut_ptr().cast::<bf16>());
-        Parts { queries, taken: Taken { rows, pairs, latent }, scores, weights, max, sum, sums }
+        Parts { queries, loaded: LoadedKv { rows, pairs, latent }, scores, weights, max, sum, sums }
     }
 }
 
@@ -82,7 +82,7 @@ impl<'a> Parts<'a> {
 ///
 /// # Panics
 /// When shapes differ, the cache holds another type, or the processor has no such unit.
-pub(super) fn attend<U: Unit>(
+pub(super) fn attend<U: Bf16Dot>(
     q: Rows<'_>,
     cache: &CacheView<'_>,
     rows: Range<usize>,
@@ -96,51 +96,45 @@ pub(super) fn attend<U: Unit>(
     let stored = CacheRow { ty: cache.ty(), content: latent, rope: width - latent };
     assert!(U::reads(cache.ty()) && cache.row_bytes() == stored.bytes(), "a cache of {}", cache.ty());
     let columns = latent.next_multiple_of(COLUMNS);
-    let Parts { queries, taken, scores, weights, max, sum, sums } = Parts::new(memory, heads, width, latent);
+    let Parts { queries, loaded, scores, weights, max, sum, sums } = Parts::new(memory, heads, width, latent);
     let (start, stride) = q.raw();
     let content = Matrix { start, stride, rows: heads, cols: width };
-    let mut unit = U::ready();
+    let mut dot = U::new();
     // SAFETY: `heads` rows of `width` numbers; room for as many steps. Scores are then exponents of 2.
-    unsafe { unit.lay_queries(content, scale * std::f32::consts::LOG2_E, queries) }
+    unsafe { dot.pack_queries(content, scale * std::f32::consts::LOG2_E, queries) }
     let mut from = rows.start;
     while from < rows.end {
-        let (count, next) = cache.together(from, rows.end, BLOCK);
-        let lying = cache.row(from).as_ptr();
-        let block = Block { lying, stored, count };
-        let steps = count.div_ceil(STEP);
+        let (count, next) = cache.together(from, rows.end, KV_BLOCK);
+        let start = cache.row(from).as_ptr();
+        let block = Block { start, stored, count };
+        let steps = count.div_ceil(K_STEP);
         let mut ahead = PrefetchQueue::new(next, count * cache.row_bytes());
         // SAFETY: the rows lie there, as just looked up; scratch has room for a block; a machine with the unit has the instructions.
         unsafe {
-            unit.score(&block, taken, (queries, heads), &mut ahead, scores.as_mut_ptr());
-            for (group, scores) in scores.chunks_exact_mut(BLOCK * HEADS).enumerate() {
+            dot.qk(&block, loaded, (queries, heads), &mut ahead, scores.as_mut_ptr());
+            for (group, scores) in scores.chunks_exact_mut(KV_BLOCK * HEADS).enumerate() {
                 let lanes = group * HEADS..(group + 1) * HEADS;
-                let weights = weights.add(group * steps * TILE_NUMBERS);
+                let weights = weights.add(group * steps * TILE_LEN);
                 let (max, sum) = (&mut max[lanes.clone()], &mut sum[lanes]);
-                scores[count * HEADS..].fill(UNSEEN);
-                let factors = weigh(scores.as_ptr(), HEADS, steps * STEP, max, sum, weights, TILE_NUMBERS);
+                scores[count * HEADS..].fill(MASKED);
+                let factors =
+                    softmax_block(scores.as_ptr(), HEADS, steps * K_STEP, max, sum, weights, TILE_LEN);
                 for tile in 0..steps {
-                    turn_weights(weights.add(tile * TILE_NUMBERS));
+                    transpose_weights(weights.add(tile * TILE_LEN));
                 }
                 if from > rows.start {
                     rescale(&mut sums[group * HEADS * columns..][..HEADS * columns], &factors);
                 }
             }
-            unit.sum_up(
-                weights,
-                (heads, steps),
-                taken.pairs,
-                columns / COLUMNS,
-                &mut ahead,
-                sums.as_mut_ptr(),
-            );
+            dot.pv(weights, (heads, steps), loaded.pairs, columns / COLUMNS, &mut ahead, sums.as_mut_ptr());
         }
         from += count;
     }
-    drop(unit);
+    drop(dot);
     for head in 0..heads {
         let sums = &sums[head / HEADS * HEADS * columns..][..HEADS * columns];
         // SAFETY: a machine with the unit has the instructions.
-        unsafe { put_in_order(sums, head % HEADS, part.o.row_mut(head)) }
+        unsafe { unpermute(sums, head % HEADS, part.o.row_mut(head)) }
         part.max[head] = max[head] * std::f32::consts::LN_2;
         part.sum[head] = sum[head];
     }
@@ -151,15 +145,15 @@ pub(super) fn attend<U: Unit>(
 /// # Safety
 /// A tile lies there; the processor has AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
-unsafe fn turn_weights(tile: *mut bf16) {
+unsafe fn transpose_weights(tile: *mut bf16) {
     // SAFETY: sixteen lines of the tile.
     unsafe {
         let mut lines = [_mm512_setzero_si512(); 16];
         for (i, line) in lines.iter_mut().enumerate() {
-            *line = _mm512_loadu_si512(tile.add(i * STEP).cast());
+            *line = _mm512_loadu_si512(tile.add(i * K_STEP).cast());
         }
-        for (i, line) in turn(lines).into_iter().enumerate() {
-            _mm512_storeu_si512(tile.add(i * STEP).cast(), line);
+        for (i, line) in transpose(lines).into_iter().enumerate() {
+            _mm512_storeu_si512(tile.add(i * K_STEP).cast(), line);
         }
     }
 }
@@ -173,7 +167,7 @@ unsafe fn rescale(sums: &mut [f32], factors: &[f32; HEADS]) {
     if *factors == [1.0; HEADS] {
         return;
     }
-    for tile in sums.chunks_exact_mut(SUMS) {
+    for tile in sums.chunks_exact_mut(TILE_ACC_LEN) {
         for (line, factor) in tile.chunks_exact_mut(16).zip(factors) {
             // SAFETY: sixteen numbers.
             unsafe {
@@ -202,12 +196,12 @@ static ORDER: [[i32; 16]; 2] = {
 /// # Safety
 /// The processor has AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
-unsafe fn put_in_order(sums: &[f32], head: usize, out: &mut [f32]) {
-    for (tiles, out) in sums.chunks_exact(2 * SUMS).zip(out.chunks_mut(32)) {
+unsafe fn unpermute(sums: &[f32], head: usize, out: &mut [f32]) {
+    for (tiles, out) in sums.chunks_exact(2 * TILE_ACC_LEN).zip(out.chunks_mut(32)) {
         // SAFETY: a line of each of two tiles; lanes below the masks are there.
         unsafe {
             let low = _mm512_loadu_ps(tiles[head * 16..].as_ptr());
-            let high = _mm512_loadu_ps(tiles[SUMS + head * 16..].as_ptr());
+            let high = _mm512_loadu_ps(tiles[TILE_ACC_LEN + head * 16..].as_ptr());
             for (order, out) in ORDER.iter().zip(out.chunks_mut(16)) {
                 let order = _mm512_loadu_si512(order.as_ptr().cast());
                 let line = _mm512_permutex2var_ps(low, order, high);

@@ -10,10 +10,10 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use super::dot::Unit;
-use super::layout::{Matrix, aligned, pair, right_panel, right_panel_of_columns, turn};
-use super::softmax::{UNSEEN, weigh};
-use crate::attention::bf16_layout::{BLOCK, PANEL, STEP, STEP_NUMBERS, steps};
+use super::dot::Bf16Dot;
+use super::layout::{Matrix, aligned, pair, right_panel, right_panel_of_columns, transpose};
+use super::softmax::{MASKED, softmax_block};
+use crate::attention::bf16_layout::{K_STEP, KV_BLOCK, PANEL, STEP_LEN, steps};
 use crate::attention::{Expanded, HeadWidths, KeyBlocks, KeyOrder};
 use crate::{Rows, RowsMut};
 use half::bf16;
@@ -26,7 +26,7 @@ const SQUARE: usize = PANEL * PANEL;
 ///
 /// # Panics
 /// When shapes differ, or the processor has no such unit.
-pub(super) fn attend<U: Unit>(
+pub(super) fn attend<U: Bf16Dot>(
     q: Rows<'_>,
     expanded: &Expanded<'_, bf16>,
     position: usize,
@@ -40,8 +40,8 @@ pub(super) fn attend<U: Unit>(
     let sets = queries.div_ceil(PANEL);
     let sizes = [
         sets * shape.query() / 2,
-        BLOCK * PANEL,
-        BLOCK * PANEL / 2,
+        KV_BLOCK * PANEL,
+        KV_BLOCK * PANEL / 2,
         sets * shape.values * SQUARE,
         sets * PANEL,
         sets * PANEL,
@@ -53,21 +53,21 @@ pub(super) fn attend<U: Unit>(
     let (sums, rest) = rest.split_at_mut(sizes[3]);
     let (max, sum) = rest.split_at_mut(sizes[4]);
     let (turned, weights): (*mut bf16, *mut bf16) = (turned.as_mut_ptr().cast(), weights.as_mut_ptr().cast());
-    max.fill(UNSEEN);
+    max.fill(MASKED);
     sum.fill(0.0);
-    let mut unit = U::ready();
+    let mut dot = U::new();
     for set in 0..sets {
         let rows = q.slice_rows(set * PANEL..queries.min((set + 1) * PANEL));
         // SAFETY: there is room for the panels of each set; a machine with the unit has the instructions.
-        unsafe { turn_queries(rows, nope, &scales[set * PANEL..], turned.add(set * shape.query())) }
+        unsafe { pack_queries(rows, nope, &scales[set * PANEL..], turned.add(set * shape.query())) }
     }
     for block in 0..shape.blocks {
-        let start = block * BLOCK;
+        let start = block * KV_BLOCK;
         // queries before the block see nothing of it
         for set in start.saturating_sub(position) / PANEL..sets {
             let first = position + set * PANEL;
             let end = position + queries.min((set + 1) * PANEL);
-            let panels = BLOCK.min(end - start).div_ceil(PANEL);
+            let panels = KV_BLOCK.min(end - start).div_ceil(PANEL);
             let scores = &mut scores[..panels * SQUARE];
             let lanes = set * PANEL..(set + 1) * PANEL;
             let (max, sum) = (&mut max[lanes.clone()], &mut sum[lanes]);
@@ -75,19 +75,19 @@ pub(super) fn attend<U: Unit>(
             // SAFETY: blocks of keys and values are there, as checked; `weights` has room for a step for each panel of keys; a machine with
             // the unit has the instructions.
             unsafe {
-                score(&mut unit, expanded, &shape, block, turned.add(set * shape.query()), scores);
+                qk(&mut dot, expanded, &shape, block, turned.add(set * shape.query()), scores);
                 if first + 1 < start + panels * PANEL {
-                    hide(scores, first, start);
+                    mask_future(scores, first, start);
                 }
-                let factors = weigh_both(scores, max, sum, weights);
+                let factors = softmax_both(scores, max, sum, weights);
                 if block > 0 {
                     rescale(sums, &factors);
                 }
-                sum_up(&mut unit, expanded, &shape, block, (weights, panels), sums);
+                pv(&mut dot, expanded, &shape, block, (weights, panels), sums);
             }
         }
     }
-    drop(unit);
+    drop(dot);
     for (set, sums) in sums.chunks_exact(shape.values * SQUARE).enumerate() {
         // SAFETY: a machine with the unit has the instructions.
         unsafe { finish(sums, &sum[set * PANEL..][..PANEL], set * PANEL, out) }
@@ -107,12 +107,12 @@ impl Shape {
     fn new(expanded: &Expanded<'_, bf16>, rows: usize) -> Shape {
         let HeadWidths { nope, rope, value } = expanded.widths;
         let [nope, rope, values] = [nope, rope, value].map(steps);
-        Shape { nope, rope, values, blocks: rows.div_ceil(BLOCK) }
+        Shape { nope, rope, values, blocks: rows.div_ceil(KV_BLOCK) }
     }
 
     /// Numbers of the panels of 32 queries.
     fn query(&self) -> usize {
-        (self.nope + self.rope) * STEP_NUMBERS
+        (self.nope + self.rope) * STEP_LEN
     }
 }
 
@@ -120,38 +120,38 @@ impl Shape {
 ///
 /// # Safety
 /// As many panels of keys are there, and as many steps of queries at `right`.
-unsafe fn score(
-    unit: &mut impl Unit,
+unsafe fn qk(
+    dot: &mut impl Bf16Dot,
     expanded: &Expanded<'_, bf16>,
     shape: &Shape,
     block: usize,
     right: *const bf16,
     scores: &mut [f32],
 ) {
-    let keys = expanded.keys.as_ptr().wrapping_add(block * shape.nope * PANEL * BLOCK);
+    let keys = expanded.keys.as_ptr().wrapping_add(block * shape.nope * PANEL * KV_BLOCK);
     let rotated = expanded.rope_keys.as_ptr().wrapping_add(block * expanded.rope_stride);
     for (panel, square) in scores.chunks_exact_mut(SQUARE).enumerate() {
         let parts = [
-            (keys.wrapping_add(panel * shape.nope * STEP_NUMBERS), shape.nope),
-            (rotated.wrapping_add(panel * shape.rope * STEP_NUMBERS), shape.rope),
+            (keys.wrapping_add(panel * shape.nope * STEP_LEN), shape.nope),
+            (rotated.wrapping_add(panel * shape.rope * STEP_LEN), shape.rope),
         ];
         // SAFETY: the caller's promise.
-        unsafe { unit.panels(parts, right, false, square.as_mut_ptr()) }
+        unsafe { dot.panels(parts, right, false, square.as_mut_ptr()) }
     }
 }
 
-/// [`weigh`] for both halves of 32 queries.
+/// [`softmax_block`] for both halves of 32 queries.
 ///
 /// # Safety
 /// `weights` has room for a step for each square of scores; the processor has AVX-512 with BF16.
-unsafe fn weigh_both(scores: &[f32], max: &mut [f32], sum: &mut [f32], weights: *mut bf16) -> [f32; PANEL] {
+unsafe fn softmax_both(scores: &[f32], max: &mut [f32], sum: &mut [f32], weights: *mut bf16) -> [f32; PANEL] {
     let mut factors = [0.0; PANEL];
     let halves = max.chunks_exact_mut(16).zip(sum.chunks_exact_mut(16));
     for (half, ((max, sum), factors)) in halves.zip(factors.chunks_exact_mut(16)).enumerate() {
         let from = scores[half * 16..].as_ptr();
-        let weights = weights.wrapping_add(half * STEP_NUMBERS / 2);
+        let weights = weights.wrapping_add(half * STEP_LEN / 2);
         // SAFETY: rows of 32 scores; the caller's promise.
-        let found = unsafe { weigh(from, PANEL, scores.len() / PANEL, max, sum, weights, STEP_NUMBERS) };
+        let found = unsafe { softmax_block(from, PANEL, scores.len() / PANEL, max, sum, weights, STEP_LEN) };
         factors.copy_from_slice(&found);
     }
     factors
@@ -161,20 +161,20 @@ unsafe fn weigh_both(scores: &[f32], max: &mut [f32], sum: &mut [f32], weights: 
 ///
 /// # Safety
 /// A block of values is there, and as many steps of weights as `panels`.
-unsafe fn sum_up(
-    unit: &mut impl Unit,
+unsafe fn pv(
+    dot: &mut impl Bf16Dot,
     expanded: &Expanded<'_, bf16>,
     shape: &Shape,
     block: usize,
     (weights, panels): (*const bf16, usize),
     sums: &mut [f32],
 ) {
-    let values = expanded.values.as_ptr().wrapping_add(block * shape.values * PANEL * BLOCK);
+    let values = expanded.values.as_ptr().wrapping_add(block * shape.values * PANEL * KV_BLOCK);
     for (panel, square) in sums.chunks_exact_mut(SQUARE).enumerate() {
-        let left = values.wrapping_add(panel * BLOCK / STEP * STEP_NUMBERS);
+        let left = values.wrapping_add(panel * KV_BLOCK / K_STEP * STEP_LEN);
         // SAFETY: the caller's promise.
         unsafe {
-            unit.panels([(left, panels), (std::ptr::null(), 0)], weights, block > 0, square.as_mut_ptr())
+            dot.panels([(left, panels), (std::ptr::null(), 0)], weights, block > 0, square.as_mut_ptr())
         }
     }
 }
@@ -183,7 +183,7 @@ unsafe fn sum_up(
 ///
 /// # Safety
 /// There is room for as many steps; the processor has AVX-512 with BF16.
-unsafe fn turn_queries(rows: Rows<'_>, nope: usize, scales: &[f32], out: *mut bf16) {
+unsafe fn pack_queries(rows: Rows<'_>, nope: usize, scales: &[f32], out: *mut bf16) {
     let mut factors = [0.0; PANEL];
     for (factor, scale) in factors.iter_mut().zip(scales) {
         *factor = scale * std::f32::consts::LOG2_E;
@@ -194,16 +194,16 @@ unsafe fn turn_queries(rows: Rows<'_>, nope: usize, scales: &[f32], out: *mut bf
     // SAFETY: rows of `nope` and more numbers; the caller's promise.
     unsafe {
         right_panel(content, &factors, out);
-        right_panel(rotated, &factors, out.add(steps(nope) * STEP_NUMBERS));
+        right_panel(rotated, &factors, out.add(steps(nope) * STEP_LEN));
     }
 }
 
-/// Scores of cached rows that a query does not see become [`UNSEEN`]. `query` and `key` are the positions of the first of both.
+/// Scores of cached rows that a query does not see become [`MASKED`]. `query` and `key` are the positions of the first of both.
 ///
 /// # Safety
 /// The processor has AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
-unsafe fn hide(scores: &mut [f32], query: usize, key: usize) {
+unsafe fn mask_future(scores: &mut [f32], query: usize, key: usize) {
     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     for (i, line) in scores.chunks_exact_mut(PANEL).enumerate() {
         for (half, scores) in line.chunks_exact_mut(16).enumerate() {
@@ -211,7 +211,7 @@ unsafe fn hide(scores: &mut [f32], query: usize, key: usize) {
             let last = _mm512_set1_epi32((query + 16 * half) as i32 - key as i32);
             let hidden = _mm512_cmplt_epi32_mask(_mm512_add_epi32(last, lanes), _mm512_set1_epi32(i as i32));
             // SAFETY: sixteen numbers.
-            unsafe { _mm512_mask_storeu_ps(scores.as_mut_ptr(), hidden, _mm512_set1_ps(UNSEEN)) }
+            unsafe { _mm512_mask_storeu_ps(scores.as_mut_ptr(), hidden, _mm512_set1_ps(MASKED)) }
         }
     }
 }
@@ -258,7 +258,7 @@ unsafe fn finish(sums: &[f32], sum: &[f32], first: usize, out: &mut RowsMut<'_>)
                     let line_of_queries = _mm512_loadu_ps(sums[16 * half..].as_ptr());
                     *line = _mm512_castps_si512(_mm512_div_ps(line_of_queries, total));
                 }
-                for (row, line) in turn(lines).into_iter().enumerate().take(rows) {
+                for (row, line) in transpose(lines).into_iter().enumerate().take(rows) {
                     let mask = (1u32 << count).wrapping_sub(1) as u16;
                     let out = out.row_mut(from + row)[n..].as_mut_ptr();
                     _mm512_mask_storeu_ps(out, mask, _mm512_castsi512_ps(line));
@@ -272,7 +272,7 @@ unsafe fn finish(sums: &[f32], sum: &[f32], first: usize, out: &mut RowsMut<'_>)
 ///
 /// # Panics
 /// When shapes differ, or the processor has no such unit.
-pub(super) fn expand_keys<U: Unit>(
+pub(super) fn expand_keys<U: Bf16Dot>(
     weights: &[f32],
     order: KeyOrder,
     blocks: &KeyBlocks<'_, bf16>,
@@ -281,11 +281,11 @@ pub(super) fn expand_keys<U: Unit>(
 ) {
     blocks.check(weights, keys);
     let (nope, latent) = (steps(blocks.nope), steps(blocks.latent));
-    let panel = latent * STEP_NUMBERS;
+    let panel = latent * STEP_LEN;
     let memory = aligned(memory, nope * panel / 2 + SQUARE);
     let (right, found) = memory.split_at_mut(nope * panel / 2);
     let right: *mut bf16 = right.as_mut_ptr().cast();
-    let mut unit = U::ready();
+    let mut dot = U::new();
     for n in 0..nope {
         let (from, count) = (n * PANEL, PANEL.min(blocks.nope - n * PANEL));
         // SAFETY: rows or columns of W_UK; room for as many panels; a machine with the unit has the instructions.
@@ -305,14 +305,14 @@ pub(super) fn expand_keys<U: Unit>(
             }
         }
     }
-    for (block, keys) in keys.chunks_exact_mut(nope * PANEL * BLOCK).enumerate() {
-        let latents = &blocks.latents[block * blocks.stride..][..panel * BLOCK / PANEL];
-        for (latents, keys) in latents.chunks_exact(panel).zip(keys.chunks_exact_mut(nope * STEP_NUMBERS)) {
-            for (n, step) in keys.chunks_exact_mut(STEP_NUMBERS).enumerate() {
+    for (block, keys) in keys.chunks_exact_mut(nope * PANEL * KV_BLOCK).enumerate() {
+        let latents = &blocks.latents[block * blocks.stride..][..panel * KV_BLOCK / PANEL];
+        for (latents, keys) in latents.chunks_exact(panel).zip(keys.chunks_exact_mut(nope * STEP_LEN)) {
+            for (n, step) in keys.chunks_exact_mut(STEP_LEN).enumerate() {
                 let parts = [(latents.as_ptr(), latent), (std::ptr::null(), 0)];
                 // SAFETY: panels of as many steps; a square of results; a step of 32 lines, with the instructions of a machine with the unit.
                 unsafe {
-                    unit.panels(parts, right.add(n * panel), false, found.as_mut_ptr());
+                    dot.panels(parts, right.add(n * panel), false, found.as_mut_ptr());
                     round_square(found, step);
                 }
             }
@@ -328,7 +328,7 @@ pub(super) fn expand_keys<U: Unit>(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
 )]
 unsafe fn round_square(square: &[f32], step: &mut [bf16]) {
-    for (line, out) in square.chunks_exact(PANEL).zip(step.chunks_exact_mut(STEP)) {
+    for (line, out) in square.chunks_exact(PANEL).zip(step.chunks_exact_mut(K_STEP)) {
         // SAFETY: 32 numbers here and there.
         unsafe {
             let (low, high) = (_mm512_loadu_ps(line.as_ptr()), _mm512_loadu_ps(line[16..].as_ptr()));

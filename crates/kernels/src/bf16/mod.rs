@@ -36,24 +36,29 @@ pub(crate) use detect::found;
 pub use detect::{assume_amx, assumed};
 pub(crate) use dot::{bf16_peak, integer_peak};
 pub(crate) use gemm::{Buffers, multiply};
-pub(crate) use layout::lay_values;
+pub(crate) use layout::pack_values;
 
 use crate::KernelFn;
-use dot::{Tiles, Vectors};
+use dot::{AmxTiles, Avx512Bf16};
 use latent_types::{CacheType, OpKind};
 
 /// Attention on tiles: operation, fewest rows of a step, the cache's type where there is one only, kernel.
-pub(crate) fn tile_attention() -> [(OpKind, usize, Option<CacheType>, KernelFn); 3] {
+pub(crate) fn amx_attention() -> [(OpKind, usize, Option<CacheType>, KernelFn); 3] {
     [
-        (OpKind::AttendExpanded, LEAST_ROWS, None, KernelFn::AttendBrains(mla_prefill::attend::<Tiles>)),
-        (OpKind::ExpandKeys, LEAST_ROWS, None, KernelFn::ExpandBrains(mla_prefill::expand_keys::<Tiles>)),
+        (OpKind::AttendExpanded, MIN_ROWS, None, KernelFn::PrefillAttnBf16(mla_prefill::attend::<AmxTiles>)),
+        (OpKind::ExpandKeys, MIN_ROWS, None, KernelFn::ExpandKeysBf16(mla_prefill::expand_keys::<AmxTiles>)),
         // numbers of f16 would lose three bits, and every processor with tiles multiplies f16 in vectors
-        (OpKind::AttendLatent, 1, Some(CacheType::Bf16), KernelFn::AttendLatent(mla_decode::attend::<Tiles>)),
+        (
+            OpKind::AttendLatent,
+            1,
+            Some(CacheType::Bf16),
+            KernelFn::AttendLatent(mla_decode::attend::<AmxTiles>),
+        ),
     ]
 }
 
 /// Whether attention multiplies bf16 in vectors here: where there is arithmetic on f16, that is as fast and rounds less.
-pub(crate) fn multiplies_in_vectors() -> bool {
+pub(crate) fn has_bf16_vectors() -> bool {
     let found = crate::features();
     found.avx512 && found.avx512_bf16 && !found.avx512_fp16
 }
@@ -62,12 +67,12 @@ pub(crate) fn multiplies_in_vectors() -> bool {
 pub(crate) fn vector_attention() -> impl Iterator<Item = (OpKind, CacheType, KernelFn)> {
     [CacheType::F16, CacheType::Bf16, CacheType::Int8].into_iter().flat_map(|cache| {
         [
-            (OpKind::AttendExpanded, cache, KernelFn::AttendBrains(mla_prefill::attend::<Vectors>)),
-            (OpKind::ExpandKeys, cache, KernelFn::ExpandBrains(mla_prefill::expand_keys::<Vectors>)),
-            (OpKind::AttendLatent, cache, KernelFn::AttendLatent(mla_decode::attend::<Vectors>)),
+            (OpKind::AttendExpanded, cache, KernelFn::PrefillAttnBf16(mla_prefill::attend::<Avx512Bf16>)),
+            (OpKind::ExpandKeys, cache, KernelFn::ExpandKeysBf16(mla_prefill::expand_keys::<Avx512Bf16>)),
+            (OpKind::AttendLatent, cache, KernelFn::AttendLatent(mla_decode::attend::<Avx512Bf16>)),
         ]
     })
 }
 
 /// Fewest rows of a call that tiles are for: with fewer, unpacking a strip costs more than products with 8-bit inputs cost in all.
-pub(crate) const LEAST_ROWS: usize = 16;
+pub(crate) const MIN_ROWS: usize = 16;

@@ -2,12 +2,12 @@
 #![allow(unsafe_code, reason = "vector instructions over addresses that the caller keeps in bounds")]
 
 use super::layout::alternate;
-use crate::attention::bf16_layout::STEP;
+use crate::attention::bf16_layout::K_STEP;
 use half::bf16;
 use std::arch::x86_64::*;
 
 /// The score of what is not seen: far below any other, and yet a number.
-pub(super) const UNSEEN: f32 = -1e30;
+pub(super) const MASKED: f32 = -1e30;
 
 /// 2^x for x ≤ 0: relative error below 7e-5, where rounding to bf16 costs 2e-3.
 #[inline(always)]
@@ -26,7 +26,7 @@ unsafe fn exp2(x: __m512) -> __m512 {
 }
 
 /// Scores as exponents of 2, `count` rows of sixteen lanes, `distance` numbers apart, become weights: two rows in a line of pairs of bf16, sixteen
-/// lines a step, steps `step` numbers apart. `max` and `sum` are those of the rows before ([`UNSEEN`] and 0 where there are none), and are brought up to date. Returns what earlier
+/// lines a step, steps `step` numbers apart. `max` and `sum` are those of the rows before ([`MASKED`] and 0 where there are none), and are brought up to date. Returns what earlier
 /// sums are to be multiplied by.
 ///
 /// # Safety
@@ -34,7 +34,7 @@ unsafe fn exp2(x: __m512) -> __m512 {
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
 )]
-pub(super) unsafe fn weigh(
+pub(super) unsafe fn softmax_block(
     scores: *const f32,
     distance: usize,
     count: usize,
@@ -66,7 +66,7 @@ pub(super) unsafe fn weigh(
             let first = exp2(_mm512_sub_ps(row!(i), largest));
             let second = exp2(_mm512_sub_ps(row!(i + 1), largest));
             totals = [_mm512_add_ps(totals[0], first), _mm512_add_ps(totals[1], second)];
-            let at = i / STEP * step + i % STEP * 16;
+            let at = i / K_STEP * step + i % K_STEP * 16;
             _mm512_storeu_si512(weights.add(at).cast(), alternate(first, second));
         }
         let factor = exp2(_mm512_sub_ps(before, largest));

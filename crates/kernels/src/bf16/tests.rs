@@ -66,12 +66,15 @@ fn error(ty: TensorType, round: impl Fn(&[f32], &[f32]) -> f64) -> f64 {
 #[test]
 fn bf16_errs_less_than_8_bits() {
     for ty in [TensorType::Q4_0, TensorType::Q4_K, TensorType::Q6_K, TensorType::Q8_0] {
-        let brains = error(ty, |w, x| dot(&bf16(w), &bf16(x)));
+        let bf16_error = error(ty, |w, x| dot(&bf16(w), &bf16(x)));
         let vnni = error(ty, |w, x| dot(w, &bytes(x, 32)));
         let requantised = error(ty, |w, x| dot(&bytes(w, 256), &bytes(x, 256)));
         println!(
-            "{ty}: bf16 {brains:.2e}, 8-bit inputs {vnni:.2e}, 8 bits with a scale for 256 {requantised:.2e}"
+            "{ty}: bf16 {bf16_error:.2e}, 8-bit inputs {vnni:.2e}, 8 bits with a scale for 256 {requantised:.2e}"
         );
-        assert!(brains < 3e-3 && brains < vnni && vnni < requantised, "{ty} {brains} {vnni} {requantised}");
+        assert!(
+            bf16_error < 3e-3 && bf16_error < vnni && vnni < requantised,
+            "{ty} {bf16_error} {vnni} {requantised}"
+        );
     }
 }

@@ -8,7 +8,7 @@ use super::compiled::compiled;
 use super::{MatmulFn, body, float, quantized};
 use crate::KernelFn;
 #[cfg(target_arch = "x86_64")]
-use crate::bf16::LEAST_ROWS;
+use crate::bf16::MIN_ROWS;
 use latent_types::{ActivationType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// Products with decoded rows.
@@ -49,13 +49,13 @@ const FAST: [TensorType; 14] = [
 
 /// No product here is for many rows alone.
 #[cfg(not(target_arch = "x86_64"))]
-const LEAST_ROWS: usize = 1;
+const MIN_ROWS: usize = 1;
 
 /// Every product of the table.
 pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
     let mut table = Vec::new();
     let mut add = |op, weight: Option<TensorType>, layout, activation: ActivationType, tier: Tier, kernel| {
-        let least = if tier == Tier::Amx { LEAST_ROWS } else { 1 };
+        let least = if tier == Tier::Amx { MIN_ROWS } else { 1 };
         let format = weight.map_or_else(|| "strip".to_owned(), |ty| ty.name().to_lowercase());
         let tiles = if layout == WeightLayout::Tiles { "_tiles" } else { "" };
         let across = if op == OpKind::LinearT { "_across" } else { "" };

@@ -14,24 +14,24 @@ use crate::Rows;
 use crate::attention::PartialSoftmax;
 use crate::attention::cache::CacheView;
 use crate::attention::gemm_f16::{
-    CHAIN, Left, Old, Product, WIDE, bits, exp2, for_lines, largest, load, load_some, multiply, prefetch,
-    twice,
+    F16_CHAIN, F16_LANES, Left, Old, Product, bits, exp2, for_vectors, largest, load, load_some, multiply,
+    prefetch, splat_pairs_f16,
 };
 use latent_types::CacheType;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// Cached rows whose weighted sum is in f16.
-const BLOCK: usize = CHAIN;
+const KV_BLOCK: usize = F16_CHAIN;
 
 /// Cached rows and heads that are scored together.
-const TILE: usize = 4;
+const MR: usize = 4;
 
 /// Largest magnitude of a scaled query: 4 · 18 products with any f16 stay finite.
-pub(in crate::attention) const QUERY: f32 = 1.0 / 128.0;
+pub(in crate::attention) const MAX_QUERY: f32 = 1.0 / 128.0;
 
-/// Largest weight: [`BLOCK`] products with any f16 stay finite.
-pub(in crate::attention) const WEIGHT: f32 = 1.0 / BLOCK as f32;
+/// Largest weight: [`KV_BLOCK`] products with any f16 stay finite.
+pub(in crate::attention) const MAX_WEIGHT: f32 = 1.0 / KV_BLOCK as f32;
 
 /// As [`AttendFn`](crate::attention::AttendFn), over a cache of f16.
 ///
@@ -77,33 +77,33 @@ unsafe fn inner(
     memory: &mut Vec<f32>,
 ) {
     let (heads, width) = (q.rows(), cache.width());
-    let (padded, columns) = (width.next_multiple_of(WIDE), latent.next_multiple_of(WIDE));
-    let tiled = heads.next_multiple_of(TILE);
+    let (padded, columns) = (width.next_multiple_of(F16_LANES), latent.next_multiple_of(F16_LANES));
+    let tiled = heads.next_multiple_of(MR);
     // results are summed where they belong if whole vectors have room there
     let apart = if latent == columns { 0 } else { HEADS * columns };
-    memory.resize(HEADS * padded / 2 + 2 * BLOCK * HEADS + apart, 0.0);
+    memory.resize(HEADS * padded / 2 + 2 * KV_BLOCK * HEADS + apart, 0.0);
     let (queries, rest) = memory.split_at_mut(HEADS * padded / 2);
-    let (scores, rest) = rest.split_at_mut(BLOCK * HEADS);
-    let (weights, sums) = rest.split_at_mut(BLOCK * HEADS);
+    let (scores, rest) = rest.split_at_mut(KV_BLOCK * HEADS);
+    let (weights, sums) = rest.split_at_mut(KV_BLOCK * HEADS);
     let (out, out_row) = if apart == 0 { part.o.raw_mut() } else { (sums.as_mut_ptr(), columns) };
     let memory = Memory { queries: bits(queries), scores, weights: bits(weights) };
     let mut factors = [0.0; HEADS];
     memory.queries[heads * padded / 2..tiled * padded / 2].fill(0);
     for (head, factor) in factors.iter_mut().enumerate().take(heads) {
         let out = &mut memory.queries[head * padded / 2..][..padded / 2];
-        *factor = scale * std::f32::consts::LOG2_E * halve(q.row(head), out);
+        *factor = scale * std::f32::consts::LOG2_E * scale_to_f16(q.row(head), out);
     }
     // SAFETY: the processor has the instructions.
-    let mut running = unsafe { Running::new() };
+    let mut running = unsafe { RunningSoftmax::new() };
     let mut start = rows.start;
     while start < rows.end {
-        let (count, mut ahead) = cache.together(start, rows.end, BLOCK);
+        let (count, mut ahead) = cache.together(start, rows.end, KV_BLOCK);
         let from = cache.row(start).as_ptr();
         // SAFETY: `count` rows of `width` numbers lie at `from`; `queries` and `scores` have room for whole tiles.
-        unsafe { score(from, &mut ahead, count, width, tiled, memory.queries, memory.scores) };
+        unsafe { qk(from, &mut ahead, count, width, tiled, memory.queries, memory.scores) };
         let (scores, weights) = (&mut memory.scores[..count * HEADS], &mut memory.weights[..count * HEADS]);
         // SAFETY: the processor has the instructions.
-        let (alpha, beta) = unsafe { weigh(scores, &factors, &mut running, weights) };
+        let (alpha, beta) = unsafe { softmax_block(scores, &factors, &mut running, weights) };
         // half of the next block is asked for while scoring and half while summing, evenly: all at once would come faster than memory answers
         let left = Left { start: memory.weights.as_ptr(), row: 1, column: HEADS };
         let product = Product {
@@ -127,9 +127,9 @@ unsafe fn inner(
     unsafe { running.finish(part, heads) }
 }
 
-/// A row divided to at most [`QUERY`], as f16 in pairs. Returns what undoes it.
+/// A row divided to at most [`MAX_QUERY`], as f16 in pairs. Returns what undoes it.
 #[inline(always)]
-pub(in crate::attention) fn halve(row: &[f32], out: &mut [u32]) -> f32 {
+pub(in crate::attention) fn scale_to_f16(row: &[f32], out: &mut [u32]) -> f32 {
     assert!(out.len() * 2 >= row.len().next_multiple_of(16), "room for whole vectors");
     // SAFETY: with the tier's instructions.
     let largest = unsafe { largest(row) };
@@ -137,11 +137,11 @@ pub(in crate::attention) fn halve(row: &[f32], out: &mut [u32]) -> f32 {
         out.fill(0);
         return 0.0;
     }
-    let factor = QUERY / largest;
+    let factor = MAX_QUERY / largest;
     // SAFETY: as above; eight pairs for each line.
     unsafe {
         let mut places = out.chunks_exact_mut(8);
-        for_lines!(row, line => {
+        for_vectors!(row, line => {
             let scaled = _mm512_mul_ps(_mm512_loadu_ps(line), _mm512_set1_ps(factor));
             if let Some(place) = places.next() {
                 _mm256_storeu_si256(place.as_mut_ptr().cast(), _mm256_castph_si256(_mm512_cvtxps_ph(scaled)));
@@ -156,7 +156,7 @@ pub(in crate::attention) fn halve(row: &[f32], out: &mut [u32]) -> f32 {
 /// # Safety
 /// `count` rows of `width` f16 lie at `from`; the tier's instructions are there.
 #[inline(always)]
-unsafe fn score(
+unsafe fn qk(
     from: *const u8,
     ahead: &mut *const u8,
     count: usize,
@@ -165,33 +165,33 @@ unsafe fn score(
     queries: &[u32],
     scores: &mut [f32],
 ) {
-    let padded = width.next_multiple_of(WIDE);
-    let whole = width / WIDE * WIDE;
+    let padded = width.next_multiple_of(F16_LANES);
+    let whole = width / F16_LANES * F16_LANES;
     assert!(
         queries.len() * 2 >= heads * padded && scores.len() >= count * HEADS && heads <= HEADS,
         "scratch"
     );
     let tail: __mmask32 = (1u64 << (width - whole)).wrapping_sub(1) as u32;
-    for row in (0..count).step_by(TILE) {
+    for row in (0..count).step_by(MR) {
         // the last tile reads its last row again
-        let lines: [*const u8; TILE] =
+        let lines: [*const u8; MR] =
             std::array::from_fn(|r| from.wrapping_add((row + r).min(count - 1) * 2 * width));
-        for head in (0..heads).step_by(TILE) {
+        for head in (0..heads).step_by(MR) {
             // SAFETY: numbers below `width` of rows below `count`, heads below `heads`; masked lanes are not read.
             unsafe {
                 let query = queries.as_ptr().cast::<u16>().add(head * padded);
-                let mut sums = [_mm512_setzero_ph(); TILE * TILE];
+                let mut sums = [_mm512_setzero_ph(); MR * MR];
                 macro_rules! step {
                     ($keys:expr, $at:expr) => {{
                         let at: usize = $at;
-                        let keys: [__m512h; TILE] = $keys;
-                        for h in 0..TILE {
+                        let keys: [__m512h; MR] = $keys;
+                        for h in 0..MR {
                             let q = load(query.add(h * padded + at));
-                            for r in 0..TILE {
-                                sums[h * TILE + r] = _mm512_fmadd_ph(q, keys[r], sums[h * TILE + r]);
+                            for r in 0..MR {
+                                sums[h * MR + r] = _mm512_fmadd_ph(q, keys[r], sums[h * MR + r]);
                             }
                         }
-                        if head % (2 * TILE) == 0 {
+                        if head % (2 * MR) == 0 {
                             prefetch(ahead);
                         }
                     }};
@@ -207,7 +207,7 @@ unsafe fn score(
                         ],
                         at
                     );
-                    at += WIDE;
+                    at += F16_LANES;
                 }
                 if tail != 0 {
                     step!(
@@ -220,7 +220,7 @@ unsafe fn score(
                         at
                     );
                 }
-                let found = sum_strands(sums);
+                let found = sum_accumulators(sums);
                 let quarters = [
                     _mm512_extractf32x4_ps::<0>(found),
                     _mm512_extractf32x4_ps::<1>(found),
@@ -237,7 +237,7 @@ unsafe fn score(
 
 /// The sums of sixteen vectors: quarter i, number j is that of vector 4 j + i.
 #[inline(always)]
-unsafe fn sum_strands(v: [__m512h; 16]) -> __m512 {
+unsafe fn sum_accumulators(v: [__m512h; 16]) -> __m512 {
     // SAFETY: register to register, with the tier's instructions.
     unsafe {
         macro_rules! fold {
@@ -270,20 +270,20 @@ unsafe fn sum_strands(v: [__m512h; 16]) -> __m512 {
 }
 
 /// Running softmax of each head, in powers of two.
-pub(in crate::attention) struct Running {
+pub(in crate::attention) struct RunningSoftmax {
     max: __m512,
     sum: __m512,
 }
 
-impl Running {
+impl RunningSoftmax {
     /// Of nothing.
     ///
     /// # Safety
     /// With the tier's instructions.
     #[inline(always)]
-    pub(in crate::attention) unsafe fn new() -> Running {
+    pub(in crate::attention) unsafe fn new() -> RunningSoftmax {
         // SAFETY: register to register.
-        unsafe { Running { max: _mm512_set1_ps(f32::NEG_INFINITY), sum: _mm512_setzero_ps() } }
+        unsafe { RunningSoftmax { max: _mm512_set1_ps(f32::NEG_INFINITY), sum: _mm512_setzero_ps() } }
     }
 
     /// Joins a block's largest scores, and the sums of its weights relative to them. Returns what earlier sums and the block's are to be
@@ -292,7 +292,7 @@ impl Running {
     /// # Safety
     /// With the tier's instructions.
     #[inline(always)]
-    pub(in crate::attention) unsafe fn join(
+    pub(in crate::attention) unsafe fn update_running_max(
         &mut self,
         largest: __m512,
         total: __m512,
@@ -337,10 +337,10 @@ impl Running {
 /// # Safety
 /// With the tier's instructions.
 #[inline(always)]
-unsafe fn weigh(
+unsafe fn softmax_block(
     scores: &mut [f32],
     factors: &[f32; HEADS],
-    running: &mut Running,
+    running: &mut RunningSoftmax,
     weights: &mut [u32],
 ) -> ([f32; HEADS], [f32; HEADS]) {
     // SAFETY: lines of sixteen numbers here and there.
@@ -356,9 +356,9 @@ unsafe fn weigh(
         for (line, out) in scores.chunks_exact(HEADS).zip(weights.chunks_exact_mut(HEADS)) {
             let weight = exp2(_mm512_sub_ps(_mm512_loadu_ps(line.as_ptr()), largest));
             total = _mm512_add_ps(total, weight);
-            let scaled = _mm512_mul_ps(weight, _mm512_set1_ps(WEIGHT));
-            _mm512_storeu_si512(out.as_mut_ptr().cast(), twice(scaled));
+            let scaled = _mm512_mul_ps(weight, _mm512_set1_ps(MAX_WEIGHT));
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), splat_pairs_f16(scaled));
         }
-        running.join(largest, total, 1.0 / WEIGHT)
+        running.update_running_max(largest, total, 1.0 / MAX_WEIGHT)
     }
 }

@@ -14,7 +14,7 @@ use std::ops::Range;
 pub(crate) const HEADS: usize = 16;
 
 /// Cached rows that are scored at a time: as f32 they stay in the nearer caches until they are summed up.
-pub(in crate::attention) const BLOCK: usize = 32;
+pub(in crate::attention) const KV_BLOCK: usize = 32;
 
 /// Asserts that queries, cached rows and results have the shapes that attention in latent space needs.
 #[inline(always)]
@@ -49,17 +49,17 @@ pub(in crate::attention) unsafe fn attend<L: Simd, const SPLIT: bool>(
     let (heads, width) = (q.rows(), cache.width());
     check(&q, width, latent, part);
     let stored = CacheRow { ty: cache.ty(), content: latent, rope: width - latent };
-    memory.resize(width * HEADS + BLOCK * width + 2 * BLOCK * HEADS, 0.0);
+    memory.resize(width * HEADS + KV_BLOCK * width + 2 * KV_BLOCK * HEADS, 0.0);
     let (queries, rest) = memory.split_at_mut(width * HEADS);
-    let (lines, rest) = rest.split_at_mut(BLOCK * width);
-    let (scores, rope_scores) = rest.split_at_mut(BLOCK * HEADS);
-    turn(&q, 0, scale, queries);
+    let (lines, rest) = rest.split_at_mut(KV_BLOCK * width);
+    let (scores, rope_scores) = rest.split_at_mut(KV_BLOCK * HEADS);
+    transpose_queries(&q, 0, scale, queries);
     let (mut max, mut sum) = ([f32::NEG_INFINITY; HEADS], [0.0f32; HEADS]);
     (0..heads).for_each(|head| part.o.row_mut(head).fill(0.0));
     let mut start = rows.start;
     while start < rows.end {
         // the next block is asked for while scoring and while summing: all at once would come faster than memory answers
-        let (count, mut ahead) = cache.together(start, rows.end, BLOCK);
+        let (count, mut ahead) = cache.together(start, rows.end, KV_BLOCK);
         for (row, line) in (start..start + count).zip(lines.chunks_exact_mut(width)) {
             // SAFETY: the caller's promise.
             unsafe { widen::<L>(stored, cache.row(row), line) };
@@ -95,7 +95,7 @@ pub(in crate::attention) unsafe fn attend<L: Simd, const SPLIT: bool>(
 
 /// Queries from a column on, times `scale`: a line of heads for each number.
 #[inline(always)]
-pub(in crate::attention) fn turn(q: &Rows<'_>, first: usize, scale: f32, out: &mut [f32]) {
+pub(in crate::attention) fn transpose_queries(q: &Rows<'_>, first: usize, scale: f32, out: &mut [f32]) {
     let width = q.cols() - first;
     for from in (0..width).step_by(HEADS) {
         let count = HEADS.min(width - from);

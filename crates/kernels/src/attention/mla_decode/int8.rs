@@ -4,7 +4,7 @@
 //! query has a scale for each [`RUN`] numbers, its largest magnitude / 127. The rope part, which has 16 bits, and weighted sums are f32.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
-use super::f32::{BLOCK, HEADS, check, softmax, turn};
+use super::f32::{HEADS, KV_BLOCK, check, softmax, transpose_queries};
 use crate::activation::code_scale;
 use crate::attention::cache::{CacheView, scale_of, widen};
 use crate::attention::{PartialSoftmax, each_below};
@@ -56,12 +56,12 @@ impl<'a> Queries<'a> {
                 let mut numbers = [0.0; RUN];
                 let row = &row[(run * RUN).min(row.len())..((run + 1) * RUN).min(row.len())];
                 numbers[..row.len()].copy_from_slice(row);
-                let (factor, bias) = quantise(&numbers, line);
+                let (factor, bias) = quantize(&numbers, line);
                 scales[run * HEADS + head] = factor * scale;
                 biases[run * HEADS + head] = bias as u32;
             }
         }
-        turn_words(by_head, padded / 4, codes);
+        transpose_words(by_head, padded / 4, codes);
         Queries { codes, biases: signed(biases), scales, width }
     }
 
@@ -71,7 +71,7 @@ impl<'a> Queries<'a> {
     /// # Safety
     /// As for [`Simd`]. Each row has at least the queries' numbers, in whole fours.
     #[inline(always)]
-    pub(in crate::attention) unsafe fn score<L: Simd, const PREFETCH_EVERY: usize>(
+    pub(in crate::attention) unsafe fn qk<L: Simd, const PREFETCH_EVERY: usize>(
         &self,
         (from, stride): (*const u8, usize),
         count: usize,
@@ -142,7 +142,7 @@ impl<'a> Queries<'a> {
 
 /// Numbers as codes, four a word. Returns their scale and −128 · Σ codes; the scale is NaN where a number is not finite.
 #[inline(always)]
-fn quantise(numbers: &[f32; RUN], out: &mut [u32]) -> (f32, i32) {
+fn quantize(numbers: &[f32; RUN], out: &mut [u32]) -> (f32, i32) {
     // the bits of magnitudes sort like integers, and NaN sorts above all
     let mut largest = 0;
     for v in numbers {
@@ -167,7 +167,7 @@ fn quantise(numbers: &[f32; RUN], out: &mut [u32]) -> (f32, i32) {
 
 /// Words of a line a head, turned: a line of heads for each word.
 #[inline(always)]
-pub(in crate::attention) fn turn_words(lines: &[u32], width: usize, out: &mut [u32]) {
+pub(in crate::attention) fn transpose_words(lines: &[u32], width: usize, out: &mut [u32]) {
     assert!(lines.len() == HEADS * width && out.len() >= HEADS * width, "words of all heads");
     for from in (0..width).step_by(HEADS) {
         let count = HEADS.min(width - from);
@@ -227,18 +227,18 @@ pub(in crate::attention) unsafe fn attend<L: Simd>(
     let (heads, width) = (q.rows(), cache.width());
     check(&q, width, latent, part);
     let (stored, rope) = (row_of(cache, latent), width - latent);
-    memory.resize(queries_len(latent) + rope * HEADS + BLOCK * width + 2 * BLOCK * HEADS, 0.0);
+    memory.resize(queries_len(latent) + rope * HEADS + KV_BLOCK * width + 2 * KV_BLOCK * HEADS, 0.0);
     let (codes, rest) = memory.split_at_mut(queries_len(latent));
     let (rotated, rest) = rest.split_at_mut(rope * HEADS);
-    let (lines, rest) = rest.split_at_mut(BLOCK * width);
-    let (scores, rope_scores) = rest.split_at_mut(BLOCK * HEADS);
+    let (lines, rest) = rest.split_at_mut(KV_BLOCK * width);
+    let (scores, rope_scores) = rest.split_at_mut(KV_BLOCK * HEADS);
     let queries = Queries::new(&q, latent, scale, codes);
-    turn(&q, latent, scale, rotated);
+    transpose_queries(&q, latent, scale, rotated);
     let (mut max, mut sum) = ([f32::NEG_INFINITY; HEADS], [0.0f32; HEADS]);
     (0..heads).for_each(|head| part.o.row_mut(head).fill(0.0));
     let mut start = rows.start;
     while start < rows.end {
-        let (count, mut ahead) = cache.together(start, rows.end, BLOCK);
+        let (count, mut ahead) = cache.together(start, rows.end, KV_BLOCK);
         for (row, line) in (start..start + count).zip(lines.chunks_exact_mut(width)) {
             // SAFETY: the caller's promise.
             unsafe { widen::<L>(stored, cache.row(row), line) };
@@ -248,7 +248,7 @@ pub(in crate::attention) unsafe fn attend<L: Simd>(
         // SAFETY: the caller's promise; `count` rows lie one after the other, and behind the codes of each comes its scale at least.
         unsafe {
             let from = (cache.row(start).as_ptr(), cache.row_bytes());
-            queries.score::<L, 1>(from, count, scores, &mut ahead);
+            queries.qk::<L, 1>(from, count, scores, &mut ahead);
             gemm::<L>(rope, Left::Rows(&lines[latent..], width), (rotated, HEADS), &mut found, false);
         }
         for (i, line) in scores.chunks_exact_mut(HEADS).enumerate() {

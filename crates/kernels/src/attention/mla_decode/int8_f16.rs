@@ -9,31 +9,31 @@
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use super::f16::{Running, halve};
+use super::f16::{RunningSoftmax, scale_to_f16};
 use super::f32::{HEADS, check};
-use super::int8::{LATENT_ROW, Queries, queries_len, row_of, turn_words};
+use super::int8::{LATENT_ROW, Queries, queries_len, row_of, transpose_words};
 use crate::Rows;
 use crate::attention::cache::{CacheView, scale_of};
-use crate::attention::gemm_f16::{CHAIN, bits, exp2, prefetch, twice};
+use crate::attention::gemm_f16::{F16_CHAIN, bits, exp2, prefetch, splat_pairs_f16};
 use crate::attention::{PartialSoftmax, each_below};
 use crate::simd::avx512::Avx512;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// Cached rows whose weighted sum is in f16.
-const BLOCK: usize = CHAIN;
+const KV_BLOCK: usize = F16_CHAIN;
 
 /// Columns that are summed together: codes of a vector.
 const COLUMNS: usize = 64;
 
-/// Largest weight times scale: [`BLOCK`] products with codes stay finite.
-const WEIGHT: f32 = 4.0;
+/// Largest weight times scale: [`KV_BLOCK`] products with codes stay finite.
+const MAX_WEIGHT: f32 = 4.0;
 
 /// The bits of the f16 1024 + 128: what a raised code has as an f16 where the code is 0.
 const LOWEST: i16 = 0x6480;
 
 /// Rows whose rope parts are scored together.
-const TILE: usize = 16;
+const MR: usize = 16;
 
 /// As [`AttendFn`](crate::attention::AttendFn), over a cache of `int8`.
 ///
@@ -50,7 +50,7 @@ pub(in crate::attention) fn attend(
 ) {
     check(&q, cache.width(), latent, part);
     let stored = row_of(cache, latent);
-    assert!(stored.rope.is_multiple_of(2) && stored.rope <= 2 * CHAIN, "a rope part of {}", stored.rope);
+    assert!(stored.rope.is_multiple_of(2) && stored.rope <= 2 * F16_CHAIN, "a rope part of {}", stored.rope);
     assert!(crate::features().avx512_fp16, "a kernel of AVX512-FP16 on a machine without it");
     // SAFETY: the processor has the features, as just checked; the shapes are those that `inner` needs.
     unsafe { inner(&q, cache, rows, scale, latent, part, memory) }
@@ -72,12 +72,12 @@ unsafe fn inner(
     let columns = latent.next_multiple_of(COLUMNS);
     // pairs of a rotated query, in whole vectors
     let pairs = rope.next_multiple_of(16) / 2;
-    memory.resize(queries_len(latent) + 2 * pairs * HEADS + 2 * BLOCK * HEADS + HEADS * columns, 0.0);
+    memory.resize(queries_len(latent) + 2 * pairs * HEADS + 2 * KV_BLOCK * HEADS + HEADS * columns, 0.0);
     let (codes, rest) = memory.split_at_mut(queries_len(latent));
     let (by_head, rest) = rest.split_at_mut(pairs * HEADS);
     let (rotated, rest) = rest.split_at_mut(pairs * HEADS);
-    let (scores, rest) = rest.split_at_mut(BLOCK * HEADS);
-    let (weights, sums) = rest.split_at_mut(BLOCK * HEADS);
+    let (scores, rest) = rest.split_at_mut(KV_BLOCK * HEADS);
+    let (weights, sums) = rest.split_at_mut(KV_BLOCK * HEADS);
     let (by_head, rotated, weights) = (bits(by_head), bits(rotated), bits(weights));
     let scale = scale * std::f32::consts::LOG2_E;
     let queries = Queries::new(q, latent, scale, codes);
@@ -85,34 +85,34 @@ unsafe fn inner(
     by_head.fill(0);
     for (head, factor) in factors.iter_mut().enumerate().take(heads) {
         let out = &mut by_head[head * pairs..][..pairs];
-        *factor = scale * halve(&q.row(head)[latent..], out);
+        *factor = scale * scale_to_f16(&q.row(head)[latent..], out);
     }
-    turn_words(by_head, pairs, rotated);
+    transpose_words(by_head, pairs, rotated);
     // SAFETY: the processor has the instructions.
-    let mut running = unsafe { Running::new() };
+    let mut running = unsafe { RunningSoftmax::new() };
     let mut start = rows.start;
     while start < rows.end {
-        let (count, mut ahead) = cache.together(start, rows.end, BLOCK);
+        let (count, mut ahead) = cache.together(start, rows.end, KV_BLOCK);
         let (from, stride) = (cache.row(start).as_ptr(), cache.row_bytes());
-        let mut scales = [0.0; BLOCK];
+        let mut scales = [0.0; KV_BLOCK];
         for (i, scale) in scales.iter_mut().enumerate().take(count) {
             *scale = scale_of(cache.row(start + i));
         }
         let (scores, weights) = (&mut scores[..count * HEADS], &mut weights[..count * HEADS]);
         // SAFETY: `count` rows lie at `from`, each with `latent` codes, `rope` halves and a scale; there are lines of scores, weights and sums.
         unsafe {
-            queries.score::<Avx512, 2>((from, stride), count, scores, &mut ahead);
+            queries.qk::<Avx512, 2>((from, stride), count, scores, &mut ahead);
             rotate(from.add(latent), stride, count, rope / 2, rotated, &factors, &scales, scores);
-            let (alpha, beta) = weigh(scores, &scales[..count], &mut running, weights);
+            let (alpha, beta) = softmax_block(scores, &scales[..count], &mut running, weights);
             let first = start == rows.start;
             let weights = weights.as_ptr();
             let block = Block { from, stride, count, weights, first, alpha: &alpha, beta: &beta };
-            sum_up(&block, heads, latent, sums, &mut ahead);
+            pv(&block, heads, latent, sums, &mut ahead);
         }
         start += count;
     }
     for (head, line) in sums.chunks_exact(columns).enumerate().take(heads) {
-        in_order(line, part.o.row_mut(head));
+        unpermute(line, part.o.row_mut(head));
     }
     // SAFETY: the processor has the instructions.
     unsafe { running.finish(part, heads) }
@@ -131,7 +131,7 @@ unsafe fn rotate(
     pairs: usize,
     queries: &[u32],
     factors: &[f32; HEADS],
-    scales: &[f32; BLOCK],
+    scales: &[f32; KV_BLOCK],
     scores: &mut [f32],
 ) {
     assert!(queries.len() >= pairs * HEADS && scores.len() >= count * HEADS, "a line a pair and a row");
@@ -170,8 +170,8 @@ unsafe fn rotate(
             }};
         }
         match (count - row, stride) {
-            (TILE.., LATENT_ROW) => tile!(TILE, 644),
-            (TILE.., _) => tile!(TILE, 0),
+            (MR.., LATENT_ROW) => tile!(MR, 644),
+            (MR.., _) => tile!(MR, 0),
             _ => tile!(1, 0),
         }
     }
@@ -183,15 +183,15 @@ unsafe fn rotate(
 /// # Safety
 /// With the tier's instructions.
 #[inline(always)]
-unsafe fn weigh(
+unsafe fn softmax_block(
     scores: &[f32],
     scales: &[f32],
-    running: &mut Running,
+    running: &mut RunningSoftmax,
     weights: &mut [u32],
 ) -> ([f32; HEADS], [f32; HEADS]) {
     let greatest = scales.iter().fold(0.0f32, |m, s| m.max(*s));
     // rows of such small numbers count as zeros
-    let to_weight = if greatest > 1e-30 { WEIGHT / greatest } else { 0.0 };
+    let to_weight = if greatest > 1e-30 { MAX_WEIGHT / greatest } else { 0.0 };
     // SAFETY: lines of sixteen numbers here and there.
     unsafe {
         let mut largest = _mm512_set1_ps(f32::NEG_INFINITY);
@@ -204,9 +204,9 @@ unsafe fn weigh(
             let weight = exp2(_mm512_sub_ps(_mm512_loadu_ps(line.as_ptr()), largest));
             total = _mm512_add_ps(total, weight);
             let scaled = _mm512_mul_ps(weight, _mm512_set1_ps(scale * to_weight));
-            _mm512_storeu_si512(out.as_mut_ptr().cast(), twice(scaled));
+            _mm512_storeu_si512(out.as_mut_ptr().cast(), splat_pairs_f16(scaled));
         }
-        running.join(largest, total, greatest / WEIGHT)
+        running.update_running_max(largest, total, greatest / MAX_WEIGHT)
     }
 }
 
@@ -222,12 +222,12 @@ struct Block<'a> {
     beta: &'a [f32; HEADS],
 }
 
-/// Adds the weighted codes of a block to `sums`, a line a head, whose columns lie as [`in_order`] says.
+/// Adds the weighted codes of a block to `sums`, a line a head, whose columns lie as [`unpermute`] says.
 ///
 /// # Safety
 /// Rows and weights are there; the tier's instructions too.
 #[inline(always)]
-unsafe fn sum_up(block: &Block<'_>, heads: usize, latent: usize, sums: &mut [f32], ahead: &mut *const u8) {
+unsafe fn pv(block: &Block<'_>, heads: usize, latent: usize, sums: &mut [f32], ahead: &mut *const u8) {
     let columns = latent.next_multiple_of(COLUMNS);
     assert!(sums.len() >= heads * columns && heads <= HEADS, "a line of whole vectors a head");
     let mut head = 0;
@@ -316,7 +316,7 @@ unsafe fn strip<const H: usize, const UPPER: bool>(
 
 /// A line of sums in the order of its columns. Of each 64, those that are the lower eight of sixteen come first.
 #[inline(always)]
-fn in_order(sums: &[f32], out: &mut [f32]) {
+fn unpermute(sums: &[f32], out: &mut [f32]) {
     for (i, eight) in out.chunks_mut(8).enumerate() {
         // eight i of 64: its pair, and whether it is the upper one
         let (vector, pair, upper) = (i / 8, i % 8 / 2, i % 2);

@@ -7,15 +7,16 @@
 )]
 
 use crate::attention::gemm_f16::{
-    CHAIN, Left, Old, Product, WIDE, bits, exp2, for_lines, largest, multiply, twice,
+    F16_CHAIN, F16_LANES, Left, Old, Product, bits, exp2, for_vectors, largest, multiply, splat_pairs_f16,
 };
-use crate::attention::mla_decode::f16::{QUERY, WEIGHT};
+use crate::attention::mla_decode::f16::{MAX_QUERY, MAX_WEIGHT};
 use crate::attention::{Expanded, HeadWidths, KEYS, KeyBlocks, KeyOrder};
 use crate::{Rows, RowsMut};
 use half::f16;
 use std::arch::x86_64::*;
 
-const _: () = assert!(KEYS <= CHAIN && KEYS.is_multiple_of(WIDE), "a block of keys is one sum in f16");
+const _: () =
+    assert!(KEYS <= F16_CHAIN && KEYS.is_multiple_of(F16_LANES), "a block of keys is one sum in f16");
 
 /// As [`AttendExpandedFn`](crate::attention::AttendExpandedFn).
 ///
@@ -47,7 +48,7 @@ unsafe fn attend_inner(
     memory: &mut Vec<f32>,
 ) {
     let (queries, HeadWidths { nope, rope, value }) = (q.rows(), expanded.widths);
-    let (line, columns) = ((nope + rope).next_multiple_of(16), value.next_multiple_of(WIDE));
+    let (line, columns) = ((nope + rope).next_multiple_of(16), value.next_multiple_of(F16_LANES));
     memory.resize(queries * (line + 2 * KEYS + columns + 7), 0.0);
     let (scaled, rest) = memory.split_at_mut(queries * line);
     let (scores, rest) = rest.split_at_mut(queries * KEYS);
@@ -62,7 +63,7 @@ unsafe fn attend_inner(
     let (scaled, weights) = (bits(scaled), bits(weights));
     for (i, line) in scaled.chunks_exact_mut(line).enumerate() {
         // SAFETY: with the tier's instructions; the line has room for whole vectors.
-        let undo = unsafe { factor_row(q.row(i), QUERY, line) };
+        let undo = unsafe { factor_row(q.row(i), MAX_QUERY, line) };
         factors[i] = scales[i] * std::f32::consts::LOG2_E * undo;
     }
     max.fill(f32::NEG_INFINITY);
@@ -92,12 +93,17 @@ unsafe fn attend_inner(
             let (scores, weights) = (&scores[i * KEYS..][..KEYS], &mut weights[i * KEYS..][..KEYS]);
             let seen = (position + i + 1 - start).min(KEYS);
             // SAFETY: with the tier's instructions.
-            (own[i], total[i]) = unsafe { weigh(scores, seen, factors[i], weights) };
+            (own[i], total[i]) = unsafe { softmax_block(scores, seen, factors[i], weights) };
         }
         let block = Block { own: &own[first..], total: &total[first..] };
         // SAFETY: with the tier's instructions; as many of each.
         unsafe {
-            block.join(&mut max[first..], &mut sum[first..], &mut alpha[first..], &mut beta[first..]);
+            block.update_running_max(
+                &mut max[first..],
+                &mut sum[first..],
+                &mut alpha[first..],
+                &mut beta[first..],
+            );
         }
         let left = Left { start: weights[first * KEYS..].as_ptr(), row: KEYS, column: 1 };
         let product = Product {
@@ -127,10 +133,10 @@ unsafe fn factor_row(row: &[f32], bound: f32, out: &mut [u32]) -> f32 {
         let largest = largest(row);
         let factor = if largest > 0.0 { bound / largest } else { 0.0 };
         let mut places = out.chunks_exact_mut(16);
-        for_lines!(row, line => {
+        for_vectors!(row, line => {
             let scaled = _mm512_mul_ps(_mm512_loadu_ps(line), _mm512_set1_ps(factor));
             if let Some(place) = places.next() {
-                _mm512_storeu_si512(place.as_mut_ptr().cast(), twice(scaled));
+                _mm512_storeu_si512(place.as_mut_ptr().cast(), splat_pairs_f16(scaled));
             }
         });
         if largest > 0.0 { largest / bound } else { 0.0 }
@@ -140,7 +146,7 @@ unsafe fn factor_row(row: &[f32], bound: f32, out: &mut [u32]) -> f32 {
 /// Scores of one query with a block of keys, times `factor`, become weights, those from `seen` on 0. Returns the largest score and the sum of
 /// the weights relative to it.
 #[inline(always)]
-unsafe fn weigh(scores: &[f32], seen: usize, factor: f32, weights: &mut [u32]) -> (f32, f32) {
+unsafe fn softmax_block(scores: &[f32], seen: usize, factor: f32, weights: &mut [u32]) -> (f32, f32) {
     const LINES: usize = KEYS / 16;
     assert!(scores.len() == KEYS && weights.len() == KEYS, "a block");
     // SAFETY: lines of sixteen numbers here and there, with the tier's instructions.
@@ -161,7 +167,7 @@ unsafe fn weigh(scores: &[f32], seen: usize, factor: f32, weights: &mut [u32]) -
             let weight = exp2(_mm512_sub_ps(line, all));
             total = _mm512_add_ps(total, weight);
             let place = weights.as_mut_ptr().add(16 * i).cast();
-            _mm512_storeu_si512(place, twice(_mm512_mul_ps(weight, _mm512_set1_ps(WEIGHT))));
+            _mm512_storeu_si512(place, splat_pairs_f16(_mm512_mul_ps(weight, _mm512_set1_ps(MAX_WEIGHT))));
         }
         (own, _mm512_reduce_add_ps(total))
     }
@@ -177,7 +183,13 @@ impl Block<'_> {
     /// Joins the queries' running maximum and sum, sixteen at a time: `alpha` is what earlier sums are to be multiplied by, `beta` what the block's
     /// are.
     #[inline(always)]
-    unsafe fn join(&self, max: &mut [f32], sum: &mut [f32], alpha: &mut [f32], beta: &mut [f32]) {
+    unsafe fn update_running_max(
+        &self,
+        max: &mut [f32],
+        sum: &mut [f32],
+        alpha: &mut [f32],
+        beta: &mut [f32],
+    ) {
         let count = self.own.len();
         let lengths = [self.total.len(), max.len(), sum.len(), alpha.len(), beta.len()];
         assert!(lengths.iter().all(|length| *length == count), "a number a query");
@@ -203,7 +215,7 @@ impl Block<'_> {
                 store!(sum, _mm512_fmadd_ps(load!(sum), earlier, _mm512_mul_ps(load!(self.total), block)));
                 store!(max, new);
                 store!(alpha, earlier);
-                store!(beta, _mm512_div_ps(block, _mm512_set1_ps(WEIGHT)));
+                store!(beta, _mm512_div_ps(block, _mm512_set1_ps(MAX_WEIGHT)));
             }
         }
     }
@@ -242,7 +254,7 @@ unsafe fn expand_inner(
     let (factors, found) = memory.split_at_mut(padded);
     let factors = bits(factors);
     // SAFETY: with the tier's instructions; whole vectors have room.
-    let undo = unsafe { factor_row(weights, QUERY, factors) };
+    let undo = unsafe { factor_row(weights, MAX_QUERY, factors) };
     let (row, column) = match order {
         KeyOrder::Keys => (latent, 1),
         KeyOrder::Latents => (1, nope),

@@ -2,7 +2,7 @@
 //! it, since the compiler knows nothing of what tiles hold between two.
 #![allow(unsafe_code, reason = "inline assembly")]
 
-use super::{BLOCK, Block, PrefetchQueue, SUMS, TILE_NUMBERS, Taken, Unit, store_pairs};
+use super::{Bf16Dot, Block, KV_BLOCK, LoadedKv, PrefetchQueue, TILE_ACC_LEN, TILE_LEN, store_pairs};
 use crate::attention::bf16_layout::{PANEL, steps};
 use crate::attention::mla_decode::HEADS;
 use crate::bf16::layout::{Matrix, right_panel};
@@ -14,16 +14,16 @@ use std::marker::PhantomData;
 use std::time::Instant;
 
 /// Rows of a tile.
-pub(in crate::bf16) const ROWS: usize = 16;
+pub(in crate::bf16) const TILE_ROWS: usize = 16;
 
 /// Inputs of a tile of rows, and of a tile of weights.
-pub(in crate::bf16) const STEP: usize = 32;
+pub(in crate::bf16) const K_STEP: usize = 32;
 
 /// Bytes of a tile.
-pub(in crate::bf16) const TILE: usize = 1024;
+pub(in crate::bf16) const TILE_BYTES: usize = 1024;
 
 /// Outputs of a block: two tiles.
-pub(in crate::bf16) const OUTPUTS: usize = 32;
+pub(in crate::bf16) const NR: usize = 32;
 
 /// Eight tiles of sixteen rows of 64 bytes.
 #[repr(C, align(64))]
@@ -35,7 +35,7 @@ static CONFIG: Config = {
     let mut tile = 0;
     while tile < 8 {
         config[16 + 2 * tile] = 64;
-        config[48 + tile] = ROWS as u8;
+        config[48 + tile] = TILE_ROWS as u8;
         tile += 1;
     }
     Config(config)
@@ -43,9 +43,9 @@ static CONFIG: Config = {
 
 /// The tiles of this thread, configured. They are released when this is dropped, so that the system has nothing to save for a thread that does
 /// other things.
-pub(in crate::bf16) struct Tiles(PhantomData<*mut ()>);
+pub(in crate::bf16) struct AmxTiles(PhantomData<*mut ()>);
 
-impl Tiles {
+impl AmxTiles {
     /// to = from + left · right, for `16 · T` rows and 32 outputs; `T` is 1 or 2. `from` none: to = left · right.
     ///
     /// # Safety
@@ -100,7 +100,7 @@ impl Tiles {
                     "tilestored [{to_low} + {to_stride}], tmm2",
                     "tilestored [{to_low} + {to_stride} + 64], tmm3",
                     from = in(reg) from,
-                    from_low = in(reg) from.wrapping_byte_add(ROWS * from_stride),
+                    from_low = in(reg) from.wrapping_byte_add(TILE_ROWS * from_stride),
                     from_stride = in(reg) from_stride,
                     right = inout(reg) right => _,
                     line = in(reg) 64usize,
@@ -109,7 +109,7 @@ impl Tiles {
                     left_stride = in(reg) left_stride,
                     steps = inout(reg) steps => _,
                     to = in(reg) to,
-                    to_low = in(reg) to.wrapping_byte_add(ROWS * to_stride),
+                    to_low = in(reg) to.wrapping_byte_add(TILE_ROWS * to_stride),
                     to_stride = in(reg) to_stride,
                     out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                     out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
@@ -154,15 +154,15 @@ impl Tiles {
     }
 }
 
-impl Unit for Tiles {
+impl Bf16Dot for AmxTiles {
     /// Configures the tiles.
-    fn ready() -> Tiles {
+    fn new() -> AmxTiles {
         assert!(crate::features().tier() == Tier::Amx, "a kernel for tiles on a machine without them");
         // SAFETY: there are tiles, and the configuration is one that all processors with tiles take. Not `nomem`: it reads the static.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly, preserves_flags));
         }
-        Tiles(PhantomData)
+        AmxTiles(PhantomData)
     }
 
     fn reads(cache: CacheType) -> bool {
@@ -228,7 +228,7 @@ impl Unit for Tiles {
         }
     }
 
-    unsafe fn lay_queries(&mut self, queries: Matrix, factor: f32, to: *mut bf16) {
+    unsafe fn pack_queries(&mut self, queries: Matrix, factor: f32, to: *mut bf16) {
         for head in (0..queries.rows).step_by(PANEL) {
             let rows = Matrix {
                 start: queries.start.wrapping_add(head * queries.stride),
@@ -237,15 +237,15 @@ impl Unit for Tiles {
             };
             // SAFETY: rows and room by the caller's promise; a machine with tiles has the instructions.
             unsafe {
-                right_panel(rows, &[factor; PANEL], to.add(head * queries.cols.next_multiple_of(STEP)));
+                right_panel(rows, &[factor; PANEL], to.add(head * queries.cols.next_multiple_of(K_STEP)));
             }
         }
     }
 
-    unsafe fn score(
+    unsafe fn qk(
         &mut self,
         block: &Block,
-        taken: Taken,
+        loaded: LoadedKv,
         (right, heads): (*const bf16, usize),
         ahead: &mut PrefetchQueue,
         to: *mut f32,
@@ -255,21 +255,21 @@ impl Unit for Tiles {
         ahead.prefetch(ahead.lines / 2);
         // SAFETY: the caller's promise; a machine with tiles has the instructions.
         let (left, distance) = unsafe {
-            interleave(block, taken);
-            left(block, steps, taken.rows)
+            interleave(block, loaded);
+            left(block, steps, loaded.rows)
         };
         for (lanes, head) in (0..heads).step_by(HEADS).enumerate() {
             // a panel has two tiles in each step
-            let panel = (head / PANEL * steps * 2 + head % PANEL / HEADS) * TILE_NUMBERS;
+            let panel = (head / PANEL * steps * 2 + head % PANEL / HEADS) * TILE_LEN;
             // SAFETY: addresses by the caller's promise.
             unsafe {
-                let to = to.add(lanes * BLOCK * HEADS);
-                self.score_sixteen((left, distance), right.add(panel), steps, to);
+                let to = to.add(lanes * KV_BLOCK * HEADS);
+                self.qk_sixteen((left, distance), right.add(panel), steps, to);
             }
         }
     }
 
-    unsafe fn sum_up(
+    unsafe fn pv(
         &mut self,
         left: *const bf16,
         (heads, steps): (usize, usize),
@@ -283,18 +283,18 @@ impl Unit for Tiles {
         for lanes in 0..heads.div_ceil(HEADS) {
             // SAFETY: addresses by the caller's promise.
             unsafe {
-                let left = left.add(lanes * steps * TILE_NUMBERS);
-                self.sum_up_sixteen((left, steps), right, groups, to.add(lanes * groups * 4 * SUMS));
+                let left = left.add(lanes * steps * TILE_LEN);
+                self.pv_sixteen((left, steps), right, groups, to.add(lanes * groups * 4 * TILE_ACC_LEN));
             }
         }
     }
 }
 
-impl Tiles {
-    /// [`score`](Unit::score) of sixteen heads.
-    unsafe fn score_sixteen(
+impl AmxTiles {
+    /// [`qk`](Bf16Dot::qk) of sixteen heads.
+    unsafe fn qk_sixteen(
         &mut self,
-        (left, distance): ([*const bf16; BLOCK / ROWS], usize),
+        (left, distance): ([*const bf16; KV_BLOCK / TILE_ROWS], usize),
         right: *const bf16,
         steps: usize,
         to: *mut f32,
@@ -343,8 +343,8 @@ impl Tiles {
         }
     }
 
-    /// [`sum_up`](Unit::sum_up) of sixteen heads.
-    unsafe fn sum_up_sixteen(
+    /// [`pv`](Bf16Dot::pv) of sixteen heads.
+    unsafe fn pv_sixteen(
         &mut self,
         (left, steps): (*const bf16, usize),
         right: *const bf16,
@@ -403,12 +403,16 @@ impl Tiles {
 ///
 /// # Safety
 /// The rows lie there as bf16, and `copied` has room for a block of whole steps.
-unsafe fn left(block: &Block, steps: usize, copied: *mut bf16) -> ([*const bf16; BLOCK / ROWS], usize) {
-    let (width, line) = (block.stored.width(), steps * STEP);
-    let whole = if line == width { block.count / ROWS } else { 0 };
+unsafe fn left(
+    block: &Block,
+    steps: usize,
+    copied: *mut bf16,
+) -> ([*const bf16; KV_BLOCK / TILE_ROWS], usize) {
+    let (width, line) = (block.stored.width(), steps * K_STEP);
+    let whole = if line == width { block.count / TILE_ROWS } else { 0 };
     // SAFETY: the caller's promise.
     unsafe {
-        for row in whole * ROWS..block.count.next_multiple_of(ROWS) {
+        for row in whole * TILE_ROWS..block.count.next_multiple_of(TILE_ROWS) {
             let out = copied.add(row * line);
             let numbers = if row < block.count { width } else { 0 };
             block.row(row).cast::<bf16>().copy_to_nonoverlapping(out, numbers);
@@ -417,9 +421,9 @@ unsafe fn left(block: &Block, steps: usize, copied: *mut bf16) -> ([*const bf16;
     }
     let tile = |tile: usize| {
         // tiles beyond the last are computed for nothing, from one that is there
-        let tile = tile.min(block.count.div_ceil(ROWS) - 1);
-        let from = if tile < whole { block.lying.cast() } else { copied.cast_const() };
-        from.wrapping_add(tile * ROWS * line)
+        let tile = tile.min(block.count.div_ceil(TILE_ROWS) - 1);
+        let from = if tile < whole { block.start.cast() } else { copied.cast_const() };
+        from.wrapping_add(tile * TILE_ROWS * line)
     };
     (std::array::from_fn(tile), line * size_of::<bf16>())
 }
@@ -429,17 +433,17 @@ unsafe fn left(block: &Block, steps: usize, copied: *mut bf16) -> ([*const bf16;
 /// # Safety
 /// The rows lie there as bf16, and there is room for the tiles; the processor has AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
-unsafe fn interleave(block: &Block, taken: Taken) {
-    for row in (0..block.count.next_multiple_of(STEP)).step_by(2) {
-        for step in 0..steps(taken.latent) {
-            let numbers = (taken.latent - step * STEP).min(STEP);
-            let out = taken.pair(block.count, row, step);
+unsafe fn interleave(block: &Block, loaded: LoadedKv) {
+    for row in (0..block.count.next_multiple_of(K_STEP)).step_by(2) {
+        for step in 0..steps(loaded.latent) {
+            let numbers = (loaded.latent - step * K_STEP).min(K_STEP);
+            let out = loaded.pair(block.count, row, step);
             // SAFETY: numbers of rows that are there; a line of each of two tiles.
             unsafe {
                 let load = |row: usize| {
                     let numbers = if row < block.count { numbers } else { 0 };
                     let mask = (1u64 << numbers).wrapping_sub(1) as u32;
-                    _mm512_maskz_loadu_epi16(mask, block.row(row).wrapping_add(2 * step * STEP).cast())
+                    _mm512_maskz_loadu_epi16(mask, block.row(row).wrapping_add(2 * step * K_STEP).cast())
                 };
                 store_pairs(load(row), load(row + 1), out);
             }
@@ -447,7 +451,7 @@ unsafe fn interleave(block: &Block, taken: Taken) {
     }
 }
 
-impl Drop for Tiles {
+impl Drop for AmxTiles {
     fn drop(&mut self) {
         // SAFETY: there are tiles, or this would not be.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
@@ -460,7 +464,7 @@ const PEAK_ROUNDS: usize = 20_000;
 /// Multiply-adds a second of the products in `$dot`, of one core.
 macro_rules! peak {
     ($dot:literal, $terms:literal) => {{
-        let unit = Tiles::ready();
+        let dot = AmxTiles::new();
         let start = Instant::now();
         // SAFETY: the tiles are configured; nothing in memory is touched.
         unsafe {
@@ -487,8 +491,8 @@ macro_rules! peak {
             );
         }
         let seconds = start.elapsed().as_secs_f64();
-        drop(unit);
-        (PEAK_ROUNDS * 4 * ROWS * 16 * $terms) as f64 / seconds
+        drop(dot);
+        (PEAK_ROUNDS * 4 * TILE_ROWS * 16 * $terms) as f64 / seconds
     }};
 }
 

@@ -3,9 +3,9 @@
 //! So 16 bytes of a row serve as many products as there are vectors of heads, and no head needs company: twenty are five vectors.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
-use super::avx512_bf16::{brains, line};
-use super::load_kv::{Brains, Codes, Halves, Numbers, take, take_whole};
-use super::{BLOCK, Block, LINE, PrefetchQueue, STEP, Taken};
+use super::avx512_bf16::{as_bf16, line};
+use super::load_kv::{Bf16, F16, Int8, KvFormat, load_block, load_block_whole};
+use super::{Block, K_STEP, KV_BLOCK, LINE, LoadedKv, PrefetchQueue};
 use crate::attention::bf16_layout::steps;
 use crate::attention::mla_decode::HEADS;
 use crate::bf16::layout::{Matrix, below, pair};
@@ -35,14 +35,14 @@ fn of_passes(vectors: usize) -> impl Iterator<Item = usize> {
     (0..passes).map(move |pass| vectors / passes + usize::from(pass < vectors % passes))
 }
 
-/// As [`Unit::lay_queries`](super::Unit::lay_queries): pass by pass, for each eight terms the vectors of the pass.
+/// As [`Bf16Dot::pack_queries`](super::Bf16Dot::pack_queries): pass by pass, for each eight terms the vectors of the pass.
 ///
 /// # Safety
 /// As there; the processor has AVX-512 with BF16.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
 )]
-pub(super) unsafe fn lay_queries(queries: Matrix, factor: f32, to: *mut bf16) {
+pub(super) unsafe fn pack_queries(queries: Matrix, factor: f32, to: *mut bf16) {
     let steps = steps(queries.cols);
     let (mut to, mut first) = (to, 0);
     for vectors in of_passes(queries.rows.div_ceil(FOUR)) {
@@ -55,8 +55,8 @@ pub(super) unsafe fn lay_queries(queries: Matrix, factor: f32, to: *mut bf16) {
                 let mut out = to.add(head * TERMS);
                 let factor = _mm512_set1_ps(factor);
                 for step in 0..steps {
-                    let left = numbers.saturating_sub(step * STEP);
-                    let (low, high) = if left >= STEP {
+                    let left = numbers.saturating_sub(step * K_STEP);
+                    let (low, high) = if left >= K_STEP {
                         (_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(16)))
                     } else {
                         let high = below(left.saturating_sub(16));
@@ -68,33 +68,33 @@ pub(super) unsafe fn lay_queries(queries: Matrix, factor: f32, to: *mut bf16) {
                     _mm_storeu_si128(out.add(distance).cast(), _mm512_extracti32x4_epi32::<1>(step));
                     _mm_storeu_si128(out.add(2 * distance).cast(), _mm512_extracti32x4_epi32::<2>(step));
                     _mm_storeu_si128(out.add(3 * distance).cast(), _mm512_extracti32x4_epi32::<3>(step));
-                    (row, out) = (row.wrapping_add(STEP), out.wrapping_add(STEP / TERMS * distance));
+                    (row, out) = (row.wrapping_add(K_STEP), out.wrapping_add(K_STEP / TERMS * distance));
                 }
             }
         }
         first += vectors * FOUR;
-        to = to.wrapping_add(vectors * FOUR * steps * STEP);
+        to = to.wrapping_add(vectors * FOUR * steps * K_STEP);
     }
 }
 
-/// As [`Unit::score`](super::Unit::score).
+/// As [`Bf16Dot::qk`](super::Bf16Dot::qk).
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
 )]
-pub(super) unsafe fn score(
+pub(super) unsafe fn qk(
     block: &Block,
-    taken: Taken,
+    loaded: LoadedKv,
     right: (*const bf16, usize),
     ahead: &mut PrefetchQueue,
     to: *mut f32,
 ) {
-    let scoring = Scoring { block, taken, right };
+    let qk = Qk { block, loaded, right };
     // SAFETY: rows of that type by the caller's promise.
     unsafe {
         match block.stored.ty {
-            CacheType::F16 => scoring.begin::<Halves>(ahead, to),
-            CacheType::Bf16 => scoring.begin::<Brains>(ahead, to),
-            CacheType::Int8 => scoring.begin::<Codes>(ahead, to),
+            CacheType::F16 => qk.begin::<F16>(ahead, to),
+            CacheType::Bf16 => qk.begin::<Bf16>(ahead, to),
+            CacheType::Int8 => qk.begin::<Int8>(ahead, to),
             // none that the unit reads
             CacheType::F32 => {}
         }
@@ -102,9 +102,9 @@ pub(super) unsafe fn score(
 }
 
 /// Scores of one block.
-struct Scoring<'a> {
+struct Qk<'a> {
     block: &'a Block,
-    taken: Taken,
+    loaded: LoadedKv,
     /// Laid queries, and of how many heads.
     right: (*const bf16, usize),
 }
@@ -113,7 +113,7 @@ struct Scoring<'a> {
 struct Next {
     /// The first.
     row: usize,
-    taken: Taken,
+    loaded: LoadedKv,
     /// Steps of them.
     steps: usize,
     /// Whether rows after them are asked for.
@@ -121,11 +121,11 @@ struct Next {
 }
 
 // No closures here: they would not be compiled with the instructions of the function that all this is inlined into.
-impl Scoring<'_> {
+impl Qk<'_> {
     /// # Safety
-    /// As for [`score`].
+    /// As for [`qk`].
     #[inline(always)]
-    unsafe fn begin<N: Numbers>(&self, ahead: &mut PrefetchQueue, to: *mut f32) {
+    unsafe fn begin<N: KvFormat>(&self, ahead: &mut PrefetchQueue, to: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe {
             if passes(self.right.1.div_ceil(FOUR)).0 == 4 {
@@ -140,20 +140,20 @@ impl Scoring<'_> {
     /// step: rounding and interleaving run beside the products, on what these leave of the processor.
     ///
     /// # Safety
-    /// As for [`score`].
+    /// As for [`qk`].
     #[inline(always)]
-    unsafe fn run<N: Numbers, const R: usize>(&self, ahead: &mut PrefetchQueue, to: *mut f32) {
+    unsafe fn run<N: KvFormat, const R: usize>(&self, ahead: &mut PrefetchQueue, to: *mut f32) {
         let count = self.block.count;
         let steps = steps(self.block.stored.width());
         let vectors = self.right.1.div_ceil(FOUR);
         // SAFETY: steps and rows by the caller's promise.
         unsafe {
-            self.take_left::<N, R>(0, steps, 0);
+            self.load_rest::<N, R>(0, steps, 0);
             for first in (0..count).step_by(R) {
                 let row = first + R;
                 let beside = if row + R <= count { N::beside(&self.block.stored) } else { 0 };
                 let mut next =
-                    Next { row, taken: self.place::<R>(row, steps), steps: beside, prefetch: true };
+                    Next { row, loaded: self.place::<R>(row, steps), steps: beside, prefetch: true };
                 let left = self.place::<R>(first, steps).rows.cast_const();
                 let (mut right, mut vector) = (self.right.0, 0);
                 for vectors in of_passes(vectors) {
@@ -168,31 +168,31 @@ impl Scoring<'_> {
                     }
                     (next.steps, next.prefetch) = (0, false);
                     vector += vectors;
-                    right = right.add(vectors * FOUR * steps * STEP);
+                    right = right.add(vectors * FOUR * steps * K_STEP);
                 }
-                self.take_left::<N, R>(row, steps, beside);
+                self.load_rest::<N, R>(row, steps, beside);
             }
-            for first in (count.next_multiple_of(R)..count.next_multiple_of(STEP)).step_by(R).skip(1) {
-                self.take_left::<N, R>(first, steps, 0);
+            for first in (count.next_multiple_of(R)..count.next_multiple_of(K_STEP)).step_by(R).skip(1) {
+                self.load_rest::<N, R>(first, steps, 0);
             }
         }
     }
 
     /// Where rows go: not where the rows before them are.
     #[inline(always)]
-    fn place<const R: usize>(&self, row: usize, steps: usize) -> Taken {
-        let rows = self.taken.rows.wrapping_add(row / R % 2 * R * steps * STEP);
-        Taken { rows, ..self.taken }
+    fn place<const R: usize>(&self, row: usize, steps: usize) -> LoadedKv {
+        let rows = self.loaded.rows.wrapping_add(row / R % 2 * R * steps * K_STEP);
+        LoadedKv { rows, ..self.loaded }
     }
 
     /// Takes what was not taken beside products, of rows up to a multiple of 32.
     #[inline(always)]
-    unsafe fn take_left<N: Numbers, const R: usize>(&self, first: usize, steps: usize, done: usize) {
-        if first < self.block.count.next_multiple_of(STEP) {
+    unsafe fn load_rest<N: KvFormat, const R: usize>(&self, first: usize, steps: usize, done: usize) {
+        if first < self.block.count.next_multiple_of(K_STEP) {
             for step in done..steps {
                 // SAFETY: steps and rows by the caller's promise.
                 unsafe {
-                    take::<N, R>(self.block, first, self.place::<R>(first, steps), step);
+                    load_block::<N, R>(self.block, first, self.place::<R>(first, steps), step);
                 }
             }
         }
@@ -201,9 +201,9 @@ impl Scoring<'_> {
     /// Scores of `R` rows and of `V` vectors of heads.
     ///
     /// # Safety
-    /// As for [`score`].
+    /// As for [`qk`].
     #[inline(always)]
-    unsafe fn pass<N: Numbers, const R: usize, const V: usize>(
+    unsafe fn pass<N: KvFormat, const R: usize, const V: usize>(
         &self,
         (mut left, mut right): (*const bf16, *const bf16),
         steps: usize,
@@ -212,39 +212,39 @@ impl Scoring<'_> {
         (to, vector): (*mut f32, usize),
     ) {
         // a length that the compiler does not know: unrolled, it loads the pairs of a whole step first, and puts them down on the stack
-        let length = black_box(STEP);
+        let length = black_box(K_STEP);
         // SAFETY: steps and rows by the caller's promise.
         unsafe {
             let mut sums = [[_mm512_setzero_ps(); V]; R];
             for step in 0..steps {
                 for term in (0..length).step_by(TERMS) {
-                    let mut lines = [brains(_mm512_setzero_si512()); V];
+                    let mut lines = [as_bf16(_mm512_setzero_si512()); V];
                     for (v, vector) in lines.iter_mut().enumerate() {
-                        *vector = line(right.add(v * STEP));
+                        *vector = line(right.add(v * K_STEP));
                     }
-                    right = right.add(V * STEP);
+                    right = right.add(V * K_STEP);
                     for (i, sums) in sums.iter_mut().enumerate() {
-                        let pairs = _mm_loadu_si128(left.add(i * STEP + term).cast());
-                        let pairs = brains(_mm512_broadcast_i32x4(pairs));
+                        let pairs = _mm_loadu_si128(left.add(i * K_STEP + term).cast());
+                        let pairs = as_bf16(_mm512_broadcast_i32x4(pairs));
                         for (sum, line) in sums.iter_mut().zip(lines) {
                             *sum = _mm512_dpbf16_ps(*sum, pairs, line);
                         }
                     }
                 }
                 if step < next.steps {
-                    take_whole::<N, R>(self.block, next.row, next.taken, step);
+                    load_block_whole::<N, R>(self.block, next.row, next.loaded, step);
                 }
                 if next.prefetch {
                     // half of what so many rows will need
                     ahead.prefetch_all(R * N::BYTES / LINE / 2);
                 }
-                left = left.add(R * STEP);
+                left = left.add(R * K_STEP);
             }
             for v in 0..V {
                 let (lanes, lane) = ((vector + v) / FOUR, (vector + v) % FOUR * FOUR);
                 for row in (0..R).step_by(4) {
-                    let to = to.add((lanes * BLOCK + row) * HEADS + lane);
-                    put_four([sums[row][v], sums[row + 1][v], sums[row + 2][v], sums[row + 3][v]], to);
+                    let to = to.add((lanes * KV_BLOCK + row) * HEADS + lane);
+                    store_four_rows([sums[row][v], sums[row + 1][v], sums[row + 2][v], sums[row + 3][v]], to);
                 }
             }
         }
@@ -253,7 +253,7 @@ impl Scoring<'_> {
 
 /// Adds up the quarters of four rows' sums, one head each, and writes the heads of each row.
 #[inline(always)]
-unsafe fn put_four([a, b, c, d]: [__m512; 4], to: *mut f32) {
+unsafe fn store_four_rows([a, b, c, d]: [__m512; 4], to: *mut f32) {
     // SAFETY: four numbers of four rows by the caller's promise.
     unsafe {
         let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));

@@ -16,7 +16,7 @@ use std::ops::Range;
 const RUN: usize = 128;
 
 /// Runs of one row that are summed side by side, so that no addition waits for the one before.
-const SIDE: usize = 4;
+const ACCUMULATORS: usize = 4;
 
 /// A weight as these products see it.
 pub(super) struct Matrix<'a, 'w> {
@@ -200,7 +200,7 @@ unsafe fn one_row<L: Simd, F: FloatFormat>(
                 }
             };
         }
-        runs!(SIDE);
+        runs!(ACCUMULATORS);
         runs!(1);
         if at < x.len() {
             let sums = packed_run::<L, F, 1, 1>(matrix, &[*tile], x.as_ptr().add(at), &(at..x.len()));

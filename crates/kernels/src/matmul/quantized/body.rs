@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes of tiles that are multiplied with all rows before the next tiles: what stays in a core's second-level cache.
-const STRIP: usize = 384 << 10;
+const TILE_BLOCK_BYTES: usize = 384 << 10;
 
 /// `y[i][o − outs.start]` for all rows i (of `x`, by way of `index`).
 ///
@@ -43,7 +43,7 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
     }
     let (layout, tiles) = (operands.layout, operands.tiles());
     // an even number: with a pair of tiles the next pair is asked for
-    let strip = (STRIP / layout.tile_bytes()).max(1).next_multiple_of(2);
+    let strip = (TILE_BLOCK_BYTES / layout.tile_bytes()).max(1).next_multiple_of(2);
     let rows = y.rows();
     let order = Order::for_cpu();
     let mut from = tiles.start;

@@ -1,6 +1,6 @@
 //! Products of many 8-bit rows with tiles: numbers are unpacked once into lines of a cache, then multiplied with all rows.
 //!
-//! A group of neighbouring tiles is unpacked for [`RUNS`] runs of 32 inputs at a time, which stay in the first-level cache: codes as
+//! A group of neighbouring tiles is unpacked for [`K_RUNS`] runs of 32 inputs at a time, which stay in the first-level cache: codes as
 //! the dot product wants them, scales and minimums as f32. Blocks of rows × tiles are then summed in registers, as many as hide the
 //! latency of a dot product; between stretches of inputs their sums wait in memory. Rows are taken in such numbers that they
 //! stay in a cache that is near. The terms and their order are those of [`body`](super::body), so that the bits are the same.
@@ -17,11 +17,11 @@ use crate::{Q8Rows, RowsMut};
 use std::ops::Range;
 
 /// Runs of 32 inputs that are unpacked at a time; a whole number of blocks of every format.
-const RUNS: usize = 16;
+const K_RUNS: usize = 16;
 
 /// Bytes of input rows that are multiplied with a group before the next group. Each part of the rows unpacks the weights anew; what it reads
 /// again and again is to come from a cache that is near.
-fn inputs() -> usize {
+fn row_block_bytes() -> usize {
     match Vendor::detect() {
         // the third-level cache, which eight cores share: it gives the four rows that come next long before they are needed
         Vendor::Amd => 4 << 20,
@@ -44,13 +44,13 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
 ) {
     let (tiles, blocks) = (operands.tiles(), operands.layout.blocks());
     let rows = y.rows();
-    let most = inputs() / (Q8Rows::row_blocks(x.cols()) * size_of::<Q8Block>());
+    let most = row_block_bytes() / (Q8Rows::row_blocks(x.cols()) * size_of::<Q8Block>());
     let parts = rows.div_ceil(most.max(4 * MR));
     let part = rows.div_ceil(parts).next_multiple_of(MR);
     let per_run = lines_of_run(F::HAS_MIN, F::SPLIT_SCALE);
-    let unpacked = RUNS * L::TILES * per_run;
+    let unpacked = K_RUNS * L::TILES * per_run;
     let (unpacked, sums) = grow(memory, unpacked + part * L::TILES).split_at_mut(unpacked);
-    let step = RUNS / F::SUBS;
+    let step = K_RUNS / F::SUBS;
     let mut row = 0;
     while row < rows {
         let rows = row..(row + part).min(rows);
@@ -129,7 +129,7 @@ fn next_group_size<L: QuantGemm>(left: usize) -> usize {
 /// As for [`Format`].
 #[inline(always)]
 unsafe fn unpack<L: Simd, F: Format>(planes: &Planes, blocks: Range<usize>, to: &mut [Line], step: usize) {
-    const { assert!(RUNS.is_multiple_of(F::SUBS)) }
+    const { assert!(K_RUNS.is_multiple_of(F::SUBS)) }
     let halves = 1 + usize::from(F::SPLIT_SCALE);
     let mut runs = to.chunks_mut(step);
     let groups = blocks.flat_map(|b| (0..F::SUBS / F::UNROLL).map(move |g| (b, g)));
