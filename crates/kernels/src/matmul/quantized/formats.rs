@@ -56,12 +56,11 @@ pub(crate) trait Format {
     #[inline(always)]
     unsafe fn scale_for_quants<L: Simd>(factor: L::F32x16) -> L::F32x16 {
         let left_shift = Self::KIND.left_shift::<L>();
-        // SAFETY: the caller's promise.
         if left_shift == 0 {
-            factor
-        } else {
-            unsafe { L::mul(factor, L::splat_f32(1.0 / (1u32 << left_shift) as f32)) }
+            return factor;
         }
+        // SAFETY: the caller's promise.
+        unsafe { L::mul(factor, L::splat_f32(1.0 / (1u32 << left_shift) as f32)) }
     }
 }
 
