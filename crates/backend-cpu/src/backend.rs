@@ -102,11 +102,11 @@ impl Backend for CpuBackend {
         let peaks = peaks.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(Limits {
             read_bandwidth: read_bandwidth(placement).map_err(refused)?,
-            integer_macs: peaks.iter().map(|p| p.integers).sum(),
-            float_macs: peaks.iter().map(|p| p.floats).sum(),
-            half_macs: peaks.iter().map(|p| p.halves).sum(),
-            bf16_macs: peaks.iter().map(|p| p.brains).sum(),
-            tile_integer_macs: peaks.iter().map(|p| p.tile_integers).sum(),
+            int8_macs: peaks.iter().map(|p| p.int8).sum(),
+            f32_macs: peaks.iter().map(|p| p.f32).sum(),
+            f16_macs: peaks.iter().map(|p| p.f16).sum(),
+            bf16_macs: peaks.iter().map(|p| p.bf16).sum(),
+            amx_int8_macs: peaks.iter().map(|p| p.amx_int8).sum(),
         })
     }
 }

@@ -315,22 +315,22 @@ impl Compiler<'_> {
             match latent_kernels::table()[kernel.index].1 {
                 KernelFn::ExpandKeys(kernel) => floats.0 = Some(kernel),
                 KernelFn::AttendExpanded(kernel) => floats.1 = Some(kernel),
-                KernelFn::ExpandHalves(kernel) => halves.0 = Some(kernel),
-                KernelFn::AttendHalves(kernel) => halves.1 = Some(kernel),
-                KernelFn::ExpandBrains(kernel) => brains.0 = Some(kernel),
-                KernelFn::AttendBrains(kernel) => brains.1 = Some(kernel),
+                KernelFn::ExpandKeysF16(kernel) => halves.0 = Some(kernel),
+                KernelFn::PrefillAttnF16(kernel) => halves.1 = Some(kernel),
+                KernelFn::ExpandKeysBf16(kernel) => brains.0 = Some(kernel),
+                KernelFn::PrefillAttnBf16(kernel) => brains.1 = Some(kernel),
                 _ => {}
             }
         }
         match (floats, halves, brains) {
             (.., (Some(keys), Some(attend))) => {
-                Ok(ExpandedKernels::Brains(Kernels { keys, attend, key_weight }))
+                Ok(ExpandedKernels::Bf16(Kernels { keys, attend, key_weight }))
             }
             (_, (Some(keys), Some(attend)), _) => {
-                Ok(ExpandedKernels::Halves(Kernels { keys, attend, key_weight }))
+                Ok(ExpandedKernels::F16(Kernels { keys, attend, key_weight }))
             }
             ((Some(keys), Some(attend)), ..) => {
-                Ok(ExpandedKernels::Floats(Kernels { keys, attend, key_weight }))
+                Ok(ExpandedKernels::F32(Kernels { keys, attend, key_weight }))
             }
             _ => internal("no kernel for attention over expanded keys is bound".into()),
         }

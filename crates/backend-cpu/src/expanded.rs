@@ -10,9 +10,9 @@ use latent_backend::SeqSpan;
 use latent_backend::slot;
 use latent_graph::config::AttentionShape;
 use latent_graph::ir::AttentionPath;
+use latent_kernels::half::{bf16, f16};
 use latent_kernels::{
     AttendExpandedFn, ExpandKeysFn, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, Rows, RowsMut,
-    bf16, f16,
 };
 use latent_types::CacheRow;
 use std::ops::Range;
@@ -33,11 +33,11 @@ const KEY_ROWS: usize = 512;
 #[derive(Clone, Copy)]
 pub enum ExpandedKernels {
     /// f32.
-    Floats(Kernels<f32>),
+    F32(Kernels<f32>),
     /// f16.
-    Halves(Kernels<f16>),
+    F16(Kernels<f16>),
     /// bf16.
-    Brains(Kernels<bf16>),
+    Bf16(Kernels<bf16>),
 }
 
 /// The same for one kind of number.
@@ -83,11 +83,11 @@ struct Layout {
 
 impl Layout {
     fn new<N: KvElement>(length: usize, a: &AttentionShape) -> Layout {
-        let (length, latent) = (length.next_multiple_of(N::BLOCK), N::padded(a.kv_lora_rank));
+        let (length, latent) = (length.next_multiple_of(N::KV_BLOCK), N::padded(a.kv_lora_rank));
         let (nope, v) = (N::padded(a.nope), N::padded(a.v));
         let width = latent + N::padded(a.rope);
         let group = (BUDGET / (length * (nope + v)).max(1)).clamp(1, a.heads);
-        let (bytes, block, heads) = (size_of::<N>(), N::BLOCK, a.heads);
+        let (bytes, block, heads) = (size_of::<N>(), N::KV_BLOCK, a.heads);
         Layout { bytes, block, length, latent, width, nope, v, heads, group }
     }
 
@@ -133,13 +133,13 @@ impl Thread<'_> {
         local: &mut WorkerScratch,
     ) {
         match kernels {
-            ExpandedKernels::Floats(kernels) => {
+            ExpandedKernels::F32(kernels) => {
                 self.attend_numbers(q_nope, q_rope, kv, out, kv_layer, kernels, path, local);
             }
-            ExpandedKernels::Halves(kernels) => {
+            ExpandedKernels::F16(kernels) => {
                 self.attend_numbers(q_nope, q_rope, kv, out, kv_layer, kernels, path, local);
             }
-            ExpandedKernels::Brains(kernels) => {
+            ExpandedKernels::Bf16(kernels) => {
                 self.attend_numbers(q_nope, q_rope, kv, out, kv_layer, kernels, path, local);
             }
         }
@@ -191,11 +191,11 @@ impl Thread<'_> {
         let length = span.first + span.rows.len();
         let (needs, width, stored) = (Self::kv_needs(kv), a.latent_width(), self.stored(kv_layer));
         let WorkerScratch { acts, scratch, results, more, .. } = local;
-        for start in self.worker.share(layout.length, N::BLOCK).step_by(N::BLOCK) {
-            let rows = start..(start + N::BLOCK).min(length);
+        for start in self.worker.share(layout.length, N::KV_BLOCK).step_by(N::KV_BLOCK) {
+            let rows = start..(start + N::KV_BLOCK).min(length);
             // the same rows serve all groups of heads
             if heads.start == 0 {
-                let (latent, all) = (layout.latent * N::BLOCK, layout.width * N::BLOCK);
+                let (latent, all) = (layout.latent * N::KV_BLOCK, layout.width * N::KV_BLOCK);
                 let out: &mut [N] = self.expanded_memory(start * layout.width, all);
                 self.lay_cached(span, kv_layer, &rows, 0..a.kv_lora_rank, &mut out[..latent]);
                 self.lay_cached(span, kv_layer, &rows, a.kv_lora_rank..width, &mut out[latent..]);
@@ -211,8 +211,8 @@ impl Thread<'_> {
                 let mut y = RowsMut::new(values, rows.len(), a.v, a.v);
                 self.project_value(kv, &KvProjection::Uv, head, &x, 0..a.v, &mut y, scratch);
                 let out: &mut [N] =
-                    self.expanded_memory(layout.values(h, start / N::BLOCK), layout.v * N::BLOCK);
-                N::lay_values(values, a.v, out);
+                    self.expanded_memory(layout.values(h, start / N::KV_BLOCK), layout.v * N::KV_BLOCK);
+                N::pack_values(values, a.v, out);
             }
         }
     }
@@ -227,7 +227,7 @@ impl Thread<'_> {
         out: &mut [N],
     ) {
         let rows = rows.clone().map(|row| self.cached(span, kv_layer, row));
-        N::lay_keys(self.stored(kv_layer), rows, numbers, out);
+        N::pack_keys(self.stored(kv_layer), rows, numbers, out);
     }
 
     /// Keys of the group: tasks of a head and some blocks of cached rows.
@@ -240,7 +240,7 @@ impl Thread<'_> {
         local: &mut WorkerScratch,
     ) {
         let a = &self.model.config.attention;
-        let run_blocks = KEY_ROWS / N::BLOCK;
+        let run_blocks = KEY_ROWS / N::KV_BLOCK;
         let runs = layout.blocks().div_ceil(run_blocks);
         let weights = resize_scratch(&mut local.more, a.nope * a.kv_lora_rank);
         let tasks = heads.len() * runs;
@@ -261,10 +261,10 @@ impl Thread<'_> {
                 decode_rows(weight, matrix, from, weights, &mut local.bytes);
             }
             let run = run * run_blocks..((run + 1) * run_blocks).min(layout.blocks());
-            let stride = layout.width * N::BLOCK;
+            let stride = layout.width * N::KV_BLOCK;
             let latents = self.expanded_numbers(run.start * stride, run.len() * stride);
             let blocks = KeyBlocks::new(latents, stride, a.kv_lora_rank, a.nope).expect("blocks of latents");
-            let keys = self.expanded_memory(layout.keys(h, run.start), run.len() * layout.nope * N::BLOCK);
+            let keys = self.expanded_memory(layout.keys(h, run.start), run.len() * layout.nope * N::KV_BLOCK);
             (kernels.keys)(weights, order, &blocks, keys, &mut local.attention);
         }
     }
@@ -281,23 +281,23 @@ impl Thread<'_> {
         let a = &self.model.config.attention;
         let length = span.first + span.rows.len();
         let head_width = a.nope + a.rope + a.v;
-        for start in self.worker.share(layout.length, N::BLOCK).step_by(N::BLOCK) {
-            let rows = start..(start + N::BLOCK).min(length);
-            let block = start / N::BLOCK;
+        for start in self.worker.share(layout.length, N::KV_BLOCK).step_by(N::KV_BLOCK) {
+            let rows = start..(start + N::KV_BLOCK).min(length);
+            let block = start / N::KV_BLOCK;
             for (h, head) in heads.clone().enumerate() {
                 let from = head * head_width;
-                let keys: &mut [N] = self.expanded_memory(layout.keys(h, block), layout.nope * N::BLOCK);
+                let keys: &mut [N] = self.expanded_memory(layout.keys(h, block), layout.nope * N::KV_BLOCK);
                 self.lay_cached(span, kv_layer, &rows, from..from + a.nope, keys);
                 let rotated = from + a.nope..from + a.nope + a.rope;
                 if head == 0 {
-                    let (at, len) = (start * layout.width, layout.width * N::BLOCK);
+                    let (at, len) = (start * layout.width, layout.width * N::KV_BLOCK);
                     let out: &mut [N] = self.expanded_memory(at, len);
                     self.lay_cached(
                         span,
                         kv_layer,
                         &rows,
                         rotated.clone(),
-                        &mut out[layout.latent * N::BLOCK..],
+                        &mut out[layout.latent * N::KV_BLOCK..],
                     );
                 }
                 let lines = resize_scratch(&mut local.more, rows.len() * a.v);
@@ -305,8 +305,8 @@ impl Thread<'_> {
                 for (row, line) in rows.clone().zip(lines.chunks_exact_mut(a.v)) {
                     latent_kernels::load_part(stored, self.cached(span, kv_layer, row), rotated.end, line);
                 }
-                let out: &mut [N] = self.expanded_memory(layout.values(h, block), layout.v * N::BLOCK);
-                N::lay_values(lines, a.v, out);
+                let out: &mut [N] = self.expanded_memory(layout.values(h, block), layout.v * N::KV_BLOCK);
+                N::pack_values(lines, a.v, out);
             }
         }
     }
@@ -339,7 +339,7 @@ impl Thread<'_> {
         let width = a.nope + a.rope;
         let tasks = |size| span.rows.len().div_ceil(size);
         // the more query rows a task has, the less often keys are read
-        let mut size = N::QUERIES;
+        let mut size = N::Q_TILE;
         while size > FEW_QUERIES && heads.len() * tasks(size) < TASKS * self.worker.count {
             size /= 2;
         }
@@ -353,12 +353,12 @@ impl Thread<'_> {
             let head = heads.start + h;
             let first = span.rows.start + task * size;
             let rows = first..span.rows.end.min(first + size);
-            let latents = layout.latent * N::BLOCK;
+            let latents = layout.latent * N::KV_BLOCK;
             let keys = self.expanded_numbers(layout.keys(h, 0), layout.length * layout.nope);
             let rope_keys = self.expanded_numbers(latents, layout.length * layout.width - latents);
             let values = self.expanded_numbers(layout.values(h, 0), layout.length * layout.v);
             let widths = HeadWidths { nope: a.nope, rope: a.rope, value: a.v };
-            let expanded = Expanded::new(keys, (rope_keys, layout.width * N::BLOCK), values, widths)
+            let expanded = Expanded::new(keys, (rope_keys, layout.width * N::KV_BLOCK), values, widths)
                 .expect("blocks of the segment");
             let queries = resize_scratch(&mut local.more, rows.len() * width);
             let scales = resize_scratch(&mut local.results, rows.len());

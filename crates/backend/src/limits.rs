@@ -9,30 +9,30 @@ pub struct Limits {
     /// Bytes per second from memory.
     pub read_bandwidth: f64,
     /// Multiply-accumulates of 8-bit integers per second.
-    pub integer_macs: f64,
+    pub int8_macs: f64,
     /// Multiply-accumulates of f32 per second.
-    pub float_macs: f64,
+    pub f32_macs: f64,
     /// The same of f16; 0 where the processor does not multiply them.
-    pub half_macs: f64,
+    pub f16_macs: f64,
     /// The same of bf16, by AMX tiles or AVX512-BF16; 0 where no kernel multiplies them.
     pub bf16_macs: f64,
     /// The same of 8-bit integers by AMX tiles. No kernel uses them; others state their speed in it.
-    pub tile_integer_macs: f64,
+    pub amx_int8_macs: f64,
 }
 
 impl fmt::Display for Limits {
     /// In words, without what the processor lacks.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let speed = |macs: f64| 2e-9 * macs;
-        let (integers, floats) = (speed(self.integer_macs), speed(self.float_macs));
+        let (integers, floats) = (speed(self.int8_macs), speed(self.f32_macs));
         write!(f, "{:.1} GB/s read, {integers:.0} GFLOP/s in integers, ", self.read_bandwidth / 1e9)?;
         write!(f, "{floats:.0} in f32")?;
-        if self.half_macs > 0.0 {
-            write!(f, ", {:.0} in f16", speed(self.half_macs))?;
+        if self.f16_macs > 0.0 {
+            write!(f, ", {:.0} in f16", speed(self.f16_macs))?;
         }
         let bf16 = speed(self.bf16_macs);
-        if self.tile_integer_macs > 0.0 {
-            let integers = speed(self.tile_integer_macs);
+        if self.amx_int8_macs > 0.0 {
+            let integers = speed(self.amx_int8_macs);
             write!(f, "; tiles {bf16:.0} in bf16, {integers:.0} in integers")?;
         } else if bf16 > 0.0 {
             write!(f, ", {bf16:.0} in bf16")?;

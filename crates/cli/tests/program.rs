@@ -107,7 +107,7 @@ fn inspect_graph_tokenize_and_bench_speak_json() {
     for step in profile["steps"].as_array().unwrap() {
         assert!((shares(step) - 1.0).abs() < 1e-6, "the phases are the whole step: {step}");
     }
-    assert!(profile["limits"]["integer_macs"].as_f64().unwrap() > 0.0);
+    assert!(profile["limits"]["int8_macs"].as_f64().unwrap() > 0.0);
     // a prompt longer than a step is profiled in all its steps
     let long = json(&["profile", "-p", "50", "-n", "0", "--chunk", "20", "--json"]);
     assert_eq!((&long["steps"][0]["rows"], &long["steps"][0]["steps"]), (&50.into(), &3.into()));

@@ -4,9 +4,8 @@ use crate::case::{Arithmetic, Bound, SameBits, Truth, Work};
 use crate::memory::Copies;
 use crate::numbers::nearest;
 use crate::random::Random;
-use latent_kernels::{
-    CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, bf16, f16, load_row, store_row,
-};
+use latent_kernels::half::{bf16, f16};
+use latent_kernels::{CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, load_row, store_row};
 use latent_types::{ActivationType, CacheRow, CacheType};
 
 /// Rows of a page of the cache.
@@ -234,12 +233,12 @@ fn laid<N: KvElement>(
     gap: usize,
     place: fn(usize, usize, usize) -> usize,
 ) -> Vec<N> {
-    let (count, block) = (rows.len() / width.max(1), N::padded(width) * N::BLOCK);
+    let (count, block) = (rows.len() / width.max(1), N::padded(width) * N::KV_BLOCK);
     let one = CacheRow { ty: CacheType::F32, content: 1, rope: 0 };
-    let mut out = vec![N::ZERO; count.div_ceil(N::BLOCK) * (block + gap)];
+    let mut out = vec![N::ZERO; count.div_ceil(N::KV_BLOCK) * (block + gap)];
     for (i, row) in rows.chunks_exact(width.max(1)).enumerate() {
         for (n, number) in row.iter().enumerate() {
-            let at = i / N::BLOCK * (block + gap) + place(width, i % N::BLOCK, n);
+            let at = i / N::KV_BLOCK * (block + gap) + place(width, i % N::KV_BLOCK, n);
             N::load(one, &number.to_le_bytes(), 0, &mut out[at..=at]);
         }
     }
@@ -315,12 +314,12 @@ impl ExpandedOperands {
     pub fn lines<N: KvElement>(&self, case: &ExpandedCase) -> ExpandedLines<N> {
         let keys = |numbers: std::ops::Range<usize>| {
             let rows: Vec<f32> = self.keys.iter().flat_map(|key| key[numbers.clone()].to_vec()).collect();
-            laid(&rows, numbers.len(), 0, N::key_place)
+            laid(&rows, numbers.len(), 0, N::key_offset)
         };
         ExpandedLines {
             content: keys(0..case.nope),
             rotated: keys(case.nope..case.nope + case.rope),
-            values: laid(&self.values, case.values, 0, N::value_place),
+            values: laid(&self.values, case.values, 0, N::value_offset),
         }
     }
 }
@@ -328,7 +327,7 @@ impl ExpandedOperands {
 impl<N: KvElement> ExpandedLines<N> {
     /// The view that kernels take.
     pub fn view(&self, case: &ExpandedCase) -> Expanded<'_, N> {
-        let stride = N::padded(case.rope) * N::BLOCK;
+        let stride = N::padded(case.rope) * N::KV_BLOCK;
         let widths = HeadWidths { nope: case.nope, rope: case.rope, value: case.values };
         Expanded::new(&self.content, (&self.rotated, stride), &self.values, widths)
             .expect("blocks of the case")
@@ -401,9 +400,9 @@ impl KeysCase {
     /// Cached rows.
     pub(crate) fn rows(&self) -> usize {
         let block = match self.activation {
-            ActivationType::F16 => f16::BLOCK,
-            ActivationType::Bf16 => bf16::BLOCK,
-            ActivationType::F32 | ActivationType::A8 => f32::BLOCK,
+            ActivationType::F16 => f16::KV_BLOCK,
+            ActivationType::Bf16 => bf16::KV_BLOCK,
+            ActivationType::F32 | ActivationType::A8 => f32::KV_BLOCK,
         };
         block * self.blocks
     }
@@ -440,12 +439,12 @@ impl KeysCase {
 impl KeysOperands {
     /// The latents as numbers of a kernel.
     pub fn numbers<N: KvElement>(&self, case: &KeysCase) -> Vec<N> {
-        laid(&self.latents, case.latent, GAP, N::key_place)
+        laid(&self.latents, case.latent, GAP, N::key_offset)
     }
 
     /// The view of such numbers that kernels take.
     pub fn view<'a, N: KvElement>(&self, case: &KeysCase, latents: &'a [N]) -> KeyBlocks<'a, N> {
-        let stride = N::padded(case.latent) * N::BLOCK + GAP;
+        let stride = N::padded(case.latent) * N::KV_BLOCK + GAP;
         KeyBlocks::new(latents, stride, case.latent, case.nope).expect("blocks of the case")
     }
 }

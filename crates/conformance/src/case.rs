@@ -71,20 +71,20 @@ pub enum Arithmetic {
     /// 8-bit integers.
     Integers,
     /// f32.
-    Floats,
+    F32,
     /// f16.
-    Halves,
+    F16,
     /// bf16, by tiles or in vectors.
-    Brains,
+    Bf16,
 }
 
 impl Arithmetic {
     /// What bounds arithmetic on numbers that are rounded in this way.
     pub(crate) fn of(activation: latent_types::ActivationType) -> Arithmetic {
         match activation {
-            latent_types::ActivationType::F16 => Arithmetic::Halves,
-            latent_types::ActivationType::Bf16 => Arithmetic::Brains,
-            latent_types::ActivationType::F32 | latent_types::ActivationType::A8 => Arithmetic::Floats,
+            latent_types::ActivationType::F16 => Arithmetic::F16,
+            latent_types::ActivationType::Bf16 => Arithmetic::Bf16,
+            latent_types::ActivationType::F32 | latent_types::ActivationType::A8 => Arithmetic::F32,
         }
     }
 }

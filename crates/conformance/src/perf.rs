@@ -13,13 +13,13 @@ pub struct Limits {
     /// Bytes a second from memory.
     pub read_bandwidth: f64,
     /// Multiply-adds of 8-bit integers a second.
-    pub integer_macs: f64,
+    pub int8_macs: f64,
     /// Multiply-adds of f32 a second.
-    pub float_macs: f64,
+    pub f32_macs: f64,
     /// The same of f16; 0 where the processor does not multiply them.
-    pub half_macs: f64,
+    pub f16_macs: f64,
     /// The same of bf16, by tiles or in vectors; 0 where no kernel multiplies them.
-    pub brain_macs: f64,
+    pub bf16_macs: f64,
 }
 
 /// How to measure.
@@ -200,10 +200,10 @@ fn measurement(
     let rate: f64 = timed.seconds.iter().map(|seconds| 1.0 / seconds).sum();
     let memory = if work.from_memory { work.bytes / limits.read_bandwidth } else { 0.0 };
     let macs = match work.arithmetic {
-        Arithmetic::Integers => limits.integer_macs,
-        Arithmetic::Floats => limits.float_macs,
-        Arithmetic::Halves => limits.half_macs,
-        Arithmetic::Brains => limits.brain_macs,
+        Arithmetic::Integers => limits.int8_macs,
+        Arithmetic::F32 => limits.f32_macs,
+        Arithmetic::F16 => limits.f16_macs,
+        Arithmetic::Bf16 => limits.bf16_macs,
     };
     let arithmetic = work.flops / 2.0 / macs;
     let limited = !matches!(case, Case::Row(_));

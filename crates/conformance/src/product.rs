@@ -82,8 +82,8 @@ impl ProductCase {
             flops: 2.0 * numbers * self.rows as f64,
             arithmetic: match self.activation {
                 ActivationType::A8 => Arithmetic::Integers,
-                ActivationType::Bf16 => Arithmetic::Brains,
-                _ => Arithmetic::Floats,
+                ActivationType::Bf16 => Arithmetic::Bf16,
+                _ => Arithmetic::F32,
             },
             from_memory: true,
         }

@@ -148,7 +148,7 @@ impl RowCase {
         Work {
             bytes: bytes * numbers,
             flops: flops * numbers,
-            arithmetic: Arithmetic::Floats,
+            arithmetic: Arithmetic::F32,
             from_memory: false,
         }
     }

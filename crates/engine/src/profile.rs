@@ -238,8 +238,8 @@ impl PhaseCost {
     fn seconds(&self, limits: &Limits) -> (f64, f64) {
         // a kernel of f16, or for tiles, is bound only where they are multiplied
         let some = |flops: f64, macs: f64| if flops > 0.0 { flops / macs } else { 0.0 };
-        let wide = self.integer / limits.integer_macs + self.float / limits.float_macs;
-        let arithmetic = wide + some(self.half, limits.half_macs) + some(self.bf16, limits.bf16_macs);
+        let wide = self.integer / limits.int8_macs + self.float / limits.f32_macs;
+        let arithmetic = wide + some(self.half, limits.f16_macs) + some(self.bf16, limits.bf16_macs);
         (self.bytes / limits.read_bandwidth, arithmetic / 2.0)
     }
 }

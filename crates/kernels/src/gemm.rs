@@ -5,7 +5,7 @@
 )]
 
 use crate::RowsMut;
-use crate::lanes::Lanes;
+use crate::simd::Simd;
 
 /// Numbers of a latent cache row of nearly every published model: 512 + 64.
 const LATENT_ROW: usize = 576;
@@ -29,12 +29,12 @@ impl Left<'_> {
     }
 }
 
-/// As [`gemm_ahead`], without anything else.
+/// As [`gemm_prefetch`], without anything else.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-pub(crate) unsafe fn gemm<L: Lanes>(
+pub(crate) unsafe fn gemm<L: Simd>(
     k: usize,
     a: Left<'_>,
     b: (&[f32], usize),
@@ -42,19 +42,19 @@ pub(crate) unsafe fn gemm<L: Lanes>(
     add: bool,
 ) {
     // SAFETY: the caller's promise.
-    unsafe { gemm_ahead::<L, 0>(k, a, b, c, add, &mut std::ptr::null()) }
+    unsafe { gemm_prefetch::<L, 0>(k, a, b, c, add, &mut std::ptr::null()) }
 }
 
 /// c = a · b, or c = c + a · b: `a` has a row for each row of `c`, `b` has `k` rows, `b_row` numbers apart.
-/// Meanwhile memory from `ahead` on is asked for: 64 bytes for each `AHEAD` terms (4 or 8; 0: none) of a block of results.
+/// Meanwhile memory from `ahead` on is asked for: 64 bytes for each `PREFETCH_EVERY` terms (4 or 8; 0: none) of a block of results.
 ///
 /// # Panics
 /// When a matrix is shorter than that.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: usize>(
+pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
     k: usize,
     a: Left<'_>,
     (b, b_row): (&[f32], usize),
@@ -73,7 +73,7 @@ pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: usize>(
     let wide = n / 16 * 16;
     let mut column = 0;
     while column < wide {
-        let vectors = ((wide - column) / 16).min(L::VECTORS);
+        let vectors = ((wide - column) / 16).min(L::NR_VECTORS);
         let mut row = 0;
         while row < m {
             macro_rules! block {
@@ -85,7 +85,7 @@ pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: usize>(
                         let out = (start.add(row * c_row + column), c_row);
                         match a {
                             Left::Rows(_, LATENT_ROW) => {
-                                block::<L, $rows, $vectors, true, LATENT_ROW, AHEAD>(
+                                block::<L, $rows, $vectors, true, LATENT_ROW, PREFETCH_EVERY>(
                                     k,
                                     (left, a_row),
                                     right,
@@ -95,7 +95,7 @@ pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: usize>(
                                 );
                             }
                             Left::Rows(..) => {
-                                block::<L, $rows, $vectors, true, 0, AHEAD>(
+                                block::<L, $rows, $vectors, true, 0, PREFETCH_EVERY>(
                                     k,
                                     (left, a_row),
                                     right,
@@ -105,7 +105,7 @@ pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: usize>(
                                 );
                             }
                             Left::Columns(_, 16) => {
-                                block::<L, $rows, $vectors, false, 16, AHEAD>(
+                                block::<L, $rows, $vectors, false, 16, PREFETCH_EVERY>(
                                     k,
                                     (left, a_col),
                                     right,
@@ -115,7 +115,7 @@ pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: usize>(
                                 );
                             }
                             Left::Columns(..) => {
-                                block::<L, $rows, $vectors, false, 0, AHEAD>(
+                                block::<L, $rows, $vectors, false, 0, PREFETCH_EVERY>(
                                     k,
                                     (left, a_col),
                                     right,
@@ -129,7 +129,7 @@ pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: usize>(
                     row += $rows;
                 }};
             }
-            match ((m - row).min(L::ROWS), vectors) {
+            match ((m - row).min(L::MR), vectors) {
                 (8.., 2..) => block!(8, 2),
                 (8.., _) => block!(8, 1),
                 (4.., 2..) => block!(4, 2),
@@ -152,19 +152,19 @@ pub(crate) unsafe fn gemm_ahead<L: Lanes, const AHEAD: usize>(
     }
 }
 
-/// `R` rows × `V` vectors; `ROWS`: the order of the left factor, whose rows (or columns) are `a_step` apart. `STEP` is that distance where
+/// `R` rows × `V` vectors; `ROW_MAJOR`: the order of the left factor, whose rows (or columns) are `a_step` apart. `A_STRIDE` is that distance where
 /// it is known to the compiler, else 0: known distances leave one address in place of eight, which are more than registers hold.
 ///
 /// # Safety
 /// All numbers of the block lie in memory that is valid for it.
 #[inline(always)]
 unsafe fn block<
-    L: Lanes,
+    L: Simd,
     const R: usize,
     const V: usize,
-    const ROWS: bool,
-    const STEP: usize,
-    const AHEAD: usize,
+    const ROW_MAJOR: bool,
+    const A_STRIDE: usize,
+    const PREFETCH_EVERY: usize,
 >(
     k: usize,
     (a, a_step): (*const f32, usize),
@@ -173,14 +173,14 @@ unsafe fn block<
     add: bool,
     ahead: &mut *const u8,
 ) {
-    let a_step = if STEP > 0 { STEP } else { a_step };
+    let a_step = if A_STRIDE > 0 { A_STRIDE } else { a_step };
     // SAFETY: the caller's promise.
     unsafe {
-        let mut sums = [[L::all(0.0); V]; R];
+        let mut sums = [[L::splat_f32(0.0); V]; R];
         if add {
             for r in 0..R {
                 for v in 0..V {
-                    sums[r][v] = L::load_floats(c.add(r * c_row + v * 16));
+                    sums[r][v] = L::load_f32(c.add(r * c_row + v * 16));
                 }
             }
         }
@@ -188,14 +188,14 @@ unsafe fn block<
         macro_rules! step {
             ($l:expr) => {{
                 let l: usize = $l;
-                let mut columns = [L::all(0.0); V];
+                let mut columns = [L::splat_f32(0.0); V];
                 for v in 0..V {
-                    columns[v] = L::load_floats(b.add(l * b_row + v * 16));
+                    columns[v] = L::load_f32(b.add(l * b_row + v * 16));
                 }
                 for r in 0..R {
-                    let factor = if ROWS { *a.add(r * a_step + l) } else { *a.add(l * a_step + r) };
+                    let factor = if ROW_MAJOR { *a.add(r * a_step + l) } else { *a.add(l * a_step + r) };
                     for v in 0..V {
-                        sums[r][v] = L::madd(L::all(factor), columns[v], sums[r][v]);
+                        sums[r][v] = L::mul_add_relaxed(L::splat_f32(factor), columns[v], sums[r][v]);
                     }
                 }
             }};
@@ -206,7 +206,7 @@ unsafe fn block<
             step!(l + 1);
             step!(l + 2);
             step!(l + 3);
-            if AHEAD > 0 && l.is_multiple_of(AHEAD) {
+            if PREFETCH_EVERY > 0 && l.is_multiple_of(PREFETCH_EVERY) {
                 L::prefetch_far(*ahead);
                 *ahead = ahead.wrapping_add(64);
             }
@@ -218,7 +218,7 @@ unsafe fn block<
         }
         for r in 0..R {
             for v in 0..V {
-                L::store_floats(c.add(r * c_row + v * 16), sums[r][v]);
+                L::store_f32(c.add(r * c_row + v * 16), sums[r][v]);
             }
         }
     }

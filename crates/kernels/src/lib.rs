@@ -12,37 +12,38 @@
 //! assert!((out[0] - 3.0 / 12.5f32.sqrt()).abs() < 1e-6);
 //! ```
 
-mod act;
+mod activation;
 mod attention;
 #[cfg(target_arch = "x86_64")]
-mod brains;
+mod bf16;
+mod cpu_vendor;
 mod decode;
 mod elementwise;
 mod gemm;
-mod lanes;
 mod matmul;
 mod moe;
 mod norm;
 mod peak;
-mod processor;
 mod rope;
 mod shape;
+mod simd;
 mod table;
 mod tiers;
 mod view;
 mod weights;
 mod widen;
 
-pub use act::{Bf16Rows, Bf16x32, Q8_BLOCK, Q8Block, Q8Rows, QuantizedInput, quantize_q8, to_bf16};
+pub use activation::{Bf16Rows, Bf16x32, Q8_BLOCK, Q8Block, Q8Rows, QuantizedInput, quantize_q8, to_bf16};
 pub use attention::{
     AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, HeadWidths, KEYS, KeyBlocks, KeyOrder,
-    KvElement, PartialSoftmax, bf16, combine_splits, f16, load_part, load_row, partial_softmax_len,
-    store_part, store_row,
+    KvElement, PartialSoftmax, combine_splits, load_part, load_row, partial_softmax_len, store_part,
+    store_row,
 };
 #[cfg(target_arch = "x86_64")]
-pub use brains::assume_amx;
+pub use bf16::assume_amx;
 pub use decode::decode_row;
 pub use elementwise::{add, axpy, exp, relu2, scale, silu, silu_mul};
+pub use half;
 pub use matmul::{MatmulFn, Scratch, allow_avx_vnni};
 pub use moe::{Gating, GroupScore, RouteSpec, route};
 pub use norm::rms_norm;

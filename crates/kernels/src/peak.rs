@@ -1,7 +1,7 @@
 //! How fast multiply-adds can go in registers: the limit that products are held against.
-#![allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
+#![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
-use crate::lanes::Lanes;
+use crate::simd::Simd;
 use latent_types::Tier;
 use std::time::Instant;
 
@@ -9,20 +9,20 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peak {
     /// 8-bit integers, summed in 32 bits.
-    pub integers: f64,
+    pub int8: f64,
     /// f32.
-    pub floats: f64,
+    pub f32: f64,
     /// f16; 0 where the processor does not multiply them.
-    pub halves: f64,
+    pub f16: f64,
     /// bf16, by tiles or in vectors; 0 where no kernel multiplies them.
-    pub brains: f64,
+    pub bf16: f64,
     /// 8-bit integers, by tiles; 0 where the processor has none.
-    pub tile_integers: f64,
+    pub amx_int8: f64,
 }
 
 impl Peak {
     /// Nothing a second.
-    const NONE: Peak = Peak { integers: 0.0, floats: 0.0, halves: 0.0, brains: 0.0, tile_integers: 0.0 };
+    const NONE: Peak = Peak { int8: 0.0, f32: 0.0, f16: 0.0, bf16: 0.0, amx_int8: 0.0 };
 }
 
 /// Independent sums of sixteen lanes, enough to hide the latency of an instruction. AVX2 has two registers for one, sixteen in all.
@@ -34,9 +34,9 @@ const SUMS_AVX2: usize = 6;
 const ROUNDS: usize = 200_000;
 
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-unsafe fn measure<L: Lanes, const SUMS: usize>() -> Peak {
+unsafe fn measure<L: Simd, const SUMS: usize>() -> Peak {
     // SAFETY: the caller's promise; all addresses are of local arrays.
     unsafe {
         let (codes, input) = (std::hint::black_box([3u8; 64]), std::hint::black_box([2i8; 4]));
@@ -50,21 +50,21 @@ unsafe fn measure<L: Lanes, const SUMS: usize>() -> Peak {
                 *sum = L::dot(*sum, codes, input);
             }
         }
-        std::hint::black_box(sums.map(|sum| L::store(L::floats(sum))));
-        let integers = (ROUNDS * SUMS * 64) as f64 / start.elapsed().as_secs_f64();
+        std::hint::black_box(sums.map(|sum| L::store(L::to_f32(sum))));
+        let int8 = (ROUNDS * SUMS * 64) as f64 / start.elapsed().as_secs_f64();
 
-        let factor = L::all(std::hint::black_box(0.5));
-        let mut sums = [L::all(0.0); SUMS];
+        let factor = L::splat_f32(std::hint::black_box(0.5));
+        let mut sums = [L::splat_f32(0.0); SUMS];
         let start = Instant::now();
         for _ in 0..ROUNDS {
-            let term = L::all(std::hint::black_box(0.25));
+            let term = L::splat_f32(std::hint::black_box(0.25));
             for sum in &mut sums {
-                *sum = L::madd(*sum, factor, term);
+                *sum = L::mul_add_relaxed(*sum, factor, term);
             }
         }
         std::hint::black_box(sums.map(|sum| L::store(sum)));
-        let floats = (ROUNDS * SUMS * 16) as f64 / start.elapsed().as_secs_f64();
-        Peak { integers, floats, ..Peak::NONE }
+        let f32 = (ROUNDS * SUMS * 16) as f64 / start.elapsed().as_secs_f64();
+        Peak { int8, f32, ..Peak::NONE }
     }
 }
 
@@ -78,12 +78,12 @@ pub fn peak(tier: Tier) -> Peak {
         #[target_feature(enable = "avx2,fma,f16c")]
         fn inner() -> Peak {
             // SAFETY: compiled for AVX2.
-            unsafe { measure::<crate::lanes::avx2::Avx2<false>, SUMS_AVX2>() }
+            unsafe { measure::<crate::simd::avx2::Avx2<false>, SUMS_AVX2>() }
         }
         #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
         fn vnni() -> Peak {
             // SAFETY: compiled for AVX2 and AVX-VNNI.
-            unsafe { measure::<crate::lanes::avx2::Avx2<true>, SUMS_AVX2>() }
+            unsafe { measure::<crate::simd::avx2::Avx2<true>, SUMS_AVX2>() }
         }
         assert!(crate::features().avx2, "a machine without AVX2");
         if crate::features().avx_vnni {
@@ -99,7 +99,7 @@ pub fn peak(tier: Tier) -> Peak {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c")]
         fn inner() -> Peak {
             // SAFETY: compiled for AVX-512.
-            unsafe { measure::<crate::lanes::avx512::Avx512, SUMS>() }
+            unsafe { measure::<crate::simd::avx512::Avx512, SUMS>() }
         }
         assert!(crate::features().avx512, "a machine without AVX-512");
         // SAFETY: as just checked.
@@ -111,18 +111,18 @@ pub fn peak(tier: Tier) -> Peak {
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512 | Tier::Amx => avx512(),
         // SAFETY: plain Rust.
-        _ => unsafe { measure::<crate::lanes::portable::Portable, SUMS>() },
+        _ => unsafe { measure::<crate::simd::portable::Portable, SUMS>() },
     };
     let mut best = Peak::NONE;
     for _ in 0..8 {
         let found = once();
-        let (brains, tile_integers) = brains(tier);
+        let (bf16, amx_int8) = bf16(tier);
         best = Peak {
-            integers: best.integers.max(found.integers),
-            floats: best.floats.max(found.floats),
-            halves: best.halves.max(halves(tier)),
-            brains: best.brains.max(brains),
-            tile_integers: best.tile_integers.max(tile_integers),
+            int8: best.int8.max(found.int8),
+            f32: best.f32.max(found.f32),
+            f16: best.f16.max(f16(tier)),
+            bf16: best.bf16.max(bf16),
+            amx_int8: best.amx_int8.max(amx_int8),
         };
     }
     best
@@ -159,7 +159,7 @@ macro_rules! vector_peak {
 }
 
 /// Multiply-adds of f16, where a tier's kernels have them.
-fn halves(tier: Tier) -> f64 {
+fn f16(tier: Tier) -> f64 {
     #[cfg(target_arch = "x86_64")]
     if tier >= Tier::Avx512 && crate::features().avx512 && crate::features().avx512_fp16 {
         // sum = sum · 0.5 + 0.25
@@ -179,7 +179,7 @@ fn halves(tier: Tier) -> f64 {
 
 /// Multiply-adds of bf16 in pairs.
 #[cfg(target_arch = "x86_64")]
-fn pairs() -> f64 {
+fn avx512_bf16() -> f64 {
     // sum + 0.5 · 0.25 twice
     vector_peak!(
         24,
@@ -194,12 +194,12 @@ fn pairs() -> f64 {
 }
 
 /// Multiply-adds of bf16, and of 8-bit integers by tiles, where a tier's kernels have them.
-fn brains(tier: Tier) -> (f64, f64) {
+fn bf16(tier: Tier) -> (f64, f64) {
     #[cfg(target_arch = "x86_64")]
     if tier == Tier::Amx {
-        return (crate::brains::bf16_peak(), crate::brains::integer_peak());
-    } else if tier == Tier::Avx512 && crate::brains::multiplies_in_vectors() {
-        return (pairs(), 0.0);
+        return (crate::bf16::bf16_peak(), crate::bf16::integer_peak());
+    } else if tier == Tier::Avx512 && crate::bf16::has_bf16_vectors() {
+        return (avx512_bf16(), 0.0);
     }
     let _ = tier;
     (0.0, 0.0)

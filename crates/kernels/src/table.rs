@@ -21,13 +21,13 @@ pub enum KernelFn {
     /// Keys from latents.
     ExpandKeys(ExpandKeysFn),
     /// Attention over expanded keys and values of f16.
-    AttendHalves(AttendExpandedFn<half::f16>),
+    PrefillAttnF16(AttendExpandedFn<half::f16>),
     /// Such keys from latents.
-    ExpandHalves(ExpandKeysFn<half::f16>),
+    ExpandKeysF16(ExpandKeysFn<half::f16>),
     /// Attention over expanded keys and values of bf16.
-    AttendBrains(AttendExpandedFn<half::bf16>),
+    PrefillAttnBf16(AttendExpandedFn<half::bf16>),
     /// Such keys from latents.
-    ExpandBrains(ExpandKeysFn<half::bf16>),
+    ExpandKeysBf16(ExpandKeysFn<half::bf16>),
     /// A plain function of this crate.
     Plain,
 }
@@ -59,26 +59,26 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
         for (op, tier, kernel) in attention::kernels() {
             attend(op, tier, "", ActivationType::F32, None, 1, kernel);
         }
-        for (tier, kernel) in attention::code_kernels() {
+        for (tier, kernel) in attention::int8_kernels() {
             let cache = Some(CacheType::Int8);
             attend(OpKind::AttendLatent, tier, "_int8", ActivationType::A8, cache, 1, kernel);
         }
         if features().avx512 && features().avx512_fp16 {
-            for (op, cache, kernel) in attention::half_kernels() {
+            for (op, cache, kernel) in attention::f16_kernels() {
                 let form = if cache == Some(CacheType::Int8) { "_fp16_int8" } else { "_fp16" };
                 attend(op, Tier::Avx512, form, ActivationType::F16, cache, 1, kernel);
             }
         }
         #[cfg(target_arch = "x86_64")]
-        if crate::brains::multiplies_in_vectors() {
-            for (op, cache, kernel) in crate::brains::vector_attention() {
+        if crate::bf16::has_bf16_vectors() {
+            for (op, cache, kernel) in crate::bf16::vector_attention() {
                 let over = if cache == CacheType::F16 { String::new() } else { format!("_{cache}") };
                 let form = format!("_bf16{over}");
                 attend(op, Tier::Avx512, &form, ActivationType::Bf16, Some(cache), 1, kernel);
             }
         }
         #[cfg(target_arch = "x86_64")]
-        for (op, least, cache, kernel) in crate::brains::tile_attention() {
+        for (op, least, cache, kernel) in crate::bf16::amx_attention() {
             attend(op, Tier::Amx, "_bf16", ActivationType::Bf16, cache, least, kernel);
         }
         for (op, name) in [
@@ -115,9 +115,9 @@ pub fn features() -> CpuFeatures {
             && is_x86_feature_detected!("avx512vnni"),
         avx512_bf16: is_x86_feature_detected!("avx512bf16"),
         avx512_fp16: is_x86_feature_detected!("avx512fp16"),
-        amx: crate::brains::found(),
+        amx: crate::bf16::found(),
     });
-    CpuFeatures { amx: found.amx || crate::brains::assumed(), ..found }
+    CpuFeatures { amx: found.amx || crate::bf16::assumed(), ..found }
 }
 
 /// What the processor offers: portable code only, on this architecture.

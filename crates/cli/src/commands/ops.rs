@@ -170,19 +170,19 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
                 failure = Some(error);
                 latent_engine::Limits {
                     read_bandwidth: f64::NAN,
-                    integer_macs: f64::NAN,
-                    float_macs: f64::NAN,
-                    half_macs: f64::NAN,
-                    brain_macs: f64::NAN,
-                    tile_integer_macs: f64::NAN,
+                    int8_macs: f64::NAN,
+                    f32_macs: f64::NAN,
+                    f16_macs: f64::NAN,
+                    bf16_macs: f64::NAN,
+                    amx_int8_macs: f64::NAN,
                 }
             });
         let limits = Limits {
             read_bandwidth: found.read_bandwidth,
-            integer_macs: found.integer_macs,
-            float_macs: found.float_macs,
-            half_macs: found.half_macs,
-            brain_macs: found.brain_macs,
+            int8_macs: found.int8_macs,
+            f32_macs: found.f32_macs,
+            f16_macs: found.f16_macs,
+            bf16_macs: found.bf16_macs,
         };
         known.push((tier, threads, Instant::now(), limits));
         limits
@@ -219,10 +219,10 @@ fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
     } else if let Some(last) = found.last() {
         let (limits, threads) = (&last.limits, last.threads);
         let arithmetic = [
-            (limits.integer_macs, "int8"),
-            (limits.float_macs, "f32"),
-            (limits.half_macs, "f16"),
-            (limits.brain_macs, "bf16"),
+            (limits.int8_macs, "int8"),
+            (limits.f32_macs, "f32"),
+            (limits.f16_macs, "f16"),
+            (limits.bf16_macs, "bf16"),
         ];
         // what the processor lacks has no limit
         let rates =

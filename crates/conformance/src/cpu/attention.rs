@@ -120,7 +120,8 @@ impl<N: KvElement + Into<f32>> Job for KeysJob<'_, N> {
 
     fn results(&self) -> Vec<f32> {
         let nope = self.case.nope;
-        let places = (0..self.case.rows()).flat_map(|row| (0..nope).map(move |n| N::key_place(nope, row, n)));
+        let places =
+            (0..self.case.rows()).flat_map(|row| (0..nope).map(move |n| N::key_offset(nope, row, n)));
         places.map(|place| self.keys[place].into()).collect()
     }
 }

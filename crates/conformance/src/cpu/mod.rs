@@ -238,22 +238,22 @@ impl Backend for Cpu {
                 Operands::Keys(operands),
             ) => Box::new(attention::KeysJob::new(kernel, case, operands)),
             (
-                Form::Table { kernel: KernelFn::AttendHalves(kernel), .. },
+                Form::Table { kernel: KernelFn::PrefillAttnF16(kernel), .. },
                 Case::Expanded(case),
                 Operands::Expanded(operands),
             ) => Box::new(attention::ExpandedJob::new(kernel, case, operands)),
             (
-                Form::Table { kernel: KernelFn::ExpandHalves(kernel), .. },
+                Form::Table { kernel: KernelFn::ExpandKeysF16(kernel), .. },
                 Case::Keys(case),
                 Operands::Keys(operands),
             ) => Box::new(attention::KeysJob::new(kernel, case, operands)),
             (
-                Form::Table { kernel: KernelFn::AttendBrains(kernel), .. },
+                Form::Table { kernel: KernelFn::PrefillAttnBf16(kernel), .. },
                 Case::Expanded(case),
                 Operands::Expanded(operands),
             ) => Box::new(attention::ExpandedJob::new(kernel, case, operands)),
             (
-                Form::Table { kernel: KernelFn::ExpandBrains(kernel), .. },
+                Form::Table { kernel: KernelFn::ExpandKeysBf16(kernel), .. },
                 Case::Keys(case),
                 Operands::Keys(operands),
             ) => Box::new(attention::KeysJob::new(kernel, case, operands)),

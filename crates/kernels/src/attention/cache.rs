@@ -1,12 +1,12 @@
 //! Rows of the cache: stored, loaded, and found through page tables.
 
-use crate::act::code_scale;
-use crate::lanes::Lanes;
+use crate::activation::code_scale;
 use crate::shape::{ShapeError, times};
+use crate::simd::Simd;
 use latent_types::{CacheRow, CacheType};
 
 /// What codes of `int8` are raised by, so that they have no sign: instructions multiply such with signed numbers.
-pub(super) const RAISED: f32 = 128.0;
+pub(super) const CODE_BIAS: f32 = 128.0;
 
 /// The cached rows of one sequence in one stream. Rows of a page follow one another, and all pages of the table lie in the memory: kernels
 /// read them by address. So the parts cannot be changed once they were compared:
@@ -108,7 +108,7 @@ pub fn store_row(row: CacheRow, numbers: &[f32], out: &mut [u8]) {
     }
     let (codes, out) = out.split_at_mut(row.content);
     let (rope, scale) = out.split_at_mut(out.len() - size_of::<f32>());
-    scale.copy_from_slice(&quantise(&numbers[..row.content], codes).to_le_bytes());
+    scale.copy_from_slice(&quantize(&numbers[..row.content], codes).to_le_bytes());
     store_floats(row.ty, &numbers[row.content..], rope);
 }
 
@@ -153,7 +153,7 @@ pub fn load_part(row: CacheRow, bytes: &[u8], first: usize, out: &mut [f32]) {
     let (content, rope) = out.split_at_mut(count);
     if count > 0 {
         for (out, code) in content.iter_mut().zip(&codes[first..first + count]) {
-            *out = (f32::from(*code) - RAISED) * scale;
+            *out = (f32::from(*code) - CODE_BIAS) * scale;
         }
     }
     if !rope.is_empty() {
@@ -188,26 +188,27 @@ pub(crate) fn scale_of(row: &[u8]) -> f32 {
 /// Sixteen codes of a row of `int8` times its scale.
 ///
 /// # Safety
-/// As for [`Lanes`]; sixteen codes lie there.
+/// As for [`Simd`]; sixteen codes lie there.
 #[inline(always)]
-#[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
-pub(crate) unsafe fn widen_codes<L: Lanes>(codes: *const u8, scale: f32) -> L::Floats {
+#[allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
+pub(crate) unsafe fn widen_codes<L: Simd>(codes: *const u8, scale: f32) -> L::F32x16 {
     // SAFETY: the caller's promise.
     unsafe {
         // exact, fused or not
-        let lowered = L::madd(L::unsigned(codes, 0, 0xff), L::all(1.0), L::all(-RAISED));
-        L::mul(lowered, L::all(scale))
+        let centered =
+            L::mul_add_relaxed(L::load_u8(codes, 0, 0xff), L::splat_f32(1.0), L::splat_f32(-CODE_BIAS));
+        L::mul(centered, L::splat_f32(scale))
     }
 }
 
 /// Rounds numbers to codes from −127 to 127, which are stored raised by 128. Returns their scale.
 #[inline(always)]
-fn quantise(numbers: &[f32], codes: &mut [u8]) -> f32 {
+fn quantize(numbers: &[f32], codes: &mut [u8]) -> f32 {
     // the bits of magnitudes sort like integers, and NaN sorts above all
     let largest = numbers.iter().map(|v| (v.to_bits() & 0x7fff_ffff).cast_signed()).fold(0, i32::max);
     let largest = f32::from_bits(largest.cast_unsigned());
     let Some((scale, inverse)) = code_scale(largest) else {
-        codes.fill(RAISED as u8);
+        codes.fill(CODE_BIAS as u8);
         return f32::NAN;
     };
     for (code, v) in codes.iter_mut().zip(numbers) {
@@ -265,10 +266,10 @@ fn load_floats(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
 /// When there are other than `row.width()` numbers or `row.bytes()` bytes.
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-#[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
-pub(super) unsafe fn widen<L: Lanes>(row: CacheRow, bytes: &[u8], out: &mut [f32]) {
+#[allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
+pub(super) unsafe fn widen<L: Simd>(row: CacheRow, bytes: &[u8], out: &mut [f32]) {
     check_row(row, out.len(), bytes.len());
     // SAFETY: the caller's promise.
     unsafe {
@@ -279,20 +280,20 @@ pub(super) unsafe fn widen<L: Lanes>(row: CacheRow, bytes: &[u8], out: &mut [f32
         let (content, rope) = out.split_at_mut(row.content);
         let (mut to, mut from) = (content.chunks_exact_mut(16), codes.chunks_exact(16));
         for (out, codes) in (&mut to).zip(&mut from) {
-            L::store_floats(out.as_mut_ptr(), widen_codes::<L>(codes.as_ptr(), scale));
+            L::store_f32(out.as_mut_ptr(), widen_codes::<L>(codes.as_ptr(), scale));
         }
         for (out, code) in to.into_remainder().iter_mut().zip(from.remainder()) {
-            *out = (f32::from(*code) - RAISED) * scale;
+            *out = (f32::from(*code) - CODE_BIAS) * scale;
         }
         widen_floats::<L>(row.ty, floats, rope);
     }
 }
 
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-#[allow(unsafe_code, reason = "generic over instruction sets: see `Lanes`")]
-unsafe fn widen_floats<L: Lanes>(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
+#[allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
+unsafe fn widen_floats<L: Simd>(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
     let whole = out.len() / 16 * 16;
     let (out, rest) = out.split_at_mut(whole);
     let (bytes, rest_bytes) = bytes.split_at(whole * ty.float_bytes());
@@ -300,14 +301,14 @@ unsafe fn widen_floats<L: Lanes>(ty: CacheType, bytes: &[u8], out: &mut [f32]) {
         ($load:expr) => {
             for (out, from) in out.chunks_exact_mut(16).zip(bytes.chunks_exact(16 * ty.float_bytes())) {
                 // SAFETY: sixteen numbers here and there.
-                unsafe { L::store_floats(out.as_mut_ptr(), $load(from.as_ptr())) };
+                unsafe { L::store_f32(out.as_mut_ptr(), $load(from.as_ptr())) };
             }
         };
     }
     match ty {
-        CacheType::F32 => each!(|from: *const u8| L::load_floats(from.cast())),
-        CacheType::F16 | CacheType::Int8 => each!(|from| L::halves(from)),
-        CacheType::Bf16 => each!(|from| L::brains(from)),
+        CacheType::F32 => each!(|from: *const u8| L::load_f32(from.cast())),
+        CacheType::F16 | CacheType::Int8 => each!(|from| L::load_f16(from)),
+        CacheType::Bf16 => each!(|from| L::load_bf16(from)),
     }
     load_floats(ty, rest_bytes, rest);
 }

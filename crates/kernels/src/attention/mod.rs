@@ -1,27 +1,19 @@
 //! Attention over cached rows. In latent space it makes partial results, which are merged in the order of the pieces.
 
+pub(crate) mod bf16_layout;
 mod cache;
 #[cfg(target_arch = "x86_64")]
-mod code_halves;
-mod codes;
-mod expanded;
-#[cfg(target_arch = "x86_64")]
-mod expanded_halves;
-#[cfg(target_arch = "x86_64")]
-mod half_gemm;
-#[cfg(target_arch = "x86_64")]
-mod halves;
-pub(crate) mod latent;
-mod number;
-pub(crate) mod panels;
+mod gemm_f16;
+mod kv_element;
+pub(crate) mod mla_decode;
+mod mla_prefill;
 mod tiers;
 
 pub use cache::{CacheView, load_part, load_row, store_part, store_row};
 pub(crate) use cache::{scale_of, widen_codes};
-pub use expanded::KEYS;
-pub use half::{bf16, f16};
-pub use number::KvElement;
-pub(crate) use tiers::{code_kernels, half_kernels, kernels};
+pub use kv_element::KvElement;
+pub use mla_prefill::KEYS;
+pub(crate) use tiers::{f16_kernels, int8_kernels, kernels};
 
 use crate::elementwise::exp;
 use crate::shape::{ShapeError, times};
@@ -116,7 +108,7 @@ impl<'a, N: KvElement> Expanded<'a, N> {
         if rope > 0 {
             blocks = blocks.min(spaced_blocks(rope_keys.len(), block_len::<N>(rope)?, rope_stride)?);
         }
-        let rows = times("expanded keys", blocks, N::BLOCK)?;
+        let rows = times("expanded keys", blocks, N::KV_BLOCK)?;
         Ok(Expanded { keys, rope_keys, rope_stride, values, widths, rows })
     }
 
@@ -150,7 +142,7 @@ fn block_len<N: KvElement>(width: usize) -> Result<usize, ShapeError> {
     if width > usize::MAX / 4 {
         return Err(ShapeError::Overflow { what: "a block of cached rows" });
     }
-    times("a block of cached rows", N::padded(width), N::BLOCK)
+    times("a block of cached rows", N::padded(width), N::KV_BLOCK)
 }
 
 /// Blocks of `block` numbers, `stride` numbers apart, in memory of `len`.
@@ -216,7 +208,7 @@ impl<'a, N: KvElement> KeyBlocks<'a, N> {
     /// Asserts that matrices have their sizes: `keys` gets one block after the other.
     pub(crate) fn check(&self, weights: &[f32], keys: &[N]) {
         assert_eq!(weights.len(), self.nope * self.latent, "W_UK of one head");
-        let block = N::padded(self.nope) * N::BLOCK;
+        let block = N::padded(self.nope) * N::KV_BLOCK;
         let blocks = keys.len() / block;
         assert!(blocks * block == keys.len() && blocks > 0, "keys of whole blocks");
         assert!(blocks <= self.blocks, "latents");
@@ -319,10 +311,11 @@ pub fn combine_splits(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::bf16;
 
     fn expanded<N: KvElement>(keys: usize, rope: usize, values: usize, widths: HeadWidths) -> Option<usize> {
         let (keys, rope, values) = (vec![N::ZERO; keys], vec![N::ZERO; rope], vec![N::ZERO; values]);
-        let stride = N::padded(widths.rope.min(64)) * N::BLOCK + 1;
+        let stride = N::padded(widths.rope.min(64)) * N::KV_BLOCK + 1;
         Expanded::new(&keys, (&rope, stride), &values, widths).ok().map(|expanded| expanded.rows())
     }
 

@@ -4,18 +4,18 @@
     reason = "a function compiled for an instruction set may only run where the processor has it"
 )]
 
-use super::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, KeyBlocks, KeyOrder, codes, expanded, latent};
+use super::{AttendExpandedFn, AttendFn, ExpandKeysFn, KEYS, KeyBlocks, KeyOrder, mla_decode, mla_prefill};
 use crate::gemm::{Left, gemm};
-use crate::lanes::Lanes;
+use crate::simd::Simd;
 use crate::{KernelFn, RowsMut};
 use latent_types::{CacheType, OpKind, Tier};
 
 /// As [`ExpandKeysFn`].
 ///
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Simd`].
 #[inline(always)]
-unsafe fn expand_keys<L: Lanes>(
+unsafe fn expand_keys<L: Simd>(
     weights: &[f32],
     order: KeyOrder,
     blocks: &KeyBlocks<'_>,
@@ -40,8 +40,8 @@ unsafe fn expand_keys<L: Lanes>(
 macro_rules! by_groups {
     ($kernel:expr) => {{
         let kernel: AttendFn = |q, cache, rows, scale, latent, part, memory| {
-            for first in (0..q.rows()).step_by(latent::HEADS) {
-                let heads = first..(first + latent::HEADS).min(q.rows());
+            for first in (0..q.rows()).step_by(mla_decode::HEADS) {
+                let heads = first..(first + mla_decode::HEADS).min(q.rows());
                 let (q, part) = (q.slice_rows(heads.clone()), &mut part.heads(heads));
                 $kernel(q, cache, rows.clone(), scale, latent, part, memory);
             }
@@ -62,14 +62,14 @@ macro_rules! shells {
     ($made:ident, $ty:ty, $($body:ident)::+ $(, $split:literal)?; $($arg:ident : $arg_ty:ty),*) => {{
         fn portable($($arg: $arg_ty),*) {
             // SAFETY: plain Rust.
-            unsafe { $($body)::+::<crate::lanes::portable::Portable $(, $split)?>($($arg),*) }
+            unsafe { $($body)::+::<crate::simd::portable::Portable $(, $split)?>($($arg),*) }
         }
         #[cfg(target_arch = "x86_64")]
         fn avx2($($arg: $arg_ty),*) {
             #[target_feature(enable = "avx2,fma,f16c")]
             fn inner($($arg: $arg_ty),*) {
                 // SAFETY: compiled for AVX2.
-                unsafe { $($body)::+::<crate::lanes::avx2::Avx2<false> $(, $split)?>($($arg),*) }
+                unsafe { $($body)::+::<crate::simd::avx2::Avx2<false> $(, $split)?>($($arg),*) }
             }
             assert!(crate::features().avx2, "an AVX2 kernel on a machine without it");
             // SAFETY: the processor has the features, as just checked.
@@ -82,7 +82,7 @@ macro_rules! shells {
             )]
             fn inner($($arg: $arg_ty),*) {
                 // SAFETY: compiled for AVX-512.
-                unsafe { $($body)::+::<crate::lanes::avx512::Avx512 $(, $split)?>($($arg),*) }
+                unsafe { $($body)::+::<crate::simd::avx512::Avx512 $(, $split)?>($($arg),*) }
             }
             assert!(crate::features().avx512, "an AVX-512 kernel on a machine without it");
             // SAFETY: the processor has the features, as just checked.
@@ -101,7 +101,7 @@ macro_rules! shells {
 macro_rules! latent_shells {
     ($split:literal) => {
         shells!(
-            by_groups, AttendFn, latent::attend, $split;
+            by_groups, AttendFn, mla_decode::f32::attend, $split;
             q: crate::Rows<'_>, cache: &super::CacheView<'_>, rows: std::ops::Range<usize>, scale: f32,
             latent: usize, part: &mut super::PartialSoftmax<'_>, memory: &mut Vec<f32>
         )
@@ -118,7 +118,7 @@ pub(crate) fn kernels() -> Vec<(OpKind, Tier, KernelFn)> {
         kernels.push((OpKind::AttendSeparate, tier, KernelFn::AttendSeparate(kernel)));
     }
     let expanded = shells!(
-        as_it_is, AttendExpandedFn, expanded::attend;
+        as_it_is, AttendExpandedFn, mla_prefill::f32::attend;
         q: crate::Rows<'_>, expanded: &super::Expanded<'_>, position: usize, scales: &[f32],
         out: &mut crate::RowsMut<'_>, memory: &mut Vec<f32>
     );
@@ -137,9 +137,9 @@ pub(crate) fn kernels() -> Vec<(OpKind, Tier, KernelFn)> {
 }
 
 /// Forms for a cache of codes.
-pub(crate) fn code_kernels() -> impl Iterator<Item = (Tier, KernelFn)> {
+pub(crate) fn int8_kernels() -> impl Iterator<Item = (Tier, KernelFn)> {
     let shells = shells!(
-        by_groups, AttendFn, codes::attend;
+        by_groups, AttendFn, mla_decode::int8::attend;
         q: crate::Rows<'_>, cache: &super::CacheView<'_>, rows: std::ops::Range<usize>, scale: f32,
         latent: usize, part: &mut super::PartialSoftmax<'_>, memory: &mut Vec<f32>
     );
@@ -148,17 +148,17 @@ pub(crate) fn code_kernels() -> impl Iterator<Item = (Tier, KernelFn)> {
 
 /// Forms that multiply f16: operation, the cache's type, kernel.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn half_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
-    use super::{code_halves, expanded_halves, halves};
+pub(crate) fn f16_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
     let mut kernels = Vec::new();
-    for (cache, latent) in
-        [(CacheType::F16, by_groups!(halves::attend)), (CacheType::Int8, by_groups!(code_halves::attend))]
-    {
+    for (cache, latent) in [
+        (CacheType::F16, by_groups!(mla_decode::f16::attend)),
+        (CacheType::Int8, by_groups!(mla_decode::int8_f16::attend)),
+    ] {
         let cache = Some(cache);
         kernels.extend([
             (OpKind::AttendLatent, cache, KernelFn::AttendLatent(latent)),
-            (OpKind::AttendExpanded, cache, KernelFn::AttendHalves(expanded_halves::attend)),
-            (OpKind::ExpandKeys, cache, KernelFn::ExpandHalves(expanded_halves::expand_keys)),
+            (OpKind::AttendExpanded, cache, KernelFn::PrefillAttnF16(mla_prefill::f16::attend)),
+            (OpKind::ExpandKeys, cache, KernelFn::ExpandKeysF16(mla_prefill::f16::expand_keys)),
         ]);
     }
     kernels
@@ -166,6 +166,6 @@ pub(crate) fn half_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
 
 /// Forms that multiply f16: none on this architecture.
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn half_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
+pub(crate) fn f16_kernels() -> Vec<(OpKind, Option<CacheType>, KernelFn)> {
     Vec::new()
 }

@@ -21,7 +21,7 @@ pub(crate) fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut 
 
 /// Weight rows decoded to numbers, f32 inputs.
 #[inline(always)]
-pub(super) fn numbers(
+pub(super) fn decoded(
     w: &WeightMatrix<'_>,
     x: &QuantizedInput<'_>,
     index: Option<&[u32]>,
@@ -42,7 +42,7 @@ pub(super) fn numbers(
 
 /// The weight read across: y[i][o] = Σ_r w[r][o] · x[i][r].
 #[inline(always)]
-pub(super) fn across(
+pub(super) fn transposed(
     w: &WeightMatrix<'_>,
     x: &QuantizedInput<'_>,
     index: Option<&[u32]>,

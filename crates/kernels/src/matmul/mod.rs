@@ -1,19 +1,19 @@
 //! Products of rows with weights.
 //!
 //! There are three families. Weights in rows are decoded one by one, each multiplied with every input row (`body`). Quantised weights in tiles
-//! are multiplied as integers with 8-bit inputs (`tiles`), 16-bit and FP8 ones as f32 with f32 inputs (`wide`). The bodies are written once and
+//! are multiplied as integers with 8-bit inputs (`quantized`), 16-bit and FP8 ones as f32 with f32 inputs (`float`). The bodies are written once and
 //! compiled for each tier, over fixed strands or lanes, so that all tiers compute the same bits; in the last family all tiers that multiply and
 //! add in one operation do.
 
 mod body;
 mod compiled;
+mod float;
+mod quantized;
 mod tiers;
-mod tiles;
-mod wide;
 
 pub(crate) use body::grow;
+pub(crate) use quantized::{formats, operands};
 pub(crate) use tiers::kernels;
-pub(crate) use tiles::{formats, operands};
 
 use crate::{QuantizedInput, RowsMut, WeightMatrix};
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub struct Scratch {
     pub(crate) lines: Vec<Line>,
     /// Of products by the tile unit.
     #[cfg(target_arch = "x86_64")]
-    pub(crate) tiles: crate::brains::Buffers,
+    pub(crate) tiles: crate::bf16::Buffers,
 }
 
 /// A line of a cache.

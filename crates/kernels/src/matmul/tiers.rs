@@ -5,28 +5,28 @@
 )]
 
 use super::compiled::compiled;
-use super::{MatmulFn, body, tiles, wide};
+use super::{MatmulFn, body, float, quantized};
 use crate::KernelFn;
 #[cfg(target_arch = "x86_64")]
-use crate::brains::LEAST_ROWS;
+use crate::bf16::MIN_ROWS;
 use latent_types::{ActivationType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// Products with decoded rows.
-const NUMBERS: &[(Tier, MatmulFn)] = &[
-    (Tier::Portable, compiled!(body::numbers)),
+const DECODED: &[(Tier, MatmulFn)] = &[
+    (Tier::Portable, compiled!(body::decoded)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx2, compiled!(avx2: body::numbers)),
+    (Tier::Avx2, compiled!(avx2: body::decoded)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx512, compiled!(avx512: body::numbers)),
+    (Tier::Avx512, compiled!(avx512: body::decoded)),
 ];
 
 /// The same with the weight read across.
-const ACROSS: &[(Tier, MatmulFn)] = &[
-    (Tier::Portable, compiled!(body::across)),
+const TRANSPOSED: &[(Tier, MatmulFn)] = &[
+    (Tier::Portable, compiled!(body::transposed)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx2, compiled!(avx2: body::across)),
+    (Tier::Avx2, compiled!(avx2: body::transposed)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx512, compiled!(avx512: body::across)),
+    (Tier::Avx512, compiled!(avx512: body::transposed)),
 ];
 
 /// Formats whose rows a tier above portable reads well; the others go through the portable strip, and the start-up line says so.
@@ -49,13 +49,13 @@ const FAST: [TensorType; 14] = [
 
 /// No product here is for many rows alone.
 #[cfg(not(target_arch = "x86_64"))]
-const LEAST_ROWS: usize = 1;
+const MIN_ROWS: usize = 1;
 
 /// Every product of the table.
 pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
     let mut table = Vec::new();
     let mut add = |op, weight: Option<TensorType>, layout, activation: ActivationType, tier: Tier, kernel| {
-        let least = if tier == Tier::Amx { LEAST_ROWS } else { 1 };
+        let least = if tier == Tier::Amx { MIN_ROWS } else { 1 };
         let format = weight.map_or_else(|| "strip".to_owned(), |ty| ty.name().to_lowercase());
         let tiles = if layout == WeightLayout::Tiles { "_tiles" } else { "" };
         let across = if op == OpKind::LinearT { "_across" } else { "" };
@@ -64,16 +64,16 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
         table.push((contract, kernel));
     };
     let rows = WeightLayout::Rows;
-    for &(tier, kernel) in NUMBERS {
+    for &(tier, kernel) in DECODED {
         for ty in FAST {
             add(OpKind::Linear, Some(ty), rows, ActivationType::F32, tier, KernelFn::Matmul(kernel));
         }
     }
-    for &(tier, kernel) in ACROSS {
+    for &(tier, kernel) in TRANSPOSED {
         for ty in FAST {
             add(OpKind::LinearT, Some(ty), rows, ActivationType::F32, tier, KernelFn::MatmulT(kernel));
         }
-        for ty in latent_quant::tiles::FORMATS.into_iter().filter(|ty| !wide::has(*ty)) {
+        for ty in latent_quant::tiles::FORMATS.into_iter().filter(|ty| !float::has(*ty)) {
             add(
                 OpKind::LinearT,
                 Some(ty),
@@ -84,15 +84,15 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
             );
         }
     }
-    for (ty, tier, kernel) in tiles::kernels() {
+    for (ty, tier, kernel) in quantized::kernels() {
         let activation = if tier == Tier::Amx { ActivationType::Bf16 } else { ActivationType::A8 };
         add(OpKind::Linear, Some(ty), WeightLayout::Tiles, activation, tier, KernelFn::Matmul(kernel));
     }
-    for (op, ty, tier, kernel) in wide::kernels() {
+    for (op, ty, tier, kernel) in float::kernels() {
         let kernel = if op == OpKind::LinearT { KernelFn::MatmulT(kernel) } else { KernelFn::Matmul(kernel) };
         add(op, Some(ty), WeightLayout::Tiles, ActivationType::F32, tier, kernel);
     }
-    add(OpKind::Linear, None, rows, ActivationType::F32, Tier::Portable, KernelFn::Matmul(NUMBERS[0].1));
-    add(OpKind::LinearT, None, rows, ActivationType::F32, Tier::Portable, KernelFn::MatmulT(ACROSS[0].1));
+    add(OpKind::Linear, None, rows, ActivationType::F32, Tier::Portable, KernelFn::Matmul(DECODED[0].1));
+    add(OpKind::LinearT, None, rows, ActivationType::F32, Tier::Portable, KernelFn::MatmulT(TRANSPOSED[0].1));
     table
 }

@@ -1,0 +1,145 @@
+//! Panels: matrices of bf16 in the order in which tiles read them.
+//!
+//! A *step* is 32 rows (or columns) of 32 terms, two tiles of 1 KB. In a *left* panel it is 32 rows of 32 numbers, as they are. In a *right*
+//! panel each tile has sixteen lines, of two neighbouring terms of sixteen columns. A panel is its steps, one after the other,
+//! the last filled up with zeros.
+//!
+//! Of expanded keys, 32 cached rows are a left panel. Of values, 32 of their numbers are its rows and cached rows its terms, so that results have
+//! queries in the lanes of a vector, as scores do.
+
+use super::KvElement;
+use super::cache::load_part;
+use half::bf16;
+use half::slice::HalfFloatSliceExt;
+use latent_types::{CacheRow, CacheType};
+use std::ops::Range;
+
+/// Rows or columns of a panel.
+pub(crate) const PANEL: usize = 32;
+
+/// Terms of a step.
+pub(crate) const K_STEP: usize = 32;
+
+/// Numbers of a step.
+pub(crate) const STEP_LEN: usize = PANEL * K_STEP;
+
+/// Cached rows of a block: what is scored before it is weighted and summed.
+pub(crate) const KV_BLOCK: usize = 128;
+
+/// Steps of so many terms.
+pub(crate) const fn steps(terms: usize) -> usize {
+    terms.div_ceil(K_STEP)
+}
+
+/// bf16 in panels, in blocks of 128 cached rows: four panels of keys; values as panels of 32 numbers, of four steps each.
+impl KvElement for bf16 {
+    const KV_BLOCK: usize = KV_BLOCK;
+    const Q_TILE: usize = 256;
+    const ZERO: bf16 = bf16::ZERO;
+
+    fn padded(width: usize) -> usize {
+        width.next_multiple_of(K_STEP)
+    }
+
+    fn key_offset(width: usize, row: usize, n: usize) -> usize {
+        (row / PANEL * steps(width) + n / K_STEP) * STEP_LEN + row % PANEL * K_STEP + n % K_STEP
+    }
+
+    fn value_offset(width: usize, row: usize, n: usize) -> usize {
+        let block = row / KV_BLOCK * steps(width) * PANEL * KV_BLOCK;
+        let step = n / PANEL * (KV_BLOCK / K_STEP) + row % KV_BLOCK / K_STEP;
+        block + step * STEP_LEN + n % PANEL * K_STEP + row % K_STEP
+    }
+
+    fn load(row: CacheRow, bytes: &[u8], first: usize, out: &mut [bf16]) {
+        if row.ty == CacheType::Bf16 {
+            let bytes = &bytes[first * 2..(first + out.len()) * 2];
+            for (out, v) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+                *out = bf16::from_le_bytes([v[0], v[1]]);
+            }
+        } else {
+            let mut wide = [0.0; K_STEP];
+            for (i, out) in out.chunks_mut(K_STEP).enumerate() {
+                let wide = &mut wide[..out.len()];
+                load_part(row, bytes, first + K_STEP * i, wide);
+                crate::to_bf16(wide, out.reinterpret_cast_mut());
+            }
+        }
+    }
+
+    fn pack_keys<'a>(
+        row: CacheRow,
+        rows: impl Iterator<Item = &'a [u8]>,
+        numbers: Range<usize>,
+        out: &mut [bf16],
+    ) {
+        let width = numbers.len();
+        assert_eq!(out.len(), Self::padded(width) * KV_BLOCK, "a block of keys");
+        let mut end = 0;
+        for (i, bytes) in rows.take(KV_BLOCK).enumerate() {
+            for n in (0..width).step_by(K_STEP) {
+                let place = Self::key_offset(width, i, n);
+                let (line, rest) = out[place..place + K_STEP].split_at_mut(K_STEP.min(width - n));
+                Self::load(row, bytes, numbers.start + n, line);
+                rest.fill(bf16::ZERO);
+            }
+            end = i + 1;
+        }
+        for row in end..end.next_multiple_of(PANEL) {
+            for n in (0..width).step_by(K_STEP) {
+                out[Self::key_offset(width, row, n)..][..K_STEP].fill(bf16::ZERO);
+            }
+        }
+    }
+
+    fn pack_values(values: &[f32], width: usize, out: &mut [bf16]) {
+        let rows = values.len() / width;
+        assert!(rows <= KV_BLOCK && rows * width == values.len(), "{} values of {width}", values.len());
+        assert_eq!(out.len(), Self::padded(width) * KV_BLOCK, "a block of values");
+        #[cfg(target_arch = "x86_64")]
+        if crate::features().avx512 && crate::features().avx512_bf16 {
+            crate::bf16::pack_values(values, width, out);
+            return;
+        }
+        for row in 0..rows.next_multiple_of(K_STEP) {
+            for n in 0..Self::padded(width) {
+                let value = if row < rows && n < width { values[row * width + n] } else { 0.0 };
+                out[Self::value_offset(width, row, n)] = bf16::from_f32(value);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::f16;
+
+    /// What is laid block by block lies where it is said to, in every kind of number.
+    fn laid<N: KvElement + Into<f32>>(width: usize, rows: usize) {
+        let numbers: Vec<f32> = (0..rows * width).map(|i| (i % 251) as f32 - 125.0).collect();
+        let bytes: Vec<u8> = numbers.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let mut keys = vec![N::ZERO; N::padded(width) * N::KV_BLOCK];
+        let mut values = keys.clone();
+        let row = CacheRow { ty: CacheType::F32, content: width, rope: 0 };
+        N::pack_keys(row, bytes.chunks_exact(4 * width), 0..width, &mut keys);
+        N::pack_values(&numbers, width, &mut values);
+        for row in 0..rows {
+            for n in 0..width {
+                let number = numbers[row * width + n];
+                assert_eq!(keys[N::key_offset(width, row, n)].into(), number, "key {row} {n}");
+                assert_eq!(values[N::value_offset(width, row, n)].into(), number, "value {row} {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn keys_and_values_lie_where_they_are_read() {
+        for (width, rows) in [(1, 1), (31, 33), (40, 64), (70, 17), (128, 63)] {
+            laid::<f32>(width, rows);
+            laid::<f16>(width, rows);
+            laid::<bf16>(width, rows);
+            laid::<bf16>(width, KV_BLOCK);
+        }
+    }
+}

@@ -1,0 +1,507 @@
+//! The tile instructions. Their intrinsics are unstable, so that they are written as assembly; a whole block of products is one piece of
+//! it, since the compiler knows nothing of what tiles hold between two.
+#![allow(unsafe_code, reason = "inline assembly")]
+
+use super::{Bf16Dot, Block, KV_BLOCK, LoadedKv, PrefetchQueue, TILE_ACC_LEN, TILE_LEN, store_pairs};
+use crate::attention::bf16_layout::{PANEL, steps};
+use crate::attention::mla_decode::HEADS;
+use crate::bf16::layout::{Matrix, right_panel};
+use half::bf16;
+use latent_types::{CacheType, Tier};
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+use std::time::Instant;
+
+/// Rows of a tile.
+pub(in crate::bf16) const TILE_ROWS: usize = 16;
+
+/// Inputs of a tile of rows, and of a tile of weights.
+pub(in crate::bf16) const K_STEP: usize = 32;
+
+/// Bytes of a tile.
+pub(in crate::bf16) const TILE_BYTES: usize = 1024;
+
+/// Outputs of a block: two tiles.
+pub(in crate::bf16) const NR: usize = 32;
+
+/// Eight tiles of sixteen rows of 64 bytes.
+#[repr(C, align(64))]
+struct Config([u8; 64]);
+
+static CONFIG: Config = {
+    let mut config = [0; 64];
+    config[0] = 1; // the palette of eight tiles
+    let mut tile = 0;
+    while tile < 8 {
+        config[16 + 2 * tile] = 64;
+        config[48 + tile] = TILE_ROWS as u8;
+        tile += 1;
+    }
+    Config(config)
+};
+
+/// The tiles of this thread, configured. They are released when this is dropped, so that the system has nothing to save for a thread that does
+/// other things.
+pub(in crate::bf16) struct AmxTiles(PhantomData<*mut ()>);
+
+impl AmxTiles {
+    /// to = from + left · right, for `16 · T` rows and 32 outputs; `T` is 1 or 2. `from` none: to = left · right.
+    ///
+    /// # Safety
+    /// * each of `left` is the address of sixteen rows, `left_stride` bytes apart, of `steps` · 64 bytes;
+    /// * `right` is the address of `steps` · 2 tiles: of each step the weights of outputs 0 to 15, then those of outputs 16 to 31;
+    /// * `from` and `to` are addresses of `16 · T` rows of 32 numbers, so many bytes apart, which nobody else touches meanwhile.
+    pub unsafe fn multiply<const T: usize>(
+        &mut self,
+        (left, left_stride): ([*const u8; T], usize),
+        right: *const u8,
+        steps: usize,
+        from: Option<(*const f32, usize)>,
+        (to, to_stride): (*mut f32, usize),
+    ) {
+        let (from, from_stride) = from.unwrap_or((std::ptr::null(), 0));
+        if steps == 0 {
+            return;
+        }
+        // SAFETY: addresses by the caller's promise; the configuration holds while `self` lives. Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7
+        // weights: each tile that is loaded takes part in two products.
+        unsafe {
+            if T == 2 {
+                asm!(
+                    "test {from}, {from}",
+                    "jnz 2f",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    "jmp 3f",
+                    "2:",
+                    "tileloadd tmm0, [{from} + {from_stride}]",
+                    "tileloadd tmm1, [{from} + {from_stride} + 64]",
+                    "tileloadd tmm2, [{from_low} + {from_stride}]",
+                    "tileloadd tmm3, [{from_low} + {from_stride} + 64]",
+                    "3:",
+                    "tileloadd tmm6, [{right} + {line}]",
+                    "tileloadd tmm4, [{high} + {left_stride}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{right} + {line} + 1024]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tileloadd tmm5, [{low} + {left_stride}]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    "add {high}, 64",
+                    "add {low}, 64",
+                    "add {right}, 2048",
+                    "dec {steps}",
+                    "jnz 3b",
+                    "tilestored [{to} + {to_stride}], tmm0",
+                    "tilestored [{to} + {to_stride} + 64], tmm1",
+                    "tilestored [{to_low} + {to_stride}], tmm2",
+                    "tilestored [{to_low} + {to_stride} + 64], tmm3",
+                    from = in(reg) from,
+                    from_low = in(reg) from.wrapping_byte_add(TILE_ROWS * from_stride),
+                    from_stride = in(reg) from_stride,
+                    right = inout(reg) right => _,
+                    line = in(reg) 64usize,
+                    high = inout(reg) left[0] => _,
+                    low = inout(reg) left[T - 1] => _,
+                    left_stride = in(reg) left_stride,
+                    steps = inout(reg) steps => _,
+                    to = in(reg) to,
+                    to_low = in(reg) to.wrapping_byte_add(TILE_ROWS * to_stride),
+                    to_stride = in(reg) to_stride,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            } else {
+                asm!(
+                    "test {from}, {from}",
+                    "jnz 2f",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "jmp 3f",
+                    "2:",
+                    "tileloadd tmm0, [{from} + {from_stride}]",
+                    "tileloadd tmm1, [{from} + {from_stride} + 64]",
+                    "3:",
+                    "tileloadd tmm6, [{right} + {line}]",
+                    "tileloadd tmm4, [{left} + {left_stride}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{right} + {line} + 1024]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "add {left}, 64",
+                    "add {right}, 2048",
+                    "dec {steps}",
+                    "jnz 3b",
+                    "tilestored [{to} + {to_stride}], tmm0",
+                    "tilestored [{to} + {to_stride} + 64], tmm1",
+                    from = in(reg) from,
+                    from_stride = in(reg) from_stride,
+                    right = inout(reg) right => _,
+                    line = in(reg) 64usize,
+                    left = inout(reg) left[0] => _,
+                    left_stride = in(reg) left_stride,
+                    steps = inout(reg) steps => _,
+                    to = in(reg) to,
+                    to_stride = in(reg) to_stride,
+                    out("tmm0") _, out("tmm1") _, out("tmm4") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+    }
+}
+
+impl Bf16Dot for AmxTiles {
+    /// Configures the tiles.
+    fn new() -> AmxTiles {
+        assert!(crate::features().tier() == Tier::Amx, "a kernel for tiles on a machine without them");
+        // SAFETY: there are tiles, and the configuration is one that all processors with tiles take. Not `nomem`: it reads the static.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly, preserves_flags));
+        }
+        AmxTiles(PhantomData)
+    }
+
+    fn reads(cache: CacheType) -> bool {
+        cache == CacheType::Bf16
+    }
+
+    unsafe fn panels(
+        &mut self,
+        [first, second]: [(*const bf16, usize); 2],
+        right: *const bf16,
+        add: bool,
+        to: *mut f32,
+    ) {
+        assert!(first.1 > 0, "steps of a panel");
+        // SAFETY: addresses by the caller's promise; tiles as in `multiply`.
+        unsafe {
+            asm!(
+                "test {add:e}, {add:e}",
+                "jnz 2f",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "jmp 3f",
+                "2:",
+                "tileloadd tmm0, [{to} + 2*{line}]",
+                "tileloadd tmm1, [{to} + 2*{line} + 64]",
+                "tileloadd tmm2, [{to} + 2*{line} + 2048]",
+                "tileloadd tmm3, [{to} + 2*{line} + 2112]",
+                "3:",
+                "tileloadd tmm6, [{right} + {line}]",
+                "tileloadd tmm4, [{left} + {line}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{right} + {line} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{left} + {line} + 1024]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {left}, 2048",
+                "add {right}, 2048",
+                "dec {steps}",
+                "jnz 3b",
+                "mov {left}, {second}",
+                "xchg {steps}, {second_steps}",
+                "test {steps}, {steps}",
+                "jnz 3b",
+                "tilestored [{to} + 2*{line}], tmm0",
+                "tilestored [{to} + 2*{line} + 64], tmm1",
+                "tilestored [{to} + 2*{line} + 2048], tmm2",
+                "tilestored [{to} + 2*{line} + 2112], tmm3",
+                add = in(reg) u32::from(add),
+                left = inout(reg) first.0 => _,
+                steps = inout(reg) first.1 => _,
+                second = in(reg) second.0,
+                second_steps = inout(reg) second.1 => _,
+                right = inout(reg) right => _,
+                line = in(reg) 64usize,
+                to = in(reg) to,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+
+    unsafe fn pack_queries(&mut self, queries: Matrix, factor: f32, to: *mut bf16) {
+        for head in (0..queries.rows).step_by(PANEL) {
+            let rows = Matrix {
+                start: queries.start.wrapping_add(head * queries.stride),
+                rows: (queries.rows - head).min(PANEL),
+                ..queries
+            };
+            // SAFETY: rows and room by the caller's promise; a machine with tiles has the instructions.
+            unsafe {
+                right_panel(rows, &[factor; PANEL], to.add(head * queries.cols.next_multiple_of(K_STEP)));
+            }
+        }
+    }
+
+    unsafe fn qk(
+        &mut self,
+        block: &Block,
+        loaded: LoadedKv,
+        (right, heads): (*const bf16, usize),
+        ahead: &mut PrefetchQueue,
+        to: *mut f32,
+    ) {
+        let steps = steps(block.stored.width());
+        assert!(steps > 0, "steps of a panel");
+        ahead.prefetch(ahead.lines / 2);
+        // SAFETY: the caller's promise; a machine with tiles has the instructions.
+        let (left, distance) = unsafe {
+            interleave(block, loaded);
+            left(block, steps, loaded.rows)
+        };
+        for (lanes, head) in (0..heads).step_by(HEADS).enumerate() {
+            // a panel has two tiles in each step
+            let panel = (head / PANEL * steps * 2 + head % PANEL / HEADS) * TILE_LEN;
+            // SAFETY: addresses by the caller's promise.
+            unsafe {
+                let to = to.add(lanes * KV_BLOCK * HEADS);
+                self.qk_sixteen((left, distance), right.add(panel), steps, to);
+            }
+        }
+    }
+
+    unsafe fn pv(
+        &mut self,
+        left: *const bf16,
+        (heads, steps): (usize, usize),
+        right: *const bf16,
+        groups: usize,
+        ahead: &mut PrefetchQueue,
+        to: *mut f32,
+    ) {
+        assert!(steps > 0 && groups > 0, "steps and groups");
+        ahead.prefetch(usize::MAX);
+        for lanes in 0..heads.div_ceil(HEADS) {
+            // SAFETY: addresses by the caller's promise.
+            unsafe {
+                let left = left.add(lanes * steps * TILE_LEN);
+                self.pv_sixteen((left, steps), right, groups, to.add(lanes * groups * 4 * TILE_ACC_LEN));
+            }
+        }
+    }
+}
+
+impl AmxTiles {
+    /// [`qk`](Bf16Dot::qk) of sixteen heads.
+    unsafe fn qk_sixteen(
+        &mut self,
+        (left, distance): ([*const bf16; KV_BLOCK / TILE_ROWS], usize),
+        right: *const bf16,
+        steps: usize,
+        to: *mut f32,
+    ) {
+        // SAFETY: addresses by the caller's promise; the configuration holds while `self` lives.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "2:",
+                "tileloadd tmm7, [{right} + {line}]",
+                "tileloadd tmm4, [{a} + {distance}]",
+                "tdpbf16ps tmm0, tmm4, tmm7",
+                "tileloadd tmm5, [{b} + {distance}]",
+                "tdpbf16ps tmm1, tmm5, tmm7",
+                "tileloadd tmm6, [{c} + {distance}]",
+                "tdpbf16ps tmm2, tmm6, tmm7",
+                "tileloadd tmm4, [{d} + {distance}]",
+                "tdpbf16ps tmm3, tmm4, tmm7",
+                "add {a}, 64",
+                "add {b}, 64",
+                "add {c}, 64",
+                "add {d}, 64",
+                "add {right}, 2048",
+                "dec {steps}",
+                "jnz 2b",
+                "tilestored [{to} + {line}], tmm0",
+                "tilestored [{to} + {line} + 1024], tmm1",
+                "tilestored [{to} + {line} + 2048], tmm2",
+                "tilestored [{to} + {line} + 3072], tmm3",
+                a = inout(reg) left[0] => _,
+                b = inout(reg) left[1] => _,
+                c = inout(reg) left[2] => _,
+                d = inout(reg) left[3] => _,
+                distance = in(reg) distance,
+                right = inout(reg) right => _,
+                line = in(reg) 64usize,
+                steps = inout(reg) steps => _,
+                to = in(reg) to,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+
+    /// [`pv`](Bf16Dot::pv) of sixteen heads.
+    unsafe fn pv_sixteen(
+        &mut self,
+        (left, steps): (*const bf16, usize),
+        right: *const bf16,
+        groups: usize,
+        to: *mut f32,
+    ) {
+        // SAFETY: addresses by the caller's promise; the configuration holds while `self` lives.
+        unsafe {
+            asm!(
+                "2:",
+                "tileloadd tmm0, [{to} + {line}]",
+                "tileloadd tmm1, [{to} + {line} + 1024]",
+                "tileloadd tmm2, [{to} + {line} + 2048]",
+                "tileloadd tmm3, [{to} + {line} + 3072]",
+                "mov {at}, {left}",
+                "mov {step}, {steps}",
+                "3:",
+                "tileloadd tmm4, [{at} + {line}]",
+                "tileloadd tmm5, [{right} + {line}]",
+                "tdpbf16ps tmm0, tmm4, tmm5",
+                "tileloadd tmm6, [{right} + {line} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm6",
+                "tileloadd tmm7, [{right} + {line} + 2048]",
+                "tdpbf16ps tmm2, tmm4, tmm7",
+                "tileloadd tmm5, [{right} + {line} + 3072]",
+                "tdpbf16ps tmm3, tmm4, tmm5",
+                "add {at}, 1024",
+                "add {right}, 4096",
+                "dec {step}",
+                "jnz 3b",
+                "tilestored [{to} + {line}], tmm0",
+                "tilestored [{to} + {line} + 1024], tmm1",
+                "tilestored [{to} + {line} + 2048], tmm2",
+                "tilestored [{to} + {line} + 3072], tmm3",
+                "add {to}, 4096",
+                "dec {groups}",
+                "jnz 2b",
+                left = in(reg) left,
+                at = out(reg) _,
+                steps = in(reg) steps,
+                step = out(reg) _,
+                right = inout(reg) right => _,
+                line = in(reg) 64usize,
+                groups = inout(reg) groups => _,
+                to = inout(reg) to => _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+/// Addresses of four times sixteen rows of whole steps, and the bytes between rows: where they lie, or, where rows or numbers of a row are
+/// missing, in `copied`, filled up with zeros.
+///
+/// # Safety
+/// The rows lie there as bf16, and `copied` has room for a block of whole steps.
+unsafe fn left(
+    block: &Block,
+    steps: usize,
+    copied: *mut bf16,
+) -> ([*const bf16; KV_BLOCK / TILE_ROWS], usize) {
+    let (width, line) = (block.stored.width(), steps * K_STEP);
+    let whole = if line == width { block.count / TILE_ROWS } else { 0 };
+    // SAFETY: the caller's promise.
+    unsafe {
+        for row in whole * TILE_ROWS..block.count.next_multiple_of(TILE_ROWS) {
+            let out = copied.add(row * line);
+            let numbers = if row < block.count { width } else { 0 };
+            block.row(row).cast::<bf16>().copy_to_nonoverlapping(out, numbers);
+            out.add(numbers).write_bytes(0, line - numbers);
+        }
+    }
+    let tile = |tile: usize| {
+        // tiles beyond the last are computed for nothing, from one that is there
+        let tile = tile.min(block.count.div_ceil(TILE_ROWS) - 1);
+        let from = if tile < whole { block.start.cast() } else { copied.cast_const() };
+        from.wrapping_add(tile * TILE_ROWS * line)
+    };
+    (std::array::from_fn(tile), line * size_of::<bf16>())
+}
+
+/// The rows of a block in pairs.
+///
+/// # Safety
+/// The rows lie there as bf16, and there is room for the tiles; the processor has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+unsafe fn interleave(block: &Block, loaded: LoadedKv) {
+    for row in (0..block.count.next_multiple_of(K_STEP)).step_by(2) {
+        for step in 0..steps(loaded.latent) {
+            let numbers = (loaded.latent - step * K_STEP).min(K_STEP);
+            let out = loaded.pair(block.count, row, step);
+            // SAFETY: numbers of rows that are there; a line of each of two tiles.
+            unsafe {
+                let load = |row: usize| {
+                    let numbers = if row < block.count { numbers } else { 0 };
+                    let mask = (1u64 << numbers).wrapping_sub(1) as u32;
+                    _mm512_maskz_loadu_epi16(mask, block.row(row).wrapping_add(2 * step * K_STEP).cast())
+                };
+                store_pairs(load(row), load(row + 1), out);
+            }
+        }
+    }
+}
+
+impl Drop for AmxTiles {
+    fn drop(&mut self) {
+        // SAFETY: there are tiles, or this would not be.
+        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+    }
+}
+
+/// Rounds of a measurement: four products of tiles in each.
+const PEAK_ROUNDS: usize = 20_000;
+
+/// Multiply-adds a second of the products in `$dot`, of one core.
+macro_rules! peak {
+    ($dot:literal, $terms:literal) => {{
+        let dot = AmxTiles::new();
+        let start = Instant::now();
+        // SAFETY: the tiles are configured; nothing in memory is touched.
+        unsafe {
+            asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                "tilezero tmm4",
+                "tilezero tmm5",
+                "tilezero tmm6",
+                "tilezero tmm7",
+                "2:",
+                concat!($dot, " tmm0, tmm4, tmm6"),
+                concat!($dot, " tmm1, tmm4, tmm7"),
+                concat!($dot, " tmm2, tmm5, tmm6"),
+                concat!($dot, " tmm3, tmm5, tmm7"),
+                "dec {rounds}",
+                "jnz 2b",
+                rounds = inout(reg) PEAK_ROUNDS => _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, nomem),
+            );
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        drop(dot);
+        (PEAK_ROUNDS * 4 * TILE_ROWS * 16 * $terms) as f64 / seconds
+    }};
+}
+
+/// Multiply-adds of bf16 a second of one core's tiles, from registers.
+pub(crate) fn bf16_peak() -> f64 {
+    peak!("tdpbf16ps", 32)
+}
+
+/// The same of 8-bit integers.
+pub(crate) fn integer_peak() -> f64 {
+    peak!("tdpbssd", 64)
+}
