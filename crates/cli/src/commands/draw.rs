@@ -7,8 +7,8 @@ use crate::output;
 use anyhow::{Context, Result};
 use latent_engine::cpu;
 use latent_formats::{OutputFile, input_file, limits, output_file};
-use latent_graph::draw::{Drawing, Options, PageOptions, Wanted};
 use latent_graph::passes::{BatchBucket, CacheForm};
+use latent_viz::{Drawing, Options, PageOptions, Wanted};
 use std::path::Path;
 
 pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result<()> {

@@ -1,15 +1,16 @@
 //! The drawing of a model: its JSON against the published schema, and what it says of real sizes.
 
+#[path = "../../graph/tests/config_support/mod.rs"]
 mod config_support;
 mod drawing_schema;
 
 use config_support::deepseek_v3;
 use latent_graph::circuit::{DeclaredTensors, Naming};
 use latent_graph::config::JsonKeys;
-use latent_graph::draw::{Block, Drawing, Operation, Options, PageOptions, View, Wanted};
 use latent_graph::passes::{BindOptions, Precision};
 use latent_graph::{Circuit, ModelConfig};
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
+use latent_viz::{Block, Drawing, Operation, Options, PageOptions, View, Wanted};
 use serde_json::Value;
 
 /// A table as `kernels` has it, in small: one form of everything, and products in three.
@@ -171,7 +172,7 @@ fn every_kernel_is_explained_with_those_that_lost() {
 
 #[test]
 fn boxes_of_a_block_never_overlap() {
-    use latent_graph::draw::Mark;
+    use latent_viz::Mark;
     let drawing = v3();
     for block in &drawing.blocks {
         let mut boxes: Vec<(f64, f64, f64, f64)> = Vec::new();

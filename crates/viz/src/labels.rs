@@ -1,9 +1,9 @@
 //! Names of values beside their wires, where no wire, box or other name is in the way.
 
-use super::layout::Layout;
-use super::paint::straight;
-use super::scene::Mark;
-use super::sketch::{End, Form, Kind, Sketch, Wire};
+use crate::layout::Layout;
+use crate::paint::straight;
+use crate::scene::Mark;
+use crate::sketch::{End, Form, Kind, Sketch, Wire};
 
 /// Width of a character of these names, and how far one reaches above and below its baseline.
 const CHARACTER: f64 = 6.35;
@@ -48,7 +48,7 @@ struct Place {
 /// Each value's name and shape beside the beginning of its wire. Of several values that an item makes, the first stands left of
 /// its wire and the others right, on lines of their own; where something is in the way there, elsewhere nearby. A split says its
 /// values itself.
-pub(super) fn place(sketch: &Sketch, layout: &Layout, width: f64, marks: &mut Vec<Mark>) {
+pub(crate) fn place(sketch: &Sketch, layout: &Layout, width: f64, marks: &mut Vec<Mark>) {
     let wires: Vec<Vec<(f64, f64)>> =
         sketch.wires.iter().zip(&layout.wires).map(|(wire, points)| samples(wire, points)).collect();
     let mut taken: Vec<Area> = layout.boxes.iter().map(|b| Area(b.0, b.1, b.0 + b.2, b.1 + b.3)).collect();

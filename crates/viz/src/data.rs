@@ -1,7 +1,7 @@
 //! What a drawing says: the data of the page, and the JSON that `docs/graph.schema.json` describes.
 
-use super::scene::Mark;
-use crate::config::ModelConfig;
+use crate::scene::Mark;
+use latent_graph::config::ModelConfig;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -60,25 +60,25 @@ fn is_zero(number: &f64) -> bool {
 }
 
 /// To a tenth: finer than a screen shows.
-pub(super) fn round(number: f64) -> f64 {
+pub(crate) fn round(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }
 
 impl Mark {
-    pub(super) fn rect((x, y, w, h): (f64, f64, f64, f64), r: f64, class: &str) -> Mark {
+    pub(crate) fn rect((x, y, w, h): (f64, f64, f64, f64), r: f64, class: &str) -> Mark {
         Mark::Rect { x: round(x), y: round(y), w: round(w), h: round(h), r, class: class.to_owned() }
     }
 
-    pub(super) fn text(x: f64, y: f64, text: impl Into<String>, class: &str) -> Mark {
+    pub(crate) fn text(x: f64, y: f64, text: impl Into<String>, class: &str) -> Mark {
         Mark::Text { x: round(x), y: round(y), text: text.into(), class: class.to_owned() }
     }
 
-    pub(super) fn path(d: String, class: &str) -> Mark {
+    pub(crate) fn path(d: String, class: &str) -> Mark {
         Mark::Path { d, class: class.to_owned() }
     }
 
     /// Appends it as SVG.
-    pub(super) fn write(&self, out: &mut String) {
+    pub(crate) fn write(&self, out: &mut String) {
         // writing to a String cannot fail
         let _ = match self {
             Mark::Rect { x, y, w, h, r, class } => writeln!(
@@ -103,7 +103,7 @@ impl Mark {
 
 /// Text as it may stand in XML and HTML, inside of elements and of quoted attributes; control characters, which XML forbids,
 /// become question marks.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -1,9 +1,9 @@
 //! Values, weights and operations in the words of a drawing.
 
-use super::data::{Port, WeightCard};
-use crate::ir::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount, Storage, ValueId};
+use crate::data::{Port, WeightCard};
+use latent_graph::ir::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount, Storage, ValueId};
 
-pub(super) fn weight_line(card: &WeightCard) -> String {
+pub(crate) fn weight_line(card: &WeightCard) -> String {
     let shape = match card.shape[..] {
         [width] => width.to_string(),
         [outputs, inputs] => format!("{inputs} → {outputs}"),
@@ -14,11 +14,11 @@ pub(super) fn weight_line(card: &WeightCard) -> String {
 }
 
 /// `q [128×192]`.
-pub(super) fn wire_label(ir: &Ir, id: ValueId) -> String {
+pub(crate) fn wire_label(ir: &Ir, id: ValueId) -> String {
     format!("{} {}", ir.value(id).name, shape(ir, id))
 }
 
-pub(super) fn shape(ir: &Ir, id: ValueId) -> String {
+pub(crate) fn shape(ir: &Ir, id: ValueId) -> String {
     let value = ir.value(id);
     let mut parts = Vec::new();
     if let RowCount::Times(n) = value.rows {
@@ -31,7 +31,7 @@ pub(super) fn shape(ir: &Ir, id: ValueId) -> String {
     format!("[{}]", parts.join("×"))
 }
 
-pub(super) fn port(ir: &Ir, id: ValueId) -> Port {
+pub(crate) fn port(ir: &Ir, id: ValueId) -> Port {
     let value = ir.value(id);
     let rows = match value.rows {
         RowCount::Rows => "rows".to_owned(),
@@ -52,11 +52,11 @@ pub(super) fn port(ir: &Ir, id: ValueId) -> Port {
     Port { name: value.name.clone(), shape: format!("{rows}{heads} × {}", value.width), place }
 }
 
-pub(super) fn port_shape(ir: &Ir, id: ValueId) -> String {
+pub(crate) fn port_shape(ir: &Ir, id: ValueId) -> String {
     port(ir, id).shape
 }
 
-pub(super) fn before(ir: &Ir, node: &Node) -> Vec<String> {
+pub(crate) fn before(ir: &Ir, node: &Node) -> Vec<String> {
     let mut words = Vec::new();
     if let Some(norm) = node.prologue.norm {
         words.push(format!("rms_norm {}", ir.weight(norm).slot));
@@ -69,7 +69,7 @@ pub(super) fn before(ir: &Ir, node: &Node) -> Vec<String> {
     words
 }
 
-pub(super) fn after(node: &Node) -> Vec<String> {
+pub(crate) fn after(node: &Node) -> Vec<String> {
     match node.epilogue {
         Epilogue::None => Vec::new(),
         Epilogue::SiluMul => vec!["silu(gate) ⊙ up".into()],
@@ -79,7 +79,7 @@ pub(super) fn after(node: &Node) -> Vec<String> {
     }
 }
 
-pub(super) fn lane(lane: AttentionPath) -> Option<&'static str> {
+pub(crate) fn lane(lane: AttentionPath) -> Option<&'static str> {
     match lane {
         AttentionPath::All => None,
         AttentionPath::Absorbed => Some("absorbed"),
@@ -87,20 +87,20 @@ pub(super) fn lane(lane: AttentionPath) -> Option<&'static str> {
     }
 }
 
-pub(super) fn stream_word(kind: KvLayerKind) -> &'static str {
+pub(crate) fn stream_word(kind: KvLayerKind) -> &'static str {
     match kind {
         KvLayerKind::Latent => "latent",
         KvLayerKind::Expanded => "expanded",
     }
 }
 
-pub(super) fn family(node: &Node) -> &'static str {
+pub(crate) fn family(node: &Node) -> &'static str {
     let slot = node.weights.first().map_or("", |(slot, _)| slot.as_str());
     family_of(node.op.word(), slot)
 }
 
 /// The colour of an operation.
-pub(super) fn family_of(word: &str, slot: &str) -> &'static str {
+pub(crate) fn family_of(word: &str, slot: &str) -> &'static str {
     match word {
         "embed" | "gather_rows" => "io",
         "rms_norm" => "norm",

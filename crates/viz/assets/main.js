@@ -2,11 +2,11 @@
 function startHeader() {
   const model = drawing.model;
   $("name").textContent = titleOf(drawing);
-  const contract = model.contract;
+  const config = model.config;
   const file = model.file.split(/[\\/]/).pop();
   const facts = [
     file === titleOf(drawing) ? null : file,
-    `${contract.layers} layers`,
+    `${config.layers} layers`,
     `${count(model.parameters)} parameters`,
     bytes(model.weight_bytes),
     `kernels up to ${drawing.machine.tier}, precision ${drawing.machine.precision}, cache ${drawing.machine.cache}`,

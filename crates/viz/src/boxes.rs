@@ -1,13 +1,13 @@
 //! From the operations of a block to the boxes and wires that are drawn.
 
-use super::blocks::{Shared, Source};
-use super::data::Operation;
-use super::sketch::{End, Form, Item, Kind, Sketch, Wire};
-use super::words::{shape, stream_word, weight_line, wire_label};
-use crate::ir::{Epilogue, Ir, Node, Op, Storage, ValueId};
+use crate::blocks::{Shared, Source};
+use crate::data::Operation;
+use crate::sketch::{End, Form, Item, Kind, Sketch, Wire};
+use crate::words::{shape, stream_word, weight_line, wire_label};
+use latent_graph::ir::{Epilogue, Ir, Node, Op, Storage, ValueId};
 
 impl Shared<'_> {
-    pub(super) fn sketch(
+    pub(crate) fn sketch(
         &self,
         source: &Source<'_>,
         nodes: &[usize],

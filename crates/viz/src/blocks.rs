@@ -1,35 +1,35 @@
 //! From an IR, or a plan, to blocks: operations with all that is known of them, and the sketch that is drawn.
 
-use super::data::{Binding, Block, CacheUse, CostCard, FormatCard, Operation, Other, WeightCard, WeightUse};
-use super::fold::{Place, Run, list, runs, spans};
-use super::words::{after, before, family, lane, port, stream_word};
-use super::{Options, paint};
-use crate::config::{LayerKind, ModelConfig};
-use crate::ir::{Epilogue, Ir, Node, Step};
-use crate::passes::{BatchBucket, Request, asked, class_bound_for};
+use crate::data::{Binding, Block, CacheUse, CostCard, FormatCard, Operation, Other, WeightCard, WeightUse};
+use crate::fold::{Place, Run, list, runs, spans};
+use crate::words::{after, before, family, lane, port, stream_word};
+use crate::{Options, paint};
+use latent_graph::config::{LayerKind, ModelConfig};
+use latent_graph::ir::{Epilogue, Ir, Node, Step};
+use latent_graph::passes::{BatchBucket, Request, asked, class_bound_for};
 use latent_types::{KernelContract, OpKind, TensorType};
 use std::collections::HashMap;
 
 /// What all views of a drawing share.
-pub(super) struct Shared<'a> {
-    pub(super) config: &'a ModelConfig,
-    pub(super) kernels: &'a [KernelContract],
-    pub(super) options: &'a Options,
-    pub(super) weights: Vec<WeightCard>,
-    pub(super) bindings: Vec<Binding>,
+pub(crate) struct Shared<'a> {
+    pub(crate) config: &'a ModelConfig,
+    pub(crate) kernels: &'a [KernelContract],
+    pub(crate) options: &'a Options,
+    pub(crate) weights: Vec<WeightCard>,
+    pub(crate) bindings: Vec<Binding>,
     requests: HashMap<(OpKind, Option<TensorType>, BatchBucket), usize>,
-    pub(super) blocks: Vec<Block>,
+    pub(crate) blocks: Vec<Block>,
 }
 
 /// What one view draws.
-pub(super) struct Source<'a> {
-    pub(super) ir: &'a Ir,
+pub(crate) struct Source<'a> {
+    pub(crate) ir: &'a Ir,
     /// Phases, where it is a plan.
-    pub(super) phases: Option<&'a [usize]>,
+    pub(crate) phases: Option<&'a [usize]>,
     /// The step that costs are counted for, where it is a plan.
-    pub(super) step: Option<Step>,
+    pub(crate) step: Option<Step>,
     /// The class of rows, where it is a plan.
-    pub(super) class: Option<BatchBucket>,
+    pub(crate) class: Option<BatchBucket>,
 }
 
 impl Source<'_> {
@@ -40,7 +40,7 @@ impl Source<'_> {
 }
 
 impl<'a> Shared<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         config: &'a ModelConfig,
         kernels: &'a [KernelContract],
         options: &'a Options,
@@ -57,7 +57,7 @@ impl<'a> Shared<'a> {
     }
 
     /// The blocks of a view, with the runs that they draw: index, run, first phase.
-    pub(super) fn blocks_of(&mut self, source: &Source<'_>) -> Vec<(usize, Run, usize)> {
+    pub(crate) fn blocks_of(&mut self, source: &Source<'_>) -> Vec<(usize, Run, usize)> {
         let zero = vec![0; source.ir.nodes.len()];
         let phases = source.phases.unwrap_or(&zero);
         let runs = runs(source.ir, phases);
@@ -71,7 +71,7 @@ impl<'a> Shared<'a> {
     }
 
     /// The index of a block, which other views may have too.
-    pub(super) fn intern(&mut self, block: Block) -> usize {
+    pub(crate) fn intern(&mut self, block: Block) -> usize {
         let found = self.blocks.iter().position(|other| *other == block);
         found.unwrap_or_else(|| {
             self.blocks.push(block);

@@ -1,26 +1,26 @@
 //! One HTML file with everything in it: data, style and script; it asks nothing of any network.
 
-use super::data::Drawing;
-use super::scene::escape;
-use super::style;
+use crate::data::Drawing;
+use crate::scene::escape;
+use crate::style;
 use sha2::{Digest, Sha256};
 
 /// The script, in the order in which its parts need each other.
 const SCRIPT: [&str; 11] = [
-    include_str!("assets/core.js"),
-    include_str!("assets/scene.js"),
-    include_str!("assets/camera.js"),
-    include_str!("assets/view.js"),
-    include_str!("assets/panel.js"),
-    include_str!("assets/search.js"),
-    include_str!("assets/memory.js"),
-    include_str!("assets/profile.js"),
-    include_str!("assets/diff.js"),
-    include_str!("assets/keys.js"),
-    include_str!("assets/main.js"),
+    include_str!("../assets/core.js"),
+    include_str!("../assets/scene.js"),
+    include_str!("../assets/camera.js"),
+    include_str!("../assets/view.js"),
+    include_str!("../assets/panel.js"),
+    include_str!("../assets/search.js"),
+    include_str!("../assets/memory.js"),
+    include_str!("../assets/profile.js"),
+    include_str!("../assets/diff.js"),
+    include_str!("../assets/keys.js"),
+    include_str!("../assets/main.js"),
 ];
 
-const BODY: &str = include_str!("assets/page.html");
+const BODY: &str = include_str!("../assets/page.html");
 
 /// What the page shows at first.
 #[derive(Clone, Debug, serde::Serialize)]

@@ -1,8 +1,8 @@
 //! What each kind of operation computes: the reference of the IR, with what its symbols are in one model.
 
-use super::data::Formula;
-use crate::config::{Gating, GroupScore, ModelConfig, RopePairs, RopeScaling};
-use crate::ir::Op;
+use crate::data::Formula;
+use latent_graph::config::{Gating, GroupScore, ModelConfig, RopePairs, RopeScaling};
+use latent_graph::ir::Op;
 use std::collections::BTreeMap;
 
 /// Word, meaning, formula, source of what is drawn and is no operation of the IR.
@@ -31,7 +31,7 @@ fn row(word: &str) -> Option<(&'static str, &'static str, &'static str)> {
 }
 
 /// The formulas of the words in `used`, with what the symbols are in this model.
-pub(super) fn of(
+pub(crate) fn of(
     config: &ModelConfig,
     used: impl Iterator<Item = &'static str>,
 ) -> BTreeMap<&'static str, Formula> {
@@ -123,7 +123,7 @@ fn router(config: &ModelConfig) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::circuit::OP_WORDS;
+    use latent_graph::circuit::OP_WORDS;
 
     #[test]
     fn every_word_of_a_circuit_has_a_formula_and_a_source() {

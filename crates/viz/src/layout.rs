@@ -1,15 +1,15 @@
 //! From ranks to coordinates: rows of boxes under one another, the residual stream to their left, cache streams to their right.
 
-use super::ranks::{Ranks, Slot};
-use super::sketch::{End, Form, Item, Kind, Sketch, Wire};
+use crate::ranks::{Ranks, Slot};
+use crate::sketch::{End, Form, Item, Kind, Sketch, Wire};
 
 /// Where the residual stream runs.
-pub(super) const SPINE: f64 = 44.0;
+pub(crate) const SPINE: f64 = 44.0;
 /// Left end of the boxes, with a residual stream and without.
 const LEFT: f64 = 96.0;
 const LEFT_ALONE: f64 = 28.0;
 /// Height of the header over a block.
-pub(super) const HEADER: f64 = 58.0;
+pub(crate) const HEADER: f64 = 58.0;
 /// Between boxes of a rank, and between ranks.
 const BETWEEN: f64 = 30.0;
 const GAP: f64 = 50.0;
@@ -22,21 +22,21 @@ const READ_LANE: f64 = 18.0;
 const CACHE_LANE: f64 = 15.0;
 
 /// Coordinates of a sketch.
-pub(super) struct Layout {
-    pub(super) width: f64,
-    pub(super) height: f64,
+pub(crate) struct Layout {
+    pub(crate) width: f64,
+    pub(crate) height: f64,
     /// Left, top, width and height of each item.
-    pub(super) boxes: Vec<(f64, f64, f64, f64)>,
+    pub(crate) boxes: Vec<(f64, f64, f64, f64)>,
     /// The points of each wire.
-    pub(super) wires: Vec<Vec<(f64, f64)>>,
+    pub(crate) wires: Vec<Vec<(f64, f64)>>,
     /// Top and bottom of each phase.
-    pub(super) bands: Vec<(f64, f64)>,
+    pub(crate) bands: Vec<(f64, f64)>,
     /// Where sums onto the residual stream lie that have no item of their own.
-    pub(super) sums: Vec<f64>,
+    pub(crate) sums: Vec<f64>,
 }
 
 impl Layout {
-    pub(super) fn new(sketch: &Sketch) -> Layout {
+    pub(crate) fn new(sketch: &Sketch) -> Layout {
         let ranks = Ranks::new(sketch);
         let sizes: Vec<(f64, f64)> = sketch.items.iter().map(Item::size).collect();
         let centres = columns(sketch, &ranks, &sizes);

@@ -1,15 +1,15 @@
 //! Blocks beside one another in a view, joined by the residual stream.
 
-use super::data::{Block, Placed, View};
-use super::layout::SPINE;
-use super::scene::{Mark, round};
+use crate::data::{Block, Placed, View};
+use crate::layout::SPINE;
+use crate::scene::{Mark, round};
 
 const MARGIN: f64 = 24.0;
 const BETWEEN: f64 = 56.0;
 
 /// Places `blocks` (indices into `all`, with their first phases): what stands before the layers over the first run of layers, what
 /// stands after them under the last, and a column for each run.
-pub(super) fn view(all: &[Block], blocks: &[(usize, usize)]) -> View {
+pub(crate) fn view(all: &[Block], blocks: &[(usize, usize)]) -> View {
     let layered = |index: &usize| !all[*index].layers.is_empty();
     let mut columns: Vec<Vec<(usize, usize)>> = vec![Vec::new()];
     let mut with_layer = false;

@@ -1,20 +1,20 @@
 //! Folding: layers of one structure become one block.
 
-use crate::ir::{Ir, Node};
+use latent_graph::ir::{Ir, Node};
 use std::fmt::Write;
 
 /// Layers that are drawn once.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Run {
+pub(crate) struct Run {
     /// None for what stands before the first layer; past the last layer for what stands after it.
-    pub(super) place: Place,
+    pub(crate) place: Place,
     /// For each layer of the run, its nodes' indices.
-    pub(super) nodes: Vec<Vec<usize>>,
+    pub(crate) nodes: Vec<Vec<usize>>,
 }
 
 /// Where a run stands.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     Before,
     Layers(Vec<usize>),
     After,
@@ -24,7 +24,7 @@ pub(super) enum Place {
 const MOST: usize = 8;
 
 /// The runs of `ir`, whose nodes stand in `phases` (all 0 where it has none).
-pub(super) fn runs(ir: &Ir, phases: &[usize]) -> Vec<Run> {
+pub(crate) fn runs(ir: &Ir, phases: &[usize]) -> Vec<Run> {
     let mut groups: Vec<(Place, Vec<usize>)> = Vec::new();
     let mut seen_layer = false;
     for (n, node) in ir.nodes.iter().enumerate() {
@@ -50,7 +50,7 @@ pub(super) fn runs(ir: &Ir, phases: &[usize]) -> Vec<Run> {
 }
 
 fn node_is_first(node: &Node) -> bool {
-    matches!(node.op, crate::ir::Op::Embed { .. } | crate::ir::Op::Scale { .. })
+    matches!(node.op, latent_graph::ir::Op::Embed { .. } | latent_graph::ir::Op::Scale { .. })
 }
 
 fn join(groups: &[(Place, Vec<usize>)], shapes: &[String], neighbours: bool) -> Vec<Run> {
@@ -93,14 +93,14 @@ fn structure(ir: &Ir, nodes: &[usize], phases: &[usize]) -> String {
 }
 
 /// `3–12, 15`.
-pub(super) fn list(numbers: &[usize]) -> String {
+pub(crate) fn list(numbers: &[usize]) -> String {
     let spans = spans(numbers);
     let word = |(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}–{b}") };
     spans.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
 /// First and last of each run of successive numbers.
-pub(super) fn spans(numbers: &[usize]) -> Vec<(usize, usize)> {
+pub(crate) fn spans(numbers: &[usize]) -> Vec<(usize, usize)> {
     let mut spans: Vec<(usize, usize)> = Vec::new();
     for &n in numbers {
         match spans.last_mut() {

@@ -1,20 +1,20 @@
 //! From a sketch with coordinates to marks.
 
-use super::labels;
-use super::layout::{Layout, SPINE};
-use super::scene::{Mark, round};
-use super::sketch::{End, Form, Item, Kind, LINE, STRIP, SUM_RADIUS, Sketch, Wire};
+use crate::labels;
+use crate::layout::{Layout, SPINE};
+use crate::scene::{Mark, round};
+use crate::sketch::{End, Form, Item, Kind, LINE, STRIP, SUM_RADIUS, Sketch, Wire};
 use std::fmt::Write;
 
 /// A block's marks with its width and height.
-pub(super) struct Painted {
-    pub(super) width: f64,
-    pub(super) height: f64,
-    pub(super) marks: Vec<Mark>,
+pub(crate) struct Painted {
+    pub(crate) width: f64,
+    pub(crate) height: f64,
+    pub(crate) marks: Vec<Mark>,
 }
 
 /// Lays out and paints `sketch` under a header.
-pub(super) fn block(sketch: &Sketch, title: &str, subtitle: &str, count: usize) -> Painted {
+pub(crate) fn block(sketch: &Sketch, title: &str, subtitle: &str, count: usize) -> Painted {
     let layout = Layout::new(sketch);
     let badge = if count > 1 { format!("{count} ×") } else { String::new() };
     let header = title.chars().count() as f64 * 10.5 + badge.chars().count() as f64 * 11.0 + 130.0;
@@ -209,7 +209,7 @@ fn paint_wire(wire: &Wire, points: &[(f64, f64)], marks: &mut Vec<Mark>) {
 }
 
 /// Whether a wire is drawn in straight pieces; others are curves.
-pub(super) fn straight(wire: &Wire, points: &[(f64, f64)]) -> bool {
+pub(crate) fn straight(wire: &Wire, points: &[(f64, f64)]) -> bool {
     wire.kind == Kind::Cache
         || matches!((wire.from, wire.to), (End::Spine, _) | (_, End::Spine))
         || points.windows(2).any(|p| p[0].1 == p[1].1)

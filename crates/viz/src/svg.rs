@@ -1,9 +1,9 @@
 //! A view as an SVG file of its own, for documents: light and dark by the reader's preference, without the names of kernels,
 //! so that it is the same from every machine.
 
-use super::data::{Drawing, View};
-use super::scene::escape;
-use super::style;
+use crate::data::{Drawing, View};
+use crate::scene::escape;
+use crate::style;
 use std::fmt::Write;
 
 impl Drawing {

@@ -1,26 +1,26 @@
 //! Ranks and order: which row an item stands in, and its place among its neighbours.
 
-use super::sketch::{End, Form, Item, Kind, Sketch};
+use crate::sketch::{End, Form, Item, Kind, Sketch};
 
 /// A place in a rank: an item, or the bend of a long wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Slot {
+pub(crate) enum Slot {
     Item(usize),
     /// The wire of this index passes through.
     Bend(usize),
 }
 
 /// Items in rows, from the top.
-pub(super) struct Ranks {
+pub(crate) struct Ranks {
     /// The rank of each item.
-    pub(super) of: Vec<usize>,
+    pub(crate) of: Vec<usize>,
     /// The slots of each rank, from left to right; sums and cylinders have places of their own and are not here.
-    pub(super) rows: Vec<Vec<Slot>>,
+    pub(crate) rows: Vec<Vec<Slot>>,
 }
 
 impl Ranks {
     /// Ranks by the way of the data; a later phase is below every earlier one. Order by barycentres.
-    pub(super) fn new(sketch: &Sketch) -> Ranks {
+    pub(crate) fn new(sketch: &Sketch) -> Ranks {
         let of = assign(sketch);
         let count = of.iter().max().map_or(0, |last| last + 1);
         let mut rows = vec![Vec::new(); count];
@@ -42,7 +42,7 @@ impl Ranks {
     }
 
     /// The slots that `slot` of rank `rank` is joined to in the rank above (or below), each with where on it, from 0 to 1.
-    pub(super) fn neighbours(
+    pub(crate) fn neighbours(
         &self,
         sketch: &Sketch,
         slot: Slot,

@@ -1,17 +1,17 @@
 //! The circuit of an architecture as blocks: operations with their conditions, those that this model does not take drawn pale.
 
-use super::blocks::Shared;
-use super::data::{Block, FormatCard, Operation, Port, WeightCard, WeightUse};
-use super::paint;
-use super::sketch::{End, Form, Item, Kind, Sketch, Wire};
-use super::words::family_of;
-use crate::circuit::{Circuit, ConfigVars, Naming, OP_WORDS, OpSpec};
-use crate::config::LayerKind;
-use crate::error::GraphError;
+use crate::blocks::Shared;
+use crate::data::{Block, FormatCard, Operation, Port, WeightCard, WeightUse};
+use crate::paint;
+use crate::sketch::{End, Form, Item, Kind, Sketch, Wire};
+use crate::words::family_of;
+use latent_graph::GraphError;
+use latent_graph::circuit::{Circuit, ConfigVars, Naming, OP_WORDS, OpSpec};
+use latent_graph::config::LayerKind;
 use std::collections::HashMap;
 
 /// The blocks of `circuit` with its conditions judged for the config: embedding, one layer, head.
-pub(super) fn blocks(
+pub(crate) fn blocks(
     shared: &mut Shared<'_>,
     circuit: &Circuit,
     naming: Naming,

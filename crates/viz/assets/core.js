@@ -96,7 +96,7 @@ function totalOf(source, view, cached = state.cached) {
 // What a model is called: by itself, or by its file.
 function titleOf(source) {
   const file = source.model.file.split(/[\\/]/).pop();
-  return source.model.name ?? (file === "config.json" ? `${source.model.contract.architecture} (config.json)` : file);
+  return source.model.name ?? (file === "config.json" ? `${source.model.config.architecture} (config.json)` : file);
 }
 
 function say(text) {

@@ -2,18 +2,18 @@
 
 /// A drawing without coordinates.
 #[derive(Default)]
-pub(super) struct Sketch {
-    pub(super) items: Vec<Item>,
-    pub(super) wires: Vec<Wire>,
+pub(crate) struct Sketch {
+    pub(crate) items: Vec<Item>,
+    pub(crate) wires: Vec<Wire>,
     /// Whether the residual stream runs through it.
-    pub(super) spine: bool,
+    pub(crate) spine: bool,
     /// Phases: bands behind the items.
-    pub(super) phases: usize,
+    pub(crate) phases: usize,
 }
 
 /// How an item looks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(crate) enum Form {
     /// A card with a title and lines.
     Card,
     /// A small pill: inputs and outputs.
@@ -27,31 +27,31 @@ pub(super) enum Form {
 }
 
 /// A box.
-pub(super) struct Item {
-    pub(super) form: Form,
+pub(crate) struct Item {
+    pub(crate) form: Form,
     /// Index in the block's operations; none for what only explains.
-    pub(super) operation: Option<usize>,
-    pub(super) family: &'static str,
-    pub(super) title: String,
-    pub(super) lines: Vec<String>,
+    pub(crate) operation: Option<usize>,
+    pub(crate) family: &'static str,
+    pub(crate) title: String,
+    pub(crate) lines: Vec<String>,
     /// Lines that an exact drawing has and a document leaves out: names of kernels.
-    pub(super) fine: Vec<String>,
+    pub(crate) fine: Vec<String>,
     /// What happens before and after, as strips at the top and at the bottom.
-    pub(super) before: Vec<String>,
-    pub(super) after: Vec<String>,
+    pub(crate) before: Vec<String>,
+    pub(crate) after: Vec<String>,
     /// `absorbed` or `naive` where it works on those rows only.
-    pub(super) lane: Option<&'static str>,
+    pub(crate) lane: Option<&'static str>,
     /// Whether it is drawn pale: the model, or the step, does not take it.
-    pub(super) pale: bool,
-    pub(super) phase: usize,
+    pub(crate) pale: bool,
+    pub(crate) phase: usize,
     /// What is read aloud.
-    pub(super) label: String,
+    pub(crate) label: String,
     /// The parts of a split, as the labels of its wires name them.
-    pub(super) parts: Vec<String>,
+    pub(crate) parts: Vec<String>,
 }
 
 impl Item {
-    pub(super) fn new(form: Form, family: &'static str, title: impl Into<String>) -> Item {
+    pub(crate) fn new(form: Form, family: &'static str, title: impl Into<String>) -> Item {
         Item {
             form,
             operation: None,
@@ -70,7 +70,7 @@ impl Item {
     }
 
     /// Left and right end of each part of a split, from its left end.
-    pub(super) fn part_ends(&self) -> Vec<(f64, f64)> {
+    pub(crate) fn part_ends(&self) -> Vec<(f64, f64)> {
         let mut at = 0.0;
         self.parts
             .iter()
@@ -83,12 +83,12 @@ impl Item {
     }
 
     /// Whether it stands among the others of its rank.
-    pub(super) fn stands(&self) -> bool {
+    pub(crate) fn stands(&self) -> bool {
         matches!(self.form, Form::Card | Form::Pill | Form::Split)
     }
 
     /// Width and height.
-    pub(super) fn size(&self) -> (f64, f64) {
+    pub(crate) fn size(&self) -> (f64, f64) {
         let text = |line: &String, letter: f64| line.chars().count() as f64 * letter;
         let widest = |lines: &[String], letter| lines.iter().map(|l| text(l, letter)).fold(0.0, f64::max);
         match self.form {
@@ -111,18 +111,18 @@ impl Item {
 }
 
 /// Radius of a sum on the residual stream.
-pub(super) const SUM_RADIUS: f64 = 12.0;
+pub(crate) const SUM_RADIUS: f64 = 12.0;
 /// Height of a line of a card.
-pub(super) const LINE: f64 = 15.0;
+pub(crate) const LINE: f64 = 15.0;
 /// Height of a strip at a card's top or bottom.
-pub(super) const STRIP: f64 = 18.0;
+pub(crate) const STRIP: f64 = 18.0;
 /// Width of a letter of a title, and of the fixed-width small text.
 const TITLE: f64 = 8.7;
 const SMALL: f64 = 6.7;
 
 /// An end of a wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum End {
+pub(crate) enum End {
     Item(usize),
     /// The residual stream.
     Spine,
@@ -130,16 +130,16 @@ pub(super) enum End {
 
 /// What a wire carries.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Value,
     Cache,
 }
 
 /// A wire from where a value is made to where it is read.
-pub(super) struct Wire {
-    pub(super) from: End,
-    pub(super) to: End,
-    pub(super) label: String,
-    pub(super) kind: Kind,
-    pub(super) pale: bool,
+pub(crate) struct Wire {
+    pub(crate) from: End,
+    pub(crate) to: End,
+    pub(crate) label: String,
+    pub(crate) kind: Kind,
+    pub(crate) pale: bool,
 }

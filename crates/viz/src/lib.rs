@@ -4,6 +4,8 @@
 //! them out, and explains each kernel. The result is data: [`Drawing::page`] wraps it into one HTML file,
 //! [`Drawing::svg`] writes a view as SVG, and its JSON is described by `docs/graph.schema.json`.
 
+#![forbid(unsafe_code)]
+
 mod blocks;
 mod boxes;
 mod circuit;
@@ -30,13 +32,13 @@ pub use data::{
 pub use page::{PageOptions, Wanted};
 pub use scene::Mark;
 
-use crate::circuit::{Circuit, TensorIndex};
-use crate::config::ModelConfig;
-use crate::error::GraphError;
-use crate::ir::{AttentionPath, Ir, Span, Step};
-use crate::passes::{BatchBucket, BindOptions, CacheForm, MlaChoice, crossover};
-use crate::{Plan, PlanOptions};
 use blocks::{Shared, Source};
+use latent_graph::GraphError;
+use latent_graph::circuit::{Circuit, TensorIndex};
+use latent_graph::config::ModelConfig;
+use latent_graph::ir::{AttentionPath, Ir, Span, Step};
+use latent_graph::passes::{BatchBucket, BindOptions, CacheForm, MlaChoice, crossover};
+use latent_graph::{Plan, PlanOptions};
 use latent_types::KernelContract;
 use std::ops::Range;
 
