@@ -8,7 +8,6 @@ use latent_engine::{EngineOptions, LogitsRequest, SeqInput};
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
 use latent_graph::circuit::Circuit;
-use latent_graph::draw;
 use latent_graph::passes::{BindOptions, CacheForm, FORMS};
 use latent_graph::{CheckpointTensors, ModelConfig, audit};
 use serde_json::Value;
@@ -96,14 +95,14 @@ fn look(circuit: &Circuit, config: &ModelConfig, checkpoint: &Arc<Checkpoint>, d
         let _ = cpu::audit(circuit, config, checkpoint, &plans, &options, true);
     }
     if draws {
-        let options = draw::Options {
+        let options = latent_viz::Options {
             bind,
             max_batch_tokens: 32,
             layers: 0..config.layers,
             assumed: None,
             kernels: true,
         };
-        let _ = draw::Drawing::make(circuit, config, &tensors, &cpu::kernel_contracts(), &options);
+        let _ = latent_viz::Drawing::make(circuit, config, &tensors, &cpu::kernel_contracts(), &options);
     }
 }
 

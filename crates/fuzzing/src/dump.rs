@@ -7,9 +7,9 @@ use latent_engine::compare::{Side, Tolerance, compare, dump as file};
 use latent_engine::cpu;
 use latent_graph::activations::Activations;
 use latent_graph::circuit::Circuit;
-use latent_graph::draw::{Drawing, Options, PageOptions, Wanted};
 use latent_graph::passes::BindOptions;
 use latent_graph::{CheckpointTensors, ModelConfig};
+use latent_viz::{Drawing, Options, PageOptions, Wanted};
 use serde_json::{Map, Value, json};
 use std::sync::OnceLock;
 

@@ -8,7 +8,6 @@
 //! * [`support`]: whether a model is supported, and everything that is missing where it is not.
 //! * [`audit`]: the rules that circuits, IRs and plans must keep, checked at every load.
 //! * [`points`]: values that mean the same in every plan of a model, for comparing runs.
-//! * [`draw`]: circuit, IR and plans as block diagrams.
 //!
 //! ```
 //! use latent_graph::Circuit;
@@ -22,7 +21,6 @@ pub mod activations;
 pub mod audit;
 pub mod circuit;
 pub mod config;
-pub mod draw;
 mod error;
 pub mod ir;
 pub mod passes;

@@ -75,7 +75,10 @@ impl ConfigVars {
     }
 
     /// Whether all of `conditions` hold; an unknown word is an error of the circuit file.
-    pub(crate) fn hold(&self, conditions: &[String], circuit: &str) -> Result<bool, GraphError> {
+    ///
+    /// # Errors
+    /// [`GraphError::Circuit`], which names `circuit`.
+    pub fn hold(&self, conditions: &[String], circuit: &str) -> Result<bool, GraphError> {
         for condition in conditions {
             let (word, wanted) =
                 condition.strip_prefix('!').map_or((condition.as_str(), true), |w| (w, false));

@@ -16,11 +16,16 @@ pub struct Arena {
 const ALIGN: usize = 16;
 
 /// A buffer's size, and the phases in which it is alive, both ends included.
-pub(crate) struct Life {
-    pub(crate) value: usize,
-    pub(crate) floats: usize,
-    pub(crate) first: usize,
-    pub(crate) last: usize,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Index of the value in [`Ir::values`].
+    pub value: usize,
+    /// Size in f32 elements.
+    pub floats: usize,
+    /// The phase that writes it first.
+    pub first: usize,
+    /// The phase that reads it last.
+    pub last: usize,
 }
 
 /// Places the buffers of `ir`, whose nodes run in `phases`, for at most `rows` rows.
@@ -52,8 +57,8 @@ pub fn place_buffers(ir: &Ir, phases: &[usize], rows: usize) -> Arena {
     arena
 }
 
-/// The lifetime of every value with a buffer of its own.
-pub(crate) fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<Life> {
+/// The lifetime of every value with a buffer of its own, for at most `rows` rows.
+pub fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<Life> {
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; ir.values.len()];
     for (node, &phase) in ir.nodes.iter().zip(phases) {
         for id in node.inputs.iter().chain(&node.outputs) {

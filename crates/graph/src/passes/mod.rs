@@ -15,15 +15,13 @@ pub(crate) mod snapshots;
 pub use epilogues::fold_epilogues;
 pub use experts::group_experts;
 pub use lower_mla::{CacheForm, FORMS, MlaChoice, choose_formulations, crossover};
-pub(crate) use memory_plan::lifetimes;
-pub use memory_plan::{Arena, place_buffers};
+pub use memory_plan::{Arena, Life, lifetimes, place_buffers};
 pub use norms::fold_norms;
 pub use projections::fuse_projections;
 pub use ropes::fold_ropes;
 pub(crate) use schedule::chosen_by_each;
 pub use schedule::cut_phases;
-pub use select_kernels::{BindOptions, Precision, asked, bind, choose};
-pub(crate) use select_kernels::{Request, class_bound_for};
+pub use select_kernels::{BindOptions, Precision, Request, asked, bind, choose, class_bound_for};
 
 use crate::ir::{Ir, Node, Op, ValueId};
 use std::ops::Range;

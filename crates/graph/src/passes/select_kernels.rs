@@ -91,7 +91,7 @@ pub fn bind(
 
 /// The class of rows that a node's kernels are bound for. Heads multiply the rows of one segment, which may be few in any step; but attention over
 /// expanded keys, which multiplies all cached rows, is right with few and for many.
-pub(crate) fn class_bound_for(op: &Op, bucket: BatchBucket) -> BatchBucket {
+pub fn class_bound_for(op: &Op, bucket: BatchBucket) -> BatchBucket {
     match op {
         Op::Linear | Op::ExpertGateUp | Op::ExpertDown | Op::AttendExpanded => bucket,
         _ => BatchBucket::Decode,
@@ -194,19 +194,21 @@ fn layout(table: &[KernelContract], ty: TensorType, precision: Precision) -> Wei
 }
 
 /// What one kernel is asked to do.
-pub(crate) struct Request<'a> {
+#[derive(Debug)]
+pub struct Request<'a> {
     op: OpKind,
     ty: Option<TensorType>,
-    pub(crate) activation: ActivationType,
+    /// The type of the input that the kernel reads.
+    pub activation: ActivationType,
     /// None where the kernel takes decoded rows, from whatever layout.
-    pub(crate) layout: Option<WeightLayout>,
+    pub layout: Option<WeightLayout>,
     options: &'a BindOptions,
     bucket: BatchBucket,
 }
 
 impl<'a> Request<'a> {
     /// The request for `op` with weights of format `ty`: layout follows from format and precision, the input from the class of rows too.
-    pub(crate) fn new(
+    pub fn new(
         table: &[KernelContract],
         (op, ty): (OpKind, Option<TensorType>),
         options: &'a BindOptions,
@@ -219,7 +221,7 @@ impl<'a> Request<'a> {
     }
 
     /// Why `kernel` does not do what is asked; none where it does.
-    pub(crate) fn refusal(&self, kernel: &KernelContract) -> Option<String> {
+    pub fn refusal(&self, kernel: &KernelContract) -> Option<String> {
         let (tier, cache) = (self.options.tier, self.options.cache);
         if kernel.op != self.op {
             return Some(format!("it does {}", kernel.op.name()));
@@ -247,12 +249,12 @@ impl<'a> Request<'a> {
     }
 
     /// The kernel that wins, where one does what is asked.
-    pub(crate) fn best<'t>(&self, table: &'t [KernelContract]) -> Option<&'t KernelContract> {
+    pub fn best<'t>(&self, table: &'t [KernelContract]) -> Option<&'t KernelContract> {
         table.iter().filter(|k| self.matches(k)).max_by_key(|k| rank(k))
     }
 
     /// Why the request is as it is, and why `bound` answers it: a sentence each for input, layout and tier.
-    pub(crate) fn why(&self, bound: &KernelContract) -> Vec<String> {
+    pub fn why(&self, bound: &KernelContract) -> Vec<String> {
         let mut why = Vec::new();
         if let Some(ty) = self.ty {
             let (input, precision) = (self.activation.name(), self.options.precision);

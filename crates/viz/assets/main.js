@@ -1,0 +1,87 @@
+// Start: what the page is about, its tabs, and what is painted when something changes.
+function startHeader() {
+  const model = drawing.model;
+  $("name").textContent = titleOf(drawing);
+  const config = model.config;
+  const file = model.file.split(/[\\/]/).pop();
+  const facts = [
+    file === titleOf(drawing) ? null : file,
+    `${config.layers} layers`,
+    `${count(model.parameters)} parameters`,
+    bytes(model.weight_bytes),
+    `kernels up to ${drawing.machine.tier}, precision ${drawing.machine.precision}, cache ${drawing.machine.cache}`,
+  ];
+  $("facts").textContent = facts.filter((fact) => fact !== null).join(" · ");
+  if (model.assumed) {
+    $("notice").hidden = false;
+    $("notice").textContent = `There is no file with weights: every matrix is assumed to be ${model.assumed}, as the configuration says; sizes and kernels follow from that.`;
+  }
+}
+
+const TABS = ["drawing", "memory", "profile", "diff"];
+function startTabs() {
+  for (const tab of TABS) $(`tab-${tab}`).addEventListener("click", () => change({ tab }));
+  $("tabs").addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const next = TABS[(TABS.indexOf(state.tab) + step + TABS.length) % TABS.length];
+    change({ tab: next });
+    $(`tab-${next}`).focus();
+  });
+}
+
+function markTabs() {
+  for (const tab of TABS) {
+    const on = tab === state.tab;
+    $(`tab-${tab}`).setAttribute("aria-selected", on);
+    $(`tab-${tab}`).setAttribute("tabindex", on ? 0 : -1);
+    $(`${tab}-tab`).hidden = !on;
+  }
+}
+
+const RENDER = { memory: renderMemory, profile: renderProfile, diff: renderDiff };
+
+watchers.push((changed) => {
+  const has = (...names) => names.some((name) => changed.includes(name));
+  if (has("tab")) {
+    markTabs();
+    if (state.tab === "drawing" && camera.fitted) fit(camera.fitted);
+  }
+  if (has("stage", "formulation", "bucket", "tab")) markChoices();
+  if (has("stage", "formulation", "bucket", "profile")) {
+    renderView();
+    search();
+    if (has("stage", "formulation", "bucket")) {
+      fit(camera.fitted && camera.fitted !== "reset" ? camera.fitted : "width");
+      const view = currentView();
+      say(`${view.stage}${view.formulation ? `, ${nameOf(view.formulation)}, ${bucketInfo().name}` : ""}: ${shown.length} operations`);
+    }
+  }
+  if (has("selected", "cached", "bucket", "tab")) {
+    markSelected();
+    renderPanel();
+    if (has("selected") && state.selected) {
+      const chosen = shown.find((item) => item.element.classList.contains("selected"));
+      if (chosen) requestAnimationFrame(() => reveal(chosen.element));
+      say(chosen ? `${chosen.data.title} opened` : "");
+    }
+  }
+  if (RENDER[state.tab] && has("tab", "stage", "formulation", "bucket", "cached", "profile")) RENDER[state.tab]();
+});
+
+startHeader();
+startLegend();
+startChoices();
+startCamera();
+startSearch();
+startTabs();
+startDiff();
+startKeys();
+$("theme").addEventListener("click", toggleTheme);
+markTabs();
+markChoices();
+renderView();
+fit("width");
+// when the drawing stood: the browser test reads it
+performance.mark("latent-drawn");

@@ -1,0 +1,118 @@
+// What is known of the selected operation.
+function renderPanel() {
+  const panel = $("panel");
+  panel.hidden = state.selected === null || state.tab !== "drawing";
+  if (state.selected === null) return;
+  const block = drawing.blocks[state.selected.block];
+  const operation = block.operations[state.selected.operation];
+  const formula = drawing.operations[operation.op];
+  const parts = [
+    html(
+      "div",
+      { class: "top" },
+      html("div", { class: operation.family }, html("div", { class: "kind" }, place(block, operation)), html("h2", {}, operation.title)),
+      html("button", { class: "tool", "aria-label": "Close", title: "Close (Esc)", onclick: closePanel }, "✕"),
+    ),
+  ];
+  if (formula) {
+    parts.push(
+      html("p", { class: "about" }, formula.about.replaceAll("`", "")),
+      html("h3", {}, "Formula"),
+      html("div", { class: "formula" }, formula.formula),
+      formula.where.length > 0 ? html("ul", {}, ...formula.where.map((line) => html("li", {}, line))) : null,
+      html("div", { class: "source" }, `Source: ${formula.source}`),
+    );
+  }
+  if (operation.when?.length > 0) parts.push(html("h3", {}, "Only when"), html("p", {}, operation.when.join(" and ")));
+  if (!operation.taken) parts.push(html("p", { class: "about" }, untaken(operation)));
+  const around = [...(operation.prologue ?? []).map((words) => `first: ${words}`), ...(operation.epilogue ?? []).map((words) => `then: ${words}`)];
+  if (around.length > 0) parts.push(html("h3", {}, "Fused into it"), html("ul", {}, ...around.map((line) => html("li", {}, line))));
+  parts.push(...ports("Inputs", operation.inputs), ...ports("Outputs", operation.outputs));
+  if (operation.kv_layer) {
+    const { kind, writes, width, row_bytes } = operation.kv_layer;
+    parts.push(
+      html("h3", {}, "Cache"),
+      html("p", {}, `${writes ? "writes a row per token to" : "reads the rows of"} the ${kind} KV layer: ${width} elements of ${drawing.machine.cache}, ${whole(row_bytes)} bytes a token and layer`),
+    );
+  }
+  if (operation.weights?.length > 0) parts.push(html("h3", {}, "Weights"), ...operation.weights.map(weightPart));
+  const free = operation.kernels ?? [];
+  if (free.length > 0) parts.push(html("h3", {}, "Kernel"), ...free.map((index) => bindingPart(drawing.bindings[index], "")));
+  const cost = costOf(operation);
+  if (cost) parts.push(html("h3", {}, `Cost of a step of ${bucketInfo().rows} after ${whole(state.cached)} cached`), costTable(cost, block));
+  if (operation.line) parts.push(html("h3", {}, "As latent graph prints it"), html("code", {}, operation.line));
+  panel.replaceChildren(...parts.filter((part) => part !== null));
+  panel.scrollTop = 0;
+}
+
+function place(block, operation) {
+  const phase = operation.phase === undefined ? "" : ` · phase ${operation.phase} of ${block.phases}`;
+  const path = operation.path ? ` · ${operation.path} rows only` : "";
+  return `${block.title}${phase}${path}`;
+}
+
+function untaken(operation) {
+  if (!operation.path) return "This model does not take this branch.";
+  return `A segment of ${bucketInfo().rows} new rows takes the other attention path: the naive formulation begins at ${drawing.model.crossover ?? 2} rows.`;
+}
+
+function ports(title, list) {
+  if (list.length === 0) return [];
+  const rows = list.map((port) => [html("span", { class: "mono" }, port.name), port.shape, port.place ?? ""]);
+  return [html("h3", {}, title), table(["value", "shape", "where"], rows)];
+}
+
+function weightPart(used) {
+  const weight = drawing.weights[used.weight];
+  const rows = weight.formats.filter((format) => format.count > 0);
+  const parts = [html("summary", {}, html("strong", {}, weight.slot), ` ${weight.shape.join(" × ")} `, rows.map((format) => format.format).join(", "))];
+  parts.push(html("div", { class: "mono" }, weight.tensor));
+  if (rows.length > 0) {
+    parts.push(
+      table(
+        ["format", "layers", "bytes per layer"],
+        rows.map((format) => [format.format, format.layers || "–", `${bytes(format.bytes)}`]),
+        ["", "", "n"],
+      ),
+    );
+  } else {
+    parts.push(html("div", { class: "mono" }, `[${weight.formats[0].layers}]`));
+  }
+  used.kernels.forEach((index, i) => parts.push(bindingPart(drawing.bindings[index], weight.formats.length > 1 ? weight.formats[i].format : "")));
+  return html("details", { open: true }, ...parts);
+}
+
+function bindingPart(binding, title) {
+  const others = binding.others.map((other) =>
+    html("li", { class: other.matches ? "" : "lost" }, html("span", { class: "mono" }, other.kernel), `: ${other.why}`),
+  );
+  return html(
+    "div",
+    { class: "binding" },
+    html("div", {}, title ? `${title}: ` : "", "bound to ", html("span", { class: "mono won" }, binding.kernel)),
+    html("ul", { class: "why" }, ...binding.why.map((line) => html("li", {}, line))),
+    others.length > 0
+      ? html("details", { class: "others" }, html("summary", {}, `${others.length} other kernel${others.length > 1 ? "s" : ""} of ${binding.operation}`), html("ul", {}, ...others))
+      : html("p", { class: "source" }, "It is the only kernel of this operation."),
+  );
+}
+
+function costTable(cost, block) {
+  const each = (value, write) => [write(value), write(value * block.count)];
+  return table(
+    ["", "per layer", `× ${block.count}`],
+    [
+      ["weights read", ...each(cost.weight, bytes)],
+      ["cache moved", ...each(cost.cache, bytes)],
+      ["operations", ...each(cost.flops, (n) => count(n, "FLOP"))],
+      ["FLOP per byte", cost.weight + cost.cache > 0 ? (cost.flops / (cost.weight + cost.cache)).toPrecision(3) : "–", ""],
+    ],
+    ["", "n", "n"],
+  );
+}
+
+function closePanel() {
+  const was = shown.find((item) => item.element.classList.contains("selected"));
+  change({ selected: null });
+  was?.element.focus({ preventScroll: true });
+}

@@ -1,0 +1,134 @@
+// The drawing: blocks of the chosen view, and pointing at their operations.
+const shown = []; // {element, block, operation, data} in the order of reading
+
+function renderView() {
+  const view = currentView();
+  const world = $("world");
+  shown.length = 0;
+  const parts = view.scene.map((primitive) => renderPrimitive(primitive, () => {}));
+  for (const placed of view.blocks) {
+    const block = drawing.blocks[placed.block];
+    const enter = (element, operation) => {
+      const data = block.operations[operation];
+      shown.push({ element, block: placed.block, operation, data, placed });
+      element.dataset.block = placed.block;
+      element.dataset.operation = operation;
+      element.addEventListener("click", () => select(placed.block, operation));
+    };
+    const primitives = block.scene.map((primitive) => renderPrimitive(primitive, enter));
+    parts.push(
+      svg("g", { transform: `translate(${placed.x} ${placed.y})`, role: "group", "aria-label": `${block.title}, ${block.subtitle}` }, ...primitives),
+    );
+  }
+  world.replaceChildren(...parts);
+  if (shown.length > 0) shown[0].element.setAttribute("tabindex", 0);
+  renderHeat(view);
+  markSelected();
+}
+
+function select(block, operation) {
+  change({ selected: { block, operation } });
+}
+
+function markSelected() {
+  for (const item of shown) {
+    const here = state.selected !== null && state.selected.block === item.block && state.selected.operation === item.operation;
+    item.element.classList.toggle("selected", here);
+    if (here) rove(item.element);
+  }
+}
+
+// One operation at a time can be reached with the tab key; arrows go on from there.
+function rove(element) {
+  for (const item of shown) item.element.setAttribute("tabindex", item.element === element ? 0 : -1);
+}
+
+function stepFocus(from, step) {
+  const at = shown.findIndex((item) => item.element === from);
+  const next = shown[Math.min(shown.length - 1, Math.max(0, at + step))];
+  if (!next) return;
+  rove(next.element);
+  next.element.focus({ preventScroll: true });
+  reveal(next.element);
+}
+
+// Shares of the time of a step on the operations that took it.
+function renderHeat(view) {
+  if (view.stage !== "plan" || !state.profile) return;
+  const step = profileStep();
+  if (!step) return;
+  for (const item of shown) {
+    const share = shareOf(step, item);
+    if (share === null) continue;
+    const box = item.element.getBBox();
+    const text = `${(100 * share).toPrecision(2)} %`;
+    const width = 14 + 7 * text.length;
+    const x = box.x + box.width - width + 8;
+    item.element.append(
+      svg("rect", { x, y: box.y - 11, width, height: 20, rx: 10, class: "heat" }),
+      svg("text", { x: x + width / 2, y: box.y + 3, class: "heat-text" }, text),
+    );
+  }
+}
+
+// Choices of stage, formulation and rows.
+function startChoices() {
+  const stages = [
+    { key: "circuit", name: "Circuit", about: "What the architecture computes, with its conditions." },
+    { key: "ir", name: "IR", about: "The circuit for this model, before any pass." },
+    { key: "plan", name: "Plan", about: "After all passes: phases between barriers, a kernel for every operation." },
+  ];
+  const segments = (id, cards) => {
+    const buttons = cards.map((card) =>
+      html(
+        "button",
+        { role: "radio", "data-key": card.key, title: card.about ?? `costs are counted for ${card.rows}`, onclick: () => change({ [id]: card.key, selected: null }) },
+        card.name,
+      ),
+    );
+    $(id).append(...buttons);
+    $(id).addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      event.stopPropagation();
+      const at = buttons.findIndex((button) => button.getAttribute("aria-checked") === "true");
+      const next = buttons[(at + step + buttons.length) % buttons.length];
+      next.click();
+      next.focus();
+    });
+  };
+  segments("stage", stages);
+  segments("formulation", drawing.formulations);
+  segments("bucket", drawing.buckets);
+  $("cached").addEventListener("input", () => {
+    const cached = Number($("cached").value);
+    if (Number.isFinite(cached) && cached >= 0) change({ cached });
+  });
+}
+
+function markChoices() {
+  for (const id of ["stage", "formulation", "bucket"]) {
+    for (const button of $(id).children) {
+      const on = button.dataset.key === state[id];
+      button.setAttribute("aria-checked", on);
+      button.setAttribute("tabindex", on ? 0 : -1);
+      // circuit and IR come before formulations and buckets
+      button.disabled = id !== "stage" && state.stage !== "plan" && state.tab === "drawing";
+    }
+  }
+}
+
+const FAMILIES = [
+  ["io", "embedding and head"],
+  ["norm", "norm"],
+  ["linear", "projections"],
+  ["position", "positions and views"],
+  ["attention", "attention"],
+  ["cache", "cache"],
+  ["experts", "experts"],
+  ["sum", "sums"],
+];
+function startLegend() {
+  $("legend").append(...FAMILIES.map(([family, name]) => html("span", { class: family }, html("i"), name)));
+}

@@ -1,0 +1,118 @@
+//! Labels of values, weights and operations.
+
+use crate::data::{Port, WeightInfo};
+use latent_graph::ir::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount, Storage, ValueId};
+
+pub(crate) fn weight_line(card: &WeightInfo) -> String {
+    let shape = match card.shape[..] {
+        [width] => width.to_string(),
+        [outputs, inputs] => format!("{inputs} → {outputs}"),
+        _ => card.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" × "),
+    };
+    let formats: Vec<&str> = card.formats.iter().map(|f| f.format).collect();
+    format!("{}  {shape}  {}", card.slot, formats.join("/"))
+}
+
+/// `q [128×192]`.
+pub(crate) fn edge_label(ir: &Ir, id: ValueId) -> String {
+    format!("{} {}", ir.value(id).name, shape(ir, id))
+}
+
+pub(crate) fn shape(ir: &Ir, id: ValueId) -> String {
+    let value = ir.value(id);
+    let mut parts = Vec::new();
+    if let RowCount::Times(n) = value.rows {
+        parts.push(n.to_string());
+    }
+    if value.heads > 1 {
+        parts.push(value.heads.to_string());
+    }
+    parts.push(value.width.to_string());
+    format!("[{}]", parts.join("×"))
+}
+
+pub(crate) fn port(ir: &Ir, id: ValueId) -> Port {
+    let value = ir.value(id);
+    let rows = match value.rows {
+        RowCount::Rows => "rows".to_owned(),
+        RowCount::Times(n) => format!("rows × {n}"),
+    };
+    let heads = if value.heads > 1 { format!(" × {}", value.heads) } else { String::new() };
+    let place = match value.storage {
+        Storage::Tokens => "the batch".to_owned(),
+        Storage::Hidden => "residual stream".to_owned(),
+        Storage::Logits => "logits".to_owned(),
+        Storage::Own => "arena".to_owned(),
+        Storage::View { of, offset: 0 } => match ir.value(ir.root(of)).storage {
+            Storage::Hidden => "residual stream".to_owned(),
+            _ => format!("in {}", ir.value(of).name),
+        },
+        Storage::View { of, offset } => format!("in {}, from {offset} of each head", ir.value(of).name),
+    };
+    Port { name: value.name.clone(), shape: format!("{rows}{heads} × {}", value.width), place }
+}
+
+pub(crate) fn port_shape(ir: &Ir, id: ValueId) -> String {
+    port(ir, id).shape
+}
+
+pub(crate) fn prologue_lines(ir: &Ir, node: &Node) -> Vec<String> {
+    let mut words = Vec::new();
+    if let Some(norm) = node.prologue.norm {
+        words.push(format!("rms_norm {}", ir.weight(norm).slot));
+    }
+    if node.prologue.rope {
+        let adds = usize::from(matches!(node.epilogue, Epilogue::AddTo(_)));
+        let rotated = &node.inputs[node.inputs.len() - 1 - adds];
+        words.push(format!("rope {}", ir.value(*rotated).name));
+    }
+    words
+}
+
+pub(crate) fn epilogue_lines(node: &Node) -> Vec<String> {
+    match node.epilogue {
+        Epilogue::None => Vec::new(),
+        Epilogue::SiluMul => vec!["silu(gate) ⊙ up".into()],
+        Epilogue::Relu2 => vec!["relu²".into()],
+        Epilogue::AddTo(1.0) => vec!["+ residual".into()],
+        Epilogue::AddTo(factor) => vec![format!("× {factor:.4} + residual")],
+    }
+}
+
+pub(crate) fn path_word(path: AttentionPath) -> Option<&'static str> {
+    match path {
+        AttentionPath::All => None,
+        AttentionPath::Absorbed => Some("absorbed"),
+        AttentionPath::Naive => Some("naive"),
+    }
+}
+
+pub(crate) fn kv_layer_word(kind: KvLayerKind) -> &'static str {
+    match kind {
+        KvLayerKind::Latent => "latent",
+        KvLayerKind::Expanded => "expanded",
+    }
+}
+
+pub(crate) fn family(node: &Node) -> &'static str {
+    let slot = node.weights.first().map_or("", |(slot, _)| slot.as_str());
+    family_of(node.op.word(), slot)
+}
+
+/// The family of an operation, which sets its colour.
+pub(crate) fn family_of(word: &str, slot: &str) -> &'static str {
+    match word {
+        "embed" | "gather_rows" => "io",
+        "rms_norm" => "norm",
+        "linear" | "mlp" if slot == "head" || slot == "embed" => "io",
+        "linear" | "mlp" if slot == "router" || slot.starts_with("shared") => "experts",
+        "rope" | "split" => "position",
+        "mla_attention" | "absorb_k" | "absorb_v" | "attend_latent" | "attend_split" | "attend_expanded" => {
+            "attention"
+        }
+        "latent_store" | "expanded_store" => "cache",
+        "route" | "expert_mlp" | "expert_gate_up" | "expert_down" => "experts",
+        "silu_mul" | "relu2" | "add" | "scale" => "sum",
+        _ => "linear",
+    }
+}

@@ -1,0 +1,125 @@
+//! One self-contained HTML file: data, style and script, without network access.
+
+use crate::data::Drawing;
+use crate::scene::escape;
+use crate::style;
+use sha2::{Digest, Sha256};
+
+/// The script, in dependency order.
+const SCRIPT: [&str; 11] = [
+    include_str!("../assets/core.js"),
+    include_str!("../assets/scene.js"),
+    include_str!("../assets/camera.js"),
+    include_str!("../assets/view.js"),
+    include_str!("../assets/panel.js"),
+    include_str!("../assets/search.js"),
+    include_str!("../assets/memory.js"),
+    include_str!("../assets/profile.js"),
+    include_str!("../assets/diff.js"),
+    include_str!("../assets/keys.js"),
+    include_str!("../assets/main.js"),
+];
+
+const BODY: &str = include_str!("../assets/page.html");
+
+/// The initial view of the page.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Wanted {
+    /// `circuit`, `ir` or `plan`.
+    pub stage: String,
+    /// The formulation of a plan.
+    pub formulation: String,
+    /// The batch bucket of a plan.
+    pub bucket: String,
+}
+
+/// What a page contains besides the drawing.
+#[derive(Clone, Debug)]
+pub struct PageOptions<'a> {
+    /// The initial view.
+    pub wanted: Wanted,
+    /// The JSON of `latent profile --json`.
+    pub profile: Option<serde_json::Value>,
+    /// Another model to compare with.
+    pub against: Option<&'a Drawing>,
+}
+
+impl Drawing {
+    /// The page as HTML.
+    ///
+    /// # Errors
+    /// A number of the drawing that JSON cannot represent (none is ever infinite).
+    pub fn page(&self, options: &PageOptions<'_>) -> serde_json::Result<String> {
+        let name = self.model.name.as_deref().unwrap_or(&self.model.file);
+        let script = unix(&format!("\"use strict\";\n(() => {{\n{}}})();\n", SCRIPT.concat()));
+        let style = unix(&style::of_page());
+        // the two hashes allow exactly this script and this style: markup injected through a name cannot run
+        let policy = format!(
+            "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
+            hash(&script),
+            hash(&style)
+        );
+        let data = [
+            ("drawing", data(&serde_json::to_string(self)?)),
+            ("wanted", data(&serde_json::to_string(&options.wanted)?)),
+            ("profile", data(&serde_json::to_string(&options.profile)?)),
+            ("against", data(&serde_json::to_string(&options.against)?)),
+        ];
+        let data: String = data
+            .iter()
+            .map(|(id, json)| format!("<script type=\"application/json\" id=\"{id}\">{json}</script>\n"))
+            .collect();
+        Ok(format!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <title>{} – Latent</title>\n<style>{style}</style>\n</head>\n<body>\n{BODY}\n{data}\
+             <script>{script}</script>\n</body>\n</html>\n",
+            escape(name)
+        ))
+    }
+}
+
+/// JSON escaped for a script element: it contains no character of markup.
+fn data(json: &str) -> String {
+    let mut safe = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '<' => safe.push_str("\\u003c"),
+            '>' => safe.push_str("\\u003e"),
+            '&' => safe.push_str("\\u0026"),
+            '\u{2028}' => safe.push_str("\\u2028"),
+            '\u{2029}' => safe.push_str("\\u2029"),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// Line ends as browsers normalize them: the hashes are of these, also in a checkout with CRLF.
+fn unix(text: &str) -> String {
+    text.replace("\r\n", "\n")
+}
+
+/// A source expression of the Content Security Policy.
+fn hash(text: &str) -> String {
+    format!("sha256-{}", base64::encode(Sha256::digest(text.as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_names_scripts_as_browsers_do() {
+        // the digest that every browser computes for an empty script
+        assert_eq!(hash(""), "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
+    }
+
+    #[test]
+    fn data_cannot_leave_its_element() {
+        let json = data("\"</script><!--&\u{2028}\"");
+        assert!(!json.contains(['<', '>', '&', '\u{2028}']), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), "</script><!--&\u{2028}");
+    }
+}

@@ -1,0 +1,22 @@
+//! Style sheets: one for the scene, shared by page and SVG files, and two palettes.
+
+const SCENE: &str = include_str!("../assets/scene.css");
+const LIGHT: &str = include_str!("../assets/light.css");
+const DARK: &str = include_str!("../assets/dark.css");
+const PAGE: &str = include_str!("../assets/page.css");
+
+/// The style of an SVG file, light or dark by the reader's preference.
+pub(crate) fn of_svg() -> String {
+    format!(
+        "svg.latent {{\n{LIGHT}}}\n@media (prefers-color-scheme: dark) {{ svg.latent {{\n{DARK}}} }}\n{SCENE}"
+    )
+}
+
+/// The style of the page, light or dark by the reader's preference or choice.
+pub(crate) fn of_page() -> String {
+    format!(
+        ":root {{ color-scheme: light;\n{LIGHT}}}\n\
+         @media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{ color-scheme: dark;\n{DARK}}} }}\n\
+         :root[data-theme=dark] {{ color-scheme: dark;\n{DARK}}}\n{SCENE}{PAGE}"
+    )
+}
