@@ -168,7 +168,7 @@ pub fn make_plans_of(
             })
             .collect()
     };
-    Ok((make(Span::trunk(config), options.max_batch_tokens)?, make(Span::head(config), HEAD_ROWS)?))
+    Ok((make(Span::backbone(config), options.max_batch_tokens)?, make(Span::lm_head(config), HEAD_ROWS)?))
 }
 
 /// Checks circuit, plans and the file's tensors against the rules of [`latent_graph::audit`]. With `leave_doubts`, findings about the circuit's meaning

@@ -6,7 +6,7 @@ use super::words::{after, before, family, lane, port, stream_word};
 use super::{Options, paint};
 use crate::config::{LayerKind, ModelConfig};
 use crate::ir::{Epilogue, Ir, Node, Step};
-use crate::passes::{BatchBucket, Request, asked, class_bound_for};
+use crate::passes::{BatchBucket, Request, binding_bucket, required_kernels};
 use latent_types::{KernelContract, OpKind, TensorType};
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ pub(super) struct Source<'a> {
 impl Source<'_> {
     /// The class of rows that a node's kernels are bound for, where it is a plan.
     fn class_of(&self, node: &Node) -> Option<BatchBucket> {
-        self.class.map(|class| class_bound_for(&node.op, class))
+        self.class.map(|class| binding_bucket(&node.op, class))
     }
 }
 
@@ -128,7 +128,7 @@ impl<'a> Shared<'a> {
         let read = &node.inputs[..node.inputs.len() - usize::from(adds)];
         let mut kernels = Vec::new();
         if let Some(class) = source.class_of(node) {
-            let free = asked(ir, node).into_iter().filter(|(_, ty)| ty.is_none());
+            let free = required_kernels(ir, node).into_iter().filter(|(_, ty)| ty.is_none());
             kernels = free.filter_map(|request| self.binding(request, class)).collect();
         }
         let weights = (0..node.weights.len()).map(|w| self.weight_use(source, run, at, w)).collect();
@@ -201,7 +201,7 @@ impl<'a> Shared<'a> {
         let mut kernels = Vec::new();
         if let Some(class) = source.class_of(first) {
             for (ty, ..) in &formats {
-                let request = asked(ir, first).into_iter().filter(|(_, ty)| ty.is_some()).nth(w);
+                let request = required_kernels(ir, first).into_iter().filter(|(_, ty)| ty.is_some()).nth(w);
                 kernels.extend(request.and_then(|(op, _)| self.binding((op, Some(*ty)), class)));
             }
         }

@@ -164,7 +164,7 @@ impl Drawing {
                 name: config.name.clone(),
                 about: circuit.about.clone(),
                 assumed: options.assumed,
-                parameters: ir.weights.iter().map(|w| w.numbers() as u64).sum(),
+                parameters: ir.weights.iter().map(|w| w.elements() as u64).sum(),
                 weight_bytes: ir.weights.iter().map(|w| w.bytes() as u64).sum(),
                 crossover: crossover(&config.attention),
                 config: config.clone(),
