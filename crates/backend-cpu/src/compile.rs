@@ -272,9 +272,9 @@ impl Compiler<'_> {
                 _ => internal(format!("{} is no product", config.name)),
             }
         };
-        let (kernel, KernelContract { activation, least, .. }) = find(bound)?;
-        let few = bound.few.as_ref().map(|few| {
-            find(few).map(|(kernel, few)| Few { below: *least, kernel, activation: few.activation })
+        let (kernel, KernelContract { activation, min_rows, .. }) = find(bound)?;
+        let few = bound.small_batch.as_ref().map(|few| {
+            find(few).map(|(kernel, few)| Few { below: *min_rows, kernel, activation: few.activation })
         });
         Ok(Product { weight: (self.weight_of)(id), kernel, activation: *activation, few: few.transpose()? })
     }

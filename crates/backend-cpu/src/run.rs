@@ -205,7 +205,7 @@ impl<'a> Thread<'a> {
             return Rows::new(&[], 0, cols, slot.stride);
         }
         let len = (rows.len() - 1) * slot.stride + cols;
-        // SAFETY: in bounds as above; no thread writes what another reads between two barriers (`cut_phases`).
+        // SAFETY: in bounds as above; no thread writes what another reads between two barriers (`schedule`).
         let data = unsafe { std::slice::from_raw_parts(self.at(slot, rows.start, column, len), len) };
         Rows::new(data, rows.len(), cols, slot.stride)
     }

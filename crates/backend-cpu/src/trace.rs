@@ -52,19 +52,19 @@ impl Recorder {
     ) -> Result<Recorder, BackendError> {
         let of_plan = |plan: &Plan| -> Result<Vec<Vec<Probe>>, BackendError> {
             let mut phases: Vec<Vec<Probe>> = (0..plan.phase_count()).map(|_| Vec::new()).collect();
-            for probe in points.probes(plan).into_iter().filter(|probe| trace.wants(probe.point)) {
+            for probe in points.probes(plan).into_iter().filter(|probe| trace.wants(probe.activation)) {
                 let place = match probe.source {
                     Source::Value { value, columns } => {
                         Place::Value { slot: compile::slot(plan, value)?, columns }
                     }
                     Source::Cache { kv_layer, columns } => Place::Cache { kv_layer: kv_layer.0, columns },
-                    Source::Routing { chosen, mix } => Place::Routing {
-                        chosen: compile::slot(plan, chosen)?,
-                        mix: compile::slot(plan, mix)?,
+                    Source::Routing { topk_ids, topk_weights } => Place::Routing {
+                        chosen: compile::slot(plan, topk_ids)?,
+                        mix: compile::slot(plan, topk_weights)?,
                     },
                 };
                 let made_by = plan.ir.line(&plan.ir.nodes[probe.node]);
-                phases[probe.phase].push(Probe { point: probe.point, path: probe.path, place, made_by });
+                phases[probe.phase].push(Probe { point: probe.activation, path: probe.path, place, made_by });
             }
             Ok(phases)
         };

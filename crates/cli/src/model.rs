@@ -93,7 +93,7 @@ impl ModelInfo {
     pub(crate) fn new(outline: Outline, circuit: Option<&Path>) -> Result<ModelInfo> {
         let config = ModelConfig::from_outline(&outline)?;
         let circuit = circuit_for(circuit, &config)?;
-        let promised = support::promised(&outline, &circuit, &config)?;
+        let promised = support::implied_tensors(&outline, &circuit, &config)?;
         Ok(ModelInfo { outline, config, circuit, promised })
     }
 

@@ -22,7 +22,7 @@ fn options(tier: Tier, precision: Precision, threads: usize) -> EngineOptions {
 /// Kernels of the plan for many rows: those of its weights, and those that are bound beside them.
 fn kernels_of(engine: &Engine) -> (HashSet<&str>, HashSet<&str>) {
     let kernels = || engine.stages()[0].plans[2].ir.nodes.iter().flat_map(|node| &node.kernels);
-    let few = kernels().filter_map(|kernel| kernel.few.as_ref());
+    let few = kernels().filter_map(|kernel| kernel.small_batch.as_ref());
     (kernels().map(|kernel| kernel.name.as_str()).collect(), few.map(|few| few.name.as_str()).collect())
 }
 

@@ -73,10 +73,10 @@ pub enum GraphError {
     NoKernel {
         /// Operation, format and activation.
         asked: String,
-        /// The configs that come closest.
+        /// The kernels that there are for the operation.
         there: String,
     },
-    /// Two kernels of one tier match equally.
+    /// Two kernels of one ISA level match equally.
     #[error("kernels {first} and {second} both match {asked}")]
     AmbiguousKernel {
         /// Operation, format and activation.
@@ -92,7 +92,7 @@ pub enum GraphError {
         /// The type asked for.
         cache: CacheType,
     },
-    /// The plan itself breaks a rule: an error of Latent, not of the file.
+    /// A pass found the IR in a form that no circuit gives: an error of Latent, not of the file.
     #[error("internal error in pass {pass}: {problem} (please report this)")]
     Internal {
         /// The pass.

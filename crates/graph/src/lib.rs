@@ -1,13 +1,13 @@
-//! From a checkpoint to a plan: contract, circuit, IR, passes, binding. No arithmetic on weights, no threads, no I/O.
+//! From a checkpoint to a plan: config, circuit, IR, passes, plan. No arithmetic on weights, no threads, no I/O.
 //!
 //! * [`ModelConfig`]: a model's typed, checked hyper-parameters, whichever file they came from.
 //! * [`Circuit`]: the JSON file of an architecture: operations, conditions, and the names of weights.
-//! * [`Ir`](ir::Ir): the circuit instantiated for one contract, in dataflow form.
-//! * [`passes`]: pure functions from IR to IR: formulations, fusing, folding, phases, binding, placing.
+//! * [`Ir`](ir::Ir): the circuit instantiated for one config, in dataflow form.
+//! * [`passes`]: pure functions from IR to IR: lowering of MLA, fusion, folding, kernel selection.
 //! * [`Plan`]: what a backend compiles and runs.
-//! * [`support`]: whether a model is supported, and everything that is missing where it is not.
+//! * [`support`]: whether a model is supported, and if not, everything that is missing.
 //! * [`audit`]: the rules that circuits, IRs and plans must keep, checked at every load.
-//! * [`points`]: values that mean the same in every plan of a model, for comparing runs.
+//! * [`activations`]: values that mean the same in every plan of a model, for comparing runs.
 //!
 //! ```
 //! use latent_graph::Circuit;
@@ -26,14 +26,14 @@ pub mod ir;
 pub mod passes;
 mod plan;
 mod stage;
-pub mod support;
 mod target;
+pub mod support;
 mod tensors;
 
 pub use circuit::Circuit;
 pub use config::{ConfigError, ModelConfig};
 pub use error::GraphError;
-pub use plan::{LARGEST_STEP_ROWS, Plan, PlanOptions};
 pub use stage::{LM_HEAD_ROWS, Stage, StageOptions, distinct_weights};
 pub use target::{Fusion, Target};
+pub use plan::{LARGEST_STEP_ROWS, Plan, PlanOptions};
 pub use tensors::CheckpointTensors;

@@ -1,18 +1,18 @@
-//! The plan: the IR after all passes, cut into phases, with kernels bound and buffers placed.
+//! The plan: the IR after all passes, scheduled into phases, with kernels selected and buffers placed.
 
 use crate::circuit::TensorIndex;
 use crate::config::ModelConfig;
 use crate::error::GraphError;
 use crate::ir::{Cost, Ir, Span, Step};
 use crate::passes::{
-    Arena, BatchBucket, BindOptions, CacheForm, MlaChoice, bind, choose_formulations, cut_phases,
-    fold_epilogues, fold_norms, fold_ropes, fuse_projections, group_experts, place_buffers,
+    Arena, BatchBucket, BindOptions, CacheForm, MlaChoice, fold_epilogues, fold_norms, fold_ropes,
+    fuse_projections, group_experts, lower_mla, plan_memory, schedule, select_kernels,
 };
 use crate::target::Target;
 use serde::Serialize;
 
-/// The most rows of a step that a plan can be asked for: far more than pay, and few enough that no size of a plan leaves 64 bits, whatever a
-/// model's dimensions are.
+/// The largest `max_batch_tokens` of a plan. Far above what pays, and small enough that no size in a plan overflows 64 bits,
+/// whatever a model's dimensions are.
 pub const LARGEST_STEP_ROWS: usize = 1 << 20;
 
 /// What a plan is made for.
@@ -20,32 +20,32 @@ pub const LARGEST_STEP_ROWS: usize = 1 << 20;
 pub struct PlanOptions {
     /// The part of the model.
     pub span: Span,
-    /// How many rows.
+    /// The batch bucket: how many rows its steps have.
     pub bucket: BatchBucket,
-    /// The most rows of one step, over all classes: at most [`LARGEST_STEP_ROWS`].
+    /// The most rows of one step, over all buckets: at most [`LARGEST_STEP_ROWS`].
     pub max_batch_tokens: usize,
-    /// Formulation of MLA.
+    /// Which attention paths of MLA it holds.
     pub mla: MlaChoice,
-    /// What the cache stores.
+    /// What the KV cache stores.
     pub form: CacheForm,
-    /// Precision, tier and what the machine has.
+    /// Precision, ISA limit and cache type.
     pub bind: BindOptions,
 }
 
-/// Everything that a backend needs to run a span of layers for one class of rows.
+/// Everything that a backend needs to run a span of layers for one batch bucket.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
     /// The part of the model.
     pub span: Span,
-    /// How many rows it takes.
+    /// The batch bucket that it is for.
     pub bucket: BatchBucket,
     /// The most rows that fit in its arena.
     pub max_rows: usize,
-    /// The operations, values, weights and streams.
+    /// The operations, values, weights and KV layers.
     pub ir: Ir,
     /// The phase of each node.
     pub phases: Vec<usize>,
-    /// Where values lie.
+    /// Where values are stored.
     pub arena: Arena,
 }
 
@@ -53,7 +53,7 @@ impl Plan {
     /// Runs every pass that the target asks for and makes a plan.
     ///
     /// # Errors
-    /// What is wrong with the file's tensors, which kernel is missing, or that a step would have too many rows.
+    /// A tensor that is missing or has a wrong shape, an operation without a kernel, or too many rows per step.
     pub fn make(
         config: &ModelConfig,
         tensors: &dyn TensorIndex,
@@ -67,7 +67,7 @@ impl Plan {
     /// The same from an IR that is already built.
     ///
     /// # Errors
-    /// Which kernel is missing, or that a step would have too many rows.
+    /// An operation without a kernel, or too many rows per step.
     pub fn from_ir(
         ir: Ir,
         config: &ModelConfig,
@@ -81,7 +81,7 @@ impl Plan {
         if !options.form.stores(cache) {
             return Err(GraphError::CacheType { cache });
         }
-        let ir = choose_formulations(ir, options.mla, options.form, &config.attention)?;
+        let ir = lower_mla(ir, options.mla, options.form, &config.attention)?;
         let fusion = target.fusion;
         let ir = if fusion.projections { fuse_projections(ir) } else { ir };
         let ir = if fusion.experts { group_experts(ir) } else { ir };
@@ -89,13 +89,12 @@ impl Plan {
         let ir = if fusion.ropes { fold_ropes(ir) } else { ir };
         let ir = if fusion.epilogues { fold_epilogues(ir) } else { ir };
         let ir = match &target.kernels {
-            Some(kernels) => bind(ir, kernels, &options.bind, options.bucket)?,
+            Some(kernels) => select_kernels(ir, kernels, &options.bind, options.bucket)?,
             None => ir,
         };
-        let phases =
-            if fusion.phases { cut_phases(&ir, options.bucket) } else { (0..ir.nodes.len()).collect() };
+        let phases = if fusion.phases { schedule(&ir, options.bucket) } else { (0..ir.nodes.len()).collect() };
         let max_rows = options.bucket.max_rows(options.max_batch_tokens);
-        let arena = place_buffers(&ir, &phases, max_rows);
+        let arena = plan_memory(&ir, &phases, max_rows);
         Ok(Plan { span: options.span.clone(), bucket: options.bucket, max_rows, ir, phases, arena })
     }
 
@@ -113,11 +112,11 @@ impl Plan {
         total
     }
 
-    /// One line a node, by phase.
+    /// One line per node, by phase.
     pub fn to_text(&self) -> String {
-        let rows = match (self.bucket.least_rows(), self.max_rows) {
+        let rows = match (self.bucket.min_rows(), self.max_rows) {
             (_, 1) => "1 row".to_owned(),
-            (least, most) => format!("{least} to {most} rows"),
+            (min, max) => format!("{min} to {max} rows"),
         };
         let head = format!(
             "plan for {} ({rows}), {} phases, arena {} bytes\n",
@@ -141,7 +140,7 @@ mod tests {
         let config = crate::passes::snapshots::config();
         for rows in [usize::MAX, usize::MAX / 2 + 1, LARGEST_STEP_ROWS + 1] {
             let options = PlanOptions {
-                span: Span::trunk(&config),
+                span: Span::backbone(&config),
                 bucket: BatchBucket::Prefill,
                 max_batch_tokens: rows,
                 mla: MlaChoice::Auto,
@@ -152,8 +151,7 @@ mod tests {
                     cache: CacheType::F32,
                 },
             };
-            let error =
-                Plan::from_ir(Ir::default(), &config, &Target::unfused("none"), &options).unwrap_err();
+            let error = Plan::from_ir(Ir::default(), &config, &Target::unfused("none"), &options).unwrap_err();
             assert!(
                 matches!(error, GraphError::Rows { rows: found, most: LARGEST_STEP_ROWS } if found == rows),
                 "{error}"

@@ -62,8 +62,8 @@ impl Stage {
         options: &StageOptions,
     ) -> Result<Vec<Stage>, GraphError> {
         let parts = [
-            ("layers", Span::trunk(config), options.max_batch_tokens),
-            ("lm_head", Span::head(config), LM_HEAD_ROWS),
+            ("layers", Span::backbone(config), options.max_batch_tokens),
+            ("lm_head", Span::lm_head(config), LM_HEAD_ROWS),
         ];
         let stage = |(name, span, max_batch_tokens): (&'static str, Span, usize)| {
             let ir = Ir::build_with(circuit, config, &span, tensors)?;

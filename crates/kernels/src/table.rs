@@ -45,15 +45,15 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
                 layout: WeightLayout::Rows,
                 activation: ActivationType::F32,
                 cache: None,
-                least: 1,
+                min_rows: 1,
                 tier: Tier::Portable,
                 name,
             };
             (contract, kernel)
         };
-        let mut attend = |op: OpKind, tier: Tier, form: &str, activation, cache, least, kernel| {
+        let mut attend = |op: OpKind, tier: Tier, form: &str, activation, cache, min_rows, kernel| {
             let name = format!("{tier}{form}_{}", op.name()).leak();
-            let contract = KernelContract { activation, cache, least, tier, ..plain(op, name, kernel).0 };
+            let contract = KernelContract { activation, cache, min_rows, tier, ..plain(op, name, kernel).0 };
             table.push((contract, kernel));
         };
         for (op, tier, kernel) in attention::kernels() {
@@ -78,8 +78,8 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
             }
         }
         #[cfg(target_arch = "x86_64")]
-        for (op, least, cache, kernel) in crate::bf16::amx_attention() {
-            attend(op, Tier::Amx, "_bf16", ActivationType::Bf16, cache, least, kernel);
+        for (op, min_rows, cache, kernel) in crate::bf16::amx_attention() {
+            attend(op, Tier::Amx, "_bf16", ActivationType::Bf16, cache, min_rows, kernel);
         }
         for (op, name) in [
             (OpKind::Embed, "portable_embed"),

@@ -206,8 +206,8 @@ pub struct KernelContract {
     pub activation: ActivationType,
     /// The type of the cache that it reads or writes.
     pub cache: Option<CacheType>,
-    /// Fewest rows of a call that it is for: 1, or more where what it prepares pays for itself with many only.
-    pub least: usize,
+    /// Minimum number of input rows. Above 1 when the kernel has a setup cost that only large batches amortize.
+    pub min_rows: usize,
     /// The instructions that it needs.
     pub tier: Tier,
     /// Its name, unique in the table: `avx512_q4_k_a8`.

@@ -10,7 +10,6 @@ use latent_graph::config::ModelConfig;
 use latent_graph::ir::{AttentionPath, Ir, Span, Step};
 use latent_graph::passes::{BatchBucket, CacheForm, MlaChoice, crossover};
 use latent_graph::{GraphError, Plan, PlanOptions};
-use latent_types::KernelContract;
 
 /// The formulations, with the form of the KV cache.
 static FORMULATIONS: [(MlaChoice, CacheForm, FormulationInfo); 5] = [
@@ -85,13 +84,13 @@ impl Drawing {
         circuit: &Circuit,
         config: &ModelConfig,
         tensors: &dyn TensorIndex,
-        kernels: &[KernelContract],
+        target: &Target,
         options: &Options,
     ) -> Result<Drawing, GraphError> {
         let whole = options.layers == (0..config.layers);
         let span = Span { embed: options.layers.start == 0, layers: options.layers.clone(), head: whole };
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
-        let mut builder = Builder::new(config, kernels, options);
+        let mut builder = Builder::new(config, target.contracts(), options);
         let mut views = vec![circuit_view(&mut builder, circuit, tensors)?, ir_view(&mut builder, &ir)];
         for (mla, form, info) in formulations(options) {
             for (bucket, _) in BUCKETS {
@@ -103,7 +102,7 @@ impl Drawing {
                     form: *form,
                     bind: options.bind,
                 };
-                let plan = Plan::from_ir(ir.clone(), config, kernels, &wanted)?;
+                let plan = Plan::from_ir(ir.clone(), config, target, &wanted)?;
                 let view = plan_view(&mut builder, &plan, *mla);
                 views.push(View { formulation: Some(info.key), bucket: Some(bucket_key(bucket)), ..view });
             }

@@ -21,7 +21,7 @@ fn kernels() -> Vec<KernelContract> {
         layout: WeightLayout::Rows,
         activation: ActivationType::F32,
         cache: None,
-        least: 1,
+        min_rows: 1,
         tier,
         name,
     };
@@ -67,7 +67,7 @@ fn options(config: &ModelConfig) -> Options {
 
 fn draw(config: &ModelConfig) -> Drawing {
     let tensors = DeclaredTensors::new(config, Naming::HuggingFace, TensorType::BF16).unwrap();
-    Drawing::make(Circuit::named(&config.circuit).unwrap(), config, &tensors, &kernels(), &options(config))
+    Drawing::make(Circuit::named(&config.circuit).unwrap(), config, &tensors, &Target::new("cpu", kernels()), &options(config))
         .unwrap()
 }
 

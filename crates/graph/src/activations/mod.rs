@@ -1,6 +1,6 @@
-//! Activations of comparison: values that mean the same in every plan of a model, however its operations were lowered and fused.
+//! Activations to compare: values that mean the same in every plan of a model, however its operations were lowered and fused.
 //!
-//! [`Activations::of`] lists them from the circuit, with what each is computed from; [`Activations::taps`] finds where a plan keeps them.
+//! [`Activations::of`] lists them from the circuit, with what each is computed from; [`Activations::probes`] finds where a plan keeps them.
 //! A plan does not keep all: a norm that is folded into the products after it leaves no value behind.
 
 mod names;
@@ -16,7 +16,7 @@ use crate::error::GraphError;
 use crate::ir::{Ir, Node, Op, Span, Storage, ValueId};
 use std::collections::HashMap;
 
-/// One value that can be compared: a row of numbers for every token.
+/// One value that can be compared: a row of f32 per token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Activation {
     /// `layers.3.latent`, `logits`.
@@ -27,41 +27,41 @@ pub struct Activation {
     pub value: String,
     /// Heads of a row (1: not cut into heads).
     pub heads: usize,
-    /// Numbers of a head.
+    /// Elements per head.
     pub width: usize,
     /// The operation of the circuit that makes it.
     pub op: &'static str,
     /// The tensors that this operation uses, by their names in the file.
     pub tensors: Vec<String>,
-    /// The points that it is computed from: indices of earlier ones.
+    /// The activations that it is computed from: indices of earlier ones.
     pub inputs: Vec<usize>,
     /// Whether a row depends on the rows before it.
     pub mixes_rows: bool,
-    /// Where it is a term of a sum that a plan may fold away: how to get it back.
+    /// If it is a term of a sum that a plan may fold away: how to recover it.
     pub term: Option<Term>,
-    /// Whether it lies in the residual stream.
+    /// Whether it is stored in the residual stream.
     residual: bool,
 }
 
 /// A term of a sum: `(sum − base) ÷ factor`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Term {
-    /// The point that holds the sum.
+    /// The activation that holds the sum.
     pub sum: usize,
-    /// The point that it was added to.
+    /// The activation that it was added to.
     pub base: usize,
     /// What it was multiplied by.
     pub factor: f64,
 }
 
 impl Activation {
-    /// Numbers of a row, all heads.
+    /// Elements per row, all heads.
     pub fn row_width(&self) -> usize {
         self.heads * self.width
     }
 }
 
-/// The points of a model, in the order in which they are computed.
+/// The activations of a model, in the order in which they are computed.
 #[derive(Clone, Debug, Default)]
 pub struct Activations {
     list: Vec<Activation>,
@@ -74,7 +74,7 @@ pub struct Activations {
 }
 
 impl Activations {
-    /// The points of a model.
+    /// The activations of a model.
     ///
     /// # Errors
     /// A missing tensor, a wrong shape, or a circuit that contradicts itself.
@@ -86,7 +86,7 @@ impl Activations {
         let span = Span { embed: true, layers: 0..config.layers, head: true };
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
         let attention = &config.attention;
-        let mut points = Activations {
+        let mut activations = Activations {
             layers: config.layers,
             latent: attention.kv_lora_rank,
             rope: attention.rope,
@@ -95,28 +95,29 @@ impl Activations {
         };
         let mut known = HashMap::new();
         for (n, node) in ir.nodes.iter().enumerate() {
-            points.add_node(&ir, n, node, config, &mut known);
+            activations.add_node(&ir, n, node, config, &mut known);
         }
-        points.index = points.list.iter().enumerate().map(|(i, point)| (point.name.clone(), i)).collect();
-        Ok(points)
+        activations.index =
+            activations.list.iter().enumerate().map(|(i, activation)| (activation.name.clone(), i)).collect();
+        Ok(activations)
     }
 
-    /// The points, in order.
+    /// The activations, in order.
     pub fn list(&self) -> &[Activation] {
         &self.list
     }
 
-    /// The point of this name.
+    /// The activation of this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         self.index.get(name).copied()
     }
 
-    /// What is wrong with a name that no point has.
+    /// What is wrong with a name that no activation has.
     pub fn unknown(&self, name: &str) -> String {
         names::unknown(self, name)
     }
 
-    /// Adds the points that a node of the circuit makes. `known` holds the points that stand for each value.
+    /// Adds the activations that a node of the circuit makes. `known` holds the activations that stand for each value.
     fn add_node(
         &mut self,
         ir: &Ir,
@@ -138,10 +139,10 @@ impl Activations {
             }
             Op::Route => {
                 let experts = config.moe.map_or(0, |moe| moe.experts);
-                let point = self.push(ir, node, node.outputs[0], "routing".into(), inputs);
-                (self.list[point].heads, self.list[point].width) = (1, experts);
+                let activation = self.push(ir, node, node.outputs[0], "routing".into(), inputs);
+                (self.list[activation].heads, self.list[activation].width) = (1, experts);
                 for id in &node.outputs {
-                    known.insert(*id, vec![point]);
+                    known.insert(*id, vec![activation]);
                 }
             }
             Op::MlaAttention => {
@@ -159,21 +160,23 @@ impl Activations {
                             && later.outputs.iter().any(|o| ir.value(*o).name == ir.value(*id).name)
                     });
                     let name = names::public(&ir.value(*id).name, node.op, node.layer, last);
-                    let point = self.push(ir, node, *id, name, inputs.clone());
-                    let one = |id: &ValueId| known.get(id).filter(|points| points.len() == 1).map(|p| p[0]);
+                    let activation = self.push(ir, node, *id, name, inputs.clone());
+                    let one = |id: &ValueId| {
+                        known.get(id).filter(|activations| activations.len() == 1).map(|p| p[0])
+                    };
                     if let (Op::Add { scale }, [base, term]) = (node.op, &node.inputs[..])
                         && let (Some(base), Some(term)) = (one(base), one(term))
                         && self.list[base].residual
                     {
-                        self.list[term].term = Some(Term { sum: point, base, factor: scale });
+                        self.list[term].term = Some(Term { sum: activation, base, factor: scale });
                     }
-                    known.insert(*id, vec![point]);
+                    known.insert(*id, vec![activation]);
                 }
             }
         }
     }
 
-    /// The two values that attention in latent space has between: the queries there and what they collect.
+    /// The two intermediate values of attention in latent space: the absorbed query and the attention result.
     fn push_attention(&mut self, ir: &Ir, node: &Node, known: &mut HashMap<ValueId, Vec<usize>>) -> usize {
         let of = |i: usize| known.get(&node.inputs[i]).cloned().unwrap_or_default();
         let (q_nope, rest) = (of(0), [of(2), of(3), of(1)].concat());
@@ -181,10 +184,10 @@ impl Activations {
         let mut inputs = vec![query];
         inputs.extend(rest);
         let mix = self.push(ir, node, node.inputs[0], "latent_mix".into(), inputs);
-        for (point, op) in [(query, "absorb_k"), (mix, "attend_latent")] {
-            let point = &mut self.list[point];
-            (point.width, point.op) = (self.latent, op);
-            point.value = point.name.rsplit('.').next().unwrap_or_default().to_owned();
+        for (activation, op) in [(query, "absorb_k"), (mix, "attend_latent")] {
+            let activation = &mut self.list[activation];
+            (activation.width, activation.op) = (self.latent, op);
+            activation.value = activation.name.rsplit('.').next().unwrap_or_default().to_owned();
         }
         self.list[mix].mixes_rows = true;
         self.list[mix].tensors.clear();
@@ -195,7 +198,7 @@ impl Activations {
         let value = ir.value(id);
         let tensors = node.weights.iter().flat_map(|(_, weight)| {
             let parts = &ir.weight(*weight).parts;
-            // of experts in tensors of their own, the first stands for all
+            // of experts stored in one tensor each, the first stands for all
             parts.first().map(|part| part.tensor.clone())
         });
         self.list.push(Activation {

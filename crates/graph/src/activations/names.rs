@@ -1,4 +1,4 @@
-//! What points are called: the words that `latent dump` writes and `latent diff` reads.
+//! Names of activations, as `latent dump` writes and `latent diff` reads them.
 
 use super::Activations;
 use crate::ir::Op;
@@ -32,27 +32,30 @@ pub(super) fn public(value: &str, op: Op, layer: Option<usize>, last: bool) -> S
     name.to_owned()
 }
 
-/// Why no point has this name, and which have.
-pub(super) fn unknown(points: &Activations, name: &str) -> String {
+/// The error for a name that no activation has, with the names that there are.
+pub(super) fn unknown(activations: &Activations, name: &str) -> String {
     let part = name.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
     let Some((layer, rest)) = part else {
-        let outside = points.list().iter().filter(|point| point.layer.is_none());
-        let names: Vec<&str> = outside.map(|point| point.name.as_str()).collect();
+        let outside = activations.list().iter().filter(|activation| activation.layer.is_none());
+        let names: Vec<&str> = outside.map(|activation| activation.name.as_str()).collect();
         return format!(
-            "{name} is no point of comparison; there are {}, and those of the layers, such as layers.0.latent",
+            "{name} is no activation; there are {}, and the ones of the layers, such as layers.0.latent",
             names.join(", ")
         );
     };
     match layer.parse::<usize>() {
-        Ok(number) if number < points.layers => {
+        Ok(number) if number < activations.layers => {
             let prefix = format!("layers.{number}.");
-            let names: Vec<&str> =
-                points.list().iter().filter_map(|point| point.name.strip_prefix(&prefix)).collect();
-            format!("layer {number} has no point {rest:?}; it has {}", names.join(", "))
+            let names: Vec<&str> = activations
+                .list()
+                .iter()
+                .filter_map(|activation| activation.name.strip_prefix(&prefix))
+                .collect();
+            format!("layer {number} has no activation {rest:?}; it has {}", names.join(", "))
         }
         _ => format!(
             "there is no layer {layer}; the model has layers 0 to {}",
-            points.layers.saturating_sub(1)
+            activations.layers.saturating_sub(1)
         ),
     }
 }

@@ -1,26 +1,26 @@
-//! Where a plan keeps the points.
+//! Where a plan keeps activations.
 
 use super::{Activation, Activations};
 use crate::ir::{AttentionPath, Ir, KvLayerId, KvLayerKind, Node, Op, Storage, ValueId};
 use crate::plan::Plan;
 use std::ops::Range;
 
-/// A point that a plan keeps, and when: after its phase, before the next.
+/// Where a plan keeps an activation. It can be read after its phase and before the next.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
-    /// Index of the point.
-    pub point: usize,
+    /// Index of the activation.
+    pub activation: usize,
     /// Index of the node that makes it.
     pub node: usize,
     /// The phase of that node.
     pub phase: usize,
     /// The rows that the node works on.
     pub path: AttentionPath,
-    /// Where the numbers are.
+    /// Where the elements are.
     pub source: Source,
 }
 
-/// Where the numbers of a point are.
+/// Where the elements of an activation are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Columns of each head of a value.
@@ -30,31 +30,31 @@ pub enum Source {
         /// The columns.
         columns: Range<usize>,
     },
-    /// Columns of the rows of a cache stream, as stored.
+    /// Columns of the rows of a KV layer, as stored.
     Cache {
-        /// The stream.
+        /// The KV layer.
         kv_layer: KvLayerId,
         /// The columns.
         columns: Range<usize>,
     },
-    /// The choice of experts: ids and weights, to be spread over all experts.
+    /// The routing: ids and weights of the top-k experts, to be scattered over all experts.
     Routing {
-        /// Ids of the experts, as integers.
-        chosen: ValueId,
+        /// Ids of the experts, u32.
+        topk_ids: ValueId,
         /// Their weights.
-        mix: ValueId,
+        topk_weights: ValueId,
     },
 }
 
 impl Activations {
-    /// The points that `plan` keeps, in the order of its nodes.
+    /// The activations that `plan` keeps, in the order of its nodes.
     pub fn probes(&self, plan: &Plan) -> Vec<Probe> {
         let mut probes = Vec::new();
         for (index, node) in plan.ir.nodes.iter().enumerate() {
-            let mut add = |point: Option<usize>, source: Source| {
-                if let Some(point) = point {
+            let mut add = |activation: Option<usize>, source: Source| {
+                if let Some(activation) = activation {
                     probes.push(Probe {
-                        point,
+                        activation,
                         node: index,
                         phase: plan.phases[index],
                         path: node.path,
@@ -66,7 +66,10 @@ impl Activations {
             match node.op {
                 Op::Split | Op::GatherRows => {}
                 Op::Route => {
-                    add(of("routing"), Source::Routing { chosen: node.outputs[0], mix: node.outputs[1] });
+                    add(
+                        of("routing"),
+                        Source::Routing { topk_ids: node.outputs[0], topk_weights: node.outputs[1] },
+                    );
                 }
                 Op::LatentStore | Op::ExpandedStore => self.stored(&plan.ir, node, &mut |name, source| {
                     add(of(name), source);
@@ -100,20 +103,21 @@ impl Activations {
         }
     }
 
-    /// The point that a value of a plan is, if it still means what it means in the circuit. (A sum that was folded may leave its name to
-    /// the rows that it was added to.)
+    /// The activation that a value of a plan is, if it still means what it means in the circuit. (A folded sum may leave its name to the
+    /// rows that it was added to.)
     fn named(&self, ir: &Ir, node: &Node, id: ValueId) -> Option<usize> {
         let value = ir.value(id);
         let residual = ir.value(ir.root(id)).storage == Storage::Hidden;
-        let same = |point: &&Activation| {
-            point.layer == value.layer
-                && point.value == value.name
-                && point.row_width() == value.row_width()
-                && point.residual == residual
+        let same = |activation: &&Activation| {
+            activation.layer == value.layer
+                && activation.value == value.name
+                && activation.row_width() == value.row_width()
+                && activation.residual == residual
         };
         let mut found = self.list.iter().filter(same);
-        // two of one name: the operation tells them apart, as long as it was not fused
-        let point = found.clone().find(|point| point.op == node.op.word()).or_else(|| found.next_back())?;
-        self.find(&point.name)
+        // two of one name: told apart by the operation, unless it was fused
+        let activation =
+            found.clone().find(|activation| activation.op == node.op.word()).or_else(|| found.next_back())?;
+        self.find(&activation.name)
     }
 }

@@ -5,42 +5,58 @@ use crate::passes::snapshots::{config, folded_plan};
 use crate::passes::{BatchBucket, MlaChoice};
 use latent_types::TensorType;
 
-fn points() -> Activations {
+fn activations() -> Activations {
     let config = config();
     let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
     Activations::of(Circuit::named("deepseek2").unwrap(), &config, &tensors).unwrap()
 }
 
-fn line(points: &Activations, point: &Activation) -> String {
-    let inputs: Vec<&str> = point.inputs.iter().map(|i| points.list()[*i].name.as_str()).collect();
-    let term = point.term.map_or_else(String::new, |term| {
-        format!("  = {} - {}", points.list()[term.sum].name, points.list()[term.base].name)
+fn line(activations: &Activations, activation: &Activation) -> String {
+    let inputs: Vec<&str> = activation.inputs.iter().map(|i| activations.list()[*i].name.as_str()).collect();
+    let term = activation.term.map_or_else(String::new, |term| {
+        format!("  = {} - {}", activations.list()[term.sum].name, activations.list()[term.base].name)
     });
-    let heads = if point.heads > 1 { format!("{}x", point.heads) } else { String::new() };
-    format!("{} [{heads}{}] {} of {}{term}", point.name, point.width, point.op, inputs.join(" "))
+    let heads = if activation.heads > 1 { format!("{}x", activation.heads) } else { String::new() };
+    format!(
+        "{} [{heads}{}] {} of {}{term}",
+        activation.name,
+        activation.width,
+        activation.op,
+        inputs.join(" ")
+    )
 }
 
 #[test]
 fn every_value_of_the_circuit_has_a_name_and_what_it_is_made_of() {
-    let points = points();
-    let lines: Vec<String> = points.list().iter().map(|point| line(&points, point)).collect();
+    let activations = activations();
+    let lines: Vec<String> =
+        activations.list().iter().map(|activation| line(&activations, activation)).collect();
     insta::assert_snapshot!(lines.join("\n"));
-    for (index, point) in points.list().iter().enumerate() {
-        assert_eq!(points.find(&point.name), Some(index), "two points are called {}", point.name);
-        assert!(point.inputs.iter().all(|input| *input < index), "{} comes before its inputs", point.name);
+    for (index, activation) in activations.list().iter().enumerate() {
+        assert_eq!(
+            activations.find(&activation.name),
+            Some(index),
+            "two activations are called {}",
+            activation.name
+        );
+        assert!(
+            activation.inputs.iter().all(|input| *input < index),
+            "{} comes before its inputs",
+            activation.name
+        );
     }
-    let sum = points.find("layers.1.residual").map(|i| &points.list()[i]);
-    assert_eq!(sum.map(|point| point.mixes_rows), Some(false));
-    let latent = &points.list()[points.find("layers.1.latent").unwrap()];
+    let sum = activations.find("layers.1.residual").map(|i| &activations.list()[i]);
+    assert_eq!(sum.map(|activation| activation.mixes_rows), Some(false));
+    let latent = &activations.list()[activations.find("layers.1.latent").unwrap()];
     assert_eq!(latent.tensors, ["blk.1.attn_kv_a_norm.weight"]);
 }
 
 #[test]
 fn plans_keep_what_they_do_not_fold() {
-    let points = points();
+    let activations = activations();
     let kept = |bucket, mla| -> Vec<String> {
-        let probes = points.probes(&folded_plan(bucket, mla));
-        probes.iter().map(|probe| points.list()[probe.point].name.clone()).collect()
+        let probes = activations.probes(&folded_plan(bucket, mla));
+        probes.iter().map(|probe| activations.list()[probe.activation].name.clone()).collect()
     };
     let has = |kept: &[String], name: &str| kept.iter().any(|other| other == name);
     for (bucket, mla) in [
@@ -72,17 +88,21 @@ fn plans_keep_what_they_do_not_fold() {
     }
     // both formulations make the result, each for its own rows
     let plan = folded_plan(BatchBucket::Decode, MlaChoice::Auto);
-    let attn = points.find("layers.0.attn").unwrap();
-    let lanes: Vec<AttentionPath> =
-        points.probes(&plan).iter().filter(|probe| probe.point == attn).map(|probe| probe.path).collect();
-    assert_eq!(lanes, [AttentionPath::Absorbed, AttentionPath::Naive]);
+    let attn = activations.find("layers.0.attn").unwrap();
+    let paths: Vec<AttentionPath> = activations
+        .probes(&plan)
+        .iter()
+        .filter(|probe| probe.activation == attn)
+        .map(|probe| probe.path)
+        .collect();
+    assert_eq!(paths, [AttentionPath::Absorbed, AttentionPath::Naive]);
 }
 
 #[test]
 fn unknown_names_are_answered_with_those_that_exist() {
-    let points = points();
-    assert!(points.unknown("layers.1.latnet").contains("q_rope"));
-    assert!(points.unknown("layers.2.latent").contains("layers 0 to 1"));
-    assert!(points.unknown("layers.x.latent").contains("no layer x"));
-    assert!(points.unknown("final").contains("final_norm"));
+    let activations = activations();
+    assert!(activations.unknown("layers.1.latnet").contains("q_rope"));
+    assert!(activations.unknown("layers.2.latent").contains("layers 0 to 1"));
+    assert!(activations.unknown("layers.x.latent").contains("no layer x"));
+    assert!(activations.unknown("final").contains("final_norm"));
 }

@@ -1,4 +1,4 @@
-//! The plans of different classes of rows against one another: what one writes another reads.
+//! The plans of different batch buckets against one another: what one writes to the KV cache another reads.
 
 use super::{Bound, Code, Findings};
 use crate::ir::Op;
@@ -6,18 +6,18 @@ use crate::plan::Plan;
 use latent_types::{ActivationType, OpKind, WeightLayout};
 use std::collections::HashMap;
 
-pub(super) fn check(trunk: &[Plan], head: &[Plan], bound: Bound<'_>, found: &mut Findings<'_>) {
-    cache(trunk, found);
-    weights(trunk.iter().chain(head), bound, found);
+pub(super) fn check(layers: &[Plan], head: &[Plan], bound: Bound<'_>, found: &mut Findings<'_>) {
+    cache(layers, found);
+    weights(layers.iter().chain(head), bound, found);
 }
 
-/// A47: the same streams in the same order, written by the same operation.
-fn cache(trunk: &[Plan], found: &mut Findings<'_>) {
-    let Some((first, others)) = trunk.split_first() else { return };
+/// A47: the same KV layers in the same order, written by the same operation.
+fn cache(layers: &[Plan], found: &mut Findings<'_>) {
+    let Some((first, others)) = layers.split_first() else { return };
     for other in others {
         if first.ir.kv_layers.len() != other.ir.kv_layers.len() {
             let problem = format!(
-                "plans of {:?} and {:?} rows have {} and {} cache streams",
+                "plans of {:?} and {:?} rows have {} and {} KV layers",
                 first.bucket,
                 other.bucket,
                 first.ir.kv_layers.len(),
@@ -29,10 +29,10 @@ fn cache(trunk: &[Plan], found: &mut Findings<'_>) {
         let pairs = first.ir.kv_layers.iter().zip(&other.ir.kv_layers);
         for (number, (one, two)) in pairs.enumerate().filter(|(_, (one, two))| one != two) {
             let problem = format!(
-                "{:?} rows use a row of {} numbers ({:?}, layer {}), {:?} rows one of {} ({:?}, layer {})",
+                "{:?} rows use a row of {} elements ({:?}, layer {}), {:?} rows one of {} ({:?}, layer {})",
                 first.bucket, one.width, one.kind, one.layer, other.bucket, two.width, two.kind, two.layer
             );
-            found.add(Code::A47, Some(one.layer), Some(format!("stream {number}")), problem);
+            found.add(Code::A47, Some(one.layer), Some(format!("KV layer {number}")), problem);
         }
         let (one, two) = (stores(first), stores(other));
         if let Some((a, b)) = one.iter().zip(&two).find(|(a, b)| a != b) {
@@ -63,28 +63,28 @@ fn weights<'a>(plans: impl Iterator<Item = &'a Plan>, bound: Bound<'_>, found: &
             for ((slot, id), kernel) in node.weights.iter().zip(&node.kernels) {
                 let product =
                     |k: &&latent_types::KernelContract| matches!(k.op, OpKind::Linear | OpKind::LinearT);
-                let Some(config) = bound.target.contracts().get(kernel.index).filter(product) else {
-                    continue;
-                };
+                let Some(contract) = bound.target.contracts().get(kernel.index).filter(product) else { continue };
                 let Some(weight) = plan.ir.weights.get(id.0) else { continue };
                 let Some(part) = weight.parts.first() else { continue };
-                let layout = *layouts.entry(&part.tensor).or_insert(config.layout);
-                if layout != config.layout {
-                    let problem =
-                        format!("it is read as {layout:?} and, by {}, as {:?}", config.name, config.layout);
+                let layout = *layouts.entry(&part.tensor).or_insert(contract.layout);
+                if layout != contract.layout {
+                    let problem = format!(
+                        "it is read as {layout:?} and, by {}, as {:?}",
+                        contract.name, contract.layout
+                    );
                     found.add(Code::A74, weight.layer, Some(slot.clone()), problem);
                 }
-                // with many rows a kernel may read another input, which has its own stated error
-                if config.least > 1 {
+                // a prefill-only kernel may read another input type, which has its own stated error
+                if contract.min_rows > 1 {
                     continue;
                 }
-                let activation = *inputs.entry((&part.tensor, node.op.word())).or_insert(config.activation);
-                if activation != config.activation {
+                let activation = *inputs.entry((&part.tensor, node.op.word())).or_insert(contract.activation);
+                if activation != contract.activation {
                     let problem = format!(
                         "its input is read as {} and, by {}, as {}",
                         activation.name(),
-                        config.name,
-                        config.activation.name()
+                        contract.name,
+                        contract.activation.name()
                     );
                     found.add(Code::A75, weight.layer, Some(slot.clone()), problem);
                 }

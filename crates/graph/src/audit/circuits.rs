@@ -1,4 +1,4 @@
-//! Circuit files: values, slots, sizes and conditions, for the layers of one contract.
+//! Circuit files: values, slots, sizes and conditions, for the layers of one config.
 
 use super::{Code, Findings};
 use crate::circuit::{Circuit, ConfigVars, OP_WORDS, OpSpec, SlotSpec};

@@ -40,7 +40,7 @@ fn slots(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
         && trace.places[residual.0].root != trace.places[out.0].root
     {
         let problem = format!(
-            "it adds to {}, but its result lies elsewhere, in {}",
+            "it adds to {}, but its result is stored elsewhere, in {}",
             trace.name(*residual),
             trace.name(ValueId(trace.places[out.0].root))
         );
@@ -71,7 +71,7 @@ fn wrong_weights(trace: &Trace<'_>, node: &Node) -> Option<&'static str> {
     (!fits).then_some(expected)
 }
 
-/// A18: numbers, token ids or expert ids.
+/// A18: the dtype of every edge.
 fn kinds(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     for (i, id) in node.inputs.iter().enumerate() {
@@ -142,7 +142,7 @@ fn layers(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     }
 }
 
-/// A value that lies in memory now: for which rows it is still what its maker made.
+/// A value that is in memory now, and the rows for which it still holds what its maker made.
 struct Alive {
     value: usize,
     rows: u8,
@@ -196,7 +196,7 @@ fn order(trace: &Trace<'_>, found: &mut Findings<'_>) {
     }
 }
 
-/// Records that `id` lies in memory now for `rows`, and that what lay there for them does not, unless `id` is only a view of it.
+/// Records that `id` is in memory now for `rows`, and that values it overlaps are overwritten for them, unless `id` is only a view.
 fn write(trace: &Trace<'_>, alive: &mut [Vec<Alive>], id: ValueId, rows: u8, view: bool) {
     let place = trace.places[id.0];
     let here = &mut alive[place.root];

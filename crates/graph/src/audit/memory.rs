@@ -1,4 +1,4 @@
-//! Buffers of a plan's arena against the times at which values live.
+//! Buffers of a plan's arena against the lifetimes of values.
 
 use super::trace::Trace;
 use super::{Code, Findings};
@@ -31,7 +31,7 @@ pub(super) fn check(trace: &Trace<'_>, plan: &Plan, found: &mut Findings<'_>) {
                     Code::A64,
                     value.layer,
                     slot(),
-                    format!("it lies in {:?}, yet has a buffer at {at}", value.storage),
+                    format!("it is stored in {:?}, yet has a buffer at {at}", value.storage),
                 );
             }
             (true, Some(from), Some((first, last))) => {

@@ -69,8 +69,7 @@ fn once(layer: usize, seen: &Layer, found: &mut Findings<'_>) {
         found.add(Code::A44, Some(layer), Some("store".into()), problem);
     }
     if seen.rows != 3 || seen.twice {
-        let problem =
-            if seen.twice { "some rows attend twice" } else { "some rows attend in no formulation" };
+        let problem = if seen.twice { "some rows attend twice" } else { "some rows take no attention path" };
         found.add(Code::A44, Some(layer), Some("attention".into()), problem.into());
     }
 }
@@ -113,7 +112,7 @@ fn origin(trace: &Trace<'_>, mut raw: ValueId, path: AttentionPath) -> Origin {
     Origin { raw, norms, ropes }
 }
 
-/// The projection that `part` is cut from, and where its first number lies; none where no split makes it.
+/// The projection that `part` is cut from, and the offset of its first element; none where no split makes it.
 fn cut_from(trace: &Trace<'_>, part: ValueId, path: AttentionPath) -> Option<(ValueId, usize)> {
     let node = &trace.ir.nodes[trace.maker(part, path)?];
     let whole = *node.inputs.first().filter(|_| node.op == Op::Split)?;
@@ -202,7 +201,7 @@ fn raw_part(
     found.at(Code::A42, trace.ir, n, Some(slot.into()), problem);
 }
 
-/// A48, and A46 of a node: its stream is of its kind and its layer.
+/// A48, and A46 of a node: its KV layer is of its kind and its layer.
 fn kv_layer(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let kinds: &[KvLayerKind] = match node.op {
@@ -213,22 +212,22 @@ fn kv_layer(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     };
     let Some(id) = node.kv_layer else {
         if !kinds.is_empty() {
-            found.at(Code::A48, trace.ir, n, Some("stream".into()), "it has no cache stream".into());
+            found.at(Code::A48, trace.ir, n, Some("KV layer".into()), "it has no KV layer".into());
         }
         return;
     };
     let kv_layer = &trace.ir.kv_layers[id.0];
     if !kinds.contains(&kv_layer.kind) {
-        let problem = format!("it cannot use a {:?} stream", kv_layer.kind);
-        found.at(Code::A48, trace.ir, n, Some("stream".into()), problem);
+        let problem = format!("it cannot use a {:?} KV layer", kv_layer.kind);
+        found.at(Code::A48, trace.ir, n, Some("KV layer".into()), problem);
     }
     if node.layer != Some(kv_layer.layer) {
-        let problem = format!("its stream belongs to layer {}", kv_layer.layer);
-        found.at(Code::A46, trace.ir, n, Some("stream".into()), problem);
+        let problem = format!("its KV layer belongs to layer {}", kv_layer.layer);
+        found.at(Code::A46, trace.ir, n, Some("KV layer".into()), problem);
     }
 }
 
-/// A46: each stream has one layer, each layer that stores one stream.
+/// A46: each KV layer belongs to one layer, and each layer has at most one.
 fn owners(trace: &Trace<'_>, span: &Span, found: &mut Findings<'_>) {
     let mut owned = vec![false; span.layers.end];
     for kv_layer in &trace.ir.kv_layers {
@@ -236,14 +235,14 @@ fn owners(trace: &Trace<'_>, span: &Span, found: &mut Findings<'_>) {
         let problem = match owned.get_mut(layer) {
             Some(taken) if span.layers.contains(&layer) => {
                 if std::mem::replace(taken, true) {
-                    "the layer has two cache streams"
+                    "the layer has two KV layers"
                 } else {
                     continue;
                 }
             }
-            _ => "the stream belongs to a layer outside the span",
+            _ => "the KV layer belongs to a layer outside the span",
         };
-        found.add(Code::A46, Some(layer), Some("stream".into()), problem.into());
+        found.add(Code::A46, Some(layer), Some("KV layer".into()), problem.into());
     }
 }
 

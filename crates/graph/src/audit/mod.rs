@@ -1,10 +1,10 @@
 //! The audit: rules that a circuit, and everything lowered from it, must keep. No I/O, no arithmetic on weights.
 //!
-//! [`circuit`] looks at a circuit file under one contract, [`ir`] at an IR, [`plan`] at a plan, and [`session`] at all plans of a session
+//! [`circuit`] looks at a circuit file under one config, [`ir`] at an IR, [`plan`] at a plan, and [`session`] at all plans of a session
 //! together with the tensors of the file. Each looks at every node once, so that the engine runs [`session`] at every load.
-//! What is found says the rule's [`Code`], where it is broken, and what to look at; `docs/audit.md` lists the rules.
+//! A [`Finding`] says the rule's [`Code`], where it is broken, and what to look at; `docs/audit.md` lists the rules.
 //!
-//! The audit believes nothing that a pass has computed: it works out lifetimes, orders and widths anew.
+//! The audit trusts nothing that a pass has computed: it works out lifetimes, orders and widths anew.
 
 mod buckets;
 mod circuits;
@@ -39,11 +39,11 @@ use trace::Trace;
 pub struct Finding {
     /// The rule.
     pub code: Code,
-    /// What was looked at: `circuit`, `ir`, `plan of the layers, one row`, `file`.
+    /// What was looked at: `circuit`, `ir`, `plan of the layers, decode`, `file`.
     pub stage: String,
     /// The layer.
     pub layer: Option<usize>,
-    /// The node: its number and its operation.
+    /// The node: its index and its operation.
     pub node: Option<String>,
     /// The slot, value, weight or tensor.
     pub slot: Option<String>,
@@ -94,23 +94,23 @@ impl<'a> Findings<'a> {
     }
 }
 
-/// What a session binds from.
+/// What a session's kernels are selected from.
 #[derive(Clone, Copy)]
 pub struct Bound<'a> {
     /// What the plans are made for.
     pub target: &'a Target,
-    /// Precision, tier and cache.
+    /// Precision, ISA limit and cache type.
     pub options: BindOptions,
 }
 
-/// Audits a circuit for the layers and forms of `contract`.
+/// Audits a circuit for the layers of `config`.
 pub fn circuit(circuit: &Circuit, config: &ModelConfig) -> Vec<Finding> {
     let mut found = Findings::new("circuit");
     circuits::check(circuit, config, &mut found);
     found.list
 }
 
-/// Audits an IR of `circuit` over `span`, at any point of the passes.
+/// Audits an IR of `circuit` over `span`, before, between or after any passes.
 pub fn ir(ir: &Ir, circuit: &Circuit, span: &Span, config: &ModelConfig) -> Vec<Finding> {
     let mut found = Findings::new("ir");
     if let Some(trace) = graph(ir, circuit, span, config, &mut found) {
@@ -144,16 +144,16 @@ pub fn session(
     bound: Bound<'_>,
 ) -> Vec<Finding> {
     let plans = |at: usize| stages.get(at).map_or(&[][..], |stage| &stage.plans);
-    let (trunk, head) = (plans(0), plans(1));
+    let (layers, lm_head) = (plans(0), plans(1));
     let mut list = self::circuit(circuit, config);
     let mut found = Findings::new("file");
-    tensors::check_file(circuit, config, tensors, trunk.first(), head.first(), &mut found);
+    tensors::check_file(circuit, config, tensors, layers.first(), lm_head.first(), &mut found);
     list.append(&mut found.list);
-    for each in trunk.iter().chain(head) {
+    for each in layers.iter().chain(lm_head) {
         list.extend(plan(each, circuit, config, bound));
     }
-    let mut found = Findings::new("plans of all classes");
-    buckets::check(trunk, head, bound, &mut found);
+    let mut found = Findings::new("plans of all buckets");
+    buckets::check(layers, lm_head, bound, &mut found);
     list.append(&mut found.list);
     list
 }
@@ -173,14 +173,14 @@ fn graph<'a>(
     Some(trace)
 }
 
-/// `plan of the layers, one row`.
+/// `plan of the layers, decode`.
 fn stage(plan: &Plan) -> String {
     use crate::passes::BatchBucket;
     let part = if plan.span.head { "head" } else { "layers" };
     let rows = match plan.bucket {
-        BatchBucket::Decode => "one row",
-        BatchBucket::SmallBatch => "few rows",
-        BatchBucket::Prefill => "many rows",
+        BatchBucket::Decode => "decode",
+        BatchBucket::SmallBatch => "small batch",
+        BatchBucket::Prefill => "prefill",
     };
     format!("plan of the {part}, {rows}")
 }

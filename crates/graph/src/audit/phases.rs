@@ -3,7 +3,7 @@
 use super::trace::{Place, Trace, rows};
 use super::{Code, Findings};
 use crate::ir::{Epilogue, Node, Op};
-use crate::passes::{BatchBucket, chosen_by_each};
+use crate::passes::{BatchBucket, routed_by_each_thread};
 
 /// What earlier nodes did to one place: the last phase in which they did, and who.
 struct Access {
@@ -48,7 +48,7 @@ pub(super) fn check(
             found.at(Code::A50, ir, n, None, "it was not lowered".into());
         }
     }
-    // accesses by the value that they touch; behind them, by stream
+    // accesses by the value that they touch; after the values, by KV layer
     let mut past: Vec<Vec<Access>> = Vec::new();
     past.resize_with(ir.values.len() + ir.kv_layers.len(), Vec::new);
     for (n, node) in ir.nodes.iter().enumerate() {
@@ -57,11 +57,11 @@ pub(super) fn check(
         }
         let now = accesses(trace, node, n, phases[n]);
         for access in &now {
-            // each thread reads what it has chosen itself
+            // each thread reads its own routing
             let own = |earlier: &Access| {
                 access.kind == Kind::Read
                     && earlier.phase == access.phase
-                    && chosen_by_each(&ir.nodes[earlier.node], node, bucket)
+                    && routed_by_each_thread(&ir.nodes[earlier.node], node, bucket)
             };
             if let Some((earlier, late)) = clash(&past[access.place.root], access, own) {
                 report(trace, access, earlier, late, found);
@@ -122,7 +122,7 @@ fn clash<'a>(
     })
 }
 
-/// Keeps, of alike accesses, the one in the latest phase.
+/// Of equal accesses, keeps the one in the latest phase.
 fn remember(past: &mut Vec<Access>, access: Access) {
     let alike =
         past.iter_mut().find(|a| (a.place, a.rows, a.kind) == (access.place, access.rows, access.kind));

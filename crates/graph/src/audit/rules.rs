@@ -17,8 +17,8 @@ pub struct Rule {
 }
 
 impl Code {
-    /// Whether a backend relies on the rule: what breaks it must not run. The others are about what a model means: a circuit that breaks one
-    /// computes something else than its author wants, but it can be run and compared, to find out what.
+    /// Whether a backend relies on the rule, so that a plan that breaks it must not run. The other rules are about what a model means:
+    /// a circuit that breaks one computes something else than its author wants, but it can be run and compared to find out what.
     pub fn protects(self) -> bool {
         use Code::*;
         !matches!(self, A02 | A06 | A09 | A15 | A30 | A33 | A38 | A40 | A41 | A42 | A43)
@@ -62,13 +62,13 @@ rules! {
     "edges" {
         A10 "Every index of an edge exists.", "the pass that made the node";
         A11 "A value is made before it is read.", "order of the nodes";
-        A12 "A value has one maker for each row.", "two nodes that make the same value on lanes that meet";
-        A13 "The makers of a value cover every row that its reader works on.", "the lanes of maker and reader";
+        A12 "A value has one maker for each row.", "two nodes that make the same value on attention paths that share rows";
+        A13 "The makers of a value cover every row that its reader works on.", "the attention paths of maker and reader";
         A14 "A value is not read after it was overwritten in place.", "order of the nodes, and the storage of the overwriting value";
         A15 "Everything that is made is read or is a result.", "a node left behind by a pass";
         A16 "A node has the inputs, outputs and weights of its operation, each in a named slot.", "the pass that rewired the node";
         A17 "Only the residual stream crosses from layer to layer.", "the layers of maker and reader";
-        A18 "An edge carries what its slot takes: numbers, token ids or expert ids.", "the order of the node's inputs";
+        A18 "An edge carries the dtype that its port takes: u32 ids or f32.", "the order of the node's inputs";
         A19 "A prologue or epilogue stands only where the operation applies it.", "the folding pass";
     }
     "shapes" {
@@ -78,10 +78,10 @@ rules! {
         A23 "A norm's weight is as wide as what it scales.", "the norm's weight slot";
         A24 "A view lies inside the value that it is a view of.", "offset, width and heads of the view";
         A25 "The rows of an edge agree on both sides.", "row counts: one a row of the batch, or one an expert of a row";
-        A26 "Queries, latents and values of attention have the widths of the contract.", "kv_lora, nope, rope and v";
+        A26 "Queries, latents and values of attention have the widths of the config.", "kv_lora, nope, rope and v";
         A27 "A cache row is as wide as its kind says.", "kv_lora + rope for latents, heads · (nope + rope + v) for expanded ones";
         A28 "Router, choice and experts agree on counts.", "experts, num_experts_per_tok and the stacked matrices";
-        A29 "A span has its result under its name, and as wide as the contract says.", "`hidden` or `logits` among the outputs";
+        A29 "A span has its result under its name, and as wide as the config says.", "`hidden` or `logits` among the outputs";
     }
     "tensors" {
         A30 "Every tensor of the file is used, or declared unused by the circuit.", "the tensor may change what the model computes: add it to the circuit, or declare it under `unused` with a reason";
@@ -100,33 +100,33 @@ rules! {
         A41 "The latent norm is applied once.", "a norm node beside a norm prologue";
         A42 "The rope part comes from the raw projection, not from the normed latent.", "the input of the key's (or query's) rotation";
         A43 "Each rope part is rotated once.", "a rope node beside a rope prologue, or neither";
-        A44 "Each layer stores once and attends once for each row.", "stores and attentions of the layer, and their lanes";
+        A44 "Each layer stores once and attends once for each row.", "stores and attentions of the layer, and their attention paths";
         A45 "A layer's store comes before the attention that reads it.", "order and phases of store and attention";
-        A46 "Each cache stream is owned by one layer.", "the stream's layer against the node's";
-        A47 "What prefill writes is what decode reads: streams, stores and cache type agree in all plans.", "plans of different classes of rows";
-        A48 "An operation uses a cache stream of its own kind.", "latent or expanded";
+        A46 "Each KV layer belongs to one layer.", "the KV layer's layer against the node's";
+        A47 "What prefill writes is what decode reads: KV layers, stores and cache type agree in all plans.", "plans of different batch buckets";
+        A48 "An operation uses a KV layer of its own kind.", "latent or expanded";
         A49 "Absorption and expansion have W_UK and W_UV where they belong.", "k_b and v_b, or kv_b, of the attention's nodes";
     }
     "phases" {
         A50 "A plan holds only operations that a backend runs.", "mla_attention and expert_mlp must have been lowered";
         A51 "A node's phase is not before the phase of what it depends on.", "the cut into phases";
-        A52 "Two nodes of one phase do not touch the same numbers, unless each thread owns the same columns in both, or reads experts that it has chosen itself.", "a barrier is missing between them";
+        A52 "Two nodes of one phase do not touch the same elements, unless each thread owns the same columns in both, or reads its own routing.", "a barrier is missing between them";
         A53 "Every node has a phase, and phases have no gaps.", "the list of phases";
     }
     "memory" {
-        A60 "A value with a buffer of its own has a place.", "the placing of buffers";
+        A60 "A value with a buffer of its own has a place.", "the memory plan";
         A61 "A buffer lies inside the arena.", "its offset and size against the arena's";
         A62 "Buffers that live at the same time do not overlap.", "offsets against first and last phases";
-        A63 "A buffer begins at a cache line.", "offsets that are multiples of 16 numbers";
-        A64 "A value that lies elsewhere has no buffer.", "storage against placing";
+        A63 "A buffer begins at a cache line.", "offsets that are multiples of 64 bytes";
+        A64 "A value that is stored elsewhere has no buffer.", "storage against the memory plan";
     }
     "kernels" {
-        A70 "Every node that computes has its kernels, one for each weight or one for itself.", "binding";
+        A70 "Every node that computes has its kernels, one for each weight or one for itself.", "select_kernels";
         A71 "A bound kernel is in the table under its name.", "index and name of the kernel";
         A72 "A bound kernel does the node's operation on the weight's format.", "the kernel's contract against the node";
-        A73 "A bound kernel needs no more than the machine, or the limit, has, and no more rows than there are.", "the kernel's tier and fewest rows";
+        A73 "A bound kernel needs no higher ISA than the limit, and no more rows than there may be.", "the kernel's ISA and min_rows";
         A74 "A weight is read in one layout by all products of a session.", "rows or tiles, in every plan";
-        A75 "A product reads its input alike in every class of rows, but for kernels of many rows.", "the kernel's activation in each plan";
+        A75 "A matmul reads its input with one activation type in every batch bucket, except by prefill-only kernels.", "the kernel's activation in each plan";
     }
 }
 

@@ -1,4 +1,4 @@
-//! Shapes: widths, heads and rows on both sides of every edge, against weights and contract.
+//! Shapes: widths, heads and rows on both sides of every edge, against weights and config.
 
 use super::trace::Trace;
 use super::{Code, Findings};
@@ -52,7 +52,7 @@ fn linear(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
         let weight = trace.ir.weight(*id);
         if weight.inputs() != width || weight.shape.len() != 2 {
             let problem =
-                format!("the weight of shape {:?} does not take a row of {width} numbers", weight.shape);
+                format!("the weight of shape {:?} does not take a row of {width} elements", weight.shape);
             found.at(Code::A20, trace.ir, n, Some(slot.clone()), problem);
         }
         let out = if gated { node.outputs.first() } else { node.outputs.get(i) };
@@ -60,8 +60,11 @@ fn linear(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
             && value(trace, *out).row_width() != weight.outputs()
         {
             let made = value(trace, *out).row_width();
-            let problem =
-                format!("the weight gives {} numbers, but {} has {made}", weight.outputs(), trace.name(*out));
+            let problem = format!(
+                "the weight gives {} elements, but {} has {made}",
+                weight.outputs(),
+                trace.name(*out)
+            );
             found.at(Code::A21, trace.ir, n, Some(slot.clone()), problem);
         }
     }
@@ -76,7 +79,7 @@ fn embed(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: 
     let width = value(trace, node.outputs[0]).row_width();
     if weight.inputs() != width || weight.outputs() != config.vocab_size {
         let problem = format!(
-            "the embedding has shape {:?}, expected {} tokens of {width} numbers",
+            "the embedding has shape {:?}, expected {} tokens of {width} elements",
             weight.shape, config.vocab_size
         );
         found.at(Code::A21, trace.ir, n, Some(slot.clone()), problem);
@@ -88,7 +91,7 @@ fn same(trace: &Trace<'_>, n: usize, a: ValueId, b: ValueId, found: &mut Finding
     let (one, other) = (value(trace, a), value(trace, b));
     if one.row_width() != other.row_width() {
         let problem = format!(
-            "{} has {} × {} numbers, {} has {} × {}",
+            "{} has {} × {} elements, {} has {} × {}",
             trace.name(a),
             one.heads,
             one.width,
@@ -114,7 +117,7 @@ fn split(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
         let part = value(trace, *out);
         if part.heads != whole.heads || part.storage != (Storage::View { of: node.inputs[0], offset: at }) {
             let problem = format!(
-                "{} does not begin at number {at} of each head of {}",
+                "{} does not begin at element {at} of each head of {}",
                 trace.name(*out),
                 trace.name(node.inputs[0])
             );
@@ -128,7 +131,7 @@ fn split(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
             trace.ir,
             n,
             None,
-            format!("the parts have {at} numbers, a head has {}", whole.width),
+            format!("the parts have {at} elements, a head has {}", whole.width),
         );
     }
 }
@@ -141,7 +144,7 @@ fn norm(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
         let width = node.inputs.first().map_or(0, |input| value(trace, *input).row_width());
         if weight.shape != [width] {
             let problem =
-                format!("the norm's weight has shape {:?}, the row has {width} numbers", weight.shape);
+                format!("the norm's weight has shape {:?}, the row has {width} elements", weight.shape);
             found.at(Code::A23, trace.ir, n, Some(weight.slot.clone()), problem);
         }
     }
@@ -159,7 +162,7 @@ fn views(trace: &Trace<'_>, found: &mut Findings<'_>) {
         };
         if !inside || v.rows != parent.rows {
             let problem = format!(
-                "{} × {} numbers from {offset} on do not lie inside value {} of {} × {}",
+                "{} × {} elements from {offset} on are not inside value {} of {} × {}",
                 v.heads, v.width, parent.name, parent.heads, parent.width
             );
             found.add(Code::A24, v.layer, Some(format!("value {}", v.name)), problem);
@@ -186,7 +189,7 @@ fn rows(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &
     }
 }
 
-/// Inputs, then outputs, with their numbers.
+/// Inputs, then outputs, with their positions.
 fn each(node: &Node) -> impl Iterator<Item = (bool, usize, ValueId)> + '_ {
     let inputs = node.inputs.iter().enumerate().map(|(i, id)| (true, i, *id));
     inputs.chain(node.outputs.iter().enumerate().map(|(i, id)| (false, i, *id)))
@@ -212,7 +215,7 @@ fn attention(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, fou
         if (it.heads, it.width) != (*heads, *width) {
             let port = if is_input { node.input_port(i) } else { node.output_port(i) };
             let problem = format!(
-                "{} has {} × {} numbers, expected {heads} heads × {width}",
+                "{} has {} × {} elements, expected {heads} heads × {width}",
                 trace.name(id),
                 it.heads,
                 it.width
@@ -240,7 +243,7 @@ fn expanding(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, fou
     }
 }
 
-/// A27: rows of cache streams.
+/// A27: rows of the KV layers.
 fn kv_layers(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
     for kv_layer in &trace.ir.kv_layers {
         let expected = match kv_layer.kind {
@@ -248,8 +251,13 @@ fn kv_layers(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) 
             KvLayerKind::Expanded => config.attention.expanded_width(),
         };
         if kv_layer.width != expected {
-            let problem = format!("a cached row has {} numbers, expected {expected}", kv_layer.width);
-            found.add(Code::A27, Some(kv_layer.layer), Some(format!("{:?} stream", kv_layer.kind)), problem);
+            let problem = format!("a cached row has {} elements, expected {expected}", kv_layer.width);
+            found.add(
+                Code::A27,
+                Some(kv_layer.layer),
+                Some(format!("{:?} KV layer", kv_layer.kind)),
+                problem,
+            );
         }
     }
 }
@@ -257,26 +265,26 @@ fn kv_layers(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) 
 /// A28, and A20 and A21 of the experts' matrices.
 fn experts(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
     let Some(moe) = config.moe else {
-        found.at(Code::A28, trace.ir, n, None, "the contract has no experts".into());
+        found.at(Code::A28, trace.ir, n, None, "the config has no experts".into());
         return;
     };
     let mut expect = |id: ValueId, width: usize, slot: &str| {
         let has = value(trace, id).row_width();
         if has != width {
-            let problem = format!("{} has {has} numbers, expected {width}", trace.name(id));
+            let problem = format!("{} has {has} elements, expected {width}", trace.name(id));
             found.at(Code::A28, trace.ir, n, Some(slot.to_owned()), problem);
         }
     };
     match node.op {
         Op::Route => {
             expect(node.inputs[0], moe.experts, "logits");
-            expect(node.outputs[0], moe.num_experts_per_tok, "chosen");
-            expect(node.outputs[1], moe.num_experts_per_tok, "mix");
+            expect(node.outputs[0], moe.num_experts_per_tok, "topk_ids");
+            expect(node.outputs[1], moe.num_experts_per_tok, "topk_weights");
             for (slot, id) in &node.weights {
                 let shape = &trace.ir.weight(*id).shape;
                 if shape[..] != [moe.experts] {
                     let problem = format!(
-                        "the bias has shape {shape:?}, expected one number for each of {} experts",
+                        "the bias has shape {shape:?}, expected one element for each of {} experts",
                         moe.experts
                     );
                     found.at(Code::A28, trace.ir, n, Some(slot.clone()), problem);
@@ -284,17 +292,17 @@ fn experts(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found
             }
         }
         Op::ExpertMlp | Op::ExpertDown => {
-            expect(node.inputs[1], moe.num_experts_per_tok, "chosen");
-            expect(node.inputs[2], moe.num_experts_per_tok, "mix");
+            expect(node.inputs[1], moe.num_experts_per_tok, "topk_ids");
+            expect(node.inputs[2], moe.num_experts_per_tok, "topk_weights");
         }
-        _ => expect(node.inputs[1], moe.num_experts_per_tok, "chosen"),
+        _ => expect(node.inputs[1], moe.num_experts_per_tok, "topk_ids"),
     }
     if node.op == Op::ExpertDown
         && let Some(first) = trace.maker(node.inputs[0], node.path)
         && trace.ir.nodes[first].inputs.get(1) != node.inputs.get(1)
     {
-        let problem = "its rows were sorted by another choice than it undoes".into();
-        found.at(Code::A28, trace.ir, n, Some("chosen".into()), problem);
+        let problem = "its rows were sorted by another routing than it undoes".into();
+        found.at(Code::A28, trace.ir, n, Some("topk_ids".into()), problem);
     }
     if node.op != Op::Route {
         matrices(trace, n, node, moe.experts, found);
@@ -315,12 +323,12 @@ fn matrices(trace: &Trace<'_>, n: usize, node: &Node, experts: usize, found: &mu
             continue; // the width between gate and down is nobody's value yet
         }
         if weight.inputs() != input {
-            wrong(Code::A20, format!("the weight takes {} numbers, the row has {input}", weight.inputs()));
+            wrong(Code::A20, format!("the weight takes {} elements, the row has {input}", weight.inputs()));
         }
         if weight.outputs() != output * (1 + usize::from(fused)) {
             wrong(
                 Code::A21,
-                format!("the weight gives {} numbers, the result has {output}", weight.outputs()),
+                format!("the weight gives {} elements, the result has {output}", weight.outputs()),
             );
         }
     }
@@ -344,7 +352,7 @@ fn results(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
     };
     if value(trace, *id).row_width() != width || root != storage {
         let has = value(trace, *id).row_width();
-        let problem = format!("it has {has} numbers in {root:?}, expected {width} in {storage:?}");
+        let problem = format!("it has {has} elements in {root:?}, expected {width} in {storage:?}");
         found.add(Code::A29, None, Some(name.clone()), problem);
     }
 }

@@ -22,12 +22,12 @@ pub(super) fn check_file(
     circuit: &Circuit,
     config: &ModelConfig,
     tensors: &dyn TensorIndex,
-    trunk: Option<&Plan>,
-    head: Option<&Plan>,
+    layers: Option<&Plan>,
+    lm_head: Option<&Plan>,
     found: &mut Findings<'_>,
 ) {
     let mut stored = Stored::new(tensors);
-    let irs = trunk.into_iter().chain(head).map(|plan| &plan.ir);
+    let irs = layers.into_iter().chain(lm_head).map(|plan| &plan.ir);
     irs.flat_map(|ir| &ir.weights).for_each(|weight| stored.read(weight, found));
     let vars = ConfigVars::of(config, None);
     for name in stored.unread() {
@@ -61,19 +61,19 @@ pub fn unused(
     (unused, unread)
 }
 
-/// The tensors of a file, and which weight reads each. Folders of experts have a hundred thousand, and a load looks at all of them: one
-/// table of names, with a quick hash (seeded: names come from files), and one look into it for each part of a weight.
+/// The tensors of a file, and which weight reads each. MoE checkpoints can have a hundred thousand and every load checks all of
+/// them, so there is one table of names with a fast hash (seeded, because names come from files) and one lookup per weight part.
 struct Stored<'a> {
     tensors: Vec<Tensor<'a>>,
     places: HashMap<&'a str, usize, foldhash::fast::RandomState>,
 }
 
-/// What is said of a tensor where it is used, in one place of memory.
+/// A tensor and its reader, together in memory for the lookup.
 struct Tensor<'a> {
     name: &'a str,
     ty: TensorType,
     shape: &'a [usize],
-    numbers: usize,
+    elements: usize,
     reader: Option<&'a Weight>,
 }
 
@@ -83,7 +83,7 @@ impl<'a> Stored<'a> {
             name,
             ty,
             shape,
-            numbers: shape.iter().product(),
+            elements: shape.iter().product(),
             reader: None,
         };
         let tensors: Vec<Tensor<'_>> = index.all().into_iter().map(tensor).collect();
@@ -101,15 +101,15 @@ impl<'a> Stored<'a> {
     /// Notes the tensors of a weight. A36 where the file has one not as the weight says; A31 where another slot has read it.
     fn read(&mut self, weight: &'a Weight, found: &mut Findings<'_>) {
         let each: usize =
-            if weight.parts.len() > 1 { weight.shape[1..].iter().product() } else { weight.numbers() };
+            if weight.parts.len() > 1 { weight.shape[1..].iter().product() } else { weight.elements() };
         for part in &weight.parts {
             let problem = match self.take(weight, &part.tensor, found) {
                 None => "it is not in the file".to_owned(),
                 Some(tensor) if tensor.ty != weight.ty => {
                     format!("it is stored as {}, the weight says {}", tensor.ty, weight.ty)
                 }
-                Some(tensor) if tensor.numbers != each => {
-                    format!("its shape is {:?}, but {} has {each} numbers", tensor.shape, weight.label())
+                Some(tensor) if tensor.elements != each => {
+                    format!("its shape is {:?}, but {} has {each} elements", tensor.shape, weight.label())
                 }
                 Some(_) => continue,
             };
@@ -146,8 +146,8 @@ fn declared(
 ) -> Option<String> {
     let prefixes: &[&str] = if naming == Naming::HuggingFace { &HF_PREFIXES } else { &[""] };
     prefixes.iter().rev().filter_map(|prefix| name.strip_prefix(prefix)).find_map(|name| {
-        let number = |start: &str| name.strip_prefix(start)?.split('.').next()?.parse::<usize>().ok();
-        let layer = number("blk.").or_else(|| number("model.layers."));
+        let index = |start: &str| name.strip_prefix(start)?.split('.').next()?.parse::<usize>().ok();
+        let layer = index("blk.").or_else(|| index("model.layers."));
         if let Some(layer) = layer.filter(|l| (config.layers..config.all_layers()).contains(l)) {
             return Some(format!("layer {layer} predicts further tokens; it is kept and not run"));
         }

@@ -1,4 +1,4 @@
-//! Where each value lies, who makes it and who reads it: found once for all rules.
+//! Where each value is stored, who makes it and who reads it: found once for all rules.
 
 use super::{Code, Findings};
 use crate::ir::{AttentionPath, Ir, Storage, ValueId};
@@ -6,7 +6,7 @@ use crate::ir::{AttentionPath, Ir, Storage, ValueId};
 /// An IR whose indices exist and whose views end somewhere.
 pub(super) struct Trace<'a> {
     pub(super) ir: &'a Ir,
-    /// Where each value lies.
+    /// Where each value is stored.
     pub(super) places: Vec<Place>,
     /// Nodes that make each value.
     pub(super) makers: Vec<Vec<usize>>,
@@ -14,25 +14,25 @@ pub(super) struct Trace<'a> {
     pub(super) readers: Vec<usize>,
 }
 
-/// The numbers of a value: a stretch of each head of the value that it finally lies in.
+/// Where a value's elements are stored: a range of each head of its root value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The value that it finally lies in.
+    /// The value that owns the memory.
     pub(super) root: usize,
-    /// First number of a head.
+    /// First element within a head.
     pub(super) from: usize,
-    /// Number after the last.
+    /// One past the last element.
     pub(super) to: usize,
 }
 
 impl Place {
-    /// Whether two places share numbers.
+    /// Whether two places share elements.
     pub(super) fn overlaps(&self, other: &Place) -> bool {
         self.root == other.root && self.from < other.to && other.from < self.to
     }
 }
 
-/// The rows of a lane as a set: bit 0 those that attend in latent space, bit 1 the others.
+/// The rows of an attention path as a set: bit 0 rows that attend in latent space, bit 1 the others.
 pub(super) fn rows(path: AttentionPath) -> u8 {
     match path {
         AttentionPath::All => 3,
@@ -57,7 +57,7 @@ impl<'a> Trace<'a> {
         Some(Trace { ir, places, makers, readers })
     }
 
-    /// The node that makes `id` for (some of) the rows of `lane`.
+    /// The node that makes `id` for (some of) the rows of `path`.
     pub(super) fn maker(&self, id: ValueId, path: AttentionPath) -> Option<usize> {
         self.makers[id.0].iter().copied().find(|n| self.ir.nodes[*n].path.meets(path))
     }
@@ -68,7 +68,7 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// A10: every value, weight and stream that is named exists.
+/// A10: every value, weight and KV layer that is named exists.
 fn indices(ir: &Ir, found: &mut Findings<'_>) -> bool {
     let before = found.list.len();
     for (n, node) in ir.nodes.iter().enumerate() {
@@ -98,7 +98,7 @@ fn indices(ir: &Ir, found: &mut Findings<'_>) -> bool {
                 ir,
                 n,
                 None,
-                format!("cache stream {} does not exist; there are {}", id.0, ir.kv_layers.len()),
+                format!("KV layer {} does not exist; there are {}", id.0, ir.kv_layers.len()),
             );
         }
     }
@@ -149,7 +149,7 @@ fn places(ir: &Ir, found: &mut Findings<'_>) -> Option<Vec<Place>> {
     places.into_iter().collect()
 }
 
-/// Where a view lies whose parent's place is known. One that is cut into other heads than its root takes the whole of it.
+/// The place of a view whose parent's place is known. A view that is cut into other heads than its root takes the whole root.
 fn view_place(ir: &Ir, view: usize, parent: Place) -> Place {
     let value = &ir.values[view];
     let root = &ir.values[parent.root];

@@ -15,7 +15,7 @@ pub struct DeclaredTensors {
 }
 
 impl DeclaredTensors {
-    /// The tensors of `contract` under `naming`, matrices stored as `ty`.
+    /// The tensors of `config` under `naming`, matrices stored as `ty`.
     ///
     /// # Errors
     /// When the circuit contradicts itself.

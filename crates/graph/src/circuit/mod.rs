@@ -63,7 +63,7 @@ pub struct SlotSpec {
     pub hf: Option<String>,
     /// Shape, outermost dimension first, each an expression such as `heads*(nope+rope)`.
     pub shape: Vec<String>,
-    /// ConfigVars that must all hold; `!` negates.
+    /// Config variables that must all hold; `!` negates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub when: Vec<String>,
     /// Whether a file may leave it out.
@@ -71,7 +71,7 @@ pub struct SlotSpec {
     pub optional: bool,
 }
 
-/// Tensors that are declared unused: by a name in which `{layer}` and `{expert}` stand for numbers, and `*` for anything.
+/// Tensors that are declared unused, by a name pattern: `{layer}` and `{expert}` match numbers, `*` matches anything.
 #[derive(Clone, Debug, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnusedSpec {
@@ -81,7 +81,7 @@ pub struct UnusedSpec {
     /// Their names in safetensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hf: Option<String>,
-    /// ConfigVars that must all hold; `!` negates.
+    /// Config variables that must all hold; `!` negates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub when: Vec<String>,
     /// Why nothing reads them.
@@ -97,7 +97,7 @@ pub struct OpSpec {
     /// Values read.
     #[serde(rename = "in")]
     pub inputs: Vec<String>,
-    /// Weight slots used; those whose `when` does not hold are left out.
+    /// Weight slots used; slots whose `when` does not hold are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<String>,
     /// Values made.
@@ -112,7 +112,7 @@ pub struct OpSpec {
     /// For `split`: widths of the parts of each head, expressions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sizes: Vec<String>,
-    /// ConfigVars that must all hold; `!` negates.
+    /// Config variables that must all hold; `!` negates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub when: Vec<String>,
 }

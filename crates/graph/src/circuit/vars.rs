@@ -1,17 +1,17 @@
-//! What a config says in the words of circuit files: dimensions, facts and factors.
+//! Config variables: what a config says in the words of circuit files, as dimensions, flags and factors.
 
 use super::{OpSpec, SlotSpec, expression};
 use crate::config::{FfnActivation, KvForm, LayerKind, ModelConfig};
 use crate::error::GraphError;
 use std::collections::BTreeMap;
 
-/// Numbers of a weight slot: more than any model has, few enough that their bytes can be counted.
-const MAX_NUMBERS: usize = 1 << 48;
+/// Most elements of a weight slot: more than any model has, few enough that their bytes fit in 64 bits.
+const MAX_ELEMENTS: usize = 1 << 48;
 
-/// Matrices of a weight slot: experts or heads.
+/// Most matrices of a weight slot: experts or heads.
 const MAX_MATRICES: usize = 1024;
 
-/// Dimensions, facts and factors of one contract, for the whole model or one kind of layer.
+/// Dimensions, flags and factors of one config, for the whole model or one kind of layer.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigVars {
     dimensions: BTreeMap<&'static str, usize>,
@@ -20,7 +20,7 @@ pub struct ConfigVars {
 }
 
 impl ConfigVars {
-    /// The facts of `contract` for a layer of this kind (none: for the model as a whole).
+    /// The variables of `config` for a layer of this kind (none: for the model as a whole).
     pub fn of(config: &ModelConfig, kind: Option<LayerKind>) -> ConfigVars {
         let a = &config.attention;
         let mut dimensions = BTreeMap::from([
@@ -82,11 +82,11 @@ impl ConfigVars {
         for condition in conditions {
             let (word, wanted) =
                 condition.strip_prefix('!').map_or((condition.as_str(), true), |w| (w, false));
-            let fact = self.flags.get(word).ok_or_else(|| GraphError::Circuit {
+            let flag = self.flags.get(word).ok_or_else(|| GraphError::Circuit {
                 circuit: circuit.to_owned(),
-                problem: format!("no fact is called {word:?}"),
+                problem: format!("no config variable is called {word:?}"),
             })?;
-            if *fact != wanted {
+            if *flag != wanted {
                 return Ok(false);
             }
         }
@@ -112,15 +112,15 @@ impl ConfigVars {
     pub(crate) fn shape(&self, slot: &SlotSpec, circuit: &str) -> Result<Vec<usize>, GraphError> {
         let shape: Vec<usize> =
             slot.shape.iter().map(|text| self.size(text, circuit)).collect::<Result<_, _>>()?;
-        let numbers = shape.iter().try_fold(1usize, |numbers, n| numbers.checked_mul(*n));
-        let whole = numbers.is_some_and(|n| (1..=MAX_NUMBERS).contains(&n));
+        let elements = shape.iter().try_fold(1usize, |elements, n| elements.checked_mul(*n));
+        let whole = elements.is_some_and(|n| (1..=MAX_ELEMENTS).contains(&n));
         let matrices = if shape.len() == 3 { shape[0] } else { 1 };
         if whole && (1..=3).contains(&shape.len()) && matrices <= MAX_MATRICES {
             return Ok(shape);
         }
         let problem = format!(
             "a weight slot of shape {:?}, which is {shape:?}: expected one to three dimensions of at least 1, at most \
-             {MAX_MATRICES} matrices and 2^48 numbers",
+             {MAX_MATRICES} matrices and 2^48 elements",
             slot.shape
         );
         Err(GraphError::Circuit { circuit: circuit.to_owned(), problem })

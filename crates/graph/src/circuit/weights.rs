@@ -32,12 +32,12 @@ pub struct Weight {
     pub slot: String,
     /// The layer that it belongs to; none for the model's own.
     pub layer: Option<usize>,
-    /// How the numbers are stored.
+    /// The format in which it is stored.
     #[serde(serialize_with = "type_name")]
     pub ty: TensorType,
     /// The whole shape, outermost first: `[experts, outputs, inputs]`, `[outputs, inputs]` or `[width]`.
     pub shape: Vec<usize>,
-    /// The tensors: one, or one for each index of the outermost dimension.
+    /// The tensors: one, or one per index of the outermost dimension.
     pub parts: Vec<Part>,
 }
 
@@ -46,7 +46,7 @@ pub struct Weight {
 pub struct Part {
     /// The tensor's name in the file.
     pub tensor: String,
-    /// A tensor whose numbers multiply this one's: `.scale` of NVFP4 files (one, or one an expert), or the
+    /// A tensor of scales that multiply this one: `.scale` of NVFP4 files (one, or one per expert), or the
     /// 128 × 128 block scales `weight_scale_inv` of FP8 files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale: Option<String>,
@@ -72,19 +72,19 @@ impl Weight {
         if self.shape.len() == 3 { self.shape[0] } else { 1 }
     }
 
-    /// How many matrices it is: a tensor each, or stacked in one tensor.
+    /// How many matrices it has: a tensor each, or stacked in one tensor.
     pub fn matrices(&self) -> usize {
         if self.parts.len() > 1 { self.parts.len() } else { self.stacked() }
     }
 
-    /// Bytes of all its numbers in the file.
+    /// Bytes in the file.
     pub fn bytes(&self) -> usize {
         let rows: usize = self.shape[..self.shape.len() - 1].iter().product();
         self.ty.row_bytes(self.inputs()).unwrap_or(0) * rows
     }
 
-    /// Numbers that it holds.
-    pub fn numbers(&self) -> usize {
+    /// Elements.
+    pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 

@@ -43,7 +43,7 @@ fn number(value: f64) -> Field {
     }
 }
 
-/// The decimal that was written as an f32: 1e-6 rather than 9.99999997475e-7, so that a model's contract is the same from each of
+/// The decimal that was written as an f32: 1e-6 rather than 9.99999997475e-7, so that a model's config is the same from each of
 /// its files.
 fn written(value: f64) -> f64 {
     let short = value as f32;

@@ -14,9 +14,9 @@ pub(super) struct Family {
     pub(super) router: Option<RouterDefaults>,
     /// θ where config.json has none; a family whose models differ in it has no default.
     pub(super) rope_base: Option<f64>,
-    /// How rotated numbers pair up, unless `rope_interleave` says otherwise.
+    /// How rotated elements pair up, unless `rope_interleave` says otherwise.
     pub(super) pairs: RopePairs,
-    /// ActivationType of its feed-forward blocks.
+    /// Activation of its feed-forward blocks.
     pub(super) activation: FfnActivation,
     /// Whether it scales embedding, residual stream and final row.
     pub(super) scaled: bool,
@@ -113,7 +113,7 @@ pub(super) static FAMILIES: [Family; 8] = [
     },
 ];
 
-/// The models that also see, whose language model (`text_config`) is one of the families.
+/// Vision-language models whose language model (`text_config`) is one of the families.
 const SEEING: [&str; 2] = ["kimi_vl", "kimi_k25"];
 
 pub(super) fn by_model_type(name: &str) -> Option<&'static Family> {

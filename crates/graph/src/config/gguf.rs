@@ -1,4 +1,4 @@
-//! Contracts from GGUF metadata: keys as llama.cpp's converters write them, checked against the tensors beside them.
+//! Reads a `ModelConfig` from GGUF metadata: keys as llama.cpp's converters write them, checked against the tensors beside them.
 
 use super::error::ConfigError;
 use super::gguf_moe;
@@ -80,7 +80,7 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
         activation: architecture.activation,
         moe: gguf_moe::read(&gguf, &layer_kinds[..layers], hidden_size, blocks)?,
         layer_kinds,
-        // MiniCPM3-4B's numbers, which no key states: scale_emb 12, scale_depth 1.4, dim_model_base 256
+        // MiniCPM3-4B's values, which no key states: scale_emb 12, scale_depth 1.4, dim_model_base 256
         embedding_scale: scaled(12.0),
         residual_scale: scaled(1.4 / (layers as f64).sqrt()),
         logits_scale: scaled(256.0 / hidden_size as f64),
@@ -169,7 +169,7 @@ impl Gguf<'_> {
         Ok(Some(Temperature { scale, length }))
     }
 
-    /// A number that a file may repeat for every block; all must agree.
+    /// A value that a file may repeat per block; all must agree.
     pub(super) fn uniform(
         &self,
         key: &str,

@@ -66,7 +66,7 @@ pub(super) fn read(
             ));
         }
     };
-    // the architecture, not a key, says how numbers pair up: the caller sets it
+    // the architecture, not a key, says how elements pair up: the caller sets it
     Ok(Rope { spec: RopeSpec { base, pairs: RopePairs::Interleaved, dims, scaling }, score_scale })
 }
 

@@ -1,4 +1,4 @@
-//! Contracts from config.json, with what each family's code implies where a key is left out.
+//! Reads a `ModelConfig` from config.json, with what each family's code implies where a key is left out.
 
 use super::error::ConfigError;
 use super::families::{self, Family};
@@ -152,7 +152,7 @@ impl Config<'_> {
         Err(self.text.wrong("hidden_size", hidden, format!("{columns}, the columns of tensor {name}")))
     }
 
-    /// Multi-token-prediction layers whose tensors are there. The key `num_nextn_predict_layers` promises more than most files
+    /// Multi-token-prediction layers whose tensors are there. The key `num_nextn_predict_layers` claims more than most files
     /// hold (Moonlight), and is missing from some that hold one (GLM-4.7-Flash), so only tensors count.
     fn mtp_layers(&self, layers: usize) -> Result<usize, ConfigError> {
         self.text.size("num_nextn_predict_layers", 0..=*limits::LAYERS.end())?;

@@ -8,8 +8,8 @@ use super::moe::{self, MoeKeys};
 use super::source::Field;
 use super::{Gating, GroupScore, LayerKind, MoeShape, RouterSpec};
 
-/// HF's code adds this to the sum of the weights before dividing. Taken as a floor of the sum: sums of published routers lie so far
-/// above it that both are the same number.
+/// HF's code adds this to the sum of the weights before dividing. Taken as a floor of the sum: sums of published routers are so far
+/// above it that both give the same result.
 const NORM_FLOOR: f64 = 1e-20;
 
 /// How many routed experts config.json claims; none where the model is dense.

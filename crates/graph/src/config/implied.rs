@@ -1,4 +1,4 @@
-//! The tensors that a file's keys promise, for reading a config without them.
+//! The tensors that a file's keys imply, for reading a config without them.
 
 use super::source::{Field, Keys, Tensors};
 use crate::circuit::Naming;

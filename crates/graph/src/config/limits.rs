@@ -1,7 +1,7 @@
 //! The largest hyper-parameters that a file may claim.
 //!
 //! They are several times what any published model has, and small enough that no product of dimensions that a plan forms
-//! (experts · width · hidden, heads · head width · context, vocabulary · hidden, times a number's bytes) leaves 64 bits.
+//! (experts · width · hidden, heads · head width · context, vocabulary · hidden, times an element's bytes) overflows 64 bits.
 
 use std::ops::RangeInclusive;
 

@@ -1,4 +1,4 @@
-//! The contract of a model: its typed, checked hyper-parameters, whichever file they came from.
+//! The config of a model: its typed, checked hyper-parameters, whichever file they came from.
 
 mod checkpoint;
 mod error;
@@ -29,7 +29,7 @@ use crate::circuit::Naming;
 use checkpoint::CheckpointShapes;
 use latent_formats::{Checkpoint, Data, Outline, Source};
 
-/// Everything that is computed from a model's numbers before its weights are touched.
+/// Every hyper-parameter that a plan depends on.
 ///
 /// Every field has been checked: dimensions are positive and bounded, products do not overflow, `num_experts_per_tok` is at most
 /// `experts`, the rope size is even, the vocabulary agrees with the embedding.
@@ -62,7 +62,7 @@ pub struct ModelConfig {
     pub layer_kinds: Vec<LayerKind>,
     /// Width of the dense feed-forward block (0 where no layer is dense).
     pub intermediate_size: usize,
-    /// ActivationType of the feed-forward blocks.
+    /// Activation of the feed-forward blocks.
     pub activation: FfnActivation,
     /// Mixture of experts, where some layer has it.
     pub moe: Option<MoeShape>,
@@ -70,9 +70,9 @@ pub struct ModelConfig {
     pub embedding_scale: f64,
     /// Factor on what each block adds to the residual stream (MiniCPM3: 1.4 / √layers).
     pub residual_scale: f64,
-    /// Factor on the final hidden row before the head (MiniCPM3: 256 / hidden_size).
+    /// Factor on the final hidden row before the lm_head (MiniCPM3: 256 / hidden_size).
     pub logits_scale: f64,
-    /// Whether the head is the embedding.
+    /// Whether the lm_head is the embedding (tied).
     pub tied_embeddings: bool,
     /// How W_UK and W_UV are stored.
     pub kv_form: KvForm,
@@ -100,12 +100,12 @@ pub struct AttentionShape {
 }
 
 impl AttentionShape {
-    /// Numbers of a cached latent row: `kv_lora_rank + rope`.
+    /// Elements of a cached latent row: `kv_lora_rank + rope`.
     pub fn latent_width(&self) -> usize {
         self.kv_lora_rank + self.rope
     }
 
-    /// Numbers of one expanded row, all heads: `heads · (nope + rope + v)`.
+    /// Elements of one expanded row, all heads: `heads · (nope + rope + v)`.
     pub fn expanded_width(&self) -> usize {
         self.heads * (self.nope + self.rope + self.v)
     }
@@ -147,7 +147,7 @@ pub enum FfnActivation {
     ReluSquared,
 }
 
-/// How the two halves of `kv_b_proj` lie in the file.
+/// How the two halves of `kv_b_proj` are stored in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvForm {
@@ -241,7 +241,7 @@ impl ModelConfig {
     }
 
     /// Reads and checks the config of an outline, whose data may be missing. Of a config.json alone, tensors are taken to be there in the
-    /// shapes that its keys promise.
+    /// shapes that its keys imply.
     ///
     /// # Errors
     /// As [`ModelConfig::from_checkpoint`].

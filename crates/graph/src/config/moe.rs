@@ -1,4 +1,4 @@
-//! What must hold between the numbers of a mixture of experts, whichever file they came from.
+//! Constraints between the hyper-parameters of a mixture of experts, whichever file they came from.
 
 use super::error::ConfigError;
 use super::reader::Reader;

@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
         self.size(key, range)?.ok_or_else(|| self.missing(key, format!("it says {what}")))
     }
 
-    /// One integer for every layer, or a list with one a layer (`layers` long).
+    /// One integer for every layer, or a list with one per layer (`layers` long).
     pub(super) fn sizes(
         &self,
         key: &str,

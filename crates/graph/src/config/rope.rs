@@ -1,6 +1,6 @@
 //! Rotary embedding: frequencies and magnitudes of every scaling that the family uses.
 
-/// Which two numbers of a head form a pair that is rotated.
+/// Which two elements of a head form a pair that is rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RopePairs {
@@ -15,9 +15,9 @@ pub enum RopePairs {
 pub struct RopeSpec {
     /// θ: the base of the frequencies.
     pub base: f64,
-    /// How numbers pair up.
+    /// How elements pair up.
     pub pairs: RopePairs,
-    /// Numbers that are rotated (even): `rope` of the attention shape.
+    /// Elements that are rotated (even): `rope` of the attention shape.
     pub dims: usize,
     /// How positions beyond the original context are handled.
     pub scaling: RopeScaling,
@@ -51,7 +51,7 @@ pub enum RopeScaling {
     LongRope {
         /// Context of the first training, in tokens.
         original: usize,
-        /// Factors, one a pair, up to `original` tokens.
+        /// Factors, one per pair, up to `original` tokens.
         short: Vec<f64>,
         /// Factors beyond.
         long: Vec<f64>,
@@ -61,7 +61,7 @@ pub enum RopeScaling {
 }
 
 impl RopeSpec {
-    /// Radians that each pair turns by a position, `dims / 2` of them, for a session of `session_context` tokens.
+    /// Radians that each pair turns per position, `dims / 2` of them, for a session of `session_context` tokens.
     ///
     /// Only LongRoPE looks at the session's context: like llama.cpp, it chooses its list once for the whole session, so that
     /// keys in the cache stay comparable. (Transformers chooses anew for each call, by its longest position.)
@@ -137,9 +137,9 @@ mod tests {
 
     #[test]
     fn a_ramp_is_clamped_to_the_rotated_numbers() {
-        // 128 tokens: a fast pair would lie before the first
+        // 128 tokens: a fast pair would be before the first
         assert_eq!(yarn_range(1e4, 16, 128, 32.0, 1.0).0, 0.0);
-        // a base near 1 puts both ends far behind the last
+        // a base near 1 puts both ends far past the last
         assert_eq!(yarn_range(1.5, 16, 4096, 32.0, 1.0).1, 15.0);
     }
 

@@ -1,4 +1,4 @@
-//! What a config is read from: keys and tensors, seen alike in a GGUF file, in config.json, and in a test's memory.
+//! What a config is read from: keys and tensors, the same for a GGUF file, config.json, and a test's memory.
 
 /// The value of a metadata key, in the few kinds that hyper-parameters have.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +60,7 @@ pub trait Tensors {
     /// Shape of a tensor, outermost dimension first; none where there is no such tensor.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
-    /// The numbers of a small F32 tensor; none where there is no such tensor or it has another type.
+    /// The elements of a small F32 tensor; none where there is no such tensor or it has another type.
     fn f32s(&self, name: &str) -> Option<Vec<f32>>;
 
     /// Whether there is a tensor of this name.

@@ -7,7 +7,7 @@ use crate::error::GraphError;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The part of a model that an IR covers: residual rows in and out at its borders.
+/// The part of a model that an IR covers; residual rows go in and out at its borders.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Span {
     /// Whether it starts from token ids rather than from residual rows.
@@ -20,18 +20,18 @@ pub struct Span {
 
 impl Span {
     /// From tokens to the residual stream after the last layer.
-    pub fn trunk(config: &ModelConfig) -> Span {
+    pub fn backbone(config: &ModelConfig) -> Span {
         Span { embed: true, layers: 0..config.layers, head: false }
     }
 
     /// From residual rows to logits.
-    pub fn head(config: &ModelConfig) -> Span {
+    pub fn lm_head(config: &ModelConfig) -> Span {
         Span { embed: false, layers: config.layers..config.layers, head: true }
     }
 }
 
 impl Ir {
-    /// Instantiates the circuit of `contract` over `span`; the tensors of the file fill the weight slots.
+    /// Instantiates the circuit of `config` over `span`; the tensors of the file fill the weight slots.
     ///
     /// # Errors
     /// A missing tensor, a wrong shape, or a circuit that contradicts itself.
@@ -146,7 +146,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The weights of an operation whose slots exist under the present facts.
+    /// The weights of an operation whose slots exist under the current config variables.
     fn weights(&mut self, spec: &OpSpec) -> Result<Vec<(String, WeightId)>, GraphError> {
         let mut found = Vec::new();
         for slot in &spec.weights {
@@ -251,7 +251,8 @@ impl Builder<'_> {
         let (outputs, inputs) = self.width_of(weights, spec)?;
         if inputs != self.ir.value(input).row_width() {
             let width = self.ir.value(input).row_width();
-            return self.wrong(format!("{name}: the weight takes {inputs} numbers, but the row has {width}"));
+            return self
+                .wrong(format!("{name}: the weight takes {inputs} elements, but the row has {width}"));
         }
         let out = self.define(name, RowCount::Rows, 1, outputs, Storage::Own);
         self.push(Op::Linear, vec![input], vec![out], weights.to_vec());

@@ -56,7 +56,7 @@ impl Node {
         let width = |i: usize| self.inputs.get(i).map_or(0, |id| ir.value(*id).width) as f64;
         let out_width = self.outputs.first().map_or(0, |id| ir.value(*id).width) as f64;
         let matrix_flops = |rows: f64| -> f64 {
-            self.weights.iter().map(|(_, id)| 2.0 * ir.weight(*id).numbers() as f64 * rows).sum()
+            self.weights.iter().map(|(_, id)| 2.0 * ir.weight(*id).elements() as f64 * rows).sum()
         };
         let stream_row = self.kv_layer.map_or(0, |id| ir.kv_layers[id.0].row(step.cache).bytes()) as f64;
         match self.op {
@@ -68,7 +68,7 @@ impl Node {
                 let mut share = 1.0;
                 if self.op != Op::Linear && self.weight("kv_b").is_some() {
                     // half of kv_b: the key's rows or the value's; the rope part of a query is copied
-                    let kv: f64 = self.weights.iter().map(|(_, id)| ir.weight(*id).numbers() as f64).sum();
+                    let kv: f64 = self.weights.iter().map(|(_, id)| ir.weight(*id).elements() as f64).sum();
                     share = (heads * width(0) * (out_width - width(1)) / kv).min(1.0);
                 }
                 Cost { weight_bytes: weights(share), cache_bytes: 0.0, flops: matrix_flops(rows) * share }
@@ -101,7 +101,7 @@ impl Node {
             let experts = weight.stacked().max(1) as f64;
             let reached = experts * (1.0 - (1.0 - (used / experts).min(1.0)).powf(rows));
             cost.weight_bytes += weight.bytes() as f64 * reached / experts;
-            cost.flops += 2.0 * weight.numbers() as f64 / experts * used * rows;
+            cost.flops += 2.0 * weight.elements() as f64 / experts * used * rows;
         }
         cost
     }

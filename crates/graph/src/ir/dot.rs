@@ -51,7 +51,7 @@ impl Ir {
         }
     }
 
-    /// Edges from the last node that made what a value's memory holds. A cache stream is an edge from its store.
+    /// Edges from the last node that made what a value's memory holds. A KV layer is an edge from its store.
     fn edges(&self, text: &mut String) {
         for (n, node) in self.nodes.iter().enumerate() {
             for id in &node.inputs {

@@ -1,6 +1,6 @@
-//! The IR: a circuit instantiated for one contract, in dataflow form.
+//! The IR: a circuit instantiated for one config, in dataflow form.
 //!
-//! A [`Node`] reads and makes [`Value`]s, uses [`Weight`]s, and reads or writes cache [`KvLayer`]s. The number of rows is symbolic.
+//! A [`Node`] reads and makes [`Value`]s, uses [`Weight`]s, and reads or writes [`KvLayer`]s of the KV cache. The number of rows is symbolic.
 //! Passes rewrite an [`Ir`] into another; the last form is what a plan executes.
 
 mod build;
@@ -28,18 +28,18 @@ pub struct ValueId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct WeightId(pub usize);
 
-/// Index of a cache stream in [`Ir::streams`].
+/// Index of a KV layer in [`Ir::kv_layers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct KvLayerId(pub usize);
 
-/// The operations of a span of layers, in an order in which every value is made before it is read.
+/// The operations of a span of layers. Every value is made before it is read.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Ir {
     /// All values.
     pub values: Vec<Value>,
     /// All weights used.
     pub weights: Vec<Weight>,
-    /// Cache streams, one or more a layer.
+    /// The KV cache's layers: one for each layer with attention.
     pub kv_layers: Vec<KvLayer>,
     /// The operations.
     pub nodes: Vec<Node>,
@@ -47,7 +47,7 @@ pub struct Ir {
     pub outputs: Vec<(String, ValueId)>,
 }
 
-/// A matrix that some node makes: rows × heads × width numbers.
+/// A matrix that some node makes: rows × heads × width elements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Value {
     /// Its name in the circuit.
@@ -58,9 +58,9 @@ pub struct Value {
     pub rows: RowCount,
     /// Heads in a row (1: not cut into heads).
     pub heads: usize,
-    /// Numbers of a head.
+    /// Elements per head.
     pub width: usize,
-    /// Where it lies.
+    /// Where it is stored.
     pub storage: Storage,
 }
 
@@ -68,9 +68,9 @@ pub struct Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowCount {
-    /// One for each row of the batch.
+    /// One per row of the batch.
     Rows,
-    /// This many for each row of the batch: one for each expert that a row goes to.
+    /// This many per row of the batch: one per expert that the row is routed to.
     Times(usize),
 }
 
@@ -84,7 +84,7 @@ impl RowCount {
     }
 }
 
-/// Where a value lies.
+/// Where a value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Storage {
@@ -98,23 +98,23 @@ pub enum Storage {
     Own,
     /// A part of another value, or the whole of it overwritten in place.
     View {
-        /// The value that it lies in.
+        /// The value that it is a part of.
         of: ValueId,
-        /// First number, from the start of each of its heads.
+        /// First element, from the start of each head.
         offset: usize,
     },
 }
 
-/// A cache stream: what one layer stores for every token.
+/// What one layer stores in the KV cache per token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KvLayer {
     /// What it holds.
     pub kind: KvLayerKind,
     /// The layer that owns it.
     pub layer: usize,
-    /// Numbers of a row.
+    /// Elements per row.
     pub width: usize,
-    /// How many of them, at the end of a latent row, are rotated.
+    /// How many of them, at the end of a latent row, are rotated by position.
     pub rope: usize,
 }
 
@@ -125,30 +125,30 @@ impl KvLayer {
     }
 }
 
-/// What a cache stream holds.
+/// What a KV layer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvLayerKind {
-    /// `[latent | rope key]`: kv_lora + rope numbers, shared by all heads.
+    /// `[latent | rope key]`: kv_lora + rope elements, shared by all heads.
     Latent,
-    /// For each head `[key nope | key rope | value]`: what attention without the latent cache would store.
+    /// `[key nope | key rope | value]` per head: what attention without a latent cache stores.
     Expanded,
 }
 
-/// Which rows of the batch a node works on: those of segments that run this formulation.
+/// Which rows of the batch a node works on: those of sequence spans that take this attention path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttentionPath {
     /// Every row.
     All,
-    /// Rows whose segment attends in latent space.
+    /// Rows that attend in latent space.
     Absorbed,
-    /// Rows whose segment attends to expanded keys and values.
+    /// Rows that attend to expanded keys and values.
     Naive,
 }
 
 impl AttentionPath {
-    /// Whether a row can be in both.
+    /// Whether some row can take both.
     pub fn meets(self, other: AttentionPath) -> bool {
         self == other || self == AttentionPath::All || other == AttentionPath::All
     }
@@ -171,30 +171,30 @@ pub struct Node {
     /// Weights used, under their slot names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub weights: Vec<(String, WeightId)>,
-    /// The cache stream read or written.
+    /// The KV layer read or written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_layer: Option<KvLayerId>,
     /// What happens to the first input before the operation.
     pub prologue: Prologue,
     /// What happens to the results before they are stored.
     pub epilogue: Epilogue,
-    /// The kernel bound to each weight, or to the operation; filled by binding.
+    /// The kernel bound to each weight, or to the operation itself; filled by `select_kernels`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kernels: Vec<BoundKernel>,
 }
 
-/// A kernel chosen by binding: index into the table that was given, and its name.
+/// A kernel chosen by `select_kernels`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BoundKernel {
-    /// Index in the table of configs.
+    /// Index in the table of kernel contracts.
     pub index: usize,
     /// The kernel's name.
     pub name: String,
     /// How it reads its input.
     pub activation: String,
-    /// The kernel for calls of fewer rows than this one is for, where a node has some.
+    /// The kernel for calls with fewer rows than this one's minimum, where the node may see such calls.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub few: Option<Box<BoundKernel>>,
+    pub small_batch: Option<Box<BoundKernel>>,
 }
 
 /// What happens to a node's first input before the operation.
@@ -336,7 +336,7 @@ impl Node {
 }
 
 impl Value {
-    /// Numbers of a row, all heads.
+    /// Elements per row, all heads.
     pub fn row_width(&self) -> usize {
         self.heads * self.width
     }
@@ -353,7 +353,7 @@ impl Ir {
         &self.weights[id.0]
     }
 
-    /// The value that `id` finally lies in, through all views.
+    /// The value in whose buffer `id` is stored, through all views.
     pub fn root(&self, id: ValueId) -> ValueId {
         match self.value(id).storage {
             Storage::View { of, .. } => self.root(of),
@@ -361,7 +361,8 @@ impl Ir {
         }
     }
 
-    /// Where a value finally lies: in which other, and at which numbers of each of its heads (all, where it is cut into other heads).
+    /// Where a value is stored: in which root value, and at which elements of each head (all of them, where
+    /// root and view are cut into different heads).
     pub fn place(&self, id: ValueId) -> (ValueId, Range<usize>) {
         let value = self.value(id);
         let Storage::View { of, offset } = value.storage else { return (id, 0..value.width) };

@@ -82,7 +82,7 @@ const EXPERTS: &str = "DeepSeekMoE, arXiv:2401.06066; DeepSeek-V3, arXiv:2412.19
 const RESIDUAL: &str = "He and others, arXiv:1512.03385";
 const OURS: &str = "ARCHITECTURE.md";
 
-const CHOICE: &str = "`choose_formulations`";
+const CHOICE: &str = "`lower_mla`";
 const W_UK: (&str, &str) = ("k_b", "heads × kv_lora × nope, or the keys' rows of kv_b");
 const W_UV: (&str, &str) = ("v_b", "heads × v × kv_lora, or the values' rows of kv_b");
 
@@ -374,7 +374,7 @@ impl Op {
                 flops: "2*pairs*heads*(nope+rope+v)+2*seen*weights",
             },
             _ => OpReference {
-                what: "Multi-head latent attention as the circuit says it, whatever the formulation; `choose_formulations` makes a cache \
+                what: "Multi-head latent attention as the circuit says it, whatever the formulation; `lower_mla` makes a cache \
                        store and one or two formulations of it.",
                 formula: "o = Σⱼ softmaxⱼ(s · (q_nope · W_UK cⱼ + q_rope · k_ropeⱼ)) · W_UV cⱼ",
                 source: MLA,
@@ -498,7 +498,7 @@ mod tests {
         let sum = |f: &dyn Fn(&crate::circuit::Weight) -> usize| -> usize {
             node.weights.iter().map(|(_, id)| f(ir.weight(*id))).sum()
         };
-        let mut numbers = sum(&|w| w.numbers());
+        let mut numbers = sum(&|w| w.elements());
         let mut bytes = sum(&|w| w.bytes());
         if node.weight("kv_b").is_some() && node.op != Op::AttendExpanded && node.op != Op::ExpandedStore {
             // the half that the operation needs

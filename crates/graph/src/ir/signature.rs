@@ -36,7 +36,7 @@ pub struct Edge {
     pub value: usize,
 }
 
-const fn numbers(name: &'static str) -> Port {
+const fn elements(name: &'static str) -> Port {
     Port { name, carries: Carries::Numbers }
 }
 
@@ -45,17 +45,18 @@ const fn experts(name: &'static str) -> Port {
 }
 
 /// The slot of the residual that an operation adds its result to.
-const RESIDUAL: Port = numbers("residual");
+const RESIDUAL: Port = elements("residual");
 
 impl Op {
     /// Inputs in order, without the residual of [`Epilogue::AddTo`].
     pub fn inputs(&self) -> &'static [Port] {
-        const X: &[Port] = &[numbers("x")];
+        const X: &[Port] = &[elements("x")];
         const TOKENS: &[Port] = &[Port { name: "tokens", carries: Carries::Tokens }];
-        const MLA: &[Port] = &[numbers("q_nope"), numbers("q_rope"), numbers("latent"), numbers("k_rope")];
-        const QUERY: &[Port] = &[numbers("q_nope"), numbers("q_rope")];
-        const STORE: &[Port] = &[numbers("latent"), numbers("k_rope")];
-        const EXPERTS: &[Port] = &[numbers("x"), experts("chosen"), numbers("mix")];
+        const MLA: &[Port] =
+            &[elements("q_nope"), elements("q_rope"), elements("latent"), elements("k_rope")];
+        const QUERY: &[Port] = &[elements("q_nope"), elements("q_rope")];
+        const STORE: &[Port] = &[elements("latent"), elements("k_rope")];
+        const EXPERTS: &[Port] = &[elements("x"), experts("topk_ids"), elements("topk_weights")];
         match self {
             Op::Embed { .. } => TOKENS,
             Op::RmsNorm
@@ -66,25 +67,25 @@ impl Op {
             | Op::Scale { .. }
             | Op::GatherRows => X,
             Op::MlaAttention => MLA,
-            Op::Route => const { &[numbers("logits")] },
+            Op::Route => const { &[elements("logits")] },
             Op::ExpertMlp | Op::ExpertDown => EXPERTS,
-            Op::SiluMul => const { &[numbers("gate"), numbers("up")] },
-            Op::Add { .. } => const { &[numbers("base"), numbers("term")] },
+            Op::SiluMul => const { &[elements("gate"), elements("up")] },
+            Op::Add { .. } => const { &[elements("base"), elements("term")] },
             Op::LatentStore | Op::ExpandedStore => STORE,
             Op::AbsorbK | Op::AttendExpanded => QUERY,
-            Op::AttendLatent | Op::AttendSeparate => const { &[numbers("query")] },
-            Op::AbsorbV => const { &[numbers("mix")] },
-            Op::ExpertGateUp => const { &[numbers("x"), experts("chosen")] },
+            Op::AttendLatent | Op::AttendSeparate => const { &[elements("query")] },
+            Op::AbsorbV => const { &[elements("latent_mix")] },
+            Op::ExpertGateUp => const { &[elements("x"), experts("topk_ids")] },
         }
     }
 
     /// Outputs in order; none where their number depends on the node: a product has one for each weight, a split one for each part.
     pub fn outputs(&self) -> Option<&'static [Port]> {
-        const Y: &[Port] = &[numbers("y")];
+        const Y: &[Port] = &[elements("y")];
         match self {
             Op::Linear | Op::Split => None,
             Op::LatentStore | Op::ExpandedStore => Some(&[]),
-            Op::Route => Some(const { &[experts("chosen"), numbers("mix")] }),
+            Op::Route => Some(const { &[experts("topk_ids"), elements("topk_weights")] }),
             _ => Some(Y),
         }
     }
@@ -102,7 +103,9 @@ impl Node {
     pub fn output_port(&self, i: usize) -> Option<Port> {
         match self.op.outputs() {
             Some(ports) => ports.get(i).copied(),
-            None if i < self.output_count() => Some(numbers(if self.op == Op::Split { "part" } else { "y" })),
+            None if i < self.output_count() => {
+                Some(elements(if self.op == Op::Split { "part" } else { "y" }))
+            }
             None => None,
         }
     }

@@ -1,10 +1,10 @@
-//! The IR as text: one line a node.
+//! The IR as text: one line per node.
 
 use super::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount, Storage, ValueId};
 use std::fmt::Write;
 
 impl Ir {
-    /// One line a node; `phases`, where given, numbers the phase of each.
+    /// One line per node, grouped by phase where `phases` is given.
     pub fn to_text(&self, phases: Option<&[usize]>) -> String {
         let mut text = String::new();
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
@@ -83,8 +83,8 @@ impl Ir {
             let _ = write!(line, "  W {slot} {} {}", weight.ty, shape.join("×"));
             if let Some(kernel) = node.kernels.get(i) {
                 let _ = write!(line, " by {}", kernel.name);
-                if let Some(few) = &kernel.few {
-                    let _ = write!(line, ", few rows by {}", few.name);
+                if let Some(small) = &kernel.small_batch {
+                    let _ = write!(line, ", small batches by {}", small.name);
                 }
             }
         }

@@ -1,10 +1,11 @@
-//! Folding of activations and residual sums into the products that make them.
+//! Folds activations and residual sums into the matmuls that produce their input.
 
 use super::{overwritten, remove};
 use crate::ir::{Epilogue, Ir, Op, ValueId};
 use std::ops::Range;
 
-/// SiLU·up and ReLU² are applied, and residuals added, by the thread that has just computed the product.
+/// The thread that computed an output also applies SiLU·up or ReLU² to it, or adds it to the residual, while it is in registers
+/// or cache.
 pub fn fold_epilogues(ir: Ir) -> Ir {
     fold_sums(spread_sums(fold_activations(ir)))
 }
@@ -59,7 +60,7 @@ fn spread_sums(mut ir: Ir) -> Ir {
     ir
 }
 
-/// Whether one of these nodes reads or writes where `value` lies.
+/// Whether one of these nodes reads or writes memory of `value`.
 fn used(ir: &Ir, value: ValueId, mut nodes: Range<usize>) -> bool {
     let root = ir.root(value);
     nodes.any(|n| {
@@ -91,8 +92,8 @@ fn fold_sums(mut ir: Ir) -> Ir {
     ir
 }
 
-/// Whether the sum at `sum` is the only reader of `term`, which a plain product makes, and what that product reads is still there when
-/// the sum is made, and is not what the sum overwrites: each thread adds to its own columns while others read.
+/// Whether the product that makes `term` may add it to the sum itself. `sum` must be the only reader of `term`, and no node up to
+/// and including the sum may overwrite what the product reads: threads add to their own columns while others still read.
 fn foldable(ir: &Ir, term: ValueId, sum: usize) -> bool {
     let Some(maker) = ir.maker(term) else { return false };
     let node = &ir.nodes[maker];

@@ -1,4 +1,4 @@
-//! Grouping of experts: the sum over a row's experts becomes two steps over rows sorted by expert.
+//! Grouping of experts: the sum over a row's experts becomes two operations over rows sorted by expert.
 
 use crate::ir::{Ir, Node, Op, RowCount, Storage, Value};
 
@@ -6,7 +6,7 @@ use crate::ir::{Ir, Node, Op, RowCount, Storage, Value};
 pub fn group_experts(mut ir: Ir) -> Ir {
     while let Some(at) = ir.nodes.iter().position(|node| node.op == Op::ExpertMlp) {
         let expert = ir.nodes.remove(at);
-        let (x, chosen, mix) = (expert.inputs[0], expert.inputs[1], expert.inputs[2]);
+        let (x, topk_ids, topk_weights) = (expert.inputs[0], expert.inputs[1], expert.inputs[2]);
         let is_down = |slot: &str| slot == "expert_down";
         let (down, gate_up): (Vec<_>, Vec<_>) =
             expert.weights.into_iter().partition(|(slot, _)| is_down(slot));
@@ -14,15 +14,15 @@ pub fn group_experts(mut ir: Ir) -> Ir {
         let activated = ir.add_value(Value {
             name: "expert_activated".into(),
             layer: expert.layer,
-            rows: RowCount::Times(ir.value(chosen).width),
+            rows: RowCount::Times(ir.value(topk_ids).width),
             heads: 1,
             width,
             storage: Storage::Own,
         });
-        let mut first = Node::new(Op::ExpertGateUp, expert.layer, vec![x, chosen], vec![activated]);
+        let mut first = Node::new(Op::ExpertGateUp, expert.layer, vec![x, topk_ids], vec![activated]);
         first.weights = gate_up;
         let mut second =
-            Node::new(Op::ExpertDown, expert.layer, vec![activated, chosen, mix], expert.outputs);
+            Node::new(Op::ExpertDown, expert.layer, vec![activated, topk_ids, topk_weights], expert.outputs);
         second.weights = down;
         ir.nodes.splice(at..at, [first, second]);
     }

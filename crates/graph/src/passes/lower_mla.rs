@@ -1,4 +1,4 @@
-//! Choice of formulations: every `mla_attention` becomes the operations of one or two formulations of MLA.
+//! Lowering of MLA: every `mla_attention` becomes a cache store and the operations of one or two attention paths.
 
 use super::remove;
 use crate::config::AttentionShape;
@@ -10,22 +10,22 @@ use latent_types::CacheType;
 use std::fmt;
 use std::str::FromStr;
 
-/// Which formulation of MLA a session runs.
+/// Which formulation of MLA a session runs. All give the same result up to rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MlaChoice {
-    /// Absorbed for segments of few new rows, naive for many: see [`crossover`].
+    /// Per sequence span: absorbed for few new rows, naive for many. See [`crossover`].
     #[default]
     Auto,
-    /// Queries moved into latent space; one shared key and value row a token.
+    /// Queries projected into latent space; one key/value row per token, shared by all heads.
     Absorbed,
-    /// Keys and values expanded from the latents.
+    /// Keys and values of every head, expanded from the cached latents.
     Naive,
-    /// Like absorbed, with content and rope scores computed apart.
+    /// Like absorbed, with content and rope scores computed separately.
     SeparateScores,
 }
 
-/// Formulations with the cache that each runs on.
+/// Every formulation with the cache form that it runs on.
 pub const FORMS: [(MlaChoice, CacheForm); 5] = [
     (MlaChoice::Auto, CacheForm::Latent),
     (MlaChoice::Absorbed, CacheForm::Latent),
@@ -77,28 +77,28 @@ impl FromStr for MlaChoice {
     }
 }
 
-/// What the cache stores.
+/// What the KV cache stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheForm {
-    /// One latent row a token and layer.
+    /// One latent row per token and layer.
     #[default]
     Latent,
-    /// Expanded keys and values of every head; only for the naive formulation, for comparison.
+    /// Expanded keys and values of every head. Only for the naive formulation, for comparison.
     Expanded,
 }
 
 impl CacheForm {
-    /// Whether a cache of this type can store it: codes with one scale a row are for latents.
+    /// Whether a cache of this type can store it: int8 with one scale per row is for latents only.
     pub fn stores(self, ty: CacheType) -> bool {
         self == CacheForm::Latent || ty.is_float()
     }
 }
 
-/// New rows of a segment from which expanding keys and values costs fewer operations than attending in latent space;
+/// The number of new rows of a sequence from which expanding keys and values costs fewer FLOPs than attending in latent space;
 /// none where it never does. `kv_lora · (nope + v) / (2 · kv_lora − nope − v)`: 171 for DeepSeek-V3's sizes, 398 for GLM-4.7-Flash's.
 ///
-/// With n cached rows and m new ones, a head costs m·n·(2·kv_lora + rope) in latent space, and
+/// With n cached rows and m new ones, a head takes m·n·(2·kv_lora + rope) multiply-adds in latent space, and
 /// n·kv_lora·(nope + v) + m·n·(nope + rope + v) with keys and values expanded once.
 pub fn crossover(shape: &AttentionShape) -> Option<usize> {
     let expansion = shape.kv_lora_rank * (shape.nope + shape.v);
@@ -110,7 +110,7 @@ pub fn crossover(shape: &AttentionShape) -> Option<usize> {
 ///
 /// # Errors
 /// When the expanded cache is asked for with a formulation that reads latents.
-pub fn choose_formulations(
+pub fn lower_mla(
     mut ir: Ir,
     choice: MlaChoice,
     form: CacheForm,
@@ -118,7 +118,7 @@ pub fn choose_formulations(
 ) -> Result<Ir, GraphError> {
     if form == CacheForm::Expanded && choice != MlaChoice::Naive {
         return Err(GraphError::Internal {
-            pass: "choose_formulations",
+            pass: "lower_mla",
             problem: format!("an expanded cache serves the naive formulation, not {choice}"),
         });
     }
@@ -181,7 +181,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// The cache stream of this layer and the node that writes it.
+    /// The KV layer of this layer and the node that writes it.
     fn store(&mut self, ir: &mut Ir, form: CacheForm) {
         let (kind, op, width, rope) = match form {
             CacheForm::Latent => {
@@ -198,13 +198,13 @@ impl Lowering<'_> {
         node.weights = weights;
     }
 
-    /// Takes out the node that rotates the query, because each formulation rotates in its own place; returns what it read.
+    /// Removes the node that rotates the query, because each attention path rotates in its own place; returns its input.
     fn take_query_rope(&self, ir: &mut Ir) -> Result<ValueId, GraphError> {
         let rotated = self.attention.inputs[1];
         match ir.maker(rotated) {
             Some(index) if ir.nodes[index].op == Op::Rope => Ok(remove(ir, index).inputs[0]),
             _ => Err(GraphError::Internal {
-                pass: "choose_formulations",
+                pass: "lower_mla",
                 problem: "the rope part of the query is not made by rope".into(),
             }),
         }

@@ -1,9 +1,9 @@
-//! Placing buffers: values that are never alive at once share memory.
+//! The memory plan: values that are never alive at the same time share memory.
 
 use crate::ir::{Ir, Storage};
 use serde::Serialize;
 
-/// Where each value with a buffer of its own lies in a plan's arena.
+/// Where a plan's arena stores each value that has a buffer of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Arena {
     /// Size in f32 numbers.
@@ -30,8 +30,8 @@ pub struct Life {
 
 /// Places the buffers of `ir`, whose nodes run in `phases`, for at most `rows` rows.
 ///
-/// Larger buffers first, each at the lowest offset where nothing that lives at the same time lies.
-pub fn place_buffers(ir: &Ir, phases: &[usize], rows: usize) -> Arena {
+/// Greedy: larger buffers first, each at the lowest offset that no buffer alive at the same time occupies.
+pub fn plan_memory(ir: &Ir, phases: &[usize], rows: usize) -> Arena {
     let mut lives = lifetimes(ir, phases, rows);
     lives.sort_by_key(|life| (std::cmp::Reverse(life.floats), life.value));
     let mut arena = Arena { floats: 0, offsets: vec![None; ir.values.len()] };
@@ -104,7 +104,7 @@ mod tests {
             ir.nodes.push(Node::new(Op::SiluMul, None, inputs, vec![ValueId(i + 2 + usize::from(i == 8))]));
         }
         let phases: Vec<usize> = (0..9).collect();
-        let arena = place_buffers(&ir, &phases, 3);
+        let arena = plan_memory(&ir, &phases, 3);
         let lives = lifetimes(&ir, &phases, 3);
         let mut total = 0;
         for a in &lives {

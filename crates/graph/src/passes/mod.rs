@@ -1,4 +1,5 @@
-//! Passes: small pure functions IR → IR, each with a name and a snapshot test, and the two that make a plan of the last IR.
+//! Passes: small pure functions IR → IR, each with a name and a snapshot test; `schedule` and `plan_memory` make a plan of the
+//! last IR.
 
 mod epilogues;
 mod experts;
@@ -14,19 +15,21 @@ pub(crate) mod snapshots;
 
 pub use epilogues::fold_epilogues;
 pub use experts::group_experts;
-pub use lower_mla::{CacheForm, FORMS, MlaChoice, choose_formulations, crossover};
-pub use memory_plan::{Arena, Life, lifetimes, place_buffers};
+pub use lower_mla::{CacheForm, FORMS, MlaChoice, crossover, lower_mla};
+pub use memory_plan::{Arena, Life, lifetimes, plan_memory};
 pub use norms::fold_norms;
 pub use projections::fuse_projections;
 pub use ropes::fold_ropes;
-pub(crate) use schedule::chosen_by_each;
-pub use schedule::cut_phases;
-pub use select_kernels::{BindOptions, Precision, Request, asked, bind, choose, class_bound_for};
+pub(crate) use schedule::routed_by_each_thread;
+pub use schedule::schedule;
+pub use select_kernels::{
+    BindOptions, Precision, Request, binding_bucket, choose, required_kernels, select_kernels,
+};
 
 use crate::ir::{Ir, Node, Op, ValueId};
 use std::ops::Range;
 
-/// How many rows a plan is made for. Fewer rows than a class allows may run through its plan.
+/// How many rows a plan is made for. A plan also runs steps with fewer rows than its bucket has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BatchBucket {
@@ -45,7 +48,7 @@ impl BatchBucket {
     /// Most rows of [`BatchBucket::SmallBatch`].
     pub const SMALL_BATCH: usize = 16;
 
-    /// The class that a step of `rows` rows runs in.
+    /// The bucket of a step with `rows` rows.
     pub fn of(rows: usize) -> BatchBucket {
         match rows {
             0 | 1 => BatchBucket::Decode,
@@ -54,7 +57,7 @@ impl BatchBucket {
         }
     }
 
-    /// What its steps do, for people.
+    /// What its steps do, for display.
     pub fn purpose(self) -> &'static str {
         match self {
             BatchBucket::Decode => "decode",
@@ -63,8 +66,8 @@ impl BatchBucket {
         }
     }
 
-    /// The fewest rows of a step that runs in it.
-    pub fn least_rows(self) -> usize {
+    /// The fewest rows of a step in this bucket.
+    pub fn min_rows(self) -> usize {
         match self {
             BatchBucket::Decode => 1,
             BatchBucket::SmallBatch => 2,
@@ -72,7 +75,7 @@ impl BatchBucket {
         }
     }
 
-    /// The most rows that its plan takes, when a step has at most `largest`.
+    /// The most rows that its plan takes, if no step has more than `max_batch_tokens`.
     pub fn max_rows(self, max_batch_tokens: usize) -> usize {
         match self {
             BatchBucket::Decode => 1,
@@ -82,7 +85,7 @@ impl BatchBucket {
     }
 }
 
-/// Whether one of these nodes writes where `value` lies: a sum in place does. (What a split makes is there already.)
+/// Whether one of these nodes overwrites memory of `value`, as an in-place sum does. Splits only make views.
 fn overwritten(ir: &Ir, value: ValueId, mut nodes: Range<usize>) -> bool {
     let (root, place) = ir.place(value);
     nodes.any(|n| {

@@ -1,11 +1,11 @@
-//! Folding of RMSNorm into the prologue of what reads it.
+//! Folds RMSNorm into the prologue of its readers.
 
 use super::{BatchBucket, overwritten, remove};
 use crate::ir::{Ir, Op};
 
-/// A normalised value that only matrix products and cache stores read is not stored: each of them normalises as it reads.
-/// For many rows that would be repeated by every thread, so that there only the cache store, which owns its rows, does it.
-/// Where the numbers before the norm are overwritten before the last has read them, as the residual stream is by a sum, the norm stays.
+/// A normalized value that only matmuls and cache stores read is not stored: each reader normalizes its input itself. A matmul
+/// repeats the norm in every thread, which does not pay in prefill; there only cache stores, which own their rows, do it. The norm
+/// stays where its input is overwritten before the last reader, as the residual stream is by a sum.
 pub fn fold_norms(mut ir: Ir, bucket: BatchBucket) -> Ir {
     let mut at = 0;
     while at < ir.nodes.len() {
@@ -65,7 +65,7 @@ mod tests {
         layer.iter().position(|op| op[key] == value || op[key][0] == value).unwrap()
     }
 
-    /// The nodes of layer 0 that normalise the residual stream: alone, and as they read.
+    /// The nodes of layer 0 that normalize the residual stream: norm nodes, and norm prologues.
     fn norms(ir: &Ir) -> (usize, usize) {
         let first = |n: &&crate::ir::Node| n.layer == Some(0);
         let residual =
@@ -84,7 +84,7 @@ mod tests {
         config.attention.v = config.hidden_size / config.attention.heads;
         let ir = fold_norms(lowered_of(circuit, &config), BatchBucket::Decode);
         let ir = fold_epilogues(fold_ropes(ir));
-        let found = audit::ir(&ir, circuit, &Span::trunk(&config), &config);
+        let found = audit::ir(&ir, circuit, &Span::backbone(&config), &config);
         // the norms that nothing reads any more are the circuit's own fault
         let wrong: Vec<_> = found.iter().filter(|f| f.code != Code::A15).collect();
         assert!(wrong.is_empty(), "{wrong:?}");

@@ -1,4 +1,4 @@
-//! Fusing of projections that share an input: q_a with kv_a, gate with up.
+//! Fusion of projections that share an input: q_a with kv_a, gate with up.
 
 use super::remove;
 use crate::ir::{Ir, Op};

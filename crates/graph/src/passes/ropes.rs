@@ -1,10 +1,10 @@
-//! Folding of rotations into what reads them.
+//! Folds rotations into their readers.
 
 use super::remove;
 use crate::ir::{Ir, Op};
 
-/// The cache store rotates the key that it writes, and the absorption the query that it copies, so that neither needs a
-/// phase of its own.
+/// The cache store rotates the key that it writes, and `absorb_k` the query that it copies, so that neither rotation needs a phase
+/// of its own.
 pub fn fold_ropes(mut ir: Ir) -> Ir {
     let mut at = 0;
     while at < ir.nodes.len() {

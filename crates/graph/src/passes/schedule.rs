@@ -1,4 +1,4 @@
-//! Cutting into phases: the fewest barriers under which no thread reads what another has not finished.
+//! Scheduling into phases: the fewest barriers such that no thread reads what another has not finished.
 
 use super::BatchBucket;
 use crate::ir::{Epilogue, Ir, Node, Op, Storage, ValueId};
@@ -7,9 +7,9 @@ use crate::ir::{Epilogue, Ir, Node, Op, Storage, ValueId};
 ///
 /// A node comes after every phase that makes what it reads, and, where it overwrites a value in place, after every phase that
 /// reads the old one. Two sums into the same rows may share a phase: each thread owns the same columns in both, and adds in
-/// the order of the list. The experts of few rows are chosen in the phase that reads the choice (`chosen_by_each`). Nodes whose lanes
-/// never meet do not wait for each other.
-pub fn cut_phases(ir: &Ir, bucket: BatchBucket) -> Vec<usize> {
+/// the order of the list. Small batches are routed in the phase that reads the routing (`routed_by_each_thread`). Nodes whose attention
+/// paths share no row do not wait for each other.
+pub fn schedule(ir: &Ir, bucket: BatchBucket) -> Vec<usize> {
     let mut phases: Vec<usize> = Vec::with_capacity(ir.nodes.len());
     let uses: Vec<Uses> = ir.nodes.iter().map(|node| Uses::of(ir, node)).collect();
     for (n, node) in ir.nodes.iter().enumerate() {
@@ -25,7 +25,7 @@ pub fn cut_phases(ir: &Ir, bucket: BatchBucket) -> Vec<usize> {
                 continue;
             }
             let sums = sums_together(ir, earlier, node) && !uses[n].reads_what(&uses[e]);
-            let together = sums || chosen_by_each(earlier, node, bucket);
+            let together = sums || routed_by_each_thread(earlier, node, bucket);
             phase = phase.max(phases[e] + usize::from(!together));
         }
         phases.push(phase);
@@ -39,7 +39,7 @@ struct Uses {
     writes: Vec<Place>,
 }
 
-/// A value's root, or a cache stream.
+/// A value's root, or a KV layer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Value(ValueId),
@@ -82,9 +82,9 @@ impl Uses {
     }
 }
 
-/// Whether `node` may read, in the same phase, the experts that `earlier` chooses: with few rows the choice is so little that every thread
-/// makes all of it for itself, which is quicker than waiting for one to do so. What later phases read of it, one thread writes.
-pub(crate) fn chosen_by_each(earlier: &Node, node: &Node, bucket: BatchBucket) -> bool {
+/// Whether `node` may run in the same phase as the routing `earlier` that it reads. For small batches every thread computes the
+/// whole routing for itself, which is faster than a barrier; one thread writes the copy that later phases read.
+pub(crate) fn routed_by_each_thread(earlier: &Node, node: &Node, bucket: BatchBucket) -> bool {
     bucket != BatchBucket::Prefill
         && earlier.op == Op::Route
         && node.op == Op::ExpertGateUp

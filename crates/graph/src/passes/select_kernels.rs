@@ -1,4 +1,4 @@
-//! Binding: one kernel for each weight or operation of a node, strictly.
+//! Kernel selection: exactly one kernel for each weight or operation of a node.
 
 use super::BatchBucket;
 use crate::error::GraphError;
@@ -13,7 +13,7 @@ use std::str::FromStr;
 pub enum Precision {
     /// Everything in f32 from decoded weights: the oracle.
     Exact,
-    /// 8-bit activations with quantised weights, f32 with all others.
+    /// 8-bit activations with quantized weights, f32 with all others.
     #[default]
     Default,
 }
@@ -46,25 +46,26 @@ impl FromStr for Precision {
     }
 }
 
-/// What binding may choose from.
+/// What `select_kernels` may choose from.
 #[derive(Clone, Copy, Debug)]
 pub struct BindOptions {
     /// How exact the arithmetic is.
     pub precision: Precision,
-    /// The highest tier allowed.
+    /// The highest ISA level allowed.
     pub tier: Tier,
-    /// The type of the cache.
+    /// The element type of the KV cache.
     pub cache: CacheType,
 }
 
-/// Binds every node of `ir`, for steps of a class of rows, to kernels of `table`.
+/// Binds every node of `ir` to kernels of `table`, for steps of one batch bucket.
 ///
-/// Among the kernels that do what is asked at a tier that is allowed, the highest tier wins; one that is written for the format
-/// wins over one that reads any. Experts see some of a step's rows only: where their kernel is for many, one for few is bound beside it.
+/// Among the kernels that match at an allowed ISA level the highest level wins; a kernel for one weight format wins over one that
+/// reads any. An expert sees only some of a step's rows, so where its kernel has a minimum number of rows, a kernel for small
+/// batches is bound too.
 ///
 /// # Errors
-/// [`GraphError::NoKernel`] and [`GraphError::AmbiguousKernel`], which say what was asked and what there is.
-pub fn bind(
+/// [`GraphError::NoKernel`] and [`GraphError::AmbiguousKernel`], which say what was required and which kernels there are.
+pub fn select_kernels(
     mut ir: Ir,
     table: &[KernelContract],
     options: &BindOptions,
@@ -72,14 +73,14 @@ pub fn bind(
 ) -> Result<Ir, GraphError> {
     for n in 0..ir.nodes.len() {
         let node = &ir.nodes[n];
-        let bucket = class_bound_for(&node.op, bucket);
+        let bucket = binding_bucket(&node.op, bucket);
         let experts = matches!(node.op, Op::ExpertGateUp | Op::ExpertDown);
-        let kernels = asked(&ir, node)
+        let kernels = required_kernels(&ir, node)
             .into_iter()
             .map(|(op, ty)| {
                 let mut kernel = choose(table, op, ty, options, bucket)?;
-                if experts && table[kernel.index].least > 1 {
-                    kernel.few = Some(Box::new(choose(table, op, ty, options, BatchBucket::Decode)?));
+                if experts && table[kernel.index].min_rows > 1 {
+                    kernel.small_batch = Some(Box::new(choose(table, op, ty, options, BatchBucket::Decode)?));
                 }
                 Ok(kernel)
             })
@@ -89,17 +90,17 @@ pub fn bind(
     Ok(ir)
 }
 
-/// The class of rows that a node's kernels are bound for. Heads multiply the rows of one segment, which may be few in any step; but attention over
-/// expanded keys, which multiplies all cached rows, is right with few and for many.
-pub fn class_bound_for(op: &Op, bucket: BatchBucket) -> BatchBucket {
+/// The batch bucket that a node's kernels are selected for. Per-head projections work on the rows of one sequence, of which any step
+/// may have few; attention over expanded keys multiplies all cached rows, so its kernels suit the step's bucket.
+pub fn binding_bucket(op: &Op, bucket: BatchBucket) -> BatchBucket {
     match op {
         Op::Linear | Op::ExpertGateUp | Op::ExpertDown | Op::AttendExpanded => bucket,
         _ => BatchBucket::Decode,
     }
 }
 
-/// What a node asks for: a kernel for each of its weights, or one for itself.
-pub fn asked(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
+/// The kernels that a node requires: one for each of its weights, or one for itself.
+pub fn required_kernels(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
     let each = |kind: fn(&Op, &str) -> OpKind| -> Vec<_> {
         node.weights.iter().map(|(slot, id)| (kind(&node.op, slot), Some(ir.weight(*id).ty))).collect()
     };
@@ -108,7 +109,7 @@ pub fn asked(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
         // the latent side of W_UK is read along its rows in k_b, and across them in kv_b
         Op::AbsorbK => each(|_, slot| if slot == "kv_b" { OpKind::LinearT } else { OpKind::Linear }),
         Op::ExpandedStore => each(|_, slot| if slot == "k_b" { OpKind::LinearT } else { OpKind::Linear }),
-        // a product makes values; keys have a kernel of their own, which reads W_UK decoded
+        // a matmul expands values; keys have a kernel of their own, which reads W_UK dequantized
         Op::AttendExpanded => {
             let mut asked = each(|_, slot| if slot == "k_b" { OpKind::ExpandKeys } else { OpKind::Linear });
             asked.extend([(OpKind::ExpandKeys, None), (OpKind::AttendExpanded, None)]);
@@ -129,9 +130,9 @@ pub fn asked(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
     }
 }
 
-/// How the input of a product is read: decided by format and precision, so that tiers compute alike; but what a kernel for many
-/// rows reads, where there are as many and it may be used. Attention rounds as the kernel of the highest tier does that it may use, to 16 bits rather
-/// than to codes.
+/// Chooses the activation type of a matmul. It depends only on weight format and precision, so that every ISA computes the same
+/// result; a prefill-only kernel may ask for its own type when the batch is large enough. Attention takes the type of the best
+/// kernel allowed, and prefers 16-bit floats to int8.
 fn activation(
     table: &[KernelContract],
     op: OpKind,
@@ -145,7 +146,7 @@ fn activation(
             k.op == op
                 && k.activation != ActivationType::F32
                 && k.tier <= options.tier
-                && k.least <= bucket.least_rows()
+                && k.min_rows <= bucket.min_rows()
                 && k.cache.is_none_or(|cache| cache == options.cache)
         };
         let best = table.iter().filter(rounded).max_by_key(|k| (rank(k), k.activation != ActivationType::A8));
@@ -156,8 +157,8 @@ fn activation(
     let for_many = |k: &&KernelContract| {
         k.op == op
             && k.weight == Some(ty)
-            && k.least > 1
-            && k.least <= bucket.least_rows()
+            && k.min_rows > 1
+            && k.min_rows <= bucket.min_rows()
             && k.tier <= options.tier
             && k.layout == layout(table, ty, precision)
     };
@@ -169,7 +170,7 @@ fn activation(
     if exists { wanted } else { ActivationType::F32 }
 }
 
-/// How a product with weights of a format should read its input.
+/// The activation type that suits a weight format.
 fn wanted(ty: TensorType, precision: Precision) -> ActivationType {
     match precision {
         Precision::Default if ty.is_quantized() => ActivationType::A8,
@@ -177,8 +178,8 @@ fn wanted(ty: TensorType, precision: Precision) -> ActivationType {
     }
 }
 
-/// How the weights of a format lie in memory, in every operation of a session: in default precision in tiles where products read them,
-/// else as in the file.
+/// How the weights of a format are laid out in memory, the same for every operation of a session: in tiles, if default precision has
+/// a matmul that reads them, else in rows as in the file.
 fn layout(table: &[KernelContract], ty: TensorType, precision: Precision) -> WeightLayout {
     let tiles = |k: &KernelContract| {
         k.op == OpKind::Linear
@@ -193,34 +194,34 @@ fn layout(table: &[KernelContract], ty: TensorType, precision: Precision) -> Wei
     }
 }
 
-/// What one kernel is asked to do.
+/// What is required of one kernel.
 #[derive(Debug)]
 pub struct Request<'a> {
     op: OpKind,
     ty: Option<TensorType>,
     /// The type of the input that the kernel reads.
     pub activation: ActivationType,
-    /// None where the kernel takes decoded rows, from whatever layout.
+    /// None where the kernel takes dequantized rows, from any layout.
     pub layout: Option<WeightLayout>,
     options: &'a BindOptions,
     bucket: BatchBucket,
 }
 
 impl<'a> Request<'a> {
-    /// The request for `op` with weights of format `ty`: layout follows from format and precision, the input from the class of rows too.
+    /// The request for `op` with weights of format `ty`: layout follows from format and precision, the input from the batch bucket too.
     pub fn new(
         table: &[KernelContract],
         (op, ty): (OpKind, Option<TensorType>),
         options: &'a BindOptions,
         bucket: BatchBucket,
     ) -> Request<'a> {
-        // what decodes rows first takes them from whatever layout the products want
+        // operations that dequantize rows first take them from any layout
         let decodes = matches!(op, OpKind::Embed | OpKind::ExpandKeys);
         let layout = ty.filter(|_| !decodes).map(|ty| layout(table, ty, options.precision));
         Request { op, ty, activation: activation(table, op, ty, options, bucket), layout, options, bucket }
     }
 
-    /// Why `kernel` does not do what is asked; none where it does.
+    /// Why `kernel` does not match; none where it does.
     pub fn refusal(&self, kernel: &KernelContract) -> Option<String> {
         let (tier, cache) = (self.options.tier, self.options.cache);
         if kernel.op != self.op {
@@ -238,8 +239,8 @@ impl<'a> Request<'a> {
         if kernel.tier > tier {
             return Some(format!("it needs {}, and the limit is {tier}", kernel.tier));
         }
-        if kernel.least > self.bucket.least_rows() {
-            return Some(format!("it is for calls of {} rows and more", kernel.least));
+        if kernel.min_rows > self.bucket.min_rows() {
+            return Some(format!("it is for calls of {} rows and more", kernel.min_rows));
         }
         kernel.cache.filter(|ty| *ty != cache).map(|ty| format!("its cache is {ty}"))
     }
@@ -248,12 +249,12 @@ impl<'a> Request<'a> {
         self.refusal(kernel).is_none()
     }
 
-    /// The kernel that wins, where one does what is asked.
+    /// The best kernel that matches.
     pub fn best<'t>(&self, table: &'t [KernelContract]) -> Option<&'t KernelContract> {
         table.iter().filter(|k| self.matches(k)).max_by_key(|k| rank(k))
     }
 
-    /// Why the request is as it is, and why `bound` answers it: a sentence each for input, layout and tier.
+    /// Why the request is as it is, and why `bound` answers it: a sentence each for input, layout and ISA.
     pub fn why(&self, bound: &KernelContract) -> Vec<String> {
         let mut why = Vec::new();
         if let Some(ty) = self.ty {
@@ -261,26 +262,28 @@ impl<'a> Request<'a> {
             why.push(match (self.activation, precision) {
                 (ActivationType::F32, Precision::Exact) => "input f32: precision exact".to_owned(),
                 (ActivationType::F32, Precision::Default) if wanted(ty, precision) == ActivationType::F32 => {
-                    format!("input f32: {ty} is not quantised, so the input is not rounded")
+                    format!("input f32: {ty} is not quantized, so the input is not rounded")
                 }
                 (ActivationType::F32, Precision::Default) => {
                     format!("input f32: no kernel reads {ty} with a narrower one for this operation")
                 }
-                (ActivationType::Bf16, _) if bound.least > 1 => {
+                (ActivationType::Bf16, _) if bound.min_rows > 1 => {
                     format!(
-                        "input {input}: with many rows, {ty} is unpacked to it too, for the processor's tiles"
+                        "input {input}: in prefill, {ty} is dequantized to it too, for the processor's tiles"
                     )
                 }
                 (ActivationType::Bf16 | ActivationType::F16, _) => {
                     format!("input {input}: {ty} has 16 bits, so the input is rounded to as many")
                 }
                 (ActivationType::A8, _) => {
-                    format!("input {input}: {ty} is quantised, so blocks of the input are 8-bit codes")
+                    format!(
+                        "input {input}: {ty} is quantized, so blocks of the input are quantized to 8 bits"
+                    )
                 }
             });
             why.push(match self.layout {
-                None => "any layout: rows are decoded first".to_owned(),
-                Some(WeightLayout::Rows) => format!("layout rows: {ty} is read as it lies in the file"),
+                None => "any layout: rows are dequantized first".to_owned(),
+                Some(WeightLayout::Rows) => format!("layout rows: {ty} is read as stored in the file"),
                 Some(WeightLayout::Tiles) => {
                     format!("layout tiles: {ty} is packed while loading, for every operation of a session")
                 }
@@ -294,7 +297,9 @@ impl<'a> Request<'a> {
             why.push(format!("arithmetic bf16: the processor multiplies {how} of it"));
         }
         if self.ty.is_none() && self.activation == ActivationType::A8 {
-            why.push("input a8: the cache stores 8-bit codes, which are multiplied with such".to_owned());
+            why.push(
+                "input a8: the cache stores 8-bit quants, which are multiplied with 8-bit queries".to_owned(),
+            );
         }
         why.push(if bound.tier == self.options.tier {
             format!("tier {}: the highest allowed", bound.tier)
@@ -316,10 +321,10 @@ fn rank(k: &KernelContract) -> (Tier, bool, bool) {
     (k.tier, k.weight.is_some(), k.cache.is_some())
 }
 
-/// The kernel for one operation on one format of weights, in steps of a class of rows.
+/// The kernel for one operation on one weight format, for steps of one batch bucket.
 ///
 /// # Errors
-/// As for [`bind`].
+/// As for [`select_kernels`].
 pub fn choose(
     table: &[KernelContract],
     op: OpKind,
@@ -339,7 +344,7 @@ pub fn choose(
         }),
         (Some((index, kernel)), None) => {
             let activation = request.activation.name().to_owned();
-            Ok(BoundKernel { index, name: kernel.name.to_owned(), activation, few: None })
+            Ok(BoundKernel { index, name: kernel.name.to_owned(), activation, small_batch: None })
         }
     }
 }
@@ -358,7 +363,7 @@ mod tests {
     use super::*;
     use latent_types::WeightLayout;
 
-    fn config(
+    fn contract(
         weight: Option<TensorType>,
         activation: ActivationType,
         tier: Tier,
@@ -370,7 +375,7 @@ mod tests {
             layout: WeightLayout::Rows,
             activation,
             cache: None,
-            least: 1,
+            min_rows: 1,
             tier,
             name,
         }
@@ -384,10 +389,10 @@ mod tests {
     fn the_highest_tier_allowed_wins_and_activation_does_not_depend_on_it() {
         let q4 = Some(TensorType::Q4_K);
         let table = [
-            config(None, ActivationType::F32, Tier::Portable, "strip"),
-            config(q4, ActivationType::A8, Tier::Portable, "portable_a8"),
-            config(q4, ActivationType::A8, Tier::Avx2, "avx2_a8"),
-            config(q4, ActivationType::F32, Tier::Avx512, "avx512_f32"),
+            contract(None, ActivationType::F32, Tier::Portable, "strip"),
+            contract(q4, ActivationType::A8, Tier::Portable, "portable_a8"),
+            contract(q4, ActivationType::A8, Tier::Avx2, "avx2_a8"),
+            contract(q4, ActivationType::F32, Tier::Avx512, "avx512_f32"),
         ];
         let name = |precision, tier, ty| {
             choose(&table, OpKind::Linear, ty, &options(precision, tier), BatchBucket::Prefill).unwrap().name
@@ -404,9 +409,12 @@ mod tests {
         let q4 = Some(TensorType::Q4_K);
         let tiles = |kernel: KernelContract| KernelContract { layout: WeightLayout::Tiles, ..kernel };
         let table = [
-            config(None, ActivationType::F32, Tier::Portable, "strip"),
-            tiles(config(q4, ActivationType::A8, Tier::Avx512, "avx512_a8")),
-            tiles(KernelContract { least: 16, ..config(q4, ActivationType::Bf16, Tier::Amx, "amx_bf16") }),
+            contract(None, ActivationType::F32, Tier::Portable, "strip"),
+            tiles(contract(q4, ActivationType::A8, Tier::Avx512, "avx512_a8")),
+            tiles(KernelContract {
+                min_rows: 16,
+                ..contract(q4, ActivationType::Bf16, Tier::Amx, "amx_bf16")
+            }),
         ];
         let chosen = |precision, tier, bucket| {
             choose(&table, OpKind::Linear, q4, &options(precision, tier), bucket).unwrap()
@@ -424,8 +432,8 @@ mod tests {
     fn none_and_a_tie_are_errors_that_name_the_kernels() {
         let q8 = Some(TensorType::Q8_0);
         let table = [
-            config(q8, ActivationType::F32, Tier::Avx2, "one"),
-            config(q8, ActivationType::F32, Tier::Avx2, "two"),
+            contract(q8, ActivationType::F32, Tier::Avx2, "one"),
+            contract(q8, ActivationType::F32, Tier::Avx2, "two"),
         ];
         let error = |tier| {
             let options = options(Precision::Exact, tier);

@@ -57,11 +57,11 @@ pub(crate) fn config() -> ModelConfig {
     }
 }
 
-/// The layers of a circuit that need not be built in, absorbed or naive by rows, experts grouped.
+/// The layers of a circuit that need not be built in, with both attention paths, experts grouped.
 pub(crate) fn lowered_of(circuit: &Circuit, config: &ModelConfig) -> Ir {
     let tensors = DeclaredTensors::of(circuit, config, Naming::Gguf, TensorType::BF16).unwrap();
-    let ir = Ir::build_with(circuit, config, &Span::trunk(config), &tensors).unwrap();
-    let ir = choose_formulations(ir, MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap();
+    let ir = Ir::build_with(circuit, config, &Span::backbone(config), &tensors).unwrap();
+    let ir = lower_mla(ir, MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap();
     group_experts(fuse_projections(ir))
 }
 
@@ -73,38 +73,37 @@ fn built(span: &Span) -> Ir {
 
 fn formulated() -> Ir {
     let config = config();
-    choose_formulations(built(&Span::trunk(&config)), MlaChoice::Auto, CacheForm::Latent, &config.attention)
-        .unwrap()
+    lower_mla(built(&Span::backbone(&config)), MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap()
 }
 
 fn folded(bucket: BatchBucket) -> Ir {
     fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(formulated())), bucket)))
 }
 
-/// The IR from tokens to logits with formulations chosen and experts grouped, W_KV in one tensor or in two.
+/// The IR from tokens to logits with MLA lowered and experts grouped, W_KV in one tensor or in two.
 pub(crate) fn lowered(mla: MlaChoice, form: CacheForm, combined: bool) -> Ir {
     let mut config = config();
     config.kv_form = if combined { KvForm::Combined } else { KvForm::Separate };
     let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
     let span = Span { embed: true, layers: 0..config.layers, head: true };
     let ir = Ir::build(&config, &span, &tensors).unwrap();
-    group_experts(choose_formulations(ir, mla, form, &config.attention).unwrap())
+    group_experts(lower_mla(ir, mla, form, &config.attention).unwrap())
 }
 
-/// The plan of the trunk before binding, for tests of what a plan keeps.
+/// The plan of the layers before kernel selection, for tests of what a plan keeps.
 pub(crate) fn folded_plan(bucket: BatchBucket, mla: MlaChoice) -> crate::Plan {
     let config = config();
-    let span = Span::trunk(&config);
-    let ir = choose_formulations(built(&span), mla, CacheForm::Latent, &config.attention).unwrap();
+    let span = Span::backbone(&config);
+    let ir = lower_mla(built(&span), mla, CacheForm::Latent, &config.attention).unwrap();
     let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), bucket)));
-    let phases = cut_phases(&ir, bucket);
-    let arena = place_buffers(&ir, &phases, 32);
+    let phases = schedule(&ir, bucket);
+    let arena = plan_memory(&ir, &phases, 32);
     crate::Plan { span, bucket, max_rows: 32, ir, phases, arena }
 }
 
 #[test]
 fn built_from_the_circuit() {
-    insta::assert_snapshot!(built(&Span::trunk(&config())).to_text(None));
+    insta::assert_snapshot!(built(&Span::backbone(&config())).to_text(None));
 }
 
 #[test]
@@ -116,16 +115,13 @@ fn formulations_chosen() {
 fn formulations_split_and_naive_alone() {
     let config = config();
     let span = Span { embed: false, layers: 0..1, head: false };
-    let text =
-        |mla, form| choose_formulations(built(&span), mla, form, &config.attention).unwrap().to_text(None);
+    let text = |mla, form| lower_mla(built(&span), mla, form, &config.attention).unwrap().to_text(None);
     insta::assert_snapshot!(format!(
         "{}\n{}",
         text(MlaChoice::SeparateScores, CacheForm::Latent),
         text(MlaChoice::Naive, CacheForm::Expanded)
     ));
-    assert!(
-        choose_formulations(built(&span), MlaChoice::Auto, CacheForm::Expanded, &config.attention).is_err()
-    );
+    assert!(lower_mla(built(&span), MlaChoice::Auto, CacheForm::Expanded, &config.attention).is_err());
 }
 
 #[test]
@@ -167,12 +163,12 @@ fn epilogues_folded() {
 fn phases_cut() {
     for bucket in [BatchBucket::Decode, BatchBucket::Prefill] {
         let ir = folded(bucket);
-        let phases = cut_phases(&ir, bucket);
+        let phases = schedule(&ir, bucket);
         insta::assert_snapshot!(format!("phases_{bucket:?}"), ir.to_text(Some(&phases)));
     }
 }
 
-/// One form of everything, and products of bf16 rows in two: of AVX2, and of tiles for many rows.
+/// A portable kernel for everything, and for bf16 two more: an AVX2 matmul, and AMX tiles for prefill.
 fn table() -> Vec<KernelContract> {
     let kernel = |op, weight, activation, tier, name| KernelContract {
         op,
@@ -180,7 +176,7 @@ fn table() -> Vec<KernelContract> {
         layout: WeightLayout::Rows,
         activation,
         cache: None,
-        least: 1,
+        min_rows: 1,
         tier,
         name,
     };
@@ -188,7 +184,7 @@ fn table() -> Vec<KernelContract> {
     let mut table = vec![
         kernel(OpKind::Linear, bf16, ActivationType::F32, Tier::Avx2, "avx2_bf16"),
         KernelContract {
-            least: 16,
+            min_rows: 16,
             ..kernel(OpKind::Linear, bf16, ActivationType::Bf16, Tier::Amx, "amx_bf16")
         },
         kernel(OpKind::Linear, None, ActivationType::F32, Tier::Portable, "strip"),
@@ -213,9 +209,9 @@ fn table() -> Vec<KernelContract> {
 fn kernels_bound_and_buffers_placed() {
     let mut table = table();
     let options = BindOptions { precision: Precision::Default, tier: Tier::Avx512, cache: CacheType::F16 };
-    let ir = bind(folded(BatchBucket::Decode), &table, &options, BatchBucket::Decode).unwrap();
-    let phases = cut_phases(&ir, BatchBucket::Decode);
-    let arena = place_buffers(&ir, &phases, 4);
+    let ir = select_kernels(folded(BatchBucket::Decode), &table, &options, BatchBucket::Decode).unwrap();
+    let phases = schedule(&ir, BatchBucket::Decode);
+    let arena = plan_memory(&ir, &phases, 4);
     let mut text = ir.to_text(Some(&phases));
     for (value, offset) in ir.values.iter().zip(&arena.offsets) {
         if let Some(offset) = offset {
@@ -225,15 +221,16 @@ fn kernels_bound_and_buffers_placed() {
     }
     insta::assert_snapshot!(format!("{text}arena {} numbers", arena.floats));
     table.retain(|kernel| kernel.op != OpKind::Route);
-    let missing =
-        bind(folded(BatchBucket::Decode), &table, &options, BatchBucket::Decode).unwrap_err().to_string();
+    let missing = select_kernels(folded(BatchBucket::Decode), &table, &options, BatchBucket::Decode)
+        .unwrap_err()
+        .to_string();
     assert!(missing.contains("route") && missing.contains("there is none"), "{missing}");
 }
 
 #[test]
 fn kernels_bound_on_a_machine_with_tiles() {
     let options = BindOptions { precision: Precision::Default, tier: Tier::Amx, cache: CacheType::F16 };
-    let bound = |bucket| bind(folded(bucket), &table(), &options, bucket).unwrap();
+    let bound = |bucket| select_kernels(folded(bucket), &table(), &options, bucket).unwrap();
     insta::assert_snapshot!(bound(BatchBucket::Prefill).to_text(None));
     for bucket in [BatchBucket::Decode, BatchBucket::SmallBatch] {
         assert!(!bound(bucket).to_text(None).contains("amx"), "{bucket:?}");
@@ -242,7 +239,7 @@ fn kernels_bound_on_a_machine_with_tiles() {
 
 #[test]
 fn the_head_alone() {
-    let ir = built(&Span::head(&config()));
+    let ir = built(&Span::lm_head(&config()));
     insta::assert_snapshot!(fold_norms(ir, BatchBucket::Decode).to_text(None));
 }
 
@@ -250,8 +247,7 @@ fn the_head_alone() {
 fn drawn_for_graphviz() {
     let span = Span { embed: false, layers: 0..1, head: false };
     let config = config();
-    let ir =
-        choose_formulations(built(&span), MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap();
+    let ir = lower_mla(built(&span), MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap();
     insta::assert_snapshot!(ir.to_dot(None));
 }
 
@@ -261,10 +257,9 @@ fn a_dense_layer_has_eight_phases_and_a_moe_layer_nine() {
     let config = config();
     let phases = |layer: usize, bucket: BatchBucket| {
         let span = Span { embed: false, layers: layer..layer + 1, head: false };
-        let ir = choose_formulations(built(&span), MlaChoice::Absorbed, CacheForm::Latent, &config.attention)
-            .unwrap();
+        let ir = lower_mla(built(&span), MlaChoice::Absorbed, CacheForm::Latent, &config.attention).unwrap();
         let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), bucket)));
-        cut_phases(&ir, bucket).into_iter().max().unwrap() + 1
+        schedule(&ir, bucket).into_iter().max().unwrap() + 1
     };
     for bucket in [BatchBucket::Decode, BatchBucket::SmallBatch] {
         assert_eq!((phases(0, bucket), phases(1, bucket)), (8, 9), "{bucket:?}");

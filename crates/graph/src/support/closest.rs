@@ -1,4 +1,4 @@
-//! Which known circuit an unknown model is most like: by keys and what they choose, by the names of tensors, and by their dimensions.
+//! Which known circuit is most similar to an unknown model: by keys and what they choose, by the names of tensors, and by their dimensions.
 
 use super::fill_missing;
 use crate::circuit::{Circuit, HF_PREFIXES, Naming};
@@ -7,7 +7,7 @@ use latent_formats::Outline;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How like a model is to one that is known.
+/// How similar a model is to a known one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Similarity {
     /// `general.architecture` or `model_type` of the known one.
@@ -37,7 +37,7 @@ pub struct Similarity {
     pub dimensions: (usize, usize),
 }
 
-/// Known models of this kind of file, the most alike first.
+/// Known models of this kind of file, the most similar first.
 pub(super) fn rank(outline: &Outline, naming: Naming, architecture: &str) -> Vec<Similarity> {
     let keys = OutlineFile(outline);
     let patterns = patterns(outline, naming);
@@ -56,9 +56,9 @@ pub(super) fn rank(outline: &Outline, naming: Naming, architecture: &str) -> Vec
                 profile.keys.iter().filter(lacks).map(|key| (*key).to_owned()).collect();
             let read = fill_missing::read_as(outline, naming, Some(profile.name));
             let other = other_choices(profile, &read, &|key| keys.field(&spelled(key)), &spelled);
-            // numbers out of range are compared too, though they choose nothing
+            // values out of range are compared too, though they choose nothing
             let compared = read.choices + read.wrong.iter().filter(|(_, chooses)| !chooses).count();
-            let mut likeness = Similarity {
+            let mut similarity = Similarity {
                 name: profile.name.to_owned(),
                 circuit: profile.circuit.to_owned(),
                 score: 0.0,
@@ -72,12 +72,12 @@ pub(super) fn rank(outline: &Outline, naming: Naming, architecture: &str) -> Vec
                 tensors_unknown: Vec::new(),
                 dimensions: (0, 0),
             };
-            likeness.compare(circuit, naming, &patterns);
-            likeness.score();
-            Some(likeness)
+            similarity.compare(circuit, naming, &patterns);
+            similarity.score();
+            Some(similarity)
         })
         .collect();
-    // of alike ones first the one whose name begins alike, then in the order of their profiles
+    // equal scores: first the name with the longest common prefix, then the order of the profiles
     let common = |name: &str| name.bytes().zip(architecture.bytes()).take_while(|(a, b)| a == b).count();
     list.sort_by(|a, b| b.score.total_cmp(&a.score).then(common(&b.name).cmp(&common(&a.name))));
     list
@@ -146,7 +146,7 @@ fn other_choices(
     other
 }
 
-/// Names of tensors with the numbers of layers and experts taken out, each with the shape of its first.
+/// Names of tensors with layer and expert indices taken out, each with the shape of its first.
 fn patterns(outline: &Outline, naming: Naming) -> BTreeMap<String, Vec<usize>> {
     let mut patterns = BTreeMap::new();
     for tensor in outline.tensors() {

@@ -1,4 +1,4 @@
-//! Reading a config past its errors: each is noted, and a plausible value put in its place.
+//! Reads a config past its errors: each is noted and a plausible value filled in.
 
 use super::closest::{self, Similarity};
 use super::{Missing, MissingKind};
@@ -14,10 +14,10 @@ const MOST: usize = 64;
 /// What could be read.
 pub(super) struct Read {
     pub(super) architecture: String,
-    /// With every error repaired; none where a repair did not help.
+    /// With every missing or wrong value filled in; none where that did not help.
     pub(super) config: Option<ModelConfig>,
     /// Whether some value of it is not the file's.
-    pub(super) repaired: bool,
+    pub(super) filled: bool,
     pub(super) missing: Vec<Missing>,
     pub(super) unread: Vec<String>,
     /// Keys of the file that were asked for.
@@ -30,7 +30,7 @@ pub(super) struct Read {
     unsupported: bool,
 }
 
-/// Reads the config of an outline; of an unknown architecture as if it were the known one that it is most like.
+/// Reads the config of an outline; of an unknown architecture as if it were the known one that is most similar.
 pub(super) fn read(outline: &Outline, naming: Naming) -> (Read, Vec<Similarity>) {
     let mut read = read_as(outline, naming, None);
     if !read.unsupported {
@@ -48,11 +48,11 @@ pub(super) fn read(outline: &Outline, naming: Naming) -> (Read, Vec<Similarity>)
 /// Reads the config of an outline, as if it called itself `stand_in` where that is given.
 pub(super) fn read_as(outline: &Outline, naming: Naming, stand_in: Option<&str>) -> Read {
     let file = OutlineFile(outline);
-    let keys = Repaired::new(&file);
+    let keys = FilledKeys::new(&file);
     let mut read = Read {
         architecture: architecture(&file, naming),
         config: None,
-        repaired: false,
+        filled: false,
         missing: Vec::new(),
         unread: Vec::new(),
         asked: 0,
@@ -63,10 +63,10 @@ pub(super) fn read_as(outline: &Outline, naming: Naming, stand_in: Option<&str>)
     if let Some(name) = stand_in {
         keys.stand_in(naming, &read.architecture, name);
     }
-    let mut promise = outline.data() == Data::Config;
+    let mut implied = outline.data() == Data::Config;
     for _ in 0..MOST {
-        let promised = Implied { keys: &keys, naming };
-        let tensors: &dyn Tensors = if promise { &promised } else { &file };
+        let from_keys = Implied { keys: &keys, naming };
+        let tensors: &dyn Tensors = if implied { &from_keys } else { &file };
         let result = match naming {
             Naming::Gguf => ModelConfig::from_gguf(&keys, tensors),
             Naming::HuggingFace => ModelConfig::from_config(&keys, tensors),
@@ -77,7 +77,7 @@ pub(super) fn read_as(outline: &Outline, naming: Naming, stand_in: Option<&str>)
                 break;
             }
             Err(error) => {
-                if !read.repair(error, &keys, naming, &mut promise) {
+                if !read.fill(error, &keys, naming, &mut implied) {
                     break;
                 }
             }
@@ -106,12 +106,12 @@ fn chooses(field: &Field) -> bool {
 
 impl Read {
     /// Notes an error and puts something in its place; whether that may help.
-    fn repair(
+    fn fill(
         &mut self,
         error: ConfigError,
-        keys: &Repaired<'_>,
+        keys: &FilledKeys<'_>,
         naming: Naming,
-        promise: &mut bool,
+        implied: &mut bool,
     ) -> bool {
         let (what, problem, wrong) = match error {
             ConfigError::Unsupported { architecture, known, .. } => {
@@ -127,12 +127,12 @@ impl Read {
         };
         let Some(key) = what.strip_prefix("key ") else {
             // the list of tensors is gone through later, all of it
-            if *promise {
+            if *implied {
                 self.missing.push(Missing::new(MissingKind::Tensor, what, problem));
             }
-            return !std::mem::replace(promise, true);
+            return !std::mem::replace(implied, true);
         };
-        self.repaired = true;
+        self.filled = true;
         let key = keys.spelled(key);
         // what is wrong with a value that was put there is not the file's fault
         if !keys.replaced.borrow().contains_key(&key) {
@@ -141,7 +141,7 @@ impl Read {
             }
             self.missing.push(Missing::new(MissingKind::Key, &key, problem));
         }
-        keys.replace(&key, naming) || !std::mem::replace(promise, true)
+        keys.replace(&key, naming) || !std::mem::replace(implied, true)
     }
 }
 
@@ -154,7 +154,7 @@ fn architecture(keys: &dyn Keys, naming: Naming) -> String {
 }
 
 /// Keys of config.json (or its text part), or of a GGUF file's architecture, that nothing asked for, and that hold more than tokens and versions.
-fn unread(outline: &Outline, keys: &Repaired<'_>) -> Vec<String> {
+fn unread(outline: &Outline, keys: &FilledKeys<'_>) -> Vec<String> {
     const BESIDE_GGUF: [&str; 6] = [
         "attention.head_count_kv",
         "attention.key_length",
@@ -225,7 +225,7 @@ fn shown(value: &serde_json::Value) -> String {
 }
 
 /// Keys of a file with some replaced; it remembers what it was asked for.
-pub(super) struct Repaired<'a> {
+pub(super) struct FilledKeys<'a> {
     keys: &'a dyn Keys,
     replaced: RefCell<HashMap<String, Option<Field>>>,
     /// In GGUF: the prefix that is asked for, and the file's own.
@@ -233,9 +233,14 @@ pub(super) struct Repaired<'a> {
     asked: RefCell<BTreeSet<String>>,
 }
 
-impl Repaired<'_> {
-    fn new(keys: &dyn Keys) -> Repaired<'_> {
-        Repaired { keys, replaced: RefCell::default(), prefix: RefCell::default(), asked: RefCell::default() }
+impl FilledKeys<'_> {
+    fn new(keys: &dyn Keys) -> FilledKeys<'_> {
+        FilledKeys {
+            keys,
+            replaced: RefCell::default(),
+            prefix: RefCell::default(),
+            asked: RefCell::default(),
+        }
     }
 
     /// The key as the file spells it.
@@ -285,7 +290,7 @@ impl Repaired<'_> {
     }
 }
 
-impl Keys for Repaired<'_> {
+impl Keys for FilledKeys<'_> {
     fn file(&self) -> String {
         self.keys.file()
     }
@@ -308,7 +313,7 @@ impl Keys for Repaired<'_> {
     }
 }
 
-/// A value that lets reading go on: DeepSeek-V2-Lite's, as it is small and has everything. None: better without the key.
+/// A value that lets reading go on: DeepSeek-V2-Lite's, which is small and has every feature. None: better without the key.
 fn usual(name: &str) -> Option<Field> {
     const INTEGERS: [(&str, i128); 32] = [
         ("block_count", 27),

@@ -1,6 +1,6 @@
-//! The support of a model: whether Latent runs it, what of it binds to which kernels, and everything that is missing where it does not.
+//! Whether Latent runs a model, which kernels its operations bind to, and if it does not run, everything that is missing.
 //!
-//! Unlike loading, a support does not stop at the first thing that is wrong: it puts a plausible value in its place and reads on. It
+//! Unlike loading, the report does not stop at the first thing that is wrong: it puts a plausible value in its place and reads on. It
 //! works on the [`Outline`] of a model: a whole file, a header whose data are missing, or a config.json alone.
 
 mod closest;
@@ -22,7 +22,7 @@ use latent_types::{KernelContract, TensorType};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What a support found out. Its JSON is the `--json` of `latent inspect --contract`.
+/// Whether and how a model runs. Its JSON is the `--json` of `latent inspect --contract`.
 #[derive(Clone, Debug, Serialize)]
 pub struct SupportReport {
     /// The file or folder.
@@ -39,11 +39,11 @@ pub struct SupportReport {
     pub operations: Vec<Operation>,
     /// Everything that stands between this model and running it.
     pub missing: Vec<Missing>,
-    /// Known circuits by likeness, best first; empty where the architecture is known.
+    /// Known circuits by similarity, best first; empty where the architecture is known.
     pub closest: Vec<Similarity>,
     /// Keys of an unknown architecture's config.json that nothing reads, which may stand for operations.
     pub unread: Vec<String>,
-    /// What had to be assumed for want of data.
+    /// What had to be assumed because data are missing.
     pub assumed: Vec<String>,
 }
 
@@ -82,22 +82,22 @@ impl Missing {
     }
 }
 
-/// What binding may choose from, and how the model is to be run.
+/// What kernels there are, and how the model is to be run.
 #[derive(Clone, Copy)]
 pub struct Machine<'a> {
     /// The table of kernels.
     pub table: &'a [KernelContract],
-    /// Precision, tier and cache.
+    /// Precision, ISA limit and cache type.
     pub bind: BindOptions,
-    /// Formulation of MLA.
+    /// Which attention paths of MLA run.
     pub mla: MlaChoice,
-    /// What the cache stores.
+    /// What the KV cache stores.
     pub form: CacheForm,
     /// A circuit to be run instead of the model's own.
     pub circuit: Option<&'a Circuit>,
 }
 
-/// Surveys a model.
+/// Reports whether a model is supported.
 ///
 /// # Errors
 /// Only what is Latent's own fault: a circuit that contradicts itself.
@@ -105,7 +105,7 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
     let file = OutlineFile(outline);
     let naming = naming_of(outline.source());
     let (read, closest) = fill_missing::read(outline, naming);
-    let guessed = !closest.is_empty() || read.repaired;
+    let guessed = !closest.is_empty() || read.filled;
     let mut missing = read.missing;
     let mut assumed = Vec::new();
     let mut operations = Vec::new();
@@ -146,11 +146,11 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
     })
 }
 
-/// The tensors that a config.json promises; none where the outline names tensors itself.
+/// The tensors that a config.json implies; none where the outline names tensors itself.
 ///
 /// # Errors
 /// When the circuit contradicts itself.
-pub fn promised(
+pub fn implied_tensors(
     outline: &Outline,
     circuit: &Circuit,
     config: &ModelConfig,
@@ -163,7 +163,7 @@ pub fn promised(
     Ok(Some(declared.named(outline.display_name())))
 }
 
-/// The tensors of the file, and for those that it lacks the ones that its contract declares.
+/// The tensors of the file; where it lacks one, the one that its config implies.
 pub(crate) struct Known<'a> {
     outline: &'a Outline,
     declared: &'a DeclaredTensors,
@@ -236,7 +236,7 @@ fn matrix_type(
     ty
 }
 
-/// Every slot of the circuit against the file: tensors that are missing or wrong, alike ones of several layers together.
+/// Every slot of the circuit against the file: tensors that are missing or wrong, equal ones of several layers together.
 fn tensors(
     circuit: &Circuit,
     config: &ModelConfig,
@@ -279,15 +279,15 @@ fn tensors(
     Ok(())
 }
 
-/// Tensors of the file that nothing reads, alike ones of several layers together: they may stand for operations.
+/// Tensors of the file that nothing reads, equal ones of several layers together: they may stand for operations.
 fn unread(
     circuit: &Circuit,
     config: &ModelConfig,
     known: &Known<'_>,
     missing: &mut Vec<Missing>,
 ) -> Result<(), GraphError> {
-    let trunk = Ir::build_with(circuit, config, &Span::trunk(config), known)?;
-    let head = Ir::build_with(circuit, config, &Span::head(config), known)?;
+    let trunk = Ir::build_with(circuit, config, &Span::backbone(config), known)?;
+    let head = Ir::build_with(circuit, config, &Span::lm_head(config), known)?;
     let (_, names) = audit::unused(circuit, config, known.outline, &[&trunk, &head]);
     let mut patterns: BTreeMap<String, usize> = BTreeMap::new();
     for name in names {

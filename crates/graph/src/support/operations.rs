@@ -6,8 +6,8 @@ use crate::config::ModelConfig;
 use crate::error::GraphError;
 use crate::ir::{Ir, Node, Span};
 use crate::passes::{
-    BatchBucket, asked, choose, choose_formulations, fold_epilogues, fold_norms, fold_ropes,
-    fuse_projections, group_experts,
+    BatchBucket, choose, fold_epilogues, fold_norms, fold_ropes, fuse_projections, group_experts, lower_mla,
+    required_kernels,
 };
 use latent_types::{OpKind, TensorType, Tier};
 use serde::Serialize;
@@ -21,9 +21,9 @@ pub struct Operation {
     pub format: Option<String>,
     /// Weight slots of that format that it reads.
     pub slots: Vec<String>,
-    /// How often a step of one row runs it, in the plan's words.
+    /// How many nodes of a decode step run it.
     pub nodes: usize,
-    /// Every kernel of this machine for it, highest tier first.
+    /// Every kernel of this machine for it, highest ISA first.
     pub available: Vec<Choice>,
     /// The one that binds; none where nothing does.
     pub binds: Option<Choice>,
@@ -42,7 +42,7 @@ pub struct Choice {
     pub input: String,
 }
 
-/// All operations of a step of one row and of many rows, layers and head.
+/// All operations of decode and prefill steps, layers and lm_head.
 pub(super) fn list(
     circuit: &Circuit,
     config: &ModelConfig,
@@ -52,7 +52,7 @@ pub(super) fn list(
 ) -> Result<Vec<Operation>, GraphError> {
     let mut list: Vec<(OpKind, Option<TensorType>, Operation)> = Vec::new();
     for bucket in [BatchBucket::Decode, BatchBucket::Prefill] {
-        for span in [Span::trunk(config), Span::head(config)] {
+        for span in [Span::backbone(config), Span::lm_head(config)] {
             let ir = lowered(circuit, config, &span, tensors, machine, bucket)?;
             for node in &ir.nodes {
                 note(&ir, node, bucket, &mut list);
@@ -66,7 +66,7 @@ pub(super) fn list(
     Ok(list.into_iter().map(|(_, _, operation)| operation).collect())
 }
 
-/// The IR as binding gets it.
+/// The IR as `select_kernels` gets it.
 fn lowered(
     circuit: &Circuit,
     config: &ModelConfig,
@@ -76,13 +76,13 @@ fn lowered(
     bucket: BatchBucket,
 ) -> Result<Ir, GraphError> {
     let ir = Ir::build_with(circuit, config, span, tensors)?;
-    let ir = choose_formulations(ir, machine.mla, machine.form, &config.attention)?;
+    let ir = lower_mla(ir, machine.mla, machine.form, &config.attention)?;
     let ir = fold_norms(group_experts(fuse_projections(ir)), bucket);
     Ok(fold_epilogues(fold_ropes(ir)))
 }
 
 fn note(ir: &Ir, node: &Node, bucket: BatchBucket, list: &mut Vec<(OpKind, Option<TensorType>, Operation)>) {
-    for (i, (op, ty)) in asked(ir, node).into_iter().enumerate() {
+    for (i, (op, ty)) in required_kernels(ir, node).into_iter().enumerate() {
         let at = list.iter().position(|(o, t, _)| (*o, *t) == (op, ty)).unwrap_or_else(|| {
             let operation = Operation {
                 operation: op.name().to_owned(),

@@ -55,12 +55,12 @@ const MIN_ROWS: usize = 1;
 pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
     let mut table = Vec::new();
     let mut add = |op, weight: Option<TensorType>, layout, activation: ActivationType, tier: Tier, kernel| {
-        let least = if tier == Tier::Amx { MIN_ROWS } else { 1 };
+        let min_rows = if tier == Tier::Amx { MIN_ROWS } else { 1 };
         let format = weight.map_or_else(|| "strip".to_owned(), |ty| ty.name().to_lowercase());
         let tiles = if layout == WeightLayout::Tiles { "_tiles" } else { "" };
         let across = if op == OpKind::LinearT { "_across" } else { "" };
         let name = format!("{tier}_{format}{tiles}_{}{across}", activation.name()).leak();
-        let contract = KernelContract { op, weight, layout, activation, cache: None, least, tier, name };
+        let contract = KernelContract { op, weight, layout, activation, cache: None, min_rows, tier, name };
         table.push((contract, kernel));
     };
     let rows = WeightLayout::Rows;

@@ -4,7 +4,7 @@ use crate::data::{Binding, Block, RejectedKernel, WeightInfo};
 use crate::options::Options;
 use latent_graph::config::ModelConfig;
 use latent_graph::ir::{Ir, Node, Step};
-use latent_graph::passes::{BatchBucket, Request, class_bound_for};
+use latent_graph::passes::{BatchBucket, Request, binding_bucket};
 use latent_types::{KernelContract, OpKind, TensorType, WeightLayout};
 use std::collections::HashMap;
 
@@ -32,7 +32,7 @@ pub(crate) struct ViewInput<'a> {
 impl ViewInput<'_> {
     /// The bucket that a node's kernels are selected for.
     pub(crate) fn bucket_of(&self, node: &Node) -> Option<BatchBucket> {
-        self.bucket.map(|bucket| class_bound_for(&node.op, bucket))
+        self.bucket.map(|bucket| binding_bucket(&node.op, bucket))
     }
 }
 

@@ -5,7 +5,7 @@ use crate::build::fold::{LayerRun, list};
 use crate::build::labels::{epilogue_lines, family, kv_layer_word, path_word, port, prologue_lines};
 use crate::data::{FormatInfo, KvAccess, Operation, OperationCost, WeightInfo, WeightUse};
 use latent_graph::ir::{Epilogue, Ir, Step};
-use latent_graph::passes::asked;
+use latent_graph::passes::required_kernels;
 use latent_types::TensorType;
 
 /// Operation `at` of a run of layers, as its first layer has it.
@@ -23,7 +23,7 @@ pub(crate) fn operation(
     let read = &node.inputs[..node.inputs.len() - usize::from(adds)];
     let mut kernels = Vec::new();
     if let Some(bucket) = input.bucket_of(node) {
-        let free = asked(ir, node).into_iter().filter(|(_, ty)| ty.is_none());
+        let free = required_kernels(ir, node).into_iter().filter(|(_, ty)| ty.is_none());
         kernels = free.filter_map(|request| builder.binding(request, bucket)).collect();
     }
     let weights = (0..node.weights.len()).map(|w| weight_use(builder, input, run, at, w)).collect();
@@ -100,7 +100,7 @@ fn weight_use(
     let mut kernels = Vec::new();
     if let Some(bucket) = input.bucket_of(first) {
         for (ty, ..) in &formats {
-            let request = asked(ir, first).into_iter().filter(|(_, ty)| ty.is_some()).nth(w);
+            let request = required_kernels(ir, first).into_iter().filter(|(_, ty)| ty.is_some()).nth(w);
             kernels.extend(request.and_then(|(op, _)| builder.binding((op, Some(*ty)), bucket)));
         }
     }

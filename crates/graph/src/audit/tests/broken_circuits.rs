@@ -26,7 +26,7 @@ fn each_break_is_found() {
         (Code::A02, attn_norm, &wasted),
         (Code::A02, r#""in": ["q_low"], "weights": ["q_b"]"#, r#""in": ["q_low_raw"], "weights": ["q_b"]"#),
         (Code::A03, r#"{"op": "rms_norm", "in": ["h_mid"]"#, r#"{"op": "layer_norm", "in": ["h_mid"]"#),
-        (Code::A04, r#""out": ["chosen", "mix"]"#, r#""out": ["chosen"]"#),
+        (Code::A04, r#""out": ["topk_ids", "topk_weights"]"#, r#""out": ["topk_ids"]"#),
         (
             Code::A04,
             r#""in": ["q_nope", "q_rope", "latent", "k_rope"]"#,

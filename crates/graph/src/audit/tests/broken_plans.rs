@@ -6,13 +6,13 @@ use crate::ir::{
     AttentionPath, Epilogue, KvLayerId, KvLayerKind, Node, Op, RowCount, Storage, Value, ValueId, WeightId,
 };
 
-/// Number of the first node of `op` in a layer.
+/// Index of the first node of `op` in a layer.
 fn node(plan: &Plan, layer: usize, word: &str) -> usize {
     let found = plan.ir.nodes.iter().position(|n| n.layer == Some(layer) && n.op.word() == word);
     found.unwrap_or_else(|| panic!("no {word} in layer {layer}"))
 }
 
-/// Number of the node that uses this slot in a layer.
+/// Index of the node that uses this slot in a layer.
 fn user(plan: &Plan, layer: usize, slot: &str) -> usize {
     let uses = |n: &Node| n.layer == Some(layer) && n.weight(slot).is_some();
     plan.ir.nodes.iter().position(uses).unwrap_or_else(|| panic!("nothing uses {slot}"))
@@ -59,11 +59,13 @@ fn alike(plan: &mut Plan, id: ValueId, name: &str) -> ValueId {
 
 type Break = (Code, &'static str, fn(&mut Plan));
 
-/// Each breaks the plan of the layers for one row.
+/// Each breaks the decode plan of the layers.
 const BREAKS: &[Break] = &[
     (Code::A10, "an input that does not exist", |p| at(p, 0, "linear").inputs[0] = ValueId(99_999)),
     (Code::A10, "a weight that does not exist", |p| at(p, 0, "linear").weights[0].1 = WeightId(99_999)),
-    (Code::A10, "a stream that does not exist", |p| at(p, 0, "latent_store").kv_layer = Some(KvLayerId(99))),
+    (Code::A10, "a KV layer that does not exist", |p| {
+        at(p, 0, "latent_store").kv_layer = Some(KvLayerId(99))
+    }),
     (Code::A10, "a result that does not exist", |p| p.ir.outputs[0].1 = ValueId(99_999)),
     (Code::A11, "two products change places", |p| {
         let (a, b) = (user(p, 0, "q_a"), user(p, 0, "q_b"));
@@ -163,8 +165,8 @@ const BREAKS: &[Break] = &[
         value(p, out).width += 1;
     }),
     (Code::A28, "experts undone by another choice", |p| {
-        let chosen = p.ir.nodes[node(p, 1, "route")].outputs[0];
-        let other = alike(p, chosen, "other");
+        let topk_ids = p.ir.nodes[node(p, 1, "route")].outputs[0];
+        let other = alike(p, topk_ids, "other");
         at(p, 1, "expert_down").inputs[1] = other;
     }),
     (Code::A28, "a bias for too few experts", |p| weight(p, 1, "router_bias").shape[0] -= 1),
@@ -277,9 +279,9 @@ const BREAKS: &[Break] = &[
         let (store, attend) = (node(p, 0, "latent_store"), node(p, 0, "attend_latent"));
         p.phases[store] = p.phases[attend];
     }),
-    (Code::A46, "a stream of another layer", |p| at(p, 1, "latent_store").kv_layer = Some(KvLayerId(0))),
-    (Code::A46, "two streams of one layer", |p| p.ir.kv_layers[1].layer = 0),
-    (Code::A46, "a stream of a layer that does not exist", |p| p.ir.kv_layers[1].layer = 7),
+    (Code::A46, "a KV layer of another layer", |p| at(p, 1, "latent_store").kv_layer = Some(KvLayerId(0))),
+    (Code::A46, "two KV layers of one layer", |p| p.ir.kv_layers[1].layer = 0),
+    (Code::A46, "a KV layer of a layer that does not exist", |p| p.ir.kv_layers[1].layer = 7),
     (Code::A47, "a kernel for another type of cache", |p| {
         let n = node(p, 0, "attend_latent");
         p.ir.nodes[n].kernels[0].index = 6;
@@ -350,7 +352,7 @@ const BREAKS: &[Break] = &[
     }),
 ];
 
-/// Number of the weight of a slot.
+/// Index of the weight of a slot.
 fn weight_id(plan: &Plan, layer: usize, slot: &str) -> WeightId {
     let found = plan.ir.weights.iter().position(|w| w.layer == Some(layer) && w.slot == slot);
     WeightId(found.unwrap_or_else(|| panic!("no weight {slot}")))
@@ -367,7 +369,7 @@ fn each_break_is_found() {
     }
 }
 
-/// The same breaks in the plan for many rows, where norms stand as nodes of their own.
+/// Breaks of the prefill plan, where norms are nodes of their own.
 #[test]
 fn breaks_are_found_in_every_class() {
     let whole = Session::whole();

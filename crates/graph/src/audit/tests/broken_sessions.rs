@@ -1,4 +1,4 @@
-//! Files and plans of several classes, broken.
+//! Files and plans of several buckets, broken.
 
 use super::*;
 use crate::circuit::{Part, TensorIndex};
@@ -48,11 +48,11 @@ fn a_tensor_that_nothing_reads_is_found_unless_it_is_declared() {
 
 #[test]
 fn tensors_of_prediction_layers_and_of_eyes_are_declared() {
-    let config = contracts().pop().unwrap();
+    let config = configs().pop().unwrap();
     let whole = Session::new(config, Naming::Gguf, MlaChoice::Auto, CacheForm::Latent);
     clean("a prediction layer", &whole.audit());
     expect("beyond it", Code::A30, &with(&whole, &["blk.3.nextn.enorm.weight"]));
-    let dense = contracts().remove(1);
+    let dense = configs().remove(1);
     let whole = Session::new(dense, Naming::HuggingFace, MlaChoice::Auto, CacheForm::Latent);
     clean("vision", &with(&whole, &["vision_tower.blocks.0.wqkv.weight", "language_model.lm_head.weight"]));
 }
@@ -86,13 +86,11 @@ const BREAKS: &[Break] = &[
         let stores = s.trunk[2].ir.nodes.iter_mut().filter(|n| n.op == Op::LatentStore);
         stores.for_each(|node| node.op = Op::ExpandedStore);
     }),
-    (Code::A47, "prefill has a stream less", |s| s.trunk[2].ir.kv_layers.truncate(1)),
+    (Code::A47, "prefill has a KV layer less", |s| s.trunk[2].ir.kv_layers.truncate(1)),
     (Code::A74, "prefill reads tiles of a weight that decode reads in rows", |s| {
         rebind(&mut s.trunk[2], "avx2_bf16", (2, "avx2_tiles"), "f32");
     }),
-    (Code::A73, "decode is bound to a kernel for many rows", |s| {
-        s.target.kernels.as_mut().unwrap()[0].least = 16
-    }),
+    (Code::A73, "decode is bound to a kernel for many rows", |s| s.target.kernels.as_mut().unwrap()[0].min_rows = 16),
     (Code::A75, "prefill reads its input in 8 bits", |s| {
         rebind(&mut s.trunk[1], "avx2_bf16", (3, "avx2_a8"), "a8");
     }),

@@ -30,7 +30,7 @@ fn table() -> Vec<KernelContract> {
         layout: WeightLayout::Rows,
         activation,
         cache: None,
-        least: 1,
+        min_rows: 1,
         tier,
         name,
     };
@@ -83,7 +83,7 @@ impl Session {
                 })
                 .collect()
         };
-        let (trunk, head) = (make(Span::trunk(&config)), make(Span::head(&config)));
+        let (trunk, head) = (make(Span::backbone(&config)), make(Span::lm_head(&config)));
         Session { config, tensors, trunk, head, target, bind }
     }
 
@@ -118,8 +118,8 @@ fn expect(what: &str, code: Code, findings: &[Finding]) {
     }
 }
 
-/// Contracts that differ in everything that a circuit asks about.
-fn contracts() -> Vec<ModelConfig> {
+/// Configs that differ in everything that a circuit asks about.
+fn configs() -> Vec<ModelConfig> {
     let v3 = config();
     let dense = ModelConfig {
         layer_kinds: vec![LayerKind::Dense; 2],
@@ -166,7 +166,7 @@ fn clean(what: &str, findings: &[Finding]) {
 
 #[test]
 fn whole_sessions_are_clean_in_every_formulation() {
-    for config in contracts() {
+    for config in configs() {
         for (mla, form) in FORMS {
             let what = format!("{} {:?} {mla} {form:?}", config.circuit, config.kv_form);
             clean(&what, &Session::new(config.clone(), Naming::Gguf, mla, form).audit());
@@ -184,13 +184,13 @@ fn every_pass_keeps_the_rules() {
     use crate::passes::*;
     let config = config();
     let circuit = Circuit::named(&config.circuit).unwrap();
-    let span = Span::trunk(&config);
+    let span = Span::backbone(&config);
     let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
     for bucket in [BatchBucket::Decode, BatchBucket::Prefill] {
         for (mla, form) in FORMS {
             let mut ir = Ir::build(&config, &span, &tensors).unwrap();
             clean("built", &super::ir(&ir, circuit, &span, &config));
-            ir = choose_formulations(ir, mla, form, &config.attention).unwrap();
+            ir = lower_mla(ir, mla, form, &config.attention).unwrap();
             clean("formulations", &super::ir(&ir, circuit, &span, &config));
             for (name, pass) in [
                 ("projections", &fuse_projections as &dyn Fn(Ir) -> Ir),
