@@ -629,9 +629,9 @@ fn choose_context(
 ) -> Result<usize, EngineError> {
     let limit = config.context_length;
     match options.context {
-        Some(0) => Err(EngineError::Options("--ctx 0: a context needs at least one token".into())),
+        Some(0) => Err(EngineError::Options("--ctx-size 0: a context needs at least one token".into())),
         Some(context) if context > limit => Err(EngineError::Options(format!(
-            "--ctx {context} is more than the model was made for: {limit} tokens"
+            "--ctx-size {context} is more than the model was made for: {limit} tokens"
         ))),
         Some(context) => Ok(context),
         None => Ok(fitting_context(memory::available().as_ref(), needed, limit)),
