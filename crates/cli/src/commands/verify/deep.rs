@@ -63,7 +63,7 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
                     let statistics = read(checkpoint, info, piece, &mut numbers);
                     found[piece.tensor].lock().unwrap_or_else(PoisonError::into_inner).merge(&statistics);
                     if left[piece.tensor].fetch_sub(1, Ordering::AcqRel) == 1 {
-                        checkpoint.advise_dropped(&info.name);
+                        checkpoint.drop_pages(&info.name);
                     }
                     bar.inc(1);
                 }
