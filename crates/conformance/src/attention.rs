@@ -1,9 +1,10 @@
 //! Attention in latent space and over expanded keys, and the expansion of keys.
 
-use crate::case::{Arithmetic, Bound, SameBits, Truth, Work};
+use crate::float16::nearest;
 use crate::memory::Copies;
-use crate::numbers::nearest;
 use crate::random::Random;
+use crate::reference::{Bound, SameBits, Truth};
+use crate::work::{Arithmetic, Work};
 use latent_kernels::{
     CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, bf16, f16, load_row, store_row,
 };

@@ -21,28 +21,32 @@ mod backend;
 mod case;
 mod cpu;
 mod filter;
+mod float16;
 mod memory;
-mod numbers;
 mod perf;
 mod product;
 mod random;
+mod reference;
 mod routing;
 mod rows;
 mod support;
 mod table;
 mod test;
+mod work;
 
 pub use attention::{
     ExpandedCase, ExpandedLines, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands,
 };
 pub use backend::{Backend, Job, Kernel, Level};
-pub use case::{Arithmetic, Bound, Case, Family, Operands, Truth, Work};
+pub use case::{Case, Family, Operands};
 pub use cpu::Cpu;
 pub use filter::Filter;
 pub use perf::{Limits, Measurement, PerfOptions, perf};
 pub use product::{ProductCase, ProductOperands};
+pub use reference::{Bound, SameBits, Truth};
 pub use routing::Routing;
 pub use rows::{RowCase, RowOp, RowOperands};
 pub use support::{Support, support};
 pub use table::{cases, real_sizes};
 pub use test::{Outcome, Verdict, test};
+pub use work::{Arithmetic, Work};

@@ -1,8 +1,9 @@
 //! Speed: every kernel at the sizes of real models, beside the limits that the machine has.
 
 use crate::backend::{Backend, Kernel};
-use crate::case::{Arithmetic, Case, Operands, Work};
+use crate::case::{Case, Operands};
 use crate::filter::Filter;
+use crate::work::{Arithmetic, Work};
 use serde::Serialize;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -10,16 +11,18 @@ use std::time::{Duration, Instant};
 /// What the machine can do with as many threads as run a case.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Limits {
-    /// Bytes a second from memory.
+    /// Bytes per second from memory.
     pub read_bandwidth: f64,
-    /// Multiply-adds of 8-bit integers a second.
+    /// Multiply-adds of 8-bit integers per second.
     pub integer_macs: f64,
-    /// Multiply-adds of f32 a second.
+    /// Multiply-adds of f32 per second.
     pub float_macs: f64,
-    /// The same of f16; 0 where the processor does not multiply them.
-    pub half_macs: f64,
-    /// The same of bf16, by tiles or in vectors; 0 where no kernel multiplies them.
-    pub brain_macs: f64,
+    /// The same of f16; 0 if the processor has no f16 arithmetic.
+    #[serde(rename = "half_macs")]
+    pub f16_macs: f64,
+    /// The same of bf16, in AMX tiles or vectors; 0 if no kernel uses them here.
+    #[serde(rename = "brain_macs")]
+    pub bf16_macs: f64,
 }
 
 /// How to measure.
@@ -200,10 +203,10 @@ fn measurement(
     let rate: f64 = timed.seconds.iter().map(|seconds| 1.0 / seconds).sum();
     let memory = if work.from_memory { work.bytes / limits.read_bandwidth } else { 0.0 };
     let macs = match work.arithmetic {
-        Arithmetic::Integers => limits.integer_macs,
-        Arithmetic::Floats => limits.float_macs,
-        Arithmetic::Halves => limits.half_macs,
-        Arithmetic::Brains => limits.brain_macs,
+        Arithmetic::Int8 => limits.integer_macs,
+        Arithmetic::F32 => limits.float_macs,
+        Arithmetic::F16 => limits.f16_macs,
+        Arithmetic::Bf16 => limits.bf16_macs,
     };
     let arithmetic = work.flops / 2.0 / macs;
     let limited = !matches!(case, Case::Row(_));

@@ -1,8 +1,9 @@
 //! Products of rows with a weight.
 
-use crate::case::{Arithmetic, Bound, SameBits, Truth, Work, layout};
 use crate::memory::Copies;
 use crate::random::Random;
+use crate::reference::{Bound, SameBits, Truth};
+use crate::work::{Arithmetic, Work, layout};
 use latent_kernels::{
     Bf16Rows, BlockScales, Q8_BLOCK, Q8Block, Q8Rows, QuantizedInput, Rows, WeightMatrix, quantize_q8,
     to_bf16,
@@ -81,9 +82,9 @@ impl ProductCase {
             bytes: self.matrix_bytes() as f64,
             flops: 2.0 * numbers * self.rows as f64,
             arithmetic: match self.activation {
-                ActivationType::A8 => Arithmetic::Integers,
-                ActivationType::Bf16 => Arithmetic::Brains,
-                _ => Arithmetic::Floats,
+                ActivationType::A8 => Arithmetic::Int8,
+                ActivationType::Bf16 => Arithmetic::Bf16,
+                _ => Arithmetic::F32,
             },
             from_memory: true,
         }

@@ -1,6 +1,6 @@
 //! Routing, computed anew in f64.
 
-use crate::case::Truth;
+use crate::reference::Truth;
 use latent_kernels::{Gating, GroupScore, RouteSpec};
 use std::fmt;
 

@@ -1,10 +1,11 @@
 //! What works on single rows: norms, rotations, activations, conversions, the cache's rows, the embedding, merging and routing.
 
-use crate::case::{Arithmetic, Bound, SameBits, Truth, Work, layout};
-use crate::numbers::{brain, half, nearest};
+use crate::float16::{bf16_value, f16_value, nearest};
 use crate::product::tiles;
 use crate::random::Random;
+use crate::reference::{Bound, SameBits, Truth};
 use crate::routing::Routing;
+use crate::work::{Arithmetic, Work, layout};
 use latent_kernels::{Q8_BLOCK, RopePairs, RopeTable, WeightMatrix};
 use latent_types::{CacheRow, CacheType, TensorType, WeightLayout};
 
@@ -148,7 +149,7 @@ impl RowCase {
         Work {
             bytes: bytes * numbers,
             flops: flops * numbers,
-            arithmetic: Arithmetic::Floats,
+            arithmetic: Arithmetic::F32,
             from_memory: false,
         }
     }
@@ -239,13 +240,14 @@ impl RowCase {
                     let (rope, scale) = rest.split_at(2 * row.rope);
                     let scale = f32::from_le_bytes([scale[0], scale[1], scale[2], scale[3]]);
                     codes.iter().for_each(|code| truth.exact((f32::from(*code) - 128.0) * scale));
-                    rope.chunks_exact(2).for_each(|v| truth.exact(half(u16::from_le_bytes([v[0], v[1]]))));
+                    rope.chunks_exact(2)
+                        .for_each(|v| truth.exact(f16_value(u16::from_le_bytes([v[0], v[1]]))));
                 }
             }
             RowOp::Load(ty) => {
                 for v in bytes.chunks_exact(2) {
                     let bits = u16::from_le_bytes([v[0], v[1]]);
-                    truth.exact(if ty == CacheType::F16 { half(bits) } else { brain(bits) });
+                    truth.exact(if ty == CacheType::F16 { f16_value(bits) } else { bf16_value(bits) });
                 }
             }
             RowOp::QuantiseA8 => x.chunks_exact(self.width).for_each(|x| quantised(x, &mut truth)),

@@ -1,8 +1,9 @@
 //! Correctness: every kernel that computes a case, against the truth and against the other kernels of the case.
 
 use crate::backend::{Backend, Kernel};
-use crate::case::{Case, SameBits};
+use crate::case::Case;
 use crate::filter::Filter;
+use crate::reference::{SameBits, Truth};
 use serde::Serialize;
 
 /// How a case went with one kernel.
@@ -89,7 +90,7 @@ struct Check<'c> {
     backend: &'c dyn Backend,
     case: &'c Case,
     operands: crate::case::Operands,
-    truth: crate::case::Truth,
+    truth: Truth,
     /// The first kernel and the bits of its results.
     first: Option<(String, Vec<u32>)>,
 }

@@ -1,8 +1,9 @@
 //! Random models as folders of safetensors.
 
+use crate::error::TestingError;
 use crate::gguf::{tensors, write_tensor};
 use crate::shapes::Shape;
-use crate::{Recipe, TestingError, Written};
+use crate::{Recipe, Written};
 use latent_formats::safetensors::Writer;
 use latent_formats::{CompleteFile, OutputFile, OutputFolder};
 use latent_graph::circuit::Naming;

@@ -1,6 +1,6 @@
 //! Types of weights: one for all, or a mix as llama.cpp's quantiser makes it.
 
-use crate::TestingError;
+use crate::error::TestingError;
 use latent_types::TensorType;
 use std::str::FromStr;
 

@@ -182,8 +182,8 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
             read_bandwidth: found.read_bandwidth,
             integer_macs: found.integer_macs,
             float_macs: found.float_macs,
-            half_macs: found.half_macs,
-            brain_macs: found.brain_macs,
+            f16_macs: found.half_macs,
+            bf16_macs: found.brain_macs,
         };
         known.push((tier, threads, Instant::now(), limits));
         limits
@@ -222,8 +222,8 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
         let arithmetic = [
             (limits.integer_macs, "int8"),
             (limits.float_macs, "f32"),
-            (limits.half_macs, "f16"),
-            (limits.brain_macs, "bf16"),
+            (limits.f16_macs, "f16"),
+            (limits.bf16_macs, "bf16"),
         ];
         // what the processor lacks has no limit
         let rates =

@@ -131,7 +131,7 @@ impl Job for RowJob<'_> {
     fn results(&self) -> Vec<f32> {
         match self.case.op {
             RowOp::Store(ty) => stored(self.case.cache_row(ty), &self.bytes),
-            RowOp::ToBf16 => self.bits.iter().map(|bits| crate::numbers::brain(*bits)).collect(),
+            RowOp::ToBf16 => self.bits.iter().map(|bits| crate::float16::bf16_value(*bits)).collect(),
             RowOp::QuantiseA8 => self.blocks.iter().flat_map(numbers).collect(),
             RowOp::Route(routing) => {
                 let k = routing.chosen;
@@ -176,8 +176,8 @@ fn stored(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
         CacheType::F32 => {
             bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
         }
-        CacheType::F16 => pairs().map(crate::numbers::half).collect(),
-        CacheType::Bf16 => pairs().map(crate::numbers::brain).collect(),
+        CacheType::F16 => pairs().map(crate::float16::f16_value).collect(),
+        CacheType::Bf16 => pairs().map(crate::float16::bf16_value).collect(),
         // codes, scale, rope part
         CacheType::Int8 => {
             let numbers = |bytes: &[u8]| {
@@ -185,7 +185,7 @@ fn stored(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
                 let (rope, scale) = rest.split_at(2 * row.rope);
                 let mut numbers: Vec<f32> = codes.iter().map(|code| f32::from(*code) - 128.0).collect();
                 numbers.push(f32::from_le_bytes([scale[0], scale[1], scale[2], scale[3]]));
-                numbers.extend(halves(rope).map(crate::numbers::half));
+                numbers.extend(halves(rope).map(crate::float16::f16_value));
                 numbers
             };
             bytes.chunks_exact(row.bytes()).flat_map(numbers).collect()
