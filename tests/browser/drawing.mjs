@@ -24,7 +24,7 @@ export async function checkDrawing(page, shot) {
     if (stage !== "plan") await shot(page, stage);
   }
   const counts = {};
-  for (const formulation of ["auto", "absorbed", "naive", "split", "expanded"]) {
+  for (const formulation of ["auto", "absorbed", "naive", "separate", "expanded"]) {
     await choose(page, "formulation", formulation);
     for (const rows of ["few", "many", "one"]) {
       await choose(page, "class", rows);
@@ -34,7 +34,7 @@ export async function checkDrawing(page, shot) {
   }
   assert.ok(counts.absorbed.includes("attend_latent") && !counts.absorbed.includes("attend_expanded"));
   assert.ok(counts.naive.includes("attend_expanded") && !counts.naive.includes("attend_latent"));
-  assert.ok(counts.split.includes("attend_split") && counts.expanded.includes("expanded_store"));
+  assert.ok(counts.separate.includes("attend_split") && counts.expanded.includes("expanded_store"));
   assert.ok(counts.auto.includes("attend_latent") && counts.auto.includes("attend_expanded"));
   await choose(page, "formulation", "auto");
 

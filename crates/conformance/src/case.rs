@@ -25,7 +25,7 @@ pub enum Case {
 /// An operation and the formats that it works on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Family {
-    /// The operation's word.
+    /// Name of the operation.
     pub operation: &'static str,
     /// The format of the weight or of the cache.
     pub format: String,
@@ -53,7 +53,7 @@ impl Case {
         each!(self, case => case.name())
     }
 
-    /// The word of its operation.
+    /// Name of its operation.
     pub fn operation(&self) -> &'static str {
         each!(self, case => case.operation())
     }
@@ -69,7 +69,7 @@ impl Case {
         };
         match self {
             Case::Product(case) => words(case.weight.name(), layout(case.layout), case.activation.name()),
-            Case::Latent(case) => words(case.cache.name(), "pages", case.activation.name()),
+            Case::Latent(case) => words(case.cache.name(), "blocks", case.activation.name()),
             Case::Expanded(case) => words(case.activation.name(), "lines", "f32"),
             Case::Keys(case) => words(case.activation.name(), "lines", "f32"),
             Case::Row(RowCase { op: RowOp::Embed(ty, stored), .. }) => {

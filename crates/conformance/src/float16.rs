@@ -12,7 +12,7 @@ pub(crate) fn bf16_value(bits: u16) -> f32 {
     float(bits, 7)
 }
 
-/// A 16-bit float with as many bits of mantissa: sign, exponent, mantissa.
+/// The value of a 16-bit float with `mantissa` mantissa bits.
 fn float(bits: u16, mantissa: u32) -> f32 {
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
     let most = (1 << (15 - mantissa)) - 1;
@@ -28,7 +28,7 @@ fn float(bits: u16, mantissa: u32) -> f32 {
     (sign * value) as f32
 }
 
-/// The nearest float that the cache's type has, of `int8` in the rope part; of two, the one with an even mantissa.
+/// Rounds to the cache type (for `int8`, that of its rope part), ties to even.
 pub(crate) fn nearest(ty: CacheType, x: f32) -> f32 {
     let (mantissa, least, largest) = match ty {
         CacheType::F32 => return x,

@@ -1,23 +1,23 @@
 //! Reference results in f64, and how far kernels may be from them.
 
-/// How near results must be to the truth: |found − true| ≤ error · size, where an operation says what the size of a result is (for a
+/// The allowed error: |found − reference| ≤ error · size, where each operation defines the size of a result (for a
 /// sum, the sum of its terms' magnitudes).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
-    /// The factor; 0: equal.
+    /// The factor; 0: exactly equal.
     pub error: f64,
-    /// Which instruction sets give the same bits.
+    /// Which instruction sets must give the same bits.
     pub same_bits: SameBits,
-    /// Where the error comes from.
+    /// The source of the error.
     pub reason: &'static str,
 }
 
-/// Between which kernels results are equal to the bit.
+/// Between which kernels results are bit-identical.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SameBits {
     /// All.
     All,
-    /// All but those of the lowest level, which has no multiplication and addition in one operation.
+    /// All except the lowest level, which has no fused multiply-add.
     AboveLowest,
     /// None.
     None,
@@ -36,15 +36,15 @@ impl Truth {
         self.sizes.push(size);
     }
 
-    /// A result that must be met exactly.
+    /// A result that must be reproduced exactly.
     pub(crate) fn exact(&mut self, value: f32) {
         self.push(f64::from(value), 0.0);
     }
 
-    /// The largest error of `found`, in parts of a result's size, as a share of what `bound` allows (1: at the bound).
+    /// The largest error of `found` relative to the error that `bound` allows (1: at the bound).
     ///
     /// # Errors
-    /// The first result beyond the bound, or another number of results than there should be.
+    /// The first result beyond the bound, or a wrong number of results.
     pub fn compare(&self, found: &[f32], bound: &Bound) -> Result<f64, String> {
         if found.len() != self.values.len() {
             return Err(format!("{} results, not {}", found.len(), self.values.len()));

@@ -29,17 +29,17 @@ impl Arithmetic {
 /// The least cost of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// Bytes of weights or cached rows that are read; of row-wise operations, all that is read and written.
+    /// Bytes of weights or cached rows read; for row-wise operations, all bytes read and written.
     pub bytes: f64,
     /// Multiplications and additions.
     pub flops: f64,
     /// Their type.
     pub arithmetic: Arithmetic,
-    /// Whether the bytes come from memory when the operands exceed the caches: row-wise operations find theirs in the cache.
+    /// Whether the bytes come from memory when the operands exceed the caches: row-wise operations find theirs in the CPU cache.
     pub from_memory: bool,
 }
 
-/// The word for a layout.
+/// Name of a layout.
 pub(crate) fn layout(layout: WeightLayout) -> &'static str {
     match layout {
         WeightLayout::Rows => "rows",

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 
-/// FP8 files have one scale for each square of this many rows and columns.
+/// FP8 files have one scale per block of this many rows and columns.
 const FP8_BLOCK: usize = 128;
 
 impl Recipe {

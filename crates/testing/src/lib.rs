@@ -1,6 +1,6 @@
 //! Random models of every shape and type, seeded, written with Latent's own writers and encoders: for tests and measurements.
 //!
-//! Such a model knows nothing; its sizes, formats and wiring are those of a real one.
+//! Such a model has learned nothing, but has the sizes, formats and wiring of a real one.
 //!
 //! ```
 //! let folder = tempfile::tempdir()?;
@@ -25,40 +25,40 @@ pub use shapes::shapes;
 use latent_types::TensorType;
 use std::path::PathBuf;
 
-/// What a random model is made from.
+/// The recipe of a random model.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// Name of its shape: see [`shapes`].
     pub shape: String,
-    /// How weights are stored.
+    /// Types of the weights.
     pub kind: Kind,
-    /// Layers, where fewer than the shape's.
+    /// Number of layers, if fewer than the shape has.
     pub layers: Option<usize>,
     /// One `attn_kv_b` and no `*_mla` keys, as old files have.
     pub legacy: bool,
-    /// Type of `attn_k_b` and `attn_v_b`, where it differs.
+    /// Type of `attn_k_b` and `attn_v_b`, if it differs.
     pub kv_b: Option<TensorType>,
     /// The same seed gives the same file.
     pub seed: u64,
-    /// Files that a GGUF model is cut into.
+    /// Shards of a GGUF model.
     pub shards: Option<usize>,
-    /// Only what comes before the weights: a GGUF header, or config.json.
+    /// No weights: only a GGUF header, or config.json.
     pub header_only: bool,
 }
 
-/// What was written.
+/// The result of writing a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Bytes of all files with tensors.
     pub bytes: u64,
-    /// Tensors.
+    /// Number of tensors.
     pub tensors: usize,
     /// The file (or folder) to open.
     pub first: PathBuf,
 }
 
 impl Recipe {
-    /// A model of this shape and kind, all else as the shape has it, seed 0.
+    /// A model of this shape and kind with the shape's other settings and seed 0.
     pub fn new(shape: &str, kind: Kind) -> Recipe {
         Recipe {
             shape: shape.to_owned(),

@@ -88,8 +88,8 @@ const FORMULATIONS: [(MlaChoice, CacheForm, Card); 5] = [
         MlaChoice::SeparateScores,
         CacheForm::Latent,
         Card {
-            key: "split",
-            name: "split",
+            key: "separate",
+            name: "separate",
             about: "Absorbed, with the scores of content and position apart.",
         },
     ),
