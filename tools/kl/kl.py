@@ -45,7 +45,7 @@ def latent(*arguments: str, text: str | None = None) -> str:
 def write_base(model: Path, tokens: list[int], base: Path) -> None:
     """The base file: log-probabilities of exact precision."""
     ids = ",".join(map(str, tokens))
-    how = ("--precision", "exact", "--kl-base", str(base), "--kl-chunk", str(CHUNK))
+    how = ("--precision", "exact", "--kl-divergence-base", str(base), "--kl-chunk", str(CHUNK))
     latent("logits", "-m", str(model), "--tokens", ids, *how)
 
 
@@ -88,7 +88,7 @@ def compare(name: str, way: str, exact: np.ndarray, found: np.ndarray) -> None:
 def measure(name: str, model: Path, base: Path, first: int) -> None:
     """Latent against the base; `first` is what stands in place of the first token of each chunk."""
     tokens, exact = read_base(base)
-    for way, options in (("prompts", ()), ("row by row", ("--chunk", "1"))):
+    for way, options in (("prompts", ()), ("row by row", ("--batch-size", "1"))):
         chunks = [log_probabilities(model, [first, *map(int, chunk[1:])], SCORED, *options) for chunk in tokens]
         compare(name, way, exact, np.concatenate(chunks))
 
@@ -117,7 +117,7 @@ def measure_caches(name: str, model: Path, texts: list[list[int]], depths: list[
         for cache in ("f32", "f16", "bf16", "int8"):
             if (precision, cache) == ("exact", "f32"):
                 continue
-            options = ("--precision", precision, "--cache-type", cache, "--chunk", "1")
+            options = ("--precision", precision, "--cache-type", cache, "--batch-size", "1")
             found = [log_probabilities(model, tokens, None, *options) for tokens in texts]
             for first, end in zip(depths, depths[1:]):
                 sides = [np.concatenate([rows[first:end] for rows in side]) for side in (base, found)]

@@ -95,7 +95,7 @@ pub fn pack(
         if bad > 0 {
             packed.not_finite.push((info.name.clone(), bad));
         }
-        checkpoint.advise_dropped(&info.name);
+        checkpoint.drop_pages(&info.name);
         Ok(())
     });
     if stopped {

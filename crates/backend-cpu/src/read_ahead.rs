@@ -34,7 +34,7 @@ impl ReadAhead {
         let work = move || {
             let ask = |i: usize| {
                 if let Some((tensor, part)) = pieces.get(i) {
-                    checkpoint.advise_needed(&tensors[*tensor], part.clone());
+                    checkpoint.prefetch(&tensors[*tensor], part.clone());
                 }
             };
             (0..PIECES_AHEAD).for_each(ask);
@@ -43,7 +43,7 @@ impl ReadAhead {
                     break;
                 }
                 ask(i + PIECES_AHEAD);
-                checkpoint.bring(&tensors[*tensor], part.clone());
+                checkpoint.populate(&tensors[*tensor], part.clone());
             }
         };
         let thread = Builder::new().name("latent-read-ahead".into()).spawn(work).ok()?;

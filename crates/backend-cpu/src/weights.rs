@@ -113,7 +113,7 @@ impl LoadedWeight {
             self.packed = packed;
             self.parts.clear();
             for part in &weight.parts {
-                checkpoint.advise_dropped(&part.tensor);
+                checkpoint.drop_pages(&part.tensor);
             }
         }
         Ok(())

@@ -21,5 +21,6 @@ pub fn main() -> ExitCode {
         Err(error) => return exit::usage(&error),
     };
     interrupt::watch();
+    latent_formats::install_sigbus_handler();
     exit::code(commands::execute(args))
 }

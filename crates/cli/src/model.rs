@@ -4,14 +4,12 @@ use crate::args::ModelArgs;
 use crate::progress::LateBar;
 use crate::{interrupt, output};
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
 use latent_types::format_bytes;
 use latent_engine::{Engine, EngineOptions};
-use latent_formats::{Checkpoint, Outline, input_file, limits};
+use latent_formats::{Checkpoint, Outline, Source, input_file, limits};
 use latent_graph::circuit::{DeclaredTensors, TensorIndex};
 use latent_graph::{Circuit, ModelConfig, support};
 use std::borrow::Cow;
-use std::io::{IsTerminal, stderr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -106,6 +104,14 @@ impl ModelInfo {
     }
 }
 
+/// The source of a model's chat template.
+pub(crate) fn chat_template(checkpoint: &Checkpoint) -> Result<Option<&str>> {
+    Ok(match checkpoint.source() {
+        Source::Gguf(g) => g.metadata.str("tokenizer.chat_template")?,
+        Source::HuggingFace(hf) => hf.chat_template.as_deref(),
+    })
+}
+
 #[cfg(feature = "demo")]
 fn demo() -> Result<Checkpoint> {
     Ok(Checkpoint::from_static(DEMO_NAME, DEMO)?)
@@ -146,7 +152,7 @@ fn doubts(engine: &Engine) {
     doubts.iter().take(DOUBTS).for_each(|doubt| output::note(&format!("warning: {doubt}")));
     if doubts.len() > DOUBTS {
         output::note(&format!(
-            "warning: and {} more of this kind: `latent audit` lists them",
+            "warning: and {} more of this kind: `latent verify` lists them",
             doubts.len() - DOUBTS
         ));
     }
@@ -176,24 +182,6 @@ pub(crate) fn circuit(path: Option<&Path>) -> Result<Option<Circuit>> {
     Circuit::parse(&text).with_context(name).map(Some)
 }
 
-/// A progress bar; hidden where standard error is no terminal.
-pub(crate) fn bar(show: bool, what: &'static str) -> ProgressBar {
-    if !show || !stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(0);
-    style(&bar, what);
-    bar
-}
-
-/// How bars look.
-pub(crate) fn style(bar: &ProgressBar, what: &'static str) {
-    if let Ok(style) = ProgressStyle::with_template("{msg:10} {wide_bar} {pos}/{len}") {
-        bar.set_style(style);
-    }
-    bar.set_message(what);
-}
-
 /// What was loaded and how it will run.
 fn start_up_line(engine: &Engine) {
     let s = engine.summary();
@@ -201,12 +189,12 @@ fn start_up_line(engine: &Engine) {
         "{}: {} parameters, {}; {} with {}; {}; {} cache, {} a token, {} tokens; ready in {:.2} s",
         s.name,
         count(s.parameters),
-        readable(s.weight_bytes),
+        format_bytes(s.weight_bytes),
         s.tier,
         s.kernels.join(", "),
         s.placement,
         s.cache,
-        readable(s.token_bytes as u64),
+        format_bytes(s.token_bytes as u64),
         s.context,
         s.load_time.as_secs_f64(),
     ));

@@ -57,6 +57,17 @@ pub(crate) fn note(text: &str) {
     let _ = writeln!(stderr(), "{}", printable(text));
 }
 
+/// Prints text on standard error, on a terminal broken between words.
+pub(crate) fn say(text: &str) {
+    for line in text.split('\n') {
+        if stderr().is_terminal() {
+            wrapped("", 2, line, width()).iter().for_each(|part| note(part));
+        } else {
+            note(line);
+        }
+    }
+}
+
 /// Lines as one text, each of which stays one line whatever names it holds.
 pub(crate) fn joined<T: AsRef<str>>(lines: &[T]) -> String {
     lines.iter().map(|line| printable(line.as_ref())).collect::<Vec<_>>().join("\n")

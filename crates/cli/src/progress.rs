@@ -1,7 +1,6 @@
 //! Progress bars that show only where there is something to wait for.
 
-use crate::model;
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, stderr};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -22,7 +21,7 @@ impl LateBar {
         if !show || !stderr().is_terminal() {
             return LateBar { bar, waiting: None };
         }
-        model::style(&bar, what);
+        style(&bar, what);
         let (stop, stopped) = mpsc::channel();
         let shown = bar.clone();
         let wait = move || {
@@ -56,4 +55,22 @@ impl Drop for LateBar {
     fn drop(&mut self) {
         self.finish();
     }
+}
+
+/// A progress bar; hidden where standard error is no terminal.
+pub(crate) fn bar(show: bool, what: &'static str) -> ProgressBar {
+    if !show || !stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(0);
+    style(&bar, what);
+    bar
+}
+
+/// How bars look.
+fn style(bar: &ProgressBar, what: &'static str) {
+    if let Ok(style) = ProgressStyle::with_template("{msg:10} {wide_bar} {pos}/{len}") {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
 }

@@ -12,7 +12,7 @@ const STORY: &str = "Tell me a story about a fox and a lantern.";
 /// What a conversation of these lines says: exit code, answers, and everything else.
 fn chat(args: &[&str], lines: &str) -> (i32, String, String) {
     let folder = tempfile::tempdir().unwrap();
-    let args = [&["chat", "--precision", "exact", "--temperature", "0", "-t", "2"], args].concat();
+    let args = [&["chat", "--precision", "exact", "--temp", "0", "-t", "2"], args].concat();
     let output =
         latent(&args).env("XDG_STATE_HOME", folder.path()).write_stdin(lines.to_owned()).output().unwrap();
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "no history without a terminal");
@@ -60,7 +60,7 @@ fn an_answer_can_be_asked_for_again() {
     let answers: Vec<&str> = twice.lines().collect();
     assert_eq!((answers.len(), answers[0]), (2, answers[1]), "greedy: the same again");
     // each time with another seed, though the first is given
-    let seeded = ["-n", "12", "-q", "--temperature", "1.5", "--seed", "7"];
+    let seeded = ["-n", "12", "-q", "--temp", "1.5", "--seed", "7"];
     let output =
         latent(&[&["chat"], &seeded[..]].concat()).write_stdin(format!("{STORY}\n/regen\n")).output();
     let text = String::from_utf8(output.unwrap().stdout).unwrap();
@@ -86,13 +86,12 @@ fn a_saved_conversation_goes_on_where_it_stopped() {
     // the same by the flag; an answer of `run` can be gone on from too
     let (_, flagged, _) = chat(&["-q", "-n", "30", "--restore", &file], &format!("{follow}\n"));
     assert_eq!(flagged, stdout);
-    let run = ["run", "-q", "--precision", "exact", "--temperature", "0", "-n", "30", "--save", &file, STORY];
+    let run = ["run", "-q", "--precision", "exact", "--temp", "0", "-n", "30", "--save", &file, STORY];
     assert!(latent(&run).output().unwrap().status.success());
     let (_, after_run, _) = chat(&["-q", "-n", "30", "--restore", &file], &format!("{follow}\n"));
     assert_eq!(after_run, stdout);
     // and `run` takes what a chat saved, for its cache
-    let run =
-        ["run", "--json", "--precision", "exact", "--temperature", "0", "-n", "1", "--restore", &file, STORY];
+    let run = ["run", "--json", "--precision", "exact", "--temp", "0", "-n", "1", "--restore", &file, STORY];
     let output = latent(&run).output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["timings"]["cached_n"].as_u64().unwrap() > 5, "{report}");
@@ -116,17 +115,21 @@ fn a_saved_conversation_goes_on_where_it_stopped() {
 
 #[test]
 fn a_full_context_is_no_dead_end() {
-    let ctx = ["--ctx", "96", "--logit-bias", "1=-inf"];
+    let ctx = ["--ctx-size", "96", "--logit-bias", "1=-inf"];
     let (code, _, stderr) = chat(&ctx, &format!("{STORY}\n{STORY}\n/clear\n"));
     assert_eq!(code, 1, "{stderr}");
-    for said in
-        ["the answer is cut short", "/clear or /undo", "--context-shift", "--ctx can be up to 2048", "1 of 3"]
-    {
+    for said in [
+        "the answer is cut short",
+        "/clear or /undo",
+        "--context-shift",
+        "--ctx-size can be up to 2048",
+        "1 of 3",
+    ] {
         assert!(stderr.contains(said), "no {said:?} in {stderr}");
     }
     // of a model whose limit is reached, no larger context is advised
-    let (_, _, stderr) = chat(&["--ctx", "2048"], &format!("{}\n", "fox ".repeat(3000)));
-    assert!(stderr.contains("shorten it") && !stderr.contains("--ctx"), "{stderr}");
+    let (_, _, stderr) = chat(&["--ctx-size", "2048"], &format!("{}\n", "fox ".repeat(3000)));
+    assert!(stderr.contains("shorten it") && !stderr.contains("--ctx-size"), "{stderr}");
 
     let shift = [&ctx[..], &["--context-shift", "-n", "150"]].concat();
     let (code, stdout, stderr) = chat(&shift, &format!("{STORY}\n{STORY}\n/context\n"));
@@ -145,7 +148,7 @@ fn a_full_context_is_no_dead_end() {
 
 #[test]
 fn an_answer_of_run_goes_on_beyond_the_context() {
-    let args = ["run", "--json", "--temperature", "0", "--ctx", "96", "--logit-bias", "1=-inf", "-n", "300"];
+    let args = ["run", "--json", "--temp", "0", "--ctx-size", "96", "--logit-bias", "1=-inf", "-n", "300"];
     let report = |more: &[&str]| -> Value {
         let output = latent(&[&args, more, &[STORY]].concat()).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -8,19 +8,19 @@ use support::latent;
 
 /// A command with the flags that make it quick, `{}` being a model of one layer.
 const COMMANDS: [(&str, &str); 16] = [
-    ("run", "-m {} -q -n 1 -t 1 --ctx 64 --tokens 1,2"),
-    ("chat", "-m {} -n 1 -t 1 --ctx 64"),
-    ("logits", "-m {} -t 1 --ctx 64 --tokens 1,2,3,4"),
+    ("run", "-m {} -q -n 1 -t 1 --ctx-size 64 --tokens 1,2"),
+    ("chat", "-m {} -n 1 -t 1 --ctx-size 64"),
+    ("logits", "-m {} -t 1 --ctx-size 64 --tokens 1,2,3,4"),
     ("inspect", "-m {}"),
     ("graph", "-m {}"),
-    ("audit", "-m {} -t 1"),
+    ("verify", "-m {} -t 1"),
     ("tokenize", "-m {} Hi"),
     ("make-model", "tiny-dense F32 --layers 1 out.gguf"),
     ("pack", "-m {} -t 1 --force -o out.latent"),
     ("bench", "-m {} -t 1 -p 1 -n 1 -r 1"),
     ("profile", "-m {} -t 1 -p 1 -n 1"),
-    ("ops test", "nosuch"),
-    ("ops perf", "rms_norm --isa portable --millis 1 --memory 1"),
+    ("kernels test", "nosuch"),
+    ("kernels perf", "rms_norm --isa portable --millis 1 --memory 1"),
     ("diff", "-m {} -t 1 --tokens 1,2"),
     ("dump", "-m {} -t 1 --tokens 1,2 out.st"),
     ("graph plan", "-m {}"),
@@ -80,7 +80,7 @@ fn no_number_makes_a_command_panic() {
     let mut cases = Vec::new();
     for (command, base) in COMMANDS {
         let flags = flags(command);
-        assert!(!flags.is_empty() || matches!(command, "tokenize" | "ops test"), "no flags of {command}");
+        assert!(!flags.is_empty() || matches!(command, "tokenize" | "kernels test"), "no flags of {command}");
         for flag in &flags {
             for value in VALUES {
                 let mut words: Vec<String> = command.split(' ').map(str::to_owned).collect();
@@ -126,8 +126,8 @@ fn numbers_out_of_range_are_named_with_their_range() {
         (&["profile", "-n", most], "0..=1073741824"),
         (&["graph", "plan", "--rows", most], "1 to 8192 rows"),
         (&["graph", "plan", "--rows", "0"], "1 to 8192 rows"),
-        (&["run", "--ctx", "0", "Hi"], "1..=1073741824"),
-        (&["diff", "--b", "ctx=18446744073709551615"], "1 to 1073741824"),
+        (&["run", "--ctx-size", "0", "Hi"], "1..=1073741824"),
+        (&["diff", "--b", "ctx-size=18446744073709551615"], "1 to 1073741824"),
         (&["make-model", "tiny-dense", "F32", "never.gguf", "--layers", "0"], "1..=512"),
         (&["make-model", "tiny-dense", "F32", "never.gguf", "--shards", most], "1..=4096"),
     ] {
@@ -137,11 +137,14 @@ fn numbers_out_of_range_are_named_with_their_range() {
     }
     // numbers that are in range each, and too many together
     for words in [
-        &["bench", "--ctx", "64", "-d", "1073741824", "--sequences", "512"][..],
-        &["profile", "--ctx", "64", "-d", "1073741824"],
+        &["bench", "--ctx-size", "64", "-d", "1073741824", "--sequences", "512"][..],
+        &["profile", "--ctx-size", "64", "-d", "1073741824"],
     ] {
         let output = latent(words).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(64) && stderr.contains("--ctx gives 64"), "{words:?}: {stderr}");
+        assert!(
+            output.status.code() == Some(64) && stderr.contains("--ctx-size gives 64"),
+            "{words:?}: {stderr}"
+        );
     }
 }

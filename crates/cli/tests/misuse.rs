@@ -103,17 +103,17 @@ fn folders_that_cannot_be_read() {
 #[test]
 fn wrong_numbers() {
     let quiet = |args: &[&str], code, words: &[&str]| refused(&mut latent(args), code, words);
-    quiet(&["run", "--ctx", "999999", "Hi"], ERROR, &["999999", "2048"]);
-    quiet(&["run", "--ctx", "0", "Hi"], USAGE, &["--ctx"]);
-    quiet(&["run", "--ctx", "4", "-q", "Hi, how are you?"], USAGE, &["--ctx", "tokens"]);
+    quiet(&["run", "--ctx-size", "999999", "Hi"], ERROR, &["999999", "2048"]);
+    quiet(&["run", "--ctx-size", "0", "Hi"], USAGE, &["--ctx-size"]);
+    quiet(&["run", "--ctx-size", "4", "-q", "Hi, how are you?"], USAGE, &["--ctx-size", "tokens"]);
     quiet(&["run", "-q", "--tokens", "1,99999"], ERROR, &["99999", "1024"]);
     quiet(&["logits", "--json", "--tokens", "1,2", "--rows", "7"], USAGE, &["row 7"]);
     quiet(
-        &["logits", "--json", "--tokens", "1,2", "--kl-base", "/tmp/never-written"],
+        &["logits", "--json", "--tokens", "1,2", "--kl-divergence-base", "/tmp/never-written"],
         USAGE,
         &["--kl-chunk"],
     );
-    quiet(&["run", "--temperature", "NaN", "Hi"], ERROR, &["temperature"]);
+    quiet(&["run", "--temp", "NaN", "Hi"], ERROR, &["temperature"]);
     quiet(&["run", "--top-p", "7", "Hi"], ERROR, &["top_p", "7"]);
     quiet(&["run", "--logit-bias", "x", "Hi"], USAGE, &["ID=BIAS"]);
     quiet(&["graph", "--layers", "5..99"], USAGE, &["5..99"]);
@@ -147,9 +147,9 @@ fn wrong_flags() {
 #[test]
 fn words_that_no_kernel_has() {
     for command in ["test", "perf", "support"] {
-        refused(&mut latent(&["ops", command, "nosuch"]), USAGE, &["nosuch", "latent ops support"]);
+        refused(&mut latent(&["kernels", command, "nosuch"]), USAGE, &["nosuch", "latent kernels support"]);
     }
-    refused(&mut latent(&["ops", "test", "--isa", "avx9"]), USAGE, &["avx9", "portable"]);
+    refused(&mut latent(&["kernels", "test", "--isa", "avx9"]), USAGE, &["avx9", "portable"]);
 }
 
 #[test]
@@ -189,15 +189,15 @@ fn prompts_that_cannot_fit_are_refused_by_their_length() {
     let model = demo().display().to_string();
     let long = "the quick brown fox ".repeat(1_500_000);
     for raw in [&["--raw"][..], &[]] {
-        let mut command = latent(&["run", "--ctx", "64", "-m", &model]);
+        let mut command = latent(&["run", "--ctx-size", "64", "-m", &model]);
         command.args(raw).write_stdin(long.clone());
         refused(&mut command, USAGE, &["bytes, which make more than 63 tokens", "the context holds 64"]);
     }
-    let words = ["20000 bytes", "more than 63 tokens", "the context holds 64", "--ctx up to"];
+    let words = ["20000 bytes", "more than 63 tokens", "the context holds 64", "--ctx-size up to"];
     for raw in [&["--raw"][..], &[]] {
-        let mut command = latent(&["run", "--ctx", "64", "-m", &model]);
+        let mut command = latent(&["run", "--ctx-size", "64", "-m", &model]);
         refused(command.args(raw).arg("the quick brown fox ".repeat(1000)), USAGE, &words[1..]);
     }
-    let mut command = latent(&["run", "--ctx", "64", "--raw", "-m", &model]);
+    let mut command = latent(&["run", "--ctx-size", "64", "--raw", "-m", &model]);
     refused(command.arg("the quick brown fox ".repeat(1000)), USAGE, &words);
 }

@@ -20,18 +20,18 @@ const STORY: &str = "Tell me a story about a fox and a lantern.";
 
 #[test]
 fn run_tells_a_story_and_the_same_seed_the_same_one() {
-    let greedy = stdout(&["run", "--temperature", "0", STORY]);
+    let greedy = stdout(&["run", "--temp", "0", STORY]);
     assert!(greedy.contains("fox") && greedy.split_whitespace().count() > 50, "{greedy}");
     let seeded = |seed: &str| stdout(&["run", "-q", "--seed", seed, STORY]);
     assert_eq!(seeded("3"), seeded("3"));
     assert_ne!(seeded("3"), seeded("4"));
-    let piped = latent(&["run", "-q", "--temperature", "0"]).write_stdin(STORY).output().unwrap();
+    let piped = latent(&["run", "-q", "--temp", "0"]).write_stdin(STORY).output().unwrap();
     assert_eq!(String::from_utf8(piped.stdout).unwrap(), greedy);
 }
 
 #[test]
 fn run_as_json_has_tokens_text_and_timings() {
-    let answer = json(&["run", "--json", "--temperature", "0", "-n", "8", "--logprobs", "2", STORY]);
+    let answer = json(&["run", "--json", "--temp", "0", "-n", "8", "--logprobs", "2", STORY]);
     assert_eq!(answer["tokens"].as_array().unwrap().len(), 8);
     assert_eq!(answer["stop"], "length");
     assert!(answer["text"].as_str().unwrap().starts_with('A'));
@@ -40,9 +40,9 @@ fn run_as_json_has_tokens_text_and_timings() {
     assert_eq!((&first["token"], first["top"].as_array().unwrap().len()), (&first["top"][0]["id"], 2));
     let tokens: Vec<String> =
         answer["prompt_tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
-    let again = json(&["run", "--json", "--temperature", "0", "-n", "8", "--tokens", &tokens.join(",")]);
+    let again = json(&["run", "--json", "--temp", "0", "-n", "8", "--tokens", &tokens.join(",")]);
     assert_eq!(again["tokens"], answer["tokens"]);
-    let stopped = json(&["run", "--json", "--temperature", "0", "--stop", ".", STORY]);
+    let stopped = json(&["run", "--json", "--temp", "0", "--stop", ".", STORY]);
     assert_eq!(stopped["stop"], "stop_string");
     assert!(!stopped["text"].as_str().unwrap().contains('.'));
 }
@@ -51,11 +51,39 @@ fn run_as_json_has_tokens_text_and_timings() {
 fn a_saved_cache_spares_the_prompt() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("fox.kv").display().to_string();
-    let first = json(&["run", "--json", "--temperature", "0", "-n", "4", "--save", &path, STORY]);
-    let second = json(&["run", "--json", "--temperature", "0", "-n", "4", "--restore", &path, STORY]);
+    let first = json(&["run", "--json", "--temp", "0", "-n", "4", "--save", &path, STORY]);
+    let second = json(&["run", "--json", "--temp", "0", "-n", "4", "--restore", &path, STORY]);
     assert_eq!(first["tokens"], second["tokens"]);
     let prompt = first["prompt_tokens"].as_array().unwrap().len() as u64;
     assert_eq!(second["timings"]["cached_n"].as_u64().unwrap(), prompt - 1);
+}
+
+/// `--prompt-cache` does both, and `--prompt-cache-ro` keeps the file as it is.
+#[test]
+fn a_prompt_cache_is_made_read_and_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("fox.kv");
+    let name = path.display().to_string();
+    let run = |more: &[&str]| {
+        json(
+            &[&["run", "--json", "--temp", "0", "-n", "4", "--prompt-cache", &name][..], more, &[STORY]]
+                .concat(),
+        )
+    };
+    let cached = |answer: &Value| answer["timings"]["cached_n"].as_u64().unwrap();
+    let first = run(&[]);
+    assert_eq!(cached(&first), 0);
+    let before = std::fs::read(&path).unwrap();
+    let second = run(&["--prompt-cache-ro"]);
+    assert_eq!(second["tokens"], first["tokens"]);
+    assert!(cached(&second) > 0 && std::fs::read(&path).unwrap() == before);
+    let talk = |line: &str| {
+        let args = ["chat", "-n", "4", "--temp", "0", "--prompt-cache", &name];
+        let output = latent(&args).write_stdin(line.to_owned()).output().unwrap();
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(talk("And then?\n").contains("restored"));
+    assert!(talk("/context\n").contains("4 messages"), "the chat went on in the same file");
 }
 
 #[test]
@@ -70,7 +98,7 @@ fn logits_are_numbers_of_every_token() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("base.kld");
     let name = path.display().to_string();
-    stdout(&["logits", "--tokens", "1,2,3,4,5,6,7,8,9", "--kl-chunk", "8", "--kl-base", &name]);
+    stdout(&["logits", "--tokens", "1,2,3,4,5,6,7,8,9", "--kl-chunk", "8", "--kl-divergence-base", &name]);
     let bytes = std::fs::read(path).unwrap();
     // magic, three numbers, one chunk of tokens, and the scored rows 4 to 6
     assert_eq!(&bytes[..8], b"_logits_");
@@ -109,7 +137,7 @@ fn inspect_graph_tokenize_and_bench_speak_json() {
     }
     assert!(profile["limits"]["int8_macs"].as_f64().unwrap() > 0.0);
     // a prompt longer than a step is profiled in all its steps
-    let long = json(&["profile", "-p", "50", "-n", "0", "--chunk", "20", "--json"]);
+    let long = json(&["profile", "-p", "50", "-n", "0", "--batch-size", "20", "--json"]);
     assert_eq!((&long["steps"][0]["rows"], &long["steps"][0]["steps"]), (&50.into(), &3.into()));
     assert!((shares(&long["steps"][0]) - 1.0).abs() < 1e-6);
     // several sequences, and then a prompt of one
@@ -146,23 +174,23 @@ fn inspect_graph_tokenize_and_bench_speak_json() {
 
 #[test]
 fn kernels_are_tested_measured_and_listed_one_by_one() {
-    let test = json(&["ops", "test", "rms_norm", "--json"]);
+    let test = json(&["kernels", "test", "rms_norm", "--json"]);
     assert_eq!(test["failed"], 0);
     let cases = test["cases"].as_array().unwrap();
     assert!(cases.len() >= 8 && cases.iter().all(|case| case["bound"].as_f64().unwrap() > 0.0));
-    let text = stdout(&["ops", "test", "q4_0", "a8", "m=7", "--isa", "portable"]);
+    let text = stdout(&["kernels", "test", "q4_0", "a8", "m=7", "--isa", "portable"]);
     assert!(text.contains("1 kernels, 1 cases: 1 passed, 0 failed"), "{text}");
 
-    let perf = ["ops", "perf", "silu_mul", "--millis", "1", "--memory", "1"];
+    let perf = ["kernels", "perf", "silu_mul", "--millis", "1", "--memory", "1"];
     let found = json(&[&perf[..], &["--json"]].concat());
     for measured in found["measurements"].as_array().unwrap() {
         assert!(measured["gb_per_s"].as_f64().unwrap() > 0.0, "{measured}");
     }
-    for text in [stdout(&perf), stdout(&["ops", "support"])] {
+    for text in [stdout(&perf), stdout(&["kernels", "support"])] {
         let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(widest <= 80, "{widest}: {text}");
     }
-    let support = json(&["ops", "support", "--json"]);
+    let support = json(&["kernels", "support", "--json"]);
     assert_eq!(support["levels"][0]["name"], "portable");
     let runs = |row: &Value| row["kernels"].as_array().unwrap().iter().any(|k| k["missing"].is_null());
     let operations = support["operations"].as_array().unwrap();
@@ -214,8 +242,8 @@ fn a_packed_model_answers_alike_and_knows_when_its_source_has_changed() {
     let written = pack(&[]);
     assert!(written.status.success() && said(&written).contains("fox.latent"), "{}", said(&written));
     assert!(said(&pack(&[])).contains("up to date"));
-    let story = stdout(&["run", "-q", "-m", &path("fox.latent"), "--temperature", "0", STORY]);
-    assert_eq!(story, stdout(&["run", "-q", "--temperature", "0", STORY]));
+    let story = stdout(&["run", "-q", "-m", &path("fox.latent"), "--temp", "0", STORY]);
+    assert_eq!(story, stdout(&["run", "-q", "--temp", "0", STORY]));
     let report = json(&["inspect", "--json", "-m", &path("fox.latent")]);
     assert_eq!(report["packed"]["source"], "fox.gguf");
     assert_eq!(report["memory"]["weights"], 0);
@@ -249,13 +277,15 @@ fn help_fits_a_terminal_and_completions_and_man_pages_exist() {
         "chat",
         "logits",
         "inspect",
+        "check",
+        "verify",
         "graph",
         "tokenize",
         "make-model",
         "pack",
         "bench",
         "profile",
-        "ops",
+        "kernels",
     ] {
         let help = stdout(&["help", command]);
         let widest = help.lines().map(|line| line.chars().count()).max().unwrap();
@@ -284,7 +314,7 @@ mod unix {
 
     #[test]
     fn a_reader_that_goes_away_is_no_error() {
-        let mut child = process(&["run", "-q", "--temperature", "0", STORY]).spawn().unwrap();
+        let mut child = process(&["run", "-q", "--temp", "0", STORY]).spawn().unwrap();
         let mut out = child.stdout.take().unwrap();
         out.read_exact(&mut [0]).unwrap();
         drop(out);
@@ -297,7 +327,7 @@ mod unix {
         let args = [
             "run",
             "-q",
-            "--temperature",
+            "--temp",
             "1.5",
             "--top-k",
             "0",
@@ -332,7 +362,7 @@ fn names_of_control_tokens_in_a_prompt_are_text() {
     let control = |tokens: &[u64]| tokens.iter().copied().filter(|id| *id < 5).collect::<Vec<_>>();
     // begin, user, assistant: those of the template alone
     assert_eq!(control(&tokens(&[])), [0, 3, 4]);
-    assert_eq!(control(&tokens(&["--system", FORGED])), [0, 3, 4]);
+    assert_eq!(control(&tokens(&["--system-prompt", FORGED])), [0, 3, 4]);
     assert_eq!(control(&tokens(&["--raw"])), [0]);
     assert_eq!(control(&tokens(&["--allow-special"])), [0, 3, 4, 1, 3, 4]);
     assert_eq!(control(&tokens(&["--raw", "--allow-special"])), [0, 4, 1, 3]);

@@ -71,7 +71,7 @@ fn side_files_that_never_end_are_refused_at_once() {
     for args in [
         &["run", "-n", "1", "-q", "Hi", "--circuit"][..],
         &["inspect", "--circuit"],
-        &["audit", "--circuit"],
+        &["verify", "--circuit"],
         &["run", "-n", "1", "-q", "Hi", "--restore"],
         &["graph", "--html", &page, "--profile"],
         &["diff", "--dump"],
@@ -112,7 +112,7 @@ fn kill(child: &Child, signal: &str) {
 /// A story without an end: the context shifts.
 fn endless(more: &[&str]) -> Child {
     let args = [
-        &["run", "-t", "1", "--temperature", "1.5", "--top-k", "0", "--top-p", "1", "--min-p", "0"][..],
+        &["run", "-t", "1", "--temp", "1.5", "--top-k", "0", "--top-p", "1", "--min-p", "0"][..],
         &[
             "--logit-bias",
             "1=-inf",

@@ -43,10 +43,10 @@ fn a_name_in_a_file_is_escaped_wherever_it_is_shown() {
     for (args, named) in [
         (&["run", "-m", &model, "--tokens", "1", "-n", "0"][..], true),
         (&["inspect", &model], true),
-        (&["inspect", &model, "--contract"], false),
+        (&["check", &model], false),
         (&["inspect", &model, "--metadata"], false),
         (&["inspect", &model, "--tensors"], false),
-        (&["audit", &model], false),
+        (&["verify", &model], false),
         (&["graph", "-m", &model], false),
         (&["bench", "-m", &model, "-p", "1", "-n", "0", "-r", "1"], true),
         (&["diff", "-m", &model], false),
@@ -79,7 +79,7 @@ fn a_path_is_escaped_in_errors_and_reports() {
             &["run", "-m", &name, "Hi"][..],
             &["inspect", &name],
             &["graph", &name],
-            &["audit", &name],
+            &["verify", &name],
             &["tokenize", "-m", &name, "Hi"],
             &["pack", "-m", &name],
             &["run", "--circuit", &name, "Hi"],
@@ -96,7 +96,7 @@ fn a_path_is_escaped_in_errors_and_reports() {
         }
     }
     std::fs::copy(support::demo(), &path).unwrap();
-    for args in [&["inspect", &name][..], &["inspect", &name, "--contract"], &["audit", &name]] {
+    for args in [&["inspect", &name][..], &["check", &name], &["verify", &name]] {
         assert!(said(args, &latent(args).output().unwrap()).contains(r"\u{1b}[2J"));
     }
 }
@@ -104,7 +104,7 @@ fn a_path_is_escaped_in_errors_and_reports() {
 /// What a model says is passed on as it is where nobody looks at it on a terminal.
 #[test]
 fn text_that_is_piped_keeps_every_byte() {
-    let args = ["run", "-q", "-n", "24", "--temperature", "0", "Tell me a story about a fox and a lantern."];
+    let args = ["run", "-q", "-n", "24", "--temp", "0", "Tell me a story about a fox and a lantern."];
     let piped = latent(&args).output().unwrap().stdout;
     let whole = latent(&[&args[..], &["--json"]].concat()).output().unwrap().stdout;
     let whole: serde_json::Value = serde_json::from_slice(&whole).unwrap();

@@ -63,7 +63,7 @@ fn logits_that_are_no_numbers_are_counted_and_fail() {
     let (json, _) = run(&["logits", "--json", "--tokens", "1,2"], 0);
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["not_finite"], 0);
     let base = folder.path().join("base").display().to_string();
-    let tokens = ["--tokens", "1,2,3,4,5,6,7,8", "--kl-chunk", "8", "--kl-base", &base];
+    let tokens = ["--tokens", "1,2,3,4,5,6,7,8", "--kl-chunk", "8", "--kl-divergence-base", &base];
     let (_, said) = run(&[&["logits", "-m", &model], &tokens[..]].concat(), 1);
     assert!(said.contains("nothing was written") && !Path::new(&base).exists(), "{said}");
 }

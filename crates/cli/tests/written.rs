@@ -15,7 +15,7 @@ const WRITERS: [&str; 7] = [
     "dump -m {m} --tokens 1,2,3 {}",
     "graph -m {m} --html {}",
     "pack --force -t 1 -m {m} -o {}",
-    "logits -m {m} --tokens 1,2,3,4,5,6,7,8 --kl-chunk 8 --kl-base {}",
+    "logits -m {m} --tokens 1,2,3,4,5,6,7,8 --kl-chunk 8 --kl-divergence-base {}",
     "make-model tiny-dense F32 --layers 1 {}",
     "make-model tiny-dense F32 --layers 1 --header-only {}",
 ];

@@ -1,17 +1,20 @@
 //! Attention in latent space and over expanded keys, and the expansion of keys.
 
-use crate::case::{Arithmetic, Bound, SameBits, Truth, Work};
+use crate::float16::nearest;
 use crate::memory::Copies;
-use crate::numbers::nearest;
 use crate::random::Random;
+use crate::reference::{Bound, SameBits, Truth};
+use crate::work::{Arithmetic, Work};
 use latent_kernels::half::{bf16, f16};
-use latent_kernels::{CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, load_row, store_row};
+use latent_kernels::{
+    CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, load_row, store_row,
+};
 use latent_types::{ActivationType, CacheRow, CacheType};
 
-/// Rows of a page of the cache.
-const PAGE: usize = 64;
+/// Rows per KV block.
+const KV_BLOCK: usize = 64;
 
-/// The factor on scores.
+/// Softmax scale.
 pub(crate) const SCALE: f32 = 0.3;
 
 const FLOAT_BOUND: Bound = Bound {
@@ -38,7 +41,7 @@ const NARROWED_BOUND: Bound = Bound {
     ..BRAIN_BOUND
 };
 
-/// The bound of attention that rounds in some way.
+/// The bound for attention with rounded operands.
 fn bound(activation: ActivationType) -> Bound {
     match activation {
         ActivationType::F16 => HALF_BOUND,
@@ -51,38 +54,38 @@ fn bound(activation: ActivationType) -> Bound {
 const CODE_BOUND: Bound = Bound {
     error: 2e-2,
     same_bits: SameBits::None,
-    reason: "queries are rounded to 8-bit codes with a scale for 128 of them; sums of products with codes are exact",
+    reason: "queries are rounded to 8-bit quants with a scale for 128 of them; sums of products with quants are exact",
 };
 
 /// Attention in latent space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentCase {
-    /// Whether content and rope are scored apart.
+    /// Whether content and rope have separate scores.
     pub split: bool,
-    /// What it computes in: f32, bf16, f16 where the cache holds that, or 8-bit codes where it holds those.
+    /// Activation type: f32, bf16, f16 over an f16 cache, or 8-bit quants over an int8 cache.
     pub activation: ActivationType,
-    /// Type of the cache.
+    /// Type of the KV cache.
     pub cache: CacheType,
-    /// Heads of a call.
+    /// Heads per call.
     pub heads: usize,
-    /// Numbers of a latent.
+    /// Elements of a latent.
     pub latent: usize,
-    /// Numbers of the rotated key.
+    /// Elements of the rotated key.
     pub rope: usize,
     /// Cached rows.
     pub rows: usize,
-    /// Pieces that the rows are cut into, and merged.
-    pub pieces: usize,
+    /// KV splits, whose partial results are combined.
+    pub splits: usize,
 }
 
 /// Its operands.
 pub struct LatentOperands {
-    /// A row a head.
+    /// One row per head.
     pub queries: Vec<f32>,
-    streams: Copies,
-    /// The pages of each copy, not in order.
+    caches: Copies,
+    /// The block table of each copy, not in order.
     table: Vec<u32>,
-    pages: usize,
+    blocks: usize,
 }
 
 impl LatentCase {
@@ -91,20 +94,20 @@ impl LatentCase {
     }
 
     pub(crate) fn name(&self) -> String {
-        let LatentCase { cache, heads, latent, rope, rows, pieces, .. } = self;
+        let LatentCase { cache, heads, latent, rope, rows, splits, .. } = self;
         let halves = match self.activation {
             ActivationType::F16 => ", in f16",
             ActivationType::Bf16 => ", in bf16",
-            ActivationType::A8 => ", by codes",
+            ActivationType::A8 => ", by quants",
             ActivationType::F32 => "",
         };
-        let pieces = if *pieces > 1 { format!(", pieces={pieces}") } else { String::new() };
-        format!("{}({cache}{halves}, h={heads}, {latent}+{rope}, rows={rows}{pieces})", self.operation())
+        let splits = if *splits > 1 { format!(", splits={splits}") } else { String::new() };
+        format!("{}({cache}{halves}, h={heads}, {latent}+{rope}, rows={rows}{splits})", self.operation())
     }
 
     pub(crate) fn bound(&self) -> Bound {
         if self.activation != ActivationType::F32 && self.cache == CacheType::Int8 {
-            // whatever the weighted sums are in
+            // whatever the type of the weighted sums
             return CODE_BOUND;
         }
         if self.activation == ActivationType::Bf16 && self.cache != CacheType::Bf16 {
@@ -128,24 +131,24 @@ impl LatentCase {
         CacheRow { ty: self.cache, content: self.latent, rope: self.rope }
     }
 
-    /// Its numbers.
+    /// Its elements.
     pub(crate) fn width(&self) -> usize {
         self.latent + self.rope
     }
 
     pub(crate) fn operands(&self, copies: usize) -> LatentOperands {
         let random = &mut Random::new(self.rows as u64);
-        let (width, pages) = (self.width(), self.rows.div_ceil(PAGE));
+        let (width, blocks) = (self.width(), self.rows.div_ceil(KV_BLOCK));
         let row_bytes = self.row().bytes();
-        let mut bytes = vec![0; pages * PAGE * row_bytes];
+        let mut bytes = vec![0; blocks * KV_BLOCK * row_bytes];
         for row in bytes.chunks_exact_mut(row_bytes) {
             store_row(self.row(), &random.numbers(width), row);
         }
-        let streams = Copies::new(&bytes, copies);
+        let caches = Copies::new(&bytes, copies);
         let table =
-            (0..copies).flat_map(|copy| (0..pages).rev().map(move |page| (copy * pages + page) as u32));
+            (0..copies).flat_map(|copy| (0..blocks).rev().map(move |block| (copy * blocks + block) as u32));
         let (table, queries) = (table.collect(), random.numbers(self.heads * width));
-        LatentOperands { queries, streams, table, pages }
+        LatentOperands { queries, caches, table, blocks }
     }
 
     pub(crate) fn truth(&self, operands: &LatentOperands) -> Truth {
@@ -168,11 +171,11 @@ impl LatentCase {
 }
 
 impl LatentOperands {
-    /// One copy of the cached rows; numbers beyond the last begin anew.
+    /// One copy of the cached rows; indices wrap around.
     pub fn cache(&self, case: &LatentCase, copy: usize) -> CacheView<'_> {
-        let first = copy % self.streams.count() * self.pages;
-        let table = &self.table[first..first + self.pages];
-        CacheView::new(case.row(), self.streams.all(), PAGE, table).expect("pages of the stream")
+        let first = copy % self.caches.count() * self.blocks;
+        let table = &self.table[first..first + self.blocks];
+        CacheView::new(case.row(), self.caches.all(), KV_BLOCK, table).expect("blocks of the cache")
     }
 }
 
@@ -186,7 +189,7 @@ fn attend(query: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, truth: 
     for i in 0..values[0].len() {
         let value =
             weights.iter().zip(values).map(|(weight, value)| weight * f64::from(value[i])).sum::<f64>();
-        // values reach from −1 to 1, and an error in a score moves weight from one to another
+        // values are in −1..1, and an error in a score shifts weight between them
         truth.push(value / sum, 1.0);
     }
 }
@@ -194,17 +197,17 @@ fn attend(query: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, truth: 
 /// Causal attention of one head over expanded keys and values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpandedCase {
-    /// What it computes in: f32, or f16.
+    /// Activation type: f32 or f16.
     pub activation: ActivationType,
     /// Queries.
     pub queries: usize,
-    /// Position of the first.
+    /// Position of the first query.
     pub position: usize,
-    /// Numbers of a key without position.
+    /// Elements of a key without position.
     pub nope: usize,
-    /// Numbers of its rotated part.
+    /// Elements of its rotated part.
     pub rope: usize,
-    /// Numbers of a value.
+    /// Elements of a value.
     pub values: usize,
 }
 
@@ -212,21 +215,21 @@ pub struct ExpandedCase {
 pub struct ExpandedOperands {
     /// Rows `[nope | rope]`.
     pub queries: Vec<f32>,
-    /// The factor on the scores of each query.
+    /// Softmax scale of each query.
     pub scales: Vec<f32>,
-    /// Keys and values, rounded to what the case computes in.
+    /// Keys and values, rounded to the case's activation type.
     keys: Vec<Vec<f32>>,
     values: Vec<f32>,
 }
 
-/// Keys and values as kernels read them, in blocks.
+/// Keys and values in the kernels' block layout.
 pub struct ExpandedLines<N> {
     content: Vec<N>,
     rotated: Vec<N>,
     values: Vec<N>,
 }
 
-/// Rows of `width` numbers in blocks, which `stride` more numbers follow: each where `place` says that it lies in its block.
+/// Rows of `width` elements in blocks with `stride` elements of padding behind each; `place` maps a row and column into its block.
 fn laid<N: KvElement>(
     rows: &[f32],
     width: usize,
@@ -245,12 +248,12 @@ fn laid<N: KvElement>(
     out
 }
 
-/// Bytes of a number that expanded keys are made of.
+/// Bytes per element of expanded keys.
 fn number_bytes(activation: ActivationType) -> usize {
     if activation == ActivationType::F32 { 4 } else { 2 }
 }
 
-/// Numbers rounded to what a case computes in.
+/// Elements rounded to a case's activation type.
 fn seen(activation: ActivationType, numbers: &[f32]) -> Vec<f32> {
     let ty = match activation {
         ActivationType::F16 => CacheType::F16,
@@ -310,7 +313,7 @@ impl ExpandedCase {
 }
 
 impl ExpandedOperands {
-    /// Keys and values as kernels of `N` read them.
+    /// Keys and values for kernels over the element type `N`.
     pub fn lines<N: KvElement>(&self, case: &ExpandedCase) -> ExpandedLines<N> {
         let keys = |numbers: std::ops::Range<usize>| {
             let rows: Vec<f32> = self.keys.iter().flat_map(|key| key[numbers.clone()].to_vec()).collect();
@@ -325,7 +328,7 @@ impl ExpandedOperands {
 }
 
 impl<N: KvElement> ExpandedLines<N> {
-    /// The view that kernels take.
+    /// The view passed to kernels.
     pub fn view(&self, case: &ExpandedCase) -> Expanded<'_, N> {
         let stride = N::padded(case.rope) * N::KV_BLOCK;
         let widths = HeadWidths { nope: case.nope, rope: case.rope, value: case.values };
@@ -337,13 +340,13 @@ impl<N: KvElement> ExpandedLines<N> {
 /// Keys of one head from the latents of blocks of cached rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeysCase {
-    /// What it computes in: f32, or f16.
+    /// Activation type: f32 or f16.
     pub activation: ActivationType,
-    /// How W_UK lies.
+    /// Layout of W_UK.
     pub order: KeyOrder,
-    /// Numbers of a key without position.
+    /// Elements of a key without position.
     pub nope: usize,
-    /// Numbers of a latent.
+    /// Elements of a latent.
     pub latent: usize,
     /// Blocks.
     pub blocks: usize,
@@ -351,13 +354,13 @@ pub struct KeysCase {
 
 /// Its operands.
 pub struct KeysOperands {
-    /// W_UK in the case's order.
+    /// W_UK in the case's layout.
     pub weights: Vec<f32>,
-    /// Cached rows, rounded to what the case computes in.
+    /// Cached rows, rounded to the case's activation type.
     pub latents: Vec<f32>,
 }
 
-/// Numbers between the latents of two blocks.
+/// Elements between the latents of two blocks.
 const GAP: usize = 192;
 
 impl KeysCase {
@@ -437,12 +440,12 @@ impl KeysCase {
 }
 
 impl KeysOperands {
-    /// The latents as numbers of a kernel.
+    /// The latents in a kernel's element type.
     pub fn numbers<N: KvElement>(&self, case: &KeysCase) -> Vec<N> {
         laid(&self.latents, case.latent, GAP, N::key_offset)
     }
 
-    /// The view of such numbers that kernels take.
+    /// The view of them passed to kernels.
     pub fn view<'a, N: KvElement>(&self, case: &KeysCase, latents: &'a [N]) -> KeyBlocks<'a, N> {
         let stride = N::padded(case.latent) * N::KV_BLOCK + GAP;
         KeyBlocks::new(latents, stride, case.latent, case.nope).expect("blocks of the case")

@@ -1,4 +1,4 @@
-//! What runs cases: a backend lists its kernels and prepares jobs.
+//! Backends: a backend lists its kernels and prepares jobs.
 
 use crate::case::{Case, Operands};
 use serde::Serialize;
@@ -8,11 +8,11 @@ use serde::Serialize;
 pub struct Kernel {
     /// Its name, unique in the backend.
     pub name: String,
-    /// What it is compiled for, by its name among the backend's [levels](Backend::levels).
+    /// Level that it is compiled for, one of the backend's [levels](Backend::levels).
     pub level: &'static str,
-    /// What this machine lacks to run it.
+    /// The features that this machine lacks for it.
     pub missing: Option<String>,
-    /// The backend's own number for it.
+    /// The backend's index of it.
     pub id: usize,
 }
 
@@ -21,45 +21,45 @@ pub trait Job {
     /// Runs once, reading copy `copy` (modulo their number) of the weight or cached rows.
     fn run(&mut self, copy: usize);
 
-    /// The results of the last run, as numbers: codes and indices too.
+    /// The results of the last run as f32, quants and indices included.
     fn results(&self) -> Vec<f32>;
 
-    /// What the kernel promises beyond its results, checked after a run: such as that parts of a call give the bits of the whole.
+    /// Checks the kernel's other promises after a run, such as that parts of a call give the bits of the whole.
     ///
     /// # Errors
-    /// Which promise is broken.
+    /// The broken promise.
     fn promises(&mut self) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// What kernels are compiled for: an instruction-set tier, or a kind of device.
+/// A target of kernels: an instruction-set tier, or a kind of device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Level {
     /// Its name.
     pub name: &'static str,
-    /// Whether this machine has it.
+    /// Whether this machine supports it.
     pub available: bool,
 }
 
-/// Something that runs cases.
+/// Runs cases.
 pub trait Backend: Sync {
     /// Its name.
     fn name(&self) -> &'static str;
 
-    /// What its kernels are compiled for, the slowest first.
+    /// Levels that its kernels are compiled for, the slowest first.
     fn levels(&self) -> Vec<Level>;
 
-    /// What the machine offers beside its levels: names, and whether it is there.
+    /// Further CPU features: name, and whether the machine has it.
     fn features(&self) -> Vec<(&'static str, bool)>;
 
-    /// All its kernels, those that this machine cannot run included.
+    /// All its kernels, including those that this machine cannot run.
     fn kernels(&self) -> Vec<Kernel>;
 
     /// Whether a kernel computes a case.
     fn serves(&self, kernel: &Kernel, case: &Case) -> bool;
 
-    /// A job. Only kernels that miss nothing are asked.
+    /// A job. Called only for kernels that the machine can run.
     ///
     /// # Errors
     /// What is wrong, such as too little memory on a device.

@@ -1,33 +1,11 @@
-//! What a case is: an operation with its sizes, and how near to the truth its results must be.
+//! A case: an operation with its sizes and formats.
 
 use crate::attention::{ExpandedCase, KeysCase, LatentCase};
 use crate::product::ProductCase;
+use crate::reference::{Bound, Truth};
 use crate::rows::{RowCase, RowOp};
-use latent_types::WeightLayout;
+use crate::work::{Work, layout};
 use serde::Serialize;
-
-/// How near results must be to the truth: |found − true| ≤ error · size, where an operation says what the size of a result is (for a
-/// sum, the sum of its terms' magnitudes).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Bound {
-    /// The factor; 0: equal.
-    pub error: f64,
-    /// Which instruction sets give the same bits.
-    pub same_bits: SameBits,
-    /// Where the error comes from.
-    pub reason: &'static str,
-}
-
-/// Between which kernels results are equal to the bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SameBits {
-    /// All.
-    All,
-    /// All but those of the lowest level, which has no multiplication and addition in one operation.
-    AboveLowest,
-    /// None.
-    None,
-}
 
 /// An operation with its sizes and formats.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,66 +18,21 @@ pub enum Case {
     Expanded(ExpandedCase),
     /// Keys from latents.
     Keys(KeysCase),
-    /// What works on single rows.
+    /// A row-wise operation.
     Row(RowCase),
 }
 
 /// An operation and the formats that it works on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Family {
-    /// The operation's word.
+    /// Name of the operation.
     pub operation: &'static str,
     /// The format of the weight or of the cache.
     pub format: String,
-    /// How it lies in memory.
+    /// Its layout in memory.
     pub layout: &'static str,
-    /// How the input is read.
+    /// The type of the input.
     pub input: &'static str,
-}
-
-/// The word for a layout.
-pub(crate) fn layout(layout: WeightLayout) -> &'static str {
-    match layout {
-        WeightLayout::Rows => "rows",
-        WeightLayout::Tiles => "tiles",
-    }
-}
-
-/// Which of the machine's limits bounds arithmetic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arithmetic {
-    /// 8-bit integers.
-    Integers,
-    /// f32.
-    F32,
-    /// f16.
-    F16,
-    /// bf16, by tiles or in vectors.
-    Bf16,
-}
-
-impl Arithmetic {
-    /// What bounds arithmetic on numbers that are rounded in this way.
-    pub(crate) fn of(activation: latent_types::ActivationType) -> Arithmetic {
-        match activation {
-            latent_types::ActivationType::F16 => Arithmetic::F16,
-            latent_types::ActivationType::Bf16 => Arithmetic::Bf16,
-            latent_types::ActivationType::F32 | latent_types::ActivationType::A8 => Arithmetic::F32,
-        }
-    }
-}
-
-/// What one call costs at least.
-#[derive(Clone, Copy, Debug)]
-pub struct Work {
-    /// Bytes of weights or cached rows that are read; of row-wise operations, all that is read and written.
-    pub bytes: f64,
-    /// Multiplications and additions.
-    pub flops: f64,
-    /// Of what kind.
-    pub arithmetic: Arithmetic,
-    /// Whether the bytes come from memory when the operands exceed the caches: row-wise operations find theirs in the cache.
-    pub from_memory: bool,
 }
 
 macro_rules! each {
@@ -120,12 +53,12 @@ impl Case {
         each!(self, case => case.name())
     }
 
-    /// The word of its operation.
+    /// Name of its operation.
     pub fn operation(&self) -> &'static str {
         each!(self, case => case.operation())
     }
 
-    /// What it is without its sizes: what a kernel supports or not.
+    /// The case without its sizes: the granularity of kernel support.
     pub fn family(&self) -> Family {
         let operation = self.operation();
         let words = |format: &str, layout: &'static str, input: &'static str| Family {
@@ -136,10 +69,12 @@ impl Case {
         };
         match self {
             Case::Product(case) => words(case.weight.name(), layout(case.layout), case.activation.name()),
-            Case::Latent(case) => words(case.cache.name(), "pages", case.activation.name()),
+            Case::Latent(case) => words(case.cache.name(), "blocks", case.activation.name()),
             Case::Expanded(case) => words(case.activation.name(), "lines", "f32"),
             Case::Keys(case) => words(case.activation.name(), "lines", "f32"),
-            Case::Row(RowCase { op: RowOp::Embed(ty, lie), .. }) => words(ty.name(), layout(*lie), "ids"),
+            Case::Row(RowCase { op: RowOp::Embed(ty, stored), .. }) => {
+                words(ty.name(), layout(*stored), "ids")
+            }
             Case::Row(RowCase { op: RowOp::Store(ty) | RowOp::Load(ty), .. }) => {
                 words(ty.name(), "rows", "f32")
             }
@@ -147,7 +82,7 @@ impl Case {
         }
     }
 
-    /// How near to the truth its results must be.
+    /// The allowed error of its results.
     pub fn bound(&self) -> Bound {
         each!(self, case => case.bound())
     }
@@ -168,7 +103,7 @@ impl Case {
         }
     }
 
-    /// The true results, by plain sums in f64.
+    /// Reference results, by plain sums in f64.
     ///
     /// # Panics
     /// When the operands are of another case.
@@ -196,48 +131,4 @@ pub enum Operands {
     Keys(crate::attention::KeysOperands),
     /// Of a row-wise operation.
     Row(crate::rows::RowOperands),
-}
-
-/// True results, and the size that the error of each is measured by.
-#[derive(Default)]
-pub struct Truth {
-    values: Vec<f64>,
-    sizes: Vec<f64>,
-}
-
-impl Truth {
-    pub(crate) fn push(&mut self, value: f64, size: f64) {
-        self.values.push(value);
-        self.sizes.push(size);
-    }
-
-    /// A result that must be met exactly.
-    pub(crate) fn exact(&mut self, value: f32) {
-        self.push(f64::from(value), 0.0);
-    }
-
-    /// The largest error of `found`, in parts of a result's size, as a share of what `bound` allows (1: at the bound).
-    ///
-    /// # Errors
-    /// The first result beyond the bound, or another number of results than there should be.
-    pub fn compare(&self, found: &[f32], bound: &Bound) -> Result<f64, String> {
-        if found.len() != self.values.len() {
-            return Err(format!("{} results, not {}", found.len(), self.values.len()));
-        }
-        let mut worst = 0.0f64;
-        for (i, found) in found.iter().copied().map(f64::from).enumerate() {
-            let (truth, size) = (self.values[i], self.sizes[i]);
-            if (found.is_nan() && truth.is_nan()) || found == truth {
-                continue;
-            }
-            let (error, allowed) = ((found - truth).abs(), bound.error * size);
-            if error.is_nan() || error > allowed {
-                return Err(format!(
-                    "result {i} is {found:e}, not {truth:e}: off by {error:.1e}, allowed {allowed:.1e}"
-                ));
-            }
-            worst = worst.max(error / allowed);
-        }
-        Ok(worst)
-    }
 }

@@ -1,8 +1,8 @@
-//! Which cases and kernels are wanted.
+//! Selection of cases and kernels by words.
 
 use crate::backend::Kernel;
 
-/// Words that must all occur in the name of a kernel or of its case, in any letter case; and what kernels are compiled for.
+/// Words that must all occur in the name of a kernel or of its case, case-insensitively; and the level that kernels are compiled for.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     words: Vec<String>,
@@ -10,7 +10,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Words, each of which may itself hold several with spaces between.
+    /// Words; each may hold several, separated by spaces.
     pub fn new(words: &[String]) -> Filter {
         let words = words.iter().flat_map(|word| word.split_whitespace()).map(str::to_lowercase).collect();
         Filter { words, level: None }
@@ -23,14 +23,14 @@ impl Filter {
         self
     }
 
-    /// Whether a case with this kernel is wanted.
+    /// Whether a case on this kernel passes the filter.
     pub fn lets(&self, kernel: &Kernel, case: &str) -> bool {
         let (name, case) = (kernel.name.to_lowercase(), case.to_lowercase());
         self.level.as_ref().is_none_or(|level| level == kernel.level)
             && self.words.iter().all(|word| name.contains(word) || case.contains(word))
     }
 
-    /// Whether a case is wanted whatever kernel computes it.
+    /// Whether a case passes the filter on any kernel.
     pub fn lets_case(&self, case: &str) -> bool {
         let case = case.to_lowercase();
         self.level.is_none() && self.words.iter().all(|word| case.contains(word))

@@ -1,9 +1,9 @@
-//! Every operation that kernels are written for, in one declared table of cases: sizes, formats, and how near to the truth results must be.
+//! Every operation that kernels are written for, in one declared table of cases: sizes, formats, and error bounds.
 //!
 //! * [`cases`], [`real_sizes`]: the table, with odd sizes for tests and sizes of real models for measurements.
-//! * [`test`](test()): runs cases on every kernel of a [`Backend`] and holds the results against sums in f64, and kernels against each other.
-//! * [`perf`](perf()): gigabytes and operations a second at real sizes, beside the machine's limits. [`support`](support()): what runs here.
-//! * [`Cpu`]: the processor as a backend. Another one brings a [`Backend`] and [`Job`]s, and runs the same table.
+//! * [`test`](test()): runs cases on every kernel of a [`Backend`] and compares the results with sums in f64, and kernels with each other.
+//! * [`perf`](perf()): bytes and operations per second at real sizes, compared with the machine's limits. [`support`](support()): which kernels run here.
+//! * [`Cpu`]: the CPU as a backend. Another one brings a [`Backend`] and [`Job`]s, and runs the same table.
 //!
 //! ```
 //! use latent_conformance::{Backend, Cpu, Filter, Verdict, cases, test};
@@ -21,28 +21,32 @@ mod backend;
 mod case;
 mod cpu;
 mod filter;
+mod float16;
 mod memory;
-mod numbers;
 mod perf;
 mod product;
 mod random;
+mod reference;
 mod routing;
 mod rows;
 mod support;
 mod table;
 mod test;
+mod work;
 
 pub use attention::{
     ExpandedCase, ExpandedLines, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands,
 };
 pub use backend::{Backend, Job, Kernel, Level};
-pub use case::{Arithmetic, Bound, Case, Family, Operands, Truth, Work};
+pub use case::{Case, Family, Operands};
 pub use cpu::Cpu;
 pub use filter::Filter;
 pub use perf::{Limits, Measurement, PerfOptions, perf};
 pub use product::{ProductCase, ProductOperands};
+pub use reference::{Bound, SameBits, Truth};
 pub use routing::Routing;
 pub use rows::{RowCase, RowOp, RowOperands};
 pub use support::{Support, support};
 pub use table::{cases, real_sizes};
 pub use test::{Outcome, Verdict, test};
+pub use work::{Arithmetic, Work};

@@ -2,7 +2,7 @@
 
 use memmap2::{MmapMut, MmapOptions};
 
-/// Copies of some bytes, one after the other, each at a multiple of 64 bytes when its length is.
+/// Contiguous copies of some bytes, each aligned to 64 bytes if its length is a multiple of 64.
 pub(crate) struct Copies {
     map: MmapMut,
     len: usize,
@@ -10,14 +10,14 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// As many copies. They lie in large pages where the system gives them, as the engine's cache does.
+    /// Makes `count` copies, in huge pages if the system has them, like the engine's KV cache.
     ///
     /// # Panics
-    /// When there is no memory for them, as when a vector cannot grow.
+    /// When there is not enough memory, like a growing vector.
     pub(crate) fn new(bytes: &[u8], count: usize) -> Copies {
         let all = bytes.len() * count;
         let mut map = MmapOptions::new().len(all.max(1)).map_anon().expect("memory for the operands");
-        // a wish: where the system refuses it, small pages serve
+        // a hint: if the system refuses it, normal pages are used
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         if !bytes.is_empty() {
@@ -26,18 +26,18 @@ impl Copies {
         Copies { map, len: bytes.len(), count }
     }
 
-    /// How many.
+    /// Number of copies.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// One of them; numbers beyond the last begin anew.
+    /// One copy; indices wrap around.
     pub(crate) fn copy(&self, index: usize) -> &[u8] {
         let from = index % self.count * self.len;
         &self.map[from..from + self.len]
     }
 
-    /// All of them.
+    /// All copies.
     pub(crate) fn all(&self) -> &[u8] {
         &self.map[..self.len * self.count]
     }

@@ -1,35 +1,36 @@
-//! Speed: every kernel at the sizes of real models, beside the limits that the machine has.
+//! Speed of every kernel at the sizes of real models, compared with the machine's limits.
 
 use crate::backend::{Backend, Kernel};
-use crate::case::{Arithmetic, Case, Operands, Work};
+use crate::case::{Case, Operands};
 use crate::filter::Filter;
+use crate::work::{Arithmetic, Work};
 use serde::Serialize;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// What the machine can do with as many threads as run a case.
+/// The machine's limits for the number of threads that run a case.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Limits {
-    /// Bytes a second from memory.
+    /// Bytes per second from memory.
     pub read_bandwidth: f64,
-    /// Multiply-adds of 8-bit integers a second.
+    /// Multiply-adds of 8-bit integers per second.
     pub int8_macs: f64,
-    /// Multiply-adds of f32 a second.
+    /// Multiply-adds of f32 per second.
     pub f32_macs: f64,
-    /// The same of f16; 0 where the processor does not multiply them.
+    /// The same of f16; 0 if the processor has no f16 arithmetic.
     pub f16_macs: f64,
-    /// The same of bf16, by tiles or in vectors; 0 where no kernel multiplies them.
+    /// The same of bf16, in AMX tiles or vectors; 0 if no kernel uses them here.
     pub bf16_macs: f64,
 }
 
-/// How to measure.
+/// Options of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct PerfOptions {
     /// Threads that run the same kernel at once, each on its own copies of the operands.
     pub threads: usize,
-    /// Bytes of weights or cached rows that are gone through: more than the last cache holds.
+    /// Bytes of weights or cached rows to read in total: more than the last-level cache holds.
     pub memory: usize,
-    /// How long a case is measured.
+    /// Time per case.
     pub time: Duration,
     /// Whether all kernels of a case are measured; otherwise the one of the highest level that runs here.
     pub all: bool,
@@ -38,40 +39,40 @@ pub struct PerfOptions {
 /// The speed of one case with one kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
-    /// The operation's word.
+    /// Name of the operation.
     pub operation: &'static str,
     /// The case.
     pub case: String,
     /// The kernel.
     pub kernel: String,
-    /// What it is compiled for.
+    /// Level that it is compiled for.
     pub level: &'static str,
     /// Threads.
     pub threads: usize,
-    /// Calls that were timed, of all threads.
+    /// Timed calls of all threads.
     pub calls: usize,
-    /// Microseconds of a call: the median of several.
+    /// Median microseconds per call.
     pub micros: f64,
-    /// Gigabytes a second of all threads.
+    /// Gigabytes per second of all threads.
     pub gb_per_s: f64,
-    /// Billions of multiplications and additions a second of all threads.
+    /// Billions of multiplications and additions per second of all threads.
     pub gflop_per_s: f64,
-    /// Which limit binds: `memory` or `arithmetic`; none where operands come from a cache and arithmetic is not what costs.
+    /// Which limit binds: `memory` or `arithmetic`; none if operands come from a CPU cache and arithmetic is not the bottleneck.
     pub bound: Option<&'static str>,
-    /// How near to that limit: the time that it allows ÷ the time taken.
+    /// Share of that limit: the time that it allows ÷ the time taken.
     pub of_limit: Option<f64>,
     /// The limits, as measured shortly before.
     pub limits: Limits,
 }
 
-/// Samples that the median is of, at least.
+/// Least number of samples of a median.
 const SAMPLES: usize = 5;
 
-/// A sample is no shorter than this, so that clocks do not matter.
+/// Least length of a sample, so that the resolution of the clock does not matter.
 const SAMPLE: Duration = Duration::from_millis(1);
 
-/// Measures all `cases` that `filter` lets through. `limits` says what the machine can do at a level with as many threads; `sink` hears
-/// each measurement, or why there is none, and says whether to go on.
+/// Measures all `cases` that `filter` lets through. `limits` gives the machine's limits for a level and a number of threads; `sink` receives
+/// each measurement, or why it failed, and returns whether to go on.
 pub fn perf(
     backend: &dyn Backend,
     cases: &[Case],
@@ -92,7 +93,7 @@ pub fn perf(
             })
             .collect();
         if !options.all {
-            // of equals the first: later ones are forms of it that do without something
+            // of equals the first: later ones are variants without some instruction
             let best = serving.iter().map(|kernel| rank(kernel)).max();
             serving.retain(|kernel| Some(rank(kernel)) == best);
             serving.truncate(1);
@@ -101,7 +102,7 @@ pub fn perf(
             continue;
         }
         let work = case.work();
-        // the tier of row-wise operations is the process's own, so that one thread runs them
+        // the tier of row-wise operations is process-global, so that one thread runs them
         let threads = if matches!(case, Case::Row(_)) { 1 } else { options.threads.max(1) };
         let copies = if work.from_memory { (options.memory as f64 / work.bytes).ceil() as usize } else { 1 };
         let operands = case.operands(copies.max(threads));
@@ -118,11 +119,11 @@ pub fn perf(
     }
 }
 
-/// What the threads took.
+/// The timings of all threads.
 struct Timed {
     /// Calls of all threads.
     calls: usize,
-    /// Seconds of a call of each thread: the median.
+    /// Median seconds per call of each thread.
     seconds: Vec<f64>,
 }
 
@@ -147,13 +148,13 @@ fn time(
             .map(|(member, mut job)| {
                 let start = &start;
                 scope.spawn(move || {
-                    // each goes through copies of its own
+                    // each thread reads its own copies
                     let mut copy = member * copies / threads;
                     let mut next = || {
                         copy += 1;
                         copy - 1
                     };
-                    // the first call touches scratch memory; the second says how many make a sample
+                    // the first call touches scratch memory; the second gives the calls per sample
                     job.run(next());
                     let warm = Instant::now();
                     job.run(next());
@@ -182,7 +183,7 @@ fn time(
     Ok(Timed { calls, seconds: found.into_iter().map(|(_, seconds)| seconds).collect() })
 }
 
-/// The middle one.
+/// The median.
 fn median(samples: &mut [f64]) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples[samples.len() / 2]
@@ -200,7 +201,7 @@ fn measurement(
     let rate: f64 = timed.seconds.iter().map(|seconds| 1.0 / seconds).sum();
     let memory = if work.from_memory { work.bytes / limits.read_bandwidth } else { 0.0 };
     let macs = match work.arithmetic {
-        Arithmetic::Integers => limits.int8_macs,
+        Arithmetic::Int8 => limits.int8_macs,
         Arithmetic::F32 => limits.f32_macs,
         Arithmetic::F16 => limits.f16_macs,
         Arithmetic::Bf16 => limits.bf16_macs,

@@ -1,8 +1,9 @@
-//! Products of rows with a weight.
+//! Matmuls: rows times a weight.
 
-use crate::case::{Arithmetic, Bound, SameBits, Truth, Work, layout};
 use crate::memory::Copies;
 use crate::random::Random;
+use crate::reference::{Bound, SameBits, Truth};
+use crate::work::{Arithmetic, Work, layout};
 use latent_kernels::{
     Bf16Rows, BlockScales, Q8_BLOCK, Q8Block, Q8Rows, QuantizedInput, Rows, WeightMatrix, quantize_q8,
     to_bf16,
@@ -10,38 +11,38 @@ use latent_kernels::{
 use latent_quant::tiles::{ROWS, TileLayout};
 use latent_types::{ActivationType, TensorType, WeightLayout};
 
-/// A product: its formats and sizes.
+/// A matmul: its formats and sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProductCase {
     /// Format of the weight.
     pub weight: TensorType,
-    /// How it lies in memory.
+    /// Weight layout.
     pub layout: WeightLayout,
-    /// How input rows are read.
+    /// Activation type.
     pub activation: ActivationType,
-    /// Whether the weight is read across its rows: y = x·W instead of x·Wᵀ.
+    /// Whether the weight is transposed: y = x·W instead of x·Wᵀ.
     pub across: bool,
     /// Input rows.
     pub rows: usize,
-    /// Numbers of an input row.
+    /// Elements per input row.
     pub inputs: usize,
-    /// Numbers of an output row.
+    /// Elements per output row.
     pub outputs: usize,
-    /// Rows of the stored weight before the first that takes part.
+    /// Index of the first row of the stored weight that is used.
     pub skipped: usize,
 }
 
-/// Rows and columns that share a factor of an FP8 weight. Files have 128 of each; a square of fewer rows, so that a case has several.
+/// Rows and columns that share a scale of an FP8 weight. Files have 128 of each; fewer rows here, so that a case has several blocks.
 const FP8_BLOCK: (usize, usize) = (32, 128);
 
 /// Its operands.
 pub struct ProductOperands {
     matrices: Copies,
-    /// The weight as in a file.
+    /// The weight as stored in a file.
     file: Vec<u8>,
-    /// Factors of the rectangles of an FP8 weight; else none.
+    /// Block scales of an FP8 weight; else none.
     scales: Vec<f32>,
-    /// The numbers that inputs stand for once they are in the activation's form.
+    /// The values of the inputs after conversion to the activation type.
     seen: Vec<f32>,
     bits: Vec<u16>,
     blocks: Vec<Q8Block>,
@@ -81,7 +82,7 @@ impl ProductCase {
             bytes: self.matrix_bytes() as f64,
             flops: 2.0 * numbers * self.rows as f64,
             arithmetic: match self.activation {
-                ActivationType::A8 => Arithmetic::Integers,
+                ActivationType::A8 => Arithmetic::Int8,
                 ActivationType::Bf16 => Arithmetic::Bf16,
                 _ => Arithmetic::F32,
             },
@@ -89,7 +90,7 @@ impl ProductCase {
         }
     }
 
-    /// Rows of the weight that take part, and numbers of each.
+    /// Rows of the weight that are used, and elements of each.
     fn weight_shape(&self) -> (usize, usize) {
         if self.across { (self.inputs, self.outputs) } else { (self.outputs, self.inputs) }
     }
@@ -105,7 +106,7 @@ impl ProductCase {
         }
     }
 
-    /// Factors of an FP8 weight.
+    /// Block scales of an FP8 weight.
     fn scale_count(&self) -> usize {
         let (rows, cols) = self.weight_shape();
         (rows + self.skipped).div_ceil(FP8_BLOCK.0) * cols.div_ceil(FP8_BLOCK.1)
@@ -168,7 +169,7 @@ impl ProductCase {
 }
 
 impl ProductOperands {
-    /// One copy of the weight; numbers beyond the last begin anew.
+    /// One copy of the weight; indices wrap around.
     pub fn weight(&self, case: &ProductCase, copy: usize) -> WeightMatrix<'_> {
         let (rows, cols) = case.weight_shape();
         let all = rows + case.skipped;
@@ -182,7 +183,7 @@ impl ProductOperands {
         matrix.expect("the bytes of the case").slice_rows(case.skipped..all)
     }
 
-    /// What a number of the stored weight is multiplied with.
+    /// The scale of an element of the stored weight.
     fn factor(&self, case: &ProductCase, row: usize, col: usize) -> f64 {
         let across = case.weight_shape().1.div_ceil(FP8_BLOCK.1);
         self.scales.get(row / FP8_BLOCK.0 * across + col / FP8_BLOCK.1).map_or(1.0, |scale| f64::from(*scale))
@@ -192,7 +193,7 @@ impl ProductOperands {
     pub fn acts(&self, case: &ProductCase) -> QuantizedInput<'_> {
         let (rows, cols) = (case.rows, case.inputs);
         match case.activation {
-            // no product computes in f16
+            // no matmul has f16 activations
             ActivationType::F32 | ActivationType::F16 => {
                 QuantizedInput::F32(Rows::new(&self.seen, rows, cols, cols))
             }

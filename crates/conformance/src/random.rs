@@ -1,11 +1,11 @@
-//! Seeded operands: the same case has the same numbers on every machine.
+//! Seeded operands: the same case has the same operands on every machine.
 
 use latent_types::TensorType;
 
 /// A linear congruential generator.
 pub(crate) struct Random(u64);
 
-/// Rows of a weight that differ; larger matrices repeat them, so that making one takes no longer than running it.
+/// Distinct rows of a weight; larger matrices repeat them, so that generating one takes no longer than running it.
 const DISTINCT_ROWS: usize = 64;
 
 impl Random {
@@ -18,7 +18,7 @@ impl Random {
         self.0 >> 40
     }
 
-    /// A number from −1 to 1.
+    /// A value in −1..1.
     pub(crate) fn number(&mut self) -> f32 {
         self.next() as f32 / (1 << 23) as f32 - 1.0
     }
@@ -27,7 +27,7 @@ impl Random {
         (0..n).map(|_| self.number()).collect()
     }
 
-    /// Rows of weights as a file holds them. Formats without an encoder get random blocks.
+    /// Rows of weights as stored in a file. Formats without an encoder get random blocks.
     ///
     /// # Panics
     /// When `cols` is not a whole number of blocks: a mistake in the table of cases.
@@ -39,7 +39,7 @@ impl Random {
             latent_quant::encode(ty, &self.numbers(distinct * cols), &mut bytes)
                 .expect("a format with an encoder");
         } else {
-            // the f16 scales of all such formats lie at even offsets; without the highest bit of their exponent they are below 2
+            // the f16 scales of all such formats are at even offsets; with the highest exponent bit cleared they are below 2
             for (i, byte) in bytes.iter_mut().enumerate() {
                 *byte = self.next() as u8 & if i % 2 == 1 { 0xbf } else { 0xff };
             }

@@ -1,25 +1,25 @@
 //! Routing, computed anew in f64.
 
-use crate::case::Truth;
+use crate::reference::Truth;
 use latent_kernels::{Gating, GroupScore, RouteSpec};
 use std::fmt;
 
 /// The rules of a router.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routing {
-    /// From logits to scores.
+    /// Gating function: logits to scores.
     pub gating: Gating,
-    /// Whether a bias takes part in choosing.
+    /// Whether a bias is added for the selection.
     pub bias: bool,
-    /// Groups of experts, and how many of them stay in the choice.
+    /// Expert groups, and how many of them are kept.
     pub groups: (usize, usize),
-    /// What a group is judged by.
+    /// Score of a group.
     pub group_score: GroupScore,
-    /// Whether weights are divided by their sum.
+    /// Whether weights are normalized by their sum.
     pub norm: bool,
-    /// Factor on the weights.
+    /// Scale of the weights.
     pub scale: f32,
-    /// Experts chosen.
+    /// Experts per token (top-k).
     pub chosen: usize,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for Routing {
 }
 
 impl Routing {
-    /// As kernels take it.
+    /// The kernels' form of it.
     pub(crate) fn spec<'a>(&self, bias: &'a [f32]) -> RouteSpec<'a> {
         RouteSpec {
             gating: self.gating,
@@ -56,7 +56,7 @@ impl Routing {
         }
     }
 
-    /// For one row of logits the experts chosen, best first, and their weights.
+    /// For one row of logits, the top-k expert ids, best first, and their weights.
     pub(crate) fn truth(&self, logits: &[f32], bias: &[f32], truth: &mut Truth) {
         let logits: Vec<f64> = logits.iter().map(|l| f64::from(*l)).collect();
         let scores: Vec<f64> = match self.gating {

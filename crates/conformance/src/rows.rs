@@ -1,29 +1,30 @@
-//! What works on single rows: norms, rotations, activations, conversions, the cache's rows, the embedding, merging and routing.
+//! Row-wise operations: norms, rope, activations, conversions, KV cache rows, embedding, combining KV splits and routing.
 
-use crate::case::{Arithmetic, Bound, SameBits, Truth, Work, layout};
-use crate::numbers::{brain, half, nearest};
+use crate::float16::{bf16_value, f16_value, nearest};
 use crate::product::tiles;
 use crate::random::Random;
+use crate::reference::{Bound, SameBits, Truth};
 use crate::routing::Routing;
+use crate::work::{Arithmetic, Work, layout};
 use latent_kernels::{Q8_BLOCK, RopePairs, RopeTable, WeightMatrix};
 use latent_types::{CacheRow, CacheType, TensorType, WeightLayout};
 
-/// What is done with each row.
+/// A row-wise operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RowOp {
-    /// A row of the embedding, decoded.
+    /// Dequantizes a row of the embedding.
     Embed(TensorType, WeightLayout),
     /// x / √(mean x² + eps) · w.
     RmsNorm,
     /// Rotation of pairs by position.
     Rope(RopePairs),
-    /// Into the cache's type.
+    /// Converts to the cache type.
     Store(CacheType),
-    /// Out of the cache's type.
+    /// Converts from the cache type.
     Load(CacheType),
-    /// Into 8-bit blocks.
-    QuantiseA8,
-    /// Into bf16.
+    /// Quantizes to 8-bit blocks.
+    QuantizeA8,
+    /// Rounds to bf16.
     ToBf16,
     /// silu(gate) · up.
     SiluMul,
@@ -35,23 +36,23 @@ pub enum RowOp {
     Scale,
     /// y + s · x.
     Axpy,
-    /// Partial results of attention; the row is a head's.
-    Merge {
-        /// How many pieces.
-        pieces: usize,
+    /// Combines partial results of KV splits; one row per head.
+    CombineSplits {
+        /// Number of KV splits.
+        splits: usize,
     },
-    /// From router logits to experts and their weights.
+    /// From router logits to expert ids and weights.
     Route(Routing),
 }
 
-/// An operation over rows of one width.
+/// A row-wise operation and its sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowCase {
-    /// What is done.
+    /// The operation.
     pub op: RowOp,
     /// Rows.
     pub rows: usize,
-    /// Numbers of a row.
+    /// Elements per row.
     pub width: usize,
 }
 
@@ -59,7 +60,7 @@ pub struct RowCase {
 pub struct RowOperands {
     /// The rows.
     pub x: Vec<f32>,
-    /// A second operand: as many numbers, or as many as the operation needs.
+    /// A second operand, of the same or of the operation's own size.
     pub y: Vec<f32>,
     /// Stored rows: of the cache or of a weight.
     pub bytes: Vec<u8>,
@@ -74,7 +75,7 @@ pub(crate) const EPS: f32 = 1e-6;
 /// Position of the first row of [`RowOp::Rope`].
 pub(crate) const POSITION: i64 = 4_095;
 
-/// Half of the last digit of f32, relative.
+/// Relative rounding error of f32: half an ulp.
 const HALF_DIGIT: f64 = 1.0 / (1u64 << 24) as f64;
 
 impl RowCase {
@@ -85,14 +86,14 @@ impl RowCase {
             RowOp::Rope(_) => "rope",
             RowOp::Store(_) => "latent_store",
             RowOp::Load(_) => "latent_load",
-            RowOp::QuantiseA8 => "quantise_a8",
+            RowOp::QuantizeA8 => "quantize_a8",
             RowOp::ToBf16 => "to_bf16",
             RowOp::SiluMul => "silu_mul",
             RowOp::Relu2 => "relu2",
             RowOp::Add => "add",
             RowOp::Scale => "scale",
             RowOp::Axpy => "axpy",
-            RowOp::Merge { .. } => "merge_partials",
+            RowOp::CombineSplits { .. } => "combine_splits",
             RowOp::Route(_) => "route",
         }
     }
@@ -101,9 +102,9 @@ impl RowCase {
         let detail = match self.op {
             RowOp::Embed(ty, lie) => format!("{ty}, {}, ", layout(lie)),
             RowOp::Rope(RopePairs::Interleaved) => "interleaved, ".into(),
-            RowOp::Rope(RopePairs::NeoX) => "split, ".into(),
+            RowOp::Rope(RopePairs::NeoX) => "neox, ".into(),
             RowOp::Store(ty) | RowOp::Load(ty) => format!("{ty}, "),
-            RowOp::Merge { pieces } => format!("pieces={pieces}, "),
+            RowOp::CombineSplits { splits } => format!("splits={splits}, "),
             RowOp::Route(routing) => format!("{routing}, "),
             _ => String::new(),
         };
@@ -114,26 +115,26 @@ impl RowCase {
         let (error, reason) = match self.op {
             RowOp::Embed(..) | RowOp::Load(_) => (0.0, "widening is exact"),
             RowOp::Store(_) | RowOp::ToBf16 => (0.0, "rounded to nearest, even"),
-            RowOp::QuantiseA8 => (0.0, "codes and scales are defined in f32 operations"),
+            RowOp::QuantizeA8 => (0.0, "quants and scales are defined in f32 operations"),
             RowOp::RmsNorm => (4.0 * HALF_DIGIT, "squares are summed in f64; three f32 roundings"),
             RowOp::Rope(_) => (4.0 * HALF_DIGIT, "angles in f64; cos and sin, products and sum in f32"),
             RowOp::SiluMul => (12.0 * HALF_DIGIT, "exp within 2.5e-7, three f32 roundings"),
             RowOp::Relu2 | RowOp::Add | RowOp::Scale => (HALF_DIGIT, "one f32 rounding"),
             RowOp::Axpy => (2.0 * HALF_DIGIT, "two f32 roundings"),
-            RowOp::Merge { .. } => (20.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums of a few pieces"),
+            RowOp::CombineSplits { .. } => (20.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums of a few splits"),
             RowOp::Route(_) => (64.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums over all experts"),
         };
         Bound { error, same_bits: SameBits::All, reason }
     }
 
     pub(crate) fn work(&self) -> Work {
-        // bytes read and written and operations for each number of a row; what works in place is first given its operand anew
+        // bytes and operations per element; the operand of an in-place operation is copied first
         let (bytes, flops) = match self.op {
             RowOp::Embed(ty, _) => (4.0 + ty.bits_per_weight() / 8.0, 1.0),
             RowOp::Store(ty) | RowOp::Load(ty) => {
                 (4.0 + self.cache_row(ty).bytes() as f64 / self.width as f64, 0.0)
             }
-            RowOp::QuantiseA8 => (6.0, 3.0),
+            RowOp::QuantizeA8 => (6.0, 3.0),
             RowOp::ToBf16 => (6.0, 0.0),
             RowOp::RmsNorm => (12.0, 4.0),
             RowOp::Rope(_) => (20.0, 3.0),
@@ -141,7 +142,7 @@ impl RowCase {
             RowOp::Relu2 | RowOp::Scale => (16.0, 1.0),
             RowOp::Add => (20.0, 1.0),
             RowOp::Axpy => (20.0, 2.0),
-            RowOp::Merge { pieces } => (4.0 * (pieces + 1) as f64, 2.0 * pieces as f64),
+            RowOp::CombineSplits { splits } => (4.0 * (splits + 1) as f64, 2.0 * splits as f64),
             RowOp::Route(routing) => (4.0, 10.0 + routing.chosen as f64),
         };
         let numbers = (self.rows * self.width) as f64;
@@ -158,7 +159,7 @@ impl RowCase {
         let numbers = self.rows * self.width;
         let mut x = random.numbers(numbers);
         let (mut y, mut bytes) = (random.numbers(numbers), Vec::new());
-        // with other bits than x, so that sums are not exact
+        // with other mantissa bits than x, so that sums are inexact
         y.iter_mut().for_each(|y| *y *= 0.3);
         match self.op {
             RowOp::Embed(ty, layout) => {
@@ -171,8 +172,8 @@ impl RowCase {
                 let len = self.rows * self.cache_row(ty).bytes();
                 bytes = random.numbers(len).iter().map(|v| (v * 128.0) as i8 as u8).collect();
             }
-            RowOp::QuantiseA8 | RowOp::ToBf16 | RowOp::Store(_) if self.rows > 1 => {
-                // zeros, and numbers that are none
+            RowOp::QuantizeA8 | RowOp::ToBf16 | RowOp::Store(_) if self.rows > 1 => {
+                // zeros, NaN and infinities
                 x[self.width..2 * self.width].fill(0.0);
                 for (i, odd) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, 1e-7].iter().enumerate() {
                     if let Some(place) = x.get_mut(2 * self.width + i * 37) {
@@ -181,15 +182,15 @@ impl RowCase {
                 }
             }
             RowOp::SiluMul => x.iter_mut().for_each(|x| *x *= 20.0),
-            // x: largest scores and sums of each piece; y: weighted values
-            RowOp::Merge { pieces } => {
-                x = random.numbers(2 * pieces * self.rows);
-                x[pieces * self.rows..].iter_mut().for_each(|sum| *sum = sum.abs() + 0.5);
-                y = random.numbers(pieces * numbers);
+            // x: running maximum and sum of each split; y: weighted values
+            RowOp::CombineSplits { splits } => {
+                x = random.numbers(2 * splits * self.rows);
+                x[splits * self.rows..].iter_mut().for_each(|sum| *sum = sum.abs() + 0.5);
+                y = random.numbers(splits * numbers);
             }
             RowOp::Route(_) => {
                 x.iter_mut().for_each(|x| *x *= 4.0);
-                // of both signs: a bias may make scores negative
+                // of both signs: a bias can make scores negative
                 y = random.numbers(self.width);
             }
             _ => {}
@@ -235,20 +236,21 @@ impl RowCase {
             RowOp::Load(CacheType::Int8) => {
                 let row = self.cache_row(CacheType::Int8);
                 for bytes in bytes.chunks_exact(row.bytes()) {
-                    let (codes, rest) = bytes.split_at(row.content);
+                    let (quants, rest) = bytes.split_at(row.content);
                     let (rope, scale) = rest.split_at(2 * row.rope);
                     let scale = f32::from_le_bytes([scale[0], scale[1], scale[2], scale[3]]);
-                    codes.iter().for_each(|code| truth.exact((f32::from(*code) - 128.0) * scale));
-                    rope.chunks_exact(2).for_each(|v| truth.exact(half(u16::from_le_bytes([v[0], v[1]]))));
+                    quants.iter().for_each(|code| truth.exact((f32::from(*code) - 128.0) * scale));
+                    rope.chunks_exact(2)
+                        .for_each(|v| truth.exact(f16_value(u16::from_le_bytes([v[0], v[1]]))));
                 }
             }
             RowOp::Load(ty) => {
                 for v in bytes.chunks_exact(2) {
                     let bits = u16::from_le_bytes([v[0], v[1]]);
-                    truth.exact(if ty == CacheType::F16 { half(bits) } else { brain(bits) });
+                    truth.exact(if ty == CacheType::F16 { f16_value(bits) } else { bf16_value(bits) });
                 }
             }
-            RowOp::QuantiseA8 => x.chunks_exact(self.width).for_each(|x| quantised(x, &mut truth)),
+            RowOp::QuantizeA8 => x.chunks_exact(self.width).for_each(|x| quantized(x, &mut truth)),
             RowOp::ToBf16 => x.iter().for_each(|x| truth.exact(nearest(CacheType::Bf16, *x))),
             RowOp::SiluMul => pairs().for_each(|(gate, up)| {
                 let value = gate / (1.0 + (-gate).exp()) * up;
@@ -264,7 +266,7 @@ impl RowCase {
                 let product = x * f64::from(FACTOR);
                 truth.push(y + product, y.abs() + product.abs());
             }),
-            RowOp::Merge { pieces } => self.merged(pieces, x, y, &mut truth),
+            RowOp::CombineSplits { splits } => self.merged(splits, x, y, &mut truth),
             RowOp::Route(routing) => {
                 x.chunks_exact(self.width).for_each(|logits| routing.truth(logits, y, &mut truth));
             }
@@ -296,17 +298,17 @@ impl RowCase {
         (0..self.width / 2).map(move |i| 10_000f64.powf(-2.0 * i as f64 / width))
     }
 
-    /// A cached row of this width: a ninth of it is rotated, as of 576 numbers.
+    /// A cached row of this width: a ninth of it is rotated, as for 576 elements.
     pub(crate) fn cache_row(&self, ty: CacheType) -> CacheRow {
         let rope = self.width / 9;
         CacheRow { ty, content: self.width - rope, rope }
     }
 
-    /// A row as `latent_types::CacheRow` defines it of `int8`: codes, scale, rope part.
+    /// An `int8` row as defined by `latent_types::CacheRow`: quants, scale, rope part.
     fn stored_codes(&self, x: &[f32], truth: &mut Truth) {
         let (content, rope) = x.split_at(self.cache_row(CacheType::Int8).content);
-        let (codes, scale) = codes(content);
-        codes.into_iter().for_each(|code| truth.exact(code));
+        let (quants, scale) = quants(content);
+        quants.into_iter().for_each(|code| truth.exact(code));
         truth.exact(scale);
         rope.iter().for_each(|v| truth.exact(nearest(CacheType::F16, *v)));
     }
@@ -329,23 +331,23 @@ impl RowCase {
         }
     }
 
-    fn merged(&self, pieces: usize, scores: &[f32], values: &[f32], truth: &mut Truth) {
-        let (max, sums) = scores.split_at(pieces * self.rows);
+    fn merged(&self, splits: usize, scores: &[f32], values: &[f32], truth: &mut Truth) {
+        let (max, sums) = scores.split_at(splits * self.rows);
         for row in 0..self.rows {
             let at = |piece: usize| piece * self.rows + row;
-            let largest = (0..pieces).map(|p| f64::from(max[at(p)])).fold(f64::NEG_INFINITY, f64::max);
+            let largest = (0..splits).map(|p| f64::from(max[at(p)])).fold(f64::NEG_INFINITY, f64::max);
             let factor = |p: usize| (f64::from(max[at(p)]) - largest).exp();
-            let sum: f64 = (0..pieces).map(|p| f64::from(sums[at(p)]) * factor(p)).sum();
+            let sum: f64 = (0..splits).map(|p| f64::from(sums[at(p)]) * factor(p)).sum();
             for i in 0..self.width {
                 let term = |p: usize| f64::from(values[at(p) * self.width + i]) * factor(p) / sum;
-                truth.push((0..pieces).map(term).sum(), (0..pieces).map(|p| term(p).abs()).sum());
+                truth.push((0..splits).map(term).sum(), (0..splits).map(|p| term(p).abs()).sum());
             }
         }
     }
 }
 
-/// Numbers as codes of 8 bits, and their scale: largest magnitude / 127, NaN where they are not finite.
-fn codes(numbers: &[f32]) -> (Vec<f32>, f32) {
+/// 8-bit quants and their scale: largest magnitude / 127, NaN if any element is not finite.
+fn quants(numbers: &[f32]) -> (Vec<f32>, f32) {
     let largest = numbers.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let finite = numbers.iter().all(|v| v.is_finite());
     let code =
@@ -353,11 +355,11 @@ fn codes(numbers: &[f32]) -> (Vec<f32>, f32) {
     (numbers.iter().map(code).collect(), if finite { largest / 127.0 } else { f32::NAN })
 }
 
-/// A row's 8-bit blocks as `latent_types::ActivationType::A8` defines them: codes, scale, scale · Σ codes of all and of each half, and −128 · Σ codes.
-fn quantised(x: &[f32], truth: &mut Truth) {
+/// The 8-bit blocks of a row as defined by `latent_types::ActivationType::A8`: quants q, scale, scale·Σq of all and of each half, and −128·Σq.
+fn quantized(x: &[f32], truth: &mut Truth) {
     for numbers in x.chunks(Q8_BLOCK) {
-        let (codes, scale) = codes(numbers);
-        let code = |i: usize| codes.get(i).copied().unwrap_or(0.0);
+        let (quants, scale) = quants(numbers);
+        let code = |i: usize| quants.get(i).copied().unwrap_or(0.0);
         let sum = |from: usize, to: usize| (from..to).map(code).sum::<f32>();
         (0..Q8_BLOCK).for_each(|i| truth.exact(code(i)));
         truth.exact(scale);

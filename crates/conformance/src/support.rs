@@ -1,4 +1,4 @@
-//! What runs on this machine.
+//! Which kernels run on this machine.
 
 use crate::backend::{Backend, Kernel};
 use crate::case::{Case, Family};
@@ -21,13 +21,13 @@ pub struct Support {
 pub struct Supporting {
     /// Its name.
     pub kernel: String,
-    /// What it is compiled for.
+    /// Level that it is compiled for.
     pub level: &'static str,
-    /// What this machine lacks to run it.
+    /// The features that this machine lacks for it.
     pub missing: Option<String>,
 }
 
-/// Every operation of `cases` that `filter` lets through, with its kernels: none where there is no kernel.
+/// Every operation of `cases` that `filter` lets through, with its kernels, if any.
 pub fn support(backend: &dyn Backend, cases: &[Case], filter: &Filter) -> Vec<Support> {
     let kernels = backend.kernels();
     let mut found: Vec<Support> = Vec::new();

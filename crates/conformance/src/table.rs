@@ -8,7 +8,7 @@ use crate::rows::{RowCase, RowOp};
 use latent_kernels::{Gating, GroupScore, KeyOrder, RopePairs};
 use latent_types::{ActivationType, CacheType, TensorType, WeightLayout};
 
-/// The products that there are to be: layout of the weight, how inputs are read, whether it is read across, and which formats.
+/// Kinds of matmul: weight layout, activation type, whether transposed, and formats.
 type Product = (WeightLayout, ActivationType, bool, fn(TensorType) -> bool);
 
 const PRODUCTS: [Product; 6] = [
@@ -28,11 +28,11 @@ fn floats_in_tiles(ty: TensorType) -> bool {
     has_tiles(ty) && !ty.is_quantized()
 }
 
-/// Input rows, and the numbers of each for floats in tiles: parts of vectors and of runs, several runs side by side, several parts of a row.
+/// Input rows and columns for floats in tiles: partial vectors and groups, several groups side by side, several parts of a row.
 const FLOAT_SIZES: [(usize, usize); 10] =
     [(1, 771), (2, 515), (3, 260), (4, 35), (7, 129), (8, 1027), (16, 128), (23, 2179), (64, 262), (512, 67)];
 
-/// Input rows, and the numbers of each for formats with blocks of 256. The longest is more than is unpacked at a time, in all formats.
+/// Input rows and columns for formats with blocks of 256. The longest exceeds the strip that is unpacked at a time, in all formats.
 const PRODUCT_SIZES: [(usize, usize); 10] = [
     (1, 256),
     (2, 512),
@@ -46,10 +46,10 @@ const PRODUCT_SIZES: [(usize, usize); 10] = [
     (512, 256),
 ];
 
-/// Output rows: four tiles and a part of one, which are groups of three and of two.
+/// Output rows: four tiles and a partial one, processed in groups of three and two.
 const OUTPUTS: usize = 69;
 
-/// Input rows, numbers of each, and outputs of products by strips (of 256 outputs and 512 inputs, for 1024 rows): more than one in each way.
+/// Input rows, columns and outputs of matmuls by strips (256 outputs, 512 inputs, 1024 rows): more than one strip in each dimension.
 const STRIP_SIZES: [(usize, usize, usize); 3] = [(33, 1280, 300), (48, 512, 544), (1050, 768, 70)];
 
 /// Heads, latent, rope and cached rows.
@@ -67,7 +67,7 @@ const LATENT_SIZES: [(usize, usize, usize, usize); 11] = [
     (128, 48, 8, 40),
 ];
 
-/// What attention computes in, and the type of the cache.
+/// Activation type of attention, and type of the KV cache.
 fn arithmetic(split: bool) -> impl Iterator<Item = (ActivationType, CacheType)> {
     let rounded = [
         (ActivationType::F16, CacheType::F16),
@@ -100,10 +100,10 @@ const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 15] = [
     (129, 0, 16, 16, 32),
 ];
 
-/// What attention over expanded keys computes in.
+/// Activation types of attention over expanded keys.
 const FLOATS: [ActivationType; 3] = [ActivationType::F32, ActivationType::F16, ActivationType::Bf16];
 
-/// Numbers of a key and of a latent, and blocks of cached rows.
+/// Elements of a key and of a latent, and blocks of cached rows.
 const KEY_SIZES: [(usize, usize, usize); 5] =
     [(13, 50, 1), (13, 50, 2), (1, 1, 1), (64, 256, 3), (128, 512, 1)];
 
@@ -147,9 +147,9 @@ const ROUTES: [(usize, Routing); 8] = {
 pub fn cases() -> Vec<Case> {
     let mut cases = products();
     for (heads, latent, rope, rows) in LATENT_SIZES {
-        for (split, pieces) in [(false, 1), (false, 2), (true, 1), (true, 3)] {
+        for (split, splits) in [(false, 1), (false, 2), (true, 1), (true, 3)] {
             for (activation, cache) in arithmetic(split) {
-                let case = LatentCase { split, activation, cache, heads, latent, rope, rows, pieces };
+                let case = LatentCase { split, activation, cache, heads, latent, rope, rows, splits };
                 cases.push(Case::Latent(case));
             }
         }
@@ -183,7 +183,7 @@ fn products() -> Vec<Case> {
                 } else {
                     (long / 8 + block * 3).next_multiple_of(block)
                 };
-                // read across, a part of the weight's rows takes part: an odd number, or whole tiles
+                // transposed, some rows of the weight are used: an odd number, or whole tiles
                 let (inputs, outputs, skipped) = match across {
                     true if rows % 2 == 0 => (48, cols, 16),
                     true => (21, cols, 5),
@@ -210,15 +210,15 @@ fn rows() -> Vec<Case> {
     for (rows, width) in ROW_SIZES {
         for op in [
             RowOp::RmsNorm,
-            RowOp::QuantiseA8,
+            RowOp::QuantizeA8,
             RowOp::ToBf16,
             RowOp::SiluMul,
             RowOp::Relu2,
             RowOp::Add,
             RowOp::Scale,
             RowOp::Axpy,
-            RowOp::Merge { pieces: 1 },
-            RowOp::Merge { pieces: 5 },
+            RowOp::CombineSplits { splits: 1 },
+            RowOp::CombineSplits { splits: 5 },
         ] {
             add(op, rows, width);
         }
@@ -259,7 +259,7 @@ pub fn real_sizes() -> Vec<Case> {
                 cases.push(Case::Product(case));
             };
             if across {
-                // W_UK of one head, from keys of 128 numbers to latents of 512
+                // W_UK of one head, from keys of 128 elements to latents of 512
                 add(1, 128, 512);
                 continue;
             }
@@ -268,10 +268,10 @@ pub fn real_sizes() -> Vec<Case> {
                 for (inputs, outputs) in REAL_PRODUCTS {
                     add(1, inputs, outputs);
                 }
-                // verification of guessed tokens
+                // verification of drafted tokens
                 add(8, 7168, 2048);
             }
-            // small batches, and experts that few rows of a prompt chose; a prompt with shorter rows
+            // small batches, and experts with few tokens of a prompt; a prompt with shorter rows
             if activation == ActivationType::A8 {
                 for rows in [2, 4, 6, 12, 16, 24, 32, 64] {
                     add(rows, 7168, 2048);
@@ -290,8 +290,8 @@ pub fn real_sizes() -> Vec<Case> {
             for (heads, latent, rope) in
                 [(16, 512, 64), (20, 512, 64), (128, 512, 64), (4, 512, 64), (8, 256, 32)]
             {
-                let (rows, pieces) = (1024, 1);
-                let case = LatentCase { split, activation, cache, heads, latent, rope, rows, pieces };
+                let (rows, splits) = (1024, 1);
+                let case = LatentCase { split, activation, cache, heads, latent, rope, rows, splits };
                 cases.push(Case::Latent(case));
             }
         }
@@ -308,14 +308,14 @@ pub fn real_sizes() -> Vec<Case> {
     }
     let mut add = |op, width| cases.push(Case::Row(RowCase { op, rows: 16, width }));
     for width in [2048, 7168] {
-        for op in [RowOp::RmsNorm, RowOp::QuantiseA8, RowOp::ToBf16, RowOp::SiluMul, RowOp::Relu2] {
+        for op in [RowOp::RmsNorm, RowOp::QuantizeA8, RowOp::ToBf16, RowOp::SiluMul, RowOp::Relu2] {
             add(op, width);
         }
         for op in [RowOp::Add, RowOp::Scale, RowOp::Axpy] {
             add(op, width);
         }
     }
-    add(RowOp::Merge { pieces: 4 }, 512);
+    add(RowOp::CombineSplits { splits: 4 }, 512);
     for cache in CacheType::ALL {
         add(RowOp::Store(cache), 576);
         add(RowOp::Load(cache), 576);

@@ -1,52 +1,53 @@
-//! Correctness: every kernel that computes a case, against the truth and against the other kernels of the case.
+//! Correctness: every kernel of a case, against the reference and against the other kernels.
 
 use crate::backend::{Backend, Kernel};
-use crate::case::{Case, SameBits};
+use crate::case::Case;
 use crate::filter::Filter;
+use crate::reference::{SameBits, Truth};
 use serde::Serialize;
 
-/// How a case went with one kernel.
+/// The verdict on a kernel for one case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "status")]
 pub enum Verdict {
     /// All results are within the bound.
     Passed {
-        /// The worst error, as a share of what is allowed.
+        /// The worst error, as a share of the allowed error.
         of_bound: f64,
     },
-    /// Something is wrong.
+    /// A wrong result or a broken promise.
     Failed {
-        /// What.
+        /// The problem.
         problem: String,
     },
     /// This machine cannot run the kernel.
     Skipped {
-        /// What it lacks.
+        /// The missing feature.
         missing: String,
     },
 }
 
-/// One case with one kernel.
+/// One case on one kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// The operation's word.
+    /// Name of the operation.
     pub operation: &'static str,
     /// The case.
     pub case: String,
     /// The kernel.
     pub kernel: String,
-    /// What it is compiled for.
+    /// Level that it is compiled for.
     pub level: &'static str,
-    /// The error allowed, in parts of a result's size.
+    /// The allowed error relative to a result's size.
     pub bound: f64,
-    /// Why it is allowed.
+    /// The reason for the bound.
     pub reason: &'static str,
-    /// How it went.
+    /// The verdict.
     #[serde(flatten)]
     pub verdict: Verdict,
 }
 
-/// Runs all `cases` that `filter` lets through on the kernels of a backend. `sink` hears each outcome and says whether to go on.
+/// Runs all `cases` that `filter` lets through on the kernels of a backend. `sink` receives each outcome and returns whether to go on.
 pub fn test(backend: &dyn Backend, cases: &[Case], filter: &Filter, sink: &mut dyn FnMut(Outcome) -> bool) {
     let kernels = backend.kernels();
     for case in cases {
@@ -84,12 +85,12 @@ pub fn test(backend: &dyn Backend, cases: &[Case], filter: &Filter, sink: &mut d
     }
 }
 
-/// A case with its operands and truth, made once for all kernels.
+/// A case with its operands and reference, computed once for all kernels.
 struct Check<'c> {
     backend: &'c dyn Backend,
     case: &'c Case,
     operands: crate::case::Operands,
-    truth: crate::case::Truth,
+    truth: Truth,
     /// The first kernel and the bits of its results.
     first: Option<(String, Vec<u32>)>,
 }

@@ -13,9 +13,9 @@ pub(crate) enum Instruction {
     Release,
     /// A tile of zeros.
     Zero(usize),
-    /// A tile from rows in memory, which are the index register apart.
+    /// A tile from rows in memory; the index register holds their stride.
     Load(usize, Address),
-    /// A tile to such rows.
+    /// A tile to such rows in memory.
     Store(usize, Address),
     /// sum += left · right, of bf16.
     DotBf16 { sum: usize, left: usize, right: usize },
@@ -32,7 +32,7 @@ pub(crate) struct Address {
     pub displacement: i32,
 }
 
-/// What a memory operand counts from.
+/// Base of a memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
     Register(u8),
@@ -55,7 +55,7 @@ const P66: u8 = 1;
 const F3: u8 = 2;
 const F2: u8 = 3;
 
-/// The instruction at the beginning of `bytes` and its length; none where it is no tile instruction.
+/// The tile instruction at the beginning of `bytes` and its length; none for other instructions.
 pub(crate) fn decode(bytes: &[u8; LONGEST]) -> Option<(Instruction, usize)> {
     let &[VEX, second, third, opcode, modrm, ..] = bytes else { return None };
     // map 0F38, W0, 128 bits
@@ -73,7 +73,7 @@ pub(crate) fn decode(bytes: &[u8; LONGEST]) -> Option<(Instruction, usize)> {
         (0x49, F2, true) if rm == 0 => sums(Instruction::Zero(reg)),
         (0x49, NONE, false) if reg == 0 => memory().map(|(at, len)| (Instruction::LoadConfig(at), len)),
         (0x49, P66, false) if reg == 0 => memory().map(|(at, len)| (Instruction::StoreConfig(at), len)),
-        // loading with a hint (66) is loading; rows need an index register
+        // a load with a hint (66) is a load; rows need an index register
         (0x4b, F2 | P66, false) if rm == 4 => memory().map(|(at, len)| (Instruction::Load(reg, at), len)),
         (0x4b, F3, false) if rm == 4 => memory().map(|(at, len)| (Instruction::Store(reg, at), len)),
         (0x5c, F3, true) => sums(Instruction::DotBf16 { sum: reg, left: rm, right: extra }),

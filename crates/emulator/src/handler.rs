@@ -11,7 +11,7 @@ thread_local! {
     static TILES: UnsafeCell<(Tiles, u64)> = const { UnsafeCell::new((Tiles::new(), 0)) };
 }
 
-/// Where the system's context keeps the register of each number.
+/// Index in the signal context of each register, by number.
 const REGISTERS: [libc::c_int; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -32,7 +32,7 @@ const REGISTERS: [libc::c_int; 16] = [
 ];
 
 pub(crate) fn computed() -> u64 {
-    // SAFETY: a copy of a number, which nobody else writes: handlers run to their end before this goes on.
+    // SAFETY: copies a thread-local integer; only this thread's handler writes it, and it runs to its end before this continues.
     TILES.with(|tiles| unsafe { (*tiles.get()).1 })
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn install() -> bool {
     })
 }
 
-/// Computes the instruction at which the thread stands, and moves it behind; else makes the signal end the process.
+/// Emulates the instruction at the thread's instruction pointer and advances it; other instructions end the process.
 extern "C" fn handle(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the context of the kind that the system passes, and an instruction that the processor has read.
     unsafe {
@@ -70,8 +70,8 @@ extern "C" fn handle(_signal: libc::c_int, _info: *mut libc::siginfo_t, context:
     }
 }
 
-/// The tile instruction at an address, and its length. What lies behind it may be a page that is not there, and is not read; it may itself
-/// reach into the next page.
+/// The tile instruction at an address, and its length. The page behind it may be unmapped and is not read; the instruction may itself
+/// extend into the next page.
 ///
 /// # Safety
 /// The processor has read an instruction there.
@@ -81,7 +81,7 @@ unsafe fn read(at: *const u8) -> Option<(Instruction, usize)> {
     loop {
         // SAFETY: bytes of the page in which the instruction begins, or of the instruction itself.
         unsafe { std::ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), known) }
-        // each byte that is missing stands for zero, with which an instruction is the shortest that begins so
+        // missing bytes count as zero, which gives the shortest instruction with this beginning
         let found = decode(&bytes);
         let length = match found {
             Some((_, length)) => length,
@@ -95,7 +95,7 @@ unsafe fn read(at: *const u8) -> Option<(Instruction, usize)> {
     }
 }
 
-/// Does what an instruction does.
+/// Emulates an instruction.
 ///
 /// # Safety
 /// Called by the handler, for an instruction that the thread runs and with its registers.
@@ -115,7 +115,7 @@ unsafe fn compute(instruction: Instruction, registers: &[i64; 23], next: i64) ->
         (address(at, false) as i64).wrapping_add(stride.wrapping_mul(i as i64)) as *mut u8
     };
     TILES.with(|all| {
-        // SAFETY: the thread's own, and only its handler uses it, which the signal blocks until it ends. Memory is what the instruction names.
+        // SAFETY: thread-local, and used only by the handler, during which the signal is blocked. Memory operands are those of the instruction.
         unsafe {
             let (tiles, count) = &mut *all.get();
             *count += 1;
@@ -145,14 +145,14 @@ unsafe fn compute(instruction: Instruction, registers: &[i64; 23], next: i64) ->
     })
 }
 
-/// Products of bf16, with fused multiply-adds in vectors where the processor has them.
+/// bf16 products, vectorized with fused multiply-add if the CPU has it.
 fn dot_bf16(tiles: &mut Tiles, sum: usize, left: usize, right: usize) -> Result<(), Refused> {
     #[target_feature(enable = "avx2,fma")]
     fn vectors(tiles: &mut Tiles, sum: usize, left: usize, right: usize) -> Result<(), Refused> {
         tiles.dot_bf16(sum, left, right)
     }
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-        // SAFETY: as just asked.
+        // SAFETY: the features were detected above.
         return unsafe { vectors(tiles, sum, left, right) };
     }
     tiles.dot_bf16(sum, left, right)
@@ -173,7 +173,7 @@ mod tests {
             for before in 0..=length {
                 memory.fill(0);
                 memory[page - before..][..length].copy_from_slice(bytes);
-                // SAFETY: an instruction lies there.
+                // SAFETY: the bytes of an instruction were written there.
                 let found = unsafe { read(memory[page - before..].as_ptr()) };
                 assert!(found.is_some_and(|(_, found)| found == length), "{before} bytes before a page");
             }

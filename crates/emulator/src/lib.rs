@@ -1,11 +1,11 @@
-//! The tile instructions of AMX on machines that lack them: for tests alone.
+//! Emulates AMX tile instructions on machines without them, for tests.
 //!
-//! A processor without tiles answers such an instruction with an exception, of which Linux makes the signal SIGILL. The handler that
-//! [`install_amx`] installs computes what the instruction would have, with tiles that belong to the thread, and lets the program go on behind it.
-//! Microseconds an instruction: it proves kernels right and says nothing of their speed.
+//! A CPU without AMX raises an exception for such an instruction, which Linux turns into the signal SIGILL. The handler that
+//! [`install_amx`] installs emulates the instruction with thread-local tiles and continues behind it.
+//! It takes microseconds per instruction: it tests the correctness of kernels, not their speed.
 //!
-//! * `decode`: which instruction bytes are, and where its memory lies.
-//! * `tiles`: what each instruction does to the tiles, by Intel's manual (volume 2, and chapter 18 of volume 1).
+//! * `decode`: instructions and memory operands from bytes.
+//! * `tiles`: the semantics of each instruction, from Intel's manual (volume 2, and chapter 18 of volume 1).
 //! * `handler`: the signal.
 #![allow(unsafe_code, reason = "a signal handler that reads and writes the memory that an instruction names")]
 
@@ -16,7 +16,7 @@ mod handler;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod tiles;
 
-/// Installs the handler for the process; true where tile instructions are computed from now on. Other illegal instructions, and tile
+/// Installs the handler for the process; true if tile instructions are emulated from now on. Other illegal instructions, and tile
 /// instructions that a processor would refuse too, end the process as before.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub fn install_amx() -> bool {
@@ -29,7 +29,7 @@ pub fn install_amx() -> bool {
     false
 }
 
-/// Tile instructions that this thread has had computed.
+/// Tile instructions emulated for this thread so far.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub fn computed() -> u64 {
     handler::computed()

@@ -1,12 +1,12 @@
-//! Tiles of one thread, and what instructions do to them.
+//! The tiles of one thread, and the semantics of the instructions.
 
 /// Tile registers.
 const COUNT: usize = 8;
 
-/// Rows of a tile at most.
+/// Most rows of a tile.
 const ROWS: usize = 16;
 
-/// Bytes of a row at most.
+/// Most bytes of a row.
 const ROW_BYTES: usize = 64;
 
 /// Which factors of a product of bytes are signed.
@@ -42,7 +42,7 @@ impl Tiles {
             return Ok(());
         }
         let reserved = config[2..16].iter().chain(&config[32..48]).chain(&config[56..]);
-        // a start row is what an interrupted load leaves; nothing here is interrupted
+        // a start row remains after an interrupted load; nothing is interrupted here
         if config[0] != 1 || config[1] != 0 || reserved.into_iter().any(|byte| *byte != 0) {
             return Err(Refused);
         }
@@ -86,7 +86,7 @@ impl Tiles {
         Ok(())
     }
 
-    /// Loads a tile: `row` reads as many bytes as it is given of the row of a number.
+    /// Loads a tile: `row` fills the given bytes from the row of this index.
     pub fn load(&mut self, tile: usize, row: impl Fn(usize, &mut [u8])) -> Result<(), Refused> {
         let (rows, bytes) = self.words(tile)?;
         self.rows[tile] = [[0; ROW_BYTES]; ROWS];
@@ -96,7 +96,7 @@ impl Tiles {
         Ok(())
     }
 
-    /// Stores a tile: `row` hears each row's number and bytes.
+    /// Stores a tile: `row` receives each row's index and bytes.
     pub fn store(&self, tile: usize, row: impl Fn(usize, &[u8])) -> Result<(), Refused> {
         let (rows, bytes) = self.words(tile)?;
         (0..rows).for_each(|i| row(i, &self.rows[tile][i][..bytes]));
@@ -120,8 +120,8 @@ impl Tiles {
         std::array::from_fn(|i| bytes[4 * column + i])
     }
 
-    /// sum += left · right. Even and odd terms are summed apart, each with one rounding a term, and then added to each other and to the sum;
-    /// numbers too small for an exponent count as zero, before and after.
+    /// sum += left · right. Even and odd terms have separate accumulators with one rounding per term, which are then added to each other and to the sum;
+    /// denormals count as zero, in inputs and results.
     #[inline(always)]
     pub fn dot_bf16(&mut self, sum: usize, left: usize, right: usize) -> Result<(), Refused> {
         let (m, n, k) = self.product(sum, left, right)?;
@@ -154,7 +154,7 @@ impl Tiles {
         Ok(())
     }
 
-    /// sum += left · right, four bytes a word, in 32 bits.
+    /// sum += left · right, four bytes per word, with 32-bit accumulators.
     pub fn dot_bytes(&mut self, sum: usize, left: usize, right: usize, signs: Signs) -> Result<(), Refused> {
         let (m, n, k) = self.product(sum, left, right)?;
         let widen = |byte: u8, signed| if signed { i32::from(byte as i8) } else { i32::from(byte) };
@@ -174,7 +174,7 @@ impl Tiles {
     }
 }
 
-/// Zero for a number without an exponent.
+/// Flushes denormals to zero.
 #[inline(always)]
 fn flushed(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { 0.0f32.copysign(value) } else { value }

@@ -57,10 +57,10 @@ impl Engine {
         let (context, largest) = (self.context(), self.largest_context());
         let limit = self.config().context_length;
         let advice = if largest > tokens {
-            format!("start with a larger --ctx (up to {largest} tokens) or shorten the prompt")
+            format!("start with a larger --ctx-size (up to {largest} tokens) or shorten the prompt")
         } else if limit > tokens {
             format!(
-                "no more than {largest} tokens of context fit into memory; shorten the prompt, or try --ctx {limit} --force"
+                "no more than {largest} tokens of context fit into memory; shorten the prompt, or try --ctx-size {limit} --force"
             )
         } else {
             format!("the model was made for {limit} tokens at most: shorten the prompt")

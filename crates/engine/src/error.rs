@@ -101,6 +101,6 @@ fn found(findings: &[latent_graph::audit::Finding]) -> String {
     let first = findings.first().map(ToString::to_string).unwrap_or_default();
     match findings.len() {
         0 | 1 => first,
-        n => format!("{first} (and {} more: `latent audit` lists them)", n - 1),
+        n => format!("{first} (and {} more: `latent verify` lists them)", n - 1),
     }
 }

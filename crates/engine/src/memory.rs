@@ -71,7 +71,7 @@ impl fmt::Display for OutOfMemory {
         writeln!(f, "  {:<12} {:>12}", "together", format_bytes(self.needed.resident()))?;
         writeln!(f, "  {:<12} {:>12}", self.available.limit, format_bytes(self.available.bytes))?;
         match self.fits {
-            Some(context) => write!(f, "try --ctx {context}, or --force to go on all the same"),
+            Some(context) => write!(f, "try --ctx-size {context}, or --force to go on all the same"),
             None if self.needed.resident() - self.needed.weights < self.available.bytes => write!(
                 f,
                 "use a smaller model, or pack it with `latent pack`: the system can page the weights of a packed file; --force goes on all the same"
@@ -230,7 +230,7 @@ mod tests {
     fn what_does_not_fit_is_shown_with_what_would() {
         let error = check(&needed, &free(14_001), 640).unwrap_err();
         assert_eq!(error.fits, Some(128));
-        assert!(error.to_string().contains("--ctx 128") && error.to_string().contains("64.00 kB"));
+        assert!(error.to_string().contains("--ctx-size 128") && error.to_string().contains("64.00 kB"));
         assert_eq!(check(&needed, &free(65_200), 640), Ok(None));
         let none = check(&needed, &free(1300), 640).unwrap_err();
         assert!(none.fits.is_none() && !none.to_string().contains("latent pack"));
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(check(&mapped, &free(7000), 64), Ok(Some(OverCommitted { mapped: 1000, left: 400 })));
         assert_eq!(check(&mapped, &free(6599), 64).unwrap_err().fits, None);
         let message = check(&mapped, &free(6700), 640).unwrap_err().to_string();
-        assert!(!message.contains("mapped") && message.contains("--ctx 64"), "{message}");
+        assert!(!message.contains("mapped") && message.contains("--ctx-size 64"), "{message}");
     }
 
     #[test]

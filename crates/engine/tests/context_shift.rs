@@ -125,10 +125,13 @@ fn advice_on_a_long_prompt_can_be_followed() {
         engine.generate(&mut Session::default(), &request, &tokenizer, &mut Quiet).unwrap_err().to_string()
     };
     let larger = ask(100, 150);
-    assert!(larger.contains("150 tokens") && larger.contains("larger --ctx (up to 2048 tokens)"), "{larger}");
+    assert!(
+        larger.contains("150 tokens") && larger.contains("larger --ctx-size (up to 2048 tokens)"),
+        "{larger}"
+    );
     for context in [100, 2048] {
         let limit = ask(context, 2048);
-        assert!(limit.contains("made for 2048 tokens") && !limit.contains("--ctx"), "{limit}");
+        assert!(limit.contains("made for 2048 tokens") && !limit.contains("--ctx-size"), "{limit}");
     }
 }
 

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a model folder says beside its tensors.
+/// The contents of a model folder other than its tensors.
 #[derive(Clone, Debug, Default)]
 pub struct HfSource {
     /// config.json.
@@ -25,7 +25,7 @@ pub struct HfSource {
     pub generation_config: Option<Value>,
 }
 
-/// A tokenizer's vocabulary; it is read when a tokenizer is made.
+/// A tokenizer's vocabulary, read only when a tokenizer is built.
 #[derive(Clone, Debug)]
 pub struct TokenizerFile {
     /// How it is written.
@@ -69,7 +69,7 @@ impl TokenizerFile {
     /// Its bytes.
     ///
     /// # Errors
-    /// The file, and what the system says; a file larger than [`limits::MAX_TOKENIZER_BYTES`].
+    /// Names the file: an I/O error, or a file larger than [`limits::MAX_TOKENIZER_BYTES`].
     pub fn read(&self) -> Result<Cow<'_, [u8]>, FormatError> {
         match &self.place {
             TokenizerPlace::File(path) => {
@@ -92,7 +92,7 @@ impl TokenizerFile {
 pub(crate) const FILES: [&str; 4] =
     ["config.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"];
 
-/// The files of the model in `folder` that are no weights, as open ones.
+/// The files of the model in `folder` other than weights, counted as open.
 pub(crate) fn in_use(folder: &Path) -> Vec<InUse> {
     let names = FILES.into_iter().chain(TokenizerKind::ALL.map(TokenizerKind::file_name)).chain([INDEX]);
     names.filter_map(|name| InUse::at(&folder.join(name))).collect()
@@ -107,14 +107,14 @@ pub(crate) type ReadText<'a> = dyn Fn(&str, u64) -> Result<Option<String>, Forma
 /// Rows and columns of an FP8 matrix that share a scale, unless config.json says otherwise.
 pub(crate) const FP8_BLOCK: (usize, usize) = (128, 128);
 
-/// The longest side of such a rectangle: kernels sum as many inputs before they multiply by the scale.
+/// Longest side of such a block: kernels accumulate that many products before they apply the scale.
 const MOST_SIDE: u64 = 1 << 16;
 
 impl HfSource {
     /// Rows and columns of an FP8 matrix that share a scale: `quantization_config.weight_block_size`.
     ///
     /// # Errors
-    /// What stands there, where it is not two multiples of sixteen up to 65536.
+    /// The value found, if it is not two multiples of sixteen up to 65536.
     pub fn fp8_block(&self) -> Result<(usize, usize), String> {
         let size = self.config.get("quantization_config").and_then(|q| q.get("weight_block_size"));
         let Some(size) = size.filter(|size| !size.is_null()) else { return Ok(FP8_BLOCK) };
@@ -181,7 +181,7 @@ fn template_in(config: &Value) -> Option<String> {
     }
 }
 
-/// The safetensors files of a folder: those that the index names, or the only one there is.
+/// The safetensors files of a folder: the files named by the index, or the only one in the folder.
 pub(crate) fn tensor_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<Index>), FormatError> {
     let path = folder.join(INDEX);
     if let Some(index) = Index::read(&path)? {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What an index says, checked as far as that goes without the files.
+/// The contents of an index, checked as far as possible without the files.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     /// Names of files, each a plain name in the folder.

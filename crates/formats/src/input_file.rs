@@ -13,15 +13,15 @@ pub enum InputError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// It is no plain file, so that reading it might wait, or go on, for ever.
+    /// It is not a regular file: reading it might block, or never end.
     #[error("{}: it is {what}, and only plain files are read: copy what it gives into a file", path.display())]
     NotAFile {
         /// Its path.
         path: PathBuf,
-        /// What it is.
+        /// Name, type and shape.
         what: &'static str,
     },
     /// It is larger than any file of its kind.
@@ -44,7 +44,7 @@ pub enum InputError {
     },
 }
 
-/// What something is that is no plain file.
+/// The kind of something that is not a regular file.
 pub(crate) fn kind(ty: FileType) -> &'static str {
     #[cfg(unix)]
     {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use std::fmt;
 use std::path::Path;
 
-/// Parses JSON text with at most [`limits::MAX_JSON_VALUES`] values, nested at most 127 deep, in which no key of an object stands twice.
+/// Parses JSON text with at most [`limits::MAX_JSON_VALUES`] values, nested at most 127 deep, without duplicate keys in an object.
 ///
 /// # Errors
 /// What is wrong, with line and column.
@@ -65,7 +65,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Value>, FormatError> {
     parse(&text).map(Some).map_err(|problem| failed(path, &text, problem))
 }
 
-/// The error of a file that is no JSON, which says so where the file is something else altogether.
+/// The error of a file that is not JSON; if it is something else altogether, the error says so.
 pub(crate) fn failed(path: &Path, text: &str, problem: String) -> FormatError {
     let problem = known_non_model(text.as_bytes()).map_or(problem, str::to_owned);
     FormatError::Json { path: path.to_owned(), problem }

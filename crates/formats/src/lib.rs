@@ -1,10 +1,10 @@
 //! Bytes on disk to checked checkpoints: GGUF and safetensors, and writers for them. No arithmetic on weights.
 //!
 //! * [`Checkpoint`]: an opened model: metadata and named tensors, memory-mapped; every range checked before anything uses it.
-//! * [`Outline`]: what a model says and which tensors it names, also where their data are missing.
+//! * [`Outline`]: a model's metadata and the names of its tensors, even if their data are missing.
 //! * [`gguf::Header`], [`safetensors::Header`]: a header alone, from the first bytes of a file.
 //! * [`gguf::Writer`], [`safetensors::Writer`]: writers that stream.
-//! * [`pack::Directory`], [`pack::PackWriter`]: packed files, whose weights are used where they lie.
+//! * [`pack::Directory`], [`pack::PackWriter`]: packed files, whose weights are used in place.
 //! * [`OutputFile`]: the one place that writes files, each whole or not at all; [`input_file`]: reading small files beside a model.
 //! * [`json::parse`]: JSON read strictly.
 //! * [`limits`]: what a file may claim.
@@ -22,23 +22,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod builder;
 mod checkpoint;
 mod error;
 mod folder;
 pub mod gguf;
+mod identity;
 mod in_use;
 mod index;
 pub mod input_file;
 pub mod json;
 pub mod limits;
 mod map;
-mod open_folder;
-mod open_gguf;
-mod open_packed;
+mod open;
 mod outline;
 pub mod output_file;
 pub mod pack;
 pub mod safetensors;
+mod sigbus;
 mod sniff;
 mod unfinished;
 
@@ -48,3 +49,4 @@ pub use folder::{HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 pub use input_file::InputError;
 pub use outline::{Data, Outline, TensorHead};
 pub use output_file::{CompleteFile, OutputError, OutputFile, OutputFolder};
+pub use sigbus::install_sigbus_handler;

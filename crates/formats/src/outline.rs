@@ -1,4 +1,4 @@
-//! The outline of a model: what it says and which tensors it names, whether or not their data are there.
+//! The outline of a model: its metadata and the names of its tensors, whether or not their data are present.
 
 use crate::checkpoint::{Checkpoint, GgufSource, Source, display};
 use crate::error::FormatError;
@@ -6,8 +6,9 @@ use crate::folder::{self, HfSource, tensor_files};
 use crate::gguf::{self, GgufError, MAGIC};
 use crate::in_use::InUse;
 use crate::map::Bytes;
+use crate::open::{shard_of, shard_path};
 use crate::safetensors::{self, SafetensorsError};
-use crate::{json, limits, open_gguf};
+use crate::{json, limits};
 use latent_types::TensorType;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -44,7 +45,7 @@ pub enum Data {
 pub struct TensorHead {
     /// Its name in the file.
     pub name: String,
-    /// How numbers are stored.
+    /// Type of its elements.
     pub ty: TensorType,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
@@ -72,7 +73,7 @@ impl Outline {
         }
     }
 
-    /// What the file says beside tensors.
+    /// Metadata of the file.
     pub fn source(&self) -> &Source {
         match &self.source {
             Kept::Whole(checkpoint) => checkpoint.source(),
@@ -130,19 +131,16 @@ impl From<Checkpoint> for Outline {
 
 /// A config.json under any name. Under its own it has the tokenizer and the chat template of its folder.
 fn config(path: &Path) -> Result<Outline, FormatError> {
-    let config = match json::read(path)? {
-        Some(Value::Object(config)) => config,
-        _ => {
-            return Err(FormatError::Json {
-                path: path.to_owned(),
-                problem: "it holds no JSON object".into(),
-            });
-        }
-    };
     let own_name = path.file_name().is_some_and(|name| name == "config.json");
     let source = match path.parent().filter(|_| own_name) {
         Some(folder) => HfSource::read(folder)?,
-        None => HfSource { config, ..HfSource::default() },
+        None => match json::read(path)? {
+            Some(Value::Object(config)) => HfSource { config, ..HfSource::default() },
+            _ => {
+                let problem = "it holds no JSON object".into();
+                return Err(FormatError::Json { path: path.to_owned(), problem });
+            }
+        },
     };
     let source = Source::HuggingFace(source);
     let in_use = InUse::at(path).into_iter().collect();
@@ -192,9 +190,9 @@ fn gguf(path: &Path) -> Result<Option<Outline>, FormatError> {
     };
     let mut entries = header.tensors;
     let mut in_use = Vec::from_iter(InUse::at(path));
-    if let Some((number, count)) = open_gguf::shard_of(path, &source.metadata)? {
+    if let Some((number, count)) = shard_of(path, &source.metadata)? {
         for other in (0..count).filter(|other| *other != number) {
-            let shard = open_gguf::shard_path(path, other, count)?;
+            let shard = shard_path(path, other, count)?;
             if !shard.is_file() {
                 continue;
             }

@@ -24,7 +24,7 @@ pub enum OutputError {
     Io {
         /// The file that was to be written.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         error: io::Error,
     },
     /// Nothing is written there.
@@ -32,7 +32,7 @@ pub enum OutputError {
     Refused {
         /// The file that was to be written.
         path: PathBuf,
-        /// What stands in its place, and what to do.
+        /// What exists there instead, and what to do.
         problem: String,
     },
 }
@@ -71,11 +71,11 @@ impl OutputFile {
     /// Begins a file that will stand at `target`, with the permissions of the file there, or those of a new file.
     ///
     /// # Errors
-    /// A target that is refused; what the system says.
+    /// A target that is refused; an error of the system.
     pub fn create(target: &Path) -> Result<OutputFile, OutputError> {
         let old = examine(target)?;
         let io = |error| OutputError::Io { path: target.to_owned(), error };
-        // the name must stay valid wherever the program goes
+        // the name must stay valid if the working directory changes
         let folder = std::path::absolute(folder(target)).map_err(io)?;
         let mut builder = tempfile::Builder::new();
         builder.prefix(".latent-").suffix(".part").rand_bytes(12);
@@ -98,7 +98,7 @@ impl OutputFile {
     /// Brings all bytes to the disk.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn complete(self) -> Result<CompleteFile, OutputError> {
         let OutputFile { target, file, noted } = self;
         let io = |error| OutputError::Io { path: target.clone(), error };
@@ -111,7 +111,7 @@ impl OutputFile {
     /// [`complete`](Self::complete) and [`publish`](CompleteFile::publish); how many bytes it has.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn finish(self) -> Result<u64, OutputError> {
         let complete = self.complete()?;
         let bytes = complete.bytes();
@@ -139,7 +139,7 @@ impl CompleteFile {
     /// Gives it its name, in place of an older file of that name.
     ///
     /// # Errors
-    /// What has taken the target's place meanwhile; what the system says.
+    /// A target that has changed meanwhile; an error of the system.
     pub fn publish(self) -> Result<(), OutputError> {
         let CompleteFile { target, temporary, noted, .. } = self;
         examine(&target)?;
@@ -159,7 +159,7 @@ impl CompleteFile {
             let target = file.target.clone();
             let fresh = std::fs::symlink_metadata(&target).is_err();
             if let Err(error) = file.publish() {
-                // the error says what matters
+                // the error matters more than files that cannot be removed
                 new.iter().for_each(|path| drop(std::fs::remove_file(path)));
                 return Err(error);
             }
@@ -192,7 +192,7 @@ impl OutputFolder {
     /// Makes the folder at `path` and its parents where they are missing.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     pub fn create(path: &Path) -> Result<OutputFolder, OutputError> {
         let io = |error| OutputError::Io { path: path.to_owned(), error };
         let whole = std::path::absolute(path).map_err(io)?;
@@ -201,7 +201,7 @@ impl OutputFolder {
         for path in missing.into_iter().rev() {
             match std::fs::create_dir(path) {
                 Ok(()) => folder.made.push((path.to_owned(), Unfinished::new(path))),
-                // somebody else was quicker
+                // another process was faster
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
                 Err(error) => return Err(io(error)),
             }
@@ -217,7 +217,7 @@ impl OutputFolder {
 
 impl Drop for OutputFolder {
     fn drop(&mut self) {
-        // one that somebody has put a file into is not empty and stays
+        // a folder that is not empty stays
         self.made.iter().rev().for_each(|(path, _)| drop(std::fs::remove_dir(path)));
     }
 }
@@ -227,7 +227,7 @@ fn folder(target: &Path) -> &Path {
     target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// What stands at `target`: nothing, or a plain file that may be replaced.
+/// The metadata of the regular file at `target`, which may be replaced; none if there is no file.
 fn examine(target: &Path) -> Result<Option<Metadata>, OutputError> {
     let io = |error| OutputError::Io { path: target.to_owned(), error };
     let refused = |problem: String| Err(OutputError::Refused { path: target.to_owned(), problem });
@@ -254,7 +254,7 @@ fn examine(target: &Path) -> Result<Option<Metadata>, OutputError> {
     if in_use::is_open(&metadata) {
         return refused("it is a file of the model itself; give another name".into());
     }
-    // renaming over it asks nobody whether the file itself may be written
+    // a rename does not check that the file itself is writable
     let mut options = OpenOptions::new();
     options.write(true);
     #[cfg(unix)]
@@ -266,7 +266,7 @@ fn examine(target: &Path) -> Result<Option<Metadata>, OutputError> {
     Ok(Some(metadata))
 }
 
-/// The permissions that a plain create asks for, from which the system takes the umask.
+/// The permissions of an ordinary create, to which the system applies the umask.
 fn of_new_file() -> Option<Permissions> {
     #[cfg(unix)]
     {
@@ -288,7 +288,7 @@ fn plain_mode(old: &Metadata) -> Permissions {
     old.permissions()
 }
 
-/// The system's error without the temporary name, which says nothing to anybody.
+/// The system's error without the temporary name, which means nothing to the user.
 fn without_path(error: &io::Error) -> io::Error {
     let text = error.to_string();
     let what = text.split_once(" at path ").map_or(text.as_str(), |(what, _)| what);

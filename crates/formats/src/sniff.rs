@@ -1,8 +1,8 @@
-//! What a file that is no model seems to be: people give a download page, a pointer or a pickle more often than a damaged file.
+//! Guesses what a file is that is not a model: users pass a download page, a Git LFS pointer or a pickle more often than a damaged file.
 
 use std::path::Path;
 
-/// What `bytes`, the first ones of a file that is no model, seem to be, and what to do. `path` gives the ending of its name.
+/// Guesses what a file is from its first `bytes` and the extension of `path`, and says what to do.
 pub(crate) fn sniff(path: &Path, bytes: &[u8]) -> String {
     let start = &bytes[..bytes.len().min(512)];
     if let Some(known) = known_non_model(start) {

@@ -1,4 +1,4 @@
-//! Names of files that are still being written, for those who end the program without coming back: a second Ctrl-C, and the handler of SIGBUS,
+//! Names of files that are still being written, for exits that run no destructors: a second Ctrl-C, and the handler of SIGBUS,
 //! which may neither allocate nor lock.
 
 use std::path::Path;

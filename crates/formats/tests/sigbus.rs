@@ -1,11 +1,11 @@
-//! A file that shrinks while it is mapped ends the program with a message that names it.
+//! A file that shrinks while it is mapped ends a program that wants it so with a message that names the file.
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stderr, reason = "what the parent reads")]
 #![allow(unsafe_code, reason = "a map of the test's own")]
 
 mod support;
 
-use latent_formats::{Checkpoint, OutputFile};
+use latent_formats::{Checkpoint, OutputFile, install_sigbus_handler};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use support::*;
@@ -22,8 +22,15 @@ fn child_says(which: &str) -> Output {
 #[test]
 fn child() {
     match std::env::var(WHICH).as_deref() {
-        Ok("model") => read_a_file_that_shrinks(),
-        Ok("foreign") => read_a_foreign_file_that_shrinks(),
+        Ok("model") => {
+            install_sigbus_handler();
+            read_a_file_that_shrinks();
+        }
+        Ok("foreign") => {
+            install_sigbus_handler();
+            read_a_foreign_file_that_shrinks();
+        }
+        Ok("library") => read_a_file_that_shrinks(),
         _ => {}
     }
 }
@@ -98,4 +105,16 @@ fn a_fault_elsewhere_goes_to_whoever_handled_it_before() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(7), "{text}");
     assert!(!text.contains("has shrunk"), "{text}");
+}
+
+/// A library's user who has not asked for the handler has the system's behaviour.
+#[test]
+fn without_being_asked_nothing_handles_the_signal() {
+    let output = child_says("library");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(7), "{text}");
+    assert!(!text.contains("has shrunk"), "{text}");
+    let rest = text.split("written into: ").nth(1).expect("the child says its path");
+    // nobody has removed what it was writing
+    std::fs::remove_dir_all(rest.lines().next().unwrap()).unwrap();
 }

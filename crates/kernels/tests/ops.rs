@@ -1,4 +1,4 @@
-//! The table of cases on every kernel and tier: the same that `latent ops test` runs.
+//! The table of cases on every kernel and tier: the same that `latent kernels test` runs.
 #![allow(missing_docs, reason = "tests")]
 
 use latent_conformance::{Backend, Cpu, Filter, Verdict, cases, test};

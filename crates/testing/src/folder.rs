@@ -1,8 +1,9 @@
 //! Random models as folders of safetensors.
 
+use crate::error::TestingError;
 use crate::gguf::{tensors, write_tensor};
 use crate::shapes::Shape;
-use crate::{Recipe, TestingError, Written};
+use crate::{Recipe, Written};
 use latent_formats::safetensors::Writer;
 use latent_formats::{CompleteFile, OutputFile, OutputFolder};
 use latent_graph::circuit::Naming;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 
-/// FP8 files have one scale for each square of this many rows and columns.
+/// FP8 files have one scale per block of this many rows and columns.
 const FP8_BLOCK: usize = 128;
 
 impl Recipe {

@@ -1,9 +1,10 @@
 //! Random models as GGUF files.
 
+use crate::error::TestingError;
 use crate::kind::fitting;
 use crate::random::{Random, Spread, rows};
 use crate::shapes::Shape;
-use crate::{Recipe, TestingError, Written};
+use crate::{Recipe, Written};
 use latent_formats::gguf::{Writer, WriterValue};
 use latent_formats::{CompleteFile, OutputFile};
 use latent_graph::circuit::{DeclaredTensors, Naming};

@@ -1,10 +1,10 @@
-//! Types of weights: one for all, or a mix as llama.cpp's quantiser makes it.
+//! Types of weights: one for all, or a mix like llama.cpp's quantizer makes.
 
-use crate::TestingError;
+use crate::error::TestingError;
 use latent_types::TensorType;
 use std::str::FromStr;
 
-/// How the weights of a model are stored.
+/// Types of the weights of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// The type of most matrices.
@@ -33,7 +33,7 @@ impl FromStr for Kind {
     }
 }
 
-/// The type that rows of `cols` numbers are stored in when `ty` is asked for: one with smaller blocks where they do not fill
+/// The type for rows of `cols` elements when `ty` is asked for: one with smaller blocks if they do not fill
 /// `ty`'s, as llama.cpp falls back.
 pub(crate) fn fitting(ty: TensorType, cols: usize) -> TensorType {
     if cols.is_multiple_of(ty.block_len()) {

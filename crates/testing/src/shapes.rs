@@ -217,7 +217,7 @@ pub(crate) fn named(name: &str) -> Option<&'static Shape> {
 }
 
 impl Shape {
-    /// The contract of this shape, as a file of this kind would give it.
+    /// The config of this shape, as read from a file of this kind.
     pub(crate) fn config(&self, layers: Option<usize>, kv_form: KvForm) -> ModelConfig {
         let layers = layers.unwrap_or(self.layers);
         let moe = self.moe;

@@ -1,6 +1,6 @@
 //! Streaming text: tokens in, whole characters out.
 
-use crate::Tokenizer;
+use crate::tokenizer::Tokenizer;
 
 /// Turns tokens into text one by one. A character whose bytes are spread over tokens comes out when its last byte is there; bytes that
 /// can never become a character come out as U+FFFD.
@@ -70,5 +70,17 @@ impl<'a> Detokenizer<'a> {
         }
         self.pending = rest.to_vec();
         text
+    }
+}
+
+impl Tokenizer {
+    /// The text of tokens; invalid UTF-8 becomes U+FFFD. Control tokens are left out unless `special`.
+    pub fn decode(&self, ids: &[u32], special: bool) -> String {
+        let mut stream = Detokenizer::new(self, special);
+        let mut text = String::new();
+        for id in ids {
+            text.push_str(&stream.push(*id));
+        }
+        text + &stream.finish()
     }
 }

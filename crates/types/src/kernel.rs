@@ -1,21 +1,21 @@
-//! What a kernel promises: the words with which binding asks and kernels answer.
+//! Kernel contracts: what a kernel takes and promises, in the words that kernel selection matches on.
 
 use crate::{TensorType, Tier};
 use std::fmt;
 use std::str::FromStr;
 
-/// How a matrix product reads its input rows.
+/// How a kernel reads its input rows: the activation type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ActivationType {
-    /// As they are.
+    /// Unchanged.
     F32,
-    /// Rounded to bf16, nearest even.
+    /// Rounded to bf16, to nearest even.
     Bf16,
-    /// Blocks of 32 numbers: 32 codes of 8 bits, an f32 scale (largest magnitude / 127), and the sums of each 16 codes. Attention over
-    /// an `int8` cache: the same of 128 numbers of a query, for the products with codes; all else in f32.
+    /// Blocks of 32 elements: 32 8-bit quants, an f32 scale (largest magnitude / 127), and the sum of each 16 quants. Attention over
+    /// an `int8` cache: blocks of 128 elements of a query, for the products with quants; everything else in f32.
     A8,
-    /// Rounded to f16, with sums of at most 64 terms in f16: attention, where the processor multiplies f16. Over an `int8` cache, what meets
-    /// its codes is rounded as for `A8`.
+    /// Rounded to f16, with f16 accumulators over at most 64 terms: attention on CPUs with AVX512-FP16. Over an `int8` cache, the operands
+    /// of its quants are quantized as for `A8`.
     F16,
 }
 
@@ -31,24 +31,24 @@ impl ActivationType {
     }
 }
 
-/// How the cache stores numbers.
+/// Element type of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CacheType {
     /// 32-bit float.
     F32,
     /// IEEE half precision.
     F16,
-    /// The upper half of a 32-bit float.
+    /// bfloat16: the upper half of an f32.
     Bf16,
-    /// Latents as 8-bit codes with a scale a row, the rope part in half precision. For rows of latents only.
+    /// Latents as 8-bit quants with one scale per row, the rope part in f16. For rows of latents only.
     Int8,
 }
 
 impl CacheType {
-    /// All of them.
+    /// All cache types.
     pub const ALL: [CacheType; 4] = [CacheType::F32, CacheType::F16, CacheType::Bf16, CacheType::Int8];
 
-    /// Bytes of a number that is no code: of `int8` in the rope part.
+    /// Bytes per float element; for `int8`, of the rope part.
     pub fn float_bytes(self) -> usize {
         match self {
             CacheType::F32 => 4,
@@ -56,7 +56,7 @@ impl CacheType {
         }
     }
 
-    /// Whether it stores rows of any numbers, and not of latents alone.
+    /// Whether it can store any rows, not only latents.
     pub fn is_float(self) -> bool {
         self != CacheType::Int8
     }
@@ -72,27 +72,27 @@ impl CacheType {
     }
 }
 
-/// A row of the cache: `content` numbers, then `rope` rotated ones.
+/// A row of the KV cache: `content` elements, then `rope` rotated ones.
 ///
-/// In memory they lie one after the other. Of [`CacheType::Int8`]: `content` bytes, `rope` halves, and an f32, the scale of the
-/// bytes: number = scale · (byte − 128). All in little-endian order.
+/// They are contiguous in memory. For [`CacheType::Int8`]: `content` bytes, `rope` f16 elements, and an f32, the scale of the
+/// bytes: element = scale · (byte − 128). All little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CacheRow {
-    /// How numbers are stored.
+    /// Element type.
     pub ty: CacheType,
-    /// Numbers without position.
+    /// Elements without position (the latent).
     pub content: usize,
-    /// Rotated numbers.
+    /// Rotated elements.
     pub rope: usize,
 }
 
 impl CacheRow {
-    /// Numbers.
+    /// Elements per row.
     pub fn width(&self) -> usize {
         self.content + self.rope
     }
 
-    /// Bytes.
+    /// Bytes per row.
     pub fn bytes(&self) -> usize {
         match self.ty {
             CacheType::Int8 => self.content + self.rope * self.ty.float_bytes() + size_of::<f32>(),
@@ -119,35 +119,35 @@ impl FromStr for CacheType {
 /// The operations that kernels are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OpKind {
-    /// A row of the embedding.
+    /// Embedding lookup.
     Embed,
     /// x / √(mean x² + eps) · w.
     RmsNorm,
     /// x·Wᵀ: a dot product with each weight row.
     Linear,
-    /// x·W: the same weight read along the other direction.
+    /// x·W: the same weight, transposed.
     LinearT,
     /// Rotation of pairs by position.
     Rope,
-    /// A row into the cache.
+    /// Stores a row into the KV cache.
     LatentStore,
     /// Attention in latent space.
     AttendLatent,
-    /// The same with content and rope scores apart.
+    /// The same with separate scores of content and rope.
     AttendSeparate,
     /// Attention over expanded keys and values.
     AttendExpanded,
     /// Keys of all heads from latents.
     ExpandKeys,
-    /// From router logits to experts and weights.
+    /// From router logits to expert ids and weights.
     Route,
     /// silu(gate) · up.
     SiluMul,
     /// max(x, 0)².
     Relu2,
-    /// Sums.
+    /// x + y.
     Add,
-    /// Products with a number.
+    /// s · x.
     Scale,
 }
 
@@ -174,12 +174,12 @@ impl OpKind {
     }
 }
 
-/// How weights lie in memory.
+/// Memory layout of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WeightLayout {
-    /// Row after row, as in the file.
+    /// Row-major, as in the file.
     Rows,
-    /// Sixteen rows side by side, as `latent_quant::tiles` packs them.
+    /// Sixteen interleaved rows, as packed by `latent_quant::tiles`.
     Tiles,
 }
 
@@ -193,18 +193,18 @@ impl WeightLayout {
     }
 }
 
-/// What one kernel does, and on which machines.
+/// A kernel's contract: what it takes and what it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelContract {
     /// The operation.
     pub op: OpKind,
-    /// The format of the weights that it reads; none where it reads none, or any decodable one.
+    /// Weight format; none for kernels without weights or for any decodable format.
     pub weight: Option<TensorType>,
-    /// How they lie.
+    /// Weight layout.
     pub layout: WeightLayout,
-    /// How it reads its input.
+    /// Activation type.
     pub activation: ActivationType,
-    /// The type of the cache that it reads or writes.
+    /// Element type of the KV cache that it reads or writes.
     pub cache: Option<CacheType>,
     /// Minimum number of input rows. Above 1 when the kernel has a setup cost that only large batches amortize.
     pub min_rows: usize,

@@ -1,7 +1,7 @@
-//! Words that every room of Latent shares, and data only: no arithmetic, no I/O, no threads.
+//! Types shared by all crates of Latent. Data only: no arithmetic, no I/O, no threads.
 //!
 //! * [`TensorType`]: every element format that a GGUF file can name, with its block size and bytes.
-//! * [`KernelContract`]: what a kernel promises, in words that binding can ask for.
+//! * [`KernelContract`]: what a kernel takes and promises, for kernel selection.
 //! * [`printable()`]: names from files and paths, safe to show.
 //! * [`Tier`] and [`CpuFeatures`]: the instruction-set tiers that kernels come in.
 //!

@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Whether a terminal may act on the character instead of showing it, or reorder what stands around it: C0 and C1 controls with ESC, DEL,
+/// Whether a terminal may interpret the character instead of showing it, or reorder the text around it: C0 and C1 controls with ESC, DEL,
 /// line and paragraph separators, and the bidirectional embeddings, overrides and isolates.
 fn acts(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A name in one line: each character that a terminal may act on, line feeds included, becomes an escape such as `\n` or `\u{1b}`.
+/// A name in one line: each character that a terminal may interpret, line feeds included, becomes an escape such as `\n` or `\u{1b}`.
 ///
 /// ```
 /// assert_eq!(latent_types::printable("a\u{1b}[2Jb\n"), r"a\u{1b}[2Jb\n");

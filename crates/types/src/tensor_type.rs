@@ -1,11 +1,11 @@
-//! The element formats of tensors: names, ids, block sizes.
+//! Element types of tensors: names, ids, block sizes.
 
 use std::fmt;
 
-/// How the numbers of a tensor are stored: one row of a table that lists every type id known to ggml.
+/// Element type of a tensor: one row of a table of every type id known to ggml.
 ///
-/// A row of a tensor is cut into *blocks* of [`block_len`](Self::block_len) numbers, each stored in
-/// [`block_bytes`](Self::block_bytes) bytes. Ids that ggml retired (Q4_2, Q4_3, the `Q4_0_4_4` family)
+/// A row of a tensor is divided into *blocks* of [`block_len`](Self::block_len) elements, each stored in
+/// [`block_bytes`](Self::block_bytes) bytes. Ids retired by ggml (Q4_2, Q4_3, the `Q4_0_4_4` family)
 /// are not here: they never appear in a file that a current tool wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(non_camel_case_types, missing_docs, reason = "the field writes the formats' names this way")]
@@ -49,7 +49,7 @@ pub enum TensorType {
     Q2_0,
 }
 
-/// One row of the table: type, ggml id (none where GGUF has no id), name, numbers in a block, bytes of a block.
+/// One row of the table: type, ggml id (none where GGUF has no id), name, elements per block, bytes per block.
 type Row = (TensorType, Option<u32>, &'static str, usize, usize);
 
 use TensorType::*;
@@ -133,33 +133,33 @@ impl TensorType {
         self.row().1
     }
 
-    /// The name as people write it: `Q4_K`.
+    /// The usual name: `Q4_K`.
     pub fn name(self) -> &'static str {
         self.row().2
     }
 
-    /// How many numbers a block holds: 1 for plain formats.
+    /// Elements per block: 1 for plain formats.
     pub fn block_len(self) -> usize {
         self.row().3
     }
 
-    /// How many bytes a block takes.
+    /// Bytes per block.
     pub fn block_bytes(self) -> usize {
         self.row().4
     }
 
-    /// Bytes of a row of `cols` numbers; none where `cols` is not a whole number of blocks or the size overflows.
+    /// Bytes of a row of `cols` elements; none if `cols` is not a whole number of blocks or the size overflows.
     pub fn row_bytes(self, cols: usize) -> Option<usize> {
         let (len, bytes) = (self.block_len(), self.block_bytes());
         if cols.is_multiple_of(len) { (cols / len).checked_mul(bytes) } else { None }
     }
 
-    /// Bits that one number takes, the block's scales included: 4.5 for Q4_0.
+    /// Bits per element, scales included: 4.5 for Q4_0.
     pub fn bits_per_weight(self) -> f64 {
         self.block_bytes() as f64 * 8.0 / self.block_len() as f64
     }
 
-    /// Whether numbers share scales in blocks (everything but plain floats and integers).
+    /// Whether elements share a scale per block (everything except plain floats and integers).
     pub fn is_quantized(self) -> bool {
         self.block_len() > 1
     }
@@ -171,7 +171,7 @@ impl fmt::Display for TensorType {
     }
 }
 
-/// A tensor type that is not in the table: its id or name as it was given.
+/// A tensor type that is not in the table, with the id or name given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownTensorType(pub String);
 

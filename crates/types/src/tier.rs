@@ -1,4 +1,4 @@
-//! Instruction-set tiers and the features that make them.
+//! Instruction-set tiers and the CPU features that they need.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// A set of instructions that kernels are written for. A higher tier includes what the lower ones need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
-    /// Plain Rust; runs everywhere, and is the reference that the others are held against.
+    /// Plain Rust; runs everywhere, and is the reference for the other tiers.
     Portable,
     /// AVX2, FMA and F16C (x86-64 of 2013 and later).
     Avx2,
@@ -37,7 +37,7 @@ impl fmt::Display for Tier {
     }
 }
 
-/// A word that names no tier.
+/// An unknown tier name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownTier(pub String);
 
@@ -60,7 +60,7 @@ impl FromStr for Tier {
     }
 }
 
-/// What the processor offers, as facts; found by `kernels`, read by `graph` when it binds kernels.
+/// Features of the CPU, detected by `latent-kernels` and read by `latent-graph` when it selects kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuFeatures {
     /// AVX2, FMA and F16C together.
@@ -78,7 +78,7 @@ pub struct CpuFeatures {
 }
 
 impl CpuFeatures {
-    /// The highest tier that these features make up.
+    /// The highest tier that these features support.
     pub fn tier(self) -> Tier {
         match self {
             CpuFeatures { amx: true, avx512: true, avx512_bf16: true, .. } => Tier::Amx,
@@ -88,7 +88,7 @@ impl CpuFeatures {
         }
     }
 
-    /// These features without the ones above `tier`: what a forced tier may use.
+    /// These features without those above `tier`, for a forced tier.
     pub fn limited_to(self, tier: Tier) -> Self {
         CpuFeatures {
             avx2: self.avx2 && tier >= Tier::Avx2,

@@ -28,12 +28,12 @@ pub(super) fn context(count: usize, length: usize) -> usize {
 
 /// Sets the context to the tokens that are needed, or checks that the one given holds them.
 pub(super) fn fit(args: &mut ModelArgs, needed: usize) -> Result<()> {
-    let given = *args.ctx.get_or_insert(needed.max(1));
+    let given = *args.ctx_size.get_or_insert(needed.max(1));
     // the cache is given out in whole pages
     if needed > given.next_multiple_of(KV_BLOCK) {
         let problem = format!(
-            "depth, prompt and generated tokens of all sequences take {needed} tokens of context, but --ctx gives {given}: leave \
-             --ctx away, or give fewer tokens"
+            "depth, prompt and generated tokens of all sequences take {needed} tokens of context, but --ctx-size gives {given}: leave \
+             --ctx-size away, or give fewer tokens"
         );
         return Err(Usage(problem).into());
     }

@@ -123,11 +123,11 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
 /// The tests asked for, by depth.
 fn sizes(args: &BenchArgs) -> Vec<Size> {
     let mut sizes = Vec::new();
-    for &depth in &args.depth {
-        for &prompt in args.prompt.iter().filter(|n| **n > 0) {
+    for &depth in &args.n_depth {
+        for &prompt in args.n_prompt.iter().filter(|n| **n > 0) {
             sizes.push(Size { prompt, generate: 0, depth, sequences: 1 });
         }
-        for &generate in args.generate.iter().filter(|n| **n > 0) {
+        for &generate in args.n_gen.iter().filter(|n| **n > 0) {
             let many = args.sequences.iter().map(|n| usize::from(*n));
             sizes.extend(many.map(|sequences| Size { prompt: 0, generate, depth, sequences }));
         }

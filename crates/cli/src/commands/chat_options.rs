@@ -1,8 +1,8 @@
 //! What a chat template is given beside the messages: tools, and whether the model is to think.
 
-use super::prompt::template_of;
 use crate::args::TemplateArgs;
 use crate::exit::Usage;
+use crate::model;
 use anyhow::Result;
 use latent_formats::{Checkpoint, input_file};
 use latent_text::ChatInput;
@@ -34,7 +34,7 @@ impl ChatOptions {
         if !args.think && !args.no_think && args.tools.is_none() {
             return Ok(options);
         }
-        let template = template_of(checkpoint)?.unwrap_or_default();
+        let template = model::chat_template(checkpoint)?.unwrap_or_default();
         if args.think || args.no_think {
             let flag = if args.think { "--think" } else { "--no-think" };
             for name in THINKING.into_iter().filter(|name| reads(template, name)) {

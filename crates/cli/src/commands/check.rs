@@ -1,7 +1,7 @@
-//! `latent inspect --contract`: whether a model is supported, which kernels run it, and everything that is missing.
+//! `latent check`: whether a model is supported, which kernels run it, and everything that is missing.
 
-use super::inspect::facts;
-use crate::args::{InspectArgs, ModelArgs};
+use super::hyper_parameters::{facts, rope};
+use crate::args::{CheckArgs, ModelArgs};
 use crate::exit::{NotSupported, Usage};
 use crate::{model, output};
 use anyhow::Result;
@@ -12,13 +12,12 @@ use latent_graph::support::{self, Machine, MissingKind, Operation, Similarity, S
 use latent_text::{ChatTemplate, TextError, Tokenizer};
 use latent_types::CacheType;
 use serde_json::{Value, json};
-use std::path::Path;
 
 /// Circuits that the text compares an unknown architecture with.
 const ALIKE: usize = 3;
 
-pub(super) fn run(path: Option<&Path>, args: &InspectArgs) -> Result<()> {
-    let outline = model::outline(path)?;
+pub(super) fn run(args: &CheckArgs) -> Result<()> {
+    let outline = model::outline(args.path.as_deref().or(args.model.model.as_deref()))?;
     let options = args.model.options();
     let usual = if options.precision == Precision::Exact { CacheType::F32 } else { CacheType::F16 };
     let tier = cpu::tier_for(options.tier).map_err(Usage)?;
@@ -28,18 +27,20 @@ pub(super) fn run(path: Option<&Path>, args: &InspectArgs) -> Result<()> {
     let machine =
         Machine { table: &table, bind, mla: options.mla, form: options.form, circuit: circuit.as_ref() };
     let support = support::support_report(&outline, machine)?;
-    let speech = ChatFormatter::of(outline.source());
+    let side = TextSide::of(outline.source());
     if args.json {
         let mut value = serde_json::to_value(&support)?;
+        // the name of 2026-11
+        value["contract"] = value["config"].clone();
         value["circuit"] = json!(support.config.as_ref().map(|c| model::circuit_name(&args.model, c)));
-        value["supported"] = json!(support.supported && speech.problems() == 0);
-        value["tokenizer"] = speech.tokenizer.json();
-        value["chat_template"] = speech.template.json();
+        value["supported"] = json!(support.supported && side.problems() == 0);
+        value["tokenizer"] = side.tokenizer.json();
+        value["chat_template"] = side.template.json();
         output::json(&value)?;
     } else {
-        output::lines(&text(&support, &speech, &args.model, tier.name()))?;
+        output::lines(&text(&support, &side, &args.model, tier.name()))?;
     }
-    match support.missing.len() + speech.problems() {
+    match support.missing.len() + side.problems() {
         0 => Ok(()),
         n => {
             let things = if n == 1 { "one thing is" } else { &format!("{n} things are") };
@@ -49,7 +50,7 @@ pub(super) fn run(path: Option<&Path>, args: &InspectArgs) -> Result<()> {
 }
 
 /// What turns text into tokens and messages into text.
-struct ChatFormatter {
+struct TextSide {
     tokenizer: Part,
     template: Part,
 }
@@ -64,8 +65,8 @@ enum Part {
     Unsupported(String, String),
 }
 
-impl ChatFormatter {
-    fn of(source: &Source) -> ChatFormatter {
+impl TextSide {
+    fn of(source: &Source) -> TextSide {
         let kind = match source {
             Source::Gguf(gguf) => {
                 let word = |key| gguf.metadata.str(key).ok().flatten().unwrap_or("no pre-tokenizer");
@@ -93,7 +94,7 @@ impl ChatFormatter {
                 Some((kind, Ok(_))) => Part::Supported(kind),
                 Some((kind, Err(error))) => Part::Unsupported(kind, error.to_string()),
             };
-        ChatFormatter { tokenizer, template }
+        TextSide { tokenizer, template }
     }
 
     /// How many of the two are there and not supported.
@@ -126,7 +127,7 @@ impl Part {
     }
 }
 
-fn text(support: &SupportReport, speech: &ChatFormatter, args: &ModelArgs, tier: &str) -> String {
+fn text(support: &SupportReport, side: &TextSide, args: &ModelArgs, tier: &str) -> String {
     let data = match support.data {
         Data::Whole => "whole file",
         Data::Header => "header only: data are missing",
@@ -139,9 +140,9 @@ fn text(support: &SupportReport, speech: &ChatFormatter, args: &ModelArgs, tier:
         lines.extend(facts(config));
         lines.extend(rope(config));
     }
-    lines.push(format!("tokenizer      {}", speech.tokenizer.line()));
-    lines.push(format!("chat template  {}", speech.template.line()));
-    let missing = support.missing.len() + speech.problems();
+    lines.push(format!("tokenizer      {}", side.tokenizer.line()));
+    lines.push(format!("chat template  {}", side.template.line()));
+    let missing = support.missing.len() + side.problems();
     let verdict = if missing == 0 { "yes".into() } else { format!("not yet: {missing} missing") };
     lines.push(format!("supported      {verdict}"));
     for assumed in &support.assumed {
@@ -162,7 +163,7 @@ fn text(support: &SupportReport, speech: &ChatFormatter, args: &ModelArgs, tier:
             wrapped(&mut lines, &format!("  {kind:<14}"), &format!("{}: {}", missing.what, missing.problem));
         }
     }
-    for (kind, part) in [("tokenizer", &speech.tokenizer), ("chat template", &speech.template)] {
+    for (kind, part) in [("tokenizer", &side.tokenizer), ("chat template", &side.template)] {
         if let Some(problem) = part.problem() {
             wrapped(&mut lines, &format!("  {kind:<14}"), problem);
         }
@@ -176,25 +177,6 @@ fn text(support: &SupportReport, speech: &ChatFormatter, args: &ModelArgs, tier:
     operations(support, tier, &mut lines);
     lines.push(String::new());
     output::joined(&lines)
-}
-
-/// Rotation, in a line.
-fn rope(config: &latent_graph::ModelConfig) -> Vec<String> {
-    use latent_graph::config::RopeScaling;
-    let r = &config.rope;
-    let scaling = match &r.scaling {
-        RopeScaling::None => "no scaling".to_owned(),
-        RopeScaling::Linear { factor } => format!("linear scaling by {factor}"),
-        RopeScaling::Yarn { factor, original, beta_fast, beta_slow, .. } => {
-            format!("YaRN by {factor} from {original} tokens (beta {beta_fast} and {beta_slow})")
-        }
-        RopeScaling::LongRope { original, .. } => format!("LongRoPE from {original} tokens"),
-    };
-    let pairs = format!("{:?}", r.pairs).to_lowercase();
-    vec![
-        format!("rope           {} numbers, base {}, {pairs} pairs", r.dims, r.base),
-        format!("               {scaling}"),
-    ]
 }
 
 /// Known circuits beside an unknown architecture.

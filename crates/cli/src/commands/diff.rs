@@ -1,8 +1,8 @@
 //! `latent diff`: two runs side by side, and the first place where they part.
 
 use super::batched::token;
-use super::graph::layers;
-use crate::args::{DiffArgs, MOST_TOKENS, ModelArgs, isa};
+use super::layers::layers;
+use crate::args::{DiffArgs, MAX_TOKENS, ModelArgs, isa};
 use crate::exit::{Parted, Usage};
 use crate::{interrupt, model, output};
 use anyhow::Result;
@@ -98,7 +98,7 @@ fn run_side(
     let points = Activations::of(&circuit, &config, &latent_graph::CheckpointTensors(&checkpoint))?;
     let (tokens, read) = tokens(&points, config.vocab_size)?;
     let mut settings = settings.clone();
-    settings.ctx.get_or_insert(tokens.len());
+    settings.ctx_size.get_or_insert(tokens.len());
     let mut engine = model::load(&checkpoint, &settings, true)?;
     let trace = engine.trace(&points, layers, &tokens, &mut |_| !interrupt::asked())?;
     let what = describe(&engine, &settings, &checkpoint.display_name());
@@ -135,16 +135,16 @@ fn set(settings: &mut ModelArgs, word: &str, flag: &str) -> Result<()> {
             _ => return Err(wrong("it takes no value".into())),
         },
         "threads" => settings.threads = Some(number(value, 1024).map_err(wrong)?),
-        "chunk" => settings.chunk = Some(number(value, 8192).map_err(wrong)?),
-        "ctx" => {
-            let tokens = value.parse().ok().filter(|n| (1..=MOST_TOKENS).contains(n));
-            settings.ctx =
-                Some(tokens.ok_or_else(|| wrong(format!("expected 1 to {MOST_TOKENS} tokens")))? as usize);
+        "batch-size" | "chunk" => settings.batch_size = Some(number(value, 8192).map_err(wrong)?),
+        "ctx-size" | "ctx" => {
+            let tokens = value.parse().ok().filter(|n| (1..=MAX_TOKENS).contains(n));
+            settings.ctx_size =
+                Some(tokens.ok_or_else(|| wrong(format!("expected 1 to {MAX_TOKENS} tokens")))? as usize);
         }
         "circuit" => settings.circuit = Some(value.into()),
         _ => {
             return Err(wrong(
-                "no such setting; there are mla, precision, isa, cache-type, expanded-cache, threads, chunk, ctx and circuit"
+                "no such setting; there are mla, precision, isa, cache-type, expanded-cache, threads, batch-size, ctx-size and circuit"
                     .into(),
             ));
         }
@@ -224,7 +224,7 @@ fn not_finite(report: &Report) -> Result<bool> {
         if d.max_abs == 0.0 { format!(" at row {}, column {}", d.row, d.column) } else { String::new() };
     let text = format!(
         "{} numbers of {} values are NaN or infinite on both sides, the first in {}{place}: of those nobody can say whether the \
-         sides agree. `latent audit --deep` says which weights are not finite.",
+         sides agree. `latent verify --weights` says which weights are not finite.",
         report.not_finite,
         bad.len(),
         first.name

@@ -1,6 +1,7 @@
 //! Drawings of `latent graph`: a page, SVG, or their data. The model may be a config.json alone.
 
-use super::graph::{Stage, bind, layers};
+use super::layers::layers;
+use super::stage::{Stage, bind};
 use crate::args::{Drawing as Form, GraphArgs};
 use crate::model::{self, ModelInfo};
 use crate::output;

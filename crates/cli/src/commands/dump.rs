@@ -1,6 +1,6 @@
 //! `latent dump`: the values that a run passes through, as a safetensors file.
 
-use super::graph::layers;
+use super::layers::layers;
 use crate::args::DumpArgs;
 use crate::{interrupt, model, output};
 use anyhow::Result;
@@ -11,7 +11,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     OutputFile::check(&args.out)?;
     let mut model_args = args.model.clone();
-    model_args.ctx.get_or_insert(args.tokens.len());
+    model_args.ctx_size.get_or_insert(args.tokens.len());
     let mut engine = model::load(&checkpoint, &model_args, true)?;
     let points = engine.activations(&checkpoint)?;
     let layers = layers(args.layers.as_deref(), engine.config().layers)?;

@@ -1,37 +1,17 @@
 //! `latent graph`: the circuit, the IR or the plan of a model as text, JSON, Graphviz or a drawing.
 
-use super::chat::conversation::say;
 use super::draw;
-use crate::args::{Drawing, GraphArgs, LARGEST_STEP_ROWS};
+use super::layers::layers;
+use super::stage::{Stage, bind};
+use crate::args::{Drawing, GraphArgs, MAX_STEP_ROWS};
 use crate::exit::Usage;
 use crate::{model, output};
 use anyhow::Result;
 use latent_engine::cpu;
 use latent_graph::ir::{Ir, Span};
-use latent_graph::passes::{BatchBucket, BindOptions, Precision};
+use latent_graph::passes::BatchBucket;
 use latent_graph::{Plan, PlanOptions};
-use std::ops::Range;
 use std::path::PathBuf;
-
-/// What is printed or drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// The JSON file of the architecture.
-    Circuit,
-    /// The circuit instantiated for this model.
-    Ir,
-    /// The IR after all passes: phases, kernels, buffers.
-    Plan,
-}
-
-impl Stage {
-    const ALL: [(&'static str, Stage); 3] =
-        [("circuit", Stage::Circuit), ("ir", Stage::Ir), ("plan", Stage::Plan)];
-
-    pub(super) fn name(self) -> &'static str {
-        Self::ALL[self as usize].0
-    }
-}
 
 pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let (stage, path) = words(args)?;
@@ -43,7 +23,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let model = model::describe(path.as_deref(), args.model.circuit.as_deref())?;
     let (config, circuit) = (&model.config, &*model.circuit);
     if let Some(promised) = &model.promised {
-        say(&format!(
+        output::say(&format!(
             "{}: no tensors are there to look at: matrices are taken to be {}",
             model.outline.display_name(),
             promised.matrix_type()
@@ -85,7 +65,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
 
 /// Plans are for steps that there can be.
 fn check_rows(rows: usize) -> Result<()> {
-    let (few, most) = (BatchBucket::SMALL_BATCH, LARGEST_STEP_ROWS as usize);
+    let (few, most) = (BatchBucket::SMALL_BATCH, MAX_STEP_ROWS as usize);
     if (1..=most).contains(&rows) {
         return Ok(());
     }
@@ -95,19 +75,6 @@ fn check_rows(rows: usize) -> Result<()> {
         few + 1
     ))
     .into())
-}
-
-/// What kernels are bound for.
-pub(super) fn bind(args: &GraphArgs) -> Result<BindOptions> {
-    let options = args.model.options();
-    let exact = options.precision == Precision::Exact;
-    let cache = options.cache.unwrap_or(if exact {
-        latent_types::CacheType::F32
-    } else {
-        latent_types::CacheType::F16
-    });
-    let tier = cpu::tier_for(options.tier).map_err(Usage)?;
-    Ok(BindOptions { precision: options.precision, tier, cache })
 }
 
 /// The stage and the model, in either order.
@@ -151,15 +118,5 @@ fn print(
         Drawing::Json => output::json(&json),
         Drawing::Dot => output::now(&ir.to_dot(phases)),
         _ => output::now(text),
-    }
-}
-
-/// `A..B`, or all.
-pub(super) fn layers(word: Option<&str>, count: usize) -> Result<Range<usize>> {
-    let Some(word) = word else { return Ok(0..count) };
-    let parsed = word.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
-    match parsed {
-        Some(range) if range.start < range.end && range.end <= count => Ok(range),
-        _ => Err(Usage(format!("--layers {word}: expected A..B with A < B ≤ {count}, such as 0..2")).into()),
     }
 }

@@ -1,5 +1,6 @@
 //! `latent inspect`: what a model file holds and what it needs. Its data may be missing: a header or a config.json says the rest.
 
+use super::hyper_parameters::facts;
 use crate::args::InspectArgs;
 use crate::model::{self, ModelInfo};
 use crate::output;
@@ -16,9 +17,6 @@ use std::collections::BTreeMap;
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
     let path = args.path.as_deref().or(args.model.model.as_deref());
-    if args.config {
-        return super::check::run(path, args);
-    }
     if args.metadata {
         return metadata(model::outline(path)?.source());
     }
@@ -179,6 +177,8 @@ impl<'a> Report<'a> {
                 "source": p.name,
                 "fingerprint": format!("{:016x}-{:016x}", p.identity.header, p.identity.sample),
             })),
+            "config": self.config,
+            // the name of 2026-11
             "contract": self.config,
             "crossover_rows": crossover(&self.config.attention),
             "types": self.types.iter().map(by_type).collect::<Vec<_>>(),
@@ -265,54 +265,6 @@ impl<'a> Report<'a> {
         lines.push(String::new());
         output::joined(&lines)
     }
-}
-
-/// The hyper-parameters of a config, a line for each part.
-pub(super) fn facts(c: &ModelConfig) -> Vec<String> {
-    let a = &c.attention;
-    let mut lines = Vec::new();
-    let dense =
-        c.layer_kinds.iter().take(c.layers).filter(|k| **k == latent_graph::config::LayerKind::Dense).count();
-    let mtp = if c.mtp_layers > 0 {
-        format!(", {} for multi-token prediction (not run)", c.mtp_layers)
-    } else {
-        String::new()
-    };
-    lines.push(format!("layers         {} ({dense} dense, {} MoE{mtp})", c.layers, c.layers - dense));
-    lines.push(format!("hidden size    {}, feed-forward {}", c.hidden_size, c.intermediate_size));
-    lines.push(format!(
-        "attention      {} heads, q_lora {}, kv_lora {}, nope {}, rope {}, v {}, softmax scale {:.6}",
-        a.heads,
-        a.q_lora_rank.map_or_else(|| "none".into(), |r| r.to_string()),
-        a.kv_lora_rank,
-        a.nope,
-        a.rope,
-        a.v,
-        a.softmax_scale
-    ));
-    let crossover = crossover(a).map_or_else(|| "naive from 2".into(), |n| format!("naive from {n}"));
-    lines.push(format!("formulations   auto: absorbed for few new rows, {crossover}"));
-    if let Some(m) = &c.moe {
-        lines.push(format!(
-            "experts        {} of {} of width {}, shared {}; {:?}{}, {} of {} groups, scale {}",
-            m.num_experts_per_tok,
-            m.experts,
-            m.intermediate,
-            m.shared_intermediate,
-            m.router.gating,
-            if m.router.bias { " with bias" } else { "" },
-            m.router.groups_used,
-            m.router.groups,
-            m.router.scale
-        ));
-    }
-    lines.push(format!(
-        "vocabulary     {} tokens{}",
-        c.vocab_size,
-        if c.tied_embeddings { ", head tied to the embedding" } else { "" }
-    ));
-    lines.push(format!("context        {} tokens", c.context_length));
-    lines
 }
 
 fn kind(outline: &Outline) -> String {

@@ -2,7 +2,7 @@
 
 use crate::args::LogitsArgs;
 use crate::exit::{Found, Usage};
-use crate::{interrupt, model, output};
+use crate::{interrupt, model, output, progress};
 use anyhow::Result;
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, LogitsRequest};
@@ -13,18 +13,18 @@ use std::path::Path;
 pub(super) fn run(args: &LogitsArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     let rows = rows(&args.rows, args.tokens.len())?;
-    if let Some(path) = &args.kl_base {
+    if let Some(path) = &args.kl_divergence_base {
         OutputFile::check(path)?;
     }
     let mut engine = model::load(&checkpoint, &args.model, args.json)?;
-    if let Some(path) = &args.kl_base {
+    if let Some(path) = &args.kl_divergence_base {
         let bos = bos_of(&checkpoint)?;
         return kl_base(&mut engine, &args.tokens, args.kl_chunk, bos, path);
     }
     let mut found: Vec<Vec<f32>> = Vec::with_capacity(rows.len());
     let mut sequence = Sequence::default();
     let chunk = engine.chunk_for(args.tokens.len());
-    let bar = model::bar(!args.json, "prefill");
+    let bar = progress::bar(!args.json, "prefill");
     bar.set_length(args.tokens.len() as u64);
     let result = engine.prefill(
         &mut sequence,
@@ -54,7 +54,7 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
         let all: usize = found.iter().map(Vec::len).sum();
         let how = if args.json { ", which JSON gives as null" } else { "" };
         return Err(Found(format!(
-            "{bad} of {all} logits are NaN or infinite{how}: `latent audit --deep` says which weights are not finite, \
+            "{bad} of {all} logits are NaN or infinite{how}: `latent verify --weights` says which weights are not finite, \
              `latent diff` where the values begin to be"
         ))
         .into());
@@ -119,7 +119,7 @@ fn kl_base(engine: &mut Engine, tokens: &[u32], chunk: usize, bos: Option<u32>, 
     let chunks = tokens.len().checked_div(chunk).unwrap_or(0);
     if chunks == 0 || chunk < 4 {
         let problem = format!(
-            "--kl-base needs at least one chunk of --kl-chunk tokens (4 or more); there are {}",
+            "--kl-divergence-base needs at least one chunk of --kl-chunk tokens (4 or more); there are {}",
             tokens.len()
         );
         return Err(Usage(problem).into());

@@ -1,27 +1,32 @@
-//! One file a command.
+//! The commands: one file each, and what several of them share.
 
-mod audit;
 mod batched;
 mod bench;
 mod chat;
 mod chat_options;
 mod check;
+mod conversation;
 mod diff;
 mod draw;
 mod dump;
 mod graph;
+mod hyper_parameters;
 mod inspect;
+mod kernels;
+mod layers;
 mod licenses;
 mod logits;
 mod make_model;
-mod ops;
 mod pack;
+mod printer;
 mod profile;
 mod prompt;
 mod run;
 mod sampling;
 mod shell;
+mod stage;
 mod tokenize;
+mod verify;
 
 use crate::args::{Cli, Command};
 use crate::interrupt;
@@ -33,11 +38,11 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Run(_)
             | Command::Chat(_)
             | Command::Logits(_)
-            | Command::Audit(_)
+            | Command::Verify(_)
             | Command::Pack(_)
             | Command::Bench(_)
             | Command::Profile(_)
-            | Command::Ops(_)
+            | Command::Kernels(_)
             | Command::Diff(_)
             | Command::Dump(_)
     );
@@ -46,15 +51,17 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::run(&args),
         Command::Logits(args) => logits::run(&args),
+        Command::Inspect(args) if args.contract => check::run(&args.into()),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Check(args) => check::run(&args),
         Command::Graph(args) => graph::run(&args),
-        Command::Audit(args) => audit::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::MakeModel(args) => make_model::run(&args),
         Command::Pack(args) => pack::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Profile(args) => profile::run(&args),
-        Command::Ops(args) => ops::run(&args),
+        Command::Kernels(args) => kernels::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Licenses => licenses::run(),

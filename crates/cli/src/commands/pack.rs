@@ -1,7 +1,7 @@
 //! `latent pack`: a model as a packed file.
 
 use crate::args::PackArgs;
-use crate::{interrupt, model, output};
+use crate::{interrupt, model, output, progress};
 use anyhow::{Result, bail};
 use latent_types::format_bytes;
 use latent_formats::Checkpoint;
@@ -23,7 +23,7 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
     if same_file(checkpoint.path(), &out) {
         bail!("{}: it is the model itself; give another file with --out", out.display());
     }
-    let bar = model::bar(true, "packing");
+    let bar = progress::bar(true, "packing");
     let packed = latent_backends::pack(&checkpoint, &out, args.threads.map(usize::from), &mut |done, total| {
         bar.set_length(total >> 20);
         bar.set_position(done >> 20);
@@ -35,14 +35,14 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
             packed.not_finite.iter().for_each(|(tensor, count)| {
                 output::note(&format!(
                     "warning: tensor {tensor} has {count} numbers or scales that are NaN or infinite; they were packed as they \
-                     are (`latent audit --deep` says more)"
+                     are (`latent verify --weights` says more)"
                 ));
             });
             output::line(&format!(
                 "{}: {} tensors, {}",
                 out.display(),
                 checkpoint.tensors().len(),
-                readable(packed.bytes)
+                format_bytes(packed.bytes)
             ))
         }
         Err(error) => Err(error.into()),

@@ -11,7 +11,7 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     let count = usize::from(args.sequences);
     let mut model_args = args.model.clone();
-    let length = args.depth + args.prompt.max(args.generate + 2);
+    let length = args.n_depth + args.n_prompt.max(args.n_gen + 2);
     fit(&mut model_args, context(count, length))?;
     let mut engine = model::load(&checkpoint, &model_args, args.json)?;
     engine.wait_for_weights();
@@ -19,19 +19,19 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     let limits =
         Limits::measure(&summary.placement, summary.tier).context("measuring what the machine can do")?;
     let mut together = BatchedSequences::new(&engine, count, length);
-    together.fill(&mut engine, args.depth)?;
+    together.fill(&mut engine, args.n_depth)?;
     let mut profiles = Vec::new();
-    if args.generate > 0 {
+    if args.n_gen > 0 {
         let sizes: Vec<StepSize> =
-            (0..args.generate).map(|i| StepSize::decode(count, args.depth + i)).collect();
-        profiles.push(measure(&mut engine, &mut together, args.depth, &sizes, &limits)?);
+            (0..args.n_gen).map(|i| StepSize::decode(count, args.n_depth + i)).collect();
+        profiles.push(measure(&mut engine, &mut together, args.n_depth, &sizes, &limits)?);
     }
-    if args.prompt > 0 {
+    if args.n_prompt > 0 {
         // of one sequence
-        let chunk = engine.chunk_for(args.prompt);
-        let sizes = StepSize::prompt(args.prompt, args.depth, chunk);
+        let chunk = engine.chunk_for(args.n_prompt);
+        let sizes = StepSize::prompt(args.n_prompt, args.n_depth, chunk);
         together.keep(&mut engine, 1);
-        profiles.push(measure(&mut engine, &mut together, args.depth, &sizes, &limits)?);
+        profiles.push(measure(&mut engine, &mut together, args.n_depth, &sizes, &limits)?);
     }
     together.release(&mut engine);
     if args.json {

@@ -2,8 +2,9 @@
 
 use super::chat_options::ChatOptions;
 use crate::exit::Usage;
+use crate::model;
 use anyhow::{Context, Result};
-use latent_formats::{Checkpoint, Source};
+use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use latent_text::{ChatInput, ChatTemplate, Encode, TextError, Tokenizer};
 use serde_json::{Value, json};
@@ -14,11 +15,11 @@ pub(super) struct ChatFormatter {
     template: Option<ChatTemplate>,
     /// What the template is given beside the messages.
     pub(super) options: ChatOptions,
-    room: Room,
+    fit: ContextFit,
 }
 
 /// The tokens that a prompt may have, as far as that is known before the model is loaded.
-struct Room {
+struct ContextFit {
     /// The context that was asked for, or all that the model was made for.
     context: usize,
     /// The largest context that can be asked for.
@@ -33,28 +34,28 @@ impl ChatFormatter {
         context: Option<usize>,
     ) -> Result<ChatFormatter> {
         let largest = config.context_length;
-        let room = Room { context: context.unwrap_or(largest).min(largest), largest };
+        let fit = ContextFit { context: context.unwrap_or(largest).min(largest), largest };
         let tokenizer = Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?;
-        let template = template_of(checkpoint)?.map(ChatTemplate::new).transpose()?;
-        Ok(ChatFormatter { tokenizer, template, options: ChatOptions::default(), room })
+        let template = model::chat_template(checkpoint)?.map(ChatTemplate::new).transpose()?;
+        Ok(ChatFormatter { tokenizer, template, options: ChatOptions::default(), fit })
     }
 
     /// Tokens of a text as it is.
     pub(super) fn raw(&self, text: &str) -> Result<Vec<u32>> {
         let how = Encode { add_special: true, parse_special: self.options.allow_special };
-        self.if_fits(self.tokenizer.encode_within(text, how, self.room.tokens()))?
-            .map_err(|bytes| self.room.too_long(bytes))
+        self.if_fits(self.tokenizer.encode_within(text, how, self.fit.tokens()))?
+            .map_err(|bytes| self.fit.too_long(bytes))
     }
 
     /// The most bytes that a prompt can have and fit into the context; None where the tokenizer's rules set no bound.
     pub(super) fn longest(&self) -> Option<usize> {
-        self.tokenizer.longest_text(self.room.tokens())
+        self.tokenizer.longest_text(self.fit.tokens())
     }
 
     /// Refuses a text that cannot fit into the context, by its length alone.
     pub(super) fn check_length(&self, bytes: usize) -> Result<()> {
         match self.longest() {
-            Some(longest) if bytes > longest => Err(self.room.too_long(bytes)),
+            Some(longest) if bytes > longest => Err(self.fit.too_long(bytes)),
             _ => Ok(()),
         }
     }
@@ -69,7 +70,7 @@ impl ChatFormatter {
 
     /// Tokens of a conversation, up to where the model answers.
     pub(super) fn chat(&self, messages: &[Value]) -> Result<Vec<u32>> {
-        self.chat_if_fits(messages)?.map_err(|bytes| self.room.too_long(bytes))
+        self.chat_if_fits(messages)?.map_err(|bytes| self.fit.too_long(bytes))
     }
 
     /// The same; of a conversation that does not fit into the context, the bytes of its text.
@@ -85,20 +86,21 @@ impl ChatFormatter {
         input.eos_token = name(self.tokenizer.eos());
         self.options.apply(&mut input);
         let rendered = template.render(&input)?;
-        let (special, limit) = (self.options.allow_special, self.room.tokens());
+        let (special, limit) = (self.options.allow_special, self.fit.tokens());
         self.if_fits(self.tokenizer.encode_rendered_within(&rendered, special, limit))
     }
 }
 
-impl Room {
+impl ContextFit {
     /// Tokens of the longest prompt: the answer needs one.
     fn tokens(&self) -> usize {
         self.context.saturating_sub(1)
     }
 
     fn too_long(&self, bytes: usize) -> anyhow::Error {
-        let Room { context, largest } = self;
-        let more = if context < largest { format!(", or give --ctx up to {largest}") } else { String::new() };
+        let ContextFit { context, largest } = self;
+        let more =
+            if context < largest { format!(", or give --ctx-size up to {largest}") } else { String::new() };
         Usage(format!(
             "the prompt has {bytes} bytes, which make more than {} tokens; the context holds {context} with the answer: shorten the prompt{more}",
             self.tokens()
@@ -110,12 +112,4 @@ impl Room {
 /// A message of a conversation.
 pub(super) fn message(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
-}
-
-/// The source of a model's chat template.
-pub(super) fn template_of(checkpoint: &Checkpoint) -> Result<Option<&str>> {
-    Ok(match checkpoint.source() {
-        Source::Gguf(g) => g.metadata.str("tokenizer.chat_template")?,
-        Source::HuggingFace(hf) => hf.chat_template.as_deref(),
-    })
 }

@@ -1,15 +1,15 @@
 //! `latent run`: answer one prompt.
 
-use super::chat::conversation::{self, Conversation};
 use super::chat_options::ChatOptions;
+use super::conversation::{self, Conversation};
+use super::printer::{Printer, speed};
 use super::prompt::ChatFormatter;
 use super::sampling::Sampling;
 use crate::args::RunArgs;
 use crate::exit::Usage;
-use crate::progress::LateBar;
 use crate::{exit, input, interrupt, model, output};
 use anyhow::Result;
-use latent_engine::{Answer, ContextShift, Engine, Event, Listener, Request, Session, StopReason};
+use latent_engine::{Answer, ContextShift, Engine, Request, Session, StopReason};
 use latent_formats::OutputFile;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, stdin};
@@ -18,20 +18,20 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     // what cannot run is said before what it lacks besides, and both before the work begins
     let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
-    if let Some(path) = &args.save {
+    if let Some(path) = args.saved() {
         OutputFile::check(path)?;
     }
-    let mut speech = ChatFormatter::open(&checkpoint, &config, args.model.ctx)?;
-    speech.options = ChatOptions::new(&args.template, &checkpoint)?;
-    let prompt = Prompt::new(args, &speech)?;
+    let mut formatter = ChatFormatter::open(&checkpoint, &config, args.model.ctx_size)?;
+    formatter.options = ChatOptions::new(&args.template, &checkpoint)?;
+    let prompt = Prompt::new(args, &formatter)?;
     let sampling = Sampling::new(&args.sampling, &checkpoint)?;
     let quiet = args.quiet || args.json;
     let mut engine = model::load(&checkpoint, &args.model, quiet)?;
     if let Some(note) = sampling.note().filter(|_| !quiet) {
-        conversation::say(&note);
+        output::say(&note);
     }
     let mut session = Session::default();
-    if let Some(path) = &args.restore {
+    if let Some(path) = args.prompt_cache.read() {
         (session, _) = engine.restore_session(path)?;
     }
     let shift =
@@ -39,16 +39,16 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let request = Request {
         prompt: prompt.tokens,
         sampling: sampling.params.clone(),
-        max_tokens: args.sampling.max_tokens,
+        max_tokens: args.sampling.n_predict,
         stop: args.sampling.stop.clone(),
         logprobs: args.sampling.logprobs,
         shift,
     };
     let mut printer = Printer::new(!quiet, request.prompt.len(), !args.json);
-    let answer = engine.generate(&mut session, &request, &speech.tokenizer, &mut printer)?;
+    let answer = engine.generate(&mut session, &request, &formatter.tokenizer, &mut printer)?;
     printer.bar.finish();
     // before anything is printed: a terminal that was closed takes no text any more
-    let saved = args.save.as_ref().map(|path| {
+    let saved = args.saved().map(|path| {
         let attachment = prompt.conversation.map(|mut conversation| {
             conversation.push("assistant", &answer.text);
             conversation.to_bytes()
@@ -103,10 +103,10 @@ struct Prompt {
 }
 
 impl Prompt {
-    fn new(args: &RunArgs, speech: &ChatFormatter) -> Result<Prompt> {
+    fn new(args: &RunArgs, formatter: &ChatFormatter) -> Result<Prompt> {
         // the token that begins every text, where the prompt has it
         let first = |tokens: &[u32]| {
-            usize::from(!tokens.is_empty() && tokens.first().copied() == speech.tokenizer.bos())
+            usize::from(!tokens.is_empty() && tokens.first().copied() == formatter.tokenizer.bos())
         };
         if !args.tokens.is_empty() {
             let tokens = args.tokens.clone();
@@ -120,16 +120,16 @@ impl Prompt {
             return Err(Usage("the prompt is empty; give a text, --tokens, or pipe a text in".into()).into());
         }
         if args.raw {
-            let tokens = speech.raw(&text)?;
+            let tokens = formatter.raw(&text)?;
             return Ok(Prompt { keep: first(&tokens), tokens, conversation: None });
         }
         // a template may drop the white space around it
-        speech.check_length(text.trim().len())?;
-        let mut conversation = Conversation::new(args.template.system.as_deref());
+        formatter.check_length(text.trim().len())?;
+        let mut conversation = Conversation::new(args.template.system_prompt.as_deref());
         let keep =
-            if args.shift.context_shift { conversation::kept_tokens(speech, &conversation)? } else { 0 };
+            if args.shift.context_shift { conversation::kept_tokens(formatter, &conversation)? } else { 0 };
         conversation.push("user", &text);
-        let tokens = speech.chat(conversation.messages())?;
+        let tokens = formatter.chat(conversation.messages())?;
         Ok(Prompt { keep, tokens, conversation: Some(conversation) })
     }
 }
@@ -139,50 +139,6 @@ fn read_stdin() -> Result<String> {
         return Err(Usage("there is no prompt; give one: latent run \"Why is the sky blue?\"".into()).into());
     }
     input::stdin_text()
-}
-
-/// Streams text to standard output, and follows Ctrl-C.
-pub(super) struct Printer {
-    pub(super) bar: LateBar,
-    stream: bool,
-    logprobs: Vec<Value>,
-    /// Standard output went away.
-    pub(super) failed: Option<anyhow::Error>,
-}
-
-impl Printer {
-    /// `bar`: whether there may be a bar for a prompt of so many `tokens`; `stream`: whether text is printed.
-    pub(super) fn new(bar: bool, tokens: usize, stream: bool) -> Printer {
-        Printer { bar: LateBar::new(bar, "prompt", tokens), stream, logprobs: Vec::new(), failed: None }
-    }
-}
-
-impl Listener for Printer {
-    fn prompt(&mut self, done: usize, total: usize) -> bool {
-        self.bar.set(done, total);
-        if done == total {
-            self.bar.finish();
-        }
-        !interrupt::asked()
-    }
-
-    fn token(&mut self, event: &Event<'_>) -> bool {
-        if let Some((own, top)) = event.logprob {
-            self.logprobs.push(json!({"token": event.token, "logprob": own, "top": top}));
-        }
-        if self.stream
-            && let Err(error) = output::stream(event.text)
-        {
-            self.failed = Some(error);
-            return false;
-        }
-        !interrupt::asked()
-    }
-}
-
-/// Tokens a second; 0 where nothing was timed.
-pub(super) fn speed(tokens: usize, seconds: f64) -> f64 {
-    if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
 }
 
 fn report(

@@ -37,7 +37,7 @@ impl Sampling {
         let mut pick = Pick { from_model: &mut from_model };
         let own = SamplingParams::default();
         let params = SamplingParams {
-            temperature: pick.one("temperature", args.temperature, model.temperature, own.temperature),
+            temperature: pick.one("temperature", args.temp, model.temperature, own.temperature),
             top_k: pick.one("top_k", args.top_k, model.top_k, own.top_k),
             top_p: pick.one("top_p", args.top_p, model.top_p, own.top_p),
             min_p: pick.one("min_p", args.min_p, model.min_p, own.min_p),
@@ -50,10 +50,10 @@ impl Sampling {
             ),
             presence_penalty: args.presence_penalty,
             frequency_penalty: args.frequency_penalty,
-            penalty_last: pick.one("penalty_last", args.penalty_last, model.penalty_last, own.penalty_last),
+            penalty_last: pick.one("penalty_last", args.repeat_last_n, model.penalty_last, own.penalty_last),
             dry_multiplier: args.dry_multiplier,
             dry_base: args.dry_base,
-            dry_allowed: args.dry_allowed,
+            dry_allowed: args.dry_allowed_length,
             dry_last: own.dry_last,
             xtc_probability: pick.one(
                 "xtc_probability",

@@ -1,4 +1,4 @@
-//! Attention on the processor.
+//! Attention on the CPU.
 
 use crate::attention::{
     ExpandedCase, ExpandedLines, ExpandedOperands, KeysCase, KeysOperands, LatentCase, LatentOperands, SCALE,
@@ -20,12 +20,12 @@ pub(super) struct LatentJob<'o> {
 
 impl<'o> LatentJob<'o> {
     pub(super) fn new(kernel: AttendFn, case: &'o LatentCase, operands: &'o LatentOperands) -> LatentJob<'o> {
-        let LatentCase { heads, latent, pieces, .. } = *case;
+        let LatentCase { heads, latent, splits, .. } = *case;
         LatentJob {
             kernel,
             case,
             operands,
-            partials: vec![0.0; pieces * partial_softmax_len(heads, latent)],
+            partials: vec![0.0; splits * partial_softmax_len(heads, latent)],
             scratch: Vec::new(),
             out: vec![f32::NAN; heads * latent],
         }
@@ -34,10 +34,10 @@ impl<'o> LatentJob<'o> {
 
 impl Job for LatentJob<'_> {
     fn run(&mut self, copy: usize) {
-        let LatentCase { heads, latent, rows, pieces, .. } = *self.case;
+        let LatentCase { heads, latent, rows, splits, .. } = *self.case;
         let (width, cache) = (self.case.width(), self.operands.cache(self.case, copy));
         let queries = Rows::new(&self.operands.queries, heads, width, width);
-        let piece = rows.div_ceil(pieces);
+        let piece = rows.div_ceil(splits);
         let mut used = 0;
         let memories = self.partials.chunks_exact_mut(partial_softmax_len(heads, latent));
         for (start, memory) in (0..rows).step_by(piece).zip(memories) {
@@ -71,7 +71,7 @@ impl<'o, N: KvElement> ExpandedJob<'o, N> {
         operands: &'o ExpandedOperands,
     ) -> ExpandedJob<'o, N> {
         let out = vec![f32::NAN; case.queries * case.values];
-        // scratch of an odd length, and without sense
+        // scratch of an odd length, with garbage in it
         ExpandedJob { kernel, case, operands, lines: operands.lines(case), scratch: vec![f32::NAN; 9], out }
     }
 }

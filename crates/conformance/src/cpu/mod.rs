@@ -1,4 +1,4 @@
-//! The processor as a backend: every row of [`latent_kernels::table`], and the plain functions beside it.
+//! The CPU as a backend: every row of [`latent_kernels::table`], and the plain functions beside it.
 
 mod attention;
 mod product;
@@ -10,7 +10,7 @@ use crate::rows::RowOp;
 use latent_kernels::KernelFn;
 use latent_types::{KernelContract, OpKind, Tier};
 
-/// The processor.
+/// The CPU.
 pub struct Cpu {
     entries: Vec<Entry>,
 }
@@ -24,7 +24,7 @@ struct Entry {
 
 #[derive(Clone, Copy)]
 enum Form {
-    /// A row of the table. `without_vnni`: the AVX2 form that does without AVX-VNNI.
+    /// A row of the table. `without_vnni`: the AVX2 variant without AVX-VNNI.
     Table { contract: &'static KernelContract, kernel: KernelFn, without_vnni: bool },
     /// A plain function.
     Plain(RowKind),
@@ -38,19 +38,19 @@ enum RowKind {
     Rope,
     Store,
     Load,
-    QuantiseA8,
+    QuantizeA8,
     ToBf16,
     SiluMul,
     Relu2,
     Add,
     Scale,
     Axpy,
-    Merge,
+    CombineSplits,
     Route,
 }
 
 impl RowKind {
-    /// The function that the table means by a row without one.
+    /// The function behind a row of the table that names none.
     fn of(op: OpKind) -> Option<RowKind> {
         match op {
             OpKind::Embed => Some(RowKind::Embed),
@@ -78,19 +78,19 @@ impl RowKind {
             RowOp::Rope(_) => RowKind::Rope,
             RowOp::Store(_) => RowKind::Store,
             RowOp::Load(_) => RowKind::Load,
-            RowOp::QuantiseA8 => RowKind::QuantiseA8,
+            RowOp::QuantizeA8 => RowKind::QuantizeA8,
             RowOp::ToBf16 => RowKind::ToBf16,
             RowOp::SiluMul => RowKind::SiluMul,
             RowOp::Relu2 => RowKind::Relu2,
             RowOp::Add => RowKind::Add,
             RowOp::Scale => RowKind::Scale,
             RowOp::Axpy => RowKind::Axpy,
-            RowOp::Merge { .. } => RowKind::Merge,
+            RowOp::CombineSplits { .. } => RowKind::CombineSplits,
             RowOp::Route(_) => RowKind::Route,
         }
     }
 
-    /// Tiers that the function is compiled for: it picks one by itself, so that tests force it with [`latent_kernels::limit_tier`].
+    /// Tiers that the function is compiled for. It selects one itself; tests force it with [`latent_kernels::limit_tier`].
     fn tiers(self) -> &'static [Tier] {
         match self {
             RowKind::Embed | RowKind::Rope | RowKind::Store | RowKind::Load | RowKind::Route => {
@@ -102,12 +102,12 @@ impl RowKind {
     }
 }
 
-/// Functions that no operation of a plan is bound to, but kernels of the table or the engine call.
+/// Functions that no operation of a plan binds to; kernels of the table or the engine call them.
 const BESIDE_THE_TABLE: [(&str, RowKind); 5] = [
-    ("quantise_a8", RowKind::QuantiseA8),
+    ("quantize_a8", RowKind::QuantizeA8),
     ("to_bf16", RowKind::ToBf16),
     ("axpy", RowKind::Axpy),
-    ("merge_partials", RowKind::Merge),
+    ("combine_splits", RowKind::CombineSplits),
     ("latent_load", RowKind::Load),
 ];
 
@@ -118,7 +118,7 @@ impl Default for Cpu {
 }
 
 impl Cpu {
-    /// This machine's processor.
+    /// This machine's CPU.
     pub fn new() -> Cpu {
         let mut entries = Vec::new();
         let plain = |word: &str, kind: RowKind| {

@@ -1,4 +1,4 @@
-//! Products on the processor.
+//! Matmuls on the CPU.
 
 use crate::backend::Job;
 use crate::product::{ProductCase, ProductOperands};
@@ -15,12 +15,12 @@ pub(super) struct ProductJob<'o> {
     y: Vec<f32>,
 }
 
-/// Whether the kernel has a form with AVX-VNNI, so that the other must be tested too where a machine has the instructions.
+/// Whether the kernel has an AVX-VNNI variant, so that the plain one must be tested too on machines with AVX-VNNI.
 pub(super) fn may_use_avx_vnni(contract: &KernelContract) -> bool {
     contract.op == OpKind::Linear && contract.tier == Tier::Avx2 && contract.activation == ActivationType::A8
 }
 
-/// Whether a kernel computes a case. One for any format serves those that have none of their own, as binding has it.
+/// Whether a kernel computes a case. A kernel for any format serves the formats without one of their own, as in kernel selection.
 pub(super) fn serves(contract: &KernelContract, case: &ProductCase) -> bool {
     let fits = |contract: &KernelContract| {
         contract.op == if case.across { OpKind::LinearT } else { OpKind::Linear }
@@ -67,10 +67,10 @@ impl Job for ProductJob<'_> {
         self.y.clone()
     }
 
-    /// Any cut of rows and outputs gives the same bits.
+    /// Any partition of rows and outputs gives the same bits.
     fn promises(&mut self) -> Result<(), String> {
         let (rows, outputs) = (self.case.rows, self.case.outputs);
-        // read across, a weight is cut between its blocks; tiles are cut inside of one too
+        // transposed, a weight is divided at block boundaries; tiles also inside a block
         let cut =
             if self.case.across { self.case.weight.block_len().max(16).min(outputs) } else { 5.min(outputs) };
         for outs in [cut..outputs, 0..cut, cut..(outputs - cut).max(cut)] {

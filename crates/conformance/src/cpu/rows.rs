@@ -1,4 +1,4 @@
-//! Row-wise operations on the processor.
+//! Row-wise operations on the CPU.
 
 use crate::backend::Job;
 use crate::rows::{EPS, FACTOR, POSITION, RowCase, RowOp, RowOperands};
@@ -6,7 +6,7 @@ use latent_kernels::{Q8_BLOCK, Q8Block, RowsMut};
 use latent_types::{CacheRow, CacheType, Tier};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The tier of row-wise operations belongs to the process: one job at a time may force it.
+/// The tier of row-wise operations is process-global: one job at a time may force it.
 static FORCED: Mutex<()> = Mutex::new(());
 
 /// Keeps row-wise operations at one tier until it is dropped.
@@ -31,7 +31,7 @@ pub(super) struct RowJob<'o> {
     tier: Tier,
     case: &'o RowCase,
     operands: &'o RowOperands,
-    /// Results that are numbers.
+    /// Results in f32.
     out: Vec<f32>,
     /// Results of other kinds.
     bytes: Vec<u8>,
@@ -40,7 +40,7 @@ pub(super) struct RowJob<'o> {
     chosen: Vec<u32>,
     memory: Vec<u8>,
     scratch: Vec<f32>,
-    /// Rotations of the rows' positions, or pieces one after the other: what the engine has ready when it calls.
+    /// Rotations of the rows' positions, or partial results of KV splits: inputs that the engine has ready before the call.
     ready: Vec<f32>,
 }
 
@@ -51,7 +51,7 @@ impl<'o> RowJob<'o> {
         match case.op {
             RowOp::Store(ty) => bytes = vec![0; case.rows * case.cache_row(ty).bytes()],
             RowOp::ToBf16 => bits = vec![0; numbers],
-            RowOp::QuantiseA8 => blocks = vec![Q8Block::ZERO; case.rows * case.width.div_ceil(Q8_BLOCK)],
+            RowOp::QuantizeA8 => blocks = vec![Q8Block::ZERO; case.rows * case.width.div_ceil(Q8_BLOCK)],
             RowOp::Route(routing) => {
                 chosen = vec![0; case.rows * routing.chosen];
                 out = vec![f32::NAN; case.rows * routing.chosen];
@@ -61,7 +61,7 @@ impl<'o> RowJob<'o> {
         let (memory, scratch) = (Vec::new(), Vec::new());
         let ready = match case.op {
             RowOp::Rope(_) => rotations(case),
-            RowOp::Merge { pieces } => partials(case, pieces, operands),
+            RowOp::CombineSplits { splits } => partials(case, splits, operands),
             _ => Vec::new(),
         };
         RowJob { tier, case, operands, out, bytes, bits, blocks, chosen, memory, scratch, ready }
@@ -75,14 +75,14 @@ impl Job for RowJob<'_> {
         let _forced = Force::tier(self.tier);
         let row = |i: usize| i * width..(i + 1) * width;
         match op {
-            // in place: from the operand anew
+            // in place: copy the operand first
             RowOp::Rope(_) | RowOp::Relu2 | RowOp::Scale | RowOp::Add => self.out.copy_from_slice(x),
             RowOp::SiluMul | RowOp::Axpy => self.out.copy_from_slice(y),
             _ => {}
         }
-        if let RowOp::Merge { pieces } = op {
+        if let RowOp::CombineSplits { splits } = op {
             let mut out = RowsMut::new(&mut self.out, rows, width, width);
-            latent_kernels::combine_splits(&self.ready, pieces, rows, width, 0..rows, &mut out);
+            latent_kernels::combine_splits(&self.ready, splits, rows, width, 0..rows, &mut out);
             return;
         }
         for i in 0..rows {
@@ -108,7 +108,7 @@ impl Job for RowJob<'_> {
                     let bytes = &bytes[i * stored.bytes()..(i + 1) * stored.bytes()];
                     latent_kernels::load_row(stored, bytes, &mut self.out[row(i)]);
                 }
-                RowOp::QuantiseA8 => {
+                RowOp::QuantizeA8 => {
                     let blocks = width.div_ceil(Q8_BLOCK);
                     latent_kernels::quantize_q8(&x[row(i)], &mut self.blocks[i * blocks..(i + 1) * blocks]);
                 }
@@ -123,7 +123,7 @@ impl Job for RowJob<'_> {
                     let (chosen, weights) = (&mut self.chosen[i * k..][..k], &mut self.out[i * k..][..k]);
                     latent_kernels::route(&x[row(i)], &routing.spec(y), chosen, weights, &mut self.scratch);
                 }
-                RowOp::Merge { .. } => {}
+                RowOp::CombineSplits { .. } => {}
             }
         }
     }
@@ -131,8 +131,8 @@ impl Job for RowJob<'_> {
     fn results(&self) -> Vec<f32> {
         match self.case.op {
             RowOp::Store(ty) => stored(self.case.cache_row(ty), &self.bytes),
-            RowOp::ToBf16 => self.bits.iter().map(|bits| crate::numbers::brain(*bits)).collect(),
-            RowOp::QuantiseA8 => self.blocks.iter().flat_map(numbers).collect(),
+            RowOp::ToBf16 => self.bits.iter().map(|bits| crate::float16::bf16_value(*bits)).collect(),
+            RowOp::QuantizeA8 => self.blocks.iter().flat_map(numbers).collect(),
             RowOp::Route(routing) => {
                 let k = routing.chosen;
                 let row = |i: usize| {
@@ -156,11 +156,11 @@ fn rotations(case: &RowCase) -> Vec<f32> {
     rotations
 }
 
-/// Pieces one after the other: maxima, sums and values of all rows, which are heads.
-fn partials(case: &RowCase, pieces: usize, operands: &RowOperands) -> Vec<f32> {
-    let (max, sum) = operands.x.split_at(pieces * case.rows);
+/// Partial results, one KV split after the other: maxima, sums and values of all rows (heads).
+fn partials(case: &RowCase, splits: usize, operands: &RowOperands) -> Vec<f32> {
+    let (max, sum) = operands.x.split_at(splits * case.rows);
     let mut memory = Vec::new();
-    for piece in 0..pieces {
+    for piece in 0..splits {
         let heads = piece * case.rows..(piece + 1) * case.rows;
         memory.extend(&max[heads.clone()]);
         memory.extend(&sum[heads.clone()]);
@@ -169,23 +169,23 @@ fn partials(case: &RowCase, pieces: usize, operands: &RowOperands) -> Vec<f32> {
     memory
 }
 
-/// The numbers of stored rows.
+/// The elements of stored rows.
 fn stored(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
     let pairs = || halves(bytes);
     match row.ty {
         CacheType::F32 => {
             bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
         }
-        CacheType::F16 => pairs().map(crate::numbers::half).collect(),
-        CacheType::Bf16 => pairs().map(crate::numbers::brain).collect(),
-        // codes, scale, rope part
+        CacheType::F16 => pairs().map(crate::float16::f16_value).collect(),
+        CacheType::Bf16 => pairs().map(crate::float16::bf16_value).collect(),
+        // quants, scale, rope part
         CacheType::Int8 => {
             let numbers = |bytes: &[u8]| {
-                let (codes, rest) = bytes.split_at(row.content);
+                let (quants, rest) = bytes.split_at(row.content);
                 let (rope, scale) = rest.split_at(2 * row.rope);
-                let mut numbers: Vec<f32> = codes.iter().map(|code| f32::from(*code) - 128.0).collect();
+                let mut numbers: Vec<f32> = quants.iter().map(|code| f32::from(*code) - 128.0).collect();
                 numbers.push(f32::from_le_bytes([scale[0], scale[1], scale[2], scale[3]]));
-                numbers.extend(halves(rope).map(crate::numbers::half));
+                numbers.extend(halves(rope).map(crate::float16::f16_value));
                 numbers
             };
             bytes.chunks_exact(row.bytes()).flat_map(numbers).collect()
@@ -193,14 +193,14 @@ fn stored(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-/// The bits of 16-bit numbers.
+/// The bits of 16-bit floats.
 fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> + use<'_> {
     bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]))
 }
 
-/// All that a block holds.
+/// The contents of a block.
 fn numbers(block: &Q8Block) -> Vec<f32> {
-    let codes = block.codes.iter().map(|code| f32::from(*code));
+    let quants = block.codes.iter().map(|code| f32::from(*code));
     let sums = [block.bias, block.half_biases[0], block.half_biases[1]].map(|bias| bias as f32);
-    codes.chain([block.scale, block.total, block.halves[0], block.halves[1]]).chain(sums).collect()
+    quants.chain([block.scale, block.total, block.halves[0], block.halves[1]]).chain(sums).collect()
 }

@@ -77,7 +77,7 @@ pub enum CacheFileError {
     #[error(transparent)]
     Backend(BackendError),
     /// It does not fit.
-    #[error("{}: {full}; start with --ctx {} or more", path.display(), full.rows)]
+    #[error("{}: {full}; start with --ctx-size {} or more", path.display(), full.rows)]
     Full {
         /// The file.
         path: PathBuf,

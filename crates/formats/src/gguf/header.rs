@@ -1,4 +1,4 @@
-//! The header of a GGUF file: metadata and where tensors lie.
+//! The header of a GGUF file: metadata and the places of tensors.
 
 use super::reader::Reader;
 use super::{DEFAULT_ALIGNMENT, GgufError, MAGIC, Metadata};
@@ -25,7 +25,7 @@ pub struct Header {
 pub struct TensorEntry {
     /// Its name.
     pub name: String,
-    /// How numbers are stored.
+    /// Type of its elements.
     pub ty: TensorType,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
@@ -189,7 +189,7 @@ pub(crate) fn tensor_bytes(ty: TensorType, shape: &[usize]) -> Result<u64, Strin
     total.map(|n| n as u64).ok_or_else(|| format!("its size {shape:?} overflows"))
 }
 
-/// Turns offsets into places in the file; checks that they lie inside it and apart.
+/// Turns offsets into positions in the file; checks that tensors are inside it and do not overlap.
 fn place(entries: &mut [TensorEntry], data_start: u64, file_len: u64) -> Result<(), GgufError> {
     for entry in entries.iter_mut() {
         let start = data_start.checked_add(entry.start);

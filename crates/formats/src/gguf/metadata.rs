@@ -94,14 +94,14 @@ impl Value {
     }
 }
 
-/// An array as it stands in the file.
+/// An array in its encoding in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrayValue {
     /// Type of its elements.
     pub ty: ValueType,
     /// How many there are.
     pub count: usize,
-    /// Where they lie in the header.
+    /// Their offset in the header.
     range: Range<usize>,
 }
 
@@ -110,7 +110,7 @@ pub struct ArrayValue {
 pub struct Metadata {
     entries: Vec<(String, Value)>,
     index: HashMap<String, usize>,
-    /// The bytes that arrays lie in.
+    /// The bytes that hold the arrays.
     bytes: Arc<[u8]>,
     /// What the file is called in messages.
     file: String,
@@ -243,7 +243,7 @@ impl Metadata {
         }
     }
 
-    /// An array of bytes, as it lies in the file.
+    /// An array of bytes, as stored in the file.
     ///
     /// # Errors
     /// When the key holds something else.

@@ -1,12 +1,11 @@
 //! GGUF: reading a header from its first bytes, and writing files.
 
-mod error;
 mod header;
 mod metadata;
 mod reader;
 mod writer;
 
-pub use error::GgufError;
+pub use crate::error::GgufError;
 pub use header::{Header, TensorEntry};
 pub use metadata::{ArrayValue, Metadata, Value, ValueType};
 pub use writer::{Writer, WriterValue};

@@ -79,7 +79,7 @@ impl Writer {
     /// Writes header and data; `data` writes the bytes of the tensor at an index.
     ///
     /// # Errors
-    /// Of `out`, of `data`, when `data` writes another number of bytes than the tensor has, or for a key or tensor that the
+    /// Errors of `out` and of `data`; when `data` writes another number of bytes than the tensor has; a key or tensor that the
     /// reader would refuse.
     pub fn write<W: Write>(
         &self,

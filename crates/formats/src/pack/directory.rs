@@ -1,12 +1,13 @@
-//! Reading the header of a packed file: where tensors lie, and in which form.
+//! Reading the header of a packed file: offset and layout of each tensor.
 
-use super::{FNV_START, Identity, MAGIC, PAGE, PackError, PackedFrom, VERSION, fnv, keys};
-use crate::error::FormatError;
+use super::{MAGIC, PAGE, keys};
+use crate::error::{FormatError, PackError};
 use crate::gguf::{Header, Metadata, Value, tensor_bytes};
+use crate::identity::{FNV_START, Identity, PackedFrom, VERSION, fnv};
 use crate::limits;
 use latent_types::TensorType;
 
-/// What the header of a packed file says.
+/// The header of a packed file.
 pub struct Directory {
     /// Where it came from.
     pub from: PackedFrom,
@@ -23,11 +24,11 @@ pub struct Directory {
 pub struct PackedEntry {
     /// Its name.
     pub name: String,
-    /// How numbers are stored.
+    /// Type of its elements.
     pub ty: TensorType,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
-    /// Rows of each of its matrices, where they lie in tiles; none where rows follow one another.
+    /// Rows per matrix, if stored in tiles; none in row-major order.
     pub tile_rows: Option<usize>,
     /// First byte, from the start of the file.
     pub start: u64,
@@ -123,7 +124,7 @@ pub(super) fn wanted<T>(value: Result<Option<T>, FormatError>, key: &str) -> Res
     }
 }
 
-/// The lists that say what each tensor is, read one tensor after another.
+/// Types, shapes and layouts of the tensors, read one tensor after another.
 struct Forms<'a> {
     types: std::vec::IntoIter<&'a [u8]>,
     dimensions: std::slice::Iter<'a, u8>,

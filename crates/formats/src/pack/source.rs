@@ -1,13 +1,13 @@
-//! What the source said beside its tensors, carried along in the metadata of the body.
+//! The metadata of the source, stored in the metadata of the body.
 
 use super::directory::{Directory, invalid, wanted};
-use super::{PackError, keys};
-use crate::checkpoint::{GgufSource, Source, display};
-use crate::error::FormatError;
+use super::keys;
+use crate::checkpoint::{Checkpoint, GgufSource, Source, display};
+use crate::error::{FormatError, PackError};
 use crate::folder::{FILES, HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 use crate::gguf::WriterValue;
 use crate::input_file::{self, InputError};
-use crate::{Checkpoint, gguf, limits};
+use crate::{gguf, limits};
 use std::path::Path;
 
 /// The source of a packed file at `path`, as if the original had been opened.

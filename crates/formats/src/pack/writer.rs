@@ -1,18 +1,19 @@
 //! Writing packed files: the prelude, the header, and tensors one after another.
 
 use super::source::source_keys;
-use super::{FNV_START, MAGIC, PAGE, VERSION, fnv, keys};
-use crate::Checkpoint;
+use super::{MAGIC, PAGE, keys};
+use crate::checkpoint::Checkpoint;
 use crate::error::FormatError;
 use crate::gguf::{Writer, WriterValue};
+use crate::identity::{FNV_START, VERSION, fnv};
 use latent_types::TensorType;
 use std::io::{self, Write};
 
-/// What a person sees who looks into the file.
+/// A note for people who open the file in an editor.
 const NOTE: &str =
     "A model packed by `latent pack`. Run it with `latent run -m FILE`. This is not a GGUF file.\n";
 
-/// A tensor that will lie in tiles.
+/// A tensor that will be stored in tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiles {
     /// Rows of each of its matrices.
@@ -29,7 +30,7 @@ pub struct PackWriter {
 }
 
 impl PackWriter {
-    /// A writer for the tensors of `checkpoint` in their order; `tiles` says for each of them whether it will lie in tiles.
+    /// A writer for the tensors of `checkpoint` in their order; `tiles` has the layout of each tensor to be stored in tiles.
     ///
     /// # Errors
     /// A checkpoint that is packed already; files of its folder that cannot be read.
@@ -89,7 +90,7 @@ impl PackWriter {
     /// Writes all; `data` writes the bytes of the tensor at an index.
     ///
     /// # Errors
-    /// Of `out`, of `data`, or when `data` writes another number of bytes than was declared.
+    /// Errors of `out` and of `data`; when `data` writes another number of bytes than was declared.
     pub fn write<W: Write>(
         &self,
         out: &mut W,

@@ -21,7 +21,7 @@ pub struct Header {
 pub struct TensorEntry {
     /// Its name.
     pub name: String,
-    /// How numbers are stored. Unsigned integers and booleans have the signed type of their size.
+    /// Type of its elements. Unsigned integers and booleans have the signed type of their size.
     pub ty: TensorType,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
@@ -138,7 +138,7 @@ fn check_names(tensors: &[TensorEntry]) -> Result<(), SafetensorsError> {
     }
 }
 
-/// Tensors lie end to end from the start of the data to the end of the file, as the format demands.
+/// Tensors are contiguous from the start of the data to the end of the file, as the format demands.
 fn check_places(tensors: &[TensorEntry], data_start: u64, file_len: u64) -> Result<(), SafetensorsError> {
     let mut order: Vec<&TensorEntry> = tensors.iter().filter(|tensor| tensor.bytes > 0).collect();
     order.sort_unstable_by_key(|tensor| tensor.start);

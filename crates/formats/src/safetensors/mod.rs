@@ -1,18 +1,17 @@
 //! safetensors: an eight-byte length, a JSON header, and data.
 
-mod error;
 mod header;
 mod json;
 mod writer;
 
-pub use error::SafetensorsError;
+pub use crate::error::SafetensorsError;
 pub use header::{Header, TensorEntry};
 pub use writer::Writer;
 
 use latent_types::TensorType;
 use std::ops::Range;
 
-/// The tensors of a whole file in memory: name, type, shape (outermost first), and the bytes where each lies.
+/// The tensors of a whole file in memory: name, type, shape (outermost first), and byte range.
 ///
 /// # Errors
 /// What is wrong with the header.

@@ -40,7 +40,7 @@ impl Writer {
     /// Writes header and data; `data` writes the bytes of the tensor at an index.
     ///
     /// # Errors
-    /// Of `out`, of `data`, or when `data` writes another number of bytes than the tensor has.
+    /// Errors of `out` and of `data`; when `data` writes another number of bytes than the tensor has.
     pub fn write<W: Write>(
         &self,
         out: &mut W,

@@ -22,7 +22,7 @@ use latent_types::{KernelContract, TensorType};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Whether and how a model runs. Its JSON is the `--json` of `latent inspect --contract`.
+/// Whether a model is supported, and what is missing. Its JSON is printed by `latent check --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct SupportReport {
     /// The file or folder.

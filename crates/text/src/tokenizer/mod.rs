@@ -172,16 +172,6 @@ impl Tokenizer {
         Some(&self.pieces[start..end])
     }
 
-    /// The text of tokens; bytes that are no UTF-8 become U+FFFD. Control tokens are left out unless `special`.
-    pub fn decode(&self, ids: &[u32], special: bool) -> String {
-        let mut stream = crate::Detokenizer::new(self, special);
-        let mut text = String::new();
-        for id in ids {
-            text.push_str(&stream.push(*id));
-        }
-        text + &stream.finish()
-    }
-
     /// Tokens in the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.ends.len()

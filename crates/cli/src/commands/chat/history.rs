@@ -1,6 +1,6 @@
 //! What was typed in earlier sessions: a file that only its owner can read.
 
-use super::conversation::say;
+use crate::output::say;
 use rustyline::history::{FileHistory, History as _};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};

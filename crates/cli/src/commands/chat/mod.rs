@@ -1,20 +1,21 @@
 //! `latent chat`: a conversation in the terminal.
 
-pub(super) mod conversation;
 mod history;
 mod input;
 
 use super::chat_options::ChatOptions;
-use super::prompt::{ChatFormatter, template_of};
-use super::run::{Printer, speed};
+use super::conversation::{self, Conversation};
+use super::printer::{Printer, speed};
+use super::prompt::ChatFormatter;
 use super::sampling::Sampling;
 use crate::args::ChatArgs;
 use crate::exit::{Found, Usage};
+use crate::output::say;
 use crate::{interrupt, model, output};
 use anyhow::{Context, Result, anyhow};
-use conversation::{Conversation, say};
 use input::{Entered, Input};
 use latent_engine::{Answer, ContextShift, Engine, Request, Session, StopReason};
+use latent_formats::OutputFile;
 use std::path::Path;
 
 const GREETING: &str = "/help lists the commands; Alt-Enter begins a new line; Ctrl-D leaves.";
@@ -43,27 +44,38 @@ const KEYS: &str = "Alt-Enter or Ctrl-J, or \\ and Enter, begin a new line. Ctrl
 pub(super) fn run(args: &ChatArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
-    if template_of(&checkpoint)?.is_none() {
+    if model::chat_template(&checkpoint)?.is_none() {
         let problem = "the model has no chat template, which a conversation needs; `latent run --raw` continues a text with it";
         return Err(Usage(problem.into()).into());
     }
-    let mut speech = ChatFormatter::open(&checkpoint, &config, args.model.ctx)?;
-    speech.options = ChatOptions::new(&args.template, &checkpoint)?;
-    let conversation = Conversation::new(args.template.system.as_deref());
+    if let Some(path) = args.prompt_cache.written() {
+        OutputFile::check(path)?;
+    }
+    let mut formatter = ChatFormatter::open(&checkpoint, &config, args.model.ctx_size)?;
+    formatter.options = ChatOptions::new(&args.template, &checkpoint)?;
+    let conversation = Conversation::new(args.template.system_prompt.as_deref());
     // a template that is missing or fails is found before the model is loaded
-    let keep = conversation::kept_tokens(&speech, &conversation)?;
+    let keep = conversation::kept_tokens(&formatter, &conversation)?;
     let sampling = Sampling::new(&args.sampling, &checkpoint)?;
     let engine = model::load(&checkpoint, &args.model, args.quiet)?;
     if let Some(note) = sampling.note().filter(|_| !args.quiet) {
         say(&note);
     }
     let shift = args.shift.context_shift.then_some(ContextShift { keep: args.shift.keep.unwrap_or(keep) });
-    let mut chat =
-        Chat { engine, speech, session: Session::default(), conversation, sampling, shift, again: 0, args };
-    if let Some(path) = &args.restore {
+    let mut chat = Chat {
+        engine,
+        formatter,
+        session: Session::default(),
+        conversation,
+        sampling,
+        shift,
+        again: 0,
+        args,
+    };
+    if let Some(path) = args.prompt_cache.read() {
         let said = chat.restore(path)?;
         chat.note(&said);
-        if let Some(system) = &args.template.system {
+        if let Some(system) = &args.template.system_prompt {
             chat.conversation.set_system(system);
         }
     }
@@ -71,12 +83,17 @@ pub(super) fn run(args: &ChatArgs) -> Result<()> {
     if input.is_terminal() {
         chat.note(GREETING);
     }
-    chat.talk(&mut input)
+    let talked = chat.talk(&mut input);
+    if let Some(path) = args.prompt_cache.written().filter(|_| chat.conversation.len() > 0) {
+        let said = chat.save(path)?;
+        chat.note(&said);
+    }
+    talked
 }
 
 struct Chat<'a> {
     engine: Engine,
-    speech: ChatFormatter,
+    formatter: ChatFormatter,
     session: Session,
     conversation: Conversation,
     sampling: Sampling,
@@ -175,13 +192,14 @@ impl Chat<'_> {
         let request = Request {
             prompt,
             sampling,
-            max_tokens: self.args.sampling.max_tokens,
+            max_tokens: self.args.sampling.n_predict,
             stop: self.args.sampling.stop.clone(),
             logprobs: None,
             shift: self.shift,
         };
         let mut printer = Printer::new(!self.args.quiet, request.prompt.len(), true);
-        let answer = self.engine.generate(&mut self.session, &request, &self.speech.tokenizer, &mut printer);
+        let answer =
+            self.engine.generate(&mut self.session, &request, &self.formatter.tokenizer, &mut printer);
         printer.bar.finish();
         if let Some(error) = printer.failed {
             return Err(error);
@@ -232,7 +250,7 @@ impl Chat<'_> {
     fn fit(&mut self) -> Result<Vec<u32>> {
         let context = self.engine.context();
         let render = |conversation: &Conversation| -> Result<Option<Vec<u32>>> {
-            let tokens = self.speech.chat_if_fits(conversation.messages())?;
+            let tokens = self.formatter.chat_if_fits(conversation.messages())?;
             Ok(tokens.ok().filter(|tokens| tokens.len() < context))
         };
         let whole = render(&self.conversation)?;
@@ -240,7 +258,7 @@ impl Chat<'_> {
             return whole.ok_or_else(|| self.too_long());
         }
         // room for an answer, so that it does not begin with a shift
-        let room = self.args.sampling.max_tokens.unwrap_or(usize::MAX).min(context / 4).max(1);
+        let room = self.args.sampling.n_predict.unwrap_or(usize::MAX).min(context / 4).max(1);
         let roomy = |tokens: &Option<Vec<u32>>| tokens.as_ref().is_some_and(|t| t.len() <= context - room);
         let (mut dropped, mut tokens) = (0, whole);
         // what is left out only ever makes it shorter, so that halving finds the fewest turns
@@ -289,7 +307,7 @@ impl Chat<'_> {
     /// A larger context, where there can be one.
     fn larger(&self) -> Option<String> {
         let largest = self.engine.largest_context();
-        (largest > self.engine.context()).then(|| format!("--ctx can be up to {largest}"))
+        (largest > self.engine.context()).then(|| format!("--ctx-size can be up to {largest}"))
     }
 
     /// Follows a command; whether it could. What it did, or why not, is said.

@@ -1,10 +1,8 @@
 //! The messages of a conversation: what is rendered into prompts, saved beside the cache, and read back.
 
-use crate::commands::prompt::{self, ChatFormatter};
-use crate::output;
+use super::prompt::{self, ChatFormatter};
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Map, Value, json};
-use std::io::{IsTerminal, stderr};
 
 /// The form in which conversations are saved.
 const VERSION: u64 = 1;
@@ -17,20 +15,20 @@ const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 
 /// Messages in order; a system message, where there is one, comes first.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in crate::commands) struct Conversation {
+pub(super) struct Conversation {
     messages: Vec<Value>,
 }
 
 impl Conversation {
-    pub(in crate::commands) fn new(system: Option<&str>) -> Conversation {
+    pub(super) fn new(system: Option<&str>) -> Conversation {
         Conversation { messages: system.iter().map(|text| prompt::message("system", text)).collect() }
     }
 
-    pub(in crate::commands) fn messages(&self) -> &[Value] {
+    pub(super) fn messages(&self) -> &[Value] {
         &self.messages
     }
 
-    pub(in crate::commands) fn push(&mut self, role: &str, text: &str) {
+    pub(super) fn push(&mut self, role: &str, text: &str) {
         self.messages.push(prompt::message(role, text));
     }
 
@@ -103,7 +101,7 @@ impl Conversation {
     }
 
     /// As it is attached to a saved cache.
-    pub(in crate::commands) fn to_bytes(&self) -> Vec<u8> {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
         json!({"format": "latent conversation", "version": VERSION, "messages": self.messages})
             .to_string()
             .into_bytes()
@@ -152,28 +150,17 @@ fn checked(message: &Value, place: usize) -> Result<Value> {
 }
 
 /// Tokens that every prompt of a conversation begins with, whatever the user says: what a context shift keeps.
-pub(in crate::commands) fn kept_tokens(speech: &ChatFormatter, conversation: &Conversation) -> Result<usize> {
+pub(super) fn kept_tokens(formatter: &ChatFormatter, conversation: &Conversation) -> Result<usize> {
     let mut start = conversation.clone();
     start.clear();
     let asking = |text: &str| {
         let mut asked = start.clone();
         asked.push("user", text);
-        speech.chat(asked.messages())
+        formatter.chat(asked.messages())
     };
     // two questions that begin differently
     let (one, other) = (asking("A")?, asking("7")?);
     Ok(one.iter().zip(&other).take_while(|(a, b)| a == b).count())
-}
-
-/// Prints text on standard error, on a terminal broken between words.
-pub(in crate::commands) fn say(text: &str) {
-    for line in text.split('\n') {
-        if stderr().is_terminal() {
-            output::wrapped("", 2, line, output::width()).iter().for_each(|part| output::note(part));
-        } else {
-            output::note(line);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! Opening packed files.
 
-use crate::checkpoint::{Builder, Checkpoint, Placed};
+use crate::builder::{Builder, Placed};
+use crate::checkpoint::Checkpoint;
 use crate::error::FormatError;
 use crate::map::Bytes;
 use crate::pack::{Directory, PackedEntry, packed_source};
 use std::path::Path;
 
 /// Opens the packed file at `path`, whose bytes are `bytes`.
-pub(crate) fn open(path: &Path, bytes: Bytes) -> Result<Checkpoint, FormatError> {
+pub(super) fn open(path: &Path, bytes: Bytes) -> Result<Checkpoint, FormatError> {
     let directory =
         Directory::parse(bytes.get()).map_err(|error| FormatError::Pack { path: path.to_owned(), error })?;
     let source = packed_source(path, &directory)?;

@@ -1,6 +1,6 @@
-//! `latent audit --deep`: every weight is decoded once, by all threads, and looked at.
+//! `latent verify --weights`: every weight is decoded once, by all threads, and looked at.
 
-use crate::{interrupt, model};
+use crate::{interrupt, progress};
 use anyhow::{Result, bail};
 use latent_engine::EngineError;
 use latent_formats::{Checkpoint, TensorInfo};
@@ -47,7 +47,7 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
     pieces.iter().for_each(|piece| *left[piece.tensor].get_mut() += 1);
     let found: Vec<Mutex<Statistics>> = tensors.iter().map(|_| Mutex::default()).collect();
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let bar = model::bar(true, "reading");
+    let bar = progress::bar(true, "reading");
     bar.set_length(pieces.len() as u64);
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -63,7 +63,7 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
                     let statistics = read(checkpoint, info, piece, &mut numbers);
                     found[piece.tensor].lock().unwrap_or_else(PoisonError::into_inner).merge(&statistics);
                     if left[piece.tensor].fetch_sub(1, Ordering::AcqRel) == 1 {
-                        checkpoint.advise_dropped(&info.name);
+                        checkpoint.drop_pages(&info.name);
                     }
                     bar.inc(1);
                 }

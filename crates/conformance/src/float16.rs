@@ -1,18 +1,18 @@
-//! 16-bit floats by their definition, apart from the code under test.
+//! 16-bit floats by their definition, independent of the code under test.
 
 use latent_types::CacheType;
 
-/// The number that a half stands for.
-pub(crate) fn half(bits: u16) -> f32 {
+/// The value of an f16.
+pub(crate) fn f16_value(bits: u16) -> f32 {
     float(bits, 10)
 }
 
-/// The number that a bf16 stands for.
-pub(crate) fn brain(bits: u16) -> f32 {
+/// The value of a bf16.
+pub(crate) fn bf16_value(bits: u16) -> f32 {
     float(bits, 7)
 }
 
-/// A 16-bit float with as many bits of mantissa: sign, exponent, mantissa.
+/// The value of a 16-bit float with `mantissa` mantissa bits.
 fn float(bits: u16, mantissa: u32) -> f32 {
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
     let most = (1 << (15 - mantissa)) - 1;
@@ -28,7 +28,7 @@ fn float(bits: u16, mantissa: u32) -> f32 {
     (sign * value) as f32
 }
 
-/// The nearest float that the cache's type has, of `int8` in the rope part; of two, the one with an even mantissa.
+/// Rounds to the cache type (for `int8`, that of its rope part), ties to even.
 pub(crate) fn nearest(ty: CacheType, x: f32) -> f32 {
     let (mantissa, least, largest) = match ty {
         CacheType::F32 => return x,
@@ -52,11 +52,11 @@ mod tests {
     #[test]
     fn numbers_and_bits_agree() {
         assert_eq!(
-            [half(0x3c00), half(0xc000), half(0x0001), half(0x7bff)],
+            [f16_value(0x3c00), f16_value(0xc000), f16_value(0x0001), f16_value(0x7bff)],
             [1.0, -2.0, 2f32.powi(-24), 65_504.0]
         );
-        assert!(half(0x7c01).is_nan() && half(0x7c00) == f32::INFINITY);
-        assert_eq!([brain(0x3f80), brain(0xff80)], [1.0, f32::NEG_INFINITY]);
+        assert!(f16_value(0x7c01).is_nan() && f16_value(0x7c00) == f32::INFINITY);
+        assert_eq!([bf16_value(0x3f80), bf16_value(0xff80)], [1.0, f32::NEG_INFINITY]);
         // a tie goes to the even mantissa
         assert_eq!(nearest(CacheType::Bf16, 1.0 + 1.0 / 256.0), 1.0);
         assert_eq!(nearest(CacheType::Bf16, 1.0 + 3.0 / 256.0), 1.0 + 4.0 / 256.0);

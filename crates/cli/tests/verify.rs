@@ -1,4 +1,4 @@
-//! `latent audit` as a user meets it: each exit code and message.
+//! `latent verify` as a user meets it: each exit code and message.
 #![allow(missing_docs, reason = "tests")]
 
 mod support;
@@ -54,7 +54,7 @@ fn every_fixture_is_clean() {
     }
     assert!(paths.len() > 9);
     for path in paths {
-        let (code, report) = json(&["audit", "-m", &path.display().to_string(), "--json"]);
+        let (code, report) = json(&["verify", "-m", &path.display().to_string(), "--json"]);
         assert_eq!(code, 0, "{}: {}", path.display(), report["findings"]);
         assert_eq!((&report["findings"], &report["plans"]), (&serde_json::json!([]), &60.into()));
         assert!(report["edges"].as_u64() > report["nodes"].as_u64());
@@ -63,13 +63,13 @@ fn every_fixture_is_clean() {
 
 #[test]
 fn the_demo_model_is_clean_and_its_edges_are_named() {
-    let (code, text, _) = latent(&["audit"]);
+    let (code, text, _) = latent(&["verify"]);
     assert_eq!(code, 0);
     assert!(text.contains("findings       0") && text.contains("circuit deepseek2"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-    let (_, edges, _) = latent(&["audit", "--edges"]);
+    let (_, edges, _) = latent(&["verify", "--edges"]);
     assert!(edges.contains("[k_rope]") && edges.contains("latent_store") && edges.contains("[residual]"));
-    let (_, edges) = json(&["audit", "--edges", "--json"]);
+    let (_, edges) = json(&["verify", "--edges", "--json"]);
     assert!(edges[0]["slot"] == "tokens" && edges[0]["producer"].is_null());
 }
 
@@ -77,13 +77,13 @@ fn the_demo_model_is_clean_and_its_edges_are_named() {
 fn a_tensor_that_nothing_reads_is_a_finding_and_refuses_the_model() {
     let folder = with_tensor("model.layers.1.self_attn.sinks");
     let path = folder.path().display().to_string();
-    let (code, text, error) = latent(&["audit", "-m", &path]);
+    let (code, text, error) = latent(&["verify", "-m", &path]);
     assert_eq!(code, 1, "{text}{error}");
     assert!(text.contains("A30") && text.contains("self_attn.sinks") && text.contains("unused"), "{text}");
     assert!(error.contains("1 finding"), "{error}");
-    let (_, report) = json(&["audit", &path, "--json"]);
+    let (_, report) = json(&["verify", &path, "--json"]);
     assert_eq!(report["findings"][0]["code"], "A30");
-    let (code, text, _) = latent(&["inspect", "--contract", "-m", &path]);
+    let (code, text, _) = latent(&["check", "-m", &path]);
     assert_eq!(code, 2);
     assert!(text.contains("unread tensor") && text.contains("{layer}.self_attn.sinks"), "{text}");
     let (code, _, error) = latent(&["logits", "-m", &path, "--tokens", "1"]);
@@ -91,16 +91,16 @@ fn a_tensor_that_nothing_reads_is_a_finding_and_refuses_the_model() {
     assert!(error.contains("A30") && error.contains("self_attn.sinks"), "{error}");
     // one that is declared is no finding
     let folder = with_tensor("vision_tower.patch_embed.weight");
-    let (code, report) = json(&["audit", "-m", &folder.path().display().to_string(), "--json"]);
+    let (code, report) = json(&["verify", "-m", &folder.path().display().to_string(), "--json"]);
     assert_eq!((code, &report["unused"][0]["tensor"]), (0, &"vision_tower.patch_embed.weight".into()));
 }
 
 #[test]
 fn models_that_cannot_be_audited() {
-    let (code, _, error) = latent(&["audit", "-m", "/no/such/model.gguf"]);
+    let (code, _, error) = latent(&["verify", "-m", "/no/such/model.gguf"]);
     assert_eq!(code, 1);
     assert!(error.contains("/no/such/model.gguf"), "{error}");
-    let (code, _, error) = latent(&["audit", "--rules", "--deep"]);
+    let (code, _, error) = latent(&["verify", "--rules", "--weights"]);
     assert_eq!(code, 64, "{error}");
 }
 
@@ -109,7 +109,7 @@ fn models_that_cannot_be_audited() {
 fn the_documented_rules_are_those_of_the_code() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/audit.md");
     let docs = std::fs::read_to_string(docs).unwrap();
-    let (code, rules) = json(&["audit", "--rules", "--json"]);
+    let (code, rules) = json(&["verify", "--rules", "--json"]);
     assert_eq!(code, 0);
     let rows: Vec<String> = rules
         .as_array()
@@ -121,7 +121,7 @@ fn the_documented_rules_are_those_of_the_code() {
         })
         .collect();
     let written: Vec<&str> = docs.lines().filter(|line| line.starts_with("| A")).collect();
-    assert_eq!(written, rows, "run `latent audit --rules --json` and bring docs/audit.md up to date");
+    assert_eq!(written, rows, "run `latent verify --rules --json` and bring docs/audit.md up to date");
 }
 
 /// The fixture v3 with the bytes of one tensor changed.
@@ -155,7 +155,7 @@ fn with_numbers(tensor: &str, change: impl Fn(&mut [f32])) -> tempfile::TempDir 
 fn deep_finds_what_is_wrong_with_numbers() {
     let name = "model.layers.1.self_attn.o_proj.weight";
     let deep = |folder: &tempfile::TempDir| {
-        json(&["audit", &folder.path().display().to_string(), "--deep", "--json"])
+        json(&["verify", &folder.path().display().to_string(), "--weights", "--json"])
     };
     let of = |report: &Value| -> Value {
         report["tensors"].as_array().unwrap().iter().find(|t| t["name"] == name).unwrap().clone()
@@ -177,7 +177,7 @@ fn deep_finds_what_is_wrong_with_numbers() {
     let (code, report) = deep(&with_numbers(name, |x| x[5 * cols] *= 1e6));
     assert_eq!((code, &of(&report)["wild_scales"], &of(&report)["absmax_row"]), (0, &1.into(), &5.into()));
     let folder = with_numbers(name, |x| x[0] = f32::NAN);
-    let (code, text, error) = latent(&["audit", &folder.path().display().to_string(), "--deep"]);
+    let (code, text, error) = latent(&["verify", &folder.path().display().to_string(), "--weights"]);
     assert_eq!(code, 1);
     assert!(
         text.contains("1 NaN (the first in row 0, column 0)") && error.contains("1 tensor"),
@@ -187,13 +187,14 @@ fn deep_finds_what_is_wrong_with_numbers() {
 
 #[test]
 fn deep_fits_80_columns_and_counts_alike_with_any_number_of_threads() {
-    let (code, text, _) = latent(&["audit", "--deep"]);
+    let (code, text, _) = latent(&["verify", "--weights"]);
     assert_eq!(code, 0, "{text}");
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
     assert!(text.contains("L0.attn_kv_a_mqa") && text.contains("numbers/s"));
-    let tensors = |threads: &str| json(&["audit", "--deep", "--json", "-t", threads]).1["tensors"].clone();
+    let tensors =
+        |threads: &str| json(&["verify", "--weights", "--json", "-t", threads]).1["tensors"].clone();
     let (one, three) = (tensors("1"), tensors("3"));
     for (a, b) in one.as_array().unwrap().iter().zip(three.as_array().unwrap()) {
         for key in ["min", "max", "absmax", "absmax_row", "zero_share", "nan", "wild_scales"] {
@@ -207,7 +208,7 @@ fn deep_needs_weights() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("header.gguf").display().to_string();
     assert_eq!(latent(&["make-model", "tiny-v3", "Q4_K_M", &path, "--header-only"]).0, 0);
-    let (code, _, error) = latent(&["audit", "--deep", "-m", &path]);
+    let (code, _, error) = latent(&["verify", "--weights", "-m", &path]);
     assert_eq!(code, 1);
     assert!(error.contains("missing or incomplete"), "{error}");
 }

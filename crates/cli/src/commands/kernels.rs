@@ -1,6 +1,6 @@
-//! `latent ops`: the declared table of operations, run as tests, as measurements, or as a list of what runs here.
+//! `latent kernels`: the declared table of operations, run as tests, as measurements, or as a list of what runs here.
 
-use crate::args::{OpsArgs, OpsCommand, OpsPerfArgs, OpsTestArgs};
+use crate::args::{KernelsArgs, KernelsCommand, KernelsPerfArgs, KernelsTestArgs};
 use crate::exit::Usage;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
@@ -11,12 +11,12 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-pub(super) fn run(args: &OpsArgs) -> Result<()> {
+pub(super) fn run(args: &KernelsArgs) -> Result<()> {
     let cpu = Cpu::new();
     match &args.command {
-        OpsCommand::Test(args) => test(&cpu, args),
-        OpsCommand::Perf(args) => perf(&cpu, args),
-        OpsCommand::Support(args) => support(&cpu, args),
+        KernelsCommand::Test(args) => test(&cpu, args),
+        KernelsCommand::Perf(args) => perf(&cpu, args),
+        KernelsCommand::Support(args) => support(&cpu, args),
     }
 }
 
@@ -28,7 +28,7 @@ fn filter(words: &[String], tier: Option<Tier>) -> Filter {
 /// An error where a filter let nothing through: a slip of the pen should not look like success.
 fn nothing(words: &[String]) -> Result<()> {
     let problem = format!(
-        "no kernel and case has all of {:?} in its name: see the names with `latent ops support` or `latent ops test --cases`",
+        "no kernel and case has all of {:?} in its name: see the names with `latent kernels support` or `latent kernels test --cases`",
         words.join(" ")
     );
     Err(Usage(problem).into())
@@ -45,7 +45,7 @@ struct Sum {
     problems: Vec<String>,
 }
 
-fn test(cpu: &Cpu, args: &OpsTestArgs) -> Result<()> {
+fn test(cpu: &Cpu, args: &KernelsTestArgs) -> Result<()> {
     let (mut outcomes, mut failed) = (Vec::new(), 0);
     // in the order of the table of kernels
     let mut sums: Vec<(String, Sum)> = cpu.kernels().into_iter().map(|k| (k.name, Sum::default())).collect();
@@ -138,7 +138,7 @@ const MEASURING: u64 = 768 << 20;
 /// How long measured limits stand: neighbours on a shared machine change them.
 const LIMITS_STAND: Duration = Duration::from_secs(10);
 
-fn perf(cpu: &Cpu, args: &OpsPerfArgs) -> Result<()> {
+fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
     let wanted = u64::from(args.memory) << 20;
     if let Some(available) = latent_engine::memory::available()
         && available.bytes < wanted + MEASURING
@@ -267,7 +267,7 @@ fn print_measurement(m: &Measurement, before: &mut Option<String>) -> Result<()>
     ))
 }
 
-fn support(cpu: &Cpu, args: &crate::args::OpsSupportArgs) -> Result<()> {
+fn support(cpu: &Cpu, args: &crate::args::KernelsSupportArgs) -> Result<()> {
     let (levels, features) = (cpu.levels(), cpu.features());
     let found = latent_conformance::support(cpu, &latent_conformance::cases(), &filter(&args.filter, None));
     if found.is_empty() {

@@ -1,4 +1,4 @@
-//! What `--deep` prints: a line for each tensor, and what is wrong or odd about it.
+//! What `--weights` prints: a line for each tensor, and what is wrong or odd about it.
 
 use super::deep::{Deep, Looked};
 use crate::output;

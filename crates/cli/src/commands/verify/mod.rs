@@ -1,10 +1,10 @@
-//! `latent audit`: the rules that circuit, plans and tensors must keep, checked for every formulation; with `--deep` the weights too.
+//! `latent verify`: the rules that circuit, plans and tensors must keep, checked for every formulation; with `--weights` the weights too.
 
 mod deep;
 mod rules;
 mod table;
 
-use crate::args::AuditArgs;
+use crate::args::VerifyArgs;
 use crate::exit::Found;
 use crate::model::{self, ModelInfo};
 use crate::output;
@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 /// Kinds of findings that the text shows; JSON has all findings.
 const SHOWN: usize = 20;
 
-pub(super) fn run(args: &AuditArgs) -> Result<()> {
+pub(super) fn run(args: &VerifyArgs) -> Result<()> {
     if args.rules {
         return rules::print(args.json);
     }
     let path = args.path.as_deref().or(args.model.model.as_deref());
     let outline = model::outline(path)?;
-    if args.deep {
+    if args.weights {
         return weights(&outline, args);
     }
     let model = ModelInfo::new(outline, args.model.circuit.as_deref())?;
@@ -50,10 +50,10 @@ pub(super) fn run(args: &AuditArgs) -> Result<()> {
 }
 
 /// Every weight.
-fn weights(outline: &Outline, args: &AuditArgs) -> Result<()> {
+fn weights(outline: &Outline, args: &VerifyArgs) -> Result<()> {
     let file = outline.display_name();
     let Some(checkpoint) = outline.whole() else {
-        anyhow::bail!("{file}: its weights are missing or incomplete, so that --deep has nothing to read");
+        anyhow::bail!("{file}: its weights are missing or incomplete, so that --weights has nothing to read");
     };
     let threads = args.model.options().place().threads();
     let deep = deep::look(checkpoint, threads)?;
@@ -87,7 +87,7 @@ struct Session {
 }
 
 /// Every formulation in both precisions.
-fn sessions(subject: &Subject<'_>, args: &AuditArgs) -> Result<Vec<Session>> {
+fn sessions(subject: &Subject<'_>, args: &VerifyArgs) -> Result<Vec<Session>> {
     let Subject { circuit, config, tensors } = *subject;
     let given = args.model.options();
     let tier = cpu::tier_for(given.tier).map_err(crate::exit::Usage)?;
@@ -132,7 +132,7 @@ struct Report {
 }
 
 impl Report {
-    fn new(file: String, subject: &Subject<'_>, args: &AuditArgs) -> Result<Report> {
+    fn new(file: String, subject: &Subject<'_>, args: &VerifyArgs) -> Result<Report> {
         let Subject { circuit, config, tensors } = *subject;
         let sessions = sessions(subject, args)?;
         let table = cpu::kernel_contracts();
@@ -240,7 +240,7 @@ impl Report {
 }
 
 /// Every edge of the layers' plan for one row.
-fn edges(subject: &Subject<'_>, args: &AuditArgs) -> Result<()> {
+fn edges(subject: &Subject<'_>, args: &VerifyArgs) -> Result<()> {
     let sessions = sessions(subject, args)?;
     let wanted = (args.model.mla, args.model.form());
     let chosen = sessions.iter().find(|s| (s.options.mla, s.options.form) == wanted);

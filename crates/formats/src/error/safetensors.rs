@@ -39,7 +39,7 @@ pub enum SafetensorsError {
         /// What is wrong, with line and column.
         problem: String,
     },
-    /// A name that stands twice.
+    /// A duplicate name.
     #[error("tensor {name:?} stands twice")]
     Duplicate {
         /// The name.
@@ -53,7 +53,7 @@ pub enum SafetensorsError {
         /// What is wrong, and what was expected.
         problem: String,
     },
-    /// A tensor's data does not lie inside the file.
+    /// A tensor's data is not inside the file.
     #[error(
         "tensor {tensor}: its data (bytes {start} to {end} of {len}) passes the end of the file, which is truncated: download it again"
     )]

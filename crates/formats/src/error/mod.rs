@@ -1,4 +1,12 @@
-//! What can be wrong with a model file: each error says where, what was found, and what was expected.
+//! Errors of model files: each says where, what was found, and what was expected.
+
+mod gguf;
+mod pack;
+mod safetensors;
+
+pub use gguf::GgufError;
+pub use pack::PackError;
+pub use safetensors::SafetensorsError;
 
 use crate::input_file::InputError;
 use std::path::PathBuf;
@@ -12,10 +20,10 @@ pub enum FormatError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's error.
         error: std::io::Error,
     },
-    /// A file beside the weights is no plain file, or too large.
+    /// A file beside the weights is not a regular file, or too large.
     #[error(transparent)]
     Input(#[from] InputError),
     /// It is something else than a model.
@@ -32,7 +40,7 @@ pub enum FormatError {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        error: crate::gguf::GgufError,
+        error: GgufError,
     },
     /// A safetensors file is malformed.
     #[error("{}: {error}", path.display())]
@@ -40,7 +48,7 @@ pub enum FormatError {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        error: crate::safetensors::SafetensorsError,
+        error: SafetensorsError,
     },
     /// A packed file is malformed.
     #[error("{}: {error}", path.display())]
@@ -48,7 +56,7 @@ pub enum FormatError {
         /// The file.
         path: PathBuf,
         /// What is wrong.
-        error: crate::pack::PackError,
+        error: PackError,
     },
     /// A JSON file of a model folder is malformed.
     #[error("{}: {problem}", path.display())]
@@ -73,7 +81,7 @@ pub enum FormatError {
         file: String,
         /// The key.
         key: String,
-        /// What stands there.
+        /// The value found.
         found: String,
         /// What was expected.
         expected: &'static str,

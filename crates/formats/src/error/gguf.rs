@@ -64,7 +64,7 @@ pub enum GgufError {
         /// What is wrong with it.
         problem: String,
     },
-    /// Something that must be unique stands twice.
+    /// A duplicate of something that must be unique.
     #[error("{what} {name:?} stands twice")]
     Duplicate {
         /// `metadata key` or `tensor`.
@@ -72,7 +72,7 @@ pub enum GgufError {
         /// Its name.
         name: String,
     },
-    /// A tensor's data does not lie inside the file.
+    /// A tensor's data is not inside the file.
     #[error(
         "tensor {tensor}: its data (bytes {start} to {end}) passes the end of the file ({len} bytes); the file is truncated: download it again"
     )]

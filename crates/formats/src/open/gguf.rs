@@ -1,6 +1,7 @@
 //! Opening GGUF files: one, or a set of shards.
 
-use crate::checkpoint::{Builder, Checkpoint, GgufSource, Placed, Source, display};
+use crate::builder::{Builder, Placed};
+use crate::checkpoint::{Checkpoint, GgufSource, Source, display};
 use crate::error::FormatError;
 use crate::gguf::{Header, Metadata};
 use crate::limits;
@@ -8,7 +9,7 @@ use crate::map::Bytes;
 use std::path::{Path, PathBuf};
 
 /// Opens the file at `path`, whose bytes are `bytes`, with the other shards of its set.
-pub(crate) fn open(path: &Path, bytes: Bytes) -> Result<Checkpoint, FormatError> {
+pub(super) fn open(path: &Path, bytes: Bytes) -> Result<Checkpoint, FormatError> {
     let header = parse(path, bytes.get())?;
     let Some((_, count)) = shard_of(path, &header.metadata)? else {
         return Set::start(path.to_owned(), header, bytes).finish();
@@ -26,7 +27,7 @@ pub(crate) fn open(path: &Path, bytes: Bytes) -> Result<Checkpoint, FormatError>
 }
 
 /// Opens a file that is built into the program.
-pub(crate) fn embedded(name: &str, bytes: &'static [u8]) -> Result<Checkpoint, FormatError> {
+pub(super) fn embedded(name: &str, bytes: &'static [u8]) -> Result<Checkpoint, FormatError> {
     let path = PathBuf::from(name);
     let header = parse(&path, bytes)?;
     if let Some((number, count)) = shard_of(&path, &header.metadata)? {

@@ -1,4 +1,4 @@
-//! `latent inspect --contract` as a user meets it: supported, missing, broken.
+//! `latent check` as a user meets it: supported, missing, broken.
 #![allow(missing_docs, reason = "tests")]
 
 mod support;
@@ -13,7 +13,7 @@ fn latent(args: &[&str]) -> (i32, String, String) {
 }
 
 fn support(path: &Path) -> (i32, Value) {
-    let (code, stdout, stderr) = latent(&["inspect", "--contract", &path.display().to_string(), "--json"]);
+    let (code, stdout, stderr) = latent(&["check", &path.display().to_string(), "--json"]);
     (code, serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}")))
 }
 
@@ -73,7 +73,7 @@ fn a_config_alone_is_enough() {
         assert!(linear["slots"].as_array().unwrap().contains(&"kv_a".into()), "{linear}");
         assert!(support["assumed"][0].as_str().unwrap().contains("F8_E4M3"));
     }
-    let (code, text, _) = latent(&["inspect", "--contract", "-m", &path.display().to_string()]);
+    let (code, text, _) = latent(&["check", "-m", &path.display().to_string()]);
     assert_eq!(code, 0);
     for word in [
         "supported      yes",
@@ -86,7 +86,7 @@ fn a_config_alone_is_enough() {
         assert!(text.contains(word), "no {word:?} in {text}");
     }
     // the audit needs no more
-    let (code, text, error) = latent(&["audit", &path.display().to_string()]);
+    let (code, text, error) = latent(&["verify", &path.display().to_string()]);
     assert_eq!(code, 0, "{text}{error}");
     assert!(text.contains("findings       0"));
 }
@@ -106,7 +106,7 @@ fn everything_that_is_missing_is_named_not_only_the_first_thing() {
         ["key kv_lora_rank", "key scoring_func", "key hidden_act", "format quantization_config.quant_method"]
     );
     assert!(support["contract"].is_null(), "nothing guessed is shown as the model's");
-    let (code, text, error) = latent(&["inspect", "--contract", "-m", &broken.1.display().to_string()]);
+    let (code, text, error) = latent(&["check", "-m", &broken.1.display().to_string()]);
     assert_eq!(code, 2);
     assert!(text.contains("not yet: 4 missing") && text.contains("awq"), "{text}");
     assert!(error.contains("4 things are missing"), "{error}");
@@ -145,7 +145,7 @@ fn an_unknown_architecture_is_compared_with_the_known_ones() {
     ] {
         assert!(missing.iter().any(|m| m == what), "no {what} in {missing:?}");
     }
-    let (code, text, _) = latent(&["inspect", "--contract", &llama.1.display().to_string()]);
+    let (code, text, _) = latent(&["check", &llama.1.display().to_string()]);
     assert_eq!(code, 2);
     assert!(text.contains("closest known") && text.contains("lacks keys   kv_lora_rank"), "{text}");
 }
@@ -168,11 +168,11 @@ fn a_gguf_header_is_enough() {
     let (_, of_whole) = support(&whole);
     assert_eq!(of_header["operations"], of_whole["operations"]);
     assert_eq!(of_header["contract"], of_whole["contract"]);
-    let (code, text, error) = latent(&["audit", &header.display().to_string()]);
+    let (code, text, error) = latent(&["verify", &header.display().to_string()]);
     assert_eq!(code, 0, "{text}{error}");
     // inside the header it is broken, not unsupported
     std::fs::write(&header, &head[..head.len() / 2]).unwrap();
-    let (code, _, error) = latent(&["inspect", "--contract", &header.display().to_string()]);
+    let (code, _, error) = latent(&["check", &header.display().to_string()]);
     assert_eq!(code, 1);
     assert!(error.contains("truncated"), "{error}");
 }
@@ -187,7 +187,7 @@ fn every_shape_is_supported_and_clean() {
         let name = path.display().to_string();
         assert_eq!(latent(&["make-model", shape, "Q4_K_M", &name, "--header-only"]).0, 0, "{shape}");
         assert_eq!(support(&path).0, 0, "{shape}");
-        let (code, text, error) = latent(&["audit", "-m", &name]);
+        let (code, text, error) = latent(&["verify", "-m", &name]);
         assert_eq!(code, 0, "{shape}: {text}{error}");
     }
 }
@@ -220,16 +220,16 @@ fn broken_files_are_errors() {
     let path = folder.path().join("config.json");
     std::fs::write(&path, "{\"model_type\": ").unwrap();
     for given in [path.as_path(), folder.path()] {
-        let (code, _, error) = latent(&["inspect", "--contract", &given.display().to_string()]);
+        let (code, _, error) = latent(&["check", &given.display().to_string()]);
         assert_eq!(code, 1);
         assert!(error.contains("config.json") && error.contains("JSON"), "{error}");
     }
     std::fs::write(&path, "[1, 2]").unwrap();
-    let (code, _, error) = latent(&["inspect", "--contract", &path.display().to_string()]);
+    let (code, _, error) = latent(&["check", &path.display().to_string()]);
     assert_eq!(code, 1, "{error}");
-    let (code, _, error) = latent(&["inspect", "--contract", "/no/such/config.json"]);
+    let (code, _, error) = latent(&["check", "/no/such/config.json"]);
     assert_eq!(code, 1, "{error}");
-    let (code, ..) = latent(&["inspect", "--contract", "--tensors"]);
+    let (code, ..) = latent(&["check", "--tensors"]);
     assert_eq!(code, 64);
 }
 
@@ -257,7 +257,7 @@ fn with_slot(folder: &Path) -> String {
 fn a_circuit_of_the_users_takes_the_place_of_the_models_own() {
     let folder = tempfile::tempdir().unwrap();
     let own = with_slot(folder.path());
-    let (code, stdout, _) = latent(&["inspect", "--contract", "--json", "--circuit", &own]);
+    let (code, stdout, _) = latent(&["check", "--json", "--circuit", &own]);
     let support: Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((code, &support["circuit"], &support["supported"]), (2, &json!(own), &json!(false)));
     let missing = missing(&support);
@@ -266,14 +266,15 @@ fn a_circuit_of_the_users_takes_the_place_of_the_models_own() {
     // a config.json alone promises what the circuit reads
     let Config(_folder, path) = config(&deepseek_v3());
     let path = path.display().to_string();
-    for command in [&["inspect", "--contract"][..], &["audit"], &["graph", "plan", "--format", "svg", "-m"]] {
+    for command in [&["check"][..], &["verify"], &["graph", "plan", "--format", "svg", "-m"]] {
         let args = [command, &[path.as_str(), "--circuit", &own]].concat();
         let (code, stdout, stderr) = latent(&args);
         assert_eq!(code, 0, "{args:?}: {stdout}{stderr}");
         assert!(stdout.contains(if command[0] == "graph" { "own_norm" } else { "own.json" }), "{stdout}");
     }
     // and no command runs or counts what the file does not have
-    for command in [&["inspect"][..], &["audit"], &["graph"], &["logits", "--tokens", "1"], &["run", "Hello"]]
+    for command in
+        [&["inspect"][..], &["verify"], &["graph"], &["logits", "--tokens", "1"], &["run", "Hello"]]
     {
         let args = [command, &["--circuit", &own]].concat();
         let (code, _, stderr) = latent(&args);
@@ -282,7 +283,7 @@ fn a_circuit_of_the_users_takes_the_place_of_the_models_own() {
     }
 }
 
-/// `inspect` and every text form of `graph` need no more than `--contract` does.
+/// `inspect` and every text form of `graph` need no more than `check` does.
 #[test]
 fn what_needs_no_data_takes_a_header_or_a_config() {
     let folder = tempfile::tempdir().unwrap();
@@ -374,7 +375,7 @@ fn likeness(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> (Value,
     });
     let (code, support) = support(&unknown.1);
     assert_eq!(code, 2);
-    let (_, text, _) = latent(&["inspect", "--contract", "-m", &unknown.1.display().to_string()]);
+    let (_, text, _) = latent(&["check", "-m", &unknown.1.display().to_string()]);
     let closest = support["closest"][0].clone();
     (closest.clone(), closest["score"].as_f64().unwrap(), text)
 }
@@ -456,7 +457,7 @@ fn one_more_norm_and_one_more_key_are_seen_in_files_too() {
         other["closest"][0]["tensors_unknown"],
         json!(["model.layers.{layer}.self_attn.q_norm.weight"])
     );
-    let (_, text, _) = latent(&["inspect", "--contract", "-m", &path.display().to_string()]);
+    let (_, text, _) = latent(&["check", "-m", &path.display().to_string()]);
     assert!(!text.contains("100 %") && text.contains("q_norm"), "{text}");
 
     // the header of a GGUF file whose architecture has another name of the same length
@@ -497,7 +498,7 @@ fn tokenizer_and_template_are_spoken_of() {
     let none = with_files(&[]);
     let (code, alone) = support(&none.1);
     assert_eq!((code, &alone["tokenizer"], &alone["chat_template"]), (0, &Value::Null, &Value::Null));
-    let (_, text, _) = latent(&["inspect", "--contract", &none.1.display().to_string()]);
+    let (_, text, _) = latent(&["check", &none.1.display().to_string()]);
     assert!(text.contains("tokenizer      none") && text.contains("chat template  none"), "{text}");
 
     let tokenizer =
@@ -513,7 +514,7 @@ fn tokenizer_and_template_are_spoken_of() {
     let wrong = with_files(&[("tokenizer.json", unigram), ("chat_template.jinja", "{% for %}")]);
     let (code, with_wrong) = support(&wrong.1);
     assert_eq!((code, &with_wrong["tokenizer"]["supported"]), (2, &json!(false)));
-    let (_, text, error) = latent(&["inspect", "--contract", &wrong.1.display().to_string()]);
+    let (_, text, error) = latent(&["check", &wrong.1.display().to_string()]);
     for part in ["supported      not yet: 2 missing", "model.type is \"Unigram\"", "line 1"] {
         assert!(text.contains(part), "no {part:?} in {text}");
     }

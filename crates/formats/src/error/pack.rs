@@ -1,7 +1,7 @@
 //! What can be wrong with a packed file.
 
-use super::VERSION;
-use crate::gguf::GgufError;
+use super::GgufError;
+use crate::identity::VERSION;
 
 /// An error of a packed file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,6 +1,7 @@
 //! Opening model folders of safetensors files.
 
-use crate::checkpoint::{Builder, Checkpoint, Placed, Source};
+use crate::builder::{Builder, Placed};
+use crate::checkpoint::{Checkpoint, Source};
 use crate::error::FormatError;
 use crate::folder::{HfSource, in_use, tensor_files};
 use crate::index::Index;
@@ -12,7 +13,7 @@ use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 
 /// Opens the model in `folder`.
-pub(crate) fn open(folder: &Path) -> Result<Checkpoint, FormatError> {
+pub(super) fn open(folder: &Path) -> Result<Checkpoint, FormatError> {
     let source = HfSource::read(folder)?;
     let (paths, index) = tensor_files(folder)?;
     let mut builder = Builder::new();
@@ -44,7 +45,7 @@ impl From<crate::safetensors::TensorEntry> for Placed {
     }
 }
 
-/// The error of a file that is no safetensors file; where it is something else altogether, what it seems to be.
+/// The error of a file that is not a safetensors file; if it is something else altogether, a guess of what it is.
 fn refused(path: &Path, bytes: &[u8], error: SafetensorsError) -> FormatError {
     match error {
         SafetensorsError::HeaderLength { .. } => {
@@ -73,7 +74,7 @@ fn check_index(checkpoint: &Checkpoint, index: &Index, paths: &[PathBuf]) -> Res
     Ok(())
 }
 
-/// An FP8 matrix needs an F32 scale for each rectangle of `block` numbers.
+/// An FP8 matrix needs an F32 scale for each block of `block` elements.
 fn check_scales(
     checkpoint: &Checkpoint,
     name: &str,

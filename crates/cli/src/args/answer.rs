@@ -1,0 +1,165 @@
+//! `latent run` and `latent chat`.
+
+use super::model::ModelArgs;
+use super::sampling::SamplingArgs;
+use clap::Args;
+use std::path::{Path, PathBuf};
+
+/// What `latent help chat` says at its end.
+pub(crate) const CHAT_HELP: &str = "In the conversation:
+  /help             list the commands: /save, /restore, /undo, /regen, /clear, …
+  //text            a message that begins with a slash (or a blank before it)
+  Alt-Enter         a new line in the message; also Ctrl-J, or \\ and Enter
+  Tab               complete a command
+  Ctrl-C            stop an answer, clear the line, or (twice) leave
+  Ctrl-D            leave
+
+Typed lines are kept in $XDG_STATE_HOME/latent/history (by default
+~/.local/state/latent/history), for the arrow keys and Ctrl-R.
+
+Where standard input is no terminal, each line is one message or command (a line
+that ends with \\ goes on in the next), and the exit code is 1 if one failed.
+
+Examples:
+  latent chat -m model.gguf --context-shift
+  latent chat -m model.gguf --prompt-cache talk.kv
+  printf '%s\\n' 'Name a colour.' 'Another one.' | latent chat -q -m model.gguf";
+
+/// Input of the chat template besides the messages.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Prompt, context and output")]
+pub(crate) struct TemplateArgs {
+    /// System message for the chat template
+    #[arg(long, alias = "system", value_name = "TEXT")]
+    pub(crate) system_prompt: Option<String>,
+
+    /// Tools that the model may call: a JSON file with a list in OpenAI's form, [{"type": "function", "function": {"name": …}}]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tools: Option<PathBuf>,
+
+    /// Ask the model to think before it answers, where its chat template has such a switch
+    #[arg(long, conflicts_with = "no_think")]
+    pub(crate) think: bool,
+
+    /// Ask the model to answer without thinking, where its chat template has such a switch
+    #[arg(long)]
+    pub(crate) no_think: bool,
+
+    /// Read names of control tokens in prompts and messages (<|im_end|>, <think>) as those tokens. Without it only the chat
+    /// template makes control tokens, so that no text can end a turn or begin another
+    #[arg(long)]
+    pub(crate) allow_special: bool,
+}
+
+/// A file with the KV cache and the conversation of an earlier run.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Prompt, context and output")]
+pub(crate) struct PromptCacheArgs {
+    /// Keep the KV cache and the conversation in this file: restored where it exists, saved at the end. `run` and `chat` read each
+    /// other's files; the part of a prompt that the file holds is not computed again
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompt_cache: Option<PathBuf>,
+
+    /// Only read the file of --prompt-cache
+    #[arg(long, requires = "prompt_cache")]
+    pub(crate) prompt_cache_ro: bool,
+
+    /// Restore this file, which must exist, and do not write it
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with = "prompt_cache")]
+    pub(crate) restore: Option<PathBuf>,
+}
+
+impl PromptCacheArgs {
+    /// The file to restore from, if there is one to restore.
+    pub(crate) fn read(&self) -> Option<&Path> {
+        let kept = self.prompt_cache.as_deref().filter(|path| path.exists());
+        self.restore.as_deref().or(kept)
+    }
+
+    /// The file to save into at the end.
+    pub(crate) fn written(&self) -> Option<&Path> {
+        self.prompt_cache.as_deref().filter(|_| !self.prompt_cache_ro)
+    }
+}
+
+/// What happens when the context is full.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Prompt, context and output")]
+pub(crate) struct ShiftArgs {
+    /// When the context is full, discard the older half of it and go on
+    #[arg(long)]
+    pub(crate) context_shift: bool,
+
+    /// Tokens at the beginning that --context-shift never discards [default: those before the first message of the user]
+    #[arg(long, value_name = "N", requires = "context_shift")]
+    pub(crate) keep: Option<usize>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) shift: ShiftArgs,
+
+    /// The prompt; without it, standard input
+    pub(crate) prompt: Option<String>,
+
+    /// Token ids instead of a prompt: 1,2,3
+    #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with_all = ["prompt", "system_prompt", "tools", "think", "no_think"])]
+    pub(crate) tokens: Vec<u32>,
+
+    #[command(flatten)]
+    pub(crate) template: TemplateArgs,
+
+    /// Feed the prompt as it is, without the chat template
+    #[arg(long, conflicts_with_all = ["system_prompt", "tools", "think", "no_think"])]
+    pub(crate) raw: bool,
+
+    /// Print one JSON object with tokens, text and timings instead of streaming text
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) prompt_cache: PromptCacheArgs,
+
+    /// Save to this file only; the part of --prompt-cache that writes
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with = "prompt_cache")]
+    pub(crate) save: Option<PathBuf>,
+
+    /// Print nothing but the text
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+impl RunArgs {
+    /// The file to save the KV cache and the conversation into.
+    pub(crate) fn saved(&self) -> Option<&Path> {
+        self.save.as_deref().or(self.prompt_cache.written())
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) shift: ShiftArgs,
+    #[command(flatten)]
+    pub(crate) template: TemplateArgs,
+
+    #[command(flatten)]
+    pub(crate) prompt_cache: PromptCacheArgs,
+
+    /// Neither read nor write the history of what was typed
+    #[arg(long)]
+    pub(crate) no_history: bool,
+
+    /// Print nothing but answers and errors
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}

@@ -1,0 +1,152 @@
+//! Commands that describe a model without running it.
+
+use super::model::ModelArgs;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub(crate) struct InspectArgs {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) path: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// The former name of `latent check`
+    #[arg(long, hide = true, conflicts_with_all = ["tensors", "metadata"])]
+    pub(crate) contract: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// List every tensor
+    #[arg(long)]
+    pub(crate) tensors: bool,
+
+    /// List every metadata key
+    #[arg(long)]
+    pub(crate) metadata: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// The model, as with -m; a config.json or a header without weights is enough
+    #[arg(value_name = "MODEL")]
+    pub(crate) path: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl From<InspectArgs> for CheckArgs {
+    fn from(args: InspectArgs) -> CheckArgs {
+        CheckArgs { path: args.path, model: args.model, json: args.json }
+    }
+}
+
+/// Forms of the output of `latent graph`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Drawing {
+    Text,
+    Json,
+    /// Graphviz
+    Dot,
+    /// A block diagram of one stage, layers folded
+    Svg,
+    /// The data of --html: every stage, formulation and batch bucket (docs/graph.schema.json)
+    #[value(name = "drawing-json")]
+    Data,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GraphArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// What to print: circuit, ir or plan [default: plan]; any other word is the model, as with -m. It may be a config.json or a GGUF header
+    /// without weights
+    #[arg(value_name = "STAGE|MODEL", num_args = 0..=2)]
+    pub(crate) words: Vec<String>,
+
+    /// Tokens of the step, which choose the plan: 1 (decode), 2 to 16 (small batch), or up to 8192 (prefill)
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) rows: usize,
+
+    /// Form of the output
+    #[arg(long, value_enum, default_value = "text")]
+    pub(crate) format: Drawing,
+
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    pub(crate) json: bool,
+
+    /// Only these layers, such as 0..2
+    #[arg(long, value_name = "A..B")]
+    pub(crate) layers: Option<String>,
+
+    /// Write a page with all drawings that needs no network: circuit, IR and plans, memory, profile, diff
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "json"])]
+    pub(crate) html: Option<PathBuf>,
+
+    /// Put a profile into the page: the output of `latent profile --json`
+    #[arg(long, value_name = "FILE", requires = "html")]
+    pub(crate) profile: Option<PathBuf>,
+
+    /// Put another model into the page, to compare with; it is drawn by its own circuit, also where --circuit gives another
+    #[arg(long, value_name = "MODEL", requires = "html")]
+    pub(crate) against: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct VerifyArgs {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) path: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Read every weight too: NaN, infinity, rows of zeros, wild scales, and statistics of each tensor
+    #[arg(long, alias = "deep")]
+    pub(crate) weights: bool,
+
+    /// List every edge of the plan for decode: producer, consumer, slot
+    #[arg(long, conflicts_with = "weights")]
+    pub(crate) edges: bool,
+
+    /// Print the rules
+    #[arg(long, conflicts_with_all = ["weights", "edges"])]
+    pub(crate) rules: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TokenizeArgs {
+    /// A .gguf file (a vocabulary alone is enough) or a model folder; without it, the built-in demo model
+    #[arg(short, long, env = "LATENT_MODEL")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// The text; without it, standard input
+    pub(crate) text: Option<String>,
+
+    /// Do not add the tokens that begin or end a prompt
+    #[arg(long)]
+    pub(crate) no_special: bool,
+
+    /// Read the names of special tokens in the text as text
+    #[arg(long)]
+    pub(crate) plain: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,151 @@
+//! `latent bench`, `latent profile` and `latent kernels`.
+
+use super::limits::tokens;
+use super::model::ModelArgs;
+use clap::{Args, Subcommand, ValueEnum};
+use latent_types::Tier;
+
+/// Forms of the table of `latent bench`.
+#[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
+pub(crate) enum Table {
+    Md,
+    Csv,
+    Json,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Tokens of the prompt (0: no such test); several with commas
+    #[arg(short = 'p', long, alias = "prompt", value_delimiter = ',', default_value = "512", value_name = "N", value_parser = tokens(0))]
+    pub(crate) n_prompt: Vec<usize>,
+
+    /// Tokens to generate (0: no such test); several with commas
+    #[arg(short = 'n', long, alias = "generate", value_delimiter = ',', default_value = "128", value_name = "N", value_parser = tokens(0))]
+    pub(crate) n_gen: Vec<usize>,
+
+    /// Tokens in the KV cache beforehand; several with commas
+    #[arg(short = 'd', long, alias = "depth", value_delimiter = ',', default_value = "0", value_name = "N", value_parser = tokens(0))]
+    pub(crate) n_depth: Vec<usize>,
+
+    /// Sequences that decode together in the tests that generate; several with commas
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub(crate) sequences: Vec<u16>,
+
+    /// Repetitions of each test
+    #[arg(short = 'r', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) repetitions: u16,
+
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value = "md")]
+    pub(crate) output: Table,
+
+    /// The same as --output json
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ProfileArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Tokens of the prompt, in steps of at most --batch-size (0: no prompt)
+    #[arg(short = 'p', long, alias = "prompt", default_value_t = 512, value_name = "N", value_parser = tokens(0))]
+    pub(crate) n_prompt: usize,
+
+    /// Tokens to generate (0: none)
+    #[arg(short = 'n', long, alias = "generate", default_value_t = 16, value_name = "N", value_parser = tokens(0))]
+    pub(crate) n_gen: usize,
+
+    /// Tokens in the KV cache beforehand
+    #[arg(short = 'd', long, alias = "depth", default_value_t = 0, value_name = "N", value_parser = tokens(0))]
+    pub(crate) n_depth: usize,
+
+    /// Sequences that generate together
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub(crate) sequences: u16,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  latent kernels test\n  latent kernels test q4_k avx2\n  latent kernels perf linear tiles m=1\n  latent kernels support"
+)]
+pub(crate) struct KernelsArgs {
+    #[command(subcommand)]
+    pub(crate) command: KernelsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KernelsCommand {
+    /// Compare every kernel with sums in f64, and instruction sets against each other
+    Test(KernelsTestArgs),
+    /// Measure kernels at the sizes of real models, beside the machine's limits
+    Perf(KernelsPerfArgs),
+    /// Show which kernels there are and which run on this machine
+    Support(KernelsSupportArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct KernelsTestArgs {
+    /// Words that must all occur in the name of a kernel or of its case, such as: q4_k m=7
+    pub(crate) filter: Vec<String>,
+
+    /// Only kernels of this instruction set: portable, avx2, avx512 or amx [default: all]
+    #[arg(long, value_name = "TIER")]
+    pub(crate) isa: Option<Tier>,
+
+    /// List the cases of each kernel
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) cases: bool,
+
+    /// Print JSON: every case with its error and bound
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct KernelsPerfArgs {
+    /// Words that must all occur in the name of a kernel or of its case, such as: linear q4_k m=1
+    pub(crate) filter: Vec<String>,
+
+    /// Only kernels of this instruction set: portable, avx2, avx512 or amx [default: the best for each case]
+    #[arg(long, value_name = "TIER")]
+    pub(crate) isa: Option<Tier>,
+
+    /// Measure the kernels of all instruction sets
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Threads that run the same kernel at once, each on operands of its own
+    #[arg(short, long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: u16,
+
+    /// Mebibytes of weights or cached rows to read: more than the last-level cache holds
+    #[arg(long, default_value_t = 512, value_name = "MIB", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) memory: u16,
+
+    /// Milliseconds that each case is measured
+    #[arg(long, default_value_t = 200, value_name = "MS", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) millis: u16,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct KernelsSupportArgs {
+    /// Words that must all occur in the name of a kernel or of its case, such as: linear tiles
+    pub(crate) filter: Vec<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}

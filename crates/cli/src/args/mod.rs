@@ -1,0 +1,123 @@
+//! The command line: one file per group of commands.
+//!
+//! Flags take llama.cpp's spelling where it has the flag, else vLLM's. Every spelling that a release has had stays valid as a hidden
+//! alias; the tests go through a table of them.
+
+mod answer;
+mod describe;
+mod limits;
+mod measure;
+mod model;
+mod sampling;
+#[cfg(test)]
+mod tests;
+mod values;
+mod write;
+
+pub(crate) use answer::{CHAT_HELP, ChatArgs, RunArgs, TemplateArgs};
+pub(crate) use describe::{CheckArgs, Drawing, GraphArgs, InspectArgs, TokenizeArgs, VerifyArgs};
+pub(crate) use limits::{MAX_STEP_ROWS, MAX_TOKENS};
+pub(crate) use measure::{
+    BenchArgs, KernelsArgs, KernelsCommand, KernelsPerfArgs, KernelsSupportArgs, KernelsTestArgs,
+    ProfileArgs, Table,
+};
+pub(crate) use model::{ModelArgs, isa};
+pub(crate) use sampling::SamplingArgs;
+pub(crate) use values::{DiffArgs, DumpArgs, LogitsArgs};
+pub(crate) use write::{MakeModelArgs, PackArgs};
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Run language models with Multi-head Latent Attention and Mixture of Experts from GGUF and safetensors files.
+#[derive(Debug, Parser)]
+#[command(name = "latent", version, styles = STYLES, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Examples:
+  latent run \"Tell me a story about a fox and a lantern.\"     the built-in demo model
+  latent run -m model.gguf \"Why is the sky blue?\"             a model file
+  latent check model.gguf                                     is it supported, and what is missing
+  latent inspect -m model.gguf                                what a file holds, and what it needs
+  latent graph -m model.gguf plan --rows 1                    what a step computes
+  latent bench -m model.gguf -p 512 -n 128                    how fast it runs
+
+Exit codes: 0 done, 1 error, 2 model not supported, 64 wrong usage; stopped by a signal: 128 and its number
+(130 Ctrl-C, 143 SIGTERM, 129 SIGHUP).")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answer one prompt
+    Run(RunArgs),
+    /// Talk with a model in the terminal
+    #[command(after_help = CHAT_HELP)]
+    Chat(ChatArgs),
+    /// Print the logits of given tokens
+    Logits(LogitsArgs),
+    /// Show what a model file holds and what it needs
+    Inspect(InspectArgs),
+    /// Say whether a model is supported, which kernels run it, and everything that is missing
+    #[command(
+        after_help = "Examples:\n  latent check model.gguf\n  latent check config.json --json\n\nExit codes: 0 supported, 1 error, 2 not supported."
+    )]
+    Check(CheckArgs),
+    /// Print or draw the circuit, the IR or the plan of a model
+    #[command(
+        after_help = "Examples:\n  latent graph -m model.gguf plan --rows 1\n  latent graph model.gguf --html plan.html\n  latent graph config.json --html plan.html --against model.gguf"
+    )]
+    Graph(GraphArgs),
+    /// Audit a model: its circuit, plans and tensors against the rules that they must keep
+    #[command(
+        alias = "audit",
+        after_help = "Examples:\n  latent verify -m model.gguf\n  latent verify -m model.gguf --weights --json\n  latent verify --rules\n\nExit codes: 0 nothing found, 1 findings or an error, 2 model not supported. docs/audit.md lists the rules."
+    )]
+    Verify(VerifyArgs),
+    /// Show the tokens of a text
+    Tokenize(TokenizeArgs),
+    /// Write a random model of a known shape, for tests and measurements
+    MakeModel(MakeModelArgs),
+    /// Write a model as a packed file, which is ready to run in less than a second
+    #[command(
+        after_help = "Examples:\n  latent pack -m model.gguf                 writes model.latent\n  latent run -m model.latent \"Hello\"       needs model.gguf no more"
+    )]
+    Pack(PackArgs),
+    /// Measure speed
+    Bench(BenchArgs),
+    /// Show where the time goes: each phase beside the limit that binds it
+    #[command(
+        after_help = "Examples:\n  latent profile -m model.gguf\n  latent profile -m model.gguf -p 0 -n 32 -d 4096"
+    )]
+    Profile(ProfileArgs),
+    /// Test and measure kernels one by one, without a model
+    #[command(alias = "ops")]
+    Kernels(KernelsArgs),
+    /// Run a model twice and show where the runs part: two settings, two files, or a dump of another program
+    #[command(after_help = values::DIFF_HELP)]
+    Diff(DiffArgs),
+    /// Write the activations of a run into a safetensors file
+    #[command(
+        after_help = "Example:\n  latent dump -m model.gguf --precision exact --tokens 1,2,3 ours.safetensors"
+    )]
+    Dump(DumpArgs),
+    /// Print the licences of the program and of the packages that it is made from
+    Licenses,
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages into a folder
+    Man {
+        /// The folder
+        folder: PathBuf,
+    },
+}

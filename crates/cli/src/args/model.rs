@@ -1,0 +1,104 @@
+//! Which model, and how it is run.
+
+use super::limits::{DEVELOPER, MAX_STEP_ROWS, tokens};
+use clap::Args;
+use latent_engine::thread_pool::Pin;
+use latent_graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_types::{CacheType, Tier};
+use std::path::PathBuf;
+
+/// Which model, and how it is run.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ModelArgs {
+    /// A .gguf file (any shard of a set), a folder of .safetensors, or a .latent file; without it, the built-in demo model
+    #[arg(short, long, env = "LATENT_MODEL")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// Tokens of context [default: the smaller of the model's limit and what fits into memory]
+    #[arg(short, long, alias = "ctx", value_name = "TOKENS", value_parser = tokens(1))]
+    pub(crate) ctx_size: Option<usize>,
+
+    /// Threads [default: one for each core that affinity and cgroup quotas leave to this process]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+
+    /// Most tokens of one step: longer prompts are read in batches of this size [default: 512 to 4096, by prompt and memory]
+    #[arg(short, long, alias = "chunk", alias = "ubatch-size", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_STEP_ROWS as i64))]
+    pub(crate) batch_size: Option<u16>,
+
+    /// Type of the KV cache: f32, f16, bf16, or int8 (quantized latents) [default: f16; with --precision exact f32]
+    #[arg(long, alias = "cache-type-k", value_name = "TYPE")]
+    pub(crate) cache_type: Option<CacheType>,
+
+    /// exact: all arithmetic in f32, the reference; default: 8-bit activations where weights are quantized
+    #[arg(long, default_value = "default")]
+    pub(crate) precision: Precision,
+
+    /// Load even when memory seems too small
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Formulation of attention: absorbed (in latent space), naive (keys and values expanded), separate (scores of content and rope
+    /// apart), or auto
+    #[arg(long, default_value = "auto", value_name = "FORM", help_heading = DEVELOPER)]
+    pub(crate) mla: MlaChoice,
+
+    /// Cache expanded keys and values instead of latents (with --mla naive, for comparison)
+    #[arg(long, help_heading = DEVELOPER)]
+    pub(crate) expanded_cache: bool,
+
+    /// Highest instruction set to use: auto, portable, avx2, avx512 or amx
+    #[arg(long, default_value = "auto", value_name = "TIER", value_parser = isa, help_heading = DEVELOPER)]
+    pub(crate) isa: Isa,
+
+    /// Bind threads to CPUs: cores (each to its own), nodes (each to those of its NUMA node), off, or auto (nodes where there are
+    /// several)
+    #[arg(long, default_value = "auto", value_name = "HOW", help_heading = DEVELOPER)]
+    pub(crate) pin: Pin,
+
+    /// A circuit file (as `latent graph circuit` prints one) instead of the model's own
+    #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = DEVELOPER)]
+    pub(crate) circuit: Option<PathBuf>,
+}
+
+/// A limit on instruction sets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Isa(pub(crate) Option<Tier>);
+
+pub(crate) fn isa(word: &str) -> Result<Isa, String> {
+    if word == "auto" {
+        return Ok(Isa(None));
+    }
+    word.parse()
+        .map(|tier| Isa(Some(tier)))
+        .map_err(|_| "expected auto, portable, avx2, avx512 or amx".into())
+}
+
+impl ModelArgs {
+    /// Tokens of the largest step that plans are made for, where nothing is run.
+    pub(crate) fn max_batch_tokens(&self) -> usize {
+        self.batch_size.map_or(latent_engine::DEFAULT_BATCH_TOKENS, usize::from)
+    }
+
+    pub(crate) fn form(&self) -> CacheForm {
+        if self.expanded_cache { CacheForm::Expanded } else { CacheForm::Latent }
+    }
+
+    /// The engine's options, except the user's own circuit, which [`model::load`](crate::model::load) reads.
+    pub(crate) fn options(&self) -> latent_engine::EngineOptions {
+        latent_engine::EngineOptions {
+            mla: self.mla,
+            precision: self.precision,
+            form: self.form(),
+            cache: self.cache_type,
+            context: self.ctx_size,
+            threads: self.threads.map(usize::from),
+            pin: self.pin,
+            placement: None,
+            tier: self.isa.0,
+            max_batch_tokens: self.batch_size.map(usize::from),
+            force: self.force,
+            circuit: None,
+        }
+    }
+}

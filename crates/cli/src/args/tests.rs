@@ -1,0 +1,95 @@
+//! Every spelling that a release has had still means the same.
+
+use super::Cli;
+use clap::{CommandFactory, Parser};
+
+/// Former command lines, and how they are written now.
+const FORMER: &[(&str, &str)] = &[
+    ("run --ctx 64 Hi", "run --ctx-size 64 Hi"),
+    ("run --chunk 32 Hi", "run --batch-size 32 Hi"),
+    ("run --max-tokens 5 Hi", "run --n-predict 5 Hi"),
+    ("run --temperature 0.5 Hi", "run --temp 0.5 Hi"),
+    ("run --penalty-last 7 Hi", "run --repeat-last-n 7 Hi"),
+    ("run --dry-allowed 3 Hi", "run --dry-allowed-length 3 Hi"),
+    ("run --system Brief Hi", "run --system-prompt Brief Hi"),
+    ("run --mla split Hi", "run --mla separate Hi"),
+    ("chat --system Brief --ctx 64", "chat --system-prompt Brief --ctx-size 64"),
+    ("logits --tokens 1 --kl-base x", "logits --tokens 1 --kl-divergence-base x"),
+    ("audit m.gguf", "verify m.gguf"),
+    ("audit m.gguf --deep --json", "verify m.gguf --weights --json"),
+    ("audit -m m.gguf --edges", "verify -m m.gguf --edges"),
+    ("audit --rules", "verify --rules"),
+    ("ops test q4_k --isa avx2", "kernels test q4_k --isa avx2"),
+    ("ops perf linear --all", "kernels perf linear --all"),
+    ("ops support --json", "kernels support --json"),
+    ("bench --prompt 1 --generate 2 --depth 3", "bench --n-prompt 1 --n-gen 2 --n-depth 3"),
+    ("profile --prompt 1 --generate 2 --depth 3", "profile --n-prompt 1 --n-gen 2 --n-depth 3"),
+    // llama.cpp's other spellings
+    ("run --cache-type-k f16 Hi", "run --cache-type f16 Hi"),
+    (
+        "run -c 64 -b 32 -t 2 -n 5 -s 1 Hi",
+        "run --ctx-size 64 --batch-size 32 --threads 2 --n-predict 5 --seed 1 Hi",
+    ),
+    ("run --predict 5 --ubatch-size 32 Hi", "run -n 5 --batch-size 32 Hi"),
+    ("run --reverse-prompt x Hi", "run --stop x Hi"),
+];
+
+/// Former flags that no other spelling replaces.
+const KEPT: &[&str] = &[
+    "run --save x Hi",
+    "run --restore x Hi",
+    "run --restore x --save y Hi",
+    "chat --restore x",
+    "inspect --contract config.json --json",
+    "run --mla absorbed --isa avx2 --expanded-cache --pin cores --circuit x --precision exact --force Hi",
+    "run --top-k 1 --top-p 1 --min-p 1 --typical 1 --repeat-penalty 1 --presence-penalty 1 --frequency-penalty 1 Hi",
+    "run --dry-multiplier 1 --dry-base 1 --xtc-probability 1 --xtc-threshold 1 --no-model-sampling Hi",
+    "run --logit-bias 1=2 --seed 3 --stop x --logprobs 2 --context-shift --keep 1 --tools x --think Hi",
+    "run --no-think --allow-special --json --quiet Hi",
+];
+
+fn parsed(line: &str) -> String {
+    let words = ["latent"].into_iter().chain(line.split(' '));
+    let cli = Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+    format!("{cli:?}")
+}
+
+#[test]
+fn former_spellings_mean_the_same() {
+    for (former, now) in FORMER {
+        assert_eq!(parsed(former), parsed(now), "{former}");
+    }
+    for line in KEPT {
+        parsed(line);
+    }
+}
+
+#[test]
+fn the_help_shows_new_spellings_alone() {
+    for command in Cli::command().get_subcommands_mut() {
+        let help = command.render_long_help().to_string();
+        for former in [
+            "--ctx ",
+            "--chunk",
+            "--temperature",
+            "--penalty-last",
+            "--save",
+            "--restore",
+            "--deep",
+            "--contract",
+        ] {
+            assert!(!help.contains(former), "{}: {former}", command.get_name());
+        }
+    }
+}
+
+#[test]
+fn a_kept_cache_and_its_parts_exclude_each_other() {
+    for line in [
+        "run --prompt-cache x --save y Hi",
+        "run --prompt-cache x --restore y Hi",
+        "run --prompt-cache-ro Hi",
+    ] {
+        assert!(Cli::try_parse_from(["latent"].into_iter().chain(line.split(' '))).is_err(), "{line}");
+    }
+}

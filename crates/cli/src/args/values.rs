@@ -1,0 +1,109 @@
+//! Commands that print or compare computed values: `latent logits`, `latent diff` and `latent dump`.
+
+use super::limits::tokens;
+use super::model::ModelArgs;
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub(crate) struct LogitsArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Token ids: 1,2,3
+    #[arg(long, value_delimiter = ',', value_name = "IDS", required = true)]
+    pub(crate) tokens: Vec<u32>,
+
+    /// Which rows: all, last, or a list such as 0,5
+    #[arg(long, default_value = "last")]
+    pub(crate) rows: String,
+
+    /// Print a JSON object {"vocab_size", "rows", "not_finite", "logits"}; with NaN or infinite logits, which are null, the exit code is 1
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Write the base file of llama.cpp's perplexity tool (--kl-divergence-base), the tokens cut into chunks of --kl-chunk
+    #[arg(long, alias = "kl-base", value_name = "FILE")]
+    pub(crate) kl_divergence_base: Option<PathBuf>,
+
+    /// Tokens per chunk of the base file
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = tokens(4))]
+    pub(crate) kl_chunk: usize,
+}
+
+pub(super) const DIFF_HELP: &str =
+    "Settings of one side, with commas between: mla, precision, isa, cache-type, threads, batch-size,
+ctx-size, circuit (with the values of the flags of the same names), and expanded-cache. The flags themselves are for both sides.
+
+Examples:
+  latent diff -m model.gguf                                       the default run against the exact one
+  latent diff -m model.gguf --a isa=portable --b isa=avx512       two instruction sets
+  latent diff -m model.gguf --precision exact --a mla=naive --b mla=absorbed
+  latent diff -m folder --model-b model.gguf --precision exact    a conversion against its source
+  latent diff -m folder --precision exact --dump theirs.safetensors
+
+Exit codes: 0 the sides agree within the tolerance, 1 they part (or an error, which is printed), or values are NaN or infinite
+on both sides, so that they cannot be compared.";
+
+#[derive(Args, Debug)]
+pub(crate) struct DiffArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Token ids: 1,2,3 [default: those of --dump, or 24 arbitrary ones]
+    #[arg(long, value_delimiter = ',', value_name = "IDS")]
+    pub(crate) tokens: Vec<u32>,
+
+    /// Settings of side A [default: precision=exact]
+    #[arg(long, value_delimiter = ',', value_name = "SETTINGS", conflicts_with = "dump")]
+    pub(crate) a: Vec<String>,
+
+    /// Settings of side B [default: those of an ordinary run]
+    #[arg(long, value_delimiter = ',', value_name = "SETTINGS")]
+    pub(crate) b: Vec<String>,
+
+    /// The model of side B, where it is another file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) model_b: Option<PathBuf>,
+
+    /// A dump of activations (from `latent dump` or tools/dump-activations.py) as side A
+    #[arg(long, value_name = "FILE")]
+    pub(crate) dump: Option<PathBuf>,
+
+    /// Only the values of these layers, such as 0..2; of the others, the residual stream and routing
+    #[arg(long, value_name = "A..B")]
+    pub(crate) layers: Option<String>,
+
+    /// Error of a row, |b − a| ÷ |a|, that needs no explanation [default: from the precisions of the sides]
+    #[arg(long, value_name = "X")]
+    pub(crate) tolerance: Option<f64>,
+
+    /// How many times the error of its inputs an operation may have [default: 16]
+    #[arg(long, value_name = "X")]
+    pub(crate) growth: Option<f64>,
+
+    /// List every value, also of layers where nothing is wrong
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DumpArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    /// Token ids: 1,2,3
+    #[arg(long, value_delimiter = ',', value_name = "IDS", required = true)]
+    pub(crate) tokens: Vec<u32>,
+
+    /// Only the values of these layers, such as 0..2; of the others, the residual stream and routing
+    #[arg(long, value_name = "A..B")]
+    pub(crate) layers: Option<String>,
+
+    /// The safetensors file to write
+    pub(crate) out: PathBuf,
+}

@@ -1,0 +1,67 @@
+//! `latent make-model` and `latent pack`.
+
+use super::limits::up_to;
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub(crate) struct MakeModelArgs {
+    /// A shape; --list prints them
+    #[arg(required_unless_present = "list")]
+    pub(crate) shape: Option<String>,
+
+    /// Type of the weights (F32, BF16, Q8_0, Q4_K, …) or a mix (Q4_K_M, Q4_0_M)
+    #[arg(required_unless_present = "list", value_name = "TYPE")]
+    pub(crate) kind: Option<String>,
+
+    /// The .gguf file to write, or a folder for safetensors
+    #[arg(required_unless_present = "list")]
+    pub(crate) out: Option<PathBuf>,
+
+    /// Print the known shapes
+    #[arg(long)]
+    pub(crate) list: bool,
+
+    /// Fewer layers than the shape has
+    #[arg(long, value_name = "N", value_parser = up_to(512))]
+    pub(crate) layers: Option<usize>,
+
+    /// One attn_kv_b tensor and no *_mla keys, as old files have
+    #[arg(long)]
+    pub(crate) legacy: bool,
+
+    /// Type of attn_k_b and attn_v_b, where it should differ
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) kvb: Option<String>,
+
+    /// Seed of the random weights
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// Cut the file into this many shards
+    #[arg(long, value_name = "N", value_parser = up_to(latent_formats::limits::MAX_SHARDS as u64))]
+    pub(crate) shards: Option<usize>,
+
+    /// Leave the weights out: a GGUF header or config.json, for `latent check` and `latent verify`
+    #[arg(long)]
+    pub(crate) header_only: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PackArgs {
+    /// A .gguf file (any shard of a set) or a folder of .safetensors
+    #[arg(short, long, env = "LATENT_MODEL")]
+    pub(crate) model: PathBuf,
+
+    /// The file to write [default: beside the model, with the ending .latent]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+
+    /// Threads [default: one for each core that this process may use]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+
+    /// Replace an existing file
+    #[arg(long)]
+    pub(crate) force: bool,
+}

@@ -1,0 +1,70 @@
+//! The hyper-parameters of a model as text: what `inspect` and `check` share.
+
+use latent_graph::ModelConfig;
+use latent_graph::config::{LayerKind, RopeScaling};
+use latent_graph::passes::crossover;
+
+/// Sizes of layers, attention, experts and vocabulary, one line for each part.
+pub(super) fn facts(c: &ModelConfig) -> Vec<String> {
+    let a = &c.attention;
+    let mut lines = Vec::new();
+    let dense = c.layer_kinds.iter().take(c.layers).filter(|k| **k == LayerKind::Dense).count();
+    let mtp = if c.mtp_layers > 0 {
+        format!(", {} for multi-token prediction (not run)", c.mtp_layers)
+    } else {
+        String::new()
+    };
+    lines.push(format!("layers         {} ({dense} dense, {} MoE{mtp})", c.layers, c.layers - dense));
+    lines.push(format!("hidden size    {}, feed-forward {}", c.hidden_size, c.intermediate_size));
+    lines.push(format!(
+        "attention      {} heads, q_lora {}, kv_lora {}, nope {}, rope {}, v {}, softmax scale {:.6}",
+        a.heads,
+        a.q_lora_rank.map_or_else(|| "none".into(), |r| r.to_string()),
+        a.kv_lora_rank,
+        a.nope,
+        a.rope,
+        a.v,
+        a.softmax_scale
+    ));
+    let crossover = crossover(a).map_or_else(|| "naive from 2".into(), |n| format!("naive from {n}"));
+    lines.push(format!("formulations   auto: absorbed for few new rows, {crossover}"));
+    if let Some(m) = &c.moe {
+        lines.push(format!(
+            "experts        {} of {} of width {}, shared {}; {:?}{}, {} of {} groups, scale {}",
+            m.num_experts_per_tok,
+            m.experts,
+            m.intermediate,
+            m.shared_intermediate,
+            m.router.gating,
+            if m.router.bias { " with bias" } else { "" },
+            m.router.groups_used,
+            m.router.groups,
+            m.router.scale
+        ));
+    }
+    lines.push(format!(
+        "vocabulary     {} tokens{}",
+        c.vocab_size,
+        if c.tied_embeddings { ", head tied to the embedding" } else { "" }
+    ));
+    lines.push(format!("context        {} tokens", c.context_length));
+    lines
+}
+
+/// Rotary embedding and its scaling.
+pub(super) fn rope(config: &ModelConfig) -> Vec<String> {
+    let r = &config.rope;
+    let scaling = match &r.scaling {
+        RopeScaling::None => "no scaling".to_owned(),
+        RopeScaling::Linear { factor } => format!("linear scaling by {factor}"),
+        RopeScaling::Yarn { factor, original, beta_fast, beta_slow, .. } => {
+            format!("YaRN by {factor} from {original} tokens (beta {beta_fast} and {beta_slow})")
+        }
+        RopeScaling::LongRope { original, .. } => format!("LongRoPE from {original} tokens"),
+    };
+    let pairs = format!("{:?}", r.pairs).to_lowercase();
+    vec![
+        format!("rope           {} numbers, base {}, {pairs} pairs", r.dims, r.base),
+        format!("               {scaling}"),
+    ]
+}

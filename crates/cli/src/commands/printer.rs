@@ -1,0 +1,50 @@
+//! Prints an answer as it is generated: what `run` and `chat` share.
+
+use crate::progress::LateBar;
+use crate::{interrupt, output};
+use latent_engine::{Event, Listener};
+use serde_json::{Value, json};
+
+/// Streams text to standard output, and follows Ctrl-C.
+pub(super) struct Printer {
+    pub(super) bar: LateBar,
+    stream: bool,
+    pub(super) logprobs: Vec<Value>,
+    /// Standard output went away.
+    pub(super) failed: Option<anyhow::Error>,
+}
+
+impl Printer {
+    /// `bar`: whether there may be a bar for a prompt of so many `tokens`; `stream`: whether text is printed.
+    pub(super) fn new(bar: bool, tokens: usize, stream: bool) -> Printer {
+        Printer { bar: LateBar::new(bar, "prompt", tokens), stream, logprobs: Vec::new(), failed: None }
+    }
+}
+
+impl Listener for Printer {
+    fn prompt(&mut self, done: usize, total: usize) -> bool {
+        self.bar.set(done, total);
+        if done == total {
+            self.bar.finish();
+        }
+        !interrupt::asked()
+    }
+
+    fn token(&mut self, event: &Event<'_>) -> bool {
+        if let Some((own, top)) = event.logprob {
+            self.logprobs.push(json!({"token": event.token, "logprob": own, "top": top}));
+        }
+        if self.stream
+            && let Err(error) = output::stream(event.text)
+        {
+            self.failed = Some(error);
+            return false;
+        }
+        !interrupt::asked()
+    }
+}
+
+/// Tokens a second; 0 where nothing was timed.
+pub(super) fn speed(tokens: usize, seconds: f64) -> f64 {
+    if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
+}

@@ -1,0 +1,48 @@
+//! The least cost of a call: bytes and operations.
+
+use latent_types::{ActivationType, WeightLayout};
+
+/// Which of the machine's limits bounds arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// 8-bit integers.
+    Int8,
+    /// f32.
+    F32,
+    /// f16.
+    F16,
+    /// bf16, in AMX tiles or vectors.
+    Bf16,
+}
+
+impl Arithmetic {
+    /// The limit that applies to inputs of this type.
+    pub(crate) fn of(activation: ActivationType) -> Arithmetic {
+        match activation {
+            ActivationType::F16 => Arithmetic::F16,
+            ActivationType::Bf16 => Arithmetic::Bf16,
+            ActivationType::F32 | ActivationType::A8 => Arithmetic::F32,
+        }
+    }
+}
+
+/// The least cost of one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Bytes of weights or cached rows read; for row-wise operations, all bytes read and written.
+    pub bytes: f64,
+    /// Multiplications and additions.
+    pub flops: f64,
+    /// Their type.
+    pub arithmetic: Arithmetic,
+    /// Whether the bytes come from memory when the operands exceed the caches: row-wise operations find theirs in the CPU cache.
+    pub from_memory: bool,
+}
+
+/// Name of a layout.
+pub(crate) fn layout(layout: WeightLayout) -> &'static str {
+    match layout {
+        WeightLayout::Rows => "rows",
+        WeightLayout::Tiles => "tiles",
+    }
+}

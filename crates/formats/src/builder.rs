@@ -1,0 +1,99 @@
+//! Puts a checkpoint together from files whose headers have been checked.
+
+use crate::checkpoint::{Checkpoint, Source, TensorInfo};
+use crate::error::FormatError;
+use crate::identity::{FNV_START, PackedFrom, fnv};
+use crate::in_use::InUse;
+use crate::map::Bytes;
+use latent_types::TensorType;
+use std::path::PathBuf;
+
+/// Collects the files of a checkpoint while they are opened one after another.
+pub(crate) struct Builder {
+    files: Vec<Bytes>,
+    tensors: Vec<TensorInfo>,
+    /// FNV-1a of headers and sizes.
+    hash: u64,
+    in_use: Vec<InUse>,
+}
+
+/// A tensor as both formats' headers give it.
+pub(crate) struct Placed {
+    pub(crate) name: String,
+    pub(crate) ty: TensorType,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    pub(crate) tile_rows: Option<usize>,
+}
+
+impl Builder {
+    pub(crate) fn new() -> Builder {
+        Builder { files: Vec::new(), tensors: Vec::new(), hash: FNV_START, in_use: Vec::new() }
+    }
+
+    /// Counts files beside the weights as open while the checkpoint is.
+    pub(crate) fn keep(&mut self, in_use: Vec<InUse>) {
+        self.in_use = in_use;
+    }
+
+    /// Adds bytes to the fingerprint.
+    pub(crate) fn note(&mut self, bytes: &[u8]) {
+        self.hash = fnv(self.hash, bytes);
+    }
+
+    /// Adds a file whose header, its first `header` bytes, was checked against the file's length.
+    pub(crate) fn file(&mut self, bytes: Bytes, header: u64, tensors: impl Iterator<Item = Placed>) {
+        let file = self.files.len();
+        self.note(&(bytes.get().len() as u64).to_le_bytes());
+        self.note(&bytes.get()[..bytes.get().len().min(header as usize)]);
+        self.files.push(bytes);
+        self.tensors.extend(tensors.map(|t| TensorInfo {
+            name: t.name,
+            ty: t.ty,
+            shape: t.shape,
+            bytes: t.bytes as usize,
+            tile_rows: t.tile_rows,
+            file,
+            start: t.start as usize,
+        }));
+    }
+
+    pub(crate) fn tensors(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// The checkpoint of a packed file, which goes by its source's fingerprint.
+    pub(crate) fn finish_packed(
+        mut self,
+        path: PathBuf,
+        source: Source,
+        from: PackedFrom,
+    ) -> Result<Checkpoint, FormatError> {
+        self.hash = from.identity.header;
+        let mut checkpoint = self.finish(path, source)?;
+        checkpoint.packed = Some(from);
+        Ok(checkpoint)
+    }
+
+    pub(crate) fn finish(self, path: PathBuf, source: Source) -> Result<Checkpoint, FormatError> {
+        let Builder { files, tensors, hash, in_use } = self;
+        let mut by_name: Vec<u32> = (0..tensors.len() as u32).collect();
+        by_name.sort_unstable_by(|&a, &b| tensors[a as usize].name.cmp(&tensors[b as usize].name));
+        let twice = |pair: &&[u32]| tensors[pair[0] as usize].name == tensors[pair[1] as usize].name;
+        if let Some(pair) = by_name.windows(2).find(twice) {
+            let problem = format!("tensor {} stands in two of its files", tensors[pair[0] as usize].name);
+            return Err(FormatError::Set { path, problem });
+        }
+        Ok(Checkpoint {
+            path,
+            source,
+            files,
+            tensors,
+            by_name,
+            fingerprint: hash,
+            packed: None,
+            _in_use: in_use,
+        })
+    }
+}

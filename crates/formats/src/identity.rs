@@ -1,0 +1,34 @@
+//! How a model is told from others, and how a packed file names its source.
+
+/// The version of packed files that is written, and the only one that is read.
+pub const VERSION: u32 = 1;
+
+/// The source of a packed file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedFrom {
+    /// Version of the packed file.
+    pub version: u32,
+    /// Name of the source's file or folder, without the path.
+    pub name: String,
+    /// Files of the source.
+    pub files: u64,
+    /// Identifies the source.
+    pub identity: Identity,
+}
+
+/// Identifies a model without reading all of it: metadata, tensors and sizes, and samples of the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// See [`Checkpoint::fingerprint`](crate::Checkpoint::fingerprint).
+    pub header: u64,
+    /// A hash of bytes taken from all over the weights.
+    pub sample: u64,
+}
+
+/// FNV-1a, continued from `hash`.
+pub(crate) fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+/// Where FNV-1a begins.
+pub(crate) const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;

@@ -1,0 +1,49 @@
+//! Opening a model, whatever its format.
+
+mod folder;
+mod gguf;
+mod packed;
+
+pub(crate) use gguf::{shard_of, shard_path};
+
+use crate::checkpoint::Checkpoint;
+use crate::error::FormatError;
+use crate::gguf::MAGIC;
+use crate::map::Bytes;
+use crate::pack;
+use crate::sniff::sniff;
+use std::path::Path;
+
+impl Checkpoint {
+    /// Opens a GGUF file (any shard of a set), a model folder, a safetensors file of one, or a packed file.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to do.
+    pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
+        let metadata =
+            std::fs::metadata(path).map_err(|error| FormatError::Io { path: path.to_owned(), error })?;
+        if metadata.is_dir() {
+            return folder::open(path);
+        }
+        let bytes = Bytes::map(path)?;
+        if bytes.get().starts_with(MAGIC) {
+            return gguf::open(path, bytes);
+        }
+        if bytes.get().starts_with(pack::MAGIC) {
+            return packed::open(path, bytes);
+        }
+        if path.extension().is_some_and(|end| end == "safetensors") {
+            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            return folder::open(folder);
+        }
+        Err(FormatError::NotAModel { path: path.to_owned(), what: sniff(path, bytes.get()) })
+    }
+
+    /// A GGUF file that is built into the program.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Checkpoint, FormatError> {
+        gguf::embedded(name, bytes)
+    }
+}
