@@ -1,58 +1,123 @@
 //! What keeps a step inside of the memory that was made for it.
 
-use super::{Batch, CpuBackend};
+use crate::CpuBackend;
 use crate::kv_store::CpuKvStore;
-use crate::{Engine, EngineOptions};
-use latent_backend::KV_BLOCK;
+use crate::model::CpuModel;
+use latent_backend::{
+    Backend, BackendError, Batch, CancelToken, KV_BLOCK, LoadRequest, Model, ModelOptions, Step,
+};
 use latent_formats::Checkpoint;
+use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
+use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage, StageOptions};
+use latent_testing::reference::HostKvStore;
 use latent_testing::{Kind, Recipe};
+use latent_threads::Placement;
+use latent_types::CacheType;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-const LARGEST: usize = 32;
+const MAX_BATCH_TOKENS: usize = 32;
 
-fn engine(threads: usize) -> Engine {
+fn model(threads: usize) -> CpuModel {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
     Recipe::new("tiny-v3", Kind::from(latent_types::TensorType::Q8_0)).write_gguf(&path).unwrap();
     let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
-    let (context, max_batch_tokens, threads) = (Some(256), Some(LARGEST), Some(threads));
-    let options = EngineOptions { context, max_batch_tokens, threads, ..EngineOptions::default() };
-    Engine::load(&checkpoint, &options, &mut |_, _| {}).unwrap()
+    let (backend, config) = (CpuBackend::new(), ModelConfig::from_checkpoint(&checkpoint).unwrap());
+    let tier = backend.isa(None).unwrap();
+    let bind = BindOptions { precision: Precision::Default, tier, cache: CacheType::F16 };
+    let stages = StageOptions {
+        mla: MlaChoice::Auto,
+        form: CacheForm::Latent,
+        bind,
+        max_batch_tokens: MAX_BATCH_TOKENS,
+    };
+    let circuit = Circuit::named(&config.circuit).unwrap();
+    let tensors = CheckpointTensors(&checkpoint);
+    let plans = Stage::of_model(circuit, &config, &tensors, backend.target(), &stages).unwrap();
+    let placement = Placement::anywhere(threads);
+    CpuModel::load(LoadRequest {
+        checkpoint: &checkpoint,
+        config,
+        stages: plans,
+        options: ModelOptions { stages, context: 256, threads },
+        placement: &placement,
+        weights_fit: false,
+        progress: &mut |_, _| {},
+    })
+    .unwrap()
 }
 
-/// The layers over a batch of so many rows, as a step would run them; what a panic said.
-fn forward(backend: &mut CpuBackend, pool: &mut BlockPool, rows: usize) -> Result<(), String> {
-    let (mut batch, mut sequence) = (Batch::default(), Sequence::default());
-    pool.reserve(&mut sequence, rows).unwrap();
-    batch.push(&vec![1; rows], 0, sequence.pages(), backend.path(rows));
-    catch_unwind(AssertUnwindSafe(|| backend.forward(&batch, pool)))
+fn batch(model: &CpuModel, rows: usize) -> Batch {
+    let mut batch = Batch::default();
+    let table: Vec<u32> = (0..rows.div_ceil(KV_BLOCK) as u32).collect();
+    batch.push(&vec![1; rows], 0, &table, MlaChoice::Auto.path(rows, &model.config().attention));
+    batch
+}
+
+/// The layers over a batch of `rows` rows, as a step would run them; what a panic said.
+fn forward(model: &mut CpuModel, rows: usize) -> Result<(), String> {
+    let store = model.new_kv_store(4).unwrap();
+    let kv: &CpuKvStore = store.as_any().downcast_ref().unwrap();
+    let batch = batch(model, rows);
+    catch_unwind(AssertUnwindSafe(|| model.forward(&batch, kv, &CancelToken::new()).unwrap()))
         .map_err(|panic| panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "another panic".into()))
 }
 
 #[test]
 fn more_rows_than_the_arena_was_made_for_are_refused() {
-    let mut engine = engine(2);
-    let (backend, pool) = engine.parts();
-    for rows in [LARGEST + 1, 2 * LARGEST, 3 * KV_BLOCK] {
-        let said = forward(backend, pool, rows).unwrap_err();
-        assert_eq!(said, format!("a batch of {rows} rows, but at most {LARGEST} fit"));
+    let mut model = model(2);
+    for rows in [MAX_BATCH_TOKENS + 1, 2 * MAX_BATCH_TOKENS, 3 * KV_BLOCK] {
+        let said = forward(&mut model, rows).unwrap_err();
+        assert_eq!(said, format!("a batch of {rows} rows, but at most {MAX_BATCH_TOKENS} fit"));
     }
-    forward(backend, pool, LARGEST).unwrap();
+    forward(&mut model, MAX_BATCH_TOKENS).unwrap();
 }
 
 #[test]
 fn values_outside_of_their_memory_are_refused_in_every_place() {
-    let mut engine = engine(1);
-    let (backend, pool) = engine.parts();
-    let arena: fn(&mut CpuBackend) = |backend| backend.arena.truncate(64);
-    for cut in [arena, |backend| backend.hidden.truncate(64)] {
-        let whole = (backend.arena.clone(), backend.hidden.clone());
-        cut(backend);
-        let said = forward(backend, pool, 8).unwrap_err();
-        assert!(said.starts_with("numbers ") && said.ends_with(" of 64"), "{said}");
-        (backend.arena, backend.hidden) = whole;
-        forward(backend, pool, 8).unwrap();
+    let mut model = model(1);
+    let arena: fn(&mut CpuModel) = |model| model.arena.truncate(64);
+    for cut in [arena, |model| model.hidden.truncate(64)] {
+        let whole = (model.arena.clone(), model.hidden.clone());
+        cut(&mut model);
+        let said = forward(&mut model, 8).unwrap_err();
+        assert!(said.ends_with(" of 64"), "{said}");
+        (model.arena, model.hidden) = whole;
+        forward(&mut model, 8).unwrap();
+    }
+}
+
+#[test]
+fn a_kv_cache_of_another_backend_is_refused() {
+    let mut model = model(1);
+    let mut layout = model.new_kv_store(4).unwrap().layout().clone();
+    layout.cache_type = CacheType::F32;
+    let (batch, mut foreign) = (batch(&model, 3), HostKvStore::new(layout));
+    let cancel = CancelToken::new();
+    let step = Step { batch: &batch, kv: &mut foreign, cancel: &cancel, on_logits: &mut |_, _| {} };
+    assert!(matches!(model.step(step), Err(BackendError::ForeignStore)));
+}
+
+#[test]
+fn a_cancelled_step_ends_for_every_number_of_threads() {
+    for threads in [1, 2, 5] {
+        let mut model = model(threads);
+        let mut kv = model.new_kv_store(4).unwrap();
+        let batch = batch(&model, 20);
+        for _ in 0..20 {
+            let cancel = CancelToken::new();
+            let canceller = std::thread::spawn({
+                let cancel = cancel.clone();
+                move || cancel.cancel()
+            });
+            let step = Step { batch: &batch, kv: &mut *kv, cancel: &cancel, on_logits: &mut |_, _| {} };
+            // whichever comes first
+            assert!(matches!(model.step(step), Ok(()) | Err(BackendError::Cancelled)));
+            canceller.join().unwrap();
+            let step = Step { batch: &batch, kv: &mut *kv, cancel: &cancel, on_logits: &mut |_, _| {} };
+            assert!(matches!(model.step(step), Err(BackendError::Cancelled)));
+        }
     }
 }
 

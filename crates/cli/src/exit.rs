@@ -2,6 +2,7 @@
 //! Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 
 use crate::{interrupt, output};
+use latent_backend::BackendError;
 use latent_engine::EngineError;
 use latent_graph::{ConfigError, GraphError};
 use std::io;
@@ -11,6 +12,14 @@ use std::process::ExitCode;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
+
+/// An error of options as one of usage: exit code 64.
+pub(crate) fn usage_of(error: EngineError) -> anyhow::Error {
+    match error {
+        EngineError::Options(problem) => Usage(problem).into(),
+        other => other.into(),
+    }
+}
 
 /// A command that did its work and found something wrong: exit code 1. What it found has been printed.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +105,7 @@ fn is_unsupported(error: &(dyn std::error::Error + 'static)) -> bool {
     match error.downcast_ref::<EngineError>() {
         Some(EngineError::ModelConfig(e)) => config(e),
         Some(EngineError::Graph(e)) => graph(e),
-        Some(EngineError::NotDecodable { .. }) => true,
+        Some(EngineError::Backend(BackendError::NotDecodable { .. })) => true,
         _ => {
             error.downcast_ref::<ConfigError>().is_some_and(config)
                 || error.downcast_ref::<GraphError>().is_some_and(graph)

@@ -4,11 +4,12 @@ use crate::args::ModelArgs;
 use crate::progress::LateBar;
 use crate::{interrupt, output};
 use anyhow::{Context, Result};
-use latent_types::format_bytes;
-use latent_engine::{Engine, EngineOptions};
+use latent_backend::BackendError;
+use latent_engine::{Engine, EngineOptions, Limits, Summary};
 use latent_formats::{Checkpoint, Outline, Source, input_file, limits};
 use latent_graph::circuit::{DeclaredTensors, TensorIndex};
 use latent_graph::{Circuit, ModelConfig, support};
+use latent_types::format_bytes;
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
@@ -129,7 +130,7 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) 
     let mut bar = LateBar::new(!quiet, "loading", 0);
     let options =
         EngineOptions { circuit: circuit(args.circuit.as_deref())?.map(Arc::new), ..args.options() };
-    let engine = Engine::load(checkpoint, &options, &mut |done, total| {
+    let engine = Engine::load(&*args.backend()?, checkpoint, &options, &mut |done, total| {
         bar.set(done, total);
         if interrupt::asked() {
             // nothing is lost yet
@@ -144,6 +145,16 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) 
         doubts(&engine);
     }
     Ok(engine)
+}
+
+/// What the machine can do where the engine's threads run. A backend that measures nothing runs on the CPU of this host.
+pub(crate) fn limits(engine: &Engine, args: &ModelArgs) -> Result<Limits> {
+    let summary = engine.summary();
+    let measured = match args.backend()?.limits(&summary.placement, summary.tier) {
+        Err(BackendError::Unsupported(_)) => latent_backends::cpu().limits(&summary.placement, summary.tier),
+        measured => measured,
+    };
+    measured.context("measuring what the machine can do")
 }
 
 /// What the audit finds strange about the user's own circuit: it runs all the same, so that it can be looked into.
@@ -186,12 +197,11 @@ pub(crate) fn circuit(path: Option<&Path>) -> Result<Option<Circuit>> {
 fn start_up_line(engine: &Engine) {
     let s = engine.summary();
     output::note(&format!(
-        "{}: {} parameters, {}; {} with {}; {}; {} cache, {} a token, {} tokens; ready in {:.2} s",
+        "{}: {} parameters, {}; {}; {}; {} cache, {} per token, {} tokens; ready in {:.2} s",
         s.name,
         count(s.parameters),
         format_bytes(s.weight_bytes),
-        s.tier,
-        s.kernels.join(", "),
+        device(s),
         s.placement,
         s.cache,
         format_bytes(s.token_bytes as u64),
@@ -204,6 +214,14 @@ fn start_up_line(engine: &Engine) {
     if !s.portable.is_empty() {
         output::note(&format!("portable code for: {}", s.portable.join(", ")));
     }
+}
+
+/// `avx512 with avx512_q4_k_a8_tiles`, or the name of a device without kernels.
+fn device(summary: &Summary) -> String {
+    if summary.kernels.is_empty() {
+        return summary.backend.to_owned();
+    }
+    format!("{} with {}", summary.tier, summary.kernels.join(", "))
 }
 
 /// `15.7 B`, `8.9 M`.

@@ -6,9 +6,7 @@ use crate::random::Random;
 use crate::reference::{Bound, SameBits, Truth};
 use crate::work::{Arithmetic, Work};
 use latent_kernels::half::{bf16, f16};
-use latent_kernels::{
-    CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, load_row, store_row,
-};
+use latent_kernels::{CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, load_row, store_row};
 use latent_types::{ActivationType, CacheRow, CacheType};
 
 /// Rows per KV block.

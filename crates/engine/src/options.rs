@@ -68,6 +68,16 @@ pub struct Resolved<'b> {
 }
 
 impl EngineOptions {
+    /// Precision, ISA limit and cache type, where the backend decides what the options leave open.
+    ///
+    /// # Errors
+    /// An ISA that the machine lacks.
+    pub fn bind(&self, backend: &dyn Backend) -> Result<BindOptions, EngineError> {
+        let exact = self.precision == Precision::Exact;
+        let cache = self.cache.unwrap_or_else(|| backend.default_cache(exact));
+        Ok(BindOptions { precision: self.precision, tier: backend.isa(self.tier)?, cache })
+    }
+
     /// Decides what the options leave open.
     ///
     /// # Errors
@@ -81,9 +91,7 @@ impl EngineOptions {
             let problem = "the expanded cache serves the naive formulation only: give --mla naive with it";
             return Err(EngineError::Options(problem.into()));
         }
-        let exact = self.precision == Precision::Exact;
-        let cache = self.cache.unwrap_or_else(|| backend.default_cache(exact));
-        let bind = BindOptions { precision: self.precision, tier: backend.isa(self.tier)?, cache };
+        let bind = self.bind(backend)?;
         let max_batch_tokens = self.max_batch_tokens.unwrap_or(DEFAULT_BATCH_TOKENS).max(1);
         let circuit = match &self.circuit {
             Some(circuit) => circuit.clone(),

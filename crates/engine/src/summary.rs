@@ -59,7 +59,7 @@ impl Summary {
         let file = checkpoint.path().file_name().map(|name| name.to_string_lossy().into_owned());
         Summary {
             name: config.name.clone().or(file).unwrap_or_default(),
-            parameters: slots.map(|w| w.numbers() as u64).sum(),
+            parameters: slots.map(|w| w.elements() as u64).sum(),
             weight_bytes: weights.owned + weights.mapped,
             paged: None,
             load_time: Duration::ZERO,

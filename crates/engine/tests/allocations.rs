@@ -41,7 +41,8 @@ fn a_step_after_warm_up_allocates_nothing() {
         Recipe::new(shape, Kind::from(latent_types::TensorType::Q4_0)).write_gguf(&path).unwrap();
         let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
         let options = EngineOptions { context: Some(256), threads: Some(2), ..EngineOptions::default() };
-        let mut engine = Engine::load(&*latent_backends::cpu(), &checkpoint, &options, &mut |_, _| {}).unwrap();
+        let mut engine =
+            Engine::load(&*latent_backends::cpu(), &checkpoint, &options, &mut |_, _| {}).unwrap();
         let vocab = engine.config().vocab_size;
         let params = SamplingParams { temperature: 0.8, top_k: 20, ..SamplingParams::default() };
         let mut sampler = Sampler::new(params, vocab, Vec::new()).unwrap();

@@ -4,7 +4,7 @@
 mod support;
 
 use latent_engine::cache::Sequence;
-use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest, cpu};
+use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest};
 use latent_formats::Outline;
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::support::{Machine, support_report};
@@ -126,10 +126,11 @@ fn mutate(circuit: &mut Value, random: &mut Random) {
 
 /// What is printed and drawn of a circuit without loading the model.
 fn look(file: &Arc<latent_formats::Checkpoint>, outline: &Outline, circuit: &Circuit) {
-    let table = cpu::kernel_contracts();
+    let backend = latent_backends::cpu();
+    let target = backend.target();
     let bind = BindOptions { precision: Precision::Default, tier: Tier::Portable, cache: CacheType::F16 };
     let machine = Machine {
-        table: &table,
+        table: target.contracts(),
         bind,
         mla: MlaChoice::Auto,
         form: CacheForm::Latent,
@@ -139,7 +140,7 @@ fn look(file: &Arc<latent_formats::Checkpoint>, outline: &Outline, circuit: &Cir
     let config = ModelConfig::from_checkpoint(file).unwrap();
     let options =
         Options { bind, max_batch_tokens: 32, layers: 0..config.layers.min(2), assumed: None, kernels: true };
-    let _ = Drawing::make(circuit, &config, &CheckpointTensors(file), &table, &options);
+    let _ = Drawing::make(circuit, &config, &CheckpointTensors(file), target, &options);
 }
 
 /// Loads the model with this circuit, runs a step of one row, one of several, and a trace.
@@ -155,7 +156,8 @@ fn run(file: &Arc<latent_formats::Checkpoint>, circuit: Circuit, random: &mut Ra
         force: true,
         ..EngineOptions::default()
     };
-    let mut engine = Engine::load(&*latent_backends::cpu(), file, &options, &mut |_, _| {}).map_err(|error| error.to_string())?;
+    let mut engine = Engine::load(&*latent_backends::cpu(), file, &options, &mut |_, _| {})
+        .map_err(|error| error.to_string())?;
     let mut sequence = Sequence::default();
     let (all, go_on) = (&mut |_: usize, _: &[f32]| {}, &mut |_: usize| true);
     for tokens in [&[1u32, 2, 3][..], &[7], &[5; 20]] {

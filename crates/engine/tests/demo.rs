@@ -221,9 +221,7 @@ fn a_shifted_context_goes_on_as_if_the_forgotten_rows_had_never_been() {
     let rest: Vec<u32> = tokens[..4].iter().chain(&tokens[11..]).copied().collect();
     feed(&mut demo.engine, &mut short, &rest);
     let row = |session: &Session, row: usize| -> Vec<f32> {
-        let pool = demo.engine.kv_cache();
-        let page = session.sequence.block_table()[row / 64] as usize;
-        let bytes = pool.kv_layers()[0].1.row(page * 64 + row % 64);
+        let bytes = demo.engine.kv_cache().row(&session.sequence, 0, row).unwrap();
         bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
     };
     for r in 0..rest.len() {

@@ -132,6 +132,9 @@ fn a_cache_of_codes_holds_no_expanded_keys() {
         cache: Some(CacheType::Int8),
         ..exact(Tier::Portable, MlaChoice::Naive, CacheForm::Expanded)
     };
-    let refused = Engine::load(&*latent_backends::cpu(), &checkpoint(&folder("youtu")), &options, &mut |_, _| {}).err().unwrap();
+    let refused =
+        Engine::load(&*latent_backends::cpu(), &checkpoint(&folder("youtu")), &options, &mut |_, _| {})
+            .err()
+            .unwrap();
     assert!(refused.to_string().contains("int8 cache holds latents"), "{refused}");
 }

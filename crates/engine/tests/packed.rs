@@ -153,7 +153,9 @@ fn what_is_stopped_or_fails_leaves_nothing_behind() {
         });
     assert!(matches!(stopped, Err(EngineError::Stopped)));
     let nowhere =
-        latent_backends::pack(&model, &folder.path().join("no/such/folder.latent"), Some(1), &mut |_, _| true);
+        latent_backends::pack(&model, &folder.path().join("no/such/folder.latent"), Some(1), &mut |_, _| {
+            true
+        });
     assert!(nowhere.unwrap_err().to_string().contains("folder.latent"));
     let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().map(|e| e.file_name()).collect();
     assert_eq!(names, ["model.gguf"]);
@@ -180,7 +182,13 @@ fn tiles_of_another_shape_are_refused() {
         let bytes = |i: usize| tiles[i].map_or(model.tensors()[i].bytes, |tiles| tiles.bytes);
         writer.write(&mut file, |i, out| out.write_all(&vec![0; bytes(i)])).unwrap();
         let opened = Arc::new(Checkpoint::open(&out).unwrap());
-        Engine::load(&*latent_backends::cpu(), &opened, &options(MlaChoice::Auto, Precision::Default), &mut |_, _| {}).map(|_| ())
+        Engine::load(
+            &*latent_backends::cpu(),
+            &opened,
+            &options(MlaChoice::Auto, Precision::Default),
+            &mut |_, _| {},
+        )
+        .map(|_| ())
     };
     let refused = |lie: &dyn Fn(&str, usize, usize) -> Option<Tiles>, word: &str| {
         let message = load(lie).unwrap_err().to_string();

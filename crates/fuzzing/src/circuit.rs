@@ -3,12 +3,11 @@
 use crate::model::{self, SHAPES};
 use crate::source::Source;
 use latent_engine::cache::Sequence;
-use latent_engine::cpu::{self, CpuOptions};
 use latent_engine::{EngineOptions, LogitsRequest, SeqInput};
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
 use latent_graph::circuit::Circuit;
-use latent_graph::passes::{BindOptions, CacheForm, FORMS};
+use latent_graph::passes::FORMS;
 use latent_graph::{CheckpointTensors, ModelConfig, audit};
 use serde_json::Value;
 use std::sync::Arc;
@@ -81,18 +80,17 @@ fn look(circuit: &Circuit, config: &ModelConfig, checkpoint: &Arc<Checkpoint>, d
     let tensors = CheckpointTensors(checkpoint);
     let _ = audit::circuit(circuit, config);
     let _ = Activations::of(circuit, config, &tensors);
-    let Ok(tier) = cpu::tier_for(None) else { return };
-    let bind = BindOptions { precision: Default::default(), tier, cache: latent_types::CacheType::F16 };
-    let options = CpuOptions {
-        mla: Default::default(),
-        form: CacheForm::Latent,
-        bind,
-        threads: 1,
-        max_batch_tokens: 32,
-        context: 128,
+    let backend = latent_backends::cpu();
+    let options = EngineOptions {
+        circuit: Some(Arc::new(circuit.clone())),
+        max_batch_tokens: Some(32),
+        context: Some(128),
+        ..EngineOptions::default()
     };
-    if let Ok(plans) = cpu::make_plans_of(circuit, config, &tensors, &options) {
-        let _ = cpu::audit(circuit, config, checkpoint, &plans, &options, true);
+    let Ok(resolved) = options.resolve(&*backend, config) else { return };
+    let bind = resolved.options.stages.bind;
+    if let Ok(stages) = resolved.stages(config, &tensors) {
+        let _ = resolved.audit(config, &tensors, &stages);
     }
     if draws {
         let options = latent_viz::Options {
@@ -102,7 +100,7 @@ fn look(circuit: &Circuit, config: &ModelConfig, checkpoint: &Arc<Checkpoint>, d
             assumed: None,
             kernels: true,
         };
-        let _ = latent_viz::Drawing::make(circuit, config, &tensors, &cpu::kernel_contracts(), &options);
+        let _ = latent_viz::Drawing::make(circuit, config, &tensors, backend.target(), &options);
     }
 }
 

@@ -4,7 +4,6 @@ use crate::model;
 use crate::source::Source;
 use latent_engine::Trace;
 use latent_engine::compare::{Side, Tolerance, compare, dump as file};
-use latent_engine::cpu;
 use latent_graph::activations::Activations;
 use latent_graph::circuit::Circuit;
 use latent_graph::passes::BindOptions;
@@ -35,7 +34,8 @@ fn model() -> &'static Model {
             let options = Options { bind, max_batch_tokens: 32, layers: 0..2, assumed: None, kernels: true };
             let circuit = Circuit::named(&config.circuit)?;
             let tensors = CheckpointTensors(&checkpoint);
-            let drawing = Drawing::make(circuit, &config, &tensors, &cpu::kernel_contracts(), &options)?;
+            let drawing =
+                Drawing::make(circuit, &config, &tensors, latent_backends::cpu().target(), &options)?;
             Ok(Model { points, trace, drawing })
         };
         make().unwrap_or_else(|error| panic!("{error}"))
@@ -148,7 +148,7 @@ fn profile(source: &mut Source<'_>) {
     let profile: Value = serde_json::from_str(&source.rest()).unwrap_or_else(
         |error| json!({"limits": {"read_bandwidth": 1}, "steps": [error.to_string(), "</script><script>"]}),
     );
-    let wanted = Wanted { stage: "plan".into(), formulation: "auto".into(), class: "one".into() };
+    let wanted = Wanted { stage: "plan".into(), formulation: "auto".into(), bucket: "decode".into() };
     let options = |profile| PageOptions { wanted: wanted.clone(), profile, against: None };
     let count = |page: &str| page.matches("<script").count();
     let page = |profile| model().drawing.page(&options(profile)).unwrap_or_else(|error| panic!("{error}"));

@@ -28,7 +28,7 @@ pub fn plan_step(bytes: &[u8]) {
         Some(CacheType::Int8),
     ]);
     let precision = if source.once_in(4) { Precision::Exact } else { Precision::Default };
-    let best = latent_engine::cpu::tier_for(None).unwrap_or(Tier::Portable);
+    let best = latent_backends::cpu().isa(None).unwrap_or(Tier::Portable);
     let tier = Some((*source.pick(&Tier::ALL)).min(best));
     let max_batch_tokens = Some(1 + source.below(40));
     let threads = Some(1 + source.below(2) as u16 as usize);

@@ -26,14 +26,14 @@ pub mod ir;
 pub mod passes;
 mod plan;
 mod stage;
-mod target;
 pub mod support;
+mod target;
 mod tensors;
 
 pub use circuit::Circuit;
 pub use config::{ConfigError, ModelConfig};
 pub use error::GraphError;
+pub use plan::{LARGEST_STEP_ROWS, Plan, PlanOptions};
 pub use stage::{LM_HEAD_ROWS, Stage, StageOptions, distinct_weights};
 pub use target::{Fusion, Target};
-pub use plan::{LARGEST_STEP_ROWS, Plan, PlanOptions};
 pub use tensors::CheckpointTensors;

@@ -92,7 +92,8 @@ impl Plan {
             Some(kernels) => select_kernels(ir, kernels, &options.bind, options.bucket)?,
             None => ir,
         };
-        let phases = if fusion.phases { schedule(&ir, options.bucket) } else { (0..ir.nodes.len()).collect() };
+        let phases =
+            if fusion.phases { schedule(&ir, options.bucket) } else { (0..ir.nodes.len()).collect() };
         let max_rows = options.bucket.max_rows(options.max_batch_tokens);
         let arena = plan_memory(&ir, &phases, max_rows);
         Ok(Plan { span: options.span.clone(), bucket: options.bucket, max_rows, ir, phases, arena })
@@ -151,7 +152,8 @@ mod tests {
                     cache: CacheType::F32,
                 },
             };
-            let error = Plan::from_ir(Ir::default(), &config, &Target::unfused("none"), &options).unwrap_err();
+            let error =
+                Plan::from_ir(Ir::default(), &config, &Target::unfused("none"), &options).unwrap_err();
             assert!(
                 matches!(error, GraphError::Rows { rows: found, most: LARGEST_STEP_ROWS } if found == rows),
                 "{error}"

@@ -9,7 +9,7 @@ use latent_graph::circuit::{Circuit, TensorIndex};
 use latent_graph::config::ModelConfig;
 use latent_graph::ir::{AttentionPath, Ir, Span, Step};
 use latent_graph::passes::{BatchBucket, CacheForm, MlaChoice, crossover};
-use latent_graph::{GraphError, Plan, PlanOptions};
+use latent_graph::{GraphError, Plan, PlanOptions, Target};
 
 /// The formulations, with the form of the KV cache.
 static FORMULATIONS: [(MlaChoice, CacheForm, FormulationInfo); 5] = [
@@ -164,7 +164,7 @@ fn summary(
         name: config.name.clone(),
         about: circuit.about.clone(),
         assumed: options.assumed,
-        parameters: ir.weights.iter().map(|w| w.numbers() as u64).sum(),
+        parameters: ir.weights.iter().map(|w| w.elements() as u64).sum(),
         weight_bytes: ir.weights.iter().map(|w| w.bytes() as u64).sum(),
         crossover: crossover(&config.attention),
         config: config.clone(),

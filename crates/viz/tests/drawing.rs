@@ -8,7 +8,7 @@ use config_support::deepseek_v3;
 use latent_graph::circuit::{DeclaredTensors, Naming};
 use latent_graph::config::JsonKeys;
 use latent_graph::passes::{BindOptions, Precision};
-use latent_graph::{Circuit, ModelConfig};
+use latent_graph::{Circuit, ModelConfig, Target};
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 use latent_viz::{Block, Drawing, Operation, Options, PageOptions, View, Wanted};
 use serde_json::Value;
@@ -67,8 +67,14 @@ fn options(config: &ModelConfig) -> Options {
 
 fn draw(config: &ModelConfig) -> Drawing {
     let tensors = DeclaredTensors::new(config, Naming::HuggingFace, TensorType::BF16).unwrap();
-    Drawing::make(Circuit::named(&config.circuit).unwrap(), config, &tensors, &Target::new("cpu", kernels()), &options(config))
-        .unwrap()
+    Drawing::make(
+        Circuit::named(&config.circuit).unwrap(),
+        config,
+        &tensors,
+        &Target::new("cpu", kernels()),
+        &options(config),
+    )
+    .unwrap()
 }
 
 fn v3() -> Drawing {

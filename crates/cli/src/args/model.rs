@@ -2,8 +2,9 @@
 
 use super::limits::{DEVELOPER, MAX_STEP_ROWS, tokens};
 use clap::Args;
-use latent_engine::thread_pool::Pin;
+use latent_backend::{Backend, BackendError};
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
+use latent_threads::Pin;
 use latent_types::{CacheType, Tier};
 use std::path::PathBuf;
 
@@ -33,6 +34,10 @@ pub(crate) struct ModelArgs {
     /// exact: all arithmetic in f32, the reference; default: 8-bit activations where weights are quantized
     #[arg(long, default_value = "default")]
     pub(crate) precision: Precision,
+
+    /// What computes: cpu, or reference (plain f32 from each operation's definition: slow, for comparing)
+    #[arg(long, default_value = "cpu", value_name = "NAME", value_parser = device)]
+    pub(crate) device: String,
 
     /// Load even when memory seems too small
     #[arg(long)]
@@ -74,7 +79,17 @@ pub(crate) fn isa(word: &str) -> Result<Isa, String> {
         .map_err(|_| "expected auto, portable, avx2, avx512 or amx".into())
 }
 
+/// A backend of this build.
+fn device(word: &str) -> Result<String, String> {
+    latent_backends::by_name(word).map(|backend| backend.name().to_owned()).map_err(|error| error.to_string())
+}
+
 impl ModelArgs {
+    /// The backend.
+    pub(crate) fn backend(&self) -> Result<Box<dyn Backend>, BackendError> {
+        latent_backends::by_name(&self.device)
+    }
+
     /// Tokens of the largest step that plans are made for, where nothing is run.
     pub(crate) fn max_batch_tokens(&self) -> usize {
         self.batch_size.map_or(latent_engine::DEFAULT_BATCH_TOKENS, usize::from)

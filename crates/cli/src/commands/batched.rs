@@ -4,7 +4,8 @@ use crate::args::ModelArgs;
 use crate::exit::Usage;
 use crate::interrupt;
 use anyhow::Result;
-use latent_engine::cache::{KV_BLOCK, Sequence};
+use latent_backend::KV_BLOCK;
+use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineError, LogitsRequest, SeqInput};
 use std::ops::Range;
 
@@ -92,7 +93,7 @@ impl BatchedSequences {
         let mut items: Vec<SeqInput<'_>> = of_each
             .map(|(sequence, all)| SeqInput { sequence, tokens: &all[tokens.clone()], wanted })
             .collect();
-        engine.step(&mut items, &mut |_, _, _| {})
+        engine.step(&mut items, &mut |_, _, _| {})?.all()
     }
 
     /// Takes all but the first tokens out of the cache.

@@ -3,9 +3,9 @@
 use super::batched::{BatchedSequences, context, fit};
 use crate::args::{BenchArgs, Table};
 use crate::{model, output};
-use anyhow::{Context, Result};
-use latent_types::format_bytes;
+use anyhow::Result;
 use latent_engine::{Engine, Limits, LogitsRequest, Roofline, StepSize};
+use latent_types::format_bytes;
 use serde_json::{Value, json};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -104,9 +104,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let mut engine = model::load(&checkpoint, &model_args, table != Table::Md)?;
     // the thread that reads ahead would take time from those that are measured
     engine.wait_for_weights();
-    let summary = engine.summary();
-    let limits =
-        Limits::measure(&summary.placement, summary.tier).context("measuring what the machine can do")?;
+    let limits = model::limits(&engine, &args.model)?;
     let mut rows = Vec::new();
     for size in sizes {
         rows.push(measure(&mut engine, size, args.repetitions, &limits)?);
@@ -252,7 +250,7 @@ fn markdown(rows: &[Measured], engine: &Engine, limits: &Limits) -> Result<()> {
         let (speed, deviation) = row.speed();
         let first = row.first_token().map_or_else(String::new, |s| format!("{:.0} ms", s * 1e3));
         let decode = if row.size.generate > 0 {
-            format!("{} | {:.1}", readable(row.step_bytes as u64), row.gb_per_s())
+            format!("{} | {:.1}", format_bytes(row.step_bytes as u64), row.gb_per_s())
         } else {
             " | ".into()
         };
@@ -260,7 +258,7 @@ fn markdown(rows: &[Measured], engine: &Engine, limits: &Limits) -> Result<()> {
         output::line(&format!(
             "| {} | {} | {} | {} | {} | {speed:.2} ± {deviation:.2} | {first} | {decode} | {:.2} ({bound}) | {:.0} % |",
             s.name,
-            readable(s.weight_bytes),
+            format_bytes(s.weight_bytes),
             model::count(s.parameters),
             s.placement.threads(),
             row.test,

@@ -2,15 +2,12 @@
 
 use super::hyper_parameters::{facts, rope};
 use crate::args::{CheckArgs, ModelArgs};
-use crate::exit::{NotSupported, Usage};
+use crate::exit::{NotSupported, usage_of};
 use crate::{model, output};
 use anyhow::Result;
-use latent_engine::cpu;
 use latent_formats::{Data, Source};
-use latent_graph::passes::{BindOptions, Precision};
 use latent_graph::support::{self, Machine, MissingKind, Operation, Similarity, SupportReport};
 use latent_text::{ChatTemplate, TextError, Tokenizer};
-use latent_types::CacheType;
 use serde_json::{Value, json};
 
 /// Circuits that the text compares an unknown architecture with.
@@ -19,13 +16,16 @@ const ALIKE: usize = 3;
 pub(super) fn run(args: &CheckArgs) -> Result<()> {
     let outline = model::outline(args.path.as_deref().or(args.model.model.as_deref()))?;
     let options = args.model.options();
-    let usual = if options.precision == Precision::Exact { CacheType::F32 } else { CacheType::F16 };
-    let tier = cpu::tier_for(options.tier).map_err(Usage)?;
-    let table = cpu::kernel_contracts();
-    let bind = BindOptions { precision: options.precision, tier, cache: options.cache.unwrap_or(usual) };
+    let backend = args.model.backend()?;
+    let (target, bind) = (backend.target(), options.bind(&*backend).map_err(usage_of)?);
     let circuit = model::circuit(args.model.circuit.as_deref())?;
-    let machine =
-        Machine { table: &table, bind, mla: options.mla, form: options.form, circuit: circuit.as_ref() };
+    let machine = Machine {
+        table: target.contracts(),
+        bind,
+        mla: options.mla,
+        form: options.form,
+        circuit: circuit.as_ref(),
+    };
     let support = support::support_report(&outline, machine)?;
     let side = TextSide::of(outline.source());
     if args.json {
@@ -38,7 +38,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
         value["chat_template"] = side.template.json();
         output::json(&value)?;
     } else {
-        output::lines(&text(&support, &side, &args.model, tier.name()))?;
+        output::lines(&text(&support, &side, &args.model, bind.tier.name()))?;
     }
     match support.missing.len() + side.problems() {
         0 => Ok(()),

@@ -6,7 +6,6 @@ use crate::args::{Drawing as Form, GraphArgs};
 use crate::model::{self, ModelInfo};
 use crate::output;
 use anyhow::{Context, Result};
-use latent_engine::cpu;
 use latent_formats::{OutputFile, input_file, limits, output_file};
 use latent_graph::passes::{BatchBucket, CacheForm};
 use latent_viz::{Drawing, Options, PageOptions, Wanted, bucket_key};
@@ -55,7 +54,8 @@ fn draw(args: &GraphArgs, model: &ModelInfo) -> Result<Drawing> {
         assumed: model.promised.as_ref().map(|promised| promised.matrix_type().name()),
         kernels: args.format != Form::Svg,
     };
-    Ok(Drawing::make(&model.circuit, config, model.tensors(), &cpu::kernel_contracts(), &options)?)
+    let backend = args.model.backend()?;
+    Ok(Drawing::make(&model.circuit, config, model.tensors(), backend.target(), &options)?)
 }
 
 /// A profile, as far as the page needs it to be one.

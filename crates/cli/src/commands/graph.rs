@@ -7,7 +7,6 @@ use crate::args::{Drawing, GraphArgs, MAX_STEP_ROWS};
 use crate::exit::Usage;
 use crate::{model, output};
 use anyhow::Result;
-use latent_engine::cpu;
 use latent_graph::ir::{Ir, Span};
 use latent_graph::passes::BatchBucket;
 use latent_graph::{Plan, PlanOptions};
@@ -50,7 +49,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let plan = Plan::from_ir(
         ir,
         config,
-        &cpu::kernel_contracts(),
+        args.model.backend()?.target(),
         &PlanOptions {
             span,
             bucket: BatchBucket::of(args.rows),

@@ -5,15 +5,17 @@ use crate::args::InspectArgs;
 use crate::model::{self, ModelInfo};
 use crate::output;
 use anyhow::Result;
-use latent_engine::cpu;
-use latent_engine::memory::{self, MemoryEstimate, readable};
+use latent_backend::{MemoryEstimate, WeightSource};
+use latent_engine::{EngineOptions, memory};
 use latent_formats::pack::PackedFrom;
 use latent_formats::{Data, Outline, Source, TokenizerPlace};
 use latent_graph::ModelConfig;
-use latent_graph::passes::{BindOptions, CacheForm, Precision, crossover};
+use latent_graph::passes::{CacheForm, crossover};
+use latent_types::format_bytes;
 use latent_types::{CacheRow, CacheType, TensorType};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
     let path = args.path.as_deref().or(args.model.model.as_deref());
@@ -89,24 +91,21 @@ struct Report<'a> {
 impl<'a> Report<'a> {
     fn new(model: &'a ModelInfo, args: &InspectArgs) -> Result<Report<'a>> {
         let (outline, config) = (&model.outline, &model.config);
-        let options = args.model.options();
-        let exact = options.precision == Precision::Exact;
-        let cache = options.cache.unwrap_or(if exact { CacheType::F32 } else { CacheType::F16 });
-        let tier = cpu::tier_for(options.tier).map_err(crate::exit::Usage)?;
-        let cpu_options = cpu::CpuOptions {
-            mla: options.mla,
-            form: options.form,
-            bind: BindOptions { precision: options.precision, tier, cache },
-            threads: options.place().threads(),
-            max_batch_tokens: args.model.max_batch_tokens(),
-            context: config.context_length,
+        let options = EngineOptions {
+            circuit: Some(Arc::new(model.circuit.clone().into_owned())),
+            ..args.model.options()
         };
-        let plans = cpu::make_plans_of(&model.circuit, config, model.tensors(), &cpu_options)?;
+        let backend = args.model.backend()?;
+        let resolved = options.resolve(&*backend, config).map_err(crate::exit::usage_of)?;
+        let stages = resolved.stages(config, model.tensors())?;
+        let cache = resolved.options.stages.bind.cache;
         let context = options.context.unwrap_or(config.context_length);
-        let weights = match outline.whole() {
-            Some(checkpoint) => cpu::weight_bytes(&plans, checkpoint),
-            None => cpu::declared_weight_bytes(&plans, model.tensors()),
+        let source = match outline.whole() {
+            Some(checkpoint) => WeightSource::File(checkpoint),
+            None => WeightSource::Declared(model.tensors()),
         };
+        let weights = resolved.weight_bytes(&stages, source);
+        let needed = resolved.estimate(config, &stages, weights, context);
         let list = if outline.data() == Data::Config { promised(model) } else { listed(outline) };
         let mut types = BTreeMap::new();
         for tensor in &list {
@@ -128,13 +127,7 @@ impl<'a> Report<'a> {
             types,
             cache,
             context,
-            needed: MemoryEstimate {
-                weights: weights.owned,
-                mapped: weights.mapped,
-                cache: 0,
-                arena: cpu::arena_bytes(config, &plans, &cpu_options),
-                expanded: cpu::expanded_bytes(config, &cpu_options, context),
-            },
+            needed,
             tokenizer,
             template,
         };
@@ -238,14 +231,14 @@ impl<'a> Report<'a> {
             lines.push(format!(
                 "{:<10} {tensors:>8} {:>12} {:>14}",
                 ty.name(),
-                readable(*bytes),
+                format_bytes(*bytes),
                 model::count(*numbers)
             ));
         }
         lines.push(String::new());
         lines.push(format!("{:<14} {:>12} {:>12}", "bytes a token", "latent", "expanded"));
         for ty in CacheType::ALL {
-            let bytes = |form| self.token_bytes(form, ty).map_or("–".into(), readable);
+            let bytes = |form| self.token_bytes(form, ty).map_or("–".into(), format_bytes);
             lines.push(format!(
                 "  {:<12} {:>12} {:>12}",
                 ty.name(),
@@ -256,11 +249,11 @@ impl<'a> Report<'a> {
         lines.push(String::new());
         lines.push(format!("memory for {} tokens in a {} cache", self.context, self.cache));
         for (what, bytes) in self.needed.parts() {
-            lines.push(format!("  {what:<12} {:>12}", readable(bytes)));
+            lines.push(format!("  {what:<12} {:>12}", format_bytes(bytes)));
         }
-        lines.push(format!("  {:<12} {:>12}", "together", readable(self.needed.total())));
+        lines.push(format!("  {:<12} {:>12}", "together", format_bytes(self.needed.total())));
         if let Some(available) = memory::available() {
-            lines.push(format!("  {:<12} {:>12}", available.limit, readable(available.bytes)));
+            lines.push(format!("  {:<12} {:>12}", available.limit, format_bytes(available.bytes)));
         }
         lines.push(String::new());
         output::joined(&lines)

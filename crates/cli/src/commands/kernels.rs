@@ -5,8 +5,8 @@ use crate::exit::Usage;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use latent_conformance::{Backend, Cpu, Filter, Limits, Measurement, Outcome, PerfOptions, Verdict};
-use latent_types::format_bytes;
 use latent_types::Tier;
+use latent_types::format_bytes;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -146,9 +146,9 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
         bail!(
             "--memory {} needs {} beside {} for measuring the limits, but {} are available: give less",
             args.memory,
-            readable(wanted),
-            readable(MEASURING),
-            readable(available.bytes)
+            format_bytes(wanted),
+            format_bytes(MEASURING),
+            format_bytes(available.bytes)
         );
     }
     let options = PerfOptions {
@@ -165,7 +165,8 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
         if let Some((.., limits)) = known.iter().find(|(t, n, ..)| (*t, *n) == (tier, threads)) {
             return *limits;
         }
-        let found = latent_engine::Limits::measure(&latent_threads::Placement::anywhere(threads), tier)
+        let found = latent_backends::cpu()
+            .limits(&latent_threads::Placement::anywhere(threads), tier)
             .unwrap_or_else(|error| {
                 failure = Some(error);
                 latent_engine::Limits {

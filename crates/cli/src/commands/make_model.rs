@@ -4,9 +4,9 @@ use crate::args::MakeModelArgs;
 use crate::exit::Usage;
 use crate::output;
 use anyhow::Result;
-use latent_types::format_bytes;
 use latent_testing::Recipe;
 use latent_types::TensorType;
+use latent_types::format_bytes;
 
 pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
     if args.list {
@@ -31,6 +31,6 @@ pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
         "{}: {} tensors, {}",
         written.first.display(),
         written.tensors,
-        readable(written.bytes)
+        format_bytes(written.bytes)
     ))
 }

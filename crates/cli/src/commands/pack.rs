@@ -3,9 +3,9 @@
 use crate::args::PackArgs;
 use crate::{interrupt, model, output, progress};
 use anyhow::{Result, bail};
-use latent_types::format_bytes;
 use latent_formats::Checkpoint;
 use latent_formats::pack::EXTENSION;
+use latent_types::format_bytes;
 use std::path::{Path, PathBuf};
 
 pub(super) fn run(args: &PackArgs) -> Result<()> {
@@ -24,11 +24,12 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
         bail!("{}: it is the model itself; give another file with --out", out.display());
     }
     let bar = progress::bar(true, "packing");
-    let packed = latent_backends::pack(&checkpoint, &out, args.threads.map(usize::from), &mut |done, total| {
-        bar.set_length(total >> 20);
-        bar.set_position(done >> 20);
-        !interrupt::asked()
-    });
+    let packed =
+        latent_backends::pack(&checkpoint, &out, args.threads.map(usize::from), &mut |done, total| {
+            bar.set_length(total >> 20);
+            bar.set_position(done >> 20);
+            !interrupt::asked()
+        });
     bar.finish_and_clear();
     match packed {
         Ok(packed) => {

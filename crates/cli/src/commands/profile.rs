@@ -3,7 +3,7 @@
 use super::batched::{BatchedSequences, context, fit};
 use crate::args::ProfileArgs;
 use crate::{model, output};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use latent_engine::{Engine, EngineError, Limits, LogitsRequest, PhaseProfile, StepProfile, StepSize};
 use serde_json::json;
 
@@ -15,9 +15,7 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     fit(&mut model_args, context(count, length))?;
     let mut engine = model::load(&checkpoint, &model_args, args.json)?;
     engine.wait_for_weights();
-    let summary = engine.summary();
-    let limits =
-        Limits::measure(&summary.placement, summary.tier).context("measuring what the machine can do")?;
+    let limits = model::limits(&engine, &args.model)?;
     let mut together = BatchedSequences::new(&engine, count, length);
     together.fill(&mut engine, args.n_depth)?;
     let mut profiles = Vec::new();

@@ -1,11 +1,9 @@
 //! The stages of `latent graph`, and the options that its plans are made with.
 
 use crate::args::GraphArgs;
-use crate::exit::Usage;
+use crate::exit::usage_of;
 use anyhow::Result;
-use latent_engine::cpu;
-use latent_graph::passes::{BindOptions, Precision};
-use latent_types::CacheType;
+use latent_graph::passes::BindOptions;
 
 /// What is printed or drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +25,7 @@ impl Stage {
     }
 }
 
-/// What kernels are bound for.
+/// What kernels are selected for.
 pub(super) fn bind(args: &GraphArgs) -> Result<BindOptions> {
-    let options = args.model.options();
-    let exact = options.precision == Precision::Exact;
-    let cache = options.cache.unwrap_or(if exact { CacheType::F32 } else { CacheType::F16 });
-    let tier = cpu::tier_for(options.tier).map_err(Usage)?;
-    Ok(BindOptions { precision: options.precision, tier, cache })
+    args.model.options().bind(&*args.model.backend()?).map_err(usage_of)
 }

@@ -58,6 +58,20 @@ impl KvCache {
         self.layout().token_bytes()
     }
 
+    /// The stored row of one layer at a position of a sequence, in the encoding of [`CacheRow`](latent_types::CacheRow).
+    ///
+    /// # Errors
+    /// When the backend's memory fails.
+    ///
+    /// # Panics
+    /// When the sequence has no such position, or belongs to another cache.
+    pub fn row(&self, sequence: &Sequence, layer: usize, position: usize) -> Result<Vec<u8>, BackendError> {
+        assert!(self.owns(sequence) && position < sequence.len(), "position {position} is not in this cache");
+        let mut row = vec![0; self.layout().row(layer).bytes()];
+        self.store.read_row(layer, slot(sequence.block_table(), position), &mut row)?;
+        Ok(row)
+    }
+
     /// Whether the sequence's blocks are of this cache: also where it has none yet.
     pub(crate) fn owns(&self, sequence: &Sequence) -> bool {
         sequence.owner.as_ref().is_none_or(|owner| Arc::ptr_eq(owner, &self.pool))

@@ -63,7 +63,9 @@ fn weights<'a>(plans: impl Iterator<Item = &'a Plan>, bound: Bound<'_>, found: &
             for ((slot, id), kernel) in node.weights.iter().zip(&node.kernels) {
                 let product =
                     |k: &&latent_types::KernelContract| matches!(k.op, OpKind::Linear | OpKind::LinearT);
-                let Some(contract) = bound.target.contracts().get(kernel.index).filter(product) else { continue };
+                let Some(contract) = bound.target.contracts().get(kernel.index).filter(product) else {
+                    continue;
+                };
                 let Some(weight) = plan.ir.weights.get(id.0) else { continue };
                 let Some(part) = weight.parts.first() else { continue };
                 let layout = *layouts.entry(&part.tensor).or_insert(contract.layout);

@@ -150,13 +150,13 @@ fn record(
     trace: &mut Trace,
 ) -> Result<(), BackendError> {
     let span = interpreter.batch.spans.first();
-    if !trace.wants(probe.point) || span.is_some_and(|span| !probe.path.meets(span.path)) {
+    if !trace.wants(probe.activation) || span.is_some_and(|span| !probe.path.meets(span.path)) {
         return Ok(());
     }
     let made_by = interpreter.plan.ir.line(node);
     for row in 0..interpreter.rows {
         let position = interpreter.batch.positions[row];
-        let out = trace.row(probe.point, position, &made_by);
+        let out = trace.row(probe.activation, position, &made_by);
         match &probe.source {
             Source::Value { value, columns } => {
                 let shape = interpreter.ir().value(*value);
@@ -170,8 +170,9 @@ fn record(
                 let slot = latent_backend::slot(&span.block_table, position);
                 out.copy_from_slice(&interpreter.kv.row(kv_layer.0, slot)[columns.clone()]);
             }
-            Source::Routing { chosen, mix } => {
-                let (Some(ids), Some(weights)) = (interpreter.ids.get(chosen), interpreter.values.get(mix))
+            Source::Routing { topk_ids, topk_weights } => {
+                let (Some(ids), Some(weights)) =
+                    (interpreter.ids.get(topk_ids), interpreter.values.get(topk_weights))
                 else {
                     continue;
                 };

@@ -9,15 +9,16 @@ use crate::exit::Found;
 use crate::model::{self, ModelInfo};
 use crate::output;
 use anyhow::Result;
-use latent_engine::cpu::{self, CpuOptions};
+use latent_backend::Backend;
+use latent_engine::{EngineOptions, Resolved};
 use latent_formats::Outline;
-use latent_graph::audit::{self, Bound, Finding, Unused};
+use latent_graph::audit::{self, Finding, Unused};
 use latent_graph::circuit::TensorIndex;
 use latent_graph::ir::Ir;
-use latent_graph::passes::{BindOptions, CacheForm, FORMS, Precision};
-use latent_graph::{Circuit, ModelConfig, Plan};
-use latent_types::CacheType;
+use latent_graph::passes::{CacheForm, FORMS, Precision};
+use latent_graph::{Circuit, ModelConfig, Plan, Stage};
 use serde_json::json;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Kinds of findings that the text shows; JSON has all findings.
@@ -80,37 +81,32 @@ struct Subject<'a> {
 }
 
 /// The plans that are audited together.
-struct Session {
+struct Session<'b> {
     name: String,
-    options: CpuOptions,
-    plans: (Vec<Plan>, Vec<Plan>),
+    resolved: Resolved<'b>,
+    stages: Vec<Stage>,
 }
 
 /// Every formulation in both precisions.
-fn sessions(subject: &Subject<'_>, args: &VerifyArgs) -> Result<Vec<Session>> {
+fn sessions<'b>(
+    subject: &Subject<'_>,
+    args: &VerifyArgs,
+    backend: &'b dyn Backend,
+) -> Result<Vec<Session<'b>>> {
     let Subject { circuit, config, tensors } = *subject;
     let given = args.model.options();
-    let tier = cpu::tier_for(given.tier).map_err(crate::exit::Usage)?;
     let mut sessions = Vec::new();
     for precision in [Precision::Default, Precision::Exact] {
-        let usual = if precision == Precision::Exact { CacheType::F32 } else { CacheType::F16 };
-        let cache = given.cache.unwrap_or(usual);
+        let cache = given.cache.unwrap_or_else(|| backend.default_cache(precision == Precision::Exact));
         for (mla, form) in FORMS.into_iter().filter(|(_, form)| form.stores(cache)) {
-            let options = CpuOptions {
-                mla,
-                form,
-                bind: BindOptions { precision, tier, cache },
-                threads: 1,
-                max_batch_tokens: args.model.max_batch_tokens(),
-                context: config.context_length,
-            };
+            let circuit = Some(Arc::new(circuit.clone()));
+            let options =
+                EngineOptions { mla, form, precision, cache: Some(cache), circuit, ..given.clone() };
+            let resolved = options.resolve(backend, config).map_err(crate::exit::usage_of)?;
+            let stages = resolved.stages(config, tensors)?;
             let expanded = if form == CacheForm::Expanded { ", expanded cache" } else { "" };
             let name = format!("{mla}{expanded}, {precision} precision");
-            sessions.push(Session {
-                name,
-                options,
-                plans: cpu::make_plans_of(circuit, config, tensors, &options)?,
-            });
+            sessions.push(Session { name, resolved, stages });
         }
     }
     Ok(sessions)
@@ -134,15 +130,13 @@ struct Report {
 impl Report {
     fn new(file: String, subject: &Subject<'_>, args: &VerifyArgs) -> Result<Report> {
         let Subject { circuit, config, tensors } = *subject;
-        let sessions = sessions(subject, args)?;
-        let table = cpu::kernel_contracts();
+        let backend = args.model.backend()?;
+        let sessions = sessions(subject, args, &*backend)?;
         let mut findings: Vec<Finding> = Vec::new();
         let mut times = Vec::new();
         for session in &sessions {
-            let (trunk, head) = &session.plans;
-            let bound = Bound { table: &table, options: session.options.bind };
             let start = Instant::now();
-            let found = audit::session(circuit, config, tensors, (trunk, head), bound);
+            let found = session.resolved.audit(config, tensors, &session.stages);
             times.push(start.elapsed());
             for finding in found {
                 let stage = match finding.stage.as_str() {
@@ -156,7 +150,8 @@ impl Report {
             }
         }
         times.sort_unstable();
-        let plans: Vec<&Plan> = sessions.iter().flat_map(|s| s.plans.0.iter().chain(&s.plans.1)).collect();
+        let stages = sessions.iter().flat_map(|session| &session.stages);
+        let plans: Vec<&Plan> = stages.flat_map(|stage| &stage.plans).collect();
         let irs: Vec<&Ir> = plans.iter().map(|plan| &plan.ir).collect();
         Ok(Report {
             file,
@@ -241,13 +236,16 @@ impl Report {
 
 /// Every edge of the layers' plan for one row.
 fn edges(subject: &Subject<'_>, args: &VerifyArgs) -> Result<()> {
-    let sessions = sessions(subject, args)?;
+    let backend = args.model.backend()?;
+    let sessions = sessions(subject, args, &*backend)?;
     let wanted = (args.model.mla, args.model.form());
-    let chosen = sessions.iter().find(|s| (s.options.mla, s.options.form) == wanted);
+    let form =
+        |session: &Session<'_>| (session.resolved.options.stages.mla, session.resolved.options.stages.form);
+    let chosen = sessions.iter().find(|session| form(session) == wanted);
     let Some(session) = chosen else {
         return Err(crate::exit::Usage("an expanded cache goes with --mla naive".into()).into());
     };
-    let plan = &session.plans.0[0];
+    let plan = &session.stages[0].plans[0];
     if args.json {
         return output::json(&serde_json::to_value(plan.ir.named_edges())?);
     }

@@ -2,8 +2,8 @@
 
 use super::deep::{Deep, Looked};
 use crate::output;
-use latent_types::format_bytes;
 use latent_quant::Statistics;
+use latent_types::format_bytes;
 use serde_json::{Value, json};
 
 /// Columns of a tensor's name.
@@ -108,9 +108,9 @@ pub(super) fn text(deep: &Deep, file: &str) -> String {
     lines.push(String::new());
     lines.push(format!(
         "read {} in {seconds:.2} s with {} threads: {}/s, {:.2} billion numbers/s",
-        readable(deep.bytes),
+        format_bytes(deep.bytes),
         deep.threads,
-        readable((deep.bytes as f64 / seconds) as u64),
+        format_bytes((deep.bytes as f64 / seconds) as u64),
         deep.numbers as f64 / seconds / 1e9
     ));
     lines.push(String::new());

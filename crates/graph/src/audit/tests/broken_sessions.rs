@@ -90,7 +90,9 @@ const BREAKS: &[Break] = &[
     (Code::A74, "prefill reads tiles of a weight that decode reads in rows", |s| {
         rebind(&mut s.trunk[2], "avx2_bf16", (2, "avx2_tiles"), "f32");
     }),
-    (Code::A73, "decode is bound to a kernel for many rows", |s| s.target.kernels.as_mut().unwrap()[0].min_rows = 16),
+    (Code::A73, "decode is bound to a kernel for many rows", |s| {
+        s.target.kernels.as_mut().unwrap()[0].min_rows = 16
+    }),
     (Code::A75, "prefill reads its input in 8 bits", |s| {
         rebind(&mut s.trunk[1], "avx2_bf16", (3, "avx2_a8"), "a8");
     }),
