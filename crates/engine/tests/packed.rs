@@ -3,7 +3,8 @@
 
 mod support;
 
-use latent_engine::{Engine, EngineError, EngineOptions};
+use latent_backend::BackendError;
+use latent_engine::{Engine, EngineOptions};
 use latent_formats::Checkpoint;
 use latent_graph::passes::{MlaChoice, Precision};
 use latent_testing::{Kind, Recipe};
@@ -151,7 +152,7 @@ fn what_is_stopped_or_fails_leaves_nothing_behind() {
             heard += 1;
             heard < 5
         });
-    assert!(matches!(stopped, Err(EngineError::Stopped)));
+    assert!(matches!(stopped, Err(BackendError::Cancelled)));
     let nowhere =
         latent_backends::pack(&model, &folder.path().join("no/such/folder.latent"), Some(1), &mut |_, _| {
             true

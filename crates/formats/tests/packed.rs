@@ -39,6 +39,22 @@ fn pack(model: &Checkpoint) -> Vec<u8> {
 }
 
 #[test]
+fn a_layout_that_this_version_does_not_know_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Checkpoint::open(&source(folder.path(), "model.gguf", 1)).unwrap();
+    let file = pack(&model);
+    // the body alone: the prelude has a checksum of it
+    let at = file.windows(7).position(|bytes| bytes == b"tiles16").unwrap();
+    for (name, expected) in [(b"tiles32", "tiles32"), (b"gpu4x64", "gpu4x64")] {
+        let mut other = file[4096..].to_vec();
+        other[at - 4096..at - 4096 + 7].copy_from_slice(name);
+        let problem = Directory::parse_body(&other).err().unwrap().to_string();
+        assert!(problem.contains(expected) && problem.contains("latent pack"), "{problem}");
+    }
+    assert!(Directory::parse_body(&file[4096..]).is_ok());
+}
+
+#[test]
 fn what_is_written_is_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let model = Checkpoint::open(&source(folder.path(), "model.gguf", 1)).unwrap();

@@ -46,7 +46,7 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
                 format_bytes(packed.bytes)
             ))
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(latent_engine::EngineError::from(error).into()),
     }
 }
 

@@ -18,6 +18,14 @@ pub enum PackError {
     /// Numbers with the most significant byte first.
     #[error("its numbers are big-endian; pack the model again on this kind of machine")]
     BigEndian,
+    /// Weights in another layout.
+    #[error(
+        "its weights are packed in the layout {layout:?}, which this version does not read; pack the model again with `latent pack`"
+    )]
+    Layout {
+        /// Its name.
+        layout: String,
+    },
     /// It has another length than its prelude says.
     #[error(
         "it has {found} bytes, but should have {expected}; the file is truncated or damaged: copy it again, or pack the model again"

@@ -1,6 +1,6 @@
 //! Reading the header of a packed file: offset and layout of each tensor.
 
-use super::{MAGIC, PAGE, keys};
+use super::{LAYOUT, MAGIC, PAGE, keys};
 use crate::error::{FormatError, PackError};
 use crate::gguf::{Header, Metadata, Value, tensor_bytes};
 use crate::identity::{FNV_START, Identity, PackedFrom, VERSION, fnv};
@@ -86,6 +86,11 @@ impl Directory {
             return Err(invalid("general.alignment", problem));
         }
         let metadata = header.metadata;
+        match metadata.str(keys::LAYOUT) {
+            Ok(None | Some(LAYOUT)) => {}
+            Ok(Some(other)) => return Err(PackError::Layout { layout: other.to_owned() }),
+            Err(_) => return Err(invalid(keys::LAYOUT, "it is not text")),
+        }
         let number = |key: &str| wanted(metadata.u64(key), key);
         let from = PackedFrom {
             version: VERSION,

@@ -21,6 +21,10 @@ pub const MAGIC: &[u8; 8] = b"LATENTPK";
 /// Bytes of the prelude; tensors begin at multiples of it.
 pub const PAGE: u64 = 4096;
 
+/// The one layout in which this version packs weights: sixteen rows interleaved (`latent_quant::tiles`), as the CPU backend's kernels read
+/// them. Files written before layouts had names have it too.
+pub const LAYOUT: &str = "tiles16";
+
 /// Extension of packed files.
 pub const EXTENSION: &str = "latent";
 
@@ -35,6 +39,8 @@ mod keys {
     pub(super) const SOURCE_GGUF: &str = "latent.source.gguf";
     /// Files of a source folder: their names follow.
     pub(super) const SOURCE_FILE: &str = "latent.source.file.";
+    /// The layout of tensors that are not row-major.
+    pub(super) const LAYOUT: &str = "latent.tensor.layout";
     pub(super) const TYPES: &str = "latent.tensor.types";
     pub(super) const DIMENSIONS: &str = "latent.tensor.dimensions";
     pub(super) const SHAPES: &str = "latent.tensor.shapes";

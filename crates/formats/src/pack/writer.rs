@@ -1,7 +1,7 @@
 //! Writing packed files: the prelude, the header, and tensors one after another.
 
 use super::source::source_keys;
-use super::{MAGIC, PAGE, keys};
+use super::{LAYOUT, MAGIC, PAGE, keys};
 use crate::checkpoint::Checkpoint;
 use crate::error::FormatError;
 use crate::gguf::{Writer, WriterValue};
@@ -58,7 +58,8 @@ impl PackWriter {
         }
         let shapes = tensors.iter().flat_map(|t| t.shape.iter().map(|&n| n as u64)).collect();
         let rows = tiles.iter().map(|t| t.map_or(0, |t| t.rows as u64)).collect();
-        body.key(keys::TYPES, WriterValue::Strings(tensors.iter().map(|t| t.ty.name().into()).collect()))
+        body.key(keys::LAYOUT, WriterValue::String(LAYOUT.into()))
+            .key(keys::TYPES, WriterValue::Strings(tensors.iter().map(|t| t.ty.name().into()).collect()))
             .key(keys::DIMENSIONS, WriterValue::U8s(tensors.iter().map(|t| t.shape.len() as u8).collect()))
             .key(keys::SHAPES, WriterValue::U64s(shapes))
             .key(keys::TILE_ROWS, WriterValue::U64s(rows));
