@@ -258,6 +258,13 @@ impl Model for CpuModel {
         }
     }
 
+    fn parallel(&mut self, tasks: usize, job: &(dyn Fn(usize) + Sync)) {
+        if tasks < 2 {
+            return (0..tasks).for_each(job);
+        }
+        self.thread_pool.run(&|worker| (worker.index..tasks).step_by(worker.count).for_each(job));
+    }
+
     fn start_profile(&mut self) {
         let clock = |plan: &Plan| (0..plan.phase_count()).map(|_| AtomicU64::new(0)).collect();
         self.clocks = Some(self.stages.iter().flat_map(|stage| &stage.plans).map(clock).collect());

@@ -120,6 +120,12 @@ pub trait Model: Send {
     /// Blocks until all weights are in memory, where the backend reads them before they are needed.
     fn wait_for_weights(&mut self) {}
 
+    /// Runs `job` once for each index below `tasks`, on several threads where the backend has them: work on the host between two steps, such
+    /// as sampling.
+    fn parallel(&mut self, tasks: usize, job: &(dyn Fn(usize) + Sync)) {
+        (0..tasks).for_each(job);
+    }
+
     /// Starts timing each phase.
     fn start_profile(&mut self);
 

@@ -4,10 +4,12 @@ use crate::cache::Sequence;
 use crate::context_shift::ContextShift;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::sampling::{LogProbability, Sampler, SamplingParams, StopStrings, log_probabilities};
+use crate::generation::Generation;
+use crate::sampling::{LogProbability, SamplingParams};
 use crate::step::{LogitsRequest, SeqInput};
-use latent_text::{Detokenizer, Tokenizer};
-use std::time::{Duration, Instant};
+use latent_text::Tokenizer;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// What is to be generated.
 #[derive(Clone, Debug, Default)]
@@ -117,11 +119,48 @@ impl Engine {
         &mut self,
         session: &mut Session,
         request: &Request,
-        tokenizer: &Tokenizer,
+        tokenizer: &Arc<Tokenizer>,
         listener: &mut dyn Listener,
     ) -> Result<Answer, EngineError> {
         let prompt = &request.prompt;
-        let context = self.context();
+        let mut generation = self.start(request, tokenizer)?;
+        let start = Instant::now();
+        let cached = session.keep_common(self, prompt);
+        let fed = self.feed(session, &prompt[cached..], &mut generation, &mut |done| {
+            listener.prompt(cached + done, prompt.len())
+        });
+        let prompt_seconds = start.elapsed().as_secs_f64();
+        let mut discarded_tokens = 0;
+        let start = Instant::now();
+        match fed {
+            Ok(()) => discarded_tokens = self.answer(session, &mut generation, request.shift, listener)?,
+            Err(EngineError::Stopped) => generation.stop(StopReason::Interrupted),
+            Err(error) => return Err(error),
+        }
+        let held_back = generation.finish();
+        if let Some(token) = generation.tokens().last().filter(|_| !held_back.is_empty()) {
+            listener.token(&Event { token: *token, text: &held_back, logprob: None });
+        }
+        let (tokens, text, stop) = generation.into_parts();
+        Ok(Answer {
+            tokens,
+            text,
+            stop,
+            prompt_tokens: prompt.len(),
+            cached_tokens: cached,
+            prompt_seconds,
+            generate_seconds: start.elapsed().as_secs_f64(),
+            discarded_tokens,
+        })
+    }
+
+    /// A generation for a request that this engine can serve. Whoever drives it feeds the prompt, and then each token that it chooses; see
+    /// [`Engine::advance`].
+    ///
+    /// # Errors
+    /// A prompt that is empty or does not fit into the context; parameters out of their range.
+    pub fn start(&self, request: &Request, tokenizer: &Arc<Tokenizer>) -> Result<Generation, EngineError> {
+        let (prompt, context) = (&request.prompt, self.context());
         if prompt.is_empty() {
             return Err(EngineError::Options("the prompt has no tokens; give a text or --tokens".into()));
         }
@@ -131,52 +170,15 @@ impl Engine {
         if let Some(shift) = request.shift {
             shift.check(context)?;
         }
-        let start = Instant::now();
-        let cached = session.keep_common(self, prompt);
-        let vocab = self.config().vocab_size;
-        let mut state = GenerationState {
-            sampler: Sampler::new(request.sampling.clone(), vocab, breakers(tokenizer, vocab))?,
-            stops: StopStrings::new(&request.stop),
-            detokenizer: Detokenizer::new(tokenizer, false),
-            tokenizer,
-            request,
-            logits: vec![0.0; vocab],
-            answer: Answer {
-                tokens: Vec::new(),
-                text: String::new(),
-                stop: StopReason::Length,
-                prompt_tokens: prompt.len(),
-                cached_tokens: cached,
-                prompt_seconds: 0.0,
-                generate_seconds: 0.0,
-                discarded_tokens: 0,
-            },
-        };
-        prompt.iter().for_each(|token| state.sampler.accept(*token));
-        let fed = self.feed(session, &prompt[cached..], &mut state.logits, &mut |done| {
-            listener.prompt(cached + done, prompt.len())
-        });
-        state.answer.prompt_seconds = start.elapsed().as_secs_f64();
-        match fed {
-            Ok(()) => {}
-            Err(EngineError::Stopped) => {
-                state.answer.stop = StopReason::Interrupted;
-                return Ok(state.answer);
-            }
-            Err(error) => return Err(error),
-        }
-        let start = Instant::now();
-        self.answer(session, &mut state, listener, context)?;
-        state.finish(start.elapsed(), listener);
-        Ok(state.answer)
+        Generation::new(Arc::clone(tokenizer), self.config().vocab_size, request)
     }
 
-    /// Runs tokens of the prompt; the logits of the last one stay in `logits`.
+    /// Runs tokens of the prompt; the logits of the last one stay in the generation.
     fn feed(
         &mut self,
         session: &mut Session,
         tokens: &[u32],
-        logits: &mut [f32],
+        generation: &mut Generation,
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<(), EngineError> {
         let chunk = self.chunk_for(tokens.len());
@@ -186,7 +188,7 @@ impl Engine {
             tokens,
             chunk,
             LogitsRequest::Last,
-            &mut |_, row| logits.copy_from_slice(row),
+            &mut |_, row| generation.take_logits(row),
             progress,
         );
         let done = session.sequence.len() - before;
@@ -194,106 +196,41 @@ impl Engine {
         result
     }
 
+    /// Chooses and runs tokens until the answer ends; returns how many tokens context shifts discarded.
     fn answer(
         &mut self,
         session: &mut Session,
-        state: &mut GenerationState<'_>,
+        generation: &mut Generation,
+        shift: Option<ContextShift>,
         listener: &mut dyn Listener,
-        context: usize,
-    ) -> Result<(), EngineError> {
-        let most = state.request.max_tokens.unwrap_or(usize::MAX);
-        while state.answer.tokens.len() < most {
-            let token = state.next()?;
-            if !state.show(token, listener) {
-                return Ok(());
+    ) -> Result<usize, EngineError> {
+        let mut discarded = 0;
+        // an answer of no tokens ends before the first
+        while !generation.is_finished() {
+            let chosen = generation.choose()?;
+            let logprob = chosen.logprob.as_ref().map(|(own, top)| (*own, top.as_slice()));
+            if !listener.token(&Event { token: chosen.token, text: &chosen.text, logprob }) {
+                generation.interrupt();
             }
-            if state.answer.tokens.len() >= most {
+            if generation.is_finished() {
                 break;
             }
-            if session.sequence.len() >= context {
-                let Some(shift) = state.request.shift else {
-                    state.answer.stop = StopReason::Context;
-                    return Ok(());
+            if session.sequence.len() >= self.context() {
+                let Some(shift) = shift else {
+                    generation.stop(StopReason::Context);
+                    break;
                 };
-                state.answer.discarded_tokens += self.shift_session(session, shift)?;
+                discarded += self.shift_session(session, shift)?;
             }
-            let tokens = [token];
-            let mut items =
-                [SeqInput { sequence: &mut session.sequence, tokens: &tokens, wanted: LogitsRequest::Last }];
-            let logits = &mut state.logits;
-            let in_order = items[0].sequence.len() == session.tokens.len();
-            self.step(&mut items, &mut |_, _, row| logits.copy_from_slice(row))?;
+            let tokens = [chosen.token];
+            let in_order = session.sequence.len() == session.tokens.len();
+            let sequence = &mut session.sequence;
+            let mut inputs = [SeqInput { sequence, tokens: &tokens, wanted: LogitsRequest::Last }];
+            self.step(&mut inputs, &mut |_, _, row| generation.take_logits(row))?.all()?;
             if in_order {
-                session.tokens.push(token);
+                session.tokens.push(chosen.token);
             }
         }
-        state.answer.stop = StopReason::Length;
-        Ok(())
-    }
-}
-
-/// Tokens at which DRY stops looking for a repetition: those that end a line or a clause, and control tokens.
-fn breakers(tokenizer: &Tokenizer, vocab: usize) -> Vec<u32> {
-    let ends = |id: &u32| {
-        let piece = tokenizer.piece(*id).unwrap_or_default();
-        tokenizer.is_control(*id) || piece.iter().any(|b| matches!(b, b'\n' | b':' | b'"' | b'*'))
-    };
-    (0..vocab as u32).filter(ends).collect()
-}
-
-/// The state of one answer.
-struct GenerationState<'a> {
-    sampler: Sampler,
-    stops: StopStrings,
-    detokenizer: Detokenizer<'a>,
-    tokenizer: &'a Tokenizer,
-    request: &'a Request,
-    logits: Vec<f32>,
-    answer: Answer,
-}
-
-impl GenerationState<'_> {
-    fn next(&mut self) -> Result<u32, EngineError> {
-        let token = self.sampler.sample(&self.logits)?;
-        self.sampler.accept(token);
-        self.answer.tokens.push(token);
-        Ok(token)
-    }
-
-    /// Tells the listener of a token; whether the answer goes on.
-    fn show(&mut self, token: u32, listener: &mut dyn Listener) -> bool {
-        let ends = self.tokenizer.end_of_generation().contains(&token);
-        let text = if ends { String::new() } else { self.detokenizer.push(token) };
-        let text = self.stops.push(&text);
-        self.answer.text.push_str(&text);
-        let found = self.request.logprobs.map(|top| log_probabilities(&self.logits, token, top));
-        let logprob = found.as_ref().map(|(own, top)| (*own, top.as_slice()));
-        let goes_on = listener.token(&Event { token, text: &text, logprob });
-        self.answer.stop = match (ends, self.stops.found(), goes_on) {
-            (true, ..) => StopReason::End,
-            (_, true, _) => StopReason::StopString,
-            (.., false) => StopReason::Interrupted,
-            _ => return true,
-        };
-        false
-    }
-
-    /// Text that was held back.
-    fn finish(&mut self, time: Duration, listener: &mut dyn Listener) {
-        self.answer.generate_seconds = time.as_secs_f64();
-        let unfinished = self.detokenizer.finish();
-        let before = self.stops.found();
-        let mut text = self.stops.push(&unfinished);
-        if !self.stops.found() {
-            text.push_str(&self.stops.finish());
-        } else if !before {
-            self.answer.stop = StopReason::StopString;
-        }
-        self.answer.text.push_str(&text);
-        if !text.is_empty()
-            && let Some(token) = self.answer.tokens.last()
-        {
-            listener.token(&Event { token: *token, text: &text, logprob: None });
-        }
+        Ok(discarded)
     }
 }

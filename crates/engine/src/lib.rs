@@ -2,7 +2,8 @@
 //!
 //! * [`Engine`]: a loaded model: steps over [`Sequence`](cache::Sequence)s, logits out.
 //! * [`cache`]: the KV cache: shared prefixes, copy on write, truncation, context shift, files.
-//! * [`sampling`]: from logits to the next token; [`Engine::generate`]: from a prompt to text.
+//! * [`sampling`]: from logits to the next token; [`Generation`]: from logits to text, a state machine without an engine.
+//! * [`Engine::generate`]: from a prompt to text; [`Engine::advance`]: many answers at once.
 //! * [`Engine::profile`]: where the time goes, beside the machine's limits.
 //! * [`Engine::trace`]: the activations that a run passes through; [`compare`]: where two runs part.
 //! * [`EngineOptions::resolve`]: what options mean for a model on a backend, without loading anything.
@@ -11,12 +12,14 @@
 //! Nothing here is global to the process, and no thread of the caller is bound to a CPU unless [`EngineOptions::pin`] says so.
 #![forbid(unsafe_code)]
 
+mod advance;
 pub mod cache;
 pub mod compare;
 mod context_shift;
 mod engine;
 mod error;
 mod generate;
+mod generation;
 mod load;
 pub mod memory;
 mod options;
@@ -27,10 +30,12 @@ mod sequences;
 mod step;
 mod summary;
 
+pub use advance::{Progress, Running};
 pub use context_shift::ContextShift;
 pub use engine::Engine;
 pub use error::EngineError;
 pub use generate::{Answer, Event, Listener, Request, Session, StopReason};
+pub use generation::{Chosen, Generation, LogitsProcessor};
 pub use latent_backend::{CancelToken, Limits, MemoryEstimate, Trace, Values};
 pub use options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
 pub use profile::{PhaseProfile, Roofline, StepProfile, StepSize};

@@ -74,10 +74,10 @@ fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/mla-demo-Q4_K_M.gguf")
 }
 
-fn small(context: usize) -> (Engine, Tokenizer) {
+fn small(context: usize) -> (Engine, Arc<Tokenizer>) {
     let file: Arc<Checkpoint> = checkpoint(&demo());
     let options = EngineOptions { threads: Some(2), context: Some(context), ..EngineOptions::default() };
-    (engine(&file, &options), Tokenizer::from_checkpoint(&file).unwrap())
+    (engine(&file, &options), Arc::new(Tokenizer::from_checkpoint(&file).unwrap()))
 }
 
 /// Never ends by itself: the tokens that would end it are banned.

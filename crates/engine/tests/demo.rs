@@ -20,7 +20,7 @@ impl Listener for Quiet {}
 
 struct Demo {
     engine: Engine,
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
     template: ChatTemplate,
 }
 
@@ -34,7 +34,7 @@ fn demo(options: &EngineOptions) -> Demo {
     let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap();
     Demo {
         template: ChatTemplate::new(template).unwrap(),
-        tokenizer: Tokenizer::from_checkpoint(&checkpoint).unwrap(),
+        tokenizer: Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap()),
         engine: Engine::load(&*latent_backends::cpu(), &checkpoint, options, &mut |_, _| {}).unwrap(),
     }
 }

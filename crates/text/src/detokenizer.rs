@@ -1,19 +1,22 @@
 //! Streaming text: tokens in, whole characters out.
 
 use crate::tokenizer::Tokenizer;
+use std::ops::Deref;
 
 /// Turns tokens into text one by one. A character whose bytes are spread over tokens comes out when its last byte is there; bytes that
 /// can never become a character come out as U+FFFD.
-pub struct Detokenizer<'a> {
-    tokenizer: &'a Tokenizer,
+///
+/// It borrows a tokenizer (`&Tokenizer`) or shares one (`Arc<Tokenizer>`), and can then move to another thread.
+pub struct Detokenizer<T> {
+    tokenizer: T,
     special: bool,
     pending: Vec<u8>,
     first: bool,
 }
 
-impl<'a> Detokenizer<'a> {
+impl<T: Deref<Target = Tokenizer>> Detokenizer<T> {
     /// A stream; control tokens are left out unless `special`.
-    pub fn new(tokenizer: &'a Tokenizer, special: bool) -> Detokenizer<'a> {
+    pub fn new(tokenizer: T, special: bool) -> Detokenizer<T> {
         Detokenizer { tokenizer, special, pending: Vec::new(), first: true }
     }
 

@@ -8,10 +8,11 @@ use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use latent_text::{ChatInput, ChatTemplate, Encode, TextError, Tokenizer};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// The tokenizer of a model and, where it has one, its chat template.
 pub(super) struct ChatFormatter {
-    pub(super) tokenizer: Tokenizer,
+    pub(super) tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
     /// What the template is given beside the messages.
     pub(super) options: ChatOptions,
@@ -35,7 +36,7 @@ impl ChatFormatter {
     ) -> Result<ChatFormatter> {
         let largest = config.context_length;
         let fit = ContextFit { context: context.unwrap_or(largest).min(largest), largest };
-        let tokenizer = Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?;
+        let tokenizer = Arc::new(Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?);
         let template = model::chat_template(checkpoint)?.map(ChatTemplate::new).transpose()?;
         Ok(ChatFormatter { tokenizer, template, options: ChatOptions::default(), fit })
     }

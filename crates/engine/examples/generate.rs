@@ -1,0 +1,43 @@
+//! From a question to an answer, printed as it comes: `cargo run --release -p latent-engine --example generate -- MODEL "question"`.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "a program for the terminal")]
+
+use latent_engine::{Engine, EngineOptions, Event, Listener, Request, Session};
+use latent_formats::Checkpoint;
+use latent_text::{Encode, Tokenizer};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
+
+/// Prints each piece of text.
+struct Terminal;
+
+impl Listener for Terminal {
+    fn token(&mut self, event: &Event<'_>) -> bool {
+        print!("{}", event.text);
+        // answering false would end the answer here
+        std::io::stdout().flush().is_ok()
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args().skip(1);
+    let model = args.next().unwrap_or_else(|| DEMO.into());
+    let prompt = args.next().unwrap_or_else(|| "Once upon a time".into());
+
+    let checkpoint = Arc::new(Checkpoint::open(Path::new(&model))?);
+    let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint)?);
+    let backend = latent_backends::cpu();
+    let mut engine = Engine::load(&*backend, &checkpoint, &EngineOptions::default(), &mut |_, _| {})?;
+
+    let request = Request {
+        prompt: tokenizer.encode(&prompt, Encode { add_special: true, parse_special: false })?,
+        max_tokens: Some(40),
+        ..Request::default()
+    };
+    let answer = engine.generate(&mut Session::default(), &request, &tokenizer, &mut Terminal)?;
+    println!("\n[{} tokens, {:?}]", answer.tokens.len(), answer.stop);
+    Ok(())
+}

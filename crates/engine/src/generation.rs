@@ -1,0 +1,189 @@
+//! One answer as a state machine: logits in, tokens and text out. It knows no engine, so that a server can drive many of them.
+
+use crate::error::EngineError;
+use crate::generate::{Request, StopReason};
+use crate::sampling::{LogProbability, Sampler, StopStrings, log_probabilities};
+use latent_text::{Detokenizer, Tokenizer};
+use std::sync::Arc;
+
+/// Changes logits before a token is chosen: a grammar, a watermark, a ban of tokens.
+pub trait LogitsProcessor: Send {
+    /// `tokens` are the prompt and what was chosen so far; `logits` has one element per token of the vocabulary. A token whose logit becomes −∞
+    /// cannot be chosen.
+    fn process(&mut self, tokens: &[u32], logits: &mut [f32]);
+}
+
+/// The state of one answer: sampler, stop strings, detokenizer. It owns what it needs, and can move between threads.
+///
+/// ```
+/// fn send<T: Send + 'static>() {}
+/// send::<latent_engine::Generation>();
+/// ```
+pub struct Generation {
+    tokenizer: Arc<Tokenizer>,
+    detokenizer: Detokenizer<Arc<Tokenizer>>,
+    sampler: Sampler,
+    stops: StopStrings,
+    processors: Vec<Box<dyn LogitsProcessor>>,
+    /// The prompt and all chosen tokens.
+    context: Vec<u32>,
+    prompt_len: usize,
+    max_tokens: usize,
+    logprobs: Option<usize>,
+    logits: Vec<f32>,
+    /// Tokens whose logits have been taken or are not needed: those of `context` before it are in the KV cache.
+    fed: usize,
+    text: String,
+    stop: Option<StopReason>,
+}
+
+/// A token that was chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// The token.
+    pub token: u32,
+    /// Text that is certain now; may be empty.
+    pub text: String,
+    /// ln of its probability under the model, and the likeliest tokens with theirs, where asked for.
+    pub logprob: Option<(f32, Vec<LogProbability>)>,
+}
+
+impl Generation {
+    /// The answer to a request, before its prompt has run. `vocab` is the length of the model's logits.
+    ///
+    /// # Errors
+    /// Sampling parameters out of their range.
+    pub fn new(
+        tokenizer: Arc<Tokenizer>,
+        vocab: usize,
+        request: &Request,
+    ) -> Result<Generation, EngineError> {
+        let mut sampler = Sampler::new(request.sampling.clone(), vocab, breakers(&tokenizer, vocab))?;
+        request.prompt.iter().for_each(|token| sampler.accept(*token));
+        let max_tokens = request.max_tokens.unwrap_or(usize::MAX);
+        Ok(Generation {
+            detokenizer: Detokenizer::new(Arc::clone(&tokenizer), false),
+            tokenizer,
+            sampler,
+            stops: StopStrings::new(&request.stop),
+            processors: Vec::new(),
+            context: request.prompt.clone(),
+            prompt_len: request.prompt.len(),
+            max_tokens,
+            logprobs: request.logprobs,
+            logits: vec![0.0; vocab],
+            fed: 0,
+            text: String::new(),
+            stop: (max_tokens == 0).then_some(StopReason::Length),
+        })
+    }
+
+    /// Adds a processor, after those that are there.
+    pub fn add_processor(&mut self, processor: Box<dyn LogitsProcessor>) {
+        self.processors.push(processor);
+    }
+
+    /// Tokens that have to run before the next one can be chosen: the prompt first, then each chosen token.
+    pub fn pending(&self) -> &[u32] {
+        &self.context[self.fed..]
+    }
+
+    /// Counts the first `tokens` pending tokens as run.
+    pub fn mark_run(&mut self, tokens: usize) {
+        self.fed = (self.fed + tokens).min(self.context.len());
+    }
+
+    /// Copies the logits of the last token that ran.
+    ///
+    /// # Panics
+    /// When they are not as long as the vocabulary.
+    pub fn take_logits(&mut self, logits: &[f32]) {
+        self.logits.copy_from_slice(logits);
+    }
+
+    /// Chooses the next token from the logits that were taken last, and decides whether the answer ends with it.
+    ///
+    /// # Errors
+    /// When no token can be chosen.
+    pub fn choose(&mut self) -> Result<Chosen, EngineError> {
+        for processor in &mut self.processors {
+            processor.process(&self.context, &mut self.logits);
+        }
+        let token = self.sampler.sample(&self.logits)?;
+        self.sampler.accept(token);
+        self.context.push(token);
+        let ends = self.tokenizer.end_of_generation().contains(&token);
+        let text = if ends { String::new() } else { self.detokenizer.push(token) };
+        let text = self.stops.push(&text);
+        self.text.push_str(&text);
+        let logprob = self.logprobs.map(|top| log_probabilities(&self.logits, token, top));
+        self.stop = match (ends, self.stops.found()) {
+            (true, _) => Some(StopReason::End),
+            (_, true) => Some(StopReason::StopString),
+            _ if self.tokens().len() >= self.max_tokens => Some(StopReason::Length),
+            _ => None,
+        };
+        Ok(Chosen { token, text, logprob })
+    }
+
+    /// Ends the answer for a reason from outside, whatever reason it had.
+    pub fn stop(&mut self, reason: StopReason) {
+        self.stop = Some(reason);
+    }
+
+    /// Ends the answer on its reader's wish; an answer that the model or a stop string has ended keeps that reason.
+    pub(crate) fn interrupt(&mut self) {
+        if !matches!(self.stop, Some(StopReason::End | StopReason::StopString)) {
+            self.stop = Some(StopReason::Interrupted);
+        }
+    }
+
+    /// Whether the answer has ended.
+    pub fn is_finished(&self) -> bool {
+        self.stop.is_some()
+    }
+
+    /// Why it ended, once it has.
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.stop
+    }
+
+    /// The chosen tokens, the one that ended the answer included.
+    pub fn tokens(&self) -> &[u32] {
+        &self.context[self.prompt_len..]
+    }
+
+    /// The text so far, without what may still become a stop string or a whole character.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Text that was held back, once no more tokens come.
+    pub fn finish(&mut self) -> String {
+        let unfinished = self.detokenizer.finish();
+        let before = self.stops.found();
+        let mut text = self.stops.push(&unfinished);
+        if !self.stops.found() {
+            text.push_str(&self.stops.finish());
+        } else if !before {
+            self.stop = Some(StopReason::StopString);
+        }
+        self.text.push_str(&text);
+        text
+    }
+
+    /// Tokens, text and reason of the answer.
+    pub(crate) fn into_parts(self) -> (Vec<u32>, String, StopReason) {
+        let tokens = self.context[self.prompt_len..].to_vec();
+        (tokens, self.text, self.stop.unwrap_or(StopReason::Interrupted))
+    }
+}
+
+/// Tokens at which DRY stops looking for a repetition: those that end a line or a clause, and control tokens.
+fn breakers(tokenizer: &Tokenizer, vocab: usize) -> Vec<u32> {
+    let ends = |id: &u32| {
+        let piece = tokenizer.piece(*id).unwrap_or_default();
+        tokenizer.is_control(*id) || piece.iter().any(|b| matches!(b, b'\n' | b':' | b'"' | b'*'))
+    };
+    (0..vocab as u32).filter(ends).collect()
+}
