@@ -118,7 +118,7 @@ impl Plan {
             "plan for {} ({rows}), {} phases, arena {} bytes\n",
             self.bucket.purpose(),
             self.phase_count(),
-            self.arena.floats * 4
+            self.arena.bytes
         );
         head + &self.ir.to_text(Some(&self.phases))
     }

@@ -198,7 +198,8 @@ pub fn audit(
 /// Bytes of arena, residual stream, logits and partial results that these plans need.
 pub fn arena_bytes(config: &ModelConfig, plans: &(Vec<Plan>, Vec<Plan>), options: &CpuOptions) -> u64 {
     let a = &config.attention;
-    let arena = plans.0.iter().chain(&plans.1).map(|plan| plan.arena.floats).max().unwrap_or(0);
+    let arena =
+        plans.0.iter().chain(&plans.1).map(|plan| plan.arena.bytes / size_of::<f32>()).max().unwrap_or(0);
     let partials = attention::shared_partials(a.heads, a.kv_lora_rank, options.threads);
     let rows = options.max_batch_tokens * config.hidden_size + HEAD_ROWS * config.vocab_size;
     4 * (arena + partials + rows) as u64

@@ -209,7 +209,7 @@ fn plan_view(shared: &mut Shared<'_>, plan: &Plan, mla: MlaChoice) -> View {
         MlaChoice::Auto => AttentionPath::Absorbed,
         _ => AttentionPath::All,
     };
-    let step = Step { rows, cached: 0, sequences: 1, cache: shared.options.bind.cache, path: lane };
+    let step = Step { rows, past_len: 0, sequences: 1, cache: shared.options.bind.cache, path: lane };
     let source =
         Source { ir: &plan.ir, phases: Some(&plan.phases), step: Some(step), class: Some(plan.bucket) };
     let runs = shared.blocks_of(&source);

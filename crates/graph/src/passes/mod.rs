@@ -26,7 +26,7 @@ pub use schedule::schedule;
 pub use select_kernels::{BindOptions, Precision, choose, required_kernels, select_kernels};
 pub(crate) use select_kernels::{Request, binding_bucket};
 
-use crate::ir::{Ir, Node, Op, ValueId};
+use crate::ir::{Ir, Node, ValueId};
 use std::ops::Range;
 
 /// How many rows a plan is made for. A plan also runs steps with fewer rows than its bucket has.
@@ -90,7 +90,7 @@ fn overwritten(ir: &Ir, value: ValueId, mut nodes: Range<usize>) -> bool {
             let (of, other) = ir.place(*id);
             of == root && other.start < place.end && place.start < other.end
         };
-        ir.nodes[n].op != Op::Split && ir.nodes[n].outputs.iter().any(over)
+        !ir.nodes[n].op.spec().is_view() && ir.nodes[n].outputs.iter().any(over)
     })
 }
 
