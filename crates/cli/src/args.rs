@@ -491,6 +491,10 @@ pub(crate) struct GraphArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) rows: usize,
 
+    /// Of ir: print it after this pass, such as fuse_projections, instead of before all (an unknown name lists them)
+    #[arg(long, value_name = "PASS", conflicts_with = "html")]
+    pub(crate) after: Option<String>,
+
     /// Form of the output
     #[arg(long, value_enum, default_value = "text")]
     pub(crate) format: Drawing,

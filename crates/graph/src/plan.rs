@@ -5,8 +5,7 @@ use crate::config::ModelConfig;
 use crate::error::GraphError;
 use crate::ir::{Cost, Ir, Span, Step};
 use crate::passes::{
-    Arena, BatchBucket, BindOptions, CacheForm, MlaChoice, fold_epilogues, fold_norms, fold_ropes,
-    fuse_projections, group_experts, lower_mla, plan_memory, schedule, select_kernels,
+    Arena, BatchBucket, BindOptions, CacheForm, MlaChoice, PassInput, pipeline, plan_memory, schedule,
 };
 use latent_types::KernelContract;
 use serde::Serialize;
@@ -30,6 +29,20 @@ pub struct PlanOptions {
     pub form: CacheForm,
     /// Precision, ISA limit and cache type.
     pub bind: BindOptions,
+}
+
+impl PlanOptions {
+    /// What passes are told for these options.
+    pub fn pass_input<'a>(&'a self, config: &'a ModelConfig, kernels: &'a [KernelContract]) -> PassInput<'a> {
+        PassInput {
+            attention: &config.attention,
+            kernels,
+            mla: self.mla,
+            form: self.form,
+            bind: &self.bind,
+            bucket: self.bucket,
+        }
+    }
 }
 
 /// Everything that a backend needs to run a span of layers for one batch bucket.
@@ -81,13 +94,10 @@ impl Plan {
         if !options.form.stores(cache) {
             return Err(GraphError::CacheType { cache });
         }
-        let ir = lower_mla(ir, options.mla, options.form, &config.attention)?;
-        let ir = fuse_projections(ir);
-        let ir = group_experts(ir);
-        let ir = fold_norms(ir, options.bucket);
-        let ir = fold_ropes(ir);
-        let ir = fold_epilogues(ir);
-        let ir = select_kernels(ir, kernels, &options.bind, options.bucket)?;
+        let mut ir = ir;
+        for pass in pipeline() {
+            ir = pass.run(ir, &options.pass_input(config, kernels))?;
+        }
         let phases = schedule(&ir, options.bucket);
         let max_rows = options.bucket.max_rows(options.max_batch_tokens);
         let arena = plan_memory(&ir, &phases, max_rows);
