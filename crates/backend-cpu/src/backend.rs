@@ -68,8 +68,12 @@ impl Backend for CpuBackend {
         context: usize,
     ) -> MemoryEstimate {
         let a = &config.attention;
-        let arena =
-            stages.iter().flat_map(|stage| &stage.plans).map(|plan| plan.arena.floats).max().unwrap_or(0);
+        let arena = stages
+            .iter()
+            .flat_map(|stage| &stage.plans)
+            .map(|plan| plan.arena.bytes / size_of::<f32>())
+            .max()
+            .unwrap_or(0);
         let partials = attention::shared_partials(a.heads, a.kv_lora_rank, options.threads);
         let most = options.stages.max_batch_tokens;
         let rows = most * config.hidden_size + LM_HEAD_ROWS * config.vocab_size;

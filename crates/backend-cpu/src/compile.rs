@@ -193,7 +193,7 @@ pub fn compile(plan: &Plan, weight_of: &dyn Fn(WeightId) -> usize) -> Result<Pro
     }
     let numbers = (0..phases.len()).filter(|i| !phases[*i].is_empty()).collect();
     phases.retain(|phase| !phase.is_empty());
-    Ok(Program { phases, numbers, arena: plan.arena.floats })
+    Ok(Program { phases, numbers, arena: plan.arena.bytes / size_of::<f32>() })
 }
 
 struct Compiler<'a> {
@@ -224,7 +224,7 @@ pub fn slot(plan: &Plan, id: ValueId) -> Result<Slot, BackendError> {
         Storage::Hidden => here(Base::Hidden, 0),
         Storage::Logits => here(Base::Logits, 0),
         Storage::Own => match plan.arena.offsets[id.0] {
-            Some(offset) => here(Base::Arena, offset),
+            Some(byte) => here(Base::Arena, byte / size_of::<f32>()),
             None => return internal(format!("value {} has no place", value.name)),
         },
         Storage::View { of, offset } => {

@@ -118,10 +118,12 @@ fn inspect_graph_tokenize_and_bench_speak_json() {
     assert_eq!(json(&["graph", "circuit", "--json"])["name"], "deepseek2");
     for rows in ["1", "8", "100"] {
         let plan = json(&["graph", "plan", "--rows", rows, "--json"]);
-        assert!(plan["arena"]["floats"].as_u64().unwrap() > 0);
+        assert!(plan["arena"]["bytes"].as_u64().unwrap() > 0);
         assert!(stdout(&["graph", "plan", "--rows", rows]).contains("-- phase 1"));
     }
     assert!(stdout(&["graph", "ir", "--format", "dot", "--layers", "0..1"]).starts_with("digraph"));
+    let values = json(&["graph", "ir", "--json"])["values"].clone();
+    assert_eq!((&values[0]["name"], &values[0]["dtype"]), (&"tokens".into(), &"u32".into()));
 
     let tokens = json(&["tokenize", "--json", "A fox called Leo."]);
     let pieces: String =
@@ -268,6 +270,26 @@ fn a_packed_model_answers_alike_and_knows_when_its_source_has_changed() {
     assert!(twice.status.code() == Some(1) && said(&twice).contains("already"), "{}", said(&twice));
     let itself = pack(&["--force", "-o", &path("fox.gguf")]);
     assert!(said(&itself).contains("the model itself"), "{}", said(&itself));
+}
+
+#[test]
+fn graph_prints_the_ir_after_any_pass() {
+    let after = |pass: &str| stdout(&["graph", "ir", "--layers", "0..1", "--after", pass]);
+    let built = stdout(&["graph", "ir", "--layers", "0..1"]);
+    assert!(built.contains("mla_attention") && !after("lower_mla").contains("mla_attention"));
+    assert!(!after("fold_norms").contains(" by ") && after("select_kernels").contains(" by "));
+    let error = |args: &[&str]| {
+        let refused = latent(args).output().unwrap();
+        assert_eq!(refused.status.code(), Some(64), "{args:?}");
+        String::from_utf8(refused.stderr).unwrap()
+    };
+    let unknown = error(&["graph", "ir", "--after", "fuse"]);
+    let passes =
+        "lower_mla, fuse_projections, group_experts, fold_norms, fold_ropes, fold_epilogues, select_kernels";
+    assert!(unknown.contains("--after fuse") && unknown.contains(passes), "{unknown}");
+    assert!(
+        error(&["graph", "plan", "--after", "fold_norms"]).contains("latent graph ir --after fold_norms")
+    );
 }
 
 #[test]

@@ -15,7 +15,7 @@ impl Engine {
         let cache = self.options.stages.bind.cache;
         let StepSize { sequences, rows, cached, wanted } = size;
         let rows = sequences * rows;
-        let step = CostStep { rows, sequences, cached, cache, path: self.path(size.rows) };
+        let step = CostStep { rows, sequences, past_len: cached, cache, path: self.path(size.rows) };
         let bucket = BatchBucket::of(rows) as usize;
         let mut plans = vec![(bucket, &stages[0].plans[bucket], step)];
         for first in (0..wanted).step_by(LM_HEAD_ROWS) {

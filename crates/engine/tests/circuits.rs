@@ -129,13 +129,8 @@ fn look(file: &Arc<latent_formats::Checkpoint>, outline: &Outline, circuit: &Cir
     let backend = latent_backends::cpu();
     let target = backend.target();
     let bind = BindOptions { precision: Precision::Default, tier: Tier::Portable, cache: CacheType::F16 };
-    let machine = Machine {
-        table: target.contracts(),
-        bind,
-        mla: MlaChoice::Auto,
-        form: CacheForm::Latent,
-        circuit: Some(circuit),
-    };
+    let machine =
+        Machine { target, bind, mla: MlaChoice::Auto, form: CacheForm::Latent, circuit: Some(circuit) };
     let _ = support_report(outline, machine);
     let config = ModelConfig::from_checkpoint(file).unwrap();
     let options =

@@ -68,6 +68,14 @@ pub enum GraphError {
         /// The most that there may be.
         most: usize,
     },
+    /// No pass has this name.
+    #[error("no pass is called {name:?}; in order there are {}", known.join(", "))]
+    NoPass {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        known: Vec<String>,
+    },
     /// No kernel does what is asked.
     #[error("no kernel for {asked}; {there}")]
     NoKernel {

@@ -3,6 +3,7 @@
 //! * [`ModelConfig`]: a model's typed, checked hyper-parameters, whichever file they came from.
 //! * [`Circuit`]: the JSON file of an architecture: operations, conditions, and the names of weights.
 //! * [`Ir`](ir::Ir): the circuit instantiated for one config, in dataflow form.
+//! * [`ops`]: the operations of the IR, a file each: ports, shapes, costs, kernels, documentation.
 //! * [`passes`]: pure functions from IR to IR: lowering of MLA, fusion, folding, kernel selection.
 //! * [`Plan`]: what a backend compiles and runs.
 //! * [`support`]: whether a model is supported, and if not, everything that is missing.
@@ -23,6 +24,7 @@ pub mod circuit;
 pub mod config;
 mod error;
 pub mod ir;
+pub mod ops;
 pub mod passes;
 mod plan;
 mod stage;

@@ -5,8 +5,7 @@ use crate::config::ModelConfig;
 use crate::error::GraphError;
 use crate::ir::{Cost, Ir, Span, Step};
 use crate::passes::{
-    Arena, BatchBucket, BindOptions, CacheForm, MlaChoice, fold_epilogues, fold_norms, fold_ropes,
-    fuse_projections, group_experts, lower_mla, plan_memory, schedule, select_kernels,
+    Arena, BatchBucket, BindOptions, CacheForm, MlaChoice, PassInput, pipeline, plan_memory, schedule,
 };
 use crate::target::Target;
 use serde::Serialize;
@@ -32,6 +31,20 @@ pub struct PlanOptions {
     pub bind: BindOptions,
 }
 
+impl PlanOptions {
+    /// What passes are told for these options.
+    pub fn pass_input<'a>(&'a self, config: &'a ModelConfig, target: &'a Target) -> PassInput<'a> {
+        PassInput {
+            attention: &config.attention,
+            target,
+            mla: self.mla,
+            form: self.form,
+            bind: &self.bind,
+            bucket: self.bucket,
+        }
+    }
+}
+
 /// Everything that a backend needs to run a span of layers for one batch bucket.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
@@ -50,7 +63,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Runs every pass that the target asks for and makes a plan.
+    /// Runs every pass that the target wants and makes a plan.
     ///
     /// # Errors
     /// A tensor that is missing or has a wrong shape, an operation without a kernel, or too many rows per step.
@@ -81,19 +94,14 @@ impl Plan {
         if !options.form.stores(cache) {
             return Err(GraphError::CacheType { cache });
         }
-        let ir = lower_mla(ir, options.mla, options.form, &config.attention)?;
-        let fusion = target.fusion;
-        let ir = if fusion.projections { fuse_projections(ir) } else { ir };
-        let ir = if fusion.experts { group_experts(ir) } else { ir };
-        let ir = if fusion.norms { fold_norms(ir, options.bucket) } else { ir };
-        let ir = if fusion.ropes { fold_ropes(ir) } else { ir };
-        let ir = if fusion.epilogues { fold_epilogues(ir) } else { ir };
-        let ir = match &target.kernels {
-            Some(kernels) => select_kernels(ir, kernels, &options.bind, options.bucket)?,
-            None => ir,
+        let mut ir = ir;
+        for pass in pipeline() {
+            ir = pass.run(ir, &options.pass_input(config, target))?;
+        }
+        let phases = match target.fusion.phases {
+            true => schedule(&ir, options.bucket),
+            false => (0..ir.nodes.len()).collect(),
         };
-        let phases =
-            if fusion.phases { schedule(&ir, options.bucket) } else { (0..ir.nodes.len()).collect() };
         let max_rows = options.bucket.max_rows(options.max_batch_tokens);
         let arena = plan_memory(&ir, &phases, max_rows);
         Ok(Plan { span: options.span.clone(), bucket: options.bucket, max_rows, ir, phases, arena })
@@ -123,7 +131,7 @@ impl Plan {
             "plan for {} ({rows}), {} phases, arena {} bytes\n",
             self.bucket.purpose(),
             self.phase_count(),
-            self.arena.floats * 4
+            self.arena.bytes
         );
         head + &self.ir.to_text(Some(&self.phases))
     }

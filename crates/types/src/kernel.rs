@@ -152,6 +152,25 @@ pub enum OpKind {
 }
 
 impl OpKind {
+    /// All of them.
+    pub const ALL: [OpKind; 15] = [
+        OpKind::Embed,
+        OpKind::RmsNorm,
+        OpKind::Linear,
+        OpKind::LinearT,
+        OpKind::Rope,
+        OpKind::LatentStore,
+        OpKind::AttendLatent,
+        OpKind::AttendSeparate,
+        OpKind::AttendExpanded,
+        OpKind::ExpandKeys,
+        OpKind::Route,
+        OpKind::SiluMul,
+        OpKind::Relu2,
+        OpKind::Add,
+        OpKind::Scale,
+    ];
+
     /// The word for it, as the plan writes it.
     pub fn name(self) -> &'static str {
         match self {

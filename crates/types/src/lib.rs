@@ -3,6 +3,7 @@
 //! * [`TensorType`]: every element format that a GGUF file can name, with its block size and bytes.
 //! * [`KernelContract`]: what a kernel takes and promises, for kernel selection.
 //! * [`printable()`]: names from files and paths, safe to show.
+//! * [`ValueType`]: the element type of a value of the plan.
 //! * [`Tier`] and [`CpuFeatures`]: the instruction-set tiers that kernels come in.
 //!
 //! ```
@@ -19,9 +20,11 @@ mod kernel;
 mod printable;
 mod tensor_type;
 mod tier;
+mod value_type;
 
 pub use bytes::format_bytes;
 pub use kernel::{ActivationType, CacheRow, CacheType, KernelContract, OpKind, WeightLayout};
 pub use printable::{printable, printable_lines, printable_stream};
 pub use tensor_type::{TensorType, UnknownTensorType};
 pub use tier::{CpuFeatures, Tier, UnknownTier};
+pub use value_type::ValueType;

@@ -196,7 +196,7 @@ fn plan_view(builder: &mut Builder<'_>, plan: &Plan, mla: MlaChoice) -> View {
         MlaChoice::Auto => AttentionPath::Absorbed,
         _ => AttentionPath::All,
     };
-    let step = Step { rows, cached: 0, sequences: 1, cache: builder.options.bind.cache, path };
+    let step = Step { rows, past_len: 0, sequences: 1, cache: builder.options.bind.cache, path };
     let input =
         ViewInput { ir: &plan.ir, phases: Some(&plan.phases), step: Some(step), bucket: Some(plan.bucket) };
     let runs = blocks_of(builder, &input);

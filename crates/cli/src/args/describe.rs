@@ -74,6 +74,10 @@ pub(crate) struct GraphArgs {
     #[arg(value_name = "STAGE|MODEL", num_args = 0..=2)]
     pub(crate) words: Vec<String>,
 
+    /// Of ir: print it after this pass, such as fuse_projections, instead of before all (an unknown name lists them)
+    #[arg(long, value_name = "PASS", conflicts_with = "html")]
+    pub(crate) after: Option<String>,
+
     /// Tokens of the step, which choose the plan: 1 (decode), 2 to 16 (small batch), or up to 8192 (prefill)
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) rows: usize,

@@ -19,13 +19,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
     let backend = args.model.backend()?;
     let (target, bind) = (backend.target(), options.bind(&*backend).map_err(usage_of)?);
     let circuit = model::circuit(args.model.circuit.as_deref())?;
-    let machine = Machine {
-        table: target.contracts(),
-        bind,
-        mla: options.mla,
-        form: options.form,
-        circuit: circuit.as_ref(),
-    };
+    let machine = Machine { target, bind, mla: options.mla, form: options.form, circuit: circuit.as_ref() };
     let support = support::support_report(&outline, machine)?;
     let side = TextSide::of(outline.source());
     if args.json {

@@ -8,7 +8,7 @@ use crate::exit::Usage;
 use crate::{model, output};
 use anyhow::Result;
 use latent_graph::ir::{Ir, Span};
-use latent_graph::passes::BatchBucket;
+use latent_graph::passes::{self, BatchBucket};
 use latent_graph::{Plan, PlanOptions};
 use std::path::PathBuf;
 
@@ -16,6 +16,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let (stage, path) = words(args)?;
     check_rows(args.rows)?;
     let format = if args.json { Drawing::Json } else { args.format };
+    check_after(args, stage, format)?;
     if args.html.is_some() || matches!(format, Drawing::Svg | Drawing::Data) {
         return draw::run(args, stage, path.as_deref());
     }
@@ -42,24 +43,39 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let whole = layers == (0..config.layers);
     let span = Span { embed: layers.start == 0, layers, head: whole };
     let ir = Ir::build_with(circuit, config, &span, model.tensors())?;
-    if stage == Stage::Ir {
+    if stage == Stage::Ir && args.after.is_none() {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
     }
-    let options = args.model.options();
-    let plan = Plan::from_ir(
-        ir,
-        config,
-        args.model.backend()?.target(),
-        &PlanOptions {
-            span,
-            bucket: BatchBucket::of(args.rows),
-            max_batch_tokens: args.model.max_batch_tokens().max(args.rows),
-            mla: options.mla,
-            form: options.form,
-            bind: bind(args)?,
-        },
-    )?;
+    let (options, backend) = (args.model.options(), args.model.backend()?);
+    let options = PlanOptions {
+        span,
+        bucket: BatchBucket::of(args.rows),
+        max_batch_tokens: args.model.max_batch_tokens().max(args.rows),
+        mla: options.mla,
+        form: options.form,
+        bind: bind(args)?,
+    };
+    if let Some(pass) = &args.after {
+        let ir = passes::after(pass, ir, &options.pass_input(config, backend.target()))?;
+        return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
+    }
+    let plan = Plan::from_ir(ir, config, backend.target(), &options)?;
     print(&plan.ir, Some(&plan.phases), format, &plan.to_text(), serde_json::to_value(&plan)?)
+}
+
+/// `--after` is about the IR, and names a pass.
+fn check_after(args: &GraphArgs, stage: Stage, format: Drawing) -> Result<()> {
+    let Some(name) = &args.after else { return Ok(()) };
+    if stage != Stage::Ir || matches!(format, Drawing::Svg | Drawing::Data) {
+        let problem = "--after is for `latent graph ir` as text, json or dot";
+        return Err(Usage(format!("{problem}: latent graph ir --after {name}")).into());
+    }
+    let passes: Vec<&str> = passes::pipeline().iter().map(|pass| pass.name).collect();
+    if passes.contains(&name.as_str()) {
+        return Ok(());
+    }
+    Err(Usage(format!("--after {name}: no pass is called so; in order there are {}", passes.join(", ")))
+        .into())
 }
 
 /// Plans are for steps that there can be.

@@ -3,6 +3,7 @@
 use super::{Code, Findings};
 use crate::circuit::{Circuit, ConfigVars, OP_WORDS, OpSpec, SlotSpec};
 use crate::config::{LayerKind, ModelConfig};
+use crate::ops::{MadeBy, Op, Outputs};
 use std::collections::{BTreeMap, HashMap};
 
 pub(super) fn check(circuit: &Circuit, config: &ModelConfig, found: &mut Findings<'_>) {
@@ -99,15 +100,18 @@ fn unused_slots(
 
 /// Inputs and outputs of an operation of a circuit; of a split as many outputs as it has sizes.
 fn arity(spec: &OpSpec) -> Option<(usize, usize)> {
-    Some(match spec.op.as_str() {
-        "embed" | "rms_norm" | "linear" | "rope" | "mlp" | "scale" | "gather_rows" => (1, 1),
-        "split" => (1, spec.sizes.len().max(1)),
-        "mla_attention" => (4, 1),
-        "route" => (1, 2),
-        "expert_mlp" => (3, 1),
-        "add" => (2, 1),
-        _ => return None,
-    })
+    // several operations in one word
+    if spec.op == "mlp" {
+        return Some((1, 1));
+    }
+    let op =
+        Op::ALL.iter().map(Op::spec).find(|op| op.name() == spec.op && op.made_by() == MadeBy::Circuit)?;
+    let outputs = match op.outputs() {
+        Outputs::Ports(ports) => ports.len(),
+        Outputs::PerWeight(_) => 1,
+        Outputs::PerPart(_) => spec.sizes.len().max(1),
+    };
+    Some((op.inputs().len(), outputs))
 }
 
 /// A01 to A05, A08 and A09: walks a part of the circuit from value `first` to value `last`.

@@ -2,12 +2,13 @@
 
 use super::trace::{Trace, rows};
 use super::{Code, Findings};
-use crate::ir::{Carries, Epilogue, Node, Op, Storage, ValueId};
+use crate::ir::{Epilogue, Node, Storage, ValueId};
+use crate::ops::{NormFold, WeightUse};
 
 pub(super) fn check(trace: &Trace<'_>, found: &mut Findings<'_>) {
     for n in 0..trace.ir.nodes.len() {
         slots(trace, n, found);
-        kinds(trace, n, found);
+        dtypes(trace, n, found);
         folded(trace, n, found);
         layers(trace, n, found);
     }
@@ -22,7 +23,7 @@ fn slots(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     if node.inputs.len() != inputs {
         found.at(Code::A16, trace.ir, n, None, format!("it has {} inputs, not {inputs}", node.inputs.len()));
     }
-    if node.outputs.len() != outputs || (node.op == Op::Split && node.outputs.is_empty()) {
+    if node.outputs.len() != outputs || (node.op.spec().is_view() && node.outputs.is_empty()) {
         found.at(
             Code::A16,
             trace.ir,
@@ -50,67 +51,40 @@ fn slots(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
 
 /// What a node's weights should be, where they are something else. (The slots of attention are a matter of A49.)
 fn wrong_weights(trace: &Trace<'_>, node: &Node) -> Option<&'static str> {
-    let count = node.weights.len();
-    let (fits, expected) = match (node.op, node.epilogue) {
-        (Op::Embed { .. } | Op::RmsNorm | Op::ExpertDown, _) => (count == 1, "one"),
-        (Op::Linear, Epilogue::SiluMul) => (count == 2, "two, gate and up"),
-        (Op::Linear, Epilogue::Relu2 | Epilogue::AddTo(_)) => (count == 1, "one"),
-        (Op::Linear, Epilogue::None) => (count > 0, "at least one"),
-        (Op::Route, _) => (count <= 1, "none or a bias"),
-        (Op::ExpertGateUp, _) => (count == 1 || count == 2, "gate and up, or both in one"),
-        (Op::ExpertMlp, _) => (count == 2 || count == 3, "gate, up and down"),
-        (Op::MlaAttention | Op::ExpandedStore | Op::AbsorbK | Op::AbsorbV, _) => (count > 0, "W_UK or W_UV"),
-        (Op::AttendExpanded, _) => {
-            let latent = node
-                .kv_layer
-                .is_some_and(|id| trace.ir.kv_layers[id.0].kind == crate::ir::KvLayerKind::Latent);
-            ((count > 0) == latent, "W_UK and W_UV over latents, none over expanded rows")
-        }
-        _ => (count == 0, "none"),
-    };
-    (!fits).then_some(expected)
+    let kv = node.kv_layer.map(|id| trace.ir.kv_layers[id.0].kind);
+    let weights = WeightUse { count: node.weights.len(), epilogue: node.epilogue, kv };
+    node.op.spec().weights_fit(&weights).err()
 }
 
-/// A18: the dtype of every edge.
-fn kinds(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
+/// A18: the dtype of every value is the one of the port that reads it, and of the port that makes it.
+fn dtypes(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
-    for (i, id) in node.inputs.iter().enumerate() {
-        let Some(port) = node.input_port(i) else { continue };
-        let carried = carried(trace, *id);
-        if carried != port.carries {
-            let problem =
-                format!("{} is {carried:?}, but the slot takes {:?}", trace.name(*id), port.carries);
+    let inputs = node.inputs.iter().enumerate().map(|(i, id)| (*id, node.input_port(i)));
+    let outputs = node.outputs.iter().enumerate().map(|(i, id)| (*id, node.output_port(i)));
+    for (id, port) in inputs.chain(outputs) {
+        let Some(port) = port else { continue }; // A16 has said so
+        let dtype = trace.ir.value(id).dtype;
+        if dtype != port.dtype {
+            let problem = format!("{} is {dtype}, but the port is {}", trace.name(id), port.dtype);
             found.at(Code::A18, trace.ir, n, Some(port.name.into()), problem);
         }
     }
 }
 
-/// What a value holds, by the slot that makes it.
-fn carried(trace: &Trace<'_>, id: ValueId) -> Carries {
-    if trace.ir.value(id).storage == Storage::Tokens {
-        return Carries::Tokens;
-    }
-    let Some(&maker) = trace.makers[id.0].first() else { return Carries::Numbers };
-    let node = &trace.ir.nodes[maker];
-    let slot = node.outputs.iter().position(|out| *out == id).and_then(|i| node.output_port(i));
-    slot.map_or(Carries::Numbers, |port| port.carries)
-}
-
 /// A19: what is folded in must be something that the operation does.
 fn folded(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
-    let normalises = matches!(node.op, Op::Linear | Op::ExpertGateUp | Op::LatentStore);
-    if node.prologue.norm.is_some() && !normalises {
+    let folds = node.op.spec().folds();
+    if node.prologue.norm.is_some() && folds.norm == NormFold::No {
         found.at(Code::A19, trace.ir, n, None, "it has a norm prologue, which it does not apply".into());
     }
-    let rotates = matches!(node.op, Op::LatentStore | Op::ExpandedStore | Op::AbsorbK);
-    if node.prologue.rope && !rotates {
+    if node.prologue.rope && !folds.rope {
         found.at(Code::A19, trace.ir, n, None, "it has a rope prologue, which it does not apply".into());
     }
     let ends = match node.epilogue {
         Epilogue::None => true,
-        Epilogue::SiluMul | Epilogue::Relu2 => node.op == Op::Linear,
-        Epilogue::AddTo(_) => matches!(node.op, Op::Linear | Op::ExpertDown),
+        Epilogue::SiluMul | Epilogue::Relu2 => folds.activation,
+        Epilogue::AddTo(_) => folds.sum,
     };
     if !ends {
         found.at(
@@ -191,7 +165,7 @@ fn order(trace: &Trace<'_>, found: &mut Findings<'_>) {
                 );
             }
             made[id.0] |= needed;
-            write(trace, &mut alive, *id, needed, node.op == Op::Split);
+            write(trace, &mut alive, *id, needed, node.op.spec().is_view());
         }
     }
 }

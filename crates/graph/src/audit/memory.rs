@@ -6,10 +6,10 @@ use crate::ir::Storage;
 use crate::plan::Plan;
 use std::collections::BTreeMap;
 
-/// Buffers begin at multiples of this many numbers: a cache line of f32.
-const LINE: usize = 16;
+/// Buffers begin at multiples of this many bytes: a cache line.
+const LINE: usize = 64;
 
-/// A buffer: its numbers in the arena, and the phases in which it is alive, both ends included.
+/// A buffer: its bytes in the arena, and the phases in which it is alive, both ends included.
 struct Buffer {
     value: usize,
     from: usize,
@@ -35,14 +35,15 @@ pub(super) fn check(trace: &Trace<'_>, plan: &Plan, found: &mut Findings<'_>) {
                 );
             }
             (true, Some(from), Some((first, last))) => {
-                let size = value.rows.of(plan.max_rows).saturating_mul(value.row_width());
+                let elements = value.rows.of(plan.max_rows).saturating_mul(value.row_width());
+                let size = elements.saturating_mul(value.dtype.bytes());
                 let to = from.saturating_add(size);
-                if to > plan.arena.floats {
-                    let problem = format!("numbers {from} to {to} pass the arena's {}", plan.arena.floats);
+                if to > plan.arena.bytes {
+                    let problem = format!("bytes {from} to {to} pass the arena's {}", plan.arena.bytes);
                     found.add(Code::A61, value.layer, slot(), problem);
                 }
                 if from % LINE != 0 {
-                    found.add(Code::A63, value.layer, slot(), format!("it begins at number {from}"));
+                    found.add(Code::A63, value.layer, slot(), format!("it begins at byte {from}"));
                 }
                 buffers.push(Buffer { value: v, from, to, first, last });
             }
@@ -91,7 +92,7 @@ fn overlaps(plan: &Plan, mut buffers: Vec<Buffer>, found: &mut Findings<'_>) {
         if let Some((_, &other)) = before.or(after) {
             let (value, other) = (&plan.ir.values[buffer.value], &buffers[other]);
             let problem = format!(
-                "numbers {} to {} in phases {} to {} overlap value {}: {} to {} in phases {} to {}",
+                "bytes {} to {} in phases {} to {} overlap value {}: {} to {} in phases {} to {}",
                 buffer.from,
                 buffer.to,
                 buffer.first,

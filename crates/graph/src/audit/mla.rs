@@ -3,7 +3,7 @@
 use super::trace::{Trace, rows};
 use super::{Code, Findings};
 use crate::config::ModelConfig;
-use crate::ir::{AttentionPath, KvLayerKind, Node, Op, Span, ValueId};
+use crate::ir::{AttentionPath, Node, Op, Span, ValueId};
 
 pub(super) fn check(
     trace: &Trace<'_>,
@@ -17,14 +17,11 @@ pub(super) fn check(
         if node.inputs.len() != node.input_count() {
             continue; // A16 has said so
         }
-        match node.op {
-            Op::LatentStore | Op::ExpandedStore => cached(trace, n, (node.inputs[0], node.inputs[1]), found),
-            Op::AbsorbK | Op::AttendExpanded => query(trace, n, (node.inputs[0], node.inputs[1]), found),
-            Op::MlaAttention => {
-                cached(trace, n, (node.inputs[2], node.inputs[3]), found);
-                query(trace, n, (node.inputs[0], node.inputs[1]), found);
-            }
-            _ => {}
+        if let (Some(latent), Some(key)) = (at_port(node, "latent"), at_port(node, "k_rope")) {
+            cached(trace, n, (latent, key), found);
+        }
+        if let (Some(nope), Some(rope)) = (at_port(node, "q_nope"), at_port(node, "q_rope")) {
+            query(trace, n, (nope, rope), found);
         }
         expansion(trace, n, found);
         kv_layer(trace, n, found);
@@ -35,6 +32,12 @@ pub(super) fn check(
         seen.in_order(trace, phases, found);
     }
     owners(trace, span, found);
+}
+
+/// The value at the input port of this name.
+fn at_port(node: &Node, name: &str) -> Option<ValueId> {
+    let at = node.op.inputs().iter().position(|port| port.name == name)?;
+    node.inputs.get(at).copied()
 }
 
 /// Stores and attentions of one layer.
@@ -49,13 +52,11 @@ struct Layer {
 
 fn note(n: usize, node: &Node, layers: &mut [Layer]) {
     let Some(layer) = node.layer.and_then(|layer| layers.get_mut(layer)) else { return };
-    let stores = matches!(node.op, Op::LatentStore | Op::ExpandedStore | Op::MlaAttention);
-    let attends =
-        matches!(node.op, Op::AttendLatent | Op::AttendSeparate | Op::AttendExpanded | Op::MlaAttention);
-    if stores {
+    let kv = node.op.spec().kv();
+    if kv.stores {
         layer.stores.push(n);
     }
-    if attends {
+    if kv.attends {
         layer.attends.push(n);
         layer.twice |= layer.rows & rows(node.path) != 0;
         layer.rows |= rows(node.path);
@@ -115,7 +116,7 @@ fn origin(trace: &Trace<'_>, mut raw: ValueId, path: AttentionPath) -> Origin {
 /// The projection that `part` is cut from, and the offset of its first element; none where no split makes it.
 fn cut_from(trace: &Trace<'_>, part: ValueId, path: AttentionPath) -> Option<(ValueId, usize)> {
     let node = &trace.ir.nodes[trace.maker(part, path)?];
-    let whole = *node.inputs.first().filter(|_| node.op == Op::Split)?;
+    let whole = *node.inputs.first().filter(|_| node.op.spec().is_view())?;
     Some((whole, trace.places[part.0].from - trace.places[whole.0].from))
 }
 
@@ -204,12 +205,7 @@ fn raw_part(
 /// A48, and A46 of a node: its KV layer is of its kind and its layer.
 fn kv_layer(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
-    let kinds: &[KvLayerKind] = match node.op {
-        Op::LatentStore | Op::AttendLatent | Op::AttendSeparate => &[KvLayerKind::Latent],
-        Op::ExpandedStore => &[KvLayerKind::Expanded],
-        Op::AttendExpanded => &[KvLayerKind::Latent, KvLayerKind::Expanded],
-        _ => &[],
-    };
+    let kinds = node.op.spec().kv().layers;
     let Some(id) = node.kv_layer else {
         if !kinds.is_empty() {
             found.at(Code::A48, trace.ir, n, Some("KV layer".into()), "it has no KV layer".into());
@@ -249,13 +245,12 @@ fn owners(trace: &Trace<'_>, span: &Span, found: &mut Findings<'_>) {
 /// A49: which of W_UK and W_UV a node of the attention has.
 fn expansion(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
-    let (keys, values) = match node.op {
-        Op::AbsorbK => (true, false),
-        Op::AbsorbV => (false, true),
-        Op::ExpandedStore | Op::MlaAttention => (true, true),
-        Op::AttendExpanded if !node.weights.is_empty() => (true, true),
-        _ => return,
-    };
+    let has = |slot: &str| node.op.spec().slots().iter().any(|of| of.name == slot);
+    let (keys, values) = (has("k_b"), has("v_b"));
+    // whether there should be any is a matter of A16
+    if node.weights.is_empty() || !(keys || values) {
+        return;
+    }
     let mut slots: Vec<&str> = node.weights.iter().map(|(slot, _)| slot.as_str()).collect();
     slots.sort_unstable();
     let split = [("k_b", keys), ("v_b", values)];

@@ -2,7 +2,7 @@
 
 use super::trace::{Place, Trace, rows};
 use super::{Code, Findings};
-use crate::ir::{Epilogue, Node, Op};
+use crate::ir::{Epilogue, Node};
 use crate::passes::{BatchBucket, routed_by_each_thread};
 
 /// What earlier nodes did to one place: the last phase in which they did, and who.
@@ -44,15 +44,15 @@ pub(super) fn check(
     }
     gaps(phases, found);
     for (n, node) in ir.nodes.iter().enumerate() {
-        if matches!(node.op, Op::MlaAttention | Op::ExpertMlp) {
-            found.at(Code::A50, ir, n, None, "it was not lowered".into());
+        if let Some(pass) = node.op.spec().lowered_by() {
+            found.at(Code::A50, ir, n, None, format!("it was not lowered by {pass}"));
         }
     }
     // accesses by the value that they touch; after the values, by KV layer
     let mut past: Vec<Vec<Access>> = Vec::new();
     past.resize_with(ir.values.len() + ir.kv_layers.len(), Vec::new);
     for (n, node) in ir.nodes.iter().enumerate() {
-        if node.op == Op::Split {
+        if node.op.spec().is_view() {
             continue; // views only: nothing moves
         }
         let now = accesses(trace, node, n, phases[n]);

@@ -1,38 +1,40 @@
 //! Shapes: widths, heads and rows on both sides of every edge, against weights and config.
+//!
+//! What ports and weight slots state about their shapes is checked here for every operation; an operation's own
+//! [`check`](crate::ops::Operation::check) does the rest.
 
 use super::trace::Trace;
 use super::{Code, Findings};
+use crate::circuit::{ConfigVars, expression};
 use crate::config::ModelConfig;
-use crate::ir::{Epilogue, KvLayerKind, Node, Op, RowCount, Storage, Value, ValueId};
+use crate::ir::{KvLayerKind, Node, Op, RowCount, Storage, Value, ValueId};
+use crate::ops::{NodeShapes, Outputs, Port, ShapeRule, ValueShape, WeightShape};
+use std::collections::HashMap;
 
 pub(super) fn check(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) {
+    let vars = ConfigVars::of(config, None);
+    let mut stated: HashMap<&str, Stated> = HashMap::new();
     for (n, node) in trace.ir.nodes.iter().enumerate() {
-        let complete = node.inputs.len() == node.input_count() && node.outputs.len() == node.output_count();
-        norm(trace, n, node, found);
-        if !complete {
-            continue; // A16 has said so
+        let mut shapes = shapes(trace, node);
+        if let Some(id) = node.prologue.norm {
+            let weight = trace.ir.weight(id);
+            shapes.norm_width(&weight.slot, &weight.shape);
         }
-        rows(trace, n, node, config, found);
-        match node.op {
-            Op::Linear => linear(trace, n, node, found),
-            Op::Embed { .. } => embed(trace, n, node, config, found),
-            Op::Split => split(trace, n, node, found),
-            Op::RmsNorm
-            | Op::Rope
-            | Op::Relu2
-            | Op::Scale { .. }
-            | Op::GatherRows
-            | Op::Add { .. }
-            | Op::SiluMul => {
-                kept(trace, n, node, found);
+        // else A16 has said so
+        if node.inputs.len() == node.input_count() && node.outputs.len() == node.output_count() {
+            rows(trace, n, node, config, found);
+            routing(trace, n, node, found);
+            if node.op.spec().shape_rule() == ShapeRule::Experts && config.moe.is_none() {
+                found.at(Code::A28, trace.ir, n, None, "the config has no experts".into());
+                continue;
             }
-            Op::Route | Op::ExpertMlp | Op::ExpertGateUp | Op::ExpertDown => {
-                experts(trace, n, node, config, found);
-            }
-            _ => {
-                attention(trace, n, node, config, found);
-                expanding(trace, n, node, config, found);
-            }
+            let stated = stated.entry(node.op.word()).or_insert_with(|| Stated::of(node.op, &vars));
+            stated.values(node, &mut shapes);
+            stated.weights(node, &mut shapes);
+            node.op.spec().check(&mut shapes);
+        }
+        for problem in shapes.problems {
+            found.at(code(problem.rule), trace.ir, n, problem.at, problem.text);
         }
     }
     views(trace, found);
@@ -40,113 +42,132 @@ pub(super) fn check(trace: &Trace<'_>, config: &ModelConfig, found: &mut Finding
     results(trace, config, found);
 }
 
+fn code(rule: ShapeRule) -> Code {
+    match rule {
+        ShapeRule::Takes => Code::A20,
+        ShapeRule::Gives => Code::A21,
+        ShapeRule::Kept => Code::A22,
+        ShapeRule::Norm => Code::A23,
+        ShapeRule::Attention => Code::A26,
+        ShapeRule::Experts => Code::A28,
+    }
+}
+
 fn value<'a>(trace: &Trace<'a>, id: ValueId) -> &'a Value {
     trace.ir.value(id)
 }
 
-/// A20 and A21 of a product: every weight takes the row that is read, and gives the row that is made.
-fn linear(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
-    let width = value(trace, node.inputs[0]).row_width();
-    let gated = node.epilogue == Epilogue::SiluMul;
-    for (i, (slot, id)) in node.weights.iter().enumerate() {
-        let weight = trace.ir.weight(*id);
-        if weight.inputs() != width || weight.shape.len() != 2 {
-            let problem =
-                format!("the weight of shape {:?} does not take a row of {width} elements", weight.shape);
-            found.at(Code::A20, trace.ir, n, Some(slot.clone()), problem);
+/// What an operation checks of a node.
+fn shapes<'a>(trace: &Trace<'a>, node: &'a Node) -> NodeShapes<'a> {
+    let shape = |id: &ValueId| {
+        let it = value(trace, *id);
+        let offset = match it.storage {
+            Storage::View { of, offset } if node.inputs.first() == Some(&of) => Some(offset),
+            _ => None,
+        };
+        ValueShape { name: trace.name(*id), rows: it.rows, heads: it.heads, width: it.width, offset }
+    };
+    let weight = |(slot, id): &'a (String, crate::ir::WeightId)| WeightShape {
+        slot,
+        shape: &trace.ir.weights[id.0].shape,
+    };
+    NodeShapes {
+        inputs: node.inputs.iter().map(shape).collect(),
+        outputs: node.outputs.iter().map(shape).collect(),
+        weights: node.weights.iter().map(weight).collect(),
+        epilogue: node.epilogue,
+        problems: Vec::new(),
+    }
+}
+
+/// The dimensions behind the first of a stated shape; none where one of them has no value in the config.
+fn dimensions<'a>(shape: impl Iterator<Item = &'a str>, vars: &ConfigVars) -> Option<Vec<usize>> {
+    shape.map(|dimension| expression::evaluate(dimension, vars).ok()).collect()
+}
+
+/// The shapes that the ports and slots of an operation state, as numbers, where a config determines them.
+struct Stated {
+    inputs: Vec<Option<Vec<usize>>>,
+    outputs: Vec<Option<Vec<usize>>>,
+    slots: Vec<(&'static str, Vec<usize>)>,
+}
+
+impl Stated {
+    fn of(op: Op, vars: &ConfigVars) -> Stated {
+        let port = |port: &Port| dimensions(port.shape.split(" × ").skip(1), vars);
+        let spec = op.spec();
+        let outputs = match spec.outputs() {
+            Outputs::Ports(ports) => ports,
+            Outputs::PerWeight(_) | Outputs::PerPart(_) => &[],
+        };
+        let slots = spec.slots().iter();
+        Stated {
+            inputs: spec.inputs().iter().map(port).collect(),
+            outputs: outputs.iter().map(port).collect(),
+            slots: slots
+                .filter_map(|slot| Some((slot.name, dimensions(slot.shape.split(" × "), vars)?)))
+                .collect(),
         }
-        let out = if gated { node.outputs.first() } else { node.outputs.get(i) };
-        if let Some(out) = out
-            && value(trace, *out).row_width() != weight.outputs()
-        {
-            let made = value(trace, *out).row_width();
-            let problem = format!(
-                "the weight gives {} elements, but {} has {made}",
-                weight.outputs(),
-                trace.name(*out)
-            );
-            found.at(Code::A21, trace.ir, n, Some(slot.clone()), problem);
+    }
+
+    /// Values against ports: of attention heads and width, else the elements per row.
+    fn values(&self, node: &Node, shapes: &mut NodeShapes<'_>) {
+        let rule = node.op.spec().shape_rule();
+        let inputs =
+            shapes.inputs.iter().zip(&self.inputs).enumerate().map(|(i, of)| (node.input_port(i), of));
+        let outputs =
+            shapes.outputs.iter().zip(&self.outputs).enumerate().map(|(i, of)| (node.output_port(i), of));
+        let mut problems = Vec::new();
+        for (port, (it, expected)) in inputs.chain(outputs) {
+            let (heads, width) = match expected.as_deref() {
+                Some([width]) => (1, *width),
+                Some([heads, width]) => (*heads, *width),
+                _ => continue,
+            };
+            let fits = match rule {
+                ShapeRule::Attention => (it.heads, it.width) == (heads, width),
+                _ => it.row_width() == heads * width,
+            };
+            if !fits {
+                let text = format!(
+                    "{} has {} × {} elements, expected {heads} heads × {width}",
+                    it.name, it.heads, it.width
+                );
+                problems.push((port.map(|port| port.name.to_owned()), text));
+            }
+        }
+        problems.into_iter().for_each(|(port, text)| shapes.wrong(rule, port, text));
+    }
+
+    /// Weights against the slots of their names.
+    fn weights(&self, node: &Node, shapes: &mut NodeShapes<'_>) {
+        for weight in shapes.weights.clone() {
+            let Some((_, expected)) = self.slots.iter().find(|(name, _)| *name == weight.slot) else {
+                continue;
+            };
+            if weight.shape != expected {
+                let rule = match node.op.spec().shape_rule() {
+                    ShapeRule::Experts => expert_rule(weight.shape, expected),
+                    rule => rule,
+                };
+                let text = format!("the weight has shape {:?}, expected {expected:?}", weight.shape);
+                shapes.wrong(rule, weight.slot.to_owned(), text);
+            }
         }
     }
-    if matches!(node.epilogue, Epilogue::AddTo(_)) {
-        same(trace, n, node.inputs[1], node.outputs[0], found);
-    }
 }
 
-fn embed(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
-    let Some((slot, id)) = node.weights.first() else { return };
-    let weight = trace.ir.weight(*id);
-    let width = value(trace, node.outputs[0]).row_width();
-    if weight.inputs() != width || weight.outputs() != config.vocab_size {
-        let problem = format!(
-            "the embedding has shape {:?}, expected {} tokens of {width} elements",
-            weight.shape, config.vocab_size
-        );
-        found.at(Code::A21, trace.ir, n, Some(slot.clone()), problem);
-    }
-}
-
-/// A22: both sides have the same heads and widths.
-fn same(trace: &Trace<'_>, n: usize, a: ValueId, b: ValueId, found: &mut Findings<'_>) {
-    let (one, other) = (value(trace, a), value(trace, b));
-    if one.row_width() != other.row_width() {
-        let problem = format!(
-            "{} has {} × {} elements, {} has {} × {}",
-            trace.name(a),
-            one.heads,
-            one.width,
-            trace.name(b),
-            other.heads,
-            other.width
-        );
-        found.at(Code::A22, trace.ir, n, None, problem);
-    }
-}
-
-fn kept(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
-    for input in &node.inputs {
-        same(trace, n, *input, node.outputs[0], found);
-    }
-}
-
-/// A22 of a split: parts side by side, together the whole.
-fn split(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
-    let whole = value(trace, node.inputs[0]);
-    let mut at = 0;
-    for out in &node.outputs {
-        let part = value(trace, *out);
-        if part.heads != whole.heads || part.storage != (Storage::View { of: node.inputs[0], offset: at }) {
-            let problem = format!(
-                "{} does not begin at element {at} of each head of {}",
-                trace.name(*out),
-                trace.name(node.inputs[0])
-            );
-            found.at(Code::A22, trace.ir, n, Some(trace.name(*out)), problem);
+/// The rule that a wrong weight of experts breaks: on their number, or on what each takes or gives.
+fn expert_rule(shape: &[usize], expected: &[usize]) -> ShapeRule {
+    match (shape, expected) {
+        ([count, _, inputs], [experts, _, takes]) if count == experts => {
+            if inputs == takes {
+                ShapeRule::Gives
+            } else {
+                ShapeRule::Takes
+            }
         }
-        at += part.width;
-    }
-    if at != whole.width {
-        found.at(
-            Code::A22,
-            trace.ir,
-            n,
-            None,
-            format!("the parts have {at} elements, a head has {}", whole.width),
-        );
-    }
-}
-
-/// A23, for norm nodes and norm prologues.
-fn norm(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
-    let of_node = node.weights.first().map(|(_, id)| *id).filter(|_| node.op == Op::RmsNorm);
-    for id in of_node.into_iter().chain(node.prologue.norm) {
-        let weight = trace.ir.weight(id);
-        let width = node.inputs.first().map_or(0, |input| value(trace, *input).row_width());
-        if weight.shape != [width] {
-            let problem =
-                format!("the norm's weight has shape {:?}, the row has {width} elements", weight.shape);
-            found.at(Code::A23, trace.ir, n, Some(weight.slot.clone()), problem);
-        }
+        _ => ShapeRule::Experts,
     }
 }
 
@@ -172,16 +193,11 @@ fn views(trace: &Trace<'_>, found: &mut Findings<'_>) {
 
 /// A25: a row of the batch on both sides, or one for each expert of a row.
 fn rows(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
-    let used = config.moe.map_or(0, |m| m.num_experts_per_tok);
+    let per_row = config.moe.map_or(0, |m| m.num_experts_per_tok);
     for (is_input, i, id) in each(node) {
-        let of_experts = match (node.op, is_input) {
-            (Op::ExpertGateUp, false) => true,
-            (Op::ExpertDown, true) => i == 0,
-            _ => false,
-        };
-        let expected = if of_experts { RowCount::Times(used) } else { RowCount::Rows };
+        let port = if is_input { node.input_port(i) } else { node.output_port(i) };
+        let expected = port.map_or(RowCount::Rows, |port| port.rows(per_row));
         if value(trace, id).rows != expected {
-            let port = if is_input { node.input_port(i) } else { node.output_port(i) };
             let problem =
                 format!("{} has {:?} rows, expected {expected:?}", trace.name(id), value(trace, id).rows);
             found.at(Code::A25, trace.ir, n, port.map(|p| p.name.to_owned()), problem);
@@ -195,50 +211,21 @@ fn each(node: &Node) -> impl Iterator<Item = (bool, usize, ValueId)> + '_ {
     inputs.chain(node.outputs.iter().enumerate().map(|(i, id)| (false, i, *id)))
 }
 
-/// A26: heads and widths of attention.
-fn attention(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
-    let a = &config.attention;
-    let (nope, rope, v) = ((a.heads, a.nope), (a.heads, a.rope), (a.heads, a.v));
-    let (query, mix) = ((a.heads, a.latent_width()), (a.heads, a.kv_lora_rank));
-    let (latent, key) = ((1, a.kv_lora_rank), (1, a.rope));
-    let expected: &[(usize, usize)] = match node.op {
-        Op::MlaAttention => &[nope, rope, latent, key, v],
-        Op::LatentStore | Op::ExpandedStore => &[latent, key],
-        Op::AbsorbK => &[nope, rope, query],
-        Op::AttendLatent | Op::AttendSeparate => &[query, mix],
-        Op::AbsorbV => &[mix, v],
-        Op::AttendExpanded => &[nope, rope, v],
-        _ => &[],
+/// A28: rows that are sorted by expert are read with the routing that they were sorted by.
+fn routing(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
+    let routing = |node: &Node| {
+        let at = node.op.inputs().iter().position(|port| port.name == "topk_ids")?;
+        node.inputs.get(at).copied()
     };
-    for ((is_input, i, id), (heads, width)) in each(node).zip(expected) {
-        let it = value(trace, id);
-        if (it.heads, it.width) != (*heads, *width) {
-            let port = if is_input { node.input_port(i) } else { node.output_port(i) };
-            let problem = format!(
-                "{} has {} × {} elements, expected {heads} heads × {width}",
-                trace.name(id),
-                it.heads,
-                it.width
-            );
-            found.at(Code::A26, trace.ir, n, port.map(|p| p.name.to_owned()), problem);
+    for (port, id) in node.op.inputs().iter().zip(&node.inputs) {
+        if port.rows(1) == RowCount::Rows {
+            continue;
         }
-    }
-}
-
-/// A26: the matrices that expand or absorb latents.
-fn expanding(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
-    let a = &config.attention;
-    for (slot, id) in &node.weights {
-        let expected = match slot.as_str() {
-            "k_b" => vec![a.heads, a.kv_lora_rank, a.nope],
-            "v_b" => vec![a.heads, a.v, a.kv_lora_rank],
-            "kv_b" => vec![a.heads * (a.nope + a.v), a.kv_lora_rank],
-            _ => continue, // A49 says so
-        };
-        let shape = &trace.ir.weight(*id).shape;
-        if *shape != expected {
-            let problem = format!("the weight has shape {shape:?}, expected {expected:?}");
-            found.at(Code::A26, trace.ir, n, Some(slot.clone()), problem);
+        if let Some(maker) = trace.maker(*id, node.path)
+            && routing(&trace.ir.nodes[maker]) != routing(node)
+        {
+            let problem = "its rows were sorted by another routing than it undoes".into();
+            found.at(Code::A28, trace.ir, n, Some("topk_ids".into()), problem);
         }
     }
 }
@@ -257,78 +244,6 @@ fn kv_layers(trace: &Trace<'_>, config: &ModelConfig, found: &mut Findings<'_>) 
                 Some(kv_layer.layer),
                 Some(format!("{:?} KV layer", kv_layer.kind)),
                 problem,
-            );
-        }
-    }
-}
-
-/// A28, and A20 and A21 of the experts' matrices.
-fn experts(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &mut Findings<'_>) {
-    let Some(moe) = config.moe else {
-        found.at(Code::A28, trace.ir, n, None, "the config has no experts".into());
-        return;
-    };
-    let mut expect = |id: ValueId, width: usize, slot: &str| {
-        let has = value(trace, id).row_width();
-        if has != width {
-            let problem = format!("{} has {has} elements, expected {width}", trace.name(id));
-            found.at(Code::A28, trace.ir, n, Some(slot.to_owned()), problem);
-        }
-    };
-    match node.op {
-        Op::Route => {
-            expect(node.inputs[0], moe.experts, "logits");
-            expect(node.outputs[0], moe.num_experts_per_tok, "topk_ids");
-            expect(node.outputs[1], moe.num_experts_per_tok, "topk_weights");
-            for (slot, id) in &node.weights {
-                let shape = &trace.ir.weight(*id).shape;
-                if shape[..] != [moe.experts] {
-                    let problem = format!(
-                        "the bias has shape {shape:?}, expected one element for each of {} experts",
-                        moe.experts
-                    );
-                    found.at(Code::A28, trace.ir, n, Some(slot.clone()), problem);
-                }
-            }
-        }
-        Op::ExpertMlp | Op::ExpertDown => {
-            expect(node.inputs[1], moe.num_experts_per_tok, "topk_ids");
-            expect(node.inputs[2], moe.num_experts_per_tok, "topk_weights");
-        }
-        _ => expect(node.inputs[1], moe.num_experts_per_tok, "topk_ids"),
-    }
-    if node.op == Op::ExpertDown
-        && let Some(first) = trace.maker(node.inputs[0], node.path)
-        && trace.ir.nodes[first].inputs.get(1) != node.inputs.get(1)
-    {
-        let problem = "its rows were sorted by another routing than it undoes".into();
-        found.at(Code::A28, trace.ir, n, Some("topk_ids".into()), problem);
-    }
-    if node.op != Op::Route {
-        matrices(trace, n, node, moe.experts, found);
-    }
-}
-
-fn matrices(trace: &Trace<'_>, n: usize, node: &Node, experts: usize, found: &mut Findings<'_>) {
-    let input = value(trace, node.inputs[0]).row_width();
-    let output = value(trace, node.outputs[0]).row_width();
-    let fused = node.weights.len() == 1 && node.op == Op::ExpertGateUp;
-    for (slot, id) in &node.weights {
-        let weight = trace.ir.weight(*id);
-        let mut wrong = |code, problem| found.at(code, trace.ir, n, Some(slot.clone()), problem);
-        if weight.shape.len() != 3 || weight.shape[0] != experts {
-            wrong(Code::A28, format!("the weight has shape {:?}, expected {experts} matrices", weight.shape));
-        }
-        if node.op == Op::ExpertMlp {
-            continue; // the width between gate and down is nobody's value yet
-        }
-        if weight.inputs() != input {
-            wrong(Code::A20, format!("the weight takes {} elements, the row has {input}", weight.inputs()));
-        }
-        if weight.outputs() != output * (1 + usize::from(fused)) {
-            wrong(
-                Code::A21,
-                format!("the weight gives {} elements, the result has {output}", weight.outputs()),
             );
         }
     }

@@ -4,6 +4,7 @@ use super::{Ir, Node, Op, RowCount, Storage, Value, ValueId, WeightId};
 use crate::circuit::{Circuit, ConfigVars, OpSpec, TensorIndex};
 use crate::config::ModelConfig;
 use crate::error::GraphError;
+use latent_types::ValueType;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -94,23 +95,31 @@ struct Builder<'a> {
 impl Builder<'_> {
     /// The value that a span starts from.
     fn source(&mut self, config: &ModelConfig, span: &Span) {
-        let (name, width, storage) = if span.embed {
-            ("tokens", 1, Storage::Tokens)
+        let (name, dtype, width, storage) = if span.embed {
+            ("tokens", ValueType::U32, 1, Storage::Tokens)
         } else {
-            ("h", config.hidden_size, Storage::Hidden)
+            ("h", ValueType::F32, config.hidden_size, Storage::Hidden)
         };
-        self.define(name, RowCount::Rows, 1, width, storage);
+        self.define(name, dtype, 1, width, storage);
     }
 
     fn define(
         &mut self,
         name: &str,
-        rows: RowCount,
+        dtype: ValueType,
         heads: usize,
         width: usize,
         storage: Storage,
     ) -> ValueId {
-        let value = Value { name: name.to_owned(), layer: self.layer, rows, heads, width, storage };
+        let value = Value {
+            name: name.to_owned(),
+            layer: self.layer,
+            dtype,
+            rows: RowCount::Rows,
+            heads,
+            width,
+            storage,
+        };
         let id = self.ir.add_value(value);
         self.names.insert(name.to_owned(), id);
         id
@@ -186,12 +195,12 @@ impl Builder<'_> {
         match spec.op.as_str() {
             "embed" => {
                 let width = self.width_of(&weights, spec)?.1;
-                let out = self.define(self.output(spec, 0)?, RowCount::Rows, 1, width, Storage::Hidden);
+                let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, Storage::Hidden);
                 self.push(Op::Embed { scale: factor }, vec![input], vec![out], weights);
             }
             "rms_norm" | "gather_rows" => {
                 let op = if spec.op == "rms_norm" { Op::RmsNorm } else { Op::GatherRows };
-                let out = self.define(self.output(spec, 0)?, RowCount::Rows, heads, width, Storage::Own);
+                let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, width, Storage::Own);
                 self.push(op, vec![input], vec![out], weights);
             }
             "linear" => {
@@ -201,26 +210,26 @@ impl Builder<'_> {
             "split" => self.split(spec, input)?,
             "rope" => {
                 let over = self.over(input);
-                let out = self.define(self.output(spec, 0)?, RowCount::Rows, heads, width, over);
+                let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, width, over);
                 self.push(Op::Rope, vec![input], vec![out], weights);
             }
             "mla_attention" => self.attention(spec, weights)?,
             "route" => self.route(spec, input, weights)?,
             "expert_mlp" => {
                 let inputs = vec![input, self.input(spec, 1)?, self.input(spec, 2)?];
-                let out = self.define(self.output(spec, 0)?, RowCount::Rows, 1, width, Storage::Own);
+                let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, Storage::Own);
                 self.push(Op::ExpertMlp, inputs, vec![out], weights);
             }
             "mlp" => self.mlp(spec, input, &weights)?,
             "add" => {
                 let inputs = vec![input, self.input(spec, 1)?];
                 let over = self.over(input);
-                let out = self.define(self.output(spec, 0)?, RowCount::Rows, heads, width, over);
+                let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, width, over);
                 self.push(Op::Add { scale: factor }, inputs, vec![out], weights);
             }
             "scale" => {
                 let over = self.over(input);
-                let out = self.define(self.output(spec, 0)?, RowCount::Rows, heads, width, over);
+                let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, width, over);
                 self.push(Op::Scale { by: factor }, vec![input], vec![out], weights);
             }
             other => return self.wrong(format!("operation {other:?} is unknown")),
@@ -254,7 +263,7 @@ impl Builder<'_> {
             return self
                 .wrong(format!("{name}: the weight takes {inputs} elements, but the row has {width}"));
         }
-        let out = self.define(name, RowCount::Rows, 1, outputs, Storage::Own);
+        let out = self.define(name, ValueType::F32, 1, outputs, Storage::Own);
         self.push(Op::Linear, vec![input], vec![out], weights.to_vec());
         Ok(out)
     }
@@ -275,7 +284,7 @@ impl Builder<'_> {
         let mut offset = 0;
         let mut outputs = Vec::new();
         for (name, size) in spec.outputs.iter().zip(sizes) {
-            outputs.push(self.define(name, RowCount::Rows, heads, size, Storage::View { of: input, offset }));
+            outputs.push(self.define(name, ValueType::F32, heads, size, Storage::View { of: input, offset }));
             offset += size;
         }
         self.push(Op::Split, vec![input], outputs, Vec::new());
@@ -286,12 +295,12 @@ impl Builder<'_> {
         let inputs: Vec<ValueId> = (0..4).map(|i| self.input(spec, i)).collect::<Result<_, _>>()?;
         let v = self.vars.size("v", &self.circuit.name)?;
         let heads = self.ir.value(inputs[0]).heads;
-        let out = self.define(self.output(spec, 0)?, RowCount::Rows, heads, v, Storage::Own);
+        let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, v, Storage::Own);
         self.push(Op::MlaAttention, inputs, vec![out], weights);
         Ok(())
     }
 
-    /// A router is a linear map to logits, then a choice.
+    /// A router is a matmul to logits, then the top-k selection.
     fn route(
         &mut self,
         spec: &OpSpec,
@@ -303,9 +312,9 @@ impl Builder<'_> {
         };
         let (router, bias) = weights.split_at(weights.len().min(1));
         let logits = self.linear(input, router, "router_logits", spec)?;
-        let chosen = self.define(self.output(spec, 0)?, RowCount::Rows, 1, used, Storage::Own);
-        let mix = self.define(self.output(spec, 1)?, RowCount::Rows, 1, used, Storage::Own);
-        self.push(Op::Route, vec![logits], vec![chosen, mix], bias.to_vec());
+        let topk_ids = self.define(self.output(spec, 0)?, ValueType::U32, 1, used, Storage::Own);
+        let topk_weights = self.define(self.output(spec, 1)?, ValueType::F32, 1, used, Storage::Own);
+        self.push(Op::Route, vec![logits], vec![topk_ids, topk_weights], bias.to_vec());
         Ok(())
     }
 
@@ -321,14 +330,14 @@ impl Builder<'_> {
                 let gate = self.linear(input, std::slice::from_ref(gate), "gate", spec)?;
                 let up = self.linear(input, std::slice::from_ref(up), "up", spec)?;
                 let width = self.ir.value(up).width;
-                let out = self.define("activated", RowCount::Rows, 1, width, Storage::Own);
+                let out = self.define("activated", ValueType::F32, 1, width, Storage::Own);
                 self.push(Op::SiluMul, vec![gate, up], vec![out], Vec::new());
                 out
             }
             [up, _] => {
                 let up = self.linear(input, std::slice::from_ref(up), "up", spec)?;
                 let width = self.ir.value(up).width;
-                let out = self.define("activated", RowCount::Rows, 1, width, Storage::Own);
+                let out = self.define("activated", ValueType::F32, 1, width, Storage::Own);
                 self.push(Op::Relu2, vec![up], vec![out], Vec::new());
                 out
             }

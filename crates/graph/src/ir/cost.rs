@@ -1,27 +1,8 @@
 //! Bytes and operations of a node, for plans, drawings and the profiler.
 
-use super::{AttentionPath, Ir, KvLayerKind, Node, Op};
+use super::{AttentionPath, Ir, Node};
+use crate::ops::{Cost, CostInput, WeightCost};
 use latent_types::CacheType;
-use serde::Serialize;
-
-/// What a node moves and computes in one step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Cost {
-    /// Bytes of weights read (each once, whatever the number of rows; of experts, those that the rows can reach).
-    pub weight_bytes: f64,
-    /// Bytes of cache read or written.
-    pub cache_bytes: f64,
-    /// Floating-point operations, a multiplication and an addition counted as two.
-    pub flops: f64,
-}
-
-impl std::ops::AddAssign for Cost {
-    fn add_assign(&mut self, other: Cost) {
-        self.weight_bytes += other.weight_bytes;
-        self.cache_bytes += other.cache_bytes;
-        self.flops += other.flops;
-    }
-}
 
 /// The step that costs are counted for.
 #[derive(Clone, Copy, Debug)]
@@ -30,84 +11,135 @@ pub struct Step {
     pub rows: usize,
     /// Sequences, each with an equal share of the rows.
     pub sequences: usize,
-    /// Rows already in the cache of each sequence.
-    pub cached: usize,
-    /// How the cache stores numbers.
+    /// Rows already in the KV cache of each sequence.
+    pub past_len: usize,
+    /// The element type of the KV cache.
     pub cache: CacheType,
-    /// The formulation that its rows take.
+    /// The attention path that its rows take.
     pub path: AttentionPath,
 }
 
 impl Node {
-    /// What the node moves and computes in `step`: nothing where the rows take another lane.
+    /// What the node moves and computes in `step`: nothing where the rows take another attention path.
     pub fn cost(&self, ir: &Ir, step: Step) -> Cost {
         if !self.path.meets(step.path) {
             return Cost::default();
         }
-        let weights = |reach: f64| -> f64 {
-            self.weights.iter().map(|(_, id)| ir.weight(*id).bytes() as f64 * reach).sum()
-        };
         let rows = step.rows as f64;
-        let sequences = step.sequences.max(1) as f64;
-        // causal: row r of a sequence sees the cached rows and r + 1 of its own
-        let pairs = rows * step.cached as f64 + rows * (rows / sequences + 1.0) / 2.0;
-        let seen = sequences * step.cached as f64 + rows;
-        let heads = self.inputs.first().map_or(1, |id| ir.value(*id).heads) as f64;
-        let width = |i: usize| self.inputs.get(i).map_or(0, |id| ir.value(*id).width) as f64;
-        let out_width = self.outputs.first().map_or(0, |id| ir.value(*id).width) as f64;
-        let matrix_flops = |rows: f64| -> f64 {
-            self.weights.iter().map(|(_, id)| 2.0 * ir.weight(*id).elements() as f64 * rows).sum()
-        };
-        let stream_row = self.kv_layer.map_or(0, |id| ir.kv_layers[id.0].row(step.cache).bytes()) as f64;
-        match self.op {
-            Op::Embed { .. } => {
-                let row: f64 = self.weights.iter().map(|(_, id)| row_bytes(ir, *id)).sum();
-                Cost { weight_bytes: row * rows, cache_bytes: 0.0, flops: 0.0 }
-            }
-            Op::Linear | Op::AbsorbK | Op::AbsorbV => {
-                let mut share = 1.0;
-                if self.op != Op::Linear && self.weight("kv_b").is_some() {
-                    // half of kv_b: the key's rows or the value's; the rope part of a query is copied
-                    let kv: f64 = self.weights.iter().map(|(_, id)| ir.weight(*id).elements() as f64).sum();
-                    share = (heads * width(0) * (out_width - width(1)) / kv).min(1.0);
-                }
-                Cost { weight_bytes: weights(share), cache_bytes: 0.0, flops: matrix_flops(rows) * share }
-            }
-            Op::ExpertGateUp | Op::ExpertDown => self.expert_cost(ir, rows),
-            Op::AttendLatent | Op::AttendSeparate => {
-                let flops = 2.0 * pairs * heads * (width(0) + out_width);
-                Cost { weight_bytes: 0.0, cache_bytes: seen * stream_row, flops }
-            }
-            Op::AttendExpanded => {
-                let on_the_fly =
-                    self.kv_layer.is_some_and(|id| ir.kv_layers[id.0].kind == KvLayerKind::Latent);
-                let attend = 2.0 * pairs * heads * (width(0) + width(1) + out_width);
-                let expand = if on_the_fly { matrix_flops(seen) } else { 0.0 };
-                Cost { weight_bytes: weights(1.0), cache_bytes: seen * stream_row, flops: attend + expand }
-            }
-            Op::LatentStore | Op::ExpandedStore => {
-                Cost { weight_bytes: weights(1.0), cache_bytes: rows * stream_row, flops: matrix_flops(rows) }
-            }
-            _ => Cost::default(),
-        }
-    }
-
-    /// Experts: those that `rows` rows reach if routing is uniform.
-    fn expert_cost(&self, ir: &Ir, rows: f64) -> Cost {
-        let mut cost = Cost::default();
-        let used = self.inputs.get(1).map_or(1, |id| ir.value(*id).width) as f64;
-        for (_, id) in &self.weights {
+        let (sequences, past_len) = (step.sequences.max(1) as f64, step.past_len as f64);
+        let weights = self.weights.iter().map(|(slot, id)| {
             let weight = ir.weight(*id);
-            let experts = weight.stacked().max(1) as f64;
-            let reached = experts * (1.0 - (1.0 - (used / experts).min(1.0)).powf(rows));
-            cost.weight_bytes += weight.bytes() as f64 * reached / experts;
-            cost.flops += 2.0 * weight.elements() as f64 / experts * used * rows;
-        }
-        cost
+            WeightCost {
+                slot,
+                elements: weight.elements() as f64,
+                bytes: weight.bytes() as f64,
+                row_bytes: weight.ty.row_bytes(weight.inputs()).unwrap_or(0) as f64,
+                matrices: weight.stacked() as f64,
+            }
+        });
+        let kv_layer = self.kv_layer.map(|id| &ir.kv_layers[id.0]);
+        self.op.spec().cost(&CostInput {
+            rows,
+            kv_len: sequences * past_len + rows,
+            // causal: row r of a sequence sees the cached rows and r + 1 of its own
+            pairs: rows * past_len + rows * (rows / sequences + 1.0) / 2.0,
+            heads: self.inputs.first().map_or(1, |id| ir.value(*id).heads) as f64,
+            widths: self.inputs.iter().map(|id| ir.value(*id).width as f64).collect(),
+            out_width: self.outputs.first().map_or(0, |id| ir.value(*id).width) as f64,
+            kv_row_bytes: kv_layer.map_or(0, |layer| layer.row(step.cache).bytes()) as f64,
+            kv: kv_layer.map(|layer| layer.kind),
+            weights: weights.collect(),
+        })
     }
 }
 
-fn row_bytes(ir: &Ir, id: super::WeightId) -> f64 {
-    let weight = ir.weight(id);
-    weight.ty.row_bytes(weight.inputs()).unwrap_or(0) as f64
+#[cfg(test)]
+mod tests {
+    use super::super::{KvLayerKind, Op};
+    use super::*;
+    use crate::circuit::{ConfigVars, expression};
+    use crate::passes::snapshots::{config, lowered};
+    use crate::passes::{CacheForm, MlaChoice};
+    use std::collections::HashSet;
+
+    fn names(ir: &Ir, node: &Node, step: Step) -> ConfigVars {
+        let c = config();
+        let a = &c.attention;
+        let moe = c.moe.unwrap();
+        let sum = |f: &dyn Fn(&crate::circuit::Weight) -> usize| -> usize {
+            node.weights.iter().map(|(_, id)| f(ir.weight(*id))).sum()
+        };
+        let mut elements = sum(&|w| w.elements());
+        let mut bytes = sum(&|w| w.bytes());
+        if node.weight("kv_b").is_some() && node.op != Op::AttendExpanded && node.op != Op::ExpandedStore {
+            // the half that the operation needs
+            let half = if node.op == Op::AbsorbK { a.nope } else { a.v };
+            (elements, bytes) = (elements * half / (a.nope + a.v), bytes * half / (a.nope + a.v));
+        }
+        let on_the_fly = node.kv_layer.is_some_and(|id| ir.kv_layers[id.0].kind == KvLayerKind::Latent);
+        if node.op == Op::AttendExpanded && !on_the_fly {
+            assert_eq!(elements, 0);
+        }
+        let rows = step.rows;
+        ConfigVars::of_dimensions(&[
+            ("rows", rows),
+            ("kv_len", rows + step.past_len),
+            ("pairs", rows * step.past_len + rows * (rows + 1) / 2),
+            ("heads", a.heads),
+            ("nope", a.nope),
+            ("rope", a.rope),
+            ("v", a.v),
+            ("kv_lora", a.kv_lora_rank),
+            ("num_experts_per_tok", moe.num_experts_per_tok),
+            // of one row: as many as it is routed to
+            ("reached", moe.num_experts_per_tok),
+            ("weights", elements),
+            ("weight_bytes", bytes),
+            ("row_bytes", c.hidden_size * 2),
+            ("expert_weights", elements / moe.experts),
+            ("expert_bytes", bytes / moe.experts),
+            ("kv_row_bytes", node.kv_layer.map_or(0, |id| ir.kv_layers[id.0].row(step.cache).bytes())),
+        ])
+    }
+
+    #[test]
+    fn its_formulas_are_what_nodes_count() {
+        let mut seen = HashSet::new();
+        for combined in [false, true] {
+            for (mla, form) in [
+                (MlaChoice::Auto, CacheForm::Latent),
+                (MlaChoice::SeparateScores, CacheForm::Latent),
+                (MlaChoice::Naive, CacheForm::Expanded),
+            ] {
+                let ir = lowered(mla, form, combined);
+                for (rows, past_len) in [(1, 0), (1, 100), (7, 30)] {
+                    for node in &ir.nodes {
+                        let experts = matches!(node.op, Op::ExpertGateUp | Op::ExpertDown);
+                        if experts && rows > 1 {
+                            continue;
+                        }
+                        let step = Step {
+                            rows,
+                            past_len,
+                            sequences: 1,
+                            cache: CacheType::F16,
+                            path: AttentionPath::All,
+                        };
+                        let (cost, of) = (node.cost(&ir, step), node.op.reference());
+                        let names = names(&ir, node, step);
+                        let value = |text: &str| expression::evaluate(text, &names).unwrap() as f64;
+                        let close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(1.0);
+                        let what = format!("{} {mla} {form:?} kv_b {combined}, {rows} rows", node.op.word());
+                        assert!(close(cost.weight_bytes, value(of.weight_bytes)), "{what}: {cost:?}");
+                        assert!(close(cost.cache_bytes, value(of.cache_bytes)), "{what}: {cost:?}");
+                        assert!(close(cost.flops, value(of.flops)), "{what}: {cost:?} {}", value(of.flops));
+                        seen.insert(node.op.word());
+                    }
+                }
+            }
+        }
+        let missing: Vec<&str> = Op::ALL.iter().map(Op::word).filter(|word| !seen.contains(word)).collect();
+        // lowered away, or of other models
+        assert_eq!(missing, ["mla_attention", "expert_mlp", "relu2", "scale"]);
+    }
 }

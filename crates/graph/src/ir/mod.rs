@@ -6,18 +6,17 @@
 mod build;
 mod cost;
 mod dot;
-mod reference;
 mod signature;
 mod text;
 
+pub use crate::ops::{Cost, Epilogue, KvLayerKind, Op, Port, RowCount};
 pub use build::Span;
-pub use cost::{Cost, Step};
-pub use reference::{OpReference, reference};
-pub use signature::{Carries, Edge, Port};
+pub use cost::Step;
+pub use signature::Edge;
 
 use crate::circuit::Weight;
-use latent_types::{CacheRow, CacheType};
-use serde::Serialize;
+use latent_types::{CacheRow, CacheType, ValueType};
+use serde::{Serialize, Serializer};
 use std::ops::Range;
 
 /// Index of a value in [`Ir::values`].
@@ -54,6 +53,9 @@ pub struct Value {
     pub name: String,
     /// The layer that makes it.
     pub layer: Option<usize>,
+    /// The type of its elements.
+    #[serde(serialize_with = "dtype_name")]
+    pub dtype: ValueType,
     /// How many rows it has.
     pub rows: RowCount,
     /// Heads in a row (1: not cut into heads).
@@ -64,24 +66,8 @@ pub struct Value {
     pub storage: Storage,
 }
 
-/// How many rows a value has, as a function of the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RowCount {
-    /// One per row of the batch.
-    Rows,
-    /// This many per row of the batch: one per expert that the row is routed to.
-    Times(usize),
-}
-
-impl RowCount {
-    /// Rows for a batch of `rows`.
-    pub fn of(self, rows: usize) -> usize {
-        match self {
-            RowCount::Rows => rows,
-            RowCount::Times(n) => rows * n,
-        }
-    }
+fn dtype_name<S: Serializer>(dtype: &ValueType, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(dtype.name())
 }
 
 /// Where a value is stored.
@@ -123,16 +109,6 @@ impl KvLayer {
     pub fn row(&self, ty: CacheType) -> CacheRow {
         CacheRow { ty, content: self.width - self.rope, rope: self.rope }
     }
-}
-
-/// What a KV layer holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KvLayerKind {
-    /// `[latent | rope key]`: kv_lora + rope elements, shared by all heads.
-    Latent,
-    /// `[key nope | key rope | value]` per head: what attention without a latent cache stores.
-    Expanded,
 }
 
 /// Which rows of the batch a node works on: those of sequence spans that take this attention path.
@@ -206,110 +182,6 @@ pub struct Prologue {
     /// Rotation by position: of the last input.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub rope: bool,
-}
-
-/// What happens to a node's results before they are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Epilogue {
-    /// Nothing.
-    #[default]
-    None,
-    /// silu(first) · second: two weights, one output.
-    SiluMul,
-    /// max(x, 0)².
-    Relu2,
-    /// Added to the last input, in place, after multiplying by the factor.
-    AddTo(f64),
-}
-
-/// The operations. A circuit names the first group; passes make the second.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Op {
-    /// tokens → rows of the embedding, times a factor. Weights: the embedding.
-    Embed {
-        /// Factor on the rows.
-        scale: f64,
-    },
-    /// x → x / √(mean x² + eps) · w.
-    RmsNorm,
-    /// x → one output for each weight: x·Wᵀ.
-    Linear,
-    /// x → views of parts of each head.
-    Split,
-    /// Rotates pairs by position. Keeps the shape.
-    Rope,
-    /// q_nope, q_rope, latent, k_rope → attention output: lowered by the choice of formulations.
-    MlaAttention,
-    /// router logits → chosen experts, their weights. Optional weight: the bias.
-    Route,
-    /// x, chosen, mix → Σ mix · expert(x): lowered by the grouping of experts.
-    ExpertMlp,
-    /// gate, up → silu(gate) · up.
-    SiluMul,
-    /// x → max(x, 0)².
-    Relu2,
-    /// a, b → a + factor · b, in place of a.
-    Add {
-        /// Factor on b.
-        scale: f64,
-    },
-    /// x → factor · x, in place.
-    Scale {
-        /// The factor.
-        by: f64,
-    },
-    /// Rows of the residual stream whose logits are wanted.
-    GatherRows,
-    /// latent, k_rope → cache rows [latent | rope].
-    LatentStore,
-    /// latent, k_rope → cache rows of expanded keys and values. Weights: k_b and v_b, or kv_b.
-    ExpandedStore,
-    /// q_nope, q_rope → queries in latent space [W_UKᵀ q_nope | q_rope].
-    AbsorbK,
-    /// queries in latent space → Σ softmax · latent, over the cached rows.
-    AttendLatent,
-    /// The same with content and rope scores computed apart and added.
-    AttendSeparate,
-    /// attention result in latent space → each head's value space, through W_UV.
-    AbsorbV,
-    /// q_nope, q_rope → attention over keys and values expanded from the cached latents, on the fly or as stored.
-    AttendExpanded,
-    /// x, chosen → silu(gate)·up of each (row, expert), rows sorted by expert.
-    ExpertGateUp,
-    /// expert activations, chosen, mix → Σ mix · down.
-    ExpertDown,
-}
-
-impl Op {
-    /// The word for it in texts and drawings.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Op::Embed { .. } => "embed",
-            Op::RmsNorm => "rms_norm",
-            Op::Linear => "linear",
-            Op::Split => "split",
-            Op::Rope => "rope",
-            Op::MlaAttention => "mla_attention",
-            Op::Route => "route",
-            Op::ExpertMlp => "expert_mlp",
-            Op::SiluMul => "silu_mul",
-            Op::Relu2 => "relu2",
-            Op::Add { .. } => "add",
-            Op::Scale { .. } => "scale",
-            Op::GatherRows => "gather_rows",
-            Op::LatentStore => "latent_store",
-            Op::ExpandedStore => "expanded_store",
-            Op::AbsorbK => "absorb_k",
-            Op::AttendLatent => "attend_latent",
-            Op::AttendSeparate => "attend_split",
-            Op::AbsorbV => "absorb_v",
-            Op::AttendExpanded => "attend_expanded",
-            Op::ExpertGateUp => "expert_gate_up",
-            Op::ExpertDown => "expert_down",
-        }
-    }
 }
 
 impl Node {

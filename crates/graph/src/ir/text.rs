@@ -1,6 +1,7 @@
 //! The IR as text: one line per node.
 
 use super::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount, Storage, ValueId};
+use latent_types::ValueType;
 use std::fmt::Write;
 
 impl Ir {
@@ -29,13 +30,8 @@ impl Ir {
     pub fn line(&self, node: &Node) -> String {
         let mut line = node.layer.map_or_else(|| "   ".to_owned(), |layer| format!("L{layer:<2}"));
         let _ = write!(line, " {}", node.op.word());
-        match node.op {
-            super::Op::Embed { scale: by } | super::Op::Add { scale: by } | super::Op::Scale { by }
-                if by != 1.0 =>
-            {
-                let _ = write!(line, " ×{by:.6}");
-            }
-            _ => {}
+        if let Some(by) = node.op.factor().filter(|by| *by != 1.0) {
+            let _ = write!(line, " ×{by:.6}");
         }
         if node.path != AttentionPath::All {
             let _ = write!(
@@ -105,6 +101,8 @@ impl Ir {
             Storage::View { of, offset } => format!(" in {}+{offset}", self.value(of).name),
             _ => String::new(),
         };
-        format!("[{rows}×{heads}{}{view}]", value.width)
+        // f32 goes without saying
+        let dtype = if value.dtype == ValueType::F32 { String::new() } else { format!(" {}", value.dtype) };
+        format!("[{rows}×{heads}{}{dtype}{view}]", value.width)
     }
 }

@@ -1,6 +1,7 @@
 //! Grouping of experts: the sum over a row's experts becomes two operations over rows sorted by expert.
 
 use crate::ir::{Ir, Node, Op, RowCount, Storage, Value};
+use latent_types::ValueType;
 
 /// Lowers every `expert_mlp` into gate·up and down, with the activations of each (row, expert) between.
 pub fn group_experts(mut ir: Ir) -> Ir {
@@ -14,6 +15,7 @@ pub fn group_experts(mut ir: Ir) -> Ir {
         let activated = ir.add_value(Value {
             name: "expert_activated".into(),
             layer: expert.layer,
+            dtype: ValueType::F32,
             rows: RowCount::Times(ir.value(topk_ids).width),
             heads: 1,
             width,

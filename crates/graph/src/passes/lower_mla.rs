@@ -6,7 +6,7 @@ use crate::error::GraphError;
 use crate::ir::{
     AttentionPath, Ir, KvLayer, KvLayerId, KvLayerKind, Node, Op, RowCount, Storage, Value, ValueId,
 };
-use latent_types::CacheType;
+use latent_types::{CacheType, ValueType};
 use std::fmt;
 use std::str::FromStr;
 
@@ -174,6 +174,7 @@ impl Lowering<'_> {
         ir.add_value(Value {
             name: name.to_owned(),
             layer: self.attention.layer,
+            dtype: ValueType::F32,
             rows: RowCount::Rows,
             heads: self.shape.heads,
             width,

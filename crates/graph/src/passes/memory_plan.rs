@@ -6,22 +6,21 @@ use serde::Serialize;
 /// Where a plan's arena stores each value that has a buffer of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Arena {
-    /// Size in f32 numbers.
-    pub floats: usize,
-    /// Offset of each value in numbers; none for values that lie elsewhere.
+    /// Size in bytes.
+    pub bytes: usize,
+    /// Offset of each value in bytes; none for values that are stored elsewhere.
     pub offsets: Vec<Option<usize>>,
 }
 
-/// Buffers begin at multiples of this many numbers: a cache line.
-const ALIGN: usize = 16;
+/// Buffers begin at multiples of this many bytes: a cache line.
+const ALIGN: usize = 64;
 
 /// A buffer's size, and the phases in which it is alive, both ends included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     /// Index of the value in [`Ir::values`].
     pub value: usize,
-    /// Size in f32 elements.
-    pub floats: usize,
+    /// Size in bytes.
+    pub bytes: usize,
     /// The phase that writes it first.
     pub first: usize,
     /// The phase that reads it last.
@@ -33,31 +32,31 @@ pub struct Life {
 /// Greedy: larger buffers first, each at the lowest offset that no buffer alive at the same time occupies.
 pub fn plan_memory(ir: &Ir, phases: &[usize], rows: usize) -> Arena {
     let mut lives = lifetimes(ir, phases, rows);
-    lives.sort_by_key(|life| (std::cmp::Reverse(life.floats), life.value));
-    let mut arena = Arena { floats: 0, offsets: vec![None; ir.values.len()] };
+    lives.sort_by_key(|life| (std::cmp::Reverse(life.bytes), life.value));
+    let mut arena = Arena { bytes: 0, offsets: vec![None; ir.values.len()] };
     let mut placed: Vec<(usize, &Life)> = Vec::new();
     for life in &lives {
         let mut neighbours: Vec<(usize, usize)> = placed
             .iter()
             .filter(|(_, other)| life.first <= other.last && other.first <= life.last)
-            .map(|(at, other)| (*at, at + other.floats))
+            .map(|(at, other)| (*at, at + other.bytes))
             .collect();
         neighbours.sort_unstable();
         let mut at = 0;
         for (start, end) in neighbours {
-            if at + life.floats <= start {
+            if at + life.bytes <= start {
                 break;
             }
             at = at.max(end);
         }
-        arena.floats = arena.floats.max(at + life.floats);
+        arena.bytes = arena.bytes.max(at + life.bytes);
         arena.offsets[life.value] = Some(at);
         placed.push((at, life));
     }
     arena
 }
 
-/// The lifetime of every value with a buffer of its own, for at most `rows` rows.
+/// The lifetime of every value with a buffer of its own.
 pub fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<Life> {
     let mut spans: Vec<Option<(usize, usize)>> = vec![None; ir.values.len()];
     for (node, &phase) in ir.nodes.iter().zip(phases) {
@@ -75,8 +74,8 @@ pub fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<Life> {
     let own = |(value, span): (usize, Option<(usize, usize)>)| {
         let (first, last) = span?;
         let v = &ir.values[value];
-        let floats = (v.rows.of(rows) * v.row_width()).next_multiple_of(ALIGN);
-        (v.storage == Storage::Own).then_some(Life { value, floats, first, last })
+        let bytes = (v.rows.of(rows) * v.row_width() * v.dtype.bytes()).next_multiple_of(ALIGN);
+        (v.storage == Storage::Own).then_some(Life { value, bytes, first, last })
     };
     spans.into_iter().enumerate().filter_map(own).collect()
 }
@@ -85,6 +84,7 @@ pub fn lifetimes(ir: &Ir, phases: &[usize], rows: usize) -> Vec<Life> {
 mod tests {
     use super::*;
     use crate::ir::{Node, Op, RowCount, Value, ValueId};
+    use latent_types::ValueType;
 
     #[test]
     fn values_that_live_together_never_overlap() {
@@ -93,6 +93,7 @@ mod tests {
             ir.add_value(Value {
                 name: format!("v{i}"),
                 layer: None,
+                dtype: ValueType::F32,
                 rows: RowCount::Rows,
                 heads: 1,
                 width: 7 * (i % 5 + 1),
@@ -108,13 +109,13 @@ mod tests {
         let lives = lifetimes(&ir, &phases, 3);
         let mut total = 0;
         for a in &lives {
-            total += a.floats;
+            total += a.bytes;
             for b in &lives {
                 let (at_a, at_b) = (arena.offsets[a.value].unwrap(), arena.offsets[b.value].unwrap());
                 let together = a.first <= b.last && b.first <= a.last && a.value != b.value;
-                assert!(!together || at_a + a.floats <= at_b || at_b + b.floats <= at_a);
+                assert!(!together || at_a + a.bytes <= at_b || at_b + b.bytes <= at_a);
             }
         }
-        assert!(arena.floats < total);
+        assert!(arena.bytes < total);
     }
 }

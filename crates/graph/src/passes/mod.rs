@@ -6,6 +6,7 @@ mod experts;
 mod lower_mla;
 mod memory_plan;
 mod norms;
+mod pipeline;
 mod projections;
 mod ropes;
 mod schedule;
@@ -18,6 +19,8 @@ pub use experts::group_experts;
 pub use lower_mla::{CacheForm, FORMS, MlaChoice, crossover, lower_mla};
 pub use memory_plan::{Arena, Life, lifetimes, plan_memory};
 pub use norms::fold_norms;
+pub(crate) use pipeline::lowered;
+pub use pipeline::{Pass, PassInput, after, pipeline};
 pub use projections::fuse_projections;
 pub use ropes::fold_ropes;
 pub(crate) use schedule::routed_by_each_thread;
@@ -26,7 +29,7 @@ pub use select_kernels::{
     BindOptions, Precision, Request, binding_bucket, choose, required_kernels, select_kernels,
 };
 
-use crate::ir::{Ir, Node, Op, ValueId};
+use crate::ir::{Ir, Node, ValueId};
 use std::ops::Range;
 
 /// How many rows a plan is made for. A plan also runs steps with fewer rows than its bucket has.
@@ -93,7 +96,7 @@ fn overwritten(ir: &Ir, value: ValueId, mut nodes: Range<usize>) -> bool {
             let (of, other) = ir.place(*id);
             of == root && other.start < place.end && place.start < other.end
         };
-        ir.nodes[n].op != Op::Split && ir.nodes[n].outputs.iter().any(over)
+        !ir.nodes[n].op.spec().is_view() && ir.nodes[n].outputs.iter().any(over)
     })
 }
 

@@ -2,6 +2,7 @@
 
 use super::{BatchBucket, overwritten, remove};
 use crate::ir::{Ir, Op};
+use crate::ops::NormFold;
 
 /// A normalized value that only matmuls and cache stores read is not stored: each reader normalizes its input itself. A matmul
 /// repeats the norm in every thread, which does not pay in prefill; there only cache stores, which own their rows, do it. The norm
@@ -33,13 +34,13 @@ fn folds(ir: &Ir, at: usize, bucket: BatchBucket) -> bool {
         && !is_output
         && readers.iter().all(|&n| {
             let node = &ir.nodes[n];
-            let owns_rows = node.op == Op::LatentStore;
             let reads_first = node.inputs[0] == value && !node.inputs[1..].contains(&value);
-            let multiplies = matches!(node.op, Op::Linear | Op::ExpertGateUp);
-            reads_first
-                && node.prologue.norm.is_none()
-                && !overwritten(ir, source, at + 1..n)
-                && (owns_rows || (multiplies && bucket != BatchBucket::Prefill))
+            let pays = match node.op.spec().folds().norm {
+                NormFold::No => false,
+                NormFold::OwnRows => true,
+                NormFold::EachThread => bucket != BatchBucket::Prefill,
+            };
+            reads_first && node.prologue.norm.is_none() && !overwritten(ir, source, at + 1..n) && pays
         })
 }
 

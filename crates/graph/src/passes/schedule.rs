@@ -13,7 +13,7 @@ pub fn schedule(ir: &Ir, bucket: BatchBucket) -> Vec<usize> {
     let mut phases: Vec<usize> = Vec::with_capacity(ir.nodes.len());
     let uses: Vec<Uses> = ir.nodes.iter().map(|node| Uses::of(ir, node)).collect();
     for (n, node) in ir.nodes.iter().enumerate() {
-        if node.op == Op::Split {
+        if node.op.spec().is_view() {
             // views only: nothing is read or written; shown with what makes the value
             let made = (0..n).rev().find(|&m| ir.nodes[m].outputs.contains(&node.inputs[0]));
             phases.push(made.map_or(0, |m| phases[m]));
@@ -63,7 +63,7 @@ impl Uses {
             let side = if node.outputs.is_empty() { &mut uses.writes } else { &mut uses.reads };
             side.push(Place::KvLayer(kv_layer.0));
         }
-        if node.op == Op::Split {
+        if node.op.spec().is_view() {
             return Uses { reads: Vec::new(), writes: Vec::new() };
         }
         uses

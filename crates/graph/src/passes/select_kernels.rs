@@ -3,6 +3,7 @@
 use super::BatchBucket;
 use crate::error::GraphError;
 use crate::ir::{BoundKernel, Ir, Node, Op};
+use crate::ops::{KernelRows, Kernels};
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 use std::fmt;
 use std::str::FromStr;
@@ -74,12 +75,12 @@ pub fn select_kernels(
     for n in 0..ir.nodes.len() {
         let node = &ir.nodes[n];
         let bucket = binding_bucket(&node.op, bucket);
-        let experts = matches!(node.op, Op::ExpertGateUp | Op::ExpertDown);
+        let part = node.op.spec().kernel_rows() == KernelRows::PartOfBucket;
         let kernels = required_kernels(&ir, node)
             .into_iter()
             .map(|(op, ty)| {
                 let mut kernel = choose(table, op, ty, options, bucket)?;
-                if experts && table[kernel.index].min_rows > 1 {
+                if part && table[kernel.index].min_rows > 1 {
                     kernel.small_batch = Some(Box::new(choose(table, op, ty, options, BatchBucket::Decode)?));
                 }
                 Ok(kernel)
@@ -93,40 +94,21 @@ pub fn select_kernels(
 /// The batch bucket that a node's kernels are selected for. Per-head projections work on the rows of one sequence, of which any step
 /// may have few; attention over expanded keys multiplies all cached rows, so its kernels suit the step's bucket.
 pub fn binding_bucket(op: &Op, bucket: BatchBucket) -> BatchBucket {
-    match op {
-        Op::Linear | Op::ExpertGateUp | Op::ExpertDown | Op::AttendExpanded => bucket,
-        _ => BatchBucket::Decode,
+    match op.spec().kernel_rows() {
+        KernelRows::Any => BatchBucket::Decode,
+        KernelRows::Bucket | KernelRows::PartOfBucket => bucket,
     }
 }
 
 /// The kernels that a node requires: one for each of its weights, or one for itself.
 pub fn required_kernels(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>)> {
-    let each = |kind: fn(&Op, &str) -> OpKind| -> Vec<_> {
-        node.weights.iter().map(|(slot, id)| (kind(&node.op, slot), Some(ir.weight(*id).ty))).collect()
-    };
-    match node.op {
-        Op::Linear | Op::ExpertGateUp | Op::ExpertDown | Op::AbsorbV => each(|_, _| OpKind::Linear),
-        // the latent side of W_UK is read along its rows in k_b, and across them in kv_b
-        Op::AbsorbK => each(|_, slot| if slot == "kv_b" { OpKind::LinearT } else { OpKind::Linear }),
-        Op::ExpandedStore => each(|_, slot| if slot == "k_b" { OpKind::LinearT } else { OpKind::Linear }),
-        // a matmul expands values; keys have a kernel of their own, which reads W_UK dequantized
-        Op::AttendExpanded => {
-            let mut asked = each(|_, slot| if slot == "k_b" { OpKind::ExpandKeys } else { OpKind::Linear });
-            asked.extend([(OpKind::ExpandKeys, None), (OpKind::AttendExpanded, None)]);
-            asked
+    match node.op.spec().kernels() {
+        Kernels::None => Vec::new(),
+        Kernels::Own(kind) => vec![(kind, None)],
+        Kernels::PerWeight(of, beside) => {
+            let weights = node.weights.iter().map(|(slot, id)| (of(slot), Some(ir.weight(*id).ty)));
+            weights.chain(beside.iter().map(|kind| (*kind, None))).collect()
         }
-        Op::Embed { .. } => each(|_, _| OpKind::Embed),
-        Op::AttendLatent => vec![(OpKind::AttendLatent, None)],
-        Op::AttendSeparate => vec![(OpKind::AttendSeparate, None)],
-        Op::LatentStore => vec![(OpKind::LatentStore, None)],
-        Op::RmsNorm => vec![(OpKind::RmsNorm, None)],
-        Op::Rope => vec![(OpKind::Rope, None)],
-        Op::Route => vec![(OpKind::Route, None)],
-        Op::SiluMul => vec![(OpKind::SiluMul, None)],
-        Op::Relu2 => vec![(OpKind::Relu2, None)],
-        Op::Add { .. } => vec![(OpKind::Add, None)],
-        Op::Scale { .. } => vec![(OpKind::Scale, None)],
-        Op::Split | Op::GatherRows | Op::MlaAttention | Op::ExpertMlp => Vec::new(),
     }
 }
 

@@ -219,7 +219,7 @@ fn kernels_bound_and_buffers_placed() {
             text.push_str(&format!("{layer}{} at {offset}\n", value.name));
         }
     }
-    insta::assert_snapshot!(format!("{text}arena {} numbers", arena.floats));
+    insta::assert_snapshot!(format!("{text}arena {} bytes", arena.bytes));
     table.retain(|kernel| kernel.op != OpKind::Route);
     let missing = select_kernels(folded(BatchBucket::Decode), &table, &options, BatchBucket::Decode)
         .unwrap_err()

@@ -16,9 +16,10 @@ use crate::config::{Keys, ModelConfig, OutlineFile};
 use crate::error::GraphError;
 use crate::ir::{Ir, Span};
 use crate::passes::{BindOptions, CacheForm, MlaChoice};
+use crate::target::Target;
 use crate::tensors::naming_of;
 use latent_formats::{Data, Outline};
-use latent_types::{KernelContract, TensorType};
+use latent_types::TensorType;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -85,8 +86,8 @@ impl Missing {
 /// What kernels there are, and how the model is to be run.
 #[derive(Clone, Copy)]
 pub struct Machine<'a> {
-    /// The table of kernels.
-    pub table: &'a [KernelContract],
+    /// What plans would be made for.
+    pub target: &'a Target,
     /// Precision, ISA limit and cache type.
     pub bind: BindOptions,
     /// Which attention paths of MLA run.

@@ -5,10 +5,7 @@ use crate::circuit::Circuit;
 use crate::config::ModelConfig;
 use crate::error::GraphError;
 use crate::ir::{Ir, Node, Span};
-use crate::passes::{
-    BatchBucket, choose, fold_epilogues, fold_norms, fold_ropes, fuse_projections, group_experts, lower_mla,
-    required_kernels,
-};
+use crate::passes::{self, BatchBucket, PassInput, choose, required_kernels};
 use latent_types::{OpKind, TensorType, Tier};
 use serde::Serialize;
 
@@ -76,9 +73,15 @@ fn lowered(
     bucket: BatchBucket,
 ) -> Result<Ir, GraphError> {
     let ir = Ir::build_with(circuit, config, span, tensors)?;
-    let ir = lower_mla(ir, machine.mla, machine.form, &config.attention)?;
-    let ir = fold_norms(group_experts(fuse_projections(ir)), bucket);
-    Ok(fold_epilogues(fold_ropes(ir)))
+    let input = PassInput {
+        attention: &config.attention,
+        target: machine.target,
+        mla: machine.mla,
+        form: machine.form,
+        bind: &machine.bind,
+        bucket,
+    };
+    passes::lowered(ir, &input)
 }
 
 fn note(ir: &Ir, node: &Node, bucket: BatchBucket, list: &mut Vec<(OpKind, Option<TensorType>, Operation)>) {
@@ -113,7 +116,7 @@ fn bind(
     machine: Machine<'_>,
     missing: &mut Vec<Missing>,
 ) {
-    let (table, options) = (machine.table, &machine.bind);
+    let (table, options) = (machine.target.contracts(), &machine.bind);
     let choice = |i: usize| {
         let kernel = &table[i];
         let tier = kernel.tier.name().to_owned();

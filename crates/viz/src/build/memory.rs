@@ -11,7 +11,7 @@ use latent_graph::passes::lifetimes;
 pub(crate) fn of(plan: &Plan, runs: &[(usize, LayerRun, usize)]) -> Memory {
     let lives = lifetimes(&plan.ir, &plan.phases, plan.max_rows);
     let mut memory = Memory {
-        arena_bytes: plan.arena.floats * 4,
+        arena_bytes: plan.arena.bytes,
         max_rows: plan.max_rows,
         columns: 0,
         repeats: true,
@@ -32,7 +32,7 @@ pub(crate) fn of(plan: &Plan, runs: &[(usize, LayerRun, usize)]) -> Memory {
             let mut here = Vec::new();
             for life in lives.iter().filter(|life| made(life.value)) {
                 let Some(offset) = plan.arena.offsets[life.value] else { continue };
-                here.push((offset, life.floats));
+                here.push((offset, life.bytes));
                 if repetition == 0 {
                     memory.buffers.push(Buffer {
                         name: plan.ir.values[life.value].name.clone(),
@@ -40,8 +40,8 @@ pub(crate) fn of(plan: &Plan, runs: &[(usize, LayerRun, usize)]) -> Memory {
                         block,
                         first: memory.columns + life.first.saturating_sub(*first_phase),
                         last: memory.columns + life.last.min(end).saturating_sub(*first_phase),
-                        offset: offset * 4,
-                        bytes: life.floats * 4,
+                        offset: offset,
+                        bytes: life.bytes,
                     });
                 }
             }

@@ -113,8 +113,8 @@ fn cost(ir: &Ir, run: &LayerRun, at: usize, step: Step) -> OperationCost {
     let mut sum = OperationCost::default();
     for nodes in &run.nodes {
         let node = &ir.nodes[nodes[at]];
-        let near = node.cost(ir, Step { cached: 0, path: node.path, ..step });
-        let far = node.cost(ir, Step { cached: FAR, path: node.path, ..step });
+        let near = node.cost(ir, Step { past_len: 0, path: node.path, ..step });
+        let far = node.cost(ir, Step { past_len: FAR, path: node.path, ..step });
         sum.weight_bytes += near.weight_bytes;
         sum.cache_bytes += near.cache_bytes;
         sum.cache_bytes_per_cached += (far.cache_bytes - near.cache_bytes) / FAR as f64;

@@ -52,8 +52,8 @@ fn insert(plan: &mut Plan, n: usize, node: Node, phase: usize) {
 /// A new value like another.
 fn alike(plan: &mut Plan, id: ValueId, name: &str) -> ValueId {
     let value = Value { name: name.into(), storage: Storage::Own, ..plan.ir.value(id).clone() };
-    plan.arena.offsets.push(Some(plan.arena.floats));
-    plan.arena.floats += 1 << 16;
+    plan.arena.offsets.push(Some(plan.arena.bytes));
+    plan.arena.bytes += 1 << 18;
     plan.ir.add_value(value)
 }
 
@@ -116,6 +116,10 @@ const BREAKS: &[Break] = &[
     }),
     (Code::A18, "row and choice change places", |p| at(p, 1, "expert_gate_up").inputs.swap(0, 1)),
     (Code::A18, "choice and weights change places", |p| at(p, 1, "expert_down").inputs.swap(1, 2)),
+    (Code::A18, "ids of experts stored as f32", |p| {
+        let topk_ids = p.ir.nodes[node(p, 1, "route")].outputs[0];
+        value(p, topk_ids).dtype = latent_types::ValueType::F32;
+    }),
     (Code::A19, "a product that should rotate", |p| at(p, 0, "linear").prologue.rope = true),
     (Code::A19, "a rotation that should norm", |p| {
         let norm = weight_id(p, 0, "q_a_norm");
@@ -321,7 +325,7 @@ const BREAKS: &[Break] = &[
         let out = p.ir.nodes[node(p, 0, "absorb_k")].outputs[0];
         p.arena.offsets[out.0] = None;
     }),
-    (Code::A61, "an arena too small", |p| p.arena.floats -= 1),
+    (Code::A61, "an arena too small", |p| p.arena.bytes -= 4),
     (Code::A62, "two buffers that live together", |p| {
         let q = p.ir.nodes[user(p, 0, "q_b")].outputs[0];
         let attn = p.ir.nodes[node(p, 0, "absorb_v")].outputs[0];
@@ -329,8 +333,8 @@ const BREAKS: &[Break] = &[
     }),
     (Code::A63, "a buffer between cache lines", |p| {
         let out = p.ir.nodes[node(p, 0, "absorb_k")].outputs[0];
-        p.arena.floats += 16;
-        p.arena.offsets[out.0] = p.arena.offsets[out.0].map(|at| at + 1);
+        p.arena.bytes += 64;
+        p.arena.offsets[out.0] = p.arena.offsets[out.0].map(|at| at + 4);
     }),
     (Code::A64, "a buffer for a view", |p| {
         let key = p.ir.nodes[node(p, 0, "latent_store")].inputs[1];

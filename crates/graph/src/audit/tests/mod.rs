@@ -190,17 +190,14 @@ fn every_pass_keeps_the_rules() {
         for (mla, form) in FORMS {
             let mut ir = Ir::build(&config, &span, &tensors).unwrap();
             clean("built", &super::ir(&ir, circuit, &span, &config));
-            ir = lower_mla(ir, mla, form, &config.attention).unwrap();
-            clean("formulations", &super::ir(&ir, circuit, &span, &config));
-            for (name, pass) in [
-                ("projections", &fuse_projections as &dyn Fn(Ir) -> Ir),
-                ("experts", &group_experts),
-                ("norms", &|ir| fold_norms(ir, bucket)),
-                ("ropes", &fold_ropes),
-                ("epilogues", &fold_epilogues),
-            ] {
-                ir = pass(ir);
-                clean(&format!("{name} {bucket:?} {mla}"), &super::ir(&ir, circuit, &span, &config));
+            let bind =
+                BindOptions { precision: Precision::Default, tier: Tier::Portable, cache: CacheType::F16 };
+            let target = Target::new("test", table());
+            let input =
+                PassInput { attention: &config.attention, target: &target, mla, form, bind: &bind, bucket };
+            for pass in pipeline() {
+                ir = pass.run(ir, &input).unwrap();
+                clean(&format!("{} {bucket:?} {mla}", pass.name), &super::ir(&ir, circuit, &span, &config));
             }
         }
     }

@@ -1,0 +1,59 @@
+//! `absorb_v`: attention results out of latent space.
+
+use super::shared::{ABSORBED, ATTN, KV_B, LATENT_MIX, V_B, projection_cost, some_projection};
+use super::{
+    Cost, CostInput, Kernels, MadeBy, OpReference, Operation, Outputs, Port, ShapeRule, WeightSlot, WeightUse,
+};
+use latent_types::OpKind;
+
+/// Projects attention results to each head's values with W_UV.
+pub(super) struct AbsorbV;
+
+impl Operation for AbsorbV {
+    fn name(&self) -> &'static str {
+        "absorb_v"
+    }
+    fn made_by(&self) -> MadeBy {
+        MadeBy::Pass("lower_mla")
+    }
+
+    fn inputs(&self) -> &'static [Port] {
+        const { &[LATENT_MIX] }
+    }
+
+    fn outputs(&self) -> Outputs {
+        Outputs::Ports(const { &[ATTN] })
+    }
+
+    fn slots(&self) -> &'static [WeightSlot] {
+        const { &[V_B, KV_B] }
+    }
+
+    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+        some_projection(weights)
+    }
+
+    fn kernels(&self) -> Kernels {
+        Kernels::PerWeight(|_| OpKind::Linear, &[])
+    }
+
+    fn shape_rule(&self) -> ShapeRule {
+        ShapeRule::Attention
+    }
+
+    fn cost(&self, at: &CostInput<'_>) -> Cost {
+        projection_cost(at, 0.0)
+    }
+
+    fn reference(&self) -> OpReference {
+        OpReference {
+            weight_bytes: "weight_bytes",
+            flops: "2*rows*heads*v*kv_lora",
+            ..OpReference::new(
+                "Projects the attention result from latent space to each head's values.",
+                "o = W_UV õ",
+                ABSORBED,
+            )
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! `embed`: rows of the embedding.
+
+use super::shared::one_weight;
+use super::{
+    Cost, CostInput, Kernels, OpReference, Operation, Outputs, Port, ShapeRule, WeightSlot, WeightUse,
+};
+use latent_types::OpKind;
+
+/// Rows of the embedding, times a factor.
+pub(super) struct Embed;
+
+impl Operation for Embed {
+    fn name(&self) -> &'static str {
+        "embed"
+    }
+    fn inputs(&self) -> &'static [Port] {
+        const { &[Port::u32("tokens", "rows")] }
+    }
+
+    fn outputs(&self) -> Outputs {
+        Outputs::Ports(const { &[Port::f32("h", "rows × hidden").with_note("the residual stream")] })
+    }
+
+    fn slots(&self) -> &'static [WeightSlot] {
+        const { &[WeightSlot::new("embed", "vocab × hidden")] }
+    }
+
+    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+        one_weight(weights)
+    }
+
+    fn kernels(&self) -> Kernels {
+        Kernels::PerWeight(|_| OpKind::Embed, &[])
+    }
+
+    fn shape_rule(&self) -> ShapeRule {
+        ShapeRule::Gives
+    }
+
+    fn cost(&self, at: &CostInput<'_>) -> Cost {
+        let row: f64 = at.weights.iter().map(|w| w.row_bytes).sum();
+        Cost { weight_bytes: row * at.rows, cache_bytes: 0.0, flops: 0.0 }
+    }
+
+    fn reference(&self) -> OpReference {
+        OpReference {
+            weight_bytes: "rows*row_bytes",
+            ..OpReference::new(
+                "Rows of the embedding, times a factor where the model has one.",
+                "h[r] = s · E[token[r]]",
+                "the circuit",
+            )
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! `expert_gate_up`: first half of the routed experts.
+
+use super::shared::{EXPERT_GATE, EXPERT_GATE_UP, EXPERT_UP, EXPERTS, SORTED, TOPK_IDS, experts_cost};
+use super::{
+    Cost, CostInput, Folds, KernelRows, Kernels, MadeBy, NormFold, OpReference, Operation, Outputs, Port,
+    ShapeRule, WeightSlot, WeightUse,
+};
+use latent_types::OpKind;
+
+/// Gate, up and activation of every (row, expert).
+pub(super) struct ExpertGateUp;
+
+impl Operation for ExpertGateUp {
+    fn name(&self) -> &'static str {
+        "expert_gate_up"
+    }
+    fn made_by(&self) -> MadeBy {
+        MadeBy::Pass("group_experts")
+    }
+
+    fn inputs(&self) -> &'static [Port] {
+        const { &[Port::f32("x", "rows × hidden"), TOPK_IDS] }
+    }
+
+    fn outputs(&self) -> Outputs {
+        Outputs::Ports(const { &[SORTED] })
+    }
+
+    fn slots(&self) -> &'static [WeightSlot] {
+        const { &[EXPERT_GATE, EXPERT_UP, EXPERT_GATE_UP] }
+    }
+
+    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+        if matches!(weights.count, 1 | 2) { Ok(()) } else { Err("gate and up, or both in one") }
+    }
+
+    fn kernels(&self) -> Kernels {
+        Kernels::PerWeight(|_| OpKind::Linear, &[])
+    }
+
+    fn kernel_rows(&self) -> KernelRows {
+        KernelRows::PartOfBucket
+    }
+
+    fn folds(&self) -> Folds {
+        Folds { norm: NormFold::EachThread, ..Folds::default() }
+    }
+
+    fn shape_rule(&self) -> ShapeRule {
+        ShapeRule::Experts
+    }
+
+    fn cost(&self, at: &CostInput<'_>) -> Cost {
+        experts_cost(at)
+    }
+
+    fn reference(&self) -> OpReference {
+        OpReference {
+            weight_bytes: "reached*expert_bytes",
+            flops: "2*rows*num_experts_per_tok*expert_weights",
+            ..OpReference::new(
+                "First half of the experts: rows sorted by expert, each expert's weights read once.",
+                "a[r,e] = silu(W_gate,ₑ x) ⊙ W_up,ₑ x",
+                EXPERTS,
+            )
+        }
+    }
+}

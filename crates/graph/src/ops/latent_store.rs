@@ -1,0 +1,64 @@
+//! `latent_store`: latents into the KV cache.
+
+use super::shared::{K_ROPE, LATENT, MLA};
+use super::{
+    Cost, CostInput, Folds, Kernels, KvLayerKind, KvUse, MadeBy, NormFold, OpReference, Operation, Outputs,
+    Port, ShapeRule,
+};
+use latent_types::OpKind;
+
+/// Stores latents and rotated keys.
+pub(super) struct LatentStore;
+
+impl Operation for LatentStore {
+    fn name(&self) -> &'static str {
+        "latent_store"
+    }
+    fn made_by(&self) -> MadeBy {
+        MadeBy::Pass("lower_mla")
+    }
+
+    fn inputs(&self) -> &'static [Port] {
+        const { &[LATENT, K_ROPE] }
+    }
+
+    fn outputs(&self) -> Outputs {
+        Outputs::Ports(&[])
+    }
+
+    fn kv(&self) -> KvUse {
+        KvUse {
+            stores: true,
+            attends: false,
+            layers: &[KvLayerKind::Latent],
+            row: "kv_lora + rope elements per row",
+        }
+    }
+
+    fn kernels(&self) -> Kernels {
+        Kernels::Own(OpKind::LatentStore)
+    }
+
+    fn folds(&self) -> Folds {
+        Folds { norm: NormFold::OwnRows, rope: true, activation: false, sum: false }
+    }
+
+    fn shape_rule(&self) -> ShapeRule {
+        ShapeRule::Attention
+    }
+
+    fn cost(&self, at: &CostInput<'_>) -> Cost {
+        Cost { weight_bytes: 0.0, cache_bytes: at.rows * at.kv_row_bytes, flops: 0.0 }
+    }
+
+    fn reference(&self) -> OpReference {
+        OpReference {
+            cache_bytes: "rows*kv_row_bytes",
+            ..OpReference::new(
+                "Stores each row's latent and rotated key in the KV cache. Norm and rotation are usually folded into it.",
+                "cache[p] ← [c | k_rope]",
+                MLA,
+            )
+        }
+    }
+}

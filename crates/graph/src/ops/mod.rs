@@ -1,0 +1,157 @@
+//! The operations of the IR: one file each, with everything that this crate knows about it.
+//!
+//! [`Operation`] is what a file states: ports with dtypes and shapes, weight slots, kernels, what may be folded into the operation,
+//! its cost, and its words for `docs/ir.md` and drawings. Lists of operations elsewhere ([`Op::ALL`], signatures, costs, the audit's
+//! tables, what kernel selection asks for) are derived from it. Nothing here knows the IR, a circuit or a config: an operation sees
+//! shapes and sizes of one node only ([`NodeShapes`], [`CostInput`]).
+//!
+//! To add an operation: its file, its line in [`operations!`](self) below, and its lowering (in `ir/build.rs` if circuits name it, else
+//! in the pass that makes it).
+
+mod absorb_k;
+mod absorb_v;
+mod add;
+mod attend_expanded;
+mod attend_latent;
+mod attend_separate;
+mod embed;
+mod expanded_store;
+mod expert_down;
+mod expert_gate_up;
+mod expert_mlp;
+mod gather_rows;
+mod latent_store;
+mod linear;
+mod mla_attention;
+mod operation;
+mod port;
+mod reference;
+mod relu2;
+mod rms_norm;
+mod rope;
+mod route;
+mod scale;
+mod shapes;
+mod shared;
+mod silu_mul;
+mod split;
+
+pub use operation::{
+    Cost, CostInput, Folds, KernelRows, Kernels, KvUse, MadeBy, NormFold, OpReference, Operation, Outputs,
+    WeightCost, WeightUse,
+};
+pub use port::{Epilogue, KvLayerKind, Port, RowCount, WeightSlot};
+pub use reference::reference;
+pub(crate) use shapes::{NodeShapes, ShapeRule, ValueShape, WeightShape};
+
+use serde::Serialize;
+
+/// Makes [`Op`] of the list of operations: variant, its factor if it has one, and where it is specified.
+macro_rules! operations {
+    ($($(#[doc = $doc:literal])* $name:ident $({ $(#[doc = $about:literal])* $factor:ident })? in $spec:path;)*) => {
+        /// An operation, with its factor if it has one.
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Op {
+            $($(#[doc = $doc])* $name $({ $(#[doc = $about])* $factor: f64 })?,)*
+        }
+
+        impl Op {
+            /// Every operation, factors set to 1, in the order of the reference.
+            pub const ALL: &'static [Op] = &[$(Op::$name $({ $factor: 1.0 })?,)*];
+
+            /// What its file says about it.
+            pub fn spec(&self) -> &'static dyn Operation {
+                match self {
+                    $(Op::$name $({ $factor: _ })? => &$spec,)*
+                }
+            }
+
+            /// The factor that it multiplies by; none for operations without one.
+            pub fn factor(&self) -> Option<f64> {
+                match self {
+                    $(Op::$name $({ $factor })? => {
+                        let factor: &[f64] = &[$(*$factor)?];
+                        factor.first().copied()
+                    })*
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    /// tokens → rows of the embedding, times a factor.
+    Embed {
+        /// Factor on the rows.
+        scale
+    } in embed::Embed;
+    /// x → x / √(mean x² + ε) · w.
+    RmsNorm in rms_norm::RmsNorm;
+    /// x → x·Wᵀ, one output per weight.
+    Linear in linear::Linear;
+    /// x → views of parts of each head.
+    Split in split::Split;
+    /// Rotates pairs of elements by position.
+    Rope in rope::Rope;
+    /// Multi-head latent attention before lowering.
+    MlaAttention in mla_attention::MlaAttention;
+    /// Router logits → ids and weights of the top-k experts.
+    Route in route::Route;
+    /// Σ topk_weights · expert(x), before grouping.
+    ExpertMlp in expert_mlp::ExpertMlp;
+    /// gate, up → silu(gate) · up.
+    SiluMul in silu_mul::SiluMul;
+    /// x → max(x, 0)².
+    Relu2 in relu2::Relu2;
+    /// a + factor · b, in place of a.
+    Add {
+        /// Factor on b.
+        scale
+    } in add::Add;
+    /// factor · x, in place.
+    Scale {
+        /// The factor.
+        by
+    } in scale::Scale;
+    /// Rows of the residual stream whose logits are wanted.
+    GatherRows in gather_rows::GatherRows;
+    /// latent, k_rope → cache rows [latent | k_rope].
+    LatentStore in latent_store::LatentStore;
+    /// latent, k_rope → cache rows of expanded keys and values.
+    ExpandedStore in expanded_store::ExpandedStore;
+    /// q_nope, q_rope → queries in latent space.
+    AbsorbK in absorb_k::AbsorbK;
+    /// Attention in latent space over the cached rows.
+    AttendLatent in attend_latent::AttendLatent;
+    /// The same with content and rope scores computed separately.
+    AttendSeparate in attend_separate::AttendSeparate;
+    /// Attention result in latent space → the values' space of each head.
+    AbsorbV in absorb_v::AbsorbV;
+    /// Attention over keys and values expanded from the cached latents, or stored expanded.
+    AttendExpanded in attend_expanded::AttendExpanded;
+    /// x → silu(gate)·up per (row, expert), rows sorted by expert.
+    ExpertGateUp in expert_gate_up::ExpertGateUp;
+    /// Activated rows of experts → Σ topk_weights · down.
+    ExpertDown in expert_down::ExpertDown;
+}
+
+impl Op {
+    /// Its name in IR texts, plans and drawings.
+    pub fn word(&self) -> &'static str {
+        self.spec().name()
+    }
+
+    /// Inputs in order, without the residual of [`Epilogue::AddTo`].
+    pub fn inputs(&self) -> &'static [Port] {
+        self.spec().inputs()
+    }
+
+    /// Its entry in the reference.
+    pub fn reference(&self) -> OpReference {
+        self.spec().reference()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! What an operation states about itself.
+
+use super::{Epilogue, KvLayerKind, NodeShapes, Port, RowCount, ShapeRule, WeightSlot};
+use latent_types::OpKind;
+use serde::Serialize;
+
+/// Everything that this crate knows about one operation. A type that implements it has no state; [`Op::spec`](super::Op::spec) finds it.
+pub trait Operation: Sync {
+    /// Its name in circuits, IR texts, plans and drawings.
+    fn name(&self) -> &'static str;
+
+    /// Who makes it: the circuit, or a pass.
+    fn made_by(&self) -> MadeBy {
+        MadeBy::Circuit
+    }
+
+    /// The pass that replaces it, for operations that no backend runs.
+    fn lowered_by(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Inputs in order, without the residual of [`Epilogue::AddTo`].
+    fn inputs(&self) -> &'static [Port];
+
+    /// Outputs in order.
+    fn outputs(&self) -> Outputs;
+
+    /// Weights that it may have.
+    fn slots(&self) -> &'static [WeightSlot] {
+        &[]
+    }
+
+    /// Whether a node may have these weights.
+    ///
+    /// # Errors
+    /// The weights that it should have, in words.
+    fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
+        if weights.count == 0 { Ok(()) } else { Err("none") }
+    }
+
+    /// How it uses the KV cache.
+    fn kv(&self) -> KvUse {
+        KvUse::default()
+    }
+
+    /// The kernels that it is run by.
+    fn kernels(&self) -> Kernels {
+        Kernels::None
+    }
+
+    /// Which steps its kernels are selected for.
+    fn kernel_rows(&self) -> KernelRows {
+        KernelRows::Any
+    }
+
+    /// What other operations may be folded into it.
+    fn folds(&self) -> Folds {
+        Folds::default()
+    }
+
+    /// Whether its outputs are views of its input, so that nothing is read or written.
+    fn is_view(&self) -> bool {
+        false
+    }
+
+    /// The rule that a value or weight of another shape than the ports and slots state breaks.
+    fn shape_rule(&self) -> ShapeRule {
+        ShapeRule::Kept
+    }
+
+    /// Checks what the shapes of ports and slots cannot say. Only called with as many inputs and outputs as there should be.
+    fn check(&self, _node: &mut NodeShapes<'_>) {}
+
+    /// What a node moves and computes. The default is free: operations that only pass over rows, whose values stay in caches.
+    fn cost(&self, _at: &CostInput<'_>) -> Cost {
+        Cost::default()
+    }
+
+    /// Its entry in the reference.
+    fn reference(&self) -> OpReference;
+}
+
+/// Who makes nodes of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MadeBy {
+    /// A circuit names it.
+    Circuit,
+    /// It is a part of a circuit's `mlp`.
+    CircuitMlp,
+    /// The pass of this name.
+    Pass(&'static str),
+}
+
+/// The outputs of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outputs {
+    /// These.
+    Ports(&'static [Port]),
+    /// One of this kind per weight, or one for all with [`Epilogue::SiluMul`].
+    PerWeight(Port),
+    /// One of this kind per part; at least one.
+    PerPart(Port),
+}
+
+/// The weights of a node, for [`Operation::weights_fit`].
+#[derive(Clone, Copy, Debug)]
+pub struct WeightUse {
+    /// How many it has.
+    pub count: usize,
+    /// What happens to its results.
+    pub epilogue: Epilogue,
+    /// What its KV layer holds.
+    pub kv: Option<KvLayerKind>,
+}
+
+/// How an operation uses the KV cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvUse {
+    /// It stores the step's rows.
+    pub stores: bool,
+    /// It attends to cached rows.
+    pub attends: bool,
+    /// Kinds of KV layers that its nodes may name; none for operations that name none.
+    pub layers: &'static [KvLayerKind],
+    /// Elements of a cached row, for the reference.
+    pub row: &'static str,
+}
+
+/// The kernels that a node requires.
+#[derive(Clone, Copy, Debug)]
+pub enum Kernels {
+    /// None: nothing is computed, or it is lowered first.
+    None,
+    /// One for the operation.
+    Own(OpKind),
+    /// One per weight, by its slot, and these beside them.
+    PerWeight(fn(&str) -> OpKind, &'static [OpKind]),
+}
+
+/// Which steps the kernels of a node are selected for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelRows {
+    /// Any number of rows: in any step it may see few (per-head products of one sequence), or its kernels have no minimum.
+    Any,
+    /// The rows of the step's batch bucket.
+    Bucket,
+    /// The rows of the bucket, or any smaller part of them: an expert's share.
+    PartOfBucket,
+}
+
+/// What other operations may be folded into one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Folds {
+    /// An RMSNorm of the first input.
+    pub norm: NormFold,
+    /// A rotation of the last input.
+    pub rope: bool,
+    /// An activation of the results.
+    pub activation: bool,
+    /// A sum of the result into the residual stream.
+    pub sum: bool,
+}
+
+/// Whether an RMSNorm of the first input may be folded, and who then computes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NormFold {
+    /// It may not.
+    #[default]
+    No,
+    /// Every thread normalizes all rows for itself.
+    EachThread,
+    /// Each thread normalizes the rows that it owns.
+    OwnRows,
+}
+
+/// What a node moves and computes in one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Cost {
+    /// Bytes of weights read (each once, whatever the number of rows; of experts, the ones that the rows can reach).
+    pub weight_bytes: f64,
+    /// Bytes of the KV cache read or written.
+    pub cache_bytes: f64,
+    /// Floating-point operations; a multiplication and an addition count as two.
+    pub flops: f64,
+}
+
+impl std::ops::AddAssign for Cost {
+    fn add_assign(&mut self, other: Cost) {
+        self.weight_bytes += other.weight_bytes;
+        self.cache_bytes += other.cache_bytes;
+        self.flops += other.flops;
+    }
+}
+
+/// The sizes of a node in one step, for [`Operation::cost`].
+#[derive(Clone, Debug)]
+pub struct CostInput<'a> {
+    /// Rows of the step, all sequences.
+    pub rows: f64,
+    /// Rows that attention reads: the cached ones of all sequences, and the step's.
+    pub kv_len: f64,
+    /// Query-key pairs: row r of a sequence sees its cached rows and r + 1 of the step's.
+    pub pairs: f64,
+    /// Heads of the first input.
+    pub heads: f64,
+    /// Elements per head of each input.
+    pub widths: Vec<f64>,
+    /// Elements per head of the first output.
+    pub out_width: f64,
+    /// Bytes of a cached row.
+    pub kv_row_bytes: f64,
+    /// What the KV layer holds.
+    pub kv: Option<KvLayerKind>,
+    /// Weights in order.
+    pub weights: Vec<WeightCost<'a>>,
+}
+
+/// The size of one weight.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightCost<'a> {
+    /// Its slot.
+    pub slot: &'a str,
+    /// Elements.
+    pub elements: f64,
+    /// Bytes, as stored.
+    pub bytes: f64,
+    /// Bytes of one row, as stored.
+    pub row_bytes: f64,
+    /// Matrices that are stacked in it.
+    pub matrices: f64,
+}
+
+impl CostInput<'_> {
+    /// Elements per head of input `i`.
+    pub fn width(&self, i: usize) -> f64 {
+        self.widths.get(i).copied().unwrap_or(0.0)
+    }
+
+    /// Bytes of all weights, times `share`.
+    pub fn weight_bytes(&self, share: f64) -> f64 {
+        self.weights.iter().map(|w| w.bytes * share).sum()
+    }
+
+    /// Operations of multiplying `rows` rows with every weight.
+    pub fn matmul_flops(&self, rows: f64) -> f64 {
+        self.weights.iter().map(|w| 2.0 * w.elements * rows).sum()
+    }
+}
+
+/// What an operation is, for people. Costs are expressions of the names in the reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpReference {
+    /// What it does, in a sentence or two.
+    pub what: &'static str,
+    /// What it computes.
+    pub formula: &'static str,
+    /// Where it comes from.
+    pub source: &'static str,
+    /// Bytes of weights read in a step.
+    pub weight_bytes: &'static str,
+    /// Bytes of the KV cache read or written.
+    pub cache_bytes: &'static str,
+    /// Floating-point operations; a multiplication and an addition count as two.
+    pub flops: &'static str,
+}
+
+impl OpReference {
+    /// An entry of an operation that is free.
+    pub const fn new(what: &'static str, formula: &'static str, source: &'static str) -> OpReference {
+        OpReference { what, formula, source, weight_bytes: "0", cache_bytes: "0", flops: "0" }
+    }
+}
+
+impl Port {
+    /// The rows that a value at this port has, where a row is routed to `experts` experts.
+    pub fn rows(&self, experts: usize) -> RowCount {
+        if self.shape.starts_with("rows·") { RowCount::Times(experts) } else { RowCount::Rows }
+    }
+}

@@ -1,0 +1,105 @@
+//! Ports and weight slots: what an operation reads and makes.
+
+use latent_types::ValueType;
+use serde::Serialize;
+
+/// A named input or output of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its name.
+    pub name: &'static str,
+    /// The type of its elements.
+    pub dtype: ValueType,
+    /// Its shape: `rows × width` or `rows × heads × width`, each dimension an expression in the names of the reference. The audit holds
+    /// values to the dimensions that a config determines, and to one meaning of each other name per node.
+    pub shape: &'static str,
+    /// What else is worth knowing, for the reference.
+    pub note: &'static str,
+}
+
+impl Port {
+    /// A port of f32 elements.
+    pub const fn f32(name: &'static str, shape: &'static str) -> Port {
+        Port { name, dtype: ValueType::F32, shape, note: "" }
+    }
+
+    /// A port of ids.
+    pub const fn u32(name: &'static str, shape: &'static str) -> Port {
+        Port { name, dtype: ValueType::U32, shape, note: "" }
+    }
+
+    /// The same with a note.
+    #[must_use]
+    pub const fn with_note(self, note: &'static str) -> Port {
+        Port { note, ..self }
+    }
+}
+
+/// A weight that an operation may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightSlot {
+    /// The slot's name in circuits; `any` where the operation takes weights of any slot.
+    pub name: &'static str,
+    /// Its shape, outermost dimension first, as of a [`Port`].
+    pub shape: &'static str,
+    /// What else is worth knowing, for the reference.
+    pub note: &'static str,
+}
+
+impl WeightSlot {
+    /// A slot without a note.
+    pub const fn new(name: &'static str, shape: &'static str) -> WeightSlot {
+        WeightSlot { name, shape, note: "" }
+    }
+
+    /// The same with a note.
+    #[must_use]
+    pub const fn with_note(self, note: &'static str) -> WeightSlot {
+        WeightSlot { note, ..self }
+    }
+}
+
+/// How many rows a value has, as a function of the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowCount {
+    /// One per row of the batch.
+    Rows,
+    /// This many per row of the batch: one per expert that the row is routed to.
+    Times(usize),
+}
+
+impl RowCount {
+    /// Rows for a batch of `rows`.
+    pub fn of(self, rows: usize) -> usize {
+        match self {
+            RowCount::Rows => rows,
+            RowCount::Times(n) => rows * n,
+        }
+    }
+}
+
+/// What a KV layer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvLayerKind {
+    /// `[latent | rope key]`: kv_lora + rope elements, shared by all heads.
+    Latent,
+    /// `[key nope | key rope | value]` per head: what attention without a latent cache stores.
+    Expanded,
+}
+
+/// What happens to a node's results before they are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Epilogue {
+    /// Nothing.
+    #[default]
+    None,
+    /// silu(first) · second: two weights, one output.
+    SiluMul,
+    /// max(x, 0)².
+    Relu2,
+    /// Added to the last input, in place, after multiplying by the factor.
+    AddTo(f64),
+}

@@ -1,0 +1,32 @@
+//! `scale`: products with a factor.
+
+use super::{Kernels, NodeShapes, OpReference, Operation, Outputs, Port};
+use latent_types::OpKind;
+
+/// A product with a factor, in place.
+pub(super) struct Scale;
+
+impl Operation for Scale {
+    fn name(&self) -> &'static str {
+        "scale"
+    }
+    fn inputs(&self) -> &'static [Port] {
+        const { &[Port::f32("x", "rows × width")] }
+    }
+
+    fn outputs(&self) -> Outputs {
+        Outputs::Ports(const { &[Port::f32("y", "rows × width").with_note("in place of x")] })
+    }
+
+    fn kernels(&self) -> Kernels {
+        Kernels::Own(OpKind::Scale)
+    }
+
+    fn check(&self, node: &mut NodeShapes<'_>) {
+        node.keeps_width();
+    }
+
+    fn reference(&self) -> OpReference {
+        OpReference::new("Multiplies by a factor, in place.", "y = s · x", "the circuit")
+    }
+}

@@ -1,0 +1,75 @@
+//! What several operations have in common: ports, slots and sources.
+
+use super::{Cost, CostInput, Port, WeightSlot, WeightUse};
+
+pub(super) const Q_NOPE: Port = Port::f32("q_nope", "rows × heads × nope");
+pub(super) const Q_ROPE: Port = Port::f32("q_rope", "rows × heads × rope");
+pub(super) const LATENT: Port = Port::f32("latent", "rows × kv_lora");
+pub(super) const K_ROPE: Port = Port::f32("k_rope", "rows × rope");
+pub(super) const ATTN: Port = Port::f32("attn", "rows × heads × v");
+pub(super) const LATENT_MIX: Port = Port::f32("latent_mix", "rows × heads × kv_lora");
+pub(super) const TOPK_IDS: Port = Port::u32("topk_ids", "rows × num_experts_per_tok");
+pub(super) const TOPK_WEIGHTS: Port = Port::f32("topk_weights", "rows × num_experts_per_tok");
+/// The activated rows of experts.
+pub(super) const SORTED: Port =
+    Port::f32("a", "rows·num_experts_per_tok × moe_ffn").with_note("sorted by expert");
+
+pub(super) const K_B: WeightSlot = WeightSlot::new("k_b", "heads × kv_lora × nope").with_note("W_UK");
+pub(super) const V_B: WeightSlot = WeightSlot::new("v_b", "heads × v × kv_lora").with_note("W_UV");
+/// Both in one, as most files store them.
+pub(super) const KV_B: WeightSlot =
+    WeightSlot::new("kv_b", "heads * (nope + v) × kv_lora").with_note("both in one, instead of them");
+
+pub(super) const EXPERT_GATE: WeightSlot = WeightSlot::new("expert_gate", "experts × moe_ffn × hidden");
+pub(super) const EXPERT_UP: WeightSlot = WeightSlot::new("expert_up", "experts × moe_ffn × hidden");
+pub(super) const EXPERT_GATE_UP: WeightSlot =
+    WeightSlot::new("expert_gate_up", "experts × 2 * moe_ffn × hidden")
+        .with_note("both in one, instead of them");
+pub(super) const EXPERT_DOWN: WeightSlot = WeightSlot::new("expert_down", "experts × hidden × moe_ffn");
+
+pub(super) const MLA: &str = "DeepSeek-V2, arXiv:2405.04434, section 2.1";
+pub(super) const ABSORBED: &str =
+    "DeepSeek-V2, arXiv:2405.04434, section 2.1.2 and appendix C: matrices absorbed";
+pub(super) const EXPERTS: &str =
+    "DeepSeekMoE, arXiv:2401.06066; DeepSeek-V3, arXiv:2412.19437, section 2.1.2";
+pub(super) const OURS: &str = "ARCHITECTURE.md";
+
+/// For operations that need W_UK, W_UV or both; which of them is a rule of its own.
+pub(super) fn some_projection(weights: &WeightUse) -> Result<(), &'static str> {
+    if weights.count > 0 { Ok(()) } else { Err("W_UK or W_UV") }
+}
+
+/// For operations with exactly one weight.
+pub(super) fn one_weight(weights: &WeightUse) -> Result<(), &'static str> {
+    if weights.count == 1 { Ok(()) } else { Err("one") }
+}
+
+/// A per-head projection with W_UK or W_UV. Of a combined kv_b it reads the key's rows or the value's only; `copied` elements of the
+/// output (the rope part of a query) are not computed.
+pub(super) fn projection_cost(at: &CostInput<'_>, copied: f64) -> Cost {
+    let mut share = 1.0;
+    if at.weights.iter().any(|w| w.slot == "kv_b") {
+        let both: f64 = at.weights.iter().map(|w| w.elements).sum();
+        share = (at.heads * at.width(0) * (at.out_width - copied) / both).min(1.0);
+    }
+    Cost { weight_bytes: at.weight_bytes(share), cache_bytes: 0.0, flops: at.matmul_flops(at.rows) * share }
+}
+
+/// Attention in latent space: scores over kv_lora + rope elements, values of kv_lora, one cached row for all heads.
+pub(super) fn latent_attention_cost(at: &CostInput<'_>) -> Cost {
+    let flops = 2.0 * at.pairs * at.heads * (at.width(0) + at.out_width);
+    Cost { weight_bytes: 0.0, cache_bytes: at.kv_len * at.kv_row_bytes, flops }
+}
+
+/// Products of grouped experts: bytes of the experts that the rows reach if routing is uniform. `topk_ids` is the second input.
+pub(super) fn experts_cost(at: &CostInput<'_>) -> Cost {
+    let mut cost = Cost::default();
+    let per_row = if at.widths.len() > 1 { at.width(1) } else { 1.0 };
+    for weight in &at.weights {
+        let experts = weight.matrices.max(1.0);
+        let reached = experts * (1.0 - (1.0 - (per_row / experts).min(1.0)).powf(at.rows));
+        cost.weight_bytes += weight.bytes * reached / experts;
+        cost.flops += 2.0 * weight.elements / experts * per_row * at.rows;
+    }
+    cost
+}

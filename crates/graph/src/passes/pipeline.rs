@@ -1,0 +1,172 @@
+//! The pipeline: the passes by name, in the order in which a plan is made.
+
+use super::{
+    BatchBucket, BindOptions, CacheForm, MlaChoice, fold_epilogues, fold_norms, fold_ropes, fuse_projections,
+    group_experts, lower_mla, select_kernels,
+};
+use crate::config::AttentionShape;
+use crate::error::GraphError;
+use crate::ir::Ir;
+use crate::target::Target;
+
+/// What passes are told beside the IR.
+#[derive(Clone, Copy)]
+pub struct PassInput<'a> {
+    /// The sizes of the attention.
+    pub attention: &'a AttentionShape,
+    /// What the plan is made for: the kernels to select from, and which passes pay.
+    pub target: &'a Target,
+    /// Which attention paths of MLA are made.
+    pub mla: MlaChoice,
+    /// What the KV cache stores.
+    pub form: CacheForm,
+    /// Precision, ISA limit and cache type.
+    pub bind: &'a BindOptions,
+    /// The batch bucket of the plan.
+    pub bucket: BatchBucket,
+}
+
+/// A pass with its name.
+#[derive(Clone, Copy)]
+pub struct Pass {
+    /// Its name: the function's.
+    pub name: &'static str,
+    /// Whether the target wants it.
+    wanted: fn(&Target) -> bool,
+    /// IR → IR.
+    run: fn(Ir, &PassInput<'_>) -> Result<Ir, GraphError>,
+}
+
+impl Pass {
+    /// Runs the pass, where the target wants it; gives the IR back unchanged elsewhere.
+    ///
+    /// # Errors
+    /// An operation without a kernel, or an IR that the pass does not expect.
+    pub fn run(&self, ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphError> {
+        if (self.wanted)(input.target) { (self.run)(ir, input) } else { Ok(ir) }
+    }
+}
+
+const PIPELINE: &[Pass] = &[
+    Pass {
+        name: "lower_mla",
+        wanted: |_| true,
+        run: |ir, input| lower_mla(ir, input.mla, input.form, input.attention),
+    },
+    Pass {
+        name: "fuse_projections",
+        wanted: |target| target.fusion.projections,
+        run: |ir, _| Ok(fuse_projections(ir)),
+    },
+    Pass {
+        name: "group_experts",
+        wanted: |target| target.fusion.experts,
+        run: |ir, _| Ok(group_experts(ir)),
+    },
+    Pass {
+        name: "fold_norms",
+        wanted: |target| target.fusion.norms,
+        run: |ir, input| Ok(fold_norms(ir, input.bucket)),
+    },
+    Pass { name: "fold_ropes", wanted: |target| target.fusion.ropes, run: |ir, _| Ok(fold_ropes(ir)) },
+    Pass {
+        name: "fold_epilogues",
+        wanted: |target| target.fusion.epilogues,
+        run: |ir, _| Ok(fold_epilogues(ir)),
+    },
+    Pass {
+        name: "select_kernels",
+        wanted: |target| target.kernels.is_some(),
+        run: |ir, input| select_kernels(ir, input.target.contracts(), input.bind, input.bucket),
+    },
+];
+
+/// Every pass from the IR of a circuit to the IR of a plan, in order.
+pub fn pipeline() -> &'static [Pass] {
+    PIPELINE
+}
+
+/// The IR after the pass of this name, from the IR that a circuit gives.
+///
+/// # Errors
+/// [`GraphError::NoPass`] with the names that there are, and errors of passes.
+pub fn after(name: &str, mut ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphError> {
+    let Some(last) = PIPELINE.iter().position(|pass| pass.name == name) else {
+        let known = PIPELINE.iter().map(|pass| pass.name.to_owned()).collect();
+        return Err(GraphError::NoPass { name: name.to_owned(), known });
+    };
+    for pass in &PIPELINE[..=last] {
+        ir = pass.run(ir, input)?;
+    }
+    Ok(ir)
+}
+
+/// The IR as kernels are selected for it: after every pass but the last.
+///
+/// # Errors
+/// As for [`Pass::run`].
+pub(crate) fn lowered(mut ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphError> {
+    for pass in &PIPELINE[..PIPELINE.len() - 1] {
+        ir = pass.run(ir, input)?;
+    }
+    Ok(ir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::circuit::{DeclaredTensors, Naming};
+    use crate::ir::Span;
+    use crate::passes::{Precision, snapshots};
+    use latent_types::{CacheType, TensorType, Tier};
+
+    fn built() -> Ir {
+        let config = snapshots::config();
+        let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
+        Ir::build(&config, &Span::backbone(&config), &tensors).unwrap()
+    }
+
+    fn input<T>(use_it: impl FnOnce(&PassInput<'_>) -> T) -> T {
+        let bind = BindOptions { precision: Precision::Default, tier: Tier::Portable, cache: CacheType::F16 };
+        let (attention, target) = (snapshots::config().attention, Target::new("test", Vec::new()));
+        use_it(&PassInput {
+            attention: &attention,
+            target: &target,
+            mla: MlaChoice::Auto,
+            form: CacheForm::Latent,
+            bind: &bind,
+            bucket: BatchBucket::Decode,
+        })
+    }
+
+    #[test]
+    fn the_ir_after_a_pass_is_what_the_pass_makes() {
+        let fused = input(|input| after("fuse_projections", built(), input)).unwrap();
+        let attention = snapshots::config().attention;
+        let lowered = lower_mla(built(), MlaChoice::Auto, CacheForm::Latent, &attention).unwrap();
+        assert_ne!(fused.to_text(None), lowered.to_text(None));
+        assert_eq!(fused.to_text(None), fuse_projections(lowered).to_text(None));
+    }
+
+    #[test]
+    fn no_pass_of_a_name_is_an_error_that_lists_them() {
+        let error = input(|input| after("fuse", built(), input)).unwrap_err().to_string();
+        assert!(error.contains("\"fuse\""), "{error}");
+        for pass in pipeline() {
+            assert!(error.contains(pass.name), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_target_that_wants_no_fusion_gets_the_lowered_circuit() {
+        let (target, attention) = (Target::unfused("test"), snapshots::config().attention);
+        let lowered = lower_mla(built(), MlaChoice::Auto, CacheForm::Latent, &attention).unwrap();
+        let whole = input(|input| after("select_kernels", built(), &PassInput { target: &target, ..*input }));
+        assert_eq!(whole.unwrap().to_text(None), lowered.to_text(None));
+    }
+
+    #[test]
+    fn the_last_pass_selects_kernels() {
+        assert_eq!(pipeline().last().map(|pass| pass.name), Some("select_kernels"));
+    }
+}
