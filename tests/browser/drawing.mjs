@@ -24,26 +24,26 @@ export async function checkDrawing(page, shot) {
     if (stage !== "plan") await shot(page, stage);
   }
   const counts = {};
-  for (const formulation of ["auto", "absorbed", "naive", "split", "expanded"]) {
+  for (const formulation of ["auto", "absorbed", "naive", "separate", "expanded"]) {
     await choose(page, "formulation", formulation);
-    for (const rows of ["few", "many", "one"]) {
-      await choose(page, "class", rows);
+    for (const rows of ["small_batch", "prefill", "decode"]) {
+      await choose(page, "bucket", rows);
       assert.deepEqual(await overlaps(page), [], `boxes of ${formulation}, ${rows}`);
     }
     counts[formulation] = await page.$$eval("#world .op", (list) => list.map((op) => op.getAttribute("aria-label")).join("\n"));
   }
   assert.ok(counts.absorbed.includes("attend_latent") && !counts.absorbed.includes("attend_expanded"));
   assert.ok(counts.naive.includes("attend_expanded") && !counts.naive.includes("attend_latent"));
-  assert.ok(counts.split.includes("attend_split") && counts.expanded.includes("expanded_store"));
+  assert.ok(/attend_(split|separate)/.test(counts.separate) && counts.expanded.includes("expanded_store"));
   assert.ok(counts.auto.includes("attend_latent") && counts.auto.includes("attend_expanded"));
   await choose(page, "formulation", "auto");
 
-  // for one row the naive lane is pale, for many the absorbed one
+  // for one row the naive path is pale, for many the absorbed one
   const pale = () => page.$$eval("#world .op.pale", (list) => list.map((op) => op.getAttribute("aria-label")));
   assert.ok((await pale()).every((label) => /rope|attend_expanded/.test(label)));
-  await choose(page, "class", "many");
+  await choose(page, "bucket", "prefill");
   assert.ok((await pale()).some((label) => label.includes("attend_latent")));
-  await choose(page, "class", "one");
+  await choose(page, "bucket", "decode");
 
   // the wheel zooms around the pointer, a drag pans and opens nothing
   const before = await scale(page);

@@ -11,11 +11,11 @@ export async function checkMemory(page, shot) {
   await tab(page, "memory");
   await shot(page, "memory");
   const text = await page.textContent("#memory-tab");
-  // 61 layers · 576 numbers · 2 bytes
-  for (const word of ["70\u202f272 B", "671 GB", "q_latent", "latent_mix", "Layers 3–60", "cache a token"]) assert.ok(text.includes(word), `memory shows ${word}`);
+  // 61 layers · 576 elements · 2 bytes
+  for (const word of ["70\u202f272 B", "671 GB", "q_latent", "latent_mix", "Layers 3–60", "cache per token"]) assert.ok(text.includes(word), `memory shows ${word}`);
   assert.equal(await page.locator("#memory-tab .chart").nth(1).locator("g.cache").count(), 61, "a column for each layer");
   await page.click("#formulation button[data-key=expanded]");
-  // 128 heads · (128 + 64 + 128) numbers
+  // 128 heads · (128 + 64 + 128) elements
   assert.match(await page.textContent("#memory-tab"), /40\u202f960/);
   await page.click("#formulation button[data-key=auto]");
 }
@@ -45,7 +45,7 @@ export async function checkProfile(page, shot, file) {
   await shot(page, "profile");
   assert.equal(await page.locator("#profile-tab .roofline").count(), 2, "decoding and a prompt");
   const text = await page.textContent("#profile-tab");
-  for (const word of ["Decoding", "A prompt of 20", "GFLOP/s", "operations a byte", "memory"]) assert.ok(text.includes(word), word);
+  for (const word of ["Decoding", "A prompt of 20", "GFLOP/s", "operations per byte", "memory"]) assert.ok(text.includes(word), word);
   const shares = await page.$$eval("#profile-tab table:first-of-type tbody tr", (rows) => rows.map((row) => parseFloat(row.children[5].textContent)));
   assert.ok(shares.length > 5);
   assert.deepEqual(shares.slice(0, 3), [...shares.slice(0, 3)].sort((a, b) => b - a), "the costliest first");

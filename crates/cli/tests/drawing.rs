@@ -93,7 +93,7 @@ fn wrong_words_are_explained() {
 /// `UPDATE_DRAWINGS=1` in the environment the test writes them anew.
 #[test]
 fn the_documents_show_what_is_drawn_today() {
-    for formulation in ["absorbed", "naive", "split"] {
+    for formulation in ["absorbed", "naive", "separate"] {
         let args = ["graph", &config(), "plan", "--layers", "1..2", "--mla", formulation, "--format", "svg"];
         let svg = stdout(&args);
         let path = root(&format!("docs/img/mla-{formulation}.svg"));

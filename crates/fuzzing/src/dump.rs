@@ -148,7 +148,7 @@ fn profile(source: &mut Source<'_>) {
     let profile: Value = serde_json::from_str(&source.rest()).unwrap_or_else(
         |error| json!({"limits": {"read_bandwidth": 1}, "steps": [error.to_string(), "</script><script>"]}),
     );
-    let wanted = Wanted { stage: "plan".into(), formulation: "auto".into(), class: "one".into() };
+    let wanted = Wanted { stage: "plan".into(), formulation: "auto".into(), bucket: "decode".into() };
     let options = |profile| PageOptions { wanted: wanted.clone(), profile, against: None };
     let count = |page: &str| page.matches("<script").count();
     let page = |profile| model().drawing.page(&options(profile)).unwrap_or_else(|error| panic!("{error}"));

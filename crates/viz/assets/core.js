@@ -8,7 +8,7 @@ const wanted = read("wanted");
 const state = {
   stage: wanted.stage,
   formulation: wanted.formulation,
-  class: wanted.class,
+  bucket: wanted.bucket,
   cached: 4096,
   tab: "drawing",
   selected: null, // {block, operation}: indices into drawing.blocks and its operations
@@ -55,15 +55,15 @@ const bytes = (n) => scaled(Math.round(n), ["B", "kB", "MB", "GB", "TB", "PB"]);
 const count = (n, unit = "") => scaled(n, ["", "k", "M", "G", "T", "P"].map((prefix) => prefix + unit));
 const whole = (n) => Math.round(n).toLocaleString("en").replaceAll(",", "\u202f");
 
-const classCard = () => drawing.classes.find((card) => card.key === state.class);
-function viewOf(source, stage, formulation, rows) {
+const bucketInfo = () => drawing.buckets.find((card) => card.key === state.bucket);
+function viewOf(source, stage, formulation, bucket) {
   return source.views.find(
-    (view) => view.stage === stage && (stage !== "plan" || (view.formulation === formulation && view.class === rows)),
+    (view) => view.stage === stage && (stage !== "plan" || (view.formulation === formulation && view.bucket === bucket)),
   );
 }
-const currentView = () => viewOf(drawing, state.stage, state.formulation, state.class);
+const currentView = () => viewOf(drawing, state.stage, state.formulation, state.bucket);
 // The plan that belongs to what is shown, for costs and memory.
-const currentPlan = () => viewOf(drawing, "plan", state.formulation, state.class);
+const currentPlan = () => viewOf(drawing, "plan", state.formulation, state.bucket);
 
 // Bytes and operations of one operation in one layer, with the cache as full as the page says.
 function costOf(operation, cached = state.cached) {
@@ -76,7 +76,7 @@ function costOf(operation, cached = state.cached) {
   };
 }
 
-// What a whole plan costs: rows take one lane.
+// What a whole plan costs: each row takes one attention path.
 function totalOf(source, view, cached = state.cached) {
   const total = { weight: 0, cache: 0, flops: 0, operations: 0 };
   for (const placed of view.blocks) {

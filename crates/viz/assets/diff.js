@@ -1,17 +1,17 @@
 // The diff view: two plans side by side, of this model or of another.
-const sides = { a: { model: "this", formulation: "absorbed", class: null }, b: { model: null, formulation: null, class: null } };
+const sides = { a: { model: "this", formulation: "absorbed", bucket: null }, b: { model: null, formulation: null, bucket: null } };
 const sourceOf = (side) => (side.model === "other" ? against : drawing);
 
 function startDiff() {
   sides.b.model = against ? "other" : "this";
   sides.a.formulation = against ? state.formulation : "absorbed";
   sides.b.formulation = against ? state.formulation : "naive";
-  sides.a.class = sides.b.class = state.class;
+  sides.a.bucket = sides.b.bucket = state.bucket;
 }
 
-function paintDiff() {
+function renderDiff() {
   const pane = $("diff-tab");
-  const views = ["a", "b"].map((key) => ({ source: sourceOf(sides[key]), view: viewOf(sourceOf(sides[key]), "plan", sides[key].formulation, sides[key].class) }));
+  const views = ["a", "b"].map((key) => ({ source: sourceOf(sides[key]), view: viewOf(sourceOf(sides[key]), "plan", sides[key].formulation, sides[key].bucket) }));
   const [a, b] = views;
   pane.replaceChildren(
     html(
@@ -33,7 +33,7 @@ function picker(key, title) {
     const list = html("select", { "aria-label": `${title}: ${label}`, id: `diff-${key}-${name}` }, ...cards.map((card) => html("option", { value: card.key, selected: side[name] === card.key }, card.name)));
     list.addEventListener("change", () => {
       side[name] = list.value;
-      paintDiff();
+      renderDiff();
       $(list.id).focus();
     });
     return list;
@@ -44,7 +44,7 @@ function picker(key, title) {
     { class: "card-box" },
     html("div", { class: "small" }, title),
     models.length > 1 ? choose("model", models, "model") : html("div", {}, models[0].name),
-    html("div", {}, choose("formulation", sourceOf(side).formulations, "formulation"), " ", choose("class", sourceOf(side).classes, "rows")),
+    html("div", {}, choose("formulation", sourceOf(side).formulations, "formulation"), " ", choose("bucket", sourceOf(side).buckets, "rows")),
   );
 }
 
@@ -61,8 +61,8 @@ function totals(a, b) {
   const token = (side) =>
     side.view.blocks.reduce((sum, placed) => {
       const block = side.source.blocks[placed.block];
-      const store = block.operations.find((operation) => operation.cache?.writes);
-      return sum + (store ? store.cache.row_bytes * block.count : 0);
+      const store = block.operations.find((operation) => operation.kv_layer?.writes);
+      return sum + (store ? store.kv_layer.row_bytes * block.count : 0);
     }, 0);
   const row = (name, va, vb, write) => [name, write(va), write(vb), changeOf(va, vb)];
   return table(
@@ -73,7 +73,7 @@ function totals(a, b) {
       row("FLOP", ca.flops, cb.flops, (n) => count(n)),
       row("weights read", ca.weight, cb.weight, bytes),
       row("cache moved", ca.cache, cb.cache, bytes),
-      row("cache a token", token(a), token(b), bytes),
+      row("cache per token", token(a), token(b), bytes),
       row("arena", a.view.memory.arena_bytes, b.view.memory.arena_bytes, bytes),
       row("weights", a.source.model.weight_bytes, b.source.model.weight_bytes, bytes),
     ],
@@ -121,7 +121,7 @@ function diffRow(sa, sb, x, y) {
     show(moved(x), bytes),
     show(moved(y), bytes),
   ];
-  const same = x && y && words(sa, x) === words(sb, y) && flops(x) === flops(y) && moved(x) === moved(y) && x.phase === y.phase && x.lane === y.lane;
+  const same = x && y && words(sa, x) === words(sb, y) && flops(x) === flops(y) && moved(x) === moved(y) && x.phase === y.phase && x.path === y.path;
   row.class = !x ? "plus-row" : !y ? "minus-row" : same ? "" : "change-row";
   return row;
 }

@@ -40,7 +40,7 @@ function markTabs() {
   }
 }
 
-const PAINT = { memory: paintMemory, profile: paintProfile, diff: paintDiff };
+const RENDER = { memory: renderMemory, profile: renderProfile, diff: renderDiff };
 
 watchers.push((changed) => {
   const has = (...names) => names.some((name) => changed.includes(name));
@@ -48,26 +48,26 @@ watchers.push((changed) => {
     markTabs();
     if (state.tab === "drawing" && camera.fitted) fit(camera.fitted);
   }
-  if (has("stage", "formulation", "class", "tab")) markChoices();
-  if (has("stage", "formulation", "class", "profile")) {
-    paintView();
+  if (has("stage", "formulation", "bucket", "tab")) markChoices();
+  if (has("stage", "formulation", "bucket", "profile")) {
+    renderView();
     search();
-    if (has("stage", "formulation", "class")) {
+    if (has("stage", "formulation", "bucket")) {
       fit(camera.fitted && camera.fitted !== "reset" ? camera.fitted : "width");
       const view = currentView();
-      say(`${view.stage}${view.formulation ? `, ${nameOf(view.formulation)}, ${classCard().name}` : ""}: ${shown.length} operations`);
+      say(`${view.stage}${view.formulation ? `, ${nameOf(view.formulation)}, ${bucketInfo().name}` : ""}: ${shown.length} operations`);
     }
   }
-  if (has("selected", "cached", "class", "tab")) {
+  if (has("selected", "cached", "bucket", "tab")) {
     markSelected();
-    paintPanel();
+    renderPanel();
     if (has("selected") && state.selected) {
       const chosen = shown.find((item) => item.element.classList.contains("selected"));
       if (chosen) requestAnimationFrame(() => reveal(chosen.element));
       say(chosen ? `${chosen.data.title} opened` : "");
     }
   }
-  if (PAINT[state.tab] && has("tab", "stage", "formulation", "class", "cached", "profile")) PAINT[state.tab]();
+  if (RENDER[state.tab] && has("tab", "stage", "formulation", "bucket", "cached", "profile")) RENDER[state.tab]();
 });
 
 startHeader();
@@ -81,7 +81,7 @@ startKeys();
 $("theme").addEventListener("click", toggleTheme);
 markTabs();
 markChoices();
-paintView();
+renderView();
 fit("width");
 // when the drawing stood: the browser test reads it
 performance.mark("latent-drawn");

@@ -1,15 +1,15 @@
-// The memory view: the arena over the phases, the rows of the cache that each layer writes and reads, bytes a token.
-function paintMemory() {
+// The memory view: the arena over the phases, the rows of the cache that each layer writes and reads, bytes per token.
+function renderMemory() {
   const pane = $("memory-tab");
   const view = currentPlan();
   const memory = view.memory;
-  const rows = classCard().rows;
-  const streams = streamsOf(view);
-  const token = streams.reduce((sum, s) => sum + s.bytes * s.block.count, 0);
+  const rows = bucketInfo().rows;
+  const kvLayers = kvLayersOf(view);
+  const token = kvLayers.reduce((sum, s) => sum + s.bytes * s.block.count, 0);
   const weights = drawing.model.weight_bytes;
   const cards = [
-    [bytes(weights), `weights, ${count(drawing.model.parameters)} numbers`],
-    [`${whole(token)} B`, "cache a token, all layers"],
+    [bytes(weights), `weights, ${count(drawing.model.parameters)} elements`],
+    [`${whole(token)} B`, "cache per token, all layers"],
     [bytes(token * (state.cached + rows)), `cache after ${whole(state.cached + rows)} tokens`],
     [bytes(memory.arena_bytes), `arena for ${memory.max_rows === 1 ? "1 row" : `at most ${whole(memory.max_rows)} rows`}`],
   ];
@@ -30,32 +30,32 @@ function paintMemory() {
       html("details", {}, html("summary", {}, `${memory.buffers.length} buffers as a table`), bufferTable(view, memory)),
       html("h3", {}, "Cache rows of each layer"),
       html("p", {}, "Rows that a step writes, on top of those that it reads: a row is one token's latents (or expanded keys and values) in one layer."),
-      html("div", { class: "chart" }, cacheChart(streams, rows)),
-      streamTable(streams, rows),
+      html("div", { class: "chart" }, cacheChart(kvLayers, rows)),
+      kvLayerTable(kvLayers, rows),
     ),
   );
 }
 
 const nameOf = (key) => drawing.formulations.find((card) => card.key === key).name;
 
-// The cache streams of a plan, one for each block that has layers.
-function streamsOf(view) {
-  const streams = [];
+// The KV layers of a plan, one for each block that has layers.
+function kvLayersOf(view) {
+  const kvLayers = [];
   for (const placed of view.blocks) {
     const block = drawing.blocks[placed.block];
-    const store = block.operations.find((operation) => operation.cache?.writes);
+    const store = block.operations.find((operation) => operation.kv_layer?.writes);
     if (!store) continue;
-    const readers = block.operations.filter((operation) => operation.cache && !operation.cache.writes && operation.taken);
-    streams.push({
+    const readers = block.operations.filter((operation) => operation.kv_layer && !operation.kv_layer.writes && operation.taken);
+    kvLayers.push({
       block,
-      kind: store.cache.kind,
-      width: store.cache.width,
-      bytes: store.cache.row_bytes,
+      kind: store.kv_layer.kind,
+      width: store.kv_layer.width,
+      bytes: store.kv_layer.row_bytes,
       readers: readers.map((operation) => operation.op),
       reads: readers.reduce((sum, operation) => sum + costOf(operation).cache, 0),
     });
   }
-  return streams;
+  return kvLayers;
 }
 
 function arenaChart(view, memory) {
@@ -135,8 +135,8 @@ function bufferTable(view, memory) {
   return table(["value", "block", "shape", "columns alive", "from byte", "size"], rows, ["", "", "", "n", "n", "n"]);
 }
 
-function cacheChart(streams, rows) {
-  const layers = streams.flatMap((stream) => stream.block.layers.flatMap(([first, last]) => Array.from({ length: last - first + 1 }, (_, i) => ({ layer: first + i, stream }))));
+function cacheChart(kvLayers, rows) {
+  const layers = kvLayers.flatMap((kvLayer) => kvLayer.block.layers.flatMap(([first, last]) => Array.from({ length: last - first + 1 }, (_, i) => ({ layer: first + i, kvLayer }))));
   layers.sort((a, b) => a.layer - b.layer);
   const step = Math.max(9, Math.min(34, 1060 / Math.max(1, layers.length)));
   const height = 120;
@@ -144,15 +144,15 @@ function cacheChart(streams, rows) {
   const width = 74 + step * layers.length + 16;
   const fresh = Math.max(3, (height * rows) / Math.max(1, total));
   const parts = [];
-  layers.forEach(({ layer, stream }, i) => {
+  layers.forEach(({ layer, kvLayer }, i) => {
     const x = 74 + i * step;
     const wide = Math.max(4, step - 4);
-    const reads = stream.readers.length > 0;
+    const reads = kvLayer.readers.length > 0;
     parts.push(
       svg(
         "g",
         { class: "cache" },
-        svg("title", {}, `layer ${layer}: writes ${whole(rows)} rows of ${stream.bytes} B, ${stream.readers.join(", ")} reads ${whole(total)}`),
+        svg("title", {}, `layer ${layer}: writes ${whole(rows)} rows of ${kvLayer.bytes} B, ${kvLayer.readers.join(", ")} reads ${whole(total)}`),
         svg("rect", { x, y: 14, width: wide, height, rx: 4, class: "buffer" }),
         reads ? svg("rect", { x, y: 14 + fresh, width: wide, height: Math.max(0, height - fresh), rx: 3, fill: "var(--cache)", opacity: 0.4 }) : null,
         svg("rect", { x, y: 14, width: wide, height: fresh, rx: 3, fill: "var(--cache)" }),
@@ -168,15 +168,15 @@ function cacheChart(streams, rows) {
   return svg("svg", { width, height: height + 40, viewBox: `0 0 ${width} ${height + 40}`, role: "img", "aria-label": "Cache rows of each layer; the table below has the figures" }, ...parts);
 }
 
-function streamTable(streams, rows) {
-  const list = streams.map((stream) => [
-    stream.block.title,
-    stream.kind,
-    whole(stream.width),
-    whole(stream.bytes),
-    `${whole(rows)} rows, ${bytes(rows * stream.bytes)}`,
-    stream.readers.length > 0 ? `${whole(state.cached + rows)} rows, ${bytes(stream.reads)}` : "–",
-    stream.readers.join(", "),
+function kvLayerTable(kvLayers, rows) {
+  const list = kvLayers.map((kvLayer) => [
+    kvLayer.block.title,
+    kvLayer.kind,
+    whole(kvLayer.width),
+    whole(kvLayer.bytes),
+    `${whole(rows)} rows, ${bytes(rows * kvLayer.bytes)}`,
+    kvLayer.readers.length > 0 ? `${whole(state.cached + rows)} rows, ${bytes(kvLayer.reads)}` : "–",
+    kvLayer.readers.join(", "),
   ]);
-  return table(["layers", "stream", "numbers a row", "bytes a token", "written in a step and layer", "read in a step and layer", "by"], list, ["", "", "n", "n", "n", "n", ""]);
+  return table(["layers", "KV layer", "elements per row", "bytes per token", "written in a step and layer", "read in a step and layer", "by"], list, ["", "", "n", "n", "n", "n", ""]);
 }

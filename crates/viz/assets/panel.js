@@ -1,5 +1,5 @@
 // What is known of the selected operation.
-function paintPanel() {
+function renderPanel() {
   const panel = $("panel");
   panel.hidden = state.selected === null || state.tab !== "drawing";
   if (state.selected === null) return;
@@ -25,21 +25,21 @@ function paintPanel() {
   }
   if (operation.when?.length > 0) parts.push(html("h3", {}, "Only when"), html("p", {}, operation.when.join(" and ")));
   if (!operation.taken) parts.push(html("p", { class: "about" }, untaken(operation)));
-  const around = [...(operation.before ?? []).map((words) => `first: ${words}`), ...(operation.after ?? []).map((words) => `then: ${words}`)];
+  const around = [...(operation.prologue ?? []).map((words) => `first: ${words}`), ...(operation.epilogue ?? []).map((words) => `then: ${words}`)];
   if (around.length > 0) parts.push(html("h3", {}, "Fused into it"), html("ul", {}, ...around.map((line) => html("li", {}, line))));
   parts.push(...ports("Inputs", operation.inputs), ...ports("Outputs", operation.outputs));
-  if (operation.cache) {
-    const { kind, writes, width, row_bytes } = operation.cache;
+  if (operation.kv_layer) {
+    const { kind, writes, width, row_bytes } = operation.kv_layer;
     parts.push(
       html("h3", {}, "Cache"),
-      html("p", {}, `${writes ? "writes a row a token to" : "reads the rows of"} the ${kind} stream: ${width} numbers of ${drawing.machine.cache}, ${whole(row_bytes)} bytes a token and layer`),
+      html("p", {}, `${writes ? "writes a row per token to" : "reads the rows of"} the ${kind} KV layer: ${width} elements of ${drawing.machine.cache}, ${whole(row_bytes)} bytes a token and layer`),
     );
   }
   if (operation.weights?.length > 0) parts.push(html("h3", {}, "Weights"), ...operation.weights.map(weightPart));
   const free = operation.kernels ?? [];
   if (free.length > 0) parts.push(html("h3", {}, "Kernel"), ...free.map((index) => bindingPart(drawing.bindings[index], "")));
   const cost = costOf(operation);
-  if (cost) parts.push(html("h3", {}, `Cost of a step of ${classCard().rows} after ${whole(state.cached)} cached`), costTable(cost, block));
+  if (cost) parts.push(html("h3", {}, `Cost of a step of ${bucketInfo().rows} after ${whole(state.cached)} cached`), costTable(cost, block));
   if (operation.line) parts.push(html("h3", {}, "As latent graph prints it"), html("code", {}, operation.line));
   panel.replaceChildren(...parts.filter((part) => part !== null));
   panel.scrollTop = 0;
@@ -47,13 +47,13 @@ function paintPanel() {
 
 function place(block, operation) {
   const phase = operation.phase === undefined ? "" : ` · phase ${operation.phase} of ${block.phases}`;
-  const lane = operation.lane ? ` · ${operation.lane} rows only` : "";
-  return `${block.title}${phase}${lane}`;
+  const path = operation.path ? ` · ${operation.path} rows only` : "";
+  return `${block.title}${phase}${path}`;
 }
 
 function untaken(operation) {
-  if (!operation.lane) return "This model does not take this branch.";
-  return `A segment of ${classCard().rows} new rows takes the other lane: the naive formulation begins at ${drawing.model.crossover ?? 2} rows.`;
+  if (!operation.path) return "This model does not take this branch.";
+  return `A segment of ${bucketInfo().rows} new rows takes the other attention path: the naive formulation begins at ${drawing.model.crossover ?? 2} rows.`;
 }
 
 function ports(title, list) {
@@ -70,7 +70,7 @@ function weightPart(used) {
   if (rows.length > 0) {
     parts.push(
       table(
-        ["format", "layers", "bytes a layer"],
+        ["format", "layers", "bytes per layer"],
         rows.map((format) => [format.format, format.layers || "–", `${bytes(format.bytes)}`]),
         ["", "", "n"],
       ),
@@ -100,12 +100,12 @@ function bindingPart(binding, title) {
 function costTable(cost, block) {
   const each = (value, write) => [write(value), write(value * block.count)];
   return table(
-    ["", "a layer", `× ${block.count}`],
+    ["", "per layer", `× ${block.count}`],
     [
       ["weights read", ...each(cost.weight, bytes)],
       ["cache moved", ...each(cost.cache, bytes)],
       ["operations", ...each(cost.flops, (n) => count(n, "FLOP"))],
-      ["FLOP a byte", cost.weight + cost.cache > 0 ? (cost.flops / (cost.weight + cost.cache)).toPrecision(3) : "–", ""],
+      ["FLOP per byte", cost.weight + cost.cache > 0 ? (cost.flops / (cost.weight + cost.cache)).toPrecision(3) : "–", ""],
     ],
     ["", "n", "n"],
   );

@@ -6,10 +6,10 @@ const isProfile = (value) =>
   Array.isArray(value.steps) &&
   value.steps.every((step) => typeof step.rows === "number" && Array.isArray(step.phases));
 
-// The step of the profile whose class of rows is shown.
+// The step of the profile whose batch bucket is shown.
 function profileStep() {
-  const rows = (step) => (step.rows <= 1 ? "one" : step.rows <= 16 ? "few" : "many");
-  return state.profile?.steps.find((step) => rows(step) === state.class) ?? null;
+  const rows = (step) => (step.rows <= 1 ? "decode" : step.rows <= 16 ? "small_batch" : "prefill");
+  return state.profile?.steps.find((step) => rows(step) === state.bucket) ?? null;
 }
 
 const inBlock = (phase, block) =>
@@ -24,7 +24,7 @@ function shareOf(step, item) {
   return phases.reduce((sum, phase) => sum + phase.share, 0);
 }
 
-function paintProfile() {
+function renderProfile() {
   const pane = $("profile-tab");
   const input = html("input", { type: "file", accept: ".json,application/json", id: "profile-file" });
   input.addEventListener("change", async () => {
@@ -82,7 +82,7 @@ function profileStepParts(step, limits) {
   });
   return [
     html("h3", {}, title),
-    html("p", {}, `After ${whole(step.cached)} ${step.cached === 1 ? "token" : "tokens"}: ${step.millis.toFixed(2)} ms a step, ${step.tokens_per_s.toFixed(1)} tokens a second; ${whole(step.barriers)} phases and barriers, ${whole(step.kernels)} kernels.`),
+    html("p", {}, `After ${whole(step.cached)} ${step.cached === 1 ? "token" : "tokens"}: ${step.millis.toFixed(2)} ms per step, ${step.tokens_per_s.toFixed(1)} tokens per second; ${whole(step.barriers)} phases and barriers, ${whole(step.kernels)} kernels.`),
     html("div", { class: "chart" }, rooflineChart(step, limits, title)),
     times,
   ];
@@ -98,7 +98,7 @@ function familyOfWords(words) {
   return "sum";
 }
 
-// Operations a second over operations a byte, both in powers of ten, under the roof of the machine.
+// Operations per second over operations per byte, both logarithmic, under the roof of the machine.
 function rooflineChart(step, limits, title) {
   const width = 1080;
   const height = 400;
@@ -154,7 +154,7 @@ function rooflineChart(step, limits, title) {
     );
   }
   parts.push(
-    svg("text", { x: (width + box.left) / 2, y: height - 8, class: "tick middle" }, "operations a byte"),
+    svg("text", { x: (width + box.left) / 2, y: height - 8, class: "tick middle" }, "operations per byte"),
     svg("text", { x: 14, y: 18, class: "tick" }, "GFLOP/s"),
   );
   return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Roofline of ${title}: the table below has the figures`, class: "roofline" }, ...parts);

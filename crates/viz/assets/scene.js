@@ -1,19 +1,19 @@
-// From marks to SVG elements.
-function paintMark(mark, enter) {
-  switch (mark.mark) {
+// From primitives to SVG elements.
+function renderPrimitive(primitive, enter) {
+  switch (primitive.type) {
     case "rect":
-      return svg("rect", { x: mark.x, y: mark.y, width: mark.w, height: mark.h, rx: mark.r ?? 0, class: mark.class });
+      return svg("rect", { x: primitive.x, y: primitive.y, width: primitive.w, height: primitive.h, rx: primitive.r ?? 0, class: primitive.class });
     case "text":
-      return svg("text", { x: mark.x, y: mark.y, class: mark.class }, mark.text);
+      return svg("text", { x: primitive.x, y: primitive.y, class: primitive.class }, primitive.text);
     case "path":
-      return svg("path", { d: mark.d, class: mark.class });
+      return svg("path", { d: primitive.d, class: primitive.class });
     default: {
       const group = svg(
         "g",
-        { class: mark.class, role: "button", tabindex: -1, "aria-label": mark.label },
-        ...mark.marks.map((inner) => paintMark(inner, enter)),
+        { class: primitive.class, role: "button", tabindex: -1, "aria-label": primitive.label },
+        ...primitive.children.map((inner) => renderPrimitive(inner, enter)),
       );
-      enter(group, mark.operation);
+      enter(group, primitive.operation);
       return group;
     }
   }

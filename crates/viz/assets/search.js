@@ -4,7 +4,7 @@ let hit = -1;
 
 function wordsOf(item) {
   const operation = item.data;
-  const words = [operation.title, operation.op, operation.family, operation.lane ?? "", operation.line ?? ""];
+  const words = [operation.title, operation.op, operation.family, operation.path ?? "", operation.line ?? ""];
   for (const port of [...operation.inputs, ...operation.outputs]) words.push(port.name);
   for (const used of operation.weights ?? []) {
     const weight = drawing.weights[used.weight];
@@ -12,7 +12,7 @@ function wordsOf(item) {
     for (const index of used.kernels) words.push(drawing.bindings[index].kernel);
   }
   for (const index of operation.kernels ?? []) words.push(drawing.bindings[index].kernel);
-  if (operation.cache) words.push(operation.cache.kind, "cache");
+  if (operation.kv_layer) words.push(operation.kv_layer.kind, "cache");
   return words.join(" ").toLowerCase();
 }
 

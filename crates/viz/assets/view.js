@@ -1,11 +1,11 @@
 // The drawing: blocks of the chosen view, and pointing at their operations.
 const shown = []; // {element, block, operation, data} in the order of reading
 
-function paintView() {
+function renderView() {
   const view = currentView();
   const world = $("world");
   shown.length = 0;
-  const parts = view.scene.map((mark) => paintMark(mark, () => {}));
+  const parts = view.scene.map((primitive) => renderPrimitive(primitive, () => {}));
   for (const placed of view.blocks) {
     const block = drawing.blocks[placed.block];
     const enter = (element, operation) => {
@@ -15,14 +15,14 @@ function paintView() {
       element.dataset.operation = operation;
       element.addEventListener("click", () => select(placed.block, operation));
     };
-    const marks = block.scene.map((mark) => paintMark(mark, enter));
+    const primitives = block.scene.map((primitive) => renderPrimitive(primitive, enter));
     parts.push(
-      svg("g", { transform: `translate(${placed.x} ${placed.y})`, role: "group", "aria-label": `${block.title}, ${block.subtitle}` }, ...marks),
+      svg("g", { transform: `translate(${placed.x} ${placed.y})`, role: "group", "aria-label": `${block.title}, ${block.subtitle}` }, ...primitives),
     );
   }
   world.replaceChildren(...parts);
   if (shown.length > 0) shown[0].element.setAttribute("tabindex", 0);
-  paintHeat(view);
+  renderHeat(view);
   markSelected();
 }
 
@@ -53,7 +53,7 @@ function stepFocus(from, step) {
 }
 
 // Shares of the time of a step on the operations that took it.
-function paintHeat(view) {
+function renderHeat(view) {
   if (view.stage !== "plan" || !state.profile) return;
   const step = profileStep();
   if (!step) return;
@@ -100,7 +100,7 @@ function startChoices() {
   };
   segments("stage", stages);
   segments("formulation", drawing.formulations);
-  segments("class", drawing.classes);
+  segments("bucket", drawing.buckets);
   $("cached").addEventListener("input", () => {
     const cached = Number($("cached").value);
     if (Number.isFinite(cached) && cached >= 0) change({ cached });
@@ -108,12 +108,12 @@ function startChoices() {
 }
 
 function markChoices() {
-  for (const id of ["stage", "formulation", "class"]) {
+  for (const id of ["stage", "formulation", "bucket"]) {
     for (const button of $(id).children) {
       const on = button.dataset.key === state[id];
       button.setAttribute("aria-checked", on);
       button.setAttribute("tabindex", on ? 0 : -1);
-      // circuit and IR come before formulations and classes
+      // circuit and IR come before formulations and buckets
       button.disabled = id !== "stage" && state.stage !== "plan" && state.tab === "drawing";
     }
   }

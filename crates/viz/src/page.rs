@@ -1,11 +1,11 @@
-//! One HTML file with everything in it: data, style and script; it asks nothing of any network.
+//! One self-contained HTML file: data, style and script, without network access.
 
 use crate::data::Drawing;
 use crate::scene::escape;
 use crate::style;
 use sha2::{Digest, Sha256};
 
-/// The script, in the order in which its parts need each other.
+/// The script, in dependency order.
 const SCRIPT: [&str; 11] = [
     include_str!("../assets/core.js"),
     include_str!("../assets/scene.js"),
@@ -22,21 +22,21 @@ const SCRIPT: [&str; 11] = [
 
 const BODY: &str = include_str!("../assets/page.html");
 
-/// What the page shows at first.
+/// The initial view of the page.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Wanted {
     /// `circuit`, `ir` or `plan`.
     pub stage: String,
     /// The formulation of a plan.
     pub formulation: String,
-    /// The class of rows of a plan.
-    pub class: String,
+    /// The batch bucket of a plan.
+    pub bucket: String,
 }
 
-/// What goes into a page beside the drawing.
+/// What a page contains besides the drawing.
 #[derive(Clone, Debug)]
 pub struct PageOptions<'a> {
-    /// What it shows at first.
+    /// The initial view.
     pub wanted: Wanted,
     /// The JSON of `latent profile --json`.
     pub profile: Option<serde_json::Value>,
@@ -45,15 +45,15 @@ pub struct PageOptions<'a> {
 }
 
 impl Drawing {
-    /// The page.
+    /// The page as HTML.
     ///
     /// # Errors
-    /// When a number of the drawing cannot be written as JSON (none is ever infinite).
+    /// A number of the drawing that JSON cannot represent (none is ever infinite).
     pub fn page(&self, options: &PageOptions<'_>) -> serde_json::Result<String> {
         let name = self.model.name.as_deref().unwrap_or(&self.model.file);
         let script = unix(&format!("\"use strict\";\n(() => {{\n{}}})();\n", SCRIPT.concat()));
         let style = unix(&style::of_page());
-        // the two hashes allow this script and this style, and nothing that a name in the data could smuggle in
+        // the two hashes allow exactly this script and this style: markup injected through a name cannot run
         let policy = format!(
             "default-src 'none'; script-src '{}'; style-src '{}'; base-uri 'none'; form-action 'none'",
             hash(&script),
@@ -80,7 +80,7 @@ impl Drawing {
     }
 }
 
-/// JSON that may stand in a script element: no character of it can end or begin anything.
+/// JSON escaped for a script element: it contains no character of markup.
 fn data(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
@@ -96,7 +96,7 @@ fn data(json: &str) -> String {
     safe
 }
 
-/// With the line ends that a browser sees, whatever those of a checkout: the hashes are of these.
+/// Line ends as browsers normalize them: the hashes are of these, also in a checkout with CRLF.
 fn unix(text: &str) -> String {
     text.replace("\r\n", "\n")
 }

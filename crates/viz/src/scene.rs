@@ -1,12 +1,12 @@
-//! What is drawn: a few kinds of marks with classes, written as SVG here and by the page's script.
+//! The scene: a few kinds of primitives with CSS classes, written as SVG here and by the page's script.
 
 use serde::Serialize;
 use std::fmt::Write;
 
-/// One mark. Classes are styled by `scene.css`; all text is text, never markup.
+/// One primitive. `scene.css` styles the classes; text is never markup.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "mark")]
-pub enum Mark {
+#[serde(rename_all = "snake_case", tag = "type")]
+pub enum Primitive {
     /// A rectangle.
     Rect {
         /// Left.
@@ -20,37 +20,37 @@ pub enum Mark {
         /// Radius of the corners.
         #[serde(skip_serializing_if = "is_zero")]
         r: f64,
-        /// Classes.
+        /// CSS classes.
         class: String,
     },
     /// A line of text.
     Text {
-        /// Where it is anchored.
+        /// Anchor.
         x: f64,
         /// Baseline.
         y: f64,
         /// The text.
         text: String,
-        /// Classes; `middle` and `end` set the anchor.
+        /// CSS classes; `middle` and `end` set the alignment.
         class: String,
     },
     /// A path.
     Path {
-        /// Its commands.
+        /// SVG path commands.
         d: String,
-        /// Classes.
+        /// CSS classes.
         class: String,
     },
-    /// The marks of one operation, which can be pointed at.
+    /// The group of one operation, which can be selected.
     Operation {
-        /// Index in the block's operations.
+        /// Index into the block's operations.
         operation: usize,
-        /// Classes.
+        /// CSS classes.
         class: String,
-        /// What is read aloud.
+        /// The accessible name.
         label: String,
-        /// Its marks.
-        marks: Vec<Mark>,
+        /// The primitives of the group.
+        children: Vec<Primitive>,
     },
 }
 
@@ -59,50 +59,49 @@ fn is_zero(number: &f64) -> bool {
     *number == 0.0
 }
 
-/// To a tenth: finer than a screen shows.
+/// To a tenth, finer than a screen shows.
 pub(crate) fn round(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }
 
-impl Mark {
-    pub(crate) fn rect((x, y, w, h): (f64, f64, f64, f64), r: f64, class: &str) -> Mark {
-        Mark::Rect { x: round(x), y: round(y), w: round(w), h: round(h), r, class: class.to_owned() }
+impl Primitive {
+    pub(crate) fn rect((x, y, w, h): (f64, f64, f64, f64), r: f64, class: &str) -> Primitive {
+        Primitive::Rect { x: round(x), y: round(y), w: round(w), h: round(h), r, class: class.to_owned() }
     }
 
-    pub(crate) fn text(x: f64, y: f64, text: impl Into<String>, class: &str) -> Mark {
-        Mark::Text { x: round(x), y: round(y), text: text.into(), class: class.to_owned() }
+    pub(crate) fn text(x: f64, y: f64, text: impl Into<String>, class: &str) -> Primitive {
+        Primitive::Text { x: round(x), y: round(y), text: text.into(), class: class.to_owned() }
     }
 
-    pub(crate) fn path(d: String, class: &str) -> Mark {
-        Mark::Path { d, class: class.to_owned() }
+    pub(crate) fn path(d: String, class: &str) -> Primitive {
+        Primitive::Path { d, class: class.to_owned() }
     }
 
     /// Appends it as SVG.
     pub(crate) fn write(&self, out: &mut String) {
         // writing to a String cannot fail
         let _ = match self {
-            Mark::Rect { x, y, w, h, r, class } => writeln!(
+            Primitive::Rect { x, y, w, h, r, class } => writeln!(
                 out,
                 "<rect x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\" rx=\"{r}\" class=\"{}\"/>",
                 escape(class)
             ),
-            Mark::Text { x, y, text, class } => {
+            Primitive::Text { x, y, text, class } => {
                 writeln!(out, "<text x=\"{x}\" y=\"{y}\" class=\"{}\">{}</text>", escape(class), escape(text))
             }
-            Mark::Path { d, class } => {
+            Primitive::Path { d, class } => {
                 writeln!(out, "<path d=\"{}\" class=\"{}\"/>", escape(d), escape(class))
             }
-            Mark::Operation { class, label, marks, .. } => {
+            Primitive::Operation { class, label, children, .. } => {
                 let _ = writeln!(out, "<g class=\"{}\"><title>{}</title>", escape(class), escape(label));
-                marks.iter().for_each(|mark| mark.write(out));
+                children.iter().for_each(|child| child.write(out));
                 writeln!(out, "</g>")
             }
         };
     }
 }
 
-/// Text as it may stand in XML and HTML, inside of elements and of quoted attributes; control characters, which XML forbids,
-/// become question marks.
+/// Escapes text for XML and HTML, in elements and quoted attributes. Control characters, which XML forbids, become question marks.
 pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {

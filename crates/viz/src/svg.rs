@@ -1,5 +1,4 @@
-//! A view as an SVG file of its own, for documents: light and dark by the reader's preference, without the names of kernels,
-//! so that it is the same from every machine.
+//! A view as a standalone SVG file for documents: light or dark by the reader's preference.
 
 use crate::data::{Drawing, View};
 use crate::scene::escape;
@@ -26,10 +25,10 @@ impl Drawing {
             escape(&title),
             style::of_svg()
         );
-        view.scene.iter().for_each(|mark| mark.write(&mut out));
+        view.scene.iter().for_each(|primitive| primitive.write(&mut out));
         for placed in &view.blocks {
             let _ = writeln!(out, "<g transform=\"translate({} {})\">", placed.x, placed.y);
-            self.blocks[placed.block].scene.iter().for_each(|mark| mark.write(&mut out));
+            self.blocks[placed.block].scene.iter().for_each(|primitive| primitive.write(&mut out));
             out.push_str("</g>\n");
         }
         out.push_str("</svg>\n");

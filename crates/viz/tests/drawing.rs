@@ -100,7 +100,7 @@ fn the_json_is_what_the_schema_says() {
 #[test]
 fn layers_of_one_structure_are_one_block() {
     let drawing = v3();
-    let view = drawing.view("plan", "absorbed", "one").unwrap();
+    let view = drawing.view("plan", "absorbed", "decode").unwrap();
     let blocks = blocks(&drawing, view);
     let counts: Vec<(&str, usize)> = blocks.iter().map(|b| (b.title.as_str(), b.count)).collect();
     assert_eq!(counts, [("Embedding", 1), ("Layers 0–2", 3), ("Layers 3–60", 58), ("Head", 1)]);
@@ -128,18 +128,18 @@ fn layers_whose_kinds_alternate_are_drawn_once_each() {
 #[test]
 fn costs_are_those_of_the_sizes() {
     let drawing = v3();
-    let plan = |form: &str| blocks(&drawing, drawing.view("plan", form, "one").unwrap());
+    let plan = |form: &str| blocks(&drawing, drawing.view("plan", form, "decode").unwrap());
     let cost = |form: &str, title: &str| find(&plan(form), title).cost.unwrap();
     let q_a = cost("absorbed", "linear q_a + kv_a");
     assert_eq!((q_a.flops, q_a.flops_per_cached), (2.0 * 7168.0 * (1536.0 + 576.0), 0.0));
     assert_eq!(q_a.weight_bytes, 2.0 * 7168.0 * (1536.0 + 576.0));
-    // 128 heads, scores over 576 numbers and sums over 512
+    // 128 heads, scores over 576 elements and sums over 512
     let attend = cost("absorbed", "attend_latent");
     assert_eq!((attend.flops, attend.flops_per_cached), (278_528.0, 278_528.0));
     assert_eq!((attend.cache_bytes, attend.cache_bytes_per_cached), (1152.0, 1152.0));
     let expanded = cost("expanded", "attend_expanded");
     assert_eq!(expanded.cache_bytes_per_cached, 81_920.0);
-    let store = find(&plan("expanded"), "expanded_store kv_b").cache.clone().unwrap();
+    let store = find(&plan("expanded"), "expanded_store kv_b").kv_layer.clone().unwrap();
     assert_eq!((store.writes, store.width), (true, 40_960));
 }
 
@@ -172,13 +172,13 @@ fn every_kernel_is_explained_with_those_that_lost() {
 
 #[test]
 fn boxes_of_a_block_never_overlap() {
-    use latent_viz::Mark;
+    use latent_viz::Primitive;
     let drawing = v3();
     for block in &drawing.blocks {
         let mut boxes: Vec<(f64, f64, f64, f64)> = Vec::new();
-        for mark in &block.scene {
-            let Mark::Operation { marks, .. } = mark else { continue };
-            if let Some(Mark::Rect { x, y, w, h, .. }) = marks.first() {
+        for primitive in &block.scene {
+            let Primitive::Operation { children, .. } = primitive else { continue };
+            if let Some(Primitive::Rect { x, y, w, h, .. }) = children.first() {
                 assert!(*x >= 0.0 && x + w <= block.width && y + h <= block.height, "{}", block.title);
                 boxes.push((*x, *y, *w, *h));
             }
@@ -216,7 +216,7 @@ fn a_hostile_name_stays_text() {
     let drawing = draw(
         &ModelConfig::from_config(&JsonKeys { file: evil, object: &folder.config }, &folder.tensors).unwrap(),
     );
-    let wanted = Wanted { stage: "plan".into(), formulation: "auto".into(), class: "one".into() };
+    let wanted = Wanted { stage: "plan".into(), formulation: "auto".into(), bucket: "decode".into() };
     let page = drawing.page(&PageOptions { wanted, profile: None, against: Some(&drawing) }).unwrap();
     assert_eq!(page.matches("</script>").count(), 5, "four data elements and the script");
     assert!(!page.contains("<!--") && !page.contains("alert(1)</"));
@@ -233,6 +233,6 @@ fn a_hostile_name_stays_text() {
     assert_eq!(data["model"]["name"], evil);
     let whole = serde_json::to_value(&drawing).unwrap();
     assert!(data["operations"] == whole["operations"] && data["weights"] == whole["weights"]);
-    let svg = drawing.svg(drawing.view("plan", "naive", "one").unwrap());
+    let svg = drawing.svg(drawing.view("plan", "naive", "decode").unwrap());
     assert!(!svg.contains("<script>") && svg.contains("&lt;script&gt;"));
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use latent_engine::cpu;
 use latent_formats::{OutputFile, input_file, limits, output_file};
 use latent_graph::passes::{BatchBucket, CacheForm};
-use latent_viz::{Drawing, Options, PageOptions, Wanted};
+use latent_viz::{Drawing, Options, PageOptions, Wanted, bucket_key};
 use std::path::Path;
 
 pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result<()> {
@@ -22,11 +22,7 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
         CacheForm::Expanded => "expanded",
         CacheForm::Latent => args.model.mla.name(),
     };
-    let bucket = match BatchBucket::of(args.rows) {
-        BatchBucket::Decode => "one",
-        BatchBucket::SmallBatch => "few",
-        BatchBucket::Prefill => "many",
-    };
+    let bucket = bucket_key(BatchBucket::of(args.rows));
     if let Some(out) = &args.html {
         let profile = args.profile.as_deref().map(read_profile).transpose()?;
         // the other model has its own circuit: so a circuit of the user's is compared with it
@@ -34,7 +30,7 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
         let other = args.against.as_deref().map(other).transpose()?;
         let against = other.as_ref().map(|other| draw(args, other)).transpose()?;
         let wanted =
-            Wanted { stage: stage.name().into(), formulation: formulation.into(), class: bucket.into() };
+            Wanted { stage: stage.name().into(), formulation: formulation.into(), bucket: bucket.into() };
         let page = drawing.page(&PageOptions { wanted, profile, against: against.as_ref() })?;
         output_file::write(out, page.as_bytes())?;
         output::note(&format!("{}: {}", out.display(), latent_engine::memory::readable(page.len() as u64)));

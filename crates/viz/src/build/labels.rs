@@ -1,9 +1,9 @@
-//! Values, weights and operations in the words of a drawing.
+//! Labels of values, weights and operations.
 
-use crate::data::{Port, WeightCard};
+use crate::data::{Port, WeightInfo};
 use latent_graph::ir::{AttentionPath, Epilogue, Ir, KvLayerKind, Node, RowCount, Storage, ValueId};
 
-pub(crate) fn weight_line(card: &WeightCard) -> String {
+pub(crate) fn weight_line(card: &WeightInfo) -> String {
     let shape = match card.shape[..] {
         [width] => width.to_string(),
         [outputs, inputs] => format!("{inputs} → {outputs}"),
@@ -14,7 +14,7 @@ pub(crate) fn weight_line(card: &WeightCard) -> String {
 }
 
 /// `q [128×192]`.
-pub(crate) fn wire_label(ir: &Ir, id: ValueId) -> String {
+pub(crate) fn edge_label(ir: &Ir, id: ValueId) -> String {
     format!("{} {}", ir.value(id).name, shape(ir, id))
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn port_shape(ir: &Ir, id: ValueId) -> String {
     port(ir, id).shape
 }
 
-pub(crate) fn before(ir: &Ir, node: &Node) -> Vec<String> {
+pub(crate) fn prologue_lines(ir: &Ir, node: &Node) -> Vec<String> {
     let mut words = Vec::new();
     if let Some(norm) = node.prologue.norm {
         words.push(format!("rms_norm {}", ir.weight(norm).slot));
@@ -69,7 +69,7 @@ pub(crate) fn before(ir: &Ir, node: &Node) -> Vec<String> {
     words
 }
 
-pub(crate) fn after(node: &Node) -> Vec<String> {
+pub(crate) fn epilogue_lines(node: &Node) -> Vec<String> {
     match node.epilogue {
         Epilogue::None => Vec::new(),
         Epilogue::SiluMul => vec!["silu(gate) ⊙ up".into()],
@@ -79,15 +79,15 @@ pub(crate) fn after(node: &Node) -> Vec<String> {
     }
 }
 
-pub(crate) fn lane(lane: AttentionPath) -> Option<&'static str> {
-    match lane {
+pub(crate) fn path_word(path: AttentionPath) -> Option<&'static str> {
+    match path {
         AttentionPath::All => None,
         AttentionPath::Absorbed => Some("absorbed"),
         AttentionPath::Naive => Some("naive"),
     }
 }
 
-pub(crate) fn stream_word(kind: KvLayerKind) -> &'static str {
+pub(crate) fn kv_layer_word(kind: KvLayerKind) -> &'static str {
     match kind {
         KvLayerKind::Latent => "latent",
         KvLayerKind::Expanded => "expanded",
@@ -99,7 +99,7 @@ pub(crate) fn family(node: &Node) -> &'static str {
     family_of(node.op.word(), slot)
 }
 
-/// The colour of an operation.
+/// The family of an operation, which sets its colour.
 pub(crate) fn family_of(word: &str, slot: &str) -> &'static str {
     match word {
         "embed" | "gather_rows" => "io",

@@ -1,11 +1,11 @@
-//! What each kind of operation computes: the reference of the IR, with what its symbols are in one model.
+//! Formulas of the operations, with the values of their symbols in one model.
 
 use crate::data::Formula;
 use latent_graph::config::{Gating, GroupScore, ModelConfig, RopePairs, RopeScaling};
 use latent_graph::ir::Op;
 use std::collections::BTreeMap;
 
-/// Word, meaning, formula, source of what is drawn and is no operation of the IR.
+/// Word, meaning, formula and source of what a drawing has besides the operations of the IR.
 const OTHERS: [(&str, &str, &str, &str); 2] = [
     (
         "mlp",
@@ -30,7 +30,7 @@ fn row(word: &str) -> Option<(&'static str, &'static str, &'static str)> {
     OTHERS.iter().find(|other| other.0 == word).map(|(_, about, formula, source)| (*about, *formula, *source))
 }
 
-/// The formulas of the words in `used`, with what the symbols are in this model.
+/// The formulas of the words in `used`.
 pub(crate) fn of(
     config: &ModelConfig,
     used: impl Iterator<Item = &'static str>,
@@ -42,13 +42,13 @@ pub(crate) fn of(
     .collect()
 }
 
-/// What the symbols of a formula are in this model.
+/// The values of a formula's symbols.
 fn symbols(word: &str, config: &ModelConfig) -> Vec<String> {
     let a = &config.attention;
     let scale = || format!("s = {:.6}, the softmax scale", a.softmax_scale);
-    let latent = || format!("c: {} numbers, k_rope: {}", a.kv_lora_rank, a.rope);
+    let latent = || format!("c: {} elements, k_rope: {}", a.kv_lora_rank, a.rope);
     let heads =
-        || format!("{} heads; q_nope: {} numbers, q_rope: {}, value: {}", a.heads, a.nope, a.rope, a.v);
+        || format!("{} heads; q_nope: {} elements, q_rope: {}, value: {}", a.heads, a.nope, a.rope, a.v);
     match word {
         "embed" => {
             vec![format!("s = {}", config.embedding_scale), format!("{} tokens", config.vocab_size)]
@@ -59,8 +59,8 @@ fn symbols(word: &str, config: &ModelConfig) -> Vec<String> {
         "rope" => rope(config),
         "mla_attention" | "attend_expanded" => vec![heads(), latent(), scale()],
         "attend_latent" | "attend_split" => vec![format!("{} heads", a.heads), latent(), scale()],
-        "absorb_k" => vec![heads(), format!("W_UK of a head: {} × {}", a.nope, a.kv_lora_rank)],
-        "absorb_v" => vec![format!("W_UV of a head: {} × {}", a.v, a.kv_lora_rank)],
+        "absorb_k" => vec![heads(), format!("W_UK per head: {} × {}", a.nope, a.kv_lora_rank)],
+        "absorb_v" => vec![format!("W_UV per head: {} × {}", a.v, a.kv_lora_rank)],
         "latent_store" => vec![latent()],
         "expanded_store" => vec![heads(), latent()],
         "route" | "expert_mlp" | "expert_gate_up" | "expert_down" => router(config),
@@ -100,7 +100,7 @@ fn router(config: &ModelConfig) -> Vec<String> {
     };
     let mut symbols = vec![
         format!(
-            "k = {} of {} experts, {} numbers wide",
+            "k = {} of {} experts, {} elements wide",
             moe.num_experts_per_tok, moe.experts, moe.intermediate
         ),
         format!("gate: {gate}; bias for choosing: {}", if r.bias { "yes" } else { "no" }),

@@ -1,14 +1,14 @@
-//! Blocks beside one another in a view, joined by the residual stream.
+//! Arranges blocks in a view, joined by the residual stream.
 
-use crate::data::{Block, Placed, View};
-use crate::layout::SPINE;
-use crate::scene::{Mark, round};
+use crate::data::{Block, PlacedBlock, View};
+use crate::layout::RESIDUAL_X;
+use crate::scene::{Primitive, round};
 
 const MARGIN: f64 = 24.0;
 const BETWEEN: f64 = 56.0;
 
-/// Places `blocks` (indices into `all`, with their first phases): what stands before the layers over the first run of layers, what
-/// stands after them under the last, and a column for each run.
+/// Arranges `blocks` (indices into `all`, with their first phases) in columns: a run of layers each, with the embedding above the
+/// first and the head below the last.
 pub(crate) fn view(all: &[Block], blocks: &[(usize, usize)]) -> View {
     let layered = |index: &usize| !all[*index].layers.is_empty();
     let mut columns: Vec<Vec<(usize, usize)>> = vec![Vec::new()];
@@ -23,7 +23,7 @@ pub(crate) fn view(all: &[Block], blocks: &[(usize, usize)]) -> View {
         }
     }
     let (mut x, mut height) = (MARGIN, 0.0f64);
-    let mut placed: Vec<Placed> = Vec::new();
+    let mut placed: Vec<PlacedBlock> = Vec::new();
     let mut scene = Vec::new();
     for column in columns {
         let mut y = MARGIN;
@@ -33,7 +33,7 @@ pub(crate) fn view(all: &[Block], blocks: &[(usize, usize)]) -> View {
             if let Some(before) = placed.last() {
                 join(all, before, (x, y), at == 0, &mut scene);
             }
-            placed.push(Placed { block: index, x: round(x), y: round(y), first_phase });
+            placed.push(PlacedBlock { block: index, x: round(x), y: round(y), first_phase });
             y += block.height + BETWEEN;
             width = width.max(block.width);
         }
@@ -43,7 +43,7 @@ pub(crate) fn view(all: &[Block], blocks: &[(usize, usize)]) -> View {
     View {
         stage: "",
         formulation: None,
-        class: None,
+        bucket: None,
         width: round(x - BETWEEN + MARGIN),
         height: round(height),
         blocks: placed,
@@ -53,13 +53,13 @@ pub(crate) fn view(all: &[Block], blocks: &[(usize, usize)]) -> View {
     }
 }
 
-/// The residual stream from one block to the next: straight down, or over to the next column.
-fn join(all: &[Block], before: &Placed, (x, y): (f64, f64), aside: bool, scene: &mut Vec<Mark>) {
+/// The residual stream from one block to the next: down, or over to the next column.
+fn join(all: &[Block], before: &PlacedBlock, (x, y): (f64, f64), aside: bool, scene: &mut Vec<Primitive>) {
     let block = &all[before.block];
-    let (from_x, bottom) = (before.x + SPINE, before.y + block.height);
-    let to_x = x + SPINE;
+    let (from_x, bottom) = (before.x + RESIDUAL_X, before.y + block.height);
+    let to_x = x + RESIDUAL_X;
     let d = if aside {
-        let lane = before.x + block.width + BETWEEN / 2.0;
+        let channel = before.x + block.width + BETWEEN / 2.0;
         format!(
             "M{} {} V{} Q{} {} {} {} H{} Q{} {} {} {} V{} Q{} {} {} {} H{} Q{} {} {} {} V{}",
             round(from_x),
@@ -69,15 +69,15 @@ fn join(all: &[Block], before: &Placed, (x, y): (f64, f64), aside: bool, scene: 
             round(bottom + 12.0),
             round(from_x + 10.0),
             round(bottom + 12.0),
-            round(lane - 10.0),
-            round(lane),
+            round(channel - 10.0),
+            round(channel),
             round(bottom + 12.0),
-            round(lane),
+            round(channel),
             round(bottom + 2.0),
             round(y - 2.0),
-            round(lane),
+            round(channel),
             round(y - 12.0),
-            round(lane + 10.0),
+            round(channel + 10.0),
             round(y - 12.0),
             round(to_x - 10.0),
             round(to_x),
@@ -89,5 +89,5 @@ fn join(all: &[Block], before: &Placed, (x, y): (f64, f64), aside: bool, scene: 
     } else {
         format!("M{} {} V{}", round(from_x), round(bottom - 14.0), round(y + 2.0))
     };
-    scene.push(Mark::path(d, "spine"));
+    scene.push(Primitive::path(d, "residual-stream"));
 }

@@ -1,44 +1,44 @@
-//! Folding: layers of one structure become one block.
+//! Folds layers of equal structure into one run.
 
 use latent_graph::ir::{Ir, Node};
 use std::fmt::Write;
 
-/// Layers that are drawn once.
+/// Layers that are drawn as one block.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Run {
-    /// None for what stands before the first layer; past the last layer for what stands after it.
-    pub(crate) place: Place,
-    /// For each layer of the run, its nodes' indices.
+pub(crate) struct LayerRun {
+    /// Which part of the model it draws.
+    pub(crate) section: Section,
+    /// Indices of the nodes, per layer.
     pub(crate) nodes: Vec<Vec<usize>>,
 }
 
-/// Where a run stands.
+/// A part of the model.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Place {
-    Before,
+pub(crate) enum Section {
+    Embed,
     Layers(Vec<usize>),
-    After,
+    Head,
 }
 
-/// Runs beyond which layers that are not neighbours fold too: a model whose kinds alternate would be drawn layer by layer.
+/// With more runs than this, layers that are not adjacent fold too: otherwise a model with alternating kinds is drawn layer by layer.
 const MOST: usize = 8;
 
-/// The runs of `ir`, whose nodes stand in `phases` (all 0 where it has none).
-pub(crate) fn runs(ir: &Ir, phases: &[usize]) -> Vec<Run> {
-    let mut groups: Vec<(Place, Vec<usize>)> = Vec::new();
+/// The runs of `ir`, where `phases` has the phase of each node (all 0 for an IR).
+pub(crate) fn runs(ir: &Ir, phases: &[usize]) -> Vec<LayerRun> {
+    let mut groups: Vec<(Section, Vec<usize>)> = Vec::new();
     let mut seen_layer = false;
     for (n, node) in ir.nodes.iter().enumerate() {
-        let place = match node.layer {
+        let section = match node.layer {
             Some(layer) => {
                 seen_layer = true;
-                Place::Layers(vec![layer])
+                Section::Layers(vec![layer])
             }
-            None if node_is_first(node) && !seen_layer => Place::Before,
-            None => Place::After,
+            None if node_is_first(node) && !seen_layer => Section::Embed,
+            None => Section::Head,
         };
-        match groups.iter_mut().find(|(other, _)| *other == place) {
+        match groups.iter_mut().find(|(other, _)| *other == section) {
             Some((_, nodes)) => nodes.push(n),
-            None => groups.push((place, vec![n])),
+            None => groups.push((section, vec![n])),
         }
     }
     let shapes: Vec<String> = groups.iter().map(|(_, nodes)| structure(ir, nodes, phases)).collect();
@@ -53,26 +53,29 @@ fn node_is_first(node: &Node) -> bool {
     matches!(node.op, latent_graph::ir::Op::Embed { .. } | latent_graph::ir::Op::Scale { .. })
 }
 
-fn join(groups: &[(Place, Vec<usize>)], shapes: &[String], neighbours: bool) -> Vec<Run> {
-    let mut runs: Vec<(Run, &String)> = Vec::new();
-    for ((place, nodes), shape) in groups.iter().zip(shapes) {
+fn join(groups: &[(Section, Vec<usize>)], shapes: &[String], neighbours: bool) -> Vec<LayerRun> {
+    let mut runs: Vec<(LayerRun, &String)> = Vec::new();
+    for ((section, nodes), shape) in groups.iter().zip(shapes) {
         let twin = if neighbours {
             runs.last_mut().filter(|(_, other)| *other == shape)
         } else {
             runs.iter_mut().find(|(_, other)| *other == shape)
         };
-        match (twin, place) {
-            (Some((Run { place: Place::Layers(layers), nodes: all }, _)), Place::Layers(layer)) => {
+        match (twin, section) {
+            (
+                Some((LayerRun { section: Section::Layers(layers), nodes: all }, _)),
+                Section::Layers(layer),
+            ) => {
                 layers.extend(layer);
                 all.push(nodes.clone());
             }
-            _ => runs.push((Run { place: place.clone(), nodes: vec![nodes.clone()] }, shape)),
+            _ => runs.push((LayerRun { section: section.clone(), nodes: vec![nodes.clone()] }, shape)),
         }
     }
     runs.into_iter().map(|(run, _)| run).collect()
 }
 
-/// Everything about a layer's nodes that a drawing shows, but formats and kernels, which may differ from layer to layer.
+/// A key of what is drawn of a layer, without formats and kernels: these may differ between layers of a run.
 fn structure(ir: &Ir, nodes: &[usize], phases: &[usize]) -> String {
     let first = nodes.iter().map(|n| phases[*n]).min().unwrap_or(0);
     let mut text = String::new();
@@ -99,7 +102,7 @@ pub(crate) fn list(numbers: &[usize]) -> String {
     spans.iter().map(word).collect::<Vec<_>>().join(", ")
 }
 
-/// First and last of each run of successive numbers.
+/// First and last of each run of consecutive numbers.
 pub(crate) fn spans(numbers: &[usize]) -> Vec<(usize, usize)> {
     let mut spans: Vec<(usize, usize)> = Vec::new();
     for &n in numbers {

@@ -1,14 +1,14 @@
 //! The arena of a plan over its phases, for the first layer of each block.
 
+use crate::build::fold::LayerRun;
+use crate::build::labels::port_shape;
 use crate::data::{Buffer, Memory};
-use crate::fold::Run;
-use crate::words::port_shape;
 use latent_graph::Plan;
 use latent_graph::ir::ValueId;
 use latent_graph::passes::lifetimes;
 
 /// The arena of `plan`, whose blocks draw `runs`.
-pub(crate) fn of(plan: &Plan, runs: &[(usize, Run, usize)]) -> Memory {
+pub(crate) fn of(plan: &Plan, runs: &[(usize, LayerRun, usize)]) -> Memory {
     let lives = lifetimes(&plan.ir, &plan.phases, plan.max_rows);
     let mut memory = Memory {
         arena_bytes: plan.arena.floats * 4,

@@ -1,0 +1,65 @@
+//! The blocks of a view: runs of equal layers, laid out and rendered.
+
+use crate::build::builder::{Builder, ViewInput};
+use crate::build::fold::{LayerRun, Section, list, runs, spans};
+use crate::build::ir_graph::ir_graph;
+use crate::build::operations::operation;
+use crate::data::{Block, Operation};
+use crate::render;
+use latent_graph::config::{LayerKind, ModelConfig};
+
+/// The blocks of a view, with the runs that they draw: index, run, first phase.
+pub(crate) fn blocks_of(builder: &mut Builder<'_>, input: &ViewInput<'_>) -> Vec<(usize, LayerRun, usize)> {
+    let zero = vec![0; input.ir.nodes.len()];
+    let phases = input.phases.unwrap_or(&zero);
+    let runs = runs(input.ir, phases);
+    runs.into_iter()
+        .map(|run| {
+            let first = run.nodes[0].iter().map(|n| phases[*n]).min().unwrap_or(0);
+            let block = block(builder, input, &run, first);
+            (builder.intern_block(block), run, first)
+        })
+        .collect()
+}
+
+fn block(builder: &mut Builder<'_>, input: &ViewInput<'_>, run: &LayerRun, first_phase: usize) -> Block {
+    let count = run.nodes.len();
+    let (title, subtitle, layers) = heading(builder.config, run);
+    let operations: Vec<Operation> =
+        (0..run.nodes[0].len()).map(|at| operation(builder, input, run, at, first_phase)).collect();
+    let phases = input
+        .phases
+        .map_or(0, |phases| run.nodes[0].iter().map(|n| phases[*n] - first_phase + 1).max().unwrap_or(0));
+    let graph = ir_graph(builder, input, &run.nodes[0], &operations, phases);
+    let rendered = render::block(&graph, &title, &subtitle, count);
+    Block {
+        title,
+        subtitle,
+        layers,
+        count,
+        phases,
+        width: rendered.width,
+        height: rendered.height,
+        operations,
+        scene: rendered.primitives,
+    }
+}
+
+/// Title, subtitle, and the spans of layers.
+fn heading(config: &ModelConfig, run: &LayerRun) -> (String, String, Vec<(usize, usize)>) {
+    match &run.section {
+        Section::Embed => ("Embedding".into(), "from token ids to the residual stream".into(), Vec::new()),
+        Section::Head => ("Head".into(), "from the residual stream to logits".into(), Vec::new()),
+        Section::Layers(layers) => {
+            let plural = if layers.len() == 1 { "Layer" } else { "Layers" };
+            let about = match config.layer_kinds[layers[0]] {
+                LayerKind::Dense => "attention, then a dense feed-forward block".to_owned(),
+                LayerKind::Moe => {
+                    let moe = config.moe.map_or((0, 0), |m| (m.num_experts_per_tok, m.experts));
+                    format!("attention, then {} of {} experts", moe.0, moe.1)
+                }
+            };
+            (format!("{plural} {}", list(layers)), about, spans(layers))
+        }
+    }
+}

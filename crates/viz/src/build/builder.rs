@@ -1,0 +1,112 @@
+//! What the views of a drawing share: weights, kernel bindings and blocks, each stored once.
+
+use crate::data::{Binding, Block, RejectedKernel, WeightInfo};
+use crate::options::Options;
+use latent_graph::config::ModelConfig;
+use latent_graph::ir::{Ir, Node, Step};
+use latent_graph::passes::{BatchBucket, Request, class_bound_for};
+use latent_types::{KernelContract, OpKind, TensorType, WeightLayout};
+use std::collections::HashMap;
+
+/// The parts of a drawing that views refer to by index.
+pub(crate) struct Builder<'a> {
+    pub(crate) config: &'a ModelConfig,
+    pub(crate) kernels: &'a [KernelContract],
+    pub(crate) options: &'a Options,
+    pub(crate) weights: Vec<WeightInfo>,
+    pub(crate) bindings: Vec<Binding>,
+    requests: HashMap<(OpKind, Option<TensorType>, BatchBucket), usize>,
+    pub(crate) blocks: Vec<Block>,
+}
+
+/// The input of one view: an IR, and for a plan its phases, step and bucket.
+pub(crate) struct ViewInput<'a> {
+    pub(crate) ir: &'a Ir,
+    /// The phase of each node.
+    pub(crate) phases: Option<&'a [usize]>,
+    /// The step that costs are counted for.
+    pub(crate) step: Option<Step>,
+    pub(crate) bucket: Option<BatchBucket>,
+}
+
+impl ViewInput<'_> {
+    /// The bucket that a node's kernels are selected for.
+    pub(crate) fn bucket_of(&self, node: &Node) -> Option<BatchBucket> {
+        self.bucket.map(|bucket| class_bound_for(&node.op, bucket))
+    }
+}
+
+impl<'a> Builder<'a> {
+    pub(crate) fn new(
+        config: &'a ModelConfig,
+        kernels: &'a [KernelContract],
+        options: &'a Options,
+    ) -> Builder<'a> {
+        Builder {
+            config,
+            kernels,
+            options,
+            weights: Vec::new(),
+            bindings: Vec::new(),
+            requests: HashMap::new(),
+            blocks: Vec::new(),
+        }
+    }
+
+    /// The index of `block`; views that draw equal blocks share one.
+    pub(crate) fn intern_block(&mut self, block: Block) -> usize {
+        intern(&mut self.blocks, block)
+    }
+
+    /// The index of `weight`.
+    pub(crate) fn intern_weight(&mut self, weight: WeightInfo) -> usize {
+        intern(&mut self.weights, weight)
+    }
+
+    /// The index of the kernel selected for a request, with the reasons for it and against each other kernel.
+    pub(crate) fn binding(
+        &mut self,
+        (op, ty): (OpKind, Option<TensorType>),
+        bucket: BatchBucket,
+    ) -> Option<usize> {
+        if let Some(found) = self.requests.get(&(op, ty, bucket)) {
+            return Some(*found);
+        }
+        let bind = &self.options.bind;
+        let request = Request::new(self.kernels, (op, ty), bind, bucket);
+        let chosen = request.best(self.kernels)?;
+        let of_this = |k: &&KernelContract| k.op == op && k.weight.is_none_or(|w| Some(w) == ty);
+        let others = self.kernels.iter().filter(of_this).filter(|k| k.name != chosen.name).map(|k| {
+            let refusal = request.refusal(k);
+            let matches = refusal.is_none();
+            let why = refusal.unwrap_or_else(|| {
+                if k.tier < chosen.tier {
+                    format!("it matches, but {} is higher than {}", chosen.tier, k.tier)
+                } else {
+                    "it matches, but reads any format; the one bound is written for this one".to_owned()
+                }
+            });
+            RejectedKernel { kernel: k.name, why, matches }
+        });
+        let binding = Binding {
+            operation: op.name(),
+            format: ty.map(TensorType::name),
+            kernel: chosen.name,
+            tier: chosen.tier.name(),
+            activation: request.activation.name(),
+            layout: request.layout.map(WeightLayout::name),
+            why: request.why(chosen),
+            others: others.collect(),
+        };
+        self.bindings.push(binding);
+        self.requests.insert((op, ty, bucket), self.bindings.len() - 1);
+        Some(self.bindings.len() - 1)
+    }
+}
+
+fn intern<T: PartialEq>(known: &mut Vec<T>, new: T) -> usize {
+    known.iter().position(|other| *other == new).unwrap_or_else(|| {
+        known.push(new);
+        known.len() - 1
+    })
+}

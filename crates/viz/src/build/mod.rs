@@ -1,0 +1,12 @@
+//! From a circuit, an IR or a plan to blocks and views.
+
+pub(crate) mod arrange;
+pub(crate) mod blocks;
+pub(crate) mod builder;
+pub(crate) mod circuit;
+mod fold;
+pub(crate) mod formulas;
+mod ir_graph;
+mod labels;
+pub(crate) mod memory;
+mod operations;

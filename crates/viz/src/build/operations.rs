@@ -1,0 +1,132 @@
+//! Operations with everything that is known of them: values, weights, kernels, KV layer, cost.
+
+use crate::build::builder::{Builder, ViewInput};
+use crate::build::fold::{LayerRun, list};
+use crate::build::labels::{epilogue_lines, family, kv_layer_word, path_word, port, prologue_lines};
+use crate::data::{FormatInfo, KvAccess, Operation, OperationCost, WeightInfo, WeightUse};
+use latent_graph::ir::{Epilogue, Ir, Step};
+use latent_graph::passes::asked;
+use latent_types::TensorType;
+
+/// Operation `at` of a run of layers, as its first layer has it.
+pub(crate) fn operation(
+    builder: &mut Builder<'_>,
+    input: &ViewInput<'_>,
+    run: &LayerRun,
+    at: usize,
+    first_phase: usize,
+) -> Operation {
+    let ir = input.ir;
+    let n = run.nodes[0][at];
+    let node = &ir.nodes[n];
+    let adds = matches!(node.epilogue, Epilogue::AddTo(_));
+    let read = &node.inputs[..node.inputs.len() - usize::from(adds)];
+    let mut kernels = Vec::new();
+    if let Some(bucket) = input.bucket_of(node) {
+        let free = asked(ir, node).into_iter().filter(|(_, ty)| ty.is_none());
+        kernels = free.filter_map(|request| builder.binding(request, bucket)).collect();
+    }
+    let weights = (0..node.weights.len()).map(|w| weight_use(builder, input, run, at, w)).collect();
+    let slots: Vec<&str> = node.weights.iter().map(|(slot, _)| slot.as_str()).collect();
+    let word = node.op.word();
+    Operation {
+        op: word,
+        title: if slots.is_empty() { word.to_owned() } else { format!("{word} {}", slots.join(" + ")) },
+        family: family(node),
+        line: ir.line(node),
+        phase: input.phases.map(|phases| phases[n] - first_phase),
+        path: path_word(node.path),
+        taken: input.step.is_none_or(|step| node.path.meets(step.path)),
+        when: Vec::new(),
+        inputs: read.iter().map(|id| port(ir, *id)).collect(),
+        outputs: node.outputs.iter().map(|id| port(ir, *id)).collect(),
+        prologue: prologue_lines(ir, node),
+        epilogue: epilogue_lines(node),
+        weights,
+        kernels,
+        kv_layer: node.kv_layer.map(|id| KvAccess {
+            kind: kv_layer_word(ir.kv_layers[id.0].kind),
+            writes: node.outputs.is_empty(),
+            width: ir.kv_layers[id.0].width,
+            row_bytes: ir.kv_layers[id.0].row(builder.options.bind.cache).bytes(),
+        }),
+        cost: input.step.map(|step| cost(ir, run, at, step)),
+    }
+}
+
+/// Weight `w` of operation `at`, with the formats that the layers of the run store it in.
+fn weight_use(
+    builder: &mut Builder<'_>,
+    input: &ViewInput<'_>,
+    run: &LayerRun,
+    at: usize,
+    w: usize,
+) -> WeightUse {
+    let ir = input.ir;
+    let mut formats: Vec<(TensorType, Vec<usize>, usize)> = Vec::new();
+    for nodes in &run.nodes {
+        let node = &ir.nodes[nodes[at]];
+        let weight = ir.weight(node.weights[w].1);
+        let layer = node.layer.into_iter();
+        match formats.iter_mut().find(|(ty, ..)| *ty == weight.ty) {
+            Some((_, layers, _)) => layers.extend(layer),
+            None => formats.push((weight.ty, layer.collect(), weight.bytes())),
+        }
+    }
+    let first = &ir.nodes[run.nodes[0][at]];
+    let weight = ir.weight(first.weights[w].1);
+    let mut tensor = weight.parts[0].tensor.clone();
+    if let Some(layer) = weight.layer {
+        tensor = tensor.replacen(&format!(".{layer}."), ".{layer}.", 1);
+    }
+    if weight.parts.len() > 1 {
+        tensor = tensor.replacen("experts.0.", "experts.{expert}.", 1);
+    }
+    let weight_info = WeightInfo {
+        slot: weight.slot.clone(),
+        tensor,
+        shape: weight.shape.clone(),
+        formats: formats
+            .iter()
+            .map(|(ty, layers, bytes)| FormatInfo {
+                format: ty.name(),
+                layers: list(layers),
+                count: layers.len().max(1),
+                bytes: *bytes,
+            })
+            .collect(),
+    };
+    let index = builder.intern_weight(weight_info);
+    let mut kernels = Vec::new();
+    if let Some(bucket) = input.bucket_of(first) {
+        for (ty, ..) in &formats {
+            let request = asked(ir, first).into_iter().filter(|(_, ty)| ty.is_some()).nth(w);
+            kernels.extend(request.and_then(|(op, _)| builder.binding((op, Some(*ty)), bucket)));
+        }
+    }
+    WeightUse { weight: index, kernels }
+}
+
+/// The mean cost over the layers of a run. Cost is linear in the cached rows: two samples determine it.
+fn cost(ir: &Ir, run: &LayerRun, at: usize, step: Step) -> OperationCost {
+    const FAR: usize = 1024;
+    let mut sum = OperationCost::default();
+    for nodes in &run.nodes {
+        let node = &ir.nodes[nodes[at]];
+        let near = node.cost(ir, Step { cached: 0, path: node.path, ..step });
+        let far = node.cost(ir, Step { cached: FAR, path: node.path, ..step });
+        sum.weight_bytes += near.weight_bytes;
+        sum.cache_bytes += near.cache_bytes;
+        sum.cache_bytes_per_cached += (far.cache_bytes - near.cache_bytes) / FAR as f64;
+        sum.flops += near.flops;
+        sum.flops_per_cached += (far.flops - near.flops) / FAR as f64;
+    }
+    let n = run.nodes.len() as f64;
+    OperationCost {
+        weight_bytes: sum.weight_bytes / n,
+        cache_bytes: sum.cache_bytes / n,
+        cache_bytes_per_cached: sum.cache_bytes_per_cached / n,
+        flops: sum.flops / n,
+        flops_per_cached: sum.flops_per_cached / n,
+    }
+}

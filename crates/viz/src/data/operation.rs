@@ -1,0 +1,123 @@
+//! Blocks and their operations.
+
+use crate::scene::Primitive;
+use serde::Serialize;
+
+/// A run of layers of equal structure, or the part before or after the layers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Block {
+    /// `Layers 3–60`.
+    pub title: String,
+    /// `mixture of experts`.
+    pub subtitle: String,
+    /// First and last layer of each range of layers.
+    pub layers: Vec<(usize, usize)>,
+    /// The number of layers.
+    pub count: usize,
+    /// Phases per layer (0 for circuit and IR).
+    pub phases: usize,
+    /// Width in drawing units.
+    pub width: f64,
+    /// Height.
+    pub height: f64,
+    /// Its operations, in order.
+    pub operations: Vec<Operation>,
+    /// The rendered block.
+    pub scene: Vec<Primitive>,
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Operation {
+    /// The word of the operation.
+    pub op: &'static str,
+    /// The word with the slots of its weights: `linear q_a + kv_a`.
+    pub title: String,
+    /// Sets the colour: `io`, `norm`, `linear`, `position`, `attention`, `cache`, `experts` or `sum`.
+    pub family: &'static str,
+    /// Its line in `latent graph`, for the first layer of the block.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub line: String,
+    /// The phase within the block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<usize>,
+    /// `absorbed` or `naive`, if only rows of that attention path use it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<&'static str>,
+    /// Whether the step that costs are for takes this path; in a circuit, whether the model takes this branch.
+    pub taken: bool,
+    /// Conditions of the circuit.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub when: Vec<String>,
+    /// Values read.
+    pub inputs: Vec<Port>,
+    /// Values written.
+    pub outputs: Vec<Port>,
+    /// Operations fused before it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prologue: Vec<String>,
+    /// Operations fused after it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub epilogue: Vec<String>,
+    /// Weights.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<WeightUse>,
+    /// Bindings that read no weight.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<usize>,
+    /// The KV layer that it reads or writes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_layer: Option<KvAccess>,
+    /// Mean cost per layer of the block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<OperationCost>,
+}
+
+/// A value that an operation reads or writes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// `rows × 128 × 192`.
+    pub shape: String,
+    /// Where it is stored: `residual stream`, `arena`, `in q_a`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub place: String,
+}
+
+/// A weight of an operation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WeightUse {
+    /// Index into the drawing's weights.
+    pub weight: usize,
+    /// Indices into the drawing's bindings, one per format of the weight; empty for circuit and IR.
+    pub kernels: Vec<usize>,
+}
+
+/// Access of an operation to a KV layer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KvAccess {
+    /// `latent` or `expanded`.
+    pub kind: &'static str,
+    /// Writes (true) or reads.
+    pub writes: bool,
+    /// Elements per row.
+    pub width: usize,
+    /// Bytes.
+    pub row_bytes: usize,
+}
+
+/// The cost of one operation in one layer; with n cached rows: `a + n · a_per_cached`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct OperationCost {
+    /// Bytes of weights read.
+    pub weight_bytes: f64,
+    /// Bytes of KV cache read or written, with an empty cache.
+    pub cache_bytes: f64,
+    /// Additional bytes per cached row.
+    pub cache_bytes_per_cached: f64,
+    /// Floating-point operations, with an empty cache.
+    pub flops: f64,
+    /// Additional operations per cached row.
+    pub flops_per_cached: f64,
+}

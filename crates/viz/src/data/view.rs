@@ -1,0 +1,78 @@
+//! Views: the positions of blocks, and the arena of a plan.
+
+use crate::scene::Primitive;
+use serde::Serialize;
+
+/// One stage of the model; for a plan, of one formulation and batch bucket.
+#[derive(Clone, Debug, Serialize)]
+pub struct View {
+    /// `circuit`, `ir` or `plan`.
+    pub stage: &'static str,
+    /// The formulation of a plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub formulation: Option<&'static str>,
+    /// The batch bucket of a plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bucket: Option<&'static str>,
+    /// Width in drawing units.
+    pub width: f64,
+    /// Height.
+    pub height: f64,
+    /// Its blocks, in order.
+    pub blocks: Vec<PlacedBlock>,
+    /// The rendered residual stream between blocks.
+    pub scene: Vec<Primitive>,
+    /// Phases of the whole plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phases: Option<usize>,
+    /// The arena of a plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+}
+
+/// A block with its position.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlacedBlock {
+    /// Index into the drawing's blocks.
+    pub block: usize,
+    /// Left.
+    pub x: f64,
+    /// Top.
+    pub y: f64,
+    /// Its first phase in the plan.
+    pub first_phase: usize,
+}
+
+/// The arena of a plan, for the first layer of each block.
+#[derive(Clone, Debug, Serialize)]
+pub struct Memory {
+    /// Bytes of the whole arena.
+    pub arena_bytes: usize,
+    /// The maximum number of rows.
+    pub max_rows: usize,
+    /// Columns of the chart: the phases of each block in turn.
+    pub columns: usize,
+    /// Whether all layers of a block use the same offsets.
+    pub repeats: bool,
+    /// The buffers.
+    pub buffers: Vec<Buffer>,
+}
+
+/// A buffer of the arena.
+#[derive(Clone, Debug, Serialize)]
+pub struct Buffer {
+    /// The value.
+    pub name: String,
+    /// `rows × 1536`.
+    pub shape: String,
+    /// Index into the view's blocks.
+    pub block: usize,
+    /// First column of its lifetime.
+    pub first: usize,
+    /// Last column of its lifetime.
+    pub last: usize,
+    /// Offset in the arena, in bytes.
+    pub offset: usize,
+    /// Bytes.
+    pub bytes: usize,
+}

@@ -1,0 +1,211 @@
+//! Draws a model: circuit, IR, and a plan for each formulation and bucket.
+
+use crate::build::blocks::blocks_of;
+use crate::build::builder::{Builder, ViewInput};
+use crate::build::{arrange, circuit, formulas, memory};
+use crate::data::{BucketInfo, Drawing, FORMAT, FormulationInfo, ModelSummary, TargetInfo, VERSION, View};
+use crate::options::Options;
+use latent_graph::circuit::{Circuit, TensorIndex};
+use latent_graph::config::ModelConfig;
+use latent_graph::ir::{AttentionPath, Ir, Span, Step};
+use latent_graph::passes::{BatchBucket, CacheForm, MlaChoice, crossover};
+use latent_graph::{GraphError, Plan, PlanOptions};
+use latent_types::KernelContract;
+
+/// The formulations, with the form of the KV cache.
+static FORMULATIONS: [(MlaChoice, CacheForm, FormulationInfo); 5] = [
+    (
+        MlaChoice::Auto,
+        CacheForm::Latent,
+        FormulationInfo {
+            key: "auto",
+            name: "auto",
+            about: "Absorbed for segments of few new rows, naive for many: both are in the plan.",
+        },
+    ),
+    (
+        MlaChoice::Absorbed,
+        CacheForm::Latent,
+        FormulationInfo {
+            key: "absorbed",
+            name: "absorbed",
+            about: "Queries go into latent space and attend to the cached latents themselves.",
+        },
+    ),
+    (
+        MlaChoice::Naive,
+        CacheForm::Latent,
+        FormulationInfo {
+            key: "naive",
+            name: "naive",
+            about: "Keys and values are expanded from the cached latents, a group of heads at a time.",
+        },
+    ),
+    (
+        MlaChoice::SeparateScores,
+        CacheForm::Latent,
+        FormulationInfo {
+            key: "separate",
+            name: "separate scores",
+            about: "Absorbed, with separate scores for content and position.",
+        },
+    ),
+    (
+        MlaChoice::Naive,
+        CacheForm::Expanded,
+        FormulationInfo {
+            key: "expanded",
+            name: "naive, expanded cache",
+            about: "Keys and values are expanded once and stored: what attention without latents does, for comparison.",
+        },
+    ),
+];
+
+const BUCKETS: [(BatchBucket, &str); 3] = [
+    (BatchBucket::Decode, "1 row"),
+    (BatchBucket::SmallBatch, "2–16 rows"),
+    (BatchBucket::Prefill, "more rows"),
+];
+
+/// The key of `bucket` in views.
+pub fn bucket_key(bucket: BatchBucket) -> &'static str {
+    match bucket {
+        BatchBucket::Decode => "decode",
+        BatchBucket::SmallBatch => "small_batch",
+        BatchBucket::Prefill => "prefill",
+    }
+}
+
+impl Drawing {
+    /// Draws every stage, formulation and batch bucket.
+    ///
+    /// # Errors
+    /// What is wrong with the file's tensors, or which kernel is missing.
+    pub fn make(
+        circuit: &Circuit,
+        config: &ModelConfig,
+        tensors: &dyn TensorIndex,
+        kernels: &[KernelContract],
+        options: &Options,
+    ) -> Result<Drawing, GraphError> {
+        let whole = options.layers == (0..config.layers);
+        let span = Span { embed: options.layers.start == 0, layers: options.layers.clone(), head: whole };
+        let ir = Ir::build_with(circuit, config, &span, tensors)?;
+        let mut builder = Builder::new(config, kernels, options);
+        let mut views = vec![circuit_view(&mut builder, circuit, tensors)?, ir_view(&mut builder, &ir)];
+        for (mla, form, info) in formulations(options) {
+            for (bucket, _) in BUCKETS {
+                let wanted = PlanOptions {
+                    span: span.clone(),
+                    bucket,
+                    max_batch_tokens: options.max_batch_tokens,
+                    mla: *mla,
+                    form: *form,
+                    bind: options.bind,
+                };
+                let plan = Plan::from_ir(ir.clone(), config, kernels, &wanted)?;
+                let view = plan_view(&mut builder, &plan, *mla);
+                views.push(View { formulation: Some(info.key), bucket: Some(bucket_key(bucket)), ..view });
+            }
+        }
+        let used = builder.blocks.iter().flat_map(|block| &block.operations).map(|operation| operation.op);
+        let operations = formulas::of(config, used.chain(["cache"]));
+        Ok(Drawing {
+            format: FORMAT,
+            version: VERSION,
+            model: summary(circuit, config, tensors, &ir, options),
+            machine: TargetInfo {
+                tier: options.bind.tier.name(),
+                precision: options.bind.precision.name(),
+                cache: options.bind.cache.name(),
+            },
+            formulations: formulations(options).map(|(.., info)| info.clone()).collect(),
+            buckets: buckets(options.max_batch_tokens),
+            operations,
+            weights: builder.weights,
+            bindings: builder.bindings,
+            blocks: builder.blocks,
+            views,
+        })
+    }
+
+    /// The view of a stage; for a plan, of a formulation and a bucket too.
+    pub fn view(&self, stage: &str, formulation: &str, bucket: &str) -> Option<&View> {
+        self.views.iter().find(|view| {
+            view.stage == stage
+                && view.formulation.is_none_or(|key| key == formulation)
+                && view.bucket.is_none_or(|key| key == bucket)
+        })
+    }
+}
+
+/// The formulations that the cache type can store.
+fn formulations(options: &Options) -> impl Iterator<Item = &'static (MlaChoice, CacheForm, FormulationInfo)> {
+    FORMULATIONS.iter().filter(|(_, form, _)| form.stores(options.bind.cache))
+}
+
+fn buckets(max_batch_tokens: usize) -> Vec<BucketInfo> {
+    let info = |(bucket, name): (BatchBucket, &'static str)| BucketInfo {
+        key: bucket_key(bucket),
+        name,
+        rows: bucket.max_rows(max_batch_tokens),
+    };
+    BUCKETS.into_iter().map(info).collect()
+}
+
+fn summary(
+    circuit: &Circuit,
+    config: &ModelConfig,
+    tensors: &dyn TensorIndex,
+    ir: &Ir,
+    options: &Options,
+) -> ModelSummary {
+    ModelSummary {
+        file: tensors.file(),
+        name: config.name.clone(),
+        about: circuit.about.clone(),
+        assumed: options.assumed,
+        parameters: ir.weights.iter().map(|w| w.numbers() as u64).sum(),
+        weight_bytes: ir.weights.iter().map(|w| w.bytes() as u64).sum(),
+        crossover: crossover(&config.attention),
+        config: config.clone(),
+    }
+}
+
+fn circuit_view(
+    builder: &mut Builder<'_>,
+    circuit: &Circuit,
+    tensors: &dyn TensorIndex,
+) -> Result<View, GraphError> {
+    let made = circuit::blocks(builder, circuit, tensors.naming())?;
+    let placed: Vec<_> = made.into_iter().map(|index| (index, 0)).collect();
+    Ok(View { stage: "circuit", ..arrange::view(&builder.blocks, &placed) })
+}
+
+fn ir_view(builder: &mut Builder<'_>, ir: &Ir) -> View {
+    let input = ViewInput { ir, phases: None, step: None, bucket: None };
+    let placed: Vec<_> =
+        blocks_of(builder, &input).into_iter().map(|(index, _, phase)| (index, phase)).collect();
+    View { stage: "ir", ..arrange::view(&builder.blocks, &placed) }
+}
+
+fn plan_view(builder: &mut Builder<'_>, plan: &Plan, mla: MlaChoice) -> View {
+    let rows = plan.max_rows;
+    // the choice of the engine, by the new rows of a sequence
+    let path = match mla {
+        MlaChoice::Auto if rows >= crossover(&builder.config.attention).unwrap_or(2) => AttentionPath::Naive,
+        MlaChoice::Auto => AttentionPath::Absorbed,
+        _ => AttentionPath::All,
+    };
+    let step = Step { rows, cached: 0, sequences: 1, cache: builder.options.bind.cache, path };
+    let input =
+        ViewInput { ir: &plan.ir, phases: Some(&plan.phases), step: Some(step), bucket: Some(plan.bucket) };
+    let runs = blocks_of(builder, &input);
+    let placed: Vec<_> = runs.iter().map(|(index, _, phase)| (*index, *phase)).collect();
+    View {
+        stage: "plan",
+        phases: Some(plan.phase_count()),
+        memory: Some(memory::of(plan, &runs)),
+        ..arrange::view(&builder.blocks, &placed)
+    }
+}

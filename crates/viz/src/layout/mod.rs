@@ -1,0 +1,74 @@
+//! Layered graph drawing: ranks by dataflow, order by barycentres, coordinates, routes of edges.
+
+mod columns;
+mod graph;
+mod ranks;
+mod routing;
+mod rows;
+
+pub(crate) use graph::{
+    Edge, EdgeKind, Endpoint, LINE, LayoutGraph, RESIDUAL_X, STRIP, SUM_RADIUS, Vertex, VertexKind,
+};
+
+use columns::columns;
+use ranks::{Ranks, Slot};
+use rows::{bands, kv_layers, rows};
+
+/// Left margin, with a residual stream and without.
+const LEFT: f64 = 96.0;
+const LEFT_ALONE: f64 = 28.0;
+
+/// The coordinates of a layout graph.
+pub(crate) struct Layout {
+    pub(crate) width: f64,
+    pub(crate) height: f64,
+    /// Left, top, width and height per vertex.
+    pub(crate) boxes: Vec<(f64, f64, f64, f64)>,
+    /// The polyline of each edge.
+    pub(crate) edges: Vec<Vec<(f64, f64)>>,
+    /// Top and bottom per phase.
+    pub(crate) bands: Vec<(f64, f64)>,
+    /// The y coordinates of fused additions to the residual stream, which have no vertex.
+    pub(crate) sums: Vec<f64>,
+}
+
+impl Layout {
+    pub(crate) fn new(graph: &LayoutGraph) -> Layout {
+        let ranks = Ranks::new(graph);
+        let sizes: Vec<(f64, f64)> = graph.vertices.iter().map(Vertex::size).collect();
+        let centres = columns(graph, &ranks, &sizes);
+        let left = if graph.has_residual { LEFT } else { LEFT_ALONE };
+        let (tops, heights, bottom) = rows(graph, &ranks, &sizes);
+        let mut boxes = vec![(0.0, 0.0, 0.0, 0.0); graph.vertices.len()];
+        let mut bends = vec![Vec::new(); graph.edges.len()];
+        let mut right: f64 = left + 160.0;
+        for (rank, row) in ranks.rows.iter().enumerate() {
+            for (at, slot) in row.iter().enumerate() {
+                let x = left + centres[rank][at];
+                let middle = tops[rank] + heights[rank] / 2.0;
+                match *slot {
+                    Slot::Vertex(i) => {
+                        let (w, h) = sizes[i];
+                        boxes[i] = (x - w / 2.0, middle - h / 2.0, w, h);
+                        right = right.max(x + w / 2.0);
+                    }
+                    Slot::Bend(edge) => {
+                        bends[edge].push((x, tops[rank]));
+                        bends[edge].push((x, tops[rank] + heights[rank]));
+                    }
+                }
+            }
+        }
+        for (i, vertex) in
+            graph.vertices.iter().enumerate().filter(|(_, vertex)| vertex.kind == VertexKind::Sum)
+        {
+            let rank = ranks.of[i];
+            let (w, h) = vertex.size();
+            boxes[i] = (RESIDUAL_X - w / 2.0, tops[rank] + (heights[rank] - h) / 2.0, w, h);
+        }
+        right = kv_layers(graph, &ranks, &tops, &mut boxes, right);
+        let bands = bands(graph, &ranks, &tops, &heights, bottom);
+        let (edges, sums) = routing::route(graph, &boxes, bends);
+        Layout { width: right + 78.0, height: bottom + 26.0, boxes, edges, bands, sums }
+    }
+}

@@ -1,0 +1,162 @@
+//! Ranks (the row of each vertex) and the order within a rank.
+
+use crate::layout::graph::{EdgeKind, Endpoint, LayoutGraph, Vertex, VertexKind};
+
+/// A slot of a rank: a vertex, or the bend of an edge that passes through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Slot {
+    Vertex(usize),
+    /// Index of the edge.
+    Bend(usize),
+}
+
+/// Vertices in rows, from the top.
+pub(crate) struct Ranks {
+    /// The rank of each vertex.
+    pub(crate) of: Vec<usize>,
+    /// The slots of each rank, from left to right, without sums and KV layers: their columns are fixed.
+    pub(crate) rows: Vec<Vec<Slot>>,
+}
+
+impl Ranks {
+    /// Ranks follow the dataflow, and every phase is below the earlier ones. The order minimizes crossings by barycentres.
+    pub(crate) fn new(graph: &LayoutGraph) -> Ranks {
+        let of = assign(graph);
+        let count = of.iter().max().map_or(0, |last| last + 1);
+        let mut rows = vec![Vec::new(); count];
+        for (i, vertex) in graph.vertices.iter().enumerate() {
+            if vertex.stands() {
+                rows[of[i]].push(Slot::Vertex(i));
+            }
+        }
+        for (w, edge) in graph.edges.iter().enumerate() {
+            if let (Endpoint::Vertex(a), Endpoint::Vertex(b), EdgeKind::Value) =
+                (edge.from, edge.to, edge.kind)
+            {
+                for row in rows.iter_mut().take(of[b]).skip(of[a] + 1) {
+                    row.push(Slot::Bend(w));
+                }
+            }
+        }
+        let mut ranks = Ranks { of, rows };
+        ranks.sort(graph);
+        ranks
+    }
+
+    /// The slots in the rank above (or below) that `slot` is connected to, each with the relative position on it, 0 to 1.
+    pub(crate) fn neighbours(
+        &self,
+        graph: &LayoutGraph,
+        slot: Slot,
+        rank: usize,
+        above: bool,
+    ) -> Vec<(Slot, f64)> {
+        let mut found = Vec::new();
+        for (w, edge) in graph.edges.iter().enumerate() {
+            let (Endpoint::Vertex(a), Endpoint::Vertex(b), EdgeKind::Value) = (edge.from, edge.to, edge.kind)
+            else {
+                continue;
+            };
+            let touches = match slot {
+                Slot::Vertex(i) => i == if above { b } else { a },
+                Slot::Bend(bend) => bend == w,
+            };
+            if !touches {
+                continue;
+            }
+            let (end, next) = if above { (a, rank.wrapping_sub(1)) } else { (b, rank + 1) };
+            let other = if self.of[end] == next { Slot::Vertex(end) } else { Slot::Bend(w) };
+            if self.rows.get(next).is_some_and(|row| row.contains(&other)) {
+                found.push((
+                    other,
+                    if other == Slot::Vertex(a) { part(&graph.vertices[a], &edge.label) } else { 0.5 },
+                ));
+            }
+        }
+        found
+    }
+
+    fn sort(&mut self, graph: &LayoutGraph) {
+        for sweep in 0..8 {
+            let down = sweep % 2 == 0;
+            let mut order: Vec<usize> = (0..self.rows.len()).collect();
+            if !down {
+                order.reverse();
+            }
+            for rank in order {
+                let row = &self.rows[rank];
+                let place = |slot: &Slot, at: usize| -> f64 {
+                    let joined = self.neighbours(graph, *slot, rank, down);
+                    let next = if down { rank.wrapping_sub(1) } else { rank + 1 };
+                    let places: Vec<f64> = joined
+                        .iter()
+                        .filter_map(|(other, on)| {
+                            let row = self.rows.get(next)?;
+                            let at = row.iter().position(|s| s == other)?;
+                            Some((at as f64 + on) / row.len() as f64)
+                        })
+                        .collect();
+                    let own = (at as f64 + 0.5) / row.len() as f64;
+                    // readers and writers of the KV cache go to the right, next to it
+                    let aside = if touches_cache(graph, *slot) { 10.0 } else { 0.0 };
+                    let mean = places.iter().sum::<f64>() / places.len().max(1) as f64;
+                    aside + if places.is_empty() { own } else { mean }
+                };
+                let mut keyed: Vec<(f64, Slot)> =
+                    row.iter().enumerate().map(|(at, slot)| (place(slot, at), *slot)).collect();
+                keyed.sort_by(|a, b| a.0.total_cmp(&b.0));
+                self.rows[rank] = keyed.into_iter().map(|(_, slot)| slot).collect();
+            }
+        }
+    }
+}
+
+/// The relative position on a vertex where the value of this label leaves.
+fn part(vertex: &Vertex, label: &str) -> f64 {
+    let at = vertex.parts.iter().position(|part| part == label);
+    at.map_or(0.5, |at| (at as f64 + 0.5) / vertex.parts.len() as f64)
+}
+
+fn touches_cache(graph: &LayoutGraph, slot: Slot) -> bool {
+    let Slot::Vertex(i) = slot else { return false };
+    graph
+        .edges
+        .iter()
+        .any(|w| w.kind == EdgeKind::Cache && (w.from == Endpoint::Vertex(i) || w.to == Endpoint::Vertex(i)))
+}
+
+/// The rank of each vertex: below its producers and below all earlier phases.
+fn assign(graph: &LayoutGraph) -> Vec<usize> {
+    let mut ranks: Vec<usize> = vec![0; graph.vertices.len()];
+    // vertices are in topological order within a phase
+    let mut order: Vec<usize> =
+        (0..graph.vertices.len()).filter(|&i| graph.vertices[i].kind != VertexKind::Cylinder).collect();
+    // inputs of the model come before the operations that read them
+    let feeds = |i: usize| graph.edges.iter().any(|edge| edge.from == Endpoint::Vertex(i));
+    order.sort_by_key(|&i| (graph.vertices[i].phase, graph.vertices[i].operation.is_some() || !feeds(i)));
+    let mut done: Vec<usize> = Vec::new();
+    for &i in &order {
+        let phase = graph.vertices[i].phase;
+        let base = done.iter().filter(|&&j| graph.vertices[j].phase < phase).map(|&j| ranks[j] + 1);
+        let read = graph.edges.iter().filter_map(|edge| match (edge.from, edge.to, edge.kind) {
+            (Endpoint::Vertex(a), Endpoint::Vertex(b), EdgeKind::Value) if b == i && done.contains(&a) => {
+                Some(ranks[a] + 1)
+            }
+            _ => None,
+        });
+        let mut rank = base.chain(read).max().unwrap_or(0);
+        // an addition to the residual stream separates the ranks above from those below
+        let sums = done
+            .iter()
+            .filter(|&&j| graph.vertices[j].kind == VertexKind::Sum && j < i)
+            .map(|&j| ranks[j] + 1);
+        rank = rank.max(sums.max().unwrap_or(0));
+        if graph.vertices[i].kind == VertexKind::Sum {
+            let all = done.iter().filter(|&&j| j < i).map(|&j| ranks[j] + 1);
+            rank = rank.max(all.max().unwrap_or(0));
+        }
+        ranks[i] = rank;
+        done.push(i);
+    }
+    ranks
+}

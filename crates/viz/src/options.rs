@@ -1,0 +1,19 @@
+//! Options of a drawing.
+
+use latent_graph::passes::BindOptions;
+use std::ops::Range;
+
+/// Options of a drawing.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Precision, ISA and cache type.
+    pub bind: BindOptions,
+    /// The most rows of one step.
+    pub max_batch_tokens: usize,
+    /// The layers to draw; embedding and head only with all layers.
+    pub layers: Range<usize>,
+    /// The assumed weight format, if there is no file with weights.
+    pub assumed: Option<&'static str>,
+    /// Whether boxes name kernels. They depend on the machine, so documents leave them out.
+    pub kernels: bool,
+}
