@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { checkDrawing, checkKeys, checkPanel, checkSearch } from "./drawing.mjs";
-import { checkDiff, checkMemory, checkProfile } from "./tabs.mjs";
+import { checkDiff, checkMemory, checkPasses, checkProfile } from "./tabs.mjs";
 
 const require = createRequire(join(process.env.NODE_PATH ?? process.cwd(), "x.js"));
 const { chromium } = require("playwright-core");
@@ -68,6 +68,7 @@ try {
   await checkPanel(v3, shot);
   await checkSearch(v3);
   await checkKeys(v3);
+  await checkPasses(v3, shot);
   await checkMemory(v3, shot);
   await checkDiff(v3, shot);
 

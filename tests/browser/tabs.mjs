@@ -20,6 +20,42 @@ export async function checkMemory(page, shot) {
   await page.click("#formulation button[data-key=auto]");
 }
 
+// From the circuit over every pass to the plan, with the control and with keys.
+export async function checkPasses(page, shot) {
+  await tab(page, "drawing");
+  await page.click("#bucket button[data-key=decode]");
+  await page.click("#formulation button[data-key=auto]");
+  await page.click("#stage button[data-key=circuit]");
+  assert.ok(await page.isDisabled("#pass-back"), "nothing is before the circuit");
+  await page.click("#pass-next");
+  assert.equal(await page.getAttribute("#stage button[data-key=ir]", "aria-checked"), "true");
+  assert.ok(await page.isHidden("#pass-note"), "the IR before all passes");
+  const changed = () => page.$$eval("#world .op.changed", (list) => list.map((op) => op.getAttribute("aria-label")).join("\n"));
+  const steps = await page.$$eval("#pass option", (list) => list.map((option) => option.textContent));
+  assert.equal(steps.length, 9, steps.join());
+  await page.click("#pass-next");
+  assert.match(await page.textContent("#pass-note"), /choose formulations/);
+  assert.match(await changed(), /attend_latent/);
+  await shot(page, "pass-formulations");
+  await page.keyboard.press("n");
+  assert.match(await changed(), /linear q_a \+ kv_a/);
+  assert.ok(!(await changed()).includes("attend_latent"), "only what this pass changed");
+  await page.click("#pass-note summary");
+  assert.ok((await page.locator("#pass-note .minus-line").count()) > (await page.locator("#pass-note .plus-line").count()), "two matmuls become one");
+  await shot(page, "pass-fuse");
+  await page.keyboard.press("n");
+  await page.keyboard.press("n");
+  assert.match(await page.textContent("#pass-note"), /fold norms/);
+  const norms = await operationsOf(page, "rms_norm");
+  await page.keyboard.press("p");
+  assert.ok((await operationsOf(page, "rms_norm")) > norms, "norms move into what reads them");
+  await page.selectOption("#pass", { index: steps.length - 1 });
+  assert.equal(await page.getAttribute("#stage button[data-key=plan]", "aria-checked"), "true");
+  assert.ok(await page.isDisabled("#pass-next"), "nothing is after the plan");
+  assert.ok(await page.isHidden("#pass-note"));
+}
+const operationsOf = (page, word) => page.locator(`#world .op[aria-label*="${word}"]`).evaluateAll((list, word) => list.filter((op) => op.getAttribute("aria-label").startsWith(word)).length, word);
+
 export async function checkDiff(page, shot) {
   await tab(page, "diff");
   assert.equal(await page.inputValue("#diff-b-model"), "other", "the second model stands on the right");

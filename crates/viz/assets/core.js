@@ -7,6 +7,7 @@ const wanted = read("wanted");
 
 const state = {
   stage: wanted.stage,
+  pass: null, // the last pass that ran, where the stage is "ir"
   formulation: wanted.formulation,
   bucket: wanted.bucket,
   cached: 4096,
@@ -56,12 +57,13 @@ const count = (n, unit = "") => scaled(n, ["", "k", "M", "G", "T", "P"].map((pre
 const whole = (n) => Math.round(n).toLocaleString("en").replaceAll(",", "\u202f");
 
 const bucketInfo = () => drawing.buckets.find((card) => card.key === state.bucket);
-function viewOf(source, stage, formulation, bucket) {
+function viewOf(source, stage, formulation, bucket, pass = null) {
+  const any = stage === "circuit" || (stage === "ir" && pass === null);
   return source.views.find(
-    (view) => view.stage === stage && (stage !== "plan" || (view.formulation === formulation && view.bucket === bucket)),
+    (view) => view.stage === stage && (view.pass ?? null) === pass && (any || (view.formulation === formulation && view.bucket === bucket)),
   );
 }
-const currentView = () => viewOf(drawing, state.stage, state.formulation, state.bucket);
+const currentView = () => viewOf(drawing, state.stage, state.formulation, state.bucket, state.pass);
 // The plan that belongs to what is shown, for costs and memory.
 const currentPlan = () => viewOf(drawing, "plan", state.formulation, state.bucket);
 

@@ -8,6 +8,7 @@ const KEYS = [
   ["Esc", "close the panel, clear the search"],
   ["← ↑ → ↓", "on an operation: to the next one; on the canvas: pan"],
   ["Enter", "open the operation"],
+  ["N  P", "next and previous step: the circuit, the IR after each pass, the plan"],
   ["1 2 3 4", "drawing, memory, profile, diff"],
   ["T", "light or dark"],
   ["?", "this list"],
@@ -60,6 +61,8 @@ const ACTIONS = {
     $("search").select();
   },
   "?": () => $("help").showModal(),
+  n: () => goToStep(stepIndex() + 1),
+  p: () => goToStep(stepIndex() - 1),
   t: () => toggleTheme(),
   1: () => change({ tab: "drawing" }),
   2: () => change({ tab: "memory" }),

@@ -48,14 +48,17 @@ watchers.push((changed) => {
     markTabs();
     if (state.tab === "drawing" && camera.fitted) fit(camera.fitted);
   }
-  if (has("stage", "formulation", "bucket", "tab")) markChoices();
-  if (has("stage", "formulation", "bucket", "profile")) {
+  if (has("stage", "pass", "formulation", "bucket", "tab")) {
+    markChoices();
+    markPass();
+  }
+  if (has("stage", "pass", "formulation", "bucket", "profile")) {
     renderView();
     search();
-    if (has("stage", "formulation", "bucket")) {
+    if (has("stage", "pass", "formulation", "bucket")) {
       fit(camera.fitted && camera.fitted !== "reset" ? camera.fitted : "width");
       const view = currentView();
-      say(`${view.stage}${view.formulation ? `, ${nameOf(view.formulation)}, ${bucketInfo().name}` : ""}: ${shown.length} operations`);
+      say(`${view.pass ? STEPS[stepIndex()].name : view.stage}${view.formulation ? `, ${nameOf(view.formulation)}, ${bucketInfo().name}` : ""}: ${shown.length} operations`);
     }
   }
   if (has("selected", "cached", "bucket", "tab")) {
@@ -73,6 +76,7 @@ watchers.push((changed) => {
 startHeader();
 startLegend();
 startChoices();
+startPasses();
 startCamera();
 startSearch();
 startTabs();
@@ -81,6 +85,7 @@ startKeys();
 $("theme").addEventListener("click", toggleTheme);
 markTabs();
 markChoices();
+markPass();
 renderView();
 fit("width");
 // when the drawing stood: the browser test reads it

@@ -19,8 +19,8 @@ mod svg;
 
 pub use data::{
     Binding, Block, BucketInfo, Buffer, Drawing, FORMAT, FormatInfo, Formula, FormulationInfo, KvAccess,
-    Memory, ModelSummary, Operation, OperationCost, PlacedBlock, Port, RejectedKernel, TargetInfo, VERSION,
-    View, WeightInfo, WeightUse,
+    Memory, ModelSummary, Operation, OperationCost, PassInfo, PlacedBlock, Port, RejectedKernel, TargetInfo,
+    VERSION, View, WeightInfo, WeightUse,
 };
 pub use drawing::bucket_key;
 pub use options::Options;

@@ -6,11 +6,12 @@ use crate::style;
 use sha2::{Digest, Sha256};
 
 /// The script, in dependency order.
-const SCRIPT: [&str; 11] = [
+const SCRIPT: [&str; 12] = [
     include_str!("../assets/core.js"),
     include_str!("../assets/scene.js"),
     include_str!("../assets/camera.js"),
     include_str!("../assets/view.js"),
+    include_str!("../assets/passes.js"),
     include_str!("../assets/panel.js"),
     include_str!("../assets/search.js"),
     include_str!("../assets/memory.js"),

@@ -108,7 +108,7 @@ fn layers_of_one_structure_are_one_block() {
     // phases of all repetitions are the plan's
     let phases: usize = blocks.iter().map(|block| block.phases * block.count).sum();
     assert_eq!(view.phases, Some(phases));
-    assert_eq!(drawing.views.len(), 2 + 5 * 3);
+    assert_eq!(drawing.views.len(), 2 + 5 * 3 * (drawing.passes.len() + 1));
 }
 
 #[test]
@@ -235,4 +235,26 @@ fn a_hostile_name_stays_text() {
     assert!(data["operations"] == whole["operations"] && data["weights"] == whole["weights"]);
     let svg = drawing.svg(drawing.view("plan", "naive", "decode").unwrap());
     assert!(!svg.contains("<script>") && svg.contains("&lt;script&gt;"));
+}
+
+#[test]
+fn passes_name_the_operations_that_they_change() {
+    let drawing = v3();
+    let mut lines: Vec<String> = Vec::new();
+    for (n, pass) in drawing.passes.iter().enumerate() {
+        let of_pass = |view: &&View| {
+            (view.pass, view.formulation, view.bucket) == (Some(pass.key), Some("absorbed"), Some("decode"))
+        };
+        let view = drawing.views.iter().find(of_pass).unwrap();
+        // the first layers: every line that is not marked was there before
+        let block = &drawing.blocks[view.blocks[1].block];
+        let now: Vec<String> = block.operations.iter().map(|operation| operation.line.clone()).collect();
+        for (at, line) in now.iter().enumerate().filter(|_| n > 0) {
+            assert_eq!(view.blocks[1].changed.contains(&at), !lines.contains(line), "{}: {line}", pass.name);
+        }
+        assert!(view.blocks[1].removed.iter().all(|line| !now.contains(line)), "{}", pass.name);
+        lines = now;
+    }
+    let first = drawing.views.iter().find(|view| view.pass == Some("choose_formulations")).unwrap();
+    assert!(first.blocks[1].removed.iter().any(|line| line.contains("mla_attention")));
 }
