@@ -4,6 +4,7 @@ const read = (id) => JSON.parse($(id).textContent);
 const drawing = read("drawing");
 const against = read("against");
 const wanted = read("wanted");
+const fileInfo = read("file-info");
 
 const state = {
   stage: wanted.stage,
@@ -14,6 +15,8 @@ const state = {
   tab: "drawing",
   selected: null, // {block, operation}: indices into drawing.blocks and its operations
   profile: read("profile"),
+  weights: read("weights"),
+  parity: read("parity"),
 };
 
 // Parts of the page that show the state; each is called with the names of what changed.

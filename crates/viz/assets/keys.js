@@ -9,7 +9,7 @@ const KEYS = [
   ["← ↑ → ↓", "on an operation: to the next one; on the canvas: pan"],
   ["Enter", "open the operation"],
   ["N  P", "next and previous step: the circuit, the IR after each pass, the plan"],
-  ["1 2 3 4", "drawing, memory, profile, diff"],
+  ["1 … 7", "drawing, memory, profile, diff, weights, tokenizer, parity"],
   ["T", "light or dark"],
   ["?", "this list"],
 ];
@@ -68,6 +68,9 @@ const ACTIONS = {
   2: () => change({ tab: "memory" }),
   3: () => change({ tab: "profile" }),
   4: () => change({ tab: "diff" }),
+  5: () => change({ tab: "weights" }),
+  6: () => change({ tab: "tokenizer" }),
+  7: () => change({ tab: "parity" }),
 };
 
 function escape(field) {

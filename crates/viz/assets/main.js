@@ -18,7 +18,7 @@ function startHeader() {
   }
 }
 
-const TABS = ["drawing", "memory", "profile", "diff"];
+const TABS = ["drawing", "memory", "profile", "diff", "weights", "tokenizer", "parity"];
 function startTabs() {
   for (const tab of TABS) $(`tab-${tab}`).addEventListener("click", () => change({ tab }));
   $("tabs").addEventListener("keydown", (event) => {
@@ -38,9 +38,11 @@ function markTabs() {
     $(`tab-${tab}`).setAttribute("tabindex", on ? 0 : -1);
     $(`${tab}-tab`).hidden = !on;
   }
+  // stage, formulation and rows choose a plan, and these tabs show none
+  $("bar").hidden = ["weights", "tokenizer", "parity"].includes(state.tab);
 }
 
-const RENDER = { memory: renderMemory, profile: renderProfile, diff: renderDiff };
+const RENDER = { memory: renderMemory, profile: renderProfile, diff: renderDiff, weights: renderWeights, tokenizer: renderTokenizer, parity: renderParity };
 
 watchers.push((changed) => {
   const has = (...names) => names.some((name) => changed.includes(name));
@@ -70,7 +72,7 @@ watchers.push((changed) => {
       say(chosen ? `${chosen.data.title} opened` : "");
     }
   }
-  if (RENDER[state.tab] && has("tab", "stage", "formulation", "bucket", "cached", "profile")) RENDER[state.tab]();
+  if (RENDER[state.tab] && has("tab", "stage", "formulation", "bucket", "cached", "profile", "weights", "parity")) RENDER[state.tab]();
 });
 
 startHeader();

@@ -1,9 +1,9 @@
 // Stepping through the passes: circuit, IR, the IR after each pass, plan.
 const STEPS = [
   { stage: "circuit", pass: null, name: "circuit", about: "" },
-  { stage: "ir", pass: null, name: "IR before all passes", about: "" },
+  { stage: "ir", pass: null, name: "IR, no pass", about: "" },
   ...drawing.passes.map((pass, i) => ({ stage: "ir", pass: pass.key, name: `${i + 1}. ${pass.name}`, about: pass.about })),
-  { stage: "plan", pass: null, name: "plan: kernels, phases, memory", about: "" },
+  { stage: "plan", pass: null, name: "plan", about: "" },
 ];
 const stepIndex = () => STEPS.findIndex((step) => step.stage === state.stage && step.pass === state.pass);
 

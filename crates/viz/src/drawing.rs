@@ -46,7 +46,7 @@ static FORMULATIONS: [(MlaChoice, CacheForm, FormulationInfo); 5] = [
         CacheForm::Latent,
         FormulationInfo {
             key: "separate",
-            name: "separate scores",
+            name: "separate",
             about: "Absorbed, with separate scores for content and position.",
         },
     ),
@@ -55,7 +55,7 @@ static FORMULATIONS: [(MlaChoice, CacheForm, FormulationInfo); 5] = [
         CacheForm::Expanded,
         FormulationInfo {
             key: "expanded",
-            name: "naive, expanded cache",
+            name: "expanded cache",
             about: "Keys and values are expanded once and stored: what attention without latents does, for comparison.",
         },
     ),

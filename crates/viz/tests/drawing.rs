@@ -10,7 +10,7 @@ use latent_graph::config::JsonKeys;
 use latent_graph::passes::{BindOptions, Precision};
 use latent_graph::{Circuit, ModelConfig};
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
-use latent_viz::{Block, Drawing, Operation, Options, PageOptions, View, Wanted};
+use latent_viz::{Block, Drawing, FileInfo, Operation, Options, PageOptions, SpecialToken, View, Wanted};
 use serde_json::Value;
 
 /// A table as `kernels` has it, in small: one form of everything, and products in three.
@@ -217,8 +217,23 @@ fn a_hostile_name_stays_text() {
         &ModelConfig::from_config(&JsonKeys { file: evil, object: &folder.config }, &folder.tensors).unwrap(),
     );
     let wanted = Wanted { stage: "plan".into(), formulation: "auto".into(), bucket: "decode".into() };
-    let page = drawing.page(&PageOptions { wanted, profile: None, against: Some(&drawing) }).unwrap();
-    assert_eq!(page.matches("</script>").count(), 5, "four data elements and the script");
+    let page = drawing
+        .page(&PageOptions {
+            wanted,
+            profile: None,
+            weights: Some(serde_json::json!({ "tensors": [{ "name": evil }] })),
+            parity: Some(serde_json::json!({ "a": evil })),
+            file_info: Some(FileInfo {
+                tokenizer: vec![("model".into(), evil.into())],
+                special: vec![SpecialToken { id: 0, text: evil.into(), role: String::new() }],
+                template: Some(evil.into()),
+                template_bytes: Some(evil.len()),
+                metadata: vec![(evil.into(), evil.into())],
+            }),
+            against: Some(&drawing),
+        })
+        .unwrap();
+    assert_eq!(page.matches("</script>").count(), 8, "seven data elements and the script");
     assert!(!page.contains("<!--") && !page.contains("alert(1)</"));
     assert!(page.contains("default-src 'none'") && !page.contains("unsafe-inline"));
     assert!(

@@ -1,9 +1,11 @@
 //! The data of a drawing, whose JSON `docs/graph.schema.json` describes.
 
+mod file_info;
 mod operation;
 mod view;
 mod weight;
 
+pub use file_info::{FileInfo, SpecialToken};
 pub use operation::{Block, KvAccess, Operation, OperationCost, Port, WeightUse};
 pub use view::{Buffer, Memory, PlacedBlock, View};
 pub use weight::{Binding, FormatInfo, RejectedKernel, WeightInfo};
