@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { checkDrawing, checkKeys, checkPanel, checkSearch } from "./drawing.mjs";
-import { checkDiff, checkMemory, checkProfile } from "./tabs.mjs";
+import { checkDiff, checkHostileTabs, checkMemory, checkParity, checkPasses, checkProfile, checkSmall, checkTokenizer, checkWeights } from "./tabs.mjs";
 
 const require = createRequire(join(process.env.NODE_PATH ?? process.cwd(), "x.js"));
 const { chromium } = require("playwright-core");
@@ -23,9 +23,11 @@ const file = (name) => join(work, name);
 // The pages: the demo model with a profile, DeepSeek-V3 from its config.json against the demo, and a hostile model.
 const config = join(here, "deepseek-v3.json");
 writeFileSync(file("profile.json"), run("profile", "-p", "20", "-n", "3", "--json"));
-run("graph", "--html", file("demo.html"), "--profile", file("profile.json"));
+writeFileSync(file("weights.json"), run("audit", "--deep", "--json"));
+writeFileSync(file("parity.json"), run("diff", "--json"));
+run("graph", "--html", file("demo.html"), "--profile", file("profile.json"), "--weights", file("weights.json"), "--parity", file("parity.json"));
 run("graph", config, "--html", file("v3.html"), "--against", join(here, "../../models/mla-demo-Q4_K_M.gguf"));
-run("graph", hostile(), "--html", file("hostile.html"));
+run("graph", hostile(), "--html", file("hostile.html"), ...hostileFiles());
 
 // A configuration whose every text tries to become markup.
 function hostile() {
@@ -35,6 +37,16 @@ function hostile() {
   const path = join(file("evil"), "<img src=x onerror=alert(1)>.json");
   writeFileSync(path, JSON.stringify({ ...object, _name_or_path: evil }));
   return path;
+}
+
+// Statistics and a comparison whose every text does, with numbers that are none.
+function hostileFiles() {
+  const evil = "</script><script>window.pwned=1</script><!--<img src=x onerror=window.pwned=1>";
+  const tensor = { name: evil, type: evil, shape: [evil, null, 3], min: evil, max: null, mean: [], rms: null, zero_share: {}, wrong: [evil, { [evil]: 1 }], odd: evil };
+  const point = { name: evil, operation: evil, verdict: evil, relative: evil, cosine: null, max_abs: {}, made_by: evil };
+  writeFileSync(file("evil-weights.json"), JSON.stringify({ file: evil, tensors: [tensor, { ...tensor, rms: 1, shape: [2] }] }));
+  writeFileSync(file("evil-parity.json"), JSON.stringify({ a: evil, b: 7, tokens: evil, report: { tolerance: evil, parted: 0, points: [point, { ...point, verdict: "parts" }], not_compared: [evil, 3] } }));
+  return ["--weights", file("evil-weights.json"), "--parity", file("evil-parity.json")];
 }
 
 const context = await chromium.launchPersistentContext(file("profile"), {
@@ -68,17 +80,24 @@ try {
   await checkPanel(v3, shot);
   await checkSearch(v3);
   await checkKeys(v3);
+  await checkPasses(v3, shot);
   await checkMemory(v3, shot);
   await checkDiff(v3, shot);
 
   const demo = await open("demo.html");
   await checkProfile(demo, shot, file("profile.json"));
+  await checkWeights(demo, shot, file("weights.json"));
+  await checkTokenizer(demo, shot);
+  await checkParity(demo, shot, file("parity.json"));
+  await checkSmall(demo, shot);
 
   const evil = await open("hostile.html");
   assert.equal(await evil.evaluate(() => window.pwned), undefined, "a name of the model ran as script");
   assert.match(await evil.textContent("#name"), /^<\/script><script>window\.pwned/, "the name is shown as it is");
-  assert.equal(await evil.locator("img").count(), 0);
   await shot(evil, "hostile");
+  await checkHostileTabs(evil, shot);
+  assert.equal(await evil.locator("img").count(), 0);
+  assert.equal(await evil.evaluate(() => window.pwned), undefined, "a text of a loaded file ran as script");
   // what a name could at most smuggle in is stopped by the policy
   const stopped = await evil.evaluate(
     () =>

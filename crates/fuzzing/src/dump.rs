@@ -149,7 +149,13 @@ fn profile(source: &mut Source<'_>) {
         |error| json!({"limits": {"read_bandwidth": 1}, "steps": [error.to_string(), "</script><script>"]}),
     );
     let wanted = Wanted { stage: "plan".into(), formulation: "auto".into(), bucket: "decode".into() };
-    let options = |profile| PageOptions { wanted: wanted.clone(), profile, against: None };
+    let options = |file: Option<Value>| PageOptions {
+        wanted: wanted.clone(),
+        profile: file.clone(),
+        weights: file.clone(),
+        parity: file,
+        ..PageOptions::default()
+    };
     let count = |page: &str| page.matches("<script").count();
     let page = |profile| model().drawing.page(&options(profile)).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(count(&page(Some(profile))), count(&page(None)), "the profile leaves its element");

@@ -4,15 +4,19 @@ const read = (id) => JSON.parse($(id).textContent);
 const drawing = read("drawing");
 const against = read("against");
 const wanted = read("wanted");
+const fileInfo = read("file-info");
 
 const state = {
   stage: wanted.stage,
+  pass: null, // the last pass that ran, where the stage is "ir"
   formulation: wanted.formulation,
   bucket: wanted.bucket,
   cached: 4096,
   tab: "drawing",
   selected: null, // {block, operation}: indices into drawing.blocks and its operations
   profile: read("profile"),
+  weights: read("weights"),
+  parity: read("parity"),
 };
 
 // Parts of the page that show the state; each is called with the names of what changed.
@@ -56,12 +60,13 @@ const count = (n, unit = "") => scaled(n, ["", "k", "M", "G", "T", "P"].map((pre
 const whole = (n) => Math.round(n).toLocaleString("en").replaceAll(",", "\u202f");
 
 const bucketInfo = () => drawing.buckets.find((card) => card.key === state.bucket);
-function viewOf(source, stage, formulation, bucket) {
+function viewOf(source, stage, formulation, bucket, pass = null) {
+  const any = stage === "circuit" || (stage === "ir" && pass === null);
   return source.views.find(
-    (view) => view.stage === stage && (stage !== "plan" || (view.formulation === formulation && view.bucket === bucket)),
+    (view) => view.stage === stage && (view.pass ?? null) === pass && (any || (view.formulation === formulation && view.bucket === bucket)),
   );
 }
-const currentView = () => viewOf(drawing, state.stage, state.formulation, state.bucket);
+const currentView = () => viewOf(drawing, state.stage, state.formulation, state.bucket, state.pass);
 // The plan that belongs to what is shown, for costs and memory.
 const currentPlan = () => viewOf(drawing, "plan", state.formulation, state.bucket);
 

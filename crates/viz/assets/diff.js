@@ -65,7 +65,7 @@ function totals(a, b) {
       return sum + (store ? store.kv_layer.row_bytes * block.count : 0);
     }, 0);
   const row = (name, va, vb, write) => [name, write(va), write(vb), changeOf(va, vb)];
-  return table(
+  return wideTable(
     ["", "left", "right", "change"],
     [
       row("operations", ca.operations, cb.operations, whole),
@@ -92,7 +92,7 @@ function blockDiffs(a, b) {
     const lines = align(left?.operations ?? [], right?.operations ?? [], (operation) => operation.title);
     const rows = lines.map(([x, y]) => diffRow(a.source, b.source, x, y));
     const changed = rows.filter((row) => row.class).length;
-    const lists = table(["left", "right", "FLOP", "", "bytes", ""], rows, ["", "", "n", "n", "n", "n"]);
+    const lists = wideTable(["left", "right", "FLOP", "", "bytes", ""], rows, ["", "", "n", "n", "n", "n"]);
     return [
       html("h3", {}, name),
       changed === 0

@@ -8,7 +8,8 @@ const KEYS = [
   ["Esc", "close the panel, clear the search"],
   ["← ↑ → ↓", "on an operation: to the next one; on the canvas: pan"],
   ["Enter", "open the operation"],
-  ["1 2 3 4", "drawing, memory, profile, diff"],
+  ["N  P", "next and previous step: the circuit, the IR after each pass, the plan"],
+  ["1 … 7", "drawing, memory, profile, diff, weights, tokenizer, parity"],
   ["T", "light or dark"],
   ["?", "this list"],
 ];
@@ -60,11 +61,16 @@ const ACTIONS = {
     $("search").select();
   },
   "?": () => $("help").showModal(),
+  n: () => goToStep(stepIndex() + 1),
+  p: () => goToStep(stepIndex() - 1),
   t: () => toggleTheme(),
   1: () => change({ tab: "drawing" }),
   2: () => change({ tab: "memory" }),
   3: () => change({ tab: "profile" }),
   4: () => change({ tab: "diff" }),
+  5: () => change({ tab: "weights" }),
+  6: () => change({ tab: "tokenizer" }),
+  7: () => change({ tab: "parity" }),
 };
 
 function escape(field) {

@@ -18,7 +18,7 @@ function startHeader() {
   }
 }
 
-const TABS = ["drawing", "memory", "profile", "diff"];
+const TABS = ["drawing", "memory", "profile", "diff", "weights", "tokenizer", "parity"];
 function startTabs() {
   for (const tab of TABS) $(`tab-${tab}`).addEventListener("click", () => change({ tab }));
   $("tabs").addEventListener("keydown", (event) => {
@@ -38,9 +38,11 @@ function markTabs() {
     $(`tab-${tab}`).setAttribute("tabindex", on ? 0 : -1);
     $(`${tab}-tab`).hidden = !on;
   }
+  // stage, formulation and rows choose a plan, and these tabs show none
+  $("bar").hidden = ["weights", "tokenizer", "parity"].includes(state.tab);
 }
 
-const RENDER = { memory: renderMemory, profile: renderProfile, diff: renderDiff };
+const RENDER = { memory: renderMemory, profile: renderProfile, diff: renderDiff, weights: renderWeights, tokenizer: renderTokenizer, parity: renderParity };
 
 watchers.push((changed) => {
   const has = (...names) => names.some((name) => changed.includes(name));
@@ -48,14 +50,17 @@ watchers.push((changed) => {
     markTabs();
     if (state.tab === "drawing" && camera.fitted) fit(camera.fitted);
   }
-  if (has("stage", "formulation", "bucket", "tab")) markChoices();
-  if (has("stage", "formulation", "bucket", "profile")) {
+  if (has("stage", "pass", "formulation", "bucket", "tab")) {
+    markChoices();
+    markPass();
+  }
+  if (has("stage", "pass", "formulation", "bucket", "profile")) {
     renderView();
     search();
-    if (has("stage", "formulation", "bucket")) {
+    if (has("stage", "pass", "formulation", "bucket")) {
       fit(camera.fitted && camera.fitted !== "reset" ? camera.fitted : "width");
       const view = currentView();
-      say(`${view.stage}${view.formulation ? `, ${nameOf(view.formulation)}, ${bucketInfo().name}` : ""}: ${shown.length} operations`);
+      say(`${view.pass ? STEPS[stepIndex()].name : view.stage}${view.formulation ? `, ${nameOf(view.formulation)}, ${bucketInfo().name}` : ""}: ${shown.length} operations`);
     }
   }
   if (has("selected", "cached", "bucket", "tab")) {
@@ -67,12 +72,13 @@ watchers.push((changed) => {
       say(chosen ? `${chosen.data.title} opened` : "");
     }
   }
-  if (RENDER[state.tab] && has("tab", "stage", "formulation", "bucket", "cached", "profile")) RENDER[state.tab]();
+  if (RENDER[state.tab] && has("tab", "stage", "formulation", "bucket", "cached", "profile", "weights", "parity")) RENDER[state.tab]();
 });
 
 startHeader();
 startLegend();
 startChoices();
+startPasses();
 startCamera();
 startSearch();
 startTabs();
@@ -81,6 +87,7 @@ startKeys();
 $("theme").addEventListener("click", toggleTheme);
 markTabs();
 markChoices();
+markPass();
 renderView();
 fit("width");
 // when the drawing stood: the browser test reads it

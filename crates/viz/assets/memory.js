@@ -132,7 +132,7 @@ function bufferTable(view, memory) {
     whole(buffer.offset),
     bytes(buffer.bytes),
   ]);
-  return table(["value", "block", "shape", "columns alive", "from byte", "size"], rows, ["", "", "", "n", "n", "n"]);
+  return wideTable(["value", "block", "shape", "columns alive", "from byte", "size"], rows, ["", "", "", "n", "n", "n"]);
 }
 
 function cacheChart(kvLayers, rows) {
@@ -178,5 +178,5 @@ function kvLayerTable(kvLayers, rows) {
     kvLayer.readers.length > 0 ? `${whole(state.cached + rows)} rows, ${bytes(kvLayer.reads)}` : "–",
     kvLayer.readers.join(", "),
   ]);
-  return table(["layers", "KV layer", "elements per row", "bytes per token", "written in a step and layer", "read in a step and layer", "by"], list, ["", "", "n", "n", "n", "n", ""]);
+  return wideTable(["layers", "KV layer", "elements per row", "bytes per token", "written in a step and layer", "read in a step and layer", "by"], list, ["", "", "n", "n", "n", "n", ""]);
 }

@@ -26,21 +26,10 @@ function shareOf(step, item) {
 
 function renderProfile() {
   const pane = $("profile-tab");
-  const input = html("input", { type: "file", accept: ".json,application/json", id: "profile-file" });
-  input.addEventListener("change", async () => {
-    const file = input.files[0];
-    if (!file) return;
-    try {
-      loadProfile(JSON.parse(await file.text()));
-    } catch (error) {
-      say("The file is not JSON.");
-      $("profile-error").textContent = `${file.name} is not JSON: ${error.message}`;
-    }
-  });
   const parts = [
     html("h2", {}, "Profile"),
-    html("p", {}, "Time of each phase beside the limit that binds it, as ", html("code", {}, "latent profile --json > profile.json"), " measures them. ", html("label", { for: "profile-file" }, "Load one: "), input),
-    html("p", { id: "profile-error", role: "alert" }),
+    html("p", {}, "Time of each phase beside the limit that binds it, as ", html("code", {}, "latent profile --json > profile.json"), " measures them."),
+    ...fileLoader("profile", "Profile", isProfile, "it is no profile: it has no limits and steps. Make one with latent profile --json."),
   ];
   if (!state.profile) {
     parts.push(html("div", { class: "empty" }, "No profile is loaded. Choose the JSON file of a profile, or make the page with --profile FILE."));
@@ -48,15 +37,6 @@ function renderProfile() {
     for (const [i, step] of state.profile.steps.entries()) parts.push(...profileStepParts(step, state.profile.limits, i));
   }
   pane.replaceChildren(html("div", { class: "page" }, ...parts));
-}
-
-function loadProfile(value) {
-  if (!isProfile(value)) {
-    $("profile-error").textContent = "This JSON is no profile: it has no limits and steps. Make one with latent profile --json.";
-    return;
-  }
-  change({ profile: value });
-  say("Profile loaded");
 }
 
 function profileStepParts(step, limits) {
@@ -75,7 +55,7 @@ function profileStepParts(step, limits) {
     phase.bound,
     `${(100 * phase.of_limit).toFixed(0)} %`,
   ]);
-  const times = table(["", "phase", "layers", "µs", "×", "time", "GB/s", "GFLOP/s", "limit", "of it"], rows, ["", "", "", "n", "n", "n", "n", "n", "", "n"]);
+  const times = wideTable(["", "phase", "layers", "µs", "×", "time", "GB/s", "GFLOP/s", "limit", "of it"], rows, ["", "", "", "n", "n", "n", "n", "n", "", "n"]);
   times.querySelectorAll(".meter").forEach((meter, i) => {
     meter.style.width = `${(120 * order[i].share) / most}px`;
     meter.style.background = "var(--f)";

@@ -23,6 +23,7 @@ function renderView() {
   world.replaceChildren(...parts);
   if (shown.length > 0) shown[0].element.setAttribute("tabindex", 0);
   renderHeat(view);
+  renderChanges(view);
   markSelected();
 }
 
@@ -82,7 +83,7 @@ function startChoices() {
     const buttons = cards.map((card) =>
       html(
         "button",
-        { role: "radio", "data-key": card.key, title: card.about ?? `costs are counted for ${card.rows}`, onclick: () => change({ [id]: card.key, selected: null }) },
+        { role: "radio", "data-key": card.key, title: card.about ?? `costs are counted for ${card.rows}`, onclick: () => change({ [id]: card.key, selected: null, ...(id === "stage" ? { pass: null } : {}) }) },
         card.name,
       ),
     );
@@ -114,7 +115,7 @@ function markChoices() {
       button.setAttribute("aria-checked", on);
       button.setAttribute("tabindex", on ? 0 : -1);
       // circuit and IR come before formulations and buckets
-      button.disabled = id !== "stage" && state.stage !== "plan" && state.tab === "drawing";
+      button.disabled = id !== "stage" && state.stage !== "plan" && state.pass === null && state.tab === "drawing";
     }
   }
 }

@@ -2,7 +2,7 @@
 
 use crate::build::blocks::blocks_of;
 use crate::build::builder::{Builder, ViewInput};
-use crate::build::{arrange, circuit, formulas, memory};
+use crate::build::{arrange, circuit, formulas, memory, passes};
 use crate::data::{BucketInfo, Drawing, FORMAT, FormulationInfo, ModelSummary, TargetInfo, VERSION, View};
 use crate::options::Options;
 use latent_graph::circuit::{Circuit, TensorIndex};
@@ -45,7 +45,7 @@ static FORMULATIONS: [(MlaChoice, CacheForm, FormulationInfo); 5] = [
         CacheForm::Latent,
         FormulationInfo {
             key: "separate",
-            name: "separate scores",
+            name: "separate",
             about: "Absorbed, with separate scores for content and position.",
         },
     ),
@@ -54,7 +54,7 @@ static FORMULATIONS: [(MlaChoice, CacheForm, FormulationInfo); 5] = [
         CacheForm::Expanded,
         FormulationInfo {
             key: "expanded",
-            name: "naive, expanded cache",
+            name: "expanded cache",
             about: "Keys and values are expanded once and stored: what attention without latents does, for comparison.",
         },
     ),
@@ -102,9 +102,12 @@ impl Drawing {
                     form: *form,
                     bind: options.bind,
                 };
+                let (formulation, key) = (Some(info.key), Some(bucket_key(bucket)));
+                for view in pass_views(&mut builder, &ir, &wanted)? {
+                    views.push(View { formulation, bucket: key, ..view });
+                }
                 let plan = Plan::from_ir(ir.clone(), config, target, &wanted)?;
-                let view = plan_view(&mut builder, &plan, *mla);
-                views.push(View { formulation: Some(info.key), bucket: Some(bucket_key(bucket)), ..view });
+                views.push(View { formulation, bucket: key, ..plan_view(&mut builder, &plan, *mla) });
             }
         }
         let used = builder.blocks.iter().flat_map(|block| &block.operations).map(|operation| operation.op);
@@ -120,6 +123,7 @@ impl Drawing {
             },
             formulations: formulations(options).map(|(.., info)| info.clone()).collect(),
             buckets: buckets(options.max_batch_tokens),
+            passes: passes::PASSES.to_vec(),
             operations,
             weights: builder.weights,
             bindings: builder.bindings,
@@ -128,10 +132,11 @@ impl Drawing {
         })
     }
 
-    /// The view of a stage; for a plan, of a formulation and a bucket too.
+    /// The view of a stage; for a plan, of a formulation and a bucket too. The IR is the one before all passes.
     pub fn view(&self, stage: &str, formulation: &str, bucket: &str) -> Option<&View> {
         self.views.iter().find(|view| {
             view.stage == stage
+                && view.pass.is_none()
                 && view.formulation.is_none_or(|key| key == formulation)
                 && view.bucket.is_none_or(|key| key == bucket)
         })
@@ -186,6 +191,25 @@ fn ir_view(builder: &mut Builder<'_>, ir: &Ir) -> View {
     let placed: Vec<_> =
         blocks_of(builder, &input).into_iter().map(|(index, _, phase)| (index, phase)).collect();
     View { stage: "ir", ..arrange::view(&builder.blocks, &placed) }
+}
+
+/// The IR after each pass.
+fn pass_views(builder: &mut Builder<'_>, ir: &Ir, options: &PlanOptions) -> Result<Vec<View>, GraphError> {
+    let stages = passes::after_each(ir.clone(), builder.config, options)?;
+    let before = std::iter::once(ir).chain(&stages);
+    let mut views = Vec::new();
+    for ((pass, before), after) in passes::PASSES.iter().zip(before).zip(&stages) {
+        let input = ViewInput { ir: after, phases: None, step: None, bucket: None };
+        let (placed, runs): (Vec<_>, Vec<_>) =
+            blocks_of(builder, &input).into_iter().map(|(index, run, phase)| ((index, phase), run)).unzip();
+        let mut view = arrange::view(&builder.blocks, &placed);
+        for (placed, changes) in view.blocks.iter_mut().zip(passes::changes(before, after, &runs)) {
+            placed.changed = changes.changed;
+            placed.removed = changes.removed;
+        }
+        views.push(View { stage: "ir", pass: Some(pass.key), ..view });
+    }
+    Ok(views)
 }
 
 fn plan_view(builder: &mut Builder<'_>, plan: &Plan, mla: MlaChoice) -> View {

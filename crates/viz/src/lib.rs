@@ -18,9 +18,9 @@ mod style;
 mod svg;
 
 pub use data::{
-    Binding, Block, BucketInfo, Buffer, Drawing, FORMAT, FormatInfo, Formula, FormulationInfo, KvAccess,
-    Memory, ModelSummary, Operation, OperationCost, PlacedBlock, Port, RejectedKernel, TargetInfo, VERSION,
-    View, WeightInfo, WeightUse,
+    Binding, Block, BucketInfo, Buffer, Drawing, FORMAT, FileInfo, FormatInfo, Formula, FormulationInfo,
+    KvAccess, Memory, ModelSummary, Operation, OperationCost, PassInfo, PlacedBlock, Port, RejectedKernel,
+    SpecialToken, TargetInfo, VERSION, View, WeightInfo, WeightUse,
 };
 pub use drawing::bucket_key;
 pub use options::Options;

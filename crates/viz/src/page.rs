@@ -1,21 +1,26 @@
 //! One self-contained HTML file: data, style and script, without network access.
 
-use crate::data::Drawing;
+use crate::data::{Drawing, FileInfo};
 use crate::scene::escape;
 use crate::style;
 use sha2::{Digest, Sha256};
 
 /// The script, in dependency order.
-const SCRIPT: [&str; 11] = [
+const SCRIPT: [&str; 16] = [
     include_str!("../assets/core.js"),
     include_str!("../assets/scene.js"),
     include_str!("../assets/camera.js"),
     include_str!("../assets/view.js"),
+    include_str!("../assets/passes.js"),
     include_str!("../assets/panel.js"),
     include_str!("../assets/search.js"),
     include_str!("../assets/memory.js"),
     include_str!("../assets/profile.js"),
     include_str!("../assets/diff.js"),
+    include_str!("../assets/load.js"),
+    include_str!("../assets/weights.js"),
+    include_str!("../assets/tokenizer.js"),
+    include_str!("../assets/parity.js"),
     include_str!("../assets/keys.js"),
     include_str!("../assets/main.js"),
 ];
@@ -23,7 +28,7 @@ const SCRIPT: [&str; 11] = [
 const BODY: &str = include_str!("../assets/page.html");
 
 /// The initial view of the page.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Wanted {
     /// `circuit`, `ir` or `plan`.
     pub stage: String,
@@ -34,12 +39,18 @@ pub struct Wanted {
 }
 
 /// What a page contains besides the drawing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PageOptions<'a> {
     /// The initial view.
     pub wanted: Wanted,
     /// The JSON of `latent profile --json`.
     pub profile: Option<serde_json::Value>,
+    /// The JSON of `latent audit --deep --json`.
+    pub weights: Option<serde_json::Value>,
+    /// The JSON of `latent diff --json`.
+    pub parity: Option<serde_json::Value>,
+    /// Tokenizer and metadata.
+    pub file_info: Option<FileInfo>,
     /// Another model to compare with.
     pub against: Option<&'a Drawing>,
 }
@@ -63,6 +74,9 @@ impl Drawing {
             ("drawing", data(&serde_json::to_string(self)?)),
             ("wanted", data(&serde_json::to_string(&options.wanted)?)),
             ("profile", data(&serde_json::to_string(&options.profile)?)),
+            ("weights", data(&serde_json::to_string(&options.weights)?)),
+            ("parity", data(&serde_json::to_string(&options.parity)?)),
+            ("file-info", data(&serde_json::to_string(&options.file_info)?)),
             ("against", data(&serde_json::to_string(&options.against)?)),
         ];
         let data: String = data

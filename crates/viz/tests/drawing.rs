@@ -10,7 +10,7 @@ use latent_graph::config::JsonKeys;
 use latent_graph::passes::{BindOptions, Precision};
 use latent_graph::{Circuit, ModelConfig, Target};
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
-use latent_viz::{Block, Drawing, Operation, Options, PageOptions, View, Wanted};
+use latent_viz::{Block, Drawing, FileInfo, Operation, Options, PageOptions, SpecialToken, View, Wanted};
 use serde_json::Value;
 
 /// A table as `kernels` has it, in small: one form of everything, and products in three.
@@ -21,7 +21,7 @@ fn kernels() -> Vec<KernelContract> {
         layout: WeightLayout::Rows,
         activation: ActivationType::F32,
         cache: None,
-        min_rows: 1,
+        least: 1,
         tier,
         name,
     };
@@ -114,7 +114,7 @@ fn layers_of_one_structure_are_one_block() {
     // phases of all repetitions are the plan's
     let phases: usize = blocks.iter().map(|block| block.phases * block.count).sum();
     assert_eq!(view.phases, Some(phases));
-    assert_eq!(drawing.views.len(), 2 + 5 * 3);
+    assert_eq!(drawing.views.len(), 2 + 5 * 3 * (drawing.passes.len() + 1));
 }
 
 #[test]
@@ -223,8 +223,23 @@ fn a_hostile_name_stays_text() {
         &ModelConfig::from_config(&JsonKeys { file: evil, object: &folder.config }, &folder.tensors).unwrap(),
     );
     let wanted = Wanted { stage: "plan".into(), formulation: "auto".into(), bucket: "decode".into() };
-    let page = drawing.page(&PageOptions { wanted, profile: None, against: Some(&drawing) }).unwrap();
-    assert_eq!(page.matches("</script>").count(), 5, "four data elements and the script");
+    let page = drawing
+        .page(&PageOptions {
+            wanted,
+            profile: None,
+            weights: Some(serde_json::json!({ "tensors": [{ "name": evil }] })),
+            parity: Some(serde_json::json!({ "a": evil })),
+            file_info: Some(FileInfo {
+                tokenizer: vec![("model".into(), evil.into())],
+                special: vec![SpecialToken { id: 0, text: evil.into(), role: String::new() }],
+                template: Some(evil.into()),
+                template_bytes: Some(evil.len()),
+                metadata: vec![(evil.into(), evil.into())],
+            }),
+            against: Some(&drawing),
+        })
+        .unwrap();
+    assert_eq!(page.matches("</script>").count(), 8, "seven data elements and the script");
     assert!(!page.contains("<!--") && !page.contains("alert(1)</"));
     assert!(page.contains("default-src 'none'") && !page.contains("unsafe-inline"));
     assert!(
@@ -241,4 +256,26 @@ fn a_hostile_name_stays_text() {
     assert!(data["operations"] == whole["operations"] && data["weights"] == whole["weights"]);
     let svg = drawing.svg(drawing.view("plan", "naive", "decode").unwrap());
     assert!(!svg.contains("<script>") && svg.contains("&lt;script&gt;"));
+}
+
+#[test]
+fn passes_name_the_operations_that_they_change() {
+    let drawing = v3();
+    let mut lines: Vec<String> = Vec::new();
+    for (n, pass) in drawing.passes.iter().enumerate() {
+        let of_pass = |view: &&View| {
+            (view.pass, view.formulation, view.bucket) == (Some(pass.key), Some("absorbed"), Some("decode"))
+        };
+        let view = drawing.views.iter().find(of_pass).unwrap();
+        // the first layers: every line that is not marked was there before
+        let block = &drawing.blocks[view.blocks[1].block];
+        let now: Vec<String> = block.operations.iter().map(|operation| operation.line.clone()).collect();
+        for (at, line) in now.iter().enumerate().filter(|_| n > 0) {
+            assert_eq!(view.blocks[1].changed.contains(&at), !lines.contains(line), "{}: {line}", pass.name);
+        }
+        assert!(view.blocks[1].removed.iter().all(|line| !now.contains(line)), "{}", pass.name);
+        lines = now;
+    }
+    let first = drawing.views.iter().find(|view| view.pass == Some("lower_mla")).unwrap();
+    assert!(first.blocks[1].removed.iter().any(|line| line.contains("mla_attention")));
 }

@@ -94,13 +94,21 @@ pub(crate) struct GraphArgs {
     #[arg(long, value_name = "A..B")]
     pub(crate) layers: Option<String>,
 
-    /// Write a page with all drawings that needs no network: circuit, IR and plans, memory, profile, diff
+    /// Write a page with all drawings that needs no network: circuit, IR and plans, memory, weights, tokenizer, profile, parity, diff
     #[arg(long, value_name = "FILE", conflicts_with_all = ["format", "json"])]
     pub(crate) html: Option<PathBuf>,
 
     /// Put a profile into the page: the output of `latent profile --json`
     #[arg(long, value_name = "FILE", requires = "html")]
     pub(crate) profile: Option<PathBuf>,
+
+    /// Put statistics of the weights into the page: the output of `latent verify --weights --json`
+    #[arg(long, value_name = "FILE", requires = "html")]
+    pub(crate) weights: Option<PathBuf>,
+
+    /// Put a comparison of two runs into the page: the output of `latent diff --json`
+    #[arg(long, value_name = "FILE", requires = "html")]
+    pub(crate) parity: Option<PathBuf>,
 
     /// Put another model into the page, to compare with; it is drawn by its own circuit, also where --circuit gives another
     #[arg(long, value_name = "MODEL", requires = "html")]

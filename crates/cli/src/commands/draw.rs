@@ -1,5 +1,7 @@
 //! Drawings of `latent graph`: a page, SVG, or their data. The model may be a config.json alone.
 
+mod file_info;
+
 use super::layers::layers;
 use super::stage::{Stage, bind};
 use crate::args::{Drawing as Form, GraphArgs};
@@ -9,6 +11,7 @@ use anyhow::{Context, Result};
 use latent_formats::{OutputFile, input_file, limits, output_file};
 use latent_graph::passes::{BatchBucket, CacheForm};
 use latent_viz::{Drawing, Options, PageOptions, Wanted, bucket_key};
+use serde_json::Value;
 use std::path::Path;
 
 pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result<()> {
@@ -24,14 +27,24 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
     };
     let bucket = bucket_key(BatchBucket::of(args.rows));
     if let Some(out) = &args.html {
-        let profile = args.profile.as_deref().map(read_profile).transpose()?;
+        let profile = args.profile.as_deref().map(|path| read_json(path, &PROFILE)).transpose()?;
+        let weights = args.weights.as_deref().map(|path| read_json(path, &WEIGHTS)).transpose()?;
+        let parity = args.parity.as_deref().map(|path| read_json(path, &PARITY)).transpose()?;
+        let file_info = Some(file_info::file_info(&model.outline));
         // the other model has its own circuit: so a circuit of the user's is compared with it
         let other = |path| ModelInfo::new(model::outline(Some(path))?, None);
         let other = args.against.as_deref().map(other).transpose()?;
         let against = other.as_ref().map(|other| draw(args, other)).transpose()?;
         let wanted =
             Wanted { stage: stage.name().into(), formulation: formulation.into(), bucket: bucket.into() };
-        let page = drawing.page(&PageOptions { wanted, profile, against: against.as_ref() })?;
+        let page = drawing.page(&PageOptions {
+            wanted,
+            profile,
+            weights,
+            parity,
+            file_info,
+            against: against.as_ref(),
+        })?;
         output_file::write(out, page.as_bytes())?;
         output::note(&format!("{}: {}", out.display(), latent_types::format_bytes(page.len() as u64)));
         return Ok(());
@@ -54,21 +67,53 @@ fn draw(args: &GraphArgs, model: &ModelInfo) -> Result<Drawing> {
         assumed: model.promised.as_ref().map(|promised| promised.matrix_type().name()),
         kernels: args.format != Form::Svg,
     };
-    let backend = args.model.backend()?;
-    Ok(Drawing::make(&model.circuit, config, model.tensors(), backend.target(), &options)?)
+    Ok(Drawing::make(&model.circuit, config, model.tensors(), args.model.backend()?.target(), &options)?)
 }
 
-/// A profile, as far as the page needs it to be one.
-fn read_profile(path: &Path) -> Result<serde_json::Value> {
+/// A kind of JSON file that the page shows.
+struct JsonKind {
+    /// What a file that is of another kind lacks.
+    lacks: &'static str,
+    /// The command that writes it.
+    command: &'static str,
+    /// Whether a value is of this kind, as far as the page needs it to be.
+    check: fn(&Value) -> bool,
+}
+
+const PROFILE: JsonKind = JsonKind {
+    lacks: "no profile (it has no limits and steps)",
+    command: "latent profile --json",
+    check: |value| value["limits"]["read_bandwidth"].is_number() && value["steps"].is_array(),
+};
+
+const WEIGHTS: JsonKind = JsonKind {
+    lacks: "no statistics of weights (it has no tensors with an rms)",
+    command: "latent verify --weights --json",
+    check: |value| {
+        let statistics = |tensor: &Value| {
+            tensor["name"].is_string() && tensor["type"].is_string() && tensor.get("rms").is_some()
+        };
+        value["tensors"].as_array().is_some_and(|tensors| tensors.iter().all(statistics))
+    },
+};
+
+const PARITY: JsonKind = JsonKind {
+    lacks: "no comparison of two runs (it has no report with points)",
+    command: "latent diff --json",
+    check: |value| {
+        let point = |point: &Value| point["name"].is_string() && point["verdict"].is_string();
+        let points = value["report"]["points"].as_array();
+        value["a"].is_string() && points.is_some_and(|points| points.iter().all(point))
+    },
+};
+
+fn read_json(path: &Path, kind: &JsonKind) -> Result<Value> {
     let name = path.display();
     let text = input_file::read(path, limits::MAX_PROFILE_BYTES)?;
-    let profile: serde_json::Value =
+    let value: Value =
         serde_json::from_slice(&text).map_err(|error| anyhow::anyhow!("{name}: not JSON: {error}"))?;
-    let is_profile = profile["limits"]["read_bandwidth"].is_number() && profile["steps"].is_array();
-    if is_profile {
-        return Ok(profile);
+    if (kind.check)(&value) {
+        return Ok(value);
     }
-    Err(anyhow::anyhow!(
-        "{name}: no profile (it has no limits and steps): make one with `latent profile --json`"
-    ))
+    Err(anyhow::anyhow!("{name}: {}: make one with `{}`", kind.lacks, kind.command))
 }

@@ -33,7 +33,14 @@ pub(crate) fn view(all: &[Block], blocks: &[(usize, usize)]) -> View {
             if let Some(before) = placed.last() {
                 join(all, before, (x, y), at == 0, &mut scene);
             }
-            placed.push(PlacedBlock { block: index, x: round(x), y: round(y), first_phase });
+            placed.push(PlacedBlock {
+                block: index,
+                x: round(x),
+                y: round(y),
+                first_phase,
+                changed: Vec::new(),
+                removed: Vec::new(),
+            });
             y += block.height + BETWEEN;
             width = width.max(block.width);
         }
@@ -42,6 +49,7 @@ pub(crate) fn view(all: &[Block], blocks: &[(usize, usize)]) -> View {
     }
     View {
         stage: "",
+        pass: None,
         formulation: None,
         bucket: None,
         width: round(x - BETWEEN + MARGIN),

@@ -16,13 +16,13 @@ pub(crate) fn blocks_of(builder: &mut Builder<'_>, input: &ViewInput<'_>) -> Vec
     runs.into_iter()
         .map(|run| {
             let first = run.nodes[0].iter().map(|n| phases[*n]).min().unwrap_or(0);
-            let block = block(builder, input, &run, first);
-            (builder.intern_block(block), run, first)
+            (block(builder, input, &run, first), run, first)
         })
         .collect()
 }
 
-fn block(builder: &mut Builder<'_>, input: &ViewInput<'_>, run: &LayerRun, first_phase: usize) -> Block {
+/// The index of the block that draws `run`.
+fn block(builder: &mut Builder<'_>, input: &ViewInput<'_>, run: &LayerRun, first_phase: usize) -> usize {
     let count = run.nodes.len();
     let (title, subtitle, layers) = heading(builder.config, run);
     let operations: Vec<Operation> =
@@ -30,9 +30,15 @@ fn block(builder: &mut Builder<'_>, input: &ViewInput<'_>, run: &LayerRun, first
     let phases = input
         .phases
         .map_or(0, |phases| run.nodes[0].iter().map(|n| phases[*n] - first_phase + 1).max().unwrap_or(0));
+    // layout takes most of the time, and the scene follows from what is compared here
+    let same =
+        |b: &Block| b.phases == phases && b.count == count && b.title == title && b.operations == operations;
+    if let Some(found) = builder.blocks.iter().position(same) {
+        return found;
+    }
     let graph = ir_graph(builder, input, &run.nodes[0], &operations, phases);
     let rendered = render::block(&graph, &title, &subtitle, count);
-    Block {
+    builder.intern_block(Block {
         title,
         subtitle,
         layers,
@@ -42,7 +48,7 @@ fn block(builder: &mut Builder<'_>, input: &ViewInput<'_>, run: &LayerRun, first
         height: rendered.height,
         operations,
         scene: rendered.primitives,
-    }
+    })
 }
 
 /// Title, subtitle, and the spans of layers.

@@ -10,3 +10,4 @@ mod ir_graph;
 mod labels;
 pub(crate) mod memory;
 mod operations;
+pub(crate) mod passes;

@@ -1,9 +1,11 @@
 //! The data of a drawing, whose JSON `docs/graph.schema.json` describes.
 
+mod file_info;
 mod operation;
 mod view;
 mod weight;
 
+pub use file_info::{FileInfo, SpecialToken};
 pub use operation::{Block, KvAccess, Operation, OperationCost, Port, WeightUse};
 pub use view::{Buffer, Memory, PlacedBlock, View};
 pub use weight::{Binding, FormatInfo, RejectedKernel, WeightInfo};
@@ -33,6 +35,8 @@ pub struct Drawing {
     pub formulations: Vec<FormulationInfo>,
     /// The batch buckets, with a plan each.
     pub buckets: Vec<BucketInfo>,
+    /// The passes, in the order in which they run.
+    pub passes: Vec<PassInfo>,
     /// The formula of each operation, by its word.
     pub operations: BTreeMap<&'static str, Formula>,
     /// Weights, each with the formats that its layers store it in.
@@ -41,7 +45,7 @@ pub struct Drawing {
     pub bindings: Vec<Binding>,
     /// Blocks: a run of layers of one structure, or what stands before and after them.
     pub blocks: Vec<Block>,
-    /// The views: circuit, IR, and a plan per formulation and bucket.
+    /// The views: circuit and IR; per formulation and bucket the IR after each pass, and the plan.
     pub views: Vec<View>,
 }
 
@@ -83,6 +87,17 @@ pub struct TargetInfo {
 /// A formulation of MLA.
 #[derive(Clone, Debug, Serialize)]
 pub struct FormulationInfo {
+    /// The key that views use.
+    pub key: &'static str,
+    /// The display name.
+    pub name: &'static str,
+    /// A one-sentence description.
+    pub about: &'static str,
+}
+
+/// A pass from IR to IR.
+#[derive(Clone, Debug, Serialize)]
+pub struct PassInfo {
     /// The key that views use.
     pub key: &'static str,
     /// The display name.

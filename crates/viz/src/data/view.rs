@@ -8,10 +8,13 @@ use serde::Serialize;
 pub struct View {
     /// `circuit`, `ir` or `plan`.
     pub stage: &'static str,
-    /// The formulation of a plan.
+    /// The last pass that ran; none for a circuit, an IR before all passes, and a plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pass: Option<&'static str>,
+    /// The formulation of a plan, or of an IR after passes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub formulation: Option<&'static str>,
-    /// The batch bucket of a plan.
+    /// The batch bucket, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bucket: Option<&'static str>,
     /// Width in drawing units.
@@ -41,6 +44,12 @@ pub struct PlacedBlock {
     pub y: f64,
     /// Its first phase in the plan.
     pub first_phase: usize,
+    /// Operations of the block that the pass added or rewrote.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<usize>,
+    /// Lines of the first layer that the pass removed or rewrote.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
 }
 
 /// The arena of a plan, for the first layer of each block.

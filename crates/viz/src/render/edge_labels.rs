@@ -80,7 +80,8 @@ pub(crate) fn place(graph: &LayoutGraph, layout: &Layout, width: f64, primitives
                 let outside = usize::from(area.0 < 4.0 || area.2 > width - 4.0);
                 candidate.penalty + 4.0 * crossed as f64 + 20.0 * (covered + outside) as f64
             };
-            let Some(best) = candidates.iter().min_by(|a, b| cost(a).total_cmp(&cost(b))) else { continue };
+            let costs = candidates.iter().map(|candidate| (cost(candidate), candidate));
+            let Some((_, best)) = costs.min_by(|a, b| a.0.total_cmp(&b.0)) else { continue };
             taken.push(area(best, long));
             let end = if best.ends { " end" } else { "" };
             let pale = if edge.pale { " pale" } else { "" };

@@ -1,0 +1,29 @@
+//! Texts of a model file, for the page.
+
+use serde::Serialize;
+
+/// What the page says about a model file besides its tensors. Long texts are cut by whoever makes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FileInfo {
+    /// Properties of the tokenizer, with their values.
+    pub tokenizer: Vec<(String, String)>,
+    /// Special tokens.
+    pub special: Vec<SpecialToken>,
+    /// The beginning of the chat template.
+    pub template: Option<String>,
+    /// Bytes of the whole chat template.
+    pub template_bytes: Option<usize>,
+    /// Metadata keys, or keys of config.json, with their values.
+    pub metadata: Vec<(String, String)>,
+}
+
+/// A token that stands for no text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SpecialToken {
+    /// Its id.
+    pub id: u32,
+    /// Its text in the vocabulary.
+    pub text: String,
+    /// `starts a text`, `ends a text`, `ends a generation`, joined with commas; empty for other tokens.
+    pub role: String,
+}
