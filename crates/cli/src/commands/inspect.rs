@@ -1,4 +1,4 @@
-//! `latent inspect`: what a model file holds and what it needs. Its data may be missing: a header or a config.json says the rest.
+//! `latent inspect`: what a model file holds and what it needs. A header or a config.json without weights is enough.
 
 use super::hyper_parameters::facts;
 use crate::args::InspectArgs;
@@ -34,7 +34,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     if args.json { output::json(&report.json(args)?) } else { output::lines(&report.text()) }
 }
 
-/// A tensor as it is listed.
+/// A listed tensor.
 struct Listed<'a> {
     name: &'a str,
     ty: TensorType,
@@ -54,7 +54,7 @@ fn listed(outline: &Outline) -> Vec<Listed<'_>> {
     list.collect()
 }
 
-/// The tensors that a config.json alone promises, in the order of their names.
+/// The tensors implied by a config.json, sorted by name.
 fn promised(model: &ModelInfo) -> Vec<Listed<'_>> {
     let mut list: Vec<Listed<'_>> = model.tensors().all().into_iter().map(of_index).collect();
     list.sort_by_key(|tensor| tensor.name);
@@ -73,11 +73,11 @@ struct Report<'a> {
     circuit: String,
     kind: String,
     data: Data,
-    /// The type that matrices are taken to be, where no tensor is there to look at.
+    /// The assumed type of matrices, if there are no tensors.
     assumed: Option<TensorType>,
     tensors: Vec<Listed<'a>>,
     packed: Option<PackedFrom>,
-    /// Tensors, bytes and numbers of each type.
+    /// Tensors, bytes and elements of each type.
     types: BTreeMap<TensorType, (usize, u64, u64)>,
     cache: CacheType,
     context: usize,
@@ -143,7 +143,7 @@ impl<'a> Report<'a> {
         Ok(report)
     }
 
-    /// Bytes that one token takes in the cache; none where this type does not store that.
+    /// Bytes per token in the KV cache; none if the type cannot store this form.
     fn token_bytes(&self, form: CacheForm, ty: CacheType) -> Option<u64> {
         let a = &self.config.attention;
         let (content, rope) = match form {
@@ -243,7 +243,7 @@ impl<'a> Report<'a> {
             ));
         }
         lines.push(String::new());
-        lines.push(format!("{:<14} {:>12} {:>12}", "bytes a token", "latent", "expanded"));
+        lines.push(format!("{:<14} {:>12} {:>12}", "bytes/token", "latent", "expanded"));
         for ty in CacheType::ALL {
             let bytes = |form| self.token_bytes(form, ty).map_or("–".into(), readable);
             lines.push(format!(

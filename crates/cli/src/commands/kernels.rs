@@ -1,4 +1,4 @@
-//! `latent kernels`: the declared table of operations, run as tests, as measurements, or as a list of what runs here.
+//! `latent kernels`: the table of kernel cases, run as tests, as measurements, or listed with what runs here.
 
 use crate::args::{KernelsArgs, KernelsCommand, KernelsPerfArgs, KernelsTestArgs};
 use crate::exit::Usage;
@@ -25,7 +25,7 @@ fn filter(words: &[String], tier: Option<Tier>) -> Filter {
     tier.map_or(filter.clone(), |tier| filter.level(tier.name()))
 }
 
-/// An error where a filter let nothing through: a slip of the pen should not look like success.
+/// The error of a filter that matches nothing: a typo should not look like success.
 fn nothing(words: &[String]) -> Result<()> {
     let problem = format!(
         "no kernel and case has all of {:?} in its name: see the names with `latent kernels support` or `latent kernels test --cases`",
@@ -34,7 +34,7 @@ fn nothing(words: &[String]) -> Result<()> {
     Err(Usage(problem).into())
 }
 
-/// What became of the cases of one kernel.
+/// Results of the cases of one kernel.
 #[derive(Default)]
 struct Sum {
     passed: usize,
@@ -132,10 +132,10 @@ fn print_test(cpu: &Cpu, sums: &[(String, Sum)], outcomes: &[Outcome], cases: bo
     ))
 }
 
-/// Bytes that measuring the read bandwidth takes, and some for everything else.
+/// Bytes needed to measure the read bandwidth, with a margin.
 const MEASURING: u64 = 768 << 20;
 
-/// How long measured limits stand: neighbours on a shared machine change them.
+/// How long measured limits are reused: on a shared machine they change.
 const LIMITS_STAND: Duration = Duration::from_secs(10);
 
 fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
@@ -225,11 +225,10 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
             (limits.f16_macs, "f16"),
             (limits.bf16_macs, "bf16"),
         ];
-        // what the processor lacks has no limit
-        let rates =
-            arithmetic.iter().filter(|(macs, _)| *macs > 0.0).enumerate().map(|(i, (macs, numbers))| {
-                format!(", {:.0}{} {numbers}", 2.0 * macs / 1e9, if i == 0 { " GFLOP/s" } else { "" })
-            });
+        // missing instructions have no limit
+        let rates = arithmetic.iter().filter(|(macs, _)| *macs > 0.0).enumerate().map(|(i, (macs, ty))| {
+            format!(", {:.0}{} {ty}", 2.0 * macs / 1e9, if i == 0 { " GFLOP/s" } else { "" })
+        });
         output::line(&format!(
             "limits, {}, {threads} thread{}: {:.1} GB/s{}",
             last.level,
@@ -244,7 +243,7 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
     Ok(())
 }
 
-/// One line; before it the kernel's name where that is another than before.
+/// Prints one line, preceded by the kernel's name when it changes.
 fn print_measurement(m: &Measurement, before: &mut Option<String>) -> Result<()> {
     if before.is_none() {
         output::line(&format!(

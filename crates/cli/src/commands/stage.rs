@@ -7,7 +7,7 @@ use latent_engine::cpu;
 use latent_graph::passes::{BindOptions, Precision};
 use latent_types::CacheType;
 
-/// What is printed or drawn.
+/// The stage to print or draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The JSON file of the architecture.
@@ -27,7 +27,7 @@ impl Stage {
     }
 }
 
-/// What kernels are bound for.
+/// Options of kernel selection.
 pub(super) fn bind(args: &GraphArgs) -> Result<BindOptions> {
     let options = args.model.options();
     let exact = options.precision == Precision::Exact;
