@@ -2,8 +2,8 @@
 
 use crate::tokenizer::Tokenizer;
 
-/// Turns tokens into text one by one. A character whose bytes are spread over tokens comes out when its last byte is there; bytes that
-/// can never become a character come out as U+FFFD.
+/// Turns tokens into text one by one. A character whose bytes span several tokens is returned with its last byte; bytes that
+/// cannot become a character are returned as U+FFFD.
 pub struct Detokenizer<'a> {
     tokenizer: &'a Tokenizer,
     special: bool,
@@ -17,7 +17,7 @@ impl<'a> Detokenizer<'a> {
         Detokenizer { tokenizer, special, pending: Vec::new(), first: true }
     }
 
-    /// The text that is certain after this token.
+    /// The text that is complete after this token.
     pub fn push(&mut self, id: u32) -> String {
         if self.tokenizer.is_control(id) && !self.special {
             return String::new();
@@ -31,7 +31,7 @@ impl<'a> Detokenizer<'a> {
         self.take(false)
     }
 
-    /// What is left at the end: an unfinished character becomes U+FFFD.
+    /// The remaining text at the end: an incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> String {
         self.take(true)
     }

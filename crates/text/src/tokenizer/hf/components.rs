@@ -1,5 +1,5 @@
 //! The components of tokenizer.json that are admitted, with the values that their parameters may have. What is not listed here is
-//! refused: a component that is left out would cut text wrongly without a sign of it.
+//! refused: without a component, text would silently be split wrongly.
 
 use super::place::Place;
 use crate::error::TextError;
@@ -10,10 +10,10 @@ use crate::tokenizer::split::{Behavior, Matcher, PreTokenizer, Prepend};
 /// Steps of a normalizer or a pre-tokenizer, with those of sequences within it.
 const MAX_STEPS: usize = 32;
 
-/// How many times their bytes all replacements together may make of a text.
+/// Largest growth of a text by all replacements together.
 const MAX_GROWTH: f64 = 8.0;
 
-/// Bytes that may be put before a text.
+/// Most bytes that can be prepended.
 const MAX_PREPEND: usize = 64;
 
 const NORMALIZERS: &str =
@@ -192,7 +192,7 @@ fn add_pre_tokenizers(place: &Place<'_>, steps: &mut Vec<PreTokenizer>) -> Resul
     counted(place, steps.len())
 }
 
-/// The pattern that `ByteLevel` cuts by.
+/// The pattern that `ByteLevel` splits by.
 const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 fn behavior(place: &Place<'_>) -> Result<Behavior, TextError> {
@@ -256,7 +256,7 @@ pub(super) fn reads_bytes(place: &Place<'_>) -> Result<bool, TextError> {
     }
 }
 
-/// The token that `post_processor` puts before a text.
+/// The token that `post_processor` prepends.
 pub(super) fn first_token<'a>(place: &Place<'a>) -> Result<Option<&'a str>, TextError> {
     if place.is_null() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! tokenizer.json as it is written: components are left as JSON, vocabulary and merges are read directly.
+//! Parsing tokenizer.json: components stay JSON, vocabulary and merges are parsed directly.
 
 use super::components;
 use super::place::Place;
@@ -112,16 +112,16 @@ impl<'de> Visitor<'de> for MergeVisitor {
     }
 }
 
-/// What is made of the file.
+/// The parsed and admitted file.
 pub(super) struct Admitted {
     pub(super) added: Vec<AddedToken>,
     pub(super) normalizers: Vec<Normalizer>,
     pub(super) pre_tokenizers: Vec<PreTokenizer>,
-    /// Whether tokens are bytes written as characters.
+    /// Whether tokens are in the byte-level alphabet.
     pub(super) byte_level: bool,
-    /// The token that the post-processor puts before a text.
+    /// The token that the post-processor prepends.
     pub(super) first: Option<String>,
-    /// Whether texts get a space in front, which decoding takes away.
+    /// Whether a space is prepended to texts, which decoding removes.
     pub(super) space_prefix: bool,
     pub(super) options: BpeOptions,
     pub(super) vocabulary: Vocabulary,
@@ -156,7 +156,7 @@ impl Admitted {
             components::first_token(&Place::new("post_processor", &post_processor))?.map(str::to_owned);
         let writes_bytes = normalizers.iter().any(|n| matches!(n, Normalizer::ByteLevel))
             || pre_tokenizers.iter().any(|p| matches!(p, PreTokenizer::ByteLevel { .. }));
-        // where nothing says how tokens become text, it is the way back
+        // without a decoder, the pre-tokenizer is inverted
         let byte_level = reads_bytes || (decoder.is_null() && writes_bytes);
         let prefixed = normalizers.iter().any(|n| matches!(n, Normalizer::Prepend(_)))
             || pre_tokenizers.iter().any(PreTokenizer::prepends_space);

@@ -1,12 +1,12 @@
-//! A value of tokenizer.json and where it stands, for errors that say both.
+//! A value of tokenizer.json with its path, for errors that name both.
 
 use crate::error::TextError;
 use serde_json::Value;
 
-/// Characters of a value that an error shows.
+/// Most characters of a value in an error.
 const SHOWN: usize = 80;
 
-/// A value and its place, such as `normalizer.normalizers[2].pattern`.
+/// A value and its path, such as `normalizer.normalizers[2].pattern`.
 pub(super) struct Place<'a> {
     path: String,
     value: &'a Value,
@@ -27,7 +27,7 @@ impl<'a> Place<'a> {
         Some(Place { path: format!("{}.{key}", self.path), value })
     }
 
-    /// The value of a key that must be there.
+    /// The value of a required key.
     pub(super) fn at(&self, key: &str) -> Result<Place<'a>, TextError> {
         self.get(key).ok_or_else(|| self.refused(&format!("an object with {key}")))
     }
@@ -54,7 +54,7 @@ impl<'a> Place<'a> {
         self.value.as_u64().ok_or_else(|| self.refused("a whole number"))
     }
 
-    /// A flag; without a default it must be there.
+    /// A flag; required if there is no default.
     pub(super) fn flag(&self, key: &str, default: Option<bool>) -> Result<bool, TextError> {
         match (self.get(key), default) {
             (None, Some(default)) => Ok(default),
