@@ -232,6 +232,13 @@ impl<'a> Report<'a> {
             (None, _) => "none (use --raw)".into(),
         };
         lines.push(format!("chat template  {template}"));
+        self.tables(&mut lines);
+        lines.push(String::new());
+        output::joined(&lines)
+    }
+
+    /// Types of the tensors, bytes per token in the KV cache, and memory.
+    fn tables(&self, lines: &mut Vec<String>) {
         lines.push(String::new());
         lines.push(format!("{:<10} {:>8} {:>12} {:>14}", "type", "tensors", "bytes", "parameters"));
         for (ty, (tensors, bytes, numbers)) in &self.types {
@@ -262,8 +269,6 @@ impl<'a> Report<'a> {
         if let Some(available) = memory::available() {
             lines.push(format!("  {:<12} {:>12}", available.limit, readable(available.bytes)));
         }
-        lines.push(String::new());
-        output::joined(&lines)
     }
 }
 

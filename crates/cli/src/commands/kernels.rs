@@ -6,6 +6,7 @@ use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use latent_conformance::{Backend, Cpu, Filter, Limits, Measurement, Outcome, PerfOptions, Verdict};
 use latent_engine::memory::readable;
+use latent_engine::thread_pool::Placement;
 use latent_types::Tier;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -157,44 +158,14 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
         time: Duration::from_millis(u64::from(args.millis)),
         all: args.all,
     };
-    let mut known: Vec<(Tier, usize, Instant, Limits)> = Vec::new();
-    let mut failure = None;
-    let mut limits = |level: &'static str, threads: usize| -> Limits {
-        let tier = level.parse().unwrap_or(Tier::Portable);
-        known.retain(|(.., at, _)| at.elapsed() < LIMITS_STAND);
-        if let Some((.., limits)) = known.iter().find(|(t, n, ..)| (*t, *n) == (tier, threads)) {
-            return *limits;
-        }
-        let found =
-            latent_engine::Limits::measure(&latent_engine::thread_pool::Placement::anywhere(threads), tier)
-                .unwrap_or_else(|error| {
-                    failure = Some(error);
-                    latent_engine::Limits {
-                        read_bandwidth: f64::NAN,
-                        integer_macs: f64::NAN,
-                        float_macs: f64::NAN,
-                        half_macs: f64::NAN,
-                        brain_macs: f64::NAN,
-                        tile_integer_macs: f64::NAN,
-                    }
-                });
-        let limits = Limits {
-            read_bandwidth: found.read_bandwidth,
-            integer_macs: found.integer_macs,
-            float_macs: found.float_macs,
-            f16_macs: found.half_macs,
-            bf16_macs: found.brain_macs,
-        };
-        known.push((tier, threads, Instant::now(), limits));
-        limits
-    };
+    let mut limits = MeasuredLimits::default();
     let (mut found, mut problems, mut printed, mut header) = (Vec::new(), Vec::new(), Ok(()), None);
     latent_conformance::perf(
         cpu,
         &latent_conformance::real_sizes(),
         &filter(&args.filter, args.isa),
         &options,
-        &mut limits,
+        &mut |level, threads| limits.of(level, threads),
         &mut |measured| {
             match measured {
                 Ok(measured) => {
@@ -209,7 +180,7 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
         },
     );
     printed?;
-    if let Some(error) = failure {
+    if let Some(error) = limits.failure {
         return Err(error).context("measuring what the machine can do");
     }
     if found.is_empty() && problems.is_empty() && !interrupt::asked() {
@@ -218,29 +189,74 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
     if args.json {
         output::json(&json!({ "threads": args.threads, "memory_mib": args.memory, "measurements": found }))?;
     } else if let Some(last) = found.last() {
-        let (limits, threads) = (&last.limits, last.threads);
-        let arithmetic = [
-            (limits.integer_macs, "int8"),
-            (limits.float_macs, "f32"),
-            (limits.f16_macs, "f16"),
-            (limits.bf16_macs, "bf16"),
-        ];
-        // missing instructions have no limit
-        let rates = arithmetic.iter().filter(|(macs, _)| *macs > 0.0).enumerate().map(|(i, (macs, ty))| {
-            format!(", {:.0}{} {ty}", 2.0 * macs / 1e9, if i == 0 { " GFLOP/s" } else { "" })
-        });
-        output::line(&format!(
-            "limits, {}, {threads} thread{}: {:.1} GB/s{}",
-            last.level,
-            if threads == 1 { "" } else { "s" },
-            limits.read_bandwidth / 1e9,
-            rates.collect::<String>()
-        ))?;
+        print_limits(last)?;
     }
     if !problems.is_empty() {
         bail!("not measured: {}", problems.join("; "));
     }
     Ok(())
+}
+
+/// The machine's limits, measured again when they are old.
+#[derive(Default)]
+struct MeasuredLimits {
+    known: Vec<(Tier, usize, Instant, Limits)>,
+    /// Why a measurement failed; its limits are NaN.
+    failure: Option<std::io::Error>,
+}
+
+impl MeasuredLimits {
+    fn of(&mut self, level: &str, threads: usize) -> Limits {
+        let tier = level.parse().unwrap_or(Tier::Portable);
+        self.known.retain(|(.., at, _)| at.elapsed() < LIMITS_STAND);
+        if let Some((.., limits)) = self.known.iter().find(|(t, n, ..)| (*t, *n) == (tier, threads)) {
+            return *limits;
+        }
+        let limits = match latent_engine::Limits::measure(&Placement::anywhere(threads), tier) {
+            Ok(found) => Limits {
+                read_bandwidth: found.read_bandwidth,
+                integer_macs: found.integer_macs,
+                float_macs: found.float_macs,
+                f16_macs: found.half_macs,
+                bf16_macs: found.brain_macs,
+            },
+            Err(error) => {
+                self.failure = Some(error);
+                let none = f64::NAN;
+                Limits {
+                    read_bandwidth: none,
+                    integer_macs: none,
+                    float_macs: none,
+                    f16_macs: none,
+                    bf16_macs: none,
+                }
+            }
+        };
+        self.known.push((tier, threads, Instant::now(), limits));
+        limits
+    }
+}
+
+/// Prints the limits of the last measurement.
+fn print_limits(last: &Measurement) -> Result<()> {
+    let (limits, threads) = (&last.limits, last.threads);
+    let arithmetic = [
+        (limits.integer_macs, "int8"),
+        (limits.float_macs, "f32"),
+        (limits.f16_macs, "f16"),
+        (limits.bf16_macs, "bf16"),
+    ];
+    // missing instructions have no limit
+    let rates = arithmetic.iter().filter(|(macs, _)| *macs > 0.0).enumerate().map(|(i, (macs, ty))| {
+        format!(", {:.0}{} {ty}", 2.0 * macs / 1e9, if i == 0 { " GFLOP/s" } else { "" })
+    });
+    output::line(&format!(
+        "limits, {}, {threads} thread{}: {:.1} GB/s{}",
+        last.level,
+        if threads == 1 { "" } else { "s" },
+        limits.read_bandwidth / 1e9,
+        rates.collect::<String>()
+    ))
 }
 
 /// Prints one line, preceded by the kernel's name when it changes.

@@ -53,7 +53,8 @@ fn group(tensor: &Looked) -> String {
     parts.join(".")
 }
 
-pub(super) fn text(deep: &Deep, file: &str) -> String {
+/// The lines of the table: name, first tensor, and statistics of the whole group.
+fn grouped(deep: &Deep) -> Vec<(String, &Looked, Option<Statistics>)> {
     let mut groups: Vec<(String, &Looked, Option<Statistics>)> = Vec::new();
     let mut places = std::collections::HashMap::new();
     for tensor in &deep.tensors {
@@ -65,6 +66,11 @@ pub(super) fn text(deep: &Deep, file: &str) -> String {
             None => groups.push((name, tensor, tensor.statistics.clone())),
         }
     }
+    groups
+}
+
+pub(super) fn text(deep: &Deep, file: &str) -> String {
+    let groups = grouped(deep);
     let mut lines = vec![format!("{file}: {} tensors", deep.tensors.len())];
     lines.push(format!(
         "{:<NAME$} {:<7} {:>7} {:>7} {:>8} {:>7} {:>5} {:>6}",

@@ -1,7 +1,7 @@
 //! Parsing tokenizer.json: components stay JSON, vocabulary and merges are parsed directly.
 
 use super::components;
-use super::place::Place;
+use super::json_at::JsonAt;
 use crate::error::TextError;
 use crate::tokenizer::bpe::{BpeOptions, Vocabulary};
 use crate::tokenizer::normalize::Normalizer;
@@ -149,11 +149,11 @@ impl Admitted {
         let pre_tokenizer = component("pre_tokenizer", file.pre_tokenizer)?;
         let decoder = component("decoder", file.decoder)?;
         let post_processor = component("post_processor", file.post_processor)?;
-        let normalizers = components::normalizers(&Place::new("normalizer", &normalizer))?;
-        let pre_tokenizers = components::pre_tokenizers(&Place::new("pre_tokenizer", &pre_tokenizer))?;
-        let reads_bytes = components::reads_bytes(&Place::new("decoder", &decoder))?;
+        let normalizers = components::normalizers(&JsonAt::new("normalizer", &normalizer))?;
+        let pre_tokenizers = components::pre_tokenizers(&JsonAt::new("pre_tokenizer", &pre_tokenizer))?;
+        let reads_bytes = components::reads_bytes(&JsonAt::new("decoder", &decoder))?;
         let first =
-            components::first_token(&Place::new("post_processor", &post_processor))?.map(str::to_owned);
+            components::first_token(&JsonAt::new("post_processor", &post_processor))?.map(str::to_owned);
         let writes_bytes = normalizers.iter().any(|n| matches!(n, Normalizer::ByteLevel))
             || pre_tokenizers.iter().any(|p| matches!(p, PreTokenizer::ByteLevel { .. }));
         // without a decoder, the pre-tokenizer is inverted
@@ -191,7 +191,7 @@ fn model(raw: Option<&RawValue>) -> Result<(BpeOptions, ModelBody), TextError> {
     let raw = raw.ok_or_else(|| TextError::Malformed("tokenizer.json has no model".into()))?.get();
     let head: ModelHead = serde_json::from_str(raw).map_err(malformed)?;
     let refuse = |key: &str, value: &Value, accepted: &str| {
-        Place::new(&format!("model.{key}"), value).refused(accepted)
+        JsonAt::new(&format!("model.{key}"), value).refused(accepted)
     };
     // files before 2021 have no type
     if !head.ty.is_null() && head.ty != "BPE" {

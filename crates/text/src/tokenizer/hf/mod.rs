@@ -2,7 +2,7 @@
 
 mod components;
 mod file;
-mod place;
+mod json_at;
 
 use super::bpe::Bpe;
 use super::pipeline::Pipeline;
