@@ -113,7 +113,7 @@ pub(super) fn text(deep: &Deep, file: &str) -> String {
     let seconds = deep.took.as_secs_f64().max(1e-9);
     lines.push(String::new());
     lines.push(format!(
-        "read {} in {seconds:.2} s with {} threads: {}/s, {:.2} billion elements/s",
+        "read {} in {seconds:.2} s with {} threads: {}/s, {:.2} billion weights/s",
         readable(deep.bytes),
         deep.threads,
         readable((deep.bytes as f64 / seconds) as u64),
