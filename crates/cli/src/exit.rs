@@ -21,17 +21,17 @@ pub(crate) fn usage_of(error: EngineError) -> anyhow::Error {
     }
 }
 
-/// A command that did its work and found something wrong: exit code 1. What it found has been printed.
+/// A command that completed and reported problems: exit code 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Found(pub(crate) String);
 
-/// A command that did its work and found a model that is not supported: exit code 2. What is missing has been printed.
+/// A command that completed and reported that a model is not supported: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NotSupported(pub(crate) String);
 
-/// A comparison that came out badly: the command has printed why, and exits with 1.
+/// A comparison that found differences, which have been printed: exit code 1.
 #[derive(Debug, thiserror::Error)]
 #[error("the two sides part")]
 pub(crate) struct Parted;
@@ -39,9 +39,9 @@ pub(crate) struct Parted;
 const UNSUPPORTED: u8 = 2;
 const USAGE: u8 = 64;
 
-/// Prints clap's message; help and version are no errors.
+/// Prints clap's message; help and version exit with 0.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
-    // a closed pipe is no reason to complain
+    // a closed pipe is not an error
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
 }
@@ -72,14 +72,14 @@ pub(crate) fn code(result: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// Prints an error: one line, but for the table of what does not fit into memory.
+/// Prints an error in one line, except for the table of a memory estimate.
 pub(crate) fn report(error: &anyhow::Error) {
     let table = error.chain().any(|e| matches!(e.downcast_ref(), Some(EngineError::Memory(_))));
     let text = format!("error: {}", message(error));
     if table { text.lines().for_each(output::note) } else { output::note(&text) }
 }
 
-/// The causes in one line, a cause that its predecessor already says left out.
+/// The chain of causes in one line, without those that their predecessor already contains.
 fn message(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -1,4 +1,4 @@
-//! What commands read beside a model: standard input, bounded.
+//! Reading standard input, bounded.
 
 use crate::exit::Usage;
 use crate::interrupt;
@@ -11,9 +11,9 @@ const MAX_STDIN: u64 = 64 << 20;
 /// All of standard input, as text.
 ///
 /// # Errors
-/// What the system says, more text than any prompt has, bytes that are no UTF-8.
+/// I/O errors, more text than any prompt has, invalid UTF-8.
 pub(crate) fn stdin_text() -> Result<String> {
-    // nothing has been done yet that would have to be put in order
+    // there is nothing to clean up yet
     let _at_once = interrupt::at_once();
     let mut bytes = Vec::new();
     stdin().lock().take(MAX_STDIN + 1).read_to_end(&mut bytes).context("standard input")?;

@@ -1,4 +1,4 @@
-//! Signals that ask the program to end: Ctrl-C (SIGINT), SIGTERM, and SIGHUP of a terminal that was closed. The first asks the command to stop
+//! Signals that end the program: Ctrl-C (SIGINT), SIGTERM, and SIGHUP of a terminal that was closed. The first asks the command to stop
 //! after the present step, so that what is done stays; the second ends the program at once. The exit code is 128 + the signal's number.
 //!
 //! On Unix the signals are blocked in all threads, and one thread waits for them: what it does when one comes is not bound to what a signal
@@ -12,7 +12,7 @@ const SIGINT: i32 = 2;
 /// The signal that came; 0: none.
 static ASKED: AtomicI32 = AtomicI32::new(0);
 
-/// How many callers have nothing to put in order before the program ends.
+/// Number of callers that have nothing to clean up.
 static AT_ONCE: AtomicUsize = AtomicUsize::new(0);
 
 /// Watches for the signals. To be called before there are other threads.
@@ -21,7 +21,7 @@ pub(crate) fn watch() {
     unix::watch();
     #[cfg(not(unix))]
     {
-        // without the handler Ctrl-C still ends the program, only less gently
+        // without the handler Ctrl-C still ends the program, only without cleanup
         let _ = ctrlc::set_handler(|| came(SIGINT));
     }
 }
@@ -41,7 +41,7 @@ fn end(signal: i32) -> ! {
     std::process::exit(128 + signal)
 }
 
-/// Whether somebody wants to stop.
+/// Whether a signal has asked to stop.
 pub(crate) fn asked() -> bool {
     ASKED.load(Ordering::SeqCst) != 0
 }
@@ -63,14 +63,14 @@ pub(crate) fn name() -> &'static str {
     }
 }
 
-/// Ends the program now, where it was asked to and nothing has been done yet that could be kept.
+/// Ends the program now if it was asked to and there is nothing to keep.
 pub(crate) fn end_if_asked() {
     if asked() {
         end(i32::from(code()) - 128);
     }
 }
 
-/// Forgets a Ctrl-C, once it was followed: in a chat it ends an answer, not the program. The other signals end the program.
+/// Clears a Ctrl-C that has been handled: in a chat it ends an answer, not the program. The other signals end the program.
 pub(crate) fn clear() {
     let signal = ASKED.load(Ordering::SeqCst);
     if signal != 0 && signal != SIGINT {
@@ -125,7 +125,7 @@ mod unix {
         let mut blocked = waited;
         // a file beyond `ulimit -f` is then an error of the write, which is reported, and not the end of the program
         blocked.add(Signal::SIGXFSZ);
-        // without all this the signals still end the program, only less gently
+        // without all this the signals still end the program, only without cleanup
         if blocked.thread_block().is_err() {
             return;
         }

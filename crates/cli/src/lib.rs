@@ -1,6 +1,6 @@
 //! The `latent` program: thin commands over the engine.
 //!
-//! A library with one function, so that it is compiled beside the kernels: a program waits for all of its libraries.
+//! A library with one function, so that it is compiled in parallel with the kernels: a binary waits for all of its libraries.
 
 mod args;
 mod commands;
@@ -14,7 +14,7 @@ mod progress;
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Runs the command that the arguments of the process name, and gives its exit code.
+/// Runs the command given by the process's arguments and returns its exit code.
 pub fn main() -> ExitCode {
     let args = match args::Cli::try_parse() {
         Ok(args) => args,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[cfg(feature = "demo")]
 static DEMO: &[u8] = include_bytes!("../../../models/mla-demo-Q4_K_M.gguf");
 
-/// What the built-in model is called in messages.
+/// Name of the built-in model in messages.
 pub(crate) const DEMO_NAME: &str = "(built-in demo model)";
 
 /// Opens the model at `path`, or the built-in one.
@@ -30,10 +30,10 @@ pub(crate) fn open(path: Option<&Path>) -> Result<Arc<Checkpoint>> {
     Ok(Arc::new(checkpoint))
 }
 
-/// A packed file runs without its source. Where that still lies beside it, and is no longer what was packed, somebody wants to know.
+/// Warns if the source of a packed file is still beside it and has changed since it was packed.
 fn warn_if_older(checkpoint: &Checkpoint) {
     let Some(from) = checkpoint.packed_from() else { return };
-    // a bare name, whatever the file says: nothing outside of this folder is opened
+    // only the bare name: nothing outside this folder is opened, whatever the file says
     let Some(name) = Path::new(&from.name).file_name() else { return };
     let source = checkpoint.path().with_file_name(name);
     if source == checkpoint.path() || !source.exists() {
@@ -63,8 +63,8 @@ pub(crate) fn outline(path: Option<&Path>) -> Result<Outline> {
     Ok(outline)
 }
 
-/// What can be said of the model at `path`, or of the built-in one, whose data may be missing. Where a folder without tensors does not say
-/// enough, what hinders its opening is the error: a download that is incomplete, or weights in another format.
+/// Describes the model at `path`, or the built-in one, whose data may be missing. If a folder without tensors does not say
+/// enough, the error is the reason why it cannot be opened: an incomplete download, or weights in another format.
 pub(crate) fn describe(path: Option<&Path>, circuit: Option<&Path>) -> Result<ModelInfo> {
     let outline = outline(path)?;
     let folder = path.filter(|path| outline.data() == latent_formats::Data::Config && path.is_dir());
@@ -77,13 +77,13 @@ pub(crate) fn describe(path: Option<&Path>, circuit: Option<&Path>) -> Result<Mo
     })
 }
 
-/// What can be said of a model without its data.
+/// Config, circuit and tensor names of a model, without its data.
 pub(crate) struct ModelInfo {
     pub(crate) outline: Outline,
     pub(crate) config: ModelConfig,
     /// The model's own, or the user's.
     pub(crate) circuit: Cow<'static, Circuit>,
-    /// The tensors that a config.json alone promises.
+    /// The tensors implied by a config.json without tensors.
     pub(crate) promised: Option<DeclaredTensors>,
 }
 
@@ -96,7 +96,7 @@ impl ModelInfo {
         Ok(ModelInfo { outline, config, circuit, promised })
     }
 
-    /// The tensors that the model has, or that its configuration promises.
+    /// The tensors that the model has, or that its config implies.
     pub(crate) fn tensors(&self) -> &dyn TensorIndex {
         match &self.promised {
             Some(promised) => promised,
@@ -133,7 +133,7 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) 
     let engine = Engine::load(&*args.backend()?, checkpoint, &options, &mut |done, total| {
         bar.set(done, total);
         if interrupt::asked() {
-            // nothing is lost yet
+            // nothing to save yet
             bar.finish();
             interrupt::end_if_asked();
         }
@@ -157,7 +157,7 @@ pub(crate) fn limits(engine: &Engine, args: &ModelArgs) -> Result<Limits> {
     measured.context("measuring what the machine can do")
 }
 
-/// What the audit finds strange about the user's own circuit: it runs all the same, so that it can be looked into.
+/// Prints audit findings of the user's own circuit, which runs nevertheless so that it can be debugged.
 fn doubts(engine: &Engine) {
     let doubts = &engine.summary().doubts;
     doubts.iter().take(DOUBTS).for_each(|doubt| output::note(&format!("warning: {doubt}")));
@@ -169,7 +169,7 @@ fn doubts(engine: &Engine) {
     }
 }
 
-/// Doubts that are shown.
+/// Most findings shown.
 const DOUBTS: usize = 3;
 
 /// The circuit that the user gave, or the model's own.
@@ -180,7 +180,7 @@ pub(crate) fn circuit_for(path: Option<&Path>, config: &ModelConfig) -> Result<C
     })
 }
 
-/// What the circuit is called: the user's file, or its name.
+/// Name of the circuit, or the user's file.
 pub(crate) fn circuit_name(args: &ModelArgs, config: &ModelConfig) -> String {
     args.circuit.as_ref().map_or_else(|| config.circuit.clone(), |path| path.display().to_string())
 }
@@ -193,11 +193,11 @@ pub(crate) fn circuit(path: Option<&Path>) -> Result<Option<Circuit>> {
     Circuit::parse(&text).with_context(name).map(Some)
 }
 
-/// What was loaded and how it will run.
+/// Prints what was loaded and how it will run.
 fn start_up_line(engine: &Engine) {
     let s = engine.summary();
     output::note(&format!(
-        "{}: {} parameters, {}; {}; {}; {} cache, {} per token, {} tokens; ready in {:.2} s",
+        "{}: {} parameters, {}; {}; {}; {} KV cache, {} per token, {} tokens; ready in {:.2} s",
         s.name,
         count(s.parameters),
         format_bytes(s.weight_bytes),

@@ -1,17 +1,17 @@
-//! Writing to standard output, where a reader that has gone away ends the command quietly, and to standard error, where nobody may be listening
-//! any more. On a terminal, long lines are broken between words.
+//! Writing to standard output, where a broken pipe ends the command quietly, and to standard error, where errors are ignored
+//! altogether. On a terminal, long lines are wrapped between words.
 //!
-//! What is written may hold names out of files: no character that a terminal acts on passes, see [`latent_types::printable`].
+//! Output may contain names out of files: control characters are escaped, see [`latent_types::printable`].
 
 use anyhow::Result;
 use latent_types::{printable, printable_lines, printable_stream};
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write, stderr, stdout};
 
-/// Columns where nobody says how many there are.
+/// Columns if the terminal does not tell.
 const USUAL: usize = 80;
 
-/// Columns that continued lines are indented by where they have no heading.
+/// Indentation of continued lines without a heading.
 const INDENT: usize = 4;
 
 /// Prints one line.
@@ -24,7 +24,7 @@ pub(crate) fn now(text: &str) -> Result<()> {
     raw(&printable_lines(text))
 }
 
-/// Prints what a model says, as it comes. What is piped is passed on byte for byte.
+/// Streams a model's text. Into a pipe it is passed on byte for byte.
 pub(crate) fn stream(text: &str) -> Result<()> {
     if stdout().is_terminal() { raw(&printable_stream(text)) } else { raw(text) }
 }
@@ -35,7 +35,7 @@ fn raw(text: &str) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Prints a value as JSON, indented. Characters that a terminal acts on stand only within strings, where they can be escaped.
+/// Prints a value as JSON, indented. Control characters occur only within strings, where they can be escaped.
 pub(crate) fn json(value: &serde_json::Value) -> Result<()> {
     let text = serde_json::to_string_pretty(value)? + "\n";
     if matches!(printable_lines(&text), Cow::Borrowed(_)) {
@@ -52,12 +52,12 @@ pub(crate) fn json(value: &serde_json::Value) -> Result<()> {
     raw(&safe)
 }
 
-/// Writes one line to standard error. That it cannot be written (a full disk behind it, a closed pipe) is no reason to stop.
+/// Writes one line to standard error. Errors (a full disk, a closed pipe) are no reason to stop.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(stderr(), "{}", printable(text));
 }
 
-/// Prints text on standard error, on a terminal broken between words.
+/// Prints text on standard error, wrapped between words on a terminal.
 pub(crate) fn say(text: &str) {
     for line in text.split('\n') {
         if stderr().is_terminal() {
@@ -68,13 +68,13 @@ pub(crate) fn say(text: &str) {
     }
 }
 
-/// Lines as one text, each of which stays one line whatever names it holds.
+/// Joins lines; line feeds in names are escaped, so that each stays one line.
 pub(crate) fn joined<T: AsRef<str>>(lines: &[T]) -> String {
     lines.iter().map(|line| printable(line.as_ref())).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints lines. On a terminal, one that is too wide goes on below its own text, behind its heading; what is piped keeps one line for
-/// each thing.
+/// Prints lines. On a terminal, long lines are wrapped and indented below their own text; a pipe gets one line per
+/// item.
 pub(crate) fn lines(text: &str) -> Result<()> {
     if !stdout().is_terminal() {
         return now(text);
@@ -97,13 +97,13 @@ pub(crate) fn width() -> usize {
     size.map_or(USUAL, |(width, _)| usize::from(width.0)).max(20)
 }
 
-/// A text in lines of at most `columns`, broken between words (a longer word stands alone): the first behind `heading`, the others
+/// Wraps a text between words into lines of at most `columns` (a longer word stays whole): the first behind `heading`, the others
 /// indented.
 pub(crate) fn wrapped(heading: &str, indent: usize, text: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = heading.to_owned();
     let mut fresh = true;
-    // gaps between words stay as they are: they may be columns
+    // gaps between words are kept: they may separate columns
     for word in text.split(' ') {
         if !fresh && !word.is_empty() && line.chars().count() + 1 + word.chars().count() > columns {
             lines.push(std::mem::replace(&mut line, " ".repeat(indent)).trim_end().to_owned());
@@ -117,7 +117,7 @@ pub(crate) fn wrapped(heading: &str, indent: usize, text: &str, columns: usize) 
     lines
 }
 
-/// Where a line's text begins: behind the last gap of several blanks in its first half.
+/// Column where a line's text begins: behind the last gap of several spaces in its first half.
 fn hang(line: &str, columns: usize) -> usize {
     let (mut at, mut blanks) = (0, 0);
     for (column, c) in line.chars().take(columns / 2).enumerate() {

@@ -1,4 +1,4 @@
-//! Progress bars that show only where there is something to wait for.
+//! Progress bars that appear only for slow work.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, stderr};
@@ -6,10 +6,10 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long work may take before a bar shows.
+/// Delay before a bar appears.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A bar on standard error that appears after half a second, and never where that is no terminal.
+/// A bar on standard error that appears after half a second, and never if that is not a terminal.
 pub(crate) struct LateBar {
     bar: ProgressBar,
     waiting: Option<(Sender<()>, JoinHandle<()>)>,
@@ -30,12 +30,12 @@ impl LateBar {
                 shown.tick();
             }
         };
-        // without the thread there is no bar, which is no reason to stop
+        // without the thread there is no bar; the work goes on
         let thread = thread::Builder::new().name("bar".into()).spawn(wait).ok();
         LateBar { bar, waiting: thread.map(|thread| (stop, thread)) }
     }
 
-    /// So much is done.
+    /// Updates the bar.
     pub(crate) fn set(&self, done: usize, total: usize) {
         self.bar.set_length(total as u64);
         self.bar.set_position(done as u64);
@@ -57,7 +57,7 @@ impl Drop for LateBar {
     }
 }
 
-/// A progress bar; hidden where standard error is no terminal.
+/// A progress bar; hidden if standard error is not a terminal.
 pub(crate) fn bar(show: bool, what: &'static str) -> ProgressBar {
     if !show || !stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -67,7 +67,7 @@ pub(crate) fn bar(show: bool, what: &'static str) -> ProgressBar {
     bar
 }
 
-/// How bars look.
+/// Sets the style of a bar.
 fn style(bar: &ProgressBar, what: &'static str) {
     if let Ok(style) = ProgressStyle::with_template("{msg:10} {wide_bar} {pos}/{len}") {
         bar.set_style(style);

@@ -192,7 +192,7 @@ fn deep_fits_80_columns_and_counts_alike_with_any_number_of_threads() {
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
-    assert!(text.contains("L0.attn_kv_a_mqa") && text.contains("numbers/s"));
+    assert!(text.contains("L0.attn_kv_a_mqa") && text.contains("weights/s"));
     let tensors =
         |threads: &str| json(&["verify", "--weights", "--json", "-t", threads]).1["tensors"].clone();
     let (one, three) = (tensors("1"), tensors("3"));

@@ -8,6 +8,7 @@
 //! * [`OutputFile`]: the one place that writes files, each whole or not at all; [`input_file`]: reading small files beside a model.
 //! * [`json::parse`]: JSON read strictly.
 //! * [`limits`]: what a file may claim.
+//! * [`install_sigbus_handler`]: for programs: a message when a mapped file shrinks. The library itself installs no signal handler.
 //!
 //! Nothing here panics on any bytes, and nothing trusts a length.
 //!

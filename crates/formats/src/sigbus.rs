@@ -6,41 +6,41 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-/// Maps that can be watched at once; further ones work without the message.
-const PLACES: usize = 1024;
+/// Maps watched at once; further ones work without the message.
+const MAX_MAPS: usize = 1024;
 
 /// Bytes of a message; of a longer path, the end is kept.
 const MESSAGE: usize = 512;
 
-/// A watched map. A place is free while `start` is 0.
-struct Place {
+/// A watched map. An entry is free while `start` is 0.
+struct WatchedMap {
     start: AtomicUsize,
     len: AtomicUsize,
     message: [AtomicU8; MESSAGE],
     message_len: AtomicUsize,
 }
 
-static WATCHED: [Place; PLACES] = [const {
-    Place {
+static WATCHED: [WatchedMap; MAX_MAPS] = [const {
+    WatchedMap {
         start: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
         message: [const { AtomicU8::new(0) }; MESSAGE],
         message_len: AtomicUsize::new(0),
     }
-}; PLACES];
+}; MAX_MAPS];
 
 /// Enters a map into the table that the handler reads.
 pub(crate) fn watch(path: &Path, start: usize, len: usize) {
     let text = message(path);
-    for place in &WATCHED {
+    for entry in &WATCHED {
         // claimed with an address that no map has, so that the handler never reads half an entry
-        if place.start.compare_exchange(0, usize::MAX, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-            for (to, from) in place.message.iter().zip(text.bytes()) {
+        if entry.start.compare_exchange(0, usize::MAX, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            for (to, from) in entry.message.iter().zip(text.bytes()) {
                 to.store(from, Ordering::Relaxed);
             }
-            place.len.store(len, Ordering::SeqCst);
-            place.message_len.store(text.len().min(MESSAGE), Ordering::SeqCst);
-            place.start.store(start, Ordering::SeqCst);
+            entry.len.store(len, Ordering::SeqCst);
+            entry.message_len.store(text.len().min(MESSAGE), Ordering::SeqCst);
+            entry.start.store(start, Ordering::SeqCst);
             return;
         }
     }
@@ -57,9 +57,9 @@ fn message(path: &Path) -> String {
 
 /// Takes a map out of the table.
 pub(crate) fn forget(start: usize) {
-    for place in &WATCHED {
-        if place.start.load(Ordering::SeqCst) == start {
-            place.start.store(0, Ordering::SeqCst);
+    for entry in &WATCHED {
+        if entry.start.load(Ordering::SeqCst) == start {
+            entry.start.store(0, Ordering::SeqCst);
             return;
         }
     }
@@ -79,7 +79,7 @@ pub fn install_sigbus_handler() {
 #[cfg(unix)]
 #[allow(unsafe_code, reason = "a signal handler")]
 mod handler {
-    use crate::unfinished::{PLACES_TAKEN, Place};
+    use crate::unfinished::{NAMES, NameEntry};
     use std::sync::Once;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -110,17 +110,17 @@ mod handler {
     extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // SAFETY: the system passes a valid siginfo_t for a SA_SIGINFO handler.
         let address = unsafe { (*info).si_addr() } as usize;
-        for place in &super::WATCHED {
-            let start = place.start.load(Ordering::SeqCst);
-            let len = place.len.load(Ordering::SeqCst);
+        for entry in &super::WATCHED {
+            let start = entry.start.load(Ordering::SeqCst);
+            let len = entry.len.load(Ordering::SeqCst);
             if start != 0 && start != usize::MAX && address >= start && address - start < len {
-                let len = place.message_len.load(Ordering::SeqCst);
+                let len = entry.message_len.load(Ordering::SeqCst);
                 // SAFETY: write, unlink and _exit are async-signal-safe; the message is static memory of at least this length, and no
                 // thread rewrites it, since the map that faulted still exists. A name in the table is static memory that ends in a zero,
                 // whatever is written over it meanwhile.
                 unsafe {
-                    libc::write(2, place.message.as_ptr().cast(), len);
-                    for name in PLACES_TAKEN.iter().filter_map(Place::name) {
+                    libc::write(2, entry.message.as_ptr().cast(), len);
+                    for name in NAMES.iter().filter_map(NameEntry::name) {
                         libc::unlink(name.as_ptr().cast());
                     }
                     libc::_exit(1);

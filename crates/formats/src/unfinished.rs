@@ -5,23 +5,27 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 /// Names that are known at once; further files are removed only where the program ends in order.
-const PLACES: usize = 64;
+const MAX_NAMES: usize = 64;
 
 /// Bytes of a name, the zero behind it included (Linux: PATH_MAX).
-const NAME: usize = 4096;
+const NAME_BYTES: usize = 4096;
 
 /// A name. It is valid while `len` is above zero.
-pub(crate) struct Place {
+pub(crate) struct NameEntry {
     taken: AtomicUsize,
     len: AtomicUsize,
-    name: [AtomicU8; NAME],
+    name: [AtomicU8; NAME_BYTES],
 }
 
-pub(crate) static PLACES_TAKEN: [Place; PLACES] = [const {
-    Place { taken: AtomicUsize::new(0), len: AtomicUsize::new(0), name: [const { AtomicU8::new(0) }; NAME] }
-}; PLACES];
+pub(crate) static NAMES: [NameEntry; MAX_NAMES] = [const {
+    NameEntry {
+        taken: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        name: [const { AtomicU8::new(0) }; NAME_BYTES],
+    }
+}; MAX_NAMES];
 
-impl Place {
+impl NameEntry {
     /// The name with a zero behind it; none where there is none.
     pub(crate) fn name(&self) -> Option<&[AtomicU8]> {
         let len = self.len.load(Ordering::SeqCst);
@@ -37,16 +41,17 @@ impl Unfinished {
     /// Notes a file, or a folder that is to hold files; the path should be absolute.
     pub(crate) fn new(path: &Path) -> Unfinished {
         let bytes = path.as_os_str().as_encoded_bytes();
-        if bytes.is_empty() || bytes.len() >= NAME || bytes.contains(&0) {
+        if bytes.is_empty() || bytes.len() >= NAME_BYTES || bytes.contains(&0) {
             return Unfinished(None);
         }
-        let claim = |p: &Place| p.taken.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        let found = PLACES_TAKEN.iter().position(claim);
-        if let Some(place) = found.map(|i| &PLACES_TAKEN[i]) {
-            for (to, from) in place.name.iter().zip(bytes.iter().chain(&[0])) {
+        let claim =
+            |p: &NameEntry| p.taken.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let found = NAMES.iter().position(claim);
+        if let Some(entry) = found.map(|i| &NAMES[i]) {
+            for (to, from) in entry.name.iter().zip(bytes.iter().chain(&[0])) {
                 to.store(*from, Ordering::Relaxed);
             }
-            place.len.store(bytes.len(), Ordering::SeqCst);
+            entry.len.store(bytes.len(), Ordering::SeqCst);
         }
         Unfinished(found)
     }
@@ -54,16 +59,16 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if let Some(place) = self.0.map(|i| &PLACES_TAKEN[i]) {
-            place.len.store(0, Ordering::SeqCst);
-            place.taken.store(0, Ordering::SeqCst);
+        if let Some(entry) = self.0.map(|i| &NAMES[i]) {
+            entry.len.store(0, Ordering::SeqCst);
+            entry.taken.store(0, Ordering::SeqCst);
         }
     }
 }
 
 /// Removes every unfinished file, and the folders made for them: for a program that is about to exit while they are being written.
 pub fn remove_unfinished() {
-    let paths: Vec<_> = PLACES_TAKEN.iter().filter_map(|place| path_of(place.name()?)).collect();
+    let paths: Vec<_> = NAMES.iter().filter_map(|entry| path_of(entry.name()?)).collect();
     // what cannot be removed stays: the program ends in any case
     paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
     paths.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));

@@ -1,4 +1,4 @@
-//! Circuits that somebody changed: `--circuit` runs those that the audit lets through.
+//! Modified circuits: `--circuit` runs those that pass the audit.
 
 use crate::model::{self, SHAPES};
 use crate::source::Source;

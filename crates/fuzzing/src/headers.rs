@@ -27,7 +27,7 @@ pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let strict = latent_formats::json::parse(text);
     let usual = serde_json::from_str::<serde_json::Value>(text);
-    // strict reading only refuses more; what it accepts is what everyone else reads
+    // strict parsing only refuses more; what it accepts must parse to the same elsewhere
     if let Ok(value) = &strict {
         assert_eq!(Some(value), usual.as_ref().ok());
     }

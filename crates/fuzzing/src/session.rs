@@ -1,4 +1,4 @@
-//! Saved sequences that somebody changed.
+//! Modified saved sequences.
 
 use crate::model;
 use crate::source::Source;
@@ -83,7 +83,7 @@ pub fn session(bytes: &[u8]) {
     assert_eq!(engine.kv_cache().available(), free, "pages of the cache are lost");
 }
 
-/// Most changes hit the head of the file, where its numbers are.
+/// Most changes hit the head of the file, which holds its counts and sizes.
 fn change(source: &mut Source<'_>, file: &mut Vec<u8>) {
     let length = file.len();
     let at = if source.once_in(4) { source.u64() as usize % length.max(1) } else { source.below(128) };

@@ -5,7 +5,7 @@ pub(crate) struct Source<'a> {
     bytes: &'a [u8],
 }
 
-/// Whole numbers at which arithmetic, allocation and recursion break.
+/// Integers at which arithmetic, allocation and recursion break.
 const NUMBERS: [i64; 24] = [
     0,
     1,

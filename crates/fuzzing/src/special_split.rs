@@ -86,7 +86,7 @@ fn piece(source: &mut Source<'_>, specials: &[Special]) -> String {
     name.chars().take(if whole { usize::MAX } else { source.below(4) }).collect()
 }
 
-/// The longest token at each place, among those that count there; else the bytes of a character.
+/// The longest admitted token at each position; else the bytes of a character.
 fn search(text: &str, specials: &[Special], counts: impl Fn(usize, &Special) -> bool) -> Vec<u32> {
     let mut ids = Vec::new();
     let mut rest = text;

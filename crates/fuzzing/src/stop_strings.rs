@@ -3,7 +3,7 @@
 use crate::source::Source;
 use latent_engine::sampling::StopStrings;
 
-/// Stop strings over few letters, so that they overlap, and a text that comes in pieces: the answer is that of a search of the whole text, and
+/// Stop strings over few letters, so that they overlap, and a text in pieces: the result must equal a search of the whole text, and
 /// nothing is shown that is not certain.
 pub fn stop_strings(bytes: &[u8]) {
     let mut source = Source::new(bytes);

@@ -115,7 +115,7 @@ pub(crate) enum Expression {
     Compare(Box<Expression>, Vec<(Comparison, Expression)>),
     /// Signs before a value, the innermost last.
     Signs(Vec<Sign>, Box<Expression>),
-    /// `a if b else c if d else e`: values with their conditions, then what is left.
+    /// `a if b else c if d else e`: values with their conditions, then the last alternative.
     Choose(Vec<(Expression, Expression)>, Option<Box<Expression>>),
     /// What follows a value: attributes, subscripts, calls, filters, tests.
     Chain(Box<Expression>, Vec<Link>),

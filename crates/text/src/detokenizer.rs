@@ -3,8 +3,8 @@
 use crate::tokenizer::Tokenizer;
 use std::ops::Deref;
 
-/// Turns tokens into text one by one. A character whose bytes are spread over tokens comes out when its last byte is there; bytes that
-/// can never become a character come out as U+FFFD.
+/// Turns tokens into text one by one. A character whose bytes span several tokens is returned with its last byte; bytes that
+/// cannot become a character are returned as U+FFFD.
 ///
 /// It borrows a tokenizer (`&Tokenizer`) or shares one (`Arc<Tokenizer>`), and can then move to another thread.
 pub struct Detokenizer<T> {
@@ -20,7 +20,7 @@ impl<T: Deref<Target = Tokenizer>> Detokenizer<T> {
         Detokenizer { tokenizer, special, pending: Vec::new(), first: true }
     }
 
-    /// The text that is certain after this token.
+    /// The text that is complete after this token.
     pub fn push(&mut self, id: u32) -> String {
         if self.tokenizer.is_control(id) && !self.special {
             return String::new();
@@ -34,7 +34,7 @@ impl<T: Deref<Target = Tokenizer>> Detokenizer<T> {
         self.take(false)
     }
 
-    /// What is left at the end: an unfinished character becomes U+FFFD.
+    /// The remaining text at the end: an incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> String {
         self.take(true)
     }

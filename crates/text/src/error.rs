@@ -1,17 +1,17 @@
-//! What can go wrong with tokenizers and chat templates.
+//! Errors of tokenizers and chat templates.
 
 /// An error of a tokenizer or a chat template.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
-    /// A tokenizer whose rules are not known: text would be cut wrongly without a sign of it.
+    /// A tokenizer whose rules are not known: text would silently be split wrongly.
     #[error("the {what} {found:?} is not known; known are {known}")]
     Unknown {
         /// `tokenizer model` or `pre-tokenizer`.
         what: &'static str,
-        /// What the file says.
+        /// The name in the file.
         found: String,
-        /// What is known.
+        /// The known names.
         known: String,
     },
     /// A vocabulary that contradicts itself.
@@ -20,22 +20,22 @@ pub enum TextError {
     /// A component of tokenizer.json, or a value in one, that is not admitted.
     #[error("tokenizer.json: {place} {found}; accepted: {accepted}")]
     Component {
-        /// Where it stands, such as `normalizer.normalizers[2].pattern`.
+        /// Its path, such as `normalizer.normalizers[2].pattern`.
         place: String,
-        /// What stands there.
+        /// The value found.
         found: String,
-        /// What may stand there.
+        /// The accepted values.
         accepted: String,
     },
-    /// A text of more tokens than there is room for.
+    /// A text with more tokens than allowed.
     #[error("the text of {bytes} bytes has more than {limit} tokens")]
     TooLong {
         /// Bytes of the text.
         bytes: usize,
-        /// Tokens that there is room for.
+        /// Tokens allowed.
         limit: usize,
     },
-    /// A library gave up in the middle of its work.
+    /// A library panicked.
     #[error("the {what} cannot be used: a library fails on it ({problem}); please report this")]
     Internal {
         /// `text`, `vocabulary`, or a file.

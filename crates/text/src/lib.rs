@@ -9,7 +9,7 @@
 //! let input = latent_text::ChatInput::new(serde_json::json!([{"role": "user", "content": "Hi"}]));
 //! let rendered = template.render(&input)?;
 //! assert_eq!(rendered.text, "<user>Hi");
-//! // what came from the message can be told from what the template wrote
+//! // content of messages is distinguished from the template's own text
 //! assert_eq!(rendered.content, [6..8]);
 //! # Ok::<(), latent_text::TextError>(())
 //! ```

@@ -4,7 +4,7 @@ use crate::error::TextError;
 use latent_jinja::{Limits, Origin, Render, Rendered, Template};
 use serde_json::Value;
 
-/// What a template may use.
+/// Limits on a template.
 const LIMITS: Limits = Limits::DEFAULT;
 
 /// Names of roles. Templates may make control tokens of them (`"<|" + message.role + "|>"`); other roles count as content.
@@ -16,7 +16,7 @@ pub struct ChatTemplate {
     template: Template,
 }
 
-/// What a template sees.
+/// The input of a template.
 #[derive(Clone, Debug)]
 pub struct ChatInput {
     /// The conversation: a list of objects with `role` and `content`.
@@ -71,7 +71,7 @@ impl ChatTemplate {
     /// [`Tokenizer::encode_rendered`](crate::Tokenizer::encode_rendered) makes no control tokens of those.
     ///
     /// # Errors
-    /// What the template raises, an operation that fails, or a limit on work, memory, depth or output that is reached.
+    /// An error raised by the template, a failing operation, or a limit on work, memory, depth or output.
     pub fn render(&self, input: &ChatInput) -> Result<Rendered, TextError> {
         let messages = plain_messages(&input.messages);
         let (add, bos, eos) = (

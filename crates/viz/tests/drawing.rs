@@ -21,7 +21,7 @@ fn kernels() -> Vec<KernelContract> {
         layout: WeightLayout::Rows,
         activation: ActivationType::F32,
         cache: None,
-        least: 1,
+        min_rows: 1,
         tier,
         name,
     };

@@ -1,4 +1,4 @@
-//! Sequences of the same length that run together, of tokens that are the same in every run: what `bench` and `profile` measure.
+//! Batched sequences of equal length with reproducible tokens, for `bench` and `profile`.
 
 use crate::args::ModelArgs;
 use crate::exit::Usage;
@@ -9,28 +9,28 @@ use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineError, LogitsRequest, SeqInput};
 use std::ops::Range;
 
-/// Sequences and their tokens, those to come too.
+/// Sequences and their tokens, including future ones.
 pub(super) struct BatchedSequences {
     sequences: Vec<Sequence>,
     tokens: Vec<Vec<u32>>,
 }
 
-/// Token ids that look random but are the same in every run.
+/// Pseudo-random token ids, the same in every run.
 pub(super) fn token(i: usize, vocab: usize) -> u32 {
     let mixed = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed >> 20) % vocab as u64) as u32
 }
 
-/// Tokens of context that so many sequences of `length` tokens need.
+/// Tokens of context that `count` sequences of `length` tokens need.
 pub(super) fn context(count: usize, length: usize) -> usize {
-    // the cache is given out in whole pages
+    // the cache is given out in whole blocks
     if count == 1 { length } else { count * length.next_multiple_of(KV_BLOCK) }
 }
 
-/// Sets the context to the tokens that are needed, or checks that the one given holds them.
+/// Sets the context to the number of tokens needed, or checks that the given one is large enough.
 pub(super) fn fit(args: &mut ModelArgs, needed: usize) -> Result<()> {
     let given = *args.ctx_size.get_or_insert(needed.max(1));
-    // the cache is given out in whole pages
+    // the cache is given out in whole blocks
     if needed > given.next_multiple_of(KV_BLOCK) {
         let problem = format!(
             "depth, prompt and generated tokens of all sequences take {needed} tokens of context, but --ctx-size gives {given}: leave \
@@ -42,7 +42,7 @@ pub(super) fn fit(args: &mut ModelArgs, needed: usize) -> Result<()> {
 }
 
 impl BatchedSequences {
-    /// So many sequences of `length` tokens, none of them in the cache.
+    /// `count` sequences of `length` tokens, none of them in the KV cache.
     pub(super) fn new(engine: &Engine, count: usize, length: usize) -> BatchedSequences {
         let vocab = engine.config().vocab_size;
         let tokens = |s: usize| (0..length).map(|i| token(s * length + i, vocab)).collect();
@@ -52,7 +52,7 @@ impl BatchedSequences {
         }
     }
 
-    /// Brings the first tokens of all sequences into the cache.
+    /// Prefills the first `depth` tokens of all sequences.
     pub(super) fn fill(&mut self, engine: &mut Engine, depth: usize) -> Result<(), EngineError> {
         for sequence in 0..self.sequences.len() {
             if depth > 0 {
@@ -62,7 +62,7 @@ impl BatchedSequences {
         Ok(())
     }
 
-    /// Runs some tokens of the first sequence as a prompt, whose last logits are wanted.
+    /// Prefills some tokens of the first sequence and requests the last logits.
     pub(super) fn prompt(&mut self, engine: &mut Engine, tokens: Range<usize>) -> Result<(), EngineError> {
         self.prefill(engine, 0, tokens, LogitsRequest::Last)
     }
@@ -96,7 +96,7 @@ impl BatchedSequences {
         engine.step(&mut items, &mut |_, _, _| {})?.all()
     }
 
-    /// Takes all but the first tokens out of the cache.
+    /// Truncates all sequences to their first tokens.
     pub(super) fn truncate(&mut self, engine: &mut Engine, depth: usize) {
         self.sequences.iter_mut().for_each(|sequence| engine.truncate(sequence, depth));
     }
@@ -108,7 +108,7 @@ impl BatchedSequences {
         others.into_iter().for_each(|sequence| engine.release(sequence));
     }
 
-    /// Gives their pages of the cache back.
+    /// Gives their KV blocks back.
     pub(super) fn release(mut self, engine: &mut Engine) {
         self.keep(engine, 0);
     }

@@ -1,4 +1,4 @@
-//! `latent bench`: speed of prefill and decoding, beside the speed that the machine's limits allow, measured in the same run.
+//! `latent bench`: speed of prefill and decode, compared with the roofline, measured in the same run.
 
 use super::batched::{BatchedSequences, context, fit};
 use crate::args::{BenchArgs, Table};
@@ -15,13 +15,13 @@ struct Measured {
     size: Size,
     /// Seconds of each repetition.
     seconds: Vec<f64>,
-    /// Bytes that a step of the middle of the test must read: weights and cache.
+    /// Bytes that a step in the middle of the test must read: weights and KV cache.
     step_bytes: f64,
     /// The least time of the whole test.
     roofline: Roofline,
 }
 
-/// What a test runs.
+/// The size of a test.
 #[derive(Clone, Copy)]
 struct Size {
     /// Tokens of the prompt; 0: none.
@@ -73,22 +73,22 @@ impl Measured {
         self.spread(|s| self.size.tokens() / s)
     }
 
-    /// Tokens a second that the machine's limits allow.
+    /// Tokens per second at the roofline.
     fn roofline_speed(&self) -> f64 {
         self.size.tokens() / self.roofline.seconds
     }
 
-    /// The measured speed as a share of that.
+    /// The measured speed as a share of the roofline.
     fn of_roofline(&self) -> f64 {
         self.speed().0 / self.roofline_speed()
     }
 
-    /// Seconds until the first token of a prompt is known.
+    /// Seconds to the first token of a prompt.
     fn first_token(&self) -> Option<f64> {
         (self.size.prompt > 0).then(|| self.spread(|s| s).0)
     }
 
-    /// Gigabytes a second that decoding reads at least.
+    /// Gigabytes per second that decode must read.
     fn gb_per_s(&self) -> f64 {
         if self.size.generate == 0 { 0.0 } else { self.roofline.bytes / self.spread(|s| s).0 / 1e9 }
     }
@@ -102,7 +102,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     fit(&mut model_args, sizes.iter().map(needed).max().unwrap_or(1))?;
     let table = if args.json { Table::Json } else { args.output };
     let mut engine = model::load(&checkpoint, &model_args, table != Table::Md)?;
-    // the thread that reads ahead would take time from those that are measured
+    // the read-ahead thread would disturb the measurement
     engine.wait_for_weights();
     let limits = model::limits(&engine, &args.model)?;
     let mut rows = Vec::new();
@@ -118,7 +118,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     }
 }
 
-/// The tests asked for, by depth.
+/// The requested tests, by depth.
 fn sizes(args: &BenchArgs) -> Vec<Size> {
     let mut sizes = Vec::new();
     for &depth in &args.n_depth {
@@ -214,7 +214,7 @@ fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value
     })
 }
 
-/// The processor's name.
+/// Name of the CPU.
 pub(super) fn cpu_info() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("model name"));
@@ -243,7 +243,7 @@ fn csv(objects: &[Value]) -> Result<()> {
 fn markdown(rows: &[Measured], engine: &Engine, limits: &Limits) -> Result<()> {
     let s = engine.summary();
     output::line(
-        "| model | size | params | threads | test | t/s | first token | bytes a step | GB/s | roofline t/s | of it |",
+        "| model | size | params | threads | test | t/s | first token | bytes/step | GB/s | roofline t/s | of it |",
     )?;
     output::line("| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |")?;
     for row in rows {

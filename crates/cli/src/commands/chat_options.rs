@@ -1,4 +1,4 @@
-//! What a chat template is given beside the messages: tools, and whether the model is to think.
+//! Variables of a chat template besides the messages: tools, and whether the model should think.
 
 use crate::args::TemplateArgs;
 use crate::exit::Usage;
@@ -18,17 +18,17 @@ const MAX_TOOLS_BYTES: u64 = 1 << 20;
 /// Most tools of a file.
 const MAX_TOOLS: usize = 1024;
 
-/// Variables of a template beside the messages.
+/// Variables of a template besides the messages.
 #[derive(Default)]
 pub(super) struct ChatOptions {
     tools: Option<Value>,
     extra: Map<String, Value>,
-    /// Whether names of control tokens in a user's words become those tokens.
+    /// Whether names of control tokens in a user's text become those tokens.
     pub(super) allow_special: bool,
 }
 
 impl ChatOptions {
-    /// What the flags say, held against what the model's template reads: a flag that it would ignore is refused.
+    /// Reads the flags; a flag that the model's template would ignore is refused.
     pub(super) fn new(args: &TemplateArgs, checkpoint: &Checkpoint) -> Result<ChatOptions> {
         let mut options = ChatOptions { allow_special: args.allow_special, ..ChatOptions::default() };
         if !args.think && !args.no_think && args.tools.is_none() {
@@ -75,7 +75,7 @@ fn read_tools(path: &Path) -> Result<Value> {
     Ok(tools)
 }
 
-/// What is wrong with a list of tools, and with which of them.
+/// Checks a list of tools; an error names the tool.
 fn check_tools(tools: &Value) -> Result<(), String> {
     const FORM: &str =
         r#"a list such as [{"type": "function", "function": {"name": "weather", "parameters": {…}}}]"#;
@@ -169,7 +169,7 @@ fn mention(code: &str, name: &str) -> Mention {
             let word = code.get(start..at).unwrap_or_default();
             if word == name && before != "." {
                 match before {
-                    // `set x = x | default(…)` reads it all the same
+                    // `set x = x | default(…)` reads it too
                     "set" | "for" if found == Mention::None => found = Mention::Set,
                     _ => return Mention::Read,
                 }

@@ -43,19 +43,19 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
     }
 }
 
-/// What turns text into tokens and messages into text.
+/// Tokenizer and chat template.
 struct TextSide {
     tokenizer: Part,
     template: Part,
 }
 
-/// A part of a model that it can run without.
+/// An optional part of a model.
 enum Part {
-    /// There is none, which may be told from more files than there are.
+    /// Missing, or in a file that is not there; with a hint.
     None(&'static str),
-    /// It is there and supported: what it is.
+    /// Present and supported: its kind.
     Supported(String),
-    /// It is there and not supported: what it is and why.
+    /// Present and not supported: its kind and the reason.
     Unsupported(String, String),
 }
 
@@ -91,7 +91,7 @@ impl TextSide {
         TextSide { tokenizer, template }
     }
 
-    /// How many of the two are there and not supported.
+    /// How many of the two are present but not supported.
     fn problems(&self) -> usize {
         [&self.tokenizer, &self.template].into_iter().filter(|part| part.problem().is_some()).count()
     }
@@ -184,7 +184,7 @@ fn alike(support: &SupportReport, lines: &mut Vec<String>) {
         let slots = if tensors.1 == 0 { "-".to_owned() } else { share(*slots) };
         lines.push(format!(
             "  {name:<13}{:>4.0} %  {:<6} {:<8} {slots:<6} {:<8} {}",
-            // all of it only where no difference was found
+            // 100 % only without any difference
             (score * 100.0).floor(),
             share(*keys),
             share(*choices),
@@ -235,7 +235,7 @@ fn operations(support: &SupportReport, tier: &str, lines: &mut Vec<String>) {
     }
 }
 
-/// A text behind a heading; nothing where the text is empty.
+/// A text behind a heading; nothing if the text is empty.
 fn wrapped(lines: &mut Vec<String>, heading: &str, text: &str) {
     if !text.is_empty() {
         lines.extend(output::wrapped(heading, heading.chars().count(), text, output::width()));

@@ -1,19 +1,19 @@
-//! The messages of a conversation: what is rendered into prompts, saved beside the cache, and read back.
+//! The messages of a conversation: rendered into prompts, saved with the KV cache, and restored.
 
 use super::prompt::{self, ChatFormatter};
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Map, Value, json};
 
-/// The form in which conversations are saved.
+/// Version of the saved form.
 const VERSION: u64 = 1;
 
 /// Most messages of a saved conversation.
 const MAX_MESSAGES: usize = 100_000;
 
-/// Who may speak in a saved conversation.
+/// Roles in a saved conversation.
 const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 
-/// Messages in order; a system message, where there is one, comes first.
+/// Messages in order; an optional system message comes first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Conversation {
     messages: Vec<Value>,
@@ -48,7 +48,7 @@ impl Conversation {
         message["content"].as_str()
     }
 
-    /// Puts a system message in the place of the present one; an empty one takes it away.
+    /// Replaces the system message; an empty one removes it.
     pub(super) fn set_system(&mut self, text: &str) {
         let message = (!text.is_empty()).then(|| prompt::message("system", text));
         self.messages.splice(..self.first(), message);
@@ -77,7 +77,7 @@ impl Conversation {
         }
     }
 
-    /// Where the questions are.
+    /// Indices of the questions.
     fn turns(&self) -> Vec<usize> {
         (0..self.messages.len()).filter(|i| role(&self.messages[*i]) == "user").collect()
     }
@@ -95,12 +95,12 @@ impl Conversation {
         Conversation { messages: rest.cloned().collect() }
     }
 
-    /// The place of the first message that is not the system's.
+    /// Index of the first message after the system message.
     fn first(&self) -> usize {
         usize::from(self.messages.first().is_some_and(|message| role(message) == "system"))
     }
 
-    /// As it is attached to a saved cache.
+    /// The form attached to a saved KV cache.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         json!({"format": "latent conversation", "version": VERSION, "messages": self.messages})
             .to_string()
@@ -110,7 +110,7 @@ impl Conversation {
     /// Reads an attachment back.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Conversation> {
         let text = std::str::from_utf8(bytes).map_err(|_| anyhow!("it is not UTF-8 text"))?;
         let value = latent_formats::json::parse(text).map_err(|problem| anyhow!(problem))?;
@@ -134,7 +134,7 @@ fn role(message: &Value) -> &str {
     message["role"].as_str().unwrap_or_default()
 }
 
-/// A message of a saved conversation, without anything that does not belong there.
+/// A message of a saved conversation, without unknown keys.
 fn checked(message: &Value, place: usize) -> Result<Value> {
     let field = |name: &str| message.as_object().and_then(|m: &Map<String, Value>| m.get(name)?.as_str());
     let (Some(role), Some(content)) = (field("role"), field("content")) else {
@@ -149,7 +149,7 @@ fn checked(message: &Value, place: usize) -> Result<Value> {
     Ok(prompt::message(role, content))
 }
 
-/// Tokens that every prompt of a conversation begins with, whatever the user says: what a context shift keeps.
+/// Number of tokens at the beginning of every prompt of a conversation, whatever the user says: a context shift keeps them.
 pub(super) fn kept_tokens(formatter: &ChatFormatter, conversation: &Conversation) -> Result<usize> {
     let mut start = conversation.clone();
     start.clear();

@@ -1,4 +1,4 @@
-//! `latent diff`: two runs side by side, and the first place where they part.
+//! `latent diff`: compares two runs and finds the first activation where they differ.
 
 use super::batched::token;
 use super::layers::layers;
@@ -12,10 +12,10 @@ use latent_graph::activations::Activations;
 use serde_json::json;
 use std::path::Path;
 
-/// Tokens that are run where none are given: enough for the plan of many rows, which keeps most values.
+/// Number of tokens by default: enough for the prefill plan, which keeps most activations.
 const TOKENS: usize = 24;
 
-/// One of the runs, with what the report says of it.
+/// One of the runs, with its description.
 struct Ran {
     points: Activations,
     trace: Trace,
@@ -54,7 +54,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
             let arbitrary = || (0..TOKENS).map(|i| token(i, vocab)).collect();
             Ok((given.map_or_else(arbitrary, <[u32]>::to_vec), None))
         };
-        // one after the other: the two need not fit into memory together
+        // sequentially, so that the two need not fit into memory together
         let (a, _) = run_side(args, &a_args, args.model.model.as_deref(), &mut choose)?;
         let (b, _) = run_side(args, &b_args, b_model, &mut choose)?;
         (a, b)
@@ -83,7 +83,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
     if report.parted.is_some() || report.not_finite > 0 { Err(Parted.into()) } else { Ok(()) }
 }
 
-/// Loads a model, asks which tokens to run, and runs them.
+/// Loads a model and runs the tokens that `tokens` returns.
 #[allow(clippy::type_complexity, reason = "the tokens, and a trace that was read with them")]
 fn run_side(
     args: &DiffArgs,
@@ -171,7 +171,7 @@ fn print(report: &Report, a: &str, b: &str, rows: usize, all: bool) -> Result<()
         wrapped(&format!("{name}: {what}"), 3)?;
     }
     output::line(&format!(
-        "{rows} tokens; tolerance {:.0e} a row, or {} times the error of the inputs",
+        "{rows} tokens; tolerance {:.0e} per row, or {} times the error of the inputs",
         report.tolerance.level, report.tolerance.growth
     ))?;
     output::line("")?;
@@ -201,7 +201,7 @@ fn print(report: &Report, a: &str, b: &str, rows: usize, all: bool) -> Result<()
             let flipped = report.points.iter().find(|point| point.other_experts.is_some_and(|rows| rows > 0));
             let why = flipped.map_or_else(String::new, |point| {
                 format!(
-                    "; from {} on, near ties gave rows other experts: --precision exact has fewer",
+                    "; from {} on, near ties gave tokens other experts: --precision exact has fewer",
                     point.name
                 )
             });
@@ -214,12 +214,12 @@ fn print(report: &Report, a: &str, b: &str, rows: usize, all: bool) -> Result<()
     }
 }
 
-/// Says how many numbers nobody can compare; whether there are any.
+/// Reports values that are not finite on both sides; returns whether there are any.
 fn not_finite(report: &Report) -> Result<bool> {
     let bad: Vec<&PointReport> = report.points.iter().filter(|p| p.distance.not_finite > 0).collect();
     let Some(first) = bad.first() else { return Ok(false) };
     let d = &first.distance;
-    // otherwise the place is that of the largest difference
+    // otherwise the position is that of the largest difference
     let place =
         if d.max_abs == 0.0 { format!(" at row {}, column {}", d.row, d.column) } else { String::new() };
     let text = format!(
@@ -233,7 +233,7 @@ fn not_finite(report: &Report) -> Result<bool> {
     Ok(true)
 }
 
-/// Without --all: of a layer where nothing parts, its last value.
+/// Without --all: of a layer without differences, only its last activation.
 fn shown(report: &Report, index: usize) -> bool {
     let point = &report.points[index];
     let same_layer = |other: &&PointReport| other.layer == point.layer;
@@ -266,7 +266,7 @@ fn row(point: &PointReport) -> Result<()> {
     }
 }
 
-/// What parts, what made it, and what it was made from.
+/// Reports the first difference: its operation and its inputs.
 fn blame(report: &Report, index: usize) -> Result<()> {
     let point = &report.points[index];
     let d = &point.distance;
@@ -295,7 +295,7 @@ fn blame(report: &Report, index: usize) -> Result<()> {
     Ok(())
 }
 
-/// Names of points, those of all layers together: `attn_norm (3 layers), final_norm`.
+/// Names of activations, merged over layers: `attn_norm (3 layers), final_norm`.
 fn summary(names: &[String]) -> String {
     let mut found: Vec<(&str, usize, bool)> = Vec::new();
     for name in names {

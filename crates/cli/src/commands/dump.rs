@@ -1,4 +1,4 @@
-//! `latent dump`: the values that a run passes through, as a safetensors file.
+//! `latent dump`: the activations of a run, as a safetensors file.
 
 use super::layers::layers;
 use crate::args::DumpArgs;

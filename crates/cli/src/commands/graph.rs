@@ -78,7 +78,7 @@ fn check_after(args: &GraphArgs, stage: Stage, format: Drawing) -> Result<()> {
         .into())
 }
 
-/// Plans are for steps that there can be.
+/// Refuses steps of no or too many tokens.
 fn check_rows(rows: usize) -> Result<()> {
     let (few, most) = (BatchBucket::SMALL_BATCH, MAX_STEP_ROWS as usize);
     if (1..=most).contains(&rows) {
@@ -109,7 +109,7 @@ fn words(args: &GraphArgs) -> Result<(Stage, Option<PathBuf>)> {
             }
         }
     }
-    // a model from the environment gives way to one that is named
+    // a model named on the command line overrides the environment
     let from_flag = args.model.model.clone();
     if let (Some(path), Some(flag)) = (&path, &from_flag)
         && std::env::var_os("LATENT_MODEL").is_none_or(|set| set != flag.as_os_str())

@@ -27,7 +27,7 @@ pub(super) fn facts(c: &ModelConfig) -> Vec<String> {
         a.softmax_scale
     ));
     let crossover = crossover(a).map_or_else(|| "naive from 2".into(), |n| format!("naive from {n}"));
-    lines.push(format!("formulations   auto: absorbed for few new rows, {crossover}"));
+    lines.push(format!("formulations   auto: absorbed for few new tokens, {crossover}"));
     if let Some(m) = &c.moe {
         lines.push(format!(
             "experts        {} of {} of width {}, shared {}; {:?}{}, {} of {} groups, scale {}",
@@ -64,7 +64,7 @@ pub(super) fn rope(config: &ModelConfig) -> Vec<String> {
     };
     let pairs = format!("{:?}", r.pairs).to_lowercase();
     vec![
-        format!("rope           {} numbers, base {}, {pairs} pairs", r.dims, r.base),
+        format!("rope           {} elements, base {}, {pairs} pairs", r.dims, r.base),
         format!("               {scaling}"),
     ]
 }

@@ -1,4 +1,4 @@
-//! `latent inspect`: what a model file holds and what it needs. Its data may be missing: a header or a config.json says the rest.
+//! `latent inspect`: what a model file holds and what it needs. A header or a config.json without weights is enough.
 
 use super::hyper_parameters::facts;
 use crate::args::InspectArgs;
@@ -36,7 +36,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     if args.json { output::json(&report.json(args)?) } else { output::lines(&report.text()) }
 }
 
-/// A tensor as it is listed.
+/// A listed tensor.
 struct Listed<'a> {
     name: &'a str,
     ty: TensorType,
@@ -56,7 +56,7 @@ fn listed(outline: &Outline) -> Vec<Listed<'_>> {
     list.collect()
 }
 
-/// The tensors that a config.json alone promises, in the order of their names.
+/// The tensors implied by a config.json, sorted by name.
 fn promised(model: &ModelInfo) -> Vec<Listed<'_>> {
     let mut list: Vec<Listed<'_>> = model.tensors().all().into_iter().map(of_index).collect();
     list.sort_by_key(|tensor| tensor.name);
@@ -75,11 +75,11 @@ struct Report<'a> {
     circuit: String,
     kind: String,
     data: Data,
-    /// The type that matrices are taken to be, where no tensor is there to look at.
+    /// The assumed type of matrices, if there are no tensors.
     assumed: Option<TensorType>,
     tensors: Vec<Listed<'a>>,
     packed: Option<PackedFrom>,
-    /// Tensors, bytes and numbers of each type.
+    /// Tensors, bytes and elements of each type.
     types: BTreeMap<TensorType, (usize, u64, u64)>,
     cache: CacheType,
     context: usize,
@@ -136,7 +136,7 @@ impl<'a> Report<'a> {
         Ok(report)
     }
 
-    /// Bytes that one token takes in the cache; none where this type does not store that.
+    /// Bytes per token in the KV cache; none if the type cannot store this form.
     fn token_bytes(&self, form: CacheForm, ty: CacheType) -> Option<u64> {
         let a = &self.config.attention;
         let (content, rope) = match form {
@@ -225,6 +225,13 @@ impl<'a> Report<'a> {
             (None, _) => "none (use --raw)".into(),
         };
         lines.push(format!("chat template  {template}"));
+        self.tables(&mut lines);
+        lines.push(String::new());
+        output::joined(&lines)
+    }
+
+    /// Types of the tensors, bytes per token in the KV cache, and memory.
+    fn tables(&self, lines: &mut Vec<String>) {
         lines.push(String::new());
         lines.push(format!("{:<10} {:>8} {:>12} {:>14}", "type", "tensors", "bytes", "parameters"));
         for (ty, (tensors, bytes, numbers)) in &self.types {
@@ -236,7 +243,7 @@ impl<'a> Report<'a> {
             ));
         }
         lines.push(String::new());
-        lines.push(format!("{:<14} {:>12} {:>12}", "bytes a token", "latent", "expanded"));
+        lines.push(format!("{:<14} {:>12} {:>12}", "bytes/token", "latent", "expanded"));
         for ty in CacheType::ALL {
             let bytes = |form| self.token_bytes(form, ty).map_or("–".into(), format_bytes);
             lines.push(format!(
@@ -255,8 +262,6 @@ impl<'a> Report<'a> {
         if let Some(available) = memory::available() {
             lines.push(format!("  {:<12} {:>12}", available.limit, format_bytes(available.bytes)));
         }
-        lines.push(String::new());
-        output::joined(&lines)
     }
 }
 

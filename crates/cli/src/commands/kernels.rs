@@ -1,10 +1,11 @@
-//! `latent kernels`: the declared table of operations, run as tests, as measurements, or as a list of what runs here.
+//! `latent kernels`: the table of kernel cases, run as tests, as measurements, or listed with what runs here.
 
 use crate::args::{KernelsArgs, KernelsCommand, KernelsPerfArgs, KernelsTestArgs};
 use crate::exit::Usage;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
 use latent_conformance::{Backend, Cpu, Filter, Limits, Measurement, Outcome, PerfOptions, Verdict};
+use latent_threads::Placement;
 use latent_types::Tier;
 use latent_types::format_bytes;
 use serde_json::{Map, Value, json};
@@ -25,7 +26,7 @@ fn filter(words: &[String], tier: Option<Tier>) -> Filter {
     tier.map_or(filter.clone(), |tier| filter.level(tier.name()))
 }
 
-/// An error where a filter let nothing through: a slip of the pen should not look like success.
+/// The error of a filter that matches nothing: a typo should not look like success.
 fn nothing(words: &[String]) -> Result<()> {
     let problem = format!(
         "no kernel and case has all of {:?} in its name: see the names with `latent kernels support` or `latent kernels test --cases`",
@@ -34,7 +35,7 @@ fn nothing(words: &[String]) -> Result<()> {
     Err(Usage(problem).into())
 }
 
-/// What became of the cases of one kernel.
+/// Results of the cases of one kernel.
 #[derive(Default)]
 struct Sum {
     passed: usize,
@@ -132,10 +133,10 @@ fn print_test(cpu: &Cpu, sums: &[(String, Sum)], outcomes: &[Outcome], cases: bo
     ))
 }
 
-/// Bytes that measuring the read bandwidth takes, and some for everything else.
+/// Bytes needed to measure the read bandwidth, with a margin.
 const MEASURING: u64 = 768 << 20;
 
-/// How long measured limits stand: neighbours on a shared machine change them.
+/// How long measured limits are reused: on a shared machine they change.
 const LIMITS_STAND: Duration = Duration::from_secs(10);
 
 fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
@@ -157,44 +158,14 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
         time: Duration::from_millis(u64::from(args.millis)),
         all: args.all,
     };
-    let mut known: Vec<(Tier, usize, Instant, Limits)> = Vec::new();
-    let mut failure = None;
-    let mut limits = |level: &'static str, threads: usize| -> Limits {
-        let tier = level.parse().unwrap_or(Tier::Portable);
-        known.retain(|(.., at, _)| at.elapsed() < LIMITS_STAND);
-        if let Some((.., limits)) = known.iter().find(|(t, n, ..)| (*t, *n) == (tier, threads)) {
-            return *limits;
-        }
-        let found = latent_backends::cpu()
-            .limits(&latent_threads::Placement::anywhere(threads), tier)
-            .unwrap_or_else(|error| {
-                failure = Some(error);
-                latent_engine::Limits {
-                    read_bandwidth: f64::NAN,
-                    int8_macs: f64::NAN,
-                    f32_macs: f64::NAN,
-                    f16_macs: f64::NAN,
-                    bf16_macs: f64::NAN,
-                    amx_int8_macs: f64::NAN,
-                }
-            });
-        let limits = Limits {
-            read_bandwidth: found.read_bandwidth,
-            int8_macs: found.int8_macs,
-            f32_macs: found.f32_macs,
-            f16_macs: found.f16_macs,
-            bf16_macs: found.bf16_macs,
-        };
-        known.push((tier, threads, Instant::now(), limits));
-        limits
-    };
+    let mut limits = MeasuredLimits::default();
     let (mut found, mut problems, mut printed, mut header) = (Vec::new(), Vec::new(), Ok(()), None);
     latent_conformance::perf(
         cpu,
         &latent_conformance::real_sizes(),
         &filter(&args.filter, args.isa),
         &options,
-        &mut limits,
+        &mut |level, threads| limits.of(level, threads),
         &mut |measured| {
             match measured {
                 Ok(measured) => {
@@ -209,7 +180,7 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
         },
     );
     printed?;
-    if let Some(error) = failure {
+    if let Some(error) = limits.failure {
         return Err(error).context("measuring what the machine can do");
     }
     if found.is_empty() && problems.is_empty() && !interrupt::asked() {
@@ -218,25 +189,7 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
     if args.json {
         output::json(&json!({ "threads": args.threads, "memory_mib": args.memory, "measurements": found }))?;
     } else if let Some(last) = found.last() {
-        let (limits, threads) = (&last.limits, last.threads);
-        let arithmetic = [
-            (limits.int8_macs, "int8"),
-            (limits.f32_macs, "f32"),
-            (limits.f16_macs, "f16"),
-            (limits.bf16_macs, "bf16"),
-        ];
-        // what the processor lacks has no limit
-        let rates =
-            arithmetic.iter().filter(|(macs, _)| *macs > 0.0).enumerate().map(|(i, (macs, numbers))| {
-                format!(", {:.0}{} {numbers}", 2.0 * macs / 1e9, if i == 0 { " GFLOP/s" } else { "" })
-            });
-        output::line(&format!(
-            "limits, {}, {threads} thread{}: {:.1} GB/s{}",
-            last.level,
-            if threads == 1 { "" } else { "s" },
-            limits.read_bandwidth / 1e9,
-            rates.collect::<String>()
-        ))?;
+        print_limits(last)?;
     }
     if !problems.is_empty() {
         bail!("not measured: {}", problems.join("; "));
@@ -244,7 +197,69 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
     Ok(())
 }
 
-/// One line; before it the kernel's name where that is another than before.
+/// The machine's limits, measured again when they are old.
+#[derive(Default)]
+struct MeasuredLimits {
+    known: Vec<(Tier, usize, Instant, Limits)>,
+    /// Why a measurement failed; its limits are NaN.
+    failure: Option<latent_backend::BackendError>,
+}
+
+impl MeasuredLimits {
+    fn of(&mut self, level: &str, threads: usize) -> Limits {
+        let tier = level.parse().unwrap_or(Tier::Portable);
+        self.known.retain(|(.., at, _)| at.elapsed() < LIMITS_STAND);
+        if let Some((.., limits)) = self.known.iter().find(|(t, n, ..)| (*t, *n) == (tier, threads)) {
+            return *limits;
+        }
+        let limits = match latent_backends::cpu().limits(&Placement::anywhere(threads), tier) {
+            Ok(found) => Limits {
+                read_bandwidth: found.read_bandwidth,
+                int8_macs: found.int8_macs,
+                f32_macs: found.f32_macs,
+                f16_macs: found.f16_macs,
+                bf16_macs: found.bf16_macs,
+            },
+            Err(error) => {
+                self.failure = Some(error);
+                let none = f64::NAN;
+                Limits {
+                    read_bandwidth: none,
+                    int8_macs: none,
+                    f32_macs: none,
+                    f16_macs: none,
+                    bf16_macs: none,
+                }
+            }
+        };
+        self.known.push((tier, threads, Instant::now(), limits));
+        limits
+    }
+}
+
+/// Prints the limits of the last measurement.
+fn print_limits(last: &Measurement) -> Result<()> {
+    let (limits, threads) = (&last.limits, last.threads);
+    let arithmetic = [
+        (limits.int8_macs, "int8"),
+        (limits.f32_macs, "f32"),
+        (limits.f16_macs, "f16"),
+        (limits.bf16_macs, "bf16"),
+    ];
+    // missing instructions have no limit
+    let rates = arithmetic.iter().filter(|(macs, _)| *macs > 0.0).enumerate().map(|(i, (macs, ty))| {
+        format!(", {:.0}{} {ty}", 2.0 * macs / 1e9, if i == 0 { " GFLOP/s" } else { "" })
+    });
+    output::line(&format!(
+        "limits, {}, {threads} thread{}: {:.1} GB/s{}",
+        last.level,
+        if threads == 1 { "" } else { "s" },
+        limits.read_bandwidth / 1e9,
+        rates.collect::<String>()
+    ))
+}
+
+/// Prints one line, preceded by the kernel's name when it changes.
 fn print_measurement(m: &Measurement, before: &mut Option<String>) -> Result<()> {
     if before.is_none() {
         output::line(&format!(

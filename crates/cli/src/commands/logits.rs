@@ -1,4 +1,4 @@
-//! `latent logits`: the logits of given tokens, as numbers, as JSON, or as the base file of llama.cpp's perplexity tool.
+//! `latent logits`: the logits of given tokens, as text, as JSON, or as the base file of llama.cpp's perplexity tool.
 
 use crate::args::LogitsArgs;
 use crate::exit::{Found, Usage};
@@ -62,7 +62,7 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
     Ok(())
 }
 
-/// Logits that are no finite numbers.
+/// Number of logits that are NaN or infinite.
 fn not_finite(logits: &[f32]) -> usize {
     logits.iter().filter(|logit| !logit.is_finite()).count()
 }
@@ -101,7 +101,7 @@ fn rows(word: &str, count: usize) -> Result<Vec<usize>> {
     }
 }
 
-/// The token that a GGUF file wants at the start of every prompt.
+/// The BOS token, if a GGUF file asks for it.
 fn bos_of(checkpoint: &Checkpoint) -> Result<Option<u32>> {
     let Source::Gguf(source) = checkpoint.source() else { return Ok(None) };
     let adds = source.metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(true);
@@ -109,12 +109,12 @@ fn bos_of(checkpoint: &Checkpoint) -> Result<Option<u32>> {
     Ok(bos.filter(|_| adds).and_then(|bos| u32::try_from(bos).ok()))
 }
 
-/// Logits are kept down to this far below the largest.
+/// Logits further below the largest are clamped.
 const RANGE: f32 = 16.0;
 
 /// The file that `llama-perplexity --kl-divergence-base` writes: tokens in chunks, and for the second half of each chunk the
-/// log-probabilities of all tokens as 16-bit numbers with a scale and a minimum. As in that tool, the first token of each chunk
-/// is evaluated as the beginning of text where the model has one.
+/// log-probabilities of all tokens, quantized to 16 bits with a scale and a minimum. As in that tool, the first token of each chunk
+/// is replaced by BOS if the model has one.
 fn kl_base(engine: &mut Engine, tokens: &[u32], chunk: usize, bos: Option<u32>, path: &Path) -> Result<()> {
     let chunks = tokens.len().checked_div(chunk).unwrap_or(0);
     if chunks == 0 || chunk < 4 {
@@ -169,7 +169,7 @@ fn kl_base(engine: &mut Engine, tokens: &[u32], chunk: usize, bos: Option<u32>, 
     Ok(())
 }
 
-/// Scale, minimum, and one number of 16 bits a token, padded to an even count.
+/// Scale, minimum, and one 16-bit quant per token, padded to an even count.
 fn log_probabilities(logits: &[f32]) -> Vec<u8> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let min = logits.iter().copied().fold(f32::INFINITY, f32::min).max(max - RANGE);

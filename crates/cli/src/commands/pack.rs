@@ -52,7 +52,7 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
 
 /// `model.latent` beside `model.gguf`; `folder.latent` beside a folder.
 fn beside(path: &Path) -> PathBuf {
-    // `.` and `..` have no name of their own
+    // `.` and `..` have no file name
     let path = if path.file_name().is_none() {
         path.canonicalize().unwrap_or(path.to_owned())
     } else {
@@ -66,7 +66,7 @@ fn beside(path: &Path) -> PathBuf {
     path.with_extension(EXTENSION)
 }
 
-/// Why the file at `out` is not what packing this model would give; none where it is.
+/// Why the file at `out` is not the packed form of this model; none if it is.
 fn older(checkpoint: &Checkpoint, out: &Path) -> Option<String> {
     let Ok(there) = Checkpoint::open(out) else {
         return Some("there is a file of this name that cannot be read as a packed one".into());

@@ -44,7 +44,7 @@ impl Listener for Printer {
     }
 }
 
-/// Tokens a second; 0 where nothing was timed.
+/// Tokens per second; 0 if nothing was timed.
 pub(super) fn speed(tokens: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
 }

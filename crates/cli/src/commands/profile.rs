@@ -1,4 +1,4 @@
-//! `latent profile`: each phase of decoding and of a prompt, beside the limit that binds it, measured in the same run.
+//! `latent profile`: the time of each phase of decode and prefill, compared with the limit that binds it, measured in the same run.
 
 use super::batched::{BatchedSequences, context, fit};
 use crate::args::ProfileArgs;
@@ -59,7 +59,7 @@ fn measure(
         Ok(())
     };
     once(engine)?;
-    // decoding steps are alike: their average is shown; of a prompt, all steps together
+    // decode steps are alike: their average is shown; for a prompt, the sum of all steps
     let repeated = sizes.iter().all(|size| size.rows == 1);
     let profile = engine.profile(sizes, repeated, limits, &mut once)?;
     together.truncate(engine, depth);
@@ -69,9 +69,12 @@ fn measure(
 fn print(step: &StepProfile) -> Result<()> {
     let what = match (step.rows, step.steps) {
         _ if step.sequences > 1 => {
-            format!("{} sequences after {} tokens: {:.2} ms a step", step.sequences, step.cached, step.millis)
+            format!(
+                "{} sequences after {} tokens: {:.2} ms per step",
+                step.sequences, step.cached, step.millis
+            )
         }
-        (1, _) => format!("decode after {} tokens: {:.2} ms a step", step.cached, step.millis),
+        (1, _) => format!("decode after {} tokens: {:.2} ms per step", step.cached, step.millis),
         (rows, 1) => format!("prompt of {rows} after {} tokens: {:.2} ms", step.cached, step.millis),
         (rows, steps) => {
             format!("prompt of {rows} in {steps} steps after {} tokens: {:.2} ms", step.cached, step.millis)
@@ -79,7 +82,7 @@ fn print(step: &StepProfile) -> Result<()> {
     };
     output::line("")?;
     output::line(&format!("{what}, {:.1} t/s;", step.tokens_per_s))?;
-    output::line(&format!("{} phases and barriers, {} kernels a step", step.barriers, step.kernels))?;
+    output::line(&format!("{} phases and barriers, {} kernels per step", step.barriers, step.kernels))?;
     output::line(&format!(
         "{:<8}{:<26}{:>8}{:>4}{:>7}{:>6} {:>7} {:<6}{:>6}",
         "layers", "phase", "µs", "×", "time", "GB/s", "GFLOP/s", "limit", "of it"

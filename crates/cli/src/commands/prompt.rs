@@ -1,4 +1,4 @@
-//! From a user's words to the tokens of a prompt: chat template or raw text.
+//! From a user's text to the tokens of a prompt: chat template or raw text.
 
 use super::chat_options::ChatOptions;
 use crate::exit::Usage;
@@ -10,25 +10,25 @@ use latent_text::{ChatInput, ChatTemplate, Encode, TextError, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The tokenizer of a model and, where it has one, its chat template.
+/// The tokenizer of a model and its chat template, if any.
 pub(super) struct ChatFormatter {
     pub(super) tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
-    /// What the template is given beside the messages.
+    /// Variables of the template besides the messages.
     pub(super) options: ChatOptions,
     fit: ContextFit,
 }
 
-/// The tokens that a prompt may have, as far as that is known before the model is loaded.
+/// Limits of a prompt, as far as known before the model is loaded.
 struct ContextFit {
-    /// The context that was asked for, or all that the model was made for.
+    /// Tokens of context asked for, or the model's limit.
     context: usize,
-    /// The largest context that can be asked for.
+    /// The model's limit.
     largest: usize,
 }
 
 impl ChatFormatter {
-    /// `context` is the context asked for, where one is.
+    /// `context` is the context asked for, if any.
     pub(super) fn open(
         checkpoint: &Checkpoint,
         config: &ModelConfig,
@@ -41,14 +41,14 @@ impl ChatFormatter {
         Ok(ChatFormatter { tokenizer, template, options: ChatOptions::default(), fit })
     }
 
-    /// Tokens of a text as it is.
+    /// Tokens of a text without the template.
     pub(super) fn raw(&self, text: &str) -> Result<Vec<u32>> {
         let how = Encode { add_special: true, parse_special: self.options.allow_special };
         self.if_fits(self.tokenizer.encode_within(text, how, self.fit.tokens()))?
             .map_err(|bytes| self.fit.too_long(bytes))
     }
 
-    /// The most bytes that a prompt can have and fit into the context; None where the tokenizer's rules set no bound.
+    /// The most bytes that a prompt can have and fit into the context; none if the tokenizer's rules set no bound.
     pub(super) fn longest(&self) -> Option<usize> {
         self.tokenizer.longest_text(self.fit.tokens())
     }
@@ -61,7 +61,7 @@ impl ChatFormatter {
         }
     }
 
-    /// Tokens that fit into the context with room for one token more; of a text that does not fit, its bytes.
+    /// The tokens if they fit into the context with one token to spare, else the bytes of the text.
     fn if_fits(&self, encoded: Result<Vec<u32>, TextError>) -> Result<Result<Vec<u32>, usize>> {
         match encoded {
             Err(TextError::TooLong { bytes, .. }) => Ok(Err(bytes)),
@@ -74,7 +74,7 @@ impl ChatFormatter {
         self.chat_if_fits(messages)?.map_err(|bytes| self.fit.too_long(bytes))
     }
 
-    /// The same; of a conversation that does not fit into the context, the bytes of its text.
+    /// The same; if the conversation does not fit into the context, the bytes of its text.
     pub(super) fn chat_if_fits(&self, messages: &[Value]) -> Result<Result<Vec<u32>, usize>> {
         let Some(template) = &self.template else {
             let problem = "the model has no chat template; give --raw to feed the prompt as it is";
@@ -93,7 +93,7 @@ impl ChatFormatter {
 }
 
 impl ContextFit {
-    /// Tokens of the longest prompt: the answer needs one.
+    /// Tokens of the longest prompt: one is left for the answer.
     fn tokens(&self) -> usize {
         self.context.saturating_sub(1)
     }

@@ -16,7 +16,7 @@ use std::io::{IsTerminal, stdin};
 
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
-    // what cannot run is said before what it lacks besides, and both before the work begins
+    // unsupported models are refused before missing parts are reported, and both before the work begins
     let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
     if let Some(path) = args.saved() {
         OutputFile::check(path)?;
@@ -47,7 +47,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let mut printer = Printer::new(!quiet, request.prompt.len(), !args.json);
     let answer = engine.generate(&mut session, &request, &formatter.tokenizer, &mut printer)?;
     printer.bar.finish();
-    // before anything is printed: a terminal that was closed takes no text any more
+    // before anything is printed, which fails on a closed terminal
     let saved = args.saved().map(|path| {
         let attachment = prompt.conversation.map(|mut conversation| {
             conversation.push("assistant", &answer.text);
@@ -57,7 +57,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     });
     let printed = show(args, &answer, &engine, &request, &sampling, printer);
     if let Some(Err(error)) = saved {
-        // also after a signal, whose exit code says nothing of it
+        // reported also after a signal, whose exit code does not show it
         if interrupt::asked() {
             exit::report(&error.into());
         } else {
@@ -71,7 +71,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-/// Prints what there is besides the text, or everything as JSON.
+/// Prints the footer, or everything as JSON.
 fn show(
     args: &RunArgs,
     answer: &Answer,
@@ -93,18 +93,18 @@ fn show(
     Ok(())
 }
 
-/// What is asked.
+/// The prompt.
 struct Prompt {
     tokens: Vec<u32>,
     /// Tokens that a context shift keeps.
     keep: usize,
-    /// The messages that it was rendered from; none of a raw prompt.
+    /// The messages that it was rendered from; none for a raw prompt.
     conversation: Option<Conversation>,
 }
 
 impl Prompt {
     fn new(args: &RunArgs, formatter: &ChatFormatter) -> Result<Prompt> {
-        // the token that begins every text, where the prompt has it
+        // the BOS token, if the prompt begins with it
         let first = |tokens: &[u32]| {
             usize::from(!tokens.is_empty() && tokens.first().copied() == formatter.tokenizer.bos())
         };

@@ -1,4 +1,4 @@
-//! How tokens are chosen: what flags say, then what the model recommends, then Latent's own defaults.
+//! Sampling parameters: from flags, else from the model, else Latent's own defaults.
 
 use crate::args::SamplingArgs;
 use crate::exit::Usage;
@@ -8,7 +8,7 @@ use latent_formats::gguf::Metadata;
 use latent_formats::{Checkpoint, Source};
 use serde_json::{Map, Value, json};
 
-/// What a model's author recommends.
+/// A model's recommended parameters.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Recommended {
     temperature: Option<f32>,
@@ -29,7 +29,7 @@ pub(super) struct Sampling {
 }
 
 impl Sampling {
-    /// Flags come first, then the model's recommendations, unless `--no-model-sampling` leaves them out. Without a seed each call draws one.
+    /// Flags override the model's recommendations, which `--no-model-sampling` ignores. Without a seed each call draws one.
     pub(super) fn new(args: &SamplingArgs, checkpoint: &Checkpoint) -> Result<Sampling> {
         let model =
             if args.no_model_sampling { Recommended::default() } else { Recommended::of(checkpoint)? };
@@ -73,7 +73,7 @@ impl Sampling {
         Ok(Sampling { params, from_model })
     }
 
-    /// A line for the start of a run; none where nothing came from the model.
+    /// A line for the start of a run; none if nothing came from the model.
     pub(super) fn note(&self) -> Option<String> {
         if self.from_model.is_empty() {
             return None;
@@ -87,10 +87,10 @@ impl Sampling {
         Some(format!("sampling from the model: {}", words.join(", ")))
     }
 
-    /// The parameters that a model may set, and the names of those that it did.
+    /// The parameters that a model can set, and the names of those it has set.
     pub(super) fn report(&self) -> Value {
         let p = &self.params;
-        // the shortest decimal that reads back as the same f32
+        // the shortest decimal that parses to the same f32
         let real = |value: f32| value.to_string().parse::<f64>().unwrap_or_default();
         json!({
             "temperature": real(p.temperature),
@@ -107,7 +107,7 @@ impl Sampling {
     }
 }
 
-/// A seed of its own for each run.
+/// A fresh seed.
 fn drawn_seed() -> u64 {
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     time.map_or(0, |t| t.as_nanos() as u64)
@@ -131,7 +131,7 @@ impl Pick<'_> {
 }
 
 impl Recommended {
-    /// What the model's files recommend, checked.
+    /// The recommendations in the model's files, checked.
     fn of(checkpoint: &Checkpoint) -> Result<Recommended> {
         let (found, place) = match checkpoint.source() {
             Source::Gguf(source) => (Recommended::of_gguf(&source.metadata), "general.sampling.*"),
@@ -170,7 +170,7 @@ impl Recommended {
         })
     }
 
-    /// generation_config.json as transformers reads it; `do_sample: false` means the likeliest token, always.
+    /// generation_config.json as transformers reads it; `do_sample: false` means greedy sampling.
     fn of_config(config: &Map<String, Value>) -> Result<Recommended> {
         match config.get("do_sample") {
             Some(Value::Bool(false)) => {
@@ -197,7 +197,7 @@ impl Recommended {
         })
     }
 
-    /// Holds every value against the range of its parameter.
+    /// Checks the range of every value.
     fn check(&self) -> Result<()> {
         let own = SamplingParams::default();
         let params = SamplingParams {

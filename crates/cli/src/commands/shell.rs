@@ -21,7 +21,7 @@ pub(super) fn man(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A page for a command and for each one below it.
+/// Writes a page for a command and each of its subcommands.
 fn pages(command: &clap::Command, folder: &Path) -> Result<()> {
     command.get_subcommands().filter(|command| !command.is_hide_set()).try_for_each(|c| pages(c, folder))?;
     let page = clap_mangen::Man::new(command.clone());

@@ -5,7 +5,7 @@ use crate::exit::usage_of;
 use anyhow::Result;
 use latent_graph::passes::BindOptions;
 
-/// What is printed or drawn.
+/// The stage to print or draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// The JSON file of the architecture.
@@ -25,7 +25,7 @@ impl Stage {
     }
 }
 
-/// What kernels are selected for.
+/// Options of kernel selection.
 pub(super) fn bind(args: &GraphArgs) -> Result<BindOptions> {
     args.model.options().bind(&*args.model.backend()?).map_err(usage_of)
 }

@@ -23,7 +23,7 @@ use latent_types::TensorType;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Whether a model is supported, and what is missing. Its JSON is printed by `latent check --json`.
+/// What a support found out. Its JSON is the `--json` of `latent inspect --contract`.
 #[derive(Clone, Debug, Serialize)]
 pub struct SupportReport {
     /// The file or folder.

@@ -55,7 +55,7 @@ impl Args {
         Some(self.named.remove(at).1)
     }
 
-    /// Arguments by their parameters' names, for what is built in: `what` is its name in errors.
+    /// Arguments of built-ins by parameter name; `what` is the built-in's name in errors.
     pub(crate) fn bind<const N: usize>(self, what: &str, names: [&str; N]) -> Result<[Option<Value>; N]> {
         let mut found = [const { None }; N];
         if self.positional.len() > N {

@@ -129,7 +129,7 @@ impl<'a> Evaluator<'a> {
         self.links(base, links, None)
     }
 
-    /// Applies what follows a value. `caller` becomes an argument of the last call.
+    /// Applies the postfix operations behind a value. `caller` becomes an argument of the last call.
     #[inline(never)]
     pub(super) fn links(
         &mut self,

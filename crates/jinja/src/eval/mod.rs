@@ -58,7 +58,7 @@ enum Flow {
     Continue,
 }
 
-/// Bytes of a variable in a scope, with room to grow.
+/// Bytes of a variable in a scope, with spare capacity.
 const VARIABLE: usize = 2 * size_of::<(Symbol, Value)>();
 
 impl<'a> Evaluator<'a> {
@@ -184,7 +184,7 @@ impl<'a> Evaluator<'a> {
         self.depth -= 1;
     }
 
-    /// Runs a step with an output of its own and returns what it printed.
+    /// Runs a step with its own output and returns the output.
     fn capture(&mut self, step: impl FnOnce(&mut Self) -> Result<()>) -> Result<Text> {
         self.outputs.push(Builder::new(&self.meter)?);
         step(self)?;
@@ -222,7 +222,7 @@ impl<'a> Evaluator<'a> {
         Ok(builder.finish())
     }
 
-    /// Refuses an undefined value where a value is needed.
+    /// Refuses an undefined value if a value is needed.
     pub(crate) fn defined(&self, value: &Value) -> Result<()> {
         let Value::Undefined(missing) = value else { return Ok(()) };
         let message = match missing {

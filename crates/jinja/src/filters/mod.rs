@@ -101,7 +101,7 @@ impl Path {
     }
 }
 
-/// An integer argument, or what stands for it.
+/// An integer argument, or its default.
 fn integer(evaluator: &Evaluator<'_>, value: Option<&Value>, default: i128) -> Result<i128> {
     match value {
         None => Ok(default),

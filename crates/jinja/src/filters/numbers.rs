@@ -18,7 +18,7 @@ pub(super) fn abs(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Re
     }
 }
 
-/// `int(default, base)`: what is no number becomes the default.
+/// `int(default, base)`: the default if the value is not a number.
 pub(super) fn int(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
     let [default, base] = args.bind("int", ["default", "base"])?;
     evaluator.defined(&value)?;

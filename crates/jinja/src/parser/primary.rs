@@ -207,7 +207,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Filters and tests, and calls of what they give.
+    /// Filters and tests, and calls of their results.
     pub(super) fn filters(&mut self, links: &mut Vec<Link>) -> Result<()> {
         loop {
             if self.is_op("|") {

@@ -237,7 +237,7 @@ impl Parser<'_> {
         Ok(Statement::Call(self.definition(name, parameters, "endcall")?, call))
     }
 
-    /// The body of a macro, with what it mentions.
+    /// The body of a macro, with the names that it mentions.
     fn definition(
         &mut self,
         name: Symbol,

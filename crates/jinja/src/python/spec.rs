@@ -68,7 +68,7 @@ impl Spec {
         out.pad(self.fill, room - before)
     }
 
-    /// Writes a number; those that are not numbers are an error.
+    /// Writes a number; other values are an error.
     pub(super) fn number(&self, value: &Value, out: &mut Builder) -> Result<()> {
         self.check()?;
         let (negative, prefix, body) = self.parts(value)?;

@@ -1,7 +1,7 @@
 //! Byte-pair encoding: the characters of a piece become symbols, and the pair of the lowest rank is merged until none is left.
 //!
-//! Memory: 12 bytes for each symbol of a word and 10 for its queue. A long piece is cut beforehand wherever no merge reaches across, which
-//! leaves every merge as it is, so that these words are short in any real text.
+//! Memory: 12 bytes for each symbol of a word and 10 for its queue. A long piece is split beforehand wherever no merge can cross, which
+//! does not change the result; the words are short in any real text.
 
 use crate::error::TextError;
 use foldhash::fast::RandomState;
@@ -14,13 +14,13 @@ pub(super) type Vocabulary = HashMap<Box<str>, u32, RandomState>;
 /// Options of a BPE model other than vocabulary and merges.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BpeOptions {
-    /// The token for characters that are none; without it and without bytes to fall back on, they are left out.
+    /// The unknown token; without it and without byte fallback, unknown characters are dropped.
     pub(super) unknown: Option<String>,
-    /// Several unknown characters in a row become one token.
+    /// Consecutive unknown characters become one token (`fuse_unk`).
     pub(super) fuse_unknown: bool,
-    /// Unknown characters become tokens `<0x00>` to `<0xFF>`, where all that they need are there.
+    /// Unknown characters become tokens `<0x00>` to `<0xFF>`, if all needed ones exist (`byte_fallback`).
     pub(super) byte_fallback: bool,
-    /// A piece that is a token as a whole is taken without merging.
+    /// A piece that is a token is not merged (`ignore_merges`).
     pub(super) ignore_merges: bool,
 }
 
@@ -43,10 +43,10 @@ pub(super) struct Bpe {
 const LOW: usize = 0x200;
 const NONE: u32 = u32::MAX;
 
-/// Pieces of fewer bytes are merged as they are.
+/// Shorter pieces are not split into words.
 const SHORT: usize = 64;
 
-/// A symbol of a word, and its neighbours' places.
+/// A symbol of a word, in a doubly linked list.
 #[derive(Clone, Copy)]
 struct Symbol {
     /// Its token; [`NONE`] once it is merged into the one on its left.
@@ -55,11 +55,11 @@ struct Symbol {
     next: u32,
 }
 
-/// Memory that is used again from word to word.
+/// Scratch memory, reused from word to word.
 #[derive(Default)]
 pub(super) struct Workspace {
     symbols: Vec<Symbol>,
-    /// Rank and place of pairs, the lowest rank first, of equal ones the leftmost.
+    /// Rank and index of pairs, the lowest rank first, then the leftmost.
     queue: BinaryHeap<Reverse<u64>>,
 }
 
@@ -120,10 +120,10 @@ impl Bpe {
     }
 
     /// A model of these tokens and merges, the lowest rank first. Of a pair that stands twice, the later one counts. Tokens in `control`
-    /// are not made of text, whatever a merge says.
+    /// are never produced from text.
     ///
     /// # Errors
-    /// Which merge is of no tokens or gives none, or which token is lacking.
+    /// A merge whose parts or result are not tokens; a missing token.
     pub(super) fn new(
         mut vocabulary: Vocabulary,
         pairs: impl IntoIterator<Item = (String, String)>,
@@ -190,7 +190,7 @@ impl Bpe {
         Ok(())
     }
 
-    /// Whether characters may be left out, or many become one token; `mapped` says that pieces are bytes written as characters.
+    /// Whether characters can be dropped, or many become one token; `mapped`: pieces are in the byte-level alphabet.
     pub(super) fn loses_text(&self, mapped: bool) -> bool {
         if mapped {
             super::bytes::characters().iter().any(|c| self.character(*c).is_none())
@@ -282,7 +282,7 @@ impl Bpe {
         }
     }
 
-    /// The tokens of a character's bytes, where all are there.
+    /// The byte-fallback tokens of a character, if all exist.
     fn fallback(&self, bytes: &[u8]) -> Option<impl Iterator<Item = u32>> {
         let ids = self.bytes.as_ref()?;
         let found = bytes.iter().map(|byte| ids[usize::from(*byte)]);
@@ -324,7 +324,7 @@ impl Bpe {
             if let Some(symbol) = symbols.get_mut(after as usize) {
                 symbol.previous = place;
             }
-            // merges and pairs that are gone make room: a merge adds one entry at most, so this happens a few times for each word
+            // stale entries are removed: a merge adds one entry at most, so this happens a few times per word
             if queue.len() + 2 > room {
                 queue.retain(|Reverse(entry)| self.valid(symbols, *entry).is_some());
             }
@@ -350,7 +350,7 @@ impl Bpe {
         self.merges.get(&(left.id, right.id)).copied()
     }
 
-    /// The pair of a queue's entry, if it still stands there: a part that grew makes another pair, of another rank.
+    /// The pair of a queue's entry, if it is not stale: a part that has grown makes another pair of another rank.
     fn valid(&self, symbols: &[Symbol], entry: u64) -> Option<(u32, u32)> {
         let place = entry as u32;
         if symbols[place as usize].id == NONE {
@@ -360,7 +360,7 @@ impl Bpe {
     }
 }
 
-/// Ids of `<0x00>` to `<0xFF>`; None where there is none of them.
+/// Ids of `<0x00>` to `<0xFF>`; none if none of them exists.
 fn byte_ids(vocabulary: &Vocabulary) -> Option<Box<[u32; 256]>> {
     let mut ids = Box::new([NONE; 256]);
     for (byte, id) in ids.iter_mut().enumerate() {

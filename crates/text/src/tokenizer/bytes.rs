@@ -1,4 +1,4 @@
-//! GPT-2's way of writing bytes as characters: printable Latin-1 stands for itself, the rest is moved to U+0100 and up.
+//! GPT-2's byte-level alphabet: printable Latin-1 maps to itself, other bytes to U+0100 and up.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -19,17 +19,17 @@ pub(super) fn characters() -> &'static [char; 256] {
     })
 }
 
-/// Bytes written in these characters.
+/// Maps bytes to these characters.
 pub(super) fn mapped(text: &[u8]) -> String {
     let table = characters();
-    // most bytes keep one, the others take two
+    // most bytes need one byte of UTF-8, the others two
     let moved = text.iter().filter(|byte| table[usize::from(**byte)] as u32 >= 0x80).count();
     let mut mapped = String::with_capacity(text.len() + moved);
     mapped.extend(text.iter().map(|byte| table[usize::from(*byte)]));
     mapped
 }
 
-/// The bytes that a token written in these characters stands for; a character outside the table stands for its UTF-8.
+/// Maps characters back to bytes; a character outside the table gives its UTF-8.
 pub(super) fn unmapped(text: &str) -> Vec<u8> {
     static INVERSE: OnceLock<HashMap<char, u8>> = OnceLock::new();
     let inverse =

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 pub struct GgufVocab<'a> {
     /// `model`: `gpt2` (byte-pair encoding) or `llama` (SentencePiece).
     pub model: &'a str,
-    /// `pre`: which rules cut the text first.
+    /// `pre`: the pre-tokenizer rules.
     pub pre: Option<&'a str>,
     /// `tokens`.
     pub tokens: Vec<&'a [u8]>,
@@ -83,7 +83,7 @@ impl Tokenizer {
         Tokenizer::from_source(checkpoint.source())
     }
 
-    /// The tokenizer of a model of which its metadata are there, whether or not its tensors are.
+    /// The tokenizer from a model's metadata; tensors are not needed.
     ///
     /// # Errors
     /// When the model has none, or one that is not known or malformed.
@@ -194,7 +194,7 @@ pub(super) fn splitter(patterns: &[&str]) -> Result<Vec<PreTokenizer>, TextError
     Ok(steps)
 }
 
-/// The two parts of a merge, at the first space after the first character.
+/// The two parts of a merge, separated by the first space after the first character.
 fn pair(merge: &[u8]) -> Result<(String, String), TextError> {
     let text = String::from_utf8_lossy(merge);
     let first = text.chars().next().map_or(0, char::len_utf8);
@@ -208,10 +208,10 @@ fn pair(merge: &[u8]) -> Result<(String, String), TextError> {
 /// Bytes of the longest token that is put together from others by its rank.
 const MAX_RANKED: usize = 1024;
 
-/// Merges of a vocabulary whose ids are ranks (tiktoken): every way to put a token together from two of lower rank, in the order of ranks.
+/// Merges of a vocabulary whose ids are ranks (tiktoken): every split of a token into two of lower rank, in the order of ranks.
 pub(super) fn derived_merges(ids: &Vocabulary) -> Vec<(String, String)> {
     let mut ranked: Vec<(u32, u32, String, String)> = Vec::new();
-    // a longer token is no piece of text, and every cut of it would be looked up
+    // longer tokens are not text, and every split of them would be looked up
     for (text, id) in ids.iter().filter(|(text, _)| text.len() <= MAX_RANKED) {
         for (at, _) in text.char_indices().skip(1) {
             let (a, b) = text.split_at(at);

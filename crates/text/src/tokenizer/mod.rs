@@ -20,7 +20,7 @@ use crate::error::TextError;
 use special::{Fragment, SpecialTokens};
 use std::collections::HashMap;
 
-/// How a text is encoded.
+/// Options of encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encode {
     /// Add the tokens that begin (and end) a prompt.
@@ -29,11 +29,11 @@ pub struct Encode {
     pub parse_special: bool,
 }
 
-/// What cuts a fragment of plain text into tokens.
+/// The model that splits plain text into tokens.
 enum Model {
     /// Byte-pair encoding.
     Bpe(Box<pipeline::Pipeline>),
-    /// SentencePiece by scores, with bytes to fall back on.
+    /// SentencePiece by scores, with byte fallback.
     Spm(Box<spm::Spm>),
 }
 
@@ -41,11 +41,11 @@ enum Model {
 pub struct Tokenizer {
     model: Model,
     special: SpecialTokens,
-    /// Texts of all tokens as the vocabulary writes them, one after the other.
+    /// Concatenated texts of all tokens, as in the vocabulary.
     texts: String,
     ends: Vec<usize>,
     ids: HashMap<Box<str>, u32>,
-    /// Bytes that each token stands for, one after the other.
+    /// Concatenated bytes that the tokens stand for.
     pieces: Vec<u8>,
     piece_ends: Vec<usize>,
     bos: Option<u32>,
@@ -53,13 +53,13 @@ pub struct Tokenizer {
     end: Vec<u32>,
     add_bos: bool,
     add_eos: bool,
-    /// Whether a text gets a space in front, which decoding takes away again.
+    /// Whether a space is prepended to a text, which decoding removes again.
     space_prefix: bool,
-    /// The most bytes of text that a token can stand for; None where there is no bound.
+    /// Upper bound on the bytes of text that a token can stand for; none if there is no bound.
     longest_token: Option<usize>,
 }
 
-/// Texts of tokens that end a generation, whatever else a file says.
+/// Texts of tokens that end generation, in any file.
 const END_TEXTS: [&str; 12] = [
     "<|im_end|>",
     "<|endoftext|>",
@@ -84,8 +84,8 @@ impl Tokenizer {
         self.encode_within(text, how, usize::MAX)
     }
 
-    /// The same for a text that must have at most `limit` tokens. What has more is refused as soon as that is known: at once where so few
-    /// tokens cannot stand for so many bytes, else when the limit is passed.
+    /// The same with at most `limit` tokens. A longer text is refused as early as possible: at once if so few
+    /// tokens cannot stand for its bytes, else when the limit is passed.
     ///
     /// # Errors
     /// [`TextError::TooLong`], or when the text cannot be encoded.
@@ -94,7 +94,7 @@ impl Tokenizer {
         self.encode_fragments(text.len(), fragments, how.add_special, limit)
     }
 
-    /// Tokens of the fragments that a text of so many bytes was cut into; see [`Tokenizer::encode_within`].
+    /// Tokens of the fragments of a text of `bytes` bytes; see [`Tokenizer::encode_within`].
     fn encode_fragments<'a>(
         &self,
         bytes: usize,
@@ -130,13 +130,13 @@ impl Tokenizer {
         encoded.map_err(|error| if matches!(error, TextError::TooLong { .. }) { too_long() } else { error })
     }
 
-    /// The most bytes of text that so many tokens can stand for; None where that is not bounded, because the tokenizer's rules may drop
-    /// text or make one token of any amount of it.
+    /// An upper bound on the bytes of text that `tokens` tokens can stand for; none if there is no bound because the tokenizer's rules may drop
+    /// text or turn any amount of it into one token.
     pub fn longest_text(&self, tokens: usize) -> Option<usize> {
         tokens.checked_mul(self.longest_token?)
     }
 
-    /// Appends the tokens of a text without tokens that are matched as a whole; `first` says that it begins the whole text.
+    /// Appends the tokens of a text without special tokens; `first`: it begins the whole text.
     fn encode_plain(
         &self,
         text: &str,
@@ -146,7 +146,7 @@ impl Tokenizer {
     ) -> Result<(), TextError> {
         let mut push = |id| {
             if ids.len() == ids.capacity() {
-                // by half: doubling would hold three times what is needed while it copies
+                // grow by half: doubling would need three times the memory during the copy
                 ids.reserve_exact(1024.max(ids.len() / 2));
             }
             ids.push(id);
@@ -160,7 +160,7 @@ impl Tokenizer {
         }
     }
 
-    /// The token that a piece of text is, unless that is a control token.
+    /// The token of a piece of text, unless it is a control token.
     fn text_token(&self, text: &str) -> Option<u32> {
         self.token_id(text).filter(|id| !self.is_control(*id))
     }
@@ -192,24 +192,24 @@ impl Tokenizer {
         self.add_bos
     }
 
-    /// Tokens after which a generation is over.
+    /// Tokens that end generation.
     pub fn end_of_generation(&self) -> &[u32] {
         &self.end
     }
 
-    /// Whether a token controls the model rather than standing for text.
+    /// Whether it is a control token.
     pub fn is_control(&self, id: u32) -> bool {
         self.special.is_control(id)
     }
 
-    /// A token as the vocabulary writes it.
+    /// A token's text in the vocabulary.
     pub fn token_text(&self, id: u32) -> Option<&str> {
         let end = *self.ends.get(id as usize)?;
         let start = if id == 0 { 0 } else { self.ends[id as usize - 1] };
         Some(&self.texts[start..end])
     }
 
-    /// The id of a token as the vocabulary writes it.
+    /// The id of a token by its text in the vocabulary.
     pub fn token_id(&self, text: &str) -> Option<u32> {
         self.ids.get(text).copied()
     }
@@ -219,7 +219,7 @@ impl Tokenizer {
     }
 }
 
-/// What a tokenizer is put together from.
+/// The parts of a tokenizer.
 struct Parts {
     model: Model,
     tokens: Vec<Token>,
@@ -234,23 +234,23 @@ struct Parts {
 /// A token of a vocabulary.
 #[derive(Clone, Default)]
 struct Token {
-    /// As the vocabulary writes it.
+    /// Its text in the vocabulary.
     text: String,
     /// The bytes that it stands for.
     bytes: Vec<u8>,
     kind: Kind,
-    /// Whether it takes the white space before it.
+    /// Whether it swallows white space before it.
     strips_left: bool,
-    /// Whether it takes the white space behind it.
+    /// Whether it swallows white space after it.
     strips_right: bool,
 }
 
-/// What a token is for.
+/// Kinds of tokens.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Kind {
     #[default]
     Plain,
-    /// Matched in any text as a whole.
+    /// Matched as a whole in any text.
     UserDefined,
     /// Matched only where control tokens are parsed.
     Control,
@@ -296,7 +296,7 @@ impl Parts {
                     tokenizer.end.push(id as u32);
                 }
             }
-            // holes of a vocabulary have no text to be found by
+            // holes in a vocabulary have no text to look up
             if !text.is_empty() {
                 tokenizer.ids.entry(text.into_boxed_str()).or_insert(id as u32);
             }
@@ -308,7 +308,7 @@ impl Parts {
         Ok(tokenizer)
     }
 
-    /// The most bytes of text that a token can stand for; None where there is no bound.
+    /// Upper bound on the bytes of text that a token can stand for; none if there is no bound.
     fn longest_token(&self) -> Option<usize> {
         if self.tokens.iter().any(|token| token.strips_left || token.strips_right) {
             return None;
@@ -321,9 +321,9 @@ impl Parts {
     }
 }
 
-/// Runs `work`, the last line against bytes of a file or of a text that make a library panic: that is an error, and the program goes on.
+/// Runs `work` and turns a panic of a library into an error: the last defence against hostile files and texts.
 fn guarded<T>(what: &str, work: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
-    // nothing of what may be half-done is seen afterwards: results are new, and the workspace belongs to a call
+    // no half-modified state survives: results are new, and the workspace is local to the call
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();

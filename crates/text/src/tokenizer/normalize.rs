@@ -1,4 +1,4 @@
-//! Normalizers: what happens to a text before it is cut.
+//! Normalizers: transform a text before it is split.
 
 use super::bytes;
 use super::pattern::Pattern;
@@ -20,7 +20,7 @@ pub(super) enum Normalizer {
         right: bool,
     },
     StripAccents,
-    /// Puts this before a text that is not empty.
+    /// Prepends this to a non-empty text.
     Prepend(String),
     /// `shrinks` as in [`Normalizer::shrinks`].
     Replace {

@@ -1,7 +1,7 @@
-//! Regular expressions that cut texts.
+//! Regular expressions for splitting texts.
 //!
-//! Published patterns need one look-ahead only: they end in `|\s+(?!\S)|\s+`, which leaves the last of several spaces to the word behind
-//! them. That ending is matched as `\s+` and shortened afterwards, so that an automaton runs the whole pattern: in linear time and
+//! Published patterns need one look-ahead only: they end in `|\s+(?!\S)|\s+`, which leaves the last of several spaces to the following word.
+//! That ending is matched as `\s+` and shortened afterwards, so that an automaton runs the whole pattern: in linear time and
 //! constant memory, where backtracking would keep a state for each space. Other patterns with look-around or possessive repetition are
 //! run by backtracking with a limit on its steps.
 
@@ -15,7 +15,7 @@ const SIZE_LIMIT: usize = 10 << 20;
 /// Bytes of a pattern's source; the longest published one has 4 000.
 pub(super) const MAX_SOURCE: usize = 1 << 16;
 
-/// Steps of backtracking for each search.
+/// Backtracking steps per search.
 const MAX_STEPS: usize = 1_000_000;
 
 /// The ending that is matched without look-ahead.
@@ -44,7 +44,7 @@ impl Pattern {
     /// Compiles a pattern.
     ///
     /// # Errors
-    /// What is wrong with it, or that it is too large.
+    /// A pattern that is invalid or too large.
     pub(super) fn new(source: &str) -> Result<Pattern, String> {
         if source.len() > MAX_SOURCE {
             return Err(format!("it has {} bytes; the limit is {MAX_SOURCE}", source.len()));
@@ -79,7 +79,7 @@ impl Pattern {
                 let Some(found) = regex.find(Input::new(text).range(at..)) else { return Ok(None) };
                 let mut range = found.range();
                 if *tail && found.pattern().as_usize() == 1 && range.end < text.len() {
-                    // what stands behind a whole run is no space: its last one is left, unless it is the only one
+                    // a non-space follows the run: its last space is left, unless it is the only one
                     let last = text[range.clone()].char_indices().next_back().map_or(0, |(at, _)| at);
                     if last > 0 {
                         range.end = range.start + last;
@@ -101,7 +101,7 @@ impl Pattern {
     /// match. Matches may be empty.
     ///
     /// # Errors
-    /// What `each` returns; a pattern that takes too many steps.
+    /// Errors of `each`; a pattern that takes too many steps.
     pub(super) fn cover(
         &self,
         text: &str,
@@ -114,7 +114,7 @@ impl Pattern {
             let Some(found) = self.find(text, at)? else { break };
             at = found.end;
             if found.is_empty() {
-                // an empty match does not count right behind another one, and the search must go on
+                // an empty match directly behind another one does not count; the search goes on
                 at += text[at..].chars().next().map_or(1, char::len_utf8);
                 if last_end == Some(found.end) {
                     continue;
@@ -131,7 +131,7 @@ impl Pattern {
     }
 }
 
-/// The fewest bytes that a pattern can match, where it needs no backtracking.
+/// Length of the shortest match, for patterns without backtracking.
 pub(super) fn shortest_match(source: &str) -> Option<usize> {
     if source.len() > MAX_SOURCE || dialect(source) == Dialect::Backtracking {
         return None;
@@ -139,18 +139,18 @@ pub(super) fn shortest_match(source: &str) -> Option<usize> {
     syntax::parse(source).ok()?.properties().minimum_len()
 }
 
-/// What a pattern asks of an engine.
+/// The engine that a pattern needs.
 #[derive(PartialEq, Eq, Debug)]
 enum Dialect {
-    /// Nothing beyond an automaton; flags are bound to groups.
+    /// An automaton; flags apply to groups only.
     Plain,
-    /// The same with flags that hold for the rest of the pattern.
+    /// An automaton, with flags for the rest of the pattern.
     Flagged,
-    /// Look-around, possessive repetition, or something that only backtracking knows.
+    /// Backtracking: look-around, possessive repetition and the like.
     Backtracking,
 }
 
-/// Reads as much of a pattern as it takes to tell repetitions from what looks like them.
+/// Scans a pattern far enough to recognize repetitions.
 fn dialect(source: &str) -> Dialect {
     let mut dialect = Dialect::Plain;
     let mut chars = source.chars().peekable();
@@ -168,7 +168,7 @@ fn dialect(source: &str) -> Dialect {
                         }
                     }
                 }
-                // back-references, and assertions and classes that automata do not know
+                // back-references, and assertions and classes that automata do not support
                 Some('0'..='9' | 'k' | 'g' | 'G' | 'K' | 'Z' | 'h' | 'H' | 'e' | 'R' | 'X' | 'O' | 'N') => {
                     return Dialect::Backtracking;
                 }
@@ -212,7 +212,7 @@ fn dialect(source: &str) -> Dialect {
     dialect
 }
 
-/// What the beginning of a group asks for, read from behind `(?`.
+/// The engine needed by a group, from its beginning behind `(?`.
 fn group(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Dialect {
     match chars.next() {
         Some(':') => Dialect::Plain,
@@ -220,7 +220,7 @@ fn group(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Dialect {
         Some(mut flag) => loop {
             match flag {
                 'i' | 'm' | 's' | 'R' | 'U' | 'u' | 'x' | '-' => {}
-                // only these flags leave the pattern's text and the ending's meaning alone
+                // only these flags do not change the meaning of the text and the ending
                 ':' => return Dialect::Plain,
                 ')' => return Dialect::Flagged,
                 _ => return Dialect::Backtracking,

@@ -1,7 +1,7 @@
-//! From plain text to byte-pair tokens: normalized, cut into pieces, merged piece by piece.
+//! From plain text to BPE tokens: normalized, split into pieces, merged piece by piece.
 //!
-//! Each piece's tokens are appended before the next one is cut, so that a text takes memory for its normalized form, its longest piece
-//! and its tokens alone.
+//! Each piece's tokens are appended before the next one is split off, so that memory holds the normalized text, the longest piece
+//! and the tokens only.
 
 use super::bpe::{Bpe, Workspace};
 use super::normalize::{Normalizer, normalize};
@@ -16,7 +16,7 @@ pub(super) struct Pipeline {
 }
 
 impl Pipeline {
-    /// Appends the tokens of a text through `push`; `begins` says that it begins the whole text.
+    /// Appends the tokens of a text through `push`; `begins`: it begins the whole text.
     pub(super) fn encode(
         &self,
         text: &str,
@@ -28,7 +28,7 @@ impl Pipeline {
         cut(&self.pre_tokenizers, &text, begins, &mut |piece, _| self.bpe.encode(piece, &mut workspace, push))
     }
 
-    /// How many bytes of text may become one before tokens are made of them; None where text may get lost, so that there is no bound.
+    /// How many bytes of text can become one before merging; none if text can be dropped, so that there is no bound.
     pub(super) fn shrinks(&self) -> Option<usize> {
         let mapped = self.normalizers.iter().any(|n| matches!(n, Normalizer::ByteLevel))
             || self.pre_tokenizers.iter().any(|p| matches!(p, PreTokenizer::ByteLevel { .. }));

@@ -1,19 +1,19 @@
-//! Pre-tokenizers: how a text is cut before its pieces are merged into tokens.
+//! Pre-tokenizer rules by name: how a text is split before its pieces are merged into tokens.
 //!
-//! Each is a list of patterns, applied one after the other to what the ones before left uncut. They are the patterns of the
+//! Each is a list of patterns, applied in order to the text that earlier ones left unsplit. They are the patterns of the
 //! models' own published tokenizers; where llama.cpp's splitter differs (Kimi's letters with combining marks), the model's is used.
 
 use crate::error::TextError;
 
 /// The rules of one pre-tokenizer.
 pub(super) struct Pre {
-    /// Names under which files ask for it.
+    /// Its names in files.
     pub(super) names: &'static [&'static str],
     /// Patterns, in order.
     pub(super) patterns: &'static [&'static str],
-    /// Whether a piece that is a token as a whole is taken without merging.
+    /// Whether a piece that is a token is not merged (`ignore_merges`).
     pub(super) ignore_merges: bool,
-    /// Whether prompts begin with BOS when the file does not say.
+    /// Whether prompts begin with BOS by default.
     pub(super) add_bos: bool,
 }
 
@@ -107,7 +107,7 @@ const TABLE: [Pre; 12] = [
 /// The rules of a name.
 ///
 /// # Errors
-/// For a name without rules, `default` included: text would be cut wrongly without a sign of it.
+/// For a name without rules, `default` included: text would silently be split wrongly.
 pub(super) fn named(name: &str) -> Result<&'static Pre, TextError> {
     TABLE.iter().find(|pre| pre.names.contains(&name)).ok_or_else(|| TextError::Unknown {
         what: "pre-tokenizer",
@@ -116,7 +116,7 @@ pub(super) fn named(name: &str) -> Result<&'static Pre, TextError> {
     })
 }
 
-/// All patterns there are.
+/// All patterns.
 #[cfg(test)]
 pub(super) fn patterns() -> impl Iterator<Item = &'static str> {
     TABLE.iter().flat_map(|pre| pre.patterns).copied()

@@ -1,4 +1,4 @@
-//! Tokens of a rendered conversation: names of tokens count only where the template wrote them.
+//! Tokens of a rendered conversation: names of tokens count only if the template wrote them.
 
 use super::Tokenizer;
 use crate::error::TextError;
@@ -43,12 +43,12 @@ impl Tokenizer {
     }
 }
 
-/// Whether a token's name is text that stands for itself: one character, or white space.
+/// Whether a token's name is ordinary text: one character, or white space.
 fn is_plain(text: &str) -> bool {
     text.chars().nth(1).is_none() || text.chars().all(char::is_whitespace)
 }
 
-/// Whether a range has bytes in any of the ranges, which are in order.
+/// Whether a range overlaps any of the sorted ranges.
 fn overlaps(ranges: &[Range<usize>], range: &Range<usize>) -> bool {
     let first = ranges.partition_point(|other| other.end <= range.start);
     ranges.get(first).is_some_and(|other| other.start < range.end)

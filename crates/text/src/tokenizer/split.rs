@@ -1,4 +1,4 @@
-//! Pre-tokenizers: how a text is cut into the pieces whose characters are merged. Pieces are handed on one by one; nothing is collected.
+//! Pre-tokenizers: split a text into the pieces whose characters are merged. Pieces are passed on one by one; nothing is collected.
 
 use super::bytes;
 use super::pattern::Pattern;
@@ -6,35 +6,35 @@ use crate::error::TextError;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// A step that cuts pieces into smaller ones.
+/// A step that splits pieces.
 pub(super) enum PreTokenizer {
-    /// Cuts at the matches of a pattern, or with `invert` at what lies between them.
+    /// Splits at the matches of a pattern, or with `invert` at the text between them.
     Split { pattern: Matcher, behavior: Behavior, invert: bool },
-    /// Bytes become characters; cut by GPT-2's pattern first, where there is one.
+    /// Maps bytes to characters, after splitting by GPT-2's pattern, if given.
     ByteLevel { prefix_space: bool, pattern: Option<Pattern> },
-    /// Spaces become this character.
+    /// Replaces spaces by this character.
     Metaspace { replacement: char, prepend: Prepend, split: bool },
 }
 
-/// What a text is cut at.
+/// What a text is split at.
 pub(super) enum Matcher {
     Pattern(Pattern),
     /// Each character that has this property.
     Characters(fn(char) -> bool),
 }
 
-/// What becomes of a match.
+/// What happens to a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Behavior {
     Removed,
     Isolated,
     MergedWithPrevious,
     MergedWithNext,
-    /// Matches next to each other become one.
+    /// Adjacent matches become one.
     Contiguous,
 }
 
-/// Where a piece gets the character that stands for a space in front.
+/// Where the replacement of a space is prepended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prepend {
     /// Only at the beginning of a text.
@@ -43,13 +43,13 @@ pub(super) enum Prepend {
     Always,
 }
 
-/// Takes the pieces one by one: a piece, and whether it begins a text.
+/// Receives the pieces one by one: a piece, and whether it begins a text.
 pub(super) type Take<'a> = dyn FnMut(&str, bool) -> Result<(), TextError> + 'a;
 
-/// Cuts a piece by the steps in order and hands on what is not empty.
+/// Splits a piece by the steps in order and passes on non-empty pieces.
 ///
 /// # Errors
-/// What `take` returns; a pattern that takes too many steps.
+/// Errors of `take`; a pattern that takes too many steps.
 pub(super) fn cut(
     steps: &[PreTokenizer],
     piece: &str,
@@ -64,7 +64,7 @@ pub(super) fn cut(
 }
 
 impl PreTokenizer {
-    /// Whether text may be lost.
+    /// Whether text can be dropped.
     pub(super) fn removes(&self) -> bool {
         matches!(self, PreTokenizer::Split { behavior: Behavior::Removed, .. })
     }
@@ -139,10 +139,10 @@ impl Matcher {
     }
 }
 
-/// Puts matches together with what lies beside them.
+/// Merges matches with adjacent text.
 struct Merging<'a> {
     behavior: Behavior,
-    /// What is not handed on yet, and whether it ends in a match.
+    /// The range not yet passed on, and whether it ends in a match.
     pending: Option<(Range<usize>, bool)>,
     hand_on: &'a mut dyn FnMut(Range<usize>) -> Result<(), TextError>,
 }

@@ -1,6 +1,6 @@
 //! SentencePiece as GGUF files hold it: pieces with scores, the best-scored pair merged first, bytes for what is unknown.
 //!
-//! A text is cut beforehand wherever no piece holds the two characters that meet there: no merge reaches across, and words stay short.
+//! A text is split beforehand wherever no piece contains the two adjacent characters: no merge can cross, and words stay short.
 
 use crate::error::TextError;
 use foldhash::fast::RandomState;
@@ -12,7 +12,7 @@ pub(super) struct Spm {
     scores: Vec<f32>,
     bytes: [Option<u32>; 256],
     unknown: Option<u32>,
-    /// Characters that stand next to each other in any piece.
+    /// Pairs of adjacent characters in any piece.
     neighbours: HashSet<(char, char), RandomState>,
 }
 

@@ -1,6 +1,6 @@
 //! Tokenizers from tiktoken.model, which the folders of Kimi-K2 and Moonlight hold in place of tokenizer.json.
 //!
-//! The file lists byte strings and their ranks, a line each: `YWI= 97`. The rules are in a program beside it (tokenization_kimi.py), which
+//! The file lists byte strings and their ranks, a line each: `YWI= 97`. The rules are in a Python file beside it (tokenization_kimi.py), which
 //! is not run: its published pattern is known here. Two neighbours merge where together they are a token, that of the lowest rank first.
 //! Behind the ranks follow 256 ids for control tokens, with the names that tokenizer_config.json gives some of them.
 

@@ -1,4 +1,4 @@
-//! What was typed in earlier sessions: a file that only its owner can read.
+//! The history of typed lines: a file that only its owner can read.
 
 use crate::output::say;
 use rustyline::history::{FileHistory, History as _};
@@ -15,7 +15,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Reads the history; none where there is no place for one. What hinders is said once, and nobody is kept from talking.
+    /// Reads the history; none if there is no place for it. Problems are reported once and are not fatal.
     pub(super) fn open(entries: &mut FileHistory) -> Option<History> {
         let path = place(&|name| std::env::var_os(name))?;
         match read(&path, entries) {
@@ -27,9 +27,9 @@ impl History {
         }
     }
 
-    /// Adds what is new to the file.
+    /// Appends new entries to the file.
     pub(super) fn append(&self, entries: &mut FileHistory) {
-        // a history that cannot be kept is no reason to stop
+        // failing to keep the history is not fatal
         let _ = entries.append(&self.path);
     }
 }

@@ -1,4 +1,4 @@
-//! Where messages come from: a line editor on a terminal, or lines of standard input.
+//! Sources of messages: a line editor on a terminal, or lines of standard input.
 
 use super::history::History;
 use crate::interrupt;
@@ -18,11 +18,11 @@ use std::collections::HashSet;
 use std::io::{BufRead, IsTerminal, Read, StdinLock, stdin, stdout};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the user did.
+/// An input event.
 pub(super) enum Entered {
     /// A message or command.
     Line(String),
-    /// Ctrl-C, with nothing typed or in a line that is thereby forgotten.
+    /// Ctrl-C; a line being typed is discarded.
     Interrupted {
         /// Whether nothing was typed.
         empty: bool,
@@ -31,25 +31,25 @@ pub(super) enum Entered {
     End,
 }
 
-/// Largest message from a pipe, in bytes: no endless line may fill the memory.
+/// Largest message from a pipe, in bytes, so that an endless line cannot fill memory.
 const MAX_LINE: u64 = 16 << 20;
 
 /// Entries of the history.
 pub(super) const HISTORY: usize = 1000;
 
-/// Where lines come from.
+/// The source of lines.
 pub(super) enum Input {
     Terminal(Box<Terminal>),
     Pipe(StdinLock<'static>),
 }
 
 impl Input {
-    /// A line editor that completes `commands`, where standard input is a terminal; `history`: whether it keeps what is typed.
+    /// A line editor that completes `commands`, where standard input is a terminal; `history`: whether it keeps a history.
     pub(super) fn open(history: bool, commands: &'static [&'static str]) -> Result<Input> {
         if !stdin().is_terminal() {
             return Ok(Input::Pipe(stdin().lock()));
         }
-        // where answers go to a file, lines are still edited on the terminal
+        // lines are edited on the terminal even if answers go to a file
         let behavior = if stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
         let config = Config::builder().max_history_size(HISTORY)?.history_ignore_dups(true)?;
         let config = config.behavior(behavior).build();
@@ -78,9 +78,9 @@ impl Input {
     /// The next line.
     ///
     /// # Errors
-    /// When standard input cannot be read, or is no text.
+    /// When standard input cannot be read, or is not text.
     pub(super) fn next(&mut self) -> Result<Entered> {
-        // there is nothing to put in order meanwhile; in the line editor Ctrl-C is a key, and no signal
+        // there is nothing to clean up meanwhile; in the line editor Ctrl-C is a key, not a signal
         let _at_once = interrupt::at_once();
         match self {
             Input::Terminal(terminal) => terminal.next(),
@@ -131,7 +131,7 @@ fn piped(lines: &mut impl BufRead) -> Result<Entered> {
             bail!("standard input: a message has more than {MAX_LINE} bytes");
         }
         if read == 0 {
-            // nothing came, or a backslash and then nothing
+            // end of input, also behind a backslash
             if bytes.is_empty() {
                 return Ok(Entered::End);
             }
@@ -189,7 +189,7 @@ fn joined(message: &str, ended: &HashSet<String>) -> String {
     joined
 }
 
-/// Completes commands, and sees whether something is typed.
+/// Completes commands, and notes whether something is typed.
 struct Help {
     commands: &'static [&'static str],
     empty: Cell<bool>,

@@ -1,4 +1,4 @@
-//! `latent verify --weights`: every weight is decoded once, by all threads, and looked at.
+//! `latent verify --weights`: every weight is dequantized once, by all threads, and checked.
 
 use crate::{interrupt, progress};
 use anyhow::{Result, bail};
@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of a tensor that a thread takes at once.
+/// Bytes of a tensor per work item.
 const PIECE: usize = 1 << 20;
 
-/// A tensor and what its numbers are like.
+/// A tensor and its statistics.
 pub(super) struct Looked {
     pub(super) name: String,
     pub(super) ty: TensorType,
     pub(super) shape: Vec<usize>,
-    /// None for a type that holds no weights, or that cannot be decoded.
+    /// None for types without weights and types that cannot be dequantized.
     pub(super) statistics: Option<Statistics>,
 }
 
@@ -38,7 +38,7 @@ struct Piece {
     rows: usize,
 }
 
-/// Reads all tensors of `checkpoint` with `threads` threads. Pages of the file are let go as soon as a tensor has been read.
+/// Reads all tensors of `checkpoint` with `threads` threads. Pages of the file are dropped as soon as a tensor has been read.
 pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
     let tensors = checkpoint.tensors();
     let pieces = pieces(tensors);
@@ -90,7 +90,7 @@ pub(super) fn look(checkpoint: &Checkpoint, threads: usize) -> Result<Deep> {
     Ok(Deep { tensors, bytes, numbers, threads, took })
 }
 
-/// Every tensor that can be decoded, cut into runs of whole rows.
+/// Work items: runs of whole rows of every tensor that can be dequantized.
 fn pieces(tensors: &[TensorInfo]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for (tensor, info) in tensors.iter().enumerate().filter(|(_, info)| latent_quant::can_decode(info.ty)) {
@@ -109,7 +109,7 @@ fn rows(info: &TensorInfo) -> (usize, usize) {
     (info.bytes.checked_div(row).unwrap_or(0), row)
 }
 
-/// Decodes the rows of a piece one after another; `numbers` is scratch.
+/// Dequantizes the rows of a work item; `numbers` is scratch.
 fn read(checkpoint: &Checkpoint, info: &TensorInfo, piece: &Piece, numbers: &mut Vec<f32>) -> Statistics {
     let mut statistics = Statistics::default();
     let (Some(tensor), Some(decode)) = (checkpoint.tensor(&info.name), latent_quant::decoder(info.ty)) else {

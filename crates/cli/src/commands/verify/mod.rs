@@ -50,7 +50,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<()> {
     }
 }
 
-/// Every weight.
+/// Checks every weight.
 fn weights(outline: &Outline, args: &VerifyArgs) -> Result<()> {
     let file = outline.display_name();
     let Some(checkpoint) = outline.whole() else {
@@ -67,13 +67,13 @@ fn weights(outline: &Outline, args: &VerifyArgs) -> Result<()> {
     match deep.tensors.iter().filter_map(|t| t.statistics.as_ref()).filter(|s| wrong(s)).count() {
         0 => Ok(()),
         n => {
-            Err(Found(format!("{n} tensor{} of {file} with wrong numbers", if n == 1 { "" } else { "s" }))
+            Err(Found(format!("{n} tensor{} of {file} with wrong values", if n == 1 { "" } else { "s" }))
                 .into())
         }
     }
 }
 
-/// What is audited.
+/// The subject of an audit.
 struct Subject<'a> {
     circuit: &'a Circuit,
     config: &'a ModelConfig,
@@ -112,7 +112,7 @@ fn sessions<'b>(
     Ok(sessions)
 }
 
-/// What was looked at, and what was found.
+/// Counts and findings.
 struct Report {
     file: String,
     circuit: String,
@@ -123,7 +123,7 @@ struct Report {
     tensors: usize,
     unused: Vec<Unused>,
     findings: Vec<Finding>,
-    /// The time of a session in the middle: what a load pays.
+    /// Median time per session: the cost at each load.
     middle: Duration,
 }
 
@@ -182,7 +182,7 @@ impl Report {
         })
     }
 
-    /// The first of the findings that say the same of another layer, node or plan, and how many they are.
+    /// Findings grouped over layers, nodes and plans: the first of each group and its count.
     fn groups(&self) -> Vec<(&Finding, usize)> {
         let mut groups: Vec<(&Finding, usize)> = Vec::new();
         for finding in &self.findings {
@@ -234,7 +234,7 @@ impl Report {
     }
 }
 
-/// Every edge of the layers' plan for one row.
+/// Prints every edge of the layers' decode plan.
 fn edges(subject: &Subject<'_>, args: &VerifyArgs) -> Result<()> {
     let backend = args.model.backend()?;
     let sessions = sessions(subject, args, &*backend)?;

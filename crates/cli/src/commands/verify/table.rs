@@ -1,4 +1,4 @@
-//! What `--weights` prints: a line for each tensor, and what is wrong or odd about it.
+//! The table of `--weights`: a line per tensor, and what is wrong or odd about it.
 
 use super::deep::{Deep, Looked};
 use crate::output;
@@ -6,16 +6,16 @@ use latent_quant::Statistics;
 use latent_types::format_bytes;
 use serde_json::{Value, json};
 
-/// Columns of a tensor's name.
+/// Width of a tensor's name.
 const NAME: usize = 26;
 
-/// What is wrong with a tensor, which makes it a finding, and what is only odd.
+/// Problems of a tensor, which are findings, and oddities.
 pub(super) struct Judged {
     pub(super) wrong: Vec<String>,
     pub(super) odd: Vec<String>,
 }
 
-/// Judges the numbers of a tensor.
+/// Judges the statistics of a tensor.
 pub(super) fn judge(s: &Statistics) -> Judged {
     let (mut wrong, mut odd) = (Vec::new(), Vec::new());
     let at = s
@@ -28,7 +28,7 @@ pub(super) fn judge(s: &Statistics) -> Judged {
         wrong.push(format!("{} infinite{at}", s.infinite));
     }
     if s.bad_scales() > 0 {
-        wrong.push(format!("{} scales that are no finite numbers", s.bad_scales()));
+        wrong.push(format!("{} scales that are not finite", s.bad_scales()));
     }
     if s.numbers > 0 && s.zeros == s.numbers {
         odd.push("all zeros".into());
@@ -42,7 +42,7 @@ pub(super) fn judge(s: &Statistics) -> Judged {
     Judged { wrong, odd }
 }
 
-/// A tensor's line is that of all experts of its layer together.
+/// Name of a tensor's line: the experts of a layer share one.
 fn group(tensor: &Looked) -> String {
     let mut parts: Vec<&str> = tensor.name.split('.').collect();
     if let Some(at) = parts.iter().position(|part| *part == "experts")
@@ -53,7 +53,8 @@ fn group(tensor: &Looked) -> String {
     parts.join(".")
 }
 
-pub(super) fn text(deep: &Deep, file: &str) -> String {
+/// The lines of the table: name, first tensor, and statistics of the whole group.
+fn grouped(deep: &Deep) -> Vec<(String, &Looked, Option<Statistics>)> {
     let mut groups: Vec<(String, &Looked, Option<Statistics>)> = Vec::new();
     let mut places = std::collections::HashMap::new();
     for tensor in &deep.tensors {
@@ -65,6 +66,11 @@ pub(super) fn text(deep: &Deep, file: &str) -> String {
             None => groups.push((name, tensor, tensor.statistics.clone())),
         }
     }
+    groups
+}
+
+pub(super) fn text(deep: &Deep, file: &str) -> String {
+    let groups = grouped(deep);
     let mut lines = vec![format!("{file}: {} tensors", deep.tensors.len())];
     lines.push(format!(
         "{:<NAME$} {:<7} {:>7} {:>7} {:>8} {:>7} {:>5} {:>6}",
@@ -107,7 +113,7 @@ pub(super) fn text(deep: &Deep, file: &str) -> String {
     let seconds = deep.took.as_secs_f64().max(1e-9);
     lines.push(String::new());
     lines.push(format!(
-        "read {} in {seconds:.2} s with {} threads: {}/s, {:.2} billion numbers/s",
+        "read {} in {seconds:.2} s with {} threads: {}/s, {:.2} billion weights/s",
         format_bytes(deep.bytes),
         deep.threads,
         format_bytes((deep.bytes as f64 / seconds) as u64),
@@ -159,7 +165,7 @@ fn number(x: f64) -> String {
     text.chars().take(7).collect()
 }
 
-/// A name that fits its column: layers and endings that all have are cut, then the middle.
+/// Shortens a name to its column: common prefixes and suffixes are removed, then the middle.
 fn short(name: &str) -> String {
     let name = name.strip_prefix("language_model.").unwrap_or(name);
     let name = name.strip_suffix(".weight").unwrap_or(name);

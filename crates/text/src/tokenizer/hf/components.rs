@@ -1,7 +1,7 @@
 //! The components of tokenizer.json that are admitted, with the values that their parameters may have. What is not listed here is
-//! refused: a component that is left out would cut text wrongly without a sign of it.
+//! refused: without a component, text would silently be split wrongly.
 
-use super::place::Place;
+use super::json_at::JsonAt;
 use crate::error::TextError;
 use crate::tokenizer::normalize::Normalizer;
 use crate::tokenizer::pattern::{Pattern, shortest_match};
@@ -10,10 +10,10 @@ use crate::tokenizer::split::{Behavior, Matcher, PreTokenizer, Prepend};
 /// Steps of a normalizer or a pre-tokenizer, with those of sequences within it.
 const MAX_STEPS: usize = 32;
 
-/// How many times their bytes all replacements together may make of a text.
+/// Largest growth of a text by all replacements together.
 const MAX_GROWTH: f64 = 8.0;
 
-/// Bytes that may be put before a text.
+/// Most bytes that can be prepended.
 const MAX_PREPEND: usize = 64;
 
 const NORMALIZERS: &str =
@@ -25,14 +25,14 @@ const DECODERS: &str =
 const POST_PROCESSORS: &str = "Sequence, ByteLevel, TemplateProcessing";
 
 /// The steps of `normalizer`.
-pub(super) fn normalizers(place: &Place<'_>) -> Result<Vec<Normalizer>, TextError> {
+pub(super) fn normalizers(place: &JsonAt<'_>) -> Result<Vec<Normalizer>, TextError> {
     let mut steps = Vec::new();
     add_normalizers(place, &mut steps, &mut 1.0)?;
     Ok(steps)
 }
 
 fn add_normalizers(
-    place: &Place<'_>,
+    place: &JsonAt<'_>,
     steps: &mut Vec<Normalizer>,
     growth: &mut f64,
 ) -> Result<(), TextError> {
@@ -75,17 +75,17 @@ fn add_normalizers(
     counted(place, steps.len())
 }
 
-fn counted(place: &Place<'_>, steps: usize) -> Result<(), TextError> {
+fn counted(place: &JsonAt<'_>, steps: usize) -> Result<(), TextError> {
     if steps > MAX_STEPS { Err(place.refused(&format!("at most {MAX_STEPS} steps"))) } else { Ok(()) }
 }
 
 /// Refuses a second `ByteLevel`: each makes two bytes of every one that is not ASCII, so that thirty of them fill any memory.
-fn once(place: &Place<'_>, before: bool) -> Result<(), TextError> {
+fn once(place: &JsonAt<'_>, before: bool) -> Result<(), TextError> {
     if before { Err(place.refused("one ByteLevel, as its letters stand for bytes already")) } else { Ok(()) }
 }
 
 /// `pattern` by `content`. Growth is bounded over all replacements, as each multiplies what the ones before it made.
-fn replace(place: &Place<'_>, growth: &mut f64) -> Result<Normalizer, TextError> {
+fn replace(place: &JsonAt<'_>, growth: &mut f64) -> Result<Normalizer, TextError> {
     let (pattern, source, shortest) = pattern(&place.at("pattern")?)?;
     let Some(shortest) = shortest.filter(|shortest| *shortest > 0) else {
         return Err(place.at("pattern")?.refused("a pattern without look-around that matches no empty text"));
@@ -103,8 +103,8 @@ fn replace(place: &Place<'_>, growth: &mut f64) -> Result<Normalizer, TextError>
 }
 
 /// `{"String": …}` or `{"Regex": …}`: the pattern, its text where that is meant literally, and the fewest bytes that it matches.
-fn pattern<'a>(place: &Place<'a>) -> Result<(Pattern, Option<&'a str>, Option<usize>), TextError> {
-    let compile = |place: &Place<'_>, source: &str| {
+fn pattern<'a>(place: &JsonAt<'a>) -> Result<(Pattern, Option<&'a str>, Option<usize>), TextError> {
+    let compile = |place: &JsonAt<'_>, source: &str| {
         Pattern::new(source)
             .map_err(|problem| place.problem(&format!("the pattern cannot be used: {problem}")))
     };
@@ -133,13 +133,13 @@ fn escaped(text: &str) -> String {
 }
 
 /// The steps of `pre_tokenizer`.
-pub(super) fn pre_tokenizers(place: &Place<'_>) -> Result<Vec<PreTokenizer>, TextError> {
+pub(super) fn pre_tokenizers(place: &JsonAt<'_>) -> Result<Vec<PreTokenizer>, TextError> {
     let mut steps = Vec::new();
     add_pre_tokenizers(place, &mut steps)?;
     Ok(steps)
 }
 
-fn add_pre_tokenizers(place: &Place<'_>, steps: &mut Vec<PreTokenizer>) -> Result<(), TextError> {
+fn add_pre_tokenizers(place: &JsonAt<'_>, steps: &mut Vec<PreTokenizer>) -> Result<(), TextError> {
     if place.is_null() {
         return Ok(());
     }
@@ -192,10 +192,10 @@ fn add_pre_tokenizers(place: &Place<'_>, steps: &mut Vec<PreTokenizer>) -> Resul
     counted(place, steps.len())
 }
 
-/// The pattern that `ByteLevel` cuts by.
+/// The pattern that `ByteLevel` splits by.
 const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-fn behavior(place: &Place<'_>) -> Result<Behavior, TextError> {
+fn behavior(place: &JsonAt<'_>) -> Result<Behavior, TextError> {
     Ok(match place.text()? {
         "Removed" => Behavior::Removed,
         "Isolated" => Behavior::Isolated,
@@ -206,7 +206,7 @@ fn behavior(place: &Place<'_>) -> Result<Behavior, TextError> {
     })
 }
 
-fn metaspace(place: &Place<'_>) -> Result<PreTokenizer, TextError> {
+fn metaspace(place: &JsonAt<'_>) -> Result<PreTokenizer, TextError> {
     let replacement = place.at("replacement")?;
     let mut characters = replacement.text()?.chars();
     let (Some(character), None) = (characters.next(), characters.next()) else {
@@ -230,7 +230,7 @@ fn metaspace(place: &Place<'_>) -> Result<PreTokenizer, TextError> {
 
 /// Whether `decoder` reads characters as bytes. Tokens are turned into text by [`crate::Detokenizer`], for which other decoders than
 /// these would be wrong.
-pub(super) fn reads_bytes(place: &Place<'_>) -> Result<bool, TextError> {
+pub(super) fn reads_bytes(place: &JsonAt<'_>) -> Result<bool, TextError> {
     if place.is_null() {
         return Ok(false);
     }
@@ -256,8 +256,8 @@ pub(super) fn reads_bytes(place: &Place<'_>) -> Result<bool, TextError> {
     }
 }
 
-/// The token that `post_processor` puts before a text.
-pub(super) fn first_token<'a>(place: &Place<'a>) -> Result<Option<&'a str>, TextError> {
+/// The token that `post_processor` prepends.
+pub(super) fn first_token<'a>(place: &JsonAt<'a>) -> Result<Option<&'a str>, TextError> {
     if place.is_null() {
         return Ok(None);
     }

@@ -1,7 +1,7 @@
-//! tokenizer.json as it is written: components are left as JSON, vocabulary and merges are read directly.
+//! Parsing tokenizer.json: components stay JSON, vocabulary and merges are parsed directly.
 
 use super::components;
-use super::place::Place;
+use super::json_at::JsonAt;
 use crate::error::TextError;
 use crate::tokenizer::bpe::{BpeOptions, Vocabulary};
 use crate::tokenizer::normalize::Normalizer;
@@ -112,16 +112,16 @@ impl<'de> Visitor<'de> for MergeVisitor {
     }
 }
 
-/// What is made of the file.
+/// The parsed and admitted file.
 pub(super) struct Admitted {
     pub(super) added: Vec<AddedToken>,
     pub(super) normalizers: Vec<Normalizer>,
     pub(super) pre_tokenizers: Vec<PreTokenizer>,
-    /// Whether tokens are bytes written as characters.
+    /// Whether tokens are in the byte-level alphabet.
     pub(super) byte_level: bool,
-    /// The token that the post-processor puts before a text.
+    /// The token that the post-processor prepends.
     pub(super) first: Option<String>,
-    /// Whether texts get a space in front, which decoding takes away.
+    /// Whether a space is prepended to texts, which decoding removes.
     pub(super) space_prefix: bool,
     pub(super) options: BpeOptions,
     pub(super) vocabulary: Vocabulary,
@@ -149,14 +149,14 @@ impl Admitted {
         let pre_tokenizer = component("pre_tokenizer", file.pre_tokenizer)?;
         let decoder = component("decoder", file.decoder)?;
         let post_processor = component("post_processor", file.post_processor)?;
-        let normalizers = components::normalizers(&Place::new("normalizer", &normalizer))?;
-        let pre_tokenizers = components::pre_tokenizers(&Place::new("pre_tokenizer", &pre_tokenizer))?;
-        let reads_bytes = components::reads_bytes(&Place::new("decoder", &decoder))?;
+        let normalizers = components::normalizers(&JsonAt::new("normalizer", &normalizer))?;
+        let pre_tokenizers = components::pre_tokenizers(&JsonAt::new("pre_tokenizer", &pre_tokenizer))?;
+        let reads_bytes = components::reads_bytes(&JsonAt::new("decoder", &decoder))?;
         let first =
-            components::first_token(&Place::new("post_processor", &post_processor))?.map(str::to_owned);
+            components::first_token(&JsonAt::new("post_processor", &post_processor))?.map(str::to_owned);
         let writes_bytes = normalizers.iter().any(|n| matches!(n, Normalizer::ByteLevel))
             || pre_tokenizers.iter().any(|p| matches!(p, PreTokenizer::ByteLevel { .. }));
-        // where nothing says how tokens become text, it is the way back
+        // without a decoder, the pre-tokenizer is inverted
         let byte_level = reads_bytes || (decoder.is_null() && writes_bytes);
         let prefixed = normalizers.iter().any(|n| matches!(n, Normalizer::Prepend(_)))
             || pre_tokenizers.iter().any(PreTokenizer::prepends_space);
@@ -191,7 +191,7 @@ fn model(raw: Option<&RawValue>) -> Result<(BpeOptions, ModelBody), TextError> {
     let raw = raw.ok_or_else(|| TextError::Malformed("tokenizer.json has no model".into()))?.get();
     let head: ModelHead = serde_json::from_str(raw).map_err(malformed)?;
     let refuse = |key: &str, value: &Value, accepted: &str| {
-        Place::new(&format!("model.{key}"), value).refused(accepted)
+        JsonAt::new(&format!("model.{key}"), value).refused(accepted)
     };
     // files before 2021 have no type
     if !head.ty.is_null() && head.ty != "BPE" {

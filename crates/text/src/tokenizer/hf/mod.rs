@@ -2,7 +2,7 @@
 
 mod components;
 mod file;
-mod place;
+mod json_at;
 
 use super::bpe::Bpe;
 use super::pipeline::Pipeline;
@@ -59,7 +59,7 @@ fn build(admitted: Admitted, roles: &Roles<'_>) -> Result<Tokenizer, TextError> 
     .build()
 }
 
-/// Which tokens begin and end a text, as tokenizer_config.json and generation_config.json say.
+/// BOS and EOS tokens from tokenizer_config.json and generation_config.json.
 pub(in crate::tokenizer) struct Roles<'a> {
     pub(super) bos: Option<&'a str>,
     pub(super) eos: Option<&'a str>,
@@ -87,13 +87,13 @@ impl<'a> Roles<'a> {
     }
 }
 
-/// Most ids that a vocabulary may count; the largest published ones have a quarter of a million.
+/// Most ids of a vocabulary; the largest published ones have a quarter of a million.
 const MAX_IDS: usize = 1 << 22;
 
-/// Ids that any vocabulary may count. Beyond, holes may make three quarters of it: memory must not be asked for by a number in a file.
+/// Ids allowed in any vocabulary. Beyond, at most three quarters may be holes, so that a number in a file cannot exhaust memory.
 const FREE_IDS: usize = 1 << 16;
 
-/// Ids that a vocabulary of so many tokens may count.
+/// Most ids of a vocabulary of `tokens` tokens.
 pub(super) fn most_ids(tokens: usize) -> usize {
     tokens.saturating_mul(4).clamp(FREE_IDS, MAX_IDS)
 }
@@ -129,7 +129,7 @@ fn tokens(admitted: &Admitted) -> Result<Vec<Token>, TextError> {
     Ok(tokens)
 }
 
-/// Puts the added tokens over what the vocabulary says of their ids.
+/// Overrides the vocabulary with the added tokens.
 fn add(
     tokens: &mut [Token],
     vocabulary: &super::bpe::Vocabulary,

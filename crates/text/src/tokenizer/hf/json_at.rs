@@ -1,20 +1,20 @@
-//! A value of tokenizer.json and where it stands, for errors that say both.
+//! A value of tokenizer.json with its path, for errors that name both.
 
 use crate::error::TextError;
 use serde_json::Value;
 
-/// Characters of a value that an error shows.
+/// Most characters of a value in an error.
 const SHOWN: usize = 80;
 
-/// A value and its place, such as `normalizer.normalizers[2].pattern`.
-pub(super) struct Place<'a> {
+/// A value and its path, such as `normalizer.normalizers[2].pattern`.
+pub(super) struct JsonAt<'a> {
     path: String,
     value: &'a Value,
 }
 
-impl<'a> Place<'a> {
-    pub(super) fn new(path: &str, value: &'a Value) -> Place<'a> {
-        Place { path: path.to_owned(), value }
+impl<'a> JsonAt<'a> {
+    pub(super) fn new(path: &str, value: &'a Value) -> JsonAt<'a> {
+        JsonAt { path: path.to_owned(), value }
     }
 
     pub(super) fn is_null(&self) -> bool {
@@ -22,13 +22,13 @@ impl<'a> Place<'a> {
     }
 
     /// The value of a key, unless it is absent or null.
-    pub(super) fn get(&self, key: &str) -> Option<Place<'a>> {
+    pub(super) fn get(&self, key: &str) -> Option<JsonAt<'a>> {
         let value = self.value.get(key).filter(|value| !value.is_null())?;
-        Some(Place { path: format!("{}.{key}", self.path), value })
+        Some(JsonAt { path: format!("{}.{key}", self.path), value })
     }
 
-    /// The value of a key that must be there.
-    pub(super) fn at(&self, key: &str) -> Result<Place<'a>, TextError> {
+    /// The value of a required key.
+    pub(super) fn at(&self, key: &str) -> Result<JsonAt<'a>, TextError> {
         self.get(key).ok_or_else(|| self.refused(&format!("an object with {key}")))
     }
 
@@ -39,10 +39,10 @@ impl<'a> Place<'a> {
     }
 
     /// The components of a list.
-    pub(super) fn list(&self, key: &str) -> Result<Vec<Place<'a>>, TextError> {
+    pub(super) fn list(&self, key: &str) -> Result<Vec<JsonAt<'a>>, TextError> {
         let list = self.at(key)?;
         let Some(values) = list.value.as_array() else { return Err(list.refused("a list")) };
-        let place = |(i, value)| Place { path: format!("{}[{i}]", list.path), value };
+        let place = |(i, value)| JsonAt { path: format!("{}[{i}]", list.path), value };
         Ok(values.iter().enumerate().map(place).collect())
     }
 
@@ -54,7 +54,7 @@ impl<'a> Place<'a> {
         self.value.as_u64().ok_or_else(|| self.refused("a whole number"))
     }
 
-    /// A flag; without a default it must be there.
+    /// A flag; required if there is no default.
     pub(super) fn flag(&self, key: &str, default: Option<bool>) -> Result<bool, TextError> {
         match (self.get(key), default) {
             (None, Some(default)) => Ok(default),
