@@ -44,7 +44,7 @@ pub use bf16::assume_amx;
 pub use decode::decode_row;
 pub use elementwise::{add, axpy, exp, relu2, scale, silu, silu_mul};
 pub use half;
-pub use matmul::{MatmulFn, Scratch, allow_avx_vnni};
+pub use matmul::{MatmulArgs, MatmulFn, Scratch, allow_avx_vnni};
 pub use moe::{Gating, GroupScore, RouteSpec, route};
 pub use norm::rms_norm;
 pub use peak::{Peak, peak, read_all};

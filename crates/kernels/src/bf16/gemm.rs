@@ -11,7 +11,7 @@ use super::dot::{AmxTiles, Bf16Dot, K_STEP, NR, TILE_BYTES, TILE_ROWS};
 use crate::matmul::formats::Format;
 use crate::matmul::operands::Operands;
 use crate::matmul::{Line, grow};
-use crate::{Bf16Rows, QuantizedInput, RowsMut, Scratch, WeightMatrix};
+use crate::{Bf16Rows, MatmulArgs, QuantizedInput, RowsMut, Scratch};
 use std::ops::Range;
 
 /// Input rows that go through all strips before the next ones.
@@ -43,14 +43,8 @@ fn grown(lines: &mut Vec<Line>, bytes: usize) -> *mut u8 {
 ///
 /// # Panics
 /// When the shapes differ, inputs are no whole number of steps, or there are no tiles.
-pub(crate) fn multiply<F: Format>(
-    w: &WeightMatrix<'_>,
-    x: &QuantizedInput<'_>,
-    index: Option<&[u32]>,
-    outs: Range<usize>,
-    y: &mut RowsMut<'_>,
-    scratch: &mut Scratch,
-) {
+pub(crate) fn multiply<F: Format>(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+    let MatmulArgs { weight: w, input: x, row_ids: index, outputs: outs, y } = args;
     let QuantizedInput::Bf16(x) = *x else { return };
     let cols = x.cols();
     let Some(operands) = Operands::new::<F>(w, cols, outs, y) else { return };

@@ -1,9 +1,8 @@
 //! Products with decoded weight rows: the bodies, to be compiled for each tier.
 
-use super::Scratch;
+use super::{MatmulArgs, Scratch};
+use crate::QuantizedInput;
 use crate::attention::dot;
-use crate::{QuantizedInput, RowsMut, WeightMatrix};
-use std::ops::Range;
 
 /// Input row `i` of a call.
 #[inline(always)]
@@ -21,14 +20,8 @@ pub(crate) fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut 
 
 /// Weight rows decoded to numbers, f32 inputs.
 #[inline(always)]
-pub(super) fn decoded(
-    w: &WeightMatrix<'_>,
-    x: &QuantizedInput<'_>,
-    index: Option<&[u32]>,
-    outs: Range<usize>,
-    y: &mut RowsMut<'_>,
-    scratch: &mut Scratch,
-) {
+pub(super) fn decoded(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+    let MatmulArgs { weight: w, input: x, row_ids: index, outputs: outs, y } = args;
     let QuantizedInput::F32(x) = x else { return };
     let Scratch { numbers, bytes, .. } = scratch;
     let strip = grow(numbers, w.cols());
@@ -42,14 +35,8 @@ pub(super) fn decoded(
 
 /// The weight read across: y[i][o] = Σ_r w[r][o] · x[i][r].
 #[inline(always)]
-pub(super) fn transposed(
-    w: &WeightMatrix<'_>,
-    x: &QuantizedInput<'_>,
-    index: Option<&[u32]>,
-    outs: Range<usize>,
-    y: &mut RowsMut<'_>,
-    scratch: &mut Scratch,
-) {
+pub(super) fn transposed(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+    let MatmulArgs { weight: w, input: x, row_ids: index, outputs: outs, y } = args;
     let QuantizedInput::F32(x) = x else { return };
     let len = w.ty().block_len();
     assert!(

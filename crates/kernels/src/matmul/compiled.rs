@@ -22,26 +22,18 @@ macro_rules! compiled {
     };
     (@ $body:expr $(, |$has:ident| $check:expr, $enable:literal)?) => {{
         fn kernel(
-            w: &$crate::WeightMatrix<'_>,
-            x: &$crate::QuantizedInput<'_>,
-            index: Option<&[u32]>,
-            outs: std::ops::Range<usize>,
-            y: &mut $crate::RowsMut<'_>,
+            args: $crate::MatmulArgs<'_, '_>,
             scratch: &mut $crate::Scratch,
         ) {
             $(#[target_feature(enable = $enable)])?
             fn inner(
-                w: &$crate::WeightMatrix<'_>,
-                x: &$crate::QuantizedInput<'_>,
-                index: Option<&[u32]>,
-                outs: std::ops::Range<usize>,
-                y: &mut $crate::RowsMut<'_>,
+                args: $crate::MatmulArgs<'_, '_>,
                 scratch: &mut $crate::Scratch,
             ) {
                 #[allow(unused_unsafe, reason = "some bodies are safe to call")]
                 // SAFETY: compiled for the instruction set.
                 unsafe {
-                    $body(w, x, index, outs, y, scratch)
+                    $body(args, scratch)
                 }
             }
             $(
@@ -51,7 +43,7 @@ macro_rules! compiled {
             #[allow(unused_unsafe, reason = "plain code is safe to call")]
             // SAFETY: the processor has the features, as just checked.
             unsafe {
-                inner(w, x, index, outs, y, scratch)
+                inner(args, scratch)
             }
         }
         kernel as $crate::MatmulFn

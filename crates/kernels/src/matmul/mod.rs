@@ -19,9 +19,22 @@ use crate::{QuantizedInput, RowsMut, WeightMatrix};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// `y[i][o − outs.start] = Σ_k w[o][k] · x[index(i)][k]`; without an index, of row `i` itself.
-pub type MatmulFn =
-    fn(&WeightMatrix<'_>, &QuantizedInput<'_>, Option<&[u32]>, Range<usize>, &mut RowsMut<'_>, &mut Scratch);
+/// Operands of a matmul: `y[i][o − outputs.start] = Σ_k weight[o][k] · input[row_ids[i]][k]`.
+pub struct MatmulArgs<'a, 'y> {
+    /// Output features × input features.
+    pub weight: &'a WeightMatrix<'a>,
+    /// Input rows, in the activation type that the kernel's contract names.
+    pub input: &'a QuantizedInput<'a>,
+    /// The input row that each row of `y` reads; without it, row `i` reads input row `i`.
+    pub row_ids: Option<&'a [u32]>,
+    /// Which output features to compute: one per column of `y`.
+    pub outputs: Range<usize>,
+    /// Where results go. Every element is overwritten.
+    pub y: &'a mut RowsMut<'y>,
+}
+
+/// A matmul kernel. Panics when shapes do not fit, or when the CPU lacks the instructions of its ISA.
+pub type MatmulFn = fn(MatmulArgs<'_, '_>, &mut Scratch);
 
 /// Memory for decoded weight rows and unpacked tiles, grown once.
 #[derive(Default)]

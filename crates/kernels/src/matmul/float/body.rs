@@ -8,7 +8,7 @@ use super::formats::FloatFormat;
 use super::panels::{Panels, fit};
 use crate::matmul::body::source;
 use crate::simd::Simd;
-use crate::{Rows, RowsMut, Scratch, WeightMatrix};
+use crate::{MatmulArgs, Rows, RowsMut, Scratch, WeightMatrix};
 use latent_quant::tiles::{Plane, ROWS, TileLayout};
 use std::ops::Range;
 
@@ -89,13 +89,11 @@ impl Tile<'_> {
 /// As for [`Simd`].
 #[inline(always)]
 pub(super) unsafe fn multiply<L: Simd, F: FloatFormat>(
-    w: &WeightMatrix<'_>,
     x: &Rows<'_>,
-    index: Option<&[u32]>,
-    outs: Range<usize>,
-    y: &mut RowsMut<'_>,
+    args: MatmulArgs<'_, '_>,
     scratch: &mut Scratch,
 ) {
+    let MatmulArgs { weight: w, row_ids: index, outputs: outs, y, .. } = args;
     let Some((matrix, first)) = Matrix::new::<F>(w) else { return };
     assert!(x.cols() == w.cols(), "{} inputs for {}", x.cols(), w.cols());
     let range = outs.start <= outs.end && outs.end <= w.rows();

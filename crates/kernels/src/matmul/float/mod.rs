@@ -10,31 +10,23 @@ mod panels;
 mod transposed;
 
 use super::compiled::compiled;
-use super::{MatmulFn, Scratch};
+use super::{MatmulArgs, MatmulFn, Scratch};
+use crate::QuantizedInput;
 use crate::simd::{Simd, portable};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2, avx512};
-use crate::{QuantizedInput, RowsMut, WeightMatrix};
 use formats::{Bf16, F8E4M3, F16, FloatFormat};
 use latent_types::{OpKind, TensorType, Tier};
-use std::ops::Range;
 
 /// y = x · Wᵀ.
 ///
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn along<L: Simd, F: FloatFormat>(
-    w: &WeightMatrix<'_>,
-    x: &QuantizedInput<'_>,
-    index: Option<&[u32]>,
-    outs: Range<usize>,
-    y: &mut RowsMut<'_>,
-    scratch: &mut Scratch,
-) {
-    let QuantizedInput::F32(x) = x else { return };
+unsafe fn along<L: Simd, F: FloatFormat>(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+    let QuantizedInput::F32(x) = args.input else { return };
     // SAFETY: the caller's promise.
-    unsafe { body::multiply::<L, F>(w, x, index, outs, y, scratch) }
+    unsafe { body::multiply::<L, F>(x, args, scratch) }
 }
 
 /// y = x · W.
@@ -42,19 +34,13 @@ unsafe fn along<L: Simd, F: FloatFormat>(
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn transposed<L: Simd, F: FloatFormat>(
-    w: &WeightMatrix<'_>,
-    x: &QuantizedInput<'_>,
-    index: Option<&[u32]>,
-    outs: Range<usize>,
-    y: &mut RowsMut<'_>,
-    scratch: &mut Scratch,
-) {
-    let QuantizedInput::F32(rows) = x else { return };
+unsafe fn transposed<L: Simd, F: FloatFormat>(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+    let MatmulArgs { weight, input, row_ids, outputs, y } = args;
+    let QuantizedInput::F32(rows) = input else { return };
     // SAFETY: the caller's promise.
-    if !unsafe { transposed::transposed::<L, F>(w, rows, index, outs.clone(), y) } {
+    if !unsafe { transposed::transposed::<L, F>(weight, rows, row_ids, outputs.clone(), y) } {
         // rows are taken out of tiles one by one
-        super::body::transposed(w, x, index, outs, y, scratch);
+        super::body::transposed(MatmulArgs { weight, input, row_ids, outputs, y }, scratch);
     }
 }
 

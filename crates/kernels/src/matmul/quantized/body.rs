@@ -14,9 +14,8 @@ use super::operands::Operands;
 use super::prefetch::{Order, PrefetchPolicy};
 use crate::activation::Q8Block;
 use crate::simd::Simd;
-use crate::{QuantizedInput, RowsMut, Scratch, WeightMatrix};
+use crate::{MatmulArgs, QuantizedInput, Scratch};
 use std::hint::black_box;
-use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes of tiles that are multiplied with all rows before the next tiles: what stays in a core's second-level cache.
@@ -27,14 +26,8 @@ const TILE_BLOCK_BYTES: usize = 384 << 10;
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
-    w: &WeightMatrix<'_>,
-    x: &QuantizedInput<'_>,
-    index: Option<&[u32]>,
-    outs: Range<usize>,
-    y: &mut RowsMut<'_>,
-    scratch: &mut Scratch,
-) {
+pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+    let MatmulArgs { weight: w, input: x, row_ids: index, outputs: outs, y } = args;
     let QuantizedInput::A8(x) = x else { return };
     let Some(operands) = Operands::new::<F>(w, x.cols(), outs, y) else { return };
     if y.rows() >= L::min_rows() {

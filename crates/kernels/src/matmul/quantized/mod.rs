@@ -13,34 +13,27 @@ pub(crate) mod operands;
 mod prefetch;
 mod prefetch_queue;
 
+use super::MatmulFn;
 use super::compiled::compiled;
-use super::{MatmulFn, Scratch};
+#[cfg(target_arch = "x86_64")]
+use super::{MatmulArgs, Scratch};
 use crate::simd::portable;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2, avx512};
-use crate::{QuantizedInput, RowsMut, WeightMatrix};
 use formats::*;
 use latent_types::{TensorType, Tier};
-use std::ops::Range;
 
 /// The products of one format: portable, AVX2, AVX-512 with 8-bit inputs, and the tile unit with inputs of bf16.
 macro_rules! format {
     ($format:ident) => {{
         #[cfg(target_arch = "x86_64")]
-        fn avx2(
-            w: &WeightMatrix<'_>,
-            x: &QuantizedInput<'_>,
-            index: Option<&[u32]>,
-            outs: Range<usize>,
-            y: &mut RowsMut<'_>,
-            scratch: &mut Scratch,
-        ) {
+        fn avx2(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
             let kernel = if crate::features().avx_vnni && !super::without_vnni() {
                 compiled!(avx2_vnni: body::multiply::<avx2::Avx2<true>, $format>)
             } else {
                 compiled!(avx2: body::multiply::<avx2::Avx2<false>, $format>)
             };
-            kernel(w, x, index, outs, y, scratch);
+            kernel(args, scratch);
         }
 
         let ty = <$format as Format>::TY;
