@@ -20,6 +20,8 @@ mod cpu_vendor;
 mod decode;
 mod elementwise;
 mod gemm;
+#[cfg(target_arch = "x86_64")]
+mod isa;
 mod matmul;
 mod moe;
 mod norm;

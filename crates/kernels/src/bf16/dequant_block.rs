@@ -35,14 +35,12 @@ static TWICE: [[i32; 16]; 2] = [
     [8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15],
 ];
 
+crate::isa::isa_fn! { Avx512Bf16;
 /// Unpacks `blocks` of one packed tile, to every second tile from `out` on.
 ///
 /// # Safety
 /// The processor has AVX-512 with VBMI, VNNI and BF16. The planes belong to a packed tile of the format with more than `blocks.end` − 1
 /// blocks, and there is memory for as many steps from `out` on.
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
 pub(super) unsafe fn unpack<F: Format>(planes: &Planes, blocks: Range<usize>, out: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -65,6 +63,7 @@ pub(super) unsafe fn unpack<F: Format>(planes: &Planes, blocks: Range<usize>, ou
             }
         }
     }
+}
 }
 
 /// One run of 32 inputs: one tile. KvElement = scale · code − min; signed codes are raised by 128, which the min takes back: exactly, since

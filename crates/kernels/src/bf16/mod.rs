@@ -59,8 +59,7 @@ pub(crate) fn amx_attention() -> [(OpKind, usize, Option<CacheType>, KernelFn); 
 
 /// Whether attention multiplies bf16 in vectors here: where there is arithmetic on f16, that is as fast and rounds less.
 pub(crate) fn has_bf16_vectors() -> bool {
-    let found = crate::features();
-    found.avx512 && found.avx512_bf16 && !found.avx512_fp16
+    crate::isa::Avx512Bf16::detect().is_some() && !crate::features().avx512_fp16
 }
 
 /// Attention by vectors: operation, the cache's type, kernel. A cache of f32 asks for more than bf16.

@@ -15,18 +15,18 @@ use latent_types::{ActivationType, KernelContract, OpKind, TensorType, Tier, Wei
 const DECODED: &[(Tier, MatmulFn)] = &[
     (Tier::Portable, compiled!(body::decoded)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx2, compiled!(avx2: body::decoded)),
+    (Tier::Avx2, compiled!(Avx2: body::decoded)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx512, compiled!(avx512: body::decoded)),
+    (Tier::Avx512, compiled!(Avx512: body::decoded)),
 ];
 
 /// The same with the weight read across.
 const TRANSPOSED: &[(Tier, MatmulFn)] = &[
     (Tier::Portable, compiled!(body::transposed)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx2, compiled!(avx2: body::transposed)),
+    (Tier::Avx2, compiled!(Avx2: body::transposed)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx512, compiled!(avx512: body::transposed)),
+    (Tier::Avx512, compiled!(Avx512: body::transposed)),
 ];
 
 /// Formats whose rows a tier above portable reads well; the others go through the portable strip, and the start-up line says so.

@@ -428,11 +428,11 @@ unsafe fn left(
     (std::array::from_fn(tile), line * size_of::<bf16>())
 }
 
+crate::isa::isa_fn! { Avx512;
 /// The rows of a block in pairs.
 ///
 /// # Safety
 /// The rows lie there as bf16, and there is room for the tiles; the processor has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
 unsafe fn interleave(block: &Block, loaded: LoadedKv) {
     for row in (0..block.count.next_multiple_of(K_STEP)).step_by(2) {
         for step in 0..steps(loaded.latent) {
@@ -449,6 +449,7 @@ unsafe fn interleave(block: &Block, loaded: LoadedKv) {
             }
         }
     }
+}
 }
 
 impl Drop for AmxTiles {

@@ -50,9 +50,9 @@ macro_rules! format {
         [
             ($op, <$format>::TY, Tier::Portable, compiled!($body::<portable::Portable, $format>)),
             #[cfg(target_arch = "x86_64")]
-            ($op, <$format>::TY, Tier::Avx2, compiled!(avx2: $body::<avx2::Avx2<false>, $format>)),
+            ($op, <$format>::TY, Tier::Avx2, compiled!(Avx2: $body::<avx2::Avx2<false>, $format>)),
             #[cfg(target_arch = "x86_64")]
-            ($op, <$format>::TY, Tier::Avx512, compiled!(avx512: $body::<avx512::Avx512, $format>)),
+            ($op, <$format>::TY, Tier::Avx512, compiled!(Avx512: $body::<avx512::Avx512, $format>)),
         ]
     };
 }

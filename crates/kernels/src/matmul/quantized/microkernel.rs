@@ -218,10 +218,11 @@ impl QuantGemm for avx2::Avx2<false> {
     }
 
     unsafe fn multiply_group<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut Group<'_, '_>) {
-        #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut Group<'_, '_>) {
-            // SAFETY: compiled for AVX2.
-            unsafe { multiply_tiles::<avx2::Avx2<false>, 1, KIND, SPLIT_SCALE>(group) }
+        crate::isa::isa_fn! { Avx2;
+            fn inner<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut Group<'_, '_>) {
+                // SAFETY: compiled for AVX2.
+                unsafe { multiply_tiles::<avx2::Avx2<false>, 1, KIND, SPLIT_SCALE>(group) }
+            }
         }
         // SAFETY: the caller's promise.
         unsafe { inner::<KIND, SPLIT_SCALE>(group) }
@@ -237,10 +238,11 @@ impl QuantGemm for avx2::Avx2<true> {
     }
 
     unsafe fn multiply_group<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut Group<'_, '_>) {
-        #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-        fn inner<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut Group<'_, '_>) {
-            // SAFETY: compiled for AVX2 and AVX-VNNI.
-            unsafe { multiply_tiles::<avx2::Avx2<true>, 1, KIND, SPLIT_SCALE>(group) }
+        crate::isa::isa_fn! { Avx2Vnni;
+            fn inner<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut Group<'_, '_>) {
+                // SAFETY: compiled for AVX2 and AVX-VNNI.
+                unsafe { multiply_tiles::<avx2::Avx2<true>, 1, KIND, SPLIT_SCALE>(group) }
+            }
         }
         // SAFETY: the caller's promise.
         unsafe { inner::<KIND, SPLIT_SCALE>(group) }
@@ -260,13 +262,14 @@ impl QuantGemm for avx512::Avx512 {
     }
 
     unsafe fn multiply_group<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut Group<'_, '_>) {
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c")]
-        fn inner<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut Group<'_, '_>) {
-            // SAFETY: compiled for AVX-512.
-            unsafe {
-                match group.size {
-                    3 => multiply_tiles::<avx512::Avx512, 3, KIND, SPLIT_SCALE>(group),
-                    _ => multiply_tiles::<avx512::Avx512, 2, KIND, SPLIT_SCALE>(group),
+        crate::isa::isa_fn! { Avx512;
+            fn inner<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut Group<'_, '_>) {
+                // SAFETY: compiled for AVX-512.
+                unsafe {
+                    match group.size {
+                        3 => multiply_tiles::<avx512::Avx512, 3, KIND, SPLIT_SCALE>(group),
+                        _ => multiply_tiles::<avx512::Avx512, 2, KIND, SPLIT_SCALE>(group),
+                    }
                 }
             }
         }

@@ -28,10 +28,10 @@ macro_rules! format {
     ($format:ident) => {{
         #[cfg(target_arch = "x86_64")]
         fn avx2(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
-            let kernel = if crate::features().avx_vnni && !super::without_vnni() {
-                compiled!(avx2_vnni: body::multiply::<avx2::Avx2<true>, $format>)
+            let kernel = if crate::isa::Avx2Vnni::detect().is_some() && !super::without_vnni() {
+                compiled!(Avx2Vnni: body::multiply::<avx2::Avx2<true>, $format>)
             } else {
-                compiled!(avx2: body::multiply::<avx2::Avx2<false>, $format>)
+                compiled!(Avx2: body::multiply::<avx2::Avx2<false>, $format>)
             };
             kernel(args, scratch);
         }
@@ -42,7 +42,7 @@ macro_rules! format {
             #[cfg(target_arch = "x86_64")]
             (ty, Tier::Avx2, avx2 as MatmulFn),
             #[cfg(target_arch = "x86_64")]
-            (ty, Tier::Avx512, compiled!(avx512: body::multiply::<avx512::Avx512, $format>)),
+            (ty, Tier::Avx512, compiled!(Avx512: body::multiply::<avx512::Avx512, $format>)),
             #[cfg(target_arch = "x86_64")]
             (ty, Tier::Amx, crate::bf16::multiply::<$format> as MatmulFn),
         ]
