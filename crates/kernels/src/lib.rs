@@ -26,6 +26,7 @@ mod matmul;
 mod moe;
 mod norm;
 mod peak;
+mod reduce;
 mod rope;
 mod shape;
 mod simd;

@@ -200,7 +200,7 @@ fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> + use<'_> {
 
 /// All that a block holds.
 fn numbers(block: &Q8Block) -> Vec<f32> {
-    let codes = block.codes.iter().map(|code| f32::from(*code));
+    let codes = block.quants.iter().map(|code| f32::from(*code));
     let sums = [block.bias, block.half_biases[0], block.half_biases[1]].map(|bias| bias as f32);
     codes.chain([block.scale, block.total, block.halves[0], block.halves[1]]).chain(sums).collect()
 }

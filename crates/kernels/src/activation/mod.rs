@@ -109,7 +109,7 @@ impl<'a> Bf16Rows<'a> {
 #[repr(C, align(64))]
 pub struct Q8Block {
     /// The codes: number = scale · code.
-    pub codes: [i8; Q8_BLOCK],
+    pub quants: [i8; Q8_BLOCK],
     /// Largest magnitude / 127.
     pub scale: f32,
     /// scale · Σ codes: what a constant in all 32 weights is multiplied by.
@@ -125,7 +125,7 @@ pub struct Q8Block {
 impl Q8Block {
     /// 32 zeros.
     pub const ZERO: Q8Block = Q8Block {
-        codes: [0; Q8_BLOCK],
+        quants: [0; Q8_BLOCK],
         scale: 0.0,
         total: 0.0,
         halves: [0.0; 2],
@@ -249,7 +249,7 @@ unsafe fn quantize_block<L: Simd>(x: &[f32; Q8_BLOCK], block: &mut Q8Block) {
     };
     block.scale = scale;
     // SAFETY: as above.
-    let sums = unsafe { L::quantize(x, inverse, &mut block.codes) };
+    let sums = unsafe { L::quantize(x, inverse, &mut block.quants) };
     block.total = block.scale * (sums[0] + sums[1]) as f32;
     block.bias = -128 * (sums[0] + sums[1]);
     for (half, sum) in sums.into_iter().enumerate() {

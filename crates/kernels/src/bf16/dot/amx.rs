@@ -14,16 +14,16 @@ use std::marker::PhantomData;
 use std::time::Instant;
 
 /// Rows of a tile.
-pub(in crate::bf16) const TILE_ROWS: usize = 16;
+pub(crate) const TILE_ROWS: usize = 16;
 
 /// Inputs of a tile of rows, and of a tile of weights.
-pub(in crate::bf16) const K_STEP: usize = 32;
+pub(crate) const K_STEP: usize = 32;
 
 /// Bytes of a tile.
-pub(in crate::bf16) const TILE_BYTES: usize = 1024;
+pub(crate) const TILE_BYTES: usize = 1024;
 
 /// Outputs of a block: two tiles.
-pub(in crate::bf16) const NR: usize = 32;
+pub(crate) const NR: usize = 32;
 
 /// Eight tiles of sixteen rows of 64 bytes.
 #[repr(C, align(64))]
@@ -43,7 +43,7 @@ static CONFIG: Config = {
 
 /// The tiles of this thread, configured. They are released when this is dropped, so that the system has nothing to save for a thread that does
 /// other things.
-pub(in crate::bf16) struct AmxTiles(PhantomData<*mut ()>);
+pub(crate) struct AmxTiles(PhantomData<*mut ()>);
 
 impl AmxTiles {
     /// to = from + left · right, for `16 · T` rows and 32 outputs; `T` is 1 or 2. `from` none: to = left · right.
