@@ -4,7 +4,7 @@ use crate::compile::{Product, Slot};
 use crate::run::Thread;
 use crate::scratch::{ActBuffers, InputFormats, PreparedInput, WorkerScratch, resize_scratch};
 use latent_graph::ir::Epilogue;
-use latent_kernels::{Q8Rows, Rows, RowsMut, Scratch};
+use latent_kernels::{MatmulArgs, Q8Rows, Rows, RowsMut, Scratch};
 use std::ops::Range;
 
 /// Outputs are shared out in units of as many, the rows of a tile.
@@ -85,7 +85,8 @@ impl Thread<'_> {
     ) {
         let weight = &self.model.weights[product.weight];
         let (kernel, activation) = product.of(y.rows());
-        kernel(&weight.matrix(matrix), &x.acts(activation), index, outputs, y, scratch);
+        let (view, input) = (weight.matrix(matrix), x.acts(activation));
+        kernel(MatmulArgs { weight: &view, input: &input, row_ids: index, outputs, y }, scratch);
         let scale = weight.scale(matrix);
         if scale != 1.0 {
             for row in 0..y.rows() {

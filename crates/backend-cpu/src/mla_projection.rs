@@ -5,7 +5,7 @@ use crate::linear::UNIT;
 use crate::run::Thread;
 use crate::scratch::{InputFormats, PreparedInput, WorkerScratch, resize_scratch};
 use latent_graph::ir::AttentionPath;
-use latent_kernels::{Rows, RowsMut, Scratch};
+use latent_kernels::{MatmulArgs, Rows, RowsMut, Scratch};
 use std::ops::Range;
 
 /// Which half of W_KV, as rows of the stored weight.
@@ -54,7 +54,9 @@ impl Thread<'_> {
             // rows of kv_b are key numbers: it is read across, and only this head's rows
             Some((product, _, Some(from))) => {
                 let weight = self.model.weights[product.weight].matrix(0).slice_rows(from..from + nope);
-                (product.kernel)(&weight, &x.acts(product.activation), None, outputs, y, scratch);
+                let input = x.acts(product.activation);
+                let args = MatmulArgs { weight: &weight, input: &input, row_ids: None, outputs, y };
+                (product.kernel)(args, scratch);
             }
             None => {}
         }

@@ -137,7 +137,7 @@ impl ProductCase {
             ActivationType::A8 => {
                 let (row, col) = (i / self.inputs, i % self.inputs);
                 let block = &blocks[row * row_blocks + col / Q8_BLOCK];
-                f32::from(block.codes[col % Q8_BLOCK]) * block.scale
+                f32::from(block.quants[col % Q8_BLOCK]) * block.scale
             }
         });
         let seen = seen.collect();

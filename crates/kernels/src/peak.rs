@@ -1,60 +1,62 @@
-//! How fast multiply-adds can go in registers: the limit that products are held against.
+//! Peak multiply-add rate in registers: the compute limit that GEMM speeds are compared with.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
+#[cfg(target_arch = "x86_64")]
+use crate::isa::{Avx2, Avx2Vnni, Avx512, Avx512Bf16, Avx512Fp16, isa_fn};
 use crate::simd::Simd;
 use latent_types::Tier;
 use std::time::Instant;
 
-/// Multiply-adds a second of one core.
+/// Multiply-adds per second of one core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peak {
-    /// 8-bit integers, summed in 32 bits.
+    /// int8 with int32 accumulators.
     pub int8: f64,
     /// f32.
     pub f32: f64,
-    /// f16; 0 where the processor does not multiply them.
+    /// f16; 0 where the CPU has no f16 arithmetic.
     pub f16: f64,
-    /// bf16, by tiles or in vectors; 0 where no kernel multiplies them.
+    /// bf16 with f32 accumulators, on AMX or AVX512-BF16; 0 where no kernel uses bf16 arithmetic.
     pub bf16: f64,
-    /// 8-bit integers, by tiles; 0 where the processor has none.
+    /// int8 on AMX; 0 without AMX.
     pub amx_int8: f64,
 }
 
 impl Peak {
-    /// Nothing a second.
+    /// All rates 0.
     const NONE: Peak = Peak { int8: 0.0, f32: 0.0, f16: 0.0, bf16: 0.0, amx_int8: 0.0 };
 }
 
-/// Independent sums of sixteen lanes, enough to hide the latency of an instruction. AVX2 has two registers for one, sixteen in all.
-const SUMS: usize = 12;
+/// Independent accumulators of sixteen lanes: enough to hide an instruction's latency. On AVX2 each takes two of the sixteen registers.
+const ACCUMULATORS: usize = 12;
 #[cfg(target_arch = "x86_64")]
-const SUMS_AVX2: usize = 6;
+const ACCUMULATORS_AVX2: usize = 6;
 
-/// Multiply-adds of one round: sixteen lanes, four integers in each.
+/// Updates of every accumulator in one measurement.
 const ROUNDS: usize = 200_000;
 
 /// # Safety
-/// As for [`Simd`].
+/// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
-unsafe fn measure<L: Simd, const SUMS: usize>() -> Peak {
-    // SAFETY: the caller's promise; all addresses are of local arrays.
+unsafe fn measure<L: Simd, const N: usize>() -> Peak {
+    // SAFETY: the ISA by this function's contract; loads read local arrays of the loaded size.
     unsafe {
-        let (codes, input) = (std::hint::black_box([3u8; 64]), std::hint::black_box([2i8; 4]));
-        let codes = L::load(codes.as_ptr());
-        let mut sums = [L::zero(); SUMS];
+        let (quants, input) = (std::hint::black_box([3u8; 64]), std::hint::black_box([2i8; 4]));
+        let quants = L::load(quants.as_ptr());
+        let mut sums = [L::zero(); N];
         let start = Instant::now();
         for _ in 0..ROUNDS {
-            // read anew, lest the compiler foresee all rounds
+            // opaque to the compiler, which could otherwise fold all rounds into one
             let input = std::hint::black_box(input.as_ptr());
             for sum in &mut sums {
-                *sum = L::dot(*sum, codes, input);
+                *sum = L::dot(*sum, quants, input);
             }
         }
         std::hint::black_box(sums.map(|sum| L::store(L::to_f32(sum))));
-        let int8 = (ROUNDS * SUMS * 64) as f64 / start.elapsed().as_secs_f64();
+        let int8 = (ROUNDS * N * 64) as f64 / start.elapsed().as_secs_f64();
 
         let factor = L::splat_f32(std::hint::black_box(0.5));
-        let mut sums = [L::splat_f32(0.0); SUMS];
+        let mut sums = [L::splat_f32(0.0); N];
         let start = Instant::now();
         for _ in 0..ROUNDS {
             let term = L::splat_f32(std::hint::black_box(0.25));
@@ -63,55 +65,43 @@ unsafe fn measure<L: Simd, const SUMS: usize>() -> Peak {
             }
         }
         std::hint::black_box(sums.map(|sum| L::store(sum)));
-        let f32 = (ROUNDS * SUMS * 16) as f64 / start.elapsed().as_secs_f64();
+        let f32 = (ROUNDS * N * 16) as f64 / start.elapsed().as_secs_f64();
         Peak { int8, f32, ..Peak::NONE }
     }
 }
 
-/// Measures the multiply-adds of a tier on this core: the best of a few short runs.
-///
-/// # Panics
-/// When the processor does not have the tier.
-pub fn peak(tier: Tier) -> Peak {
-    #[cfg(target_arch = "x86_64")]
-    fn avx2() -> Peak {
-        #[target_feature(enable = "avx2,fma,f16c")]
-        fn inner() -> Peak {
-            // SAFETY: compiled for AVX2.
-            unsafe { measure::<crate::simd::avx2::Avx2<false>, SUMS_AVX2>() }
-        }
-        #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-        fn vnni() -> Peak {
-            // SAFETY: compiled for AVX2 and AVX-VNNI.
-            unsafe { measure::<crate::simd::avx2::Avx2<true>, SUMS_AVX2>() }
-        }
-        assert!(crate::features().avx2, "a machine without AVX2");
-        if crate::features().avx_vnni {
-            // SAFETY: as just checked.
-            unsafe { vnni() }
-        } else {
-            // SAFETY: as just checked.
+/// [`measure`] compiled for an ISA, whose token the result takes.
+#[cfg(target_arch = "x86_64")]
+macro_rules! measure_on {
+    ($isa:ident, $accumulators:expr) => {
+        |_proof: $isa| {
+            isa_fn! { $isa;
+                fn inner() -> Peak {
+                    // SAFETY: this function is compiled for the ISA, and its caller holds the ISA's token.
+                    unsafe { measure::<$isa, { $accumulators }>() }
+                }
+            }
+            // SAFETY: the token proves that the CPU has the features that `inner` is compiled for.
             unsafe { inner() }
         }
-    }
-    #[cfg(target_arch = "x86_64")]
-    fn avx512() -> Peak {
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c")]
-        fn inner() -> Peak {
-            // SAFETY: compiled for AVX-512.
-            unsafe { measure::<crate::simd::avx512::Avx512, SUMS>() }
-        }
-        assert!(crate::features().avx512, "a machine without AVX-512");
-        // SAFETY: as just checked.
-        unsafe { inner() }
-    }
+    };
+}
+
+/// Measures the multiply-add rates of a tier on this core: the best of eight short runs.
+///
+/// # Panics
+/// When the CPU lacks the tier.
+pub fn peak(tier: Tier) -> Peak {
     let once = || match tier {
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 => avx2(),
+        Tier::Avx2 => match Avx2Vnni::detect() {
+            Some(isa) => measure_on!(Avx2Vnni, ACCUMULATORS_AVX2)(isa),
+            None => measure_on!(Avx2, ACCUMULATORS_AVX2)(<Avx2>::expect()),
+        },
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 | Tier::Amx => avx512(),
-        // SAFETY: plain Rust.
-        _ => unsafe { measure::<crate::simd::portable::Portable, SUMS>() },
+        Tier::Avx512 | Tier::Amx => measure_on!(Avx512, ACCUMULATORS)(Avx512::expect()),
+        // SAFETY: `Portable` is plain Rust and runs on any CPU.
+        _ => unsafe { measure::<crate::simd::portable::Portable, ACCUMULATORS>() },
     };
     let mut best = Peak::NONE;
     for _ in 0..8 {
@@ -128,32 +118,34 @@ pub fn peak(tier: Tier) -> Peak {
     best
 }
 
-/// Multiply-adds a second of an instruction that does 32, from registers: how many sums hide its latency, what it needs, and sum = dot(sum, factor,
-/// term) of one and the same 16 or 32 bits in all lanes.
+/// Multiply-adds per second of an instruction that does 32, on registers only: the accumulators that hide its latency, its ISA's token, and
+/// sum = dot(sum, factor, term) with every lane set to the same 16 or 32 bits.
 #[cfg(target_arch = "x86_64")]
 macro_rules! vector_peak {
-    ($sums:literal, $features:literal, $factor:literal, $term:literal, |$bits:ident| $numbers:expr, $zeros:expr, $dot:expr) => {{
-        #[target_feature(enable = $features)]
-        fn inner() -> f64 {
-            use std::arch::x86_64::*;
-            macro_rules! numbers {
-                ($value:expr) => {{
-                    let $bits = std::hint::black_box($value);
-                    $numbers
-                }};
-            }
-            let (factor, mut sums) = (numbers!($factor), [$zeros; $sums]);
-            let start = Instant::now();
-            for _ in 0..ROUNDS {
-                let term = numbers!($term);
-                for sum in &mut sums {
-                    *sum = $dot(*sum, factor, term);
+    ($sums:literal, $isa:ident = $proof:expr, $factor:literal, $term:literal, |$bits:ident| $splat:expr, $zeros:expr, $dot:expr) => {{
+        isa_fn! { $isa;
+            fn inner() -> f64 {
+                use std::arch::x86_64::*;
+                macro_rules! splat {
+                    ($value:expr) => {{
+                        let $bits = std::hint::black_box($value);
+                        $splat
+                    }};
                 }
+                let (factor, mut sums) = (splat!($factor), [$zeros; $sums]);
+                let start = Instant::now();
+                for _ in 0..ROUNDS {
+                    let term = splat!($term);
+                    for sum in &mut sums {
+                        *sum = $dot(*sum, factor, term);
+                    }
+                }
+                std::hint::black_box(sums);
+                (ROUNDS * $sums * 32) as f64 / start.elapsed().as_secs_f64()
             }
-            std::hint::black_box(sums);
-            (ROUNDS * $sums * 32) as f64 / start.elapsed().as_secs_f64()
         }
-        // SAFETY: the processor has the features, as the caller has checked.
+        let _proof: $isa = $proof;
+        // SAFETY: the token proves that the CPU has the features that `inner` is compiled for.
         unsafe { inner() }
     }};
 }
@@ -161,11 +153,13 @@ macro_rules! vector_peak {
 /// Multiply-adds of f16, where a tier's kernels have them.
 fn f16(tier: Tier) -> f64 {
     #[cfg(target_arch = "x86_64")]
-    if tier >= Tier::Avx512 && crate::features().avx512 && crate::features().avx512_fp16 {
+    if tier >= Tier::Avx512
+        && let Some(isa) = Avx512Fp16::detect()
+    {
         // sum = sum · 0.5 + 0.25
         return vector_peak!(
             12,
-            "avx512f,avx512bw,avx512vl,avx512fp16",
+            Avx512Fp16 = isa,
             0x3800,
             0x3400,
             |bits| _mm512_castsi512_ph(_mm512_set1_epi16(bits)),
@@ -177,49 +171,51 @@ fn f16(tier: Tier) -> f64 {
     0.0
 }
 
-/// Multiply-adds of bf16 in pairs.
+/// Multiply-adds of bf16 pairs.
 #[cfg(target_arch = "x86_64")]
-fn avx512_bf16() -> f64 {
+fn avx512_bf16(isa: Avx512Bf16) -> f64 {
     // sum + 0.5 · 0.25 twice
     vector_peak!(
         24,
-        "avx512f,avx512bf16",
+        Avx512Bf16 = isa,
         0x3f00_3f00,
         0x3e80_3e80,
-        // SAFETY: any bits are numbers; the types are of one size.
+        // SAFETY: both types are 512 bits, of which every pattern is valid.
         |bits| unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(bits)) },
         _mm512_setzero_ps(),
         _mm512_dpbf16_ps
     )
 }
 
-/// Multiply-adds of bf16, and of 8-bit integers by tiles, where a tier's kernels have them.
+/// Multiply-adds of bf16, and of int8 on AMX, where a tier's kernels have them.
 fn bf16(tier: Tier) -> (f64, f64) {
     #[cfg(target_arch = "x86_64")]
-    if tier == Tier::Amx {
-        return (crate::bf16::bf16_peak(), crate::bf16::integer_peak());
-    } else if tier == Tier::Avx512 && crate::bf16::has_bf16_vectors() {
-        return (avx512_bf16(), 0.0);
+    match Avx512Bf16::detect() {
+        _ if tier == Tier::Amx => return (crate::bf16::bf16_peak(), crate::bf16::integer_peak()),
+        Some(isa) if tier == Tier::Avx512 && crate::bf16::has_bf16_vectors() => {
+            return (avx512_bf16(isa), 0.0);
+        }
+        _ => {}
     }
     let _ = tier;
     (0.0, 0.0)
 }
 
 crate::tiers::tiers! {
-/// The sum of numbers, modulo 2^64, read as kernels read weights: whole vectors, and lines ahead asked for.
+/// The sum of the elements, modulo 2^64, read as kernels read weights: whole vectors, with prefetch.
 pub fn read_all(numbers: &[u64]) -> u64 {
-    let mut strands = [0u64; 64];
+    let mut sums = [0u64; 64];
     for chunk in numbers.chunks_exact(64) {
         #[cfg(target_arch = "x86_64")]
         for line in 0..8 {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: asking for any address is allowed.
+            // SAFETY: a prefetch never faults, whatever the address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(chunk.as_ptr().wrapping_add(256 + 8 * line).cast()) };
         }
-        for (strand, number) in strands.iter_mut().zip(chunk) {
-            *strand = strand.wrapping_add(*number);
+        for (sum, number) in sums.iter_mut().zip(chunk) {
+            *sum = sum.wrapping_add(*number);
         }
     }
-    strands.iter().fold(0, |a, b| a.wrapping_add(*b))
+    sums.iter().fold(0, |a, b| a.wrapping_add(*b))
 }
 }

@@ -1,6 +1,8 @@
 //! The table of all kernels, and what the processor offers.
 
 use crate::attention::{self, AttendExpandedFn, AttendFn, ExpandKeysFn};
+#[cfg(target_arch = "x86_64")]
+use crate::isa;
 use crate::matmul::{self, MatmulFn};
 use latent_types::{ActivationType, CacheType, CpuFeatures, KernelContract, OpKind, Tier, WeightLayout};
 use std::sync::OnceLock;
@@ -103,16 +105,9 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
 pub fn features() -> CpuFeatures {
     static FOUND: OnceLock<CpuFeatures> = OnceLock::new();
     let found = *FOUND.get_or_init(|| CpuFeatures {
-        avx2: is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c"),
+        avx2: isa::has_avx2(),
         avx_vnni: is_x86_feature_detected!("avxvnni"),
-        avx512: is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vbmi")
-            && is_x86_feature_detected!("avx512vnni"),
+        avx512: isa::has_avx512(),
         avx512_bf16: is_x86_feature_detected!("avx512bf16"),
         avx512_fp16: is_x86_feature_detected!("avx512fp16"),
         amx: crate::bf16::found(),

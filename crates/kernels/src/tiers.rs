@@ -1,36 +1,38 @@
-//! Compiling one body for every tier.
+//! Row-wise functions compiled for every ISA and dispatched at run time.
 
-/// A function whose body is compiled for the baseline, AVX2 and AVX-512, and which takes the best that the processor (and the limit set
-/// by [`limit_tier`](crate::limit_tier)) has.
+/// Defines a function whose body is compiled for the baseline, AVX2 and AVX-512. A call runs the best of them that the CPU has and
+/// [`limit_tier`](crate::limit_tier) allows.
 ///
-/// Multiplication and addition are never fused by the compiler, so that all forms give the same bits.
+/// The compiler never contracts a multiplication and an addition into an FMA, so every ISA gives the same bits.
 macro_rules! tiers {
     ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
         $(#[$doc])*
-        #[allow(unsafe_code, reason = "the processor was asked for the instructions")]
+        #[allow(unsafe_code, reason = "the token of an ISA proves its instructions")]
         $vis fn $name($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             fn body($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn avx2($($arg: $ty),*) $(-> $ret)? {
-                body($($arg),*)
+            $crate::isa::isa_fn! { Avx2;
+                fn avx2($($arg: $ty),*) $(-> $ret)? {
+                    body($($arg),*)
+                }
             }
 
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c")]
-            fn avx512($($arg: $ty),*) $(-> $ret)? {
-                body($($arg),*)
+            $crate::isa::isa_fn! { Avx512;
+                fn avx512($($arg: $ty),*) $(-> $ret)? {
+                    body($($arg),*)
+                }
             }
 
             #[cfg(target_arch = "x86_64")]
-            match $crate::tiers::active() {
-                // SAFETY: the processor has the features of the tier.
-                latent_types::Tier::Avx512 | latent_types::Tier::Amx => return unsafe { avx512($($arg),*) },
-                // SAFETY: as above.
-                latent_types::Tier::Avx2 => return unsafe { avx2($($arg),*) },
-                latent_types::Tier::Portable => {}
+            match $crate::tiers::active_isa() {
+                // SAFETY: the token proves the features that the function is compiled for.
+                $crate::tiers::Isa::Avx512(_) => return unsafe { avx512($($arg),*) },
+                // SAFETY: the token proves the features that the function is compiled for.
+                $crate::tiers::Isa::Avx2(_) => return unsafe { avx2($($arg),*) },
+                $crate::tiers::Isa::Portable => {}
             }
             body($($arg),*)
         }
@@ -38,14 +40,16 @@ macro_rules! tiers {
 }
 pub(crate) use tiers;
 
+#[cfg(target_arch = "x86_64")]
+use crate::isa::{Avx2, Avx512};
 use latent_types::Tier;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Index into [`Tier::ALL`] of the highest tier that row-wise operations may use.
+/// Index into [`Tier::ALL`] of the limit.
 static LIMIT: AtomicU8 = AtomicU8::new(Tier::ALL.len() as u8 - 1);
 
-/// Keeps row-wise operations (norms, activations, rotations, conversions), which are called directly and not bound by a plan,
-/// below a tier. For the whole process; all tiers give the same bits, so that it never changes a result.
+/// Limits the ISA of row-wise operations (norms, activation functions, RoPE, conversions), which no plan selects. Applies to the whole process. It
+/// never changes a result, since every ISA gives the same bits.
 pub fn limit_tier(tier: Tier) {
     let index = Tier::ALL.iter().position(|t| *t == tier).unwrap_or(0);
     LIMIT.store(index as u8, Ordering::Relaxed);
@@ -56,8 +60,26 @@ pub fn tier_limit() -> Tier {
     Tier::ALL[usize::from(LIMIT.load(Ordering::Relaxed))]
 }
 
-/// The tier that row-wise operations use.
+/// The ISA that row-wise operations use, proved by its token.
+#[cfg(target_arch = "x86_64")]
+pub(crate) enum Isa {
+    Portable,
+    Avx2(Avx2),
+    Avx512(Avx512),
+}
+
+/// The best ISA of this CPU that [`limit_tier`] allows.
+#[cfg(target_arch = "x86_64")]
 #[inline]
-pub(crate) fn active() -> Tier {
-    tier_limit().min(crate::features().tier())
+pub(crate) fn active_isa() -> Isa {
+    let (has, limit) = (crate::features(), tier_limit());
+    if limit >= Tier::Avx512
+        && let Some(isa) = Avx512::among(has)
+    {
+        return Isa::Avx512(isa);
+    }
+    match <Avx2>::among(has) {
+        Some(isa) if limit >= Tier::Avx2 => Isa::Avx2(isa),
+        _ => Isa::Portable,
+    }
 }

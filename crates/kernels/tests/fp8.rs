@@ -1,7 +1,7 @@
 //! Every code of FP8 through every kernel that reads it in tiles.
 #![allow(missing_docs, reason = "tests")]
 
-use latent_kernels::{KernelFn, MatmulFn, QuantizedInput, Rows, RowsMut, Scratch, WeightMatrix};
+use latent_kernels::{KernelFn, MatmulArgs, MatmulFn, QuantizedInput, Rows, RowsMut, Scratch, WeightMatrix};
 use latent_quant::f8_e4m3::value;
 use latent_quant::tiles::{ROWS, TileLayout};
 use latent_types::{TensorType, WeightLayout};
@@ -31,6 +31,11 @@ fn kernels(across: bool) -> impl Iterator<Item = (&'static str, MatmulFn)> {
     })
 }
 
+/// All 256 outputs of a weight.
+fn multiply(kernel: MatmulFn, weight: &WeightMatrix<'_>, input: &QuantizedInput<'_>, y: &mut RowsMut<'_>) {
+    kernel(MatmulArgs { weight, input, row_ids: None, outputs: 0..256, y }, &mut Scratch::default());
+}
+
 fn same(found: f32, truth: f32) -> bool {
     found == truth || (found.is_nan() && truth.is_nan())
 }
@@ -52,7 +57,7 @@ fn each_code_is_its_number_at_every_place_of_a_row() {
                 let mut y = vec![0.5; rows * 256];
                 let acts = QuantizedInput::F32(Rows::new(&x, rows, COLS, COLS));
                 let mut out = RowsMut::new(&mut y, rows, 256, 256);
-                kernel(&weight, &acts, None, 0..256, &mut out, &mut Scratch::default());
+                multiply(kernel, &weight, &acts, &mut out);
                 for (i, found) in y.iter().enumerate() {
                     let truth = value(i as u8);
                     assert!(same(*found, truth), "{name}, {rows} rows, place {place}: {found} of {truth}");
@@ -77,7 +82,7 @@ fn each_code_is_its_number_across_rows() {
             let mut y = [0.5; 256];
             let acts = QuantizedInput::F32(Rows::new(&x, 1, ROWS, ROWS));
             let mut out = RowsMut::new(&mut y, 1, 256, 256);
-            kernel(&weight, &acts, None, 0..256, &mut out, &mut Scratch::default());
+            multiply(kernel, &weight, &acts, &mut out);
             for (found, code) in y.iter().zip(&codes[3 * 256..]) {
                 assert!(same(*found, value(*code)), "{name}: {found} of {}", value(*code));
             }

@@ -3,8 +3,8 @@
 #![allow(missing_docs, reason = "tests")]
 
 use latent_kernels::{
-    Bf16Rows, CacheView, KernelFn, PartialSoftmax, Q8Block, Q8Rows, QuantizedInput, Rows, RowsMut, Scratch,
-    ShapeError, WeightMatrix,
+    Bf16Rows, CacheView, KernelFn, MatmulArgs, PartialSoftmax, Q8Block, Q8Rows, QuantizedInput, Rows,
+    RowsMut, Scratch, ShapeError, WeightMatrix,
 };
 use latent_quant::tiles::TileLayout;
 use latent_types::{CacheRow, CacheType, TensorType, WeightLayout};
@@ -47,7 +47,9 @@ fn no_product_takes_outputs_or_inputs_that_its_weight_does_not_have() {
             for acts in &acts {
                 let _refused = catch_unwind(AssertUnwindSafe(|| {
                     let mut y = RowsMut::new(&mut y, 32, outs.len(), outs.len().max(1));
-                    kernel(&weight, acts, None, outs.clone(), &mut y, &mut Scratch::default());
+                    let (weight, outputs) = (&weight, outs.clone());
+                    let args = MatmulArgs { weight, input: acts, row_ids: None, outputs, y: &mut y };
+                    kernel(args, &mut Scratch::default());
                 }));
             }
             assert!(y.iter().all(|y| *y == 0.0), "{} {outs:?}", contract.name);

@@ -33,14 +33,14 @@ pub const ALIGN: usize = 64;
 /// A plane of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plane {
-    /// Codes, or their lower bits.
-    Codes,
-    /// Upper bits of codes.
+    /// Quants, or their lower bits.
+    Quants,
+    /// Upper bits of quants.
     High,
     /// Scales of sub-blocks.
     Scales,
-    /// Factors of blocks.
-    Factors,
+    /// Scales (and mins) of blocks: `d` and `dmin`.
+    SuperScales,
 }
 
 /// Where a piece of a block goes.
@@ -77,38 +77,39 @@ const fn units(plane: Plane, from: usize, size: usize, count: usize) -> Piece {
 
 /// The pieces of a block, or none where the format has no tiles.
 fn pieces(ty: TensorType) -> &'static [Piece] {
-    use Plane::{Codes, Factors, High, Scales};
-    const Q4_0: &[Piece] = &[units(Factors, 0, 2, 1), units(Codes, 2, 4, 4)];
-    const Q4_1: &[Piece] = &[units(Factors, 0, 2, 2), units(Codes, 4, 4, 4)];
-    const Q5_0: &[Piece] = &[units(Factors, 0, 2, 1), Piece::Bits { from: 2 }, units(Codes, 6, 4, 4)];
-    const Q5_1: &[Piece] = &[units(Factors, 0, 2, 2), Piece::Bits { from: 4 }, units(Codes, 8, 4, 4)];
-    const Q8_0: &[Piece] = &[units(Factors, 0, 2, 1), units(Codes, 2, 4, 8)];
-    const Q2_K: &[Piece] = &[units(Scales, 0, 1, 16), units(Codes, 16, 4, 16), units(Factors, 80, 2, 2)];
+    use Plane::{High, Quants, Scales, SuperScales};
+    const Q4_0: &[Piece] = &[units(SuperScales, 0, 2, 1), units(Quants, 2, 4, 4)];
+    const Q4_1: &[Piece] = &[units(SuperScales, 0, 2, 2), units(Quants, 4, 4, 4)];
+    const Q5_0: &[Piece] = &[units(SuperScales, 0, 2, 1), Piece::Bits { from: 2 }, units(Quants, 6, 4, 4)];
+    const Q5_1: &[Piece] = &[units(SuperScales, 0, 2, 2), Piece::Bits { from: 4 }, units(Quants, 8, 4, 4)];
+    const Q8_0: &[Piece] = &[units(SuperScales, 0, 2, 1), units(Quants, 2, 4, 8)];
+    const Q2_K: &[Piece] = &[units(Scales, 0, 1, 16), units(Quants, 16, 4, 16), units(SuperScales, 80, 2, 2)];
     const Q3_K: &[Piece] = &[
         units(High, 0, 4, 8),
-        units(Codes, 32, 4, 16),
+        units(Quants, 32, 4, 16),
         Piece::Q3Scales { from: 96 },
-        units(Factors, 108, 2, 1),
+        units(SuperScales, 108, 2, 1),
     ];
-    const Q4_K: &[Piece] = &[units(Factors, 0, 2, 2), Piece::KScales { from: 4 }, units(Codes, 16, 4, 32)];
+    const Q4_K: &[Piece] =
+        &[units(SuperScales, 0, 2, 2), Piece::KScales { from: 4 }, units(Quants, 16, 4, 32)];
     const Q5_K: &[Piece] = &[
-        units(Factors, 0, 2, 2),
+        units(SuperScales, 0, 2, 2),
         Piece::KScales { from: 4 },
         units(High, 16, 4, 8),
-        units(Codes, 48, 4, 32),
+        units(Quants, 48, 4, 32),
     ];
     const Q6_K: &[Piece] = &[
-        units(Codes, 0, 4, 32),
+        units(Quants, 0, 4, 32),
         units(High, 128, 4, 16),
         units(Scales, 192, 1, 16),
-        units(Factors, 208, 2, 1),
+        units(SuperScales, 208, 2, 1),
     ];
-    const IQ4_XS: &[Piece] = &[units(Factors, 0, 2, 1), Piece::Iq4XsScales, units(Codes, 8, 4, 32)];
-    const MXFP4: &[Piece] = &[units(Factors, 0, 1, 1), units(Codes, 1, 4, 4)];
-    const NVFP4: &[Piece] = &[units(Factors, 0, 1, 4), units(Codes, 4, 4, 8)];
-    const BF16: &[Piece] = &[units(Codes, 0, 4, LOOSE / 2)];
-    const F16: &[Piece] = &[units(Codes, 0, 2, LOOSE)];
-    const F8_E4M3: &[Piece] = &[units(Codes, 0, 2, LOOSE / 2)];
+    const IQ4_XS: &[Piece] = &[units(SuperScales, 0, 2, 1), Piece::Iq4XsScales, units(Quants, 8, 4, 32)];
+    const MXFP4: &[Piece] = &[units(SuperScales, 0, 1, 1), units(Quants, 1, 4, 4)];
+    const NVFP4: &[Piece] = &[units(SuperScales, 0, 1, 4), units(Quants, 4, 4, 8)];
+    const BF16: &[Piece] = &[units(Quants, 0, 4, LOOSE / 2)];
+    const F16: &[Piece] = &[units(Quants, 0, 2, LOOSE)];
+    const F8_E4M3: &[Piece] = &[units(Quants, 0, 2, LOOSE / 2)];
     match ty {
         TensorType::Q4_0 | TensorType::IQ4_NL => Q4_0,
         TensorType::Q4_1 => Q4_1,
@@ -162,7 +163,9 @@ impl TileLayout {
         let block_bytes = block_len(ty) / ty.block_len() * ty.block_bytes();
         let mut starts = [0; 4];
         let mut bytes = 0usize;
-        for (i, plane) in [Plane::Codes, Plane::High, Plane::Scales, Plane::Factors].into_iter().enumerate() {
+        for (i, plane) in
+            [Plane::Quants, Plane::High, Plane::Scales, Plane::SuperScales].into_iter().enumerate()
+        {
             starts[i] = bytes;
             let block: usize = pieces.iter().map(|piece| piece.bytes(plane)).sum();
             let plane = blocks.checked_mul(ROWS)?.checked_mul(block)?.checked_next_multiple_of(ALIGN)?;
@@ -233,7 +236,7 @@ impl TileLayout {
 
     /// Marks the rows that hold a NaN, in a tile of FP8.
     fn mark(&self, rows: &[u8], tile: &mut [u8]) {
-        let marks = tile[self.start(Plane::Factors)..].chunks_exact_mut(size_of::<f32>());
+        let marks = tile[self.start(Plane::SuperScales)..].chunks_exact_mut(size_of::<f32>());
         let held = rows.chunks_exact(self.row_bytes).map(f8_e4m3::holds_nan).chain(std::iter::repeat(false));
         for (mark, held) in marks.zip(held) {
             mark.copy_from_slice(&(if held { f32::NAN } else { 0.0 }).to_le_bytes());
@@ -502,7 +505,7 @@ mod tests {
         (rows[3 * 40 + 39], rows[8 * 40]) = (0xff, 0x7f);
         let mut tile = vec![0xaa; layout.tile_bytes()];
         layout.pack(&rows, &mut tile);
-        let marks = tile[layout.start(Plane::Factors)..].chunks_exact(4);
+        let marks = tile[layout.start(Plane::SuperScales)..].chunks_exact(4);
         let marks: Vec<f32> = marks.map(|m| f32::from_le_bytes([m[0], m[1], m[2], m[3]])).collect();
         assert_eq!(marks.len(), ROWS);
         for (r, mark) in marks.iter().enumerate() {

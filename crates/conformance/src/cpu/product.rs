@@ -2,7 +2,7 @@
 
 use crate::backend::Job;
 use crate::product::{ProductCase, ProductOperands};
-use latent_kernels::{MatmulFn, RowsMut, Scratch};
+use latent_kernels::{MatmulArgs, MatmulFn, RowsMut, Scratch};
 use latent_types::{ActivationType, KernelContract, OpKind, Tier};
 use std::ops::Range;
 
@@ -51,7 +51,8 @@ impl<'o> ProductJob<'o> {
         let (weight, acts) = (self.operands.weight(self.case, copy), self.operands.acts(self.case));
         let mut y = RowsMut::new(y, rows, cols, cols);
         latent_kernels::allow_avx_vnni(!self.without_vnni);
-        (self.kernel)(&weight, &acts, index, outs, &mut y, &mut self.scratch);
+        let args = MatmulArgs { weight: &weight, input: &acts, row_ids: index, outputs: outs, y: &mut y };
+        (self.kernel)(args, &mut self.scratch);
         latent_kernels::allow_avx_vnni(true);
     }
 }

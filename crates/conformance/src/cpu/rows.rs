@@ -200,7 +200,7 @@ fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> + use<'_> {
 
 /// The contents of a block.
 fn numbers(block: &Q8Block) -> Vec<f32> {
-    let quants = block.codes.iter().map(|code| f32::from(*code));
+    let quants = block.quants.iter().map(|code| f32::from(*code));
     let sums = [block.bias, block.half_biases[0], block.half_biases[1]].map(|bias| bias as f32);
     quants.chain([block.scale, block.total, block.halves[0], block.halves[1]]).chain(sums).collect()
 }

@@ -3,8 +3,9 @@
 use crate::Rows;
 use crate::shape::{ShapeError, fits, times};
 use crate::simd::Simd;
+#[cfg(target_arch = "x86_64")]
+use crate::tiers::Isa;
 use crate::tiers::tiers;
-use latent_types::Tier;
 
 /// Numbers of an 8-bit block.
 pub const Q8_BLOCK: usize = 32;
@@ -108,7 +109,7 @@ impl<'a> Bf16Rows<'a> {
 #[repr(C, align(64))]
 pub struct Q8Block {
     /// The codes: number = scale · code.
-    pub codes: [i8; Q8_BLOCK],
+    pub quants: [i8; Q8_BLOCK],
     /// Largest magnitude / 127.
     pub scale: f32,
     /// scale · Σ codes: what a constant in all 32 weights is multiplied by.
@@ -124,7 +125,7 @@ pub struct Q8Block {
 impl Q8Block {
     /// 32 zeros.
     pub const ZERO: Q8Block = Q8Block {
-        codes: [0; Q8_BLOCK],
+        quants: [0; Q8_BLOCK],
         scale: 0.0,
         total: 0.0,
         halves: [0.0; 2],
@@ -183,27 +184,29 @@ impl<'a> Q8Rows<'a> {
 #[allow(unsafe_code, reason = "the processor was asked for the instructions")]
 pub fn quantize_q8(x: &[f32], blocks: &mut [Q8Block]) {
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn avx2(x: &[f32], blocks: &mut [Q8Block]) {
-        // SAFETY: compiled for AVX2.
-        unsafe { quantize::<crate::simd::avx2::Avx2<false>>(x, blocks) }
+    crate::isa::isa_fn! { Avx2;
+        fn avx2(x: &[f32], blocks: &mut [Q8Block]) {
+            // SAFETY: compiled for AVX2.
+            unsafe { quantize::<crate::simd::avx2::Avx2<false>>(x, blocks) }
+        }
     }
     #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c")]
-    fn avx512(x: &[f32], blocks: &mut [Q8Block]) {
-        // SAFETY: compiled for AVX-512.
-        unsafe { quantize::<crate::simd::avx512::Avx512>(x, blocks) }
+    crate::isa::isa_fn! { Avx512;
+        fn avx512(x: &[f32], blocks: &mut [Q8Block]) {
+            // SAFETY: compiled for AVX-512.
+            unsafe { quantize::<crate::simd::avx512::Avx512>(x, blocks) }
+        }
     }
-    match crate::tiers::active() {
-        // SAFETY: the processor has the features of the tier.
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx512 | Tier::Amx => unsafe { avx512(x, blocks) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Tier::Avx2 => unsafe { avx2(x, blocks) },
-        // SAFETY: plain Rust.
-        _ => unsafe { quantize::<crate::simd::portable::Portable>(x, blocks) },
+    #[cfg(target_arch = "x86_64")]
+    match crate::tiers::active_isa() {
+        // SAFETY: the token proves the features that the function is compiled for.
+        Isa::Avx512(_) => return unsafe { avx512(x, blocks) },
+        // SAFETY: the token proves the features that the function is compiled for.
+        Isa::Avx2(_) => return unsafe { avx2(x, blocks) },
+        Isa::Portable => {}
     }
+    // SAFETY: `Portable` is plain Rust and runs on any CPU.
+    unsafe { quantize::<crate::simd::portable::Portable>(x, blocks) }
 }
 
 /// The scale of codes from −127 to 127 for numbers up to a magnitude, and what numbers are multiplied by to be codes: 0 where they are too small for a
@@ -246,7 +249,7 @@ unsafe fn quantize_block<L: Simd>(x: &[f32; Q8_BLOCK], block: &mut Q8Block) {
     };
     block.scale = scale;
     // SAFETY: as above.
-    let sums = unsafe { L::quantize(x, inverse, &mut block.codes) };
+    let sums = unsafe { L::quantize(x, inverse, &mut block.quants) };
     block.total = block.scale * (sums[0] + sums[1]) as f32;
     block.bias = -128 * (sums[0] + sums[1]);
     for (half, sum) in sums.into_iter().enumerate() {

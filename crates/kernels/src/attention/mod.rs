@@ -234,47 +234,6 @@ macro_rules! each_below {
 }
 use each_below;
 
-/// Folds sixteen lanes in pairs.
-macro_rules! fold_lanes {
-    ($lanes:expr, $a:ident, $b:ident => $fold:expr) => {{
-        let mut lanes: [f32; 16] = $lanes;
-        let mut width = 8;
-        while width > 0 {
-            for i in 0..width {
-                let ($a, $b) = (lanes[i], lanes[i + width]);
-                lanes[i] = $fold;
-            }
-            width /= 2;
-        }
-        lanes[0]
-    }};
-}
-use fold_lanes;
-
-/// Sums sixteen lanes in pairs.
-#[inline(always)]
-pub(crate) fn sum_lanes(lanes: [f32; 16]) -> f32 {
-    fold_lanes!(lanes, a, b => a + b)
-}
-
-/// A dot product in 16 strands, whatever the instruction set.
-#[inline(always)]
-pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut strands = [0.0f32; 16];
-    let n = a.len().min(b.len());
-    let (a, b) = (&a[..n], &b[..n]);
-    let (ac, bc) = (a.chunks_exact(16), b.chunks_exact(16));
-    for (s, (x, y)) in strands.iter_mut().zip(ac.remainder().iter().zip(bc.remainder())) {
-        *s += x * y;
-    }
-    for (x, y) in ac.zip(bc) {
-        for i in 0..16 {
-            strands[i] += x[i] * y[i];
-        }
-    }
-    sum_lanes(strands)
-}
-
 crate::tiers::tiers! {
 /// Merges pieces in order, of the heads `wanted`, which are the rows of `out`. `memory` holds [`PartialSoftmax`] of `heads` for each piece, one after the
 /// other.

@@ -66,26 +66,26 @@ macro_rules! shells {
         }
         #[cfg(target_arch = "x86_64")]
         fn avx2($($arg: $arg_ty),*) {
-            #[target_feature(enable = "avx2,fma,f16c")]
-            fn inner($($arg: $arg_ty),*) {
-                // SAFETY: compiled for AVX2.
-                unsafe { $($body)::+::<crate::simd::avx2::Avx2<false> $(, $split)?>($($arg),*) }
+            crate::isa::isa_fn! { Avx2;
+                fn inner($($arg: $arg_ty),*) {
+                    // SAFETY: compiled for AVX2.
+                    unsafe { $($body)::+::<crate::simd::avx2::Avx2<false> $(, $split)?>($($arg),*) }
+                }
             }
-            assert!(crate::features().avx2, "an AVX2 kernel on a machine without it");
-            // SAFETY: the processor has the features, as just checked.
+            let _proof = <crate::isa::Avx2>::expect();
+            // SAFETY: the token proves that the processor has the features that `inner` is compiled for.
             unsafe { inner($($arg),*) }
         }
         #[cfg(target_arch = "x86_64")]
         fn avx512($($arg: $arg_ty),*) {
-            #[target_feature(
-                enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c"
-            )]
-            fn inner($($arg: $arg_ty),*) {
-                // SAFETY: compiled for AVX-512.
-                unsafe { $($body)::+::<crate::simd::avx512::Avx512 $(, $split)?>($($arg),*) }
+            crate::isa::isa_fn! { Avx512;
+                fn inner($($arg: $arg_ty),*) {
+                    // SAFETY: compiled for AVX-512.
+                    unsafe { $($body)::+::<crate::simd::avx512::Avx512 $(, $split)?>($($arg),*) }
+                }
             }
-            assert!(crate::features().avx512, "an AVX-512 kernel on a machine without it");
-            // SAFETY: the processor has the features, as just checked.
+            let _proof = crate::isa::Avx512::expect();
+            // SAFETY: the token proves that the processor has the features that `inner` is compiled for.
             unsafe { inner($($arg),*) }
         }
         [

@@ -104,13 +104,11 @@ pub(super) unsafe fn transpose(v: [__m512i; 16]) -> [__m512i; 16] {
     }
 }
 
+crate::isa::isa_fn! { Avx512Bf16;
 /// One step of a right panel from rows of terms, each times its factor: at most 32 rows, which become columns, and 32 terms.
 ///
 /// # Safety
 /// The matrix is valid, `factors` has a number for each row, and there is room for a step; the processor has AVX-512 with BF16.
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
 unsafe fn right_step(rows: Matrix, factors: &[f32], out: *mut bf16) {
     // SAFETY: the caller's promise; masked lanes are not read.
     unsafe {
@@ -130,28 +128,26 @@ unsafe fn right_step(rows: Matrix, factors: &[f32], out: *mut bf16) {
         }
     }
 }
+}
 
+crate::isa::isa_fn! { Avx512Bf16;
 /// A right panel from rows of terms, each times its factor: at most 32 rows, which become columns.
 ///
 /// # Safety
 /// As for [`right_step`], with room for all steps.
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
 pub(super) unsafe fn right_panel(rows: Matrix, factors: &[f32], out: *mut bf16) {
     for step in 0..steps(rows.cols) {
         // SAFETY: the caller's promise.
         unsafe { right_step(rows.part(0, step * K_STEP), factors, out.add(step * STEP_LEN)) }
     }
 }
+}
 
+crate::isa::isa_fn! { Avx512Bf16;
 /// A right panel from columns of terms: at most 32 columns.
 ///
 /// # Safety
 /// As for [`right_panel`].
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
 pub(super) unsafe fn right_panel_of_columns(columns: Matrix, out: *mut bf16) {
     // SAFETY: the caller's promise; masked lanes are not read, and lines beyond the last term are zeros.
     unsafe {
@@ -169,15 +165,14 @@ pub(super) unsafe fn right_panel_of_columns(columns: Matrix, out: *mut bf16) {
         }
     }
 }
+}
 
+crate::isa::isa_fn! { Avx512Bf16;
 /// One step of a left panel from rows of terms that lie across: at most 32 rows, which become terms, and 32 numbers of each, which become
 /// rows.
 ///
 /// # Safety
 /// As for [`right_step`].
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
 unsafe fn transpose_step(across: Matrix, out: *mut bf16) {
     // SAFETY: the caller's promise; masked lanes are not read.
     unsafe {
@@ -198,13 +193,14 @@ unsafe fn transpose_step(across: Matrix, out: *mut bf16) {
         }
     }
 }
+}
 
 /// As [`KvElement::pack_values`] of bf16, whose assertions hold.
 ///
 /// # Panics
 /// When the processor has no AVX512-BF16.
 pub(crate) fn pack_values(values: &[f32], width: usize, out: &mut [bf16]) {
-    assert!(crate::features().avx512 && crate::features().avx512_bf16, "AVX512-BF16 on a machine without it");
+    let _proof = crate::isa::Avx512Bf16::expect();
     let rows = values.len() / width;
     for from in (0..rows).step_by(K_STEP) {
         let rows = K_STEP.min(rows - from);

@@ -140,11 +140,11 @@ pub(super) fn attend<U: Bf16Dot>(
     }
 }
 
+crate::isa::isa_fn! { Avx512;
 /// Weights of 32 cached rows, two in a line of sixteen heads, become a line for each head.
 ///
 /// # Safety
 /// A tile lies there; the processor has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
 unsafe fn transpose_weights(tile: *mut bf16) {
     // SAFETY: sixteen lines of the tile.
     unsafe {
@@ -157,12 +157,13 @@ unsafe fn transpose_weights(tile: *mut bf16) {
         }
     }
 }
+}
 
+crate::isa::isa_fn! { Avx512;
 /// Multiplies the sums of each head, a line of sixteen columns in each tile.
 ///
 /// # Safety
 /// The processor has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
 unsafe fn rescale(sums: &mut [f32], factors: &[f32; HEADS]) {
     if *factors == [1.0; HEADS] {
         return;
@@ -176,6 +177,7 @@ unsafe fn rescale(sums: &mut [f32], factors: &[f32; HEADS]) {
             }
         }
     }
+}
 }
 
 /// Which lanes of two tiles' lines are 32 columns in order.
@@ -191,11 +193,11 @@ static ORDER: [[i32; 16]; 2] = {
     order
 };
 
+crate::isa::isa_fn! { Avx512;
 /// The sums of a head, column by column.
 ///
 /// # Safety
 /// The processor has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
 unsafe fn unpermute(sums: &[f32], head: usize, out: &mut [f32]) {
     for (tiles, out) in sums.chunks_exact(2 * TILE_ACC_LEN).zip(out.chunks_mut(32)) {
         // SAFETY: a line of each of two tiles; lanes below the masks are there.
@@ -209,4 +211,5 @@ unsafe fn unpermute(sums: &[f32], head: usize, out: &mut [f32]) {
             }
         }
     }
+}
 }

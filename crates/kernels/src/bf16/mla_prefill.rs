@@ -198,11 +198,11 @@ unsafe fn pack_queries(rows: Rows<'_>, nope: usize, scales: &[f32], out: *mut bf
     }
 }
 
+crate::isa::isa_fn! { Avx512;
 /// Scores of cached rows that a query does not see become [`MASKED`]. `query` and `key` are the positions of the first of both.
 ///
 /// # Safety
 /// The processor has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
 unsafe fn mask_future(scores: &mut [f32], query: usize, key: usize) {
     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     for (i, line) in scores.chunks_exact_mut(PANEL).enumerate() {
@@ -215,12 +215,13 @@ unsafe fn mask_future(scores: &mut [f32], query: usize, key: usize) {
         }
     }
 }
+}
 
+crate::isa::isa_fn! { Avx512;
 /// Multiplies rows of 32 lanes.
 ///
 /// # Safety
 /// The processor has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
 unsafe fn rescale(sums: &mut [f32], factors: &[f32; PANEL]) {
     if *factors == [1.0; PANEL] {
         return;
@@ -235,14 +236,13 @@ unsafe fn rescale(sums: &mut [f32], factors: &[f32; PANEL]) {
         }
     }
 }
+}
 
+crate::isa::isa_fn! { Avx512Bf16;
 /// Sums of 32 queries, divided by those of their weights, to rows of `out` from `first` on.
 ///
 /// # Safety
 /// The processor has AVX-512 with BF16.
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
 unsafe fn finish(sums: &[f32], sum: &[f32], first: usize, out: &mut RowsMut<'_>) {
     let width = out.cols();
     for half in 0..2 {
@@ -266,6 +266,7 @@ unsafe fn finish(sums: &[f32], sum: &[f32], first: usize, out: &mut RowsMut<'_>)
             }
         }
     }
+}
 }
 
 /// As [`ExpandKeysFn`](crate::ExpandKeysFn), from latents in panels to keys in panels.
@@ -320,13 +321,11 @@ pub(super) fn expand_keys<U: Bf16Dot>(
     }
 }
 
+crate::isa::isa_fn! { Avx512Bf16;
 /// A product of two panels as a step of a left panel.
 ///
 /// # Safety
 /// The processor has AVX-512 with BF16.
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
 unsafe fn round_square(square: &[f32], step: &mut [bf16]) {
     for (line, out) in square.chunks_exact(PANEL).zip(step.chunks_exact_mut(K_STEP)) {
         // SAFETY: 32 numbers here and there.
@@ -335,4 +334,5 @@ unsafe fn round_square(square: &[f32], step: &mut [bf16]) {
             _mm512_storeu_si512(out.as_mut_ptr().cast(), pair(low, high));
         }
     }
+}
 }

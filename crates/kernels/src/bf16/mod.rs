@@ -1,53 +1,38 @@
-//! Products of many rows by the tiles of AMX, and attention by these or by vectors that multiply bf16.
+//! bf16 arithmetic: AMX tiles and AVX512-BF16 dot products, and the MLA attention kernels on them. GEMM on AMX is `matmul::amx`.
 //!
-//! A processor multiplies tiles of sixteen rows of 32 inputs with tiles of 32 inputs of sixteen outputs, and adds 256 sums of f32 to a third: 8192
-//! multiply-adds an instruction. Weights come from their packed form ([`latent_quant::tiles`]) through a *strip*: some inputs of some
-//! outputs, as bf16 in the order that tiles want, small enough to stay in a core's second-level cache while all rows are multiplied with it.
+//! An AMX instruction multiplies a tile of sixteen rows × 32 inputs with a tile of 32 inputs × sixteen outputs and adds to 256 f32 accumulators: 8192
+//! multiply-adds.
 //!
-//! * `detect`: whether there are tiles, and the system's permission to use them.
-//! * `dot`: the instructions: tiles, with their configuration, and vectors, which know the products of attention.
-//! * `dequant_block`: weights as bf16, from every format of tiles.
-//! * `gemm`: the order in which strips, rows and inputs are taken.
-//! * `layout`: other factors in the order of tiles.
-//! * `softmax`: weights from scores.
+//! * `detect`: whether CPU and operating system offer AMX.
+//! * `dot`: the instructions of both ISAs, as the operations that attention needs.
+//! * `layout`: packing of operands for AMX tiles.
+//! * `softmax`: online softmax of a block of scores.
 //! * `mla_prefill`: attention over expanded keys and values, and the expansion of keys.
 //! * `mla_decode`: attention in latent space.
-//!
-//! **Why bf16.** Rounding weights and inputs to bf16 costs less than 8-bit inputs cost already: 0.2 % of a result (root of the mean square over
-//! 2048 random terms), where inputs of 8 bits with a scale for each 32 give 0.5 % and weights and inputs of 8 bits with a scale for each 256, as tiles
-//! of bytes would need them, give 0.9 % (`tests`). It is one path for every format, and a result is one chain of additions, whatever the sizes
-//! of strips.
-//!
-//! **The order of a sum** is that of its inputs, 32 a step: sums that leave the tiles between strips come back as they were. So the bits
-//! depend on operands alone, neither on rows nor on where a share of outputs ends.
 
-mod dequant_block;
 mod detect;
 mod dot;
-mod gemm;
 mod layout;
 mod mla_decode;
 mod mla_prefill;
 mod softmax;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use detect::found;
 pub use detect::{assume_amx, assumed};
+pub(crate) use dot::{AmxTiles, K_STEP, NR, TILE_BYTES, TILE_ROWS};
 pub(crate) use dot::{bf16_peak, integer_peak};
-pub(crate) use gemm::{Buffers, multiply};
 pub(crate) use layout::pack_values;
 
 use crate::KernelFn;
-use dot::{AmxTiles, Avx512Bf16};
+use dot::{Avx512Bf16, Bf16Dot};
 use latent_types::{CacheType, OpKind};
 
-/// Attention on tiles: operation, fewest rows of a step, the cache's type where there is one only, kernel.
+/// Attention on AMX: operation, minimum batch, the KV cache type if the kernel takes only one, kernel.
 pub(crate) fn amx_attention() -> [(OpKind, usize, Option<CacheType>, KernelFn); 3] {
     [
         (OpKind::AttendExpanded, MIN_ROWS, None, KernelFn::PrefillAttnBf16(mla_prefill::attend::<AmxTiles>)),
         (OpKind::ExpandKeys, MIN_ROWS, None, KernelFn::ExpandKeysBf16(mla_prefill::expand_keys::<AmxTiles>)),
-        // numbers of f16 would lose three bits, and every processor with tiles multiplies f16 in vectors
+        // bf16 only: rounding an f16 cache would lose three bits, and every CPU with AMX has f16 arithmetic for it
         (
             OpKind::AttendLatent,
             1,
@@ -57,13 +42,20 @@ pub(crate) fn amx_attention() -> [(OpKind, usize, Option<CacheType>, KernelFn); 
     ]
 }
 
-/// Whether attention multiplies bf16 in vectors here: where there is arithmetic on f16, that is as fast and rounds less.
-pub(crate) fn has_bf16_vectors() -> bool {
-    let found = crate::features();
-    found.avx512 && found.avx512_bf16 && !found.avx512_fp16
+/// The AMX tiles of this thread, for GEMM.
+///
+/// # Panics
+/// When the CPU lacks AMX.
+pub(crate) fn amx_tiles() -> AmxTiles {
+    AmxTiles::new()
 }
 
-/// Attention by vectors: operation, the cache's type, kernel. A cache of f32 asks for more than bf16.
+/// Whether attention uses AVX512-BF16. Not where the CPU has f16 arithmetic, which is as fast and rounds less.
+pub(crate) fn has_bf16_vectors() -> bool {
+    crate::isa::Avx512Bf16::detect().is_some() && !crate::features().avx512_fp16
+}
+
+/// Attention on AVX512-BF16: operation, KV cache type, kernel. Not for an f32 cache, whose precision bf16 would lose.
 pub(crate) fn vector_attention() -> impl Iterator<Item = (OpKind, CacheType, KernelFn)> {
     [CacheType::F16, CacheType::Bf16, CacheType::Int8].into_iter().flat_map(|cache| {
         [
@@ -74,5 +66,5 @@ pub(crate) fn vector_attention() -> impl Iterator<Item = (OpKind, CacheType, Ker
     })
 }
 
-/// Fewest rows of a call that tiles are for: with fewer, unpacking a strip costs more than products with 8-bit inputs cost in all.
+/// Minimum batch for AMX. Below it, dequantizing a block of weights costs more than the whole product with int8 inputs.
 pub(crate) const MIN_ROWS: usize = 16;

@@ -25,15 +25,13 @@ unsafe fn exp2(x: __m512) -> __m512 {
     }
 }
 
+crate::isa::isa_fn! { Avx512Bf16;
 /// Scores as exponents of 2, `count` rows of sixteen lanes, `distance` numbers apart, become weights: two rows in a line of pairs of bf16, sixteen
 /// lines a step, steps `step` numbers apart. `max` and `sum` are those of the rows before ([`MASKED`] and 0 where there are none), and are brought up to date. Returns what earlier
 /// sums are to be multiplied by.
 ///
 /// # Safety
 /// Rows and lines lie in memory that is valid for them, `count` is a multiple of 4; the processor has AVX-512 with BF16.
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
 pub(super) unsafe fn softmax_block(
     scores: *const f32,
     distance: usize,
@@ -77,4 +75,5 @@ pub(super) unsafe fn softmax_block(
         _mm512_storeu_ps(factors.as_mut_ptr(), factor);
         factors
     }
+}
 }

@@ -1,57 +1,34 @@
-//! One body of a product compiled for each instruction set.
+//! Matmul bodies compiled for an ISA.
 
-/// A [`MatmulFn`](super::MatmulFn) over a body, which takes the same arguments: `compiled!(body)` for the baseline, `compiled!(avx2: body)`
-/// and so on for an instruction set. On a machine without it the function panics.
+/// A [`MatmulFn`](super::MatmulFn) from a body with the same arguments: `compiled!(body)` for the baseline, `compiled!(Avx2: body)` and so on
+/// for an [ISA](crate::isa). Without that ISA the function panics.
 ///
-/// Bodies are `#[inline(always)]`, else they would be compiled without the instructions. One that is unsafe may demand no more than code
-/// compiled for the instruction set, on a machine that has it.
+/// Bodies are `#[inline(always)]`; one that is not inlined would be compiled without the ISA's instructions. An unsafe body may only
+/// demand to be compiled for the ISA and run on a CPU that has it.
 macro_rules! compiled {
-    (avx2: $body:expr) => {
-        compiled!(@ $body, |has| has.avx2, "avx2,fma,f16c")
-    };
-    (avx2_vnni: $body:expr) => {
-        compiled!(@ $body, |has| has.avx2 && has.avx_vnni, "avx2,fma,f16c,avxvnni")
-    };
-    (avx512: $body:expr) => {
-        compiled!(
-            @ $body, |has| has.avx512, "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,f16c"
-        )
-    };
-    ($body:expr) => {
-        compiled!(@ $body)
-    };
-    (@ $body:expr $(, |$has:ident| $check:expr, $enable:literal)?) => {{
-        fn kernel(
-            w: &$crate::WeightMatrix<'_>,
-            x: &$crate::QuantizedInput<'_>,
-            index: Option<&[u32]>,
-            outs: std::ops::Range<usize>,
-            y: &mut $crate::RowsMut<'_>,
-            scratch: &mut $crate::Scratch,
-        ) {
-            $(#[target_feature(enable = $enable)])?
-            fn inner(
-                w: &$crate::WeightMatrix<'_>,
-                x: &$crate::QuantizedInput<'_>,
-                index: Option<&[u32]>,
-                outs: std::ops::Range<usize>,
-                y: &mut $crate::RowsMut<'_>,
-                scratch: &mut $crate::Scratch,
-            ) {
-                #[allow(unused_unsafe, reason = "some bodies are safe to call")]
-                // SAFETY: compiled for the instruction set.
-                unsafe {
-                    $body(w, x, index, outs, y, scratch)
+    ($isa:ident: $body:expr) => {{
+        fn kernel(args: $crate::MatmulArgs<'_, '_>, scratch: &mut $crate::Scratch) {
+            $crate::isa::isa_fn! { $isa;
+                fn inner(args: $crate::MatmulArgs<'_, '_>, scratch: &mut $crate::Scratch) {
+                    #[allow(unused_unsafe, reason = "some bodies are safe to call")]
+                    // SAFETY: this function is compiled for the ISA, and its caller holds the ISA's token.
+                    unsafe {
+                        $body(args, scratch)
+                    }
                 }
             }
-            $(
-                let $has = $crate::features();
-                assert!($check, "a kernel on a machine without its instructions");
-            )?
-            #[allow(unused_unsafe, reason = "plain code is safe to call")]
-            // SAFETY: the processor has the features, as just checked.
+            let _proof = <$crate::isa::$isa>::expect();
+            // SAFETY: the token proves that the CPU has the features that `inner` is compiled for.
+            unsafe { inner(args, scratch) }
+        }
+        kernel as $crate::MatmulFn
+    }};
+    ($body:expr) => {{
+        fn kernel(args: $crate::MatmulArgs<'_, '_>, scratch: &mut $crate::Scratch) {
+            #[allow(unused_unsafe, reason = "some bodies are safe to call")]
+            // SAFETY: the baseline needs no instructions beyond those that this crate is compiled for.
             unsafe {
-                inner(w, x, index, outs, y, scratch)
+                $body(args, scratch)
             }
         }
         kernel as $crate::MatmulFn

@@ -1,54 +1,27 @@
-//! Products of rows with weights.
+//! Matmuls of input rows with weights: GEMV for decode, GEMM for prefill.
 //!
-//! There are three families. Weights in rows are decoded one by one, each multiplied with every input row (`body`). Quantised weights in tiles
-//! are multiplied as integers with 8-bit inputs (`quantized`), 16-bit and FP8 ones as f32 with f32 inputs (`float`). The bodies are written once and
-//! compiled for each tier, over fixed strands or lanes, so that all tiers compute the same bits; in the last family all tiers that multiply and
-//! add in one operation do.
-
-mod body;
-mod compiled;
-mod float;
-mod quantized;
-mod tiers;
-
-pub(crate) use body::grow;
-pub(crate) use quantized::{formats, operands};
-pub(crate) use tiers::kernels;
-
-use crate::{QuantizedInput, RowsMut, WeightMatrix};
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// `y[i][o − outs.start] = Σ_k w[o][k] · x[index(i)][k]`; without an index, of row `i` itself.
-pub type MatmulFn =
-    fn(&WeightMatrix<'_>, &QuantizedInput<'_>, Option<&[u32]>, Range<usize>, &mut RowsMut<'_>, &mut Scratch);
-
-/// Memory for decoded weight rows and unpacked tiles, grown once.
-#[derive(Default)]
-pub struct Scratch {
-    pub(crate) numbers: Vec<f32>,
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) lines: Vec<Line>,
-    /// Of products by the tile unit.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) tiles: crate::bf16::Buffers,
-}
-
-/// A line of a cache.
-#[derive(Clone, Copy, Default)]
-#[repr(align(64))]
-pub(crate) struct Line(pub [f32; 16]);
-
-/// Whether AVX2 products may use AVX-VNNI.
-static AVX_VNNI: AtomicBool = AtomicBool::new(true);
-
-/// Whether AVX2 products may use AVX-VNNI where the processor has it, as they do unless told otherwise. For the whole process; both
-/// forms give the same bits, so that it never changes a result: it is for tests and measurements of the other form.
-pub fn allow_avx_vnni(allowed: bool) {
-    AVX_VNNI.store(allowed, Ordering::Relaxed);
-}
+//! There are four families, by layout and type of the weight:
+//!
+//! * `dequantized`: weights in rows, any format. Each row is dequantized to f32 and multiplied with every input row.
+//! * `quantized`: quantized weights in tiles × int8 inputs, in integer dot products ([`gemv`](quantized), small batches and GEMM).
+//! * `float`: BF16, F16 and F8_E4M3 weights in tiles × f32 inputs.
+//! * `amx`: quantized weights in tiles, dequantized to bf16 blocks × bf16 inputs, for prefill on AMX.
+//!
+//! Bodies are written once over [`Simd`](crate::simd::Simd) and compiled for each ISA (`compiled`), with the same sixteen lanes everywhere, so that
+//! all ISAs compute the same bits; in `float`, all ISAs that have FMA do.
 
 #[cfg(target_arch = "x86_64")]
-fn without_vnni() -> bool {
-    !AVX_VNNI.load(Ordering::Relaxed)
-}
+mod amx;
+mod args;
+mod compiled;
+mod dequantized;
+mod float;
+mod quantized;
+mod scratch;
+mod tiers;
+mod vnni;
+
+pub use args::{MatmulArgs, MatmulFn};
+pub use scratch::Scratch;
+pub(crate) use tiers::kernels;
+pub use vnni::allow_avx_vnni;

@@ -1,35 +1,31 @@
-//! The bodies compiled for each tier, and the rows of the table that they fill.
-#![allow(
-    unsafe_code,
-    reason = "a function compiled for an instruction set may only run where the processor has it"
-)]
+//! All matmul kernels with their contracts.
+#![allow(unsafe_code, reason = "functions compiled for an ISA run only where its token was made")]
 
+use super::args::MatmulFn;
 use super::compiled::compiled;
-use super::{MatmulFn, body, float, quantized};
+use super::{dequantized, float, quantized};
 use crate::KernelFn;
-#[cfg(target_arch = "x86_64")]
-use crate::bf16::MIN_ROWS;
 use latent_types::{ActivationType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
-/// Products with decoded rows.
+/// y = x · Wᵀ with dequantized rows.
 const DECODED: &[(Tier, MatmulFn)] = &[
-    (Tier::Portable, compiled!(body::decoded)),
+    (Tier::Portable, compiled!(dequantized::decoded)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx2, compiled!(avx2: body::decoded)),
+    (Tier::Avx2, compiled!(Avx2: dequantized::decoded)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx512, compiled!(avx512: body::decoded)),
+    (Tier::Avx512, compiled!(Avx512: dequantized::decoded)),
 ];
 
-/// The same with the weight read across.
+/// y = x · W with dequantized rows.
 const TRANSPOSED: &[(Tier, MatmulFn)] = &[
-    (Tier::Portable, compiled!(body::transposed)),
+    (Tier::Portable, compiled!(dequantized::transposed)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx2, compiled!(avx2: body::transposed)),
+    (Tier::Avx2, compiled!(Avx2: dequantized::transposed)),
     #[cfg(target_arch = "x86_64")]
-    (Tier::Avx512, compiled!(avx512: body::transposed)),
+    (Tier::Avx512, compiled!(Avx512: dequantized::transposed)),
 ];
 
-/// Formats whose rows a tier above portable reads well; the others go through the portable strip, and the start-up line says so.
+/// Formats whose dequantization is fast on every ISA. Others use the portable kernel for any format, which the start-up message mentions.
 const FAST: [TensorType; 14] = [
     TensorType::F32,
     TensorType::F16,
@@ -47,19 +43,15 @@ const FAST: [TensorType; 14] = [
     TensorType::Q3_K,
 ];
 
-/// No product here is for many rows alone.
-#[cfg(not(target_arch = "x86_64"))]
-const MIN_ROWS: usize = 1;
-
-/// Every product of the table.
+/// All matmul kernels.
 pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
     let mut table = Vec::new();
     let mut add = |op, weight: Option<TensorType>, layout, activation: ActivationType, tier: Tier, kernel| {
-        let min_rows = if tier == Tier::Amx { MIN_ROWS } else { 1 };
+        let min_rows = min_rows(tier);
         let format = weight.map_or_else(|| "strip".to_owned(), |ty| ty.name().to_lowercase());
         let tiles = if layout == WeightLayout::Tiles { "_tiles" } else { "" };
-        let across = if op == OpKind::LinearT { "_across" } else { "" };
-        let name = format!("{tier}_{format}{tiles}_{}{across}", activation.name()).leak();
+        let transposed = if op == OpKind::LinearT { "_across" } else { "" };
+        let name = format!("{tier}_{format}{tiles}_{}{transposed}", activation.name()).leak();
         let contract = KernelContract { op, weight, layout, activation, cache: None, min_rows, tier, name };
         table.push((contract, kernel));
     };
@@ -85,8 +77,13 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
         }
     }
     for (ty, tier, kernel) in quantized::kernels() {
-        let activation = if tier == Tier::Amx { ActivationType::Bf16 } else { ActivationType::A8 };
-        add(OpKind::Linear, Some(ty), WeightLayout::Tiles, activation, tier, KernelFn::Matmul(kernel));
+        let kernel = KernelFn::Matmul(kernel);
+        add(OpKind::Linear, Some(ty), WeightLayout::Tiles, ActivationType::A8, tier, kernel);
+    }
+    #[cfg(target_arch = "x86_64")]
+    for (ty, kernel) in super::amx::kernels() {
+        let kernel = KernelFn::Matmul(kernel);
+        add(OpKind::Linear, Some(ty), WeightLayout::Tiles, ActivationType::Bf16, Tier::Amx, kernel);
     }
     for (op, ty, tier, kernel) in float::kernels() {
         let kernel = if op == OpKind::LinearT { KernelFn::MatmulT(kernel) } else { KernelFn::Matmul(kernel) };
@@ -95,4 +92,14 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
     add(OpKind::Linear, None, rows, ActivationType::F32, Tier::Portable, KernelFn::Matmul(DECODED[0].1));
     add(OpKind::LinearT, None, rows, ActivationType::F32, Tier::Portable, KernelFn::MatmulT(TRANSPOSED[0].1));
     table
+}
+
+/// Smallest batch of a tier's kernels.
+fn min_rows(tier: Tier) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if tier == Tier::Amx {
+        return crate::bf16::MIN_ROWS;
+    }
+    let _ = tier;
+    1
 }

@@ -3,8 +3,7 @@
 use super::Simd;
 use std::arch::x86_64::*;
 
-/// Twice 256 bits. `VNNI`: whether AVX-VNNI is there.
-pub(crate) struct Avx2<const VNNI: bool>;
+pub(crate) use crate::isa::Avx2;
 
 /// Applies an operation to both halves.
 macro_rules! both {

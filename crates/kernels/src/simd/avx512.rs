@@ -3,8 +3,7 @@
 use super::Simd;
 use std::arch::x86_64::*;
 
-/// 512 bits.
-pub(crate) struct Avx512;
+pub(crate) use crate::isa::Avx512;
 
 #[allow(clippy::undocumented_unsafe_blocks, reason = "each is an intrinsic under the promise of the trait")]
 impl Simd for Avx512 {

@@ -49,7 +49,7 @@ pub(in crate::attention) fn attend(
     let width = cache.width();
     check(&q, width, latent, part);
     assert!(cache.ty() == CacheType::F16 && cache.row_bytes() == 2 * width, "a cache of f16");
-    assert!(crate::features().avx512_fp16, "a kernel of AVX512-FP16 on a machine without it");
+    let _proof = crate::isa::Avx512Fp16::expect();
     // SAFETY: the processor has the features, as just checked; the shapes are those that `inner` needs.
     unsafe { inner(&q, cache, rows, scale, latent, part, memory) }
 }
@@ -64,9 +64,7 @@ struct Memory<'a> {
     weights: &'a mut [u32],
 }
 
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512fp16,avx2,fma,f16c"
-)]
+crate::isa::isa_fn! { Avx512Fp16;
 unsafe fn inner(
     q: &Rows<'_>,
     cache: &CacheView<'_>,
@@ -125,6 +123,7 @@ unsafe fn inner(
     }
     // SAFETY: the processor has the instructions.
     unsafe { running.finish(part, heads) }
+}
 }
 
 /// A row divided to at most [`MAX_QUERY`], as f16 in pairs. Returns what undoes it.

@@ -51,14 +51,12 @@ pub(in crate::attention) fn attend(
     check(&q, cache.width(), latent, part);
     let stored = row_of(cache, latent);
     assert!(stored.rope.is_multiple_of(2) && stored.rope <= 2 * F16_CHAIN, "a rope part of {}", stored.rope);
-    assert!(crate::features().avx512_fp16, "a kernel of AVX512-FP16 on a machine without it");
+    let _proof = crate::isa::Avx512Fp16::expect();
     // SAFETY: the processor has the features, as just checked; the shapes are those that `inner` needs.
     unsafe { inner(&q, cache, rows, scale, latent, part, memory) }
 }
 
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512fp16,avx2,fma,f16c"
-)]
+crate::isa::isa_fn! { Avx512Fp16;
 unsafe fn inner(
     q: &Rows<'_>,
     cache: &CacheView<'_>,
@@ -116,6 +114,7 @@ unsafe fn inner(
     }
     // SAFETY: the processor has the instructions.
     unsafe { running.finish(part, heads) }
+}
 }
 
 /// Scores of codes, a line of heads a row, times the rows' scales, and the scores of the rope parts, which begin at `from`, times `factors`.

@@ -31,14 +31,12 @@ pub(in crate::attention) fn attend(
     memory: &mut Vec<f32>,
 ) {
     expanded.check(&q, position, scales, out);
-    assert!(crate::features().avx512_fp16, "a kernel of AVX512-FP16 on a machine without it");
+    let _proof = crate::isa::Avx512Fp16::expect();
     // SAFETY: the processor has the features, and matrices have their sizes, as just checked.
     unsafe { attend_inner(&q, expanded, position, scales, out, memory) }
 }
 
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512fp16,avx2,fma,f16c"
-)]
+crate::isa::isa_fn! { Avx512Fp16;
 unsafe fn attend_inner(
     q: &Rows<'_>,
     expanded: &Expanded<'_, f16>,
@@ -122,6 +120,7 @@ unsafe fn attend_inner(
         let inverse = 1.0 / sum[i];
         out.row_mut(i).iter_mut().zip(line).for_each(|(o, v)| *o = v * inverse);
     }
+}
 }
 
 /// Numbers divided to at most `bound`, as a left factor has them. Returns what undoes it.
@@ -233,14 +232,12 @@ pub(in crate::attention) fn expand_keys(
     memory: &mut Vec<f32>,
 ) {
     blocks.check(weights, keys);
-    assert!(crate::features().avx512_fp16, "a kernel of AVX512-FP16 on a machine without it");
+    let _proof = crate::isa::Avx512Fp16::expect();
     // SAFETY: the processor has the features, and matrices have their sizes, as just checked.
     unsafe { expand_inner(weights, order, blocks, keys, memory) }
 }
 
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512fp16,avx2,fma,f16c"
-)]
+crate::isa::isa_fn! { Avx512Fp16;
 unsafe fn expand_inner(
     weights: &[f32],
     order: KeyOrder,
@@ -282,4 +279,5 @@ unsafe fn expand_inner(
             }
         }
     }
+}
 }

@@ -86,7 +86,7 @@ fn softmax(scores: &mut [f32], seen: usize, max: &mut f32, sum: &mut f32) -> f32
             lanes[l] = if chunk[l] > lanes[l] { chunk[l] } else { lanes[l] };
         }
     }
-    let own = crate::attention::fold_lanes!(lanes, a, b => if a > b { a } else { b });
+    let own = crate::reduce::fold_lanes!(lanes, a, b => if a > b { a } else { b });
     let largest = if own > *max { own } else { *max };
     let factor = if *max == largest { 1.0 } else { exp(*max - largest) };
     let mut sums = [0.0f32; 16];
@@ -96,7 +96,7 @@ fn softmax(scores: &mut [f32], seen: usize, max: &mut f32, sum: &mut f32) -> f32
             sums[l] += chunk[l];
         }
     }
-    *sum = *sum * factor + crate::attention::sum_lanes(sums);
+    *sum = *sum * factor + crate::reduce::sum_lanes(sums);
     *max = largest;
     factor
 }

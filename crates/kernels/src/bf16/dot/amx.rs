@@ -14,16 +14,16 @@ use std::marker::PhantomData;
 use std::time::Instant;
 
 /// Rows of a tile.
-pub(in crate::bf16) const TILE_ROWS: usize = 16;
+pub(crate) const TILE_ROWS: usize = 16;
 
 /// Inputs of a tile of rows, and of a tile of weights.
-pub(in crate::bf16) const K_STEP: usize = 32;
+pub(crate) const K_STEP: usize = 32;
 
 /// Bytes of a tile.
-pub(in crate::bf16) const TILE_BYTES: usize = 1024;
+pub(crate) const TILE_BYTES: usize = 1024;
 
 /// Outputs of a block: two tiles.
-pub(in crate::bf16) const NR: usize = 32;
+pub(crate) const NR: usize = 32;
 
 /// Eight tiles of sixteen rows of 64 bytes.
 #[repr(C, align(64))]
@@ -43,7 +43,7 @@ static CONFIG: Config = {
 
 /// The tiles of this thread, configured. They are released when this is dropped, so that the system has nothing to save for a thread that does
 /// other things.
-pub(in crate::bf16) struct AmxTiles(PhantomData<*mut ()>);
+pub(crate) struct AmxTiles(PhantomData<*mut ()>);
 
 impl AmxTiles {
     /// to = from + left · right, for `16 · T` rows and 32 outputs; `T` is 1 or 2. `from` none: to = left · right.
@@ -428,11 +428,11 @@ unsafe fn left(
     (std::array::from_fn(tile), line * size_of::<bf16>())
 }
 
+crate::isa::isa_fn! { Avx512;
 /// The rows of a block in pairs.
 ///
 /// # Safety
 /// The rows lie there as bf16, and there is room for the tiles; the processor has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
 unsafe fn interleave(block: &Block, loaded: LoadedKv) {
     for row in (0..block.count.next_multiple_of(K_STEP)).step_by(2) {
         for step in 0..steps(loaded.latent) {
@@ -449,6 +449,7 @@ unsafe fn interleave(block: &Block, loaded: LoadedKv) {
             }
         }
     }
+}
 }
 
 impl Drop for AmxTiles {

@@ -18,8 +18,7 @@ pub(in crate::bf16) struct Avx512Bf16(());
 
 impl Bf16Dot for Avx512Bf16 {
     fn new() -> Avx512Bf16 {
-        let found = crate::features();
-        assert!(found.avx512 && found.avx512_bf16, "a kernel of AVX512-BF16 on a machine without it");
+        let _proof = crate::isa::Avx512Bf16::expect();
         Avx512Bf16(())
     }
 
@@ -101,10 +100,8 @@ pub(super) fn as_bf16(bits: __m512i) -> __m512bh {
     unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
 }
 
+crate::isa::isa_fn! { Avx512Bf16;
 /// As [`Bf16Dot::panels`].
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
 unsafe fn panels(left: [(*const bf16, usize); 2], right: *const bf16, add: bool, to: *mut f32) {
     /// Rows whose sums are in registers.
     const TAKEN: usize = 8;
@@ -141,14 +138,13 @@ unsafe fn panels(left: [(*const bf16, usize); 2], right: *const bf16, add: bool,
         }
     }
 }
+}
 
 /// Heads whose sums of 64 columns are in registers.
 const SUMMED: usize = 4;
 
+crate::isa::isa_fn! { Avx512Bf16;
 /// As [`Bf16Dot::pv`], of one group and a few heads.
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
 unsafe fn pv(
     mut left: *const bf16,
     mut right: *const bf16,
@@ -190,4 +186,5 @@ unsafe fn pv(
             }
         }
     }
+}
 }

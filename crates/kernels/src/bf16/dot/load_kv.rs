@@ -182,14 +182,12 @@ impl KvFormat for Int8 {
     }
 }
 
+crate::isa::isa_fn! { Avx512Bf16;
 /// A step of a row of any type: by way of f32.
 ///
 /// # Safety
 /// The row lies there, and has the numbers of the mask.
 #[inline(never)]
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
 unsafe fn decoded(stored: CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
     // SAFETY: the caller's promise.
     unsafe {
@@ -198,4 +196,5 @@ unsafe fn decoded(stored: CacheRow, row: *const u8, step: usize, mask: __mmask32
         load_part(stored, row, step * K_STEP, &mut wide[..mask.trailing_ones() as usize]);
         pair(_mm512_loadu_ps(wide.as_ptr()), _mm512_loadu_ps(wide[16..].as_ptr()))
     }
+}
 }

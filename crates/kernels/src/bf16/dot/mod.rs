@@ -6,7 +6,7 @@ mod avx512_bf16;
 mod load_kv;
 mod qk;
 
-pub(super) use amx::{AmxTiles, K_STEP, NR, TILE_BYTES, TILE_ROWS};
+pub(crate) use amx::{AmxTiles, K_STEP, NR, TILE_BYTES, TILE_ROWS};
 pub(crate) use amx::{bf16_peak, integer_peak};
 pub(super) use avx512_bf16::Avx512Bf16;
 

@@ -35,13 +35,11 @@ fn of_passes(vectors: usize) -> impl Iterator<Item = usize> {
     (0..passes).map(move |pass| vectors / passes + usize::from(pass < vectors % passes))
 }
 
+crate::isa::isa_fn! { Avx512Bf16;
 /// As [`Bf16Dot::pack_queries`](super::Bf16Dot::pack_queries): pass by pass, for each eight terms the vectors of the pass.
 ///
 /// # Safety
 /// As there; the processor has AVX-512 with BF16.
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
 pub(super) unsafe fn pack_queries(queries: Matrix, factor: f32, to: *mut bf16) {
     let steps = steps(queries.cols);
     let (mut to, mut first) = (to, 0);
@@ -76,11 +74,10 @@ pub(super) unsafe fn pack_queries(queries: Matrix, factor: f32, to: *mut bf16) {
         to = to.wrapping_add(vectors * FOUR * steps * K_STEP);
     }
 }
+}
 
+crate::isa::isa_fn! { Avx512Bf16;
 /// As [`Bf16Dot::qk`](super::Bf16Dot::qk).
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
 pub(super) unsafe fn qk(
     block: &Block,
     loaded: LoadedKv,
@@ -99,6 +96,7 @@ pub(super) unsafe fn qk(
             CacheType::F32 => {}
         }
     }
+}
 }
 
 /// Scores of one block.

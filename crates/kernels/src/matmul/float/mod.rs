@@ -1,82 +1,70 @@
-//! Products of f32 rows with BF16, F16 and F8_E4M3 weights in tiles of sixteen rows.
+//! f32 input rows × BF16, F16 and F8_E4M3 weights in tiles of sixteen rows.
 #![allow(
     unsafe_code,
     reason = "vector instructions, and addresses that the shapes checked on entry keep in bounds"
 )]
 
-mod body;
 mod formats;
+mod groups;
+mod matmul;
 mod panels;
+mod tile;
 mod transposed;
 
+use super::args::{MatmulArgs, MatmulFn};
 use super::compiled::compiled;
-use super::{MatmulFn, Scratch};
+use super::scratch::Scratch;
+use crate::QuantizedInput;
 use crate::simd::{Simd, portable};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2, avx512};
-use crate::{QuantizedInput, RowsMut, WeightMatrix};
 use formats::{Bf16, F8E4M3, F16, FloatFormat};
 use latent_types::{OpKind, TensorType, Tier};
-use std::ops::Range;
 
 /// y = x · Wᵀ.
 ///
 /// # Safety
-/// As for [`Simd`].
+/// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
-unsafe fn along<L: Simd, F: FloatFormat>(
-    w: &WeightMatrix<'_>,
-    x: &QuantizedInput<'_>,
-    index: Option<&[u32]>,
-    outs: Range<usize>,
-    y: &mut RowsMut<'_>,
-    scratch: &mut Scratch,
-) {
-    let QuantizedInput::F32(x) = x else { return };
-    // SAFETY: the caller's promise.
-    unsafe { body::multiply::<L, F>(w, x, index, outs, y, scratch) }
+unsafe fn linear<L: Simd, F: FloatFormat>(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+    let QuantizedInput::F32(x) = args.input else { return };
+    // SAFETY: the ISA by this function's contract.
+    unsafe { matmul::multiply::<L, F>(x, args, scratch) }
 }
 
 /// y = x · W.
 ///
 /// # Safety
-/// As for [`Simd`].
+/// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
-unsafe fn transposed<L: Simd, F: FloatFormat>(
-    w: &WeightMatrix<'_>,
-    x: &QuantizedInput<'_>,
-    index: Option<&[u32]>,
-    outs: Range<usize>,
-    y: &mut RowsMut<'_>,
-    scratch: &mut Scratch,
-) {
-    let QuantizedInput::F32(rows) = x else { return };
-    // SAFETY: the caller's promise.
-    if !unsafe { transposed::transposed::<L, F>(w, rows, index, outs.clone(), y) } {
-        // rows are taken out of tiles one by one
-        super::body::transposed(w, x, index, outs, y, scratch);
+unsafe fn transposed<L: Simd, F: FloatFormat>(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+    let MatmulArgs { weight, input, row_ids, outputs, y } = args;
+    let QuantizedInput::F32(rows) = input else { return };
+    // SAFETY: the ISA by this function's contract.
+    if !unsafe { transposed::transposed::<L, F>(weight, rows, row_ids, outputs.clone(), y) } {
+        super::dequantized::transposed(MatmulArgs { weight, input, row_ids, outputs, y }, scratch);
     }
 }
 
-/// The products of one format.
+/// The kernels of one operation and format.
 macro_rules! format {
     ($op:expr, $body:ident, $format:ty) => {
         [
             ($op, <$format>::TY, Tier::Portable, compiled!($body::<portable::Portable, $format>)),
             #[cfg(target_arch = "x86_64")]
-            ($op, <$format>::TY, Tier::Avx2, compiled!(avx2: $body::<avx2::Avx2<false>, $format>)),
+            ($op, <$format>::TY, Tier::Avx2, compiled!(Avx2: $body::<avx2::Avx2<false>, $format>)),
             #[cfg(target_arch = "x86_64")]
-            ($op, <$format>::TY, Tier::Avx512, compiled!(avx512: $body::<avx512::Avx512, $format>)),
+            ($op, <$format>::TY, Tier::Avx512, compiled!(Avx512: $body::<avx512::Avx512, $format>)),
         ]
     };
 }
 
-/// Every product over tiles of floats.
+/// The kernels of all float formats.
 pub(super) fn kernels() -> Vec<(OpKind, TensorType, Tier, MatmulFn)> {
     [
-        format!(OpKind::Linear, along, Bf16),
-        format!(OpKind::Linear, along, F16),
-        format!(OpKind::Linear, along, F8E4M3),
+        format!(OpKind::Linear, linear, Bf16),
+        format!(OpKind::Linear, linear, F16),
+        format!(OpKind::Linear, linear, F8E4M3),
         format!(OpKind::LinearT, transposed, Bf16),
         format!(OpKind::LinearT, transposed, F16),
         format!(OpKind::LinearT, transposed, F8E4M3),
@@ -84,7 +72,7 @@ pub(super) fn kernels() -> Vec<(OpKind, TensorType, Tier, MatmulFn)> {
     .concat()
 }
 
-/// Whether a format has such products.
+/// Whether a format has kernels here.
 pub(super) fn has(ty: TensorType) -> bool {
     matches!(ty, Bf16::TY | F16::TY | F8E4M3::TY)
 }

@@ -1,101 +1,99 @@
-//! Inputs as products of many rows read them: the numbers of eight rows for each column, one column after the other.
+//! Input rows packed for GEMM: panels of eight rows (or four), column by column.
 
 use crate::Rows;
-use crate::matmul::body::{grow, source};
+use crate::matmul::args::input_row;
+use crate::matmul::scratch::grow;
 use crate::simd::Simd;
 use std::ops::Range;
 
-/// Bytes of panels that are multiplied with all tiles of a share before the next panels: a part of the second-level cache.
-const BYTES: usize = 512 << 10;
+/// Bytes of panels that are multiplied with all tiles before the next panels: a part of L2.
+const BLOCK_BYTES: usize = 512 << 10;
 
-/// Columns that are taken at once where there are many rows: some multiple of any run.
-const COLUMNS: usize = 2048;
+/// Columns packed at a time for large batches, rounded up to whole groups.
+const BLOCK_COLS: usize = 2048;
 
-/// Rows and columns that panels are made of at once, the columns a multiple of `run`.
-pub(super) fn fit(rows: usize, cols: usize, run: usize) -> (usize, usize) {
+/// Rows and columns to pack at a time; the columns are whole groups of `group` inputs.
+pub(super) fn block_size(rows: usize, cols: usize, group: usize) -> (usize, usize) {
     if rows <= 8 {
         return (8, cols);
     }
-    let cols = cols.min(COLUMNS.next_multiple_of(run));
-    ((BYTES / size_of::<f32>() / cols / 8).max(1) * 8, cols)
+    let cols = cols.min(BLOCK_COLS.next_multiple_of(group));
+    ((BLOCK_BYTES / size_of::<f32>() / cols / 8).max(1) * 8, cols)
 }
 
-/// Some columns of some rows, in panels of eight rows, or four; the last one has four where those are enough. Rows that are missing are
-/// zeros.
+/// A row × column block packed into panels of at most `L::MR` rows; the last may have four. Padding rows are zero.
 pub(super) struct Panels<'a> {
-    numbers: &'a [f32],
+    packed: &'a [f32],
     rows: Range<usize>,
     cols: usize,
-    /// Rows of a panel at most.
-    wide: usize,
+    /// Most rows per panel.
+    height: usize,
 }
 
-/// The numbers of four or eight rows.
+/// Four or eight packed rows.
 #[derive(Clone, Copy)]
 pub(super) struct Panel<'a> {
-    /// Those of all rows for each column.
-    pub numbers: &'a [f32],
-    /// Which rows they are.
+    /// For each column, the elements of all rows.
+    pub packed: &'a [f32],
+    /// The first row.
     pub top: usize,
-    /// How many, those that are missing included.
+    /// Rows, padding included.
     pub height: usize,
 }
 
 impl<'a> Panels<'a> {
-    /// The columns `cols` of the rows `rows` (by way of `index`), for as many rows at a time as the instruction set has registers for; and
-    /// `others` more numbers of the same memory.
+    /// Packs columns `cols` of rows `rows`, in panels as high as the ISA has registers for. Also returns `extra` more floats of the same memory.
     #[inline(always)]
     pub(super) fn new<L: Simd>(
-        x: &Rows<'_>,
-        index: Option<&[u32]>,
+        (x, row_ids): (&Rows<'_>, Option<&[u32]>),
         rows: Range<usize>,
         cols: &Range<usize>,
-        others: usize,
+        extra: usize,
         memory: &'a mut Vec<f32>,
     ) -> (Panels<'a>, &'a mut [f32]) {
-        let wide = if L::MR >= 8 { 8 } else { 4 };
-        let len = rows.len().next_multiple_of(wide) * cols.len();
-        let (numbers, others) = grow(memory, len + others).split_at_mut(len);
-        let mut rest = &mut numbers[..];
-        for top in rows.clone().step_by(wide) {
-            let count = (rows.end - top).min(wide);
+        let most = if L::MR >= 8 { 8 } else { 4 };
+        let len = rows.len().next_multiple_of(most) * cols.len();
+        let (packed, extra) = grow(memory, len + extra).split_at_mut(len);
+        let mut rest = &mut packed[..];
+        for top in rows.clone().step_by(most) {
+            let count = (rows.end - top).min(most);
             let (panel, left) = rest.split_at_mut(height(count) * cols.len());
             panel.fill(0.0);
             for r in 0..count {
-                let line = &x.row(source(index, top + r))[cols.clone()];
-                if height(count) == 8 { put::<8>(line, panel, r) } else { put::<4>(line, panel, r) }
+                let row = &x.row(input_row(row_ids, top + r))[cols.clone()];
+                if height(count) == 8 { pack_row::<8>(row, panel, r) } else { pack_row::<4>(row, panel, r) }
             }
             rest = left;
         }
-        (Panels { numbers, rows, cols: cols.len(), wide }, others)
+        (Panels { packed, rows, cols: cols.len(), height: most }, extra)
     }
 
-    /// Rows of a panel at most.
-    pub(super) fn wide(&self) -> usize {
-        self.wide
+    /// Most rows per panel.
+    pub(super) fn height(&self) -> usize {
+        self.height
     }
 
     /// All panels.
     pub(super) fn iter(&self) -> impl Iterator<Item = Panel<'a>> + use<'a> {
-        let (mut rest, cols, wide, end) = (self.numbers, self.cols, self.wide, self.rows.end);
-        self.rows.clone().step_by(wide).map(move |top| {
-            let height = height((end - top).min(wide));
-            let (numbers, left) = rest.split_at(height * cols);
+        let (mut rest, cols, most, end) = (self.packed, self.cols, self.height, self.rows.end);
+        self.rows.clone().step_by(most).map(move |top| {
+            let height = height((end - top).min(most));
+            let (packed, left) = rest.split_at(height * cols);
             rest = left;
-            Panel { numbers, top, height }
+            Panel { packed, top, height }
         })
     }
 }
 
-/// Rows of a panel that holds so many.
+/// Rows of a panel for `count` rows, padding included.
 fn height(count: usize) -> usize {
     if count > 4 { 8 } else { 4 }
 }
 
-/// A line of a panel of `R` rows.
+/// Writes row `r` of a panel of `R` rows.
 #[inline(always)]
-fn put<const R: usize>(line: &[f32], panel: &mut [f32], r: usize) {
-    for (column, number) in panel.chunks_exact_mut(R).zip(line) {
-        column[r] = *number;
+fn pack_row<const R: usize>(row: &[f32], panel: &mut [f32], r: usize) {
+    for (column, element) in panel.chunks_exact_mut(R).zip(row) {
+        column[r] = *element;
     }
 }

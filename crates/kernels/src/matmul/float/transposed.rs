@@ -1,28 +1,28 @@
-//! The same weights read across: y[i][o] = Σ_r w[r][o] · x[i][r]. Sixteen rows of the weight are lanes: each lane sums its rows of all tiles
-//! in order, and the lanes are summed in pairs.
+//! The transposed product: `y[i][o] = Σ_r w[r][o] · x[i][r]`. The sixteen weight rows of a tile are the lanes of an accumulator: each lane sums its
+//! row of all tiles in order, then lanes are folded in pairs.
 
-use super::body::Matrix;
 use super::formats::FloatFormat;
-use crate::attention::sum_lanes;
-use crate::matmul::body::source;
+use super::tile::Matrix;
+use crate::matmul::args::input_row;
+use crate::reduce::sum_lanes;
 use crate::simd::Simd;
 use crate::{Rows, RowsMut, WeightMatrix};
 use latent_quant::tiles::ROWS;
 use std::ops::Range;
 
-/// Columns that are summed side by side: whole vectors of any format, and a part of a run.
+/// Columns that are accumulated together: whole vectors of every format, and part of one group.
 const COLUMNS: usize = 8;
 
-/// All rows; false where the weight is not made of whole tiles without NaN, which this reads.
+/// All rows of `y`; false, with nothing written, unless the weight is whole tiles without NaN.
 ///
 /// # Safety
-/// As for [`Simd`].
+/// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 pub(super) unsafe fn transposed<L: Simd, F: FloatFormat>(
     w: &WeightMatrix<'_>,
     x: &Rows<'_>,
-    index: Option<&[u32]>,
-    outs: Range<usize>,
+    row_ids: Option<&[u32]>,
+    outputs: Range<usize>,
     y: &mut RowsMut<'_>,
 ) -> bool {
     let Some((matrix, first)) = Matrix::new::<F>(w) else { return false };
@@ -32,28 +32,28 @@ pub(super) unsafe fn transposed<L: Simd, F: FloatFormat>(
         return false;
     }
     assert!(
-        x.cols() == w.rows() && outs.end <= w.cols() && y.cols() == outs.len(),
-        "columns {outs:?} of {} × {}",
+        x.cols() == w.rows() && outputs.end <= w.cols() && y.cols() == outputs.len(),
+        "columns {outputs:?} of {} × {}",
         w.rows(),
         w.cols()
     );
     for i in 0..y.rows() {
-        let (x, y) = (x.row(source(index, i)), y.row_mut(i));
-        for column in (outs.start / COLUMNS * COLUMNS..outs.end).step_by(COLUMNS) {
-            // SAFETY: the tiles are there, filled up to whole vectors, and x has a number for each of their rows.
+        let (x, y) = (x.row(input_row(row_ids, i)), y.row_mut(i));
+        for column in (outputs.start / COLUMNS * COLUMNS..outputs.end).step_by(COLUMNS) {
+            // SAFETY: `tiles` are the weight's own, padded to whole vectors, and `x` has an element per row, as asserted above.
             let sums = unsafe { columns::<L, F>(&matrix, &tiles, x, column) };
-            for o in column.max(outs.start)..(column + COLUMNS).min(outs.end) {
-                y[o - outs.start] = sum_lanes(sums[o - column]);
+            for o in column.max(outputs.start)..(column + COLUMNS).min(outputs.end) {
+                y[o - outputs.start] = sum_lanes(sums[o - column]);
             }
         }
     }
     true
 }
 
-/// The lanes of some columns from `column` on.
+/// The accumulators of some columns from `column` on.
 ///
 /// # Safety
-/// As for [`Simd`]; the tiles belong to the matrix, `x` has a number for each of their rows, and `column` is a column of theirs.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The matrix has the tiles and the column, and `x` an element per row of the tiles.
 #[inline(always)]
 unsafe fn columns<L: Simd, F: FloatFormat>(
     matrix: &Matrix<'_, '_>,
@@ -61,17 +61,17 @@ unsafe fn columns<L: Simd, F: FloatFormat>(
     x: &[f32],
     column: usize,
 ) -> [[f32; ROWS]; COLUMNS] {
-    // SAFETY: the caller's promise.
+    // SAFETY: tiles are padded to whole vectors, `x` comes in chunks of sixteen; the ISA by this function's contract.
     unsafe {
         let mut sums = [L::splat_f32(0.0); COLUMNS];
         for (t, x) in tiles.clone().zip(x.chunks_exact(ROWS)) {
             let tile = matrix.tile(t);
-            let x = L::mul(L::load_f32(x.as_ptr()), L::splat_f32(tile.factor::<F>(column / matrix.run)));
+            let x = L::mul(L::load_f32(x.as_ptr()), L::splat_f32(tile.scale::<F>(column / matrix.group)));
             for i in 0..COLUMNS / F::INPUTS {
-                let numbers = F::line::<L>(tile.codes.add((column / F::INPUTS + i) * 64));
+                let weights = F::load::<L>(tile.quants.add((column / F::INPUTS + i) * 64));
                 for k in 0..F::INPUTS {
                     let sum = &mut sums[i * F::INPUTS + k];
-                    *sum = L::mul_add_relaxed(numbers[k], x, *sum);
+                    *sum = L::mul_add_relaxed(weights[k], x, *sum);
                 }
             }
         }

@@ -1,56 +1,55 @@
-//! Products of many 8-bit rows with tiles: numbers are unpacked once into lines of a cache, then multiplied with all rows.
+//! GEMM for large batches: tiles are unpacked to L1 once, then multiplied with all input rows.
 //!
-//! A group of neighbouring tiles is unpacked for [`K_RUNS`] runs of 32 inputs at a time, which stay in the first-level cache: codes as
-//! the dot product wants them, scales and minimums as f32. Blocks of rows × tiles are then summed in registers, as many as hide the
-//! latency of a dot product; between stretches of inputs their sums wait in memory. Rows are taken in such numbers that they
-//! stay in a cache that is near. The terms and their order are those of [`body`](super::body), so that the bits are the same.
+//! A group of adjacent tiles is unpacked for [`K_SUB_BLOCKS`] sub-blocks of 32 inputs at a time: quants as the dot product takes them, scales
+//! and mins as f32. The microkernel then accumulates blocks of rows × tiles in registers, enough of them to hide the latency of a dot product;
+//! between two such stretches of inputs the accumulators are kept in memory. Input rows are blocked for L2 or L3. Terms and their order are those
+//! of small batches, so the bits are the same.
 
 use super::formats::{Format, Planes, QuantKind};
-use super::microkernel::{AFFINE, CONST_ZERO, Group, MR, QuantGemm, SYMMETRIC, lines_of_run};
+use super::microkernel::{AFFINE, CONST_ZERO, MR, QuantGemm, SYMMETRIC, TileGroup, lines_per_sub_block};
 use super::operands::Operands;
 use super::prefetch_queue::PrefetchQueue;
 use crate::activation::Q8Block;
 use crate::cpu_vendor::Vendor;
-use crate::matmul::{Line, grow};
+use crate::matmul::scratch::{CacheLine, grow};
 use crate::simd::Simd;
 use crate::{Q8Rows, RowsMut};
 use std::ops::Range;
 
-/// Runs of 32 inputs that are unpacked at a time; a whole number of blocks of every format.
-const K_RUNS: usize = 16;
+/// Sub-blocks of 32 inputs that are unpacked at a time: whole blocks of every format.
+const K_SUB_BLOCKS: usize = 16;
 
-/// Bytes of input rows that are multiplied with a group before the next group. Each part of the rows unpacks the weights anew; what it reads
-/// again and again is to come from a cache that is near.
+/// Bytes of input rows per row block. Each row block unpacks the weights again, and rereads its rows for every tile group, so they should
+/// come from a near cache.
 fn row_block_bytes() -> usize {
     match Vendor::detect() {
-        // the third-level cache, which eight cores share: it gives the four rows that come next long before they are needed
+        // L3, shared by eight cores: its prefetchers deliver the next four rows long before they are needed
         Vendor::Amd => 4 << 20,
-        // half of a core's second-level cache
+        // half of L2
         Vendor::Other => 1 << 20,
     }
 }
 
-/// `y[i][o − outs.start]` for all rows i (of `x`, by way of `index`).
+/// All rows of `y`, from input rows and their ids.
 ///
 /// # Safety
-/// As for [`Simd`]; the operands are checked.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The operands were checked against `x` and `y`.
 #[inline(always)]
 pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
     operands: &Operands<'_>,
-    x: &Q8Rows<'_>,
-    index: Option<&[u32]>,
+    (x, row_ids): (&Q8Rows<'_>, Option<&[u32]>),
     y: &mut RowsMut<'_>,
-    memory: &mut Vec<Line>,
+    memory: &mut Vec<CacheLine>,
 ) {
     let (tiles, blocks) = (operands.tiles(), operands.layout.blocks());
     let rows = y.rows();
     let most = row_block_bytes() / (Q8Rows::row_blocks(x.cols()) * size_of::<Q8Block>());
     let parts = rows.div_ceil(most.max(4 * MR));
     let part = rows.div_ceil(parts).next_multiple_of(MR);
-    let per_run = lines_of_run(F::HAS_MIN, F::SPLIT_SCALE);
-    let unpacked = K_RUNS * L::TILES * per_run;
+    let per_sub_block = lines_per_sub_block(F::HAS_MIN, F::SPLIT_SCALE);
+    let unpacked = K_SUB_BLOCKS * L::TILES * per_sub_block;
     let (unpacked, sums) = grow(memory, unpacked + part * L::TILES).split_at_mut(unpacked);
-    let step = K_RUNS / F::SUBS;
+    let step = K_SUB_BLOCKS / F::SUB_BLOCKS;
     let mut row = 0;
     while row < rows {
         let rows = row..(row + part).min(rows);
@@ -58,46 +57,51 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
         while tile < tiles.end {
             let size = next_group_size::<L>(tiles.end - tile);
             let sums = &mut sums[..rows.len().next_multiple_of(MR) * size];
-            sums.fill(Line::default());
+            sums.fill(CacheLine::default());
             let mut block = 0;
             while block < blocks {
                 let end = (block + step).min(blocks);
-                let unpacked = &mut unpacked[..(end - block) * F::SUBS * size * per_run];
+                let unpacked = &mut unpacked[..(end - block) * F::SUB_BLOCKS * size * per_sub_block];
                 for i in 0..size {
                     let planes = operands.planes((tile + i).min(tiles.end - 1));
-                    // SAFETY: the blocks are the tile's, and as many lines were taken for them.
+                    // SAFETY: the tile has the blocks; the ISA by this function's contract.
                     unsafe {
-                        unpack::<L, F>(&planes, block..end, &mut unpacked[i * per_run..], size * per_run)
+                        unpack::<L, F>(
+                            &planes,
+                            block..end,
+                            &mut unpacked[i * per_sub_block..],
+                            size * per_sub_block,
+                        )
                     };
                 }
                 let (next, from) = if end < blocks { (tile, end) } else { (tile + size, 0) };
-                let runs = block * F::SUBS..end * F::SUBS;
-                let mut group = Group {
+                let sub_blocks = block * F::SUB_BLOCKS..end * F::SUB_BLOCKS;
+                let mut group = TileGroup {
                     operands,
                     tiles: tile..(tile + size).min(tiles.end),
                     lines: unpacked,
                     size,
                     shift: F::KIND.shift(),
-                    runs,
+                    sub_blocks,
                     x,
-                    index,
+                    row_ids,
                     rows: rows.clone(),
                     sums,
                     y: (end == blocks).then_some(&mut *y),
-                    ahead: PrefetchQueue::new(
+                    prefetch: PrefetchQueue::new(
                         operands,
                         next..(next + size).min(tiles.end),
                         from..(from + step).min(blocks),
                     ),
                 };
-                // SAFETY: the caller's promise.
+                // SAFETY: the group has `size` ≤ `L::TILES` tiles; the ISA by this function's contract.
                 unsafe {
                     match (F::KIND, F::SPLIT_SCALE) {
                         (QuantKind::Affine, false) => L::multiply_group::<AFFINE, false>(&mut group),
                         (QuantKind::Affine, true) => L::multiply_group::<AFFINE, true>(&mut group),
                         (QuantKind::Symmetric, false) => L::multiply_group::<SYMMETRIC, false>(&mut group),
                         (QuantKind::Symmetric, true) => L::multiply_group::<SYMMETRIC, true>(&mut group),
-                        // raised ones are bytes whose constant is 128, as those of signed numbers
+                        // shifted to a zero point of 128, which is how biased signed quants look
                         (QuantKind::ConstZero(_), false) if L::FULL_BYTES => {
                             L::multiply_group::<SYMMETRIC, false>(&mut group)
                         }
@@ -118,31 +122,36 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
     }
 }
 
-/// Tiles of the next group where `left` are left. One that is left alone is unpacked twice rather than compiled for; four are two pairs.
+/// Size of the next tile group. A trailing single tile reuses the 2-tile kernel, unpacked twice; four tiles are split 2 + 2.
 fn next_group_size<L: QuantGemm>(left: usize) -> usize {
     if left < L::TILES || left == L::TILES + 1 { L::TILES.min(2) } else { L::TILES }
 }
 
-/// Unpacks some blocks of a tile: the lines of its runs are `step` lines apart.
+/// Unpacks some blocks of a tile, each sub-block to the front of the next `step` lines of `to`.
 ///
 /// # Safety
-/// As for [`Format`].
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The tile at `planes` has the blocks.
 #[inline(always)]
-unsafe fn unpack<L: Simd, F: Format>(planes: &Planes, blocks: Range<usize>, to: &mut [Line], step: usize) {
-    const { assert!(K_RUNS.is_multiple_of(F::SUBS)) }
+unsafe fn unpack<L: Simd, F: Format>(
+    planes: &Planes,
+    blocks: Range<usize>,
+    to: &mut [CacheLine],
+    step: usize,
+) {
+    const { assert!(K_SUB_BLOCKS.is_multiple_of(F::SUB_BLOCKS)) }
     let halves = 1 + usize::from(F::SPLIT_SCALE);
-    let mut runs = to.chunks_mut(step);
-    let groups = blocks.flat_map(|b| (0..F::SUBS / F::UNROLL).map(move |g| (b, g)));
+    let mut sub_blocks = to.chunks_mut(step);
+    let groups = blocks.flat_map(|b| (0..F::SUB_BLOCKS / F::UNROLL).map(move |g| (b, g)));
     for (b, g) in groups {
-        macro_rules! runs {
+        macro_rules! sub_blocks {
             ($($s:literal)*) => {
-                $(if $s < F::UNROLL && let Some(lines) = runs.next() {
-                    // SAFETY: the caller's promise; lines are 64 bytes each.
+                $(if $s < F::UNROLL && let Some(lines) = sub_blocks.next() {
+                    // SAFETY: the tile has the block by this function's contract; a line has room for a vector of 64 bytes.
                     unsafe {
-                        let codes = F::codes::<L, $s>(planes, b, g);
+                        let quants = F::quants::<L, $s>(planes, b, g);
                         for j in 0..8 {
-                            let codes = if F::SIGNED { L::bias128(codes[j]) } else { codes[j] };
-                            L::store_bytes(lines[j].0.as_mut_ptr().cast(), codes);
+                            let quants = if F::SIGNED { L::bias128(quants[j]) } else { quants[j] };
+                            L::store_bytes(lines[j].0.as_mut_ptr().cast(), quants);
                         }
                         let scales = F::scales::<L, $s>(planes, b, g);
                         let mins = F::mins::<L, $s>(planes, b, g, scales);
@@ -156,6 +165,6 @@ unsafe fn unpack<L: Simd, F: Format>(planes: &Planes, blocks: Range<usize>, to: 
                 })*
             };
         }
-        runs!(0 1 2 3);
+        sub_blocks!(0 1 2 3);
     }
 }

@@ -1,21 +1,21 @@
-//! Products of one row, as in decoding: bound by memory, so that what counts is that lines are asked for early enough.
+//! GEMV: one input row, as in decode. Bound by memory bandwidth, so prefetching decides its speed.
 //!
-//! Two tiles are read side by side. They share the loads of the inputs, and are two streams of addresses where a processor is quicker with
-//! several (see [`Order`]).
+//! Two tiles are processed together: they share the loads of the input, and give two address streams to CPUs that read faster with several
+//! (see [`Order`]).
 
-use super::body::{run, store_all};
 use super::formats::{Format, Planes};
 use super::operands::Operands;
 use super::prefetch::{Order, PrefetchPolicy};
+use super::sub_block::{sub_block, to_arrays};
 use crate::activation::Q8Block;
 use crate::simd::Simd;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// The outputs of some tiles, for a row.
+/// The outputs of some tiles for one input row.
 ///
 /// # Safety
-/// As for [`Simd`]; the operands are checked, and `x` has as many numbers as they have inputs.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. `tiles` are tiles of the operands, and `x` is a row of as many elements as they have inputs.
 #[inline(always)]
 pub(super) unsafe fn multiply<L: Simd, F: Format>(
     order: Order,
@@ -26,7 +26,7 @@ pub(super) unsafe fn multiply<L: Simd, F: Format>(
 ) {
     let mut tile = tiles.start;
     while tile < tiles.end {
-        // SAFETY: the caller's promise.
+        // SAFETY: `tile..tiles.end` is a non-empty part of `tiles`; the rest by this function's contract.
         tile += unsafe {
             if L::TWO_TILES {
                 group::<L, F, 2>(order, operands, tile..tiles.end, x, y)
@@ -37,11 +37,11 @@ pub(super) unsafe fn multiply<L: Simd, F: Format>(
     }
 }
 
-/// The outputs of the first `T` of some tiles. Where there are fewer, the last is multiplied again, for nobody: that costs no reads from memory, and
-/// compiling for one tile too cost a ninth of the time of all products.
+/// The outputs of the first `T` of some tiles; returns `T`. Where fewer are left, the last one is computed twice and discarded: that reads nothing new
+/// from memory, and compiling for a single tile too would cost a ninth of the compile time of all matmuls.
 ///
 /// # Safety
-/// As for [`multiply`].
+/// As for [`multiply`]; there is at least one tile.
 #[inline(always)]
 unsafe fn group<L: Simd, F: Format, const T: usize>(
     order: Order,
@@ -51,22 +51,22 @@ unsafe fn group<L: Simd, F: Format, const T: usize>(
     y: &mut [f32],
 ) -> usize {
     let planes: [Planes; T] = std::array::from_fn(|i| operands.planes((tiles.start + i).min(tiles.end - 1)));
-    // SAFETY: the caller's promise.
+    // SAFETY: the planes are those of tiles of the operands, whose rows have as many blocks as `x`.
     let sums = unsafe {
         match order {
             Order::Streams => interleaved_tiles::<L, F, T, true>(&planes, operands.layout.blocks(), x),
             Order::Addresses => interleaved_tiles::<L, F, T, false>(&planes, operands.layout.blocks(), x),
         }
     };
-    sums.iter().zip(tiles).for_each(|(sums, tile)| operands.put(sums, tile, y));
+    sums.iter().zip(tiles).for_each(|(sums, tile)| operands.store_outputs(sums, tile, y));
     T
 }
 
-/// Sixteen outputs of each of `T` tiles that follow one another. `STREAMS`: lines are asked for in [`Order::Streams`], else in
-/// [`Order::Addresses`]: with the order as a variable, Q8_0 was read a fifth more slowly.
+/// Sixteen outputs of each of `T` adjacent tiles. `STREAMS` chooses [`Order::Streams`] over [`Order::Addresses`]; it is a constant, since Q8_0 was
+/// read a fifth more slowly with the order as a variable.
 ///
 /// # Safety
-/// As for [`Simd`]; the planes belong to tiles of `blocks` blocks, and `x` has as many numbers.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The planes are those of tiles of `blocks` blocks, and `x` is as long.
 #[inline(always)]
 unsafe fn interleaved_tiles<L: Simd, F: Format, const T: usize, const STREAMS: bool>(
     planes: &[Planes; T],
@@ -75,27 +75,27 @@ unsafe fn interleaved_tiles<L: Simd, F: Format, const T: usize, const STREAMS: b
 ) -> [[f32; 16]; T] {
     let order = if STREAMS { Order::Streams } else { Order::Addresses };
     let mut prefetch = PrefetchPolicy::new::<F>(order, &planes[0], blocks, T);
-    // SAFETY: the caller's promise.
+    // SAFETY: `b`, `g` and the unrolled index stay below what tiles and `x` have; the ISA by this function's contract.
     unsafe {
         let mut sums = [L::splat_f32(0.0); T];
         for b in 0..blocks {
-            for g in 0..F::SUBS / F::UNROLL {
-                macro_rules! runs {
+            for g in 0..F::SUB_BLOCKS / F::UNROLL {
+                macro_rules! sub_blocks {
                     ($($s:literal)*) => {
                         $(if $s < F::UNROLL {
                             for (tile, (planes, sum)) in planes.iter().zip(&mut sums).enumerate() {
-                                run::<L, F, 1, $s>(planes, b, g, &[x], std::array::from_mut(sum));
-                                // else the compiler loads what many runs need at once, and puts it down on the stack
+                                sub_block::<L, F, 1, $s>(planes, b, g, &[x], std::array::from_mut(sum));
+                                // else the compiler hoists the loads of many sub-blocks and spills them to the stack
                                 compiler_fence(Ordering::SeqCst);
                                 prefetch.prefetch::<L, F, STREAMS>($s, tile);
                             }
                         })*
                     };
                 }
-                runs!(0 1 2 3);
+                sub_blocks!(0 1 2 3);
                 prefetch.advance();
             }
         }
-        store_all::<L, T>(&sums)
+        to_arrays::<L, T>(&sums)
     }
 }

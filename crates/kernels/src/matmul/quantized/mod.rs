@@ -1,62 +1,59 @@
-//! Products of 8-bit rows with weights in tiles of sixteen rows.
+//! int8 input rows × quantized weights in tiles of sixteen rows.
+//!
+//! `small_batch` dispatches by batch size: one row to `gemv`, up to eight rows to kernels that dequantize a tile in registers, many rows to `gemm`,
+//! which unpacks tiles to memory once and multiplies them in `microkernel`. Formats are in `formats`.
 #![allow(
     unsafe_code,
     reason = "vector instructions, and addresses that the shapes checked on entry keep in bounds"
 )]
 
-mod body;
-pub(crate) mod formats;
+pub(super) mod formats;
 mod gemm;
 mod gemv;
 mod microkernel;
-pub(crate) mod operands;
+pub(super) mod operands;
 mod prefetch;
 mod prefetch_queue;
+mod small_batch;
+mod sub_block;
 
+#[cfg(target_arch = "x86_64")]
+use super::args::MatmulArgs;
+use super::args::MatmulFn;
 use super::compiled::compiled;
-use super::{MatmulFn, Scratch};
+#[cfg(target_arch = "x86_64")]
+use super::scratch::Scratch;
 use crate::simd::portable;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2, avx512};
-use crate::{QuantizedInput, RowsMut, WeightMatrix};
 use formats::*;
 use latent_types::{TensorType, Tier};
-use std::ops::Range;
 
-/// The products of one format: portable, AVX2, AVX-512 with 8-bit inputs, and the tile unit with inputs of bf16.
+/// The kernels of one format.
 macro_rules! format {
     ($format:ident) => {{
         #[cfg(target_arch = "x86_64")]
-        fn avx2(
-            w: &WeightMatrix<'_>,
-            x: &QuantizedInput<'_>,
-            index: Option<&[u32]>,
-            outs: Range<usize>,
-            y: &mut RowsMut<'_>,
-            scratch: &mut Scratch,
-        ) {
-            let kernel = if crate::features().avx_vnni && !super::without_vnni() {
-                compiled!(avx2_vnni: body::multiply::<avx2::Avx2<true>, $format>)
+        fn avx2(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+            let kernel = if crate::isa::Avx2Vnni::detect().is_some() && crate::matmul::vnni::avx_vnni_allowed() {
+                compiled!(Avx2Vnni: small_batch::multiply::<avx2::Avx2<true>, $format>)
             } else {
-                compiled!(avx2: body::multiply::<avx2::Avx2<false>, $format>)
+                compiled!(Avx2: small_batch::multiply::<avx2::Avx2<false>, $format>)
             };
-            kernel(w, x, index, outs, y, scratch);
+            kernel(args, scratch);
         }
 
         let ty = <$format as Format>::TY;
         [
-            (ty, Tier::Portable, compiled!(body::multiply::<portable::Portable, $format>)),
+            (ty, Tier::Portable, compiled!(small_batch::multiply::<portable::Portable, $format>)),
             #[cfg(target_arch = "x86_64")]
             (ty, Tier::Avx2, avx2 as MatmulFn),
             #[cfg(target_arch = "x86_64")]
-            (ty, Tier::Avx512, compiled!(avx512: body::multiply::<avx512::Avx512, $format>)),
-            #[cfg(target_arch = "x86_64")]
-            (ty, Tier::Amx, crate::bf16::multiply::<$format> as MatmulFn),
+            (ty, Tier::Avx512, compiled!(Avx512: small_batch::multiply::<avx512::Avx512, $format>)),
         ]
     }};
 }
 
-/// Every product over tiles.
+/// The kernels of all quantized formats.
 pub(super) fn kernels() -> Vec<(TensorType, Tier, MatmulFn)> {
     [
         format!(Q4_0),

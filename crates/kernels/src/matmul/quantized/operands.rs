@@ -1,21 +1,21 @@
-//! A weight in tiles and the outputs that are wanted of it, checked.
+//! A tiled weight and a range of its outputs, with all shapes checked once.
 
 use super::formats::{Format, Planes};
 use crate::{RowsMut, WeightMatrix};
 use latent_quant::tiles::{Plane, ROWS, TileLayout};
 use std::ops::Range;
 
-/// What a product reads of a weight.
+/// The part of a weight that a kernel call reads.
 pub(crate) struct Operands<'a> {
     bytes: &'a [u8],
-    /// How its tiles look.
+    /// Offsets and sizes within a tile.
     pub layout: TileLayout,
-    /// The outputs, as rows of the tiles.
+    /// The outputs, counted in rows from the first tile.
     pub outs: Range<usize>,
 }
 
 impl<'a> Operands<'a> {
-    /// Outputs `outs` of `w` for rows of `inputs` numbers, into `y`; none where the weight has no tiles.
+    /// Checks outputs `outs` of `w` against `inputs` input features and `y`; none where the weight has no tiles.
     ///
     /// # Panics
     /// When the shapes do not fit.
@@ -40,39 +40,42 @@ impl<'a> Operands<'a> {
         self.outs.start / ROWS..self.outs.end.div_ceil(ROWS)
     }
 
-    /// Addresses of a tile's planes.
+    /// Addresses of a tile's planes, inside the weight's bytes.
     pub fn planes(&self, tile: usize) -> Planes {
         let tile_bytes = self.layout.tile_bytes();
         let start = |plane| self.bytes[tile * tile_bytes + self.layout.start(plane)..].as_ptr();
         Planes {
-            codes: start(Plane::Codes),
+            quants: start(Plane::Quants),
             high: start(Plane::High),
             scales: start(Plane::Scales),
-            factors: start(Plane::Factors),
+            super_scales: start(Plane::SuperScales),
             tile_bytes,
         }
     }
 
-    /// Where some blocks of a tile lie: addresses and bytes, to be asked for.
-    pub fn pieces(&self, tile: usize, blocks: Range<usize>) -> [(*const u8, usize); 4] {
+    /// Address and length of some blocks in each plane of a tile, for prefetching.
+    pub fn plane_ranges(&self, tile: usize, blocks: Range<usize>) -> [(*const u8, usize); 4] {
         let tile = &self.bytes[tile * self.layout.tile_bytes()..][..self.layout.tile_bytes()];
-        let [codes, high, scales, factors] =
-            [Plane::Codes, Plane::High, Plane::Scales, Plane::Factors].map(|plane| self.layout.start(plane));
-        [(codes, high), (high, scales), (scales, factors), (factors, tile.len())].map(|(start, end)| {
-            let plane = &tile[start..end];
-            let block = plane.len() / self.layout.blocks();
-            let piece = &plane[blocks.start * block..blocks.end * block];
-            (piece.as_ptr(), piece.len())
-        })
+        let [quants, high, scales, super_scales] =
+            [Plane::Quants, Plane::High, Plane::Scales, Plane::SuperScales]
+                .map(|plane| self.layout.start(plane));
+        [(quants, high), (high, scales), (scales, super_scales), (super_scales, tile.len())].map(
+            |(start, end)| {
+                let plane = &tile[start..end];
+                let block = plane.len() / self.layout.blocks();
+                let range = &plane[blocks.start * block..blocks.end * block];
+                (range.as_ptr(), range.len())
+            },
+        )
     }
 
-    /// Copies the sums of a tile that are wanted to the outputs of a row.
+    /// Writes those sums of a tile that are among the outputs to a row of `y`.
     #[inline(always)]
-    pub fn put(&self, sums: &[f32; ROWS], tile: usize, out: &mut [f32]) {
+    pub fn store_outputs(&self, sums: &[f32; ROWS], tile: usize, out: &mut [f32]) {
         let lanes = self.outs.start.max(tile * ROWS)..self.outs.end.min((tile + 1) * ROWS);
         let out = &mut out[lanes.start - self.outs.start..lanes.end - self.outs.start];
         match <&mut [f32; ROWS]>::try_from(&mut *out) {
-            // the usual case, and one whose length the compiler knows
+            // the common case, as a copy of constant length
             Ok(out) => *out = *sums,
             Err(_) => out.copy_from_slice(&sums[lanes.start - tile * ROWS..lanes.end - tile * ROWS]),
         }

@@ -1,25 +1,25 @@
-//! Which lines of memory are asked for while tiles are multiplied with few rows, so that they arrive in time.
+//! What GEMV and small batches prefetch, and how far ahead.
 
 use super::formats::{Format, Planes};
 use crate::cpu_vendor::Vendor;
 use crate::simd::Simd;
 
-/// Bytes ahead of what is multiplied.
+/// Prefetch distance in bytes.
 const PREFETCH_DISTANCE: usize = 2048;
 
-/// In what order a processor's core is best asked for the tiles of a product.
+/// In which order cache lines are prefetched; the better one depends on the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Codes of each tile 2 kB ahead, and beside them the rest of the next tiles, which is little: with one row into the second-level cache.
-    /// Cores of Intel keep more requests under way with several streams of addresses than with one, and few into the first-level cache.
+    /// One stream of quants per tile, 2 kB ahead, and one of the next tiles' scales, which GEMV prefetches to L2. Intel cores keep more
+    /// requests in flight with several address streams than with one, and few of them to L1.
     Streams,
-    /// Everything in the order of addresses, the tiles that are multiplied side by side and 2 kB ahead. A core of AMD (Zen 5) reads 91 to
-    /// 94 % as fast like this as in a loop that does nothing else; with streams 75 %.
+    /// The next tile group in address order, 2 kB ahead. A Zen 5 core then reads at 91 to 94 % of the speed of a loop that only reads; with
+    /// streams at 75 %.
     Addresses,
 }
 
 impl Order {
-    /// The one for this processor.
+    /// The order for this CPU.
     pub fn for_cpu() -> Order {
         match Vendor::detect() {
             Vendor::Amd => Order::Addresses,
@@ -28,63 +28,72 @@ impl Order {
     }
 }
 
-/// Where the lines lie that are asked for while a group of tiles side by side is multiplied: those of codes, and those of the rest of a
-/// tile.
+/// Prefetch addresses while a group of tiles is multiplied: one for quants, one for the rest of a tile (upper bits and scales).
 pub(super) struct PrefetchPolicy {
-    /// What is asked for with the first run of the present group of runs.
+    /// Prefetched with the first sub-block of the current unrolled group.
     at: [*const u8; 2],
-    /// From one group of runs to the next.
+    /// From one unrolled group to the next.
     group_steps: [usize; 2],
-    /// From one run to the next.
-    run_steps: [usize; 2],
-    /// From one tile of the group to the next.
+    /// From one sub-block to the next.
+    sub_block_steps: [usize; 2],
+    /// From one tile to the next.
     tile_step: usize,
-    /// Where asking for codes ends, and where it goes on.
+    /// Where the stream of quants ends, and where it continues.
     jump: [*const u8; 2],
 }
 
 impl PrefetchPolicy {
-    /// For a group of `tiles` tiles of `blocks` blocks, of which the first is at `planes`.
+    /// For `tiles` adjacent tiles of `blocks` blocks, the first at `planes`.
     #[inline(always)]
     pub fn new<F: Format>(order: Order, planes: &Planes, blocks: usize, tiles: usize) -> PrefetchPolicy {
-        const { assert!((F::QUANT_VECTORS * 64).is_multiple_of(F::SUBS) && F::REST_BYTES.is_multiple_of(F::SUBS)) }
-        let (codes, rest_bytes) = (F::QUANT_VECTORS * 64 / F::SUBS, F::REST_BYTES / F::SUBS);
-        let start = planes.codes;
+        const {
+            assert!(
+                (F::QUANT_VECTORS * 64).is_multiple_of(F::SUB_BLOCKS)
+                    && F::REST_BYTES.is_multiple_of(F::SUB_BLOCKS)
+            )
+        }
+        let (quants, rest_bytes) = (F::QUANT_VECTORS * 64 / F::SUB_BLOCKS, F::REST_BYTES / F::SUB_BLOCKS);
+        let start = planes.quants;
         let next = start.wrapping_add(tiles * planes.tile_bytes);
-        let (at, run_steps, tile_step, jump) = match order {
+        let (at, sub_block_steps, tile_step, jump) = match order {
             Order::Streams => {
-                let end = start.wrapping_add(blocks * codes * F::SUBS);
-                let ahead = PREFETCH_DISTANCE.next_multiple_of(codes * F::SUBS);
+                let end = start.wrapping_add(blocks * quants * F::SUB_BLOCKS);
+                let ahead = PREFETCH_DISTANCE.next_multiple_of(quants * F::SUB_BLOCKS);
                 let from = start.wrapping_add(ahead);
-                // rows may be so short that what is ahead begins in the next tiles
-                let from =
-                    if from < end { from } else { next.wrapping_add(ahead - blocks * codes * F::SUBS) };
-                let rest = next.wrapping_add(blocks * codes * F::SUBS);
-                ([from, rest], [codes, rest_bytes], planes.tile_bytes, [end, next])
+                // a row may be shorter than the distance, which then starts in the next tiles
+                let from = if from < end {
+                    from
+                } else {
+                    next.wrapping_add(ahead - blocks * quants * F::SUB_BLOCKS)
+                };
+                let rest = next.wrapping_add(blocks * quants * F::SUB_BLOCKS);
+                ([from, rest], [quants, rest_bytes], planes.tile_bytes, [end, next])
             }
             Order::Addresses => {
                 let from = next.wrapping_add(PREFETCH_DISTANCE);
-                let step = codes + rest_bytes;
-                ([from, from.wrapping_add(codes)], [tiles * step; 2], step, [std::ptr::null(); 2])
+                let step = quants + rest_bytes;
+                ([from, from.wrapping_add(quants)], [tiles * step; 2], step, [std::ptr::null(); 2])
             }
         };
-        let group_steps = [run_steps[0] * F::UNROLL, run_steps[1] * F::UNROLL];
-        PrefetchPolicy { at, group_steps, run_steps, tile_step, jump }
+        let group_steps = [sub_block_steps[0] * F::UNROLL, sub_block_steps[1] * F::UNROLL];
+        PrefetchPolicy { at, group_steps, sub_block_steps, tile_step, jump }
     }
 
-    /// Asks for the lines of a run (of the group of runs) of a tile of the group; for the rest, if `FAR`, into the second-level cache.
+    /// Prefetches for one sub-block of one tile: quants to L1, the rest to L2 if `FAR`, else to L1.
     ///
     /// # Safety
-    /// As for [`Simd`].
+    /// The caller is compiled for the ISA of `L`, and the CPU has it.
     #[inline(always)]
-    pub unsafe fn prefetch<L: Simd, F: Format, const FAR: bool>(&self, run: usize, tile: usize) {
-        let at = |kind: usize| self.at[kind].wrapping_add(run * self.run_steps[kind] + tile * self.tile_step);
-        let (codes, rest) = (at(0), at(1));
-        let rest_lines = (F::REST_BYTES / F::SUBS).div_ceil(64);
-        // SAFETY: the caller's promise; asking for any address is allowed.
+    pub unsafe fn prefetch<L: Simd, F: Format, const FAR: bool>(&self, sub_block: usize, tile: usize) {
+        let at = |kind: usize| {
+            self.at[kind].wrapping_add(sub_block * self.sub_block_steps[kind] + tile * self.tile_step)
+        };
+        let (quants, rest) = (at(0), at(1));
+        let rest_lines = (F::REST_BYTES / F::SUB_BLOCKS).div_ceil(64);
+        // SAFETY: a prefetch never faults, whatever the address; the ISA by this function's contract.
         unsafe {
-            for line in 0..F::QUANT_VECTORS / F::SUBS {
-                L::prefetch(codes.wrapping_add(line * 64));
+            for line in 0..F::QUANT_VECTORS / F::SUB_BLOCKS {
+                L::prefetch(quants.wrapping_add(line * 64));
             }
             for line in 0..rest_lines {
                 let line = rest.wrapping_add(line * 64);
@@ -93,7 +102,7 @@ impl PrefetchPolicy {
         }
     }
 
-    /// Goes on to the next group of runs.
+    /// Moves on to the next unrolled group.
     #[inline(always)]
     pub fn advance(&mut self) {
         for (at, step) in self.at.iter_mut().zip(self.group_steps) {

@@ -1,45 +1,48 @@
-//! What is unpacked next, asked for while the present is multiplied.
+//! The memory that GEMM unpacks next, prefetched while the current sub-blocks are multiplied.
 
-use super::microkernel::MAX_TILES;
 use super::operands::Operands;
 use crate::simd::Simd;
 use std::ops::Range;
 
-/// Lines of memory that are unpacked next, to be asked for meanwhile.
+/// Most tiles that are unpacked together.
+pub(super) const MAX_TILES: usize = 3;
+
+/// Cache lines to prefetch, plane by plane.
 pub(super) struct PrefetchQueue {
-    pieces: [(*const u8, usize); 4 * MAX_TILES],
-    /// Lines of all pieces.
+    /// Address and length of what is read of each plane of each tile.
+    ranges: [(*const u8, usize); 4 * MAX_TILES],
+    /// Cache lines of all ranges.
     pub lines: usize,
-    piece: usize,
-    at: usize,
+    range: usize,
+    offset: usize,
 }
 
 impl PrefetchQueue {
-    /// Some blocks of some tiles.
+    /// Blocks `blocks` of some tiles, of which there are at most [`MAX_TILES`].
     pub fn new(operands: &Operands<'_>, tiles: Range<usize>, blocks: Range<usize>) -> PrefetchQueue {
-        let mut ahead =
-            PrefetchQueue { pieces: [(std::ptr::null(), 0); 4 * MAX_TILES], lines: 0, piece: 0, at: 0 };
-        for (tile, pieces) in tiles.zip(ahead.pieces.chunks_exact_mut(4)) {
-            pieces.copy_from_slice(&operands.pieces(tile, blocks.clone()));
+        let mut queue =
+            PrefetchQueue { ranges: [(std::ptr::null(), 0); 4 * MAX_TILES], lines: 0, range: 0, offset: 0 };
+        for (tile, ranges) in tiles.zip(queue.ranges.chunks_exact_mut(4)) {
+            ranges.copy_from_slice(&operands.plane_ranges(tile, blocks.clone()));
         }
-        ahead.lines = ahead.pieces.iter().map(|(_, bytes)| bytes.div_ceil(64)).sum();
-        ahead
+        queue.lines = queue.ranges.iter().map(|(_, bytes)| bytes.div_ceil(64)).sum();
+        queue
     }
 
-    /// Asks for the next lines.
+    /// Prefetches the next `lines` cache lines.
     ///
     /// # Safety
-    /// As for [`Simd`].
+    /// The caller is compiled for the ISA of `L`, and the CPU has it.
     #[inline(always)]
     pub unsafe fn prefetch<L: Simd>(&mut self, lines: usize) {
         for _ in 0..lines {
-            while self.piece < self.pieces.len() && self.at >= self.pieces[self.piece].1 {
-                (self.piece, self.at) = (self.piece + 1, 0);
+            while self.range < self.ranges.len() && self.offset >= self.ranges[self.range].1 {
+                (self.range, self.offset) = (self.range + 1, 0);
             }
-            let Some((start, _)) = self.pieces.get(self.piece) else { return };
-            // SAFETY: the caller's promise.
-            unsafe { L::prefetch_far(start.wrapping_add(self.at)) };
-            self.at += 64;
+            let Some((start, _)) = self.ranges.get(self.range) else { return };
+            // SAFETY: a prefetch never faults, whatever the address; the ISA by this function's contract.
+            unsafe { L::prefetch_far(start.wrapping_add(self.offset)) };
+            self.offset += 64;
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Which rounding for products of many rows: errors of the candidates, in plain arithmetic.
+//! The rounding error of bf16 against that of int8, in plain arithmetic.
 
 use crate::to_bf16;
 use latent_types::TensorType;
 
-/// Inputs of a product.
+/// Terms per dot product.
 const INPUTS: usize = 2048;
 
-/// Products.
+/// Dot products.
 const PRODUCTS: usize = 300;
 
-/// Numbers of the normal distribution, nearly: sums of twelve uniform ones.
+/// Approximately normal random values: sums of twelve uniform ones.
 struct Normal(u64);
 
 impl Normal {
@@ -33,7 +33,7 @@ fn bf16(x: &[f32]) -> Vec<f32> {
     bits.into_iter().map(crate::widen::bf16).collect()
 }
 
-/// 8-bit codes with a scale for each `block` numbers.
+/// int8 quants with a scale per `block` elements.
 fn bytes(x: &[f32], block: usize) -> Vec<f32> {
     let of = |x: &[f32]| {
         let scale = x.iter().fold(0.0f32, |a, v| a.max(v.abs())) / 127.0;
@@ -46,7 +46,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
 
-/// Root of the mean square error of products of rounded weights and inputs, in parts of the products' own.
+/// Root mean square error of dot products of rounded weights and inputs, relative to the root mean square of the exact ones.
 fn error(ty: TensorType, round: impl Fn(&[f32], &[f32]) -> f64) -> f64 {
     let normal = &mut Normal(7);
     let (mut error, mut size) = (0.0, 0.0);

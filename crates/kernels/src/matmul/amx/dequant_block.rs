@@ -1,22 +1,23 @@
-//! Strips: packed weights as bf16, in the order of tiles.
+//! Dequantizes weight tiles to bf16, in the layout of AMX tiles.
 //!
-//! Tiles of packed weights have four inputs of an output side by side, a vector of sixteen outputs; the unit wants two inputs of
-//! sixteen outputs. A permutation of bytes picks them and widens them to 32 bits, in the order in which two vectors of f32 become one of bf16: four
-//! permutations, conversions and multiply-adds and two roundings for 64 weights.
+//! A vector of a weight tile has four inputs of each of sixteen outputs; an AMX tile has two inputs of sixteen outputs per row. A byte permutation picks these
+//! and widens them to 32 bits, in the order in which two f32 vectors are converted to one of bf16. 64 weights take four permutations,
+//! conversions and FMAs, and two roundings.
 #![allow(unsafe_code, reason = "vector instructions, and addresses that the caller keeps in bounds")]
 
-use super::dot::{K_STEP, TILE_BYTES};
-use crate::matmul::formats::{Format, Planes, two};
+use crate::bf16::{K_STEP, TILE_BYTES};
+use crate::isa::isa_fn;
+use crate::matmul::quantized::formats::{Format, Planes, two};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Bytes from one step's tile to the next: of each step there are the tiles of two groups of sixteen outputs.
+/// Bytes from one k-step to the next: each has the tiles of two groups of sixteen outputs.
 const NEXT: usize = 2 * TILE_BYTES;
 
-/// Which bytes of a vector of four inputs of sixteen outputs become the lowest of each 32 bits: inputs 2·`pair` and 2·`pair` + 1 of the outputs from
-/// 8·`half` on.
+/// Source byte of each 32-bit lane: inputs 2·`pair` and 2·`pair` + 1 of the eight outputs from 8·`half` on, out of a vector of four inputs of sixteen
+/// outputs.
 const fn picked(pair: i32, half: i32) -> [i32; 16] {
     let mut indices = [0; 16];
     let mut lane = 0;
@@ -29,55 +30,54 @@ const fn picked(pair: i32, half: i32) -> [i32; 16] {
 
 static PICKED: [[[i32; 16]; 2]; 2] = [[picked(0, 0), picked(0, 1)], [picked(1, 0), picked(1, 1)]];
 
-/// Each of eight lanes twice, from lane 0 or 8 on.
+/// Eight lanes, from lane 0 or 8 on, each twice.
 static TWICE: [[i32; 16]; 2] = [
     [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7],
     [8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15],
 ];
 
-/// Unpacks `blocks` of one packed tile, to every second tile from `out` on.
+isa_fn! { Avx512Bf16;
+/// Dequantizes `blocks` of one weight tile, to every second AMX tile from `out` on.
 ///
 /// # Safety
-/// The processor has AVX-512 with VBMI, VNNI and BF16. The planes belong to a packed tile of the format with more than `blocks.end` − 1
-/// blocks, and there is memory for as many steps from `out` on.
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx512bf16,avx2,fma,f16c"
-)]
-pub(super) unsafe fn unpack<F: Format>(planes: &Planes, blocks: Range<usize>, out: *mut u8) {
-    // SAFETY: the caller's promise.
+/// The CPU has [`Avx512Bf16`](crate::isa::Avx512Bf16). The planes are those of a tile of the format with at least `blocks.end` blocks, and
+/// there is memory for their k-steps from `out` on.
+pub(super) unsafe fn dequantize<F: Format>(planes: &Planes, blocks: Range<usize>, out: *mut u8) {
+    // SAFETY: tile and memory have the blocks, and the CPU the ISA, by this function's contract; a prefetch never faults.
     unsafe {
         let ahead = blocks.len() * F::QUANT_VECTORS * 64;
         for (i, b) in blocks.enumerate() {
-            for g in 0..F::SUBS / F::UNROLL {
-                let out = out.add((i * F::SUBS + g * F::UNROLL) * NEXT);
-                macro_rules! runs {
+            for g in 0..F::SUB_BLOCKS / F::UNROLL {
+                let out = out.add((i * F::SUB_BLOCKS + g * F::UNROLL) * NEXT);
+                macro_rules! sub_blocks {
                     ($($s:literal)*) => {
                         $(if $s < F::UNROLL {
-                            run::<F, $s>(planes, b, g, out.add($s * NEXT));
+                            sub_block::<F, $s>(planes, b, g, out.add($s * NEXT));
                         })*
                     };
                 }
-                runs!(0 1 2 3);
+                sub_blocks!(0 1 2 3);
             }
-            // what is unpacked next of this tile, while the unit works on this strip
+            // the next block of inputs of this tile, needed after this one is multiplied
             for line in 0..F::QUANT_VECTORS {
-                Avx512::prefetch_far(planes.codes.wrapping_add(ahead + (b * F::QUANT_VECTORS + line) * 64));
+                Avx512::prefetch_far(planes.quants.wrapping_add(ahead + (b * F::QUANT_VECTORS + line) * 64));
             }
         }
     }
 }
+}
 
-/// One run of 32 inputs: one tile. KvElement = scale · code − min; signed codes are raised by 128, which the min takes back: exactly, since
-/// the product of both is rounded once.
+/// One sub-block, which is one k-step. weight = scale · quant − min. Signed quants are biased by 128, which a min of 128 · scale undoes exactly, since
+/// the FMA rounds once.
 ///
 /// # Safety
-/// As for [`unpack`].
+/// As for [`dequantize`], of sub-block `g · UNROLL + S` of block `b`.
 #[inline(always)]
-unsafe fn run<F: Format, const S: usize>(planes: &Planes, b: usize, g: usize, out: *mut u8) {
-    const { assert!(K_STEP == 32, "a run is a step") }
-    // SAFETY: the caller's promise.
+unsafe fn sub_block<F: Format, const S: usize>(planes: &Planes, b: usize, g: usize, out: *mut u8) {
+    const { assert!(K_STEP == 32, "a sub-block is a k-step") }
+    // SAFETY: the tile has the sub-block and `out` room for a k-step by this function's contract.
     unsafe {
-        let codes = F::codes::<Avx512, S>(planes, b, g);
+        let quants = F::quants::<Avx512, S>(planes, b, g);
         let scales = F::scales::<Avx512, S>(planes, b, g);
         let mins = if F::SIGNED {
             two!(|half| _mm512_mul_ps(scales[half], _mm512_set1_ps(128.0)))
@@ -86,12 +86,12 @@ unsafe fn run<F: Format, const S: usize>(planes: &Planes, b: usize, g: usize, ou
         };
         let twice = two!(|half| _mm512_loadu_si512(TWICE[half].as_ptr().cast()));
         let picked = two!(|pair| two!(|half| _mm512_loadu_si512(PICKED[pair][half].as_ptr().cast())));
-        // of each half of the run, and of each eight outputs
+        // per half of the sub-block, and per eight outputs
         let scales = two!(|half| two!(|lanes| _mm512_permutexvar_ps(twice[lanes], scales[half])));
         let mins = two!(|half| two!(|lanes| _mm512_permutexvar_ps(twice[lanes], mins[half])));
         for j in 0..8 {
             let bytes =
-                if F::SIGNED { _mm512_xor_si512(codes[j], _mm512_set1_epi8(i8::MIN)) } else { codes[j] };
+                if F::SIGNED { _mm512_xor_si512(quants[j], _mm512_set1_epi8(i8::MIN)) } else { quants[j] };
             let part = if F::SPLIT_SCALE { j / 4 } else { 0 };
             for pair in 0..2 {
                 macro_rules! eight {

@@ -1,0 +1,117 @@
+//! Instruction sets: one list of CPU features for each, and one zero-sized token that proves the CPU has them.
+//!
+//! [`isa_fn`] compiles a function for an ISA; a token such as [`Avx2`] exists only where detection has found that ISA, so that whoever holds
+//! one may call such a function. The lists in `features_of` are the only place that spells feature names.
+#![cfg(target_arch = "x86_64")]
+
+use crate::features;
+use latent_types::CpuFeatures;
+
+/// Hands the features of an ISA to another macro, followed by its arguments.
+macro_rules! features_of {
+    (Avx2, $then:ident, $($args:tt)*) => {
+        $crate::isa::$then!(["avx2" "fma" "f16c"] $($args)*);
+    };
+    (Avx2Vnni, $then:ident, $($args:tt)*) => {
+        $crate::isa::$then!(["avx2" "fma" "f16c" "avxvnni"] $($args)*);
+    };
+    (Avx512, $then:ident, $($args:tt)*) => {
+        $crate::isa::$then!(
+            ["avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512vbmi" "avx512vnni" "avx2" "fma" "f16c"] $($args)*
+        );
+    };
+    (Avx512Bf16, $then:ident, $($args:tt)*) => {
+        $crate::isa::$then!(
+            ["avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512vbmi" "avx512vnni" "avx512bf16" "avx2" "fma" "f16c"]
+            $($args)*
+        );
+    };
+    (Avx512Fp16, $then:ident, $($args:tt)*) => {
+        $crate::isa::$then!(
+            ["avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512vbmi" "avx512vnni" "avx512fp16" "avx2" "fma" "f16c"]
+            $($args)*
+        );
+    };
+}
+pub(crate) use features_of;
+
+/// A function compiled for an ISA: `isa_fn! { Avx2; fn name(..) { .. } }`, with its attributes after the semicolon.
+macro_rules! isa_fn {
+    ($isa:ident; $($function:tt)*) => {
+        $crate::isa::features_of!($isa, enable, $($function)*);
+    };
+}
+pub(crate) use isa_fn;
+
+macro_rules! enable {
+    ([$($feature:tt)*] $($function:tt)*) => {
+        #[target_feature($(enable = $feature),*)]
+        $($function)*
+    };
+}
+pub(crate) use enable;
+
+macro_rules! detected {
+    ([$($feature:tt)*] $name:ident) => {
+        pub(crate) fn $name() -> bool {
+            $(std::arch::is_x86_feature_detected!($feature))&&*
+        }
+    };
+}
+pub(crate) use detected;
+
+// What `features` asks once; tokens ask `features`.
+features_of!(Avx2, detected, has_avx2);
+features_of!(Avx512, detected, has_avx512);
+
+/// Proof of AVX2, FMA and F16C; with `VNNI`, of AVX-VNNI too.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2<const VNNI: bool = false>(());
+
+/// Proof of AVX2 with AVX-VNNI.
+pub(crate) type Avx2Vnni = Avx2<true>;
+
+/// Proof of AVX-512 with BW, VL, DQ, VBMI and VNNI, and of what [`Avx2`] has.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(());
+
+/// Proof of [`Avx512`] and of dot products of bf16 pairs.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512Bf16(());
+
+/// Proof of [`Avx512`] and of f16 arithmetic.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512Fp16(());
+
+macro_rules! token {
+    ($isa:ty, $proof:expr, |$has:ident| $condition:expr) => {
+        impl $isa {
+            /// The token, where the CPU has the ISA.
+            pub(crate) fn detect() -> Option<$isa> {
+                Self::among(features())
+            }
+
+            /// The token, where the ISA is among what [`features`] has found.
+            pub(crate) fn among($has: CpuFeatures) -> Option<$isa> {
+                $condition.then_some($proof)
+            }
+
+            /// The token.
+            ///
+            /// # Panics
+            /// When the CPU lacks the ISA.
+            #[track_caller]
+            pub(crate) fn expect() -> $isa {
+                let Some(isa) = Self::detect() else {
+                    panic!("a kernel on a machine without its instructions")
+                };
+                isa
+            }
+        }
+    };
+}
+token!(Avx2, Avx2(()), |has| has.avx2);
+token!(Avx2Vnni, Avx2(()), |has| (has.avx2 && has.avx_vnni));
+token!(Avx512, Avx512(()), |has| has.avx512);
+token!(Avx512Bf16, Avx512Bf16(()), |has| (has.avx512 && has.avx512_bf16));
+token!(Avx512Fp16, Avx512Fp16(()), |has| (has.avx512 && has.avx512_fp16));

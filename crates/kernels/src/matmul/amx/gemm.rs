@@ -1,0 +1,219 @@
+//! Blocking: which weights, rows and inputs are multiplied in which order.
+//!
+//! For each 1024 input rows, 256 outputs and 512 inputs, the weights are dequantized to a bf16 block (256 KB). Then each 32 input rows (32 KB) are
+//! multiplied with the whole block, 32 outputs at a time. A k-step reads 4 KB for 32 768 multiply-adds, half of it from L1; accumulators leave
+//! the tile registers once per sixteen k-steps. The accumulators between two blocks of the same outputs (1 MB) and the block itself stay in an L2 of 2 MB.
+#![allow(unsafe_code, reason = "tiles are loaded from and stored to addresses that are checked on entry")]
+
+use super::dequant_block;
+use crate::bf16::{AmxTiles, K_STEP, NR, TILE_BYTES, TILE_ROWS, amx_tiles};
+use crate::matmul::args::{MatmulArgs, input_row};
+use crate::matmul::quantized::formats::Format;
+use crate::matmul::quantized::operands::Operands;
+use crate::matmul::scratch::{CacheLine, Scratch, grow};
+use crate::{Bf16Rows, QuantizedInput, RowsMut};
+use std::ops::Range;
+
+/// Input rows that are multiplied with all weights before the next ones.
+const BLOCK_ROWS: usize = 1024;
+
+/// Weight tiles per dequantized block: sixteen outputs each.
+const BLOCK_TILES: usize = 16;
+
+/// Inputs per dequantized block: whole blocks of every format.
+const BLOCK_INPUTS: usize = 512;
+
+/// Scratch memory of AMX GEMM.
+#[derive(Default)]
+pub(in crate::matmul) struct Buffers {
+    /// The dequantized block.
+    weights: Vec<CacheLine>,
+    /// Input rows that cannot be read in place.
+    inputs: Vec<CacheLine>,
+    /// Accumulators between blocks: 32 rows × 32 outputs each.
+    sums: Vec<CacheLine>,
+}
+
+/// Address of at least `bytes` bytes of a buffer.
+fn bytes_of(lines: &mut Vec<CacheLine>, bytes: usize) -> *mut u8 {
+    grow(lines, bytes.div_ceil(size_of::<CacheLine>())).as_mut_ptr().cast()
+}
+
+/// A [`MatmulFn`](crate::MatmulFn) for bf16 inputs.
+///
+/// # Panics
+/// When the shapes differ, the inputs are no whole number of k-steps, or the CPU lacks AMX.
+pub(super) fn multiply<F: Format>(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+    let MatmulArgs { weight, input, row_ids, outputs, y } = args;
+    let QuantizedInput::Bf16(x) = *input else { return };
+    let cols = x.cols();
+    let Some(operands) = Operands::new::<F>(weight, cols, outputs, y) else { return };
+    assert!(cols.is_multiple_of(K_STEP), "{cols} inputs are no whole number of steps");
+    let buffers = &mut scratch.amx;
+    let mut dot = amx_tiles();
+    let inputs = Inputs::new(x, row_ids, y.rows(), &mut buffers.inputs);
+    let (rows, tiles) = (y.rows(), operands.tiles());
+    for from_row in (0..rows).step_by(BLOCK_ROWS) {
+        let block_rows = from_row..rows.min(from_row + BLOCK_ROWS);
+        for from_tile in tiles.clone().step_by(BLOCK_TILES) {
+            let block_tiles = from_tile..tiles.end.min(from_tile + BLOCK_TILES);
+            for from in (0..cols).step_by(BLOCK_INPUTS) {
+                let block_inputs = from..cols.min(from + BLOCK_INPUTS);
+                let weights = dequantize::<F>(
+                    &operands,
+                    block_tiles.clone(),
+                    block_inputs.clone(),
+                    &mut buffers.weights,
+                );
+                let block = WeightBlock {
+                    weights,
+                    tile_pairs: block_tiles.len().div_ceil(2),
+                    steps: block_inputs.len() / K_STEP,
+                    first_input: from,
+                    last: block_inputs.end == cols,
+                    first_output: block_tiles.start * TILE_ROWS,
+                    outputs: &operands.outs,
+                };
+                // SAFETY: the block was just dequantized, and `inputs` has all rows of `y`.
+                unsafe { multiply_block(&mut dot, &inputs, block_rows.clone(), &block, y, &mut buffers.sums) }
+            }
+        }
+    }
+}
+
+/// Dequantizes some inputs of some weight tiles to bf16, in pairs of tiles: for each k-step the two tiles of a pair.
+fn dequantize<F: Format>(
+    operands: &Operands<'_>,
+    tiles: Range<usize>,
+    inputs: Range<usize>,
+    memory: &mut Vec<CacheLine>,
+) -> *const u8 {
+    let (steps, block) = (inputs.len() / K_STEP, F::TY.block_len());
+    let weights = bytes_of(memory, tiles.len().div_ceil(2) * steps * 2 * TILE_BYTES);
+    for (i, tile) in tiles.enumerate() {
+        let planes = operands.planes(tile);
+        // SAFETY: `amx_tiles` has asserted the tier, which implies AVX512-BF16. The planes are those of one tile with as many blocks, and the memory has
+        // room for `steps` k-steps of each pair.
+        unsafe {
+            let out = weights.add(i / 2 * steps * 2 * TILE_BYTES + i % 2 * TILE_BYTES);
+            dequant_block::dequantize::<F>(&planes, inputs.start / block..inputs.end / block, out);
+        }
+    }
+    weights
+}
+
+/// Input rows as AMX tiles of sixteen rows.
+struct Inputs {
+    /// How many tiles are read in place.
+    direct: usize,
+    start: *const u8,
+    /// Copies of the other rows: those that `row_ids` picks, or a last tile of fewer than sixteen rows, padded with zeros.
+    gathered: *const u8,
+    /// Bytes from one row to the next, in both.
+    stride: usize,
+}
+
+impl Inputs {
+    fn new(x: Bf16Rows<'_>, row_ids: Option<&[u32]>, rows: usize, memory: &mut Vec<CacheLine>) -> Inputs {
+        let (bits, cols, stride) = (x.bits(), x.cols(), x.stride());
+        let direct = if row_ids.is_none() { rows / TILE_ROWS } else { 0 };
+        let row = |i: usize| &bits[input_row(row_ids, i) * stride..][..cols];
+        // rows that are read in place exist
+        assert!(direct * TILE_ROWS <= x.rows(), "rows of inputs");
+        let rest = rows - direct * TILE_ROWS;
+        let row_bytes = 2 * stride;
+        let Some(bytes) = rest.next_multiple_of(TILE_ROWS).checked_mul(row_bytes) else {
+            panic!("{rest} rows of inputs")
+        };
+        let gathered = bytes_of(memory, bytes);
+        for i in 0..rest.next_multiple_of(TILE_ROWS) {
+            // SAFETY: `gathered` has that many rows of `row_bytes` ≥ 2 · cols bytes, and `row` is a slice of `cols` elements.
+            unsafe {
+                let to = gathered.add(i * row_bytes);
+                if i < rest {
+                    to.copy_from_nonoverlapping(row(direct * TILE_ROWS + i).as_ptr().cast(), 2 * cols);
+                } else {
+                    to.write_bytes(0, 2 * cols);
+                }
+            }
+        }
+        Inputs { direct, start: bits.as_ptr().cast(), gathered, stride: row_bytes }
+    }
+
+    /// Address of input `from` in the first row of a tile.
+    fn tile(&self, tile: usize, from: usize) -> *const u8 {
+        let (rows, tile) =
+            if tile < self.direct { (self.start, tile) } else { (self.gathered, tile - self.direct) };
+        rows.wrapping_add(tile * TILE_ROWS * self.stride + 2 * from)
+    }
+}
+
+/// A block of dequantized weights.
+#[derive(Clone, Copy)]
+struct WeightBlock<'a> {
+    /// Pairs of tiles, each with its k-steps.
+    weights: *const u8,
+    tile_pairs: usize,
+    /// k-steps of 32 inputs.
+    steps: usize,
+    first_input: usize,
+    /// Whether sums are complete after this block.
+    last: bool,
+    /// The first output of the block, counted from the first tile.
+    first_output: usize,
+    /// The outputs that the call computes, counted likewise.
+    outputs: &'a Range<usize>,
+}
+
+/// Multiplies some input rows with a block of weights, into `y` if its sums are complete, else into `sums`.
+///
+/// # Safety
+/// The block's address holds as many tile pairs and k-steps as it says, and `inputs` has the rows.
+unsafe fn multiply_block(
+    dot: &mut AmxTiles,
+    inputs: &Inputs,
+    rows: Range<usize>,
+    block: &WeightBlock<'_>,
+    y: &mut RowsMut<'_>,
+    sums: &mut Vec<CacheLine>,
+) {
+    const ACC_LEN: usize = 2 * TILE_ROWS * NR;
+    let row_tiles = rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS);
+    let acc_bytes = row_tiles.len().div_ceil(2) * block.tile_pairs * ACC_LEN * size_of::<f32>();
+    let sums = bytes_of(sums, acc_bytes).cast::<f32>();
+    let (start, stride) = y.raw_mut();
+    for (i, tile) in row_tiles.clone().step_by(2).enumerate() {
+        let two = tile + 1 < row_tiles.end;
+        let height = rows.end.min((tile + 2) * TILE_ROWS) - tile * TILE_ROWS;
+        for pair in 0..block.tile_pairs {
+            let right = block.weights.wrapping_add(pair * block.steps * 2 * TILE_BYTES);
+            let acc = sums.wrapping_add((i * block.tile_pairs + pair) * ACC_LEN);
+            let kept = (acc, NR * size_of::<f32>());
+            let columns = block.first_output + pair * NR..block.first_output + (pair + 1) * NR;
+            let wanted = block.outputs.start.max(columns.start)..block.outputs.end.min(columns.end);
+            let whole = wanted == columns && height == if two { 2 * TILE_ROWS } else { TILE_ROWS };
+            let out = start.wrapping_add(tile * TILE_ROWS * stride + wanted.start - block.outputs.start);
+            let to = if block.last && whole { (out, stride * size_of::<f32>()) } else { kept };
+            let from = (block.first_input > 0).then_some((acc.cast_const(), kept.1));
+            let high = inputs.tile(tile, block.first_input);
+            // SAFETY: rows and weights exist by this function's contract; `acc` has room for 32 × 32 sums, and `y` has all of them where `to` is in `y`.
+            unsafe {
+                if two {
+                    let low = inputs.tile(tile + 1, block.first_input);
+                    dot.multiply::<2>(([high, low], inputs.stride), right, block.steps, from, to);
+                } else {
+                    dot.multiply::<1>(([high], inputs.stride), right, block.steps, from, to);
+                }
+            }
+            if block.last && !whole {
+                for row in 0..height {
+                    // SAFETY: one row of the accumulators, which were just written.
+                    let sums = unsafe { std::slice::from_raw_parts(acc.add(row * NR), NR) };
+                    y.row_mut(tile * TILE_ROWS + row)
+                        [wanted.start - block.outputs.start..wanted.end - block.outputs.start]
+                        .copy_from_slice(&sums[wanted.start - columns.start..wanted.end - columns.start]);
+                }
+            }
+        }
+    }
+}

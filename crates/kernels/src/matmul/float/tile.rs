@@ -1,0 +1,74 @@
+//! Tiles of float weights, and their scales.
+
+use super::formats::FloatFormat;
+use crate::WeightMatrix;
+use crate::simd::Simd;
+use latent_quant::tiles::{Plane, ROWS, TileLayout};
+
+/// Inputs per group where the weight has no block scales.
+const GROUP: usize = 128;
+
+/// A weight in tiles of a float format.
+pub(super) struct Matrix<'a, 'w> {
+    w: &'a WeightMatrix<'w>,
+    pub layout: TileLayout,
+    /// Inputs per group: those that share a scale.
+    pub group: usize,
+}
+
+/// Sixteen weight rows.
+#[derive(Clone, Copy)]
+pub(super) struct Tile<'a> {
+    /// Their vectors, of 64 bytes.
+    pub quants: *const u8,
+    /// Initial value of each row's accumulator, where the format has NaN flags.
+    nan_flags: *const f32,
+    /// A scale per group, where the weight has block scales.
+    scales: Option<&'a [f32]>,
+}
+
+impl<'a, 'w> Matrix<'a, 'w> {
+    /// The weight, and the index of its first row within the tiles; none where it has no tiles.
+    #[inline(always)]
+    pub(super) fn new<F: FloatFormat>(w: &'a WeightMatrix<'w>) -> Option<(Matrix<'a, 'w>, usize)> {
+        let (layout, first) = w.tile_layout()?;
+        assert!(w.ty() == F::TY, "{} for {}", w.ty(), F::TY);
+        Some((Matrix { w, layout, group: w.scales().map_or(GROUP, |scales| scales.cols) }, first))
+    }
+
+    /// Tile `index`.
+    #[inline(always)]
+    pub(super) fn tile(&self, index: usize) -> Tile<'_> {
+        let bytes = &self.w.bytes()[index * self.layout.tile_bytes()..][..self.layout.tile_bytes()];
+        Tile {
+            quants: bytes.as_ptr(),
+            nan_flags: bytes[self.layout.start(Plane::SuperScales).min(bytes.len())..].as_ptr().cast(),
+            scales: self.w.scales().map(|scales| scales.of_row(index * ROWS, self.w.cols())),
+        }
+    }
+}
+
+impl Tile<'_> {
+    /// What sums over group `g` are multiplied with.
+    #[inline(always)]
+    pub(super) fn scale<F: FloatFormat>(&self, g: usize) -> f32 {
+        self.scales.map_or(F::SCALE, |scales| scales[g] * F::SCALE)
+    }
+
+    /// Whether a row of the tile holds a NaN. Only for formats with NaN flags.
+    #[inline(always)]
+    pub(super) fn holds_nan(&self) -> bool {
+        // SAFETY: a tile of a format with NaN flags ends with sixteen of them, and every pattern is a valid float.
+        unsafe { self.nan_flags.cast::<[f32; ROWS]>().read_unaligned() }.iter().any(|flag| flag.is_nan())
+    }
+
+    /// Initial accumulator of the sixteen outputs.
+    ///
+    /// # Safety
+    /// The caller is compiled for the ISA of `L`, and the CPU has it. The tile is one of the format.
+    #[inline(always)]
+    pub(super) unsafe fn init_acc<L: Simd, F: FloatFormat>(&self) -> L::F32x16 {
+        // SAFETY: a tile of a format with NaN flags ends with sixteen of them; the ISA by this function's contract.
+        unsafe { if F::NAN_FLAGS { L::load_f32(self.nan_flags) } else { L::splat_f32(0.0) } }
+    }
+}

@@ -1,0 +1,112 @@
+//! Dispatch by batch size, and small batches: up to eight input rows share each tile, dequantized in registers.
+//!
+//! An output is y = Σ over sub-blocks of 32 inputs, in order, of scale · (input scale · Σ quant · input quant) − min · (input scale · Σ input quants).
+//! The inner sum is exact in int32; each term is then added by one FMA. With a constant zero point the integer sum already subtracts it,
+//! and there is no second term. Formats with a scale per 16 inputs have two such terms of each kind per sub-block. So the bits depend on the
+//! operands alone, not on batch size or ISA.
+
+use super::formats::{Format, Planes};
+use super::gemm;
+use super::gemv;
+use super::microkernel::QuantGemm;
+use super::operands::Operands;
+use super::prefetch::{Order, PrefetchPolicy};
+use super::sub_block::{sub_block, to_arrays};
+use crate::activation::Q8Block;
+use crate::matmul::args::{MatmulArgs, input_row};
+use crate::simd::Simd;
+use crate::{QuantizedInput, Scratch};
+use std::sync::atomic::{Ordering, compiler_fence};
+
+/// Bytes of tiles that are multiplied with all rows before the next tiles: a part of L2.
+const TILE_BLOCK_BYTES: usize = 384 << 10;
+
+/// A [`MatmulFn`](crate::MatmulFn) for int8 inputs.
+///
+/// # Safety
+/// The caller is compiled for the ISA of `L`, and the CPU has it.
+#[inline(always)]
+pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(args: MatmulArgs<'_, '_>, scratch: &mut Scratch) {
+    let MatmulArgs { weight, input, row_ids, outputs, y } = args;
+    let QuantizedInput::A8(x) = input else { return };
+    let Some(operands) = Operands::new::<F>(weight, x.cols(), outputs, y) else { return };
+    if y.rows() >= L::min_rows() {
+        // SAFETY: the operands were just checked; the ISA by this function's contract.
+        return unsafe { gemm::multiply::<L, F>(&operands, (x, row_ids), y, &mut scratch.lines) };
+    }
+    let (layout, tiles) = (operands.layout, operands.tiles());
+    // even, since tiles are processed in pairs that prefetch the next pair
+    let block_tiles = (TILE_BLOCK_BYTES / layout.tile_bytes()).max(1).next_multiple_of(2);
+    let rows = y.rows();
+    let order = Order::for_cpu();
+    let mut from = tiles.start;
+    while from < tiles.end {
+        let to = (from + block_tiles).min(tiles.end);
+        let mut row = 0;
+        while row < rows {
+            macro_rules! rows {
+                ($m:literal) => {{
+                    let blocks: [*const Q8Block; $m] =
+                        std::array::from_fn(|i| x.row(input_row(row_ids, row + i)).as_ptr());
+                    for tile in from..to {
+                        // SAFETY: `Operands::new` has checked that the tile and the input rows have the layout's blocks.
+                        let sums = unsafe {
+                            tile_rows::<L, F, $m>(order, &operands.planes(tile), layout.blocks(), &blocks)
+                        };
+                        for (i, sums) in sums.iter().enumerate() {
+                            operands.store_outputs(sums, tile, y.row_mut(row + i));
+                        }
+                    }
+                    row += $m;
+                }};
+            }
+            match (rows - row).min(L::MR) {
+                8.. => rows!(8),
+                4.. => rows!(4),
+                2.. => rows!(2),
+                _ => {
+                    let x = x.row(input_row(row_ids, row)).as_ptr();
+                    // SAFETY: `Operands::new` has checked that the input rows have the layout's blocks.
+                    unsafe { gemv::multiply::<L, F>(order, &operands, from..to, x, y.row_mut(row)) };
+                    row += 1;
+                }
+            }
+        }
+        from = to;
+    }
+}
+
+/// Sixteen outputs of `M` input rows.
+///
+/// # Safety
+/// The caller is compiled for the ISA of `L`, and the CPU has it. The planes are those of a tile of `blocks` blocks, and each row of `x` is as long.
+#[inline(always)]
+unsafe fn tile_rows<L: Simd, F: Format, const M: usize>(
+    order: Order,
+    planes: &Planes,
+    blocks: usize,
+    x: &[*const Q8Block; M],
+) -> [[f32; 16]; M] {
+    // SAFETY: `b`, `g` and the unrolled index stay below what tile and rows have; the ISA by this function's contract.
+    unsafe {
+        let mut prefetch = PrefetchPolicy::new::<F>(order, planes, blocks, 1);
+        let mut sums = [L::splat_f32(0.0); M];
+        for b in 0..blocks {
+            for g in 0..F::SUB_BLOCKS / F::UNROLL {
+                macro_rules! sub_blocks {
+                    ($($s:literal)*) => {
+                        $(if $s < F::UNROLL {
+                            sub_block::<L, F, M, $s>(planes, b, g, x, &mut sums);
+                            // as in GEMV: else the compiler hoists loads and spills them
+                            compiler_fence(Ordering::SeqCst);
+                            prefetch.prefetch::<L, F, false>($s, 0);
+                        })*
+                    };
+                }
+                sub_blocks!(0 1 2 3);
+                prefetch.advance();
+            }
+        }
+        to_arrays::<L, M>(&sums)
+    }
+}

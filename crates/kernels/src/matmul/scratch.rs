@@ -1,0 +1,24 @@
+//! Memory that matmul kernels reuse from call to call.
+
+/// Memory for dequantized weights and partial sums. It grows to the largest size a call needs and is never shrunk.
+#[derive(Default)]
+pub struct Scratch {
+    pub(super) floats: Vec<f32>,
+    pub(super) bytes: Vec<u8>,
+    pub(super) lines: Vec<CacheLine>,
+    #[cfg(target_arch = "x86_64")]
+    pub(super) amx: super::amx::Buffers,
+}
+
+/// A cache line, so that vectors in scratch memory never straddle two.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+pub(crate) struct CacheLine(pub [f32; 16]);
+
+/// The first `len` elements of a buffer, which grows where it is shorter.
+pub(super) fn grow<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, T::default());
+    }
+    &mut buffer[..len]
+}
