@@ -5,7 +5,7 @@
 //! * [`sampling`]: from logits to the next token; [`Generation`]: from logits to text, a state machine without an engine.
 //! * [`Engine::generate`]: from a prompt to text; [`Engine::advance`]: many answers at once.
 //! * [`Engine::profile`]: where the time goes, beside the machine's limits.
-//! * [`Engine::trace`]: the activations that a run passes through; [`compare`]: where two runs part.
+//! * [`Engine::trace`]: the activations that a run passes through, which `latent-compare` holds against those of another run.
 //! * [`EngineOptions::resolve`]: what options mean for a model on a backend, without loading anything.
 //! * [`memory`]: how much there is.
 //!
@@ -14,7 +14,6 @@
 
 mod advance;
 pub mod cache;
-pub mod compare;
 mod context_shift;
 mod engine;
 mod error;

@@ -44,6 +44,8 @@ impl Engine {
         options: &EngineOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Engine, EngineError> {
+        let span = tracing::info_span!("load", file = %checkpoint.display_name(), backend = backend.name());
+        let _entered = span.enter();
         let start = Instant::now();
         let config = ModelConfig::from_checkpoint(checkpoint)?;
         let mut loading = Loading::new(backend, checkpoint, &config, options)?;

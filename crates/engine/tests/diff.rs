@@ -3,7 +3,7 @@
 
 mod support;
 
-use latent_engine::compare::{DiffError, Numerics, Report, Side, Tolerance, Verdict, compare, dump};
+use latent_compare::{DiffError, Numerics, Report, Side, Tolerance, Verdict, compare, dump};
 use latent_engine::{EngineOptions, Trace};
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
@@ -57,7 +57,7 @@ fn first(report: &Report) -> Option<&str> {
 }
 
 fn describe(report: &Report) -> String {
-    let line = |p: &latent_engine::compare::PointReport| {
+    let line = |p: &latent_compare::PointReport| {
         format!("{} {:e} of {:e} {:?}\n", p.name, p.distance.worst_relative, p.inputs_error, p.verdict)
     };
     report.points.iter().map(line).collect()

@@ -2,8 +2,8 @@
 
 use crate::model;
 use crate::source::Source;
+use latent_compare::{Side, Tolerance, compare, dump as file};
 use latent_engine::Trace;
-use latent_engine::compare::{Side, Tolerance, compare, dump as file};
 use latent_graph::activations::Activations;
 use latent_graph::circuit::Circuit;
 use latent_graph::passes::BindOptions;

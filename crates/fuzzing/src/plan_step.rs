@@ -2,7 +2,7 @@
 
 use crate::model;
 use crate::source::Source;
-use latent_engine::compare::{Numerics, Side, Tolerance, compare};
+use latent_compare::{Numerics, Side, Tolerance, compare};
 use latent_engine::{Engine, EngineOptions, Trace};
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;

@@ -45,7 +45,7 @@ pub struct PageOptions<'a> {
     pub wanted: Wanted,
     /// The JSON of `latent profile --json`.
     pub profile: Option<serde_json::Value>,
-    /// The JSON of `latent audit --deep --json`.
+    /// The JSON of `latent verify --weights --json`.
     pub weights: Option<serde_json::Value>,
     /// The JSON of `latent diff --json`.
     pub parity: Option<serde_json::Value>,

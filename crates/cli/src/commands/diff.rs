@@ -6,7 +6,7 @@ use crate::args::{DiffArgs, MAX_TOKENS, ModelArgs, isa};
 use crate::exit::{Parted, Usage};
 use crate::{interrupt, model, output};
 use anyhow::Result;
-use latent_engine::compare::{Numerics, PointReport, Report, Side, Tolerance, Verdict, compare, dump};
+use latent_compare::{Numerics, PointReport, Report, Side, Tolerance, Verdict, compare, dump};
 use latent_engine::{Engine, Trace};
 use latent_graph::activations::Activations;
 use serde_json::json;

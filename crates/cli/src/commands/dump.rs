@@ -4,7 +4,7 @@ use super::layers::layers;
 use crate::args::DumpArgs;
 use crate::{interrupt, model, output};
 use anyhow::Result;
-use latent_engine::compare::dump;
+use latent_compare::dump;
 use latent_formats::OutputFile;
 
 pub(super) fn run(args: &DumpArgs) -> Result<()> {

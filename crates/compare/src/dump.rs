@@ -3,8 +3,8 @@
 //! `tokens` is a vector of integers. A point is a matrix `[tokens, width]`, or `[tokens, heads, width]`, in F32 (F16, BF16 and F64 are
 //! read too; leading dimensions of 1 do not matter). `docs/debugging.md` says what each point is.
 
-use crate::memory;
 use latent_backend::{Trace, Values};
+use latent_engine::memory;
 use latent_formats::safetensors::{SafetensorsError, Writer, list};
 use latent_formats::{InputError, OutputError, OutputFile, input_file, limits};
 use latent_graph::activations::Activations;

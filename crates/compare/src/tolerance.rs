@@ -1,6 +1,6 @@
 //! How far apart two runs may be.
 
-use crate::engine::Engine;
+use latent_engine::Engine;
 use latent_graph::passes::Precision;
 use latent_types::{CacheType, TensorType};
 use serde::Serialize;
