@@ -93,6 +93,13 @@ export async function checkProfile(page, shot, file) {
   await page.setInputFiles("#profile-file", file);
   await page.waitForFunction(() => document.getElementById("said").textContent === "Profile loaded");
   assert.equal(await page.locator("#profile-tab .roofline").count(), 2);
+  // it was loaded while the drawing was hidden: the shares stand on their operations all the same
+  await tab(page, "drawing");
+  const astray = await page.$$eval("#world .heat", (list) => {
+    const middle = (box) => box.x + box.width / 2;
+    return list.filter((heat) => Math.abs(middle(heat.getBBox()) - middle(heat.closest(".op").querySelector(".shape").getBBox())) > 250).length;
+  });
+  assert.equal(astray, 0, "shares beside their operations");
 }
 
 // A file that is chosen in the page is checked before it is shown.

@@ -37,8 +37,13 @@ fn a_page_holds_everything_and_asks_nothing() {
     let demo = root("models/mla-demo-Q4_K_M.gguf").display().to_string();
     let profile = folder.path().join("profile.json");
     std::fs::write(&profile, r#"{"limits": {"read_bandwidth": 1e10}, "steps": []}"#).unwrap();
-    let (out, profile) = (path.display().to_string(), profile.display().to_string());
-    stdout(&["graph", &demo, "--html", &out, "--profile", &profile, "--against", &config()]);
+    let (weights, parity) = (folder.path().join("weights.json"), folder.path().join("parity.json"));
+    std::fs::write(&weights, stdout(&["audit", "--deep", "--json"])).unwrap();
+    std::fs::write(&parity, stdout(&["diff", "--json", "--tokens", "5,6,7"])).unwrap();
+    let [out, profile, weights, parity] =
+        [&path, &profile, &weights, &parity].map(|path| path.display().to_string());
+    let files = ["--profile", &profile, "--weights", &weights, "--parity", &parity, "--against", &config()];
+    stdout(&[&["graph", &demo, "--html", &out][..], &files].concat());
     let page = std::fs::read_to_string(path).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.contains("default-src 'none'"));
     let data = |id: &str| -> Value {
@@ -49,6 +54,14 @@ fn a_page_holds_everything_and_asks_nothing() {
     assert_eq!(data("against")["model"]["assumed"], "F8_E4M3");
     assert_eq!(data("wanted")["stage"], "plan");
     assert_eq!(data("profile")["limits"]["read_bandwidth"], 1e10);
+    assert!(data("weights")["tensors"].as_array().unwrap().len() > 100);
+    assert_eq!(data("parity")["report"]["points"][0]["name"], "embed");
+    let text = data("file-info");
+    assert!(
+        text["tokenizer"].as_array().unwrap().contains(&serde_json::json!(["vocabulary", "1024 tokens"]))
+    );
+    assert_eq!(text["special"][0]["role"], "starts a text");
+    assert_eq!(text["metadata"][0], serde_json::json!(["general.architecture", "deepseek2"]));
 }
 
 #[test]
@@ -87,6 +100,12 @@ fn wrong_words_are_explained() {
     let empty = write("empty.json", "{}");
     assert!(error(&["graph", &empty, "--html", &out], 2).contains("model_type"));
     assert!(error(&["graph", "--html", &out, "--profile", &list], 1).contains("latent profile --json"));
+    assert!(error(&["graph", "--html", &out, "--weights", &list], 1).contains("latent audit --deep --json"));
+    assert!(error(&["graph", "--html", &out, "--parity", &empty], 1).contains("latent diff --json"));
+    // an audit without --deep has no statistics
+    let shallow = write("shallow.json", &stdout(&["audit", "--json"]));
+    assert!(error(&["graph", "--html", &out, "--weights", &shallow], 1).contains("--deep"));
+    assert!(error(&["graph", "--weights", &list], 64).contains("--html"));
     assert!(error(&["graph", "--html", "/no/such/folder/x.html"], 1).contains("/no/such/folder/x.html"));
 }
 

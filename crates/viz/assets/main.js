@@ -48,7 +48,13 @@ watchers.push((changed) => {
   const has = (...names) => names.some((name) => changed.includes(name));
   if (has("tab")) {
     markTabs();
-    if (state.tab === "drawing" && camera.fitted) fit(camera.fitted);
+    if (state.tab === "drawing") {
+      if (!measured) {
+        renderView();
+        search();
+      }
+      if (camera.fitted) fit(camera.fitted);
+    }
   }
   if (has("stage", "pass", "formulation", "bucket", "tab")) {
     markChoices();

@@ -1,7 +1,11 @@
 // The drawing: blocks of the chosen view, and pointing at their operations.
 const shown = []; // {element, block, operation, data} in the order of reading
 
+// Boxes are measured for what is put on them, which a hidden tab does not allow: then the view is rendered when it is shown.
+let measured = true;
+
 function renderView() {
+  measured = state.tab === "drawing";
   const view = currentView();
   const world = $("world");
   shown.length = 0;

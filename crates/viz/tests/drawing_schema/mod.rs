@@ -9,26 +9,28 @@ pub fn problems(schema: &Value, value: &Value) -> Vec<String> {
     found
 }
 
+/// The words of the schema language that this check knows.
+const KNOWN: [&str; 15] = [
+    "$schema",
+    "title",
+    "description",
+    "$ref",
+    "$defs",
+    "type",
+    "additionalProperties",
+    "required",
+    "properties",
+    "items",
+    "const",
+    "enum",
+    "minimum",
+    "minItems",
+    "maxItems",
+];
+
 fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
-    let known = [
-        "$schema",
-        "title",
-        "description",
-        "$ref",
-        "$defs",
-        "type",
-        "additionalProperties",
-        "required",
-        "properties",
-        "items",
-        "const",
-        "enum",
-        "minimum",
-        "minItems",
-        "maxItems",
-    ];
     for key in schema.as_object().into_iter().flat_map(|object| object.keys()) {
-        assert!(known.contains(&key.as_str()), "this check does not know {key}");
+        assert!(KNOWN.contains(&key.as_str()), "this check does not know {key}");
     }
     if let Some(target) = schema["$ref"].as_str() {
         let pointer = target.strip_prefix('#').expect("a reference into the schema itself");
@@ -71,18 +73,28 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
         }
     }
     if let Some(object) = value.as_object() {
-        for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            if !object.contains_key(name) {
-                found.push(format!("{at}: {name} is missing"));
-            }
+        check_object(root, schema, object, at, found);
+    }
+}
+
+fn check_object(
+    root: &Value,
+    schema: &Value,
+    object: &serde_json::Map<String, Value>,
+    at: &str,
+    found: &mut Vec<String>,
+) {
+    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        if !object.contains_key(name) {
+            found.push(format!("{at}: {name} is missing"));
         }
-        for (name, inner) in object {
-            match (schema["properties"].get(name), schema.get("additionalProperties")) {
-                (Some(known), _) => check(root, known, inner, &format!("{at}.{name}"), found),
-                (None, Some(Value::Bool(false))) => found.push(format!("{at}: {name} is not in the schema")),
-                (None, Some(rest)) => check(root, rest, inner, &format!("{at}.{name}"), found),
-                (None, None) => {}
-            }
+    }
+    for (name, inner) in object {
+        match (schema["properties"].get(name), schema.get("additionalProperties")) {
+            (Some(known), _) => check(root, known, inner, &format!("{at}.{name}"), found),
+            (None, Some(Value::Bool(false))) => found.push(format!("{at}: {name} is not in the schema")),
+            (None, Some(rest)) => check(root, rest, inner, &format!("{at}.{name}"), found),
+            (None, None) => {}
         }
     }
 }
