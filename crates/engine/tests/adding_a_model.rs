@@ -69,7 +69,7 @@ fn its_other_blocks_are_true_too() {
     for (key, value) in config.as_object().unwrap() {
         assert_eq!(kept[key], *value, "{key}");
     }
-    let sources = read("crates/graph/src/contract/families.rs") + &read("crates/graph/src/circuit/mod.rs");
+    let sources = read("crates/graph/src/config/families.rs") + &read("crates/graph/src/circuit/mod.rs");
     let rust = blocks(&document, "rust");
     assert_eq!(rust.len(), 2);
     for block in rust {

@@ -32,7 +32,7 @@ pub struct PlanOptions {
 }
 
 impl PlanOptions {
-    /// What passes are told for these options.
+    /// What passes know besides the IR, for these options.
     pub fn pass_input<'a>(&'a self, config: &'a ModelConfig, kernels: &'a [KernelContract]) -> PassInput<'a> {
         PassInput {
             attention: &config.attention,

@@ -1,21 +1,21 @@
-//! What a kernel promises: the words with which binding asks and kernels answer.
+//! Kernel contracts: what a kernel takes and promises, in the words in which plans select kernels.
 
 use crate::{TensorType, Tier};
 use std::fmt;
 use std::str::FromStr;
 
-/// How a matrix product reads its input rows.
+/// How a kernel reads its input rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ActivationType {
     /// As they are.
     F32,
     /// Rounded to bf16, nearest even.
     Bf16,
-    /// Blocks of 32 numbers: 32 codes of 8 bits, an f32 scale (largest magnitude / 127), and the sums of each 16 codes. Attention over
-    /// an `int8` cache: the same of 128 numbers of a query, for the products with codes; all else in f32.
+    /// Quantized to int8 in blocks of 32 elements: 32 quants, an f32 scale (largest magnitude / 127), and the sum of each 16 quants.
+    /// Attention over an `int8` KV cache: blocks of 128 elements of a query, for dot products with the cached quants; the rest in f32.
     A8,
-    /// Rounded to f16, with sums of at most 64 terms in f16: attention, where the processor multiplies f16. Over an `int8` cache, what meets
-    /// its codes is rounded as for `A8`.
+    /// Rounded to f16, with accumulators of at most 64 terms in f16: attention on processors with f16 arithmetic. Over an `int8` KV
+    /// cache, operands of its quants are quantized as for `A8`.
     F16,
 }
 
@@ -31,7 +31,7 @@ impl ActivationType {
     }
 }
 
-/// How the cache stores numbers.
+/// The element type of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CacheType {
     /// 32-bit float.
@@ -40,7 +40,7 @@ pub enum CacheType {
     F16,
     /// The upper half of a 32-bit float.
     Bf16,
-    /// Latents as 8-bit codes with a scale a row, the rope part in half precision. For rows of latents only.
+    /// Latents quantized to 8 bits with one scale per row, the rope part in half precision. For rows of latents only.
     Int8,
 }
 
@@ -48,7 +48,7 @@ impl CacheType {
     /// All of them.
     pub const ALL: [CacheType; 4] = [CacheType::F32, CacheType::F16, CacheType::Bf16, CacheType::Int8];
 
-    /// Bytes of a number that is no code: of `int8` in the rope part.
+    /// Bytes per float element; of `int8`, of the rope part.
     pub fn float_bytes(self) -> usize {
         match self {
             CacheType::F32 => 4,
@@ -56,7 +56,7 @@ impl CacheType {
         }
     }
 
-    /// Whether it stores rows of any numbers, and not of latents alone.
+    /// Whether it can store any row; `int8` stores rows of latents only.
     pub fn is_float(self) -> bool {
         self != CacheType::Int8
     }
@@ -72,22 +72,22 @@ impl CacheType {
     }
 }
 
-/// A row of the cache: `content` numbers, then `rope` rotated ones.
+/// A row of the KV cache: `content` elements, then `rope` rotated ones, contiguous in memory.
 ///
-/// In memory they lie one after the other. Of [`CacheType::Int8`]: `content` bytes, `rope` halves, and an f32, the scale of the
-/// bytes: number = scale · (byte − 128). All in little-endian order.
+/// Of [`CacheType::Int8`]: `content` bytes, `rope` f16 elements, and an f32 scale of the bytes: element = scale · (byte − 128). All
+/// little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CacheRow {
-    /// How numbers are stored.
+    /// The element type.
     pub ty: CacheType,
-    /// Numbers without position.
+    /// Elements without position.
     pub content: usize,
-    /// Rotated numbers.
+    /// Rotated elements.
     pub rope: usize,
 }
 
 impl CacheRow {
-    /// Numbers.
+    /// Elements.
     pub fn width(&self) -> usize {
         self.content + self.rope
     }
@@ -123,23 +123,23 @@ pub enum OpKind {
     Embed,
     /// x / √(mean x² + eps) · w.
     RmsNorm,
-    /// x·Wᵀ: a dot product with each weight row.
+    /// x·Wᵀ, GEMV or GEMM: a dot product with each weight row.
     Linear,
-    /// x·W: the same weight read along the other direction.
+    /// x·W: the same weight, transposed.
     LinearT,
     /// Rotation of pairs by position.
     Rope,
-    /// A row into the cache.
+    /// Stores a row in the KV cache.
     LatentStore,
     /// Attention in latent space.
     AttendLatent,
-    /// The same with content and rope scores apart.
+    /// The same with separate content and rope scores.
     AttendSeparate,
     /// Attention over expanded keys and values.
     AttendExpanded,
-    /// Keys of all heads from latents.
+    /// Expands keys of all heads from latents.
     ExpandKeys,
-    /// From router logits to experts and weights.
+    /// From router logits to ids and weights of the top-k experts.
     Route,
     /// silu(gate) · up.
     SiluMul,
@@ -147,7 +147,7 @@ pub enum OpKind {
     Relu2,
     /// Sums.
     Add,
-    /// Products with a number.
+    /// Products with a factor.
     Scale,
 }
 
@@ -193,12 +193,12 @@ impl OpKind {
     }
 }
 
-/// How weights lie in memory.
+/// How weights are laid out in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WeightLayout {
     /// Row after row, as in the file.
     Rows,
-    /// Sixteen rows side by side, as `latent_quant::tiles` packs them.
+    /// Sixteen rows interleaved, as `latent_quant::tiles` packs them.
     Tiles,
 }
 
@@ -212,22 +212,22 @@ impl WeightLayout {
     }
 }
 
-/// What one kernel does, and on which machines.
+/// What one kernel takes, computes and needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelContract {
     /// The operation.
     pub op: OpKind,
-    /// The format of the weights that it reads; none where it reads none, or any decodable one.
+    /// The weight format that it reads; none where it reads none, or any that can be dequantized.
     pub weight: Option<TensorType>,
-    /// How they lie.
+    /// Their layout.
     pub layout: WeightLayout,
     /// How it reads its input.
     pub activation: ActivationType,
-    /// The type of the cache that it reads or writes.
+    /// The type of the KV cache that it reads or writes; none where it does not, or takes any.
     pub cache: Option<CacheType>,
     /// Minimum number of input rows. Above 1 when the kernel has a setup cost that only large batches amortize.
     pub min_rows: usize,
-    /// The instructions that it needs.
+    /// The ISA level that it needs.
     pub tier: Tier,
     /// Its name, unique in the table: `avx512_q4_k_a8`.
     pub name: &'static str,

@@ -34,7 +34,7 @@ pub(super) struct RouterDefaults {
     pub(super) first_dense: usize,
     /// Where `norm_topk_prob` and `routed_scaling_factor` are missing; none where different versions of the code differ.
     pub(super) weights: Option<(bool, f64)>,
-    /// DeepSeek-V2's code scales the chosen weights only where it does not normalise them.
+    /// DeepSeek-V2's code scales the top-k weights only where it does not normalize them.
     pub(super) scales_or_normalises: bool,
 }
 

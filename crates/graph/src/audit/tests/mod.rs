@@ -16,8 +16,8 @@ use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType
 struct Session {
     config: ModelConfig,
     tensors: DeclaredTensors,
-    trunk: Vec<Plan>,
-    head: Vec<Plan>,
+    layers: Vec<Plan>,
+    lm_head: Vec<Plan>,
     table: Vec<KernelContract>,
     bind: BindOptions,
 }
@@ -83,8 +83,8 @@ impl Session {
                 })
                 .collect()
         };
-        let (trunk, head) = (make(Span::backbone(&config)), make(Span::lm_head(&config)));
-        Session { config, tensors, trunk, head, table, bind }
+        let (layers, lm_head) = (make(Span::backbone(&config)), make(Span::lm_head(&config)));
+        Session { config, tensors, layers, lm_head, table, bind }
     }
 
     /// The session that is broken in the tests.
@@ -98,7 +98,7 @@ impl Session {
 
     fn audit(&self) -> Vec<Finding> {
         let bound = Bound { table: &self.table, options: self.bind };
-        session(self.circuit(), &self.config, &self.tensors, (&self.trunk, &self.head), bound)
+        session(self.circuit(), &self.config, &self.tensors, (&self.layers, &self.lm_head), bound)
     }
 }
 
@@ -234,7 +234,7 @@ fn a_span_of_layers_is_clean() {
 #[test]
 fn edges_are_named_from_producer_to_consumer() {
     let whole = Session::whole();
-    let ir = &whole.trunk[0].ir;
+    let ir = &whole.layers[0].ir;
     let edges = ir.named_edges();
     assert!(edges.iter().all(|edge| edge.slot != "?"));
     let store = ir.nodes.iter().position(|n| n.op == crate::ir::Op::LatentStore).unwrap();
