@@ -14,6 +14,7 @@ impl Operation for ExpertGateUp {
     fn name(&self) -> &'static str {
         "expert_gate_up"
     }
+
     fn made_by(&self) -> MadeBy {
         MadeBy::Pass("group_experts")
     }
