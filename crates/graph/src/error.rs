@@ -9,7 +9,7 @@ pub enum GraphError {
     /// No circuit has this name.
     #[error("no circuit is called {name:?}; there are {}", known.join(", "))]
     NoCircuit {
-        /// The name asked for.
+        /// The unknown name.
         name: String,
         /// The names that exist.
         known: Vec<String>,
@@ -60,23 +60,23 @@ pub enum GraphError {
         /// The format of the first expert.
         first: TensorType,
     },
-    /// A plan is asked for that no step can run.
+    /// A plan for more rows per step than sizes are computed for.
     #[error("a step of {rows} rows is more than Latent plans for: at most {most}")]
     Rows {
-        /// Rows asked for.
+        /// Rows per step.
         rows: usize,
-        /// The most that there may be.
+        /// The limit.
         most: usize,
     },
     /// No pass has this name.
     #[error("no pass is called {name:?}; in order there are {}", known.join(", "))]
     NoPass {
-        /// The name asked for.
+        /// The unknown name.
         name: String,
         /// The names that exist.
         known: Vec<String>,
     },
-    /// No kernel does what is asked.
+    /// No kernel matches.
     #[error("no kernel for {asked}; {there}")]
     NoKernel {
         /// Operation, format and activation.
@@ -97,7 +97,7 @@ pub enum GraphError {
     /// The cache is to hold expanded keys and values in a type that is for latents.
     #[error("an {cache} cache holds latents, not expanded keys and values: store those as f32, f16 or bf16")]
     CacheType {
-        /// The type asked for.
+        /// The cache type.
         cache: CacheType,
     },
     /// A pass found the IR in a form that no circuit gives: an error of Latent, not of the file.

@@ -323,7 +323,7 @@ fn keys_may_be_one_number_or_one_a_layer() {
 #[test]
 fn mtp_layers_are_counted_by_their_tensors() {
     let mtp = |file: Gguf| (file.config().layers, file.config().mtp_layers);
-    // a trunk whose last block was left out
+    // a backbone without its last block
     assert_eq!(mtp(small().int("nextn_predict_layers", 1)), (3, 0));
     let stored = small().tensor("blk.3.nextn.eh_proj.weight", &[64, 128]);
     assert_eq!(mtp(stored.clone().int("nextn_predict_layers", 1)), (3, 1));

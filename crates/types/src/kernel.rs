@@ -123,7 +123,7 @@ pub enum OpKind {
     Embed,
     /// x / √(mean x² + eps) · w.
     RmsNorm,
-    /// x·Wᵀ: a dot product with each weight row.
+    /// x·Wᵀ, GEMV or GEMM: a dot product with each weight row.
     Linear,
     /// x·W: the same weight, transposed.
     LinearT,
@@ -137,7 +137,7 @@ pub enum OpKind {
     AttendSeparate,
     /// Attention over expanded keys and values.
     AttendExpanded,
-    /// Keys of all heads from latents.
+    /// Expands keys of all heads from latents.
     ExpandKeys,
     /// From router logits to expert ids and weights.
     Route,
@@ -227,7 +227,7 @@ pub struct KernelContract {
     pub cache: Option<CacheType>,
     /// Minimum number of input rows. Above 1 when the kernel has a setup cost that only large batches amortize.
     pub min_rows: usize,
-    /// The instructions that it needs.
+    /// The ISA level that it needs.
     pub tier: Tier,
     /// Its name, unique in the table: `avx512_q4_k_a8`.
     pub name: &'static str,

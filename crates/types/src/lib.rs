@@ -4,11 +4,11 @@
 //! * [`KernelContract`]: what a kernel takes and promises, for kernel selection.
 //! * [`printable()`]: names from files and paths, safe to show.
 //! * [`ValueType`]: the element type of a value of the plan.
-//! * [`Tier`] and [`CpuFeatures`]: the instruction-set tiers that kernels come in.
+//! * [`Tier`] and [`CpuFeatures`]: the ISA levels that kernels come in.
 //!
 //! ```
 //! use latent_types::TensorType;
-//! // A row of 512 numbers in Q4_K is two blocks of 144 bytes.
+//! // A row of 512 elements in Q4_K is two blocks of 144 bytes.
 //! assert_eq!(TensorType::Q4_K.row_bytes(512), Some(288));
 //! // A row that does not fill its last block has no size.
 //! assert_eq!(TensorType::Q4_K.row_bytes(500), None);

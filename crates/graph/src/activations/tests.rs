@@ -86,7 +86,7 @@ fn plans_keep_what_they_do_not_fold() {
         // these have left their name, but not their meaning, to the rows that they are added to
         assert!(!has(&kept, "layers.1.ffn_out") && !has(&kept, "layers.1.experts_out"));
     }
-    // both formulations make the result, each for its own rows
+    // both attention paths make the result, each for its own rows
     let plan = folded_plan(BatchBucket::Decode, MlaChoice::Auto);
     let attn = activations.find("layers.0.attn").unwrap();
     let paths: Vec<AttentionPath> = activations

@@ -5,7 +5,7 @@ use super::{Code, Findings};
 use crate::ir::{Epilogue, Node};
 use crate::passes::{BatchBucket, routed_by_each_thread};
 
-/// What earlier nodes did to one place: the last phase in which they did, and who.
+/// An access of an earlier node to one place, and its phase.
 struct Access {
     place: Place,
     rows: u8,

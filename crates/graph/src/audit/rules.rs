@@ -72,15 +72,15 @@ rules! {
         A19 "A prologue or epilogue stands only where the operation applies it.", "the folding pass";
     }
     "shapes" {
-        A20 "A product reads rows as wide as its weight takes.", "the input's width against the weight's innermost dimension";
-        A21 "A product makes rows as wide as its weight gives.", "the output's width against the weight's outputs";
+        A20 "A matmul reads rows as wide as its weight takes.", "the input's width against the weight's innermost dimension";
+        A21 "A matmul makes rows as wide as its weight gives.", "the output's width against the weight's outputs";
         A22 "Operations that keep a shape keep it.", "widths and heads of the operands";
         A23 "A norm's weight is as wide as what it scales.", "the norm's weight slot";
-        A24 "A view lies inside the value that it is a view of.", "offset, width and heads of the view";
-        A25 "The rows of an edge agree on both sides.", "row counts: one a row of the batch, or one an expert of a row";
+        A24 "A view is inside the value that it is a view of.", "offset, width and heads of the view";
+        A25 "The rows of an edge agree on both sides.", "row counts: one per row of the batch, or one per expert of a row";
         A26 "Queries, latents and values of attention have the widths of the config.", "kv_lora, nope, rope and v";
         A27 "A cache row is as wide as its kind says.", "kv_lora + rope for latents, heads · (nope + rope + v) for expanded ones";
-        A28 "Router, choice and experts agree on counts.", "experts, num_experts_per_tok and the stacked matrices";
+        A28 "Router, routing and experts agree on counts.", "experts, num_experts_per_tok and the stacked matrices";
         A29 "A span has its result under its name, and as wide as the config says.", "`hidden` or `logits` among the outputs";
     }
     "tensors" {
@@ -115,7 +115,7 @@ rules! {
     }
     "memory" {
         A60 "A value with a buffer of its own has a place.", "the memory plan";
-        A61 "A buffer lies inside the arena.", "its offset and size against the arena's";
+        A61 "A buffer is inside the arena.", "its offset and size against the arena's";
         A62 "Buffers that live at the same time do not overlap.", "offsets against first and last phases";
         A63 "A buffer begins at a cache line.", "offsets that are multiples of 64 bytes";
         A64 "A value that is stored elsewhere has no buffer.", "storage against the memory plan";

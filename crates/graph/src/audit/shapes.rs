@@ -139,12 +139,12 @@ impl Stated {
         problems.into_iter().for_each(|(port, text)| shapes.wrong(rule, port, text));
     }
 
-    /// Weights against the slots of their names.
+    /// Weights against the slots of their names, or if there is none of this name, against every slot.
     fn weights(&self, node: &Node, shapes: &mut NodeShapes<'_>) {
         for weight in shapes.weights.clone() {
-            let Some((_, expected)) = self.slots.iter().find(|(name, _)| *name == weight.slot) else {
-                continue;
-            };
+            let named = self.slots.iter().find(|(name, _)| *name == weight.slot);
+            let alike = || self.slots.iter().find(|(_, shape)| shape == weight.shape);
+            let Some((_, expected)) = named.or_else(alike).or(self.slots.first()) else { continue };
             if weight.shape != expected {
                 let rule = match node.op.spec().shape_rule() {
                     ShapeRule::Experts => expert_rule(weight.shape, expected),

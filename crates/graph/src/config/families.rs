@@ -7,7 +7,7 @@ pub(super) struct Family {
     /// `model_type` of config.json.
     pub(super) model_type: &'static str,
     /// Names in `architectures`.
-    buckets: &'static [&'static str],
+    classes: &'static [&'static str],
     /// The circuit that runs it.
     pub(super) circuit: &'static str,
     /// Defaults of its router; none where the family has no experts.
@@ -34,7 +34,7 @@ pub(super) struct RouterDefaults {
     pub(super) first_dense: usize,
     /// Where `norm_topk_prob` and `routed_scaling_factor` are missing; none where different versions of the code differ.
     pub(super) weights: Option<(bool, f64)>,
-    /// DeepSeek-V2's code scales the chosen weights only where it does not normalise them.
+    /// DeepSeek-V2's code scales the top-k weights only where it does not normalize them.
     pub(super) scales_or_normalises: bool,
 }
 
@@ -58,7 +58,7 @@ const V3_ROUTER: RouterDefaults = RouterDefaults {
 
 const DEEPSEEK: Family = Family {
     model_type: "deepseek_v3",
-    buckets: &["DeepseekV3ForCausalLM", "MistralLarge3ForCausalLM"],
+    classes: &["DeepseekV3ForCausalLM", "MistralLarge3ForCausalLM"],
     circuit: "deepseek2",
     router: Some(V3_ROUTER),
     rope_base: Some(10_000.0),
@@ -68,25 +68,25 @@ const DEEPSEEK: Family = Family {
 };
 
 const YOUTU: Family =
-    Family { model_type: "youtu", buckets: &["YoutuForCausalLM"], router: None, rope_base: None, ..DEEPSEEK };
+    Family { model_type: "youtu", classes: &["YoutuForCausalLM"], router: None, rope_base: None, ..DEEPSEEK };
 
 pub(super) static FAMILIES: [Family; 8] = [
     Family {
         model_type: "deepseek_v2",
-        buckets: &["DeepseekV2ForCausalLM"],
+        classes: &["DeepseekV2ForCausalLM"],
         router: Some(V2_ROUTER),
         ..DEEPSEEK
     },
     DEEPSEEK,
     Family {
         model_type: "kimi_k2",
-        buckets: &["KimiK2ForCausalLM"],
+        classes: &["KimiK2ForCausalLM"],
         router: Some(RouterDefaults { groups: (1, 1), first_dense: 0, ..V3_ROUTER }),
         ..DEEPSEEK
     },
     Family {
         model_type: "glm4_moe_lite",
-        buckets: &["Glm4MoeLiteForCausalLM"],
+        classes: &["Glm4MoeLiteForCausalLM"],
         router: Some(RouterDefaults { groups: (1, 1), first_dense: 1, ..V3_ROUTER }),
         rope_base: None,
         ..DEEPSEEK
@@ -95,7 +95,7 @@ pub(super) static FAMILIES: [Family; 8] = [
     Family { model_type: "youtu_llm", ..YOUTU },
     Family {
         model_type: "minicpm3",
-        buckets: &["MiniCPM3ForCausalLM"],
+        classes: &["MiniCPM3ForCausalLM"],
         circuit: "minicpm3",
         router: None,
         pairs: RopePairs::NeoX,
@@ -104,7 +104,7 @@ pub(super) static FAMILIES: [Family; 8] = [
     },
     Family {
         model_type: "plm",
-        buckets: &["PLMForCausalLM", "PlmForCausalLM"],
+        classes: &["PLMForCausalLM", "PlmForCausalLM"],
         circuit: "plm",
         router: None,
         rope_base: None,
@@ -121,7 +121,7 @@ pub(super) fn by_model_type(name: &str) -> Option<&'static Family> {
 }
 
 pub(super) fn by_class(name: &str) -> Option<&'static Family> {
-    FAMILIES.iter().find(|family| family.buckets.contains(&name))
+    FAMILIES.iter().find(|family| family.classes.contains(&name))
 }
 
 pub(super) fn known_model_types() -> impl Iterator<Item = &'static str> {

@@ -1,4 +1,4 @@
-//! Reads a `ModelConfig` from GGUF metadata: keys as llama.cpp's converters write them, checked against the tensors beside them.
+//! Reads a `ModelConfig` from GGUF metadata: keys as llama.cpp's converters write them, checked against the file's tensors.
 
 use super::error::ConfigError;
 use super::gguf_moe;

@@ -86,7 +86,7 @@ fn find_family<'a>(top: &Reader<'a>) -> Result<(&'static Family, Reader<'a>), Co
     Err(ConfigError::Unsupported { file: top.file(), architecture: architecture(&text), known })
 }
 
-/// No model of these families has biases or another activation between its projections; a file that asks for them would run wrongly.
+/// No model of these families has biases or another activation between its projections; a file that needs them would run wrongly.
 fn refuse_biases(text: &Reader<'_>) -> Result<(), ConfigError> {
     for key in ["attention_bias", "mlp_bias"] {
         if text.flag(key)? == Some(true) {

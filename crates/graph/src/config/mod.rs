@@ -224,7 +224,7 @@ impl ModelConfig {
     ///
     /// # Errors
     /// [`ConfigError::Unsupported`] for an architecture without a circuit (with the known ones); otherwise what key or tensor
-    /// is missing or lies, with its value and what was expected.
+    /// is missing or wrong, with its value and what was expected.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<ModelConfig, ConfigError> {
         match checkpoint.source() {
             Source::Gguf(source) => {
@@ -256,7 +256,7 @@ impl ModelConfig {
         }
     }
 
-    /// Reads and checks a config from GGUF metadata, wherever it lies, and the shapes of the tensors beside it.
+    /// Reads and checks a config from GGUF metadata, wherever it is stored, and the shapes of the file's tensors.
     ///
     /// # Errors
     /// As [`ModelConfig::from_checkpoint`].
@@ -264,7 +264,7 @@ impl ModelConfig {
         gguf::read(keys, tensors)
     }
 
-    /// Reads and checks a config from a parsed config.json and the shapes of the tensors beside it.
+    /// Reads and checks a config from a parsed config.json and the shapes of the folder's tensors.
     ///
     /// # Errors
     /// As [`ModelConfig::from_checkpoint`].

@@ -14,6 +14,7 @@ impl Operation for AbsorbK {
     fn name(&self) -> &'static str {
         "absorb_k"
     }
+
     fn made_by(&self) -> MadeBy {
         MadeBy::Pass("lower_mla")
     }

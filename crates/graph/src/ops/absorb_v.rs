@@ -13,6 +13,7 @@ impl Operation for AbsorbV {
     fn name(&self) -> &'static str {
         "absorb_v"
     }
+
     fn made_by(&self) -> MadeBy {
         MadeBy::Pass("lower_mla")
     }

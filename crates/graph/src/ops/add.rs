@@ -10,6 +10,7 @@ impl Operation for Add {
     fn name(&self) -> &'static str {
         "add"
     }
+
     fn inputs(&self) -> &'static [Port] {
         const { &[Port::f32("base", "rows × width"), Port::f32("term", "rows × width")] }
     }

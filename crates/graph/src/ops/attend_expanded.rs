@@ -14,6 +14,7 @@ impl Operation for AttendExpanded {
     fn name(&self) -> &'static str {
         "attend_expanded"
     }
+
     fn made_by(&self) -> MadeBy {
         MadeBy::Pass("lower_mla")
     }

@@ -13,6 +13,7 @@ impl Operation for AttendLatent {
     fn name(&self) -> &'static str {
         "attend_latent"
     }
+
     fn made_by(&self) -> MadeBy {
         MadeBy::Pass("lower_mla")
     }

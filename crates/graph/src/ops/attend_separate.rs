@@ -13,6 +13,7 @@ impl Operation for AttendSeparate {
     fn name(&self) -> &'static str {
         "attend_split"
     }
+
     fn made_by(&self) -> MadeBy {
         MadeBy::Pass("lower_mla")
     }

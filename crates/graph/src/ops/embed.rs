@@ -13,6 +13,7 @@ impl Operation for Embed {
     fn name(&self) -> &'static str {
         "embed"
     }
+
     fn inputs(&self) -> &'static [Port] {
         const { &[Port::u32("tokens", "rows")] }
     }

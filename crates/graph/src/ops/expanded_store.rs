@@ -14,6 +14,7 @@ impl Operation for ExpandedStore {
     fn name(&self) -> &'static str {
         "expanded_store"
     }
+
     fn made_by(&self) -> MadeBy {
         MadeBy::Pass("lower_mla")
     }

@@ -14,6 +14,7 @@ impl Operation for ExpertDown {
     fn name(&self) -> &'static str {
         "expert_down"
     }
+
     fn made_by(&self) -> MadeBy {
         MadeBy::Pass("group_experts")
     }

@@ -2,8 +2,8 @@
 
 use super::shared::{EXPERT_GATE, EXPERT_GATE_UP, EXPERT_UP, EXPERTS, SORTED, TOPK_IDS, experts_cost};
 use super::{
-    Cost, CostInput, Folds, KernelRows, Kernels, MadeBy, NormFold, OpReference, Operation, Outputs, Port,
-    ShapeRule, WeightSlot, WeightUse,
+    Cost, CostInput, Folds, KernelRows, Kernels, MadeBy, NodeShapes, NormFold, OpReference, Operation,
+    Outputs, Port, ShapeRule, WeightSlot, WeightUse,
 };
 use latent_types::OpKind;
 
@@ -14,6 +14,7 @@ impl Operation for ExpertGateUp {
     fn name(&self) -> &'static str {
         "expert_gate_up"
     }
+
     fn made_by(&self) -> MadeBy {
         MadeBy::Pass("group_experts")
     }
@@ -48,6 +49,19 @@ impl Operation for ExpertGateUp {
 
     fn shape_rule(&self) -> ShapeRule {
         ShapeRule::Experts
+    }
+
+    /// One weight is gate and up in one, two are one of each.
+    fn check(&self, node: &mut NodeShapes<'_>) {
+        let (out, fused) = (node.outputs[0].row_width(), node.weights.len() == 1);
+        for weight in node.weights.clone() {
+            let gives = weight.outputs();
+            if (fused && gives == out) || (!fused && gives == 2 * out) {
+                let expected = if fused { 2 * out } else { out };
+                let text = format!("the weight gives {gives} elements, expected {expected}");
+                node.wrong(ShapeRule::Gives, weight.slot.to_owned(), text);
+            }
+        }
     }
 
     fn cost(&self, at: &CostInput<'_>) -> Cost {

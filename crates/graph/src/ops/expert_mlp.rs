@@ -10,6 +10,7 @@ impl Operation for ExpertMlp {
     fn name(&self) -> &'static str {
         "expert_mlp"
     }
+
     fn lowered_by(&self) -> Option<&'static str> {
         Some("group_experts")
     }

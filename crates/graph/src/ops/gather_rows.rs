@@ -10,6 +10,7 @@ impl Operation for GatherRows {
     fn name(&self) -> &'static str {
         "gather_rows"
     }
+
     fn inputs(&self) -> &'static [Port] {
         const { &[Port::f32("x", "rows × hidden").with_note("all rows of the step")] }
     }

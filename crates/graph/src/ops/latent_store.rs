@@ -14,6 +14,7 @@ impl Operation for LatentStore {
     fn name(&self) -> &'static str {
         "latent_store"
     }
+
     fn made_by(&self) -> MadeBy {
         MadeBy::Pass("lower_mla")
     }

@@ -13,6 +13,7 @@ impl Operation for Linear {
     fn name(&self) -> &'static str {
         "linear"
     }
+
     fn inputs(&self) -> &'static [Port] {
         const { &[Port::f32("x", "rows × inputs")] }
     }

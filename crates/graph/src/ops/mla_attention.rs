@@ -10,6 +10,7 @@ impl Operation for MlaAttention {
     fn name(&self) -> &'static str {
         "mla_attention"
     }
+
     fn lowered_by(&self) -> Option<&'static str> {
         Some("lower_mla")
     }

@@ -133,7 +133,7 @@ pub enum Kernels {
     None,
     /// One for the operation.
     Own(OpKind),
-    /// One per weight, by its slot, and these beside them.
+    /// One per weight, by its slot, and these in addition.
     PerWeight(fn(&str) -> OpKind, &'static [OpKind]),
 }
 

@@ -10,6 +10,7 @@ impl Operation for Relu2 {
     fn name(&self) -> &'static str {
         "relu2"
     }
+
     fn made_by(&self) -> MadeBy {
         MadeBy::CircuitMlp
     }

@@ -11,6 +11,7 @@ impl Operation for RmsNorm {
     fn name(&self) -> &'static str {
         "rms_norm"
     }
+
     fn inputs(&self) -> &'static [Port] {
         const { &[Port::f32("x", "rows × width")] }
     }

@@ -10,6 +10,7 @@ impl Operation for Rope {
     fn name(&self) -> &'static str {
         "rope"
     }
+
     fn inputs(&self) -> &'static [Port] {
         const { &[Port::f32("x", "rows × width")] }
     }

@@ -11,6 +11,7 @@ impl Operation for Route {
     fn name(&self) -> &'static str {
         "route"
     }
+
     fn inputs(&self) -> &'static [Port] {
         const { &[Port::f32("logits", "rows × experts")] }
     }

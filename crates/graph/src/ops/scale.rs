@@ -10,6 +10,7 @@ impl Operation for Scale {
     fn name(&self) -> &'static str {
         "scale"
     }
+
     fn inputs(&self) -> &'static [Port] {
         const { &[Port::f32("x", "rows × width")] }
     }

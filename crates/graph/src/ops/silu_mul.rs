@@ -10,6 +10,7 @@ impl Operation for SiluMul {
     fn name(&self) -> &'static str {
         "silu_mul"
     }
+
     fn made_by(&self) -> MadeBy {
         MadeBy::CircuitMlp
     }

@@ -10,6 +10,7 @@ impl Operation for Split {
     fn name(&self) -> &'static str {
         "split"
     }
+
     fn inputs(&self) -> &'static [Port] {
         const { &[Port::f32("x", "rows × width")] }
     }

@@ -61,9 +61,9 @@ fn every_kind_of_kernel_is_required_by_an_operation() {
                 assert_eq!(kind.name(), op.word());
                 required.insert(kind);
             }
-            Kernels::PerWeight(of, beside) => {
+            Kernels::PerWeight(of, more) => {
                 required.extend(op.spec().slots().iter().map(|slot| of(slot.name)));
-                required.extend(beside);
+                required.extend(more);
             }
         }
     }

@@ -109,7 +109,7 @@ pub fn crossover(shape: &AttentionShape) -> Option<usize> {
 /// Lowers every `mla_attention` of `ir`.
 ///
 /// # Errors
-/// When the expanded cache is asked for with a formulation that reads latents.
+/// When an expanded cache is combined with a formulation that reads latents.
 pub fn lower_mla(
     mut ir: Ir,
     choice: MlaChoice,

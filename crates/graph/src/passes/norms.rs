@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_product_does_not_add_to_what_it_reads() {
-        // attention's output projection reads a norm of the stream that its result is added to
+        // attention's output projection reads a norm of the residual stream that its result is added to
         let circuit = changed(|layer| {
             let out = place(layer, "out", "attn_delta");
             layer[out]["in"] = json!(["z"]);

@@ -9,7 +9,7 @@ use crate::error::GraphError;
 use crate::ir::Ir;
 use crate::target::Target;
 
-/// What passes are told beside the IR.
+/// What passes know besides the IR.
 #[derive(Clone, Copy)]
 pub struct PassInput<'a> {
     /// The sizes of the attention.

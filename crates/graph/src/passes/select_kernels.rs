@@ -105,9 +105,9 @@ pub fn required_kernels(ir: &Ir, node: &Node) -> Vec<(OpKind, Option<TensorType>
     match node.op.spec().kernels() {
         Kernels::None => Vec::new(),
         Kernels::Own(kind) => vec![(kind, None)],
-        Kernels::PerWeight(of, beside) => {
+        Kernels::PerWeight(of, more) => {
             let weights = node.weights.iter().map(|(slot, id)| (of(slot), Some(ir.weight(*id).ty)));
-            weights.chain(beside.iter().map(|kind| (*kind, None))).collect()
+            weights.chain(more.iter().map(|kind| (*kind, None))).collect()
         }
     }
 }
@@ -298,7 +298,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Among kernels that match, the greatest wins: the tier, then being written for the format, then for the cache's type.
+/// The order of kernels that match: by ISA level, then kernels for one weight format, then for one cache type.
 fn rank(k: &KernelContract) -> (Tier, bool, bool) {
     (k.tier, k.weight.is_some(), k.cache.is_some())
 }

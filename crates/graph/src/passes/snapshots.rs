@@ -71,13 +71,13 @@ fn built(span: &Span) -> Ir {
     Ir::build(&config, span, &tensors).unwrap()
 }
 
-fn formulated() -> Ir {
+fn mla_lowered_ir() -> Ir {
     let config = config();
     lower_mla(built(&Span::backbone(&config)), MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap()
 }
 
 fn folded(bucket: BatchBucket) -> Ir {
-    fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(formulated())), bucket)))
+    fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(mla_lowered_ir())), bucket)))
 }
 
 /// The IR from tokens to logits with MLA lowered and experts grouped, W_KV in one tensor or in two.
@@ -107,12 +107,12 @@ fn built_from_the_circuit() {
 }
 
 #[test]
-fn formulations_chosen() {
-    insta::assert_snapshot!(formulated().to_text(None));
+fn mla_lowered() {
+    insta::assert_snapshot!(mla_lowered_ir().to_text(None));
 }
 
 #[test]
-fn formulations_split_and_naive_alone() {
+fn mla_lowered_to_one_path() {
     let config = config();
     let span = Span { embed: false, layers: 0..1, head: false };
     let text = |mla, form| lower_mla(built(&span), mla, form, &config.attention).unwrap().to_text(None);
@@ -126,31 +126,31 @@ fn formulations_split_and_naive_alone() {
 
 #[test]
 fn projections_fused() {
-    insta::assert_snapshot!(fuse_projections(formulated()).to_text(None));
+    insta::assert_snapshot!(fuse_projections(mla_lowered_ir()).to_text(None));
 }
 
 #[test]
 fn experts_grouped() {
-    insta::assert_snapshot!(group_experts(fuse_projections(formulated())).to_text(None));
+    insta::assert_snapshot!(group_experts(fuse_projections(mla_lowered_ir())).to_text(None));
 }
 
 #[test]
-fn norms_folded_for_few_rows() {
+fn norms_folded_in_small_batches() {
     insta::assert_snapshot!(
-        fold_norms(group_experts(fuse_projections(formulated())), BatchBucket::Decode).to_text(None)
+        fold_norms(group_experts(fuse_projections(mla_lowered_ir())), BatchBucket::Decode).to_text(None)
     );
 }
 
 #[test]
-fn norms_folded_for_many_rows() {
+fn norms_folded_in_prefill() {
     insta::assert_snapshot!(
-        fold_norms(group_experts(fuse_projections(formulated())), BatchBucket::Prefill).to_text(None)
+        fold_norms(group_experts(fuse_projections(mla_lowered_ir())), BatchBucket::Prefill).to_text(None)
     );
 }
 
 #[test]
 fn ropes_folded() {
-    let ir = fold_norms(group_experts(fuse_projections(formulated())), BatchBucket::Decode);
+    let ir = fold_norms(group_experts(fuse_projections(mla_lowered_ir())), BatchBucket::Decode);
     insta::assert_snapshot!(fold_ropes(ir).to_text(None));
 }
 
@@ -206,7 +206,7 @@ fn table() -> Vec<KernelContract> {
 }
 
 #[test]
-fn kernels_bound_and_buffers_placed() {
+fn kernels_selected_and_memory_planned() {
     let mut table = table();
     let options = BindOptions { precision: Precision::Default, tier: Tier::Avx512, cache: CacheType::F16 };
     let ir = select_kernels(folded(BatchBucket::Decode), &table, &options, BatchBucket::Decode).unwrap();
@@ -228,7 +228,7 @@ fn kernels_bound_and_buffers_placed() {
 }
 
 #[test]
-fn kernels_bound_on_a_machine_with_tiles() {
+fn kernels_selected_on_a_machine_with_amx() {
     let options = BindOptions { precision: Precision::Default, tier: Tier::Amx, cache: CacheType::F16 };
     let bound = |bucket| select_kernels(folded(bucket), &table(), &options, bucket).unwrap();
     insta::assert_snapshot!(bound(BatchBucket::Prefill).to_text(None));
@@ -238,7 +238,7 @@ fn kernels_bound_on_a_machine_with_tiles() {
 }
 
 #[test]
-fn the_head_alone() {
+fn the_lm_head_alone() {
     let ir = built(&Span::lm_head(&config()));
     insta::assert_snapshot!(fold_norms(ir, BatchBucket::Decode).to_text(None));
 }

@@ -20,7 +20,7 @@ pub(super) struct Read {
     pub(super) filled: bool,
     pub(super) missing: Vec<Missing>,
     pub(super) unread: Vec<String>,
-    /// Keys of the file that were asked for.
+    /// Keys of the file that were read.
     pub(super) asked: usize,
     /// Those of them that hold a word or a flag, and so choose what is computed.
     pub(super) choices: usize,
@@ -153,7 +153,7 @@ fn architecture(keys: &dyn Keys, naming: Naming) -> String {
     }
 }
 
-/// Keys of config.json (or its text part), or of a GGUF file's architecture, that nothing asked for, and that hold more than tokens and versions.
+/// Keys of config.json (or its text part), or of a GGUF file's architecture, that nothing reads and that hold more than tokens and versions.
 fn unread(outline: &Outline, keys: &FilledKeys<'_>) -> Vec<String> {
     const BESIDE_GGUF: [&str; 6] = [
         "attention.head_count_kv",
@@ -224,11 +224,11 @@ fn shown(value: &serde_json::Value) -> String {
     if text.chars().count() > 40 { format!("{}…", text.chars().take(39).collect::<String>()) } else { text }
 }
 
-/// Keys of a file with some replaced; it remembers what it was asked for.
+/// Keys of a file with some replaced; it remembers which were read.
 pub(super) struct FilledKeys<'a> {
     keys: &'a dyn Keys,
     replaced: RefCell<HashMap<String, Option<Field>>>,
-    /// In GGUF: the prefix that is asked for, and the file's own.
+    /// In GGUF: the prefix that readers use, and the file's own.
     prefix: RefCell<Option<(String, String)>>,
     asked: RefCell<BTreeSet<String>>,
 }

@@ -287,9 +287,9 @@ fn unread(
     known: &Known<'_>,
     missing: &mut Vec<Missing>,
 ) -> Result<(), GraphError> {
-    let trunk = Ir::build_with(circuit, config, &Span::backbone(config), known)?;
+    let backbone = Ir::build_with(circuit, config, &Span::backbone(config), known)?;
     let head = Ir::build_with(circuit, config, &Span::lm_head(config), known)?;
-    let (_, names) = audit::unused(circuit, config, known.outline, &[&trunk, &head]);
+    let (_, names) = audit::unused(circuit, config, known.outline, &[&backbone, &head]);
     let mut patterns: BTreeMap<String, usize> = BTreeMap::new();
     for name in names {
         let layer = name.split('.').find_map(|part| part.parse().ok());

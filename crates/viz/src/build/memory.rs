@@ -40,7 +40,7 @@ pub(crate) fn of(plan: &Plan, runs: &[(usize, LayerRun, usize)]) -> Memory {
                         block,
                         first: memory.columns + life.first.saturating_sub(*first_phase),
                         last: memory.columns + life.last.min(end).saturating_sub(*first_phase),
-                        offset: offset,
+                        offset,
                         bytes: life.bytes,
                     });
                 }

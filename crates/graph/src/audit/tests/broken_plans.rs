@@ -49,6 +49,12 @@ fn insert(plan: &mut Plan, n: usize, node: Node, phase: usize) {
     plan.ir.nodes.insert(n, node);
 }
 
+/// The norm of layer 1's latent, with its slot.
+fn slot_of_norm(plan: &Plan) -> (String, WeightId) {
+    let norm = |w: &Weight| w.layer == Some(1) && w.slot == "kv_a_norm";
+    ("kv_a_norm".to_owned(), WeightId(plan.ir.weights.iter().position(norm).unwrap()))
+}
+
 /// A new value like another.
 fn alike(plan: &mut Plan, id: ValueId, name: &str) -> ValueId {
     let value = Value { name: name.into(), storage: Storage::Own, ..plan.ir.value(id).clone() };
@@ -173,6 +179,11 @@ const BREAKS: &[Break] = &[
         let other = alike(p, topk_ids, "other");
         at(p, 1, "expert_down").inputs[1] = other;
     }),
+    (Code::A28, "a bias from another slot", |p| {
+        let (route, norm) = (node(p, 1, "route"), slot_of_norm(p));
+        p.ir.nodes[route].weights[0] = norm;
+    }),
+    (Code::A21, "a gate without up", |p| drop(at(p, 1, "expert_gate_up").weights.pop())),
     (Code::A28, "a bias for too few experts", |p| weight(p, 1, "router_bias").shape[0] -= 1),
     (Code::A28, "a matrix too few", |p| weight(p, 1, "expert_gate").shape[0] -= 1),
     (Code::A29, "a result under another name", |p| p.ir.outputs[0].0 = "output".into()),
@@ -367,7 +378,7 @@ fn each_break_is_found() {
     let whole = Session::whole();
     let bound = Bound { target: &whole.target, options: whole.bind };
     for (code, what, change) in BREAKS {
-        let mut broken = whole.trunk[0].clone();
+        let mut broken = whole.layers[0].clone();
         change(&mut broken);
         expect(what, *code, &plan(&broken, whole.circuit(), &whole.config, bound));
     }
@@ -381,7 +392,7 @@ fn breaks_are_found_in_every_class() {
     let (mut found, mut all) = (0, 0);
     for (code, what, change) in BREAKS {
         let Ok(broken) = std::panic::catch_unwind(|| {
-            let mut broken = whole.trunk[2].clone();
+            let mut broken = whole.layers[2].clone();
             change(&mut broken);
             broken
         }) else {

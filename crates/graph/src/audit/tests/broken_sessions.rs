@@ -38,7 +38,7 @@ fn a_tensor_that_nothing_reads_is_found_unless_it_is_declared() {
     expect("an unknown layer", Code::A30, &with(&whole, &["blk.2.attn_norm.weight"]));
     let declared = ["rope_freqs.weight", "blk.1.attn_kv_b.weight", "blk.0.ffn_up.input_scale"];
     clean("declared", &with(&whole, &declared));
-    let irs = [&whole.trunk[0].ir, &whole.head[0].ir];
+    let irs = [&whole.layers[0].ir, &whole.lm_head[0].ir];
     let circuit = Circuit::named("deepseek2").unwrap();
     let (unused, unread) = unused(circuit, &whole.config, &More(&whole.tensors, &declared), &irs);
     assert!(unread.is_empty());
@@ -61,40 +61,40 @@ type Break = (Code, &'static str, fn(&mut Session));
 
 const BREAKS: &[Break] = &[
     (Code::A31, "two slots of one tensor", |s| {
-        for plan in &mut s.trunk {
+        for plan in &mut s.layers {
             let name = plan.ir.weights[1].parts[0].tensor.clone();
             plan.ir.weights[2].parts = vec![Part { tensor: name, scale: None }];
         }
     }),
     (Code::A36, "a tensor that is not in the file", |s| {
-        s.trunk[0].ir.weights[1].parts[0].tensor = "blk.77.attn_norm.weight".into();
+        s.layers[0].ir.weights[1].parts[0].tensor = "blk.77.attn_norm.weight".into();
     }),
     (Code::A36, "a weight of another type", |s| {
-        let weights = &mut s.trunk[0].ir.weights;
+        let weights = &mut s.layers[0].ir.weights;
         weights.iter_mut().find(|w| w.slot == "q_b").unwrap().ty = TensorType::F16;
     }),
     (Code::A36, "scales that are not there", |s| {
-        s.trunk[0].ir.weights[1].parts[0].scale = Some("blk.0.attn_norm.scale".into());
+        s.layers[0].ir.weights[1].parts[0].scale = Some("blk.0.attn_norm.scale".into());
     }),
     (Code::A47, "prefill stores wider rows", |s| {
-        s.trunk[2].ir.kv_layers.iter_mut().for_each(|kv_layer| kv_layer.width += 16);
+        s.layers[2].ir.kv_layers.iter_mut().for_each(|kv_layer| kv_layer.width += 16);
     }),
     (Code::A47, "prefill stores expanded rows", |s| {
-        s.trunk[2].ir.kv_layers.iter_mut().for_each(|kv_layer| kv_layer.kind = KvLayerKind::Expanded);
+        s.layers[2].ir.kv_layers.iter_mut().for_each(|kv_layer| kv_layer.kind = KvLayerKind::Expanded);
     }),
     (Code::A47, "prefill writes in another way", |s| {
-        let stores = s.trunk[2].ir.nodes.iter_mut().filter(|n| n.op == Op::LatentStore);
+        let stores = s.layers[2].ir.nodes.iter_mut().filter(|n| n.op == Op::LatentStore);
         stores.for_each(|node| node.op = Op::ExpandedStore);
     }),
-    (Code::A47, "prefill has a KV layer less", |s| s.trunk[2].ir.kv_layers.truncate(1)),
+    (Code::A47, "prefill has a KV layer less", |s| s.layers[2].ir.kv_layers.truncate(1)),
     (Code::A74, "prefill reads tiles of a weight that decode reads in rows", |s| {
-        rebind(&mut s.trunk[2], "avx2_bf16", (2, "avx2_tiles"), "f32");
+        rebind(&mut s.layers[2], "avx2_bf16", (2, "avx2_tiles"), "f32");
     }),
     (Code::A73, "decode is bound to a kernel for many rows", |s| {
         s.target.kernels.as_mut().unwrap()[0].min_rows = 16
     }),
     (Code::A75, "prefill reads its input in 8 bits", |s| {
-        rebind(&mut s.trunk[1], "avx2_bf16", (3, "avx2_a8"), "a8");
+        rebind(&mut s.layers[1], "avx2_bf16", (3, "avx2_a8"), "a8");
     }),
 ];
 

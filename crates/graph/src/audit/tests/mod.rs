@@ -16,8 +16,8 @@ use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType
 struct Session {
     config: ModelConfig,
     tensors: DeclaredTensors,
-    trunk: Vec<Plan>,
-    head: Vec<Plan>,
+    layers: Vec<Plan>,
+    lm_head: Vec<Plan>,
     target: Target,
     bind: BindOptions,
 }
@@ -83,8 +83,8 @@ impl Session {
                 })
                 .collect()
         };
-        let (trunk, head) = (make(Span::backbone(&config)), make(Span::lm_head(&config)));
-        Session { config, tensors, trunk, head, target, bind }
+        let (layers, lm_head) = (make(Span::backbone(&config)), make(Span::lm_head(&config)));
+        Session { config, tensors, layers, lm_head, target, bind }
     }
 
     /// The session that is broken in the tests.
@@ -94,7 +94,7 @@ impl Session {
 
     fn stages(&self) -> Vec<Stage> {
         let stage = |name, plans: &[Plan]| Stage { name, plans: plans.to_vec() };
-        vec![stage("layers", &self.trunk), stage("lm_head", &self.head)]
+        vec![stage("layers", &self.layers), stage("lm_head", &self.lm_head)]
     }
 
     fn circuit(&self) -> &'static Circuit {
@@ -239,7 +239,7 @@ fn a_span_of_layers_is_clean() {
 #[test]
 fn edges_are_named_from_producer_to_consumer() {
     let whole = Session::whole();
-    let ir = &whole.trunk[0].ir;
+    let ir = &whole.layers[0].ir;
     let edges = ir.named_edges();
     assert!(edges.iter().all(|edge| edge.slot != "?"));
     let store = ir.nodes.iter().position(|n| n.op == crate::ir::Op::LatentStore).unwrap();
