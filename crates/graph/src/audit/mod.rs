@@ -124,7 +124,7 @@ pub fn plan(plan: &Plan, circuit: &Circuit, config: &ModelConfig, bound: Bound<'
     let stage = stage(plan);
     let mut found = Findings::new(&stage);
     if let Some(trace) = graph(&plan.ir, circuit, &plan.span, config, &mut found) {
-        if phases::check(&trace, &plan.phases, plan.bucket, &mut found) {
+        if phases::check(&trace, &plan.phases, (plan.bucket, bound.target), &mut found) {
             mla::check(&trace, &plan.span, config, Some(&plan.phases), &mut found);
             memory::check(&trace, plan, &mut found);
         }

@@ -3,7 +3,8 @@
 use super::trace::{Place, Trace, rows};
 use super::{Code, Findings};
 use crate::ir::{Epilogue, Node};
-use crate::passes::{BatchBucket, routed_by_each_thread};
+use crate::passes::{BatchBucket, pipeline, routed_by_each_thread};
+use crate::target::Target;
 
 /// An access of an earlier node to one place, and its phase.
 struct Access {
@@ -33,7 +34,7 @@ impl Kind {
 pub(super) fn check(
     trace: &Trace<'_>,
     phases: &[usize],
-    bucket: BatchBucket,
+    (bucket, target): (BatchBucket, &Target),
     found: &mut Findings<'_>,
 ) -> bool {
     let ir = trace.ir;
@@ -44,7 +45,8 @@ pub(super) fn check(
     }
     gaps(phases, found);
     for (n, node) in ir.nodes.iter().enumerate() {
-        if let Some(pass) = node.op.spec().lowered_by() {
+        let wanted = |name: &&str| pipeline().iter().any(|pass| pass.name == *name && pass.is_wanted(target));
+        if let Some(pass) = node.op.spec().lowered_by().filter(wanted) {
             found.at(Code::A50, ir, n, None, format!("it was not lowered by {pass}"));
         }
     }

@@ -38,12 +38,17 @@ pub struct Pass {
 }
 
 impl Pass {
+    /// Whether plans for this target go through the pass.
+    pub fn is_wanted(&self, target: &Target) -> bool {
+        (self.wanted)(target)
+    }
+
     /// Runs the pass, where the target wants it; gives the IR back unchanged elsewhere.
     ///
     /// # Errors
     /// An operation without a kernel, or an IR that the pass does not expect.
     pub fn run(&self, ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphError> {
-        if (self.wanted)(input.target) { (self.run)(ir, input) } else { Ok(ir) }
+        if self.is_wanted(input.target) { (self.run)(ir, input) } else { Ok(ir) }
     }
 }
 
