@@ -1,4 +1,4 @@
-//! What runs cases: a backend lists its kernels and prepares jobs.
+//! The interface to what runs cases: a backend lists kernels and prepares jobs.
 
 use crate::case::{Case, Operands};
 use serde::Serialize;
@@ -8,26 +8,26 @@ use serde::Serialize;
 pub struct Kernel {
     /// Its name, unique in the backend.
     pub name: String,
-    /// What it is compiled for, by its name among the backend's [levels](Backend::levels).
+    /// The [level](Backend::levels) that it is compiled for.
     pub level: &'static str,
     /// What this machine lacks to run it.
     pub missing: Option<String>,
-    /// The backend's own number for it.
+    /// The backend's own id.
     pub id: usize,
 }
 
-/// A kernel with the operands of one case, ready to run as often as wanted.
+/// A kernel with the operands of one case, ready to run repeatedly.
 pub trait Job {
-    /// Runs once, reading copy `copy` (modulo their number) of the weight or cached rows.
+    /// Runs once, on copy `copy` (modulo the number of copies) of the weight or KV cache.
     fn run(&mut self, copy: usize);
 
-    /// The results of the last run, as numbers: codes and indices too.
+    /// The results of the last run, with quants and indices as floats.
     fn results(&self) -> Vec<f32>;
 
-    /// What the kernel promises beyond its results, checked after a run: such as that parts of a call give the bits of the whole.
+    /// Checks, after a run, what the kernel promises beyond its results: for example that parts of a call give the same bits as the whole.
     ///
     /// # Errors
-    /// Which promise is broken.
+    /// The promise that is broken.
     fn promises(&mut self) -> Result<(), String> {
         Ok(())
     }
@@ -42,24 +42,24 @@ pub struct Level {
     pub available: bool,
 }
 
-/// Something that runs cases.
+/// Runs cases.
 pub trait Backend: Sync {
     /// Its name.
     fn name(&self) -> &'static str;
 
-    /// What its kernels are compiled for, the slowest first.
+    /// The levels of its kernels, slowest first.
     fn levels(&self) -> Vec<Level>;
 
-    /// What the machine offers beside its levels: names, and whether it is there.
+    /// Optional features besides levels: name, and whether the machine has it.
     fn features(&self) -> Vec<(&'static str, bool)>;
 
-    /// All its kernels, those that this machine cannot run included.
+    /// All its kernels, including those that this machine cannot run.
     fn kernels(&self) -> Vec<Kernel>;
 
     /// Whether a kernel computes a case.
     fn serves(&self, kernel: &Kernel, case: &Case) -> bool;
 
-    /// A job. Only kernels that miss nothing are asked.
+    /// Prepares a job. Only called for kernels that this machine can run.
     ///
     /// # Errors
     /// What is wrong, such as too little memory on a device.

@@ -1,4 +1,4 @@
-//! What a case is: an operation with its sizes, and how near to the truth its results must be.
+//! Cases: an operation with sizes, formats and an error bound.
 
 use crate::attention::{ExpandedCase, KeysCase, LatentCase};
 use crate::product::ProductCase;
@@ -6,24 +6,23 @@ use crate::rows::{RowCase, RowOp};
 use latent_types::WeightLayout;
 use serde::Serialize;
 
-/// How near results must be to the truth: |found − true| ≤ error · size, where an operation says what the size of a result is (for a
-/// sum, the sum of its terms' magnitudes).
+/// The error bound: |found − true| ≤ error · size, where the operation defines the size of a result (for a sum, the sum of its terms' magnitudes).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
-    /// The factor; 0: equal.
+    /// Relative error; 0: equal.
     pub error: f64,
-    /// Which instruction sets give the same bits.
+    /// Which ISAs give the same bits.
     pub same_bits: SameBits,
-    /// Where the error comes from.
+    /// The source of the error.
     pub reason: &'static str,
 }
 
-/// Between which kernels results are equal to the bit.
+/// Which kernels give bit-identical results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SameBits {
     /// All.
     All,
-    /// All but those of the lowest level, which has no multiplication and addition in one operation.
+    /// All but those of the lowest level, which has no FMA.
     AboveLowest,
     /// None.
     None,
@@ -32,32 +31,32 @@ pub enum SameBits {
 /// An operation with its sizes and formats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Case {
-    /// Rows times a weight.
+    /// A matmul.
     Product(ProductCase),
-    /// Attention in latent space.
+    /// MLA decode attention in latent space.
     Latent(LatentCase),
-    /// Attention over expanded keys and values.
+    /// MLA prefill attention over expanded keys and values.
     Expanded(ExpandedCase),
-    /// Keys from latents.
+    /// Expansion of latents to keys.
     Keys(KeysCase),
-    /// What works on single rows.
+    /// A row-wise operation.
     Row(RowCase),
 }
 
-/// An operation and the formats that it works on.
+/// An operation with its formats.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Family {
-    /// The operation's word.
+    /// The operation's name.
     pub operation: &'static str,
-    /// The format of the weight or of the cache.
+    /// Weight format or KV cache type.
     pub format: String,
-    /// How it lies in memory.
+    /// Layout of the weight.
     pub layout: &'static str,
-    /// How the input is read.
+    /// Activation type.
     pub input: &'static str,
 }
 
-/// The word for a layout.
+/// The name of a layout.
 pub(crate) fn layout(layout: WeightLayout) -> &'static str {
     match layout {
         WeightLayout::Rows => "rows",
@@ -65,21 +64,21 @@ pub(crate) fn layout(layout: WeightLayout) -> &'static str {
     }
 }
 
-/// Which of the machine's limits bounds arithmetic.
+/// The arithmetic whose peak rate bounds a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// 8-bit integers.
+    /// int8.
     Integers,
     /// f32.
     F32,
     /// f16.
     F16,
-    /// bf16, by tiles or in vectors.
+    /// bf16, on AMX or AVX512-BF16.
     Bf16,
 }
 
 impl Arithmetic {
-    /// What bounds arithmetic on numbers that are rounded in this way.
+    /// The arithmetic on inputs of an activation type.
     pub(crate) fn of(activation: latent_types::ActivationType) -> Arithmetic {
         match activation {
             latent_types::ActivationType::F16 => Arithmetic::F16,
@@ -89,16 +88,16 @@ impl Arithmetic {
     }
 }
 
-/// What one call costs at least.
+/// The minimum work of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// Bytes of weights or cached rows that are read; of row-wise operations, all that is read and written.
+    /// Bytes read of weights or KV cache; for row-wise operations, all bytes read and written.
     pub bytes: f64,
     /// Multiplications and additions.
     pub flops: f64,
-    /// Of what kind.
+    /// Their kind.
     pub arithmetic: Arithmetic,
-    /// Whether the bytes come from memory when the operands exceed the caches: row-wise operations find theirs in the cache.
+    /// Whether the bytes come from memory. Row-wise operations find theirs in cache.
     pub from_memory: bool,
 }
 
@@ -120,12 +119,12 @@ impl Case {
         each!(self, case => case.name())
     }
 
-    /// The word of its operation.
+    /// The name of its operation.
     pub fn operation(&self) -> &'static str {
         each!(self, case => case.operation())
     }
 
-    /// What it is without its sizes: what a kernel supports or not.
+    /// The case without its sizes: what a kernel supports or not.
     pub fn family(&self) -> Family {
         let operation = self.operation();
         let words = |format: &str, layout: &'static str, input: &'static str| Family {
@@ -147,17 +146,17 @@ impl Case {
         }
     }
 
-    /// How near to the truth its results must be.
+    /// Its error bound.
     pub fn bound(&self) -> Bound {
         each!(self, case => case.bound())
     }
 
-    /// What one call costs.
+    /// The work of one call.
     pub fn work(&self) -> Work {
         each!(self, case => case.work())
     }
 
-    /// Its operands, `copies` times where they would be read from memory.
+    /// Its operands, with `copies` copies of what is read from memory.
     pub fn operands(&self, copies: usize) -> Operands {
         match self {
             Case::Product(case) => Operands::Product(case.operands(copies)),
@@ -168,10 +167,10 @@ impl Case {
         }
     }
 
-    /// The true results, by plain sums in f64.
+    /// The reference results, by plain sums in f64.
     ///
     /// # Panics
-    /// When the operands are of another case.
+    /// When the operands belong to another kind of case.
     pub fn truth(&self, operands: &Operands) -> Truth {
         match (self, operands) {
             (Case::Product(case), Operands::Product(operands)) => case.truth(operands),
@@ -186,19 +185,19 @@ impl Case {
 
 /// The operands of a case.
 pub enum Operands {
-    /// Of a product.
+    /// Of a matmul.
     Product(crate::product::ProductOperands),
-    /// Of attention in latent space.
+    /// Of decode attention.
     Latent(crate::attention::LatentOperands),
-    /// Of attention over expanded keys.
+    /// Of prefill attention.
     Expanded(crate::attention::ExpandedOperands),
-    /// Of the expansion of keys.
+    /// Of key expansion.
     Keys(crate::attention::KeysOperands),
     /// Of a row-wise operation.
     Row(crate::rows::RowOperands),
 }
 
-/// True results, and the size that the error of each is measured by.
+/// Reference results, and the size that each error is relative to.
 #[derive(Default)]
 pub struct Truth {
     values: Vec<f64>,
@@ -211,15 +210,15 @@ impl Truth {
         self.sizes.push(size);
     }
 
-    /// A result that must be met exactly.
+    /// Adds a result that must be matched exactly.
     pub(crate) fn exact(&mut self, value: f32) {
         self.push(f64::from(value), 0.0);
     }
 
-    /// The largest error of `found`, in parts of a result's size, as a share of what `bound` allows (1: at the bound).
+    /// The largest error of `found`, as a fraction of what `bound` allows (1: at the bound).
     ///
     /// # Errors
-    /// The first result beyond the bound, or another number of results than there should be.
+    /// Names the first result beyond the bound, or a wrong number of results.
     pub fn compare(&self, found: &[f32], bound: &Bound) -> Result<f64, String> {
         if found.len() != self.values.len() {
             return Err(format!("{} results, not {}", found.len(), self.values.len()));

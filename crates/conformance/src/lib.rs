@@ -1,9 +1,9 @@
-//! Every operation that kernels are written for, in one declared table of cases: sizes, formats, and how near to the truth results must be.
+//! Conformance tests and benchmarks of kernels: one declared table of cases with sizes, formats and error bounds.
 //!
 //! * [`cases`], [`real_sizes`]: the table, with odd sizes for tests and sizes of real models for measurements.
-//! * [`test`](test()): runs cases on every kernel of a [`Backend`] and holds the results against sums in f64, and kernels against each other.
-//! * [`perf`](perf()): gigabytes and operations a second at real sizes, beside the machine's limits. [`support`](support()): what runs here.
-//! * [`Cpu`]: the processor as a backend. Another one brings a [`Backend`] and [`Job`]s, and runs the same table.
+//! * [`test`](test()): runs cases on every kernel of a [`Backend`] and compares results with f64 references, and kernels with each other.
+//! * [`perf`](perf()): bandwidth and arithmetic throughput at real sizes, next to the machine's limits. [`support`](support()): what runs here.
+//! * [`Cpu`]: the CPU kernels as a backend. Another backend implements [`Backend`] and [`Job`] and runs the same table.
 //!
 //! ```
 //! use latent_conformance::{Backend, Cpu, Filter, Verdict, cases, test};

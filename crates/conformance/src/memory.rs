@@ -10,14 +10,14 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// As many copies. They lie in large pages where the system gives them, as the engine's cache does.
+    /// Makes the copies, in huge pages where the system has them, as the engine's KV cache is.
     ///
     /// # Panics
     /// When there is no memory for them, as when a vector cannot grow.
     pub(crate) fn new(bytes: &[u8], count: usize) -> Copies {
         let all = bytes.len() * count;
         let mut map = MmapOptions::new().len(all.max(1)).map_anon().expect("memory for the operands");
-        // a wish: where the system refuses it, small pages serve
+        // only a hint: small pages work too
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
         if !bytes.is_empty() {
@@ -31,7 +31,7 @@ impl Copies {
         self.count
     }
 
-    /// One of them; numbers beyond the last begin anew.
+    /// Copy `i`, modulo their number.
     pub(crate) fn copy(&self, index: usize) -> &[u8] {
         let from = index % self.count * self.len;
         &self.map[from..from + self.len]

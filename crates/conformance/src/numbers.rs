@@ -1,18 +1,18 @@
-//! 16-bit floats by their definition, apart from the code under test.
+//! 16-bit floats by definition, independent of the code under test.
 
 use latent_types::CacheType;
 
-/// The number that a half stands for.
+/// The value of an f16.
 pub(crate) fn half(bits: u16) -> f32 {
     float(bits, 10)
 }
 
-/// The number that a bf16 stands for.
+/// The value of a bf16.
 pub(crate) fn brain(bits: u16) -> f32 {
     float(bits, 7)
 }
 
-/// A 16-bit float with as many bits of mantissa: sign, exponent, mantissa.
+/// The value of a 16-bit float with this many mantissa bits.
 fn float(bits: u16, mantissa: u32) -> f32 {
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
     let most = (1 << (15 - mantissa)) - 1;
@@ -28,7 +28,7 @@ fn float(bits: u16, mantissa: u32) -> f32 {
     (sign * value) as f32
 }
 
-/// The nearest float that the cache's type has, of `int8` in the rope part; of two, the one with an even mantissa.
+/// Rounds to the KV cache type (for int8, the type of the RoPE part), ties to even.
 pub(crate) fn nearest(ty: CacheType, x: f32) -> f32 {
     let (mantissa, least, largest) = match ty {
         CacheType::F32 => return x,

@@ -1,4 +1,4 @@
-//! Speed: every kernel at the sizes of real models, beside the limits that the machine has.
+//! Benchmarks: every kernel at the sizes of real models, next to the machine's limits.
 
 use crate::backend::{Backend, Kernel};
 use crate::case::{Arithmetic, Case, Operands, Work};
@@ -7,18 +7,18 @@ use serde::Serialize;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// What the machine can do with as many threads as run a case.
+/// The machine's limits with as many threads as run a case.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Limits {
-    /// Bytes a second from memory.
+    /// Memory bandwidth in bytes per second.
     pub read_bandwidth: f64,
-    /// Multiply-adds of 8-bit integers a second.
+    /// int8 multiply-adds per second.
     pub integer_macs: f64,
-    /// Multiply-adds of f32 a second.
+    /// f32 multiply-adds per second.
     pub float_macs: f64,
-    /// The same of f16; 0 where the processor does not multiply them.
+    /// f16 multiply-adds per second; 0 where the CPU has no f16 arithmetic.
     pub half_macs: f64,
-    /// The same of bf16, by tiles or in vectors; 0 where no kernel multiplies them.
+    /// bf16 multiply-adds per second; 0 where no kernel uses them.
     pub brain_macs: f64,
 }
 
@@ -27,9 +27,9 @@ pub struct Limits {
 pub struct PerfOptions {
     /// Threads that run the same kernel at once, each on its own copies of the operands.
     pub threads: usize,
-    /// Bytes of weights or cached rows that are gone through: more than the last cache holds.
+    /// Total size of the copies of weights or KV cache: more than the last-level cache.
     pub memory: usize,
-    /// How long a case is measured.
+    /// Time per case.
     pub time: Duration,
     /// Whether all kernels of a case are measured; otherwise the one of the highest level that runs here.
     pub all: bool,
@@ -38,7 +38,7 @@ pub struct PerfOptions {
 /// The speed of one case with one kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
-    /// The operation's word.
+    /// The operation's name.
     pub operation: &'static str,
     /// The case.
     pub case: String,
@@ -48,29 +48,29 @@ pub struct Measurement {
     pub level: &'static str,
     /// Threads.
     pub threads: usize,
-    /// Calls that were timed, of all threads.
+    /// Timed calls of all threads.
     pub calls: usize,
-    /// Microseconds of a call: the median of several.
+    /// Microseconds per call: the median of several samples.
     pub micros: f64,
-    /// Gigabytes a second of all threads.
+    /// Gigabytes per second of all threads.
     pub gb_per_s: f64,
-    /// Billions of multiplications and additions a second of all threads.
+    /// Billions of operations per second of all threads.
     pub gflop_per_s: f64,
     /// Which limit binds: `memory` or `arithmetic`; none where operands come from a cache and arithmetic is not what costs.
     pub bound: Option<&'static str>,
-    /// How near to that limit: the time that it allows ÷ the time taken.
+    /// Fraction of that limit: the time it allows ÷ the time taken.
     pub of_limit: Option<f64>,
     /// The limits, as measured shortly before.
     pub limits: Limits,
 }
 
-/// Samples that the median is of, at least.
+/// Minimum number of samples for the median.
 const SAMPLES: usize = 5;
 
-/// A sample is no shorter than this, so that clocks do not matter.
+/// Minimum length of a sample, so that timer resolution does not matter.
 const SAMPLE: Duration = Duration::from_millis(1);
 
-/// Measures all `cases` that `filter` lets through. `limits` says what the machine can do at a level with as many threads; `sink` hears
+/// Measures all `cases` that `filter` lets through. `limits` says what the machine can do at a level with as many threads; `sink` receives
 /// each measurement, or why there is none, and says whether to go on.
 pub fn perf(
     backend: &dyn Backend,
@@ -147,7 +147,7 @@ fn time(
             .map(|(member, mut job)| {
                 let start = &start;
                 scope.spawn(move || {
-                    // each goes through copies of its own
+                    // each thread reads its own copies
                     let mut copy = member * copies / threads;
                     let mut next = || {
                         copy += 1;
@@ -182,7 +182,7 @@ fn time(
     Ok(Timed { calls, seconds: found.into_iter().map(|(_, seconds)| seconds).collect() })
 }
 
-/// The middle one.
+/// The median.
 fn median(samples: &mut [f64]) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples[samples.len() / 2]

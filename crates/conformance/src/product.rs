@@ -1,4 +1,4 @@
-//! Products of rows with a weight.
+//! Matmul cases.
 
 use crate::case::{Arithmetic, Bound, SameBits, Truth, Work, layout};
 use crate::memory::Copies;
@@ -10,38 +10,38 @@ use latent_kernels::{
 use latent_quant::tiles::{ROWS, TileLayout};
 use latent_types::{ActivationType, TensorType, WeightLayout};
 
-/// A product: its formats and sizes.
+/// A matmul: formats and sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProductCase {
-    /// Format of the weight.
+    /// Weight format.
     pub weight: TensorType,
-    /// How it lies in memory.
+    /// Weight layout.
     pub layout: WeightLayout,
-    /// How input rows are read.
+    /// Activation type.
     pub activation: ActivationType,
-    /// Whether the weight is read across its rows: y = x·W instead of x·Wᵀ.
-    pub across: bool,
+    /// y = x · W instead of x · Wᵀ.
+    pub transposed: bool,
     /// Input rows.
     pub rows: usize,
-    /// Numbers of an input row.
+    /// Elements per input row.
     pub inputs: usize,
-    /// Numbers of an output row.
+    /// Elements per output row.
     pub outputs: usize,
-    /// Rows of the stored weight before the first that takes part.
+    /// Rows of the stored weight before the first one used.
     pub skipped: usize,
 }
 
-/// Rows and columns that share a factor of an FP8 weight. Files have 128 of each; a square of fewer rows, so that a case has several.
+/// Rows and columns per block scale of an FP8 weight. Files have 128 × 128; fewer rows give a small case several.
 const FP8_BLOCK: (usize, usize) = (32, 128);
 
-/// Its operands.
+/// Operands of a matmul.
 pub struct ProductOperands {
     matrices: Copies,
-    /// The weight as in a file.
+    /// The weight as stored in a file.
     file: Vec<u8>,
-    /// Factors of the rectangles of an FP8 weight; else none.
+    /// Block scales of an FP8 weight; else empty.
     scales: Vec<f32>,
-    /// The numbers that inputs stand for once they are in the activation's form.
+    /// Inputs after rounding to the activation type.
     seen: Vec<f32>,
     bits: Vec<u16>,
     blocks: Vec<Q8Block>,
@@ -49,7 +49,7 @@ pub struct ProductOperands {
 
 impl ProductCase {
     pub(crate) fn operation(&self) -> &'static str {
-        if self.across { "linear_t" } else { "linear" }
+        if self.transposed { "linear_t" } else { "linear" }
     }
 
     pub(crate) fn name(&self) -> String {
@@ -59,7 +59,7 @@ impl ProductCase {
     }
 
     pub(crate) fn bound(&self) -> Bound {
-        let (error, reason) = match (self.across, self.activation) {
+        let (error, reason) = match (self.transposed, self.activation) {
             (true, _) => (2e-6, "f32 products and sums, in order"),
             (false, ActivationType::A8) => {
                 (1e-6, "exact integers; a few f32 roundings for each run of 32 inputs")
@@ -89,9 +89,9 @@ impl ProductCase {
         }
     }
 
-    /// Rows of the weight that take part, and numbers of each.
+    /// Rows of the weight that are used, and elements per row.
     fn weight_shape(&self) -> (usize, usize) {
-        if self.across { (self.inputs, self.outputs) } else { (self.outputs, self.inputs) }
+        if self.transposed { (self.inputs, self.outputs) } else { (self.outputs, self.inputs) }
     }
 
     fn matrix_bytes(&self) -> usize {
@@ -105,7 +105,7 @@ impl ProductCase {
         }
     }
 
-    /// Factors of an FP8 weight.
+    /// Block scales of an FP8 weight.
     fn scale_count(&self) -> usize {
         let (rows, cols) = self.weight_shape();
         (rows + self.skipped).div_ceil(FP8_BLOCK.0) * cols.div_ceil(FP8_BLOCK.1)
@@ -154,7 +154,7 @@ impl ProductCase {
             for o in 0..self.outputs {
                 let (mut sum, mut size) = (0.0, 0.0f64);
                 for (k, x) in x.iter().enumerate() {
-                    let at = if self.across { k * cols + o } else { o * cols + k };
+                    let at = if self.transposed { k * cols + o } else { o * cols + k };
                     let factor = operands.factor(self, at / cols + self.skipped, at % cols);
                     let term = factor * f64::from(decoded[at]) * f64::from(*x);
                     sum += term;
@@ -168,7 +168,7 @@ impl ProductCase {
 }
 
 impl ProductOperands {
-    /// One copy of the weight; numbers beyond the last begin anew.
+    /// Copy `copy` of the weight, modulo the number of copies.
     pub fn weight(&self, case: &ProductCase, copy: usize) -> WeightMatrix<'_> {
         let (rows, cols) = case.weight_shape();
         let all = rows + case.skipped;
@@ -182,17 +182,19 @@ impl ProductOperands {
         matrix.expect("the bytes of the case").slice_rows(case.skipped..all)
     }
 
-    /// What a number of the stored weight is multiplied with.
+    /// The block scale of an element of the weight.
     fn factor(&self, case: &ProductCase, row: usize, col: usize) -> f64 {
-        let across = case.weight_shape().1.div_ceil(FP8_BLOCK.1);
-        self.scales.get(row / FP8_BLOCK.0 * across + col / FP8_BLOCK.1).map_or(1.0, |scale| f64::from(*scale))
+        let per_row = case.weight_shape().1.div_ceil(FP8_BLOCK.1);
+        self.scales
+            .get(row / FP8_BLOCK.0 * per_row + col / FP8_BLOCK.1)
+            .map_or(1.0, |scale| f64::from(*scale))
     }
 
     /// The input rows.
     pub fn acts(&self, case: &ProductCase) -> QuantizedInput<'_> {
         let (rows, cols) = (case.rows, case.inputs);
         match case.activation {
-            // no product computes in f16
+            // no matmul kernel computes in f16
             ActivationType::F32 | ActivationType::F16 => {
                 QuantizedInput::F32(Rows::new(&self.seen, rows, cols, cols))
             }

@@ -1,11 +1,11 @@
-//! Seeded operands: the same case has the same numbers on every machine.
+//! Seeded operands: the same case has the same operands on every machine.
 
 use latent_types::TensorType;
 
 /// A linear congruential generator.
 pub(crate) struct Random(u64);
 
-/// Rows of a weight that differ; larger matrices repeat them, so that making one takes no longer than running it.
+/// Distinct rows of a weight. Larger matrices repeat them, so that generating one is not slower than running it.
 const DISTINCT_ROWS: usize = 64;
 
 impl Random {
@@ -18,7 +18,7 @@ impl Random {
         self.0 >> 40
     }
 
-    /// A number from −1 to 1.
+    /// A value from −1 to 1.
     pub(crate) fn number(&mut self) -> f32 {
         self.next() as f32 / (1 << 23) as f32 - 1.0
     }

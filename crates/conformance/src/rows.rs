@@ -1,4 +1,4 @@
-//! What works on single rows: norms, rotations, activations, conversions, the cache's rows, the embedding, merging and routing.
+//! Row-wise cases: norm, RoPE, activation functions, conversions, KV cache rows, embedding, combining of KV splits, routing.
 
 use crate::case::{Arithmetic, Bound, SameBits, Truth, Work, layout};
 use crate::numbers::{brain, half, nearest};
@@ -8,22 +8,22 @@ use crate::routing::Routing;
 use latent_kernels::{Q8_BLOCK, RopePairs, RopeTable, WeightMatrix};
 use latent_types::{CacheRow, CacheType, TensorType, WeightLayout};
 
-/// What is done with each row.
+/// The operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RowOp {
-    /// A row of the embedding, decoded.
+    /// Dequantizes a row of the embedding.
     Embed(TensorType, WeightLayout),
     /// x / √(mean x² + eps) · w.
     RmsNorm,
-    /// Rotation of pairs by position.
+    /// RoPE.
     Rope(RopePairs),
-    /// Into the cache's type.
+    /// Stores to the KV cache type.
     Store(CacheType),
-    /// Out of the cache's type.
+    /// Loads from the KV cache type.
     Load(CacheType),
-    /// Into 8-bit blocks.
+    /// Quantizes to int8 blocks.
     QuantiseA8,
-    /// Into bf16.
+    /// Rounds to bf16.
     ToBf16,
     /// silu(gate) · up.
     SiluMul,
@@ -35,37 +35,37 @@ pub enum RowOp {
     Scale,
     /// y + s · x.
     Axpy,
-    /// Partial results of attention; the row is a head's.
+    /// Combines the KV splits of attention; a row is a head.
     Merge {
-        /// How many pieces.
+        /// KV splits.
         pieces: usize,
     },
-    /// From router logits to experts and their weights.
+    /// Selects experts and their weights from router logits.
     Route(Routing),
 }
 
-/// An operation over rows of one width.
+/// A row-wise operation with its size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowCase {
-    /// What is done.
+    /// The operation.
     pub op: RowOp,
     /// Rows.
     pub rows: usize,
-    /// Numbers of a row.
+    /// Elements per row.
     pub width: usize,
 }
 
-/// Its operands.
+/// Operands of a row-wise operation.
 pub struct RowOperands {
     /// The rows.
     pub x: Vec<f32>,
-    /// A second operand: as many numbers, or as many as the operation needs.
+    /// The second operand, as long as the operation needs.
     pub y: Vec<f32>,
-    /// Stored rows: of the cache or of a weight.
+    /// Stored rows, of the KV cache or of a weight.
     pub bytes: Vec<u8>,
 }
 
-/// The factor of [`RowOp::Scale`] and [`RowOp::Axpy`].
+/// The scale of [`RowOp::Scale`] and [`RowOp::Axpy`].
 pub(crate) const FACTOR: f32 = 0.7;
 
 /// Added to the mean of squares by [`RowOp::RmsNorm`].
@@ -74,7 +74,7 @@ pub(crate) const EPS: f32 = 1e-6;
 /// Position of the first row of [`RowOp::Rope`].
 pub(crate) const POSITION: i64 = 4_095;
 
-/// Half of the last digit of f32, relative.
+/// Unit roundoff of f32.
 const HALF_DIGIT: f64 = 1.0 / (1u64 << 24) as f64;
 
 impl RowCase {
@@ -127,7 +127,7 @@ impl RowCase {
     }
 
     pub(crate) fn work(&self) -> Work {
-        // bytes read and written and operations for each number of a row; what works in place is first given its operand anew
+        // bytes read and written, and operations, per element; in-place operations include copying their operand
         let (bytes, flops) = match self.op {
             RowOp::Embed(ty, _) => (4.0 + ty.bits_per_weight() / 8.0, 1.0),
             RowOp::Store(ty) | RowOp::Load(ty) => {
@@ -158,7 +158,7 @@ impl RowCase {
         let numbers = self.rows * self.width;
         let mut x = random.numbers(numbers);
         let (mut y, mut bytes) = (random.numbers(numbers), Vec::new());
-        // with other bits than x, so that sums are not exact
+        // not on the grid of x, so that sums are inexact
         y.iter_mut().for_each(|y| *y *= 0.3);
         match self.op {
             RowOp::Embed(ty, layout) => {
@@ -172,7 +172,7 @@ impl RowCase {
                 bytes = random.numbers(len).iter().map(|v| (v * 128.0) as i8 as u8).collect();
             }
             RowOp::QuantiseA8 | RowOp::ToBf16 | RowOp::Store(_) if self.rows > 1 => {
-                // zeros, and numbers that are none
+                // zeros, NaN and infinities
                 x[self.width..2 * self.width].fill(0.0);
                 for (i, odd) in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, 1e-7].iter().enumerate() {
                     if let Some(place) = x.get_mut(2 * self.width + i * 37) {
@@ -181,7 +181,7 @@ impl RowCase {
                 }
             }
             RowOp::SiluMul => x.iter_mut().for_each(|x| *x *= 20.0),
-            // x: largest scores and sums of each piece; y: weighted values
+            // x: running max and sum of each split; y: weighted values
             RowOp::Merge { pieces } => {
                 x = random.numbers(2 * pieces * self.rows);
                 x[pieces * self.rows..].iter_mut().for_each(|sum| *sum = sum.abs() + 0.5);
@@ -189,7 +189,7 @@ impl RowCase {
             }
             RowOp::Route(_) => {
                 x.iter_mut().for_each(|x| *x *= 4.0);
-                // of both signs: a bias may make scores negative
+                // both signs: a bias may make scores negative
                 y = random.numbers(self.width);
             }
             _ => {}
@@ -296,13 +296,13 @@ impl RowCase {
         (0..self.width / 2).map(move |i| 10_000f64.powf(-2.0 * i as f64 / width))
     }
 
-    /// A cached row of this width: a ninth of it is rotated, as of 576 numbers.
+    /// A KV cache row of this width, a ninth of it RoPE as in rows of 576.
     pub(crate) fn cache_row(&self, ty: CacheType) -> CacheRow {
         let rope = self.width / 9;
         CacheRow { ty, content: self.width - rope, rope }
     }
 
-    /// A row as `latent_types::CacheRow` defines it of `int8`: codes, scale, rope part.
+    /// An int8 row as `latent_types::CacheRow` defines it: quants, scale, RoPE part.
     fn stored_codes(&self, x: &[f32], truth: &mut Truth) {
         let (content, rope) = x.split_at(self.cache_row(CacheType::Int8).content);
         let (codes, scale) = codes(content);
@@ -344,7 +344,7 @@ impl RowCase {
     }
 }
 
-/// Numbers as codes of 8 bits, and their scale: largest magnitude / 127, NaN where they are not finite.
+/// int8 quants and their scale: largest magnitude / 127, or NaN if an element is not finite.
 fn codes(numbers: &[f32]) -> (Vec<f32>, f32) {
     let largest = numbers.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let finite = numbers.iter().all(|v| v.is_finite());
@@ -353,7 +353,7 @@ fn codes(numbers: &[f32]) -> (Vec<f32>, f32) {
     (numbers.iter().map(code).collect(), if finite { largest / 127.0 } else { f32::NAN })
 }
 
-/// A row's 8-bit blocks as `latent_types::ActivationType::A8` defines them: codes, scale, scale · Σ codes of all and of each half, and −128 · Σ codes.
+/// A row's int8 blocks as `latent_types::ActivationType::A8` defines them: quants, scale, scale · Σ quants of the block and of each half, and −128 · Σ quants.
 fn quantised(x: &[f32], truth: &mut Truth) {
     for numbers in x.chunks(Q8_BLOCK) {
         let (codes, scale) = codes(numbers);

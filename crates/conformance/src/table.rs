@@ -8,7 +8,7 @@ use crate::rows::{RowCase, RowOp};
 use latent_kernels::{Gating, GroupScore, KeyOrder, RopePairs};
 use latent_types::{ActivationType, CacheType, TensorType, WeightLayout};
 
-/// The products that there are to be: layout of the weight, how inputs are read, whether it is read across, and which formats.
+/// Combinations that must have kernels: weight layout, activation type, whether the product is transposed, and weight formats.
 type Product = (WeightLayout, ActivationType, bool, fn(TensorType) -> bool);
 
 const PRODUCTS: [Product; 6] = [
@@ -28,11 +28,11 @@ fn floats_in_tiles(ty: TensorType) -> bool {
     has_tiles(ty) && !ty.is_quantized()
 }
 
-/// Input rows, and the numbers of each for floats in tiles: parts of vectors and of runs, several runs side by side, several parts of a row.
+/// Input rows and elements per row for float formats in tiles: partial vectors and groups, several groups at a time, several column blocks.
 const FLOAT_SIZES: [(usize, usize); 10] =
     [(1, 771), (2, 515), (3, 260), (4, 35), (7, 129), (8, 1027), (16, 128), (23, 2179), (64, 262), (512, 67)];
 
-/// Input rows, and the numbers of each for formats with blocks of 256. The longest is more than is unpacked at a time, in all formats.
+/// Input rows and elements per row for formats with blocks of 256. The longest is more than GEMM unpacks at a time, in every format.
 const PRODUCT_SIZES: [(usize, usize); 10] = [
     (1, 256),
     (2, 512),
@@ -46,11 +46,11 @@ const PRODUCT_SIZES: [(usize, usize); 10] = [
     (512, 256),
 ];
 
-/// Output rows: four tiles and a part of one, which are groups of three and of two.
+/// Outputs: four tiles and part of a fifth, which GEMM groups as three and two.
 const OUTPUTS: usize = 69;
 
-/// Input rows, numbers of each, and outputs of products by strips (of 256 outputs and 512 inputs, for 1024 rows): more than one in each way.
-const STRIP_SIZES: [(usize, usize, usize); 3] = [(33, 1280, 300), (48, 512, 544), (1050, 768, 70)];
+/// Input rows, elements per row and outputs for AMX GEMM, whose blocks are 1024 rows, 512 inputs and 256 outputs: more than one block in each dimension.
+const AMX_SIZES: [(usize, usize, usize); 3] = [(33, 1280, 300), (48, 512, 544), (1050, 768, 70)];
 
 /// Heads, latent, rope and cached rows.
 const LATENT_SIZES: [(usize, usize, usize, usize); 11] = [
@@ -103,7 +103,7 @@ const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 15] = [
 /// What attention over expanded keys computes in.
 const FLOATS: [ActivationType; 3] = [ActivationType::F32, ActivationType::F16, ActivationType::Bf16];
 
-/// Numbers of a key and of a latent, and blocks of cached rows.
+/// Elements per key and per latent, and blocks of cached rows.
 const KEY_SIZES: [(usize, usize, usize); 5] =
     [(13, 50, 1), (13, 50, 2), (1, 1, 1), (64, 256, 3), (128, 512, 1)];
 
@@ -143,7 +143,7 @@ const ROUTES: [(usize, Routing); 8] = {
     ]
 };
 
-/// Every case of the tests.
+/// Every test case.
 pub fn cases() -> Vec<Case> {
     let mut cases = products();
     for (heads, latent, rope, rows) in LATENT_SIZES {
@@ -173,7 +173,7 @@ pub fn cases() -> Vec<Case> {
 
 fn products() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (layout, activation, across, formats) in PRODUCTS {
+    for (layout, activation, transposed, formats) in PRODUCTS {
         for weight in TensorType::all().filter(|ty| formats(*ty)) {
             let floats = layout == WeightLayout::Tiles && floats_in_tiles(weight);
             for (rows, long) in if floats { FLOAT_SIZES } else { PRODUCT_SIZES } {
@@ -183,21 +183,23 @@ fn products() -> Vec<Case> {
                 } else {
                     (long / 8 + block * 3).next_multiple_of(block)
                 };
-                // read across, a part of the weight's rows takes part: an odd number, or whole tiles
-                let (inputs, outputs, skipped) = match across {
+                // transposed products use a part of the weight's rows: an odd number, or whole tiles
+                let (inputs, outputs, skipped) = match transposed {
                     true if rows % 2 == 0 => (48, cols, 16),
                     true => (21, cols, 5),
                     false => (cols, OUTPUTS, 0),
                 };
-                let case = ProductCase { weight, layout, activation, across, rows, inputs, outputs, skipped };
+                let case =
+                    ProductCase { weight, layout, activation, transposed, rows, inputs, outputs, skipped };
                 cases.push(Case::Product(case));
             }
         }
     }
     for weight in [TensorType::Q4_0, TensorType::Q6_K, TensorType::NVFP4] {
-        for (rows, inputs, outputs) in STRIP_SIZES {
-            let (layout, activation, across, skipped) = (WeightLayout::Tiles, ActivationType::Bf16, false, 0);
-            let case = ProductCase { weight, layout, activation, across, rows, inputs, outputs, skipped };
+        for (rows, inputs, outputs) in AMX_SIZES {
+            let (layout, activation, transposed, skipped) =
+                (WeightLayout::Tiles, ActivationType::Bf16, false, 0);
+            let case = ProductCase { weight, layout, activation, transposed, rows, inputs, outputs, skipped };
             cases.push(Case::Product(case));
         }
     }
@@ -248,37 +250,38 @@ fn rows() -> Vec<Case> {
 /// Sizes of real models: inputs and outputs of a routed expert of DeepSeek-V2-Lite, of an MLP of GLM-4.7-Flash, of a routed expert of DeepSeek-V3.
 const REAL_PRODUCTS: [(usize, usize); 3] = [(2048, 1408), (5120, 1536), (7168, 2048)];
 
-/// Every case that is measured: at least one for each kernel.
+/// Every benchmark case: at least one per kernel.
 pub fn real_sizes() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (layout, activation, across, formats) in PRODUCTS {
+    for (layout, activation, transposed, formats) in PRODUCTS {
         for weight in TensorType::all().filter(|ty| formats(*ty)) {
             let mut add = |rows, inputs, outputs| {
                 let skipped = 0;
-                let case = ProductCase { weight, layout, activation, across, rows, inputs, outputs, skipped };
+                let case =
+                    ProductCase { weight, layout, activation, transposed, rows, inputs, outputs, skipped };
                 cases.push(Case::Product(case));
             };
-            if across {
-                // W_UK of one head, from keys of 128 numbers to latents of 512
+            if transposed {
+                // W_UK of one head, from keys of 128 elements to latents of 512
                 add(1, 128, 512);
                 continue;
             }
-            // strips are for many rows
+            // AMX GEMM is for large batches
             if activation != ActivationType::Bf16 {
                 for (inputs, outputs) in REAL_PRODUCTS {
                     add(1, inputs, outputs);
                 }
-                // verification of guessed tokens
+                // verification of draft tokens
                 add(8, 7168, 2048);
             }
-            // small batches, and experts that few rows of a prompt chose; a prompt with shorter rows
+            // small batches, and experts with few rows of a prompt; a prompt with shorter rows
             if activation == ActivationType::A8 {
                 for rows in [2, 4, 6, 12, 16, 24, 32, 64] {
                     add(rows, 7168, 2048);
                 }
                 add(512, 2048, 1408);
             }
-            // a prompt
+            // prefill
             if activation != ActivationType::F32 || layout == WeightLayout::Tiles || weight == TensorType::F32
             {
                 add(512, 7168, 2048);

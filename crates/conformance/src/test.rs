@@ -1,11 +1,11 @@
-//! Correctness: every kernel that computes a case, against the truth and against the other kernels of the case.
+//! Correctness tests: every kernel of a case against the reference, and against the case's other kernels.
 
 use crate::backend::{Backend, Kernel};
 use crate::case::{Case, SameBits};
 use crate::filter::Filter;
 use serde::Serialize;
 
-/// How a case went with one kernel.
+/// The outcome of a case on a kernel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "status")]
 pub enum Verdict {
@@ -14,7 +14,7 @@ pub enum Verdict {
         /// The worst error, as a share of what is allowed.
         of_bound: f64,
     },
-    /// Something is wrong.
+    /// A result or a promise is wrong.
     Failed {
         /// What.
         problem: String,
@@ -29,7 +29,7 @@ pub enum Verdict {
 /// One case with one kernel.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// The operation's word.
+    /// The operation's name.
     pub operation: &'static str,
     /// The case.
     pub case: String,
@@ -37,16 +37,16 @@ pub struct Outcome {
     pub kernel: String,
     /// What it is compiled for.
     pub level: &'static str,
-    /// The error allowed, in parts of a result's size.
+    /// The error allowed, relative to a result's size.
     pub bound: f64,
     /// Why it is allowed.
     pub reason: &'static str,
-    /// How it went.
+    /// The outcome.
     #[serde(flatten)]
     pub verdict: Verdict,
 }
 
-/// Runs all `cases` that `filter` lets through on the kernels of a backend. `sink` hears each outcome and says whether to go on.
+/// Runs all `cases` that `filter` lets through on the kernels of a backend. `sink` receives each outcome and says whether to go on.
 pub fn test(backend: &dyn Backend, cases: &[Case], filter: &Filter, sink: &mut dyn FnMut(Outcome) -> bool) {
     let kernels = backend.kernels();
     for case in cases {

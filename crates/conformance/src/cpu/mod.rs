@@ -1,4 +1,4 @@
-//! The processor as a backend: every row of [`latent_kernels::table`], and the plain functions beside it.
+//! The CPU as a backend: every kernel of [`latent_kernels::table`], and the plain functions beside it.
 
 mod attention;
 mod product;
@@ -10,7 +10,7 @@ use crate::rows::RowOp;
 use latent_kernels::KernelFn;
 use latent_types::{KernelContract, OpKind, Tier};
 
-/// The processor.
+/// The CPU backend.
 pub struct Cpu {
     entries: Vec<Entry>,
 }
@@ -118,7 +118,7 @@ impl Default for Cpu {
 }
 
 impl Cpu {
-    /// This machine's processor.
+    /// The CPU of this machine.
     pub fn new() -> Cpu {
         let mut entries = Vec::new();
         let plain = |word: &str, kind: RowKind| {

@@ -1,4 +1,4 @@
-//! Products on the processor.
+//! Matmul jobs on the CPU.
 
 use crate::backend::Job;
 use crate::product::{ProductCase, ProductOperands};
@@ -23,7 +23,7 @@ pub(super) fn may_use_avx_vnni(contract: &KernelContract) -> bool {
 /// Whether a kernel computes a case. One for any format serves those that have none of their own, as binding has it.
 pub(super) fn serves(contract: &KernelContract, case: &ProductCase) -> bool {
     let fits = |contract: &KernelContract| {
-        contract.op == if case.across { OpKind::LinearT } else { OpKind::Linear }
+        contract.op == if case.transposed { OpKind::LinearT } else { OpKind::Linear }
             && contract.layout == case.layout
             && contract.activation == case.activation
     };
@@ -71,9 +71,12 @@ impl Job for ProductJob<'_> {
     /// Any cut of rows and outputs gives the same bits.
     fn promises(&mut self) -> Result<(), String> {
         let (rows, outputs) = (self.case.rows, self.case.outputs);
-        // read across, a weight is cut between its blocks; tiles are cut inside of one too
-        let cut =
-            if self.case.across { self.case.weight.block_len().max(16).min(outputs) } else { 5.min(outputs) };
+        // transposed products are cut between blocks; others also inside a tile
+        let cut = if self.case.transposed {
+            self.case.weight.block_len().max(16).min(outputs)
+        } else {
+            5.min(outputs)
+        };
         for outs in [cut..outputs, 0..cut, cut..(outputs - cut).max(cut)] {
             let cols = outs.len();
             let mut part = vec![f32::NAN; rows * cols];

@@ -1,4 +1,4 @@
-//! Row-wise operations on the processor.
+//! Row-wise jobs on the CPU.
 
 use crate::backend::Job;
 use crate::rows::{EPS, FACTOR, POSITION, RowCase, RowOp, RowOperands};
@@ -156,7 +156,7 @@ fn rotations(case: &RowCase) -> Vec<f32> {
     rotations
 }
 
-/// Pieces one after the other: maxima, sums and values of all rows, which are heads.
+/// KV splits one after the other: max, sum and values of all rows, which are heads.
 fn partials(case: &RowCase, pieces: usize, operands: &RowOperands) -> Vec<f32> {
     let (max, sum) = operands.x.split_at(pieces * case.rows);
     let mut memory = Vec::new();
@@ -178,7 +178,7 @@ fn stored(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
         }
         CacheType::F16 => pairs().map(crate::numbers::half).collect(),
         CacheType::Bf16 => pairs().map(crate::numbers::brain).collect(),
-        // codes, scale, rope part
+        // quants, scale, RoPE part
         CacheType::Int8 => {
             let numbers = |bytes: &[u8]| {
                 let (codes, rest) = bytes.split_at(row.content);
