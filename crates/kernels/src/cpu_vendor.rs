@@ -1,18 +1,18 @@
-//! Who made the processor: what no feature flag tells, and memory and caches depend on.
+//! The CPU vendor: the best prefetch order and blocking depend on the memory system, which no feature flag describes.
 
 use std::sync::OnceLock;
 
-/// The maker of the processor.
+/// CPU vendors that are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vendor {
-    /// AMD, or Hygon, which builds the same cores.
+    /// AMD, and Hygon with the same cores.
     Amd,
     /// Intel and all others.
     Other,
 }
 
 impl Vendor {
-    /// That of this processor, asked once.
+    /// The vendor of this CPU, detected once.
     pub fn detect() -> Vendor {
         static FOUND: OnceLock<Vendor> = OnceLock::new();
         *FOUND.get_or_init(|| match &name() {
@@ -22,7 +22,7 @@ impl Vendor {
     }
 }
 
-/// The maker's name, as the processor gives it.
+/// The vendor string of CPUID leaf 0.
 #[cfg(target_arch = "x86_64")]
 fn name() -> [u8; 12] {
     let found = std::arch::x86_64::__cpuid(0);
@@ -33,7 +33,7 @@ fn name() -> [u8; 12] {
     name
 }
 
-/// Other architectures do not tell it.
+/// Unknown on other architectures.
 #[cfg(not(target_arch = "x86_64"))]
 fn name() -> [u8; 12] {
     [0; 12]

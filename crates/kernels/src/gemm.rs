@@ -1,4 +1,4 @@
-//! Products of f32 matrices: blocks of rows × vectors of columns in registers, the sum over k in order.
+//! f32 GEMM: blocks of rows × vectors of columns in registers, summed over k in order.
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
@@ -7,20 +7,20 @@
 use crate::RowsMut;
 use crate::simd::Simd;
 
-/// Numbers of a latent cache row of nearly every published model: 512 + 64.
+/// Width of a latent KV cache row in nearly every published model: 512 + 64.
 const LATENT_ROW: usize = 576;
 
-/// A matrix to be read, in one of two orders.
+/// The left operand, in one of two orders.
 #[derive(Clone, Copy)]
 pub(crate) enum Left<'a> {
-    /// Rows one after the other, so many numbers apart.
+    /// Row-major, with the row stride in elements.
     Rows(&'a [f32], usize),
-    /// Columns one after the other, so many numbers apart.
+    /// Column-major, with the column stride in elements.
     Columns(&'a [f32], usize),
 }
 
 impl Left<'_> {
-    /// Numbers, distance of rows, distance of columns.
+    /// Elements, row stride, column stride.
     fn parts(&self) -> (&[f32], usize, usize) {
         match self {
             Left::Rows(data, row) => (data, *row, 1),
@@ -29,10 +29,13 @@ impl Left<'_> {
     }
 }
 
-/// As [`gemm_prefetch`], without anything else.
+/// [`gemm_prefetch`] without prefetching.
+///
+/// # Panics
+/// When a matrix is shorter than its shape.
 ///
 /// # Safety
-/// As for [`Simd`].
+/// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 pub(crate) unsafe fn gemm<L: Simd>(
     k: usize,
@@ -41,18 +44,18 @@ pub(crate) unsafe fn gemm<L: Simd>(
     c: &mut RowsMut<'_>,
     add: bool,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the ISA by this function's contract.
     unsafe { gemm_prefetch::<L, 0>(k, a, b, c, add, &mut std::ptr::null()) }
 }
 
-/// c = a · b, or c = c + a · b: `a` has a row for each row of `c`, `b` has `k` rows, `b_row` numbers apart.
-/// Meanwhile memory from `ahead` on is asked for: 64 bytes for each `PREFETCH_EVERY` terms (4 or 8; 0: none) of a block of results.
+/// c = a · b, or c = c + a · b with `add`. `a` has a row per row of `c`; `b` is `k` rows with stride `b_row`. Prefetches from `ahead` on: one cache line
+/// per `PREFETCH_EVERY` k-steps of a block (4 or 8; 0: none).
 ///
 /// # Panics
-/// When a matrix is shorter than that.
+/// When a matrix is shorter than its shape.
 ///
 /// # Safety
-/// As for [`Simd`].
+/// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
     k: usize,
@@ -66,8 +69,8 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
     if m == 0 || n == 0 {
         return;
     }
-    let (numbers, a_row, a_col) = a.parts();
-    assert!(k == 0 || numbers.len() > (m - 1) * a_row + (k - 1) * a_col, "left factor");
+    let (elements, a_row, a_col) = a.parts();
+    assert!(k == 0 || elements.len() > (m - 1) * a_row + (k - 1) * a_col, "left factor");
     assert!(k == 0 || b.len() >= (k - 1) * b_row + n, "right factor");
     let (start, c_row) = c.raw_mut();
     let wide = n / 16 * 16;
@@ -78,9 +81,9 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
         while row < m {
             macro_rules! block {
                 ($rows:literal, $vectors:literal) => {{
-                    // SAFETY: the block lies inside the three matrices, as asserted above.
+                    // SAFETY: the block is inside the three matrices, as asserted above; the ISA by this function's contract.
                     unsafe {
-                        let left = numbers.as_ptr().add(row * a_row);
+                        let left = elements.as_ptr().add(row * a_row);
                         let right = (b.as_ptr().add(column), b_row);
                         let out = (start.add(row * c_row + column), c_row);
                         match a {
@@ -141,22 +144,22 @@ pub(crate) unsafe fn gemm_prefetch<L: Simd, const PREFETCH_EVERY: usize>(
         column += vectors * 16;
     }
     for i in 0..m {
-        let line = c.row_mut(i);
+        let row = c.row_mut(i);
         for j in wide..n {
-            let mut sum = if add { line[j] } else { 0.0 };
+            let mut sum = if add { row[j] } else { 0.0 };
             for l in 0..k {
-                sum += numbers[i * a_row + l * a_col] * b[l * b_row + j];
+                sum += elements[i * a_row + l * a_col] * b[l * b_row + j];
             }
-            line[j] = sum;
+            row[j] = sum;
         }
     }
 }
 
-/// `R` rows × `V` vectors; `ROW_MAJOR`: the order of the left factor, whose rows (or columns) are `a_step` apart. `A_STRIDE` is that distance where
-/// it is known to the compiler, else 0: known distances leave one address in place of eight, which are more than registers hold.
+/// The microkernel: `R` rows × `V` vectors. `ROW_MAJOR` is the order of the left operand, and `a_step` its stride. `A_STRIDE` is that stride where it is a
+/// constant, else 0: a constant stride needs one address register in place of eight, more than there are.
 ///
 /// # Safety
-/// All numbers of the block lie in memory that is valid for it.
+/// The caller is compiled for the ISA of `L`, and the CPU has it. All elements of the block are in valid memory, `c` for writing.
 #[inline(always)]
 unsafe fn block<
     L: Simd,
@@ -174,7 +177,7 @@ unsafe fn block<
     ahead: &mut *const u8,
 ) {
     let a_step = if A_STRIDE > 0 { A_STRIDE } else { a_step };
-    // SAFETY: the caller's promise.
+    // SAFETY: every access is to an element of the block, which is valid by this function's contract, as is the ISA; a prefetch never faults.
     unsafe {
         let mut sums = [[L::splat_f32(0.0); V]; R];
         if add {
@@ -184,8 +187,8 @@ unsafe fn block<
                 }
             }
         }
-        // a macro: a closure that is called often is not surely inlined, and so not compiled with the tier's instructions
-        macro_rules! step {
+        // a macro, since a closure that is called often may not be inlined, and then lacks the ISA's instructions
+        macro_rules! k_step {
             ($l:expr) => {{
                 let l: usize = $l;
                 let mut columns = [L::splat_f32(0.0); V];
@@ -202,10 +205,10 @@ unsafe fn block<
         }
         let mut l = 0;
         while l + 4 <= k {
-            step!(l);
-            step!(l + 1);
-            step!(l + 2);
-            step!(l + 3);
+            k_step!(l);
+            k_step!(l + 1);
+            k_step!(l + 2);
+            k_step!(l + 3);
             if PREFETCH_EVERY > 0 && l.is_multiple_of(PREFETCH_EVERY) {
                 L::prefetch_far(*ahead);
                 *ahead = ahead.wrapping_add(64);
@@ -213,7 +216,7 @@ unsafe fn block<
             l += 4;
         }
         while l < k {
-            step!(l);
+            k_step!(l);
             l += 1;
         }
         for r in 0..R {

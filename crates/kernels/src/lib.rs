@@ -1,10 +1,28 @@
-//! CPU compute: one folder an operation, single-threaded functions over shares of the work.
+//! CPU kernels: single-threaded functions over a share of the work.
 //!
-//! * [`table`]: every kernel with its contract; [`features`]: what this processor offers.
-//! * [`Rows`], [`RowsMut`], [`WeightMatrix`], [`QuantizedInput`]: what kernels read and write.
-//! * [`MatmulFn`], [`AttendFn`]: products and attention, in tiers; the rest are plain functions.
+//! * [`table`]: every kernel with its contract; [`features`]: what this CPU has.
+//! * [`Rows`], [`RowsMut`], [`WeightMatrix`], [`QuantizedInput`]: operands.
+//! * [`MatmulFn`], [`AttendFn`]: signatures of matmul and attention kernels, which plans select; the rest are row-wise functions.
 //!
-//! The order of every sum depends on shapes alone: never on how many rows a call has, nor on where a share ends.
+//! # Where a kernel is
+//!
+//! A folder per family. Portable, AVX2 and AVX-512 kernels are one body over the trait `simd::Simd`, compiled for each ISA; kernels on f16 or bf16 arithmetic
+//! are written in intrinsics. `isa` lists the CPU features of each ISA and has its proof token.
+//!
+//! | family | portable, AVX2, AVX-512 | AVX512-FP16 | AVX512-BF16 | AMX |
+//! |---|---|---|---|---|
+//! | GEMV, small batches, GEMM (quantized weights) | `matmul/quantized` | | | `matmul/amx` |
+//! | GEMV, GEMM (float weights) | `matmul/float` | | | |
+//! | any format, one row at a time | `matmul/dequantized` | | | |
+//! | decode attention (MLA, latent space) | `attention/mla_decode/{f32, int8}` | `attention/mla_decode/{f16, int8_f16}` | `bf16/mla_decode` | `bf16/mla_decode` |
+//! | prefill attention (expanded keys and values) | `attention/mla_prefill/f32` | `attention/mla_prefill/f16` | `bf16/mla_prefill` | `bf16/mla_prefill` |
+//! | norm, RoPE, activation functions, routing | `norm`, `rope`, `elementwise`, `moe` | | | |
+//!
+//! So decode attention on AVX2 is `attention/mla_decode/f32.rs` (or `int8.rs`) with `simd/avx2.rs`, compiled in `attention/tiers.rs`.
+//!
+//! # Reproducible sums
+//!
+//! The order of every sum depends on shapes alone: not on batch size, nor on where a share of the work ends.
 //!
 //! ```
 //! let mut out = [0.0; 2];

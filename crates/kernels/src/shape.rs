@@ -1,4 +1,4 @@
-//! Why a view of memory is refused: the shapes that safe code hands to kernels are checked once, when a view is made.
+//! Shape errors. Shapes that safe code hands to kernels are checked once, when a view is made, so that kernels may rely on them.
 
 use latent_types::TensorType;
 use std::fmt;
@@ -16,14 +16,14 @@ pub enum ShapeError {
     Length {
         /// What was to be viewed.
         what: &'static str,
-        /// Elements (bytes of weights and of the cache) that the shape needs.
+        /// Elements that the shape needs (bytes for weights and the KV cache).
         needed: usize,
         /// Elements that are there.
         found: usize,
     },
-    /// Rows that are to be written, or that are read by whole vectors, overlap.
+    /// Rows overlap that are written, or copied with their stride.
     Overlap {
-        /// Elements of a row.
+        /// Elements per row.
         cols: usize,
         /// Elements from one row to the next.
         stride: usize,
@@ -32,25 +32,25 @@ pub enum ShapeError {
     Format {
         /// The format.
         ty: TensorType,
-        /// Elements of a row.
+        /// Elements per row.
         cols: usize,
         /// The layout.
         layout: &'static str,
     },
-    /// A number is outside of its range.
+    /// A value is out of range.
     Range {
         /// What it says.
         what: &'static str,
-        /// The number.
+        /// The value.
         value: usize,
         /// What it must be.
         expected: &'static str,
     },
-    /// A page table names a page that the cache does not have.
+    /// A block table names a block that the KV cache does not have.
     Page {
-        /// The page.
+        /// The block.
         page: u32,
-        /// Whole pages of the cache.
+        /// Whole blocks in the cache.
         pages: usize,
     },
 }
@@ -78,7 +78,7 @@ impl fmt::Display for ShapeError {
 
 impl std::error::Error for ShapeError {}
 
-/// Elements from the first of `rows` rows to the end of the last one.
+/// Elements from the start of the first row to the end of the last.
 ///
 /// # Errors
 /// [`ShapeError::Overflow`].
@@ -93,7 +93,7 @@ pub(crate) fn extent(
     end.ok_or(ShapeError::Overflow { what })
 }
 
-/// As [`extent`], within memory of `found` elements.
+/// Checks the [`extent`] against memory of `found` elements.
 ///
 /// # Errors
 /// [`ShapeError::Overflow`], and [`ShapeError::Length`] where the memory is shorter.

@@ -1,4 +1,4 @@
-//! The table of all kernels, and what the processor offers.
+//! The table of all kernels, and the features of this CPU.
 
 use crate::attention::{self, AttendExpandedFn, AttendFn, ExpandKeysFn};
 #[cfg(target_arch = "x86_64")]
@@ -7,35 +7,34 @@ use crate::matmul::{self, MatmulFn};
 use latent_types::{ActivationType, CacheType, CpuFeatures, KernelContract, OpKind, Tier, WeightLayout};
 use std::sync::OnceLock;
 
-/// A kernel, typed by what it does. Operations without a function here have one form, called directly.
+/// A kernel's function, by signature.
 #[derive(Clone, Copy)]
 pub enum KernelFn {
-    /// A product with weight rows.
+    /// y = x · Wᵀ.
     Matmul(MatmulFn),
-    /// A product with a weight read across.
+    /// y = x · W: the weight is stored transposed.
     MatmulT(MatmulFn),
-    /// Attention in latent space.
+    /// MLA decode attention in latent space.
     AttendLatent(AttendFn),
-    /// The same with scores apart.
+    /// MLA decode attention with separate scores.
     AttendSeparate(AttendFn),
-    /// Attention over expanded keys and values.
+    /// MLA prefill attention over expanded f32 keys and values.
     AttendExpanded(AttendExpandedFn),
-    /// Keys from latents.
+    /// Expansion of latents to f32 keys.
     ExpandKeys(ExpandKeysFn),
-    /// Attention over expanded keys and values of f16.
+    /// MLA prefill attention over expanded f16 keys and values.
     PrefillAttnF16(AttendExpandedFn<half::f16>),
-    /// Such keys from latents.
+    /// Expansion of latents to f16 keys.
     ExpandKeysF16(ExpandKeysFn<half::f16>),
-    /// Attention over expanded keys and values of bf16.
+    /// MLA prefill attention over expanded bf16 keys and values.
     PrefillAttnBf16(AttendExpandedFn<half::bf16>),
-    /// Such keys from latents.
+    /// Expansion of latents to bf16 keys.
     ExpandKeysBf16(ExpandKeysFn<half::bf16>),
-    /// A plain function of this crate.
+    /// One of this crate's row-wise functions, which backends call by name.
     Plain,
 }
 
-/// Every kernel with its contract, all tiers. Forms that need more than their tier (arithmetic on f16 or bf16) are there only where the
-/// processor has it.
+/// Every kernel with its contract, for all tiers. Kernels that need more than their tier (f16 or bf16 arithmetic) are listed only where the CPU has it.
 pub fn table() -> &'static [(KernelContract, KernelFn)] {
     static TABLE: OnceLock<Vec<(KernelContract, KernelFn)>> = OnceLock::new();
     TABLE.get_or_init(|| {
@@ -100,7 +99,7 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
     })
 }
 
-/// What the processor offers, found once.
+/// The features of this CPU, detected once.
 #[cfg(target_arch = "x86_64")]
 pub fn features() -> CpuFeatures {
     static FOUND: OnceLock<CpuFeatures> = OnceLock::new();
@@ -115,7 +114,7 @@ pub fn features() -> CpuFeatures {
     CpuFeatures { amx: found.amx || crate::bf16::assumed(), ..found }
 }
 
-/// What the processor offers: portable code only, on this architecture.
+/// The features of this CPU: on this architecture only portable code.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn features() -> CpuFeatures {
     CpuFeatures::default()

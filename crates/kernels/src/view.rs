@@ -1,11 +1,11 @@
-//! Matrices of f32 rows: borrowed views with a stride.
+//! Borrowed f32 matrices with a row stride.
 #![allow(unsafe_code, reason = "threads of one step write disjoint parts of one arena through raw pointers")]
 
 use crate::shape::{ShapeError, fits};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Rows to be read.
+/// A matrix to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     data: &'a [f32],
@@ -15,7 +15,7 @@ pub struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// `rows` rows of `cols` numbers, `stride` numbers apart.
+    /// `rows` rows of `cols` elements, `stride` elements apart.
     ///
     /// # Panics
     /// Where [`try_new`](Self::try_new) reports an error.
@@ -27,7 +27,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The same of sizes that may be wrong.
+    /// [`new`](Self::new) for sizes that may be wrong.
     ///
     /// # Errors
     /// When `data` is too short, or the size overflows.
@@ -36,12 +36,12 @@ impl<'a> Rows<'a> {
         Ok(Rows { data, rows, cols, stride })
     }
 
-    /// How many rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Numbers of a row.
+    /// Elements per row.
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -53,7 +53,7 @@ impl<'a> Rows<'a> {
         &self.data[i * self.stride..][..self.cols]
     }
 
-    /// All rows as they lie in memory, and their distance.
+    /// Address of the first row, and the stride.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn raw(&self) -> (*const f32, usize) {
         (self.data.as_ptr(), self.stride)
@@ -67,7 +67,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Rows to be written.
+/// A matrix to write.
 pub struct RowsMut<'a> {
     start: *mut f32,
     rows: usize,
@@ -77,7 +77,7 @@ pub struct RowsMut<'a> {
 }
 
 impl<'a> RowsMut<'a> {
-    /// `rows` rows of `cols` numbers, `stride` numbers apart.
+    /// `rows` rows of `cols` elements, `stride` elements apart.
     ///
     /// # Panics
     /// Where [`try_new`](Self::try_new) reports an error.
@@ -89,7 +89,7 @@ impl<'a> RowsMut<'a> {
         }
     }
 
-    /// The same of sizes that may be wrong.
+    /// [`new`](Self::new) for sizes that may be wrong.
     ///
     /// # Errors
     /// When `data` is too short, rows would overlap, or the size overflows.
@@ -106,20 +106,20 @@ impl<'a> RowsMut<'a> {
         Ok(RowsMut { start: data.as_mut_ptr(), rows, cols, stride, _borrow: PhantomData })
     }
 
-    /// The same from an address.
+    /// A matrix at an address.
     ///
     /// # Safety
-    /// All rows lie in memory that is valid for `'a`, and nobody else touches their `cols` numbers meanwhile.
+    /// For `'a`, all rows are in valid memory, and nothing else reads or writes their `cols` elements.
     pub unsafe fn from_raw(start: *mut f32, rows: usize, cols: usize, stride: usize) -> RowsMut<'a> {
         RowsMut { start, rows, cols, stride, _borrow: PhantomData }
     }
 
-    /// How many rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Numbers of a row.
+    /// Elements per row.
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -128,37 +128,37 @@ impl<'a> RowsMut<'a> {
     #[inline]
     pub fn row_mut(&mut self, i: usize) -> &mut [f32] {
         assert!(i < self.rows, "row {i} of {}", self.rows);
-        // SAFETY: in range by the assertion; exclusive by the promise of the constructors.
+        // SAFETY: row `i` is in the memory that the constructor checked or was promised, for us alone; `&mut self` keeps it so for the result's lifetime.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(i * self.stride), self.cols) }
     }
 
-    /// Some of the rows, borrowed anew.
+    /// Reborrows some of the rows.
     pub(crate) fn slice_rows(&mut self, range: Range<usize>) -> RowsMut<'_> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
-        // no rows: an address beyond the last one may lie outside of the memory
+        // an empty range may start beyond the last row, whose address may be outside the memory
         let first = if range.is_empty() { 0 } else { range.start };
-        // SAFETY: a row of this view.
+        // SAFETY: `first` is a row of this matrix, or 0.
         let start = unsafe { self.start.add(first * self.stride) };
         RowsMut { start, rows: range.len(), cols: self.cols, stride: self.stride, _borrow: PhantomData }
     }
 
-    /// All rows as they lie in memory, and their distance. Only for rows without gaps between them that others may write.
+    /// Address of the first row, and the stride. Elements between two rows may belong to others: never write those.
     pub(crate) fn raw_mut(&mut self) -> (*mut f32, usize) {
         (self.start, self.stride)
     }
 
-    /// Writes one number.
+    /// Writes one element.
     #[inline]
     pub fn set(&mut self, row: usize, col: usize, value: f32) {
         self.row_mut(row)[col] = value;
     }
 
-    /// The columns in `range`, borrowed anew.
+    /// Reborrows some of the columns.
     pub fn columns(&mut self, range: Range<usize>) -> RowsMut<'_> {
         assert!(range.start <= range.end && range.end <= self.cols, "columns {range:?} of {}", self.cols);
-        // as for rows
+        // without rows, a column's address may be outside the memory
         let first = if self.rows == 0 { 0 } else { range.start };
-        // SAFETY: a column of the first row, or the end of it.
+        // SAFETY: a column of the first row or its end, which is in the memory; 0 without rows.
         let start = unsafe { self.start.add(first) };
         RowsMut { start, rows: self.rows, cols: range.len(), stride: self.stride, _borrow: PhantomData }
     }

@@ -1,39 +1,40 @@
-//! Weights as kernels read them: rows of blocks as in the file, or tiles of sixteen rows.
+//! Weight matrices as kernels read them: rows of blocks as in the file, or tiles of sixteen rows.
 
 use crate::shape::{ShapeError, times};
 use latent_quant::tiles::{ROWS, TileLayout};
 use latent_types::{TensorType, WeightLayout};
 use std::ops::Range;
 
-/// Factors of rectangles of a matrix, as FP8 files have them.
+/// A scale per rectangle of a matrix, as FP8 checkpoints have them.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockScales<'a> {
-    /// The factors, those of the first rows first.
+    /// The scales, row-major.
     pub numbers: &'a [f32],
-    /// Rows of a rectangle.
+    /// Rows per rectangle.
     pub rows: usize,
-    /// Columns of a rectangle.
+    /// Columns per rectangle.
     pub cols: usize,
 }
 
-/// The longest side of a rectangle of numbers that share a factor: kernels sum as many inputs at a time, and keep memory for them.
+/// Longest side of a rectangle. Kernels sum that many inputs at a time, with scratch memory for them.
 const MOST_SIDE: usize = 1 << 16;
 
 impl<'a> BlockScales<'a> {
-    /// The factors of row `row` of a matrix of `cols` columns, one for each rectangle.
+    /// The scales of row `row` of a matrix of `cols` columns.
     pub(crate) fn of_row(&self, row: usize, cols: usize) -> &'a [f32] {
         let across = cols.div_ceil(self.cols);
         &self.numbers[row / self.rows * across..][..across]
     }
 }
 
-/// That the bytes of a matrix are as many as its shape needs.
+/// Checks the size of a matrix.
 fn exactly(needed: usize, found: usize) -> Result<(), ShapeError> {
     let error = ShapeError::Length { what: "a matrix of weights", needed, found };
     if needed == found { Ok(()) } else { Err(error) }
 }
 
-/// A matrix of weights: `rows` outputs of `cols` inputs. Its shape cannot be changed once the bytes were compared with it:
+/// A weight matrix: `rows` output features × `cols` input features. Fields are private, since unsafe kernels rely on the shape that was checked
+/// against the bytes:
 ///
 /// ```compile_fail
 /// let bytes = vec![0; 68 * 16];
@@ -43,25 +44,25 @@ fn exactly(needed: usize, found: usize) -> Result<(), ShapeError> {
 #[derive(Clone, Copy)]
 pub struct WeightMatrix<'a> {
     ty: TensorType,
-    /// All rows, or all tiles, one after the other.
+    /// Rows or tiles, one after the other.
     bytes: &'a [u8],
     rows: usize,
     cols: usize,
-    /// Rows of `bytes` before the first of this matrix.
+    /// Index in `bytes` of this matrix's first row.
     first: usize,
-    /// Bytes of a row, where rows follow one another.
+    /// Bytes per row in the row layout.
     row_bytes: usize,
-    /// The form of the tiles, where there are tiles.
+    /// Set in the tile layout.
     tiles: Option<TileLayout>,
-    /// Factors of rectangles, counted from the first row of `bytes`.
+    /// Block scales, counted from the first row of `bytes`.
     scales: Option<BlockScales<'a>>,
 }
 
 impl<'a> WeightMatrix<'a> {
-    /// Rows as in the file.
+    /// Wraps rows as stored in the file.
     ///
     /// # Errors
-    /// When `bytes` is not `rows` rows of `cols` numbers of `ty`, or the format has no such rows.
+    /// When `bytes` is not `rows` rows of `cols` elements of `ty`, or the format has no such rows.
     pub fn from_rows(
         ty: TensorType,
         bytes: &'a [u8],
@@ -75,10 +76,10 @@ impl<'a> WeightMatrix<'a> {
         Ok(WeightMatrix { ty, bytes, rows, cols, first: 0, row_bytes, tiles: None, scales: None })
     }
 
-    /// Tiles of sixteen rows.
+    /// Wraps tiles of sixteen rows.
     ///
     /// # Errors
-    /// When the format has no tiles of such rows, or `bytes` is not what `rows` rows of `cols` numbers take.
+    /// When the format has no tiles of such rows, or `bytes` is not what `rows` rows of `cols` elements take.
     pub fn from_tiles(
         ty: TensorType,
         bytes: &'a [u8],
@@ -93,10 +94,10 @@ impl<'a> WeightMatrix<'a> {
         Ok(WeightMatrix { ty, bytes, rows, cols, first: 0, row_bytes, tiles: Some(layout), scales: None })
     }
 
-    /// The same with a factor for each rectangle of numbers.
+    /// Adds block scales.
     ///
     /// # Errors
-    /// When the sides of a rectangle are not multiples of sixteen from 16 to 65536, or there are fewer factors than rectangles.
+    /// When the sides of a rectangle are not multiples of sixteen from 16 to 65536, or there are fewer scales than rectangles.
     pub fn with_scales(self, scales: BlockScales<'a>) -> Result<WeightMatrix<'a>, ShapeError> {
         for value in [scales.rows, scales.cols] {
             if value == 0 || !value.is_multiple_of(ROWS) || value > MOST_SIDE {
@@ -114,42 +115,42 @@ impl<'a> WeightMatrix<'a> {
         Ok(WeightMatrix { scales: Some(scales), ..self })
     }
 
-    /// How numbers are stored.
+    /// The format.
     pub fn ty(&self) -> TensorType {
         self.ty
     }
 
-    /// All rows, or all tiles, that the matrix is a part of.
+    /// All rows or tiles that the matrix is a part of.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Outputs.
+    /// Output features.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Inputs.
+    /// Input features.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Factors of rectangles, counted from the first row of `bytes`.
+    /// Block scales, counted from the first row of `bytes`.
     pub(crate) fn scales(&self) -> Option<BlockScales<'a>> {
         self.scales
     }
 
-    /// How the weights lie.
+    /// Rows or tiles.
     pub fn layout(&self) -> WeightLayout {
         if self.tiles.is_some() { WeightLayout::Tiles } else { WeightLayout::Rows }
     }
 
-    /// The form of the tiles and the first row's place in them.
+    /// The tile layout, and the index of the first row in it.
     pub(crate) fn tile_layout(&self) -> Option<(TileLayout, usize)> {
         self.tiles.map(|tiles| (tiles, self.first))
     }
 
-    /// One row as in the file; `memory` is where a row of a tile is put together.
+    /// One row as stored in the file; `memory` holds a row that is unpacked from a tile.
     #[inline]
     pub fn row<'s>(&self, i: usize, memory: &'s mut Vec<u8>) -> &'s [u8]
     where
@@ -168,8 +169,8 @@ impl<'a> WeightMatrix<'a> {
         }
     }
 
-    /// Columns of a row as numbers, factors of rectangles included; `memory` is where a row of a tile is put together. The columns are
-    /// whole blocks of the format. Nothing where the format cannot be decoded.
+    /// Dequantizes some columns of a row, block scales included. The columns must be whole blocks of the format. Leaves `out` as it is where the format
+    /// cannot be decoded. `memory` holds a row that is unpacked from a tile.
     #[inline]
     pub(crate) fn decode(&self, i: usize, columns: Range<usize>, out: &mut [f32], memory: &mut Vec<u8>) {
         let Some(decode) = latent_quant::decoder(self.ty) else { return };
@@ -177,19 +178,19 @@ impl<'a> WeightMatrix<'a> {
         let row = self.row(i, memory);
         decode(&row[columns.start / len * block..columns.end / len * block], out);
         if let Some(scales) = self.scales {
-            let factors = scales.of_row(self.first + i, self.cols);
+            let row_scales = scales.of_row(self.first + i, self.cols);
             let mut column = columns.start;
             while column < columns.end {
                 let end = (column / scales.cols + 1) * scales.cols;
                 let part = column - columns.start..end.min(columns.end) - columns.start;
-                let factor = factors[column / scales.cols];
-                out[part].iter_mut().for_each(|number| *number *= factor);
+                let scale = row_scales[column / scales.cols];
+                out[part].iter_mut().for_each(|element| *element *= scale);
                 column = end;
             }
         }
     }
 
-    /// Some rows as a matrix.
+    /// Some of the rows.
     pub fn slice_rows(&self, range: Range<usize>) -> WeightMatrix<'a> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         WeightMatrix { first: self.first + range.start, rows: range.len(), ..*self }

@@ -1,6 +1,6 @@
-//! Widening of 16-bit floats without branches, so that loops over them vectorise in every tier.
+//! Branch-free conversion of f16 and bf16 to f32, so that loops over it vectorize on every ISA.
 
-/// An IEEE half as f32: exact, subnormals, infinities and NaN included.
+/// f16 to f32: exact, with subnormals, infinities and NaN.
 #[inline(always)]
 pub(crate) fn f16(bits: u16) -> f32 {
     let size = u32::from(bits & 0x7fff);
@@ -12,7 +12,7 @@ pub(crate) fn f16(bits: u16) -> f32 {
     f32::from_bits(magnitude.to_bits() | sign)
 }
 
-/// A bf16 as f32.
+/// bf16 to f32.
 #[inline(always)]
 pub(crate) fn bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)

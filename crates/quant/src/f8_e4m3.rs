@@ -1,6 +1,6 @@
 //! F8_E4M3: sign, four exponent bits (bias 7), three mantissa bits; no infinities, 0x7f and 0xff are NaN (OCP FP8).
 
-/// The numbers of all codes.
+/// The values of all codes.
 const VALUES: [f32; 256] = {
     let mut values = [0.0; 256];
     let mut code = 0;
@@ -8,7 +8,7 @@ const VALUES: [f32; 256] = {
         let (sign, exponent, mantissa) = (code as u32 >> 7 << 31, code as u32 >> 3 & 15, code as u32 & 7);
         values[code] = match (exponent, mantissa) {
             (15, 7) => f32::NAN,
-            // subnormal: eighths of the least normal number, 2^-6
+            // subnormal: eighths of the smallest normal value, 2^-6
             (0, _) => f32::from_bits(sign | 0x3f80_0000) * mantissa as f32 / 512.0,
             _ => f32::from_bits(sign | (exponent + 120) << 23 | mantissa << 20),
         };
@@ -17,26 +17,26 @@ const VALUES: [f32; 256] = {
     values
 };
 
-/// The number of one code.
+/// The value of a code.
 #[inline]
 pub fn value(code: u8) -> f32 {
     VALUES[usize::from(code)]
 }
 
-/// Whether some code stands for NaN.
+/// Whether any code is NaN.
 pub(crate) fn holds_nan(codes: &[u8]) -> bool {
-    // not `any`: a fold without an exit is many codes at a time
+    // not `any`: without the early exit, the loop is vectorized
     codes.iter().fold(false, |held, code| held | (code & 0x7f == 0x7f))
 }
 
-/// The code nearest to a number, ties to the even code; beyond 448 the largest one, NaN to NaN.
+/// The code nearest to a value, ties to even; saturates at ±448; NaN gives NaN.
 pub fn code(number: f32) -> u8 {
     if number.is_nan() {
         return 0x7f;
     }
     let sign = if number.is_sign_negative() { 0x80 } else { 0 };
     let size = number.abs().min(448.0);
-    // codes 0 to 0x7e are in ascending order of their numbers
+    // the values of codes 0 to 0x7e are ascending
     let mut low = 0u8;
     let mut high = 0x7eu8;
     while low < high {

@@ -1,10 +1,10 @@
-//! Weights that are not finite, counted without decoding: quick enough to look at every byte that is copied anyway.
+//! Counts NaN and infinities without dequantizing: fast enough to check every byte that is copied.
 
 use crate::statistics::scale;
 use latent_types::TensorType;
 
-/// How many of the numbers in `bytes` are NaN or infinite; of quantised formats, how many blocks have such a scale or such numbers. 0 for types that hold no
-/// weights. A block that `bytes` holds only a part of is not looked at.
+/// How many elements are NaN or infinite; for quantized formats, how many blocks have such a scale or element. 0 for types that are not weights.
+/// Ignores an incomplete last block.
 pub fn not_finite(ty: TensorType, bytes: &[u8]) -> u64 {
     let count = match ty {
         TensorType::F32 => floats::<4>(bytes, |b| u32::from_le_bytes(b) & 0x7f80_0000 == 0x7f80_0000),
@@ -23,7 +23,7 @@ pub fn not_finite(ty: TensorType, bytes: &[u8]) -> u64 {
     count as u64
 }
 
-/// Above this, a scale times a code may leave f32.
+/// Above this, scale · quant may overflow f32.
 const LARGE: f32 = 1e35;
 
 fn is_bad(ty: TensorType, block: &[u8]) -> bool {

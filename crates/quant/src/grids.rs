@@ -1,8 +1,8 @@
-//! The grids of the IQ formats: rows of eight or four small numbers that a code stands for.
+//! The grids of the IQ formats: codebooks whose entries are rows of eight or four small integers.
 //!
 //! The packed tables were written by tests/golden/make_grids.py; the compiler unpacks them into the public ones.
 
-/// Unpacks rows of `W` values, `bits` a value, the first in the lowest bits.
+/// Unpacks rows of `W` values of `bits` bits each, the first in the lowest bits.
 const fn unpack<const W: usize, const N: usize>(
     packed: &[u16; N],
     bits: usize,
@@ -21,7 +21,7 @@ const fn unpack<const W: usize, const N: usize>(
     rows
 }
 
-/// Grid of IQ1_S and IQ1_M: 2048 rows of 8 numbers out of -1, 0, 1.
+/// Grid of IQ1_S and IQ1_M: 2048 rows of 8 values out of -1, 0, 1.
 pub static IQ1: [[i8; 8]; 2048] = unpack(&IQ1_PACKED, 2, &[-1, 0, 1]);
 
 #[rustfmt::skip]
@@ -165,7 +165,7 @@ const IQ1_PACKED: [u16; 2048] = [
     0xaa82, 0xaa88, 0xaa8a, 0xaa95, 0xaaa0, 0xaaa2, 0xaaa8, 0xaaaa,
 ];
 
-/// Grid of IQ2_XXS: 256 rows of 8 numbers out of 8, 25, 43.
+/// Grid of IQ2_XXS: 256 rows of 8 values out of 8, 25, 43.
 pub static IQ2_XXS: [[i8; 8]; 256] = unpack(&IQ2_XXS_PACKED, 2, &[8, 25, 43]);
 
 #[rustfmt::skip]
@@ -190,7 +190,7 @@ const IQ2_XXS_PACKED: [u16; 256] = [
     0xa904,
 ];
 
-/// Grid of IQ2_XS: 512 rows of 8 numbers out of 8, 25, 43.
+/// Grid of IQ2_XS: 512 rows of 8 values out of 8, 25, 43.
 pub static IQ2_XS: [[i8; 8]; 512] = unpack(&IQ2_XS_PACKED, 2, &[8, 25, 43]);
 
 #[rustfmt::skip]
@@ -232,7 +232,7 @@ const IQ2_XS_PACKED: [u16; 512] = [
     0xaa91, 0xaaaa,
 ];
 
-/// Grid of IQ2_S: 1024 rows of 8 numbers out of 8, 25, 43.
+/// Grid of IQ2_S: 1024 rows of 8 values out of 8, 25, 43.
 pub static IQ2_S: [[i8; 8]; 1024] = unpack(&IQ2_S_PACKED, 2, &[8, 25, 43]);
 
 #[rustfmt::skip]
@@ -308,7 +308,7 @@ const IQ2_S_PACKED: [u16; 1024] = [
     0xaa22, 0xaa28, 0xaa88, 0xaaaa,
 ];
 
-/// Grid of IQ3_XXS: 256 rows of 4 numbers out of 4, 12, 20, 28, 36, 44, 52, 62.
+/// Grid of IQ3_XXS: 256 rows of 4 values out of 4, 12, 20, 28, 36, 44, 52, 62.
 pub static IQ3_XXS: [[i8; 4]; 256] = unpack(&IQ3_XXS_PACKED, 4, &[4, 12, 20, 28, 36, 44, 52, 62]);
 
 #[rustfmt::skip]
@@ -333,7 +333,7 @@ const IQ3_XXS_PACKED: [u16; 256] = [
     0x7630,
 ];
 
-/// Grid of IQ3_S: 512 rows of 4 numbers out of 1, 3, 5, 7, 9, 11, 13, 15.
+/// Grid of IQ3_S: 512 rows of 4 values out of 1, 3, 5, 7, 9, 11, 13, 15.
 pub static IQ3_S: [[i8; 4]; 512] = unpack(&IQ3_S_PACKED, 4, &[1, 3, 5, 7, 9, 11, 13, 15]);
 
 #[rustfmt::skip]

@@ -1,8 +1,8 @@
-//! IQ1_S: 256 numbers in 50 bytes; sub-block g of 32: number = d · (2 · scale\[g\] + 1) · (grid ± 1/8). Decode only.
+//! IQ1_S: 256 weights in 50 bytes; sub-block g of 32: weight = d · (2 · scale\[g\] + 1) · (grid ± 1/8). Decode only.
 //!
 //! ```text
-//! 0    2                           34                                                                              50
-//! │ d  │ 32 × low 8 bits of index  │ 8 × u16: 4 × upper 3 bits of index | 3 bits of scale g | sign of g's eighth   │
+//! 0   2                          34                                                                            50
+//! │ d │ 32 × low 8 bits of index │ 8 × u16: 4 × upper 3 bits of index | 3 bits of scale g | sign of g's eighth │
 //! ```
 
 use crate::blocks::{bytes_at, half};

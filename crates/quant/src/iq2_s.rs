@@ -1,8 +1,8 @@
-//! IQ2_S: 256 numbers in 82 bytes; sub-block g of 16: number = d · (0.5 + scale[g]) / 4 · grid · sign. Decode only.
+//! IQ2_S: 256 weights in 82 bytes; sub-block g of 16: weight = d · (0.5 + scale[g]) / 4 · grid · sign. Decode only.
 //!
 //! ```text
-//! 0    2                           34                   66                                      74                      82
-//! │ d  │ 32 × low 8 bits of index  │ 32 × 8 sign bits   │ byte i: upper 2 bits of 4·i to 4·i+3  │ 8 × two scales of 4   │
+//! 0   2                          34                 66                                     74                    82
+//! │ d │ 32 × low 8 bits of index │ 32 × 8 sign bits │ byte i: upper 2 bits of 4·i to 4·i+3 │ 8 × two scales of 4 │
 //! ```
 
 use crate::blocks::half;

@@ -1,8 +1,8 @@
-//! IQ2_XS: 256 numbers in 74 bytes; sub-block g of 16: number = d · (0.5 + scale[g]) / 4 · grid · sign. Decode only.
+//! IQ2_XS: 256 weights in 74 bytes; sub-block g of 16: weight = d · (0.5 + scale[g]) / 4 · grid · sign. Decode only.
 //!
 //! ```text
-//! 0    2                                                          66                                    74
-//! │ d  │ 32 × u16: 9 bits of grid index | 7 bits of sign index    │ byte i: scale 2·i | scale 2·i+1 « 4 │
+//! 0   2                                                       66                                    74
+//! │ d │ 32 × u16: 9 bits of grid index | 7 bits of sign index │ byte i: scale 2·i | scale 2·i+1 « 4 │
 //! ```
 
 use crate::blocks::{bytes_at, half};

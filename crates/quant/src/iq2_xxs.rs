@@ -1,11 +1,11 @@
-//! IQ2_XXS: 256 numbers in 66 bytes; sub-block g of 32: number = d · (0.5 + scale[g]) / 4 · grid · sign. Decode only.
+//! IQ2_XXS: 256 weights in 66 bytes; sub-block g of 32: weight = d · (0.5 + scale[g]) / 4 · grid · sign. Decode only.
 //!
 //! ```text
-//! 0    2                                                                           66
-//! │ d  │ 8 × (4 grid indices u8, u32: 4 × 7 bits of sign index | 4 bits of scale) │
+//! 0   2                                                                          66
+//! │ d │ 8 × (4 grid indices u8, u32: 4 × 7 bits of sign index | 4 bits of scale) │
 //! ```
 //!
-//! A grid index and a sign index give eight numbers.
+//! A grid index and a sign index give eight weights.
 
 use crate::blocks::{bytes_at, half};
 use crate::grids;

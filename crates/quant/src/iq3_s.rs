@@ -1,8 +1,8 @@
-//! IQ3_S: 256 numbers in 110 bytes; sub-block g of 32: number = d · (1 + 2 · scale[g]) · grid · sign. Decode only.
+//! IQ3_S: 256 weights in 110 bytes; sub-block g of 32: weight = d · (1 + 2 · scale[g]) · grid · sign. Decode only.
 //!
 //! ```text
-//! 0    2                           66                              74                   106                     110
-//! │ d  │ 64 × low 8 bits of index  │ byte i, bit l: ninth of 8·i+l │ 32 × 8 sign bits   │ 4 × two scales of 4   │
+//! 0   2                          66                              74                 106                   110
+//! │ d │ 64 × low 8 bits of index │ byte i, bit l: ninth of 8·i+l │ 32 × 8 sign bits │ 4 × two scales of 4 │
 //! ```
 
 use crate::blocks::half;

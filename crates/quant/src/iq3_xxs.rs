@@ -1,11 +1,11 @@
-//! IQ3_XXS: 256 numbers in 98 bytes; sub-block g of 32: number = d · (0.5 + scale[g]) / 2 · grid · sign. Decode only.
+//! IQ3_XXS: 256 weights in 98 bytes; sub-block g of 32: weight = d · (0.5 + scale[g]) / 2 · grid · sign. Decode only.
 //!
 //! ```text
-//! 0    2                                    66                                                           98
-//! │ d  │ 64 grid indices u8, 4 numbers each │ 8 × u32: 4 × 7 bits of sign index | 4 bits of scale g      │
+//! 0   2                                    66                                                      98
+//! │ d │ 64 grid indices u8, 4 numbers each │ 8 × u32: 4 × 7 bits of sign index | 4 bits of scale g │
 //! ```
 //!
-//! A sign index serves eight numbers: two grid rows.
+//! A sign index serves eight weights: two grid rows.
 
 use crate::blocks::{bytes_at, half};
 use crate::grids;

@@ -1,35 +1,35 @@
-//! IQ4_NL: 32 numbers in 18 bytes, number = d · VALUES\[code\].
+//! IQ4_NL: 32 weights in 18 bytes, weight = d · VALUES\[quant\].
 //!
 //! ```text
-//! 0    2                                18
-//! │ d  │ byte i: code i | code i+16 « 4 │
+//! 0   2                                  18
+//! │ d │ byte i: quant i | quant i+16 « 4 │
 //! ```
 
 use crate::blocks::{extreme, half, nibbles, put_half, put_nibbles};
 use crate::k_search::safe_inverse;
 
-/// What the sixteen codes of IQ4_NL and IQ4_XS stand for, ascending.
+/// What the sixteen quants of IQ4_NL and IQ4_XS stand for, ascending.
 pub const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(18).zip(out.chunks_exact_mut(32)) {
         let d = half(block, 0);
-        for (out, code) in out.iter_mut().zip(nibbles(&block[2..])) {
-            *out = d * f32::from(VALUES[usize::from(code)]);
+        for (out, quant) in out.iter_mut().zip(nibbles(&block[2..])) {
+            *out = d * f32::from(VALUES[usize::from(quant)]);
         }
     }
 }
 
-/// The code whose value is nearest to `x`, the lower one of equals; code 0 for NaN.
+/// The quant whose value is nearest to `x`, the lower one of equals; quant 0 for NaN.
 fn nearest(x: f32) -> u8 {
     let above = VALUES.partition_point(|v| f32::from(*v) < x).min(15);
     let below = above.saturating_sub(1);
-    let off = |code: usize| (f32::from(VALUES[code]) - x).abs();
+    let off = |quant: usize| (f32::from(VALUES[quant]) - x).abs();
     if off(below) <= off(above) { below as u8 } else { above as u8 }
 }
 
-/// The codes of 32 numbers under a scale; those of a zero scale all mean 0 times something.
-pub(crate) fn codes(x: &[f32], scale: f32) -> [u8; 32] {
+/// The quants of 32 numbers under a scale; those of a zero scale all mean 0 times something.
+pub(crate) fn quants(x: &[f32], scale: f32) -> [u8; 32] {
     let inverse = safe_inverse(scale);
     std::array::from_fn(|i| nearest(x[i] * inverse))
 }
@@ -45,8 +45,8 @@ pub(crate) fn fit(x: &[f32]) -> f32 {
     let mut best = (f32::INFINITY, largest / f32::from(VALUES[0]));
     for end in [f32::from(VALUES[0]), f32::from(VALUES[15])] {
         for step in -7..=7 {
-            let codes = codes(x, largest / (end + step as f32));
-            let value = |i: usize| f32::from(VALUES[usize::from(codes[i])]);
+            let quants = quants(x, largest / (end + step as f32));
+            let value = |i: usize| f32::from(VALUES[usize::from(quants[i])]);
             let (mut vx, mut vv) = (0.0f32, 0.0f32);
             for (i, &v) in x.iter().enumerate() {
                 vx += weight(v) * value(i) * v;
@@ -66,6 +66,6 @@ pub(crate) fn fit(x: &[f32]) -> f32 {
 pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
     for (x, out) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(18)) {
         let d = put_half(out, 0, fit(x));
-        put_nibbles(&mut out[2..], &codes(x, d));
+        put_nibbles(&mut out[2..], &quants(x, d));
     }
 }

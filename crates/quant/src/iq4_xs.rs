@@ -1,13 +1,13 @@
-//! IQ4_XS: 256 numbers in 136 bytes; sub-block g of 32: number = d · (scale[g] − 32) · VALUES[code].
+//! IQ4_XS: 256 weights in 136 bytes; sub-block g of 32: weight = d · (scale[g] − 32) · VALUES[quant].
 //!
 //! ```text
-//! 0    2                              4                             8                                              136
-//! │ d  │ u16: upper 2 bits of scale g │ byte i: low 4 bits of scale │ 8 × 16 bytes: code i | code i+16 « 4 of g    │
-//! │    │ at bit 2·g                   │ 2·i | of scale 2·i+1 « 4    │ (values: those of IQ4_NL)                    │
+//! 0   2                              4                             8                                             136
+//! │ d │ u16: upper 2 bits of scale g │ byte i: low 4 bits of scale │ 8 × 16 bytes: quant i | quant i+16 « 4 of g │
+//! │   │ at bit 2·g                   │ 2·i | of scale 2·i+1 « 4    │ (values: those of IQ4_NL)                   │
 //! ```
 
 use crate::blocks::{bytes_at, extreme, half, nibbles, put_half, put_nibbles};
-use crate::iq4_nl::{VALUES, codes, fit};
+use crate::iq4_nl::{VALUES, fit, quants};
 use crate::k_search::safe_inverse;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
@@ -18,8 +18,8 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
             let low = (block[4 + g / 2] >> (g % 2 * 4)) & 15;
             let high = ((upper >> (2 * g)) & 3) as u8;
             let scale = d * f32::from((low | (high << 4)) as i8 - 32);
-            for (out, code) in out.iter_mut().zip(nibbles(&block[8 + g * 16..])) {
-                *out = scale * f32::from(VALUES[usize::from(code)]);
+            for (out, quant) in out.iter_mut().zip(nibbles(&block[8 + g * 16..])) {
+                *out = scale * f32::from(VALUES[usize::from(quant)]);
             }
         }
     }
@@ -37,7 +37,7 @@ pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
             let bits = (scale + 32.0) as u8;
             upper |= u16::from(bits >> 4) << (2 * g);
             out[4 + g / 2] |= (bits & 15) << (g % 2 * 4);
-            put_nibbles(&mut out[8 + g * 16..], &codes(x, d * scale));
+            put_nibbles(&mut out[8 + g * 16..], &quants(x, d * scale));
         }
         out[2..4].copy_from_slice(&upper.to_le_bytes());
     }

@@ -1,13 +1,13 @@
-//! The signs of IQ2 and IQ3 formats, and rows of a grid under them.
+//! Signs of the IQ2 and IQ3 formats.
 
-/// Eight sign bits of a seven-bit index: the eighth makes the number of ones even.
+/// Eight sign bits from a seven-bit index: the eighth makes the parity even.
 #[inline(always)]
 pub fn even_signs(index: u8) -> u8 {
     let index = index & 127;
     index | ((index.count_ones() as u8 & 1) << 7)
 }
 
-/// Writes `scale` · a row of a grid, negated where bit i of `signs` is set.
+/// Writes `scale` · grid row, with element i negated where bit i of `signs` is set.
 #[inline(always)]
 pub(crate) fn signed_row<const W: usize>(out: &mut [f32], scale: f32, row: &[i8; W], signs: u8) {
     for (i, (out, value)) in out.iter_mut().zip(row).enumerate() {

@@ -1,7 +1,7 @@
-//! The packed scales of K-formats.
+//! The packed 6-bit scales of K-quants.
 
-/// Eight 6-bit scales and eight 6-bit minimums in twelve bytes, as Q4_K and Q5_K store them: bytes 0–3 hold scales 0–3, bytes 4–7
-/// minimums 0–3, each in its low six bits; bytes 8–11 hold the low four bits of scales 4–7 and, above them, of minimums 4–7, whose upper two
+/// Unpacks eight 6-bit scales and eight 6-bit mins from twelve bytes, as Q4_K and Q5_K store them: bytes 0–3 hold scales 0–3, bytes 4–7
+/// mins 0–3, each in its low six bits; bytes 8–11 hold the low four bits of scales 4–7 and, above them, of mins 4–7, whose upper two
 /// bits are the upper two bits of bytes 0–3 and 4–7.
 #[inline(always)]
 pub fn unpack_scales_mins(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
@@ -15,7 +15,7 @@ pub fn unpack_scales_mins(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     (scales, mins)
 }
 
-/// The inverse of [`unpack_scales_mins`], for numbers below 64.
+/// The inverse of [`unpack_scales_mins`], for values below 64.
 pub fn pack_scales_mins(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; 12] {
     let mut packed = [0; 12];
     for i in 0..4 {
@@ -26,7 +26,7 @@ pub fn pack_scales_mins(scales: &[u8; 8], mins: &[u8; 8]) -> [u8; 12] {
     packed
 }
 
-/// Sixteen 6-bit scales in twelve bytes, as Q3_K stores them, less 32: bytes 0–7 hold the low four bits of scales 0–7 and, above them, of 8–15; bytes
+/// Unpacks sixteen 6-bit scales with the zero point 32 from twelve bytes, as Q3_K stores them: bytes 0–7 hold the low four bits of scales 0–7 and, above them, of 8–15; bytes
 /// 8–11 two upper bits of each.
 #[inline(always)]
 pub fn unpack_q3_scales(packed: &[u8; 12]) -> [i8; 16] {

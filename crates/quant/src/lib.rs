@@ -1,17 +1,17 @@
-//! Block formats of weights: what the bits mean. Scalar and exact: the source of truth for every kernel.
+//! Weight formats: what the bits mean. Scalar and exact, the reference for every kernel.
 //!
-//! * [`decode`], [`encode`]: whole blocks to numbers and back. [`decoder`]: the checked function once, for hot loops.
-//! * [`Statistics`]: what the numbers and scales of a tensor are like.
-//! * [`not_finite`]: how many numbers or scales are NaN or infinite, without decoding.
-//! * [`can_decode`], [`can_encode`]: what is possible.
-//! * [`k_scales`]: the packed scales of K-formats, for kernels that read them.
-//! * [`tiles`]: rows packed sixteen side by side, and back.
-//! * [`e2m1`], [`f8_e4m3`], [`grids`], [`iq4_nl`], [`iq_signs`], [`mxfp4`], [`nvfp4`]: the code tables and scales of the others.
+//! * [`decode`], [`encode`]: dequantize and quantize whole blocks. [`decoder`]: the function itself, unchecked, for hot loops.
+//! * [`Statistics`]: ranges, moments and outlier scales of a tensor.
+//! * [`not_finite`]: counts NaN and infinities without dequantizing.
+//! * [`can_decode`], [`can_encode`]: which formats are supported.
+//! * [`k_scales`]: the packed scales of K-quants.
+//! * [`tiles`]: sixteen weight rows interleaved for SIMD, and back.
+//! * [`e2m1`], [`f8_e4m3`], [`grids`], [`iq4_nl`], [`iq_signs`], [`mxfp4`], [`nvfp4`]: value tables and scales of the other formats.
 //!
-//! A format has a file of its own, with its block drawn on top: what stands before a `│` is at the byte offset above it,
+//! Each format has its own file, with its block drawn at the top: a `│` is at the byte offset above it,
 //! `d`, `m` and `dmin` are f16, and `a | b « 4` is a byte with `a` in its low bits and `b` four bits up.
 //!
-//! Encoders take any number without a panic: see [`encode`] for what becomes of NaN and infinity.
+//! Encoders take any float without a panic: see [`encode`] for NaN and infinity.
 //!
 //! ```
 //! use latent_types::TensorType;
@@ -68,13 +68,13 @@ pub use statistics::Statistics;
 
 use latent_types::TensorType;
 
-/// Decodes whole blocks. The caller has checked that bytes and numbers agree; fewer of either are decoded as far as they go.
+/// Dequantizes whole blocks. If the lengths disagree, the shorter one decides.
 pub type DecodeFn = fn(&[u8], &mut [f32]);
 
-/// Encodes whole blocks, under the same condition.
+/// Quantizes whole blocks, under the same condition.
 type EncodeFn = fn(&[f32], &mut [u8]);
 
-/// The function that decodes `ty`.
+/// The function that dequantizes `ty`.
 pub fn decoder(ty: TensorType) -> Option<DecodeFn> {
     Some(match ty {
         TensorType::F32 => plain::decode_f32,
@@ -153,7 +153,7 @@ fn check(ty: TensorType, bytes: usize, numbers: usize) -> Result<(), QuantError>
     if ty.row_bytes(numbers) == Some(bytes) { Ok(()) } else { Err(QuantError::Length { ty, bytes, numbers }) }
 }
 
-/// Decodes whole blocks.
+/// Dequantizes whole blocks.
 ///
 /// # Errors
 /// A type that cannot be decoded; lengths that do not agree.
@@ -164,10 +164,10 @@ pub fn decode(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), Quant
     Ok(())
 }
 
-/// Encodes whole blocks. The same numbers always give the same bytes.
+/// Quantizes whole blocks, deterministically.
 ///
-/// Numbers that are not finite: F32, F16 and BF16 keep them; F8_E4M3 keeps NaN and makes infinity ±448. In a block format
-/// they spoil their own block and no other: its numbers decode to some value, often NaN or 0, which nothing should rely on.
+/// NaN and infinity: F32, F16 and BF16 keep them; F8_E4M3 keeps NaN and makes infinity ±448. In a block format they spoil their own block and no
+/// other: its weights dequantize to unspecified values, often NaN or 0.
 ///
 /// # Errors
 /// A type that cannot be encoded; lengths that do not agree.

@@ -1,8 +1,8 @@
-//! MXFP4 (OCP microscaling): 32 numbers in 17 bytes, number = 2^(e − 127) · E2M1(code).
+//! MXFP4 (OCP microscaling): 32 weights in 17 bytes, weight = 2^(e − 127) · E2M1(quant).
 //!
 //! ```text
-//! 0        1                                17
-//! │ e E8M0 │ byte i: code i | code i+16 « 4 │
+//! 0        1                                  17
+//! │ e E8M0 │ byte i: quant i | quant i+16 « 4 │
 //! ```
 
 use crate::blocks::{extreme, nibbles, put_nibbles};
@@ -19,8 +19,8 @@ pub fn half_scale(e: u8) -> f32 {
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(17).zip(out.chunks_exact_mut(32)) {
         let d = half_scale(block[0]);
-        for (out, code) in out.iter_mut().zip(nibbles(&block[1..])) {
-            *out = d * f32::from(e2m1::DOUBLED[usize::from(code)]);
+        for (out, quant) in out.iter_mut().zip(nibbles(&block[1..])) {
+            *out = d * f32::from(e2m1::DOUBLED[usize::from(quant)]);
         }
     }
 }
@@ -36,7 +36,7 @@ pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
     for (numbers, out) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(17)) {
         out[0] = scale_code(extreme(numbers));
         let d = half_scale(out[0]);
-        let codes = std::array::from_fn(|i| e2m1::nearest(numbers[i], d));
-        put_nibbles(&mut out[1..], &codes);
+        let quants = std::array::from_fn(|i| e2m1::nearest(numbers[i], d));
+        put_nibbles(&mut out[1..], &quants);
     }
 }

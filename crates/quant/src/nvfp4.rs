@@ -1,19 +1,19 @@
-//! NVFP4 as GGUF stores it: 64 numbers in 36 bytes; sub-block g of 16: number = UE4M3(scale\[g\]) · E2M1(code).
+//! NVFP4 as GGUF stores it: 64 weights in 36 bytes; sub-block g of 16: weight = UE4M3(scale\[g\]) · E2M1(quant).
 //! A tensor's own f32 scale stands in a tensor of its own (`.scale`) and is not applied here.
 //!
 //! ```text
-//! 0              4                                                         36
-//! │ 4 × UE4M3    │ 4 × 8 bytes: byte i of sub-block: code i | code i+8 « 4 │
+//! 0           4                                                           36
+//! │ 4 × UE4M3 │ 4 × 8 bytes: byte i of sub-block: quant i | quant i+8 « 4 │
 //! ```
 
 use crate::e2m1;
 use crate::f8_e4m3;
 
-/// Half the scale of a code, for [`e2m1::DOUBLED`]. Exponent 4 bits (bias 7), mantissa 3 bits; the sign bit is not looked at,
-/// and 0x7f, E4M3's NaN, is 0: both as ggml does it (0xff, which no encoder writes, is 240 in the Python package).
+/// Half the scale of a UE4M3 code, for [`e2m1::DOUBLED`]. Four exponent bits (bias 7), three mantissa bits. The sign bit is ignored, and 0x7f, E4M3's
+/// NaN, is 0: both as in ggml (0xff, which no encoder writes, is 240 in the Python package).
 #[inline(always)]
 pub fn half_scale(code: u8) -> f32 {
-    // selections, not branches, so that sixteen scales are decoded at a time; the bits become an exponent and a mantissa as they lie
+    // selects instead of branches, so that the loop over sixteen scales is vectorized; the bits shift into exponent and mantissa unchanged
     let normal = f32::from_bits((u32::from(code & 0x7f) << 20) + ((127 - 7 - 1) << 23));
     let scale = if code & 0x78 == 0 { 2.0 * (normal - 1.0 / 256.0) } else { normal };
     if code == 0x7f { 0.0 } else { scale }
@@ -32,15 +32,15 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Squared error of 16 numbers under a scale code.
+/// Squared error of 16 weights for a scale code.
 fn error(numbers: &[f32], scale: u8) -> f32 {
     let d = half_scale(scale);
     let off = |v: f32| d * f32::from(e2m1::DOUBLED[usize::from(e2m1::nearest(v, d))]) - v;
     numbers.iter().map(|&v| off(v).powi(2)).sum()
 }
 
-/// The best of the scale codes around the one that gives the largest number E2M1's largest, 6. Lower codes clip it,
-/// higher ones give up its exactness: either can serve the other fifteen better.
+/// The best of the scale codes around the one that maps the largest magnitude to E2M1's largest, 6. Lower codes clip it, higher ones round it; either
+/// can suit the other fifteen better.
 fn best_scale(numbers: &[f32]) -> u8 {
     let largest = numbers.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let middle = f8_e4m3::code(largest / 6.0);

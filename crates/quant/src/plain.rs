@@ -1,4 +1,4 @@
-//! F32, F16 and BF16: one number after the other, little-endian.
+//! F32, F16 and BF16: little-endian elements without blocks.
 
 use half::{bf16, f16};
 

@@ -1,8 +1,8 @@
-//! Q2_K: 256 numbers in 84 bytes; sub-block g of 16: number = d · scale[g] · code − dmin · min[g].
+//! Q2_K: 256 weights in 84 bytes; sub-block g of 16: weight = d · scale[g] · quant − dmin · min[g].
 //!
 //! ```text
-//! 0                                 16                                              80   82      84
-//! │ byte g: scale g | min g « 4     │ 2 × 32 bytes: codes i, i+32, i+64, i+96       │ d  │ dmin  │
+//! 0                             16                                         80  82     84
+//! │ byte g: scale g | min g « 4 │ 2 × 32 bytes: quants i, i+32, i+64, i+96 │ d │ dmin │
 //! ```
 
 use crate::blocks::{half, put_half};
@@ -13,9 +13,9 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
         let (d, dmin) = (half(block, 80), half(block, 82));
         for (g, out) in out.chunks_exact_mut(16).enumerate() {
             let (scale, min) = (d * f32::from(block[g] & 15), dmin * f32::from(block[g] >> 4));
-            let codes = &block[16 + g / 8 * 32 + g % 2 * 16..][..16];
+            let quants = &block[16 + g / 8 * 32 + g % 2 * 16..][..16];
             let shift = g % 8 / 2 * 2;
-            for (out, byte) in out.iter_mut().zip(codes) {
+            for (out, byte) in out.iter_mut().zip(quants) {
                 *out = scale * f32::from((byte >> shift) & 3) - min;
             }
         }
@@ -31,8 +31,8 @@ pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
             out[g] = scales[g] | (mins[g] << 4);
         }
         for (n, &v) in x.iter().enumerate() {
-            let code = nearest(v, d * f32::from(scales[n / 16]), dmin * f32::from(mins[n / 16]), 3.0);
-            out[16 + n / 128 * 32 + n % 32] |= code << (n % 128 / 32 * 2);
+            let quant = nearest(v, d * f32::from(scales[n / 16]), dmin * f32::from(mins[n / 16]), 3.0);
+            out[16 + n / 128 * 32 + n % 32] |= quant << (n % 128 / 32 * 2);
         }
     }
 }

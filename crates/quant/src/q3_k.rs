@@ -1,8 +1,8 @@
-//! Q3_K: 256 numbers in 110 bytes; sub-block g of 16: number = d · scale[g] · (code − 4).
+//! Q3_K: 256 weights in 110 bytes; sub-block g of 16: weight = d · scale[g] · (quant − 4).
 //!
 //! ```text
-//! 0                                        32                                          96                    108  110
-//! │ byte i, bit l: third bit of i + 32·l   │ 2 × 32 bytes: codes i, i+32, i+64, i+96   │ 16 scales of 6 bits │ d  │
+//! 0                                      32                                         96                    108  110
+//! │ byte i, bit l: third bit of i + 32·l │ 2 × 32 bytes: quants i, i+32, i+64, i+96 │ 16 scales of 6 bits │ d  │
 //! ```
 //!
 //! The scales are packed as [`crate::k_scales::unpack_q3_scales`] says.
@@ -18,11 +18,11 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
         for (g, out) in out.chunks_exact_mut(16).enumerate() {
             let scale = d * f32::from(scales[g]);
             let thirds = &block[g % 2 * 16..][..16];
-            let codes = &block[32 + g / 8 * 32 + g % 2 * 16..][..16];
+            let quants = &block[32 + g / 8 * 32 + g % 2 * 16..][..16];
             let (shift, bit) = (g % 8 / 2 * 2, g / 2);
-            for ((out, byte), third) in out.iter_mut().zip(codes).zip(thirds) {
-                let code = ((byte >> shift) & 3) | (((third >> bit) & 1) << 2);
-                *out = scale * f32::from(code as i8 - 4);
+            for ((out, byte), third) in out.iter_mut().zip(quants).zip(thirds) {
+                let quant = ((byte >> shift) & 3) | (((third >> bit) & 1) << 2);
+                *out = scale * f32::from(quant as i8 - 4);
             }
         }
     }
@@ -37,9 +37,9 @@ pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
         out[96..108].copy_from_slice(&pack_q3_scales(&scales));
         out[..96].fill(0);
         for (n, &v) in x.iter().enumerate() {
-            let code = nearest_symmetric(v, d * f32::from(scales[n / 16]), 4.0);
-            out[32 + n / 128 * 32 + n % 32] |= (code & 3) << (n % 128 / 32 * 2);
-            out[n % 32] |= (code >> 2) << (n / 32);
+            let quant = nearest_symmetric(v, d * f32::from(scales[n / 16]), 4.0);
+            out[32 + n / 128 * 32 + n % 32] |= (quant & 3) << (n % 128 / 32 * 2);
+            out[n % 32] |= (quant >> 2) << (n / 32);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Q4_0: 32 numbers in 18 bytes, number = d · (code − 8).
+//! Q4_0: 32 weights in 18 bytes, weight = d · (quant − 8).
 //!
 //! ```text
-//! 0    2                                18
-//! │ d  │ byte i: code i | code i+16 « 4 │
+//! 0   2                                  18
+//! │ d │ byte i: quant i | quant i+16 « 4 │
 //! ```
 
 use crate::blocks::{half, nibbles, put_half, put_nibbles, symmetric};
@@ -10,16 +10,16 @@ use crate::blocks::{half, nibbles, put_half, put_nibbles, symmetric};
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(18).zip(out.chunks_exact_mut(32)) {
         let d = half(block, 0);
-        for (out, code) in out.iter_mut().zip(nibbles(&block[2..])) {
-            *out = d * f32::from(code as i8 - 8);
+        for (out, quant) in out.iter_mut().zip(nibbles(&block[2..])) {
+            *out = d * f32::from(quant as i8 - 8);
         }
     }
 }
 
 pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
     for (numbers, out) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(18)) {
-        let (d, codes) = symmetric(numbers, 8.0);
+        let (d, quants) = symmetric(numbers, 8.0);
         put_half(out, 0, d);
-        put_nibbles(&mut out[2..], &codes);
+        put_nibbles(&mut out[2..], &quants);
     }
 }

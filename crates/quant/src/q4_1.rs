@@ -1,8 +1,8 @@
-//! Q4_1: 32 numbers in 20 bytes, number = d · code + m.
+//! Q4_1: 32 weights in 20 bytes, weight = d · quant + m.
 //!
 //! ```text
-//! 0    2    4                                20
-//! │ d  │ m  │ byte i: code i | code i+16 « 4 │
+//! 0   2   4                                  20
+//! │ d │ m │ byte i: quant i | quant i+16 « 4 │
 //! ```
 
 use crate::blocks::{half, nibbles, put_half, put_nibbles, with_minimum};
@@ -10,17 +10,17 @@ use crate::blocks::{half, nibbles, put_half, put_nibbles, with_minimum};
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(20).zip(out.chunks_exact_mut(32)) {
         let (d, m) = (half(block, 0), half(block, 2));
-        for (out, code) in out.iter_mut().zip(nibbles(&block[4..])) {
-            *out = d * f32::from(code) + m;
+        for (out, quant) in out.iter_mut().zip(nibbles(&block[4..])) {
+            *out = d * f32::from(quant) + m;
         }
     }
 }
 
 pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
     for (numbers, out) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(20)) {
-        let (d, m, codes) = with_minimum(numbers, 15.0);
+        let (d, m, quants) = with_minimum(numbers, 15.0);
         put_half(out, 0, d);
         put_half(out, 2, m);
-        put_nibbles(&mut out[4..], &codes);
+        put_nibbles(&mut out[4..], &quants);
     }
 }

@@ -1,8 +1,8 @@
-//! Q4_K: 256 numbers in 144 bytes; sub-block g of 32: number = d · scale[g] · code − dmin · min[g].
+//! Q4_K: 256 weights in 144 bytes; sub-block g of 32: weight = d · scale[g] · quant − dmin · min[g].
 //!
 //! ```text
-//! 0    2      4                            16                                       144
-//! │ d  │ dmin │ 8 scales, 8 mins of 6 bits │ 4 × 32 bytes: code i | code i+32 « 4   │
+//! 0   2      4                            16                                       144
+//! │ d │ dmin │ 8 scales, 8 mins of 6 bits │ 4 × 32 bytes: quant i | quant i+32 « 4 │
 //! ```
 //!
 //! The scales are packed as [`crate::k_scales::unpack_scales_mins`] says.
@@ -33,8 +33,8 @@ pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
         out[16..].fill(0);
         for (n, &v) in x.iter().enumerate() {
             let g = n / 32;
-            let code = nearest(v, d * f32::from(scales[g]), dmin * f32::from(mins[g]), 15.0);
-            out[16 + g / 2 * 32 + n % 32] |= code << (g % 2 * 4);
+            let quant = nearest(v, d * f32::from(scales[g]), dmin * f32::from(mins[g]), 15.0);
+            out[16 + g / 2 * 32 + n % 32] |= quant << (g % 2 * 4);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Q5_0: 32 numbers in 22 bytes, number = d · (code − 16).
+//! Q5_0: 32 weights in 22 bytes, weight = d · (quant − 16).
 //!
 //! ```text
-//! 0    2                         6                                      22
-//! │ d  │ u32, bit i: fifth of i  │ byte i: nibble i | nibble i+16 « 4   │
+//! 0   2                        6                                    22
+//! │ d │ u32, bit i: fifth of i │ byte i: nibble i | nibble i+16 « 4 │
 //! ```
 
 use crate::blocks::{five_bits, half, put_five_bits, put_half, symmetric};
@@ -10,16 +10,16 @@ use crate::blocks::{five_bits, half, put_five_bits, put_half, symmetric};
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(22).zip(out.chunks_exact_mut(32)) {
         let d = half(block, 0);
-        for (out, code) in out.iter_mut().zip(five_bits(block, 2, 6)) {
-            *out = d * f32::from(code as i8 - 16);
+        for (out, quant) in out.iter_mut().zip(five_bits(block, 2, 6)) {
+            *out = d * f32::from(quant as i8 - 16);
         }
     }
 }
 
 pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
     for (numbers, out) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(22)) {
-        let (d, codes) = symmetric(numbers, 16.0);
+        let (d, quants) = symmetric(numbers, 16.0);
         put_half(out, 0, d);
-        put_five_bits(out, 2, 6, &codes);
+        put_five_bits(out, 2, 6, &quants);
     }
 }

@@ -1,8 +1,8 @@
-//! Q5_1: 32 numbers in 24 bytes, number = d · code + m.
+//! Q5_1: 32 weights in 24 bytes, weight = d · quant + m.
 //!
 //! ```text
-//! 0    2    4                         8                                      24
-//! │ d  │ m  │ u32, bit i: fifth of i  │ byte i: nibble i | nibble i+16 « 4   │
+//! 0   2   4                        8                                    24
+//! │ d │ m │ u32, bit i: fifth of i │ byte i: nibble i | nibble i+16 « 4 │
 //! ```
 
 use crate::blocks::{five_bits, half, put_five_bits, put_half, with_minimum};
@@ -10,17 +10,17 @@ use crate::blocks::{five_bits, half, put_five_bits, put_half, with_minimum};
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(24).zip(out.chunks_exact_mut(32)) {
         let (d, m) = (half(block, 0), half(block, 2));
-        for (out, code) in out.iter_mut().zip(five_bits(block, 4, 8)) {
-            *out = d * f32::from(code) + m;
+        for (out, quant) in out.iter_mut().zip(five_bits(block, 4, 8)) {
+            *out = d * f32::from(quant) + m;
         }
     }
 }
 
 pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
     for (numbers, out) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(24)) {
-        let (d, m, codes) = with_minimum(numbers, 31.0);
+        let (d, m, quants) = with_minimum(numbers, 31.0);
         put_half(out, 0, d);
         put_half(out, 2, m);
-        put_five_bits(out, 4, 8, &codes);
+        put_five_bits(out, 4, 8, &quants);
     }
 }

@@ -1,8 +1,8 @@
-//! Q5_K: 256 numbers in 176 bytes; sub-block g of 32: number = d · scale[g] · code − dmin · min[g].
+//! Q5_K: 256 weights in 176 bytes; sub-block g of 32: weight = d · scale[g] · quant − dmin · min[g].
 //!
 //! ```text
-//! 0    2      4                            16                               48                                           176
-//! │ d  │ dmin │ 8 scales, 8 mins of 6 bits │ byte i, bit g: fifth of i+32·g │ 4 × 32 bytes: nibble i | nibble i+32 « 4   │
+//! 0   2      4                            16                               48                                         176
+//! │ d │ dmin │ 8 scales, 8 mins of 6 bits │ byte i, bit g: fifth of i+32·g │ 4 × 32 bytes: nibble i | nibble i+32 « 4 │
 //! ```
 //!
 //! The scales are packed as [`crate::k_scales::unpack_scales_mins`] says.
@@ -19,8 +19,8 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
             let (scale, min) = (d * f32::from(scales[g]), dmin * f32::from(mins[g]));
             let (shift, low, fifths) = (g % 2 * 4, &block[48 + g / 2 * 32..][..32], &block[16..48]);
             for ((out, byte), fifth) in out.iter_mut().zip(low).zip(fifths) {
-                let code = ((byte >> shift) & 15) | (((fifth >> g) & 1) << 4);
-                *out = scale * f32::from(code) - min;
+                let quant = ((byte >> shift) & 15) | (((fifth >> g) & 1) << 4);
+                *out = scale * f32::from(quant) - min;
             }
         }
     }
@@ -34,9 +34,9 @@ pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
         out[16..].fill(0);
         for (n, &v) in x.iter().enumerate() {
             let g = n / 32;
-            let code = nearest(v, d * f32::from(scales[g]), dmin * f32::from(mins[g]), 31.0);
-            out[48 + g / 2 * 32 + n % 32] |= (code & 15) << (g % 2 * 4);
-            out[16 + n % 32] |= (code >> 4) << g;
+            let quant = nearest(v, d * f32::from(scales[g]), dmin * f32::from(mins[g]), 31.0);
+            out[48 + g / 2 * 32 + n % 32] |= (quant & 15) << (g % 2 * 4);
+            out[16 + n % 32] |= (quant >> 4) << g;
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Q6_K: 256 numbers in 210 bytes; sub-block g of 16: number = d · scale[g] · (code − 32).
+//! Q6_K: 256 weights in 210 bytes; sub-block g of 16: weight = d · scale[g] · (quant − 32).
 //!
 //! ```text
-//! 0                                            128                                          192                208  210
-//! │ 2 × 64 bytes: nibble i | nibble i+64 « 4   │ 2 × 32 bytes: upper of i, +32, +64, +96   │ 16 × scale i8     │ d  │
+//! 0                                          128                                       192             208  210
+//! │ 2 × 64 bytes: nibble i | nibble i+64 « 4 │ 2 × 32 bytes: upper of i, +32, +64, +96 │ 16 × scale i8 │ d  │
 //! ```
 
 use crate::blocks::{extreme, half, put_half};
@@ -19,8 +19,8 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
             let high = &block[128 + part * 32 + start..][..16];
             let (low_shift, high_shift) = (line / 2 * 4, line * 2);
             for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
-                let code = ((low >> low_shift) & 15) | (((high >> high_shift) & 3) << 4);
-                *out = scale * f32::from(code as i8 - 32);
+                let quant = ((low >> low_shift) & 15) | (((high >> high_shift) & 3) << 4);
+                *out = scale * f32::from(quant as i8 - 32);
             }
         }
     }
@@ -36,10 +36,10 @@ pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
             out[192 + g] = (fit * id).round().clamp(-128.0, 127.0) as i8 as u8;
         }
         for (n, &v) in x.iter().enumerate() {
-            let code = nearest_symmetric(v, d * f32::from(out[192 + n / 16] as i8), 32.0);
+            let quant = nearest_symmetric(v, d * f32::from(out[192 + n / 16] as i8), 32.0);
             let (part, line, l) = (n / 128, n % 128 / 32, n % 32);
-            out[part * 64 + line % 2 * 32 + l] |= (code & 15) << (line / 2 * 4);
-            out[128 + part * 32 + l] |= (code >> 4) << (2 * line);
+            out[part * 64 + line % 2 * 32 + l] |= (quant & 15) << (line / 2 * 4);
+            out[128 + part * 32 + l] |= (quant >> 4) << (2 * line);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Q8_0: 32 numbers in 34 bytes, number = d · code.
+//! Q8_0: 32 weights in 34 bytes, weight = d · quant.
 //!
 //! ```text
-//! 0    2              34
-//! │ d  │ byte i: i8   │
+//! 0   2            34
+//! │ d │ byte i: i8 │
 //! ```
 
 use crate::blocks::{extreme, half, inverse, put_half};
@@ -10,8 +10,8 @@ use crate::blocks::{extreme, half, inverse, put_half};
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(34).zip(out.chunks_exact_mut(32)) {
         let d = half(block, 0);
-        for (out, code) in out.iter_mut().zip(&block[2..]) {
-            *out = d * f32::from(*code as i8);
+        for (out, quant) in out.iter_mut().zip(&block[2..]) {
+            *out = d * f32::from(*quant as i8);
         }
     }
 }

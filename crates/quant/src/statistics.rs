@@ -1,52 +1,52 @@
-//! Statistics of weights, row by row: what an audit of a model's numbers needs.
+//! Statistics of weights, row by row, for auditing the values of a model.
 
 use crate::blocks::{bytes_at, half};
 use crate::{mxfp4, nvfp4};
 use latent_types::TensorType;
 
-/// Lanes that are summed side by side.
+/// Accumulators per sum, so that the compiler vectorizes the loops.
 const LANES: usize = 16;
 
-/// Buckets of magnitudes: sign-less exponent and the first bit of the mantissa, half an octave each.
+/// Buckets of magnitudes, half an octave each: the exponent and the first mantissa bit.
 const BUCKETS: usize = 512;
 
-/// A magnitude is wild when it is this many half octaves above the median: 64 times as large.
+/// A scale is an outlier if it is this many half octaves above the median: 64 times as large.
 const WILD: usize = 12;
 
-/// What the numbers of a tensor, or of some of its rows, are like. Those of parts can be [merged](Statistics::merge).
+/// Statistics of a tensor, or of some of its rows; parts can be [merged](Statistics::merge).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statistics {
-    /// Numbers seen.
+    /// Elements.
     pub numbers: u64,
-    /// Those that are NaN.
+    /// NaN elements.
     pub nan: u64,
-    /// Those that are infinite.
+    /// Infinite elements.
     pub infinite: u64,
-    /// Row and column of the first number that is not finite.
+    /// Row and column of the first NaN or infinity.
     pub first_bad: Option<(u64, u64)>,
-    /// Zeros.
+    /// Zero elements.
     pub zeros: u64,
-    /// Rows of zeros.
+    /// Rows of zeros only.
     pub zero_rows: u64,
     /// The first row of zeros.
     pub first_zero_row: Option<u64>,
-    /// Smallest finite number.
+    /// Smallest finite element.
     pub min: f32,
-    /// Largest finite number.
+    /// Largest finite element.
     pub max: f32,
-    /// Largest magnitude and its row.
+    /// Largest finite magnitude, and its row.
     pub largest: (f32, u64),
     sum: f64,
     squares: f64,
     scales: Scales,
 }
 
-/// How magnitudes of scales are spread.
+/// The distribution of scales.
 #[derive(Clone, Debug, PartialEq)]
 struct Scales {
     buckets: Box<[u64; BUCKETS]>,
     bad: u64,
-    /// The largest and its row.
+    /// Largest magnitude, and its row.
     largest: (f32, u64),
 }
 
@@ -71,7 +71,7 @@ impl Default for Statistics {
 }
 
 impl Statistics {
-    /// Adds row `row` of a tensor: its numbers, decoded, and the bytes that they were decoded from, whose scales are looked at too.
+    /// Adds row `row` of a tensor: its dequantized elements, and the bytes that they came from, for the scales.
     pub fn add(&mut self, ty: TensorType, row: u64, bytes: &[u8], numbers: &[f32]) {
         let sums = Sums::of(numbers);
         self.numbers += numbers.len() as u64;
@@ -100,7 +100,7 @@ impl Statistics {
         sums.zeros
     }
 
-    /// The same for a row with numbers that are not finite, one by one.
+    /// The same for a row with NaN or infinities, element by element.
     fn broken(&mut self, row: u64, numbers: &[f32]) -> u64 {
         let mut zeros = 0;
         for (column, &x) in numbers.iter().enumerate() {
@@ -130,7 +130,7 @@ impl Statistics {
         }
     }
 
-    /// Adds those of other rows of the same tensor, or of a tensor that is counted with it.
+    /// Adds the statistics of other rows of this tensor, or of a tensor that is counted with it.
     pub fn merge(&mut self, other: &Statistics) {
         let earlier = |a: Option<(u64, u64)>, b: Option<(u64, u64)>| match (a, b) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -157,17 +157,17 @@ impl Statistics {
         self.scales.largest = larger(self.scales.largest, other.scales.largest);
     }
 
-    /// Numbers that are finite.
+    /// Finite elements.
     pub fn finite(&self) -> u64 {
         self.numbers - self.nan - self.infinite
     }
 
-    /// Mean of the finite numbers.
+    /// Mean of the finite elements.
     pub fn mean(&self) -> f64 {
         self.sum / self.finite().max(1) as f64
     }
 
-    /// Root of the mean square of the finite numbers.
+    /// Root mean square of the finite elements.
     pub fn rms(&self) -> f64 {
         (self.squares / self.finite().max(1) as f64).sqrt()
     }
@@ -177,8 +177,8 @@ impl Statistics {
         self.scales.bad
     }
 
-    /// Scales that are at least 64 times the median of those that are not zero: how many, and the largest with its row. Of formats
-    /// without scales, the largest magnitude of each row counts as one.
+    /// Scales at least 64 times the median of the nonzero ones: how many, and the largest with its row. In formats without scales, the largest magnitude
+    /// of each row stands for one.
     pub fn wild_scales(&self) -> Option<(u64, f32, u64)> {
         let some: u64 = self.scales.buckets[1..].iter().sum();
         let mut seen = 0;
@@ -206,7 +206,7 @@ impl Scales {
     }
 }
 
-/// The factor of a block: the largest where it has several. NaN where one is not finite.
+/// The scale of a block: the largest if it has several, NaN if one is NaN.
 pub(crate) fn scale(ty: TensorType, block: &[u8]) -> f32 {
     use TensorType as T;
     let halves = |at: &[usize]| {
@@ -234,7 +234,7 @@ pub(crate) fn scale(ty: TensorType, block: &[u8]) -> f32 {
     }
 }
 
-/// Sums of one row, in lanes so that they take as long as reading it.
+/// Sums of one row, vectorized to run at memory speed.
 struct Sums {
     min: f32,
     max: f32,

@@ -1,33 +1,31 @@
-//! Tiles: sixteen weight rows side by side, so that one vector register holds the same four inputs of all sixteen.
+//! Tiles: sixteen weight rows interleaved, so that one vector register holds the same four inputs of all sixteen.
 //!
-//! A tile keeps every bit of its rows. It has up to four planes, each the pieces of one kind of all blocks, block after block. Of quantised
-//! formats:
+//! Packing is lossless. A tile has up to four planes; each holds one kind of field of all blocks, block after block. For quantized formats:
 //!
-//! * **codes**: vectors of 64 bytes; byte `4·r + i` of vector `v` is byte `4·v + i` of row r's codes;
-//! * **high**: upper code bits in the same order of bytes (or, in Q5_0 and Q5_1, vectors of 64 *bits*: bit `4·r + i` of
-//!   vector `v` belongs to number `4·v + i` of row r);
-//! * **scales**: one byte for each row and sub-block, sixteen rows together; 6-bit scales are widened to bytes, which is all the growth that
-//!   there is (2.8 % for Q4_K, 2.3 % for Q5_K, 3.6 % for Q3_K, 1.5 % for IQ4_XS);
-//! * **factors**: the f16 (or 8-bit) factors of each row's block, sixteen rows together.
+//! * **quants**: vectors of 64 bytes; byte `4·r + i` of vector `v` is byte `4·v + i` of row r's quants;
+//! * **high**: upper bits of quants in the same byte order (in Q5_0 and Q5_1, vectors of 64 *bits*: bit `4·r + i` of
+//!   vector `v` belongs to quant `4·v + i` of row r);
+//! * **scales**: one byte per row and sub-block, sixteen rows together. 6-bit scales are widened to bytes, the only growth
+//!   (2.8 % for Q4_K, 2.3 % for Q5_K, 3.6 % for Q3_K, 1.5 % for IQ4_XS);
+//! * **super-block scales**: the f16 (or 8-bit) `d` and `dmin` of each row's block, sixteen rows together.
 //!
-//! Of formats without blocks, whose products are sums of floats, rows are taken 32 numbers at a time, the last ones filled with zero bytes:
+//! Formats without blocks are packed 32 elements at a time, the last of a row padded with zero bytes:
 //!
-//! * **codes** of BF16: vectors of 64 bytes, two inputs of sixteen rows; a lane of 32 bits has both of one row, the first in its lower half;
-//! * **codes** of F16: vectors of 32 bytes, one input of sixteen rows;
-//! * **codes** of F8_E4M3: vectors of 32 bytes, two inputs of sixteen rows; a lane of 16 bits has both of one row. **Factors**: an f32 a
-//!   row, 0, or NaN where the row holds a NaN: what a kernel adds to its sums, so that it need not look for the two codes of NaN. Scales of
-//!   squares of numbers lie in a tensor of their own.
+//! * **quants** of BF16: vectors of 64 bytes, two inputs of sixteen rows; a 32-bit lane has both of one row, the first in its lower half;
+//! * **quants** of F16: vectors of 32 bytes, one input of sixteen rows;
+//! * **quants** of F8_E4M3: vectors of 32 bytes, two inputs of sixteen rows; a 16-bit lane has both of one row. **Super-block scales**: a NaN flag
+//!   per row, an f32 that is NaN if the row contains NaN, else 0. Kernels start their accumulators with it instead of testing for the two NaN codes.
+//!   Block scales are in a tensor of their own.
 //!
-//! Each plane begins at a multiple of 64 bytes, and a tile is a multiple of 64 bytes long. Rows that are missing from the last tile of a
-//! matrix are zero bytes.
+//! Planes start at multiples of 64 bytes, and tiles are a multiple of 64 bytes long. Missing rows of the last tile are zero bytes.
 
 use crate::{f8_e4m3, k_scales};
 use latent_types::TensorType;
 
-/// Rows of a tile.
+/// Rows per tile.
 pub const ROWS: usize = 16;
 
-/// Planes and tiles begin at multiples of this many bytes.
+/// Alignment of planes and tiles, in bytes.
 pub const ALIGN: usize = 64;
 
 /// A plane of a tile.
@@ -43,73 +41,73 @@ pub enum Plane {
     SuperScales,
 }
 
-/// Where a piece of a block goes.
+/// A field of a block, and the plane it goes to.
 #[derive(Clone, Copy, Debug)]
-enum Piece {
-    /// `count` units of `size` bytes from byte `from` on, the units of sixteen rows side by side.
+enum Field {
+    /// `count` units of `size` bytes from byte `from` on; each unit is interleaved over sixteen rows.
     Units { plane: Plane, from: usize, size: usize, count: usize },
-    /// 32 bits, one a number, into the high plane: eight vectors of 64 bits.
+    /// 32 bits, one per quant, into the high plane: eight vectors of 64 bits.
     Bits { from: usize },
-    /// Scales and minimums of Q4_K and Q5_K: 16 bytes.
+    /// Scales and mins of Q4_K and Q5_K: 16 bytes once unpacked.
     KScales { from: usize },
-    /// Scales of Q3_K: 16 bytes.
+    /// Scales of Q3_K: 16 bytes once unpacked.
     Q3Scales { from: usize },
-    /// Scales of IQ4_XS: 8 bytes.
+    /// Scales of IQ4_XS: 8 bytes once unpacked.
     Iq4XsScales,
 }
 
-/// Bytes of a row's block in one plane.
-impl Piece {
+impl Field {
+    /// Bytes that the field of one row's block takes in a plane.
     fn bytes(self, of: Plane) -> usize {
         match self {
-            Piece::Units { plane, size, count, .. } if plane == of => size * count,
-            Piece::Bits { .. } if of == Plane::High => 4,
-            Piece::KScales { .. } | Piece::Q3Scales { .. } if of == Plane::Scales => 16,
-            Piece::Iq4XsScales if of == Plane::Scales => 8,
+            Field::Units { plane, size, count, .. } if plane == of => size * count,
+            Field::Bits { .. } if of == Plane::High => 4,
+            Field::KScales { .. } | Field::Q3Scales { .. } if of == Plane::Scales => 16,
+            Field::Iq4XsScales if of == Plane::Scales => 8,
             _ => 0,
         }
     }
 }
 
-const fn units(plane: Plane, from: usize, size: usize, count: usize) -> Piece {
-    Piece::Units { plane, from, size, count }
+const fn units(plane: Plane, from: usize, size: usize, count: usize) -> Field {
+    Field::Units { plane, from, size, count }
 }
 
-/// The pieces of a block, or none where the format has no tiles.
-fn pieces(ty: TensorType) -> &'static [Piece] {
+/// The fields of a block; empty if the format has no tiles.
+fn fields(ty: TensorType) -> &'static [Field] {
     use Plane::{High, Quants, Scales, SuperScales};
-    const Q4_0: &[Piece] = &[units(SuperScales, 0, 2, 1), units(Quants, 2, 4, 4)];
-    const Q4_1: &[Piece] = &[units(SuperScales, 0, 2, 2), units(Quants, 4, 4, 4)];
-    const Q5_0: &[Piece] = &[units(SuperScales, 0, 2, 1), Piece::Bits { from: 2 }, units(Quants, 6, 4, 4)];
-    const Q5_1: &[Piece] = &[units(SuperScales, 0, 2, 2), Piece::Bits { from: 4 }, units(Quants, 8, 4, 4)];
-    const Q8_0: &[Piece] = &[units(SuperScales, 0, 2, 1), units(Quants, 2, 4, 8)];
-    const Q2_K: &[Piece] = &[units(Scales, 0, 1, 16), units(Quants, 16, 4, 16), units(SuperScales, 80, 2, 2)];
-    const Q3_K: &[Piece] = &[
+    const Q4_0: &[Field] = &[units(SuperScales, 0, 2, 1), units(Quants, 2, 4, 4)];
+    const Q4_1: &[Field] = &[units(SuperScales, 0, 2, 2), units(Quants, 4, 4, 4)];
+    const Q5_0: &[Field] = &[units(SuperScales, 0, 2, 1), Field::Bits { from: 2 }, units(Quants, 6, 4, 4)];
+    const Q5_1: &[Field] = &[units(SuperScales, 0, 2, 2), Field::Bits { from: 4 }, units(Quants, 8, 4, 4)];
+    const Q8_0: &[Field] = &[units(SuperScales, 0, 2, 1), units(Quants, 2, 4, 8)];
+    const Q2_K: &[Field] = &[units(Scales, 0, 1, 16), units(Quants, 16, 4, 16), units(SuperScales, 80, 2, 2)];
+    const Q3_K: &[Field] = &[
         units(High, 0, 4, 8),
         units(Quants, 32, 4, 16),
-        Piece::Q3Scales { from: 96 },
+        Field::Q3Scales { from: 96 },
         units(SuperScales, 108, 2, 1),
     ];
-    const Q4_K: &[Piece] =
-        &[units(SuperScales, 0, 2, 2), Piece::KScales { from: 4 }, units(Quants, 16, 4, 32)];
-    const Q5_K: &[Piece] = &[
+    const Q4_K: &[Field] =
+        &[units(SuperScales, 0, 2, 2), Field::KScales { from: 4 }, units(Quants, 16, 4, 32)];
+    const Q5_K: &[Field] = &[
         units(SuperScales, 0, 2, 2),
-        Piece::KScales { from: 4 },
+        Field::KScales { from: 4 },
         units(High, 16, 4, 8),
         units(Quants, 48, 4, 32),
     ];
-    const Q6_K: &[Piece] = &[
+    const Q6_K: &[Field] = &[
         units(Quants, 0, 4, 32),
         units(High, 128, 4, 16),
         units(Scales, 192, 1, 16),
         units(SuperScales, 208, 2, 1),
     ];
-    const IQ4_XS: &[Piece] = &[units(SuperScales, 0, 2, 1), Piece::Iq4XsScales, units(Quants, 8, 4, 32)];
-    const MXFP4: &[Piece] = &[units(SuperScales, 0, 1, 1), units(Quants, 1, 4, 4)];
-    const NVFP4: &[Piece] = &[units(SuperScales, 0, 1, 4), units(Quants, 4, 4, 8)];
-    const BF16: &[Piece] = &[units(Quants, 0, 4, LOOSE / 2)];
-    const F16: &[Piece] = &[units(Quants, 0, 2, LOOSE)];
-    const F8_E4M3: &[Piece] = &[units(Quants, 0, 2, LOOSE / 2)];
+    const IQ4_XS: &[Field] = &[units(SuperScales, 0, 2, 1), Field::Iq4XsScales, units(Quants, 8, 4, 32)];
+    const MXFP4: &[Field] = &[units(SuperScales, 0, 1, 1), units(Quants, 1, 4, 4)];
+    const NVFP4: &[Field] = &[units(SuperScales, 0, 1, 4), units(Quants, 4, 4, 8)];
+    const BF16: &[Field] = &[units(Quants, 0, 4, UNBLOCKED_LEN / 2)];
+    const F16: &[Field] = &[units(Quants, 0, 2, UNBLOCKED_LEN)];
+    const F8_E4M3: &[Field] = &[units(Quants, 0, 2, UNBLOCKED_LEN / 2)];
     match ty {
         TensorType::Q4_0 | TensorType::IQ4_NL => Q4_0,
         TensorType::Q4_1 => Q4_1,
@@ -131,15 +129,15 @@ fn pieces(ty: TensorType) -> &'static [Piece] {
     }
 }
 
-/// Numbers that are taken together of a format without blocks.
-const LOOSE: usize = 32;
+/// Elements packed together in a format without blocks.
+const UNBLOCKED_LEN: usize = 32;
 
-/// Numbers of what is packed at once.
+/// Elements per packed block.
 fn block_len(ty: TensorType) -> usize {
-    if ty.block_len() == 1 { LOOSE } else { ty.block_len() }
+    if ty.block_len() == 1 { UNBLOCKED_LEN } else { ty.block_len() }
 }
 
-/// How the tiles of rows of one length look.
+/// The layout of tiles for one format and row length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileLayout {
     ty: TensorType,
@@ -151,11 +149,10 @@ pub struct TileLayout {
 }
 
 impl TileLayout {
-    /// The layout for rows of `cols` numbers; none where the format has no tiles, `cols` is no whole number of blocks, or the size of a
-    /// tile overflows.
+    /// The layout for rows of `cols` elements; none if the format has no tiles, `cols` is no whole number of blocks, or the size overflows.
     pub fn new(ty: TensorType, cols: usize) -> Option<TileLayout> {
-        let pieces = pieces(ty);
-        if pieces.is_empty() {
+        let fields = fields(ty);
+        if fields.is_empty() {
             return None;
         }
         let row_bytes = ty.row_bytes(cols)?;
@@ -167,7 +164,7 @@ impl TileLayout {
             [Plane::Quants, Plane::High, Plane::Scales, Plane::SuperScales].into_iter().enumerate()
         {
             starts[i] = bytes;
-            let block: usize = pieces.iter().map(|piece| piece.bytes(plane)).sum();
+            let block: usize = fields.iter().map(|field| field.bytes(plane)).sum();
             let plane = blocks.checked_mul(ROWS)?.checked_mul(block)?.checked_next_multiple_of(ALIGN)?;
             bytes = plane.checked_add(bytes)?;
         }
@@ -177,7 +174,7 @@ impl TileLayout {
         Some(TileLayout { ty, blocks, block_bytes, row_bytes, starts, bytes })
     }
 
-    /// Bytes of a tile.
+    /// Bytes per tile.
     pub fn tile_bytes(&self) -> usize {
         self.bytes
     }
@@ -187,22 +184,22 @@ impl TileLayout {
         rows.div_ceil(ROWS) * self.bytes
     }
 
-    /// Bytes of a matrix of `rows` rows; none where their number overflows.
+    /// Bytes of a matrix of `rows` rows; none on overflow.
     pub fn checked_matrix_bytes(&self, rows: usize) -> Option<usize> {
         rows.div_ceil(ROWS).checked_mul(self.bytes)
     }
 
-    /// Where a plane begins in a tile.
+    /// Offset of a plane in a tile.
     pub fn start(&self, plane: Plane) -> usize {
         self.starts[plane as usize]
     }
 
-    /// Blocks of a row.
+    /// Blocks per row.
     pub fn blocks(&self) -> usize {
         self.blocks
     }
 
-    /// Packs up to sixteen rows, which follow one another in `rows`, into one tile.
+    /// Packs one to sixteen consecutive rows into a tile.
     ///
     /// # Panics
     /// When `rows` is not one to sixteen whole rows, or `tile` not [`tile_bytes`](Self::tile_bytes) long.
@@ -216,62 +213,62 @@ impl TileLayout {
             tile.fill(0);
             for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
                 for (b, block) in row.chunks(self.block_bytes).enumerate() {
-                    let mut whole = [0; LOOSE * 2];
+                    let mut whole = [0; UNBLOCKED_LEN * 2];
                     let block = if block.len() < self.block_bytes {
                         whole[..block.len()].copy_from_slice(block);
                         &whole[..self.block_bytes]
                     } else {
                         block
                     };
-                    for piece in pieces(self.ty) {
-                        self.put(*piece, r, b, block, tile);
+                    for field in fields(self.ty) {
+                        self.put(*field, r, b, block, tile);
                     }
                 }
             }
         }
         if self.ty == TensorType::F8_E4M3 {
-            self.mark(rows, tile);
+            self.write_nan_flags(rows, tile);
         }
     }
 
-    /// Marks the rows that hold a NaN, in a tile of FP8.
-    fn mark(&self, rows: &[u8], tile: &mut [u8]) {
-        let marks = tile[self.start(Plane::SuperScales)..].chunks_exact_mut(size_of::<f32>());
+    /// Writes the NaN flags of an F8_E4M3 tile.
+    fn write_nan_flags(&self, rows: &[u8], tile: &mut [u8]) {
+        let flags = tile[self.start(Plane::SuperScales)..].chunks_exact_mut(size_of::<f32>());
         let held = rows.chunks_exact(self.row_bytes).map(f8_e4m3::holds_nan).chain(std::iter::repeat(false));
-        for (mark, held) in marks.zip(held) {
-            mark.copy_from_slice(&(if held { f32::NAN } else { 0.0 }).to_le_bytes());
+        for (flag, held) in flags.zip(held) {
+            flag.copy_from_slice(&(if held { f32::NAN } else { 0.0 }).to_le_bytes());
         }
     }
 
-    /// Packs sixteen rows of whole blocks: the same as row by row, block by block of all rows, which leaves the first-level cache once.
+    /// Packs sixteen rows of whole blocks. The same result as row by row, but each block of the tile is written while it is in L1.
     fn pack_all(&self, rows: &[u8], tile: &mut [u8]) {
         let (row_bytes, len) = (self.row_bytes, self.block_bytes);
-        let pieces = pieces(self.ty);
+        let fields = fields(self.ty);
         for b in 0..self.blocks {
             let blocks: [&[u8]; ROWS] = std::array::from_fn(|r| &rows[r * row_bytes + b * len..][..len]);
-            for piece in pieces {
-                match *piece {
-                    Piece::Units { plane, from, size: 4, count } => {
+            for field in fields {
+                match *field {
+                    Field::Units { plane, from, size: 4, count } => {
                         let start = self.at(plane, 0, b, 0, count, 4);
-                        turn(&blocks, from, &mut tile[start..start + 4 * count * ROWS]);
+                        interleave(&blocks, from, &mut tile[start..start + 4 * count * ROWS]);
                     }
-                    Piece::Units { plane, from, size: 2, count } => {
+                    Field::Units { plane, from, size: 2, count } => {
                         let start = self.at(plane, 0, b, 0, count, 2);
-                        turn_small::<2>(&blocks, from, &mut tile[start..start + 2 * count * ROWS]);
+                        interleave_small::<2>(&blocks, from, &mut tile[start..start + 2 * count * ROWS]);
                     }
-                    Piece::Units { plane, from, size: 1, count } => {
+                    Field::Units { plane, from, size: 1, count } => {
                         let start = self.at(plane, 0, b, 0, count, 1);
-                        turn_small::<1>(&blocks, from, &mut tile[start..start + count * ROWS]);
+                        interleave_small::<1>(&blocks, from, &mut tile[start..start + count * ROWS]);
                     }
-                    piece => {
-                        blocks.iter().enumerate().for_each(|(r, block)| self.put(piece, r, b, block, tile))
+                    field => {
+                        blocks.iter().enumerate().for_each(|(r, block)| self.put(field, r, b, block, tile))
                     }
                 }
             }
         }
     }
 
-    /// Row `r` of a tile, as it was before packing.
+    /// Unpacks row `r` of a tile, bit for bit.
     ///
     /// # Panics
     /// When `r` is not below sixteen, or the lengths differ from what the layout says.
@@ -280,11 +277,11 @@ impl TileLayout {
         assert_eq!(tile.len(), self.bytes, "bytes of a tile");
         row.fill(0);
         for (b, block) in row.chunks_mut(self.block_bytes).enumerate() {
-            let mut whole = [0; LOOSE * 2];
+            let mut whole = [0; UNBLOCKED_LEN * 2];
             let part = block.len() < self.block_bytes;
             let out = if part { &mut whole[..self.block_bytes] } else { &mut *block };
-            for piece in pieces(self.ty) {
-                self.take(*piece, r, b, out, tile);
+            for field in fields(self.ty) {
+                self.take(*field, r, b, out, tile);
             }
             if part {
                 block.copy_from_slice(&whole[..block.len()]);
@@ -292,21 +289,21 @@ impl TileLayout {
         }
     }
 
-    /// Where unit `u` of `count` units of `size` bytes of row `r`, block `b` lies in a plane.
+    /// Offset of unit `u` of `count` units of `size` bytes, of row `r` and block `b`.
     #[inline(always)]
     fn at(&self, plane: Plane, r: usize, b: usize, u: usize, count: usize, size: usize) -> usize {
         self.start(plane) + ((b * count + u) * ROWS + r) * size
     }
 
-    fn put(&self, piece: Piece, r: usize, b: usize, block: &[u8], tile: &mut [u8]) {
-        match piece {
-            Piece::Units { plane, from, size, count } => {
+    fn put(&self, field: Field, r: usize, b: usize, block: &[u8], tile: &mut [u8]) {
+        match field {
+            Field::Units { plane, from, size, count } => {
                 for u in 0..count {
                     let at = self.at(plane, r, b, u, count, size);
                     tile[at..at + size].copy_from_slice(&block[from + u * size..][..size]);
                 }
             }
-            Piece::Bits { from } => {
+            Field::Bits { from } => {
                 for i in 0..8 {
                     let bits = (block[from + i / 2] >> (i % 2 * 4)) & 15;
                     let byte = &mut tile[self.start(Plane::High) + (b * 8 + i) * 8 + r / 2];
@@ -314,16 +311,16 @@ impl TileLayout {
                     *byte = (*byte & !(15 << shift)) | (bits << shift);
                 }
             }
-            Piece::KScales { from } => {
+            Field::KScales { from } => {
                 let (scales, mins) = k_scales::unpack_scales_mins(&twelve(block, from));
                 self.put_scales(r, b, &scales, 0, 16, tile);
                 self.put_scales(r, b, &mins, 8, 16, tile);
             }
-            Piece::Q3Scales { from } => {
+            Field::Q3Scales { from } => {
                 let scales = k_scales::unpack_q3_scales(&twelve(block, from)).map(|s| s as u8);
                 self.put_scales(r, b, &scales, 0, 16, tile);
             }
-            Piece::Iq4XsScales => {
+            Field::Iq4XsScales => {
                 let upper = u16::from_le_bytes([block[2], block[3]]);
                 let scale = |g: usize| {
                     let low = (block[4 + g / 2] >> (g % 2 * 4)) & 15;
@@ -351,39 +348,39 @@ impl TileLayout {
         std::array::from_fn(|i| tile[self.at(Plane::Scales, r, b, first + i, count, 1)])
     }
 
-    fn take(&self, piece: Piece, r: usize, b: usize, block: &mut [u8], tile: &[u8]) {
-        match piece {
-            // the sizes that matter: constants, so that the compiler moves whole words
-            Piece::Units { plane, from, size: 4, count } => {
+    fn take(&self, field: Field, r: usize, b: usize, block: &mut [u8], tile: &[u8]) {
+        match field {
+            // the common sizes as constants, so that the compiler moves whole words
+            Field::Units { plane, from, size: 4, count } => {
                 let start = self.at(plane, r, b, 0, count, 4);
                 gather::<4>(&tile[start..], &mut block[from..from + 4 * count]);
             }
-            Piece::Units { plane, from, size: 2, count } => {
+            Field::Units { plane, from, size: 2, count } => {
                 let start = self.at(plane, r, b, 0, count, 2);
                 gather::<2>(&tile[start..], &mut block[from..from + 2 * count]);
             }
-            Piece::Units { plane, from, size, count } => {
+            Field::Units { plane, from, size, count } => {
                 for u in 0..count {
                     let at = self.at(plane, r, b, u, count, size);
                     block[from + u * size..][..size].copy_from_slice(&tile[at..at + size]);
                 }
             }
-            Piece::Bits { from } => {
+            Field::Bits { from } => {
                 for i in 0..8 {
                     let byte = tile[self.start(Plane::High) + (b * 8 + i) * 8 + r / 2];
                     block[from + i / 2] |= ((byte >> (r % 2 * 4)) & 15) << (i % 2 * 4);
                 }
             }
-            Piece::KScales { from } => {
+            Field::KScales { from } => {
                 let scales = self.take_scales(r, b, 0, 16, tile);
                 let mins = self.take_scales(r, b, 8, 16, tile);
                 block[from..from + 12].copy_from_slice(&k_scales::pack_scales_mins(&scales, &mins));
             }
-            Piece::Q3Scales { from } => {
+            Field::Q3Scales { from } => {
                 let scales = self.take_scales::<16>(r, b, 0, 16, tile).map(|s| s as i8);
                 block[from..from + 12].copy_from_slice(&k_scales::pack_q3_scales(&scales));
             }
-            Piece::Iq4XsScales => {
+            Field::Iq4XsScales => {
                 let scales = self.take_scales::<8>(r, b, 0, 8, tile).map(|s| s.wrapping_add(32));
                 let mut upper = 0u16;
                 for (g, bits) in scales.iter().enumerate() {
@@ -396,9 +393,9 @@ impl TileLayout {
     }
 }
 
-/// Units of four bytes of sixteen blocks side by side: unit u of row r goes to unit `16·u + r`. Four units of four rows at a time, which the
-/// compiler turns in registers.
-fn turn(blocks: &[&[u8]; ROWS], from: usize, out: &mut [u8]) {
+/// Interleaves 4-byte units of sixteen blocks: unit u of row r becomes unit `16·u + r`. Transposes four units of four rows at a time, which the compiler
+/// keeps in registers.
+fn interleave(blocks: &[&[u8]; ROWS], from: usize, out: &mut [u8]) {
     for (four, lines) in out.chunks_exact_mut(16 * ROWS).enumerate() {
         let at = from + 16 * four;
         for g in 0..ROWS / 4 {
@@ -416,8 +413,8 @@ fn turn(blocks: &[&[u8]; ROWS], from: usize, out: &mut [u8]) {
     }
 }
 
-/// The same for units of `N` bytes, of which there are few.
-fn turn_small<const N: usize>(blocks: &[&[u8]; ROWS], from: usize, out: &mut [u8]) {
+/// Interleaves units of `N` bytes, one at a time.
+fn interleave_small<const N: usize>(blocks: &[&[u8]; ROWS], from: usize, out: &mut [u8]) {
     for (u, line) in out.chunks_exact_mut(N * ROWS).enumerate() {
         for (unit, block) in line.chunks_exact_mut(N).zip(blocks) {
             unit.copy_from_slice(&block[from + N * u..][..N]);
@@ -425,7 +422,7 @@ fn turn_small<const N: usize>(blocks: &[&[u8]; ROWS], from: usize, out: &mut [u8
     }
 }
 
-/// The first unit of `N` bytes of each line of sixteen.
+/// Gathers the first of each sixteen units of `N` bytes.
 fn gather<const N: usize>(lines: &[u8], out: &mut [u8]) {
     for (unit, line) in out.chunks_exact_mut(N).zip(lines.chunks(N * ROWS)) {
         unit.copy_from_slice(&line[..N]);
@@ -505,11 +502,11 @@ mod tests {
         (rows[3 * 40 + 39], rows[8 * 40]) = (0xff, 0x7f);
         let mut tile = vec![0xaa; layout.tile_bytes()];
         layout.pack(&rows, &mut tile);
-        let marks = tile[layout.start(Plane::SuperScales)..].chunks_exact(4);
-        let marks: Vec<f32> = marks.map(|m| f32::from_le_bytes([m[0], m[1], m[2], m[3]])).collect();
-        assert_eq!(marks.len(), ROWS);
-        for (r, mark) in marks.iter().enumerate() {
-            assert!(if r == 3 || r == 8 { mark.is_nan() } else { *mark == 0.0 }, "row {r}: {mark}");
+        let flags = tile[layout.start(Plane::SuperScales)..].chunks_exact(4);
+        let flags: Vec<f32> = flags.map(|m| f32::from_le_bytes([m[0], m[1], m[2], m[3]])).collect();
+        assert_eq!(flags.len(), ROWS);
+        for (r, flag) in flags.iter().enumerate() {
+            assert!(if r == 3 || r == 8 { flag.is_nan() } else { *flag == 0.0 }, "row {r}: {flag}");
         }
     }
 

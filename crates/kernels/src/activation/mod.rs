@@ -1,4 +1,4 @@
-//! Inputs of products: plain rows, bf16, and 8-bit blocks.
+//! Matmul inputs: f32 rows, bf16 rows, and rows quantized to int8 blocks.
 
 use crate::Rows;
 use crate::shape::{ShapeError, fits, times};
@@ -7,10 +7,10 @@ use crate::simd::Simd;
 use crate::tiers::Isa;
 use crate::tiers::tiers;
 
-/// Numbers of an 8-bit block.
+/// Elements per int8 block.
 pub const Q8_BLOCK: usize = 32;
 
-/// 32 numbers as bf16: a cache line.
+/// 32 bf16 elements: one cache line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C, align(64))]
 pub struct Bf16x32(pub [u16; 32]);
@@ -19,34 +19,34 @@ impl Bf16x32 {
     /// 32 zeros.
     pub const ZERO: Bf16x32 = Bf16x32([0; 32]);
 
-    /// Lines from one row of `cols` numbers to the next: an odd number, for the reason that [`Q8Rows::row_blocks`] has.
+    /// Row stride in cache lines for rows of `cols` elements: odd, for the same reason as [`Q8Rows::row_blocks`].
     pub fn row_lines(cols: usize) -> usize {
         Q8Rows::row_blocks(cols)
     }
 
-    /// The numbers of all lines.
-    #[allow(unsafe_code, reason = "lines are arrays of numbers, one after the other")]
+    /// The bits of all elements.
+    #[allow(unsafe_code, reason = "a slice of arrays is a slice of their elements")]
     pub fn bits(lines: &[Bf16x32]) -> &[u16] {
-        // SAFETY: a line is 32 numbers without padding.
+        // SAFETY: a `Bf16x32` is 32 `u16` without padding, so `lines` is as many valid `u16`, borrowed as long.
         unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 32) }
     }
 
-    /// The numbers of all lines, to be written.
+    /// The bits of all elements, mutably.
     #[allow(unsafe_code, reason = "as above")]
     pub fn bits_mut(lines: &mut [Bf16x32]) -> &mut [u16] {
-        // SAFETY: a line is 32 numbers without padding, of which every pattern is valid.
+        // SAFETY: as for `bits`; the borrow is exclusive, and every pattern of a `u16` is valid.
         unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 32) }
     }
 }
 
-/// Prepared input rows.
+/// Input rows in the activation type that a kernel reads.
 #[derive(Clone, Copy)]
 pub enum QuantizedInput<'a> {
-    /// As they are.
+    /// Unchanged.
     F32(Rows<'a>),
     /// Rounded to bf16.
     Bf16(Bf16Rows<'a>),
-    /// Blocks of 8-bit codes.
+    /// Quantized to int8 blocks.
     A8(Q8Rows<'a>),
 }
 
@@ -61,7 +61,7 @@ impl QuantizedInput<'_> {
     }
 }
 
-/// Rows of bf16.
+/// bf16 rows.
 #[derive(Clone, Copy)]
 pub struct Bf16Rows<'a> {
     bits: &'a [u16],
@@ -71,10 +71,10 @@ pub struct Bf16Rows<'a> {
 }
 
 impl<'a> Bf16Rows<'a> {
-    /// `rows` rows of `cols` numbers, `stride` numbers apart.
+    /// `rows` rows of `cols` elements, `stride` elements apart.
     ///
     /// # Errors
-    /// When `bits` is too short, the stride is less than a row (rows are copied with their distance), or the size overflows.
+    /// When `bits` is too short, the stride is less than a row (copies of rows keep the stride), or the size overflows.
     pub fn new(bits: &'a [u16], rows: usize, cols: usize, stride: usize) -> Result<Bf16Rows<'a>, ShapeError> {
         fits("rows of bf16", (rows, cols, stride), bits.len())?;
         if stride < cols {
@@ -88,12 +88,12 @@ impl<'a> Bf16Rows<'a> {
         self.rows
     }
 
-    /// Numbers of a row.
+    /// Elements per row.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Numbers from one row to the next: at least those of a row.
+    /// Elements from one row to the next: at least [`cols`](Self::cols).
     pub fn stride(&self) -> usize {
         self.stride
     }
@@ -104,19 +104,19 @@ impl<'a> Bf16Rows<'a> {
     }
 }
 
-/// 32 numbers in 8 bits: a cache line.
+/// 32 elements quantized to int8, with what kernels need of their sums: one cache line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C, align(64))]
 pub struct Q8Block {
-    /// The codes: number = scale · code.
+    /// Element = scale · quant.
     pub quants: [i8; Q8_BLOCK],
     /// Largest magnitude / 127.
     pub scale: f32,
-    /// scale · Σ codes: what a constant in all 32 weights is multiplied by.
+    /// scale · Σ quants: what the min of a weight sub-block is multiplied by.
     pub total: f32,
     /// The same for each half.
     pub halves: [f32; 2],
-    /// −128 · Σ codes: what takes back that signed numbers of weights are raised by 128 where only unsigned ones are multiplied.
+    /// −128 · Σ quants: correction for weights stored as u8 = i8 + 128 (VNNI `vpdpbusd`).
     pub bias: i32,
     /// The same for each half.
     pub half_biases: [i32; 2],
@@ -134,7 +134,7 @@ impl Q8Block {
     };
 }
 
-/// Rows as blocks of 32 codes of 8 bits. The last block of a row is filled with zeros.
+/// Rows of int8 blocks. The last block of a row is padded with zeros.
 #[derive(Clone, Copy)]
 pub struct Q8Rows<'a> {
     blocks: &'a [Q8Block],
@@ -143,13 +143,12 @@ pub struct Q8Rows<'a> {
 }
 
 impl<'a> Q8Rows<'a> {
-    /// Blocks from one row of `cols` numbers to the next: an odd number, so that the same block of neighbouring rows does not fall into
-    /// the same set of a cache.
+    /// Row stride in blocks for rows of `cols` elements: odd, so that the same block of adjacent rows does not map to the same cache set.
     pub fn row_blocks(cols: usize) -> usize {
         cols.div_ceil(Q8_BLOCK) | 1
     }
 
-    /// Rows over `blocks`, row after row.
+    /// Rows stored one after the other in `blocks`.
     ///
     /// # Errors
     /// When there are not as many blocks, or their number overflows.
@@ -166,7 +165,7 @@ impl<'a> Q8Rows<'a> {
         self.rows
     }
 
-    /// Numbers of a row.
+    /// Elements per row.
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -179,21 +178,20 @@ impl<'a> Q8Rows<'a> {
     }
 }
 
-/// Converts one row to 8-bit blocks: scale = largest magnitude / 127, codes rounded to nearest, even.
-/// A block with an infinite number or NaN becomes NaN.
-#[allow(unsafe_code, reason = "the processor was asked for the instructions")]
+/// Quantizes one row to int8 blocks: scale = largest magnitude / 127, quants rounded to nearest even. A block with an infinity or NaN gets the scale NaN.
+#[allow(unsafe_code, reason = "the token of an ISA proves its instructions")]
 pub fn quantize_q8(x: &[f32], blocks: &mut [Q8Block]) {
     #[cfg(target_arch = "x86_64")]
     crate::isa::isa_fn! { Avx2;
         fn avx2(x: &[f32], blocks: &mut [Q8Block]) {
-            // SAFETY: compiled for AVX2.
+            // SAFETY: this function is compiled for the ISA, and its caller holds the ISA's token.
             unsafe { quantize::<crate::simd::avx2::Avx2<false>>(x, blocks) }
         }
     }
     #[cfg(target_arch = "x86_64")]
     crate::isa::isa_fn! { Avx512;
         fn avx512(x: &[f32], blocks: &mut [Q8Block]) {
-            // SAFETY: compiled for AVX-512.
+            // SAFETY: this function is compiled for the ISA, and its caller holds the ISA's token.
             unsafe { quantize::<crate::simd::avx512::Avx512>(x, blocks) }
         }
     }
@@ -209,46 +207,48 @@ pub fn quantize_q8(x: &[f32], blocks: &mut [Q8Block]) {
     unsafe { quantize::<crate::simd::portable::Portable>(x, blocks) }
 }
 
-/// The scale of codes from −127 to 127 for numbers up to a magnitude, and what numbers are multiplied by to be codes: 0 where they are too small for a
-/// finite factor. None where a number is not finite.
+/// Scale and inverse scale for quants from −127 to 127, given the largest magnitude; none where that is not finite. The inverse is 0 where it would
+/// overflow.
 #[inline(always)]
 pub(crate) fn code_scale(largest: f32) -> Option<(f32, f32)> {
     let inverse = 127.0 / largest;
     largest.is_finite().then(|| (largest / 127.0, if inverse.is_finite() { inverse } else { 0.0 }))
 }
 
+/// [`quantize_q8`] for one ISA.
+///
 /// # Safety
-/// As for [`Simd`].
+/// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 #[allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 unsafe fn quantize<L: Simd>(x: &[f32], blocks: &mut [Q8Block]) {
     let (whole, rest) = x.as_chunks();
     let mut blocks = blocks.iter_mut();
     for (numbers, block) in whole.iter().zip(blocks.by_ref()) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the ISA by this function's contract.
         unsafe { quantize_block::<L>(numbers, block) }
     }
     if let (false, Some(block)) = (rest.is_empty(), blocks.next()) {
         let mut padded = [0.0; Q8_BLOCK];
         padded[..rest.len()].copy_from_slice(rest);
-        // SAFETY: as above.
+        // SAFETY: the ISA by this function's contract.
         unsafe { quantize_block::<L>(&padded, block) }
     }
 }
 
 /// # Safety
-/// As for [`Simd`].
+/// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
 #[allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 unsafe fn quantize_block<L: Simd>(x: &[f32; Q8_BLOCK], block: &mut Q8Block) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the ISA by this function's contract; the array has 32 elements.
     let largest = f32::from_bits(unsafe { L::max_abs_bits(x) });
     let Some((scale, inverse)) = code_scale(largest) else {
         *block = Q8Block { scale: f32::NAN, total: f32::NAN, halves: [f32::NAN; 2], ..Q8Block::ZERO };
         return;
     };
     block.scale = scale;
-    // SAFETY: as above.
+    // SAFETY: the ISA by this function's contract; both arrays have 32 elements.
     let sums = unsafe { L::quantize(x, inverse, &mut block.quants) };
     block.total = block.scale * (sums[0] + sums[1]) as f32;
     block.bias = -128 * (sums[0] + sums[1]);
@@ -259,12 +259,12 @@ unsafe fn quantize_block<L: Simd>(x: &[f32; Q8_BLOCK], block: &mut Q8Block) {
 }
 
 tiers! {
-    /// Rounds one row to bf16, nearest even; NaN stays NaN.
+    /// Rounds one row to bf16, to nearest even; NaN stays NaN.
     pub fn to_bf16(x: &[f32], out: &mut [u16]) {
         for (out, v) in out.iter_mut().zip(x) {
             let bits = v.to_bits();
             let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-            // a NaN keeps its upper bits and is made quiet, lest rounding carry it to another number
+            // a NaN keeps its upper bits and becomes quiet: rounding could carry it over to infinity or a number
             *out = if v.is_nan() { (bits >> 16) | 0x40 } else { rounded } as u16;
         }
     }

@@ -48,9 +48,9 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
     let mut table = Vec::new();
     let mut add = |op, weight: Option<TensorType>, layout, activation: ActivationType, tier: Tier, kernel| {
         let min_rows = min_rows(tier);
-        let format = weight.map_or_else(|| "strip".to_owned(), |ty| ty.name().to_lowercase());
+        let format = weight.map_or_else(|| "dequantized".to_owned(), |ty| ty.name().to_lowercase());
         let tiles = if layout == WeightLayout::Tiles { "_tiles" } else { "" };
-        let transposed = if op == OpKind::LinearT { "_across" } else { "" };
+        let transposed = if op == OpKind::LinearT { "_transposed" } else { "" };
         let name = format!("{tier}_{format}{tiles}_{}{transposed}", activation.name()).leak();
         let contract = KernelContract { op, weight, layout, activation, cache: None, min_rows, tier, name };
         table.push((contract, kernel));

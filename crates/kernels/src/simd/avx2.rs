@@ -1,4 +1,4 @@
-//! Sixteen lanes in two registers of AVX2; with the VEX form of VNNI's dot products where the processor has it.
+//! Sixteen lanes in two AVX2 registers, with AVX-VNNI dot products where the CPU has them.
 
 use super::Simd;
 use std::arch::x86_64::*;
@@ -19,10 +19,10 @@ macro_rules! both {
     }};
 }
 
-/// Σ of four products in each 32-bit lane, added to `sum`: unsigned `a` times signed `b`, no pair of which exceeds 32 767.
+/// Adds to each 32-bit lane of `sum` four products of unsigned `a` and signed `b`. Without VNNI no pair of products may exceed 32 767.
 #[inline(always)]
 unsafe fn dot_quads<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
-    // SAFETY: intrinsics under the promise of the trait.
+    // SAFETY: intrinsics of the ISA, which callers have by the contract of `Simd`.
     unsafe {
         if VNNI {
             return _mm256_dpbusd_avx_epi32(sum, a, b);
@@ -32,7 +32,10 @@ unsafe fn dot_quads<const VNNI: bool>(sum: __m256i, a: __m256i, b: __m256i) -> _
     }
 }
 
-#[allow(clippy::undocumented_unsafe_blocks, reason = "each is an intrinsic under the promise of the trait")]
+#[allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each is an intrinsic of the ISA, which callers have by the contract of `Simd`"
+)]
 impl<const VNNI: bool> Simd for Avx2<VNNI> {
     const MR: usize = 4;
     const FULL_BYTES: bool = VNNI;
@@ -71,7 +74,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     #[inline(always)]
     unsafe fn expand_bits(from: *const u8, value: u8) -> [__m256i; 2] {
         unsafe {
-            // byte i of a half takes byte i/8 of its 32 bits, and of that bit i%8
+            // byte i of a half tests bit i % 8 of byte i / 8
             let pick =
                 _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
             let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
@@ -85,10 +88,10 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn shuffle(table: &[i8; 16], codes: [__m256i; 2]) -> [__m256i; 2] {
+    unsafe fn shuffle(table: &[i8; 16], indices: [__m256i; 2]) -> [__m256i; 2] {
         unsafe {
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-            both!(|x| _mm256_shuffle_epi8(table, x), codes)
+            both!(|x| _mm256_shuffle_epi8(table, x), indices)
         }
     }
     #[inline(always)]
@@ -100,10 +103,10 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         unsafe { [_mm256_set1_epi32(value); 2] }
     }
     #[inline(always)]
-    unsafe fn dot(sum: [__m256i; 2], codes: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
+    unsafe fn dot(sum: [__m256i; 2], quants: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
         unsafe {
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
-            both!(|s, c| dot_quads::<VNNI>(s, c, x), sum, codes)
+            both!(|s, c| dot_quads::<VNNI>(s, c, x), sum, quants)
         }
     }
     #[inline(always)]
@@ -119,7 +122,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             if VNNI {
                 return Self::dot(sum, biased, x);
             }
-            // |w| · sign(w)·x: magnitudes up to 128 times 127 twice still fit into 16 bits
+            // |w| · sign(w)·x: twice 128 · 127 still fits in 16 bits
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
             both!(|s, n| dot_quads::<false>(s, _mm256_abs_epi8(n), _mm256_sign_epi8(x, n)), sum, biased)
         }
@@ -135,7 +138,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             if VNNI {
                 return both!(|s, n| dot_quads::<true>(s, x, n), sum, numbers);
             }
-            // |w| · sign(w)·x, as for raised numbers
+            // |w| · sign(w)·x, as for biased quants
             let x = _mm256_xor_si256(x, _mm256_set1_epi8(i8::MIN));
             both!(|s, n| dot_quads::<false>(s, _mm256_abs_epi8(n), _mm256_sign_epi8(x, n)), sum, numbers)
         }
@@ -187,7 +190,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     unsafe fn load_fp8_pairs(from: *const u8) -> [[__m256; 2]; 2] {
         unsafe {
             let pairs = _mm256_loadu_si256(from.cast());
-            // sign, and exponent and mantissa one bit lower: an f16 whose exponent is 8 too small, also where it is subnormal
+            // shifted right by one, F8_E4M3 has the fields of an f16 whose exponent is 8 too small, subnormals included
             let mask = _mm256_set1_epi16(super::E4M3_IN_F16);
             let halves = |pairs| {
                 let halves = _mm256_and_si256(_mm256_srai_epi16::<1>(pairs), mask);
@@ -258,20 +261,20 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
         }
     }
     #[inline(always)]
-    unsafe fn quantize(numbers: &[f32; 32], factor: f32, codes: &mut [i8; 32]) -> [i32; 2] {
+    unsafe fn quantize(numbers: &[f32; 32], inverse_scale: f32, quants: &mut [i8; 32]) -> [i32; 2] {
         unsafe {
-            let factor = _mm256_set1_ps(factor);
+            let factor = _mm256_set1_ps(inverse_scale);
             let quarter = |at: usize| {
                 let scaled = _mm256_mul_ps(_mm256_loadu_ps(numbers.as_ptr().add(at)), factor);
                 _mm256_cvtps_epi32(scaled)
             };
             let [a, b, c, d] = [quarter(0), quarter(8), quarter(16), quarter(24)];
-            // packed within halves of registers: a c a c, put in order
+            // packs works within 128-bit halves: restore the order
             let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
             let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
             let bytes = _mm256_permutevar8x32_epi32(bytes, order);
-            _mm256_storeu_si256(codes.as_mut_ptr().cast(), bytes);
-            // by twos, fours, eights, sixteens
+            _mm256_storeu_si256(quants.as_mut_ptr().cast(), bytes);
+            // sums of 2, 4, 8, 16
             let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
             let four = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
             let eight = _mm256_add_epi32(four, _mm256_shuffle_epi32::<0b00_00_11_10>(four));

@@ -1,11 +1,14 @@
-//! Sixteen lanes in one register of AVX-512, with the dot products of VNNI.
+//! Sixteen lanes in one AVX-512 register, with VNNI dot products.
 
 use super::Simd;
 use std::arch::x86_64::*;
 
 pub(crate) use crate::isa::Avx512;
 
-#[allow(clippy::undocumented_unsafe_blocks, reason = "each is an intrinsic under the promise of the trait")]
+#[allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each is an intrinsic of the ISA, which callers have by the contract of `Simd`"
+)]
 impl Simd for Avx512 {
     const MR: usize = 8;
     const FULL_BYTES: bool = true;
@@ -45,10 +48,10 @@ impl Simd for Avx512 {
         unsafe { _mm512_maskz_set1_epi8(from.cast::<u64>().read_unaligned(), value as i8) }
     }
     #[inline(always)]
-    unsafe fn shuffle(table: &[i8; 16], codes: __m512i) -> __m512i {
+    unsafe fn shuffle(table: &[i8; 16], indices: __m512i) -> __m512i {
         unsafe {
             let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
-            _mm512_shuffle_epi8(table, codes)
+            _mm512_shuffle_epi8(table, indices)
         }
     }
     #[inline(always)]
@@ -60,8 +63,8 @@ impl Simd for Avx512 {
         unsafe { _mm512_set1_epi32(value) }
     }
     #[inline(always)]
-    unsafe fn dot(sum: __m512i, codes: __m512i, x: *const i8) -> __m512i {
-        unsafe { _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(x.cast::<i32>().read_unaligned())) }
+    unsafe fn dot(sum: __m512i, quants: __m512i, x: *const i8) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(sum, quants, _mm512_set1_epi32(x.cast::<i32>().read_unaligned())) }
     }
     #[inline(always)]
     unsafe fn bias128(numbers: __m512i) -> __m512i {
@@ -114,7 +117,7 @@ impl Simd for Avx512 {
     unsafe fn load_fp8_pairs(from: *const u8) -> [__m512; 2] {
         unsafe {
             let pairs = _mm256_loadu_si256(from.cast());
-            // sign, and exponent and mantissa one bit lower: an f16 whose exponent is 8 too small, also where it is subnormal
+            // shifted right by one, F8_E4M3 has the fields of an f16 whose exponent is 8 too small, subnormals included
             let mask = _mm256_set1_epi16(super::E4M3_IN_F16);
             let half = |pairs| _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16::<1>(pairs), mask));
             [half(_mm256_slli_epi16::<8>(pairs)), half(pairs)]
@@ -173,9 +176,9 @@ impl Simd for Avx512 {
         unsafe { super::avx2::Avx2::<false>::max_abs_bits(numbers) }
     }
     #[inline(always)]
-    unsafe fn quantize(numbers: &[f32; 32], factor: f32, codes: &mut [i8; 32]) -> [i32; 2] {
-        // packing and summing across half the width takes fewer steps
-        unsafe { super::avx2::Avx2::<false>::quantize(numbers, factor, codes) }
+    unsafe fn quantize(numbers: &[f32; 32], inverse_scale: f32, quants: &mut [i8; 32]) -> [i32; 2] {
+        // packing and summing take fewer steps at half the width
+        unsafe { super::avx2::Avx2::<false>::quantize(numbers, inverse_scale, quants) }
     }
     #[inline(always)]
     unsafe fn prefetch(from: *const u8) {

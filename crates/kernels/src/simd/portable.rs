@@ -1,12 +1,12 @@
-//! Sixteen lanes in plain Rust: the reference.
+//! Sixteen lanes in plain Rust: the reference for the other ISAs, and the baseline.
 
 use super::Simd;
 use crate::widen;
 
-/// Arrays.
+/// Arrays of sixteen lanes. Needs no ISA.
 pub(crate) struct Portable;
 
-/// Applies `f` to each of an array's elements with their index.
+/// An array from a function of the index.
 #[inline(always)]
 fn each<T: Copy + Default, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
     let mut out = [T::default(); N];
@@ -28,12 +28,12 @@ impl Simd for Portable {
 
     #[inline(always)]
     unsafe fn load(from: *const u8) -> [u8; 64] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         unsafe { from.cast::<[u8; 64]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store_bytes(to: *mut u8, bytes: [u8; 64]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         unsafe { to.cast::<[u8; 64]>().write_unaligned(bytes) }
     }
     #[inline(always)]
@@ -46,13 +46,13 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn expand_bits(from: *const u8, value: u8) -> [u8; 64] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         let bits = unsafe { from.cast::<[u8; 8]>().read_unaligned() };
         each(|i| if bits[i / 8] >> (i % 8) & 1 == 1 { value } else { 0 })
     }
     #[inline(always)]
-    unsafe fn shuffle(table: &[i8; 16], codes: [u8; 64]) -> [u8; 64] {
-        each(|i| table[usize::from(codes[i] & 15)] as u8)
+    unsafe fn shuffle(table: &[i8; 16], indices: [u8; 64]) -> [u8; 64] {
+        each(|i| table[usize::from(indices[i] & 15)] as u8)
     }
     #[inline(always)]
     unsafe fn zero() -> [i32; 16] {
@@ -63,10 +63,10 @@ impl Simd for Portable {
         [value; 16]
     }
     #[inline(always)]
-    unsafe fn dot(sum: [i32; 16], codes: [u8; 64], x: *const i8) -> [i32; 16] {
-        // SAFETY: the caller's promise.
+    unsafe fn dot(sum: [i32; 16], quants: [u8; 64], x: *const i8) -> [i32; 16] {
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         let x = unsafe { x.cast::<[i8; 4]>().read_unaligned() }.map(i32::from);
-        each(|r| sum[r] + (0..4).map(|i| i32::from(codes[4 * r + i]) * x[i]).sum::<i32>())
+        each(|r| sum[r] + (0..4).map(|i| i32::from(quants[4 * r + i]) * x[i]).sum::<i32>())
     }
     #[inline(always)]
     unsafe fn bias128(numbers: [u8; 64]) -> [u8; 64] {
@@ -74,7 +74,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn dot_biased(sum: [i32; 16], biased: [u8; 64], x: *const i8) -> [i32; 16] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         let x = unsafe { x.cast::<[i8; 4]>().read_unaligned() }.map(i32::from);
         each(|r| sum[r] + (0..4).map(|i| i32::from(biased[4 * r + i] as i8) * x[i]).sum::<i32>())
     }
@@ -84,7 +84,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn dot_x_biased(sum: [i32; 16], numbers: [u8; 64], x: *const u8) -> [i32; 16] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         let x = unsafe { x.cast::<[u8; 4]>().read_unaligned() }.map(|x| i32::from(x) - 128);
         each(|r| sum[r] + (0..4).map(|i| i32::from(numbers[4 * r + i] as i8) * x[i]).sum::<i32>())
     }
@@ -102,39 +102,39 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const u8) -> [f32; 16] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         let bytes = unsafe { from.cast::<[u8; 32]>().read_unaligned() };
         each(|i| widen::f16(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
     }
     #[inline(always)]
     unsafe fn load_bf16(from: *const u8) -> [f32; 16] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         let bytes = unsafe { from.cast::<[u8; 32]>().read_unaligned() };
         each(|i| widen::bf16(u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]])))
     }
     #[inline(always)]
     unsafe fn load_bf16_pairs(from: *const u8) -> [[f32; 16]; 2] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         let pairs = unsafe { from.cast::<[[u8; 4]; 16]>().read_unaligned() };
-        let brain = |at: usize| each(|r| widen::bf16(u16::from_le_bytes([pairs[r][at], pairs[r][at + 1]])));
-        [brain(0), brain(2)]
+        let half = |at: usize| each(|r| widen::bf16(u16::from_le_bytes([pairs[r][at], pairs[r][at + 1]])));
+        [half(0), half(2)]
     }
     #[inline(always)]
     unsafe fn load_fp8_pairs(from: *const u8) -> [[f32; 16]; 2] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         let pairs = unsafe { from.cast::<[[u8; 2]; 16]>().read_unaligned() };
         let half = |code: u8| widen::f16((i16::from_le_bytes([0, code]) >> 1 & super::E4M3_IN_F16) as u16);
         [each(|r| half(pairs[r][0])), each(|r| half(pairs[r][1]))]
     }
     #[inline(always)]
     unsafe fn load_u8(from: *const u8, shift: u32, mask: u8) -> [f32; 16] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         let bytes = unsafe { from.cast::<[u8; 16]>().read_unaligned() };
         each(|i| f32::from((bytes[i] >> shift) & mask))
     }
     #[inline(always)]
     unsafe fn load_i8(from: *const u8) -> [f32; 16] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         let bytes = unsafe { from.cast::<[u8; 16]>().read_unaligned() };
         each(|i| f32::from(bytes[i] as i8))
     }
@@ -148,17 +148,17 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn mul_add_relaxed(a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
-        // a fused operation is a call where the processor has none
+        // without FMA instructions `mul_add` is a library call
         each(|i| a[i] * b[i] + c[i])
     }
     #[inline(always)]
     unsafe fn load_f32(from: *const f32) -> [f32; 16] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         unsafe { from.cast::<[f32; 16]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store_f32(to: *mut f32, a: [f32; 16]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the address holds as many bytes by the contract of `Simd`.
         unsafe { to.cast::<[f32; 16]>().write_unaligned(a) }
     }
     #[inline(always)]
