@@ -1,9 +1,10 @@
-//! The backend: what it offers, and what a model takes in its memory.
+//! The backend: its target and limits, and the memory that a model needs.
 
 use crate::bandwidth::read_bandwidth;
 use crate::loader;
 use crate::model::CpuModel;
-use crate::{attention, expanded};
+use crate::ops::expanded_layout::expanded_most;
+use crate::ops::kv_splits::shared_partials;
 use latent_backend::{
     Backend, BackendError, Limits, LoadRequest, MemoryEstimate, Model, ModelOptions, WeightBytes,
     WeightSource,
@@ -70,7 +71,7 @@ impl Backend for CpuBackend {
         let a = &config.attention;
         let arena =
             stages.iter().flat_map(|stage| &stage.plans).map(|plan| plan.arena.floats).max().unwrap_or(0);
-        let partials = attention::shared_partials(a.heads, a.kv_lora_rank, options.threads);
+        let partials = shared_partials(a.heads, a.kv_lora_rank, options.threads);
         let most = options.stages.max_batch_tokens;
         let rows = most * config.hidden_size + LM_HEAD_ROWS * config.vocab_size;
         let naive = match options.stages.mla {
@@ -78,7 +79,7 @@ impl Backend for CpuBackend {
             MlaChoice::Auto => most >= latent_graph::passes::crossover(a).unwrap_or(2),
             MlaChoice::Absorbed | MlaChoice::SeparateScores => false,
         };
-        let expanded = if naive { expanded::expanded_most(context, a) } else { 0 };
+        let expanded = if naive { expanded_most(context, a) } else { 0 };
         MemoryEstimate {
             arena: 4 * (arena + partials + rows) as u64,
             expanded: 4 * expanded as u64,

@@ -1,13 +1,16 @@
 //! A model on the CPU: its weights, its compiled plans, and the memory that steps run in.
 
-use crate::compile::{self, Program};
+use crate::compile;
+use crate::context::{Context, ModelData, SharedF32, SharedMemory};
+use crate::interpret::Run;
 use crate::kv_store::{CpuKvStore, Rotation};
 use crate::loader::{LoadedWeights, tensors_in_tiles};
+use crate::ops::expanded_layout::expanded_len;
+use crate::ops::kv_splits::shared_partials;
+use crate::program::Program;
 use crate::read_ahead::ReadAhead;
-use crate::run::{self, ModelData, Numbers, Shared, Thread};
 use crate::scratch::WorkerScratch;
 use crate::trace::Recorder;
-use crate::{attention, expanded};
 use latent_backend::{
     BackendError, Batch, CancelToken, KvLayout, KvStore, LoadRequest, Model, ModelOptions, Step, Trace,
 };
@@ -94,7 +97,7 @@ impl CpuModel {
             blocks: Vec::new(),
             lines: Vec::new(),
             row_blocks,
-            partials: vec![0.0; attention::shared_partials(a.heads, a.kv_lora_rank, options.threads)],
+            partials: vec![0.0; shared_partials(a.heads, a.kv_lora_rank, options.threads)],
             scratch: (0..options.threads).map(|_| Mutex::default()).collect(),
             model: ModelData {
                 route: route_spec(&config),
@@ -129,7 +132,7 @@ impl CpuModel {
         let naive = batch.spans.iter().filter(|s| s.path == AttentionPath::Naive);
         let longest = naive.map(|s| s.first + s.rows.len()).max().unwrap_or(0);
         // it is read by whole cache lines, and begins with one
-        let needed = expanded::expanded_len(longest, &a) + LINE_FLOATS;
+        let needed = expanded_len(longest, &a) + LINE_FLOATS;
         if longest > 0 && self.expanded.len() < needed {
             // never both at once
             self.expanded = Vec::new();
@@ -176,7 +179,6 @@ impl CpuModel {
         cancel: &CancelToken,
     ) -> Result<(), BackendError> {
         let bucket = BatchBucket::of(rows) as usize;
-        let program = &self.programs[stage][bucket];
         let [blocks, lines] = self.row_blocks.map(|of_row| rows * of_row);
         if self.blocks.len() < blocks {
             self.blocks.resize(blocks, Q8Block::ZERO);
@@ -185,43 +187,32 @@ impl CpuModel {
             self.lines.resize(lines, Bf16x32::ZERO);
         }
         let skipped = self.expanded.as_ptr().align_offset(align_of::<Bf16x32>()).min(self.expanded.len());
-        let shared = Shared {
+        let memory = SharedMemory {
+            arena: SharedF32::of(&mut self.arena),
+            hidden: SharedF32::of(&mut self.hidden),
+            logits: SharedF32::of(&mut self.logits),
+            expanded: SharedF32::of(&mut self.expanded[skipped..]),
+            partials: SharedF32::of(&mut self.partials),
             blocks: self.blocks.as_mut_ptr(),
             blocks_len: self.blocks.len(),
             lines: self.lines.as_mut_ptr(),
             lines_len: self.lines.len(),
-            arena: Numbers::of(&mut self.arena),
-            hidden: Numbers::of(&mut self.hidden),
-            logits: Numbers::of(&mut self.logits),
-            expanded: self.expanded[skipped..].as_mut_ptr(),
-            expanded_len: self.expanded.len() - skipped,
-            partials: self.partials.as_mut_ptr(),
-            partial_softmax_len: self.partials.len(),
         };
         let (model, scratch, rotations) = (&self.model, &self.scratch, &self.rotations[..]);
         let plan = stage * BatchBucket::ALL.len() + bucket;
-        let clock = self.clocks.as_ref().map(|clocks| &clocks[plan][..]);
-        let recorder = self.recorder.as_ref();
+        let traced = self.recorder.is_some();
         let last_phase = AtomicUsize::new(usize::MAX);
+        let run = Run {
+            program: &self.programs[stage][bucket],
+            clock: self.clocks.as_ref().map(|clocks| &clocks[plan][..]),
+            recording: self.recorder.as_ref().map(|recorder| recorder.of(plan)),
+            cancel,
+            last_phase: &last_phase,
+        };
         self.thread_pool.run(&|worker| {
             let mut scratch = scratch[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
-            run::run(
-                program,
-                &Thread {
-                    worker,
-                    model,
-                    batch,
-                    rows,
-                    kv,
-                    rotations,
-                    clock,
-                    recording: recorder.map(|recorder| recorder.of(plan)),
-                    shared,
-                    cancel,
-                    last_phase: &last_phase,
-                },
-                &mut scratch,
-            );
+            let ctx = Context { worker, model, batch, rows, kv, rotations, traced, memory };
+            run.run(&ctx, &mut scratch);
         });
         if last_phase.load(Ordering::Relaxed) == usize::MAX { Ok(()) } else { Err(BackendError::Cancelled) }
     }

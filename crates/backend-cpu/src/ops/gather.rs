@@ -1,0 +1,14 @@
+//! The rows of the residual stream whose logits are wanted: each worker copies its share.
+
+use crate::context::Context;
+use crate::program::{Buffer, GatherRows, Operand};
+
+impl GatherRows {
+    pub(crate) fn run(&self, ctx: &Context<'_>) {
+        let hidden = Operand { buffer: Buffer::Hidden, offset: 0, ..self.out };
+        for row in ctx.own_rows(&self.out) {
+            let out = ctx.row_mut(&self.out, row);
+            out.copy_from_slice(ctx.row(&hidden, ctx.batch.wanted[row] as usize));
+        }
+    }
+}
