@@ -28,7 +28,8 @@ impl Default for CpuBackend {
 }
 
 impl CpuBackend {
-    /// The backend with every kernel of this build. Which of them the processor can run, [`isa`](Backend::isa) says.
+    /// The backend with every kernel of this build. Which of them the processor can run,
+    /// [`isa`](Backend::isa) says.
     pub fn new() -> CpuBackend {
         let contracts: Vec<KernelContract> =
             latent_kernels::table().iter().map(|(contract, _)| *contract).collect();

@@ -1,4 +1,5 @@
-//! The read bandwidth of the machine, measured by threads that run where those of a model would: the limit that decoding is held against.
+//! The read bandwidth of the machine, measured by threads that run where those of a model would: the limit
+//! that decoding is held against.
 #![allow(unsafe_code, reason = "bytes of a map are read as numbers")]
 
 use latent_threads::{Placement, ThreadPool};
@@ -13,7 +14,8 @@ const BYTES: usize = 512 << 20;
 /// Rounds, of which the best counts.
 const ROUNDS: usize = 5;
 
-/// Bytes a second that threads at these places together read from memory, each what it has written itself, as with a model's weights.
+/// Bytes a second that threads at these places together read from memory, each what it has written itself, as
+/// with a model's weights.
 ///
 /// # Errors
 /// When the threads cannot be started.
@@ -21,7 +23,8 @@ pub fn read_bandwidth(placement: &Placement) -> std::io::Result<f64> {
     let mut thread_pool = ThreadPool::placed(placement)?;
     let parts: Vec<Mutex<Option<MmapMut>>> = (0..thread_pool.threads()).map(|_| Mutex::default()).collect();
     let part = |index: usize| parts[index].lock().unwrap_or_else(PoisonError::into_inner);
-    // written, so that every page exists, in large pages as the weights are; each number differs, so that the sum cannot be guessed
+    // written, so that every page exists, in large pages as the weights are; each number differs, so that the
+    // sum cannot be guessed
     thread_pool.run(&|worker| {
         let share = worker.share(BYTES / 8, 4096);
         let Ok(mut memory) = MmapMut::map_anon((share.len() * 8).max(1)) else { return };

@@ -267,8 +267,9 @@ impl Compiler<'_> {
         }))
     }
 
-    /// Attention over latents may leave partial results in memory outside of the plan (`ops::kv_splits`), which [`Op::AbsorbV`] combines. So nothing else may
-    /// read its result, and no other attention may use that memory in between.
+    /// Attention over latents may leave partial results in memory outside of the plan (`ops::kv_splits`),
+    /// which [`Op::AbsorbV`] combines. So nothing else may read its result, and no other attention may use
+    /// that memory in between.
     fn only_absorbed(&self, node: &Node, index: usize) -> Result<(), BackendError> {
         let (nodes, phases) = (&self.plan.ir.nodes, &self.plan.phases);
         for reader in self.plan.ir.readers(node.outputs[0]) {

@@ -1,16 +1,19 @@
-//! What one worker sees of a step: the model, the batch, the KV cache, and the buffers that the workers share.
+//! What one worker sees of a step: the model, the batch, the KV cache, and the buffers that the workers
+//! share.
 #![allow(unsafe_code, reason = "workers write disjoint parts of shared buffers between barriers")]
 
+use crate::disjoint::{Access, Block, Disjoint, Taker, Uses};
 use crate::kv_store::CpuKvStore;
 use crate::program::{Buffer, Operand};
 use crate::weights::LoadedWeight;
-use latent_backend::{Batch, KV_BLOCK, SeqSpan, slot};
+use latent_backend::{Batch, KV_BLOCK, KvStore, SeqSpan, slot};
 use latent_graph::ModelConfig;
 use latent_kernels::{
     Bf16x32, CacheView, KvElement, Q8Block, RopePairs, RopeTable, RouteSpec, Rows, RowsMut,
 };
 use latent_threads::Worker;
 use latent_types::CacheRow;
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,47 +31,25 @@ pub(crate) struct ModelData {
     pub route: Option<RouteSpec<'static>>,
 }
 
-/// A buffer of f32 that the workers of a step share.
-#[derive(Clone, Copy)]
-pub(crate) struct SharedF32 {
-    start: *mut f32,
-    len: usize,
-}
-
-impl SharedF32 {
-    /// The elements of a vector that nobody else uses during the step.
-    pub(crate) fn of(elements: &mut [f32]) -> SharedF32 {
-        SharedF32 { start: elements.as_mut_ptr(), len: elements.len() }
-    }
-}
-
 /// The buffers that the workers of a step share.
-#[derive(Clone, Copy)]
-pub(crate) struct SharedMemory {
+pub(crate) struct SharedMemory<'m> {
     /// The arena of the plan.
-    pub arena: SharedF32,
+    pub arena: Disjoint<'m, f32>,
     /// The residual stream.
-    pub hidden: SharedF32,
+    pub hidden: Disjoint<'m, f32>,
     /// The logits.
-    pub logits: SharedF32,
+    pub logits: Disjoint<'m, f32>,
     /// Keys and values expanded on the fly, and rope keys.
-    pub expanded: SharedF32,
+    pub expanded: Disjoint<'m, f32>,
     /// Partial results of attention, per KV split.
-    pub partials: SharedF32,
+    pub partials: Disjoint<'m, f32>,
     /// Inputs of a product as 8-bit blocks, where the workers convert them together.
-    pub blocks: *mut Q8Block,
-    /// How many.
-    pub blocks_len: usize,
+    pub blocks: Disjoint<'m, Q8Block>,
     /// The same as bf16.
-    pub lines: *mut Bf16x32,
-    /// How many.
-    pub lines_len: usize,
+    pub lines: Disjoint<'m, Bf16x32>,
+    /// Uses of the rows of the KV cache.
+    pub kv_rows: Uses,
 }
-
-// SAFETY: plain addresses; every use states which part a worker may touch.
-unsafe impl Send for SharedMemory {}
-// SAFETY: as above.
-unsafe impl Sync for SharedMemory {}
 
 /// What one worker sees of a step.
 pub(crate) struct Context<'a> {
@@ -87,13 +68,20 @@ pub(crate) struct Context<'a> {
     /// Whether a trace is taken: then every value must be in its operand at the end of its phase.
     pub traced: bool,
     /// The shared buffers.
-    pub memory: SharedMemory,
+    pub memory: &'a SharedMemory<'a>,
+    /// Barriers that this worker has passed in this step.
+    pub barriers: Cell<u64>,
 }
 
 impl<'a> Context<'a> {
     /// Waits until every worker is here.
     pub(crate) fn barrier(&self) {
         self.worker.barrier();
+        self.barriers.set(self.barriers.get() + 1);
+    }
+
+    fn taker(&self) -> Taker {
+        Taker { worker: self.worker.index, interval: self.barriers.get() + 1 }
     }
 
     /// Rotates one head of a row to the row's position.
@@ -119,122 +107,134 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Values of the plan.
+/// Values of the plan. Offsets that a plan gives, or a step of more rows than it was made for, may be outside
+/// of a value's buffer: then each of these panics. That elements of the buffer belong to this value, the plan
+/// alone says.
 impl<'a> Context<'a> {
-    /// Address of `len` elements of a value, from a column of a row on.
-    ///
-    /// # Panics
-    /// When they are outside of the value's buffer: a plan with wrong offsets, or a step of more rows than it was made for. The plan alone
-    /// says that they belong to this value.
-    fn at(&self, operand: &Operand, row: usize, column: usize, len: usize) -> *mut f32 {
-        let buffer = match operand.buffer {
-            Buffer::Arena => self.memory.arena,
-            Buffer::Hidden => self.memory.hidden,
-            Buffer::Logits => self.memory.logits,
-        };
-        let start = operand.offset + row * operand.stride + column;
-        assert!(
-            start <= buffer.len && len <= buffer.len - start,
-            "elements {start} to {start} + {len} of {}",
-            buffer.len
-        );
-        // SAFETY: in bounds as just asserted.
-        unsafe { buffer.start.add(start) }
-    }
-
-    /// Rows of a value, `cols` elements from `column` on, to be read.
-    pub(crate) fn read(&self, operand: &Operand, rows: Range<usize>, column: usize, cols: usize) -> Rows<'a> {
-        if rows.is_empty() {
-            return Rows::new(&[], 0, cols, operand.stride);
+    fn buffer(&self, operand: &Operand) -> &'a Disjoint<'a, f32> {
+        match operand.buffer {
+            Buffer::Arena => &self.memory.arena,
+            Buffer::Hidden => &self.memory.hidden,
+            Buffer::Logits => &self.memory.logits,
         }
-        let len = (rows.len() - 1) * operand.stride + cols;
-        // SAFETY: in bounds as above; no worker writes what another reads between two barriers (`schedule`).
-        let data = unsafe { std::slice::from_raw_parts(self.at(operand, rows.start, column, len), len) };
-        Rows::new(data, rows.len(), cols, operand.stride)
     }
 
-    /// Rows of a value, `cols` elements from `column` on, to be written by this worker alone.
-    pub(crate) fn write(
+    /// Rows of a value, `cols` elements from `column` on.
+    pub(crate) fn read(&self, operand: &Operand, rows: Range<usize>, column: usize, cols: usize) -> Rows<'a> {
+        self.buffer(operand).read_block(self.taker(), operand.block(rows, column, cols))
+    }
+
+    /// Rows of a value to write, `cols` elements from `column` on.
+    ///
+    /// # Safety
+    /// Of all workers, this one alone uses these rows and columns until the next barrier, and only through
+    /// the result.
+    pub(crate) unsafe fn write(
         &self,
         operand: &Operand,
         rows: Range<usize>,
         column: usize,
         cols: usize,
     ) -> RowsMut<'a> {
-        if rows.is_empty() {
-            return RowsMut::new(&mut [], 0, cols, operand.stride);
-        }
-        let start = self.at(operand, rows.start, column, (rows.len() - 1) * operand.stride + cols);
-        // SAFETY: in bounds as above; shares of workers are disjoint rows or columns.
-        unsafe { RowsMut::from_raw(start, rows.len(), cols, operand.stride) }
+        // SAFETY: nobody else uses the elements, as the caller promises; different values of a phase are
+        // different elements, as the memory plan guarantees.
+        unsafe { self.buffer(operand).write_block(self.taker(), operand.block(rows, column, cols)) }
     }
 
-    /// One row of a value, all heads, to be read.
+    /// One row of a value, all heads.
     pub(crate) fn row(&self, operand: &Operand, row: usize) -> &'a [f32] {
-        let len = operand.heads * operand.width;
-        // SAFETY: as in `read`.
-        unsafe { std::slice::from_raw_parts(self.at(operand, row, 0, len), len) }
+        self.buffer(operand).read(self.taker(), operand.at(row, 0), operand.heads * operand.width)
     }
 
-    /// One whole row, to be written by this worker alone.
-    #[allow(clippy::mut_from_ref, reason = "the arena is shared by design; shares are disjoint")]
-    pub(crate) fn row_mut(&self, operand: &Operand, row: usize) -> &'a mut [f32] {
+    /// One row of a value to write, all heads.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the row is its own")]
+    pub(crate) unsafe fn row_mut(&self, operand: &Operand, row: usize) -> &'a mut [f32] {
         let len = operand.heads * operand.width;
         // SAFETY: as in `write`.
-        unsafe { std::slice::from_raw_parts_mut(self.at(operand, row, 0, len), len) }
+        unsafe { self.buffer(operand).write(self.taker(), operand.at(row, 0), len) }
     }
 
-    /// One row of expert ids, to be read.
+    /// One row of expert ids.
     pub(crate) fn ids(&self, operand: &Operand, row: usize) -> &'a [u32] {
         let elements = self.row(operand, row);
         // SAFETY: f32 and u32 have one size and alignment, and admit every bit pattern.
         unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), elements.len()) }
     }
 
-    /// One row of expert ids, to be written by this worker alone.
-    #[allow(clippy::mut_from_ref, reason = "the arena is shared by design; shares are disjoint")]
-    pub(crate) fn ids_mut(&self, operand: &Operand, row: usize) -> &'a mut [u32] {
-        let elements = self.row_mut(operand, row);
-        // SAFETY: f32 and u32 have one size and alignment, and admit every bit pattern.
+    /// One row of expert ids to write.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the row is its own")]
+    pub(crate) unsafe fn ids_mut(&self, operand: &Operand, row: usize) -> &'a mut [u32] {
+        // SAFETY: as in `write`.
+        let elements = unsafe { self.row_mut(operand, row) };
+        // SAFETY: f32 and u32 have one size and alignment, and admit every bit pattern; the borrow moves to
+        // the result.
         unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), elements.len()) }
     }
 
-    /// One head of one row, to be read.
+    /// One head of one row.
     pub(crate) fn head(&self, operand: &Operand, row: usize, head: usize) -> &'a [f32] {
-        let start = self.at(operand, row, head * operand.head_stride, operand.width);
-        // SAFETY: as in `read`.
-        unsafe { std::slice::from_raw_parts(start, operand.width) }
+        let start = operand.at(row, head * operand.head_stride);
+        self.buffer(operand).read(self.taker(), start, operand.width)
     }
 
-    /// Some columns of one head of one row, to be written by this worker alone.
-    #[allow(clippy::mut_from_ref, reason = "the arena is shared by design; shares are disjoint")]
-    pub(crate) fn head_mut(
+    /// Some columns of one head of one row, to write.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the columns are its own")]
+    pub(crate) unsafe fn head_mut(
         &self,
         operand: &Operand,
         row: usize,
         head: usize,
         columns: Range<usize>,
     ) -> &'a mut [f32] {
-        let start = self.at(operand, row, head * operand.head_stride + columns.start, columns.len());
+        let start = operand.at(row, head * operand.head_stride + columns.start);
         // SAFETY: as in `write`.
-        unsafe { std::slice::from_raw_parts_mut(start, columns.len()) }
+        unsafe { self.buffer(operand).write(self.taker(), start, columns.len()) }
     }
 
-    /// Some heads of one row as a matrix, one row per head, to be read.
+    /// Some heads of one row as a matrix, one row per head.
     pub(crate) fn read_heads(&self, operand: &Operand, row: usize, heads: Range<usize>) -> Rows<'a> {
-        let len = (heads.len() - 1) * operand.head_stride + operand.width;
-        let start = self.at(operand, row, heads.start * operand.head_stride, len);
-        // SAFETY: as in `read`.
-        let data = unsafe { std::slice::from_raw_parts(start, len) };
-        Rows::new(data, heads.len(), operand.width, operand.head_stride)
+        self.buffer(operand).read_block(self.taker(), operand.heads_block(row, heads))
     }
 
-    /// Some heads of one row as a matrix, one row per head, to be written by this worker alone.
-    pub(crate) fn write_heads(&self, operand: &Operand, row: usize, heads: Range<usize>) -> RowsMut<'a> {
-        let len = (heads.len() - 1) * operand.head_stride + operand.width;
-        let start = self.at(operand, row, heads.start * operand.head_stride, len);
+    /// Some heads of one row as a matrix to write, one row per head.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    pub(crate) unsafe fn write_heads(
+        &self,
+        operand: &Operand,
+        row: usize,
+        heads: Range<usize>,
+    ) -> RowsMut<'a> {
         // SAFETY: as in `write`.
-        unsafe { RowsMut::from_raw(start, heads.len(), operand.width, operand.head_stride) }
+        unsafe { self.buffer(operand).write_block(self.taker(), operand.heads_block(row, heads)) }
+    }
+}
+
+impl Operand {
+    /// Offset of an element of a row.
+    fn at(&self, row: usize, column: usize) -> usize {
+        self.offset + row * self.stride + column
+    }
+
+    /// Rows, `cols` elements from `column` on.
+    fn block(&self, rows: Range<usize>, column: usize, cols: usize) -> Block {
+        Block { start: self.at(rows.start, column), rows: rows.len(), cols, stride: self.stride }
+    }
+
+    /// Some heads of one row, a row each.
+    fn heads_block(&self, row: usize, heads: Range<usize>) -> Block {
+        let start = self.at(row, heads.start * self.head_stride);
+        Block { start, rows: heads.len(), cols: self.width, stride: self.head_stride }
     }
 }
 
@@ -247,15 +247,26 @@ impl<'a> Context<'a> {
 
     /// A cached row of a span.
     pub(crate) fn kv_row(&self, span: &SeqSpan, kv_layer: usize, position: usize) -> &'a [u8] {
-        self.kv.kv_layers()[kv_layer].1.row(slot(&span.block_table, position))
+        let slot = slot(&span.block_table, position);
+        self.record_kv(kv_layer, slot, Access::Read);
+        self.kv.kv_layers()[kv_layer].1.row(slot)
     }
 
-    /// A cached row of a span, to be written by this worker alone.
-    #[allow(clippy::mut_from_ref, reason = "a row has one writer")]
-    pub(crate) fn kv_row_mut(&self, span: &SeqSpan, kv_layer: usize, position: usize) -> &'a mut [u8] {
-        let memory = &self.kv.kv_layers()[kv_layer].1;
-        // SAFETY: every row of a step belongs to one span, whose blocks are its own where it writes, and to one worker's share.
-        unsafe { memory.row_shared(slot(&span.block_table, position)) }
+    /// A cached row of a span to write.
+    ///
+    /// # Safety
+    /// Of all workers, this one alone uses the row until the next barrier, and only through the result.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the row is its own")]
+    pub(crate) unsafe fn kv_row_mut(&self, span: &SeqSpan, kv_layer: usize, position: usize) -> &'a mut [u8] {
+        let slot = slot(&span.block_table, position);
+        self.record_kv(kv_layer, slot, Access::Write);
+        // SAFETY: the caller's promise.
+        unsafe { self.kv.kv_layers()[kv_layer].1.row_shared(slot) }
+    }
+
+    fn record_kv(&self, kv_layer: usize, slot: usize, access: Access) {
+        let row = kv_layer * self.kv.layout().slots() + slot;
+        self.memory.kv_rows.record(self.taker(), row..row + 1, access);
     }
 
     /// A span's cached rows in one layer.
@@ -266,74 +277,71 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Memory outside of the plan.
+/// Memory outside of the plan. What an `unsafe` function of these hands out must be used by no other worker
+/// until the next barrier, and by this one only through the result.
 impl<'a> Context<'a> {
-    /// Memory for partial results of attention, to be used by this worker alone until the next barrier.
-    #[allow(clippy::mut_from_ref, reason = "tasks have disjoint parts")]
-    pub(crate) fn partials_mut(&self, at: usize, len: usize) -> &'a mut [f32] {
-        assert!(at + len <= self.memory.partials.len, "partial results out of range");
-        // SAFETY: in range; tasks have disjoint parts.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.partials.start.add(at), len) }
-    }
-
-    /// Elements of that memory.
+    /// Elements of the memory for partial results of attention.
     pub(crate) fn partials_len(&self) -> usize {
-        self.memory.partials.len
+        self.memory.partials.len()
     }
 
-    /// Partial results of attention, to be read after the barrier.
+    /// Partial results of attention.
     pub(crate) fn partials(&self, at: usize, len: usize) -> &'a [f32] {
-        assert!(at + len <= self.memory.partials.len, "partial results out of range");
-        // SAFETY: in range; nobody writes until the barrier after the phase that reads them.
-        unsafe { std::slice::from_raw_parts(self.memory.partials.start.add(at), len) }
+        self.memory.partials.read(self.taker(), at, len)
     }
 
-    /// Shared 8-bit blocks to be written by this worker alone until the next barrier.
-    #[allow(clippy::mut_from_ref, reason = "workers have disjoint rows")]
-    pub(crate) fn blocks_mut(&self, at: usize, len: usize) -> &'a mut [Q8Block] {
-        assert!(at + len <= self.memory.blocks_len, "8-bit blocks out of range");
-        // SAFETY: in range; workers have disjoint rows.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.blocks.add(at), len) }
+    /// Partial results of attention to write.
+    ///
+    /// # Safety
+    /// No other worker uses them until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that they are its own")]
+    pub(crate) unsafe fn partials_mut(&self, at: usize, len: usize) -> &'a mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.partials.write(self.taker(), at, len) }
     }
 
-    /// Shared 8-bit blocks to be read, after the barrier.
+    /// The first 8-bit blocks.
     pub(crate) fn blocks(&self, len: usize) -> &'a [Q8Block] {
-        assert!(len <= self.memory.blocks_len, "8-bit blocks out of range");
-        // SAFETY: in range; nobody writes until the next barrier.
-        unsafe { std::slice::from_raw_parts(self.memory.blocks, len) }
+        self.memory.blocks.read(self.taker(), 0, len)
     }
 
-    /// Shared cache lines of bf16 to be written by this worker alone until the next barrier.
-    #[allow(clippy::mut_from_ref, reason = "workers have disjoint rows")]
-    pub(crate) fn lines_mut(&self, at: usize, len: usize) -> &'a mut [Bf16x32] {
-        assert!(at + len <= self.memory.lines_len, "lines of bf16 out of range");
-        // SAFETY: in range; workers have disjoint rows.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.lines.add(at), len) }
+    /// 8-bit blocks to write.
+    ///
+    /// # Safety
+    /// No other worker uses them until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that they are its own")]
+    pub(crate) unsafe fn blocks_mut(&self, at: usize, len: usize) -> &'a mut [Q8Block] {
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.blocks.write(self.taker(), at, len) }
     }
 
-    /// Shared cache lines of bf16 to be read, after the barrier.
+    /// The first cache lines of bf16.
     pub(crate) fn lines(&self, len: usize) -> &'a [Bf16x32] {
-        assert!(len <= self.memory.lines_len, "lines of bf16 out of range");
-        // SAFETY: in range; nobody writes until the next barrier.
-        unsafe { std::slice::from_raw_parts(self.memory.lines, len) }
+        self.memory.lines.read(self.taker(), 0, len)
     }
 
-    /// Memory for expanded keys and values, in elements of one type, to be written by this worker alone until the next barrier.
-    #[allow(clippy::mut_from_ref, reason = "parts are disjoint: each worker expands its own rows")]
-    pub(crate) fn expanded_mut<N: KvElement>(&self, at: usize, len: usize) -> &'a mut [N] {
-        // SAFETY: in range; workers have disjoint rows; any bits are such an element.
-        unsafe { std::slice::from_raw_parts_mut(self.expanded_at(at, len), len) }
+    /// Cache lines of bf16 to write.
+    ///
+    /// # Safety
+    /// No other worker uses them until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that they are its own")]
+    pub(crate) unsafe fn lines_mut(&self, at: usize, len: usize) -> &'a mut [Bf16x32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.lines.write(self.taker(), at, len) }
     }
 
-    /// Expanded keys and values, to be read after the barrier.
+    /// Expanded keys or values.
     pub(crate) fn expanded<N: KvElement>(&self, at: usize, len: usize) -> &'a [N] {
-        // SAFETY: in range; nobody writes until the next barrier; any bits are such an element.
-        unsafe { std::slice::from_raw_parts(self.expanded_at(at, len), len) }
+        self.memory.expanded.read_elements(self.taker(), at, len)
     }
 
-    fn expanded_at<N: KvElement>(&self, at: usize, len: usize) -> *mut N {
-        let bytes = self.memory.expanded.len * size_of::<f32>();
-        assert!((at + len) * size_of::<N>() <= bytes, "expanded keys out of range");
-        self.memory.expanded.start.cast::<N>().wrapping_add(at)
+    /// Expanded keys or values to write.
+    ///
+    /// # Safety
+    /// No other worker uses them until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that they are its own")]
+    pub(crate) unsafe fn expanded_mut<N: KvElement>(&self, at: usize, len: usize) -> &'a mut [N] {
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.expanded.write_elements(self.taker(), at, len) }
     }
 }

@@ -6,7 +6,8 @@ use std::ops::Range;
 /// Cost of reading and unpacking a tile, in rows that are multiplied with it.
 const TILE_READ_COST: usize = 4;
 
-/// The (row, expert) pairs of a batch, sorted by expert. An index into this order is a *pair*; inputs and results of experts are stored in it.
+/// The (row, expert) pairs of a batch, sorted by expert. An index into this order is a *pair*; inputs and
+/// results of experts are stored in it.
 #[derive(Default)]
 pub(crate) struct ExpertRows {
     /// The row of each pair; rows of one expert ascend.
@@ -60,8 +61,9 @@ impl ExpertRows {
         (self.rows[pair] as usize, self.ranks[pair] as usize)
     }
 
-    /// Calls `work` with (expert, pairs, tiles) for each active expert of which a chunk has some of the `tiles` that a node holds. An expert
-    /// costs its tiles times what a tile costs to read and to multiply with each row.
+    /// Calls `work` with (expert, pairs, tiles) for each active expert of which a chunk has some of the
+    /// `tiles` that a node holds. An expert costs its tiles times what a tile costs to read and to multiply
+    /// with each row.
     pub(crate) fn strips(
         &self,
         chunk: &Chunk,

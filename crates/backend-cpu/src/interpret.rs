@@ -18,8 +18,8 @@ pub(crate) struct Run<'a> {
     pub recording: Option<Recording<'a>>,
     /// The first worker looks at it after each phase.
     pub cancel: &'a CancelToken,
-    /// The phase after which a cancelled step ends. Only the first worker writes it, before the barrier that ends this phase, so that all workers
-    /// leave after the same one.
+    /// The phase after which a cancelled step ends. Only the first worker writes it, before the barrier that
+    /// ends this phase, so that all workers leave after the same one.
     pub last_phase: &'a AtomicUsize,
 }
 

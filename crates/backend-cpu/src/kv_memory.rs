@@ -33,8 +33,9 @@ impl KvLayerMemory {
             return Err(Error::new(ErrorKind::OutOfMemory, "the cache's size overflows"));
         };
         let map = MmapOptions::new().len(total.max(1)).no_reserve_swap().map_anon()?;
-        // Attention reads long runs of rows: large pages save it a walk through page tables for each four rows, and they let memory be
-        // asked for ahead. One memory for all streams, because those of a small context would each end in the middle of one.
+        // Attention reads long runs of rows: large pages save it a walk through page tables for each four
+        // rows, and they let memory be asked for ahead. One memory for all streams, because those of a small
+        // context would each end in the middle of one.
         #[cfg(target_os = "linux")]
         if total >= LARGE {
             // a wish: where the system refuses it, small pages serve

@@ -1,7 +1,8 @@
-//! The CPU backend: plans compiled to instructions, which a thread pool runs phase by phase over one arena and packed weights.
+//! The CPU backend: plans compiled to instructions, which a thread pool runs phase by phase over one arena
+//! and packed weights.
 //!
-//! Public are the backend itself and the writer of packed files. Steps run behind the traits of `latent-backend`, which the engine calls after it has
-//! checked tokens, rows and sequences:
+//! Public are the backend itself and the writer of packed files. Steps run behind the traits of
+//! `latent-backend`, which the engine calls after it has checked tokens, rows and sequences:
 //!
 //! ```
 //! use latent_backend::Backend;
@@ -13,13 +14,15 @@
 //! use latent_backend_cpu::CpuModel;
 //! ```
 //!
-//! How a step comes about, each file using only those before it: `program` (data) ← `compile` (plan → program); `context` (what a worker sees) ←
-//! `ops` (one file per operation) ← `interpret` ← `model` ← `backend`.
+//! How a step comes about, each file using only those before it: `program` (data) ← `compile` (plan →
+//! program); `disjoint` (shared buffers) ← `context` (what a worker sees) ← `ops` (one file per operation) ←
+//! `interpret` ← `model` ← `backend`.
 
 mod backend;
 mod bandwidth;
 mod compile;
 mod context;
+mod disjoint;
 mod expert_rows;
 mod interpret;
 mod kv_memory;

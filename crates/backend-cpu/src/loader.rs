@@ -57,7 +57,8 @@ fn infos<'c>(weight: &'c Weight, checkpoint: &'c Checkpoint) -> impl Iterator<It
     weight.parts.iter().filter_map(|part| checkpoint.tensor(&part.tensor)).map(|tensor| tensor.info)
 }
 
-/// The tiles that a weight is packed into while loading: none where it is read as rows, or lies in tiles in the file.
+/// The tiles that a weight is packed into while loading: none where it is read as rows, or lies in tiles in
+/// the file.
 fn layout_to_pack(weight: &Weight, tiled: &HashSet<&str>, checkpoint: &Checkpoint) -> Option<TileLayout> {
     TileLayout::new(weight.ty, weight.inputs()).filter(|_| {
         tiled.contains(weight.parts[0].tensor.as_str())

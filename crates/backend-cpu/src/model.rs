@@ -1,7 +1,8 @@
 //! A model on the CPU: its weights, its compiled plans, and the memory that steps run in.
 
 use crate::compile;
-use crate::context::{Context, ModelData, SharedF32, SharedMemory};
+use crate::context::{Context, ModelData, SharedMemory};
+use crate::disjoint::{Disjoint, Uses};
 use crate::interpret::Run;
 use crate::kv_store::{CpuKvStore, Rotation};
 use crate::loader::{LoadedWeights, tensors_in_tiles};
@@ -22,6 +23,7 @@ use latent_graph::{LM_HEAD_ROWS, Plan, Stage};
 use latent_kernels::{Bf16x32, Q8Block, RopeTable, RouteSpec};
 use latent_threads::ThreadPool;
 use latent_types::ActivationType;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -188,15 +190,14 @@ impl CpuModel {
         }
         let skipped = self.expanded.as_ptr().align_offset(align_of::<Bf16x32>()).min(self.expanded.len());
         let memory = SharedMemory {
-            arena: SharedF32::of(&mut self.arena),
-            hidden: SharedF32::of(&mut self.hidden),
-            logits: SharedF32::of(&mut self.logits),
-            expanded: SharedF32::of(&mut self.expanded[skipped..]),
-            partials: SharedF32::of(&mut self.partials),
-            blocks: self.blocks.as_mut_ptr(),
-            blocks_len: self.blocks.len(),
-            lines: self.lines.as_mut_ptr(),
-            lines_len: self.lines.len(),
+            arena: Disjoint::new(&mut self.arena),
+            hidden: Disjoint::new(&mut self.hidden),
+            logits: Disjoint::new(&mut self.logits),
+            expanded: Disjoint::new(&mut self.expanded[skipped..]),
+            partials: Disjoint::new(&mut self.partials),
+            blocks: Disjoint::new(&mut self.blocks),
+            lines: Disjoint::new(&mut self.lines),
+            kv_rows: Uses::default(),
         };
         let (model, scratch, rotations) = (&self.model, &self.scratch, &self.rotations[..]);
         let plan = stage * BatchBucket::ALL.len() + bucket;
@@ -211,7 +212,8 @@ impl CpuModel {
         };
         self.thread_pool.run(&|worker| {
             let mut scratch = scratch[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
-            let ctx = Context { worker, model, batch, rows, kv, rotations, traced, memory };
+            let (memory, barriers) = (&memory, Cell::new(0));
+            let ctx = Context { worker, model, batch, rows, kv, rotations, traced, memory, barriers };
             run.run(&ctx, &mut scratch);
         });
         if last_phase.load(Ordering::Relaxed) == usize::MAX { Ok(()) } else { Err(BackendError::Cancelled) }

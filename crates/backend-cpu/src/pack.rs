@@ -1,4 +1,5 @@
-//! Weights packed into tiles by the whole thread pool: in memory while loading, or piece by piece for a packed file.
+//! Weights packed into tiles by the whole thread pool: in memory while loading, or piece by piece for a
+//! packed file.
 #![allow(unsafe_code, reason = "the threads of the team write disjoint tiles of one memory")]
 
 use crate::weight_arena::{Place, WeightArena};
@@ -7,7 +8,8 @@ use latent_quant::tiles::{ROWS, TileLayout};
 use latent_threads::ThreadPool;
 use latent_types::TensorType;
 
-/// Matrices of one weight as rows, and the tiles that they become: those of the first matrix, then those of the second, and so on.
+/// Matrices of one weight as rows, and the tiles that they become: those of the first matrix, then those of
+/// the second, and so on.
 #[derive(Clone, Copy)]
 pub struct Matrices<'a, 'm> {
     layout: TileLayout,
@@ -22,7 +24,8 @@ pub struct Matrices<'a, 'm> {
 }
 
 impl<'a, 'm> Matrices<'a, 'm> {
-    /// `count` matrices of `outputs` rows of `inputs` numbers; `matrix` gives the rows of each. None where the format has no tiles.
+    /// `count` matrices of `outputs` rows of `inputs` numbers; `matrix` gives the rows of each. None where
+    /// the format has no tiles.
     pub fn new(
         ty: TensorType,
         outputs: usize,
@@ -113,7 +116,8 @@ impl Packed {
         // SAFETY: nobody else has the place yet.
         let target = Target(unsafe { place.start() });
         thread_pool.run(&|worker| {
-            // the same shares as in the steps, so that on NUMA machines a tile lies at the thread that reads it
+            // the same shares as in the steps, so that on NUMA machines a tile lies at the thread that reads
+            // it
             for m in 0..matrices.count {
                 for row in worker.share(tiles * ROWS, ROWS).step_by(ROWS) {
                     let index = m * tiles + row / ROWS;

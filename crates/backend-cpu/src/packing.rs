@@ -1,4 +1,5 @@
-//! Writing packed files: every weight that the plans read in tiles is packed, everything else goes over as it is.
+//! Writing packed files: every weight that the plans read in tiles is packed, everything else goes over as it
+//! is.
 
 use crate::CpuBackend;
 use crate::loader::tiled_tensors;
@@ -23,12 +24,14 @@ const PIECE: usize = 32 << 20;
 pub struct Packed {
     /// Bytes of the file.
     pub bytes: u64,
-    /// Tensors with numbers, or scales of blocks, that are NaN or infinite, and how many they have. They are packed as they are.
+    /// Tensors with numbers, or scales of blocks, that are NaN or infinite, and how many they have. They are
+    /// packed as they are.
     pub not_finite: Vec<(String, u64)>,
 }
 
-/// Packs the model into the file `out`, with `threads` threads (none: one per core). The file appears when it is whole, and nothing is left
-/// behind when anything fails. `progress` hears how many bytes of how many are written, and stops the work by answering false.
+/// Packs the model into the file `out`, with `threads` threads (none: one per core). The file appears when it
+/// is whole, and nothing is left behind when anything fails. `progress` hears how many bytes of how many are
+/// written, and stops the work by answering false.
 ///
 /// # Errors
 /// A model that cannot be run; a file that cannot be written; [`BackendError::Cancelled`].
@@ -112,7 +115,8 @@ fn whole_blocks(ty: TensorType) -> usize {
     PIECE / block * block
 }
 
-/// The tensors that the plans of the default precision read in tiles. That depends on their formats alone, not on the machine.
+/// The tensors that the plans of the default precision read in tiles. That depends on their formats alone,
+/// not on the machine.
 fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, Tiles>, BackendError> {
     let config = ModelConfig::from_checkpoint(checkpoint)?;
     let backend = CpuBackend::new();
@@ -140,8 +144,8 @@ fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, Tiles>, BackendErr
 /// Takes some bytes of a tensor, and what they were packed to.
 type WritePiece<'a> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 'a;
 
-/// Packs the matrices, of `outputs` rows each, of one tensor piece by piece. `write` gets, beside the tiles, about the bytes that they come from:
-/// in whole blocks, and all together each byte once.
+/// Packs the matrices, of `outputs` rows each, of one tensor piece by piece. `write` gets, beside the tiles,
+/// about the bytes that they come from: in whole blocks, and all together each byte once.
 fn pack_tensor(
     info: &TensorInfo,
     data: &[u8],

@@ -1,4 +1,5 @@
-//! A compiled plan: every value an operand in a buffer, every weight an index, every kernel a function. Data only.
+//! A compiled plan: every value an operand in a buffer, every weight an index, every kernel a function. Data
+//! only.
 
 use crate::weights::LoadedWeight;
 use latent_graph::ir::{AttentionPath, Epilogue, RowCount};
@@ -194,7 +195,8 @@ pub(crate) struct Route {
     pub bias: Option<usize>,
     pub topk_ids: Operand,
     pub topk_weights: Operand,
-    /// Whether every worker routes all rows for itself, because an operation of the same phase reads the choice.
+    /// Whether every worker routes all rows for itself, because an operation of the same phase reads the
+    /// choice.
     pub in_every_worker: bool,
 }
 
@@ -306,7 +308,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Most blocks of 32 elements that one batch row's inputs of a product take, over the products that read their input as `activation`.
+    /// Most blocks of 32 elements that one batch row's inputs of a product take, over the products that read
+    /// their input as `activation`.
     pub(crate) fn row_blocks(&self, weights: &[LoadedWeight], activation: ActivationType) -> usize {
         let of = |product: &Product| {
             let reads = product.activations().any(|a| a == activation);

@@ -1,8 +1,9 @@
 //! Weights of a packed file, read before the first steps need them.
 //!
-//! A mapped file comes into memory page by page as it is touched: each first touch waits, and the system reads little ahead, since threads touch it in many places at
-//! once. A thread of its own asks for large pieces in the order of the steps. The engine does not start it where weights do not all fit into
-//! memory: what it brings would push out what is in use.
+//! A mapped file comes into memory page by page as it is touched: each first touch waits, and the system
+//! reads little ahead, since threads touch it in many places at once. A thread of its own asks for large
+//! pieces in the order of the steps. The engine does not start it where weights do not all fit into memory:
+//! what it brings would push out what is in use.
 
 use latent_formats::Checkpoint;
 use std::ops::Range;
@@ -23,7 +24,8 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Begins to read these tensors, one after the other. None where there are none, or where the system gives no thread: everything works without it.
+    /// Begins to read these tensors, one after the other. None where there are none, or where the system
+    /// gives no thread: everything works without it.
     pub(crate) fn start(checkpoint: &Arc<Checkpoint>, tensors: Vec<String>) -> Option<ReadAhead> {
         let pieces = pieces(checkpoint, &tensors);
         if pieces.is_empty() {

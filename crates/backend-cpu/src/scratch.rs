@@ -117,7 +117,8 @@ impl ActBuffers {
         PreparedInput { f32, lines, blocks }
     }
 
-    /// Converts one row, normalized first where there is a `norm`, to bf16 and to 8-bit blocks where there is memory for them.
+    /// Converts one row, normalized first where there is a `norm`, to bf16 and to 8-bit blocks where there is
+    /// memory for them.
     pub(crate) fn convert(
         &mut self,
         x: &[f32],

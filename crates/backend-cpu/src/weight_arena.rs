@@ -1,7 +1,8 @@
 //! One area of memory for the tiles of all weights, in the order in which steps read them.
 //!
-//! One area, because large pages (2 MB) cover only whole multiples of themselves: with an area a weight, those of 2 to 4 MB, half of
-//! them in a small model, lay in small pages, and were read at two thirds of the speed.
+//! One area, because large pages (2 MB) cover only whole multiples of themselves: with an area a weight,
+//! those of 2 to 4 MB, half of them in a small model, lay in small pages, and were read at two thirds of the
+//! speed.
 #![allow(unsafe_code, reason = "parts of one memory are handed out to be written")]
 
 use latent_backend::BackendError;
@@ -11,7 +12,8 @@ use std::sync::Arc;
 /// Bytes of a large page.
 const LARGE: usize = 2 << 20;
 
-/// Least bytes that a node should have of each matrix for large pages, of which those at its borders lie in one node whole.
+/// Least bytes that a node should have of each matrix for large pages, of which those at its borders lie in
+/// one node whole.
 const LARGE_OF_NODE: usize = 8 << 20;
 
 /// Memory for tiles, of which weights take parts one after the other.
@@ -22,7 +24,8 @@ pub struct WeightArena {
 }
 
 impl WeightArena {
-    /// Reserves memory for weights of as many matrices of as many bytes, which a thread pool on `nodes` memory nodes will write and read.
+    /// Reserves memory for weights of as many matrices of as many bytes, which a thread pool on `nodes`
+    /// memory nodes will write and read.
     ///
     /// # Errors
     /// When the system refuses the memory.
@@ -59,7 +62,8 @@ impl WeightArena {
         }
         #[cfg(target_os = "linux")]
         if self.nodes > 1 && count * bytes >= LARGE {
-            // large pages are quicker to read, but the rows of small matrices (experts) that belong to different nodes would share them
+            // large pages are quicker to read, but the rows of small matrices (experts) that belong to
+            // different nodes would share them
             let small = count > 1 && bytes / self.nodes < LARGE_OF_NODE;
             let advice = if small { memmap2::Advice::NoHugePage } else { memmap2::Advice::HugePage };
             let _ = self.map.advise_range(advice, range.start, range.len());
@@ -69,7 +73,8 @@ impl WeightArena {
     }
 }
 
-/// Where the next `bytes` bytes lie after `taken`. On several nodes weights share no large page, so that each has its own kind of page.
+/// Where the next `bytes` bytes lie after `taken`. On several nodes weights share no large page, so that each
+/// has its own kind of page.
 fn place(taken: usize, nodes: usize, bytes: usize) -> std::ops::Range<usize> {
     let start = if nodes > 1 && bytes >= LARGE { taken.next_multiple_of(LARGE) } else { taken };
     start..start + bytes
@@ -94,7 +99,8 @@ impl Place {
 
     /// Its bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: inside the map, which lives as long as this; parts do not overlap, and nobody writes to this one after packing.
+        // SAFETY: inside the map, which lives as long as this; parts do not overlap, and nobody writes to
+        // this one after packing.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(self.start), self.len) }
     }
 }

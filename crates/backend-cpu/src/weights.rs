@@ -56,12 +56,13 @@ impl Bytes {
 }
 
 impl LoadedWeight {
-    /// Takes the tensors of `weight` from the checkpoint, and lets the thread pool pack them into `memory` where `layout` says so. Tiles of a packed file are
-    /// used where they lie, whatever `layout` says: what reads rows takes them out of tiles, with the same numbers.
+    /// Takes the tensors of `weight` from the checkpoint, and lets the thread pool pack them into `memory`
+    /// where `layout` says so. Tiles of a packed file are used where they lie, whatever `layout` says: what
+    /// reads rows takes them out of tiles, with the same numbers.
     ///
     /// # Errors
-    /// [`BackendError::NotDecodable`] for a format that cannot be computed with; a tensor or scale that is missing; tiles of another
-    /// shape than the weight's; memory that the system refuses.
+    /// [`BackendError::NotDecodable`] for a format that cannot be computed with; a tensor or scale that is
+    /// missing; tiles of another shape than the weight's; memory that the system refuses.
     pub fn load(
         weight: &Weight,
         checkpoint: &Arc<Checkpoint>,

@@ -89,14 +89,16 @@ impl AttendExpanded {
                 *scale = ctx.score_scale(ctx.batch.positions[row]);
             }
             let position = ctx.batch.positions[rows.start];
-            let mut y = ctx.write(out, rows.clone(), head * out.head_stride, out.width);
+            // SAFETY: tasks are disjoint in head or rows, and each is dealt to one worker.
+            let mut y = unsafe { ctx.write(out, rows.clone(), head * out.head_stride, out.width) };
             let queries = Rows::new(queries, rows.len(), width, width);
             kernel(queries, &expanded, position, scales, &mut y, &mut scratch.attention);
         }
     }
 }
 
-/// Query rows of a task: the more, the less often keys are read, but there must be tasks enough for all workers.
+/// Query rows of a task: the more, the less often keys are read, but there must be tasks enough for all
+/// workers.
 fn queries_per_task<N: KvElement>(rows: usize, heads: usize, workers: usize) -> usize {
     let mut size = N::Q_TILE;
     while size > MIN_QUERIES && heads * rows.div_ceil(size) < TASKS_PER_WORKER * workers {

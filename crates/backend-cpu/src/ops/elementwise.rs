@@ -6,7 +6,8 @@ use crate::program::{Add, Relu2, Scale, SiluMul};
 impl SiluMul {
     pub(crate) fn run(&self, ctx: &Context<'_>) {
         for row in ctx.own_rows(&self.out) {
-            let out = ctx.row_mut(&self.out, row);
+            // SAFETY: shares of rows are disjoint, and `row` is in this worker's.
+            let out = unsafe { ctx.row_mut(&self.out, row) };
             out.copy_from_slice(ctx.row(&self.up, row));
             latent_kernels::silu_mul(ctx.row(&self.gate, row), out);
         }
@@ -16,7 +17,8 @@ impl SiluMul {
 impl Relu2 {
     pub(crate) fn run(&self, ctx: &Context<'_>) {
         for row in ctx.own_rows(&self.out) {
-            let out = ctx.row_mut(&self.out, row);
+            // SAFETY: shares of rows are disjoint, and `row` is in this worker's.
+            let out = unsafe { ctx.row_mut(&self.out, row) };
             out.copy_from_slice(ctx.row(&self.input, row));
             latent_kernels::relu2(out);
         }
@@ -26,7 +28,8 @@ impl Relu2 {
 impl Add {
     pub(crate) fn run(&self, ctx: &Context<'_>) {
         for row in ctx.own_rows(&self.out) {
-            let out = ctx.row_mut(&self.out, row);
+            // SAFETY: shares of rows are disjoint, and `row` is in this worker's.
+            let out = unsafe { ctx.row_mut(&self.out, row) };
             latent_kernels::axpy(out, self.scale, ctx.row(&self.term, row));
         }
     }
@@ -35,7 +38,9 @@ impl Add {
 impl Scale {
     pub(crate) fn run(&self, ctx: &Context<'_>) {
         for row in ctx.own_rows(&self.out) {
-            latent_kernels::scale(ctx.row_mut(&self.out, row), self.by);
+            // SAFETY: shares of rows are disjoint, and `row` is in this worker's.
+            let out = unsafe { ctx.row_mut(&self.out, row) };
+            latent_kernels::scale(out, self.by);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Expanded keys and values of a group of heads: computed from cached latents, or unpacked from an expanded KV cache.
+//! Expanded keys and values of a group of heads: computed from cached latents, or unpacked from an expanded
+//! KV cache.
 
 use super::expanded_layout::Layout;
 use super::mla_projection::{HeadProjection, KvProjection, kv_formats};
@@ -60,7 +61,9 @@ impl ExpandGroup<'_> {
             // the packed rows serve all groups of heads
             if self.heads.start == 0 {
                 let (latent, all) = (layout.latent * N::KV_BLOCK, layout.width * N::KV_BLOCK);
-                let out: &mut [N] = ctx.expanded_mut(block * all, all);
+                // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                // worker's.
+                let out: &mut [N] = unsafe { ctx.expanded_mut(block * all, all) };
                 self.pack_cached(ctx, &rows, 0..a.kv_lora_rank, &mut out[..latent]);
                 self.pack_cached(ctx, &rows, a.kv_lora_rank..width, &mut out[latent..]);
             }
@@ -76,7 +79,10 @@ impl ExpandGroup<'_> {
                 if let Some(projection) = HeadProjection::new(ctx, kv, &KvProjection::Uv, head) {
                     projection.project_value(ctx, &x, 0..a.v, &mut y, scratch);
                 }
-                let out: &mut [N] = ctx.expanded_mut(layout.values(h, block), layout.v * N::KV_BLOCK);
+                // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                // worker's.
+                let out: &mut [N] =
+                    unsafe { ctx.expanded_mut(layout.values(h, block), layout.v * N::KV_BLOCK) };
                 N::pack_values(values, a.v, out);
             }
         }
@@ -114,8 +120,10 @@ impl ExpandGroup<'_> {
             let stride = layout.width * N::KV_BLOCK;
             let latents = ctx.expanded(blocks.start * stride, blocks.len() * stride);
             let latents = KeyBlocks::new(latents, stride, a.kv_lora_rank, a.nope).expect("blocks of latents");
-            let keys =
-                ctx.expanded_mut(layout.keys(h, blocks.start), blocks.len() * layout.nope * N::KV_BLOCK);
+            let len = blocks.len() * layout.nope * N::KV_BLOCK;
+            // SAFETY: tasks are disjoint in head or blocks, and this one is in this worker's share; keys are
+            // stored behind the latents that are read.
+            let keys = unsafe { ctx.expanded_mut(layout.keys(h, blocks.start), len) };
             (kernels.keys)(weights, order, &latents, keys, &mut scratch.attention);
         }
     }
@@ -127,13 +135,18 @@ impl ExpandGroup<'_> {
         for (block, rows) in self.own_blocks::<N>(ctx) {
             for (h, head) in self.heads.clone().enumerate() {
                 let from = head * head_width;
-                let keys: &mut [N] = ctx.expanded_mut(layout.keys(h, block), layout.nope * N::KV_BLOCK);
+                // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                // worker's.
+                let keys: &mut [N] =
+                    unsafe { ctx.expanded_mut(layout.keys(h, block), layout.nope * N::KV_BLOCK) };
                 self.pack_cached(ctx, &rows, from..from + a.nope, keys);
                 let rope = from + a.nope..from + a.nope + a.rope;
                 // all heads share one rope key
                 if head == 0 {
                     let all = layout.width * N::KV_BLOCK;
-                    let out: &mut [N] = ctx.expanded_mut(block * all, all);
+                    // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                    // worker's.
+                    let out: &mut [N] = unsafe { ctx.expanded_mut(block * all, all) };
                     self.pack_cached(ctx, &rows, rope.clone(), &mut out[layout.latent * N::KV_BLOCK..]);
                 }
                 let lines = resize_scratch(&mut scratch.more, rows.len() * a.v);
@@ -141,7 +154,10 @@ impl ExpandGroup<'_> {
                     let cached = ctx.kv_row(self.span, self.kv_layer, row);
                     latent_kernels::load_part(format, cached, rope.end, line);
                 }
-                let out: &mut [N] = ctx.expanded_mut(layout.values(h, block), layout.v * N::KV_BLOCK);
+                // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                // worker's.
+                let out: &mut [N] =
+                    unsafe { ctx.expanded_mut(layout.values(h, block), layout.v * N::KV_BLOCK) };
                 N::pack_values(lines, a.v, out);
             }
         }

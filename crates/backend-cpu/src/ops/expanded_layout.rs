@@ -7,18 +7,20 @@ use latent_kernels::half::bf16;
 /// Most elements of keys and values that are expanded at once, unless one head takes more: 64 MB of f32.
 const BUDGET: usize = 16 << 20;
 
-/// f32 elements of shared memory that naive MLA needs for a span of `kv_len` cached rows, for every element type.
+/// f32 elements of shared memory that naive MLA needs for a span of `kv_len` cached rows, for every element
+/// type.
 pub(crate) fn expanded_len(kv_len: usize, a: &AttentionShape) -> usize {
     Layout::new::<f32>(kv_len, a).floats().max(Layout::new::<bf16>(kv_len, a).floats())
 }
 
-/// f32 elements of shared memory that suffice for any span of up to `kv_len` cached rows; monotonic in `kv_len`.
+/// f32 elements of shared memory that suffice for any span of up to `kv_len` cached rows; monotonic in
+/// `kv_len`.
 pub(crate) fn expanded_most(kv_len: usize, a: &AttentionShape) -> usize {
     Layout::new::<f32>(kv_len, a).most().max(Layout::new::<bf16>(kv_len, a).most())
 }
 
-/// Offsets in elements of one type. First the cached rows, `[latent | rope]`, packed in blocks like keys; then the keys of each head of a group in
-/// blocks, then its values.
+/// Offsets in elements of one type. First the cached rows, `[latent | rope]`, packed in blocks like keys;
+/// then the keys of each head of a group in blocks, then its values.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout {
     /// Bytes per element.
@@ -68,7 +70,8 @@ impl Layout {
         (self.values(self.group, 0) * self.bytes).div_ceil(size_of::<f32>())
     }
 
-    /// An upper bound of [`floats`](Self::floats) over all shorter spans: a shorter one may expand more heads at once.
+    /// An upper bound of [`floats`](Self::floats) over all shorter spans: a shorter one may expand more heads
+    /// at once.
     fn most(&self) -> usize {
         let head = self.kv_len * (self.nope + self.v);
         let all = self.kv_len * self.width + (head * self.heads).min(BUDGET).max(head);

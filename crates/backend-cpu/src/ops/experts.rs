@@ -1,4 +1,5 @@
-//! The mixture of experts: batch rows sorted by expert, so that each expert's weights are read once (a grouped GEMM).
+//! The mixture of experts: batch rows sorted by expert, so that each expert's weights are read once (a
+//! grouped GEMM).
 
 use super::matmul::{self, OUTPUT_UNIT, Operands};
 use crate::context::Context;
@@ -22,8 +23,8 @@ struct Strip {
 }
 
 impl ExpertGateUp {
-    /// Experts have very different numbers of rows, so that the outputs of all active experts are cut into chunks of equal work, taken from a
-    /// work queue: chunks of the worker's own memory node first.
+    /// Experts have very different numbers of rows, so that the outputs of all active experts are cut into
+    /// chunks of equal work, taken from a work queue: chunks of the worker's own memory node first.
     // measured: docs/notes/threads-and-placement.md "Work queue for experts"
     pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
         let WorkerScratch { acts, scratch, results, experts, .. } = scratch;
@@ -62,7 +63,8 @@ impl ExpertGateUp {
         let gated = resize_scratch(results, rows.len() * cols);
         let mut y = RowsMut::new(gated, rows.len(), cols, cols);
         gate.multiply(ctx, operands(outputs.clone()), &mut y, scratch);
-        let mut y = ctx.write(&self.out, pairs, outputs.start, cols);
+        // SAFETY: one worker takes a chunk from the queue, and the tiles of chunks are disjoint.
+        let mut y = unsafe { ctx.write(&self.out, pairs, outputs.start, cols) };
         up.multiply(ctx, operands(up_outputs), &mut y, scratch);
         for (row, gated) in gated.chunks_exact(cols).enumerate() {
             latent_kernels::silu_mul(gated, y.row_mut(row));
@@ -71,8 +73,8 @@ impl ExpertGateUp {
 }
 
 impl ExpertDown {
-    /// Each worker owns a range of outputs and adds the experts of a row in ascending order. The ranges are equal work, and those of the dense
-    /// sum that the same phase may add: no work queue.
+    /// Each worker owns a range of outputs and adds the experts of a row in ascending order. The ranges are
+    /// equal work, and those of the dense sum that the same phase may add: no work queue.
     pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
         let ExpertDown { input, topk_ids, topk_weights, product, scale, add, out } = self;
         let WorkerScratch { acts, scratch, results, experts, .. } = scratch;
@@ -87,7 +89,9 @@ impl ExpertDown {
         if outputs.is_empty() {
             return;
         }
-        let mut sums = ctx.write(out, 0..ctx.rows, outputs.start, outputs.len());
+        // SAFETY: shares of outputs are disjoint columns, and these are this worker's; a dense sum in the
+        // same phase has the same shares.
+        let mut sums = unsafe { ctx.write(out, 0..ctx.rows, outputs.start, outputs.len()) };
         if !add {
             (0..ctx.rows).for_each(|row| sums.row_mut(row).fill(0.0));
         }

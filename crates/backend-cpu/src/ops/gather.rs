@@ -7,7 +7,8 @@ impl GatherRows {
     pub(crate) fn run(&self, ctx: &Context<'_>) {
         let hidden = Operand { buffer: Buffer::Hidden, offset: 0, ..self.out };
         for row in ctx.own_rows(&self.out) {
-            let out = ctx.row_mut(&self.out, row);
+            // SAFETY: shares of rows are disjoint, and `row` is in this worker's.
+            let out = unsafe { ctx.row_mut(&self.out, row) };
             out.copy_from_slice(ctx.row(&hidden, ctx.batch.wanted[row] as usize));
         }
     }

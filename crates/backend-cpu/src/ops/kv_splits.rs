@@ -1,8 +1,10 @@
-//! KV splits (flash decoding): how a row's KV range is cut, and where the partial results of the splits are stored until they are combined.
+//! KV splits (flash decoding): how a row's KV range is cut, and where the partial results of the splits are
+//! stored until they are combined.
 //!
-//! The partial results are stored in [`SharedMemory::partials`](crate::context::SharedMemory), which the plan does not know. Both the writer
-//! ([`AttendLatent`](crate::program::AttendLatent)) and the reader ([`AbsorbV`](crate::program::AbsorbV)) find them by the same functions; the
-//! compiler checks that nothing else reads that attention's result.
+//! The partial results are stored in [`SharedMemory::partials`](crate::context::SharedMemory), which the plan
+//! does not know. Both the writer ([`AttendLatent`](crate::program::AttendLatent)) and the reader
+//! ([`AbsorbV`](crate::program::AbsorbV)) find them by the same functions; the compiler checks that nothing
+//! else reads that attention's result.
 
 use crate::context::Context;
 use crate::program::Operand;
@@ -14,16 +16,19 @@ use std::ops::Range;
 /// Most splits of a row's KV range.
 const MAX_SPLITS: usize = 32;
 
-/// Cached rows of a split, unless that makes more than [`MAX_SPLITS`] splits, or fewer than [`ENOUGH_SPLITS`].
+/// Cached rows of a split, unless that makes more than [`MAX_SPLITS`] splits, or fewer than
+/// [`ENOUGH_SPLITS`].
 const SPLIT_ROWS: usize = 4 * KV_BLOCK;
 
 /// Splits are smaller than [`SPLIT_ROWS`] while there would be fewer than this.
 const ENOUGH_SPLITS: usize = 8;
 
-/// Heads of a task where several workers share a split: a kernel reads a cached row for 16 heads at little more than the cost of one.
+/// Heads of a task where several workers share a split: a kernel reads a cached row for 16 heads at little
+/// more than the cost of one.
 pub(crate) const HEAD_GROUP: usize = 16;
 
-/// The split of `kv_len` cached rows at `index`. Boundaries depend on the length alone, and with them the order of sums.
+/// The split of `kv_len` cached rows at `index`. Boundaries depend on the length alone, and with them the
+/// order of sums.
 pub(crate) fn split(kv_len: usize, index: usize) -> Range<usize> {
     let size = split_size(kv_len);
     (index * size).min(kv_len)..((index + 1) * size).min(kv_len)
@@ -48,7 +53,8 @@ pub(crate) fn shared_partials(heads: usize, latent: usize, threads: usize) -> us
     4 * threads.max(heads.div_ceil(HEAD_GROUP)) * partials_of_row(HEAD_GROUP.min(heads), latent)
 }
 
-/// Where the partial results of a row's heads from `head` on begin, for the row that `before` rows of its path precede.
+/// Where the partial results of a row's heads from `head` on begin, for the row that `before` rows of its
+/// path precede.
 pub(crate) fn partials_start(out: &Operand, before: usize, head: usize) -> usize {
     before * partials_of_row(out.heads, out.width) + partials_of_row(head, out.width)
 }
@@ -102,7 +108,8 @@ pub(crate) fn rows_on<'c>(
     ctx.batch.on_path(path).flat_map(|span| span.rows.clone().map(move |row| (span, row)))
 }
 
-/// Whether workers share the KV splits of the path's rows: few rows, several splits, and room for their partial results.
+/// Whether workers share the KV splits of the path's rows: few rows, several splits, and room for their
+/// partial results.
 pub(crate) fn shares_splits(ctx: &Context<'_>, out: &Operand, path: AttentionPath) -> bool {
     let rows = row_count(ctx, path);
     let several = |(_, row): (&SeqSpan, usize)| split_count(kv_len(ctx, row)) > 1;
@@ -111,7 +118,8 @@ pub(crate) fn shares_splits(ctx: &Context<'_>, out: &Operand, path: AttentionPat
     shared && rows * partials_of_row(out.heads, out.width) <= ctx.partials_len()
 }
 
-/// Whether attention leaves partial results for the reader of `out` to combine. A trace wants the results themselves.
+/// Whether attention leaves partial results for the reader of `out` to combine. A trace wants the results
+/// themselves.
 pub(crate) fn leaves_partials(ctx: &Context<'_>, out: &Operand, path: AttentionPath) -> bool {
     !ctx.traced && shares_splits(ctx, out, path)
 }
@@ -121,7 +129,8 @@ pub(crate) fn heads_together(ctx: &Context<'_>, kv_len: usize, heads: usize) -> 
     if split_count(kv_len) >= ctx.worker.count { heads } else { HEAD_GROUP }
 }
 
-/// Combines the splits that workers computed of a head, for some rows and the number of the path's rows before them.
+/// Combines the splits that workers computed of a head, for some rows and the number of the path's rows
+/// before them.
 pub(crate) fn combine_head(
     ctx: &Context<'_>,
     operand: &Operand,

@@ -10,10 +10,11 @@ use latent_kernels::RowsMut;
 /// Consecutive cached rows that are placed on one memory node.
 const NODE_ROWS: usize = 2 * KV_BLOCK;
 
-/// Rows of a span, counted from its first, that this worker stores in a KV layer. Runs of [`NODE_ROWS`] positions are dealt to the memory nodes
-/// in turn: the system places a page where it is written first, so that the cache fills the memory of all nodes evenly and reads use
-/// all of them at once, even when one row per step is stored. Each layer begins with another node, because a huge page is placed
-/// whole where its first row is written.
+/// Rows of a span, counted from its first, that this worker stores in a KV layer. Runs of [`NODE_ROWS`]
+/// positions are dealt to the memory nodes in turn: the system places a page where it is written first, so
+/// that the cache fills the memory of all nodes evenly and reads use all of them at once, even when one row
+/// per step is stored. Each layer begins with another node, because a huge page is placed whole where its
+/// first row is written.
 fn stored_rows<'c>(
     ctx: &Context<'c>,
     span: &SeqSpan,
@@ -42,7 +43,9 @@ impl LatentStore {
                 if *rotate {
                     ctx.rotate(rope, row);
                 }
-                let stored = ctx.kv_row_mut(span, *kv_layer, span.first + offset);
+                // SAFETY: each position is dealt to one worker, and the slots that a step writes belong to
+                // one span: a block that another sequence shares is copied before.
+                let stored = unsafe { ctx.kv_row_mut(span, *kv_layer, span.first + offset) };
                 latent_kernels::store_row(format, elements, stored);
             }
         }
@@ -79,7 +82,9 @@ impl ExpandedStore {
                         }
                     }
                 }
-                let stored = ctx.kv_row_mut(span, *kv_layer, span.first + offset);
+                // SAFETY: each position is dealt to one worker, and the slots that a step writes belong to
+                // one span: a block that another sequence shares is copied before.
+                let stored = unsafe { ctx.kv_row_mut(span, *kv_layer, span.first + offset) };
                 latent_kernels::store_row(format, elements, stored);
             }
         }

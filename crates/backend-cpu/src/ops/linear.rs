@@ -37,14 +37,16 @@ impl Linear {
         let mut y = RowsMut::new(gated, ctx.rows, cols, cols);
         let operands = |outputs| Operands { matrix: 0, x, index: None, outputs };
         gate.multiply(ctx, operands(outputs.clone()), &mut y, scratch);
-        let mut y = ctx.write(&self.outs[0], 0..ctx.rows, outputs.start, cols);
+        // SAFETY: shares of outputs are disjoint columns, and these are this worker's.
+        let mut y = unsafe { ctx.write(&self.outs[0], 0..ctx.rows, outputs.start, cols) };
         up.multiply(ctx, operands(outputs), &mut y, scratch);
         for row in 0..ctx.rows {
             latent_kernels::silu_mul(&gated[row * cols..(row + 1) * cols], y.row_mut(row));
         }
     }
 
-    /// The outputs of all products are shared out as one list, so that a worker with little of the first gets more of the second.
+    /// The outputs of all products are shared out as one list, so that a worker with little of the first gets
+    /// more of the second.
     fn each_product(
         &self,
         ctx: &Context<'_>,
@@ -62,12 +64,14 @@ impl Linear {
                 let mut y = RowsMut::new(terms, rows, cols, cols);
                 product.multiply(ctx, operands, &mut y, scratch);
                 let terms = Rows::new(terms, rows, cols, cols);
-                let mut sums = ctx.write(out, 0..rows, from, cols);
+                // SAFETY: shares of outputs are disjoint columns, and these are this worker's.
+                let mut sums = unsafe { ctx.write(out, 0..rows, from, cols) };
                 (0..rows).for_each(|row| {
                     latent_kernels::axpy(sums.row_mut(row), scale as f32, terms.row(row));
                 });
             } else {
-                let mut y = ctx.write(out, 0..rows, from, cols);
+                // SAFETY: shares of outputs are disjoint columns, and these are this worker's.
+                let mut y = unsafe { ctx.write(out, 0..rows, from, cols) };
                 product.multiply(ctx, operands, &mut y, scratch);
                 if self.epilogue == Epilogue::Relu2 {
                     (0..rows).for_each(|row| latent_kernels::relu2(y.row_mut(row)));

@@ -12,7 +12,8 @@ pub(crate) const OUTPUT_UNIT: usize = 16;
 /// Minimum number of rows whose inputs the workers convert together.
 const SHARED_ROWS: usize = 16;
 
-/// What a product multiplies: `outputs` rows of one matrix of its weight with the rows of `x` that `index` lists, or all.
+/// What a product multiplies: `outputs` rows of one matrix of its weight with the rows of `x` that `index`
+/// lists, or all.
 pub(crate) struct Operands<'a> {
     pub matrix: usize,
     pub x: &'a PreparedInput<'a>,
@@ -42,8 +43,8 @@ impl Product {
     }
 }
 
-/// The input of a product that all workers compute parts of. Each worker converts a few rows for itself, which is quicker than waiting for
-/// others at a barrier; many rows are converted together.
+/// The input of a product that all workers compute parts of. Each worker converts a few rows for itself,
+/// which is quicker than waiting for others at a barrier; many rows are converted together.
 pub(crate) fn prepare<'x>(
     ctx: &'x Context<'_>,
     x: Rows<'x>,
@@ -54,8 +55,8 @@ pub(crate) fn prepare<'x>(
     prepare_some(ctx, x, norm, formats, |_| formats, acts)
 }
 
-/// As [`prepare`], where kernels read some rows in some of the formats only: if rows are converted together, each is converted to
-/// `formats_of_row`.
+/// As [`prepare`], where kernels read some rows in some of the formats only: if rows are converted together,
+/// each is converted to `formats_of_row`.
 pub(crate) fn prepare_some<'x>(
     ctx: &'x Context<'_>,
     x: Rows<'x>,
@@ -73,8 +74,11 @@ pub(crate) fn prepare_some<'x>(
     ctx.barrier();
     for row in ctx.worker.share(x.rows(), 1) {
         let (formats, at) = (formats_of_row(row), row * row_blocks);
-        let lines = formats.bf16.then(|| ctx.lines_mut(at, row_blocks));
-        let blocks = formats.a8.then(|| ctx.blocks_mut(at, row_blocks));
+        // SAFETY: shares of rows are disjoint, and these are the lines of a row in this worker's; the barrier
+        // before has ended all reads of them.
+        let lines = formats.bf16.then(|| unsafe { ctx.lines_mut(at, row_blocks) });
+        // SAFETY: as above, of blocks.
+        let blocks = formats.a8.then(|| unsafe { ctx.blocks_mut(at, row_blocks) });
         acts.convert(x.row(row), ctx.norm(norm), lines, blocks);
     }
     ctx.barrier();

@@ -1,4 +1,5 @@
-//! Weight absorption: queries into latent space before attention, results out of it afterwards. Workers share heads × outputs.
+//! Weight absorption: queries into latent space before attention, results out of it afterwards. Workers share
+//! heads × outputs.
 
 use super::kv_splits;
 use super::matmul::{OUTPUT_UNIT, Operands};
@@ -101,13 +102,16 @@ impl AbsorbK {
                 let x = ctx.read(q_nope, rows.clone(), head * q_nope.head_stride, q_nope.width);
                 let x = acts.prepare(x, None, formats);
                 let column = head * out.head_stride + outputs.start;
-                let mut y = ctx.write(out, rows.clone(), column, outputs.len());
+                // SAFETY: shares of (head, columns) are disjoint, and these columns are in this worker's.
+                let mut y = unsafe { ctx.write(out, rows.clone(), column, outputs.len()) };
                 if let Some(projection) = &projection {
                     projection.absorb_query(ctx, &x, outputs.clone(), &mut y, scratch);
                 }
                 if outputs.end == latent {
                     for row in rows {
-                        let tail = ctx.head_mut(out, row, head, latent..out.width);
+                        // SAFETY: one worker has the last latent column of a head, and no share has columns
+                        // of the tail.
+                        let tail = unsafe { ctx.head_mut(out, row, head, latent..out.width) };
                         tail.copy_from_slice(ctx.head(q_rope, row, head));
                         if *rotate {
                             ctx.rotate(tail, row);
@@ -120,7 +124,8 @@ impl AbsorbK {
 }
 
 impl AbsorbV {
-    /// Where attention left partial results, each worker combines the KV splits of the heads that it needs, so that none waits for another.
+    /// Where attention left partial results, each worker combines the KV splits of the heads that it needs,
+    /// so that none waits for another.
     pub(crate) fn run(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
         let AbsorbV { input, kv, out } = self;
         let formats = kv_formats(kv);
@@ -139,7 +144,9 @@ impl AbsorbV {
                 };
                 before += rows.len();
                 let x = acts.prepare(x, None, formats);
-                let mut y = ctx.write(out, rows, head * out.head_stride + outputs.start, outputs.len());
+                let column = head * out.head_stride + outputs.start;
+                // SAFETY: shares of (head, columns) are disjoint, and these columns are in this worker's.
+                let mut y = unsafe { ctx.write(out, rows, column, outputs.len()) };
                 if let Some(projection) = &projection {
                     projection.project_value(ctx, &x, outputs.clone(), &mut y, scratch);
                 }

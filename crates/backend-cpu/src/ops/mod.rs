@@ -1,4 +1,7 @@
-//! How each operation runs: one worker's part of it. Operations see a [`Context`](crate::context::Context) and do not know of each other.
+//! How each operation runs: one worker's part of it. Operations see a [`Context`](crate::context::Context)
+//! and do not know of each other.
+
+#![allow(unsafe_code, reason = "workers write disjoint parts of shared buffers between barriers")]
 
 pub(crate) mod attend_expanded;
 pub(crate) mod attend_latent;

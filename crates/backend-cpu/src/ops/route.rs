@@ -13,13 +13,16 @@ impl Route {
             return self.route_all(ctx, &spec, scratch);
         }
         for row in ctx.own_rows(&self.topk_ids) {
-            let (ids, weights) = (ctx.ids_mut(&self.topk_ids, row), ctx.row_mut(&self.topk_weights, row));
+            // SAFETY: shares of rows are disjoint, and `row` is in this worker's.
+            let ids = unsafe { ctx.ids_mut(&self.topk_ids, row) };
+            // SAFETY: as above; ids and weights are different values.
+            let weights = unsafe { ctx.row_mut(&self.topk_weights, row) };
             latent_kernels::route(ctx.row(&self.logits, row), &spec, ids, weights, &mut scratch.route);
         }
     }
 
-    /// Routes all rows and sorts them for the experts of this phase, which saves a barrier; later phases read what each worker writes of its own
-    /// rows.
+    /// Routes all rows and sorts them for the experts of this phase, which saves a barrier; later phases read
+    /// what each worker writes of its own rows.
     fn route_all(&self, ctx: &Context<'_>, spec: &RouteSpec<'_>, scratch: &mut WorkerScratch) {
         let own = ctx.own_rows(&self.topk_ids);
         let used = self.topk_ids.width;
@@ -30,8 +33,10 @@ impl Route {
             let (ids, weights) = (&mut all_ids[row * used..][..used], &mut all_weights[row * used..][..used]);
             latent_kernels::route(ctx.row(&self.logits, row), spec, ids, weights, route);
             if own.contains(&row) {
-                ctx.ids_mut(&self.topk_ids, row).copy_from_slice(ids);
-                ctx.row_mut(&self.topk_weights, row).copy_from_slice(weights);
+                // SAFETY: shares of rows are disjoint, and `row` is in this worker's.
+                unsafe { ctx.ids_mut(&self.topk_ids, row) }.copy_from_slice(ids);
+                // SAFETY: as above.
+                unsafe { ctx.row_mut(&self.topk_weights, row) }.copy_from_slice(weights);
             }
         }
         let count = ctx.model.config.moe.map_or(0, |moe| moe.experts);
