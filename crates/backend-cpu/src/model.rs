@@ -1,4 +1,4 @@
-//! A model on the CPU: its weights, its compiled plans, and the memory that steps run in.
+//! A model on the CPU: its weights, compiled plans, and the buffers of its steps.
 
 use crate::compile;
 use crate::context::{Context, ModelData, SharedMemory};
@@ -27,10 +27,10 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// f32 elements per cache line.
+/// f32 elements per cache line of 64 bytes.
 const LINE_FLOATS: usize = size_of::<Bf16x32>() / size_of::<f32>();
 
-/// Index of the stages of a decoder.
+/// Indices of the stages of a decoder.
 const LAYERS: usize = 0;
 const LM_HEAD: usize = 1;
 
@@ -38,27 +38,27 @@ const LM_HEAD: usize = 1;
 pub(crate) struct CpuModel {
     model: ModelData,
     stages: Vec<Stage>,
-    /// A program for each plan of each stage.
+    /// A program per stage and batch bucket.
     programs: Vec<Vec<Program>>,
     pub(crate) arena: Vec<f32>,
     pub(crate) hidden: Vec<f32>,
     logits: Vec<f32>,
     expanded: Vec<f32>,
     rotations: Vec<f32>,
-    /// The rows whose logits are computed at present.
+    /// The rows whose logits are being computed.
     head_batch: Batch,
-    /// Inputs that all threads quantize together, as 8-bit blocks and as bf16.
+    /// Inputs that all workers quantize together, as 8-bit blocks and as bf16.
     blocks: Vec<Q8Block>,
     lines: Vec<Bf16x32>,
-    /// Blocks and lines that a row needs at most.
+    /// Most blocks, and most lines, per row.
     row_blocks: [usize; 2],
     partials: Vec<f32>,
     scratch: Vec<Mutex<WorkerScratch>>,
     thread_pool: ThreadPool,
     options: ModelOptions,
-    /// Nanoseconds of the phases of all plans, stage by stage, while a profile is taken.
+    /// Nanoseconds of each phase of all plans, stage by stage, while a profile is taken.
     clocks: Option<Vec<Vec<AtomicU64>>>,
-    /// What is copied out of each phase, while a trace is taken.
+    /// Copies values out of each phase, while a trace is taken.
     recorder: Option<Recorder>,
     /// Reads the weights of a packed file before they are needed.
     read_ahead: Option<ReadAhead>,
@@ -118,7 +118,7 @@ impl CpuModel {
         })
     }
 
-    /// Runs the layers on a batch: its rows are in the KV cache and in the residual stream afterwards.
+    /// Runs the layers on a batch, which fills the KV cache and the residual stream.
     ///
     /// # Panics
     /// When the batch has more rows than the arena was made for.
@@ -133,10 +133,10 @@ impl CpuModel {
         let a = self.model.config.attention;
         let naive = batch.spans.iter().filter(|s| s.path == AttentionPath::Naive);
         let longest = naive.map(|s| s.first + s.rows.len()).max().unwrap_or(0);
-        // it is read by whole cache lines, and begins with one
+        // kernels read whole cache lines: it must begin with one
         let needed = expanded_len(longest, &a) + LINE_FLOATS;
         if longest > 0 && self.expanded.len() < needed {
-            // never both at once
+            // freed first: the old and the new one together may not fit
             self.expanded = Vec::new();
             self.expanded = vec![0.0; needed];
         }
@@ -272,7 +272,7 @@ impl Model for CpuModel {
     }
 }
 
-/// The router's rules in the words of the kernel.
+/// The router's rules as the kernel takes them.
 fn route_spec(config: &ModelConfig) -> Option<RouteSpec<'static>> {
     let router = config.moe?.router;
     Some(RouteSpec {

@@ -1,4 +1,4 @@
-//! What keeps a step inside of the memory that was made for it.
+//! Steps that do not fit their memory, foreign KV stores, and cancellation.
 
 use crate::CpuBackend;
 use crate::kv_store::CpuKvStore;
