@@ -1,9 +1,10 @@
-//! The backend: what it offers, and what a model takes in its memory.
+//! The backend: its target and limits, and the memory that a model needs.
 
 use crate::bandwidth::read_bandwidth;
 use crate::loader;
 use crate::model::CpuModel;
-use crate::{attention, expanded};
+use crate::ops::expanded_layout::expanded_most;
+use crate::ops::kv_splits::shared_partials;
 use latent_backend::{
     Backend, BackendError, Limits, LoadRequest, MemoryEstimate, Model, ModelOptions, WeightBytes,
     WeightSource,
@@ -27,7 +28,8 @@ impl Default for CpuBackend {
 }
 
 impl CpuBackend {
-    /// The backend with every kernel of this build. Which of them the processor can run, [`isa`](Backend::isa) says.
+    /// The backend with every kernel of this build. Which of them the processor can run,
+    /// [`isa`](Backend::isa) says.
     pub fn new() -> CpuBackend {
         let contracts: Vec<KernelContract> =
             latent_kernels::table().iter().map(|(contract, _)| *contract).collect();
@@ -74,7 +76,7 @@ impl Backend for CpuBackend {
             .map(|plan| plan.arena.bytes / size_of::<f32>())
             .max()
             .unwrap_or(0);
-        let partials = attention::shared_partials(a.heads, a.kv_lora_rank, options.threads);
+        let partials = shared_partials(a.heads, a.kv_lora_rank, options.threads);
         let most = options.stages.max_batch_tokens;
         let rows = most * config.hidden_size + LM_HEAD_ROWS * config.vocab_size;
         let naive = match options.stages.mla {
@@ -82,7 +84,7 @@ impl Backend for CpuBackend {
             MlaChoice::Auto => most >= latent_graph::passes::crossover(a).unwrap_or(2),
             MlaChoice::Absorbed | MlaChoice::SeparateScores => false,
         };
-        let expanded = if naive { expanded::expanded_most(context, a) } else { 0 };
+        let expanded = if naive { expanded_most(context, a) } else { 0 };
         MemoryEstimate {
             arena: 4 * (arena + partials + rows) as u64,
             expanded: 4 * expanded as u64,

@@ -1,5 +1,6 @@
-//! The read bandwidth of the machine, measured by threads that run where those of a model would: the limit that decoding is held against.
-#![allow(unsafe_code, reason = "bytes of a map are read as numbers")]
+//! Measures the machine's read bandwidth with threads placed like those of a model: the roofline of decode.
+// measured: docs/notes/memory-and-prefetch.md "Measure the limit as carefully as the kernel"
+#![allow(unsafe_code, reason = "bytes of a map are read as u64")]
 
 use latent_threads::{Placement, ThreadPool};
 use memmap2::MmapMut;
@@ -7,26 +8,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Bytes that are read in one go: far more than any cache holds.
+/// Bytes per round, far more than any cache holds.
 const BYTES: usize = 512 << 20;
 
-/// Rounds, of which the best counts.
+/// Rounds; the best one counts.
 const ROUNDS: usize = 5;
 
-/// Bytes a second that threads at these places together read from memory, each what it has written itself, as with a model's weights.
+/// Bytes per second that threads with this placement read from memory together, each from pages that it wrote
+/// itself, as with a model's weights.
 ///
 /// # Errors
-/// When the threads cannot be started.
+/// When the threads cannot be started, or the memory is refused.
 pub fn read_bandwidth(placement: &Placement) -> std::io::Result<f64> {
     let mut thread_pool = ThreadPool::placed(placement)?;
     let parts: Vec<Mutex<Option<MmapMut>>> = (0..thread_pool.threads()).map(|_| Mutex::default()).collect();
     let part = |index: usize| parts[index].lock().unwrap_or_else(PoisonError::into_inner);
-    // written, so that every page exists, in large pages as the weights are; each number differs, so that the sum cannot be guessed
+    // written, so that every page exists; in huge pages like the weights; all elements differ, so that
+    // nothing can be folded
     thread_pool.run(&|worker| {
         let share = worker.share(BYTES / 8, 4096);
         let Ok(mut memory) = MmapMut::map_anon((share.len() * 8).max(1)) else { return };
         #[cfg(target_os = "linux")]
-        // a wish; the system may have no large pages
+        // only a hint; the system may have no huge pages
         let _ = memory.advise(memmap2::Advice::HugePage);
         for (number, place) in share.zip(memory.chunks_exact_mut(8)) {
             place.copy_from_slice(&number.to_ne_bytes());
@@ -43,7 +46,7 @@ pub fn read_bandwidth(placement: &Placement) -> std::io::Result<f64> {
         let start = Instant::now();
         thread_pool.run(&|worker| {
             if let Some(memory) = &*part(worker.index) {
-                sum.fetch_add(latent_kernels::read_all(numbers(memory)), Ordering::Relaxed);
+                sum.fetch_add(latent_kernels::read_all(words(memory)), Ordering::Relaxed);
             }
         });
         best = best.max(BYTES as f64 / start.elapsed().as_secs_f64());
@@ -52,8 +55,8 @@ pub fn read_bandwidth(placement: &Placement) -> std::io::Result<f64> {
     Ok(best)
 }
 
-/// The same memory as numbers.
-fn numbers(memory: &[u8]) -> &[u64] {
-    // SAFETY: any bits are a number; what does not fill one is left out.
+/// The same memory as u64.
+fn words(memory: &[u8]) -> &[u64] {
+    // SAFETY: u64 admits every bit pattern; `align_to` leaves out the unaligned ends.
     unsafe { memory.align_to().1 }
 }

@@ -1,189 +1,21 @@
-//! From a plan to instructions: every value a place, every weight an index, every kernel a function.
+//! From a plan to a program: every value gets its operand, every weight its index, every kernel its function.
 
-use crate::expanded::{ExpandedKernels, Kernels};
-use crate::weights::LoadedWeight;
+use crate::program::{
+    AbsorbK, AbsorbV, Add, AttendExpanded, AttendLatent, Buffer, Embed, ExpandedKernels, ExpandedStore,
+    ExpertDown, ExpertGateUp, GatherRows, Instruction, Kernels, KvWeights, LatentStore, Linear, Operand,
+    Product, Program, Relu2, RmsNorm, Rope, Route, Scale, SiluMul, SmallBatchKernel, Step,
+};
 use latent_backend::BackendError;
 use latent_graph::Plan;
-use latent_graph::ir::{
-    AttentionPath, BoundKernel, Epilogue, KvLayerKind, Node, Op, RowCount, Storage, ValueId, WeightId,
-};
-use latent_kernels::{AttendFn, KernelFn, MatmulFn, Q8Rows};
-use latent_types::{ActivationType, KernelContract};
+use latent_graph::ir::{BoundKernel, Epilogue, KvLayerKind, Node, Op, Storage, ValueId, WeightId};
+use latent_kernels::{AttendFn, KernelFn, MatmulFn};
+use latent_types::KernelContract;
 
-/// Which memory a value lies in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Base {
-    /// The plan's arena.
-    Arena,
-    /// The residual stream.
-    Hidden,
-    /// The logits.
-    Logits,
-}
-
-/// Where a value lies, in numbers.
-#[derive(Clone, Copy, Debug)]
-pub struct Slot {
-    /// The memory.
-    pub base: Base,
-    /// First number of the first row.
-    pub offset: usize,
-    /// Numbers between rows.
-    pub stride: usize,
-    /// Heads of a row.
-    pub heads: usize,
-    /// Numbers between heads.
-    pub head_stride: usize,
-    /// Numbers of a head.
-    pub width: usize,
-    /// How many rows it has.
-    pub rows: RowCount,
-}
-
-/// A weight with the kernel that multiplies by it.
-#[derive(Clone, Copy)]
-pub struct Product {
-    /// Index of the weight.
-    pub weight: usize,
-    /// The kernel.
-    pub kernel: MatmulFn,
-    /// How the kernel reads its input.
-    pub activation: ActivationType,
-    /// What multiplies calls of few rows, where the kernel is for many.
-    pub few: Option<Few>,
-}
-
-/// The kernel for calls of few rows.
-#[derive(Clone, Copy)]
-pub struct Few {
-    /// Calls of fewer rows than this.
-    pub below: usize,
-    /// The kernel.
-    pub kernel: MatmulFn,
-    /// How it reads its input.
-    pub activation: ActivationType,
-}
-
-impl Product {
-    /// The kernel for a call of `rows` rows, and how it reads its input.
-    pub fn of(&self, rows: usize) -> (MatmulFn, ActivationType) {
-        match self.few {
-            Some(few) if rows < few.below => (few.kernel, few.activation),
-            _ => (self.kernel, self.activation),
-        }
-    }
-
-    /// How its kernels read their inputs.
-    pub fn activations(&self) -> impl Iterator<Item = ActivationType> + use<> {
-        std::iter::once(self.activation).chain(self.few.map(|few| few.activation))
-    }
-}
-
-/// W_UK and W_UV of a layer, however they are stored.
-#[derive(Clone, Copy)]
-pub enum KvWeights {
-    /// `k_b` and `v_b`: one matrix a head each.
-    Split(Option<Product>, Option<Product>),
-    /// `kv_b`: a head's keys and then its values.
-    Combined(Product),
-}
-
-/// One operation, ready to run.
-pub enum Instruction {
-    /// Rows of the embedding.
-    Embed { weight: usize, scale: f32, out: Slot },
-    /// RMSNorm of every row.
-    RmsNorm { input: Slot, weight: usize, out: Slot },
-    /// Products with one or several weights.
-    Linear { input: Slot, norm: Option<usize>, products: Vec<Product>, outs: Vec<Slot>, epilogue: Epilogue },
-    /// Rotation, in place or into another value.
-    Rope { input: Slot, out: Slot },
-    /// A row of the latent cache.
-    LatentStore { latent: Slot, norm: Option<usize>, key: Slot, rotate: bool, kv_layer: usize },
-    /// A row of the expanded cache.
-    ExpandedStore { latent: Slot, key: Slot, rotate: bool, kv: KvWeights, kv_layer: usize },
-    /// Queries into latent space.
-    AbsorbK { q_nope: Slot, q_rope: Slot, rotate: bool, kv: KvWeights, out: Slot },
-    /// Attention in latent space.
-    Attend { query: Slot, out: Slot, kv_layer: usize, kernel: AttendFn },
-    /// Attention results into value space.
-    AbsorbV { input: Slot, kv: KvWeights, out: Slot },
-    /// Attention over expanded keys and values.
-    AttendExpanded {
-        q_nope: Slot,
-        q_rope: Slot,
-        kv: Option<KvWeights>,
-        out: Slot,
-        kv_layer: usize,
-        kernels: ExpandedKernels,
-    },
-    /// The choice of experts: of a thread's rows, or of all rows by each thread, for its own use in this phase.
-    Route { logits: Slot, bias: Option<usize>, chosen: Slot, mix: Slot, each: bool },
-    /// First half of the experts.
-    ExpertGateUp {
-        input: Slot,
-        norm: Option<usize>,
-        /// None where each thread has chosen in this phase, and sorted the rows.
-        chosen: Option<Slot>,
-        products: Vec<Product>,
-        out: Slot,
-    },
-    /// Second half of the experts.
-    ExpertDown { input: Slot, chosen: Slot, mix: Slot, product: Product, scale: f32, add: bool, out: Slot },
-    /// silu(gate) · up.
-    SiluMul { gate: Slot, up: Slot, out: Slot },
-    /// max(x, 0)².
-    Relu2 { input: Slot, out: Slot },
-    /// out += factor · term.
-    Add { term: Slot, scale: f32, out: Slot },
-    /// out *= factor.
-    Scale { by: f32, out: Slot },
-    /// LogitsRequest rows of the residual stream.
-    GatherRows { out: Slot },
-}
-
-/// An instruction and the rows that it works on.
-pub struct Step {
-    /// The rows.
-    pub path: AttentionPath,
-    /// What is done.
-    pub instruction: Instruction,
-}
-
-/// A plan, compiled: phases of instructions.
-pub struct Program {
-    /// Instructions between barriers.
-    pub phases: Vec<Vec<Step>>,
-    /// Which of the plan's phases each is.
-    pub numbers: Vec<usize>,
-    /// Numbers of the arena.
-    pub arena: usize,
-}
-
-impl Program {
-    /// Blocks of 32 numbers that a row's inputs of one product take at most, of the products that read them in one form.
-    pub fn row_blocks(&self, weights: &[LoadedWeight], activation: ActivationType) -> usize {
-        let of = |product: &Product| {
-            let reads = product.activations().any(|a| a == activation);
-            if reads { Q8Rows::row_blocks(weights[product.weight].inputs()) } else { 0 }
-        };
-        let steps = self.phases.iter().flatten();
-        let blocks = steps.map(|step| match &step.instruction {
-            Instruction::Linear { products, .. } | Instruction::ExpertGateUp { products, .. } => {
-                products.iter().map(of).max().unwrap_or(0)
-            }
-            Instruction::ExpertDown { chosen, product, .. } => chosen.width * of(product),
-            _ => 0,
-        });
-        blocks.max().unwrap_or(0)
-    }
-}
-
-/// Compiles a plan. `weight_of` says which loaded weight each of the plan's weights is.
+/// Compiles a plan. `weight_of` gives the index of the loaded weight for each weight of the plan.
 ///
 /// # Errors
-/// When the plan holds what no instruction does: an error of Latent, not of the file.
-pub fn compile(plan: &Plan, weight_of: &dyn Fn(WeightId) -> usize) -> Result<Program, BackendError> {
+/// When no instruction does what a node of the plan does: an error of Latent, not of the file.
+pub(crate) fn compile(plan: &Plan, weight_of: &dyn Fn(WeightId) -> usize) -> Result<Program, BackendError> {
     let compiler = Compiler { plan, weight_of };
     let mut phases: Vec<Vec<Step>> = (0..plan.phase_count()).map(|_| Vec::new()).collect();
     for (index, node) in plan.ir.nodes.iter().enumerate() {
@@ -205,14 +37,14 @@ fn internal<T>(problem: String) -> Result<T, BackendError> {
     Err(BackendError::Graph(latent_graph::GraphError::Internal { pass: "compile", problem }))
 }
 
-/// Where a value of a plan lies.
+/// The operand of a value.
 ///
 /// # Errors
 /// When the plan gives it no place: an error of Latent, not of the file.
-pub fn slot(plan: &Plan, id: ValueId) -> Result<Slot, BackendError> {
+pub(crate) fn operand(plan: &Plan, id: ValueId) -> Result<Operand, BackendError> {
     let value = plan.ir.value(id);
-    let here = |base, offset| Slot {
-        base,
+    let here = |buffer, offset| Operand {
+        buffer,
         offset,
         stride: value.row_width(),
         heads: value.heads,
@@ -221,16 +53,17 @@ pub fn slot(plan: &Plan, id: ValueId) -> Result<Slot, BackendError> {
         rows: value.rows,
     };
     Ok(match value.storage {
-        Storage::Hidden => here(Base::Hidden, 0),
-        Storage::Logits => here(Base::Logits, 0),
+        Storage::Hidden => here(Buffer::Hidden, 0),
+        Storage::Logits => here(Buffer::Logits, 0),
         Storage::Own => match plan.arena.offsets[id.0] {
-            Some(byte) => here(Base::Arena, byte / size_of::<f32>()),
+            Some(byte) => here(Buffer::Arena, byte / size_of::<f32>()),
             None => return internal(format!("value {} has no place", value.name)),
         },
         Storage::View { of, offset } => {
-            let parent = slot(plan, of)?;
+            let parent = operand(plan, of)?;
+            // heads of a parent seen as one row are as far apart as they are wide
             let flat = value.heads == 1 && parent.heads > 1;
-            Slot {
+            Operand {
                 offset: parent.offset + offset,
                 heads: value.heads,
                 head_stride: if flat { value.width } else { parent.head_stride },
@@ -243,16 +76,16 @@ pub fn slot(plan: &Plan, id: ValueId) -> Result<Slot, BackendError> {
 }
 
 impl Compiler<'_> {
-    fn input(&self, node: &Node, i: usize) -> Result<Slot, BackendError> {
+    fn input(&self, node: &Node, i: usize) -> Result<Operand, BackendError> {
         match node.inputs.get(i) {
-            Some(id) => slot(self.plan, *id),
+            Some(id) => operand(self.plan, *id),
             None => internal(format!("{} lacks input {i}", node.op.word())),
         }
     }
 
-    fn out(&self, node: &Node, i: usize) -> Result<Slot, BackendError> {
+    fn out(&self, node: &Node, i: usize) -> Result<Operand, BackendError> {
         match node.outputs.get(i) {
-            Some(id) => slot(self.plan, *id),
+            Some(id) => operand(self.plan, *id),
             None => internal(format!("{} lacks output {i}", node.op.word())),
         }
     }
@@ -266,17 +99,19 @@ impl Compiler<'_> {
 
     fn product(&self, id: WeightId, bound: &BoundKernel) -> Result<Product, BackendError> {
         let find = |bound: &BoundKernel| -> Result<(MatmulFn, &KernelContract), BackendError> {
-            let (config, function) = &latent_kernels::table()[bound.index];
+            let (contract, function) = &latent_kernels::table()[bound.index];
             match function {
-                KernelFn::Matmul(kernel) | KernelFn::MatmulT(kernel) => Ok((*kernel, config)),
-                _ => internal(format!("{} is no product", config.name)),
+                KernelFn::Matmul(kernel) | KernelFn::MatmulT(kernel) => Ok((*kernel, contract)),
+                _ => internal(format!("{} is no product", contract.name)),
             }
         };
         let (kernel, KernelContract { activation, min_rows, .. }) = find(bound)?;
-        let few = bound.small_batch.as_ref().map(|few| {
-            find(few).map(|(kernel, few)| Few { below: *min_rows, kernel, activation: few.activation })
+        let small_batch = bound.small_batch.as_ref().map(|small| -> Result<_, BackendError> {
+            let (kernel, contract) = find(small)?;
+            Ok(SmallBatchKernel { below: *min_rows, kernel, activation: contract.activation })
         });
-        Ok(Product { weight: (self.weight_of)(id), kernel, activation: *activation, few: few.transpose()? })
+        let small_batch = small_batch.transpose()?;
+        Ok(Product { weight: (self.weight_of)(id), kernel, activation: *activation, small_batch })
     }
 
     fn products(&self, node: &Node) -> Result<Vec<Product>, BackendError> {
@@ -284,9 +119,9 @@ impl Compiler<'_> {
     }
 
     fn kv(&self, node: &Node) -> Result<KvWeights, BackendError> {
-        let find = |slot: &str| -> Result<Option<Product>, BackendError> {
-            let found = node.weights.iter().zip(&node.kernels).find(|((name, _), _)| name == slot);
-            // a weight that is decoded before it is used has no product
+        let find = |role: &str| -> Result<Option<Product>, BackendError> {
+            let found = node.weights.iter().zip(&node.kernels).find(|((name, _), _)| name == role);
+            // a weight that is dequantized before use has no product
             let product = |kernel: &BoundKernel| {
                 !matches!(latent_kernels::table()[kernel.index].1, KernelFn::ExpandKeys(_))
             };
@@ -295,7 +130,7 @@ impl Compiler<'_> {
         };
         Ok(match find("kv_b")? {
             Some(both) => KvWeights::Combined(both),
-            None => KvWeights::Split(find("k_b")?, find("v_b")?),
+            None => KvWeights::Separate(find("k_b")?, find("v_b")?),
         })
     }
 
@@ -308,21 +143,21 @@ impl Compiler<'_> {
     }
 
     fn expanded_kernels(&self, node: &Node) -> Result<ExpandedKernels, BackendError> {
-        let weight = node.weights.iter().find(|(slot, _)| slot == "k_b" || slot == "kv_b");
+        let weight = node.weights.iter().find(|(role, _)| role == "k_b" || role == "kv_b");
         let key_weight = weight.map_or(0, |(_, id)| (self.weight_of)(*id));
-        let (mut floats, mut halves, mut brains) = ((None, None), (None, None), (None, None));
+        let (mut f32, mut f16, mut bf16) = ((None, None), (None, None), (None, None));
         for kernel in &node.kernels {
             match latent_kernels::table()[kernel.index].1 {
-                KernelFn::ExpandKeys(kernel) => floats.0 = Some(kernel),
-                KernelFn::AttendExpanded(kernel) => floats.1 = Some(kernel),
-                KernelFn::ExpandKeysF16(kernel) => halves.0 = Some(kernel),
-                KernelFn::PrefillAttnF16(kernel) => halves.1 = Some(kernel),
-                KernelFn::ExpandKeysBf16(kernel) => brains.0 = Some(kernel),
-                KernelFn::PrefillAttnBf16(kernel) => brains.1 = Some(kernel),
+                KernelFn::ExpandKeys(kernel) => f32.0 = Some(kernel),
+                KernelFn::AttendExpanded(kernel) => f32.1 = Some(kernel),
+                KernelFn::ExpandKeysF16(kernel) => f16.0 = Some(kernel),
+                KernelFn::PrefillAttnF16(kernel) => f16.1 = Some(kernel),
+                KernelFn::ExpandKeysBf16(kernel) => bf16.0 = Some(kernel),
+                KernelFn::PrefillAttnBf16(kernel) => bf16.1 = Some(kernel),
                 _ => {}
             }
         }
-        match (floats, halves, brains) {
+        match (f32, f16, bf16) {
             (.., (Some(keys), Some(attend))) => {
                 Ok(ExpandedKernels::Bf16(Kernels { keys, attend, key_weight }))
             }
@@ -337,7 +172,9 @@ impl Compiler<'_> {
     }
 
     fn kv_layer(&self, node: &Node) -> Result<usize, BackendError> {
-        node.kv_layer.map(|id| id.0).map_or_else(|| internal(format!("{} has no stream", node.op.word())), Ok)
+        node.kv_layer
+            .map(|id| id.0)
+            .map_or_else(|| internal(format!("{} has no KV layer", node.op.word())), Ok)
     }
 
     fn norm(&self, node: &Node) -> Option<usize> {
@@ -347,43 +184,50 @@ impl Compiler<'_> {
     fn instruction(&self, node: &Node, index: usize) -> Result<Option<Instruction>, BackendError> {
         Ok(Some(match node.op {
             Op::Split => return Ok(None),
-            Op::Embed { scale } => Instruction::Embed {
+            Op::Embed { scale } => Instruction::Embed(Embed {
                 weight: self.one_weight(node)?,
                 scale: scale as f32,
                 out: self.out(node, 0)?,
-            },
-            Op::RmsNorm => Instruction::RmsNorm {
+            }),
+            Op::RmsNorm => Instruction::RmsNorm(RmsNorm {
                 input: self.input(node, 0)?,
                 weight: self.one_weight(node)?,
                 out: self.out(node, 0)?,
-            },
-            Op::Linear => Instruction::Linear {
+            }),
+            Op::Linear => Instruction::Linear(Linear {
                 input: self.input(node, 0)?,
                 norm: self.norm(node),
                 products: self.products(node)?,
                 outs: (0..node.outputs.len()).map(|i| self.out(node, i)).collect::<Result<_, _>>()?,
                 epilogue: node.epilogue,
-            },
-            Op::Rope => Instruction::Rope { input: self.input(node, 0)?, out: self.out(node, 0)? },
-            Op::Route => Instruction::Route {
+            }),
+            Op::Rope => Instruction::Rope(Rope { input: self.input(node, 0)?, out: self.out(node, 0)? }),
+            Op::Route => Instruction::Route(Route {
                 logits: self.input(node, 0)?,
                 bias: node.weights.first().map(|(_, id)| (self.weight_of)(*id)),
-                chosen: self.out(node, 0)?,
-                mix: self.out(node, 1)?,
-                each: self.plan.ir.readers(node.outputs[0]).iter().any(|&n| self.together(n, index)),
-            },
+                topk_ids: self.out(node, 0)?,
+                topk_weights: self.out(node, 1)?,
+                in_every_worker: self
+                    .plan
+                    .ir
+                    .readers(node.outputs[0])
+                    .iter()
+                    .any(|&n| self.same_phase(n, index)),
+            }),
             Op::ExpertGateUp | Op::ExpertDown => self.experts(node, index)?,
-            Op::SiluMul => Instruction::SiluMul {
+            Op::SiluMul => Instruction::SiluMul(SiluMul {
                 gate: self.input(node, 0)?,
                 up: self.input(node, 1)?,
                 out: self.out(node, 0)?,
-            },
-            Op::Relu2 => Instruction::Relu2 { input: self.input(node, 0)?, out: self.out(node, 0)? },
-            Op::Add { scale } => {
-                Instruction::Add { term: self.input(node, 1)?, scale: scale as f32, out: self.out(node, 0)? }
-            }
-            Op::Scale { by } => Instruction::Scale { by: by as f32, out: self.out(node, 0)? },
-            Op::GatherRows => Instruction::GatherRows { out: self.out(node, 0)? },
+            }),
+            Op::Relu2 => Instruction::Relu2(Relu2 { input: self.input(node, 0)?, out: self.out(node, 0)? }),
+            Op::Add { scale } => Instruction::Add(Add {
+                term: self.input(node, 1)?,
+                scale: scale as f32,
+                out: self.out(node, 0)?,
+            }),
+            Op::Scale { by } => Instruction::Scale(Scale { by: by as f32, out: self.out(node, 0)? }),
+            Op::GatherRows => Instruction::GatherRows(GatherRows { out: self.out(node, 0)? }),
             Op::MlaAttention | Op::ExpertMlp => {
                 return internal(format!("{} was not lowered", node.op.word()));
             }
@@ -391,41 +235,41 @@ impl Compiler<'_> {
         }))
     }
 
-    /// Whether two nodes share a phase.
-    fn together(&self, a: usize, b: usize) -> bool {
+    fn same_phase(&self, a: usize, b: usize) -> bool {
         self.plan.phases[a] == self.plan.phases[b]
     }
 
     fn experts(&self, node: &Node, index: usize) -> Result<Instruction, BackendError> {
         let products = self.products(node)?;
         if node.op == Op::ExpertGateUp {
-            let made = node.inputs.get(1).and_then(|chosen| self.plan.ir.maker(*chosen));
-            let each = made.is_some_and(|maker| self.together(maker, index));
-            return Ok(Instruction::ExpertGateUp {
+            let made = node.inputs.get(1).and_then(|ids| self.plan.ir.maker(*ids));
+            let routed_here = made.is_some_and(|maker| self.same_phase(maker, index));
+            return Ok(Instruction::ExpertGateUp(ExpertGateUp {
                 input: self.input(node, 0)?,
                 norm: self.norm(node),
-                chosen: if each { None } else { Some(self.input(node, 1)?) },
+                topk_ids: if routed_here { None } else { Some(self.input(node, 1)?) },
                 products,
                 out: self.out(node, 0)?,
-            });
+            }));
         }
         let (scale, add) = match node.epilogue {
             Epilogue::AddTo(scale) => (scale as f32, true),
             _ => (1.0, false),
         };
-        Ok(Instruction::ExpertDown {
+        Ok(Instruction::ExpertDown(ExpertDown {
             input: self.input(node, 0)?,
-            chosen: self.input(node, 1)?,
-            mix: self.input(node, 2)?,
+            topk_ids: self.input(node, 1)?,
+            topk_weights: self.input(node, 2)?,
             product: products[0],
             scale,
             add,
             out: self.out(node, 0)?,
-        })
+        }))
     }
 
-    /// Results of attention in latent space may lie in pieces until they are multiplied by W_UV (`leaves_pieces`): so nothing else reads them, and no other
-    /// attention uses the memory of the pieces until then.
+    /// Attention over latents may leave partial results in memory outside of the plan (`ops::kv_splits`),
+    /// which [`Op::AbsorbV`] combines. So nothing else may read its result, and no other attention may use
+    /// that memory in between.
     fn only_absorbed(&self, node: &Node, index: usize) -> Result<(), BackendError> {
         let (nodes, phases) = (&self.plan.ir.nodes, &self.plan.phases);
         for reader in self.plan.ir.readers(node.outputs[0]) {
@@ -436,7 +280,7 @@ impl Compiler<'_> {
             });
             if nodes[reader].op != Op::AbsorbV || phases[reader] == phases[index] || shared {
                 return internal(format!(
-                    "{} reads results of attention that may lie in pieces",
+                    "{} reads results of attention that may be partial",
                     nodes[reader].op.word()
                 ));
             }
@@ -447,52 +291,52 @@ impl Compiler<'_> {
     fn attention(&self, node: &Node, index: usize) -> Result<Instruction, BackendError> {
         let rotate = node.prologue.rope;
         Ok(match node.op {
-            Op::LatentStore => Instruction::LatentStore {
+            Op::LatentStore => Instruction::LatentStore(LatentStore {
                 latent: self.input(node, 0)?,
                 norm: self.norm(node),
                 key: self.input(node, 1)?,
                 rotate,
                 kv_layer: self.kv_layer(node)?,
-            },
-            Op::ExpandedStore => Instruction::ExpandedStore {
+            }),
+            Op::ExpandedStore => Instruction::ExpandedStore(ExpandedStore {
                 latent: self.input(node, 0)?,
                 key: self.input(node, 1)?,
                 rotate,
                 kv: self.kv(node)?,
                 kv_layer: self.kv_layer(node)?,
-            },
-            Op::AbsorbK => Instruction::AbsorbK {
+            }),
+            Op::AbsorbK => Instruction::AbsorbK(AbsorbK {
                 q_nope: self.input(node, 0)?,
                 q_rope: self.input(node, 1)?,
                 rotate,
                 kv: self.kv(node)?,
                 out: self.out(node, 0)?,
-            },
+            }),
             Op::AttendLatent | Op::AttendSeparate => {
                 self.only_absorbed(node, index)?;
-                Instruction::Attend {
+                Instruction::AttendLatent(AttendLatent {
                     query: self.input(node, 0)?,
                     out: self.out(node, 0)?,
                     kv_layer: self.kv_layer(node)?,
                     kernel: self.attend(node)?,
-                }
+                })
             }
-            Op::AbsorbV => Instruction::AbsorbV {
+            Op::AbsorbV => Instruction::AbsorbV(AbsorbV {
                 input: self.input(node, 0)?,
                 kv: self.kv(node)?,
                 out: self.out(node, 0)?,
-            },
+            }),
             Op::AttendExpanded => {
                 let kv_layer = self.kv_layer(node)?;
                 let latent = self.plan.ir.kv_layers[kv_layer].kind == KvLayerKind::Latent;
-                Instruction::AttendExpanded {
+                Instruction::AttendExpanded(AttendExpanded {
                     q_nope: self.input(node, 0)?,
                     q_rope: self.input(node, 1)?,
                     kv: if latent { Some(self.kv(node)?) } else { None },
                     out: self.out(node, 0)?,
                     kv_layer,
                     kernels: self.expanded_kernels(node)?,
-                }
+                })
             }
             _ => return internal(format!("{} has no instruction", node.op.word())),
         })

@@ -1,16 +1,16 @@
-//! Memory of the cache's streams: reserved at once, committed by the system as it is written.
-#![allow(unsafe_code, reason = "the threads of a step write disjoint rows of one memory")]
+//! Memory of the KV cache: reserved at once, committed by the system as it is written.
+#![allow(unsafe_code, reason = "the workers of a step write disjoint rows of one map")]
 
 use latent_backend::KV_BLOCK;
 use memmap2::{MmapOptions, MmapRaw};
 use std::io::{Error, ErrorKind};
 use std::sync::Arc;
 
-/// A cache of fewer bytes than this would waste most of its large pages.
+/// A smaller cache would waste most of its huge pages.
 #[cfg(target_os = "linux")]
 const LARGE: usize = 8 << 20;
 
-/// Rows of one stream, as many as the pool has places for tokens: a part of the memory of all streams.
+/// The rows of one KV layer, one per slot: a part of the memory of all layers.
 pub(crate) struct KvLayerMemory {
     map: Arc<MmapRaw>,
     start: usize,
@@ -19,7 +19,7 @@ pub(crate) struct KvLayerMemory {
 }
 
 impl KvLayerMemory {
-    /// Reserves `rows` rows for each stream, given the bytes of one; all are zero.
+    /// Reserves `rows` zeroed rows per KV layer; `row_bytes` are the bytes of a row of each.
     ///
     /// # Errors
     /// When the address space cannot be reserved, or the size overflows.
@@ -33,11 +33,13 @@ impl KvLayerMemory {
             return Err(Error::new(ErrorKind::OutOfMemory, "the cache's size overflows"));
         };
         let map = MmapOptions::new().len(total.max(1)).no_reserve_swap().map_anon()?;
-        // Attention reads long runs of rows: large pages save it a walk through page tables for each four rows, and they let memory be
-        // asked for ahead. One memory for all streams, because those of a small context would each end in the middle of one.
+        // Attention reads long runs of rows: huge pages save it a page walk per four rows, and let software
+        // prefetch work. One map for all layers, because each layer of a small context would end in the
+        // middle of a huge page.
+        // measured: docs/notes/memory-and-prefetch.md "The KV cache needs huge pages too"
         #[cfg(target_os = "linux")]
         if total >= LARGE {
-            // a wish: where the system refuses it, small pages serve
+            // only a hint; the system may have no huge pages
             let _ = map.advise(memmap2::Advice::HugePage);
         }
         let map = Arc::new(MmapRaw::from(map));
@@ -52,37 +54,37 @@ impl KvLayerMemory {
 
     /// All rows.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: inside the map, in a part that only this stream has.
+        // SAFETY: inside the map, by the sizes that `reserve` summed up, and initialized: anonymous maps are
+        // zero. Rows are written by `&mut self`, or by `row_shared`, whose caller promises that nobody reads
+        // the row meanwhile.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(self.start), self.len) }
     }
 
-    /// One row; `index` counts through the pages.
+    /// The row at a slot.
     pub fn row(&self, index: usize) -> &[u8] {
         &self.bytes()[index * self.row_bytes..][..self.row_bytes]
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: inside the map, in a part that only this stream has, which is borrowed exclusively.
+        // SAFETY: inside the map and initialized as in `bytes`; no other layer has this part, and it is
+        // borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().add(self.start), self.len) }
     }
 
-    /// One row, to be written.
+    /// The row at a slot, to write.
     pub(crate) fn row_mut(&mut self, index: usize) -> &mut [u8] {
         let row = self.row_bytes;
         &mut self.bytes_mut()[index * row..][..row]
     }
 
-    /// One row, to be written by a thread of a step.
+    /// The row at a slot, to write while other workers write other rows.
     ///
     /// # Safety
-    /// No other thread reads or writes this row until the next barrier.
-    #[allow(
-        clippy::mut_from_ref,
-        reason = "rows are handed to threads one owner each, as the caller promises"
-    )]
+    /// Until the next barrier nobody uses this row but through the result.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the row is its own")]
     pub(crate) unsafe fn row_shared(&self, index: usize) -> &mut [u8] {
         assert!((index + 1) * self.row_bytes <= self.len, "cache row {index} is out of range");
-        // SAFETY: in range by the assertion; exclusive by the caller's promise.
+        // SAFETY: in range by the assertion and initialized as in `bytes`; exclusive by the caller's promise.
         unsafe {
             let start = self.map.as_mut_ptr().add(self.start + index * self.row_bytes);
             std::slice::from_raw_parts_mut(start, self.row_bytes)

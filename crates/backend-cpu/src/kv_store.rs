@@ -10,14 +10,15 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Blocks of rows of every layer. Attention reads them in place; threads of a step write disjoint rows.
+/// Blocks of rows of every KV layer. Attention reads them in place; the workers of a step write disjoint
+/// rows.
 pub(crate) struct CpuKvStore {
     layout: KvLayout,
     layers: Vec<(KvLayer, KvLayerMemory)>,
     rotation: Rotation,
 }
 
-/// What a context shift needs to know of the model.
+/// What a context shift must know about the model.
 #[derive(Clone)]
 pub(crate) struct Rotation {
     /// Rotation angles.
@@ -98,7 +99,7 @@ impl KvStore for CpuKvStore {
             elements.resize(kv_layer.width, 0.0);
             let row = kv_layer.row(self.layout.cache_type);
             latent_kernels::load_row(row, memory.row(from), &mut elements);
-            // elements without position keep their very bits: only the rope parts are rounded anew
+            // elements without position keep their bits: only the rope parts are rounded again
             memory.copy_row(from, to);
             for part in self.rotation.parts(kv_layer) {
                 self.rotation.rope.shift(&mut elements[part.clone()], distance, self.rotation.pairs);

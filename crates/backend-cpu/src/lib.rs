@@ -1,7 +1,8 @@
-//! The CPU backend: plans compiled to instructions, which a thread pool runs phase by phase over one arena and packed weights.
+//! The CPU backend: plans compiled to instructions, which a thread pool runs phase by phase over one arena
+//! and packed weights.
 //!
-//! Public is what a program needs to make the backend and to write packed files. What runs a step is behind the traits of `latent-backend`, which
-//! the engine calls after it has checked tokens, rows and sequences:
+//! Public are the backend itself and the writer of packed files. Steps run behind the traits of
+//! `latent-backend`, which the engine calls after it has checked tokens, rows and sequences:
 //!
 //! ```
 //! use latent_backend::Backend;
@@ -12,24 +13,27 @@
 //! ```compile_fail
 //! use latent_backend_cpu::CpuModel;
 //! ```
+//!
+//! How a step comes about, each file using only those before it: `program` (data) ← `compile` (plan →
+//! program); `disjoint` (shared buffers) ← `context` (what a worker sees) ← `ops` (one file per operation) ←
+//! `interpret` ← `model` ← `backend`.
 
-mod attention;
 mod backend;
 mod bandwidth;
 mod compile;
-mod elementwise;
-mod expanded;
-mod experts;
+mod context;
+mod disjoint;
+mod expert_rows;
+mod interpret;
 mod kv_memory;
 mod kv_store;
-mod linear;
 mod loader;
-mod mla_projection;
 mod model;
+mod ops;
 mod pack;
 mod packing;
+mod program;
 mod read_ahead;
-mod run;
 mod scratch;
 #[cfg(test)]
 mod tests;

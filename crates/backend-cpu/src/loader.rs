@@ -1,4 +1,5 @@
-//! Which weights are packed, which are read where the file has them, and how many bytes that takes.
+//! Loading weights: which are packed into tiles and which are read in place from the mapped file, and the
+//! bytes that takes.
 
 use crate::weight_arena::WeightArena;
 use crate::weights::LoadedWeight;
@@ -12,7 +13,7 @@ use latent_types::WeightLayout;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Bytes that the weights of these stages take in memory; a tied one counts once.
+/// Bytes that the weights of these stages take in memory; a tied weight counts once.
 pub(crate) fn weight_bytes(stages: &[Stage], source: WeightSource<'_>) -> WeightBytes {
     match source {
         WeightSource::File(checkpoint) => bytes_in_file(stages, checkpoint),
@@ -36,7 +37,7 @@ fn bytes_in_file(stages: &[Stage], checkpoint: &Checkpoint) -> WeightBytes {
     bytes
 }
 
-/// The same without the data: nothing is packed in the file.
+/// As [`bytes_in_file`] for tensors without a file, none of them packed.
 fn declared_bytes(stages: &[Stage], tensors: &dyn TensorIndex) -> WeightBytes {
     let tiled = tiled_tensors(stages);
     let mut bytes = WeightBytes::default();
@@ -57,7 +58,8 @@ fn infos<'c>(weight: &'c Weight, checkpoint: &'c Checkpoint) -> impl Iterator<It
     weight.parts.iter().filter_map(|part| checkpoint.tensor(&part.tensor)).map(|tensor| tensor.info)
 }
 
-/// The tiles that a weight is packed into while loading: none where it is read as rows, or lies in tiles in the file.
+/// The layout that a weight is packed into while loading; none where it is read as rows, or is stored in
+/// tiles in the file.
 fn layout_to_pack(weight: &Weight, tiled: &HashSet<&str>, checkpoint: &Checkpoint) -> Option<TileLayout> {
     TileLayout::new(weight.ty, weight.inputs()).filter(|_| {
         tiled.contains(weight.parts[0].tensor.as_str())
@@ -65,14 +67,14 @@ fn layout_to_pack(weight: &Weight, tiled: &HashSet<&str>, checkpoint: &Checkpoin
     })
 }
 
-/// The tensors that lie in tiles in the file, which is a packed one, in the order in which steps read them.
+/// The tensors that a packed file stores in tiles, in the order in which steps read them.
 pub(crate) fn tensors_in_tiles(stages: &[Stage], checkpoint: &Checkpoint) -> Vec<String> {
     let weights = distinct_weights(stages);
     let infos = weights.flat_map(|weight| infos(weight, checkpoint));
     infos.filter(|info| info.tile_rows.is_some()).map(|info| info.name.clone()).collect()
 }
 
-/// Tensors, by the first of each weight, that some bound kernel reads in tiles.
+/// The first tensor of each weight that some selected kernel reads in tiles.
 pub(crate) fn tiled_tensors(stages: &[Stage]) -> HashSet<&str> {
     let table = latent_kernels::table();
     let mut tiled = HashSet::new();
@@ -88,7 +90,7 @@ pub(crate) fn tiled_tensors(stages: &[Stage]) -> HashSet<&str> {
     tiled
 }
 
-/// All weights of the stages, and which of them each weight of a plan is.
+/// All distinct weights of the stages, found by their first tensor.
 pub(crate) struct LoadedWeights {
     /// Each distinct weight.
     pub weights: Vec<LoadedWeight>,
@@ -121,7 +123,7 @@ impl LoadedWeights {
         Ok(loaded)
     }
 
-    /// Where the weight is.
+    /// Index of a plan's weight in `weights`.
     pub(crate) fn find(&self, weight: &Weight) -> usize {
         self.index.get(&weight.parts[0].tensor).copied().unwrap_or_default()
     }

@@ -1,13 +1,17 @@
-//! A model on the CPU: its weights, its compiled plans, and the memory that steps run in.
+//! A model on the CPU: its weights, compiled plans, and the buffers of its steps.
 
-use crate::compile::{self, Program};
+use crate::compile;
+use crate::context::{Context, ModelData, SharedMemory};
+use crate::disjoint::{Disjoint, Uses};
+use crate::interpret::Run;
 use crate::kv_store::{CpuKvStore, Rotation};
 use crate::loader::{LoadedWeights, tensors_in_tiles};
+use crate::ops::expanded_layout::expanded_len;
+use crate::ops::kv_splits::shared_partials;
+use crate::program::Program;
 use crate::read_ahead::ReadAhead;
-use crate::run::{self, ModelData, Numbers, Shared, Thread};
 use crate::scratch::WorkerScratch;
 use crate::trace::Recorder;
-use crate::{attention, expanded};
 use latent_backend::{
     BackendError, Batch, CancelToken, KvLayout, KvStore, LoadRequest, Model, ModelOptions, Step, Trace,
 };
@@ -19,13 +23,14 @@ use latent_graph::{LM_HEAD_ROWS, Plan, Stage};
 use latent_kernels::{Bf16x32, Q8Block, RopeTable, RouteSpec};
 use latent_threads::ThreadPool;
 use latent_types::ActivationType;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// f32 elements per cache line.
+/// f32 elements per cache line of 64 bytes.
 const LINE_FLOATS: usize = size_of::<Bf16x32>() / size_of::<f32>();
 
-/// Index of the stages of a decoder.
+/// Indices of the stages of a decoder.
 const LAYERS: usize = 0;
 const LM_HEAD: usize = 1;
 
@@ -33,27 +38,27 @@ const LM_HEAD: usize = 1;
 pub(crate) struct CpuModel {
     model: ModelData,
     stages: Vec<Stage>,
-    /// A program for each plan of each stage.
+    /// A program per stage and batch bucket.
     programs: Vec<Vec<Program>>,
     pub(crate) arena: Vec<f32>,
     pub(crate) hidden: Vec<f32>,
     logits: Vec<f32>,
     expanded: Vec<f32>,
     rotations: Vec<f32>,
-    /// The rows whose logits are computed at present.
+    /// The rows whose logits are being computed.
     head_batch: Batch,
-    /// Inputs that all threads quantize together, as 8-bit blocks and as bf16.
+    /// Inputs that all workers quantize together, as 8-bit blocks and as bf16.
     blocks: Vec<Q8Block>,
     lines: Vec<Bf16x32>,
-    /// Blocks and lines that a row needs at most.
+    /// Most blocks, and most lines, per row.
     row_blocks: [usize; 2],
     partials: Vec<f32>,
     scratch: Vec<Mutex<WorkerScratch>>,
     thread_pool: ThreadPool,
     options: ModelOptions,
-    /// Nanoseconds of the phases of all plans, stage by stage, while a profile is taken.
+    /// Nanoseconds of each phase of all plans, stage by stage, while a profile is taken.
     clocks: Option<Vec<Vec<AtomicU64>>>,
-    /// What is copied out of each phase, while a trace is taken.
+    /// Copies values out of each phase, while a trace is taken.
     recorder: Option<Recorder>,
     /// Reads the weights of a packed file before they are needed.
     read_ahead: Option<ReadAhead>,
@@ -94,7 +99,7 @@ impl CpuModel {
             blocks: Vec::new(),
             lines: Vec::new(),
             row_blocks,
-            partials: vec![0.0; attention::shared_partials(a.heads, a.kv_lora_rank, options.threads)],
+            partials: vec![0.0; shared_partials(a.heads, a.kv_lora_rank, options.threads)],
             scratch: (0..options.threads).map(|_| Mutex::default()).collect(),
             model: ModelData {
                 route: route_spec(&config),
@@ -113,7 +118,7 @@ impl CpuModel {
         })
     }
 
-    /// Runs the layers on a batch: its rows are in the KV cache and in the residual stream afterwards.
+    /// Runs the layers on a batch, which fills the KV cache and the residual stream.
     ///
     /// # Panics
     /// When the batch has more rows than the arena was made for.
@@ -128,10 +133,10 @@ impl CpuModel {
         let a = self.model.config.attention;
         let naive = batch.spans.iter().filter(|s| s.path == AttentionPath::Naive);
         let longest = naive.map(|s| s.first + s.rows.len()).max().unwrap_or(0);
-        // it is read by whole cache lines, and begins with one
-        let needed = expanded::expanded_len(longest, &a) + LINE_FLOATS;
+        // kernels read whole cache lines: it must begin with one
+        let needed = expanded_len(longest, &a) + LINE_FLOATS;
         if longest > 0 && self.expanded.len() < needed {
-            // never both at once
+            // freed first: the old and the new one together may not fit
             self.expanded = Vec::new();
             self.expanded = vec![0.0; needed];
         }
@@ -176,7 +181,6 @@ impl CpuModel {
         cancel: &CancelToken,
     ) -> Result<(), BackendError> {
         let bucket = BatchBucket::of(rows) as usize;
-        let program = &self.programs[stage][bucket];
         let [blocks, lines] = self.row_blocks.map(|of_row| rows * of_row);
         if self.blocks.len() < blocks {
             self.blocks.resize(blocks, Q8Block::ZERO);
@@ -185,43 +189,32 @@ impl CpuModel {
             self.lines.resize(lines, Bf16x32::ZERO);
         }
         let skipped = self.expanded.as_ptr().align_offset(align_of::<Bf16x32>()).min(self.expanded.len());
-        let shared = Shared {
-            blocks: self.blocks.as_mut_ptr(),
-            blocks_len: self.blocks.len(),
-            lines: self.lines.as_mut_ptr(),
-            lines_len: self.lines.len(),
-            arena: Numbers::of(&mut self.arena),
-            hidden: Numbers::of(&mut self.hidden),
-            logits: Numbers::of(&mut self.logits),
-            expanded: self.expanded[skipped..].as_mut_ptr(),
-            expanded_len: self.expanded.len() - skipped,
-            partials: self.partials.as_mut_ptr(),
-            partial_softmax_len: self.partials.len(),
+        let memory = SharedMemory {
+            arena: Disjoint::new(&mut self.arena),
+            hidden: Disjoint::new(&mut self.hidden),
+            logits: Disjoint::new(&mut self.logits),
+            expanded: Disjoint::new(&mut self.expanded[skipped..]),
+            partials: Disjoint::new(&mut self.partials),
+            blocks: Disjoint::new(&mut self.blocks),
+            lines: Disjoint::new(&mut self.lines),
+            kv_rows: Uses::default(),
         };
         let (model, scratch, rotations) = (&self.model, &self.scratch, &self.rotations[..]);
         let plan = stage * BatchBucket::ALL.len() + bucket;
-        let clock = self.clocks.as_ref().map(|clocks| &clocks[plan][..]);
-        let recorder = self.recorder.as_ref();
+        let traced = self.recorder.is_some();
         let last_phase = AtomicUsize::new(usize::MAX);
+        let run = Run {
+            program: &self.programs[stage][bucket],
+            clock: self.clocks.as_ref().map(|clocks| &clocks[plan][..]),
+            recording: self.recorder.as_ref().map(|recorder| recorder.of(plan)),
+            cancel,
+            last_phase: &last_phase,
+        };
         self.thread_pool.run(&|worker| {
             let mut scratch = scratch[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
-            run::run(
-                program,
-                &Thread {
-                    worker,
-                    model,
-                    batch,
-                    rows,
-                    kv,
-                    rotations,
-                    clock,
-                    recording: recorder.map(|recorder| recorder.of(plan)),
-                    shared,
-                    cancel,
-                    last_phase: &last_phase,
-                },
-                &mut scratch,
-            );
+            let (memory, barriers) = (&memory, Cell::new(0));
+            let ctx = Context { worker, model, batch, rows, kv, rotations, traced, memory, barriers };
+            run.run(&ctx, &mut scratch);
         });
         if last_phase.load(Ordering::Relaxed) == usize::MAX { Ok(()) } else { Err(BackendError::Cancelled) }
     }
@@ -286,7 +279,7 @@ impl Model for CpuModel {
     }
 }
 
-/// The router's rules in the words of the kernel.
+/// The router's rules as the kernel takes them.
 fn route_spec(config: &ModelConfig) -> Option<RouteSpec<'static>> {
     let router = config.moe?.router;
     Some(RouteSpec {

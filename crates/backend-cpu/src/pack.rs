@@ -1,5 +1,5 @@
-//! Weights packed into tiles by the whole thread pool: in memory while loading, or piece by piece for a packed file.
-#![allow(unsafe_code, reason = "the threads of the team write disjoint tiles of one memory")]
+//! Packing weights into tiles on all workers: into memory while loading, or piece by piece for a packed file.
+#![allow(unsafe_code, reason = "workers write disjoint tiles of one buffer")]
 
 use crate::weight_arena::{Place, WeightArena};
 use latent_backend::BackendError;
@@ -7,7 +7,7 @@ use latent_quant::tiles::{ROWS, TileLayout};
 use latent_threads::ThreadPool;
 use latent_types::TensorType;
 
-/// Matrices of one weight as rows, and the tiles that they become: those of the first matrix, then those of the second, and so on.
+/// The matrices of one weight as rows, and the layout of the tiles that they become, matrix after matrix.
 #[derive(Clone, Copy)]
 pub struct Matrices<'a, 'm> {
     layout: TileLayout,
@@ -15,14 +15,15 @@ pub struct Matrices<'a, 'm> {
     row_bytes: usize,
     /// Rows of a matrix.
     outputs: usize,
-    /// How many they are.
+    /// Number of matrices.
     count: usize,
-    /// The rows of each.
+    /// The rows of the matrix at an index.
     matrix: &'a (dyn Fn(usize) -> &'m [u8] + Sync),
 }
 
 impl<'a, 'm> Matrices<'a, 'm> {
-    /// `count` matrices of `outputs` rows of `inputs` numbers; `matrix` gives the rows of each. None where the format has no tiles.
+    /// `count` matrices of `outputs` rows of `inputs` elements; `matrix` gives the rows of each. None where
+    /// the format has no tile layout.
     pub fn new(
         ty: TensorType,
         outputs: usize,
@@ -49,7 +50,7 @@ impl<'a, 'm> Matrices<'a, 'm> {
         self.count * self.tiles()
     }
 
-    /// Packs the tile at `index` of all.
+    /// Packs the tile at `index`, counted through all matrices.
     fn pack(&self, index: usize, tile: &mut [u8]) {
         let (m, first) = (index / self.tiles(), index % self.tiles() * ROWS);
         let end = (first + ROWS).min(self.outputs);
@@ -63,35 +64,36 @@ impl<'a, 'm> Matrices<'a, 'm> {
         let target = Target(out.as_mut_ptr());
         thread_pool.run(&|worker| {
             for i in worker.share(count, 1) {
-                // SAFETY: inside `out`; shares do not overlap.
+                // SAFETY: `count` whole tiles fit into `out`, which is borrowed for the call; shares of tiles
+                // are disjoint.
                 self.pack(first + i, unsafe { target.tile(i, bytes) });
             }
         });
     }
 }
 
-/// Where the threads write.
+/// The buffer that the workers write.
 #[derive(Clone, Copy)]
 struct Target(*mut u8);
 
-// SAFETY: a plain address; each thread writes tiles of its own.
+// SAFETY: an address, used only through `tile`, whose callers promise that no two threads use one tile.
 unsafe impl Send for Target {}
-// SAFETY: as above.
+// SAFETY: as for Send.
 unsafe impl Sync for Target {}
 
 impl Target {
     /// The tile at `index`.
     ///
     /// # Safety
-    /// The tile lies in the memory, and no other thread touches it.
-    #[allow(clippy::mut_from_ref, reason = "tiles are handed to threads one owner each")]
+    /// The tile is inside the buffer, and nobody else uses it while the result lives.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the tile is its own")]
     unsafe fn tile(&self, index: usize, bytes: usize) -> &mut [u8] {
-        // SAFETY: the caller's promise.
+        // SAFETY: in bounds and exclusive by the caller's promise; any byte is initialized.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(index * bytes), bytes) }
     }
 }
 
-/// Matrices of one weight in tiles, one after the other.
+/// The matrices of one weight in tiles, one after the other.
 pub struct Packed {
     place: Place,
     matrix_bytes: usize,
@@ -110,14 +112,16 @@ impl Packed {
         let (tiles, bytes) = (matrices.tiles(), matrices.tile_bytes());
         let matrix_bytes = tiles * bytes;
         let place = memory.take(matrices.count, matrix_bytes)?;
-        // SAFETY: nobody else has the place yet.
+        // SAFETY: the place was just taken, and `bytes` is called only after packing.
         let target = Target(unsafe { place.start() });
         thread_pool.run(&|worker| {
-            // the same shares as in the steps, so that on NUMA machines a tile lies at the thread that reads it
+            // the same shares as in the steps, so that on NUMA machines a tile is on the node whose worker
+            // reads it
             for m in 0..matrices.count {
                 for row in worker.share(tiles * ROWS, ROWS).step_by(ROWS) {
                     let index = m * tiles + row / ROWS;
-                    // SAFETY: inside the place; shares do not overlap.
+                    // SAFETY: the place has all tiles of all matrices; shares of rows are disjoint whole
+                    // tiles.
                     matrices.pack(index, unsafe { target.tile(index, bytes) });
                 }
             }

@@ -1,4 +1,4 @@
-//! Writing packed files: every weight that the plans read in tiles is packed, everything else goes over as it is.
+//! Writing packed files: weights that the plans read in tiles are packed, all other tensors are copied.
 
 use crate::CpuBackend;
 use crate::loader::tiled_tensors;
@@ -15,20 +15,21 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
-/// Bytes that are packed at once, unless one tile alone takes more.
+/// Bytes that are packed at once, unless one tile takes more.
 const PIECE: usize = 32 << 20;
 
-/// What was packed.
+/// A packed file that was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packed {
     /// Bytes of the file.
     pub bytes: u64,
-    /// Tensors with numbers, or scales of blocks, that are NaN or infinite, and how many they have. They are packed as they are.
+    /// Tensors with NaN or infinite elements or block scales, and how many. They are packed unchanged.
     pub not_finite: Vec<(String, u64)>,
 }
 
-/// Packs the model into the file `out`, with `threads` threads (none: one per core). The file appears when it is whole, and nothing is left
-/// behind when anything fails. `progress` hears how many bytes of how many are written, and stops the work by answering false.
+/// Packs the model into the file `out`, with `threads` threads (none: one per core). The file appears when it
+/// is whole, and nothing is left behind when anything fails. `progress` gets the bytes written and the bytes
+/// in all, and cancels by returning false.
 ///
 /// # Errors
 /// A model that cannot be run; a file that cannot be written; [`BackendError::Cancelled`].
@@ -106,13 +107,14 @@ pub fn pack(
     Ok(packed)
 }
 
-/// As many bytes as are written at once, in whole blocks.
+/// [`PIECE`] in whole blocks of the format.
 fn whole_blocks(ty: TensorType) -> usize {
     let block = ty.block_bytes().max(1);
     PIECE / block * block
 }
 
-/// The tensors that the plans of the default precision read in tiles. That depends on their formats alone, not on the machine.
+/// The tile layouts of the tensors that plans of the default precision read in tiles. They depend on formats
+/// only, not on the machine.
 fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, Tiles>, BackendError> {
     let config = ModelConfig::from_checkpoint(checkpoint)?;
     let backend = CpuBackend::new();
@@ -137,11 +139,11 @@ fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, Tiles>, BackendErr
     Ok(layouts)
 }
 
-/// Takes some bytes of a tensor, and what they were packed to.
+/// Writes a piece: bytes of a tensor, and the tiles that they became.
 type WritePiece<'a> = dyn FnMut(&[u8], &[u8]) -> io::Result<()> + 'a;
 
-/// Packs the matrices, of `outputs` rows each, of one tensor piece by piece. `write` gets, beside the tiles, about the bytes that they come from:
-/// in whole blocks, and all together each byte once.
+/// Packs a tensor of matrices of `outputs` rows piece by piece. Besides the tiles, `write` gets roughly the
+/// bytes that they come from: in whole blocks, and over all pieces each byte once.
 fn pack_tensor(
     info: &TensorInfo,
     data: &[u8],

@@ -1,8 +1,10 @@
-//! Weights of a packed file, read before the first steps need them.
+//! Read-ahead: the weights of a packed file are read before the first steps need them.
 //!
-//! A mapped file comes into memory page by page as it is touched: each first touch waits, and the system reads little ahead, since threads touch it in many places at
-//! once. A thread of its own asks for large pieces in the order of the steps. The engine does not start it where weights do not all fit into
-//! memory: what it brings would push out what is in use.
+//! A mapped file is read page by page as it is touched. Each first touch waits, and the system's own
+//! read-ahead is defeated because workers touch many places at once. A thread of its own reads large pieces
+//! in the order of the steps. It is not started where the weights do not all fit into memory: it would evict
+//! pages that are in use.
+// measured: docs/notes/memory-and-prefetch.md "Packed files and read-ahead"
 
 use latent_formats::Checkpoint;
 use std::ops::Range;
@@ -10,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 
-/// Bytes of a piece: enough for a disk to be busy, little enough to be stopped at once.
+/// Bytes per piece: large enough to keep a disk busy, small enough to stop quickly.
 const PIECE: usize = 8 << 20;
 
-/// Pieces that are asked for before the one that is waited for.
+/// Pieces that are prefetched ahead of the one that is waited for.
 const PIECES_AHEAD: usize = 4;
 
 /// The thread that reads ahead; it ends when this is dropped.
@@ -23,7 +25,8 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Begins to read these tensors, one after the other. None where there are none, or where the system gives no thread: everything works without it.
+    /// Starts to read these tensors in order. None where there are none, or where the system refuses a
+    /// thread: everything works without it.
     pub(crate) fn start(checkpoint: &Arc<Checkpoint>, tensors: Vec<String>) -> Option<ReadAhead> {
         let pieces = pieces(checkpoint, &tensors);
         if pieces.is_empty() {
@@ -32,17 +35,17 @@ impl ReadAhead {
         let (checkpoint, stop) = (Arc::clone(checkpoint), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
         let work = move || {
-            let ask = |i: usize| {
+            let prefetch = |i: usize| {
                 if let Some((tensor, part)) = pieces.get(i) {
                     checkpoint.prefetch(&tensors[*tensor], part.clone());
                 }
             };
-            (0..PIECES_AHEAD).for_each(ask);
+            (0..PIECES_AHEAD).for_each(prefetch);
             for (i, (tensor, part)) in pieces.iter().enumerate() {
                 if stopped.load(Ordering::Relaxed) {
                     break;
                 }
-                ask(i + PIECES_AHEAD);
+                prefetch(i + PIECES_AHEAD);
                 checkpoint.populate(&tensors[*tensor], part.clone());
             }
         };
@@ -66,7 +69,7 @@ impl Drop for ReadAhead {
     }
 }
 
-/// The tensors, cut: which of them, and what part.
+/// The tensors cut into pieces: (index of the tensor, range of its bytes).
 fn pieces(checkpoint: &Checkpoint, tensors: &[String]) -> Vec<(usize, Range<usize>)> {
     let bytes = |name: &String| checkpoint.tensor(name).map_or(0, |tensor| tensor.info.bytes);
     let cut = |(i, name)| {

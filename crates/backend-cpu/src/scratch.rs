@@ -1,45 +1,46 @@
-//! What each thread keeps for itself: prepared inputs and scratch, grown once and then reused.
+//! Each worker's own buffers, grown once and then reused, and the inputs of products prepared in them.
 
-use crate::compile::Product;
+use crate::expert_rows::ExpertRows;
+use crate::program::Product;
 use latent_kernels::{Bf16Rows, Bf16x32, Q8Block, Q8Rows, QuantizedInput, Rows, Scratch};
 use latent_types::ActivationType;
 use std::ops::Range;
 
-/// One thread's buffers.
+/// One worker's buffers.
 #[derive(Default)]
-pub struct WorkerScratch {
+pub(crate) struct WorkerScratch {
     /// Inputs prepared for products.
     pub acts: ActBuffers,
     /// Scratch of the matrix kernels.
     pub scratch: Scratch,
-    /// Results before an epilogue.
+    /// Results before an epilogue, and rows of the KV cache.
     pub results: Vec<f32>,
     /// A second buffer of the same kind.
     pub more: Vec<f32>,
-    /// Rows of each expert.
-    pub experts: super::experts::ExpertRows,
-    /// Partial results of attention.
+    /// Rows sorted by expert.
+    pub experts: ExpertRows,
+    /// Partial results of attention that no other worker reads.
     pub partials: Vec<f32>,
     /// Scratch of attention kernels.
     pub attention: Vec<f32>,
     /// Scratch of the router.
     pub route: Vec<f32>,
-    /// Experts of all rows, chosen by this thread for itself.
-    pub chosen: Vec<u32>,
+    /// Experts of all rows, where this worker routes them for itself.
+    pub topk_ids: Vec<u32>,
     /// Their weights.
-    pub mix: Vec<f32>,
-    /// A weight row put together from a tile.
+    pub topk_weights: Vec<f32>,
+    /// A weight row gathered from a tile.
     pub bytes: Vec<u8>,
 }
 
-/// Grows `buffer` to at least `len` numbers and returns that many.
-pub fn resize_scratch(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+/// Grows `buffer` to at least `len` elements and returns that many.
+pub(crate) fn resize_scratch(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     grown_to(buffer, len, 0.0)
 }
 
-/// Which forms of an input some products need.
+/// The formats in which some products read their input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InputFormats {
+pub(crate) struct InputFormats {
     /// Plain f32.
     pub f32: bool,
     /// bf16.
@@ -49,56 +50,54 @@ pub struct InputFormats {
 }
 
 impl InputFormats {
-    /// The forms that these activations name.
-    pub fn of(activations: impl Iterator<Item = ActivationType>) -> InputFormats {
-        let mut needs = InputFormats::default();
+    /// The formats that these activation types need.
+    pub(crate) fn of(activations: impl Iterator<Item = ActivationType>) -> InputFormats {
+        let mut formats = InputFormats::default();
         for activation in activations {
             match activation {
-                // who computes in f16 rounds its input itself
-                ActivationType::F32 | ActivationType::F16 => needs.f32 = true,
-                ActivationType::Bf16 => needs.bf16 = true,
-                ActivationType::A8 => needs.a8 = true,
+                // kernels that compute in f16 round their input themselves
+                ActivationType::F32 | ActivationType::F16 => formats.f32 = true,
+                ActivationType::Bf16 => formats.bf16 = true,
+                ActivationType::A8 => formats.a8 = true,
             }
         }
-        needs
+        formats
     }
-}
 
-impl InputFormats {
-    /// The forms that the kernels of some products read.
-    pub fn of_products<'p>(products: impl IntoIterator<Item = &'p Product>) -> InputFormats {
+    /// The formats that the kernels of some products read.
+    pub(crate) fn of_products<'p>(products: impl IntoIterator<Item = &'p Product>) -> InputFormats {
         InputFormats::of(products.into_iter().flat_map(Product::activations))
     }
 }
 
 /// Memory for prepared inputs.
 #[derive(Default)]
-pub struct ActBuffers {
-    normalised: Vec<f32>,
+pub(crate) struct ActBuffers {
+    normalized: Vec<f32>,
     lines: Vec<Bf16x32>,
     blocks: Vec<Q8Block>,
 }
 
-/// Rows in every form that was needed.
-pub struct PreparedInput<'a> {
+/// Rows in every format that was asked for.
+pub(crate) struct PreparedInput<'a> {
     f32: Rows<'a>,
     lines: &'a [Bf16x32],
     blocks: &'a [Q8Block],
 }
 
 impl ActBuffers {
-    /// Normalises `x` where `norm` says so (weight and epsilon), and converts it to the forms needed.
-    pub fn prepare<'a>(
+    /// Normalizes `x` where there is a `norm` (weight and epsilon), and converts it to `formats`.
+    pub(crate) fn prepare<'a>(
         &'a mut self,
         x: Rows<'a>,
         norm: Option<(&[f32], f32)>,
-        needs: InputFormats,
+        formats: InputFormats,
     ) -> PreparedInput<'a> {
         let (rows, cols) = (x.rows(), x.cols());
         let f32 = match norm {
             None => x,
             Some((weight, eps)) => {
-                let out = resize_scratch(&mut self.normalised, rows * cols);
+                let out = resize_scratch(&mut self.normalized, rows * cols);
                 for (i, row) in out.chunks_exact_mut(cols).enumerate() {
                     latent_kernels::rms_norm(x.row(i), weight, eps, row);
                 }
@@ -107,8 +106,8 @@ impl ActBuffers {
         };
         let row_blocks = Q8Rows::row_blocks(cols);
         let of = |needed: bool| if needed { rows * row_blocks } else { 0 };
-        let lines = grown_to(&mut self.lines, of(needs.bf16), Bf16x32::ZERO);
-        let blocks = grown_to(&mut self.blocks, of(needs.a8), Q8Block::ZERO);
+        let lines = grown_to(&mut self.lines, of(formats.bf16), Bf16x32::ZERO);
+        let blocks = grown_to(&mut self.blocks, of(formats.a8), Q8Block::ZERO);
         for (i, out) in lines.chunks_exact_mut(row_blocks).enumerate() {
             latent_kernels::to_bf16(f32.row(i), Bf16x32::bits_mut(out));
         }
@@ -118,8 +117,9 @@ impl ActBuffers {
         PreparedInput { f32, lines, blocks }
     }
 
-    /// Converts one row, normalised first where `norm` says so, to bf16 and to 8-bit blocks where there is memory for them.
-    pub fn convert(
+    /// Converts one row, normalized first where there is a `norm`, to bf16 and to 8-bit blocks where there is
+    /// memory for them.
+    pub(crate) fn convert(
         &mut self,
         x: &[f32],
         norm: Option<(&[f32], f32)>,
@@ -129,9 +129,9 @@ impl ActBuffers {
         let x = match norm {
             None => x,
             Some((weight, eps)) => {
-                let normalised = resize_scratch(&mut self.normalised, x.len());
-                latent_kernels::rms_norm(x, weight, eps, normalised);
-                normalised
+                let normalized = resize_scratch(&mut self.normalized, x.len());
+                latent_kernels::rms_norm(x, weight, eps, normalized);
+                normalized
             }
         };
         if let Some(lines) = lines {
@@ -143,8 +143,8 @@ impl ActBuffers {
     }
 }
 
-/// Grows `buffer` to at least `len` and returns that many.
-pub fn grown_to<T: Copy>(buffer: &mut Vec<T>, len: usize, zero: T) -> &mut [T] {
+/// Grows `buffer` to at least `len` elements and returns that many.
+pub(crate) fn grown_to<T: Copy>(buffer: &mut Vec<T>, len: usize, zero: T) -> &mut [T] {
     if buffer.len() < len {
         buffer.resize(len, zero);
     }
@@ -152,13 +152,13 @@ pub fn grown_to<T: Copy>(buffer: &mut Vec<T>, len: usize, zero: T) -> &mut [T] {
 }
 
 impl<'a> PreparedInput<'a> {
-    /// Rows converted elsewhere: to bf16, to 8-bit blocks or to both.
-    pub fn converted(f32: Rows<'a>, lines: &'a [Bf16x32], blocks: &'a [Q8Block]) -> PreparedInput<'a> {
+    /// Rows converted by several workers: to bf16, to 8-bit blocks or to both.
+    pub(crate) fn converted(f32: Rows<'a>, lines: &'a [Bf16x32], blocks: &'a [Q8Block]) -> PreparedInput<'a> {
         PreparedInput { f32, lines, blocks }
     }
 
-    /// Some of the rows, in all their forms.
-    pub fn part(&self, rows: Range<usize>) -> PreparedInput<'a> {
+    /// Some of the rows, in all their formats.
+    pub(crate) fn part(&self, rows: Range<usize>) -> PreparedInput<'a> {
         fn cut<'c, T>(all: &'c [T], row: usize, rows: &Range<usize>) -> &'c [T] {
             if all.is_empty() { all } else { &all[rows.start * row..rows.end * row] }
         }
@@ -170,8 +170,8 @@ impl<'a> PreparedInput<'a> {
         }
     }
 
-    /// The rows in one form, which must have been among the needs.
-    pub fn acts(&self, activation: ActivationType) -> QuantizedInput<'a> {
+    /// The rows in one form, which must have been among the formats.
+    pub(crate) fn acts(&self, activation: ActivationType) -> QuantizedInput<'a> {
         let (rows, cols) = (self.f32.rows(), self.f32.cols());
         match activation {
             ActivationType::F32 | ActivationType::F16 => QuantizedInput::F32(self.f32),

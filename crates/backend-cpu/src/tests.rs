@@ -1,4 +1,4 @@
-//! What keeps a step inside of the memory that was made for it.
+//! Steps that do not fit their memory, foreign KV stores, and cancellation.
 
 use crate::CpuBackend;
 use crate::kv_store::CpuKvStore;
@@ -7,6 +7,7 @@ use latent_backend::{
     Backend, BackendError, Batch, CancelToken, KV_BLOCK, LoadRequest, Model, ModelOptions, Step,
 };
 use latent_formats::Checkpoint;
+use latent_graph::ir::AttentionPath;
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage, StageOptions};
 use latent_testing::reference::HostKvStore;
@@ -85,6 +86,27 @@ fn values_outside_of_their_memory_are_refused_in_every_place() {
         assert!(said.ends_with(" of 64"), "{said}");
         (model.arena, model.hidden) = whole;
         forward(&mut model, 8).unwrap();
+    }
+}
+
+/// Here every use of shared memory is recorded: two workers that use one element between two barriers would
+/// panic.
+#[test]
+fn workers_use_disjoint_memory_in_every_batch_bucket() {
+    for threads in [2, 3, 8] {
+        let mut model = model(threads);
+        let store = model.new_kv_store(4).unwrap();
+        let kv: &CpuKvStore = store.as_any().downcast_ref().unwrap();
+        let paths = [AttentionPath::Naive, AttentionPath::Absorbed];
+        // the last ones see several KV splits
+        for (first, rows) in [(0, 32), (32, 32), (64, 32), (96, 32), (128, 32), (160, 5), (165, 1), (166, 3)]
+        {
+            for path in paths.into_iter().filter(|path| rows > 16 || *path == AttentionPath::Absorbed) {
+                let mut batch = Batch::default();
+                batch.push(&vec![1; rows], first, &[0, 1, 2, 3], path);
+                model.forward(&batch, kv, &CancelToken::new()).unwrap();
+            }
+        }
     }
 }
 

@@ -1,70 +1,70 @@
-//! Copying values out of a step: the first thread reads what a phase has made while the others wait.
+//! Copying values out of a step: after a phase, the first worker reads its results while the others wait.
 
-use crate::compile::{self, Slot};
-use crate::run::Thread;
-use latent_backend::BackendError;
-use latent_backend::Trace;
-use latent_backend::slot;
+use crate::compile;
+use crate::context::Context;
+use crate::program::Operand;
+use latent_backend::{BackendError, Trace};
 use latent_graph::Plan;
 use latent_graph::activations::{Activations, Source};
 use latent_graph::ir::AttentionPath;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// What to copy after each phase of every plan, and where to.
-pub struct Recorder {
-    /// For each plan, trunk and then head, for each of its phases.
+/// The probes of every plan, and the trace that they fill.
+pub(crate) struct Recorder {
+    /// Per plan, stage after stage, and per phase of it.
     probes: Vec<Vec<Vec<Probe>>>,
     trace: Mutex<Trace>,
 }
 
 /// The part of a [`Recorder`] that one program needs.
 #[derive(Clone, Copy)]
-pub struct Recording<'a> {
+pub(crate) struct Recording<'a> {
     probes: &'a [Vec<Probe>],
     trace: &'a Mutex<Trace>,
 }
 
-/// A point, the rows that have it, and where its numbers lie.
+/// An activation, the rows that have it, and where its elements are.
 struct Probe {
-    point: usize,
+    activation: usize,
     path: AttentionPath,
-    place: Place,
+    source: Copied,
     /// The operation with its kernels, as a plan prints it.
     made_by: String,
 }
 
-enum Place {
-    Value { slot: Slot, columns: Range<usize> },
+enum Copied {
+    Value { operand: Operand, columns: Range<usize> },
     Cache { kv_layer: usize, columns: Range<usize> },
-    Routing { chosen: Slot, mix: Slot },
+    Routing { topk_ids: Operand, topk_weights: Operand },
 }
 
 impl Recorder {
-    /// Finds the points that `trace` wants in each plan.
+    /// Finds the activations that `trace` wants in each plan.
     ///
     /// # Errors
     /// When a plan gives a value no place: an error of Latent.
-    pub fn new<'p>(
+    pub(crate) fn new<'p>(
         plans: impl Iterator<Item = &'p Plan>,
-        points: &Activations,
+        activations: &Activations,
         trace: Trace,
     ) -> Result<Recorder, BackendError> {
         let of_plan = |plan: &Plan| -> Result<Vec<Vec<Probe>>, BackendError> {
             let mut phases: Vec<Vec<Probe>> = (0..plan.phase_count()).map(|_| Vec::new()).collect();
-            for probe in points.probes(plan).into_iter().filter(|probe| trace.wants(probe.activation)) {
-                let place = match probe.source {
+            for probe in activations.probes(plan).into_iter().filter(|probe| trace.wants(probe.activation)) {
+                let source = match probe.source {
                     Source::Value { value, columns } => {
-                        Place::Value { slot: compile::slot(plan, value)?, columns }
+                        Copied::Value { operand: compile::operand(plan, value)?, columns }
                     }
-                    Source::Cache { kv_layer, columns } => Place::Cache { kv_layer: kv_layer.0, columns },
-                    Source::Routing { topk_ids, topk_weights } => Place::Routing {
-                        chosen: compile::slot(plan, topk_ids)?,
-                        mix: compile::slot(plan, topk_weights)?,
+                    Source::Cache { kv_layer, columns } => Copied::Cache { kv_layer: kv_layer.0, columns },
+                    Source::Routing { topk_ids, topk_weights } => Copied::Routing {
+                        topk_ids: compile::operand(plan, topk_ids)?,
+                        topk_weights: compile::operand(plan, topk_weights)?,
                     },
                 };
                 let made_by = plan.ir.line(&plan.ir.nodes[probe.node]);
-                phases[probe.phase].push(Probe { point: probe.activation, path: probe.path, place, made_by });
+                let (activation, path) = (probe.activation, probe.path);
+                phases[probe.phase].push(Probe { activation, path, source, made_by });
             }
             Ok(phases)
         };
@@ -72,64 +72,61 @@ impl Recorder {
         Ok(Recorder { probes, trace: Mutex::new(trace) })
     }
 
-    /// What the plan at `index` copies.
-    pub fn of(&self, index: usize) -> Recording<'_> {
+    /// The probes of the plan at `index`.
+    pub(crate) fn of(&self, index: usize) -> Recording<'_> {
         Recording { probes: &self.probes[index], trace: &self.trace }
     }
 
-    /// What was copied.
-    pub fn finish(self) -> Trace {
+    /// The filled trace.
+    pub(crate) fn finish(self) -> Trace {
         self.trace.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Thread<'_> {
-    /// Copies what `phase` has made. Every thread calls it, and none goes on before the first has read.
-    pub(crate) fn record(&self, recording: &Recording<'_>, phase: usize) {
-        let probes = &recording.probes[phase];
+impl Recording<'_> {
+    /// Copies the results of `phase`. Every worker calls it; none goes on before the first has read.
+    pub(crate) fn record(&self, ctx: &Context<'_>, phase: usize) {
+        let probes = &self.probes[phase];
         if probes.is_empty() {
             return;
         }
-        if self.worker.index == 0 {
-            let mut trace = recording.trace.lock().unwrap_or_else(PoisonError::into_inner);
+        if ctx.worker.index == 0 {
+            let mut trace = self.trace.lock().unwrap_or_else(PoisonError::into_inner);
             for probe in probes {
-                self.record_tap(probe, &mut trace);
+                probe.record(ctx, &mut trace);
             }
         }
-        self.worker.barrier();
+        ctx.barrier();
     }
+}
 
-    fn record_tap(&self, probe: &Probe, trace: &mut Trace) {
-        // a trace follows one sequence; the head's batch has no spans, and all of its rows
-        let span = self.batch.spans.first();
-        if span.is_some_and(|span| !probe.path.meets(span.path)) {
+impl Probe {
+    fn record(&self, ctx: &Context<'_>, trace: &mut Trace) {
+        // a trace follows one sequence; the batch of lm_head has no spans, and all of its rows
+        let span = ctx.batch.spans.first();
+        if span.is_some_and(|span| !self.path.meets(span.path)) {
             return;
         }
-        let mut line = Vec::new();
-        for (row, &position) in self.batch.positions.iter().enumerate().take(self.rows) {
-            let out = trace.row(probe.point, position, &probe.made_by);
-            match &probe.place {
-                Place::Value { slot, columns } => {
+        let mut elements = Vec::new();
+        for (row, &position) in ctx.batch.positions.iter().enumerate().take(ctx.rows) {
+            let out = trace.row(self.activation, position, &self.made_by);
+            match &self.source {
+                Copied::Value { operand, columns } => {
                     for (head, out) in out.chunks_exact_mut(columns.len()).enumerate() {
-                        out.copy_from_slice(&self.head(slot, row, head)[columns.clone()]);
+                        out.copy_from_slice(&ctx.head(operand, row, head)[columns.clone()]);
                     }
                 }
-                Place::Cache { kv_layer, columns } => {
+                Copied::Cache { kv_layer, columns } => {
                     let Some(span) = span else { return };
-                    let (kv_layer, memory) = &self.kv.kv_layers()[*kv_layer];
-                    let place = slot(&span.block_table, position);
-                    line.resize(kv_layer.width, 0.0);
-                    latent_kernels::load_row(
-                        kv_layer.row(self.kv.cache_type()),
-                        memory.row(place),
-                        &mut line,
-                    );
-                    out.copy_from_slice(&line[columns.clone()]);
+                    elements.resize(ctx.kv.kv_layers()[*kv_layer].0.width, 0.0);
+                    let cached = ctx.kv_row(span, *kv_layer, position);
+                    latent_kernels::load_row(ctx.kv_format(*kv_layer), cached, &mut elements);
+                    out.copy_from_slice(&elements[columns.clone()]);
                 }
-                Place::Routing { chosen, mix } => {
+                Copied::Routing { topk_ids, topk_weights } => {
                     out.fill(0.0);
-                    let ids = crate::experts::as_ids(self.row(chosen, row));
-                    for (id, weight) in ids.iter().zip(self.row(mix, row)) {
+                    let weights = ctx.row(topk_weights, row);
+                    for (id, weight) in ctx.ids(topk_ids, row).iter().zip(weights) {
                         out[*id as usize] = *weight;
                     }
                 }

@@ -1,20 +1,22 @@
-//! One area of memory for the tiles of all weights, in the order in which steps read them.
+//! One memory area for the tiles of all weights, in the order in which steps read them.
 //!
-//! One area, because large pages (2 MB) cover only whole multiples of themselves: with an area a weight, those of 2 to 4 MB, half of
-//! them in a small model, lay in small pages, and were read at two thirds of the speed.
-#![allow(unsafe_code, reason = "parts of one memory are handed out to be written")]
+//! One area, because huge pages (2 MB) cover only aligned 2 MB ranges: with an area per weight, about half of
+//! each weight of 2 to 4 MB was in small pages, and was read at two thirds of the speed.
+// measured: docs/notes/memory-and-prefetch.md "Huge pages end at two megabytes"
+#![allow(unsafe_code, reason = "parts of one map are handed out to be written")]
 
 use latent_backend::BackendError;
 use memmap2::{MmapOptions, MmapRaw};
 use std::sync::Arc;
 
-/// Bytes of a large page.
+/// Bytes of a huge page.
 const LARGE: usize = 2 << 20;
 
-/// Least bytes that a node should have of each matrix for large pages, of which those at its borders lie in one node whole.
+/// Minimum bytes per node of each matrix for huge pages to pay: a page at a boundary between nodes is on one
+/// of them entirely.
 const LARGE_OF_NODE: usize = 8 << 20;
 
-/// Memory for tiles, of which weights take parts one after the other.
+/// Memory for tiles, from which weights take consecutive parts.
 pub struct WeightArena {
     map: Arc<MmapRaw>,
     taken: usize,
@@ -22,7 +24,8 @@ pub struct WeightArena {
 }
 
 impl WeightArena {
-    /// Reserves memory for weights of as many matrices of as many bytes, which a thread pool on `nodes` memory nodes will write and read.
+    /// Reserves memory for weights, given as (matrices, bytes per matrix), that a thread pool on `nodes`
+    /// memory nodes will write and read.
     ///
     /// # Errors
     /// When the system refuses the memory.
@@ -38,13 +41,13 @@ impl WeightArena {
         let map = Arc::new(MmapRaw::from(map));
         #[cfg(target_os = "linux")]
         if nodes == 1 && end >= LARGE {
-            // a wish; the system may have no large pages
+            // only a hint; the system may have no huge pages
             let _ = map.advise(memmap2::Advice::HugePage);
         }
         Ok(WeightArena { map, taken: 0, nodes })
     }
 
-    /// The next part: of `count` matrices of `bytes` bytes.
+    /// Takes the next part, for `count` matrices of `bytes` bytes.
     ///
     /// # Errors
     /// When less is left than was reserved for: an error of Latent.
@@ -59,7 +62,8 @@ impl WeightArena {
         }
         #[cfg(target_os = "linux")]
         if self.nodes > 1 && count * bytes >= LARGE {
-            // large pages are quicker to read, but the rows of small matrices (experts) that belong to different nodes would share them
+            // huge pages are faster to read, but rows of small matrices (experts) that belong to different
+            // nodes would share one
             let small = count > 1 && bytes / self.nodes < LARGE_OF_NODE;
             let advice = if small { memmap2::Advice::NoHugePage } else { memmap2::Advice::HugePage };
             let _ = self.map.advise_range(advice, range.start, range.len());
@@ -69,13 +73,14 @@ impl WeightArena {
     }
 }
 
-/// Where the next `bytes` bytes lie after `taken`. On several nodes weights share no large page, so that each has its own kind of page.
+/// The range of the next `bytes` bytes after `taken`. On several nodes weights share no huge page, so that
+/// each can choose its page size.
 fn place(taken: usize, nodes: usize, bytes: usize) -> std::ops::Range<usize> {
     let start = if nodes > 1 && bytes >= LARGE { taken.next_multiple_of(LARGE) } else { taken };
     start..start + bytes
 }
 
-/// A part of the memory, which one weight has.
+/// The part of the memory that belongs to one weight.
 pub(crate) struct Place {
     map: Arc<MmapRaw>,
     start: usize,
@@ -83,18 +88,19 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Where it begins.
+    /// Address of its first byte.
     ///
     /// # Safety
-    /// What is written there is not read through [`bytes`](Self::bytes) meanwhile.
+    /// No slice of [`bytes`](Self::bytes) lives while the bytes are written.
     pub(crate) unsafe fn start(&self) -> *mut u8 {
-        // SAFETY: inside the map, as checked when it was taken.
+        // SAFETY: inside the map: `take` compared the end with its length.
         unsafe { self.map.as_mut_ptr().add(self.start) }
     }
 
     /// Its bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: inside the map, which lives as long as this; parts do not overlap, and nobody writes to this one after packing.
+        // SAFETY: inside the map, which `self` keeps alive, and initialized, since anonymous maps are zero;
+        // parts do not overlap, and nobody writes to this one after packing.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(self.start), self.len) }
     }
 }

@@ -1,4 +1,4 @@
-//! Weights as the kernels read them: in tiles, or as slices of the mapped file.
+//! Loaded weights: tiles, or slices of the mapped file.
 #![allow(
     unsafe_code,
     reason = "slices of the mapped file are kept beside the checkpoint that keeps them alive"
@@ -15,53 +15,54 @@ use latent_threads::ThreadPool;
 use latent_types::{TensorType, WeightLayout};
 use std::sync::Arc;
 
-/// One weight slot, ready to be read.
+/// One weight, ready for kernels.
 pub struct LoadedWeight {
     ty: TensorType,
     outputs: usize,
     inputs: usize,
-    /// One for all matrices, or one a matrix.
+    /// One for all matrices, or one per matrix.
     parts: Vec<Bytes>,
-    /// Whether `parts` are tiles: those of a packed file.
+    /// Whether `parts` are tiles, which only packed files have.
     tiles: bool,
-    /// All matrices in tiles, in place of `parts`.
+    /// All matrices in tiles, instead of `parts`.
     packed: Option<Packed>,
-    /// Factor on the results of each matrix; empty where every factor is 1.
+    /// Scale of each matrix's results; empty where all are 1.
     scales: Vec<f32>,
-    /// Factors of the blocks of all matrices; empty where there are none.
+    /// Block scales of all matrices (FP8); empty where there are none.
     block_scales: Vec<f32>,
     /// Rows and columns of such a block.
     block: (usize, usize),
-    /// The numbers of a vector (norm weights, router bias), decoded.
+    /// The elements of a vector (norm weights, router bias), dequantized.
     vector: Vec<f32>,
 }
 
-/// Bytes in the file's map, which outlive the model.
+/// Bytes of the mapped file, with the checkpoint that keeps the map alive.
 struct Bytes {
     start: *const u8,
     len: usize,
     _keep: Arc<Checkpoint>,
 }
 
-// SAFETY: the mapped bytes are read only, and the checkpoint that owns the map is kept alive beside them.
+// SAFETY: the mapped bytes are never written, and `_keep` owns the map.
 unsafe impl Send for Bytes {}
-// SAFETY: as above.
+// SAFETY: as for Send.
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
     fn get(&self) -> &[u8] {
-        // SAFETY: the range lies in the checkpoint's map, which lives as long as `_keep`.
+        // SAFETY: taken from a slice of the checkpoint's map, which lives as long as `_keep`.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 }
 
 impl LoadedWeight {
-    /// Takes the tensors of `weight` from the checkpoint, and lets the thread pool pack them into `memory` where `layout` says so. Tiles of a packed file are
-    /// used where they lie, whatever `layout` says: what reads rows takes them out of tiles, with the same numbers.
+    /// Takes the tensors of `weight` from the checkpoint, and packs them into `memory` on all workers where
+    /// `layout` asks for tiles. Tiles of a packed file are used in place whatever `layout` says: kernels that
+    /// read rows gather them from tiles, with the same elements.
     ///
     /// # Errors
-    /// [`BackendError::NotDecodable`] for a format that cannot be computed with; a tensor or scale that is missing; tiles of another
-    /// shape than the weight's; memory that the system refuses.
+    /// [`BackendError::NotDecodable`] for a format that cannot be computed with; a tensor or scale that is
+    /// missing; tiles of another shape than the weight's; memory that the system refuses.
     pub fn load(
         weight: &Weight,
         checkpoint: &Arc<Checkpoint>,
@@ -98,7 +99,7 @@ impl LoadedWeight {
         Ok(loaded)
     }
 
-    /// Packs all matrices and lets go of the file's pages.
+    /// Packs all matrices and drops the file's pages.
     fn pack(
         &mut self,
         weight: &Weight,
@@ -119,7 +120,7 @@ impl LoadedWeight {
         Ok(())
     }
 
-    /// The bytes of one tensor; its scales are kept as factors of blocks or of matrices.
+    /// The bytes of one tensor. Its scales are added to those of blocks or of matrices.
     fn take(
         &mut self,
         part: &Part,
@@ -163,12 +164,12 @@ impl LoadedWeight {
         Ok(bytes)
     }
 
-    /// Factors of the blocks of one matrix.
+    /// Number of block scales of one matrix.
     fn matrix_scales(&self) -> usize {
         self.outputs.div_ceil(self.block.0) * self.inputs.div_ceil(self.block.1)
     }
 
-    /// How the numbers are stored in memory.
+    /// Format of the weight.
     pub fn ty(&self) -> TensorType {
         self.ty
     }
@@ -183,7 +184,7 @@ impl LoadedWeight {
         self.inputs
     }
 
-    /// Bytes of the rows, or of the tiles of a packed file, of the matrix at `index`.
+    /// The matrix at `index` as the file stores it, in rows or tiles.
     fn bytes_of(&self, index: usize) -> &[u8] {
         let layout = TileLayout::new(self.ty, self.inputs).filter(|_| self.tiles);
         let rows = || self.ty.row_bytes(self.inputs).unwrap_or(0) * self.outputs;
@@ -203,10 +204,10 @@ impl LoadedWeight {
         let count = self.matrix_scales();
         let numbers = &self.block_scales[index * count..(index + 1) * count];
         let scales = BlockScales { numbers, rows: self.block.0, cols: self.block.1 };
-        matrix.with_scales(scales).expect("factors that were counted while loading")
+        matrix.with_scales(scales).expect("scales that were counted while loading")
     }
 
-    /// The same without factors of blocks.
+    /// As [`matrix`](Self::matrix), without block scales.
     fn plain_matrix(&self, index: usize) -> WeightMatrix<'_> {
         let (ty, outputs, inputs) = (self.ty, self.outputs, self.inputs);
         let matrix = match &self.packed {
@@ -217,12 +218,12 @@ impl LoadedWeight {
         matrix.expect("bytes that were counted while loading")
     }
 
-    /// Factor on the results of the matrix at `index`.
+    /// Scale of the results of the matrix at `index`.
     pub fn scale(&self, index: usize) -> f32 {
         self.scales.get(index).copied().unwrap_or(1.0)
     }
 
-    /// The numbers of a vector.
+    /// The elements of a vector.
     pub fn vector(&self) -> &[f32] {
         &self.vector
     }
@@ -232,7 +233,7 @@ fn misplaced(checkpoint: &Checkpoint, tensor: &str, problem: String) -> BackendE
     BackendError::Packed { file: checkpoint.display_name(), tensor: tensor.to_owned(), problem }
 }
 
-/// Whether the tensors of a weight lie in tiles in the file; they must then be those of its matrices.
+/// Whether the file stores the tensors of a weight in tiles, which must then have the shape of its matrices.
 ///
 /// # Errors
 /// [`BackendError::Packed`] for tiles of another shape, or rows and tiles side by side.

@@ -1,4 +1,4 @@
-//! The CPUs that threads may run on. Systems other than Linux leave threads where they are.
+//! The CPUs that a thread may run on. Only Linux lets us read and set them.
 
 #[cfg(target_os = "linux")]
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -10,13 +10,13 @@ pub(super) fn allowed() -> Option<Vec<usize>> {
     Some((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// CPUs that this thread may run on; none where the system does not say.
+/// As on Linux: systems of this kind do not say.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn allowed() -> Option<Vec<usize>> {
     None
 }
 
-/// While this lives, the thread that made it runs on some CPUs alone.
+/// Binds the thread that made it to some CPUs; dropping it restores the affinity from before.
 pub(super) struct Bound {
     #[cfg(target_os = "linux")]
     before: CpuSet,
@@ -33,7 +33,7 @@ impl Bound {
         Some(Bound { before })
     }
 
-    /// Binds this thread to `cpus`; none where the system refuses.
+    /// None: systems of this kind do not bind threads.
     #[cfg(not(target_os = "linux"))]
     pub(super) fn to(_cpus: &[usize]) -> Option<Bound> {
         None
@@ -43,7 +43,7 @@ impl Bound {
 #[cfg(target_os = "linux")]
 impl Drop for Bound {
     fn drop(&mut self) {
-        // the set was in force before; where it no longer may be, the thread stays where it is
+        // fails when a cpuset has shrunk meanwhile: then the thread stays bound, which is slow but right
         let _ = sched_setaffinity(None, &self.before);
     }
 }

@@ -1,26 +1,28 @@
-//! A barrier that spins for a while and then sleeps, of two levels where there are many threads.
+//! A barrier that spins for a while and then parks, with two levels where there are many workers.
 //!
-//! Members meet in groups of neighbours, the last of each group meets the other groups, and the last of all opens every group. A counter
-//! is thus touched by [`GROUP`] threads or by one of each group, and those who wait look at a line that only their group reads: with 64
-//! threads, an arrival waits for 7 + 7 others at most and not for 63, and few lines cross from one socket to another.
+//! Workers meet in groups of neighbours, the last of each group meets the other groups, and the last of all
+//! opens every group. So at most [`GROUP`] workers, or one per group, write a counter, and waiters poll a
+//! cache line that only their group reads: with 64 workers an arrival waits for at most 7 + 7 others instead
+//! of 63, and few cache lines cross between sockets.
+// measured: docs/notes/threads-and-placement.md "Cost of a barrier"
 
 use super::sync::{AtomicU32, Instant, LOOKS, Ordering, Parking, spin_loop};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Most workers of a group, about as many as share a part of the last cache.
+/// Maximum workers per group, about as many as share a slice of the last-level cache.
 pub(super) const GROUP: usize = 8;
 
-/// A group's word: the barrier has been broken open.
+/// Flag in a group's word: the barrier has been broken open.
 const BROKEN: u32 = 1;
 
-/// A group's word: somebody sleeps.
+/// Flag in a group's word: a worker is parked.
 const ASLEEP: u32 = 2;
 
-/// A group's word counts, in steps of this, how often the group was opened.
+/// What opening a group adds to its word, above the flags.
 const STEP: u32 = 4;
 
-/// A number alone in its cache line, and in the line that is fetched with it.
+/// A counter alone in its cache line, and in the neighbouring line that the prefetcher fetches with it.
 #[repr(align(128))]
 struct Alone(AtomicU32);
 
@@ -31,19 +33,19 @@ struct Group {
     parking: Parking,
 }
 
-/// Waits for a fixed number of threads, again and again.
+/// A reusable barrier for a fixed number of workers.
 pub(super) struct Barrier {
     groups: Box<[Group]>,
     /// The group of each worker.
     group_of: Box<[usize]>,
-    /// Groups that are complete.
+    /// Groups whose workers have all arrived.
     complete: Alone,
     spin: Duration,
 }
 
 impl Barrier {
-    /// For the workers of these ranges, which follow one another: each is a node, whose workers make up groups of their own. Who waits
-    /// spins for `spin` before it sleeps.
+    /// A barrier for the workers of these consecutive ranges, one per memory node. Groups do not cross nodes.
+    /// A waiter spins for `spin` before it parks.
     pub(super) fn new(nodes: &[Range<usize>], spin: Duration) -> Barrier {
         let zero = || Alone(AtomicU32::new(0));
         let (mut groups, mut group_of) = (Vec::new(), Vec::new());
@@ -62,17 +64,17 @@ impl Barrier {
         Barrier { groups: groups.into(), group_of: group_of.into(), complete: zero(), spin }
     }
 
-    /// Waits, as the worker at `index`, until all are here; false when the barrier was broken open instead.
+    /// Waits as the worker at `index` until all have arrived; false when the barrier was broken open.
     pub(super) fn wait(&self, index: usize) -> bool {
         let group = &self.groups[self.group_of[index]];
-        // the group is not opened without this worker, so that the word is the one that it saw last
+        // the group does not open without this worker, so the word has not changed since its last wait
         let before = group.word.0.load(Ordering::Relaxed);
         if before & BROKEN != 0 {
             return false;
         }
-        // each arrival hands on what its worker has written, and the last has it all
+        // acquire and release: the last arrival sees the writes of all workers
         if group.arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == group.workers {
-            // nobody arrives here again before the group is opened, which hands this on
+            // nobody arrives again before the group opens, and opening is a release
             group.arrived.0.store(0, Ordering::Relaxed);
             let last = self.groups.len() == 1
                 || self.complete.0.fetch_add(1, Ordering::AcqRel) + 1 == self.groups.len() as u32;
@@ -85,7 +87,7 @@ impl Barrier {
         group.pass(before, self.spin)
     }
 
-    /// Lets everybody through for good: somebody will never come.
+    /// Lets all workers through for good, when one of them will never arrive.
     pub(super) fn break_open(&self) {
         for group in &self.groups {
             if group.word.0.fetch_or(BROKEN, Ordering::Relaxed) & ASLEEP != 0 {
@@ -94,7 +96,7 @@ impl Barrier {
         }
     }
 
-    /// Makes a broken barrier whole, once nobody waits at it.
+    /// Restores a broken barrier. Nobody may be waiting at it.
     pub(super) fn reset(&self) {
         self.complete.0.store(0, Ordering::Relaxed);
         for group in &self.groups {
@@ -114,7 +116,7 @@ impl Group {
         }
     }
 
-    /// Waits until the group is opened, or broken open: then false.
+    /// Waits until the group opens; false when it is broken open.
     fn pass(&self, before: u32, spin: Duration) -> bool {
         self.spin_while_unchanged(before, spin);
         loop {
@@ -125,7 +127,7 @@ impl Group {
             if word & BROKEN != 0 {
                 return false;
             }
-            // announced in the word itself, so that whoever changes it knows whether anybody is to be woken
+            // set in the word itself, so that whoever changes it knows whether to wake anybody
             let asleep = word | ASLEEP;
             if word == asleep
                 || self.word.0.compare_exchange(word, asleep, Ordering::Relaxed, Ordering::Relaxed).is_ok()

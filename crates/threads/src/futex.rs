@@ -1,9 +1,9 @@
-//! Sleeping until a word changes: Linux's own call for it, which needs no lock.
+//! Parking until a word changes, by Linux's futex: no lock needed.
 
 use rustix::thread::futex::{self, Flags};
 use std::sync::atomic::AtomicU32;
 
-/// Nothing: the kernel keeps the list of sleepers.
+/// Empty: the kernel keeps the list of parked threads.
 pub(super) struct Parking;
 
 impl Parking {
@@ -11,13 +11,13 @@ impl Parking {
         Parking
     }
 
-    /// Sleeps while `word` is `value`; may return early.
+    /// Parks while `word` is `value`; may return early.
     pub(super) fn sleep(&self, word: &AtomicU32, value: u32) {
-        // an error is a word that has changed already, or a signal; the caller looks again in either case
+        // an error means that the word has changed already, or a signal; the caller checks again either way
         let _ = futex::wait(word, Flags::PRIVATE, value, None);
     }
 
-    /// Wakes all who sleep on `word`, which has been changed before.
+    /// Wakes all threads parked on `word`, which the caller has changed.
     pub(super) fn wake_all(&self, word: &AtomicU32) {
         // fails for a bad address only
         let _ = futex::wake(word, Flags::PRIVATE, i32::MAX as u32);

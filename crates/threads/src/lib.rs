@@ -1,11 +1,13 @@
 //! A persistent thread pool that runs every phase of every step.
 //!
-//! The caller is worker 0 and works too, so that a thread pool of one starts no thread at all. Between phases workers meet at a
-//! [barrier](Worker::barrier). Each worker computes its own [share](Worker::share) of dense work from its index, so that nothing is handed
-//! out; work whose parts differ is taken from [work queues](Worker::for_each_chunk).
+//! The caller is worker 0 and computes too, so that a pool of one starts no thread. Between phases workers
+//! meet at a [barrier](Worker::barrier). Each worker computes its static [share](Worker::share) of dense work
+//! from its index, without synchronization; work of uneven cost is cut into chunks and taken from [work
+//! queues](Worker::for_each_chunk).
 //!
-//! On a machine with several memory nodes, a node's workers follow one another ([`Placement`]), so that their shares of a weight's outputs do
-//! too: those who pack them are those who read them, and the system puts memory where it is written first.
+//! On a machine with several memory nodes, the workers of a node have consecutive indices ([`Placement`]),
+//! and so have their shares of a weight's outputs: the worker that packs a weight row also reads it, and the
+//! system places memory on the node that writes it first.
 #![allow(
     unsafe_code,
     reason = "a job borrowed by the caller is run by threads that outlive the borrow's type"
@@ -39,54 +41,56 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use work_queue::WorkQueues;
 
-/// How long a waiter spins before it gives its CPU away: several times what it costs to be put to sleep and woken (30 µs on a virtual
+/// How long a waiter spins before it parks: several times the cost of parking and waking (30 µs on a virtual
 /// machine), far less than a time slice.
+// measured: docs/notes/threads-and-placement.md "Cost of a barrier"
 const SPIN: Duration = Duration::from_micros(200);
 
-/// What workers run: a borrowed closure with its lifetime erased.
+/// The closure that workers run, its lifetime erased.
 type Job = *const (dyn Fn(&Worker<'_>) + Sync);
 
 struct Shared {
-    /// Everybody meets here before and after a job.
+    /// Where workers meet before and after a job.
     gate: Barrier,
-    /// Members meet here inside a job.
+    /// Where workers meet inside a job.
     inner: Barrier,
     work_queues: WorkQueues,
     placement: Placement,
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
-    /// The first panic of a worker in the present job.
+    /// The first panic of a worker in the current job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `job` is written by the caller alone, before `gate` opens, and read by workers after it; the pointee is Sync.
+// SAFETY: `job` is written by the caller alone, before `gate` opens, and read by workers after it; the
+// pointee is Sync.
 unsafe impl Sync for Shared {}
-// SAFETY: as above; nothing in it is bound to a thread.
+// SAFETY: the pointee of `job` is Sync, so that any thread may call it; nothing else is bound to a thread.
 unsafe impl Send for Shared {}
 
-/// A persistent thread pool of threads.
+/// A pool of threads that live as long as it does.
 pub struct ThreadPool {
     shared: Arc<Shared>,
     handles: Vec<JoinHandle<()>>,
 }
 
-/// One worker of a running thread pool, as its job sees it.
+/// One worker of a running job.
 pub struct Worker<'a> {
     /// 0 ≤ index < count.
     pub index: usize,
-    /// Members of the thread pool.
+    /// Workers of the pool.
     pub count: usize,
-    /// The index of its node among `nodes`.
+    /// Index of its memory node in `nodes`.
     node: usize,
     nodes: &'a [Range<usize>],
     inner: &'a Barrier,
     work_queues: &'a WorkQueues,
-    /// Lists that it has come to in this job.
+    /// Lists of chunks that it has started in this job.
     lists: Cell<u64>,
 }
 
 impl ThreadPool {
-    /// A thread pool of `threads` workers (at least one), the caller counted, bound to nothing.
+    /// A pool of `threads` workers (at least one), the caller included, bound to no CPUs.
     ///
     /// # Errors
     /// When the operating system refuses to start a thread.
@@ -94,13 +98,13 @@ impl ThreadPool {
         ThreadPool::placed(&Placement::anywhere(threads))
     }
 
-    /// A thread pool with a worker for each place. A worker that the system does not let be bound runs unbound. Whoever calls [`ThreadPool::run`] is
-    /// bound, as the first worker, while the job runs and no longer.
+    /// A pool with a worker per place. Where the system refuses to bind a worker, it runs unbound. The caller
+    /// of [`ThreadPool::run`] is worker 0 and bound only while the job runs.
     ///
     /// # Errors
     /// When the operating system refuses to start a thread.
     pub fn placed(placement: &Placement) -> std::io::Result<ThreadPool> {
-        // more workers than CPUs: who spins keeps the CPU from whom it waits for
+        // with more workers than CPUs, a spinning waiter takes the CPU from the worker it waits for
         let crowded = placement.threads() > placement.parallelism();
         let spin = if crowded { Duration::ZERO } else { SPIN };
         let shared = Arc::new(Shared {
@@ -119,7 +123,7 @@ impl ThreadPool {
             match builder.spawn(move || worker(&shared, index)) {
                 Ok(handle) => thread_pool.handles.push(handle),
                 Err(error) => {
-                    // those already started wait at a gate that would never open
+                    // those already started wait at a gate that would never open otherwise
                     thread_pool.shared.gate.break_open();
                     return Err(error);
                 }
@@ -128,12 +132,12 @@ impl ThreadPool {
         Ok(thread_pool)
     }
 
-    /// Members, the caller counted.
+    /// Number of workers, the caller included.
     pub fn threads(&self) -> usize {
         self.shared.placement.threads()
     }
 
-    /// Where they are.
+    /// Their nodes and CPUs.
     pub fn placement(&self) -> &Placement {
         &self.shared.placement
     }
@@ -143,10 +147,11 @@ impl ThreadPool {
     /// # Panics
     /// With the panic of a worker, after every worker has stopped.
     pub fn run(&mut self, job: &(dyn Fn(&Worker<'_>) + Sync)) {
-        // SAFETY: only the lifetime changes; workers use the job between the two gates below, while `job` is borrowed.
+        // SAFETY: only the lifetime changes; workers use the job between the two gates below, while `job` is
+        // borrowed.
         let erased: Job =
             unsafe { std::mem::transmute::<*const (dyn Fn(&Worker<'_>) + Sync + '_), Job>(job) };
-        // SAFETY: every worker waits at the gate, so that nobody else touches `job`.
+        // SAFETY: every other worker waits at the gate, and reads `job` only after it has opened.
         unsafe { *self.shared.job.get() = Some(erased) };
         self.shared.work_queues.reset();
         let _bound = self.shared.placement.cpus(0).and_then(Bound::to);
@@ -180,9 +185,10 @@ fn worker(shared: &Shared, index: usize) {
         if !shared.gate.wait(index) || shared.stop.load(Ordering::Relaxed) {
             return;
         }
-        // SAFETY: the caller has set the job before it opened the gate, and keeps it alive until the next gate.
+        // SAFETY: the caller has set the job before it opened the gate, and keeps it alive until the next
+        // gate.
         if let Some(job) = unsafe { *shared.job.get() } {
-            // SAFETY: as above.
+            // SAFETY: the caller's borrow of the closure lasts until this worker reaches the next gate.
             run_caught(shared, index, unsafe { &*job });
         }
         if !shared.gate.wait(index) {
@@ -191,7 +197,7 @@ fn worker(shared: &Shared, index: usize) {
     }
 }
 
-/// Runs the job; a panic is kept for the caller and frees those who wait inside the job.
+/// Runs the job. A panic is kept for the caller and releases the workers that wait inside the job.
 fn run_caught(shared: &Shared, index: usize, job: &(dyn Fn(&Worker<'_>) + Sync)) {
     let nodes = shared.placement.nodes();
     let worker = Worker {
@@ -212,12 +218,12 @@ fn run_caught(shared: &Shared, index: usize, job: &(dyn Fn(&Worker<'_>) + Sync))
 }
 
 impl Worker<'_> {
-    /// Waits until every worker is here.
+    /// Waits until every worker has arrived; their writes from before are visible afterwards.
     ///
     /// # Panics
     /// When another worker has panicked: the job cannot go on.
     pub fn barrier(&self) {
-        assert!(self.inner.wait(self.index), "another thread of the team has panicked");
+        assert!(self.inner.wait(self.index), "another worker has panicked");
     }
 }
 

@@ -1,21 +1,21 @@
-//! Which worker of a thread pool belongs to which memory node, and on which CPUs it may run.
+//! Placement of workers on memory nodes and CPUs.
 
 use super::topology::{self, Topology};
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// Whether the threads of a thread pool are bound to CPUs.
+/// Whether the threads of a pool are bound to CPUs (thread affinity).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pin {
-    /// To their nodes where there are several; to nothing otherwise.
+    /// As `Nodes` on a machine with several memory nodes, else as `Off`.
     #[default]
     Auto,
-    /// Each to a core of its own, whole cores before their second threads.
+    /// Each to a CPU of its own; the second hardware threads of cores come last.
     Cores,
-    /// Each to the CPUs of its node.
+    /// Each to the CPUs of its memory node.
     Nodes,
-    /// To nothing: the system moves threads as it likes, and the machine counts as one node.
+    /// Unbound: the system moves threads as it likes, and the machine counts as one node.
     Off,
 }
 
@@ -39,24 +39,25 @@ impl FromStr for Pin {
     }
 }
 
-/// The places of a thread pool's workers.
+/// The memory node and CPUs of each worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Members of each node: they follow one another, and no node is empty.
+    /// Workers of each node: consecutive ranges, none of them empty.
     nodes: Vec<Range<usize>>,
-    /// CPUs that each worker is bound to; none where it is bound to nothing.
+    /// CPUs that each worker is bound to; none where it is unbound.
     cpus: Vec<Option<Vec<usize>>>,
     /// CPUs that the workers may keep busy.
     parallelism: usize,
 }
 
 impl Placement {
-    /// `threads` workers (at least one) bound to nothing, on a machine that counts as one node.
+    /// `threads` workers (at least one), unbound, on a machine that counts as one node.
     pub fn anywhere(threads: usize) -> Placement {
         Placement::simulated(&[threads.max(1)])
     }
 
-    /// Members of nodes that need not exist, bound to nothing: the results of a thread pool do not depend on its nodes. There is at least one worker.
+    /// Unbound workers on nodes that need not exist, for tests: results do not depend on nodes. There is at
+    /// least one worker.
     pub fn simulated(workers: &[usize]) -> Placement {
         let mut end = 0;
         let mut nodes = Vec::new();
@@ -70,10 +71,11 @@ impl Placement {
         Placement { nodes, cpus: vec![None; end], parallelism: topology::parallelism() }
     }
 
-    /// Places for `threads` workers (at least one) on a machine of which `parallelism` CPUs may be kept busy.
+    /// Places `threads` workers (at least one) on a machine where `parallelism` CPUs may be kept busy.
     ///
-    /// Each node gets a share of the workers that corresponds to its cores, so that all memory is read at once, whatever the number of
-    /// threads; second threads of cores count once there are more workers than cores. More workers than CPUs are not bound.
+    /// Each node gets workers in proportion to its cores, so that all memory channels are used for any number
+    /// of threads; second hardware threads count once there are more workers than cores. More workers than
+    /// CPUs stay unbound.
     pub fn new(topology: &Topology, parallelism: usize, threads: usize, pin: Pin) -> Placement {
         let threads = threads.max(1);
         let several = topology.nodes().len() > 1;
@@ -105,17 +107,17 @@ impl Placement {
         Placement { nodes, cpus, parallelism }
     }
 
-    /// Members.
+    /// Number of workers.
     pub fn threads(&self) -> usize {
         self.cpus.len()
     }
 
-    /// Members of each node.
+    /// Workers of each node.
     pub fn nodes(&self) -> &[Range<usize>] {
         &self.nodes
     }
 
-    /// CPUs that a worker is bound to; none where it is bound to nothing.
+    /// CPUs that a worker is bound to; none where it is unbound.
     pub fn cpus(&self, worker: usize) -> Option<&[usize]> {
         self.cpus[worker].as_deref()
     }
@@ -146,7 +148,8 @@ mod tests {
     use super::topology::Node;
     use super::*;
 
-    /// Nodes of so many cores of `threads` CPUs each, numbered as Linux does: first all first threads.
+    /// Nodes with these numbers of cores, each with `threads` CPUs, numbered like Linux: all first hardware
+    /// threads come first.
     fn machine(cores: &[usize], threads: usize) -> Topology {
         let all: usize = cores.iter().sum();
         let mut next = 0;
@@ -163,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_a_node_follow_one_another_on_whole_cores_first() {
+    fn workers_of_a_node_follow_one_another_on_whole_cores_first() {
         let machine = machine(&[4, 4], 2);
         let place = |threads| Placement::new(&machine, 16, threads, Pin::Cores);
         assert_eq!((place(8).nodes(), cpus(&place(8))), (&[0..4, 4..8][..], (0..8).collect()));
@@ -174,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_members_is_left_out() {
+    fn a_node_without_workers_is_left_out() {
         let machine = machine(&[2, 2, 2, 2], 1);
         let place = Placement::new(&machine, 8, 3, Pin::Nodes);
         assert_eq!(place.nodes(), [0..1, 1..2, 2..3]);
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn more_members_than_cpus_are_not_bound() {
+    fn more_workers_than_cpus_are_not_bound() {
         let machine = machine(&[2], 1);
         let place = Placement::new(&machine, 2, 8, Pin::Cores);
         assert_eq!((place.threads(), place.nodes().len(), place.parallelism()), (8, 1, 2));

@@ -1,22 +1,23 @@
-//! Who does what: static shares for dense work, parts for whoever comes first where the work is uneven.
+//! How work is divided: static shares where it is even, chunks from work queues where it is not.
 
 use super::{Chunk, Worker};
 use std::ops::Range;
 
 impl Worker<'_> {
-    /// This worker's share of `n` things that come in units of `unit`: contiguous, in order, and all shares together are all things.
+    /// This worker's share of `n` items, cut at multiples of `unit`. Shares are contiguous, in the order of
+    /// workers, and cover all items.
     pub fn share(&self, n: usize, unit: usize) -> Range<usize> {
         share(self.index..self.index + 1, self.count, n, unit)
     }
 
-    /// What the workers of a node share of `n` things: their [shares](Worker::share) together.
+    /// The union of the [shares](Worker::share) of a node's workers.
     pub fn node_share(&self, node: usize, n: usize, unit: usize) -> Range<usize> {
         share(self.nodes[node].clone(), self.count, n, unit)
     }
 
-    /// This worker's share of several things, `lengths` of each: which thing, and which of its numbers. Members of a node share out
-    /// what the node has of all of them, so that one who has little of the first has more of the second. Of a single thing it is
-    /// [`Worker::share`].
+    /// This worker's share of several lists of these `lengths`: (list, range) pairs. A node's workers share
+    /// out the node's ranges of all lists as one, so that a worker with little of the first has more of the
+    /// second. For a single list it is [`Worker::share`].
     pub fn shares<'l>(
         &'l self,
         lengths: impl Iterator<Item = usize> + Clone + 'l,
@@ -36,26 +37,27 @@ impl Worker<'_> {
             }
         };
         let mut start = 0;
-        lengths.enumerate().filter_map(move |(thing, length)| {
+        lengths.enumerate().filter_map(move |(list, length)| {
             let own = own(length);
             let end = start + own.len().div_ceil(unit);
             let (from, to) = (mine.start.max(start), mine.end.min(end));
-            let numbers = own.start + from.saturating_sub(start) * unit
+            let items = own.start + from.saturating_sub(start) * unit
                 ..(own.start + to.saturating_sub(start) * unit).min(own.end);
             start = end;
-            (from < to).then_some((thing, numbers))
+            (from < to).then_some((list, items))
         })
     }
 
-    /// Whether this worker sees to one of many things: their blocks are dealt to the nodes in turn, and the things of a block to the
-    /// workers of its node.
-    pub fn is_dealt(&self, block: usize, thing: usize) -> bool {
+    /// Whether an item is dealt to this worker: blocks of items are dealt to the nodes in turn, and the items
+    /// of a block to its node's workers.
+    pub fn is_dealt(&self, block: usize, item: usize) -> bool {
         let workers = &self.nodes[block % self.nodes.len()];
-        self.index == workers.start + thing % workers.len()
+        self.index == workers.start + item % workers.len()
     }
 
-    /// Hands `work` parts of a list of which each node has its own, until none is left: parts of this worker's node first, then those of
-    /// nodes that are behind. Every worker calls this, for the same lists in the same order.
+    /// Calls `work` with chunk after chunk of a list, of which each node has its own part, until all are
+    /// taken: first those of this worker's node, then those left on other nodes. Every worker must call this
+    /// for the same lists in the same order.
     pub fn for_each_chunk(&self, mut work: impl FnMut(Chunk)) {
         let list = self.lists.get() + 1;
         self.lists.set(list);
@@ -68,7 +70,7 @@ impl Worker<'_> {
     }
 }
 
-/// What workers of so many share of `n` things in units.
+/// The items of some of `count` workers.
 fn share(workers: Range<usize>, count: usize, n: usize, unit: usize) -> Range<usize> {
     let units = n.div_ceil(unit);
     let at = |index: usize| (units * index / count * unit).min(n);

@@ -1,5 +1,5 @@
-//! What the barrier and the work queues are built from. `tests/loom.rs` compiles the same files with loom's types in place of these, and
-//! runs them through every order of events.
+//! The primitives of the barrier and the work queues. `tests/loom.rs` compiles the same files with loom's
+//! types in place of these, and runs them through every interleaving.
 
 #[cfg(not(target_os = "linux"))]
 pub(super) use std::sync::{Condvar, Mutex};
@@ -9,7 +9,7 @@ pub(super) use std::{
     time::Instant,
 };
 
-/// How often a waiter looks before it asks for the time: about a microsecond.
+/// Polls between two looks at the clock: about a microsecond.
 pub(super) const LOOKS: usize = 16;
 
 #[cfg(target_os = "linux")]

@@ -1,12 +1,12 @@
-//! Teams of several shapes.
+//! Thread pools of several shapes.
 
-use super::work_queue::part_count;
+use super::work_queue::chunk_count;
 use super::*;
 use std::sync::atomic::AtomicUsize;
 use std::thread::ThreadId;
 
 #[test]
-fn every_member_runs_every_phase() {
+fn every_worker_runs_every_phase() {
     for nodes in [&[1][..], &[2], &[3], &[7], &[2, 1], &[2, 2, 2, 2], &[20, 3]] {
         let mut thread_pool = ThreadPool::placed(&Placement::simulated(nodes)).unwrap();
         let threads = thread_pool.threads();
@@ -25,7 +25,8 @@ fn every_member_runs_every_phase() {
     }
 }
 
-/// Plain numbers, of which each worker writes one between barriers: what hands them on is the barrier alone, as ThreadSanitizer can see.
+/// Plain memory of which each worker writes one element between barriers. Only the barrier synchronizes,
+/// which ThreadSanitizer checks.
 struct Plain(Vec<UnsafeCell<u64>>);
 
 // SAFETY: the test below writes a number by one worker, and reads it by others behind a barrier.
@@ -37,11 +38,12 @@ fn what_is_written_before_a_barrier_is_read_behind_it() {
         let mut thread_pool = ThreadPool::placed(&Placement::simulated(nodes)).unwrap();
         let numbers = Plain((0..thread_pool.threads()).map(|_| UnsafeCell::new(0)).collect());
         for run in 0..5u64 {
-            // the whole struct, whose workers are shared, and not its vector
+            // capture the whole struct, which is Sync, and not its vector
             let numbers = &numbers;
             thread_pool.run(&|worker| {
                 for turn in 0..20 {
-                    // SAFETY: this worker's own number, which others read behind the next barrier and before the one after it.
+                    // SAFETY: this worker's own number, which others read behind the next barrier and before
+                    // the one after it.
                     unsafe { *numbers.0[worker.index].get() = run * 100 + turn };
                     worker.barrier();
                     for number in &numbers.0 {
@@ -56,7 +58,7 @@ fn what_is_written_before_a_barrier_is_read_behind_it() {
 }
 
 #[test]
-fn a_team_has_a_member_wherever_it_is_placed() {
+fn a_pool_has_a_worker_wherever_it_is_placed() {
     for placement in [Placement::simulated(&[]), Placement::simulated(&[0, 0]), Placement::anywhere(0)] {
         let ran = AtomicUsize::new(0);
         ThreadPool::placed(&placement).unwrap().run(&|worker| {
@@ -68,11 +70,11 @@ fn a_team_has_a_member_wherever_it_is_placed() {
 }
 
 #[test]
-fn a_panic_of_one_member_reaches_the_caller_and_the_team_lives_on() {
+fn a_panic_of_one_worker_reaches_the_caller_and_the_pool_lives_on() {
     let mut thread_pool = ThreadPool::new(3).unwrap();
     let caught = catch_unwind(AssertUnwindSafe(|| {
         thread_pool.run(&|worker| {
-            assert!(worker.index != 1, "member one fails");
+            assert!(worker.index != 1, "worker one fails");
             worker.barrier();
         });
     }));
@@ -117,7 +119,7 @@ fn whoever_runs_a_job_is_bound_while_it_runs_and_no_longer() {
     assert_ne!(callers[0], callers[1]);
 }
 
-/// A worker without a thread pool, to ask for its shares.
+/// The shares of workers without threads.
 fn shares_of<T>(nodes: &[usize], ask: impl Fn(&Worker<'_>) -> T) -> Vec<T> {
     let placement = Placement::simulated(nodes);
     let (inner, work_queues) =
@@ -150,7 +152,7 @@ fn shares_cover_everything_once() {
 }
 
 #[test]
-fn shares_of_several_things_cover_each_once_and_stay_in_the_node() {
+fn shares_of_several_lists_cover_each_once_and_stay_in_the_node() {
     for lengths in [&[100][..], &[1536, 576], &[5, 0, 16, 33, 700]] {
         for nodes in [&[1][..], &[2], &[5], &[2, 2, 2, 2], &[3, 1, 4]] {
             let mut seen: Vec<Vec<usize>> = lengths.iter().map(|&length| vec![0; length]).collect();
@@ -176,7 +178,7 @@ fn shares_of_several_things_cover_each_once_and_stay_in_the_node() {
 }
 
 #[test]
-fn what_is_dealt_has_one_member_of_the_node_whose_turn_it_is() {
+fn what_is_dealt_has_one_worker_of_the_node_whose_turn_it_is() {
     for nodes in [&[1][..], &[3], &[2, 2], &[3, 1, 2]] {
         let placement = Placement::simulated(nodes);
         for thing in 0..200 {
@@ -190,7 +192,7 @@ fn what_is_dealt_has_one_member_of_the_node_whose_turn_it_is() {
 }
 
 #[test]
-fn every_part_is_done_once_and_those_of_the_own_node_first() {
+fn every_chunk_is_done_once_and_those_of_the_own_node_first() {
     for nodes in [&[1][..], &[2], &[8], &[4, 4], &[2, 2, 2, 2], &[1, 3]] {
         let mut thread_pool = ThreadPool::placed(&Placement::simulated(nodes)).unwrap();
         let work = 1000;
@@ -223,7 +225,7 @@ fn every_part_is_done_once_and_those_of_the_own_node_first() {
 }
 
 #[test]
-fn parts_cover_all_work_once_and_grow_smaller() {
+fn chunks_cover_all_work_once_and_grow_smaller() {
     for workers in [1, 2, 3, 7, 64] {
         for work in [0, 1, 5, 64, 1000, u64::from(u32::MAX) * 4096] {
             let mut end = 0;
@@ -247,9 +249,9 @@ fn parts_cover_all_work_once_and_grow_smaller() {
 fn each_list_is_taken_once_whoever_comes_late() {
     let work_queues = WorkQueues::new(2);
     let count = |node, list| std::iter::from_fn(|| work_queues.take(node, list, 3)).count();
-    assert_eq!([count(0, 1), count(0, 1), count(0, 2)], [part_count(3), 0, part_count(3)]);
+    assert_eq!([count(0, 1), count(0, 1), count(0, 2)], [chunk_count(3), 0, chunk_count(3)]);
     // the second node's work queue was not touched by the first list, and is not behind
-    assert_eq!([count(1, 2), count(1, 1)], [part_count(3), 0]);
+    assert_eq!([count(1, 2), count(1, 1)], [chunk_count(3), 0]);
     work_queues.reset();
-    assert_eq!(count(0, 1), part_count(3));
+    assert_eq!(count(0, 1), chunk_count(3));
 }

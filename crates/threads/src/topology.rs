@@ -1,10 +1,11 @@
-//! The machine as the scheduler lets this process see it: memory nodes, cores, and the hardware threads of each core.
+//! The CPUs that this process may use, by memory node (NUMA node) and core.
 
 use super::affinity;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Memory nodes with the CPUs that may be used, in ascending order. Nodes without such CPUs are left out; there is at least one CPU.
+/// Memory nodes with their usable CPUs, in ascending order. Nodes without usable CPUs are left out; there is
+/// at least one CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     nodes: Vec<Node>,
@@ -13,15 +14,15 @@ pub struct Topology {
 /// A memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The system's number of it.
+    /// The number that the system gives it.
     pub id: usize,
     /// The usable CPUs of each core.
     pub cores: Vec<Vec<usize>>,
 }
 
 impl Topology {
-    /// This machine, as far as the process's affinity (`taskset`, cpusets) lets it be used. Where the system does not say more, one node of
-    /// as many cores as there is parallelism.
+    /// This machine within the process's affinity (`taskset`, cpusets). Where the system does not say, one
+    /// node with [`parallelism`] cores.
     pub fn detect() -> Topology {
         match affinity::allowed() {
             Some(cpus) if !cpus.is_empty() => Topology::read(Path::new("/sys/devices/system"), &cpus),
@@ -31,9 +32,9 @@ impl Topology {
         }
     }
 
-    /// What Linux tells below `root` (`/sys/devices/system`) about the CPUs `allowed`: `cpu/cpuN/topology/thread_siblings_list` and
-    /// `node/nodeN/cpulist`. What is missing or malformed is left out: a CPU without siblings is a core, one without a node belongs to the
-    /// first.
+    /// Reads `cpu/cpuN/topology/thread_siblings_list` and `node/nodeN/cpulist` below `root`
+    /// (`/sys/devices/system`) for the CPUs `allowed`. Missing and malformed files are ignored: a CPU without
+    /// siblings is a core, one without a node belongs to the first node.
     pub fn read(root: &Path, allowed: &[usize]) -> Topology {
         let node_of = read_nodes(&root.join("node"));
         let first = allowed.iter().filter_map(|cpu| node_of.get(cpu)).min().copied().unwrap_or(0);
@@ -54,7 +55,7 @@ impl Topology {
         Topology { nodes: nodes.into_iter().map(node).collect() }
     }
 
-    /// A machine with these nodes, each of which has a CPU.
+    /// A machine with these nodes, none of them empty.
     #[cfg(test)]
     pub(super) fn of(nodes: Vec<Node>) -> Topology {
         Topology { nodes }
@@ -89,13 +90,14 @@ impl Node {
     }
 }
 
-/// CPUs that the process may keep busy: affinity and the quotas of cgroups, version 1 and 2, together.
+/// CPUs that the process may keep busy: the least of its affinity and its cgroup quotas (versions 1 and 2).
 pub fn parallelism() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Threads for a machine with these cores, of which `parallelism` CPUs may be kept busy: one a core. A core's second thread shares the
-/// units that products are bound by, and adds nothing but another to wait for.
+/// Number of threads for a machine where `parallelism` CPUs may be kept busy: one per core. A core's second
+/// hardware thread shares the multipliers and the memory bandwidth that bind products, and only adds a worker
+/// to wait for.
 pub fn threads_for(topology: &Topology, parallelism: usize) -> usize {
     topology.cores().min(parallelism).max(1)
 }
@@ -118,10 +120,11 @@ fn read_list(file: &Path) -> Option<Vec<usize>> {
     parse_list(&std::fs::read_to_string(file).ok()?)
 }
 
-/// More CPUs than any machine has: a range beyond is a malformed file, and is not to be counted out.
+/// More CPUs than any machine has: a longer range is a malformed file, and must not be enumerated.
 const MOST_CPUS: usize = 1 << 16;
 
-/// A list in the kernel's form, `0-3,8,10-11`, ascending; none where it is malformed or empty.
+/// Parses a list in the kernel's format, `0-3,8,10-11`, into ascending order; none where it is malformed or
+/// empty.
 fn parse_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for range in text.trim().split(',') {
@@ -177,7 +180,7 @@ mod tests {
         assert_eq!(shape(&topology), [(0, vec![vec![0, 2], vec![1, 3]])]);
         assert_eq!((topology.cores(), topology.cpus()), (2, 4));
         assert_eq!(topology.nodes()[0].in_order(), [0, 1, 2, 3]);
-        // one thread a core; fewer under a quota; one where nothing is left
+        // one thread per core; fewer under a quota; one where nothing is left
         assert_eq!([1, 2, 4].map(|quota| threads_for(&topology, quota)), [1, 2, 2]);
     }
 

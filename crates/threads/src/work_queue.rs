@@ -1,49 +1,56 @@
-//! Work queues: dynamic scheduling for work of uneven cost. Threads take chunk after chunk, from their own node first.
+//! Work queues: dynamic scheduling for work of uneven cost. Workers take chunk after chunk, from their own
+//! node first.
+// measured: docs/notes/threads-and-placement.md "Work queue for experts"
 
 use super::sync::{AtomicU64, Ordering};
 use std::ops::Range;
 
-/// Bits of a work queue that count parts; the others hold the number of the list.
-const PART_BITS: u32 = 24;
+/// Bits of a work queue that count taken chunks; the others hold the number of the list.
+const CHUNK_BITS: u32 = 24;
 
-/// In each round, every worker of a node can take half of what an equal share of the rest would be.
+/// Rounds of shrinking chunks: in each, the workers of a node together take half of the remaining work.
 const ROUNDS: usize = 3;
 
-/// One work queue, alone in its cache line and in the line that is fetched with it.
+/// One work queue, alone in its cache line and in the neighbouring line that the prefetcher fetches with it.
 #[repr(align(128))]
 struct WorkQueue(AtomicU64);
 
-/// One work queue a node. Lists are numbered from 1 in each job, and every worker comes to all of them in the same order.
+/// One work queue per node. Lists are numbered from 1 in each job, and every worker starts all of them in the
+/// same order.
 pub(super) struct WorkQueues(Box<[WorkQueue]>);
 
-/// A part of a node's list, as a fraction of its work: parts of a node follow one another and together are all.
+/// A chunk of a node's list, as a fraction of its work. The chunks of a node are consecutive and cover all of
+/// it.
 ///
-/// The first parts are large and the last small, so that work queues are touched seldom and yet all threads end together.
+/// The first chunks are large and the last small (guided self-scheduling): few atomic operations, and all
+/// workers finish together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// The node whose list it is of.
+    /// The node whose list it belongs to.
     pub node: usize,
     index: usize,
     workers: usize,
 }
 
-/// Parts of the list of a node with so many workers.
-pub(super) fn part_count(workers: usize) -> usize {
+/// Number of chunks of the list of a node with this many workers.
+pub(super) fn chunk_count(workers: usize) -> usize {
     (ROUNDS + 1) * workers
 }
 
 impl Chunk {
-    /// All chunks of the list of a node with `workers` workers, in order: what tests of a job's cutting walk through.
+    /// All chunks of the list of a node with `workers` workers, in order, for tests of how jobs cut their
+    /// work.
     pub fn all(workers: usize) -> impl Iterator<Item = Chunk> {
-        (0..part_count(workers)).map(move |index| Chunk { node: 0, index, workers })
+        (0..chunk_count(workers)).map(move |index| Chunk { node: 0, index, workers })
     }
 
-    /// The part's range of `work` units.
+    /// The chunk's range of `work` units.
     pub fn of(&self, work: u64) -> Range<u64> {
         self.border(work, self.index)..self.border(work, self.index + 1)
     }
 
-    /// Where a part begins. With m workers, round r has m parts of 1/(m·2^(r+1)) each, and the last round shares out what is left.
+    /// Where a chunk begins. With m workers, round r has m chunks of 1/(m·2^(r+1)) of the work each; the last
+    /// round shares out the rest equally.
     fn border(&self, work: u64, index: usize) -> u64 {
         let (round, turn) = (index / self.workers, index % self.workers);
         let whole = (self.workers as u128) << ROUNDS;
@@ -54,7 +61,7 @@ impl Chunk {
             }
             _ => (whole - self.workers as u128, 1),
         };
-        // one more round than there is: the end
+        // past the last round: the end of the work
         let at = if round > ROUNDS { whole } else { done + turn as u128 * size };
         (u128::from(work) * at / whole) as u64
     }
@@ -65,29 +72,29 @@ impl WorkQueues {
         WorkQueues((0..nodes).map(|_| WorkQueue(AtomicU64::new(0))).collect())
     }
 
-    /// Before a job, while nobody takes parts.
+    /// Prepares for a job. Nobody may be taking chunks.
     pub(super) fn reset(&self) {
         self.0.iter().for_each(|work_queue| work_queue.0.store(0, Ordering::Relaxed));
     }
 
-    /// The next part of the node's list that is nobody's yet; `workers` is how many workers the node has.
+    /// Takes the next chunk of a node's list; `workers` is the node's number of workers.
     ///
-    /// Nothing is ever set back between lists. A work queue that still stands at an earlier list counts as new, and whoever takes the first
-    /// part moves it on; one that stands at a later list says that this one has been taken to its end. Parts are found by their number
-    /// alone, and what was written before is handed on by barriers, so that no order is asked for.
+    /// Queues are not reset between lists. A queue at an earlier list counts as new, and whoever takes the
+    /// first chunk advances it; a queue at a later list means that this one is exhausted. Relaxed ordering
+    /// suffices: a chunk is identified by its number alone, and barriers publish the data.
     pub(super) fn take(&self, node: usize, list: u64, workers: usize) -> Option<Chunk> {
         let work_queue = &self.0[node].0;
         let mut now = work_queue.load(Ordering::Relaxed);
         loop {
-            let index = match (now >> PART_BITS).cmp(&list) {
+            let index = match (now >> CHUNK_BITS).cmp(&list) {
                 std::cmp::Ordering::Less => 0,
-                std::cmp::Ordering::Equal => (now & ((1 << PART_BITS) - 1)) as usize,
+                std::cmp::Ordering::Equal => (now & ((1 << CHUNK_BITS) - 1)) as usize,
                 std::cmp::Ordering::Greater => return None,
             };
-            if index == part_count(workers) {
+            if index == chunk_count(workers) {
                 return None;
             }
-            let next = (list << PART_BITS) | (index as u64 + 1);
+            let next = (list << CHUNK_BITS) | (index as u64 + 1);
             match work_queue.compare_exchange_weak(now, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Some(Chunk { node, index, workers }),
                 Err(other) => now = other,

@@ -1,5 +1,5 @@
-//! The barrier and the work queues of the thread pool, run through every order of events: the very files of `src`, with loom's atomics
-//! and locks in place of the system's.
+//! The barrier and the work queues of the thread pool, run through every order of events: the very files of
+//! `src`, with loom's atomics and locks in place of the system's.
 #![allow(missing_docs, dead_code, reason = "tests; each file is compiled for what is tested of it")]
 
 /// `sync.rs` for loom.
@@ -56,7 +56,8 @@ fn thread_pool(threads: usize, worker: impl Fn(usize) + Send + Sync + 'static) {
     others.into_iter().for_each(|other| other.join().unwrap());
 }
 
-/// Every order of events in which threads are interrupted at most `preemptions` times (where they wait, they always give way).
+/// Every order of events in which threads are interrupted at most `preemptions` times (where they wait, they
+/// always give way).
 fn check(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -130,7 +131,8 @@ fn two_groups_of_three_threads_meet() {
     check(2, || phases(&[2, 1], Duration::ZERO, 1));
 }
 
-/// The last worker never comes: it breaks the barrier open, perhaps before the others have slept or even come.
+/// The last worker never comes: it breaks the barrier open, perhaps before the others have slept or even
+/// come.
 fn broken(workers: &[usize]) {
     let ((gate, threads), (inner, _)) = (barrier(workers, Duration::ZERO), barrier(workers, Duration::ZERO));
     thread_pool(threads, move |index| {
@@ -176,7 +178,7 @@ fn breaking_open_does_not_undo_what_was_passed() {
 fn parts_are_taken_once() {
     check(2, || {
         let work_queues = WorkQueues::new(1);
-        let chunks = work_queue::part_count(1);
+        let chunks = work_queue::chunk_count(1);
         let taken = loom::sync::atomic::AtomicUsize::new(0);
         let taken = Arc::new(taken);
         let seen = Arc::clone(&taken);

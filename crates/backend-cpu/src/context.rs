@@ -1,0 +1,347 @@
+//! What one worker sees of a step: the model, the batch, the KV cache, and the buffers that the workers
+//! share.
+#![allow(unsafe_code, reason = "workers write disjoint parts of shared buffers between barriers")]
+
+use crate::disjoint::{Access, Block, Disjoint, Taker, Uses};
+use crate::kv_store::CpuKvStore;
+use crate::program::{Buffer, Operand};
+use crate::weights::LoadedWeight;
+use latent_backend::{Batch, KV_BLOCK, KvStore, SeqSpan, slot};
+use latent_graph::ModelConfig;
+use latent_kernels::{
+    Bf16x32, CacheView, KvElement, Q8Block, RopePairs, RopeTable, RouteSpec, Rows, RowsMut,
+};
+use latent_threads::Worker;
+use latent_types::CacheRow;
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What every operation of a model needs.
+pub(crate) struct ModelData {
+    /// Hyper-parameters.
+    pub config: ModelConfig,
+    /// All weights.
+    pub weights: Vec<LoadedWeight>,
+    /// Rotation angles.
+    pub rope: Arc<RopeTable>,
+    /// Which elements of a rope part form pairs.
+    pub pairs: RopePairs,
+    /// The router's rules, without the bias, which is a weight.
+    pub route: Option<RouteSpec<'static>>,
+}
+
+/// The buffers that the workers of a step share.
+pub(crate) struct SharedMemory<'m> {
+    /// The arena of the plan.
+    pub arena: Disjoint<'m, f32>,
+    /// The residual stream.
+    pub hidden: Disjoint<'m, f32>,
+    /// The logits.
+    pub logits: Disjoint<'m, f32>,
+    /// Keys and values expanded on the fly, and rope keys.
+    pub expanded: Disjoint<'m, f32>,
+    /// Partial results of attention, per KV split.
+    pub partials: Disjoint<'m, f32>,
+    /// Inputs of a product as 8-bit blocks, where the workers convert them together.
+    pub blocks: Disjoint<'m, Q8Block>,
+    /// The same as bf16.
+    pub lines: Disjoint<'m, Bf16x32>,
+    /// Uses of the rows of the KV cache.
+    pub kv_rows: Uses,
+}
+
+/// What one worker sees of a step.
+pub(crate) struct Context<'a> {
+    /// This worker.
+    pub worker: &'a Worker<'a>,
+    /// The model.
+    pub model: &'a ModelData,
+    /// The rows of the step.
+    pub batch: &'a Batch,
+    /// Rows that the program works on: those of the batch, or the wanted ones in an `lm_head` program.
+    pub rows: usize,
+    /// The KV cache.
+    pub kv: &'a CpuKvStore,
+    /// Cosines and sines of each row's position.
+    pub rotations: &'a [f32],
+    /// Whether a trace is taken: then every value must be in its operand at the end of its phase.
+    pub traced: bool,
+    /// The shared buffers.
+    pub memory: &'a SharedMemory<'a>,
+    /// Barriers that this worker has passed in this step.
+    pub barriers: Cell<u64>,
+}
+
+impl<'a> Context<'a> {
+    /// Waits until every worker is here.
+    pub(crate) fn barrier(&self) {
+        self.worker.barrier();
+        self.barriers.set(self.barriers.get() + 1);
+    }
+
+    fn taker(&self) -> Taker {
+        Taker { worker: self.worker.index, interval: self.barriers.get() + 1 }
+    }
+
+    /// Rotates one head of a row to the row's position.
+    pub(crate) fn rotate(&self, elements: &mut [f32], row: usize) {
+        let len = self.model.rope.rotation_len();
+        latent_kernels::rotate(elements, &self.rotations[row * len..(row + 1) * len], self.model.pairs);
+    }
+
+    /// Weight and epsilon of a norm.
+    pub(crate) fn norm(&self, weight: Option<usize>) -> Option<(&'a [f32], f32)> {
+        weight.map(|w| (self.model.weights[w].vector(), self.model.config.rms_eps as f32))
+    }
+
+    /// Factor on the attention scores of a query at `position`.
+    pub(crate) fn score_scale(&self, position: usize) -> f32 {
+        let a = &self.model.config.attention;
+        (a.softmax_scale * a.temperature.map_or(1.0, |t| t.factor(position))) as f32
+    }
+
+    /// This worker's rows of a value.
+    pub(crate) fn own_rows(&self, operand: &Operand) -> Range<usize> {
+        self.worker.share(operand.rows.of(self.rows), 1)
+    }
+}
+
+/// Values of the plan. Offsets that a plan gives, or a step of more rows than it was made for, may be outside
+/// of a value's buffer: then each of these panics. That elements of the buffer belong to this value, the plan
+/// alone says.
+impl<'a> Context<'a> {
+    fn buffer(&self, operand: &Operand) -> &'a Disjoint<'a, f32> {
+        match operand.buffer {
+            Buffer::Arena => &self.memory.arena,
+            Buffer::Hidden => &self.memory.hidden,
+            Buffer::Logits => &self.memory.logits,
+        }
+    }
+
+    /// Rows of a value, `cols` elements from `column` on.
+    pub(crate) fn read(&self, operand: &Operand, rows: Range<usize>, column: usize, cols: usize) -> Rows<'a> {
+        self.buffer(operand).read_block(self.taker(), operand.block(rows, column, cols))
+    }
+
+    /// Rows of a value to write, `cols` elements from `column` on.
+    ///
+    /// # Safety
+    /// Of all workers, this one alone uses these rows and columns until the next barrier, and only through
+    /// the result.
+    pub(crate) unsafe fn write(
+        &self,
+        operand: &Operand,
+        rows: Range<usize>,
+        column: usize,
+        cols: usize,
+    ) -> RowsMut<'a> {
+        // SAFETY: nobody else uses the elements, as the caller promises; different values of a phase are
+        // different elements, as the memory plan guarantees.
+        unsafe { self.buffer(operand).write_block(self.taker(), operand.block(rows, column, cols)) }
+    }
+
+    /// One row of a value, all heads.
+    pub(crate) fn row(&self, operand: &Operand, row: usize) -> &'a [f32] {
+        self.buffer(operand).read(self.taker(), operand.at(row, 0), operand.heads * operand.width)
+    }
+
+    /// One row of a value to write, all heads.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the row is its own")]
+    pub(crate) unsafe fn row_mut(&self, operand: &Operand, row: usize) -> &'a mut [f32] {
+        let len = operand.heads * operand.width;
+        // SAFETY: as in `write`.
+        unsafe { self.buffer(operand).write(self.taker(), operand.at(row, 0), len) }
+    }
+
+    /// One row of expert ids.
+    pub(crate) fn ids(&self, operand: &Operand, row: usize) -> &'a [u32] {
+        let elements = self.row(operand, row);
+        // SAFETY: f32 and u32 have one size and alignment, and admit every bit pattern.
+        unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), elements.len()) }
+    }
+
+    /// One row of expert ids to write.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the row is its own")]
+    pub(crate) unsafe fn ids_mut(&self, operand: &Operand, row: usize) -> &'a mut [u32] {
+        // SAFETY: as in `write`.
+        let elements = unsafe { self.row_mut(operand, row) };
+        // SAFETY: f32 and u32 have one size and alignment, and admit every bit pattern; the borrow moves to
+        // the result.
+        unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), elements.len()) }
+    }
+
+    /// One head of one row.
+    pub(crate) fn head(&self, operand: &Operand, row: usize, head: usize) -> &'a [f32] {
+        let start = operand.at(row, head * operand.head_stride);
+        self.buffer(operand).read(self.taker(), start, operand.width)
+    }
+
+    /// Some columns of one head of one row, to write.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the columns are its own")]
+    pub(crate) unsafe fn head_mut(
+        &self,
+        operand: &Operand,
+        row: usize,
+        head: usize,
+        columns: Range<usize>,
+    ) -> &'a mut [f32] {
+        let start = operand.at(row, head * operand.head_stride + columns.start);
+        // SAFETY: as in `write`.
+        unsafe { self.buffer(operand).write(self.taker(), start, columns.len()) }
+    }
+
+    /// Some heads of one row as a matrix, one row per head.
+    pub(crate) fn read_heads(&self, operand: &Operand, row: usize, heads: Range<usize>) -> Rows<'a> {
+        self.buffer(operand).read_block(self.taker(), operand.heads_block(row, heads))
+    }
+
+    /// Some heads of one row as a matrix to write, one row per head.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    pub(crate) unsafe fn write_heads(
+        &self,
+        operand: &Operand,
+        row: usize,
+        heads: Range<usize>,
+    ) -> RowsMut<'a> {
+        // SAFETY: as in `write`.
+        unsafe { self.buffer(operand).write_block(self.taker(), operand.heads_block(row, heads)) }
+    }
+}
+
+impl Operand {
+    /// Offset of an element of a row.
+    fn at(&self, row: usize, column: usize) -> usize {
+        self.offset + row * self.stride + column
+    }
+
+    /// Rows, `cols` elements from `column` on.
+    fn block(&self, rows: Range<usize>, column: usize, cols: usize) -> Block {
+        Block { start: self.at(rows.start, column), rows: rows.len(), cols, stride: self.stride }
+    }
+
+    /// Some heads of one row, a row each.
+    fn heads_block(&self, row: usize, heads: Range<usize>) -> Block {
+        let start = self.at(row, heads.start * self.head_stride);
+        Block { start, rows: heads.len(), cols: self.width, stride: self.head_stride }
+    }
+}
+
+/// The KV cache.
+impl<'a> Context<'a> {
+    /// How a layer's rows are stored.
+    pub(crate) fn kv_format(&self, kv_layer: usize) -> CacheRow {
+        self.kv.kv_layers()[kv_layer].0.row(self.kv.cache_type())
+    }
+
+    /// A cached row of a span.
+    pub(crate) fn kv_row(&self, span: &SeqSpan, kv_layer: usize, position: usize) -> &'a [u8] {
+        let slot = slot(&span.block_table, position);
+        self.record_kv(kv_layer, slot, Access::Read);
+        self.kv.kv_layers()[kv_layer].1.row(slot)
+    }
+
+    /// A cached row of a span to write.
+    ///
+    /// # Safety
+    /// Of all workers, this one alone uses the row until the next barrier, and only through the result.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the row is its own")]
+    pub(crate) unsafe fn kv_row_mut(&self, span: &SeqSpan, kv_layer: usize, position: usize) -> &'a mut [u8] {
+        let slot = slot(&span.block_table, position);
+        self.record_kv(kv_layer, slot, Access::Write);
+        // SAFETY: the caller's promise.
+        unsafe { self.kv.kv_layers()[kv_layer].1.row_shared(slot) }
+    }
+
+    fn record_kv(&self, kv_layer: usize, slot: usize, access: Access) {
+        let row = kv_layer * self.kv.layout().slots() + slot;
+        self.memory.kv_rows.record(self.taker(), row..row + 1, access);
+    }
+
+    /// A span's cached rows in one layer.
+    pub(crate) fn kv_view<'s>(&'s self, span: &'s SeqSpan, kv_layer: usize) -> CacheView<'s> {
+        let memory = &self.kv.kv_layers()[kv_layer].1;
+        CacheView::new(self.kv_format(kv_layer), memory.bytes(), KV_BLOCK, &span.block_table)
+            .expect("blocks of the pool")
+    }
+}
+
+/// Memory outside of the plan. What an `unsafe` function of these hands out must be used by no other worker
+/// until the next barrier, and by this one only through the result.
+impl<'a> Context<'a> {
+    /// Elements of the memory for partial results of attention.
+    pub(crate) fn partials_len(&self) -> usize {
+        self.memory.partials.len()
+    }
+
+    /// Partial results of attention.
+    pub(crate) fn partials(&self, at: usize, len: usize) -> &'a [f32] {
+        self.memory.partials.read(self.taker(), at, len)
+    }
+
+    /// Partial results of attention to write.
+    ///
+    /// # Safety
+    /// No other worker uses them until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that they are its own")]
+    pub(crate) unsafe fn partials_mut(&self, at: usize, len: usize) -> &'a mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.partials.write(self.taker(), at, len) }
+    }
+
+    /// The first 8-bit blocks.
+    pub(crate) fn blocks(&self, len: usize) -> &'a [Q8Block] {
+        self.memory.blocks.read(self.taker(), 0, len)
+    }
+
+    /// 8-bit blocks to write.
+    ///
+    /// # Safety
+    /// No other worker uses them until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that they are its own")]
+    pub(crate) unsafe fn blocks_mut(&self, at: usize, len: usize) -> &'a mut [Q8Block] {
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.blocks.write(self.taker(), at, len) }
+    }
+
+    /// The first cache lines of bf16.
+    pub(crate) fn lines(&self, len: usize) -> &'a [Bf16x32] {
+        self.memory.lines.read(self.taker(), 0, len)
+    }
+
+    /// Cache lines of bf16 to write.
+    ///
+    /// # Safety
+    /// No other worker uses them until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that they are its own")]
+    pub(crate) unsafe fn lines_mut(&self, at: usize, len: usize) -> &'a mut [Bf16x32] {
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.lines.write(self.taker(), at, len) }
+    }
+
+    /// Expanded keys or values.
+    pub(crate) fn expanded<N: KvElement>(&self, at: usize, len: usize) -> &'a [N] {
+        self.memory.expanded.read_elements(self.taker(), at, len)
+    }
+
+    /// Expanded keys or values to write.
+    ///
+    /// # Safety
+    /// No other worker uses them until the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that they are its own")]
+    pub(crate) unsafe fn expanded_mut<N: KvElement>(&self, at: usize, len: usize) -> &'a mut [N] {
+        // SAFETY: the caller's promise.
+        unsafe { self.memory.expanded.write_elements(self.taker(), at, len) }
+    }
+}

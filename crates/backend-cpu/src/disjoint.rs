@@ -1,0 +1,312 @@
+//! Buffers that the workers of a step share: between two barriers, a worker may take parts of them for
+//! itself.
+//!
+//! Reading is safe and writing is not: whoever takes a part to write promises that nobody else uses it until
+//! the next barrier. Where `debug_assertions` are on, and in this crate's tests, every use is recorded, and a
+//! panic names two workers that use one element between two barriers while one of them writes it.
+#![allow(unsafe_code, reason = "workers write disjoint parts of one buffer between barriers")]
+
+use latent_kernels::{KvElement, Rows, RowsMut};
+use std::marker::PhantomData;
+use std::ops::Range;
+#[cfg(any(test, debug_assertions))]
+use std::sync::{Mutex, PoisonError};
+
+/// Who takes a part of a buffer, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taker {
+    /// Index of the worker.
+    pub worker: usize,
+    /// Barriers that it has passed in this step, from 1 on: the same number for all workers between the same
+    /// barriers.
+    pub interval: u64,
+}
+
+/// A buffer of which workers take disjoint parts.
+pub(crate) struct Disjoint<'m, T> {
+    start: *mut T,
+    len: usize,
+    uses: Uses,
+    /// The buffer is borrowed exclusively while this lives.
+    memory: PhantomData<&'m mut [T]>,
+}
+
+// SAFETY: the exclusive borrow of the buffer is shared out by element. Elements are handed out by reference,
+// which `Sync` allows, or exclusively by unsafe functions whose callers promise that no other worker uses
+// them, which `Send` allows.
+unsafe impl<T: Send + Sync> Sync for Disjoint<'_, T> {}
+
+impl<'m, T> Disjoint<'m, T> {
+    pub(crate) fn new(memory: &'m mut [T]) -> Disjoint<'m, T> {
+        Disjoint { start: memory.as_mut_ptr(), len: memory.len(), uses: Uses::default(), memory: PhantomData }
+    }
+
+    /// Number of elements.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Address of `len` elements.
+    ///
+    /// # Panics
+    /// When they are outside of the buffer.
+    fn at(&self, start: usize, len: usize) -> *mut T {
+        assert!(
+            start <= self.len && len <= self.len - start,
+            "elements {start} to {start} + {len} of {}",
+            self.len
+        );
+        // SAFETY: in bounds as just asserted.
+        unsafe { self.start.add(start) }
+    }
+
+    /// `len` elements to read.
+    ///
+    /// # Panics
+    /// When they are outside of the buffer.
+    pub(crate) fn read(&self, by: Taker, start: usize, len: usize) -> &[T] {
+        let at = self.at(start, len);
+        self.uses.record(by, start..start + len, Access::Read);
+        // SAFETY: in bounds, and initialized, since the buffer was a slice. Whoever takes one of these
+        // elements to write promises that nobody reads it until the next barrier.
+        unsafe { std::slice::from_raw_parts(at, len) }
+    }
+
+    /// `len` elements to write.
+    ///
+    /// # Safety
+    /// Until the next barrier nobody uses these elements but through the result, which nobody uses after that
+    /// barrier; no reference from an earlier [`read`](Self::read) of them is used again.
+    ///
+    /// # Panics
+    /// When they are outside of the buffer.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the elements are its own")]
+    pub(crate) unsafe fn write(&self, by: Taker, start: usize, len: usize) -> &mut [T] {
+        let at = self.at(start, len);
+        self.uses.record(by, start..start + len, Access::Write);
+        // SAFETY: in bounds and initialized; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(at, len) }
+    }
+}
+
+/// A matrix in a buffer: its first element, and where its rows and columns are.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    pub start: usize,
+    pub rows: usize,
+    pub cols: usize,
+    /// Elements from one row to the next.
+    pub stride: usize,
+}
+
+impl Block {
+    /// Elements from the first to the last.
+    fn len(&self) -> usize {
+        if self.rows == 0 { 0 } else { (self.rows - 1) * self.stride + self.cols }
+    }
+}
+
+impl Disjoint<'_, f32> {
+    /// A matrix to read. The elements between its rows count as read too.
+    ///
+    /// # Panics
+    /// When it is not inside of the buffer.
+    pub(crate) fn read_block(&self, by: Taker, block: Block) -> Rows<'_> {
+        let data = if block.rows == 0 { &[] } else { self.read(by, block.start, block.len()) };
+        Rows::new(data, block.rows, block.cols, block.stride)
+    }
+
+    /// A matrix to write; others may use the elements between its rows.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write), of the elements of its rows.
+    ///
+    /// # Panics
+    /// When it is not inside of the buffer.
+    pub(crate) unsafe fn write_block(&self, by: Taker, block: Block) -> RowsMut<'_> {
+        let Block { start, rows, cols, stride } = block;
+        if rows == 0 {
+            return RowsMut::new(&mut [], 0, cols, stride);
+        }
+        let at = self.at(start, block.len());
+        if cfg!(any(test, debug_assertions)) {
+            (0..rows).map(|row| start + row * stride).for_each(|start| {
+                self.uses.record(by, start..start + cols, Access::Write);
+            });
+        }
+        // SAFETY: in bounds and initialized; its rows are exclusive by the caller's promise.
+        unsafe { RowsMut::from_raw(at, rows, cols, stride) }
+    }
+
+    /// Where `len` keys or values are, that begin `start` elements of their type into the buffer, and the f32
+    /// elements that these touch.
+    fn elements<N: KvElement>(&self, start: usize, len: usize) -> (*mut N, Range<usize>) {
+        let (first, end) = (start * size_of::<N>(), (start + len) * size_of::<N>());
+        let touched = first / size_of::<f32>()..end.div_ceil(size_of::<f32>());
+        assert!(touched.end <= self.len, "expanded elements {start} + {len} are out of range");
+        (self.start.cast::<N>().wrapping_add(start), touched)
+    }
+
+    /// Keys or values to read.
+    ///
+    /// # Panics
+    /// When they are outside of the buffer.
+    pub(crate) fn read_elements<N: KvElement>(&self, by: Taker, start: usize, len: usize) -> &[N] {
+        let (at, touched) = self.elements(start, len);
+        self.uses.record(by, touched, Access::Read);
+        // SAFETY: in bounds; f32, f16 and bf16 admit every bit pattern and need no more alignment than f32;
+        // unwritten as in `read`.
+        unsafe { std::slice::from_raw_parts(at, len) }
+    }
+
+    /// Keys or values to write.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    ///
+    /// # Panics
+    /// When they are outside of the buffer.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the elements are its own")]
+    pub(crate) unsafe fn write_elements<N: KvElement>(
+        &self,
+        by: Taker,
+        start: usize,
+        len: usize,
+    ) -> &mut [N] {
+        let (at, touched) = self.elements(start, len);
+        self.uses.record(by, touched, Access::Write);
+        // SAFETY: in bounds; any bits and alignment as in `read_elements`; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(at, len) }
+    }
+}
+
+/// How an element is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// The uses of elements since the last barrier. Without `debug_assertions` it is empty and records nothing.
+#[derive(Default)]
+pub(crate) struct Uses {
+    #[cfg(any(test, debug_assertions))]
+    elements: Mutex<Vec<Option<Use>>>,
+}
+
+/// The latest use of an element.
+#[cfg(any(test, debug_assertions))]
+#[derive(Clone, Copy)]
+struct Use {
+    by: Taker,
+    access: Access,
+    /// Whether other workers read it too.
+    several: bool,
+}
+
+impl Uses {
+    /// Records the use of some elements.
+    ///
+    /// # Panics
+    /// With `debug_assertions`, when another worker has used one of them since the last barrier and one of
+    /// both has written it.
+    #[inline(always)]
+    pub(crate) fn record(&self, by: Taker, elements: Range<usize>, access: Access) {
+        #[cfg(any(test, debug_assertions))]
+        self.check(by, elements, access);
+        #[cfg(not(any(test, debug_assertions)))]
+        let _ = (by, elements, access);
+    }
+
+    #[cfg(any(test, debug_assertions))]
+    fn check(&self, by: Taker, elements: Range<usize>, access: Access) {
+        let mut uses = self.elements.lock().unwrap_or_else(PoisonError::into_inner);
+        if uses.len() < elements.end {
+            uses.resize(elements.end, None);
+        }
+        for (at, last) in uses[elements.clone()].iter_mut().enumerate() {
+            let earlier = last.filter(|last| last.by.interval == by.interval);
+            let mut now = Use { by, access, several: false };
+            if let Some(earlier) = earlier {
+                let other = earlier.by.worker != by.worker || earlier.several;
+                assert!(
+                    !other || (earlier.access, access) == (Access::Read, Access::Read),
+                    "worker {} and worker {} use element {} between two barriers ({:?}, {access:?})",
+                    earlier.by.worker,
+                    by.worker,
+                    elements.start + at,
+                    earlier.access
+                );
+                now.several = other;
+                if earlier.access == Access::Write {
+                    now.access = Access::Write;
+                }
+            }
+            *last = Some(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    fn taker(worker: usize, interval: u64) -> Taker {
+        Taker { worker, interval }
+    }
+
+    /// What a panic said; nothing where there was none.
+    fn said(work: impl FnOnce()) -> String {
+        let panic = catch_unwind(AssertUnwindSafe(work)).err();
+        panic.map_or_else(String::new, |panic| *panic.downcast::<String>().unwrap())
+    }
+
+    #[test]
+    fn an_element_that_two_workers_write_between_two_barriers_is_found() {
+        let mut memory = [0.0f32; 12];
+        let shared = Disjoint::new(&mut memory);
+        let block = |start| Block { start, rows: 3, cols: 2, stride: 4 };
+        // SAFETY: one thread, which uses none of the results again.
+        unsafe {
+            shared.write_block(taker(0, 1), block(0)).row_mut(2)[1] = 1.0;
+            // the other columns of the same rows
+            shared.write_block(taker(1, 1), block(2)).row_mut(0)[0] = 2.0;
+            assert_eq!(
+                said(|| _ = shared.write_block(taker(1, 1), block(1))),
+                "worker 0 and worker 1 use element 1 between two barriers (Write, Write)"
+            );
+            assert_eq!(said(|| _ = shared.write(taker(1, 2), 0, 12)), "");
+        }
+        assert_eq!((memory[9], memory[2]), (1.0, 2.0));
+    }
+
+    #[test]
+    fn all_workers_may_read_what_none_writes() {
+        let mut memory = [7u32; 4];
+        let shared = Disjoint::new(&mut memory);
+        for worker in 0..3 {
+            assert_eq!(shared.read(taker(worker, 1), 0, 4), [7; 4]);
+        }
+        // SAFETY: one thread, which uses none of the results again.
+        unsafe {
+            // the last reader is not the only one
+            assert!(said(|| _ = shared.write(taker(2, 1), 0, 1)).ends_with("(Read, Write)"));
+            shared.write(taker(2, 2), 0, 1)[0] = 8;
+            assert_eq!(said(|| _ = shared.read(taker(2, 2), 0, 1)), "");
+            assert!(said(|| _ = shared.read(taker(1, 2), 0, 1)).ends_with("(Write, Read)"));
+        }
+        assert_eq!(shared.read(taker(1, 3), 0, 1), [8]);
+    }
+
+    #[test]
+    fn elements_outside_of_the_buffer_are_refused() {
+        let mut memory = [0.0f32; 4];
+        let shared = Disjoint::new(&mut memory);
+        assert_eq!(said(|| _ = shared.read(taker(0, 1), 3, 2)), "elements 3 to 3 + 2 of 4");
+        assert!(said(|| _ = shared.read(taker(0, 1), usize::MAX, 2)).ends_with(" of 4"));
+        assert_eq!(shared.read_elements::<latent_kernels::half::f16>(taker(0, 1), 6, 2).len(), 2);
+        let beyond = || _ = shared.read_elements::<latent_kernels::half::f16>(taker(0, 1), 7, 2);
+        assert_eq!(said(beyond), "expanded elements 7 + 2 are out of range");
+    }
+}

@@ -1,0 +1,76 @@
+//! Running a program: one worker's part of one step. This file alone names all operations.
+
+use crate::context::Context;
+use crate::program::{Instruction, Program, Step};
+use crate::scratch::WorkerScratch;
+use crate::trace::Recording;
+use latent_backend::CancelToken;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// A run of a program, as all workers see it.
+pub(crate) struct Run<'a> {
+    /// The program.
+    pub program: &'a Program,
+    /// Nanoseconds of each phase, summed by the first worker, where a profile is taken.
+    pub clock: Option<&'a [AtomicU64]>,
+    /// What to copy out after each phase, where a trace is taken.
+    pub recording: Option<Recording<'a>>,
+    /// The first worker looks at it after each phase.
+    pub cancel: &'a CancelToken,
+    /// The phase after which a cancelled step ends. Only the first worker writes it, before the barrier that
+    /// ends this phase, so that all workers leave after the same one.
+    pub last_phase: &'a AtomicUsize,
+}
+
+impl Run<'_> {
+    /// Runs all phases as one worker of the thread pool.
+    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+        let first_worker = ctx.worker.index == 0;
+        let clock = self.clock.filter(|_| first_worker);
+        let mut start = clock.map(|_| Instant::now());
+        for (phase, &number) in self.program.phases.iter().zip(&self.program.numbers) {
+            for step in phase {
+                execute(step, ctx, scratch);
+            }
+            if first_worker && self.cancel.is_cancelled() {
+                self.last_phase.fetch_min(number, Ordering::Relaxed);
+            }
+            ctx.barrier();
+            if self.last_phase.load(Ordering::Relaxed) <= number {
+                return;
+            }
+            if let Some(recording) = &self.recording {
+                recording.record(ctx, number);
+            }
+            if let (Some(clock), Some(start)) = (clock, &mut start) {
+                let end = Instant::now();
+                clock[number].fetch_add((end - *start).as_nanos() as u64, Ordering::Relaxed);
+                *start = end;
+            }
+        }
+    }
+}
+
+fn execute(step: &Step, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+    match &step.instruction {
+        Instruction::Embed(op) => op.run(ctx, scratch),
+        Instruction::RmsNorm(op) => op.run(ctx),
+        Instruction::Linear(op) => op.run(ctx, scratch),
+        Instruction::Rope(op) => op.run(ctx, step.path),
+        Instruction::LatentStore(op) => op.run(ctx, scratch),
+        Instruction::ExpandedStore(op) => op.run(ctx, scratch),
+        Instruction::AbsorbK(op) => op.run(ctx, step.path, scratch),
+        Instruction::AttendLatent(op) => op.run(ctx, step.path, scratch),
+        Instruction::AbsorbV(op) => op.run(ctx, step.path, scratch),
+        Instruction::AttendExpanded(op) => op.run(ctx, step.path, scratch),
+        Instruction::Route(op) => op.run(ctx, scratch),
+        Instruction::ExpertGateUp(op) => op.run(ctx, scratch),
+        Instruction::ExpertDown(op) => op.run(ctx, scratch),
+        Instruction::SiluMul(op) => op.run(ctx),
+        Instruction::Relu2(op) => op.run(ctx),
+        Instruction::Add(op) => op.run(ctx),
+        Instruction::Scale(op) => op.run(ctx),
+        Instruction::GatherRows(op) => op.run(ctx),
+    }
+}

@@ -1,0 +1,108 @@
+//! Naive MLA (prefill): keys and values of a group of heads are expanded, then attended per head.
+
+use super::expand::ExpandGroup;
+use super::expanded_layout::Layout;
+use crate::context::Context;
+use crate::program::{AttendExpanded, ExpandedKernels, Kernels};
+use crate::scratch::{WorkerScratch, resize_scratch};
+use latent_graph::ir::AttentionPath;
+use latent_kernels::{AttendExpandedFn, Expanded, HeadWidths, KvElement, Rows};
+
+/// Minimum query rows of a task, where there are enough.
+const MIN_QUERIES: usize = 32;
+
+/// Tasks per worker, so that all finish together.
+const TASKS_PER_WORKER: usize = 8;
+
+impl AttendExpanded {
+    pub(crate) fn run(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
+        match self.kernels {
+            ExpandedKernels::F32(kernels) => self.attend(ctx, kernels, path, scratch),
+            ExpandedKernels::F16(kernels) => self.attend(ctx, kernels, path, scratch),
+            ExpandedKernels::Bf16(kernels) => self.attend(ctx, kernels, path, scratch),
+        }
+    }
+
+    /// Expands and attends to one group of heads after the other, as many as shared memory holds.
+    fn attend<N: KvElement>(
+        &self,
+        ctx: &Context<'_>,
+        kernels: Kernels<N>,
+        path: AttentionPath,
+        scratch: &mut WorkerScratch,
+    ) {
+        let (a, kv_layer) = (&ctx.model.config.attention, self.kv_layer);
+        for span in ctx.batch.on_path(path) {
+            let layout = Layout::new::<N>(span.first + span.rows.len(), a);
+            for first in (0..a.heads).step_by(layout.group) {
+                let heads = first..(first + layout.group).min(a.heads);
+                let group = ExpandGroup { span, kv_layer, heads, layout };
+                match &self.kv {
+                    Some(kv) => {
+                        group.expand_values::<N>(ctx, kv, scratch);
+                        ctx.barrier();
+                        group.expand_keys(ctx, kv, kernels, scratch);
+                    }
+                    None => group.unpack::<N>(ctx, scratch),
+                }
+                ctx.barrier();
+                self.attend_group(ctx, &group, kernels.attend, scratch);
+                ctx.barrier();
+            }
+        }
+    }
+
+    /// Attention of the span's rows with one group of heads: tasks of a head and some query rows.
+    fn attend_group<N: KvElement>(
+        &self,
+        ctx: &Context<'_>,
+        group: &ExpandGroup<'_>,
+        kernel: AttendExpandedFn<N>,
+        scratch: &mut WorkerScratch,
+    ) {
+        let AttendExpanded { q_nope, q_rope, out, .. } = self;
+        let (a, span, layout) = (&ctx.model.config.attention, group.span, &group.layout);
+        let (heads, width) = (group.heads.len(), a.nope + a.rope);
+        let size = queries_per_task::<N>(span.rows.len(), heads, ctx.worker.count);
+        let tasks = span.rows.len().div_ceil(size);
+        for task in 0..heads * tasks {
+            if task % ctx.worker.count != ctx.worker.index {
+                continue;
+            }
+            // the longest first, so that workers finish together
+            let (h, task) = (task % heads, tasks - 1 - task / heads);
+            let head = group.heads.start + h;
+            let first = span.rows.start + task * size;
+            let rows = first..span.rows.end.min(first + size);
+            let latents = layout.latent * N::KV_BLOCK;
+            let keys = ctx.expanded(layout.keys(h, 0), layout.kv_len * layout.nope);
+            let rope_keys = ctx.expanded(latents, layout.kv_len * layout.width - latents);
+            let values = ctx.expanded(layout.values(h, 0), layout.kv_len * layout.v);
+            let widths = HeadWidths { nope: a.nope, rope: a.rope, value: a.v };
+            let expanded = Expanded::new(keys, (rope_keys, layout.width * N::KV_BLOCK), values, widths)
+                .expect("blocks of the span");
+            let queries = resize_scratch(&mut scratch.more, rows.len() * width);
+            let scales = resize_scratch(&mut scratch.results, rows.len());
+            for ((row, query), scale) in rows.clone().zip(queries.chunks_exact_mut(width)).zip(&mut *scales) {
+                query[..a.nope].copy_from_slice(ctx.head(q_nope, row, head));
+                query[a.nope..].copy_from_slice(ctx.head(q_rope, row, head));
+                *scale = ctx.score_scale(ctx.batch.positions[row]);
+            }
+            let position = ctx.batch.positions[rows.start];
+            // SAFETY: tasks are disjoint in head or rows, and each is dealt to one worker.
+            let mut y = unsafe { ctx.write(out, rows.clone(), head * out.head_stride, out.width) };
+            let queries = Rows::new(queries, rows.len(), width, width);
+            kernel(queries, &expanded, position, scales, &mut y, &mut scratch.attention);
+        }
+    }
+}
+
+/// Query rows of a task: the more, the less often keys are read, but there must be tasks enough for all
+/// workers.
+fn queries_per_task<N: KvElement>(rows: usize, heads: usize, workers: usize) -> usize {
+    let mut size = N::Q_TILE;
+    while size > MIN_QUERIES && heads * rows.div_ceil(size) < TASKS_PER_WORKER * workers {
+        size /= 2;
+    }
+    size
+}

@@ -1,0 +1,121 @@
+//! MLA decode: attention over cached latents, each row's KV range cut into splits whose partial results are
+//! combined in order.
+
+use super::kv_splits::{self, HeadGroup, kv_len, rows_on, split, split_count};
+use crate::context::Context;
+use crate::program::AttendLatent;
+use crate::scratch::{WorkerScratch, resize_scratch};
+use latent_graph::ir::AttentionPath;
+use latent_kernels::{CacheView, PartialSoftmax, partial_softmax_len};
+
+/// Most heads of a task where one worker computes all splits: it keeps the partial results of all of them.
+const MAX_TASK_HEADS: usize = 32;
+
+/// The heads of a task are a multiple of this, however little there is to share out.
+const MIN_TASK_HEADS: usize = 4;
+
+impl AttendLatent {
+    /// Small batches split each row's KV range across workers (flash decoding), and the consumer combines the
+    /// partial results ([`kv_splits::combine_head`]). Otherwise one worker computes all splits of its (row,
+    /// head) tasks. The sums are the same.
+    pub(crate) fn run(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
+        if kv_splits::shares_splits(ctx, &self.out, path) {
+            self.attend_split_kv(ctx, path, &mut scratch.attention);
+            if ctx.traced {
+                ctx.barrier();
+                self.combine_all(ctx, path);
+            }
+        } else {
+            self.attend_whole(ctx, path, scratch);
+        }
+    }
+
+    /// Tasks of a row and a group of its heads, dealt to the workers in turn.
+    fn attend_whole(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
+        let out = &self.out;
+        let rows = kv_splits::row_count(ctx, path);
+        // the sums of a head do not depend on the others of its task, so that tasks may depend on the number
+        // of workers
+        let share = (rows * out.heads).div_ceil(ctx.worker.count).next_multiple_of(MIN_TASK_HEADS);
+        let mut task = 0;
+        for (span, row) in rows_on(ctx, path) {
+            let cache = ctx.kv_view(span, self.kv_layer);
+            for group in HeadGroup::of_row(ctx, row, out.heads, share.min(MAX_TASK_HEADS)) {
+                if task % ctx.worker.count == ctx.worker.index {
+                    let len = partial_softmax_len(group.heads.len(), out.width);
+                    let WorkerScratch { partials, attention, .. } = &mut *scratch;
+                    let partials = resize_scratch(partials, split_count(group.kv_len) * len);
+                    for (index, partial) in partials.chunks_exact_mut(len).enumerate() {
+                        self.attend_split(ctx, &group, index, &cache, partial, attention);
+                    }
+                    // SAFETY: tasks are disjoint in row or heads, and each is dealt to one worker.
+                    let mut result = unsafe { ctx.write_heads(out, group.row, group.heads.clone()) };
+                    group.combine(partials, group.heads.clone(), out.width, &mut result);
+                }
+                task += 1;
+            }
+        }
+    }
+
+    /// The KV splits of all rows, shared out by cached rows: neighbouring splits go to one worker, since a
+    /// kernel prefetches the rows after its split. One worker computes all heads of a split, so that its rows
+    /// are read from memory once; with fewer splits than workers, groups of heads are shared out too.
+    // measured: docs/notes/attention-kernels.md "Share out KV splits by size"
+    fn attend_split_kv(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut Vec<f32>) {
+        let out = &self.out;
+        let own = ctx.worker.share(rows_on(ctx, path).map(|(_, row)| kv_len(ctx, row) * out.heads).sum(), 1);
+        let mut before = 0;
+        for (number, (span, row)) in rows_on(ctx, path).enumerate() {
+            let cache = ctx.kv_view(span, self.kv_layer);
+            let kv_len = kv_len(ctx, row);
+            let together = kv_splits::heads_together(ctx, kv_len, out.heads);
+            for index in 0..split_count(kv_len) {
+                let rows = split(kv_len, index);
+                for group in HeadGroup::of_row(ctx, row, out.heads, together) {
+                    // a task belongs to the worker whose share has its middle, counted in cached rows per
+                    // head
+                    let heads = group.heads.start + group.heads.end;
+                    if own.contains(&(before + rows.start * out.heads + rows.len() * heads / 2)) {
+                        let len = partial_softmax_len(group.heads.len(), out.width);
+                        let at = kv_splits::partials_start(out, number, group.heads.start) + index * len;
+                        // SAFETY: tasks are disjoint in row, split or heads, each has its own range, and the
+                        // middle of one is in one share.
+                        let partial = unsafe { ctx.partials_mut(at, len) };
+                        self.attend_split(ctx, &group, index, &cache, partial, scratch);
+                    }
+                }
+            }
+            before += kv_len * out.heads;
+        }
+    }
+
+    /// Partial results of one split.
+    fn attend_split(
+        &self,
+        ctx: &Context<'_>,
+        group: &HeadGroup,
+        index: usize,
+        cache: &CacheView<'_>,
+        partial: &mut [f32],
+        scratch: &mut Vec<f32>,
+    ) {
+        let latent = self.out.width;
+        let q = ctx.read_heads(&self.query, group.row, group.heads.clone());
+        let mut partial = PartialSoftmax::in_memory(partial, group.heads.len(), latent);
+        let rows = split(group.kv_len, index);
+        let scale = ctx.score_scale(ctx.batch.positions[group.row]);
+        (self.kernel)(q, cache, rows, scale, latent, &mut partial, scratch);
+    }
+
+    /// Combines the splits of all rows and heads into the result.
+    fn combine_all(&self, ctx: &Context<'_>, path: AttentionPath) {
+        let out = &self.out;
+        for head in ctx.worker.share(out.heads, 1) {
+            for (number, (_, row)) in rows_on(ctx, path).enumerate() {
+                // SAFETY: shares of heads are disjoint, and `head` is in this worker's.
+                let result = unsafe { ctx.head_mut(out, row, head, 0..out.width) };
+                kv_splits::combine_head(ctx, out, head, (number, row..row + 1), result);
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Expanded keys and values of a group of heads: computed from cached latents, or unpacked from an expanded
+//! KV cache.
+
+use super::expanded_layout::Layout;
+use super::mla_projection::{HeadProjection, KvProjection, kv_formats};
+use crate::context::Context;
+use crate::program::{Kernels, KvWeights};
+use crate::scratch::{WorkerScratch, resize_scratch};
+use crate::weights::LoadedWeight;
+use latent_backend::SeqSpan;
+use latent_kernels::{KeyBlocks, KeyOrder, KvElement, Rows, RowsMut};
+use std::ops::Range;
+
+/// Cached rows whose keys a worker expands per dequantized W_UK.
+const KEY_ROWS: usize = 512;
+
+/// The heads of a span that are expanded together, and where to.
+pub(crate) struct ExpandGroup<'s> {
+    pub span: &'s SeqSpan,
+    pub kv_layer: usize,
+    pub heads: Range<usize>,
+    pub layout: Layout,
+}
+
+impl ExpandGroup<'_> {
+    /// This worker's blocks of cached rows, as (block, rows). Rows of the last block may be missing.
+    fn own_blocks<N: KvElement>(
+        &self,
+        ctx: &Context<'_>,
+    ) -> impl Iterator<Item = (usize, Range<usize>)> + use<N> {
+        let kv_len = self.span.first + self.span.rows.len();
+        let share = ctx.worker.share(self.layout.kv_len, N::KV_BLOCK);
+        share
+            .step_by(N::KV_BLOCK)
+            .map(move |start| (start / N::KV_BLOCK, start..(start + N::KV_BLOCK).min(kv_len)))
+    }
+
+    /// Packs some elements of cached rows as a block of keys.
+    fn pack_cached<N: KvElement>(
+        &self,
+        ctx: &Context<'_>,
+        rows: &Range<usize>,
+        elements: Range<usize>,
+        out: &mut [N],
+    ) {
+        let rows = rows.clone().map(|row| ctx.kv_row(self.span, self.kv_layer, row));
+        N::pack_keys(ctx.kv_format(self.kv_layer), rows, elements, out);
+    }
+
+    /// Packs this worker's cached rows like keys, and multiplies them with W_UV of each head of the group.
+    pub(crate) fn expand_values<N: KvElement>(
+        &self,
+        ctx: &Context<'_>,
+        kv: &KvWeights,
+        scratch: &mut WorkerScratch,
+    ) {
+        let (a, layout) = (&ctx.model.config.attention, &self.layout);
+        let (formats, width, format) = (kv_formats(kv), a.latent_width(), ctx.kv_format(self.kv_layer));
+        let WorkerScratch { acts, scratch, results, more, .. } = scratch;
+        for (block, rows) in self.own_blocks::<N>(ctx) {
+            // the packed rows serve all groups of heads
+            if self.heads.start == 0 {
+                let (latent, all) = (layout.latent * N::KV_BLOCK, layout.width * N::KV_BLOCK);
+                // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                // worker's.
+                let out: &mut [N] = unsafe { ctx.expanded_mut(block * all, all) };
+                self.pack_cached(ctx, &rows, 0..a.kv_lora_rank, &mut out[..latent]);
+                self.pack_cached(ctx, &rows, a.kv_lora_rank..width, &mut out[latent..]);
+            }
+            let lines = resize_scratch(results, rows.len() * width);
+            for (row, line) in rows.clone().zip(lines.chunks_exact_mut(width)) {
+                latent_kernels::load_row(format, ctx.kv_row(self.span, self.kv_layer, row), line);
+            }
+            let values = resize_scratch(more, rows.len() * a.v);
+            let latent = Rows::new(lines, rows.len(), a.kv_lora_rank, width);
+            let x = acts.prepare(latent, None, formats);
+            for (h, head) in self.heads.clone().enumerate() {
+                let mut y = RowsMut::new(values, rows.len(), a.v, a.v);
+                if let Some(projection) = HeadProjection::new(ctx, kv, &KvProjection::Uv, head) {
+                    projection.project_value(ctx, &x, 0..a.v, &mut y, scratch);
+                }
+                // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                // worker's.
+                let out: &mut [N] =
+                    unsafe { ctx.expanded_mut(layout.values(h, block), layout.v * N::KV_BLOCK) };
+                N::pack_values(values, a.v, out);
+            }
+        }
+    }
+
+    /// Keys of the group: tasks of a head and some blocks of cached rows.
+    pub(crate) fn expand_keys<N: KvElement>(
+        &self,
+        ctx: &Context<'_>,
+        kv: &KvWeights,
+        kernels: Kernels<N>,
+        scratch: &mut WorkerScratch,
+    ) {
+        let (a, layout) = (&ctx.model.config.attention, &self.layout);
+        let task_blocks = KEY_ROWS / N::KV_BLOCK;
+        let tasks = layout.blocks().div_ceil(task_blocks);
+        let weights = resize_scratch(&mut scratch.more, a.nope * a.kv_lora_rank);
+        let mut decoded = None;
+        // neighbouring tasks go to one worker, which dequantizes the head's weights once for them
+        for task in ctx.worker.share(self.heads.len() * tasks, 1) {
+            let (h, task) = (task / tasks, task % tasks);
+            let weight = &ctx.model.weights[kernels.key_weight];
+            // the rows of k_b are elements of latents, those of kv_b are elements of keys
+            let (matrix, from, order) = match kv {
+                KvWeights::Separate(..) => (self.heads.start + h, 0..a.kv_lora_rank, KeyOrder::Latents),
+                KvWeights::Combined(_) => {
+                    let from = (self.heads.start + h) * (a.nope + a.v);
+                    (0, from..from + a.nope, KeyOrder::Keys)
+                }
+            };
+            if decoded.replace(h) != Some(h) {
+                decode_rows(weight, matrix, from, weights, &mut scratch.bytes);
+            }
+            let blocks = task * task_blocks..((task + 1) * task_blocks).min(layout.blocks());
+            let stride = layout.width * N::KV_BLOCK;
+            let latents = ctx.expanded(blocks.start * stride, blocks.len() * stride);
+            let latents = KeyBlocks::new(latents, stride, a.kv_lora_rank, a.nope).expect("blocks of latents");
+            let len = blocks.len() * layout.nope * N::KV_BLOCK;
+            // SAFETY: tasks are disjoint in head or blocks, and this one is in this worker's share; keys are
+            // stored behind the latents that are read.
+            let keys = unsafe { ctx.expanded_mut(layout.keys(h, blocks.start), len) };
+            (kernels.keys)(weights, order, &latents, keys, &mut scratch.attention);
+        }
+    }
+
+    /// Packs this worker's blocks of an expanded KV cache.
+    pub(crate) fn unpack<N: KvElement>(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+        let (a, layout, format) = (&ctx.model.config.attention, &self.layout, ctx.kv_format(self.kv_layer));
+        let head_width = a.nope + a.rope + a.v;
+        for (block, rows) in self.own_blocks::<N>(ctx) {
+            for (h, head) in self.heads.clone().enumerate() {
+                let from = head * head_width;
+                // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                // worker's.
+                let keys: &mut [N] =
+                    unsafe { ctx.expanded_mut(layout.keys(h, block), layout.nope * N::KV_BLOCK) };
+                self.pack_cached(ctx, &rows, from..from + a.nope, keys);
+                let rope = from + a.nope..from + a.nope + a.rope;
+                // all heads share one rope key
+                if head == 0 {
+                    let all = layout.width * N::KV_BLOCK;
+                    // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                    // worker's.
+                    let out: &mut [N] = unsafe { ctx.expanded_mut(block * all, all) };
+                    self.pack_cached(ctx, &rows, rope.clone(), &mut out[layout.latent * N::KV_BLOCK..]);
+                }
+                let lines = resize_scratch(&mut scratch.more, rows.len() * a.v);
+                for (row, line) in rows.clone().zip(lines.chunks_exact_mut(a.v)) {
+                    let cached = ctx.kv_row(self.span, self.kv_layer, row);
+                    latent_kernels::load_part(format, cached, rope.end, line);
+                }
+                // SAFETY: shares of cached rows are disjoint whole blocks, and this block is in this
+                // worker's.
+                let out: &mut [N] =
+                    unsafe { ctx.expanded_mut(layout.values(h, block), layout.v * N::KV_BLOCK) };
+                N::pack_values(lines, a.v, out);
+            }
+        }
+    }
+}
+
+/// Dequantizes some rows of a weight, its scale included.
+fn decode_rows(
+    weight: &LoadedWeight,
+    matrix: usize,
+    rows: Range<usize>,
+    out: &mut [f32],
+    bytes: &mut Vec<u8>,
+) {
+    let rows = weight.matrix(matrix).slice_rows(rows);
+    for (row, line) in out.chunks_exact_mut(rows.cols()).enumerate() {
+        latent_kernels::decode_row(&rows, row, line, bytes);
+    }
+    let scale = weight.scale(matrix);
+    if scale != 1.0 {
+        latent_kernels::scale(out, scale);
+    }
+}

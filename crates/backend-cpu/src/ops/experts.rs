@@ -1,0 +1,111 @@
+//! The mixture of experts: batch rows sorted by expert, so that each expert's weights are read once (a
+//! grouped GEMM).
+
+use super::matmul::{self, OUTPUT_UNIT, Operands};
+use crate::context::Context;
+use crate::expert_rows::ExpertRows;
+use crate::program::{ExpertDown, ExpertGateUp, Operand};
+use crate::scratch::{InputFormats, PreparedInput, WorkerScratch, resize_scratch};
+use latent_kernels::{RowsMut, Scratch};
+use std::ops::Range;
+
+/// Sorts the rows by their experts, which an earlier phase has chosen.
+fn sort(ctx: &Context<'_>, topk_ids: &Operand, experts: &mut ExpertRows) {
+    let count = ctx.model.config.moe.map_or(0, |moe| moe.experts);
+    experts.sort(count, ctx.rows, |row| ctx.ids(topk_ids, row));
+}
+
+/// Some outputs of one expert, for its pairs of (row, expert).
+struct Strip {
+    expert: usize,
+    pairs: Range<usize>,
+    outputs: Range<usize>,
+}
+
+impl ExpertGateUp {
+    /// Experts have very different numbers of rows, so that the outputs of all active experts are cut into
+    /// chunks of equal work, taken from a work queue: chunks of the worker's own memory node first.
+    // measured: docs/notes/threads-and-placement.md "Work queue for experts"
+    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+        let WorkerScratch { acts, scratch, results, experts, .. } = scratch;
+        if let Some(topk_ids) = &self.topk_ids {
+            sort(ctx, topk_ids, experts);
+        }
+        let x = ctx.read(&self.input, 0..ctx.rows, 0, self.input.width);
+        let x = matmul::prepare(ctx, x, self.norm, InputFormats::of_products(&self.products), acts);
+        ctx.worker.for_each_chunk(|chunk| {
+            let own = ctx.worker.node_share(chunk.node, self.out.width, OUTPUT_UNIT);
+            experts.strips(&chunk, own.len().div_ceil(OUTPUT_UNIT), |expert, pairs, tiles| {
+                let from = own.start + tiles.start * OUTPUT_UNIT;
+                let to = (own.start + tiles.end * OUTPUT_UNIT).min(own.end);
+                let rows = experts.rows(pairs.clone());
+                self.strip(ctx, &x, rows, Strip { expert, pairs, outputs: from..to }, (results, scratch));
+            });
+        });
+    }
+
+    fn strip(
+        &self,
+        ctx: &Context<'_>,
+        x: &PreparedInput<'_>,
+        rows: &[u32],
+        Strip { expert, pairs, outputs }: Strip,
+        (results, scratch): (&mut Vec<f32>, &mut Scratch),
+    ) {
+        // one tensor with the outputs of gate and then those of up, or two tensors
+        let (gate, up, up_from) = match &self.products[..] {
+            [both] => (both, both, self.out.width),
+            products => (&products[0], &products[1], 0),
+        };
+        let up_outputs = up_from + outputs.start..up_from + outputs.end;
+        let cols = outputs.len();
+        let operands = |outputs| Operands { matrix: expert, x, index: Some(rows), outputs };
+        let gated = resize_scratch(results, rows.len() * cols);
+        let mut y = RowsMut::new(gated, rows.len(), cols, cols);
+        gate.multiply(ctx, operands(outputs.clone()), &mut y, scratch);
+        // SAFETY: one worker takes a chunk from the queue, and the tiles of chunks are disjoint.
+        let mut y = unsafe { ctx.write(&self.out, pairs, outputs.start, cols) };
+        up.multiply(ctx, operands(up_outputs), &mut y, scratch);
+        for (row, gated) in gated.chunks_exact(cols).enumerate() {
+            latent_kernels::silu_mul(gated, y.row_mut(row));
+        }
+    }
+}
+
+impl ExpertDown {
+    /// Each worker owns a range of outputs and adds the experts of a row in ascending order. The ranges are
+    /// equal work, and those of the dense sum that the same phase may add: no work queue.
+    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+        let ExpertDown { input, topk_ids, topk_weights, product, scale, add, out } = self;
+        let WorkerScratch { acts, scratch, results, experts, .. } = scratch;
+        let outputs = ctx.worker.share(out.width, OUTPUT_UNIT);
+        sort(ctx, topk_ids, experts);
+        let formats = InputFormats::of_products([product]);
+        let all = ctx.read(input, 0..experts.len(), 0, input.width);
+        // the number of rows of a pair's expert decides which kernel reads it
+        let kernel_format = |pair| product.for_rows(experts.rows_of_expert(pair)).1;
+        let formats_of_pair = |pair| InputFormats::of(std::iter::once(kernel_format(pair)));
+        let x = matmul::prepare_some(ctx, all, None, formats, formats_of_pair, acts);
+        if outputs.is_empty() {
+            return;
+        }
+        // SAFETY: shares of outputs are disjoint columns, and these are this worker's; a dense sum in the
+        // same phase has the same shares.
+        let mut sums = unsafe { ctx.write(out, 0..ctx.rows, outputs.start, outputs.len()) };
+        if !add {
+            (0..ctx.rows).for_each(|row| sums.row_mut(row).fill(0.0));
+        }
+        for (expert, pairs) in experts.active() {
+            let (rows, x) = (pairs.len(), x.part(pairs.clone()));
+            let terms = resize_scratch(results, rows * outputs.len());
+            let mut y = RowsMut::new(terms, rows, outputs.len(), outputs.len());
+            let operands = Operands { matrix: expert, x: &x, index: None, outputs: outputs.clone() };
+            product.multiply(ctx, operands, &mut y, scratch);
+            for (pair, term) in pairs.zip(terms.chunks_exact(outputs.len())) {
+                let (row, rank) = experts.row_and_rank(pair);
+                let weight = ctx.row(topk_weights, row)[rank];
+                latent_kernels::axpy(sums.row_mut(row), weight * scale, term);
+            }
+        }
+    }
+}

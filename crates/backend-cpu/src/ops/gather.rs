@@ -1,0 +1,15 @@
+//! The rows of the residual stream whose logits are wanted: each worker copies its share.
+
+use crate::context::Context;
+use crate::program::{Buffer, GatherRows, Operand};
+
+impl GatherRows {
+    pub(crate) fn run(&self, ctx: &Context<'_>) {
+        let hidden = Operand { buffer: Buffer::Hidden, offset: 0, ..self.out };
+        for row in ctx.own_rows(&self.out) {
+            // SAFETY: shares of rows are disjoint, and `row` is in this worker's.
+            let out = unsafe { ctx.row_mut(&self.out, row) };
+            out.copy_from_slice(ctx.row(&hidden, ctx.batch.wanted[row] as usize));
+        }
+    }
+}

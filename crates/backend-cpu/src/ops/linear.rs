@@ -1,0 +1,82 @@
+//! Products of rows with dense weights: each worker computes its share of the outputs.
+
+use super::matmul::{self, OUTPUT_UNIT, Operands};
+use crate::context::Context;
+use crate::program::{Linear, Product};
+use crate::scratch::{InputFormats, PreparedInput, WorkerScratch, resize_scratch};
+use latent_graph::ir::Epilogue;
+use latent_kernels::{Rows, RowsMut, Scratch};
+use std::ops::Range;
+
+impl Linear {
+    pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
+        let x = ctx.read(&self.input, 0..ctx.rows, 0, self.input.heads * self.input.width);
+        let formats = InputFormats::of_products(&self.products);
+        let WorkerScratch { acts, scratch, results, .. } = scratch;
+        let x = matmul::prepare(ctx, x, self.norm, formats, acts);
+        match (self.epilogue, &self.products[..]) {
+            (Epilogue::SiluMul, [gate, up]) => self.gate_up(ctx, &x, [gate, up], results, scratch),
+            _ => self.each_product(ctx, &x, results, scratch),
+        }
+    }
+
+    fn gate_up(
+        &self,
+        ctx: &Context<'_>,
+        x: &PreparedInput<'_>,
+        [gate, up]: [&Product; 2],
+        results: &mut Vec<f32>,
+        scratch: &mut Scratch,
+    ) {
+        let outputs = ctx.worker.share(self.outs[0].width, OUTPUT_UNIT);
+        if outputs.is_empty() {
+            return;
+        }
+        let cols = outputs.len();
+        let gated = resize_scratch(results, ctx.rows * cols);
+        let mut y = RowsMut::new(gated, ctx.rows, cols, cols);
+        let operands = |outputs| Operands { matrix: 0, x, index: None, outputs };
+        gate.multiply(ctx, operands(outputs.clone()), &mut y, scratch);
+        // SAFETY: shares of outputs are disjoint columns, and these are this worker's.
+        let mut y = unsafe { ctx.write(&self.outs[0], 0..ctx.rows, outputs.start, cols) };
+        up.multiply(ctx, operands(outputs), &mut y, scratch);
+        for row in 0..ctx.rows {
+            latent_kernels::silu_mul(&gated[row * cols..(row + 1) * cols], y.row_mut(row));
+        }
+    }
+
+    /// The outputs of all products are shared out as one list, so that a worker with little of the first gets
+    /// more of the second.
+    fn each_product(
+        &self,
+        ctx: &Context<'_>,
+        x: &PreparedInput<'_>,
+        results: &mut Vec<f32>,
+        scratch: &mut Scratch,
+    ) {
+        let rows = ctx.rows;
+        let lengths = self.products.iter().map(|product| ctx.model.weights[product.weight].outputs());
+        for (index, Range { start: from, end: to }) in ctx.worker.shares(lengths, OUTPUT_UNIT) {
+            let (product, out, cols) = (&self.products[index], &self.outs[index], to - from);
+            let operands = Operands { matrix: 0, x, index: None, outputs: from..to };
+            if let Epilogue::AddTo(scale) = self.epilogue {
+                let terms = resize_scratch(results, rows * cols);
+                let mut y = RowsMut::new(terms, rows, cols, cols);
+                product.multiply(ctx, operands, &mut y, scratch);
+                let terms = Rows::new(terms, rows, cols, cols);
+                // SAFETY: shares of outputs are disjoint columns, and these are this worker's.
+                let mut sums = unsafe { ctx.write(out, 0..rows, from, cols) };
+                (0..rows).for_each(|row| {
+                    latent_kernels::axpy(sums.row_mut(row), scale as f32, terms.row(row));
+                });
+            } else {
+                // SAFETY: shares of outputs are disjoint columns, and these are this worker's.
+                let mut y = unsafe { ctx.write(out, 0..rows, from, cols) };
+                product.multiply(ctx, operands, &mut y, scratch);
+                if self.epilogue == Epilogue::Relu2 {
+                    (0..rows).for_each(|row| latent_kernels::relu2(y.row_mut(row)));
+                }
+            }
+        }
+    }
+}

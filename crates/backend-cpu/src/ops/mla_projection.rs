@@ -1,0 +1,185 @@
+//! Weight absorption: queries into latent space before attention, results out of it afterwards. Workers share
+//! heads × outputs.
+
+use super::kv_splits;
+use super::matmul::{OUTPUT_UNIT, Operands};
+use crate::context::Context;
+use crate::program::{AbsorbK, AbsorbV, KvWeights, Product};
+use crate::scratch::{InputFormats, PreparedInput, WorkerScratch, resize_scratch};
+use latent_graph::ir::AttentionPath;
+use latent_kernels::{Rows, RowsMut, Scratch};
+use std::ops::Range;
+
+/// One of the two projections in W_KV.
+pub(crate) enum KvProjection {
+    /// W_UK: from latents to keys.
+    Uk,
+    /// W_UV: from latents to values.
+    Uv,
+}
+
+/// The product with one head's W_UK or W_UV.
+pub(crate) struct HeadProjection {
+    product: Product,
+    matrix: usize,
+    /// First row of the head in `kv_b`; none where the head has a matrix of its own.
+    first_row: Option<usize>,
+}
+
+impl HeadProjection {
+    /// None where the plan has no product for this projection.
+    pub(crate) fn new(
+        ctx: &Context<'_>,
+        kv: &KvWeights,
+        projection: &KvProjection,
+        head: usize,
+    ) -> Option<HeadProjection> {
+        let a = &ctx.model.config.attention;
+        let first = head * (a.nope + a.v);
+        let (product, matrix, first_row) = match (kv, projection) {
+            (KvWeights::Separate(Some(k), _), KvProjection::Uk) => (*k, head, None),
+            (KvWeights::Separate(_, Some(v)), KvProjection::Uv) => (*v, head, None),
+            (KvWeights::Combined(both), KvProjection::Uk) => (*both, 0, Some(first)),
+            (KvWeights::Combined(both), KvProjection::Uv) => (*both, 0, Some(first + a.nope)),
+            _ => return None,
+        };
+        Some(HeadProjection { product, matrix, first_row })
+    }
+
+    /// W_UKᵀ · q: the `outputs` of the head's latent columns.
+    fn absorb_query(
+        &self,
+        ctx: &Context<'_>,
+        x: &PreparedInput<'_>,
+        outputs: Range<usize>,
+        y: &mut RowsMut<'_>,
+        scratch: &mut Scratch,
+    ) {
+        let Some(from) = self.first_row else {
+            // the rows of k_b are latent columns
+            let operands = Operands { matrix: self.matrix, x, index: None, outputs };
+            return self.product.multiply(ctx, operands, y, scratch);
+        };
+        // the rows of kv_b are elements of keys: a transposed product with this head's rows
+        let nope = ctx.model.config.attention.nope;
+        let weight = ctx.model.weights[self.product.weight].matrix(0).slice_rows(from..from + nope);
+        let input = x.acts(self.product.activation);
+        let args = MatmulArgs { weight: &weight, input: &input, row_ids: None, outputs, y };
+        (self.product.kernel)(args, scratch);
+    }
+
+    /// Latent rows to the `outputs` of the head's keys or values.
+    pub(crate) fn project_value(
+        &self,
+        ctx: &Context<'_>,
+        x: &PreparedInput<'_>,
+        outputs: Range<usize>,
+        y: &mut RowsMut<'_>,
+        scratch: &mut Scratch,
+    ) {
+        let from = self.first_row.unwrap_or(0);
+        let outputs = from + outputs.start..from + outputs.end;
+        let operands = Operands { matrix: self.matrix, x, index: None, outputs };
+        self.product.multiply(ctx, operands, y, scratch);
+    }
+}
+
+/// The formats in which the products of W_KV read latent rows.
+pub(crate) fn kv_formats(kv: &KvWeights) -> InputFormats {
+    match kv {
+        KvWeights::Separate(k, v) => InputFormats::of_products([k, v].into_iter().flatten()),
+        KvWeights::Combined(both) => InputFormats::of_products([both]),
+    }
+}
+
+impl AbsorbK {
+    pub(crate) fn run(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
+        let AbsorbK { q_nope, q_rope, rotate, kv, out } = self;
+        let latent = ctx.model.config.attention.kv_lora_rank;
+        let formats = kv_formats(kv);
+        let WorkerScratch { acts, scratch, .. } = scratch;
+        for (head, outputs) in head_shares(ctx, out.heads, latent, latent_unit(ctx, kv)) {
+            let projection = HeadProjection::new(ctx, kv, &KvProjection::Uk, head);
+            for rows in ctx.batch.ranges_in(path) {
+                let x = ctx.read(q_nope, rows.clone(), head * q_nope.head_stride, q_nope.width);
+                let x = acts.prepare(x, None, formats);
+                let column = head * out.head_stride + outputs.start;
+                // SAFETY: shares of (head, columns) are disjoint, and these columns are in this worker's.
+                let mut y = unsafe { ctx.write(out, rows.clone(), column, outputs.len()) };
+                if let Some(projection) = &projection {
+                    projection.absorb_query(ctx, &x, outputs.clone(), &mut y, scratch);
+                }
+                if outputs.end == latent {
+                    for row in rows {
+                        // SAFETY: one worker has the last latent column of a head, and no share has columns
+                        // of the tail.
+                        let tail = unsafe { ctx.head_mut(out, row, head, latent..out.width) };
+                        tail.copy_from_slice(ctx.head(q_rope, row, head));
+                        if *rotate {
+                            ctx.rotate(tail, row);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl AbsorbV {
+    /// Where attention left partial results, each worker combines the KV splits of the heads that it needs,
+    /// so that none waits for another.
+    pub(crate) fn run(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
+        let AbsorbV { input, kv, out } = self;
+        let formats = kv_formats(kv);
+        let WorkerScratch { acts, scratch, more, .. } = scratch;
+        let partial = kv_splits::leaves_partials(ctx, input, path);
+        for (head, outputs) in head_shares(ctx, out.heads, out.width, OUTPUT_UNIT) {
+            let projection = HeadProjection::new(ctx, kv, &KvProjection::Uv, head);
+            let mut before = 0;
+            for rows in ctx.batch.ranges_in(path) {
+                let x = if partial {
+                    let combined = resize_scratch(more, rows.len() * input.width);
+                    kv_splits::combine_head(ctx, input, head, (before, rows.clone()), combined);
+                    Rows::new(combined, rows.len(), input.width, input.width)
+                } else {
+                    ctx.read(input, rows.clone(), head * input.head_stride, input.width)
+                };
+                before += rows.len();
+                let x = acts.prepare(x, None, formats);
+                let column = head * out.head_stride + outputs.start;
+                // SAFETY: shares of (head, columns) are disjoint, and these columns are in this worker's.
+                let mut y = unsafe { ctx.write(out, rows, column, outputs.len()) };
+                if let Some(projection) = &projection {
+                    projection.project_value(ctx, &x, outputs.clone(), &mut y, scratch);
+                }
+            }
+        }
+    }
+}
+
+/// Latent columns are cut at multiples of this: a transposed product cuts `kv_b` between its blocks.
+fn latent_unit(ctx: &Context<'_>, kv: &KvWeights) -> usize {
+    let block = match kv {
+        KvWeights::Combined(both) => ctx.model.weights[both.weight].ty().block_len(),
+        KvWeights::Separate(..) => 1,
+    };
+    block.max(OUTPUT_UNIT)
+}
+
+/// This worker's share of `heads` × `width` elements, as (head, columns).
+fn head_shares(
+    ctx: &Context<'_>,
+    heads: usize,
+    width: usize,
+    unit: usize,
+) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+    let padded = width.next_multiple_of(unit);
+    let share = ctx.worker.share(heads * padded, unit);
+    let first = share.start / padded;
+    let last = share.end.div_ceil(padded);
+    (first..last).filter_map(move |head| {
+        let from = share.start.saturating_sub(head * padded).min(width);
+        let to = (share.end - head * padded).min(width);
+        (from < to).then_some((head, from..to))
+    })
+}

@@ -1,0 +1,21 @@
+//! How each operation runs: one worker's part of it. Operations see a [`Context`](crate::context::Context)
+//! and do not know of each other.
+
+#![allow(unsafe_code, reason = "workers write disjoint parts of shared buffers between barriers")]
+
+pub(crate) mod attend_expanded;
+pub(crate) mod attend_latent;
+pub(crate) mod elementwise;
+pub(crate) mod embed;
+pub(crate) mod expand;
+pub(crate) mod expanded_layout;
+pub(crate) mod experts;
+pub(crate) mod gather;
+pub(crate) mod kv_splits;
+pub(crate) mod kv_store;
+pub(crate) mod linear;
+pub(crate) mod matmul;
+pub(crate) mod mla_projection;
+pub(crate) mod rms_norm;
+pub(crate) mod rope;
+pub(crate) mod route;

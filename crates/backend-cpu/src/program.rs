@@ -1,0 +1,324 @@
+//! A compiled plan: every value an operand in a buffer, every weight an index, every kernel a function. Data
+//! only.
+
+use crate::weights::LoadedWeight;
+use latent_graph::ir::{AttentionPath, Epilogue, RowCount};
+use latent_kernels::half::{bf16, f16};
+use latent_kernels::{AttendExpandedFn, AttendFn, ExpandKeysFn, MatmulFn, Q8Rows};
+use latent_types::ActivationType;
+
+/// The buffer that holds a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Buffer {
+    /// The plan's arena.
+    Arena,
+    /// The residual stream.
+    Hidden,
+    /// The logits.
+    Logits,
+}
+
+/// A strided view of a value in its buffer. Offsets and strides count f32 elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// First element of the first row.
+    pub offset: usize,
+    /// Elements from one row to the next.
+    pub stride: usize,
+    /// Heads per row.
+    pub heads: usize,
+    /// Elements from one head to the next.
+    pub head_stride: usize,
+    /// Elements per head.
+    pub width: usize,
+    /// How the number of rows follows from the batch.
+    pub rows: RowCount,
+}
+
+/// A weight with the kernel that multiplies by it.
+#[derive(Clone, Copy)]
+pub(crate) struct Product {
+    /// Index of the weight.
+    pub weight: usize,
+    /// The kernel.
+    pub kernel: MatmulFn,
+    /// The type in which the kernel reads its input.
+    pub activation: ActivationType,
+    /// The kernel for fewer rows than `kernel` is made for.
+    pub small_batch: Option<SmallBatchKernel>,
+}
+
+/// The kernel for calls of few rows.
+#[derive(Clone, Copy)]
+pub(crate) struct SmallBatchKernel {
+    /// It multiplies calls of fewer rows than this.
+    pub below: usize,
+    /// The kernel.
+    pub kernel: MatmulFn,
+    /// The type in which it reads its input.
+    pub activation: ActivationType,
+}
+
+impl Product {
+    /// The kernel for a call of `rows` rows, and the type in which it reads its input.
+    pub(crate) fn for_rows(&self, rows: usize) -> (MatmulFn, ActivationType) {
+        match self.small_batch {
+            Some(small) if rows < small.below => (small.kernel, small.activation),
+            _ => (self.kernel, self.activation),
+        }
+    }
+
+    /// The types in which its kernels read their inputs.
+    pub(crate) fn activations(&self) -> impl Iterator<Item = ActivationType> + use<> {
+        std::iter::once(self.activation).chain(self.small_batch.map(|small| small.activation))
+    }
+}
+
+/// W_UK and W_UV of a layer, in either of the layouts that files use.
+#[derive(Clone, Copy)]
+pub(crate) enum KvWeights {
+    /// `k_b` and `v_b`, one matrix per head each. None where no product reads the weight.
+    Separate(Option<Product>, Option<Product>),
+    /// `kv_b`: per head the rows of its keys, then those of its values.
+    Combined(Product),
+}
+
+/// The kernels of naive MLA, by the element type of expanded keys and values.
+#[derive(Clone, Copy)]
+pub(crate) enum ExpandedKernels {
+    /// f32.
+    F32(Kernels<f32>),
+    /// f16.
+    F16(Kernels<f16>),
+    /// bf16.
+    Bf16(Kernels<bf16>),
+}
+
+/// The kernels of naive MLA for one element type.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernels<N> {
+    /// Keys from latents.
+    pub keys: ExpandKeysFn<N>,
+    /// Attention.
+    pub attend: AttendExpandedFn<N>,
+    /// Index of the weight that holds W_UK.
+    pub key_weight: usize,
+}
+
+/// Rows of the embedding.
+pub(crate) struct Embed {
+    pub weight: usize,
+    pub scale: f32,
+    pub out: Operand,
+}
+
+/// RMSNorm of every row.
+pub(crate) struct RmsNorm {
+    pub input: Operand,
+    pub weight: usize,
+    pub out: Operand,
+}
+
+/// Products of one input, normalized first by `norm`, with one or several weights.
+pub(crate) struct Linear {
+    pub input: Operand,
+    pub norm: Option<usize>,
+    pub products: Vec<Product>,
+    pub outs: Vec<Operand>,
+    pub epilogue: Epilogue,
+}
+
+/// Rotation by position, in place or into another value.
+pub(crate) struct Rope {
+    pub input: Operand,
+    pub out: Operand,
+}
+
+/// Stores rows `[latent | rope key]` in the KV cache.
+pub(crate) struct LatentStore {
+    pub latent: Operand,
+    pub norm: Option<usize>,
+    pub key: Operand,
+    pub rotate: bool,
+    pub kv_layer: usize,
+}
+
+/// Stores rows of keys and values per head in the KV cache.
+pub(crate) struct ExpandedStore {
+    pub latent: Operand,
+    pub key: Operand,
+    pub rotate: bool,
+    pub kv: KvWeights,
+    pub kv_layer: usize,
+}
+
+/// Queries into latent space: `[W_UKᵀ q_nope | rope(q_rope)]` per head.
+pub(crate) struct AbsorbK {
+    pub q_nope: Operand,
+    pub q_rope: Operand,
+    pub rotate: bool,
+    pub kv: KvWeights,
+    pub out: Operand,
+}
+
+/// Attention over cached latents.
+pub(crate) struct AttendLatent {
+    pub query: Operand,
+    pub out: Operand,
+    pub kv_layer: usize,
+    pub kernel: AttendFn,
+}
+
+/// Results of attention out of latent space: W_UV per head.
+pub(crate) struct AbsorbV {
+    pub input: Operand,
+    pub kv: KvWeights,
+    pub out: Operand,
+}
+
+/// Attention over expanded keys and values.
+pub(crate) struct AttendExpanded {
+    pub q_nope: Operand,
+    pub q_rope: Operand,
+    /// None where the KV cache holds expanded keys and values.
+    pub kv: Option<KvWeights>,
+    pub out: Operand,
+    pub kv_layer: usize,
+    pub kernels: ExpandedKernels,
+}
+
+/// The router: top-k experts per row.
+pub(crate) struct Route {
+    pub logits: Operand,
+    pub bias: Option<usize>,
+    pub topk_ids: Operand,
+    pub topk_weights: Operand,
+    /// Whether every worker routes all rows for itself, because an operation of the same phase reads the
+    /// choice.
+    pub in_every_worker: bool,
+}
+
+/// silu(gate) · up of the chosen experts.
+pub(crate) struct ExpertGateUp {
+    pub input: Operand,
+    pub norm: Option<usize>,
+    /// None where each worker has routed all rows in this phase.
+    pub topk_ids: Option<Operand>,
+    pub products: Vec<Product>,
+    pub out: Operand,
+}
+
+/// Weighted sum over the chosen experts of their down projections.
+pub(crate) struct ExpertDown {
+    pub input: Operand,
+    pub topk_ids: Operand,
+    pub topk_weights: Operand,
+    pub product: Product,
+    pub scale: f32,
+    /// Whether the sum is added to `out`.
+    pub add: bool,
+    pub out: Operand,
+}
+
+/// silu(gate) · up.
+pub(crate) struct SiluMul {
+    pub gate: Operand,
+    pub up: Operand,
+    pub out: Operand,
+}
+
+/// max(x, 0)².
+pub(crate) struct Relu2 {
+    pub input: Operand,
+    pub out: Operand,
+}
+
+/// out += scale · term.
+pub(crate) struct Add {
+    pub term: Operand,
+    pub scale: f32,
+    pub out: Operand,
+}
+
+/// out *= by.
+pub(crate) struct Scale {
+    pub by: f32,
+    pub out: Operand,
+}
+
+/// The rows of the residual stream whose logits are wanted.
+pub(crate) struct GatherRows {
+    pub out: Operand,
+}
+
+/// One operation, ready to run.
+pub(crate) enum Instruction {
+    Embed(Embed),
+    RmsNorm(RmsNorm),
+    Linear(Linear),
+    Rope(Rope),
+    LatentStore(LatentStore),
+    ExpandedStore(ExpandedStore),
+    AbsorbK(AbsorbK),
+    AttendLatent(AttendLatent),
+    AbsorbV(AbsorbV),
+    AttendExpanded(AttendExpanded),
+    Route(Route),
+    ExpertGateUp(ExpertGateUp),
+    ExpertDown(ExpertDown),
+    SiluMul(SiluMul),
+    Relu2(Relu2),
+    Add(Add),
+    Scale(Scale),
+    GatherRows(GatherRows),
+}
+
+impl Instruction {
+    /// Its products, with the number of input rows that each row of the batch has in them.
+    fn products(&self) -> (&[Product], usize) {
+        match self {
+            Instruction::Linear(linear) => (&linear.products, 1),
+            Instruction::ExpertGateUp(experts) => (&experts.products, 1),
+            Instruction::ExpertDown(experts) => {
+                (std::slice::from_ref(&experts.product), experts.topk_ids.width)
+            }
+            _ => (&[], 0),
+        }
+    }
+}
+
+/// An instruction and the rows that it works on.
+pub(crate) struct Step {
+    /// The rows.
+    pub path: AttentionPath,
+    /// The operation.
+    pub instruction: Instruction,
+}
+
+/// A compiled plan: phases of instructions.
+pub(crate) struct Program {
+    /// Instructions between barriers.
+    pub phases: Vec<Vec<Step>>,
+    /// The plan's index of each phase: phases without instructions are left out.
+    pub numbers: Vec<usize>,
+    /// Elements of the arena.
+    pub arena: usize,
+}
+
+impl Program {
+    /// Most blocks of 32 elements that one batch row's inputs of a product take, over the products that read
+    /// their input as `activation`.
+    pub(crate) fn row_blocks(&self, weights: &[LoadedWeight], activation: ActivationType) -> usize {
+        let of = |product: &Product| {
+            let reads = product.activations().any(|a| a == activation);
+            if reads { Q8Rows::row_blocks(weights[product.weight].inputs()) } else { 0 }
+        };
+        let blocks = self.phases.iter().flatten().map(|step| {
+            let (products, rows) = step.instruction.products();
+            rows * products.iter().map(of).max().unwrap_or(0)
+        });
+        blocks.max().unwrap_or(0)
+    }
+}
