@@ -1,4 +1,4 @@
-//! Attention in latent space and over expanded keys, and the expansion of keys.
+//! MLA decode, prefill attention over expanded keys, and the expansion of keys.
 
 use crate::case::{Arithmetic, Bound, SameBits, Truth, Work};
 use crate::memory::Copies;
@@ -8,25 +8,25 @@ use latent_kernels::half::{bf16, f16};
 use latent_kernels::{CacheView, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, load_row, store_row};
 use latent_types::{ActivationType, CacheRow, CacheType};
 
-/// Rows of a page of the cache.
+/// Rows of a page of the KV cache.
 const PAGE: usize = 64;
 
 /// The factor on scores.
 pub(crate) const SCALE: f32 = 0.3;
 
-const FLOAT_BOUND: Bound = Bound {
+const F32_BOUND: Bound = Bound {
     error: 1e-5,
     same_bits: SameBits::None,
     reason: "scores are f32 sums of several hundred terms; tiers with fused multiply-adds round less",
 };
 
-const HALF_BOUND: Bound = Bound {
+const F16_BOUND: Bound = Bound {
     error: 4e-3,
     same_bits: SameBits::None,
     reason: "queries, weights and products are rounded to f16, sums of at most 64 terms too",
 };
 
-const BRAIN_BOUND: Bound = Bound {
+const BF16_BOUND: Bound = Bound {
     error: 5e-3,
     same_bits: SameBits::None,
     reason: "queries and weights are rounded to bf16; sums are f32",
@@ -35,52 +35,53 @@ const BRAIN_BOUND: Bound = Bound {
 const NARROWED_BOUND: Bound = Bound {
     error: 8e-3,
     reason: "queries, weights and cached rows of f16 are rounded to bf16; sums are f32",
-    ..BRAIN_BOUND
+    ..BF16_BOUND
 };
 
-/// The bound of attention that rounds in some way.
+/// Error bound by the arithmetic of attention.
 fn bound(activation: ActivationType) -> Bound {
     match activation {
-        ActivationType::F16 => HALF_BOUND,
-        ActivationType::Bf16 => BRAIN_BOUND,
-        ActivationType::A8 => CODE_BOUND,
-        ActivationType::F32 => FLOAT_BOUND,
+        ActivationType::F16 => F16_BOUND,
+        ActivationType::Bf16 => BF16_BOUND,
+        ActivationType::A8 => INT8_BOUND,
+        ActivationType::F32 => F32_BOUND,
     }
 }
 
-const CODE_BOUND: Bound = Bound {
+const INT8_BOUND: Bound = Bound {
     error: 2e-2,
     same_bits: SameBits::None,
-    reason: "queries are rounded to 8-bit codes with a scale for 128 of them; sums of products with codes are exact",
+    reason: "queries are quantized to 8 bits with a scale per 128; integer dot products are exact",
 };
 
-/// Attention in latent space.
+/// MLA decode over cached latents.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentCase {
-    /// Whether content and rope are scored apart.
+    /// Whether content and RoPE have separate scores.
     pub split: bool,
-    /// What it computes in: f32, bf16, f16 where the cache holds that, or 8-bit codes where it holds those.
+    /// What it computes in: f32, bf16, f16 where the cache is f16 or int8, or 8-bit integers where it is
+    /// int8.
     pub activation: ActivationType,
-    /// Type of the cache.
+    /// Element type of the cache.
     pub cache: CacheType,
     /// Heads of a call.
     pub heads: usize,
-    /// Numbers of a latent.
+    /// Elements of a latent.
     pub latent: usize,
-    /// Numbers of the rotated key.
+    /// Elements of the RoPE key.
     pub rope: usize,
     /// Cached rows.
     pub rows: usize,
-    /// Pieces that the rows are cut into, and merged.
+    /// KV splits, which are combined.
     pub pieces: usize,
 }
 
 /// Its operands.
 pub struct LatentOperands {
-    /// A row a head.
+    /// A row per head.
     pub queries: Vec<f32>,
     streams: Copies,
-    /// The pages of each copy, not in order.
+    /// Block table of each copy, its pages not in order.
     table: Vec<u32>,
     pages: usize,
 }
@@ -104,8 +105,8 @@ impl LatentCase {
 
     pub(crate) fn bound(&self) -> Bound {
         if self.activation != ActivationType::F32 && self.cache == CacheType::Int8 {
-            // whatever the weighted sums are in
-            return CODE_BOUND;
+            // whatever type the weighted sums have
+            return INT8_BOUND;
         }
         if self.activation == ActivationType::Bf16 && self.cache != CacheType::Bf16 {
             return NARROWED_BOUND;
@@ -123,12 +124,12 @@ impl LatentCase {
         }
     }
 
-    /// A cached row.
+    /// Format of a cached row.
     pub(crate) fn row(&self) -> CacheRow {
         CacheRow { ty: self.cache, content: self.latent, rope: self.rope }
     }
 
-    /// Its numbers.
+    /// Its elements.
     pub(crate) fn width(&self) -> usize {
         self.latent + self.rope
     }
@@ -168,7 +169,7 @@ impl LatentCase {
 }
 
 impl LatentOperands {
-    /// One copy of the cached rows; numbers beyond the last begin anew.
+    /// One copy of the cached rows, modulo the number of copies.
     pub fn cache(&self, case: &LatentCase, copy: usize) -> CacheView<'_> {
         let first = copy % self.streams.count() * self.pages;
         let table = &self.table[first..first + self.pages];
@@ -176,7 +177,7 @@ impl LatentOperands {
     }
 }
 
-/// softmax(scale · q·K) V of one query.
+/// softmax(scale · q·K) V of one query, in f64.
 fn attend(query: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, truth: &mut Truth) {
     let dot = |key: &&[f32]| query.iter().zip(*key).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let scores: Vec<f64> = keys.iter().map(|key| f64::from(scale) * dot(key)).collect();
@@ -186,7 +187,7 @@ fn attend(query: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, truth: 
     for i in 0..values[0].len() {
         let value =
             weights.iter().zip(values).map(|(weight, value)| weight * f64::from(value[i])).sum::<f64>();
-        // values reach from −1 to 1, and an error in a score moves weight from one to another
+        // values are from −1 to 1, and an error of a score moves weight between them
         truth.push(value / sum, 1.0);
     }
 }
@@ -194,17 +195,17 @@ fn attend(query: &[f32], keys: &[&[f32]], values: &[&[f32]], scale: f32, truth: 
 /// Causal attention of one head over expanded keys and values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpandedCase {
-    /// What it computes in: f32, or f16.
+    /// What it computes in: f32, f16 or bf16.
     pub activation: ActivationType,
     /// Queries.
     pub queries: usize,
     /// Position of the first.
     pub position: usize,
-    /// Numbers of a key without position.
+    /// Elements of the part of a key without RoPE.
     pub nope: usize,
-    /// Numbers of its rotated part.
+    /// Elements of its RoPE part.
     pub rope: usize,
-    /// Numbers of a value.
+    /// Elements of a value.
     pub values: usize,
 }
 
@@ -219,39 +220,40 @@ pub struct ExpandedOperands {
     values: Vec<f32>,
 }
 
-/// Keys and values as kernels read them, in blocks.
+/// Keys and values in the blocks that kernels read.
 pub struct ExpandedLines<N> {
     content: Vec<N>,
     rotated: Vec<N>,
     values: Vec<N>,
 }
 
-/// Rows of `width` numbers in blocks, which `stride` more numbers follow: each where `place` says that it lies in its block.
-fn laid<N: KvElement>(
+/// Packs rows of `width` elements into blocks, `gap` elements apart, each element at its `offset` in the
+/// block.
+fn pack<N: KvElement>(
     rows: &[f32],
     width: usize,
     gap: usize,
-    place: fn(usize, usize, usize) -> usize,
+    offset: fn(usize, usize, usize) -> usize,
 ) -> Vec<N> {
     let (count, block) = (rows.len() / width.max(1), N::padded(width) * N::KV_BLOCK);
     let one = CacheRow { ty: CacheType::F32, content: 1, rope: 0 };
     let mut out = vec![N::ZERO; count.div_ceil(N::KV_BLOCK) * (block + gap)];
     for (i, row) in rows.chunks_exact(width.max(1)).enumerate() {
-        for (n, number) in row.iter().enumerate() {
-            let at = i / N::KV_BLOCK * (block + gap) + place(width, i % N::KV_BLOCK, n);
-            N::load(one, &number.to_le_bytes(), 0, &mut out[at..=at]);
+        for (n, element) in row.iter().enumerate() {
+            let at = i / N::KV_BLOCK * (block + gap) + offset(width, i % N::KV_BLOCK, n);
+            N::load(one, &element.to_le_bytes(), 0, &mut out[at..=at]);
         }
     }
     out
 }
 
-/// Bytes of a number that expanded keys are made of.
-fn number_bytes(activation: ActivationType) -> usize {
+/// Bytes of an element of expanded keys.
+fn element_bytes(activation: ActivationType) -> usize {
     if activation == ActivationType::F32 { 4 } else { 2 }
 }
 
-/// Numbers rounded to what a case computes in.
-fn seen(activation: ActivationType, numbers: &[f32]) -> Vec<f32> {
+/// Elements rounded to the type that a case computes in.
+fn rounded(activation: ActivationType, numbers: &[f32]) -> Vec<f32> {
     let ty = match activation {
         ActivationType::F16 => CacheType::F16,
         ActivationType::Bf16 => CacheType::Bf16,
@@ -279,7 +281,7 @@ impl ExpandedCase {
         let seen: usize = (0..self.queries).map(|i| self.position + i + 1).sum();
         let widths = self.nope + self.rope + self.values;
         Work {
-            bytes: (number_bytes(self.activation) * (self.position + self.queries) * widths) as f64,
+            bytes: (element_bytes(self.activation) * (self.position + self.queries) * widths) as f64,
             flops: 2.0 * (seen * widths) as f64,
             arithmetic: Arithmetic::of(self.activation),
             from_memory: false,
@@ -290,8 +292,8 @@ impl ExpandedCase {
         let random = &mut Random::new(self.position as u64 + 7);
         let (length, width) = (self.position + self.queries, self.nope + self.rope);
         ExpandedOperands {
-            keys: (0..length).map(|_| seen(self.activation, &random.numbers(width))).collect(),
-            values: seen(self.activation, &random.numbers(length * self.values)),
+            keys: (0..length).map(|_| rounded(self.activation, &random.numbers(width))).collect(),
+            values: rounded(self.activation, &random.numbers(length * self.values)),
             queries: random.numbers(self.queries * width),
             scales: (0..self.queries).map(|i| 0.2 + i as f32 * 0.01).collect(),
         }
@@ -310,16 +312,16 @@ impl ExpandedCase {
 }
 
 impl ExpandedOperands {
-    /// Keys and values as kernels of `N` read them.
+    /// Keys and values in the blocks of `N`.
     pub fn lines<N: KvElement>(&self, case: &ExpandedCase) -> ExpandedLines<N> {
         let keys = |numbers: std::ops::Range<usize>| {
             let rows: Vec<f32> = self.keys.iter().flat_map(|key| key[numbers.clone()].to_vec()).collect();
-            laid(&rows, numbers.len(), 0, N::key_offset)
+            pack(&rows, numbers.len(), 0, N::key_offset)
         };
         ExpandedLines {
             content: keys(0..case.nope),
             rotated: keys(case.nope..case.nope + case.rope),
-            values: laid(&self.values, case.values, 0, N::value_offset),
+            values: pack(&self.values, case.values, 0, N::value_offset),
         }
     }
 }
@@ -337,13 +339,13 @@ impl<N: KvElement> ExpandedLines<N> {
 /// Keys of one head from the latents of blocks of cached rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeysCase {
-    /// What it computes in: f32, or f16.
+    /// What it computes in: f32, f16 or bf16.
     pub activation: ActivationType,
-    /// How W_UK lies.
+    /// Memory order of W_UK.
     pub order: KeyOrder,
-    /// Numbers of a key without position.
+    /// Elements of the part of a key without RoPE.
     pub nope: usize,
-    /// Numbers of a latent.
+    /// Elements of a latent.
     pub latent: usize,
     /// Blocks.
     pub blocks: usize,
@@ -357,7 +359,7 @@ pub struct KeysOperands {
     pub latents: Vec<f32>,
 }
 
-/// Numbers between the latents of two blocks.
+/// Elements between the latents of two blocks.
 const GAP: usize = 192;
 
 impl KeysCase {
@@ -388,7 +390,7 @@ impl KeysCase {
     }
 
     pub(crate) fn work(&self) -> Work {
-        let matrices = (self.nope + self.latent) * self.rows() * number_bytes(self.activation);
+        let matrices = (self.nope + self.latent) * self.rows() * element_bytes(self.activation);
         Work {
             bytes: (4 * self.nope * self.latent + matrices) as f64,
             flops: 2.0 * (self.nope * self.latent * self.rows()) as f64,
@@ -411,7 +413,7 @@ impl KeysCase {
         let random = &mut Random::new(3);
         KeysOperands {
             weights: random.numbers(self.nope * self.latent),
-            latents: seen(self.activation, &random.numbers(self.rows() * self.latent)),
+            latents: rounded(self.activation, &random.numbers(self.rows() * self.latent)),
         }
     }
 
@@ -437,12 +439,12 @@ impl KeysCase {
 }
 
 impl KeysOperands {
-    /// The latents as numbers of a kernel.
+    /// The latents in the blocks of `N`.
     pub fn numbers<N: KvElement>(&self, case: &KeysCase) -> Vec<N> {
-        laid(&self.latents, case.latent, GAP, N::key_offset)
+        pack(&self.latents, case.latent, GAP, N::key_offset)
     }
 
-    /// The view of such numbers that kernels take.
+    /// The view of such blocks that kernels take.
     pub fn view<'a, N: KvElement>(&self, case: &KeysCase, latents: &'a [N]) -> KeyBlocks<'a, N> {
         let stride = N::padded(case.latent) * N::KV_BLOCK + GAP;
         KeyBlocks::new(latents, stride, case.latent, case.nope).expect("blocks of the case")

@@ -6,7 +6,7 @@ use super::run::Thread;
 use super::scratch::{WorkerScratch, resize_scratch};
 use crate::cache::PAGE_ROWS;
 use latent_graph::ir::AttentionPath;
-use latent_kernels::{AttendFn, CacheView, PartialSoftmax, RowsMut, partial_softmax_len};
+use latent_kernels::{AttendArgs, AttendFn, CacheView, PartialSoftmax, RowsMut, partial_softmax_len};
 use std::ops::Range;
 
 /// A row's cached rows are cut into at most this many pieces.
@@ -207,7 +207,8 @@ impl Thread<'_> {
         let q = self.read_heads(query, work.row, work.heads.clone());
         let mut part = PartialSoftmax::in_memory(memory, work.heads.len(), latent);
         let rows = piece(work.length, index);
-        kernel(q, cache, rows, self.score_scale(self.batch.positions[work.row]), latent, &mut part, scratch);
+        let scale = self.score_scale(self.batch.positions[work.row]);
+        kernel(&AttendArgs { q, cache, rows, scale, latent }, &mut part, scratch);
     }
 
     /// Merges the pieces of a row, in order, of some of the heads.

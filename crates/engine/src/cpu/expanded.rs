@@ -11,7 +11,8 @@ use latent_graph::config::AttentionShape;
 use latent_graph::ir::AttentionPath;
 use latent_kernels::half::{bf16, f16};
 use latent_kernels::{
-    AttendExpandedFn, ExpandKeysFn, Expanded, HeadWidths, KeyBlocks, KeyOrder, KvElement, Rows, RowsMut,
+    AttendExpandedArgs, AttendExpandedFn, ExpandArgs, ExpandKeysFn, Expanded, HeadWidths, KeyBlocks,
+    KeyOrder, KvElement, Rows, RowsMut,
 };
 use latent_types::CacheRow;
 use std::ops::Range;
@@ -264,7 +265,8 @@ impl Thread<'_> {
             let latents = self.expanded_numbers(run.start * stride, run.len() * stride);
             let blocks = KeyBlocks::new(latents, stride, a.kv_lora_rank, a.nope).expect("blocks of latents");
             let keys = self.expanded_memory(layout.keys(h, run.start), run.len() * layout.nope * N::KV_BLOCK);
-            (kernels.keys)(weights, order, &blocks, keys, &mut local.attention);
+            let args = ExpandArgs { weights, order, blocks: &blocks };
+            (kernels.keys)(&args, keys, &mut local.attention);
         }
     }
 
@@ -369,7 +371,8 @@ impl Thread<'_> {
             let position = self.batch.positions[rows.start];
             let mut y = self.write(out, rows.clone(), head * out.head_stride, out.width);
             let queries = Rows::new(queries, rows.len(), width, width);
-            kernel(queries, &expanded, position, scales, &mut y, &mut local.attention);
+            let args = AttendExpandedArgs { q: queries, expanded: &expanded, position, scales };
+            kernel(&args, &mut y, &mut local.attention);
         }
     }
 

@@ -1,34 +1,30 @@
-//! Products of many rows by the tiles of AMX, and attention by these or by vectors that multiply bf16.
+//! bf16 dot products: GEMM by AMX tiles, and what attention by AMX or AVX512-BF16 is built from.
 //!
-//! A processor multiplies tiles of sixteen rows of 32 inputs with tiles of 32 inputs of sixteen outputs, and adds 256 sums of f32 to a third: 8192
-//! multiply-adds an instruction. Weights come from their packed form ([`latent_quant::tiles`]) through a *strip*: some inputs of some
-//! outputs, as bf16 in the order that tiles want, small enough to stay in a core's second-level cache while all rows are multiplied with it.
+//! AMX multiplies a tile of sixteen rows × 32 inputs by a tile of 32 inputs × sixteen outputs, and adds the
+//! 256 f32 sums to an accumulator tile: 8192 multiply-adds per instruction. Weights are dequantized from
+//! their packed form ([`latent_quant::tiles`]) to bf16 blocks in tile order, some inputs × some outputs at a
+//! time, small enough to stay in the L2 cache while all rows are multiplied with them.
 //!
-//! * `detect`: whether there are tiles, and the system's permission to use them.
-//! * `dot`: the instructions: tiles, with their configuration, and vectors, which know the products of attention.
-//! * `dequant_block`: weights as bf16, from every format of tiles.
-//! * `gemm`: the order in which strips, rows and inputs are taken.
-//! * `layout`: other factors in the order of tiles.
-//! * `softmax`: weights from scores.
-//! * `mla_prefill`: attention over expanded keys and values, and the expansion of keys.
-//! * `mla_decode`: attention in latent space.
+//! * `detect`: whether the CPU has AMX, and the system's permission to use it.
+//! * `dot`: the instructions, AMX tiles or AVX512-BF16 vectors, in the shapes of GEMM and attention.
+//! * `layout`: packs other factors into the panels of [`bf16_layout`](crate::bf16_layout).
+//! * `dequant_block`: weights of every packed format as bf16.
+//! * `gemm`: the loop over blocks of weights, rows and inputs.
 //!
-//! **Why bf16.** Rounding weights and inputs to bf16 costs less than 8-bit inputs cost already: 0.2 % of a result (root of the mean square over
-//! 2048 random terms), where inputs of 8 bits with a scale for each 32 give 0.5 % and weights and inputs of 8 bits with a scale for each 256, as tiles
-//! of bytes would need them, give 0.9 % (`tests`). It is one path for every format, and a result is one chain of additions, whatever the sizes
-//! of strips.
+//! **Why bf16.** Rounding weights and inputs to bf16 costs less than 8-bit inputs already do: 0.2 % of a
+//! result (root mean square over 2048 random terms), against 0.5 % for 8-bit inputs with a scale per 32, and
+//! 0.9 % for 8-bit weights and inputs with a scale per 256, as int8 tiles would need them (`tests`). It is
+//! one path for every format, and a result is one chain of additions, whatever the block sizes.
 //!
-//! **The order of a sum** is that of its inputs, 32 a step: sums that leave the tiles between strips come back as they were. So the bits
-//! depend on operands alone, neither on rows nor on where a share of outputs ends.
+//! **The order of a sum** is the order of its inputs, 32 per k-step: accumulators that leave the tiles
+//! between blocks come back unchanged. So the bits depend on the operands alone, neither on the number of
+//! rows nor on where a share of outputs ends.
 
 mod dequant_block;
 mod detect;
-mod dot;
+pub(crate) mod dot;
 mod gemm;
-mod layout;
-mod mla_decode;
-mod mla_prefill;
-mod softmax;
+pub(crate) mod layout;
 #[cfg(test)]
 mod tests;
 
@@ -36,42 +32,13 @@ pub(crate) use detect::found;
 pub use detect::{assume_amx, assumed};
 pub(crate) use dot::{bf16_peak, integer_peak};
 pub(crate) use gemm::{Buffers, multiply};
-pub(crate) use layout::pack_values;
 
-use crate::KernelFn;
-use dot::{AmxTiles, Avx512Bf16};
-use latent_types::{CacheType, OpKind};
-
-/// Attention on tiles: operation, fewest rows of a step, the cache's type where there is one only, kernel.
-pub(crate) fn amx_attention() -> [(OpKind, usize, Option<CacheType>, KernelFn); 3] {
-    [
-        (OpKind::AttendExpanded, MIN_ROWS, None, KernelFn::PrefillAttnBf16(mla_prefill::attend::<AmxTiles>)),
-        (OpKind::ExpandKeys, MIN_ROWS, None, KernelFn::ExpandKeysBf16(mla_prefill::expand_keys::<AmxTiles>)),
-        // numbers of f16 would lose three bits, and every processor with tiles multiplies f16 in vectors
-        (
-            OpKind::AttendLatent,
-            1,
-            Some(CacheType::Bf16),
-            KernelFn::AttendLatent(mla_decode::attend::<AmxTiles>),
-        ),
-    ]
-}
-
-/// Whether attention multiplies bf16 in vectors here: where there is arithmetic on f16, that is as fast and rounds less.
+/// Whether attention uses AVX512-BF16 on this CPU. AVX512-FP16 is as fast and rounds less, where the CPU has
+/// it.
 pub(crate) fn has_bf16_vectors() -> bool {
     crate::isa::Avx512Bf16::detect().is_some() && !crate::features().avx512_fp16
 }
 
-/// Attention by vectors: operation, the cache's type, kernel. A cache of f32 asks for more than bf16.
-pub(crate) fn vector_attention() -> impl Iterator<Item = (OpKind, CacheType, KernelFn)> {
-    [CacheType::F16, CacheType::Bf16, CacheType::Int8].into_iter().flat_map(|cache| {
-        [
-            (OpKind::AttendExpanded, cache, KernelFn::PrefillAttnBf16(mla_prefill::attend::<Avx512Bf16>)),
-            (OpKind::ExpandKeys, cache, KernelFn::ExpandKeysBf16(mla_prefill::expand_keys::<Avx512Bf16>)),
-            (OpKind::AttendLatent, cache, KernelFn::AttendLatent(mla_decode::attend::<Avx512Bf16>)),
-        ]
-    })
-}
-
-/// Fewest rows of a call that tiles are for: with fewer, unpacking a strip costs more than products with 8-bit inputs cost in all.
+/// Fewest rows of a call for AMX: with fewer, dequantizing weights costs more than a whole matmul with 8-bit
+/// inputs.
 pub(crate) const MIN_ROWS: usize = 16;

@@ -2,7 +2,7 @@
 
 use super::{MatmulArgs, Scratch};
 use crate::QuantizedInput;
-use crate::attention::dot;
+use crate::reduce::dot;
 
 /// Input row `i` of a call.
 #[inline(always)]

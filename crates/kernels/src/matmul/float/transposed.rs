@@ -3,8 +3,8 @@
 
 use super::body::Matrix;
 use super::formats::FloatFormat;
-use crate::attention::sum_lanes;
 use crate::matmul::body::source;
+use crate::reduce::sum_lanes;
 use crate::simd::Simd;
 use crate::{Rows, RowsMut, WeightMatrix};
 use latent_quant::tiles::ROWS;
