@@ -1,25 +1,25 @@
-//! Tile instructions from their bytes: the three-byte VEX form, map 0F38, opcodes 49, 4B, 5C and 5E.
+//! Decodes AMX instructions: the three-byte VEX form, map 0F38, opcodes 49, 4B, 5C and 5E.
 
 use crate::tiles::Signs;
 
-/// A tile instruction.
+/// An AMX instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instruction {
-    /// Configuration from memory.
+    /// ldtilecfg: configuration from memory.
     LoadConfig(Address),
-    /// Configuration to memory.
+    /// sttilecfg: configuration to memory.
     StoreConfig(Address),
-    /// No configuration, all tiles zero.
+    /// tilerelease: no configuration, all tiles zero.
     Release,
-    /// A tile of zeros.
+    /// tilezero.
     Zero(usize),
-    /// A tile from rows in memory, which are the index register apart.
+    /// tileloadd: the index register is the stride of rows in memory.
     Load(usize, Address),
-    /// A tile to such rows.
+    /// tilestored: the same to memory.
     Store(usize, Address),
-    /// sum += left · right, of bf16.
+    /// tdpbf16ps: sum += left · right in bf16.
     DotBf16 { sum: usize, left: usize, right: usize },
-    /// The same of bytes.
+    /// tdpb??d: the same in bytes.
     DotBytes { sum: usize, left: usize, right: usize, signs: Signs },
 }
 
@@ -27,12 +27,12 @@ pub(crate) enum Instruction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub base: Base,
-    /// Register and power of two of its factor.
+    /// Index register and log2 of its scale.
     pub index: Option<(u8, u8)>,
     pub displacement: i32,
 }
 
-/// What a memory operand counts from.
+/// Base of a memory operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
     Register(u8),
@@ -55,7 +55,7 @@ const P66: u8 = 1;
 const F3: u8 = 2;
 const F2: u8 = 3;
 
-/// The instruction at the beginning of `bytes` and its length; none where it is no tile instruction.
+/// The AMX instruction that `bytes` begin with, and its length.
 pub(crate) fn decode(bytes: &[u8; LONGEST]) -> Option<(Instruction, usize)> {
     let &[VEX, second, third, opcode, modrm, ..] = bytes else { return None };
     // map 0F38, W0, 128 bits
@@ -73,7 +73,7 @@ pub(crate) fn decode(bytes: &[u8; LONGEST]) -> Option<(Instruction, usize)> {
         (0x49, F2, true) if rm == 0 => sums(Instruction::Zero(reg)),
         (0x49, NONE, false) if reg == 0 => memory().map(|(at, len)| (Instruction::LoadConfig(at), len)),
         (0x49, P66, false) if reg == 0 => memory().map(|(at, len)| (Instruction::StoreConfig(at), len)),
-        // loading with a hint (66) is loading; rows need an index register
+        // tileloaddt1 (prefix 66) is a load with a hint; rows need an index register
         (0x4b, F2 | P66, false) if rm == 4 => memory().map(|(at, len)| (Instruction::Load(reg, at), len)),
         (0x4b, F3, false) if rm == 4 => memory().map(|(at, len)| (Instruction::Store(reg, at), len)),
         (0x5c, F3, true) => sums(Instruction::DotBf16 { sum: reg, left: rm, right: extra }),

@@ -1,4 +1,4 @@
-//! The handler of SIGILL.
+//! The SIGILL handler.
 
 use crate::decode::{Address, Base, Instruction, LONGEST, SHORTEST, VEX, decode};
 use crate::tiles::{Refused, Tiles};
@@ -7,11 +7,12 @@ use std::mem;
 use std::sync::OnceLock;
 
 thread_local! {
-    /// Tiles of this thread, and how many instructions have been computed. Constant and without a destructor, so that a handler may use it.
+    /// Tiles of this thread, and the number of emulated instructions. Const-initialized and without a
+    /// destructor, so that a signal handler may use it.
     static TILES: UnsafeCell<(Tiles, u64)> = const { UnsafeCell::new((Tiles::new(), 0)) };
 }
 
-/// Where the system's context keeps the register of each number.
+/// Index of each register, by its encoding, in the signal context.
 const REGISTERS: [libc::c_int; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
@@ -32,7 +33,8 @@ const REGISTERS: [libc::c_int; 16] = [
 ];
 
 pub(crate) fn computed() -> u64 {
-    // SAFETY: a copy of a number, which nobody else writes: handlers run to their end before this goes on.
+    // SAFETY: copies an integer of this thread; only its signal handler writes it, and that has returned
+    // before this code goes on.
     TILES.with(|tiles| unsafe { (*tiles.get()).1 })
 }
 
@@ -49,9 +51,11 @@ pub(crate) fn install() -> bool {
     })
 }
 
-/// Computes the instruction at which the thread stands, and moves it behind; else makes the signal end the process.
+/// Emulates the instruction at the thread's instruction pointer and steps over it, or lets the signal end the
+/// process.
 extern "C" fn handle(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the context of the kind that the system passes, and an instruction that the processor has read.
+    // SAFETY: a SA_SIGINFO handler gets a `ucontext_t`, and its instruction pointer is at an instruction that
+    // the CPU has fetched.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         let at = registers[libc::REG_RIP as usize] as *const u8;
@@ -70,18 +74,19 @@ extern "C" fn handle(_signal: libc::c_int, _info: *mut libc::siginfo_t, context:
     }
 }
 
-/// The tile instruction at an address, and its length. What lies behind it may be a page that is not there, and is not read; it may itself
-/// reach into the next page.
+/// The AMX instruction at an address, and its length. The page after it may be unmapped and is not read,
+/// unless the instruction itself reaches into it.
 ///
 /// # Safety
-/// The processor has read an instruction there.
+/// There is an instruction at the address, which the CPU has fetched.
 unsafe fn read(at: *const u8) -> Option<(Instruction, usize)> {
     let mut known = LONGEST.min(4096 - at as usize % 4096);
     let mut bytes = [0; LONGEST];
     loop {
-        // SAFETY: bytes of the page in which the instruction begins, or of the instruction itself.
+        // SAFETY: bytes of the page in which the instruction begins, or of the instruction itself; both are
+        // mapped.
         unsafe { std::ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), known) }
-        // each byte that is missing stands for zero, with which an instruction is the shortest that begins so
+        // missing bytes are taken as zero, with which the instruction decodes as the shortest that begins so
         let found = decode(&bytes);
         let length = match found {
             Some((_, length)) => length,
@@ -95,10 +100,10 @@ unsafe fn read(at: *const u8) -> Option<(Instruction, usize)> {
     }
 }
 
-/// Does what an instruction does.
+/// Executes an instruction.
 ///
 /// # Safety
-/// Called by the handler, for an instruction that the thread runs and with its registers.
+/// Called by the handler, for the instruction that the thread was about to execute and with its registers.
 unsafe fn compute(instruction: Instruction, registers: &[i64; 23], next: i64) -> Result<(), Refused> {
     let register = |number: u8| registers[REGISTERS[usize::from(number)] as usize];
     let address = |at: &Address, with_index: bool| {
@@ -115,7 +120,8 @@ unsafe fn compute(instruction: Instruction, registers: &[i64; 23], next: i64) ->
         (address(at, false) as i64).wrapping_add(stride.wrapping_mul(i as i64)) as *mut u8
     };
     TILES.with(|all| {
-        // SAFETY: the thread's own, and only its handler uses it, which the signal blocks until it ends. Memory is what the instruction names.
+        // SAFETY: the tiles are this thread's, and only its handler uses them, during which the signal is
+        // blocked. Memory is what the instruction names.
         unsafe {
             let (tiles, count) = &mut *all.get();
             *count += 1;
@@ -145,7 +151,7 @@ unsafe fn compute(instruction: Instruction, registers: &[i64; 23], next: i64) ->
     })
 }
 
-/// Products of bf16, with fused multiply-adds in vectors where the processor has them.
+/// [`Tiles::dot_bf16`], compiled with FMA where the CPU has it.
 fn dot_bf16(tiles: &mut Tiles, sum: usize, left: usize, right: usize) -> Result<(), Refused> {
     #[target_feature(enable = "avx2,fma")]
     fn vectors(tiles: &mut Tiles, sum: usize, left: usize, right: usize) -> Result<(), Refused> {
@@ -173,7 +179,7 @@ mod tests {
             for before in 0..=length {
                 memory.fill(0);
                 memory[page - before..][..length].copy_from_slice(bytes);
-                // SAFETY: an instruction lies there.
+                // SAFETY: there is an instruction.
                 let found = unsafe { read(memory[page - before..].as_ptr()) };
                 assert!(found.is_some_and(|(_, found)| found == length), "{before} bytes before a page");
             }

@@ -1,48 +1,48 @@
-//! Tiles of one thread, and what instructions do to them.
+//! Tile state of one thread, and the effect of each instruction.
 
 /// Tile registers.
 const COUNT: usize = 8;
 
-/// Rows of a tile at most.
+/// Most rows of a tile.
 const ROWS: usize = 16;
 
-/// Bytes of a row at most.
+/// Most bytes of a row.
 const ROW_BYTES: usize = 64;
 
-/// Which factors of a product of bytes are signed.
+/// Signedness of the factors of an int8 product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signs {
     pub left: bool,
     pub right: bool,
 }
 
-/// A refusal: the processor would raise an exception.
+/// The CPU would raise an exception.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused;
 
-/// Configuration and contents.
+/// Configuration and contents of all tiles.
 #[derive(Clone)]
 pub(crate) struct Tiles {
     configured: bool,
-    /// Rows of each, and bytes of a row.
+    /// Rows, and bytes per row, of each tile.
     shapes: [(usize, usize); COUNT],
     rows: [[[u8; ROW_BYTES]; ROWS]; COUNT],
 }
 
 impl Tiles {
-    /// No configuration.
+    /// Unconfigured.
     pub const fn new() -> Tiles {
         Tiles { configured: false, shapes: [(0, 0); COUNT], rows: [[[0; ROW_BYTES]; ROWS]; COUNT] }
     }
 
-    /// Takes a configuration: palette 0 is none, palette 1 has eight tiles.
+    /// ldtilecfg: palette 0 releases, palette 1 has eight tiles.
     pub fn configure(&mut self, config: &[u8; 64]) -> Result<(), Refused> {
         *self = Tiles::new();
         if config[0] == 0 {
             return Ok(());
         }
         let reserved = config[2..16].iter().chain(&config[32..48]).chain(&config[56..]);
-        // a start row is what an interrupted load leaves; nothing here is interrupted
+        // a start row other than 0 resumes an interrupted load, which does not happen here
         if config[0] != 1 || config[1] != 0 || reserved.into_iter().any(|byte| *byte != 0) {
             return Err(Refused);
         }
@@ -58,7 +58,7 @@ impl Tiles {
         Ok(())
     }
 
-    /// The configuration as [`configure`](Self::configure) takes it.
+    /// sttilecfg: the configuration as [`configure`](Self::configure) takes it.
     pub fn config(&self) -> [u8; 64] {
         let mut config = [0; 64];
         config[0] = u8::from(self.configured);
@@ -69,7 +69,7 @@ impl Tiles {
         config
     }
 
-    /// No configuration again.
+    /// tilerelease.
     pub fn release(&mut self) {
         *self = Tiles::new();
     }
@@ -79,14 +79,14 @@ impl Tiles {
         shape.ok_or(Refused)
     }
 
-    /// Sets a tile to zeros.
+    /// tilezero.
     pub fn zero(&mut self, tile: usize) -> Result<(), Refused> {
         self.shape(tile)?;
         self.rows[tile] = [[0; ROW_BYTES]; ROWS];
         Ok(())
     }
 
-    /// Loads a tile: `row` reads as many bytes as it is given of the row of a number.
+    /// tileloadd: `row(i, bytes)` reads row i from memory.
     pub fn load(&mut self, tile: usize, row: impl Fn(usize, &mut [u8])) -> Result<(), Refused> {
         let (rows, bytes) = self.words(tile)?;
         self.rows[tile] = [[0; ROW_BYTES]; ROWS];
@@ -96,19 +96,19 @@ impl Tiles {
         Ok(())
     }
 
-    /// Stores a tile: `row` hears each row's number and bytes.
+    /// tilestored: `row(i, bytes)` writes row i to memory.
     pub fn store(&self, tile: usize, row: impl Fn(usize, &[u8])) -> Result<(), Refused> {
         let (rows, bytes) = self.words(tile)?;
         (0..rows).for_each(|i| row(i, &self.rows[tile][i][..bytes]));
         Ok(())
     }
 
-    /// The shape of a tile whose rows are whole words.
+    /// Shape of a tile, whose rows must be whole words.
     fn words(&self, tile: usize) -> Result<(usize, usize), Refused> {
         self.shape(tile).and_then(|shape| if shape.1.is_multiple_of(4) { Ok(shape) } else { Err(Refused) })
     }
 
-    /// Rows and words of a row of a sum, and words of a row of its left factor.
+    /// M, N and K of a product, N and K in words.
     fn product(&self, sum: usize, left: usize, right: usize) -> Result<(usize, usize, usize), Refused> {
         let ((m, n), (a, k), (b, c)) = (self.words(sum)?, self.words(left)?, self.words(right)?);
         let distinct = sum != left && left != right && sum != right;
@@ -120,8 +120,8 @@ impl Tiles {
         std::array::from_fn(|i| bytes[4 * column + i])
     }
 
-    /// sum += left · right. Even and odd terms are summed apart, each with one rounding a term, and then added to each other and to the sum;
-    /// numbers too small for an exponent count as zero, before and after.
+    /// tdpbf16ps: sum += left · right. Even and odd terms have their own accumulators, with one rounding per
+    /// term, which are then added to each other and to the sum. Denormals are zero, as inputs and as results.
     #[inline(always)]
     pub fn dot_bf16(&mut self, sum: usize, left: usize, right: usize) -> Result<(), Refused> {
         let (m, n, k) = self.product(sum, left, right)?;
@@ -154,7 +154,7 @@ impl Tiles {
         Ok(())
     }
 
-    /// sum += left · right, four bytes a word, in 32 bits.
+    /// tdpbssd and its unsigned forms: sum += left · right, four bytes per word, in 32 bits.
     pub fn dot_bytes(&mut self, sum: usize, left: usize, right: usize, signs: Signs) -> Result<(), Refused> {
         let (m, n, k) = self.product(sum, left, right)?;
         let widen = |byte: u8, signed| if signed { i32::from(byte as i8) } else { i32::from(byte) };
@@ -174,7 +174,7 @@ impl Tiles {
     }
 }
 
-/// Zero for a number without an exponent.
+/// Flushes denormals to zero.
 #[inline(always)]
 fn flushed(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { 0.0f32.copysign(value) } else { value }
