@@ -14,8 +14,8 @@
 //! | GEMV, small batches, GEMM (quantized weights) | `matmul/quantized` | | | `matmul/amx` |
 //! | GEMV, GEMM (float weights) | `matmul/float` | | | |
 //! | any format, one row at a time | `matmul/dequantized` | | | |
-//! | decode attention (MLA, latent space) | `attention/mla_decode/{f32, int8}` | `attention/mla_decode/{f16, int8_f16}` | `bf16/mla_decode` | `bf16/mla_decode` |
-//! | prefill attention (expanded keys and values) | `attention/mla_prefill/f32` | `attention/mla_prefill/f16` | `bf16/mla_prefill` | `bf16/mla_prefill` |
+//! | decode attention (MLA, latent space) | `attention/mla_decode/{f32, int8}` | `attention/mla_decode/{f16, int8_f16}` | `attention/mla_decode/bf16` | `attention/mla_decode/bf16` |
+//! | prefill attention (expanded keys and values) | `attention/mla_prefill/f32` | `attention/mla_prefill/f16` | `attention/mla_prefill/bf16` | `attention/mla_prefill/bf16` |
 //! | norm, RoPE, activation functions, routing | `norm`, `rope`, `elementwise`, `moe` | | | |
 //!
 //! So decode attention on AVX2 is `attention/mla_decode/f32.rs` (or `int8.rs`) with `simd/avx2.rs`, compiled in `attention/tiers.rs`.
@@ -32,14 +32,19 @@
 
 mod activation;
 mod attention;
+mod attention_table;
 #[cfg(target_arch = "x86_64")]
 mod bf16;
+mod bf16_layout;
 mod cpu_vendor;
 mod decode;
 mod elementwise;
 mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod isa;
+mod kernel_fn;
+mod kv_cache;
+mod math;
 mod matmul;
 mod moe;
 mod norm;
@@ -56,22 +61,24 @@ mod widen;
 
 pub use activation::{Bf16Rows, Bf16x32, Q8_BLOCK, Q8Block, Q8Rows, QuantizedInput, quantize_q8, to_bf16};
 pub use attention::{
-    AttendExpandedFn, AttendFn, CacheView, ExpandKeysFn, Expanded, HeadWidths, KEYS, KeyBlocks, KeyOrder,
-    KvElement, PartialSoftmax, combine_splits, load_part, load_row, partial_softmax_len, store_part,
-    store_row,
+    AttendArgs, AttendExpandedArgs, AttendExpandedFn, AttendFn, ExpandArgs, ExpandKeysFn, Expanded,
+    HeadWidths, KEYS, KeyBlocks, KeyOrder, KvElement, PartialSoftmax, combine_splits, partial_softmax_len,
 };
 #[cfg(target_arch = "x86_64")]
 pub use bf16::assume_amx;
 pub use decode::decode_row;
-pub use elementwise::{add, axpy, exp, relu2, scale, silu, silu_mul};
+pub use elementwise::{add, axpy, relu2, scale, silu, silu_mul};
 pub use half;
+pub use kernel_fn::KernelFn;
+pub use kv_cache::{CacheView, load_part, load_row, store_part, store_row};
+pub use math::exp;
 pub use matmul::{MatmulArgs, MatmulFn, Scratch, allow_avx_vnni};
 pub use moe::{Gating, GroupScore, RouteSpec, route};
 pub use norm::rms_norm;
 pub use peak::{Peak, peak, read_all};
 pub use rope::{RopePairs, RopeTable, rotate};
 pub use shape::ShapeError;
-pub use table::{KernelFn, features, table};
+pub use table::{features, table};
 pub use tiers::{limit_tier, tier_limit};
 pub use view::{Rows, RowsMut};
 pub use weights::{BlockScales, WeightMatrix};

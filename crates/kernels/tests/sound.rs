@@ -3,8 +3,8 @@
 #![allow(missing_docs, reason = "tests")]
 
 use latent_kernels::{
-    Bf16Rows, CacheView, KernelFn, MatmulArgs, PartialSoftmax, Q8Block, Q8Rows, QuantizedInput, Rows,
-    RowsMut, Scratch, ShapeError, WeightMatrix,
+    AttendArgs, Bf16Rows, CacheView, KernelFn, MatmulArgs, PartialSoftmax, Q8Block, Q8Rows, QuantizedInput,
+    Rows, RowsMut, Scratch, ShapeError, WeightMatrix,
 };
 use latent_quant::tiles::TileLayout;
 use latent_types::{CacheRow, CacheType, TensorType, WeightLayout};
@@ -79,7 +79,8 @@ fn no_attention_reads_beyond_the_pages_of_its_table() {
                 let mut part = PartialSoftmax::in_memory(&mut memory, 4, 64);
                 let q = Rows::new(&q, 4, 96, 96);
                 catch_unwind(AssertUnwindSafe(|| {
-                    kernel(q, &cache, rows, 1.0, 64, &mut part, &mut Vec::new());
+                    let args = AttendArgs { q, cache: &cache, rows, scale: 1.0, latent: 64 };
+                    kernel(&args, &mut part, &mut Vec::new());
                 }))
             };
             for rows in [0..65, 64..70, 1 << 40..(1 << 40) + 1] {

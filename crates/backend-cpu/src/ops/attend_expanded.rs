@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::program::{AttendExpanded, ExpandedKernels, Kernels};
 use crate::scratch::{WorkerScratch, resize_scratch};
 use latent_graph::ir::AttentionPath;
-use latent_kernels::{AttendExpandedFn, Expanded, HeadWidths, KvElement, Rows};
+use latent_kernels::{AttendExpandedArgs, AttendExpandedFn, Expanded, HeadWidths, KvElement, Rows};
 
 /// Minimum query rows of a task, where there are enough.
 const MIN_QUERIES: usize = 32;
@@ -91,8 +91,9 @@ impl AttendExpanded {
             let position = ctx.batch.positions[rows.start];
             // SAFETY: tasks are disjoint in head or rows, and each is dealt to one worker.
             let mut y = unsafe { ctx.write(out, rows.clone(), head * out.head_stride, out.width) };
-            let queries = Rows::new(queries, rows.len(), width, width);
-            kernel(queries, &expanded, position, scales, &mut y, &mut scratch.attention);
+            let q = Rows::new(queries, rows.len(), width, width);
+            let args = AttendExpandedArgs { q, expanded: &expanded, position, scales };
+            kernel(&args, &mut y, &mut scratch.attention);
         }
     }
 }

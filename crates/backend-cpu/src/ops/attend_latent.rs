@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::program::AttendLatent;
 use crate::scratch::{WorkerScratch, resize_scratch};
 use latent_graph::ir::AttentionPath;
-use latent_kernels::{CacheView, PartialSoftmax, partial_softmax_len};
+use latent_kernels::{AttendArgs, CacheView, PartialSoftmax, partial_softmax_len};
 
 /// Most heads of a task where one worker computes all splits: it keeps the partial results of all of them.
 const MAX_TASK_HEADS: usize = 32;
@@ -104,7 +104,7 @@ impl AttendLatent {
         let mut partial = PartialSoftmax::in_memory(partial, group.heads.len(), latent);
         let rows = split(group.kv_len, index);
         let scale = ctx.score_scale(ctx.batch.positions[group.row]);
-        (self.kernel)(q, cache, rows, scale, latent, &mut partial, scratch);
+        (self.kernel)(&AttendArgs { q, cache, rows, scale, latent }, &mut partial, scratch);
     }
 
     /// Combines the splits of all rows and heads into the result.

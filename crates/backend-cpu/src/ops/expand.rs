@@ -8,7 +8,7 @@ use crate::program::{Kernels, KvWeights};
 use crate::scratch::{WorkerScratch, resize_scratch};
 use crate::weights::LoadedWeight;
 use latent_backend::SeqSpan;
-use latent_kernels::{KeyBlocks, KeyOrder, KvElement, Rows, RowsMut};
+use latent_kernels::{ExpandArgs, KeyBlocks, KeyOrder, KvElement, Rows, RowsMut};
 use std::ops::Range;
 
 /// Cached rows whose keys a worker expands per dequantized W_UK.
@@ -124,7 +124,8 @@ impl ExpandGroup<'_> {
             // SAFETY: tasks are disjoint in head or blocks, and this one is in this worker's share; keys are
             // stored behind the latents that are read.
             let keys = unsafe { ctx.expanded_mut(layout.keys(h, blocks.start), len) };
-            (kernels.keys)(weights, order, &latents, keys, &mut scratch.attention);
+            let args = ExpandArgs { weights, order, blocks: &latents };
+            (kernels.keys)(&args, keys, &mut scratch.attention);
         }
     }
 

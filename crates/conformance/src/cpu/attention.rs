@@ -5,8 +5,8 @@ use crate::attention::{
 };
 use crate::backend::Job;
 use latent_kernels::{
-    AttendExpandedFn, AttendFn, ExpandKeysFn, KvElement, PartialSoftmax, Rows, RowsMut, combine_splits,
-    partial_softmax_len,
+    AttendArgs, AttendExpandedArgs, AttendExpandedFn, AttendFn, ExpandArgs, ExpandKeysFn, KvElement,
+    PartialSoftmax, Rows, RowsMut, combine_splits, partial_softmax_len,
 };
 
 pub(super) struct LatentJob<'o> {
@@ -42,8 +42,9 @@ impl Job for LatentJob<'_> {
         let memories = self.partials.chunks_exact_mut(partial_softmax_len(heads, latent));
         for (start, memory) in (0..rows).step_by(piece).zip(memories) {
             let mut part = PartialSoftmax::in_memory(memory, heads, latent);
-            let range = start..(start + piece).min(rows);
-            (self.kernel)(queries, &cache, range, SCALE, latent, &mut part, &mut self.scratch);
+            let rows = start..(start + piece).min(rows);
+            let args = AttendArgs { q: queries, cache: &cache, rows, scale: SCALE, latent };
+            (self.kernel)(&args, &mut part, &mut self.scratch);
             used += 1;
         }
         let mut out = RowsMut::new(&mut self.out, heads, latent, latent);
@@ -80,10 +81,11 @@ impl<N: KvElement> Job for ExpandedJob<'_, N> {
     fn run(&mut self, _copy: usize) {
         let ExpandedCase { queries, position, nope, rope, values, .. } = *self.case;
         let width = nope + rope;
-        let rows = Rows::new(&self.operands.queries, queries, width, width);
-        let expanded = self.lines.view(self.case);
+        let q = Rows::new(&self.operands.queries, queries, width, width);
+        let expanded = &self.lines.view(self.case);
         let mut out = RowsMut::new(&mut self.out, queries, values, values);
-        (self.kernel)(rows, &expanded, position, &self.operands.scales, &mut out, &mut self.scratch);
+        let args = AttendExpandedArgs { q, expanded, position, scales: &self.operands.scales };
+        (self.kernel)(&args, &mut out, &mut self.scratch);
     }
 
     fn results(&self) -> Vec<f32> {
@@ -113,9 +115,9 @@ impl<'o, N: KvElement> KeysJob<'o, N> {
 
 impl<N: KvElement + Into<f32>> Job for KeysJob<'_, N> {
     fn run(&mut self, _copy: usize) {
-        let blocks = self.operands.view(self.case, &self.latents);
-        let weights = &self.operands.weights;
-        (self.kernel)(weights, self.case.order, &blocks, &mut self.keys, &mut self.scratch);
+        let blocks = &self.operands.view(self.case, &self.latents);
+        let args = ExpandArgs { weights: &self.operands.weights, order: self.case.order, blocks };
+        (self.kernel)(&args, &mut self.keys, &mut self.scratch);
     }
 
     fn results(&self) -> Vec<f32> {

@@ -1,60 +1,66 @@
-//! Products of f16 matrices with AVX512-FP16: at most [`F16_CHAIN`] products are summed in f16, such sums in f32.
+//! GEMM of f16 matrices with AVX512-FP16: chains of at most [`F16_CHAIN`] products are summed in f16, the
+//! chains in f32.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use std::arch::x86_64::*;
 
-/// Numbers of a vector.
+/// Elements of a vector.
 pub(super) const F16_LANES: usize = 32;
 
-/// Products of one sum in f16.
+/// Largest magnitude of a scaled query: the 4 · 18 products of an f16 accumulator with any f16 stay finite.
+const MAX_QUERY: f32 = 1.0 / 128.0;
+
+/// Products that are summed in f16 before the sum is widened to f32.
 pub(super) const F16_CHAIN: usize = 64;
 
-/// The left factor: each number twice as f16, so that one load fills a vector with it.
+/// The left factor: each element twice as f16, so that one 32-bit broadcast fills a vector with it.
 #[derive(Clone, Copy)]
 pub(super) struct Left {
     pub start: *const u32,
-    /// Numbers between rows.
+    /// Elements from one row to the next.
     pub row: usize,
-    /// Numbers between columns.
+    /// Elements from one column to the next.
     pub column: usize,
 }
 
-/// What becomes of the numbers that are there.
+/// How a product joins the sums in memory.
 #[derive(Clone, Copy)]
 pub(super) enum Old<'a> {
-    /// They are replaced.
+    /// It replaces them.
     Replace,
-    /// They are added to.
+    /// It is added.
     Add,
-    /// Row i becomes the product's times its factor. For at most [`F16_CHAIN`] columns.
+    /// It replaces them, row i times its factor. For at most [`F16_CHAIN`] columns of the left factor.
     First(&'a [f32]),
-    /// Row i becomes itself times the first factor plus the product's row times the second. For at most [`F16_CHAIN`] columns.
+    /// Row i is rescaled by the first factor, and the product's row times the second is added. For at most
+    /// [`F16_CHAIN`] columns of the left factor.
     Scale(&'a [f32], &'a [f32]),
 }
 
-/// The shape of a product and its right factor and result.
+/// Shape, right factor and result of a GEMM.
 #[derive(Clone, Copy)]
 pub(super) struct Product {
     /// Rows of the left factor.
     pub rows: usize,
     /// Its columns.
     pub k: usize,
-    /// Columns of the right factor; the result has room for whole vectors.
+    /// Columns of the right factor; rows of the result have room for whole vectors.
     pub columns: usize,
     /// Rows of f16.
     pub right: *const u16,
-    /// Numbers between them.
+    /// Elements from one to the next.
     pub right_row: usize,
     /// Rows of f32.
     pub out: *mut f32,
-    /// Numbers between them.
+    /// Elements from one to the next.
     pub out_row: usize,
 }
 
-/// left · right. One line of memory from `ahead` on is asked for with every other row of the right factor, each time that it is read.
+/// left · right. Prefetches one cache line from `ahead` on per two rows of the right factor, each time they
+/// are read.
 ///
 /// # Safety
-/// All numbers lie in memory that is valid for it; the processor has AVX512-FP16, and the caller is compiled for it.
+/// The addresses are valid for the shape; the caller is compiled for AVX512-FP16.
 #[inline(always)]
 pub(super) unsafe fn multiply(left: Left, product: &Product, old: Old<'_>, ahead: &mut Option<*const u8>) {
     let mut row = 0;
@@ -62,7 +68,8 @@ pub(super) unsafe fn multiply(left: Left, product: &Product, old: Old<'_>, ahead
         let mut column = 0;
         macro_rules! strips {
             ($rows:literal) => {{
-                // SAFETY: the caller's promise; rows and columns lie inside.
+                // SAFETY: the tile's rows and columns are inside the shape, whose addresses the caller keeps
+                // valid.
                 unsafe {
                     while column + 2 * F16_LANES <= product.columns {
                         strip::<$rows, 2, false>(left, product, old, (row, column), ahead);
@@ -84,7 +91,10 @@ pub(super) unsafe fn multiply(left: Left, product: &Product, old: Old<'_>, ahead
     }
 }
 
-/// `R` rows and `V` vectors of columns; `MASKED`: the last vector is not whole.
+/// A register tile of `R` rows and `V` vectors of columns; `MASKED`: the last vector is partial.
+///
+/// # Safety
+/// As for [`multiply`]; the tile begins inside the shape.
 #[inline(always)]
 unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
     left: Left,
@@ -93,7 +103,7 @@ unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
     (row, column): (usize, usize),
     ahead: &mut Option<*const u8>,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: rows, columns and terms below those of the shape; masked lanes are not read.
     unsafe {
         let mask = (1u64 << (product.columns - column).min(F16_LANES)).wrapping_sub(1) as u32;
         let mut right = product.right.add(column);
@@ -103,7 +113,7 @@ unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
         let mut k = 0;
         while k < product.k {
             let end = (k + F16_CHAIN).min(product.k);
-            let mut found = [[_mm512_setzero_ph(); V]; R];
+            let mut acc = [[_mm512_setzero_ph(); V]; R];
             while k < end {
                 let mut line = [_mm512_setzero_ph(); V];
                 for v in 0..V {
@@ -113,7 +123,7 @@ unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
                 for r in 0..R {
                     let w = _mm512_castsi512_ph(_mm512_set1_epi32(*factor.add(r * left.row) as i32));
                     for v in 0..V {
-                        found[r][v] = _mm512_fmadd_ph(w, line[v], found[r][v]);
+                        acc[r][v] = _mm512_fmadd_ph(w, line[v], acc[r][v]);
                     }
                 }
                 if k.is_multiple_of(2)
@@ -125,13 +135,13 @@ unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
                 factor = factor.wrapping_add(left.column);
                 k += 1;
             }
-            // rows by name: with numbers that the compiler does not know, the sums would live in memory
+            // unrolled: with an index that the compiler does not know, accumulators would be kept in memory
             macro_rules! rows {
                 ($($r:literal)*) => {$(
                     if $r < R {
                         for v in 0..V {
                             let at = out.add($r * product.out_row + v * F16_LANES);
-                            put(found[$r.min(R - 1)][v], at, old, row + $r, first);
+                            join(acc[$r.min(R - 1)][v], at, old, row + $r, first);
                         }
                     }
                 )*};
@@ -142,12 +152,15 @@ unsafe fn strip<const R: usize, const V: usize, const MASKED: bool>(
     }
 }
 
-/// A vector of a row's results joins what is there.
+/// Joins the accumulator of a row with the sums in memory.
+///
+/// # Safety
+/// 32 elements at `out`, and factors for the row; the caller is compiled for AVX512-FP16.
 #[inline(always)]
-unsafe fn put(found: __m512h, out: *mut f32, old: Old<'_>, row: usize, first: bool) {
-    // SAFETY: the caller's promise: 32 numbers at `out`, factors for the row.
+unsafe fn join(acc: __m512h, out: *mut f32, old: Old<'_>, row: usize, first: bool) {
+    // SAFETY: two halves of 16 of the 32 elements at `out`, and a factor of the row, by the caller's promise.
     unsafe {
-        let all = _mm512_castph_si512(found);
+        let all = _mm512_castph_si512(acc);
         let halves = [_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64::<1>(all)];
         for (i, half) in halves.into_iter().enumerate() {
             let out = out.add(16 * i);
@@ -167,61 +180,51 @@ unsafe fn put(found: __m512h, out: *mut f32, old: Old<'_>, row: usize, first: bo
     }
 }
 
-/// Asks for one line of memory.
+/// Prefetches one cache line.
+///
+/// # Safety
+/// The caller is compiled for AVX512-FP16.
 #[inline(always)]
 pub(super) unsafe fn prefetch(ahead: &mut *const u8) {
-    // SAFETY: asking for any address is allowed.
+    // SAFETY: a prefetch of any address is allowed.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(ahead.cast()) };
     *ahead = ahead.wrapping_add(64);
 }
 
+/// 32 elements.
+///
+/// # Safety
+/// They are at `from`; the caller is compiled for AVX512-FP16.
 #[inline(always)]
 pub(super) unsafe fn load(from: *const u16) -> __m512h {
-    // SAFETY: the caller's promise.
+    // SAFETY: 32 elements by the caller's promise.
     unsafe { _mm512_castsi512_ph(_mm512_loadu_si512(from.cast())) }
 }
 
+/// The elements of the mask, and zeros.
+///
+/// # Safety
+/// They are at `from`; the caller is compiled for AVX512-FP16.
 #[inline(always)]
 pub(super) unsafe fn load_some(mask: __mmask32, from: *const u16) -> __m512h {
-    // SAFETY: the caller's promise for the lanes of the mask; others are not read.
+    // SAFETY: elements of the mask by the caller's promise; masked lanes are not read.
     unsafe { _mm512_castsi512_ph(_mm512_maskz_loadu_epi16(mask, from.cast())) }
 }
 
-/// 2^x for x ≤ 0 or −∞: relative error below 3e-7.
+/// Sixteen elements as f16, each twice, as in a left factor.
+///
+/// # Safety
+/// The caller is compiled for AVX512-FP16.
 #[inline(always)]
-pub(super) unsafe fn exp2(x: __m512) -> __m512 {
-    // SAFETY: register to register, with the tier's instructions.
+pub(super) unsafe fn splat_pairs_f16(elements: __m512) -> __m512i {
+    // SAFETY: registers only, in a caller compiled for AVX512-FP16.
     unsafe {
-        // far enough to be 0 in f32, and never −∞ − −∞
-        let x = _mm512_max_ps(x, _mm512_set1_ps(-200.0));
-        let n = _mm512_roundscale_ps::<0>(x);
-        let r = _mm512_sub_ps(x, n);
-        // 2^r for |r| ≤ 1/2: the first terms of the series of e^(r ln 2), the last one rounded up to spread the error
-        let mut p = _mm512_set1_ps(1.54e-4);
-        for term in [1.333_355_8e-3, 9.618_129e-3, 5.550_411e-2, 0.240_226_5, std::f32::consts::LN_2, 1.0] {
-            p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(term));
-        }
-        _mm512_scalef_ps(p, n)
-    }
-}
-
-/// Sixteen numbers as f16, each twice, as a left factor has them.
-#[inline(always)]
-pub(super) unsafe fn splat_pairs_f16(numbers: __m512) -> __m512i {
-    // SAFETY: register to register, with the tier's instructions.
-    unsafe {
-        let halves = _mm512_cvtepu16_epi32(_mm256_castph_si256(_mm512_cvtxps_ph(numbers)));
+        let halves = _mm512_cvtepu16_epi32(_mm256_castph_si256(_mm512_cvtxps_ph(elements)));
         _mm512_or_si512(halves, _mm512_slli_epi32::<16>(halves))
     }
 }
 
-/// The same memory as bits.
-pub(super) fn bits(numbers: &mut [f32]) -> &mut [u32] {
-    // SAFETY: the same size and alignment, and any bits are a number.
-    unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), numbers.len()) }
-}
-
-/// Does something with the address of each sixteen numbers of a row, the last filled up with zeros.
+/// Runs `$body` with the address of each sixteen elements of a row, the last padded with zeros.
 macro_rules! for_vectors {
     ($row:expr, $line:ident => $body:expr) => {{
         let row: &[f32] = $row;
@@ -237,15 +240,66 @@ macro_rules! for_vectors {
         }
     }};
 }
-pub(super) use for_vectors;
-
 /// Largest magnitude of a row.
+///
+/// # Safety
+/// The caller is compiled for AVX512-FP16.
 #[inline(always)]
-pub(super) unsafe fn largest(row: &[f32]) -> f32 {
-    // SAFETY: sixteen numbers of each line, with the tier's instructions.
+unsafe fn largest(row: &[f32]) -> f32 {
+    // SAFETY: sixteen elements at the address of each line, in a caller compiled for AVX512-FP16.
     unsafe {
         let mut lanes = _mm512_setzero_ps();
         for_vectors!(row, line => lanes = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(line)), lanes));
         _mm512_reduce_max_ps(lanes)
     }
+}
+
+/// Scales a row to at most [`MAX_QUERY`], as a left factor: each element twice as f16. Returns the factor
+/// that undoes the scaling.
+///
+/// # Safety
+/// The caller is compiled for AVX512-FP16.
+#[inline(always)]
+pub(super) unsafe fn factor_row(row: &[f32], out: &mut [u32]) -> f32 {
+    assert!(out.len() >= row.len().next_multiple_of(16), "room for whole vectors");
+    // SAFETY: sixteen elements per line and place, in a caller compiled for AVX512-FP16.
+    unsafe {
+        let largest = largest(row);
+        let factor = if largest > 0.0 { MAX_QUERY / largest } else { 0.0 };
+        let mut places = out.chunks_exact_mut(16);
+        for_vectors!(row, line => {
+            let scaled = _mm512_mul_ps(_mm512_loadu_ps(line), _mm512_set1_ps(factor));
+            if let Some(place) = places.next() {
+                _mm512_storeu_si512(place.as_mut_ptr().cast(), splat_pairs_f16(scaled));
+            }
+        });
+        if largest > 0.0 { largest / MAX_QUERY } else { 0.0 }
+    }
+}
+
+/// Scales a row to at most [`MAX_QUERY`] and rounds it to f16. Returns the factor that undoes the scaling.
+///
+/// # Safety
+/// The caller is compiled for AVX512-FP16.
+#[inline(always)]
+pub(super) unsafe fn scale_to_f16(row: &[f32], out: &mut [u32]) -> f32 {
+    assert!(out.len() * 2 >= row.len().next_multiple_of(16), "room for whole vectors");
+    // SAFETY: the caller is compiled for AVX512-FP16.
+    let largest = unsafe { largest(row) };
+    if largest == 0.0 {
+        out.fill(0);
+        return 0.0;
+    }
+    let factor = MAX_QUERY / largest;
+    // SAFETY: sixteen f16 per place of eight words, in a caller compiled for AVX512-FP16.
+    unsafe {
+        let mut places = out.chunks_exact_mut(8);
+        for_vectors!(row, line => {
+            let scaled = _mm512_mul_ps(_mm512_loadu_ps(line), _mm512_set1_ps(factor));
+            if let Some(place) = places.next() {
+                _mm256_storeu_si256(place.as_mut_ptr().cast(), _mm256_castph_si256(_mm512_cvtxps_ph(scaled)));
+            }
+        });
+    }
+    1.0 / factor
 }

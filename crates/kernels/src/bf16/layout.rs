@@ -1,33 +1,32 @@
-//! Factors made into panels (see [`attention::bf16_layout`](crate::attention::bf16_layout)) with vectors.
+//! Packs f32 matrices into bf16 panels (see [`bf16_layout`](crate::bf16_layout)) with AVX512-BF16.
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use crate::KvElement;
-use crate::attention::bf16_layout::{K_STEP, PANEL, STEP_LEN, steps};
+use crate::bf16_layout::{K_STEP, PANEL, STEP_LEN, steps, value_offset};
 use half::bf16;
 use std::arch::x86_64::*;
 
-/// Memory for `len` numbers that begins with a cache line.
-pub(super) fn aligned(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
+/// Scratch of `len` elements, aligned to a cache line.
+pub(crate) fn aligned(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
     memory.resize(len + 16, 0.0);
     let from = memory.as_ptr().align_offset(64).min(16);
     &mut memory[from..from + len]
 }
 
-/// Rows of f32 in memory.
+/// A row-major matrix of f32 in memory.
 #[derive(Clone, Copy)]
-pub(super) struct Matrix {
+pub(crate) struct Matrix {
     pub start: *const f32,
-    /// Numbers between rows.
+    /// Elements from one row to the next.
     pub stride: usize,
     pub rows: usize,
     pub cols: usize,
 }
 
 impl Matrix {
-    /// The part from some row and column on; at most 32 of each.
+    /// The part from a row and column on, at most 32 of each.
     fn part(self, row: usize, col: usize) -> Matrix {
         let (rows, cols) = (self.rows - row, self.cols - col);
         let start = self.start.wrapping_add(row * self.stride + col);
@@ -35,16 +34,19 @@ impl Matrix {
     }
 }
 
-/// The lanes below `count`.
+/// Mask of the lanes below `count`.
 #[inline(always)]
-pub(super) fn below(count: usize) -> __mmask16 {
+pub(crate) fn below(count: usize) -> __mmask16 {
     (1u32 << count.min(16)).wrapping_sub(1) as u16
 }
 
-/// Two vectors of f32 as bf16: first the numbers of `low`, then those of `high`.
+/// Rounds two vectors to bf16: first the elements of `low`, then of `high`.
+///
+/// # Safety
+/// The CPU has AVX512-BF16.
 #[inline(always)]
-pub(super) unsafe fn pair(low: __m512, high: __m512) -> __m512i {
-    // SAFETY: register to register, with the caller's instructions; the types are of one size.
+pub(crate) unsafe fn pair(low: __m512, high: __m512) -> __m512i {
+    // SAFETY: registers only, with the caller's instructions; both types have 512 bits.
     unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
 }
 
@@ -58,23 +60,30 @@ static ALTERNATING: [u16; 32] = {
     indices
 };
 
-/// Two vectors of f32 as pairs of bf16: a line of a right panel from two terms of sixteen columns.
+/// Rounds two vectors to bf16 and interleaves them: a line of a right panel from two terms of sixteen
+/// columns.
+///
+/// # Safety
+/// The CPU has AVX512-BF16.
 #[inline(always)]
-pub(super) unsafe fn alternate(first: __m512, second: __m512) -> __m512i {
-    // SAFETY: as above; 32 indices.
+pub(crate) unsafe fn alternate(first: __m512, second: __m512) -> __m512i {
+    // SAFETY: 32 indices of 16 bits; registers otherwise, with the caller's instructions.
     unsafe {
         let order = _mm512_loadu_si512(ALTERNATING.as_ptr().cast());
         _mm512_permutexvar_epi16(order, pair(first, second))
     }
 }
 
-/// Sixteen vectors of sixteen words, turned: word j of vector i becomes word i of vector j.
+/// Transposes sixteen vectors of sixteen words.
+///
+/// # Safety
+/// The CPU has AVX-512.
 #[inline(always)]
-pub(super) unsafe fn transpose(v: [__m512i; 16]) -> [__m512i; 16] {
-    // SAFETY: register to register, with the caller's instructions.
+pub(crate) unsafe fn transpose(v: [__m512i; 16]) -> [__m512i; 16] {
+    // SAFETY: registers only, with the caller's instructions.
     unsafe {
         let mut a = v;
-        // within quarters: words of neighbours, then pairs of words of neighbours of neighbours
+        // within 128-bit quarters: words of rows i and i + 1, then pairs of words of rows i and i + 2
         for i in (0..16).step_by(2) {
             (a[i], a[i + 1]) = (_mm512_unpacklo_epi32(v[i], v[i + 1]), _mm512_unpackhi_epi32(v[i], v[i + 1]));
         }
@@ -105,12 +114,14 @@ pub(super) unsafe fn transpose(v: [__m512i; 16]) -> [__m512i; 16] {
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// One step of a right panel from rows of terms, each times its factor: at most 32 rows, which become columns, and 32 terms.
+/// Packs one k-step of a right panel from rows of terms, each row times its factor: at most 32 rows, which
+/// become columns, and 32 terms.
 ///
 /// # Safety
-/// The matrix is valid, `factors` has a number for each row, and there is room for a step; the processor has AVX-512 with BF16.
+/// The matrix is valid, `factors` has an element per row, and there is room for a k-step; the CPU has
+/// AVX512-BF16.
 unsafe fn right_step(rows: Matrix, factors: &[f32], out: *mut bf16) {
-    // SAFETY: the caller's promise; masked lanes are not read.
+    // SAFETY: rows of the matrix and lines of the k-step by the caller's promise; masked lanes are not read.
     unsafe {
         let masks = [below(rows.cols), below(rows.cols.saturating_sub(16))];
         for tile in 0..2 {
@@ -131,25 +142,26 @@ unsafe fn right_step(rows: Matrix, factors: &[f32], out: *mut bf16) {
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// A right panel from rows of terms, each times its factor: at most 32 rows, which become columns.
+/// Packs a right panel from rows of terms, each row times its factor: at most 32 rows, which become columns.
 ///
 /// # Safety
-/// As for [`right_step`], with room for all steps.
-pub(super) unsafe fn right_panel(rows: Matrix, factors: &[f32], out: *mut bf16) {
+/// As for [`right_step`], with room for all k-steps.
+pub(crate) unsafe fn right_panel(rows: Matrix, factors: &[f32], out: *mut bf16) {
     for step in 0..steps(rows.cols) {
-        // SAFETY: the caller's promise.
+        // SAFETY: a part of the matrix, and room for each k-step, by the caller's promise.
         unsafe { right_step(rows.part(0, step * K_STEP), factors, out.add(step * STEP_LEN)) }
     }
 }
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// A right panel from columns of terms: at most 32 columns.
+/// Packs a right panel from columns of terms: at most 32 columns.
 ///
 /// # Safety
 /// As for [`right_panel`].
-pub(super) unsafe fn right_panel_of_columns(columns: Matrix, out: *mut bf16) {
-    // SAFETY: the caller's promise; masked lanes are not read, and lines beyond the last term are zeros.
+pub(crate) unsafe fn right_panel_of_columns(columns: Matrix, out: *mut bf16) {
+    // SAFETY: rows of the matrix and lines of the panel by the caller's promise; masked lanes, and rows
+    // beyond the last, are not read.
     unsafe {
         for term in (0..columns.rows.next_multiple_of(K_STEP)).step_by(2) {
             for tile in 0..2 {
@@ -168,13 +180,14 @@ pub(super) unsafe fn right_panel_of_columns(columns: Matrix, out: *mut bf16) {
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// One step of a left panel from rows of terms that lie across: at most 32 rows, which become terms, and 32 numbers of each, which become
-/// rows.
+/// Packs one k-step of a left panel from the transposed matrix: at most 32 rows, which become terms, and 32
+/// columns, which become rows.
 ///
 /// # Safety
 /// As for [`right_step`].
 unsafe fn transpose_step(across: Matrix, out: *mut bf16) {
-    // SAFETY: the caller's promise; masked lanes are not read.
+    // SAFETY: rows of the matrix and lines of the k-step by the caller's promise; masked lanes, and rows
+    // beyond the last, are not read.
     unsafe {
         for tile in 0..2 {
             let mask = below(across.cols.saturating_sub(16 * tile));
@@ -195,20 +208,21 @@ unsafe fn transpose_step(across: Matrix, out: *mut bf16) {
 }
 }
 
-/// As [`KvElement::pack_values`] of bf16, whose assertions hold.
+/// Packs rows of values as a block of expanded values: [`value_offset`].
 ///
 /// # Panics
-/// When the processor has no AVX512-BF16.
+/// When the CPU has no AVX512-BF16.
 pub(crate) fn pack_values(values: &[f32], width: usize, out: &mut [bf16]) {
     let _proof = crate::isa::Avx512Bf16::expect();
     let rows = values.len() / width;
     for from in (0..rows).step_by(K_STEP) {
         let rows = K_STEP.min(rows - from);
         for n in (0..width).step_by(PANEL) {
-            let numbers = &values[from * width + n..];
-            let across = Matrix { start: numbers.as_ptr(), stride: width, rows, cols: PANEL.min(width - n) };
-            let out = &mut out[bf16::value_offset(width, from, n)..][..STEP_LEN];
-            // SAFETY: the rows and columns lie in `values`; a step has room; the processor has the instructions.
+            let first = &values[from * width + n..];
+            let across = Matrix { start: first.as_ptr(), stride: width, rows, cols: PANEL.min(width - n) };
+            let out = &mut out[value_offset(width, from, n)..][..STEP_LEN];
+            // SAFETY: the rows and columns are inside `values`, `out` has the length of a k-step, and the
+            // token proves the instructions.
             unsafe { transpose_step(across, out.as_mut_ptr()) }
         }
     }

@@ -1,21 +1,21 @@
-//! Routing: from a row's router logits to its experts and their weights.
+//! MoE routing: from a token's router logits to its top-k experts and their weights.
 
-use crate::elementwise::exp;
+use crate::math::exp;
 
 /// From logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gating {
     /// Softmax over all experts.
     Softmax,
-    /// Sigmoid of each.
+    /// Sigmoid of each logit.
     Sigmoid,
-    /// Choose by the logits, then softmax over the chosen.
+    /// Top-k of the logits, then softmax over the selected.
     SoftmaxOfSelected,
-    /// √softplus of each.
+    /// √softplus of each logit.
     SqrtSoftplus,
 }
 
-/// What a group of experts is judged by.
+/// Score of a group of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupScore {
     /// The sum of its two best experts.
@@ -29,39 +29,40 @@ pub enum GroupScore {
 pub struct RouteSpec<'a> {
     /// From logits to scores.
     pub gating: Gating,
-    /// Added to the scores for choosing only.
+    /// Added to the scores for selection only, not to the weights.
     pub bias: Option<&'a [f32]>,
-    /// Groups that the experts are cut into (0 or 1: none).
+    /// Groups of consecutive experts (0 or 1: no groups).
     pub groups: usize,
-    /// Groups that stay in the choice.
+    /// Groups whose experts may be selected.
     pub groups_used: usize,
-    /// What a group is judged by.
+    /// Score of a group.
     pub group_score: GroupScore,
-    /// Whether the weights are divided by their sum.
+    /// Whether weights are divided by their sum.
     pub norm: bool,
-    /// The sum is at least this before dividing.
+    /// Lower bound of the sum that weights are divided by.
     pub norm_floor: f32,
-    /// Factor on the weights.
+    /// Factor on the weights, after normalization.
     pub scale: f32,
 }
 
-/// Chooses `chosen.len()` experts, best first; ties go to the lower index, experts of masked groups count as −∞, and a NaN logit
-/// as −∞ too. `scratch` grows to three times the number of experts.
+/// Selects the `topk_ids.len()` best experts, best first. Ties go to the lower index; experts of masked
+/// groups and NaN logits count as −∞. `scratch` grows to twice the number of experts plus the number of
+/// groups.
 ///
 /// # Panics
-/// When `chosen` is longer than `logits`, or `weights` is not as long as `chosen`.
+/// When `topk_ids` is longer than `logits`, or `topk_weights` is not as long as `topk_ids`.
 pub fn route(
     logits: &[f32],
     spec: &RouteSpec<'_>,
-    chosen: &mut [u32],
-    weights: &mut [f32],
+    topk_ids: &mut [u32],
+    topk_weights: &mut [f32],
     scratch: &mut Vec<f32>,
 ) {
     let experts = logits.len();
     assert!(
-        chosen.len() <= experts && chosen.len() == weights.len(),
+        topk_ids.len() <= experts && topk_ids.len() == topk_weights.len(),
         "{} of {experts} experts",
-        chosen.len()
+        topk_ids.len()
     );
     if scratch.len() < 2 * experts + spec.groups {
         scratch.resize(2 * experts + spec.groups, 0.0);
@@ -76,21 +77,21 @@ pub fn route(
     if spec.groups > 1 && spec.groups_used < spec.groups {
         mask_groups(choice, &mut groups[..spec.groups], spec);
     }
-    for (place, id) in chosen.iter_mut().enumerate() {
+    for (place, id) in topk_ids.iter_mut().enumerate() {
         let best = best_of(choice);
         *id = best as u32;
-        weights[place] = scores[best];
-        choice[best] = f32::NAN; // taken: never the best again
+        topk_weights[place] = scores[best];
+        choice[best] = f32::NAN; // selected: never the best again
     }
     if spec.gating == Gating::SoftmaxOfSelected {
-        softmax(weights);
+        softmax(topk_weights);
     }
     if spec.norm {
-        let sum = weights.iter().sum::<f32>().max(spec.norm_floor);
-        weights.iter_mut().for_each(|w| *w /= sum);
+        let sum = topk_weights.iter().sum::<f32>().max(spec.norm_floor);
+        topk_weights.iter_mut().for_each(|w| *w /= sum);
     }
     if spec.scale != 1.0 {
-        weights.iter_mut().for_each(|w| *w *= spec.scale);
+        topk_weights.iter_mut().for_each(|w| *w *= spec.scale);
     }
 }
 
@@ -125,7 +126,7 @@ fn softmax(x: &mut [f32]) {
     }
 }
 
-/// The first of the largest; taken ones are NaN.
+/// Index of the first maximum; selected ones are NaN.
 fn best_of(choice: &[f32]) -> usize {
     let mut best = choice.iter().position(|c| !c.is_nan()).unwrap_or(0);
     for (e, &c) in choice.iter().enumerate() {

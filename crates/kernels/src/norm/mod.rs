@@ -3,19 +3,20 @@
 use crate::tiers::tiers;
 
 tiers! {
-/// out = x / √(mean x² + eps) · weight. The squares are summed in f64, in 8 strands, so that the order depends on the length alone.
+/// out = x / √(mean x² + eps) · weight. Squares are summed in 8 accumulators of f64, so that the order of the
+/// sum depends on the length alone.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let mut strands = [0.0f64; 8];
+    let mut acc = [0.0f64; 8];
     let chunks = x.chunks_exact(8);
-    for (strand, v) in strands.iter_mut().zip(chunks.remainder()) {
-        *strand += f64::from(*v) * f64::from(*v);
+    for (lane, v) in acc.iter_mut().zip(chunks.remainder()) {
+        *lane += f64::from(*v) * f64::from(*v);
     }
     for chunk in chunks {
-        for (strand, v) in strands.iter_mut().zip(chunk) {
-            *strand += f64::from(*v) * f64::from(*v);
+        for (lane, v) in acc.iter_mut().zip(chunk) {
+            *lane += f64::from(*v) * f64::from(*v);
         }
     }
-    let mean = strands.iter().sum::<f64>() / x.len().max(1) as f64;
+    let mean = acc.iter().sum::<f64>() / x.len().max(1) as f64;
     let factor = (1.0 / (mean + f64::from(eps)).sqrt()) as f32;
     for ((out, x), w) in out.iter_mut().zip(x).zip(weight) {
         *out = x * factor * w;

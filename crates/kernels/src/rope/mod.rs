@@ -1,15 +1,16 @@
-//! Rotary embedding.
+//! Rotary position embedding (RoPE).
 
-/// Which two numbers of a head form a pair.
+/// Which two elements of a head form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopePairs {
     /// (0, 1), (2, 3), …
     Interleaved,
-    /// (0, d/2), (1, d/2 + 1), …
+    /// (0, d/2), (1, d/2 + 1), …: rotate half.
     NeoX,
 }
 
-/// Frequencies of the pairs and the factor on cos and sin. Angles are computed in f64, so that far positions stay exact.
+/// Inverse frequencies, and the factor on cosine and sine. Angles are computed in f64, since f32 loses
+/// precision at large positions.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
     inverse_frequencies: Vec<f64>,
@@ -17,22 +18,23 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// A table of one frequency a pair, in radians a position.
+    /// A table of one frequency per pair, in radians per position.
     pub fn new(inverse_frequencies: Vec<f64>, magnitude: f64) -> RopeTable {
         RopeTable { inverse_frequencies, magnitude }
     }
 
-    /// Numbers of a rotation: a cosine and a sine for each pair.
+    /// Elements of a rotation: cosine and sine per pair.
     pub fn rotation_len(&self) -> usize {
         2 * self.inverse_frequencies.len()
     }
 
-    /// The rotation to `position`: for each pair cosine and sine, times the magnitude.
+    /// Writes the rotation to `position`: per pair cosine and sine, times the magnitude.
     pub fn rotation(&self, position: i64, out: &mut [f32]) {
         self.fill(position, self.magnitude, out);
     }
 
-    /// Rotates one head, already rotated once, by a further `distance`, which may be negative. The magnitude is not applied again.
+    /// Moves one head, already rotated, by `distance` positions, which may be negative. The magnitude is not
+    /// applied again.
     pub fn shift(&self, x: &mut [f32], distance: i64, pairs: RopePairs) {
         let mut rotation = vec![0.0; self.rotation_len()];
         self.fill(distance, 1.0, &mut rotation);
@@ -51,12 +53,12 @@ impl RopeTable {
 /// Rotates one head in place by a [rotation](RopeTable::rotation).
 pub fn rotate(x: &mut [f32], rotation: &[f32], pairs: RopePairs) {
     let half = x.len() / 2;
-    for (i, turn) in rotation.chunks_exact(2).take(half).enumerate() {
+    for (i, pair) in rotation.chunks_exact(2).take(half).enumerate() {
         let (a, b) = match pairs {
             RopePairs::Interleaved => (2 * i, 2 * i + 1),
             RopePairs::NeoX => (i, i + half),
         };
-        (x[a], x[b]) = (x[a] * turn[0] - x[b] * turn[1], x[a] * turn[1] + x[b] * turn[0]);
+        (x[a], x[b]) = (x[a] * pair[0] - x[b] * pair[1], x[a] * pair[1] + x[b] * pair[0]);
     }
 }
 

@@ -1,243 +1,246 @@
-//! Attention in latent space in half precision: cached f16 rows are factors as they lie, 32 numbers in an instruction of AVX512-FP16.
+//! MLA decode in half precision: AVX512-FP16 multiplies cached f16 rows as they are stored, 32 elements per
+//! instruction.
 //!
-//! Queries are scaled to at most 1/128 and rounded to f16; a score's products are summed in 32 strands of f16, the strands in f32.
-//! Weights are relative to the largest of their block and divided by 64; at most 64 weighted rows are summed in f16, blocks in f32. Nothing
-//! can overflow, whatever finite numbers the cache holds. Each rounding is 2⁻¹² of a partial sum, so that a score s is within
-//! about 2⁻¹⁰ · |s| and the result within about 2⁻¹⁰ of the largest value, much less on average.
+//! Queries are scaled to at most 1/128 and rounded to f16; a score has 32 f16 accumulators, which are summed
+//! in f32. Weights are relative to the max of their block and divided by 64; at most 64 weighted rows are
+//! summed in f16, blocks in f32. Nothing can overflow, whatever finite values the cache holds. Each rounding
+//! is 2⁻¹² of a partial sum, so that a score s is within about 2⁻¹⁰ · |s| and the result within about 2⁻¹⁰ of
+//! the largest value, much less on average.
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
-use super::f32::{HEADS, check};
-use crate::Rows;
-use crate::attention::PartialSoftmax;
-use crate::attention::cache::CacheView;
+use super::driver::{self, DecodeKernel, KvBlock};
+use crate::attention::args::{AttendArgs, HEADS};
 use crate::attention::gemm_f16::{
-    F16_CHAIN, F16_LANES, Left, Old, Product, bits, exp2, for_vectors, largest, load, load_some, multiply,
-    prefetch, splat_pairs_f16,
+    F16_CHAIN, F16_LANES, Left, Old, Product, load, load_some, multiply, prefetch, scale_to_f16,
 };
+use crate::attention::scratch::{self, words};
+use crate::attention::softmax::f16::{MAX_WEIGHT, RunningSoftmax};
+use crate::attention::split_kv::PartialSoftmax;
+use crate::kv_cache::KvPrefetch;
 use latent_types::CacheType;
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-/// Cached rows whose weighted sum is in f16.
-const KV_BLOCK: usize = F16_CHAIN;
-
-/// Cached rows and heads that are scored together.
+/// Rows and heads of a register tile of scores.
 const MR: usize = 4;
 
-/// Largest magnitude of a scaled query: 4 · 18 products with any f16 stay finite.
-pub(in crate::attention) const MAX_QUERY: f32 = 1.0 / 128.0;
-
-/// Largest weight: [`KV_BLOCK`] products with any f16 stay finite.
-pub(in crate::attention) const MAX_WEIGHT: f32 = 1.0 / KV_BLOCK as f32;
-
-/// As [`AttendFn`](crate::attention::AttendFn), over a cache of f16.
+/// As [`AttendFn`](crate::AttendFn), for up to [`HEADS`] heads over a cache of f16.
 ///
 /// # Panics
-/// When shapes differ, the cache holds another type, or the processor has no AVX512-FP16.
+/// When shapes differ, the cache holds another type, or the CPU has no AVX512-FP16.
 pub(in crate::attention) fn attend(
-    q: Rows<'_>,
-    cache: &CacheView<'_>,
-    rows: Range<usize>,
-    scale: f32,
-    latent: usize,
+    args: &AttendArgs<'_>,
     part: &mut PartialSoftmax<'_>,
     memory: &mut Vec<f32>,
 ) {
-    let width = cache.width();
-    check(&q, width, latent, part);
-    assert!(cache.ty() == CacheType::F16 && cache.row_bytes() == 2 * width, "a cache of f16");
+    args.check_group(part);
+    let cache = args.cache;
+    assert!(cache.ty() == CacheType::F16 && cache.row_bytes() == 2 * cache.width(), "a cache of f16");
     let _proof = crate::isa::Avx512Fp16::expect();
-    // SAFETY: the processor has the features, as just checked; the shapes are those that `inner` needs.
-    unsafe { inner(&q, cache, rows, scale, latent, part, memory) }
-}
-
-/// Scratch of one call.
-struct Memory<'a> {
-    /// A line of f16 pairs a head, `padded` numbers wide.
-    queries: &'a mut [u32],
-    /// A line of heads for each row of a block: scores.
-    scores: &'a mut [f32],
-    /// The same: weights, each twice as f16.
-    weights: &'a mut [u32],
+    // SAFETY: the token proves the features that `inner` is compiled for; shapes and type are checked.
+    unsafe { inner(args, part, memory) }
 }
 
 crate::isa::isa_fn! { Avx512Fp16;
-unsafe fn inner(
-    q: &Rows<'_>,
-    cache: &CacheView<'_>,
-    rows: Range<usize>,
-    scale: f32,
-    latent: usize,
-    part: &mut PartialSoftmax<'_>,
-    memory: &mut Vec<f32>,
-) {
-    let (heads, width) = (q.rows(), cache.width());
+unsafe fn inner(args: &AttendArgs<'_>, part: &mut PartialSoftmax<'_>, memory: &mut Vec<f32>) {
+    // SAFETY: compiled for AVX512-FP16; the caller has checked shapes and type.
+    unsafe { attend_checked(args, part, memory) }
+}
+}
+
+/// # Safety
+/// The caller is compiled for AVX512-FP16, and has checked shapes and the cache's type.
+#[inline(always)]
+unsafe fn attend_checked(args: &AttendArgs<'_>, part: &mut PartialSoftmax<'_>, memory: &mut Vec<f32>) {
+    let (heads, width, latent) = (args.q.rows(), args.cache.width(), args.latent);
     let (padded, columns) = (width.next_multiple_of(F16_LANES), latent.next_multiple_of(F16_LANES));
     let tiled = heads.next_multiple_of(MR);
-    // results are summed where they belong if whole vectors have room there
+    // sums are made in place if whole vectors fit there
     let apart = if latent == columns { 0 } else { HEADS * columns };
-    memory.resize(HEADS * padded / 2 + 2 * KV_BLOCK * HEADS + apart, 0.0);
-    let (queries, rest) = memory.split_at_mut(HEADS * padded / 2);
-    let (scores, rest) = rest.split_at_mut(KV_BLOCK * HEADS);
-    let (weights, sums) = rest.split_at_mut(KV_BLOCK * HEADS);
-    let (out, out_row) = if apart == 0 { part.o.raw_mut() } else { (sums.as_mut_ptr(), columns) };
-    let memory = Memory { queries: bits(queries), scores, weights: bits(weights) };
+    let lengths = [HEADS * padded / 2, F16_CHAIN * HEADS, F16_CHAIN * HEADS, apart];
+    let [queries, scores, weights, sums] = scratch::resize(memory, lengths);
+    let (queries, weights) = (words(queries), words(weights));
     let mut factors = [0.0; HEADS];
-    memory.queries[heads * padded / 2..tiled * padded / 2].fill(0);
+    queries[heads * padded / 2..tiled * padded / 2].fill(0);
     for (head, factor) in factors.iter_mut().enumerate().take(heads) {
-        let out = &mut memory.queries[head * padded / 2..][..padded / 2];
-        *factor = scale * std::f32::consts::LOG2_E * scale_to_f16(q.row(head), out);
+        let out = &mut queries[head * padded / 2..][..padded / 2];
+        // SAFETY: the caller is compiled for AVX512-FP16.
+        *factor = args.scale * std::f32::consts::LOG2_E * unsafe { scale_to_f16(args.q.row(head), out) };
     }
-    // SAFETY: the processor has the instructions.
-    let mut running = unsafe { RunningSoftmax::new() };
-    let mut start = rows.start;
-    while start < rows.end {
-        let (count, mut ahead) = cache.together(start, rows.end, KV_BLOCK);
-        let from = cache.row(start).as_ptr();
-        // SAFETY: `count` rows of `width` numbers lie at `from`; `queries` and `scores` have room for whole tiles.
-        unsafe { qk(from, &mut ahead, count, width, tiled, memory.queries, memory.scores) };
-        let (scores, weights) = (&mut memory.scores[..count * HEADS], &mut memory.weights[..count * HEADS]);
-        // SAFETY: the processor has the instructions.
-        let (alpha, beta) = unsafe { softmax_block(scores, &factors, &mut running, weights) };
-        // half of the next block is asked for while scoring and half while summing, evenly: all at once would come faster than memory answers
-        let left = Left { start: memory.weights.as_ptr(), row: 1, column: HEADS };
-        let product = Product {
-            rows: heads,
-            k: count,
-            columns: latent,
-            right: from.cast(),
-            right_row: width,
-            out,
-            out_row,
-        };
-        let old = if start == rows.start { Old::First(&beta) } else { Old::Scale(&alpha, &beta) };
-        // SAFETY: `count` rows of `width` ≥ `latent` numbers; `weights` has a line a row and `out` a line of whole vectors a head.
-        unsafe { multiply(left, &product, old, &mut Some(ahead)) };
-        start += count;
-    }
+    let (out, out_row) = if apart == 0 { part.o.raw_mut() } else { (sums.as_mut_ptr(), columns) };
+    // SAFETY: the caller is compiled for AVX512-FP16.
+    let running = unsafe { RunningSoftmax::new() };
+    let mut kernel =
+        F16Decode { heads, tiled, width, latent, queries, factors, scores, weights, out, out_row, running };
+    // SAFETY: the caller is compiled for AVX512-FP16; the kernel was made for this cache, which is f16 as the
+    // caller has checked.
+    unsafe { driver::run(&mut kernel, args.cache, args.rows.clone()) }
+    let running = kernel.running;
     for (head, line) in sums.chunks_exact(columns).enumerate().take(heads) {
         part.o.row_mut(head).copy_from_slice(&line[..latent]);
     }
-    // SAFETY: the processor has the instructions.
+    // SAFETY: the caller is compiled for AVX512-FP16.
     unsafe { running.finish(part, heads) }
 }
-}
 
-/// A row divided to at most [`MAX_QUERY`], as f16 in pairs. Returns what undoes it.
-#[inline(always)]
-pub(in crate::attention) fn scale_to_f16(row: &[f32], out: &mut [u32]) -> f32 {
-    assert!(out.len() * 2 >= row.len().next_multiple_of(16), "room for whole vectors");
-    // SAFETY: with the tier's instructions.
-    let largest = unsafe { largest(row) };
-    if largest == 0.0 {
-        out.fill(0);
-        return 0.0;
-    }
-    let factor = MAX_QUERY / largest;
-    // SAFETY: as above; eight pairs for each line.
-    unsafe {
-        let mut places = out.chunks_exact_mut(8);
-        for_vectors!(row, line => {
-            let scaled = _mm512_mul_ps(_mm512_loadu_ps(line), _mm512_set1_ps(factor));
-            if let Some(place) = places.next() {
-                _mm256_storeu_si256(place.as_mut_ptr().cast(), _mm256_castph_si256(_mm512_cvtxps_ph(scaled)));
-            }
-        });
-    }
-    1.0 / factor
-}
-
-/// Scores of `count` rows at `from` with all heads, a line of heads for each row.
-///
-/// # Safety
-/// `count` rows of `width` f16 lie at `from`; the tier's instructions are there.
-#[inline(always)]
-unsafe fn qk(
-    from: *const u8,
-    ahead: &mut *const u8,
-    count: usize,
-    width: usize,
+struct F16Decode<'a> {
     heads: usize,
-    queries: &[u32],
-    scores: &mut [f32],
-) {
-    let padded = width.next_multiple_of(F16_LANES);
-    let whole = width / F16_LANES * F16_LANES;
-    assert!(
-        queries.len() * 2 >= heads * padded && scores.len() >= count * HEADS && heads <= HEADS,
-        "scratch"
-    );
-    let tail: __mmask32 = (1u64 << (width - whole)).wrapping_sub(1) as u32;
-    for row in (0..count).step_by(MR) {
-        // the last tile reads its last row again
-        let lines: [*const u8; MR] =
-            std::array::from_fn(|r| from.wrapping_add((row + r).min(count - 1) * 2 * width));
-        for head in (0..heads).step_by(MR) {
-            // SAFETY: numbers below `width` of rows below `count`, heads below `heads`; masked lanes are not read.
+    /// Heads, rounded up to whole register tiles.
+    tiled: usize,
+    width: usize,
+    latent: usize,
+    /// Scaled queries, a line of f16 pairs per head, padded to whole vectors.
+    queries: &'a [u32],
+    /// What undoes the scaling of each head, times the factor on scores, for exponents of 2.
+    factors: [f32; HEADS],
+    /// A line of heads per row.
+    scores: &'a mut [f32],
+    /// The same: weights, each twice as f16.
+    weights: &'a mut [u32],
+    /// Sums: whole vectors per head, `out_row` elements apart.
+    out: *mut f32,
+    out_row: usize,
+    running: RunningSoftmax,
+}
+
+impl DecodeKernel for F16Decode<'_> {
+    const KV_BLOCK: usize = F16_CHAIN;
+
+    #[inline(always)]
+    unsafe fn qk(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
+        // SAFETY: the block's rows of `width` f16 are contiguous; the caller is compiled for
+        // AVX512-FP16.
+        unsafe { self.dot_rows(block.address(), block.count, &mut prefetch.next) }
+        let factors = &self.factors;
+        for line in self.scores[..block.count * HEADS].chunks_exact_mut(HEADS) {
+            // SAFETY: sixteen elements each.
             unsafe {
-                let query = queries.as_ptr().cast::<u16>().add(head * padded);
-                let mut sums = [_mm512_setzero_ph(); MR * MR];
-                macro_rules! step {
-                    ($keys:expr, $at:expr) => {{
-                        let at: usize = $at;
-                        let keys: [__m512h; MR] = $keys;
-                        for h in 0..MR {
-                            let q = load(query.add(h * padded + at));
-                            for r in 0..MR {
-                                sums[h * MR + r] = _mm512_fmadd_ph(q, keys[r], sums[h * MR + r]);
+                let scaled = _mm512_mul_ps(_mm512_loadu_ps(line.as_ptr()), _mm512_loadu_ps(factors.as_ptr()));
+                _mm512_storeu_ps(line.as_mut_ptr(), scaled);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn softmax(&mut self, block: &KvBlock<'_>) {
+        let (scores, weights) =
+            (&self.scores[..block.count * HEADS], &mut self.weights[..block.count * HEADS]);
+        // SAFETY: the caller is compiled for AVX512-FP16.
+        unsafe { self.running.softmax_block(scores, MAX_WEIGHT, 1.0 / MAX_WEIGHT, weights) }
+    }
+
+    #[inline(always)]
+    unsafe fn pv(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
+        let left = Left { start: self.weights.as_ptr(), row: 1, column: HEADS };
+        let product = Product {
+            rows: self.heads,
+            k: block.count,
+            columns: self.latent,
+            right: block.address().cast(),
+            right_row: self.width,
+            out: self.out,
+            out_row: self.out_row,
+        };
+        let RunningSoftmax { alpha, beta, .. } = &self.running;
+        let old = if block.is_first { Old::First(beta) } else { Old::Scale(alpha, beta) };
+        // SAFETY: the block has `count` rows of `width` ≥ `latent` f16, `weights` a line per row, and `out`
+        // whole vectors per head; the caller is compiled for AVX512-FP16.
+        unsafe { multiply(left, &product, old, &mut Some(prefetch.next)) };
+    }
+}
+
+impl F16Decode<'_> {
+    /// Dot products of `count` rows with all heads, a line of heads per row; prefetches one cache line from
+    /// `ahead` on per step of every other tile.
+    ///
+    /// # Safety
+    /// `count` rows of `width` f16 are at `from`; the caller is compiled for AVX512-FP16.
+    #[inline(always)]
+    unsafe fn dot_rows(&mut self, from: *const u8, count: usize, ahead: &mut *const u8) {
+        let (width, heads, queries) = (self.width, self.tiled, self.queries);
+        let scores = &mut *self.scores;
+        let padded = width.next_multiple_of(F16_LANES);
+        let whole = width / F16_LANES * F16_LANES;
+        assert!(
+            queries.len() * 2 >= heads * padded && scores.len() >= count * HEADS && heads <= HEADS,
+            "scratch"
+        );
+        let tail: __mmask32 = (1u64 << (width - whole)).wrapping_sub(1) as u32;
+        for row in (0..count).step_by(MR) {
+            // the last tile reads its last row several times
+            let lines: [*const u8; MR] =
+                std::array::from_fn(|r| from.wrapping_add((row + r).min(count - 1) * 2 * width));
+            for head in (0..heads).step_by(MR) {
+                // SAFETY: elements below `width` of rows below `count`, and heads below `heads`, for which
+                // there are queries and scores as asserted; masked lanes are not read. The caller is compiled
+                // for AVX512-FP16.
+                unsafe {
+                    let query = queries.as_ptr().cast::<u16>().add(head * padded);
+                    let mut acc = [_mm512_setzero_ph(); MR * MR];
+                    macro_rules! step {
+                        ($keys:expr, $at:expr) => {{
+                            let at: usize = $at;
+                            let keys: [__m512h; MR] = $keys;
+                            for h in 0..MR {
+                                let q = load(query.add(h * padded + at));
+                                for r in 0..MR {
+                                    acc[h * MR + r] = _mm512_fmadd_ph(q, keys[r], acc[h * MR + r]);
+                                }
                             }
-                        }
-                        if head % (2 * MR) == 0 {
-                            prefetch(ahead);
-                        }
-                    }};
-                }
-                let mut at = 0;
-                while at < whole {
-                    step!(
-                        [
-                            load(lines[0].cast::<u16>().add(at)),
-                            load(lines[1].cast::<u16>().add(at)),
-                            load(lines[2].cast::<u16>().add(at)),
-                            load(lines[3].cast::<u16>().add(at)),
-                        ],
-                        at
-                    );
-                    at += F16_LANES;
-                }
-                if tail != 0 {
-                    step!(
-                        [
-                            load_some(tail, lines[0].cast::<u16>().add(at)),
-                            load_some(tail, lines[1].cast::<u16>().add(at)),
-                            load_some(tail, lines[2].cast::<u16>().add(at)),
-                            load_some(tail, lines[3].cast::<u16>().add(at)),
-                        ],
-                        at
-                    );
-                }
-                let found = sum_accumulators(sums);
-                let quarters = [
-                    _mm512_extractf32x4_ps::<0>(found),
-                    _mm512_extractf32x4_ps::<1>(found),
-                    _mm512_extractf32x4_ps::<2>(found),
-                    _mm512_extractf32x4_ps::<3>(found),
-                ];
-                for (r, quarter) in quarters.into_iter().enumerate().take(count - row) {
-                    _mm_storeu_ps(scores.as_mut_ptr().add((row + r) * HEADS + head), quarter);
+                            if head % (2 * MR) == 0 {
+                                prefetch(ahead);
+                            }
+                        }};
+                    }
+                    let mut at = 0;
+                    while at < whole {
+                        step!(
+                            [
+                                load(lines[0].cast::<u16>().add(at)),
+                                load(lines[1].cast::<u16>().add(at)),
+                                load(lines[2].cast::<u16>().add(at)),
+                                load(lines[3].cast::<u16>().add(at)),
+                            ],
+                            at
+                        );
+                        at += F16_LANES;
+                    }
+                    if tail != 0 {
+                        step!(
+                            [
+                                load_some(tail, lines[0].cast::<u16>().add(at)),
+                                load_some(tail, lines[1].cast::<u16>().add(at)),
+                                load_some(tail, lines[2].cast::<u16>().add(at)),
+                                load_some(tail, lines[3].cast::<u16>().add(at)),
+                            ],
+                            at
+                        );
+                    }
+                    let sums = sum_accumulators(acc);
+                    let quarters = [
+                        _mm512_extractf32x4_ps::<0>(sums),
+                        _mm512_extractf32x4_ps::<1>(sums),
+                        _mm512_extractf32x4_ps::<2>(sums),
+                        _mm512_extractf32x4_ps::<3>(sums),
+                    ];
+                    for (r, quarter) in quarters.into_iter().enumerate().take(count - row) {
+                        _mm_storeu_ps(scores.as_mut_ptr().add((row + r) * HEADS + head), quarter);
+                    }
                 }
             }
         }
     }
 }
 
-/// The sums of sixteen vectors: quarter i, number j is that of vector 4 j + i.
+/// Sums of sixteen vectors: lane j of quarter i is the sum of vector 4 j + i.
+///
+/// # Safety
+/// The caller is compiled for AVX512-FP16.
 #[inline(always)]
 unsafe fn sum_accumulators(v: [__m512h; 16]) -> __m512 {
-    // SAFETY: register to register, with the tier's instructions.
+    // SAFETY: registers only, in a caller compiled for AVX512-FP16.
     unsafe {
         macro_rules! fold {
             ($a:expr, $b:expr, $low:literal, $high:literal) => {{
@@ -265,99 +268,5 @@ unsafe fn sum_accumulators(v: [__m512h; 16]) -> __m512 {
         // a c a c and b d b d, to be summed over their halves: a b c d
         let (low, high) = (_mm512_unpacklo_ps(ac, bd), _mm512_unpackhi_ps(ac, bd));
         _mm512_add_ps(low, high)
-    }
-}
-
-/// Running softmax of each head, in powers of two.
-pub(in crate::attention) struct RunningSoftmax {
-    max: __m512,
-    sum: __m512,
-}
-
-impl RunningSoftmax {
-    /// Of nothing.
-    ///
-    /// # Safety
-    /// With the tier's instructions.
-    #[inline(always)]
-    pub(in crate::attention) unsafe fn new() -> RunningSoftmax {
-        // SAFETY: register to register.
-        unsafe { RunningSoftmax { max: _mm512_set1_ps(f32::NEG_INFINITY), sum: _mm512_setzero_ps() } }
-    }
-
-    /// Joins a block's largest scores, and the sums of its weights relative to them. Returns what earlier sums and the block's are to be
-    /// multiplied by, if `undo` is what turns the block's into plain ones.
-    ///
-    /// # Safety
-    /// With the tier's instructions.
-    #[inline(always)]
-    pub(in crate::attention) unsafe fn update_running_max(
-        &mut self,
-        largest: __m512,
-        total: __m512,
-        undo: f32,
-    ) -> ([f32; HEADS], [f32; HEADS]) {
-        // SAFETY: sixteen numbers each.
-        unsafe {
-            let max = _mm512_max_ps(largest, self.max);
-            // before the first block −∞ − max: 0
-            let alpha = exp2(_mm512_sub_ps(self.max, max));
-            let own = exp2(_mm512_sub_ps(largest, max));
-            self.sum = _mm512_fmadd_ps(self.sum, alpha, _mm512_mul_ps(total, own));
-            self.max = max;
-            let (mut earlier, mut block) = ([0.0; HEADS], [0.0; HEADS]);
-            _mm512_storeu_ps(earlier.as_mut_ptr(), alpha);
-            _mm512_storeu_ps(block.as_mut_ptr(), _mm512_mul_ps(own, _mm512_set1_ps(undo)));
-            (earlier, block)
-        }
-    }
-
-    /// Writes the largest scores, as exponents of e, and the sums.
-    ///
-    /// # Safety
-    /// With the tier's instructions.
-    #[inline(always)]
-    pub(in crate::attention) unsafe fn finish(&self, part: &mut PartialSoftmax<'_>, heads: usize) {
-        let (mut max, mut sum) = ([0.0; HEADS], [0.0; HEADS]);
-        // SAFETY: sixteen numbers each.
-        unsafe {
-            let natural = _mm512_mul_ps(self.max, _mm512_set1_ps(std::f32::consts::LN_2));
-            _mm512_storeu_ps(max.as_mut_ptr(), natural);
-            _mm512_storeu_ps(sum.as_mut_ptr(), self.sum);
-        }
-        part.max[..heads].copy_from_slice(&max[..heads]);
-        part.sum[..heads].copy_from_slice(&sum[..heads]);
-    }
-}
-
-/// Scores of a block, a line of heads a row, times `factors` become weights. Returns what earlier sums and the block's sums are to be
-/// multiplied by.
-///
-/// # Safety
-/// With the tier's instructions.
-#[inline(always)]
-unsafe fn softmax_block(
-    scores: &mut [f32],
-    factors: &[f32; HEADS],
-    running: &mut RunningSoftmax,
-    weights: &mut [u32],
-) -> ([f32; HEADS], [f32; HEADS]) {
-    // SAFETY: lines of sixteen numbers here and there.
-    unsafe {
-        let factors = _mm512_loadu_ps(factors.as_ptr());
-        let mut largest = _mm512_set1_ps(f32::NEG_INFINITY);
-        for line in scores.chunks_exact_mut(HEADS) {
-            let scaled = _mm512_mul_ps(_mm512_loadu_ps(line.as_ptr()), factors);
-            _mm512_storeu_ps(line.as_mut_ptr(), scaled);
-            largest = _mm512_max_ps(scaled, largest);
-        }
-        let mut total = _mm512_setzero_ps();
-        for (line, out) in scores.chunks_exact(HEADS).zip(weights.chunks_exact_mut(HEADS)) {
-            let weight = exp2(_mm512_sub_ps(_mm512_loadu_ps(line.as_ptr()), largest));
-            total = _mm512_add_ps(total, weight);
-            let scaled = _mm512_mul_ps(weight, _mm512_set1_ps(MAX_WEIGHT));
-            _mm512_storeu_si512(out.as_mut_ptr().cast(), splat_pairs_f16(scaled));
-        }
-        running.update_running_max(largest, total, 1.0 / MAX_WEIGHT)
     }
 }

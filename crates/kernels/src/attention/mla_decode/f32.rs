@@ -1,142 +1,155 @@
-//! Attention in latent space: the heads are the batch, and each cached row is read and widened once for all of them.
+//! MLA decode in f32, over any cache type: heads are the batch, and each cached row is read and dequantized
+//! once for all of them.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
-use crate::attention::PartialSoftmax;
-use crate::attention::cache::{CacheView, widen};
-use crate::elementwise::exp;
+use super::driver::{self, DecodeKernel, KvBlock};
+use crate::attention::args::{AttendArgs, HEADS};
+use crate::attention::scratch;
+use crate::attention::softmax::f32::RunningSoftmax;
+use crate::attention::split_kv::PartialSoftmax;
 use crate::gemm::{Left, gemm, gemm_prefetch};
+use crate::kv_cache::{KvPrefetch, widen};
 use crate::simd::Simd;
 use crate::{Rows, RowsMut};
 use latent_types::CacheRow;
-use std::ops::Range;
+use std::marker::PhantomData;
 
-/// Heads that attend together: the lanes of a vector.
-pub(crate) const HEADS: usize = 16;
+/// Cached rows of a block: dequantized to f32 they stay in the L1 and L2 caches until they are summed.
+pub(super) const KV_BLOCK: usize = 32;
 
-/// Cached rows that are scored at a time: as f32 they stay in the nearer caches until they are summed up.
-pub(in crate::attention) const KV_BLOCK: usize = 32;
-
-/// Asserts that queries, cached rows and results have the shapes that attention in latent space needs.
-#[inline(always)]
-pub(crate) fn check_shapes(q: &Rows<'_>, width: usize, latent: usize, part: &PartialSoftmax<'_>) {
-    let heads = q.rows();
-    assert!(part.o.rows() == heads && part.o.cols() == latent, "results");
-    assert!(heads > 0 && q.cols() == width && latent <= width, "{heads} heads of {}", q.cols());
-}
-
-/// The same for heads that attend together.
-#[inline(always)]
-pub(in crate::attention) fn check(q: &Rows<'_>, width: usize, latent: usize, part: &PartialSoftmax<'_>) {
-    assert!(q.rows() <= HEADS, "{} heads", q.rows());
-    check_shapes(q, width, latent, part);
-}
-
-/// `q` has a row a head, `[latent | rope]` wide. `SPLIT`: content and rope are scored apart, and then added.
+/// As [`AttendFn`](crate::AttendFn), for up to [`HEADS`] heads. `SEPARATE`: content and RoPE are scored apart
+/// and then added.
 ///
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "the arguments of an attention kernel and its memory")]
-pub(in crate::attention) unsafe fn attend<L: Simd, const SPLIT: bool>(
-    q: Rows<'_>,
-    cache: &CacheView<'_>,
-    rows: Range<usize>,
-    scale: f32,
-    latent: usize,
+pub(in crate::attention) unsafe fn attend<S: Simd, const SEPARATE: bool>(
+    args: &AttendArgs<'_>,
     part: &mut PartialSoftmax<'_>,
     memory: &mut Vec<f32>,
 ) {
-    let (heads, width) = (q.rows(), cache.width());
-    check(&q, width, latent, part);
-    let stored = CacheRow { ty: cache.ty(), content: latent, rope: width - latent };
-    memory.resize(width * HEADS + KV_BLOCK * width + 2 * KV_BLOCK * HEADS, 0.0);
-    let (queries, rest) = memory.split_at_mut(width * HEADS);
-    let (lines, rest) = rest.split_at_mut(KV_BLOCK * width);
-    let (scores, rope_scores) = rest.split_at_mut(KV_BLOCK * HEADS);
-    transpose_queries(&q, 0, scale, queries);
-    let (mut max, mut sum) = ([f32::NEG_INFINITY; HEADS], [0.0f32; HEADS]);
+    args.check_group(part);
+    let (heads, width) = (args.q.rows(), args.cache.width());
+    let lengths = [width * HEADS, KV_BLOCK * width, KV_BLOCK * HEADS, KV_BLOCK * HEADS];
+    let [queries, lines, scores, rope_scores] = scratch::resize(memory, lengths);
+    transpose_queries(&args.q, 0, args.scale, queries);
     (0..heads).for_each(|head| part.o.row_mut(head).fill(0.0));
-    let mut start = rows.start;
-    while start < rows.end {
-        // the next block is asked for while scoring and while summing: all at once would come faster than memory answers
-        let (count, mut ahead) = cache.together(start, rows.end, KV_BLOCK);
-        for (row, line) in (start..start + count).zip(lines.chunks_exact_mut(width)) {
-            // SAFETY: the caller's promise.
-            unsafe { widen::<L>(stored, cache.row(row), line) };
-        }
-        let keys = |from: usize| Left::Rows(&lines[from..], width);
-        let mut found = RowsMut::new(scores, count, HEADS, HEADS);
-        // SAFETY: the caller's promise.
-        unsafe {
-            if SPLIT {
-                gemm::<L>(latent, keys(0), (queries, HEADS), &mut found, false);
-                let queries = &queries[latent * HEADS..];
-                let mut rope = RowsMut::new(rope_scores, count, HEADS, HEADS);
-                gemm::<L>(width - latent, keys(latent), (queries, HEADS), &mut rope, false);
-                scores.iter_mut().zip(rope_scores.iter()).for_each(|(s, r)| *s += r);
-            } else {
-                gemm_prefetch::<L, 8>(width, keys(0), (queries, HEADS), &mut found, false, &mut ahead);
-            }
-        }
-        let factors = softmax(&mut scores[..count * HEADS], &mut max, &mut sum);
-        for (head, factor) in factors.iter().enumerate().take(heads) {
-            if *factor != 1.0 {
-                part.o.row_mut(head).iter_mut().for_each(|o| *o *= factor);
-            }
-        }
-        let weights = Left::Columns(scores, HEADS);
-        // SAFETY: the caller's promise.
-        unsafe { gemm_prefetch::<L, 4>(count, weights, (lines, width), &mut part.o, true, &mut ahead) }
-        start += count;
-    }
-    part.max[..heads].copy_from_slice(&max[..heads]);
-    part.sum[..heads].copy_from_slice(&sum[..heads]);
+    let mut kernel = F32Decode::<S, SEPARATE> {
+        stored: args.row(),
+        heads,
+        queries,
+        lines,
+        scores,
+        rope_scores,
+        o: &mut part.o,
+        running: RunningSoftmax::new(),
+        factors: [1.0; HEADS],
+        isa: PhantomData,
+    };
+    // SAFETY: the caller is compiled for `S`; the kernel was made for this cache.
+    unsafe { driver::run(&mut kernel, args.cache, args.rows.clone()) }
+    kernel.running.finish(part, heads);
 }
 
-/// Queries from a column on, times `scale`: a line of heads for each number.
+struct F32Decode<'a, 'o, S, const SEPARATE: bool> {
+    stored: CacheRow,
+    heads: usize,
+    /// Scaled queries, a line of heads per element.
+    queries: &'a [f32],
+    /// The block's rows in f32.
+    lines: &'a mut [f32],
+    /// A line of heads per row: scores, then weights.
+    scores: &'a mut [f32],
+    /// Scores of the RoPE parts, where they are separate.
+    rope_scores: &'a mut [f32],
+    /// Weighted sums, a row per head.
+    o: &'a mut RowsMut<'o>,
+    running: RunningSoftmax,
+    /// What earlier sums are rescaled by.
+    factors: [f32; HEADS],
+    isa: PhantomData<S>,
+}
+
+impl<S: Simd, const SEPARATE: bool> DecodeKernel for F32Decode<'_, '_, S, SEPARATE> {
+    const KV_BLOCK: usize = KV_BLOCK;
+
+    #[inline(always)]
+    unsafe fn load(&mut self, block: &KvBlock<'_>) {
+        // SAFETY: the caller is compiled for `S`.
+        unsafe { widen_block::<S>(self.stored, block, self.lines) }
+    }
+
+    #[inline(always)]
+    unsafe fn qk(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
+        let (latent, width) = (self.stored.content, self.stored.width());
+        let keys = |from: usize| Left::Rows(&self.lines[from..], width);
+        let mut scores = RowsMut::new(self.scores, block.count, HEADS, HEADS);
+        let queries = (self.queries, HEADS);
+        // SAFETY: the caller is compiled for `S`.
+        unsafe {
+            if SEPARATE {
+                gemm::<S>(latent, keys(0), queries, &mut scores, false);
+                let queries = (&self.queries[latent * HEADS..], HEADS);
+                let mut rope = RowsMut::new(self.rope_scores, block.count, HEADS, HEADS);
+                gemm::<S>(width - latent, keys(latent), queries, &mut rope, false);
+                self.scores.iter_mut().zip(self.rope_scores.iter()).for_each(|(s, r)| *s += r);
+            } else {
+                gemm_prefetch::<S, 8>(width, keys(0), queries, &mut scores, false, &mut prefetch.next);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn softmax(&mut self, block: &KvBlock<'_>) {
+        self.factors = self.running.softmax_block(&mut self.scores[..block.count * HEADS]);
+    }
+
+    #[inline(always)]
+    unsafe fn pv(&mut self, block: &KvBlock<'_>, prefetch: &mut KvPrefetch) {
+        rescale(self.o, &self.factors, self.heads);
+        let (weights, values) = (Left::Columns(self.scores, HEADS), (&*self.lines, self.stored.width()));
+        // SAFETY: the caller is compiled for `S`.
+        unsafe { gemm_prefetch::<S, 4>(block.count, weights, values, self.o, true, &mut prefetch.next) }
+    }
+}
+
+/// Dequantizes the rows of a block to f32.
+///
+/// # Safety
+/// As for [`Simd`].
 #[inline(always)]
-pub(in crate::attention) fn transpose_queries(q: &Rows<'_>, first: usize, scale: f32, out: &mut [f32]) {
+pub(super) unsafe fn widen_block<S: Simd>(stored: CacheRow, block: &KvBlock<'_>, lines: &mut [f32]) {
+    for (i, line) in (0..block.count).zip(lines.chunks_exact_mut(stored.width())) {
+        // SAFETY: the caller is compiled for `S`.
+        unsafe { widen::<S>(stored, block.row(i), line) };
+    }
+}
+
+/// Multiplies the sums of each head by its factor.
+#[inline(always)]
+pub(super) fn rescale(sums: &mut RowsMut<'_>, factors: &[f32; HEADS], heads: usize) {
+    for (head, factor) in factors.iter().enumerate().take(heads) {
+        if *factor != 1.0 {
+            sums.row_mut(head).iter_mut().for_each(|o| *o *= factor);
+        }
+    }
+}
+
+/// Transposes queries from the column `first` on, times `scale`: a line of heads per element.
+#[inline(always)]
+pub(super) fn transpose_queries(q: &Rows<'_>, first: usize, scale: f32, out: &mut [f32]) {
     let width = q.cols() - first;
     for from in (0..width).step_by(HEADS) {
         let count = HEADS.min(width - from);
-        // squares of sixteen, which the compiler turns in registers
+        // 16 × 16 squares, which the compiler transposes in registers
         let mut square = [[0.0f32; HEADS]; HEADS];
         for (head, line) in square.iter_mut().enumerate().take(q.rows()) {
             line[..count].copy_from_slice(&q.row(head)[first + from..][..count]);
         }
         for (i, line) in out[from * HEADS..(from + count) * HEADS].chunks_exact_mut(HEADS).enumerate() {
-            for (head, number) in line.iter_mut().enumerate() {
-                *number = square[head][i] * scale;
+            for (head, element) in line.iter_mut().enumerate() {
+                *element = square[head][i] * scale;
             }
         }
     }
-}
-
-/// Scores of a block, a row of heads each, become weights. Returns what the earlier sums are to be multiplied by.
-#[inline(always)]
-pub(in crate::attention) fn softmax(
-    scores: &mut [f32],
-    max: &mut [f32; HEADS],
-    sum: &mut [f32; HEADS],
-) -> [f32; HEADS] {
-    let mut largest = *max;
-    for line in scores.chunks_exact(HEADS) {
-        for l in 0..HEADS {
-            largest[l] = if line[l] > largest[l] { line[l] } else { largest[l] };
-        }
-    }
-    let mut factors = [0.0; HEADS];
-    for l in 0..HEADS {
-        // equal, also where both are −∞: nothing changes
-        factors[l] = if max[l] == largest[l] { 1.0 } else { exp(max[l] - largest[l]) };
-        sum[l] *= factors[l];
-    }
-    for line in scores.chunks_exact_mut(HEADS) {
-        for l in 0..HEADS {
-            line[l] = exp(line[l] - largest[l]);
-            sum[l] += line[l];
-        }
-    }
-    *max = largest;
-    factors
 }

@@ -1,10 +1,16 @@
-//! Attention in latent space: the absorbed form of MLA, one file for each type of the cache and its arithmetic.
+//! MLA decode, the absorbed path: one token's queries attend to cached latents, one KV split per call.
+//!
+//! `driver` has the loop over blocks of the KV cache; a kernel says how a block is loaded, scored, weighted
+//! and summed. Kernels are named after what they multiply: `f32` (any cache type), `int8` (8-bit scores, f32
+//! sums), `f16`, `int8_f16` (8-bit scores, f16 sums), `bf16` (AMX or AVX512-BF16).
 
+#[cfg(target_arch = "x86_64")]
+pub(super) mod bf16;
+mod driver;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod f16;
 pub(super) mod f32;
 pub(super) mod int8;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod int8_f16;
-
-pub(crate) use self::f32::{HEADS, check_shapes};
+mod int8_queries;

@@ -1,102 +1,134 @@
-//! Attention over expanded keys and values: a block of queries of one head, causal.
+//! Prefill attention in f32, and its keys.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
-use crate::attention::{Expanded, HeadWidths};
-use crate::elementwise::exp;
+use super::driver::{self, PrefillKernel, Tile};
+use crate::RowsMut;
+use crate::attention::args::{AttendExpandedArgs, ExpandArgs};
+use crate::attention::expanded::{Expanded, HeadWidths, KeyOrder};
+use crate::attention::kv_element::KEYS;
+use crate::attention::scratch;
+use crate::attention::softmax::f32::softmax_row;
 use crate::gemm::{Left, gemm};
 use crate::simd::Simd;
-use crate::{Rows, RowsMut};
+use std::marker::PhantomData;
 
-/// Cached rows of a block of keys: they lie side by side, number by number, so that they are lanes.
-pub const KEYS: usize = 64;
-
-/// `q` has rows `[nope | rope]` of one head, of queries at `position`, `position + 1`, …; each sees the cached rows up to its own. Writes
-/// the finished results.
+/// As [`AttendExpandedFn`](crate::AttendExpandedFn).
 ///
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-pub(in crate::attention) unsafe fn attend<L: Simd>(
-    q: Rows<'_>,
-    expanded: &Expanded<'_>,
-    position: usize,
-    scales: &[f32],
+pub(in crate::attention) unsafe fn attend<S: Simd>(
+    args: &AttendExpandedArgs<'_>,
     out: &mut RowsMut<'_>,
     memory: &mut Vec<f32>,
 ) {
-    expanded.check(&q, position, scales, out);
-    let HeadWidths { nope, rope, value } = expanded.widths;
-    let (queries, width) = (q.rows(), nope + rope);
-    memory.resize(queries * (width + KEYS + 2), 0.0);
-    let (scaled, rest) = memory.split_at_mut(queries * width);
-    let (scores, rest) = rest.split_at_mut(queries * KEYS);
-    let (max, sum) = rest.split_at_mut(queries);
+    args.check(out);
+    let HeadWidths { nope, rope, .. } = args.expanded.widths;
+    let (queries, width) = (args.q.rows(), nope + rope);
+    let lengths = [queries * width, queries * KEYS, queries, queries];
+    let [scaled, scores, max, sum] = scratch::resize(memory, lengths);
     for (i, line) in scaled.chunks_exact_mut(width).enumerate() {
-        line.iter_mut().zip(q.row(i)).for_each(|(s, q)| *s = q * scales[i]);
+        line.iter_mut().zip(args.q.row(i)).for_each(|(s, q)| *s = q * args.scales[i]);
         out.row_mut(i).fill(0.0);
     }
     max.fill(f32::NEG_INFINITY);
     sum.fill(0.0);
-    let length = position + queries;
-    for (block, start) in (0..length).step_by(KEYS).enumerate() {
-        let keys = &expanded.keys[block * nope * KEYS..(block + 1) * nope * KEYS];
-        let rotated = if rope > 0 {
-            &expanded.rope_keys[block * expanded.rope_stride..][..rope * KEYS]
-        } else {
-            &[][..]
-        };
-        // queries before the block see nothing of it
-        let first = start.saturating_sub(position);
-        let (m, count) = (queries - first, KEYS.min(length - start));
-        let from = |column| Left::Rows(&scaled[first * width + column..], width);
-        let lines = &mut scores[first * KEYS..];
-        let mut found = RowsMut::new(lines, m, KEYS, KEYS);
-        // SAFETY: the caller's promise.
-        unsafe {
-            gemm::<L>(nope, from(0), (keys, KEYS), &mut found, false);
-            if rope > 0 {
-                gemm::<L>(rope, from(nope), (rotated, KEYS), &mut found, true);
-            }
-        }
-        for (i, line) in (first..queries).zip(lines.chunks_exact_mut(KEYS)) {
-            let seen = (position + i + 1 - start).min(KEYS);
-            let factor = softmax(line, seen, &mut max[i], &mut sum[i]);
-            if factor != 1.0 {
-                out.row_mut(i).iter_mut().for_each(|o| *o *= factor);
-            }
-        }
-        let values = (&expanded.values[start * value..], value);
-        let weights = Left::Rows(&scores[first * KEYS..], KEYS);
-        // SAFETY: the caller's promise.
-        unsafe { gemm::<L>(count, weights, values, &mut out.slice_rows(first..queries), true) }
-    }
+    let mut kernel = F32Prefill::<S> {
+        expanded: args.expanded,
+        scaled,
+        scores,
+        max,
+        sum: &mut *sum,
+        out: &mut *out,
+        isa: PhantomData,
+    };
+    // SAFETY: the caller is compiled for `S`; the kernel has these queries, and keys and values up to the
+    // last, as just checked.
+    unsafe { driver::run(&mut kernel, args.position, queries) }
     for i in 0..queries {
         let inverse = 1.0 / sum[i];
         out.row_mut(i).iter_mut().for_each(|o| *o *= inverse);
     }
 }
 
-/// Scores of one query become weights, those from `seen` on 0. Returns what the earlier sums are to be multiplied by.
+struct F32Prefill<'a, 'o, S> {
+    expanded: &'a Expanded<'a>,
+    /// Queries times their factor on scores.
+    scaled: &'a [f32],
+    /// Per query a line of keys: scores, then weights.
+    scores: &'a mut [f32],
+    /// Running max and sum of each query.
+    max: &'a mut [f32],
+    sum: &'a mut [f32],
+    /// Weighted sums.
+    out: &'a mut RowsMut<'o>,
+    isa: PhantomData<S>,
+}
+
+impl<S: Simd> PrefillKernel for F32Prefill<'_, '_, S> {
+    const KV_BLOCK: usize = KEYS;
+    const Q_TILE: usize = 1;
+
+    #[inline(always)]
+    unsafe fn qk(&mut self, tile: &Tile) {
+        let Expanded { keys, rope_keys, rope_stride, widths, .. } = *self.expanded;
+        let HeadWidths { nope, rope, .. } = widths;
+        let (block, first, width) = (tile.block, tile.queries.start, nope + rope);
+        let keys = &keys[block * nope * KEYS..(block + 1) * nope * KEYS];
+        let rope_keys = if rope > 0 { &rope_keys[block * rope_stride..][..rope * KEYS] } else { &[][..] };
+        let queries = |column| Left::Rows(&self.scaled[first * width + column..], width);
+        let mut scores = RowsMut::new(&mut self.scores[first * KEYS..], tile.queries.len(), KEYS, KEYS);
+        // SAFETY: the caller is compiled for `S`.
+        unsafe {
+            gemm::<S>(nope, queries(0), (keys, KEYS), &mut scores, false);
+            if rope > 0 {
+                gemm::<S>(rope, queries(nope), (rope_keys, KEYS), &mut scores, true);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn softmax(&mut self, tile: &Tile) {
+        let lines = self.scores[tile.queries.start * KEYS..].chunks_exact_mut(KEYS);
+        for (i, line) in tile.queries.clone().zip(lines) {
+            let factor = softmax_row(line, tile.visible(i, KEYS), &mut self.max[i], &mut self.sum[i]);
+            if factor != 1.0 {
+                self.out.row_mut(i).iter_mut().for_each(|o| *o *= factor);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pv(&mut self, tile: &Tile) {
+        let value = self.expanded.widths.value;
+        let values = (&self.expanded.values[tile.start * value..], value);
+        let weights = Left::Rows(&self.scores[tile.queries.start * KEYS..], KEYS);
+        let mut out = self.out.slice_rows(tile.queries.clone());
+        // SAFETY: the caller is compiled for `S`.
+        unsafe { gemm::<S>(tile.keys, weights, values, &mut out, true) }
+    }
+}
+
+/// As [`ExpandKeysFn`](crate::ExpandKeysFn).
+///
+/// # Safety
+/// As for [`Simd`].
 #[inline(always)]
-fn softmax(scores: &mut [f32], seen: usize, max: &mut f32, sum: &mut f32) -> f32 {
-    scores[seen..].fill(f32::NEG_INFINITY);
-    let mut lanes = [f32::NEG_INFINITY; 16];
-    for chunk in scores.chunks_exact(16) {
-        for l in 0..16 {
-            lanes[l] = if chunk[l] > lanes[l] { chunk[l] } else { lanes[l] };
-        }
+pub(in crate::attention) unsafe fn expand_keys<S: Simd>(
+    args: &ExpandArgs<'_>,
+    keys: &mut [f32],
+    _memory: &mut Vec<f32>,
+) {
+    args.check(keys);
+    let (nope, latent) = (args.blocks.nope, args.blocks.latent);
+    let weights = match args.order {
+        KeyOrder::Keys => Left::Rows(args.weights, latent),
+        KeyOrder::Latents => Left::Columns(args.weights, nope),
+    };
+    for (block, keys) in keys.chunks_exact_mut(nope * KEYS).enumerate() {
+        let latents = &args.blocks.latents[block * args.blocks.stride..];
+        let mut keys = RowsMut::new(keys, nope, KEYS, KEYS);
+        // SAFETY: the caller is compiled for `S`.
+        unsafe { gemm::<S>(latent, weights, (latents, KEYS), &mut keys, false) }
     }
-    let own = crate::reduce::fold_lanes!(lanes, a, b => if a > b { a } else { b });
-    let largest = if own > *max { own } else { *max };
-    let factor = if *max == largest { 1.0 } else { exp(*max - largest) };
-    let mut sums = [0.0f32; 16];
-    for chunk in scores.chunks_exact_mut(16) {
-        for l in 0..16 {
-            chunk[l] = exp(chunk[l] - largest);
-            sums[l] += chunk[l];
-        }
-    }
-    *sum = *sum * factor + crate::reduce::sum_lanes(sums);
-    *max = largest;
-    factor
 }

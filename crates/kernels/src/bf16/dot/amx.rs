@@ -1,11 +1,12 @@
-//! The tile instructions. Their intrinsics are unstable, so that they are written as assembly; a whole block of products is one piece of
-//! it, since the compiler knows nothing of what tiles hold between two.
+//! AMX tile instructions. Their intrinsics are unstable, so they are inline assembly; a whole register tile
+//! of products is one `asm!`, since the compiler does not know what tile registers hold between two.
 #![allow(unsafe_code, reason = "inline assembly")]
 
-use super::{Bf16Dot, Block, KV_BLOCK, LoadedKv, PrefetchQueue, TILE_ACC_LEN, TILE_LEN, store_pairs};
-use crate::attention::bf16_layout::{PANEL, steps};
-use crate::attention::mla_decode::HEADS;
+use super::{Bf16Dot, Block, KV_BLOCK, LANES, LoadedKv, TILE_ACC_LEN, TILE_LEN, store_pairs};
 use crate::bf16::layout::{Matrix, right_panel};
+use crate::bf16_layout::{K_STEP, PANEL, steps};
+use crate::kv_cache::KvPrefetch;
+use crate::simd::avx512::Avx512;
 use half::bf16;
 use latent_types::{CacheType, Tier};
 use std::arch::asm;
@@ -16,13 +17,10 @@ use std::time::Instant;
 /// Rows of a tile.
 pub(crate) const TILE_ROWS: usize = 16;
 
-/// Inputs of a tile of rows, and of a tile of weights.
-pub(crate) const K_STEP: usize = 32;
-
 /// Bytes of a tile.
 pub(crate) const TILE_BYTES: usize = 1024;
 
-/// Outputs of a block: two tiles.
+/// Outputs of a register tile: two AMX tiles.
 pub(crate) const NR: usize = 32;
 
 /// Eight tiles of sixteen rows of 64 bytes.
@@ -41,17 +39,20 @@ static CONFIG: Config = {
     Config(config)
 };
 
-/// The tiles of this thread, configured. They are released when this is dropped, so that the system has nothing to save for a thread that does
-/// other things.
+/// The configured tiles of this thread. Dropping it releases them, so that the OS need not save their state
+/// for a thread that does other things.
 pub(crate) struct AmxTiles(PhantomData<*mut ()>);
 
 impl AmxTiles {
-    /// to = from + left · right, for `16 · T` rows and 32 outputs; `T` is 1 or 2. `from` none: to = left · right.
+    /// to = from + left · right, for `16 · T` rows and 32 outputs; `T` is 1 or 2. `from` none: to = left ·
+    /// right.
     ///
     /// # Safety
-    /// * each of `left` is the address of sixteen rows, `left_stride` bytes apart, of `steps` · 64 bytes;
-    /// * `right` is the address of `steps` · 2 tiles: of each step the weights of outputs 0 to 15, then those of outputs 16 to 31;
-    /// * `from` and `to` are addresses of `16 · T` rows of 32 numbers, so many bytes apart, which nobody else touches meanwhile.
+    /// * each of `left` is the address of sixteen rows of `steps` · 64 bytes, `left_stride` bytes apart;
+    /// * `right` is the address of `steps` · 2 tiles: per k-step the weights of outputs 0 to 15, then of
+    ///   outputs 16 to 31;
+    /// * `from` and `to` are addresses of `16 · T` rows of 32 elements with the given strides in bytes, which
+    ///   nobody else accesses meanwhile.
     pub unsafe fn multiply<const T: usize>(
         &mut self,
         (left, left_stride): ([*const u8; T], usize),
@@ -64,8 +65,8 @@ impl AmxTiles {
         if steps == 0 {
             return;
         }
-        // SAFETY: addresses by the caller's promise; the configuration holds while `self` lives. Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7
-        // weights: each tile that is loaded takes part in two products.
+        // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives. Tiles 0 to
+        // 3 are accumulators, 4 and 5 rows, 6 and 7 weights: each loaded tile is used in two products.
         unsafe {
             if T == 2 {
                 asm!(
@@ -158,7 +159,8 @@ impl Bf16Dot for AmxTiles {
     /// Configures the tiles.
     fn new() -> AmxTiles {
         assert!(crate::features().tier() == Tier::Amx, "a kernel for tiles on a machine without them");
-        // SAFETY: there are tiles, and the configuration is one that all processors with tiles take. Not `nomem`: it reads the static.
+        // SAFETY: the CPU has tiles, as just asserted, and palette 1 with these shapes is valid on all of
+        // them. Not `nomem`: it reads the static.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly, preserves_flags));
         }
@@ -177,7 +179,8 @@ impl Bf16Dot for AmxTiles {
         to: *mut f32,
     ) {
         assert!(first.1 > 0, "steps of a panel");
-        // SAFETY: addresses by the caller's promise; tiles as in `multiply`.
+        // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives, and are
+        // used as in `multiply`.
         unsafe {
             asm!(
                 "test {add:e}, {add:e}",
@@ -235,7 +238,7 @@ impl Bf16Dot for AmxTiles {
                 rows: (queries.rows - head).min(PANEL),
                 ..queries
             };
-            // SAFETY: rows and room by the caller's promise; a machine with tiles has the instructions.
+            // SAFETY: rows and room by the caller's promise; every CPU with AMX has AVX512-BF16.
             unsafe {
                 right_panel(rows, &[factor; PANEL], to.add(head * queries.cols.next_multiple_of(K_STEP)));
             }
@@ -247,41 +250,41 @@ impl Bf16Dot for AmxTiles {
         block: &Block,
         loaded: LoadedKv,
         (right, heads): (*const bf16, usize),
-        ahead: &mut PrefetchQueue,
+        ahead: &mut KvPrefetch,
         to: *mut f32,
     ) {
         let steps = steps(block.stored.width());
         assert!(steps > 0, "steps of a panel");
-        ahead.prefetch(ahead.lines / 2);
-        // SAFETY: the caller's promise; a machine with tiles has the instructions.
-        let (left, distance) = unsafe {
+        // SAFETY: rows and room by the caller's promise; every CPU with AMX has AVX-512.
+        let (left, stride) = unsafe {
+            ahead.prefetch::<Avx512>(ahead.lines / 2);
             interleave(block, loaded);
             left(block, steps, loaded.rows)
         };
-        for (lanes, head) in (0..heads).step_by(HEADS).enumerate() {
-            // a panel has two tiles in each step
-            let panel = (head / PANEL * steps * 2 + head % PANEL / HEADS) * TILE_LEN;
-            // SAFETY: addresses by the caller's promise.
+        for (lanes, head) in (0..heads).step_by(LANES).enumerate() {
+            // a panel has two tiles per k-step
+            let panel = (head / PANEL * steps * 2 + head % PANEL / LANES) * TILE_LEN;
+            // SAFETY: four times sixteen rows at `left`, packed queries of sixteen heads, and their 64 × 16
+            // scores.
             unsafe {
-                let to = to.add(lanes * KV_BLOCK * HEADS);
-                self.qk_sixteen((left, distance), right.add(panel), steps, to);
+                let to = to.add(lanes * KV_BLOCK * LANES);
+                self.qk_sixteen((left, stride), right.add(panel), steps, to);
             }
         }
     }
 
     unsafe fn pv(
         &mut self,
-        left: *const bf16,
-        (heads, steps): (usize, usize),
-        right: *const bf16,
-        groups: usize,
-        ahead: &mut PrefetchQueue,
+        (left, heads, steps): (*const bf16, usize, usize),
+        (right, groups): (*const bf16, usize),
+        ahead: &mut KvPrefetch,
         to: *mut f32,
     ) {
         assert!(steps > 0 && groups > 0, "steps and groups");
-        ahead.prefetch(usize::MAX);
-        for lanes in 0..heads.div_ceil(HEADS) {
-            // SAFETY: addresses by the caller's promise.
+        // SAFETY: every CPU with AMX has AVX-512.
+        unsafe { ahead.prefetch::<Avx512>(usize::MAX) };
+        for lanes in 0..heads.div_ceil(LANES) {
+            // SAFETY: tiles of weights and sums of sixteen heads by the caller's promise.
             unsafe {
                 let left = left.add(lanes * steps * TILE_LEN);
                 self.pv_sixteen((left, steps), right, groups, to.add(lanes * groups * 4 * TILE_ACC_LEN));
@@ -292,14 +295,18 @@ impl Bf16Dot for AmxTiles {
 
 impl AmxTiles {
     /// [`qk`](Bf16Dot::qk) of sixteen heads.
+    ///
+    /// # Safety
+    /// Each of `left` is the address of sixteen rows of `steps` · 64 bytes, `stride` bytes apart; `right` of
+    /// every second of `steps` · 2 tiles; `to` of 64 × 16 elements.
     unsafe fn qk_sixteen(
         &mut self,
-        (left, distance): ([*const bf16; KV_BLOCK / TILE_ROWS], usize),
+        (left, stride): ([*const bf16; KV_BLOCK / TILE_ROWS], usize),
         right: *const bf16,
         steps: usize,
         to: *mut f32,
     ) {
-        // SAFETY: addresses by the caller's promise; the configuration holds while `self` lives.
+        // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives.
         unsafe {
             asm!(
                 "tilezero tmm0",
@@ -308,13 +315,13 @@ impl AmxTiles {
                 "tilezero tmm3",
                 "2:",
                 "tileloadd tmm7, [{right} + {line}]",
-                "tileloadd tmm4, [{a} + {distance}]",
+                "tileloadd tmm4, [{a} + {stride}]",
                 "tdpbf16ps tmm0, tmm4, tmm7",
-                "tileloadd tmm5, [{b} + {distance}]",
+                "tileloadd tmm5, [{b} + {stride}]",
                 "tdpbf16ps tmm1, tmm5, tmm7",
-                "tileloadd tmm6, [{c} + {distance}]",
+                "tileloadd tmm6, [{c} + {stride}]",
                 "tdpbf16ps tmm2, tmm6, tmm7",
-                "tileloadd tmm4, [{d} + {distance}]",
+                "tileloadd tmm4, [{d} + {stride}]",
                 "tdpbf16ps tmm3, tmm4, tmm7",
                 "add {a}, 64",
                 "add {b}, 64",
@@ -331,7 +338,7 @@ impl AmxTiles {
                 b = inout(reg) left[1] => _,
                 c = inout(reg) left[2] => _,
                 d = inout(reg) left[3] => _,
-                distance = in(reg) distance,
+                stride = in(reg) stride,
                 right = inout(reg) right => _,
                 line = in(reg) 64usize,
                 steps = inout(reg) steps => _,
@@ -344,6 +351,9 @@ impl AmxTiles {
     }
 
     /// [`pv`](Bf16Dot::pv) of sixteen heads.
+    ///
+    /// # Safety
+    /// As there, of sixteen heads.
     unsafe fn pv_sixteen(
         &mut self,
         (left, steps): (*const bf16, usize),
@@ -351,7 +361,7 @@ impl AmxTiles {
         groups: usize,
         to: *mut f32,
     ) {
-        // SAFETY: addresses by the caller's promise; the configuration holds while `self` lives.
+        // SAFETY: addresses by the caller's promise; the tiles stay configured while `self` lives.
         unsafe {
             asm!(
                 "2:",
@@ -398,11 +408,11 @@ impl AmxTiles {
     }
 }
 
-/// Addresses of four times sixteen rows of whole steps, and the bytes between rows: where they lie, or, where rows or numbers of a row are
-/// missing, in `copied`, filled up with zeros.
+/// Addresses of four times sixteen rows of whole k-steps, and their stride in bytes: in the cache, or, where
+/// rows or elements of a row are missing, in `copied`, padded with zeros.
 ///
 /// # Safety
-/// The rows lie there as bf16, and `copied` has room for a block of whole steps.
+/// The block's rows are bf16, and `copied` has room for a block of whole k-steps.
 unsafe fn left(
     block: &Block,
     steps: usize,
@@ -410,17 +420,17 @@ unsafe fn left(
 ) -> ([*const bf16; KV_BLOCK / TILE_ROWS], usize) {
     let (width, line) = (block.stored.width(), steps * K_STEP);
     let whole = if line == width { block.count / TILE_ROWS } else { 0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: rows below the padded count, for which `copied` has room; of missing rows nothing is read.
     unsafe {
         for row in whole * TILE_ROWS..block.count.next_multiple_of(TILE_ROWS) {
             let out = copied.add(row * line);
-            let numbers = if row < block.count { width } else { 0 };
-            block.row(row).cast::<bf16>().copy_to_nonoverlapping(out, numbers);
-            out.add(numbers).write_bytes(0, line - numbers);
+            let present = if row < block.count { width } else { 0 };
+            block.row(row).cast::<bf16>().copy_to_nonoverlapping(out, present);
+            out.add(present).write_bytes(0, line - present);
         }
     }
     let tile = |tile: usize| {
-        // tiles beyond the last are computed for nothing, from one that is there
+        // tiles beyond the last are computed in vain, from the last one
         let tile = tile.min(block.count.div_ceil(TILE_ROWS) - 1);
         let from = if tile < whole { block.start.cast() } else { copied.cast_const() };
         from.wrapping_add(tile * TILE_ROWS * line)
@@ -429,20 +439,21 @@ unsafe fn left(
 }
 
 crate::isa::isa_fn! { Avx512;
-/// The rows of a block in pairs.
+/// Stores the rows of a block in pairs.
 ///
 /// # Safety
-/// The rows lie there as bf16, and there is room for the tiles; the processor has AVX-512.
+/// The block's rows are bf16, and `loaded` has room for the tiles; the CPU has AVX-512.
 unsafe fn interleave(block: &Block, loaded: LoadedKv) {
     for row in (0..block.count.next_multiple_of(K_STEP)).step_by(2) {
         for step in 0..steps(loaded.latent) {
-            let numbers = (loaded.latent - step * K_STEP).min(K_STEP);
+            let cols = (loaded.latent - step * K_STEP).min(K_STEP);
             let out = loaded.pair(block.count, row, step);
-            // SAFETY: numbers of rows that are there; a line of each of two tiles.
+            // SAFETY: the mask has elements of rows inside the block only; room for a line of each of two
+            // tiles.
             unsafe {
                 let load = |row: usize| {
-                    let numbers = if row < block.count { numbers } else { 0 };
-                    let mask = (1u64 << numbers).wrapping_sub(1) as u32;
+                    let cols = if row < block.count { cols } else { 0 };
+                    let mask = (1u64 << cols).wrapping_sub(1) as u32;
                     _mm512_maskz_loadu_epi16(mask, block.row(row).wrapping_add(2 * step * K_STEP).cast())
                 };
                 store_pairs(load(row), load(row + 1), out);
@@ -454,18 +465,18 @@ unsafe fn interleave(block: &Block, loaded: LoadedKv) {
 
 impl Drop for AmxTiles {
     fn drop(&mut self) {
-        // SAFETY: there are tiles, or this would not be.
+        // SAFETY: `new` has asserted that the CPU has tiles.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
     }
 }
 
-/// Rounds of a measurement: four products of tiles in each.
+/// Rounds of a measurement, of four tile products each.
 const PEAK_ROUNDS: usize = 20_000;
 
-/// Multiply-adds a second of the products in `$dot`, of one core.
+/// Multiply-adds per second of the instruction `$dot` on one core.
 macro_rules! peak {
     ($dot:literal, $terms:literal) => {{
-        let dot = AmxTiles::new();
+        let tiles = AmxTiles::new();
         let start = Instant::now();
         // SAFETY: the tiles are configured; nothing in memory is touched.
         unsafe {
@@ -492,17 +503,17 @@ macro_rules! peak {
             );
         }
         let seconds = start.elapsed().as_secs_f64();
-        drop(dot);
+        drop(tiles);
         (PEAK_ROUNDS * 4 * TILE_ROWS * 16 * $terms) as f64 / seconds
     }};
 }
 
-/// Multiply-adds of bf16 a second of one core's tiles, from registers.
+/// Multiply-adds of bf16 per second of one core's tiles, from registers.
 pub(crate) fn bf16_peak() -> f64 {
     peak!("tdpbf16ps", 32)
 }
 
-/// The same of 8-bit integers.
+/// The same for 8-bit integers.
 pub(crate) fn integer_peak() -> f64 {
     peak!("tdpbssd", 64)
 }

@@ -1,25 +1,29 @@
-//! Products of pairs by vectors: a line of a right panel, two terms of sixteen columns, meets a pair of a left row in all lanes.
+//! Products of bf16 pairs in vectors (AVX512-BF16): a line of a right panel, two terms of sixteen columns,
+//! times a pair of a left row in all lanes.
 //!
-//! Zen 5 does two such products a cycle: half of what it does in 8-bit integers, twice what it does in f32. Each waits six cycles for the one
-//! before, so that twelve sums at least are kept in registers. And it loads less than two numbers a cycle to all lanes when they come from different
-//! lines, so that each is to serve two products at least.
+//! Zen 5 does two such products per cycle: half of its rate in 8-bit integers, twice its rate in f32. Their
+//! latency is six cycles, so that at least twelve accumulators are kept in registers. It broadcasts less than
+//! two elements per cycle from different cache lines, so that each broadcast should serve at least two
+//! products.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
-use super::{Bf16Dot, Block, K_STEP, LoadedKv, PrefetchQueue, TILE_ACC_LEN, TILE_LEN, qk};
-use crate::attention::bf16_layout::{PANEL, STEP_LEN};
-use crate::attention::mla_decode::HEADS;
+use super::{Bf16Dot, Block, K_STEP, LANES, LoadedKv, TILE_ACC_LEN, TILE_LEN, qk};
 use crate::bf16::layout::Matrix;
+use crate::bf16_layout::{PANEL, STEP_LEN};
+use crate::kv_cache::KvPrefetch;
+use crate::simd::avx512::Avx512;
 use half::bf16;
 use latent_types::CacheType;
 use std::arch::x86_64::*;
 
-/// The vectors of a processor that multiplies bf16 in them.
-pub(in crate::bf16) struct Avx512Bf16(());
+/// AVX512-BF16 of this CPU.
+pub(crate) struct Avx512Bf16 {
+    _proof: crate::isa::Avx512Bf16,
+}
 
 impl Bf16Dot for Avx512Bf16 {
     fn new() -> Avx512Bf16 {
-        let _proof = crate::isa::Avx512Bf16::expect();
-        Avx512Bf16(())
+        Avx512Bf16 { _proof: crate::isa::Avx512Bf16::expect() }
     }
 
     fn reads(cache: CacheType) -> bool {
@@ -33,12 +37,12 @@ impl Bf16Dot for Avx512Bf16 {
         add: bool,
         to: *mut f32,
     ) {
-        // SAFETY: the caller's promise; the processor has the instructions, or this would not be.
+        // SAFETY: the promise is the same, and the token in `self` proves the instructions.
         unsafe { panels(left, right, add, to) }
     }
 
     unsafe fn pack_queries(&mut self, queries: Matrix, factor: f32, to: *mut bf16) {
-        // SAFETY: as above.
+        // SAFETY: the promise is the same, and the token in `self` proves the instructions.
         unsafe { qk::pack_queries(queries, factor, to) }
     }
 
@@ -47,28 +51,27 @@ impl Bf16Dot for Avx512Bf16 {
         block: &Block,
         loaded: LoadedKv,
         right: (*const bf16, usize),
-        ahead: &mut PrefetchQueue,
+        ahead: &mut KvPrefetch,
         to: *mut f32,
     ) {
-        // SAFETY: as above.
+        // SAFETY: the promise is the same, and the token in `self` proves the instructions.
         unsafe { qk::qk(block, loaded, right, ahead, to) }
     }
 
     unsafe fn pv(
         &mut self,
-        left: *const bf16,
-        (heads, steps): (usize, usize),
-        right: *const bf16,
-        groups: usize,
-        ahead: &mut PrefetchQueue,
+        (left, heads, steps): (*const bf16, usize, usize),
+        (right, groups): (*const bf16, usize),
+        ahead: &mut KvPrefetch,
         to: *mut f32,
     ) {
-        let share = ahead.lines.div_ceil(groups * heads.div_ceil(SUMMED) * steps);
+        let share = ahead.lines.div_ceil(groups * heads.div_ceil(PV_HEADS) * steps);
         for group in 0..groups {
-            // all heads meet the columns of a group while these are in the first-level cache
-            for head in (0..heads).step_by(SUMMED) {
-                let (lanes, lane) = (head / HEADS, head % HEADS);
-                // SAFETY: as above; tiles have sixteen rows.
+            // all heads are multiplied with the columns of a group while these are in the L1 cache
+            for head in (0..heads).step_by(PV_HEADS) {
+                let (lanes, lane) = (head / LANES, head % LANES);
+                // SAFETY: addresses inside those of the caller's promise, since tiles have sixteen rows; the
+                // token in `self` proves the instructions.
                 unsafe {
                     let left = left.add(lanes * steps * TILE_LEN + lane * K_STEP);
                     let right = right.add(group * steps * 4 * TILE_LEN);
@@ -80,39 +83,49 @@ impl Bf16Dot for Avx512Bf16 {
     }
 }
 
-/// A pair of numbers in all lanes.
+/// A pair of elements in all lanes.
+///
+/// # Safety
+/// `pair` is the address of two elements; the CPU has AVX-512.
 #[inline(always)]
-unsafe fn all(pair: *const bf16) -> __m512bh {
-    // SAFETY: two numbers by the caller's promise; the types are of one size.
+unsafe fn broadcast_pair(pair: *const bf16) -> __m512bh {
+    // SAFETY: two elements by the caller's promise, read unaligned.
     unsafe { as_bf16(_mm512_set1_epi32(pair.cast::<i32>().read_unaligned())) }
 }
 
 /// A line of a right panel.
+///
+/// # Safety
+/// `from` is the address of a line; the CPU has AVX-512.
 #[inline(always)]
 pub(super) unsafe fn line(from: *const bf16) -> __m512bh {
-    // SAFETY: 32 numbers by the caller's promise.
+    // SAFETY: 32 elements by the caller's promise.
     unsafe { as_bf16(_mm512_loadu_si512(from.cast())) }
 }
 
+/// The same bits as bf16.
 #[inline(always)]
 pub(super) fn as_bf16(bits: __m512i) -> __m512bh {
-    // SAFETY: any bits are numbers; the types are of one size.
+    // SAFETY: both types have 512 bits, and every bit pattern is valid for both.
     unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
 /// As [`Bf16Dot::panels`].
+///
+/// # Safety
+/// As there; the CPU has AVX512-BF16.
 unsafe fn panels(left: [(*const bf16, usize); 2], right: *const bf16, add: bool, to: *mut f32) {
-    /// Rows whose sums are in registers.
-    const TAKEN: usize = 8;
-    for row in (0..PANEL).step_by(TAKEN) {
-        // SAFETY: steps and rows by the caller's promise.
+    /// Rows of a register tile.
+    const MR: usize = 8;
+    for row in (0..PANEL).step_by(MR) {
+        // SAFETY: rows of 32 in `left` and `to`, and k-steps of the parts, by the caller's promise.
         unsafe {
             let to = to.add(row * PANEL);
-            let mut sums = [[_mm512_setzero_ps(); 2]; TAKEN];
+            let mut acc = [[_mm512_setzero_ps(); 2]; MR];
             if add {
-                for (i, sums) in sums.iter_mut().enumerate() {
-                    *sums = [_mm512_loadu_ps(to.add(i * PANEL)), _mm512_loadu_ps(to.add(i * PANEL + 16))];
+                for (i, acc) in acc.iter_mut().enumerate() {
+                    *acc = [_mm512_loadu_ps(to.add(i * PANEL)), _mm512_loadu_ps(to.add(i * PANEL + 16))];
                 }
             }
             let mut right = right;
@@ -121,17 +134,17 @@ unsafe fn panels(left: [(*const bf16, usize); 2], right: *const bf16, add: bool,
                 for _ in 0..steps {
                     for term in (0..K_STEP).step_by(2) {
                         let (low, high) = (line(right.add(term * 16)), line(right.add(term * 16 + TILE_LEN)));
-                        for (i, sums) in sums.iter_mut().enumerate() {
-                            let factor = all(left.add(i * K_STEP + term));
-                            sums[0] = _mm512_dpbf16_ps(sums[0], factor, low);
-                            sums[1] = _mm512_dpbf16_ps(sums[1], factor, high);
+                        for (i, acc) in acc.iter_mut().enumerate() {
+                            let factor = broadcast_pair(left.add(i * K_STEP + term));
+                            acc[0] = _mm512_dpbf16_ps(acc[0], factor, low);
+                            acc[1] = _mm512_dpbf16_ps(acc[1], factor, high);
                         }
                     }
                     left = left.add(STEP_LEN);
                     right = right.add(STEP_LEN);
                 }
             }
-            for (i, [low, high]) in sums.into_iter().enumerate() {
+            for (i, [low, high]) in acc.into_iter().enumerate() {
                 _mm512_storeu_ps(to.add(i * PANEL), low);
                 _mm512_storeu_ps(to.add(i * PANEL + 16), high);
             }
@@ -140,24 +153,27 @@ unsafe fn panels(left: [(*const bf16, usize); 2], right: *const bf16, add: bool,
 }
 }
 
-/// Heads whose sums of 64 columns are in registers.
-const SUMMED: usize = 4;
+/// Heads of a register tile, of 64 columns.
+const PV_HEADS: usize = 4;
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// As [`Bf16Dot::pv`], of one group and a few heads.
+/// As [`Bf16Dot::pv`], of one group and [`PV_HEADS`] heads; prefetches `share` cache lines per k-step.
+///
+/// # Safety
+/// As there; the CPU has AVX512-BF16.
 unsafe fn pv(
     mut left: *const bf16,
     mut right: *const bf16,
     steps: usize,
-    (ahead, share): (&mut PrefetchQueue, usize),
+    (ahead, share): (&mut KvPrefetch, usize),
     to: *mut f32,
 ) {
-    // SAFETY: steps and rows by the caller's promise.
+    // SAFETY: k-steps of `left` and `right`, and heads of four tiles at `to`, by the caller's promise.
     unsafe {
-        let mut sums = [[_mm512_setzero_ps(); 4]; SUMMED];
-        for (i, sums) in sums.iter_mut().enumerate() {
-            for (tile, sum) in sums.iter_mut().enumerate() {
-                *sum = _mm512_loadu_ps(to.add(tile * TILE_ACC_LEN + i * 16));
+        let mut acc = [[_mm512_setzero_ps(); 4]; PV_HEADS];
+        for (i, acc) in acc.iter_mut().enumerate() {
+            for (tile, lane_acc) in acc.iter_mut().enumerate() {
+                *lane_acc = _mm512_loadu_ps(to.add(tile * TILE_ACC_LEN + i * 16));
             }
         }
         for _ in 0..steps {
@@ -169,20 +185,20 @@ unsafe fn pv(
                     line(from.add(2 * TILE_LEN)),
                     line(from.add(3 * TILE_LEN)),
                 ];
-                for (i, sums) in sums.iter_mut().enumerate() {
-                    let factor = all(left.add(i * K_STEP + term));
-                    for (sum, line) in sums.iter_mut().zip(lines) {
-                        *sum = _mm512_dpbf16_ps(*sum, factor, line);
+                for (i, acc) in acc.iter_mut().enumerate() {
+                    let factor = broadcast_pair(left.add(i * K_STEP + term));
+                    for (lane_acc, line) in acc.iter_mut().zip(lines) {
+                        *lane_acc = _mm512_dpbf16_ps(*lane_acc, factor, line);
                     }
                 }
             }
             left = left.add(TILE_LEN);
             right = right.add(4 * TILE_LEN);
-            ahead.prefetch(share);
+            ahead.prefetch::<Avx512>(share);
         }
-        for (i, sums) in sums.into_iter().enumerate() {
-            for (tile, sum) in sums.into_iter().enumerate() {
-                _mm512_storeu_ps(to.add(tile * TILE_ACC_LEN + i * 16), sum);
+        for (i, acc) in acc.into_iter().enumerate() {
+            for (tile, lane_acc) in acc.into_iter().enumerate() {
+                _mm512_storeu_ps(to.add(tile * TILE_ACC_LEN + i * 16), lane_acc);
             }
         }
     }

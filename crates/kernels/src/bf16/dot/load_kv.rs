@@ -1,14 +1,16 @@
-//! Cached rows as factors for vectors: rounded to bf16, a step of some rows at a time, and interleaved in pairs in the same pass.
+//! Loads cached rows for AVX512-BF16: converts them to bf16, some rows × one k-step at a time, and
+//! interleaves them in pairs in the same pass.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use super::{Block, K_STEP, LoadedKv, store_pairs};
-use crate::attention::{load_part, scale_of, widen_codes};
 use crate::bf16::layout::pair;
+use crate::kv_cache::{dequantize16, load_part, scale_of};
 use crate::simd::avx512::Avx512;
 use latent_types::CacheRow;
 use std::arch::x86_64::*;
 
-/// A step of `R` rows of a block as bf16: so many lines of `loaded.rows`, and their pairs. Rows and numbers that are missing are zeros.
+/// Loads a k-step of `R` rows: `R` lines of `loaded.rows`, and their pairs. Missing rows and elements become
+/// zeros.
 ///
 /// # Safety
 /// As for [`Bf16Dot::qk`](super::Bf16Dot::qk).
@@ -20,27 +22,29 @@ pub(super) unsafe fn load_block<N: KvFormat, const R: usize>(
     step: usize,
 ) {
     let stored = &block.stored;
-    if first + R <= block.count && step < N::beside(stored) {
-        // SAFETY: rows and numbers are there, as just seen.
+    if first + R <= block.count && step < N::whole_steps(stored) {
+        // SAFETY: `R` rows and the k-step are whole, as just checked.
         return unsafe { load_block_whole::<N, R>(block, first, loaded, step) };
     }
     let mask = ((1u64 << (stored.width() - step * K_STEP).min(K_STEP)) - 1) as __mmask32;
     for two in (0..R).step_by(2) {
-        // SAFETY: room by the caller's promise.
+        // SAFETY: rows below `count`, of which the mask has only elements inside; room in `loaded` by the
+        // caller's promise.
         unsafe {
             let mut lines = [_mm512_setzero_si512(); 2];
             for (line, row) in lines.iter_mut().zip(first + two..block.count) {
                 *line = N::part(stored, block.row(row), step, mask);
             }
-            put::<R>((block.count, first), loaded, step, two, lines);
+            store::<R>((block.count, first), loaded, step, two, lines);
         }
     }
 }
 
-/// [`load_block`] where all rows are there, of a step that is read beside products.
+/// [`load_block`] of `R` rows that are all inside the block, and of a whole k-step: few instructions, to run
+/// during products.
 ///
 /// # Safety
-/// As for [`Bf16Dot::qk`](super::Bf16Dot::qk).
+/// As for [`Bf16Dot::qk`](super::Bf16Dot::qk); rows and k-step are such.
 #[inline(always)]
 pub(super) unsafe fn load_block_whole<N: KvFormat, const R: usize>(
     block: &Block,
@@ -51,28 +55,28 @@ pub(super) unsafe fn load_block_whole<N: KvFormat, const R: usize>(
     let (stored, bytes) = (&block.stored, block.stored.bytes());
     let mut row = block.row(first);
     for two in (0..R).step_by(2) {
-        // SAFETY: room by the caller's promise.
+        // SAFETY: two of the `R` rows, and room in `loaded`, by the caller's promise.
         unsafe {
             let lines = [N::whole(stored, row, step), N::whole(stored, row.wrapping_add(bytes), step)];
-            put::<R>((block.count, first), loaded, step, two, lines);
+            store::<R>((block.count, first), loaded, step, two, lines);
         }
         row = row.wrapping_add(2 * bytes);
     }
 }
 
-/// Writes a step of two rows of `R`, the `two`-th on.
+/// Stores a k-step of two of the `R` rows, from the row `two` on.
 ///
 /// # Safety
 /// As for [`Bf16Dot::qk`](super::Bf16Dot::qk).
 #[inline(always)]
-unsafe fn put<const R: usize>(
+unsafe fn store<const R: usize>(
     (count, first): (usize, usize),
     loaded: LoadedKv,
     step: usize,
     two: usize,
     [a, b]: [__m512i; 2],
 ) {
-    // SAFETY: a line of each row, and of each of two tiles of pairs.
+    // SAFETY: `loaded` has room for a line of each row, and for a line of each of two tiles of pairs.
     unsafe {
         let out = loaded.rows.add((step * R + two) * K_STEP);
         _mm512_storeu_si512(out.cast(), a);
@@ -83,40 +87,40 @@ unsafe fn put<const R: usize>(
     }
 }
 
-/// How numbers of cached rows become bf16.
+/// A format of cached rows, and its conversion to bf16.
 pub(super) trait KvFormat {
-    /// Bytes of a step of a row.
+    /// Bytes of a k-step of a row.
     const BYTES: usize;
 
-    /// Steps of a row that [`whole`](KvFormat::whole) reads.
-    fn beside(stored: &CacheRow) -> usize {
+    /// Number of k-steps of a row that [`whole`](KvFormat::whole) can load.
+    fn whole_steps(stored: &CacheRow) -> usize {
         stored.width() / K_STEP
     }
 
-    /// One of these steps: few instructions.
+    /// One of these k-steps: few instructions.
     ///
     /// # Safety
-    /// The row lies there; the processor has AVX-512 with BF16.
+    /// `row` is the address of a row; the CPU has AVX512-BF16.
     #[inline(always)]
     unsafe fn whole(stored: &CacheRow, row: *const u8, step: usize) -> __m512i {
-        // SAFETY: the caller's promise.
+        // SAFETY: a whole k-step has all elements of the mask.
         unsafe { Self::part(stored, row, step, !0) }
     }
 
-    /// Any step of a row, where the mask has numbers.
+    /// The elements of the mask of any k-step, and zeros.
     ///
     /// # Safety
-    /// The row lies there, and has the numbers of the mask; the processor has AVX-512 with BF16.
+    /// `row` is the address of a row that has the elements of the mask; the CPU has AVX512-BF16.
     unsafe fn part(stored: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i;
 }
 
-/// 32 numbers of f16, where the mask has them.
+/// 32 elements of f16, where the mask has them, as bf16.
 ///
 /// # Safety
-/// They lie there; the processor has AVX-512 with BF16.
+/// They are at `from`; the CPU has AVX512-BF16.
 #[inline(always)]
 unsafe fn load_f16(from: *const u8, mask: __mmask32) -> __m512i {
-    // SAFETY: the caller's promise; masked lanes are not read.
+    // SAFETY: elements of the mask by the caller's promise; masked lanes are not read.
     unsafe {
         let halves = _mm512_maskz_loadu_epi16(mask, from.cast());
         let low = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
@@ -132,7 +136,7 @@ impl KvFormat for F16 {
 
     #[inline(always)]
     unsafe fn part(_: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
-        // SAFETY: the caller's promise.
+        // SAFETY: the row has the elements of the mask.
         unsafe { load_f16(row.wrapping_add(step * Self::BYTES), mask) }
     }
 }
@@ -145,51 +149,52 @@ impl KvFormat for Bf16 {
 
     #[inline(always)]
     unsafe fn part(_: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
-        // SAFETY: the caller's promise; masked lanes are not read.
+        // SAFETY: the row has the elements of the mask; masked lanes are not read.
         unsafe { _mm512_maskz_loadu_epi16(mask, row.wrapping_add(step * Self::BYTES).cast()) }
     }
 }
 
-/// Rows whose latents are codes, before rope parts of f16.
+/// Rows of int8: quants of the latent, then a RoPE part of f16 and the scale.
 pub(super) struct Int8;
 
 impl KvFormat for Int8 {
     const BYTES: usize = K_STEP;
 
-    fn beside(stored: &CacheRow) -> usize {
+    fn whole_steps(stored: &CacheRow) -> usize {
         let content = stored.content;
         if content.is_multiple_of(K_STEP) { stored.width() / K_STEP } else { content / K_STEP }
     }
 
     #[inline(always)]
     unsafe fn whole(stored: &CacheRow, row: *const u8, step: usize) -> __m512i {
-        let (codes, number) = (stored.content, step * K_STEP);
-        // SAFETY: the caller's promise: whole steps of codes, or of halves that begin with one.
+        let (content, first) = (stored.content, step * K_STEP);
+        // SAFETY: a whole k-step, of quants alone or, where the content is whole k-steps, of f16 alone; the
+        // scale ends the row.
         unsafe {
-            if number >= codes {
-                return load_f16(row.add(2 * number - codes), !0);
+            if first >= content {
+                return load_f16(row.add(2 * first - content), !0);
             }
             let scale = scale_of(std::slice::from_raw_parts(row, stored.bytes()));
-            let codes = row.add(number);
-            pair(widen_codes::<Avx512>(codes, scale), widen_codes::<Avx512>(codes.add(16), scale))
+            let quants = row.add(first);
+            pair(dequantize16::<Avx512>(quants, scale), dequantize16::<Avx512>(quants.add(16), scale))
         }
     }
 
     #[inline(always)]
     unsafe fn part(stored: &CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { decoded(*stored, row, step, mask) }
+        // SAFETY: the row has the elements of the mask.
+        unsafe { decode_step(*stored, row, step, mask) }
     }
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// A step of a row of any type: by way of f32.
+/// A k-step of a row of any type, decoded to f32 first.
 ///
 /// # Safety
-/// The row lies there, and has the numbers of the mask.
+/// `row` is the address of a row that has the elements of the mask; the CPU has AVX512-BF16.
 #[inline(never)]
-unsafe fn decoded(stored: CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
-    // SAFETY: the caller's promise.
+unsafe fn decode_step(stored: CacheRow, row: *const u8, step: usize, mask: __mmask32) -> __m512i {
+    // SAFETY: the bytes of the row by the caller's promise; sixteen elements of each half of `wide`.
     unsafe {
         let row = std::slice::from_raw_parts(row, stored.bytes());
         let mut wide = [0.0; K_STEP];

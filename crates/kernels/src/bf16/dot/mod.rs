@@ -1,4 +1,5 @@
-//! What multiplies factors of bf16 and sums in f32: the tiles of AMX, or vectors with products of pairs (AVX512-BF16).
+//! Dot products of bf16 with f32 accumulators, for GEMM and attention: AMX tiles, or pairs in vectors
+//! (AVX512-BF16).
 #![allow(unsafe_code, reason = "vector and tile instructions over addresses that callers keep in bounds")]
 
 mod amx;
@@ -6,34 +7,36 @@ mod avx512_bf16;
 mod load_kv;
 mod qk;
 
-pub(crate) use amx::{AmxTiles, K_STEP, NR, TILE_BYTES, TILE_ROWS};
-pub(crate) use amx::{bf16_peak, integer_peak};
-pub(super) use avx512_bf16::Avx512Bf16;
+pub(crate) use amx::{AmxTiles, NR, TILE_BYTES, TILE_ROWS, bf16_peak, integer_peak};
+pub(crate) use avx512_bf16::Avx512Bf16;
+
+pub(crate) use crate::bf16_layout::K_STEP;
 
 use super::layout::Matrix;
-use crate::attention::bf16_layout::PANEL;
-use crate::attention::mla_decode::HEADS;
-use crate::simd::Simd;
-use crate::simd::avx512::Avx512;
+use crate::bf16_layout::PANEL;
+use crate::kv_cache::KvPrefetch;
 use half::bf16;
 use latent_types::{CacheRow, CacheType};
 use std::arch::x86_64::*;
 
-/// Cached rows of a block in latent space: those of a page, which lie one after the other.
-pub(super) const KV_BLOCK: usize = 64;
+/// Cached rows of a block of MLA decode: those of a page, which follow one another in memory.
+pub(crate) const KV_BLOCK: usize = 64;
 
-/// Numbers of bf16 of a tile.
-pub(super) const TILE_LEN: usize = TILE_ROWS * K_STEP;
+/// Heads (or queries) whose scores are the lanes of a vector.
+pub(crate) const LANES: usize = 16;
 
-/// Numbers of f32 of a tile.
-pub(super) const TILE_ACC_LEN: usize = TILE_ROWS * HEADS;
+/// Elements of bf16 of a tile.
+pub(crate) const TILE_LEN: usize = TILE_ROWS * K_STEP;
 
-/// Cached rows that lie one after the other, at most [`KV_BLOCK`].
+/// Elements of an f32 tile: accumulators.
+pub(crate) const TILE_ACC_LEN: usize = TILE_ROWS * LANES;
+
+/// Cached rows that follow one another in memory, at most [`KV_BLOCK`].
 #[derive(Clone, Copy)]
-pub(super) struct Block {
+pub(crate) struct Block {
     /// Address of the first.
     pub start: *const u8,
-    /// How they are stored.
+    /// Their format.
     pub stored: CacheRow,
     pub count: usize,
 }
@@ -46,20 +49,22 @@ impl Block {
     }
 }
 
-/// Where a block goes while it is scored.
+/// Where the rows of a block are stored as bf16 while they are scored.
 #[derive(Clone, Copy)]
-pub(super) struct LoadedKv {
-    /// Room for [`KV_BLOCK`] rows of whole steps.
+pub(crate) struct LoadedKv {
+    /// Room for [`KV_BLOCK`] rows of whole k-steps.
     pub rows: *mut bf16,
-    /// The first `latent` numbers as right factors: for each 64 columns and each 32 rows four tiles, two rows a line. Of 32 columns the first
-    /// tile has 0 to 3, 8 to 11, 16 to 19 and 24 to 27.
+    /// The first `latent` elements as right factors: per 64 columns and 32 rows four tiles, two rows per
+    /// line. Of 32 columns the first tile has 0 to 3, 8 to 11, 16 to 19 and 24 to 27, as unpacking within
+    /// 128-bit quarters leaves them.
     pub pairs: *mut bf16,
-    /// Numbers of a row that are wanted in pairs.
+    /// Elements of a row that are values too, and are stored in `pairs`.
     pub latent: usize,
 }
 
 impl LoadedKv {
-    /// Address of the line of two rows, from an even one on, and of 32 columns; that of the second tile is a tile behind it.
+    /// Address of the line of two rows, the first of them even, and of the 32 columns of a k-step; the line
+    /// of the second tile is a tile further on.
     #[inline(always)]
     fn pair(&self, count: usize, row: usize, step: usize) -> *mut bf16 {
         let group = step / 2 * count.div_ceil(K_STEP) * 4 + step % 2 * 2;
@@ -67,115 +72,86 @@ impl LoadedKv {
     }
 }
 
-/// Writes two rows of 32 numbers in pairs.
+/// Stores two rows of 32 elements in pairs.
 ///
 /// # Safety
-/// There is room for a line of each of two tiles; the processor has AVX-512.
+/// There is room for a line of each of two tiles at `out`; the CPU has AVX-512.
 #[inline(always)]
 unsafe fn store_pairs(first: __m512i, second: __m512i, out: *mut bf16) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the two lines by the caller's promise.
     unsafe {
         _mm512_storeu_si512(out.cast(), _mm512_unpacklo_epi16(first, second));
         _mm512_storeu_si512(out.add(TILE_LEN).cast(), _mm512_unpackhi_epi16(first, second));
     }
 }
 
-/// Memory that is asked for during a product: what is read next.
-#[derive(Clone, Copy)]
-pub(super) struct PrefetchQueue {
-    from: *const u8,
-    lines: usize,
-}
-
-impl PrefetchQueue {
-    /// So many bytes.
-    pub fn new(from: *const u8, bytes: usize) -> PrefetchQueue {
-        PrefetchQueue { from, lines: bytes.div_ceil(LINE) }
-    }
-
-    /// Asks for so many lines, or for those that are left.
-    #[inline(always)]
-    fn prefetch(&mut self, lines: usize) {
-        self.prefetch_all(lines.min(self.lines));
-    }
-
-    /// Asks for so many lines, be they left or not.
-    #[inline(always)]
-    fn prefetch_all(&mut self, lines: usize) {
-        for _ in 0..lines {
-            // SAFETY: asking for any address is allowed, and the unit's processor has AVX-512.
-            unsafe { Avx512::prefetch_far(self.from) };
-            self.from = self.from.wrapping_add(LINE);
-        }
-        self.lines = self.lines.saturating_sub(lines);
-    }
-}
-
-/// Bytes of a line of the caches.
-const LINE: usize = 64;
-
-/// Products of bf16, of the shapes that attention has. Panels are those of [`attention::bf16_layout`](crate::attention::bf16_layout).
+/// Products of bf16 in the shapes that attention has. Panels are those of
+/// [`bf16_layout`](crate::bf16_layout).
 ///
-/// Addresses of memory that is written are those of numbers which nobody else touches meanwhile.
-pub(super) trait Bf16Dot {
-    /// The unit of this thread.
+/// A value of such a type proves that the CPU has the instructions. Memory at output addresses must not be
+/// accessed by anyone else during a call.
+pub(crate) trait Bf16Dot {
+    /// Prepares this thread.
     ///
     /// # Panics
-    /// When the processor has none.
+    /// When the CPU lacks the instructions.
     fn new() -> Self;
 
     /// Whether cached rows of this type can be read.
     fn reads(cache: CacheType) -> bool;
 
-    /// to = left · right, or to = to + left · right, for 32 rows and 32 columns in panels. The left factor comes in one
-    /// part or two, with as many steps each; of the first there is at least one.
+    /// to = left · right, or to = to + left · right, for 32 rows and 32 columns in panels. The left factor
+    /// comes in one or two parts of some k-steps each, the first of at least one.
     ///
     /// # Safety
-    /// * each part of `left` is the address of as many steps of a left panel, and `right` that of as many as both of a right panel;
-    /// * `to` is the address of 32 rows of 32 numbers, one after the other.
+    /// * each part of `left` is the address of that many k-steps of a left panel, and `right` of as many as
+    ///   both of a right panel;
+    /// * `to` is the address of 32 × 32 elements, row-major.
     unsafe fn panels(&mut self, left: [(*const bf16, usize); 2], right: *const bf16, add: bool, to: *mut f32);
 
-    /// Lays queries, a row a head, as right factors of [`qk`](Bf16Dot::qk), each number times `factor`.
+    /// Packs queries, a row per head, each element times `factor`, as right factors of [`qk`](Bf16Dot::qk).
     ///
     /// # Safety
-    /// The matrix is valid, and there is room for [`queries_len`] numbers.
+    /// The matrix is valid, and there is room for [`queries_len`] elements.
     unsafe fn pack_queries(&mut self, queries: Matrix, factor: f32, to: *mut bf16);
 
-    /// to = left · right for the rows of a block and so many heads: a row after the other, of sixteen heads each, [`KV_BLOCK`] for each
-    /// sixteen heads. The rows are taken apart too, up to a multiple of 32, where zeros stand for those that are missing. What is
-    /// written for heads that are missing is a number, or left as it was. About half of what is `ahead` is asked for.
+    /// Scores of the rows of a block with `right` = (queries, heads): per sixteen heads [`KV_BLOCK`] rows of
+    /// sixteen. The rows are loaded too, up to a multiple of 32 with zeros for missing ones. Lanes of missing
+    /// heads get finite values or keep what they had. Prefetches about half of `ahead`.
     ///
     /// # Safety
-    /// * the rows lie there, their type is one that the unit [reads](Bf16Dot::reads), and `loaded` has room for a block;
-    /// * `right` is the address of [laid](Bf16Dot::pack_queries) queries, as wide as the rows, of so many heads; there is at least one;
-    /// * `to` is the address of 64 rows of 16 numbers for each sixteen heads.
+    /// * the rows are there in a type that [`reads`](Bf16Dot::reads) accepts, and `loaded` has room for a
+    ///   block;
+    /// * `right` is the address of [packed](Bf16Dot::pack_queries) queries of the rows' width, of at least
+    ///   one head;
+    /// * `to` is the address of 64 × 16 elements per sixteen heads.
     unsafe fn qk(
         &mut self,
         block: &Block,
         loaded: LoadedKv,
         right: (*const bf16, usize),
-        ahead: &mut PrefetchQueue,
+        ahead: &mut KvPrefetch,
         to: *mut f32,
     );
 
-    /// to = to + left · right for so many heads, and `groups` times 64 columns. What is left `ahead` is asked for.
+    /// to = to + left · right, with `left` = (weights, heads, k-steps) and `right` = (loaded pairs, groups of
+    /// 64 columns). Prefetches the rest of `ahead`.
     ///
     /// # Safety
-    /// * `left` is the address of a tile for each step, the second number, for each sixteen heads; there is at least one, and one group;
-    /// * `right` is the address of four tiles for each group and each step in it, of sixteen columns each;
-    /// * `to` is the address of four tiles for each group, for each sixteen heads.
+    /// * `left` is the address of a tile per k-step for each sixteen heads; there is at least one k-step and
+    ///   one group;
+    /// * `right` is the address of four tiles per group and k-step, of sixteen columns each;
+    /// * `to` is the address of four tiles per group for each sixteen heads.
     unsafe fn pv(
         &mut self,
-        left: *const bf16,
-        heads_and_steps: (usize, usize),
-        right: *const bf16,
-        groups: usize,
-        ahead: &mut PrefetchQueue,
+        left: (*const bf16, usize, usize),
+        right: (*const bf16, usize),
+        ahead: &mut KvPrefetch,
         to: *mut f32,
     );
 }
 
-/// Numbers of the queries of so many heads as a [`Bf16Dot`] lays them.
-pub(super) fn queries_len(heads: usize, width: usize) -> usize {
+/// Elements of packed queries.
+pub(crate) fn queries_len(heads: usize, width: usize) -> usize {
     heads.next_multiple_of(PANEL) * width.next_multiple_of(K_STEP)
 }

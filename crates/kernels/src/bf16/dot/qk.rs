@@ -1,14 +1,17 @@
-//! Scores by vectors: of four heads with four pairs of terms each, which meet four pairs of a cached row in every quarter.
+//! Scores of MLA decode by AVX512-BF16: a vector holds four heads × four pairs of terms, one head per 128-bit
+//! quarter, and four pairs of a cached row are broadcast to all quarters.
 //!
-//! So 16 bytes of a row serve as many products as there are vectors of heads, and no head needs company: twenty are five vectors.
+//! So 16 bytes of a row serve as many products as there are vectors of heads, and heads are padded to a
+//! multiple of four only.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
 use super::avx512_bf16::{as_bf16, line};
 use super::load_kv::{Bf16, F16, Int8, KvFormat, load_block, load_block_whole};
-use super::{Block, K_STEP, KV_BLOCK, LINE, LoadedKv, PrefetchQueue};
-use crate::attention::bf16_layout::steps;
-use crate::attention::mla_decode::HEADS;
+use super::{Block, K_STEP, KV_BLOCK, LANES, LoadedKv};
 use crate::bf16::layout::{Matrix, below, pair};
+use crate::bf16_layout::steps;
+use crate::kv_cache::{CACHE_LINE, KvPrefetch};
+use crate::simd::avx512::Avx512;
 use half::bf16;
 use latent_types::CacheType;
 use std::arch::x86_64::*;
@@ -20,40 +23,42 @@ const FOUR: usize = 4;
 /// Terms of each head in a vector.
 const TERMS: usize = 8;
 
-/// How vectors of heads are cut: rows that are multiplied at a time, and how many passes over them. Sums of a pass are in registers: 12 at least would
-/// hide the time that products take, where there are so many heads.
-fn passes(vectors: usize) -> (usize, usize) {
+/// Tiling of `vectors` vectors of heads: rows per register tile, and passes over them. The accumulators of a
+/// pass are in registers; at least 12 would hide the latency of a product, where there are so many heads.
+fn tiling(vectors: usize) -> (usize, usize) {
     match vectors {
         4 | 5 => (4, 1),
         _ => (8, vectors.div_ceil(3)),
     }
 }
 
-/// The vectors of each pass, one pass after the other.
-fn of_passes(vectors: usize) -> impl Iterator<Item = usize> {
-    let (_, passes) = passes(vectors);
+/// Vectors of each pass.
+fn pass_sizes(vectors: usize) -> impl Iterator<Item = usize> {
+    let (_, passes) = tiling(vectors);
     (0..passes).map(move |pass| vectors / passes + usize::from(pass < vectors % passes))
 }
 
 crate::isa::isa_fn! { Avx512Bf16;
-/// As [`Bf16Dot::pack_queries`](super::Bf16Dot::pack_queries): pass by pass, for each eight terms the vectors of the pass.
+/// As [`Bf16Dot::pack_queries`](super::Bf16Dot::pack_queries): pass by pass, and per eight terms the vectors
+/// of the pass.
 ///
 /// # Safety
-/// As there; the processor has AVX-512 with BF16.
+/// As there; the CPU has AVX512-BF16.
 pub(super) unsafe fn pack_queries(queries: Matrix, factor: f32, to: *mut bf16) {
     let steps = steps(queries.cols);
     let (mut to, mut first) = (to, 0);
-    for vectors in of_passes(queries.rows.div_ceil(FOUR)) {
+    for vectors in pass_sizes(queries.rows.div_ceil(FOUR)) {
         let distance = vectors * FOUR * TERMS;
         for head in 0..vectors * FOUR {
-            let numbers = if first + head < queries.rows { queries.cols } else { 0 };
-            // SAFETY: room by the caller's promise; masked lanes are not read.
+            let cols = if first + head < queries.rows { queries.cols } else { 0 };
+            // SAFETY: `to` has room for whole vectors of heads and k-steps by the caller's promise; masked
+            // lanes are not read.
             unsafe {
                 let mut row = queries.start.wrapping_add((first + head) * queries.stride);
                 let mut out = to.add(head * TERMS);
                 let factor = _mm512_set1_ps(factor);
                 for step in 0..steps {
-                    let left = numbers.saturating_sub(step * K_STEP);
+                    let left = cols.saturating_sub(step * K_STEP);
                     let (low, high) = if left >= K_STEP {
                         (_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(16)))
                     } else {
@@ -82,17 +87,17 @@ pub(super) unsafe fn qk(
     block: &Block,
     loaded: LoadedKv,
     right: (*const bf16, usize),
-    ahead: &mut PrefetchQueue,
+    ahead: &mut KvPrefetch,
     to: *mut f32,
 ) {
     let qk = Qk { block, loaded, right };
-    // SAFETY: rows of that type by the caller's promise.
+    // SAFETY: the block's rows are of the type that is matched on, by the caller's promise.
     unsafe {
         match block.stored.ty {
             CacheType::F16 => qk.begin::<F16>(ahead, to),
             CacheType::Bf16 => qk.begin::<Bf16>(ahead, to),
             CacheType::Int8 => qk.begin::<Int8>(ahead, to),
-            // none that the unit reads
+            // not read: see `Bf16Dot::reads`
             CacheType::F32 => {}
         }
     }
@@ -103,30 +108,31 @@ pub(super) unsafe fn qk(
 struct Qk<'a> {
     block: &'a Block,
     loaded: LoadedKv,
-    /// Laid queries, and of how many heads.
+    /// Packed queries, and their heads.
     right: (*const bf16, usize),
 }
 
-/// Rows that are taken beside products.
+/// Rows to load while others are multiplied.
 struct Next {
     /// The first.
     row: usize,
     loaded: LoadedKv,
-    /// Steps of them.
+    /// K-steps of them to load.
     steps: usize,
-    /// Whether rows after them are asked for.
+    /// Whether to prefetch the rows after them.
     prefetch: bool,
 }
 
-// No closures here: they would not be compiled with the instructions of the function that all this is inlined into.
+// No closures here: they would not be compiled with the target features of the function that this is inlined
+// into.
 impl Qk<'_> {
     /// # Safety
     /// As for [`qk`].
     #[inline(always)]
-    unsafe fn begin<N: KvFormat>(&self, ahead: &mut PrefetchQueue, to: *mut f32) {
+    unsafe fn begin<N: KvFormat>(&self, ahead: &mut KvPrefetch, to: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe {
-            if passes(self.right.1.div_ceil(FOUR)).0 == 4 {
+            if tiling(self.right.1.div_ceil(FOUR)).0 == 4 {
                 self.run::<N, 4>(ahead, to);
             } else {
                 self.run::<N, 8>(ahead, to);
@@ -134,28 +140,30 @@ impl Qk<'_> {
         }
     }
 
-    /// A few rows at a time, so that they and the queries stay in the first-level cache. While they are multiplied the next are taken, step by
-    /// step: rounding and interleaving run beside the products, on what these leave of the processor.
+    /// A few rows at a time, so that they and the queries stay in the L1 cache. While they are multiplied the
+    /// next are loaded, k-step by k-step: rounding and interleaving use the execution ports that the products
+    /// leave idle.
     ///
     /// # Safety
     /// As for [`qk`].
     #[inline(always)]
-    unsafe fn run<N: KvFormat, const R: usize>(&self, ahead: &mut PrefetchQueue, to: *mut f32) {
+    unsafe fn run<N: KvFormat, const R: usize>(&self, ahead: &mut KvPrefetch, to: *mut f32) {
         let count = self.block.count;
         let steps = steps(self.block.stored.width());
         let vectors = self.right.1.div_ceil(FOUR);
-        // SAFETY: steps and rows by the caller's promise.
+        // SAFETY: rows below the block's padded count, k-steps below `steps`, and vectors of heads below
+        // those packed.
         unsafe {
             self.load_rest::<N, R>(0, steps, 0);
             for first in (0..count).step_by(R) {
                 let row = first + R;
-                let beside = if row + R <= count { N::beside(&self.block.stored) } else { 0 };
+                let whole = if row + R <= count { N::whole_steps(&self.block.stored) } else { 0 };
                 let mut next =
-                    Next { row, loaded: self.place::<R>(row, steps), steps: beside, prefetch: true };
+                    Next { row, loaded: self.place::<R>(row, steps), steps: whole, prefetch: true };
                 let left = self.place::<R>(first, steps).rows.cast_const();
                 let (mut right, mut vector) = (self.right.0, 0);
-                for vectors in of_passes(vectors) {
-                    let to = to.add(first * HEADS);
+                for vectors in pass_sizes(vectors) {
+                    let to = to.add(first * LANES);
                     let factors = (left, right);
                     match (R, vectors) {
                         (4, 4) => self.pass::<N, R, 4>(factors, steps, &next, ahead, (to, vector)),
@@ -168,7 +176,7 @@ impl Qk<'_> {
                     vector += vectors;
                     right = right.add(vectors * FOUR * steps * K_STEP);
                 }
-                self.load_rest::<N, R>(row, steps, beside);
+                self.load_rest::<N, R>(row, steps, whole);
             }
             for first in (count.next_multiple_of(R)..count.next_multiple_of(K_STEP)).step_by(R).skip(1) {
                 self.load_rest::<N, R>(first, steps, 0);
@@ -176,19 +184,22 @@ impl Qk<'_> {
         }
     }
 
-    /// Where rows go: not where the rows before them are.
+    /// Where rows are loaded to: double buffering, so that the rows before them stay.
     #[inline(always)]
     fn place<const R: usize>(&self, row: usize, steps: usize) -> LoadedKv {
         let rows = self.loaded.rows.wrapping_add(row / R % 2 * R * steps * K_STEP);
         LoadedKv { rows, ..self.loaded }
     }
 
-    /// Takes what was not taken beside products, of rows up to a multiple of 32.
+    /// Loads the k-steps that were not loaded during products, of rows up to a multiple of 32.
+    ///
+    /// # Safety
+    /// As for [`qk`].
     #[inline(always)]
     unsafe fn load_rest<N: KvFormat, const R: usize>(&self, first: usize, steps: usize, done: usize) {
         if first < self.block.count.next_multiple_of(K_STEP) {
             for step in done..steps {
-                // SAFETY: steps and rows by the caller's promise.
+                // SAFETY: rows below the block's padded count, and k-steps of their width.
                 unsafe {
                     load_block::<N, R>(self.block, first, self.place::<R>(first, steps), step);
                 }
@@ -206,14 +217,16 @@ impl Qk<'_> {
         (mut left, mut right): (*const bf16, *const bf16),
         steps: usize,
         next: &Next,
-        ahead: &mut PrefetchQueue,
+        ahead: &mut KvPrefetch,
         (to, vector): (*mut f32, usize),
     ) {
-        // a length that the compiler does not know: unrolled, it loads the pairs of a whole step first, and puts them down on the stack
+        // a length that the compiler does not know: unrolled, the loop loads the pairs of a whole k-step
+        // first and spills them
         let length = black_box(K_STEP);
-        // SAFETY: steps and rows by the caller's promise.
+        // SAFETY: `R` rows of `steps` k-steps at `left`, as many packed vectors at `right`, and rows of
+        // scores at `to`, as `run` passes them.
         unsafe {
-            let mut sums = [[_mm512_setzero_ps(); V]; R];
+            let mut acc = [[_mm512_setzero_ps(); V]; R];
             for step in 0..steps {
                 for term in (0..length).step_by(TERMS) {
                     let mut lines = [as_bf16(_mm512_setzero_si512()); V];
@@ -221,11 +234,11 @@ impl Qk<'_> {
                         *vector = line(right.add(v * K_STEP));
                     }
                     right = right.add(V * K_STEP);
-                    for (i, sums) in sums.iter_mut().enumerate() {
+                    for (i, acc) in acc.iter_mut().enumerate() {
                         let pairs = _mm_loadu_si128(left.add(i * K_STEP + term).cast());
                         let pairs = as_bf16(_mm512_broadcast_i32x4(pairs));
-                        for (sum, line) in sums.iter_mut().zip(lines) {
-                            *sum = _mm512_dpbf16_ps(*sum, pairs, line);
+                        for (lane_acc, line) in acc.iter_mut().zip(lines) {
+                            *lane_acc = _mm512_dpbf16_ps(*lane_acc, pairs, line);
                         }
                     }
                 }
@@ -233,36 +246,39 @@ impl Qk<'_> {
                     load_block_whole::<N, R>(self.block, next.row, next.loaded, step);
                 }
                 if next.prefetch {
-                    // half of what so many rows will need
-                    ahead.prefetch_all(R * N::BYTES / LINE / 2);
+                    // half of the bytes of the next rows
+                    ahead.prefetch_all::<Avx512>(R * N::BYTES / CACHE_LINE / 2);
                 }
                 left = left.add(R * K_STEP);
             }
             for v in 0..V {
                 let (lanes, lane) = ((vector + v) / FOUR, (vector + v) % FOUR * FOUR);
                 for row in (0..R).step_by(4) {
-                    let to = to.add((lanes * KV_BLOCK + row) * HEADS + lane);
-                    store_four_rows([sums[row][v], sums[row + 1][v], sums[row + 2][v], sums[row + 3][v]], to);
+                    let to = to.add((lanes * KV_BLOCK + row) * LANES + lane);
+                    store_four_rows([acc[row][v], acc[row + 1][v], acc[row + 2][v], acc[row + 3][v]], to);
                 }
             }
         }
     }
 }
 
-/// Adds up the quarters of four rows' sums, one head each, and writes the heads of each row.
+/// Reduces the quarters of four rows' accumulators, one head each, and writes the heads of each row.
+///
+/// # Safety
+/// Four rows of [`LANES`] elements are at `to`; the CPU has AVX-512.
 #[inline(always)]
 unsafe fn store_four_rows([a, b, c, d]: [__m512; 4], to: *mut f32) {
-    // SAFETY: four numbers of four rows by the caller's promise.
+    // SAFETY: four elements of each of four rows.
     unsafe {
         let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
         let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-        // quarters have a head each, and in it the four rows
+        // one head per quarter, with its four rows
         let by_head = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(ab, cd), _mm512_shuffle_ps::<0xee>(ab, cd));
         let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         let by_row = _mm512_permutexvar_ps(order, by_head);
         _mm_storeu_ps(to, _mm512_extractf32x4_ps::<0>(by_row));
-        _mm_storeu_ps(to.add(HEADS), _mm512_extractf32x4_ps::<1>(by_row));
-        _mm_storeu_ps(to.add(2 * HEADS), _mm512_extractf32x4_ps::<2>(by_row));
-        _mm_storeu_ps(to.add(3 * HEADS), _mm512_extractf32x4_ps::<3>(by_row));
+        _mm_storeu_ps(to.add(LANES), _mm512_extractf32x4_ps::<1>(by_row));
+        _mm_storeu_ps(to.add(2 * LANES), _mm512_extractf32x4_ps::<2>(by_row));
+        _mm_storeu_ps(to.add(3 * LANES), _mm512_extractf32x4_ps::<3>(by_row));
     }
 }

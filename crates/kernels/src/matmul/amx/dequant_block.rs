@@ -5,7 +5,7 @@
 //! conversions and FMAs, and two roundings.
 #![allow(unsafe_code, reason = "vector instructions, and addresses that the caller keeps in bounds")]
 
-use crate::bf16::{K_STEP, TILE_BYTES};
+use crate::bf16::dot::{K_STEP, TILE_BYTES};
 use crate::isa::isa_fn;
 use crate::matmul::quantized::formats::{Format, Planes, two};
 use crate::simd::Simd;

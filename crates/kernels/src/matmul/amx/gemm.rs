@@ -6,7 +6,7 @@
 #![allow(unsafe_code, reason = "tiles are loaded from and stored to addresses that are checked on entry")]
 
 use super::dequant_block;
-use crate::bf16::{AmxTiles, K_STEP, NR, TILE_BYTES, TILE_ROWS, amx_tiles};
+use crate::bf16::dot::{AmxTiles, Bf16Dot, K_STEP, NR, TILE_BYTES, TILE_ROWS};
 use crate::matmul::args::{MatmulArgs, input_row};
 use crate::matmul::quantized::formats::Format;
 use crate::matmul::quantized::operands::Operands;
@@ -50,7 +50,7 @@ pub(super) fn multiply<F: Format>(args: MatmulArgs<'_, '_>, scratch: &mut Scratc
     let Some(operands) = Operands::new::<F>(weight, cols, outputs, y) else { return };
     assert!(cols.is_multiple_of(K_STEP), "{cols} inputs are no whole number of steps");
     let buffers = &mut scratch.amx;
-    let mut dot = amx_tiles();
+    let mut dot = AmxTiles::new();
     let inputs = Inputs::new(x, row_ids, y.rows(), &mut buffers.inputs);
     let (rows, tiles) = (y.rows(), operands.tiles());
     for from_row in (0..rows).step_by(BLOCK_ROWS) {
@@ -92,7 +92,7 @@ fn dequantize<F: Format>(
     let weights = bytes_of(memory, tiles.len().div_ceil(2) * steps * 2 * TILE_BYTES);
     for (i, tile) in tiles.enumerate() {
         let planes = operands.planes(tile);
-        // SAFETY: `amx_tiles` has asserted the tier, which implies AVX512-BF16. The planes are those of one tile with as many blocks, and the memory has
+        // SAFETY: `AmxTiles::new` has asserted the tier, which implies AVX512-BF16. The planes are those of one tile with as many blocks, and the memory has
         // room for `steps` k-steps of each pair.
         unsafe {
             let out = weights.add(i / 2 * steps * 2 * TILE_BYTES + i % 2 * TILE_BYTES);

@@ -1,37 +1,14 @@
-//! Panels: matrices of bf16 in the order in which tiles read them.
-//!
-//! A *step* is 32 rows (or columns) of 32 terms, two tiles of 1 KB. In a *left* panel it is 32 rows of 32 numbers, as they are. In a *right*
-//! panel each tile has sixteen lines, of two neighbouring terms of sixteen columns. A panel is its steps, one after the other,
-//! the last filled up with zeros.
-//!
-//! Of expanded keys, 32 cached rows are a left panel. Of values, 32 of their numbers are its rows and cached rows its terms, so that results have
-//! queries in the lanes of a vector, as scores do.
+//! Expanded keys and values of bf16, in the panels of [`bf16_layout`](crate::bf16_layout).
 
 use super::KvElement;
-use super::cache::load_part;
+use crate::bf16_layout::{self, K_STEP, KV_BLOCK, PANEL};
+use crate::kv_cache::load_part;
 use half::bf16;
 use half::slice::HalfFloatSliceExt;
 use latent_types::{CacheRow, CacheType};
 use std::ops::Range;
 
-/// Rows or columns of a panel.
-pub(crate) const PANEL: usize = 32;
-
-/// Terms of a step.
-pub(crate) const K_STEP: usize = 32;
-
-/// Numbers of a step.
-pub(crate) const STEP_LEN: usize = PANEL * K_STEP;
-
-/// Cached rows of a block: what is scored before it is weighted and summed.
-pub(crate) const KV_BLOCK: usize = 128;
-
-/// Steps of so many terms.
-pub(crate) const fn steps(terms: usize) -> usize {
-    terms.div_ceil(K_STEP)
-}
-
-/// bf16 in panels, in blocks of 128 cached rows: four panels of keys; values as panels of 32 numbers, of four steps each.
+/// Blocks of 128 cached rows: four panels of keys; values as panels of 32 elements, of four k-steps each.
 impl KvElement for bf16 {
     const KV_BLOCK: usize = KV_BLOCK;
     const Q_TILE: usize = 256;
@@ -42,13 +19,11 @@ impl KvElement for bf16 {
     }
 
     fn key_offset(width: usize, row: usize, n: usize) -> usize {
-        (row / PANEL * steps(width) + n / K_STEP) * STEP_LEN + row % PANEL * K_STEP + n % K_STEP
+        bf16_layout::key_offset(width, row, n)
     }
 
     fn value_offset(width: usize, row: usize, n: usize) -> usize {
-        let block = row / KV_BLOCK * steps(width) * PANEL * KV_BLOCK;
-        let step = n / PANEL * (KV_BLOCK / K_STEP) + row % KV_BLOCK / K_STEP;
-        block + step * STEP_LEN + n % PANEL * K_STEP + row % K_STEP
+        bf16_layout::value_offset(width, row, n)
     }
 
     fn load(row: CacheRow, bytes: &[u8], first: usize, out: &mut [bf16]) {
@@ -70,17 +45,17 @@ impl KvElement for bf16 {
     fn pack_keys<'a>(
         row: CacheRow,
         rows: impl Iterator<Item = &'a [u8]>,
-        numbers: Range<usize>,
+        elements: Range<usize>,
         out: &mut [bf16],
     ) {
-        let width = numbers.len();
+        let width = elements.len();
         assert_eq!(out.len(), Self::padded(width) * KV_BLOCK, "a block of keys");
         let mut end = 0;
         for (i, bytes) in rows.take(KV_BLOCK).enumerate() {
             for n in (0..width).step_by(K_STEP) {
-                let place = Self::key_offset(width, i, n);
-                let (line, rest) = out[place..place + K_STEP].split_at_mut(K_STEP.min(width - n));
-                Self::load(row, bytes, numbers.start + n, line);
+                let at = Self::key_offset(width, i, n);
+                let (line, rest) = out[at..at + K_STEP].split_at_mut(K_STEP.min(width - n));
+                Self::load(row, bytes, elements.start + n, line);
                 rest.fill(bf16::ZERO);
             }
             end = i + 1;
@@ -97,8 +72,8 @@ impl KvElement for bf16 {
         assert!(rows <= KV_BLOCK && rows * width == values.len(), "{} values of {width}", values.len());
         assert_eq!(out.len(), Self::padded(width) * KV_BLOCK, "a block of values");
         #[cfg(target_arch = "x86_64")]
-        if crate::features().avx512 && crate::features().avx512_bf16 {
-            crate::bf16::pack_values(values, width, out);
+        if crate::isa::Avx512Bf16::detect().is_some() {
+            crate::bf16::layout::pack_values(values, width, out);
             return;
         }
         for row in 0..rows.next_multiple_of(K_STEP) {
@@ -115,20 +90,20 @@ mod tests {
     use super::*;
     use half::f16;
 
-    /// What is laid block by block lies where it is said to, in every kind of number.
-    fn laid<N: KvElement + Into<f32>>(width: usize, rows: usize) {
-        let numbers: Vec<f32> = (0..rows * width).map(|i| (i % 251) as f32 - 125.0).collect();
-        let bytes: Vec<u8> = numbers.iter().flat_map(|v| v.to_le_bytes()).collect();
+    /// Checks that blocks are packed as the offsets say.
+    fn check_layout<N: KvElement + Into<f32>>(width: usize, rows: usize) {
+        let elements: Vec<f32> = (0..rows * width).map(|i| (i % 251) as f32 - 125.0).collect();
+        let bytes: Vec<u8> = elements.iter().flat_map(|v| v.to_le_bytes()).collect();
         let mut keys = vec![N::ZERO; N::padded(width) * N::KV_BLOCK];
         let mut values = keys.clone();
         let row = CacheRow { ty: CacheType::F32, content: width, rope: 0 };
         N::pack_keys(row, bytes.chunks_exact(4 * width), 0..width, &mut keys);
-        N::pack_values(&numbers, width, &mut values);
+        N::pack_values(&elements, width, &mut values);
         for row in 0..rows {
             for n in 0..width {
-                let number = numbers[row * width + n];
-                assert_eq!(keys[N::key_offset(width, row, n)].into(), number, "key {row} {n}");
-                assert_eq!(values[N::value_offset(width, row, n)].into(), number, "value {row} {n}");
+                let element = elements[row * width + n];
+                assert_eq!(keys[N::key_offset(width, row, n)].into(), element, "key {row} {n}");
+                assert_eq!(values[N::value_offset(width, row, n)].into(), element, "value {row} {n}");
             }
         }
     }
@@ -136,10 +111,10 @@ mod tests {
     #[test]
     fn keys_and_values_lie_where_they_are_read() {
         for (width, rows) in [(1, 1), (31, 33), (40, 64), (70, 17), (128, 63)] {
-            laid::<f32>(width, rows);
-            laid::<f16>(width, rows);
-            laid::<bf16>(width, rows);
-            laid::<bf16>(width, KV_BLOCK);
+            check_layout::<f32>(width, rows);
+            check_layout::<f16>(width, rows);
+            check_layout::<bf16>(width, rows);
+            check_layout::<bf16>(width, KV_BLOCK);
         }
     }
 }

@@ -1,60 +1,66 @@
-//! What expanded keys and values are made of, and where they lie.
+//! Element types of expanded keys and values, and their memory layout.
 
-use super::KEYS;
-use super::cache::load_part;
+mod bf16;
+
+use crate::kv_cache::load_part;
 use half::f16;
 use latent_types::{CacheRow, CacheType};
 use std::ops::Range;
 
-/// A number of expanded keys and values: f32; f16 where the processor multiplies f16; bf16 where it multiplies tiles.
+/// Cached rows of a block of f32 or f16 keys. They are stored transposed, element by element, so that keys
+/// are lanes.
+pub const KEYS: usize = 64;
+
+/// An element of expanded keys and values: f32; f16 where the CPU multiplies f16; bf16 where it has AMX or
+/// AVX512-BF16.
 ///
-/// Cached rows come in blocks. A block of keys of `width` numbers, or of values, takes `padded(width) · KV_BLOCK` numbers of memory. There are no other
-/// implementations than those of this crate: memory is read by address as they say.
+/// Cached rows are in blocks. A block of keys or values of `width` elements takes `padded(width) · KV_BLOCK`
+/// elements of memory. The trait is sealed, since kernels read memory by address as its implementations say.
 pub trait KvElement: sealed::Sealed + Copy + Send + Sync + 'static {
     /// Cached rows of a block.
     const KV_BLOCK: usize;
 
-    /// Queries of a call at which keys and values are read from memory seldom enough.
+    /// Query tile size: large enough to amortize the K/V traffic.
     const Q_TILE: usize;
 
     /// Zero.
     const ZERO: Self;
 
-    /// Numbers that a row of a block takes.
+    /// Elements that a row of a block takes, padding included.
     fn padded(width: usize) -> usize;
 
-    /// Where number `n` of the key of a cached row lies, in blocks of `width` numbers.
+    /// Index of element `n` of the key of a cached row, in blocks of `width` elements.
     fn key_offset(width: usize, row: usize, n: usize) -> usize;
 
-    /// The same of values.
+    /// Index of element `n` of the value of a cached row.
     fn value_offset(width: usize, row: usize, n: usize) -> usize;
 
-    /// Reads some numbers of a cached row, from `first` on, each rounded to the nearest, or the largest where it is larger.
+    /// Reads elements of a cached row, from `first` on, rounded to nearest and clamped to the finite range.
     ///
     /// # Panics
     /// When they are beyond the row.
     fn load(row: CacheRow, bytes: &[u8], first: usize, out: &mut [Self]);
 
-    /// Lays some numbers of cached rows as a block of keys: of at most a block of rows.
+    /// Packs some elements of at most [`KV_BLOCK`](Self::KV_BLOCK) cached rows as a block of keys.
     ///
     /// # Panics
     /// When a row is shorter, or `out` is no block.
     fn pack_keys<'a>(
         row: CacheRow,
         rows: impl Iterator<Item = &'a [u8]>,
-        numbers: Range<usize>,
+        elements: Range<usize>,
         out: &mut [Self],
     );
 
-    /// Lays rows of values, one after the other, as a block, rounded as in [`load`](KvElement::load).
+    /// Packs rows of values as a block, rounded as in [`load`](KvElement::load).
     ///
     /// # Panics
-    /// When they are no rows, more than a block, or `out` is no block.
+    /// When `values` is not whole rows or more than a block, or `out` is no block.
     fn pack_values(values: &[f32], width: usize, out: &mut [Self]);
 }
 
 mod sealed {
-    /// What only this crate implements.
+    /// Implemented by this crate alone.
     pub trait Sealed {}
 
     impl Sealed for f32 {}
@@ -62,38 +68,38 @@ mod sealed {
     impl Sealed for half::bf16 {}
 }
 
-/// Numbers of a cached row that are turned at a time.
+/// Elements of a cached row that are transposed at a time.
 const TRANSPOSE_WIDTH: usize = 64;
 
-/// Keys as lines: a number of [`KEYS`] rows side by side, zeros where there are fewer rows.
-fn pack_lines<'a, N: KvElement>(
+/// Packs keys transposed: a line of [`KEYS`] rows per element, zeros where there are fewer rows.
+fn pack_transposed<'a, N: KvElement>(
     row: CacheRow,
     rows: impl Iterator<Item = &'a [u8]>,
-    numbers: Range<usize>,
+    elements: Range<usize>,
     out: &mut [N],
 ) {
-    assert_eq!(out.len(), numbers.len() * KEYS, "a block of keys");
-    let (mut all, mut count) = ([&[][..]; KEYS], 0);
-    for (place, row) in all.iter_mut().zip(rows) {
+    assert_eq!(out.len(), elements.len() * KEYS, "a block of keys");
+    let (mut keys, mut count) = ([&[][..]; KEYS], 0);
+    for (place, row) in keys.iter_mut().zip(rows) {
         *place = row;
         count += 1;
     }
-    let mut piece = [[N::ZERO; TRANSPOSE_WIDTH]; KEYS];
-    for from in (0..numbers.len()).step_by(TRANSPOSE_WIDTH) {
-        let taken = TRANSPOSE_WIDTH.min(numbers.len() - from);
-        for (bytes, line) in all[..count].iter().zip(&mut piece) {
-            N::load(row, bytes, numbers.start + from, &mut line[..taken]);
+    let mut square = [[N::ZERO; TRANSPOSE_WIDTH]; KEYS];
+    for from in (0..elements.len()).step_by(TRANSPOSE_WIDTH) {
+        let width = TRANSPOSE_WIDTH.min(elements.len() - from);
+        for (bytes, line) in keys[..count].iter().zip(&mut square) {
+            N::load(row, bytes, elements.start + from, &mut line[..width]);
         }
-        for (n, line) in out[from * KEYS..(from + taken) * KEYS].chunks_exact_mut(KEYS).enumerate() {
-            for (number, row) in line.iter_mut().zip(&piece) {
-                *number = row[n];
+        for (n, line) in out[from * KEYS..(from + width) * KEYS].chunks_exact_mut(KEYS).enumerate() {
+            for (element, row) in line.iter_mut().zip(&square) {
+                *element = row[n];
             }
         }
     }
 }
 
-/// Where numbers of keys in lines, and of values in rows, lie.
-macro_rules! lines {
+/// The layout of f32 and f16: transposed keys, and values in rows.
+macro_rules! transposed_keys {
     () => {
         const KV_BLOCK: usize = KEYS;
         const Q_TILE: usize = 64;
@@ -113,16 +119,16 @@ macro_rules! lines {
         fn pack_keys<'a>(
             row: CacheRow,
             rows: impl Iterator<Item = &'a [u8]>,
-            numbers: Range<usize>,
+            elements: Range<usize>,
             out: &mut [Self],
         ) {
-            pack_lines(row, rows, numbers, out);
+            pack_transposed(row, rows, elements, out);
         }
     };
 }
 
 impl KvElement for f32 {
-    lines!();
+    transposed_keys!();
 
     const ZERO: f32 = 0.0;
 
@@ -136,7 +142,7 @@ impl KvElement for f32 {
 }
 
 impl KvElement for f16 {
-    lines!();
+    transposed_keys!();
 
     const ZERO: f16 = f16::ZERO;
 
@@ -160,7 +166,7 @@ impl KvElement for f16 {
     }
 }
 
-/// Rounds to the nearest f16, the largest where a number is larger.
+/// Rounds to nearest f16, clamped to the finite range.
 fn round(from: &[f32], out: &mut [f16]) {
     use half::slice::HalfFloatSliceExt;
     let largest = f16::MAX.to_f32();
