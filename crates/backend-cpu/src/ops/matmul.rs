@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::program::Product;
 use crate::scratch::{ActBuffers, InputFormats, PreparedInput};
-use latent_kernels::{Q8Rows, Rows, RowsMut, Scratch};
+use latent_kernels::{MatmulArgs, Q8Rows, Rows, RowsMut, Scratch};
 use std::ops::Range;
 
 /// Outputs are shared out in multiples of this, the rows of a weight tile.
@@ -33,7 +33,8 @@ impl Product {
         let Operands { matrix, x, index, outputs } = operands;
         let weight = &ctx.model.weights[self.weight];
         let (kernel, activation) = self.for_rows(y.rows());
-        kernel(&weight.matrix(matrix), &x.acts(activation), index, outputs, y, scratch);
+        let (view, input) = (weight.matrix(matrix), x.acts(activation));
+        kernel(MatmulArgs { weight: &view, input: &input, row_ids: index, outputs, y }, scratch);
         let scale = weight.scale(matrix);
         if scale != 1.0 {
             for row in 0..y.rows() {

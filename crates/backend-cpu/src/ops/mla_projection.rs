@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::program::{AbsorbK, AbsorbV, KvWeights, Product};
 use crate::scratch::{InputFormats, PreparedInput, WorkerScratch, resize_scratch};
 use latent_graph::ir::AttentionPath;
-use latent_kernels::{Rows, RowsMut, Scratch};
+use latent_kernels::{MatmulArgs, Rows, RowsMut, Scratch};
 use std::ops::Range;
 
 /// One of the two projections in W_KV.
