@@ -1,4 +1,4 @@
-//! Which cases and kernels are wanted.
+//! Selection of cases and kernels.
 
 use crate::backend::Kernel;
 
@@ -10,7 +10,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Words, each of which may itself hold several with spaces between.
+    /// Words; one string may hold several, separated by spaces.
     pub fn new(words: &[String]) -> Filter {
         let words = words.iter().flat_map(|word| word.split_whitespace()).map(str::to_lowercase).collect();
         Filter { words, level: None }

@@ -1,4 +1,4 @@
-//! The CPU as a backend: every kernel of [`latent_kernels::table`], and the plain functions beside it.
+//! The CPU as a backend: every kernel of [`latent_kernels::table`], and the row-wise functions.
 
 mod attention;
 mod product;
@@ -30,7 +30,7 @@ enum Form {
     Plain(RowKind),
 }
 
-/// The plain functions, each of which serves some row-wise operations.
+/// The row-wise functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowKind {
     Embed,
@@ -50,7 +50,7 @@ enum RowKind {
 }
 
 impl RowKind {
-    /// The function that the table means by a row without one.
+    /// The function behind a table entry of kind `Plain`.
     fn of(op: OpKind) -> Option<RowKind> {
         match op {
             OpKind::Embed => Some(RowKind::Embed),

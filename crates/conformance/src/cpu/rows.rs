@@ -31,9 +31,9 @@ pub(super) struct RowJob<'o> {
     tier: Tier,
     case: &'o RowCase,
     operands: &'o RowOperands,
-    /// Results that are numbers.
+    /// f32 results.
     out: Vec<f32>,
-    /// Results of other kinds.
+    /// Other results.
     bytes: Vec<u8>,
     bits: Vec<u16>,
     blocks: Vec<Q8Block>,
@@ -169,7 +169,7 @@ fn partials(case: &RowCase, pieces: usize, operands: &RowOperands) -> Vec<f32> {
     memory
 }
 
-/// The numbers of stored rows.
+/// The elements of stored rows.
 fn stored(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
     let pairs = || halves(bytes);
     match row.ty {
@@ -193,7 +193,7 @@ fn stored(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-/// The bits of 16-bit numbers.
+/// The bits of 16-bit floats.
 fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> + use<'_> {
     bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]))
 }
