@@ -12,7 +12,7 @@ use latent_quant::tiles::TileLayout;
 use latent_threads::{ThreadPool, Topology};
 use latent_types::{CacheType, TensorType};
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 
 /// Bytes that are packed at once, unless one tile takes more.
@@ -46,32 +46,68 @@ pub fn pack(
     let total = writer.file_bytes();
     let threads = threads
         .unwrap_or_else(|| latent_threads::threads_for(&Topology::detect(), latent_threads::parallelism()));
-    let mut thread_pool =
+    let thread_pool =
         ThreadPool::new(threads).map_err(|error| BackendError::System { what: "starting threads", error })?;
-    let failed = |error: io::Error| {
-        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        let hint = if full {
-            format!(" (the packed file takes {})", latent_types::format_bytes(total))
-        } else {
-            String::new()
-        };
-        BackendError::PackIo { path: out.to_owned(), error, hint }
-    };
+    let failed = |error| pack_io(out, total, error);
     let unwritten = |error: OutputError| match error {
         OutputError::Io { error, .. } => failed(error),
         refused => BackendError::Output(refused),
     };
     let mut file = OutputFile::create(out).map_err(unwritten)?;
-    let mut packed = Packed { bytes: total, not_finite: Vec::new() };
-    let mut stopped = false;
-    let mut done = 0;
-    let mut buffer = Vec::new();
-    let written = writer.write(&mut file, |index, out| {
+    let mut packing = Packing {
+        checkpoint,
+        tiles: &tiles,
+        thread_pool,
+        buffer: Vec::new(),
+        progress,
+        done: 0,
+        total,
+        cancelled: false,
+        not_finite: Vec::new(),
+    };
+    let written = writer.write(&mut file, |index, out| packing.write_tensor(index, out));
+    if packing.cancelled {
+        return Err(BackendError::Cancelled);
+    }
+    written.map_err(failed)?;
+    file.finish().map_err(unwritten)?;
+    Ok(Packed { bytes: total, not_finite: packing.not_finite })
+}
+
+fn pack_io(path: &Path, total: u64, error: io::Error) -> BackendError {
+    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    let hint = if full {
+        format!(" (the packed file takes {})", latent_types::format_bytes(total))
+    } else {
+        String::new()
+    };
+    BackendError::PackIo { path: path.to_owned(), error, hint }
+}
+
+/// A packed file that is being written.
+struct Packing<'a> {
+    checkpoint: &'a Checkpoint,
+    /// The tile layout of each tensor that is packed.
+    tiles: &'a [Option<Tiles>],
+    thread_pool: ThreadPool,
+    /// The tiles of a piece.
+    buffer: Vec<u8>,
+    progress: &'a mut dyn FnMut(u64, u64) -> bool,
+    /// Bytes written, and bytes in all.
+    done: u64,
+    total: u64,
+    cancelled: bool,
+    not_finite: Vec<(String, u64)>,
+}
+
+impl Packing<'_> {
+    fn write_tensor(&mut self, index: usize, out: &mut dyn Write) -> io::Result<()> {
+        let Packing { checkpoint, tiles, thread_pool, buffer, progress, done, total, cancelled, .. } = self;
         let mut write = |bytes: &[u8]| {
             out.write_all(bytes)?;
-            done += bytes.len() as u64;
-            stopped = !progress(done, total);
-            if stopped { Err(io::Error::other("stopped")) } else { Ok(()) }
+            *done += bytes.len() as u64;
+            *cancelled = !progress(*done, *total);
+            if *cancelled { Err(io::Error::other("stopped")) } else { Ok(()) }
         };
         let info = &checkpoint.tensors()[index];
         let Some(tensor) = checkpoint.tensor(&info.name) else { return Ok(()) };
@@ -81,30 +117,20 @@ pub fn pack(
                 bad += latent_quant::not_finite(info.ty, piece);
                 write(piece)
             })?,
-            Some(tiles) => pack_tensor(
-                info,
-                tensor.data,
-                tiles.rows,
-                &mut buffer,
-                &mut thread_pool,
-                &mut |piece, tiles| {
+            Some(tiles) => {
+                let mut write_piece = |piece: &[u8], tiles: &[u8]| {
                     bad += latent_quant::not_finite(info.ty, piece);
                     write(tiles)
-                },
-            )?,
-        }
-        if bad > 0 {
-            packed.not_finite.push((info.name.clone(), bad));
+                };
+                pack_tensor(info, tensor.data, tiles.rows, buffer, thread_pool, &mut write_piece)?;
+            }
         }
         checkpoint.drop_pages(&info.name);
+        if bad > 0 {
+            self.not_finite.push((info.name.clone(), bad));
+        }
         Ok(())
-    });
-    if stopped {
-        return Err(BackendError::Cancelled);
     }
-    written.map_err(failed)?;
-    file.finish().map_err(unwritten)?;
-    Ok(packed)
 }
 
 /// [`PIECE`] in whole blocks of the format.

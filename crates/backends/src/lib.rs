@@ -3,7 +3,7 @@
 //! ```
 //! let backend = latent_backends::by_name("cpu").unwrap();
 //! assert_eq!(backend.name(), "cpu");
-//! assert!(latent_backends::by_name("gpu").unwrap_err().to_string().contains("cpu, reference"));
+//! assert!(latent_backends::by_name("gpu").err().unwrap().to_string().contains("cpu, reference"));
 //! ```
 #![forbid(unsafe_code)]
 

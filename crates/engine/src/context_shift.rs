@@ -1,8 +1,6 @@
 //! What happens when the context is full: old tokens are discarded, and the rows behind them move down.
 
-use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::generate::Session;
 use std::ops::Range;
 
 /// How an answer goes on when the context is full: of the tokens after the first `keep`, the older half is discarded.
@@ -35,39 +33,6 @@ impl ContextShift {
             "--keep {}: a context of {context} tokens cannot shift with as many kept; keep at most {most}",
             self.keep
         )))
-    }
-}
-
-impl Engine {
-    /// Discards tokens of a session as `shift` says; returns how many.
-    pub(crate) fn shift_session(
-        &mut self,
-        session: &mut Session,
-        shift: ContextShift,
-    ) -> Result<usize, EngineError> {
-        let discarded = shift.discarded(session.sequence.len());
-        let count = discarded.len();
-        session.tokens.truncate(discarded.start);
-        self.shift(&mut session.sequence, discarded)?;
-        Ok(count)
-    }
-
-    /// The error for a prompt of `tokens` tokens that does not fit, with advice that can be followed.
-    pub(crate) fn prompt_too_long(&self, tokens: usize) -> EngineError {
-        let (context, largest) = (self.context(), self.largest_context());
-        let limit = self.config().context_length;
-        let advice = if largest > tokens {
-            format!("start with a larger --ctx-size (up to {largest} tokens) or shorten the prompt")
-        } else if limit > tokens {
-            format!(
-                "no more than {largest} tokens of context fit into memory; shorten the prompt, or try --ctx-size {limit} --force"
-            )
-        } else {
-            format!("the model was made for {limit} tokens at most: shorten the prompt")
-        };
-        EngineError::Options(format!(
-            "the prompt has {tokens} tokens, but the context holds {context}; {advice}"
-        ))
     }
 }
 

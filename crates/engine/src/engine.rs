@@ -1,17 +1,16 @@
 //! The engine: one loaded model with its KV cache.
 
-use crate::cache::{KvCache, Sequence};
+use crate::cache::KvCache;
 use crate::error::EngineError;
 use crate::options::DEFAULT_BATCH_TOKENS;
-use crate::step::{LogitsRequest, SeqError};
+use crate::seq_error::SeqError;
 use crate::summary::Summary;
-use latent_backend::{Batch, CancelToken, KV_BLOCK, MemoryEstimate, Model, ModelOptions, Trace};
+use latent_backend::{Batch, CancelToken, KV_BLOCK, MemoryEstimate, Model, ModelOptions};
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
 use latent_graph::ir::AttentionPath;
 use latent_graph::passes::BindOptions;
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// A loaded model with its KV cache.
@@ -121,29 +120,5 @@ impl Engine {
     /// As for loading: never for a checkpoint that was loaded.
     pub fn activations(&self, checkpoint: &Checkpoint) -> Result<Activations, EngineError> {
         Ok(Activations::of(&self.circuit, self.config(), &CheckpointTensors(checkpoint))?)
-    }
-
-    /// Runs `tokens` as a sequence of their own and copies the activations of `layers` (those outside of layers, the residual stream and
-    /// routing too) out of every phase that makes one. It computes what an ordinary run computes, bit for bit.
-    ///
-    /// # Errors
-    /// As for [`prefill`](Self::prefill); too little memory for what is to be copied.
-    pub fn trace(
-        &mut self,
-        activations: &Activations,
-        layers: Range<usize>,
-        tokens: &[u32],
-        progress: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<Trace, EngineError> {
-        crate::memory::check_trace(Trace::bytes(activations, &layers, tokens.len()))?;
-        self.model.start_trace(activations, Trace::new(activations, layers, tokens))?;
-        let mut sequence = Sequence::default();
-        let chunk = self.chunk_for(tokens.len());
-        let done = self.prefill(&mut sequence, tokens, chunk, LogitsRequest::All, &mut |_, _| {}, progress);
-        let trace = self.model.stop_trace();
-        done?;
-        let mut trace = trace.unwrap_or_default();
-        trace.derive_terms(activations);
-        Ok(trace)
     }
 }

@@ -1,7 +1,7 @@
 //! What can go wrong in the engine.
 
 use crate::cache::{CacheFileError, CacheFull, KvError};
-use crate::step::SeqError;
+use crate::seq_error::SeqError;
 use latent_backend::BackendError;
 use latent_formats::FormatError;
 use latent_graph::{ConfigError, GraphError};

@@ -1,114 +1,15 @@
 //! The one prompt → text loop.
 
-use crate::cache::Sequence;
 use crate::context_shift::ContextShift;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::generation::Generation;
-use crate::sampling::{LogProbability, SamplingParams};
+use crate::request::{Answer, Event, Listener, Request, StopReason};
+use crate::session::Session;
 use crate::step::{LogitsRequest, SeqInput};
 use latent_text::Tokenizer;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// What is to be generated.
-#[derive(Clone, Debug, Default)]
-pub struct Request {
-    /// Tokens of the prompt.
-    pub prompt: Vec<u32>,
-    /// How tokens are chosen.
-    pub sampling: SamplingParams,
-    /// Most tokens of the answer; none: until the model ends or the context is full.
-    pub max_tokens: Option<usize>,
-    /// Texts before which the answer ends.
-    pub stop: Vec<String>,
-    /// Report log-probabilities of this many alternatives; none: of none, not even of the chosen token.
-    pub logprobs: Option<usize>,
-    /// What to discard when the context is full; none: the answer ends there.
-    pub shift: Option<ContextShift>,
-}
-
-/// Why an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StopReason {
-    /// The model ended it.
-    End,
-    /// A stop string came.
-    StopString,
-    /// It has as many tokens as were asked for.
-    Length,
-    /// The context is full.
-    Context,
-    /// The caller stopped it.
-    Interrupted,
-}
-
-/// A token of an answer, as it comes.
-#[derive(Clone, Debug)]
-pub struct Event<'a> {
-    /// The token.
-    pub token: u32,
-    /// Text that is certain now; may be empty.
-    pub text: &'a str,
-    /// ln of its probability, and of the likeliest ones, where asked for.
-    pub logprob: Option<(f32, &'a [LogProbability])>,
-}
-
-/// A finished answer.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Answer {
-    /// Its tokens, the one that ended it included.
-    pub tokens: Vec<u32>,
-    /// Its text.
-    pub text: String,
-    /// Why it ended.
-    pub stop: StopReason,
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
-    /// Tokens of the prompt that were in the cache already.
-    pub cached_tokens: usize,
-    /// Seconds for the prompt.
-    pub prompt_seconds: f64,
-    /// Seconds for the answer.
-    pub generate_seconds: f64,
-    /// Tokens that context shifts discarded meanwhile.
-    pub discarded_tokens: usize,
-}
-
-/// What the loop tells its caller; each call returns whether to go on.
-pub trait Listener {
-    /// So many tokens of the prompt are done.
-    fn prompt(&mut self, _done: usize, _total: usize) -> bool {
-        true
-    }
-
-    /// A token of the answer.
-    fn token(&mut self, _event: &Event<'_>) -> bool {
-        true
-    }
-}
-
-/// A conversation with a model: its cached rows and the tokens that they stand for.
-#[derive(Debug, Default)]
-pub struct Session {
-    /// The cached rows.
-    pub sequence: Sequence,
-    /// The tokens of those rows. After a context shift only those before what was discarded: the rows behind it have seen other tokens, so that
-    /// no later prompt may share them.
-    pub tokens: Vec<u32>,
-}
-
-impl Session {
-    /// Forgets what does not begin `prompt`, and at least its last token, whose logits are needed. Returns how many rows stay.
-    fn keep_common(&mut self, engine: &mut Engine, prompt: &[u32]) -> usize {
-        let same = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        let keep = same.min(prompt.len().saturating_sub(1));
-        engine.truncate(&mut self.sequence, keep);
-        self.tokens.truncate(keep);
-        keep
-    }
-}
 
 impl Engine {
     /// Answers a prompt. What the session has cached of it is not computed again.
@@ -125,7 +26,7 @@ impl Engine {
         let prompt = &request.prompt;
         let mut generation = self.start(request, tokenizer)?;
         let start = Instant::now();
-        let cached = session.keep_common(self, prompt);
+        let cached = session.keep_common(prompt);
         let fed = self.feed(session, &prompt[cached..], &mut generation, &mut |done| {
             listener.prompt(cached + done, prompt.len())
         });
@@ -232,5 +133,36 @@ impl Engine {
             }
         }
         Ok(discarded)
+    }
+
+    /// Discards tokens of a session as `shift` says; returns how many.
+    pub(crate) fn shift_session(
+        &mut self,
+        session: &mut Session,
+        shift: ContextShift,
+    ) -> Result<usize, EngineError> {
+        let discarded = shift.discarded(session.sequence.len());
+        let count = discarded.len();
+        session.tokens.truncate(discarded.start);
+        self.shift(&mut session.sequence, discarded)?;
+        Ok(count)
+    }
+
+    /// The error for a prompt of `tokens` tokens that does not fit, with advice that can be followed.
+    pub(crate) fn prompt_too_long(&self, tokens: usize) -> EngineError {
+        let (context, largest) = (self.context(), self.largest_context());
+        let limit = self.config().context_length;
+        let advice = if largest > tokens {
+            format!("start with a larger --ctx-size (up to {largest} tokens) or shorten the prompt")
+        } else if limit > tokens {
+            format!(
+                "no more than {largest} tokens of context fit into memory; shorten the prompt, or try --ctx-size {limit} --force"
+            )
+        } else {
+            format!("the model was made for {limit} tokens at most: shorten the prompt")
+        };
+        EngineError::Options(format!(
+            "the prompt has {tokens} tokens, but the context holds {context}; {advice}"
+        ))
     }
 }

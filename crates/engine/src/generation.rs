@@ -1,7 +1,7 @@
 //! One answer as a state machine: logits in, tokens and text out. It knows no engine, so that a server can drive many of them.
 
 use crate::error::EngineError;
-use crate::generate::{Request, StopReason};
+use crate::request::{Request, StopReason};
 use crate::sampling::{LogProbability, Sampler, StopStrings, log_probabilities};
 use latent_text::{Detokenizer, Tokenizer};
 use std::sync::Arc;

@@ -1,23 +1,9 @@
 //! How much memory there is, and whether a model with its cache fits.
 
-use crate::error::EngineError;
 use latent_backend::MemoryEstimate;
 use latent_types::format_bytes;
 use std::fmt;
 use std::path::{Path, PathBuf};
-
-/// Refuses to record activations that would take more than half of the free memory.
-pub(crate) fn check_trace(bytes: u64) -> Result<(), EngineError> {
-    match available() {
-        Some(available) if bytes > available.bytes / 2 => Err(EngineError::Options(format!(
-            "copying these values takes {}, more than half of the {} of memory that is free: give fewer tokens, or fewer layers with \
-             --layers A..B",
-            format_bytes(bytes),
-            format_bytes(available.bytes)
-        ))),
-        _ => Ok(()),
-    }
-}
 
 /// Memory that may be used, and what says so.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

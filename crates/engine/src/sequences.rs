@@ -3,7 +3,7 @@
 use crate::cache::Sequence;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::generate::Session;
+use crate::session::Session;
 use std::ops::Range;
 use std::path::Path;
 

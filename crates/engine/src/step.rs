@@ -1,8 +1,9 @@
 //! Steps: new tokens of several sequences through the model at once.
 
-use crate::cache::{CacheFull, KvError, Sequence};
+use crate::cache::{KvError, Sequence};
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::seq_error::SeqError;
 use latent_backend::Step;
 
 /// Which rows of an input's tokens the caller wants logits of.
@@ -26,39 +27,6 @@ pub struct SeqInput<'a> {
     pub tokens: &'a [u32],
     /// Whose logits are wanted.
     pub wanted: LogitsRequest<'a>,
-}
-
-/// Why one sequence takes no part in a step, while the others run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SeqError {
-    /// No tokens.
-    #[error("a sequence without new tokens takes no part in a step")]
-    NoTokens,
-    /// A token id that the vocabulary does not have.
-    #[error("token id {token} at position {position} is out of range: the vocabulary has {vocab} tokens")]
-    Token {
-        /// The id.
-        token: u32,
-        /// Where it stands.
-        position: usize,
-        /// Tokens in the vocabulary.
-        vocab: usize,
-    },
-    /// Logits of a row that there is not.
-    #[error("logits of row {row} are wanted, but there are {rows} rows")]
-    Wanted {
-        /// The row.
-        row: usize,
-        /// New tokens of the sequence.
-        rows: usize,
-    },
-    /// Another engine has run the sequence.
-    #[error("another engine has run this sequence and keeps its cache: use it with that one")]
-    Foreign,
-    /// The KV cache has no room for it.
-    #[error(transparent)]
-    CacheFull(#[from] CacheFull),
 }
 
 /// What became of a step: for each input, in order, whether it ran.

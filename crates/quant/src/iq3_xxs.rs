@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0   2                                    66                                                      98
-//! │ d │ 64 grid indices u8, 4 numbers each │ 8 × u32: 4 × 7 bits of sign index | 4 bits of scale g │
+//! │ d │ 64 grid indices u8, 4 weights each │ 8 × u32: 4 × 7 bits of sign index | 4 bits of scale g │
 //! ```
 //!
 //! A sign index serves eight weights: two grid rows.

@@ -28,14 +28,14 @@ fn nearest(x: f32) -> u8 {
     if off(below) <= off(above) { below as u8 } else { above as u8 }
 }
 
-/// The quants of 32 numbers under a scale; those of a zero scale all mean 0 times something.
+/// The quants of 32 values for a scale. With a zero scale they do not matter.
 pub(crate) fn quants(x: &[f32], scale: f32) -> [u8; 32] {
     let inverse = safe_inverse(scale);
     std::array::from_fn(|i| nearest(x[i] * inverse))
 }
 
-/// The scale of 32 numbers by weighted least squares: candidates put the largest number at either end of the values or
-/// near it; each is refined once. Large numbers weigh more, as they do in products. Zero for zeros and for numbers without a finite size.
+/// The scale of 32 values by weighted least squares: candidates map the largest magnitude to either end of the table or near it; each is refined once.
+/// Weights are squared magnitudes, as large values matter most in dot products. 0 if all values are zero or one is infinite.
 pub(crate) fn fit(x: &[f32]) -> f32 {
     let largest = extreme(x);
     if largest == 0.0 || !largest.is_finite() {

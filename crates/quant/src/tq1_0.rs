@@ -1,8 +1,8 @@
-//! TQ1_0: 256 numbers −d, 0 or d in 54 bytes, five base-3 digits a byte. Decode only.
+//! TQ1_0: 256 weights −d, 0 or d in 54 bytes, five base-3 digits per byte. Decode only.
 //!
 //! ```text
 //! 0                       32                        48                       52  54
-//! │ 5 × 32: numbers 0–159 │ 5 × 16: numbers 160–239 │ 4 × 4: numbers 240–255 │ d │
+//! │ 5 × 32: weights 0–159 │ 5 × 16: weights 160–239 │ 4 × 4: weights 240–255 │ d │
 //! ```
 //!
 //! A byte is a fraction of 256; times 3ⁿ, its lower eight bits times 3 carry digit n into the ninth bit and above.

@@ -1,6 +1,7 @@
-//! How each operation runs: one worker's part of it. Operations see a [`Context`](crate::context::Context)
-//! and do not know of each other.
-
+//! How each operation runs: one worker's part of it, given a [`Context`](crate::context::Context).
+//!
+//! Several operations share `matmul` (one product, and inputs that workers convert together), `kv_splits`
+//! (flash decoding), and `expanded_layout` and `expand` (keys and values of naive MLA).
 #![allow(unsafe_code, reason = "workers write disjoint parts of shared buffers between barriers")]
 
 pub(crate) mod attend_expanded;

@@ -1,7 +1,8 @@
 //! DRY ("don't repeat yourself", p-e-w 2024): a token that would continue a repetition of what was said before is penalised, the
 //! more the longer the repetition: multiplier · base^(length − allowed).
 
-use super::{Candidate, SamplingParams};
+use super::candidate::Candidate;
+use super::params::SamplingParams;
 
 pub(super) struct Dry {
     /// Tokens that no repetition reaches across, sorted.

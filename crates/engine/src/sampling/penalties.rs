@@ -1,6 +1,7 @@
 //! Penalties on tokens that occurred: repetition (CTRL, Keskar et al. 2019), presence and frequency.
 
-use super::{Candidate, SamplingParams};
+use super::candidate::Candidate;
+use super::params::SamplingParams;
 
 /// How often each token occurred in the window; kept so that nothing is allocated per token.
 pub(super) struct Penalties {

@@ -1,3 +1,4 @@
+use super::candidate::Candidate;
 use super::*;
 
 fn probabilities(p: &[f32]) -> Vec<f32> {

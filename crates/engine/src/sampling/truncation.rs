@@ -1,7 +1,8 @@
 //! Samplers that drop candidates: top-k, typical, top-p, min-p, XTC.
 
+use super::candidate::Candidate;
+use super::params::SamplingParams;
 use super::random::Random;
-use super::{Candidate, SamplingParams};
 use std::cmp::Ordering;
 
 /// Memory of the typical sampler.

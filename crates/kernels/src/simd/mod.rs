@@ -38,6 +38,9 @@ pub(crate) trait Simd {
     /// Vectors of columns per block of the f32 GEMM.
     const NR_VECTORS: usize;
 
+    /// Whether prefetches do anything. Where they do not, kernels for several prefetch orders would be equal, and one is compiled.
+    const PREFETCHES: bool = true;
+
     /// 64 × i8 or u8: four per lane.
     type I8x64: Copy;
     /// 16 × i32.

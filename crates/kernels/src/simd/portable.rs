@@ -21,6 +21,7 @@ impl Simd for Portable {
     const FULL_BYTES: bool = false;
     const TWO_TILES: bool = false;
     const NR_VECTORS: usize = 1;
+    const PREFETCHES: bool = false;
 
     type I8x64 = [u8; 64];
     type I32x16 = [i32; 16];

@@ -1,7 +1,8 @@
 //! The backend traits over the interpreter.
 
-use super::interpret::{Interpreter, Rotation, internal};
+use super::interpret::{Interpreter, internal};
 use super::kv::HostKvStore;
+use super::rotation::Rotation;
 use super::weights::Weights;
 use latent_backend::{
     Backend, BackendError, Batch, KvLayout, KvStore, Limits, LoadRequest, MemoryEstimate, Model,

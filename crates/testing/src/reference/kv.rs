@@ -1,6 +1,6 @@
 //! A KV cache in plain memory.
 
-use super::interpret::Rotation;
+use super::rotation::Rotation;
 use latent_backend::{BackendError, KV_BLOCK, KvLayout, KvStore};
 use latent_graph::ir::KvLayerKind;
 use latent_types::CacheType;

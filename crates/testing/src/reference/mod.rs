@@ -8,6 +8,7 @@
 //! * `interpret`: the operations that work row by row.
 //! * `attention`: the KV cache and the formulations of attention.
 //! * `experts`: routing and the experts.
+//! * `rotation`: RoPE.
 //! * `weights`: rows of a weight as f32.
 //! * `kv`: the KV cache in memory.
 
@@ -16,6 +17,7 @@ mod backend;
 mod experts;
 mod interpret;
 mod kv;
+mod rotation;
 mod weights;
 
 pub use backend::ReferenceBackend;

@@ -54,8 +54,10 @@ unsafe fn group<L: Simd, F: Format, const T: usize>(
     // SAFETY: the planes are those of tiles of the operands, whose rows have as many blocks as `x`.
     let sums = unsafe {
         match order {
-            Order::Streams => interleaved_tiles::<L, F, T, true>(&planes, operands.layout.blocks(), x),
-            Order::Addresses => interleaved_tiles::<L, F, T, false>(&planes, operands.layout.blocks(), x),
+            Order::Streams if L::PREFETCHES => {
+                interleaved_tiles::<L, F, T, true>(&planes, operands.layout.blocks(), x)
+            }
+            _ => interleaved_tiles::<L, F, T, false>(&planes, operands.layout.blocks(), x),
         }
     };
     sums.iter().zip(tiles).for_each(|(sums, tile)| operands.store_outputs(sums, tile, y));

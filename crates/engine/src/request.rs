@@ -1,0 +1,82 @@
+//! What is asked of a generation, and what it tells.
+
+use crate::context_shift::ContextShift;
+use crate::sampling::{LogProbability, SamplingParams};
+
+/// What is to be generated.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Tokens of the prompt.
+    pub prompt: Vec<u32>,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Most tokens of the answer; none: until the model ends or the context is full.
+    pub max_tokens: Option<usize>,
+    /// Texts before which the answer ends.
+    pub stop: Vec<String>,
+    /// Report log-probabilities of this many alternatives; none: of none, not even of the chosen token.
+    pub logprobs: Option<usize>,
+    /// What to discard when the context is full; none: the answer ends there.
+    pub shift: Option<ContextShift>,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// The model ended it.
+    End,
+    /// A stop string came.
+    StopString,
+    /// It has as many tokens as were asked for.
+    Length,
+    /// The context is full.
+    Context,
+    /// The caller stopped it.
+    Interrupted,
+}
+
+/// A token of an answer, as it comes.
+#[derive(Clone, Debug)]
+pub struct Event<'a> {
+    /// The token.
+    pub token: u32,
+    /// Text that is certain now; may be empty.
+    pub text: &'a str,
+    /// ln of its probability, and of the likeliest ones, where asked for.
+    pub logprob: Option<(f32, &'a [LogProbability])>,
+}
+
+/// A finished answer.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Answer {
+    /// Its tokens, the one that ended it included.
+    pub tokens: Vec<u32>,
+    /// Its text.
+    pub text: String,
+    /// Why it ended.
+    pub stop: StopReason,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of the prompt that were in the cache already.
+    pub cached_tokens: usize,
+    /// Seconds for the prompt.
+    pub prompt_seconds: f64,
+    /// Seconds for the answer.
+    pub generate_seconds: f64,
+    /// Tokens that context shifts discarded meanwhile.
+    pub discarded_tokens: usize,
+}
+
+/// What the loop tells its caller; each call returns whether to go on.
+pub trait Listener {
+    /// So many tokens of the prompt are done.
+    fn prompt(&mut self, _done: usize, _total: usize) -> bool {
+        true
+    }
+
+    /// A token of the answer.
+    fn token(&mut self, _event: &Event<'_>) -> bool {
+        true
+    }
+}

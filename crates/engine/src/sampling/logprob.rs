@@ -1,0 +1,37 @@
+//! Log-probabilities under the model, before any sampler.
+
+use std::cmp::Ordering;
+
+/// A token with its log-probability under the model.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct LogProbability {
+    /// The token.
+    pub id: u32,
+    /// ln of its probability before any sampler.
+    pub logprob: f32,
+}
+
+/// ln of the probability of `token`, and the `top` likeliest tokens with theirs, likeliest first. NaN counts as −∞.
+pub fn log_probabilities(logits: &[f32], token: u32, top: usize) -> (f32, Vec<LogProbability>) {
+    let plain = |l: f32| if l.is_nan() { f32::NEG_INFINITY } else { l };
+    let max = logits.iter().copied().map(plain).fold(f32::NEG_INFINITY, f32::max);
+    // an infinite logit is certain; the difference of equal infinities would be NaN
+    let above = |l: f32| if plain(l) == max { 0.0 } else { f64::from(plain(l)) - f64::from(max) };
+    let sum: f64 = logits.iter().map(|l| above(*l).exp()).sum();
+    let log = |l: f32| if plain(l) == f32::NEG_INFINITY { plain(l) } else { (above(l) - sum.ln()) as f32 };
+    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+    let better = |a: &u32, b: &u32| {
+        plain(logits[*b as usize])
+            .partial_cmp(&plain(logits[*a as usize]))
+            .unwrap_or(Ordering::Equal)
+            .then(a.cmp(b))
+    };
+    let top = top.min(order.len());
+    if top > 0 && top < order.len() {
+        order.select_nth_unstable_by(top - 1, better);
+    }
+    order.truncate(top);
+    order.sort_unstable_by(better);
+    let list = order.into_iter().map(|id| LogProbability { id, logprob: log(logits[id as usize]) }).collect();
+    (logits.get(token as usize).map_or(f32::NEG_INFINITY, |l| log(*l)), list)
+}
