@@ -9,13 +9,13 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pin {
     /// As `Nodes` on a machine with several memory nodes, else as `Off`.
-    #[default]
     Auto,
     /// Each to a CPU of its own; the second hardware threads of cores come last.
     Cores,
     /// Each to the CPUs of its memory node.
     Nodes,
     /// Unbound: the system moves threads as it likes, and the machine counts as one node.
+    #[default]
     Off,
 }
 
