@@ -1,44 +1,16 @@
-//! Instruction sets: one list of CPU features for each, and one zero-sized token that proves the CPU has them.
+//! Instruction sets: functions compiled for one, and a zero-sized token of each that proves the CPU has it.
 //!
 //! [`isa_fn`] compiles a function for an ISA; a token such as [`Avx2`] exists only where detection has found that ISA, so that whoever holds
-//! one may call such a function. The lists in `features_of` are the only place that spells feature names.
+//! one may call such a function.
 #![cfg(target_arch = "x86_64")]
 
-use crate::features;
+use crate::features::features;
 use latent_types::CpuFeatures;
-
-/// Hands the features of an ISA to another macro, followed by its arguments.
-macro_rules! features_of {
-    (Avx2, $then:ident, $($args:tt)*) => {
-        $crate::isa::$then!(["avx2" "fma" "f16c"] $($args)*);
-    };
-    (Avx2Vnni, $then:ident, $($args:tt)*) => {
-        $crate::isa::$then!(["avx2" "fma" "f16c" "avxvnni"] $($args)*);
-    };
-    (Avx512, $then:ident, $($args:tt)*) => {
-        $crate::isa::$then!(
-            ["avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512vbmi" "avx512vnni" "avx2" "fma" "f16c"] $($args)*
-        );
-    };
-    (Avx512Bf16, $then:ident, $($args:tt)*) => {
-        $crate::isa::$then!(
-            ["avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512vbmi" "avx512vnni" "avx512bf16" "avx2" "fma" "f16c"]
-            $($args)*
-        );
-    };
-    (Avx512Fp16, $then:ident, $($args:tt)*) => {
-        $crate::isa::$then!(
-            ["avx512f" "avx512bw" "avx512vl" "avx512dq" "avx512vbmi" "avx512vnni" "avx512fp16" "avx2" "fma" "f16c"]
-            $($args)*
-        );
-    };
-}
-pub(crate) use features_of;
 
 /// A function compiled for an ISA: `isa_fn! { Avx2; fn name(..) { .. } }`, with its attributes after the semicolon.
 macro_rules! isa_fn {
     ($isa:ident; $($function:tt)*) => {
-        $crate::isa::features_of!($isa, enable, $($function)*);
+        $crate::features::features_of!($isa, [$crate::isa::enable] $($function)*);
     };
 }
 pub(crate) use isa_fn;
@@ -50,19 +22,6 @@ macro_rules! enable {
     };
 }
 pub(crate) use enable;
-
-macro_rules! detected {
-    ([$($feature:tt)*] $name:ident) => {
-        pub(crate) fn $name() -> bool {
-            $(std::arch::is_x86_feature_detected!($feature))&&*
-        }
-    };
-}
-pub(crate) use detected;
-
-// What `features` asks once; tokens ask `features`.
-features_of!(Avx2, detected, has_avx2);
-features_of!(Avx512, detected, has_avx512);
 
 /// Proof of AVX2, FMA and F16C; with `VNNI`, of AVX-VNNI too.
 #[derive(Clone, Copy)]

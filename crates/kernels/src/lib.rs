@@ -39,6 +39,7 @@ mod bf16_layout;
 mod cpu_vendor;
 mod decode;
 mod elementwise;
+mod features;
 mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod isa;
@@ -64,10 +65,11 @@ pub use attention::{
     AttendArgs, AttendExpandedArgs, AttendExpandedFn, AttendFn, ExpandArgs, ExpandKeysFn, Expanded,
     HeadWidths, KEYS, KeyBlocks, KeyOrder, KvElement, PartialSoftmax, combine_splits, partial_softmax_len,
 };
-#[cfg(target_arch = "x86_64")]
-pub use bf16::assume_amx;
 pub use decode::decode_row;
 pub use elementwise::{add, axpy, relu2, scale, silu, silu_mul};
+#[cfg(target_arch = "x86_64")]
+pub use features::assume_amx;
+pub use features::features;
 pub use half;
 pub use kernel_fn::KernelFn;
 pub use kv_cache::{CacheView, load_part, load_row, store_part, store_row};
@@ -78,7 +80,7 @@ pub use norm::rms_norm;
 pub use peak::{Peak, peak, read_all};
 pub use rope::{RopePairs, RopeTable, rotate};
 pub use shape::ShapeError;
-pub use table::{features, table};
+pub use table::table;
 pub use tiers::{limit_tier, tier_limit};
 pub use view::{Rows, RowsMut};
 pub use weights::{BlockScales, WeightMatrix};

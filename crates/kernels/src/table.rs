@@ -1,18 +1,20 @@
-//! The table of all kernels, and the features of this CPU.
+//! The table of all kernels.
 
 use crate::attention_table::{self, AttentionRow};
-#[cfg(target_arch = "x86_64")]
-use crate::isa;
 use crate::kernel_fn::KernelFn;
-use crate::matmul;
-use latent_types::{ActivationType, CpuFeatures, KernelContract, OpKind, Tier, WeightLayout};
+use crate::matmul::{self, MatmulFn};
+use latent_types::{ActivationType, KernelContract, OpKind, Tier, WeightLayout};
 use std::sync::OnceLock;
 
 /// Every kernel with its contract, for all tiers. Kernels that need more than their tier (f16 or bf16 arithmetic) are listed only where the CPU has it.
 pub fn table() -> &'static [(KernelContract, KernelFn)] {
     static TABLE: OnceLock<Vec<(KernelContract, KernelFn)>> = OnceLock::new();
     TABLE.get_or_init(|| {
-        let mut table = matmul::kernels();
+        let matmul = |(contract, kernel): (KernelContract, MatmulFn)| match contract.op {
+            OpKind::LinearT => (contract, KernelFn::MatmulT(kernel)),
+            _ => (contract, KernelFn::Matmul(kernel)),
+        };
+        let mut table: Vec<_> = matmul::kernels().into_iter().map(matmul).collect();
         let plain = |op, name, kernel| {
             let contract = KernelContract {
                 op,
@@ -47,25 +49,4 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
         }
         table
     })
-}
-
-/// The features of this CPU, detected once.
-#[cfg(target_arch = "x86_64")]
-pub fn features() -> CpuFeatures {
-    static FOUND: OnceLock<CpuFeatures> = OnceLock::new();
-    let found = *FOUND.get_or_init(|| CpuFeatures {
-        avx2: isa::has_avx2(),
-        avx_vnni: is_x86_feature_detected!("avxvnni"),
-        avx512: isa::has_avx512(),
-        avx512_bf16: is_x86_feature_detected!("avx512bf16"),
-        avx512_fp16: is_x86_feature_detected!("avx512fp16"),
-        amx: crate::bf16::found(),
-    });
-    CpuFeatures { amx: found.amx || crate::bf16::assumed(), ..found }
-}
-
-/// The features of this CPU: on this architecture only portable code.
-#[cfg(not(target_arch = "x86_64"))]
-pub fn features() -> CpuFeatures {
-    CpuFeatures::default()
 }

@@ -72,7 +72,7 @@ pub(crate) enum Isa {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) fn active_isa() -> Isa {
-    let (has, limit) = (crate::features(), tier_limit());
+    let (has, limit) = (crate::features::features(), tier_limit());
     if limit >= Tier::Avx512
         && let Some(isa) = Avx512::among(has)
     {

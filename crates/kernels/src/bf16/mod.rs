@@ -4,21 +4,17 @@
 //! An AMX instruction multiplies a tile of sixteen rows × 32 inputs by a tile of 32 inputs × sixteen outputs and adds to 256 f32 accumulators: 8192
 //! multiply-adds.
 //!
-//! * `detect`: whether CPU and operating system offer AMX.
 //! * `dot`: the instructions of both ISAs, in the shapes of GEMM and attention.
 //! * `layout`: packs f32 operands into the panels of [`bf16_layout`](crate::bf16_layout).
 
-mod detect;
 pub(crate) mod dot;
 pub(crate) mod layout;
 
-pub(crate) use detect::found;
-pub use detect::{assume_amx, assumed};
 pub(crate) use dot::{bf16_peak, integer_peak};
 
 /// Whether attention uses AVX512-BF16. Not where the CPU has AVX512-FP16, which is as fast and rounds less.
 pub(crate) fn has_bf16_vectors() -> bool {
-    crate::isa::Avx512Bf16::detect().is_some() && !crate::features().avx512_fp16
+    crate::isa::Avx512Bf16::detect().is_some() && !crate::features::features().avx512_fp16
 }
 
 /// Minimum batch for AMX. Below it, dequantizing a block of weights costs more than the whole product with int8 inputs.

@@ -7,7 +7,19 @@ pub struct Scratch {
     pub(super) bytes: Vec<u8>,
     pub(super) lines: Vec<CacheLine>,
     #[cfg(target_arch = "x86_64")]
-    pub(super) amx: super::amx::Buffers,
+    pub(super) amx: AmxBuffers,
+}
+
+/// Memory of AMX GEMM.
+#[cfg(target_arch = "x86_64")]
+#[derive(Default)]
+pub(super) struct AmxBuffers {
+    /// The dequantized block.
+    pub(super) weights: Vec<CacheLine>,
+    /// Input rows that cannot be read in place.
+    pub(super) inputs: Vec<CacheLine>,
+    /// Accumulators between blocks: 32 rows × 32 outputs each.
+    pub(super) sums: Vec<CacheLine>,
 }
 
 /// A cache line, so that vectors in scratch memory never straddle two.

@@ -4,7 +4,6 @@
 use super::args::MatmulFn;
 use super::compiled::compiled;
 use super::{dequantized, float, quantized};
-use crate::KernelFn;
 use latent_types::{ActivationType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// y = x · Wᵀ with dequantized rows.
@@ -44,7 +43,7 @@ const FAST: [TensorType; 14] = [
 ];
 
 /// All matmul kernels.
-pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
+pub(crate) fn kernels() -> Vec<(KernelContract, MatmulFn)> {
     let mut table = Vec::new();
     let mut add = |op, weight: Option<TensorType>, layout, activation: ActivationType, tier: Tier, kernel| {
         let min_rows = min_rows(tier);
@@ -58,39 +57,29 @@ pub(crate) fn kernels() -> Vec<(KernelContract, KernelFn)> {
     let rows = WeightLayout::Rows;
     for &(tier, kernel) in DECODED {
         for ty in FAST {
-            add(OpKind::Linear, Some(ty), rows, ActivationType::F32, tier, KernelFn::Matmul(kernel));
+            add(OpKind::Linear, Some(ty), rows, ActivationType::F32, tier, kernel);
         }
     }
     for &(tier, kernel) in TRANSPOSED {
         for ty in FAST {
-            add(OpKind::LinearT, Some(ty), rows, ActivationType::F32, tier, KernelFn::MatmulT(kernel));
+            add(OpKind::LinearT, Some(ty), rows, ActivationType::F32, tier, kernel);
         }
         for ty in latent_quant::tiles::FORMATS.into_iter().filter(|ty| !float::has(*ty)) {
-            add(
-                OpKind::LinearT,
-                Some(ty),
-                WeightLayout::Tiles,
-                ActivationType::F32,
-                tier,
-                KernelFn::MatmulT(kernel),
-            );
+            add(OpKind::LinearT, Some(ty), WeightLayout::Tiles, ActivationType::F32, tier, kernel);
         }
     }
     for (ty, tier, kernel) in quantized::kernels() {
-        let kernel = KernelFn::Matmul(kernel);
         add(OpKind::Linear, Some(ty), WeightLayout::Tiles, ActivationType::A8, tier, kernel);
     }
     #[cfg(target_arch = "x86_64")]
     for (ty, kernel) in super::amx::kernels() {
-        let kernel = KernelFn::Matmul(kernel);
         add(OpKind::Linear, Some(ty), WeightLayout::Tiles, ActivationType::Bf16, Tier::Amx, kernel);
     }
     for (op, ty, tier, kernel) in float::kernels() {
-        let kernel = if op == OpKind::LinearT { KernelFn::MatmulT(kernel) } else { KernelFn::Matmul(kernel) };
         add(op, Some(ty), WeightLayout::Tiles, ActivationType::F32, tier, kernel);
     }
-    add(OpKind::Linear, None, rows, ActivationType::F32, Tier::Portable, KernelFn::Matmul(DECODED[0].1));
-    add(OpKind::LinearT, None, rows, ActivationType::F32, Tier::Portable, KernelFn::MatmulT(TRANSPOSED[0].1));
+    add(OpKind::Linear, None, rows, ActivationType::F32, Tier::Portable, DECODED[0].1);
+    add(OpKind::LinearT, None, rows, ActivationType::F32, Tier::Portable, TRANSPOSED[0].1);
     table
 }
 

@@ -2,7 +2,7 @@
 //! of products is one `asm!`, since the compiler does not know what tile registers hold between two.
 #![allow(unsafe_code, reason = "inline assembly")]
 
-use super::{Bf16Dot, Block, KV_BLOCK, LANES, LoadedKv, TILE_ACC_LEN, TILE_LEN, store_pairs};
+use super::{Bf16Dot, Block, KV_BLOCK, LANES, LoadedKv, TILE_ACC_LEN, TILE_LEN, TILE_ROWS, store_pairs};
 use crate::bf16::layout::{Matrix, right_panel};
 use crate::bf16_layout::{K_STEP, PANEL, steps};
 use crate::kv_cache::KvPrefetch;
@@ -13,12 +13,6 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::time::Instant;
-
-/// Rows of a tile.
-pub(crate) const TILE_ROWS: usize = 16;
-
-/// Bytes of a tile.
-pub(crate) const TILE_BYTES: usize = 1024;
 
 /// Outputs of a register tile: two AMX tiles.
 pub(crate) const NR: usize = 32;
@@ -158,7 +152,10 @@ impl AmxTiles {
 impl Bf16Dot for AmxTiles {
     /// Configures the tiles.
     fn new() -> AmxTiles {
-        assert!(crate::features().tier() == Tier::Amx, "a kernel for tiles on a machine without them");
+        assert!(
+            crate::features::features().tier() == Tier::Amx,
+            "a kernel for tiles on a machine without them"
+        );
         // SAFETY: the CPU has tiles, as just asserted, and palette 1 with these shapes is valid on all of
         // them. Not `nomem`: it reads the static.
         unsafe {

@@ -7,6 +7,7 @@
 //! products.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
+use super::vectors::{as_bf16, line};
 use super::{Bf16Dot, Block, K_STEP, LANES, LoadedKv, TILE_ACC_LEN, TILE_LEN, qk};
 use crate::bf16::layout::Matrix;
 use crate::bf16_layout::{PANEL, STEP_LEN};
@@ -91,23 +92,6 @@ impl Bf16Dot for Avx512Bf16 {
 unsafe fn broadcast_pair(pair: *const bf16) -> __m512bh {
     // SAFETY: two elements by the caller's promise, read unaligned.
     unsafe { as_bf16(_mm512_set1_epi32(pair.cast::<i32>().read_unaligned())) }
-}
-
-/// A line of a right panel.
-///
-/// # Safety
-/// `from` is the address of a line; the CPU has AVX-512.
-#[inline(always)]
-pub(super) unsafe fn line(from: *const bf16) -> __m512bh {
-    // SAFETY: 32 elements by the caller's promise.
-    unsafe { as_bf16(_mm512_loadu_si512(from.cast())) }
-}
-
-/// The same bits as bf16.
-#[inline(always)]
-pub(super) fn as_bf16(bits: __m512i) -> __m512bh {
-    // SAFETY: both types have 512 bits, and every bit pattern is valid for both.
-    unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
 }
 
 crate::isa::isa_fn! { Avx512Bf16;

@@ -6,8 +6,9 @@ mod amx;
 mod avx512_bf16;
 mod load_kv;
 mod qk;
+mod vectors;
 
-pub(crate) use amx::{AmxTiles, NR, TILE_BYTES, TILE_ROWS, bf16_peak, integer_peak};
+pub(crate) use amx::{AmxTiles, NR, bf16_peak, integer_peak};
 pub(crate) use avx512_bf16::Avx512Bf16;
 
 pub(crate) use crate::bf16_layout::K_STEP;
@@ -24,6 +25,12 @@ pub(crate) const KV_BLOCK: usize = 64;
 
 /// Heads (or queries) whose scores are the lanes of a vector.
 pub(crate) const LANES: usize = 16;
+
+/// Rows of a tile.
+pub(crate) const TILE_ROWS: usize = 16;
+
+/// Bytes of a tile.
+pub(crate) const TILE_BYTES: usize = 1024;
 
 /// Elements of bf16 of a tile.
 pub(crate) const TILE_LEN: usize = TILE_ROWS * K_STEP;

@@ -5,8 +5,8 @@
 //! multiple of four only.
 #![allow(unsafe_code, reason = "vector instructions over addresses that callers keep in bounds")]
 
-use super::avx512_bf16::{as_bf16, line};
 use super::load_kv::{Bf16, F16, Int8, KvFormat, load_block, load_block_whole};
+use super::vectors::{as_bf16, line};
 use super::{Block, K_STEP, KV_BLOCK, LANES, LoadedKv};
 use crate::bf16::layout::{Matrix, below, pair};
 use crate::bf16_layout::steps;

@@ -23,17 +23,6 @@ const BLOCK_TILES: usize = 16;
 /// Inputs per dequantized block: whole blocks of every format.
 const BLOCK_INPUTS: usize = 512;
 
-/// Scratch memory of AMX GEMM.
-#[derive(Default)]
-pub(in crate::matmul) struct Buffers {
-    /// The dequantized block.
-    weights: Vec<CacheLine>,
-    /// Input rows that cannot be read in place.
-    inputs: Vec<CacheLine>,
-    /// Accumulators between blocks: 32 rows × 32 outputs each.
-    sums: Vec<CacheLine>,
-}
-
 /// Address of at least `bytes` bytes of a buffer.
 fn bytes_of(lines: &mut Vec<CacheLine>, bytes: usize) -> *mut u8 {
     grow(lines, bytes.div_ceil(size_of::<CacheLine>())).as_mut_ptr().cast()

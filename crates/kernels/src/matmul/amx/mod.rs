@@ -12,8 +12,6 @@ mod gemm;
 #[cfg(test)]
 mod tests;
 
-pub(super) use gemm::Buffers;
-
 use super::args::MatmulFn;
 use super::quantized::formats::*;
 use latent_types::TensorType;

@@ -17,13 +17,13 @@ pub unsafe fn assume_amx() {
 }
 
 /// Whether [`assume_amx`] was called.
-pub fn assumed() -> bool {
+pub(super) fn assumed() -> bool {
     ASSUMED.load(Ordering::Relaxed)
 }
 
 /// Whether this process may use AMX with bf16 and int8 products. Requests Linux's permission, which holds for
 /// all threads; the kernel allocates a thread's tile state on first use.
-pub(crate) fn found() -> bool {
+pub(super) fn found() -> bool {
     processor_has_tiles() && system_keeps_tiles() && permitted()
 }
 
