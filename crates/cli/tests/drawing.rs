@@ -100,11 +100,13 @@ fn wrong_words_are_explained() {
     let empty = write("empty.json", "{}");
     assert!(error(&["graph", &empty, "--html", &out], 2).contains("model_type"));
     assert!(error(&["graph", "--html", &out, "--profile", &list], 1).contains("latent profile --json"));
-    assert!(error(&["graph", "--html", &out, "--weights", &list], 1).contains("latent audit --deep --json"));
+    assert!(
+        error(&["graph", "--html", &out, "--weights", &list], 1).contains("latent verify --weights --json")
+    );
     assert!(error(&["graph", "--html", &out, "--parity", &empty], 1).contains("latent diff --json"));
-    // an audit without --deep has no statistics
-    let shallow = write("shallow.json", &stdout(&["audit", "--json"]));
-    assert!(error(&["graph", "--html", &out, "--weights", &shallow], 1).contains("--deep"));
+    // without --weights there are no statistics
+    let shallow = write("shallow.json", &stdout(&["verify", "--json"]));
+    assert!(error(&["graph", "--html", &out, "--weights", &shallow], 1).contains("verify --weights"));
     assert!(error(&["graph", "--weights", &list], 64).contains("--html"));
     assert!(error(&["graph", "--html", "/no/such/folder/x.html"], 1).contains("/no/such/folder/x.html"));
 }

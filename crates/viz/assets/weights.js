@@ -1,12 +1,12 @@
-// The weights by type: sizes from the drawing, and statistics as `latent audit --deep --json` prints them.
+// The weights by type: sizes from the drawing, and statistics as `latent verify --weights --json` prints them.
 const isWeights = (value) => isObject(value) && Array.isArray(value.tensors) && value.tensors.every((tensor) => isObject(tensor) && typeof tensor.name === "string" && typeof tensor.type === "string" && "rms" in tensor);
 const MOST_TENSORS = 400; // rows of a table of tensors
 
 function renderWeights() {
   const parts = [
     html("h2", {}, "Weights by type"),
-    html("p", {}, "Statistics are those of ", html("code", {}, "latent audit --deep --json > weights.json"), "; the page is made with --weights FILE, or the file is loaded here."),
-    ...fileLoader("weights", "File of statistics", isWeights, "it has no tensors with statistics: make it with latent audit --deep --json."),
+    html("p", {}, "Statistics are those of ", html("code", {}, "latent verify --weights --json > weights.json"), "; the page is made with --weights FILE, or the file is loaded here."),
+    ...fileLoader("weights", "File of statistics", isWeights, "it has no tensors with statistics: make it with latent verify --weights --json."),
     html("h3", {}, "Stored in the file"),
     ...storedParts(),
   ];
