@@ -24,6 +24,7 @@ pub mod circuit;
 pub mod config;
 mod error;
 pub mod ir;
+mod naming;
 pub mod ops;
 pub mod passes;
 mod plan;

@@ -114,7 +114,7 @@ impl Activations {
 
     /// What is wrong with a name that no activation has.
     pub fn unknown(&self, name: &str) -> String {
-        names::unknown(self, name)
+        names::unknown(name, self.layers, self.list.iter().map(|activation| activation.name.as_str()))
     }
 
     /// Adds the activations that a node of the circuit makes. `known` holds the activations that stand for each value.

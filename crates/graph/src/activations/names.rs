@@ -1,6 +1,5 @@
 //! Names of activations, as `latent dump` writes and `latent diff` reads them.
 
-use super::Activations;
 use crate::ir::Op;
 
 /// Names of circuit values in the words of other programs; a value that is not here keeps its own.
@@ -32,30 +31,22 @@ pub(super) fn public(value: &str, op: Op, layer: Option<usize>, last: bool) -> S
     name.to_owned()
 }
 
-/// The error for a name that no activation has, with the names that there are.
-pub(super) fn unknown(activations: &Activations, name: &str) -> String {
+/// The error for a name that no activation has, with those of `names` that come close.
+pub(super) fn unknown<'n>(name: &str, layers: usize, names: impl Iterator<Item = &'n str>) -> String {
     let part = name.strip_prefix("layers.").and_then(|rest| rest.split_once('.'));
     let Some((layer, rest)) = part else {
-        let outside = activations.list().iter().filter(|activation| activation.layer.is_none());
-        let names: Vec<&str> = outside.map(|activation| activation.name.as_str()).collect();
+        let outside: Vec<&str> = names.filter(|name| !name.starts_with("layers.")).collect();
         return format!(
             "{name} is no activation; there are {}, and the ones of the layers, such as layers.0.latent",
-            names.join(", ")
+            outside.join(", ")
         );
     };
     match layer.parse::<usize>() {
-        Ok(number) if number < activations.layers => {
+        Ok(number) if number < layers => {
             let prefix = format!("layers.{number}.");
-            let names: Vec<&str> = activations
-                .list()
-                .iter()
-                .filter_map(|activation| activation.name.strip_prefix(&prefix))
-                .collect();
+            let names: Vec<&str> = names.filter_map(|name| name.strip_prefix(&prefix)).collect();
             format!("layer {number} has no activation {rest:?}; it has {}", names.join(", "))
         }
-        _ => format!(
-            "there is no layer {layer}; the model has layers 0 to {}",
-            activations.layers.saturating_sub(1)
-        ),
+        _ => format!("there is no layer {layer}; the model has layers 0 to {}", layers.saturating_sub(1)),
     }
 }

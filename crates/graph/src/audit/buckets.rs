@@ -1,6 +1,7 @@
 //! The plans of different batch buckets against one another: what one writes to the KV cache another reads.
 
-use super::{Bound, Code, Findings};
+use super::findings::{Bound, Findings};
+use super::rules::Code;
 use crate::ir::Op;
 use crate::plan::Plan;
 use latent_types::{ActivationType, OpKind, WeightLayout};

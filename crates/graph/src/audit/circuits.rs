@@ -1,6 +1,7 @@
 //! Circuit files: values, slots, sizes and conditions, for the layers of one config.
 
-use super::{Code, Findings};
+use super::findings::Findings;
+use super::rules::Code;
 use crate::circuit::{Circuit, ConfigVars, OP_WORDS, OpSpec, SlotSpec};
 use crate::config::{LayerKind, ModelConfig};
 use crate::ops::{MadeBy, Op, Outputs};

@@ -1,7 +1,8 @@
 //! Edges: who makes what, who reads it, for which rows, and in which slot.
 
+use super::findings::Findings;
+use super::rules::Code;
 use super::trace::{Trace, rows};
-use super::{Code, Findings};
 use crate::ir::{Epilogue, Node, Storage, ValueId};
 use crate::ops::{NormFold, WeightUse};
 

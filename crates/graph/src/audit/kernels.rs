@@ -1,6 +1,7 @@
 //! Bound kernels against what their nodes require.
 
-use super::{Bound, Code, Findings};
+use super::findings::{Bound, Findings};
+use super::rules::Code;
 use crate::ir::BoundKernel;
 use crate::passes::{BatchBucket, binding_bucket, required_kernels};
 use crate::plan::Plan;

@@ -1,7 +1,8 @@
 //! Buffers of a plan's arena against the lifetimes of values.
 
+use super::findings::Findings;
+use super::rules::Code;
 use super::trace::Trace;
-use super::{Code, Findings};
 use crate::ir::Storage;
 use crate::plan::Plan;
 use std::collections::BTreeMap;

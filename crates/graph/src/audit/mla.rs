@@ -1,7 +1,8 @@
 //! The order rules of Multi-head Latent Attention.
 
+use super::findings::Findings;
+use super::rules::Code;
 use super::trace::{Trace, rows};
-use super::{Code, Findings};
 use crate::config::ModelConfig;
 use crate::ir::{AttentionPath, Node, Op, Span, ValueId};
 

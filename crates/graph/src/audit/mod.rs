@@ -9,6 +9,7 @@
 mod buckets;
 mod circuits;
 mod edges;
+mod findings;
 mod kernels;
 mod memory;
 mod mla;
@@ -20,88 +21,17 @@ mod tensors;
 mod tests;
 mod trace;
 
+pub use findings::{Bound, Finding};
 pub use rules::{Code, Rule};
 pub use tensors::{Unused, unused};
 
 use crate::circuit::{Circuit, TensorIndex};
 use crate::config::ModelConfig;
 use crate::ir::{Ir, Span};
-use crate::passes::BindOptions;
 use crate::plan::Plan;
 use crate::stage::Stage;
-use crate::target::Target;
-use serde::Serialize;
-use std::fmt;
+use findings::Findings;
 use trace::Trace;
-
-/// A broken rule.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// The rule.
-    pub code: Code,
-    /// What was looked at: `circuit`, `ir`, `plan of the layers, decode`, `file`.
-    pub stage: String,
-    /// The layer.
-    pub layer: Option<usize>,
-    /// The node: its index and its operation.
-    pub node: Option<String>,
-    /// The slot, value, weight or tensor.
-    pub slot: Option<String>,
-    /// What is wrong.
-    pub problem: String,
-    /// What to look at.
-    pub hint: &'static str,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.code, self.stage)?;
-        if let Some(layer) = self.layer {
-            write!(f, ", layer {layer}")?;
-        }
-        if let Some(node) = &self.node {
-            write!(f, ", node {node}")?;
-        }
-        if let Some(slot) = &self.slot {
-            write!(f, ", {slot}")?;
-        }
-        write!(f, ": {}. Look at: {}", self.problem, self.hint)
-    }
-}
-
-/// Findings as they are collected.
-struct Findings<'a> {
-    stage: &'a str,
-    list: Vec<Finding>,
-}
-
-impl<'a> Findings<'a> {
-    fn new(stage: &'a str) -> Findings<'a> {
-        Findings { stage, list: Vec::new() }
-    }
-
-    fn add(&mut self, code: Code, layer: Option<usize>, slot: Option<String>, problem: String) {
-        let stage = self.stage.to_owned();
-        self.list.push(Finding { code, stage, layer, node: None, slot, problem, hint: code.rule().hint });
-    }
-
-    /// A finding at a node of an IR.
-    fn at(&mut self, code: Code, ir: &Ir, n: usize, slot: impl Into<Option<String>>, problem: String) {
-        self.add(code, ir.nodes[n].layer, slot.into(), problem);
-        if let Some(last) = self.list.last_mut() {
-            last.node = Some(format!("{n} {}", ir.nodes[n].op.word()));
-        }
-    }
-}
-
-/// What a session's kernels are selected from.
-#[derive(Clone, Copy)]
-pub struct Bound<'a> {
-    /// What the plans are made for.
-    pub target: &'a Target,
-    /// Precision, ISA limit and cache type.
-    pub options: BindOptions,
-}
 
 /// Audits a circuit for the layers of `config`.
 pub fn circuit(circuit: &Circuit, config: &ModelConfig) -> Vec<Finding> {

@@ -1,7 +1,8 @@
 //! Phases: order and races between what nodes read and write.
 
+use super::findings::Findings;
+use super::rules::Code;
 use super::trace::{Place, Trace, rows};
-use super::{Code, Findings};
 use crate::ir::{Epilogue, Node};
 use crate::passes::{BatchBucket, pipeline, routed_by_each_thread};
 use crate::target::Target;

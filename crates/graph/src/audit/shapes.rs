@@ -3,8 +3,9 @@
 //! What ports and weight slots state about their shapes is checked here for every operation; an operation's own
 //! [`check`](crate::ops::Operation::check) does the rest.
 
+use super::findings::Findings;
+use super::rules::Code;
 use super::trace::Trace;
-use super::{Code, Findings};
 use crate::circuit::{ConfigVars, expression};
 use crate::config::ModelConfig;
 use crate::ir::{KvLayerKind, Node, Op, RowCount, Storage, Value, ValueId};
@@ -82,7 +83,7 @@ fn shapes<'a>(trace: &Trace<'a>, node: &'a Node) -> NodeShapes<'a> {
 
 /// The dimensions behind the first of a stated shape; none where one of them has no value in the config.
 fn dimensions<'a>(shape: impl Iterator<Item = &'a str>, vars: &ConfigVars) -> Option<Vec<usize>> {
-    shape.map(|dimension| expression::evaluate(dimension, vars).ok()).collect()
+    shape.map(|dimension| expression::evaluate(dimension, &|name| vars.dimension(name)).ok()).collect()
 }
 
 /// The shapes that the ports and slots of an operation state, as numbers, where a config determines them.

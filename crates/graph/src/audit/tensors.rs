@@ -1,6 +1,7 @@
 //! Tensors: every one of the file used once or declared unused, every slot filled once, in its layer and its order.
 
-use super::{Code, Findings};
+use super::findings::Findings;
+use super::rules::Code;
 use crate::circuit::{Circuit, ConfigVars, HF_PREFIXES, Naming, OpSpec, TensorIndex, Weight};
 use crate::config::{LayerKind, ModelConfig};
 use crate::ir::{Ir, Span};

@@ -1,6 +1,7 @@
 //! Where each value is stored, who makes it and who reads it: found once for all rules.
 
-use super::{Code, Findings};
+use super::findings::Findings;
+use super::rules::Code;
 use crate::ir::{AttentionPath, Ir, Storage, ValueId};
 
 /// An IR whose indices exist and whose views end somewhere.

@@ -1,10 +1,8 @@
 //! Sizes in circuit files: sums and products of named dimensions, `heads*(nope+rope)`.
 
-use super::ConfigVars;
-
-/// The value of `text`, or what is wrong with it.
-pub(crate) fn evaluate(text: &str, vars: &ConfigVars) -> Result<usize, String> {
-    let mut parser = Parser { rest: text, vars };
+/// The value of `text` with the values of its dimensions, or what is wrong with it.
+pub(crate) fn evaluate(text: &str, dimension: &dyn Fn(&str) -> Option<usize>) -> Result<usize, String> {
+    let mut parser = Parser { rest: text, dimension };
     let value = parser.sum(0)?;
     match parser.peek() {
         None => Ok(value),
@@ -17,7 +15,7 @@ const MAX_DEPTH: usize = 16;
 
 struct Parser<'a> {
     rest: &'a str,
-    vars: &'a ConfigVars,
+    dimension: &'a dyn Fn(&str) -> Option<usize>,
 }
 
 impl Parser<'_> {
@@ -65,7 +63,7 @@ impl Parser<'_> {
         self.rest = rest;
         match word.parse() {
             Ok(number) => Ok(number),
-            Err(_) => self.vars.dimension(word).ok_or_else(|| format!("no dimension is called {word:?}")),
+            Err(_) => (self.dimension)(word).ok_or_else(|| format!("no dimension is called {word:?}")),
         }
     }
 }
@@ -76,9 +74,10 @@ mod tests {
 
     #[test]
     fn sums_products_and_parentheses() {
-        let vars = ConfigVars::of_dimensions(&[("heads", 4), ("nope", 24), ("rope", 16)]);
-        assert_eq!(evaluate("heads * (nope + rope)", &vars), Ok(160));
-        assert_eq!(evaluate("2*heads+1", &vars), Ok(9));
+        let sizes = [("heads", 4), ("nope", 24), ("rope", 16)];
+        let dimension = |name: &str| sizes.iter().find(|(known, _)| *known == name).map(|(_, size)| *size);
+        assert_eq!(evaluate("heads * (nope + rope)", &dimension), Ok(160));
+        assert_eq!(evaluate("2*heads+1", &dimension), Ok(9));
         for wrong in [
             "",
             "heads*",
@@ -89,8 +88,8 @@ mod tests {
             "99999999999999999999",
             "18446744073709551615+1",
         ] {
-            assert!(evaluate(wrong, &vars).is_err(), "{wrong}");
+            assert!(evaluate(wrong, &dimension).is_err(), "{wrong}");
         }
-        assert!(evaluate(&"(".repeat(100_000), &vars).is_err());
+        assert!(evaluate(&"(".repeat(100_000), &dimension).is_err());
     }
 }

@@ -5,10 +5,11 @@ pub(crate) mod expression;
 mod vars;
 mod weights;
 
+pub use crate::naming::Naming;
 pub use declared::DeclaredTensors;
 pub use vars::ConfigVars;
 pub(crate) use weights::HF_PREFIXES;
-pub use weights::{Naming, Part, TensorIndex, Weight};
+pub use weights::{Part, TensorIndex, Weight};
 
 use crate::error::GraphError;
 use serde::Deserialize;

@@ -104,7 +104,7 @@ impl ConfigVars {
 
     /// The value of a size expression.
     pub(crate) fn size(&self, text: &str, circuit: &str) -> Result<usize, GraphError> {
-        expression::evaluate(text, self)
+        expression::evaluate(text, &|name| self.dimension(name))
             .map_err(|problem| GraphError::Circuit { circuit: circuit.to_owned(), problem })
     }
 

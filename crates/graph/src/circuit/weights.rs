@@ -2,16 +2,8 @@
 
 use super::{Circuit, ConfigVars, SlotSpec};
 use crate::error::GraphError;
+use crate::naming::Naming;
 use latent_types::TensorType;
-
-/// Which column of the slot table a file's names follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Naming {
-    /// GGUF names: `blk.0.attn_q_a.weight`.
-    Gguf,
-    /// Hugging Face names: `model.layers.0.self_attn.q_a_proj.weight`.
-    HuggingFace,
-}
 
 /// The tensors of a file by name. Implemented for a checkpoint, and for a config alone ([`Missing`](TensorIndex) data is no error there).
 pub trait TensorIndex {

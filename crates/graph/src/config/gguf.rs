@@ -1,38 +1,13 @@
 //! Reads a `ModelConfig` from GGUF metadata: keys as llama.cpp's converters write them, checked against the file's tensors.
 
 use super::error::ConfigError;
+use super::gguf_file::{ARCHITECTURES, Gguf};
 use super::gguf_moe;
 use super::gguf_rope;
 use super::limits;
 use super::reader::Reader;
 use super::source::{Keys, Tensors};
-use super::{AttentionShape, FfnActivation, KvForm, LayerKind, ModelConfig, RopePairs, Temperature};
-
-/// What the architectures of GGUF files differ in.
-pub(super) struct Architecture {
-    /// `general.architecture`, and the circuit's name.
-    pub(super) name: &'static str,
-    pairs: RopePairs,
-    activation: FfnActivation,
-    /// Whether it may have experts, multi-token-prediction layers, `*_mla` keys and YaRN's log multiplier.
-    pub(super) deepseek: bool,
-    /// Whether it has MiniCPM3's scales, which its files do not state.
-    scaled: bool,
-}
-
-const DEEPSEEK2: Architecture = Architecture {
-    name: "deepseek2",
-    pairs: RopePairs::Interleaved,
-    activation: FfnActivation::SiluGated,
-    deepseek: true,
-    scaled: false,
-};
-
-pub(super) static ARCHITECTURES: [Architecture; 3] = [
-    DEEPSEEK2,
-    Architecture { name: "minicpm3", pairs: RopePairs::NeoX, deepseek: false, scaled: true, ..DEEPSEEK2 },
-    Architecture { name: "plm", activation: FfnActivation::ReluSquared, deepseek: false, ..DEEPSEEK2 },
-];
+use super::{AttentionShape, KvForm, ModelConfig, Temperature};
 
 /// Reads the config of a GGUF file.
 pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig, ConfigError> {
@@ -87,16 +62,6 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
         tied_embeddings: !tensors.has("output.weight"),
         kv_form,
     })
-}
-
-/// A GGUF file being read.
-pub(super) struct Gguf<'a> {
-    /// Keys of the architecture.
-    pub(super) keys: Reader<'a>,
-    /// All keys.
-    whole: Reader<'a>,
-    pub(super) tensors: &'a dyn Tensors,
-    pub(super) architecture: &'static Architecture,
 }
 
 impl Gguf<'_> {
@@ -167,23 +132,6 @@ impl Gguf<'_> {
         let hint = "over how many positions the attention temperature is constant";
         let length = self.keys.need_size("attention.temperature_length", limits::CONTEXT, hint)?;
         Ok(Some(Temperature { scale, length }))
-    }
-
-    /// A value that a file may repeat per block; all must agree.
-    pub(super) fn uniform(
-        &self,
-        key: &str,
-        range: std::ops::RangeInclusive<usize>,
-        blocks: usize,
-    ) -> Result<Option<usize>, ConfigError> {
-        let Some(values) = self.keys.sizes(key, range, blocks)? else { return Ok(None) };
-        match values.iter().find(|value| **value != values[0]) {
-            None => Ok(Some(values[0])),
-            Some(other) => {
-                let value = format!("{} in one layer and {other} in another", values[0]);
-                Err(self.keys.wrong(key, value, "the same in every layer"))
-            }
-        }
     }
 
     /// Sizes that keys alone tell; `v` and `nope` are those of the keys, or 0 where only tensors tell.
@@ -328,22 +276,4 @@ impl Gguf<'_> {
         }
         Ok((KvForm::Combined, AttentionShape { v, ..shape }))
     }
-
-    /// That a tensor is there and has the shape that the keys require.
-    pub(super) fn check(&self, tensor: &str, wanted: &[usize], meaning: &str) -> Result<(), ConfigError> {
-        match self.tensors.shape(tensor) {
-            None => Err(self
-                .keys
-                .missing_tensor(tensor, format!("the keys require it, of shape {wanted:?} = {meaning}"))),
-            Some(shape) if shape != wanted => {
-                Err(self.keys.wrong_shape(tensor, &shape, format!("{wanted:?} = {meaning}")))
-            }
-            Some(_) => Ok(()),
-        }
-    }
-}
-
-/// Whether a layer is of a kind that `kinds` counts.
-pub(super) fn first_moe(kinds: &[LayerKind]) -> Option<usize> {
-    kinds.iter().position(|kind| *kind == LayerKind::Moe)
 }

@@ -1,7 +1,7 @@
 //! Layer kinds, experts and router of a GGUF file.
 
 use super::error::ConfigError;
-use super::gguf::{Gguf, first_moe};
+use super::gguf_file::{Gguf, first_moe};
 use super::limits;
 use super::moe::{self, MoeKeys};
 use super::{Gating, GroupScore, LayerKind, MoeShape, RouterSpec};

@@ -15,7 +15,7 @@
 //! writes a multiplier that this model does not have.
 
 use super::error::ConfigError;
-use super::gguf::Gguf;
+use super::gguf_file::Gguf;
 use super::limits;
 use super::rope::{RopePairs, RopeScaling, RopeSpec, yarn_mscale};
 

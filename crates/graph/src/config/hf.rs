@@ -2,6 +2,7 @@
 
 use super::error::ConfigError;
 use super::families::{self, Family};
+use super::hf_file::Config;
 use super::hf_moe;
 use super::hf_rope;
 use super::limits;
@@ -103,25 +104,7 @@ fn prefix(tensors: &dyn Tensors) -> &'static str {
     PREFIXES.into_iter().find(embeds).unwrap_or("")
 }
 
-/// A config.json being read.
-pub(super) struct Config<'a> {
-    pub(super) family: &'static Family,
-    pub(super) text: Reader<'a>,
-    pub(super) tensors: &'a dyn Tensors,
-    prefix: &'static str,
-}
-
 impl Config<'_> {
-    /// The full name of a tensor of the language model.
-    pub(super) fn tensor(&self, name: &str) -> String {
-        format!("{}{name}", self.prefix)
-    }
-
-    /// The full name of a tensor of one layer.
-    pub(super) fn layer_tensor(&self, layer: usize, name: &str) -> String {
-        format!("{}model.layers.{layer}.{name}", self.prefix)
-    }
-
     fn embedding(&self) -> Result<(String, [usize; 2]), ConfigError> {
         let name = self.tensor("model.embed_tokens.weight");
         let Some(shape) = self.tensors.shape(&name) else {

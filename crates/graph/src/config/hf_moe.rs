@@ -2,7 +2,7 @@
 
 use super::error::ConfigError;
 use super::families::RouterDefaults;
-use super::hf::Config;
+use super::hf_file::Config;
 use super::limits;
 use super::moe::{self, MoeKeys};
 use super::source::Field;

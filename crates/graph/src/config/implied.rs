@@ -1,7 +1,7 @@
 //! The tensors that a file's keys imply, for reading a config without them.
 
 use super::source::{Field, Keys, Tensors};
-use crate::circuit::Naming;
+use crate::naming::Naming;
 
 /// Shapes of those tensors that decide a config, by the keys alone.
 ///

@@ -4,13 +4,16 @@ mod checkpoint;
 mod error;
 mod families;
 mod gguf;
+mod gguf_file;
 mod gguf_moe;
 mod gguf_rope;
 mod hf;
+mod hf_file;
 mod hf_moe;
 mod hf_rope;
 mod implied;
 mod limits;
+mod model;
 mod moe;
 mod outline;
 mod profile;
@@ -20,204 +23,18 @@ mod source;
 
 pub use error::ConfigError;
 pub(crate) use implied::Implied;
+pub use model::{
+    AttentionShape, FfnActivation, Gating, GroupScore, KvForm, LayerKind, ModelConfig, MoeShape, RouterSpec,
+    Temperature,
+};
 pub(crate) use outline::OutlineFile;
 pub(crate) use profile::{Profile, profiles};
 pub use rope::{RopePairs, RopeScaling, RopeSpec};
 pub use source::{Field, JsonKeys, Keys, Tensors};
 
-use crate::circuit::Naming;
+use crate::naming::Naming;
 use checkpoint::CheckpointShapes;
 use latent_formats::{Checkpoint, Data, Outline, Source};
-
-/// Every hyper-parameter that a plan depends on.
-///
-/// Every field has been checked: dimensions are positive and bounded, products do not overflow, `num_experts_per_tok` is at most
-/// `experts`, the rope size is even, the vocabulary agrees with the embedding.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct ModelConfig {
-    /// Name of the circuit that runs it: `deepseek2`, `minicpm3` or `plm` (a file of `graph/circuits`).
-    pub circuit: String,
-    /// What the file calls its architecture: `general.architecture`, or `model_type` of config.json.
-    pub architecture: String,
-    /// The model's own name, where the file has one.
-    pub name: Option<String>,
-    /// Tokens in the vocabulary: rows of the embedding.
-    pub vocab_size: usize,
-    /// Width of the residual stream.
-    pub hidden_size: usize,
-    /// Decoder layers that a forward pass runs (multi-token-prediction layers not counted).
-    pub layers: usize,
-    /// Multi-token-prediction layers that follow them in the file; kept, not yet run.
-    pub mtp_layers: usize,
-    /// The longest context that the model was made for, in tokens.
-    pub context_length: usize,
-    /// The epsilon of every RMSNorm, the latent norms included. (Hugging Face's modelling code gives `q_a_layernorm` and
-    /// `kv_a_layernorm` its class default 1e-6 even when `rms_norm_eps` differs; llama.cpp and vLLM use the file's, as we do.)
-    pub rms_eps: f64,
-    /// Shape and scale of the attention.
-    pub attention: AttentionShape,
-    /// Rotary embedding of the rope parts.
-    pub rope: RopeSpec,
-    /// Which feed-forward block each of the `layers + mtp_layers` layers has.
-    pub layer_kinds: Vec<LayerKind>,
-    /// Width of the dense feed-forward block (0 where no layer is dense).
-    pub intermediate_size: usize,
-    /// Activation of the feed-forward blocks.
-    pub activation: FfnActivation,
-    /// Mixture of experts, where some layer has it.
-    pub moe: Option<MoeShape>,
-    /// Factor on embedding rows (1 where the model has none; MiniCPM3: 12).
-    pub embedding_scale: f64,
-    /// Factor on what each block adds to the residual stream (MiniCPM3: 1.4 / √layers).
-    pub residual_scale: f64,
-    /// Factor on the final hidden row before the lm_head (MiniCPM3: 256 / hidden_size).
-    pub logits_scale: f64,
-    /// Whether the lm_head is the embedding (tied).
-    pub tied_embeddings: bool,
-    /// How W_UK and W_UV are stored.
-    pub kv_form: KvForm,
-}
-
-/// Sizes of Multi-head Latent Attention.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct AttentionShape {
-    /// Query heads (as many as key and value heads when expanded).
-    pub heads: usize,
-    /// Rank of the query's low-rank projection; none where queries are projected directly.
-    pub q_lora_rank: Option<usize>,
-    /// Width of the latent: the cached part that keys and values are expanded from.
-    pub kv_lora_rank: usize,
-    /// Width of a head's part without position (`qk_nope_head_dim`).
-    pub nope: usize,
-    /// Width of a head's rotated part, whose key all heads share (`qk_rope_head_dim`).
-    pub rope: usize,
-    /// Width of a head's value (`v_head_dim`).
-    pub v: usize,
-    /// Factor on q·k before softmax: 1/√(nope + rope), times YaRN's mscale² where the model has it. Never from the cached width.
-    pub softmax_scale: f64,
-    /// Attention temperature that grows with position (Mistral Large 3), where the model has it.
-    pub temperature: Option<Temperature>,
-}
-
-impl AttentionShape {
-    /// Elements of a cached latent row: `kv_lora_rank + rope`.
-    pub fn latent_width(&self) -> usize {
-        self.kv_lora_rank + self.rope
-    }
-
-    /// Elements of one expanded row, all heads: `heads · (nope + rope + v)`.
-    pub fn expanded_width(&self) -> usize {
-        self.heads * (self.nope + self.rope + self.v)
-    }
-}
-
-/// `q *= 1 + scale · ln(1 + ⌊position / length⌋)`, on the whole query after rope.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct Temperature {
-    /// The factor β.
-    pub scale: f64,
-    /// Positions over which the factor is constant.
-    pub length: usize,
-}
-
-impl Temperature {
-    /// The factor on a query at `position`.
-    pub fn factor(&self, position: usize) -> f64 {
-        1.0 + self.scale * ((position / self.length) as f64 + 1.0).ln()
-    }
-}
-
-/// The feed-forward block of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LayerKind {
-    /// One MLP of `intermediate_size`.
-    Dense,
-    /// Routed experts, and shared ones where the model has them.
-    Moe,
-}
-
-/// The activation between the projections of a feed-forward block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FfnActivation {
-    /// down(silu(gate(x)) · up(x))
-    SiluGated,
-    /// down(relu(up(x))²), without a gate (PLM)
-    ReluSquared,
-}
-
-/// How the two halves of `kv_b_proj` are stored in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KvForm {
-    /// `attn_k_b` [heads, kv_lora, nope] (transposed) and `attn_v_b` [heads, v, kv_lora].
-    Separate,
-    /// One `attn_kv_b` [heads · (nope + v), kv_lora]: legacy GGUF files and every safetensors file.
-    Combined,
-}
-
-/// Sizes of the mixture of experts and its router.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct MoeShape {
-    /// Routed experts of a layer.
-    pub experts: usize,
-    /// How many of them a row goes to (top-k).
-    pub num_experts_per_tok: usize,
-    /// Width of one routed expert.
-    pub intermediate: usize,
-    /// Width of the shared expert, all shared ones together (0: none).
-    pub shared_intermediate: usize,
-    /// How rows are routed.
-    pub router: RouterSpec,
-    /// Whether gate and up of the experts are one tensor (`ffn_gate_up_exps`: gate rows first).
-    pub fused_gate_up: bool,
-}
-
-/// How a router turns logits into experts and weights.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct RouterSpec {
-    /// From logits to scores.
-    pub gating: Gating,
-    /// Whether a bias (`exp_probs_b`) is added for choosing; the weights use the scores without it.
-    pub bias: bool,
-    /// Groups that the experts are cut into (1: no groups).
-    pub groups: usize,
-    /// Groups that stay in the choice.
-    pub groups_used: usize,
-    /// What a group is judged by.
-    pub group_score: GroupScore,
-    /// Whether the chosen weights are divided by their sum.
-    pub normalise: bool,
-    /// The sum is at least this before dividing (llama.cpp 6.103515625e-5; HF adds 1e-20).
-    pub norm_floor: f64,
-    /// Factor on the weights (`routed_scaling_factor`; 1: none).
-    pub scale: f64,
-}
-
-/// From router logits to scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Gating {
-    /// Softmax over all experts.
-    Softmax,
-    /// Sigmoid of each.
-    Sigmoid,
-    /// Choose by the logits, then softmax over the chosen.
-    SoftmaxOfSelected,
-    /// √softplus of each.
-    SqrtSoftplus,
-}
-
-/// What a group of experts is judged by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GroupScore {
-    /// The sum of its two best experts (models with a bias: DeepSeek-V3).
-    TopTwoSum,
-    /// Its best expert (DeepSeek-V2).
-    Max,
-}
 
 impl ModelConfig {
     /// Reads and checks the config of an opened model.
@@ -270,10 +87,5 @@ impl ModelConfig {
     /// As [`ModelConfig::from_checkpoint`].
     pub fn from_config(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig, ConfigError> {
         hf::read(keys, tensors)
-    }
-
-    /// All layers that the file holds: decoder layers, then multi-token-prediction layers.
-    pub fn all_layers(&self) -> usize {
-        self.layers + self.mtp_layers
     }
 }

@@ -1,6 +1,6 @@
 //! What each known kind of model says about itself, for comparing an unknown one with it.
 
-use super::{FfnActivation, Gating, families, gguf};
+use super::{FfnActivation, Gating, families, gguf_file};
 
 /// A known architecture of GGUF files, or family of config.json.
 pub(crate) struct Profile {
@@ -62,12 +62,12 @@ const CONFIG_SCALES: [&str; 3] = ["scale_emb", "scale_depth", "dim_model_base"];
 /// All profiles of one kind of file.
 pub(crate) fn profiles(of_gguf: bool) -> Vec<Profile> {
     if of_gguf {
-        let of = |a: &gguf::Architecture| {
+        let of = |a: &gguf_file::Architecture| {
             let experts: &[&str] = if a.deepseek { &GGUF_EXPERTS } else { &[] };
             let keys = GGUF.iter().chain(experts).copied().collect();
             Profile { name: a.name, circuit: a.name, keys, words: Vec::new() }
         };
-        return gguf::ARCHITECTURES.iter().map(of).collect();
+        return gguf_file::ARCHITECTURES.iter().map(of).collect();
     }
     let of = |family: &families::Family| {
         let experts: &[&str] = if family.router.is_some() { &CONFIG_EXPERTS } else { &[] };

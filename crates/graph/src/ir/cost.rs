@@ -127,7 +127,9 @@ mod tests {
                         };
                         let (cost, of) = (node.cost(&ir, step), node.op.reference());
                         let names = names(&ir, node, step);
-                        let value = |text: &str| expression::evaluate(text, &names).unwrap() as f64;
+                        let value = |text: &str| {
+                            expression::evaluate(text, &|name| names.dimension(name)).unwrap() as f64
+                        };
                         let close = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(1.0);
                         let what = format!("{} {mla} {form:?} kv_b {combined}, {rows} rows", node.op.word());
                         assert!(close(cost.weight_bytes, value(of.weight_bytes)), "{what}: {cost:?}");

@@ -41,7 +41,7 @@ pub use operation::{
     WeightCost, WeightUse,
 };
 pub use port::{Epilogue, KvLayerKind, Port, RowCount, WeightSlot};
-pub use reference::reference;
+pub use reference::reference_markdown;
 pub(crate) use shapes::{NodeShapes, ShapeRule, ValueShape, WeightShape};
 
 use serde::Serialize;

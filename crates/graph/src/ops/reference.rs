@@ -40,7 +40,7 @@ pub(super) const NAMES: &[(&str, &str)] = &[
 ];
 
 /// The whole reference as Markdown: `docs/ir.md`.
-pub fn reference() -> String {
+pub fn reference_markdown() -> String {
     let mut text = INTRODUCTION.to_owned();
     text.push_str("\n## Names\n\n| name | meaning |\n|---|---|\n");
     for (name, meaning) in NAMES {

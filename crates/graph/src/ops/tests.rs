@@ -6,12 +6,12 @@ use std::collections::HashSet;
 fn the_reference_in_docs_is_the_one_of_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ir.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(path, reference()).unwrap();
+        std::fs::write(path, reference_markdown()).unwrap();
     }
     let kept = std::fs::read_to_string(path).unwrap_or_default();
     assert_eq!(
         kept,
-        reference(),
+        reference_markdown(),
         "docs/ir.md is old: UPDATE_DOCS=1 cargo test --release -p latent-graph reference"
     );
 }

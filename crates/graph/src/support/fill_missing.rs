@@ -1,7 +1,6 @@
 //! Reads a config past its errors: each is noted and a plausible value filled in.
 
-use super::closest::{self, Similarity};
-use super::{Missing, MissingKind};
+use super::missing::{Missing, MissingKind};
 use crate::circuit::Naming;
 use crate::config::{ConfigError, Field, Implied, Keys, ModelConfig, OutlineFile, Tensors};
 use latent_formats::{Data, Outline, Source};
@@ -27,22 +26,7 @@ pub(super) struct Read {
     /// Keys with a value that cannot be read, each with its value; and whether it is a word or a flag.
     pub(super) wrong: Vec<(String, bool)>,
     /// Whether no circuit runs the architecture.
-    unsupported: bool,
-}
-
-/// Reads the config of an outline; of an unknown architecture as if it were the known one that is most similar.
-pub(super) fn read(outline: &Outline, naming: Naming) -> (Read, Vec<Similarity>) {
-    let mut read = read_as(outline, naming, None);
-    if !read.unsupported {
-        return (read, Vec::new());
-    }
-    let closest = closest::rank(outline, naming, &read.architecture);
-    if let Some(best) = closest.first() {
-        let like = read_as(outline, naming, Some(&best.name));
-        let missing = std::mem::take(&mut read.missing);
-        read = Read { missing: [missing, like.missing].concat(), ..like };
-    }
-    (read, closest)
+    pub(super) unsupported: bool,
 }
 
 /// Reads the config of an outline, as if it called itself `stand_in` where that is given.

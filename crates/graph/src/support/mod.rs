@@ -5,18 +5,21 @@
 
 mod closest;
 mod fill_missing;
+mod machine;
+mod missing;
 mod operations;
 
 pub use closest::Similarity;
+use machine::Known;
+pub use machine::Machine;
+pub use missing::{Missing, MissingKind};
 pub use operations::{Choice, Operation};
 
 use crate::audit;
-use crate::circuit::{Circuit, ConfigVars, DeclaredTensors, Naming, TensorIndex};
+use crate::circuit::{Circuit, ConfigVars, DeclaredTensors, Naming};
 use crate::config::{Keys, ModelConfig, OutlineFile};
 use crate::error::GraphError;
 use crate::ir::{Ir, Span};
-use crate::passes::{BindOptions, CacheForm, MlaChoice};
-use crate::target::Target;
 use crate::tensors::naming_of;
 use latent_formats::{Data, Outline};
 use latent_types::TensorType;
@@ -48,56 +51,6 @@ pub struct SupportReport {
     pub assumed: Vec<String>,
 }
 
-/// One thing that is missing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Missing {
-    /// What kind of thing.
-    pub kind: MissingKind,
-    /// The architecture, key, tensor, format or operation.
-    pub what: String,
-    /// What is wrong, and what it would need.
-    pub problem: String,
-}
-
-/// Kinds of things that may be missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MissingKind {
-    /// No circuit runs the architecture.
-    Architecture,
-    /// A key is missing or has a value that is not supported.
-    Key,
-    /// A tensor is missing, or has another shape than the keys require.
-    Tensor,
-    /// A tensor that nothing reads.
-    Unread,
-    /// A format that cannot be decoded.
-    Format,
-    /// An operation without a kernel.
-    Kernel,
-}
-
-impl Missing {
-    fn new(kind: MissingKind, what: impl Into<String>, problem: impl Into<String>) -> Missing {
-        Missing { kind, what: what.into(), problem: problem.into() }
-    }
-}
-
-/// What kernels there are, and how the model is to be run.
-#[derive(Clone, Copy)]
-pub struct Machine<'a> {
-    /// What plans would be made for.
-    pub target: &'a Target,
-    /// Precision, ISA limit and cache type.
-    pub bind: BindOptions,
-    /// Which attention paths of MLA run.
-    pub mla: MlaChoice,
-    /// What the KV cache stores.
-    pub form: CacheForm,
-    /// A circuit to be run instead of the model's own.
-    pub circuit: Option<&'a Circuit>,
-}
-
 /// Reports whether a model is supported.
 ///
 /// # Errors
@@ -105,7 +58,7 @@ pub struct Machine<'a> {
 pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<SupportReport, GraphError> {
     let file = OutlineFile(outline);
     let naming = naming_of(outline.source());
-    let (read, closest) = fill_missing::read(outline, naming);
+    let (read, closest) = read(outline, naming);
     let guessed = !closest.is_empty() || read.filled;
     let mut missing = read.missing;
     let mut assumed = Vec::new();
@@ -147,6 +100,21 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
     })
 }
 
+/// Reads the config of an outline; of an unknown architecture as if it were the known one that is most similar.
+fn read(outline: &Outline, naming: Naming) -> (fill_missing::Read, Vec<Similarity>) {
+    let mut read = fill_missing::read_as(outline, naming, None);
+    if !read.unsupported {
+        return (read, Vec::new());
+    }
+    let closest = closest::rank(outline, naming, &read.architecture);
+    if let Some(best) = closest.first() {
+        let like = fill_missing::read_as(outline, naming, Some(&best.name));
+        let missing = std::mem::take(&mut read.missing);
+        read = fill_missing::Read { missing: [missing, like.missing].concat(), ..like };
+    }
+    (read, closest)
+}
+
 /// The tensors that a config.json implies; none where the outline names tensors itself.
 ///
 /// # Errors
@@ -162,37 +130,6 @@ pub fn implied_tensors(
     let ty = matrix_type(outline, &OutlineFile(outline), &mut Vec::new(), &mut Vec::new());
     let declared = DeclaredTensors::of(circuit, config, naming_of(outline.source()), ty)?;
     Ok(Some(declared.named(outline.display_name())))
-}
-
-/// The tensors of the file; where it lacks one, the one that its config implies.
-pub(crate) struct Known<'a> {
-    outline: &'a Outline,
-    declared: &'a DeclaredTensors,
-}
-
-impl TensorIndex for Known<'_> {
-    fn naming(&self) -> Naming {
-        self.declared.naming()
-    }
-
-    fn find(&self, name: &str) -> Option<(TensorType, Vec<usize>)> {
-        let declared = self.declared.find(name);
-        match (self.outline.tensor(name), declared) {
-            // the format is the file's; a shape that the config contradicts has been reported
-            (Some(tensor), Some((_, shape))) => Some((tensor.ty, shape)),
-            (Some(tensor), None) => Some((tensor.ty, tensor.shape.clone())),
-            (None, declared) => declared,
-        }
-    }
-
-    fn all(&self) -> Vec<(&str, TensorType, &[usize])> {
-        let file = self.outline.tensors().iter().map(|t| (t.name.as_str(), t.ty, t.shape.as_slice()));
-        file.chain(self.declared.iter()).collect()
-    }
-
-    fn file(&self) -> String {
-        self.outline.display_name()
-    }
 }
 
 /// The type of most matrices: of the file, or what config.json says.

@@ -1,6 +1,7 @@
 //! The operations of a step with the kernels that there are for them.
 
-use super::{Known, Machine, Missing, MissingKind};
+use super::machine::{Known, Machine};
+use super::missing::{Missing, MissingKind};
 use crate::circuit::Circuit;
 use crate::config::ModelConfig;
 use crate::error::GraphError;

@@ -8,8 +8,9 @@ use super::*;
 use crate::circuit::{DeclaredTensors, Naming};
 use crate::config::*;
 use crate::passes::snapshots::config;
-use crate::passes::{BatchBucket, CacheForm, FORMS, MlaChoice, Precision};
+use crate::passes::{BatchBucket, BindOptions, CacheForm, FORMS, MlaChoice, Precision};
 use crate::plan::PlanOptions;
+use crate::target::Target;
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// The plans of a session, and what they were made from.

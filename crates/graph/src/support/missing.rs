@@ -1,0 +1,38 @@
+//! What stands between a model and running it.
+
+use serde::Serialize;
+
+/// One thing that is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// What kind of thing.
+    pub kind: MissingKind,
+    /// The architecture, key, tensor, format or operation.
+    pub what: String,
+    /// What is wrong, and what it would need.
+    pub problem: String,
+}
+
+/// Kinds of things that may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MissingKind {
+    /// No circuit runs the architecture.
+    Architecture,
+    /// A key is missing or has a value that is not supported.
+    Key,
+    /// A tensor is missing, or has another shape than the keys require.
+    Tensor,
+    /// A tensor that nothing reads.
+    Unread,
+    /// A format that cannot be decoded.
+    Format,
+    /// An operation without a kernel.
+    Kernel,
+}
+
+impl Missing {
+    pub(super) fn new(kind: MissingKind, what: impl Into<String>, problem: impl Into<String>) -> Missing {
+        Missing { kind, what: what.into(), problem: problem.into() }
+    }
+}
