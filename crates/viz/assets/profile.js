@@ -84,8 +84,8 @@ function rooflineChart(step, limits, title) {
   const height = 400;
   const box = { left: 70, right: 24, top: 34, bottom: 46 };
   const points = step.phases.filter((phase) => phase.bytes > 0 && phase.gflop_per_s > 0).map((phase) => ({ phase, x: phase.gflop_per_s / phase.gb_per_s, y: phase.gflop_per_s }));
-  const integer = (2 * limits.integer_macs) / 1e9;
-  const float = (2 * limits.float_macs) / 1e9;
+  const integer = (2 * limits.int8_macs) / 1e9;
+  const float = (2 * limits.f32_macs) / 1e9;
   const bandwidth = limits.read_bandwidth / 1e9;
   const xs = [...points.map((p) => p.x), 0.1, (2 * integer) / bandwidth];
   const ys = [...points.map((p) => p.y), integer * 1.6, (bandwidth * Math.min(...xs)) / 2];
@@ -109,7 +109,7 @@ function rooflineChart(step, limits, title) {
   };
   roof(integer, "8-bit", false);
   roof(float, "f32", true);
-  if (limits.half_macs > 0) roof((2 * limits.half_macs) / 1e9, "f16", true);
+  if (limits.f16_macs > 0) roof((2 * limits.f16_macs) / 1e9, "f16", true);
   const slant = 10 ** (x0 + 0.35);
   parts.push(svg("text", { x: x(slant) + 8, y: y(slant * bandwidth) + 16, class: "tick" }, `memory ${figures(bandwidth)} GB/s`));
   // names of the costliest, each on a line of its own
