@@ -35,13 +35,13 @@ pub struct EngineOptions {
     pub placement: Option<Placement>,
     /// Highest instruction-set tier; none: the best there is.
     pub tier: Option<Tier>,
-    /// Most rows of a step, and of a chunk of a prompt; none: chosen from memory and from the prompt ([`Engine::chunk_for`]).
+    /// Most rows of a step, and of a chunk of a prompt; none: chosen from memory and from the prompt ([`Engine::chunk_for`](crate::Engine::chunk_for)).
     pub max_batch_tokens: Option<usize>,
     /// Load even when memory seems too small.
     pub force: bool,
     /// A circuit that takes the place of the model's own, for those who change one; none: the built-in one. It is audited like those, but a
     /// finding that is about its meaning alone (see [`Code::protects`](latent_graph::audit::Code::protects)) does not refuse it: a wrong one can be
-    /// looked into. Such findings are in [`Summary::doubts`].
+    /// looked into. Such findings are in [`Summary::doubts`](crate::Summary::doubts).
     pub circuit: Option<Arc<Circuit>>,
 }
 

@@ -3,7 +3,7 @@
 //! [`Operation`] is what a file states: ports with dtypes and shapes, weight slots, kernels, what may be folded into the operation,
 //! its cost, and its words for `docs/ir.md` and drawings. Lists of operations elsewhere ([`Op::ALL`], signatures, costs, the audit's
 //! tables, what kernel selection requires) are derived from it. Nothing here knows the IR, a circuit or a config: an operation sees
-//! shapes and sizes of one node only ([`NodeShapes`], [`CostInput`]).
+//! shapes and sizes of one node only (`NodeShapes`, `CostInput`).
 //!
 //! To add an operation: its file, its line in [`operations!`](self) below, and its lowering (in `ir/build.rs` if circuits name it, else
 //! in the pass that makes it).
