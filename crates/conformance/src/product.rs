@@ -69,7 +69,7 @@ impl ProductCase {
                 (2e-3, "weights are rounded to bf16: 2^-9 of each; then f32 sums, in order")
             }
             (false, _) if self.layout == WeightLayout::Tiles => (1e-6, "f32 sums of 128 products, in order"),
-            (false, ActivationType::F32 | ActivationType::F16) => (1e-6, "f32 sums in 16 strands"),
+            (false, ActivationType::F32 | ActivationType::F16) => (1e-6, "f32 sums in 16 accumulators"),
         };
         let floats_in_tiles = self.layout == WeightLayout::Tiles && !self.weight.is_quantized();
         let same_bits = if floats_in_tiles { SameBits::AboveLowest } else { SameBits::All };

@@ -6,21 +6,7 @@ use config_support::{Folder, Gguf, Sizes, V3, deepseek_v3, names};
 use latent_graph::config::Field;
 use serde_json::{Value, json};
 
-const SMALL: Sizes = Sizes {
-    layers: 4,
-    hidden: 64,
-    heads: 4,
-    q_lora: 48,
-    kv_lora: 32,
-    nope: 16,
-    rope: 8,
-    v: 24,
-    vocab: 100,
-    experts: 16,
-    bias: true,
-    dense_lead: 1,
-    legacy: false,
-};
+const SMALL: Sizes = Sizes { q_lora: 48, ..config_support::SMALL };
 
 fn small() -> Gguf {
     Gguf::deepseek2(SMALL)

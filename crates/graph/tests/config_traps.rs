@@ -2,28 +2,12 @@
 
 mod config_support;
 
-use config_support::{Folder, Gguf, Sizes, V3, deepseek_v3, near};
+use config_support::{Folder, Gguf, SMALL, Sizes, V3, deepseek_v3, near};
 use latent_graph::config::{
     ConfigError, Field, Gating, GroupScore, KvForm, LayerKind, ModelConfig, RopePairs, RopeScaling,
     Temperature,
 };
 use serde_json::{Value, json};
-
-const SMALL: Sizes = Sizes {
-    layers: 4,
-    hidden: 64,
-    heads: 4,
-    q_lora: 0,
-    kv_lora: 32,
-    nope: 16,
-    rope: 8,
-    v: 24,
-    vocab: 100,
-    experts: 16,
-    bias: true,
-    dense_lead: 1,
-    legacy: false,
-};
 
 fn small() -> Gguf {
     Gguf::deepseek2(SMALL)

@@ -1,6 +1,6 @@
 //! `absorb_k`: queries into latent space.
 
-use super::shared::{ABSORBED, K_B, KV_B, Q_NOPE, Q_ROPE, projection_cost, some_projection};
+use super::shared::{ABSORBED, K_B, KV_B, Q_LATENT, Q_NOPE, Q_ROPE, projection_cost, some_projection};
 use super::{
     Cost, CostInput, Folds, Kernels, MadeBy, OpReference, Operation, Outputs, Port, ShapeRule, WeightSlot,
     WeightUse,
@@ -24,7 +24,7 @@ impl Operation for AbsorbK {
     }
 
     fn outputs(&self) -> Outputs {
-        Outputs::Ports(const { &[Port::f32("q_latent", "rows × heads × (kv_lora + rope)")] })
+        Outputs::Ports(const { &[Q_LATENT] })
     }
 
     fn slots(&self) -> &'static [WeightSlot] {

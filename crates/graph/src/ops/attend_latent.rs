@@ -1,9 +1,9 @@
 //! `attend_latent`: attention in latent space.
 
-use super::shared::{ABSORBED, LATENT_MIX, latent_attention_cost};
-use super::{
-    Cost, CostInput, Kernels, KvLayerKind, KvUse, MadeBy, OpReference, Operation, Outputs, Port, ShapeRule,
+use super::shared::{
+    ABSORBED, ATTENDS_LATENT, LATENT_MIX, Q_LATENT, latent_attention_cost, latent_attention_reference,
 };
+use super::{Cost, CostInput, Kernels, KvUse, MadeBy, OpReference, Operation, Outputs, Port, ShapeRule};
 use latent_types::OpKind;
 
 /// Online-softmax attention over the cached latents: MQA with one key/value row per token.
@@ -19,7 +19,7 @@ impl Operation for AttendLatent {
     }
 
     fn inputs(&self) -> &'static [Port] {
-        const { &[Port::f32("q_latent", "rows × heads × (kv_lora + rope)")] }
+        const { &[Q_LATENT] }
     }
 
     fn outputs(&self) -> Outputs {
@@ -27,12 +27,7 @@ impl Operation for AttendLatent {
     }
 
     fn kv(&self) -> KvUse {
-        KvUse {
-            stores: false,
-            attends: true,
-            layers: &[KvLayerKind::Latent],
-            row: "kv_lora + rope elements per row",
-        }
+        ATTENDS_LATENT
     }
 
     fn kernels(&self) -> Kernels {
@@ -48,15 +43,11 @@ impl Operation for AttendLatent {
     }
 
     fn reference(&self) -> OpReference {
-        OpReference {
-            cache_bytes: "kv_len*kv_row_bytes",
-            flops: "2*pairs*heads*(kv_lora+rope+kv_lora)",
-            ..OpReference::new(
-                "Attention of all heads to one row per token, whose first kv_lora elements are its value too. A cached row is read once for \
+        latent_attention_reference(
+            "Attention of all heads to one row per token, whose first kv_lora elements are its value too. A cached row is read once for \
              all heads.",
-                "õ = Σⱼ softmaxⱼ(s · q̃ · [cⱼ | k_ropeⱼ]) · cⱼ",
-                ABSORBED,
-            )
-        }
+            "õ = Σⱼ softmaxⱼ(s · q̃ · [cⱼ | k_ropeⱼ]) · cⱼ",
+            ABSORBED,
+        )
     }
 }

@@ -1,9 +1,9 @@
 //! `attend_split`: attention in latent space with separate scores.
 
-use super::shared::{LATENT_MIX, latent_attention_cost};
-use super::{
-    Cost, CostInput, Kernels, KvLayerKind, KvUse, MadeBy, OpReference, Operation, Outputs, Port, ShapeRule,
+use super::shared::{
+    ATTENDS_LATENT, LATENT_MIX, Q_LATENT, latent_attention_cost, latent_attention_reference,
 };
+use super::{Cost, CostInput, Kernels, KvUse, MadeBy, OpReference, Operation, Outputs, Port, ShapeRule};
 use latent_types::OpKind;
 
 /// The same as `attend_latent`, with content and rope scores computed separately.
@@ -19,7 +19,7 @@ impl Operation for AttendSeparate {
     }
 
     fn inputs(&self) -> &'static [Port] {
-        const { &[Port::f32("q_latent", "rows × heads × (kv_lora + rope)")] }
+        const { &[Q_LATENT] }
     }
 
     fn outputs(&self) -> Outputs {
@@ -27,12 +27,7 @@ impl Operation for AttendSeparate {
     }
 
     fn kv(&self) -> KvUse {
-        KvUse {
-            stores: false,
-            attends: true,
-            layers: &[KvLayerKind::Latent],
-            row: "kv_lora + rope elements per row",
-        }
+        ATTENDS_LATENT
     }
 
     fn kernels(&self) -> Kernels {
@@ -48,14 +43,10 @@ impl Operation for AttendSeparate {
     }
 
     fn reference(&self) -> OpReference {
-        OpReference {
-            cache_bytes: "kv_len*kv_row_bytes",
-            flops: "2*pairs*heads*(kv_lora+rope+kv_lora)",
-            ..OpReference::new(
-                "The same as `attend_latent`, with the scores of content and rope computed separately and added.",
-                "õ = Σⱼ softmaxⱼ(s · (q̃_c · cⱼ + q_rope · k_ropeⱼ)) · cⱼ",
-                "DeepSeek-V3's published inference code",
-            )
-        }
+        latent_attention_reference(
+            "The same as `attend_latent`, with the scores of content and rope computed separately and added.",
+            "õ = Σⱼ softmaxⱼ(s · (q̃_c · cⱼ + q_rope · k_ropeⱼ)) · cⱼ",
+            "DeepSeek-V3's published inference code",
+        )
     }
 }

@@ -1,6 +1,6 @@
 //! `latent_store`: latents into the KV cache.
 
-use super::shared::{K_ROPE, LATENT, MLA};
+use super::shared::{K_ROPE, LATENT, LATENT_ROW, MLA};
 use super::{
     Cost, CostInput, Folds, Kernels, KvLayerKind, KvUse, MadeBy, NormFold, OpReference, Operation, Outputs,
     Port, ShapeRule,
@@ -28,12 +28,7 @@ impl Operation for LatentStore {
     }
 
     fn kv(&self) -> KvUse {
-        KvUse {
-            stores: true,
-            attends: false,
-            layers: &[KvLayerKind::Latent],
-            row: "kv_lora + rope elements per row",
-        }
+        KvUse { stores: true, attends: false, layers: &[KvLayerKind::Latent], row: LATENT_ROW }
     }
 
     fn kernels(&self) -> Kernels {

@@ -1,12 +1,14 @@
 //! What several operations have in common: ports, slots and sources.
 
-use super::{Cost, CostInput, Port, WeightSlot, WeightUse};
+use super::{Cost, CostInput, KvLayerKind, KvUse, OpReference, Port, WeightSlot, WeightUse};
 
 pub(super) const Q_NOPE: Port = Port::f32("q_nope", "rows × heads × nope");
 pub(super) const Q_ROPE: Port = Port::f32("q_rope", "rows × heads × rope");
 pub(super) const LATENT: Port = Port::f32("latent", "rows × kv_lora");
 pub(super) const K_ROPE: Port = Port::f32("k_rope", "rows × rope");
 pub(super) const ATTN: Port = Port::f32("attn", "rows × heads × v");
+/// A query in latent space with its rope part.
+pub(super) const Q_LATENT: Port = Port::f32("q_latent", "rows × heads × (kv_lora + rope)");
 pub(super) const LATENT_MIX: Port = Port::f32("latent_mix", "rows × heads × kv_lora");
 pub(super) const TOPK_IDS: Port = Port::u32("topk_ids", "rows × num_experts_per_tok");
 pub(super) const TOPK_WEIGHTS: Port = Port::f32("topk_weights", "rows × num_experts_per_tok");
@@ -34,6 +36,13 @@ pub(super) const EXPERTS: &str =
     "DeepSeekMoE, arXiv:2401.06066; DeepSeek-V3, arXiv:2412.19437, section 2.1.2";
 pub(super) const OURS: &str = "ARCHITECTURE.md";
 
+/// What is stored of a token in a latent KV layer.
+pub(super) const LATENT_ROW: &str = "kv_lora + rope elements per row";
+
+/// How attention in latent space uses the KV cache.
+pub(super) const ATTENDS_LATENT: KvUse =
+    KvUse { stores: false, attends: true, layers: &[KvLayerKind::Latent], row: LATENT_ROW };
+
 /// For operations that need W_UK, W_UV or both; which of them is a rule of its own.
 pub(super) fn some_projection(weights: &WeightUse) -> Result<(), &'static str> {
     if weights.count > 0 { Ok(()) } else { Err("W_UK or W_UV") }
@@ -59,6 +68,19 @@ pub(super) fn projection_cost(at: &CostInput<'_>, copied: f64) -> Cost {
 pub(super) fn latent_attention_cost(at: &CostInput<'_>) -> Cost {
     let flops = 2.0 * at.pairs * at.heads * (at.width(0) + at.out_width);
     Cost { weight_bytes: 0.0, cache_bytes: at.kv_len * at.kv_row_bytes, flops }
+}
+
+/// The entry of attention in latent space, whose costs are those of [`latent_attention_cost`].
+pub(super) fn latent_attention_reference(
+    what: &'static str,
+    formula: &'static str,
+    source: &'static str,
+) -> OpReference {
+    OpReference {
+        cache_bytes: "kv_len*kv_row_bytes",
+        flops: "2*pairs*heads*(kv_lora+rope+kv_lora)",
+        ..OpReference::new(what, formula, source)
+    }
 }
 
 /// Products of grouped experts: bytes of the experts that the rows reach if routing is uniform. `topk_ids` is the second input.

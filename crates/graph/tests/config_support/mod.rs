@@ -157,6 +157,23 @@ pub const V3: Sizes = Sizes {
     legacy: false,
 };
 
+/// Four layers of a small DeepSeek-V3 whose queries are projected directly.
+pub const SMALL: Sizes = Sizes {
+    layers: 4,
+    hidden: 64,
+    heads: 4,
+    q_lora: 0,
+    kv_lora: 32,
+    nope: 16,
+    rope: 8,
+    v: 24,
+    vocab: 100,
+    experts: 16,
+    bias: true,
+    dense_lead: 1,
+    legacy: false,
+};
+
 impl Gguf {
     /// A deepseek2 file with the keys that converters always write, and YaRN or a router only where a test adds them.
     pub fn deepseek2(s: Sizes) -> Gguf {
