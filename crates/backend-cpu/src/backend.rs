@@ -4,7 +4,7 @@ use crate::bandwidth::read_bandwidth;
 use crate::loader;
 use crate::model::CpuModel;
 use crate::ops::expanded_layout::expanded_most;
-use crate::ops::kv_splits::shared_partials;
+use crate::ops::kv_splits::KV_SPLITS;
 use latent_backend::{
     Backend, BackendError, Limits, LoadRequest, MemoryEstimate, Model, ModelOptions, WeightBytes,
     WeightSource,
@@ -33,7 +33,8 @@ impl CpuBackend {
     pub fn new() -> CpuBackend {
         let contracts: Vec<KernelContract> =
             latent_kernels::table().iter().map(|(contract, _)| *contract).collect();
-        CpuBackend { target: Target::new("cpu", contracts) }
+        let target = Target { kv_splits: Some(KV_SPLITS), ..Target::new("cpu", contracts) };
+        CpuBackend { target }
     }
 }
 
@@ -76,7 +77,6 @@ impl Backend for CpuBackend {
             .map(|plan| plan.arena.bytes / size_of::<f32>())
             .max()
             .unwrap_or(0);
-        let partials = shared_partials(a.heads, a.kv_lora_rank, options.threads);
         let most = options.stages.max_batch_tokens;
         let rows = most * config.hidden_size + LM_HEAD_ROWS * config.vocab_size;
         let naive = match options.stages.mla {
@@ -86,7 +86,7 @@ impl Backend for CpuBackend {
         };
         let expanded = if naive { expanded_most(context, a) } else { 0 };
         MemoryEstimate {
-            arena: 4 * (arena + partials + rows) as u64,
+            arena: 4 * (arena + rows) as u64,
             expanded: 4 * expanded as u64,
             ..MemoryEstimate::default()
         }

@@ -231,7 +231,7 @@ impl Compiler<'_> {
             Op::MlaAttention | Op::ExpertMlp => {
                 return internal(format!("{} was not lowered", node.op.word()));
             }
-            _ => self.attention(node, index)?,
+            _ => self.attention(node)?,
         }))
     }
 
@@ -267,28 +267,7 @@ impl Compiler<'_> {
         }))
     }
 
-    /// Attention over latents may leave partial results in memory outside of the plan (`ops::kv_splits`),
-    /// which [`Op::AbsorbV`] combines. So nothing else may read its result, and no other attention may use
-    /// that memory in between.
-    fn only_absorbed(&self, node: &Node, index: usize) -> Result<(), BackendError> {
-        let (nodes, phases) = (&self.plan.ir.nodes, &self.plan.phases);
-        for reader in self.plan.ir.readers(node.outputs[0]) {
-            let between = phases[index]..=phases[reader];
-            let shared = nodes.iter().zip(phases).enumerate().any(|(i, (other, phase))| {
-                let attends = matches!(other.op, Op::AttendLatent | Op::AttendSeparate);
-                i != index && attends && between.contains(phase)
-            });
-            if nodes[reader].op != Op::AbsorbV || phases[reader] == phases[index] || shared {
-                return internal(format!(
-                    "{} reads results of attention that may be partial",
-                    nodes[reader].op.word()
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn attention(&self, node: &Node, index: usize) -> Result<Instruction, BackendError> {
+    fn attention(&self, node: &Node) -> Result<Instruction, BackendError> {
         let rotate = node.prologue.rope;
         Ok(match node.op {
             Op::LatentStore => Instruction::LatentStore(LatentStore {
@@ -312,17 +291,16 @@ impl Compiler<'_> {
                 kv: self.kv(node)?,
                 out: self.out(node, 0)?,
             }),
-            Op::AttendLatent | Op::AttendSeparate => {
-                self.only_absorbed(node, index)?;
-                Instruction::AttendLatent(AttendLatent {
-                    query: self.input(node, 0)?,
-                    out: self.out(node, 0)?,
-                    kv_layer: self.kv_layer(node)?,
-                    kernel: self.attend(node)?,
-                })
-            }
+            Op::AttendLatent | Op::AttendSeparate => Instruction::AttendLatent(AttendLatent {
+                query: self.input(node, 0)?,
+                out: self.out(node, 0)?,
+                partials: (node.epilogue == Epilogue::KvSplits).then(|| self.out(node, 1)).transpose()?,
+                kv_layer: self.kv_layer(node)?,
+                kernel: self.attend(node)?,
+            }),
             Op::AbsorbV => Instruction::AbsorbV(AbsorbV {
                 input: self.input(node, 0)?,
+                partials: node.prologue.kv_splits.then(|| self.input(node, 1)).transpose()?,
                 kv: self.kv(node)?,
                 out: self.out(node, 0)?,
             }),

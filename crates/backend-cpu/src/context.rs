@@ -41,8 +41,6 @@ pub(crate) struct SharedMemory<'m> {
     pub logits: Disjoint<'m, f32>,
     /// Keys and values expanded on the fly, and rope keys.
     pub expanded: Disjoint<'m, f32>,
-    /// Partial results of attention, per KV split.
-    pub partials: Disjoint<'m, f32>,
     /// Inputs of a product as 8-bit blocks, where the workers convert them together.
     pub blocks: Disjoint<'m, Q8Block>,
     /// The same as bf16.
@@ -200,6 +198,26 @@ impl<'a> Context<'a> {
         unsafe { self.buffer(operand).write(self.taker(), start, columns.len()) }
     }
 
+    /// Elements of a row from one on, across heads.
+    pub(crate) fn elements(&self, operand: &Operand, row: usize, elements: Range<usize>) -> &'a [f32] {
+        self.buffer(operand).read(self.taker(), operand.at(row, elements.start), elements.len())
+    }
+
+    /// Elements of a row from one on, across heads, to write.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that the elements are its own")]
+    pub(crate) unsafe fn elements_mut(
+        &self,
+        operand: &Operand,
+        row: usize,
+        elements: Range<usize>,
+    ) -> &'a mut [f32] {
+        // SAFETY: as in `write`.
+        unsafe { self.buffer(operand).write(self.taker(), operand.at(row, elements.start), elements.len()) }
+    }
+
     /// Some heads of one row as a matrix, one row per head.
     pub(crate) fn read_heads(&self, operand: &Operand, row: usize, heads: Range<usize>) -> Rows<'a> {
         self.buffer(operand).read_block(self.taker(), operand.heads_block(row, heads))
@@ -280,26 +298,6 @@ impl<'a> Context<'a> {
 /// Memory outside of the plan. What an `unsafe` function of these hands out must be used by no other worker
 /// until the next barrier, and by this one only through the result.
 impl<'a> Context<'a> {
-    /// Elements of the memory for partial results of attention.
-    pub(crate) fn partials_len(&self) -> usize {
-        self.memory.partials.len()
-    }
-
-    /// Partial results of attention.
-    pub(crate) fn partials(&self, at: usize, len: usize) -> &'a [f32] {
-        self.memory.partials.read(self.taker(), at, len)
-    }
-
-    /// Partial results of attention to write.
-    ///
-    /// # Safety
-    /// No other worker uses them until the next barrier.
-    #[allow(clippy::mut_from_ref, reason = "the caller promises that they are its own")]
-    pub(crate) unsafe fn partials_mut(&self, at: usize, len: usize) -> &'a mut [f32] {
-        // SAFETY: the caller's promise.
-        unsafe { self.memory.partials.write(self.taker(), at, len) }
-    }
-
     /// The first 8-bit blocks.
     pub(crate) fn blocks(&self, len: usize) -> &'a [Q8Block] {
         self.memory.blocks.read(self.taker(), 0, len)

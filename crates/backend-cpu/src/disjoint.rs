@@ -41,11 +41,6 @@ impl<'m, T> Disjoint<'m, T> {
         Disjoint { start: memory.as_mut_ptr(), len: memory.len(), uses: Uses::default(), memory: PhantomData }
     }
 
-    /// Number of elements.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Address of `len` elements.
     ///
     /// # Panics

@@ -7,7 +7,6 @@ use crate::interpret::Run;
 use crate::kv_store::{CpuKvStore, Rotation};
 use crate::loader::{LoadedWeights, tensors_in_tiles};
 use crate::ops::expanded_layout::expanded_len;
-use crate::ops::kv_splits::shared_partials;
 use crate::program::Program;
 use crate::read_ahead::ReadAhead;
 use crate::scratch::WorkerScratch;
@@ -52,7 +51,6 @@ pub(crate) struct CpuModel {
     lines: Vec<Bf16x32>,
     /// Most blocks, and most lines, per row.
     row_blocks: [usize; 2],
-    partials: Vec<f32>,
     scratch: Vec<Mutex<WorkerScratch>>,
     thread_pool: ThreadPool,
     options: ModelOptions,
@@ -81,7 +79,6 @@ impl CpuModel {
         let arena = all().map(|program| program.arena).max().unwrap_or(0);
         let row_blocks = [ActivationType::A8, ActivationType::Bf16]
             .map(|form| all().map(|program| program.row_blocks(&loaded.weights, form)).max().unwrap_or(0));
-        let a = config.attention;
         let rope = RopeTable::new(config.rope.inverse_frequencies(options.context), config.rope.magnitude());
         let pairs = match config.rope.pairs {
             RopePairs::Interleaved => latent_kernels::RopePairs::Interleaved,
@@ -99,7 +96,6 @@ impl CpuModel {
             blocks: Vec::new(),
             lines: Vec::new(),
             row_blocks,
-            partials: vec![0.0; shared_partials(a.heads, a.kv_lora_rank, options.threads)],
             scratch: (0..options.threads).map(|_| Mutex::default()).collect(),
             model: ModelData {
                 route: route_spec(&config),
@@ -194,7 +190,6 @@ impl CpuModel {
             hidden: Disjoint::new(&mut self.hidden),
             logits: Disjoint::new(&mut self.logits),
             expanded: Disjoint::new(&mut self.expanded[skipped..]),
-            partials: Disjoint::new(&mut self.partials),
             blocks: Disjoint::new(&mut self.blocks),
             lines: Disjoint::new(&mut self.lines),
             kv_rows: Uses::default(),

@@ -167,6 +167,8 @@ pub(crate) struct AbsorbK {
 pub(crate) struct AttendLatent {
     pub query: Operand,
     pub out: Operand,
+    /// For partial results of KV splits.
+    pub partials: Option<Operand>,
     pub kv_layer: usize,
     pub kernel: AttendFn,
 }
@@ -174,6 +176,8 @@ pub(crate) struct AttendLatent {
 /// Results of attention out of latent space: W_UV per head.
 pub(crate) struct AbsorbV {
     pub input: Operand,
+    /// Partial results of KV splits, which stand for `input` where attention left them.
+    pub partials: Option<Operand>,
     pub kv: KvWeights,
     pub out: Operand,
 }

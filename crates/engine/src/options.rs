@@ -5,7 +5,7 @@ use latent_backend::{Backend, KV_BLOCK, MemoryEstimate, ModelOptions, WeightByte
 use latent_graph::audit::{Bound, Finding};
 use latent_graph::circuit::TensorIndex;
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
-use latent_graph::{Circuit, ModelConfig, Stage, StageOptions};
+use latent_graph::{Circuit, ModelConfig, Stage, StageOptions, Target};
 use latent_threads::{Pin, Placement, Topology};
 use latent_types::{CacheType, Tier};
 use std::sync::Arc;
@@ -64,6 +64,8 @@ pub struct Resolved<'b> {
     pub backend: &'b dyn Backend,
     /// The circuit: the model's own, or the one that the options give.
     pub circuit: Arc<Circuit>,
+    /// What plans are made for: the backend's target with the threads of the options.
+    pub target: Target,
     /// Everything that plans and backend need to know.
     pub options: ModelOptions,
 }
@@ -77,6 +79,11 @@ impl EngineOptions {
         let exact = self.precision == Precision::Exact;
         let cache = self.cache.unwrap_or_else(|| backend.default_cache(exact));
         Ok(BindOptions { precision: self.precision, tier: backend.isa(self.tier)?, cache })
+    }
+
+    /// What plans are made for: the backend's target with as many workers as the options ask for.
+    pub fn target(&self, backend: &dyn Backend) -> Target {
+        backend.target().with_workers(self.place().threads())
     }
 
     /// Decides what the options leave open.
@@ -103,7 +110,7 @@ impl EngineOptions {
             threads: self.place().threads(),
             context: config.context_length,
         };
-        Ok(Resolved { backend, circuit, options })
+        Ok(Resolved { backend, circuit, target: self.target(backend), options })
     }
 }
 
@@ -113,13 +120,12 @@ impl Resolved<'_> {
     /// # Errors
     /// Tensors that are missing or have another shape; no kernel for an operation.
     pub fn stages(&self, config: &ModelConfig, tensors: &dyn TensorIndex) -> Result<Vec<Stage>, EngineError> {
-        let (circuit, target) = (&self.circuit, self.backend.target());
-        Ok(Stage::of_model(circuit, config, tensors, target, &self.options.stages)?)
+        Ok(Stage::of_model(&self.circuit, config, tensors, &self.target, &self.options.stages)?)
     }
 
     /// What breaks a rule of the audit.
     pub fn audit(&self, config: &ModelConfig, tensors: &dyn TensorIndex, stages: &[Stage]) -> Vec<Finding> {
-        let bound = Bound { target: self.backend.target(), options: self.options.stages.bind };
+        let bound = Bound { target: &self.target, options: self.options.stages.bind };
         latent_graph::audit::session(&self.circuit, config, tensors, stages, bound)
     }
 

@@ -53,7 +53,7 @@ impl Summary {
         weights: WeightBytes,
     ) -> Summary {
         let tier = resolved.options.stages.bind.tier;
-        let (kernels, portable) = products(stages, resolved.backend.target().contracts(), tier);
+        let (kernels, portable) = products(stages, resolved.target.contracts(), tier);
         let layers = stages[0].weights().iter();
         let slots = layers.chain(stages[1].weights().iter().filter(|w| w.slot != "embed"));
         let file = checkpoint.path().file_name().map(|name| name.to_string_lossy().into_owned());

@@ -38,5 +38,5 @@ pub use config::{ConfigError, ModelConfig};
 pub use error::GraphError;
 pub use plan::{LARGEST_STEP_ROWS, Plan, PlanOptions};
 pub use stage::{LM_HEAD_ROWS, Stage, StageOptions, distinct_weights};
-pub use target::{Fusion, Target};
+pub use target::{Fusion, KvSplits, Target};
 pub use tensors::CheckpointTensors;

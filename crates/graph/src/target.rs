@@ -12,6 +12,29 @@ pub struct Target {
     pub kernels: Option<Vec<KernelContract>>,
     /// The rewrites that pay.
     pub fusion: Fusion,
+    /// How attention cuts the KV range of a row into splits that are computed side by side; `None` where it does not.
+    pub kv_splits: Option<KvSplits>,
+    /// How many workers (threads of a CPU) share the operations of a phase.
+    pub workers: usize,
+}
+
+/// KV splits (flash decoding): with few rows in a step, workers share the KV range of each, and the partial results are combined where
+/// they are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvSplits {
+    /// Most splits of a row.
+    pub most: usize,
+    /// Heads of a row that are computed together at little more than the cost of one.
+    pub head_group: usize,
+    /// Splits are shared while rows × groups of heads are fewer than this for each worker: more rows keep all workers busy by themselves.
+    pub groups_per_worker: usize,
+}
+
+impl KvSplits {
+    /// Most rows of a step whose splits are shared by so many workers.
+    pub fn rows(&self, heads: usize, workers: usize) -> usize {
+        (self.groups_per_worker * workers).saturating_sub(1) / heads.div_ceil(self.head_group).max(1)
+    }
 }
 
 /// Which optional passes run. Lowering MLA to a formulation is not optional.
@@ -50,12 +73,18 @@ impl Fusion {
 impl Target {
     /// A backend with these kernels, for which every rewrite pays.
     pub fn new(name: &'static str, kernels: Vec<KernelContract>) -> Target {
-        Target { name, kernels: Some(kernels), fusion: Fusion::ALL }
+        Target { name, kernels: Some(kernels), fusion: Fusion::ALL, kv_splits: None, workers: 1 }
+    }
+
+    /// The same backend with another number of workers.
+    #[must_use]
+    pub fn with_workers(&self, workers: usize) -> Target {
+        Target { workers, ..self.clone() }
     }
 
     /// A backend without kernels of its own, which runs the operations as the circuit states them.
     pub fn unfused(name: &'static str) -> Target {
-        Target { name, kernels: None, fusion: Fusion::NONE }
+        Target { name, kernels: None, fusion: Fusion::NONE, kv_splits: None, workers: 1 }
     }
 
     /// The contracts to choose from; empty where nothing is chosen.

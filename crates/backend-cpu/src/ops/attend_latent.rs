@@ -3,7 +3,7 @@
 
 use super::kv_splits::{self, HeadGroup, kv_len, rows_on, split, split_count};
 use crate::context::Context;
-use crate::program::AttendLatent;
+use crate::program::{AttendLatent, Operand};
 use crate::scratch::{WorkerScratch, resize_scratch};
 use latent_graph::ir::AttentionPath;
 use latent_kernels::{AttendArgs, CacheView, PartialSoftmax, partial_softmax_len};
@@ -19,11 +19,11 @@ impl AttendLatent {
     /// partial results ([`kv_splits::combine_head`]). Otherwise one worker computes all splits of its (row,
     /// head) tasks. The sums are the same.
     pub(crate) fn run(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
-        if kv_splits::shares_splits(ctx, &self.out, path) {
-            self.attend_split_kv(ctx, path, &mut scratch.attention);
+        if let Some(partials) = kv_splits::shares_splits(ctx, self.partials, path) {
+            self.attend_split_kv(ctx, path, &partials, &mut scratch.attention);
             if ctx.traced {
                 ctx.barrier();
-                self.combine_all(ctx, path);
+                self.combine_all(ctx, path, &partials);
             }
         } else {
             self.attend_whole(ctx, path, scratch);
@@ -61,7 +61,13 @@ impl AttendLatent {
     /// kernel prefetches the rows after its split. One worker computes all heads of a split, so that its rows
     /// are read from memory once; with fewer splits than workers, groups of heads are shared out too.
     // measured: docs/notes/attention-kernels.md "Share out KV splits by size"
-    fn attend_split_kv(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut Vec<f32>) {
+    fn attend_split_kv(
+        &self,
+        ctx: &Context<'_>,
+        path: AttentionPath,
+        partials: &Operand,
+        scratch: &mut Vec<f32>,
+    ) {
         let out = &self.out;
         let own = ctx.worker.share(rows_on(ctx, path).map(|(_, row)| kv_len(ctx, row) * out.heads).sum(), 1);
         let mut before = 0;
@@ -76,11 +82,10 @@ impl AttendLatent {
                     // head
                     let heads = group.heads.start + group.heads.end;
                     if own.contains(&(before + rows.start * out.heads + rows.len() * heads / 2)) {
-                        let len = partial_softmax_len(group.heads.len(), out.width);
-                        let at = kv_splits::partials_start(out, number, group.heads.start) + index * len;
+                        let at = kv_splits::partials_of(partials, out.width, &group.heads, index);
                         // SAFETY: tasks are disjoint in row, split or heads, each has its own range, and the
                         // middle of one is in one share.
-                        let partial = unsafe { ctx.partials_mut(at, len) };
+                        let partial = unsafe { ctx.elements_mut(partials, number, at) };
                         self.attend_split(ctx, &group, index, &cache, partial, scratch);
                     }
                 }
@@ -108,13 +113,13 @@ impl AttendLatent {
     }
 
     /// Combines the splits of all rows and heads into the result.
-    fn combine_all(&self, ctx: &Context<'_>, path: AttentionPath) {
+    fn combine_all(&self, ctx: &Context<'_>, path: AttentionPath, partials: &Operand) {
         let out = &self.out;
         for head in ctx.worker.share(out.heads, 1) {
             for (number, (_, row)) in rows_on(ctx, path).enumerate() {
                 // SAFETY: shares of heads are disjoint, and `head` is in this worker's.
                 let result = unsafe { ctx.head_mut(out, row, head, 0..out.width) };
-                kv_splits::combine_head(ctx, out, head, (number, row..row + 1), result);
+                kv_splits::combine_head(ctx, partials, head, (number, row..row + 1), result);
             }
         }
     }

@@ -1,15 +1,16 @@
 //! KV splits (flash decoding): how a row's KV range is cut, and where the partial results of the splits are
 //! stored until they are combined.
 //!
-//! The partial results are stored in [`SharedMemory::partials`](crate::context::SharedMemory), which the plan
-//! does not know. Both the writer ([`AttendLatent`](crate::program::AttendLatent)) and the reader
-//! ([`AbsorbV`](crate::program::AbsorbV)) find them by the same functions; the compiler checks that nothing
-//! else reads that attention's result.
+//! The partial results are a value of the plan, which the pass `share_kv_splits` adds with a row for each row of a step
+//! whose splits may be shared. Both the writer ([`AttendLatent`](crate::program::AttendLatent)) and the reader
+//! ([`AbsorbV`](crate::program::AbsorbV)) find those of a row, a group of its heads and a split by the same
+//! functions.
 
 use crate::context::Context;
 use crate::program::Operand;
 use latent_backend::{KV_BLOCK, SeqSpan};
-use latent_graph::ir::AttentionPath;
+use latent_graph::KvSplits;
+use latent_graph::ir::{AttentionPath, RowCount};
 use latent_kernels::{RowsMut, partial_softmax_len};
 use std::ops::Range;
 
@@ -25,7 +26,11 @@ const ENOUGH_SPLITS: usize = 8;
 
 /// Heads of a task where several workers share a split: a kernel reads a cached row for 16 heads at little
 /// more than the cost of one.
-pub(crate) const HEAD_GROUP: usize = 16;
+const HEAD_GROUP: usize = 16;
+
+/// What plans for this backend leave room for.
+pub(crate) const KV_SPLITS: KvSplits =
+    KvSplits { most: MAX_SPLITS, head_group: HEAD_GROUP, groups_per_worker: 4 };
 
 /// The split of `kv_len` cached rows at `index`. Boundaries depend on the length alone, and with them the
 /// order of sums.
@@ -43,20 +48,16 @@ pub(crate) fn split_count(kv_len: usize) -> usize {
     kv_len.div_ceil(split_size(kv_len))
 }
 
-/// f32 elements reserved for the partial results of some heads of a row: of as many splits as there may be.
-fn partials_of_row(heads: usize, latent: usize) -> usize {
-    MAX_SPLITS * partial_softmax_len(heads, latent)
-}
-
-/// f32 elements of shared memory for partial results: those of as many rows as are split between workers.
-pub(crate) fn shared_partials(heads: usize, latent: usize, threads: usize) -> usize {
-    4 * threads.max(heads.div_ceil(HEAD_GROUP)) * partials_of_row(HEAD_GROUP.min(heads), latent)
-}
-
-/// Where the partial results of a row's heads from `head` on begin, for the row that `before` rows of its
-/// path precede.
-pub(crate) fn partials_start(out: &Operand, before: usize, head: usize) -> usize {
-    before * partials_of_row(out.heads, out.width) + partials_of_row(head, out.width)
+/// Where, among the partial results of a row, those of a split are for a group of heads.
+pub(crate) fn partials_of(
+    partials: &Operand,
+    latent: usize,
+    heads: &Range<usize>,
+    index: usize,
+) -> Range<usize> {
+    let len = partial_softmax_len(heads.len(), latent);
+    let start = heads.start * partials.width + index * len;
+    start..start + len
 }
 
 /// A row, its KV length, and a group of its heads.
@@ -108,20 +109,26 @@ pub(crate) fn rows_on<'c>(
     ctx.batch.on_path(path).flat_map(|span| span.rows.clone().map(move |row| (span, row)))
 }
 
-/// Whether workers share the KV splits of the path's rows: few rows, several splits, and room for their
-/// partial results.
-pub(crate) fn shares_splits(ctx: &Context<'_>, out: &Operand, path: AttentionPath) -> bool {
-    let rows = row_count(ctx, path);
+/// The value that workers leave partial results of the path's rows in, where they share KV splits: few rows, several
+/// splits.
+pub(crate) fn shares_splits(
+    ctx: &Context<'_>,
+    partials: Option<Operand>,
+    path: AttentionPath,
+) -> Option<Operand> {
     let several = |(_, row): (&SeqSpan, usize)| split_count(kv_len(ctx, row)) > 1;
-    let few = rows * out.heads.div_ceil(HEAD_GROUP) < 4 * ctx.worker.count;
-    let shared = few && rows_on(ctx, path).any(several);
-    shared && rows * partials_of_row(out.heads, out.width) <= ctx.partials_len()
+    let few = |of: &Operand| matches!(of.rows, RowCount::AtMost(most) if row_count(ctx, path) <= most);
+    partials.filter(few).filter(|_| rows_on(ctx, path).any(several))
 }
 
-/// Whether attention leaves partial results for the reader of `out` to combine. A trace wants the results
-/// themselves.
-pub(crate) fn leaves_partials(ctx: &Context<'_>, out: &Operand, path: AttentionPath) -> bool {
-    !ctx.traced && shares_splits(ctx, out, path)
+/// The value that holds partial results for the reader to combine, where attention left them. A trace wants the
+/// results themselves.
+pub(crate) fn left_partials(
+    ctx: &Context<'_>,
+    partials: Option<Operand>,
+    path: AttentionPath,
+) -> Option<Operand> {
+    if ctx.traced { None } else { shares_splits(ctx, partials, path) }
 }
 
 /// How many heads of a row go to one worker together, where workers share splits.
@@ -133,20 +140,21 @@ pub(crate) fn heads_together(ctx: &Context<'_>, kv_len: usize, heads: usize) -> 
 /// before them.
 pub(crate) fn combine_head(
     ctx: &Context<'_>,
-    operand: &Operand,
+    partials: &Operand,
     head: usize,
     (before, rows): (usize, Range<usize>),
     out: &mut [f32],
 ) {
-    for (i, (row, out)) in rows.zip(out.chunks_exact_mut(operand.width)).enumerate() {
+    let latent = ctx.model.config.attention.kv_lora_rank;
+    for (i, (row, out)) in rows.zip(out.chunks_exact_mut(latent)).enumerate() {
         let kv_len = kv_len(ctx, row);
-        let together = heads_together(ctx, kv_len, operand.heads);
+        let together = heads_together(ctx, kv_len, partials.heads);
         let first = head / together * together;
-        let group = HeadGroup { row, kv_len, heads: first..(first + together).min(operand.heads) };
-        let len = split_count(kv_len) * partial_softmax_len(group.heads.len(), operand.width);
-        let partials = ctx.partials(partials_start(operand, before + i, first), len);
-        let mut out = RowsMut::new(out, 1, operand.width, operand.width);
-        group.combine(partials, head..head + 1, operand.width, &mut out);
+        let group = HeadGroup { row, kv_len, heads: first..(first + together).min(partials.heads) };
+        let start = partials_of(partials, latent, &group.heads, 0).start;
+        let end = partials_of(partials, latent, &group.heads, split_count(kv_len)).start;
+        let splits = ctx.elements(partials, before + i, start..end);
+        group.combine(splits, head..head + 1, latent, &mut RowsMut::new(out, 1, latent, latent));
     }
 }
 

@@ -129,17 +129,17 @@ impl AbsorbV {
     /// Where attention left partial results, each worker combines the KV splits of the heads that it needs,
     /// so that none waits for another.
     pub(crate) fn run(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
-        let AbsorbV { input, kv, out } = self;
+        let AbsorbV { input, partials, kv, out } = self;
         let formats = kv_formats(kv);
         let WorkerScratch { acts, scratch, more, .. } = scratch;
-        let partial = kv_splits::leaves_partials(ctx, input, path);
+        let partials = kv_splits::left_partials(ctx, *partials, path);
         for (head, outputs) in head_shares(ctx, out.heads, out.width, OUTPUT_UNIT) {
             let projection = HeadProjection::new(ctx, kv, &KvProjection::Uv, head);
             let mut before = 0;
             for rows in ctx.batch.ranges_in(path) {
-                let x = if partial {
+                let x = if let Some(partials) = &partials {
                     let combined = resize_scratch(more, rows.len() * input.width);
-                    kv_splits::combine_head(ctx, input, head, (before, rows.clone()), combined);
+                    kv_splits::combine_head(ctx, partials, head, (before, rows.clone()), combined);
                     Rows::new(combined, rows.len(), input.width, input.width)
                 } else {
                     ctx.read(input, rows.clone(), head * input.head_stride, input.width)

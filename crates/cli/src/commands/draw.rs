@@ -67,7 +67,8 @@ fn draw(args: &GraphArgs, model: &ModelInfo) -> Result<Drawing> {
         assumed: model.promised.as_ref().map(|promised| promised.matrix_type().name()),
         kernels: args.format != Form::Svg,
     };
-    Ok(Drawing::make(&model.circuit, config, model.tensors(), args.model.backend()?.target(), &options)?)
+    let target = args.model.options().target(&*args.model.backend()?);
+    Ok(Drawing::make(&model.circuit, config, model.tensors(), &target, &options)?)
 }
 
 /// A kind of JSON file that the page shows.

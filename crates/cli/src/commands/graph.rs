@@ -47,6 +47,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
     }
     let (options, backend) = (args.model.options(), args.model.backend()?);
+    let target = options.target(&*backend);
     let options = PlanOptions {
         span,
         bucket: BatchBucket::of(args.rows),
@@ -56,10 +57,10 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
         bind: bind(args)?,
     };
     if let Some(pass) = &args.after {
-        let ir = passes::after(pass, ir, &options.pass_input(config, backend.target()))?;
+        let ir = passes::after(pass, ir, &options.pass_input(config, &target))?;
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
     }
-    let plan = Plan::from_ir(ir, config, backend.target(), &options)?;
+    let plan = Plan::from_ir(ir, config, &target, &options)?;
     print(&plan.ir, Some(&plan.phases), format, &plan.to_text(), serde_json::to_value(&plan)?)
 }
 

@@ -4,13 +4,14 @@ use super::findings::Findings;
 use super::rules::Code;
 use super::trace::{Trace, rows};
 use crate::ir::{Epilogue, Node, Storage, ValueId};
-use crate::ops::{NormFold, WeightUse};
+use crate::ops::{NormFold, PARTIALS, SplitFold, WeightUse};
 
 pub(super) fn check(trace: &Trace<'_>, found: &mut Findings<'_>) {
     for n in 0..trace.ir.nodes.len() {
         slots(trace, n, found);
         dtypes(trace, n, found);
         folded(trace, n, found);
+        kv_splits(trace, n, found);
         layers(trace, n, found);
     }
     order(trace, found);
@@ -50,6 +51,25 @@ fn slots(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     }
 }
 
+/// A16: who reads the result of attention that may have left the partial results of its KV splits instead reads those too.
+fn kv_splits(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
+    let node = &trace.ir.nodes[n];
+    let partials = node.inputs.last().filter(|_| node.prologue.kv_splits);
+    for id in &node.inputs {
+        let makers = trace.makers[id.0].iter().map(|maker| &trace.ir.nodes[*maker]);
+        for maker in makers.filter(|maker| maker.epilogue == Epilogue::KvSplits) {
+            if partials != maker.outputs.last() {
+                let problem = format!(
+                    "{} may be in KV splits, which it does not read from where {} leaves them",
+                    trace.name(*id),
+                    maker.op.word()
+                );
+                found.at(Code::A16, trace.ir, n, Some(PARTIALS.name.into()), problem);
+            }
+        }
+    }
+}
+
 /// What a node's weights should be, where they are something else. (The slots of attention are a matter of A49.)
 fn wrong_weights(trace: &Trace<'_>, node: &Node) -> Option<&'static str> {
     let kv = node.kv_layer.map(|id| trace.ir.kv_layers[id.0].kind);
@@ -82,8 +102,13 @@ fn folded(trace: &Trace<'_>, n: usize, found: &mut Findings<'_>) {
     if node.prologue.rope && !folds.rope {
         found.at(Code::A19, trace.ir, n, None, "it has a rope prologue, which it does not apply".into());
     }
+    if node.prologue.kv_splits && folds.kv_splits != SplitFold::Combines {
+        let problem = "it has a prologue that combines KV splits, which it does not apply";
+        found.at(Code::A19, trace.ir, n, None, problem.into());
+    }
     let ends = match node.epilogue {
         Epilogue::None => true,
+        Epilogue::KvSplits => folds.kv_splits == SplitFold::Leaves,
         Epilogue::SiluMul | Epilogue::Relu2 => folds.activation,
         Epilogue::AddTo(_) => folds.sum,
     };

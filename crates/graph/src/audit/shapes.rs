@@ -197,7 +197,7 @@ fn rows(trace: &Trace<'_>, n: usize, node: &Node, config: &ModelConfig, found: &
     let per_row = config.moe.map_or(0, |m| m.num_experts_per_tok);
     for (is_input, i, id) in each(node) {
         let port = if is_input { node.input_port(i) } else { node.output_port(i) };
-        let expected = port.map_or(RowCount::Rows, |port| port.rows(per_row));
+        let Some(expected) = port.map_or(Some(RowCount::Rows), |port| port.rows(per_row)) else { continue };
         if value(trace, id).rows != expected {
             let problem =
                 format!("{} has {:?} rows, expected {expected:?}", trace.name(id), value(trace, id).rows);
@@ -219,7 +219,7 @@ fn routing(trace: &Trace<'_>, n: usize, node: &Node, found: &mut Findings<'_>) {
         node.inputs.get(at).copied()
     };
     for (port, id) in node.op.inputs().iter().zip(&node.inputs) {
-        if port.rows(1) == RowCount::Rows {
+        if port.rows(1) != Some(RowCount::Times(1)) {
             continue;
         }
         if let Some(maker) = trace.maker(*id, node.path)

@@ -182,6 +182,9 @@ pub struct Prologue {
     /// Rotation by position: of the last input.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub rope: bool,
+    /// Partial results of KV splits, the last input, are combined, for the rows whose attention left them there.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub kv_splits: bool,
 }
 
 impl Node {

@@ -1,7 +1,7 @@
 //! The signature of nodes: which ports their inputs and outputs are, and edges between them.
 
 use super::{Epilogue, Ir, Node};
-use crate::ops::{Outputs, Port};
+use crate::ops::{Outputs, PARTIALS, Port};
 
 /// One edge of an IR: who makes a value, who reads it, and at which port.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -23,27 +23,34 @@ impl Node {
     /// The port of input `i`; none where the operation has no such input.
     pub fn input_port(&self, i: usize) -> Option<Port> {
         let ports = self.op.inputs();
-        let residual = matches!(self.epilogue, Epilogue::AddTo(_)) && i == ports.len();
-        ports.get(i).copied().or(residual.then_some(RESIDUAL))
+        let more = match self.prologue.kv_splits {
+            true => Some(PARTIALS),
+            false => matches!(self.epilogue, Epilogue::AddTo(_)).then_some(RESIDUAL),
+        };
+        ports.get(i).copied().or(more.filter(|_| i == ports.len()))
     }
 
     /// The port of output `i`; none where the node should not have it.
     pub fn output_port(&self, i: usize) -> Option<Port> {
         match self.op.spec().outputs() {
-            Outputs::Ports(ports) => ports.get(i).copied(),
+            Outputs::Ports(ports) => {
+                let partials = self.epilogue == Epilogue::KvSplits && i == ports.len();
+                ports.get(i).copied().or(partials.then_some(PARTIALS))
+            }
             Outputs::PerWeight(port) | Outputs::PerPart(port) => (i < self.output_count()).then_some(port),
         }
     }
 
     /// Inputs that the node must have.
     pub fn input_count(&self) -> usize {
-        self.op.inputs().len() + usize::from(matches!(self.epilogue, Epilogue::AddTo(_)))
+        let adds = matches!(self.epilogue, Epilogue::AddTo(_));
+        self.op.inputs().len() + usize::from(adds || self.prologue.kv_splits)
     }
 
     /// Outputs that the node must have; of a split as many as it has.
     pub fn output_count(&self) -> usize {
         match self.op.spec().outputs() {
-            Outputs::Ports(ports) => ports.len(),
+            Outputs::Ports(ports) => ports.len() + usize::from(self.epilogue == Epilogue::KvSplits),
             Outputs::PerWeight(_) if self.epilogue == Epilogue::SiluMul => 1,
             Outputs::PerWeight(_) => self.weights.len(),
             Outputs::PerPart(_) => self.outputs.len(),

@@ -51,6 +51,9 @@ impl Ir {
             if node.prologue.rope && i == rotated {
                 line.push_str("{rope}");
             }
+            if node.prologue.kv_splits && i + 1 == node.inputs.len() {
+                line.push_str("{combined}");
+            }
         }
         if !node.outputs.is_empty() {
             line.push_str(" ->");
@@ -62,6 +65,7 @@ impl Ir {
             Epilogue::None => {}
             Epilogue::SiluMul => line.push_str(" {silu·up}"),
             Epilogue::Relu2 => line.push_str(" {relu²}"),
+            Epilogue::KvSplits => line.push_str(" {KV splits}"),
             Epilogue::AddTo(1.0) => line.push_str(" {add}"),
             Epilogue::AddTo(factor) => {
                 let _ = write!(line, " {{add ×{factor:.6}}}");
@@ -95,6 +99,7 @@ impl Ir {
         let rows = match value.rows {
             RowCount::Rows => "rows".to_owned(),
             RowCount::Times(n) => format!("{n}·rows"),
+            RowCount::AtMost(n) => format!("rows ≤ {n}"),
         };
         let heads = if value.heads > 1 { format!("{}×", value.heads) } else { String::new() };
         let view = match value.storage {

@@ -1,8 +1,11 @@
 //! `absorb_v`: attention results out of latent space.
 
-use super::shared::{ABSORBED, ATTN, KV_B, LATENT_MIX, V_B, projection_cost, some_projection};
+use super::shared::{
+    ABSORBED, ATTN, KV_B, LATENT_MIX, V_B, check_partials, projection_cost, some_projection,
+};
 use super::{
-    Cost, CostInput, Kernels, MadeBy, OpReference, Operation, Outputs, Port, ShapeRule, WeightSlot, WeightUse,
+    Cost, CostInput, Folds, Kernels, MadeBy, NodeShapes, OpReference, Operation, Outputs, Port, ShapeRule,
+    SplitFold, WeightSlot, WeightUse,
 };
 use latent_types::OpKind;
 
@@ -38,8 +41,16 @@ impl Operation for AbsorbV {
         Kernels::PerWeight(|_| OpKind::Linear, &[])
     }
 
+    fn folds(&self) -> Folds {
+        Folds { kv_splits: SplitFold::Combines, ..Folds::default() }
+    }
+
     fn shape_rule(&self) -> ShapeRule {
         ShapeRule::Attention
+    }
+
+    fn check(&self, node: &mut NodeShapes<'_>) {
+        check_partials(node, |node| node.inputs.clone());
     }
 
     fn cost(&self, at: &CostInput<'_>) -> Cost {

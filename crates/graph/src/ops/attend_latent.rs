@@ -1,9 +1,13 @@
 //! `attend_latent`: attention in latent space.
 
 use super::shared::{
-    ABSORBED, ATTENDS_LATENT, LATENT_MIX, Q_LATENT, latent_attention_cost, latent_attention_reference,
+    ABSORBED, ATTENDS_LATENT, LATENT_MIX, Q_LATENT, check_partials, latent_attention_cost,
+    latent_attention_reference,
 };
-use super::{Cost, CostInput, Kernels, KvUse, MadeBy, OpReference, Operation, Outputs, Port, ShapeRule};
+use super::{
+    Cost, CostInput, Folds, Kernels, KvUse, MadeBy, NodeShapes, OpReference, Operation, Outputs, Port,
+    ShapeRule, SplitFold,
+};
 use latent_types::OpKind;
 
 /// Online-softmax attention over the cached latents: MQA with one key/value row per token.
@@ -34,8 +38,16 @@ impl Operation for AttendLatent {
         Kernels::Own(OpKind::AttendLatent)
     }
 
+    fn folds(&self) -> Folds {
+        Folds { kv_splits: SplitFold::Leaves, ..Folds::default() }
+    }
+
     fn shape_rule(&self) -> ShapeRule {
         ShapeRule::Attention
+    }
+
+    fn check(&self, node: &mut NodeShapes<'_>) {
+        check_partials(node, |node| node.outputs.clone());
     }
 
     fn cost(&self, at: &CostInput<'_>) -> Cost {

@@ -1,9 +1,12 @@
 //! `attend_split`: attention in latent space with separate scores.
 
 use super::shared::{
-    ATTENDS_LATENT, LATENT_MIX, Q_LATENT, latent_attention_cost, latent_attention_reference,
+    ATTENDS_LATENT, LATENT_MIX, Q_LATENT, check_partials, latent_attention_cost, latent_attention_reference,
 };
-use super::{Cost, CostInput, Kernels, KvUse, MadeBy, OpReference, Operation, Outputs, Port, ShapeRule};
+use super::{
+    Cost, CostInput, Folds, Kernels, KvUse, MadeBy, NodeShapes, OpReference, Operation, Outputs, Port,
+    ShapeRule, SplitFold,
+};
 use latent_types::OpKind;
 
 /// The same as `attend_latent`, with content and rope scores computed separately.
@@ -34,8 +37,16 @@ impl Operation for AttendSeparate {
         Kernels::Own(OpKind::AttendSeparate)
     }
 
+    fn folds(&self) -> Folds {
+        Folds { kv_splits: SplitFold::Leaves, ..Folds::default() }
+    }
+
     fn shape_rule(&self) -> ShapeRule {
         ShapeRule::Attention
+    }
+
+    fn check(&self, node: &mut NodeShapes<'_>) {
+        check_partials(node, |node| node.outputs.clone());
     }
 
     fn cost(&self, at: &CostInput<'_>) -> Cost {

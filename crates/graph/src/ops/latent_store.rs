@@ -36,7 +36,7 @@ impl Operation for LatentStore {
     }
 
     fn folds(&self) -> Folds {
-        Folds { norm: NormFold::OwnRows, rope: true, activation: false, sum: false }
+        Folds { norm: NormFold::OwnRows, rope: true, ..Folds::default() }
     }
 
     fn shape_rule(&self) -> ShapeRule {

@@ -30,7 +30,7 @@ impl Operation for Linear {
         let (fits, expected) = match weights.epilogue {
             Epilogue::SiluMul => (weights.count == 2, "two, gate and up"),
             Epilogue::Relu2 | Epilogue::AddTo(_) => (weights.count == 1, "one"),
-            Epilogue::None => (weights.count > 0, "at least one"),
+            Epilogue::None | Epilogue::KvSplits => (weights.count > 0, "at least one"),
         };
         if fits { Ok(()) } else { Err(expected) }
     }
@@ -44,7 +44,7 @@ impl Operation for Linear {
     }
 
     fn folds(&self) -> Folds {
-        Folds { norm: NormFold::EachThread, rope: false, activation: true, sum: true }
+        Folds { norm: NormFold::EachThread, activation: true, sum: true, ..Folds::default() }
     }
 
     /// Every weight takes the row that is read, and gives the row that is made.

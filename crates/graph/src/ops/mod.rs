@@ -38,11 +38,12 @@ mod split;
 
 pub use operation::{
     Cost, CostInput, Folds, KernelRows, Kernels, KvUse, MadeBy, NormFold, OpReference, Operation, Outputs,
-    WeightCost, WeightUse,
+    SplitFold, WeightCost, WeightUse,
 };
 pub use port::{Epilogue, KvLayerKind, Port, RowCount, WeightSlot};
 pub use reference::reference_markdown;
 pub(crate) use shapes::{NodeShapes, ShapeRule, ValueShape, WeightShape};
+pub(crate) use shared::{PARTIALS, SOFTMAX_STATE};
 
 use serde::Serialize;
 

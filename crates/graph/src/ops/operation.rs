@@ -159,6 +159,20 @@ pub struct Folds {
     pub activation: bool,
     /// A sum of the result into the residual stream.
     pub sum: bool,
+    /// What `share_kv_splits` does with it.
+    pub kv_splits: SplitFold,
+}
+
+/// The part that an operation has in KV splits (flash decoding).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SplitFold {
+    /// None.
+    #[default]
+    No,
+    /// It can leave the partial results of the splits.
+    Leaves,
+    /// It can combine them where it reads them.
+    Combines,
 }
 
 /// Whether an RMSNorm of the first input may be folded, and who then computes it.
@@ -272,8 +286,12 @@ impl OpReference {
 }
 
 impl Port {
-    /// The rows that a value at this port has, where a row is routed to `experts` experts.
-    pub fn rows(&self, experts: usize) -> RowCount {
-        if self.shape.starts_with("rows·") { RowCount::Times(experts) } else { RowCount::Rows }
+    /// The rows that a value at this port has, where a row is routed to `experts` experts; none where the target decides.
+    pub fn rows(&self, experts: usize) -> Option<RowCount> {
+        match self.shape.split(" × ").next() {
+            Some("rows") => Some(RowCount::Rows),
+            Some("split rows") => None,
+            _ => Some(RowCount::Times(experts)),
+        }
     }
 }

@@ -67,6 +67,8 @@ pub enum RowCount {
     Rows,
     /// This many per row of the batch: one per expert that the row is routed to.
     Times(usize),
+    /// One per row of the batches that have at most this many; of larger batches the value has none to speak of.
+    AtMost(usize),
 }
 
 impl RowCount {
@@ -75,6 +77,7 @@ impl RowCount {
         match self {
             RowCount::Rows => rows,
             RowCount::Times(n) => rows * n,
+            RowCount::AtMost(n) => rows.min(n),
         }
     }
 }
@@ -102,4 +105,6 @@ pub enum Epilogue {
     Relu2,
     /// Added to the last input, in place, after multiplying by the factor.
     AddTo(f64),
+    /// Of attention: the partial results of each KV split may be left in one more output, for a reader that combines them.
+    KvSplits,
 }

@@ -1,6 +1,6 @@
 //! The reference of operations, `docs/ir.md`, written from the operations' files.
 
-use super::{MadeBy, Op, Operation, Outputs, Port};
+use super::{MadeBy, Op, Operation, Outputs, PARTIALS, Port, SplitFold};
 use std::fmt::Write;
 
 /// What the names in shapes and costs mean.
@@ -13,6 +13,11 @@ pub(super) const NAMES: &[(&str, &str)] = &[
     ("width, inputs, outputs", "elements per row; elements that a matrix takes and gives"),
     ("part", "elements per head of a part"),
     ("heads", "query heads"),
+    ("splits", "most KV splits of a row, as the target has it"),
+    (
+        "split rows",
+        "rows of the step, where they are few enough that workers share their KV splits; else none",
+    ),
     ("nope, rope, v", "elements per head: its key without position, its rotated key, its value"),
     ("kv_lora", "elements per latent"),
     ("ffn", "elements between the projections of an MLP"),
@@ -83,6 +88,9 @@ fn entry(text: &mut String, spec: &dyn Operation) {
     if spec.folds().sum {
         line("in", "residual: rows × outputs, with the epilogue `add`".to_owned());
     }
+    if spec.folds().kv_splits == SplitFold::Combines {
+        line("in", format!("{}, with the prologue `combined`", port(&PARTIALS)));
+    }
     if spec.kv().attends && !spec.kv().layers.is_empty() {
         line("in", format!("(KV layer): {}", spec.kv().row));
     }
@@ -92,6 +100,9 @@ fn entry(text: &mut String, spec: &dyn Operation) {
             line("out", format!("{}, one per weight (with `silu·up` one for both)", port(&each)));
         }
         Outputs::PerPart(each) => line("out", port(&each)),
+    }
+    if spec.folds().kv_splits == SplitFold::Leaves {
+        line("out", format!("{}, with the epilogue `KV splits`", port(&PARTIALS)));
     }
     if spec.kv().stores && !spec.kv().layers.is_empty() {
         line("out", format!("(KV layer): {}", spec.kv().row));
@@ -136,8 +147,10 @@ plan` prints the last.
   its own, or is a view: a part of another, or the whole of it overwritten. The residual stream and the logits are stored outside of the
   plan's arena.
 * An **attention path** says which rows a node works on: all, or the rows of sequences that run absorbed or naive. One plan holds both.
-* A **prologue** comes before the operation, on its first input: RMSNorm, or the rotation of its last.
-* An **epilogue** comes after it, before results are stored: `silu·up`, `relu²`, `add` (in place, times a factor).
+* A **prologue** comes before the operation, on its first input: RMSNorm, or the rotation of its last; `combined`: its first input is
+  combined from KV splits, where attention left them.
+* An **epilogue** comes after it, before results are stored: `silu·up`, `relu²`, `add` (in place, times a factor); `KV splits`: of a step
+  with few rows, the partial results of each split are stored instead.
 * A **KV layer** is what one layer keeps in the KV cache per token: `[latent | rope key]`, or expanded keys and values.
 
 Bytes are what has to come from memory in a step, each weight once; values between operations are small and stay in the caches of the

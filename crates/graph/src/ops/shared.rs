@@ -1,6 +1,9 @@
 //! What several operations have in common: ports, slots and sources.
 
-use super::{Cost, CostInput, KvLayerKind, KvUse, OpReference, Port, WeightSlot, WeightUse};
+use super::{
+    Cost, CostInput, KvLayerKind, KvUse, NodeShapes, OpReference, Port, RowCount, ShapeRule, ValueShape,
+    WeightSlot, WeightUse,
+};
 
 pub(super) const Q_NOPE: Port = Port::f32("q_nope", "rows × heads × nope");
 pub(super) const Q_ROPE: Port = Port::f32("q_rope", "rows × heads × rope");
@@ -10,6 +13,9 @@ pub(super) const ATTN: Port = Port::f32("attn", "rows × heads × v");
 /// A query in latent space with its rope part.
 pub(super) const Q_LATENT: Port = Port::f32("q_latent", "rows × heads × (kv_lora + rope)");
 pub(super) const LATENT_MIX: Port = Port::f32("latent_mix", "rows × heads × kv_lora");
+/// Partial results of the KV splits of a row, groups of heads one after the other: of each split the running maximum and sum of each head,
+/// and its unscaled mix of latents.
+pub(crate) const PARTIALS: Port = Port::f32("partials", "split rows × heads × splits*(kv_lora + 2)");
 pub(super) const TOPK_IDS: Port = Port::u32("topk_ids", "rows × num_experts_per_tok");
 pub(super) const TOPK_WEIGHTS: Port = Port::f32("topk_weights", "rows × num_experts_per_tok");
 /// The activated rows of experts.
@@ -42,6 +48,23 @@ pub(super) const LATENT_ROW: &str = "kv_lora + rope elements per row";
 /// How attention in latent space uses the KV cache.
 pub(super) const ATTENDS_LATENT: KvUse =
     KvUse { stores: false, attends: true, layers: &[KvLayerKind::Latent], row: LATENT_ROW };
+
+/// Elements beside a head's mix in the partial result of a KV split: the running maximum and sum of its softmax.
+pub(crate) const SOFTMAX_STATE: usize = 2;
+
+/// Checks that partial results of KV splits, where there are any after the mix among `values`, hold whole splits of all its heads.
+pub(super) fn check_partials(node: &mut NodeShapes<'_>, values: impl Fn(&NodeShapes<'_>) -> Vec<ValueShape>) {
+    let [mix, partials] = &values(node)[..] else { return };
+    let split = mix.width + SOFTMAX_STATE;
+    let whole = partials.width >= split && partials.width.is_multiple_of(split);
+    if partials.heads != mix.heads || !whole || !matches!(partials.rows, RowCount::AtMost(1..)) {
+        let text = format!(
+            "{} has {:?} × {} × {} elements, expected some rows × {} heads × a multiple of {split}",
+            partials.name, partials.rows, partials.heads, partials.width, mix.heads
+        );
+        node.wrong(ShapeRule::Attention, PARTIALS.name.to_owned(), text);
+    }
+}
 
 /// For operations that need W_UK, W_UV or both; which of them is a rule of its own.
 pub(super) fn some_projection(weights: &WeightUse) -> Result<(), &'static str> {

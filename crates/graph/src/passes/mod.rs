@@ -3,6 +3,7 @@
 
 mod epilogues;
 mod experts;
+mod kv_splits;
 mod lower_mla;
 mod memory_plan;
 mod norms;
@@ -16,6 +17,7 @@ pub(crate) mod snapshots;
 
 pub use epilogues::fold_epilogues;
 pub use experts::group_experts;
+pub use kv_splits::share_kv_splits;
 pub use lower_mla::{CacheForm, FORMS, MlaChoice, crossover, lower_mla};
 pub use memory_plan::{Arena, Life, lifetimes, plan_memory};
 pub use norms::fold_norms;

@@ -2,7 +2,7 @@
 
 use super::{
     BatchBucket, BindOptions, CacheForm, MlaChoice, fold_epilogues, fold_norms, fold_ropes, fuse_projections,
-    group_experts, lower_mla, select_kernels,
+    group_experts, lower_mla, select_kernels, share_kv_splits,
 };
 use crate::config::AttentionShape;
 use crate::error::GraphError;
@@ -78,6 +78,14 @@ const PIPELINE: &[Pass] = &[
         name: "fold_epilogues",
         wanted: |target| target.fusion.epilogues,
         run: |ir, _| Ok(fold_epilogues(ir)),
+    },
+    Pass {
+        name: "share_kv_splits",
+        wanted: |target| target.kv_splits.is_some(),
+        run: |ir, input| match input.target.kv_splits {
+            Some(splits) => Ok(share_kv_splits(ir, splits, input.target.workers)),
+            None => Ok(ir),
+        },
     },
     Pass {
         name: "select_kernels",

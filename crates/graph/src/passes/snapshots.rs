@@ -160,6 +160,16 @@ fn epilogues_folded() {
 }
 
 #[test]
+fn kv_splits_shared() {
+    let splits = crate::target::KvSplits { most: 8, head_group: 16, groups_per_worker: 4 };
+    insta::assert_snapshot!(share_kv_splits(folded(BatchBucket::Decode), splits, 2).to_text(None));
+    // too few workers to share the heads of one row
+    let alone = crate::target::KvSplits { head_group: 1, groups_per_worker: 1, ..splits };
+    let whole = folded(BatchBucket::Decode);
+    assert_eq!(share_kv_splits(whole.clone(), alone, 4).to_text(None), whole.to_text(None));
+}
+
+#[test]
 fn phases_cut() {
     for bucket in [BatchBucket::Decode, BatchBucket::Prefill] {
         let ir = folded(bucket);

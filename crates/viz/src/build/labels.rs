@@ -36,6 +36,7 @@ pub(crate) fn port(ir: &Ir, id: ValueId) -> Port {
     let rows = match value.rows {
         RowCount::Rows => "rows".to_owned(),
         RowCount::Times(n) => format!("rows × {n}"),
+        RowCount::AtMost(n) => format!("rows (at most {n})"),
     };
     let heads = if value.heads > 1 { format!(" × {}", value.heads) } else { String::new() };
     let place = match value.storage {
@@ -66,6 +67,9 @@ pub(crate) fn prologue_lines(ir: &Ir, node: &Node) -> Vec<String> {
         let rotated = &node.inputs[node.inputs.len() - 1 - adds];
         words.push(format!("rope {}", ir.value(*rotated).name));
     }
+    if node.prologue.kv_splits {
+        words.push("combine KV splits".into());
+    }
     words
 }
 
@@ -74,6 +78,7 @@ pub(crate) fn epilogue_lines(node: &Node) -> Vec<String> {
         Epilogue::None => Vec::new(),
         Epilogue::SiluMul => vec!["silu(gate) ⊙ up".into()],
         Epilogue::Relu2 => vec!["relu²".into()],
+        Epilogue::KvSplits => vec!["KV splits".into()],
         Epilogue::AddTo(1.0) => vec!["+ residual".into()],
         Epilogue::AddTo(factor) => vec![format!("× {factor:.4} + residual")],
     }

@@ -342,6 +342,44 @@ const BREAKS: &[Break] = &[
         let attn = p.ir.nodes[node(p, 0, "absorb_v")].outputs[0];
         p.arena.offsets[attn.0] = p.arena.offsets[q.0];
     }),
+    (Code::A62, "partial results where a query still is", |p| {
+        let attend = &p.ir.nodes[node(p, 0, "attend_latent")];
+        let (query, partials) = (attend.inputs[0], attend.outputs[1]);
+        p.arena.offsets[query.0] = p.arena.offsets[partials.0];
+    }),
+    (Code::A52, "partial results read in the phase that makes them", |p| {
+        let (attend, absorb) = (node(p, 0, "attend_latent"), node(p, 0, "absorb_v"));
+        p.phases[absorb] = p.phases[attend];
+    }),
+    (Code::A16, "a mix read where its KV splits are not", |p| {
+        let reader = at(p, 0, "absorb_v");
+        reader.inputs.pop();
+        reader.prologue.kv_splits = false;
+    }),
+    (Code::A16, "partial results of another layer's attention", |p| {
+        let other = p.ir.nodes[node(p, 1, "attend_latent")].outputs[1];
+        at(p, 0, "absorb_v").inputs[1] = other;
+    }),
+    (Code::A16, "attention without room for KV splits", |p| at(p, 0, "attend_latent").outputs.truncate(1)),
+    (Code::A19, "KV splits of a product", |p| at(p, 0, "absorb_k").epilogue = Epilogue::KvSplits),
+    (Code::A19, "KV splits combined by a product of queries", |p| {
+        let partials = p.ir.nodes[node(p, 0, "attend_latent")].outputs[1];
+        let reader = at(p, 0, "absorb_k");
+        reader.inputs.push(partials);
+        reader.prologue.kv_splits = true;
+    }),
+    (Code::A26, "partial results of a head too few", |p| {
+        let partials = p.ir.nodes[node(p, 0, "attend_latent")].outputs[1];
+        value(p, partials).heads -= 1;
+    }),
+    (Code::A26, "partial results cut off within a split", |p| {
+        let partials = p.ir.nodes[node(p, 0, "attend_latent")].outputs[1];
+        value(p, partials).width -= 1;
+    }),
+    (Code::A26, "partial results of every row", |p| {
+        let partials = p.ir.nodes[node(p, 0, "attend_latent")].outputs[1];
+        value(p, partials).rows = RowCount::Rows;
+    }),
     (Code::A63, "a buffer between cache lines", |p| {
         let out = p.ir.nodes[node(p, 0, "absorb_k")].outputs[0];
         p.arena.bytes += 64;

@@ -10,7 +10,7 @@ use crate::config::*;
 use crate::passes::snapshots::config;
 use crate::passes::{BatchBucket, BindOptions, CacheForm, FORMS, MlaChoice, Precision};
 use crate::plan::PlanOptions;
-use crate::target::Target;
+use crate::target::{KvSplits, Target};
 use latent_types::{ActivationType, CacheType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// The plans of a session, and what they were made from.
@@ -69,11 +69,17 @@ fn table() -> Vec<KernelContract> {
     table
 }
 
+/// A backend with these kernels, two workers of which share KV splits.
+fn target() -> Target {
+    let kv_splits = Some(KvSplits { most: 8, head_group: 2, groups_per_worker: 4 });
+    Target { kv_splits, workers: 2, ..Target::new("test", table()) }
+}
+
 impl Session {
     fn new(config: ModelConfig, naming: Naming, mla: MlaChoice, form: CacheForm) -> Session {
         let tensors = DeclaredTensors::new(&config, naming, TensorType::BF16).unwrap();
         let bind = BindOptions { precision: Precision::Default, tier: Tier::Avx2, cache: CacheType::F16 };
-        let target = Target::new("test", table());
+        let target = target();
         let make = |span: Span| -> Vec<Plan> {
             [BatchBucket::Decode, BatchBucket::SmallBatch, BatchBucket::Prefill]
                 .into_iter()
@@ -193,7 +199,7 @@ fn every_pass_keeps_the_rules() {
             clean("built", &super::ir(&ir, circuit, &span, &config));
             let bind =
                 BindOptions { precision: Precision::Default, tier: Tier::Portable, cache: CacheType::F16 };
-            let target = Target::new("test", table());
+            let target = target();
             let input =
                 PassInput { attention: &config.attention, target: &target, mla, form, bind: &bind, bucket };
             for pass in pipeline() {

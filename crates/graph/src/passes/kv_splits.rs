@@ -1,0 +1,44 @@
+//! KV splits (flash decoding): attention that a step's workers share leaves partial results, and its reader combines them.
+
+use crate::ir::{Epilogue, Ir, RowCount, Storage, Value};
+use crate::ops::{PARTIALS, SOFTMAX_STATE, SplitFold};
+use crate::target::KvSplits;
+use latent_types::ValueType;
+
+/// Gives every attention in latent space a second output for the partial results of its KV splits, and its reader the same as another
+/// input. Which steps use them is decided by their rows: those with at most as many as the value has. Elsewhere the mix itself is stored,
+/// with the same sums in the same order.
+///
+/// The partial results are combined by whoever reads them, each worker for the heads that it needs, so that no barrier stands between.
+pub fn share_kv_splits(mut ir: Ir, splits: KvSplits, workers: usize) -> Ir {
+    for at in 0..ir.nodes.len() {
+        if ir.nodes[at].op.spec().folds().kv_splits != SplitFold::Leaves {
+            continue;
+        }
+        let mix = ir.nodes[at].outputs[0];
+        let combines = |&n: &usize| ir.nodes[n].op.spec().folds().kv_splits == SplitFold::Combines;
+        let readers = ir.readers(mix);
+        let of = ir.value(mix).clone();
+        let rows = splits.rows(of.heads, workers);
+        // whoever reads the mix must find it there whether it was split or not
+        if rows == 0 || !readers.iter().all(combines) {
+            continue;
+        }
+        let partials = ir.add_value(Value {
+            name: PARTIALS.name.into(),
+            layer: of.layer,
+            dtype: ValueType::F32,
+            rows: RowCount::AtMost(rows),
+            heads: of.heads,
+            width: splits.most * (of.width + SOFTMAX_STATE),
+            storage: Storage::Own,
+        });
+        ir.nodes[at].outputs.push(partials);
+        ir.nodes[at].epilogue = Epilogue::KvSplits;
+        for reader in readers {
+            ir.nodes[reader].inputs.push(partials);
+            ir.nodes[reader].prologue.kv_splits = true;
+        }
+    }
+    ir
+}
