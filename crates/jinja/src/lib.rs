@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod ast;
+mod chars;
 mod error;
 mod eval;
 mod filters;

@@ -1,9 +1,9 @@
 //! Filters of strings.
 
 use super::{flag, integer};
+use crate::chars::is_space;
 use crate::error::{Error, Result};
 use crate::eval::{Args, Evaluator};
-use crate::lexer::is_space;
 use crate::methods;
 use crate::python::{Indent, JsonStyle, percent};
 use crate::text::{Builder, Text};

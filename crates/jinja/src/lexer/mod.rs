@@ -3,6 +3,7 @@
 mod literals;
 mod tags;
 
+use crate::chars::is_space;
 use crate::error::{Error, Result};
 
 /// A token and the line where it begins.
@@ -32,11 +33,6 @@ pub(crate) enum TokenKind {
     /// An operator or bracket.
     Op(&'static str),
     End,
-}
-
-/// White space as Python's `str.isspace` and `\s` have it.
-pub(crate) fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
 /// `\n` for every line end, without the last one.

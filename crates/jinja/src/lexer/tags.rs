@@ -1,7 +1,8 @@
 //! Tokens inside `{{ }}` and `{% %}`.
 
 use super::literals::{number, string};
-use super::{Lexer, TokenKind, is_space};
+use super::{Lexer, TokenKind};
+use crate::chars::is_space;
 use crate::error::{Error, Result};
 
 /// Operators and brackets, the longest first.

@@ -1,7 +1,7 @@
 //! Splitting, stripping and replacing. Parts share the bytes of the whole.
 
+use crate::chars::is_space;
 use crate::error::{Error, Result};
-use crate::lexer::is_space;
 use crate::meter::Meter;
 use crate::text::{Builder, Text};
 use crate::value::{Items, SeqKind, Value};

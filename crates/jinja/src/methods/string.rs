@@ -2,9 +2,9 @@
 
 use super::cases::{Side, is_cased, lowered, padded, raised, recased, swapped};
 use super::pieces::{expanded_tabs, lines, partition, replaced, split, stripped};
+use crate::chars::is_space;
 use crate::error::{Error, Result};
 use crate::eval::{Args, Evaluator};
-use crate::lexer::is_space;
 use crate::python::format;
 use crate::text::{Builder, Text};
 use crate::value::{SeqKind, Value};

@@ -1,5 +1,6 @@
 //! Numbers to text and back.
 
+use crate::chars::is_space;
 use std::fmt::Write;
 
 /// `repr` of a float: the shortest digits that give the same number, with an exponent from 1e16 on and below 1e-4.
@@ -82,7 +83,7 @@ pub(super) fn grouped(digits: &str, separator: char) -> String {
 
 /// `int(text, base)`: white space around, a sign, digits with single underscores between them. Too large is an error.
 pub(crate) fn parse_integer(text: &str, base: u32) -> Option<Result<i128, ()>> {
-    let text = text.trim_matches(crate::lexer::is_space);
+    let text = text.trim_matches(is_space);
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
         b'+' => (false, &text[1..]),
@@ -112,7 +113,7 @@ pub(crate) fn parse_integer(text: &str, base: u32) -> Option<Result<i128, ()>> {
 
 /// `float(text)`.
 pub(crate) fn parse_float(text: &str) -> Option<f64> {
-    let text = text.trim_matches(crate::lexer::is_space);
+    let text = text.trim_matches(is_space);
     let lower = text.trim_start_matches(['+', '-']).to_ascii_lowercase();
     let named = matches!(lower.as_str(), "inf" | "infinity" | "nan");
     let numeric = lower.starts_with(|c: char| c.is_ascii_digit() || c == '.')
