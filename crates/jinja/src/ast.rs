@@ -4,19 +4,14 @@
 //! statements make the tree deeper. The parser bounds that depth, and with it every recursion over the tree.
 
 use crate::filters::Filter;
+use crate::symbols::{Symbol, Symbols};
 use crate::tests::Test;
-use std::collections::HashMap;
-
-/// A name: an index into [`Program::symbols`].
-pub(crate) type Symbol = u32;
 
 /// A template with everything that its tree refers to.
 pub(crate) struct Program {
     /// The source with `\n` as the only line end; [`Statement::Data`] refers to it.
     pub(crate) source: String,
-    pub(crate) symbols: Vec<Box<str>>,
-    /// The symbols by their names.
-    pub(crate) names: HashMap<Box<str>, Symbol>,
+    pub(crate) symbols: Symbols,
     pub(crate) constants: Vec<Constant>,
     pub(crate) macros: Vec<MacroDefinition>,
     pub(crate) loops: Vec<Loop>,

@@ -29,6 +29,7 @@ mod meter;
 mod methods;
 mod parser;
 mod python;
+mod symbols;
 mod template;
 mod tests;
 mod text;

@@ -79,7 +79,7 @@ impl<'a> Render<'a> {
     /// # Errors
     /// An input that is larger or nested deeper than the limits.
     pub fn define(&mut self, name: &'a str, value: &Json, origin: Origin<'_>) -> Result<(), Error> {
-        if !self.template.program.names.contains_key(name) {
+        if self.template.program.symbols.find(name).is_none() {
             return Ok(());
         }
         let value = match origin {

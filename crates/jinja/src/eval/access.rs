@@ -1,9 +1,9 @@
 //! Attributes, subscripts and slices.
 
 use super::Evaluator;
-use crate::ast::Symbol;
 use crate::error::{Error, Result};
 use crate::methods;
+use crate::symbols::Symbol;
 use crate::text::{Builder, Text};
 use crate::value::{Items, Method, Missing, SeqKind, Value};
 use std::rc::Rc;
@@ -40,8 +40,7 @@ impl<'a> Evaluator<'a> {
                 Ok(seq.items().get(usize::from(name == "list")).cloned())
             }
             Value::Macro(macro_) if name == "name" => {
-                let name = self.name(self.program.macros[macro_.definition as usize].name);
-                Value::string(&self.meter, name).map(Some)
+                Value::string(&self.meter, self.name(macro_.name)).map(Some)
             }
             _ => self.method(value, name),
         }

@@ -12,10 +12,11 @@ mod statement;
 pub(crate) use arguments::Args;
 pub(crate) use loops::LoopState;
 
-use crate::ast::{Constant, Program, Symbol};
+use crate::ast::{Constant, Program};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::Meter;
 use crate::python::Printer;
+use crate::symbols::Symbol;
 use crate::text::{Builder, Text};
 use crate::value::{Missing, Value};
 use std::rc::Rc;
@@ -103,7 +104,7 @@ impl<'a> Evaluator<'a> {
     }
 
     fn symbol(&self, name: &str) -> Option<Symbol> {
-        self.program.names.get(name).copied()
+        self.program.symbols.find(name)
     }
 
     /// Renders the template.
@@ -113,7 +114,7 @@ impl<'a> Evaluator<'a> {
     }
 
     pub(crate) fn name(&self, symbol: Symbol) -> &'a str {
-        &self.program.symbols[symbol as usize]
+        self.program.symbols.name(symbol)
     }
 
     fn lookup(&self, symbol: Symbol) -> Result<Value> {
@@ -202,7 +203,7 @@ impl<'a> Evaluator<'a> {
     /// Appends `str(value)` to the output.
     fn print(&mut self, value: &Value) -> Result<()> {
         let top = self.outputs.len() - 1;
-        Printer::new(&self.spaces, self.program, &mut self.outputs[top]).str(value)
+        Printer::new(&self.spaces, &self.program.symbols, &mut self.outputs[top]).str(value)
     }
 
     /// `str(value)`.
@@ -211,14 +212,14 @@ impl<'a> Evaluator<'a> {
             return Ok(text.clone());
         }
         let mut builder = Builder::new(&self.meter)?;
-        Printer::new(&self.spaces, self.program, &mut builder).str(value)?;
+        Printer::new(&self.spaces, &self.program.symbols, &mut builder).str(value)?;
         Ok(builder.finish())
     }
 
     /// `repr(value)`.
     pub(crate) fn to_repr(&self, value: &Value) -> Result<Text> {
         let mut builder = Builder::new(&self.meter)?;
-        Printer::new(&self.spaces, self.program, &mut builder).repr(value)?;
+        Printer::new(&self.spaces, &self.program.symbols, &mut builder).repr(value)?;
         Ok(builder.finish())
     }
 

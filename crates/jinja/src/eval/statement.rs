@@ -114,7 +114,12 @@ impl<'a> Evaluator<'a> {
     /// A macro that is defined here.
     pub(super) fn macro_here(&self, definition: u32) -> Value {
         let scope = self.scopes.len() - 1;
-        Value::Macro(Macro { definition, scope: scope as u32, scope_id: self.scopes[scope].id })
+        Value::Macro(Macro {
+            definition,
+            name: self.program.macros[definition as usize].name,
+            scope: scope as u32,
+            scope_id: self.scopes[scope].id,
+        })
     }
 
     fn macro_statement(&mut self, index: u32) -> Result<()> {

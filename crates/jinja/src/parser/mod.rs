@@ -4,11 +4,11 @@ mod expression;
 mod primary;
 mod statement;
 
-use crate::ast::{Constant, Loop, MacroDefinition, Program, Symbol, Uses};
+use crate::ast::{Constant, Loop, MacroDefinition, Program, Uses};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lexer::{Token, TokenKind, normalize, tokens};
 use crate::limits::Limits;
-use std::collections::HashMap;
+use crate::symbols::{Symbol, Symbols};
 
 /// Parses a source.
 pub(crate) fn parse(source: &str, limits: &Limits) -> Result<Program> {
@@ -24,8 +24,7 @@ pub(crate) fn parse(source: &str, limits: &Limits) -> Result<Program> {
         at: 0,
         depth: 0,
         limit: limits.parse_depth,
-        names: HashMap::new(),
-        symbols: Vec::new(),
+        symbols: Symbols::default(),
         constants: Vec::new(),
         macros: Vec::new(),
         loops: Vec::new(),
@@ -33,8 +32,8 @@ pub(crate) fn parse(source: &str, limits: &Limits) -> Result<Program> {
         in_loop: false,
     };
     let body = parser.template()?;
-    let Parser { symbols, names, constants, macros, loops, .. } = parser;
-    Ok(Program { source, symbols, names, constants, macros, loops, body })
+    let Parser { symbols, constants, macros, loops, .. } = parser;
+    Ok(Program { source, symbols, constants, macros, loops, body })
 }
 
 struct Parser<'a> {
@@ -43,8 +42,7 @@ struct Parser<'a> {
     at: usize,
     depth: u32,
     limit: u32,
-    names: HashMap<Box<str>, Symbol>,
-    symbols: Vec<Box<str>>,
+    symbols: Symbols,
     constants: Vec<Constant>,
     macros: Vec<MacroDefinition>,
     loops: Vec<Loop>,
@@ -156,16 +154,13 @@ impl<'a> Parser<'a> {
     }
 
     fn symbol(&mut self, name: &str) -> Result<Symbol> {
-        if let Some(symbol) = self.names.get(name) {
-            return Ok(*symbol);
+        if let Some(symbol) = self.symbols.find(name) {
+            return Ok(symbol);
         }
         if name.starts_with(|c: char| c != '_' && !c.is_alphabetic()) {
             return Err(self.error("a name cannot begin with a digit"));
         }
-        let symbol = self.symbols.len() as Symbol;
-        self.symbols.push(name.into());
-        self.names.insert(name.into(), symbol);
-        Ok(symbol)
+        Ok(self.symbols.add(name))
     }
 
     fn constant(&mut self, constant: Constant) -> u32 {

@@ -1,9 +1,10 @@
 //! Statements.
 
 use super::Parser;
-use crate::ast::{Expression, Link, Loop, MacroDefinition, Node, Statement, Symbol, Target, Uses};
+use crate::ast::{Expression, Link, Loop, MacroDefinition, Node, Statement, Target, Uses};
 use crate::error::{Error, Result};
 use crate::lexer::TokenKind;
+use crate::symbols::Symbol;
 
 impl Parser<'_> {
     pub(super) fn template(&mut self) -> Result<Vec<Node>> {

@@ -1,24 +1,24 @@
 //! `str` and `repr`.
 
 use super::number;
-use crate::ast::Program;
 use crate::chars::is_printable;
 use crate::error::{Error, Result};
 use crate::eval::Space;
+use crate::symbols::Symbols;
 use crate::text::{Builder, Text};
 use crate::value::{Seq, SeqKind, Value};
 
 /// Writes values to a text.
 pub(crate) struct Printer<'a> {
     spaces: &'a [Space],
-    program: &'a Program,
+    symbols: &'a Symbols,
     out: &'a mut Builder,
     depth: u16,
 }
 
 impl<'a> Printer<'a> {
-    pub(crate) fn new(spaces: &'a [Space], program: &'a Program, out: &'a mut Builder) -> Printer<'a> {
-        Printer { spaces, program, out, depth: 0 }
+    pub(crate) fn new(spaces: &'a [Space], symbols: &'a Symbols, out: &'a mut Builder) -> Printer<'a> {
+        Printer { spaces, symbols, out, depth: 0 }
     }
 
     /// `str(value)`: strings as they are, the rest as `repr` has it.
@@ -51,8 +51,7 @@ impl<'a> Printer<'a> {
             Value::Function(_) => self.out.push("<function>", content),
             Value::Method(method) => self.out.push(&format!("<method '{}'>", method.name), content),
             Value::Macro(macro_) => {
-                let name = self.program.macros[macro_.definition as usize].name;
-                let name = &self.program.symbols[name as usize];
+                let name = self.symbols.name(macro_.name);
                 self.out.push(&format!("<Macro '{name}'>"), content)
             }
             Value::Loop(state) => {

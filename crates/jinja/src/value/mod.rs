@@ -12,10 +12,10 @@ pub(crate) use input::from_json;
 pub(crate) use order::{compare, less, sort_by};
 pub(crate) use seq::{Items, Seq, SeqKind};
 
-use crate::ast::Symbol;
 use crate::error::{Error, Result};
 use crate::eval::LoopState;
 use crate::meter::{Charge, Meter};
+use crate::symbols::Symbol;
 use crate::text::Text;
 use std::rc::Rc;
 
@@ -67,6 +67,7 @@ pub(crate) enum Function {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Macro {
     pub(crate) definition: u32,
+    pub(crate) name: Symbol,
     pub(crate) scope: u32,
     pub(crate) scope_id: u64,
 }
