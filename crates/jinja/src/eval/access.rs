@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::methods;
 use crate::symbols::Symbol;
 use crate::text::{Builder, Text};
-use crate::value::{Items, Method, Missing, SeqKind, Value};
+use crate::value::{Items, LoopState, Method, Missing, SeqKind, Value};
 use std::rc::Rc;
 
 impl<'a> Evaluator<'a> {
@@ -32,7 +32,7 @@ impl<'a> Evaluator<'a> {
     pub(crate) fn own_attribute(&mut self, value: &Value, name: &str) -> Result<Option<Value>> {
         match value {
             Value::Namespace(space) => self.space_entry(*space, name),
-            Value::Loop(state) => match state.attribute(name) {
+            Value::Loop(state) => match loop_attribute(state, name) {
                 Some(found) => Ok(Some(found)),
                 None => self.method(value, name),
             },
@@ -160,6 +160,27 @@ impl<'a> Evaluator<'a> {
         drop(ends);
         Ok(Value::Str(builder.finish()))
     }
+}
+
+/// An attribute of `loop`.
+fn loop_attribute(state: &LoopState, name: &str) -> Option<Value> {
+    let (turn, count) = (state.turn.get(), state.len());
+    let number = |n: usize| Value::Int(n as i128);
+    let item = |at: usize| state.items.items().get(at).cloned();
+    Some(match name {
+        "index" => number(turn + 1),
+        "index0" => number(turn),
+        "revindex" => number(count.saturating_sub(turn)),
+        "revindex0" => number(count.saturating_sub(turn + 1)),
+        "first" => Value::Bool(turn == 0),
+        "last" => Value::Bool(turn + 1 == count),
+        "length" => number(count),
+        "depth" => number(state.depth as usize + 1),
+        "depth0" => number(state.depth as usize),
+        "previtem" => turn.checked_sub(1).and_then(item).unwrap_or(Value::Undefined(Missing::Element)),
+        "nextitem" => item(turn + 1).unwrap_or(Value::Undefined(Missing::Element)),
+        _ => return None,
+    })
 }
 
 /// A place in a list; negative ones count from its end.

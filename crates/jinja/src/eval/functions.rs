@@ -1,9 +1,9 @@
 //! Functions that every template has.
 
-use super::{Args, Evaluator, Space};
+use super::{Args, Evaluator};
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::Text;
-use crate::value::{Entries, Function, Items, SeqKind, Value};
+use crate::value::{Entries, Function, Items, SeqKind, Space, Value};
 
 /// Their names.
 pub(super) const TABLE: [(&str, Function); 5] = [

@@ -3,53 +3,10 @@
 use super::{Args, Evaluator, Flow};
 use crate::ast::Loop;
 use crate::error::{Error, Result};
-use crate::meter::Charge;
 use crate::text::Text;
-use crate::value::{Items, Missing, Seq, SeqKind, Value, equal};
+use crate::value::{Items, LoopState, Seq, SeqKind, Value, equal};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-
-/// The variable `loop`.
-pub(crate) struct LoopState {
-    /// The statement, which `loop(…)` runs again.
-    index: u32,
-    items: Rc<Seq>,
-    /// Turns before the present one.
-    pub(crate) turn: Cell<usize>,
-    depth: u32,
-    /// The scope around the statement.
-    scope: usize,
-    scope_id: u64,
-    changed: RefCell<Option<Rc<Seq>>>,
-    _charge: Charge,
-}
-
-impl LoopState {
-    pub(crate) fn len(&self) -> usize {
-        self.items.items().len()
-    }
-
-    /// An attribute; none if there is no such.
-    pub(super) fn attribute(&self, name: &str) -> Option<Value> {
-        let (turn, count) = (self.turn.get(), self.len());
-        let number = |n: usize| Value::Int(n as i128);
-        let item = |at: usize| self.items.items().get(at).cloned();
-        Some(match name {
-            "index" => number(turn + 1),
-            "index0" => number(turn),
-            "revindex" => number(count.saturating_sub(turn)),
-            "revindex0" => number(count.saturating_sub(turn + 1)),
-            "first" => Value::Bool(turn == 0),
-            "last" => Value::Bool(turn + 1 == count),
-            "length" => number(count),
-            "depth" => number(self.depth as usize + 1),
-            "depth0" => number(self.depth as usize),
-            "previtem" => turn.checked_sub(1).and_then(item).unwrap_or(Value::Undefined(Missing::Element)),
-            "nextitem" => item(turn + 1).unwrap_or(Value::Undefined(Missing::Element)),
-            _ => return None,
-        })
-    }
-}
 
 impl<'a> Evaluator<'a> {
     #[inline(never)]

@@ -10,7 +10,6 @@ mod operators;
 mod statement;
 
 pub(crate) use arguments::Args;
-pub(crate) use loops::LoopState;
 
 use crate::ast::{Constant, Program};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,7 +17,7 @@ use crate::meter::Meter;
 use crate::python::Printer;
 use crate::symbols::Symbol;
 use crate::text::{Builder, Text};
-use crate::value::{Missing, Value};
+use crate::value::{Missing, Space, Value};
 use std::rc::Rc;
 
 /// The state of a rendering. It ends at the first error, so that nothing needs to be put back on the way out.
@@ -43,12 +42,6 @@ struct Scope {
     id: u64,
     parent: usize,
     variables: Vec<(Symbol, Value)>,
-}
-
-/// The attributes of a namespace.
-#[derive(Default)]
-pub(crate) struct Space {
-    pub(crate) entries: Vec<(Text, Value)>,
 }
 
 /// How a body ended.

@@ -3,10 +3,9 @@
 use super::number;
 use crate::chars::is_printable;
 use crate::error::{Error, Result};
-use crate::eval::Space;
 use crate::symbols::Symbols;
 use crate::text::{Builder, Text};
-use crate::value::{Seq, SeqKind, Value};
+use crate::value::{Seq, SeqKind, Space, Value};
 
 /// Writes values to a text.
 pub(crate) struct Printer<'a> {

@@ -1,6 +1,6 @@
-//! Python's `==` and `in`.
+//! Python's `==`, and the keys of dictionaries, which are found by it.
 
-use super::{SeqKind, Value};
+use super::{Dict, SeqKind, Value};
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 use std::rc::Rc;
@@ -66,28 +66,30 @@ fn group(kind: SeqKind) -> SeqKind {
     if kind == SeqKind::Group { SeqKind::Tuple } else { kind }
 }
 
-/// `item in container`.
-pub(crate) fn contains(meter: &Rc<Meter>, container: &Value, item: &Value) -> Result<bool> {
-    match container {
-        Value::Str(text) => {
-            let Some(part) = item.as_str() else {
-                let name = item.type_name();
-                return Err(Error::value(format!(
-                    "'in' a string needs a string on its left side, not {name}"
-                )));
-            };
-            meter.touch(text.len() + part.len())?;
-            Ok(text.as_str().contains(part))
+/// Lists and dictionaries cannot be keys, since in Python they could change.
+pub(super) fn check_key(key: &Value) -> Result<()> {
+    match key {
+        Value::Dict(_) => Err(Error::value("a dict cannot be a key of a dict")),
+        Value::Seq(seq) if seq.kind == SeqKind::List => Err(Error::value("a list cannot be a key of a dict")),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn position(entries: &[(Value, Value)], meter: &Meter, key: &Value) -> Result<Option<usize>> {
+    for (at, (name, _)) in entries.iter().enumerate() {
+        if equal(meter, name, key)? {
+            return Ok(Some(at));
         }
-        Value::Dict(dict) => Ok(dict.get(meter, item)?.is_some()),
-        Value::Seq(_) | Value::Undefined(_) => {
-            for value in container.iterate(meter)?.items() {
-                if equal(meter, value, item)? {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
+    }
+    Ok(None)
+}
+
+impl Dict {
+    pub(crate) fn get(&self, meter: &Meter, key: &Value) -> Result<Option<&Value>> {
+        if let Some(text) = key.as_str() {
+            return self.get_str(meter, text);
         }
-        other => Err(Error::value(format!("'in' does not work on a value of type {}", other.type_name()))),
+        check_key(key)?;
+        Ok(position(self.entries(), meter, key)?.map(|at| &self.entries()[at].1))
     }
 }

@@ -1,6 +1,6 @@
 //! Python's `<` and stable sorting.
 
-use super::Value;
+use super::{Value, equal};
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 use std::cmp::Ordering;
@@ -21,7 +21,7 @@ pub(crate) fn compare(meter: &Meter, a: &Value, b: &Value) -> Result<Option<Orde
         }
         (Value::Seq(a), Value::Seq(b)) if a.kind.has_positions() && a.kind == b.kind => {
             for (a, b) in a.items().iter().zip(b.items()) {
-                if !super::equal(meter, a, b)? {
+                if !equal(meter, a, b)? {
                     return compare(meter, a, b);
                 }
             }

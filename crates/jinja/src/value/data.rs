@@ -1,0 +1,308 @@
+//! Values: the types that own each other, and what each knows of itself.
+
+use crate::error::{Error, Result};
+use crate::meter::{Charge, Meter};
+use crate::symbols::Symbol;
+use crate::text::Text;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// A value. Lists and dictionaries never change, as in the sandbox that transformers renders in; namespaces do.
+#[derive(Clone)]
+pub(crate) enum Value {
+    /// A name or attribute that does not exist.
+    Undefined(Missing),
+    None,
+    Bool(bool),
+    /// Python's integers, up to 128 bits.
+    Int(i128),
+    Float(f64),
+    Str(Text),
+    Seq(Rc<Seq>),
+    Dict(Rc<Dict>),
+    /// A place in the evaluator's list of namespaces: they can refer to each other without owning each other.
+    Namespace(u32),
+    Function(Function),
+    Macro(Macro),
+    Loop(Rc<LoopState>),
+    Method(Rc<Method>),
+}
+
+/// What an undefined value was to be.
+#[derive(Clone, Copy)]
+pub(crate) enum Missing {
+    /// A variable.
+    Name(Symbol),
+    /// An attribute or key.
+    Attribute(Symbol),
+    /// A parameter of a macro without an argument.
+    Parameter(Symbol),
+    /// An element, or what has no name.
+    Element,
+}
+
+/// Functions that every template has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Function {
+    Range,
+    Namespace,
+    Dict,
+    RaiseException,
+    StrftimeNow,
+}
+
+/// A macro, or the body of a `call` block, and the scope in which it was defined.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Macro {
+    pub(crate) definition: u32,
+    pub(crate) name: Symbol,
+    pub(crate) scope: u32,
+    pub(crate) scope_id: u64,
+}
+
+/// A method together with its receiver.
+pub(crate) struct Method {
+    pub(crate) receiver: Value,
+    pub(crate) name: &'static str,
+    pub(crate) _charge: Charge,
+}
+
+/// Which of Python's types a sequence stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SeqKind {
+    List,
+    Tuple,
+    Range,
+    /// `keys()`, `values()`, `items()` of a dictionary.
+    Keys,
+    Values,
+    Pairs,
+    /// What filters such as `map` return: always true, and empty once it has been iterated.
+    Generator,
+    /// A pair of `groupby`: a tuple with the attributes `grouper` and `list`.
+    Group,
+}
+
+impl SeqKind {
+    fn name(self) -> &'static str {
+        match self {
+            SeqKind::List => "list",
+            SeqKind::Tuple | SeqKind::Group => "tuple",
+            SeqKind::Range => "range",
+            SeqKind::Keys => "dict_keys",
+            SeqKind::Values => "dict_values",
+            SeqKind::Pairs => "dict_items",
+            SeqKind::Generator => "generator",
+        }
+    }
+
+    /// Whether elements can be reached by their position.
+    pub(crate) fn has_positions(self) -> bool {
+        matches!(self, SeqKind::List | SeqKind::Tuple | SeqKind::Range | SeqKind::Group)
+    }
+}
+
+/// A sequence.
+pub(crate) struct Seq {
+    pub(crate) kind: SeqKind,
+    items: Vec<Value>,
+    shape: Shape,
+    /// Set once a generator has been iterated.
+    exhausted: Cell<bool>,
+    _charge: Charge,
+}
+
+impl Seq {
+    pub(super) fn new(kind: SeqKind, items: Vec<Value>, shape: Shape, charge: Charge) -> Seq {
+        Seq { kind, items, shape, exhausted: Cell::new(false), _charge: charge }
+    }
+
+    /// The elements; none for a generator that has been iterated.
+    pub(crate) fn items(&self) -> &[Value] {
+        if self.exhausted.get() { &[] } else { &self.items }
+    }
+
+    pub(crate) fn is_content(&self) -> bool {
+        self.shape.content
+    }
+
+    /// Empties a generator, as an iteration does.
+    pub(super) fn exhaust(&self) {
+        self.exhausted.set(true);
+    }
+
+    fn is_true(&self) -> bool {
+        self.kind == SeqKind::Generator || !self.items.is_empty()
+    }
+}
+
+/// A dictionary. Keys are compared one by one: those of real inputs are few, and every comparison is paid for.
+pub(crate) struct Dict {
+    entries: Vec<(Value, Value)>,
+    shape: Shape,
+    _charge: Charge,
+}
+
+impl Dict {
+    pub(super) fn new(entries: Vec<(Value, Value)>, shape: Shape, charge: Charge) -> Dict {
+        Dict { entries, shape, _charge: charge }
+    }
+
+    pub(crate) fn entries(&self) -> &[(Value, Value)] {
+        &self.entries
+    }
+
+    pub(crate) fn is_content(&self) -> bool {
+        self.shape.content
+    }
+
+    pub(crate) fn get_str(&self, meter: &Meter, key: &str) -> Result<Option<&Value>> {
+        meter.spend(self.entries.len() / 4 + key.len() / 8 + 1)?;
+        for (name, value) in &self.entries {
+            if let Some(text) = name.as_text()
+                && text.len() == key.len()
+            {
+                meter.touch(key.len())?;
+                if text.as_str() == key {
+                    return Ok(Some(value));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The variable `loop`.
+pub(crate) struct LoopState {
+    /// The statement, which `loop(…)` runs again.
+    pub(crate) index: u32,
+    pub(crate) items: Rc<Seq>,
+    /// Turns before the present one.
+    pub(crate) turn: Cell<usize>,
+    pub(crate) depth: u32,
+    /// The scope around the statement.
+    pub(crate) scope: usize,
+    pub(crate) scope_id: u64,
+    /// What `loop.changed` was last asked about.
+    pub(crate) changed: RefCell<Option<Rc<Seq>>>,
+    pub(crate) _charge: Charge,
+}
+
+impl LoopState {
+    pub(crate) fn len(&self) -> usize {
+        self.items.items().len()
+    }
+}
+
+/// The attributes of a namespace.
+#[derive(Default)]
+pub(crate) struct Space {
+    pub(crate) entries: Vec<(Text, Value)>,
+}
+
+/// What a container knows about everything below it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Shape {
+    /// Levels, itself included.
+    pub(crate) depth: u16,
+    /// Whether a loop object is below: one that `loop.changed` kept would own itself.
+    pub(crate) has_loop: bool,
+    /// Whether it came from the inputs, so that its brackets and numbers did too.
+    pub(crate) content: bool,
+}
+
+impl Shape {
+    /// Includes a child.
+    pub(crate) fn add(&mut self, child: &Value, meter: &Meter) -> Result<()> {
+        let below = child.shape();
+        self.has_loop |= below.has_loop;
+        self.depth = self.depth.max(below.depth + 1);
+        let limit = meter.limits().value_depth;
+        if self.depth > limit {
+            return Err(Error::limit(format!(
+                "its lists and dictionaries are nested deeper than {limit} levels"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Value {
+    pub(crate) fn string(meter: &Rc<Meter>, text: &str) -> Result<Value> {
+        Ok(Value::Str(Text::trusted(meter, text)?))
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        match self {
+            Value::Seq(seq) => seq.shape,
+            Value::Dict(dict) => dict.shape,
+            Value::Loop(_) => Shape { depth: 1, has_loop: true, content: false },
+            Value::Method(method) => {
+                let below = method.receiver.shape();
+                Shape { depth: below.depth.saturating_add(1), content: false, ..below }
+            }
+            _ => Shape::default(),
+        }
+    }
+
+    pub(crate) fn as_text(&self) -> Option<&Text> {
+        if let Value::Str(text) = self { Some(text) } else { None }
+    }
+
+    pub(crate) fn as_str(&self) -> Option<&str> {
+        self.as_text().map(Text::as_str)
+    }
+
+    /// Integers, and booleans, which are integers in Python.
+    pub(crate) fn as_int(&self) -> Option<i128> {
+        match self {
+            Value::Int(n) => Some(*n),
+            Value::Bool(b) => Some(i128::from(*b)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn as_float(&self) -> Option<f64> {
+        match self {
+            Value::Float(f) => Some(*f),
+            other => other.as_int().map(|n| n as f64),
+        }
+    }
+
+    pub(crate) fn is_undefined(&self) -> bool {
+        matches!(self, Value::Undefined(_))
+    }
+
+    /// Python's truth.
+    pub(crate) fn is_true(&self) -> bool {
+        match self {
+            Value::Undefined(_) | Value::None => false,
+            Value::Bool(b) => *b,
+            Value::Int(n) => *n != 0,
+            Value::Float(f) => *f != 0.0,
+            Value::Str(text) => !text.is_empty(),
+            Value::Seq(seq) => seq.is_true(),
+            Value::Dict(dict) => !dict.entries().is_empty(),
+            _ => true,
+        }
+    }
+
+    /// The name of the type, as Python's error messages have it.
+    pub(crate) fn type_name(&self) -> &'static str {
+        match self {
+            Value::Undefined(_) => "undefined",
+            Value::None => "None",
+            Value::Bool(_) => "bool",
+            Value::Int(_) => "int",
+            Value::Float(_) => "float",
+            Value::Str(_) => "str",
+            Value::Seq(seq) => seq.kind.name(),
+            Value::Dict(_) => "dict",
+            Value::Namespace(_) => "namespace",
+            Value::Function(_) => "function",
+            Value::Macro(_) => "macro",
+            Value::Loop(_) => "loop",
+            Value::Method(_) => "method",
+        }
+    }
+}

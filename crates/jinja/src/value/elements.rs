@@ -1,0 +1,81 @@
+//! The elements of a value.
+
+use super::{Items, Seq, SeqKind, Value, equal};
+use crate::error::{Error, Result};
+use crate::meter::Meter;
+use std::rc::Rc;
+
+impl Value {
+    /// The elements that a `for` would go through.
+    pub(crate) fn iterate(&self, meter: &Rc<Meter>) -> Result<Rc<Seq>> {
+        match self {
+            Value::Seq(seq) => take(seq, meter),
+            Value::Dict(dict) => {
+                let mut items = Items::with_capacity(meter, dict.entries().len())?;
+                for (key, _) in dict.entries() {
+                    items.push(key.clone())?;
+                }
+                items.finish(SeqKind::List)
+            }
+            Value::Str(text) => {
+                let mut items = Items::new(meter)?;
+                for c in text.as_str().char_indices() {
+                    items.push(Value::Str(text.slice(c.0..c.0 + c.1.len_utf8())))?;
+                }
+                items.finish(SeqKind::List)
+            }
+            Value::Undefined(_) => Items::new(meter)?.finish(SeqKind::List),
+            other => Err(Error::value(format!("a value of type {} cannot be iterated", other.type_name()))),
+        }
+    }
+
+    /// The number of elements, as `len` counts them.
+    pub(crate) fn len(&self, meter: &Meter) -> Result<usize> {
+        match self {
+            Value::Seq(seq) => Ok(seq.items().len()),
+            Value::Dict(dict) => Ok(dict.entries().len()),
+            Value::Str(text) => text.char_count(meter),
+            Value::Undefined(_) => Ok(0),
+            other => Err(Error::value(format!("a value of type {} has no length", other.type_name()))),
+        }
+    }
+}
+
+/// The elements for an iteration, after which a generator is exhausted.
+fn take(seq: &Rc<Seq>, meter: &Rc<Meter>) -> Result<Rc<Seq>> {
+    if seq.kind != SeqKind::Generator {
+        return Ok(Rc::clone(seq));
+    }
+    let mut items = Items::with_capacity(meter, seq.items().len())?;
+    for item in seq.items() {
+        items.push(item.clone())?;
+    }
+    seq.exhaust();
+    items.finish(SeqKind::List)
+}
+
+/// `item in container`.
+pub(crate) fn contains(meter: &Rc<Meter>, container: &Value, item: &Value) -> Result<bool> {
+    match container {
+        Value::Str(text) => {
+            let Some(part) = item.as_str() else {
+                let name = item.type_name();
+                return Err(Error::value(format!(
+                    "'in' a string needs a string on its left side, not {name}"
+                )));
+            };
+            meter.touch(text.len() + part.len())?;
+            Ok(text.as_str().contains(part))
+        }
+        Value::Dict(dict) => Ok(dict.get(meter, item)?.is_some()),
+        Value::Seq(_) | Value::Undefined(_) => {
+            for value in container.iterate(meter)?.items() {
+                if equal(meter, value, item)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+        other => Err(Error::value(format!("'in' does not work on a value of type {}", other.type_name()))),
+    }
+}

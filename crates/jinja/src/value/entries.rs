@@ -1,0 +1,68 @@
+//! Building dictionaries, in the order of insertion.
+
+use super::equal::{check_key, position};
+use super::items::OVERHEAD;
+use super::{Dict, Shape, Value};
+use crate::error::Result;
+use crate::meter::{Charge, Meter};
+use std::rc::Rc;
+
+/// A dictionary under construction.
+pub(crate) struct Entries {
+    entries: Vec<(Value, Value)>,
+    shape: Shape,
+    charge: Charge,
+}
+
+const ENTRY: usize = size_of::<(Value, Value)>();
+
+impl Entries {
+    pub(crate) fn new(meter: &Rc<Meter>) -> Result<Entries> {
+        Entries::with_capacity(meter, 0)
+    }
+
+    pub(crate) fn with_capacity(meter: &Rc<Meter>, count: usize) -> Result<Entries> {
+        let charge = meter.charge(count.saturating_mul(ENTRY).saturating_add(OVERHEAD))?;
+        let shape = Shape { depth: 1, ..Shape::default() };
+        Ok(Entries { entries: Vec::with_capacity(count), shape, charge })
+    }
+
+    /// Sets a key, which keeps its place if it is there already.
+    pub(crate) fn insert(&mut self, key: Value, value: Value) -> Result<()> {
+        check_key(&key)?;
+        let meter = Rc::clone(self.charge.meter());
+        match position(&self.entries, &meter, &key)? {
+            Some(at) => {
+                self.shape.add(&value, &meter)?;
+                self.entries[at].1 = value;
+                Ok(())
+            }
+            None => self.append(key, value),
+        }
+    }
+
+    /// Adds a key that is known to be new.
+    pub(crate) fn append(&mut self, key: Value, value: Value) -> Result<()> {
+        let meter = self.charge.meter();
+        meter.spend(2)?;
+        self.shape.add(&key, meter)?;
+        self.shape.add(&value, meter)?;
+        if self.entries.len() == self.entries.capacity() {
+            let more = self.entries.capacity().max(4);
+            self.charge.grow(more * ENTRY)?;
+            self.entries.reserve_exact(more);
+        }
+        self.entries.push((key, value));
+        Ok(())
+    }
+
+    /// Notes that the dictionary came from the inputs.
+    pub(super) fn mark_content(&mut self) {
+        self.shape.content = true;
+    }
+
+    pub(crate) fn finish(self) -> Value {
+        let Entries { entries, shape, charge } = self;
+        Value::Dict(Rc::new(Dict::new(entries, shape, charge)))
+    }
+}

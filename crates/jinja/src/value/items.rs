@@ -1,0 +1,71 @@
+//! Building lists, tuples and what else has elements in an order.
+
+use super::{Seq, SeqKind, Shape, Value};
+use crate::error::Result;
+use crate::meter::{Charge, Meter};
+use std::rc::Rc;
+
+/// A sequence under construction. Every element is paid for before it is stored.
+pub(crate) struct Items {
+    values: Vec<Value>,
+    shape: Shape,
+    charge: Charge,
+}
+
+/// Bytes that a sequence or dictionary occupies besides its elements.
+pub(super) const OVERHEAD: usize = 112;
+
+impl Items {
+    pub(crate) fn new(meter: &Rc<Meter>) -> Result<Items> {
+        Items::with_capacity(meter, 0)
+    }
+
+    pub(crate) fn with_capacity(meter: &Rc<Meter>, count: usize) -> Result<Items> {
+        let charge = meter.charge(count.saturating_mul(size_of::<Value>()).saturating_add(OVERHEAD))?;
+        let shape = Shape { depth: 1, ..Shape::default() };
+        Ok(Items { values: Vec::with_capacity(count), shape, charge })
+    }
+
+    pub(crate) fn meter(&self) -> &Rc<Meter> {
+        self.charge.meter()
+    }
+
+    pub(crate) fn push(&mut self, value: Value) -> Result<()> {
+        self.meter().spend(1)?;
+        self.shape.add(&value, self.charge.meter())?;
+        if self.values.len() == self.values.capacity() {
+            let more = self.values.capacity().max(4);
+            self.charge.grow(more * size_of::<Value>())?;
+            self.values.reserve_exact(more);
+        }
+        self.values.push(value);
+        Ok(())
+    }
+
+    pub(crate) fn values(&self) -> &[Value] {
+        &self.values
+    }
+
+    /// The elements in another order; `change` must not add any.
+    pub(crate) fn reorder(&mut self, change: impl FnOnce(&mut [Value])) {
+        change(&mut self.values);
+    }
+
+    /// Notes that the sequence came from the inputs.
+    pub(super) fn mark_content(&mut self) {
+        self.shape.content = true;
+    }
+
+    pub(crate) fn finish(self, kind: SeqKind) -> Result<Rc<Seq>> {
+        let Items { values, shape, charge } = self;
+        Ok(Rc::new(Seq::new(kind, values, shape, charge)))
+    }
+
+    pub(crate) fn list(self) -> Result<Value> {
+        Ok(Value::Seq(self.finish(SeqKind::List)?))
+    }
+
+    pub(crate) fn of_kind(self, kind: SeqKind) -> Result<Value> {
+        Ok(Value::Seq(self.finish(kind)?))
+    }
+}
