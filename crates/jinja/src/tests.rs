@@ -2,12 +2,12 @@
 
 use crate::ast::{Arithmetic, Comparison};
 use crate::error::{Error, Result};
-use crate::eval::{Args, Evaluator};
+use crate::runtime::{Args, Runtime};
 use crate::value::{SeqKind, Value, equal};
 use crate::{filters, methods};
 
 /// A test: the value before `is`, and the arguments.
-pub(crate) type Test = fn(&mut Evaluator<'_>, &Value, &Args) -> Result<bool>;
+pub(crate) type Test = fn(&mut Runtime<'_>, &Value, &Args) -> Result<bool>;
 
 /// The test of a name.
 pub(crate) fn find(name: &str) -> Option<Test> {
@@ -74,13 +74,13 @@ fn only(args: &Args) -> Result<&Value> {
 }
 
 /// Whether a division leaves a rest.
-fn leaves(evaluator: &mut Evaluator<'_>, value: &Value, by: &Value, rest: i128) -> Result<bool> {
-    let found = evaluator.operate(Arithmetic::Rem, value, by)?;
-    equal(&evaluator.meter, &found, &Value::Int(rest))
+fn leaves(runtime: &mut Runtime<'_>, value: &Value, by: &Value, rest: i128) -> Result<bool> {
+    let found = runtime.operate(Arithmetic::Rem, value, by)?;
+    equal(&runtime.meter, &found, &Value::Int(rest))
 }
 
 /// Identity, as far as values have one here: strings are the same where they are equal.
-fn same(evaluator: &Evaluator<'_>, a: &Value, b: &Value) -> Result<bool> {
+fn same(runtime: &Runtime<'_>, a: &Value, b: &Value) -> Result<bool> {
     let comparable = match (a, b) {
         (Value::Seq(a), Value::Seq(b)) => {
             return Ok(std::rc::Rc::ptr_eq(a, b) && a.kind != SeqKind::Generator);
@@ -88,5 +88,5 @@ fn same(evaluator: &Evaluator<'_>, a: &Value, b: &Value) -> Result<bool> {
         (Value::Dict(a), Value::Dict(b)) => return Ok(std::rc::Rc::ptr_eq(a, b)),
         _ => std::mem::discriminant(a) == std::mem::discriminant(b),
     };
-    Ok(comparable && equal(&evaluator.meter, a, b)?)
+    Ok(comparable && equal(&runtime.meter, a, b)?)
 }

@@ -1,10 +1,11 @@
 //! Calls of macros, methods and functions.
 
-use super::{Args, Evaluator, functions};
+use super::Evaluator;
 use crate::ast::MacroDefinition;
 use crate::error::{Error, Result};
-use crate::methods;
+use crate::runtime::{Args, clip};
 use crate::value::{Entries, Items, Macro, Missing, SeqKind, Value};
+use crate::{functions, methods};
 
 impl<'a> Evaluator<'a> {
     /// `value(args)`.
@@ -12,14 +13,14 @@ impl<'a> Evaluator<'a> {
     pub(super) fn call(&mut self, value: Value, args: Args) -> Result<Value> {
         match value {
             Value::Macro(macro_) => self.call_macro(macro_, args),
-            Value::Function(function) => functions::call(self, function, args),
+            Value::Function(function) => functions::call(&mut self.runtime, function, args),
             Value::Method(method) => match &method.receiver {
                 Value::Loop(state) => self.loop_method(state, method.name, args),
-                receiver => methods::call(self, receiver, method.name, args),
+                receiver => methods::call(&mut self.runtime, receiver, method.name, args),
             },
             Value::Loop(state) => self.recurse(&state, args),
             other => {
-                self.defined(&other)?;
+                self.runtime.defined(&other)?;
                 Err(Error::value(format!("a value of type {} cannot be called", other.type_name())))
             }
         }
@@ -45,7 +46,7 @@ impl<'a> Evaluator<'a> {
         if !definition.uses.caller {
             return Ok(());
         }
-        let Some(symbol) = self.symbol("caller") else { return Ok(()) };
+        let Some(symbol) = self.runtime.symbol("caller") else { return Ok(()) };
         let caller = args.take_named("caller").unwrap_or(Value::Undefined(Missing::Name(symbol)));
         self.assign(symbol, caller)
     }
@@ -54,7 +55,7 @@ impl<'a> Evaluator<'a> {
     fn bind_parameters(&mut self, definition: &'a MacroDefinition, mut args: Args) -> Result<()> {
         let mut given = std::mem::take(&mut args.positional).into_iter();
         for (name, default) in &definition.parameters {
-            let text = self.name(*name);
+            let text = self.runtime.name(*name);
             let value = match (given.next(), args.take_named(text)) {
                 (Some(_), Some(_)) => {
                     return Err(Error::value(format!("the argument {text} is given twice")));
@@ -67,13 +68,13 @@ impl<'a> Evaluator<'a> {
             };
             self.assign(*name, value)?;
         }
-        let name = self.name(definition.name);
+        let name = self.runtime.name(definition.name);
         if definition.uses.varargs {
-            let mut rest = Items::new(&self.meter)?;
+            let mut rest = Items::new(&self.runtime.meter)?;
             for value in given.by_ref() {
                 rest.push(value)?;
             }
-            if let Some(symbol) = self.symbol("varargs") {
+            if let Some(symbol) = self.runtime.symbol("varargs") {
                 self.assign(symbol, rest.of_kind(SeqKind::Tuple)?)?;
             }
         } else if given.next().is_some() {
@@ -81,15 +82,15 @@ impl<'a> Evaluator<'a> {
             return Err(Error::value(format!("the macro {name} takes {count} arguments at most")));
         }
         if definition.uses.kwargs {
-            let mut rest = Entries::new(&self.meter)?;
+            let mut rest = Entries::new(&self.runtime.meter)?;
             for (key, value) in args.named {
                 rest.insert(Value::Str(key), value)?;
             }
-            if let Some(symbol) = self.symbol("kwargs") {
+            if let Some(symbol) = self.runtime.symbol("kwargs") {
                 self.assign(symbol, rest.finish())?;
             }
         } else if let Some((other, _)) = args.named.first() {
-            let other = super::arguments::clip(other.as_str());
+            let other = clip(other.as_str());
             return Err(Error::value(format!("the macro {name} has no parameter {other}")));
         }
         Ok(())

@@ -1,9 +1,10 @@
 //! Expressions.
 
 use super::Evaluator;
-use crate::ast::{Expression, Link, Sign};
+use crate::ast::{Arithmetic, Comparison, Expression, Link, Sign};
 use crate::error::{Error, Result};
-use crate::text::Builder;
+use crate::runtime::too_large;
+use crate::text::{Builder, Text};
 use crate::value::{Entries, Items, Missing, SeqKind, Value};
 
 impl<'a> Evaluator<'a> {
@@ -11,13 +12,13 @@ impl<'a> Evaluator<'a> {
     pub(super) fn expression(&mut self, expression: &'a Expression) -> Result<Value> {
         match expression {
             Expression::Constant(at) => {
-                self.meter.spend(1)?;
+                self.runtime.meter.spend(1)?;
                 return Ok(self.constants[*at as usize].clone());
             }
             Expression::Name(name) => return self.lookup(*name),
             _ => {}
         }
-        self.enter()?;
+        self.runtime.enter()?;
         let value = match expression {
             Expression::Constant(_) | Expression::Name(_) => Value::None,
             Expression::Tuple(items) => self.sequence(items, SeqKind::Tuple)?,
@@ -33,13 +34,13 @@ impl<'a> Evaluator<'a> {
             Expression::Choose(choices, last) => self.choice(choices, last.as_deref())?,
             Expression::Chain(base, links) => self.chain(base, links)?,
         };
-        self.leave();
+        self.runtime.leave();
         Ok(value)
     }
 
     #[inline(never)]
     fn sequence(&mut self, expressions: &'a [Expression], kind: SeqKind) -> Result<Value> {
-        let mut items = Items::with_capacity(&self.meter, expressions.len())?;
+        let mut items = Items::with_capacity(&self.runtime.meter, expressions.len())?;
         for expression in expressions {
             let value = self.expression(expression)?;
             items.push(value)?;
@@ -49,7 +50,7 @@ impl<'a> Evaluator<'a> {
 
     #[inline(never)]
     fn dict(&mut self, expressions: &'a [(Expression, Expression)]) -> Result<Value> {
-        let mut entries = Entries::with_capacity(&self.meter, expressions.len())?;
+        let mut entries = Entries::with_capacity(&self.runtime.meter, expressions.len())?;
         for (key, value) in expressions {
             let key = self.expression(key)?;
             let value = self.expression(value)?;
@@ -60,10 +61,10 @@ impl<'a> Evaluator<'a> {
 
     #[inline(never)]
     fn concat(&mut self, operands: &'a [Expression]) -> Result<Value> {
-        let mut builder = Builder::new(&self.meter)?;
+        let mut builder = Builder::new(&self.runtime.meter)?;
         for operand in operands {
             let value = self.expression(operand)?;
-            let text = self.to_text(&value)?;
+            let text = self.runtime.to_text(&value)?;
             builder.text(&text)?;
         }
         Ok(Value::Str(builder.finish()))
@@ -83,19 +84,40 @@ impl<'a> Evaluator<'a> {
     }
 
     #[inline(never)]
+    fn arithmetic(&mut self, first: &'a Expression, rest: &'a [(Arithmetic, Expression)]) -> Result<Value> {
+        let mut left = self.expression(first)?;
+        for (op, operand) in rest {
+            let right = self.expression(operand)?;
+            left = self.runtime.operate(*op, &left, &right)?;
+        }
+        Ok(left)
+    }
+
+    #[inline(never)]
+    fn comparison(&mut self, first: &'a Expression, rest: &'a [(Comparison, Expression)]) -> Result<Value> {
+        let mut left = self.expression(first)?;
+        for (op, operand) in rest {
+            let right = self.expression(operand)?;
+            if !self.runtime.compares(*op, &left, &right)? {
+                return Ok(Value::Bool(false));
+            }
+            left = right;
+        }
+        Ok(Value::Bool(true))
+    }
+
+    #[inline(never)]
     fn signs(&mut self, signs: &'a [Sign], operand: &'a Expression) -> Result<Value> {
         let mut value = self.expression(operand)?;
         for sign in signs.iter().rev() {
-            self.meter.spend(1)?;
-            self.defined(&value)?;
+            self.runtime.meter.spend(1)?;
+            self.runtime.defined(&value)?;
             value = match (&value, sign) {
                 (Value::Float(f), Sign::Minus) => Value::Float(-f),
                 (Value::Float(_), Sign::Plus) => value,
                 _ => match (value.as_int(), sign) {
                     (Some(n), Sign::Plus) => Value::Int(n),
-                    (Some(n), Sign::Minus) => {
-                        Value::Int(n.checked_neg().ok_or_else(super::operators::too_large)?)
-                    }
+                    (Some(n), Sign::Minus) => Value::Int(n.checked_neg().ok_or_else(too_large)?),
                     (None, _) => {
                         let kind = value.type_name();
                         return Err(Error::value(format!("a value of type {kind} has no sign")));
@@ -140,37 +162,43 @@ impl<'a> Evaluator<'a> {
         let mut value = base;
         let mut at = 0;
         while let Some(link) = links.get(at) {
-            self.meter.spend(1)?;
+            self.runtime.meter.spend(1)?;
             at += 1;
             let last = at == links.len();
             value = match link {
-                Link::Attribute(name) => self.attribute(&value, *name)?,
+                Link::Attribute(name) => self.runtime.attribute(&value, *name)?,
                 Link::Subscript(key) => {
                     let key = self.expression(key)?;
-                    self.subscript(&value, &key)?
+                    self.runtime.subscript(&value, &key)?
                 }
                 Link::Slice(parts) => self.slice_link(&value, parts)?,
                 Link::Call(arguments) => {
                     let mut args = self.arguments(arguments)?;
                     if last && let Some(caller) = caller.take() {
-                        let name = crate::text::Text::trusted(&self.meter, "caller")?;
+                        let name = Text::trusted(&self.runtime.meter, "caller")?;
                         args.push_named(name, caller)?;
                     }
                     self.call(value, args)?
                 }
                 Link::Filter(name, filter, arguments) => {
                     let Some(filter) = filter else {
-                        return Err(Error::unsupported(format!("there is no filter '{}'", self.name(*name))));
+                        return Err(Error::unsupported(format!(
+                            "there is no filter '{}'",
+                            self.runtime.name(*name)
+                        )));
                     };
                     let args = self.arguments(arguments)?;
-                    filter(self, value, args)?
+                    filter(&mut self.runtime, value, args)?
                 }
                 Link::Test(name, test, arguments, negated) => {
                     let Some(test) = test else {
-                        return Err(Error::unsupported(format!("there is no test '{}'", self.name(*name))));
+                        return Err(Error::unsupported(format!(
+                            "there is no test '{}'",
+                            self.runtime.name(*name)
+                        )));
                     };
                     let args = self.arguments(arguments)?;
-                    Value::Bool(test(self, &value, &args)? != *negated)
+                    Value::Bool(test(&mut self.runtime, &value, &args)? != *negated)
                 }
             };
         }
@@ -188,13 +216,13 @@ impl<'a> Evaluator<'a> {
                     other => match other.as_int() {
                         Some(n) => Some(n),
                         None => {
-                            self.defined(other)?;
+                            self.runtime.defined(other)?;
                             return Err(Error::value("the bounds of a slice must be integers"));
                         }
                     },
                 };
             }
         }
-        self.slice(value, bounds)
+        self.runtime.slice(value, bounds)
     }
 }

@@ -1,8 +1,9 @@
 //! `for`.
 
-use super::{Args, Evaluator, Flow};
+use super::{Evaluator, Flow};
 use crate::ast::Loop;
 use crate::error::{Error, Result};
+use crate::runtime::Args;
 use crate::text::Text;
 use crate::value::{Items, LoopState, Seq, SeqKind, Value, equal};
 use std::cell::{Cell, RefCell};
@@ -19,14 +20,14 @@ impl<'a> Evaluator<'a> {
     #[inline(never)]
     fn run_loop(&mut self, index: u32, over: &Value, scope: usize, depth: u32) -> Result<Flow> {
         let statement = &self.program.loops[index as usize];
-        let mut items = over.iterate(&self.meter)?;
+        let mut items = over.iterate(&self.runtime.meter)?;
         self.push_scope(scope)?;
         if statement.uses_loop && statement.condition.is_some() {
             items = self.passing(statement, &items)?;
         }
         let state =
             if statement.uses_loop { Some(self.loop_state(index, &items, scope, depth)?) } else { None };
-        let loop_symbol = self.symbol("loop");
+        let loop_symbol = self.runtime.symbol("loop");
         let mut ran = false;
         for turn in 0..items.items().len() {
             let Some(item) = items.items().get(turn) else { break };
@@ -57,7 +58,7 @@ impl<'a> Evaluator<'a> {
     /// The elements that the condition lets through.
     fn passing(&mut self, statement: &'a Loop, items: &Rc<Seq>) -> Result<Rc<Seq>> {
         let Some(condition) = &statement.condition else { return Ok(Rc::clone(items)) };
-        let mut passing = Items::new(&self.meter)?;
+        let mut passing = Items::new(&self.runtime.meter)?;
         for item in items.items() {
             self.clear_scope();
             self.store(&statement.target, item.clone())?;
@@ -77,7 +78,7 @@ impl<'a> Evaluator<'a> {
             scope,
             scope_id: self.scopes[scope].id,
             changed: RefCell::new(None),
-            _charge: self.meter.charge(size_of::<LoopState>() + 32)?,
+            _charge: self.runtime.meter.charge(size_of::<LoopState>() + 32)?,
         }))
     }
 
@@ -104,7 +105,7 @@ impl<'a> Evaluator<'a> {
             let chosen = state.turn.get().checked_rem(count).and_then(|at| args.positional.get(at).cloned());
             return chosen.ok_or_else(|| Error::value("loop.cycle needs values"));
         }
-        let mut values = Items::new(&self.meter)?;
+        let mut values = Items::new(&self.runtime.meter)?;
         for value in args.positional {
             values.push(value)?;
         }
@@ -115,7 +116,7 @@ impl<'a> Evaluator<'a> {
         }
         let mut last = state.changed.borrow_mut();
         let same = match &*last {
-            Some(old) => equal(&self.meter, &Value::Seq(Rc::clone(old)), &value)?,
+            Some(old) => equal(&self.runtime.meter, &Value::Seq(Rc::clone(old)), &value)?,
             None => false,
         };
         if !same {

@@ -1,29 +1,25 @@
 //! Runs a program.
 
-mod access;
 mod arguments;
 mod call;
 mod expression;
-mod functions;
 mod loops;
-mod operators;
 mod statement;
 
-pub(crate) use arguments::Args;
-
 use crate::ast::{Constant, Program};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+use crate::functions;
 use crate::meter::Meter;
-use crate::python::Printer;
+use crate::runtime::{Clock, Runtime};
 use crate::symbols::Symbol;
 use crate::text::{Builder, Text};
-use crate::value::{Missing, Space, Value};
+use crate::value::{Missing, Value};
 use std::rc::Rc;
 
 /// The state of a rendering. It ends at the first error, so that nothing needs to be put back on the way out.
 pub(crate) struct Evaluator<'a> {
-    pub(crate) program: &'a Program,
-    pub(crate) meter: Rc<Meter>,
+    program: &'a Program,
+    runtime: Runtime<'a>,
     constants: Vec<Value>,
     /// Variables of the outermost scope, by symbol.
     globals: Vec<Option<Value>>,
@@ -32,9 +28,6 @@ pub(crate) struct Evaluator<'a> {
     scope_ids: u64,
     /// The output, and above it what macros and blocks capture.
     outputs: Vec<Builder>,
-    pub(crate) spaces: Vec<Space>,
-    depth: u32,
-    now: &'a dyn Fn(&str) -> std::result::Result<String, String>,
 }
 
 /// Variables of a loop's turn, of a macro's call, of a block.
@@ -56,11 +49,7 @@ enum Flow {
 const VARIABLE: usize = 2 * size_of::<(Symbol, Value)>();
 
 impl<'a> Evaluator<'a> {
-    pub(crate) fn new(
-        program: &'a Program,
-        meter: Rc<Meter>,
-        now: &'a dyn Fn(&str) -> std::result::Result<String, String>,
-    ) -> Result<Evaluator<'a>> {
+    pub(crate) fn new(program: &'a Program, meter: Rc<Meter>, now: Clock<'a>) -> Result<Evaluator<'a>> {
         let constants = program.constants.iter().map(|constant| {
             Ok(match constant {
                 Constant::None => Value::None,
@@ -77,11 +66,8 @@ impl<'a> Evaluator<'a> {
             scopes: vec![Scope { id: 0, parent: 0, variables: Vec::new() }],
             scope_ids: 0,
             outputs: vec![Builder::output(&meter)?],
-            spaces: Vec::new(),
-            depth: 0,
             program,
-            meter,
-            now,
+            runtime: Runtime::new(meter, &program.symbols, now),
         };
         for (name, function) in functions::TABLE {
             evaluator.define(name, Value::Function(function));
@@ -91,13 +77,9 @@ impl<'a> Evaluator<'a> {
 
     /// Sets a variable of the outermost scope. Names that the template does not mention are dropped.
     pub(crate) fn define(&mut self, name: &str, value: Value) {
-        if let Some(symbol) = self.symbol(name) {
+        if let Some(symbol) = self.runtime.symbol(name) {
             self.globals[symbol as usize] = Some(value);
         }
-    }
-
-    fn symbol(&self, name: &str) -> Option<Symbol> {
-        self.program.symbols.find(name)
     }
 
     /// Renders the template.
@@ -106,15 +88,11 @@ impl<'a> Evaluator<'a> {
         Ok(self.outputs.swap_remove(0))
     }
 
-    pub(crate) fn name(&self, symbol: Symbol) -> &'a str {
-        self.program.symbols.name(symbol)
-    }
-
     fn lookup(&self, symbol: Symbol) -> Result<Value> {
         let mut at = self.scopes.len() - 1;
         while at > 0 {
             let scope = &self.scopes[at];
-            self.meter.spend(scope.variables.len() / 4 + 1)?;
+            self.runtime.meter.spend(scope.variables.len() / 4 + 1)?;
             if let Some((_, value)) = scope.variables.iter().find(|(name, _)| *name == symbol) {
                 return Ok(value.clone());
             }
@@ -131,11 +109,11 @@ impl<'a> Evaluator<'a> {
             return Ok(());
         }
         let variables = &mut self.scopes[top].variables;
-        self.meter.spend(variables.len() / 4 + 1)?;
+        self.runtime.meter.spend(variables.len() / 4 + 1)?;
         match variables.iter_mut().find(|(name, _)| *name == symbol) {
             Some((_, old)) => *old = value,
             None => {
-                self.meter.reserve(VARIABLE)?;
+                self.runtime.meter.reserve(VARIABLE)?;
                 variables.push((symbol, value));
             }
         }
@@ -143,7 +121,7 @@ impl<'a> Evaluator<'a> {
     }
 
     fn push_scope(&mut self, parent: usize) -> Result<()> {
-        self.meter.reserve(size_of::<Scope>() * 2)?;
+        self.runtime.meter.reserve(size_of::<Scope>() * 2)?;
         self.scope_ids += 1;
         self.scopes.push(Scope { id: self.scope_ids, parent, variables: Vec::new() });
         Ok(())
@@ -151,7 +129,7 @@ impl<'a> Evaluator<'a> {
 
     fn pop_scope(&mut self) {
         if let Some(scope) = self.scopes.pop() {
-            self.meter.release(size_of::<Scope>() * 2 + scope.variables.len() * VARIABLE);
+            self.runtime.meter.release(size_of::<Scope>() * 2 + scope.variables.len() * VARIABLE);
         }
     }
 
@@ -159,32 +137,17 @@ impl<'a> Evaluator<'a> {
     fn clear_scope(&mut self) {
         let top = self.scopes.len() - 1;
         let variables = &mut self.scopes[top].variables;
-        self.meter.release(variables.len() * VARIABLE);
+        self.runtime.meter.release(variables.len() * VARIABLE);
         variables.clear();
-    }
-
-    /// Goes one level deeper in the tree.
-    pub(crate) fn enter(&mut self) -> Result<()> {
-        self.depth += 1;
-        self.meter.spend(1)?;
-        let limit = self.meter.limits().eval_depth;
-        if self.depth > limit {
-            return Err(Error::limit(format!("calls and expressions are nested deeper than {limit} levels")));
-        }
-        Ok(())
-    }
-
-    pub(crate) fn leave(&mut self) {
-        self.depth -= 1;
     }
 
     /// Runs a step with its own output and returns the output.
     fn capture(&mut self, step: impl FnOnce(&mut Self) -> Result<()>) -> Result<Text> {
-        self.outputs.push(Builder::new(&self.meter)?);
+        self.outputs.push(Builder::new(&self.runtime.meter)?);
         step(self)?;
         match self.outputs.pop() {
             Some(builder) => Ok(builder.finish()),
-            None => Text::trusted(&self.meter, ""),
+            None => Text::trusted(&self.runtime.meter, ""),
         }
     }
 
@@ -196,35 +159,6 @@ impl<'a> Evaluator<'a> {
     /// Appends `str(value)` to the output.
     fn print(&mut self, value: &Value) -> Result<()> {
         let top = self.outputs.len() - 1;
-        Printer::new(&self.spaces, &self.program.symbols, &mut self.outputs[top]).str(value)
-    }
-
-    /// `str(value)`.
-    pub(crate) fn to_text(&self, value: &Value) -> Result<Text> {
-        if let Value::Str(text) = value {
-            return Ok(text.clone());
-        }
-        let mut builder = Builder::new(&self.meter)?;
-        Printer::new(&self.spaces, &self.program.symbols, &mut builder).str(value)?;
-        Ok(builder.finish())
-    }
-
-    /// `repr(value)`.
-    pub(crate) fn to_repr(&self, value: &Value) -> Result<Text> {
-        let mut builder = Builder::new(&self.meter)?;
-        Printer::new(&self.spaces, &self.program.symbols, &mut builder).repr(value)?;
-        Ok(builder.finish())
-    }
-
-    /// Refuses an undefined value if a value is needed.
-    pub(crate) fn defined(&self, value: &Value) -> Result<()> {
-        let Value::Undefined(missing) = value else { return Ok(()) };
-        let message = match missing {
-            Missing::Name(symbol) => format!("'{}' is undefined", self.name(*symbol)),
-            Missing::Attribute(symbol) => format!("there is no attribute or key '{}'", self.name(*symbol)),
-            Missing::Parameter(symbol) => format!("the parameter '{}' was not given", self.name(*symbol)),
-            Missing::Element => "there is no such element".to_owned(),
-        };
-        Err(Error::new(ErrorKind::Undefined, message))
+        self.runtime.print(value, &mut self.outputs[top])
     }
 }

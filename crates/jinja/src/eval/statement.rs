@@ -3,12 +3,13 @@
 use super::{Evaluator, Flow};
 use crate::ast::{Expression, Link, Node, Statement, Target};
 use crate::error::{Error, Result};
+use crate::runtime::Args;
 use crate::value::{Macro, Value};
 
 impl<'a> Evaluator<'a> {
     /// Runs statements one after the other.
     pub(super) fn body(&mut self, nodes: &'a [Node]) -> Result<Flow> {
-        self.enter()?;
+        self.runtime.enter()?;
         let mut flow = Flow::Normal;
         for node in nodes {
             flow = self.statement(&node.statement).map_err(|error| error.at(node.line))?;
@@ -16,12 +17,12 @@ impl<'a> Evaluator<'a> {
                 break;
             }
         }
-        self.leave();
+        self.runtime.leave();
         Ok(flow)
     }
 
     fn statement(&mut self, statement: &'a Statement) -> Result<Flow> {
-        self.meter.spend(1)?;
+        self.runtime.meter.spend(1)?;
         match statement {
             Statement::Data(from, to) => {
                 let text = &self.program.source[*from as usize..*to as usize];
@@ -78,7 +79,7 @@ impl<'a> Evaluator<'a> {
     #[inline(never)]
     fn with(&mut self, values: &'a [(Target, Expression)], body: &'a [Node]) -> Result<Flow> {
         // values see the scope outside only
-        let mut args = super::Args::new(&self.meter)?;
+        let mut args = Args::new(&self.runtime.meter)?;
         for (_, value) in values {
             let value = self.expression(value)?;
             args.push(value)?;
@@ -141,9 +142,9 @@ impl<'a> Evaluator<'a> {
         match target {
             Target::Name(name) => self.assign(*name, value),
             Target::Attribute(name, attribute) => match self.lookup(*name)? {
-                Value::Namespace(space) => self.set_attribute(space, *attribute, value),
+                Value::Namespace(space) => self.runtime.set_attribute(space, *attribute, value),
                 other => {
-                    self.defined(&other)?;
+                    self.runtime.defined(&other)?;
                     let kind = other.type_name();
                     Err(Error::value(format!("only attributes of a namespace can be set, not of a {kind}")))
                 }
@@ -154,8 +155,8 @@ impl<'a> Evaluator<'a> {
 
     #[inline(never)]
     fn unpack(&mut self, targets: &'a [Target], value: &Value) -> Result<()> {
-        self.defined(value)?;
-        let items = value.iterate(&self.meter)?;
+        self.runtime.defined(value)?;
+        let items = value.iterate(&self.runtime.meter)?;
         let (found, wanted) = (items.items().len(), targets.len());
         if found != wanted {
             return Err(Error::value(format!("{found} values cannot be assigned to {wanted} names")));

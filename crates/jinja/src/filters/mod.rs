@@ -7,12 +7,12 @@ mod sequence;
 mod text;
 
 use crate::error::{Error, Result};
-use crate::eval::{Args, Evaluator};
+use crate::runtime::{Args, Runtime};
 use crate::text::Text;
 use crate::value::Value;
 
 /// A filter: the value before the bar, and the arguments.
-pub(crate) type Filter = fn(&mut Evaluator<'_>, Value, Args) -> Result<Value>;
+pub(crate) type Filter = fn(&mut Runtime<'_>, Value, Args) -> Result<Value>;
 
 /// The filter of a name.
 pub(crate) fn find(name: &str) -> Option<Filter> {
@@ -72,7 +72,7 @@ pub(crate) enum Path {
 }
 
 impl Path {
-    pub(crate) fn new(evaluator: &Evaluator<'_>, attribute: &Value) -> Result<Path> {
+    pub(crate) fn new(runtime: &Runtime<'_>, attribute: &Value) -> Result<Path> {
         let Value::Str(text) = attribute else { return Ok(Path::Key(attribute.clone())) };
         let mut names = Vec::new();
         for part in text.as_str().split('.') {
@@ -81,19 +81,19 @@ impl Path {
             }
             names.push(match part.parse::<i128>() {
                 Ok(n) if part.bytes().all(|b| b.is_ascii_digit()) => Value::Int(n),
-                _ => Value::Str(Text::trusted(&evaluator.meter, part)?),
+                _ => Value::Str(Text::trusted(&runtime.meter, part)?),
             });
         }
         Ok(Path::Names(names))
     }
 
-    pub(crate) fn follow(&self, evaluator: &mut Evaluator<'_>, item: &Value) -> Result<Value> {
+    pub(crate) fn follow(&self, runtime: &mut Runtime<'_>, item: &Value) -> Result<Value> {
         match self {
-            Path::Key(key) => evaluator.subscript(item, key),
+            Path::Key(key) => runtime.subscript(item, key),
             Path::Names(names) => {
                 let mut value = item.clone();
                 for name in names {
-                    value = evaluator.subscript(&value, name)?;
+                    value = runtime.subscript(&value, name)?;
                 }
                 Ok(value)
             }
@@ -102,11 +102,11 @@ impl Path {
 }
 
 /// An integer argument, or its default.
-fn integer(evaluator: &Evaluator<'_>, value: Option<&Value>, default: i128) -> Result<i128> {
+fn integer(runtime: &Runtime<'_>, value: Option<&Value>, default: i128) -> Result<i128> {
     match value {
         None => Ok(default),
         Some(value) => {
-            evaluator.defined(value)?;
+            runtime.defined(value)?;
             value.as_int().ok_or_else(|| {
                 Error::value(format!("an integer is needed, not a value of type {}", value.type_name()))
             })

@@ -3,14 +3,14 @@
 use super::{Path, integer};
 use crate::ast::Arithmetic;
 use crate::error::{Error, Result};
-use crate::eval::{Args, Evaluator};
 use crate::python::{parse_float, parse_integer};
+use crate::runtime::{Args, Runtime};
 use crate::value::Value;
 
 /// `abs`.
-pub(super) fn abs(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn abs(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("abs", [])?;
-    evaluator.defined(&value)?;
+    runtime.defined(&value)?;
     match (&value, value.as_int()) {
         (Value::Float(f), _) => Ok(Value::Float(f.abs())),
         (_, Some(n)) => n.checked_abs().map(Value::Int).ok_or_else(|| Error::value("too large for abs")),
@@ -19,15 +19,15 @@ pub(super) fn abs(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Re
 }
 
 /// `int(default, base)`: the default if the value is not a number.
-pub(super) fn int(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn int(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [default, base] = args.bind("int", ["default", "base"])?;
-    evaluator.defined(&value)?;
-    let base = integer(evaluator, base.as_ref(), 10)?;
+    runtime.defined(&value)?;
+    let base = integer(runtime, base.as_ref(), 10)?;
     let default = default.unwrap_or(Value::Int(0));
     let float = match &value {
         Value::Float(f) => Some(*f),
         Value::Str(text) => {
-            evaluator.meter.touch(text.len())?;
+            runtime.meter.touch(text.len())?;
             if text.len() > 4096 {
                 return Err(Error::limit("a number has more than 4096 digits"));
             }
@@ -49,12 +49,12 @@ pub(super) fn int(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Re
 }
 
 /// `float(default)`.
-pub(super) fn float(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn float(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [default] = args.bind("float", ["default"])?;
-    evaluator.defined(&value)?;
+    runtime.defined(&value)?;
     let number = match &value {
         Value::Str(text) => {
-            evaluator.meter.touch(text.len())?;
+            runtime.meter.touch(text.len())?;
             if text.len() > 4096 {
                 return Err(Error::limit("a number has more than 4096 digits"));
             }
@@ -66,10 +66,10 @@ pub(super) fn float(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> 
 }
 
 /// `round(precision, method)`.
-pub(super) fn round(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn round(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [precision, method] = args.bind("round", ["precision", "method"])?;
-    evaluator.defined(&value)?;
-    let precision = integer(evaluator, precision.as_ref(), 0)?.clamp(-400, 400) as i32;
+    runtime.defined(&value)?;
+    let precision = integer(runtime, precision.as_ref(), 0)?.clamp(-400, 400) as i32;
     let method = method.as_ref().and_then(Value::as_str).unwrap_or("common").to_owned();
     let Some(f) = value.as_float() else {
         return Err(Error::value(format!("round needs a number, not a value of type {}", value.type_name())));
@@ -93,22 +93,22 @@ pub(super) fn round(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> 
 }
 
 /// `sum(attribute, start)`.
-pub(super) fn sum(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn sum(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [attribute, start] = args.bind("sum", ["attribute", "start"])?;
     let path = match attribute {
         None | Some(Value::None) => None,
-        Some(attribute) => Some(Path::new(evaluator, &attribute)?),
+        Some(attribute) => Some(Path::new(runtime, &attribute)?),
     };
     let mut total = start.unwrap_or(Value::Int(0));
-    for item in value.iterate(&evaluator.meter)?.items() {
+    for item in value.iterate(&runtime.meter)?.items() {
         let item = match &path {
-            Some(path) => path.follow(evaluator, item)?,
+            Some(path) => path.follow(runtime, item)?,
             None => item.clone(),
         };
         if matches!(total, Value::Str(_)) {
             return Err(Error::value("sum does not join texts; join does"));
         }
-        total = evaluator.operate(Arithmetic::Add, &total, &item)?;
+        total = runtime.operate(Arithmetic::Add, &total, &item)?;
     }
     Ok(total)
 }

@@ -2,34 +2,34 @@
 
 use super::{Path, flag, integer};
 use crate::error::{Error, Result};
-use crate::eval::{Args, Evaluator};
 use crate::methods;
+use crate::runtime::{Args, Runtime};
 use crate::text::Builder;
 use crate::value::{Items, Missing, SeqKind, Value};
 
 /// `attr(name)`: an attribute, never an element.
-pub(super) fn attr(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn attr(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [name] = args.bind("attr", ["name"])?;
-    evaluator.defined(&value)?;
+    runtime.defined(&value)?;
     let name = match &name {
-        Some(name) => evaluator.to_text(name)?,
+        Some(name) => runtime.to_text(name)?,
         None => return Err(Error::value("attr needs a name")),
     };
-    let found = evaluator.own_attribute(&value, name.as_str())?;
+    let found = runtime.own_attribute(&value, name.as_str())?;
     Ok(found.unwrap_or(Value::Undefined(Missing::Element)))
 }
 
 /// `batch(linecount, fill_with)`: lists of a length, the last one filled up.
-pub(super) fn batch(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn batch(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [count, fill] = args.bind("batch", ["linecount", "fill_with"])?;
-    let count = integer(evaluator, count.as_ref(), 0)?;
+    let count = integer(runtime, count.as_ref(), 0)?;
     let Some(count) = usize::try_from(count).ok().filter(|count| *count > 0) else {
         return Err(Error::value("batch needs a number of elements above 0"));
     };
-    let mut batches = Items::new(&evaluator.meter)?;
-    let items = value.iterate(&evaluator.meter)?;
+    let mut batches = Items::new(&runtime.meter)?;
+    let items = value.iterate(&runtime.meter)?;
     for chunk in items.items().chunks(count) {
-        let mut batch = Items::with_capacity(&evaluator.meter, chunk.len())?;
+        let mut batch = Items::with_capacity(&runtime.meter, chunk.len())?;
         for item in chunk {
             batch.push(item.clone())?;
         }
@@ -44,20 +44,20 @@ pub(super) fn batch(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> 
 }
 
 /// `slice(slices, fill_with)`: a number of lists of nearly one length.
-pub(super) fn slice(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn slice(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [count, fill] = args.bind("slice", ["slices", "fill_with"])?;
-    let count = integer(evaluator, count.as_ref(), 0)?;
+    let count = integer(runtime, count.as_ref(), 0)?;
     let Some(count) = usize::try_from(count).ok().filter(|count| *count > 0) else {
         return Err(Error::value("slice needs a number of lists above 0"));
     };
-    let items = value.iterate(&evaluator.meter)?;
+    let items = value.iterate(&runtime.meter)?;
     let (each, extra) = (items.items().len() / count, items.items().len() % count);
     let mut rest = items.items();
-    let mut slices = Items::new(&evaluator.meter)?;
+    let mut slices = Items::new(&runtime.meter)?;
     for number in 0..count {
         let (part, after) = rest.split_at((each + usize::from(number < extra)).min(rest.len()));
         rest = after;
-        let mut slice = Items::with_capacity(&evaluator.meter, part.len())?;
+        let mut slice = Items::with_capacity(&runtime.meter, part.len())?;
         for item in part {
             slice.push(item.clone())?;
         }
@@ -72,60 +72,60 @@ pub(super) fn slice(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> 
 }
 
 /// `length`.
-pub(super) fn length(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn length(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("length", [])?;
-    Ok(Value::Int(value.len(&evaluator.meter)? as i128))
+    Ok(Value::Int(value.len(&runtime.meter)? as i128))
 }
 
 /// `default(default_value, boolean)`.
-pub(super) fn default(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn default(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [default, boolean] = args.bind("default", ["default_value", "boolean"])?;
     if value.is_undefined() || (flag(boolean.as_ref()) && !value.is_true()) {
         return match default {
             Some(default) => Ok(default),
-            None => Value::string(&evaluator.meter, ""),
+            None => Value::string(&runtime.meter, ""),
         };
     }
     Ok(value)
 }
 
 /// `first`.
-pub(super) fn first(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn first(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("first", [])?;
-    let items = value.iterate(&evaluator.meter)?;
+    let items = value.iterate(&runtime.meter)?;
     Ok(items.items().first().cloned().unwrap_or(Value::Undefined(Missing::Element)))
 }
 
 /// `last`.
-pub(super) fn last(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn last(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("last", [])?;
-    let items = value.iterate(&evaluator.meter)?;
+    let items = value.iterate(&runtime.meter)?;
     Ok(items.items().last().cloned().unwrap_or(Value::Undefined(Missing::Element)))
 }
 
 /// `items`: pairs of a dictionary.
-pub(super) fn items(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn items(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("items", [])?;
     match &value {
-        Value::Dict(dict) => methods::pairs(evaluator, dict, SeqKind::Generator),
-        Value::Undefined(_) => Items::new(&evaluator.meter)?.of_kind(SeqKind::Generator),
+        Value::Dict(dict) => methods::pairs(runtime, dict, SeqKind::Generator),
+        Value::Undefined(_) => Items::new(&runtime.meter)?.of_kind(SeqKind::Generator),
         other => Err(Error::value(format!("items needs a dict, not a value of type {}", other.type_name()))),
     }
 }
 
 /// `join(d, attribute)`.
-pub(super) fn join(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn join(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [separator, attribute] = args.bind("join", ["d", "attribute"])?;
     let separator = match &separator {
-        Some(separator) => Some(evaluator.to_text(separator)?),
+        Some(separator) => Some(runtime.to_text(separator)?),
         None => None,
     };
     let path = match attribute {
         None | Some(Value::None) => None,
-        Some(attribute) => Some(Path::new(evaluator, &attribute)?),
+        Some(attribute) => Some(Path::new(runtime, &attribute)?),
     };
-    let mut builder = Builder::new(&evaluator.meter)?;
-    for (at, item) in value.iterate(&evaluator.meter)?.items().iter().enumerate() {
+    let mut builder = Builder::new(&runtime.meter)?;
+    for (at, item) in value.iterate(&runtime.meter)?.items().iter().enumerate() {
         if at > 0
             && let Some(separator) = &separator
         {
@@ -133,10 +133,10 @@ pub(super) fn join(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> R
         }
         let text = match &path {
             Some(path) => {
-                let found = path.follow(evaluator, item)?;
-                evaluator.to_text(&found)?
+                let found = path.follow(runtime, item)?;
+                runtime.to_text(&found)?
             }
-            None => evaluator.to_text(item)?,
+            None => runtime.to_text(item)?,
         };
         builder.text(&text)?;
     }
@@ -144,10 +144,10 @@ pub(super) fn join(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> R
 }
 
 /// `list`.
-pub(super) fn list(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn list(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("list", [])?;
-    let found = value.iterate(&evaluator.meter)?;
-    let mut items = Items::with_capacity(&evaluator.meter, found.items().len())?;
+    let found = value.iterate(&runtime.meter)?;
+    let mut items = Items::with_capacity(&runtime.meter, found.items().len())?;
     for item in found.items() {
         items.push(item.clone())?;
     }
@@ -155,17 +155,17 @@ pub(super) fn list(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> R
 }
 
 /// `reverse` of a list or a string.
-pub(super) fn reverse(evaluator: &mut Evaluator<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn reverse(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("reverse", [])?;
     if let Value::Str(text) = &value {
-        let mut builder = Builder::with_capacity(&evaluator.meter, text.len())?;
+        let mut builder = Builder::with_capacity(&runtime.meter, text.len())?;
         for (at, c) in text.as_str().char_indices().rev() {
             builder.text(&text.slice(at..at + c.len_utf8()))?;
         }
         return Ok(Value::Str(builder.finish()));
     }
-    let found = value.iterate(&evaluator.meter)?;
-    let mut items = Items::with_capacity(&evaluator.meter, found.items().len())?;
+    let found = value.iterate(&runtime.meter)?;
+    let mut items = Items::with_capacity(&runtime.meter, found.items().len())?;
     for item in found.items().iter().rev() {
         items.push(item.clone())?;
     }

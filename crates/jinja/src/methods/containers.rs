@@ -1,11 +1,11 @@
 //! Methods of lists and dictionaries.
 
 use crate::error::{Error, Result};
-use crate::eval::{Args, Evaluator};
+use crate::runtime::{Args, Runtime};
 use crate::value::{Dict, Items, SeqKind, Value, equal};
 
 pub(super) fn call(
-    evaluator: &mut Evaluator<'_>,
+    runtime: &mut Runtime<'_>,
     receiver: &Value,
     name: &'static str,
     args: Args,
@@ -14,15 +14,15 @@ pub(super) fn call(
         (Value::Dict(dict), "get") => {
             let [key, default] = args.bind("get", ["key", "default"])?;
             let key = key.ok_or_else(|| Error::value("get needs a key"))?;
-            Ok(dict.get(&evaluator.meter, &key)?.cloned().or(default).unwrap_or(Value::None))
+            Ok(dict.get(&runtime.meter, &key)?.cloned().or(default).unwrap_or(Value::None))
         }
         (Value::Dict(dict), "items") => {
             let [] = args.bind("items", [])?;
-            pairs(evaluator, dict, SeqKind::Pairs)
+            pairs(runtime, dict, SeqKind::Pairs)
         }
         (Value::Dict(dict), "keys" | "values") => {
             let [] = args.bind(name, [])?;
-            let mut items = Items::with_capacity(&evaluator.meter, dict.entries().len())?;
+            let mut items = Items::with_capacity(&runtime.meter, dict.entries().len())?;
             for (key, value) in dict.entries() {
                 items.push(if name == "keys" { key.clone() } else { value.clone() })?;
             }
@@ -37,7 +37,7 @@ pub(super) fn call(
             let wanted = wanted.ok_or_else(|| Error::value(format!("{name} needs a value")))?;
             let mut found = 0;
             for (at, item) in seq.items().iter().enumerate() {
-                if equal(&evaluator.meter, item, &wanted)? {
+                if equal(&runtime.meter, item, &wanted)? {
                     if name == "index" {
                         return Ok(Value::Int(at as i128));
                     }
@@ -54,10 +54,10 @@ pub(super) fn call(
 }
 
 /// Keys and values as tuples.
-pub(crate) fn pairs(evaluator: &Evaluator<'_>, dict: &Dict, kind: SeqKind) -> Result<Value> {
-    let mut items = Items::with_capacity(&evaluator.meter, dict.entries().len())?;
+pub(crate) fn pairs(runtime: &Runtime<'_>, dict: &Dict, kind: SeqKind) -> Result<Value> {
+    let mut items = Items::with_capacity(&runtime.meter, dict.entries().len())?;
     for (key, value) in dict.entries() {
-        let mut pair = Items::with_capacity(&evaluator.meter, 2)?;
+        let mut pair = Items::with_capacity(&runtime.meter, 2)?;
         pair.push(key.clone())?;
         pair.push(value.clone())?;
         items.push(pair.of_kind(SeqKind::Tuple)?)?;

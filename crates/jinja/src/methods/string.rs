@@ -1,67 +1,62 @@
 //! Methods of strings.
 
 use super::cases::{Side, is_cased, lowered, padded, raised, recased, swapped};
+use super::format::format;
 use super::pieces::{expanded_tabs, lines, partition, replaced, split, stripped};
 use crate::chars::is_space;
 use crate::error::{Error, Result};
-use crate::eval::{Args, Evaluator};
-use crate::python::format;
+use crate::runtime::{Args, Runtime};
 use crate::text::{Builder, Text};
 use crate::value::{SeqKind, Value};
 
 #[inline(never)]
-pub(super) fn call(
-    evaluator: &mut Evaluator<'_>,
-    text: &Text,
-    name: &'static str,
-    args: Args,
-) -> Result<Value> {
+pub(super) fn call(runtime: &mut Runtime<'_>, text: &Text, name: &'static str, args: Args) -> Result<Value> {
     for value in &args.positional {
-        evaluator.defined(value)?;
+        runtime.defined(value)?;
     }
     match name {
-        "startswith" | "endswith" => affix(evaluator, text, name, args),
-        "removeprefix" | "removesuffix" => remove(evaluator, text, name, args),
+        "startswith" | "endswith" => affix(runtime, text, name, args),
+        "removeprefix" | "removesuffix" => remove(runtime, text, name, args),
         "split" | "rsplit" => {
             let [separator, most] = args.bind(name, ["sep", "maxsplit"])?;
             let separator = optional_text(name, separator)?;
             let most = number(name, most, -1)?;
-            split(&evaluator.meter, text, separator.as_ref(), most, name == "rsplit")
+            split(&runtime.meter, text, separator.as_ref(), most, name == "rsplit")
         }
         "strip" | "lstrip" | "rstrip" => {
             let [chars] = args.bind(name, ["chars"])?;
             let (left, right) = (name != "rstrip", name != "lstrip");
-            stripped(&evaluator.meter, text, chars.as_ref(), left, right).map(Value::Str)
+            stripped(&runtime.meter, text, chars.as_ref(), left, right).map(Value::Str)
         }
         "replace" => {
             let [old, new, count] = args.bind(name, ["old", "new", "count"])?;
             let (old, new) = (needed_text(name, old)?, needed_text(name, new)?);
             let count = number(name, count, -1)?;
-            replaced(&evaluator.meter, text, &old, &new, count).map(Value::Str)
+            replaced(&runtime.meter, text, &old, &new, count).map(Value::Str)
         }
-        "join" => join(evaluator, text, args),
-        "format" => format(evaluator, text, &args).map(Value::Str),
-        "format_map" => format_map(evaluator, text, args),
-        "find" | "rfind" | "index" | "rindex" | "count" => search(evaluator, text, name, args),
+        "join" => join(runtime, text, args),
+        "format" => format(runtime, text, &args).map(Value::Str),
+        "format_map" => format_map(runtime, text, args),
+        "find" | "rfind" | "index" | "rindex" | "count" => search(runtime, text, name, args),
         "partition" | "rpartition" => {
             let [separator] = args.bind(name, ["sep"])?;
-            partition(&evaluator.meter, text, &needed_text(name, separator)?, name == "rpartition")
+            partition(&runtime.meter, text, &needed_text(name, separator)?, name == "rpartition")
         }
         "splitlines" => {
             let [keep] = args.bind(name, ["keepends"])?;
-            lines(&evaluator.meter, text, keep.is_some_and(|keep| keep.is_true()))?.list()
+            lines(&runtime.meter, text, keep.is_some_and(|keep| keep.is_true()))?.list()
         }
-        "center" | "ljust" | "rjust" | "zfill" | "expandtabs" => pad(evaluator, text, name, args),
+        "center" | "ljust" | "rjust" | "zfill" | "expandtabs" => pad(runtime, text, name, args),
         _ => {
             let [] = args.bind(name, [])?;
-            plain(evaluator, text, name)
+            plain(runtime, text, name)
         }
     }
 }
 
 /// Methods without arguments.
-fn plain(evaluator: &Evaluator<'_>, text: &Text, name: &'static str) -> Result<Value> {
-    let meter = &evaluator.meter;
+fn plain(runtime: &Runtime<'_>, text: &Text, name: &'static str) -> Result<Value> {
+    let meter = &runtime.meter;
     meter.touch(text.len())?;
     let s = text.as_str();
     let all = |test: fn(char) -> bool| Ok(Value::Bool(!s.is_empty() && s.chars().all(test)));
@@ -122,11 +117,11 @@ fn number(name: &str, value: Option<Value>, default: i128) -> Result<i128> {
 }
 
 /// `startswith` and `endswith`, of one string or any of a tuple.
-fn affix(evaluator: &Evaluator<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
+fn affix(runtime: &Runtime<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
     let [affix, start, end] = args.bind(name, ["affix", "start", "end"])?;
-    let text = &window(evaluator, text, name, start, end)?.1;
+    let text = &window(runtime, text, name, start, end)?.1;
     let matches = |affix: &Text| -> Result<bool> {
-        evaluator.meter.touch(affix.len())?;
+        runtime.meter.touch(affix.len())?;
         let (text, affix) = (text.as_str(), affix.as_str());
         Ok(if name == "startswith" { text.starts_with(affix) } else { text.ends_with(affix) })
     };
@@ -146,7 +141,7 @@ fn affix(evaluator: &Evaluator<'_>, text: &Text, name: &str, args: Args) -> Resu
 
 /// The number of characters before a part by character positions, and the part.
 fn window(
-    evaluator: &Evaluator<'_>,
+    runtime: &Runtime<'_>,
     text: &Text,
     name: &str,
     start: Option<Value>,
@@ -157,21 +152,21 @@ fn window(
     if start.is_none() && end.is_none() {
         return Ok((0, text.clone()));
     }
-    let count = text.char_count(&evaluator.meter)? as i128;
+    let count = text.char_count(&runtime.meter)? as i128;
     let place = |value: Option<Value>, default: i128| -> Result<usize> {
         let n = number(name, value, default)?;
         Ok((if n < 0 { n.saturating_add(count) } else { n }).clamp(0, count) as usize)
     };
     let (first, last) = (place(start, 0)?, place(end, count)?);
-    evaluator.meter.touch(text.len())?;
+    runtime.meter.touch(text.len())?;
     let byte = |at: usize| text.as_str().char_indices().nth(at).map_or(text.len(), |(byte, _)| byte);
     Ok((first, text.slice(byte(first)..byte(last.max(first)))))
 }
 
-fn remove(evaluator: &Evaluator<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
+fn remove(runtime: &Runtime<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
     let [affix] = args.bind(name, ["affix"])?;
     let affix = needed_text(name, affix)?;
-    evaluator.meter.touch(affix.len())?;
+    runtime.meter.touch(affix.len())?;
     let rest = if name == "removeprefix" {
         text.as_str().strip_prefix(affix.as_str())
     } else {
@@ -181,13 +176,13 @@ fn remove(evaluator: &Evaluator<'_>, text: &Text, name: &str, args: Args) -> Res
 }
 
 /// `join`, of strings only, unlike the filter.
-fn join(evaluator: &Evaluator<'_>, separator: &Text, args: Args) -> Result<Value> {
+fn join(runtime: &Runtime<'_>, separator: &Text, args: Args) -> Result<Value> {
     let [items] = args.bind("join", ["iterable"])?;
     let items = items.ok_or_else(|| Error::value("join needs a list"))?;
-    let mut out = Builder::new(&evaluator.meter)?;
-    for (at, item) in items.iterate(&evaluator.meter)?.items().iter().enumerate() {
+    let mut out = Builder::new(&runtime.meter)?;
+    for (at, item) in items.iterate(&runtime.meter)?.items().iter().enumerate() {
         let Value::Str(text) = item else {
-            evaluator.defined(item)?;
+            runtime.defined(item)?;
             let kind = item.type_name();
             return Err(Error::value(format!(
                 "join needs a list of strings; element {at} is of type {kind}"
@@ -201,24 +196,24 @@ fn join(evaluator: &Evaluator<'_>, separator: &Text, args: Args) -> Result<Value
     Ok(Value::Str(out.finish()))
 }
 
-fn format_map(evaluator: &mut Evaluator<'_>, text: &Text, args: Args) -> Result<Value> {
+fn format_map(runtime: &mut Runtime<'_>, text: &Text, args: Args) -> Result<Value> {
     let [values] = args.bind("format_map", ["mapping"])?;
     let Some(Value::Dict(dict)) = values else { return Err(Error::value("format_map needs a dict")) };
-    let mut args = Args::new(&evaluator.meter)?;
+    let mut args = Args::new(&runtime.meter)?;
     for (key, value) in dict.entries() {
         if let Value::Str(key) = key {
             args.push_named(key.clone(), value.clone())?;
         }
     }
-    format(evaluator, text, &args).map(Value::Str)
+    format(runtime, text, &args).map(Value::Str)
 }
 
 /// `find`, `rfind`, `index`, `rindex` and `count`: positions are characters.
-fn search(evaluator: &Evaluator<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
+fn search(runtime: &Runtime<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
     let [part, start, end] = args.bind(name, ["sub", "start", "end"])?;
     let part = needed_text(name, part)?;
-    let (before, text) = window(evaluator, text, name, start, end)?;
-    evaluator.meter.touch(text.len() + part.len())?;
+    let (before, text) = window(runtime, text, name, start, end)?;
+    runtime.meter.touch(text.len() + part.len())?;
     let (s, part) = (text.as_str(), part.as_str());
     if name == "count" {
         return Ok(Value::Int(s.matches(part).count() as i128));
@@ -232,11 +227,11 @@ fn search(evaluator: &Evaluator<'_>, text: &Text, name: &str, args: Args) -> Res
 }
 
 /// `center`, `ljust`, `rjust`, `zfill`, `expandtabs`.
-fn pad(evaluator: &Evaluator<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
+fn pad(runtime: &Runtime<'_>, text: &Text, name: &str, args: Args) -> Result<Value> {
     let [width, fill] = args.bind(name, ["width", "fillchar"])?;
     let width = number(name, width, 8)?;
     let width = usize::try_from(width.max(0)).unwrap_or(usize::MAX);
-    let meter = &evaluator.meter;
+    let meter = &runtime.meter;
     let mut fill_char = ' ';
     if let Some(fill) = optional_text(name, fill)? {
         let mut chars = fill.as_str().chars();

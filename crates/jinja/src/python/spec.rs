@@ -2,7 +2,6 @@
 
 use super::number::{digits, formatted, grouped};
 use crate::error::{Error, Result};
-use crate::eval::Evaluator;
 use crate::text::{Builder, Text};
 use crate::value::Value;
 
@@ -11,20 +10,20 @@ const MAX_PRECISION: usize = 400;
 
 /// Width, alignment, sign, precision and kind of a field.
 #[derive(Clone, Copy)]
-pub(super) struct Spec {
-    pub(super) fill: char,
+pub(crate) struct Spec {
+    pub(crate) fill: char,
     /// `<`, `>`, `^` or `=`; none: as the value's type has it.
-    pub(super) align: Option<char>,
-    pub(super) sign: char,
-    pub(super) alternate: bool,
-    pub(super) width: usize,
-    pub(super) separator: Option<char>,
-    pub(super) precision: Option<usize>,
-    pub(super) kind: char,
+    pub(crate) align: Option<char>,
+    pub(crate) sign: char,
+    pub(crate) alternate: bool,
+    pub(crate) width: usize,
+    pub(crate) separator: Option<char>,
+    pub(crate) precision: Option<usize>,
+    pub(crate) kind: char,
 }
 
 impl Spec {
-    pub(super) const PLAIN: Spec = Spec {
+    pub(crate) const PLAIN: Spec = Spec {
         fill: ' ',
         align: None,
         sign: '-',
@@ -36,7 +35,7 @@ impl Spec {
     };
 
     /// Checks a precision, since the standard library's formatting has limits of its own.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match self.precision {
             // of strings it only cuts
             Some(precision) if precision > MAX_PRECISION && self.kind != 's' && self.kind != 'r' => {
@@ -47,7 +46,7 @@ impl Spec {
     }
 
     /// Writes a string, cut to the precision and padded to the width.
-    pub(super) fn text(&self, text: &Text, out: &mut Builder) -> Result<()> {
+    pub(crate) fn text(&self, text: &Text, out: &mut Builder) -> Result<()> {
         out.meter().touch(text.len())?;
         let cut = match self.precision {
             Some(most) => {
@@ -69,7 +68,7 @@ impl Spec {
     }
 
     /// Writes a number; other values are an error.
-    pub(super) fn number(&self, value: &Value, out: &mut Builder) -> Result<()> {
+    pub(crate) fn number(&self, value: &Value, out: &mut Builder) -> Result<()> {
         self.check()?;
         let (negative, prefix, body) = self.parts(value)?;
         let sign = match (negative, self.sign) {
@@ -144,7 +143,7 @@ impl Spec {
 }
 
 /// A width or precision in digits.
-pub(super) fn number_at(text: &str) -> Result<(usize, usize)> {
+pub(crate) fn number_at(text: &str) -> Result<(usize, usize)> {
     let length = text.bytes().take_while(u8::is_ascii_digit).count();
     if length == 0 {
         return Ok((0, 0));
@@ -153,9 +152,4 @@ pub(super) fn number_at(text: &str) -> Result<(usize, usize)> {
         .parse()
         .map_err(|_| Error::limit("a width or precision in a format is larger than any text"))?;
     Ok((number, length))
-}
-
-/// `str` or `repr` of a value, for `%s` and `%r`.
-pub(super) fn shown(evaluator: &Evaluator<'_>, value: &Value, kind: char) -> Result<Text> {
-    if kind == 'r' || kind == 'a' { evaluator.to_repr(value) } else { evaluator.to_text(value) }
 }

@@ -6,6 +6,7 @@ mod entries;
 mod equal;
 mod input;
 mod items;
+mod methods;
 mod order;
 
 pub(crate) use data::{Dict, Function, LoopState, Macro, Method, Missing, Seq, SeqKind, Shape, Space, Value};
@@ -14,4 +15,5 @@ pub(crate) use entries::Entries;
 pub(crate) use equal::equal;
 pub(crate) use input::from_json;
 pub(crate) use items::Items;
+pub(crate) use methods::{changes_receiver, method_of};
 pub(crate) use order::{compare, less, sort_by};

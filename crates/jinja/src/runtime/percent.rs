@@ -1,15 +1,15 @@
 //! `format % values`.
 
-use super::spec::{Spec, number_at, shown};
+use super::Runtime;
 use crate::error::{Error, Result};
-use crate::eval::Evaluator;
+use crate::python::{Spec, number_at};
 use crate::text::{Builder, Text};
 use crate::value::{SeqKind, Value};
 use std::rc::Rc;
 
 /// Formats a string as Python's `%` does.
-pub(crate) fn percent(evaluator: &Evaluator<'_>, format: &Text, values: &Value) -> Result<Text> {
-    let mut out = Builder::new(&evaluator.meter)?;
+pub(crate) fn percent(runtime: &Runtime<'_>, format: &Text, values: &Value) -> Result<Text> {
+    let mut out = Builder::new(&runtime.meter)?;
     let single = [values.clone()];
     let mut fields = Fields {
         values: match values {
@@ -25,7 +25,7 @@ pub(crate) fn percent(evaluator: &Evaluator<'_>, format: &Text, values: &Value) 
     while let Some(found) = text[at..].find('%') {
         out.text(&format.slice(at..at + found))?;
         at += found + 1;
-        at += field(evaluator, &text[at..], &mut fields, &mut out)?;
+        at += field(runtime, &text[at..], &mut fields, &mut out)?;
     }
     out.text(&format.slice(at..text.len()))?;
     // Python does not mind what could be asked for names
@@ -64,7 +64,7 @@ impl Fields<'_> {
 }
 
 /// Writes the field that follows a `%` and returns the bytes that it takes.
-fn field(evaluator: &Evaluator<'_>, text: &str, fields: &mut Fields<'_>, out: &mut Builder) -> Result<usize> {
+fn field(runtime: &Runtime<'_>, text: &str, fields: &mut Fields<'_>, out: &mut Builder) -> Result<usize> {
     let mut at = 0;
     let mut named = None;
     if text.starts_with('(') {
@@ -102,34 +102,34 @@ fn field(evaluator: &Evaluator<'_>, text: &str, fields: &mut Fields<'_>, out: &m
         return Ok(at + 1);
     }
     let value = match named {
-        Some(name) => by_name(evaluator, fields, name)?,
+        Some(name) => by_name(runtime, fields, name)?,
         None => fields.next()?,
     };
     if zero && spec.align == Some('>') && !matches!(kind, 's' | 'r' | 'a' | 'c') {
         (spec.fill, spec.align) = ('0', Some('='));
     }
-    write(evaluator, &spec, &value, out)?;
+    write(runtime, &spec, &value, out)?;
     Ok(at + kind.len_utf8())
 }
 
-fn by_name(evaluator: &Evaluator<'_>, fields: &mut Fields<'_>, name: &str) -> Result<Value> {
+fn by_name(runtime: &Runtime<'_>, fields: &mut Fields<'_>, name: &str) -> Result<Value> {
     fields.by_name = true;
     let Value::Dict(dict) = fields.whole else {
         return Err(Error::value("a format with names needs a dict"));
     };
     let dict = Rc::clone(dict);
-    let found = dict.get_str(&evaluator.meter, name)?.cloned();
+    let found = dict.get_str(&runtime.meter, name)?.cloned();
     found.ok_or_else(|| Error::value("a name in a format is no key of the dict"))
 }
 
-fn write(evaluator: &Evaluator<'_>, spec: &Spec, value: &Value, out: &mut Builder) -> Result<()> {
+fn write(runtime: &Runtime<'_>, spec: &Spec, value: &Value, out: &mut Builder) -> Result<()> {
     match spec.kind {
-        's' | 'r' | 'a' => spec.text(&shown(evaluator, value, spec.kind)?, out),
+        's' | 'r' | 'a' => spec.text(&runtime.shown(value, spec.kind)?, out),
         'c' if value.as_str().is_some_and(|text| text.chars().count() == 1) => {
-            spec.text(&evaluator.to_text(value)?, out)
+            spec.text(&runtime.to_text(value)?, out)
         }
         'd' | 'i' | 'u' => {
-            evaluator.defined(value)?;
+            runtime.defined(value)?;
             // floats are cut to integers here, unlike for %x
             let whole = match value {
                 Value::Float(f) if f.is_finite() && f.abs() < 1e38 => Value::Int(f.trunc() as i128),
@@ -138,7 +138,7 @@ fn write(evaluator: &Evaluator<'_>, spec: &Spec, value: &Value, out: &mut Builde
             Spec { kind: 'd', ..*spec }.number(&whole, out)
         }
         'x' | 'X' | 'o' | 'e' | 'E' | 'f' | 'F' | 'g' | 'G' | 'c' => {
-            evaluator.defined(value)?;
+            runtime.defined(value)?;
             spec.number(value, out)
         }
         other => Err(Error::value(format!("a format has no kind {other:?}"))),

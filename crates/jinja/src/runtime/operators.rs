@@ -1,9 +1,9 @@
 //! Arithmetic and comparisons with Python's rules.
 
-use super::Evaluator;
-use crate::ast::{Arithmetic, Comparison, Expression};
+use super::Runtime;
+use super::percent::percent;
+use crate::ast::{Arithmetic, Comparison};
 use crate::error::{Error, Result};
-use crate::python::percent;
 use crate::text::Builder;
 use crate::value::{Items, Seq, SeqKind, Value, compare, contains, equal};
 use std::cmp::Ordering;
@@ -13,44 +13,13 @@ pub(crate) fn too_large() -> Error {
     Error::value("an integer is larger than 127 bits")
 }
 
-impl<'a> Evaluator<'a> {
-    #[inline(never)]
-    pub(super) fn arithmetic(
-        &mut self,
-        first: &'a Expression,
-        rest: &'a [(Arithmetic, Expression)],
-    ) -> Result<Value> {
-        let mut left = self.expression(first)?;
-        for (op, operand) in rest {
-            let right = self.expression(operand)?;
-            left = self.operate(*op, &left, &right)?;
-        }
-        Ok(left)
-    }
-
-    #[inline(never)]
-    pub(super) fn comparison(
-        &mut self,
-        first: &'a Expression,
-        rest: &'a [(Comparison, Expression)],
-    ) -> Result<Value> {
-        let mut left = self.expression(first)?;
-        for (op, operand) in rest {
-            let right = self.expression(operand)?;
-            if !self.compares(*op, &left, &right)? {
-                return Ok(Value::Bool(false));
-            }
-            left = right;
-        }
-        Ok(Value::Bool(true))
-    }
-
+impl Runtime<'_> {
     /// Whether a comparison holds.
     pub(crate) fn compares(&self, op: Comparison, left: &Value, right: &Value) -> Result<bool> {
-        let order = |evaluator: &Self| {
-            evaluator.defined(left)?;
-            evaluator.defined(right)?;
-            compare(&evaluator.meter, left, right)
+        let order = |runtime: &Self| {
+            runtime.defined(left)?;
+            runtime.defined(right)?;
+            compare(&runtime.meter, left, right)
         };
         Ok(match op {
             Comparison::Eq => equal(&self.meter, left, right)?,

@@ -1,14 +1,13 @@
 //! Attributes, subscripts and slices.
 
-use super::Evaluator;
+use super::Runtime;
 use crate::error::{Error, Result};
-use crate::methods;
 use crate::symbols::Symbol;
 use crate::text::{Builder, Text};
-use crate::value::{Items, LoopState, Method, Missing, SeqKind, Value};
+use crate::value::{Items, LoopState, Method, Missing, SeqKind, Value, method_of};
 use std::rc::Rc;
 
-impl<'a> Evaluator<'a> {
+impl Runtime<'_> {
     /// `value.name`: a method or attribute, else an element of that name.
     #[inline(never)]
     pub(crate) fn attribute(&mut self, value: &Value, symbol: Symbol) -> Result<Value> {
@@ -47,7 +46,7 @@ impl<'a> Evaluator<'a> {
     }
 
     fn method(&self, value: &Value, name: &str) -> Result<Option<Value>> {
-        let Some(name) = methods::find(value, name) else { return Ok(None) };
+        let Some(name) = method_of(value, name) else { return Ok(None) };
         let charge = self.meter.charge(size_of::<Method>() + 16)?;
         Ok(Some(Value::Method(Rc::new(Method { receiver: value.clone(), name, _charge: charge }))))
     }
@@ -60,7 +59,7 @@ impl<'a> Evaluator<'a> {
     }
 
     /// `namespace.name = value`.
-    pub(super) fn set_attribute(&mut self, space: u32, symbol: Symbol, value: Value) -> Result<()> {
+    pub(crate) fn set_attribute(&mut self, space: u32, symbol: Symbol, value: Value) -> Result<()> {
         let name = self.name(symbol);
         let entries = &mut self.spaces[space as usize].entries;
         self.meter.spend(entries.len() / 4 + 1)?;
@@ -118,7 +117,7 @@ impl<'a> Evaluator<'a> {
 
     /// `value[start:stop:step]`.
     #[inline(never)]
-    pub(super) fn slice(&mut self, value: &Value, bounds: [Option<i128>; 3]) -> Result<Value> {
+    pub(crate) fn slice(&mut self, value: &Value, bounds: [Option<i128>; 3]) -> Result<Value> {
         self.defined(value)?;
         if bounds[2] == Some(0) {
             return Err(Error::value("the step of a slice cannot be 0"));

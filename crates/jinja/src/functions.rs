@@ -1,12 +1,12 @@
 //! Functions that every template has.
 
-use super::{Args, Evaluator};
 use crate::error::{Error, ErrorKind, Result};
+use crate::runtime::{Args, Runtime};
 use crate::text::Text;
 use crate::value::{Entries, Function, Items, SeqKind, Space, Value};
 
 /// Their names.
-pub(super) const TABLE: [(&str, Function); 5] = [
+pub(crate) const TABLE: [(&str, Function); 5] = [
     ("range", Function::Range),
     ("namespace", Function::Namespace),
     ("dict", Function::Dict),
@@ -21,16 +21,16 @@ const MAX_RANGE: i128 = 100_000;
 const MAX_DATE_FORMAT: usize = 256;
 
 #[inline(never)]
-pub(super) fn call(evaluator: &mut Evaluator<'_>, function: Function, args: Args) -> Result<Value> {
+pub(crate) fn call(runtime: &mut Runtime<'_>, function: Function, args: Args) -> Result<Value> {
     match function {
-        Function::Range => range(evaluator, args),
-        Function::Namespace => namespace(evaluator, args),
-        Function::Dict => dict(evaluator, args),
+        Function::Range => range(runtime, args),
+        Function::Namespace => namespace(runtime, args),
+        Function::Dict => dict(runtime, args),
         Function::RaiseException => {
             let [message] = args.bind("raise_exception", ["message"])?;
             let message = match message {
-                Some(message) => evaluator.to_text(&message)?,
-                None => Text::trusted(&evaluator.meter, "raise_exception")?,
+                Some(message) => runtime.to_text(&message)?,
+                None => Text::trusted(&runtime.meter, "raise_exception")?,
             };
             Err(Error::new(ErrorKind::Raised, message.as_str()))
         }
@@ -45,20 +45,20 @@ pub(super) fn call(evaluator: &mut Evaluator<'_>, function: Function, args: Args
                     format.len()
                 )));
             }
-            let text = (evaluator.now)(format.as_str()).map_err(Error::value)?;
-            Value::string(&evaluator.meter, &text)
+            let text = (runtime.now)(format.as_str()).map_err(Error::value)?;
+            Value::string(&runtime.meter, &text)
         }
     }
 }
 
-fn range(evaluator: &Evaluator<'_>, args: Args) -> Result<Value> {
+fn range(runtime: &Runtime<'_>, args: Args) -> Result<Value> {
     let mut numbers = [0; 3];
     let count = args.positional.len();
     if !args.named.is_empty() || count == 0 || count > 3 {
         return Err(Error::value("range takes one to three integers"));
     }
     for (number, value) in numbers.iter_mut().zip(&args.positional) {
-        evaluator.defined(value)?;
+        runtime.defined(value)?;
         *number = value.as_int().ok_or_else(|| Error::value("range takes one to three integers"))?;
     }
     let [first, second, third] = numbers;
@@ -73,37 +73,37 @@ fn range(evaluator: &Evaluator<'_>, args: Args) -> Result<Value> {
     if length > MAX_RANGE {
         return Err(Error::limit(format!("range() is too long: {length} numbers, the limit is {MAX_RANGE}")));
     }
-    let mut items = Items::with_capacity(&evaluator.meter, length as usize)?;
+    let mut items = Items::with_capacity(&runtime.meter, length as usize)?;
     for n in 0..length {
         items.push(Value::Int(start + n * step))?;
     }
     items.of_kind(SeqKind::Range)
 }
 
-fn namespace(evaluator: &mut Evaluator<'_>, args: Args) -> Result<Value> {
+fn namespace(runtime: &mut Runtime<'_>, args: Args) -> Result<Value> {
     // namespaces live as long as the rendering
     let place = size_of::<(Text, Value)>();
-    evaluator.meter.reserve(2 * size_of::<Space>())?;
-    let dict = dict(evaluator, args)?;
+    runtime.meter.reserve(2 * size_of::<Space>())?;
+    let dict = dict(runtime, args)?;
     let mut space = Space::default();
     if let Value::Dict(dict) = &dict {
         for (key, value) in dict.entries() {
             let Value::Str(name) = key else { continue };
-            evaluator.meter.reserve(2 * place)?;
+            runtime.meter.reserve(2 * place)?;
             space.entries.push((name.clone(), value.clone()));
         }
     }
-    evaluator.spaces.push(space);
-    Ok(Value::Namespace(evaluator.spaces.len() as u32 - 1))
+    runtime.spaces.push(space);
+    Ok(Value::Namespace(runtime.spaces.len() as u32 - 1))
 }
 
-fn dict(evaluator: &Evaluator<'_>, args: Args) -> Result<Value> {
-    let mut entries = Entries::new(&evaluator.meter)?;
+fn dict(runtime: &Runtime<'_>, args: Args) -> Result<Value> {
+    let mut entries = Entries::new(&runtime.meter)?;
     if args.positional.len() > 1 {
         return Err(Error::value("dict takes one value at most, and names"));
     }
     if let Some(first) = args.positional.first() {
-        evaluator.defined(first)?;
+        runtime.defined(first)?;
         match first {
             Value::Dict(dict) => {
                 for (key, value) in dict.entries() {
@@ -111,8 +111,8 @@ fn dict(evaluator: &Evaluator<'_>, args: Args) -> Result<Value> {
                 }
             }
             other => {
-                for pair in other.iterate(&evaluator.meter)?.items() {
-                    let pair = pair.iterate(&evaluator.meter)?;
+                for pair in other.iterate(&runtime.meter)?.items() {
+                    let pair = pair.iterate(&runtime.meter)?;
                     let [key, value] = pair.items() else {
                         return Err(Error::value("dict needs pairs of a key and a value"));
                     };

@@ -1,14 +1,14 @@
 //! `"…".format(values)`.
 
-use super::spec::{Spec, number_at, shown};
 use crate::error::{Error, Result};
-use crate::eval::{Args, Evaluator};
+use crate::python::{Spec, number_at};
+use crate::runtime::{Args, Runtime};
 use crate::text::{Builder, Text};
 use crate::value::Value;
 
 /// Formats a string as Python's `str.format` does, without fields in fields.
-pub(crate) fn format(evaluator: &mut Evaluator<'_>, format: &Text, args: &Args) -> Result<Text> {
-    let mut out = Builder::new(&evaluator.meter)?;
+pub(super) fn format(runtime: &mut Runtime<'_>, format: &Text, args: &Args) -> Result<Text> {
+    let mut out = Builder::new(&runtime.meter)?;
     let text = format.as_str();
     let mut at = 0;
     let mut automatic = 0;
@@ -23,7 +23,7 @@ pub(crate) fn format(evaluator: &mut Evaluator<'_>, format: &Text, args: &Args) 
         }
         let end = text[at..].find('}').filter(|end| *end > 0);
         let end = end.ok_or_else(|| Error::value("a brace in a format stands alone"))?;
-        field(evaluator, &text[at + 1..at + end], args, &mut automatic, &mut out)?;
+        field(runtime, &text[at + 1..at + end], args, &mut automatic, &mut out)?;
         at += end + 1;
     }
     out.text(&format.slice(at..text.len()))?;
@@ -31,7 +31,7 @@ pub(crate) fn format(evaluator: &mut Evaluator<'_>, format: &Text, args: &Args) 
 }
 
 fn field(
-    evaluator: &mut Evaluator<'_>,
+    runtime: &mut Runtime<'_>,
     field: &str,
     args: &Args,
     automatic: &mut usize,
@@ -45,38 +45,38 @@ fn field(
         Some((name, conversion)) => (name, conversion),
         None => (name, ""),
     };
-    let value = find(evaluator, name, args, automatic)?;
+    let value = find(runtime, name, args, automatic)?;
     let spec = parse(spec)?;
     let value = match conversion {
         "" => value,
-        "s" => Value::Str(evaluator.to_text(&value)?),
-        "r" | "a" => Value::Str(evaluator.to_repr(&value)?),
+        "s" => Value::Str(runtime.to_text(&value)?),
+        "r" | "a" => Value::Str(runtime.to_repr(&value)?),
         _ => return Err(Error::value("a conversion in a format is none of !s, !r, !a")),
     };
     match (&value, spec) {
-        (_, None) => out.text(&evaluator.to_text(&value)?),
+        (_, None) => out.text(&runtime.to_text(&value)?),
         (Value::Str(text), Some(spec)) if spec.kind == 's' || spec.kind == '\0' => spec.text(text, out),
         (Value::Int(_) | Value::Bool(_), Some(spec)) => {
             Spec { kind: if spec.kind == '\0' { 'd' } else { spec.kind }, ..spec }.number(&value, out)
         }
         (Value::Float(_), Some(spec)) if spec.kind == '\0' && spec.precision.is_none() => {
-            let text = evaluator.to_text(&value)?;
+            let text = runtime.to_text(&value)?;
             Spec { align: spec.align.or(Some('>')), ..spec }.text(&text, out)
         }
         (Value::Float(_), Some(spec)) => {
             Spec { kind: if spec.kind == '\0' { 'g' } else { spec.kind }, ..spec }.number(&value, out)
         }
         (other, Some(spec)) => {
-            evaluator.defined(other)?;
+            runtime.defined(other)?;
             let kind = other.type_name();
-            let _ = shown(evaluator, other, spec.kind)?;
+            let _ = runtime.shown(other, spec.kind)?;
             Err(Error::value(format!("a value of type {kind} takes no format of its own")))
         }
     }
 }
 
 /// The value that a field names: by number, by name, or the next one; then its attributes and elements.
-fn find(evaluator: &mut Evaluator<'_>, name: &str, args: &Args, automatic: &mut usize) -> Result<Value> {
+fn find(runtime: &mut Runtime<'_>, name: &str, args: &Args, automatic: &mut usize) -> Result<Value> {
     let end = name.find(['.', '[']).unwrap_or(name.len());
     let missing = || Error::value("a field of a format has no value");
     let (first, mut rest) = name.split_at(end);
@@ -91,7 +91,7 @@ fn find(evaluator: &mut Evaluator<'_>, name: &str, args: &Args, automatic: &mut 
         found.map(|(_, value)| value.clone()).ok_or_else(missing)?
     };
     while !rest.is_empty() {
-        evaluator.meter.spend(1)?;
+        runtime.meter.spend(1)?;
         let (key, after) = if let Some(tail) = rest.strip_prefix('[') {
             tail.split_once(']').ok_or_else(missing)?
         } else {
@@ -100,9 +100,9 @@ fn find(evaluator: &mut Evaluator<'_>, name: &str, args: &Args, automatic: &mut 
         };
         let element = match key.parse::<i128>() {
             Ok(n) if rest.starts_with('[') => Value::Int(n),
-            _ => Value::string(&evaluator.meter, key)?,
+            _ => Value::string(&runtime.meter, key)?,
         };
-        value = evaluator.subscript(&value, &element)?;
+        value = runtime.subscript(&value, &element)?;
         rest = after;
     }
     Ok(value)

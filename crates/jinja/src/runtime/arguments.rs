@@ -1,0 +1,82 @@
+//! Arguments of calls.
+
+use crate::error::{Error, Result};
+use crate::meter::{Charge, Meter};
+use crate::text::Text;
+use crate::value::Value;
+use std::rc::Rc;
+
+/// Evaluated arguments.
+pub(crate) struct Args {
+    pub(crate) positional: Vec<Value>,
+    pub(crate) named: Vec<(Text, Value)>,
+    charge: Charge,
+}
+
+impl Args {
+    pub(crate) fn new(meter: &Rc<Meter>) -> Result<Args> {
+        Ok(Args { positional: Vec::new(), named: Vec::new(), charge: meter.charge(0)? })
+    }
+
+    pub(crate) fn push(&mut self, value: Value) -> Result<()> {
+        self.charge.grow(2 * size_of::<Value>())?;
+        self.charge.meter().spend(1)?;
+        self.positional.push(value);
+        Ok(())
+    }
+
+    pub(crate) fn push_named(&mut self, name: Text, value: Value) -> Result<()> {
+        self.charge.grow(2 * size_of::<(Text, Value)>())?;
+        self.charge.meter().spend(self.named.len() / 4 + 1)?;
+        if self.named.iter().any(|(other, _)| other.as_str() == name.as_str()) {
+            return Err(Error::value(format!("the argument {} is given twice", clip(name.as_str()))));
+        }
+        self.named.push((name, value));
+        Ok(())
+    }
+
+    /// The same arguments for another call, without the first `skip`.
+    pub(crate) fn copy(&self, skip: usize) -> Result<Args> {
+        let mut args = Args::new(self.charge.meter())?;
+        for value in self.positional.iter().skip(skip) {
+            args.push(value.clone())?;
+        }
+        for (name, value) in &self.named {
+            args.push_named(name.clone(), value.clone())?;
+        }
+        Ok(args)
+    }
+
+    /// The argument of a name, taken out.
+    pub(crate) fn take_named(&mut self, name: &str) -> Option<Value> {
+        let at = self.named.iter().position(|(other, _)| other.as_str() == name)?;
+        Some(self.named.remove(at).1)
+    }
+
+    /// Arguments of built-ins by parameter name; `what` is the built-in's name in errors.
+    pub(crate) fn bind<const N: usize>(self, what: &str, names: [&str; N]) -> Result<[Option<Value>; N]> {
+        let mut found = [const { None }; N];
+        if self.positional.len() > N {
+            let given = self.positional.len();
+            return Err(Error::value(format!("{what} takes at most {N} arguments, not {given}")));
+        }
+        for (slot, value) in found.iter_mut().zip(self.positional) {
+            *slot = Some(value);
+        }
+        for (name, value) in self.named {
+            let Some(at) = names.iter().position(|other| *other == name.as_str()) else {
+                return Err(Error::value(format!("{what} has no parameter {}", clip(name.as_str()))));
+            };
+            if found[at].is_some() {
+                return Err(Error::value(format!("{what} got its parameter {} twice", names[at])));
+            }
+            found[at] = Some(value);
+        }
+        Ok(found)
+    }
+}
+
+/// The beginning of a text that may be long, for a message.
+pub(crate) fn clip(text: &str) -> String {
+    text.chars().take(60).collect()
+}

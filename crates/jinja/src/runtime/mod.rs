@@ -1,0 +1,99 @@
+//! What operations on values share in a rendering, and those operations that other ones need: texts of values, their
+//! attributes and elements, operators. Nothing here knows statements or expressions.
+
+mod access;
+mod arguments;
+mod operators;
+mod percent;
+
+pub(crate) use arguments::{Args, clip};
+pub(crate) use operators::too_large;
+pub(crate) use percent::percent;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::meter::Meter;
+use crate::python::Printer;
+use crate::symbols::{Symbol, Symbols};
+use crate::text::{Builder, Text};
+use crate::value::{Missing, Space, Value};
+use std::rc::Rc;
+
+/// The function behind `strftime_now`.
+pub(crate) type Clock<'a> = &'a dyn Fn(&str) -> std::result::Result<String, String>;
+
+/// What a rendering shares with the built-ins that it calls.
+pub(crate) struct Runtime<'a> {
+    pub(crate) meter: Rc<Meter>,
+    pub(crate) spaces: Vec<Space>,
+    pub(crate) now: Clock<'a>,
+    symbols: &'a Symbols,
+    depth: u32,
+}
+
+impl<'a> Runtime<'a> {
+    pub(crate) fn new(meter: Rc<Meter>, symbols: &'a Symbols, now: Clock<'a>) -> Runtime<'a> {
+        Runtime { meter, spaces: Vec::new(), now, symbols, depth: 0 }
+    }
+
+    pub(crate) fn symbol(&self, name: &str) -> Option<Symbol> {
+        self.symbols.find(name)
+    }
+
+    pub(crate) fn name(&self, symbol: Symbol) -> &'a str {
+        self.symbols.name(symbol)
+    }
+
+    /// Goes one level deeper in the tree.
+    pub(crate) fn enter(&mut self) -> Result<()> {
+        self.depth += 1;
+        self.meter.spend(1)?;
+        let limit = self.meter.limits().eval_depth;
+        if self.depth > limit {
+            return Err(Error::limit(format!("calls and expressions are nested deeper than {limit} levels")));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn leave(&mut self) {
+        self.depth -= 1;
+    }
+
+    /// Appends `str(value)`.
+    pub(crate) fn print(&self, value: &Value, out: &mut Builder) -> Result<()> {
+        Printer::new(&self.spaces, self.symbols, out).str(value)
+    }
+
+    /// `str(value)`.
+    pub(crate) fn to_text(&self, value: &Value) -> Result<Text> {
+        if let Value::Str(text) = value {
+            return Ok(text.clone());
+        }
+        let mut builder = Builder::new(&self.meter)?;
+        self.print(value, &mut builder)?;
+        Ok(builder.finish())
+    }
+
+    /// `repr(value)`.
+    pub(crate) fn to_repr(&self, value: &Value) -> Result<Text> {
+        let mut builder = Builder::new(&self.meter)?;
+        Printer::new(&self.spaces, self.symbols, &mut builder).repr(value)?;
+        Ok(builder.finish())
+    }
+
+    /// `str` or `repr` of a value, for `%s` and `%r`.
+    pub(crate) fn shown(&self, value: &Value, kind: char) -> Result<Text> {
+        if kind == 'r' || kind == 'a' { self.to_repr(value) } else { self.to_text(value) }
+    }
+
+    /// Refuses an undefined value if a value is needed.
+    pub(crate) fn defined(&self, value: &Value) -> Result<()> {
+        let Value::Undefined(missing) = value else { return Ok(()) };
+        let message = match missing {
+            Missing::Name(symbol) => format!("'{}' is undefined", self.name(*symbol)),
+            Missing::Attribute(symbol) => format!("there is no attribute or key '{}'", self.name(*symbol)),
+            Missing::Parameter(symbol) => format!("the parameter '{}' was not given", self.name(*symbol)),
+            Missing::Element => "there is no such element".to_owned(),
+        };
+        Err(Error::new(ErrorKind::Undefined, message))
+    }
+}
