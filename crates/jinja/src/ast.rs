@@ -3,9 +3,7 @@
 //! Operators of one level, filters one after the other, signs and `elif` are lists, so that only brackets and nested
 //! statements make the tree deeper. The parser bounds that depth, and with it every recursion over the tree.
 
-use crate::filters::Filter;
 use crate::symbols::{Symbol, Symbols};
-use crate::tests::Test;
 
 /// A template with everything that its tree refers to.
 pub(crate) struct Program {
@@ -151,9 +149,9 @@ pub(crate) enum Link {
     Subscript(Expression),
     Slice(Box<[Option<Expression>; 3]>),
     Call(Arguments),
-    /// Names that are unknown fail where they are reached, since templates guard them with conditions.
-    Filter(Symbol, Option<Filter>, Arguments),
-    Test(Symbol, Option<Test>, Arguments, bool),
+    Filter(Symbol, Arguments),
+    /// Negated if so marked.
+    Test(Symbol, Arguments, bool),
 }
 
 #[derive(Default)]

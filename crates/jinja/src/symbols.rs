@@ -29,7 +29,8 @@ impl Symbols {
         &self.names[symbol as usize]
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.names.len()
+    /// In the order of their numbers.
+    pub(crate) fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.names.iter().map(|name| &**name)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::ast::Program;
 use crate::error::Error;
-use crate::eval::Evaluator;
+use crate::eval::{Builtins, Evaluator};
 use crate::limits::Limits;
 use crate::meter::Meter;
 use crate::parser;
@@ -14,6 +14,7 @@ use std::rc::Rc;
 /// A parsed template.
 pub struct Template {
     program: Program,
+    builtins: Builtins,
 }
 
 impl Template {
@@ -22,7 +23,9 @@ impl Template {
     /// # Errors
     /// A source that is too large, nested too deeply, or not of the dialect.
     pub fn parse(source: &str, limits: &Limits) -> Result<Template, Error> {
-        Ok(Template { program: parser::parse(source, limits)? })
+        let program = parser::parse(source, limits)?;
+        let builtins = Builtins::of(&program.symbols);
+        Ok(Template { program, builtins })
     }
 }
 
@@ -112,7 +115,8 @@ impl<'a> Render<'a> {
     }
 
     fn run(self) -> Result<Rendered, Error> {
-        let mut evaluator = Evaluator::new(&self.template.program, self.meter, self.now)?;
+        let mut evaluator =
+            Evaluator::new(&self.template.program, &self.template.builtins, self.meter, self.now)?;
         for (name, value) in self.variables {
             evaluator.define(name, value);
         }

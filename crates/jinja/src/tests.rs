@@ -2,12 +2,9 @@
 
 use crate::ast::{Arithmetic, Comparison};
 use crate::error::{Error, Result};
-use crate::runtime::{Args, Runtime};
+use crate::methods;
+use crate::runtime::{Args, Runtime, Test};
 use crate::value::{SeqKind, Value, equal};
-use crate::{filters, methods};
-
-/// A test: the value before `is`, and the arguments.
-pub(crate) type Test = fn(&mut Runtime<'_>, &Value, &Args) -> Result<bool>;
 
 /// The test of a name.
 pub(crate) fn find(name: &str) -> Option<Test> {
@@ -46,20 +43,20 @@ pub(crate) fn find(name: &str) -> Option<Test> {
             ))
         },
         "escaped" => |_, _, _| Ok(false),
-        "lower" => |e, v, _| methods::is_cased(&e.meter, &e.to_text(v)?, false),
-        "upper" => |e, v, _| methods::is_cased(&e.meter, &e.to_text(v)?, true),
-        "odd" => |e, v, _| leaves(e, v, &Value::Int(2), 1),
-        "even" => |e, v, _| leaves(e, v, &Value::Int(2), 0),
-        "divisibleby" => |e, v, args| leaves(e, v, only(args)?, 0),
-        "sameas" => |e, v, args| same(e, v, only(args)?),
-        "eq" | "==" | "equalto" => |e, v, args| equal(&e.meter, v, only(args)?),
-        "ne" | "!=" => |e, v, args| Ok(!equal(&e.meter, v, only(args)?)?),
-        "lt" | "<" | "lessthan" => |e, v, args| e.compares(Comparison::Lt, v, only(args)?),
-        "le" | "<=" => |e, v, args| e.compares(Comparison::Le, v, only(args)?),
-        "gt" | ">" | "greaterthan" => |e, v, args| e.compares(Comparison::Gt, v, only(args)?),
-        "ge" | ">=" => |e, v, args| e.compares(Comparison::Ge, v, only(args)?),
-        "in" => |e, v, args| e.compares(Comparison::In, v, only(args)?),
-        "filter" => |_, v, _| Ok(v.as_str().is_some_and(|name| filters::find(name).is_some())),
+        "lower" => |r, v, _| methods::is_cased(&r.meter, &r.to_text(v)?, false),
+        "upper" => |r, v, _| methods::is_cased(&r.meter, &r.to_text(v)?, true),
+        "odd" => |r, v, _| leaves(r, v, &Value::Int(2), 1),
+        "even" => |r, v, _| leaves(r, v, &Value::Int(2), 0),
+        "divisibleby" => |r, v, args| leaves(r, v, only(args)?, 0),
+        "sameas" => |r, v, args| same(r, v, only(args)?),
+        "eq" | "==" | "equalto" => |r, v, args| equal(&r.meter, v, only(args)?),
+        "ne" | "!=" => |r, v, args| Ok(!equal(&r.meter, v, only(args)?)?),
+        "lt" | "<" | "lessthan" => |r, v, args| r.compares(Comparison::Lt, v, only(args)?),
+        "le" | "<=" => |r, v, args| r.compares(Comparison::Le, v, only(args)?),
+        "gt" | ">" | "greaterthan" => |r, v, args| r.compares(Comparison::Gt, v, only(args)?),
+        "ge" | ">=" => |r, v, args| r.compares(Comparison::Ge, v, only(args)?),
+        "in" => |r, v, args| r.compares(Comparison::In, v, only(args)?),
+        "filter" => |r, v, _| Ok(v.as_str().is_some_and(|name| (r.find.filter)(name).is_some())),
         "test" => |_, v, _| Ok(v.as_str().is_some_and(|name| find(name).is_some())),
         _ => return None,
     })

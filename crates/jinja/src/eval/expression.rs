@@ -180,8 +180,8 @@ impl<'a> Evaluator<'a> {
                     }
                     self.call(value, args)?
                 }
-                Link::Filter(name, filter, arguments) => {
-                    let Some(filter) = filter else {
+                Link::Filter(name, arguments) => {
+                    let Some(filter) = self.builtins.filter(*name) else {
                         return Err(Error::unsupported(format!(
                             "there is no filter '{}'",
                             self.runtime.name(*name)
@@ -190,8 +190,8 @@ impl<'a> Evaluator<'a> {
                     let args = self.arguments(arguments)?;
                     filter(&mut self.runtime, value, args)?
                 }
-                Link::Test(name, test, arguments, negated) => {
-                    let Some(test) = test else {
+                Link::Test(name, arguments, negated) => {
+                    let Some(test) = self.builtins.test(*name) else {
                         return Err(Error::unsupported(format!(
                             "there is no test '{}'",
                             self.runtime.name(*name)

@@ -1,10 +1,13 @@
 //! Runs a program.
 
 mod arguments;
+mod builtins;
 mod call;
 mod expression;
 mod loops;
 mod statement;
+
+pub(crate) use builtins::Builtins;
 
 use crate::ast::{Constant, Program};
 use crate::error::Result;
@@ -14,11 +17,13 @@ use crate::runtime::{Clock, Runtime};
 use crate::symbols::Symbol;
 use crate::text::{Builder, Text};
 use crate::value::{Missing, Value};
+use builtins::FINDERS;
 use std::rc::Rc;
 
 /// The state of a rendering. It ends at the first error, so that nothing needs to be put back on the way out.
 pub(crate) struct Evaluator<'a> {
     program: &'a Program,
+    builtins: &'a Builtins,
     runtime: Runtime<'a>,
     constants: Vec<Value>,
     /// Variables of the outermost scope, by symbol.
@@ -49,7 +54,12 @@ enum Flow {
 const VARIABLE: usize = 2 * size_of::<(Symbol, Value)>();
 
 impl<'a> Evaluator<'a> {
-    pub(crate) fn new(program: &'a Program, meter: Rc<Meter>, now: Clock<'a>) -> Result<Evaluator<'a>> {
+    pub(crate) fn new(
+        program: &'a Program,
+        builtins: &'a Builtins,
+        meter: Rc<Meter>,
+        now: Clock<'a>,
+    ) -> Result<Evaluator<'a>> {
         let constants = program.constants.iter().map(|constant| {
             Ok(match constant {
                 Constant::None => Value::None,
@@ -62,12 +72,13 @@ impl<'a> Evaluator<'a> {
         let constants = constants.collect::<Result<Vec<_>>>()?;
         let mut evaluator = Evaluator {
             constants,
-            globals: vec![None; program.symbols.len()],
+            globals: vec![None; program.symbols.names().len()],
             scopes: vec![Scope { id: 0, parent: 0, variables: Vec::new() }],
             scope_ids: 0,
             outputs: vec![Builder::output(&meter)?],
             program,
-            runtime: Runtime::new(meter, &program.symbols, now),
+            builtins,
+            runtime: Runtime::new(meter, &program.symbols, now, FINDERS),
         };
         for (name, function) in functions::TABLE {
             evaluator.define(name, Value::Function(function));
@@ -80,12 +91,6 @@ impl<'a> Evaluator<'a> {
         if let Some(symbol) = self.runtime.symbol(name) {
             self.globals[symbol as usize] = Some(value);
         }
-    }
-
-    /// Renders the template.
-    pub(crate) fn run(mut self) -> Result<Builder> {
-        self.body(&self.program.body)?;
-        Ok(self.outputs.swap_remove(0))
     }
 
     fn lookup(&self, symbol: Symbol) -> Result<Value> {

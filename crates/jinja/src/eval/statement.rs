@@ -4,9 +4,16 @@ use super::{Evaluator, Flow};
 use crate::ast::{Expression, Link, Node, Statement, Target};
 use crate::error::{Error, Result};
 use crate::runtime::Args;
+use crate::text::Builder;
 use crate::value::{Macro, Value};
 
 impl<'a> Evaluator<'a> {
+    /// Renders the template.
+    pub(crate) fn run(mut self) -> Result<Builder> {
+        self.body(&self.program.body)?;
+        Ok(self.outputs.swap_remove(0))
+    }
+
     /// Runs statements one after the other.
     pub(super) fn body(&mut self, nodes: &'a [Node]) -> Result<Flow> {
         self.runtime.enter()?;

@@ -1,6 +1,6 @@
 //! Filters of numbers.
 
-use super::{Path, integer};
+use super::arguments::{Path, integer};
 use crate::ast::Arithmetic;
 use crate::error::{Error, Result};
 use crate::python::{parse_float, parse_integer};

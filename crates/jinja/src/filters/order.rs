@@ -1,6 +1,6 @@
 //! Filters that compare elements.
 
-use super::{Path, flag};
+use super::arguments::{Path, flag};
 use crate::error::{Error, Result};
 use crate::methods::lowered;
 use crate::runtime::{Args, Runtime};

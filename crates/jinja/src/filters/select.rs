@@ -1,9 +1,8 @@
 //! Filters that go through a list with another filter or a test.
 
-use super::{Path, find};
+use super::arguments::Path;
 use crate::error::{Error, Result};
-use crate::runtime::{Args, Runtime};
-use crate::tests::{self, Test};
+use crate::runtime::{Args, Runtime, Test};
 use crate::value::{Items, SeqKind, Value};
 
 /// `map(attribute=…, default=…)` or `map(filter, …)`.
@@ -30,7 +29,7 @@ pub(super) fn map(runtime: &mut Runtime<'_>, value: Value, mut args: Args) -> Re
         return items.of_kind(SeqKind::Generator);
     }
     let name = runtime.to_text(&args.positional[0])?;
-    let Some(filter) = find(name.as_str()) else {
+    let Some(filter) = (runtime.find.filter)(name.as_str()) else {
         return Err(Error::unsupported("map names a filter that does not exist"));
     };
     if !value.is_true() {
@@ -83,7 +82,7 @@ fn choose(
         None => None,
         Some(name) => {
             let name = runtime.to_text(name)?;
-            let found = tests::find(name.as_str());
+            let found = (runtime.find.test)(name.as_str());
             Some(found.ok_or_else(|| Error::unsupported("a filter names a test that does not exist"))?)
         }
     };

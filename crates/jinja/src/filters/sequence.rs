@@ -1,6 +1,6 @@
 //! Filters of lists.
 
-use super::{Path, flag, integer};
+use super::arguments::{Path, flag, integer};
 use crate::error::{Error, Result};
 use crate::methods;
 use crate::runtime::{Args, Runtime};

@@ -1,6 +1,6 @@
 //! Filters of strings.
 
-use super::{flag, integer};
+use super::arguments::{flag, integer};
 use crate::chars::is_space;
 use crate::error::{Error, Result};
 use crate::methods;

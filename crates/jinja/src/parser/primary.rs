@@ -4,7 +4,6 @@ use super::Parser;
 use crate::ast::{Arguments, Constant, Expression, Link};
 use crate::error::Result;
 use crate::lexer::TokenKind;
-use crate::{filters, tests};
 
 impl Parser<'_> {
     pub(super) fn primary(&mut self) -> Result<Expression> {
@@ -227,8 +226,7 @@ impl Parser<'_> {
         self.skip_op("|");
         let name = self.dotted_name()?;
         let arguments = if self.is_op("(") { self.nested(Self::arguments)? } else { Arguments::default() };
-        let found = filters::find(&name);
-        Ok(Link::Filter(self.symbol(&name)?, found, arguments))
+        Ok(Link::Filter(self.symbol(&name)?, arguments))
     }
 
     fn dotted_name(&mut self) -> Result<String> {
@@ -261,8 +259,7 @@ impl Parser<'_> {
                 Expression::Chain(Box::new(value), links)
             });
         }
-        let found = tests::find(&name);
-        Ok(Link::Test(self.symbol(&name)?, found, arguments, negated))
+        Ok(Link::Test(self.symbol(&name)?, arguments, negated))
     }
 
     fn begins_argument(&self) -> bool {

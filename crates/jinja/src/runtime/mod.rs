@@ -21,18 +21,32 @@ use std::rc::Rc;
 /// The function behind `strftime_now`.
 pub(crate) type Clock<'a> = &'a dyn Fn(&str) -> std::result::Result<String, String>;
 
+/// A filter: the value before the bar, and the arguments.
+pub(crate) type Filter = fn(&mut Runtime<'_>, Value, Args) -> Result<Value>;
+
+/// A test: the value before `is`, and the arguments.
+pub(crate) type Test = fn(&mut Runtime<'_>, &Value, &Args) -> Result<bool>;
+
+/// How filters and tests find each other: some are given the name of another one.
+#[derive(Clone, Copy)]
+pub(crate) struct Finders {
+    pub(crate) filter: fn(&str) -> Option<Filter>,
+    pub(crate) test: fn(&str) -> Option<Test>,
+}
+
 /// What a rendering shares with the built-ins that it calls.
 pub(crate) struct Runtime<'a> {
     pub(crate) meter: Rc<Meter>,
     pub(crate) spaces: Vec<Space>,
     pub(crate) now: Clock<'a>,
+    pub(crate) find: Finders,
     symbols: &'a Symbols,
     depth: u32,
 }
 
 impl<'a> Runtime<'a> {
-    pub(crate) fn new(meter: Rc<Meter>, symbols: &'a Symbols, now: Clock<'a>) -> Runtime<'a> {
-        Runtime { meter, spaces: Vec::new(), now, symbols, depth: 0 }
+    pub(crate) fn new(meter: Rc<Meter>, symbols: &'a Symbols, now: Clock<'a>, find: Finders) -> Runtime<'a> {
+        Runtime { meter, spaces: Vec::new(), now, find, symbols, depth: 0 }
     }
 
     pub(crate) fn symbol(&self, name: &str) -> Option<Symbol> {

@@ -1,0 +1,61 @@
+//! What the arguments of several filters mean.
+
+use crate::error::{Error, Result};
+use crate::runtime::Runtime;
+use crate::text::Text;
+use crate::value::Value;
+
+/// A path such as `function.name` into each element of a list.
+pub(super) enum Path {
+    /// A key that is no text: a position.
+    Key(Value),
+    Names(Vec<Value>),
+}
+
+impl Path {
+    pub(super) fn new(runtime: &Runtime<'_>, attribute: &Value) -> Result<Path> {
+        let Value::Str(text) = attribute else { return Ok(Path::Key(attribute.clone())) };
+        let mut names = Vec::new();
+        for part in text.as_str().split('.') {
+            if names.len() == 64 {
+                return Err(Error::limit("an attribute has more than 64 parts"));
+            }
+            names.push(match part.parse::<i128>() {
+                Ok(n) if part.bytes().all(|b| b.is_ascii_digit()) => Value::Int(n),
+                _ => Value::Str(Text::trusted(&runtime.meter, part)?),
+            });
+        }
+        Ok(Path::Names(names))
+    }
+
+    pub(super) fn follow(&self, runtime: &mut Runtime<'_>, item: &Value) -> Result<Value> {
+        match self {
+            Path::Key(key) => runtime.subscript(item, key),
+            Path::Names(names) => {
+                let mut value = item.clone();
+                for name in names {
+                    value = runtime.subscript(&value, name)?;
+                }
+                Ok(value)
+            }
+        }
+    }
+}
+
+/// An integer argument, or its default.
+pub(super) fn integer(runtime: &Runtime<'_>, value: Option<&Value>, default: i128) -> Result<i128> {
+    match value {
+        None => Ok(default),
+        Some(value) => {
+            runtime.defined(value)?;
+            value.as_int().ok_or_else(|| {
+                Error::value(format!("an integer is needed, not a value of type {}", value.type_name()))
+            })
+        }
+    }
+}
+
+/// A flag.
+pub(super) fn flag(value: Option<&Value>) -> bool {
+    value.is_some_and(Value::is_true)
+}
