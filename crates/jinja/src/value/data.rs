@@ -20,7 +20,7 @@ pub(crate) enum Value {
     Str(Text),
     Seq(Rc<Seq>),
     Dict(Rc<Dict>),
-    /// A place in the evaluator's list of namespaces: they can refer to each other without owning each other.
+    /// A place in the runtime's list of namespaces: they can refer to each other without owning each other.
     Namespace(u32),
     Function(Function),
     Macro(Macro),
