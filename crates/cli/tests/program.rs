@@ -284,8 +284,7 @@ fn graph_prints_the_ir_after_any_pass() {
         String::from_utf8(refused.stderr).unwrap()
     };
     let unknown = error(&["graph", "ir", "--after", "fuse"]);
-    let passes =
-        "lower_mla, fuse_projections, group_experts, fold_norms, fold_ropes, fold_epilogues, select_kernels";
+    let passes = "fold_ropes, fold_epilogues, share_kv_splits, select_kernels";
     assert!(unknown.contains("--after fuse") && unknown.contains(passes), "{unknown}");
     assert!(
         error(&["graph", "plan", "--after", "fold_norms"]).contains("latent graph ir --after fold_norms")
