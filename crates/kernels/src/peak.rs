@@ -96,7 +96,10 @@ pub fn peak(tier: Tier) -> Peak {
         #[cfg(target_arch = "x86_64")]
         Tier::Avx2 => match Avx2Vnni::detect() {
             Some(isa) => measure_on!(Avx2Vnni, ACCUMULATORS_AVX2)(isa),
-            None => measure_on!(Avx2, ACCUMULATORS_AVX2)(<Avx2>::expect()),
+            None => {
+                let isa = <Avx2>::expect();
+                Peak { int8: avx2_int8(isa), ..measure_on!(Avx2, ACCUMULATORS_AVX2)(isa) }
+            }
         },
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512 | Tier::Amx => measure_on!(Avx512, ACCUMULATORS)(Avx512::expect()),
@@ -116,6 +119,54 @@ pub fn peak(tier: Tier) -> Peak {
         };
     }
     best
+}
+
+/// Multiply-adds of int8 without VNNI, on registers only: products of pairs (`vpmaddubsw`) are added in 16 bits, and every fourth sum is widened to
+/// 32 bits, as kernels do for quants of up to five bits.
+///
+/// Written by hand, since the compiler shares products between accumulators of a loop like [`measure`]'s and so finds twice what is possible.
+#[cfg(target_arch = "x86_64")]
+fn avx2_int8(_proof: Avx2) -> f64 {
+    const ROWS: usize = 4;
+    isa_fn! { Avx2;
+        fn inner() -> f64 {
+            use std::arch::x86_64::*;
+            /// The same register, of which the compiler knows nothing afterwards.
+            macro_rules! opaque {
+                ($register:expr) => {{
+                    let mut register = $register;
+                    // SAFETY: no instruction at all.
+                    unsafe {
+                        std::arch::asm!("/* {0} */", inout(ymm_reg) register, options(nomem, nostack, preserves_flags));
+                    }
+                    register
+                }};
+            }
+            let ones = opaque!(_mm256_set1_epi16(1));
+            let quants = [opaque!(_mm256_set1_epi8(3)), opaque!(_mm256_set1_epi8(5))];
+            let mut sums = [[_mm256_setzero_si256(); 2]; ROWS];
+            let start = Instant::now();
+            for _ in 0..ROUNDS {
+                for sums in &mut sums {
+                    let mut pairs = [_mm256_setzero_si256(); 2];
+                    for j in 0..4 {
+                        let input = opaque!(ones);
+                        for (pairs, quants) in pairs.iter_mut().zip(quants) {
+                            let products = _mm256_maddubs_epi16(quants, input);
+                            *pairs = if j == 0 { products } else { _mm256_add_epi16(*pairs, products) };
+                        }
+                    }
+                    for (sum, pairs) in sums.iter_mut().zip(pairs) {
+                        *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
+                    }
+                }
+            }
+            std::hint::black_box(sums);
+            (ROUNDS * ROWS * 2 * 4 * 32) as f64 / start.elapsed().as_secs_f64()
+        }
+    }
+    // SAFETY: the token proves that the CPU has the features that `inner` is compiled for.
+    unsafe { inner() }
 }
 
 /// Multiply-adds per second of an instruction that does 32, on registers only: the accumulators that hide its latency, its ISA's token, and

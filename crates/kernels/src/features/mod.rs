@@ -10,6 +10,10 @@ use latent_types::CpuFeatures;
 #[cfg(target_arch = "x86_64")]
 use std::sync::OnceLock;
 
+/// If this variable is set, AVX-VNNI counts as absent: for tuning the kernels of processors without it elsewhere.
+#[cfg(target_arch = "x86_64")]
+const NO_AVX_VNNI: &str = "LATENT_NO_AVX_VNNI";
+
 /// Hands the features of an ISA to the macro whose path stands in brackets, followed by its arguments.
 #[cfg(target_arch = "x86_64")]
 macro_rules! features_of {
@@ -60,7 +64,7 @@ pub fn features() -> CpuFeatures {
     static FOUND: OnceLock<CpuFeatures> = OnceLock::new();
     let found = *FOUND.get_or_init(|| CpuFeatures {
         avx2: has_avx2(),
-        avx_vnni: is_x86_feature_detected!("avxvnni"),
+        avx_vnni: is_x86_feature_detected!("avxvnni") && std::env::var_os(NO_AVX_VNNI).is_none(),
         avx512: has_avx512(),
         avx512_bf16: is_x86_feature_detected!("avx512bf16"),
         avx512_fp16: is_x86_feature_detected!("avx512fp16"),

@@ -5,17 +5,34 @@ use std::arch::x86_64::*;
 
 pub(crate) use crate::isa::Avx2;
 
-/// Applies an operation to both halves.
+/// Applies an operation to both halves. The body is written out twice, since a closure that is not inlined would be compiled without the ISA's
+/// instructions.
 macro_rules! both {
     (|$a:ident| $body:expr, $x:expr) => {{
         let [low, high] = $x;
-        let f = |$a| $body;
-        [f(low), f(high)]
+        [
+            {
+                let $a = low;
+                $body
+            },
+            {
+                let $a = high;
+                $body
+            },
+        ]
     }};
     (|$a:ident, $b:ident| $body:expr, $x:expr, $y:expr) => {{
         let ([x0, x1], [y0, y1]) = ($x, $y);
-        let f = |$a, $b| $body;
-        [f(x0, y0), f(x1, y1)]
+        [
+            {
+                let ($a, $b) = (x0, y0);
+                $body
+            },
+            {
+                let ($a, $b) = (x1, y1);
+                $body
+            },
+        ]
     }};
 }
 
@@ -78,13 +95,15 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             let pick =
                 _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
             let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-            let half = |at: usize| {
-                let bits = from.add(at).cast::<i32>().read_unaligned();
-                let spread = _mm256_shuffle_epi8(_mm256_set1_epi32(bits), pick);
-                let set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit);
-                _mm256_and_si256(set, _mm256_set1_epi8(value as i8))
-            };
-            [half(0), half(4)]
+            both!(
+                |at| {
+                    let bits = from.add(at).cast::<i32>().read_unaligned();
+                    let spread = _mm256_shuffle_epi8(_mm256_set1_epi32(bits), pick);
+                    let set = _mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit);
+                    _mm256_and_si256(set, _mm256_set1_epi8(value as i8))
+                },
+                [0, 4]
+            )
         }
     }
     #[inline(always)]
@@ -160,19 +179,18 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const u8) -> [__m256; 2] {
-        unsafe {
-            let half = |at: usize| _mm256_cvtph_ps(_mm_loadu_si128(from.add(at).cast()));
-            [half(0), half(16)]
-        }
+        unsafe { both!(|at| _mm256_cvtph_ps(_mm_loadu_si128(from.add(at).cast())), [0, 16]) }
     }
     #[inline(always)]
     unsafe fn load_bf16(from: *const u8) -> [__m256; 2] {
         unsafe {
-            let half = |at: usize| {
-                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(at).cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-            };
-            [half(0), half(16)]
+            both!(
+                |at| {
+                    let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(at).cast()));
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+                },
+                [0, 16]
+            )
         }
     }
     #[inline(always)]
@@ -192,31 +210,33 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             let pairs = _mm256_loadu_si256(from.cast());
             // shifted right by one, F8_E4M3 has the fields of an f16 whose exponent is 8 too small, subnormals included
             let mask = _mm256_set1_epi16(super::E4M3_IN_F16);
-            let halves = |pairs| {
-                let halves = _mm256_and_si256(_mm256_srai_epi16::<1>(pairs), mask);
-                let upper = _mm256_extracti128_si256::<1>(halves);
-                [_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(upper)]
-            };
-            [halves(_mm256_slli_epi16::<8>(pairs)), halves(pairs)]
+            both!(
+                |pairs| {
+                    let halves = _mm256_and_si256(_mm256_srai_epi16::<1>(pairs), mask);
+                    let upper = _mm256_extracti128_si256::<1>(halves);
+                    [_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_cvtph_ps(upper)]
+                },
+                [_mm256_slli_epi16::<8>(pairs), pairs]
+            )
         }
     }
     #[inline(always)]
     unsafe fn load_u8(from: *const u8, shift: u32, mask: u8) -> [__m256; 2] {
         unsafe {
-            let half = |at: usize| {
-                let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(at).cast()));
-                let moved = _mm256_srl_epi32(wide, _mm_cvtsi32_si128(shift as i32));
-                _mm256_cvtepi32_ps(_mm256_and_si256(moved, _mm256_set1_epi32(i32::from(mask))))
-            };
-            [half(0), half(8)]
+            both!(
+                |at| {
+                    let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(at).cast()));
+                    let moved = _mm256_srl_epi32(wide, _mm_cvtsi32_si128(shift as i32));
+                    _mm256_cvtepi32_ps(_mm256_and_si256(moved, _mm256_set1_epi32(i32::from(mask))))
+                },
+                [0, 8]
+            )
         }
     }
     #[inline(always)]
     unsafe fn load_i8(from: *const u8) -> [__m256; 2] {
         unsafe {
-            let half =
-                |at: usize| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(at).cast())));
-            [half(0), half(8)]
+            both!(|at| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(at).cast()))), [0, 8])
         }
     }
     #[inline(always)]
@@ -249,12 +269,14 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     #[inline(always)]
     unsafe fn max_abs_bits(numbers: &[f32; 32]) -> u32 {
         unsafe {
-            let quarter = |at: usize| {
-                let bits = _mm256_loadu_si256(numbers.as_ptr().add(at).cast());
-                _mm256_andnot_si256(_mm256_set1_epi32(super::SIGN as i32), bits)
-            };
-            let low = _mm256_max_epu32(quarter(0), quarter(8));
-            let all = _mm256_max_epu32(low, _mm256_max_epu32(quarter(16), quarter(24)));
+            macro_rules! quarter {
+                ($at:literal) => {{
+                    let bits = _mm256_loadu_si256(numbers.as_ptr().add($at).cast());
+                    _mm256_andnot_si256(_mm256_set1_epi32(super::SIGN as i32), bits)
+                }};
+            }
+            let low = _mm256_max_epu32(quarter!(0), quarter!(8));
+            let all = _mm256_max_epu32(low, _mm256_max_epu32(quarter!(16), quarter!(24)));
             let four = _mm_max_epu32(_mm256_castsi256_si128(all), _mm256_extracti128_si256::<1>(all));
             let two = _mm_max_epu32(four, _mm_shuffle_epi32::<0b00_00_11_10>(four));
             _mm_cvtsi128_si32(_mm_max_epu32(two, _mm_shuffle_epi32::<0b00_00_00_01>(two))) as u32
@@ -264,11 +286,12 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     unsafe fn quantize(numbers: &[f32; 32], inverse_scale: f32, quants: &mut [i8; 32]) -> [i32; 2] {
         unsafe {
             let factor = _mm256_set1_ps(inverse_scale);
-            let quarter = |at: usize| {
-                let scaled = _mm256_mul_ps(_mm256_loadu_ps(numbers.as_ptr().add(at)), factor);
-                _mm256_cvtps_epi32(scaled)
-            };
-            let [a, b, c, d] = [quarter(0), quarter(8), quarter(16), quarter(24)];
+            macro_rules! quarter {
+                ($at:literal) => {
+                    _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(numbers.as_ptr().add($at)), factor))
+                };
+            }
+            let [a, b, c, d] = [quarter!(0), quarter!(8), quarter!(16), quarter!(24)];
             // packs works within 128-bit halves: restore the order
             let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
             let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);

@@ -119,8 +119,9 @@ impl Simd for Avx512 {
             let pairs = _mm256_loadu_si256(from.cast());
             // shifted right by one, F8_E4M3 has the fields of an f16 whose exponent is 8 too small, subnormals included
             let mask = _mm256_set1_epi16(super::E4M3_IN_F16);
-            let half = |pairs| _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16::<1>(pairs), mask));
-            [half(_mm256_slli_epi16::<8>(pairs)), half(pairs)]
+            let first = _mm256_and_si256(_mm256_srai_epi16::<1>(_mm256_slli_epi16::<8>(pairs)), mask);
+            let second = _mm256_and_si256(_mm256_srai_epi16::<1>(pairs), mask);
+            [_mm512_cvtph_ps(first), _mm512_cvtph_ps(second)]
         }
     }
     #[inline(always)]
@@ -130,9 +131,12 @@ impl Simd for Avx512 {
             let mask = _mm512_set1_epi16(super::E4M3_IN_F16);
             let first = _mm512_and_si512(_mm512_srai_epi16::<1>(_mm512_slli_epi16::<8>(pairs)), mask);
             let second = _mm512_and_si512(_mm512_srai_epi16::<1>(pairs), mask);
-            let lower = |halves| _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
-            let upper = |halves| _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(halves));
-            [lower(first), lower(second), upper(first), upper(second)]
+            [
+                _mm512_cvtph_ps(_mm512_castsi512_si256(first)),
+                _mm512_cvtph_ps(_mm512_castsi512_si256(second)),
+                _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(first)),
+                _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(second)),
+            ]
         }
     }
     #[inline(always)]

@@ -6,13 +6,15 @@
 //! of small batches, so the bits are the same.
 
 use super::formats::{Format, Planes, QuantKind};
-use super::microkernel::{AFFINE, CONST_ZERO, MR, QuantGemm, SYMMETRIC, TileGroup, lines_per_sub_block};
+use super::microkernel::{
+    AFFINE, CONST_ZERO, LINES_OF_PLANES, MR, QuantGemm, SYMMETRIC, TileGroup, lines_per_sub_block,
+};
+use super::narrow;
 use super::operands::Operands;
 use super::prefetch_queue::PrefetchQueue;
 use crate::activation::Q8Block;
 use crate::cpu_vendor::Vendor;
 use crate::matmul::scratch::{CacheLine, grow};
-use crate::simd::Simd;
 use crate::{Q8Rows, RowsMut};
 use std::ops::Range;
 
@@ -46,10 +48,14 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
     let most = row_block_bytes() / (Q8Rows::row_blocks(x.cols()) * size_of::<Q8Block>());
     let parts = rows.div_ceil(most.max(4 * MR));
     let part = rows.div_ceil(parts).next_multiple_of(MR);
-    let per_sub_block = lines_per_sub_block(F::HAS_MIN, F::SPLIT_SCALE);
+    let planes = const { L::NARROW && narrow::splits::<F>() };
+    let per_sub_block =
+        if planes { LINES_OF_PLANES } else { lines_per_sub_block(F::HAS_MIN, F::SPLIT_SCALE) };
     let unpacked = K_SUB_BLOCKS * L::TILES * per_sub_block;
     let (unpacked, sums) = grow(memory, unpacked + part * L::TILES).split_at_mut(unpacked);
     let step = K_SUB_BLOCKS / F::SUB_BLOCKS;
+    let moved = const { L::NARROW && narrow::moves::<F>() };
+    let shift = if moved { narrow::MOVED_SHIFT } else { F::KIND.shift() };
     let mut row = 0;
     while row < rows {
         let rows = row..(row + part).min(rows);
@@ -81,7 +87,8 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
                     tiles: tile..(tile + size).min(tiles.end),
                     lines: unpacked,
                     size,
-                    shift: F::KIND.shift(),
+                    shift,
+                    depth: const { narrow::depth_of::<F>() },
                     sub_blocks,
                     x,
                     row_ids,
@@ -99,6 +106,12 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
                     match (F::KIND, F::SPLIT_SCALE) {
                         (QuantKind::Affine, false) => L::multiply_group::<AFFINE, false>(&mut group),
                         (QuantKind::Affine, true) => L::multiply_group::<AFFINE, true>(&mut group),
+                        (QuantKind::Symmetric, false) if moved => {
+                            L::multiply_group::<CONST_ZERO, false>(&mut group)
+                        }
+                        (QuantKind::Symmetric, true) if moved => {
+                            L::multiply_group::<CONST_ZERO, true>(&mut group)
+                        }
                         (QuantKind::Symmetric, false) => L::multiply_group::<SYMMETRIC, false>(&mut group),
                         (QuantKind::Symmetric, true) => L::multiply_group::<SYMMETRIC, true>(&mut group),
                         // shifted to a zero point of 128, which is how biased signed quants look
@@ -132,7 +145,7 @@ fn next_group_size<L: QuantGemm>(left: usize) -> usize {
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The tile at `planes` has the blocks.
 #[inline(always)]
-unsafe fn unpack<L: Simd, F: Format>(
+unsafe fn unpack<L: QuantGemm, F: Format>(
     planes: &Planes,
     blocks: Range<usize>,
     to: &mut [CacheLine],
@@ -150,15 +163,26 @@ unsafe fn unpack<L: Simd, F: Format>(
                     unsafe {
                         let quants = F::quants::<L, $s>(planes, b, g);
                         for j in 0..8 {
-                            let quants = if F::SIGNED { L::bias128(quants[j]) } else { quants[j] };
+                            if const { L::NARROW && narrow::splits::<F>() } {
+                                let [upper, lower] = L::split_quants(quants[j]);
+                                L::store_bytes(lines[j].0.as_mut_ptr().cast(), upper);
+                                L::store_bytes(lines[8 + j].0.as_mut_ptr().cast(), lower);
+                                continue;
+                            }
+                            let quants = match F::SIGNED {
+                                true if const { L::NARROW && narrow::moves::<F>() } => L::move_quants(quants[j]),
+                                true => L::bias128(quants[j]),
+                                false => quants[j],
+                            };
                             L::store_bytes(lines[j].0.as_mut_ptr().cast(), quants);
                         }
                         let scales = F::scales::<L, $s>(planes, b, g);
                         let mins = F::mins::<L, $s>(planes, b, g, scales);
+                        let rest = if const { L::NARROW && narrow::splits::<F>() } { 16 } else { 8 };
                         for half in 0..halves {
-                            L::store_f32(lines[8 + half].0.as_mut_ptr(), scales[half]);
+                            L::store_f32(lines[rest + half].0.as_mut_ptr(), scales[half]);
                             if F::HAS_MIN {
-                                L::store_f32(lines[8 + halves + half].0.as_mut_ptr(), mins[half]);
+                                L::store_f32(lines[rest + halves + half].0.as_mut_ptr(), mins[half]);
                             }
                         }
                     }

@@ -4,11 +4,11 @@
 //! (see [`Order`]).
 
 use super::formats::{Format, Planes};
+use super::microkernel::QuantGemm;
 use super::operands::Operands;
 use super::prefetch::{Order, PrefetchPolicy};
 use super::sub_block::{sub_block, to_arrays};
 use crate::activation::Q8Block;
-use crate::simd::Simd;
 use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -17,7 +17,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. `tiles` are tiles of the operands, and `x` is a row of as many elements as they have inputs.
 #[inline(always)]
-pub(super) unsafe fn multiply<L: Simd, F: Format>(
+pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
     order: Order,
     operands: &Operands<'_>,
     tiles: Range<usize>,
@@ -43,7 +43,7 @@ pub(super) unsafe fn multiply<L: Simd, F: Format>(
 /// # Safety
 /// As for [`multiply`]; there is at least one tile.
 #[inline(always)]
-unsafe fn group<L: Simd, F: Format, const T: usize>(
+unsafe fn group<L: QuantGemm, F: Format, const T: usize>(
     order: Order,
     operands: &Operands<'_>,
     tiles: Range<usize>,
@@ -70,7 +70,7 @@ unsafe fn group<L: Simd, F: Format, const T: usize>(
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The planes are those of tiles of `blocks` blocks, and `x` is as long.
 #[inline(always)]
-unsafe fn interleaved_tiles<L: Simd, F: Format, const T: usize, const STREAMS: bool>(
+unsafe fn interleaved_tiles<L: QuantGemm, F: Format, const T: usize, const STREAMS: bool>(
     planes: &[Planes; T],
     blocks: usize,
     x: *const Q8Block,

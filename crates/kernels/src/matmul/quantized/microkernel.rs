@@ -1,8 +1,12 @@
 //! The GEMM microkernel: a block of input rows × unpacked tiles in registers, compiled once for all formats of one [`QuantKind`](super::formats::QuantKind).
 
+use super::formats::Format;
 use super::operands::Operands;
 use super::prefetch_queue::PrefetchQueue;
-use crate::activation::Q8Block;
+use super::sub_block::dots;
+#[cfg(target_arch = "x86_64")]
+use super::{narrow, narrow_avx2};
+use crate::activation::{Q8_BLOCK, Q8Block};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu_vendor::Vendor;
 use crate::matmul::args::input_row;
@@ -22,12 +26,48 @@ pub(super) const SYMMETRIC: u8 = 1;
 pub(super) const CONST_ZERO: u8 = 2;
 
 /// GEMM of one ISA.
-pub(super) trait QuantGemm: Simd {
+pub(super) trait QuantGemm: Simd + Sized {
     /// Tiles per group: at most [`MAX_TILES`](super::prefetch_queue::MAX_TILES).
     const TILES: usize;
 
+    /// Whether products of pairs are added in 16 bits where the quants' range allows it.
+    const NARROW: bool = false;
+
     /// Smallest batch for which unpacking to memory pays.
     fn min_rows() -> usize;
+
+    /// Signed quants of a small range with the constant zero point of the [`NARROW`](Self::NARROW) kernel.
+    ///
+    /// # Safety
+    /// The CPU has the ISA, and the caller is compiled for it.
+    #[inline(always)]
+    unsafe fn move_quants(quants: Self::I8x64) -> Self::I8x64 {
+        quants
+    }
+
+    /// The planes of four bits of the [`NARROW`](Self::NARROW) kernel for full bytes.
+    ///
+    /// # Safety
+    /// The CPU has the ISA, and the caller is compiled for it.
+    #[inline(always)]
+    unsafe fn split_quants(quants: Self::I8x64) -> [Self::I8x64; 2] {
+        [quants; 2]
+    }
+
+    /// Integer sums of `N` of a sub-block's vectors of quants, the `part`th `N` of them, with the inputs `x`; `bias` is −128 · Σ of these inputs.
+    ///
+    /// # Safety
+    /// The CPU has the ISA, and the caller is compiled for it.
+    #[inline(always)]
+    unsafe fn dots<F: Format, const N: usize>(
+        quants: &[Self::I8x64; 8],
+        part: usize,
+        bias: i32,
+        x: &[i8; Q8_BLOCK],
+    ) -> Self::I32x16 {
+        // SAFETY: the ISA by this function's contract.
+        unsafe { dots::<Self, F, N>(quants, part, bias, x) }
+    }
 
     /// Adds the terms of a group's sub-blocks to the accumulators of all its rows.
     ///
@@ -43,8 +83,10 @@ pub(super) struct TileGroup<'a, 'y> {
     /// The unpacked sub-blocks: for each, the lines of `size` tiles.
     pub lines: &'a [CacheLine],
     pub size: usize,
-    /// [`QuantKind::shift`](super::formats::QuantKind::shift) of the format.
+    /// [`QuantKind::shift`](super::formats::QuantKind::shift) of the quants.
     pub shift: u32,
+    /// Products of pairs that can be added in 16 bits.
+    pub depth: usize,
     /// Their indices within a row.
     pub sub_blocks: Range<usize>,
     pub x: &'a Q8Rows<'a>,
@@ -59,24 +101,49 @@ pub(super) struct TileGroup<'a, 'y> {
     pub prefetch: PrefetchQueue,
 }
 
+/// What one microkernel block multiplies: unpacked sub-blocks, and as many input blocks of [`MR`] rows.
+pub(super) struct Stretch<'a> {
+    /// Lines of the first sub-block.
+    pub lines: *const CacheLine,
+    pub lines_per_sub_block: usize,
+    pub sub_blocks: usize,
+    /// As in [`TileGroup`].
+    pub shift: u32,
+    /// First input block of each row.
+    pub x: &'a [*const Q8Block; MR],
+    /// The same of the next block of rows, which is only prefetched.
+    pub next: &'a [*const Q8Block; MR],
+    /// An accumulator per row and tile.
+    pub sums: *mut CacheLine,
+}
+
 /// Lines per unpacked sub-block: eight of quants, one or two of scales, and as many of mins where there are any.
 pub(super) const fn lines_per_sub_block(mins: bool, halves: bool) -> usize {
     8 + (1 + halves as usize) * (1 + mins as usize)
 }
+
+/// The same with two planes of four bits for each line of quants, which no format with mins or halves has.
+pub(super) const LINES_OF_PLANES: usize = 17;
 
 /// [`multiply_group`](QuantGemm::multiply_group) for `T` tiles, one block of rows at a time.
 ///
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
-unsafe fn multiply_tiles<L: Simd, const T: usize, const KIND: u8, const SPLIT_SCALE: bool>(
+unsafe fn multiply_tiles<
+    L: QuantGemm,
+    const T: usize,
+    const KIND: u8,
+    const SPLIT_SCALE: bool,
+    const DEPTH: usize,
+>(
     group: &mut TileGroup<'_, '_>,
 ) {
     let lines = group.lines;
-    assert!(
-        lines.len() == group.sub_blocks.len() * T * lines_per_sub_block(KIND == AFFINE, SPLIT_SCALE),
-        "unpacked lines"
-    );
+    let planes = KIND == SYMMETRIC && L::NARROW;
+    let per_sub_block =
+        if planes { LINES_OF_PLANES } else { lines_per_sub_block(KIND == AFFINE, SPLIT_SCALE) };
+    assert!(lines.len() == group.sub_blocks.len() * T * per_sub_block, "unpacked lines");
     let each = group.prefetch.lines.div_ceil(group.rows.len().div_ceil(MR));
     let mut next = group.blocks(group.rows.start);
     for (i, first) in group.rows.clone().step_by(MR).enumerate() {
@@ -85,14 +152,22 @@ unsafe fn multiply_tiles<L: Simd, const T: usize, const KIND: u8, const SPLIT_SC
         let sums = &mut group.sums[i * MR * T..][..MR * T];
         // SAFETY: the lines are as many as just asserted, `sums` was cut to a line per row and tile, and `blocks` checks the input rows.
         unsafe {
-            let sub_blocks = (group.sub_blocks.len(), group.shift);
-            multiply_block::<L, T, KIND, SPLIT_SCALE>(
-                lines.as_ptr(),
-                sub_blocks,
-                &now,
-                &next,
-                sums.as_mut_ptr(),
-            );
+            let stretch = Stretch {
+                lines: lines.as_ptr(),
+                lines_per_sub_block: per_sub_block,
+                sub_blocks: group.sub_blocks.len(),
+                shift: group.shift,
+                x: &now,
+                next: &next,
+                sums: sums.as_mut_ptr(),
+            };
+            match DEPTH {
+                #[cfg(target_arch = "x86_64")]
+                _ if planes => narrow_avx2::multiply_bytes(&stretch),
+                #[cfg(target_arch = "x86_64")]
+                2.. => narrow_avx2::multiply_block::<KIND, SPLIT_SCALE, DEPTH>(&stretch),
+                _ => multiply_block::<L, T, KIND, SPLIT_SCALE>(&stretch),
+            }
             group.prefetch.prefetch::<L>(each);
         }
         // right away: rows of `y` are far apart, and the next block hides stores that wait for memory
@@ -126,13 +201,9 @@ impl TileGroup<'_, '_> {
 /// accumulator per row and tile. `next` is only prefetched.
 #[inline(always)]
 unsafe fn multiply_block<L: Simd, const T: usize, const KIND: u8, const SPLIT_SCALE: bool>(
-    lines: *const CacheLine,
-    (sub_blocks, shift): (usize, u32),
-    x: &[*const Q8Block; MR],
-    next: &[*const Q8Block; MR],
-    sums: *mut CacheLine,
+    stretch: &Stretch<'_>,
 ) {
-    let per_sub_block = lines_per_sub_block(KIND == AFFINE, SPLIT_SCALE);
+    let &Stretch { lines, lines_per_sub_block: per_sub_block, sub_blocks, shift, x, next, sums } = stretch;
     let halves = 1 + usize::from(SPLIT_SCALE);
     // SAFETY: all indices stay below the sizes in this function's contract, which also promises the ISA.
     unsafe {
@@ -207,27 +278,66 @@ impl QuantGemm for portable::Portable {
 
     unsafe fn multiply_group<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut TileGroup<'_, '_>) {
         // SAFETY: `Portable` is plain Rust and runs on any CPU.
-        unsafe { multiply_tiles::<Self, 1, KIND, SPLIT_SCALE>(group) }
+        unsafe { multiply_tiles::<Self, 1, KIND, SPLIT_SCALE, 1>(group) }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 impl QuantGemm for avx2::Avx2<false> {
     const TILES: usize = 1;
+    const NARROW: bool = true;
 
     fn min_rows() -> usize {
         16
     }
 
+    #[inline(always)]
+    unsafe fn move_quants(quants: Self::I8x64) -> Self::I8x64 {
+        // SAFETY: the ISA by this function's contract.
+        unsafe { narrow_avx2::move_quants(quants) }
+    }
+
+    #[inline(always)]
+    unsafe fn dots<F: Format, const N: usize>(
+        quants: &[Self::I8x64; 8],
+        part: usize,
+        bias: i32,
+        x: &[i8; Q8_BLOCK],
+    ) -> Self::I32x16 {
+        // SAFETY: the ISA by this function's contract.
+        unsafe {
+            if const { narrow::splits::<F>() } {
+                dots::<Self, F, N>(quants, part, bias, x)
+            } else {
+                narrow_avx2::dots::<F, N>(quants, part, bias, x)
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn split_quants(quants: Self::I8x64) -> [Self::I8x64; 2] {
+        // SAFETY: the ISA by this function's contract.
+        unsafe { narrow_avx2::split_quants(quants) }
+    }
+
     unsafe fn multiply_group<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut TileGroup<'_, '_>) {
         crate::isa::isa_fn! { Avx2;
-            fn inner<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut TileGroup<'_, '_>) {
+            fn inner<const KIND: u8, const SPLIT_SCALE: bool, const DEPTH: usize>(group: &mut TileGroup<'_, '_>) {
                 // SAFETY: this function is compiled for the ISA, which the CPU has by the contract of `multiply_group`.
-                unsafe { multiply_tiles::<avx2::Avx2<false>, 1, KIND, SPLIT_SCALE>(group) }
+                unsafe { multiply_tiles::<avx2::Avx2<false>, 1, KIND, SPLIT_SCALE, DEPTH>(group) }
             }
         }
         // SAFETY: the CPU has the features that `inner` is compiled for by the contract of `multiply_group`.
-        unsafe { inner::<KIND, SPLIT_SCALE>(group) }
+        unsafe {
+            match (KIND == SYMMETRIC, SPLIT_SCALE, group.depth) {
+                (true, ..) => inner::<KIND, SPLIT_SCALE, 1>(group),
+                // four products make up a half
+                (_, true, 4..) => inner::<KIND, SPLIT_SCALE, 4>(group),
+                (_, true, _) => inner::<KIND, SPLIT_SCALE, 2>(group),
+                (_, false, 8..) => inner::<KIND, SPLIT_SCALE, 8>(group),
+                (_, false, _) => inner::<KIND, SPLIT_SCALE, 4>(group),
+            }
+        }
     }
 }
 
@@ -243,7 +353,7 @@ impl QuantGemm for avx2::Avx2<true> {
         crate::isa::isa_fn! { Avx2Vnni;
             fn inner<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut TileGroup<'_, '_>) {
                 // SAFETY: this function is compiled for the ISA, which the CPU has by the contract of `multiply_group`.
-                unsafe { multiply_tiles::<avx2::Avx2<true>, 1, KIND, SPLIT_SCALE>(group) }
+                unsafe { multiply_tiles::<avx2::Avx2<true>, 1, KIND, SPLIT_SCALE, 1>(group) }
             }
         }
         // SAFETY: the CPU has the features that `inner` is compiled for by the contract of `multiply_group`.
@@ -269,8 +379,8 @@ impl QuantGemm for avx512::Avx512 {
                 // SAFETY: this function is compiled for the ISA, which the CPU has by the contract of `multiply_group`.
                 unsafe {
                     match group.size {
-                        3 => multiply_tiles::<avx512::Avx512, 3, KIND, SPLIT_SCALE>(group),
-                        _ => multiply_tiles::<avx512::Avx512, 2, KIND, SPLIT_SCALE>(group),
+                        3 => multiply_tiles::<avx512::Avx512, 3, KIND, SPLIT_SCALE, 1>(group),
+                        _ => multiply_tiles::<avx512::Avx512, 2, KIND, SPLIT_SCALE, 1>(group),
                     }
                 }
             }

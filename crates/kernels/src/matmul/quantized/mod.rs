@@ -11,6 +11,9 @@ pub(super) mod formats;
 mod gemm;
 mod gemv;
 mod microkernel;
+mod narrow;
+#[cfg(target_arch = "x86_64")]
+mod narrow_avx2;
 pub(super) mod operands;
 mod prefetch;
 mod prefetch_queue;

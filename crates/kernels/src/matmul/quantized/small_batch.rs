@@ -14,7 +14,6 @@ use super::prefetch::{Order, PrefetchPolicy};
 use super::sub_block::{sub_block, to_arrays};
 use crate::activation::Q8Block;
 use crate::matmul::args::{MatmulArgs, input_row};
-use crate::simd::Simd;
 use crate::{QuantizedInput, Scratch};
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -81,7 +80,7 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(args: MatmulArgs<'_, '_>,
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The planes are those of a tile of `blocks` blocks, and each row of `x` is as long.
 #[inline(always)]
-unsafe fn tile_rows<L: Simd, F: Format, const M: usize>(
+unsafe fn tile_rows<L: QuantGemm, F: Format, const M: usize>(
     order: Order,
     planes: &Planes,
     blocks: usize,

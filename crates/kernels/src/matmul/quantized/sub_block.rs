@@ -1,7 +1,8 @@
 //! The dot product of one sub-block of 32 inputs, dequantized in registers.
 
 use super::formats::{Format, Planes, QuantKind};
-use crate::activation::Q8Block;
+use super::microkernel::QuantGemm;
+use crate::activation::{Q8_BLOCK, Q8Block};
 use crate::simd::Simd;
 use std::hint::black_box;
 
@@ -10,7 +11,7 @@ use std::hint::black_box;
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The tile at `planes` and each row of `x` have the sub-block.
 #[inline(always)]
-pub(super) unsafe fn sub_block<L: Simd, F: Format, const M: usize, const S: usize>(
+pub(super) unsafe fn sub_block<L: QuantGemm, F: Format, const M: usize, const S: usize>(
     planes: &Planes,
     b: usize,
     g: usize,
@@ -22,41 +23,19 @@ pub(super) unsafe fn sub_block<L: Simd, F: Format, const M: usize, const S: usiz
         let quants = F::quants::<L, S>(planes, b, g);
         let scales = F::scales::<L, S>(planes, b, g);
         let mins = F::mins::<L, S>(planes, b, g, scales);
-        let dot = |sum, j: usize, block: &Q8Block| {
-            let x = block.quants.as_ptr().add(4 * j);
-            if F::SIGNED { L::dot_biased(sum, L::bias128(quants[j]), x) } else { L::dot(sum, quants[j], x) }
-        };
-        // not a closure, which would not always be inlined
-        macro_rules! start {
-            ($bias:expr) => {
-                match F::KIND {
-                    QuantKind::Symmetric => L::init_acc($bias),
-                    QuantKind::ConstZero(_) if L::FULL_BYTES => L::init_acc($bias),
-                    // opaque, else the compiler vectorizes the shifts of many sub-blocks and spills what it unpacks for them
-                    QuantKind::ConstZero(_) => L::splat_i32(black_box($bias >> F::KIND.shift())),
-                    QuantKind::Affine => L::zero(),
-                }
-            };
-        }
         for m in 0..M {
             let block = &*x[m].add(b * F::SUB_BLOCKS + g * F::UNROLL + S);
             let mut sum = sums[m];
             if F::SPLIT_SCALE {
                 for half in 0..2 {
-                    let mut ints = start!(block.half_biases[half]);
-                    for j in 0..4 {
-                        ints = dot(ints, half * 4 + j, block);
-                    }
+                    let ints = L::dots::<F, 4>(&quants, half, block.half_biases[half], &block.quants);
                     sum = L::fma(L::to_f32(ints), L::mul(scales[half], L::splat_f32(block.scale)), sum);
                     if F::HAS_MIN {
                         sum = L::fnma(mins[half], L::splat_f32(block.halves[half]), sum);
                     }
                 }
             } else {
-                let mut ints = start!(block.bias);
-                for j in 0..8 {
-                    ints = dot(ints, j, block);
-                }
+                let ints = L::dots::<F, 8>(&quants, 0, block.bias, &block.quants);
                 sum = L::fma(L::to_f32(ints), L::mul(scales[0], L::splat_f32(block.scale)), sum);
                 if F::HAS_MIN {
                     sum = L::fnma(mins[0], L::splat_f32(block.total), sum);
@@ -65,6 +44,45 @@ pub(super) unsafe fn sub_block<L: Simd, F: Format, const M: usize, const S: usiz
             sums[m] = sum;
         }
     }
+}
+
+/// Integer sums of `N` of a sub-block's vectors of quants, the `part`th `N` of them, with the inputs, given −128 · Σ of these inputs: one
+/// instruction's worth of products after the other.
+///
+/// # Safety
+/// The caller is compiled for the ISA of `L`, and the CPU has it.
+#[inline(always)]
+pub(super) unsafe fn dots<L: Simd, F: Format, const N: usize>(
+    quants: &[L::I8x64; 8],
+    part: usize,
+    bias: i32,
+    x: &[i8; Q8_BLOCK],
+) -> L::I32x16 {
+    // SAFETY: vector j multiplies inputs 4j to 4j + 3, and j is below 8; the ISA by this function's contract.
+    unsafe {
+        let mut ints = match F::KIND {
+            QuantKind::Symmetric => L::init_acc(bias),
+            QuantKind::ConstZero(_) if L::FULL_BYTES => L::init_acc(bias),
+            QuantKind::ConstZero(_) => L::splat_i32(zero_point_term(bias, F::KIND.shift())),
+            QuantKind::Affine => L::zero(),
+        };
+        for j in part * N..part * N + N {
+            let x = x.as_ptr().add(4 * j);
+            ints = if F::SIGNED {
+                L::dot_biased(ints, L::bias128(quants[j]), x)
+            } else {
+                L::dot(ints, quants[j], x)
+            };
+        }
+        ints
+    }
+}
+
+/// −zero point · Σ inputs, from −128 · Σ inputs. Opaque, else the compiler vectorizes the shifts of many sub-blocks and spills what it unpacks for
+/// them.
+#[inline(always)]
+pub(super) fn zero_point_term(bias: i32, shift: u32) -> i32 {
+    black_box(bias >> shift)
 }
 
 /// Vectors as arrays. Not `map`, whose closure would not always be inlined and then lack the ISA's instructions.

@@ -44,6 +44,7 @@ impl Format for Q4K {
     const UNROLL: usize = 2;
     const QUANT_VECTORS: usize = 32;
     const REST_BYTES: usize = 320;
+    const MOST: i32 = 15;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
@@ -98,6 +99,7 @@ impl Format for Q5K {
     const SUB_BLOCKS: usize = 8;
     const QUANT_VECTORS: usize = 32;
     const REST_BYTES: usize = 832;
+    const MOST: i32 = 31;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
         unsafe {
@@ -125,6 +127,7 @@ impl Format for Q6K {
     const SUB_BLOCKS: usize = 8;
     const QUANT_VECTORS: usize = 32;
     const REST_BYTES: usize = 1312;
+    const MOST: i32 = 63;
     const SPLIT_SCALE: bool = true;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
@@ -164,6 +167,7 @@ impl Format for Q2K {
     const SUB_BLOCKS: usize = 8;
     const QUANT_VECTORS: usize = 16;
     const REST_BYTES: usize = 320;
+    const MOST: i32 = 3;
     const SPLIT_SCALE: bool = true;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
@@ -200,6 +204,7 @@ impl Format for Q3K {
     const SUB_BLOCKS: usize = 8;
     const QUANT_VECTORS: usize = 16;
     const REST_BYTES: usize = 800;
+    const MOST: i32 = 7;
     const SPLIT_SCALE: bool = true;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {

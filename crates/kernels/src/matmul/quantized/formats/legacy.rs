@@ -14,6 +14,7 @@ impl Format for Q4_0 {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 32;
+    const MOST: i32 = 15;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { nibbles_shifted!(p, b, 4, 4) }
@@ -32,6 +33,7 @@ impl Format for Q4_1 {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 64;
+    const MOST: i32 = 15;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { nibbles!(p, b, 4, 0) }
@@ -58,6 +60,7 @@ impl Format for Q5_0 {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 96;
+    const MOST: i32 = 31;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { fifth_bits!(p, b, nibbles_shifted!(p, b, 4, 3), 16 << Self::KIND.left_shift::<L>()) }
@@ -76,6 +79,7 @@ impl Format for Q5_1 {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 128;
+    const MOST: i32 = 31;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
         unsafe { fifth_bits!(p, b, nibbles!(p, b, 4, 0), 16) }
@@ -94,6 +98,7 @@ impl Format for Q8_0 {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 8;
     const REST_BYTES: usize = 32;
+    const MOST: i32 = 128;
     const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {

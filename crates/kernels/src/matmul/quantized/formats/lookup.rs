@@ -15,6 +15,7 @@ impl Format for Iq4Nl {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 32;
+    const MOST: i32 = 127;
     const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
@@ -38,6 +39,7 @@ impl Format for Iq4Xs {
     const UNROLL: usize = 2;
     const QUANT_VECTORS: usize = 32;
     const REST_BYTES: usize = 160;
+    const MOST: i32 = 127;
     const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, g: usize) -> [L::I8x64; 8] {
@@ -82,6 +84,7 @@ impl Format for Mxfp4 {
     const SUB_BLOCKS: usize = 1;
     const QUANT_VECTORS: usize = 4;
     const REST_BYTES: usize = 16;
+    const MOST: i32 = 12;
     const KIND: QuantKind = QuantKind::Symmetric;
     #[inline(always)]
     unsafe fn quants<L: Simd, const S: usize>(p: &Planes, b: usize, _g: usize) -> [L::I8x64; 8] {
@@ -107,6 +110,7 @@ impl Format for Nvfp4 {
     const SUB_BLOCKS: usize = 2;
     const QUANT_VECTORS: usize = 8;
     const REST_BYTES: usize = 64;
+    const MOST: i32 = 12;
     const KIND: QuantKind = QuantKind::Symmetric;
     const SPLIT_SCALE: bool = true;
     #[inline(always)]
