@@ -260,14 +260,14 @@ impl Operand {
 impl<'a> Context<'a> {
     /// How a layer's rows are stored.
     pub(crate) fn kv_format(&self, kv_layer: usize) -> CacheRow {
-        self.kv.kv_layers()[kv_layer].0.row(self.kv.cache_type())
+        self.kv.kv_layer(kv_layer).0.row(self.kv.cache_type())
     }
 
     /// A cached row of a span.
     pub(crate) fn kv_row(&self, span: &SeqSpan, kv_layer: usize, position: usize) -> &'a [u8] {
         let slot = slot(&span.block_table, position);
         self.record_kv(kv_layer, slot, Access::Read);
-        self.kv.kv_layers()[kv_layer].1.row(slot)
+        self.kv.kv_layer(kv_layer).1.row(slot)
     }
 
     /// A cached row of a span to write.
@@ -279,7 +279,7 @@ impl<'a> Context<'a> {
         let slot = slot(&span.block_table, position);
         self.record_kv(kv_layer, slot, Access::Write);
         // SAFETY: the caller's promise.
-        unsafe { self.kv.kv_layers()[kv_layer].1.row_shared(slot) }
+        unsafe { self.kv.kv_layer(kv_layer).1.row_shared(slot) }
     }
 
     fn record_kv(&self, kv_layer: usize, slot: usize, access: Access) {
@@ -289,7 +289,7 @@ impl<'a> Context<'a> {
 
     /// A span's cached rows in one layer.
     pub(crate) fn kv_view<'s>(&'s self, span: &'s SeqSpan, kv_layer: usize) -> CacheView<'s> {
-        let memory = &self.kv.kv_layers()[kv_layer].1;
+        let memory = &self.kv.kv_layer(kv_layer).1;
         CacheView::new(self.kv_format(kv_layer), memory.bytes(), KV_BLOCK, &span.block_table)
             .expect("blocks of the pool")
     }

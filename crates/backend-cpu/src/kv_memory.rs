@@ -1,4 +1,5 @@
-//! Memory of the KV cache: reserved at once, committed by the system as it is written.
+//! Memory of the KV cache: reserved at once, committed by the system as it is written. Rows of tokens and states of recurrent layers are both
+//! records of one size in the memory of their layer.
 #![allow(unsafe_code, reason = "the workers of a step write disjoint rows of one map")]
 
 use latent_backend::KV_BLOCK;
@@ -10,7 +11,10 @@ use std::sync::Arc;
 #[cfg(target_os = "linux")]
 const LARGE: usize = 8 << 20;
 
-/// The rows of one KV layer, one per slot: a part of the memory of all layers.
+/// Where a layer's memory begins: on a cache line, which also aligns the f32 of recurrent states.
+const ALIGNMENT: usize = 64;
+
+/// The rows or states of one layer, one per slot: a part of the memory of all layers.
 pub(crate) struct KvLayerMemory {
     map: Arc<MmapRaw>,
     start: usize,
@@ -19,16 +23,17 @@ pub(crate) struct KvLayerMemory {
 }
 
 impl KvLayerMemory {
-    /// Reserves `rows` zeroed rows per KV layer; `row_bytes` are the bytes of a row of each.
+    /// Reserves zeroed memory for every layer, given as its number of rows and the bytes of each.
     ///
     /// # Errors
     /// When the address space cannot be reserved, or the size overflows.
     pub(crate) fn reserve(
-        rows: usize,
-        row_bytes: impl Iterator<Item = usize> + Clone,
+        layers: impl Iterator<Item = (usize, usize)> + Clone,
     ) -> std::io::Result<Vec<KvLayerMemory>> {
-        let total =
-            row_bytes.clone().try_fold(0usize, |total, row| total.checked_add(row.checked_mul(rows)?));
+        let total = layers.clone().try_fold(0usize, |total, (rows, row_bytes)| {
+            let bytes = rows.checked_mul(row_bytes)?.checked_next_multiple_of(ALIGNMENT)?;
+            total.checked_add(bytes)
+        });
         let Some(total) = total else {
             return Err(Error::new(ErrorKind::OutOfMemory, "the cache's size overflows"));
         };
@@ -44,12 +49,12 @@ impl KvLayerMemory {
         }
         let map = Arc::new(MmapRaw::from(map));
         let mut start = 0;
-        let part = |row_bytes| {
+        let part = |(rows, row_bytes)| {
             let part = KvLayerMemory { map: Arc::clone(&map), start, len: rows * row_bytes, row_bytes };
-            start += part.len;
+            start += part.len.next_multiple_of(ALIGNMENT);
             part
         };
-        Ok(row_bytes.map(part).collect())
+        Ok(layers.map(part).collect())
     }
 
     /// All rows.

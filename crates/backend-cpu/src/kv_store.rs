@@ -1,7 +1,7 @@
 //! The KV cache in host memory.
 
 use crate::kv_memory::KvLayerMemory;
-use latent_backend::{BackendError, KvLayout, KvStore};
+use latent_backend::{BackendError, KvLayout, KvStore, LayerState};
 use latent_graph::ModelConfig;
 use latent_graph::ir::{KvLayer, KvLayerKind};
 use latent_kernels::{RopePairs, RopeTable};
@@ -10,11 +10,11 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Blocks of rows of every KV layer. Attention reads them in place; the workers of a step write disjoint
-/// rows.
+/// Blocks of rows of every layer with attention, which reads them in place; the workers of a step write disjoint
+/// rows. States of every recurrent layer.
 pub(crate) struct CpuKvStore {
     layout: KvLayout,
-    layers: Vec<(KvLayer, KvLayerMemory)>,
+    layers: Vec<(LayerState, KvLayerMemory)>,
     rotation: Rotation,
 }
 
@@ -55,16 +55,22 @@ impl Rotation {
 impl CpuKvStore {
     /// Reserves the memory; the system commits a page when it is first written.
     pub(crate) fn new(layout: KvLayout, rotation: Rotation) -> Result<CpuKvStore, BackendError> {
-        let row_bytes = layout.layers.iter().map(|layer| layer.row(layout.cache_type).bytes());
-        let memory = KvLayerMemory::reserve(layout.slots(), row_bytes)
-            .map_err(|error| BackendError::System { what: "reserving memory for the KV cache", error })?;
+        let memory = KvLayerMemory::reserve(layout.layers.iter().map(|layer| match layer {
+            LayerState::PerToken(rows) => (layout.slots(), rows.row(layout.cache_type).bytes()),
+            LayerState::Recurrent(state) => (layout.state_slots as usize, state.bytes()),
+        }))
+        .map_err(|error| BackendError::System { what: "reserving memory for the KV cache", error })?;
         let layers = layout.layers.iter().cloned().zip(memory).collect();
         Ok(CpuKvStore { layout, layers, rotation })
     }
 
-    /// The layers and their memory.
-    pub(crate) fn kv_layers(&self) -> &[(KvLayer, KvLayerMemory)] {
-        &self.layers
+    /// A layer with rows, and their memory.
+    ///
+    /// # Panics
+    /// When the layer is recurrent, which no plan of this backend takes it for.
+    pub(crate) fn kv_layer(&self, layer: usize) -> (&KvLayer, &KvLayerMemory) {
+        let (state, memory) = &self.layers[layer];
+        (state.per_token().expect("a layer with rows"), memory)
     }
 
     /// Element type.
@@ -79,7 +85,8 @@ impl KvStore for CpuKvStore {
     }
 
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
-        self.layers.iter_mut().for_each(|(_, memory)| memory.copy_block(from as usize, to as usize));
+        let with_rows = self.layers.iter_mut().filter(|(layer, _)| layer.per_token().is_some());
+        with_rows.for_each(|(_, memory)| memory.copy_block(from as usize, to as usize));
         Ok(())
     }
 
@@ -93,9 +100,20 @@ impl KvStore for CpuKvStore {
         Ok(())
     }
 
+    fn read_state(&self, layer: usize, slot: u32, state: &mut [u8]) -> Result<(), BackendError> {
+        state.copy_from_slice(self.layers[layer].1.row(slot as usize));
+        Ok(())
+    }
+
+    fn write_state(&mut self, layer: usize, slot: u32, state: &[u8]) -> Result<(), BackendError> {
+        self.layers[layer].1.row_mut(slot as usize).copy_from_slice(state);
+        Ok(())
+    }
+
     fn shift_token(&mut self, from: usize, to: usize, distance: i64) -> Result<(), BackendError> {
         let mut elements = Vec::new();
-        for (kv_layer, memory) in &mut self.layers {
+        for (layer, memory) in &mut self.layers {
+            let LayerState::PerToken(kv_layer) = layer else { continue };
             elements.resize(kv_layer.width, 0.0);
             let row = kv_layer.row(self.layout.cache_type);
             latent_kernels::load_row(row, memory.row(from), &mut elements);
@@ -121,18 +139,64 @@ impl KvStore for CpuKvStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use latent_backend::{KV_BLOCK, RecurrentLayer};
 
     /// Four elements, and a pair before it is rotated.
     const ROW: [f32; 6] = [0.5, -3.0, 1.25, 0.0, 0.75, 0.25];
 
+    fn rotation() -> Rotation {
+        let rope = Arc::new(RopeTable::new(vec![0.25], 1.0));
+        Rotation { rope, pairs: RopePairs::NeoX, rope_dims: 2, nope: 0, v: 0 }
+    }
+
+    #[test]
+    fn states_are_kept_beside_rows_and_touch_none_of_them() {
+        let rows = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: ROW.len(), rope: 2 };
+        let state = |layer, columns| RecurrentLayer { layer, heads: 2, rows: 3, columns };
+        let layers = vec![
+            LayerState::Recurrent(state(1, 5)),
+            LayerState::PerToken(rows),
+            LayerState::Recurrent(state(2, 1)),
+        ];
+        // int8 rows: their memory ends within a cache line
+        let layout = KvLayout { layers, cache_type: CacheType::Int8, blocks: 2, state_slots: 3 };
+        let bytes = [4 * 2 * 3 * 5, layout.row(1).bytes(), 4 * 2 * 3];
+        assert_eq!((layout.token_bytes(), layout.state_bytes()), (bytes[1], bytes[0] + bytes[2]));
+        let mut store = CpuKvStore::new(layout, rotation()).unwrap();
+        let written = |layer: usize, slot: usize| vec![(1 + 50 * layer + slot) as u8; bytes[layer]];
+        let slots = |layer: usize| if layer == 1 { 2 * KV_BLOCK } else { 3 };
+        for layer in 0..3 {
+            for slot in 0..slots(layer) {
+                let result = match layer {
+                    1 => store.write_row(1, slot, &written(1, slot % 40)),
+                    _ => store.write_state(layer, slot as u32, &written(layer, slot)),
+                };
+                result.unwrap();
+            }
+        }
+        store.copy_block(0, 1).unwrap();
+        store.shift_token(5, 6, -1).unwrap();
+        for layer in [0, 2] {
+            for slot in 0..3 {
+                let mut state = vec![0; bytes[layer]];
+                store.read_state(layer, slot as u32, &mut state).unwrap();
+                assert_eq!(state, written(layer, slot), "layer {layer}, slot {slot}");
+                assert_eq!(store.layers[layer].1.row(slot).as_ptr() as usize % 4, 0);
+            }
+        }
+        let mut row = vec![0; bytes[1]];
+        store.read_row(1, KV_BLOCK + 9, &mut row).unwrap();
+        assert_eq!(row, written(1, 9), "a block is copied");
+    }
+
     #[test]
     fn quants_and_their_scale_keep_their_bits_and_the_rope_part_turns_back() {
         let kv_layer = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: ROW.len(), rope: 2 };
-        let layout = KvLayout { layers: vec![kv_layer], cache_type: CacheType::Int8, blocks: 2 };
+        let layers = vec![LayerState::PerToken(kv_layer)];
+        let layout = KvLayout { layers, cache_type: CacheType::Int8, blocks: 2, state_slots: 0 };
         let row = layout.row(0);
-        let rope = Arc::new(RopeTable::new(vec![0.25], 1.0));
-        let rotation =
-            Rotation { rope: Arc::clone(&rope), pairs: RopePairs::NeoX, rope_dims: 2, nope: 0, v: 0 };
+        let rotation = rotation();
+        let rope = Arc::clone(&rotation.rope);
         let mut store = CpuKvStore::new(layout, rotation).unwrap();
         let mut bytes = vec![0; row.bytes()];
         for position in 0..80 {

@@ -12,7 +12,8 @@ use crate::read_ahead::ReadAhead;
 use crate::scratch::WorkerScratch;
 use crate::trace::Recorder;
 use latent_backend::{
-    BackendError, Batch, CancelToken, KvLayout, KvStore, LoadRequest, Model, ModelOptions, Step, Trace,
+    BackendError, Batch, CancelToken, KvLayout, KvStore, LayerState, LoadRequest, Model, ModelOptions, Step,
+    Trace,
 };
 use latent_graph::activations::Activations;
 use latent_graph::config::{Gating, GroupScore, ModelConfig, RopePairs};
@@ -224,11 +225,12 @@ impl Model for CpuModel {
         &self.stages
     }
 
-    fn new_kv_store(&self, blocks: u32) -> Result<Box<dyn KvStore>, BackendError> {
+    fn new_kv_store(&self, blocks: u32, state_slots: u32) -> Result<Box<dyn KvStore>, BackendError> {
         let layout = KvLayout {
-            layers: self.stages[LAYERS].kv_layers().to_vec(),
+            layers: LayerState::of_stages(&self.stages),
             cache_type: self.options.stages.bind.cache,
             blocks,
+            state_slots,
         };
         let rotation = Rotation::new(&self.model.config, Arc::clone(&self.model.rope), self.model.pairs);
         Ok(Box::new(CpuKvStore::new(layout, rotation)?))

@@ -58,7 +58,7 @@ fn batch(model: &CpuModel, rows: usize) -> Batch {
 
 /// The layers over a batch of `rows` rows, as a step would run them; what a panic said.
 fn forward(model: &mut CpuModel, rows: usize) -> Result<(), String> {
-    let store = model.new_kv_store(4).unwrap();
+    let store = model.new_kv_store(4, 0).unwrap();
     let kv: &CpuKvStore = store.as_any().downcast_ref().unwrap();
     let batch = batch(model, rows);
     catch_unwind(AssertUnwindSafe(|| model.forward(&batch, kv, &CancelToken::new()).unwrap()))
@@ -95,7 +95,7 @@ fn values_outside_of_their_memory_are_refused_in_every_place() {
 fn workers_use_disjoint_memory_in_every_batch_bucket() {
     for threads in [2, 3, 8] {
         let mut model = model(threads);
-        let store = model.new_kv_store(4).unwrap();
+        let store = model.new_kv_store(4, 0).unwrap();
         let kv: &CpuKvStore = store.as_any().downcast_ref().unwrap();
         let paths = [AttentionPath::Naive, AttentionPath::Absorbed];
         // the last ones see several KV splits
@@ -113,7 +113,7 @@ fn workers_use_disjoint_memory_in_every_batch_bucket() {
 #[test]
 fn a_kv_cache_of_another_backend_is_refused() {
     let mut model = model(1);
-    let mut layout = model.new_kv_store(4).unwrap().layout().clone();
+    let mut layout = model.new_kv_store(4, 0).unwrap().layout().clone();
     layout.cache_type = CacheType::F32;
     let (batch, mut foreign) = (batch(&model, 3), HostKvStore::new(layout));
     let cancel = CancelToken::new();
@@ -125,7 +125,7 @@ fn a_kv_cache_of_another_backend_is_refused() {
 fn a_cancelled_step_ends_for_every_number_of_threads() {
     for threads in [1, 2, 5] {
         let mut model = model(threads);
-        let mut kv = model.new_kv_store(4).unwrap();
+        let mut kv = model.new_kv_store(4, 0).unwrap();
         let batch = batch(&model, 20);
         for _ in 0..20 {
             let cancel = CancelToken::new();

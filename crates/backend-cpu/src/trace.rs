@@ -118,7 +118,7 @@ impl Probe {
                 }
                 Copied::Cache { kv_layer, columns } => {
                     let Some(span) = span else { return };
-                    elements.resize(ctx.kv.kv_layers()[*kv_layer].0.width, 0.0);
+                    elements.resize(ctx.kv.kv_layer(*kv_layer).0.width, 0.0);
                     let cached = ctx.kv_row(span, *kv_layer, position);
                     latent_kernels::load_row(ctx.kv_format(*kv_layer), cached, &mut elements);
                     out.copy_from_slice(&elements[columns.clone()]);

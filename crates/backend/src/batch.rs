@@ -14,6 +14,20 @@ pub struct SeqSpan {
     pub block_table: Vec<u32>,
     /// The formulation that it runs.
     pub path: AttentionPath,
+    /// Where its recurrent state is, in a model that has one.
+    pub state: Option<SpanState>,
+}
+
+/// Slots of recurrent state that a span reads and writes, the same in every recurrent layer. Reading and writing apart is what leaves a
+/// sequence as it was when the step fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpanState {
+    /// The state before the span's first row; none: all zero, since the sequence begins here. Never written.
+    pub from: Option<u32>,
+    /// Where the state after the span's last row is written.
+    pub to: u32,
+    /// States to be kept on the way, in ascending order: after so many rows of the span, fewer than it has, write the state to this slot.
+    pub kept: Vec<(usize, u32)>,
 }
 
 /// The flat rows of a step and its spans, in row order.
@@ -51,15 +65,22 @@ impl Batch {
         self.wanted.clear();
     }
 
-    /// Adds a span of `tokens` that continues a sequence of `first` cached rows.
-    pub fn push(&mut self, tokens: &[u32], first: usize, block_table: &[u32], path: AttentionPath) {
+    /// Adds a span of `tokens` that continues a sequence of `first` cached rows, without recurrent state; returns it, so that one can be set.
+    pub fn push(
+        &mut self,
+        tokens: &[u32],
+        first: usize,
+        block_table: &[u32],
+        path: AttentionPath,
+    ) -> &mut SeqSpan {
         let start = self.rows();
         self.tokens.extend_from_slice(tokens);
         self.positions.extend(first..first + tokens.len());
         let mut table = self.spare.pop().unwrap_or_default();
         table.clear();
         table.extend_from_slice(block_table);
-        self.spans.push(SeqSpan { rows: start..self.rows(), first, block_table: table, path });
+        let span = SeqSpan { rows: start..self.rows(), first, block_table: table, path, state: None };
+        self.spans.push_mut(span)
     }
 
     /// The spans that run on this attention path, or all.

@@ -1,7 +1,6 @@
-//! The KV cache as a backend stores it: blocks of rows, addressed by slots.
+//! The KV cache as a backend stores it: blocks of rows, addressed by slots, and recurrent states in slots of their own.
 
-use crate::BackendError;
-use latent_graph::ir::KvLayer;
+use crate::{BackendError, LayerState, RecurrentLayer};
 use latent_types::{CacheRow, CacheType};
 use std::any::Any;
 
@@ -17,42 +16,70 @@ pub fn slot(block_table: &[u32], position: usize) -> usize {
     block_table[position / KV_BLOCK] as usize * KV_BLOCK + position % KV_BLOCK
 }
 
-/// What a KV cache stores per token, and how many tokens it has room for.
+/// What a KV cache stores, and how much it has room for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvLayout {
-    /// The layers, in the order of the plans' `kv_layers`.
-    pub layers: Vec<KvLayer>,
-    /// Element type.
+    /// What each layer keeps, in the order of the plans' `kv_layers`.
+    pub layers: Vec<LayerState>,
+    /// Element type of rows. Recurrent states are f32.
     pub cache_type: CacheType,
     /// Blocks of [`KV_BLOCK`] tokens.
     pub blocks: u32,
+    /// Slots of recurrent state, each with room for the state of every recurrent layer.
+    pub state_slots: u32,
 }
 
 impl KvLayout {
-    /// Slots of each layer.
+    /// Slots of each layer with rows.
     pub fn slots(&self) -> usize {
         self.blocks as usize * KV_BLOCK
     }
 
     /// How a row of this layer is stored.
+    ///
+    /// # Panics
+    /// When the layer is recurrent and has no rows.
     pub fn row(&self, layer: usize) -> CacheRow {
-        self.layers[layer].row(self.cache_type)
+        match &self.layers[layer] {
+            LayerState::PerToken(rows) => rows.row(self.cache_type),
+            LayerState::Recurrent(_) => panic!("layer {layer} of the cache is recurrent: it has no rows"),
+        }
+    }
+
+    /// The recurrent layers with their index in `layers`.
+    pub fn recurrent(&self) -> impl Iterator<Item = (usize, &RecurrentLayer)> {
+        self.layers.iter().enumerate().filter_map(|(index, layer)| Some((index, layer.recurrent()?)))
+    }
+
+    /// Whether any layer is recurrent, so that sequences need slots of state.
+    pub fn is_recurrent(&self) -> bool {
+        self.recurrent().next().is_some()
     }
 
     /// Bytes that one token takes, in all layers together.
     pub fn token_bytes(&self) -> usize {
-        self.layers.iter().map(|layer| layer.row(self.cache_type).bytes()).sum()
+        LayerState::token_bytes(&self.layers, self.cache_type)
+    }
+
+    /// Bytes of one slot of recurrent state, in all layers together.
+    pub fn state_bytes(&self) -> usize {
+        LayerState::state_bytes(&self.layers)
     }
 }
 
-/// Storage of the KV cache in a backend's memory. A row has the encoding of [`CacheRow`], whatever the backend does with it inside.
+/// Storage of the KV cache in a backend's memory. A row has the encoding of [`CacheRow`], whatever the backend does with it inside; a recurrent
+/// state is f32, little-endian.
 ///
 /// A store takes slots as they come: the engine alone knows which are in use, and never lets two sequences write one block.
+///
+/// A slot of recurrent state is written once, by the step or the file that makes the state, and from then on only read, until nobody needs it:
+/// a step reads one slot and writes others ([`SpanState`](crate::SpanState)). So nothing has to be copied: a snapshot, a fork, and the state
+/// before a step that fails are slots that nobody has written since.
 pub trait KvStore: Any + Send {
     /// What is stored.
     fn layout(&self) -> &KvLayout;
 
-    /// Copies a block in every layer, for a sequence that is about to write to a block which others share.
+    /// Copies a block in every layer with rows, for a sequence that is about to write to a block which others share.
     ///
     /// # Errors
     /// When the device fails.
@@ -70,8 +97,20 @@ pub trait KvStore: Any + Send {
     /// When the device fails.
     fn write_row(&mut self, layer: usize, slot: usize, row: &[u8]) -> Result<(), BackendError>;
 
-    /// Copies the row of every layer from one slot to another and rotates its rope part by `distance` positions: a context shift. Elements
-    /// without position keep their very bits.
+    /// Reads the state of a recurrent layer, [`RecurrentLayer::bytes`] long.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn read_state(&self, layer: usize, slot: u32, state: &mut [u8]) -> Result<(), BackendError>;
+
+    /// Writes the state of a recurrent layer, [`RecurrentLayer::bytes`] long.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn write_state(&mut self, layer: usize, slot: u32, state: &[u8]) -> Result<(), BackendError>;
+
+    /// Copies the row of every layer with rows from one slot to another and rotates its rope part by `distance` positions: a context shift.
+    /// Elements without position keep their very bits. Never asked of a model with recurrent layers.
     ///
     /// # Errors
     /// When the device fails.

@@ -4,6 +4,7 @@
 //! * [`Model`]: the weights of one model in a backend's memory, with its compiled plans. It runs steps.
 //! * [`KvStore`]: the memory of the KV cache. Which block belongs to which sequence, the engine keeps; [`slot`] turns a block table and a
 //!   position into the place of a row.
+//! * [`LayerState`]: what a layer keeps of a sequence there: a row per token, or a recurrent state of fixed size.
 //! * [`Batch`]: the rows of one step, and whose they are.
 //!
 //! A step can fail and can be cancelled between phases. Timing and the recording of activations are part of [`Model`], so that every backend can
@@ -14,15 +15,17 @@ mod batch;
 mod cancel;
 mod error;
 mod kv;
+mod layer_state;
 mod limits;
 mod memory;
 mod trace;
 mod traits;
 
-pub use batch::{Batch, SeqSpan};
+pub use batch::{Batch, SeqSpan, SpanState};
 pub use cancel::CancelToken;
 pub use error::BackendError;
 pub use kv::{KV_BLOCK, KvLayout, KvStore, slot};
+pub use layer_state::{LayerState, RecurrentLayer};
 pub use limits::Limits;
 pub use memory::{MemoryEstimate, WeightBytes, WeightSource};
 pub use trace::{Trace, Values};

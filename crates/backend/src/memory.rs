@@ -12,6 +12,8 @@ pub struct MemoryEstimate {
     pub mapped: u64,
     /// KV cache of the whole context.
     pub cache: u64,
+    /// Slots of recurrent state: those of running sequences and of snapshots.
+    pub state: u64,
     /// Activations: arena, residual stream, logits, scratch.
     pub arena: u64,
     /// Keys and values that a prompt as long as the context expands.
@@ -26,7 +28,9 @@ impl MemoryEstimate {
 
     /// What the system cannot drop.
     pub fn resident(&self) -> u64 {
-        [self.cache, self.arena, self.expanded].iter().fold(self.weights, |sum, n| sum.saturating_add(*n))
+        [self.cache, self.state, self.arena, self.expanded]
+            .iter()
+            .fold(self.weights, |sum, n| sum.saturating_add(*n))
     }
 
     /// The parts with their names, without empty ones.
@@ -35,6 +39,7 @@ impl MemoryEstimate {
             ("weights", self.weights),
             ("mapped", self.mapped),
             ("cache", self.cache),
+            ("state", self.state),
             ("arena", self.arena),
             ("expanded", self.expanded),
         ];

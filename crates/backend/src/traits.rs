@@ -1,7 +1,8 @@
 //! The traits.
 
 use crate::{
-    BackendError, Batch, CancelToken, KvStore, Limits, MemoryEstimate, Trace, WeightBytes, WeightSource,
+    BackendError, Batch, CancelToken, KvStore, LayerState, Limits, MemoryEstimate, Trace, WeightBytes,
+    WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
@@ -65,6 +66,11 @@ pub trait Backend: Send + Sync {
     /// [`BackendError::Unsupported`] when the limit asks for more than the machine has.
     fn isa(&self, limit: Option<Tier>) -> Result<Tier, BackendError>;
 
+    /// What the layers of these stages keep between steps, in the order of [`KvLayout::layers`](crate::KvLayout::layers).
+    fn layer_states(&self, stages: &[Stage]) -> Vec<LayerState> {
+        LayerState::of_stages(stages)
+    }
+
     /// The element type of the KV cache where nobody chooses one.
     fn default_cache(&self, exact: bool) -> CacheType {
         if exact { CacheType::F32 } else { CacheType::F16 }
@@ -104,17 +110,17 @@ pub trait Model: Send {
     /// Its plans.
     fn stages(&self) -> &[Stage];
 
-    /// An empty KV cache of `blocks` blocks for this model.
+    /// An empty KV cache for this model: `blocks` blocks of rows, and `state_slots` slots for the states of its recurrent layers, if it has any.
     ///
     /// # Errors
     /// When the memory is refused.
-    fn new_kv_store(&self, blocks: u32) -> Result<Box<dyn KvStore>, BackendError>;
+    fn new_kv_store(&self, blocks: u32, state_slots: u32) -> Result<Box<dyn KvStore>, BackendError>;
 
-    /// Runs a step. When it returns, the rows of the batch are in the KV cache.
+    /// Runs a step. When it returns, the rows of the batch are in the KV cache, and the states that its spans ask for.
     ///
     /// # Errors
-    /// [`BackendError::Cancelled`]; [`BackendError::ForeignStore`]; a failing device. What slots of the batch's rows hold is undefined then,
-    /// all other slots are as they were.
+    /// [`BackendError::Cancelled`]; [`BackendError::ForeignStore`]; a failing device. What slots of the batch's rows hold is undefined then, and
+    /// so are the states that were to be written; all other slots are as they were.
     fn step(&mut self, step: Step<'_>) -> Result<(), BackendError>;
 
     /// Blocks until all weights are in memory, where the backend reads them before they are needed.

@@ -1,6 +1,6 @@
 //! What can go wrong in the engine.
 
-use crate::cache::{CacheFileError, CacheFull, KvError};
+use crate::cache::{CacheFileError, CacheFull, KvError, StatesFull};
 use crate::seq_error::SeqError;
 use latent_backend::BackendError;
 use latent_formats::FormatError;
@@ -52,6 +52,14 @@ pub enum EngineError {
     /// The KV cache has no room.
     #[error(transparent)]
     CacheFull(#[from] CacheFull),
+    /// No slot of recurrent state is free.
+    #[error(transparent)]
+    StatesFull(#[from] StatesFull),
+    /// A context shift of a model with recurrent layers.
+    #[error(
+        "this model has recurrent layers, whose state cannot forget tokens: its context cannot be shifted; start with a larger --ctx-size, or          without --context-shift"
+    )]
+    NoContextShift,
     /// Another engine has run the sequence and keeps its blocks.
     #[error("another engine has run this sequence and keeps its cache: use it with that one")]
     ForeignSequence,
@@ -91,6 +99,7 @@ impl From<KvError> for EngineError {
     fn from(error: KvError) -> EngineError {
         match error {
             KvError::Full(full) => EngineError::CacheFull(full),
+            KvError::States(full) => EngineError::StatesFull(full),
             KvError::Backend(error) => error.into(),
         }
     }

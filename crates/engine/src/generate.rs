@@ -27,6 +27,9 @@ impl Engine {
         let mut generation = self.start(request, tokenizer)?;
         let start = Instant::now();
         let cached = session.keep_common(prompt);
+        // places to go back to: the end of what was said before, and the last token of the prompt, for another answer
+        self.snapshot(&mut session.sequence)?;
+        self.snapshot_at(&mut session.sequence, prompt.len() - 1)?;
         let fed = self.feed(session, &prompt[cached..], &mut generation, &mut |done| {
             listener.prompt(cached + done, prompt.len())
         });
@@ -59,7 +62,7 @@ impl Engine {
     /// [`Engine::advance`].
     ///
     /// # Errors
-    /// A prompt that is empty or does not fit into the context; parameters out of their range.
+    /// A prompt that is empty or does not fit into the context; parameters out of their range; a context shift that the model cannot do.
     pub fn start(&self, request: &Request, tokenizer: &Arc<Tokenizer>) -> Result<Generation, EngineError> {
         let (prompt, context) = (&request.prompt, self.context());
         if prompt.is_empty() {
@@ -69,6 +72,9 @@ impl Engine {
             return Err(self.prompt_too_long(prompt.len()));
         }
         if let Some(shift) = request.shift {
+            if self.cache.layout().is_recurrent() {
+                return Err(EngineError::NoContextShift);
+            }
             shift.check(context)?;
         }
         Generation::new(Arc::clone(tokenizer), self.config().vocab_size, request)

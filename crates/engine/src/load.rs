@@ -76,7 +76,8 @@ impl Engine {
                 "a KV cache of {context} tokens has more blocks than can be counted"
             ))
         })?;
-        let cache = KvCache::new(model.new_kv_store(blocks)?);
+        let state_slots = resolved.state_slots()?;
+        let cache = KvCache::new(model.new_kv_store(blocks, state_slots)?, options.states);
         summary.load_time = start.elapsed();
         Ok(Engine {
             model,

@@ -1,7 +1,10 @@
 //! How a model is to be run, and what follows from that: decided here, once, for the engine and for every command that only plans.
 
+use crate::cache::StateOptions;
 use crate::error::EngineError;
-use latent_backend::{Backend, KV_BLOCK, MemoryEstimate, ModelOptions, WeightBytes, WeightSource};
+use latent_backend::{
+    Backend, KV_BLOCK, LayerState, MemoryEstimate, ModelOptions, WeightBytes, WeightSource,
+};
 use latent_graph::audit::{Bound, Finding};
 use latent_graph::circuit::TensorIndex;
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
@@ -24,6 +27,8 @@ pub struct EngineOptions {
     pub form: CacheForm,
     /// Type of the cache; none: f32 when exact, else f16.
     pub cache: Option<CacheType>,
+    /// How much recurrent state is kept, where the model has any.
+    pub states: StateOptions,
     /// Tokens that the cache holds; none: the smaller of the model's limit and what fits.
     pub context: Option<usize>,
     /// Threads; none: one for each core that this process may use.
@@ -68,6 +73,8 @@ pub struct Resolved<'b> {
     pub target: Target,
     /// Everything that plans and backend need to know.
     pub options: ModelOptions,
+    /// How much recurrent state is kept.
+    pub states: StateOptions,
 }
 
 impl EngineOptions {
@@ -110,7 +117,7 @@ impl EngineOptions {
             threads: self.place().threads(),
             context: config.context_length,
         };
-        Ok(Resolved { backend, circuit, target: self.target(backend), options })
+        Ok(Resolved { backend, circuit, target: self.target(backend), options, states: self.states })
     }
 }
 
@@ -148,13 +155,35 @@ impl Resolved<'_> {
             weights: weights.owned,
             mapped: weights.mapped,
             cache: (context.next_multiple_of(KV_BLOCK) * token_bytes) as u64,
+            state: self.state_bytes(stages),
             ..scratch
         }
     }
 
     /// Bytes that a token takes in the KV cache.
     pub fn token_bytes(&self, stages: &[Stage]) -> usize {
-        let cache = self.options.stages.bind.cache;
-        stages[0].kv_layers().iter().map(|layer| layer.row(cache).bytes()).sum()
+        LayerState::token_bytes(&self.backend.layer_states(stages), self.options.stages.bind.cache)
     }
+
+    /// Bytes that all slots of recurrent state take.
+    fn state_bytes(&self, stages: &[Stage]) -> u64 {
+        let slot = LayerState::state_bytes(&self.backend.layer_states(stages)) as u64;
+        // slots that cannot be counted are an error of loading
+        slot.saturating_mul(self.states.slots().map_or(0, u64::from))
+    }
+
+    /// Slots of recurrent state.
+    ///
+    /// # Errors
+    /// When there are more than can be counted.
+    pub(crate) fn state_slots(&self) -> Result<u32, EngineError> {
+        self.states.slots().ok_or_else(|| too_many_states(self.states))
+    }
+}
+
+fn too_many_states(states: StateOptions) -> EngineError {
+    let StateOptions { sequences, snapshots, .. } = states;
+    EngineError::Options(format!(
+        "recurrent state for {sequences} sequences with {snapshots} snapshots each has more slots than can be counted"
+    ))
 }

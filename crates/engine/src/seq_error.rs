@@ -1,6 +1,6 @@
 //! Why one sequence of a step cannot run.
 
-use crate::cache::CacheFull;
+use crate::cache::{CacheFull, StatesFull};
 
 /// Why one sequence takes no part in a step, while the others run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,4 +33,7 @@ pub enum SeqError {
     /// The KV cache has no room for it.
     #[error(transparent)]
     CacheFull(#[from] CacheFull),
+    /// No slot of recurrent state is free for it.
+    #[error(transparent)]
+    StatesFull(#[from] StatesFull),
 }

@@ -1,4 +1,4 @@
-//! What can be done with a sequence besides running it: forget, share, shift, save.
+//! What can be done with a sequence besides running it: forget, go back, share, shift, save.
 
 use crate::cache::Sequence;
 use crate::engine::Engine;
@@ -17,22 +17,52 @@ impl Engine {
         drop(sequence);
     }
 
-    /// Forgets all rows of a sequence from `len` on.
-    pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) {
-        sequence.truncate(len);
+    /// Forgets all rows of a sequence from `len` on. A recurrent state cannot forget tokens: in a model that has one, the sequence goes back to
+    /// the newest [snapshot](Self::snapshot) at or before `len`, or to its beginning. Returns the position that it has then, at which the tokens
+    /// that are to stay must run again.
+    #[must_use = "tokens from this position on must run again"]
+    pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) -> usize {
+        sequence.truncate(len)
     }
 
-    /// A sequence that shares the first `len` rows of another.
+    /// A sequence that shares the first `len` rows of another: in a model with recurrent state those before its newest snapshot, as for
+    /// [`truncate`](Self::truncate). [`Sequence::len`] says how many they are.
     pub fn share(&mut self, other: &Sequence, len: usize) -> Sequence {
         other.share(len)
+    }
+
+    /// Keeps the recurrent state of a sequence as it is now, so that [`truncate`](Self::truncate) and [`share`](Self::share) can go back to
+    /// it: at the end of a message, for example. Nothing is copied. Steps take snapshots by themselves, and only so many are kept: see
+    /// [`StateOptions`](crate::cache::StateOptions). A model without recurrent state needs none, and takes none.
+    ///
+    /// # Errors
+    /// When another engine has run the sequence.
+    pub fn snapshot(&mut self, sequence: &mut Sequence) -> Result<(), EngineError> {
+        let here = sequence.len();
+        self.snapshot_at(sequence, here)
+    }
+
+    /// Asks for a snapshot after `position` rows, which the step that passes this position takes; now where the sequence has just as many. A
+    /// position before that has none.
+    ///
+    /// # Errors
+    /// As for [`snapshot`](Self::snapshot).
+    pub fn snapshot_at(&mut self, sequence: &mut Sequence, position: usize) -> Result<(), EngineError> {
+        self.owned(sequence)?;
+        self.cache.snapshot_at(sequence, position);
+        Ok(())
     }
 
     /// Forgets a stretch of rows and moves the later ones down.
     ///
     /// # Errors
-    /// When shared blocks would have to be copied and no block is free, or another engine has run the sequence.
+    /// [`EngineError::NoContextShift`] for a model with recurrent layers; when shared blocks would have to be copied and no block is free, or
+    /// another engine has run the sequence.
     pub fn shift(&mut self, sequence: &mut Sequence, forgotten: Range<usize>) -> Result<(), EngineError> {
         self.owned(sequence)?;
+        if self.cache.layout().is_recurrent() {
+            return Err(EngineError::NoContextShift);
+        }
         Ok(self.cache.shift(sequence, forgotten)?)
     }
 
@@ -65,7 +95,8 @@ impl Engine {
         path: &Path,
     ) -> Result<usize, EngineError> {
         self.owned(&session.sequence)?;
-        self.truncate(&mut session.sequence, session.tokens.len());
+        let kept = self.truncate(&mut session.sequence, session.tokens.len());
+        session.tokens.truncate(kept);
         self.cache.save_with(&session.sequence, &session.tokens, self.fingerprint, attachment, path)?;
         Ok(session.tokens.len())
     }

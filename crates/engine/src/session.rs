@@ -13,12 +13,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// Forgets what does not begin `prompt`, and at least its last token, whose logits are needed. Returns how many rows stay.
+    /// Forgets what does not begin `prompt`, and at least its last token, whose logits are needed; more where a recurrent state goes back to a
+    /// snapshot. Returns how many rows stay.
     pub(crate) fn keep_common(&mut self, prompt: &[u32]) -> usize {
         let same = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         let keep = same.min(prompt.len().saturating_sub(1));
-        self.sequence.truncate(keep);
-        self.tokens.truncate(keep);
-        keep
+        let kept = self.sequence.truncate(keep);
+        self.tokens.truncate(kept);
+        kept
     }
 }

@@ -81,18 +81,10 @@ impl Engine {
         }
         let span = tracing::debug_span!("step", sequences = inputs.len(), tokens = rows);
         let _entered = span.enter();
-        self.admit(inputs)?;
-        self.fill_batch(inputs);
-        if self.batch.rows() == 0 {
-            return Ok(StepOutcome(&self.outcomes));
+        if let Err(error) = self.run(inputs, sink) {
+            inputs.iter_mut().for_each(|input| input.sequence.abandon());
+            return Err(error);
         }
-        let wanted = &self.wanted;
-        self.model.step(Step {
-            batch: &self.batch,
-            kv: self.cache.store(),
-            cancel: &self.cancel,
-            on_logits: &mut |i, logits| sink(wanted[i].0, wanted[i].1, logits),
-        })?;
         for (input, outcome) in inputs.iter_mut().zip(&self.outcomes) {
             if outcome.is_ok() {
                 input.sequence.advance(input.tokens.len());
@@ -101,7 +93,27 @@ impl Engine {
         Ok(StepOutcome(&self.outcomes))
     }
 
-    /// Decides which inputs run, and takes blocks for them.
+    /// Runs the inputs that can run; what their sequences are is for the caller to say.
+    fn run(
+        &mut self,
+        inputs: &mut [SeqInput<'_>],
+        sink: &mut dyn FnMut(usize, usize, &[f32]),
+    ) -> Result<(), EngineError> {
+        self.admit(inputs)?;
+        self.fill_batch(inputs);
+        if self.batch.rows() == 0 {
+            return Ok(());
+        }
+        let wanted = &self.wanted;
+        Ok(self.model.step(Step {
+            batch: &self.batch,
+            kv: self.cache.store(),
+            cancel: &self.cancel,
+            on_logits: &mut |i, logits| sink(wanted[i].0, wanted[i].1, logits),
+        })?)
+    }
+
+    /// Decides which inputs run, and takes blocks and slots of recurrent state for them.
     fn admit(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<(), EngineError> {
         self.outcomes.clear();
         for input in inputs.iter_mut() {
@@ -110,6 +122,7 @@ impl Engine {
                 outcome = match self.cache.reserve(input.sequence, input.tokens.len()) {
                     Ok(()) => Ok(()),
                     Err(KvError::Full(full)) => Err(full.into()),
+                    Err(KvError::States(full)) => Err(full.into()),
                     Err(KvError::Backend(error)) => return Err(error.into()),
                 };
             }
@@ -147,7 +160,8 @@ impl Engine {
         {
             let first = self.batch.rows();
             let path = self.options.stages.mla.path(input.tokens.len(), &self.model.config().attention);
-            self.batch.push(input.tokens, input.sequence.len(), input.sequence.block_table(), path);
+            let (len, block_table) = (input.sequence.len(), input.sequence.block_table());
+            self.batch.push(input.tokens, len, block_table, path).state = input.sequence.span_state();
             let mut want = |row: usize| {
                 self.wanted.push((number, row));
                 self.batch.wanted.push((first + row) as u32);

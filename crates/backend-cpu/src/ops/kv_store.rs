@@ -28,7 +28,7 @@ impl LatentStore {
     pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
         let LatentStore { latent, norm, key, rotate, kv_layer } = self;
         let format = ctx.kv_format(*kv_layer);
-        let elements = resize_scratch(&mut scratch.results, ctx.kv.kv_layers()[*kv_layer].0.width);
+        let elements = resize_scratch(&mut scratch.results, ctx.kv.kv_layer(*kv_layer).0.width);
         for span in &ctx.batch.spans {
             for offset in stored_rows(ctx, span, *kv_layer) {
                 let row = span.rows.start + offset;

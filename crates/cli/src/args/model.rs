@@ -106,6 +106,7 @@ impl ModelArgs {
             precision: self.precision,
             form: self.form(),
             cache: self.cache_type,
+            states: latent_engine::cache::StateOptions::default(),
             context: self.ctx_size,
             threads: self.threads.map(usize::from),
             pin: self.pin,

@@ -52,11 +52,12 @@ impl BatchedSequences {
         }
     }
 
-    /// Prefills the first `depth` tokens of all sequences.
+    /// Prefills the first `depth` tokens of all sequences, which [`truncate`](Self::truncate) will go back to.
     pub(super) fn fill(&mut self, engine: &mut Engine, depth: usize) -> Result<(), EngineError> {
         for sequence in 0..self.sequences.len() {
             if depth > 0 {
                 self.prefill(engine, sequence, 0..depth, LogitsRequest::Nothing)?;
+                engine.snapshot(&mut self.sequences[sequence])?;
             }
         }
         Ok(())
@@ -97,8 +98,15 @@ impl BatchedSequences {
     }
 
     /// Truncates all sequences to their first tokens.
-    pub(super) fn truncate(&mut self, engine: &mut Engine, depth: usize) {
-        self.sequences.iter_mut().for_each(|sequence| engine.truncate(sequence, depth));
+    pub(super) fn truncate(&mut self, engine: &mut Engine, depth: usize) -> Result<(), EngineError> {
+        for sequence in 0..self.sequences.len() {
+            let kept = engine.truncate(&mut self.sequences[sequence], depth);
+            // a recurrent state may have gone back further
+            if kept < depth {
+                self.prefill(engine, sequence, kept..depth, LogitsRequest::Nothing)?;
+            }
+        }
+        Ok(())
     }
 
     /// Releases all but the first sequences.

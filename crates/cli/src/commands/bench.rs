@@ -140,7 +140,7 @@ fn measure(engine: &mut Engine, size: Size, repetitions: u16, limits: &Limits) -
     let mut seconds = Vec::new();
     // the first repetition warms up
     for repetition in 0..=repetitions {
-        together.truncate(engine, depth);
+        together.truncate(engine, depth)?;
         let start = Instant::now();
         if prompt > 0 {
             together.prompt(engine, depth..depth + prompt)?;

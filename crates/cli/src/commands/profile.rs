@@ -49,7 +49,7 @@ fn measure(
     limits: &Limits,
 ) -> Result<StepProfile> {
     let mut once = |engine: &mut Engine| -> Result<(), EngineError> {
-        together.truncate(engine, depth);
+        together.truncate(engine, depth)?;
         let mut first = depth;
         for size in sizes {
             let wanted = if size.wanted > 0 { LogitsRequest::Last } else { LogitsRequest::Nothing };
@@ -62,7 +62,7 @@ fn measure(
     // decode steps are alike: their average is shown; for a prompt, the sum of all steps
     let repeated = sizes.iter().all(|size| size.rows == 1);
     let profile = engine.profile(sizes, repeated, limits, &mut once)?;
-    together.truncate(engine, depth);
+    together.truncate(engine, depth)?;
     Ok(profile)
 }
 

@@ -8,6 +8,18 @@
 //! checksum u64 (FNV-1a of everything before)
 //! ```
 //!
+//! A model with recurrent layers has files of its own, with the snapshots of the sequence and, last, its present state. Their streams of kind 2
+//! have no rows; width is the number of elements.
+//!
+//! ```text
+//! magic "LATNTKV2" | fingerprint u64 | tokens u64 | streams u32 | cache type u32 | states u32
+//! per stream: layer u32, kind u32, width u32
+//! token ids u32 × tokens
+//! per stream with rows: rows, tokens × width numbers of the cache type
+//! per state, in ascending order: position u64, per recurrent stream: elements f32
+//! checksum u64
+//! ```
+//!
 //! An attachment may follow: bytes that mean nothing to the cache, such as the conversation that the tokens were rendered from. Files without one
 //! end after the checksum.
 //!
@@ -15,8 +27,12 @@
 //! magic "LATNTAT1" | length u64 | bytes | checksum u64 (FNV-1a of the attachment from its magic on)
 //! ```
 
-use super::{CacheFull, KvCache, KvError, Sequence};
-use latent_backend::{BackendError, slot};
+use super::checked::Checked;
+use super::full::{CacheFull, StatesFull};
+use super::kv_cache::{KvCache, KvError};
+use super::recurrent::{RecurrentState, Snapshot};
+use super::sequence::Sequence;
+use latent_backend::{BackendError, LayerState, slot};
 use latent_formats::{InputError, OutputError, OutputFile, input_file};
 use latent_graph::ir::KvLayerKind;
 use latent_types::CacheType;
@@ -24,6 +40,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"LATNTKV1";
+const MAGIC_WITH_STATES: &[u8; 8] = b"LATNTKV2";
 const ATTACHMENT: &[u8; 8] = b"LATNTAT1";
 
 /// Bytes of an attachment without its content: magic, length, checksum.
@@ -31,9 +48,6 @@ const ATTACHMENT_FRAME: u64 = 24;
 
 /// Largest attachment, in bytes.
 pub const MAX_ATTACHMENT: usize = 64 << 20;
-
-/// Start value of FNV-1a.
-const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// Why a saved sequence cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -84,51 +98,24 @@ pub enum CacheFileError {
         /// How full the cache is.
         full: CacheFull,
     },
+    /// Its recurrent state finds no room.
+    #[error("{}: {full}", path.display())]
+    StatesFull {
+        /// The file.
+        path: PathBuf,
+        /// How many slots there are.
+        full: StatesFull,
+    },
 }
 
-/// Counts a checksum of what passes through.
-struct Checked<T> {
-    inner: T,
-    sum: u64,
-}
-
-impl<T> Checked<T> {
-    fn new(inner: T) -> Checked<T> {
-        Checked { inner, sum: FNV_START }
-    }
-
-    fn count(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.sum = (self.sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
-}
-
-impl<W: Write> Checked<W> {
-    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.count(bytes);
-        self.inner.write_all(bytes)
-    }
-}
-
-impl<R: Read> Checked<R> {
-    fn take(&mut self, bytes: &mut [u8]) -> io::Result<()> {
-        self.inner.read_exact(bytes)?;
-        self.count(bytes);
-        Ok(())
-    }
-
-    fn u32(&mut self) -> io::Result<u32> {
-        let mut bytes = [0; 4];
-        self.take(&mut bytes)?;
-        Ok(u32::from_le_bytes(bytes))
-    }
-
-    fn u64(&mut self) -> io::Result<u64> {
-        let mut bytes = [0; 8];
-        self.take(&mut bytes)?;
-        Ok(u64::from_le_bytes(bytes))
-    }
+/// What the head of a file says of the rest.
+struct Header {
+    /// Tokens.
+    rows: usize,
+    /// Recurrent states.
+    states: usize,
+    /// Bytes after the cache.
+    trailing: u64,
 }
 
 /// A sequence with its tokens and its attachment.
@@ -139,13 +126,12 @@ fn write_attachment(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     out.put(ATTACHMENT)?;
     out.put(&(bytes.len() as u64).to_le_bytes())?;
     out.put(bytes)?;
-    let sum = out.sum;
-    out.inner.write_all(&sum.to_le_bytes())
+    out.put_sum()
 }
 
 /// The content of an attachment of `size` bytes in all, at most [`MAX_ATTACHMENT`] and its frame; none where it is damaged.
 fn read_attachment<R: Read>(input: &mut Checked<R>, size: u64) -> io::Result<Option<Vec<u8>>> {
-    input.sum = FNV_START;
+    input.restart();
     let mut magic = [0; 8];
     input.take(&mut magic)?;
     let content = size - ATTACHMENT_FRAME;
@@ -154,18 +140,24 @@ fn read_attachment<R: Read>(input: &mut Checked<R>, size: u64) -> io::Result<Opt
     }
     let mut bytes = vec![0; content as usize];
     input.take(&mut bytes)?;
-    let sum = input.sum;
-    Ok((input.u64()? == sum).then_some(bytes))
+    Ok(input.sum_agrees()?.then_some(bytes))
 }
 
 fn type_id(ty: CacheType) -> u32 {
     CacheType::ALL.iter().position(|&t| t == ty).unwrap_or(0) as u32
 }
 
-fn kind_id(kind: KvLayerKind) -> u32 {
-    match kind {
-        KvLayerKind::Latent => 0,
-        KvLayerKind::Expanded => 1,
+/// Layer, kind and width of a stream.
+fn stream(layer: &LayerState) -> [u32; 3] {
+    match layer {
+        LayerState::PerToken(rows) => {
+            let kind = match rows.kind {
+                KvLayerKind::Latent => 0,
+                KvLayerKind::Expanded => 1,
+            };
+            [rows.layer as u32, kind, rows.width as u32]
+        }
+        LayerState::Recurrent(state) => [state.layer as u32, 2, state.elements() as u32],
     }
 }
 
@@ -217,22 +209,24 @@ impl KvCache {
         file: &mut OutputFile,
     ) -> io::Result<()> {
         let layout = self.layout();
+        let states = sequence.recurrent.as_ref().map_or_else(Vec::new, |state| state.states(sequence.len()));
         let mut out = Checked::new(file);
-        out.put(MAGIC)?;
+        out.put(if layout.is_recurrent() { MAGIC_WITH_STATES } else { MAGIC })?;
         out.put(&fingerprint.to_le_bytes())?;
         out.put(&(sequence.len() as u64).to_le_bytes())?;
-        out.put(&(self.layout().layers.len() as u32).to_le_bytes())?;
-        out.put(&type_id(self.layout().cache_type).to_le_bytes())?;
-        for kv_layer in &self.layout().layers {
-            for number in [kv_layer.layer as u32, kind_id(kv_layer.kind), kv_layer.width as u32] {
-                out.put(&number.to_le_bytes())?;
-            }
+        out.put(&(layout.layers.len() as u32).to_le_bytes())?;
+        out.put(&type_id(layout.cache_type).to_le_bytes())?;
+        if layout.is_recurrent() {
+            out.put(&(states.len() as u32).to_le_bytes())?;
+        }
+        for number in layout.layers.iter().flat_map(stream) {
+            out.put(&number.to_le_bytes())?;
         }
         for row in 0..sequence.len() {
             out.put(&tokens.get(row).copied().unwrap_or(0).to_le_bytes())?;
         }
         let mut row = Vec::new();
-        for layer in 0..layout.layers.len() {
+        for layer in self.layers_with_rows() {
             row.resize(layout.row(layer).bytes(), 0);
             for position in 0..sequence.len() {
                 let slot = slot(sequence.block_table(), position);
@@ -240,9 +234,22 @@ impl KvCache {
                 out.put(&row)?;
             }
         }
-        let sum = out.sum;
-        out.inner.write_all(&sum.to_le_bytes())?;
+        for Snapshot { position, slot } in &states {
+            out.put(&(*position as u64).to_le_bytes())?;
+            for (layer, shape) in layout.recurrent() {
+                row.resize(shape.bytes(), 0);
+                self.store.read_state(layer, slot.index(), &mut row).map_err(io::Error::other)?;
+                out.put(&row)?;
+            }
+        }
+        out.put_sum()?;
         attachment.map_or(Ok(()), |bytes| write_attachment(&mut out.inner, bytes))
+    }
+
+    /// The indices of the layers that have rows.
+    fn layers_with_rows(&self) -> Vec<usize> {
+        let layers = self.layout().layers.iter().enumerate();
+        layers.filter(|(_, layer)| layer.per_token().is_some()).map(|(index, _)| index).collect()
     }
 
     /// Reads a sequence back, with its tokens.
@@ -269,49 +276,46 @@ impl KvCache {
             }
             _ => CacheFileError::Io { path: path.to_owned(), error },
         };
+        let damaged =
+            |problem: &str| CacheFileError::Damaged { path: path.to_owned(), problem: problem.into() };
         let (file, metadata) = input_file::open(path)?;
         let mut input = Checked::new(BufReader::new(file));
-        let (rows, trailing) = self.read_header(&mut input, path, fingerprint, metadata.len())?;
+        let header = self.read_header(&mut input, path, fingerprint, metadata.len())?;
+        let Header { rows, states, trailing } = header;
         let mut tokens = Vec::with_capacity(rows);
         for _ in 0..rows {
             tokens.push(input.u32().map_err(io)?);
         }
+        // dropped, it gives its blocks and states back
         let mut sequence = Sequence::default();
-        self.reserve(&mut sequence, rows).map_err(|error| match error {
+        self.reserve_blocks(&mut sequence, rows).map_err(|error| match error {
             KvError::Full(full) => CacheFileError::Full { path: path.to_owned(), full },
+            KvError::States(full) => CacheFileError::StatesFull { path: path.to_owned(), full },
             KvError::Backend(error) => CacheFileError::Backend(error),
         })?;
-        let damaged =
-            |problem: &str| CacheFileError::Damaged { path: path.to_owned(), problem: problem.into() };
-        let result = self.read_rows(&mut input, &sequence, rows).map_err(io).and_then(|sum_agrees| {
-            if !sum_agrees {
-                return Err(damaged("its checksum is wrong"));
-            }
-            if trailing == 0 { Ok(None) } else { read_attachment(&mut input, trailing).map_err(io) }
-        });
-        let attachment = match result {
-            Ok(attachment) => attachment,
-            Err(error) => {
-                self.release(sequence);
-                return Err(error);
-            }
-        };
+        self.read_rows(&mut input, &sequence, rows).map_err(io)?;
+        let states = self.read_states(&mut input, path, rows, states)?;
+        if !input.sum_agrees().map_err(io)? {
+            return Err(damaged("its checksum is wrong"));
+        }
+        let attachment =
+            if trailing == 0 { None } else { read_attachment(&mut input, trailing).map_err(io)? };
         if trailing > 0 && attachment.is_none() {
-            self.release(sequence);
             return Err(damaged("what follows the cache is damaged: its length or checksum is wrong"));
         }
-        self.advance(&mut sequence, rows);
+        sequence.recurrent = self.states.as_ref().map(|pool| RecurrentState::restored(pool, states));
+        sequence.advance(rows);
         Ok((sequence, tokens, attachment))
     }
 
-    /// Checks the header; returns the number of rows that follow, and the bytes of the file after the cache.
+    /// Checks the header.
     fn read_header<R: Read>(
         &self,
         input: &mut Checked<R>,
         path: &Path,
         fingerprint: u64,
         size: u64,
-    ) -> Result<(usize, u64), CacheFileError> {
+    ) -> Result<Header, CacheFileError> {
         let damaged = |problem: String| CacheFileError::Damaged { path: path.to_owned(), problem };
         let early = |_: io::Error| damaged("it ends too early".into());
         let mismatch = |what, found: String, expected: String| {
@@ -319,66 +323,71 @@ impl KvCache {
         };
         let mut magic = [0; 8];
         input.take(&mut magic).map_err(early)?;
-        if &magic != MAGIC {
-            return Err(damaged("its first bytes are not LATNTKV1".into()));
+        if &magic != MAGIC && &magic != MAGIC_WITH_STATES {
+            return Err(damaged("its first bytes are not LATNTKV1 or LATNTKV2".into()));
         }
         let found = input.u64().map_err(early)?;
         if found != fingerprint {
             return mismatch("model", format!("fingerprint {found:016x}"), format!("{fingerprint:016x}"));
         }
+        let recurrent = &magic == MAGIC_WITH_STATES;
+        if recurrent != self.states.is_some() {
+            let kind = |recurrent| if recurrent { "with recurrent state" } else { "without recurrent state" };
+            return mismatch("kind of cache", kind(recurrent).into(), kind(!recurrent).into());
+        }
         let rows = input.u64().map_err(early)?;
         let kv_layers = input.u32().map_err(early)?;
         let ty = input.u32().map_err(early)?;
+        let states = if recurrent { input.u32().map_err(early)? } else { 0 };
         if ty != type_id(self.layout().cache_type) {
             let found =
                 CacheType::ALL.get(ty as usize).map_or_else(|| format!("number {ty}"), |ty| ty.to_string());
             return mismatch("cache type", found, self.layout().cache_type.to_string());
         }
-        if kv_layers as usize != self.layout().layers.len() {
-            return mismatch(
-                "number of cache streams",
-                kv_layers.to_string(),
-                self.layout().layers.len().to_string(),
-            );
+        let expected = self.layout().layers.len();
+        if kv_layers as usize != expected {
+            return mismatch("number of cache streams", kv_layers.to_string(), expected.to_string());
         }
-        for kv_layer in &self.layout().layers {
-            let expected = [kv_layer.layer as u32, kind_id(kv_layer.kind), kv_layer.width as u32];
+        for expected in self.layout().layers.iter().map(stream) {
             for number in expected {
                 let found = input.u32().map_err(early)?;
                 if found != number {
-                    return mismatch(
-                        "cache stream",
-                        format!("{found}"),
-                        format!("layer, kind and width {expected:?}"),
-                    );
+                    let expected = format!("layer, kind and width {expected:?}");
+                    return mismatch("cache stream", found.to_string(), expected);
                 }
             }
         }
-        let header = 8 + 8 + 8 + 4 + 4 + 12 * self.layout().layers.len() as u64;
-        let row = 4 + self.token_bytes() as u64;
-        let expected = row.checked_mul(rows).and_then(|bytes| bytes.checked_add(header + 8));
-        let longest = ATTACHMENT_FRAME + MAX_ATTACHMENT as u64;
-        let trailing = expected
-            .and_then(|expected| size.checked_sub(expected))
-            .filter(|trailing| *trailing == 0 || (ATTACHMENT_FRAME..=longest).contains(trailing));
-        let Some(trailing) = trailing else {
+        let Some(trailing) = self.trailing(rows, states, size) else {
             return Err(damaged(format!(
                 "it says {rows} tokens, which does not agree with its {size} bytes"
             )));
         };
         let rows = usize::try_from(rows).map_err(|_| damaged(format!("it says {rows} tokens")))?;
-        Ok((rows, trailing))
+        Ok(Header { rows, states: states as usize, trailing })
     }
 
-    /// Reads the rows of every stream; whether the checksum agrees.
+    /// The bytes that follow the cache in a file of `size` bytes; none where no attachment can be as long.
+    fn trailing(&self, rows: u64, states: u32, size: u64) -> Option<u64> {
+        let layout = self.layout();
+        let header =
+            8 + 8 + 8 + 4 + 4 + 12 * layout.layers.len() as u64 + 4 * u64::from(layout.is_recurrent());
+        let rows = rows.checked_mul(4 + self.token_bytes() as u64)?;
+        let states = u64::from(states).checked_mul(8 + layout.state_bytes() as u64)?;
+        let expected = rows.checked_add(states)?.checked_add(header + 8)?;
+        let longest = ATTACHMENT_FRAME + MAX_ATTACHMENT as u64;
+        let trailing = size.checked_sub(expected)?;
+        (trailing == 0 || (ATTACHMENT_FRAME..=longest).contains(&trailing)).then_some(trailing)
+    }
+
+    /// Reads the rows of every stream.
     fn read_rows<R: Read>(
         &mut self,
         input: &mut Checked<R>,
         sequence: &Sequence,
         rows: usize,
-    ) -> io::Result<bool> {
+    ) -> io::Result<()> {
         let mut row = Vec::new();
-        for layer in 0..self.layout().layers.len() {
+        for layer in self.layers_with_rows() {
             row.resize(self.layout().row(layer).bytes(), 0);
             for position in 0..rows {
                 input.take(&mut row)?;
@@ -386,7 +395,48 @@ impl KvCache {
                 self.store.write_row(layer, slot, &row).map_err(io::Error::other)?;
             }
         }
-        let sum = input.sum;
-        Ok(input.u64()? == sum)
+        Ok(())
+    }
+
+    /// Reads `count` recurrent states of a sequence of `rows` rows. Where slots are scarce, the older ones are passed over.
+    fn read_states<R: Read>(
+        &mut self,
+        input: &mut Checked<R>,
+        path: &Path,
+        rows: usize,
+        count: usize,
+    ) -> Result<Vec<Snapshot>, CacheFileError> {
+        let Some(pool) = self.states.clone() else { return Ok(Vec::new()) };
+        let damaged = || CacheFileError::Damaged {
+            path: path.to_owned(),
+            problem: "its states are out of order".into(),
+        };
+        let io = |error| CacheFileError::Io { path: path.to_owned(), error };
+        let shapes: Vec<_> = self.layout().recurrent().map(|(layer, shape)| (layer, shape.bytes())).collect();
+        let passed_over = count.saturating_sub(pool.available());
+        let (mut states, mut last, mut bytes) = (Vec::new(), 0, Vec::new());
+        for state in 0..count {
+            let position = usize::try_from(input.u64().map_err(io)?).map_err(|_| damaged())?;
+            if position <= last || position > rows {
+                return Err(damaged());
+            }
+            last = position;
+            let slot = if state < passed_over { None } else { pool.take() };
+            for &(layer, length) in &shapes {
+                bytes.resize(length, 0);
+                input.take(&mut bytes).map_err(io)?;
+                if let Some(slot) = &slot {
+                    self.store.write_state(layer, slot.index(), &bytes).map_err(CacheFileError::Backend)?;
+                }
+            }
+            states.extend(slot.map(|slot| Snapshot { position, slot }));
+        }
+        if last != rows {
+            return Err(damaged());
+        }
+        if rows > 0 && states.last().is_none_or(|state| state.position != rows) {
+            return Err(CacheFileError::StatesFull { path: path.to_owned(), full: pool.full() });
+        }
+        Ok(states)
     }
 }

@@ -1,4 +1,4 @@
-//! The error of a KV cache without room.
+//! The errors of a KV cache without room.
 
 use std::fmt;
 
@@ -24,3 +24,22 @@ impl fmt::Display for CacheFull {
 }
 
 impl std::error::Error for CacheFull {}
+
+/// There is no free slot of recurrent state left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatesFull {
+    /// Slots that the whole cache has.
+    pub slots: usize,
+}
+
+impl fmt::Display for StatesFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "all {} slots of recurrent state are in use: drop a sequence, or load the model with room for more of them",
+            self.slots
+        )
+    }
+}
+
+impl std::error::Error for StatesFull {}

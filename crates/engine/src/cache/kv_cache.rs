@@ -1,17 +1,23 @@
-//! The KV cache of an engine: the bookkeeping of its blocks over a backend's storage.
+//! The KV cache of an engine: the bookkeeping of its blocks and recurrent states over a backend's storage.
 
 use super::block_pool::{BlockPool, Blocks};
-use super::full::CacheFull;
+use super::full::{CacheFull, StatesFull};
+use super::recurrent::RecurrentState;
 use super::sequence::Sequence;
+use super::state_options::StateOptions;
+use super::state_pool::StatePool;
 use latent_backend::{BackendError, KV_BLOCK, KvLayout, KvStore, slot};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// The KV cache of all sequences of an engine. Sequences take blocks of it and give them back when they are dropped.
 ///
-/// A block holds [`KV_BLOCK`] tokens in every layer at once, so that a sequence has one block table whatever the number of layers.
+/// A block holds [`KV_BLOCK`] tokens in every layer with rows at once, so that a sequence has one block table whatever the number of layers. A
+/// slot of recurrent state holds one state of every recurrent layer.
 pub struct KvCache {
     pub(super) pool: Arc<BlockPool>,
+    /// None where no layer is recurrent.
+    pub(super) states: Option<Arc<StatePool>>,
     pub(super) store: Box<dyn KvStore>,
 }
 
@@ -21,19 +27,24 @@ pub(crate) enum KvError {
     /// No block is free.
     #[error(transparent)]
     Full(#[from] CacheFull),
+    /// No slot of recurrent state is free.
+    #[error(transparent)]
+    States(#[from] StatesFull),
     /// The backend's memory failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
 impl KvCache {
-    /// Bookkeeping over a backend's storage, which has as many blocks as its layout says.
-    pub(crate) fn new(store: Box<dyn KvStore>) -> KvCache {
-        let pool = Arc::new(BlockPool::new(store.layout().blocks));
-        KvCache { pool, store }
+    /// Bookkeeping over a backend's storage, which has as many blocks and slots as its layout says.
+    pub(crate) fn new(store: Box<dyn KvStore>, options: StateOptions) -> KvCache {
+        let layout = store.layout();
+        let pool = Arc::new(BlockPool::new(layout.blocks));
+        let states = layout.is_recurrent().then(|| Arc::new(StatePool::new(layout.state_slots, options)));
+        KvCache { pool, states, store }
     }
 
-    /// What is stored per token.
+    /// What is stored.
     pub fn layout(&self) -> &KvLayout {
         self.store.layout()
     }
@@ -58,13 +69,23 @@ impl KvCache {
         self.layout().token_bytes()
     }
 
+    /// Slots of recurrent state, which running sequences and their snapshots share; 0 for a model without such state.
+    pub fn state_slots(&self) -> usize {
+        self.states.as_ref().map_or(0, |states| states.count())
+    }
+
+    /// How many of them are free.
+    pub fn available_states(&self) -> usize {
+        self.states.as_ref().map_or(0, |states| states.available())
+    }
+
     /// The stored row of one layer at a position of a sequence, in the encoding of [`CacheRow`](latent_types::CacheRow).
     ///
     /// # Errors
     /// When the backend's memory fails.
     ///
     /// # Panics
-    /// When the sequence has no such position, or belongs to another cache.
+    /// When the sequence has no such position or belongs to another cache, or the layer is recurrent.
     pub fn row(&self, sequence: &Sequence, layer: usize, position: usize) -> Result<Vec<u8>, BackendError> {
         assert!(self.owns(sequence) && position < sequence.len(), "position {position} is not in this cache");
         let mut row = vec![0; self.layout().row(layer).bytes()];
@@ -77,18 +98,36 @@ impl KvCache {
         sequence.owner.as_ref().is_none_or(|owner| Arc::ptr_eq(owner, &self.pool))
     }
 
-    /// Counts rows that were read from a file as cached.
-    pub(super) fn advance(&self, sequence: &mut Sequence, rows: usize) {
-        sequence.advance(rows);
-    }
-
-    /// Takes the blocks of a file that proved damaged back.
-    pub(super) fn release(&self, sequence: Sequence) {
-        drop(sequence);
-    }
-
     pub(super) fn full(&self, sequence: &Sequence, rows: usize) -> CacheFull {
         CacheFull { rows, cached: sequence.len(), capacity: self.capacity() }
+    }
+
+    /// Asks for a snapshot of the recurrent state after `position` rows: also of a sequence that has not run yet.
+    pub(crate) fn snapshot_at(&self, sequence: &mut Sequence, position: usize) {
+        if let Some(states) = &self.states {
+            sequence.owner.get_or_insert_with(|| Arc::clone(&self.pool));
+            sequence.recurrent.get_or_insert_with(|| RecurrentState::new(states));
+            sequence.snapshot_at(position);
+        }
+    }
+
+    /// Makes room for a step that adds `rows` rows to `sequence`: takes blocks, and slots for the recurrent states that the step writes.
+    ///
+    /// # Errors
+    /// [`KvError`]; the sequence is as it was, but may have given up snapshots.
+    ///
+    /// # Panics
+    /// When the sequence belongs to another pool.
+    pub(crate) fn reserve(&mut self, sequence: &mut Sequence, rows: usize) -> Result<(), KvError> {
+        self.reserve_blocks(sequence, rows)?;
+        let Some(states) = &self.states else { return Ok(()) };
+        let state = sequence.recurrent.get_or_insert_with(|| RecurrentState::new(states));
+        if let Err(full) = state.prepare(sequence.len, rows) {
+            // others may find room in these
+            sequence.give_back_spare_blocks();
+            return Err(full.into());
+        }
+        Ok(())
     }
 
     /// Makes room for `rows` more rows of `sequence`: takes blocks, and copies a half-filled last block that others share.
@@ -98,7 +137,7 @@ impl KvCache {
     ///
     /// # Panics
     /// When the sequence belongs to another pool.
-    pub(crate) fn reserve(&mut self, sequence: &mut Sequence, rows: usize) -> Result<(), KvError> {
+    pub(super) fn reserve_blocks(&mut self, sequence: &mut Sequence, rows: usize) -> Result<(), KvError> {
         assert!(self.owns(sequence), "a sequence of another cache");
         let pool = Arc::clone(&self.pool);
         let mut blocks = pool.blocks();
@@ -144,9 +183,10 @@ impl KvCache {
     /// [`KvError`] when shared blocks must be copied and no block is free; the sequence is as it was.
     ///
     /// # Panics
-    /// When `forgotten` is not within the cached rows, or the sequence belongs to another cache.
+    /// When `forgotten` is not within the cached rows, the sequence belongs to another cache, or a layer is recurrent.
     pub(crate) fn shift(&mut self, sequence: &mut Sequence, forgotten: Range<usize>) -> Result<(), KvError> {
         assert!(self.owns(sequence), "a sequence of another cache");
+        assert!(self.states.is_none(), "recurrent layers cannot forget tokens");
         assert!(
             forgotten.start <= forgotten.end && forgotten.end <= sequence.len(),
             "shift outside the sequence"
@@ -182,16 +222,17 @@ fn wanted(blocks: &Blocks, sequence: &Sequence, rows: usize) -> (usize, Option<u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use latent_backend::{LayerState, RecurrentLayer};
     use latent_graph::ir::{KvLayer, KvLayerKind};
     use latent_testing::reference::HostKvStore;
     use latent_types::CacheType;
 
     fn cache(tokens: usize) -> KvCache {
         let kv_layer = |layer| KvLayer { kind: KvLayerKind::Latent, layer, width: 6, rope: 2 };
-        let layers = vec![kv_layer(0), kv_layer(1)];
+        let layers = vec![LayerState::PerToken(kv_layer(0)), LayerState::PerToken(kv_layer(1))];
         let blocks = tokens.div_ceil(KV_BLOCK) as u32;
-        let layout = KvLayout { layers, cache_type: CacheType::F32, blocks };
-        KvCache::new(Box::new(HostKvStore::new(layout)))
+        let layout = KvLayout { layers, cache_type: CacheType::F32, blocks, state_slots: 0 };
+        KvCache::new(Box::new(HostKvStore::new(layout)), StateOptions::default())
     }
 
     fn fill(cache: &mut KvCache, sequence: &mut Sequence, rows: usize, tag: f32) {
@@ -229,6 +270,50 @@ mod tests {
         assert_eq!(first_element(&cache, &b, 5), 5.0);
         drop(b);
         assert_eq!(cache.available(), 512);
+    }
+
+    #[test]
+    fn a_cache_of_states_alone_shares_and_restores_them() {
+        let state = RecurrentLayer { layer: 0, heads: 1, rows: 1, columns: 1 };
+        let options = StateOptions { sequences: 1, snapshots: 2, every: 64 };
+        let layout = KvLayout {
+            layers: vec![LayerState::Recurrent(state)],
+            cache_type: CacheType::F32,
+            blocks: 8,
+            state_slots: options.slots().unwrap(),
+        };
+        assert_eq!((layout.token_bytes(), layout.state_bytes(), layout.state_slots), (0, 4, 4));
+        let mut cache = KvCache::new(Box::new(HostKvStore::new(layout)), options);
+        // what a backend does: the state after n rows is n
+        let run = |cache: &mut KvCache, sequence: &mut Sequence, rows: usize| {
+            cache.reserve(sequence, rows).unwrap();
+            let first = sequence.len();
+            let slots = sequence.span_state().unwrap();
+            assert_eq!(slots.from.is_none(), first == 0);
+            if let Some(from) = slots.from {
+                let mut state = [0; 4];
+                cache.store.read_state(0, from, &mut state).unwrap();
+                assert_eq!(f32::from_le_bytes(state), first as f32);
+            }
+            for (done, slot) in slots.kept.iter().chain(&[(rows, slots.to)]) {
+                assert_ne!(Some(*slot), slots.from, "the state before is never written");
+                cache.store.write_state(0, *slot, &((first + done) as f32).to_le_bytes()).unwrap();
+            }
+            sequence.advance(rows);
+        };
+        let mut a = Sequence::default();
+        run(&mut cache, &mut a, 70);
+        run(&mut cache, &mut a, 58);
+        let mut b = a.share(100);
+        assert_eq!((b.len(), a.snapshots().collect::<Vec<_>>()), (64, vec![64, 128]));
+        run(&mut cache, &mut b, 5);
+        run(&mut cache, &mut a, 1);
+        assert_eq!(a.truncate(127), 64);
+        drop(b);
+        run(&mut cache, &mut a, 10);
+        assert_eq!((a.len(), cache.available_states()), (74, 2));
+        drop(a);
+        assert_eq!((cache.available(), cache.available_states()), (512, 4));
     }
 
     #[test]

@@ -1,15 +1,20 @@
-//! The KV cache: which blocks belong to which sequence. Where rows are stored is the backend's business (`latent_backend::KvStore`).
+//! The KV cache: which blocks and recurrent states belong to which sequence. Where they are stored is the backend's business (`latent_backend::KvStore`).
 
 mod block_hash;
 mod block_pool;
+mod checked;
 mod file;
 mod full;
 mod kv_cache;
+mod recurrent;
 mod sequence;
+mod state_options;
+mod state_pool;
 
 pub use block_hash::{BlockHash, block_hashes};
 pub use file::{CacheFileError, MAX_ATTACHMENT, Restored};
-pub use full::CacheFull;
+pub use full::{CacheFull, StatesFull};
 pub use kv_cache::KvCache;
 pub(crate) use kv_cache::KvError;
 pub use sequence::Sequence;
+pub use state_options::StateOptions;

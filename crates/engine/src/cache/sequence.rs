@@ -1,13 +1,14 @@
-//! A sequence: the handle of a context's blocks, which gives them back when it is dropped.
+//! A sequence: the handle of a context's blocks and recurrent states, which gives them back when it is dropped.
 
 use super::block_pool::BlockPool;
-use latent_backend::KV_BLOCK;
+use super::recurrent::RecurrentState;
+use latent_backend::{KV_BLOCK, SpanState};
 use std::sync::Arc;
 
-/// One sequence in the KV cache: its block table, and how many of its rows are filled.
+/// One sequence in the KV cache: its block table, how many of its rows are filled, and its recurrent state in a model that has one.
 ///
-/// A new sequence belongs to the engine that first runs it, and any other refuses it. Its blocks go back to that engine's cache when it is
-/// dropped. Only steps of the engine add rows: a block may hold what another sequence left there, so that rows which no step has written must
+/// A new sequence belongs to the engine that first runs it, and any other refuses it. Its blocks and states go back to that engine's cache when
+/// it is dropped. Only steps of the engine add rows: a block may hold what another sequence left there, so that rows which no step has written must
 /// never count as cached.
 ///
 /// ```compile_fail
@@ -18,9 +19,11 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Sequence {
     pub(super) blocks: Vec<u32>,
-    len: usize,
+    pub(super) len: usize,
     /// The pool of the blocks; none as long as there are none.
     pub(super) owner: Option<Arc<BlockPool>>,
+    /// None where the model has no recurrent layers, or has not run it yet.
+    pub(super) recurrent: Option<RecurrentState>,
 }
 
 impl Sequence {
@@ -39,7 +42,21 @@ impl Sequence {
         &self.blocks
     }
 
-    /// Counts `rows` rows, which a step has just written, as cached.
+    /// The positions at which a snapshot of its recurrent state is kept, in ascending order; none in a model without such state.
+    pub fn snapshots(&self) -> impl Iterator<Item = usize> {
+        self.recurrent.iter().flat_map(RecurrentState::positions)
+    }
+
+    /// How many of its first `len` rows can be gone back to, or shared with another sequence: all of them, or, where a recurrent state goes with
+    /// them, those before the newest snapshot. A prefix index may name no other prefixes.
+    pub fn reusable(&self, len: usize) -> usize {
+        match len >= self.len || self.recurrent.is_none() {
+            true => len.min(self.len),
+            false => self.snapshots().take_while(|position| *position <= len).last().unwrap_or(0),
+        }
+    }
+
+    /// Counts `rows` rows, which a step has just written, as cached, and the states that it has written as the sequence's.
     pub(crate) fn advance(&mut self, rows: usize) {
         self.len += rows;
         assert!(
@@ -48,11 +65,36 @@ impl Sequence {
             self.len,
             self.blocks.len()
         );
+        self.recurrent.iter_mut().for_each(RecurrentState::commit);
     }
 
-    /// Forgets all rows from `len` on.
-    pub(crate) fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+    /// Gives the slots of states back which a step that has failed was to write.
+    pub(crate) fn abandon(&mut self) {
+        self.recurrent.iter_mut().for_each(RecurrentState::abandon);
+    }
+
+    /// Asks for a snapshot of the recurrent state after `position` rows, now or when a step gets there.
+    pub(super) fn snapshot_at(&mut self, position: usize) {
+        let len = self.len;
+        self.recurrent.iter_mut().for_each(|state| state.ask(position, len));
+    }
+
+    /// The recurrent state of the step for which room was made.
+    pub(crate) fn span_state(&self) -> Option<SpanState> {
+        self.recurrent.as_ref()?.span(self.len)
+    }
+
+    /// Forgets all rows from `len` on, and before it those that no snapshot of a recurrent state stands behind. Returns how many rows stay.
+    pub(crate) fn truncate(&mut self, len: usize) -> usize {
+        if len < self.len {
+            self.len = self.recurrent.as_mut().map_or(len, |state| state.restore(len));
+        }
+        self.give_back_spare_blocks();
+        self.len
+    }
+
+    /// Gives blocks behind the last row back.
+    pub(super) fn give_back_spare_blocks(&mut self) {
         let keep = self.len.div_ceil(KV_BLOCK);
         if let Some(owner) = &self.owner
             && keep < self.blocks.len()
@@ -62,14 +104,16 @@ impl Sequence {
         }
     }
 
-    /// A sequence that begins with the first `len` rows of this one and shares their blocks until one of them writes.
+    /// A sequence that begins with the first `len` rows of this one, or with fewer where a recurrent state goes with them
+    /// ([`reusable`](Self::reusable)), and shares their blocks until one of them writes.
     pub(crate) fn share(&self, len: usize) -> Sequence {
-        let len = len.min(self.len);
+        let shared = self.recurrent.as_ref().map(|state| state.share(len, self.len)).unzip();
+        let len = shared.1.unwrap_or_else(|| len.min(self.len));
         let blocks = self.blocks[..len.div_ceil(KV_BLOCK)].to_vec();
         if let Some(owner) = &self.owner {
             owner.blocks().use_again(&blocks);
         }
-        Sequence { blocks, len, owner: self.owner.clone() }
+        Sequence { blocks, len, owner: self.owner.clone(), recurrent: shared.0 }
     }
 
     /// The block that the next row goes to, if the sequence has one already.
@@ -80,6 +124,7 @@ impl Sequence {
 
 impl Drop for Sequence {
     fn drop(&mut self) {
-        self.truncate(0);
+        self.len = 0;
+        self.give_back_spare_blocks();
     }
 }

@@ -5,7 +5,7 @@ use super::kv::HostKvStore;
 use super::rotation::Rotation;
 use super::weights::Weights;
 use latent_backend::{
-    Backend, BackendError, Batch, KvLayout, KvStore, Limits, LoadRequest, MemoryEstimate, Model,
+    Backend, BackendError, Batch, KvLayout, KvStore, LayerState, Limits, LoadRequest, MemoryEstimate, Model,
     ModelOptions, Step, Trace, WeightBytes, WeightSource,
 };
 use latent_formats::Checkpoint;
@@ -199,9 +199,9 @@ impl Model for ReferenceModel {
         &self.stages
     }
 
-    fn new_kv_store(&self, blocks: u32) -> Result<Box<dyn KvStore>, BackendError> {
-        let layers = self.stages[0].kv_layers().to_vec();
-        let layout = KvLayout { layers, cache_type: CacheType::F32, blocks };
+    fn new_kv_store(&self, blocks: u32, state_slots: u32) -> Result<Box<dyn KvStore>, BackendError> {
+        let layers = LayerState::of_stages(&self.stages);
+        let layout = KvLayout { layers, cache_type: CacheType::F32, blocks, state_slots };
         Ok(Box::new(HostKvStore::of_model(layout, self.rotation.clone())))
     }
 

@@ -1,13 +1,13 @@
 //! A KV cache in plain memory.
 
 use super::rotation::Rotation;
-use latent_backend::{BackendError, KV_BLOCK, KvLayout, KvStore};
+use latent_backend::{BackendError, KV_BLOCK, KvLayout, KvStore, LayerState};
 use latent_graph::ir::KvLayerKind;
 use latent_types::CacheType;
 use std::any::Any;
 use std::ops::Range;
 
-/// Rows of f32, in the layout of a block table.
+/// Rows of f32, in the layout of a block table, and recurrent states.
 pub struct HostKvStore {
     layout: KvLayout,
     layers: Vec<Vec<f32>>,
@@ -21,7 +21,11 @@ impl HostKvStore {
     /// When it is to store another type than f32.
     pub fn new(layout: KvLayout) -> HostKvStore {
         assert_eq!(layout.cache_type, CacheType::F32, "the reference backend keeps its KV cache in f32");
-        let layers = layout.layers.iter().map(|layer| vec![0.0; layout.slots() * layer.width]).collect();
+        let elements = |layer: &LayerState| match layer {
+            LayerState::PerToken(rows) => layout.slots() * rows.width,
+            LayerState::Recurrent(state) => layout.state_slots as usize * state.elements(),
+        };
+        let layers = layout.layers.iter().map(|layer| vec![0.0; elements(layer)]).collect();
         HostKvStore { layout, layers, rotation: None }
     }
 
@@ -32,18 +36,42 @@ impl HostKvStore {
 
     /// A row: `[latent | rotated key]`, or per head `[key | rotated key | value]`.
     pub(super) fn row(&self, layer: usize, slot: usize) -> &[f32] {
-        let width = self.layout.layers[layer].width;
-        &self.layers[layer][slot * width..(slot + 1) * width]
+        &self.layers[layer][self.record(layer, slot)]
     }
 
     pub(super) fn row_mut(&mut self, layer: usize, slot: usize) -> &mut [f32] {
-        let width = self.layout.layers[layer].width;
-        &mut self.layers[layer][slot * width..(slot + 1) * width]
+        let record = self.record(layer, slot);
+        &mut self.layers[layer][record]
+    }
+
+    /// The state of a recurrent layer.
+    pub(super) fn state(&self, layer: usize, slot: u32) -> &[f32] {
+        self.row(layer, slot as usize)
+    }
+
+    pub(super) fn state_mut(&mut self, layer: usize, slot: u32) -> &mut [f32] {
+        self.row_mut(layer, slot as usize)
+    }
+
+    /// The elements of one row, or of one state.
+    fn record(&self, layer: usize, slot: usize) -> Range<usize> {
+        let width = match &self.layout.layers[layer] {
+            LayerState::PerToken(rows) => rows.width,
+            LayerState::Recurrent(state) => state.elements(),
+        };
+        slot * width..(slot + 1) * width
+    }
+
+    /// The layers that have rows.
+    fn layers_with_rows(&self) -> Vec<(usize, KvLayerKind)> {
+        let layers = self.layout.layers.iter().enumerate();
+        layers.filter_map(|(index, layer)| Some((index, layer.per_token()?.kind))).collect()
     }
 
     fn copy(&mut self, layer: usize, from: Range<usize>, to: usize) {
-        let width = self.layout.layers[layer].width;
-        self.layers[layer].copy_within(from.start * width..from.end * width, to * width);
+        let from = self.record(layer, from.start).start..self.record(layer, from.end).start;
+        let to = self.record(layer, to).start;
+        self.layers[layer].copy_within(from, to);
     }
 }
 
@@ -54,29 +82,36 @@ impl KvStore for HostKvStore {
 
     fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError> {
         let (from, to) = (from as usize * KV_BLOCK, to as usize * KV_BLOCK);
-        (0..self.layers.len()).for_each(|layer| self.copy(layer, from..from + KV_BLOCK, to));
+        for (layer, _) in self.layers_with_rows() {
+            self.copy(layer, from..from + KV_BLOCK, to);
+        }
         Ok(())
     }
 
     fn read_row(&self, layer: usize, slot: usize, row: &mut [u8]) -> Result<(), BackendError> {
-        for (bytes, element) in row.chunks_exact_mut(4).zip(self.row(layer, slot)) {
-            bytes.copy_from_slice(&element.to_le_bytes());
-        }
+        write_elements(self.row(layer, slot), row);
         Ok(())
     }
 
     fn write_row(&mut self, layer: usize, slot: usize, row: &[u8]) -> Result<(), BackendError> {
-        for (element, bytes) in self.row_mut(layer, slot).iter_mut().zip(row.chunks_exact(4)) {
-            *element = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        }
+        read_elements(row, self.row_mut(layer, slot));
+        Ok(())
+    }
+
+    fn read_state(&self, layer: usize, slot: u32, state: &mut [u8]) -> Result<(), BackendError> {
+        write_elements(self.state(layer, slot), state);
+        Ok(())
+    }
+
+    fn write_state(&mut self, layer: usize, slot: u32, state: &[u8]) -> Result<(), BackendError> {
+        read_elements(state, self.state_mut(layer, slot));
         Ok(())
     }
 
     fn shift_token(&mut self, from: usize, to: usize, distance: i64) -> Result<(), BackendError> {
         let Some(rotation) = self.rotation.clone() else { return Ok(()) };
-        for layer in 0..self.layers.len() {
+        for (layer, kind) in self.layers_with_rows() {
             self.copy(layer, from..from + 1, to);
-            let kind = self.layout.layers[layer].kind;
             let row = self.row_mut(layer, to);
             let (nope, rope, v) = (rotation.nope, rotation.rope, rotation.v);
             match kind {
@@ -100,5 +135,17 @@ impl KvStore for HostKvStore {
 
     fn as_any_mut(&mut self) -> &mut dyn Any {
         self
+    }
+}
+
+fn write_elements(elements: &[f32], bytes: &mut [u8]) {
+    for (bytes, element) in bytes.chunks_exact_mut(4).zip(elements) {
+        bytes.copy_from_slice(&element.to_le_bytes());
+    }
+}
+
+fn read_elements(bytes: &[u8], elements: &mut [f32]) {
+    for (element, bytes) in elements.iter_mut().zip(bytes.chunks_exact(4)) {
+        *element = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     }
 }
