@@ -2,6 +2,7 @@
 
 use super::interpret::{Interpreter, internal};
 use super::kv::HostKvStore;
+use super::recurrent::{self, ToyRecurrence};
 use super::rotation::Rotation;
 use super::weights::Weights;
 use latent_backend::{
@@ -22,11 +23,19 @@ use std::time::Instant;
 /// Computes every operation from its definition, on one thread.
 pub struct ReferenceBackend {
     target: Target,
+    recurrences: Vec<ToyRecurrence>,
+}
+
+impl ReferenceBackend {
+    /// The same, whose models have these toy recurrences before their first layer: layers with recurrent state beside those with rows.
+    pub fn with_recurrences(recurrences: Vec<ToyRecurrence>) -> ReferenceBackend {
+        ReferenceBackend { recurrences, ..ReferenceBackend::default() }
+    }
 }
 
 impl Default for ReferenceBackend {
     fn default() -> ReferenceBackend {
-        ReferenceBackend { target: Target::unfused("reference") }
+        ReferenceBackend { target: Target::unfused("reference"), recurrences: Vec::new() }
     }
 }
 
@@ -41,6 +50,10 @@ impl Backend for ReferenceBackend {
 
     fn isa(&self, _limit: Option<Tier>) -> Result<Tier, BackendError> {
         Ok(Tier::Portable)
+    }
+
+    fn layer_states(&self, stages: &[Stage]) -> Vec<LayerState> {
+        recurrent::layer_states(stages, self.recurrences.len())
     }
 
     fn default_cache(&self, _exact: bool) -> CacheType {
@@ -77,7 +90,10 @@ impl Backend for ReferenceBackend {
         let rotation = Rotation::new(&config, options.context);
         progress(1, 1);
         let checkpoint = Arc::clone(checkpoint);
-        Ok(Box::new(ReferenceModel { checkpoint, config, stages, rotation, clocks: None, trace: None }))
+        let recurrences = self.recurrences.clone();
+        let model =
+            ReferenceModel { checkpoint, config, stages, rotation, recurrences, clocks: None, trace: None };
+        Ok(Box::new(model))
     }
 
     fn limits(&self, _placement: &Placement, _tier: Tier) -> Result<Limits, BackendError> {
@@ -90,6 +106,7 @@ struct ReferenceModel {
     config: ModelConfig,
     stages: Vec<Stage>,
     rotation: Rotation,
+    recurrences: Vec<ToyRecurrence>,
     /// Nanoseconds of each node of each plan.
     clocks: Option<Vec<Vec<u64>>>,
     /// What is recorded, and where each plan makes it.
@@ -118,6 +135,7 @@ impl ReferenceModel {
             rotation: &self.rotation,
             batch,
             kv,
+            recurrences: &self.recurrences,
             rows,
             hidden,
             values: HashMap::new(),
@@ -200,7 +218,7 @@ impl Model for ReferenceModel {
     }
 
     fn new_kv_store(&self, blocks: u32, state_slots: u32) -> Result<Box<dyn KvStore>, BackendError> {
-        let layers = LayerState::of_stages(&self.stages);
+        let layers = recurrent::layer_states(&self.stages, self.recurrences.len());
         let layout = KvLayout { layers, cache_type: CacheType::F32, blocks, state_slots };
         Ok(Box::new(HostKvStore::of_model(layout, self.rotation.clone())))
     }

@@ -1,6 +1,7 @@
 //! The interpreter: one node after the other, each value a matrix of its own.
 
 use super::kv::HostKvStore;
+use super::recurrent::ToyRecurrence;
 use super::rotation::Rotation;
 use super::weights::Weights;
 use latent_backend::{BackendError, Batch, SeqSpan};
@@ -16,6 +17,8 @@ pub(super) struct Interpreter<'a> {
     pub rotation: &'a Rotation,
     pub batch: &'a Batch,
     pub kv: &'a mut HostKvStore,
+    /// What the rows of the embedding pass through before the first layer.
+    pub recurrences: &'a [ToyRecurrence],
     /// Rows that the stage works on: the batch's, or those whose logits are wanted.
     pub rows: usize,
     /// The residual stream between the stages, one row for each row of the batch.
@@ -73,15 +76,7 @@ impl Interpreter<'_> {
     /// Executes one node.
     pub fn execute(&mut self, node: &Node) -> Result<(), BackendError> {
         match node.op {
-            Op::Embed { scale } => {
-                let weight = self.ir().weight(node.weights[0].1);
-                let mut made = Vec::new();
-                for token in &self.batch.tokens {
-                    made.extend(self.weights.rows(weight, 0, *token as usize..*token as usize + 1)?);
-                }
-                made.iter_mut().for_each(|x| *x *= scale as f32);
-                self.set(node, 0, made);
-            }
+            Op::Embed { scale } => self.embed(node, scale)?,
             Op::RmsNorm => {
                 let weight = self.weights.vector(self.ir().weight(node.weights[0].1))?;
                 let rows = self.input(node, 0)?.chunks_exact(weight.len());

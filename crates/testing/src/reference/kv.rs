@@ -53,6 +53,11 @@ impl HostKvStore {
         self.row_mut(layer, slot as usize)
     }
 
+    /// The first recurrent layer; as many as there are layers where none is recurrent.
+    pub(super) fn first_recurrent(&self) -> usize {
+        self.layout.recurrent().next().map_or(self.layers.len(), |(layer, _)| layer)
+    }
+
     /// The elements of one row, or of one state.
     fn record(&self, layer: usize, slot: usize) -> Range<usize> {
         let width = match &self.layout.layers[layer] {

@@ -6,19 +6,24 @@
 //!
 //! * `backend`: the traits.
 //! * `interpret`: the operations that work row by row.
+//! * `embed`: what the first layer reads.
 //! * `attention`: the KV cache and the formulations of attention.
 //! * `experts`: routing and the experts.
 //! * `rotation`: RoPE.
 //! * `weights`: rows of a weight as f32.
 //! * `kv`: the KV cache in memory.
+//! * `recurrent`: a toy recurrence, with which a model gets recurrent state.
 
 mod attention;
 mod backend;
+mod embed;
 mod experts;
 mod interpret;
 mod kv;
+mod recurrent;
 mod rotation;
 mod weights;
 
 pub use backend::ReferenceBackend;
 pub use kv::HostKvStore;
+pub use recurrent::ToyRecurrence;
