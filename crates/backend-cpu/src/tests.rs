@@ -4,7 +4,7 @@ use crate::CpuBackend;
 use crate::kv_store::CpuKvStore;
 use crate::model::CpuModel;
 use latent_backend::{
-    Backend, BackendError, Batch, CancelToken, KV_BLOCK, LoadRequest, Model, ModelOptions, Step,
+    Backend, BackendError, Batch, CancelToken, InputRows, KV_BLOCK, LoadRequest, Model, ModelOptions, Step,
 };
 use latent_formats::Checkpoint;
 use latent_graph::ir::AttentionPath;
@@ -52,7 +52,12 @@ fn model(threads: usize) -> CpuModel {
 fn batch(model: &CpuModel, rows: usize) -> Batch {
     let mut batch = Batch::default();
     let table: Vec<u32> = (0..rows.div_ceil(KV_BLOCK) as u32).collect();
-    batch.push(&vec![1; rows], 0, &table, MlaChoice::Auto.path(rows, &model.config().attention));
+    batch.push(
+        InputRows::Tokens(&vec![1; rows]),
+        0,
+        &table,
+        MlaChoice::Auto.path(rows, &model.config().attention),
+    );
     batch
 }
 
@@ -103,7 +108,7 @@ fn workers_use_disjoint_memory_in_every_batch_bucket() {
         {
             for path in paths.into_iter().filter(|path| rows > 16 || *path == AttentionPath::Absorbed) {
                 let mut batch = Batch::default();
-                batch.push(&vec![1; rows], first, &[0, 1, 2, 3], path);
+                batch.push(InputRows::Tokens(&vec![1; rows]), first, &[0, 1, 2, 3], path);
                 model.forward(&batch, kv, &CancelToken::new()).unwrap();
             }
         }

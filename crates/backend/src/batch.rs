@@ -1,5 +1,6 @@
 //! A batch: the rows of one step and whose they are.
 
+use crate::{InputRow, InputRows};
 use latent_graph::ir::AttentionPath;
 use std::ops::Range;
 
@@ -30,11 +31,24 @@ pub struct SpanState {
     pub kept: Vec<(usize, u32)>,
 }
 
+/// What a row of a batch is.
+#[derive(Clone, Copy, Debug)]
+enum Input {
+    Token(u32),
+    /// An embedding: its place among those of the batch.
+    Embedding {
+        start: usize,
+        width: usize,
+    },
+}
+
 /// The flat rows of a step and its spans, in row order.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// Token of each row.
-    pub tokens: Vec<u32>,
+    /// What each row is; empty in a batch for a stage that reads none.
+    inputs: Vec<Input>,
+    /// The elements of the rows that are embeddings.
+    embeddings: Vec<f32>,
     /// Position of each row.
     pub positions: Vec<usize>,
     /// The spans, which together are all rows, in order.
@@ -54,28 +68,49 @@ impl Batch {
 
     /// Rows of the step.
     pub fn rows(&self) -> usize {
-        self.tokens.len()
+        self.positions.len()
+    }
+
+    /// What a row is.
+    ///
+    /// # Panics
+    /// When the batch has no such row, or is [for a stage that reads none](Self::wanted_of).
+    pub fn input(&self, row: usize) -> InputRow<'_> {
+        match self.inputs[row] {
+            Input::Token(token) => InputRow::Token(token),
+            Input::Embedding { start, width } => InputRow::Embedding(&self.embeddings[start..start + width]),
+        }
     }
 
     /// Empties it, keeping its memory.
     pub fn clear(&mut self) {
-        self.tokens.clear();
+        self.inputs.clear();
+        self.embeddings.clear();
         self.positions.clear();
         self.spare.extend(self.spans.drain(..).map(|span| span.block_table));
         self.wanted.clear();
     }
 
-    /// Adds a span of `tokens` that continues a sequence of `first` cached rows, without recurrent state; returns it, so that one can be set.
+    /// Adds a span of `rows` that continues a sequence of `first` cached rows, without recurrent state; returns it, so that one can be set.
     pub fn push(
         &mut self,
-        tokens: &[u32],
+        rows: InputRows<'_>,
         first: usize,
         block_table: &[u32],
         path: AttentionPath,
     ) -> &mut SeqSpan {
         let start = self.rows();
-        self.tokens.extend_from_slice(tokens);
-        self.positions.extend(first..first + tokens.len());
+        for row in rows.iter() {
+            self.inputs.push(match row {
+                InputRow::Token(token) => Input::Token(token),
+                InputRow::Embedding(elements) => {
+                    let place = Input::Embedding { start: self.embeddings.len(), width: elements.len() };
+                    self.embeddings.extend_from_slice(elements);
+                    place
+                }
+            });
+        }
+        self.positions.extend(first..first + rows.len());
         let mut table = self.spare.pop().unwrap_or_default();
         table.clear();
         table.extend_from_slice(block_table);

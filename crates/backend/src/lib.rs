@@ -14,6 +14,7 @@
 mod batch;
 mod cancel;
 mod error;
+mod input_rows;
 mod kv;
 mod layer_state;
 mod limits;
@@ -24,6 +25,7 @@ mod traits;
 pub use batch::{Batch, SeqSpan, SpanState};
 pub use cancel::CancelToken;
 pub use error::BackendError;
+pub use input_rows::{InputRow, InputRows};
 pub use kv::{KV_BLOCK, KvLayout, KvStore, slot};
 pub use layer_state::{LayerState, RecurrentLayer};
 pub use limits::Limits;

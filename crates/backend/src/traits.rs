@@ -42,7 +42,7 @@ pub struct LoadRequest<'a> {
 
 /// One step: new rows of one or several sequences.
 pub struct Step<'a> {
-    /// The rows. Every span's block table has room for them.
+    /// The rows: tokens of the vocabulary, and embeddings as wide as the hidden size. Every span's block table has room for them.
     pub batch: &'a Batch,
     /// The KV cache, made by the same model's [`new_kv_store`](Model::new_kv_store).
     pub kv: &'a mut dyn KvStore,

@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut tokens, mut chosen) = (prompt, Vec::new());
     for _ in 0..10 {
         let mut second = 0;
-        let mut inputs = [SeqInput { sequence: &mut sequence, tokens: &tokens, wanted: LogitsRequest::Last }];
+        let mut inputs = [SeqInput::tokens(&mut sequence, &tokens, LogitsRequest::Last)];
         let mut choose = |logits: &[f32]| {
             let mut order: Vec<u32> = (0..logits.len() as u32).collect();
             order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));

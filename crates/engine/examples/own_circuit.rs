@@ -20,7 +20,7 @@ fn logits(checkpoint: &Arc<Checkpoint>, circuit: Option<Circuit>) -> Result<Vec<
         println!("the audit doubts: {doubt}");
     }
     let (mut sequence, mut last) = (Sequence::default(), Vec::new());
-    let mut inputs = [SeqInput { sequence: &mut sequence, tokens: &[1, 2, 3], wanted: LogitsRequest::Last }];
+    let mut inputs = [SeqInput::tokens(&mut sequence, &[1, 2, 3], LogitsRequest::Last)];
     engine.step(&mut inputs, &mut |_, _, row| last = row.to_vec())?.all()?;
     Ok(last)
 }

@@ -57,7 +57,7 @@ impl Engine {
         for (i, running) in running.iter_mut().enumerate().filter(|(i, _)| shares[*i] > 0) {
             let complete = shares[i] == running.generation.pending().len();
             let wanted = if complete { LogitsRequest::Last } else { LogitsRequest::Nothing };
-            inputs.push(SeqInput { sequence: &mut *running.sequence, tokens: &tokens[i], wanted });
+            inputs.push(SeqInput::tokens(&mut *running.sequence, &tokens[i], wanted));
             generations.push((&mut *running.generation, complete));
         }
         let outcome = self.step(&mut inputs, &mut |at, _, logits| generations[at].0.take_logits(logits))?;

@@ -132,7 +132,7 @@ impl Engine {
             let tokens = [chosen.token];
             let in_order = session.sequence.len() == session.tokens.len();
             let sequence = &mut session.sequence;
-            let mut inputs = [SeqInput { sequence, tokens: &tokens, wanted: LogitsRequest::Last }];
+            let mut inputs = [SeqInput::tokens(sequence, &tokens, LogitsRequest::Last)];
             self.step(&mut inputs, &mut |_, _, row| generation.take_logits(row))?.all()?;
             if in_order {
                 session.tokens.push(chosen.token);

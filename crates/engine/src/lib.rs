@@ -38,7 +38,7 @@ pub use context_shift::ContextShift;
 pub use engine::Engine;
 pub use error::EngineError;
 pub use generation::{Chosen, Generation, LogitsProcessor};
-pub use latent_backend::{CancelToken, Limits, MemoryEstimate, Trace, Values};
+pub use latent_backend::{CancelToken, InputRows, Limits, MemoryEstimate, Trace, Values};
 pub use options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
 pub use profile::{PhaseProfile, Roofline, StepProfile, StepSize};
 pub use request::{Answer, Event, Listener, Request, StopReason};

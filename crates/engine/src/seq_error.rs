@@ -6,9 +6,9 @@ use crate::cache::{CacheFull, StatesFull};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SeqError {
-    /// No tokens.
-    #[error("a sequence without new tokens takes no part in a step")]
-    NoTokens,
+    /// Neither tokens nor embeddings.
+    #[error("a sequence without new tokens or embeddings takes no part in a step")]
+    NoRows,
     /// A token id that the vocabulary does not have.
     #[error("token id {token} at position {position} is out of range: the vocabulary has {vocab} tokens")]
     Token {
@@ -19,12 +19,32 @@ pub enum SeqError {
         /// Tokens in the vocabulary.
         vocab: usize,
     },
+    /// Embeddings that are no rows of the model's hidden size.
+    #[error(
+        "{elements} elements of embeddings in rows of {width} are no whole rows of {hidden}, the model's hidden size"
+    )]
+    EmbeddingWidth {
+        /// Elements of all rows.
+        elements: usize,
+        /// Elements of a row, as the caller says.
+        width: usize,
+        /// The model's hidden size.
+        hidden: usize,
+    },
+    /// An embedding with an element that is infinite or no number.
+    #[error("element {element} of the embedding at position {position} is not finite")]
+    EmbeddingNotFinite {
+        /// Where the row stands.
+        position: usize,
+        /// The element of the row.
+        element: usize,
+    },
     /// Logits of a row that there is not.
     #[error("logits of row {row} are wanted, but there are {rows} rows")]
     Wanted {
         /// The row.
         row: usize,
-        /// New tokens of the sequence.
+        /// New rows of the sequence.
         rows: usize,
     },
     /// Another engine has run the sequence.

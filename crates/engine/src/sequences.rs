@@ -69,7 +69,7 @@ impl Engine {
     /// Saves a sequence and its tokens.
     ///
     /// # Errors
-    /// When the file cannot be written, or another engine has run the sequence.
+    /// When the file cannot be written, some rows were embeddings, or another engine has run the sequence.
     pub fn save(&self, sequence: &Sequence, tokens: &[u32], path: &Path) -> Result<(), EngineError> {
         self.owned(sequence)?;
         Ok(self.cache.save(sequence, tokens, self.fingerprint, path)?)
@@ -87,7 +87,7 @@ impl Engine {
     /// context shift discarded are dropped first. Returns how many tokens the file holds.
     ///
     /// # Errors
-    /// When the file cannot be written, or another engine has run the sequence.
+    /// When the file cannot be written, some rows were embeddings, or another engine has run the sequence.
     pub fn save_session(
         &mut self,
         session: &mut Session,

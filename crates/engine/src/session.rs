@@ -17,7 +17,8 @@ impl Session {
     /// snapshot. Returns how many rows stay.
     pub(crate) fn keep_common(&mut self, prompt: &[u32]) -> usize {
         let same = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        let keep = same.min(prompt.len().saturating_sub(1));
+        let of_tokens = self.sequence.embedded_from().unwrap_or(same);
+        let keep = same.min(of_tokens).min(prompt.len().saturating_sub(1));
         let kept = self.sequence.truncate(keep);
         self.tokens.truncate(kept);
         kept

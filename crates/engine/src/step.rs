@@ -1,12 +1,12 @@
-//! Steps: new tokens of several sequences through the model at once.
+//! Steps: new tokens and embeddings of several sequences through the model at once.
 
 use crate::cache::{KvError, Sequence};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::seq_error::SeqError;
-use latent_backend::Step;
+use latent_backend::{InputRows, Step};
 
-/// Which rows of an input's tokens the caller wants logits of.
+/// Which of an input's rows the caller wants logits of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitsRequest<'a> {
     /// None.
@@ -15,18 +15,36 @@ pub enum LogitsRequest<'a> {
     Last,
     /// All.
     All,
-    /// These, counted from the input's first token.
+    /// These, counted from the input's first one.
     Rows(&'a [usize]),
 }
 
-/// New tokens of one sequence in a step.
+/// New rows of one sequence in a step: tokens, or embeddings in place of them.
 pub struct SeqInput<'a> {
     /// The sequence that they continue.
     pub sequence: &'a mut Sequence,
-    /// The tokens: at least one.
-    pub tokens: &'a [u32],
+    /// The rows: at least one.
+    pub rows: InputRows<'a>,
     /// Whose logits are wanted.
     pub wanted: LogitsRequest<'a>,
+}
+
+impl<'a> SeqInput<'a> {
+    /// New tokens.
+    pub fn tokens(sequence: &'a mut Sequence, tokens: &'a [u32], wanted: LogitsRequest<'a>) -> SeqInput<'a> {
+        SeqInput { sequence, rows: InputRows::Tokens(tokens), wanted }
+    }
+
+    /// Embeddings in place of tokens: `values` are rows of `width` elements, the model's hidden size, as the first layer reads them
+    /// ([`InputRows::Embeddings`]). Inputs of tokens may stand beside them in a step, for other sequences.
+    pub fn embeddings(
+        sequence: &'a mut Sequence,
+        values: &'a [f32],
+        width: usize,
+        wanted: LogitsRequest<'a>,
+    ) -> SeqInput<'a> {
+        SeqInput { sequence, rows: InputRows::Embeddings { values, width }, wanted }
+    }
 }
 
 /// What became of a step: for each input, in order, whether it ran.
@@ -60,13 +78,13 @@ impl<'e> StepOutcome<'e> {
 }
 
 impl Engine {
-    /// Runs new tokens of one or several sequences. `sink` hears the input, the row within it, and that row's logits.
+    /// Runs new rows of one or several sequences. `sink` hears the input, the row within it, and that row's logits.
     ///
     /// An input that cannot run (see [`SeqError`]) stays as it was and does not keep the others from running: [`StepOutcome`] names it.
     ///
     /// # Errors
     /// No sequence has changed then:
-    /// * [`EngineError::Rows`] for a step of no tokens, or of more than the engine was made for;
+    /// * [`EngineError::Rows`] for a step of no rows, or where those that could run are more than the engine was made for;
     /// * [`EngineError::Stopped`] when it was [cancelled](Engine::cancel_token);
     /// * [`EngineError::Backend`] when the backend fails.
     pub fn step(
@@ -74,11 +92,7 @@ impl Engine {
         inputs: &mut [SeqInput<'_>],
         sink: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<StepOutcome<'_>, EngineError> {
-        let (rows, max_batch_tokens) =
-            (inputs.iter().map(|input| input.tokens.len()).sum(), self.max_batch_tokens());
-        if rows == 0 || rows > max_batch_tokens {
-            return Err(EngineError::Rows { rows, max_batch_tokens });
-        }
+        let rows = self.check_all(inputs)?;
         let span = tracing::debug_span!("step", sequences = inputs.len(), tokens = rows);
         let _entered = span.enter();
         if let Err(error) = self.run(inputs, sink) {
@@ -87,7 +101,11 @@ impl Engine {
         }
         for (input, outcome) in inputs.iter_mut().zip(&self.outcomes) {
             if outcome.is_ok() {
-                input.sequence.advance(input.tokens.len());
+                let rows = input.rows.len();
+                match input.rows {
+                    InputRows::Tokens(_) => input.sequence.advance(rows),
+                    InputRows::Embeddings { .. } => input.sequence.advance_embedded(rows),
+                }
             }
         }
         Ok(StepOutcome(&self.outcomes))
@@ -113,42 +131,82 @@ impl Engine {
         })?)
     }
 
-    /// Decides which inputs run, and takes blocks and slots of recurrent state for them.
-    fn admit(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<(), EngineError> {
+    /// Decides which inputs are fit to run; returns how many rows these have.
+    fn check_all(&mut self, inputs: &[SeqInput<'_>]) -> Result<usize, EngineError> {
+        let (mut rows, max_batch_tokens) = (0, self.max_batch_tokens());
         self.outcomes.clear();
-        for input in inputs.iter_mut() {
-            let mut outcome = self.check(input);
+        for input in inputs {
+            let outcome = self.check(input);
             if outcome.is_ok() {
-                outcome = match self.cache.reserve(input.sequence, input.tokens.len()) {
-                    Ok(()) => Ok(()),
-                    Err(KvError::Full(full)) => Err(full.into()),
-                    Err(KvError::States(full)) => Err(full.into()),
-                    Err(KvError::Backend(error)) => return Err(error.into()),
-                };
+                rows += input.rows.len();
             }
             self.outcomes.push(outcome);
+        }
+        let nothing = self.outcomes.iter().all(|outcome| *outcome == Err(SeqError::NoRows));
+        if nothing || rows > max_batch_tokens {
+            return Err(EngineError::Rows { rows, max_batch_tokens });
+        }
+        Ok(rows)
+    }
+
+    /// Takes blocks and slots of recurrent state for the inputs that are fit to run.
+    fn admit(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<(), EngineError> {
+        for (input, outcome) in inputs.iter_mut().zip(&mut self.outcomes).filter(|(_, o)| o.is_ok()) {
+            match self.cache.reserve(input.sequence, input.rows.len()) {
+                Ok(()) => {}
+                Err(KvError::Full(full)) => *outcome = Err(full.into()),
+                Err(KvError::States(full)) => *outcome = Err(full.into()),
+                Err(KvError::Backend(error)) => return Err(error.into()),
+            }
         }
         Ok(())
     }
 
     fn check(&self, input: &SeqInput<'_>) -> Result<(), SeqError> {
-        let (rows, vocab) = (input.tokens.len(), self.config().vocab_size);
-        if rows == 0 {
-            return Err(SeqError::NoTokens);
+        let nothing = match input.rows {
+            InputRows::Tokens(tokens) => tokens.is_empty(),
+            InputRows::Embeddings { values, .. } => values.is_empty(),
+        };
+        if nothing {
+            return Err(SeqError::NoRows);
         }
         if !self.cache.owns(input.sequence) {
             return Err(SeqError::Foreign);
         }
-        if let Some(i) = input.tokens.iter().position(|&token| token as usize >= vocab) {
-            let (token, position) = (input.tokens[i], input.sequence.len() + i);
-            return Err(SeqError::Token { token, position, vocab });
+        match input.rows {
+            InputRows::Tokens(tokens) => self.check_tokens(input.sequence.len(), tokens)?,
+            InputRows::Embeddings { values, width } => {
+                self.check_embeddings(input.sequence.len(), values, width)?;
+            }
         }
+        let rows = input.rows.len();
         match input.wanted {
             LogitsRequest::Rows(wanted) => match wanted.iter().find(|&&row| row >= rows) {
                 Some(&row) => Err(SeqError::Wanted { row, rows }),
                 None => Ok(()),
             },
             _ => Ok(()),
+        }
+    }
+
+    fn check_tokens(&self, first: usize, tokens: &[u32]) -> Result<(), SeqError> {
+        let vocab = self.config().vocab_size;
+        match tokens.iter().position(|&token| token as usize >= vocab) {
+            None => Ok(()),
+            Some(i) => Err(SeqError::Token { token: tokens[i], position: first + i, vocab }),
+        }
+    }
+
+    fn check_embeddings(&self, first: usize, values: &[f32], width: usize) -> Result<(), SeqError> {
+        let (elements, hidden) = (values.len(), self.config().hidden_size);
+        if width != hidden || elements % hidden != 0 {
+            return Err(SeqError::EmbeddingWidth { elements, width, hidden });
+        }
+        match values.iter().position(|value| !value.is_finite()) {
+            None => Ok(()),
+            Some(i) => {
+                Err(SeqError::EmbeddingNotFinite { position: first + i / hidden, element: i % hidden })
+            }
         }
     }
 
@@ -159,17 +217,17 @@ impl Engine {
         for (number, input) in inputs.iter().enumerate().filter(|(number, _)| self.outcomes[*number].is_ok())
         {
             let first = self.batch.rows();
-            let path = self.options.stages.mla.path(input.tokens.len(), &self.model.config().attention);
+            let path = self.options.stages.mla.path(input.rows.len(), &self.model.config().attention);
             let (len, block_table) = (input.sequence.len(), input.sequence.block_table());
-            self.batch.push(input.tokens, len, block_table, path).state = input.sequence.span_state();
+            self.batch.push(input.rows, len, block_table, path).state = input.sequence.span_state();
             let mut want = |row: usize| {
                 self.wanted.push((number, row));
                 self.batch.wanted.push((first + row) as u32);
             };
             match input.wanted {
                 LogitsRequest::Nothing => {}
-                LogitsRequest::Last => want(input.tokens.len() - 1),
-                LogitsRequest::All => (0..input.tokens.len()).for_each(want),
+                LogitsRequest::Last => want(input.rows.len() - 1),
+                LogitsRequest::All => (0..input.rows.len()).for_each(want),
                 LogitsRequest::Rows(rows) => rows.iter().copied().for_each(want),
             }
         }
@@ -203,7 +261,7 @@ impl Engine {
                 }
                 other => other,
             };
-            let mut inputs = [SeqInput { sequence: &mut *sequence, tokens: part, wanted: here }];
+            let mut inputs = [SeqInput::tokens(&mut *sequence, part, here)];
             self.step(&mut inputs, &mut |_, row, logits| sink(done + row, logits))?.all()?;
             done += part.len();
             if !progress(done) {

@@ -50,8 +50,7 @@ fn a_step_after_warm_up_allocates_nothing() {
         let mut token = 1;
         let mut step = |token: &mut u32| {
             let tokens = [*token];
-            let mut items =
-                [SeqInput { sequence: &mut sequence, tokens: &tokens, wanted: LogitsRequest::Last }];
+            let mut items = [SeqInput::tokens(&mut sequence, &tokens, LogitsRequest::Last)];
             let (sampler, next) = (&mut sampler, &mut *token);
             engine.step(&mut items, &mut |_, _, logits| *next = sampler.sample(logits).unwrap()).unwrap();
             sampler.accept(*token);

@@ -88,9 +88,9 @@ fn together(engine: &mut Engine, prompts: &[Vec<u32>; 3], chunk: usize) -> Vec<V
         let [a, b, c] = &mut sequences;
         let part = |i: usize| &prompts[i][start..(start + chunk).min(prompts[i].len())];
         let mut items = [
-            SeqInput { sequence: a, tokens: part(0), wanted: LogitsRequest::All },
-            SeqInput { sequence: b, tokens: part(1), wanted: LogitsRequest::All },
-            SeqInput { sequence: c, tokens: part(2), wanted: LogitsRequest::All },
+            SeqInput::tokens(a, part(0), LogitsRequest::All),
+            SeqInput::tokens(b, part(1), LogitsRequest::All),
+            SeqInput::tokens(c, part(2), LogitsRequest::All),
         ];
         engine.step(&mut items, &mut |item, _, l| logits[item].push(l.to_vec())).unwrap();
     }

@@ -23,7 +23,7 @@ impl Listener for Quiet {}
 
 fn step(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Vec<f32> {
     let mut logits = Vec::new();
-    let mut items = [SeqInput { sequence, tokens, wanted: LogitsRequest::Last }];
+    let mut items = [SeqInput::tokens(sequence, tokens, LogitsRequest::Last)];
     engine.step(&mut items, &mut |_, _, row| logits = row.to_vec()).unwrap();
     logits
 }

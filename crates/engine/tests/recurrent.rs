@@ -103,10 +103,8 @@ fn logits_depend_on_the_state_and_not_on_the_chunks() {
     let mut sequences: [Sequence; 2] = Default::default();
     let (a, b) = (&tokens[..70], &tokens[70..]);
     let [one, two] = &mut sequences;
-    let mut inputs = [
-        SeqInput { sequence: one, tokens: a, wanted: LogitsRequest::Last },
-        SeqInput { sequence: two, tokens: b, wanted: LogitsRequest::Last },
-    ];
+    let mut inputs =
+        [SeqInput::tokens(one, a, LogitsRequest::Last), SeqInput::tokens(two, b, LogitsRequest::Last)];
     let mut logits = [Vec::new(), Vec::new()];
     engine
         .step(&mut inputs, &mut |input, _, row| logits[input] = row.iter().map(|x| x.to_bits()).collect())
@@ -179,7 +177,7 @@ fn a_step_that_ends_early_leaves_the_state_as_it_was() {
     let (free, kept) = (engine.kv_cache().available_states(), positions(&sequence));
     let cancel = engine.cancel_token();
     let end = |engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]| {
-        let mut inputs = [SeqInput { sequence, tokens, wanted: LogitsRequest::Last }];
+        let mut inputs = [SeqInput::tokens(sequence, tokens, LogitsRequest::Last)];
         engine.step(&mut inputs, &mut |_, _, _| panic!("no logits")).err().unwrap()
     };
     // the backend looks at the token after its first node, which has written the states by then
@@ -248,7 +246,7 @@ fn sequences_without_a_slot_are_named_and_the_others_run() {
     let tokens = text(80);
     let mut sequences: [Sequence; 5] = Default::default();
     let step = |engine: &mut Engine, sequences: &mut [Sequence], tokens: &[u32]| {
-        let of = |sequence| SeqInput { sequence, tokens, wanted: LogitsRequest::Last };
+        let of = |sequence| SeqInput::tokens(sequence, tokens, LogitsRequest::Last);
         let mut inputs: Vec<_> = sequences.iter_mut().map(of).collect();
         let outcome = engine.step(&mut inputs, &mut |_, _, _| {}).unwrap();
         outcome.refused().map(|(index, error)| (index, error.clone())).collect::<Vec<_>>()
@@ -307,8 +305,7 @@ fn slots_come_back_however_a_sequence_ends() {
         drop(fork);
         let lost = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let mut sequence = Sequence::default();
-            let mut inputs =
-                [SeqInput { sequence: &mut sequence, tokens: &[3; 100], wanted: LogitsRequest::Last }];
+            let mut inputs = [SeqInput::tokens(&mut sequence, &[3; 100], LogitsRequest::Last)];
             let _ = engine.step(&mut inputs, &mut |_, _, _| panic!("a request that fails"));
         }));
         assert!(lost.is_err());
@@ -322,7 +319,7 @@ fn slots_come_back_however_a_sequence_ends() {
     let mut other = model.engine(OFTEN);
     for sequence in [&mut sequence, &mut asked] {
         assert!(matches!(other.snapshot(sequence), Err(EngineError::ForeignSequence)));
-        let mut inputs = [SeqInput { sequence, tokens: &[1], wanted: LogitsRequest::Last }];
+        let mut inputs = [SeqInput::tokens(sequence, &[1], LogitsRequest::Last)];
         assert_eq!(other.step(&mut inputs, &mut |_, _, _| {}).unwrap().results(), [Err(SeqError::Foreign)]);
     }
     drop(engine);

@@ -31,7 +31,7 @@ fn engine(checkpoint: &Arc<Checkpoint>, context: usize) -> Engine {
 /// The logits of the last token.
 fn run(engine: &mut Engine, sequence: &mut Sequence, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
     let mut last = Vec::new();
-    let mut items = [SeqInput { sequence, tokens, wanted: LogitsRequest::Last }];
+    let mut items = [SeqInput::tokens(sequence, tokens, LogitsRequest::Last)];
     engine.step(&mut items, &mut |_, _, logits| last = logits.to_vec())?.all()?;
     Ok(last)
 }
@@ -50,8 +50,8 @@ fn a_sequence_of_another_engine_is_refused_and_nothing_changes() {
     assert!(matches!(error, EngineError::Sequence { index: None, error: SeqError::Foreign }), "{error}");
     let mut shared = one.share(&sequence, 2);
     let mut items = [
-        SeqInput { sequence: &mut own, tokens: &[5], wanted: LogitsRequest::Last },
-        SeqInput { sequence: &mut shared, tokens: &[3], wanted: LogitsRequest::Last },
+        SeqInput::tokens(&mut own, &[5], LogitsRequest::Last),
+        SeqInput::tokens(&mut shared, &[3], LogitsRequest::Last),
     ];
     let mut heard = Vec::new();
     let outcome = two.step(&mut items, &mut |input, row, _| heard.push((input, row))).unwrap();
@@ -82,7 +82,7 @@ fn sequences_without_room_are_named_and_the_others_run() {
     let step = |engine: &mut Engine, sequences: &mut [Sequence; 3], counts: &[(usize, usize)]| {
         let mut items: Vec<SeqInput<'_>> = Vec::new();
         for (sequence, (_, count)) in sequences.iter_mut().zip(counts) {
-            items.push(SeqInput { sequence, tokens: &tokens[..*count], wanted: LogitsRequest::Last });
+            items.push(SeqInput::tokens(sequence, &tokens[..*count], LogitsRequest::Last));
         }
         let mut heard = 0;
         let refused = engine.step(&mut items, &mut |_, _, _| heard += 1).unwrap();
@@ -138,8 +138,7 @@ fn blocks_of_sequences_that_are_dropped_or_lost_in_a_panic_come_back() {
         run(&mut engine, &mut Sequence::default(), &[2; 70]).unwrap();
         let lost = catch_unwind(AssertUnwindSafe(|| {
             let mut sequence = Sequence::default();
-            let mut items =
-                [SeqInput { sequence: &mut sequence, tokens: &[3; 100], wanted: LogitsRequest::Last }];
+            let mut items = [SeqInput::tokens(&mut sequence, &[3; 100], LogitsRequest::Last)];
             let _ = engine.step(&mut items, &mut |_, _, _| panic!("a request that fails"));
         }));
         assert!(lost.is_err());

@@ -111,7 +111,7 @@ fn step(circuit: Arc<Circuit>, checkpoint: &Arc<Checkpoint>, form: usize) {
     let Ok(mut engine) = model::load(checkpoint, &options) else { return };
     let mut sequence = Sequence::default();
     for tokens in [&[256, 5, 99][..], &[7]] {
-        let mut items = [SeqInput { sequence: &mut sequence, tokens, wanted: LogitsRequest::Last }];
+        let mut items = [SeqInput::tokens(&mut sequence, tokens, LogitsRequest::Last)];
         if engine.step(&mut items, &mut |_, _, _| {}).is_err() {
             break;
         }

@@ -31,8 +31,7 @@ fn saved(chosen: usize) -> &'static Mutex<Saved> {
             let mut engine = model::load(&model::tiny(chosen), &options)?;
             let mut sequence = Sequence::default();
             let tokens = [256, 5, 99, 300, 7];
-            let mut items =
-                [SeqInput { sequence: &mut sequence, tokens: &tokens, wanted: LogitsRequest::Nothing }];
+            let mut items = [SeqInput::tokens(&mut sequence, &tokens, LogitsRequest::Nothing)];
             engine.step(&mut items, &mut |_, _, _| {})?;
             let folder = tempfile::tempdir()?;
             let path = folder.path().join("saved.kv");
@@ -76,7 +75,7 @@ pub fn session(bytes: &[u8]) {
     let free = engine.kv_cache().available();
     if let Ok((Session { mut sequence, tokens }, _)) = engine.restore_session(&path) {
         assert_eq!(sequence.len(), tokens.len());
-        let mut items = [SeqInput { sequence: &mut sequence, tokens: &[1], wanted: LogitsRequest::Last }];
+        let mut items = [SeqInput::tokens(&mut sequence, &[1], LogitsRequest::Last)];
         let _ = engine.step(&mut items, &mut |_, _, _| {});
         engine.release(sequence);
     }

@@ -1,8 +1,9 @@
-//! Rows of the embedding: each worker decodes its share of the rows.
+//! Rows of the embedding: each worker decodes its share of the rows, or copies those that came as embeddings.
 
 use crate::context::Context;
 use crate::program::Embed;
 use crate::scratch::WorkerScratch;
+use latent_backend::InputRow;
 
 impl Embed {
     pub(crate) fn run(&self, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
@@ -10,7 +11,15 @@ impl Embed {
         for row in ctx.own_rows(&self.out) {
             // SAFETY: shares of rows are disjoint, and `row` is in this worker's.
             let out = unsafe { ctx.row_mut(&self.out, row) };
-            latent_kernels::decode_row(&table, ctx.batch.tokens[row] as usize, out, &mut scratch.bytes);
+            let token = match ctx.batch.input(row) {
+                InputRow::Token(token) => token as usize,
+                // what the lookup would give, with its factor
+                InputRow::Embedding(elements) => {
+                    out.copy_from_slice(elements);
+                    continue;
+                }
+            };
+            latent_kernels::decode_row(&table, token, out, &mut scratch.bytes);
             if self.scale != 1.0 {
                 latent_kernels::scale(out, self.scale);
             }

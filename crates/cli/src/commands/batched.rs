@@ -91,9 +91,8 @@ impl BatchedSequences {
             return Err(EngineError::Stopped);
         }
         let of_each = self.sequences.iter_mut().zip(&self.tokens);
-        let mut items: Vec<SeqInput<'_>> = of_each
-            .map(|(sequence, all)| SeqInput { sequence, tokens: &all[tokens.clone()], wanted })
-            .collect();
+        let mut items: Vec<SeqInput<'_>> =
+            of_each.map(|(sequence, all)| SeqInput::tokens(sequence, &all[tokens.clone()], wanted)).collect();
         engine.step(&mut items, &mut |_, _, _| {})?.all()
     }
 

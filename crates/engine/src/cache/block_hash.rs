@@ -1,6 +1,6 @@
 //! Names of blocks by what they hold: the key of a prefix index, in memory or on disk.
 
-use latent_backend::KV_BLOCK;
+use latent_backend::{InputRow, InputRows, KV_BLOCK};
 use sha2::{Digest, Sha256};
 
 /// Names a full block of a model's KV cache by all tokens up to its end. Two blocks of one name hold the same rows, wherever they are: hashes of
@@ -8,19 +8,50 @@ use sha2::{Digest, Sha256};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockHash(pub [u8; 16]);
 
-/// The names of all full blocks of a sequence that begins with `tokens`. Each is made from the one before it and its own [`KV_BLOCK`] tokens;
-/// `fingerprint` is the model's, with whatever else decides what rows hold, such as the cache's element type.
+/// The names of all full blocks of a sequence that begins with `tokens`: [`block_hashes_of`] for tokens alone.
 pub fn block_hashes(fingerprint: u64, tokens: &[u32]) -> Vec<BlockHash> {
+    block_hashes_of(fingerprint, &[InputRows::Tokens(tokens)])
+}
+
+/// The names of all full blocks of a sequence that begins with these rows. Each is made from the one before it and its own [`KV_BLOCK`] rows, of
+/// embeddings from their very bits; `fingerprint` is the model's, with whatever else decides what rows hold, such as the cache's element type.
+///
+/// In a model with recurrent layers, a prefix may be used again only where a state is kept:
+/// [`Sequence::reusable`](super::Sequence::reusable).
+pub fn block_hashes_of(fingerprint: u64, parts: &[InputRows<'_>]) -> Vec<BlockHash> {
+    let rows: Vec<InputRow<'_>> = parts.iter().flat_map(InputRows::iter).collect();
     let mut parent = [0; 16];
-    let named = |block: &[u32]| {
+    let named = |block: &[InputRow<'_>]| {
         let mut hash = Sha256::new();
         hash.update(fingerprint.to_le_bytes());
         hash.update(parent);
-        block.iter().for_each(|token| hash.update(token.to_le_bytes()));
+        hash_rows(&mut hash, block);
         parent.copy_from_slice(&hash.finalize()[..16]);
         BlockHash(parent)
     };
-    tokens.chunks_exact(KV_BLOCK).map(named).collect()
+    rows.chunks_exact(KV_BLOCK).map(named).collect()
+}
+
+/// Blocks of tokens alone are hashed as their ids. Where there is an embedding, each row has a mark of its kind before it, and an embedding is its
+/// own hash: such a block hashes more bytes than one of tokens, so that no choice of rows makes both the same.
+fn hash_rows(hash: &mut Sha256, block: &[InputRow<'_>]) {
+    let marked = block.iter().any(|row| matches!(row, InputRow::Embedding(_)));
+    for row in block {
+        match row {
+            InputRow::Token(token) => {
+                if marked {
+                    hash.update([0]);
+                }
+                hash.update(token.to_le_bytes());
+            }
+            InputRow::Embedding(elements) => {
+                let mut own = Sha256::new();
+                elements.iter().for_each(|element| own.update(element.to_le_bytes()));
+                hash.update([1]);
+                hash.update(own.finalize());
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -46,6 +77,35 @@ mod tests {
         assert!(changed[0] == hashes[0] && changed[1] != hashes[1] && changed[2] != hashes[2]);
         assert_ne!(block_hashes(8, &tokens)[0], hashes[0], "another model");
         assert!(block_hashes(7, &[]).is_empty());
+    }
+
+    #[test]
+    fn embeddings_are_named_by_their_bits_and_never_as_tokens() {
+        const WIDTH: usize = 3;
+        let values: Vec<f32> = (0..2 * KV_BLOCK * WIDTH).map(|i| i as f32).collect();
+        fn embeddings(values: &[f32]) -> InputRows<'_> {
+            InputRows::Embeddings { values, width: WIDTH }
+        }
+        let hashes = block_hashes_of(7, &[embeddings(&values)]);
+        assert_eq!(hashes.len(), 2);
+        // however they are cut into parts
+        let (start, end) = values.split_at(10 * WIDTH);
+        assert_eq!(block_hashes_of(7, &[embeddings(start), embeddings(end)]), hashes);
+        let mut other = values.clone();
+        other[KV_BLOCK * WIDTH] = -0.0;
+        let zero = block_hashes_of(7, &[embeddings(&other)]);
+        other[KV_BLOCK * WIDTH] = 0.0;
+        assert!(zero[0] == hashes[0] && zero[1] != block_hashes_of(7, &[embeddings(&other)])[1]);
+        // rows of one element have as many bytes as tokens have
+        let tokens: Vec<u32> = (0..KV_BLOCK as u32).collect();
+        let same: Vec<f32> = tokens.iter().map(|token| f32::from_bits(*token)).collect();
+        let narrow = block_hashes_of(7, &[InputRows::Embeddings { values: &same, width: 1 }]);
+        assert_ne!(narrow, block_hashes(7, &tokens));
+        // a block of both: the order counts
+        let (few, one) = (&tokens[..KV_BLOCK - 1], &values[..WIDTH]);
+        let mixed = block_hashes_of(7, &[InputRows::Tokens(few), embeddings(one)]);
+        let turned = block_hashes_of(7, &[embeddings(one), InputRows::Tokens(few)]);
+        assert!(mixed.len() == 1 && mixed != turned);
     }
 
     #[test]

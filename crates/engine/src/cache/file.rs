@@ -87,6 +87,18 @@ pub enum CacheFileError {
         /// What the session has.
         expected: String,
     },
+    /// Some of its rows were embeddings, for which the file has no place.
+    #[error(
+        "{}: not saved: the sequence has embeddings from position {position} on, and the file holds tokens only; save it before they run, or \
+         truncate it",
+        path.display()
+    )]
+    Embeddings {
+        /// The file.
+        path: PathBuf,
+        /// The first such row.
+        position: usize,
+    },
     /// The backend's memory failed.
     #[error(transparent)]
     Backend(BackendError),
@@ -165,7 +177,7 @@ impl KvCache {
     /// Writes `sequence` and its `tokens` to a file, which appears when it is whole.
     ///
     /// # Errors
-    /// [`CacheFileError::Output`].
+    /// [`CacheFileError::Output`]; [`CacheFileError::Embeddings`].
     pub(crate) fn save(
         &self,
         sequence: &Sequence,
@@ -179,7 +191,7 @@ impl KvCache {
     /// The same with an attachment of at most [`MAX_ATTACHMENT`] bytes.
     ///
     /// # Errors
-    /// [`CacheFileError::Output`]; [`CacheFileError::Io`] for an attachment that is too large.
+    /// [`CacheFileError::Output`]; [`CacheFileError::Embeddings`]; [`CacheFileError::Io`] for an attachment that is too large.
     pub(crate) fn save_with(
         &self,
         sequence: &Sequence,
@@ -192,6 +204,9 @@ impl KvCache {
             let problem = format!("the attachment has {} bytes, more than {MAX_ATTACHMENT}", bytes.len());
             let error = io::Error::new(io::ErrorKind::InvalidInput, problem);
             return Err(CacheFileError::Io { path: path.to_owned(), error });
+        }
+        if let Some(position) = sequence.embedded_from() {
+            return Err(CacheFileError::Embeddings { path: path.to_owned(), position });
         }
         let mut file = OutputFile::create(path)?;
         let written = self.write(sequence, tokens, fingerprint, attachment, &mut file);

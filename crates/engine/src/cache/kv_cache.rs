@@ -208,6 +208,8 @@ impl KvCache {
             let at = |position| slot(sequence.block_table(), position);
             self.store.shift_token(at(to + distance), at(to), -(distance as i64))?;
         }
+        // where the first embedding is now is not kept: it may be any row that has moved
+        sequence.embedded_from = sequence.embedded_from.map(|first| first.min(forgotten.start));
         sequence.truncate(len);
         Ok(())
     }

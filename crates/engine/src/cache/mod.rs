@@ -11,7 +11,7 @@ mod sequence;
 mod state_options;
 mod state_pool;
 
-pub use block_hash::{BlockHash, block_hashes};
+pub use block_hash::{BlockHash, block_hashes, block_hashes_of};
 pub use file::{CacheFileError, MAX_ATTACHMENT, Restored};
 pub use full::{CacheFull, StatesFull};
 pub use kv_cache::KvCache;

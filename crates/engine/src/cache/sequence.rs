@@ -24,6 +24,8 @@ pub struct Sequence {
     pub(super) owner: Option<Arc<BlockPool>>,
     /// None where the model has no recurrent layers, or has not run it yet.
     pub(super) recurrent: Option<RecurrentState>,
+    /// The first row that was an embedding.
+    pub(super) embedded_from: Option<usize>,
 }
 
 impl Sequence {
@@ -68,6 +70,17 @@ impl Sequence {
         self.recurrent.iter_mut().for_each(RecurrentState::commit);
     }
 
+    /// The same for rows of embeddings.
+    pub(crate) fn advance_embedded(&mut self, rows: usize) {
+        self.embedded_from.get_or_insert(self.len);
+        self.advance(rows);
+    }
+
+    /// The position of its first row that was an embedding and no token: no list of tokens stands for the rows from there on.
+    pub fn embedded_from(&self) -> Option<usize> {
+        self.embedded_from
+    }
+
     /// Gives the slots of states back which a step that has failed was to write.
     pub(crate) fn abandon(&mut self) {
         self.recurrent.iter_mut().for_each(RecurrentState::abandon);
@@ -88,6 +101,7 @@ impl Sequence {
     pub(crate) fn truncate(&mut self, len: usize) -> usize {
         if len < self.len {
             self.len = self.recurrent.as_mut().map_or(len, |state| state.restore(len));
+            self.embedded_from = self.embedded_from.filter(|first| *first < self.len);
         }
         self.give_back_spare_blocks();
         self.len
@@ -113,7 +127,8 @@ impl Sequence {
         if let Some(owner) = &self.owner {
             owner.blocks().use_again(&blocks);
         }
-        Sequence { blocks, len, owner: self.owner.clone(), recurrent: shared.0 }
+        let embedded_from = self.embedded_from.filter(|first| *first < len);
+        Sequence { blocks, len, owner: self.owner.clone(), recurrent: shared.0, embedded_from }
     }
 
     /// The block that the next row goes to, if the sequence has one already.

@@ -117,7 +117,7 @@ pub fn greedy(engine: &mut Engine, prompt: &[u32], count: usize) -> Vec<u32> {
     let mut found = vec![next];
     while found.len() < count {
         let token = [found[found.len() - 1]];
-        let mut items = [SeqInput { sequence: &mut sequence, tokens: &token, wanted: LogitsRequest::Last }];
+        let mut items = [SeqInput::tokens(&mut sequence, &token, LogitsRequest::Last)];
         engine.step(&mut items, &mut |_, _, l| next = best(l)).unwrap();
         found.push(next);
     }

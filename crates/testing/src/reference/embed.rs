@@ -1,19 +1,24 @@
 //! What the first layer reads: rows of the embedding, and the toy recurrences that they pass through.
 
 use super::interpret::{Interpreter, internal};
-use latent_backend::BackendError;
+use latent_backend::{BackendError, InputRow};
 use latent_graph::ir::Node;
 use std::sync::atomic::Ordering;
 
 impl Interpreter<'_> {
-    /// Rows of the embedding.
+    /// Rows of the embedding, or the ones that came in their place.
     pub(super) fn embed(&mut self, node: &Node, scale: f64) -> Result<(), BackendError> {
         let weight = self.ir().weight(node.weights[0].1);
         let mut made = Vec::new();
-        for token in &self.batch.tokens {
-            made.extend(self.weights.rows(weight, 0, *token as usize..*token as usize + 1)?);
+        for row in 0..self.batch.rows() {
+            match self.batch.input(row) {
+                InputRow::Token(token) => {
+                    let looked_up = self.weights.rows(weight, 0, token as usize..token as usize + 1)?;
+                    made.extend(looked_up.into_iter().map(|x| x * scale as f32));
+                }
+                InputRow::Embedding(elements) => made.extend_from_slice(elements),
+            }
         }
-        made.iter_mut().for_each(|x| *x *= scale as f32);
         self.recur(&mut made)?;
         self.set(node, 0, made);
         Ok(())

@@ -1,0 +1,70 @@
+//! What a model reads: tokens, or embeddings in place of them.
+
+/// Consecutive rows of one sequence, as a step takes them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum InputRows<'a> {
+    /// Token ids, whose rows of the embedding the model looks up.
+    Tokens(&'a [u32]),
+    /// Rows in place of looked-up ones: from a vision encoder, for example. They are the residual stream as the first layer reads it, after the
+    /// factor that some models put on their embedding: what is computed from them is what is computed from a token with the same row.
+    Embeddings {
+        /// Rows × width.
+        values: &'a [f32],
+        /// Elements of a row: the model's hidden size.
+        width: usize,
+    },
+}
+
+/// One row of a batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum InputRow<'a> {
+    /// A token id.
+    Token(u32),
+    /// An embedding.
+    Embedding(&'a [f32]),
+}
+
+impl<'a> InputRows<'a> {
+    /// Rows; a last one that is not whole does not count.
+    pub fn len(&self) -> usize {
+        match self {
+            InputRows::Tokens(tokens) => tokens.len(),
+            InputRows::Embeddings { values, width } => values.len().checked_div(*width).unwrap_or(0),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The rows, one after the other.
+    pub fn iter(&self) -> impl Iterator<Item = InputRow<'a>> + use<'a> {
+        let (tokens, values, width) = match *self {
+            InputRows::Tokens(tokens) => (tokens, &[][..], 1),
+            InputRows::Embeddings { values, width } => (&[][..], values, width.max(1)),
+        };
+        let tokens = tokens.iter().map(|token| InputRow::Token(*token));
+        tokens.chain(values.chunks_exact(width).map(InputRow::Embedding))
+    }
+}
+
+impl<'a> From<&'a [u32]> for InputRows<'a> {
+    fn from(tokens: &'a [u32]) -> InputRows<'a> {
+        InputRows::Tokens(tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_rows_count() {
+        let rows = |values, width| InputRows::Embeddings { values, width };
+        assert_eq!((rows(&[1.0; 7], 3).len(), rows(&[1.0; 7], 0).len(), rows(&[], 3).len()), (2, 0, 0));
+        assert_eq!(rows(&[1.0, 2.0, 3.0], 2).iter().collect::<Vec<_>>(), [InputRow::Embedding(&[1.0, 2.0])]);
+        let tokens = InputRows::from(&[5, 6][..]);
+        assert_eq!(tokens.iter().collect::<Vec<_>>(), [InputRow::Token(5), InputRow::Token(6)]);
+    }
+}
