@@ -59,7 +59,7 @@ const CODE_BOUND: Bound = Bound {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentCase {
     /// Whether content and rope have separate scores.
-    pub split: bool,
+    pub separate: bool,
     /// Activation type: f32, bf16, f16 over an f16 cache, or 8-bit quants over an int8 cache.
     pub activation: ActivationType,
     /// Type of the KV cache.
@@ -88,7 +88,7 @@ pub struct LatentOperands {
 
 impl LatentCase {
     pub(crate) fn operation(&self) -> &'static str {
-        if self.split { "attend_split" } else { "attend_latent" }
+        if self.separate { "attend_separate" } else { "attend_latent" }
     }
 
     pub(crate) fn name(&self) -> String {

@@ -68,7 +68,7 @@ const LATENT_SIZES: [(usize, usize, usize, usize); 11] = [
 ];
 
 /// Activation type of attention, and type of the KV cache.
-fn arithmetic(split: bool) -> impl Iterator<Item = (ActivationType, CacheType)> {
+fn arithmetic(separate: bool) -> impl Iterator<Item = (ActivationType, CacheType)> {
     let rounded = [
         (ActivationType::F16, CacheType::F16),
         (ActivationType::Bf16, CacheType::F16),
@@ -77,7 +77,7 @@ fn arithmetic(split: bool) -> impl Iterator<Item = (ActivationType, CacheType)> 
         (ActivationType::F16, CacheType::Int8),
         (ActivationType::Bf16, CacheType::Int8),
     ];
-    let rounded = rounded.into_iter().filter(move |_| !split);
+    let rounded = rounded.into_iter().filter(move |_| !separate);
     CacheType::ALL.map(|cache| (ActivationType::F32, cache)).into_iter().chain(rounded)
 }
 
@@ -147,9 +147,9 @@ const ROUTES: [(usize, Routing); 8] = {
 pub fn cases() -> Vec<Case> {
     let mut cases = products();
     for (heads, latent, rope, rows) in LATENT_SIZES {
-        for (split, splits) in [(false, 1), (false, 2), (true, 1), (true, 3)] {
-            for (activation, cache) in arithmetic(split) {
-                let case = LatentCase { split, activation, cache, heads, latent, rope, rows, splits };
+        for (separate, splits) in [(false, 1), (false, 2), (true, 1), (true, 3)] {
+            for (activation, cache) in arithmetic(separate) {
+                let case = LatentCase { separate, activation, cache, heads, latent, rope, rows, splits };
                 cases.push(Case::Latent(case));
             }
         }
@@ -285,13 +285,13 @@ pub fn real_sizes() -> Vec<Case> {
             }
         }
     }
-    for split in [false, true] {
-        for (activation, cache) in arithmetic(split) {
+    for separate in [false, true] {
+        for (activation, cache) in arithmetic(separate) {
             for (heads, latent, rope) in
                 [(16, 512, 64), (20, 512, 64), (128, 512, 64), (4, 512, 64), (8, 256, 32)]
             {
                 let (rows, splits) = (1024, 1);
-                let case = LatentCase { split, activation, cache, heads, latent, rope, rows, splits };
+                let case = LatentCase { separate, activation, cache, heads, latent, rope, rows, splits };
                 cases.push(Case::Latent(case));
             }
         }

@@ -181,7 +181,7 @@ impl OpKind {
             OpKind::Rope => "rope",
             OpKind::LatentStore => "latent_store",
             OpKind::AttendLatent => "attend_latent",
-            OpKind::AttendSeparate => "attend_split",
+            OpKind::AttendSeparate => "attend_separate",
             OpKind::AttendExpanded => "attend_expanded",
             OpKind::ExpandKeys => "expand_keys",
             OpKind::Route => "route",

@@ -33,7 +33,7 @@ fn kernels() -> Vec<KernelContract> {
         (OpKind::Rope, "portable_rope"),
         (OpKind::LatentStore, "portable_latent_store"),
         (OpKind::AttendLatent, "portable_attend_latent"),
-        (OpKind::AttendSeparate, "portable_attend_split"),
+        (OpKind::AttendSeparate, "portable_attend_separate"),
         (OpKind::AttendExpanded, "portable_attend_expanded"),
         (OpKind::ExpandKeys, "portable_expand_keys"),
         (OpKind::Route, "portable_route"),

@@ -187,7 +187,7 @@ impl Backend for Cpu {
         match (self.entries[kernel.id].form, case) {
             (Form::Table { contract, .. }, Case::Product(case)) => product::serves(contract, case),
             (Form::Table { contract, .. }, Case::Latent(case)) => {
-                let op = if case.split { OpKind::AttendSeparate } else { OpKind::AttendLatent };
+                let op = if case.separate { OpKind::AttendSeparate } else { OpKind::AttendLatent };
                 contract.op == op
                     && contract.activation == case.activation
                     && contract.cache.is_none_or(|cache| cache == case.cache)

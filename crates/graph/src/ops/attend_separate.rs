@@ -1,4 +1,4 @@
-//! `attend_split`: attention in latent space with separate scores.
+//! `attend_separate`: attention in latent space with separate scores.
 
 use super::shared::{
     ATTENDS_LATENT, LATENT_MIX, Q_LATENT, check_partials, latent_attention_cost, latent_attention_reference,
@@ -14,7 +14,7 @@ pub(super) struct AttendSeparate;
 
 impl Operation for AttendSeparate {
     fn name(&self) -> &'static str {
-        "attend_split"
+        "attend_separate"
     }
 
     fn made_by(&self) -> MadeBy {

@@ -58,7 +58,7 @@ fn symbols(word: &str, config: &ModelConfig) -> Vec<String> {
         "scale" => vec![format!("s = {:.6}", config.logits_scale)],
         "rope" => rope(config),
         "mla_attention" | "attend_expanded" => vec![heads(), latent(), scale()],
-        "attend_latent" | "attend_split" => vec![format!("{} heads", a.heads), latent(), scale()],
+        "attend_latent" | "attend_separate" => vec![format!("{} heads", a.heads), latent(), scale()],
         "absorb_k" => vec![heads(), format!("W_UK per head: {} × {}", a.nope, a.kv_lora_rank)],
         "absorb_v" => vec![format!("W_UV per head: {} × {}", a.v, a.kv_lora_rank)],
         "latent_store" => vec![latent()],

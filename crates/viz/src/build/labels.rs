@@ -112,7 +112,7 @@ pub(crate) fn family_of(word: &str, slot: &str) -> &'static str {
         "linear" | "mlp" if slot == "head" || slot == "embed" => "io",
         "linear" | "mlp" if slot == "router" || slot.starts_with("shared") => "experts",
         "rope" | "split" => "position",
-        "mla_attention" | "absorb_k" | "absorb_v" | "attend_latent" | "attend_split" | "attend_expanded" => {
+        "mla_attention" | "absorb_k" | "absorb_v" | "attend_latent" | "attend_separate" | "attend_expanded" => {
             "attention"
         }
         "latent_store" | "expanded_store" => "cache",
