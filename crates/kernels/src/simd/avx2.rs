@@ -84,6 +84,15 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
             both!(|x| _mm256_and_si256(_mm256_sll_epi16(_mm256_srl_epi16(x, down), up), mask), bytes)
         }
     }
+    // by a count in a register: of a match, the compiler makes two copies of what follows, and spills
+    #[inline(always)]
+    unsafe fn bit<const UP: u32>(bytes: [__m256i; 2], bit: usize) -> [__m256i; 2] {
+        unsafe {
+            let (down, up) = (_mm_cvtsi32_si128(bit as i32), _mm_cvtsi32_si128(UP as i32));
+            let mask = _mm256_set1_epi8(1 << UP);
+            both!(|x| _mm256_and_si256(_mm256_sll_epi16(_mm256_srl_epi16(x, down), up), mask), bytes)
+        }
+    }
     #[inline(always)]
     unsafe fn or(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
         unsafe { both!(|x, y| _mm256_or_si256(x, y), a, b) }

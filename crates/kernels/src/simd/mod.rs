@@ -60,6 +60,23 @@ pub(crate) trait Simd {
     }
     /// `((byte >> SHIFT) & mask) << UP` of each byte, for the same masks.
     unsafe fn shift_mask<const SHIFT: u32, const UP: u32>(bytes: Self::I8x64, mask: u8) -> Self::I8x64;
+    /// Bit `bit` (0 to 7) of each byte, moved to bit `UP`.
+    #[inline(always)]
+    unsafe fn bit<const UP: u32>(bytes: Self::I8x64, bit: usize) -> Self::I8x64 {
+        // SAFETY: register operations; the ISA by the trait's contract.
+        unsafe {
+            match bit {
+                0 => Self::shift_mask::<0, UP>(bytes, 1),
+                1 => Self::shift_mask::<1, UP>(bytes, 1),
+                2 => Self::shift_mask::<2, UP>(bytes, 1),
+                3 => Self::shift_mask::<3, UP>(bytes, 1),
+                4 => Self::shift_mask::<4, UP>(bytes, 1),
+                5 => Self::shift_mask::<5, UP>(bytes, 1),
+                6 => Self::shift_mask::<6, UP>(bytes, 1),
+                _ => Self::shift_mask::<7, UP>(bytes, 1),
+            }
+        }
+    }
     /// Bitwise or.
     unsafe fn or(a: Self::I8x64, b: Self::I8x64) -> Self::I8x64;
     /// `value` in each byte whose bit is set among the 64 bits at `from`, else 0.

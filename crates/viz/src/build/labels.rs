@@ -112,9 +112,8 @@ pub(crate) fn family_of(word: &str, slot: &str) -> &'static str {
         "linear" | "mlp" if slot == "head" || slot == "embed" => "io",
         "linear" | "mlp" if slot == "router" || slot.starts_with("shared") => "experts",
         "rope" | "split" => "position",
-        "mla_attention" | "absorb_k" | "absorb_v" | "attend_latent" | "attend_separate" | "attend_expanded" => {
-            "attention"
-        }
+        "mla_attention" | "absorb_k" | "absorb_v" | "attend_latent" | "attend_separate"
+        | "attend_expanded" => "attention",
         "latent_store" | "expanded_store" => "cache",
         "route" | "expert_mlp" | "expert_gate_up" | "expert_down" => "experts",
         "silu_mul" | "relu2" | "add" | "scale" => "sum",

@@ -6,9 +6,7 @@
 //! of small batches, so the bits are the same.
 
 use super::formats::{Format, Planes, QuantKind};
-use super::microkernel::{
-    AFFINE, CONST_ZERO, LINES_OF_PLANES, MR, QuantGemm, SYMMETRIC, TileGroup, lines_per_sub_block,
-};
+use super::microkernel::{AFFINE, CONST_ZERO, MR, QuantGemm, SYMMETRIC, TileGroup, lines_per_sub_block};
 use super::narrow;
 use super::operands::Operands;
 use super::prefetch_queue::PrefetchQueue;
@@ -48,9 +46,7 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
     let most = row_block_bytes() / (Q8Rows::row_blocks(x.cols()) * size_of::<Q8Block>());
     let parts = rows.div_ceil(most.max(4 * MR));
     let part = rows.div_ceil(parts).next_multiple_of(MR);
-    let planes = const { L::NARROW && narrow::splits::<F>() };
-    let per_sub_block =
-        if planes { LINES_OF_PLANES } else { lines_per_sub_block(F::HAS_MIN, F::SPLIT_SCALE) };
+    let per_sub_block = lines_per_sub_block(F::HAS_MIN, F::SPLIT_SCALE);
     let unpacked = K_SUB_BLOCKS * L::TILES * per_sub_block;
     let (unpacked, sums) = grow(memory, unpacked + part * L::TILES).split_at_mut(unpacked);
     let step = K_SUB_BLOCKS / F::SUB_BLOCKS;
@@ -163,12 +159,6 @@ unsafe fn unpack<L: QuantGemm, F: Format>(
                     unsafe {
                         let quants = F::quants::<L, $s>(planes, b, g);
                         for j in 0..8 {
-                            if const { L::NARROW && narrow::splits::<F>() } {
-                                let [upper, lower] = L::split_quants(quants[j]);
-                                L::store_bytes(lines[j].0.as_mut_ptr().cast(), upper);
-                                L::store_bytes(lines[8 + j].0.as_mut_ptr().cast(), lower);
-                                continue;
-                            }
                             let quants = match F::SIGNED {
                                 true if const { L::NARROW && narrow::moves::<F>() } => L::move_quants(quants[j]),
                                 true => L::bias128(quants[j]),
@@ -178,11 +168,10 @@ unsafe fn unpack<L: QuantGemm, F: Format>(
                         }
                         let scales = F::scales::<L, $s>(planes, b, g);
                         let mins = F::mins::<L, $s>(planes, b, g, scales);
-                        let rest = if const { L::NARROW && narrow::splits::<F>() } { 16 } else { 8 };
                         for half in 0..halves {
-                            L::store_f32(lines[rest + half].0.as_mut_ptr(), scales[half]);
+                            L::store_f32(lines[8 + half].0.as_mut_ptr(), scales[half]);
                             if F::HAS_MIN {
-                                L::store_f32(lines[rest + halves + half].0.as_mut_ptr(), mins[half]);
+                                L::store_f32(lines[8 + halves + half].0.as_mut_ptr(), mins[half]);
                             }
                         }
                     }

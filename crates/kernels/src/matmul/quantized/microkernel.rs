@@ -34,7 +34,7 @@ pub(super) trait QuantGemm: Simd + Sized {
     const NARROW: bool = false;
 
     /// Smallest batch for which unpacking to memory pays.
-    fn min_rows() -> usize;
+    fn min_rows<F: Format>() -> usize;
 
     /// Signed quants of a small range with the constant zero point of the [`NARROW`](Self::NARROW) kernel.
     ///
@@ -43,15 +43,6 @@ pub(super) trait QuantGemm: Simd + Sized {
     #[inline(always)]
     unsafe fn move_quants(quants: Self::I8x64) -> Self::I8x64 {
         quants
-    }
-
-    /// The planes of four bits of the [`NARROW`](Self::NARROW) kernel for full bytes.
-    ///
-    /// # Safety
-    /// The CPU has the ISA, and the caller is compiled for it.
-    #[inline(always)]
-    unsafe fn split_quants(quants: Self::I8x64) -> [Self::I8x64; 2] {
-        [quants; 2]
     }
 
     /// Integer sums of `N` of a sub-block's vectors of quants, the `part`th `N` of them, with the inputs `x`; `bias` is −128 · Σ of these inputs.
@@ -122,9 +113,6 @@ pub(super) const fn lines_per_sub_block(mins: bool, halves: bool) -> usize {
     8 + (1 + halves as usize) * (1 + mins as usize)
 }
 
-/// The same with two planes of four bits for each line of quants, which no format with mins or halves has.
-pub(super) const LINES_OF_PLANES: usize = 17;
-
 /// [`multiply_group`](QuantGemm::multiply_group) for `T` tiles, one block of rows at a time.
 ///
 /// # Safety
@@ -140,9 +128,7 @@ unsafe fn multiply_tiles<
     group: &mut TileGroup<'_, '_>,
 ) {
     let lines = group.lines;
-    let planes = KIND == SYMMETRIC && L::NARROW;
-    let per_sub_block =
-        if planes { LINES_OF_PLANES } else { lines_per_sub_block(KIND == AFFINE, SPLIT_SCALE) };
+    let per_sub_block = lines_per_sub_block(KIND == AFFINE, SPLIT_SCALE);
     assert!(lines.len() == group.sub_blocks.len() * T * per_sub_block, "unpacked lines");
     let each = group.prefetch.lines.div_ceil(group.rows.len().div_ceil(MR));
     let mut next = group.blocks(group.rows.start);
@@ -162,8 +148,6 @@ unsafe fn multiply_tiles<
                 sums: sums.as_mut_ptr(),
             };
             match DEPTH {
-                #[cfg(target_arch = "x86_64")]
-                _ if planes => narrow_avx2::multiply_bytes(&stretch),
                 #[cfg(target_arch = "x86_64")]
                 2.. => narrow_avx2::multiply_block::<KIND, SPLIT_SCALE, DEPTH>(&stretch),
                 _ => multiply_block::<L, T, KIND, SPLIT_SCALE>(&stretch),
@@ -272,7 +256,7 @@ unsafe fn multiply_block<L: Simd, const T: usize, const KIND: u8, const SPLIT_SC
 impl QuantGemm for portable::Portable {
     const TILES: usize = 1;
 
-    fn min_rows() -> usize {
+    fn min_rows<F: Format>() -> usize {
         4
     }
 
@@ -287,8 +271,9 @@ impl QuantGemm for avx2::Avx2<false> {
     const TILES: usize = 1;
     const NARROW: bool = true;
 
-    fn min_rows() -> usize {
-        16
+    fn min_rows<F: Format>() -> usize {
+        // the kernel for full bytes gains less over the one that unpacks in registers
+        if narrow::full_bytes::<F>() { 16 } else { 8 }
     }
 
     #[inline(always)]
@@ -306,18 +291,12 @@ impl QuantGemm for avx2::Avx2<false> {
     ) -> Self::I32x16 {
         // SAFETY: the ISA by this function's contract.
         unsafe {
-            if const { narrow::splits::<F>() } {
+            if const { narrow::full_bytes::<F>() } {
                 dots::<Self, F, N>(quants, part, bias, x)
             } else {
                 narrow_avx2::dots::<F, N>(quants, part, bias, x)
             }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn split_quants(quants: Self::I8x64) -> [Self::I8x64; 2] {
-        // SAFETY: the ISA by this function's contract.
-        unsafe { narrow_avx2::split_quants(quants) }
     }
 
     unsafe fn multiply_group<const KIND: u8, const SPLIT_SCALE: bool>(group: &mut TileGroup<'_, '_>) {
@@ -345,7 +324,7 @@ impl QuantGemm for avx2::Avx2<false> {
 impl QuantGemm for avx2::Avx2<true> {
     const TILES: usize = 1;
 
-    fn min_rows() -> usize {
+    fn min_rows<F: Format>() -> usize {
         16
     }
 
@@ -365,7 +344,7 @@ impl QuantGemm for avx2::Avx2<true> {
 impl QuantGemm for avx512::Avx512 {
     const TILES: usize = 3;
 
-    fn min_rows() -> usize {
+    fn min_rows<F: Format>() -> usize {
         // small batches are fast on AMD, which prefetches in address order: there 16 rows take 72 to 88 % of the time that GEMM takes
         match Vendor::detect() {
             Vendor::Amd => 24,

@@ -36,8 +36,8 @@ pub(super) const fn depth_of<F: Format>() -> usize {
 /// How far −128 · Σ inputs is shifted right to become −[`SMALL_ZERO_POINT`] · Σ inputs.
 pub(super) const MOVED_SHIFT: u32 = 128u32.ilog2() - SMALL_ZERO_POINT.ilog2();
 
-/// Whether a format's signed quants are full bytes, which are unpacked to two planes of four bits.
-pub(super) const fn splits<F: Format>() -> bool {
+/// Whether a format's signed quants are full bytes, of which not even two sums fit 16 bits.
+pub(super) const fn full_bytes<F: Format>() -> bool {
     F::SIGNED && !moves::<F>()
 }
 

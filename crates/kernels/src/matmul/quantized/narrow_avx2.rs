@@ -21,24 +21,6 @@ pub(super) unsafe fn move_quants(quants: [__m256i; 2]) -> [__m256i; 2] {
     }
 }
 
-/// The upper and the lower four bits of 64 signed quants + 128.
-///
-/// # Safety
-/// The CPU has AVX2, and the caller is compiled for it.
-#[inline(always)]
-pub(super) unsafe fn split_quants([a, b]: [__m256i; 2]) -> [[__m256i; 2]; 2] {
-    // SAFETY: register operations of an ISA that the CPU has by this function's contract.
-    unsafe {
-        let (four_bits, half) = (_mm256_set1_epi8(15), _mm256_set1_epi8(8));
-        macro_rules! upper {
-            ($x:ident) => {
-                _mm256_xor_si256(_mm256_and_si256(_mm256_srli_epi16::<4>($x), four_bits), half)
-            };
-        }
-        [[upper!(a), upper!(b)], [_mm256_and_si256(a, four_bits), _mm256_and_si256(b, four_bits)]]
-    }
-}
-
 /// Integer sums as [`QuantGemm::dots`](super::microkernel::QuantGemm::dots) gives them, of quants that are not full bytes.
 ///
 /// # Safety
@@ -150,69 +132,6 @@ crate::isa::isa_fn! { Avx2;
                                 sums = _mm256_fnmadd_ps(mins, total, sums);
                             }
                             _mm256_store_ps(sum, sums);
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-crate::isa::isa_fn! { Avx2;
-    /// The same for full bytes: `vpmaddubsw` would overflow 16 bits with the second product, so each quant + 128 is two planes of four bits, and
-    /// Σ (quant + 128) · input = 16 · Σ upper · input + Σ lower · input. Two rows at a time, for which there are registers.
-    ///
-    /// # Safety
-    /// As for [`multiply_block`]; each sub-block has eight lines of upper bits, then eight of lower bits.
-    pub(super) unsafe fn multiply_bytes(stretch: &Stretch<'_>) {
-        const ROWS: usize = 2;
-        // SAFETY: as in `multiply_block`.
-        unsafe {
-            let factors = [_mm256_set1_epi16(16), _mm256_set1_epi16(1)];
-            for sub_block in 0..stretch.sub_blocks {
-                let lines = stretch.lines.add(sub_block * stretch.lines_per_sub_block);
-                for next in stretch.next {
-                    _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(sub_block).cast());
-                }
-                for first in (0..MR).step_by(ROWS) {
-                    let x = [stretch.x[first].add(sub_block), stretch.x[first + 1].add(sub_block)];
-                    // by row, plane and half of the tile
-                    let mut pairs = [[[_mm256_setzero_si256(); 2]; 2]; ROWS];
-                    for j in 0..8 {
-                        let mut inputs = [_mm256_setzero_si256(); ROWS];
-                        for r in 0..ROWS {
-                            let input = (*x[r]).quants.as_ptr().add(4 * j).cast::<i32>().read_unaligned();
-                            inputs[r] = _mm256_set1_epi32(input);
-                        }
-                        for plane in 0..2 {
-                            let quants: *const __m256i = lines.add(8 * plane + j).cast();
-                            for t in 0..2 {
-                                let quants = _mm256_load_si256(quants.add(t));
-                                for r in 0..ROWS {
-                                    let products = _mm256_maddubs_epi16(quants, inputs[r]);
-                                    let sum = &mut pairs[r][plane][t];
-                                    *sum = if j == 0 { products } else { _mm256_add_epi16(*sum, products) };
-                                }
-                            }
-                        }
-                        // as in `multiply_block`
-                        for [[a, b], [c, d]] in &mut pairs {
-                            asm!("/* {0} {1} */", inout(ymm_reg) *a, inout(ymm_reg) *b, options(nostack, preserves_flags));
-                            asm!("/* {0} {1} */", inout(ymm_reg) *c, inout(ymm_reg) *d, options(nostack, preserves_flags));
-                        }
-                    }
-                    for r in 0..ROWS {
-                        let block = &*x[r];
-                        let (scale, bias) = (_mm256_set1_ps(block.scale), _mm256_set1_epi32(block.bias));
-                        for t in 0..2 {
-                            let upper = _mm256_madd_epi16(pairs[r][0][t], factors[0]);
-                            let lower = _mm256_madd_epi16(pairs[r][1][t], factors[1]);
-                            let exact = _mm256_add_epi32(_mm256_add_epi32(upper, lower), bias);
-                            let sum = stretch.sums.add(first + r).cast::<f32>().add(8 * t);
-                            let scales = _mm256_load_ps(lines.add(16).cast::<f32>().add(8 * t));
-                            let terms = _mm256_cvtepi32_ps(exact);
-                            let scales = _mm256_mul_ps(scales, scale);
-                            _mm256_store_ps(sum, _mm256_fmadd_ps(terms, scales, _mm256_load_ps(sum)));
                         }
                     }
                 }

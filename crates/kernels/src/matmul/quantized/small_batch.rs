@@ -29,7 +29,7 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(args: MatmulArgs<'_, '_>,
     let MatmulArgs { weight, input, row_ids, outputs, y } = args;
     let QuantizedInput::A8(x) = input else { return };
     let Some(operands) = Operands::new::<F>(weight, x.cols(), outputs, y) else { return };
-    if y.rows() >= L::min_rows() {
+    if y.rows() >= L::min_rows::<F>() {
         // SAFETY: the operands were just checked; the ISA by this function's contract.
         return unsafe { gemm::multiply::<L, F>(&operands, (x, row_ids), y, &mut scratch.lines) };
     }

@@ -61,22 +61,6 @@ impl Format for Q4K {
     k_scales!();
 }
 
-/// Bit 4·`g` + `S` of each byte, moved to bit `UP`. A match, since shifts must be constants and `g` is not.
-macro_rules! bit_plane {
-    ($bytes:expr, $g:expr, $s:expr, $up:literal) => {
-        match 4 * $g + $s {
-            0 => L::shift_mask::<0, $up>($bytes, 1),
-            1 => L::shift_mask::<1, $up>($bytes, 1),
-            2 => L::shift_mask::<2, $up>($bytes, 1),
-            3 => L::shift_mask::<3, $up>($bytes, 1),
-            4 => L::shift_mask::<4, $up>($bytes, 1),
-            5 => L::shift_mask::<5, $up>($bytes, 1),
-            6 => L::shift_mask::<6, $up>($bytes, 1),
-            _ => L::shift_mask::<7, $up>($bytes, 1),
-        }
-    };
-}
-
 /// Bits 2·`S` and 2·`S` + 1 of each byte, moved to bit `UP`.
 macro_rules! bit_pair {
     ($bytes:expr, $s:expr, $up:literal) => {
@@ -110,7 +94,7 @@ impl Format for Q5K {
                 } else {
                     L::shift_right_mask::<4>(bytes, 15)
                 };
-                L::or(low, bit_plane!(L::load(high_at(p, b, 8, j)), g, S, 4))
+                L::or(low, L::bit::<4>(L::load(high_at(p, b, 8, j)), 4 * g + S))
             })
         }
     }
@@ -212,9 +196,9 @@ impl Format for Q3K {
             eight!(|j| {
                 let (lower, upper) = (L::load(quants_at(p, b, 16, g * 8 + j)), L::load(high_at(p, b, 8, j)));
                 if L::FULL_BYTES {
-                    L::or(bit_pair!(lower, S, 5), bit_plane!(upper, g, S, 7))
+                    L::or(bit_pair!(lower, S, 5), L::bit::<7>(upper, 4 * g + S))
                 } else {
-                    L::or(bit_pair!(lower, S, 0), bit_plane!(upper, g, S, 2))
+                    L::or(bit_pair!(lower, S, 0), L::bit::<2>(upper, 4 * g + S))
                 }
             })
         }
