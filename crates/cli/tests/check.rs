@@ -237,12 +237,13 @@ fn broken_files_are_errors() {
 fn with_slot(folder: &Path) -> String {
     let (_, text, _) = latent(&["graph", "circuit"]);
     let mut circuit: Value = serde_json::from_str(&text).unwrap();
-    let slots = circuit["layer_weights"].as_object_mut().unwrap();
+    let mla = &mut circuit["blocks"]["mla"];
+    let slots = mla["weights"].as_object_mut().unwrap();
     let norm = slots.remove("attn_norm").unwrap();
     let own = slots.entry("own_norm").or_insert(norm);
     (own["gguf"], own["hf"]) =
         ("blk.{layer}.own_norm.weight".into(), "model.layers.{layer}.own_norm.weight".into());
-    for op in circuit["layer"].as_array_mut().unwrap() {
+    for op in mla["ops"].as_array_mut().unwrap() {
         if op["weights"] == json!(["attn_norm"]) {
             op["weights"] = json!(["own_norm"]);
         }

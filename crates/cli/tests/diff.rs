@@ -3,7 +3,7 @@
 
 mod support;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -32,13 +32,17 @@ fn refused(args: &[&str], code: i32, words: &[&str]) {
     }
 }
 
-/// A copy of a fixture whose circuit lets the MLP read what attention reads.
-fn miswired(folder: &Path, model: &str) -> PathBuf {
-    let circuit = text(&["graph", "circuit", "-m", model], 0);
+/// The circuit of a model with MLPs that read what attention reads: the edit that docs/debugging.md makes with jq.
+fn miswired(folder: &Path, model: &[&str]) -> PathBuf {
+    let circuit = text(&[&["graph", "circuit"], model].concat(), 0);
     let mut circuit: Value = serde_json::from_str(&circuit).unwrap();
-    let layer = circuit["layer"].as_array_mut().unwrap();
-    let mlp = layer.iter_mut().find(|op| op["op"] == "mlp" && op["in"][0] == "y").unwrap();
-    mlp["in"][0] = "x".into();
+    circuit["blocks"]["mla"]["out"] = json!(["h_mid", "x"]);
+    for block in ["dense", "moe"] {
+        let block = &mut circuit["blocks"][block];
+        block["in"] = json!(["h_mid", "x"]);
+        let mlp = block["ops"].as_array_mut().unwrap().iter_mut().find(|op| op["op"] == "mlp").unwrap();
+        mlp["in"] = json!(["x"]);
+    }
     let path = folder.join("wrong.json");
     std::fs::write(&path, circuit.to_string()).unwrap();
     path
@@ -62,7 +66,7 @@ fn equal_sides_agree_in_every_bit_and_the_table_fits_a_terminal() {
 fn a_miswired_circuit_is_located_and_the_exit_code_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let model = fixture("v3");
-    let circuit = format!("circuit={}", miswired(folder.path(), &model).display());
+    let circuit = format!("circuit={}", miswired(folder.path(), &["-m", &model]).display());
     let args = ["diff", "-m", &model, "--precision", "exact", "--a", "mla=auto", "--b", &circuit];
     let table = text(&args, 1);
     assert!(table.contains("The sides part at layers.0.ffn_act: silu_mul."), "{table}");
@@ -85,18 +89,8 @@ fn the_example_of_the_documentation_is_true() {
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)).unwrap()
     };
     let document = read("docs/debugging.md");
-    let circuit = read("crates/graph/circuits/deepseek2.json");
-    let wrong: Vec<String> = circuit
-        .lines()
-        .map(|line| match line {
-            line if line.contains(r#""op": "mlp""#) => line.replace(r#""in": ["y"]"#, r#""in": ["x"]"#),
-            line => line.to_owned(),
-        })
-        .collect();
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("wrong.json");
-    std::fs::write(&path, wrong.join("\n")).unwrap();
-    let setting = format!("circuit={}", path.display());
+    let setting = format!("circuit={}", miswired(folder.path(), &[]).display());
     let found = text(&["diff", "--precision", "exact", "--a", "mla=auto", "--b", &setting], 1);
     let names = |text: &str| -> Vec<String> {
         let first = text.lines().skip_while(|line| !line.starts_with("value "));

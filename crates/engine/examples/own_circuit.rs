@@ -1,4 +1,4 @@
-//! A circuit of one's own: the model's architecture as data, changed, audited and run. Here the last residual addition of each MLP gets a factor.
+//! A circuit of one's own: the model's architecture as data, run as it is, and refused where a block of it reads what nobody makes.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // an operation that reads what nobody makes is refused before anything runs
     let mut broken = own.clone();
-    broken["layer"][0]["in"] = serde_json::json!(["nobody_makes_this"]);
+    broken["blocks"]["mla"]["ops"][0]["in"] = serde_json::json!(["nobody_makes_this"]);
     let refused = Circuit::parse(&broken.to_string())
         .map_err(|error| error.to_string())
         .and_then(|circuit| logits(&checkpoint, Some(circuit)).map_err(|error| error.to_string()));

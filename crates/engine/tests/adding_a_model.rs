@@ -59,6 +59,21 @@ fn the_circuit_of_the_document_is_the_one_of_the_repository_and_passes() {
     }
 }
 
+/// The JSON of circuits that the document shows besides, each fenced with its file and the key in it.
+#[test]
+fn the_parts_of_other_circuits_are_those_of_the_repository() {
+    let document = read("docs/adding-a-model.md");
+    for (fence, file, key) in [
+        ("json dense", "blocks/dense.json", None),
+        ("json mla/cache", "blocks/mla.json", Some("cache")),
+        ("json deepseek2/layers", "deepseek2.json", Some("layers")),
+    ] {
+        let shown: Value = serde_json::from_str(&blocks(&document, fence)[0]).unwrap();
+        let kept: Value = serde_json::from_str(&read(&format!("crates/graph/circuits/{file}"))).unwrap();
+        assert_eq!(shown, *key.map_or(&kept, |key| &kept[key]), "{fence}");
+    }
+}
+
 #[test]
 fn its_other_blocks_are_true_too() {
     let document = read("docs/adding-a-model.md");

@@ -6,6 +6,7 @@ mod support;
 use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest};
 use latent_formats::Outline;
+use latent_graph::circuit::{Block, OpSpec, SlotSpec, StreamSpec};
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::support::{Machine, support_report};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig};
@@ -223,26 +224,32 @@ fn circuits_that_contradict_themselves_are_refused_before_they_run() {
     Recipe::new("tiny-v3", "Q8_0".parse().unwrap()).write_gguf(&path).unwrap();
     let file = checkpoint(&path);
     type Edit = fn(&mut Circuit);
-    let edits: [(&str, &str, Edit); 6] = [
+    let edits: [(&str, &str, Edit); 8] = [
         ("experts in one matrix", "A28", |c| {
             op(c, "expert_mlp").weights =
                 ["shared_gate", "shared_up", "shared_down"].map(str::to_owned).into();
         }),
         ("a bias of another width", "A28", |c| {
-            op(c, "route").weights[1] = "kv_a_norm".into();
+            op(c, "route").weights[1] = "ffn_norm".into();
         }),
         ("a router to another number of experts", "A28", |c| {
             op(c, "route").weights[0] = "shared_gate".into();
         }),
         ("one tensor in two slots", "A07", |c| {
-            let norm = c.layer_weights["attn_norm"].gguf.clone();
-            c.layer_weights.get_mut("ffn_norm").unwrap().gguf = norm;
+            let norm = c.blocks["mla"].weights["attn_norm"].gguf.clone();
+            weight(c, "ffn_norm").gguf = norm;
         }),
         ("more matrices than there can be", "1024 matrices", |c| {
-            c.layer_weights.get_mut("expert_gate").unwrap().shape[0] = "18446744073709551615".into();
+            weight(c, "expert_gate").shape[0] = "18446744073709551615".into();
         }),
         ("no matrix", "dimensions of at least 1", |c| {
-            c.layer_weights.get_mut("expert_gate").unwrap().shape[0] = "0".into();
+            weight(c, "expert_gate").shape[0] = "0".into();
+        }),
+        ("a cached row of more elements than there can be", "16777216", |c| {
+            cache(c).row[0].width = "kv_lora*16777216".into();
+        }),
+        ("a cache that nothing states", "mla_attention writes the cache", |c| {
+            c.blocks.get_mut("mla").unwrap().cache.clear();
         }),
     ];
     for (what, word, edit) in edits {
@@ -264,7 +271,19 @@ fn circuits_that_contradict_themselves_are_refused_before_they_run() {
     }
 }
 
-/// The operation of this kind.
-fn op<'c>(circuit: &'c mut Circuit, word: &str) -> &'c mut latent_graph::circuit::OpSpec {
-    circuit.layer.iter_mut().find(|op| op.op == word).unwrap()
+fn moe(circuit: &mut Circuit) -> &mut Block {
+    circuit.blocks.get_mut("moe").unwrap()
+}
+
+/// The operation of the block of experts that has this word.
+fn op<'c>(circuit: &'c mut Circuit, word: &str) -> &'c mut OpSpec {
+    moe(circuit).ops.iter_mut().find(|op| op.op == word).unwrap()
+}
+
+fn weight<'c>(circuit: &'c mut Circuit, slot: &str) -> &'c mut SlotSpec {
+    moe(circuit).weights.get_mut(slot).unwrap()
+}
+
+fn cache(circuit: &mut Circuit) -> &mut StreamSpec {
+    circuit.blocks.get_mut("mla").unwrap().cache.get_mut("latent").unwrap()
 }

@@ -216,8 +216,11 @@ fn swapped_halves_of_the_rope_are_found_in_the_key() {
 fn a_circuit_with_a_wrong_wire_is_located() {
     let circuit = Circuit::named("deepseek2").unwrap();
     let mut wrong = circuit.clone();
-    let mlp = wrong.layer.iter_mut().find(|op| op.op == "mlp" && op.inputs == ["y"]).unwrap();
-    mlp.inputs = vec!["x".to_owned()];
+    // the MLP reads what attention reads
+    wrong.blocks.get_mut("mla").unwrap().outputs.push("x".into());
+    let dense = wrong.blocks.get_mut("dense").unwrap();
+    dense.inputs.push("x".into());
+    dense.ops.iter_mut().find(|op| op.op == "mlp").unwrap().inputs = vec!["x".into()];
     let file = checkpoint(&folder("v3"));
     let tokens = tokens(24);
     let miswired = EngineOptions { circuit: Some(Arc::new(wrong)), ..exact() };

@@ -1,7 +1,7 @@
 //! From a checkpoint to a plan: config, circuit, IR, passes, plan. No arithmetic on weights, no threads, no I/O.
 //!
 //! * [`ModelConfig`]: a model's typed, checked hyper-parameters, whichever file they came from.
-//! * [`Circuit`]: the JSON file of an architecture: operations, conditions, and the names of weights.
+//! * [`Circuit`]: the JSON file of an architecture: blocks of operations with conditions and the names of weights, layers, stages.
 //! * [`Ir`](ir::Ir): the circuit instantiated for one config, in dataflow form.
 //! * [`ops`]: the operations of the IR, a file each: ports, shapes, costs, kernels, documentation.
 //! * [`passes`]: pure functions from IR to IR: lowering of MLA, fusion, folding, kernel selection.
@@ -13,7 +13,7 @@
 //! ```
 //! use latent_graph::Circuit;
 //! let circuit = Circuit::named("deepseek2")?;
-//! assert_eq!(circuit.layer_weights["kv_a"].shape, ["kv_lora+rope", "hidden"]);
+//! assert_eq!(circuit.blocks["mla"].weights["kv_a"].shape, ["kv_lora+rope", "hidden"]);
 //! # Ok::<(), latent_graph::GraphError>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -35,7 +35,7 @@ mod tensors;
 
 pub use circuit::Circuit;
 pub use config::{ConfigError, ModelConfig};
-pub use error::GraphError;
+pub use error::{CacheError, CircuitError, GraphError};
 pub use plan::{LARGEST_STEP_ROWS, Plan, PlanOptions};
 pub use stage::{LM_HEAD_ROWS, Stage, StageOptions, distinct_weights};
 pub use target::{Fusion, KvSplits, Target};

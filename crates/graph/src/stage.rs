@@ -1,6 +1,6 @@
 //! Stages: the parts of a model that a step runs one after the other, each with a plan per batch bucket.
 
-use crate::circuit::{Circuit, TensorIndex, Weight};
+use crate::circuit::{Circuit, StageSpec, TensorIndex, Weight};
 use crate::config::ModelConfig;
 use crate::error::GraphError;
 use crate::ir::{Ir, KvLayer, Span};
@@ -15,8 +15,8 @@ pub const LM_HEAD_ROWS: usize = 16;
 /// One part of a model. Its input and its result are rows of the residual stream, unless it begins with token ids or ends in logits.
 #[derive(Clone, Debug)]
 pub struct Stage {
-    /// `layers` or `lm_head`.
-    pub name: &'static str,
+    /// Its name in the circuit.
+    pub name: String,
     /// One plan per [`BatchBucket`], in its order.
     pub plans: Vec<Plan>,
 }
@@ -50,10 +50,10 @@ impl Stage {
         &self.plans[0].ir.kv_layers
     }
 
-    /// The stages of a decoder: token ids to residual stream through all layers, then residual stream to logits.
+    /// The stages of `circuit` in order: token ids to residual stream through all layers, then residual stream to logits.
     ///
     /// # Errors
-    /// A tensor that is missing or has another shape; no kernel of the target for an operation.
+    /// A stage that nothing runs; a tensor that is missing or has another shape; no kernel of the target for an operation.
     pub fn of_model(
         circuit: &Circuit,
         config: &ModelConfig,
@@ -61,20 +61,20 @@ impl Stage {
         target: &Target,
         options: &StageOptions,
     ) -> Result<Vec<Stage>, GraphError> {
-        let parts = [
-            ("layers", Span::backbone(config), options.max_batch_tokens),
-            ("lm_head", Span::lm_head(config), LM_HEAD_ROWS),
-        ];
-        let stage = |(name, span, max_batch_tokens): (&'static str, Span, usize)| {
+        circuit.decoder()?;
+        let stage = |spec: &StageSpec| {
+            let span = Span::of(spec, config);
+            let max_batch_tokens = if span.head { LM_HEAD_ROWS } else { options.max_batch_tokens };
             let ir = Ir::build_with(circuit, config, &span, tensors)?;
             let plan = |bucket| {
                 let &StageOptions { mla, form, bind, .. } = options;
                 let options = PlanOptions { span: span.clone(), bucket, max_batch_tokens, mla, form, bind };
                 Plan::from_ir(ir.clone(), config, target, &options)
             };
-            Ok(Stage { name, plans: BatchBucket::ALL.into_iter().map(plan).collect::<Result<_, _>>()? })
+            let plans = BatchBucket::ALL.into_iter().map(plan).collect::<Result<_, _>>()?;
+            Ok(Stage { name: spec.name.clone(), plans })
         };
-        parts.into_iter().map(stage).collect()
+        circuit.stages.iter().map(stage).collect()
     }
 }
 

@@ -5,7 +5,7 @@ use crate::build::builder::{Builder, ViewInput};
 use crate::build::{arrange, circuit, formulas, memory, passes};
 use crate::data::{BucketInfo, Drawing, FORMAT, FormulationInfo, ModelSummary, TargetInfo, VERSION, View};
 use crate::options::Options;
-use latent_graph::circuit::{Circuit, TensorIndex};
+use latent_graph::circuit::{Circuit, Naming, TensorIndex};
 use latent_graph::config::ModelConfig;
 use latent_graph::ir::{AttentionPath, Ir, Span, Step};
 use latent_graph::passes::{BatchBucket, CacheForm, MlaChoice, crossover};
@@ -90,8 +90,8 @@ impl Drawing {
         let whole = options.layers == (0..config.layers);
         let span = Span { embed: options.layers.start == 0, layers: options.layers.clone(), head: whole };
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
-        let mut builder = Builder::new(config, target.contracts(), options);
-        let mut views = vec![circuit_view(&mut builder, circuit, tensors)?, ir_view(&mut builder, &ir)];
+        let mut builder = Builder::new(circuit, config, target.contracts(), options)?;
+        let mut views = vec![circuit_view(&mut builder, tensors.naming())?, ir_view(&mut builder, &ir)];
         for (mla, form, info) in formulations(options) {
             for (bucket, _) in BUCKETS {
                 let wanted = PlanOptions {
@@ -176,12 +176,8 @@ fn summary(
     }
 }
 
-fn circuit_view(
-    builder: &mut Builder<'_>,
-    circuit: &Circuit,
-    tensors: &dyn TensorIndex,
-) -> Result<View, GraphError> {
-    let made = circuit::blocks(builder, circuit, tensors.naming())?;
+fn circuit_view(builder: &mut Builder<'_>, naming: Naming) -> Result<View, GraphError> {
+    let made = circuit::blocks(builder, naming)?;
     let placed: Vec<_> = made.into_iter().map(|index| (index, 0)).collect();
     Ok(View { stage: "circuit", ..arrange::view(&builder.blocks, &placed) })
 }

@@ -1,29 +1,56 @@
-//! Circuit files: values, slots, sizes and conditions, for the layers of one config.
+//! Circuit files: blocks, slots, sizes and conditions, for the layers of one config.
 
 use super::findings::Findings;
 use super::rules::Code;
-use crate::circuit::{Circuit, ConfigVars, OP_WORDS, OpSpec, SlotSpec};
-use crate::config::{LayerKind, ModelConfig};
+use crate::circuit::{Block, Circuit, ConfigVars, LayerGroup, OP_WORDS, OpSpec, SlotSpec};
+use crate::config::ModelConfig;
+use crate::error::{CircuitError, GraphError};
 use crate::ops::{MadeBy, Op, Outputs};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 pub(super) fn check(circuit: &Circuit, config: &ModelConfig, found: &mut Findings<'_>) {
     let whole = ConfigVars::of(config, None);
-    slots(circuit, &circuit.model_weights, false, &whole, found);
-    run(circuit, &circuit.embed, &whole, ("tokens", "h"), found);
-    let mut used = vec![(&circuit.embed, &whole), (&circuit.head, &whole)];
-    unused_slots(circuit, &circuit.model_weights, &used, &whole, found);
-    for kind in [LayerKind::Dense, LayerKind::Moe] {
-        if !config.layer_kinds[..config.layers].contains(&kind) {
-            continue;
-        }
-        let vars = ConfigVars::of(config, Some(kind));
-        slots(circuit, &circuit.layer_weights, true, &vars, found);
-        run(circuit, &circuit.layer, &vars, ("h", "h"), found);
-        used = vec![(&circuit.layer, &vars)];
-        unused_slots(circuit, &circuit.layer_weights, &used, &vars, found);
+    let model: Vec<(&str, &Block)> = circuit.model_blocks().collect();
+    slots(circuit, &model, &whole, found);
+    for part in &model {
+        block(circuit, *part, &whole, found);
     }
-    run(circuit, &circuit.head, &whole, ("h", "logits"), found);
+    let decoder = match circuit.decoder() {
+        Ok(decoder) => decoder,
+        Err(error) => return refused(&error, None, found),
+    };
+    flow(circuit, &decoder.before, (decoder.tokens, decoder.residual), found);
+    flow(circuit, &decoder.behind, (decoder.taken, decoder.logits), found);
+    let groups = match circuit.layer_groups(config, 0..config.layers) {
+        Ok(groups) => groups,
+        Err(error) => return refused(&error, None, found),
+    };
+    for LayerGroup { layers, vars, spec } in &groups {
+        let blocks: Vec<(&str, &Block)> =
+            spec.blocks().into_iter().filter_map(|name| Some((name, circuit.blocks.get(name)?))).collect();
+        slots(circuit, &blocks, vars, found);
+        for part in &blocks {
+            block(circuit, *part, vars, found);
+        }
+        if let Err(error) = circuit.streams(&spec.attention, layers[0], vars) {
+            refused(&error, Some(layers[0]), found);
+        }
+        flow(circuit, &spec.blocks(), (decoder.residual, decoder.residual), found);
+    }
+}
+
+/// A finding of what also ends the building of an IR: A81 of the cache, A08 of words and sizes without a value, else A80.
+fn refused(error: &GraphError, layer: Option<usize>, found: &mut Findings<'_>) {
+    let problem = match error {
+        GraphError::Circuit { problem, .. } => Some(&**problem),
+        _ => None,
+    };
+    let code = match problem {
+        Some(CircuitError::Cache { .. } | CircuitError::NoStream { .. }) => Code::A81,
+        Some(CircuitError::Condition { .. } | CircuitError::Expression { .. }) => Code::A08,
+        _ => Code::A80,
+    };
+    found.add(code, layer, None, error.to_string());
 }
 
 /// Whether conditions hold; A08 where a word of them is unknown.
@@ -43,58 +70,46 @@ fn holds(
     }
 }
 
-/// A08 of sizes, and A07: names of the slots that exist together.
-fn slots(
-    circuit: &Circuit,
-    specs: &BTreeMap<String, SlotSpec>,
-    of_layer: bool,
-    vars: &ConfigVars,
-    found: &mut Findings<'_>,
-) {
+/// A08 of sizes, and A07: names of the slots that exist together; A06: slots that exist and that no operation uses.
+fn slots(circuit: &Circuit, blocks: &[(&str, &Block)], vars: &ConfigVars, found: &mut Findings<'_>) {
     let mut names: HashMap<(&str, &str), &str> = HashMap::new();
-    for (slot, spec) in specs {
+    let all = blocks.iter().flat_map(|(_, block)| block.weights.iter().map(move |slot| (block, slot)));
+    for (block, (slot, spec)) in all {
         if !holds(circuit, &spec.when, vars, slot, found) {
             continue;
         }
-        if let Err(error) = vars.shape(spec, &circuit.name) {
+        if let Err(error) = vars.shape(slot, spec, &circuit.name) {
             found.add(Code::A08, None, Some(slot.clone()), error.to_string());
         }
-        if spec.gguf.is_none() && spec.hf.is_none() {
-            found.add(Code::A07, None, Some(slot.clone()), "it has a name in no kind of file".into());
-        }
-        for (kind, name) in [("GGUF", &spec.gguf), ("safetensors", &spec.hf)] {
-            let Some(name) = name else { continue };
-            if name.contains("{layer}") != of_layer {
-                let problem =
-                    format!("its name {name:?} {} {{layer}}", if of_layer { "lacks" } else { "holds" });
-                found.add(Code::A07, None, Some(slot.clone()), problem);
-            }
-            if let Some(other) = names.insert((kind, name), slot) {
-                let problem = format!("slot {other} is called {name:?} too in {kind} files");
-                found.add(Code::A07, None, Some(slot.clone()), problem);
-            }
+        slot_names(slot, spec, block.kind.of_layer(), &mut names, found);
+        let holds = |op: &&OpSpec| vars.hold(&op.when, &circuit.name).unwrap_or(false);
+        let mut ops = blocks.iter().flat_map(|(_, block)| &block.ops).filter(holds);
+        if !ops.any(|op| op.weights.contains(slot)) {
+            found.add(Code::A06, None, Some(slot.clone()), "no operation uses it".into());
         }
     }
 }
 
-/// A06: slots that exist and that no operation uses.
-fn unused_slots(
-    circuit: &Circuit,
-    specs: &BTreeMap<String, SlotSpec>,
-    users: &[(&Vec<OpSpec>, &ConfigVars)],
-    vars: &ConfigVars,
+/// A07 of one slot.
+fn slot_names<'c>(
+    slot: &'c str,
+    spec: &'c SlotSpec,
+    of_layer: bool,
+    names: &mut HashMap<(&'static str, &'c str), &'c str>,
     found: &mut Findings<'_>,
 ) {
-    for (slot, spec) in specs {
-        if !vars.hold(&spec.when, &circuit.name).unwrap_or(false) {
-            continue; // A08 has been said
+    if spec.gguf.is_none() && spec.hf.is_none() {
+        found.add(Code::A07, None, Some(slot.to_owned()), "it has a name in no kind of file".into());
+    }
+    for (kind, name) in [("GGUF", &spec.gguf), ("safetensors", &spec.hf)] {
+        let Some(name) = name else { continue };
+        if name.contains("{layer}") != of_layer {
+            let problem = format!("its name {name:?} {} {{layer}}", if of_layer { "lacks" } else { "holds" });
+            found.add(Code::A07, None, Some(slot.to_owned()), problem);
         }
-        let uses = |(ops, vars): &(&Vec<OpSpec>, &ConfigVars)| {
-            let holds = |op: &&OpSpec| vars.hold(&op.when, &circuit.name).unwrap_or(false);
-            ops.iter().filter(holds).any(|op| op.weights.contains(slot))
-        };
-        if !users.iter().any(uses) {
-            found.add(Code::A06, None, Some(slot.clone()), "no operation uses it".into());
+        if let Some(other) = names.insert((kind, name), slot) {
+            let problem = format!("slot {other} is called {name:?} too in {kind} files");
+            found.add(Code::A07, None, Some(slot.to_owned()), problem);
         }
     }
 }
@@ -115,23 +130,51 @@ fn arity(spec: &OpSpec) -> Option<(usize, usize)> {
     Some((op.inputs().len(), outputs))
 }
 
-/// A01 to A05, A08 and A09: walks a part of the circuit from value `first` to value `last`.
-fn run(
-    circuit: &Circuit,
-    ops: &[OpSpec],
-    vars: &ConfigVars,
-    (first, last): (&str, &str),
-    found: &mut Findings<'_>,
-) {
-    // what each name means now: the operation that made it, and whether anything has read it
+/// A01, A02 and A09 between blocks: from a value called `first` to one called `last`, which the blocks must make.
+fn flow(circuit: &Circuit, blocks: &[&str], (first, last): (&str, &str), found: &mut Findings<'_>) {
+    // what each name means now: the block that made it, and whether anything has read it
     let mut made: HashMap<&str, (&str, bool)> = HashMap::from([(first, ("", true))]);
-    let mut ends = false;
-    for op in ops {
+    for &name in blocks {
+        let Some(block) = circuit.blocks.get(name) else { continue };
+        for input in &block.inputs {
+            match made.get_mut(input.as_str()) {
+                Some((_, read)) => *read = true,
+                None => {
+                    let problem = format!("its input {input:?} is made by no block before it");
+                    found.add(Code::A01, None, Some(format!("block {name}")), problem);
+                }
+            }
+        }
+        made.extend(block.outputs.iter().map(|out| (out.as_str(), (name, false))));
+    }
+    if made.get(last).is_none_or(|(maker, _)| maker.is_empty()) {
+        found.add(Code::A09, None, Some(last.to_owned()), format!("no block from {first:?} on makes it"));
+    }
+    unread(made.into_iter().filter(|(name, _)| *name != last), found);
+}
+
+/// A02 of names, each with its maker and whether it was read.
+fn unread<'c>(made: impl Iterator<Item = (&'c str, (&'c str, bool))>, found: &mut Findings<'_>) {
+    let mut unread: Vec<(&str, &str)> =
+        made.filter(|(_, (_, read))| !read).map(|(name, (maker, _))| (name, maker)).collect();
+    unread.sort_unstable();
+    for (name, maker) in unread {
+        found.add(Code::A02, None, Some(name.to_owned()), format!("nothing reads what {maker} makes"));
+    }
+}
+
+/// A01 to A05, A08 and A09 inside of a block: from its inputs to its outputs.
+fn block(circuit: &Circuit, (name, block): (&str, &Block), vars: &ConfigVars, found: &mut Findings<'_>) {
+    // what each name means now: the operation that made it, and whether anything has read it
+    let mut made: HashMap<&str, (&str, bool)> =
+        block.inputs.iter().map(|input| (input.as_str(), ("the input of the block", false))).collect();
+    let mut ends = vec![false; block.outputs.len()];
+    for op in &block.ops {
         let place = format!("{} {:?}", op.op, op.outputs);
         if !holds(circuit, &op.when, vars, &place, found) {
             continue;
         }
-        words(circuit, op, vars, &place, found);
+        words(circuit, (name, op), vars, &place, found);
         for input in &op.inputs {
             match made.get_mut(input.as_str()) {
                 Some((_, read)) => *read = true,
@@ -146,25 +189,28 @@ fn run(
                 let problem = format!("what {maker} made under this name is never read");
                 found.add(Code::A02, None, Some(out.clone()), problem);
             }
-            ends |= out == last;
+            ends.iter_mut()
+                .zip(&block.outputs)
+                .filter(|(_, last)| *last == out)
+                .for_each(|(made, _)| *made = true);
         }
     }
-    if !ends {
-        found.add(Code::A09, None, Some(last.to_owned()), format!("no operation from {first:?} on makes it"));
+    for (last, _) in block.outputs.iter().zip(ends).filter(|(_, made)| !made) {
+        let problem = format!("no operation of block {name} makes it");
+        found.add(Code::A09, None, Some(last.clone()), problem);
     }
-    let mut unread: Vec<(&str, &str)> = made
-        .iter()
-        .filter(|(name, (_, read))| !read && **name != last)
-        .map(|(n, (op, _))| (*n, *op))
-        .collect();
-    unread.sort_unstable();
-    for (name, maker) in unread {
-        found.add(Code::A02, None, Some(name.to_owned()), format!("nothing reads what {maker} makes"));
-    }
+    let inner = made.into_iter().filter(|(value, _)| !block.outputs.iter().any(|out| out == value));
+    unread(inner, found);
 }
 
 /// A03 to A05, and A08 of an operation's sizes and factor.
-fn words(circuit: &Circuit, op: &OpSpec, vars: &ConfigVars, place: &str, found: &mut Findings<'_>) {
+fn words(
+    circuit: &Circuit,
+    (block, op): (&str, &OpSpec),
+    vars: &ConfigVars,
+    place: &str,
+    found: &mut Findings<'_>,
+) {
     let mut add = |code, problem| found.add(code, None, Some(place.to_owned()), problem);
     match arity(op) {
         None => add(Code::A03, format!("{:?} is not one of {}", op.op, OP_WORDS.join(", "))),
@@ -178,10 +224,13 @@ fn words(circuit: &Circuit, op: &OpSpec, vars: &ConfigVars, place: &str, found: 
         }
         Some(_) => {}
     }
-    for slot in op.weights.iter().filter(|slot| circuit.slot(slot).is_none()) {
+    for slot in op.weights.iter().filter(|slot| circuit.slot(block, slot).is_none()) {
         add(Code::A05, format!("weight slot {slot:?} is not declared"));
     }
-    let sizes = op.heads.iter().chain(&op.sizes).map(|size| vars.size(size, &circuit.name).map(|_| ()));
+    let size = |text: &String| {
+        vars.size(text, format_args!("block {block}, split of {:?}", op.inputs), &circuit.name).map(|_| ())
+    };
+    let sizes = op.heads.iter().chain(&op.sizes).map(size);
     for error in sizes.chain([vars.factor(op, &circuit.name).map(|_| ())]).filter_map(Result::err) {
         add(Code::A08, error.to_string());
     }

@@ -53,11 +53,11 @@ rules! {
         A02 "Everything that a circuit makes is read.", "an `out` that nothing reads, or a reader that names another value";
         A03 "A circuit names only operations that exist.", "the word after `op`; the words are OP_WORDS";
         A04 "An operation of a circuit has as many inputs and outputs as its kind.", "`in` and `out` of the operation";
-        A05 "An operation of a circuit uses only declared weight slots.", "`weights` of the operation against the tables of slots";
+        A05 "An operation of a circuit uses only declared weight slots.", "`weights` of the operation against those of its block";
         A06 "Every weight slot of a circuit is used where its conditions hold.", "a slot that no operation names, or conditions that disagree";
         A07 "No two weight slots of one layer share a name in a file.", "`gguf` and `hf` of the two slots";
         A08 "Sizes, conditions and factors of a circuit have values.", "the expression or word named";
-        A09 "A circuit ends in the residual stream after each layer, and in logits.", "the `out` of its last operations: `h`, `logits`";
+        A09 "A circuit ends in the residual stream after each layer, and in logits; a block makes its outputs.", "the `out` of its last operations: `h`, `logits`";
     }
     "edges" {
         A10 "Every index of an edge exists.", "the pass that made the node";
@@ -127,6 +127,10 @@ rules! {
         A73 "A bound kernel needs no higher ISA than the limit, and no more rows than there may be.", "the kernel's ISA and min_rows";
         A74 "A weight is read in one layout by all products of a session.", "rows or tiles, in every plan";
         A75 "A matmul reads its input with one activation type in every batch bucket, except by prefill-only kernels.", "the kernel's activation in each plan";
+    }
+    "blocks and cache" {
+        A80 "Blocks, layers and stages of a circuit fit together: the blocks that they name exist and are of the right kind, and each layer has one attention and one feed-forward block.", "`blocks`, `layers` and `stages` of the circuit";
+        A81 "Each cache stream is written by one operation of its block and read by those that it names; no other operation uses the cache.", "`cache` of the attention block against its operations";
     }
 }
 

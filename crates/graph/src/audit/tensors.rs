@@ -2,8 +2,8 @@
 
 use super::findings::Findings;
 use super::rules::Code;
-use crate::circuit::{Circuit, ConfigVars, HF_PREFIXES, Naming, OpSpec, TensorIndex, Weight};
-use crate::config::{LayerKind, ModelConfig};
+use crate::circuit::{Circuit, ConfigVars, HF_PREFIXES, LayerGroup, Naming, OpSpec, TensorIndex, Weight};
+use crate::config::ModelConfig;
 use crate::ir::{Ir, Span};
 use crate::plan::Plan;
 use latent_types::TensorType;
@@ -233,7 +233,7 @@ fn of_layer(ir: &Ir, n: usize, weight: &Weight, found: &mut Findings<'_>) {
 fn in_order(circuit: &Circuit, ir: &Ir, n: usize, found: &mut Findings<'_>) {
     let weights = &ir.nodes[n].weights;
     for pair in weights.windows(2) {
-        let mut specs = circuit.embed.iter().chain(&circuit.layer).chain(&circuit.head);
+        let mut specs = circuit.blocks.values().flat_map(|block| &block.ops);
         let place = |spec: &OpSpec, i: usize| spec.weights.iter().position(|slot| *slot == pair[i].0);
         let swapped = specs.any(|spec| place(spec, 0).zip(place(spec, 1)).is_some_and(|(a, b)| a > b));
         if swapped {
@@ -251,38 +251,36 @@ fn needed(
     filled: &HashSet<(&str, Option<usize>)>,
     found: &mut Findings<'_>,
 ) {
-    let mut wanted =
-        |specs: &[OpSpec], kind: Option<LayerKind>, layers: &mut dyn Iterator<Item = Option<usize>>| {
-            let vars = ConfigVars::of(config, kind);
-            let holds = |when: &[String]| vars.hold(when, &circuit.name).unwrap_or(false);
-            let mut slots: Vec<(&str, bool)> = Vec::new();
-            for slot in specs.iter().filter(|spec| holds(&spec.when)).flat_map(|spec| &spec.weights) {
-                if let Some((spec, of_layer)) = circuit.slot(slot)
-                    && holds(&spec.when)
-                    && !spec.optional
-                {
-                    slots.push((slot, of_layer));
-                }
+    let mut wanted = |block: &str, vars: &ConfigVars, layers: &[Option<usize>]| {
+        let holds = |when: &[String]| vars.hold(when, &circuit.name).unwrap_or(false);
+        let ops = circuit.blocks.get(block).into_iter().flat_map(|block| &block.ops);
+        for slot in ops.filter(|op| holds(&op.when)).flat_map(|op| &op.weights) {
+            let Some((spec, of_layer)) = circuit.slot(block, slot) else { continue };
+            if spec.optional || !holds(&spec.when) {
+                continue;
             }
             for layer in layers {
-                for (slot, of_layer) in &slots {
-                    let layer = layer.filter(|_| *of_layer);
-                    if !filled.contains(&(*slot, layer)) {
-                        let problem = "its conditions hold, but no node uses it".into();
-                        found.add(Code::A38, layer, Some((*slot).to_owned()), problem);
-                    }
+                let layer = layer.filter(|_| of_layer);
+                if !filled.contains(&(slot.as_str(), layer)) {
+                    let problem = "its conditions hold, but no node uses it".into();
+                    found.add(Code::A38, layer, Some(slot.clone()), problem);
                 }
             }
-        };
+        }
+    };
+    // else A80 has said so
+    let Ok(decoder) = circuit.decoder() else { return };
+    let Ok(groups) = circuit.layer_groups(config, span.layers.clone()) else { return };
+    let whole = ConfigVars::of(config, None);
     if span.embed {
-        wanted(&circuit.embed, None, &mut std::iter::once(None));
+        decoder.before.iter().for_each(|block| wanted(block, &whole, &[None]));
     }
-    for kind in [LayerKind::Dense, LayerKind::Moe] {
-        let of_kind = |layer: &usize| config.layer_kinds.get(*layer) == Some(&kind);
-        wanted(&circuit.layer, Some(kind), &mut span.layers.clone().filter(of_kind).map(Some));
+    for LayerGroup { layers, vars, spec } in &groups {
+        let layers: Vec<Option<usize>> = layers.iter().copied().map(Some).collect();
+        spec.blocks().into_iter().for_each(|block| wanted(block, vars, &layers));
     }
     if span.head {
-        wanted(&circuit.head, None, &mut std::iter::once(None));
+        decoder.behind.iter().for_each(|block| wanted(block, &whole, &[None]));
     }
 }
 

@@ -1,8 +1,12 @@
 //! The tensors that a config declares, without a file: for looking at plans of models whose weights are elsewhere.
 
-use super::{Circuit, ConfigVars, Naming, TensorIndex};
+use super::block::SlotSpec;
+use super::form::Circuit;
+use super::vars::ConfigVars;
+use super::weights::TensorIndex;
 use crate::config::ModelConfig;
 use crate::error::GraphError;
+use crate::naming::Naming;
 use latent_types::TensorType;
 use std::collections::HashMap;
 
@@ -36,12 +40,15 @@ impl DeclaredTensors {
         let mut declared =
             DeclaredTensors { naming, ty, file: "the declared tensors".into(), tensors: HashMap::new() };
         let whole = ConfigVars::of(config, None);
-        for (slot, spec) in &circuit.model_weights {
-            declared.add(circuit, slot, spec, None, &whole, ty)?;
+        for (_, block) in circuit.model_blocks() {
+            for (slot, spec) in &block.weights {
+                declared.add(circuit, slot, spec, None, &whole, ty)?;
+            }
         }
-        for (layer, kind) in config.layer_kinds.iter().enumerate() {
-            let vars = ConfigVars::of(config, Some(*kind));
-            for (slot, spec) in &circuit.layer_weights {
+        for (layer, made_of) in circuit.layer_specs(config)?.iter().enumerate() {
+            let vars = ConfigVars::of(config, Some(layer));
+            let blocks = made_of.blocks().into_iter().filter_map(|name| circuit.blocks.get(name));
+            for (slot, spec) in blocks.flat_map(|block| &block.weights) {
                 declared.add(circuit, slot, spec, Some(layer), &vars, ty)?;
             }
             if layer >= config.layers {
@@ -68,7 +75,7 @@ impl DeclaredTensors {
         &mut self,
         circuit: &Circuit,
         slot: &str,
-        spec: &super::SlotSpec,
+        spec: &SlotSpec,
         layer: Option<usize>,
         vars: &ConfigVars,
         ty: TensorType,
@@ -78,7 +85,7 @@ impl DeclaredTensors {
             Naming::HuggingFace => &spec.hf,
         };
         let (Some(pattern), true) = (pattern, vars.hold(&spec.when, &circuit.name)?) else { return Ok(()) };
-        let shape = vars.shape(spec, &circuit.name)?;
+        let shape = vars.shape(slot, spec, &circuit.name)?;
         let plain = shape.len() == 1 || slot == "router";
         let blocks = shape.last().is_some_and(|n| n.is_multiple_of(ty.block_len()));
         let ty = if plain || !blocks { TensorType::F32 } else { ty };

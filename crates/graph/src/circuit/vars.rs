@@ -1,9 +1,11 @@
 //! Config variables: what a config says in the words of circuit files, as dimensions, flags and factors.
 
-use super::{OpSpec, SlotSpec, expression};
+use super::block::{OpSpec, SlotSpec};
+use super::expression;
 use crate::config::{FfnActivation, KvForm, LayerKind, ModelConfig};
-use crate::error::GraphError;
+use crate::error::{CircuitError, GraphError};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// Most elements of a weight slot: more than any model has, few enough that their bytes fit in 64 bits.
 const MAX_ELEMENTS: usize = 1 << 48;
@@ -11,7 +13,7 @@ const MAX_ELEMENTS: usize = 1 << 48;
 /// Most matrices of a weight slot: experts or heads.
 const MAX_MATRICES: usize = 1024;
 
-/// Dimensions, flags and factors of one config, for the whole model or one kind of layer.
+/// Dimensions, flags and factors of one config, for the whole model or one layer.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigVars {
     dimensions: BTreeMap<&'static str, usize>,
@@ -20,9 +22,10 @@ pub struct ConfigVars {
 }
 
 impl ConfigVars {
-    /// The variables of `config` for a layer of this kind (none: for the model as a whole).
-    pub fn of(config: &ModelConfig, kind: Option<LayerKind>) -> ConfigVars {
+    /// The variables of `config` for a layer (none: for the model as a whole).
+    pub fn of(config: &ModelConfig, layer: Option<usize>) -> ConfigVars {
         let a = &config.attention;
+        let kind = layer.and_then(|layer| config.layer_kinds.get(layer).copied());
         let mut dimensions = BTreeMap::from([
             ("vocab", config.vocab_size),
             ("hidden", config.hidden_size),
@@ -64,6 +67,11 @@ impl ConfigVars {
         ConfigVars { dimensions, flags, factors }
     }
 
+    /// Whether two layers have the same variables.
+    pub(super) fn agree(config: &ModelConfig, one: usize, other: usize) -> bool {
+        config.layer_kinds.get(one) == config.layer_kinds.get(other)
+    }
+
     #[cfg(test)]
     pub(crate) fn of_dimensions(dimensions: &[(&'static str, usize)]) -> ConfigVars {
         ConfigVars { dimensions: dimensions.iter().copied().collect(), ..ConfigVars::default() }
@@ -84,7 +92,7 @@ impl ConfigVars {
                 condition.strip_prefix('!').map_or((condition.as_str(), true), |w| (w, false));
             let flag = self.flags.get(word).ok_or_else(|| GraphError::Circuit {
                 circuit: circuit.to_owned(),
-                problem: format!("no config variable is called {word:?}"),
+                problem: Box::new(CircuitError::Condition { word: word.to_owned() }),
             })?;
             if *flag != wanted {
                 return Ok(false);
@@ -98,20 +106,30 @@ impl ConfigVars {
         let Some(name) = &op.by else { return Ok(1.0) };
         self.factors.get(name.as_str()).copied().ok_or_else(|| GraphError::Circuit {
             circuit: circuit.to_owned(),
-            problem: format!("no factor is called {name:?}"),
+            problem: Box::new(CircuitError::Factor { name: name.clone() }),
         })
     }
 
-    /// The value of a size expression.
-    pub(crate) fn size(&self, text: &str, circuit: &str) -> Result<usize, GraphError> {
-        expression::evaluate(text, &|name| self.dimension(name))
-            .map_err(|problem| GraphError::Circuit { circuit: circuit.to_owned(), problem })
+    /// The value of a size expression that stands at `place`.
+    pub(crate) fn size(
+        &self,
+        text: &str,
+        place: fmt::Arguments<'_>,
+        circuit: &str,
+    ) -> Result<usize, GraphError> {
+        expression::evaluate(text, &|name| self.dimension(name)).map_err(|problem| {
+            let (place, text) = (place.to_string(), text.to_owned());
+            GraphError::Circuit {
+                circuit: circuit.to_owned(),
+                problem: Box::new(CircuitError::Expression { place, text, problem }),
+            }
+        })
     }
 
     /// The shape that a slot must have: one to three dimensions, none of them 0, the outer of three at most [`MAX_MATRICES`].
-    pub(crate) fn shape(&self, slot: &SlotSpec, circuit: &str) -> Result<Vec<usize>, GraphError> {
-        let shape: Vec<usize> =
-            slot.shape.iter().map(|text| self.size(text, circuit)).collect::<Result<_, _>>()?;
+    pub(crate) fn shape(&self, name: &str, slot: &SlotSpec, circuit: &str) -> Result<Vec<usize>, GraphError> {
+        let size = |text: &String| self.size(text, format_args!("weight slot {name}"), circuit);
+        let shape: Vec<usize> = slot.shape.iter().map(size).collect::<Result<_, _>>()?;
         let elements = shape.iter().try_fold(1usize, |elements, n| elements.checked_mul(*n));
         let whole = elements.is_some_and(|n| (1..=MAX_ELEMENTS).contains(&n));
         let matrices = if shape.len() == 3 { shape[0] } else { 1 };
@@ -119,10 +137,13 @@ impl ConfigVars {
             return Ok(shape);
         }
         let problem = format!(
-            "a weight slot of shape {:?}, which is {shape:?}: expected one to three dimensions of at least 1, at most \
+            "weight slot {name} of shape {:?}, which is {shape:?}: expected one to three dimensions of at least 1, at most \
              {MAX_MATRICES} matrices and 2^48 elements",
             slot.shape
         );
-        Err(GraphError::Circuit { circuit: circuit.to_owned(), problem })
+        Err(GraphError::Circuit {
+            circuit: circuit.to_owned(),
+            problem: Box::new(CircuitError::Contradiction(problem)),
+        })
     }
 }

@@ -1,7 +1,9 @@
 //! From weight slots to the tensors of a file: names, shapes and types, checked.
 
-use super::{Circuit, ConfigVars, SlotSpec};
-use crate::error::GraphError;
+use super::block::SlotSpec;
+use super::form::Circuit;
+use super::vars::ConfigVars;
+use crate::error::{CircuitError, GraphError};
 use crate::naming::Naming;
 use latent_types::TensorType;
 
@@ -93,28 +95,27 @@ impl Weight {
 pub(crate) const HF_PREFIXES: [&str; 2] = ["", "language_model."];
 
 impl Circuit {
-    /// Fills a slot from the file; none where its conditions do not hold, or an optional one is absent.
+    /// Fills a slot, by the name that operations of `block` use, from the file; none where its conditions do not hold, or an optional one is
+    /// absent.
     ///
     /// # Errors
     /// [`GraphError::MissingTensor`], [`GraphError::Shape`], [`GraphError::MixedTypes`].
     pub fn fill(
         &self,
-        slot: &str,
+        (block, slot): (&str, &str),
         layer: Option<usize>,
         vars: &ConfigVars,
         index: &dyn TensorIndex,
     ) -> Result<Option<Weight>, GraphError> {
-        let Some((spec, of_layer)) = self.slot(slot) else {
-            return Err(GraphError::Circuit {
-                circuit: self.name.clone(),
-                problem: format!("no slot {slot:?}"),
-            });
+        let Some((spec, of_layer)) = self.slot(block, slot) else {
+            let problem = format!("block {block} has no weight slot {slot:?}");
+            return Err(self.error(CircuitError::Contradiction(problem)));
         };
         if !vars.hold(&spec.when, &self.name)? {
             return Ok(None);
         }
         let layer = if of_layer { layer } else { None };
-        let shape = vars.shape(spec, &self.name)?;
+        let shape = vars.shape(slot, spec, &self.name)?;
         let names = self.names(spec, slot, layer, &shape, index)?;
         if spec.optional && names.iter().all(|name| index.find(name).is_none()) {
             return Ok(None);
@@ -168,12 +169,10 @@ impl Circuit {
             }
         };
         if pattern.contains("{expert}") && shape.len() != 3 {
-            return Err(GraphError::Circuit {
-                circuit: self.name.clone(),
-                problem: format!(
-                    "slot {slot:?} has a tensor for each expert, so that its shape needs three dimensions, not {shape:?}"
-                ),
-            });
+            let problem = format!(
+                "slot {slot:?} has a tensor for each expert, so that its shape needs three dimensions, not {shape:?}"
+            );
+            return Err(self.error(CircuitError::Contradiction(problem)));
         }
         Ok(if pattern.contains("{expert}") {
             (0..shape[0])
@@ -250,15 +249,18 @@ mod tests {
             Names([(name.to_owned(), (TensorType::F32, shape))].into(), naming)
         };
         let gguf = tensor("blk.3.attn_kv_a_mqa.weight", vec![6, 8], Naming::Gguf);
-        let weight = circuit.fill("kv_a", Some(3), &vars(), &gguf).unwrap().unwrap();
+        let weight = circuit.fill(("mla", "kv_a"), Some(3), &vars(), &gguf).unwrap().unwrap();
         assert_eq!((weight.outputs(), weight.inputs(), weight.bytes()), (6, 8, 192));
         let hf = "language_model.model.layers.3.self_attn.kv_a_proj_with_mqa.weight";
         let prefixed = tensor(hf, vec![6, 8], Naming::HuggingFace);
-        assert_eq!(circuit.fill("kv_a", Some(3), &vars(), &prefixed).unwrap().unwrap().parts[0].tensor, hf);
+        assert_eq!(
+            circuit.fill(("mla", "kv_a"), Some(3), &vars(), &prefixed).unwrap().unwrap().parts[0].tensor,
+            hf
+        );
         let wrong = tensor("blk.3.attn_kv_a_mqa.weight", vec![8, 6], Naming::Gguf);
-        let message = circuit.fill("kv_a", Some(3), &vars(), &wrong).unwrap_err().to_string();
+        let message = circuit.fill(("mla", "kv_a"), Some(3), &vars(), &wrong).unwrap_err().to_string();
         assert!(message.contains("[8, 6]") && message.contains("[6, 8]"), "{message}");
-        let missing = circuit.fill("kv_a", Some(2), &vars(), &gguf).unwrap_err().to_string();
+        let missing = circuit.fill(("mla", "kv_a"), Some(2), &vars(), &gguf).unwrap_err().to_string();
         assert!(missing.contains("blk.2.attn_kv_a_mqa.weight"), "{missing}");
     }
 }

@@ -1,25 +1,39 @@
 //! From a circuit and a config to the IR.
 
 use super::{Ir, Node, Op, RowCount, Storage, Value, ValueId, WeightId};
-use crate::circuit::{Circuit, ConfigVars, OpSpec, TensorIndex};
+use crate::circuit::{Circuit, ConfigVars, Decoder, OpSpec, StagePart, StageSpec, StageValue, TensorIndex};
 use crate::config::ModelConfig;
-use crate::error::GraphError;
+use crate::error::{CircuitError, GraphError};
 use latent_types::ValueType;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// The part of a model that an IR covers; residual rows go in and out at its borders.
+/// The part of a model that an IR covers: a stretch of its stages, one behind the other. Residual rows go in and out at its borders.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Span {
-    /// Whether it starts from token ids rather than from residual rows.
+    /// Whether it has the blocks before the layers, and so starts from token ids rather than from residual rows.
     pub embed: bool,
     /// The layers.
     pub layers: Range<usize>,
-    /// Whether it ends in logits rather than in residual rows.
+    /// Whether it has the stage behind the layers, and so ends in logits rather than in residual rows.
     pub head: bool,
 }
 
 impl Span {
+    /// All of a stage.
+    pub fn of(stage: &StageSpec, config: &ModelConfig) -> Span {
+        let layers = if stage.blocks.contains(&StagePart::Layers) {
+            0..config.layers
+        } else {
+            config.layers..config.layers
+        };
+        Span {
+            embed: stage.inputs.values().any(|value| *value == StageValue::Tokens),
+            layers,
+            head: stage.outputs.values().any(|value| *value == StageValue::Logits),
+        }
+    }
+
     /// From tokens to the residual stream after the last layer.
     pub fn backbone(config: &ModelConfig) -> Span {
         Span { embed: true, layers: 0..config.layers, head: false }
@@ -50,42 +64,60 @@ impl Ir {
         span: &Span,
         tensors: &dyn TensorIndex,
     ) -> Result<Ir, GraphError> {
+        circuit.check()?;
+        let decoder = circuit.decoder()?;
         let mut builder = Builder {
             circuit,
             tensors,
             ir: Ir::default(),
+            block: "",
             names: HashMap::new(),
             filled: HashMap::new(),
             layer: None,
             vars: ConfigVars::of(config, None),
         };
-        builder.source(config, span);
+        let mut scope = builder.source(config, span, &decoder);
         if span.embed {
-            builder.ops(&circuit.embed)?;
+            for block in &decoder.before {
+                builder.block(block, &mut scope)?;
+            }
         }
+        let mut residual = builder.made(&scope, decoder.residual, "hidden")?;
         for layer in span.layers.clone() {
             builder.layer = Some(layer);
-            builder.vars = ConfigVars::of(config, Some(config.layer_kinds[layer]));
-            builder.ops(&circuit.layer)?;
+            builder.vars = ConfigVars::of(config, Some(layer));
+            let mut scope = Scope::from([(decoder.residual.to_owned(), residual)]);
+            for block in circuit.spec_of(&builder.vars, layer)?.blocks() {
+                builder.block(block, &mut scope)?;
+            }
+            residual = builder.made(&scope, decoder.residual, "hidden")?;
         }
         builder.layer = None;
         builder.vars = ConfigVars::of(config, None);
-        let result = if span.head {
-            builder.ops(&circuit.head)?;
-            "logits"
-        } else {
-            "h"
-        };
-        builder.finish(result)
+        if !span.head {
+            return Ok(builder.finish(residual, "hidden"));
+        }
+        let mut scope = Scope::from([(decoder.taken.to_owned(), residual)]);
+        for block in &decoder.behind {
+            builder.block(block, &mut scope)?;
+        }
+        let logits = builder.made(&scope, decoder.logits, "logits")?;
+        builder.ir.values[logits.0].storage = Storage::Logits;
+        Ok(builder.finish(logits, "logits"))
     }
 }
+
+/// What each name means.
+type Scope = HashMap<String, ValueId>;
 
 struct Builder<'a> {
     circuit: &'a Circuit,
     tensors: &'a dyn TensorIndex,
     ir: Ir,
-    /// What each name means now.
-    names: HashMap<String, ValueId>,
+    /// The block that is being built.
+    block: &'a str,
+    /// What each name means now, inside of the block.
+    names: Scope,
     /// Slots already filled, so that a tied embedding is one weight.
     filled: HashMap<(String, Option<usize>), WeightId>,
     layer: Option<usize>,
@@ -93,14 +125,44 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// The value that a span starts from.
-    fn source(&mut self, config: &ModelConfig, span: &Span) {
+    /// What a span starts from.
+    fn source(&mut self, config: &ModelConfig, span: &Span, decoder: &Decoder<'_>) -> Scope {
         let (name, dtype, width, storage) = if span.embed {
-            ("tokens", ValueType::U32, 1, Storage::Tokens)
+            (decoder.tokens, ValueType::U32, 1, Storage::Tokens)
         } else {
-            ("h", ValueType::F32, config.hidden_size, Storage::Hidden)
+            (decoder.residual, ValueType::F32, config.hidden_size, Storage::Hidden)
         };
-        self.define(name, dtype, 1, width, storage);
+        let id = self.define(name, dtype, 1, width, storage);
+        Scope::from([(name.to_owned(), id)])
+    }
+
+    /// Builds a block: it sees its inputs in `scope`, and leaves its outputs there.
+    fn block(&mut self, name: &str, scope: &mut Scope) -> Result<(), GraphError> {
+        let Some((name, block)) = self.circuit.blocks.get_key_value(name) else { return Ok(()) };
+        self.block = name;
+        self.names.clear();
+        for value in &block.inputs {
+            let (block, value) = (name.clone(), value.clone());
+            let Some(id) = scope.get(&value) else {
+                return Err(self.circuit.error(CircuitError::MissingInput { block, value }));
+            };
+            self.names.insert(value, *id);
+        }
+        if let Some(layer) = self.layer {
+            self.ir.streams.extend(self.circuit.streams(name, layer, &self.vars)?);
+        }
+        self.ops(&block.ops)?;
+        for value in &block.outputs {
+            let before = scope.get(value).filter(|_| block.inputs.contains(value));
+            match self.names.get(value) {
+                Some(id) if before != Some(id) => scope.insert(value.clone(), *id),
+                _ => {
+                    let (block, value) = (name.clone(), value.clone());
+                    return Err(self.circuit.error(CircuitError::MissingOutput { block, value }));
+                }
+            };
+        }
+        Ok(())
     }
 
     fn define(
@@ -126,7 +188,8 @@ impl Builder<'_> {
     }
 
     fn wrong<T>(&self, problem: String) -> Result<T, GraphError> {
-        Err(GraphError::Circuit { circuit: self.circuit.name.clone(), problem })
+        let problem = format!("block {}: {problem}", self.block);
+        Err(self.circuit.error(CircuitError::Contradiction(problem)))
     }
 
     fn ops(&mut self, specs: &[OpSpec]) -> Result<(), GraphError> {
@@ -144,7 +207,10 @@ impl Builder<'_> {
         };
         match self.names.get(name) {
             Some(id) => Ok(*id),
-            None => self.wrong(format!("{} reads {name:?}, which nothing has made", spec.op)),
+            None => {
+                let (block, op, value) = (self.block.to_owned(), spec.op.clone(), name.clone());
+                Err(self.circuit.error(CircuitError::UnknownValue { block, op, value }))
+            }
         }
     }
 
@@ -159,13 +225,14 @@ impl Builder<'_> {
     fn weights(&mut self, spec: &OpSpec) -> Result<Vec<(String, WeightId)>, GraphError> {
         let mut found = Vec::new();
         for slot in &spec.weights {
-            let of_layer = self.circuit.slot(slot).is_some_and(|(_, of_layer)| of_layer);
+            let of_layer = self.circuit.slot(self.block, slot).is_some_and(|(_, of_layer)| of_layer);
             let key = (slot.clone(), if of_layer { self.layer } else { None });
             if let Some(id) = self.filled.get(&key) {
                 found.push((slot.clone(), *id));
                 continue;
             }
-            if let Some(weight) = self.circuit.fill(slot, self.layer, &self.vars, self.tensors)? {
+            let place = (self.block, slot.as_str());
+            if let Some(weight) = self.circuit.fill(place, self.layer, &self.vars, self.tensors)? {
                 self.ir.weights.push(weight);
                 let id = WeightId(self.ir.weights.len() - 1);
                 self.filled.insert(key, id);
@@ -269,9 +336,16 @@ impl Builder<'_> {
     }
 
     fn split(&mut self, spec: &OpSpec, input: ValueId) -> Result<(), GraphError> {
-        let heads = self.vars.size(spec.heads.as_deref().unwrap_or("1"), &self.circuit.name)?;
-        let sizes: Vec<usize> =
-            spec.sizes.iter().map(|s| self.vars.size(s, &self.circuit.name)).collect::<Result<_, _>>()?;
+        let block = self.block;
+        let size = |text: &str| {
+            self.vars.size(
+                text,
+                format_args!("block {block}, split of {:?}", spec.inputs),
+                &self.circuit.name,
+            )
+        };
+        let heads = size(spec.heads.as_deref().unwrap_or("1"))?;
+        let sizes: Vec<usize> = spec.sizes.iter().map(|text| size(text)).collect::<Result<_, _>>()?;
         let row = self.ir.value(input).row_width();
         let sum = sizes.iter().try_fold(0usize, |sum, size| sum.checked_add(*size));
         let whole = sum.and_then(|sum| sum.checked_mul(heads));
@@ -293,7 +367,7 @@ impl Builder<'_> {
 
     fn attention(&mut self, spec: &OpSpec, weights: Vec<(String, WeightId)>) -> Result<(), GraphError> {
         let inputs: Vec<ValueId> = (0..4).map(|i| self.input(spec, i)).collect::<Result<_, _>>()?;
-        let v = self.vars.size("v", &self.circuit.name)?;
+        let v = self.vars.size("v", format_args!("mla_attention"), &self.circuit.name)?;
         let heads = self.ir.value(inputs[0]).heads;
         let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, v, Storage::Own);
         self.push(Op::MlaAttention, inputs, vec![out], weights);
@@ -362,15 +436,15 @@ impl Builder<'_> {
         Storage::View { of, offset: 0 }
     }
 
-    fn finish(mut self, result: &str) -> Result<Ir, GraphError> {
-        let Some(id) = self.names.get(result).copied() else {
-            return self.wrong(format!("nothing makes {result:?}"));
-        };
-        if result == "logits" {
-            self.ir.values[id.0].storage = Storage::Logits;
-        }
-        let name = if result == "h" { "hidden" } else { result };
-        self.ir.outputs.push((name.to_owned(), id));
-        Ok(self.ir)
+    /// What a stage gives out, under the name that its blocks have for it.
+    fn made(&self, scope: &Scope, value: &str, result: &str) -> Result<ValueId, GraphError> {
+        let problem = || format!("no block makes {value:?}, the {result} of its stage");
+        let made = scope.get(value).copied();
+        made.ok_or_else(|| self.circuit.error(CircuitError::Contradiction(problem())))
+    }
+
+    fn finish(mut self, result: ValueId, name: &str) -> Ir {
+        self.ir.outputs.push((name.to_owned(), result));
+        self.ir
     }
 }

@@ -14,7 +14,7 @@ pub use build::Span;
 pub use cost::Step;
 pub use signature::Edge;
 
-use crate::circuit::Weight;
+use crate::circuit::{CacheStream, Weight};
 use latent_types::{CacheRow, CacheType, ValueType};
 use serde::{Serialize, Serializer};
 use std::ops::Range;
@@ -38,7 +38,9 @@ pub struct Ir {
     pub values: Vec<Value>,
     /// All weights used.
     pub weights: Vec<Weight>,
-    /// The KV cache's layers: one for each layer with attention.
+    /// The streams of the KV cache that the circuit states for these layers.
+    pub streams: Vec<CacheStream>,
+    /// The KV cache's layers: what lowering makes of each stream.
     pub kv_layers: Vec<KvLayer>,
     /// The operations.
     pub nodes: Vec<Node>,

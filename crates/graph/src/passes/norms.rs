@@ -54,16 +54,17 @@ mod tests {
     use crate::passes::{fold_epilogues, fold_ropes};
     use serde_json::{Value, json};
 
-    /// The circuit with other operations in a layer: `change` gets their list.
-    fn changed(change: impl Fn(&mut Vec<Value>)) -> Circuit {
+    /// The circuit with other blocks: `change` gets them.
+    fn changed(change: impl Fn(&mut Value)) -> Circuit {
         let mut circuit = serde_json::to_value(Circuit::named("deepseek2").unwrap()).unwrap();
-        change(circuit["layer"].as_array_mut().unwrap());
+        change(&mut circuit["blocks"]);
         Circuit::parse(&circuit.to_string()).unwrap()
     }
 
     /// The operation that has this in its place, such as the name of its result.
-    fn place(layer: &[Value], key: &str, value: &str) -> usize {
-        layer.iter().position(|op| op[key] == value || op[key][0] == value).unwrap()
+    fn place(block: &Value, key: &str, value: &str) -> usize {
+        let ops = block["ops"].as_array().unwrap();
+        ops.iter().position(|op| op[key] == value || op[key][0] == value).unwrap()
     }
 
     /// The nodes of layer 0 that normalize the residual stream: norm nodes, and norm prologues.
@@ -97,9 +98,11 @@ mod tests {
         // q_a with kv_a, and gate with up
         assert_eq!(norms(&folded(Circuit::named("deepseek2").unwrap())), (0, 2));
         // gate and up read what attention reads, after attention has been added to it
-        let late = changed(|layer| {
-            let mlp = place(layer, "op", "mlp");
-            layer[mlp]["in"] = json!(["x"]);
+        let late = changed(|blocks| {
+            let mlp = place(&blocks["dense"], "op", "mlp");
+            blocks["dense"]["ops"][mlp]["in"] = json!(["x"]);
+            blocks["dense"]["in"] = json!(["h_mid", "x"]);
+            blocks["mla"]["out"] = json!(["h_mid", "x"]);
         });
         assert_eq!(norms(&folded(&late)), (2, 0));
     }
@@ -107,10 +110,11 @@ mod tests {
     #[test]
     fn a_product_does_not_add_to_what_it_reads() {
         // attention's output projection reads a norm of the residual stream that its result is added to
-        let circuit = changed(|layer| {
-            let out = place(layer, "out", "attn_delta");
-            layer[out]["in"] = json!(["z"]);
-            layer.insert(out, json!({"op": "rms_norm", "in": ["h"], "weights": ["ffn_norm"], "out": ["z"]}));
+        let circuit = changed(|blocks| {
+            let out = place(&blocks["mla"], "out", "attn_delta");
+            let ops = blocks["mla"]["ops"].as_array_mut().unwrap();
+            ops[out]["in"] = json!(["z"]);
+            ops.insert(out, json!({"op": "rms_norm", "in": ["h"], "weights": ["attn_norm"], "out": ["z"]}));
         });
         let adds = |ir: &Ir| ir.nodes.iter().filter(|n| matches!(n.op, Op::Add { .. })).count();
         assert_eq!(adds(&folded(Circuit::named("deepseek2").unwrap())), 0);

@@ -89,12 +89,21 @@ impl Similarity {
         let embed = if naming == Naming::Gguf { "token_embd.weight" } else { "model.embed_tokens.weight" };
         let hidden = patterns.get(embed).and_then(|shape| shape.last().copied());
         let mut known: Vec<&str> = Vec::new();
-        for spec in circuit.model_weights.values().chain(circuit.layer_weights.values()) {
+        let layers = &circuit.layers;
+        let conditional = |block: &str| {
+            let mut rules = layers.attention.iter().chain(&layers.feed_forward);
+            rules.any(|rule| rule.block == block && !rule.when.is_empty())
+        };
+        let slots = circuit.blocks.iter().flat_map(|(block, spec)| {
+            let conditional = conditional(block);
+            spec.weights.values().map(move |slot| (slot, conditional || !slot.when.is_empty()))
+        });
+        for (spec, conditional) in slots {
             let name = if naming == Naming::Gguf { &spec.gguf } else { &spec.hf };
             let Some(name) = name else { continue };
             known.push(name);
             // of slots that stand for one another not all can be filled
-            if spec.when.is_empty() {
+            if !conditional {
                 self.slots.1 += 1;
                 self.slots.0 += usize::from(patterns.contains_key(name));
             }

@@ -185,30 +185,33 @@ fn tensors(
     let file = known.outline;
     // problem of each slot, with the layers that have it
     let mut problems: BTreeMap<(String, String), usize> = BTreeMap::new();
-    let whole = ConfigVars::of(config, None);
-    let of_model = circuit.model_weights.keys().map(|slot| (slot, None));
-    let of_layers =
-        (0..config.layers).flat_map(|l| circuit.layer_weights.keys().map(move |slot| (slot, Some(l))));
-    let layer_facts: Vec<ConfigVars> =
-        config.layer_kinds.iter().map(|kind| ConfigVars::of(config, Some(*kind))).collect();
-    for (slot, layer) in of_model.chain(of_layers) {
-        let vars = layer.map_or(&whole, |l: usize| &layer_facts[l]);
-        let Err(error) = circuit.fill(slot, layer, vars, file) else { continue };
-        let problem = match error {
-            GraphError::MissingTensor { tensor, .. } => {
-                (pattern(&tensor, layer), "it is not in the file".to_owned())
-            }
-            // where keys were guessed, shapes say nothing
-            GraphError::Shape { .. } if guessed => continue,
-            GraphError::Shape { tensor, found, expected, .. } => {
-                (pattern(&tensor, layer), format!("its shape is {found:?}, the keys require {expected:?}"))
-            }
-            GraphError::MixedTypes { tensor, ty, first, .. } => {
-                (pattern(&tensor, layer), format!("experts are stored as {first} and as {ty}"))
-            }
-            other => return Err(other),
-        };
-        *problems.entry(problem).or_default() += 1;
+    let of_model = circuit.model_blocks().map(|(block, _)| (block.to_owned(), None));
+    let mut blocks: Vec<(String, Option<usize>)> = of_model.collect();
+    for layer in 0..config.layers {
+        let spec = circuit.layer_spec(config, layer)?;
+        blocks.extend(spec.blocks().map(|block| (block.to_owned(), Some(layer))));
+    }
+    for (block, layer) in &blocks {
+        let vars = ConfigVars::of(config, *layer);
+        for slot in circuit.blocks.get(block).into_iter().flat_map(|block| block.weights.keys()) {
+            let Err(error) = circuit.fill((block, slot), *layer, &vars, file) else { continue };
+            let problem = match error {
+                GraphError::MissingTensor { tensor, .. } => {
+                    (pattern(&tensor, *layer), "it is not in the file".to_owned())
+                }
+                // where keys were guessed, shapes say nothing
+                GraphError::Shape { .. } if guessed => continue,
+                GraphError::Shape { tensor, found, expected, .. } => (
+                    pattern(&tensor, *layer),
+                    format!("its shape is {found:?}, the keys require {expected:?}"),
+                ),
+                GraphError::MixedTypes { tensor, ty, first, .. } => {
+                    (pattern(&tensor, *layer), format!("experts are stored as {first} and as {ty}"))
+                }
+                other => return Err(other),
+            };
+            *problems.entry(problem).or_default() += 1;
+        }
     }
     for ((tensor, problem), layers) in problems {
         let problem = if layers > 1 { format!("{problem} ({layers} layers)") } else { problem };
@@ -224,9 +227,11 @@ fn unread(
     known: &Known<'_>,
     missing: &mut Vec<Missing>,
 ) -> Result<(), GraphError> {
-    let backbone = Ir::build_with(circuit, config, &Span::backbone(config), known)?;
-    let head = Ir::build_with(circuit, config, &Span::lm_head(config), known)?;
-    let (_, names) = audit::unused(circuit, config, known.outline, &[&backbone, &head]);
+    let stages =
+        circuit.stages.iter().map(|stage| Ir::build_with(circuit, config, &Span::of(stage, config), known));
+    let stages: Vec<Ir> = stages.collect::<Result<_, _>>()?;
+    let irs: Vec<&Ir> = stages.iter().collect();
+    let (_, names) = audit::unused(circuit, config, known.outline, &irs);
     let mut patterns: BTreeMap<String, usize> = BTreeMap::new();
     for name in names {
         let layer = name.split('.').find_map(|part| part.parse().ok());

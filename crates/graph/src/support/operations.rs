@@ -40,7 +40,7 @@ pub struct Choice {
     pub input: String,
 }
 
-/// All operations of decode and prefill steps, layers and lm_head.
+/// All operations of decode and prefill steps, in every stage.
 pub(super) fn list(
     circuit: &Circuit,
     config: &ModelConfig,
@@ -50,8 +50,8 @@ pub(super) fn list(
 ) -> Result<Vec<Operation>, GraphError> {
     let mut list: Vec<(OpKind, Option<TensorType>, Operation)> = Vec::new();
     for bucket in [BatchBucket::Decode, BatchBucket::Prefill] {
-        for span in [Span::backbone(config), Span::lm_head(config)] {
-            let ir = lowered(circuit, config, &span, tensors, machine, bucket)?;
+        for stage in &circuit.stages {
+            let ir = lowered(circuit, config, &Span::of(stage, config), tensors, machine, bucket)?;
             for node in &ir.nodes {
                 note(&ir, node, bucket, &mut list);
             }

@@ -6,7 +6,6 @@ use crate::build::ir_graph::ir_graph;
 use crate::build::operations::operation;
 use crate::data::{Block, Operation};
 use crate::render;
-use latent_graph::config::{LayerKind, ModelConfig};
 
 /// The blocks of a view, with the runs that they draw: index, run, first phase.
 pub(crate) fn blocks_of(builder: &mut Builder<'_>, input: &ViewInput<'_>) -> Vec<(usize, LayerRun, usize)> {
@@ -24,7 +23,7 @@ pub(crate) fn blocks_of(builder: &mut Builder<'_>, input: &ViewInput<'_>) -> Vec
 /// The index of the block that draws `run`.
 fn block(builder: &mut Builder<'_>, input: &ViewInput<'_>, run: &LayerRun, first_phase: usize) -> usize {
     let count = run.nodes.len();
-    let (title, subtitle, layers) = heading(builder.config, run);
+    let (title, subtitle, layers) = heading(builder, run);
     let operations: Vec<Operation> =
         (0..run.nodes[0].len()).map(|at| operation(builder, input, run, at, first_phase)).collect();
     let phases = input
@@ -52,18 +51,18 @@ fn block(builder: &mut Builder<'_>, input: &ViewInput<'_>, run: &LayerRun, first
 }
 
 /// Title, subtitle, and the spans of layers.
-fn heading(config: &ModelConfig, run: &LayerRun) -> (String, String, Vec<(usize, usize)>) {
+fn heading(builder: &Builder<'_>, run: &LayerRun) -> (String, String, Vec<(usize, usize)>) {
     match &run.section {
         Section::Embed => ("Embedding".into(), "from token ids to the residual stream".into(), Vec::new()),
         Section::Head => ("Head".into(), "from the residual stream to logits".into(), Vec::new()),
         Section::Layers(layers) => {
             let plural = if layers.len() == 1 { "Layer" } else { "Layers" };
-            let about = match config.layer_kinds[layers[0]] {
-                LayerKind::Dense => "attention, then a dense feed-forward block".to_owned(),
-                LayerKind::Moe => {
-                    let moe = config.moe.map_or((0, 0), |m| (m.num_experts_per_tok, m.experts));
-                    format!("attention, then {} of {} experts", moe.0, moe.1)
-                }
+            let spec = &builder.layers[layers[0]];
+            let block = builder.circuit.blocks.get(&spec.feed_forward);
+            let routed = block.is_some_and(|block| block.ops.iter().any(|op| op.op == "expert_mlp"));
+            let about = match builder.config.moe.filter(|_| routed) {
+                Some(moe) => format!("{spec}: {} of {} experts", moe.num_experts_per_tok, moe.experts),
+                None => spec.to_string(),
             };
             (format!("{plural} {}", list(layers)), about, spans(layers))
         }

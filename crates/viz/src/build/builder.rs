@@ -2,6 +2,8 @@
 
 use crate::data::{Binding, Block, RejectedKernel, WeightInfo};
 use crate::options::Options;
+use latent_graph::GraphError;
+use latent_graph::circuit::{Circuit, LayerSpec};
 use latent_graph::config::ModelConfig;
 use latent_graph::ir::{Ir, Node, Step};
 use latent_graph::passes::{BatchBucket, Request, binding_bucket};
@@ -10,7 +12,10 @@ use std::collections::HashMap;
 
 /// The parts of a drawing that views refer to by index.
 pub(crate) struct Builder<'a> {
+    pub(crate) circuit: &'a Circuit,
     pub(crate) config: &'a ModelConfig,
+    /// What each layer is made of.
+    pub(crate) layers: Vec<LayerSpec>,
     pub(crate) kernels: &'a [KernelContract],
     pub(crate) options: &'a Options,
     pub(crate) weights: Vec<WeightInfo>,
@@ -38,19 +43,22 @@ impl ViewInput<'_> {
 
 impl<'a> Builder<'a> {
     pub(crate) fn new(
+        circuit: &'a Circuit,
         config: &'a ModelConfig,
         kernels: &'a [KernelContract],
         options: &'a Options,
-    ) -> Builder<'a> {
-        Builder {
+    ) -> Result<Builder<'a>, GraphError> {
+        Ok(Builder {
+            circuit,
             config,
+            layers: circuit.layer_specs(config)?,
             kernels,
             options,
             weights: Vec::new(),
             bindings: Vec::new(),
             requests: HashMap::new(),
             blocks: Vec::new(),
-        }
+        })
     }
 
     /// The index of `block`; views that draw equal blocks share one.

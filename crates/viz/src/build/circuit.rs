@@ -1,39 +1,54 @@
 //! The blocks of a circuit: operations with their conditions; those that this model does not use are pale.
 
 use crate::build::builder::Builder;
+use crate::build::fold::{list, spans};
 use crate::build::labels::family_of;
 use crate::data::{Block, FormatInfo, Operation, Port, WeightInfo, WeightUse};
 use crate::layout::{Edge, Endpoint, LayoutGraph, Vertex, VertexKind};
 use crate::render;
 use latent_graph::GraphError;
-use latent_graph::circuit::{Circuit, ConfigVars, Naming, OP_WORDS, OpSpec};
-use latent_graph::config::LayerKind;
+use latent_graph::circuit::{self, BlockKind, Circuit, ConfigVars, Naming, OP_WORDS, OpSpec, StagePart};
 use std::collections::HashMap;
 
-/// The blocks of `circuit`, with conditions evaluated for the config: embedding, one layer, head.
-pub(crate) fn blocks(
-    builder: &mut Builder<'_>,
-    circuit: &Circuit,
-    naming: Naming,
-) -> Result<Vec<usize>, GraphError> {
-    let layers = builder.config.layers;
-    let parts = [
-        ("Embedding", "from token ids to the residual stream", &circuit.embed, 1),
-        ("Every layer", "conditions in brackets; pale: not in this model", &circuit.layer, layers),
-        ("Head", "from the residual stream to logits", &circuit.head, 1),
-    ];
+/// A block of the circuit, and the layers of the model that have it.
+struct Part<'a> {
+    name: &'a str,
+    block: &'a circuit::Block,
+    layers: Vec<usize>,
+}
+
+/// The blocks of the circuit, in the order in which stages run them, with conditions evaluated for the config.
+pub(crate) fn blocks(builder: &mut Builder<'_>, naming: Naming) -> Result<Vec<usize>, GraphError> {
+    let circuit = builder.circuit;
     let mut made = Vec::new();
-    for (title, subtitle, specs, count) in parts {
-        let operations = specs
+    for name in names(circuit) {
+        let Some(block) = circuit.blocks.get(name) else { continue };
+        let has = |layer: &usize| builder.layers[*layer].blocks().contains(&name);
+        let part = Part { name, block, layers: (0..builder.config.layers).filter(has).collect() };
+        let operations = block
+            .ops
             .iter()
-            .map(|spec| operation(builder, circuit, naming, spec, title == "Every layer"))
+            .map(|spec| operation(builder, &part, naming, spec))
             .collect::<Result<Vec<_>, _>>()?;
-        let graph = graph(builder, specs, &operations);
-        let rendered = render::block(&graph, title, subtitle, count);
+        let graph = graph(builder, block, &operations);
+        let title = match block.kind {
+            BlockKind::Embed => "Embedding".to_owned(),
+            BlockKind::Attention => format!("Attention: {name}"),
+            BlockKind::FeedForward => format!("Feed-forward: {name}"),
+            BlockKind::Head => "Head".to_owned(),
+        };
+        let subtitle = match (block.kind.of_layer(), part.layers.len()) {
+            (false, _) => block.about.clone(),
+            (true, 0) => "in no layer of this model".to_owned(),
+            (true, 1) => format!("layer {}; {}", list(&part.layers), block.about),
+            (true, _) => format!("layers {}; {}", list(&part.layers), block.about),
+        };
+        let count = part.layers.len().max(1);
+        let rendered = render::block(&graph, &title, &subtitle, count);
         let block = Block {
-            title: title.to_owned(),
-            subtitle: subtitle.to_owned(),
-            layers: if count > 1 { vec![(0, count - 1)] } else { Vec::new() },
+            title,
+            subtitle,
+            layers: spans(&part.layers),
             count,
             phases: 0,
             width: rendered.width,
@@ -46,24 +61,43 @@ pub(crate) fn blocks(
     Ok(made)
 }
 
+/// The names of the blocks that stages and layers run, each once.
+fn names(circuit: &Circuit) -> Vec<&str> {
+    let rules = [&circuit.layers.attention, &circuit.layers.feed_forward];
+    let of_layers = || rules.into_iter().flatten().map(|rule| rule.block.as_str()).collect::<Vec<_>>();
+    let mut names: Vec<&str> = Vec::new();
+    for part in circuit.stages.iter().flat_map(|stage| &stage.blocks) {
+        let more = match part {
+            StagePart::Layers | StagePart::MtpLayers => of_layers(),
+            StagePart::Block(name) => vec![name.as_str()],
+        };
+        more.into_iter().for_each(|name| {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        });
+    }
+    names
+}
+
 fn operation(
     builder: &mut Builder<'_>,
-    circuit: &Circuit,
+    part: &Part<'_>,
     naming: Naming,
     spec: &OpSpec,
-    in_layer: bool,
 ) -> Result<Operation, GraphError> {
-    let config = builder.config;
-    let kinds: Vec<Option<LayerKind>> =
-        if in_layer { [LayerKind::Dense, LayerKind::Moe].map(Some).to_vec() } else { vec![None] };
+    let (circuit, config) = (builder.circuit, builder.config);
+    let mut places: Vec<Option<usize>> = part.layers.iter().copied().map(Some).collect();
+    if !part.block.kind.of_layer() {
+        places.push(None);
+    }
     let mut taken = false;
-    for kind in kinds {
-        let exists = kind.is_none_or(|kind| config.layer_kinds[..config.layers].contains(&kind));
-        taken |= exists && ConfigVars::of(config, kind).hold(&spec.when, &circuit.name)?;
+    for layer in places {
+        taken |= ConfigVars::of(config, layer).hold(&spec.when, &circuit.name)?;
     }
     let mut weights = Vec::new();
     for slot in &spec.weights {
-        let Some((found, _)) = circuit.slot(slot) else { continue };
+        let Some((found, _)) = circuit.slot(part.name, slot) else { continue };
         let tensor = match naming {
             Naming::Gguf => found.gguf.clone(),
             Naming::HuggingFace => found.hf.clone(),
@@ -103,23 +137,29 @@ fn operation(
     })
 }
 
-/// The names of the residual stream in every circuit.
-fn is_residual(name: &str) -> bool {
-    name == "h" || name == "h_mid"
+/// Whether a value of a block is the residual stream: what enters or leaves a half of a layer, what the embedding makes and the head takes.
+fn is_residual(block: &circuit::Block, name: &str) -> bool {
+    let (enters, leaves) = match block.kind {
+        BlockKind::Embed => (false, true),
+        BlockKind::Attention | BlockKind::FeedForward => (true, true),
+        BlockKind::Head => (true, false),
+    };
+    let has = |list: &[String]| list.iter().any(|value| value == name);
+    (enters && has(&block.inputs)) || (leaves && has(&block.outputs))
 }
 
-fn graph(builder: &Builder<'_>, specs: &[OpSpec], operations: &[Operation]) -> LayoutGraph {
+fn graph(builder: &Builder<'_>, block: &circuit::Block, operations: &[Operation]) -> LayoutGraph {
     let mut graph = LayoutGraph::default();
     // the producers of each name; alternatives under opposite conditions are all kept
     let mut producers: HashMap<&str, Vec<usize>> = HashMap::new();
-    for (at, (spec, operation)) in specs.iter().zip(operations).enumerate() {
-        let mut vertex = vertex(builder, spec, operation);
+    for (at, (spec, operation)) in block.ops.iter().zip(operations).enumerate() {
+        let mut vertex = vertex(builder, block, spec, operation);
         vertex.operation = Some(at);
         let onto_residual = vertex.kind == VertexKind::Sum;
         graph.vertices.push(vertex);
         let pale = !operation.taken;
         for name in &spec.inputs {
-            if is_residual(name) {
+            if is_residual(block, name) {
                 if !onto_residual {
                     graph.edges.push(Edge::plain(Endpoint::Residual, Endpoint::Vertex(at), pale));
                 }
@@ -132,7 +172,7 @@ fn graph(builder: &Builder<'_>, specs: &[OpSpec], operations: &[Operation]) -> L
             }
         }
         for name in &spec.outputs {
-            if is_residual(name) && !onto_residual {
+            if is_residual(block, name) && !onto_residual {
                 graph.edges.push(Edge::plain(Endpoint::Vertex(at), Endpoint::Residual, pale));
             }
             let known = producers.entry(name).or_default();
@@ -147,10 +187,10 @@ fn graph(builder: &Builder<'_>, specs: &[OpSpec], operations: &[Operation]) -> L
     graph
 }
 
-fn vertex(builder: &Builder<'_>, spec: &OpSpec, operation: &Operation) -> Vertex {
+fn vertex(builder: &Builder<'_>, block: &circuit::Block, spec: &OpSpec, operation: &Operation) -> Vertex {
     let kind = match spec.op.as_str() {
         "split" => VertexKind::Split,
-        "add" if spec.outputs.first().is_some_and(|name| is_residual(name)) => VertexKind::Sum,
+        "add" if spec.outputs.first().is_some_and(|name| is_residual(block, name)) => VertexKind::Sum,
         _ => VertexKind::Card,
     };
     let title = match spec.op.as_str() {

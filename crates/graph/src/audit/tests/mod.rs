@@ -100,7 +100,7 @@ impl Session {
     }
 
     fn stages(&self) -> Vec<Stage> {
-        let stage = |name, plans: &[Plan]| Stage { name, plans: plans.to_vec() };
+        let stage = |name: &str, plans: &[Plan]| Stage { name: String::from(name), plans: plans.to_vec() };
         vec![stage("layers", &self.layers), stage("lm_head", &self.lm_head)]
     }
 

@@ -1,5 +1,9 @@
 //! What can go wrong between a config and a plan.
 
+mod circuit;
+
+pub use circuit::{CacheError, CircuitError};
+
 use latent_types::{CacheType, TensorType};
 
 /// An error of building the circuit, the IR or the plan of a model.
@@ -14,13 +18,13 @@ pub enum GraphError {
         /// The names that exist.
         known: Vec<String>,
     },
-    /// A circuit file is wrong in itself.
+    /// A circuit is wrong in itself, or under the config.
     #[error("circuit {circuit}: {problem}")]
     Circuit {
         /// The circuit.
         circuit: String,
         /// What is wrong with it.
-        problem: String,
+        problem: Box<CircuitError>,
     },
     /// A tensor that the config requires is not in the file.
     #[error("{file}: tensor {tensor} is missing: {hint}")]

@@ -1,0 +1,98 @@
+//! What must hold of a circuit whatever the config: names that exist, kinds that fit, slots and streams with an owner.
+
+use super::block::{Block, BlockKind, OP_WORDS};
+use super::form::{Circuit, LayerRule, StagePart};
+use crate::error::{CircuitError, GraphError};
+use std::collections::BTreeMap;
+
+impl Circuit {
+    /// Checks what can be checked without a config.
+    ///
+    /// # Errors
+    /// [`GraphError::Circuit`] with the first thing that is wrong, and where.
+    pub fn check(&self) -> Result<(), GraphError> {
+        for (name, block) in &self.blocks {
+            self.check_words(name, block)?;
+            self.check_cache(name, block)?;
+        }
+        self.check_names()?;
+        self.check_slots()
+    }
+
+    /// Operations and weight slots that exist.
+    fn check_words(&self, name: &str, block: &Block) -> Result<(), GraphError> {
+        let here = || name.to_owned();
+        for spec in &block.ops {
+            if !OP_WORDS.contains(&spec.op.as_str()) {
+                let (block, op, known) = (here(), spec.op.clone(), OP_WORDS.to_vec());
+                return Err(self.error(CircuitError::UnknownOperation { block, op, known }));
+            }
+            if let Some(slot) = spec.weights.iter().find(|slot| self.slot(name, slot).is_none()) {
+                let (block, op, slot) = (here(), spec.op.clone(), slot.clone());
+                return Err(self.error(CircuitError::UnknownSlot { block, op, slot }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks that layers and stages name, and no others.
+    fn check_names(&self) -> Result<(), GraphError> {
+        let mut unused: Vec<&str> = self.blocks.keys().map(String::as_str).collect();
+        let parts: [(BlockKind, &[LayerRule]); 2] = [
+            (BlockKind::Attention, &self.layers.attention),
+            (BlockKind::FeedForward, &self.layers.feed_forward),
+        ];
+        for (kind, rules) in parts {
+            for rule in rules {
+                self.block(&rule.block, &[kind], format_args!("layers, {}", kind.name()))?;
+                unused.retain(|name| *name != rule.block);
+            }
+        }
+        for stage in &self.stages {
+            for part in &stage.blocks {
+                let StagePart::Block(name) = part else { continue };
+                let kinds = [BlockKind::Embed, BlockKind::Head];
+                self.block(name, &kinds, format_args!("stage {}", stage.name))?;
+                unused.retain(|other| other != name);
+            }
+        }
+        match unused.first() {
+            Some(block) => Err(self.error(CircuitError::UnusedBlock { block: (*block).to_owned() })),
+            None => Ok(()),
+        }
+    }
+
+    /// Slot names that mean one weight in a layer, and in the model.
+    fn check_slots(&self) -> Result<(), GraphError> {
+        let mut model: BTreeMap<&str, &str> = BTreeMap::new();
+        for (name, block) in self.model_blocks() {
+            self.disjoint(&mut model, name, block)?;
+        }
+        let of = |kind: BlockKind| self.blocks.iter().filter(move |(_, block)| block.kind == kind);
+        for (name, block) in of(BlockKind::Attention) {
+            let mut taken = model.clone();
+            self.disjoint(&mut taken, name, block)?;
+            // two feed-forward blocks may share names: no layer has both
+            for (name, block) in of(BlockKind::FeedForward) {
+                self.disjoint(&mut taken.clone(), name, block)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the slots of a block to those that are taken.
+    fn disjoint<'c>(
+        &self,
+        taken: &mut BTreeMap<&'c str, &'c str>,
+        name: &'c str,
+        block: &'c Block,
+    ) -> Result<(), GraphError> {
+        for slot in block.weights.keys() {
+            if let Some(first) = taken.insert(slot, name) {
+                let (slot, first, second) = (slot.clone(), first.to_owned(), name.to_owned());
+                return Err(self.error(CircuitError::SlotTwice { slot, first, second }));
+            }
+        }
+        Ok(())
+    }
+}

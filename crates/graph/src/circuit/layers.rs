@@ -1,0 +1,145 @@
+//! What each layer is made of: one attention block and one feed-forward block, by the circuit's rules.
+
+use super::block::BlockKind;
+use super::form::{Circuit, LayerRule};
+use super::vars::ConfigVars;
+use crate::config::ModelConfig;
+use crate::error::{CircuitError, GraphError};
+use serde::Serialize;
+use std::fmt;
+use std::ops::Range;
+
+/// The blocks of one layer, by their names in the circuit. Shown as `mla × moe`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LayerSpec {
+    /// Its attention block.
+    pub attention: String,
+    /// Its feed-forward block.
+    pub feed_forward: String,
+}
+
+/// Consecutive layers of one spec.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LayerRun {
+    /// The layers.
+    pub layers: Range<usize>,
+    /// What each of them is made of.
+    #[serde(flatten)]
+    pub spec: LayerSpec,
+}
+
+impl LayerSpec {
+    /// Its blocks in the order in which they run.
+    pub fn blocks(&self) -> [&str; 2] {
+        [&self.attention, &self.feed_forward]
+    }
+}
+
+impl fmt::Display for LayerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} × {}", self.attention, self.feed_forward)
+    }
+}
+
+impl fmt::Display for LayerRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.layers.len() {
+            1 => write!(f, "{}: {}", self.layers.start, self.spec),
+            _ => write!(f, "{}–{}: {}", self.layers.start, self.layers.end - 1, self.spec),
+        }
+    }
+}
+
+/// Layers with the same config variables, and so of the same spec.
+pub(crate) struct LayerGroup {
+    pub(crate) layers: Vec<usize>,
+    pub(crate) vars: ConfigVars,
+    pub(crate) spec: LayerSpec,
+}
+
+impl Circuit {
+    /// What a layer of `config` is made of.
+    ///
+    /// # Errors
+    /// [`CircuitError::NoLayerRule`] and [`CircuitError::TwoLayerRules`]: exactly one rule must hold for each half, so that their order means
+    /// nothing. A rule that names no block, or one of another kind.
+    pub fn layer_spec(&self, config: &ModelConfig, layer: usize) -> Result<LayerSpec, GraphError> {
+        self.spec_of(&ConfigVars::of(config, Some(layer)), layer)
+    }
+
+    /// What the layer is made of whose variables `vars` are.
+    pub(crate) fn spec_of(&self, vars: &ConfigVars, layer: usize) -> Result<LayerSpec, GraphError> {
+        Ok(LayerSpec {
+            attention: self.half(BlockKind::Attention, &self.layers.attention, vars, layer)?,
+            feed_forward: self.half(BlockKind::FeedForward, &self.layers.feed_forward, vars, layer)?,
+        })
+    }
+
+    /// The block of the one rule that holds.
+    fn half(
+        &self,
+        kind: BlockKind,
+        rules: &[LayerRule],
+        vars: &ConfigVars,
+        layer: usize,
+    ) -> Result<String, GraphError> {
+        let part = kind.name();
+        let mut found: Option<&LayerRule> = None;
+        for rule in rules {
+            if !vars.hold(&rule.when, &self.name)? {
+                continue;
+            }
+            if let Some(first) = found.replace(rule) {
+                let (first, second) = (first.block.clone(), rule.block.clone());
+                return Err(self.error(CircuitError::TwoLayerRules { part, layer, first, second }));
+            }
+        }
+        let rule = found.ok_or_else(|| self.error(CircuitError::NoLayerRule { part, layer }))?;
+        self.block(&rule.block, &[kind], format_args!("layers, {part}"))?;
+        Ok(rule.block.clone())
+    }
+
+    /// The layers in groups, so that what depends on config variables alone is done once for each.
+    pub(crate) fn layer_groups(
+        &self,
+        config: &ModelConfig,
+        layers: Range<usize>,
+    ) -> Result<Vec<LayerGroup>, GraphError> {
+        let mut groups: Vec<LayerGroup> = Vec::new();
+        for layer in layers {
+            let same = |group: &&mut LayerGroup| ConfigVars::agree(config, group.layers[0], layer);
+            if let Some(group) = groups.iter_mut().find(same) {
+                group.layers.push(layer);
+                continue;
+            }
+            let vars = ConfigVars::of(config, Some(layer));
+            let spec = self.spec_of(&vars, layer)?;
+            groups.push(LayerGroup { layers: vec![layer], vars, spec });
+        }
+        Ok(groups)
+    }
+
+    /// What each layer of `config` is made of, those for multi-token prediction included.
+    ///
+    /// # Errors
+    /// As for [`layer_spec`](Self::layer_spec).
+    pub fn layer_specs(&self, config: &ModelConfig) -> Result<Vec<LayerSpec>, GraphError> {
+        (0..config.all_layers()).map(|layer| self.layer_spec(config, layer)).collect()
+    }
+
+    /// What the layers of `config` are made of that a step runs, equal neighbours together.
+    ///
+    /// # Errors
+    /// As for [`layer_spec`](Self::layer_spec).
+    pub fn layer_runs(&self, config: &ModelConfig) -> Result<Vec<LayerRun>, GraphError> {
+        let mut runs: Vec<LayerRun> = Vec::new();
+        for layer in 0..config.layers {
+            let spec = self.layer_spec(config, layer)?;
+            match runs.last_mut() {
+                Some(run) if run.spec == spec => run.layers.end = layer + 1,
+                _ => runs.push(LayerRun { layers: layer..layer + 1, spec }),
+            }
+        }
+        Ok(runs)
+    }
+}

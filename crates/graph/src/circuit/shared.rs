@@ -1,0 +1,56 @@
+//! Blocks that several circuits have: in `blocks` of a circuit file, a name stands for the shared block of that name.
+
+use super::block::Block;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The files of `crates/graph/circuits/blocks`.
+const FILES: [(&str, &str); 6] = [
+    ("dense", include_str!("../../circuits/blocks/dense.json")),
+    ("embed", include_str!("../../circuits/blocks/embed.json")),
+    ("head", include_str!("../../circuits/blocks/head.json")),
+    ("mla", include_str!("../../circuits/blocks/mla.json")),
+    ("moe", include_str!("../../circuits/blocks/moe.json")),
+    ("relu2", include_str!("../../circuits/blocks/relu2.json")),
+];
+
+/// A block written out, or the name of a shared one.
+struct OwnOrShared(Block);
+
+impl<'de> Deserialize<'de> for OwnOrShared {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OwnOrShared, D::Error> {
+        // not an untagged enum, which would not say what is wrong with a block
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = OwnOrShared;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a block, or the name of a shared one")
+            }
+
+            fn visit_str<E: Error>(self, name: &str) -> Result<OwnOrShared, E> {
+                let Some((_, text)) = FILES.iter().find(|(known, _)| *known == name) else {
+                    let known = FILES.map(|(known, _)| known).join(", ");
+                    return Err(E::custom(format!("no shared block is called {name:?}; there are {known}")));
+                };
+                serde_json::from_str(text).map(OwnOrShared).map_err(E::custom)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OwnOrShared, A::Error> {
+                Block::deserialize(MapAccessDeserializer::new(map)).map(OwnOrShared)
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// The blocks of a circuit file, shared ones in full.
+pub(super) fn blocks<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, Block>, D::Error> {
+    let blocks: BTreeMap<String, OwnOrShared> = Deserialize::deserialize(deserializer)?;
+    Ok(blocks.into_iter().map(|(name, block)| (name, block.0)).collect())
+}

@@ -1,0 +1,200 @@
+//! What a block states about the cache, checked against its operations and evaluated for one layer.
+
+use super::block::{Block, BlockKind, CacheKind, OpSpec, ReadRange, StreamSpec};
+use super::form::Circuit;
+use super::vars::ConfigVars;
+use crate::error::{CacheError, CircuitError, GraphError};
+use crate::ops::{KvUse, Op};
+use serde::Serialize;
+
+/// Most elements of a cached row: more than any model has, few enough that a cache of them can be counted in 64 bits.
+const MAX_ROW: usize = 1 << 24;
+
+/// A stream of the KV cache in one layer: a row per token, read at every position.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CacheStream {
+    /// Its name in the block.
+    pub name: String,
+    /// The layer.
+    pub layer: usize,
+    /// The parts of its row, in order.
+    pub row: Vec<RowPart>,
+    /// The operation of the circuit that writes it.
+    pub written_by: String,
+    /// The operations of the circuit that read it.
+    pub read_by: Vec<String>,
+}
+
+/// A part of a cached row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RowPart {
+    /// The value that is stored, as the block calls it.
+    pub value: String,
+    /// The port of the writing operation at which it arrives.
+    pub port: &'static str,
+    /// Elements.
+    pub width: usize,
+    /// Whether it is rotated by position.
+    pub rotated: bool,
+}
+
+impl CacheStream {
+    /// Elements per row.
+    pub fn width(&self) -> usize {
+        self.row.iter().map(|part| part.width).sum()
+    }
+
+    /// How many of them are rotated by position.
+    pub fn rotated(&self) -> usize {
+        self.row.iter().filter(|part| part.rotated).map(|part| part.width).sum()
+    }
+}
+
+/// The operation that a circuit calls so; none for `mlp`, which is several.
+fn op(word: &str) -> Option<&'static Op> {
+    Op::ALL.iter().find(|op| op.word() == word)
+}
+
+fn kv(word: &str) -> KvUse {
+    op(word).map(|op| op.spec().kv()).unwrap_or_default()
+}
+
+impl StreamSpec {
+    /// How many of `ops` write it.
+    fn writers(&self, ops: &[&OpSpec]) -> usize {
+        ops.iter().filter(|op| op.op == self.written_by && kv(&op.op).stores).count()
+    }
+
+    /// What is wrong with it whatever the config, in a block of these operations.
+    fn check(&self, block: &Block, ops: &[&OpSpec]) -> Result<(), CacheError> {
+        if block.kind != BlockKind::Attention {
+            return Err(CacheError::NotAttention { kind: block.kind.name() });
+        }
+        let (kind, needs, fits) = match self.kind {
+            CacheKind::PerToken => ("per_token", "`row`", !self.row.is_empty() && self.shape.is_empty()),
+            CacheKind::Recurrent => ("recurrent", "`shape`", !self.shape.is_empty() && self.row.is_empty()),
+        };
+        if !fits {
+            return Err(CacheError::Layout { kind, needs });
+        }
+        if self.writers(ops) == 0 {
+            return Err(CacheError::NeverWritten { op: self.written_by.clone() });
+        }
+        let reads = |word: &&String| ops.iter().any(|op| op.op == **word && kv(&op.op).attends);
+        match self.read_by.iter().find(|word| !reads(word)) {
+            Some(word) => Err(CacheError::NeverRead { op: word.clone() }),
+            None if self.read_by.is_empty() => Err(CacheError::NoReader),
+            None => Ok(()),
+        }
+    }
+
+    /// What no operation does yet.
+    fn run(&self) -> Result<(), CacheError> {
+        let what = match (self.kind, &self.range) {
+            (CacheKind::Recurrent, _) => "a recurrent state".to_owned(),
+            (_, ReadRange::Last(window)) => format!("a window (the last {window} positions)"),
+            _ if self.stride != "1" => format!("a row for several tokens (stride {})", self.stride),
+            _ => return Ok(()),
+        };
+        Err(CacheError::NotRun { what })
+    }
+}
+
+impl Circuit {
+    fn cache(&self, block: &str, stream: &str, problem: CacheError) -> GraphError {
+        let (block, stream) = (block.to_owned(), stream.to_owned());
+        self.error(CircuitError::Cache { block, stream, problem })
+    }
+
+    /// The cache of a block against all its operations, whatever the config.
+    ///
+    /// # Errors
+    /// [`CircuitError::Cache`], [`CircuitError::NoStream`].
+    pub(super) fn check_cache(&self, name: &str, block: &Block) -> Result<(), GraphError> {
+        let ops: Vec<&OpSpec> = block.ops.iter().collect();
+        for (stream, spec) in &block.cache {
+            spec.check(block, &ops).map_err(|problem| self.cache(name, stream, problem))?;
+        }
+        for spec in &ops {
+            let used = kv(&spec.op);
+            let written = block.cache.values().any(|stream| stream.written_by == spec.op);
+            let read = block.cache.values().any(|stream| stream.read_by.contains(&spec.op));
+            let does = match (used.stores && !written, used.attends && !read) {
+                (true, _) => "writes",
+                (_, true) => "reads",
+                _ => continue,
+            };
+            let (block, op) = (name.to_owned(), spec.op.clone());
+            return Err(self.error(CircuitError::NoStream { block, op, does }));
+        }
+        Ok(())
+    }
+
+    /// What a block keeps in the cache in one layer, whose variables `vars` are.
+    ///
+    /// # Errors
+    /// [`CircuitError::Cache`] where the statement contradicts the operations whose conditions hold, or says what nothing runs;
+    /// [`CircuitError::Expression`] for a width without a value.
+    pub fn streams(
+        &self,
+        name: &str,
+        layer: usize,
+        vars: &ConfigVars,
+    ) -> Result<Vec<CacheStream>, GraphError> {
+        let Some(block) = self.blocks.get(name) else { return Ok(Vec::new()) };
+        self.check_cache(name, block)?;
+        let mut ops = Vec::new();
+        for op in &block.ops {
+            if vars.hold(&op.when, &self.name)? {
+                ops.push(op);
+            }
+        }
+        let stream = |(stream, spec): (&String, &StreamSpec)| {
+            let wrong = |problem| self.cache(name, stream, problem);
+            spec.run().map_err(wrong)?;
+            spec.check(block, &ops).map_err(wrong)?;
+            let (op, count) = (spec.written_by.clone(), spec.writers(&ops));
+            if count > 1 {
+                return Err(wrong(CacheError::WrittenTwice { op, count }));
+            }
+            let writer = ops.iter().find(|op| op.op == spec.written_by);
+            let row = self.row((name, stream), spec, writer.copied(), vars)?;
+            let made = CacheStream {
+                name: stream.clone(),
+                layer,
+                row,
+                written_by: spec.written_by.clone(),
+                read_by: spec.read_by.clone(),
+            };
+            let elements = made.row.iter().fold(0usize, |sum, part| sum.saturating_add(part.width));
+            if !(1..=MAX_ROW).contains(&elements) || made.row.iter().any(|part| part.width == 0) {
+                return Err(wrong(CacheError::RowWidth { elements, most: MAX_ROW }));
+            }
+            Ok(made)
+        };
+        block.cache.iter().map(stream).collect()
+    }
+
+    /// The parts of a row: each an input of the writing operation.
+    fn row(
+        &self,
+        (block, stream): (&str, &str),
+        spec: &StreamSpec,
+        writer: Option<&OpSpec>,
+        vars: &ConfigVars,
+    ) -> Result<Vec<RowPart>, GraphError> {
+        let ports = op(&spec.written_by).map_or(&[][..], |op| op.inputs());
+        let mut row = Vec::with_capacity(spec.row.len());
+        for part in &spec.row {
+            let at = writer.and_then(|op| op.inputs.iter().position(|input| *input == part.value));
+            let Some(port) = at.and_then(|at| ports.get(at)) else {
+                let (value, op) = (part.value.clone(), spec.written_by.clone());
+                return Err(self.cache(block, stream, CacheError::RowValue { value, op }));
+            };
+            let place = format_args!("block {block}, cache {stream}, {}", part.value);
+            let width = vars.size(&part.width, place, &self.name)?;
+            row.push(RowPart { value: part.value.clone(), port: port.name, width, rotated: part.rotated });
+        }
+        Ok(row)
+    }
+}

@@ -1,0 +1,270 @@
+//! Circuit files that are right, and every way of being wrong, with what is said of it.
+
+use super::*;
+use crate::config::{LayerKind, ModelConfig};
+use crate::error::CacheError;
+use crate::ir::{Ir, Span};
+use crate::passes::snapshots::config;
+use latent_types::TensorType;
+use serde_json::{Value, json};
+
+/// The text of `deepseek2`, shared blocks in full, with one thing changed.
+fn changed(change: impl Fn(&mut Value)) -> String {
+    let mut circuit = serde_json::to_value(Circuit::named("deepseek2").unwrap()).unwrap();
+    change(&mut circuit);
+    circuit.to_string()
+}
+
+/// What parsing says is wrong.
+fn refused(change: impl Fn(&mut Value)) -> CircuitError {
+    problem(Circuit::parse(&changed(change)).unwrap_err())
+}
+
+fn problem(error: GraphError) -> CircuitError {
+    match error {
+        GraphError::Circuit { problem, .. } => *problem,
+        other => panic!("not an error of the circuit: {other}"),
+    }
+}
+
+fn built(circuit: &Circuit, config: &ModelConfig) -> Result<Ir, GraphError> {
+    let tensors = DeclaredTensors::of(circuit, config, Naming::Gguf, TensorType::BF16)?;
+    let span = Span { embed: true, layers: 0..config.layers, head: true };
+    Ir::build_with(circuit, config, &span, &tensors)
+}
+
+/// What building an IR says is wrong with a circuit that parses.
+fn not_built(change: impl Fn(&mut Value)) -> CircuitError {
+    let circuit = Circuit::parse(&changed(change)).unwrap();
+    problem(built(&circuit, &config()).unwrap_err())
+}
+
+/// The operation of a block that has this word.
+fn op<'v>(circuit: &'v mut Value, block: &str, word: &str) -> &'v mut Value {
+    let ops = circuit["blocks"][block]["ops"].as_array_mut().unwrap();
+    ops.iter_mut().find(|op| op["op"] == word).unwrap()
+}
+
+fn stream(circuit: &mut Value) -> &mut Value {
+    &mut circuit["blocks"]["mla"]["cache"]["latent"]
+}
+
+#[track_caller]
+fn says(problem: &CircuitError, words: &[&str]) {
+    let text = problem.to_string();
+    assert!(words.iter().all(|word| text.contains(word)), "{words:?} are not all in: {text}");
+}
+
+#[test]
+fn every_file_parses_under_its_name_and_comes_back_from_json_the_same() {
+    assert_eq!(Circuit::all().len(), FILES.len());
+    for (name, text) in FILES {
+        let circuit = Circuit::parse(text).unwrap();
+        assert_eq!(circuit.name, name);
+        let text = serde_json::to_string(&circuit).unwrap();
+        assert_eq!(serde_json::to_string(&Circuit::parse(&text).unwrap()).unwrap(), text);
+    }
+}
+
+#[test]
+fn a_layer_is_an_attention_block_and_a_feed_forward_block() {
+    let circuit = Circuit::named("deepseek2").unwrap();
+    let mut config = config();
+    let specs = circuit.layer_specs(&config).unwrap();
+    assert_eq!(specs.iter().map(LayerSpec::to_string).collect::<Vec<_>>(), ["mla × dense", "mla × moe"]);
+    config.layers = 5;
+    config.layer_kinds =
+        [0, 1, 1, 1, 0].map(|moe| if moe == 1 { LayerKind::Moe } else { LayerKind::Dense }).to_vec();
+    let runs = circuit.layer_runs(&config).unwrap();
+    let runs: Vec<String> = runs.iter().map(ToString::to_string).collect();
+    assert_eq!(runs, ["0: mla × dense", "1–3: mla × moe", "4: mla × dense"]);
+    assert_eq!(Circuit::named("plm").unwrap().layer_spec(&config, 1).unwrap().to_string(), "mla × relu2");
+}
+
+#[test]
+fn each_layer_has_the_cache_that_its_block_states() {
+    let ir = built(Circuit::named("deepseek2").unwrap(), &config()).unwrap();
+    assert_eq!(ir.streams.iter().map(|stream| stream.layer).collect::<Vec<_>>(), [0, 1]);
+    let stream = &ir.streams[1];
+    assert_eq!((stream.name.as_str(), stream.width(), stream.rotated()), ("latent", 64, 16));
+    let row: Vec<_> = stream.row.iter().map(|part| (part.port, part.width, part.rotated)).collect();
+    assert_eq!(row, [("latent", 48, false), ("k_rope", 16, true)]);
+    assert_eq!(
+        (stream.written_by.as_str(), &stream.read_by[..]),
+        ("mla_attention", &["mla_attention".into()][..])
+    );
+}
+
+#[test]
+fn the_old_form_is_refused_with_what_changed() {
+    let old = json!({"name": "own", "about": "", "gguf_architectures": [], "hf_model_types": [], "model_weights": {},
+        "layer_weights": {}, "mtp_weights": {}, "embed": [], "layer": [], "head": []});
+    let error = problem(Circuit::parse(&old.to_string()).unwrap_err());
+    assert_eq!(error, CircuitError::OldForm { key: "layer" });
+    says(&error, &["\"layer\"", "\"blocks\"", "\"layers\"", "\"stages\"", "latent graph circuit"]);
+}
+
+#[test]
+fn json_that_is_no_circuit_is_refused_with_its_place() {
+    says(&problem(Circuit::parse("{").unwrap_err()), &["EOF", "line 1"]);
+    let error = refused(|c| c["blocks"]["mla"] = json!("mlaa"));
+    says(&error, &["no shared block is called \"mlaa\"", "mla, moe", "line 1"]);
+    let error = refused(|c| c["blocks"]["mla"]["kind"] = json!("sliding"));
+    says(&error, &["sliding", "attention", "line 1"]);
+    says(&refused(|c| c["blocks"]["mla"] = json!(1)), &["a block, or the name of a shared one"]);
+    says(&refused(|c| c["stages"][0]["in"]["tokens"] = json!("words")), &["words", "embeddings"]);
+}
+
+#[test]
+fn blocks_that_do_not_exist_or_are_of_another_kind_are_named() {
+    let error = refused(|c| c["layers"]["feed_forward"][1]["block"] = json!("experts"));
+    says(&error, &["layers, feed_forward", "no block \"experts\"", "dense, embed, head, mla, moe"]);
+    let error = refused(|c| c["stages"][1]["blocks"] = json!(["tail"]));
+    says(&error, &["stage lm_head", "no block \"tail\""]);
+    let error = refused(|c| c["layers"]["attention"][0]["block"] = json!("moe"));
+    says(&error, &["layers, attention", "moe is of kind feed_forward", "expected attention"]);
+    let error = refused(|c| c["stages"][0]["blocks"] = json!(["embed", "dense", "layers"]));
+    says(&error, &["stage layers", "dense is of kind feed_forward", "expected embed"]);
+    let error = refused(|c| c["layers"]["feed_forward"] = json!([{"block": "moe"}]));
+    assert_eq!(error, CircuitError::UnusedBlock { block: "dense".into() });
+}
+
+#[test]
+fn operations_slots_and_values_that_do_not_exist_are_named() {
+    let error = refused(|c| op(c, "dense", "rms_norm")["op"] = json!("layer_norm"));
+    says(&error, &["block dense", "layer_norm", "rms_norm"]);
+    // a slot of another block of layers is none of this one
+    let error = refused(|c| op(c, "dense", "rms_norm")["weights"] = json!(["attn_norm"]));
+    says(&error, &["block dense", "rms_norm", "attn_norm"]);
+    let error = refused(|c| {
+        c["blocks"]["dense"]["weights"]["q_a"] = c["blocks"]["mla"]["weights"]["q_a"].clone();
+    });
+    says(&error, &["\"q_a\"", "block mla", "block dense"]);
+    let error = not_built(|c| op(c, "dense", "mlp")["in"] = json!(["x"]));
+    says(&error, &["block dense", "mlp reads \"x\""]);
+    let error = not_built(|c| c["blocks"]["dense"]["in"] = json!(["h_mid", "x"]));
+    assert_eq!(error, CircuitError::MissingInput { block: "dense".into(), value: "x".into() });
+    let error = not_built(|c| c["blocks"]["mla"]["out"] = json!(["h_mid", "z"]));
+    assert_eq!(error, CircuitError::MissingOutput { block: "mla".into(), value: "z".into() });
+    // what goes in is not made by the block
+    let error = not_built(|c| c["blocks"]["mla"]["out"] = json!(["h_mid", "h"]));
+    assert_eq!(error, CircuitError::MissingOutput { block: "mla".into(), value: "h".into() });
+}
+
+#[test]
+fn exactly_one_rule_gives_a_layer_its_block() {
+    let none = not_built(|c| c["layers"]["feed_forward"][0]["when"] = json!(["dense", "tied"]));
+    assert_eq!(none, CircuitError::NoLayerRule { part: "feed_forward", layer: 0 });
+    let two = not_built(|c| c["layers"]["feed_forward"][0]["when"] = json!([]));
+    says(&two, &["feed_forward", "layer 1", "block dense", "block moe"]);
+    let word = not_built(|c| c["layers"]["feed_forward"][0]["when"] = json!(["thick"]));
+    assert_eq!(word, CircuitError::Condition { word: "thick".into() });
+}
+
+#[test]
+fn stages_that_are_no_decoder_are_refused() {
+    let error = not_built(|c| {
+        let all = json!({"name": "all", "in": {"tokens": "tokens"}, "blocks": ["embed", "layers", "head"],
+            "out": {"logits": "logits"}});
+        c["stages"] = json!([all]);
+    });
+    says(&error, &["number of stages is 1, expected two"]);
+    let error = not_built(|c| c["stages"][0]["in"] = json!({"h": "embeddings"}));
+    says(&error, &["stage layers", "`in`", "embeddings", "expected tokens"]);
+    let error = not_built(|c| c["stages"][1]["out"] = json!({"h": "hidden"}));
+    says(&error, &["stage lm_head", "`out`", "expected logits"]);
+    let error = not_built(|c| c["stages"][0]["blocks"] = json!(["layers", "embed"]));
+    says(&error, &["stage layers", "end in `layers`"]);
+    let error = not_built(|c| c["stages"][1]["blocks"] = json!(["head", "mtp_layers"]));
+    says(&error, &["stage lm_head", "`mtp_layers` has no place there"]);
+    let error = not_built(|c| c["stages"][0]["out"] = json!({"stream": "hidden"}));
+    says(&error, &["no block makes \"stream\""]);
+}
+
+/// A stage after the decoder, that of multi-token prediction, can be said; what builds stages says that it does not run it.
+#[test]
+fn a_stage_that_takes_hidden_rows_and_tokens_can_be_said_and_is_not_run() {
+    let mtp = |c: &mut Value| {
+        c["blocks"]["mtp_in"] = json!({
+            "kind": "embed", "about": "the next token beside the hidden row before it", "in": ["h", "tokens"], "out": ["h"],
+            "weights": {}, "ops": [
+                {"op": "embed", "in": ["tokens"], "weights": ["embed"], "out": ["e"]},
+                {"op": "add", "in": ["h", "e"], "out": ["h"]}
+            ]
+        });
+        let stage = json!({"name": "mtp", "in": {"h": "hidden", "tokens": "tokens"},
+            "blocks": ["mtp_in", "mtp_layers", "head"], "out": {"h": "hidden", "logits": "logits"}});
+        c["stages"].as_array_mut().unwrap().push(stage);
+    };
+    let circuit = Circuit::parse(&changed(mtp)).unwrap();
+    assert_eq!(circuit.stages[2].blocks[1], StagePart::MtpLayers);
+    assert_eq!(not_built(mtp), CircuitError::StageNotRun { stage: "mtp".into() });
+}
+
+#[test]
+fn a_stage_may_call_its_values_as_it_likes() {
+    let text = changed(|c| {
+        c["stages"][1]["in"] = json!({"last": "hidden"});
+        c["blocks"]["head"]["in"] = json!(["last"]);
+        op(c, "head", "gather_rows")["in"] = json!(["last"]);
+    });
+    let renamed = built(&Circuit::parse(&text).unwrap(), &config()).unwrap();
+    let usual = built(Circuit::named("deepseek2").unwrap(), &config()).unwrap();
+    assert_eq!(renamed.to_text(None), usual.to_text(None));
+}
+
+#[test]
+fn a_cache_that_contradicts_its_block_is_refused() {
+    let cache =
+        |problem: CacheError| CircuitError::Cache { block: "mla".into(), stream: "latent".into(), problem };
+    let word = |word: &str| word.to_owned();
+    let error = refused(|c| stream(c)["written_by"] = json!("linear"));
+    assert_eq!(error, cache(CacheError::NeverWritten { op: word("linear") }));
+    let error = refused(|c| stream(c)["read_by"] = json!(["mla_attention", "attend_latent"]));
+    assert_eq!(error, cache(CacheError::NeverRead { op: word("attend_latent") }));
+    assert_eq!(refused(|c| stream(c)["read_by"] = json!([])), cache(CacheError::NoReader));
+    let error = refused(|c| c["blocks"]["mla"]["cache"] = json!({}));
+    says(&error, &["block mla", "mla_attention writes the cache", "no stream"]);
+    let error = refused(|c| c["blocks"]["dense"]["cache"] = c["blocks"]["mla"]["cache"].clone());
+    says(&error, &["block dense, cache latent", "kind feed_forward", "only attention blocks"]);
+    says(&refused(|c| stream(c)["row"] = json!([])), &["per_token", "`row`"]);
+    says(&refused(|c| stream(c)["shape"] = json!(["heads"])), &["per_token", "`row`"]);
+    let error = not_built(|c| stream(c)["row"][1]["value"] = json!("k_pe"));
+    assert_eq!(error, cache(CacheError::RowValue { value: word("k_pe"), op: word("mla_attention") }));
+    let error = not_built(|c| {
+        let again = op(c, "mla", "mla_attention").clone();
+        c["blocks"]["mla"]["ops"].as_array_mut().unwrap().push(again);
+    });
+    assert_eq!(error, cache(CacheError::WrittenTwice { op: word("mla_attention"), count: 2 }));
+    let error = not_built(|c| stream(c)["row"][0]["width"] = json!("vocab*vocab*vocab"));
+    says(&error, &["32768016 elements", "16777216"]);
+}
+
+#[test]
+fn an_expression_without_a_value_is_refused_with_its_place() {
+    let error = not_built(|c| stream(c)["row"][0]["width"] = json!("kv_lora+ropes"));
+    says(
+        &error,
+        &["block mla, cache latent, latent", "no dimension is called \"ropes\"", "\"kv_lora+ropes\""],
+    );
+    let error = not_built(|c| op(c, "mla", "split")["heads"] = json!("(heads"));
+    says(&error, &["block mla, split of [\"q\"]", "lacks ')'"]);
+    let error = not_built(|c| c["blocks"]["mla"]["weights"]["kv_a"]["shape"][0] = json!("kv_lora*"));
+    says(&error, &["weight slot kv_a", "\"kv_lora*\""]);
+}
+
+/// What newer families keep can be said: a state of fixed shape, a window, a row for several tokens. No operation uses it yet.
+#[test]
+fn recurrent_states_windows_and_strides_can_be_said_and_are_not_run() {
+    let state = not_built(|c| {
+        let recurrent = json!({"about": "a matrix per head", "kind": "recurrent", "shape": ["heads", "nope", "v"],
+            "written_by": "mla_attention", "read_by": ["mla_attention"]});
+        *stream(c) = recurrent;
+    });
+    says(&state, &["block mla, cache latent", "no operation uses a recurrent state yet"]);
+    says(
+        &not_built(|c| stream(c)["range"] = json!({"last": "4096"})),
+        &["a window (the last 4096 positions)"],
+    );
+    says(&not_built(|c| stream(c)["stride"] = json!("4")), &["a row for several tokens (stride 4)"]);
+}

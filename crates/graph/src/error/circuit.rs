@@ -1,0 +1,264 @@
+//! What can be wrong with a circuit, in itself or under a config.
+
+/// What is wrong with a circuit. Places are named as in its file: `block mla`, `stage lm_head`, `block mla, cache latent`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CircuitError {
+    /// A file in the form that had one list of operations for every layer.
+    #[error(
+        "it has {key:?}, a key of the old form: \"embed\", \"layer\" and \"head\", \"model_weights\" and \"layer_weights\" have \
+         become \"blocks\" (named lists of operations with their weights), \"layers\" (which attention and which feed-forward \
+         block a layer has) and \"stages\"; `latent graph circuit` prints a model's circuit in the new form"
+    )]
+    OldForm {
+        /// The key.
+        key: &'static str,
+    },
+    /// Text that is no JSON, or JSON that is no circuit.
+    #[error("{0}")]
+    Json(String),
+    /// A name that no block has.
+    #[error("{place}: there is no block {block:?}; there are {}", known.join(", "))]
+    UnknownBlock {
+        /// Where it is named.
+        place: String,
+        /// The name.
+        block: String,
+        /// The blocks that exist.
+        known: Vec<String>,
+    },
+    /// A block in a place for another kind.
+    #[error("{place}: block {block} is of kind {kind}, expected {expected}")]
+    BlockKind {
+        /// Where it is named.
+        place: String,
+        /// The block.
+        block: String,
+        /// Its kind.
+        kind: &'static str,
+        /// The kind that belongs there.
+        expected: &'static str,
+    },
+    /// A block that nothing names.
+    #[error("block {block}: neither a stage nor a rule of `layers` names it")]
+    UnusedBlock {
+        /// The block.
+        block: String,
+    },
+    /// An input of a block that does not exist where it runs.
+    #[error(
+        "block {block}: its input {value:?} is neither an input of the stage nor made by an earlier block"
+    )]
+    MissingInput {
+        /// The block.
+        block: String,
+        /// The input.
+        value: String,
+    },
+    /// An output of a block that none of its operations makes.
+    #[error("block {block}: no operation makes its output {value:?}")]
+    MissingOutput {
+        /// The block.
+        block: String,
+        /// The output.
+        value: String,
+    },
+    /// An operation that reads what does not exist in its block.
+    #[error(
+        "block {block}: {op} reads {value:?}, which is no input of the block and which nothing before it makes"
+    )]
+    UnknownValue {
+        /// The block.
+        block: String,
+        /// The operation.
+        op: String,
+        /// The value.
+        value: String,
+    },
+    /// A word that is no operation.
+    #[error("block {block}: operation {op:?} is not one of {}", known.join(", "))]
+    UnknownOperation {
+        /// The block.
+        block: String,
+        /// The word.
+        op: String,
+        /// The operations of circuits.
+        known: Vec<&'static str>,
+    },
+    /// A weight slot that the block does not have.
+    #[error(
+        "block {block}: {op} uses weight slot {slot:?}, which neither this block nor one of the whole model declares"
+    )]
+    UnknownSlot {
+        /// The block.
+        block: String,
+        /// The operation.
+        op: String,
+        /// The slot.
+        slot: String,
+    },
+    /// One slot name in two blocks that run together.
+    #[error(
+        "weight slot {slot:?} is declared by block {first} and by block {second}, which one layer or the model may have both"
+    )]
+    SlotTwice {
+        /// The slot.
+        slot: String,
+        /// A block.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// No rule gives a layer its block.
+    #[error("layers: no rule under {part:?} holds for layer {layer}")]
+    NoLayerRule {
+        /// `attention` or `feed_forward`.
+        part: &'static str,
+        /// The layer.
+        layer: usize,
+    },
+    /// Two rules that give a layer a block.
+    #[error(
+        "layers: two rules under {part:?} hold for layer {layer}, those of block {first} and of block {second}"
+    )]
+    TwoLayerRules {
+        /// `attention` or `feed_forward`.
+        part: &'static str,
+        /// The layer.
+        layer: usize,
+        /// The block of the first rule.
+        first: String,
+        /// The block of the second.
+        second: String,
+    },
+    /// A stage that takes, holds or gives something else than it may.
+    #[error("stage {stage}: {problem}")]
+    Stage {
+        /// The stage.
+        stage: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A stage that can be said and not yet be run.
+    #[error(
+        "stage {stage}: nothing runs it yet; a model is run in two stages, from tokens to hidden and from hidden to logits"
+    )]
+    StageNotRun {
+        /// The stage.
+        stage: String,
+    },
+    /// A cache stream that contradicts its block.
+    #[error("block {block}, cache {stream}: {problem}")]
+    Cache {
+        /// The block.
+        block: String,
+        /// The stream.
+        stream: String,
+        /// What is wrong with the stream.
+        problem: CacheError,
+    },
+    /// An operation that uses the cache without a stream of its own.
+    #[error("block {block}: {op} {does} the cache, but no stream under `cache` says so")]
+    NoStream {
+        /// The block.
+        block: String,
+        /// The operation.
+        op: String,
+        /// `writes` or `reads`.
+        does: &'static str,
+    },
+    /// A size that has no value.
+    #[error("{place}: {problem}, in {text:?}")]
+    Expression {
+        /// Where it stands.
+        place: String,
+        /// The expression.
+        text: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A condition that names no config variable.
+    #[error("no config variable is called {word:?}")]
+    Condition {
+        /// The word.
+        word: String,
+    },
+    /// A factor that does not exist.
+    #[error("no factor is called {name:?}")]
+    Factor {
+        /// Its name.
+        name: String,
+    },
+    /// Operations, weights and sizes that contradict each other.
+    #[error("{0}")]
+    Contradiction(String),
+}
+
+/// What is wrong with one stream of the cache.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// A stream of a block that is no attention block.
+    #[error("a block of kind {kind} keeps nothing; only attention blocks have a cache")]
+    NotAttention {
+        /// The kind of the block.
+        kind: &'static str,
+    },
+    /// Its writer is not in the block, or does not write.
+    #[error(
+        "nothing writes it: `written_by` is {op:?}, and the block has no such operation that stores rows"
+    )]
+    NeverWritten {
+        /// What `written_by` says.
+        op: String,
+    },
+    /// It has no readers.
+    #[error("nothing reads it: `read_by` is empty")]
+    NoReader,
+    /// A reader is not in the block, or does not read.
+    #[error(
+        "nothing reads it: `read_by` names {op:?}, and the block has no such operation that reads the cache"
+    )]
+    NeverRead {
+        /// What `read_by` says.
+        op: String,
+    },
+    /// Several operations of the block may be its writer.
+    #[error("{count} operations {op} may write it; one does")]
+    WrittenTwice {
+        /// The operation.
+        op: String,
+        /// How many there are.
+        count: usize,
+    },
+    /// A part of the row that its writer does not get.
+    #[error("its row has {value:?}, which is no input of {op}")]
+    RowValue {
+        /// The part.
+        value: String,
+        /// The writer.
+        op: String,
+    },
+    /// A stream per token without a row, or a recurrent one without a shape, or with both.
+    #[error("a stream of kind {kind} has {needs}, and not the layout of the other kind")]
+    Layout {
+        /// `per_token` or `recurrent`.
+        kind: &'static str,
+        /// What belongs to it.
+        needs: &'static str,
+    },
+    /// A row of no elements, or of more than can be addressed.
+    #[error("its row has {elements} elements, expected 1 to {most}")]
+    RowWidth {
+        /// Elements per row; the largest number where they overflow.
+        elements: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// What the form can say and no operation does.
+    #[error("no operation uses {what} yet")]
+    NotRun {
+        /// What was asked for.
+        what: String,
+    },
+}
