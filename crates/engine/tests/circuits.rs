@@ -224,7 +224,7 @@ fn circuits_that_contradict_themselves_are_refused_before_they_run() {
     Recipe::new("tiny-v3", "Q8_0".parse().unwrap()).write_gguf(&path).unwrap();
     let file = checkpoint(&path);
     type Edit = fn(&mut Circuit);
-    let edits: [(&str, &str, Edit); 8] = [
+    let edits: [(&str, &str, Edit); 10] = [
         ("experts in one matrix", "A28", |c| {
             op(c, "expert_mlp").weights =
                 ["shared_gate", "shared_up", "shared_down"].map(str::to_owned).into();
@@ -244,6 +244,12 @@ fn circuits_that_contradict_themselves_are_refused_before_they_run() {
         }),
         ("no matrix", "dimensions of at least 1", |c| {
             weight(c, "expert_gate").shape[0] = "0".into();
+        }),
+        ("a cached row without its latent", "A27", |c| {
+            cache(c).row.remove(0);
+        }),
+        ("a cached row whose key does not turn with its position", "A83", |c| {
+            cache(c).row[1].rotated = false;
         }),
         ("a cached row of more elements than there can be", "16777216", |c| {
             cache(c).row[0].width = "kv_lora*16777216".into();

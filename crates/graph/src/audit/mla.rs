@@ -93,14 +93,14 @@ impl Layer {
 }
 
 /// Where a value comes from, through norms and rotations.
-struct Origin {
+pub(super) struct Origin {
     /// The value before them.
     raw: ValueId,
     norms: usize,
-    ropes: usize,
+    pub(super) ropes: usize,
 }
 
-fn origin(trace: &Trace<'_>, mut raw: ValueId, path: AttentionPath) -> Origin {
+pub(super) fn origin(trace: &Trace<'_>, mut raw: ValueId, path: AttentionPath) -> Origin {
     let (mut norms, mut ropes) = (0, 0);
     // a broken IR may make a value from itself: it has at most as many steps as nodes
     for _ in 0..trace.ir.nodes.len() {

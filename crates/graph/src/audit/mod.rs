@@ -7,6 +7,7 @@
 //! The audit trusts nothing that a pass has computed: it works out lifetimes, orders and widths anew.
 
 mod buckets;
+mod cache;
 mod circuits;
 mod edges;
 mod findings;
@@ -45,6 +46,7 @@ pub fn ir(ir: &Ir, circuit: &Circuit, span: &Span, config: &ModelConfig) -> Vec<
     let mut found = Findings::new("ir");
     if let Some(trace) = graph(ir, circuit, span, config, &mut found) {
         mla::check(&trace, span, config, None, &mut found);
+        cache::check(&trace, circuit, span, config, &mut found);
     }
     found.list
 }
@@ -56,6 +58,7 @@ pub fn plan(plan: &Plan, circuit: &Circuit, config: &ModelConfig, bound: Bound<'
     if let Some(trace) = graph(&plan.ir, circuit, &plan.span, config, &mut found) {
         if phases::check(&trace, &plan.phases, (plan.bucket, bound.target), &mut found) {
             mla::check(&trace, &plan.span, config, Some(&plan.phases), &mut found);
+            cache::check(&trace, circuit, &plan.span, config, &mut found);
             memory::check(&trace, plan, &mut found);
         }
         kernels::check(plan, bound, &mut found);

@@ -79,7 +79,7 @@ rules! {
         A24 "A view is inside the value that it is a view of.", "offset, width and heads of the view";
         A25 "The rows of an edge agree on both sides.", "row counts: one per row of the batch, or one per expert of a row";
         A26 "Queries, latents and values of attention have the widths of the config.", "kv_lora, nope, rope and v";
-        A27 "A cache row is as wide as its kind says.", "kv_lora + rope for latents, heads · (nope + rope + v) for expanded ones";
+        A27 "A cache row is as wide as its kind says.", "kv_lora + rope for latents, as the circuit's `cache` states it; heads · (nope + rope + v) for expanded ones";
         A28 "Router, routing and experts agree on counts.", "experts, num_experts_per_tok and the stacked matrices";
         A29 "A span has its result under its name, and as wide as the config says.", "`hidden` or `logits` among the outputs";
     }
@@ -131,6 +131,8 @@ rules! {
     "blocks and cache" {
         A80 "Blocks, layers and stages of a circuit fit together: the blocks that they name exist and are of the right kind, and each layer has one attention and one feed-forward block.", "`blocks`, `layers` and `stages` of the circuit";
         A81 "Each cache stream is written by one operation of its block and read by those that it names; no other operation uses the cache.", "`cache` of the attention block against its operations";
+        A82 "A layer has a KV layer for each cache stream of its attention block, as wide as stated and rotated in the stated part.", "`row` of the stream, and the pass that made the KV layer";
+        A83 "A store gets the parts of the stated row in order; those that are stated as rotated by position are, and no others.", "`row` of the stream against the inputs of the store";
     }
 }
 

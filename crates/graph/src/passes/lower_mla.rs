@@ -1,6 +1,7 @@
 //! Lowering of MLA: every `mla_attention` becomes a cache store and the operations of one or two attention paths.
 
 use super::remove;
+use crate::circuit::CacheStream;
 use crate::config::AttentionShape;
 use crate::error::GraphError;
 use crate::ir::{
@@ -108,6 +109,8 @@ pub fn crossover(shape: &AttentionShape) -> Option<usize> {
 
 /// Lowers every `mla_attention` of `ir`.
 ///
+/// What is stored per token is the stream of [`Ir::streams`] that the attention writes.
+///
 /// # Errors
 /// When an expanded cache is combined with a formulation that reads latents.
 pub fn lower_mla(
@@ -125,8 +128,7 @@ pub fn lower_mla(
     while let Some(at) = ir.nodes.iter().position(|node| node.op == Op::MlaAttention) {
         let attention = remove(&mut ir, at);
         let mut lowering = Lowering { made: Vec::new(), attention, shape };
-        lowering.store(&mut ir, form);
-        let kv_layer = KvLayerId(ir.kv_layers.len() - 1);
+        let kv_layer = lowering.store(&mut ir, form)?;
         let rope = lowering.take_query_rope(&mut ir)?;
         let at = at - 1; // the query's rope node is gone
         if choice != MlaChoice::Naive {
@@ -182,21 +184,29 @@ impl Lowering<'_> {
         })
     }
 
-    /// The KV layer of this layer and the node that writes it.
-    fn store(&mut self, ir: &mut Ir, form: CacheForm) {
+    /// The KV layer of the stream that the circuit states for this attention, and the node that writes it.
+    fn store(&mut self, ir: &mut Ir, form: CacheForm) -> Result<KvLayerId, GraphError> {
+        let layer = self.attention.layer.unwrap_or(0);
+        let stated =
+            |stream: &&CacheStream| stream.layer == layer && stream.written_by == self.attention.op.word();
+        let Some(stream) = ir.streams.iter().find(stated) else {
+            let problem =
+                format!("no cache stream of layer {layer} is written by {}", self.attention.op.word());
+            return Err(GraphError::Internal { pass: "lower_mla", problem });
+        };
         let (kind, op, width, rope) = match form {
-            CacheForm::Latent => {
-                (KvLayerKind::Latent, Op::LatentStore, self.shape.latent_width(), self.shape.rope)
-            }
+            CacheForm::Latent => (KvLayerKind::Latent, Op::LatentStore, stream.width(), stream.rotated()),
+            // not the stated row but what is computed from it: keys and values, for comparison only
             CacheForm::Expanded => (KvLayerKind::Expanded, Op::ExpandedStore, self.shape.expanded_width(), 0),
         };
-        ir.kv_layers.push(KvLayer { kind, layer: self.attention.layer.unwrap_or(0), width, rope });
+        ir.kv_layers.push(KvLayer { kind, layer, width, rope });
         let kv_layer = KvLayerId(ir.kv_layers.len() - 1);
         let inputs = self.attention.inputs[2..4].to_vec();
         let weights = if form == CacheForm::Expanded { self.attention.weights.clone() } else { Vec::new() };
         let node = self.node(op, AttentionPath::All, inputs, Vec::new());
         node.kv_layer = Some(kv_layer);
         node.weights = weights;
+        Ok(kv_layer)
     }
 
     /// Removes the node that rotates the query, because each attention path rotates in its own place; returns its input.

@@ -116,3 +116,46 @@ fn each_break_is_found() {
         expect(&format!("{block}: {from} → {to}"), *code, &circuit(&replaced(block, from, to), &config));
     }
 }
+
+/// What a circuit states of its cache is built, and the audit says where the operations do something else.
+#[test]
+fn a_cache_that_is_not_as_stated_is_found() {
+    let config = config();
+    let bind = Session::whole().bind;
+    let target = Target::new("test", table());
+    let row =
+        r#"{"value": "latent", "width": "kv_lora"}, {"value": "k_rope", "width": "rope", "rotated": true}"#;
+    let misstated = [
+        (Code::A27, r#"{"value": "latent", "width": "kv_lora"}, "#, "16 elements, expected 64", ""),
+        (Code::A27, r#""width": "kv_lora""#, "expected 64", r#""width": "hidden""#),
+        (Code::A83, r#", "rotated": true"#, "k_rope: it is rotated by position", ""),
+        (
+            Code::A83,
+            r#""width": "kv_lora""#,
+            "latent: it is not rotated",
+            r#""width": "kv_lora", "rotated": true"#,
+        ),
+        (
+            Code::A83,
+            row,
+            r#"it stores ["latent", "k_rope"], the circuit states the row ["k_rope", "latent"]"#,
+            r#"{"value": "k_rope", "width": "rope", "rotated": true}, {"value": "latent", "width": "kv_lora"}"#,
+        ),
+    ];
+    for (code, from, words, to) in misstated {
+        let circuit = replaced("mla", from, to);
+        let tensors = DeclaredTensors::of(&circuit, &config, Naming::Gguf, TensorType::BF16).unwrap();
+        let span = Span::backbone(&config);
+        let ir = Ir::build_with(&circuit, &config, &span, &tensors).unwrap();
+        for (mla, form) in [(MlaChoice::Auto, CacheForm::Latent), (MlaChoice::Naive, CacheForm::Latent)] {
+            let bucket = BatchBucket::Decode;
+            let options = PlanOptions { span: span.clone(), bucket, max_batch_tokens: 1, mla, form, bind };
+            let made = Plan::from_ir(ir.clone(), &config, &target, &options).unwrap();
+            let bound = Bound { target: &target, options: bind };
+            let findings = plan(&made, &circuit, &config, bound);
+            expect(&format!("{from} → {to}"), code, &findings);
+            let texts: Vec<String> = findings.iter().map(ToString::to_string).collect();
+            assert!(texts.iter().any(|text| text.contains(words)), "{from} → {to}: {texts:#?}");
+        }
+    }
+}

@@ -294,6 +294,12 @@ const BREAKS: &[Break] = &[
         let (store, attend) = (node(p, 0, "latent_store"), node(p, 0, "attend_latent"));
         p.phases[store] = p.phases[attend];
     }),
+    (Code::A82, "a KV layer without a rotated part", |p| p.ir.kv_layers[1].rope = 0),
+    (Code::A82, "a KV layer that no stream states", |p| {
+        let again = p.ir.kv_layers[1].clone();
+        p.ir.kv_layers.push(again);
+    }),
+    (Code::A83, "a cached key that is not rotated", |p| at(p, 0, "latent_store").prologue.rope = false),
     (Code::A46, "a KV layer of another layer", |p| at(p, 1, "latent_store").kv_layer = Some(KvLayerId(0))),
     (Code::A46, "two KV layers of one layer", |p| p.ir.kv_layers[1].layer = 0),
     (Code::A46, "a KV layer of a layer that does not exist", |p| p.ir.kv_layers[1].layer = 7),

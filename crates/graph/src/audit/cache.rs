@@ -1,0 +1,97 @@
+//! What the circuit states about the cache, against the KV layers, stores and reads of an IR.
+
+use super::findings::Findings;
+use super::mla::origin;
+use super::rules::Code;
+use super::trace::Trace;
+use crate::circuit::{CacheStream, Circuit, LayerGroup};
+use crate::config::ModelConfig;
+use crate::ir::{KvLayerKind, Op, Span};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+pub(super) fn check(
+    trace: &Trace<'_>,
+    circuit: &Circuit,
+    span: &Span,
+    config: &ModelConfig,
+    found: &mut Findings<'_>,
+) {
+    // else A80 has said so
+    let Ok(groups) = circuit.layer_groups(config, span.layers.clone()) else { return };
+    let nodes = &trace.ir.nodes;
+    let unlowered: HashSet<usize> =
+        nodes.iter().filter(|node| node.op == Op::MlaAttention).filter_map(|node| node.layer).collect();
+    let mut stated: HashMap<usize, Rc<[CacheStream]>> = HashMap::new();
+    for LayerGroup { layers, vars, spec } in &groups {
+        // else A81 has said so
+        let Ok(streams) = circuit.streams(&spec.attention, layers[0], vars) else { continue };
+        let streams: Rc<[CacheStream]> = streams.into();
+        stated.extend(layers.iter().map(|layer| (*layer, streams.clone())));
+    }
+    for layer in span.layers.clone().filter(|layer| !unlowered.contains(layer)) {
+        if let Some(streams) = stated.get(&layer) {
+            kv_layers(trace, layer, streams, found);
+        }
+    }
+    for (n, node) in nodes.iter().enumerate().filter(|(_, node)| node.op.spec().kv().stores) {
+        if let Some(streams) = node.layer.and_then(|layer| stated.get(&layer)) {
+            store(trace, n, streams, found);
+        }
+    }
+}
+
+/// A82: the KV layers of a layer are its streams, in order. (What an expanded one holds is computed from the stated row: A27.)
+fn kv_layers(trace: &Trace<'_>, layer: usize, streams: &[CacheStream], found: &mut Findings<'_>) {
+    let own: Vec<_> = trace.ir.kv_layers.iter().filter(|kv_layer| kv_layer.layer == layer).collect();
+    if own.len() != streams.len() {
+        let names: Vec<&str> = streams.iter().map(|stream| stream.name.as_str()).collect();
+        let problem = format!("the layer has {} KV layers, its attention block states {names:?}", own.len());
+        found.add(Code::A82, Some(layer), Some("KV layer".into()), problem);
+    }
+    for (kv_layer, stream) in own.into_iter().zip(streams).filter(|(it, _)| it.kind == KvLayerKind::Latent) {
+        let (stated, has) = ((stream.width(), stream.rotated()), (kv_layer.width, kv_layer.rope));
+        if stated != has {
+            let problem = format!(
+                "a cached row has {} elements, {} of them rotated; the circuit states {} and {}",
+                has.0, has.1, stated.0, stated.1
+            );
+            found.add(Code::A82, Some(layer), Some(format!("stream {}", stream.name)), problem);
+        }
+    }
+}
+
+/// A83: what a store gets.
+fn store(trace: &Trace<'_>, n: usize, streams: &[CacheStream], found: &mut Findings<'_>) {
+    let node = &trace.ir.nodes[n];
+    let spec = node.op.spec();
+    if node.inputs.len() != node.input_count() {
+        return; // A16 has said so
+    }
+    let [stream] = streams else {
+        let problem = format!("its block states {} streams, it writes one", streams.len());
+        return found.at(Code::A83, trace.ir, n, None, problem);
+    };
+    let stated: Vec<&str> = stream.row.iter().map(|part| part.port).collect();
+    let ports = || spec.inputs().iter().map(|port| port.name);
+    // an operation that also attends has queries among its inputs
+    let stored: Vec<&str> = match spec.kv().attends {
+        true => ports().filter(|name| stated.contains(name)).collect(),
+        false => ports().collect(),
+    };
+    if stored != stated {
+        let problem = format!("it stores {stored:?}, the circuit states the row {stated:?}");
+        return found.at(Code::A83, trace.ir, n, Some(format!("stream {}", stream.name)), problem);
+    }
+    for part in &stream.row {
+        let Some(at) = ports().position(|name| name == part.port) else { continue };
+        let last = at + 1 == node.inputs.len();
+        let rotated = origin(trace, node.inputs[at], node.path).ropes > 0 || (node.prologue.rope && last);
+        if rotated != part.rotated {
+            let words = |rotated| if rotated { "rotated" } else { "not rotated" };
+            let (is, says) = (words(rotated), words(part.rotated));
+            let problem = format!("it is {is} by position, and the circuit states it as {says}");
+            found.at(Code::A83, trace.ir, n, Some(part.port.into()), problem);
+        }
+    }
+}
