@@ -77,7 +77,7 @@ fn a_config_alone_is_enough() {
     assert_eq!(code, 0);
     for word in [
         "supported      yes",
-        "61 (3 dense, 58 MoE)",
+        "61 (0–2: mla × dense, 3–60: mla × moe)",
         "kv_lora 512",
         "YaRN by 40",
         "attend_latent",
@@ -301,7 +301,14 @@ fn what_needs_no_data_takes_a_header_or_a_config() {
     };
     for (model, words) in [
         (&header, ["this is what the header says", "Q4_K", "vocabulary"]),
-        (&config, ["this is what the keys promise", "taken to be F8_E4M3", "61 (3 dense, 58 MoE)"]),
+        (
+            &config,
+            [
+                "this is what the keys promise",
+                "taken to be F8_E4M3",
+                "61 (0–2: mla × dense, 3–60: mla × moe)",
+            ],
+        ),
         (&config_folder, ["this is what the keys promise", "tokenizer      none", "together"]),
     ] {
         let text = said(&["inspect", model]);

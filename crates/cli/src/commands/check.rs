@@ -131,7 +131,7 @@ fn text(support: &SupportReport, side: &TextSide, args: &ModelArgs, tier: &str) 
     let circuit = support.config.as_ref().map(|c| format!(" (circuit {})", model::circuit_name(args, c)));
     lines.push(format!("architecture   {}{}", support.architecture, circuit.unwrap_or_default()));
     if let Some(config) = &support.config {
-        lines.extend(facts(config));
+        lines.extend(facts(config, &support.layers));
         lines.extend(rope(config));
     }
     lines.push(format!("tokenizer      {}", side.tokenizer.line()));

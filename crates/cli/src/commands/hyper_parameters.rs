@@ -1,20 +1,21 @@
 //! The hyper-parameters of a model as text: what `inspect` and `check` share.
 
 use latent_graph::ModelConfig;
-use latent_graph::config::{LayerKind, RopeScaling};
+use latent_graph::circuit::LayerRun;
+use latent_graph::config::RopeScaling;
 use latent_graph::passes::crossover;
 
-/// Sizes of layers, attention, experts and vocabulary, one line for each part.
-pub(super) fn facts(c: &ModelConfig) -> Vec<String> {
+/// What layers are made of; sizes of attention, experts and vocabulary, one line for each part.
+pub(super) fn facts(c: &ModelConfig, layers: &[LayerRun]) -> Vec<String> {
     let a = &c.attention;
     let mut lines = Vec::new();
-    let dense = c.layer_kinds.iter().take(c.layers).filter(|k| **k == LayerKind::Dense).count();
+    let layers: Vec<String> = layers.iter().map(ToString::to_string).collect();
     let mtp = if c.mtp_layers > 0 {
         format!(", {} for multi-token prediction (not run)", c.mtp_layers)
     } else {
         String::new()
     };
-    lines.push(format!("layers         {} ({dense} dense, {} MoE{mtp})", c.layers, c.layers - dense));
+    lines.push(format!("layers         {} ({}){mtp}", c.layers, layers.join(", ")));
     lines.push(format!("hidden size    {}, feed-forward {}", c.hidden_size, c.intermediate_size));
     lines.push(format!(
         "attention      {} heads, q_lora {}, kv_lora {}, nope {}, rope {}, v {}, softmax scale {:.6}",

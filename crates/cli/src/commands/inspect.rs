@@ -10,6 +10,7 @@ use latent_engine::{EngineOptions, memory};
 use latent_formats::pack::PackedFrom;
 use latent_formats::{Data, Outline, Source, TokenizerPlace};
 use latent_graph::ModelConfig;
+use latent_graph::circuit::LayerRun;
 use latent_graph::passes::{CacheForm, crossover};
 use latent_types::format_bytes;
 use latent_types::{CacheRow, CacheType, TensorType};
@@ -73,6 +74,7 @@ struct Report<'a> {
     config: &'a ModelConfig,
     file: String,
     circuit: String,
+    layers: Vec<LayerRun>,
     kind: String,
     data: Data,
     /// The assumed type of matrices, if there are no tensors.
@@ -119,6 +121,7 @@ impl<'a> Report<'a> {
             config,
             file: outline.display_name(),
             circuit: model::circuit_name(&args.model, config),
+            layers: model.circuit.layer_runs(config)?,
             kind: kind(outline),
             data: outline.data(),
             assumed: model.promised.as_ref().map(|promised| promised.matrix_type()),
@@ -165,6 +168,7 @@ impl<'a> Report<'a> {
             "data": self.data,
             "assumed_type": self.assumed.map(TensorType::name),
             "circuit": self.circuit,
+            "layers": self.layers,
             "packed": self.packed.as_ref().map(|p| json!({
                 "version": p.version,
                 "source": p.name,
@@ -217,7 +221,7 @@ impl<'a> Report<'a> {
             lines.push(format!("name           {name}"));
         }
         lines.push(format!("architecture   {} (circuit {})", c.architecture, self.circuit));
-        lines.extend(facts(c));
+        lines.extend(facts(c, &self.layers));
         lines.push(format!("tokenizer      {}", plain(&self.tokenizer)));
         let template = match (self.template, self.data) {
             (Some(n), _) => format!("{n} bytes"),

@@ -16,7 +16,7 @@ pub use missing::{Missing, MissingKind};
 pub use operations::{Choice, Operation};
 
 use crate::audit;
-use crate::circuit::{Circuit, ConfigVars, DeclaredTensors, Naming};
+use crate::circuit::{Circuit, ConfigVars, DeclaredTensors, LayerRun, Naming};
 use crate::config::{Keys, ModelConfig, OutlineFile};
 use crate::error::GraphError;
 use crate::ir::{Ir, Span};
@@ -39,6 +39,8 @@ pub struct SupportReport {
     pub supported: bool,
     /// The hyper-parameters; none where they could not be read without guessing.
     pub config: Option<ModelConfig>,
+    /// What its layers are made of; empty without hyper-parameters.
+    pub layers: Vec<LayerRun>,
     /// Operations of a step with the kernels that they bind to; of the closest circuit where the architecture is unknown.
     pub operations: Vec<Operation>,
     /// Everything that stands between this model and running it.
@@ -62,7 +64,7 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
     let guessed = !closest.is_empty() || read.filled;
     let mut missing = read.missing;
     let mut assumed = Vec::new();
-    let mut operations = Vec::new();
+    let (mut operations, mut layers) = (Vec::new(), Vec::new());
     if let Some(config) = &read.config {
         let circuit = match machine.circuit {
             Some(circuit) => circuit,
@@ -78,6 +80,9 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
             unread(circuit, config, &known, &mut missing)?;
         }
         operations = operations::list(circuit, config, &known, machine, &mut missing)?;
+        if !guessed {
+            layers = circuit.layer_runs(config)?;
+        }
     }
     let mut sorted: Vec<Missing> = Vec::new();
     missing.sort_by_key(|m| m.kind);
@@ -92,6 +97,7 @@ pub fn support_report(outline: &Outline, machine: Machine<'_>) -> Result<Support
         architecture: read.architecture,
         supported: sorted.is_empty(),
         config: read.config.filter(|_| !guessed),
+        layers,
         operations,
         missing: sorted,
         unread: if closest.is_empty() { Vec::new() } else { read.unread },
