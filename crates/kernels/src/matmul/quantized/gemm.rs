@@ -6,10 +6,11 @@
 //! of small batches, so the bits are the same.
 
 use super::formats::{Format, Planes, QuantKind};
-use super::microkernel::{AFFINE, CONST_ZERO, MR, QuantGemm, SYMMETRIC, TileGroup, lines_per_sub_block};
+use super::microkernel::{QuantGemm, TileGroup, lines_per_sub_block};
 use super::narrow;
 use super::operands::Operands;
 use super::prefetch_queue::PrefetchQueue;
+use super::stretch::{AFFINE, CONST_ZERO, MR, SYMMETRIC};
 use crate::activation::Q8Block;
 use crate::cpu_vendor::Vendor;
 use crate::matmul::scratch::{CacheLine, grow};

@@ -1,9 +1,10 @@
 //! The GEMM microkernel: a block of input rows × unpacked tiles in registers, compiled once for all formats of one [`QuantKind`](super::formats::QuantKind).
 
+use super::dots::dots;
 use super::formats::Format;
 use super::operands::Operands;
 use super::prefetch_queue::PrefetchQueue;
-use super::sub_block::dots;
+use super::stretch::{AFFINE, MR, SYMMETRIC, Stretch};
 #[cfg(target_arch = "x86_64")]
 use super::{narrow, narrow_avx2};
 use crate::activation::{Q8_BLOCK, Q8Block};
@@ -16,14 +17,6 @@ use crate::simd::{Simd, portable};
 use crate::simd::{avx2, avx512};
 use crate::{Q8Rows, RowsMut};
 use std::ops::Range;
-
-/// Input rows per microkernel block.
-pub(super) const MR: usize = 4;
-
-/// [`QuantKind`](super::formats::QuantKind) as a const generic argument.
-pub(super) const AFFINE: u8 = 0;
-pub(super) const SYMMETRIC: u8 = 1;
-pub(super) const CONST_ZERO: u8 = 2;
 
 /// GEMM of one ISA.
 pub(super) trait QuantGemm: Simd + Sized {
@@ -90,22 +83,6 @@ pub(super) struct TileGroup<'a, 'y> {
     pub y: Option<&'a mut RowsMut<'y>>,
     /// What is unpacked next.
     pub prefetch: PrefetchQueue,
-}
-
-/// What one microkernel block multiplies: unpacked sub-blocks, and as many input blocks of [`MR`] rows.
-pub(super) struct Stretch<'a> {
-    /// Lines of the first sub-block.
-    pub lines: *const CacheLine,
-    pub lines_per_sub_block: usize,
-    pub sub_blocks: usize,
-    /// As in [`TileGroup`].
-    pub shift: u32,
-    /// First input block of each row.
-    pub x: &'a [*const Q8Block; MR],
-    /// The same of the next block of rows, which is only prefetched.
-    pub next: &'a [*const Q8Block; MR],
-    /// An accumulator per row and tile.
-    pub sums: *mut CacheLine,
 }
 
 /// Lines per unpacked sub-block: eight of quants, one or two of scales, and as many of mins where there are any.

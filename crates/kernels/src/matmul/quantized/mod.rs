@@ -7,6 +7,7 @@
     reason = "vector instructions, and addresses that the shapes checked on entry keep in bounds"
 )]
 
+mod dots;
 pub(super) mod formats;
 mod gemm;
 mod gemv;
@@ -18,6 +19,7 @@ pub(super) mod operands;
 mod prefetch;
 mod prefetch_queue;
 mod small_batch;
+mod stretch;
 mod sub_block;
 
 #[cfg(target_arch = "x86_64")]

@@ -1,9 +1,9 @@
 //! The code of AVX2 without VNNI: see `narrow` for what is added in 16 bits.
 
+use super::dots::zero_point_term;
 use super::formats::{Format, QuantKind};
-use super::microkernel::{AFFINE, MR, Stretch};
 use super::narrow::{MOVED_SHIFT, SMALL_ZERO_POINT, depth_of, moves};
-use super::sub_block::zero_point_term;
+use super::stretch::{AFFINE, MR, Stretch};
 use crate::activation::Q8_BLOCK;
 use std::arch::asm;
 use std::arch::x86_64::*;
