@@ -99,7 +99,7 @@ impl Ir {
         let rows = match value.rows {
             RowCount::Rows => "rows".to_owned(),
             RowCount::Times(n) => format!("{n}·rows"),
-            RowCount::AtMost(n) => format!("rows ≤ {n}"),
+            RowCount::AtMost(n) => format!("≤ {n} rows"),
         };
         let heads = if value.heads > 1 { format!("{}×", value.heads) } else { String::new() };
         let view = match value.storage {
