@@ -1,9 +1,9 @@
 //! From a plan to a program: every value gets its operand, every weight its index, every kernel its function.
 
 use crate::program::{
-    AbsorbK, AbsorbV, Add, AttendExpanded, AttendLatent, Buffer, Embed, ExpandedKernels, ExpandedStore,
-    ExpertDown, ExpertGateUp, GatherRows, Instruction, Kernels, KvWeights, LatentStore, Linear, Operand,
-    Product, Program, Relu2, RmsNorm, Rope, Route, Scale, SiluMul, SmallBatchKernel, Step,
+    AbsorbK, AbsorbV, AttendExpanded, AttendLatent, Buffer, Elementwise, Embed, ExpandedKernels,
+    ExpandedStore, ExpertDown, ExpertGateUp, GatherRows, Instruction, Kernels, KvWeights, LatentStore,
+    Linear, Operand, Product, Program, RmsNorm, Rope, Route, SmallBatchKernel, Step,
 };
 use latent_backend::BackendError;
 use latent_graph::Plan;
@@ -215,23 +215,28 @@ impl Compiler<'_> {
                     .any(|&n| self.same_phase(n, index)),
             }),
             Op::ExpertGateUp | Op::ExpertDown => self.experts(node, index)?,
-            Op::SiluMul => Instruction::SiluMul(SiluMul {
-                gate: self.input(node, 0)?,
-                up: self.input(node, 1)?,
-                out: self.out(node, 0)?,
-            }),
-            Op::Relu2 => Instruction::Relu2(Relu2 { input: self.input(node, 0)?, out: self.out(node, 0)? }),
-            Op::Add { scale } => Instruction::Add(Add {
-                term: self.input(node, 1)?,
-                scale: scale as f32,
-                out: self.out(node, 0)?,
-            }),
-            Op::Scale { by } => Instruction::Scale(Scale { by: by as f32, out: self.out(node, 0)? }),
             Op::GatherRows => Instruction::GatherRows(GatherRows { out: self.out(node, 0)? }),
             Op::MlaAttention | Op::ExpertMlp => {
                 return internal(format!("{} was not lowered", node.op.word()));
             }
-            _ => self.attention(node)?,
+            _ => match self.elementwise(node)? {
+                Some(elementwise) => Instruction::Elementwise(elementwise),
+                None => self.attention(node)?,
+            },
+        }))
+    }
+
+    /// The instruction of a node whose kernel is elementwise.
+    fn elementwise(&self, node: &Node) -> Result<Option<Elementwise>, BackendError> {
+        let bound = node.kernels.first().map(|bound| latent_kernels::table()[bound.index].1);
+        let Some(KernelFn::Elementwise { kernel, overwrites }) = bound else { return Ok(None) };
+        let other = (0..node.inputs.len()).find(|i| *i != overwrites);
+        Ok(Some(Elementwise {
+            kernel,
+            overwritten: self.input(node, overwrites)?,
+            other: other.map(|i| self.input(node, i)).transpose()?,
+            factor: node.op.factor().unwrap_or(1.0) as f32,
+            out: self.out(node, 0)?,
         }))
     }
 

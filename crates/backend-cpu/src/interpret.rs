@@ -67,10 +67,7 @@ fn execute(step: &Step, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
         Instruction::Route(op) => op.run(ctx, scratch),
         Instruction::ExpertGateUp(op) => op.run(ctx, scratch),
         Instruction::ExpertDown(op) => op.run(ctx, scratch),
-        Instruction::SiluMul(op) => op.run(ctx),
-        Instruction::Relu2(op) => op.run(ctx),
-        Instruction::Add(op) => op.run(ctx),
-        Instruction::Scale(op) => op.run(ctx),
+        Instruction::Elementwise(op) => op.run(ctx),
         Instruction::GatherRows(op) => op.run(ctx),
     }
 }

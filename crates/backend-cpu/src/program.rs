@@ -4,7 +4,7 @@
 use crate::weights::LoadedWeight;
 use latent_graph::ir::{AttentionPath, Epilogue, RowCount};
 use latent_kernels::half::{bf16, f16};
-use latent_kernels::{AttendExpandedFn, AttendFn, ExpandKeysFn, MatmulFn, Q8Rows};
+use latent_kernels::{AttendExpandedFn, AttendFn, ElementwiseFn, ExpandKeysFn, MatmulFn, Q8Rows};
 use latent_types::ActivationType;
 
 /// The buffer that holds a value.
@@ -226,29 +226,15 @@ pub(crate) struct ExpertDown {
     pub out: Operand,
 }
 
-/// silu(gate) · up.
-pub(crate) struct SiluMul {
-    pub gate: Operand,
-    pub up: Operand,
-    pub out: Operand,
-}
-
-/// max(x, 0)².
-pub(crate) struct Relu2 {
-    pub input: Operand,
-    pub out: Operand,
-}
-
-/// out += scale · term.
-pub(crate) struct Add {
-    pub term: Operand,
-    pub scale: f32,
-    pub out: Operand,
-}
-
-/// out *= by.
-pub(crate) struct Scale {
-    pub by: f32,
+/// An elementwise operation that no product took as an epilogue.
+pub(crate) struct Elementwise {
+    pub kernel: ElementwiseFn,
+    /// The input that the kernel overwrites: copied first, unless `out` is its memory.
+    pub overwritten: Operand,
+    /// The other input, of operations of two.
+    pub other: Option<Operand>,
+    /// What operations with a factor multiply by.
+    pub factor: f32,
     pub out: Operand,
 }
 
@@ -272,10 +258,7 @@ pub(crate) enum Instruction {
     Route(Route),
     ExpertGateUp(ExpertGateUp),
     ExpertDown(ExpertDown),
-    SiluMul(SiluMul),
-    Relu2(Relu2),
-    Add(Add),
-    Scale(Scale),
+    Elementwise(Elementwise),
     GatherRows(GatherRows),
 }
 

@@ -1,6 +1,7 @@
 //! The functions that the table of kernels points to.
 
 use crate::attention::{AttendExpandedFn, AttendFn, ExpandKeysFn};
+use crate::elementwise::ElementwiseFn;
 use crate::matmul::MatmulFn;
 
 /// A kernel's function, by signature.
@@ -26,6 +27,13 @@ pub enum KernelFn {
     PrefillAttnBf16(AttendExpandedFn<half::bf16>),
     /// Expansion of latents to bf16 keys.
     ExpandKeysBf16(ExpandKeysFn<half::bf16>),
+    /// An elementwise operation on a row.
+    Elementwise {
+        /// The function.
+        kernel: ElementwiseFn,
+        /// The input of the operation, counted from 0, that the function overwrites.
+        overwrites: usize,
+    },
     /// One of this crate's row-wise functions, which backends call by name.
     Plain,
 }

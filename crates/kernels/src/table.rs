@@ -1,10 +1,15 @@
 //! The table of all kernels.
 
 use crate::attention_table::{self, AttentionRow};
+use crate::elementwise;
 use crate::kernel_fn::KernelFn;
 use crate::matmul::{self, MatmulFn};
 use latent_types::{ActivationType, KernelContract, OpKind, Tier, WeightLayout};
 use std::sync::OnceLock;
+
+/// Row-wise operations that are not elementwise.
+const ROW_WISE: [OpKind; 5] =
+    [OpKind::Embed, OpKind::RmsNorm, OpKind::Rope, OpKind::LatentStore, OpKind::Route];
 
 /// Every kernel with its contract, for all tiers. Kernels that need more than their tier (f16 or bf16 arithmetic) are listed only where the CPU has it.
 pub fn table() -> &'static [(KernelContract, KernelFn)] {
@@ -34,18 +39,14 @@ pub fn table() -> &'static [(KernelContract, KernelFn)] {
             let contract = KernelContract { activation, cache, min_rows, tier, ..plain(op, name, kernel).0 };
             table.push((contract, kernel));
         }
-        for (op, name) in [
-            (OpKind::Embed, "portable_embed"),
-            (OpKind::RmsNorm, "portable_rms_norm"),
-            (OpKind::Rope, "portable_rope"),
-            (OpKind::LatentStore, "portable_latent_store"),
-            (OpKind::Route, "portable_route"),
-            (OpKind::SiluMul, "portable_silu_mul"),
-            (OpKind::Relu2, "portable_relu2"),
-            (OpKind::Add, "portable_add"),
-            (OpKind::Scale, "portable_scale"),
-        ] {
-            table.push(plain(op, name, KernelFn::Plain));
+        for op in OpKind::ALL {
+            let kernel = match elementwise::kernel(*op) {
+                Some((kernel, overwrites)) => KernelFn::Elementwise { kernel, overwrites },
+                None if ROW_WISE.contains(op) => KernelFn::Plain,
+                None => continue,
+            };
+            let name = format!("{}_{}", Tier::Portable, op.name()).leak();
+            table.push(plain(*op, name, kernel));
         }
         table
     })

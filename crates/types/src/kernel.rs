@@ -116,81 +116,60 @@ impl FromStr for CacheType {
     }
 }
 
-/// The operations that kernels are written for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum OpKind {
-    /// Embedding lookup.
-    Embed,
-    /// x / √(mean x² + eps) · w.
-    RmsNorm,
-    /// x·Wᵀ, GEMV or GEMM: a dot product with each weight row.
-    Linear,
-    /// x·W: the same weight, transposed.
-    LinearT,
-    /// Rotation of pairs by position.
-    Rope,
-    /// Stores a row into the KV cache.
-    LatentStore,
-    /// Attention in latent space.
-    AttendLatent,
-    /// The same with separate scores of content and rope.
-    AttendSeparate,
-    /// Attention over expanded keys and values.
-    AttendExpanded,
-    /// Expands keys of all heads from latents.
-    ExpandKeys,
-    /// From router logits to expert ids and weights.
-    Route,
-    /// silu(gate) · up.
-    SiluMul,
-    /// max(x, 0)².
-    Relu2,
-    /// x + y.
-    Add,
-    /// s · x.
-    Scale,
+/// Makes [`OpKind`] of its list: variant, and the word for it.
+macro_rules! op_kinds {
+    ($(#[doc = $doc:literal] $kind:ident = $word:literal,)*) => {
+        /// The operations that kernels are written for.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum OpKind {
+            $(#[doc = $doc] $kind,)*
+        }
+
+        impl OpKind {
+            /// All of them.
+            pub const ALL: &'static [OpKind] = &[$(OpKind::$kind,)*];
+
+            /// The word for it, as the plan writes it.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(OpKind::$kind => $word,)*
+                }
+            }
+        }
+    };
 }
 
-impl OpKind {
-    /// All of them.
-    pub const ALL: [OpKind; 15] = [
-        OpKind::Embed,
-        OpKind::RmsNorm,
-        OpKind::Linear,
-        OpKind::LinearT,
-        OpKind::Rope,
-        OpKind::LatentStore,
-        OpKind::AttendLatent,
-        OpKind::AttendSeparate,
-        OpKind::AttendExpanded,
-        OpKind::ExpandKeys,
-        OpKind::Route,
-        OpKind::SiluMul,
-        OpKind::Relu2,
-        OpKind::Add,
-        OpKind::Scale,
-    ];
-
-    /// The word for it, as the plan writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            OpKind::Embed => "embed",
-            OpKind::RmsNorm => "rms_norm",
-            OpKind::Linear => "linear",
-            OpKind::LinearT => "linear_t",
-            OpKind::Rope => "rope",
-            OpKind::LatentStore => "latent_store",
-            OpKind::AttendLatent => "attend_latent",
-            OpKind::AttendSeparate => "attend_separate",
-            OpKind::AttendExpanded => "attend_expanded",
-            OpKind::ExpandKeys => "expand_keys",
-            OpKind::Route => "route",
-            OpKind::SiluMul => "silu_mul",
-            OpKind::Relu2 => "relu2",
-            OpKind::Add => "add",
-            OpKind::Scale => "scale",
-        }
-    }
+op_kinds! {
+    /// Embedding lookup.
+    Embed = "embed",
+    /// x / √(mean x² + eps) · w.
+    RmsNorm = "rms_norm",
+    /// x·Wᵀ, GEMV or GEMM: a dot product with each weight row.
+    Linear = "linear",
+    /// x·W: the same weight, transposed.
+    LinearT = "linear_t",
+    /// Rotation of pairs by position.
+    Rope = "rope",
+    /// Stores a row into the KV cache.
+    LatentStore = "latent_store",
+    /// Attention in latent space.
+    AttendLatent = "attend_latent",
+    /// The same with separate scores of content and rope.
+    AttendSeparate = "attend_separate",
+    /// Attention over expanded keys and values.
+    AttendExpanded = "attend_expanded",
+    /// Expands keys of all heads from latents.
+    ExpandKeys = "expand_keys",
+    /// From router logits to expert ids and weights.
+    Route = "route",
+    /// silu(gate) · up.
+    SiluMul = "silu_mul",
+    /// max(x, 0)².
+    Relu2 = "relu2",
+    /// x + y.
+    Add = "add",
+    /// s · x.
+    Scale = "scale",
 }
 
 /// Memory layout of weights.

@@ -130,7 +130,8 @@ impl Cpu {
             })
         };
         for (contract, kernel) in latent_kernels::table() {
-            if let (KernelFn::Plain, Some(kind)) = (kernel, RowKind::of(contract.op)) {
+            let row_wise = matches!(kernel, KernelFn::Plain | KernelFn::Elementwise { .. });
+            if let (true, Some(kind)) = (row_wise, RowKind::of(contract.op)) {
                 entries.extend(plain(contract.op.name(), kind));
                 continue;
             }

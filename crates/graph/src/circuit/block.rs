@@ -1,7 +1,9 @@
 //! Blocks of a circuit file: operations with the weights, values and cache that belong to them. Data only.
 
+use crate::ops::{MadeBy, Op};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// A named part of a circuit. Its operations see its inputs and what they make themselves; nothing else leaves it than its outputs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -81,7 +83,7 @@ pub struct SlotSpec {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpSpec {
-    /// The operation, a word of [`OP_WORDS`].
+    /// The operation, one of [`OP_WORDS`].
     pub op: String,
     /// Values read.
     #[serde(rename = "in")]
@@ -106,21 +108,11 @@ pub struct OpSpec {
     pub when: Vec<String>,
 }
 
-/// The operations that a circuit may name.
-pub const OP_WORDS: [&str; 12] = [
-    "embed",
-    "rms_norm",
-    "linear",
-    "split",
-    "rope",
-    "mla_attention",
-    "route",
-    "expert_mlp",
-    "mlp",
-    "add",
-    "scale",
-    "gather_rows",
-];
+/// The operations that a circuit may name: those that circuits make, and `mlp`, which stands for several.
+pub static OP_WORDS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    let made = Op::ALL.iter().filter(|op| op.spec().made_by() == MadeBy::Circuit).map(Op::word);
+    made.chain(["mlp"]).collect()
+});
 
 /// A stream of the cache: what every layer with this block keeps, which operations write and read it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]

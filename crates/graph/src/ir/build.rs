@@ -4,6 +4,7 @@ use super::{Ir, Node, Op, RowCount, Storage, Value, ValueId, WeightId};
 use crate::circuit::{Circuit, ConfigVars, Decoder, OpSpec, StagePart, StageSpec, StageValue, TensorIndex};
 use crate::config::ModelConfig;
 use crate::error::{CircuitError, GraphError};
+use crate::ops::Built;
 use latent_types::ValueType;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -258,49 +259,50 @@ impl Builder<'_> {
         let weights = self.weights(spec)?;
         let factor = self.vars.factor(spec, &self.circuit.name)?;
         let input = self.input(spec, 0)?;
-        let (heads, width) = (self.ir.value(input).heads, self.ir.value(input).width);
         match spec.op.as_str() {
             "embed" => {
                 let width = self.width_of(&weights, spec)?.1;
                 let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, Storage::Hidden);
                 self.push(Op::Embed { scale: factor }, vec![input], vec![out], weights);
             }
-            "rms_norm" | "gather_rows" => {
-                let op = if spec.op == "rms_norm" { Op::RmsNorm } else { Op::GatherRows };
-                let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, width, Storage::Own);
-                self.push(op, vec![input], vec![out], weights);
-            }
             "linear" => {
                 let out = self.linear(input, &weights, self.output(spec, 0)?, spec)?;
                 self.names.insert(spec.outputs[0].clone(), out);
             }
             "split" => self.split(spec, input)?,
-            "rope" => {
-                let over = self.over(input);
-                let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, width, over);
-                self.push(Op::Rope, vec![input], vec![out], weights);
-            }
             "mla_attention" => self.attention(spec, weights)?,
             "route" => self.route(spec, input, weights)?,
             "expert_mlp" => {
                 let inputs = vec![input, self.input(spec, 1)?, self.input(spec, 2)?];
+                let width = self.ir.value(input).width;
                 let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, Storage::Own);
                 self.push(Op::ExpertMlp, inputs, vec![out], weights);
             }
             "mlp" => self.mlp(spec, input, &weights)?,
-            "add" => {
-                let inputs = vec![input, self.input(spec, 1)?];
-                let over = self.over(input);
-                let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, width, over);
-                self.push(Op::Add { scale: factor }, inputs, vec![out], weights);
-            }
-            "scale" => {
-                let over = self.over(input);
-                let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, width, over);
-                self.push(Op::Scale { by: factor }, vec![input], vec![out], weights);
-            }
-            other => return self.wrong(format!("operation {other:?} is unknown")),
+            word => match Op::of_circuits(word).map(|op| (op, op.spec().built())) {
+                Some((op, built @ (Built::LikeFirst | Built::InPlace))) => {
+                    self.plain(spec, (op.with_factor(factor), built), weights)?;
+                }
+                _ => return self.wrong(format!("operation {word:?} is unknown")),
+            },
         }
+        Ok(())
+    }
+
+    /// One node, whose result has the shape of its first input.
+    fn plain(
+        &mut self,
+        spec: &OpSpec,
+        (op, built): (Op, Built),
+        weights: Vec<(String, WeightId)>,
+    ) -> Result<(), GraphError> {
+        let inputs: Vec<ValueId> =
+            (0..op.inputs().len()).map(|i| self.input(spec, i)).collect::<Result<_, _>>()?;
+        let first = self.ir.value(inputs[0]);
+        let (heads, width) = (first.heads, first.width);
+        let storage = if built == Built::InPlace { self.over(inputs[0]) } else { Storage::Own };
+        let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, width, storage);
+        self.push(op, inputs, vec![out], weights);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! `add`: sums into the residual stream.
 
-use super::{Kernels, NodeShapes, OpReference, Operation, Outputs, Port};
+use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port};
 use latent_types::OpKind;
 
 /// A sum in place of its first input, times a factor.
@@ -9,6 +9,10 @@ pub(super) struct Add;
 impl Operation for Add {
     fn name(&self) -> &'static str {
         "add"
+    }
+
+    fn built(&self) -> Built {
+        Built::InPlace
     }
 
     fn inputs(&self) -> &'static [Port] {

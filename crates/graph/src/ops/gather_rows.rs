@@ -1,7 +1,7 @@
 //! `gather_rows`: rows whose logits are wanted.
 
 use super::shared::OURS;
-use super::{NodeShapes, OpReference, Operation, Outputs, Port};
+use super::{Built, NodeShapes, OpReference, Operation, Outputs, Port};
 
 /// The rows of the residual stream whose logits are wanted.
 pub(super) struct GatherRows;
@@ -9,6 +9,10 @@ pub(super) struct GatherRows;
 impl Operation for GatherRows {
     fn name(&self) -> &'static str {
         "gather_rows"
+    }
+
+    fn built(&self) -> Built {
+        Built::LikeFirst
     }
 
     fn inputs(&self) -> &'static [Port] {

@@ -5,8 +5,8 @@
 //! tables, what kernel selection requires) are derived from it. Nothing here knows the IR, a circuit or a config: an operation sees
 //! shapes and sizes of one node only (`NodeShapes`, `CostInput`).
 //!
-//! To add an operation: its file, its line in [`operations!`](self) below, and its lowering (in `ir/build.rs` if circuits name it, else
-//! in the pass that makes it).
+//! To add an operation: its file, its line in [`operations!`](self) below, and its lowering: if circuits name it, what it states as
+//! [`Built`] or a rule in `ir/build.rs`, else the pass that makes it. `docs/adding-an-operation.md` walks along one.
 
 mod absorb_k;
 mod absorb_v;
@@ -37,8 +37,8 @@ mod silu_mul;
 mod split;
 
 pub use operation::{
-    Cost, CostInput, Folds, KernelRows, Kernels, KvUse, MadeBy, NormFold, OpReference, Operation, Outputs,
-    SplitFold, WeightCost, WeightUse,
+    Built, Cost, CostInput, Folds, KernelRows, Kernels, KvUse, MadeBy, NormFold, OpReference, Operation,
+    Outputs, SplitFold, WeightCost, WeightUse,
 };
 pub use port::{Epilogue, KvLayerKind, Port, RowCount, WeightSlot};
 pub use reference::reference_markdown;
@@ -65,6 +65,13 @@ macro_rules! operations {
             pub fn spec(&self) -> &'static dyn Operation {
                 match self {
                     $(Op::$name $({ $factor: _ })? => &$spec,)*
+                }
+            }
+
+            /// The same with this factor, for operations that have one.
+            pub(crate) fn with_factor(self, factor: f64) -> Op {
+                match self {
+                    $(Op::$name $({ $factor: _ })? => Op::$name $({ $factor: factor })?,)*
                 }
             }
 
@@ -141,6 +148,12 @@ impl Op {
     /// Its name in IR texts, plans and drawings.
     pub fn word(&self) -> &'static str {
         self.spec().name()
+    }
+
+    /// The operation that circuits call so; none for `mlp`, which is several.
+    pub(crate) fn of_circuits(word: &str) -> Option<Op> {
+        let named = |op: &&Op| op.word() == word && op.spec().made_by() == MadeBy::Circuit;
+        Op::ALL.iter().find(named).copied()
     }
 
     /// Inputs in order, without the residual of [`Epilogue::AddTo`].

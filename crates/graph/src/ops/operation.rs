@@ -14,6 +14,11 @@ pub trait Operation: Sync {
         MadeBy::Circuit
     }
 
+    /// How a circuit's use of it becomes a node.
+    fn built(&self) -> Built {
+        Built::ByRule
+    }
+
     /// The pass that replaces it, for operations that no backend runs.
     fn lowered_by(&self) -> Option<&'static str> {
         None
@@ -89,6 +94,17 @@ pub enum MadeBy {
     CircuitMlp,
     /// The pass of this name.
     Pass(&'static str),
+}
+
+/// How a circuit's use of an operation becomes a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Built {
+    /// By a rule of its own in `ir/build.rs`.
+    ByRule,
+    /// One node that makes a value of the shape of its first input.
+    LikeFirst,
+    /// One node that overwrites its first input.
+    InPlace,
 }
 
 /// The outputs of an operation.

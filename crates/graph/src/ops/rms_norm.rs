@@ -1,7 +1,7 @@
 //! `rms_norm`: RMSNorm.
 
 use super::shared::one_weight;
-use super::{Kernels, NodeShapes, OpReference, Operation, Outputs, Port, WeightSlot, WeightUse};
+use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port, WeightSlot, WeightUse};
 use latent_types::OpKind;
 
 /// RMSNorm over whole rows.
@@ -10,6 +10,10 @@ pub(super) struct RmsNorm;
 impl Operation for RmsNorm {
     fn name(&self) -> &'static str {
         "rms_norm"
+    }
+
+    fn built(&self) -> Built {
+        Built::LikeFirst
     }
 
     fn inputs(&self) -> &'static [Port] {

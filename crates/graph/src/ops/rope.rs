@@ -1,6 +1,6 @@
 //! `rope`: rotary position embedding.
 
-use super::{Kernels, NodeShapes, OpReference, Operation, Outputs, Port};
+use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port};
 use latent_types::OpKind;
 
 /// Rotation of pairs of elements by position.
@@ -9,6 +9,10 @@ pub(super) struct Rope;
 impl Operation for Rope {
     fn name(&self) -> &'static str {
         "rope"
+    }
+
+    fn built(&self) -> Built {
+        Built::InPlace
     }
 
     fn inputs(&self) -> &'static [Port] {

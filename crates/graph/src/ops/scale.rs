@@ -1,6 +1,6 @@
 //! `scale`: products with a factor.
 
-use super::{Kernels, NodeShapes, OpReference, Operation, Outputs, Port};
+use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port};
 use latent_types::OpKind;
 
 /// A product with a factor, in place.
@@ -9,6 +9,10 @@ pub(super) struct Scale;
 impl Operation for Scale {
     fn name(&self) -> &'static str {
         "scale"
+    }
+
+    fn built(&self) -> Built {
+        Built::InPlace
     }
 
     fn inputs(&self) -> &'static [Port] {

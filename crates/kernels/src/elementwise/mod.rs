@@ -2,6 +2,22 @@
 
 use crate::math::exp;
 use crate::tiers::tiers;
+use latent_types::OpKind;
+
+/// An elementwise operation: overwrites a row, with the row of the other input (empty for operations of one) and a factor, which operations
+/// without one ignore.
+pub type ElementwiseFn = fn(&mut [f32], &[f32], f32);
+
+/// The elementwise kernel of an operation, and the input, counted from 0, that it overwrites; none for other operations.
+pub(crate) fn kernel(op: OpKind) -> Option<(ElementwiseFn, usize)> {
+    Some(match op {
+        OpKind::SiluMul => (|up, gate, _| silu_mul(gate, up), 1),
+        OpKind::Relu2 => (|x, _, _| relu2(x), 0),
+        OpKind::Add => (|base, term, factor| axpy(base, factor, term), 0),
+        OpKind::Scale => (|x, _, factor| scale(x, factor), 0),
+        _ => return None,
+    })
+}
 
 /// SiLU: x / (1 + e^-x).
 #[inline(always)]

@@ -112,7 +112,7 @@ fn operation(
         weights.push(WeightUse { weight: index, kernels: Vec::new() });
     }
     let port = |name: &String| Port { name: name.clone(), shape: String::new(), place: String::new() };
-    let op = OP_WORDS.into_iter().find(|word| *word == spec.op).unwrap_or("linear");
+    let op = OP_WORDS.iter().copied().find(|word| *word == spec.op).unwrap_or("linear");
     let slots = spec.weights.first().map_or("", String::as_str);
     Ok(Operation {
         op,

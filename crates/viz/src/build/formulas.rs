@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn every_word_of_a_circuit_has_a_formula_and_a_source() {
-        for word in OP_WORDS {
+        for word in OP_WORDS.iter() {
             assert!(row(word).is_some(), "{word}");
         }
         for (word, about, formula, source) in OTHERS {

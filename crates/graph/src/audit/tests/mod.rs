@@ -49,22 +49,8 @@ fn table() -> Vec<KernelContract> {
             ..kernel(OpKind::AttendLatent, None, ActivationType::F32, Tier::Avx2, "attend_f32")
         },
     ];
-    for op in [
-        OpKind::Embed,
-        OpKind::RmsNorm,
-        OpKind::Rope,
-        OpKind::LatentStore,
-        OpKind::AttendLatent,
-        OpKind::AttendSeparate,
-        OpKind::ExpandKeys,
-        OpKind::AttendExpanded,
-        OpKind::Route,
-        OpKind::SiluMul,
-        OpKind::Relu2,
-        OpKind::Add,
-        OpKind::Scale,
-    ] {
-        table.push(kernel(op, None, ActivationType::F32, Tier::Portable, op.name()));
+    for op in OpKind::ALL.iter().filter(|op| !matches!(op, OpKind::Linear | OpKind::LinearT)) {
+        table.push(kernel(*op, None, ActivationType::F32, Tier::Portable, op.name()));
     }
     table
 }
