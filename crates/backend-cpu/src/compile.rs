@@ -83,6 +83,11 @@ impl Compiler<'_> {
         }
     }
 
+    /// The input at a port that may be left out.
+    fn input_at(&self, node: &Node, port: &str) -> Result<Option<Operand>, BackendError> {
+        node.input_at(port).map(|id| operand(self.plan, id)).transpose()
+    }
+
     fn out(&self, node: &Node, i: usize) -> Result<Operand, BackendError> {
         match node.outputs.get(i) {
             Some(id) => operand(self.plan, *id),
@@ -278,20 +283,20 @@ impl Compiler<'_> {
             Op::LatentStore => Instruction::LatentStore(LatentStore {
                 latent: self.input(node, 0)?,
                 norm: self.norm(node),
-                key: self.input(node, 1)?,
+                key: self.input_at(node, "k_rope")?,
                 rotate,
                 kv_layer: self.kv_layer(node)?,
             }),
             Op::ExpandedStore => Instruction::ExpandedStore(ExpandedStore {
                 latent: self.input(node, 0)?,
-                key: self.input(node, 1)?,
+                key: self.input_at(node, "k_rope")?,
                 rotate,
                 kv: self.kv(node)?,
                 kv_layer: self.kv_layer(node)?,
             }),
             Op::AbsorbK => Instruction::AbsorbK(AbsorbK {
                 q_nope: self.input(node, 0)?,
-                q_rope: self.input(node, 1)?,
+                q_rope: self.input_at(node, "q_rope")?,
                 rotate,
                 kv: self.kv(node)?,
                 out: self.out(node, 0)?,
@@ -314,7 +319,7 @@ impl Compiler<'_> {
                 let latent = self.plan.ir.kv_layers[kv_layer].kind == KvLayerKind::Latent;
                 Instruction::AttendExpanded(AttendExpanded {
                     q_nope: self.input(node, 0)?,
-                    q_rope: self.input(node, 1)?,
+                    q_rope: self.input_at(node, "q_rope")?,
                     kv: if latent { Some(self.kv(node)?) } else { None },
                     out: self.out(node, 0)?,
                     kv_layer,

@@ -140,7 +140,8 @@ pub(crate) struct Rope {
 pub(crate) struct LatentStore {
     pub latent: Operand,
     pub norm: Option<usize>,
-    pub key: Operand,
+    /// The key of all heads, where the model has one.
+    pub key: Option<Operand>,
     pub rotate: bool,
     pub kv_layer: usize,
 }
@@ -148,7 +149,8 @@ pub(crate) struct LatentStore {
 /// Stores rows of keys and values per head in the KV cache.
 pub(crate) struct ExpandedStore {
     pub latent: Operand,
-    pub key: Operand,
+    /// The key of all heads, where the model has one.
+    pub key: Option<Operand>,
     pub rotate: bool,
     pub kv: KvWeights,
     pub kv_layer: usize,
@@ -157,7 +159,8 @@ pub(crate) struct ExpandedStore {
 /// Queries into latent space: `[W_UKᵀ q_nope | rope(q_rope)]` per head.
 pub(crate) struct AbsorbK {
     pub q_nope: Operand,
-    pub q_rope: Operand,
+    /// What meets the key of all heads, where the model has one.
+    pub q_rope: Option<Operand>,
     pub rotate: bool,
     pub kv: KvWeights,
     pub out: Operand,
@@ -185,7 +188,8 @@ pub(crate) struct AbsorbV {
 /// Attention over expanded keys and values.
 pub(crate) struct AttendExpanded {
     pub q_nope: Operand,
-    pub q_rope: Operand,
+    /// What meets the key of all heads, where the model has one.
+    pub q_rope: Option<Operand>,
     /// None where the KV cache holds expanded keys and values.
     pub kv: Option<KvWeights>,
     pub out: Operand,

@@ -52,8 +52,8 @@ const OUTPUTS: usize = 69;
 /// Input rows, columns and outputs of matmuls by strips (256 outputs, 512 inputs, 1024 rows): more than one strip in each dimension.
 const STRIP_SIZES: [(usize, usize, usize); 3] = [(33, 1280, 300), (48, 512, 544), (1050, 768, 70)];
 
-/// Heads, latent, rope and cached rows.
-const LATENT_SIZES: [(usize, usize, usize, usize); 11] = [
+/// Heads, latent, rope (0: attention without rope) and cached rows.
+const LATENT_SIZES: [(usize, usize, usize, usize); 15] = [
     (1, 48, 8, 1),
     (16, 64, 16, 130),
     (5, 40, 6, 64),
@@ -65,6 +65,10 @@ const LATENT_SIZES: [(usize, usize, usize, usize); 11] = [
     (23, 96, 16, 71),
     (37, 64, 16, 66),
     (128, 48, 8, 40),
+    (1, 48, 0, 1),
+    (16, 512, 0, 129),
+    (20, 64, 0, 66),
+    (37, 96, 0, 71),
 ];
 
 /// Activation type of attention, and type of the KV cache.
@@ -82,7 +86,7 @@ fn arithmetic(separate: bool) -> impl Iterator<Item = (ActivationType, CacheType
 }
 
 /// Queries, position of the first, and widths of content, rope and values.
-const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 15] = [
+const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 17] = [
     (1, 0, 24, 8, 40),
     (1, 63, 24, 8, 40),
     (1, 64, 24, 8, 40),
@@ -98,6 +102,8 @@ const EXPANDED_SIZES: [(usize, usize, usize, usize, usize); 15] = [
     (33, 95, 33, 31, 47),
     (70, 100, 40, 8, 16),
     (129, 0, 16, 16, 32),
+    (33, 95, 256, 0, 256),
+    (33, 130, 128, 0, 128),
 ];
 
 /// Activation types of attention over expanded keys.

@@ -35,7 +35,7 @@ pub fn config(bytes: &[u8]) {
     let keys = JsonKeys { file: "config.json", object: &object };
     if let Ok(config) = latent_graph::ModelConfig::from_config(&keys, &Anything) {
         let frequencies = config.rope.inverse_frequencies(config.context_length);
-        assert_eq!(frequencies.len(), config.attention.rope / 2);
+        assert_eq!(frequencies.len(), config.rope.dims / 2);
         assert!(config.attention.softmax_scale.is_finite() && config.attention.heads > 0);
         assert_eq!(config.layer_kinds.len(), config.all_layers());
     }

@@ -85,7 +85,9 @@ impl AttendExpanded {
             let scales = resize_scratch(&mut scratch.results, rows.len());
             for ((row, query), scale) in rows.clone().zip(queries.chunks_exact_mut(width)).zip(&mut *scales) {
                 query[..a.nope].copy_from_slice(ctx.head(q_nope, row, head));
-                query[a.nope..].copy_from_slice(ctx.head(q_rope, row, head));
+                if let Some(q_rope) = q_rope {
+                    query[a.nope..].copy_from_slice(ctx.head(q_rope, row, head));
+                }
                 *scale = ctx.score_scale(ctx.batch.positions[row]);
             }
             let position = ctx.batch.positions[rows.start];

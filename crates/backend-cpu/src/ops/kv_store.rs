@@ -39,7 +39,9 @@ impl LatentStore {
                     }
                     None => content.copy_from_slice(ctx.row(latent, row)),
                 }
-                rope.copy_from_slice(ctx.row(key, row));
+                if let Some(key) = key {
+                    rope.copy_from_slice(ctx.row(key, row));
+                }
                 if *rotate {
                     ctx.rotate(rope, row);
                 }
@@ -66,7 +68,9 @@ impl ExpandedStore {
             for offset in stored_rows(ctx, span, *kv_layer) {
                 let row = span.rows.start + offset;
                 let x = acts.prepare(ctx.read(latent, row..row + 1, 0, a.kv_lora_rank), None, formats);
-                rope.copy_from_slice(ctx.row(key, row));
+                if let Some(key) = key {
+                    rope.copy_from_slice(ctx.row(key, row));
+                }
                 if *rotate {
                     ctx.rotate(rope, row);
                 }

@@ -109,7 +109,7 @@ impl AbsorbK {
                 if let Some(projection) = &projection {
                     projection.absorb_query(ctx, &x, outputs.clone(), &mut y, scratch);
                 }
-                if outputs.end == latent {
+                if let Some(q_rope) = q_rope.as_ref().filter(|_| outputs.end == latent) {
                     for row in rows {
                         // SAFETY: one worker has the last latent column of a head, and no share has columns
                         // of the tail.

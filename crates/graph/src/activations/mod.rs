@@ -178,8 +178,8 @@ impl Activations {
 
     /// The two intermediate values of attention in latent space: the absorbed query and the attention result.
     fn push_attention(&mut self, ir: &Ir, node: &Node, known: &mut HashMap<ValueId, Vec<usize>>) -> usize {
-        let of = |i: usize| known.get(&node.inputs[i]).cloned().unwrap_or_default();
-        let (q_nope, rest) = (of(0), [of(2), of(3), of(1)].concat());
+        let of = |port| node.input_at(port).and_then(|id| known.get(&id)).cloned().unwrap_or_default();
+        let (q_nope, rest) = (of("q_nope"), [of("latent"), of("k_rope"), of("q_rope")].concat());
         let query = self.push(ir, node, node.inputs[0], "q_latent".into(), q_nope);
         let mut inputs = vec![query];
         inputs.extend(rest);

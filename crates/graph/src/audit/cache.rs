@@ -50,10 +50,10 @@ fn kv_layers(trace: &Trace<'_>, layer: usize, streams: &[CacheStream], found: &m
         found.add(Code::A82, Some(layer), Some("KV layer".into()), problem);
     }
     for (kv_layer, stream) in own.into_iter().zip(streams).filter(|(it, _)| it.kind == KvLayerKind::Latent) {
-        let (stated, has) = ((stream.width(), stream.rotated()), (kv_layer.width, kv_layer.rope));
+        let (stated, has) = ((stream.width(), stream.shared_key()), (kv_layer.width, kv_layer.rope));
         if stated != has {
             let problem = format!(
-                "a cached row has {} elements, {} of them rotated; the circuit states {} and {}",
+                "a cached row has {} elements, {} of them the shared key's; the circuit states {} and {}",
                 has.0, has.1, stated.0, stated.1
             );
             found.add(Code::A82, Some(layer), Some(format!("stream {}", stream.name)), problem);
@@ -73,7 +73,7 @@ fn store(trace: &Trace<'_>, n: usize, streams: &[CacheStream], found: &mut Findi
         return found.at(Code::A83, trace.ir, n, None, problem);
     };
     let stated: Vec<&str> = stream.row.iter().map(|part| part.port).collect();
-    let ports = || spec.inputs().iter().map(|port| port.name);
+    let ports = || node.op.inputs_of(node.inputs.len()).map(|port| port.name);
     // an operation that also attends has queries among its inputs
     let stored: Vec<&str> = match spec.kv().attends {
         true => ports().filter(|name| stated.contains(name)).collect(),

@@ -5,7 +5,7 @@ use super::rules::Code;
 use crate::circuit::{Block, Circuit, ConfigVars, LayerGroup, OP_WORDS, OpSpec, SlotSpec};
 use crate::config::ModelConfig;
 use crate::error::{CircuitError, GraphError};
-use crate::ops::{MadeBy, Op, Outputs};
+use crate::ops::{Op, Outputs};
 use std::collections::HashMap;
 
 pub(super) fn check(circuit: &Circuit, config: &ModelConfig, found: &mut Findings<'_>) {
@@ -120,14 +120,13 @@ fn arity(spec: &OpSpec) -> Option<(usize, usize)> {
     if spec.op == "mlp" {
         return Some((1, 1));
     }
-    let op =
-        Op::ALL.iter().map(Op::spec).find(|op| op.name() == spec.op && op.made_by() == MadeBy::Circuit)?;
-    let outputs = match op.outputs() {
+    let op = Op::of_circuits(&spec.op)?;
+    let outputs = match op.spec().outputs() {
         Outputs::Ports(ports) => ports.len(),
         Outputs::PerWeight(_) => 1,
         Outputs::PerPart(_) => spec.sizes.len().max(1),
     };
-    Some((op.inputs().len(), outputs))
+    Some((op.inputs_of(spec.inputs.len()).count(), outputs))
 }
 
 /// A01, A02 and A09 between blocks: from a value called `first` to one called `last`, which the blocks must make.

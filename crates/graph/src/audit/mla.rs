@@ -18,11 +18,12 @@ pub(super) fn check(
         if node.inputs.len() != node.input_count() {
             continue; // A16 has said so
         }
-        if let (Some(latent), Some(key)) = (at_port(node, "latent"), at_port(node, "k_rope")) {
-            cached(trace, n, (latent, key), found);
+        let ropes = usize::from(config.rope.dims > 0);
+        if let Some(latent) = node.input_at("latent") {
+            cached(trace, n, (latent, node.input_at("k_rope")), ropes, found);
         }
-        if let (Some(nope), Some(rope)) = (at_port(node, "q_nope"), at_port(node, "q_rope")) {
-            query(trace, n, (nope, rope), found);
+        if let Some(nope) = node.input_at("q_nope") {
+            query(trace, n, (nope, node.input_at("q_rope")), ropes, found);
         }
         expansion(trace, n, found);
         kv_layer(trace, n, found);
@@ -33,12 +34,6 @@ pub(super) fn check(
         seen.in_order(trace, phases, found);
     }
     owners(trace, span, found);
-}
-
-/// The value at the input port of this name.
-fn at_port(node: &Node, name: &str) -> Option<ValueId> {
-    let at = node.op.inputs().iter().position(|port| port.name == name)?;
-    node.inputs.get(at).copied()
 }
 
 /// Stores and attentions of one layer.
@@ -121,8 +116,14 @@ fn cut_from(trace: &Trace<'_>, part: ValueId, path: AttentionPath) -> Option<(Va
     Some((whole, trace.places[part.0].from - trace.places[whole.0].from))
 }
 
-/// A40 to A43 of what is cached: the normed latent, and the rotated key of the raw projection.
-fn cached(trace: &Trace<'_>, n: usize, (latent, key): (ValueId, ValueId), found: &mut Findings<'_>) {
+/// A40 to A43 of what is cached: the normed latent, and the shared key of the raw projection, rotated `ropes` times.
+fn cached(
+    trace: &Trace<'_>,
+    n: usize,
+    (latent, key): (ValueId, Option<ValueId>),
+    ropes: usize,
+    found: &mut Findings<'_>,
+) {
     let node = &trace.ir.nodes[n];
     let from = origin(trace, latent, node.path);
     let norms = from.norms + usize::from(node.prologue.norm.is_some());
@@ -140,14 +141,21 @@ fn cached(trace: &Trace<'_>, n: usize, (latent, key): (ValueId, ValueId), found:
         Some((_, 0)) => {}
         _ => found.at(Code::A40, trace.ir, n, slot, "it is not the first part of a projection".into()),
     }
+    let Some(key) = key else { return };
     let from = origin(trace, key, node.path);
-    rotated_once(trace, n, &from, "k_rope", found);
+    rotated(trace, n, (&from, "k_rope"), ropes, found);
     let raw = cut_from(trace, from.raw, node.path);
     raw_part(trace, n, (&from, "k_rope"), raw.zip(projection), found);
 }
 
 /// A42 and A43 of a query.
-fn query(trace: &Trace<'_>, n: usize, (nope, rope): (ValueId, ValueId), found: &mut Findings<'_>) {
+fn query(
+    trace: &Trace<'_>,
+    n: usize,
+    (nope, rope): (ValueId, Option<ValueId>),
+    ropes: usize,
+    found: &mut Findings<'_>,
+) {
     let path = trace.ir.nodes[n].path;
     let content = origin(trace, nope, path);
     if content.ropes > 0 {
@@ -159,17 +167,28 @@ fn query(trace: &Trace<'_>, n: usize, (nope, rope): (ValueId, ValueId), found: &
             "the part without position is rotated".into(),
         );
     }
+    let Some(rope) = rope else { return };
     let from = origin(trace, rope, path);
-    rotated_once(trace, n, &from, "q_rope", found);
+    rotated(trace, n, (&from, "q_rope"), ropes, found);
     let parts = cut_from(trace, from.raw, path).zip(cut_from(trace, content.raw, path));
     raw_part(trace, n, (&from, "q_rope"), parts, found);
 }
 
-fn rotated_once(trace: &Trace<'_>, n: usize, from: &Origin, slot: &str, found: &mut Findings<'_>) {
+/// A43: a rope part is rotated as often as the model rotates, once or never.
+fn rotated(
+    trace: &Trace<'_>,
+    n: usize,
+    (from, slot): (&Origin, &str),
+    expected: usize,
+    found: &mut Findings<'_>,
+) {
     let ropes = from.ropes + usize::from(trace.ir.nodes[n].prologue.rope);
-    if ropes != 1 {
-        let problem =
-            if ropes == 0 { "it is not rotated".to_owned() } else { format!("it is rotated {ropes} times") };
+    if ropes != expected {
+        let problem = match ropes {
+            0 => "it is not rotated".to_owned(),
+            _ if expected == 0 => "it is rotated, and the model has no rotation".to_owned(),
+            _ => format!("it is rotated {ropes} times"),
+        };
         found.at(Code::A43, trace.ir, n, Some(slot.into()), problem);
     }
 }

@@ -99,7 +99,7 @@ rules! {
         A40 "What is cached as latent, expanded or absorbed has passed the latent norm.", "the norm between the projection and the store";
         A41 "The latent norm is applied once.", "a norm node beside a norm prologue";
         A42 "The rope part comes from the raw projection, not from the normed latent.", "the input of the key's (or query's) rotation";
-        A43 "Each rope part is rotated once.", "a rope node beside a rope prologue, or neither";
+        A43 "Each rope part is rotated once, or never in a model without rotation.", "a rope node beside a rope prologue, or neither";
         A44 "Each layer stores once and attends once for each row.", "stores and attentions of the layer, and their attention paths";
         A45 "A layer's store comes before the attention that reads it.", "order and phases of store and attention";
         A46 "Each KV layer belongs to one layer.", "the KV layer's layer against the node's";
@@ -131,7 +131,7 @@ rules! {
     "blocks and cache" {
         A80 "Blocks, layers and stages of a circuit fit together: the blocks that they name exist and are of the right kind, and each layer has one attention and one feed-forward block.", "`blocks`, `layers` and `stages` of the circuit";
         A81 "Each cache stream is written by one operation of its block and read by those that it names; no other operation uses the cache.", "`cache` of the attention block against its operations";
-        A82 "A layer has a KV layer for each cache stream of its attention block, as wide as stated and rotated in the stated part.", "`row` of the stream, and the pass that made the KV layer";
+        A82 "A layer has a KV layer for each cache stream of its attention block, as wide as stated, with the stated shared key behind the latent.", "`row` of the stream, and the pass that made the KV layer";
         A83 "A store gets the parts of the stated row in order; those that are stated as rotated by position are, and no others.", "`row` of the stream against the inputs of the store";
     }
 }

@@ -88,7 +88,7 @@ fn dimensions<'a>(shape: impl Iterator<Item = &'a str>, vars: &ConfigVars) -> Op
 
 /// The shapes that the ports and slots of an operation state, as numbers, where a config determines them.
 struct Stated {
-    inputs: Vec<Option<Vec<usize>>>,
+    inputs: Vec<(Port, Option<Vec<usize>>)>,
     outputs: Vec<Option<Vec<usize>>>,
     slots: Vec<(&'static str, Vec<usize>)>,
 }
@@ -103,7 +103,7 @@ impl Stated {
         };
         let slots = spec.slots().iter();
         Stated {
-            inputs: spec.inputs().iter().map(port).collect(),
+            inputs: spec.inputs().iter().map(|of| (*of, port(of))).collect(),
             outputs: outputs.iter().map(port).collect(),
             slots: slots
                 .filter_map(|slot| Some((slot.name, dimensions(slot.shape.split(" × "), vars)?)))
@@ -114,8 +114,12 @@ impl Stated {
     /// Values against ports: of attention heads and width, else the elements per row.
     fn values(&self, node: &Node, shapes: &mut NodeShapes<'_>) {
         let rule = node.op.spec().shape_rule();
+        self.left_out(node, shapes);
+        let stated = |name| self.inputs.iter().find(|(port, _)| port.name == name);
         let inputs =
-            shapes.inputs.iter().zip(&self.inputs).enumerate().map(|(i, of)| (node.input_port(i), of));
+            shapes.inputs.iter().zip(node.input_ports()).map(|(it, port)| {
+                (Some(port), (it, stated(port.name).map_or(&None, |(_, expected)| expected)))
+            });
         let outputs =
             shapes.outputs.iter().zip(&self.outputs).enumerate().map(|(i, of)| (node.output_port(i), of));
         let mut problems = Vec::new();
@@ -138,6 +142,18 @@ impl Stated {
             }
         }
         problems.into_iter().for_each(|(port, text)| shapes.wrong(rule, port, text));
+    }
+
+    /// Optional inputs: there, where the config gives their ports elements, and only there.
+    fn left_out(&self, node: &Node, shapes: &mut NodeShapes<'_>) {
+        for (port, expected) in self.inputs.iter().filter(|(port, _)| port.optional) {
+            let elements = expected.as_ref().map_or(0, |dimensions| dimensions.iter().product());
+            if (elements > 0) != node.input_at(port.name).is_some() {
+                let is = if elements > 0 { "left out" } else { "there" };
+                let text = format!("it is {is}, and the config gives it {elements} elements");
+                shapes.wrong(node.op.spec().shape_rule(), port.name.to_owned(), text);
+            }
+        }
     }
 
     /// Weights against the slots of their names, or if there is none of this name, against every slot.

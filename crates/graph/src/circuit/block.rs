@@ -160,9 +160,9 @@ pub enum CacheKind {
 pub struct RowPartSpec {
     /// The value that is stored: an input of the operation that writes.
     pub value: String,
-    /// Elements, an expression.
+    /// Elements, an expression. A part of no elements is left out, where the operation that writes does not take it.
     pub width: String,
-    /// Whether it is rotated by position, so that it must be rotated again when tokens move.
+    /// Whether it is rotated by position, so that it must be rotated again when tokens move: in models that rotate at all.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rotated: bool,
 }

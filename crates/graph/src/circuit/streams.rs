@@ -4,7 +4,7 @@ use super::block::{Block, BlockKind, CacheKind, OpSpec, ReadRange, StreamSpec};
 use super::form::Circuit;
 use super::vars::ConfigVars;
 use crate::error::{CacheError, CircuitError, GraphError};
-use crate::ops::{KvUse, Op};
+use crate::ops::{K_ROPE, KvUse, Op};
 use serde::Serialize;
 
 /// Most elements of a cached row: more than any model has, few enough that a cache of them can be counted in 64 bits.
@@ -44,9 +44,9 @@ impl CacheStream {
         self.row.iter().map(|part| part.width).sum()
     }
 
-    /// How many of them are rotated by position.
-    pub fn rotated(&self) -> usize {
-        self.row.iter().filter(|part| part.rotated).map(|part| part.width).sum()
+    /// How many of them are the key that all heads share, behind the latent.
+    pub fn shared_key(&self) -> usize {
+        self.row.iter().filter(|part| part.port == K_ROPE.name).map(|part| part.width).sum()
     }
 }
 
@@ -183,17 +183,22 @@ impl Circuit {
         writer: Option<&OpSpec>,
         vars: &ConfigVars,
     ) -> Result<Vec<RowPart>, GraphError> {
-        let ports = op(&spec.written_by).map_or(&[][..], |op| op.inputs());
         let mut row = Vec::with_capacity(spec.row.len());
         for part in &spec.row {
+            let place = format_args!("block {block}, cache {stream}, {}", part.value);
+            let width = vars.size(&part.width, place, &self.name)?;
             let at = writer.and_then(|op| op.inputs.iter().position(|input| *input == part.value));
-            let Some(port) = at.and_then(|at| ports.get(at)) else {
+            let ports =
+                op(&spec.written_by).zip(writer).map(|(op, use_of)| op.inputs_of(use_of.inputs.len()));
+            if at.is_none() && width == 0 {
+                continue;
+            }
+            let Some(port) = ports.zip(at).and_then(|(mut ports, at)| ports.nth(at)) else {
                 let (value, op) = (part.value.clone(), spec.written_by.clone());
                 return Err(self.cache(block, stream, CacheError::RowValue { value, op }));
             };
-            let place = format_args!("block {block}, cache {stream}, {}", part.value);
-            let width = vars.size(&part.width, place, &self.name)?;
-            row.push(RowPart { value: part.value.clone(), port: port.name, width, rotated: part.rotated });
+            let rotated = part.rotated && vars.flag("rotated");
+            row.push(RowPart { value: part.value.clone(), port: port.name, width, rotated });
         }
         Ok(row)
     }

@@ -86,7 +86,7 @@ fn each_layer_has_the_cache_that_its_block_states() {
     let ir = built(Circuit::named("deepseek2").unwrap(), &config()).unwrap();
     assert_eq!(ir.streams.iter().map(|stream| stream.layer).collect::<Vec<_>>(), [0, 1]);
     let stream = &ir.streams[1];
-    assert_eq!((stream.name.as_str(), stream.width(), stream.rotated()), ("latent", 64, 16));
+    assert_eq!((stream.name.as_str(), stream.width(), stream.shared_key()), ("latent", 64, 16));
     let row: Vec<_> = stream.row.iter().map(|part| (part.port, part.width, part.rotated)).collect();
     assert_eq!(row, [("latent", 48, false), ("k_rope", 16, true)]);
     assert_eq!(

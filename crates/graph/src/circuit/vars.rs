@@ -41,6 +41,8 @@ impl ConfigVars {
         }
         let mut flags = BTreeMap::from([
             ("q_lora", a.q_lora_rank.is_some()),
+            ("rope", a.rope > 0),
+            ("rotated", config.rope.dims > 0),
             ("split_kv", config.kv_form == KvForm::Separate),
             ("combined_kv", config.kv_form == KvForm::Combined),
             ("tied", config.tied_embeddings),
@@ -75,6 +77,11 @@ impl ConfigVars {
     #[cfg(test)]
     pub(crate) fn of_dimensions(dimensions: &[(&'static str, usize)]) -> ConfigVars {
         ConfigVars { dimensions: dimensions.iter().copied().collect(), ..ConfigVars::default() }
+    }
+
+    /// Whether the flag of this name is set; not where there is none.
+    pub(super) fn flag(&self, name: &str) -> bool {
+        self.flags.get(name).copied().unwrap_or(false)
     }
 
     /// The dimension of this name.

@@ -14,6 +14,8 @@ pub(super) struct Family {
     pub(super) router: Option<RouterDefaults>,
     /// θ where config.json has none; a family whose models differ in it has no default.
     pub(super) rope_base: Option<f64>,
+    /// Whether it rotates the shared key by position, unless `mla_use_nope` says otherwise.
+    pub(super) rotates: bool,
     /// How rotated elements pair up, unless `rope_interleave` says otherwise.
     pub(super) pairs: RopePairs,
     /// Activation of its feed-forward blocks.
@@ -62,6 +64,7 @@ const DEEPSEEK: Family = Family {
     circuit: "deepseek2",
     router: Some(V3_ROUTER),
     rope_base: Some(10_000.0),
+    rotates: true,
     pairs: RopePairs::Interleaved,
     activation: FfnActivation::SiluGated,
     scaled: false,

@@ -151,7 +151,7 @@ impl Gguf<'_> {
             ));
         }
         let rope =
-            keys.need_size("rope.dimension_count", limits::HEAD_WIDTH, "how wide a head's rotated part is")?;
+            keys.need_size("rope.dimension_count", limits::SHARED_KEY, "how wide a head's rotated part is")?;
         if rope % 2 != 0 {
             return Err(keys.wrong(
                 "rope.dimension_count",

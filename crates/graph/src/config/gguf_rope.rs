@@ -32,6 +32,9 @@ pub(super) fn read(
     temperature: bool,
 ) -> Result<Rope, ConfigError> {
     let keys = &gguf.keys;
+    if dims == 0 {
+        return Ok(Rope { spec: RopeSpec::none(), score_scale: 1.0 });
+    }
     let base = keys.real("rope.freq_base", limits::ROPE_BASE)?.unwrap_or(10_000.0);
     let original = keys.size("rope.scaling.original_context_length", limits::CONTEXT)?.unwrap_or(context);
     let magnitude = keys.real("rope.scaling.attn_factor", limits::MAGNITUDE)?.unwrap_or(1.0);

@@ -23,16 +23,10 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
     let mtp_layers = config.mtp_layers(layers)?;
     let context_length =
         config.text.need_size("max_position_embeddings", limits::CONTEXT, "the longest context")?;
-    let rope_dims = config.head_width("qk_rope_head_dim")?;
-    if rope_dims % 2 != 0 {
-        return Err(config.text.wrong(
-            "qk_rope_head_dim",
-            rope_dims,
-            "an even number: rotated numbers come in pairs",
-        ));
-    }
-    let rope = hf_rope::read(&config.text, family, rope_dims, context_length)?;
-    let attention = config.attention(rope_dims, rope.score_scale)?;
+    let what = "the width of the part of a head whose key all heads share";
+    let shared_key = config.text.need_size("qk_rope_head_dim", limits::SHARED_KEY, what)?;
+    let rope = hf_rope::read(&config.text, family, shared_key, context_length)?;
+    let attention = config.attention(shared_key, rope.score_scale)?;
     let layer_kinds = hf_moe::layer_kinds(&config, layers, mtp_layers)?;
     let moe = hf_moe::read(&config, &layer_kinds[..layers], hidden_size)?;
     let intermediate_size = config.intermediate_size(&layer_kinds)?;

@@ -28,12 +28,29 @@ fn parameters<'a>(text: &Reader<'a>) -> Result<Option<Reader<'a>>, ConfigError> 
     Ok(None)
 }
 
+/// Whether the shared key is rotated: not where there is none, nor where the model has no rotation (`mla_use_nope`, NoPE).
+fn rotates(text: &Reader<'_>, family: &Family, dims: usize) -> Result<bool, ConfigError> {
+    match text.flag("mla_use_nope")? {
+        Some(false) if !family.rotates => {
+            Err(text.wrong("mla_use_nope", false, "true: the published code of this family never rotates"))
+        }
+        nope => Ok(family.rotates && nope != Some(true) && dims > 0),
+    }
+}
+
 pub(super) fn read(
     text: &Reader<'_>,
     family: &Family,
     dims: usize,
     context: usize,
 ) -> Result<Rope, ConfigError> {
+    if !rotates(text, family, dims)? {
+        return Ok(Rope { spec: RopeSpec::none(), score_scale: 1.0 });
+    }
+    if !dims.is_multiple_of(2) {
+        let expected = "an even number: rotated numbers come in pairs";
+        return Err(text.wrong("qk_rope_head_dim", dims, expected));
+    }
     let parameters = parameters(text)?;
     let inner = parameters.as_ref().map(|p| p.real("rope_theta", limits::ROPE_BASE)).transpose()?.flatten();
     let base = match inner.or(text.real("rope_theta", limits::ROPE_BASE)?).or(family.rope_base) {

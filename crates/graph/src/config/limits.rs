@@ -15,6 +15,8 @@ pub(super) const SHARED_EXPERTS: usize = 64;
 pub(super) const HEADS: RangeInclusive<usize> = 1..=1024;
 /// Width of each part of a head (nope, rope, value; GLM-4.7-Flash: 256).
 pub(super) const HEAD_WIDTH: RangeInclusive<usize> = 1..=4096;
+/// Width of the part whose key all heads share; 0: none.
+pub(super) const SHARED_KEY: RangeInclusive<usize> = 0..=4096;
 /// Width of a query or key head, both parts.
 pub(super) const WHOLE_HEAD: RangeInclusive<usize> = 2..=8192;
 /// Ranks of the low-rank projections (DeepSeek: 512 and 1536).

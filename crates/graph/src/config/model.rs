@@ -5,7 +5,7 @@ use super::rope::RopeSpec;
 /// Every hyper-parameter that a plan depends on.
 ///
 /// Every field has been checked: dimensions are positive and bounded, products do not overflow, `num_experts_per_tok` is at most
-/// `experts`, the rope size is even, the vocabulary agrees with the embedding.
+/// `experts`, the rope size is even (or 0), the vocabulary agrees with the embedding.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct ModelConfig {
     /// Name of the circuit that runs it: `deepseek2`, `minicpm3` or `plm` (a file of `graph/circuits`).
@@ -62,7 +62,8 @@ pub struct AttentionShape {
     pub kv_lora_rank: usize,
     /// Width of a head's part without position (`qk_nope_head_dim`).
     pub nope: usize,
-    /// Width of a head's rotated part, whose key all heads share (`qk_rope_head_dim`).
+    /// Width of a head's part whose key all heads share (`qk_rope_head_dim`): the one that is rotated, where the model rotates
+    /// ([`RopeSpec::dims`]); 0 where it has none.
     pub rope: usize,
     /// Width of a head's value (`v_head_dim`).
     pub v: usize,

@@ -17,7 +17,7 @@ pub struct RopeSpec {
     pub base: f64,
     /// How elements pair up.
     pub pairs: RopePairs,
-    /// Elements that are rotated (even): `rope` of the attention shape.
+    /// Elements that are rotated (even): `rope` of the attention shape, or 0 in a model without rotation.
     pub dims: usize,
     /// How positions beyond the original context are handled.
     pub scaling: RopeScaling,
@@ -61,6 +61,11 @@ pub enum RopeScaling {
 }
 
 impl RopeSpec {
+    /// No rotation (NoPE): what a model has whose other layers know the order of tokens.
+    pub fn none() -> RopeSpec {
+        RopeSpec { base: 1e4, pairs: RopePairs::Interleaved, dims: 0, scaling: RopeScaling::None }
+    }
+
     /// Radians that each pair turns per position, `dims / 2` of them, for a session of `session_context` tokens.
     ///
     /// Only LongRoPE looks at the session's context: like llama.cpp, it chooses its list once for the whole session, so that

@@ -368,7 +368,8 @@ impl Builder<'_> {
     }
 
     fn attention(&mut self, spec: &OpSpec, weights: Vec<(String, WeightId)>) -> Result<(), GraphError> {
-        let inputs: Vec<ValueId> = (0..4).map(|i| self.input(spec, i)).collect::<Result<_, _>>()?;
+        let count = Op::MlaAttention.inputs_of(spec.inputs.len()).count();
+        let inputs: Vec<ValueId> = (0..count).map(|i| self.input(spec, i)).collect::<Result<_, _>>()?;
         let v = self.vars.size("v", format_args!("mla_attention"), &self.circuit.name)?;
         let heads = self.ir.value(inputs[0]).heads;
         let out = self.define(self.output(spec, 0)?, ValueType::F32, heads, v, Storage::Own);

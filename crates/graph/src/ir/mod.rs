@@ -102,7 +102,7 @@ pub struct KvLayer {
     pub layer: usize,
     /// Elements per row.
     pub width: usize,
-    /// How many of them, at the end of a latent row, are rotated by position.
+    /// How many of them, at the end of a latent row, are the key that all heads share: the part that a rotation turns.
     pub rope: usize,
 }
 

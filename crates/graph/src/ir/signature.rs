@@ -1,6 +1,6 @@
 //! The signature of nodes: which ports their inputs and outputs are, and edges between them.
 
-use super::{Epilogue, Ir, Node};
+use super::{Epilogue, Ir, Node, ValueId};
 use crate::ops::{Outputs, PARTIALS, Port};
 
 /// One edge of an IR: who makes a value, who reads it, and at which port.
@@ -20,14 +20,24 @@ pub struct Edge {
 const RESIDUAL: Port = Port::f32("residual", "rows × outputs");
 
 impl Node {
-    /// The port of input `i`; none where the operation has no such input.
-    pub fn input_port(&self, i: usize) -> Option<Port> {
-        let ports = self.op.inputs();
+    /// The ports of the operation at which the node has an input, and the one that a prologue or epilogue adds.
+    pub fn input_ports(&self) -> impl Iterator<Item = Port> + use<> {
         let more = match self.prologue.kv_splits {
             true => Some(PARTIALS),
             false => matches!(self.epilogue, Epilogue::AddTo(_)).then_some(RESIDUAL),
         };
-        ports.get(i).copied().or(more.filter(|_| i == ports.len()))
+        self.op.inputs_of(self.inputs.len().saturating_sub(usize::from(more.is_some()))).chain(more)
+    }
+
+    /// The port of input `i`; none where the operation has no such input.
+    pub fn input_port(&self, i: usize) -> Option<Port> {
+        self.input_ports().nth(i)
+    }
+
+    /// The value at the input port of this name; none where it is left out, or the operation has no such port.
+    pub fn input_at(&self, name: &str) -> Option<ValueId> {
+        let at = self.input_ports().position(|port| port.name == name)?;
+        self.inputs.get(at).copied()
     }
 
     /// The port of output `i`; none where the node should not have it.
@@ -43,8 +53,7 @@ impl Node {
 
     /// Inputs that the node must have.
     pub fn input_count(&self) -> usize {
-        let adds = matches!(self.epilogue, Epilogue::AddTo(_));
-        self.op.inputs().len() + usize::from(adds || self.prologue.kv_splits)
+        self.input_ports().count()
     }
 
     /// Outputs that the node must have; of a split as many as it has.

@@ -43,7 +43,7 @@ pub use operation::{
 pub use port::{Epilogue, KvLayerKind, Port, RowCount, WeightSlot};
 pub use reference::reference_markdown;
 pub(crate) use shapes::{NodeShapes, ShapeRule, ValueShape, WeightShape};
-pub(crate) use shared::{PARTIALS, SOFTMAX_STATE};
+pub(crate) use shared::{K_ROPE, PARTIALS, SOFTMAX_STATE};
 
 use serde::Serialize;
 
@@ -159,6 +159,13 @@ impl Op {
     /// Inputs in order, without the residual of [`Epilogue::AddTo`].
     pub fn inputs(&self) -> &'static [Port] {
         self.spec().inputs()
+    }
+
+    /// The inputs of a use with `count` of them: without the optional ones where there are as many as the others.
+    pub(crate) fn inputs_of(&self, count: usize) -> impl Iterator<Item = Port> + use<> {
+        let ports = self.inputs();
+        let bare = count == ports.iter().filter(|port| !port.optional).count();
+        ports.iter().copied().filter(move |port| !(bare && port.optional))
     }
 
     /// Its entry in the reference.

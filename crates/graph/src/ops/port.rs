@@ -15,23 +15,31 @@ pub struct Port {
     pub shape: &'static str,
     /// What else is worth knowing, for the reference.
     pub note: &'static str,
+    /// Whether nodes have no input here where a config gives the port no elements; then none of the operation's optional ports has one.
+    pub optional: bool,
 }
 
 impl Port {
     /// A port of f32 elements.
     pub const fn f32(name: &'static str, shape: &'static str) -> Port {
-        Port { name, dtype: ValueType::F32, shape, note: "" }
+        Port { name, dtype: ValueType::F32, shape, note: "", optional: false }
     }
 
     /// A port of ids.
     pub const fn u32(name: &'static str, shape: &'static str) -> Port {
-        Port { name, dtype: ValueType::U32, shape, note: "" }
+        Port { name, dtype: ValueType::U32, shape, note: "", optional: false }
     }
 
     /// The same with a note.
     #[must_use]
     pub const fn with_note(self, note: &'static str) -> Port {
         Port { note, ..self }
+    }
+
+    /// The same, left out where a config gives it no elements.
+    #[must_use]
+    pub const fn or_none(self) -> Port {
+        Port { optional: true, ..self }
     }
 }
 

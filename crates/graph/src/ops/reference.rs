@@ -82,7 +82,8 @@ fn entry(text: &mut String, spec: &dyn Operation) {
         } else {
             format!(", {}", port.dtype)
         };
-        format!("{}: {}{dtype}{}", port.name, shown(port.shape), note(port.note))
+        let left_out = if port.optional { ", left out where it has no elements" } else { "" };
+        format!("{}: {}{dtype}{}{left_out}", port.name, shown(port.shape), note(port.note))
     };
     spec.inputs().iter().for_each(|input| line("in", port(input)));
     if spec.folds().sum {

@@ -6,9 +6,10 @@ use super::{
 };
 
 pub(super) const Q_NOPE: Port = Port::f32("q_nope", "rows × heads × nope");
-pub(super) const Q_ROPE: Port = Port::f32("q_rope", "rows × heads × rope");
+pub(super) const Q_ROPE: Port = Port::f32("q_rope", "rows × heads × rope").or_none();
 pub(super) const LATENT: Port = Port::f32("latent", "rows × kv_lora");
-pub(super) const K_ROPE: Port = Port::f32("k_rope", "rows × rope");
+/// The key that all heads share, rotated where the model rotates.
+pub(crate) const K_ROPE: Port = Port::f32("k_rope", "rows × rope").or_none();
 pub(super) const ATTN: Port = Port::f32("attn", "rows × heads × v");
 /// A query in latent space with its rope part.
 pub(super) const Q_LATENT: Port = Port::f32("q_latent", "rows × heads × (kv_lora + rope)");

@@ -129,8 +129,8 @@ pub fn lower_mla(
         let attention = remove(&mut ir, at);
         let mut lowering = Lowering { made: Vec::new(), attention, shape };
         let kv_layer = lowering.store(&mut ir, form)?;
-        let rope = lowering.take_query_rope(&mut ir)?;
-        let at = at - 1; // the query's rope node is gone
+        let rope = lowering.take_query_rope(&mut ir);
+        let at = at - usize::from(rope.is_some_and(|part| part.rotates)); // the query's rope node is gone
         if choice != MlaChoice::Naive {
             let split = choice == MlaChoice::SeparateScores;
             lowering.latent(
@@ -149,6 +149,14 @@ pub fn lower_mla(
         ir.nodes.splice(at..at, lowering.made);
     }
     Ok(ir)
+}
+
+/// The part of the query that meets the key of all heads.
+#[derive(Clone, Copy)]
+struct QueryRope {
+    part: ValueId,
+    /// Whether each attention path rotates it, in its own place.
+    rotates: bool,
 }
 
 struct Lowering<'a> {
@@ -195,13 +203,13 @@ impl Lowering<'_> {
             return Err(GraphError::Internal { pass: "lower_mla", problem });
         };
         let (kind, op, width, rope) = match form {
-            CacheForm::Latent => (KvLayerKind::Latent, Op::LatentStore, stream.width(), stream.rotated()),
+            CacheForm::Latent => (KvLayerKind::Latent, Op::LatentStore, stream.width(), stream.shared_key()),
             // not the stated row but what is computed from it: keys and values, for comparison only
             CacheForm::Expanded => (KvLayerKind::Expanded, Op::ExpandedStore, self.shape.expanded_width(), 0),
         };
         ir.kv_layers.push(KvLayer { kind, layer, width, rope });
         let kv_layer = KvLayerId(ir.kv_layers.len() - 1);
-        let inputs = self.attention.inputs[2..4].to_vec();
+        let inputs = ["latent", "k_rope"].iter().filter_map(|port| self.attention.input_at(port)).collect();
         let weights = if form == CacheForm::Expanded { self.attention.weights.clone() } else { Vec::new() };
         let node = self.node(op, AttentionPath::All, inputs, Vec::new());
         node.kv_layer = Some(kv_layer);
@@ -209,45 +217,54 @@ impl Lowering<'_> {
         Ok(kv_layer)
     }
 
-    /// Removes the node that rotates the query, because each attention path rotates in its own place; returns its input.
-    fn take_query_rope(&self, ir: &mut Ir) -> Result<ValueId, GraphError> {
-        let rotated = self.attention.inputs[1];
-        match ir.maker(rotated) {
-            Some(index) if ir.nodes[index].op == Op::Rope => Ok(remove(ir, index).inputs[0]),
-            _ => Err(GraphError::Internal {
-                pass: "lower_mla",
-                problem: "the rope part of the query is not made by rope".into(),
-            }),
-        }
+    /// The rope part of the query, where it has one. The node that rotates it goes, because each attention path rotates in its own place.
+    fn take_query_rope(&self, ir: &mut Ir) -> Option<QueryRope> {
+        let part = self.attention.input_at("q_rope")?;
+        let maker = ir.maker(part).filter(|index| ir.nodes[*index].op == Op::Rope);
+        Some(match maker {
+            Some(index) => QueryRope { part: remove(ir, index).inputs[0], rotates: true },
+            None => QueryRope { part, rotates: false },
+        })
     }
 
-    fn latent(&mut self, ir: &mut Ir, q_pe: ValueId, kv_layer: KvLayerId, attend: Op) {
+    /// The rope part as a path reads it: rotated, into the given storage, where the model rotates.
+    fn rotated(&mut self, ir: &mut Ir, rope: QueryRope, path: AttentionPath, storage: Storage) -> ValueId {
+        if !rope.rotates {
+            return rope.part;
+        }
+        let rotated = self.value(ir, "q_rope", self.shape.rope, storage);
+        self.node(Op::Rope, path, vec![rope.part], vec![rotated]);
+        rotated
+    }
+
+    fn latent(&mut self, ir: &mut Ir, rope: Option<QueryRope>, kv_layer: KvLayerId, attend: Op) {
         let (latent, full) = (self.shape.kv_lora_rank, self.shape.latent_width());
-        let rotated = self.value(ir, "q_rope", self.shape.rope, Storage::Own);
+        let rotated = rope.map(|rope| self.rotated(ir, rope, AttentionPath::Absorbed, Storage::Own));
         let query = self.value(ir, "q_latent", full, Storage::Own);
         let mixed = self.value(ir, "latent_mix", latent, Storage::Own);
         let (q_nope, out) = (self.attention.inputs[0], self.attention.outputs[0]);
         let weights = self.attention.weights.clone();
         let by_side =
             |keep: fn(&str) -> bool| weights.iter().filter(|(slot, _)| keep(slot)).cloned().collect();
-        self.node(Op::Rope, AttentionPath::Absorbed, vec![q_pe], vec![rotated]);
-        self.node(Op::AbsorbK, AttentionPath::Absorbed, vec![q_nope, rotated], vec![query]).weights =
+        let inputs = [q_nope].into_iter().chain(rotated).collect();
+        self.node(Op::AbsorbK, AttentionPath::Absorbed, inputs, vec![query]).weights =
             by_side(|slot| slot != "v_b");
         self.node(attend, AttentionPath::Absorbed, vec![query], vec![mixed]).kv_layer = Some(kv_layer);
         self.node(Op::AbsorbV, AttentionPath::Absorbed, vec![mixed], vec![out]).weights =
             by_side(|slot| slot != "k_b");
     }
 
-    fn naive(&mut self, ir: &mut Ir, q_pe: ValueId, kv_layer: KvLayerId) {
-        let rotated = self.value(ir, "q_rope", self.shape.rope, Storage::View { of: q_pe, offset: 0 });
+    fn naive(&mut self, ir: &mut Ir, rope: Option<QueryRope>, kv_layer: KvLayerId) {
+        let in_place = |rope: QueryRope| Storage::View { of: rope.part, offset: 0 };
+        let rotated = rope.map(|rope| self.rotated(ir, rope, AttentionPath::Naive, in_place(rope)));
         let (q_nope, out) = (self.attention.inputs[0], self.attention.outputs[0]);
         let weights = if ir.kv_layers[kv_layer.0].kind == KvLayerKind::Latent {
             self.attention.weights.clone()
         } else {
             Vec::new()
         };
-        self.node(Op::Rope, AttentionPath::Naive, vec![q_pe], vec![rotated]);
-        let node = self.node(Op::AttendExpanded, AttentionPath::Naive, vec![q_nope, rotated], vec![out]);
+        let inputs = [q_nope].into_iter().chain(rotated).collect();
+        let node = self.node(Op::AttendExpanded, AttentionPath::Naive, inputs, vec![out]);
         node.kv_layer = Some(kv_layer);
         node.weights = weights;
     }

@@ -40,9 +40,11 @@ impl Interpreter<'_> {
     pub(super) fn store(&mut self, node: &Node) -> Result<(), BackendError> {
         let Some(layer) = node.kv_layer else { return internal("a store without a KV layer".into()) };
         let a = self.config.attention;
-        let (latents, keys) = (self.input(node, 0)?.clone(), self.input(node, 1)?.clone());
+        let (latents, keys) = (self.input(node, 0)?.clone(), self.input_at(node, "k_rope")?);
         let mut rows: Vec<Vec<f32>> = vec![Vec::new(); self.rows];
-        let parts = || latents.chunks_exact(a.kv_lora_rank).zip(keys.chunks_exact(a.rope));
+        let key = |row: usize| &keys[row * a.rope..(row + 1) * a.rope];
+        let parts =
+            || latents.chunks_exact(a.kv_lora_rank).enumerate().map(|(row, latent)| (latent, key(row)));
         match self.ir().kv_layers[layer.0].kind {
             KvLayerKind::Latent => {
                 rows.iter_mut().zip(parts()).for_each(|(row, (latent, key))| *row = [latent, key].concat());
@@ -70,7 +72,7 @@ impl Interpreter<'_> {
     /// Queries in latent space: [W_UKᵀ q_nope | q_rope].
     pub(super) fn absorb_query(&mut self, node: &Node) -> Result<(), BackendError> {
         let a = self.config.attention;
-        let (nope, rope) = (self.input(node, 0)?.clone(), self.input(node, 1)?.clone());
+        let (nope, rope) = (self.input(node, 0)?.clone(), self.input_at(node, "q_rope")?);
         let mut made = vec![0.0; self.rows * a.heads * a.latent_width()];
         for head in 0..a.heads {
             let keys = self.projections(node, head)?.keys;
@@ -140,7 +142,7 @@ impl Interpreter<'_> {
     pub(super) fn attend_expanded(&mut self, node: &Node) -> Result<(), BackendError> {
         let Some(layer) = node.kv_layer else { return internal("attention without a KV layer".into()) };
         let a = self.config.attention;
-        let (nope, rope) = (self.input(node, 0)?.clone(), self.input(node, 1)?.clone());
+        let (nope, rope) = (self.input(node, 0)?.clone(), self.input_at(node, "q_rope")?);
         let expanded = self.ir().kv_layers[layer.0].kind == KvLayerKind::Expanded;
         let mut made = vec![0.0; self.rows * a.heads * a.v];
         for span in self.spans(node.path) {

@@ -52,6 +52,14 @@ impl Interpreter<'_> {
         }
     }
 
+    /// The value at a port, or no elements where it is left out.
+    pub fn input_at(&self, node: &Node, port: &str) -> Result<Vec<f32>, BackendError> {
+        match node.input_ports().position(|of| of.name == port) {
+            Some(i) => Ok(self.input(node, i)?.clone()),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// Spans of the batch that attend on this path.
     pub fn spans(&self, path: AttentionPath) -> Vec<SeqSpan> {
         self.batch.on_path(path).cloned().collect()
