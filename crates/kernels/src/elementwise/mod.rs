@@ -11,12 +11,31 @@ pub type ElementwiseFn = fn(&mut [f32], &[f32], f32);
 /// The elementwise kernel of an operation, and the input, counted from 0, that it overwrites; none for other operations.
 pub(crate) fn kernel(op: OpKind) -> Option<(ElementwiseFn, usize)> {
     Some(match op {
-        OpKind::SiluMul => (|up, gate, _| silu_mul(gate, up), 1),
-        OpKind::Relu2 => (|x, _, _| relu2(x), 0),
-        OpKind::Add => (|base, term, factor| axpy(base, factor, term), 0),
-        OpKind::Scale => (|x, _, factor| scale(x, factor), 0),
+        OpKind::SiluMul => (of_rows::silu_mul, 1),
+        OpKind::Relu2 => (of_rows::relu2, 0),
+        OpKind::Add => (of_rows::add, 0),
+        OpKind::Scale => (of_rows::scale, 0),
         _ => return None,
     })
+}
+
+/// The operations in the form of [`ElementwiseFn`].
+mod of_rows {
+    pub(super) fn silu_mul(up: &mut [f32], gate: &[f32], _: f32) {
+        super::silu_mul(gate, up);
+    }
+
+    pub(super) fn relu2(x: &mut [f32], _: &[f32], _: f32) {
+        super::relu2(x);
+    }
+
+    pub(super) fn add(base: &mut [f32], term: &[f32], factor: f32) {
+        super::axpy(base, factor, term);
+    }
+
+    pub(super) fn scale(x: &mut [f32], _: &[f32], factor: f32) {
+        super::scale(x, factor);
+    }
 }
 
 /// SiLU: x / (1 + e^-x).
