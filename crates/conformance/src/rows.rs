@@ -28,6 +28,11 @@ pub enum RowOp {
     ToBf16,
     /// silu(gate) · up.
     SiluMul,
+    /// sigmoid(gate) · x.
+    SigmoidMul {
+        /// Gates of a row, each for as many elements; as many as elements where the row cannot be cut so.
+        heads: Option<usize>,
+    },
     /// max(x, 0)².
     Relu2,
     /// x + y.
@@ -78,6 +83,13 @@ pub(crate) const POSITION: i64 = 4_095;
 /// Relative rounding error of f32: half an ulp.
 const HALF_DIGIT: f64 = 1.0 / (1u64 << 24) as f64;
 
+impl RowOp {
+    /// Gates of a row of `width` elements.
+    pub(crate) fn gates(heads: Option<usize>, width: usize) -> usize {
+        heads.filter(|heads| width.is_multiple_of(*heads)).unwrap_or(width)
+    }
+}
+
 impl RowCase {
     pub(crate) fn operation(&self) -> &'static str {
         match self.op {
@@ -89,6 +101,7 @@ impl RowCase {
             RowOp::QuantizeA8 => "quantize_a8",
             RowOp::ToBf16 => "to_bf16",
             RowOp::SiluMul => "silu_mul",
+            RowOp::SigmoidMul { .. } => "sigmoid_mul",
             RowOp::Relu2 => "relu2",
             RowOp::Add => "add",
             RowOp::Scale => "scale",
@@ -104,6 +117,7 @@ impl RowCase {
             RowOp::Rope(RopePairs::Interleaved) => "interleaved, ".into(),
             RowOp::Rope(RopePairs::NeoX) => "neox, ".into(),
             RowOp::Store(ty) | RowOp::Load(ty) => format!("{ty}, "),
+            RowOp::SigmoidMul { heads: Some(heads) } => format!("gates={heads}, "),
             RowOp::CombineSplits { splits } => format!("splits={splits}, "),
             RowOp::Route(routing) => format!("{routing}, "),
             _ => String::new(),
@@ -119,6 +133,7 @@ impl RowCase {
             RowOp::RmsNorm => (4.0 * HALF_DIGIT, "squares are summed in f64; three f32 roundings"),
             RowOp::Rope(_) => (4.0 * HALF_DIGIT, "angles in f64; cos and sin, products and sum in f32"),
             RowOp::SiluMul => (12.0 * HALF_DIGIT, "exp within 2.5e-7, three f32 roundings"),
+            RowOp::SigmoidMul { .. } => (12.0 * HALF_DIGIT, "exp within 2.5e-7, three f32 roundings"),
             RowOp::Relu2 | RowOp::Add | RowOp::Scale => (HALF_DIGIT, "one f32 rounding"),
             RowOp::Axpy => (2.0 * HALF_DIGIT, "two f32 roundings"),
             RowOp::CombineSplits { .. } => (20.0 * HALF_DIGIT, "exp within 2.5e-7, f32 sums of a few splits"),
@@ -138,7 +153,8 @@ impl RowCase {
             RowOp::ToBf16 => (6.0, 0.0),
             RowOp::RmsNorm => (12.0, 4.0),
             RowOp::Rope(_) => (20.0, 3.0),
-            RowOp::SiluMul => (20.0, 20.0),
+            RowOp::SiluMul | RowOp::SigmoidMul { heads: None } => (20.0, 20.0),
+            RowOp::SigmoidMul { heads: Some(_) } => (16.0, 1.0),
             RowOp::Relu2 | RowOp::Scale => (16.0, 1.0),
             RowOp::Add => (20.0, 1.0),
             RowOp::Axpy => (20.0, 2.0),
@@ -181,7 +197,7 @@ impl RowCase {
                     }
                 }
             }
-            RowOp::SiluMul => x.iter_mut().for_each(|x| *x *= 20.0),
+            RowOp::SiluMul | RowOp::SigmoidMul { .. } => x.iter_mut().for_each(|x| *x *= 20.0),
             // x: running maximum and sum of each split; y: weighted values
             RowOp::CombineSplits { splits } => {
                 x = random.numbers(2 * splits * self.rows);
@@ -256,6 +272,16 @@ impl RowCase {
                 let value = gate / (1.0 + (-gate).exp()) * up;
                 truth.push(value, value.abs());
             }),
+            RowOp::SigmoidMul { heads } => {
+                let gates = RowOp::gates(heads, self.width);
+                for (gate, x) in x.chunks_exact(self.width).zip(y.chunks_exact(self.width)) {
+                    for (i, x) in x.iter().enumerate() {
+                        let gate = f64::from(gate[i / (self.width / gates)]);
+                        let value = f64::from(*x) / (1.0 + (-gate).exp());
+                        truth.push(value, value.abs());
+                    }
+                }
+            }
             RowOp::Relu2 => pairs().for_each(|(x, _)| truth.push(x.max(0.0).powi(2), x * x)),
             RowOp::Add => pairs().for_each(|(x, y)| truth.push(x + y, (x + y).abs())),
             RowOp::Scale => pairs().for_each(|(x, _)| {

@@ -219,6 +219,9 @@ fn rows() -> Vec<Case> {
             RowOp::QuantizeA8,
             RowOp::ToBf16,
             RowOp::SiluMul,
+            RowOp::SigmoidMul { heads: None },
+            RowOp::SigmoidMul { heads: Some(3) },
+            RowOp::SigmoidMul { heads: Some(16) },
             RowOp::Relu2,
             RowOp::Add,
             RowOp::Scale,
@@ -320,6 +323,11 @@ pub fn real_sizes() -> Vec<Case> {
         for op in [RowOp::Add, RowOp::Scale, RowOp::Axpy] {
             add(op, width);
         }
+    }
+    // 32 heads of values of 128, and of 256
+    for heads in [None, Some(32)] {
+        add(RowOp::SigmoidMul { heads }, 4096);
+        add(RowOp::SigmoidMul { heads }, 8192);
     }
     add(RowOp::CombineSplits { splits: 4 }, 512);
     for cache in CacheType::ALL {

@@ -66,7 +66,7 @@ pub use attention::{
     HeadWidths, KEYS, KeyBlocks, KeyOrder, KvElement, PartialSoftmax, combine_splits, partial_softmax_len,
 };
 pub use decode::decode_row;
-pub use elementwise::{ElementwiseFn, add, axpy, relu2, scale, silu, silu_mul};
+pub use elementwise::{ElementwiseFn, add, axpy, relu2, scale, sigmoid_mul, silu, silu_mul};
 #[cfg(target_arch = "x86_64")]
 pub use features::assume_amx;
 pub use features::features;

@@ -164,6 +164,8 @@ op_kinds! {
     Route = "route",
     /// silu(gate) · up.
     SiluMul = "silu_mul",
+    /// sigmoid(gate) · x.
+    SigmoidMul = "sigmoid_mul",
     /// max(x, 0)².
     Relu2 = "relu2",
     /// x + y.

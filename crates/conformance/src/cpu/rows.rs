@@ -77,7 +77,7 @@ impl Job for RowJob<'_> {
         match op {
             // in place: copy the operand first
             RowOp::Rope(_) | RowOp::Relu2 | RowOp::Scale | RowOp::Add => self.out.copy_from_slice(x),
-            RowOp::SiluMul | RowOp::Axpy => self.out.copy_from_slice(y),
+            RowOp::SiluMul | RowOp::SigmoidMul { .. } | RowOp::Axpy => self.out.copy_from_slice(y),
             _ => {}
         }
         if let RowOp::CombineSplits { splits } = op {
@@ -114,6 +114,10 @@ impl Job for RowJob<'_> {
                 }
                 RowOp::ToBf16 => latent_kernels::to_bf16(&x[row(i)], &mut self.bits[row(i)]),
                 RowOp::SiluMul => latent_kernels::silu_mul(&x[row(i)], &mut self.out[row(i)]),
+                RowOp::SigmoidMul { heads } => {
+                    let gate = &x[row(i)][..RowOp::gates(heads, width)];
+                    latent_kernels::sigmoid_mul(gate, &mut self.out[row(i)]);
+                }
                 RowOp::Relu2 => latent_kernels::relu2(&mut self.out[row(i)]),
                 RowOp::Add => latent_kernels::add(&mut self.out[row(i)], &y[row(i)]),
                 RowOp::Scale => latent_kernels::scale(&mut self.out[row(i)], FACTOR),

@@ -33,6 +33,7 @@ mod route;
 mod scale;
 mod shapes;
 mod shared;
+mod sigmoid_mul;
 mod silu_mul;
 mod split;
 
@@ -110,6 +111,8 @@ operations! {
     ExpertMlp in expert_mlp::ExpertMlp;
     /// gate, up → silu(gate) · up.
     SiluMul in silu_mul::SiluMul;
+    /// x → sigmoid(gate) · x, in place.
+    SigmoidMul in sigmoid_mul::SigmoidMul;
     /// x → max(x, 0)².
     Relu2 in relu2::Relu2;
     /// a + factor · b, in place of a.

@@ -12,6 +12,7 @@ pub type ElementwiseFn = fn(&mut [f32], &[f32], f32);
 pub(crate) fn kernel(op: OpKind) -> Option<(ElementwiseFn, usize)> {
     Some(match op {
         OpKind::SiluMul => (of_rows::silu_mul, 1),
+        OpKind::SigmoidMul => (of_rows::sigmoid_mul, 0),
         OpKind::Relu2 => (of_rows::relu2, 0),
         OpKind::Add => (of_rows::add, 0),
         OpKind::Scale => (of_rows::scale, 0),
@@ -23,6 +24,10 @@ pub(crate) fn kernel(op: OpKind) -> Option<(ElementwiseFn, usize)> {
 mod of_rows {
     pub(super) fn silu_mul(up: &mut [f32], gate: &[f32], _: f32) {
         super::silu_mul(gate, up);
+    }
+
+    pub(super) fn sigmoid_mul(x: &mut [f32], gate: &[f32], _: f32) {
+        super::sigmoid_mul(gate, x);
     }
 
     pub(super) fn relu2(x: &mut [f32], _: &[f32], _: f32) {
@@ -49,6 +54,35 @@ tiers! {
 pub fn silu_mul(gate: &[f32], up: &mut [f32]) {
     for (up, gate) in up.iter_mut().zip(gate) {
         *up *= silu(*gate);
+    }
+}
+}
+
+/// Sigmoid: 1 / (1 + e^-x).
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}
+
+tiers! {
+/// x = sigmoid(gate) · x, where each gate is for as many neighbouring elements of x: for one, or for those of a head.
+///
+/// # Panics
+/// When x is no multiple of the gates.
+pub fn sigmoid_mul(gate: &[f32], x: &mut [f32]) {
+    assert!(!gate.is_empty() && x.len().is_multiple_of(gate.len()), "{} gates for {}", gate.len(), x.len());
+    let width = x.len() / gate.len();
+    if width == 1 {
+        for (x, gate) in x.iter_mut().zip(gate) {
+            *x *= sigmoid(*gate);
+        }
+        return;
+    }
+    for (x, gate) in x.chunks_exact_mut(width.max(1)).zip(gate) {
+        let factor = sigmoid(*gate);
+        for x in x {
+            *x *= factor;
+        }
     }
 }
 }
@@ -91,6 +125,17 @@ pub fn axpy(y: &mut [f32], s: f32, x: &[f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gate_is_for_one_element_or_for_its_neighbours_too() {
+        let mut x = [1.0, -2.0, 3.0, 4.0];
+        sigmoid_mul(&[200.0, -200.0], &mut x);
+        assert_eq!(x, [1.0, -2.0, 0.0, 0.0]);
+        sigmoid_mul(&[0.0, 200.0, 0.0, f32::NEG_INFINITY], &mut x);
+        assert_eq!(x, [0.5, -2.0, 0.0, 0.0]);
+        sigmoid_mul(&[f32::NAN], &mut x);
+        assert!(x.iter().all(|x| x.is_nan()));
+    }
 
     #[test]
     fn silu_of_extremes() {

@@ -112,6 +112,12 @@ impl Interpreter<'_> {
                 let made = pairs.map(|(gate, up)| silu(*gate) * up).collect();
                 self.set(node, 0, made);
             }
+            Op::SigmoidMul => {
+                let (x, gate) = (self.input(node, 0)?, self.input(node, 1)?);
+                let width = x.len() / gate.len();
+                let made = x.iter().enumerate().map(|(i, x)| x * sigmoid(gate[i / width])).collect();
+                self.set(node, 0, made);
+            }
             Op::Relu2 => {
                 let made = self.input(node, 0)?.iter().map(|x| x.max(0.0) * x.max(0.0)).collect();
                 self.set(node, 0, made);
@@ -166,6 +172,11 @@ fn rms_norm(x: &[f32], weight: &[f32], eps: f64) -> Vec<f32> {
     let mean = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>() / x.len() as f64;
     let factor = 1.0 / (mean + eps).sqrt();
     x.iter().zip(weight).map(|(x, w)| (f64::from(*x) * factor) as f32 * w).collect()
+}
+
+/// 1 / (1 + e⁻ˣ).
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
 }
 
 /// x / (1 + e⁻ˣ).
