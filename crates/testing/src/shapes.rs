@@ -1,8 +1,8 @@
 //! The shapes of public models, and toy sizes of the same wiring.
 
 use latent_graph::config::{
-    AttentionShape, FfnActivation, Gating, GroupScore, KvForm, LayerKind, ModelConfig, MoeShape, RopePairs,
-    RopeScaling, RopeSpec, RouterSpec,
+    AttentionShape, FfnActivation, Gating, GroupScore, KvForm, LayerKind, ModelConfig, MoeShape, OutputGate,
+    RopePairs, RopeScaling, RopeSpec, RouterSpec,
 };
 
 /// Names of all shapes.
@@ -29,6 +29,7 @@ pub(crate) struct Shape {
     theta: f64,
     eps: f64,
     tied: bool,
+    gate: Option<OutputGate>,
     moe: Option<Moe>,
     /// factor, original context, mscale_all_dim
     yarn: Option<(f64, usize, f64)>,
@@ -65,6 +66,7 @@ const PLAIN: Shape = Shape {
     theta: 10_000.0,
     eps: 1e-6,
     tied: false,
+    gate: None,
     moe: None,
     yarn: None,
 };
@@ -84,7 +86,7 @@ const EXPERTS: Moe = Moe {
 
 const LARGE: Shape = Shape { layers: 27, hidden: 2048, heads: 16, kv_lora: 512, context: 131_072, ..PLAIN };
 
-const SHAPES: [Shape; 11] = [
+const SHAPES: [Shape; 13] = [
     Shape {
         name: "youtu-llm-2b",
         layers: 32,
@@ -209,6 +211,10 @@ const SHAPES: [Shape; 11] = [
         eps: 1e-5,
         ..PLAIN
     },
+    // as Ling-3.0 has it: a gate for each head
+    Shape { name: "tiny-gate", q_lora: 0, gate: Some(OutputGate::PerHead), ..PLAIN },
+    // as Kimi-K3 and GLM-5.3-Flash have them: a gate for each element, no rope
+    Shape { name: "tiny-nope", rope: 0, gate: Some(OutputGate::PerElement), ..PLAIN },
     Shape { name: "tiny-plm", circuit: "plm", q_lora: 0, tied: true, ..PLAIN },
 ];
 
@@ -242,9 +248,10 @@ impl Shape {
                 v: self.v,
                 softmax_scale: 1.0 / ((self.nope + self.rope) as f64).sqrt(),
                 temperature: None,
+                output_gate: self.gate,
             },
             rope: RopeSpec {
-                base: self.theta,
+                base: if self.rope > 0 { self.theta } else { RopeSpec::none().base },
                 pairs: if scaled { RopePairs::NeoX } else { RopePairs::Interleaved },
                 dims: self.rope,
                 scaling: RopeScaling::None,

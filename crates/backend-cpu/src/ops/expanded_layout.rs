@@ -94,6 +94,7 @@ mod tests {
             v: 128,
             softmax_scale: 1.0,
             temperature: None,
+            output_gate: None,
         };
         for heads in [1, 16, 128] {
             a.heads = heads;

@@ -36,11 +36,15 @@ impl ConfigVars {
             ("v", a.v),
             ("intermediate", config.intermediate_size),
         ]);
+        if let Some(width) = a.gate_width() {
+            dimensions.insert("output_gate", width);
+        }
         if let Some(rank) = a.q_lora_rank {
             dimensions.insert("q_lora", rank);
         }
         let mut flags = BTreeMap::from([
             ("q_lora", a.q_lora_rank.is_some()),
+            ("output_gate", a.output_gate.is_some()),
             ("rope", a.rope > 0),
             ("rotated", config.rope.dims > 0),
             ("split_kv", config.kv_form == KvForm::Separate),

@@ -1,6 +1,6 @@
 //! What each family of config.json implies where it leaves keys out.
 
-use super::{FfnActivation, Gating, RopePairs};
+use super::{FfnActivation, Gating, OutputGate, RopePairs};
 
 /// Models whose published code shares its defaults.
 pub(super) struct Family {
@@ -22,6 +22,8 @@ pub(super) struct Family {
     pub(super) activation: FfnActivation,
     /// Whether it scales embedding, residual stream and final row.
     pub(super) scaled: bool,
+    /// The gate on attention's output, unless `mla_use_output_gate` says otherwise.
+    pub(super) gate: Option<OutputGate>,
 }
 
 /// Defaults of a family's router.
@@ -68,6 +70,7 @@ const DEEPSEEK: Family = Family {
     pairs: RopePairs::Interleaved,
     activation: FfnActivation::SiluGated,
     scaled: false,
+    gate: None,
 };
 
 const YOUTU: Family =

@@ -7,7 +7,7 @@ use super::gguf_rope;
 use super::limits;
 use super::reader::Reader;
 use super::source::{Keys, Tensors};
-use super::{AttentionShape, KvForm, ModelConfig, Temperature};
+use super::{AttentionShape, KvForm, ModelConfig, OutputGate, Temperature};
 
 /// Reads the config of a GGUF file.
 pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig, ConfigError> {
@@ -32,6 +32,7 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
     let shape = gguf.attention(hidden_size, blocks)?;
     let rope = gguf_rope::read(&gguf, shape.rope, context_length, temperature.is_some())?;
     let (kv_form, shape) = gguf.expansion(shape, hidden_size)?;
+    let shape = AttentionShape { output_gate: gguf.output_gate(&shape, hidden_size)?, ..shape };
     let layer_kinds = gguf_moe::layer_kinds(&gguf, layers, mtp_layers, blocks)?;
     let softmax_scale = rope.score_scale / ((shape.nope + shape.rope) as f64).sqrt();
     let scaled = |value: f64| if architecture.scaled { value } else { 1.0 };
@@ -175,6 +176,7 @@ impl Gguf<'_> {
             v: v.unwrap_or(0),
             softmax_scale: 0.0,
             temperature: None,
+            output_gate: None,
         };
         self.check(
             "blk.0.attn_kv_a_mqa.weight",
@@ -209,6 +211,14 @@ impl Gguf<'_> {
                 Ok(("attention.key_length", key, keys.size("attention.value_length", limits::HEAD_WIDTH)?))
             }
         }
+    }
+
+    /// No key tells of the gate: its tensor does, and how many gates it makes.
+    fn output_gate(&self, a: &AttentionShape, hidden: usize) -> Result<Option<OutputGate>, ConfigError> {
+        let tensor = "blk.0.attn_gate.weight";
+        let Some(stored) = self.tensors.shape(tensor) else { return Ok(None) };
+        let kind = a.gate_of(stored.first().copied().filter(|_| stored.get(1) == Some(&hidden)));
+        kind.map(Some).map_err(|expected| self.keys.wrong_shape(tensor, &stored, expected))
     }
 
     /// Missing or 0: queries are projected directly, unless `attn_q_a` is stored.

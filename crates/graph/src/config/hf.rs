@@ -8,7 +8,7 @@ use super::hf_rope;
 use super::limits;
 use super::reader::Reader;
 use super::source::{Field, Keys, Tensors};
-use super::{AttentionShape, FfnActivation, KvForm, LayerKind, ModelConfig};
+use super::{AttentionShape, FfnActivation, KvForm, LayerKind, ModelConfig, OutputGate};
 
 /// Reads the config of a Hugging Face folder.
 pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig, ConfigError> {
@@ -168,7 +168,9 @@ impl Config<'_> {
             v,
             softmax_scale: score_scale / ((nope + rope) as f64).sqrt(),
             temperature: None,
+            output_gate: None,
         };
+        let shape = AttentionShape { output_gate: self.output_gate(&shape)?, ..shape };
         self.check_latent(&shape)?;
         Ok(shape)
     }
@@ -192,7 +194,23 @@ impl Config<'_> {
         }
     }
 
-    /// The two tensors that decide the latent and its expansion, in layer 0.
+    /// The gate on attention's output: Kimi-K3's key says that there is one for each element, or the family implies one; else its
+    /// tensor tells, where it is stored.
+    fn output_gate(&self, a: &AttentionShape) -> Result<Option<OutputGate>, ConfigError> {
+        match (self.text.flag("mla_use_output_gate")?, self.family.gate) {
+            (Some(true), _) => return Ok(Some(OutputGate::PerElement)),
+            (Some(false), _) => return Ok(None),
+            (None, Some(gate)) => return Ok(Some(gate)),
+            (None, None) => {}
+        }
+        let tensor = self.layer_tensor(0, "self_attn.g_proj.weight");
+        let Some(stored) = self.tensors.shape(&tensor) else { return Ok(None) };
+        a.gate_of(stored.first().copied())
+            .map(Some)
+            .map_err(|expected| self.text.wrong_shape(&tensor, &stored, expected))
+    }
+
+    /// The tensors that decide the latent, its expansion and the gate, in layer 0.
     fn check_latent(&self, a: &AttentionShape) -> Result<(), ConfigError> {
         let wanted = [
             (
@@ -206,7 +224,14 @@ impl Config<'_> {
                 "num_attention_heads · (qk_nope_head_dim + v_head_dim)",
             ),
         ];
-        for (name, outputs, meaning) in wanted {
+        let gate = a.gate_width().map(|gates| {
+            let meaning = match a.output_gate {
+                Some(OutputGate::PerElement) => "num_attention_heads · v_head_dim, a gate for each element",
+                _ => "num_attention_heads, a gate for each",
+            };
+            ("self_attn.g_proj.weight", gates, meaning)
+        });
+        for (name, outputs, meaning) in wanted.into_iter().chain(gate) {
             let tensor = self.layer_tensor(0, name);
             let Some(shape) = self.tensors.shape(&tensor) else {
                 return Err(self.text.missing_tensor(&tensor, "Multi-head Latent Attention needs it"));

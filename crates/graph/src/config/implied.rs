@@ -58,7 +58,11 @@ impl Implied<'_> {
         let experts = self.size("n_routed_experts");
         let biased = matches!(self.field("topk_method"), Some(Field::Text(method)) if method == "noaux_tc")
             || (self.field("topk_method").is_none() && self.sigmoid());
+        let full = self.field("mla_use_output_gate") == Some(Field::Flag(true));
         match rest {
+            "self_attn.g_proj.weight" if full => {
+                Some(vec![heads.checked_mul(self.size("v_head_dim"))?, hidden])
+            }
             "self_attn.q_a_proj.weight" => {
                 Some(vec![self.size("q_lora_rank"), hidden]).filter(|shape| shape[0] > 0)
             }

@@ -24,8 +24,8 @@ mod source;
 pub use error::ConfigError;
 pub(crate) use implied::Implied;
 pub use model::{
-    AttentionShape, FfnActivation, Gating, GroupScore, KvForm, LayerKind, ModelConfig, MoeShape, RouterSpec,
-    Temperature,
+    AttentionShape, FfnActivation, Gating, GroupScore, KvForm, LayerKind, ModelConfig, MoeShape, OutputGate,
+    RouterSpec, Temperature,
 };
 pub(crate) use outline::OutlineFile;
 pub(crate) use profile::{Profile, profiles};

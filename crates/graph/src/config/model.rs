@@ -71,6 +71,8 @@ pub struct AttentionShape {
     pub softmax_scale: f64,
     /// Attention temperature that grows with position (Mistral Large 3), where the model has it.
     pub temperature: Option<Temperature>,
+    /// The gate on the heads' results before the output projection, where the model has one.
+    pub output_gate: Option<OutputGate>,
 }
 
 impl AttentionShape {
@@ -79,10 +81,41 @@ impl AttentionShape {
         self.kv_lora_rank + self.rope
     }
 
+    /// Elements of a row of the output gate; none where there is none.
+    pub fn gate_width(&self) -> Option<usize> {
+        self.output_gate.map(|gate| match gate {
+            OutputGate::PerHead => self.heads,
+            OutputGate::PerElement => self.heads * self.v,
+        })
+    }
+
+    /// The kind of gate that a projection of so many outputs makes.
+    ///
+    /// # Errors
+    /// The outputs that the kinds have, in words.
+    pub(super) fn gate_of(&self, outputs: Option<usize>) -> Result<OutputGate, String> {
+        let of = |gate| AttentionShape { output_gate: Some(gate), ..*self }.gate_width();
+        let kinds = [OutputGate::PerHead, OutputGate::PerElement];
+        kinds.into_iter().find(|kind| outputs.is_some() && of(*kind) == outputs).ok_or_else(|| {
+            let (heads, elements) = (self.heads, self.heads * self.v);
+            format!("{heads} outputs: a gate for each head, or {elements}: for each element of its value")
+        })
+    }
+
     /// Elements of one expanded row, all heads: `heads · (nope + rope + v)`.
     pub fn expanded_width(&self) -> usize {
         self.heads * (self.nope + self.rope + self.v)
     }
+}
+
+/// The gate on attention's output: `o ⊙ sigmoid(W_G x)`, x the normalized input of the attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputGate {
+    /// One for each head (Ling-3.0).
+    PerHead,
+    /// One for each element of each head's value (Hy4, Kimi-K3).
+    PerElement,
 }
 
 /// `q *= 1 + scale · ln(1 + ⌊position / length⌋)`, on the whole query after rope.

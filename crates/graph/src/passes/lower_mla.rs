@@ -285,6 +285,7 @@ mod tests {
             v,
             softmax_scale: 1.0,
             temperature: None,
+            output_gate: None,
         };
         assert_eq!(crossover(&shape(512, 128, 128)), Some(171));
         assert_eq!(crossover(&shape(512, 192, 256)), Some(399));

@@ -27,6 +27,7 @@ pub(crate) fn config() -> ModelConfig {
             v: 20,
             softmax_scale: 0.158,
             temperature: None,
+            output_gate: None,
         },
         rope: RopeSpec { base: 1e4, pairs: RopePairs::Interleaved, dims: 16, scaling: RopeScaling::None },
         layer_kinds: vec![LayerKind::Dense, LayerKind::Moe],
@@ -245,6 +246,17 @@ fn kernels_selected_on_a_machine_with_amx() {
     for bucket in [BatchBucket::Decode, BatchBucket::SmallBatch] {
         assert!(!bound(bucket).to_text(None).contains("amx"), "{bucket:?}");
     }
+}
+
+/// A gate for each element, and no part of a head that all share: what nodes lack, and what they have more.
+#[test]
+fn gated_attention_without_rope() {
+    let mut config = config();
+    config.attention =
+        AttentionShape { rope: 0, output_gate: Some(OutputGate::PerElement), ..config.attention };
+    config.rope = RopeSpec::none();
+    let ir = fold_norms(lowered_of(Circuit::named("deepseek2").unwrap(), &config), BatchBucket::Decode);
+    insta::assert_snapshot!(fold_epilogues(fold_ropes(ir)).to_text(None));
 }
 
 #[test]

@@ -449,3 +449,54 @@ fn breaks_are_found_in_every_class() {
     }
     assert!(all > 60 && found * 10 >= all * 9, "{found} of {all}");
 }
+
+/// Breaks of the models of [`gated`], by its index: decode plans with gates, and with other kinds of shared keys.
+const BREAKS_OF_GATED: &[(usize, Code, &str, fn(&mut Plan))] = &[
+    (0, Code::A22, "a gate too few", |p| {
+        let gate = p.ir.nodes[node(p, 0, "sigmoid_mul")].inputs[1];
+        value(p, gate).width -= 1;
+    }),
+    (2, Code::A22, "a gate of every second element", |p| {
+        let gate = p.ir.nodes[node(p, 0, "sigmoid_mul")].inputs[1];
+        value(p, gate).width /= 2;
+    }),
+    (0, Code::A15, "a gate that nothing reads", |p| {
+        let (n, out) = (node(p, 0, "sigmoid_mul"), user(p, 0, "attn_out"));
+        p.ir.nodes[out].inputs[0] = p.ir.nodes[n].inputs[0];
+        remove(p, n);
+    }),
+    (0, Code::A52, "a gate in its reader's phase", |p| {
+        let (n, out) = (node(p, 0, "sigmoid_mul"), user(p, 0, "attn_out"));
+        p.phases[out] = p.phases[n];
+    }),
+    (0, Code::A26, "a shared key that is not stored", |p| {
+        let store = at(p, 0, "latent_store");
+        store.inputs.truncate(1);
+        store.prologue.rope = false;
+    }),
+    (1, Code::A26, "a query without the part that meets the shared key", |p| {
+        at(p, 0, "absorb_k").inputs.truncate(1);
+    }),
+    (2, Code::A26, "a shared key in a model without", |p| {
+        let latent = p.ir.nodes[node(p, 0, "latent_store")].inputs[0];
+        at(p, 0, "latent_store").inputs.push(latent);
+    }),
+    (1, Code::A43, "a rotation in a model without", |p| at(p, 0, "absorb_k").prologue.rope = true),
+    (1, Code::A83, "a cached key that is rotated in a model without", |p| {
+        at(p, 0, "latent_store").prologue.rope = true;
+    }),
+    (2, Code::A82, "a cached row with a shared key in a model without", |p| p.ir.kv_layers[1].rope = 16),
+];
+
+#[test]
+fn each_break_of_a_gate_or_of_attention_without_rope_is_found() {
+    let sessions =
+        gated().map(|config| Session::new(config, Naming::Gguf, MlaChoice::Auto, CacheForm::Latent));
+    for (which, code, what, change) in BREAKS_OF_GATED {
+        let whole = &sessions[*which];
+        let bound = Bound { target: &whole.target, options: whole.bind };
+        let mut broken = whole.layers[0].clone();
+        change(&mut broken);
+        expect(what, *code, &plan(&broken, whole.circuit(), &whole.config, bound));
+    }
+}

@@ -149,7 +149,19 @@ fn configs() -> Vec<ModelConfig> {
         layer_kinds: vec![LayerKind::Dense, LayerKind::Moe, LayerKind::Moe],
         ..v3.clone()
     };
-    vec![v3, dense, v2, minicpm3, plm, mtp]
+    let mut configs = vec![v3, dense, v2, minicpm3, plm, mtp];
+    configs.extend(gated());
+    configs
+}
+
+/// An output gate of each kind, over attention with rope, with a shared key that is not rotated, and without one.
+fn gated() -> [ModelConfig; 3] {
+    let of = |gate, rope, rotates| {
+        let attention = AttentionShape { output_gate: gate, rope, ..config().attention };
+        let rotation = if rotates { config().rope } else { RopeSpec::none() };
+        ModelConfig { attention, rope: rotation, ..config() }
+    };
+    [of(Some(OutputGate::PerHead), 16, true), of(None, 16, false), of(Some(OutputGate::PerElement), 0, false)]
 }
 
 fn clean(what: &str, findings: &[Finding]) {
