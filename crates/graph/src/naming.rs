@@ -8,3 +8,54 @@ pub enum Naming {
     /// Hugging Face names: `model.layers.0.self_attn.q_a_proj.weight`.
     HuggingFace,
 }
+
+/// Where safetensors of a family are called otherwise than circuits call them: parts of names, replaced in this order.
+#[derive(Debug)]
+pub(crate) struct Scheme {
+    /// Its name in circuit files (`hf_names`).
+    pub(crate) name: &'static str,
+    replaced: &'static [(&'static str, &'static str)],
+}
+
+/// The names that circuits use.
+pub(crate) static PLAIN: Scheme = Scheme { name: "plain", replaced: &[] };
+
+/// The names of Ling-3.0.
+pub(crate) static BAILING: Scheme = Scheme {
+    name: "bailing",
+    replaced: &[
+        ("model.embed_tokens.", "model.word_embeddings."),
+        (".self_attn.o_proj.", ".attention.dense."),
+        (".self_attn.", ".attention."),
+        (".mlp.gate.e_score_correction_bias", ".mlp.gate.expert_bias"),
+    ],
+};
+
+/// The names of Kimi-Linear.
+pub(crate) static KIMI_LINEAR: Scheme = Scheme {
+    name: "kimi_linear",
+    replaced: &[
+        (".mlp.gate.", ".block_sparse_moe.gate."),
+        (".mlp.shared_experts.", ".block_sparse_moe.shared_experts."),
+        (".mlp.experts.{expert}.gate_proj.", ".block_sparse_moe.experts.{expert}.w1."),
+        (".mlp.experts.{expert}.up_proj.", ".block_sparse_moe.experts.{expert}.w3."),
+        (".mlp.experts.{expert}.down_proj.", ".block_sparse_moe.experts.{expert}.w2."),
+    ],
+};
+
+impl Scheme {
+    /// The scheme of this name.
+    pub(crate) fn named(name: &str) -> Option<&'static Scheme> {
+        [&PLAIN, &BAILING, &KIMI_LINEAR].into_iter().find(|scheme| scheme.name == name)
+    }
+
+    /// What files call the tensor that circuits call `name`.
+    pub(crate) fn stored(&self, name: &str) -> String {
+        self.replaced.iter().fold(name.to_owned(), |name, (ours, theirs)| name.replace(ours, theirs))
+    }
+
+    /// What circuits call the tensor that files call `name`.
+    pub(crate) fn plain(&self, name: &str) -> String {
+        self.replaced.iter().rev().fold(name.to_owned(), |name, (ours, theirs)| name.replace(theirs, ours))
+    }
+}

@@ -529,3 +529,62 @@ fn no_value_of_any_key_of_a_config_makes_the_reader_panic() {
     }
     assert!(refused > 300, "{refused} refused");
 }
+
+/// A config of Kimi-Linear whose layers all have latent attention, with the tensors of layer 0 that it needs.
+fn all_latent() -> Folder {
+    let types = vec!["full_attention"; 61];
+    deepseek_v3().set("model_type", json!("kimi_linear")).set("layer_types", json!(types))
+}
+
+#[test]
+fn layers_of_linear_attention_are_named() {
+    let mut types = vec!["full_attention"; 61];
+    types[7] = "linear_attention";
+    let mixed = all_latent().set("layer_types", json!(types));
+    config(mixed, &["layer_types", "\"linear_attention\" for layer 7", "linear attention (KDA)"]);
+    let mixed = deepseek_v3().set("layer_types", json!(types));
+    config(mixed, &["layer_types", "linear attention (KDA)"]);
+    let short = all_latent().set("layer_types", json!(["full_attention"]));
+    config(short, &["layer_types", "a list of 1", "a list of 61"]);
+    config(all_latent().without("layer_types"), &["layer_types", "missing", "linear attention (KDA)"]);
+    config(all_latent().set("layer_types", json!("full")), &["layer_types", "\"full\""]);
+    let published = json!({"full_attn_layers": [4, 8], "kda_layers": [1, 2, 3]});
+    let published = all_latent().without("layer_types").set("linear_attn_config", published);
+    config(published, &["layer_types", "linear attention (KDA)"]);
+}
+
+#[test]
+fn what_known_architectures_lack_is_said() {
+    for (name, lacks) in [("hy_v4", "hyper-connections"), ("kimi_k3", "attention residuals")] {
+        let other = deepseek_v3().set("model_type", json!(name)).set("architectures", json!([]));
+        config(other, &[name, "not supported: it needs", lacks, "known are"]);
+    }
+    gguf(
+        Gguf::new("bailingmoe3", SMALL),
+        &["\"bailingmoe3\" is not supported: it needs linear attention (KDA)"],
+    );
+}
+
+#[test]
+fn a_gate_of_no_known_kind() {
+    let v3 = || deepseek_v3().set("mla_use_output_gate", json!(true));
+    config(v3(), &["tensor model.layers.0.self_attn.g_proj.weight", "missing"]);
+    let mut wrong = v3();
+    wrong.tensors.put("model.layers.0.self_attn.g_proj.weight", &[128, 7168]);
+    config(wrong, &["g_proj.weight", "[128, 7168]", "16384 outputs", "a gate for each element"]);
+    let mut wrong = deepseek_v3();
+    wrong.tensors.put("model.layers.0.self_attn.g_proj.weight", &[129, 7168]);
+    config(wrong, &["g_proj.weight", "[129, 7168]", "128 outputs: a gate for each head, or 16384"]);
+    config(deepseek_v3().set("mla_use_output_gate", json!("yes")), &["mla_use_output_gate", "true or false"]);
+    let mut wrong = small();
+    wrong.tensors.put("blk.0.attn_gate.weight", &[3, 64]);
+    gguf(wrong, &["blk.0.attn_gate.weight", "[3, 64]", "a gate for each head, or"]);
+}
+
+#[test]
+fn a_family_that_never_rotates() {
+    let rotated = all_latent().set("mla_use_nope", json!(false));
+    config(rotated, &["mla_use_nope", "is false", "never rotates"]);
+    let odd = deepseek_v3().set("mla_use_nope", json!(true));
+    assert_eq!(odd.config().rope.dims, 0);
+}

@@ -17,6 +17,9 @@ pub struct Circuit {
     pub gguf_architectures: Vec<String>,
     /// Values of `model_type` in config.json that it runs.
     pub hf_model_types: Vec<String>,
+    /// How safetensors of these models are named, where not as blocks say: a scheme of `naming.rs`. Resolved when the file is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hf_names: Option<String>,
     /// The blocks by name. A file may give the name of a shared block in the place of one.
     #[serde(deserialize_with = "shared::blocks")]
     pub blocks: BTreeMap<String, Block>,

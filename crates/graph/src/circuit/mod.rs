@@ -31,11 +31,14 @@ pub(crate) use weights::HF_PREFIXES;
 pub use weights::{Part, TensorIndex, Weight};
 
 use crate::error::{CircuitError, GraphError};
+use crate::naming::Scheme;
 use std::sync::OnceLock;
 
 /// The files of `crates/graph/circuits`: a new architecture adds a line.
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 5] = [
+    ("bailing_hybrid", include_str!("../../circuits/bailing_hybrid.json")),
     ("deepseek2", include_str!("../../circuits/deepseek2.json")),
+    ("kimi_linear", include_str!("../../circuits/kimi_linear.json")),
     ("minicpm3", include_str!("../../circuits/minicpm3.json")),
     ("plm", include_str!("../../circuits/plm.json")),
 ];
@@ -44,7 +47,8 @@ impl Circuit {
     /// Every circuit that is built in.
     pub fn all() -> &'static [Circuit] {
         static ALL: OnceLock<Vec<Circuit>> = OnceLock::new();
-        ALL.get_or_init(|| FILES.iter().filter_map(|(_, text)| serde_json::from_str(text).ok()).collect())
+        let read = |(_, text): &(&str, &str)| serde_json::from_str::<Circuit>(text).ok()?.with_names().ok();
+        ALL.get_or_init(|| FILES.iter().filter_map(read).collect())
     }
 
     /// The circuit of this name.
@@ -68,8 +72,24 @@ impl Circuit {
             Some(key) => wrong(CircuitError::OldForm { key }),
             None => wrong(CircuitError::Json(error.to_string())),
         })?;
+        let circuit = circuit.with_names()?;
         circuit.check()?;
         Ok(circuit)
+    }
+
+    /// The same with the names of its scheme in the slots.
+    fn with_names(mut self) -> Result<Circuit, GraphError> {
+        let Some(name) = self.hf_names.take() else { return Ok(self) };
+        let Some(scheme) = Scheme::named(&name) else {
+            let problem = format!("hf_names {name:?} is no scheme of names");
+            return Err(self.error(CircuitError::Contradiction(problem)));
+        };
+        let blocks = self.blocks.values_mut().flat_map(|block| block.weights.values_mut());
+        let slots = blocks.chain(self.mtp_weights.values_mut()).map(|slot| &mut slot.hf);
+        for hf in slots.chain(self.unused.iter_mut().map(|unused| &mut unused.hf)).flatten() {
+            *hf = scheme.stored(hf);
+        }
+        Ok(self)
     }
 }
 

@@ -96,6 +96,33 @@ fn each_layer_has_the_cache_that_its_block_states() {
 }
 
 #[test]
+fn a_cached_row_has_the_shared_key_that_the_config_has() {
+    let row = |rope: usize, rotates: bool| {
+        let mut config = config();
+        config.attention.rope = rope;
+        config.rope.dims = if rotates { rope } else { 0 };
+        let ir = built(Circuit::named("deepseek2").unwrap(), &config).unwrap();
+        let parts = ir.streams[0].row.iter().map(|part| (part.port, part.width, part.rotated));
+        (ir.streams[0].shared_key(), parts.collect::<Vec<_>>())
+    };
+    assert_eq!(row(16, true), (16, vec![("latent", 48, false), ("k_rope", 16, true)]));
+    assert_eq!(row(16, false), (16, vec![("latent", 48, false), ("k_rope", 16, false)]));
+    assert_eq!(row(0, false), (0, vec![("latent", 48, false)]));
+}
+
+#[test]
+fn a_scheme_of_names_must_exist() {
+    let mut circuit = serde_json::to_value(Circuit::named("deepseek2").unwrap()).unwrap();
+    circuit["hf_names"] = json!("bailing");
+    let named = Circuit::parse(&circuit.to_string()).unwrap();
+    let names = |slot: &str| named.blocks["mla"].weights[slot].hf.clone().unwrap();
+    assert_eq!(names("attn_out"), "model.layers.{layer}.attention.dense.weight");
+    assert_eq!(names("kv_a"), "model.layers.{layer}.attention.kv_a_proj_with_mqa.weight");
+    circuit["hf_names"] = json!("ling");
+    says(&problem(Circuit::parse(&circuit.to_string()).unwrap_err()), &["\"ling\" is no scheme of names"]);
+}
+
+#[test]
 fn the_old_form_is_refused_with_what_changed() {
     let old = json!({"name": "own", "about": "", "gguf_architectures": [], "hf_model_types": [], "model_weights": {},
         "layer_weights": {}, "mtp_weights": {}, "embed": [], "layer": [], "head": []});

@@ -1,5 +1,7 @@
 //! What a model file can say wrongly about itself.
 
+use super::families::lacks;
+
 /// A model file that cannot be described by a [`ModelConfig`](super::ModelConfig).
 ///
 /// Every message names the file, the key or tensor, what was found and what was expected.
@@ -7,7 +9,7 @@
 #[non_exhaustive]
 pub enum ConfigError {
     /// The architecture has no circuit.
-    #[error("{file}: architecture {architecture:?} is not supported; known are {}", known.join(", "))]
+    #[error("{file}: architecture {architecture:?} is not supported{}; known are {}", lacks(architecture), known.join(", "))]
     Unsupported {
         /// The model file.
         file: String,

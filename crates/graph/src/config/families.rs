@@ -1,6 +1,7 @@
 //! What each family of config.json implies where it leaves keys out.
 
 use super::{FfnActivation, Gating, OutputGate, RopePairs};
+use crate::naming::{self, Scheme};
 
 /// Models whose published code shares its defaults.
 pub(super) struct Family {
@@ -24,6 +25,12 @@ pub(super) struct Family {
     pub(super) scaled: bool,
     /// The gate on attention's output, unless `mla_use_output_gate` says otherwise.
     pub(super) gate: Option<OutputGate>,
+    /// Whether its published models mix layers of latent and of linear attention.
+    pub(super) hybrid: bool,
+    /// Keys that it spells in another way: as most families have them, and as this one does.
+    pub(super) keys: &'static [(&'static str, &'static str)],
+    /// How its tensors are called.
+    pub(super) names: &'static Scheme,
 }
 
 /// Defaults of a family's router.
@@ -71,12 +78,26 @@ const DEEPSEEK: Family = Family {
     activation: FfnActivation::SiluGated,
     scaled: false,
     gate: None,
+    hybrid: false,
+    keys: &[],
+    names: &naming::PLAIN,
 };
+
+/// How Ling-3.0 and Kimi-Linear spell keys.
+const HYBRID_KEYS: &[(&str, &str)] = &[
+    ("max_position_embeddings", "model_max_length"),
+    ("n_routed_experts", "num_experts"),
+    ("num_experts_per_tok", "num_experts_per_token"),
+    ("n_shared_experts", "num_shared_experts"),
+    ("n_group", "num_expert_group"),
+    ("norm_topk_prob", "moe_renormalize"),
+    ("scoring_func", "moe_router_activation_func"),
+];
 
 const YOUTU: Family =
     Family { model_type: "youtu", classes: &["YoutuForCausalLM"], router: None, rope_base: None, ..DEEPSEEK };
 
-pub(super) static FAMILIES: [Family; 8] = [
+pub(super) static FAMILIES: [Family; 10] = [
     Family {
         model_type: "deepseek_v2",
         classes: &["DeepseekV2ForCausalLM"],
@@ -109,6 +130,29 @@ pub(super) static FAMILIES: [Family; 8] = [
         ..DEEPSEEK
     },
     Family {
+        model_type: "bailing_hybrid",
+        classes: &["BailingHybridForCausalLM", "BailingMoeV3ForCausalLM"],
+        circuit: "bailing_hybrid",
+        router: Some(RouterDefaults { first_dense: 2, weights: Some((true, 2.5)), ..V3_ROUTER }),
+        rope_base: Some(6_000_000.0),
+        gate: Some(OutputGate::PerHead),
+        hybrid: true,
+        keys: HYBRID_KEYS,
+        names: &naming::BAILING,
+        ..DEEPSEEK
+    },
+    Family {
+        model_type: "kimi_linear",
+        classes: &["KimiLinearForCausalLM"],
+        circuit: "kimi_linear",
+        router: Some(RouterDefaults { groups: (1, 1), first_dense: 1, ..V3_ROUTER }),
+        rotates: false,
+        hybrid: true,
+        keys: HYBRID_KEYS,
+        names: &naming::KIMI_LINEAR,
+        ..DEEPSEEK
+    },
+    Family {
         model_type: "plm",
         classes: &["PLMForCausalLM", "PlmForCausalLM"],
         circuit: "plm",
@@ -132,4 +176,25 @@ pub(super) fn by_class(name: &str) -> Option<&'static Family> {
 
 pub(super) fn known_model_types() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|family| family.model_type).chain(SEEING)
+}
+
+/// What known architectures need that no circuit has, under the names of both kinds of file.
+const LACKS: [(&[&str], &str); 5] = [
+    (&["bailingmoe3", "kimi-linear"], "linear attention (KDA)"),
+    (&["hy_v4", "hy-v4"], "hyper-connections, attention sinks and sparse attention"),
+    (
+        &["kimi_k3", "kimi-k3"],
+        "linear attention (KDA), attention residuals between layers and latent experts",
+    ),
+    (
+        &["glm5_next", "glm5-next", "glm5next"],
+        "linear attention (KDA), hyper-connections and sparse attention",
+    ),
+    (&["deepseek_v4", "deepseek4"], "compressed attention and hyper-connections"),
+];
+
+/// `, which needs X`, for an architecture of which that is known.
+pub(crate) fn lacks(architecture: &str) -> String {
+    let found = LACKS.iter().find(|(names, _)| names.contains(&architecture));
+    found.map_or_else(String::new, |(_, lacks)| format!(": it needs {lacks}"))
 }

@@ -15,11 +15,13 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
     let top = Reader::new(keys, "");
     let (family, text) = find_family(&top)?;
     refuse_biases(&text)?;
-    let config = Config { family, text, tensors, prefix: prefix(tensors) };
+    let text = text.spelled(family.keys);
+    let config = Config { family, text, tensors, prefix: prefix(tensors, family) };
     let vocab_size = config.vocab_size()?;
     let hidden_size = config.hidden_size()?;
     let layers =
         config.text.need_size("num_hidden_layers", limits::LAYERS, "how many layers the model has")?;
+    config.refuse_linear_attention(layers)?;
     let mtp_layers = config.mtp_layers(layers)?;
     let context_length =
         config.text.need_size("max_position_embeddings", limits::CONTEXT, "the longest context")?;
@@ -92,13 +94,44 @@ fn refuse_biases(text: &Reader<'_>) -> Result<(), ConfigError> {
 }
 
 /// What weights' names begin with: models that also see keep their language model under a name of its own.
-fn prefix(tensors: &dyn Tensors) -> &'static str {
+fn prefix(tensors: &dyn Tensors, family: &Family) -> &'static str {
     const PREFIXES: [&str; 2] = ["", "language_model."];
-    let embeds = |prefix: &&str| tensors.has(&format!("{prefix}model.embed_tokens.weight"));
+    let name = family.names.stored("model.embed_tokens.weight");
+    let embeds = |prefix: &&str| tensors.has(&format!("{prefix}{name}"));
     PREFIXES.into_iter().find(embeds).unwrap_or("")
 }
 
 impl Config<'_> {
+    /// Published models of some families mix layers of latent and of linear attention; only the former are supported.
+    fn refuse_linear_attention(&self, layers: usize) -> Result<(), ConfigError> {
+        let expected = "\"full_attention\" in every layer: linear attention (KDA) is not supported";
+        match self.text.field("layer_types") {
+            Some(Field::List(types)) => {
+                let is = |of: &Field, word: &str| matches!(of, Field::Text(name) if name == word);
+                let other = |of: &Field| {
+                    is(of, "linear_attention") || self.family.hybrid && !is(of, "full_attention")
+                };
+                match types.iter().position(other) {
+                    Some(layer) => {
+                        let value = format!("{} for layer {layer}", types[layer]);
+                        Err(self.text.wrong("layer_types", value, expected))
+                    }
+                    None if self.family.hybrid && types.len() != layers => {
+                        let value = format!("a list of {}", types.len());
+                        Err(self.text.wrong("layer_types", value, format!("a list of {layers}")))
+                    }
+                    None => Ok(()),
+                }
+            }
+            Some(field) if self.family.hybrid => Err(self.text.wrong("layer_types", field, expected)),
+            None if self.family.hybrid => Err(self.text.missing(
+                "layer_types",
+                "without it, most layers of this family have linear attention (KDA), which is not supported",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn embedding(&self) -> Result<(String, [usize; 2]), ConfigError> {
         let name = self.tensor("model.embed_tokens.weight");
         let Some(shape) = self.tensors.shape(&name) else {

@@ -16,11 +16,11 @@ pub(super) struct Config<'a> {
 impl Config<'_> {
     /// The full name of a tensor of the language model.
     pub(super) fn tensor(&self, name: &str) -> String {
-        format!("{}{name}", self.prefix)
+        format!("{}{}", self.prefix, self.family.names.stored(name))
     }
 
     /// The full name of a tensor of one layer.
     pub(super) fn layer_tensor(&self, layer: usize, name: &str) -> String {
-        format!("{}model.layers.{layer}.{name}", self.prefix)
+        self.tensor(&format!("model.layers.{layer}.{name}"))
     }
 }

@@ -1,5 +1,6 @@
 //! The tensors that a file's keys imply, for reading a config without them.
 
+use super::families::{self, Family};
 use super::source::{Field, Keys, Tensors};
 use crate::naming::Naming;
 
@@ -32,14 +33,24 @@ impl Implied<'_> {
             Field::Integer(value) => usize::try_from(*value).unwrap_or(0),
             _ => 0,
         };
-        match self.field(key) {
+        let spelled = || self.family()?.keys.iter().find(|(ours, _)| *ours == key).map(|(_, theirs)| *theirs);
+        match self.field(key).or_else(|| self.field(spelled()?)) {
             Some(Field::List(values)) => values.iter().map(number).max().unwrap_or(0),
             Some(field) => number(&field),
             None => 0,
         }
     }
 
+    /// The family of config.json, which may spell keys and call tensors in its own way.
+    fn family(&self) -> Option<&'static Family> {
+        match self.field("model_type").or_else(|| self.keys.field("model_type")) {
+            Some(Field::Text(name)) => families::by_model_type(&name),
+            _ => None,
+        }
+    }
+
     fn config(&self, name: &str) -> Option<Vec<usize>> {
+        let name = &self.family().map_or_else(|| name.to_owned(), |family| family.names.plain(name));
         let hidden = self.size("hidden_size");
         if name == "model.embed_tokens.weight" {
             return Some(vec![self.size("vocab_size"), hidden]);
@@ -63,6 +74,7 @@ impl Implied<'_> {
             "self_attn.g_proj.weight" if full => {
                 Some(vec![heads.checked_mul(self.size("v_head_dim"))?, hidden])
             }
+            "self_attn.g_proj.weight" => self.family()?.gate.map(|_| vec![heads, hidden]),
             "self_attn.q_a_proj.weight" => {
                 Some(vec![self.size("q_lora_rank"), hidden]).filter(|shape| shape[0] > 0)
             }

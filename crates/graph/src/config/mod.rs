@@ -22,6 +22,7 @@ mod rope;
 mod source;
 
 pub use error::ConfigError;
+pub(crate) use families::lacks;
 pub(crate) use implied::Implied;
 pub use model::{
     AttentionShape, FfnActivation, Gating, GroupScore, KvForm, LayerKind, ModelConfig, MoeShape, OutputGate,

@@ -9,24 +9,33 @@ use std::ops::RangeInclusive;
 pub(super) struct Reader<'a> {
     keys: &'a dyn Keys,
     prefix: String,
+    /// Keys that a file may spell in another way: as they are asked for, and that way.
+    spelled: &'static [(&'static str, &'static str)],
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(keys: &'a dyn Keys, prefix: &str) -> Self {
-        Reader { keys, prefix: prefix.to_owned() }
+        Reader { keys, prefix: prefix.to_owned(), spelled: &[] }
     }
 
     /// The keys below another prefix, counted from this one's.
     pub(super) fn within(&self, prefix: &str) -> Reader<'a> {
-        Reader { keys: self.keys, prefix: format!("{}{prefix}", self.prefix) }
+        Reader { prefix: format!("{}{prefix}", self.prefix), ..self.clone() }
     }
 
     pub(super) fn file(&self) -> String {
         self.keys.file()
     }
 
+    /// The same, of a file that may spell keys in another way.
+    pub(super) fn spelled(self, spelled: &'static [(&'static str, &'static str)]) -> Reader<'a> {
+        Reader { spelled, ..self }
+    }
+
     pub(super) fn name(&self, key: &str) -> String {
-        format!("{}{key}", self.prefix)
+        let full = |key: &str| format!("{}{key}", self.prefix);
+        let other = self.spelled.iter().find(|(ours, _)| *ours == key).map(|(_, theirs)| full(theirs));
+        other.filter(|theirs| self.keys.mentions(theirs)).unwrap_or_else(|| full(key))
     }
 
     pub(super) fn field(&self, key: &str) -> Option<Field> {

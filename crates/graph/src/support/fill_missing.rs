@@ -2,7 +2,7 @@
 
 use super::missing::{Missing, MissingKind};
 use crate::circuit::Naming;
-use crate::config::{ConfigError, Field, Implied, Keys, ModelConfig, OutlineFile, Tensors};
+use crate::config::{ConfigError, Field, Implied, Keys, ModelConfig, OutlineFile, Tensors, lacks};
 use latent_formats::{Data, Outline, Source};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -99,7 +99,8 @@ impl Read {
     ) -> bool {
         let (what, problem, wrong) = match error {
             ConfigError::Unsupported { architecture, known, .. } => {
-                let problem = format!("no circuit runs it; known are {}", known.join(", "));
+                let problem =
+                    format!("no circuit runs it{}; known are {}", lacks(&architecture), known.join(", "));
                 self.missing.push(Missing::new(MissingKind::Architecture, &architecture, problem));
                 self.unsupported = true;
                 return false;
