@@ -13,11 +13,15 @@ Arguments = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One fixture: a class of transformers by name, its keyword arguments, and the length of the prompt."""
+    """One fixture: a class of transformers by name, its keyword arguments, and the length of the prompt.
+
+    `full_gate`: attention's output is gated by element, which make_fixtures.py adds to the class.
+    """
 
     config_class: str
     arguments: Arguments
     prompt: int = 40
+    full_gate: bool = False
 
 
 # the head's parts (24, 16, v 20) and the latents (48, 80) all differ: taking one for another does not fit
@@ -90,6 +94,20 @@ V3_ROUTER: Arguments = dict(
 )
 V3: Arguments = SIZES | EXPERTS | V3_ROUTER | dict(n_routed_experts=16, num_experts_per_tok=4)
 
+# two layers of a hybrid family, both with latent attention; transformers' own spelling of the keys
+HYBRID: Arguments = dict(
+    SIZES,
+    num_hidden_layers=2,
+    layer_types=["full_attention"] * 2,
+    moe_intermediate_size=32,
+    num_experts_per_tok=3,
+    n_shared_experts=1,
+    norm_topk_prob=True,
+)
+
+# queries without a low-rank projection, as the class has no key for one
+LING: Arguments = {key: value for key, value in HYBRID.items() if key != "q_lora_rank"}
+
 CASES: dict[str, Case] = {
     "v2-lite": Case("DeepseekV2Config", V2_LITE | dict(rope_parameters=rope(1e4))),
     "v2-lite-yarn": Case("DeepseekV2Config", V2_LITE | dict(rope_parameters=yarn(0.707)), prompt=200),
@@ -149,5 +167,38 @@ CASES: dict[str, Case] = {
             dim_model_base=64,
             rope_parameters=rope(1e4),
         ),
+    ),
+    "ling-3": Case(
+        "BailingHybridConfig",
+        dict(
+            LING,
+            intermediate_size=96,
+            first_k_dense_replace=1,
+            num_local_experts=8,
+            n_group=4,
+            topk_group=2,
+            num_mtp_layers=0,
+            routed_scaling_factor=2.5,
+            rope_parameters=rope(6e6),
+        ),
+    ),
+    "kimi-linear": Case(
+        "KimiLinearConfig",
+        dict(HYBRID, q_lora_rank=None, first_k_dense_replace=0, num_local_experts=6, n_group=1, topk_group=1),
+    ),
+    "nope-gate": Case(
+        "KimiLinearConfig",
+        dict(
+            HYBRID,
+            qk_rope_head_dim=0,
+            first_k_dense_replace=0,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            n_group=1,
+            topk_group=1,
+            mla_use_nope=True,
+            mla_use_output_gate=True,
+        ),
+        full_gate=True,
     ),
 }

@@ -42,7 +42,38 @@ NEAR_MARGIN = 0.005
 def build(case: Case) -> PreTrainedModel:
     """The case's model with transformers' own initial weights, which `fill` then replaces."""
     config = getattr(transformers, case.config_class)(**case.arguments)
-    return AutoModelForCausalLM.from_config(config, **FLOAT32).eval()
+    model = AutoModelForCausalLM.from_config(config, **FLOAT32).eval()
+    return add_gates(model) if case.full_gate else model
+
+
+def load(case: Case, folder: Path) -> PreTrainedModel:
+    """The saved model of a case, with the gates that transformers' class does not know."""
+    model = AutoModelForCausalLM.from_pretrained(folder, **FLOAT32).eval()
+    if case.full_gate:
+        gates = {k: w.float() for k, w in load_file(folder / "model.safetensors").items() if "g_proj" in k}
+        add_gates(model).load_state_dict(gates, strict=False)
+    return model
+
+
+def add_gates(model: PreTrainedModel) -> PreTrainedModel:
+    """Gate attention's output by element before its projection: o * sigmoid(G x), x the attention's input.
+
+    The formula of Hy4 and Kimi-K3, in plain torch: no class of transformers has this gate in layers that the
+    engine runs.
+    """
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        attention.g_proj = torch.nn.Linear(model.config.hidden_size, attention.o_proj.in_features, bias=False)
+
+        def keep(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            module.gate = torch.sigmoid(module.g_proj(kwargs["hidden_states"] if not args else args[0]))
+
+        def gate(_: torch.nn.Module, args: tuple[Any, ...], attention: torch.nn.Module = attention) -> Any:
+            return (args[0] * attention.gate,)
+
+        attention.register_forward_pre_hook(keep, with_kwargs=True)
+        attention.o_proj.register_forward_pre_hook(gate)
+    return model
 
 
 def fill(model: PreTrainedModel, seed: int) -> None:
@@ -143,7 +174,7 @@ def make(name: str, folder: Path) -> str:
         raise RuntimeError(f"{name}: no steady seed among {SEEDS}; choose other sizes in cases.py")
 
     save(model, folder)
-    saved = AutoModelForCausalLM.from_pretrained(folder, **FLOAT32).eval()
+    saved = load(case, folder)
     if not torch.equal(logits_of(saved, tokens), logits):
         raise RuntimeError(f"{name}: the saved model gives other logits; were all weights saved exactly?")
 

@@ -68,7 +68,14 @@ fn it_agrees_with_the_cpu_on_every_shape_and_weight_type() {
 
 #[test]
 fn a_shared_and_a_shifted_context_are_those_of_the_cpu() {
-    let checkpoint = checkpoint(&folder("youtu"));
+    // with a rotated key, with one that is not rotated, and without one
+    for case in ["youtu", "kimi-linear", "nope-gate"] {
+        shared_and_shifted(case);
+    }
+}
+
+fn shared_and_shifted(case: &str) {
+    let checkpoint = checkpoint(&folder(case));
     let exact =
         EngineOptions { precision: Precision::Exact, ..options(MlaChoice::Absorbed, CacheForm::Latent) };
     let run = |mut engine: Engine| {
@@ -91,7 +98,7 @@ fn a_shared_and_a_shifted_context_are_those_of_the_cpu() {
     let (cpu, reference) = (run(engine(&checkpoint, &exact)), run(reference(&checkpoint, &exact)));
     assert_eq!(bits(&reference[..1]), bits(&reference[1..2]), "a shared prefix changes nothing");
     for (a, b) in cpu.iter().zip(&reference) {
-        assert!(error(a, b) <= 1e-9);
+        assert!(error(a, b) <= 1e-9, "{case}");
     }
 }
 

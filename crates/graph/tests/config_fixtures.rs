@@ -2,7 +2,7 @@
 
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
-use latent_graph::config::{Gating, GroupScore, KvForm, LayerKind, RopePairs, RopeScaling};
+use latent_graph::config::{Gating, GroupScore, KvForm, LayerKind, OutputGate, RopePairs, RopeScaling};
 use std::path::PathBuf;
 
 fn read(path: &str) -> ModelConfig {
@@ -86,4 +86,25 @@ fn every_fixture_has_a_contract() {
     assert_eq!((c.embedding_scale, c.residual_scale, c.logits_scale), (12.0, 1.4 / 3f64.sqrt(), 64.0 / 96.0));
     assert_eq!(c.rope.pairs, RopePairs::NeoX);
     assert!(read("youtu").tied_embeddings);
+}
+
+#[test]
+fn gates_and_attention_without_rotation() {
+    let ling = read("ling-3");
+    assert_eq!((ling.circuit.as_str(), ling.context_length), ("bailing_hybrid", 1024));
+    assert_eq!(ling.attention.output_gate, Some(OutputGate::PerHead));
+    assert_eq!((ling.rope.base, ling.rope.dims, ling.rope.pairs), (6e6, 16, RopePairs::Interleaved));
+    let moe = ling.moe.expect("experts");
+    assert_eq!((moe.experts, moe.num_experts_per_tok, moe.shared_intermediate), (8, 3, 32));
+    let r = moe.router;
+    assert_eq!((r.gating, r.bias, r.groups, r.groups_used), (Gating::Sigmoid, true, 4, 2));
+    assert_eq!((r.normalise, r.scale), (true, 2.5));
+    let kimi = read("kimi-linear");
+    assert_eq!((kimi.attention.output_gate, kimi.attention.rope, kimi.rope.dims), (None, 16, 0));
+    assert_eq!(kimi.attention.softmax_scale, 1.0 / 40f64.sqrt());
+    assert_eq!(kimi.layer_kinds, [LayerKind::Moe; 2]);
+    let bare = read("nope-gate");
+    assert_eq!(bare.attention.output_gate, Some(OutputGate::PerElement));
+    assert_eq!((bare.attention.rope, bare.rope.dims), (0, 0));
+    assert_eq!((bare.attention.latent_width(), bare.attention.softmax_scale), (48, 1.0 / 24f64.sqrt()));
 }

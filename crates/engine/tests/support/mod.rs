@@ -13,7 +13,7 @@ use latent_types::Tier;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-pub const CASES: [&str; 9] = [
+pub const CASES: [&str; 12] = [
     "v2-lite",
     "v2-lite-yarn",
     "v2-groups",
@@ -23,6 +23,9 @@ pub const CASES: [&str; 9] = [
     "glm-4.7-flash",
     "youtu",
     "minicpm3",
+    "ling-3",
+    "kimi-linear",
+    "nope-gate",
 ];
 
 pub const WITH_GGUF: [&str; 3] = ["v3", "v3-yarn", "youtu"];
