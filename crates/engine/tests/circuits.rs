@@ -172,7 +172,16 @@ fn every_mutant_of_a_circuit_runs_or_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut random = Random(14);
     let (mut ran, mut refused, mut unread) = (0, 0, 0);
-    let shapes = ["tiny-v2", "tiny-v3", "tiny-glm", "tiny-dense", "tiny-minicpm3", "tiny-plm"];
+    let shapes = [
+        "tiny-v2",
+        "tiny-v3",
+        "tiny-glm",
+        "tiny-dense",
+        "tiny-minicpm3",
+        "tiny-plm",
+        "tiny-gate",
+        "tiny-nope",
+    ];
     for (shape, kind, as_folder) in shapes
         .iter()
         .flat_map(|shape| [(shape, "Q8_0", false), (shape, "F8_E4M3", true), (shape, "F32", false)])

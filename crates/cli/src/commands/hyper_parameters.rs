@@ -2,7 +2,7 @@
 
 use latent_graph::ModelConfig;
 use latent_graph::circuit::LayerRun;
-use latent_graph::config::RopeScaling;
+use latent_graph::config::{OutputGate, RopeScaling};
 use latent_graph::passes::crossover;
 
 /// What layers are made of; sizes of attention, experts and vocabulary, one line for each part.
@@ -27,6 +27,11 @@ pub(super) fn facts(c: &ModelConfig, layers: &[LayerRun]) -> Vec<String> {
         a.v,
         a.softmax_scale
     ));
+    match a.output_gate {
+        None => {}
+        Some(OutputGate::PerHead) => lines.push("output gate    one for each head".into()),
+        Some(OutputGate::PerElement) => lines.push("output gate    one for each element".into()),
+    }
     let crossover = crossover(a).map_or_else(|| "naive from 2".into(), |n| format!("naive from {n}"));
     lines.push(format!("formulations   auto: absorbed for few new tokens, {crossover}"));
     if let Some(m) = &c.moe {
@@ -55,6 +60,9 @@ pub(super) fn facts(c: &ModelConfig, layers: &[LayerRun]) -> Vec<String> {
 /// Rotary embedding and its scaling.
 pub(super) fn rope(config: &ModelConfig) -> Vec<String> {
     let r = &config.rope;
+    if r.dims == 0 {
+        return vec!["rope           none: nothing is rotated by position".into()];
+    }
     let scaling = match &r.scaling {
         RopeScaling::None => "no scaling".to_owned(),
         RopeScaling::Linear { factor } => format!("linear scaling by {factor}"),
