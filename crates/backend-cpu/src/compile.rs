@@ -1,7 +1,7 @@
 //! From a plan to a program: every value gets its operand, every weight its index, every kernel its function.
 
 use crate::program::{
-    AbsorbK, AbsorbV, AttendExpanded, AttendLatent, Buffer, Elementwise, Embed, ExpandedKernels,
+    AbsorbK, AbsorbV, AttendExpanded, AttendLatent, Buffer, Concat, Elementwise, Embed, ExpandedKernels,
     ExpandedStore, ExpertDown, ExpertGateUp, GatherRows, Instruction, Kernels, KvWeights, LatentStore,
     Linear, Operand, Product, Program, RmsNorm, Rope, Route, SmallBatchKernel, Step,
 };
@@ -11,12 +11,17 @@ use latent_graph::ir::{BoundKernel, Epilogue, KvLayerKind, Node, Op, Storage, Va
 use latent_kernels::{AttendFn, KernelFn, MatmulFn};
 use latent_types::KernelContract;
 
-/// Compiles a plan. `weight_of` gives the index of the loaded weight for each weight of the plan.
+/// Compiles a plan. `weight_of` gives the index of the loaded weight for each weight of the plan; the plan's KV layers are those of the cache
+/// from `first_kv_layer` on.
 ///
 /// # Errors
 /// When no instruction does what a node of the plan does: an error of Latent, not of the file.
-pub(crate) fn compile(plan: &Plan, weight_of: &dyn Fn(WeightId) -> usize) -> Result<Program, BackendError> {
-    let compiler = Compiler { plan, weight_of };
+pub(crate) fn compile(
+    plan: &Plan,
+    weight_of: &dyn Fn(WeightId) -> usize,
+    first_kv_layer: usize,
+) -> Result<Program, BackendError> {
+    let compiler = Compiler { plan, weight_of, first_kv_layer };
     let mut phases: Vec<Vec<Step>> = (0..plan.phase_count()).map(|_| Vec::new()).collect();
     for (index, node) in plan.ir.nodes.iter().enumerate() {
         if let Some(instruction) = compiler.instruction(node, index)? {
@@ -31,6 +36,7 @@ pub(crate) fn compile(plan: &Plan, weight_of: &dyn Fn(WeightId) -> usize) -> Res
 struct Compiler<'a> {
     plan: &'a Plan,
     weight_of: &'a dyn Fn(WeightId) -> usize,
+    first_kv_layer: usize,
 }
 
 fn internal<T>(problem: String) -> Result<T, BackendError> {
@@ -176,9 +182,10 @@ impl Compiler<'_> {
         }
     }
 
+    /// The node's KV layer as the cache numbers it.
     fn kv_layer(&self, node: &Node) -> Result<usize, BackendError> {
         node.kv_layer
-            .map(|id| id.0)
+            .map(|id| self.first_kv_layer + id.0)
             .map_or_else(|| internal(format!("{} has no KV layer", node.op.word())), Ok)
     }
 
@@ -220,6 +227,10 @@ impl Compiler<'_> {
                     .any(|&n| self.same_phase(n, index)),
             }),
             Op::ExpertGateUp | Op::ExpertDown => self.experts(node, index)?,
+            Op::Concat => Instruction::Concat(Concat {
+                parts: [self.input(node, 0)?, self.input(node, 1)?],
+                out: self.out(node, 0)?,
+            }),
             Op::GatherRows => Instruction::GatherRows(GatherRows { out: self.out(node, 0)? }),
             Op::MlaAttention | Op::ExpertMlp => {
                 return internal(format!("{} was not lowered", node.op.word()));
@@ -316,7 +327,8 @@ impl Compiler<'_> {
             }),
             Op::AttendExpanded => {
                 let kv_layer = self.kv_layer(node)?;
-                let latent = self.plan.ir.kv_layers[kv_layer].kind == KvLayerKind::Latent;
+                let kind = node.kv_layer.map(|id| self.plan.ir.kv_layers[id.0].kind);
+                let latent = kind == Some(KvLayerKind::Latent);
                 Instruction::AttendExpanded(AttendExpanded {
                     q_nope: self.input(node, 0)?,
                     q_rope: self.input_at(node, "q_rope")?,

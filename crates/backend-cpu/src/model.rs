@@ -12,13 +12,14 @@ use crate::read_ahead::ReadAhead;
 use crate::scratch::WorkerScratch;
 use crate::trace::Recorder;
 use latent_backend::{
-    BackendError, Batch, CancelToken, KvLayout, KvStore, LayerState, LoadRequest, Model, ModelOptions, Step,
-    Trace,
+    BackendError, Batch, CancelToken, DraftStep, KvLayout, KvStore, LayerState, LoadRequest, Model,
+    ModelOptions, Step, Trace,
 };
 use latent_graph::activations::Activations;
 use latent_graph::config::{Gating, GroupScore, ModelConfig, RopePairs};
 use latent_graph::ir::AttentionPath;
 use latent_graph::passes::BatchBucket;
+use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
 use latent_graph::{LM_HEAD_ROWS, Plan, Stage};
 use latent_kernels::{Bf16x32, Q8Block, RopeTable, RouteSpec};
 use latent_threads::ThreadPool;
@@ -29,10 +30,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// f32 elements per cache line of 64 bytes.
 const LINE_FLOATS: usize = size_of::<Bf16x32>() / size_of::<f32>();
-
-/// Indices of the stages of a decoder.
-const LAYERS: usize = 0;
-const LM_HEAD: usize = 1;
 
 /// A model on the CPU.
 pub(crate) struct CpuModel {
@@ -71,8 +68,11 @@ impl CpuModel {
         let mut thread_pool = ThreadPool::placed(placement)
             .map_err(|error| BackendError::System { what: "starting threads", error })?;
         let loaded = LoadedWeights::load(&stages, checkpoint, &mut thread_pool, progress)?;
+        let mut kv_layers = 0;
         let compile_all = |stage: &Stage| -> Result<Vec<Program>, BackendError> {
-            let of = |plan: &Plan| compile::compile(plan, &|id| loaded.find(plan.ir.weight(id)));
+            let first = kv_layers;
+            kv_layers += stage.kv_layers().len();
+            let of = |plan: &Plan| compile::compile(plan, &|id| loaded.find(plan.ir.weight(id)), first);
             stage.plans.iter().map(of).collect()
         };
         let programs = stages.iter().map(compile_all).collect::<Result<Vec<_>, _>>()?;
@@ -118,9 +118,23 @@ impl CpuModel {
     /// Runs the layers on a batch, which fills the KV cache and the residual stream.
     ///
     /// # Panics
-    /// When the batch has more rows than the arena was made for.
+    /// As for [`forward_stage`](Self::forward_stage).
     pub(crate) fn forward(
         &mut self,
+        batch: &Batch,
+        kv: &CpuKvStore,
+        cancel: &CancelToken,
+    ) -> Result<(), BackendError> {
+        self.forward_stage(LAYERS, batch, kv, cancel)
+    }
+
+    /// Runs a stage with layers on a batch.
+    ///
+    /// # Panics
+    /// When the batch has more rows than the arena was made for.
+    fn forward_stage(
+        &mut self,
+        stage: usize,
         batch: &Batch,
         kv: &CpuKvStore,
         cancel: &CancelToken,
@@ -142,12 +156,13 @@ impl CpuModel {
         for (position, out) in batch.positions.iter().zip(self.rotations.chunks_exact_mut(len.max(1))) {
             self.model.rope.rotation(*position as i64, out);
         }
-        self.run(LAYERS, batch, kv, batch.rows(), cancel)
+        self.run(stage, batch, kv, batch.rows(), cancel)
     }
 
-    /// Logits of the batch's wanted rows, [`LM_HEAD_ROWS`] at a time.
+    /// Logits of the batch's wanted rows by a head's stage, [`LM_HEAD_ROWS`] at a time.
     fn logits(
         &mut self,
+        head: usize,
         batch: &Batch,
         kv: &CpuKvStore,
         cancel: &CancelToken,
@@ -160,7 +175,7 @@ impl CpuModel {
             part.wanted.extend_from_slice(wanted);
             part.positions.clear();
             part.positions.extend(wanted.iter().map(|&row| batch.positions[row as usize]));
-            self.run(LM_HEAD, &part, kv, wanted.len(), cancel)?;
+            self.run(head, &part, kv, wanted.len(), cancel)?;
             for (i, row) in self.logits.chunks_exact(vocab).take(wanted.len()).enumerate() {
                 on_logits(chunk * LM_HEAD_ROWS + i, row);
             }
@@ -239,7 +254,23 @@ impl Model for CpuModel {
     fn step(&mut self, step: Step<'_>) -> Result<(), BackendError> {
         let kv: &CpuKvStore = step.kv.as_any().downcast_ref().ok_or(BackendError::ForeignStore)?;
         self.forward(step.batch, kv, step.cancel)?;
-        self.logits(step.batch, kv, step.cancel, step.on_logits)
+        if let Some(on_hidden) = step.on_hidden {
+            on_hidden(&self.hidden[..step.batch.rows() * self.model.config.hidden_size]);
+        }
+        self.logits(LM_HEAD, step.batch, kv, step.cancel, step.on_logits)
+    }
+
+    fn draft(&mut self, step: DraftStep<'_>) -> Result<(), BackendError> {
+        if self.stages.len() <= MTP_HEAD {
+            return Err(BackendError::Unsupported("the model was loaded without its MTP layer".into()));
+        }
+        let kv: &CpuKvStore = step.kv.as_any().downcast_ref().ok_or(BackendError::ForeignStore)?;
+        let width = self.model.config.hidden_size;
+        for (span, hidden) in step.batch.spans.iter().zip(step.hidden) {
+            self.hidden[span.rows.start * width..span.rows.end * width].copy_from_slice(hidden);
+        }
+        self.forward_stage(MTP, step.batch, kv, step.cancel)?;
+        self.logits(MTP_HEAD, step.batch, kv, step.cancel, step.on_logits)
     }
 
     fn wait_for_weights(&mut self) {

@@ -146,7 +146,13 @@ fn layouts(checkpoint: &Checkpoint) -> Result<HashMap<String, Tiles>, BackendErr
     let backend = CpuBackend::new();
     let bind = BindOptions { precision: Precision::Default, tier: backend.isa(None)?, cache: CacheType::F16 };
     // layouts do not depend on how many tokens a step has
-    let options = StageOptions { mla: MlaChoice::Auto, form: CacheForm::Latent, bind, max_batch_tokens: 512 };
+    let options = StageOptions {
+        mla: MlaChoice::Auto,
+        form: CacheForm::Latent,
+        bind,
+        max_batch_tokens: 512,
+        mtp: false,
+    };
     let circuit = Circuit::named(&config.circuit)?;
     let tensors = CheckpointTensors(checkpoint);
     let stages = Stage::of_model(circuit, &config, &tensors, backend.target(), &options)?;

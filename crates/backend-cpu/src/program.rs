@@ -242,6 +242,12 @@ pub(crate) struct Elementwise {
     pub out: Operand,
 }
 
+/// Rows side by side.
+pub(crate) struct Concat {
+    pub parts: [Operand; 2],
+    pub out: Operand,
+}
+
 /// The rows of the residual stream whose logits are wanted.
 pub(crate) struct GatherRows {
     pub out: Operand,
@@ -263,6 +269,7 @@ pub(crate) enum Instruction {
     ExpertGateUp(ExpertGateUp),
     ExpertDown(ExpertDown),
     Elementwise(Elementwise),
+    Concat(Concat),
     GatherRows(GatherRows),
 }
 

@@ -32,6 +32,7 @@ fn model(threads: usize) -> CpuModel {
         form: CacheForm::Latent,
         bind,
         max_batch_tokens: MAX_BATCH_TOKENS,
+        mtp: false,
     };
     let circuit = Circuit::named(&config.circuit).unwrap();
     let tensors = CheckpointTensors(&checkpoint);
@@ -122,7 +123,8 @@ fn a_kv_cache_of_another_backend_is_refused() {
     layout.cache_type = CacheType::F32;
     let (batch, mut foreign) = (batch(&model, 3), HostKvStore::new(layout));
     let cancel = CancelToken::new();
-    let step = Step { batch: &batch, kv: &mut foreign, cancel: &cancel, on_logits: &mut |_, _| {} };
+    let step =
+        Step { batch: &batch, kv: &mut foreign, cancel: &cancel, on_logits: &mut |_, _| {}, on_hidden: None };
     assert!(matches!(model.step(step), Err(BackendError::ForeignStore)));
 }
 
@@ -138,11 +140,23 @@ fn a_cancelled_step_ends_for_every_number_of_threads() {
                 let cancel = cancel.clone();
                 move || cancel.cancel()
             });
-            let step = Step { batch: &batch, kv: &mut *kv, cancel: &cancel, on_logits: &mut |_, _| {} };
+            let step = Step {
+                batch: &batch,
+                kv: &mut *kv,
+                cancel: &cancel,
+                on_logits: &mut |_, _| {},
+                on_hidden: None,
+            };
             // whichever comes first
             assert!(matches!(model.step(step), Ok(()) | Err(BackendError::Cancelled)));
             canceller.join().unwrap();
-            let step = Step { batch: &batch, kv: &mut *kv, cancel: &cancel, on_logits: &mut |_, _| {} };
+            let step = Step {
+                batch: &batch,
+                kv: &mut *kv,
+                cancel: &cancel,
+                on_logits: &mut |_, _| {},
+                on_hidden: None,
+            };
             assert!(matches!(model.step(step), Err(BackendError::Cancelled)));
         }
     }

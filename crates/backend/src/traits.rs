@@ -50,6 +50,24 @@ pub struct Step<'a> {
     pub cancel: &'a CancelToken,
     /// Hears the logits of each row of [`Batch::wanted`]: its index there, and one f32 per token of the vocabulary.
     pub on_logits: &'a mut dyn FnMut(usize, &[f32]),
+    /// Hears the residual stream after the last layer, before any logits: hidden size elements for every row of the batch, in its order. An MTP
+    /// layer reads it. None where nobody wants it.
+    pub on_hidden: Option<&'a mut dyn FnMut(&[f32])>,
+}
+
+/// A step of the MTP layer over rows that the model has run: what drafts tokens.
+pub struct DraftStep<'a> {
+    /// The rows, as the model ran them, at the same positions; in the place of each row's token the one after it. Logits are those of the token
+    /// after that.
+    pub batch: &'a Batch,
+    /// Of each span of the batch, its rows of the residual stream as [`Step::on_hidden`] heard them.
+    pub hidden: &'a [&'a [f32]],
+    /// The KV cache that the model's own steps have, whose last layer is the MTP layer's.
+    pub kv: &'a mut dyn KvStore,
+    /// Asked between phases.
+    pub cancel: &'a CancelToken,
+    /// Hears logits, as [`Step::on_logits`] does.
+    pub on_logits: &'a mut dyn FnMut(usize, &[f32]),
 }
 
 /// A kind of device that computes.
@@ -122,6 +140,14 @@ pub trait Model: Send {
     /// [`BackendError::Cancelled`]; [`BackendError::ForeignStore`]; a failing device. What slots of the batch's rows hold is undefined then, and
     /// so are the states that were to be written; all other slots are as they were.
     fn step(&mut self, step: Step<'_>) -> Result<(), BackendError>;
+
+    /// Runs the MTP layer, in a model that was loaded with its stages. When it returns, its rows are in the KV cache.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step); [`BackendError::Unsupported`] where the model has no such stages, or the backend does not run them.
+    fn draft(&mut self, _step: DraftStep<'_>) -> Result<(), BackendError> {
+        Err(BackendError::Unsupported("the model was loaded without an MTP layer that drafts".into()))
+    }
 
     /// Blocks until all weights are in memory, where the backend reads them before they are needed.
     fn wait_for_weights(&mut self) {}

@@ -28,6 +28,8 @@ pub struct Engine {
     pub(crate) batch: Batch,
     /// Input and row of each row whose logits are wanted.
     pub(crate) wanted: Vec<(usize, usize)>,
+    /// The residual stream of the last step's rows, in an engine that drafts.
+    pub(crate) residual: Vec<f32>,
     /// What became of each input of the last step.
     pub(crate) outcomes: Vec<Result<(), SeqError>>,
     pub(crate) cancel: CancelToken,

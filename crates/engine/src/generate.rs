@@ -1,6 +1,8 @@
 //! The one prompt → text loop.
 
+use crate::cache::Sequence;
 use crate::context_shift::ContextShift;
+use crate::draft::{DraftCount, DraftInput, likeliest};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::generation::Generation;
@@ -10,6 +12,18 @@ use crate::step::{LogitsRequest, SeqInput};
 use latent_text::Tokenizer;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// What an answer goes through beside its text.
+#[derive(Default)]
+struct Answering {
+    /// Tokens that context shifts discarded.
+    discarded: usize,
+    drafts: DraftCount,
+    /// The draft whose row is the sequence's last.
+    draft: Option<u32>,
+    /// The logits of that row.
+    logits: Vec<f32>,
+}
 
 impl Engine {
     /// Answers a prompt. What the session has cached of it is not computed again.
@@ -26,7 +40,7 @@ impl Engine {
         let prompt = &request.prompt;
         let mut generation = self.start(request, tokenizer)?;
         let start = Instant::now();
-        let cached = session.keep_common(prompt);
+        let cached = self.keep_common(session, prompt);
         // places to go back to: the end of what was said before, and the last token of the prompt, for another answer
         self.snapshot(&mut session.sequence)?;
         self.snapshot_at(&mut session.sequence, prompt.len() - 1)?;
@@ -34,10 +48,10 @@ impl Engine {
             listener.prompt(cached + done, prompt.len())
         });
         let prompt_seconds = start.elapsed().as_secs_f64();
-        let mut discarded_tokens = 0;
+        let mut answering = Answering::default();
         let start = Instant::now();
         match fed {
-            Ok(()) => discarded_tokens = self.answer(session, &mut generation, request.shift, listener)?,
+            Ok(()) => self.answer(session, &mut generation, request.shift, listener, &mut answering)?,
             Err(EngineError::Stopped) => generation.stop(StopReason::Interrupted),
             Err(error) => return Err(error),
         }
@@ -54,8 +68,29 @@ impl Engine {
             cached_tokens: cached,
             prompt_seconds,
             generate_seconds: start.elapsed().as_secs_f64(),
-            discarded_tokens,
+            discarded_tokens: answering.discarded,
+            drafts: answering.drafts,
         })
+    }
+
+    /// Forgets what does not begin the prompt; in an engine that drafts also rows that its MTP layer lacks, as of a restored session, so that
+    /// they run again. Returns how many rows stay.
+    fn keep_common(&self, session: &mut Session, prompt: &[u32]) -> usize {
+        let before = session.tokens.clone();
+        let kept = session.keep_common(prompt);
+        let draft = &session.sequence.draft;
+        if !self.drafts() || kept == 0 {
+            return kept;
+        }
+        let keep = match before.get(kept) {
+            _ if !draft.is_complete(kept) => draft.done(),
+            // the MTP layer's row before this one has read the token that was here
+            Some(token) if *token != prompt[kept] => kept - 1,
+            _ => return kept,
+        };
+        let kept = session.sequence.truncate(keep);
+        session.tokens.truncate(kept);
+        kept
     }
 
     /// A generation for a request that this engine can serve. Whoever drives it feeds the prompt, and then each token that it chooses; see
@@ -103,21 +138,35 @@ impl Engine {
         result
     }
 
-    /// Chooses and runs tokens until the answer ends; returns how many tokens context shifts discarded.
+    /// Chooses and runs tokens until the answer ends.
     fn answer(
         &mut self,
         session: &mut Session,
         generation: &mut Generation,
         shift: Option<ContextShift>,
         listener: &mut dyn Listener,
-    ) -> Result<usize, EngineError> {
-        let mut discarded = 0;
+        state: &mut Answering,
+    ) -> Result<(), EngineError> {
         // an answer of no tokens ends before the first
         while !generation.is_finished() {
             let chosen = generation.choose()?;
             let logprob = chosen.logprob.as_ref().map(|(own, top)| (*own, top.as_slice()));
             if !listener.token(&Event { token: chosen.token, text: &chosen.text, logprob }) {
                 generation.interrupt();
+            }
+            if let Some(draft) = state.draft.take() {
+                state.drafts.drafted += 1;
+                state.drafts.accepted += usize::from(draft == chosen.token);
+                if draft == chosen.token && !generation.is_finished() {
+                    // its row has run with the one before
+                    generation.take_logits(&state.logits);
+                    if session.sequence.len() == session.tokens.len() + 1 {
+                        session.tokens.push(chosen.token);
+                    }
+                    continue;
+                }
+                let len = session.sequence.len() - 1;
+                session.sequence.truncate(len);
             }
             if generation.is_finished() {
                 break;
@@ -127,18 +176,54 @@ impl Engine {
                     generation.stop(StopReason::Context);
                     break;
                 };
-                discarded += self.shift_session(session, shift)?;
+                state.discarded += self.shift_session(session, shift)?;
             }
-            let tokens = [chosen.token];
-            let in_order = session.sequence.len() == session.tokens.len();
-            let sequence = &mut session.sequence;
-            let mut inputs = [SeqInput::tokens(sequence, &tokens, LogitsRequest::Last)];
-            self.step(&mut inputs, &mut |_, _, row| generation.take_logits(row))?.all()?;
-            if in_order {
-                session.tokens.push(chosen.token);
-            }
+            self.run_chosen(session, generation, chosen.token, state)?;
         }
-        Ok(discarded)
+        Ok(())
+    }
+
+    /// Runs a token that was chosen, and beside it a draft of the one after it, where the engine drafts and there is room for both.
+    fn run_chosen(
+        &mut self,
+        session: &mut Session,
+        generation: &mut Generation,
+        token: u32,
+        state: &mut Answering,
+    ) -> Result<(), EngineError> {
+        let room = session.sequence.len() + 2 <= self.context() && generation.left() > 1;
+        if room && self.can_draft(&session.sequence) {
+            state.draft = self.likeliest_next(&mut session.sequence, token)?;
+        }
+        let in_order = session.sequence.len() == session.tokens.len();
+        let tokens = [token, state.draft.unwrap_or_default()];
+        let rows = 1 + usize::from(state.draft.is_some());
+        let mut inputs = [SeqInput::drafted(&mut session.sequence, &tokens[..rows])];
+        let logits = &mut state.logits;
+        let mut sink = |_: usize, row: usize, of_row: &[f32]| match row {
+            0 => generation.take_logits(of_row),
+            _ => {
+                logits.clear();
+                logits.extend_from_slice(of_row);
+            }
+        };
+        self.step(&mut inputs, &mut sink)?.all()?;
+        if in_order {
+            session.tokens.push(token);
+        }
+        Ok(())
+    }
+
+    /// The token that the MTP layer holds likeliest after `token`; none where the KV cache has no block for its rows.
+    fn likeliest_next(&mut self, sequence: &mut Sequence, token: u32) -> Result<Option<u32>, EngineError> {
+        let mut draft = None;
+        let drafted =
+            self.draft(&mut [DraftInput { sequence, token }], &mut |_, logits| draft = likeliest(logits));
+        match drafted {
+            Ok(()) => Ok(draft),
+            Err(EngineError::CacheFull(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Discards tokens of a session as `shift` says; returns how many.

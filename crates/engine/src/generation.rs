@@ -138,6 +138,11 @@ impl Generation {
         }
     }
 
+    /// Tokens that the answer may still have.
+    pub(crate) fn left(&self) -> usize {
+        self.max_tokens.saturating_sub(self.tokens().len())
+    }
+
     /// Whether the answer has ended.
     pub fn is_finished(&self) -> bool {
         self.stop.is_some()

@@ -15,6 +15,7 @@
 mod advance;
 pub mod cache;
 mod context_shift;
+mod draft;
 mod engine;
 mod error;
 mod generate;
@@ -35,6 +36,7 @@ mod summary;
 
 pub use advance::{Progress, Running};
 pub use context_shift::ContextShift;
+pub use draft::{Draft, DraftCount, DraftInput};
 pub use engine::Engine;
 pub use error::EngineError;
 pub use generation::{Chosen, Generation, LogitsProcessor};

@@ -11,6 +11,7 @@ use latent_backend::{
 };
 use latent_formats::Checkpoint;
 use latent_graph::audit::Finding;
+use latent_graph::stage_index::MTP;
 use latent_graph::{CheckpointTensors, ModelConfig, Stage};
 use std::sync::Arc;
 use std::time::Instant;
@@ -77,13 +78,16 @@ impl Engine {
             ))
         })?;
         let state_slots = resolved.state_slots()?;
-        let cache = KvCache::new(model.new_kv_store(blocks, state_slots)?, options.states);
+        let mtp_layers = model.stages().get(MTP).map_or(0, |stage| stage.kv_layers().len());
+        let store = model.new_kv_store(blocks, state_slots)?;
+        let cache = KvCache::new(store, options.states, mtp_layers);
         summary.load_time = start.elapsed();
         Ok(Engine {
             model,
             cache,
             batch: Batch::default(),
             wanted: Vec::new(),
+            residual: Vec::new(),
             outcomes: Vec::new(),
             cancel: CancelToken::new(),
             options: resolved.options,

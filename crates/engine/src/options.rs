@@ -1,6 +1,7 @@
 //! How a model is to be run, and what follows from that: decided here, once, for the engine and for every command that only plans.
 
 use crate::cache::StateOptions;
+use crate::draft::Draft;
 use crate::error::EngineError;
 use latent_backend::{
     Backend, KV_BLOCK, LayerState, MemoryEstimate, ModelOptions, WeightBytes, WeightSource,
@@ -42,6 +43,8 @@ pub struct EngineOptions {
     pub tier: Option<Tier>,
     /// Most rows of a step, and of a chunk of a prompt; none: chosen from memory and from the prompt ([`Engine::chunk_for`](crate::Engine::chunk_for)).
     pub max_batch_tokens: Option<usize>,
+    /// What drafts tokens. Without drafts, an MTP layer's weights are not loaded.
+    pub draft: Draft,
     /// Load even when memory seems too small.
     pub force: bool,
     /// A circuit that takes the place of the model's own, for those who change one; none: the built-in one. It is audited like those, but a
@@ -113,7 +116,13 @@ impl EngineOptions {
             None => Arc::new(Circuit::named(&config.circuit)?.clone()),
         };
         let options = ModelOptions {
-            stages: StageOptions { mla: self.mla, form: self.form, bind, max_batch_tokens },
+            stages: StageOptions {
+                mla: self.mla,
+                form: self.form,
+                bind,
+                max_batch_tokens,
+                mtp: self.draft == Draft::Mtp,
+            },
             threads: self.place().threads(),
             context: config.context_length,
         };
@@ -151,7 +160,12 @@ impl Resolved<'_> {
     ) -> MemoryEstimate {
         let scratch = self.backend.scratch_bytes(config, stages, &self.options, context);
         let token_bytes = self.token_bytes(stages);
+        // residual rows that wait for the MTP layer: those of a step, and of its sequences
+        let stages_options = &self.options.stages;
+        let waiting =
+            if stages_options.mtp { 2 * 4 * stages_options.max_batch_tokens * config.hidden_size } else { 0 };
         MemoryEstimate {
+            arena: scratch.arena + waiting as u64,
             weights: weights.owned,
             mapped: weights.mapped,
             cache: (context.next_multiple_of(KV_BLOCK) * token_bytes) as u64,

@@ -1,6 +1,7 @@
 //! What is asked of a generation, and what it tells.
 
 use crate::context_shift::ContextShift;
+use crate::draft::DraftCount;
 use crate::sampling::{LogProbability, SamplingParams};
 
 /// What is to be generated.
@@ -66,6 +67,8 @@ pub struct Answer {
     pub generate_seconds: f64,
     /// Tokens that context shifts discarded meanwhile.
     pub discarded_tokens: usize,
+    /// Tokens that were drafted, in an engine that drafts.
+    pub drafts: DraftCount,
 }
 
 /// What the loop tells its caller; each call returns whether to go on.

@@ -47,6 +47,15 @@ pub enum SeqError {
         /// New rows of the sequence.
         rows: usize,
     },
+    /// Rows of the sequence that its MTP layer has not run and cannot run any more.
+    #[error(
+        "no token can be drafted after the {rows} rows of this sequence: some of them were restored, embeddings, or run without drafts; run them \
+         again"
+    )]
+    NoDraft {
+        /// Rows of the sequence.
+        rows: usize,
+    },
     /// Another engine has run the sequence.
     #[error("another engine has run this sequence and keeps its cache: use it with that one")]
     Foreign,

@@ -27,12 +27,20 @@ pub struct SeqInput<'a> {
     pub rows: InputRows<'a>,
     /// Whose logits are wanted.
     pub wanted: LogitsRequest<'a>,
+    /// Whether all rows but the first are drafts, which the caller may take back. They attend in the formulation of a single row, so that their
+    /// logits are those that steps of one row give.
+    pub drafted: bool,
 }
 
 impl<'a> SeqInput<'a> {
     /// New tokens.
     pub fn tokens(sequence: &'a mut Sequence, tokens: &'a [u32], wanted: LogitsRequest<'a>) -> SeqInput<'a> {
-        SeqInput { sequence, rows: InputRows::Tokens(tokens), wanted }
+        SeqInput { sequence, rows: InputRows::Tokens(tokens), wanted, drafted: false }
+    }
+
+    /// A token that was chosen, and drafts of those after it, all of whose logits are wanted.
+    pub fn drafted(sequence: &'a mut Sequence, tokens: &'a [u32]) -> SeqInput<'a> {
+        SeqInput { drafted: true, ..SeqInput::tokens(sequence, tokens, LogitsRequest::All) }
     }
 
     /// Embeddings in place of tokens: `values` are rows of `width` elements, the model's hidden size, as the first layer reads them
@@ -43,7 +51,7 @@ impl<'a> SeqInput<'a> {
         width: usize,
         wanted: LogitsRequest<'a>,
     ) -> SeqInput<'a> {
-        SeqInput { sequence, rows: InputRows::Embeddings { values, width }, wanted }
+        SeqInput { sequence, rows: InputRows::Embeddings { values, width }, wanted, drafted: false }
     }
 }
 
@@ -95,7 +103,9 @@ impl Engine {
         let rows = self.check_all(inputs)?;
         let span = tracing::debug_span!("step", sequences = inputs.len(), tokens = rows);
         let _entered = span.enter();
-        if let Err(error) = self.run(inputs, sink) {
+        let ran = self.run(inputs, sink);
+        let drafts = self.drafts();
+        if let Err(error) = ran.and_then(|()| if drafts { self.keep_up_drafts(inputs) } else { Ok(()) }) {
             inputs.iter_mut().for_each(|input| input.sequence.abandon());
             return Err(error);
         }
@@ -122,12 +132,15 @@ impl Engine {
         if self.batch.rows() == 0 {
             return Ok(());
         }
-        let wanted = &self.wanted;
+        let (wanted, drafts, residual) = (&self.wanted, self.drafts(), &mut self.residual);
+        residual.clear();
+        let mut on_hidden = |rows: &[f32]| residual.extend_from_slice(rows);
         Ok(self.model.step(Step {
             batch: &self.batch,
             kv: self.cache.store(),
             cancel: &self.cancel,
             on_logits: &mut |i, logits| sink(wanted[i].0, wanted[i].1, logits),
+            on_hidden: drafts.then_some(&mut on_hidden),
         })?)
     }
 
@@ -217,7 +230,8 @@ impl Engine {
         for (number, input) in inputs.iter().enumerate().filter(|(number, _)| self.outcomes[*number].is_ok())
         {
             let first = self.batch.rows();
-            let path = self.options.stages.mla.path(input.rows.len(), &self.model.config().attention);
+            let rows = if input.drafted { 1 } else { input.rows.len() };
+            let path = self.options.stages.mla.path(rows, &self.model.config().attention);
             let (len, block_table) = (input.sequence.len(), input.sequence.block_table());
             self.batch.push(input.rows, len, block_table, path).state = input.sequence.span_state();
             let mut want = |row: usize| {

@@ -5,7 +5,7 @@ use crate::options::Resolved;
 use latent_backend::WeightBytes;
 use latent_formats::Checkpoint;
 use latent_graph::ir::Op;
-use latent_graph::{ModelConfig, Stage};
+use latent_graph::{ModelConfig, Stage, distinct_weights};
 use latent_threads::Placement;
 use latent_types::{CacheType, KernelContract, Tier};
 use std::time::Duration;
@@ -54,12 +54,11 @@ impl Summary {
     ) -> Summary {
         let tier = resolved.options.stages.bind.tier;
         let (kernels, portable) = products(stages, resolved.target.contracts(), tier);
-        let layers = stages[0].weights().iter();
-        let slots = layers.chain(stages[1].weights().iter().filter(|w| w.slot != "embed"));
+        // the head of a tied model is the embedding: stages share weights
         let file = checkpoint.path().file_name().map(|name| name.to_string_lossy().into_owned());
         Summary {
             name: config.name.clone().or(file).unwrap_or_default(),
-            parameters: slots.map(|w| w.elements() as u64).sum(),
+            parameters: distinct_weights(stages).map(|w| w.elements() as u64).sum(),
             weight_bytes: weights.owned + weights.mapped,
             paged: None,
             load_time: Duration::ZERO,

@@ -80,7 +80,7 @@ fn run(engine: &mut Engine, text: &Text, chunk: usize, embedded: fn(usize, usize
         let input = |(number, sequence)| {
             let start = number * half;
             let rows = text.rows(start + first..start + last, embedded(number, step));
-            SeqInput { sequence, rows, wanted: LogitsRequest::All }
+            SeqInput { sequence, rows, wanted: LogitsRequest::All, drafted: false }
         };
         let mut inputs: Vec<_> = sequences.iter_mut().enumerate().map(input).collect();
         let mut take = |input: usize, row: usize, l: &[f32]| {
@@ -173,7 +173,12 @@ fn what_is_no_embedding_is_refused_for_its_sequence_alone() {
         let mut heard = Vec::new();
         let mut inputs = [
             SeqInput::embeddings(&mut wrong, values, width, LogitsRequest::Last),
-            SeqInput { sequence: &mut right, rows: text.rows(0..3, true), wanted: LogitsRequest::Last },
+            SeqInput {
+                sequence: &mut right,
+                rows: text.rows(0..3, true),
+                wanted: LogitsRequest::Last,
+                drafted: false,
+            },
         ];
         let outcome = engine.step(&mut inputs, &mut |input, row, _| heard.push((input, row))).unwrap();
         assert_eq!(outcome.results(), [Err(error.clone()), Ok(())]);
@@ -201,7 +206,8 @@ fn rows_of_embeddings_are_neither_saved_nor_taken_for_tokens() {
     let mut sequence = Sequence::default();
     for (range, embedded) in [(0..10, false), (10..15, true), (15..20, false)] {
         let rows = text.rows(range, embedded);
-        let mut inputs = [SeqInput { sequence: &mut sequence, rows, wanted: LogitsRequest::Nothing }];
+        let mut inputs =
+            [SeqInput { sequence: &mut sequence, rows, wanted: LogitsRequest::Nothing, drafted: false }];
         engine.step(&mut inputs, &mut |_, _, _| {}).unwrap().all().unwrap();
     }
     assert_eq!(sequence.embedded_from(), Some(10));
@@ -225,7 +231,8 @@ fn rows_of_embeddings_are_neither_saved_nor_taken_for_tokens() {
     // a session keeps what stands for tokens
     let mut session = Session { sequence, tokens: text.tokens[..2].to_vec() };
     let rows = text.rows(50..60, true);
-    let mut inputs = [SeqInput { sequence: &mut session.sequence, rows, wanted: LogitsRequest::Nothing }];
+    let mut inputs =
+        [SeqInput { sequence: &mut session.sequence, rows, wanted: LogitsRequest::Nothing, drafted: false }];
     engine.step(&mut inputs, &mut |_, _, _| {}).unwrap().all().unwrap();
     session.tokens.extend(&text.tokens[50..60]);
     assert!(engine.save_session(&mut session, None, &path).is_err());
@@ -251,7 +258,12 @@ fn whatever_tokens_a_session_claims_rows_of_embeddings_are_not_used_for_a_prompt
         InputRows::Tokens(&prompt[..4]),
         InputRows::Embeddings { values: &values, width: engine.config().hidden_size },
     ] {
-        let mut inputs = [SeqInput { sequence: &mut session.sequence, rows, wanted: LogitsRequest::Nothing }];
+        let mut inputs = [SeqInput {
+            sequence: &mut session.sequence,
+            rows,
+            wanted: LogitsRequest::Nothing,
+            drafted: false,
+        }];
         engine.step(&mut inputs, &mut |_, _, _| {}).unwrap().all().unwrap();
     }
     let request =

@@ -37,6 +37,6 @@ pub use circuit::Circuit;
 pub use config::{ConfigError, ModelConfig};
 pub use error::{CacheError, CircuitError, GraphError};
 pub use plan::{LARGEST_STEP_ROWS, Plan, PlanOptions};
-pub use stage::{LM_HEAD_ROWS, Stage, StageOptions, distinct_weights};
+pub use stage::{LM_HEAD_ROWS, Stage, StageOptions, distinct_weights, stage_index};
 pub use target::{Fusion, KvSplits, Target};
 pub use tensors::CheckpointTensors;

@@ -32,6 +32,8 @@ pub struct StageOptions {
     pub bind: BindOptions,
     /// Most tokens of one step.
     pub max_batch_tokens: usize,
+    /// Whether there are stages of the MTP layer too, which drafts tokens.
+    pub mtp: bool,
 }
 
 impl Stage {
@@ -50,10 +52,11 @@ impl Stage {
         &self.plans[0].ir.kv_layers
     }
 
-    /// The stages of `circuit` in order: token ids to residual stream through all layers, then residual stream to logits.
+    /// The stages of `circuit` in order: token ids to residual stream through all layers, then residual stream to logits. With
+    /// [`StageOptions::mtp`] those of the first MTP layer follow: residual stream and next tokens through that layer, then to logits.
     ///
     /// # Errors
-    /// A stage that nothing runs; a tensor that is missing or has another shape; no kernel of the target for an operation.
+    /// A stage that nothing runs; no MTP layer where one is wanted; a tensor that is missing or has another shape; no kernel of the target for an operation.
     pub fn of_model(
         circuit: &Circuit,
         config: &ModelConfig,
@@ -61,9 +64,7 @@ impl Stage {
         target: &Target,
         options: &StageOptions,
     ) -> Result<Vec<Stage>, GraphError> {
-        circuit.decoder()?;
-        let stage = |spec: &StageSpec| {
-            let span = Span::of(spec, config);
+        let stage = |(spec, span): (&StageSpec, Span)| {
             let max_batch_tokens = if span.head { LM_HEAD_ROWS } else { options.max_batch_tokens };
             let ir = Ir::build_with(circuit, config, &span, tensors)?;
             let plan = |bucket| {
@@ -74,8 +75,20 @@ impl Stage {
             let plans = BatchBucket::ALL.into_iter().map(plan).collect::<Result<_, _>>()?;
             Ok(Stage { name: spec.name.clone(), plans })
         };
-        circuit.stages.iter().map(stage).collect()
+        Span::of_stages(circuit, config, options.mtp)?.into_iter().map(stage).collect()
     }
+}
+
+/// Which of the stages of [`Stage::of_model`] one is, by its index.
+pub mod stage_index {
+    /// From token ids through all layers.
+    pub const LAYERS: usize = 0;
+    /// From the residual stream to logits.
+    pub const LM_HEAD: usize = 1;
+    /// From the residual stream and the next tokens through the MTP layer.
+    pub const MTP: usize = 2;
+    /// From the MTP layer to logits.
+    pub const MTP_HEAD: usize = 3;
 }
 
 /// Each weight of some stages once: a tied embedding is one tensor under two slots.

@@ -26,7 +26,7 @@ impl Recipe {
         if self.kind.base.is_quantized() {
             return Err(TestingError::NoFolder { kind: self.kind.base });
         }
-        let config = shape.config(self.layers, KvForm::Combined);
+        let config = self.config(shape, KvForm::Combined);
         let mut tensors = tensors(self, &config, Naming::HuggingFace)?;
         for (name, ty, shape) in tensors.clone() {
             if ty == TensorType::F8_E4M3 && !name.contains("embed") && !name.contains("lm_head") {
@@ -99,6 +99,7 @@ fn config_of(shape: &Shape, config: &ModelConfig) -> Value {
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
         "num_hidden_layers": config.layers,
+        "num_nextn_predict_layers": config.mtp_layers,
         "num_attention_heads": a.heads,
         "num_key_value_heads": a.heads,
         "q_lora_rank": a.q_lora_rank,

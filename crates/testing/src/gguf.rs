@@ -4,7 +4,7 @@ use crate::error::TestingError;
 use crate::kind::fitting;
 use crate::random::{Random, Spread, rows};
 use crate::shapes::Shape;
-use crate::{Recipe, Written};
+use crate::{Mtp, Recipe, Written};
 use latent_formats::gguf::{Writer, WriterValue};
 use latent_formats::{CompleteFile, OutputFile};
 use latent_graph::circuit::{DeclaredTensors, Naming};
@@ -23,8 +23,16 @@ pub(crate) fn tensors(
     naming: Naming,
 ) -> Result<Vec<(String, TensorType, Vec<usize>)>, TestingError> {
     let declared = DeclaredTensors::new(config, naming, recipe.kind.base)?;
+    let shared = |name: &str| {
+        let own = ["nextn.embed_tokens", "nextn.shared_head", "shared_head."]
+            .iter()
+            .any(|part| name.contains(part));
+        let layer = |start: &str| name.strip_prefix(start)?.split('.').next()?.parse().ok();
+        own || name.ends_with(".embed_tokens.weight") && layer("model.layers.") == Some(config.layers)
+    };
     let mut list: Vec<_> = declared
         .iter()
+        .filter(|(name, ..)| recipe.mtp != Mtp::Shared || !shared(name))
         .map(|(name, _, shape)| {
             let ty = if shape.len() == 1 || name.contains("ffn_gate_inp") || name.ends_with("mlp.gate.weight")
             {
@@ -79,7 +87,7 @@ impl Recipe {
     pub fn write_gguf(&self, path: &Path) -> Result<Written, TestingError> {
         let shape = self.shape()?;
         let form = if self.legacy { KvForm::Combined } else { KvForm::Separate };
-        let config = shape.config(self.layers, form);
+        let config = self.config(shape, form);
         let tensors = tensors(self, &config, Naming::Gguf)?;
         let asked = self.shards.unwrap_or(1).clamp(1, tensors.len());
         let parts: Vec<_> = tensors.chunks(tensors.len().div_ceil(asked)).collect();
@@ -133,7 +141,7 @@ fn keys(writer: &mut Writer, shape: &Shape, config: &ModelConfig, legacy: bool) 
     let split = config.kv_form == KvForm::Separate;
     let (key, value) = if split { (a.latent_width(), a.kv_lora_rank) } else { (a.nope + a.rope, a.v) };
     let mut numbers = vec![
-        ("block_count", config.layers),
+        ("block_count", config.all_layers()),
         ("context_length", config.context_length),
         ("embedding_length", config.hidden_size),
         ("feed_forward_length", config.intermediate_size),
@@ -147,6 +155,9 @@ fn keys(writer: &mut Writer, shape: &Shape, config: &ModelConfig, legacy: bool) 
     ];
     if split {
         numbers.extend([("attention.key_length_mla", a.nope + a.rope), ("attention.value_length_mla", a.v)]);
+    }
+    if config.mtp_layers > 0 {
+        numbers.push(("nextn_predict_layers", config.mtp_layers));
     }
     if let Some(rank) = a.q_lora_rank {
         numbers.push(("attention.q_lora_rank", rank));

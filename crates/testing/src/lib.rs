@@ -23,8 +23,21 @@ pub use error::TestingError;
 pub use kind::Kind;
 pub use shapes::shapes;
 
+use latent_graph::config::{KvForm, LayerKind, ModelConfig};
 use latent_types::TensorType;
 use std::path::PathBuf;
+
+/// The layer for multi-token prediction that a random model has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mtp {
+    /// None.
+    #[default]
+    None,
+    /// One with an embedding, a head and a head norm of its own, as DeepSeek-V3 has it.
+    Own,
+    /// One without them: the model's own stand in.
+    Shared,
+}
 
 /// The recipe of a random model.
 #[derive(Clone, Debug)]
@@ -45,6 +58,8 @@ pub struct Recipe {
     pub shards: Option<usize>,
     /// No weights: only a GGUF header, or config.json.
     pub header_only: bool,
+    /// The layer for multi-token prediction behind its layers.
+    pub mtp: Mtp,
 }
 
 /// The result of writing a model.
@@ -70,7 +85,18 @@ impl Recipe {
             seed: 0,
             shards: None,
             header_only: false,
+            mtp: Mtp::None,
         }
+    }
+
+    /// The config of the model, with W_KV in this form.
+    fn config(&self, shape: &shapes::Shape, form: KvForm) -> ModelConfig {
+        let mut config = shape.config(self.layers, form);
+        if self.mtp != Mtp::None {
+            config.mtp_layers = 1;
+            config.layer_kinds.push(if config.moe.is_some() { LayerKind::Moe } else { LayerKind::Dense });
+        }
+        config
     }
 
     fn shape(&self) -> Result<&'static shapes::Shape, TestingError> {

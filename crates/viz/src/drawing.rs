@@ -88,7 +88,12 @@ impl Drawing {
         options: &Options,
     ) -> Result<Drawing, GraphError> {
         let whole = options.layers == (0..config.layers);
-        let span = Span { embed: options.layers.start == 0, layers: options.layers.clone(), head: whole };
+        let span = Span {
+            embed: options.layers.start == 0,
+            layers: options.layers.clone(),
+            head: whole,
+            mtp: false,
+        };
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
         let mut builder = Builder::new(circuit, config, target.contracts(), options)?;
         let mut views = vec![circuit_view(&mut builder, tensors.naming())?, ir_view(&mut builder, &ir)];

@@ -1,7 +1,7 @@
 //! Elementwise operations that no product took as an epilogue: each worker takes its share of the rows.
 
 use crate::context::Context;
-use crate::program::Elementwise;
+use crate::program::{Concat, Elementwise};
 
 impl Elementwise {
     pub(crate) fn run(&self, ctx: &Context<'_>) {
@@ -15,6 +15,18 @@ impl Elementwise {
                 elements.copy_from_slice(ctx.row(overwritten, row));
             }
             kernel(elements, other.as_ref().map_or(&[], |other| ctx.row(other, row)), *factor);
+        }
+    }
+}
+
+impl Concat {
+    pub(crate) fn run(&self, ctx: &Context<'_>) {
+        for row in ctx.own_rows(&self.out) {
+            // SAFETY: shares of rows are disjoint, and `row` is in this worker's.
+            let out = unsafe { ctx.row_mut(&self.out, row) };
+            let [a, b] = self.parts.each_ref().map(|part| ctx.row(part, row));
+            out[..a.len()].copy_from_slice(a);
+            out[a.len()..].copy_from_slice(b);
         }
     }
 }

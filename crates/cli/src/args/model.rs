@@ -3,6 +3,7 @@
 use super::limits::{DEVELOPER, MAX_STEP_ROWS, tokens};
 use clap::Args;
 use latent_backend::{Backend, BackendError};
+use latent_engine::Draft;
 use latent_graph::passes::{CacheForm, MlaChoice, Precision};
 use latent_threads::Pin;
 use latent_types::{CacheType, Tier};
@@ -38,6 +39,11 @@ pub(crate) struct ModelArgs {
     /// What computes: cpu, or reference (plain f32 from each operation's definition: slow, for comparing)
     #[arg(long, default_value = "cpu", value_name = "NAME", value_parser = device)]
     pub(crate) device: String,
+
+    /// What drafts tokens that the model then verifies: none, or mtp (the model's own layer for multi-token prediction, one token a step);
+    /// the text stays the same
+    #[arg(long, default_value = "none", value_name = "HOW")]
+    pub(crate) draft: Draft,
 
     /// Load even when memory seems too small
     #[arg(long)]
@@ -113,6 +119,7 @@ impl ModelArgs {
             placement: None,
             tier: self.isa.0,
             max_batch_tokens: self.batch_size.map(usize::from),
+            draft: self.draft,
             force: self.force,
             circuit: None,
         }

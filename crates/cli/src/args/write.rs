@@ -42,6 +42,10 @@ pub(crate) struct MakeModelArgs {
     #[arg(long, value_name = "N", value_parser = up_to(latent_formats::limits::MAX_SHARDS as u64))]
     pub(crate) shards: Option<usize>,
 
+    /// Add a layer for multi-token prediction (--draft mtp)
+    #[arg(long)]
+    pub(crate) mtp: bool,
+
     /// Leave the weights out: a GGUF header or config.json, for `latent check` and `latent verify`
     #[arg(long)]
     pub(crate) header_only: bool,

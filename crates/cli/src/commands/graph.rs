@@ -41,7 +41,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     }
     let layers = layers(args.layers.as_deref(), config.layers)?;
     let whole = layers == (0..config.layers);
-    let span = Span { embed: layers.start == 0, layers, head: whole };
+    let span = Span { embed: layers.start == 0, layers, head: whole, mtp: false };
     let ir = Ir::build_with(circuit, config, &span, model.tensors())?;
     if stage == Stage::Ir && args.after.is_none() {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);

@@ -4,7 +4,7 @@ use crate::args::MakeModelArgs;
 use crate::exit::Usage;
 use crate::output;
 use anyhow::Result;
-use latent_testing::Recipe;
+use latent_testing::{Mtp, Recipe};
 use latent_types::TensorType;
 use latent_types::format_bytes;
 
@@ -23,6 +23,7 @@ pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
         seed: args.seed,
         shards: args.shards,
         header_only: args.header_only,
+        mtp: if args.mtp { Mtp::Own } else { Mtp::None },
         ..Recipe::new(shape, kind.parse()?)
     };
     let as_file = out.extension().is_some_and(|end| end == "gguf");

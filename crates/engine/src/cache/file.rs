@@ -229,12 +229,12 @@ impl KvCache {
         out.put(if layout.is_recurrent() { MAGIC_WITH_STATES } else { MAGIC })?;
         out.put(&fingerprint.to_le_bytes())?;
         out.put(&(sequence.len() as u64).to_le_bytes())?;
-        out.put(&(layout.layers.len() as u32).to_le_bytes())?;
+        out.put(&(self.saved_layers().len() as u32).to_le_bytes())?;
         out.put(&type_id(layout.cache_type).to_le_bytes())?;
         if layout.is_recurrent() {
             out.put(&(states.len() as u32).to_le_bytes())?;
         }
-        for number in layout.layers.iter().flat_map(stream) {
+        for number in self.saved_layers().iter().flat_map(stream) {
             out.put(&number.to_le_bytes())?;
         }
         for row in 0..sequence.len() {
@@ -261,9 +261,15 @@ impl KvCache {
         attachment.map_or(Ok(()), |bytes| write_attachment(&mut out.inner, bytes))
     }
 
-    /// The indices of the layers that have rows.
+    /// The layers that files hold: all but those of MTP, so that a file does not depend on whether tokens are drafted.
+    fn saved_layers(&self) -> &[LayerState] {
+        let layers = &self.layout().layers;
+        &layers[..layers.len() - self.mtp_layers]
+    }
+
+    /// The indices of the saved layers that have rows.
     fn layers_with_rows(&self) -> Vec<usize> {
-        let layers = self.layout().layers.iter().enumerate();
+        let layers = self.saved_layers().iter().enumerate();
         layers.filter(|(_, layer)| layer.per_token().is_some()).map(|(index, _)| index).collect()
     }
 
@@ -359,11 +365,11 @@ impl KvCache {
                 CacheType::ALL.get(ty as usize).map_or_else(|| format!("number {ty}"), |ty| ty.to_string());
             return mismatch("cache type", found, self.layout().cache_type.to_string());
         }
-        let expected = self.layout().layers.len();
+        let expected = self.saved_layers().len();
         if kv_layers as usize != expected {
             return mismatch("number of cache streams", kv_layers.to_string(), expected.to_string());
         }
-        for expected in self.layout().layers.iter().map(stream) {
+        for expected in self.saved_layers().iter().map(stream) {
             for number in expected {
                 let found = input.u32().map_err(early)?;
                 if found != number {
@@ -385,8 +391,9 @@ impl KvCache {
     fn trailing(&self, rows: u64, states: u32, size: u64) -> Option<u64> {
         let layout = self.layout();
         let header =
-            8 + 8 + 8 + 4 + 4 + 12 * layout.layers.len() as u64 + 4 * u64::from(layout.is_recurrent());
-        let rows = rows.checked_mul(4 + self.token_bytes() as u64)?;
+            8 + 8 + 8 + 4 + 4 + 12 * self.saved_layers().len() as u64 + 4 * u64::from(layout.is_recurrent());
+        let token_bytes = LayerState::token_bytes(self.saved_layers(), layout.cache_type);
+        let rows = rows.checked_mul(4 + token_bytes as u64)?;
         let states = u64::from(states).checked_mul(8 + layout.state_bytes() as u64)?;
         let expected = rows.checked_add(states)?.checked_add(header + 8)?;
         let longest = ATTACHMENT_FRAME + MAX_ATTACHMENT as u64;

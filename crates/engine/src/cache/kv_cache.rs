@@ -19,6 +19,8 @@ pub struct KvCache {
     /// None where no layer is recurrent.
     pub(super) states: Option<Arc<StatePool>>,
     pub(super) store: Box<dyn KvStore>,
+    /// How many of the layers, behind all others, are of MTP: what they hold helps drafts alone, and is not saved.
+    pub(super) mtp_layers: usize,
 }
 
 /// Why rows find no place.
@@ -36,12 +38,12 @@ pub(crate) enum KvError {
 }
 
 impl KvCache {
-    /// Bookkeeping over a backend's storage, which has as many blocks and slots as its layout says.
-    pub(crate) fn new(store: Box<dyn KvStore>, options: StateOptions) -> KvCache {
+    /// Bookkeeping over a backend's storage, which has as many blocks and slots as its layout says; its last `mtp_layers` layers are of MTP.
+    pub(crate) fn new(store: Box<dyn KvStore>, options: StateOptions, mtp_layers: usize) -> KvCache {
         let layout = store.layout();
         let pool = Arc::new(BlockPool::new(layout.blocks));
         let states = layout.is_recurrent().then(|| Arc::new(StatePool::new(layout.state_slots, options)));
-        KvCache { pool, states, store }
+        KvCache { pool, states, store, mtp_layers }
     }
 
     /// What is stored.
@@ -154,6 +156,22 @@ impl KvCache {
         Ok(())
     }
 
+    /// Makes the blocks of these cached rows the sequence's own, copying those that others use too: the MTP layer is about to write rows of it.
+    ///
+    /// # Errors
+    /// [`KvError`]; the sequence may have blocks of its own then, and holds what it held.
+    pub(crate) fn own_rows(&mut self, sequence: &mut Sequence, rows: Range<usize>) -> Result<(), KvError> {
+        let pool = Arc::clone(&self.pool);
+        let mut blocks = pool.blocks();
+        for index in rows.start / KV_BLOCK..rows.end.div_ceil(KV_BLOCK) {
+            if blocks.users(sequence.blocks[index]) > 1 && blocks.free() == 0 {
+                return Err(self.full(sequence, 0).into());
+            }
+            self.own_block(&mut blocks, sequence, index)?;
+        }
+        Ok(())
+    }
+
     /// Makes the block at `index` the sequence's own, copying it where others use it too. Callers have checked that a block is free for that.
     fn own_block(
         &mut self,
@@ -210,6 +228,7 @@ impl KvCache {
         }
         // where the first embedding is now is not kept: it may be any row that has moved
         sequence.embedded_from = sequence.embedded_from.map(|first| first.min(forgotten.start));
+        sequence.draft.shift(&forgotten);
         sequence.truncate(len);
         Ok(())
     }
@@ -234,7 +253,7 @@ mod tests {
         let layers = vec![LayerState::PerToken(kv_layer(0)), LayerState::PerToken(kv_layer(1))];
         let blocks = tokens.div_ceil(KV_BLOCK) as u32;
         let layout = KvLayout { layers, cache_type: CacheType::F32, blocks, state_slots: 0 };
-        KvCache::new(Box::new(HostKvStore::new(layout)), StateOptions::default())
+        KvCache::new(Box::new(HostKvStore::new(layout)), StateOptions::default(), 0)
     }
 
     fn fill(cache: &mut KvCache, sequence: &mut Sequence, rows: usize, tag: f32) {
@@ -285,7 +304,7 @@ mod tests {
             state_slots: options.slots().unwrap(),
         };
         assert_eq!((layout.token_bytes(), layout.state_bytes(), layout.state_slots), (0, 4, 4));
-        let mut cache = KvCache::new(Box::new(HostKvStore::new(layout)), options);
+        let mut cache = KvCache::new(Box::new(HostKvStore::new(layout)), options, 0);
         // what a backend does: the state after n rows is n
         let run = |cache: &mut KvCache, sequence: &mut Sequence, rows: usize| {
             cache.reserve(sequence, rows).unwrap();

@@ -3,6 +3,7 @@
 mod block_hash;
 mod block_pool;
 mod checked;
+mod draft_rows;
 mod file;
 mod full;
 mod kv_cache;

@@ -1,6 +1,7 @@
 //! A sequence: the handle of a context's blocks and recurrent states, which gives them back when it is dropped.
 
 use super::block_pool::BlockPool;
+use super::draft_rows::DraftRows;
 use super::recurrent::RecurrentState;
 use latent_backend::{KV_BLOCK, SpanState};
 use std::sync::Arc;
@@ -26,6 +27,8 @@ pub struct Sequence {
     pub(super) recurrent: Option<RecurrentState>,
     /// The first row that was an embedding.
     pub(super) embedded_from: Option<usize>,
+    /// What is kept for the MTP layer of an engine that drafts with one.
+    pub(crate) draft: DraftRows,
 }
 
 impl Sequence {
@@ -68,12 +71,18 @@ impl Sequence {
             self.blocks.len()
         );
         self.recurrent.iter_mut().for_each(RecurrentState::commit);
+        self.draft.commit();
     }
 
     /// The same for rows of embeddings.
     pub(crate) fn advance_embedded(&mut self, rows: usize) {
         self.embedded_from.get_or_insert(self.len);
         self.advance(rows);
+    }
+
+    /// Rows that the MTP layer has run, in an engine that drafts: at most [`len`](Self::len).
+    pub fn drafted_rows(&self) -> usize {
+        self.draft.done()
     }
 
     /// The position of its first row that was an embedding and no token: no list of tokens stands for the rows from there on.
@@ -83,6 +92,7 @@ impl Sequence {
 
     /// Gives the slots of states back which a step that has failed was to write.
     pub(crate) fn abandon(&mut self) {
+        self.draft.abandon(self.len);
         self.recurrent.iter_mut().for_each(RecurrentState::abandon);
     }
 
@@ -102,6 +112,7 @@ impl Sequence {
         if len < self.len {
             self.len = self.recurrent.as_mut().map_or(len, |state| state.restore(len));
             self.embedded_from = self.embedded_from.filter(|first| *first < self.len);
+            self.draft.truncate(self.len);
         }
         self.give_back_spare_blocks();
         self.len
@@ -128,7 +139,9 @@ impl Sequence {
             owner.blocks().use_again(&blocks);
         }
         let embedded_from = self.embedded_from.filter(|first| *first < len);
-        Sequence { blocks, len, owner: self.owner.clone(), recurrent: shared.0, embedded_from }
+        let mut draft = self.draft.clone();
+        draft.truncate(len);
+        Sequence { blocks, len, owner: self.owner.clone(), recurrent: shared.0, embedded_from, draft }
     }
 
     /// The block that the next row goes to, if the sequence has one already.

@@ -83,7 +83,7 @@ impl Activations {
         config: &ModelConfig,
         tensors: &dyn TensorIndex,
     ) -> Result<Activations, GraphError> {
-        let span = Span { embed: true, layers: 0..config.layers, head: true };
+        let span = Span { embed: true, layers: 0..config.layers, head: true, mtp: false };
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
         let attention = &config.attention;
         let mut activations = Activations {

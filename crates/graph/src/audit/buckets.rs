@@ -4,12 +4,13 @@ use super::findings::{Bound, Findings};
 use super::rules::Code;
 use crate::ir::Op;
 use crate::plan::Plan;
+use crate::stage::Stage;
 use latent_types::{ActivationType, OpKind, WeightLayout};
 use std::collections::HashMap;
 
-pub(super) fn check(layers: &[Plan], head: &[Plan], bound: Bound<'_>, found: &mut Findings<'_>) {
-    cache(layers, found);
-    weights(layers.iter().chain(head), bound, found);
+pub(super) fn check(stages: &[Stage], bound: Bound<'_>, found: &mut Findings<'_>) {
+    stages.iter().for_each(|stage| cache(&stage.plans, found));
+    weights(stages.iter().flat_map(|stage| &stage.plans), bound, found);
 }
 
 /// A47: the same KV layers in the same order, written by the same operation.

@@ -19,8 +19,12 @@ pub(super) fn check(circuit: &Circuit, config: &ModelConfig, found: &mut Finding
         Ok(decoder) => decoder,
         Err(error) => return refused(&error, None, found),
     };
-    flow(circuit, &decoder.before, (decoder.tokens, decoder.residual), found);
-    flow(circuit, &decoder.behind, (decoder.taken, decoder.logits), found);
+    flow(circuit, &decoder.before, (&[decoder.tokens], decoder.residual), found);
+    flow(circuit, &decoder.behind, (&[decoder.taken], decoder.logits), found);
+    if let Some(mtp) = &decoder.mtp {
+        flow(circuit, &mtp.before, (&[mtp.hidden, mtp.tokens], mtp.residual), found);
+        flow(circuit, &mtp.behind, (&[mtp.taken], mtp.logits), found);
+    }
     let groups = match circuit.layer_groups(config, 0..config.layers) {
         Ok(groups) => groups,
         Err(error) => return refused(&error, None, found),
@@ -35,7 +39,7 @@ pub(super) fn check(circuit: &Circuit, config: &ModelConfig, found: &mut Finding
         if let Err(error) = circuit.streams(&spec.attention, layers[0], vars) {
             refused(&error, Some(layers[0]), found);
         }
-        flow(circuit, &spec.blocks(), (decoder.residual, decoder.residual), found);
+        flow(circuit, &spec.blocks(), (&[decoder.residual], decoder.residual), found);
     }
 }
 
@@ -129,10 +133,10 @@ fn arity(spec: &OpSpec) -> Option<(usize, usize)> {
     Some((op.inputs_of(spec.inputs.len()).count(), outputs))
 }
 
-/// A01, A02 and A09 between blocks: from a value called `first` to one called `last`, which the blocks must make.
-fn flow(circuit: &Circuit, blocks: &[&str], (first, last): (&str, &str), found: &mut Findings<'_>) {
+/// A01, A02 and A09 between blocks: from values called `first` to one called `last`, which the blocks must make.
+fn flow(circuit: &Circuit, blocks: &[&str], (first, last): (&[&str], &str), found: &mut Findings<'_>) {
     // what each name means now: the block that made it, and whether anything has read it
-    let mut made: HashMap<&str, (&str, bool)> = HashMap::from([(first, ("", true))]);
+    let mut made: HashMap<&str, (&str, bool)> = first.iter().map(|name| (*name, ("", true))).collect();
     for &name in blocks {
         let Some(block) = circuit.blocks.get(name) else { continue };
         for input in &block.inputs {

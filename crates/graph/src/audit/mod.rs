@@ -76,17 +76,17 @@ pub fn session(
     stages: &[Stage],
     bound: Bound<'_>,
 ) -> Vec<Finding> {
-    let plans = |at: usize| stages.get(at).map_or(&[][..], |stage| &stage.plans);
-    let (layers, lm_head) = (plans(0), plans(1));
     let mut list = self::circuit(circuit, config);
     let mut found = Findings::new("file");
-    tensors::check_file(circuit, config, tensors, layers.first(), lm_head.first(), &mut found);
+    let first = stages.iter().filter_map(|stage| stage.plans.first());
+    let irs: Vec<&Ir> = first.map(|plan| &plan.ir).collect();
+    tensors::check_file(circuit, config, tensors, &irs, &mut found);
     list.append(&mut found.list);
-    for each in layers.iter().chain(lm_head) {
+    for each in stages.iter().flat_map(|stage| &stage.plans) {
         list.extend(plan(each, circuit, config, bound));
     }
     let mut found = Findings::new("plans of all buckets");
-    buckets::check(layers, lm_head, bound, &mut found);
+    buckets::check(stages, bound, &mut found);
     list.append(&mut found.list);
     list
 }
@@ -109,7 +109,12 @@ fn graph<'a>(
 /// `plan of the layers, decode`.
 fn stage(plan: &Plan) -> String {
     use crate::passes::BatchBucket;
-    let part = if plan.span.head { "head" } else { "layers" };
+    let part = match (plan.span.mtp, plan.span.head) {
+        (false, false) => "layers",
+        (false, true) => "head",
+        (true, false) => "MTP layer",
+        (true, true) => "MTP head",
+    };
     let rows = match plan.bucket {
         BatchBucket::Decode => "decode",
         BatchBucket::SmallBatch => "small batch",

@@ -5,9 +5,9 @@ use super::rules::Code;
 use crate::circuit::{Circuit, ConfigVars, HF_PREFIXES, LayerGroup, Naming, OpSpec, TensorIndex, Weight};
 use crate::config::ModelConfig;
 use crate::ir::{Ir, Span};
-use crate::plan::Plan;
 use latent_types::TensorType;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 /// A tensor of a file that nothing reads, and why that is right.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -18,21 +18,19 @@ pub struct Unused {
     pub why: String,
 }
 
-/// A30, A31 and A36: the tensors of the file against the weights of the layers and the head.
+/// A30, A31 and A36: the tensors of the file against the weights of all stages.
 pub(super) fn check_file(
     circuit: &Circuit,
     config: &ModelConfig,
     tensors: &dyn TensorIndex,
-    layers: Option<&Plan>,
-    lm_head: Option<&Plan>,
+    irs: &[&Ir],
     found: &mut Findings<'_>,
 ) {
     let mut stored = Stored::new(tensors);
-    let irs = layers.into_iter().chain(lm_head).map(|plan| &plan.ir);
-    irs.flat_map(|ir| &ir.weights).for_each(|weight| stored.read(weight, found));
-    let vars = ConfigVars::of(config, None);
+    irs.iter().flat_map(|ir| &ir.weights).for_each(|weight| stored.read(weight, found));
+    let kept = Kept::new(circuit, config, irs);
     for name in stored.unread() {
-        if declared(circuit, config, &vars, tensors.naming(), name).is_none() {
+        if kept.declared(tensors.naming(), name).is_none() {
             found.add(Code::A30, None, Some(format!("tensor {name}")), "nothing reads it".into());
         }
     }
@@ -49,12 +47,12 @@ pub fn unused(
     let mut stored = Stored::new(tensors);
     let mut found = Findings::new("file");
     irs.iter().flat_map(|ir| &ir.weights).for_each(|weight| stored.read(weight, &mut found));
-    let vars = ConfigVars::of(config, None);
+    let kept = Kept::new(circuit, config, irs);
     let mut names: Vec<&str> = stored.unread().collect();
     names.sort_unstable();
     let (mut unused, mut unread) = (Vec::new(), Vec::new());
     for name in names {
-        match declared(circuit, config, &vars, tensors.naming(), name) {
+        match kept.declared(tensors.naming(), name) {
             Some(why) => unused.push(Unused { tensor: name.to_owned(), why }),
             None => unread.push(name.to_owned()),
         }
@@ -137,27 +135,38 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Why nothing reads the tensor of this name; none where nothing says so.
-fn declared(
-    circuit: &Circuit,
-    config: &ModelConfig,
-    vars: &ConfigVars,
-    naming: Naming,
-    name: &str,
-) -> Option<String> {
-    let prefixes: &[&str] = if naming == Naming::HuggingFace { &HF_PREFIXES } else { &[""] };
-    prefixes.iter().rev().filter_map(|prefix| name.strip_prefix(prefix)).find_map(|name| {
-        let index = |start: &str| name.strip_prefix(start)?.split('.').next()?.parse::<usize>().ok();
-        let layer = index("blk.").or_else(|| index("model.layers."));
-        if let Some(layer) = layer.filter(|l| (config.layers..config.all_layers()).contains(l)) {
-            return Some(format!("layer {layer} predicts further tokens; it is kept and not run"));
-        }
-        circuit.unused.iter().find_map(|spec| {
-            let pattern = if naming == Naming::Gguf { &spec.gguf } else { &spec.hf };
-            let fits = matches(pattern.as_deref()?, name) && vars.hold(&spec.when, &circuit.name).ok()?;
-            fits.then(|| spec.why.clone())
+/// What says that tensors may be in a file and not be read.
+struct Kept<'a> {
+    circuit: &'a Circuit,
+    vars: ConfigVars,
+    /// MTP layers that are not run.
+    layers: Range<usize>,
+}
+
+impl<'a> Kept<'a> {
+    fn new(circuit: &'a Circuit, config: &ModelConfig, irs: &[&Ir]) -> Kept<'a> {
+        let drafts = irs.iter().flat_map(|ir| &ir.nodes).any(|node| node.layer == Some(config.layers));
+        let layers = config.layers + usize::from(drafts)..config.all_layers();
+        Kept { circuit, vars: ConfigVars::of(config, None), layers }
+    }
+
+    /// Why nothing reads the tensor of this name; none where nothing says so.
+    fn declared(&self, naming: Naming, name: &str) -> Option<String> {
+        let prefixes: &[&str] = if naming == Naming::HuggingFace { &HF_PREFIXES } else { &[""] };
+        prefixes.iter().rev().filter_map(|prefix| name.strip_prefix(prefix)).find_map(|name| {
+            let index = |start: &str| name.strip_prefix(start)?.split('.').next()?.parse::<usize>().ok();
+            let layer = index("blk.").or_else(|| index("model.layers."));
+            if let Some(layer) = layer.filter(|layer| self.layers.contains(layer)) {
+                return Some(format!("layer {layer} predicts further tokens; it is kept and not run"));
+            }
+            self.circuit.unused.iter().find_map(|spec| {
+                let pattern = if naming == Naming::Gguf { &spec.gguf } else { &spec.hf };
+                let holds = || self.vars.hold(&spec.when, &self.circuit.name).ok();
+                let fits = matches(pattern.as_deref()?, name) && holds()?;
+                fits.then(|| spec.why.clone())
+            })
         })
-    })
+    }
 }
 
 /// Whether a name fits a pattern in which `{…}` is a number and `*` anything.
@@ -271,16 +280,22 @@ fn needed(
     // else A80 has said so
     let Ok(decoder) = circuit.decoder() else { return };
     let Ok(groups) = circuit.layer_groups(config, span.layers.clone()) else { return };
-    let whole = ConfigVars::of(config, None);
+    let (before, behind) = match (span.mtp, decoder.mtp) {
+        (true, Some(mtp)) => (mtp.before, mtp.behind),
+        _ => (decoder.before, decoder.behind),
+    };
+    // the blocks around an MTP layer have weights of that layer
+    let around = span.mtp.then_some(config.layers);
+    let whole = ConfigVars::of(config, around);
     if span.embed {
-        decoder.before.iter().for_each(|block| wanted(block, &whole, &[None]));
+        before.iter().for_each(|block| wanted(block, &whole, &[around]));
     }
     for LayerGroup { layers, vars, spec } in &groups {
         let layers: Vec<Option<usize>> = layers.iter().copied().map(Some).collect();
         spec.blocks().into_iter().for_each(|block| wanted(block, vars, &layers));
     }
     if span.head {
-        decoder.behind.iter().for_each(|block| wanted(block, &whole, &[None]));
+        behind.iter().for_each(|block| wanted(block, &whole, &[around]));
     }
 }
 

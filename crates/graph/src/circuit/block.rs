@@ -77,6 +77,9 @@ pub struct SlotSpec {
     /// Whether a file may leave it out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
+    /// Of an optional one: the slots of which the first that is there takes its place where the file leaves it out.
+    #[serde(default, rename = "else", skip_serializing_if = "Vec::is_empty")]
+    pub instead: Vec<String>,
 }
 
 /// One operation of a circuit. Names of values are bound in order: a later `out` hides an earlier one.

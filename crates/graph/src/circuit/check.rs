@@ -62,9 +62,19 @@ impl Circuit {
         }
     }
 
-    /// Slot names that mean one weight in a layer, and in the model.
+    /// Slot names that mean one weight in a layer, and in the model, and stand-ins that exist.
     fn check_slots(&self) -> Result<(), GraphError> {
+        let own =
+            self.blocks.iter().flat_map(|(name, block)| block.weights.iter().map(move |of| (&**name, of)));
+        let mtp = self.mtp_weights.iter().map(|of| ("mtp_weights", of));
+        for (block, (slot, spec)) in own.chain(mtp) {
+            if let Some(other) = spec.instead.iter().find(|other| self.slot(block, other).is_none()) {
+                let (block, slot, other) = (block.to_owned(), slot.clone(), other.clone());
+                return Err(self.error(CircuitError::UnknownStandIn { block, slot, other }));
+            }
+        }
         let mut model: BTreeMap<&str, &str> = BTreeMap::new();
+        model.extend(self.mtp_weights.keys().map(|slot| (slot.as_str(), "mtp_weights")));
         for (name, block) in self.model_blocks() {
             self.disjoint(&mut model, name, block)?;
         }

@@ -47,9 +47,10 @@ impl Circuit {
     }
 
     /// The slot that operations of `block` call `slot`, and whether it belongs to a layer: one of the block's own, or of a block of the whole
-    /// model, as the head of a tied model reads the embedding.
+    /// model, as the head of a tied model reads the embedding, or one of the MTP layer.
     pub fn slot(&self, block: &str, slot: &str) -> Option<(&SlotSpec, bool)> {
         let own = self.blocks.get(block).and_then(|b| Some((b.weights.get(slot)?, b.kind.of_layer())));
         own.or_else(|| self.model_blocks().find_map(|(_, b)| Some((b.weights.get(slot)?, false))))
+            .or_else(|| Some((self.mtp_weights.get(slot)?, true)))
     }
 }

@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The files of `crates/graph/circuits/blocks`.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 8] = [
     ("dense", include_str!("../../circuits/blocks/dense.json")),
     ("embed", include_str!("../../circuits/blocks/embed.json")),
     ("head", include_str!("../../circuits/blocks/head.json")),
     ("mla", include_str!("../../circuits/blocks/mla.json")),
     ("moe", include_str!("../../circuits/blocks/moe.json")),
+    ("mtp_head", include_str!("../../circuits/blocks/mtp_head.json")),
+    ("mtp_in", include_str!("../../circuits/blocks/mtp_in.json")),
     ("relu2", include_str!("../../circuits/blocks/relu2.json")),
 ];
 

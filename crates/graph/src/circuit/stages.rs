@@ -5,7 +5,8 @@ use super::form::{Circuit, StagePart, StageSpec, StageValue};
 use crate::error::{CircuitError, GraphError};
 use std::collections::BTreeMap;
 
-/// The two stages of a decoder: token ids to the residual stream through all layers, then residual stream to logits.
+/// The stages of a decoder: token ids to the residual stream through all layers, then residual stream to logits; behind them, in a circuit
+/// that has them, those of its MTP layer.
 #[derive(Clone, Debug)]
 pub struct Decoder<'c> {
     /// The stage with the layers.
@@ -24,10 +25,35 @@ pub struct Decoder<'c> {
     pub behind: Vec<&'c str>,
     /// What it calls logits.
     pub logits: &'c str,
+    /// The stages of the MTP layer.
+    pub mtp: Option<MtpStages<'c>>,
+}
+
+/// The two stages of the MTP layer: rows of the residual stream with the tokens after them through one more layer, then to logits.
+#[derive(Clone, Debug)]
+pub struct MtpStages<'c> {
+    /// The stage with the layer.
+    pub layer: &'c StageSpec,
+    /// The stage behind it.
+    pub head: &'c StageSpec,
+    /// What the first calls the rows of the residual stream that it takes.
+    pub hidden: &'c str,
+    /// What it calls the tokens after them.
+    pub tokens: &'c str,
+    /// Its blocks before the layer.
+    pub before: Vec<&'c str>,
+    /// What it calls the residual stream that it ends in.
+    pub residual: &'c str,
+    /// What the second calls the residual stream that it takes.
+    pub taken: &'c str,
+    /// The blocks of the second.
+    pub behind: Vec<&'c str>,
+    /// What it calls logits.
+    pub logits: &'c str,
 }
 
 impl Circuit {
-    /// The stages that a step runs.
+    /// The stages that a step runs, and those of the MTP layer.
     ///
     /// # Errors
     /// [`CircuitError::Stage`] for stages that are no decoder, [`CircuitError::StageNotRun`] for one more.
@@ -39,25 +65,61 @@ impl Circuit {
             );
             return Err(self.error(CircuitError::Contradiction(problem)));
         };
-        if let Some(stage) = rest.first() {
-            return Err(self.error(CircuitError::StageNotRun { stage: stage.name.clone() }));
-        }
-        let before = match layers.blocks.split_last() {
-            Some((StagePart::Layers, before)) => self.block_names(layers, before, BlockKind::Embed)?,
-            _ => {
-                return Err(self.stage(layers, "it does not end in `layers`, as the first stage must".into()));
+        let mtp = match rest {
+            [] => None,
+            [layer, head] if layer.blocks.contains(&StagePart::MtpLayers) => Some(self.mtp(layer, head)?),
+            [stage, ..] => {
+                return Err(self.error(CircuitError::StageNotRun { stage: stage.name.clone() }));
             }
         };
         Ok(Decoder {
             tokens: self.only(layers, ("in", &layers.inputs), StageValue::Tokens)?,
-            before,
+            before: self.before(layers, &StagePart::Layers)?,
             residual: self.only(layers, ("out", &layers.outputs), StageValue::Hidden)?,
             taken: self.only(head, ("in", &head.inputs), StageValue::Hidden)?,
             behind: self.block_names(head, &head.blocks, BlockKind::Head)?,
             logits: self.only(head, ("out", &head.outputs), StageValue::Logits)?,
             layers,
             head,
+            mtp,
         })
+    }
+
+    /// The stages of the MTP layer.
+    fn mtp<'c>(&self, layer: &'c StageSpec, head: &'c StageSpec) -> Result<MtpStages<'c>, GraphError> {
+        let input = |wanted| {
+            let mut of_kind = layer.inputs.iter().filter(|(_, value)| **value == wanted);
+            match (of_kind.next(), layer.inputs.len()) {
+                (Some((name, _)), 2) => Ok(name.as_str()),
+                _ => {
+                    let has: Vec<&str> = layer.inputs.values().map(|value| value.name()).collect();
+                    let problem = format!("its `in` is {has:?}, expected hidden and tokens");
+                    Err(self.stage(layer, problem))
+                }
+            }
+        };
+        Ok(MtpStages {
+            hidden: input(StageValue::Hidden)?,
+            tokens: input(StageValue::Tokens)?,
+            before: self.before(layer, &StagePart::MtpLayers)?,
+            residual: self.only(layer, ("out", &layer.outputs), StageValue::Hidden)?,
+            taken: self.only(head, ("in", &head.inputs), StageValue::Hidden)?,
+            behind: self.block_names(head, &head.blocks, BlockKind::Head)?,
+            logits: self.only(head, ("out", &head.outputs), StageValue::Logits)?,
+            layer,
+            head,
+        })
+    }
+
+    /// The blocks of a stage before its layers, which must be its last part.
+    fn before<'c>(&self, stage: &'c StageSpec, layers: &StagePart) -> Result<Vec<&'c str>, GraphError> {
+        match stage.blocks.split_last() {
+            Some((last, before)) if last == layers => self.block_names(stage, before, BlockKind::Embed),
+            _ => {
+                let word = String::from(layers.clone());
+                Err(self.stage(stage, format!("it does not end in `{word}`, as this stage must")))
+            }
+        }
     }
 
     fn stage(&self, stage: &StageSpec, problem: String) -> GraphError {

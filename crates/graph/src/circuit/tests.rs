@@ -29,7 +29,7 @@ fn problem(error: GraphError) -> CircuitError {
 
 fn built(circuit: &Circuit, config: &ModelConfig) -> Result<Ir, GraphError> {
     let tensors = DeclaredTensors::of(circuit, config, Naming::Gguf, TensorType::BF16)?;
-    let span = Span { embed: true, layers: 0..config.layers, head: true };
+    let span = Span { embed: true, layers: 0..config.layers, head: true, mtp: false };
     Ir::build_with(circuit, config, &span, &tensors)
 }
 
@@ -194,6 +194,7 @@ fn stages_that_are_no_decoder_are_refused() {
         let all = json!({"name": "all", "in": {"tokens": "tokens"}, "blocks": ["embed", "layers", "head"],
             "out": {"logits": "logits"}});
         c["stages"] = json!([all]);
+        ["mtp_in", "mtp_head"].map(|block| c["blocks"].as_object_mut().unwrap().remove(block));
     });
     says(&error, &["number of stages is 1, expected two"]);
     let error = not_built(|c| c["stages"][0]["in"] = json!({"h": "embeddings"}));
@@ -208,24 +209,29 @@ fn stages_that_are_no_decoder_are_refused() {
     says(&error, &["no block makes \"stream\""]);
 }
 
-/// A stage after the decoder, that of multi-token prediction, can be said; what builds stages says that it does not run it.
 #[test]
-fn a_stage_that_takes_hidden_rows_and_tokens_can_be_said_and_is_not_run() {
-    let mtp = |c: &mut Value| {
-        c["blocks"]["mtp_in"] = json!({
-            "kind": "embed", "about": "the next token beside the hidden row before it", "in": ["h", "tokens"], "out": ["h"],
-            "weights": {}, "ops": [
-                {"op": "embed", "in": ["tokens"], "weights": ["embed"], "out": ["e"]},
-                {"op": "add", "in": ["h", "e"], "out": ["h"]}
-            ]
-        });
-        let stage = json!({"name": "mtp", "in": {"h": "hidden", "tokens": "tokens"},
-            "blocks": ["mtp_in", "mtp_layers", "head"], "out": {"h": "hidden", "logits": "logits"}});
-        c["stages"].as_array_mut().unwrap().push(stage);
-    };
-    let circuit = Circuit::parse(&changed(mtp)).unwrap();
+fn stages_behind_the_decoder_are_those_of_an_mtp_layer_or_are_not_run() {
+    let circuit = Circuit::named("deepseek2").unwrap();
+    let mtp = circuit.decoder().unwrap().mtp.unwrap();
+    assert_eq!((mtp.hidden, mtp.tokens, mtp.residual, mtp.logits), ("h", "tokens", "h", "logits"));
     assert_eq!(circuit.stages[2].blocks[1], StagePart::MtpLayers);
-    assert_eq!(not_built(mtp), CircuitError::StageNotRun { stage: "mtp".into() });
+    let error = not_built(|c| {
+        c["stages"].as_array_mut().unwrap().truncate(3);
+        c["blocks"].as_object_mut().unwrap().remove("mtp_head");
+    });
+    assert_eq!(error, CircuitError::StageNotRun { stage: "mtp".into() });
+    let error = not_built(|c| c["stages"][2]["in"] = json!({"h": "hidden"}));
+    says(&error, &["stage mtp", "`in`", "expected hidden and tokens"]);
+    let error = not_built(|c| c["stages"][2]["blocks"] = json!(["mtp_layers", "mtp_in"]));
+    says(&error, &["stage mtp", "end in `mtp_layers`"]);
+    let error = not_built(|c| c["stages"][3]["blocks"] = json!(["head", "mtp_layers", "mtp_head"]));
+    says(&error, &["stage mtp_head", "`mtp_layers` has no place there"]);
+}
+
+#[test]
+fn a_slot_that_stands_in_for_another_must_exist() {
+    let error = refused(|c| c["mtp_weights"]["mtp_embed"]["else"] = json!(["embedding"]));
+    says(&error, &["weight slot mtp_embed of mtp_weights", "\"embedding\"", "no weight slot"]);
 }
 
 #[test]

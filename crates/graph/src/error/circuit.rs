@@ -147,6 +147,16 @@ pub enum CircuitError {
         /// The stage.
         stage: String,
     },
+    /// A stand-in of an optional weight slot that is no slot.
+    #[error("weight slot {slot} of {block}: `else` names {other:?}, which is no weight slot")]
+    UnknownStandIn {
+        /// The block, or `mtp_weights`.
+        block: String,
+        /// The slot.
+        slot: String,
+        /// What `else` names.
+        other: String,
+    },
     /// A cache stream that contradicts its block.
     #[error("block {block}, cache {stream}: {problem}")]
     Cache {

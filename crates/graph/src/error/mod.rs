@@ -36,6 +36,12 @@ pub enum GraphError {
         /// What it means.
         hint: String,
     },
+    /// The MTP layer is to draft tokens, and there is none.
+    #[error("the model cannot draft tokens by itself: {what}; leave --draft mtp out")]
+    NoMtp {
+        /// What is not there.
+        what: String,
+    },
     /// A tensor has another shape than the config requires.
     #[error(
         "{file}: tensor {tensor} has shape {found:?}, but the model's hyper-parameters require {expected:?} (outermost first)"

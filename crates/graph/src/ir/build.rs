@@ -1,7 +1,9 @@
 //! From a circuit and a config to the IR.
 
 use super::{Ir, Node, Op, RowCount, Storage, Value, ValueId, WeightId};
-use crate::circuit::{Circuit, ConfigVars, Decoder, OpSpec, StagePart, StageSpec, StageValue, TensorIndex};
+use crate::circuit::{
+    BlockKind, Circuit, ConfigVars, Decoder, MtpStages, OpSpec, StageSpec, StageValue, TensorIndex,
+};
 use crate::config::ModelConfig;
 use crate::error::{CircuitError, GraphError};
 use crate::ops::Built;
@@ -18,31 +20,82 @@ pub struct Span {
     pub layers: Range<usize>,
     /// Whether it has the stage behind the layers, and so ends in logits rather than in residual rows.
     pub head: bool,
+    /// Whether it is of the MTP layer's stages, which start from residual rows and the token ids after them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub mtp: bool,
 }
 
 impl Span {
-    /// All of a stage.
-    pub fn of(stage: &StageSpec, config: &ModelConfig) -> Span {
-        let layers = if stage.blocks.contains(&StagePart::Layers) {
-            0..config.layers
-        } else {
-            config.layers..config.layers
-        };
-        Span {
-            embed: stage.inputs.values().any(|value| *value == StageValue::Tokens),
-            layers,
-            head: stage.outputs.values().any(|value| *value == StageValue::Logits),
+    /// The stages of a step of `circuit` with what each covers; with `mtp`, those of the first MTP layer behind them.
+    ///
+    /// # Errors
+    /// Stages that are no decoder; [`GraphError::NoMtp`] where the MTP layer is wanted and model or circuit has none.
+    pub fn of_stages<'c>(
+        circuit: &'c Circuit,
+        config: &ModelConfig,
+        mtp: bool,
+    ) -> Result<Vec<(&'c StageSpec, Span)>, GraphError> {
+        let decoder = circuit.decoder()?;
+        let mut stages =
+            vec![(decoder.layers, Span::backbone(config)), (decoder.head, Span::lm_head(config))];
+        if mtp {
+            let lacks = |what: &str| GraphError::NoMtp { what: what.to_owned() };
+            if config.mtp_layers == 0 {
+                return Err(lacks("the file holds no tensors of an MTP layer (none is called eh_proj)"));
+            }
+            let Some(mtp) = decoder.mtp else {
+                return Err(lacks(&format!("circuit {} has no stages of an MTP layer", circuit.name)));
+            };
+            stages.extend([(mtp.layer, Span::mtp(config)), (mtp.head, Span::mtp_head(config))]);
         }
+        Ok(stages)
     }
 
     /// From tokens to the residual stream after the last layer.
     pub fn backbone(config: &ModelConfig) -> Span {
-        Span { embed: true, layers: 0..config.layers, head: false }
+        Span { embed: true, layers: 0..config.layers, head: false, mtp: false }
     }
 
     /// From residual rows to logits.
     pub fn lm_head(config: &ModelConfig) -> Span {
-        Span { embed: false, layers: config.layers..config.layers, head: true }
+        Span { embed: false, layers: config.layers..config.layers, head: true, mtp: false }
+    }
+
+    /// From residual rows after the last layer, and the tokens after them, to the residual stream after the first MTP layer.
+    pub fn mtp(config: &ModelConfig) -> Span {
+        Span { embed: true, layers: config.layers..config.layers + 1, head: false, mtp: true }
+    }
+
+    /// From residual rows after the MTP layer to logits.
+    pub fn mtp_head(config: &ModelConfig) -> Span {
+        Span { embed: false, layers: config.layers + 1..config.layers + 1, head: true, mtp: true }
+    }
+}
+
+/// What a span is built of: blocks around the layers, and the names of the values between them.
+struct Route<'c> {
+    /// What goes in, where the span has the blocks before the layers.
+    inputs: Vec<(&'c str, StageValue)>,
+    before: Vec<&'c str>,
+    residual: &'c str,
+    taken: &'c str,
+    behind: Vec<&'c str>,
+    logits: &'c str,
+}
+
+impl<'c> Route<'c> {
+    fn of(decoder: Decoder<'c>, span: &Span) -> Result<Route<'c>, GraphError> {
+        if !span.mtp {
+            let Decoder { tokens, before, residual, taken, behind, logits, .. } = decoder;
+            let inputs = vec![(tokens, StageValue::Tokens)];
+            return Ok(Route { inputs, before, residual, taken, behind, logits });
+        }
+        let Some(MtpStages { hidden, tokens, before, residual, taken, behind, logits, .. }) = decoder.mtp
+        else {
+            return Err(GraphError::NoMtp { what: "the circuit has no stages of an MTP layer".into() });
+        };
+        let inputs = vec![(hidden, StageValue::Hidden), (tokens, StageValue::Tokens)];
+        Ok(Route { inputs, before, residual, taken, behind, logits })
     }
 }
 
@@ -66,7 +119,9 @@ impl Ir {
         tensors: &dyn TensorIndex,
     ) -> Result<Ir, GraphError> {
         circuit.check()?;
-        let decoder = circuit.decoder()?;
+        let route = Route::of(circuit.decoder()?, span)?;
+        // the blocks around an MTP layer have weights of that layer
+        let around = span.mtp.then_some(config.layers);
         let mut builder = Builder {
             circuit,
             tensors,
@@ -74,35 +129,35 @@ impl Ir {
             block: "",
             names: HashMap::new(),
             filled: HashMap::new(),
-            layer: None,
-            vars: ConfigVars::of(config, None),
+            layer: around,
+            vars: ConfigVars::of(config, around),
         };
-        let mut scope = builder.source(config, span, &decoder);
+        let mut scope = builder.source(config, span, &route);
         if span.embed {
-            for block in &decoder.before {
+            for block in &route.before {
                 builder.block(block, &mut scope)?;
             }
         }
-        let mut residual = builder.made(&scope, decoder.residual, "hidden")?;
+        let mut residual = builder.made(&scope, route.residual, "hidden")?;
         for layer in span.layers.clone() {
             builder.layer = Some(layer);
             builder.vars = ConfigVars::of(config, Some(layer));
-            let mut scope = Scope::from([(decoder.residual.to_owned(), residual)]);
+            let mut scope = Scope::from([(route.residual.to_owned(), residual)]);
             for block in circuit.spec_of(&builder.vars, layer)?.blocks() {
                 builder.block(block, &mut scope)?;
             }
-            residual = builder.made(&scope, decoder.residual, "hidden")?;
+            residual = builder.made(&scope, route.residual, "hidden")?;
         }
-        builder.layer = None;
-        builder.vars = ConfigVars::of(config, None);
+        builder.layer = around;
+        builder.vars = ConfigVars::of(config, around);
         if !span.head {
             return Ok(builder.finish(residual, "hidden"));
         }
-        let mut scope = Scope::from([(decoder.taken.to_owned(), residual)]);
-        for block in &decoder.behind {
+        let mut scope = Scope::from([(route.taken.to_owned(), residual)]);
+        for block in &route.behind {
             builder.block(block, &mut scope)?;
         }
-        let logits = builder.made(&scope, decoder.logits, "logits")?;
+        let logits = builder.made(&scope, route.logits, "logits")?;
         builder.ir.values[logits.0].storage = Storage::Logits;
         Ok(builder.finish(logits, "logits"))
     }
@@ -127,14 +182,17 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     /// What a span starts from.
-    fn source(&mut self, config: &ModelConfig, span: &Span, decoder: &Decoder<'_>) -> Scope {
-        let (name, dtype, width, storage) = if span.embed {
-            (decoder.tokens, ValueType::U32, 1, Storage::Tokens)
-        } else {
-            (decoder.residual, ValueType::F32, config.hidden_size, Storage::Hidden)
+    fn source(&mut self, config: &ModelConfig, span: &Span, route: &Route<'_>) -> Scope {
+        let residual = [(route.residual, StageValue::Hidden)];
+        let inputs = if span.embed { &route.inputs[..] } else { &residual };
+        let define = |(name, value): &(&str, StageValue)| {
+            let (dtype, width, storage) = match value {
+                StageValue::Tokens => (ValueType::U32, 1, Storage::Tokens),
+                _ => (ValueType::F32, config.hidden_size, Storage::Hidden),
+            };
+            ((*name).to_owned(), self.define(name, dtype, 1, width, storage))
         };
-        let id = self.define(name, dtype, 1, width, storage);
-        Scope::from([(name.to_owned(), id)])
+        inputs.iter().map(define).collect()
     }
 
     /// Builds a block: it sees its inputs in `scope`, and leaves its outputs there.
@@ -155,8 +213,13 @@ impl Builder<'_> {
         self.ops(&block.ops)?;
         for value in &block.outputs {
             let before = scope.get(value).filter(|_| block.inputs.contains(value));
-            match self.names.get(value) {
-                Some(id) if before != Some(id) => scope.insert(value.clone(), *id),
+            match self.names.get(value).copied() {
+                Some(id) if before != Some(&id) => {
+                    if block.kind == BlockKind::Embed {
+                        self.outlive(id);
+                    }
+                    scope.insert(value.clone(), id)
+                }
                 _ => {
                     let (block, value) = (name.clone(), value.clone());
                     return Err(self.circuit.error(CircuitError::MissingOutput { block, value }));
@@ -164,6 +227,14 @@ impl Builder<'_> {
             };
         }
         Ok(())
+    }
+
+    /// Stores a value in the residual stream, which outlives the plan's arena.
+    fn outlive(&mut self, id: ValueId) {
+        let root = self.ir.root(id);
+        if self.ir.value(root).storage == Storage::Own {
+            self.ir.values[root.0].storage = Storage::Hidden;
+        }
     }
 
     fn define(
@@ -222,25 +293,36 @@ impl Builder<'_> {
         }
     }
 
-    /// The weights of an operation whose slots exist under the current config variables.
+    /// The weights of an operation whose slots exist under the current config variables; of one that the file leaves out, what stands in.
     fn weights(&mut self, spec: &OpSpec) -> Result<Vec<(String, WeightId)>, GraphError> {
         let mut found = Vec::new();
         for slot in &spec.weights {
-            let of_layer = self.circuit.slot(self.block, slot).is_some_and(|(_, of_layer)| of_layer);
-            let key = (slot.clone(), if of_layer { self.layer } else { None });
-            if let Some(id) = self.filled.get(&key) {
-                found.push((slot.clone(), *id));
-                continue;
-            }
-            let place = (self.block, slot.as_str());
-            if let Some(weight) = self.circuit.fill(place, self.layer, &self.vars, self.tensors)? {
-                self.ir.weights.push(weight);
-                let id = WeightId(self.ir.weights.len() - 1);
-                self.filled.insert(key, id);
-                found.push((slot.clone(), id));
+            let instead = self.circuit.slot(self.block, slot).map_or(&[][..], |(slot, _)| &slot.instead);
+            for slot in std::iter::once(slot).chain(instead) {
+                if let Some(id) = self.weight(slot)? {
+                    found.push((slot.clone(), id));
+                    break;
+                }
             }
         }
         Ok(found)
+    }
+
+    /// The weight of a slot, filled once; none where its conditions do not hold, or it is optional and not in the file.
+    fn weight(&mut self, slot: &str) -> Result<Option<WeightId>, GraphError> {
+        let of_layer = self.circuit.slot(self.block, slot).is_some_and(|(_, of_layer)| of_layer);
+        let key = (slot.to_owned(), if of_layer { self.layer } else { None });
+        if let Some(id) = self.filled.get(&key) {
+            return Ok(Some(*id));
+        }
+        let place = (self.block, slot);
+        let Some(weight) = self.circuit.fill(place, self.layer, &self.vars, self.tensors)? else {
+            return Ok(None);
+        };
+        self.ir.weights.push(weight);
+        let id = WeightId(self.ir.weights.len() - 1);
+        self.filled.insert(key, id);
+        Ok(Some(id))
     }
 
     fn push(
@@ -262,7 +344,7 @@ impl Builder<'_> {
         match spec.op.as_str() {
             "embed" => {
                 let width = self.width_of(&weights, spec)?.1;
-                let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, Storage::Hidden);
+                let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, Storage::Own);
                 self.push(Op::Embed { scale: factor }, vec![input], vec![out], weights);
             }
             "linear" => {
@@ -270,6 +352,12 @@ impl Builder<'_> {
                 self.names.insert(spec.outputs[0].clone(), out);
             }
             "split" => self.split(spec, input)?,
+            "concat" => {
+                let inputs = vec![input, self.input(spec, 1)?];
+                let width = inputs.iter().map(|id| self.ir.value(*id).row_width()).sum();
+                let out = self.define(self.output(spec, 0)?, ValueType::F32, 1, width, Storage::Own);
+                self.push(Op::Concat, inputs, vec![out], weights);
+            }
             "mla_attention" => self.attention(spec, weights)?,
             "route" => self.route(spec, input, weights)?,
             "expert_mlp" => {

@@ -14,6 +14,7 @@ mod add;
 mod attend_expanded;
 mod attend_latent;
 mod attend_separate;
+mod concat;
 mod embed;
 mod expanded_store;
 mod expert_down;
@@ -101,6 +102,8 @@ operations! {
     Linear in linear::Linear;
     /// x → views of parts of each head.
     Split in split::Split;
+    /// a, b → [a | b].
+    Concat in concat::Concat;
     /// Rotates pairs of elements by position.
     Rope in rope::Rope;
     /// Multi-head latent attention before lowering.

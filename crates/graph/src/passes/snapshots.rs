@@ -86,7 +86,7 @@ pub(crate) fn lowered(mla: MlaChoice, form: CacheForm, combined: bool) -> Ir {
     let mut config = config();
     config.kv_form = if combined { KvForm::Combined } else { KvForm::Separate };
     let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
-    let span = Span { embed: true, layers: 0..config.layers, head: true };
+    let span = Span { embed: true, layers: 0..config.layers, head: true, mtp: false };
     let ir = Ir::build(&config, &span, &tensors).unwrap();
     group_experts(lower_mla(ir, mla, form, &config.attention).unwrap())
 }
@@ -115,7 +115,7 @@ fn mla_lowered() {
 #[test]
 fn mla_lowered_to_one_path() {
     let config = config();
-    let span = Span { embed: false, layers: 0..1, head: false };
+    let span = Span { embed: false, layers: 0..1, head: false, mtp: false };
     let text = |mla, form| lower_mla(built(&span), mla, form, &config.attention).unwrap().to_text(None);
     insta::assert_snapshot!(format!(
         "{}\n{}",
@@ -267,7 +267,7 @@ fn the_lm_head_alone() {
 
 #[test]
 fn drawn_for_graphviz() {
-    let span = Span { embed: false, layers: 0..1, head: false };
+    let span = Span { embed: false, layers: 0..1, head: false, mtp: false };
     let config = config();
     let ir = lower_mla(built(&span), MlaChoice::Auto, CacheForm::Latent, &config.attention).unwrap();
     insta::assert_snapshot!(ir.to_dot(None));
@@ -278,7 +278,7 @@ fn drawn_for_graphviz() {
 fn a_dense_layer_has_eight_phases_and_a_moe_layer_nine() {
     let config = config();
     let phases = |layer: usize, bucket: BatchBucket| {
-        let span = Span { embed: false, layers: layer..layer + 1, head: false };
+        let span = Span { embed: false, layers: layer..layer + 1, head: false, mtp: false };
         let ir = lower_mla(built(&span), MlaChoice::Absorbed, CacheForm::Latent, &config.attention).unwrap();
         let ir = fold_epilogues(fold_ropes(fold_norms(group_experts(fuse_projections(ir)), bucket)));
         schedule(&ir, bucket).into_iter().max().unwrap() + 1
@@ -288,4 +288,24 @@ fn a_dense_layer_has_eight_phases_and_a_moe_layer_nine() {
     }
     // norms, and a choice of experts that all threads make together
     assert_eq!((phases(0, BatchBucket::Prefill), phases(1, BatchBucket::Prefill)), (11, 13));
+}
+
+/// The MTP layer: a norm, a projection and a head of its own, beside the model's embedding and final norm.
+#[test]
+fn the_mtp_layer_built_and_planned() {
+    let config = ModelConfig {
+        mtp_layers: 1,
+        layer_kinds: vec![LayerKind::Dense, LayerKind::Moe, LayerKind::Moe],
+        ..config()
+    };
+    let tensors = DeclaredTensors::new(&config, Naming::Gguf, TensorType::BF16).unwrap();
+    let text = |span: &Span| {
+        let ir = Ir::build(&config, span, &tensors).unwrap();
+        let ir = lower_mla(ir, MlaChoice::Absorbed, CacheForm::Latent, &config.attention).unwrap();
+        let ir = fold_norms(group_experts(fuse_projections(ir)), BatchBucket::Decode);
+        let ir = fold_epilogues(fold_ropes(ir));
+        let phases = schedule(&ir, BatchBucket::Decode);
+        ir.to_text(Some(&phases))
+    };
+    insta::assert_snapshot!(format!("{}\n{}", text(&Span::mtp(&config)), text(&Span::mtp_head(&config))));
 }

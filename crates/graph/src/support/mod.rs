@@ -233,8 +233,8 @@ fn unread(
     known: &Known<'_>,
     missing: &mut Vec<Missing>,
 ) -> Result<(), GraphError> {
-    let stages =
-        circuit.stages.iter().map(|stage| Ir::build_with(circuit, config, &Span::of(stage, config), known));
+    let stages = Span::of_stages(circuit, config, false)?.into_iter();
+    let stages = stages.map(|(_, span)| Ir::build_with(circuit, config, &span, known));
     let stages: Vec<Ir> = stages.collect::<Result<_, _>>()?;
     let irs: Vec<&Ir> = stages.iter().collect();
     let (_, names) = audit::unused(circuit, config, known.outline, &irs);

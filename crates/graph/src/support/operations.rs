@@ -50,8 +50,8 @@ pub(super) fn list(
 ) -> Result<Vec<Operation>, GraphError> {
     let mut list: Vec<(OpKind, Option<TensorType>, Operation)> = Vec::new();
     for bucket in [BatchBucket::Decode, BatchBucket::Prefill] {
-        for stage in &circuit.stages {
-            let ir = lowered(circuit, config, &Span::of(stage, config), tensors, machine, bucket)?;
+        for (_, span) in Span::of_stages(circuit, config, false)? {
+            let ir = lowered(circuit, config, &span, tensors, machine, bucket)?;
             for node in &ir.nodes {
                 note(&ir, node, bucket, &mut list);
             }

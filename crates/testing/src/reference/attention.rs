@@ -63,7 +63,7 @@ impl Interpreter<'_> {
         for span in &self.batch.spans {
             for row in span.rows.clone() {
                 let slot = slot(&span.block_table, self.batch.positions[row]);
-                self.kv.row_mut(layer.0, slot).copy_from_slice(&rows[row]);
+                self.kv.row_mut(self.first_kv_layer + layer.0, slot).copy_from_slice(&rows[row]);
             }
         }
         Ok(())
@@ -100,8 +100,9 @@ impl Interpreter<'_> {
         for span in self.spans(node.path) {
             for row in span.rows.clone() {
                 let position = self.batch.positions[row];
-                let cached: Vec<&[f32]> =
-                    (0..=position).map(|at| self.kv.row(layer.0, slot(&span.block_table, at))).collect();
+                let cached: Vec<&[f32]> = (0..=position)
+                    .map(|at| self.kv.row(self.first_kv_layer + layer.0, slot(&span.block_table, at)))
+                    .collect();
                 for head in 0..a.heads {
                     let at = row * a.heads + head;
                     let q = &queries[at * a.latent_width()..(at + 1) * a.latent_width()];
@@ -149,7 +150,7 @@ impl Interpreter<'_> {
             for head in 0..a.heads {
                 let projections = self.projections(node, head)?;
                 let rows = (0..span.first + span.rows.len()).map(|at| {
-                    let row = self.kv.row(layer.0, slot(&span.block_table, at));
+                    let row = self.kv.row(self.first_kv_layer + layer.0, slot(&span.block_table, at));
                     if expanded {
                         let head = &row[head * (a.nope + a.rope + a.v)..][..a.nope + a.rope + a.v];
                         return (head[..a.nope + a.rope].to_vec(), head[a.nope + a.rope..].to_vec());

@@ -6,13 +6,14 @@ use super::recurrent::{self, ToyRecurrence};
 use super::rotation::Rotation;
 use super::weights::Weights;
 use latent_backend::{
-    Backend, BackendError, Batch, KvLayout, KvStore, LayerState, Limits, LoadRequest, MemoryEstimate, Model,
-    ModelOptions, Step, Trace, WeightBytes, WeightSource,
+    Backend, BackendError, Batch, DraftStep, KvLayout, KvStore, LayerState, Limits, LoadRequest,
+    MemoryEstimate, Model, ModelOptions, Step, Trace, WeightBytes, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::{Activations, Probe, Source};
 use latent_graph::ir::Node;
 use latent_graph::passes::BatchBucket;
+use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
 use latent_graph::{ModelConfig, Stage, Target, distinct_weights};
 use latent_threads::Placement;
 use latent_types::{CacheType, Tier};
@@ -135,6 +136,7 @@ impl ReferenceModel {
             rotation: &self.rotation,
             batch,
             kv,
+            first_kv_layer: self.stages[..stage].iter().map(|stage| stage.kv_layers().len()).sum(),
             recurrences: &self.recurrences,
             rows,
             hidden,
@@ -158,6 +160,27 @@ impl ReferenceModel {
         }
         let output = plan.ir.outputs.first().and_then(|(_, id)| interpreter.values.remove(id));
         output.map_or_else(|| internal("a stage without a result".into()), Ok)
+    }
+}
+
+impl ReferenceModel {
+    /// Logits of the wanted rows, by a head's stage.
+    fn logits(
+        &mut self,
+        head: usize,
+        step: &mut Step<'_>,
+        hidden: &mut Vec<f32>,
+    ) -> Result<(), BackendError> {
+        if step.batch.wanted.is_empty() {
+            return Ok(());
+        }
+        // the rows of this stage are those whose logits are wanted
+        let wanted = Batch::wanted_of(step.batch);
+        let logits = self.run(head, wanted.wanted.len(), step, &wanted, hidden)?;
+        for (i, row) in logits.chunks_exact(self.config.vocab_size).enumerate() {
+            (step.on_logits)(i, row);
+        }
+        Ok(())
     }
 }
 
@@ -226,17 +249,22 @@ impl Model for ReferenceModel {
     fn step(&mut self, mut step: Step<'_>) -> Result<(), BackendError> {
         let batch = step.batch;
         let mut hidden = Vec::new();
-        hidden = self.run(0, batch.rows(), &mut step, batch, &mut hidden)?;
-        if batch.wanted.is_empty() {
-            return Ok(());
+        hidden = self.run(LAYERS, batch.rows(), &mut step, batch, &mut hidden)?;
+        if let Some(on_hidden) = &mut step.on_hidden {
+            on_hidden(&hidden);
         }
-        // the rows of this stage are those whose logits are wanted
-        let wanted = Batch::wanted_of(batch);
-        let logits = self.run(1, batch.wanted.len(), &mut step, &wanted, &mut hidden)?;
-        for (i, row) in logits.chunks_exact(self.config.vocab_size).enumerate() {
-            (step.on_logits)(i, row);
+        self.logits(LM_HEAD, &mut step, &mut hidden)
+    }
+
+    fn draft(&mut self, step: DraftStep<'_>) -> Result<(), BackendError> {
+        if self.stages.len() <= MTP_HEAD {
+            return Err(BackendError::Unsupported("the model was loaded without its MTP layer".into()));
         }
-        Ok(())
+        let DraftStep { batch, hidden, kv, cancel, on_logits } = step;
+        let mut hidden = hidden.concat();
+        let mut step = Step { batch, kv, cancel, on_logits, on_hidden: None };
+        hidden = self.run(MTP, batch.rows(), &mut step, batch, &mut hidden)?;
+        self.logits(MTP_HEAD, &mut step, &mut hidden)
     }
 
     fn start_profile(&mut self) {

@@ -17,6 +17,8 @@ pub(super) struct Interpreter<'a> {
     pub rotation: &'a Rotation,
     pub batch: &'a Batch,
     pub kv: &'a mut HostKvStore,
+    /// Where the cache has the first KV layer of the plan.
+    pub first_kv_layer: usize,
     /// What the rows of the embedding pass through before the first layer.
     pub recurrences: &'a [ToyRecurrence],
     /// Rows that the stage works on: the batch's, or those whose logits are wanted.
@@ -129,6 +131,13 @@ impl Interpreter<'_> {
             }
             Op::Scale { by } => {
                 let made = self.input(node, 0)?.iter().map(|x| by as f32 * x).collect();
+                self.set(node, 0, made);
+            }
+            Op::Concat => {
+                let widths = [0, 1].map(|i| self.ir().value(node.inputs[i]).row_width());
+                let (a, b) = (self.input(node, 0)?, self.input(node, 1)?);
+                let rows = a.chunks_exact(widths[0]).zip(b.chunks_exact(widths[1]));
+                let made = rows.flat_map(|(a, b)| [a, b].concat()).collect();
                 self.set(node, 0, made);
             }
             Op::GatherRows => {

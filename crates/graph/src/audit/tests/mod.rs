@@ -19,6 +19,8 @@ struct Session {
     tensors: DeclaredTensors,
     layers: Vec<Plan>,
     lm_head: Vec<Plan>,
+    /// The plans of the MTP layer's two stages, where the config has one.
+    mtp: Vec<Vec<Plan>>,
     target: Target,
     bind: BindOptions,
 }
@@ -77,7 +79,11 @@ impl Session {
                 .collect()
         };
         let (layers, lm_head) = (make(Span::backbone(&config)), make(Span::lm_head(&config)));
-        Session { config, tensors, layers, lm_head, target, bind }
+        let mtp = match config.mtp_layers {
+            0 => Vec::new(),
+            _ => vec![make(Span::mtp(&config)), make(Span::mtp_head(&config))],
+        };
+        Session { config, tensors, layers, lm_head, mtp, target, bind }
     }
 
     /// The session that is broken in the tests.
@@ -87,7 +93,9 @@ impl Session {
 
     fn stages(&self) -> Vec<Stage> {
         let stage = |name: &str, plans: &[Plan]| Stage { name: String::from(name), plans: plans.to_vec() };
-        vec![stage("layers", &self.layers), stage("lm_head", &self.lm_head)]
+        let mut stages = vec![stage("layers", &self.layers), stage("lm_head", &self.lm_head)];
+        stages.extend(self.mtp.iter().zip(["mtp", "mtp_head"]).map(|(plans, name)| stage(name, plans)));
+        stages
     }
 
     fn circuit(&self) -> &'static Circuit {
@@ -225,7 +233,7 @@ fn every_rule_is_broken_somewhere() {
 #[test]
 fn a_span_of_layers_is_clean() {
     let whole = Session::whole();
-    let span = Span { embed: false, layers: 1..2, head: true };
+    let span = Span { embed: false, layers: 1..2, head: true, mtp: false };
     let options = PlanOptions {
         span,
         bucket: BatchBucket::Decode,

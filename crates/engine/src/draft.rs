@@ -1,0 +1,200 @@
+//! Drafts by the model's MTP layer: its rows are kept up as steps run, and it proposes the token after the next.
+
+use crate::cache::Sequence;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::seq_error::SeqError;
+use crate::step::SeqInput;
+use latent_backend::{DraftStep, InputRows};
+use latent_graph::stage_index::MTP_HEAD;
+
+/// What drafts tokens, which the model then verifies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Draft {
+    /// Nothing: one step for each token.
+    #[default]
+    None,
+    /// The model's own layer for multi-token prediction: one token, verified beside the one before it in a step of two rows.
+    Mtp,
+}
+
+impl Draft {
+    /// Its word on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Draft::None => "none",
+            Draft::Mtp => "mtp",
+        }
+    }
+}
+
+impl std::str::FromStr for Draft {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Draft, String> {
+        [Draft::None, Draft::Mtp]
+            .into_iter()
+            .find(|draft| draft.name() == word)
+            .ok_or_else(|| format!("{word:?} drafts nothing; expected none or mtp"))
+    }
+}
+
+/// Tokens that were drafted for an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct DraftCount {
+    /// Drafts that were verified.
+    pub drafted: usize,
+    /// Those that were the token that the model chose.
+    pub accepted: usize,
+}
+
+impl DraftCount {
+    /// The share that was accepted; 0 of none.
+    pub fn acceptance(&self) -> f64 {
+        self.accepted as f64 / self.drafted.max(1) as f64
+    }
+}
+
+/// One sequence of [`Engine::draft`], and the token that was chosen after its last row.
+pub struct DraftInput<'a> {
+    /// The sequence; its rows stay as many as they are.
+    pub sequence: &'a mut Sequence,
+    /// The token of the row that it will run next.
+    pub token: u32,
+}
+
+/// The token of the largest logit; none where no logit is a number.
+pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
+    let numbers = logits.iter().enumerate().filter(|(_, logit)| !logit.is_nan());
+    // the first of equal ones
+    numbers.rev().max_by(|a, b| a.1.total_cmp(b.1)).map(|(token, _)| token as u32)
+}
+
+impl Engine {
+    /// Whether the engine was loaded with its model's MTP layer, so that it can [draft](Self::draft).
+    pub fn drafts(&self) -> bool {
+        self.model.stages().len() > MTP_HEAD
+    }
+
+    /// Whether a token can be drafted after the next token of this sequence: its rows were run by this engine as tokens, from the first on, and
+    /// its last row since anything was truncated.
+    pub fn can_draft(&self, sequence: &Sequence) -> bool {
+        self.drafts()
+            && self.cache.owns(sequence)
+            && sequence.draft.is_complete(sequence.len())
+            && !sequence.draft.waiting().1.is_empty()
+    }
+
+    /// Runs the MTP layer over rows that the model has run: `sink` hears, for each input, the MTP layer's logits of the token that comes after
+    /// [`DraftInput::token`]. Whoever takes a token of them for a draft runs both tokens in one step with the logits of both rows, chooses from
+    /// the first row, goes on with the second where the draft was chosen, and [truncates](Self::truncate) the sequence by a row where not.
+    ///
+    /// # Errors
+    /// No sequence has changed then:
+    /// * [`EngineError::Options`] when the engine was loaded without drafts;
+    /// * [`EngineError::Sequence`] for a sequence that [cannot be drafted for](Self::can_draft), a token out of range;
+    /// * [`EngineError::CacheFull`] when a block that others share would have to be copied and none is free;
+    /// * [`EngineError::Rows`], [`EngineError::Stopped`] and [`EngineError::Backend`] as for [`step`](Self::step).
+    pub fn draft(
+        &mut self,
+        inputs: &mut [DraftInput<'_>],
+        sink: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), EngineError> {
+        if !self.drafts() {
+            return Err(EngineError::Options("the engine was loaded without drafts".into()));
+        }
+        let (vocab, max_batch_tokens) = (self.config().vocab_size, self.max_batch_tokens());
+        let mut rows = 0;
+        for (index, DraftInput { sequence, token }) in inputs.iter().enumerate() {
+            let wrong = |error| EngineError::Sequence { index: (inputs.len() > 1).then_some(index), error };
+            if !self.can_draft(sequence) {
+                return Err(wrong(SeqError::NoDraft { rows: sequence.len() }));
+            }
+            if *token as usize >= vocab {
+                return Err(wrong(SeqError::Token { token: *token, position: sequence.len(), vocab }));
+            }
+            rows += sequence.draft.waiting().0.len() + 1;
+        }
+        if rows == 0 || rows > max_batch_tokens {
+            return Err(EngineError::Rows { rows, max_batch_tokens });
+        }
+        self.batch.clear();
+        let mut hidden = Vec::with_capacity(inputs.len());
+        let mut tokens = Vec::new();
+        for DraftInput { sequence, token } in inputs.iter_mut() {
+            let done = sequence.draft.done();
+            let len = sequence.len();
+            self.cache.own_rows(sequence, done..len)?;
+            tokens.clear();
+            tokens.extend_from_slice(sequence.draft.waiting().0);
+            tokens.push(*token);
+            let path = self.options.stages.mla.path(tokens.len(), &self.model.config().attention);
+            self.batch.push(InputRows::Tokens(&tokens), done, sequence.block_table(), path);
+            self.batch.wanted.push((self.batch.rows() - 1) as u32);
+            sequence.draft.ran(tokens.len());
+        }
+        hidden.extend(inputs.iter().map(|input| input.sequence.draft.waiting().1));
+        let ran = self.model.draft(DraftStep {
+            batch: &self.batch,
+            hidden: &hidden,
+            kv: self.cache.store(),
+            cancel: &self.cancel,
+            on_logits: &mut |input, logits| sink(input, logits),
+        });
+        for DraftInput { sequence, .. } in inputs.iter_mut() {
+            match ran {
+                Ok(()) => sequence.draft.commit(),
+                Err(_) => sequence.draft.abandon(sequence.len()),
+            }
+        }
+        Ok(ran?)
+    }
+
+    /// Takes the residual rows of a step that has just run for the MTP layer, and runs it over those whose next tokens the step has; its
+    /// sequences are as they were before the step.
+    pub(crate) fn keep_up_drafts(&mut self, inputs: &mut [SeqInput<'_>]) -> Result<(), EngineError> {
+        let width = self.config().hidden_size;
+        let mut at = 0;
+        for (input, _) in inputs.iter_mut().zip(&self.outcomes).filter(|(_, outcome)| outcome.is_ok()) {
+            let (len, rows) = (input.sequence.len(), input.rows.len());
+            let hidden = &self.residual[at * width..(at + rows) * width];
+            at += rows;
+            // embeddings have no tokens that the layer could read: nothing is drafted after them
+            if let InputRows::Tokens(tokens) = input.rows {
+                input.sequence.draft.push(len, tokens, hidden);
+            }
+        }
+        self.batch.clear();
+        let mut hidden = Vec::new();
+        for input in inputs.iter_mut() {
+            let sequence = &mut *input.sequence;
+            let done = sequence.draft.done();
+            let Some(rows) = sequence.draft.overdue(width).map(|(tokens, _)| tokens.len()) else { continue };
+            // blocks behind the sequence's last row are its own already
+            if self.cache.own_rows(sequence, done..sequence.len().max(done)).is_err() {
+                sequence.draft.clear();
+                continue;
+            }
+            sequence.draft.ran(rows);
+        }
+        for input in inputs.iter() {
+            let sequence = &*input.sequence;
+            if let Some((tokens, rows)) = sequence.draft.overdue(width) {
+                let path = self.options.stages.mla.path(tokens.len(), &self.model.config().attention);
+                let done = sequence.draft.done();
+                self.batch.push(InputRows::Tokens(tokens), done, sequence.block_table(), path);
+                hidden.push(rows);
+            }
+        }
+        if self.batch.rows() == 0 {
+            return Ok(());
+        }
+        Ok(self.model.draft(DraftStep {
+            batch: &self.batch,
+            hidden: &hidden,
+            kv: self.cache.store(),
+            cancel: &self.cancel,
+            on_logits: &mut |_, _| {},
+        })?)
+    }
+}
