@@ -142,6 +142,10 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) 
     let engine = engine?;
     if !quiet {
         start_up_line(&engine);
+        if engine.drafts() && engine.config().mtp_layers > 1 {
+            let layers = engine.config().mtp_layers;
+            output::note(&format!("drafts by the first of {layers} MTP layers; the others are not run"));
+        }
         doubts(&engine);
     }
     Ok(engine)

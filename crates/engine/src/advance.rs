@@ -1,9 +1,11 @@
 //! Many answers at once: one step for all of them, prompts and decoding mixed, and their next tokens chosen in parallel.
 
 use crate::cache::Sequence;
+use crate::draft::{DraftInput, likeliest};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::generation::{Chosen, Generation};
+use crate::seq_error::SeqError;
 use crate::step::{LogitsRequest, SeqInput};
 use std::sync::{Mutex, PoisonError};
 
@@ -24,11 +26,31 @@ pub enum Progress {
     Prompt,
     /// A token was chosen.
     Token(Chosen),
+    /// Several were, one after the other: a draft was accepted.
+    Tokens(Vec<Chosen>),
+}
+
+/// An answer's part of a step.
+struct Part {
+    /// Its place among those that run.
+    at: usize,
+    /// Tokens of it that run, without a draft.
+    share: usize,
+    /// Whether these are all that have to run before the next token is chosen.
+    complete: bool,
+    /// The tokens, and a draft behind them.
+    tokens: Vec<u32>,
+    draft: Option<u32>,
+    /// The logits of the draft's row.
+    after: Vec<f32>,
 }
 
 impl Engine {
     /// Runs one step for all answers that have not ended: what decodes first, and prompts with the tokens that are left of the step, in the order of
     /// `running`. Then chooses the next token of every answer whose prompt is complete, in parallel.
+    ///
+    /// In an engine that drafts, an answer that decodes runs a draft beside its token, and gets two tokens where it is accepted; its text stays
+    /// the same.
     ///
     /// One result for each answer: an answer that cannot go on (a full KV cache, no token to choose from) has its error there and does not keep the
     /// others from going on.
@@ -39,38 +61,26 @@ impl Engine {
         &mut self,
         running: &mut [Running<'_>],
     ) -> Result<Vec<Result<Progress, EngineError>>, EngineError> {
-        let shares = self.shares(running);
         let mut results: Vec<Result<Progress, EngineError>> =
             running.iter().map(|_| Ok(Progress::Waited)).collect();
-        // tokens are copied, since a generation takes logits while they run
-        let tokens: Vec<Vec<u32>> = running
-            .iter()
-            .zip(&shares)
-            .map(|(running, share)| running.generation.pending()[..*share].to_vec())
-            .collect();
-        let taking: Vec<usize> = (0..running.len()).filter(|i| shares[*i] > 0).collect();
-        if taking.is_empty() {
+        let mut parts = self.parts(running);
+        if parts.is_empty() {
             return Ok(results);
         }
-        let mut inputs = Vec::with_capacity(taking.len());
-        let mut generations = Vec::with_capacity(taking.len());
-        for (i, running) in running.iter_mut().enumerate().filter(|(i, _)| shares[*i] > 0) {
-            let complete = shares[i] == running.generation.pending().len();
-            let wanted = if complete { LogitsRequest::Last } else { LogitsRequest::Nothing };
-            inputs.push(SeqInput::tokens(&mut *running.sequence, &tokens[i], wanted));
-            generations.push((&mut *running.generation, complete));
-        }
-        let outcome = self.step(&mut inputs, &mut |at, _, logits| generations[at].0.take_logits(logits))?;
-        let outcomes: Vec<_> = outcome.results().to_vec();
+        self.draft_parts(running, &mut parts)?;
+        let outcomes = self.run_parts(running, &mut parts)?;
         let mut choosing = Vec::new();
-        for (at, ((generation, complete), outcome)) in generations.into_iter().zip(outcomes).enumerate() {
-            let i = taking[at];
-            results[i] = match outcome {
-                Err(error) => Err(EngineError::Sequence { index: Some(i), error }),
+        let mut generations: Vec<_> =
+            running.iter_mut().map(|running| Some(&mut running.generation)).collect();
+        for (part, outcome) in parts.iter().zip(outcomes) {
+            results[part.at] = match outcome {
+                Err(error) => Err(EngineError::Sequence { index: Some(part.at), error }),
                 Ok(()) => {
-                    generation.mark_run(shares[i]);
-                    if complete {
-                        choosing.push((i, Mutex::new((generation, None))));
+                    if let Some(generation) = generations[part.at].take() {
+                        generation.mark_run(part.share);
+                        if part.complete {
+                            choosing.push((part, Mutex::new((generation, None))));
+                        }
                     }
                     Ok(Progress::Prompt)
                 }
@@ -78,16 +88,99 @@ impl Engine {
         }
         self.model.parallel(choosing.len(), &|at| {
             let mut choice = choosing[at].1.lock().unwrap_or_else(PoisonError::into_inner);
-            let chosen = choice.0.choose();
+            let chosen = match choosing[at].0.draft {
+                Some(draft) => choice.0.choose_drafted(draft, &choosing[at].0.after),
+                None => choice.0.choose().map(|chosen| vec![chosen]),
+            };
             choice.1 = Some(chosen);
         });
-        for (i, choice) in choosing {
+        let mut kept = Vec::new();
+        for (part, choice) in choosing {
             let (_, chosen) = choice.into_inner().unwrap_or_else(PoisonError::into_inner);
-            if let Some(chosen) = chosen {
-                results[i] = chosen.map(Progress::Token);
-            }
+            let Some(chosen) = chosen else { continue };
+            kept.push((part.at, part.draft.is_some() && chosen.as_ref().map_or(0, Vec::len) < 2));
+            results[part.at] = chosen.map(|mut chosen| match chosen.len() {
+                1 => Progress::Token(chosen.swap_remove(0)),
+                _ => Progress::Tokens(chosen),
+            });
+        }
+        // drafts that were not accepted
+        for (at, _) in kept.into_iter().filter(|(_, refused)| *refused) {
+            let sequence = &mut *running[at].sequence;
+            sequence.truncate(sequence.len() - 1);
         }
         Ok(results)
+    }
+
+    /// What runs of each answer, without drafts.
+    fn parts(&self, running: &[Running<'_>]) -> Vec<Part> {
+        let shares = self.shares(running);
+        let part = |(at, share): (usize, usize)| {
+            let pending = running[at].generation.pending();
+            // copied, since a generation takes logits while they run
+            let tokens = pending[..share].to_vec();
+            let complete = share == pending.len();
+            (share > 0).then_some(Part { at, share, complete, tokens, draft: None, after: Vec::new() })
+        };
+        shares.into_iter().enumerate().filter_map(part).collect()
+    }
+
+    /// Drafts a token for each answer that decodes, as long as the step and the KV cache have room.
+    fn draft_parts(&mut self, running: &mut [Running<'_>], parts: &mut [Part]) -> Result<(), EngineError> {
+        if !self.drafts() {
+            return Ok(());
+        }
+        let mut left = self.max_batch_tokens() - parts.iter().map(|part| part.share).sum::<usize>();
+        let (mut inputs, mut places) = (Vec::new(), Vec::new());
+        let count = running.len();
+        for (at, running) in running.iter_mut().enumerate() {
+            let Some(place) = parts.iter().position(|part| part.at == at && part.complete) else { continue };
+            let room = left > 0 && running.generation.left() > 1;
+            if parts[place].share == 1 && room && self.has_room_for_draft(running.sequence, count) {
+                inputs.push(DraftInput { sequence: &mut *running.sequence, token: parts[place].tokens[0] });
+                places.push(place);
+                left -= 1;
+            }
+        }
+        if inputs.is_empty() {
+            return Ok(());
+        }
+        let drafted = self.draft(&mut inputs, &mut |at, logits| {
+            let part = &mut parts[places[at]];
+            part.draft = likeliest(logits);
+            part.tokens.extend(part.draft);
+        });
+        match drafted {
+            // no room for rows that the MTP layer writes: this step runs without drafts
+            Err(EngineError::CacheFull(_)) => Ok(()),
+            drafted => drafted,
+        }
+    }
+
+    /// Runs the parts in one step; the logits stay with the generations, and those of drafts in the parts.
+    fn run_parts(
+        &mut self,
+        running: &mut [Running<'_>],
+        parts: &mut [Part],
+    ) -> Result<Vec<Result<(), SeqError>>, EngineError> {
+        let mut of_parts = parts.iter_mut().peekable();
+        let (mut inputs, mut takers) = (Vec::new(), Vec::new());
+        for (at, running) in running.iter_mut().enumerate() {
+            let Some(part) = of_parts.next_if(|part| part.at == at) else { continue };
+            let Part { tokens, draft, complete, after, .. } = part;
+            let drafted = draft.is_some();
+            inputs.push(match (drafted, *complete) {
+                (true, _) => SeqInput::drafted(&mut *running.sequence, tokens),
+                (false, true) => SeqInput::tokens(&mut *running.sequence, tokens, LogitsRequest::Last),
+                (false, false) => SeqInput::tokens(&mut *running.sequence, tokens, LogitsRequest::Nothing),
+            });
+            takers.push((&mut *running.generation, drafted, after));
+        }
+        let mut sink = |at: usize, row: usize, logits: &[f32]| match &mut takers[at] {
+            (_, true, after) if row == 1 => after.extend_from_slice(logits),
+            (generation, ..) => generation.take_logits(logits),
+        };
+        Ok(self.step(&mut inputs, &mut sink)?.results().to_vec())
     }
 
     /// How many pending tokens of each answer run in the next step.

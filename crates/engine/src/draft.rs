@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::seq_error::SeqError;
 use crate::step::SeqInput;
-use latent_backend::{DraftStep, InputRows};
+use latent_backend::{DraftStep, InputRows, KV_BLOCK};
 use latent_graph::stage_index::MTP_HEAD;
 
 /// What drafts tokens, which the model then verifies.
@@ -83,6 +83,21 @@ impl Engine {
             && self.cache.owns(sequence)
             && sequence.draft.is_complete(sequence.len())
             && !sequence.draft.waiting().1.is_empty()
+    }
+
+    /// Whether a token and a draft of the next one have room behind a sequence, one of `running` that take blocks of the KV cache, and one can
+    /// be drafted.
+    pub(crate) fn has_room_for_draft(&self, sequence: &Sequence, running: usize) -> bool {
+        let len = sequence.len() + 2;
+        let there = len <= sequence.block_table().len() * KV_BLOCK;
+        let room = there || self.cache.available() >= running * KV_BLOCK;
+        len <= self.context() && room && self.can_draft(sequence)
+    }
+
+    /// Says whether anybody wants drafts for this sequence. Without, its steps do not run the MTP layer; what this has of the sequence is
+    /// forgotten, so that nothing can be drafted for it again before it is empty.
+    pub fn keep_drafts(&self, sequence: &mut Sequence, wanted: bool) {
+        sequence.draft.turn(wanted);
     }
 
     /// Runs the MTP layer over rows that the model has run: `sink` hears, for each input, the MTP layer's logits of the token that comes after

@@ -2,7 +2,7 @@
 
 use crate::cache::Sequence;
 use crate::context_shift::ContextShift;
-use crate::draft::{DraftCount, DraftInput, likeliest};
+use crate::draft::{DraftInput, likeliest};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::generation::Generation;
@@ -18,7 +18,6 @@ use std::time::Instant;
 struct Answering {
     /// Tokens that context shifts discarded.
     discarded: usize,
-    drafts: DraftCount,
     /// The draft whose row is the sequence's last.
     draft: Option<u32>,
     /// The logits of that row.
@@ -40,7 +39,8 @@ impl Engine {
         let prompt = &request.prompt;
         let mut generation = self.start(request, tokenizer)?;
         let start = Instant::now();
-        let cached = self.keep_common(session, prompt);
+        session.sequence.draft.turn(self.drafts() && !request.undrafted);
+        let cached = self.keep_common(session, prompt, request.undrafted);
         // places to go back to: the end of what was said before, and the last token of the prompt, for another answer
         self.snapshot(&mut session.sequence)?;
         self.snapshot_at(&mut session.sequence, prompt.len() - 1)?;
@@ -59,6 +59,7 @@ impl Engine {
         if let Some(token) = generation.tokens().last().filter(|_| !held_back.is_empty()) {
             listener.token(&Event { token: *token, text: &held_back, logprob: None });
         }
+        let drafts = generation.drafts();
         let (tokens, text, stop) = generation.into_parts();
         Ok(Answer {
             tokens,
@@ -69,17 +70,17 @@ impl Engine {
             prompt_seconds,
             generate_seconds: start.elapsed().as_secs_f64(),
             discarded_tokens: answering.discarded,
-            drafts: answering.drafts,
+            drafts,
         })
     }
 
     /// Forgets what does not begin the prompt; in an engine that drafts also rows that its MTP layer lacks, as of a restored session, so that
     /// they run again. Returns how many rows stay.
-    fn keep_common(&self, session: &mut Session, prompt: &[u32]) -> usize {
+    fn keep_common(&self, session: &mut Session, prompt: &[u32], undrafted: bool) -> usize {
         let before = session.tokens.clone();
         let kept = session.keep_common(prompt);
         let draft = &session.sequence.draft;
-        if !self.drafts() || kept == 0 {
+        if !self.drafts() || undrafted || kept == 0 {
             return kept;
         }
         let keep = match before.get(kept) {
@@ -155,8 +156,7 @@ impl Engine {
                 generation.interrupt();
             }
             if let Some(draft) = state.draft.take() {
-                state.drafts.drafted += 1;
-                state.drafts.accepted += usize::from(draft == chosen.token);
+                generation.count_draft(draft == chosen.token);
                 if draft == chosen.token && !generation.is_finished() {
                     // its row has run with the one before
                     generation.take_logits(&state.logits);
@@ -191,8 +191,7 @@ impl Engine {
         token: u32,
         state: &mut Answering,
     ) -> Result<(), EngineError> {
-        let room = session.sequence.len() + 2 <= self.context() && generation.left() > 1;
-        if room && self.can_draft(&session.sequence) {
+        if generation.left() > 1 && self.has_room_for_draft(&session.sequence, 1) {
             state.draft = self.likeliest_next(&mut session.sequence, token)?;
         }
         let in_order = session.sequence.len() == session.tokens.len();
@@ -215,7 +214,11 @@ impl Engine {
     }
 
     /// The token that the MTP layer holds likeliest after `token`; none where the KV cache has no block for its rows.
-    fn likeliest_next(&mut self, sequence: &mut Sequence, token: u32) -> Result<Option<u32>, EngineError> {
+    pub(crate) fn likeliest_next(
+        &mut self,
+        sequence: &mut Sequence,
+        token: u32,
+    ) -> Result<Option<u32>, EngineError> {
         let mut draft = None;
         let drafted =
             self.draft(&mut [DraftInput { sequence, token }], &mut |_, logits| draft = likeliest(logits));

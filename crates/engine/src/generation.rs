@@ -1,5 +1,6 @@
 //! One answer as a state machine: logits in, tokens and text out. It knows no engine, so that a server can drive many of them.
 
+use crate::draft::DraftCount;
 use crate::error::EngineError;
 use crate::request::{Request, StopReason};
 use crate::sampling::{LogProbability, Sampler, StopStrings, log_probabilities};
@@ -35,6 +36,7 @@ pub struct Generation {
     fed: usize,
     text: String,
     stop: Option<StopReason>,
+    drafts: DraftCount,
 }
 
 /// A token that was chosen.
@@ -75,6 +77,7 @@ impl Generation {
             fed: 0,
             text: String::new(),
             stop: (max_tokens == 0).then_some(StopReason::Length),
+            drafts: DraftCount::default(),
         })
     }
 
@@ -124,6 +127,34 @@ impl Generation {
             _ => None,
         };
         Ok(Chosen { token, text, logprob })
+    }
+
+    /// Chooses from the logits of a row whose `draft` has run with it, and, where the draft is chosen and the answer goes on, also from `after`,
+    /// the logits of the draft's row. That there are two tokens says that the draft's row stays.
+    ///
+    /// # Errors
+    /// As for [`choose`](Self::choose).
+    pub(crate) fn choose_drafted(&mut self, draft: u32, after: &[f32]) -> Result<Vec<Chosen>, EngineError> {
+        let mut chosen = vec![self.choose()?];
+        let accepted = chosen[0].token == draft;
+        self.count_draft(accepted);
+        if accepted && !self.is_finished() {
+            self.mark_run(1);
+            self.take_logits(after);
+            chosen.push(self.choose()?);
+        }
+        Ok(chosen)
+    }
+
+    /// Counts a draft that was verified.
+    pub(crate) fn count_draft(&mut self, accepted: bool) {
+        self.drafts.drafted += 1;
+        self.drafts.accepted += usize::from(accepted);
+    }
+
+    /// The drafts that were verified so far.
+    pub fn drafts(&self) -> DraftCount {
+        self.drafts
     }
 
     /// Ends the answer for a reason from outside, whatever reason it had.

@@ -45,12 +45,24 @@ pub struct StepSize {
     pub cached: usize,
     /// Rows whose logits are wanted, of all sequences.
     pub wanted: usize,
+    /// Whether it is a step of the MTP layer, over rows that the model has run.
+    pub mtp: bool,
 }
 
 impl StepSize {
     /// One token for each of some sequences, and its logits.
     pub fn decode(sequences: usize, cached: usize) -> StepSize {
-        StepSize { sequences, rows: 1, cached, wanted: sequences }
+        StepSize { sequences, rows: 1, cached, wanted: sequences, mtp: false }
+    }
+
+    /// A token and its draft for each of some sequences, and the logits of both.
+    pub fn verify(sequences: usize, cached: usize) -> StepSize {
+        StepSize { rows: 2, wanted: 2 * sequences, ..StepSize::decode(sequences, cached) }
+    }
+
+    /// A draft for each of some sequences.
+    pub fn draft(sequences: usize, cached: usize) -> StepSize {
+        StepSize { mtp: true, ..StepSize::decode(sequences, cached) }
     }
 
     /// The steps of a prompt that is read in chunks, with the logits of its last row.
@@ -61,6 +73,7 @@ impl StepSize {
             rows: chunk.min(rows - first),
             cached: cached + first,
             wanted: usize::from(first + chunk >= rows),
+            mtp: false,
         };
         (0..rows).step_by(chunk).map(step).collect()
     }
@@ -107,6 +120,8 @@ pub struct StepProfile {
     pub rows: usize,
     /// Rows in the cache before, of each sequence.
     pub cached: usize,
+    /// Whether they are steps of the MTP layer alone.
+    pub mtp: bool,
     /// Steps measured.
     pub steps: usize,
     /// Milliseconds of those rows.
@@ -145,7 +160,8 @@ pub(crate) fn report(
     repeated: bool,
     limits: &Limits,
 ) -> StepProfile {
-    let total: u64 = timed.iter().flat_map(|t| &t.nanos).sum();
+    // plans of other steps, which the work needed beside those that are measured, do not count
+    let total: u64 = timed.iter().filter(|t| !t.steps.is_empty()).flat_map(|t| &t.nanos).sum();
     // of repeated steps, the average
     let share = if repeated { 1.0 / sizes.len().max(1) as f64 } else { 1.0 };
     let mut phases: Vec<(Vec<String>, PhaseProfile, PhaseCost)> = Vec::new();
@@ -192,12 +208,16 @@ pub(crate) fn report(
     }
     let millis = share * total as f64 / 1e6;
     let finished = phases.into_iter().map(|(_, profile, cost)| finish(profile, cost, millis, limits));
-    let rows: usize = sizes.iter().map(|size| size.sequences * size.rows).sum();
+    let mtp = !sizes.is_empty() && sizes.iter().all(|size| size.mtp);
+    // the MTP layer's rows beside the model's are the same tokens
+    let counted = sizes.iter().filter(|size| size.mtp == mtp);
+    let rows: usize = counted.map(|size| size.sequences * size.rows).sum();
     let steps = sizes.len().max(1);
     StepProfile {
         sequences: sizes.first().map_or(0, |size| size.sequences),
         rows: if repeated { rows / steps } else { rows },
         cached: sizes.first().map_or(0, |size| size.cached),
+        mtp,
         steps: sizes.len(),
         millis,
         tokens_per_s: rows as f64 * share * 1e3 / millis,

@@ -6,6 +6,7 @@ use crate::profile::{self, Roofline, StepProfile, StepSize, Timed};
 use latent_backend::Limits;
 use latent_graph::ir::{Cost, Step as CostStep};
 use latent_graph::passes::BatchBucket;
+use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
 use latent_graph::{LM_HEAD_ROWS, Plan};
 
 impl Engine {
@@ -13,19 +14,23 @@ impl Engine {
     fn plans_of(&self, size: StepSize) -> Vec<(usize, &Plan, CostStep)> {
         let stages = self.model.stages();
         let cache = self.options.stages.bind.cache;
-        let StepSize { sequences, rows, cached, wanted } = size;
+        let StepSize { sequences, rows, cached, wanted, mtp } = size;
+        let (layers, head) = if mtp { (MTP, MTP_HEAD) } else { (LAYERS, LM_HEAD) };
         let rows = sequences * rows;
-        let step = CostStep { rows, sequences, past_len: cached, cache, path: self.path(size.rows) };
+        // a token and its draft attend as one row
+        let path = self.path(if size == StepSize::verify(sequences, cached) { 1 } else { size.rows });
+        let step = CostStep { rows, sequences, past_len: cached, cache, path };
         let bucket = BatchBucket::of(rows) as usize;
-        let mut plans = vec![(bucket, &stages[0].plans[bucket], step)];
+        let place = |stage: usize, bucket: usize| stage * BatchBucket::ALL.len() + bucket;
+        let mut plans = Vec::new();
+        if stages.len() <= head {
+            return plans;
+        }
+        plans.push((place(layers, bucket), &stages[layers].plans[bucket], step));
         for first in (0..wanted).step_by(LM_HEAD_ROWS) {
             let rows = LM_HEAD_ROWS.min(wanted - first);
             let bucket = BatchBucket::of(rows) as usize;
-            plans.push((
-                BatchBucket::ALL.len() + bucket,
-                &stages[1].plans[bucket],
-                CostStep { rows, ..step },
-            ));
+            plans.push((place(head, bucket), &stages[head].plans[bucket], CostStep { rows, ..step }));
         }
         plans
     }

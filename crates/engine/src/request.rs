@@ -19,6 +19,8 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// What to discard when the context is full; none: the answer ends there.
     pub shift: Option<ContextShift>,
+    /// Draft nothing for this answer, in an engine that could.
+    pub undrafted: bool,
 }
 
 /// Why an answer ended.

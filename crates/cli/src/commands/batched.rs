@@ -6,7 +6,7 @@ use crate::interrupt;
 use anyhow::Result;
 use latent_backend::KV_BLOCK;
 use latent_engine::cache::Sequence;
-use latent_engine::{Engine, EngineError, LogitsRequest, SeqInput};
+use latent_engine::{DraftInput, Engine, EngineError, LogitsRequest, SeqInput};
 use std::ops::Range;
 
 /// Sequences and their tokens, including future ones.
@@ -94,6 +94,22 @@ impl BatchedSequences {
         let mut items: Vec<SeqInput<'_>> =
             of_each.map(|(sequence, all)| SeqInput::tokens(sequence, &all[tokens.clone()], wanted)).collect();
         engine.step(&mut items, &mut |_, _, _| {})?.all()
+    }
+
+    /// Runs a token and its draft of all sequences in one step.
+    pub(super) fn verify(&mut self, engine: &mut Engine, tokens: Range<usize>) -> Result<(), EngineError> {
+        let of_each = self.sequences.iter_mut().zip(&self.tokens);
+        let mut items: Vec<SeqInput<'_>> =
+            of_each.map(|(sequence, all)| SeqInput::drafted(sequence, &all[tokens.clone()])).collect();
+        engine.step(&mut items, &mut |_, _, _| {})?.all()
+    }
+
+    /// Drafts for all sequences, whose next token is the one at `at`.
+    pub(super) fn draft(&mut self, engine: &mut Engine, at: usize) -> Result<(), EngineError> {
+        let of_each = self.sequences.iter_mut().zip(&self.tokens);
+        let mut items: Vec<DraftInput<'_>> =
+            of_each.map(|(sequence, all)| DraftInput { sequence, token: all[at] }).collect();
+        engine.draft(&mut items, &mut |_, _| {})
     }
 
     /// Truncates all sequences to their first tokens.

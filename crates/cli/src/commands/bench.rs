@@ -1,10 +1,11 @@
 //! `latent bench`: speed of prefill and decode, compared with the roofline, measured in the same run.
 
 use super::batched::{BatchedSequences, context, fit};
+use super::bench_draft;
 use crate::args::{BenchArgs, Table};
 use crate::{model, output};
 use anyhow::Result;
-use latent_engine::{Engine, Limits, LogitsRequest, Roofline, StepSize};
+use latent_engine::{Draft, Engine, Limits, LogitsRequest, Roofline, StepSize};
 use latent_types::format_bytes;
 use serde_json::{Value, json};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -99,7 +100,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let sizes = sizes(args);
     let mut model_args = args.model.clone();
     let needed = |size: &Size| context(size.sequences, size.depth + size.prompt + size.generate);
-    fit(&mut model_args, sizes.iter().map(needed).max().unwrap_or(1))?;
+    let least = if args.model.draft == Draft::None { 1 } else { bench_draft::CONTEXT };
+    fit(&mut model_args, sizes.iter().map(needed).max().unwrap_or(1).max(least))?;
     let table = if args.json { Table::Json } else { args.output };
     let mut engine = model::load(&checkpoint, &model_args, table != Table::Md)?;
     // the read-ahead thread would disturb the measurement
@@ -110,11 +112,20 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         rows.push(measure(&mut engine, size, args.repetitions, &limits)?);
     }
     let file = checkpoint.display_name();
-    let objects: Vec<Value> = rows.iter().map(|row| object(row, &engine, &file, &limits)).collect();
+    let mut objects: Vec<Value> = rows.iter().map(|row| object(row, &engine, &file, &limits)).collect();
+    let drafting =
+        engine.drafts().then(|| bench_draft::measure(&mut engine, &checkpoint, args)).transpose()?;
     match table {
-        Table::Json => output::json(&Value::Array(objects)),
+        Table::Json => {
+            objects.extend(drafting.map(|drafting| drafting.object()));
+            output::json(&Value::Array(objects))
+        }
+        // drafts have other columns
         Table::Csv => csv(&objects),
-        Table::Md => markdown(&rows, &engine, &limits),
+        Table::Md => {
+            markdown(&rows, &engine, &limits)?;
+            drafting.map_or(Ok(()), |drafting| drafting.print())
+        }
     }
 }
 

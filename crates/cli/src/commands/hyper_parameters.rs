@@ -11,7 +11,8 @@ pub(super) fn facts(c: &ModelConfig, layers: &[LayerRun]) -> Vec<String> {
     let mut lines = Vec::new();
     let layers: Vec<String> = layers.iter().map(ToString::to_string).collect();
     let mtp = if c.mtp_layers > 0 {
-        format!(", {} for multi-token prediction (not run)", c.mtp_layers)
+        let which = if c.mtp_layers > 1 { "the first drafts" } else { "it drafts" };
+        format!(", {} for multi-token prediction ({which} with --draft mtp)", c.mtp_layers)
     } else {
         String::new()
     };

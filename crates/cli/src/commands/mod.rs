@@ -2,6 +2,7 @@
 
 mod batched;
 mod bench;
+mod bench_draft;
 mod chat;
 mod chat_options;
 mod check;

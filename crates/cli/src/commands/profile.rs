@@ -23,11 +23,22 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
         let sizes: Vec<StepSize> =
             (0..args.n_gen).map(|i| StepSize::decode(count, args.n_depth + i)).collect();
         profiles.push(measure(&mut engine, &mut together, args.n_depth, &sizes, &limits)?);
+        if engine.drafts() {
+            let cached = |i: usize| args.n_depth + i;
+            let verify: Vec<StepSize> = (0..args.n_gen).map(|i| StepSize::verify(count, cached(i))).collect();
+            profiles.push(measure(&mut engine, &mut together, args.n_depth, &verify, &limits)?);
+            let draft: Vec<StepSize> =
+                (0..args.n_gen).map(|i| StepSize::draft(count, cached(i + 1))).collect();
+            profiles.push(measure(&mut engine, &mut together, args.n_depth, &draft, &limits)?);
+        }
     }
     if args.n_prompt > 0 {
         // of one sequence
         let chunk = engine.chunk_for(args.n_prompt);
-        let sizes = StepSize::prompt(args.n_prompt, args.n_depth, chunk);
+        let mut sizes = StepSize::prompt(args.n_prompt, args.n_depth, chunk);
+        if engine.drafts() {
+            sizes.extend(mtp_of_prompt(&sizes, args.n_depth));
+        }
         together.keep(&mut engine, 1);
         profiles.push(measure(&mut engine, &mut together, args.n_depth, &sizes, &limits)?);
     }
@@ -52,22 +63,53 @@ fn measure(
         together.truncate(engine, depth)?;
         let mut first = depth;
         for size in sizes {
-            let wanted = if size.wanted > 0 { LogitsRequest::Last } else { LogitsRequest::Nothing };
-            together.step(engine, first..first + size.rows, wanted)?;
-            first += size.rows;
+            match (size.mtp, size.rows, size.wanted) {
+                // a row that the layer can draft after, which is not measured
+                (true, 1, 1..) => {
+                    together.step(engine, first..first + 1, LogitsRequest::Nothing)?;
+                    together.draft(engine, first + 1)?;
+                    first += 1;
+                }
+                // what the steps of a prompt do by themselves
+                (true, ..) => {}
+                (false, 2, 2..) => {
+                    together.verify(engine, first..first + 2)?;
+                    together.truncate(engine, first)?;
+                }
+                (false, rows, wanted) => {
+                    let wanted = if wanted > 0 { LogitsRequest::Last } else { LogitsRequest::Nothing };
+                    together.step(engine, first..first + rows, wanted)?;
+                    first += rows;
+                }
+            }
         }
         Ok(())
     };
     once(engine)?;
     // decode steps are alike: their average is shown; for a prompt, the sum of all steps
-    let repeated = sizes.iter().all(|size| size.rows == 1);
+    let repeated = sizes.iter().all(|size| size.rows <= 2 && size.wanted >= size.rows);
     let profile = engine.profile(sizes, repeated, limits, &mut once)?;
     together.truncate(engine, depth)?;
     Ok(profile)
 }
 
+/// The steps of the MTP layer beside those of a prompt: it is a row behind.
+fn mtp_of_prompt(sizes: &[StepSize], depth: usize) -> Vec<StepSize> {
+    let of = |size: &StepSize| {
+        let behind = usize::from(size.cached == 0 && depth == 0);
+        StepSize { rows: size.rows - behind, wanted: 0, mtp: true, ..*size }
+    };
+    sizes.iter().map(of).filter(|size| size.rows > 0).collect()
+}
+
 fn print(step: &StepProfile) -> Result<()> {
     let what = match (step.rows, step.steps) {
+        _ if step.mtp => {
+            format!("a draft by the MTP layer after {} tokens: {:.2} ms", step.cached, step.millis)
+        }
+        (2, 2..) if step.sequences == 1 => {
+            format!("a token and its draft after {} tokens: {:.2} ms per step", step.cached, step.millis)
+        }
         _ if step.sequences > 1 => {
             format!(
                 "{} sequences after {} tokens: {:.2} ms per step",

@@ -9,7 +9,7 @@ use crate::args::RunArgs;
 use crate::exit::Usage;
 use crate::{exit, input, interrupt, model, output};
 use anyhow::Result;
-use latent_engine::{Answer, ContextShift, Engine, Request, Session, StopReason};
+use latent_engine::{Answer, ContextShift, DraftCount, Engine, Request, Session, StopReason};
 use latent_formats::OutputFile;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, stdin};
@@ -43,6 +43,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
         stop: args.sampling.stop.clone(),
         logprobs: args.sampling.logprobs,
         shift,
+        undrafted: false,
     };
     let mut printer = Printer::new(!quiet, request.prompt.len(), !args.json);
     let answer = engine.generate(&mut session, &request, &formatter.tokenizer, &mut printer)?;
@@ -168,6 +169,9 @@ fn report(
             "predicted_per_second": speed(answer.tokens.len(), answer.generate_seconds),
         },
     });
+    if engine.drafts() {
+        value["drafts"] = json!(answer.drafts);
+    }
     if !logprobs.is_empty() {
         value["logprobs"] = Value::Array(logprobs);
     }
@@ -177,11 +181,12 @@ fn report(
 fn footer(answer: &Answer) {
     let new = answer.prompt_tokens - answer.cached_tokens;
     output::note(&format!(
-        "prompt: {} tokens, {:.1} t/s; answer: {} tokens, {:.1} t/s; ended by {}",
+        "prompt: {} tokens, {:.1} t/s; answer: {} tokens, {:.1} t/s{}; ended by {}",
         answer.prompt_tokens,
         speed(new, answer.prompt_seconds),
         answer.tokens.len(),
         speed(answer.tokens.len(), answer.generate_seconds),
+        drafts(answer),
         match answer.stop {
             StopReason::End => "the model",
             StopReason::StopString => "a stop string",
@@ -190,4 +195,10 @@ fn footer(answer: &Answer) {
             StopReason::Interrupted => interrupt::name(),
         }
     ));
+}
+
+/// `, 61 of 64 drafts accepted`, where any were made.
+pub(super) fn drafts(answer: &Answer) -> String {
+    let DraftCount { drafted, accepted } = answer.drafts;
+    if drafted == 0 { String::new() } else { format!(", {accepted} of {drafted} drafts accepted") }
 }

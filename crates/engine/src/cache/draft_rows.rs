@@ -14,6 +14,8 @@ pub(crate) struct DraftRows {
     hidden: Vec<f32>,
     /// Waiting rows that the present step has run, and that count as done when it succeeds.
     ran: usize,
+    /// Nothing is kept: nobody wants drafts for this sequence.
+    off: bool,
 }
 
 /// Rows that may wait before they are run: the last one, and a draft that was accepted.
@@ -27,7 +29,15 @@ impl DraftRows {
 
     /// Whether nothing is missing in a sequence of `len` rows, so that a token can be drafted once the next one is known.
     pub(crate) fn is_complete(&self, len: usize) -> bool {
-        self.done + self.tokens.len() == len
+        !self.off && self.done + self.tokens.len() == len
+    }
+
+    /// Keeps nothing more, or goes on where nothing is missing.
+    pub(crate) fn turn(&mut self, on: bool) {
+        if !on {
+            *self = DraftRows::default();
+        }
+        self.off = !on;
     }
 
     /// Takes rows that a step has run after `len` others, a residual row of `width` elements each. A sequence that lacks earlier ones stays as

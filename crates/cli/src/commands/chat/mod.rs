@@ -7,6 +7,7 @@ use super::chat_options::ChatOptions;
 use super::conversation::{self, Conversation};
 use super::printer::{Printer, speed};
 use super::prompt::ChatFormatter;
+use super::run::drafts;
 use super::sampling::Sampling;
 use crate::args::ChatArgs;
 use crate::exit::{Found, Usage};
@@ -196,6 +197,7 @@ impl Chat<'_> {
             stop: self.args.sampling.stop.clone(),
             logprobs: None,
             shift: self.shift,
+            undrafted: false,
         };
         let mut printer = Printer::new(!self.args.quiet, request.prompt.len(), true);
         let answer =
@@ -237,9 +239,10 @@ impl Chat<'_> {
         }
         let new = answer.prompt_tokens - answer.cached_tokens;
         self.note(&format!(
-            "[{} tokens, {:.1} t/s; prompt {new}, {:.1} t/s; context {} of {}]",
+            "[{} tokens, {:.1} t/s{}; prompt {new}, {:.1} t/s; context {} of {}]",
             answer.tokens.len(),
             speed(answer.tokens.len(), answer.generate_seconds),
+            drafts(answer),
             speed(new, answer.prompt_seconds),
             self.session.sequence.len(),
             self.engine.context(),

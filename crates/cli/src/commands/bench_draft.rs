@@ -1,0 +1,203 @@
+//! The part of `latent bench` about drafts: how many are accepted, what their steps cost, and what is gained.
+
+use super::conversation::Conversation;
+use super::prompt::ChatFormatter;
+use crate::args::BenchArgs;
+use crate::{interrupt, output};
+use anyhow::Result;
+use latent_engine::cache::Sequence;
+use latent_engine::sampling::SamplingParams;
+use latent_engine::{
+    DraftCount, DraftInput, Engine, EngineError, Listener, LogitsRequest, Request, SeqInput, Session,
+};
+use latent_formats::Checkpoint;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// What is asked: acceptance depends on the text.
+const QUESTIONS: [&str; 4] = [
+    "Hello!",
+    "Who are you?",
+    "Tell me a story about a fox and a lantern.",
+    "Tell me a story about an owl called Greta and a kite.",
+];
+
+/// Most tokens of an answer.
+const ANSWER: usize = 400;
+
+/// Tokens of context that questions and answers take, whatever the chat template adds.
+pub(super) const CONTEXT: usize = 1024;
+
+/// What drafting costs and gives.
+pub(super) struct Drafting {
+    count: DraftCount,
+    /// Tokens of the answers, which are the same without drafts.
+    tokens: usize,
+    /// Seconds of the answers, with and without drafts, in each repetition.
+    with: Vec<f64>,
+    without: Vec<f64>,
+    /// Seconds of a step of one row, of a step of two, and of the MTP layer's step: medians.
+    one: f64,
+    two: f64,
+    mtp: f64,
+}
+
+impl Drafting {
+    /// How much faster answers are with drafts: the median of the repetitions.
+    fn gain(&self) -> f64 {
+        median(self.without.iter().zip(&self.with).map(|(without, with)| without / with).collect())
+    }
+
+    /// The gain that acceptance and the cost of steps let expect.
+    fn expected(&self) -> f64 {
+        (1.0 + self.count.acceptance()) * self.one / (self.two + self.mtp)
+    }
+
+    fn speed(&self, seconds: &[f64]) -> f64 {
+        self.tokens as f64 / median(seconds.to_vec())
+    }
+
+    pub(super) fn object(&self) -> Value {
+        json!({
+            "test": "drafts",
+            "drafts": self.count,
+            "acceptance": self.count.acceptance(),
+            "tokens": self.tokens,
+            "one_row_ms": 1e3 * self.one,
+            "two_rows_ms": 1e3 * self.two,
+            "mtp_ms": 1e3 * self.mtp,
+            "two_rows_cost": self.two / self.one,
+            "mtp_cost": self.mtp / self.one,
+            "drafted_ts": self.speed(&self.with),
+            "undrafted_ts": self.speed(&self.without),
+            "gain": self.gain(),
+            "expected_gain": self.expected(),
+        })
+    }
+
+    pub(super) fn print(&self) -> Result<()> {
+        let DraftCount { drafted, accepted } = self.count;
+        output::line("")?;
+        output::line(
+            "| drafts | accepted | step of 1 row | of 2 rows | MTP layer | t/s without | with | gain | expected |",
+        )?;
+        output::line("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")?;
+        output::line(&format!(
+            "| {drafted} | {accepted} ({:.1} %) | {:.3} ms | {:.3} ms ({:.2} ×) | {:.3} ms ({:.2} ×) | {:.2} | {:.2} | {:.2} × | {:.2} × |",
+            100.0 * self.count.acceptance(),
+            1e3 * self.one,
+            1e3 * self.two,
+            self.two / self.one,
+            1e3 * self.mtp,
+            self.mtp / self.one,
+            self.speed(&self.without),
+            self.speed(&self.with),
+            self.gain(),
+            self.expected(),
+        ))?;
+        output::line("")?;
+        output::line(&format!(
+            "drafts: {} answers of at most {ANSWER} tokens, greedy, with and without drafts in turn; expected: (1 + acceptance) · one row ÷ \
+             (two rows + MTP layer)",
+            QUESTIONS.len()
+        ))
+    }
+}
+
+struct Quiet;
+
+impl Listener for Quiet {
+    fn token(&mut self, _: &latent_engine::Event<'_>) -> bool {
+        !interrupt::asked()
+    }
+}
+
+/// Measures drafts on answers to fixed questions.
+pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &BenchArgs) -> Result<Drafting> {
+    let config = engine.config().clone();
+    let formatter = ChatFormatter::open(checkpoint, &config, Some(engine.context()))?;
+    let mut made = Drafting {
+        count: DraftCount::default(),
+        tokens: 0,
+        with: Vec::new(),
+        without: Vec::new(),
+        one: 0.0,
+        two: 0.0,
+        mtp: 0.0,
+    };
+    let mut last = Vec::new();
+    for repetition in 0..args.repetitions {
+        let (mut with, mut without) = (0.0, 0.0);
+        for question in QUESTIONS {
+            let mut conversation = Conversation::new(None);
+            conversation.push("user", question);
+            let prompt = formatter.chat(conversation.messages())?;
+            let mut ask = |undrafted| {
+                let request = Request {
+                    prompt: prompt.clone(),
+                    sampling: SamplingParams::greedy(),
+                    max_tokens: Some(ANSWER),
+                    undrafted,
+                    ..Request::default()
+                };
+                engine.generate(&mut Session::default(), &request, &formatter.tokenizer, &mut Quiet)
+            };
+            let (drafted, plain) = (ask(false)?, ask(true)?);
+            if interrupt::asked() {
+                return Err(EngineError::Stopped.into());
+            }
+            with += drafted.generate_seconds;
+            without += plain.generate_seconds;
+            if repetition == 0 {
+                made.tokens += drafted.tokens.len();
+                made.count.drafted += drafted.drafts.drafted;
+                made.count.accepted += drafted.drafts.accepted;
+                last = [prompt, plain.tokens].concat();
+            }
+        }
+        made.with.push(with);
+        made.without.push(without);
+    }
+    steps(engine, &last, &mut made)?;
+    Ok(made)
+}
+
+/// Times single steps after a text, each kind in turn.
+fn steps(engine: &mut Engine, text: &[u32], made: &mut Drafting) -> Result<(), EngineError> {
+    let room = engine.context().saturating_sub(4);
+    let text = &text[..text.len().min(room)];
+    let mut sequence = Sequence::default();
+    let chunk = engine.chunk_for(text.len());
+    engine.prefill(&mut sequence, text, chunk, LogitsRequest::Nothing, &mut |_, _| {}, &mut |_| true)?;
+    let (len, pair) = (sequence.len(), [text[0], text[text.len() / 2]]);
+    let (mut one, mut two, mut mtp) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..STEPS {
+        let mut rows = |engine: &mut Engine, rows: usize| -> Result<f64, EngineError> {
+            let start = Instant::now();
+            let mut inputs = [SeqInput::drafted(&mut sequence, &pair[..rows])];
+            engine.step(&mut inputs, &mut |_, _, _| {})?.all()?;
+            let seconds = start.elapsed().as_secs_f64();
+            if rows == 2 {
+                let _ = engine.truncate(&mut sequence, len);
+            }
+            Ok(seconds)
+        };
+        two.push(rows(engine, 2)?);
+        one.push(rows(engine, 1)?);
+        let start = Instant::now();
+        let mut inputs = [DraftInput { sequence: &mut sequence, token: pair[1] }];
+        engine.draft(&mut inputs, &mut |_, _| {})?;
+        mtp.push(start.elapsed().as_secs_f64());
+        let _ = engine.truncate(&mut sequence, len);
+    }
+    (made.one, made.two, made.mtp) = (median(one), median(two), median(mtp));
+    Ok(())
+}
+
+/// Steps of each kind that are timed.
+const STEPS: usize = 101;
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
