@@ -13,7 +13,7 @@ use latent_testing::{Kind, Mtp, Recipe};
 use latent_types::{CacheType, TensorType};
 use std::path::Path;
 use std::sync::Arc;
-use support::{CASES, bits, checkpoint, engine, error, folder, tiers};
+use support::{CASES, best, bits, checkpoint, engine, error, folder, greedy, tiers};
 
 fn options() -> EngineOptions {
     EngineOptions { threads: Some(2), context: Some(512), ..EngineOptions::default() }
@@ -136,6 +136,102 @@ fn the_mtp_layer_agrees_with_the_reference_in_every_formulation_and_chunking() {
                         "{shape} {mtp:?} {mla} {form:?} in parts of {part}, row {at}: {error:e}"
                     );
                 }
+            }
+        }
+    }
+}
+
+/// Logits of the MTP layer by transformers and torch (fixtures/README.md).
+fn golden() -> (Vec<u32>, Vec<Vec<f32>>) {
+    let folder = folder("v3-mtp");
+    let text = std::fs::read_to_string(folder.join("expected.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let tokens: Vec<u32> =
+        json["tokens"].as_array().unwrap().iter().map(|token| token.as_u64().unwrap() as u32).collect();
+    (tokens, support::npy_rows(&folder.join("mtp_logits.npy"), 192))
+}
+
+#[test]
+fn the_mtp_layer_agrees_with_transformers() {
+    let (tokens, truth) = golden();
+    let checkpoint = checkpoint(&folder("v3-mtp"));
+    assert_eq!((tokens.len(), truth.len()), (24, 23));
+    for tier in tiers() {
+        for mla in [MlaChoice::Absorbed, MlaChoice::Naive, MlaChoice::SeparateScores] {
+            let options =
+                EngineOptions { tier: Some(tier), mla, context: Some(256), ..drafting(Precision::Exact) };
+            for (at, (found, truth)) in
+                mtp_logits(&mut engine(&checkpoint, &options), &tokens, 1).iter().zip(&truth).enumerate()
+            {
+                let error = error(found, truth);
+                assert!(error <= 1e-9, "{tier} {mla}, row {at}: {error:e}");
+            }
+        }
+    }
+    let options = EngineOptions { threads: Some(1), context: Some(256), ..drafting(Precision::Exact) };
+    let mut reference =
+        Engine::load(&*latent_backends::reference(), &checkpoint, &options, &mut |_, _| {}).unwrap();
+    let found = mtp_logits(&mut reference, &tokens, 1);
+    assert!(found.iter().zip(&truth).all(|(found, truth)| error(found, truth) <= 1e-9));
+}
+
+/// Greedy tokens after a prompt, with drafts, and how many of them were drafted right.
+fn greedy_with_drafts(engine: &mut Engine, prompt: &[u32], count: usize) -> (Vec<u32>, usize) {
+    let mut sequence = Sequence::default();
+    let mut next = 0;
+    engine
+        .prefill(&mut sequence, prompt, 64, LogitsRequest::Last, &mut |_, l| next = best(l), &mut |_| true)
+        .unwrap();
+    let (mut found, mut accepted) = (vec![next], 0);
+    while found.len() < count {
+        let token = found[found.len() - 1];
+        let mut draft = 0;
+        engine
+            .draft(&mut [DraftInput { sequence: &mut sequence, token }], &mut |_, l| draft = best(l))
+            .unwrap();
+        let mut chosen = [0; 2];
+        let pair = [token, draft];
+        let mut inputs = [SeqInput::drafted(&mut sequence, &pair)];
+        engine.step(&mut inputs, &mut |_, row, l| chosen[row] = best(l)).unwrap().all().unwrap();
+        found.push(chosen[0]);
+        if chosen[0] == draft {
+            found.push(chosen[1]);
+            accepted += 1;
+        } else {
+            let len = sequence.len() - 1;
+            assert_eq!(engine.truncate(&mut sequence, len), len);
+        }
+    }
+    found.truncate(count);
+    (found, accepted)
+}
+
+#[test]
+fn greedy_tokens_are_the_same_with_drafts_on_every_model_with_an_mtp_layer() {
+    let made = tempfile::tempdir().unwrap();
+    let mut models = vec![("v3-mtp", checkpoint(&folder("v3-mtp")))];
+    for (n, (shape, mtp, kind)) in [
+        ("tiny-v3", Mtp::Own, "Q4_K_M"),
+        ("tiny-glm", Mtp::Shared, "Q8_0"),
+        ("tiny-v2", Mtp::Own, "BF16"),
+        ("tiny-dense", Mtp::Shared, "Q4_0"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let recipe = Recipe { mtp, layers: Some(2), ..Recipe::new(shape, kind.parse().unwrap()) };
+        models.push((shape, written(made.path(), &recipe, &format!("{n}.gguf"))));
+    }
+    for tier in tiers() {
+        for (name, checkpoint) in &models {
+            for precision in [Precision::Default, Precision::Exact] {
+                let plain = EngineOptions { tier: Some(tier), precision, context: Some(256), ..options() };
+                let with = EngineOptions { draft: Draft::Mtp, ..plain.clone() };
+                let prompt: Vec<u32> = tokens(40).iter().map(|token| token % 190).collect();
+                let expected = greedy(&mut engine(checkpoint, &plain), &prompt, 40);
+                let (found, accepted) = greedy_with_drafts(&mut engine(checkpoint, &with), &prompt, 40);
+                assert_eq!(found, expected, "{name} {tier} {precision}");
+                eprintln!("{name} {tier} {precision}: {accepted} accepted");
             }
         }
     }

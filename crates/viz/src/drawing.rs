@@ -88,11 +88,10 @@ impl Drawing {
         options: &Options,
     ) -> Result<Drawing, GraphError> {
         let whole = options.layers == (0..config.layers);
-        let span = Span {
-            embed: options.layers.start == 0,
-            layers: options.layers.clone(),
-            head: whole,
-            mtp: false,
+        let embed = options.layers.start == 0;
+        let span = match options.mtp {
+            true => Span::whole_mtp(circuit, config)?,
+            false => Span { embed, layers: options.layers.clone(), head: whole, mtp: false },
         };
         let ir = Ir::build_with(circuit, config, &span, tensors)?;
         let mut builder = Builder::new(circuit, config, target.contracts(), options)?;

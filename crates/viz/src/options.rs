@@ -12,6 +12,8 @@ pub struct Options {
     pub max_batch_tokens: usize,
     /// The layers to draw; embedding and head only with all layers.
     pub layers: Range<usize>,
+    /// Draw the stages of the MTP layer in the place of the layers.
+    pub mtp: bool,
     /// The assumed weight format, if there is no file with weights.
     pub assumed: Option<&'static str>,
     /// Whether boxes name kernels. They depend on the machine, so documents leave them out.

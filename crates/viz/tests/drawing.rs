@@ -62,7 +62,14 @@ fn kernels() -> Vec<KernelContract> {
 
 fn options(config: &ModelConfig) -> Options {
     let bind = BindOptions { precision: Precision::Default, tier: Tier::Avx2, cache: CacheType::F16 };
-    Options { bind, max_batch_tokens: 512, layers: 0..config.layers, assumed: Some("BF16"), kernels: true }
+    Options {
+        bind,
+        max_batch_tokens: 512,
+        layers: 0..config.layers,
+        mtp: false,
+        assumed: Some("BF16"),
+        kernels: true,
+    }
 }
 
 fn draw(config: &ModelConfig) -> Drawing {

@@ -8,6 +8,7 @@ use crate::args::{Drawing as Form, GraphArgs};
 use crate::model::{self, ModelInfo};
 use crate::output;
 use anyhow::{Context, Result};
+use latent_engine::Draft;
 use latent_formats::{OutputFile, input_file, limits, output_file};
 use latent_graph::passes::{BatchBucket, CacheForm};
 use latent_viz::{Drawing, Options, PageOptions, Wanted, bucket_key};
@@ -64,6 +65,7 @@ fn draw(args: &GraphArgs, model: &ModelInfo) -> Result<Drawing> {
         bind: bind(args)?,
         max_batch_tokens: args.model.max_batch_tokens().max(args.rows),
         layers: layers(args.layers.as_deref(), config.layers)?,
+        mtp: args.model.draft == Draft::Mtp,
         assumed: model.promised.as_ref().map(|promised| promised.matrix_type().name()),
         kernels: args.format != Form::Svg,
     };

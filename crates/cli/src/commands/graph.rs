@@ -7,6 +7,7 @@ use crate::args::{Drawing, GraphArgs, MAX_STEP_ROWS};
 use crate::exit::Usage;
 use crate::{model, output};
 use anyhow::Result;
+use latent_engine::Draft;
 use latent_graph::ir::{Ir, Span};
 use latent_graph::passes::{self, BatchBucket};
 use latent_graph::{Plan, PlanOptions};
@@ -41,7 +42,10 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     }
     let layers = layers(args.layers.as_deref(), config.layers)?;
     let whole = layers == (0..config.layers);
-    let span = Span { embed: layers.start == 0, layers, head: whole, mtp: false };
+    let span = match args.model.draft {
+        Draft::Mtp => Span::whole_mtp(circuit, config)?,
+        Draft::None => Span { embed: layers.start == 0, layers, head: whole, mtp: false },
+    };
     let ir = Ir::build_with(circuit, config, &span, model.tensors())?;
     if stage == Stage::Ir && args.after.is_none() {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);

@@ -33,6 +33,9 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let mut session = Session::default();
     if let Some(path) = args.prompt_cache.read() {
         (session, _) = engine.restore_session(path)?;
+        if engine.drafts() && !quiet {
+            output::note(RUN_AGAIN);
+        }
     }
     let shift =
         args.shift.context_shift.then_some(ContextShift { keep: args.shift.keep.unwrap_or(prompt.keep) });
@@ -196,6 +199,10 @@ fn footer(answer: &Answer) {
         }
     ));
 }
+
+/// What drafts cost a restored session.
+pub(super) const RUN_AGAIN: &str =
+    "the restored tokens run again: the file holds no rows of the MTP layer, which drafts need";
 
 /// `, 61 of 64 drafts accepted`, where any were made.
 pub(super) fn drafts(answer: &Answer) -> String {

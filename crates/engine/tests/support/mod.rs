@@ -69,18 +69,27 @@ pub fn fixture(case: &str) -> Fixture {
         json[key].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
     };
     let rows: Vec<usize> = numbers("rows").iter().map(|v| *v as usize).collect();
-    let npy = std::fs::read(folder(case).join("logits.npy")).unwrap();
-    let start = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
-    let all: Vec<f32> =
-        npy[start..].chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-    let width = all.len() / rows.len();
+    let logits = npy(&folder(case).join("logits.npy"));
+    let width = logits.len() / rows.len();
     Fixture {
         tokens: numbers("tokens").iter().map(|v| *v as u32).collect(),
         greedy: numbers("greedy").iter().map(|v| *v as u32).collect(),
         margin: numbers("margin"),
-        logits: all.chunks_exact(width).map(<[f32]>::to_vec).collect(),
+        logits: logits.chunks_exact(width).map(<[f32]>::to_vec).collect(),
         rows,
     }
+}
+
+/// The f32 elements of a .npy file.
+pub fn npy(path: &Path) -> Vec<f32> {
+    let npy = std::fs::read(path).unwrap();
+    let start = 10 + usize::from(u16::from_le_bytes([npy[8], npy[9]]));
+    npy[start..].chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// The same as rows of `width` elements.
+pub fn npy_rows(path: &Path, width: usize) -> Vec<Vec<f32>> {
+    npy(path).chunks_exact(width).map(<[f32]>::to_vec).collect()
 }
 
 pub fn checkpoint(path: &Path) -> Arc<Checkpoint> {

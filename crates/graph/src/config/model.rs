@@ -20,7 +20,7 @@ pub struct ModelConfig {
     pub hidden_size: usize,
     /// Decoder layers that a forward pass runs (multi-token-prediction layers not counted).
     pub layers: usize,
-    /// Multi-token-prediction layers that follow them in the file; kept, not yet run.
+    /// Multi-token-prediction layers that follow them in the file; the first drafts where that is asked for.
     pub mtp_layers: usize,
     /// The longest context that the model was made for, in tokens.
     pub context_length: usize,

@@ -66,6 +66,15 @@ impl Span {
         Span { embed: true, layers: config.layers..config.layers + 1, head: false, mtp: true }
     }
 
+    /// Both stages of the MTP layer in one, for looking at it.
+    ///
+    /// # Errors
+    /// As for [`of_stages`](Self::of_stages).
+    pub fn whole_mtp(circuit: &Circuit, config: &ModelConfig) -> Result<Span, GraphError> {
+        Span::of_stages(circuit, config, true)?;
+        Ok(Span { head: true, ..Span::mtp(config) })
+    }
+
     /// From residual rows after the MTP layer to logits.
     pub fn mtp_head(config: &ModelConfig) -> Span {
         Span { embed: false, layers: config.layers + 1..config.layers + 1, head: true, mtp: true }

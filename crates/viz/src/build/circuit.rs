@@ -31,7 +31,11 @@ pub(crate) fn blocks(builder: &mut Builder<'_>, naming: Naming) -> Result<Vec<us
             .map(|spec| operation(builder, &part, naming, spec))
             .collect::<Result<Vec<_>, _>>()?;
         let graph = graph(builder, block, &operations);
+        let mut mtp = circuit.stages.iter().skip(2).flat_map(|stage| &stage.blocks);
+        let of_mtp = mtp.any(|part| *part == StagePart::Block(name.to_owned()));
         let title = match block.kind {
+            BlockKind::Embed if of_mtp => format!("MTP input: {name}"),
+            BlockKind::Head if of_mtp => format!("MTP head: {name}"),
             BlockKind::Embed => "Embedding".to_owned(),
             BlockKind::Attention => format!("Attention: {name}"),
             BlockKind::FeedForward => format!("Feed-forward: {name}"),

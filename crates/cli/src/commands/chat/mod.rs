@@ -7,7 +7,7 @@ use super::chat_options::ChatOptions;
 use super::conversation::{self, Conversation};
 use super::printer::{Printer, speed};
 use super::prompt::ChatFormatter;
-use super::run::drafts;
+use super::run::{RUN_AGAIN, drafts};
 use super::sampling::Sampling;
 use crate::args::ChatArgs;
 use crate::exit::{Found, Usage};
@@ -414,6 +414,9 @@ impl Chat<'_> {
             }
         };
         self.session = session;
+        if self.engine.drafts() {
+            self.note(RUN_AGAIN);
+        }
         let (tokens, path) = (self.session.tokens.len(), path.display());
         let Some(conversation) = conversation else {
             self.conversation.clear();
