@@ -45,24 +45,28 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(args: MatmulArgs<'_, '_>,
         while row < rows {
             macro_rules! rows {
                 ($m:literal) => {{
+                    // where fewer are left, the last one is repeated, and its repetitions are discarded
                     let blocks: [*const Q8Block; $m] =
-                        std::array::from_fn(|i| x.row(input_row(row_ids, row + i)).as_ptr());
+                        std::array::from_fn(|i| x.row(input_row(row_ids, (row + i).min(rows - 1))).as_ptr());
                     for tile in from..to {
                         // SAFETY: `Operands::new` has checked that the tile and the input rows have the layout's blocks.
                         let sums = unsafe {
                             tile_rows::<L, F, $m>(order, &operands.planes(tile), layout.blocks(), &blocks)
                         };
-                        for (i, sums) in sums.iter().enumerate() {
-                            operands.store_outputs(sums, tile, y.row_mut(row + i));
+                        for (row, sums) in (row..rows).zip(&sums) {
+                            operands.store_outputs(sums, tile, y.row_mut(row));
                         }
                     }
                     row += $m;
                 }};
             }
+            // a product too many costs less than another pass over the tiles
+            // measured: docs/notes/gemv-and-gemm.md "Rows per kernel"
             match (rows - row).min(L::MR) {
-                8.. => rows!(8),
-                4.. => rows!(4),
-                2.. => rows!(2),
+                7.. => rows!(8),
+                5.. => rows!(6),
+                3.. => rows!(4),
+                2 => rows!(2),
                 _ => {
                     let x = x.row(input_row(row_ids, row)).as_ptr();
                     // SAFETY: `Operands::new` has checked that the input rows have the layout's blocks.
