@@ -7,6 +7,8 @@ use std::ops::Range;
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     tokens: Vec<u32>,
+    /// Position of the first row.
+    first: usize,
     /// One for each point; none where it is not wanted.
     values: Vec<Option<Values>>,
 }
@@ -57,7 +59,7 @@ impl Trace {
             .list()
             .iter()
             .map(|point| Trace::covers(point, &layers).then(|| Values::new(tokens.len(), point.row_width())));
-        Trace { tokens: tokens.to_vec(), values: values.collect() }
+        Trace { tokens: tokens.to_vec(), first: 0, values: values.collect() }
     }
 
     /// Bytes that [`Trace::new`] takes with the same arguments.
@@ -75,7 +77,16 @@ impl Trace {
 
     /// A trace of `tokens` without values, to be set.
     pub fn empty(points: &Activations, tokens: Vec<u32>) -> Trace {
-        Trace { tokens, values: vec![None; points.list().len()] }
+        Trace { tokens, first: 0, values: vec![None; points.list().len()] }
+    }
+
+    /// A trace of the routing of `tokens` from position `first` on, and of nothing else; still empty. Rows are counted from `first`.
+    pub fn routing(points: &Activations, first: usize, tokens: &[u32]) -> Trace {
+        let values = points
+            .list()
+            .iter()
+            .map(|point| (point.op == "route").then(|| Values::new(tokens.len(), point.row_width())));
+        Trace { tokens: tokens.to_vec(), first, values: values.collect() }
     }
 
     /// The tokens that were run.
@@ -93,9 +104,10 @@ impl Trace {
         self.values.get(point).is_some_and(Option::is_some)
     }
 
-    /// The row of a point, to be filled.
-    pub fn row(&mut self, point: usize, row: usize, made_by: &str) -> &mut [f32] {
+    /// The row of a point at a position, to be filled; nothing where the trace does not want it.
+    pub fn row(&mut self, point: usize, position: usize, made_by: &str) -> &mut [f32] {
         let Some(values) = self.values.get_mut(point).and_then(Option::as_mut) else { return &mut [] };
+        let Some(row) = position.checked_sub(self.first) else { return &mut [] };
         if values.made_by.is_empty() {
             made_by.clone_into(&mut values.made_by);
         }

@@ -43,6 +43,8 @@ pub use generation::{Chosen, Generation, LogitsProcessor};
 pub use latent_backend::{CancelToken, InputRows, Limits, MemoryEstimate, Trace, Values};
 pub use options::{DEFAULT_BATCH_TOKENS, EngineOptions, Resolved};
 pub use profile::{PhaseProfile, Roofline, StepProfile, StepSize};
+pub use profiling::RoutedBytes;
+pub use record::LayerRouting;
 pub use request::{Answer, Event, Listener, Request, StopReason};
 pub use seq_error::SeqError;
 pub use session::Session;

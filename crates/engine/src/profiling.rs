@@ -4,10 +4,28 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::profile::{self, Roofline, StepProfile, StepSize, Timed};
 use latent_backend::Limits;
-use latent_graph::ir::{Cost, Step as CostStep};
+use latent_graph::ir::{Cost, Op, Step as CostStep};
 use latent_graph::passes::BatchBucket;
 use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
 use latent_graph::{LM_HEAD_ROWS, Plan};
+
+/// Bytes that a step moves, by what they belong to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RoutedBytes {
+    /// Weights that every step reads, however many rows it has: all but the routed experts.
+    pub dense: f64,
+    /// The weights of the experts that its rows chose, each counted once.
+    pub experts: f64,
+    /// Rows of the KV cache.
+    pub cache: f64,
+}
+
+impl RoutedBytes {
+    /// All of them.
+    pub fn total(&self) -> f64 {
+        self.dense + self.experts + self.cache
+    }
+}
 
 impl Engine {
     /// The plans that a step runs, each with its place among the clocks and the step that its costs are counted for.
@@ -40,6 +58,26 @@ impl Engine {
         let mut cost = Cost::default();
         self.plans_of(size).into_iter().for_each(|(_, plan, step)| cost += plan.cost(step));
         cost
+    }
+
+    /// Bytes of weights and cache that a step moves when its rows choose `distinct(layer)` different experts in a layer, each read once.
+    pub fn routed_bytes(&self, size: StepSize, distinct: &dyn Fn(usize) -> f64) -> RoutedBytes {
+        let mut bytes = RoutedBytes::default();
+        for (_, plan, step) in self.plans_of(size) {
+            for node in &plan.ir.nodes {
+                let cost = node.cost(&plan.ir, step);
+                bytes.cache += cost.cache_bytes;
+                match (node.op, node.layer) {
+                    (Op::ExpertMlp | Op::ExpertGateUp | Op::ExpertDown, Some(layer)) => {
+                        let weights = node.weights.iter().map(|(_, id)| plan.ir.weight(*id));
+                        let expert: f64 = weights.map(|w| w.bytes() as f64 / w.stacked().max(1) as f64).sum();
+                        bytes.experts += distinct(layer) * expert;
+                    }
+                    _ => bytes.dense += cost.weight_bytes,
+                }
+            }
+        }
+        bytes
     }
 
     /// The least time that the machine's limits allow for some steps, one after the other.

@@ -4,10 +4,11 @@ use crate::cache::Sequence;
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memory::available;
-use crate::step::LogitsRequest;
+use crate::step::{LogitsRequest, SeqInput};
 use latent_backend::Trace;
 use latent_graph::activations::Activations;
 use latent_types::format_bytes;
+use std::collections::HashSet;
 use std::ops::Range;
 
 impl Engine {
@@ -33,6 +34,53 @@ impl Engine {
         let mut trace = trace.unwrap_or_default();
         trace.derive_terms(activations);
         Ok(trace)
+    }
+}
+
+/// The experts that the rows of a step chose in one MoE layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerRouting {
+    /// The layer.
+    pub layer: usize,
+    /// Per row of the step, the experts that it chose, ascending.
+    pub rows: Vec<Vec<usize>>,
+}
+
+impl LayerRouting {
+    /// Number of experts that at least one row chose: those whose weights the step reads.
+    pub fn distinct(&self) -> usize {
+        self.rows.iter().flatten().collect::<HashSet<_>>().len()
+    }
+}
+
+impl Engine {
+    /// Runs `tokens` as one step that continues `sequence`, and returns the experts that its rows chose in each MoE layer; none of a model
+    /// without a router. It computes what an ordinary step computes, bit for bit, and the sequence is as after one.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step).
+    pub fn trace_routing(
+        &mut self,
+        activations: &Activations,
+        sequence: &mut Sequence,
+        tokens: &[u32],
+    ) -> Result<Vec<LayerRouting>, EngineError> {
+        self.model.start_trace(activations, Trace::routing(activations, sequence.len(), tokens))?;
+        let mut inputs = [SeqInput::tokens(sequence, tokens, LogitsRequest::All)];
+        let done = self.step(&mut inputs, &mut |_, _, _| {}).and_then(|outcome| outcome.all());
+        let trace = self.model.stop_trace().unwrap_or_default();
+        done?;
+        let points = activations.list().iter().enumerate();
+        let routing = points.filter_map(|(at, point)| {
+            let (layer, values) = (point.layer?, trace.values(at)?);
+            // a row has a weight for each expert, 0 for those that it did not choose
+            let chosen = |row| -> Vec<usize> {
+                let weights = values.row(row).unwrap_or_default().iter().enumerate();
+                weights.filter(|(_, weight)| **weight != 0.0).map(|(expert, _)| expert).collect()
+            };
+            Some(LayerRouting { layer, rows: (0..tokens.len()).map(chosen).collect() })
+        });
+        Ok(routing.collect())
     }
 }
 
