@@ -9,6 +9,9 @@ pub(crate) const MAX_TOKENS: u64 = 1 << 30;
 /// Most tokens of one step.
 pub(crate) const MAX_STEP_ROWS: u64 = 8192;
 
+/// Most rows of a step that `--verify` measures: those of the batch bucket for few rows.
+pub(crate) const MAX_VERIFY_ROWS: usize = 16;
+
 /// The heading of flags that only developers of Latent need.
 pub(super) const DEVELOPER: &str = "Developer options";
 

@@ -2,6 +2,7 @@
 
 use super::limits::tokens;
 use super::model::ModelArgs;
+use super::row_counts::RowCounts;
 use clap::{Args, Subcommand, ValueEnum};
 use latent_types::Tier;
 
@@ -33,6 +34,11 @@ pub(crate) struct BenchArgs {
     /// Sequences that decode together in the tests that generate; several with commas
     #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     pub(crate) sequences: Vec<u16>,
+
+    /// Measure steps of so many rows of one sequence, as they verify drafted tokens, in place of prompts and generation: 1..8 (both
+    /// included), or 1,2,4. Their time is shown beside the bytes that they read, each over those of one row
+    #[arg(long, value_delimiter = ',', value_name = "ROWS", conflicts_with_all = ["n_prompt", "n_gen", "sequences"])]
+    pub(crate) verify: Vec<RowCounts>,
 
     /// Repetitions of each test
     #[arg(short = 'r', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]

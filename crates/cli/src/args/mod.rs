@@ -8,6 +8,7 @@ mod describe;
 mod limits;
 mod measure;
 mod model;
+mod row_counts;
 mod sampling;
 #[cfg(test)]
 mod tests;
@@ -16,12 +17,13 @@ mod write;
 
 pub(crate) use answer::{CHAT_HELP, ChatArgs, RunArgs, TemplateArgs};
 pub(crate) use describe::{CheckArgs, Drawing, GraphArgs, InspectArgs, TokenizeArgs, VerifyArgs};
-pub(crate) use limits::{MAX_STEP_ROWS, MAX_TOKENS};
+pub(crate) use limits::{MAX_STEP_ROWS, MAX_TOKENS, MAX_VERIFY_ROWS};
 pub(crate) use measure::{
     BenchArgs, KernelsArgs, KernelsCommand, KernelsPerfArgs, KernelsSupportArgs, KernelsTestArgs,
     ProfileArgs, Table,
 };
 pub(crate) use model::{ModelArgs, isa};
+pub(crate) use row_counts::RowCounts;
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use values::{DiffArgs, DumpArgs, LogitsArgs};
 pub(crate) use write::{MakeModelArgs, PackArgs};

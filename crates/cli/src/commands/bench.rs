@@ -233,13 +233,14 @@ pub(super) fn cpu_info() -> String {
         .unwrap_or_else(|| std::env::consts::ARCH.into())
 }
 
-fn csv(objects: &[Value]) -> Result<()> {
+/// A line per object, of the keys whose values fit into a cell.
+pub(super) fn csv(objects: &[Value]) -> Result<()> {
     let Some(keys) =
         objects.first().and_then(Value::as_object).map(|o| o.keys().cloned().collect::<Vec<_>>())
     else {
         return Ok(());
     };
-    let keys: Vec<String> = keys.into_iter().filter(|key| key != "samples_ts").collect();
+    let keys: Vec<String> = keys.into_iter().filter(|key| !objects[0][key].is_array()).collect();
     output::line(&keys.join(","))?;
     for object in objects {
         let cell = |key: &String| {

@@ -3,6 +3,7 @@
 mod batched;
 mod bench;
 mod bench_draft;
+mod bench_verify;
 mod chat;
 mod chat_options;
 mod check;
@@ -60,6 +61,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Tokenize(args) => tokenize::run(&args),
         Command::MakeModel(args) => make_model::run(&args),
         Command::Pack(args) => pack::run(&args),
+        Command::Bench(args) if !args.verify.is_empty() => bench_verify::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Kernels(args) => kernels::run(&args),

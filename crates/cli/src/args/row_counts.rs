@@ -1,0 +1,72 @@
+//! Numbers of rows of a step, as `--verify` takes them.
+
+use super::limits::MAX_VERIFY_ROWS;
+use std::str::FromStr;
+
+/// One number of rows, or all from one to another, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowCounts {
+    first: usize,
+    last: usize,
+}
+
+impl RowCounts {
+    /// The numbers of several of them: ascending, each once.
+    pub(crate) fn all(counts: &[RowCounts]) -> Vec<usize> {
+        let mut all: Vec<usize> = counts.iter().flat_map(|counts| counts.first..=counts.last).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+impl FromStr for RowCounts {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<RowCounts, String> {
+        let expected =
+            || format!("expected numbers of rows from 1 to {MAX_VERIFY_ROWS}: 4, or 1,2,4, or 1..8");
+        let number = |word: &str| {
+            let number: Option<usize> = word.trim().parse().ok();
+            number.filter(|n| (1..=MAX_VERIFY_ROWS).contains(n)).ok_or_else(expected)
+        };
+        let (first, last) = word.split_once("..").unwrap_or((word, word));
+        let counts = RowCounts { first: number(first)?, last: number(last)? };
+        if counts.first > counts.last {
+            return Err(format!("{first} is more than {last}: {}", expected()));
+        }
+        Ok(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(words: &[&str]) -> Result<Vec<usize>, String> {
+        let counts = words.iter().map(|word| word.parse()).collect::<Result<Vec<RowCounts>, String>>()?;
+        Ok(RowCounts::all(&counts))
+    }
+
+    #[test]
+    fn ranges_hold_both_ends_and_lists_are_sorted() {
+        assert_eq!(all(&["1..8"]), Ok(vec![1, 2, 3, 4, 5, 6, 7, 8]));
+        assert_eq!(all(&["1", "2", "4"]), Ok(vec![1, 2, 4]));
+        assert_eq!(all(&["6", "2..4", "3..3", "1"]), Ok(vec![1, 2, 3, 4, 6]));
+        assert_eq!(all(&["16"]), Ok(vec![16]));
+    }
+
+    #[test]
+    fn what_is_no_number_of_rows_is_refused_with_what_is() {
+        for word in
+            ["0", "17", "0..4", "1..17", "", "..", "1..", "..8", "a", "1-8", "1...8", "-1", "1..=8", "1e1"]
+        {
+            let said = word.parse::<RowCounts>().unwrap_err();
+            assert!(
+                said.contains("expected numbers of rows from 1 to 16: 4, or 1,2,4, or 1..8"),
+                "{word}: {said}"
+            );
+        }
+        assert!("8..1".parse::<RowCounts>().unwrap_err().starts_with("8 is more than 1: expected"));
+    }
+}
