@@ -35,6 +35,7 @@ mod packing;
 mod program;
 mod read_ahead;
 mod scratch;
+mod source_pages;
 #[cfg(test)]
 mod tests;
 mod trace;

@@ -1,6 +1,7 @@
 //! Loading weights: which are packed into tiles and which are read in place from the mapped file, and the
 //! bytes that takes.
 
+use crate::source_pages::SourcePages;
 use crate::weight_arena::WeightArena;
 use crate::weights::LoadedWeight;
 use latent_backend::{BackendError, WeightBytes, WeightSource};
@@ -98,28 +99,39 @@ pub(crate) struct LoadedWeights {
 }
 
 impl LoadedWeights {
-    /// Loads every weight that the stages use, packed by the thread pool where a kernel reads tiles.
+    /// Loads every weight that the stages use, packed by the thread pool where a kernel reads tiles. Pages of
+    /// the file that this brings into memory stay there only if `keep_pages` says so. `progress` hears how many bytes of the
+    /// file of how many are done.
     pub(crate) fn load(
         stages: &[Stage],
         checkpoint: &Arc<Checkpoint>,
         thread_pool: &mut ThreadPool,
-        progress: &mut dyn FnMut(usize, usize),
+        keep_pages: bool,
+        progress: &mut dyn FnMut(u64, u64),
     ) -> Result<LoadedWeights, BackendError> {
         let tiled = tiled_tensors(stages);
         let to_pack = distinct_weights(stages).filter_map(|weight| {
             let layout = layout_to_pack(weight, &tiled, checkpoint)?;
-            Some((weight.matrices(), layout.matrix_bytes(weight.outputs())))
+            Some((weight, layout.matrix_bytes(weight.outputs())))
         });
-        let mut memory = WeightArena::reserve(to_pack, thread_pool.placement().nodes().len())?;
+        let (to_pack, sizes): (Vec<&Weight>, Vec<usize>) = to_pack.unzip();
+        let sizes = to_pack.iter().zip(sizes).map(|(weight, bytes)| (weight.matrices(), bytes));
+        let mut memory = WeightArena::reserve(sizes, thread_pool.placement().nodes().len())?;
+        let tensors: Vec<String> =
+            to_pack.iter().flat_map(|weight| weight.parts.iter().map(|part| part.tensor.clone())).collect();
+        let source = SourcePages::new(checkpoint, &tensors, keep_pages);
         let mut loaded = LoadedWeights { weights: Vec::new(), index: HashMap::new() };
-        let total = distinct_weights(stages).count();
+        let total = distinct_weights(stages).map(|weight| weight.bytes() as u64).sum();
+        let mut done = 0;
         for weight in distinct_weights(stages) {
             let key = &weight.parts[0].tensor;
             let layout = if tiled.contains(key.as_str()) { WeightLayout::Tiles } else { WeightLayout::Rows };
-            loaded.weights.push(LoadedWeight::load(weight, checkpoint, layout, &mut memory, thread_pool)?);
+            loaded.weights.push(LoadedWeight::load(weight, &source, layout, &mut memory, thread_pool)?);
             loaded.index.insert(key.clone(), loaded.weights.len() - 1);
-            progress(loaded.weights.len(), total);
+            done += weight.bytes() as u64;
+            progress(done, total);
         }
+        source.finish();
         Ok(loaded)
     }
 

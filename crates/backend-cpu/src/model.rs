@@ -8,7 +8,7 @@ use crate::kv_store::{CpuKvStore, Rotation};
 use crate::loader::{LoadedWeights, tensors_in_tiles};
 use crate::ops::expanded_layout::expanded_len;
 use crate::program::Program;
-use crate::read_ahead::ReadAhead;
+use crate::read_ahead::{ReadAhead, pieces};
 use crate::scratch::WorkerScratch;
 use crate::trace::Recorder;
 use latent_backend::{
@@ -63,11 +63,12 @@ pub(crate) struct CpuModel {
 impl CpuModel {
     /// Loads the weights that the plans use, and compiles the plans.
     pub(crate) fn load(request: LoadRequest<'_>) -> Result<CpuModel, BackendError> {
-        let LoadRequest { checkpoint, config, stages, options, placement, weights_fit, progress } = request;
+        let LoadRequest { checkpoint, config, stages, options, placement, weights_fit, keep_pages, progress } =
+            request;
         latent_kernels::limit_tier(options.stages.bind.tier);
         let mut thread_pool = ThreadPool::placed(placement)
             .map_err(|error| BackendError::System { what: "starting threads", error })?;
-        let loaded = LoadedWeights::load(&stages, checkpoint, &mut thread_pool, progress)?;
+        let loaded = LoadedWeights::load(&stages, checkpoint, &mut thread_pool, keep_pages, progress)?;
         let mut kv_layers = 0;
         let compile_all = |stage: &Stage| -> Result<Vec<Program>, BackendError> {
             let first = kv_layers;
@@ -85,8 +86,8 @@ impl CpuModel {
             RopePairs::Interleaved => latent_kernels::RopePairs::Interleaved,
             RopePairs::NeoX => latent_kernels::RopePairs::NeoX,
         };
-        let in_place = tensors_in_tiles(&stages, checkpoint);
-        let read_ahead = if weights_fit { ReadAhead::start(checkpoint, in_place) } else { None };
+        let in_place = pieces(checkpoint, &tensors_in_tiles(&stages, checkpoint));
+        let read_ahead = if weights_fit { ReadAhead::start(checkpoint, in_place, None) } else { None };
         Ok(CpuModel {
             arena: vec![0.0; arena],
             hidden: vec![0.0; options.stages.max_batch_tokens * config.hidden_size],

@@ -1,11 +1,13 @@
 //! Packing weights into tiles on all workers: into memory while loading, or piece by piece for a packed file.
 #![allow(unsafe_code, reason = "workers write disjoint tiles of one buffer")]
 
+use crate::source_pages::RELEASE;
 use crate::weight_arena::{Place, WeightArena};
 use latent_backend::BackendError;
 use latent_quant::tiles::{ROWS, TileLayout};
 use latent_threads::ThreadPool;
 use latent_types::TensorType;
+use std::ops::Range;
 
 /// The matrices of one weight as rows, and the layout of the tiles that they become, matrix after matrix.
 #[derive(Clone, Copy)]
@@ -48,6 +50,12 @@ impl<'a, 'm> Matrices<'a, 'm> {
     /// Tiles of all matrices.
     pub fn all_tiles(&self) -> usize {
         self.count * self.tiles()
+    }
+
+    /// Bytes of these rows of a matrix.
+    fn source(&self, rows: Range<usize>) -> Range<usize> {
+        let end = rows.end.min(self.outputs);
+        rows.start.min(end) * self.row_bytes..end * self.row_bytes
     }
 
     /// Packs the tile at `index`, counted through all matrices.
@@ -100,7 +108,8 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Packs all matrices into the next free part of `memory`.
+    /// Packs all matrices into the next free part of `memory`. `packed` hears, on any worker, which bytes of
+    /// the rows of which matrix it has gone through.
     ///
     /// # Errors
     /// When the memory is full: an error of Latent.
@@ -108,6 +117,7 @@ impl Packed {
         matrices: &Matrices<'_, '_>,
         memory: &mut WeightArena,
         thread_pool: &mut ThreadPool,
+        packed: &(dyn Fn(usize, Range<usize>) + Sync),
     ) -> Result<Packed, BackendError> {
         let (tiles, bytes) = (matrices.tiles(), matrices.tile_bytes());
         let matrix_bytes = tiles * bytes;
@@ -117,12 +127,19 @@ impl Packed {
         thread_pool.run(&|worker| {
             // the same shares as in the steps, so that on NUMA machines a tile is on the node whose worker
             // reads it
+            let share = worker.share(tiles * ROWS, ROWS);
             for m in 0..matrices.count {
-                for row in worker.share(tiles * ROWS, ROWS).step_by(ROWS) {
+                let mut from = share.start;
+                for row in share.clone().step_by(ROWS) {
                     let index = m * tiles + row / ROWS;
                     // SAFETY: the place has all tiles of all matrices; shares of rows are disjoint whole
                     // tiles.
                     matrices.pack(index, unsafe { target.tile(index, bytes) });
+                    let next = row + ROWS;
+                    if next >= share.end || (next - from) * matrices.row_bytes >= RELEASE {
+                        packed(m, matrices.source(from..next));
+                        from = next;
+                    }
                 }
             }
         });

@@ -1,15 +1,15 @@
-//! Read-ahead: the weights of a packed file are read before the first steps need them.
+//! Read-ahead: weights are read from the file before they are needed.
 //!
 //! A mapped file is read page by page as it is touched. Each first touch waits, and the system's own
 //! read-ahead is defeated because workers touch many places at once. A thread of its own reads large pieces
-//! in the order of the steps. It is not started where the weights do not all fit into memory: it would evict
-//! pages that are in use.
+//! in order: those of a packed file while the first steps run, those of other files while they are packed.
+//! It is not started for weights that do not all fit into memory: it would evict pages that are in use.
 // measured: docs/notes/memory-and-prefetch.md "Packed files and read-ahead"
 
 use latent_formats::Checkpoint;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 /// Bytes per piece: large enough to keep a disk busy, small enough to stop quickly.
@@ -18,39 +18,108 @@ const PIECE: usize = 8 << 20;
 /// Pieces that are prefetched ahead of the one that is waited for.
 const PIECES_AHEAD: usize = 4;
 
+/// Bytes that are read one after the other.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// The tensor.
+    pub(crate) tensor: String,
+    /// Bytes of it.
+    pub(crate) part: Range<usize>,
+    /// Bytes of all pieces before it, of the same list of tensors.
+    pub(crate) before: u64,
+}
+
+/// The tensors cut into pieces.
+pub(crate) fn pieces(checkpoint: &Checkpoint, tensors: &[String]) -> Vec<Piece> {
+    let mut before = 0;
+    let mut pieces = Vec::new();
+    for tensor in tensors {
+        let bytes = checkpoint.tensor(tensor).map_or(0, |tensor| tensor.info.bytes);
+        for start in (0..bytes).step_by(PIECE) {
+            let part = start..(start + PIECE).min(bytes);
+            let len = part.len() as u64;
+            pieces.push(Piece { tensor: tensor.clone(), part, before });
+            before += len;
+        }
+    }
+    pieces
+}
+
+/// Keeps a reader from running further ahead of those who use the bytes than `window`.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    used: Mutex<u64>,
+    changed: Condvar,
+    window: u64,
+}
+
+impl Pace {
+    pub(crate) fn new(window: u64) -> Pace {
+        Pace { used: Mutex::default(), changed: Condvar::new(), window }
+    }
+
+    /// So many more bytes have been used.
+    pub(crate) fn used(&self, bytes: u64) {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) += bytes;
+        self.changed.notify_all();
+    }
+
+    /// Waits until a piece with so many bytes before it may be read, or `stopped` holds.
+    fn wait(&self, before: u64, stopped: &AtomicBool) {
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let ahead =
+            |used: &mut u64| before > used.saturating_add(self.window) && !stopped.load(Ordering::Relaxed);
+        drop(self.changed.wait_while(used, ahead));
+    }
+
+    /// Wakes the reader, so that it sees that it is stopped.
+    fn wake(&self) {
+        // under the lock, so that it cannot come between the reader's question and its sleep
+        drop(self.used.lock());
+        self.changed.notify_all();
+    }
+}
+
 /// The thread that reads ahead; it ends when this is dropped.
 pub(crate) struct ReadAhead {
     stop: Arc<AtomicBool>,
+    pace: Option<Arc<Pace>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ReadAhead {
-    /// Starts to read these tensors in order. None where there are none, or where the system refuses a
+    /// Starts to read these pieces in order. None where there are none, or where the system refuses a
     /// thread: everything works without it.
-    pub(crate) fn start(checkpoint: &Arc<Checkpoint>, tensors: Vec<String>) -> Option<ReadAhead> {
-        let pieces = pieces(checkpoint, &tensors);
+    pub(crate) fn start(
+        checkpoint: &Arc<Checkpoint>,
+        pieces: Vec<Piece>,
+        pace: Option<Arc<Pace>>,
+    ) -> Option<ReadAhead> {
         if pieces.is_empty() {
             return None;
         }
         let (checkpoint, stop) = (Arc::clone(checkpoint), Arc::new(AtomicBool::new(false)));
-        let stopped = Arc::clone(&stop);
+        let (stopped, paced) = (Arc::clone(&stop), pace.clone());
         let work = move || {
             let prefetch = |i: usize| {
-                if let Some((tensor, part)) = pieces.get(i) {
-                    checkpoint.prefetch(&tensors[*tensor], part.clone());
+                if let Some(piece) = pieces.get(i) {
+                    checkpoint.prefetch(&piece.tensor, piece.part.clone());
                 }
             };
             (0..PIECES_AHEAD).for_each(prefetch);
-            for (i, (tensor, part)) in pieces.iter().enumerate() {
+            for (i, piece) in pieces.iter().enumerate() {
+                if let Some(pace) = &paced {
+                    pace.wait(piece.before, &stopped);
+                }
                 if stopped.load(Ordering::Relaxed) {
                     break;
                 }
                 prefetch(i + PIECES_AHEAD);
-                checkpoint.populate(&tensors[*tensor], part.clone());
+                checkpoint.populate(&piece.tensor, piece.part.clone());
             }
         };
         let thread = Builder::new().name("latent-read-ahead".into()).spawn(work).ok()?;
-        Some(ReadAhead { stop, thread: Some(thread) })
+        Some(ReadAhead { stop, pace, thread: Some(thread) })
     }
 
     /// Waits until everything is read.
@@ -65,16 +134,33 @@ impl ReadAhead {
 impl Drop for ReadAhead {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        if let Some(pace) = &self.pace {
+            pace.wake();
+        }
         self.wait();
     }
 }
 
-/// The tensors cut into pieces: (index of the tensor, range of its bytes).
-fn pieces(checkpoint: &Checkpoint, tensors: &[String]) -> Vec<(usize, Range<usize>)> {
-    let bytes = |name: &String| checkpoint.tensor(name).map_or(0, |tensor| tensor.info.bytes);
-    let cut = |(i, name)| {
-        let bytes = bytes(name);
-        (0..bytes).step_by(PIECE).map(move |start| (i, start..(start + PIECE).min(bytes)))
-    };
-    tensors.iter().enumerate().flat_map(cut).collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_goes_on_when_bytes_are_used_and_ends_when_it_is_stopped() {
+        let (pace, stop) = (Arc::new(Pace::new(10)), Arc::new(AtomicBool::new(false)));
+        pace.wait(10, &stop);
+        let reader = |before| {
+            let (pace, stop) = (Arc::clone(&pace), Arc::clone(&stop));
+            std::thread::spawn(move || pace.wait(before, &stop))
+        };
+        let (near, far) = (reader(15), reader(u64::MAX));
+        pace.used(4);
+        assert!(!near.is_finished(), "it may read 14 bytes");
+        pace.used(1);
+        near.join().unwrap();
+        assert!(!far.is_finished());
+        stop.store(true, Ordering::Relaxed);
+        pace.wake();
+        far.join().unwrap();
+    }
 }

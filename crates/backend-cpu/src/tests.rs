@@ -6,14 +6,14 @@ use crate::model::CpuModel;
 use latent_backend::{
     Backend, BackendError, Batch, CancelToken, InputRows, KV_BLOCK, LoadRequest, Model, ModelOptions, Step,
 };
-use latent_formats::Checkpoint;
+use latent_formats::{Checkpoint, ResidentPages};
 use latent_graph::ir::AttentionPath;
 use latent_graph::passes::{BindOptions, CacheForm, MlaChoice, Precision};
 use latent_graph::{CheckpointTensors, Circuit, ModelConfig, Stage, StageOptions};
 use latent_testing::reference::HostKvStore;
 use latent_testing::{Kind, Recipe};
 use latent_threads::Placement;
-use latent_types::CacheType;
+use latent_types::{CacheType, TensorType};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -22,9 +22,12 @@ const MAX_BATCH_TOKENS: usize = 32;
 fn model(threads: usize) -> CpuModel {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.gguf");
-    Recipe::new("tiny-v3", Kind::from(latent_types::TensorType::Q8_0)).write_gguf(&path).unwrap();
-    let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
-    let (backend, config) = (CpuBackend::new(), ModelConfig::from_checkpoint(&checkpoint).unwrap());
+    Recipe::new("tiny-v3", Kind::from(TensorType::Q8_0)).write_gguf(&path).unwrap();
+    load(&Arc::new(Checkpoint::open(&path).unwrap()), threads, true)
+}
+
+fn load(checkpoint: &Arc<Checkpoint>, threads: usize, keep_pages: bool) -> CpuModel {
+    let (backend, config) = (CpuBackend::new(), ModelConfig::from_checkpoint(checkpoint).unwrap());
     let tier = backend.isa(None).unwrap();
     let bind = BindOptions { precision: Precision::Default, tier, cache: CacheType::F16 };
     let stages = StageOptions {
@@ -35,16 +38,17 @@ fn model(threads: usize) -> CpuModel {
         mtp: false,
     };
     let circuit = Circuit::named(&config.circuit).unwrap();
-    let tensors = CheckpointTensors(&checkpoint);
+    let tensors = CheckpointTensors(checkpoint);
     let plans = Stage::of_model(circuit, &config, &tensors, backend.target(), &stages).unwrap();
     let placement = Placement::anywhere(threads);
     CpuModel::load(LoadRequest {
-        checkpoint: &checkpoint,
+        checkpoint,
         config,
         stages: plans,
         options: ModelOptions { stages, context: 256, threads },
         placement: &placement,
         weights_fit: false,
+        keep_pages,
         progress: &mut |_, _| {},
     })
     .unwrap()
@@ -160,6 +164,49 @@ fn a_cancelled_step_ends_for_every_number_of_threads() {
             assert!(matches!(model.step(step), Err(BackendError::Cancelled)));
         }
     }
+}
+
+/// Bytes of the tensors that are packed whose pages are in memory, and bytes of them all. Pieces of 16 kB, since tensors share the pages at their ends.
+fn resident(checkpoint: &Checkpoint, now: &ResidentPages) -> (usize, usize) {
+    const PIECE: usize = 16 << 10;
+    let packed = checkpoint.tensors().iter().filter(|info| info.ty == TensorType::Q8_0);
+    let pieces = packed.flat_map(|info| (0..info.bytes / PIECE).map(|i| (info.name.as_str(), i * PIECE)));
+    pieces.fold((0, 0), |(there, all), (name, start)| {
+        let here = checkpoint.was_resident(name, start..start + PIECE, now);
+        (there + usize::from(here) * PIECE, all + PIECE)
+    })
+}
+
+#[test]
+fn loading_gives_back_the_pages_that_it_read_unless_told_to_keep_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    Recipe::new("tiny-v3", Kind::from(TensorType::Q8_0)).write_gguf(&path).unwrap();
+    std::fs::File::open(&path).unwrap().sync_all().unwrap();
+    let checkpoint = Arc::new(Checkpoint::open(&path).unwrap());
+    let nothing = checkpoint.nothing_resident();
+    // begins with an empty page cache, where the file system has one
+    checkpoint.tensors().iter().for_each(|info| checkpoint.release(&info.name, 0..usize::MAX, &nothing));
+    checkpoint.release_rest(&nothing);
+    let (there, all) = resident(&checkpoint, &checkpoint.resident_pages());
+    assert!(all > 256 << 10, "{all}");
+    if there > 0 {
+        // a file system in memory gives nothing back
+        return;
+    }
+    let given_back = load(&checkpoint, 2, false);
+    assert_eq!(resident(&checkpoint, &checkpoint.resident_pages()).0, 0);
+    let kept = load(&checkpoint, 3, true);
+    assert_eq!(resident(&checkpoint, &checkpoint.resident_pages()).0, all);
+    // and what was in memory before stays there
+    let third = load(&checkpoint, 1, false);
+    assert_eq!(resident(&checkpoint, &checkpoint.resident_pages()).0, all);
+    let hidden = |mut model: CpuModel| {
+        forward(&mut model, 4).unwrap();
+        model.hidden.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+    };
+    let hidden = [given_back, kept, third].map(hidden);
+    assert!(hidden.iter().all(|h| *h == hidden[0]));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 )]
 
 use crate::pack::{Matrices, Packed};
+use crate::source_pages::SourcePages;
 use crate::weight_arena::WeightArena;
 use latent_backend::BackendError;
 use latent_formats::Checkpoint;
@@ -13,6 +14,7 @@ use latent_kernels::{BlockScales, WeightMatrix};
 use latent_quant::tiles::TileLayout;
 use latent_threads::ThreadPool;
 use latent_types::{TensorType, WeightLayout};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// One weight, ready for kernels.
@@ -56,7 +58,7 @@ impl Bytes {
 }
 
 impl LoadedWeight {
-    /// Takes the tensors of `weight` from the checkpoint, and packs them into `memory` on all workers where
+    /// Takes the tensors of `weight` from the source, and packs them into `memory` on all workers where
     /// `layout` asks for tiles. Tiles of a packed file are used in place whatever `layout` says: kernels that
     /// read rows gather them from tiles, with the same elements.
     ///
@@ -65,11 +67,12 @@ impl LoadedWeight {
     /// missing; tiles of another shape than the weight's; memory that the system refuses.
     pub fn load(
         weight: &Weight,
-        checkpoint: &Arc<Checkpoint>,
+        source: &SourcePages,
         layout: WeightLayout,
         memory: &mut WeightArena,
         thread_pool: &mut ThreadPool,
     ) -> Result<LoadedWeight, BackendError> {
+        let checkpoint = source.checkpoint();
         let mut loaded = LoadedWeight {
             ty: weight.ty,
             outputs: weight.outputs(),
@@ -94,29 +97,32 @@ impl LoadedWeight {
         if weight.shape.len() == 1 {
             loaded.vector = decode(weight.ty, loaded.parts[0].get(), loaded.inputs, &file)?;
         } else if layout == WeightLayout::Tiles && !loaded.tiles {
-            loaded.pack(weight, checkpoint, memory, thread_pool)?;
+            loaded.pack(weight, source, memory, thread_pool)?;
         }
         Ok(loaded)
     }
 
-    /// Packs all matrices and drops the file's pages.
+    /// Packs all matrices, which gives back the file's pages.
     fn pack(
         &mut self,
         weight: &Weight,
-        checkpoint: &Checkpoint,
+        source: &SourcePages,
         memory: &mut WeightArena,
         thread_pool: &mut ThreadPool,
     ) -> Result<(), BackendError> {
         let matrix = |m: usize| self.bytes_of(m);
-        let matrices = Matrices::new(self.ty, self.outputs, self.inputs, weight.matrices(), &matrix);
-        let packed = matrices.map(|matrices| Packed::new(&matrices, memory, thread_pool)).transpose()?;
-        if packed.is_some() {
-            self.packed = packed;
-            self.parts.clear();
-            for part in &weight.parts {
-                checkpoint.drop_pages(&part.tensor);
-            }
-        }
+        let Some(matrices) = Matrices::new(self.ty, self.outputs, self.inputs, weight.matrices(), &matrix)
+        else {
+            return Ok(());
+        };
+        let bytes = self.outputs * self.ty.row_bytes(self.inputs).unwrap_or(0);
+        let went_through = |m: usize, part: Range<usize>| match &weight.parts[..] {
+            [all] => source.packed(&all.tensor, m * bytes + part.start..m * bytes + part.end),
+            parts => source.packed(&parts[m].tensor, part),
+        };
+        self.packed = Some(Packed::new(&matrices, memory, thread_pool, &went_through)?);
+        self.parts.clear();
+        weight.parts.iter().for_each(|part| source.done(&part.tensor));
         Ok(())
     }
 

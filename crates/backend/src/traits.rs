@@ -36,8 +36,10 @@ pub struct LoadRequest<'a> {
     pub placement: &'a Placement,
     /// Whether all weights fit into memory, so that reading them before they are needed pushes nothing else out.
     pub weights_fit: bool,
-    /// Hears how many weights of how many are in place.
-    pub progress: &'a mut dyn FnMut(usize, usize),
+    /// Whether pages of the file that loading reads may stay in the page cache beside the weights that were made of them.
+    pub keep_pages: bool,
+    /// Hears how many bytes of the weights in the file, of how many, have been gone through.
+    pub progress: &'a mut dyn FnMut(u64, u64),
 }
 
 /// One step: new rows of one or several sequences.

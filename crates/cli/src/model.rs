@@ -127,7 +127,7 @@ fn demo() -> Result<Checkpoint> {
 
 /// Loads a model with a progress bar on a terminal, and the start-up line on standard error.
 pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) -> Result<Engine> {
-    let mut bar = LateBar::new(!quiet, "loading", 0);
+    let mut bar = LateBar::bytes(!quiet, "loading");
     let options =
         EngineOptions { circuit: circuit(args.circuit.as_deref())?.map(Arc::new), ..args.options() };
     let engine = Engine::load(&*args.backend()?, checkpoint, &options, &mut |done, total| {

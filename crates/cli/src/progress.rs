@@ -16,12 +16,22 @@ pub(crate) struct LateBar {
 }
 
 impl LateBar {
+    /// Counts pieces of work.
     pub(crate) fn new(show: bool, what: &'static str, total: usize) -> LateBar {
-        let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::hidden());
+        LateBar::styled(show, what, total as u64, "{pos}/{len}")
+    }
+
+    /// Counts bytes, and says how many a second.
+    pub(crate) fn bytes(show: bool, what: &'static str) -> LateBar {
+        LateBar::styled(show, what, 0, "{decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec}")
+    }
+
+    fn styled(show: bool, what: &'static str, total: u64, counts: &str) -> LateBar {
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         if !show || !stderr().is_terminal() {
             return LateBar { bar, waiting: None };
         }
-        style(&bar, what);
+        style(&bar, what, counts);
         let (stop, stopped) = mpsc::channel();
         let shown = bar.clone();
         let wait = move || {
@@ -36,9 +46,9 @@ impl LateBar {
     }
 
     /// Updates the bar.
-    pub(crate) fn set(&self, done: usize, total: usize) {
-        self.bar.set_length(total as u64);
-        self.bar.set_position(done as u64);
+    pub(crate) fn set(&self, done: u64, total: u64) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
     }
 
     /// Takes the bar away, or keeps it from appearing.
@@ -63,13 +73,13 @@ pub(crate) fn bar(show: bool, what: &'static str) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(0);
-    style(&bar, what);
+    style(&bar, what, "{pos}/{len}");
     bar
 }
 
 /// Sets the style of a bar.
-fn style(bar: &ProgressBar, what: &'static str) {
-    if let Ok(style) = ProgressStyle::with_template("{msg:10} {wide_bar} {pos}/{len}") {
+fn style(bar: &ProgressBar, what: &'static str, counts: &str) {
+    if let Ok(style) = ProgressStyle::with_template(&format!("{{msg:10}} {{wide_bar}} {counts}")) {
         bar.set_style(style);
     }
     bar.set_message(what);

@@ -35,7 +35,7 @@ struct Loading<'a> {
 }
 
 impl Engine {
-    /// Loads a model into `backend`. `progress` hears how many weights of how many are in place.
+    /// Loads a model into `backend`. `progress` hears how many bytes of the weights in the file, of how many, have been gone through.
     ///
     /// # Errors
     /// A hyper-parameter, tensor or kernel that is missing or wrong; too little memory, with the table of what is needed.
@@ -43,7 +43,7 @@ impl Engine {
         backend: &dyn Backend,
         checkpoint: &Arc<Checkpoint>,
         options: &EngineOptions,
-        progress: &mut dyn FnMut(usize, usize),
+        progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Engine, EngineError> {
         let span = tracing::info_span!("load", file = %checkpoint.display_name(), backend = backend.name());
         let _entered = span.enter();
@@ -57,6 +57,7 @@ impl Engine {
         let doubts = loading.audit()?;
         let (needed, paged) = loading.check_memory(context)?;
         let fits = loading.available.is_some() && paged.is_none() && !loading.is_forced(context);
+        let keep_pages = loading.available.as_ref().is_none_or(|free| memory::keeps_pages(free, &needed));
         let largest_context = loading.fitting_context();
         let Loading { mut resolved, stages, weights, .. } = loading;
         resolved.options.context = context;
@@ -70,6 +71,7 @@ impl Engine {
             options: resolved.options,
             placement: &placement,
             weights_fit: fits,
+            keep_pages,
             progress,
         })?;
         let blocks = u32::try_from(context.div_ceil(KV_BLOCK)).map_err(|_| {

@@ -130,6 +130,12 @@ fn file_pages(stat: &str) -> u64 {
     value("inactive_file") + value("active_file")
 }
 
+/// Whether the file's pages may stay in the page cache beside the weights that are packed from them. They make the next start faster, so that they
+/// stay where half of the free memory holds the model and its file; otherwise they would take memory from other programs.
+pub(crate) fn keeps_pages(available: &Available, needed: &MemoryEstimate) -> bool {
+    needed.total().saturating_add(needed.weights) <= available.bytes / 2
+}
+
 /// Whether a context fits, `needed` giving what each context needs. Where it does only with its mapped weights paged, that is said.
 ///
 /// # Errors

@@ -167,12 +167,16 @@ impl Checkpoint {
         }
     }
 
-    /// The file and byte range of a part of a tensor, clamped to its end.
     fn part(&self, name: &str, part: Range<usize>) -> Option<(&Bytes, usize, usize)> {
+        let (file, bytes) = self.range(name, part)?;
+        Some((&self.files[file], bytes.start, bytes.len()))
+    }
+
+    /// The file of a part of a tensor, clamped to its end, and its bytes there.
+    pub(crate) fn range(&self, name: &str, part: Range<usize>) -> Option<(usize, Range<usize>)> {
         let info = self.find(name)?;
         let end = part.end.min(info.bytes);
-        let start = part.start.min(end);
-        Some((&self.files[info.file], info.start + start, end - start))
+        Some((info.file, info.start + part.start.min(end)..info.start + end))
     }
 }
 

@@ -6,12 +6,24 @@ use crate::in_use::InUse;
 use crate::input_file::{self, InputError};
 use crate::sigbus;
 use memmap2::Mmap;
+use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 
 /// The bytes of a whole file: mapped, or built into the program.
 pub(crate) enum Bytes {
-    Map(Mmap, #[expect(dead_code, reason = "held until the map goes")] InUse),
+    Map(Mapped),
     Static(&'static [u8]),
+}
+
+/// A mapped file.
+pub(crate) struct Mapped {
+    map: Mmap,
+    /// Kept to give pages back to the system.
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "page caches are Linux's alone"))]
+    file: File,
+    #[expect(dead_code, reason = "held until the map goes")]
+    in_use: InUse,
 }
 
 impl Bytes {
@@ -34,12 +46,12 @@ impl Bytes {
         // ends the process; changed contents can only change values, since all ranges were checked and are kept apart.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         sigbus::watch(path, map.as_ptr() as usize, map.len());
-        Ok(Bytes::Map(map, InUse::new(&metadata)))
+        Ok(Bytes::Map(Mapped { map, file, in_use: InUse::new(&metadata) }))
     }
 
     pub(crate) fn get(&self) -> &[u8] {
         match self {
-            Bytes::Map(map, _) => map,
+            Bytes::Map(mapped) => &mapped.map,
             Bytes::Static(bytes) => bytes,
         }
     }
@@ -47,7 +59,7 @@ impl Bytes {
     /// Drops the pages of these bytes from memory.
     pub(crate) fn drop_pages(&self, start: usize, len: usize) {
         #[cfg(unix)]
-        if let Bytes::Map(map, _) = self {
+        if let Bytes::Map(Mapped { map, .. }) = self {
             // SAFETY: a private read-only file mapping: dropped pages are read from the file again.
             let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len) };
         }
@@ -58,7 +70,7 @@ impl Bytes {
     /// Starts reading these bytes into memory.
     pub(crate) fn prefetch(&self, start: usize, len: usize) {
         #[cfg(unix)]
-        if let Bytes::Map(map, _) = self {
+        if let Bytes::Map(Mapped { map, .. }) = self {
             // a hint: a reader waits for the bytes in any case
             let _ = map.advise_range(memmap2::Advice::WillNeed, start, len);
         }
@@ -69,7 +81,7 @@ impl Bytes {
     /// Waits until these bytes are in memory, and enters their pages into the process's tables.
     pub(crate) fn populate(&self, start: usize, len: usize) {
         #[cfg(target_os = "linux")]
-        if let Bytes::Map(map, _) = self {
+        if let Bytes::Map(Mapped { map, .. }) = self {
             // since Linux 5.14; before, they are entered when they are first read
             let _ = map.advise_range(memmap2::Advice::PopulateRead, start, len);
         }
@@ -78,9 +90,63 @@ impl Bytes {
     }
 }
 
+/// Bytes of a file whose pages are asked for in one system call.
+#[cfg(target_os = "linux")]
+const RESIDENCY_STEP: usize = 1 << 30;
+
+#[cfg(target_os = "linux")]
+impl Bytes {
+    /// Which pages are in the page cache, a bit each, and the bytes of a page. None where the system does not say: it does not of another user's
+    /// read-only file, whose pages all seem to be there.
+    pub(crate) fn resident_bits(&self) -> Option<(Vec<u64>, usize)> {
+        let Bytes::Map(Mapped { map, .. }) = self else { return None };
+        // SAFETY: a question without memory.
+        let page =
+            usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok().filter(|page| *page > 0)?;
+        let pages = map.len().div_ceil(page);
+        let mut bits = vec![0u64; pages.div_ceil(64)];
+        let mut states = vec![0u8; RESIDENCY_STEP.div_ceil(page).min(pages)];
+        for start in (0..map.len()).step_by(RESIDENCY_STEP) {
+            let len = RESIDENCY_STEP.min(map.len() - start);
+            // SAFETY: the range is inside the map, and `states` has a byte for each of its pages.
+            let result =
+                unsafe { libc::mincore(map.as_ptr().add(start).cast_mut().cast(), len, states.as_mut_ptr()) };
+            if result != 0 {
+                return None;
+            }
+            for (i, state) in states[..len.div_ceil(page)].iter().enumerate() {
+                let place = start / page + i;
+                bits[place / 64] |= u64::from(state & 1) << (place % 64);
+            }
+        }
+        Some((bits, page))
+    }
+
+    /// Takes the whole pages of a range out of the page cache, unless somebody maps or writes them.
+    pub(crate) fn evict(&self, range: Range<usize>) {
+        use std::os::fd::AsRawFd;
+        let Bytes::Map(Mapped { file, map, .. }) = self else { return };
+        // the last page counts as whole if the range goes up to the end of the file
+        let end = if range.end >= map.len() { 0 } else { range.end - range.start };
+        let (Ok(start), Ok(len)) = (range.start.try_into(), end.try_into()) else { return };
+        // only a hint; the result says nothing more
+        // SAFETY: advice about an open file.
+        let _ = unsafe { libc::posix_fadvise(file.as_raw_fd(), start, len, libc::POSIX_FADV_DONTNEED) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Bytes {
+    pub(crate) fn resident_bits(&self) -> Option<(Vec<u64>, usize)> {
+        None
+    }
+
+    pub(crate) fn evict(&self, _: Range<usize>) {}
+}
+
 impl Drop for Bytes {
     fn drop(&mut self) {
-        if let Bytes::Map(map, _) = self {
+        if let Bytes::Map(Mapped { map, .. }) = self {
             sigbus::forget(map.as_ptr() as usize);
         }
     }

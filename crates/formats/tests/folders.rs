@@ -179,6 +179,10 @@ fn descriptions_that_lie() {
         r#"{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}"#,
         &["tensor a", "overflows"],
     );
+    lie(
+        r#"{"dtype":"F32","shape":[1099511627776,1099511627776,0],"data_offsets":[0,0]}"#,
+        &["tensor a", "overflows"],
+    );
     lie(r#"{"dtype":"F32","shape":[18446744073709551616],"data_offsets":[0,0]}"#, &["header is malformed"]);
     lie(
         r#"{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}"#,

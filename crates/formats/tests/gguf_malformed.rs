@@ -199,6 +199,10 @@ fn dimension_0_is_an_empty_tensor() {
 fn product_of_dimensions_overflows() {
     refused(with(|f| f.tensors[1].sizes = vec![1 << 40; 3]), &["tensor b", "overflows"]);
     refused(with(|f| f.tensors[1].sizes = vec![i64::MAX as u64; 4]), &["tensor b"]);
+    // no elements at all, but some of the dimensions overflow
+    for sizes in [[0, 1 << 40, 1 << 40], [1 << 40, 0, 1 << 40], [1 << 40, 1 << 40, 0]] {
+        refused(with(|f| f.tensors[1].sizes = sizes.to_vec()), &["tensor b", "overflows"]);
+    }
 }
 
 #[test]

@@ -183,10 +183,15 @@ pub(crate) fn tensor_bytes(ty: TensorType, shape: &[usize]) -> Result<u64, Strin
     let row = ty.row_bytes(inner).ok_or_else(|| {
         format!("rows of {inner} numbers are not whole blocks of {} ({ty})", ty.block_len())
     })?;
+    // a dimension of 0 counts as 1, so that no product of some of the dimensions overflows either
+    let product =
+        |start: usize, sizes: &[usize]| sizes.iter().try_fold(start, |n, size| n.checked_mul(*size.max(&1)));
     let outer = &shape[..shape.len().saturating_sub(1)];
-    let total =
-        outer.iter().try_fold(row, |total, n| total.checked_mul(*n)).filter(|&n| n <= i64::MAX as usize);
-    total.map(|n| n as u64).ok_or_else(|| format!("its size {shape:?} overflows"))
+    let bytes = product(row.max(1), outer).filter(|&bytes| bytes <= i64::MAX as usize);
+    match (bytes, product(1, shape)) {
+        (Some(bytes), Some(_)) => Ok(if row == 0 || outer.contains(&0) { 0 } else { bytes as u64 }),
+        _ => Err(format!("its size {shape:?} overflows")),
+    }
 }
 
 /// Turns offsets into positions in the file; checks that tensors are inside it and do not overlap.

@@ -1,0 +1,69 @@
+//! The pages of the file that weights are packed from: read ahead where they are not in memory, and given back
+//! when their bytes have been packed.
+//!
+//! Without that, a model that takes half of the memory would fill the other half with pages of its file.
+
+use crate::read_ahead::{Pace, ReadAhead, pieces};
+use latent_formats::{Checkpoint, ResidentPages};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Pages are given back after so many bytes: large enough that the system calls cost nothing.
+pub(crate) const RELEASE: usize = 8 << 20;
+
+/// Bytes that may be in memory twice, as pages and packed: this part of all, within these limits.
+const WINDOW_SHARE: u64 = 20;
+const WINDOW: Range<u64> = 64 << 20..1 << 30;
+
+/// The file's pages while weights are packed.
+pub(crate) struct SourcePages {
+    checkpoint: Arc<Checkpoint>,
+    /// The pages that were in memory before.
+    before: ResidentPages,
+    /// Whether what was read stays in the page cache.
+    keep: bool,
+    pace: Arc<Pace>,
+    _read_ahead: Option<ReadAhead>,
+}
+
+impl SourcePages {
+    /// For these tensors, packed in this order.
+    pub(crate) fn new(checkpoint: &Arc<Checkpoint>, tensors: &[String], keep: bool) -> SourcePages {
+        let before = checkpoint.resident_pages();
+        let mut pieces = pieces(checkpoint, tensors);
+        let bytes = pieces.last().map_or(0, |piece| piece.before + piece.part.len() as u64);
+        let pace = Arc::new(Pace::new((bytes / WINDOW_SHARE).clamp(WINDOW.start, WINDOW.end)));
+        pieces.retain(|piece| !checkpoint.was_resident(&piece.tensor, piece.part.clone(), &before));
+        let read_ahead = ReadAhead::start(checkpoint, pieces, Some(Arc::clone(&pace)));
+        SourcePages { checkpoint: Arc::clone(checkpoint), before, keep, pace, _read_ahead: read_ahead }
+    }
+
+    pub(crate) fn checkpoint(&self) -> &Arc<Checkpoint> {
+        &self.checkpoint
+    }
+
+    /// A part of a tensor has been packed.
+    pub(crate) fn packed(&self, tensor: &str, part: Range<usize>) {
+        let bytes = part.len() as u64;
+        if !self.keep {
+            self.checkpoint.release(tensor, part, &self.before);
+        }
+        self.pace.used(bytes);
+    }
+
+    /// A tensor has been packed as a whole, part by part: what lies at the seams goes too.
+    pub(crate) fn done(&self, tensor: &str) {
+        if self.keep {
+            self.checkpoint.drop_pages(tensor);
+        } else {
+            self.checkpoint.release(tensor, 0..usize::MAX, &self.before);
+        }
+    }
+
+    /// All weights have been packed.
+    pub(crate) fn finish(self) {
+        if !self.keep {
+            self.checkpoint.release_rest(&self.before);
+        }
+    }
+}

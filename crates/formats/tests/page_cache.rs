@@ -1,0 +1,78 @@
+//! What a reader brings into the page cache goes again, and nothing else.
+#![cfg(target_os = "linux")]
+
+use latent_formats::Checkpoint;
+use latent_formats::gguf::{Writer, WriterValue};
+use latent_types::TensorType;
+use std::fs::File;
+use std::path::Path;
+
+const ROWS: usize = 2048;
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// Three tensors of 8 MB on the disk, none of it in memory; none where the file system cannot do that.
+fn cold(path: &Path) -> Option<Checkpoint> {
+    let mut writer = Writer::new();
+    writer.key("general.architecture", WriterValue::String("deepseek2".into()));
+    for name in NAMES {
+        writer.tensor(name, TensorType::F32, &[ROWS, 1024]).unwrap();
+    }
+    let mut file = File::create(path).unwrap();
+    writer.write(&mut file, |i, out| (0..ROWS).try_for_each(|_| out.write_all(&[i as u8; 4096]))).unwrap();
+    file.sync_all().unwrap();
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let nothing = checkpoint.nothing_resident();
+    NAMES.iter().for_each(|name| checkpoint.release(name, 0..usize::MAX, &nothing));
+    checkpoint.release_rest(&nothing);
+    let now = checkpoint.resident_pages();
+    // a file system in memory gives nothing back
+    let cold = NAMES.iter().all(|name| !checkpoint.was_resident(name, 4 << 20..5 << 20, &now));
+    cold.then_some(checkpoint)
+}
+
+/// Whether each piece of 64 KB of each tensor is in memory.
+fn state(checkpoint: &Checkpoint) -> Vec<bool> {
+    let now = checkpoint.resident_pages();
+    let pieces = NAMES.iter().flat_map(|name| (0..128).map(move |i| (name, i << 16..(i + 1) << 16)));
+    pieces.map(|(name, part)| checkpoint.was_resident(name, part, &now)).collect()
+}
+
+#[test]
+fn reading_leaves_the_page_cache_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(checkpoint) = cold(&folder.path().join("model.gguf")) else { return };
+    let read = |name: &str| checkpoint.tensor(name).unwrap().data.iter().map(|b| u64::from(*b)).sum::<u64>();
+    // somebody else reads one tensor
+    assert_eq!(read("b"), 8 << 20);
+    checkpoint.drop_pages("b");
+    let before = (checkpoint.resident_pages(), state(&checkpoint));
+    assert!(
+        before.1[128..256].iter().all(|resident| *resident) && !before.1.iter().all(|resident| *resident)
+    );
+
+    for name in NAMES {
+        read(name);
+        // in parts, as packing does; parts need not end with pages
+        for part in 0..11 {
+            checkpoint.release(name, part * 777_777..(part + 1) * 777_777, &before.0);
+        }
+        checkpoint.release(name, 0..usize::MAX, &before.0);
+    }
+    checkpoint.release_rest(&before.0);
+    assert_eq!(state(&checkpoint), before.1);
+    // and everything can be read again
+    assert_eq!(NAMES.map(read), [0, 8 << 20, 16 << 20]);
+    assert!(state(&checkpoint).iter().all(|resident| *resident));
+}
+
+#[test]
+fn names_and_parts_that_do_not_exist_do_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(checkpoint) = cold(&folder.path().join("model.gguf")) else { return };
+    let before = checkpoint.resident_pages();
+    assert!(checkpoint.was_resident("d", 0..8, &before));
+    assert!(checkpoint.was_resident("a", 1 << 30..2 << 30, &before));
+    checkpoint.release("d", 0..8, &before);
+    checkpoint.release("a", 1 << 30..usize::MAX, &before);
+    checkpoint.release("a", 50..50, &before);
+}
