@@ -93,14 +93,17 @@ fn look(circuit: &Circuit, config: &ModelConfig, checkpoint: &Arc<Checkpoint>, d
         let _ = resolved.audit(config, &tensors, &stages);
     }
     if draws {
-        let options = latent_viz::Options {
-            bind,
-            max_batch_tokens: 32,
-            layers: 0..config.layers,
-            assumed: None,
-            kernels: true,
-        };
-        let _ = latent_viz::Drawing::make(circuit, config, &tensors, backend.target(), &options);
+        for mtp in [false, true] {
+            let options = latent_viz::Options {
+                bind,
+                max_batch_tokens: 32,
+                layers: 0..config.layers,
+                assumed: None,
+                kernels: true,
+                mtp,
+            };
+            let _ = latent_viz::Drawing::make(circuit, config, &tensors, backend.target(), &options);
+        }
     }
 }
 

@@ -31,7 +31,14 @@ fn model() -> &'static Model {
             let trace = engine.trace(&points, 0..2, &TOKENS, &mut |_| true)?;
             let config = ModelConfig::from_checkpoint(&checkpoint)?;
             let bind = BindOptions { ..engine.bind() };
-            let options = Options { bind, max_batch_tokens: 32, layers: 0..2, assumed: None, kernels: true };
+            let options = Options {
+                bind,
+                max_batch_tokens: 32,
+                layers: 0..2,
+                assumed: None,
+                kernels: true,
+                mtp: false,
+            };
             let circuit = Circuit::named(&config.circuit)?;
             let tensors = CheckpointTensors(&checkpoint);
             let drawing =

@@ -204,7 +204,7 @@ impl<'e> VerifyBench<'e> {
                         layer.distinct() as f64 / (rounds * STEPS) as f64;
                 }
             }
-            let size = StepSize { sequences: 1, rows, cached: self.context.len(), wanted: rows };
+            let size = StepSize { sequences: 1, rows, cached: self.context.len(), wanted: rows, mtp: false };
             let bytes = self.engine.routed_bytes(size, &|layer| distinct.get(&layer).copied().unwrap_or(0.0));
             let ratios = seconds.iter().zip(&one).map(|(seconds, one)| seconds / one).collect();
             let one = measured.first().map_or(bytes, |first| first.bytes);

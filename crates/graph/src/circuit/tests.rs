@@ -194,7 +194,8 @@ fn stages_that_are_no_decoder_are_refused() {
         let all = json!({"name": "all", "in": {"tokens": "tokens"}, "blocks": ["embed", "layers", "head"],
             "out": {"logits": "logits"}});
         c["stages"] = json!([all]);
-        ["mtp_in", "mtp_head"].map(|block| c["blocks"].as_object_mut().unwrap().remove(block));
+        let blocks = c["blocks"].as_object_mut().unwrap();
+        ["mtp_in", "mtp_head"].iter().for_each(|block| drop(blocks.remove(*block)));
     });
     says(&error, &["number of stages is 1, expected two"]);
     let error = not_built(|c| c["stages"][0]["in"] = json!({"h": "embeddings"}));

@@ -68,6 +68,6 @@ fn every_kind_of_kernel_is_required_by_an_operation() {
         }
     }
     for kind in OpKind::ALL {
-        assert!(required.contains(&kind), "no operation requires a kernel of {}", kind.name());
+        assert!(required.contains(kind), "no operation requires a kernel of {}", kind.name());
     }
 }

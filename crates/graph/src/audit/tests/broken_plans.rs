@@ -450,8 +450,11 @@ fn breaks_are_found_in_every_class() {
     assert!(all > 60 && found * 10 >= all * 9, "{found} of {all}");
 }
 
-/// Breaks of the models of [`gated`], by its index: decode plans with gates, and with other kinds of shared keys.
-const BREAKS_OF_GATED: &[(usize, Code, &str, fn(&mut Plan))] = &[
+/// The index in [`gated`] of the model whose decode plan is broken, and the break.
+type BreakOfGated = (usize, Code, &'static str, fn(&mut Plan));
+
+/// Breaks of plans with gates, and with other kinds of shared keys.
+const BREAKS_OF_GATED: &[BreakOfGated] = &[
     (0, Code::A22, "a gate too few", |p| {
         let gate = p.ir.nodes[node(p, 0, "sigmoid_mul")].inputs[1];
         value(p, gate).width -= 1;
