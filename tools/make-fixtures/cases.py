@@ -22,6 +22,11 @@ class Case:
     arguments: Arguments
     prompt: int = 40
     full_gate: bool = False
+    left_out: tuple[str, ...] = ()
+    """Ends of the names of tensors that are zero here and that the file leaves out, as published files do."""
+    tiny_latents: bool = False
+    """Latents so small that the epsilon of their norms shows, and norms that take `rms_norm_eps` for them too:
+    as llama.cpp and vLLM have it, where transformers keeps its class default 1e-6."""
 
 
 # the head's parts (24, 16, v 20) and the latents (48, 80) all differ: taking one for another does not fit
@@ -107,6 +112,13 @@ HYBRID: Arguments = dict(
 
 # queries without a low-rank projection, as the class has no key for one
 LING: Arguments = {key: value for key, value in HYBRID.items() if key != "q_lora_rank"}
+
+# smaller than SIZES where nothing is lost by it: a repository keeps every fixture for ever
+SMALL: Arguments = SIZES | dict(hidden_size=64, intermediate_size=96, q_lora_rank=40, vocab_size=192)
+SMALL_EXPERTS: Arguments = SMALL | EXPERTS | dict(moe_intermediate_size=24)
+
+# sparse attention that chooses among at least as many tokens as the prompt and 16 more have: as good as dense
+SPARSE: Arguments = dict(index_topk=64, index_n_heads=2, index_head_dim=24)
 
 CASES: dict[str, Case] = {
     "v2-lite": Case("DeepseekV2Config", V2_LITE | dict(rope_parameters=rope(1e4))),
@@ -200,5 +212,62 @@ CASES: dict[str, Case] = {
             mla_use_output_gate=True,
         ),
         full_gate=True,
+    ),
+    "glm-dsa": Case(
+        "GlmMoeDsaConfig",
+        dict(
+            SMALL_EXPERTS | SPARSE,
+            num_attention_heads=5,
+            num_key_value_heads=5,
+            v_head_dim=28,
+            num_experts_per_tok=3,
+            rms_norm_eps=1e-5,
+            indexer_types=["full", "full", "shared"],
+            rope_parameters=rope(1e6),
+        ),
+    ),
+    "deepseek32": Case(
+        "DeepseekV32Config", dict(SMALL_EXPERTS | SPARSE, n_group=4, topk_group=2, rope_parameters=yarn(1.0))
+    ),
+    "mistral4": Case(
+        "Mistral4Config",
+        dict(
+            SMALL_EXPERTS,
+            num_experts_per_tok=4,
+            first_k_dense_replace=0,
+            rope_parameters=yarn(1.0)
+            | dict(factor=4.0, original_max_position_embeddings=32, llama_4_scaling_beta=0.1),
+        ),
+        prompt=100,
+    ),
+    "v3-bias": Case(
+        "DeepseekV3Config",
+        dict(SMALL_EXPERTS | V3_ROUTER, n_group=1, topk_group=1, attention_bias=True, rope_parameters=rope(1e4)),
+    ),
+    "v3-tiny-latents": Case(
+        "DeepseekV3Config",
+        dict(SMALL, n_routed_experts=8, first_k_dense_replace=3, rms_norm_eps=1e-5, rope_parameters=rope(1e4)),
+        tiny_latents=True,
+    ),
+    "minicpm3-long": Case(
+        "MiniCPM3Config",
+        dict(
+            SMALL,
+            tie_word_embeddings=False,
+            scale_emb=12.0,
+            scale_depth=1.4,
+            dim_model_base=48,
+            rope_parameters=rope(1e4)
+            | dict(
+                rope_type="longrope",
+                original_max_position_embeddings=32,
+                short_factor=[1.0] * 8,
+                long_factor=[1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0],
+            ),
+        ),
+    ),
+    "plm": Case(
+        "PlmConfig",
+        dict(SMALL, q_lora_rank=None, tie_word_embeddings=True, hidden_act="relu2", rope_parameters=rope(1e5)),
     ),
 }

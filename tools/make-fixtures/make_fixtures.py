@@ -23,14 +23,18 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
+import plm
 from cases import CASES, Case
 
 SEEDS = range(1, 51)
 GREEDY = 16
 """Tokens that greedy decoding appends."""
 FLOAT32: dict[str, Any] = dict(dtype=torch.float32, attn_implementation="eager")
+LATENT_NORMS = ("q_a_layernorm", "kv_a_layernorm")
+LATENT_PROJECTIONS = ("q_a_proj.weight", "kv_a_proj_with_mqa.weight")
+"""What makes the latents that those norms take."""
 STEADY = 1e-8
 """Most that a disturbance may move a row of logits: squared norm of the change over that of the row."""
 NEAR = 2e-5
@@ -39,20 +43,26 @@ NEAR_MARGIN = 0.005
 """Most that a margin may differ: the same for logits up to 100, and the rounding to 4 places."""
 
 
+def class_of(case: Case, kind: str) -> Any:
+    """The class of the case's model or configuration: transformers', or one of our own where it has none."""
+    name = case.config_class.removesuffix("Config") + kind
+    return getattr(transformers, name, None) or getattr(plm, name)
+
+
 def build(case: Case) -> PreTrainedModel:
     """The case's model with transformers' own initial weights, which `fill` then replaces."""
-    config = getattr(transformers, case.config_class)(**case.arguments)
-    model = AutoModelForCausalLM.from_config(config, **FLOAT32).eval()
-    return add_gates(model) if case.full_gate else model
+    config = class_of(case, "Config")(**case.arguments)
+    model = class_of(case, "ForCausalLM")._from_config(config, **FLOAT32)
+    return finished(add_gates(model) if case.full_gate else model, case)
 
 
 def load(case: Case, folder: Path) -> PreTrainedModel:
     """The saved model of a case, with the gates that transformers' class does not know."""
-    model = AutoModelForCausalLM.from_pretrained(folder, **FLOAT32).eval()
+    model = class_of(case, "ForCausalLM").from_pretrained(folder, **FLOAT32)
     if case.full_gate:
         gates = {k: w.float() for k, w in load_file(folder / "model.safetensors").items() if "g_proj" in k}
         add_gates(model).load_state_dict(gates, strict=False)
-    return model
+    return finished(model, case)
 
 
 def add_gates(model: PreTrainedModel) -> PreTrainedModel:
@@ -76,7 +86,16 @@ def add_gates(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def fill(model: PreTrainedModel, seed: int) -> None:
+def finished(model: PreTrainedModel, case: Case) -> PreTrainedModel:
+    """The model ready to compute, with the epsilon of its latents' norms where the case says so."""
+    if case.tiny_latents:
+        for name, module in model.named_modules():
+            if name.endswith(LATENT_NORMS):
+                module.variance_epsilon = model.config.rms_norm_eps
+    return model.eval()
+
+
+def fill(model: PreTrainedModel, case: Case, seed: int) -> None:
     """Replace all weights by random ones that make a mistake visible.
 
     The usual small initial weights leave attention and routing nearly uniform, and a model like that gives
@@ -88,13 +107,17 @@ def fill(model: PreTrainedModel, seed: int) -> None:
         if "inv_freq" in name or weight.ndim == 0:
             continue  # constants of the architecture, not weights
         noise = torch.randn(weight.shape, generator=generator)
-        if "correction_bias" in name:
+        if name.endswith(case.left_out or " "):
+            weight.zero_()
+        elif "correction_bias" in name:
             # positive: engines differ in what they put for a group that was not chosen, 0 or -inf
             weight.copy_(0.3 * noise.abs())
         elif weight.ndim == 1:
             weight.copy_(1 + 0.2 * noise)
         elif "embed_tokens" in name:
             weight.copy_(noise.bfloat16())
+        elif case.tiny_latents and name.endswith(LATENT_PROJECTIONS):
+            weight.copy_((0.003 * noise / weight.shape[-1] ** 0.5).bfloat16())
         else:
             weight.copy_((1.5 * noise / weight.shape[-1] ** 0.5).bfloat16())
 
@@ -143,11 +166,12 @@ def kept_rows(length: int) -> list[int]:
     return sorted({*range(0, length, 25), *range(length - 8, length)})
 
 
-def save(model: PreTrainedModel, folder: Path) -> None:
+def save(model: PreTrainedModel, case: Case, folder: Path) -> None:
     """Save the model by transformers, in the names of published models, then narrow matrices to bfloat16."""
     model.save_pretrained(folder)
     path = folder / "model.safetensors"
-    narrow = {k: (w.bfloat16() if w.ndim > 1 else w).contiguous() for k, w in load_file(path).items()}
+    kept = {k: w for k, w in load_file(path).items() if not k.endswith(case.left_out or " ")}
+    narrow = {k: (w.bfloat16() if w.ndim > 1 else w).contiguous() for k, w in kept.items()}
     save_file(narrow, path, metadata={"format": "pt"})
 
 
@@ -165,7 +189,7 @@ def make(name: str, folder: Path) -> str:
     case = CASES[name]
     model = build(case)
     for seed in SEEDS:
-        fill(model, seed)
+        fill(model, case, seed)
         tokens = random_prompt(case, seed)
         logits = logits_of(model, tokens)
         if is_steady(model, tokens, logits):
@@ -173,7 +197,7 @@ def make(name: str, folder: Path) -> str:
     else:
         raise RuntimeError(f"{name}: no steady seed among {SEEDS}; choose other sizes in cases.py")
 
-    save(model, folder)
+    save(model, case, folder)
     saved = load(case, folder)
     if not torch.equal(logits_of(saved, tokens), logits):
         raise RuntimeError(f"{name}: the saved model gives other logits; were all weights saved exactly?")

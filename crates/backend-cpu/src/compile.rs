@@ -1,9 +1,9 @@
 //! From a plan to a program: every value gets its operand, every weight its index, every kernel its function.
 
 use crate::program::{
-    AbsorbK, AbsorbV, AttendExpanded, AttendLatent, Buffer, Concat, Elementwise, Embed, ExpandedKernels,
-    ExpandedStore, ExpertDown, ExpertGateUp, GatherRows, Instruction, Kernels, KvWeights, LatentStore,
-    Linear, Operand, Product, Program, RmsNorm, Rope, Route, SmallBatchKernel, Step,
+    AbsorbK, AbsorbV, AttendExpanded, AttendLatent, Bias, Buffer, Concat, Elementwise, Embed,
+    ExpandedKernels, ExpandedStore, ExpertDown, ExpertGateUp, GatherRows, Instruction, Kernels, KvWeights,
+    LatentStore, Linear, Operand, Product, Program, RmsNorm, Rope, Route, SmallBatchKernel, Step,
 };
 use latent_backend::BackendError;
 use latent_graph::Plan;
@@ -231,6 +231,7 @@ impl Compiler<'_> {
                 parts: [self.input(node, 0)?, self.input(node, 1)?],
                 out: self.out(node, 0)?,
             }),
+            Op::Bias => Instruction::Bias(Bias { weight: self.one_weight(node)?, out: self.out(node, 0)? }),
             Op::GatherRows => Instruction::GatherRows(GatherRows { out: self.out(node, 0)? }),
             Op::MlaAttention | Op::ExpertMlp => {
                 return internal(format!("{} was not lowered", node.op.word()));

@@ -90,7 +90,12 @@ impl<'a> Context<'a> {
 
     /// Weight and epsilon of a norm.
     pub(crate) fn norm(&self, weight: Option<usize>) -> Option<(&'a [f32], f32)> {
-        weight.map(|w| (self.model.weights[w].vector(), self.model.config.rms_eps as f32))
+        weight.map(|w| (self.vector(w), self.model.config.rms_eps as f32))
+    }
+
+    /// A weight that is one row.
+    pub(crate) fn vector(&self, weight: usize) -> &'a [f32] {
+        self.model.weights[weight].vector()
     }
 
     /// Factor on the attention scores of a query at `position`.

@@ -69,6 +69,7 @@ fn execute(step: &Step, ctx: &Context<'_>, scratch: &mut WorkerScratch) {
         Instruction::ExpertDown(op) => op.run(ctx, scratch),
         Instruction::Elementwise(op) => op.run(ctx),
         Instruction::Concat(op) => op.run(ctx),
+        Instruction::Bias(op) => op.run(ctx),
         Instruction::GatherRows(op) => op.run(ctx),
     }
 }

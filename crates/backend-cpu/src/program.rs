@@ -242,6 +242,12 @@ pub(crate) struct Elementwise {
     pub out: Operand,
 }
 
+/// out += the weight, each row.
+pub(crate) struct Bias {
+    pub weight: usize,
+    pub out: Operand,
+}
+
 /// Rows side by side.
 pub(crate) struct Concat {
     pub parts: [Operand; 2],
@@ -270,6 +276,7 @@ pub(crate) enum Instruction {
     ExpertDown(ExpertDown),
     Elementwise(Elementwise),
     Concat(Concat),
+    Bias(Bias),
     GatherRows(GatherRows),
 }
 

@@ -215,6 +215,9 @@ fn start_up_line(engine: &Engine) {
     if let Some(paged) = &s.paged {
         output::note(&format!("warning: {paged}"));
     }
+    if let Some(dense) = &s.dense {
+        output::note(&format!("warning: {dense}"));
+    }
     if !s.portable.is_empty() {
         output::note(&format!("portable code for: {}", s.portable.join(", ")));
     }

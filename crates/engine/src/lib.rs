@@ -49,4 +49,4 @@ pub use request::{Answer, Event, Listener, Request, StopReason};
 pub use seq_error::SeqError;
 pub use session::Session;
 pub use step::{LogitsRequest, SeqInput, StepOutcome};
-pub use summary::Summary;
+pub use summary::{DenseAttention, Summary};

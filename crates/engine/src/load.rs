@@ -64,6 +64,9 @@ impl Engine {
         let placement = options.place();
         let mut summary = Summary::new(checkpoint, &config, &resolved, &stages, weights);
         (summary.paged, summary.doubts, summary.placement) = (paged, doubts, placement.clone());
+        if let Some(dense) = &summary.dense {
+            tracing::warn!("{dense}");
+        }
         let model = backend.load(LoadRequest {
             checkpoint,
             config: config.clone(),

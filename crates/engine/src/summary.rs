@@ -10,6 +10,26 @@ use latent_threads::Placement;
 use latent_types::{CacheType, KernelContract, Tier};
 use std::time::Duration;
 
+/// A model that was trained with sparse attention, in a session that may hold more tokens than such attention reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DenseAttention {
+    /// To how many tokens each attends in the model's own code.
+    pub index_topk: usize,
+    /// Tokens that the session may hold.
+    pub context: usize,
+}
+
+impl std::fmt::Display for DenseAttention {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let DenseAttention { index_topk, context } = self;
+        write!(
+            f,
+            "the model was trained with sparse attention to {index_topk} tokens; Latent attends to all, which is the same up to \
+             {index_topk} tokens and may answer otherwise beyond (the context holds {context}; --ctx-size {index_topk} keeps within)"
+        )
+    }
+}
+
 /// What the engine decided when it loaded a model.
 #[derive(Clone, Debug)]
 pub struct Summary {
@@ -39,6 +59,8 @@ pub struct Summary {
     pub kernels: Vec<String>,
     /// Operations that run in portable code although the tier is higher.
     pub portable: Vec<String>,
+    /// Where a sequence may grow so long that attention to all tokens is not what the model was trained with.
+    pub dense: Option<DenseAttention>,
     /// What the audit finds strange about a circuit of the user's own.
     pub doubts: Vec<latent_graph::audit::Finding>,
 }
@@ -70,9 +92,16 @@ impl Summary {
             context: resolved.options.context,
             kernels,
             portable,
+            dense: dense(config.index_topk, resolved.options.context),
             doubts: Vec::new(),
         }
     }
+}
+
+fn dense(index_topk: Option<usize>, context: usize) -> Option<DenseAttention> {
+    index_topk
+        .filter(|index_topk| context > *index_topk)
+        .map(|index_topk| DenseAttention { index_topk, context })
 }
 
 /// The kernels of matrix products and naive attention, and the operations that run portable code although `tier` has more.

@@ -134,8 +134,14 @@ fn look(file: &Arc<latent_formats::Checkpoint>, outline: &Outline, circuit: &Cir
         Machine { target, bind, mla: MlaChoice::Auto, form: CacheForm::Latent, circuit: Some(circuit) };
     let _ = support_report(outline, machine);
     let config = ModelConfig::from_checkpoint(file).unwrap();
-    let options =
-        Options { bind, max_batch_tokens: 32, layers: 0..config.layers.min(2), assumed: None, kernels: true };
+    let options = Options {
+        bind,
+        max_batch_tokens: 32,
+        layers: 0..config.layers.min(2),
+        assumed: None,
+        kernels: true,
+        mtp: false,
+    };
     let _ = Drawing::make(circuit, &config, &CheckpointTensors(file), target, &options);
 }
 

@@ -179,7 +179,7 @@ fn a_step_reads_dense_weights_once_and_each_distinct_expert_once() {
     let file = checkpoint(&folder("v3"));
     let engine = engine(&file, &options(tiers()[0], Precision::Default, MlaChoice::Auto, CacheType::F16, 2));
     let moe = engine.config().moe.unwrap();
-    let size = |rows| StepSize { sequences: 1, rows, cached: 100, wanted: rows };
+    let size = |rows| StepSize { sequences: 1, rows, cached: 100, wanted: rows, mtp: false };
     let bytes = |rows, experts: usize| engine.routed_bytes(size(rows), &|_| experts as f64);
     let close = |a: f64, b: f64| (a - b).abs() < 1e-9 * a.abs().max(1.0);
     // one row reads what its cost says

@@ -13,13 +13,14 @@ use serde_json::Value;
 use std::sync::Arc;
 
 /// Words that stand in circuits, and some that do not.
-const WORDS: [&str; 40] = [
+const WORDS: [&str; 41] = [
     "",
     "h",
     "x",
     "embed",
     "rms_norm",
     "linear",
+    "bias",
     "split",
     "rope",
     "mla_attention",

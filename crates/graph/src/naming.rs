@@ -9,6 +9,9 @@ pub enum Naming {
     HuggingFace,
 }
 
+/// What stands before the language model's names in safetensors of models that also see (Kimi-VL and Mistral Small 4, DeepSeek-VL2).
+pub(crate) const HF_PREFIXES: [&str; 3] = ["", "language_model.", "language."];
+
 /// Where safetensors of a family are called otherwise than circuits call them: parts of names, replaced in this order.
 #[derive(Debug)]
 pub(crate) struct Scheme {

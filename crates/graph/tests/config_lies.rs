@@ -382,12 +382,48 @@ fn routers_that_contradict_themselves() {
 
 #[test]
 fn what_the_circuits_do_not_compute() {
-    config_key("attention_bias", json!(true), "false");
     config_key("hidden_act", json!("gelu"), "silu");
     config_key("tie_word_embeddings", json!("yes"), "true or false");
     let mut folder = deepseek_v3();
     folder.tensors.remove("lm_head.weight");
     config(folder, &["tensor lm_head.weight", "missing", "tie_word_embeddings is false"]);
+}
+
+#[test]
+fn keys_that_change_what_is_computed() {
+    for (key, value, expected) in [
+        ("mlp_bias", json!(true), "false"),
+        ("use_qk_norm", json!(true), "false"),
+        ("use_mla", json!(false), "another architecture"),
+        ("hc_mult", json!(4), "hyper-connections"),
+        ("sliding_window", json!(4096), "window"),
+        ("attn_logit_softcapping", json!(50.0), "capped attention scores"),
+        ("final_logit_softcapping", json!(30.0), "capped logits"),
+        ("logit_softcap", json!(30.0), "capped logits"),
+        ("swiglu_limit", json!(10.0), "clamped"),
+        ("zero_expert_num", json!(256), "experts that pass their input on"),
+        ("num_zero_experts", json!(256), "experts that pass their input on"),
+        ("partial_rotary_factor", json!(0.5), "64 of 192 elements"),
+        ("attention_bias", json!("yes"), "true or false"),
+        ("index_topk", json!(0), "from 1"),
+    ] {
+        let shown = if value.is_string() { "\"yes\"".to_owned() } else { value.to_string() };
+        config(deepseek_v3().set(key, value), &[key, &shown, expected]);
+        // a null says nothing
+        assert_eq!(deepseek_v3().set(key, Value::Null).config(), deepseek_v3().config(), "{key}");
+    }
+    let kinds = json!(["full_attention", "linear_attention"]);
+    config(deepseek_v3().set("layer_types", kinds), &["layer_types", "linear_attention", "not supported"]);
+    config(
+        deepseek_v3().set("kv_source_layers", json!([0, 0])),
+        &["kv_source_layers", "shared between layers"],
+    );
+    // what published files say that changes nothing
+    let same = deepseek_v3()
+        .set("mlp_bias", json!(false))
+        .set("use_mla", json!(true))
+        .set("sliding_window", json!(0));
+    assert_eq!(same.set("partial_rotary_factor", json!(1.0)).config(), deepseek_v3().config());
 }
 
 #[test]

@@ -3,7 +3,9 @@
 mod config_support;
 
 use config_support::{Folder, Gguf, Sizes, V3, deepseek_v3, near};
-use latent_graph::config::{FfnActivation, Gating, GroupScore, KvForm, RopePairs, RopeScaling, Temperature};
+use latent_graph::config::{
+    ConfigError, FfnActivation, Gating, GroupScore, KvForm, RopePairs, RopeScaling, Temperature,
+};
 use serde_json::{Value, json};
 
 /// DeepSeek-V3's config with other values.
@@ -350,4 +352,175 @@ fn gguf_of_minicpm3_and_plm() {
     let c = Gguf::new("plm", sizes).without_tensor("output.weight").config();
     assert_eq!((c.activation, c.tied_embeddings, c.moe), (FfnActivation::ReluSquared, true, None));
     assert_eq!((c.attention.q_lora_rank, c.rope.pairs), (None, RopePairs::Interleaved));
+}
+
+/// GLM-5's config.json: DeepSeek-V3's keys, and those of the indexer.
+fn glm_5() -> Folder {
+    let mut folder = like_v3(json!({
+        "architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", "hidden_size": 6144,
+        "intermediate_size": 12288, "num_hidden_layers": 78, "num_attention_heads": 64, "num_key_value_heads": 64,
+        "q_lora_rank": 2048, "qk_nope_head_dim": 192, "v_head_dim": 256, "qk_head_dim": 256, "head_dim": 64,
+        "n_group": 1, "topk_group": 1, "rms_norm_eps": 1e-5, "max_position_embeddings": 202752, "vocab_size": 154880,
+        "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32, "indexer_rope_interleave": true,
+        "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"}
+    }));
+    folder.config.shift_remove("rope_scaling");
+    folder.config.shift_remove("rope_theta");
+    folder
+}
+
+#[test]
+fn glm_5_attends_to_all_tokens() {
+    let c = glm_5().config();
+    assert_eq!((c.circuit.as_str(), c.architecture.as_str()), ("deepseek2", "glm_moe_dsa"));
+    assert_eq!((c.layers, c.hidden_size, c.attention.heads, c.index_topk), (78, 6144, 64, Some(2048)));
+    assert_eq!(
+        (c.attention.nope, c.attention.rope, c.attention.v, c.attention.q_lora_rank),
+        (192, 64, 256, Some(2048))
+    );
+    assert_eq!(c.attention.softmax_scale, 1.0 / 256f64.sqrt());
+    assert_eq!((c.rope.base, c.rope.pairs, c.rope.magnitude()), (1e6, RopePairs::Interleaved, 1.0));
+    let r = c.moe.expect("experts").router;
+    assert_eq!((r.gating, r.bias, r.groups, r.normalise, r.scale), (Gating::Sigmoid, true, 1, true, 2.5));
+    // transformers leaves out what the class implies
+    let mut bare = glm_5();
+    for key in
+        ["scoring_func", "topk_method", "n_group", "topk_group", "first_k_dense_replace", "moe_layer_freq"]
+    {
+        bare = bare.without(key);
+    }
+    assert_eq!(bare.config(), glm_5().config());
+}
+
+#[test]
+fn deepseek_v3_2_is_deepseek_v3_with_an_indexer() {
+    let folder = like_v3(json!({
+        "architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32", "index_topk": 2048,
+        "index_head_dim": 128, "index_n_heads": 64
+    }));
+    let (c, v3) = (folder.config(), deepseek_v3().config());
+    assert_eq!(c.index_topk, Some(2048));
+    let same = latent_graph::ModelConfig { index_topk: None, architecture: v3.architecture.clone(), ..c };
+    assert_eq!(same, v3);
+}
+
+/// The text part of Mistral-Small-4-119B, as transformers' class has it.
+fn mistral_small_4() -> Value {
+    json!({
+        "model_type": "mistral4", "attention_bias": false, "first_k_dense_replace": 0, "head_dim": 128,
+        "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 12288, "kv_lora_rank": 256,
+        "max_position_embeddings": 1048576, "moe_intermediate_size": 2048, "n_group": 1, "n_routed_experts": 128,
+        "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 32, "num_experts_per_tok": 4,
+        "num_hidden_layers": 36, "num_key_value_heads": 32, "q_lora_rank": 1024, "qk_head_dim": 128,
+        "qk_nope_head_dim": 64, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-6, "rope_interleave": true,
+        "rope_parameters": {"type": "yarn", "rope_type": "yarn", "rope_theta": 10000.0, "factor": 128.0,
+            "original_max_position_embeddings": 8192, "max_position_embeddings": 1048576, "beta_fast": 32.0,
+            "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1,
+            "partial_rotary_factor": 0.5},
+        "routed_scaling_factor": 1.0, "tie_word_embeddings": false, "topk_group": 1, "v_head_dim": 128,
+        "vocab_size": 131072
+    })
+}
+
+#[test]
+fn mistral_small_4_is_wrapped_and_warms_queries() {
+    let wrapped = json!({"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
+        "text_config": mistral_small_4()});
+    let mut folder = Folder::new(wrapped);
+    folder.tensors.put("language_model.model.layers.0.mlp.experts.gate_up_proj", &[128, 4096, 4096]);
+    let c = folder.config();
+    assert_eq!((c.circuit.as_str(), c.architecture.as_str()), ("deepseek2", "mistral3"));
+    assert_eq!((c.layers, c.attention.latent_width(), c.context_length), (36, 320, 1_048_576));
+    assert_eq!(c.attention.temperature, Some(Temperature { scale: 0.1, length: 8192 }));
+    let mscale = 0.1 * 128f64.ln() + 1.0;
+    near(c.attention.softmax_scale, mscale * mscale / 128f64.sqrt());
+    assert_eq!(c.rope.magnitude(), 1.0);
+    let moe = c.moe.expect("experts");
+    assert!(moe.fused_gate_up);
+    assert_eq!((moe.router.gating, moe.router.bias, moe.router.normalise), (Gating::Softmax, false, true));
+    // Mistral's own params.json of this model: apply_scale false
+    let mut text = mistral_small_4();
+    text["rope_parameters"]["apply_yarn_scaling"] = json!(false);
+    assert_eq!(Folder::new(text).config().attention.softmax_scale, 1.0 / 128f64.sqrt());
+    let dense = json!({"model_type": "mistral3", "text_config": {"model_type": "mistral"}});
+    let error = Folder::new(dense).read().expect_err("Mistral Small 3 has no latent attention");
+    assert!(matches!(error, ConfigError::Unsupported { architecture, .. } if architecture == "mistral"));
+}
+
+#[test]
+fn deepseek_vl2_holds_its_text_part_in_language_config() {
+    let language = json!({
+        "architectures": ["DeepseekV2ForCausalLM"], "first_k_dense_replace": 1, "hidden_size": 2560,
+        "intermediate_size": 12288, "kv_lora_rank": 512, "lm_head": true, "max_position_embeddings": 4096,
+        "model_type": "deepseek_v2", "moe_intermediate_size": 1536, "n_group": 1, "n_routed_experts": 72,
+        "n_shared_experts": 2, "norm_topk_prob": true, "num_attention_heads": 32, "num_experts_per_tok": 6,
+        "num_hidden_layers": 30, "num_key_value_heads": 32, "q_lora_rank": null, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "rm_head": false, "routed_scaling_factor": 2.0, "scoring_func": "sigmoid",
+        "topk_group": 1, "topk_method": "noaux_tc", "use_mla": true, "v_head_dim": 128, "vocab_size": 129280
+    });
+    let folder = Folder::new(json!({"model_type": "deepseek_vl_v2", "language_config": language}));
+    assert!(folder.tensors.shapes.contains_key("language.model.embed_tokens.weight"));
+    let c = folder.config();
+    assert_eq!((c.circuit.as_str(), c.architecture.as_str()), ("deepseek2", "deepseek_vl_v2"));
+    assert_eq!((c.layers, c.hidden_size, c.rms_eps, c.rope.base), (30, 2560, 1e-6, 1e4));
+    let r = c.moe.expect("experts").router;
+    // unlike DeepSeek-V2's code, its own normalizes weights and scales them too
+    assert_eq!((r.gating, r.bias, r.normalise, r.scale), (Gating::Sigmoid, true, true, 2.0));
+    let mut small = folder;
+    small.config["language_config"]["use_mla"] = json!(false);
+    config_support::names(&small.error(), &["language_config.use_mla", "false", "another architecture"]);
+}
+
+#[test]
+fn a_gguf_of_the_newer_architectures() {
+    let modern = |architecture: &str, sizes: Sizes| {
+        let mut file = Gguf::deepseek2(sizes);
+        let keys = std::mem::take(&mut file.keys).into_iter();
+        file.keys = keys
+            .map(|(key, value)| (key.replacen("deepseek2.", &format!("{architecture}."), 1), value))
+            .collect();
+        file.set("general.architecture", latent_graph::config::Field::Text(architecture.to_owned()))
+    };
+    // 78 layers, and a key that counts the multi-token-prediction layer that the file leaves out
+    let glm =
+        Sizes { layers: 79, hidden: 6144, heads: 64, q_lora: 2048, nope: 192, v: 256, vocab: 154_880, ..V3 };
+    let c =
+        modern("glm-dsa", glm).int("attention.indexer.top_k", 2048).int("nextn_predict_layers", 1).config();
+    assert_eq!((c.circuit.as_str(), c.architecture.as_str(), c.layers), ("deepseek2", "glm-dsa", 78));
+    assert_eq!((c.index_topk, c.attention.softmax_scale), (Some(2048), 1.0 / 256f64.sqrt()));
+    let c =
+        modern("deepseek32", V3).yarn(40.0, 4096, Some(0.1)).int("attention.indexer.top_k", 2048).config();
+    near(c.attention.softmax_scale, 0.135234);
+    assert_eq!((c.rope.magnitude(), c.index_topk), (1.0, Some(2048)));
+    let small = Sizes {
+        layers: 36,
+        hidden: 4096,
+        heads: 32,
+        q_lora: 1024,
+        kv_lora: 256,
+        nope: 64,
+        dense_lead: 0,
+        experts: 128,
+        bias: false,
+        vocab: 131_072,
+        ..V3
+    };
+    let file = modern("mistral4", small).yarn(128.0, 8192, Some(0.1));
+    let c = file.config();
+    assert_eq!(
+        c.attention.temperature,
+        Some(Temperature { scale: 0.1, length: 8192 }),
+        "which converters leave out"
+    );
+    let mscale = 0.1 * 128f64.ln() + 1.0;
+    near(c.attention.softmax_scale, mscale * mscale / 128f64.sqrt());
+    assert_eq!(c.moe.expect("experts").router.gating, Gating::Softmax);
+    assert_eq!(
+        file.real("attention.temperature_scale", 0.0).config().attention.temperature,
+        None,
+        "a file that says none"
+    );
+    // a glm-dsa file that does not say its gating
+    let unsaid = modern("glm-dsa", Sizes { bias: false, ..glm });
+    assert_eq!(unsaid.config().moe.expect("experts").router.gating, Gating::Sigmoid);
 }

@@ -352,5 +352,8 @@ fn an_unknown_architecture_names_those_that_are_known() {
         other => panic!("{other}"),
     }
     let error = Gguf::new("llama", SMALL).error();
-    config_support::names(&error, &["model.gguf", "\"llama\"", "deepseek2, minicpm3, plm"]);
+    config_support::names(
+        &error,
+        &["model.gguf", "\"llama\"", "deepseek2, deepseek32, glm-dsa, mistral4, minicpm3, plm"],
+    );
 }

@@ -78,6 +78,7 @@ fn config_of(shape: &Shape, config: &ModelConfig) -> Value {
     let a = &config.attention;
     let sigmoid = config.moe.is_some_and(|m| m.router.gating == Gating::Sigmoid);
     let model_type = match config.circuit.as_str() {
+        _ if shape.model_type().is_some() => shape.model_type().unwrap_or_default(),
         "deepseek2" if config.moe.is_none() || sigmoid => "deepseek_v3",
         "deepseek2" => "deepseek_v2",
         other => other,
@@ -91,6 +92,7 @@ fn config_of(shape: &Shape, config: &ModelConfig) -> Value {
             "beta_slow": 1,
             "mscale": mscale,
             "mscale_all_dim": mscale,
+            "llama_4_scaling_beta": a.temperature.map(|temperature| temperature.scale),
         })
     });
     let mut written = json!({
@@ -115,6 +117,7 @@ fn config_of(shape: &Shape, config: &ModelConfig) -> Value {
         "hidden_act": if config.circuit == "plm" { "relu2" } else { "silu" },
         "attention_bias": false,
         "first_k_dense_replace": shape.dense_lead(config.layers),
+        "index_topk": config.index_topk,
         "scale_emb": 12,
         "scale_depth": 1.4,
         "dim_model_base": 256,
@@ -128,7 +131,7 @@ fn config_of(shape: &Shape, config: &ModelConfig) -> Value {
             "n_group": m.router.groups,
             "topk_group": m.router.groups_used,
             "scoring_func": if sigmoid { "sigmoid" } else { "softmax" },
-            "topk_method": if sigmoid { "noaux_tc" } else { "greedy" },
+            "topk_method": if m.router.bias { "noaux_tc" } else { "greedy" },
             "norm_topk_prob": m.router.normalise,
             "routed_scaling_factor": m.router.scale,
         });

@@ -8,7 +8,7 @@ use crate::{Mtp, Recipe, Written};
 use latent_formats::gguf::{Writer, WriterValue};
 use latent_formats::{CompleteFile, OutputFile};
 use latent_graph::circuit::{DeclaredTensors, Naming};
-use latent_graph::config::{Gating, KvForm, ModelConfig};
+use latent_graph::config::{FfnActivation, Gating, KvForm, ModelConfig};
 use latent_types::TensorType;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -134,7 +134,7 @@ fn shard_path(path: &Path, number: usize, count: usize) -> PathBuf {
 /// Metadata as converters write it.
 fn keys(writer: &mut Writer, shape: &Shape, config: &ModelConfig, legacy: bool) {
     let a = &config.attention;
-    let arch = config.circuit.as_str();
+    let arch = config.architecture.as_str();
     let text = |s: &str| WriterValue::String(s.to_owned());
     writer.key("general.architecture", text(arch));
     writer.key("general.name", text(config.name.as_deref().unwrap_or_default()));
@@ -162,7 +162,10 @@ fn keys(writer: &mut Writer, shape: &Shape, config: &ModelConfig, legacy: bool) 
     if let Some(rank) = a.q_lora_rank {
         numbers.push(("attention.q_lora_rank", rank));
     }
-    if arch == "deepseek2" {
+    if let Some(top_k) = config.index_topk {
+        numbers.push(("attention.indexer.top_k", top_k));
+    }
+    if config.activation == FfnActivation::SiluGated && config.circuit != "minicpm3" {
         numbers.push(("leading_dense_block_count", shape.dense_lead(config.layers)));
         numbers.push(("expert_shared_count", shape.shared_experts()));
         numbers.push((

@@ -2,7 +2,7 @@
 
 use latent_graph::config::{
     AttentionShape, FfnActivation, Gating, GroupScore, KvForm, LayerKind, ModelConfig, MoeShape, OutputGate,
-    RopePairs, RopeScaling, RopeSpec, RouterSpec,
+    RopePairs, RopeScaling, RopeSpec, RouterSpec, Temperature,
 };
 
 /// Names of all shapes.
@@ -15,6 +15,8 @@ pub fn shapes() -> impl Iterator<Item = &'static str> {
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
     circuit: &'static str,
+    /// What GGUF files and config.json call the architecture, where that is not the circuit's name and DeepSeek's.
+    names: Option<(&'static str, &'static str)>,
     layers: usize,
     hidden: usize,
     heads: usize,
@@ -33,6 +35,10 @@ pub(crate) struct Shape {
     moe: Option<Moe>,
     /// factor, original context, mscale_all_dim
     yarn: Option<(f64, usize, f64)>,
+    /// Tokens that sparse attention reads, where the model was trained with it; the indexer, which nothing reads, is not written.
+    index_topk: Option<usize>,
+    /// β of the attention temperature, over YaRN's original context.
+    temperature: Option<f64>,
 }
 
 #[derive(Clone, Copy)]
@@ -43,6 +49,8 @@ struct Moe {
     ffn: usize,
     dense_lead: usize,
     sigmoid: bool,
+    /// Whether sigmoid scores are chosen by without a bias.
+    unbiased: bool,
     norm: bool,
     scale: f64,
     groups: usize,
@@ -52,6 +60,7 @@ struct Moe {
 const PLAIN: Shape = Shape {
     name: "",
     circuit: "deepseek2",
+    names: None,
     layers: 3,
     hidden: 256,
     heads: 4,
@@ -69,6 +78,8 @@ const PLAIN: Shape = Shape {
     gate: None,
     moe: None,
     yarn: None,
+    index_topk: None,
+    temperature: None,
 };
 
 const EXPERTS: Moe = Moe {
@@ -78,6 +89,7 @@ const EXPERTS: Moe = Moe {
     ffn: 1408,
     dense_lead: 1,
     sigmoid: false,
+    unbiased: false,
     norm: false,
     scale: 1.0,
     groups: 1,
@@ -86,7 +98,40 @@ const EXPERTS: Moe = Moe {
 
 const LARGE: Shape = Shape { layers: 27, hidden: 2048, heads: 16, kv_lora: 512, context: 131_072, ..PLAIN };
 
-const SHAPES: [Shape; 13] = [
+/// DeepSeek-V3's experts.
+const V3_EXPERTS: Moe = Moe {
+    experts: 256,
+    used: 8,
+    shared: 1,
+    ffn: 2048,
+    dense_lead: 3,
+    sigmoid: true,
+    norm: true,
+    scale: 2.5,
+    groups: 8,
+    groups_used: 4,
+    ..EXPERTS
+};
+
+const V3: Shape = Shape {
+    name: "deepseek-v3",
+    layers: 61,
+    hidden: 7168,
+    heads: 128,
+    q_lora: 1536,
+    ffn: 18_432,
+    vocab: 129_280,
+    context: 163_840,
+    moe: Some(V3_EXPERTS),
+    yarn: Some((40.0, 4096, 1.0)),
+    ..LARGE
+};
+
+/// Few experts of toy size.
+const TINY_EXPERTS: Moe =
+    Moe { experts: 16, used: 4, shared: 1, ffn: 256, sigmoid: true, norm: true, scale: 2.5, ..EXPERTS };
+
+const SHAPES: [Shape; 18] = [
     Shape {
         name: "youtu-llm-2b",
         layers: 32,
@@ -133,28 +178,47 @@ const SHAPES: [Shape; 13] = [
         moe: Some(Moe { sigmoid: true, norm: true, scale: 2.446, ..EXPERTS }),
         ..LARGE
     },
+    V3,
     Shape {
-        name: "deepseek-v3",
-        layers: 61,
-        hidden: 7168,
-        heads: 128,
-        q_lora: 1536,
-        ffn: 18_432,
-        vocab: 129_280,
-        context: 163_840,
-        moe: Some(Moe {
-            experts: 256,
-            used: 8,
-            shared: 1,
-            ffn: 2048,
-            dense_lead: 3,
-            sigmoid: true,
-            norm: true,
-            scale: 2.5,
-            groups: 8,
-            groups_used: 4,
-        }),
-        yarn: Some((40.0, 4096, 1.0)),
+        name: "deepseek-v3.2",
+        names: Some(("deepseek32", "deepseek_v32")),
+        index_topk: Some(2048),
+        ..V3
+    },
+    Shape {
+        name: "glm-5",
+        names: Some(("glm-dsa", "glm_moe_dsa")),
+        layers: 78,
+        hidden: 6144,
+        heads: 64,
+        q_lora: 2048,
+        nope: 192,
+        v: 256,
+        ffn: 12_288,
+        vocab: 154_880,
+        context: 202_752,
+        theta: 1e6,
+        eps: 1e-5,
+        moe: Some(Moe { groups: 1, groups_used: 1, ..V3_EXPERTS }),
+        yarn: None,
+        index_topk: Some(2048),
+        ..V3
+    },
+    Shape {
+        name: "mistral-small-4",
+        names: Some(("mistral4", "mistral4")),
+        layers: 36,
+        hidden: 4096,
+        heads: 32,
+        q_lora: 1024,
+        kv_lora: 256,
+        nope: 64,
+        ffn: 12_288,
+        vocab: 131_072,
+        context: 1_048_576,
+        moe: Some(Moe { experts: 128, used: 4, shared: 1, ffn: 2048, dense_lead: 0, norm: true, ..EXPERTS }),
+        yarn: Some((128.0, 8192, 1.0)),
+        temperature: Some(0.1),
         ..LARGE
     },
     Shape { name: "tiny-dense", ..PLAIN },
@@ -202,6 +266,24 @@ const SHAPES: [Shape; 13] = [
         ..PLAIN
     },
     Shape {
+        name: "tiny-glm-dsa",
+        names: Some(("glm-dsa", "glm_moe_dsa")),
+        theta: 1e6,
+        eps: 1e-5,
+        moe: Some(TINY_EXPERTS),
+        index_topk: Some(2048),
+        ..PLAIN
+    },
+    Shape {
+        name: "tiny-mistral4",
+        names: Some(("mistral4", "mistral4")),
+        nope: 64,
+        moe: Some(Moe { sigmoid: false, scale: 1.0, dense_lead: 0, ..TINY_EXPERTS }),
+        yarn: Some((16.0, 256, 1.0)),
+        temperature: Some(0.1),
+        ..PLAIN
+    },
+    Shape {
         name: "tiny-minicpm3",
         circuit: "minicpm3",
         nope: 64,
@@ -231,7 +313,7 @@ impl Shape {
         let scaled = self.circuit == "minicpm3";
         ModelConfig {
             circuit: self.circuit.into(),
-            architecture: self.circuit.into(),
+            architecture: self.names.map_or(self.circuit, |(gguf, _)| gguf).into(),
             name: Some(format!("random {}", self.name)),
             vocab_size: self.vocab,
             hidden_size: self.hidden,
@@ -247,7 +329,9 @@ impl Shape {
                 rope: self.rope,
                 v: self.v,
                 softmax_scale: 1.0 / ((self.nope + self.rope) as f64).sqrt(),
-                temperature: None,
+                temperature: self
+                    .temperature
+                    .and_then(|scale| Some(Temperature { scale, length: self.yarn?.1 })),
                 output_gate: self.gate,
             },
             rope: RopeSpec {
@@ -270,6 +354,8 @@ impl Shape {
             residual_scale: 1.0,
             logits_scale: 1.0,
             tied_embeddings: self.tied,
+            attention_bias: false,
+            index_topk: self.index_topk,
             kv_form: if self.circuit == "deepseek2" { kv_form } else { KvForm::Combined },
         }
     }
@@ -282,6 +368,11 @@ impl Shape {
     /// Shared experts.
     pub(crate) fn shared_experts(&self) -> usize {
         self.moe.map_or(0, |m| m.shared)
+    }
+
+    /// `model_type` of config.json, where the shape has one of its own.
+    pub(crate) fn model_type(&self) -> Option<&'static str> {
+        self.names.map(|(_, hf)| hf)
     }
 
     /// YaRN: factor, original context, mscale_all_dim.
@@ -299,7 +390,7 @@ impl Moe {
             shared_intermediate: self.ffn * self.shared,
             router: RouterSpec {
                 gating: if self.sigmoid { Gating::Sigmoid } else { Gating::Softmax },
-                bias: self.sigmoid,
+                bias: self.sigmoid && !self.unbiased,
                 groups: self.groups,
                 groups_used: self.groups_used,
                 group_score: if self.sigmoid { GroupScore::TopTwoSum } else { GroupScore::Max },

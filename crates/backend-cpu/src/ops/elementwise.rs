@@ -1,7 +1,7 @@
 //! Elementwise operations that no product took as an epilogue: each worker takes its share of the rows.
 
 use crate::context::Context;
-use crate::program::{Concat, Elementwise};
+use crate::program::{Bias, Concat, Elementwise};
 
 impl Elementwise {
     pub(crate) fn run(&self, ctx: &Context<'_>) {
@@ -27,6 +27,17 @@ impl Concat {
             let [a, b] = self.parts.each_ref().map(|part| ctx.row(part, row));
             out[..a.len()].copy_from_slice(a);
             out[a.len()..].copy_from_slice(b);
+        }
+    }
+}
+
+impl Bias {
+    pub(crate) fn run(&self, ctx: &Context<'_>) {
+        let bias = ctx.vector(self.weight);
+        for row in ctx.own_rows(&self.out) {
+            // SAFETY: shares of rows are disjoint, and `row` is in this worker's.
+            let out = unsafe { ctx.row_mut(&self.out, row) };
+            latent_kernels::add(out, bias);
         }
     }
 }

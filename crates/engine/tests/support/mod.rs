@@ -13,7 +13,7 @@ use latent_types::Tier;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-pub const CASES: [&str; 12] = [
+pub const CASES: [&str; 19] = [
     "v2-lite",
     "v2-lite-yarn",
     "v2-groups",
@@ -26,6 +26,13 @@ pub const CASES: [&str; 12] = [
     "ling-3",
     "kimi-linear",
     "nope-gate",
+    "glm-dsa",
+    "deepseek32",
+    "mistral4",
+    "v3-bias",
+    "v3-tiny-latents",
+    "minicpm3-long",
+    "plm",
 ];
 
 pub const WITH_GGUF: [&str; 3] = ["v3", "v3-yarn", "youtu"];

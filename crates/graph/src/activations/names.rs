@@ -26,6 +26,8 @@ pub(super) fn public(value: &str, op: Op, layer: Option<usize>, last: bool) -> S
         ("ffn_delta", _) => "experts_out",
         ("final", _) if matches!(op, Op::Scale { .. }) => "final_scaled",
         ("final", _) => "final_norm",
+        // a bias is added to it, and the sum has the name
+        _ if !last => return format!("{}_unbiased", public(value, op, layer, true)),
         _ => NAMES.iter().find(|(circuit, _)| *circuit == value).map_or(value, |(_, public)| public),
     };
     name.to_owned()

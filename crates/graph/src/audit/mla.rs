@@ -174,6 +174,13 @@ fn query(
     raw_part(trace, n, (&from, "q_rope"), parts, found);
 }
 
+/// What makes a value, before a bias that it may have.
+fn product_of(trace: &Trace<'_>, value: ValueId, path: AttentionPath) -> Option<Op> {
+    let maker = |value| trace.maker(value, path).map(|n| &trace.ir.nodes[n]);
+    let made = maker(value)?;
+    if made.op == Op::Bias { maker(*made.inputs.first()?).map(|node| node.op) } else { Some(made.op) }
+}
+
 /// A43: a rope part is rotated as often as the model rotates, once or never.
 fn rotated(
     trace: &Trace<'_>,
@@ -208,16 +215,13 @@ fn raw_part(
             format!("it is cut from {}, its content part from {}", trace.name(whole), trace.name(other))
         }
         Some(((_, 0), _)) => "it is the content part itself".to_owned(),
-        Some(((whole, _), _)) => {
-            let maker = trace.maker(whole, trace.ir.nodes[n].path).map(|m| trace.ir.nodes[m].op);
-            match maker {
-                Some(Op::Linear) => return,
-                other => {
-                    let word = other.map_or("nothing", |op| op.word());
-                    format!("{} is made by {word}, not by a projection", trace.name(whole))
-                }
+        Some(((whole, _), _)) => match product_of(trace, whole, trace.ir.nodes[n].path) {
+            Some(Op::Linear) => return,
+            other => {
+                let word = other.map_or("nothing", |op| op.word());
+                format!("{} is made by {word}, not by a projection", trace.name(whole))
             }
-        }
+        },
     };
     found.at(Code::A42, trace.ir, n, Some(slot.into()), problem);
 }

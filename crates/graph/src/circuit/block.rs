@@ -69,6 +69,9 @@ pub struct SlotSpec {
     /// Name in safetensors; `{expert}` in it means one tensor for each expert.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hf: Option<String>,
+    /// Name in safetensors of one tensor for all experts, in files that have that in the place of `hf`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hf_stacked: Option<String>,
     /// Shape, outermost dimension first, each an expression such as `heads*(nope+rope)`.
     pub shape: Vec<String>,
     /// Config variables that must all hold; `!` negates.

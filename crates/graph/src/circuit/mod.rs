@@ -16,6 +16,7 @@ mod streams;
 mod vars;
 mod weights;
 
+pub(crate) use crate::naming::HF_PREFIXES;
 pub use crate::naming::Naming;
 pub use block::{
     Block, BlockKind, CacheKind, OP_WORDS, OpSpec, ReadRange, RowPartSpec, SlotSpec, StreamSpec,
@@ -27,7 +28,6 @@ pub use layers::{LayerRun, LayerSpec};
 pub use stages::{Decoder, MtpStages};
 pub use streams::{CacheStream, RowPart};
 pub use vars::ConfigVars;
-pub(crate) use weights::HF_PREFIXES;
 pub use weights::{Part, TensorIndex, Weight};
 
 use crate::error::{CircuitError, GraphError};

@@ -50,6 +50,8 @@ impl ConfigVars {
             ("split_kv", config.kv_form == KvForm::Separate),
             ("combined_kv", config.kv_form == KvForm::Combined),
             ("tied", config.tied_embeddings),
+            ("attention_bias", config.attention_bias),
+            ("sparse_attention", config.index_topk.is_some()),
             ("dense", kind == Some(LayerKind::Dense)),
             ("moe", kind == Some(LayerKind::Moe)),
             ("gated", config.activation == FfnActivation::SiluGated),

@@ -4,7 +4,7 @@ use super::block::SlotSpec;
 use super::form::Circuit;
 use super::vars::ConfigVars;
 use crate::error::{CircuitError, GraphError};
-use crate::naming::Naming;
+use crate::naming::{HF_PREFIXES, Naming};
 use latent_types::TensorType;
 
 /// The tensors of a file by name. Implemented for a checkpoint, and for a config alone ([`Missing`](TensorIndex) data is no error there).
@@ -91,9 +91,6 @@ impl Weight {
     }
 }
 
-/// Prefixes that multimodal checkpoints put before the text part's names.
-pub(crate) const HF_PREFIXES: [&str; 2] = ["", "language_model."];
-
 impl Circuit {
     /// Fills a slot, by the name that operations of `block` use, from the file; none where its conditions do not hold, or an optional one is
     /// absent.
@@ -159,15 +156,18 @@ impl Circuit {
             tensor: slot.to_owned(),
             hint: "files of this kind have no name for this slot".into(),
         })?;
-        let pattern = layer.map_or_else(|| pattern.clone(), |l| pattern.replace("{layer}", &l.to_string()));
+        let of_layer =
+            |name: &String| layer.map_or_else(|| name.clone(), |l| name.replace("{layer}", &l.to_string()));
+        let prefixes: &[&str] = if index.naming() == Naming::Gguf { &[""] } else { &HF_PREFIXES };
+        let found = |first: &str| prefixes.iter().find(|p| index.find(&format!("{p}{first}")).is_some());
+        let pattern = of_layer(pattern);
         let first = pattern.replace("{expert}", "0");
-        let prefix = match index.naming() {
-            Naming::Gguf => "",
-            Naming::HuggingFace => {
-                let found = HF_PREFIXES.iter().find(|p| index.find(&format!("{p}{first}")).is_some());
-                found.copied().unwrap_or("")
-            }
-        };
+        let stacked =
+            spec.hf_stacked.as_ref().filter(|_| index.naming() == Naming::HuggingFace).map(of_layer);
+        if let Some((prefix, stacked)) = stacked.and_then(|name| Some((found(&name)?, name))) {
+            return Ok(vec![format!("{prefix}{stacked}")]);
+        }
+        let prefix = found(&first).copied().unwrap_or("");
         if pattern.contains("{expert}") && shape.len() != 3 {
             let problem = format!(
                 "slot {slot:?} has a tensor for each expert, so that its shape needs three dimensions, not {shape:?}"

@@ -1,6 +1,6 @@
 //! What each family of config.json implies where it leaves keys out.
 
-use super::{FfnActivation, Gating, OutputGate, RopePairs};
+use super::{FfnActivation, Gating, GroupScore, OutputGate, RopePairs};
 use crate::naming::{self, Scheme};
 
 /// Models whose published code shares its defaults.
@@ -17,6 +17,8 @@ pub(super) struct Family {
     pub(super) rope_base: Option<f64>,
     /// Whether it rotates the shared key by position, unless `mla_use_nope` says otherwise.
     pub(super) rotates: bool,
+    /// The norms' epsilon where config.json has none.
+    pub(super) rms_eps: Option<f64>,
     /// How rotated elements pair up, unless `rope_interleave` says otherwise.
     pub(super) pairs: RopePairs,
     /// Activation of its feed-forward blocks.
@@ -37,21 +39,24 @@ pub(super) struct Family {
 pub(super) struct RouterDefaults {
     /// Where `scoring_func` is missing.
     pub(super) gating: Gating,
-    /// Where `topk_method` is missing.
-    pub(super) method: &'static str,
+    /// Where `topk_method` is missing. None: the published code does not read the key, and whether a bias is stored decides.
+    pub(super) method: Option<&'static str>,
+    /// What groups are judged by where the router has no bias.
+    pub(super) group_score: GroupScore,
     /// Where `n_group` and `topk_group` are missing.
     pub(super) groups: (usize, usize),
     /// Where `first_k_dense_replace` is missing.
     pub(super) first_dense: usize,
     /// Where `norm_topk_prob` and `routed_scaling_factor` are missing; none where different versions of the code differ.
     pub(super) weights: Option<(bool, f64)>,
-    /// DeepSeek-V2's code scales the top-k weights only where it does not normalize them.
+    /// DeepSeek-V2's code scales the top-k weights only where it does not normalize them. (DeepSeek-VL2's, whose router has a bias, does both.)
     pub(super) scales_or_normalises: bool,
 }
 
 const V2_ROUTER: RouterDefaults = RouterDefaults {
     gating: Gating::Softmax,
-    method: "greedy",
+    method: Some("greedy"),
+    group_score: GroupScore::Max,
     groups: (1, 1),
     first_dense: 0,
     weights: Some((false, 1.0)),
@@ -60,10 +65,21 @@ const V2_ROUTER: RouterDefaults = RouterDefaults {
 
 const V3_ROUTER: RouterDefaults = RouterDefaults {
     gating: Gating::Sigmoid,
-    method: "noaux_tc",
+    method: Some("noaux_tc"),
+    group_score: GroupScore::Max,
     groups: (8, 4),
     first_dense: 3,
     weights: None,
+    scales_or_normalises: false,
+};
+
+const MISTRAL4_ROUTER: RouterDefaults = RouterDefaults {
+    gating: Gating::Softmax,
+    method: None,
+    group_score: GroupScore::TopTwoSum,
+    groups: (1, 1),
+    first_dense: 0,
+    weights: Some((true, 1.0)),
     scales_or_normalises: false,
 };
 
@@ -74,6 +90,7 @@ const DEEPSEEK: Family = Family {
     router: Some(V3_ROUTER),
     rope_base: Some(10_000.0),
     rotates: true,
+    rms_eps: None,
     pairs: RopePairs::Interleaved,
     activation: FfnActivation::SiluGated,
     scaled: false,
@@ -97,14 +114,30 @@ const HYBRID_KEYS: &[(&str, &str)] = &[
 const YOUTU: Family =
     Family { model_type: "youtu", classes: &["YoutuForCausalLM"], router: None, rope_base: None, ..DEEPSEEK };
 
-pub(super) static FAMILIES: [Family; 10] = [
+pub(super) static FAMILIES: [Family; 13] = [
     Family {
         model_type: "deepseek_v2",
         classes: &["DeepseekV2ForCausalLM"],
         router: Some(V2_ROUTER),
+        // DeepSeek-VL2 leaves it out
+        rms_eps: Some(1e-6),
         ..DEEPSEEK
     },
     DEEPSEEK,
+    Family { model_type: "deepseek_v32", classes: &["DeepseekV32ForCausalLM"], ..DEEPSEEK },
+    Family {
+        model_type: "glm_moe_dsa",
+        classes: &["GlmMoeDsaForCausalLM"],
+        router: Some(RouterDefaults { groups: (1, 1), ..V3_ROUTER }),
+        rope_base: None,
+        ..DEEPSEEK
+    },
+    Family {
+        model_type: "mistral4",
+        classes: &["Mistral4ForCausalLM"],
+        router: Some(MISTRAL4_ROUTER),
+        ..DEEPSEEK
+    },
     Family {
         model_type: "kimi_k2",
         classes: &["KimiK2ForCausalLM"],
@@ -163,8 +196,11 @@ pub(super) static FAMILIES: [Family; 10] = [
     },
 ];
 
-/// Vision-language models whose language model (`text_config`) is one of the families.
-const SEEING: [&str; 2] = ["kimi_vl", "kimi_k25"];
+/// Vision-language models whose language model ([`NESTED`]) may be one of the families.
+const SEEING: [&str; 4] = ["kimi_vl", "kimi_k25", "mistral3", "deepseek_vl_v2"];
+
+/// Where such models keep the keys of their language model.
+pub(super) const NESTED: [&str; 2] = ["text_config", "language_config"];
 
 pub(super) fn by_model_type(name: &str) -> Option<&'static Family> {
     FAMILIES.iter().find(|family| family.model_type == name)

@@ -37,7 +37,7 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
     let softmax_scale = rope.score_scale / ((shape.nope + shape.rope) as f64).sqrt();
     let scaled = |value: f64| if architecture.scaled { value } else { 1.0 };
     Ok(ModelConfig {
-        circuit: name.clone(),
+        circuit: architecture.circuit.to_owned(),
         architecture: name,
         name: general.text("name")?,
         vocab_size,
@@ -51,6 +51,8 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
             "the RMSNorms' epsilon",
         )?,
         attention: AttentionShape { softmax_scale, temperature, ..shape },
+        attention_bias: tensors.has("blk.0.attn_kv_a_mqa.bias"),
+        index_topk: gguf.keys.size("attention.indexer.top_k", limits::CONTEXT)?,
         rope: super::RopeSpec { pairs: architecture.pairs, ..rope.spec },
         intermediate_size: gguf_moe::intermediate_size(&gguf, &layer_kinds, blocks)?,
         activation: architecture.activation,
@@ -127,6 +129,10 @@ impl Gguf<'_> {
 
     fn temperature(&self) -> Result<Option<Temperature>, ConfigError> {
         let scale = self.keys.real("attention.temperature_scale", limits::TEMPERATURE)?;
+        if let (None, Some(scale)) = (scale, self.architecture.temperature) {
+            let length = self.keys.size("rope.scaling.original_context_length", limits::CONTEXT)?;
+            return Ok(length.map(|length| Temperature { scale, length }));
+        }
         let Some(scale) = scale.filter(|scale| *scale != 0.0 && self.architecture.deepseek) else {
             return Ok(None);
         };

@@ -3,32 +3,83 @@
 use super::error::ConfigError;
 use super::reader::Reader;
 use super::source::Tensors;
-use super::{FfnActivation, LayerKind, RopePairs};
+use super::{FfnActivation, GroupScore, LayerKind, RopePairs};
 
 /// What the architectures of GGUF files differ in.
 pub(super) struct Architecture {
-    /// `general.architecture`, and the circuit's name.
+    /// `general.architecture`.
     pub(super) name: &'static str,
+    /// The circuit that runs it.
+    pub(super) circuit: &'static str,
     pub(super) pairs: RopePairs,
     pub(super) activation: FfnActivation,
     /// Whether it may have experts, multi-token-prediction layers, `*_mla` keys and YaRN's log multiplier.
     pub(super) deepseek: bool,
+    /// What YaRN's keys mean.
+    pub(super) yarn: YarnKeys,
+    /// Whether routers of files that do not say have sigmoid scores; else those with a bias do.
+    pub(super) sigmoid: bool,
+    /// What groups of experts are judged by where the router has no bias.
+    pub(super) group_score: GroupScore,
     /// Whether it has MiniCPM3's scales, which its files do not state.
     pub(super) scaled: bool,
+    /// β of the attention temperature, where the model has one that its files do not state.
+    pub(super) temperature: Option<f64>,
+}
+
+/// What YaRN's keys mean in the files of an architecture ([`super::gguf_rope`]).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum YarnKeys {
+    /// `mscale` is `mscale_all_dim`; with an attention temperature there is neither (Mistral Large 3).
+    Deepseek2,
+    /// `mscale` is 1.
+    Mla,
+    /// `mscale` is 1, `mscale_all_dim` is none, and scores are not scaled.
+    Frequencies,
 }
 
 const DEEPSEEK2: Architecture = Architecture {
     name: "deepseek2",
+    circuit: "deepseek2",
     pairs: RopePairs::Interleaved,
     activation: FfnActivation::SiluGated,
     deepseek: true,
+    yarn: YarnKeys::Deepseek2,
+    sigmoid: false,
+    group_score: GroupScore::Max,
     scaled: false,
+    temperature: None,
 };
 
-pub(super) static ARCHITECTURES: [Architecture; 3] = [
+pub(super) static ARCHITECTURES: [Architecture; 6] = [
     DEEPSEEK2,
-    Architecture { name: "minicpm3", pairs: RopePairs::NeoX, deepseek: false, scaled: true, ..DEEPSEEK2 },
-    Architecture { name: "plm", activation: FfnActivation::ReluSquared, deepseek: false, ..DEEPSEEK2 },
+    Architecture { name: "deepseek32", yarn: YarnKeys::Mla, ..DEEPSEEK2 },
+    Architecture { name: "glm-dsa", yarn: YarnKeys::Mla, sigmoid: true, ..DEEPSEEK2 },
+    // converters leave llama_4_scaling_beta out, which all models of this architecture have
+    Architecture {
+        name: "mistral4",
+        yarn: YarnKeys::Mla,
+        group_score: GroupScore::TopTwoSum,
+        temperature: Some(0.1),
+        ..DEEPSEEK2
+    },
+    Architecture {
+        name: "minicpm3",
+        circuit: "minicpm3",
+        pairs: RopePairs::NeoX,
+        deepseek: false,
+        yarn: YarnKeys::Frequencies,
+        scaled: true,
+        ..DEEPSEEK2
+    },
+    Architecture {
+        name: "plm",
+        circuit: "plm",
+        activation: FfnActivation::ReluSquared,
+        deepseek: false,
+        yarn: YarnKeys::Frequencies,
+        ..DEEPSEEK2
+    },
 ];
 
 /// A GGUF file being read.

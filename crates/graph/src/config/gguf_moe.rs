@@ -155,7 +155,7 @@ fn router(gguf: &Gguf<'_>, layer: usize) -> Result<RouterSpec, ConfigError> {
         3 => Gating::SoftmaxOfSelected,
         4 => Gating::SqrtSoftplus,
         // files from before the key: only sigmoid routers have a bias
-        _ if bias => Gating::Sigmoid,
+        _ if bias || gguf.architecture.sigmoid => Gating::Sigmoid,
         _ => Gating::Softmax,
     };
     let groups = keys.size("expert_group_count", 0..=limits::EXPERTS)?.unwrap_or(0).max(1);
@@ -175,7 +175,7 @@ fn router(gguf: &Gguf<'_>, layer: usize) -> Result<RouterSpec, ConfigError> {
         bias,
         groups,
         groups_used,
-        group_score: if bias { GroupScore::TopTwoSum } else { GroupScore::Max },
+        group_score: if bias { GroupScore::TopTwoSum } else { gguf.architecture.group_score },
         normalise: keys.flag("expert_weights_norm")?.unwrap_or(false),
         norm_floor: NORM_FLOOR,
         scale,

@@ -5,17 +5,18 @@
 //!
 //! | file | cos and sin × | scores × |
 //! |---|---|---|
-//! | m present (not 0) | attn_factor | (attn_factor · (1 + 0.1 m ln f))² |
+//! | deepseek2, m present (not 0) | attn_factor | (attn_factor · (1 + 0.1 m ln f))² |
+//! | deepseek32, glm-dsa, mistral4, m present | attn_factor · (1 + 0.1 ln f) / (1 + 0.1 m ln f) | (attn_factor · (1 + 0.1 ln f))² |
 //! | m missing | attn_factor · (1 + 0.1 ln f) | (attn_factor · (1 + 0.1 ln f))² |
 //! | minicpm3, plm | attn_factor · (1 + 0.1 ln f) | 1 |
-//! | with attention temperature (Mistral Large 3) | attn_factor | 1 |
+//! | deepseek2 with attention temperature (Mistral Large 3) | attn_factor | 1 |
 //!
-//! The second row is what llama.cpp computes for old files, odd as it is: such files were made for it. The last follows the model's
-//! own configuration (`apply_scale: false`; vLLM and SGLang agree), where llama.cpp scales the scores, because the converter
-//! writes a multiplier that this model does not have.
+//! The first two rows are the same for m = 1, which all published models with the second have. The third is what llama.cpp computes for
+//! old files, odd as it is: such files were made for it. The last follows the model's own configuration (`apply_scale: false`; vLLM and
+//! SGLang agree), where llama.cpp scales the scores, because the converter writes a multiplier that this model does not have.
 
 use super::error::ConfigError;
-use super::gguf_file::Gguf;
+use super::gguf_file::{Gguf, YarnKeys};
 use super::limits;
 use super::rope::{RopePairs, RopeScaling, RopeSpec, yarn_mscale};
 
@@ -107,15 +108,15 @@ fn yarn(
         return Err(keys.wrong("rope.scaling.yarn_beta_fast", beta_fast, expected));
     }
     let log = keys.real("rope.scaling.yarn_log_multiplier", limits::MSCALE)?.unwrap_or(0.0) / 0.1;
-    let (magnitude, score_scale) = if temperature {
-        (attn_factor, 1.0)
-    } else if !gguf.architecture.deepseek {
-        (attn_factor * yarn_mscale(factor, 1.0), 1.0)
-    } else if log != 0.0 {
-        (attn_factor, (attn_factor * yarn_mscale(factor, log)).powi(2))
-    } else {
-        let magnitude = attn_factor * yarn_mscale(factor, 1.0);
-        (magnitude, magnitude * magnitude)
+    let scaled = |mscale: f64, all: f64| {
+        let magnitude = attn_factor * yarn_mscale(factor, mscale) / yarn_mscale(factor, all);
+        (magnitude, (magnitude * yarn_mscale(factor, all)).powi(2))
+    };
+    let (magnitude, score_scale) = match gguf.architecture.yarn {
+        YarnKeys::Deepseek2 if temperature => (attn_factor, 1.0),
+        YarnKeys::Deepseek2 if log != 0.0 => scaled(log, log),
+        YarnKeys::Deepseek2 | YarnKeys::Mla => scaled(1.0, log),
+        YarnKeys::Frequencies => (attn_factor * yarn_mscale(factor, 1.0), 1.0),
     };
     Ok((RopeScaling::Yarn { factor, original, beta_fast, beta_slow, magnitude }, score_scale))
 }

@@ -4,17 +4,19 @@ use super::error::ConfigError;
 use super::families::{self, Family};
 use super::hf_file::Config;
 use super::hf_moe;
+use super::hf_refused;
 use super::hf_rope;
 use super::limits;
 use super::reader::Reader;
 use super::source::{Field, Keys, Tensors};
 use super::{AttentionShape, FfnActivation, KvForm, LayerKind, ModelConfig, OutputGate};
+use crate::naming::HF_PREFIXES;
 
 /// Reads the config of a Hugging Face folder.
 pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig, ConfigError> {
     let top = Reader::new(keys, "");
     let (family, text) = find_family(&top)?;
-    refuse_biases(&text)?;
+    hf_refused::check(&text)?;
     let text = text.spelled(family.keys);
     let config = Config { family, text, tensors, prefix: prefix(tensors, family) };
     let vocab_size = config.vocab_size()?;
@@ -29,6 +31,7 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
     let shared_key = config.text.need_size("qk_rope_head_dim", limits::SHARED_KEY, what)?;
     let rope = hf_rope::read(&config.text, family, shared_key, context_length)?;
     let attention = config.attention(shared_key, rope.score_scale)?;
+    hf_rope::check_part(&config.text, shared_key, attention.nope + attention.rope)?;
     let layer_kinds = hf_moe::layer_kinds(&config, layers, mtp_layers)?;
     let moe = hf_moe::read(&config, &layer_kinds[..layers], hidden_size)?;
     let intermediate_size = config.intermediate_size(&layer_kinds)?;
@@ -42,8 +45,10 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
         layers,
         mtp_layers,
         context_length,
-        rms_eps: config.text.need_real("rms_norm_eps", limits::RMS_EPS, "the epsilon of every RMSNorm")?,
+        rms_eps: config.rms_eps()?,
         attention: AttentionShape { temperature: hf_rope::temperature(&config.text)?, ..attention },
+        attention_bias: config.text.flag("attention_bias")?.unwrap_or(false),
+        index_topk: config.text.size("index_topk", limits::CONTEXT)?,
         rope: rope.spec,
         layer_kinds,
         intermediate_size,
@@ -69,10 +74,10 @@ fn architecture(top: &Reader<'_>) -> String {
     top.text("model_type").ok().flatten().or_else(listed).unwrap_or_else(|| "(no model_type)".to_owned())
 }
 
-/// The family, and the keys of the language model: those of `text_config` where the model also sees (Kimi-VL, Kimi-K2.5).
+/// The family, and the keys of the language model: those of an object of their own where the model also sees.
 fn find_family<'a>(top: &Reader<'a>) -> Result<(&'static Family, Reader<'a>), ConfigError> {
-    let nested = top.within("text_config.");
-    let text = if top.field("text_config") == Some(Field::Object) { nested } else { top.clone() };
+    let nested = families::NESTED.into_iter().find(|key| top.field(key) == Some(Field::Object));
+    let text = nested.map_or_else(|| top.clone(), |key| top.within(&format!("{key}.")));
     for reader in [&text, top] {
         let name = architecture(reader);
         if let Some(family) = families::by_model_type(&name).or_else(|| families::by_class(&name)) {
@@ -83,22 +88,11 @@ fn find_family<'a>(top: &Reader<'a>) -> Result<(&'static Family, Reader<'a>), Co
     Err(ConfigError::Unsupported { file: top.file(), architecture: architecture(&text), known })
 }
 
-/// No model of these families has biases or another activation between its projections; a file that needs them would run wrongly.
-fn refuse_biases(text: &Reader<'_>) -> Result<(), ConfigError> {
-    for key in ["attention_bias", "mlp_bias"] {
-        if text.flag(key)? == Some(true) {
-            return Err(text.wrong(key, true, "false: biases on projections are not supported"));
-        }
-    }
-    Ok(())
-}
-
 /// What weights' names begin with: models that also see keep their language model under a name of its own.
 fn prefix(tensors: &dyn Tensors, family: &Family) -> &'static str {
-    const PREFIXES: [&str; 2] = ["", "language_model."];
     let name = family.names.stored("model.embed_tokens.weight");
     let embeds = |prefix: &&str| tensors.has(&format!("{prefix}{name}"));
-    PREFIXES.into_iter().find(embeds).unwrap_or("")
+    HF_PREFIXES.into_iter().find(embeds).unwrap_or("")
 }
 
 impl Config<'_> {
@@ -274,6 +268,13 @@ impl Config<'_> {
             }
         }
         Ok(())
+    }
+
+    fn rms_eps(&self) -> Result<f64, ConfigError> {
+        match (self.text.real("rms_norm_eps", limits::RMS_EPS)?, self.family.rms_eps) {
+            (Some(eps), _) | (None, Some(eps)) => Ok(eps),
+            (None, None) => Err(self.text.missing("rms_norm_eps", "it says the epsilon of every RMSNorm")),
+        }
     }
 
     fn intermediate_size(&self, kinds: &[LayerKind]) -> Result<usize, ConfigError> {

@@ -142,16 +142,17 @@ fn router(config: &Config<'_>, defaults: &RouterDefaults, layer: usize) -> Resul
         bias,
         groups,
         groups_used,
-        group_score: if bias { GroupScore::TopTwoSum } else { GroupScore::Max },
+        group_score: if bias { GroupScore::TopTwoSum } else { defaults.group_score },
         normalise,
         norm_floor: NORM_FLOOR,
-        scale: if normalise && defaults.scales_or_normalises { 1.0 } else { scale },
+        scale: if normalise && defaults.scales_or_normalises && !bias { 1.0 } else { scale },
     })
 }
 
 /// Whether a bias takes part in choosing, and whether groups do.
 ///
-/// `topk_method` says so, and the bias must then be stored. Mistral Large 3 has softmax scores and no method: what is stored decides.
+/// `topk_method` says so, and the bias must then be stored. Mistral Large 3 has softmax scores and no method, and other families' code does
+/// not read the key: what is stored decides.
 fn choosing(
     config: &Config<'_>,
     defaults: &RouterDefaults,
@@ -162,8 +163,11 @@ fn choosing(
     let tensor = config.layer_tensor(layer, "mlp.gate.e_score_correction_bias");
     let stored = config.tensors.has(&tensor);
     let named = text.text("topk_method")?;
-    let implied = (gating == defaults.gating).then(|| defaults.method.to_owned());
-    match named.clone().or(implied).as_deref() {
+    if defaults.method.is_none() {
+        return Ok((stored, true));
+    }
+    let implied = defaults.method.filter(|_| gating == defaults.gating);
+    match named.as_deref().or(implied) {
         None => Ok((stored, true)),
         Some("noaux_tc") if stored => Ok((true, true)),
         Some("noaux_tc") => {

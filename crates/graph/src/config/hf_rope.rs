@@ -71,6 +71,22 @@ pub(super) fn read(
     Ok(Rope { spec: RopeSpec { base, pairs, dims, scaling }, score_scale })
 }
 
+/// The part of a head that `partial_rotary_factor` says is rotated must be the rope part, of the head or of itself.
+pub(super) fn check_part(text: &Reader<'_>, dims: usize, head: usize) -> Result<(), ConfigError> {
+    let key = "partial_rotary_factor";
+    for reader in parameters(text)?.iter().chain([text]) {
+        if let Some(part) = reader.real(key, 0.0..=1.0)?
+            && part != 1.0
+            && (part * head as f64 - dims as f64).abs() >= 0.5
+        {
+            let expected =
+                format!("{}: {dims} of {head} elements of a head are rotated", dims as f64 / head as f64);
+            return Err(reader.wrong(key, part, expected));
+        }
+    }
+    Ok(())
+}
+
 fn scaling(p: &Reader<'_>, dims: usize, context: usize) -> Result<(RopeScaling, f64), ConfigError> {
     let kind = match p.text("rope_type")? {
         Some(kind) => Some(kind),

@@ -16,7 +16,8 @@ impl Implied<'_> {
     fn field(&self, key: &str) -> Option<Field> {
         match self.naming {
             Naming::HuggingFace => {
-                self.keys.field(&format!("text_config.{key}")).or_else(|| self.keys.field(key))
+                let nested = |object: &str| self.keys.field(&format!("{object}.{key}"));
+                families::NESTED.into_iter().find_map(nested).or_else(|| self.keys.field(key))
             }
             Naming::Gguf => {
                 let Some(Field::Text(architecture)) = self.keys.field("general.architecture") else {
@@ -67,8 +68,6 @@ impl Implied<'_> {
         let kv = self.size("kv_lora_rank");
         let heads = self.size("num_attention_heads");
         let experts = self.size("n_routed_experts");
-        let biased = matches!(self.field("topk_method"), Some(Field::Text(method)) if method == "noaux_tc")
-            || (self.field("topk_method").is_none() && self.sigmoid());
         let full = self.field("mla_use_output_gate") == Some(Field::Flag(true));
         match rest {
             "self_attn.g_proj.weight" if full => {
@@ -84,16 +83,24 @@ impl Implied<'_> {
                 Some(vec![heads.checked_mul(expanded)?, kv])
             }
             "mlp.gate.weight" if experts > 0 => Some(vec![experts, hidden]),
-            "mlp.gate.e_score_correction_bias" if experts > 0 && biased => Some(vec![experts]),
+            "mlp.gate.e_score_correction_bias" if experts > 0 && self.biased() => Some(vec![experts]),
             _ => None,
         }
     }
 
-    /// Whether the router's scores are sigmoids: only those have a bias.
-    fn sigmoid(&self) -> bool {
-        match self.field("scoring_func") {
-            Some(Field::Text(name)) => name == "sigmoid",
-            _ => !matches!(self.keys.field("model_type"), Some(Field::Text(name)) if name == "deepseek_v2"),
+    /// Whether routers have a bias, by `topk_method` or what the family implies; that of no family whose files decide is implied.
+    fn biased(&self) -> bool {
+        let family = match self.field("model_type") {
+            Some(Field::Text(name)) => families::by_model_type(&name),
+            _ => None,
+        };
+        let router = family.map(|family| &family.router);
+        let implied =
+            router.map_or(Some("noaux_tc"), |router| router.as_ref().and_then(|router| router.method));
+        match (self.field("topk_method"), self.field("scoring_func")) {
+            (Some(Field::Text(method)), _) => implied.is_some() && method == "noaux_tc",
+            (_, Some(Field::Text(scores))) => implied.is_some() && scores == "sigmoid",
+            _ => implied == Some("noaux_tc"),
         }
     }
 

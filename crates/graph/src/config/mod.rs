@@ -10,6 +10,7 @@ mod gguf_rope;
 mod hf;
 mod hf_file;
 mod hf_moe;
+mod hf_refused;
 mod hf_rope;
 mod implied;
 mod limits;

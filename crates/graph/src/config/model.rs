@@ -8,7 +8,7 @@ use super::rope::RopeSpec;
 /// `experts`, the rope size is even (or 0), the vocabulary agrees with the embedding.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct ModelConfig {
-    /// Name of the circuit that runs it: `deepseek2`, `minicpm3` or `plm` (a file of `graph/circuits`).
+    /// Name of the circuit that runs it (a file of `graph/circuits`): `deepseek2`, `minicpm3` or `plm`.
     pub circuit: String,
     /// What the file calls its architecture: `general.architecture`, or `model_type` of config.json.
     pub architecture: String,
@@ -29,6 +29,13 @@ pub struct ModelConfig {
     pub rms_eps: f64,
     /// Shape and scale of the attention.
     pub attention: AttentionShape,
+    /// Whether the projections to the latents and the output projection add a bias (`attention_bias`).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub attention_bias: bool,
+    /// Where the model was trained with sparse attention: to how many tokens each attends (`index_topk`), which an indexer chooses. Latent
+    /// attends to all; up to this many tokens that is the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index_topk: Option<usize>,
     /// Rotary embedding of the rope parts.
     pub rope: RopeSpec,
     /// Which feed-forward block each of the `layers + mtp_layers` layers has.
@@ -69,7 +76,7 @@ pub struct AttentionShape {
     pub v: usize,
     /// Factor on q·k before softmax: 1/√(nope + rope), times YaRN's mscale² where the model has it. Never from the cached width.
     pub softmax_scale: f64,
-    /// Attention temperature that grows with position (Mistral Large 3), where the model has it.
+    /// Attention temperature that grows with position (Mistral Large 3, Mistral Small 4), where the model has it.
     pub temperature: Option<Temperature>,
     /// The gate on the heads' results before the output projection, where the model has one.
     pub output_gate: Option<OutputGate>,

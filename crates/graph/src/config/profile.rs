@@ -65,7 +65,7 @@ pub(crate) fn profiles(of_gguf: bool) -> Vec<Profile> {
         let of = |a: &gguf_file::Architecture| {
             let experts: &[&str] = if a.deepseek { &GGUF_EXPERTS } else { &[] };
             let keys = GGUF.iter().chain(experts).copied().collect();
-            Profile { name: a.name, circuit: a.name, keys, words: Vec::new() }
+            Profile { name: a.name, circuit: a.circuit, keys, words: Vec::new() }
         };
         return gguf_file::ARCHITECTURES.iter().map(of).collect();
     }
@@ -94,8 +94,8 @@ fn words(family: &families::Family) -> Vec<(&'static str, &'static [&'static str
             _ => &["softmax"],
         };
         let methods: &[&str] = match router.method {
-            "noaux_tc" => &["noaux_tc"],
-            _ => &["greedy", "gready", "group_limited_greedy"],
+            None | Some("noaux_tc") => &["noaux_tc"],
+            Some(_) => &["greedy", "gready", "group_limited_greedy"],
         };
         words.extend([("scoring_func", scores), ("topk_method", methods)]);
     }

@@ -14,6 +14,7 @@ mod add;
 mod attend_expanded;
 mod attend_latent;
 mod attend_separate;
+mod bias;
 mod concat;
 mod embed;
 mod expanded_store;
@@ -100,6 +101,8 @@ operations! {
     RmsNorm in rms_norm::RmsNorm;
     /// x → x·Wᵀ, one output per weight.
     Linear in linear::Linear;
+    /// x → x + b, in place.
+    Bias in bias::Bias;
     /// x → views of parts of each head.
     Split in split::Split;
     /// a, b → [a | b].

@@ -117,7 +117,7 @@ impl NodeShapes<'_> {
     pub fn norm_width(&mut self, slot: &str, shape: &[usize]) {
         let width = self.inputs.first().map_or(0, ValueShape::row_width);
         if shape != [width] {
-            let text = format!("the norm's weight has shape {shape:?}, the row has {width} elements");
+            let text = format!("the weight has shape {shape:?}, the row has {width} elements");
             self.wrong(ShapeRule::Norm, slot.to_owned(), text);
         }
     }

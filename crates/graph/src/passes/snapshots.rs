@@ -54,6 +54,8 @@ pub(crate) fn config() -> ModelConfig {
         residual_scale: 1.0,
         logits_scale: 1.0,
         tied_embeddings: false,
+        attention_bias: false,
+        index_topk: None,
         kv_form: KvForm::Separate,
     }
 }

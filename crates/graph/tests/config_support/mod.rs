@@ -49,8 +49,9 @@ impl Folder {
     pub fn new(config: Value) -> Folder {
         let Value::Object(config) = config else { panic!("a config is an object") };
         let mut folder = Folder { config, tensors: Shapes::default() };
-        let (text, prefix) = match folder.config.get("text_config") {
-            Some(Value::Object(text)) => (text.clone(), "language_model."),
+        let (text, prefix) = match (folder.config.get("text_config"), folder.config.get("language_config")) {
+            (Some(Value::Object(text)), _) => (text.clone(), "language_model."),
+            (_, Some(Value::Object(text))) => (text.clone(), "language."),
             _ => (folder.config.clone(), ""),
         };
         let size = |key: &str| text.get(key).and_then(Value::as_u64).unwrap_or(0) as usize;

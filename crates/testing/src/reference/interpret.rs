@@ -129,6 +129,12 @@ impl Interpreter<'_> {
                 let made = pairs.map(|(a, b)| a + scale as f32 * b).collect();
                 self.set(node, 0, made);
             }
+            Op::Bias => {
+                let bias = self.weights.vector(self.ir().weight(node.weights[0].1))?;
+                let rows = self.input(node, 0)?.chunks_exact(bias.len());
+                let made = rows.flat_map(|row| row.iter().zip(&bias).map(|(x, b)| x + b)).collect();
+                self.set(node, 0, made);
+            }
             Op::Scale { by } => {
                 let made = self.input(node, 0)?.iter().map(|x| by as f32 * x).collect();
                 self.set(node, 0, made);

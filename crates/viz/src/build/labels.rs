@@ -116,7 +116,7 @@ pub(crate) fn family_of(word: &str, slot: &str) -> &'static str {
         | "attend_expanded" => "attention",
         "latent_store" | "expanded_store" => "cache",
         "route" | "expert_mlp" | "expert_gate_up" | "expert_down" => "experts",
-        "silu_mul" | "sigmoid_mul" | "relu2" | "add" | "scale" => "sum",
+        "silu_mul" | "sigmoid_mul" | "relu2" | "add" | "bias" | "scale" => "sum",
         _ => "linear",
     }
 }

@@ -157,7 +157,9 @@ fn configs() -> Vec<ModelConfig> {
         layer_kinds: vec![LayerKind::Dense, LayerKind::Moe, LayerKind::Moe],
         ..v3.clone()
     };
-    let mut configs = vec![v3, dense, v2, minicpm3, plm, mtp];
+    let biased = ModelConfig { attention_bias: true, index_topk: Some(64), ..v3.clone() };
+    let biased_legacy = ModelConfig { attention_bias: true, ..dense.clone() };
+    let mut configs = vec![v3, dense, v2, minicpm3, plm, mtp, biased, biased_legacy];
     configs.extend(gated());
     configs
 }

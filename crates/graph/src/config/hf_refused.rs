@@ -1,0 +1,68 @@
+//! Keys of config.json that change what is computed in a way that no circuit has: a model with one of them would run wrongly.
+
+use super::error::ConfigError;
+use super::reader::Reader;
+use super::source::Field;
+
+/// A key, the values with which it changes nothing (beside being left out or null), and what it does with others.
+struct Refused {
+    key: &'static str,
+    neutral: fn(&Field) -> bool,
+    expected: &'static str,
+}
+
+const fn off(key: &'static str, expected: &'static str) -> Refused {
+    Refused { key, neutral: |field| *field == Field::Flag(false), expected }
+}
+
+const fn zero(key: &'static str, expected: &'static str) -> Refused {
+    Refused {
+        key,
+        neutral: |field| matches!(field, Field::Integer(0)) || *field == Field::Real(0.0),
+        expected,
+    }
+}
+
+const REFUSED: [Refused; 13] = [
+    off("mlp_bias", "false: biases in feed-forward blocks are not supported"),
+    off("use_qk_norm", "false: norms of queries and keys are not supported"),
+    Refused {
+        key: "use_mla",
+        neutral: |field| *field == Field::Flag(true),
+        expected: "true: without Multi-head Latent Attention it is another architecture",
+    },
+    Refused {
+        key: "hc_mult",
+        neutral: |field| matches!(field, Field::Integer(0 | 1)),
+        expected: "1: hyper-connections are not supported",
+    },
+    Refused {
+        key: "layer_types",
+        neutral: all_attend_to_everything,
+        expected: "a list of \"full_attention\" or \"indexed_attention\": other kinds of layers are not supported",
+    },
+    zero("sliding_window", "null: attention over a window is not supported"),
+    zero("attn_logit_softcapping", "null: capped attention scores are not supported"),
+    zero("final_logit_softcapping", "null: capped logits are not supported"),
+    zero("logit_softcap", "null: capped logits are not supported"),
+    zero("swiglu_limit", "null: clamped activations are not supported"),
+    zero("zero_expert_num", "0: experts that pass their input on are not supported"),
+    zero("num_zero_experts", "0: experts that pass their input on are not supported"),
+    zero("kv_source_layers", "null: latents shared between layers are not supported"),
+];
+
+/// Sparse attention is run as attention to everything, of which a session tells.
+fn all_attend_to_everything(types: &Field) -> bool {
+    let known = |kind: &Field| matches!(kind, Field::Text(kind) if kind == "full_attention" || kind == "indexed_attention");
+    matches!(types, Field::List(types) if types.iter().all(known))
+}
+
+/// Refuses a config with a key that no circuit follows.
+pub(super) fn check(text: &Reader<'_>) -> Result<(), ConfigError> {
+    for refused in &REFUSED {
+        if let Some(value) = text.field(refused.key).filter(|value| !(refused.neutral)(value)) {
+            return Err(text.wrong(refused.key, value, refused.expected));
+        }
+    }
+    Ok(())
+}
