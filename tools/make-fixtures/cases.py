@@ -240,6 +240,11 @@ CASES: dict[str, Case] = {
         ),
         prompt=100,
     ),
+    "axk1": Case(
+        "AXK1Config",
+        dict(SMALL_EXPERTS, n_routed_experts=12, n_group=4, topk_group=2, rope_parameters=rope(1e4)),
+        left_out=("e_score_correction_bias",),
+    ),
     "v3-bias": Case(
         "DeepseekV3Config",
         dict(SMALL_EXPERTS | V3_ROUTER, n_group=1, topk_group=1, attention_bias=True, rope_parameters=rope(1e4)),

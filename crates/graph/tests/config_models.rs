@@ -447,6 +447,27 @@ fn mistral_small_4_is_wrapped_and_warms_queries() {
     assert!(matches!(error, ConfigError::Unsupported { architecture, .. } if architecture == "mistral"));
 }
 
+fn a_x_k1() -> Folder {
+    let folder = like_v3(json!({
+        "architectures": ["AXK1ForCausalLM"], "model_type": "axk1", "first_k_dense_replace": 1,
+        "max_position_embeddings": 131072, "n_routed_experts": 192, "num_attention_heads": 64,
+        "num_nextn_predict_layers": 0, "rope_scaling": null, "vocab_size": 163840, "topk_method": null
+    }));
+    folder.without("topk_method")
+}
+
+#[test]
+fn a_x_k1_groups_experts_without_a_bias() {
+    let c = a_x_k1().config();
+    assert_eq!((c.circuit.as_str(), c.layers, c.attention.heads), ("axk1", 61, 64));
+    let r = c.moe.expect("experts").router;
+    assert_eq!((r.gating, r.bias, r.groups, r.groups_used), (Gating::Sigmoid, false, 8, 4));
+    assert_eq!((r.group_score, r.normalise, r.scale), (GroupScore::TopTwoSum, true, 2.5));
+    // its code does not read topk_method
+    let named = a_x_k1().set("topk_method", json!("noaux_tc"));
+    assert_eq!(named.config(), c);
+}
+
 #[test]
 fn deepseek_vl2_holds_its_text_part_in_language_config() {
     let language = json!({

@@ -354,6 +354,6 @@ fn an_unknown_architecture_names_those_that_are_known() {
     let error = Gguf::new("llama", SMALL).error();
     config_support::names(
         &error,
-        &["model.gguf", "\"llama\"", "deepseek2, deepseek32, glm-dsa, mistral4, minicpm3, plm"],
+        &["model.gguf", "\"llama\"", "deepseek2, deepseek32, glm-dsa, mistral4, axk1, minicpm3, plm"],
     );
 }

@@ -221,6 +221,17 @@ const SHAPES: [Shape; 18] = [
         temperature: Some(0.1),
         ..LARGE
     },
+    Shape {
+        name: "a.x-k1",
+        circuit: "axk1",
+        names: Some(("axk1", "axk1")),
+        heads: 64,
+        vocab: 163_840,
+        context: 131_072,
+        moe: Some(Moe { experts: 192, dense_lead: 1, unbiased: true, ..V3_EXPERTS }),
+        yarn: None,
+        ..V3
+    },
     Shape { name: "tiny-dense", ..PLAIN },
     Shape {
         name: "tiny-v2",
@@ -281,6 +292,13 @@ const SHAPES: [Shape; 18] = [
         moe: Some(Moe { sigmoid: false, scale: 1.0, dense_lead: 0, ..TINY_EXPERTS }),
         yarn: Some((16.0, 256, 1.0)),
         temperature: Some(0.1),
+        ..PLAIN
+    },
+    Shape {
+        name: "tiny-axk1",
+        circuit: "axk1",
+        names: Some(("axk1", "axk1")),
+        moe: Some(Moe { groups: 4, groups_used: 2, unbiased: true, ..TINY_EXPERTS }),
         ..PLAIN
     },
     Shape {
@@ -356,7 +374,7 @@ impl Shape {
             tied_embeddings: self.tied,
             attention_bias: false,
             index_topk: self.index_topk,
-            kv_form: if self.circuit == "deepseek2" { kv_form } else { KvForm::Combined },
+            kv_form: if matches!(self.circuit, "deepseek2" | "axk1") { kv_form } else { KvForm::Combined },
         }
     }
 

@@ -13,7 +13,7 @@ use latent_types::Tier;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-pub const CASES: [&str; 19] = [
+pub const CASES: [&str; 20] = [
     "v2-lite",
     "v2-lite-yarn",
     "v2-groups",
@@ -29,6 +29,7 @@ pub const CASES: [&str; 19] = [
     "glm-dsa",
     "deepseek32",
     "mistral4",
+    "axk1",
     "v3-bias",
     "v3-tiny-latents",
     "minicpm3-long",

@@ -35,8 +35,9 @@ use crate::naming::Scheme;
 use std::sync::OnceLock;
 
 /// The files of `crates/graph/circuits`: a new architecture adds a line.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("bailing_hybrid", include_str!("../../circuits/bailing_hybrid.json")),
+    ("axk1", include_str!("../../circuits/axk1.json")),
     ("deepseek2", include_str!("../../circuits/deepseek2.json")),
     ("kimi_linear", include_str!("../../circuits/kimi_linear.json")),
     ("minicpm3", include_str!("../../circuits/minicpm3.json")),

@@ -73,6 +73,10 @@ const V3_ROUTER: RouterDefaults = RouterDefaults {
     scales_or_normalises: false,
 };
 
+/// A.X-K1's code adds a bias that its files do not store.
+const AXK1_ROUTER: RouterDefaults =
+    RouterDefaults { method: None, group_score: GroupScore::TopTwoSum, first_dense: 1, ..V3_ROUTER };
+
 const MISTRAL4_ROUTER: RouterDefaults = RouterDefaults {
     gating: Gating::Softmax,
     method: None,
@@ -114,7 +118,7 @@ const HYBRID_KEYS: &[(&str, &str)] = &[
 const YOUTU: Family =
     Family { model_type: "youtu", classes: &["YoutuForCausalLM"], router: None, rope_base: None, ..DEEPSEEK };
 
-pub(super) static FAMILIES: [Family; 13] = [
+pub(super) static FAMILIES: [Family; 14] = [
     Family {
         model_type: "deepseek_v2",
         classes: &["DeepseekV2ForCausalLM"],
@@ -136,6 +140,13 @@ pub(super) static FAMILIES: [Family; 13] = [
         model_type: "mistral4",
         classes: &["Mistral4ForCausalLM"],
         router: Some(MISTRAL4_ROUTER),
+        ..DEEPSEEK
+    },
+    Family {
+        model_type: "axk1",
+        classes: &["AXK1ForCausalLM"],
+        circuit: "axk1",
+        router: Some(AXK1_ROUTER),
         ..DEEPSEEK
     },
     Family {

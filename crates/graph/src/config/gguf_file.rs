@@ -51,7 +51,7 @@ const DEEPSEEK2: Architecture = Architecture {
     temperature: None,
 };
 
-pub(super) static ARCHITECTURES: [Architecture; 6] = [
+pub(super) static ARCHITECTURES: [Architecture; 7] = [
     DEEPSEEK2,
     Architecture { name: "deepseek32", yarn: YarnKeys::Mla, ..DEEPSEEK2 },
     Architecture { name: "glm-dsa", yarn: YarnKeys::Mla, sigmoid: true, ..DEEPSEEK2 },
@@ -61,6 +61,15 @@ pub(super) static ARCHITECTURES: [Architecture; 6] = [
         yarn: YarnKeys::Mla,
         group_score: GroupScore::TopTwoSum,
         temperature: Some(0.1),
+        ..DEEPSEEK2
+    },
+    // no converter writes it yet: the names of `latent make-model`
+    Architecture {
+        name: "axk1",
+        circuit: "axk1",
+        yarn: YarnKeys::Mla,
+        sigmoid: true,
+        group_score: GroupScore::TopTwoSum,
         ..DEEPSEEK2
     },
     Architecture {

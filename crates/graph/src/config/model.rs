@@ -8,7 +8,7 @@ use super::rope::RopeSpec;
 /// `experts`, the rope size is even (or 0), the vocabulary agrees with the embedding.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct ModelConfig {
-    /// Name of the circuit that runs it (a file of `graph/circuits`): `deepseek2`, `minicpm3` or `plm`.
+    /// Name of the circuit that runs it (a file of `graph/circuits`): `deepseek2`, `axk1`, `minicpm3` or `plm`.
     pub circuit: String,
     /// What the file calls its architecture: `general.architecture`, or `model_type` of config.json.
     pub architecture: String,

@@ -159,7 +159,8 @@ fn configs() -> Vec<ModelConfig> {
     };
     let biased = ModelConfig { attention_bias: true, index_topk: Some(64), ..v3.clone() };
     let biased_legacy = ModelConfig { attention_bias: true, ..dense.clone() };
-    let mut configs = vec![v3, dense, v2, minicpm3, plm, mtp, biased, biased_legacy];
+    let axk1 = ModelConfig { circuit: "axk1".into(), ..v3.clone() };
+    let mut configs = vec![v3, dense, v2, minicpm3, plm, mtp, biased, biased_legacy, axk1];
     configs.extend(gated());
     configs
 }
