@@ -228,6 +228,15 @@ impl<'a> Context<'a> {
         self.buffer(operand).read_block(self.taker(), operand.heads_block(row, heads))
     }
 
+    /// All heads of some rows as one matrix: those of the first row, then those of the next. None where they are not
+    /// evenly spaced.
+    pub(crate) fn read_rows_of_heads(&self, operand: &Operand, rows: Range<usize>) -> Option<Rows<'a>> {
+        let even = operand.stride == operand.heads * operand.head_stride || rows.len() == 1;
+        let block =
+            Block { rows: rows.len() * operand.heads, ..operand.heads_block(rows.start, 0..operand.heads) };
+        even.then(|| self.buffer(operand).read_block(self.taker(), block))
+    }
+
     /// Some heads of one row as a matrix to write, one row per head.
     ///
     /// # Safety

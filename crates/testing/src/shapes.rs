@@ -131,7 +131,7 @@ const V3: Shape = Shape {
 const TINY_EXPERTS: Moe =
     Moe { experts: 16, used: 4, shared: 1, ffn: 256, sigmoid: true, norm: true, scale: 2.5, ..EXPERTS };
 
-const SHAPES: [Shape; 18] = [
+const SHAPES: [Shape; 20] = [
     Shape {
         name: "youtu-llm-2b",
         layers: 32,

@@ -1,12 +1,13 @@
 //! MLA decode: attention over cached latents, each row's KV range cut into splits whose partial results are
 //! combined in order.
 
-use super::kv_splits::{self, HeadGroup, kv_len, rows_on, split, split_count};
+use super::kv_splits::{self, HeadGroup, RowGroup, kv_len, rows_on, split, split_count};
 use crate::context::Context;
 use crate::program::{AttendLatent, Operand};
 use crate::scratch::{WorkerScratch, resize_scratch};
 use latent_graph::ir::AttentionPath;
 use latent_kernels::{AttendArgs, CacheView, PartialSoftmax, partial_softmax_len};
+use std::ops::Range;
 
 /// Most heads of a task where one worker computes all splits: it keeps the partial results of all of them.
 const MAX_TASK_HEADS: usize = 32;
@@ -16,7 +17,7 @@ const MIN_TASK_HEADS: usize = 4;
 
 impl AttendLatent {
     /// Small batches split each row's KV range across workers (flash decoding), and the consumer combines the
-    /// partial results ([`kv_splits::combine_head`]). Otherwise one worker computes all splits of its (row,
+    /// partial results ([`RowGroup::combine`]). Otherwise one worker computes all splits of its (row,
     /// head) tasks. The sums are the same.
     pub(crate) fn run(&self, ctx: &Context<'_>, path: AttentionPath, scratch: &mut WorkerScratch) {
         if let Some(partials) = kv_splits::shares_splits(ctx, self.partials, path) {
@@ -58,8 +59,9 @@ impl AttendLatent {
     }
 
     /// The KV splits of all rows, shared out by cached rows: neighbouring splits go to one worker, since a
-    /// kernel prefetches the rows after its split. One worker computes all heads of a split, so that its rows
-    /// are read from memory once; with fewer splits than workers, groups of heads are shared out too.
+    /// kernel prefetches the rows after its split. One worker computes all heads of a split, and those of all rows of a
+    /// sequence that it is common to, so that its rows are read from memory once; with fewer splits than workers,
+    /// groups of heads are shared out too.
     // measured: docs/notes/attention-kernels.md "Share out KV splits by size"
     fn attend_split_kv(
         &self,
@@ -69,28 +71,63 @@ impl AttendLatent {
         scratch: &mut Vec<f32>,
     ) {
         let out = &self.out;
-        let own = ctx.worker.share(rows_on(ctx, path).map(|(_, row)| kv_len(ctx, row) * out.heads).sum(), 1);
+        let all = rows_on(ctx, path).map(|(_, row)| kv_len(ctx, row) * out.heads).sum();
+        let own = ctx.worker.share(all, 1);
         let mut before = 0;
-        for (number, (span, row)) in rows_on(ctx, path).enumerate() {
-            let cache = ctx.kv_view(span, self.kv_layer);
-            let kv_len = kv_len(ctx, row);
-            let together = kv_splits::heads_together(ctx, kv_len, out.heads);
-            for index in 0..split_count(kv_len) {
-                let rows = split(kv_len, index);
-                for group in HeadGroup::of_row(ctx, row, out.heads, together) {
+        for group in RowGroup::all(ctx, path) {
+            let together = group.heads_together(ctx, out.heads);
+            for index in 0..group.split_count() {
+                let rows = group.work(ctx, index);
+                for first in (0..out.heads).step_by(together) {
+                    let heads = first..(first + together).min(out.heads);
                     // a task belongs to the worker whose share has its middle, counted in cached rows per
                     // head
-                    let heads = group.heads.start + group.heads.end;
-                    if own.contains(&(before + rows.start * out.heads + rows.len() * heads / 2)) {
-                        let at = kv_splits::partials_of(partials, out.width, &group.heads, index);
-                        // SAFETY: tasks are disjoint in row, split or heads, each has its own range, and the
+                    let work = rows * heads.len();
+                    if own.contains(&(before + work / 2)) {
+                        let (at, elements) = group.partials_of(partials, out.width, &heads, index);
+                        // SAFETY: tasks are disjoint in group, split or heads, each has its own range, and the
                         // middle of one is in one share.
-                        let partial = unsafe { ctx.elements_mut(partials, number, at) };
-                        self.attend_split(ctx, &group, index, &cache, partial, scratch);
+                        let partial = unsafe { ctx.elements_mut(partials, at, elements) };
+                        self.attend_group(ctx, &group, heads, index, partial, scratch);
                     }
+                    before += work;
                 }
             }
-            before += kv_len * out.heads;
+        }
+    }
+
+    /// Partial results of one split for some heads of all rows of a group: in one call of the kernel where the split is
+    /// the same for all rows, else row by row. The sums are the same.
+    fn attend_group(
+        &self,
+        ctx: &Context<'_>,
+        group: &RowGroup<'_>,
+        heads: Range<usize>,
+        index: usize,
+        partial: &mut [f32],
+        scratch: &mut Vec<f32>,
+    ) {
+        let latent = self.out.width;
+        let (cache, count) = (ctx.kv_view(group.span, self.kv_layer), heads.len());
+        let scale = |row: usize| ctx.score_scale(ctx.batch.positions[row]);
+        let mut partial = PartialSoftmax::in_memory(partial, group.rows.len() * count, latent);
+        let one_scale =
+            group.rows.clone().all(|row| scale(row).to_bits() == scale(group.rows.start).to_bits());
+        let queries = ctx.read_rows_of_heads(&self.query, group.rows.clone());
+        if let (Some(rows), Some(q), true, true) =
+            (group.shared_split(index), queries, count == self.out.heads, one_scale)
+        {
+            let args = AttendArgs { q, cache: &cache, rows, scale: scale(group.rows.start), latent };
+            return (self.kernel)(&args, &mut partial, scratch);
+        }
+        for (i, row) in group.rows.clone().enumerate() {
+            let rows = split(kv_len(ctx, row), index);
+            // nobody reads the results of a split that a row does not have
+            if !rows.is_empty() {
+                let q = ctx.read_heads(&self.query, row, heads.clone());
+                let args = AttendArgs { q, cache: &cache, rows, scale: scale(row), latent };
+                (self.kernel)(&args, &mut partial.heads(i * count..(i + 1) * count), scratch);
+            }
         }
     }
 
@@ -116,10 +153,12 @@ impl AttendLatent {
     fn combine_all(&self, ctx: &Context<'_>, path: AttentionPath, partials: &Operand) {
         let out = &self.out;
         for head in ctx.worker.share(out.heads, 1) {
-            for (number, (_, row)) in rows_on(ctx, path).enumerate() {
-                // SAFETY: shares of heads are disjoint, and `head` is in this worker's.
-                let result = unsafe { ctx.head_mut(out, row, head, 0..out.width) };
-                kv_splits::combine_head(ctx, partials, head, (number, row..row + 1), result);
+            for group in RowGroup::all(ctx, path) {
+                for row in group.rows.clone() {
+                    // SAFETY: shares of heads are disjoint, and `head` is in this worker's.
+                    let result = unsafe { ctx.head_mut(out, row, head, 0..out.width) };
+                    group.combine(ctx, partials, (row, head), result);
+                }
             }
         }
     }

@@ -28,9 +28,12 @@ const ENOUGH_SPLITS: usize = 8;
 /// more than the cost of one.
 const HEAD_GROUP: usize = 16;
 
+/// Rows of one sequence that read a split together: as many as a step verifies of drafted tokens.
+const ROWS_TOGETHER: usize = 8;
+
 /// What plans for this backend leave room for.
 pub(crate) const KV_SPLITS: KvSplits =
-    KvSplits { most: MAX_SPLITS, head_group: HEAD_GROUP, groups_per_worker: 4 };
+    KvSplits { most: MAX_SPLITS, head_group: HEAD_GROUP, groups_per_worker: 4, rows_together: ROWS_TOGETHER };
 
 /// The split of `kv_len` cached rows at `index`. Boundaries depend on the length alone, and with them the
 /// order of sums.
@@ -48,16 +51,97 @@ pub(crate) fn split_count(kv_len: usize) -> usize {
     kv_len.div_ceil(split_size(kv_len))
 }
 
-/// Where, among the partial results of a row, those of a split are for a group of heads.
-pub(crate) fn partials_of(
-    partials: &Operand,
-    latent: usize,
-    heads: &Range<usize>,
-    index: usize,
-) -> Range<usize> {
-    let len = partial_softmax_len(heads.len(), latent);
-    let start = heads.start * partials.width + index * len;
-    start..start + len
+/// Consecutive rows of a sequence whose KV ranges are cut into splits of one size. A split that ends before the first
+/// of them is the same for all, and is read once for all.
+#[derive(Clone)]
+pub(crate) struct RowGroup<'c> {
+    pub span: &'c SeqSpan,
+    pub rows: Range<usize>,
+    /// Rows on the path before the first one: its place among the partial results.
+    before: usize,
+    /// KV lengths of the first and the last row.
+    kv_lens: [usize; 2],
+}
+
+impl<'c> RowGroup<'c> {
+    /// The rows on an attention path in groups, in order.
+    pub(crate) fn all(ctx: &Context<'c>, path: AttentionPath) -> impl Iterator<Item = RowGroup<'c>> {
+        let positions = &ctx.batch.positions;
+        let mut spans = ctx.batch.on_path(path);
+        let (mut current, mut next, mut before) = (None::<&SeqSpan>, 0, 0);
+        std::iter::from_fn(move || {
+            if current.is_none_or(|span| next == span.rows.end) {
+                current = spans.next();
+                next = current?.rows.start;
+            }
+            let span = current?;
+            let size = |row: usize| split_size(positions[row] + 1);
+            let other = (next..span.rows.end).find(|row| size(*row) != size(next));
+            let rows = next..other.unwrap_or(span.rows.end);
+            let kv_lens = [positions[rows.start] + 1, positions[rows.end - 1] + 1];
+            let group = RowGroup { span, rows: rows.clone(), before, kv_lens };
+            (next, before) = (rows.end, before + rows.len());
+            Some(group)
+        })
+    }
+
+    /// Splits of the longest row.
+    pub(crate) fn split_count(&self) -> usize {
+        split_count(self.kv_lens[1])
+    }
+
+    /// The split at `index`, if it is the same for all rows.
+    pub(crate) fn shared_split(&self, index: usize) -> Option<Range<usize>> {
+        let [first, last] = self.kv_lens.map(|kv_len| split(kv_len, index));
+        (first == last).then_some(first)
+    }
+
+    /// Cached rows that the rows attend to in the split at `index`, all together.
+    pub(crate) fn work(&self, ctx: &Context<'_>, index: usize) -> usize {
+        self.rows.clone().map(|row| split(kv_len(ctx, row), index).len()).sum()
+    }
+
+    /// How many heads go to one worker together: with fewer splits than workers, groups of heads are shared out too.
+    pub(crate) fn heads_together(&self, ctx: &Context<'_>, heads: usize) -> usize {
+        if split_count(self.kv_lens[0]) >= ctx.worker.count { heads } else { HEAD_GROUP }
+    }
+
+    /// Where the partial results of a split are for some heads of all rows, and the row that this is counted from:
+    /// those of the first row, then those of the next.
+    pub(crate) fn partials_of(
+        &self,
+        partials: &Operand,
+        latent: usize,
+        heads: &Range<usize>,
+        index: usize,
+    ) -> (usize, Range<usize>) {
+        let rows = self.rows.len();
+        let len = partial_softmax_len(rows * heads.len(), latent);
+        let start = rows * heads.start * partials.width + index * len;
+        (self.before, start..start + len)
+    }
+
+    /// Combines the splits that workers computed of a head of one row.
+    pub(crate) fn combine(
+        &self,
+        ctx: &Context<'_>,
+        partials: &Operand,
+        (row, head): (usize, usize),
+        out: &mut [f32],
+    ) {
+        let latent = ctx.model.config.attention.kv_lora_rank;
+        let together = self.heads_together(ctx, partials.heads);
+        let first = head / together * together;
+        let heads = first..(first + together).min(partials.heads);
+        let splits = split_count(kv_len(ctx, row));
+        let (at, Range { start, .. }) = self.partials_of(partials, latent, &heads, 0);
+        let end = self.partials_of(partials, latent, &heads, splits).1.start;
+        let memory = ctx.elements(partials, at, start..end);
+        let wanted = (row - self.rows.start) * heads.len() + head - first;
+        let mut out = RowsMut::new(out, 1, latent, latent);
+        let all = self.rows.len() * heads.len();
+        latent_kernels::combine_splits(memory, splits, all, latent, wanted..wanted + 1, &mut out);
+    }
 }
 
 /// A row, its KV length, and a group of its heads.
@@ -117,7 +201,15 @@ pub(crate) fn shares_splits(
     path: AttentionPath,
 ) -> Option<Operand> {
     let several = |(_, row): (&SeqSpan, usize)| split_count(kv_len(ctx, row)) > 1;
-    let few = |of: &Operand| matches!(of.rows, RowCount::AtMost(most) if row_count(ctx, path) <= most);
+    let apart = ctx.batch.on_path(path).all(|span| span.rows.len() == 1);
+    let few = |of: &Operand| match of.rows {
+        // rows of different sequences read nothing together
+        RowCount::AtMost(_) if apart => {
+            row_count(ctx, path) <= KV_SPLITS.rows_apart(of.heads, ctx.worker.count)
+        }
+        RowCount::AtMost(most) => row_count(ctx, path) <= most,
+        _ => false,
+    };
     partials.filter(few).filter(|_| rows_on(ctx, path).any(several))
 }
 
@@ -131,30 +223,21 @@ pub(crate) fn left_partials(
     if ctx.traced { None } else { shares_splits(ctx, partials, path) }
 }
 
-/// How many heads of a row go to one worker together, where workers share splits.
-pub(crate) fn heads_together(ctx: &Context<'_>, kv_len: usize, heads: usize) -> usize {
-    if split_count(kv_len) >= ctx.worker.count { heads } else { HEAD_GROUP }
-}
-
-/// Combines the splits that workers computed of a head, for some rows and the number of the path's rows
-/// before them.
+/// Combines the splits that workers computed of a head, for some of the path's rows.
 pub(crate) fn combine_head(
     ctx: &Context<'_>,
     partials: &Operand,
+    path: AttentionPath,
     head: usize,
-    (before, rows): (usize, Range<usize>),
+    rows: &Range<usize>,
     out: &mut [f32],
 ) {
     let latent = ctx.model.config.attention.kv_lora_rank;
-    for (i, (row, out)) in rows.zip(out.chunks_exact_mut(latent)).enumerate() {
-        let kv_len = kv_len(ctx, row);
-        let together = heads_together(ctx, kv_len, partials.heads);
-        let first = head / together * together;
-        let group = HeadGroup { row, kv_len, heads: first..(first + together).min(partials.heads) };
-        let start = partials_of(partials, latent, &group.heads, 0).start;
-        let end = partials_of(partials, latent, &group.heads, split_count(kv_len)).start;
-        let splits = ctx.elements(partials, before + i, start..end);
-        group.combine(splits, head..head + 1, latent, &mut RowsMut::new(out, 1, latent, latent));
+    for group in RowGroup::all(ctx, path).filter(|group| rows.contains(&group.rows.start)) {
+        for row in group.rows.clone() {
+            let out = &mut out[(row - rows.start) * latent..][..latent];
+            group.combine(ctx, partials, (row, head), out);
+        }
     }
 }
 

@@ -135,16 +135,14 @@ impl AbsorbV {
         let partials = kv_splits::left_partials(ctx, *partials, path);
         for (head, outputs) in head_shares(ctx, out.heads, out.width, OUTPUT_UNIT) {
             let projection = HeadProjection::new(ctx, kv, &KvProjection::Uv, head);
-            let mut before = 0;
             for rows in ctx.batch.ranges_in(path) {
                 let x = if let Some(partials) = &partials {
                     let combined = resize_scratch(more, rows.len() * input.width);
-                    kv_splits::combine_head(ctx, partials, head, (before, rows.clone()), combined);
+                    kv_splits::combine_head(ctx, partials, path, head, &rows, combined);
                     Rows::new(combined, rows.len(), input.width, input.width)
                 } else {
                     ctx.read(input, rows.clone(), head * input.head_stride, input.width)
                 };
-                before += rows.len();
                 let x = acts.prepare(x, None, formats);
                 let column = head * out.head_stride + outputs.start;
                 // SAFETY: shares of (head, columns) are disjoint, and these columns are in this worker's.

@@ -164,7 +164,7 @@ fn epilogues_folded() {
 
 #[test]
 fn kv_splits_shared() {
-    let splits = crate::target::KvSplits { most: 8, head_group: 16, groups_per_worker: 4 };
+    let splits = crate::target::KvSplits { most: 8, head_group: 16, groups_per_worker: 4, rows_together: 0 };
     insta::assert_snapshot!(share_kv_splits(folded(BatchBucket::Decode), splits, 2).to_text(None));
     // too few workers to share the heads of one row
     let alone = crate::target::KvSplits { head_group: 1, groups_per_worker: 1, ..splits };

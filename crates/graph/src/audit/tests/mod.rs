@@ -59,7 +59,7 @@ fn table() -> Vec<KernelContract> {
 
 /// A backend with these kernels, two workers of which share KV splits.
 fn target() -> Target {
-    let kv_splits = Some(KvSplits { most: 8, head_group: 2, groups_per_worker: 4 });
+    let kv_splits = Some(KvSplits { most: 8, head_group: 2, groups_per_worker: 4, rows_together: 0 });
     Target { kv_splits, workers: 2, ..Target::new("test", table()) }
 }
 
