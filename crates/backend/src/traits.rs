@@ -42,8 +42,8 @@ pub struct LoadRequest<'a> {
     pub progress: &'a mut dyn FnMut(u64, u64),
 }
 
-/// Hears rows of the residual stream, one after the other.
-pub type OnRows<'a> = dyn FnMut(&[f32]) + 'a;
+/// Hears rows of the residual stream.
+pub type HiddenSink<'a> = &'a mut dyn FnMut(&[f32]);
 
 /// One step: new rows of one or several sequences.
 pub struct Step<'a> {
@@ -57,7 +57,7 @@ pub struct Step<'a> {
     pub on_logits: &'a mut dyn FnMut(usize, &[f32]),
     /// Hears the residual stream after the last layer, before any logits: hidden size elements for every row of the batch, in its order. An MTP
     /// layer reads it. None where nobody wants it.
-    pub on_hidden: Option<&'a mut OnRows<'a>>,
+    pub on_hidden: Option<HiddenSink<'a>>,
 }
 
 /// A step of the MTP layer over rows that the model has run: what drafts tokens.

@@ -131,15 +131,19 @@ impl Engine {
             return Ok(());
         }
         let mut left = self.max_batch_tokens() - parts.iter().map(|part| part.share).sum::<usize>();
+        // rows of the MTP layer's step
+        let mut rows = self.max_batch_tokens();
         let (mut inputs, mut places) = (Vec::new(), Vec::new());
         let count = running.len();
         for (at, running) in running.iter_mut().enumerate() {
             let Some(place) = parts.iter().position(|part| part.at == at && part.complete) else { continue };
-            let room = left > 0 && running.generation.left() > 1;
+            let waiting = running.sequence.draft.waiting().0.len() + 1;
+            let room = left > 0 && waiting <= rows && running.generation.left() > 1;
             if parts[place].share == 1 && room && self.has_room_for_draft(running.sequence, count) {
                 inputs.push(DraftInput { sequence: &mut *running.sequence, token: parts[place].tokens[0] });
                 places.push(place);
                 left -= 1;
+                rows -= waiting;
             }
         }
         if inputs.is_empty() {

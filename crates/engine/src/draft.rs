@@ -8,53 +8,6 @@ use crate::step::SeqInput;
 use latent_backend::{DraftStep, InputRows, KV_BLOCK};
 use latent_graph::stage_index::MTP_HEAD;
 
-/// What drafts tokens, which the model then verifies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Draft {
-    /// Nothing: one step for each token.
-    #[default]
-    None,
-    /// The model's own layer for multi-token prediction: one token, verified beside the one before it in a step of two rows.
-    Mtp,
-}
-
-impl Draft {
-    /// Its word on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Draft::None => "none",
-            Draft::Mtp => "mtp",
-        }
-    }
-}
-
-impl std::str::FromStr for Draft {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<Draft, String> {
-        [Draft::None, Draft::Mtp]
-            .into_iter()
-            .find(|draft| draft.name() == word)
-            .ok_or_else(|| format!("{word:?} drafts nothing; expected none or mtp"))
-    }
-}
-
-/// Tokens that were drafted for an answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct DraftCount {
-    /// Drafts that were verified.
-    pub drafted: usize,
-    /// Those that were the token that the model chose.
-    pub accepted: usize,
-}
-
-impl DraftCount {
-    /// The share that was accepted; 0 of none.
-    pub fn acceptance(&self) -> f64 {
-        self.accepted as f64 / self.drafted.max(1) as f64
-    }
-}
-
 /// One sequence of [`Engine::draft`], and the token that was chosen after its last row.
 pub struct DraftInput<'a> {
     /// The sequence; its rows stay as many as they are.
@@ -91,7 +44,8 @@ impl Engine {
         let len = sequence.len() + 2;
         let there = len <= sequence.block_table().len() * KV_BLOCK;
         let room = there || self.cache.available() >= running * KV_BLOCK;
-        len <= self.context() && room && self.can_draft(sequence)
+        let rows = (sequence.draft.waiting().0.len() + 1).max(2);
+        len <= self.context() && room && rows <= self.max_batch_tokens() && self.can_draft(sequence)
     }
 
     /// Says whether anybody wants drafts for this sequence. Without, its steps do not run the MTP layer; what this has of the sequence is
@@ -133,22 +87,23 @@ impl Engine {
         if rows == 0 || rows > max_batch_tokens {
             return Err(EngineError::Rows { rows, max_batch_tokens });
         }
+        for DraftInput { sequence, .. } in inputs.iter_mut() {
+            let rows = sequence.draft.done()..sequence.len();
+            self.cache.own_rows(sequence, rows)?;
+        }
         self.batch.clear();
-        let mut hidden = Vec::with_capacity(inputs.len());
         let mut tokens = Vec::new();
         for DraftInput { sequence, token } in inputs.iter_mut() {
-            let done = sequence.draft.done();
-            let len = sequence.len();
-            self.cache.own_rows(sequence, done..len)?;
             tokens.clear();
             tokens.extend_from_slice(sequence.draft.waiting().0);
             tokens.push(*token);
             let path = self.options.stages.mla.path(tokens.len(), &self.model.config().attention);
+            let done = sequence.draft.done();
             self.batch.push(InputRows::Tokens(&tokens), done, sequence.block_table(), path);
             self.batch.wanted.push((self.batch.rows() - 1) as u32);
             sequence.draft.ran(tokens.len());
         }
-        hidden.extend(inputs.iter().map(|input| input.sequence.draft.waiting().1));
+        let hidden: Vec<&[f32]> = inputs.iter().map(|input| input.sequence.draft.waiting().1).collect();
         let ran = self.model.draft(DraftStep {
             batch: &self.batch,
             hidden: &hidden,
@@ -180,21 +135,24 @@ impl Engine {
             }
         }
         self.batch.clear();
-        let mut hidden = Vec::new();
-        for input in inputs.iter_mut() {
+        let mut left = self.max_batch_tokens();
+        for (input, _) in inputs.iter_mut().zip(&self.outcomes).filter(|(_, outcome)| outcome.is_ok()) {
             let sequence = &mut *input.sequence;
+            let rows = sequence.draft.run_overdue(left);
             let done = sequence.draft.done();
-            let Some(rows) = sequence.draft.overdue(width).map(|(tokens, _)| tokens.len()) else { continue };
             // blocks behind the sequence's last row are its own already
-            if self.cache.own_rows(sequence, done..sequence.len().max(done)).is_err() {
+            let cached = done..sequence.len().max(done);
+            if rows > 0 && self.cache.own_rows(sequence, cached).is_err() {
                 sequence.draft.clear();
                 continue;
             }
-            sequence.draft.ran(rows);
+            left -= rows;
         }
+        let mut hidden = Vec::new();
         for input in inputs.iter() {
             let sequence = &*input.sequence;
-            if let Some((tokens, rows)) = sequence.draft.overdue(width) {
+            let (tokens, rows) = sequence.draft.running(width);
+            if !tokens.is_empty() {
                 let path = self.options.stages.mla.path(tokens.len(), &self.model.config().attention);
                 let done = sequence.draft.done();
                 self.batch.push(InputRows::Tokens(tokens), done, sequence.block_table(), path);

@@ -1,6 +1,6 @@
 //! One answer as a state machine: logits in, tokens and text out. It knows no engine, so that a server can drive many of them.
 
-use crate::draft::DraftCount;
+use crate::draft_kind::DraftCount;
 use crate::error::EngineError;
 use crate::request::{Request, StopReason};
 use crate::sampling::{LogProbability, Sampler, StopStrings, log_probabilities};

@@ -16,6 +16,7 @@ mod advance;
 pub mod cache;
 mod context_shift;
 mod draft;
+mod draft_kind;
 mod engine;
 mod error;
 mod generate;
@@ -36,7 +37,8 @@ mod summary;
 
 pub use advance::{Progress, Running};
 pub use context_shift::ContextShift;
-pub use draft::{Draft, DraftCount, DraftInput};
+pub use draft::DraftInput;
+pub use draft_kind::{Draft, DraftCount};
 pub use engine::Engine;
 pub use error::EngineError;
 pub use generation::{Chosen, Generation, LogitsProcessor};

@@ -1,7 +1,7 @@
 //! How a model is to be run, and what follows from that: decided here, once, for the engine and for every command that only plans.
 
 use crate::cache::StateOptions;
-use crate::draft::Draft;
+use crate::draft_kind::Draft;
 use crate::error::EngineError;
 use latent_backend::{
     Backend, KV_BLOCK, LayerState, MemoryEstimate, ModelOptions, WeightBytes, WeightSource,

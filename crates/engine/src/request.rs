@@ -1,7 +1,7 @@
 //! What is asked of a generation, and what it tells.
 
 use crate::context_shift::ContextShift;
-use crate::draft::DraftCount;
+use crate::draft_kind::DraftCount;
 use crate::sampling::{LogProbability, SamplingParams};
 
 /// What is to be generated.
@@ -19,7 +19,7 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// What to discard when the context is full; none: the answer ends there.
     pub shift: Option<ContextShift>,
-    /// Draft nothing for this answer, in an engine that could.
+    /// Draft nothing for this answer, in an engine that could. A later answer with drafts runs the session's tokens again.
     pub undrafted: bool,
 }
 

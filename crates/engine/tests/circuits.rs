@@ -138,9 +138,9 @@ fn look(file: &Arc<latent_formats::Checkpoint>, outline: &Outline, circuit: &Cir
         bind,
         max_batch_tokens: 32,
         layers: 0..config.layers.min(2),
+        mtp: false,
         assumed: None,
         kernels: true,
-        mtp: false,
     };
     let _ = Drawing::make(circuit, &config, &CheckpointTensors(file), target, &options);
 }

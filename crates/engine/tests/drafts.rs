@@ -110,7 +110,7 @@ fn questions() -> Vec<String> {
 }
 
 /// How many answers have the same tokens with drafts as without.
-fn equal_answers(questions: impl Iterator<Item = String>) -> (usize, usize) {
+fn equal_answers(questions: impl Iterator<Item = String>) -> (usize, usize, DraftCount) {
     let [mut plain, mut drafting] = [Draft::None, Draft::Mtp].map(|draft| demo(&options(draft)));
     let (mut count, mut same, mut total) = (DraftCount::default(), 0, 0);
     for question in questions {
@@ -122,20 +122,22 @@ fn equal_answers(questions: impl Iterator<Item = String>) -> (usize, usize) {
         same += usize::from((with.tokens, with.stop) == (without.tokens, without.stop));
         total += 1;
     }
-    eprintln!("{} of {} drafts accepted; {same} of {total} equal", count.accepted, count.drafted);
     assert!(count.accepted * 10 > count.drafted * 8);
-    (same, total)
+    (same, total, count)
 }
 
 #[test]
 fn greedy_answers_are_the_same_with_drafts() {
-    assert_eq!(equal_answers(questions().into_iter().step_by(30)), (10, 10));
+    let (same, total, _) = equal_answers(questions().into_iter().step_by(30));
+    assert_eq!((same, total), (10, 10));
 }
 
 #[test]
 #[ignore = "all 300 questions take a minute"]
 fn greedy_answers_are_the_same_with_drafts_for_all_questions() {
-    assert_eq!(equal_answers(questions().into_iter()), (300, 300));
+    let (same, total, count) = equal_answers(questions().into_iter());
+    eprintln!("{} of {} drafts accepted", count.accepted, count.drafted);
+    assert_eq!((same, total), (300, 300));
 }
 
 #[test]
@@ -296,6 +298,37 @@ fn a_full_context_ends_or_shifts_an_answer_as_without_drafts() {
         assert_eq!((with.tokens, with.stop), (without.tokens, without.stop), "{shift:?}");
         assert_eq!(with.discarded_tokens, without.discarded_tokens);
         assert!(with.drafts.accepted > 1);
+    }
+}
+
+#[test]
+fn steps_of_few_rows_draft_as_far_as_they_can() {
+    let few = |draft, most| EngineOptions { max_batch_tokens: Some(most), ..options(draft) };
+    for most in [1, 2, 3, 8] {
+        let [mut plain, mut drafting] = [Draft::None, Draft::Mtp].map(|draft| demo(&few(draft, most)));
+        let mut sessions = [Session::default(), Session::default()];
+        for (question, tokens) in [(CHATS[2], 30), (CHATS[3], 31)] {
+            let without = plain.ask(&mut sessions[0], question, tokens, &SamplingParams::greedy());
+            let with = drafting.ask(&mut sessions[1], question, tokens, &SamplingParams::greedy());
+            assert_eq!((with.text, with.stop), (without.text, without.stop), "steps of {most}");
+            assert_eq!(with.drafts.accepted > 5, most > 1, "steps of {most}: {:?}", with.drafts);
+        }
+    }
+}
+
+#[test]
+fn a_long_prompt_goes_on_after_an_accepted_draft() {
+    let mut demo = demo(&EngineOptions { max_batch_tokens: Some(16), ..options(Draft::Mtp) });
+    let greedy = SamplingParams::greedy();
+    for most in 3..9 {
+        let mut session = Session::default();
+        let first = demo.ask(&mut session, CHATS[2], most, &greedy);
+        // as a conversation goes on: behind every row of it, in whole steps
+        let more: Vec<u32> = (0..64).map(|i| 100 + i % 50).collect();
+        let prompt = [demo.prompt(CHATS[2]), first.tokens, more].concat();
+        let request = Request { prompt, sampling: greedy.clone(), max_tokens: Some(5), ..Request::default() };
+        let answer = demo.engine.generate(&mut session, &request, &demo.tokenizer, &mut Quiet).unwrap();
+        assert!(answer.cached_tokens >= first.prompt_tokens + most - 2, "{}", answer.cached_tokens);
     }
 }
 

@@ -29,6 +29,15 @@ fn several_answers_share_their_steps() {
 }
 
 #[test]
+fn drafts_leave_the_text_as_it_is() {
+    let text = output("drafts");
+    assert!(
+        text.contains("drafts accepted; the same text without: true") && !text.contains("[0 of"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_letter_can_be_forbidden() {
     let text = output("custom_sampler");
     assert!(text.contains("without e:") && text.contains("second best:"), "{text}");

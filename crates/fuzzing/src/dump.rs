@@ -35,9 +35,9 @@ fn model() -> &'static Model {
                 bind,
                 max_batch_tokens: 32,
                 layers: 0..2,
+                mtp: false,
                 assumed: None,
                 kernels: true,
-                mtp: false,
             };
             let circuit = Circuit::named(&config.circuit)?;
             let tensors = CheckpointTensors(&checkpoint);

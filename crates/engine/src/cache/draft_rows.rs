@@ -49,11 +49,17 @@ impl DraftRows {
         }
     }
 
-    /// The waiting rows that can be run without a token from outside: tokens after them, and residual rows of `width` elements. None as long as
-    /// so few wait that they might be taken back.
-    pub(crate) fn overdue(&self, width: usize) -> Option<(&[u32], &[f32])> {
-        let rows = self.tokens.len().checked_sub(1).filter(|_| self.tokens.len() > WAITING)?;
-        Some((&self.tokens[1..], &self.hidden[..rows * width]))
+    /// Decides how many of the waiting rows this step runs, at most `most`: none as long as so few wait that they might be taken back, else all
+    /// whose next tokens wait with them.
+    pub(crate) fn run_overdue(&mut self, most: usize) -> usize {
+        let overdue = if self.tokens.len() > WAITING { self.tokens.len() - 1 } else { 0 };
+        self.ran = overdue.min(most);
+        self.ran
+    }
+
+    /// Those rows: the tokens after them, and residual rows of `width` elements.
+    pub(crate) fn running(&self, width: usize) -> (&[u32], &[f32]) {
+        (self.tokens.get(1..=self.ran).unwrap_or_default(), &self.hidden[..self.ran * width])
     }
 
     /// All waiting rows, which can be run when the token after the last is known: the tokens after all but that one, and residual rows.
@@ -128,9 +134,9 @@ mod tests {
     fn a_prompt_is_run_but_for_its_last_row_and_a_draft_waits() {
         let mut state = DraftRows::default();
         pushed(&mut state, 0, 0..5);
-        let (tokens, hidden) = state.overdue(2).unwrap();
-        assert_eq!((tokens, hidden.len()), (&[1, 2, 3, 4][..], 8));
-        state.ran(4);
+        assert_eq!(state.run_overdue(3), 3);
+        assert_eq!(state.running(2), (&[1, 2, 3][..], &[0.0, -1.0, 1.0, -1.0, 2.0, -1.0][..]));
+        assert_eq!(state.run_overdue(9), 4);
         state.commit();
         assert_eq!((state.done(), state.waiting()), (4, (&[][..], &[4.0, -1.0][..])));
         // drafted: the last row is run with the token after it
@@ -138,7 +144,7 @@ mod tests {
         state.commit();
         // a token and its draft
         pushed(&mut state, 5, 5..7);
-        assert!(state.overdue(2).is_none() && state.is_complete(7));
+        assert!(state.run_overdue(9) == 0 && state.is_complete(7));
         // not accepted
         state.truncate(6);
         assert_eq!(state.waiting(), (&[][..], &[5.0, -1.0][..]));

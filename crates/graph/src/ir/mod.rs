@@ -7,12 +7,13 @@ mod build;
 mod cost;
 mod dot;
 mod signature;
+mod span;
 mod text;
 
 pub use crate::ops::{Cost, Epilogue, KvLayerKind, Op, Port, RowCount};
-pub use build::Span;
 pub use cost::Step;
 pub use signature::Edge;
+pub use span::Span;
 
 use crate::circuit::{CacheStream, Weight};
 use latent_types::{CacheRow, CacheType, ValueType};

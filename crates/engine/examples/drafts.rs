@@ -1,0 +1,45 @@
+//! One answer with drafts by the model's MTP layer, and the same without: `cargo run --release -p latent-engine --example drafts -- MODEL "question"`.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "a program for the terminal")]
+
+use latent_engine::{Draft, Engine, EngineOptions, Listener, Request, Session};
+use latent_formats::Checkpoint;
+use latent_text::{Encode, Tokenizer};
+use std::path::Path;
+use std::sync::Arc;
+
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
+
+struct Quiet;
+
+impl Listener for Quiet {}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args().skip(1);
+    let model = args.next().unwrap_or_else(|| DEMO.into());
+    let prompt = args.next().unwrap_or_else(|| "Once upon a time".into());
+
+    let checkpoint = Arc::new(Checkpoint::open(Path::new(&model))?);
+    let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint)?);
+    let backend = latent_backends::cpu();
+    // without this, the MTP layer's weights are not loaded
+    let options = EngineOptions { draft: Draft::Mtp, ..EngineOptions::default() };
+    let mut engine = Engine::load(&*backend, &checkpoint, &options, &mut |_, _| {})?;
+
+    let request = Request {
+        prompt: tokenizer.encode(&prompt, Encode { add_special: true, parse_special: false })?,
+        max_tokens: Some(60),
+        ..Request::default()
+    };
+    let drafted = engine.generate(&mut Session::default(), &request, &tokenizer, &mut Quiet)?;
+    let plain = Request { undrafted: true, ..request };
+    let plain = engine.generate(&mut Session::default(), &plain, &tokenizer, &mut Quiet)?;
+    println!("{}", drafted.text);
+    println!(
+        "[{} of {} drafts accepted; the same text without: {}]",
+        drafted.drafts.accepted,
+        drafted.drafts.drafted,
+        drafted.tokens == plain.tokens
+    );
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Spans: which part of a model an IR covers.
+
+use crate::circuit::{Circuit, StageSpec};
+use crate::config::ModelConfig;
+use crate::error::GraphError;
+use std::ops::Range;
+
+/// The part of a model that an IR covers: a stretch of its stages, one behind the other. Residual rows go in and out at its borders.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Span {
+    /// Whether it has the blocks before the layers, and so starts from token ids rather than from residual rows.
+    pub embed: bool,
+    /// The layers.
+    pub layers: Range<usize>,
+    /// Whether it has the stage behind the layers, and so ends in logits rather than in residual rows.
+    pub head: bool,
+    /// Whether it is of the MTP layer's stages, which start from residual rows and the token ids after them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub mtp: bool,
+}
+
+impl Span {
+    /// The stages of a step of `circuit` with what each covers; with `mtp`, those of the first MTP layer behind them.
+    ///
+    /// # Errors
+    /// Stages that are no decoder; [`GraphError::NoMtp`] where the MTP layer is wanted and model or circuit has none.
+    pub fn of_stages<'c>(
+        circuit: &'c Circuit,
+        config: &ModelConfig,
+        mtp: bool,
+    ) -> Result<Vec<(&'c StageSpec, Span)>, GraphError> {
+        let decoder = circuit.decoder()?;
+        let mut stages =
+            vec![(decoder.layers, Span::backbone(config)), (decoder.head, Span::lm_head(config))];
+        if mtp {
+            let lacks = |what: &str| GraphError::NoMtp { what: what.to_owned() };
+            if config.mtp_layers == 0 {
+                return Err(lacks("the file holds no tensors of an MTP layer (none is called eh_proj)"));
+            }
+            let Some(mtp) = decoder.mtp else {
+                return Err(lacks(&format!("circuit {} has no stages of an MTP layer", circuit.name)));
+            };
+            stages.extend([(mtp.layer, Span::mtp(config)), (mtp.head, Span::mtp_head(config))]);
+        }
+        Ok(stages)
+    }
+
+    /// From tokens to the residual stream after the last layer.
+    pub fn backbone(config: &ModelConfig) -> Span {
+        Span { embed: true, layers: 0..config.layers, head: false, mtp: false }
+    }
+
+    /// From residual rows to logits.
+    pub fn lm_head(config: &ModelConfig) -> Span {
+        Span { embed: false, layers: config.layers..config.layers, head: true, mtp: false }
+    }
+
+    /// From residual rows after the last layer, and the tokens after them, to the residual stream after the first MTP layer.
+    pub fn mtp(config: &ModelConfig) -> Span {
+        Span { embed: true, layers: config.layers..config.layers + 1, head: false, mtp: true }
+    }
+
+    /// Both stages of the MTP layer in one, for looking at it.
+    ///
+    /// # Errors
+    /// As for [`of_stages`](Self::of_stages).
+    pub fn whole_mtp(circuit: &Circuit, config: &ModelConfig) -> Result<Span, GraphError> {
+        Span::of_stages(circuit, config, true)?;
+        Ok(Span { head: true, ..Span::mtp(config) })
+    }
+
+    /// From residual rows after the MTP layer to logits.
+    pub fn mtp_head(config: &ModelConfig) -> Span {
+        Span { embed: false, layers: config.layers + 1..config.layers + 1, head: true, mtp: true }
+    }
+}
