@@ -115,18 +115,18 @@ fn everything_that_is_missing_is_named_not_only_the_first_thing() {
 #[test]
 fn an_unknown_architecture_is_compared_with_the_known_ones() {
     let sparse = changed(|c| {
-        c["model_type"] = "deepseek_v32".into();
-        c["architectures"] = json!(["DeepseekV32ForCausalLM"]);
-        c.insert("index_topk".into(), 2048.into());
+        c["model_type"] = "deepseek_v9".into();
+        c["architectures"] = json!(["DeepseekV9ForCausalLM"]);
+        c.insert("index_blocks".into(), 2048.into());
     });
     let (code, found) = support(&sparse.1);
     assert_eq!(code, 2);
-    assert_eq!(missing(&found), ["architecture deepseek_v32"]);
+    assert_eq!(missing(&found), ["architecture deepseek_v9"]);
     assert_eq!(
         (&found["closest"][0]["name"], &found["closest"][0]["circuit"]),
         (&"deepseek_v3".into(), &"deepseek2".into())
     );
-    assert_eq!(found["unread"], json!(["index_topk = 2048"]));
+    assert_eq!(found["unread"], json!(["index_blocks = 2048"]));
     let llama = config(&json!({
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 4096,
         "intermediate_size": 14336, "max_position_embeddings": 8192, "num_attention_heads": 32, "num_hidden_layers": 32,
@@ -393,15 +393,16 @@ fn likeness_is_whole_only_where_nothing_differs() {
     let (closest, score, text) = likeness(|_| {});
     assert_eq!((&closest["name"], score), (&json!("deepseek_v3"), 1.0), "{closest}");
     assert!(text.contains("deepseek_v3   100 %"), "{text}");
+    // the family that has this router
+    let (closest, score, _) = likeness(|c| c["scoring_func"] = "softmax".into());
+    assert_eq!((&closest["name"], score), (&json!("mistral4"), 1.0), "{closest}");
     type Change = fn(&mut serde_json::Map<String, Value>);
-    let changes: [(Change, &str); 9] = [
-        // as near to the family that has this router as to the one that has the rest
-        (|c| c["scoring_func"] = "softmax".into(), "chooses      topk_method"),
+    let changes: [(Change, &str); 8] = [
         (|c| c["scoring_func"] = "softplus".into(), "scoring_func"),
         (|c| c["topk_method"] = "greedy".into(), "chooses      scoring_func"),
         (|c| c["topk_method"] = "hash".into(), "topk_method"),
         (|c| c["hidden_act"] = "relu2".into(), "hidden_act"),
-        (|c| c["attention_bias"] = true.into(), "attention_bias"),
+        (|c| drop(c.insert("mlp_bias".into(), true.into())), "mlp_bias"),
         (|c| c["rope_scaling"]["type"] = "dynamic".into(), "rope_scaling.type"),
         (|c| drop(c.insert("use_qk_norm".into(), true.into())), "use_qk_norm"),
         (|c| drop(c.remove("kv_lora_rank")), "kv_lora_rank"),

@@ -24,7 +24,7 @@ fn drafting(precision: Precision) -> EngineOptions {
 }
 
 fn tokens(count: usize) -> Vec<u32> {
-    (0..count as u32).map(|i| i * 37 % 240 + 3).collect()
+    (0..count as u32).map(|i| i * 37 % 188 + 3).collect()
 }
 
 fn written(folder: &Path, recipe: &Recipe, name: &str) -> Arc<Checkpoint> {
