@@ -399,7 +399,7 @@ fn likeness_is_whole_only_where_nothing_differs() {
     type Change = fn(&mut serde_json::Map<String, Value>);
     let changes: [(Change, &str); 8] = [
         (|c| c["scoring_func"] = "softplus".into(), "scoring_func"),
-        (|c| c["topk_method"] = "greedy".into(), "chooses      scoring_func"),
+        (|c| c["topk_method"] = "greedy".into(), "chooses      topk_method"),
         (|c| c["topk_method"] = "hash".into(), "topk_method"),
         (|c| c["hidden_act"] = "relu2".into(), "hidden_act"),
         (|c| drop(c.insert("mlp_bias".into(), true.into())), "mlp_bias"),

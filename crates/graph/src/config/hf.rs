@@ -16,7 +16,6 @@ use crate::naming::HF_PREFIXES;
 pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig, ConfigError> {
     let top = Reader::new(keys, "");
     let (family, text) = find_family(&top)?;
-    hf_refused::check(&text)?;
     let text = text.spelled(family.keys);
     let config = Config { family, text, tensors, prefix: prefix(tensors, family) };
     let vocab_size = config.vocab_size()?;
@@ -24,6 +23,7 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
     let layers =
         config.text.need_size("num_hidden_layers", limits::LAYERS, "how many layers the model has")?;
     config.refuse_linear_attention(layers)?;
+    hf_refused::check(&config.text)?;
     let mtp_layers = config.mtp_layers(layers)?;
     let context_length =
         config.text.need_size("max_position_embeddings", limits::CONTEXT, "the longest context")?;
