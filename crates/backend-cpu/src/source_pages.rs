@@ -3,7 +3,7 @@
 //!
 //! Without that, a model that takes half of the memory would fill the other half with pages of its file.
 
-use crate::read_ahead::{Pace, ReadAhead, pieces};
+use crate::read_ahead::{Pace, Piece, ReadAhead, pieces};
 use latent_formats::{Checkpoint, ResidentPages};
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ const WINDOW: Range<u64> = 64 << 20..1 << 30;
 /// The file's pages while weights are packed.
 pub(crate) struct SourcePages {
     checkpoint: Arc<Checkpoint>,
-    /// The pages that were in memory before.
-    before: ResidentPages,
+    /// The pages that were in memory before; none where nothing is packed, so that nobody has to ask.
+    before: Option<ResidentPages>,
     /// Whether what was read stays in the page cache.
     keep: bool,
     pace: Arc<Pace>,
@@ -29,11 +29,13 @@ pub(crate) struct SourcePages {
 impl SourcePages {
     /// For these tensors, packed in this order.
     pub(crate) fn new(checkpoint: &Arc<Checkpoint>, tensors: &[String], keep: bool) -> SourcePages {
-        let before = checkpoint.resident_pages();
+        let before = (!tensors.is_empty()).then(|| checkpoint.resident_pages());
         let mut pieces = pieces(checkpoint, tensors);
         let bytes = pieces.last().map_or(0, |piece| piece.before + piece.part.len() as u64);
         let pace = Arc::new(Pace::new((bytes / WINDOW_SHARE).clamp(WINDOW.start, WINDOW.end)));
-        pieces.retain(|piece| !checkpoint.was_resident(&piece.tensor, piece.part.clone(), &before));
+        let resident =
+            |before, piece: &Piece| checkpoint.was_resident(&piece.tensor, piece.part.clone(), before);
+        pieces.retain(|piece| before.as_ref().is_some_and(|before| !resident(before, piece)));
         let read_ahead = ReadAhead::start(checkpoint, pieces, Some(Arc::clone(&pace)));
         SourcePages { checkpoint: Arc::clone(checkpoint), before, keep, pace, _read_ahead: read_ahead }
     }
@@ -42,28 +44,32 @@ impl SourcePages {
         &self.checkpoint
     }
 
+    /// The pages that stay, where others are given back.
+    fn staying(&self) -> Option<&ResidentPages> {
+        self.before.as_ref().filter(|_| !self.keep)
+    }
+
     /// A part of a tensor has been packed.
     pub(crate) fn packed(&self, tensor: &str, part: Range<usize>) {
         let bytes = part.len() as u64;
-        if !self.keep {
-            self.checkpoint.release(tensor, part, &self.before);
+        if let Some(staying) = self.staying() {
+            self.checkpoint.release(tensor, part, staying);
         }
         self.pace.used(bytes);
     }
 
     /// A tensor has been packed as a whole, part by part: what lies at the seams goes too.
     pub(crate) fn done(&self, tensor: &str) {
-        if self.keep {
-            self.checkpoint.drop_pages(tensor);
-        } else {
-            self.checkpoint.release(tensor, 0..usize::MAX, &self.before);
+        match self.staying() {
+            Some(staying) => self.checkpoint.release(tensor, 0..usize::MAX, staying),
+            None => self.checkpoint.drop_pages(tensor),
         }
     }
 
     /// All weights have been packed.
     pub(crate) fn finish(self) {
-        if !self.keep {
-            self.checkpoint.release_rest(&self.before);
+        if let Some(staying) = self.staying() {
+            self.checkpoint.release_rest(staying);
         }
     }
 }
