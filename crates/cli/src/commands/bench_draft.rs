@@ -1,6 +1,7 @@
 //! The part of `latent bench` about drafts: how many are accepted, what their steps cost, and what is gained.
 
 use super::conversation::Conversation;
+use super::median::median;
 use super::prompt::ChatFormatter;
 use crate::args::BenchArgs;
 use crate::{interrupt, output};
@@ -45,7 +46,9 @@ pub(super) struct Drafting {
 impl Drafting {
     /// How much faster answers are with drafts: the median of the repetitions.
     fn gain(&self) -> f64 {
-        median(self.without.iter().zip(&self.with).map(|(without, with)| without / with).collect())
+        let ratios: Vec<f64> =
+            self.without.iter().zip(&self.with).map(|(without, with)| without / with).collect();
+        median(&ratios)
     }
 
     /// The gain that acceptance and the cost of steps let expect.
@@ -54,7 +57,7 @@ impl Drafting {
     }
 
     fn speed(&self, seconds: &[f64]) -> f64 {
-        self.tokens as f64 / median(seconds.to_vec())
+        self.tokens as f64 / median(seconds)
     }
 
     pub(super) fn object(&self) -> Value {
@@ -190,14 +193,9 @@ fn steps(engine: &mut Engine, text: &[u32], made: &mut Drafting) -> Result<(), E
         mtp.push(start.elapsed().as_secs_f64());
         let _ = engine.truncate(&mut sequence, len);
     }
-    (made.one, made.two, made.mtp) = (median(one), median(two), median(mtp));
+    (made.one, made.two, made.mtp) = (median(&one), median(&two), median(&mtp));
     Ok(())
 }
 
 /// Steps of each kind that are timed.
 const STEPS: usize = 101;
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
-}

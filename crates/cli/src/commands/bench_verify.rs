@@ -1,6 +1,7 @@
 //! `latent bench --verify`: what a step costs that verifies several tokens of one sequence at once, beside what the bytes that it reads cost.
 
 use super::batched::{fit, token};
+use super::median::median;
 use crate::args::{BenchArgs, MAX_VERIFY_ROWS, RowCounts, Table};
 use crate::{interrupt, model, output};
 use anyhow::Result;
@@ -228,14 +229,6 @@ impl<'e> VerifyBench<'e> {
     }
 }
 
-/// The middle of some values; of an even number, the mean of the two in the middle.
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
-}
-
 fn object(row: &Measured, engine: &Engine, checkpoint: &Checkpoint) -> Value {
     let s = engine.summary();
     json!({
@@ -296,12 +289,6 @@ fn markdown(rows: &[Measured], engine: &Engine) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_median_is_the_middle() {
-        assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-12);
-        assert!((median(&[4.0, 1.0, 3.0, 2.0]) - 2.5).abs() < 1e-12);
-    }
 
     #[test]
     fn independent_tokens_differ_between_steps_and_repeated_ones_within_none() {

@@ -19,6 +19,7 @@ mod layers;
 mod licenses;
 mod logits;
 mod make_model;
+mod median;
 mod pack;
 mod printer;
 mod profile;
