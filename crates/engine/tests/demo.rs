@@ -2,66 +2,21 @@
 #![allow(missing_docs, reason = "tests")]
 
 use latent_engine::sampling::SamplingParams;
-use latent_engine::{Engine, EngineOptions, Listener, Request, Session, StopReason};
-use latent_formats::{Checkpoint, Source};
+use latent_engine::{Engine, EngineOptions, Session, StopReason};
 use latent_graph::passes::Precision;
-use latent_text::{ChatInput, ChatTemplate, Tokenizer};
 use latent_types::Tier;
-use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use serde_json::Value;
 
 /// What the same file scores in llama.cpp (models/README.md): 249 of 300 questions, 83.0 %; ours may be one percent below.
 const AT_LEAST: usize = 246;
 
-struct Quiet;
+/// Most tokens of an answer.
+const ANSWER: usize = 300;
 
-impl Listener for Quiet {}
+#[path = "support/demo.rs"]
+mod support;
 
-struct Demo {
-    engine: Engine,
-    tokenizer: Arc<Tokenizer>,
-    template: ChatTemplate,
-}
-
-fn models() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models")
-}
-
-fn demo(options: &EngineOptions) -> Demo {
-    let checkpoint = Arc::new(Checkpoint::open(&models().join("mla-demo-Q4_K_M.gguf")).unwrap());
-    let Source::Gguf(source) = checkpoint.source() else { panic!("the demo model is a GGUF file") };
-    let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap();
-    Demo {
-        template: ChatTemplate::new(template).unwrap(),
-        tokenizer: Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap()),
-        engine: Engine::load(&*latent_backends::cpu(), &checkpoint, options, &mut |_, _| {}).unwrap(),
-    }
-}
-
-impl Demo {
-    fn prompt(&self, question: &str) -> Vec<u32> {
-        let mut input = ChatInput::new(json!([{"role": "user", "content": question}]));
-        input.bos_token = self.tokenizer.token_text(self.tokenizer.bos().unwrap()).unwrap().to_owned();
-        let rendered = self.template.render(&input).unwrap();
-        self.tokenizer.encode_rendered(&rendered, false).unwrap()
-    }
-
-    fn ask(
-        &mut self,
-        session: &mut Session,
-        question: &str,
-        sampling: &SamplingParams,
-    ) -> latent_engine::Answer {
-        let request = Request {
-            prompt: self.prompt(question),
-            sampling: sampling.clone(),
-            max_tokens: Some(300),
-            ..Request::default()
-        };
-        self.engine.generate(session, &request, &self.tokenizer, &mut Quiet).unwrap()
-    }
-}
+use support::{demo, models};
 
 fn options(threads: usize) -> EngineOptions {
     EngineOptions { threads: Some(threads), ..EngineOptions::default() }
@@ -75,7 +30,8 @@ fn it_answers_as_many_questions_as_its_results_say() {
     let (mut right, mut total) = (0, 0);
     for line in questions.lines() {
         let question: Value = serde_json::from_str(line).unwrap();
-        let answer = demo.ask(&mut session, question["prompt"].as_str().unwrap(), &SamplingParams::greedy());
+        let answer =
+            demo.ask(&mut session, question["prompt"].as_str().unwrap(), ANSWER, &SamplingParams::greedy());
         right += usize::from(answer.text == question["expected"].as_str().unwrap());
         total += 1;
     }
@@ -101,8 +57,12 @@ fn it_answers_as_well_on_lower_tiers() {
         // fewer questions, as these tiers are slower
         for line in questions.lines().step_by(15) {
             let question: Value = serde_json::from_str(line).unwrap();
-            let answer =
-                demo.ask(&mut session, question["prompt"].as_str().unwrap(), &SamplingParams::greedy());
+            let answer = demo.ask(
+                &mut session,
+                question["prompt"].as_str().unwrap(),
+                ANSWER,
+                &SamplingParams::greedy(),
+            );
             right += usize::from(answer.text == question["expected"].as_str().unwrap());
             total += 1;
         }
@@ -117,7 +77,8 @@ fn the_same_seed_gives_the_same_text_for_any_number_of_threads() {
     let ask = |threads: usize, precision: Precision, seed: u64| {
         let mut demo = demo(&EngineOptions { precision, ..options(threads) });
         let sampling = SamplingParams { seed, ..SamplingParams::default() };
-        demo.ask(&mut Session::default(), "Tell me a story about a fox and a lantern.", &sampling).tokens
+        demo.ask(&mut Session::default(), "Tell me a story about a fox and a lantern.", ANSWER, &sampling)
+            .tokens
     };
     for precision in [Precision::Default, Precision::Exact] {
         let one = ask(1, precision, 7);
@@ -133,9 +94,9 @@ fn what_is_cached_is_not_computed_again_and_changes_nothing() {
     let mut demo = demo(&EngineOptions { precision: Precision::Exact, ..options(2) });
     let question = "Tell me a story about a bear and a drum.";
     let mut session = Session::default();
-    let first = demo.ask(&mut session, question, &SamplingParams::greedy());
+    let first = demo.ask(&mut session, question, ANSWER, &SamplingParams::greedy());
     assert_eq!((first.cached_tokens, first.stop), (0, StopReason::End));
-    let again = demo.ask(&mut session, question, &SamplingParams::greedy());
+    let again = demo.ask(&mut session, question, ANSWER, &SamplingParams::greedy());
     assert_eq!(again.cached_tokens, again.prompt_tokens - 1);
     assert_eq!(again.tokens, first.tokens);
 }
@@ -147,12 +108,12 @@ fn a_saved_session_goes_on_where_it_stopped() {
     let path = folder.path().join("session.kv");
     let question = "Put these words in order: bread, table, drum, fox.";
     let mut session = Session::default();
-    let first = demo.ask(&mut session, question, &SamplingParams::greedy());
+    let first = demo.ask(&mut session, question, ANSWER, &SamplingParams::greedy());
     demo.engine.save(&session.sequence, &session.tokens, &path).unwrap();
     let (sequence, tokens) = demo.engine.restore(&path).unwrap();
     assert_eq!(tokens, session.tokens);
     let mut restored = Session { sequence, tokens };
-    let again = demo.ask(&mut restored, question, &SamplingParams::greedy());
+    let again = demo.ask(&mut restored, question, ANSWER, &SamplingParams::greedy());
     assert_eq!((again.tokens, again.cached_tokens), (first.tokens, first.prompt_tokens - 1));
 
     let whole = std::fs::read(&path).unwrap();
@@ -182,10 +143,10 @@ fn a_cache_of_codes_is_saved_and_read_back() {
     let path = folder.path().join("session.kv");
     let question = "Put these words in order: bread, table, drum, fox.";
     let mut session = Session::default();
-    let first = demo.ask(&mut session, question, &SamplingParams::greedy());
+    let first = demo.ask(&mut session, question, ANSWER, &SamplingParams::greedy());
     demo.engine.save(&session.sequence, &session.tokens, &path).unwrap();
     let (sequence, tokens) = demo.engine.restore(&path).unwrap();
-    let again = demo.ask(&mut Session { sequence, tokens }, question, &SamplingParams::greedy());
+    let again = demo.ask(&mut Session { sequence, tokens }, question, ANSWER, &SamplingParams::greedy());
     assert_eq!((again.tokens, again.cached_tokens), (first.tokens, again.prompt_tokens - 1));
     let refused = engine_with(latent_types::CacheType::F16).restore(&path).unwrap_err().to_string();
     assert!(refused.contains("cache type: int8"), "{refused}");

@@ -4,66 +4,16 @@
 use latent_engine::cache::Sequence;
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{
-    Answer, ContextShift, Draft, DraftCount, Engine, EngineOptions, Generation, Listener, Progress, Request,
-    Running, Session,
+    ContextShift, Draft, DraftCount, EngineOptions, Generation, Listener, Progress, Request, Running, Session,
 };
-use latent_formats::{Checkpoint, Source};
 use latent_graph::passes::Precision;
-use latent_text::{ChatInput, ChatTemplate, Tokenizer};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-struct Quiet;
+#[path = "support/demo.rs"]
+mod support;
 
-impl Listener for Quiet {}
-
-struct Demo {
-    engine: Engine,
-    tokenizer: Arc<Tokenizer>,
-    template: ChatTemplate,
-}
-
-fn models() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models")
-}
-
-fn demo(options: &EngineOptions) -> Demo {
-    let checkpoint = Arc::new(Checkpoint::open(&models().join("mla-demo-Q4_K_M.gguf")).unwrap());
-    let Source::Gguf(source) = checkpoint.source() else { panic!("the demo model is a GGUF file") };
-    let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap();
-    Demo {
-        template: ChatTemplate::new(template).unwrap(),
-        tokenizer: Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap()),
-        engine: Engine::load(&*latent_backends::cpu(), &checkpoint, options, &mut |_, _| {}).unwrap(),
-    }
-}
-
-impl Demo {
-    fn prompt(&self, question: &str) -> Vec<u32> {
-        let mut input = ChatInput::new(json!([{"role": "user", "content": question}]));
-        input.bos_token = self.tokenizer.token_text(self.tokenizer.bos().unwrap()).unwrap().to_owned();
-        let rendered = self.template.render(&input).unwrap();
-        self.tokenizer.encode_rendered(&rendered, false).unwrap()
-    }
-
-    fn ask(
-        &mut self,
-        session: &mut Session,
-        question: &str,
-        most: usize,
-        sampling: &SamplingParams,
-    ) -> Answer {
-        let request = Request {
-            prompt: self.prompt(question),
-            sampling: sampling.clone(),
-            max_tokens: Some(most),
-            ..Request::default()
-        };
-        self.engine.generate(session, &request, &self.tokenizer, &mut Quiet).unwrap()
-    }
-}
+use support::{Demo, Quiet, demo, models};
 
 fn options(draft: Draft) -> EngineOptions {
     EngineOptions { threads: Some(2), draft, ..EngineOptions::default() }

@@ -1,0 +1,61 @@
+//! The demo model in the engine, asked questions by its chat template.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use latent_engine::sampling::SamplingParams;
+use latent_engine::{Answer, Engine, EngineOptions, Listener, Request, Session};
+use latent_formats::{Checkpoint, Source};
+use latent_text::{ChatInput, ChatTemplate, Tokenizer};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub struct Quiet;
+
+impl Listener for Quiet {}
+
+pub struct Demo {
+    pub engine: Engine,
+    pub tokenizer: Arc<Tokenizer>,
+    pub template: ChatTemplate,
+}
+
+pub fn models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models")
+}
+
+pub fn demo(options: &EngineOptions) -> Demo {
+    let checkpoint = Arc::new(Checkpoint::open(&models().join("mla-demo-Q4_K_M.gguf")).unwrap());
+    let Source::Gguf(source) = checkpoint.source() else { panic!("the demo model is a GGUF file") };
+    let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap();
+    Demo {
+        template: ChatTemplate::new(template).unwrap(),
+        tokenizer: Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap()),
+        engine: Engine::load(&*latent_backends::cpu(), &checkpoint, options, &mut |_, _| {}).unwrap(),
+    }
+}
+
+impl Demo {
+    pub fn prompt(&self, question: &str) -> Vec<u32> {
+        let mut input = ChatInput::new(json!([{"role": "user", "content": question}]));
+        input.bos_token = self.tokenizer.token_text(self.tokenizer.bos().unwrap()).unwrap().to_owned();
+        let rendered = self.template.render(&input).unwrap();
+        self.tokenizer.encode_rendered(&rendered, false).unwrap()
+    }
+
+    /// The answer to a question, of at most `most` tokens.
+    pub fn ask(
+        &mut self,
+        session: &mut Session,
+        question: &str,
+        most: usize,
+        sampling: &SamplingParams,
+    ) -> Answer {
+        let request = Request {
+            prompt: self.prompt(question),
+            sampling: sampling.clone(),
+            max_tokens: Some(most),
+            ..Request::default()
+        };
+        self.engine.generate(session, &request, &self.tokenizer, &mut Quiet).unwrap()
+    }
+}
