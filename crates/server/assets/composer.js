@@ -38,7 +38,7 @@ export class Composer {
     conversation.draft = this.field.value;
     // a new chat is kept once something was sent; its draft has a place of its own
     if (this.chat.empty) this.saveNewDraft(this.field.value);
-    else this.library.touch(conversation, true);
+    else this.library.touchDraft(conversation);
     this.update();
   }
 

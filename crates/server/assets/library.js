@@ -10,7 +10,8 @@ export class Library extends EventTarget {
     super();
     this.summaries = new Map();
     this.loaded = new Map(); // open or being answered
-    this.dirty = new Set();
+    this.dirty = new Set(); // conversations whose messages, title or settings are to be written
+    this.drafts = new Map(); // conversation id → a draft that is to be written
     this.answers = new Map(); // conversation id → Answer that runs
     this.timer = null;
   }
@@ -48,6 +49,7 @@ export class Library extends EventTarget {
     if (!this.loaded.has(id)) {
       const conversation = await this.store.get(id);
       if (!conversation) return null;
+      if (this.drafts.has(id)) conversation.draft = this.drafts.get(id);
       this.loaded.set(id, conversation);
     }
     return this.loaded.get(id);
@@ -65,8 +67,18 @@ export class Library extends EventTarget {
     const before = this.summaries.get(conversation.id);
     this.summaries.set(conversation.id, summaryOf(conversation));
     this.dirty.add(conversation.id);
-    this.timer ??= setTimeout(() => this.save(), SAVE_AFTER);
+    this.saveSoon();
     if (!before || before.title !== conversation.title || !quiet) this.tell();
+  }
+
+  // Notes what is being typed. It is written by itself: another tab may have changed the conversation since this one read it.
+  touchDraft(conversation) {
+    this.drafts.set(conversation.id, conversation.draft);
+    this.saveSoon();
+  }
+
+  saveSoon() {
+    this.timer ??= setTimeout(() => this.save(), SAVE_AFTER);
   }
 
   async save() {
@@ -74,14 +86,17 @@ export class Library extends EventTarget {
     this.timer = null;
     // taken now: while one is written another may be forgotten
     const changed = [...this.dirty].map((id) => this.loaded.get(id)).filter(Boolean);
+    const drafts = [...this.drafts];
     this.dirty.clear();
-    for (const conversation of changed) {
-      try {
+    this.drafts.clear();
+    try {
+      for (const conversation of changed) {
         await this.store.put(conversation);
         this.channel?.postMessage({ changed: conversation.id });
-      } catch {
-        showStorageFull();
       }
+      for (const [id, draft] of drafts) await this.store.putDraft(id, draft);
+    } catch {
+      showStorageFull();
     }
   }
 
@@ -103,6 +118,7 @@ export class Library extends EventTarget {
     const conversation = await this.open(id);
     this.loaded.delete(id);
     this.dirty.delete(id);
+    this.drafts.delete(id);
     this.summaries.delete(id);
     this.tell();
     await this.store.remove(id);

@@ -84,12 +84,24 @@ class IndexedStore {
     return promised(this.objects("readwrite").put(conversation));
   }
 
+  // Changes the draft alone, in one transaction: what another tab wrote to the conversation stays.
+  async putDraft(id, draft) {
+    const objects = this.objects("readwrite");
+    const conversation = await promised(objects.get(id));
+    if (conversation) await promised(objects.put({ ...conversation, draft }));
+  }
+
   remove(id) {
     return promised(this.objects("readwrite").delete(id));
   }
 }
 
 class SmallStore {
+  async putDraft(id, draft) {
+    const conversation = await this.get(id);
+    if (conversation) await this.put({ ...conversation, draft });
+  }
+
   async each(visit) {
     for (const conversation of await this.all()) visit(conversation);
   }

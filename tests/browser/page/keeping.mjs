@@ -203,3 +203,18 @@ export async function a_full_disk_is_told({ open }) {
   await until(async () => /not saved/.test(await page.textContent("#notice")), "told");
   assert.equal(await answerText(page), "You said: hello");
 }
+
+export async function two_tabs_agree({ open }) {
+  const page = await open();
+  await askAndWait(page, "from the first tab");
+  const other = await page.context().newPage();
+  await other.goto(page.url().split("#")[0]);
+  await other.waitForSelector(".conversation");
+  await other.click(".conversation");
+  await askAndWait(other, "from the second tab");
+  await page.fill("#prompt", "typed in the first");
+  await until(async () => (await answerText(page)) === "You said: from the second tab", "the first tab follows");
+  assert.equal(await page.inputValue("#prompt"), "typed in the first");
+  await choose(page, "from the first tab", "Delete");
+  await until(async () => (await titles(other)).length === 0, "the second tab follows");
+}

@@ -5,6 +5,7 @@ import { Announcer, plain, sentenceEnd } from "../../../crates/server/assets/ann
 import { SseParser, retryAfter } from "../../../crates/server/assets/api.js";
 import { applyChunk, rateOf, tokensOf } from "../../../crates/server/assets/answer.js";
 import { CodeView, languageOf, tokenizeLine } from "../../../crates/server/assets/code.js";
+import { Library } from "../../../crates/server/assets/library.js";
 import { EMPTY, cleanSettings, problemsOf, requestBody } from "../../../crates/server/assets/request.js";
 import { found, openStore, readSetting, writeSetting } from "../../../crates/server/assets/store.js";
 import { ROOT, addMessage, branchOf, chooseBranch, newConversation, pathOf, readImport, removeMessage, requestMessages, titleFrom, toMarkdown } from "../../../crates/server/assets/tree.js";
@@ -142,6 +143,43 @@ test("without IndexedDB localStorage keeps conversations, without both memory do
   await memory.put(conversation);
   conversation.title = "changed later";
   assert.equal((await memory.get(conversation.id)).title, "New chat", "a copy was kept");
+});
+
+// Two tabs over one store, without the channel between them: what one wrote the other learns when the test says so.
+async function twoTabs() {
+  const store = await openStore({ indexedDB: undefined, localStorage: null });
+  const { conversation } = sample();
+  await store.put(conversation);
+  const tabs = [new Library(), new Library()];
+  for (const tab of tabs) {
+    tab.store = store;
+    await tab.readAll();
+  }
+  return { store, id: conversation.id, tabs };
+}
+
+test("typing in a tab keeps what another tab wrote, before and after it is told", async () => {
+  const { store, id, tabs: [typing, writing] } = await twoTabs();
+  const [seen, other] = [await typing.open(id), await writing.open(id)];
+  addMessage(other, addMessage(other, ROOT, { role: "user", content: "elsewhere" }).id, { role: "assistant", content: "answered" });
+  writing.touch(other);
+  await writing.save();
+  seen.draft = "half a sentence";
+  typing.touchDraft(seen);
+  await typing.save();
+  assert.equal(texts(await store.get(id)), "elsewhere answered");
+  assert.equal((await store.get(id)).draft, "half a sentence");
+
+  seen.draft = "half a sentence more";
+  typing.touchDraft(seen);
+  let told = "";
+  typing.addEventListener("elsewhere", ({ detail }) => (told = detail));
+  await typing.changedElsewhere({ changed: id });
+  assert.equal(told, id, "a draft does not keep the other tab's text out");
+  const read = await typing.open(id);
+  assert.equal(texts(read), "elsewhere answered");
+  assert.equal(read.draft, "half a sentence more");
+  clearTimeout(typing.timer);
 });
 
 test("damaged entries of localStorage are passed over", async () => {
