@@ -1,0 +1,114 @@
+//! One client, which waits for each answer before it asks again.
+
+use super::figures::Figures;
+use super::plan::{Ask, Plan};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::time::{Duration, Instant};
+use ureq::Agent;
+
+/// Without a byte for so long, a request has failed.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// After a refusal without Retry-After.
+const PAUSE: Duration = Duration::from_millis(250);
+
+pub struct Client {
+    agent: Agent,
+    address: String,
+}
+
+enum Ended {
+    Answered,
+    /// The client went away, as planned.
+    Left,
+    Refused(Duration),
+}
+
+impl Client {
+    pub fn new(url: &str) -> Self {
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_recv_response(Some(PATIENCE))
+            .timeout_recv_body(Some(PATIENCE))
+            .build()
+            .into();
+        Client { agent, address: format!("{url}/completion") }
+    }
+
+    pub fn work(&self, mut plan: Plan, end: Instant) -> Figures {
+        let mut figures = Figures::default();
+        while Instant::now() < end {
+            match self.ask(&plan.ask(), &mut figures) {
+                Ok(Ended::Answered) => figures.answered += 1,
+                Ok(Ended::Left) => figures.left += 1,
+                Ok(Ended::Refused(wait)) => {
+                    figures.refused += 1;
+                    std::thread::sleep(wait.min(end.saturating_duration_since(Instant::now())));
+                }
+                Err(error) => *figures.errors.entry(error).or_default() += 1,
+            }
+        }
+        figures
+    }
+
+    fn ask(&self, ask: &Ask, figures: &mut Figures) -> Result<Ended, String> {
+        let begin = Instant::now();
+        let mut response = self
+            .agent
+            .post(&self.address)
+            .content_type("application/json")
+            .send(ask.body.to_string())
+            .map_err(|error| error.to_string())?;
+        let status = response.status().as_u16();
+        if status == 429 || status == 503 {
+            let seconds =
+                response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
+            return Ok(Ended::Refused(seconds.map_or(PAUSE, Duration::from_secs)));
+        }
+        if status != 200 {
+            let text = response.body_mut().read_to_string().unwrap_or_default();
+            return Err(format!("{status}: {text}"));
+        }
+        let (mut last, mut events, mut ending) = (None, 0, None);
+        for line in BufReader::new(response.body_mut().as_reader()).lines() {
+            let line = line.map_err(|error| error.to_string())?;
+            let Some(data) = line.strip_prefix("data: ") else {
+                if line.starts_with("error") {
+                    return Err(line);
+                }
+                continue;
+            };
+            let event: Value = serde_json::from_str(data).map_err(|error| format!("{error} in {data}"))?;
+            if !event["error"].is_null() {
+                return Err(event["error"].to_string());
+            }
+            if event["stop"] == true {
+                ending = Some(event);
+                break;
+            }
+            let now = Instant::now();
+            match last {
+                None => figures.first.push(now - begin),
+                Some(before) => figures.gaps.push(now - before),
+            }
+            last = Some(now);
+            events += 1;
+            if ask.leave_after.is_some_and(|tokens| events > tokens) {
+                figures.tokens_out += events;
+                return Ok(Ended::Left);
+            }
+        }
+        let ending = ending.ok_or("the stream ended without its last event")?;
+        let count =
+            |name: &str| ending[name].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+        let (asked, got) = (&ask.body["n_predict"], count("tokens_predicted"));
+        if *asked != got {
+            return Err(format!("{asked} tokens were asked for, and {got} came"));
+        }
+        figures.tokens_out += got;
+        figures.tokens_in += ask.body["prompt"].as_array().map_or(0, Vec::len);
+        figures.whole.push(begin.elapsed());
+        Ok(Ended::Answered)
+    }
+}

@@ -1,0 +1,125 @@
+//! Many clients at a server's `/completion` at once: what they get, how fast, and whether the server keeps anything of them.
+//!
+//! ```text
+//! cargo run --release -p latent --example load -- --serve target/release/latent --clients 64 --seconds 600 --mixed
+//! cargo run --release -p latent --example load -- --url http://127.0.0.1:8080 --clients 16 --prompt 256 --answer 128
+//! ```
+//!
+//! It speaks llama.cpp's interface, so that llama-server can be measured by the same clients. Prompts are random token ids; every client sends its
+//! next request when the last one has ended. Exits with 1 if a request failed (429 and 503 are no failure), if blocks of the KV cache are still held
+//! once all have ended, or if resident memory after warm-up spread by more than `--memory-spread`.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "a program for the terminal")]
+
+mod client;
+mod figures;
+mod plan;
+mod serve;
+mod watch;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use client::Client;
+use figures::Figures;
+use plan::Plan;
+use serve::Serving;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use watch::Memory;
+
+#[derive(Parser)]
+struct Args {
+    /// The server's address
+    #[arg(long, required_unless_present = "serve", conflicts_with = "serve")]
+    url: Option<String>,
+    /// A program whose `serve` is started, watched, and told to stop at the end
+    #[arg(long, value_name = "PROGRAM")]
+    serve: Option<PathBuf>,
+    /// The model for --serve, in place of the demo
+    #[arg(long, short, requires = "serve")]
+    model: Option<PathBuf>,
+    /// Clients at once
+    #[arg(long, default_value_t = 16)]
+    clients: usize,
+    /// Seconds during which requests begin
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Tokens of each prompt
+    #[arg(long, default_value_t = 256)]
+    prompt: usize,
+    /// Tokens of each answer
+    #[arg(long, default_value_t = 128)]
+    answer: usize,
+    /// Short and long prompts and answers mixed, some with a common beginning, some given up in the middle
+    #[arg(long)]
+    mixed: bool,
+    /// Longest prompt with its answer, for --mixed
+    #[arg(long, default_value_t = 2000)]
+    context: usize,
+    /// Token ids of prompts, the highest one excluded
+    #[arg(long, num_args = 2, value_names = ["LOWEST", "HIGHEST"], default_values_t = [300, 1000])]
+    ids: Vec<u32>,
+    /// Of the random choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The process of --url, whose resident memory is watched
+    #[arg(long, conflicts_with = "serve")]
+    pid: Option<u32>,
+    /// Seconds before memory counts
+    #[arg(long, default_value_t = 60)]
+    warm_up: u64,
+    /// Largest allowed spread of resident memory, as a share of its mean
+    #[arg(long, default_value_t = 0.02)]
+    memory_spread: f64,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let serving =
+        args.serve.as_deref().map(|program| Serving::start(program, args.model.as_deref())).transpose()?;
+    let url = serving
+        .as_ref()
+        .map(Serving::url)
+        .or(args.url.as_deref())
+        .context("no address")?
+        .trim_end_matches('/');
+    let pid = args.pid.or(serving.as_ref().map(Serving::pid));
+    ensure!(args.ids[0] < args.ids[1], "--ids: the first id must be below the second");
+    let begin = Instant::now();
+    let end = begin + Duration::from_secs(args.seconds);
+    let memory = pid.map(|pid| Memory::watch(pid, begin + Duration::from_secs(args.warm_up)));
+    let figures = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..args.clients)
+            .map(|index| {
+                let plan = Plan::new(&args, args.seed.wrapping_mul(1 << 20).wrapping_add(index as u64));
+                scope.spawn(move || Client::new(url).work(plan, end))
+            })
+            .collect();
+        clients.into_iter().map(|client| client.join().expect("a client does not panic")).fold(
+            Figures::default(),
+            |mut all, own| {
+                all.add(own);
+                all
+            },
+        )
+    });
+    let seconds = begin.elapsed().as_secs_f64();
+    println!("{}", figures.report(seconds));
+    let kept = watch::blocks_after_all(url).context("reading /metrics")?;
+    let spread = memory.map(Memory::stop).transpose()?;
+    if let Some(spread) = &spread {
+        println!("{spread}");
+    }
+    match kept {
+        Some(blocks) => println!("blocks held after all had ended: {blocks}"),
+        None => println!("(the server does not tell which blocks are held)"),
+    }
+    serving.map(Serving::stop).transpose()?;
+    ensure!(figures.errors.is_empty(), "{} requests failed", figures.errors.values().sum::<usize>());
+    ensure!(kept.unwrap_or(0) == 0, "blocks are still held");
+    ensure!(figures.answered > 0, "no request was answered");
+    if let Some(spread) = spread {
+        ensure!(spread.share() <= args.memory_spread, "memory spread by more than {}", args.memory_spread);
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! A server of our own for the run.
+
+use anyhow::{Context, Result, ensure};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// 128 and the number of SIGTERM, as shells have it.
+const ASKED: i32 = 143;
+
+pub struct Serving {
+    child: Child,
+    url: String,
+}
+
+impl Serving {
+    /// Returns once the model is loaded.
+    pub fn start(program: &Path, model: Option<&Path>) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.args(["serve", "--port", "0", "--log", "warn"]).stdout(Stdio::piped());
+        if let Some(model) = model {
+            command.arg("-m").arg(model);
+        }
+        let mut child = command.spawn().with_context(|| program.display().to_string())?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().context("no output")?).read_line(&mut line)?;
+        let url = line.trim().rsplit(' ').next().filter(|word| word.starts_with("http"));
+        let url = url.with_context(|| format!("no address in {line:?}"))?.to_owned();
+        Ok(Serving { child, url })
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it to stop, and waits until it has.
+    pub fn stop(mut self) -> Result<()> {
+        ask_to_stop(&mut self.child)?;
+        let status = self.child.wait()?;
+        // asked by a signal, it says so
+        ensure!(matches!(status.code(), Some(0 | ASKED)) || !cfg!(unix), "the server ended with {status}");
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+fn ask_to_stop(child: &mut Child) -> Result<()> {
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+    Ok(kill(Pid::from_raw(i32::try_from(child.id())?), Signal::SIGTERM)?)
+}
+
+/// Without signals there is no way to ask.
+#[cfg(not(unix))]
+fn ask_to_stop(child: &mut Child) -> Result<()> {
+    Ok(child.kill()?)
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // after an error; one that has ended is left alone
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

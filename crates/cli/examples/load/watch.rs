@@ -1,0 +1,106 @@
+//! What is seen of the server from outside: its resident memory, and the blocks that it holds.
+
+use anyhow::{Context, Result, ensure};
+use std::fmt;
+use std::fs;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long requests that were given up may take to end.
+const ENDING: Duration = Duration::from_secs(30);
+
+/// A thread that looks once a second.
+pub struct Memory {
+    thread: JoinHandle<Result<Spread>>,
+    stop: Sender<()>,
+}
+
+/// Resident bytes after warm-up.
+pub struct Spread {
+    lowest: u64,
+    highest: u64,
+    sum: u128,
+    count: u64,
+}
+
+impl Memory {
+    pub fn watch(pid: u32, from: Instant) -> Self {
+        let (stop, stopped) = channel();
+        let thread = std::thread::spawn(move || {
+            let mut spread = Spread { lowest: u64::MAX, highest: 0, sum: 0, count: 0 };
+            while stopped.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+                if Instant::now() >= from {
+                    spread.add(resident(pid)?);
+                }
+            }
+            Ok(spread)
+        });
+        Memory { thread, stop }
+    }
+
+    pub fn stop(self) -> Result<Spread> {
+        drop(self.stop);
+        let spread = self.thread.join().expect("the watch does not panic")?;
+        ensure!(spread.count > 0, "memory was not looked at: the run was shorter than its warm-up");
+        Ok(spread)
+    }
+}
+
+impl Spread {
+    fn add(&mut self, bytes: u64) {
+        self.lowest = self.lowest.min(bytes);
+        self.highest = self.highest.max(bytes);
+        self.sum += u128::from(bytes);
+        self.count += 1;
+    }
+
+    /// Half the distance of the extremes, as a share of the mean: ±.
+    pub fn share(&self) -> f64 {
+        (self.highest - self.lowest) as f64 / 2.0 / (self.sum as f64 / self.count as f64)
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let (low, high) = (mib(self.lowest), mib(self.highest));
+        write!(
+            f,
+            "resident memory: {low:.1} to {high:.1} MiB (± {:.2} %), {} looks",
+            self.share() * 100.0,
+            self.count
+        )
+    }
+}
+
+fn resident(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).with_context(|| format!("{path}: has the server ended?"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib * 1024)
+}
+
+/// Blocks that requests hold once none runs or waits; none if the server has no such figures.
+pub fn blocks_after_all(url: &str) -> Result<Option<u64>> {
+    let until = Instant::now() + ENDING;
+    loop {
+        let page = ureq::get(&format!("{url}/metrics"))
+            .config()
+            .http_status_as_error(false)
+            .build()
+            .call()?
+            .body_mut()
+            .read_to_string()?;
+        let figure =
+            |name: &str| page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        let Some(used) = figure("latent_kv_blocks{state=\"used\"}") else { return Ok(None) };
+        let busy =
+            figure("latent_requests_running").unwrap_or(0) + figure("latent_requests_waiting").unwrap_or(0);
+        if busy == 0 && used == 0 || Instant::now() > until {
+            return Ok(Some(used));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
