@@ -1,6 +1,6 @@
 //! How the server is set up, and the file that may say so.
 
-use crate::http::Keys;
+use crate::keys::Keys;
 use crate::limits::Limits;
 use latent_engine::cache::DiskCache;
 use latent_engine::scheduler::SchedulerOptions;

@@ -1,35 +1,36 @@
 //! The description of the interface for programs: made from the table of addresses.
 
-use crate::http::{ROUTES, json_response};
-use axum::response::Response;
 use serde_json::{Map, Value, json};
 
-/// `GET /openapi.json`.
-pub(crate) async fn handle() -> Response {
-    json_response(&document())
+/// An address: method, path, what it is for, and the schema of its body.
+pub(crate) struct Operation {
+    pub(crate) method: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) summary: &'static str,
+    pub(crate) body: &'static str,
 }
 
 /// The OpenAPI document.
-pub fn document() -> Value {
+pub(crate) fn document<'a>(operations: impl Iterator<Item = &'a Operation>) -> Value {
     let mut paths = Map::new();
-    for route in ROUTES {
+    for Operation { method, path, summary, body } in operations {
         let mut operation = json!({
-            "summary": route.summary,
+            "summary": summary,
             "responses": {"200": {"description": "The answer; with `stream` server-sent events, or JSON lines in Ollama's interface"},
                 "default": {"description": "An error in the form of the interface"}},
         });
-        if !route.body.is_empty() {
-            let schema = json!({"$ref": format!("#/components/schemas/{}", route.body)});
+        if !body.is_empty() {
+            let schema = json!({"$ref": format!("#/components/schemas/{}", body)});
             operation["requestBody"] =
                 json!({"required": true, "content": {"application/json": {"schema": schema}}});
         }
-        if let Some((_, rest)) = route.path.split_once('{') {
+        if let Some((_, rest)) = path.split_once('{') {
             let name = rest.split('}').next().unwrap_or_default();
             operation["parameters"] =
                 json!([{"name": name, "in": "path", "required": true, "schema": {"type": "string"}}]);
         }
-        let path = paths.entry(route.path).or_insert_with(|| json!({}));
-        path[route.method] = operation;
+        let path = paths.entry(*path).or_insert_with(|| json!({}));
+        path[*method] = operation;
     }
     let schemas: Map<String, Value> =
         SCHEMAS.iter().map(|(name, fields)| ((*name).to_owned(), schema(fields))).collect();

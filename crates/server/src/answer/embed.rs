@@ -1,8 +1,8 @@
 //! Embeddings of texts.
 
-use super::start::Tenant;
 use super::{failed, refused};
 use crate::error::ApiError;
+use crate::keys::Tenant;
 use crate::worker::{Engineering, Notice, Submission, events};
 use latent_engine::Request;
 use latent_engine::scheduler::{Job, JobEvent, Usage};

@@ -4,11 +4,13 @@ mod embed;
 mod outcome;
 mod parser;
 mod start;
+mod update;
 
 pub(crate) use embed::embed;
-pub(crate) use outcome::{Call, Finish, Outcome, Reason, Token};
+pub(crate) use outcome::{Call, Outcome};
 pub(crate) use parser::{Parser, Piece};
-pub(crate) use start::{Prepared, Tenant, begin};
+pub(crate) use start::{Prepared, begin};
+pub(crate) use update::{Finish, Reason, Token, Update, What};
 
 use crate::error::{ApiError, ErrorKind};
 use crate::model::Served;
@@ -19,34 +21,6 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-
-/// What has become of one of the answers to a request.
-#[derive(Clone, Debug)]
-pub(crate) struct Update {
-    /// Which answer.
-    pub(crate) choice: usize,
-    pub(crate) what: What,
-}
-
-/// What has become of an answer.
-#[derive(Clone, Debug)]
-pub(crate) enum What {
-    /// It runs, with so many tokens of the prompt, of which so many were in the cache.
-    Started {
-        prompt: usize,
-        cached: usize,
-    },
-    /// So many tokens of the prompt are in the cache, of how many, of which so many had been there.
-    Prompt {
-        done: usize,
-        total: usize,
-        cached: usize,
-    },
-    Piece(Piece),
-    /// A token, where the request wants to see tokens.
-    Token(Token),
-    Finished(Box<Finish>),
-}
 
 /// The answers to one request. Dropped, it cancels what still runs.
 pub(crate) struct Answer {

@@ -1,62 +1,6 @@
 //! What an answer has come to.
 
-use super::{Piece, What};
-use latent_engine::StopReason;
-use latent_engine::sampling::LogProbability;
-use latent_engine::scheduler::Usage;
-use serde_json::{Value, json};
-
-/// Why an answer ended, as clients distinguish it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Reason {
-    /// The model ended it.
-    #[default]
-    End,
-    /// A stop string came.
-    Stop,
-    /// It has as many tokens as were asked for.
-    Length,
-    /// The context is full.
-    Context,
-    /// The model calls tools and waits for them.
-    Tools,
-}
-
-impl Reason {
-    pub(super) fn of(reason: StopReason, called: bool) -> Reason {
-        match reason {
-            StopReason::End if called => Reason::Tools,
-            StopReason::StopString if called => Reason::Tools,
-            StopReason::End | StopReason::Interrupted => Reason::End,
-            StopReason::StopString => Reason::Stop,
-            StopReason::Length => Reason::Length,
-            StopReason::Context => Reason::Context,
-        }
-    }
-}
-
-/// The end of an answer.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Finish {
-    pub(crate) reason: Reason,
-    /// The stop string that ended it.
-    pub(crate) stop: Option<String>,
-    pub(crate) usage: Usage,
-    pub(crate) reasoning_tokens: usize,
-    pub(crate) tokens: Vec<u32>,
-}
-
-/// A chosen token.
-#[derive(Clone, Debug)]
-pub(crate) struct Token {
-    pub(crate) id: u32,
-    /// Whether it ends the answer, so that it has no text.
-    pub(crate) ends: bool,
-    pub(crate) logprob: Option<TokenLogprob>,
-}
-
-/// ln of a token's probability, and the likeliest ones.
-pub(crate) type TokenLogprob = (f32, Vec<LogProbability>);
+use super::{Finish, Piece, Token, What};
 
 /// A tool call.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -104,30 +48,5 @@ impl Outcome {
             }
             Piece::CallEnd { .. } => {}
         }
-    }
-}
-
-impl Finish {
-    /// llama.cpp's `timings`.
-    pub(crate) fn timings(&self) -> Value {
-        let usage = &self.usage;
-        let ran = usage.prompt.saturating_sub(usage.cached);
-        let [prompt_ms, predicted_ms] =
-            [usage.prompt_time, usage.generate_time].map(|time| time.as_secs_f64() * 1e3);
-        let per_token = |ms: f64, tokens: usize| if tokens > 0 { ms / tokens as f64 } else { 0.0 };
-        let per_second = |ms: f64, tokens: usize| if ms > 0.0 { tokens as f64 * 1e3 / ms } else { 0.0 };
-        json!({
-            "cache_n": usage.cached,
-            "prompt_n": ran,
-            "prompt_ms": prompt_ms,
-            "prompt_per_token_ms": per_token(prompt_ms, ran),
-            "prompt_per_second": per_second(prompt_ms, ran),
-            "predicted_n": usage.completion,
-            "predicted_ms": predicted_ms,
-            "predicted_per_token_ms": per_token(predicted_ms, usage.completion),
-            "predicted_per_second": per_second(predicted_ms, usage.completion),
-            "draft_n": usage.drafts.drafted,
-            "draft_n_accepted": usage.drafts.accepted,
-        })
     }
 }

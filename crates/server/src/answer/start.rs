@@ -2,13 +2,13 @@
 
 use super::{Answer, Choice, Parser};
 use crate::error::ApiError;
+use crate::keys::Tenant;
 use crate::model::{Prompt, Served};
 use crate::params::Params;
 use crate::worker::{Engineering, Submission, events};
 use latent_engine::LogitsProcessor;
 use latent_engine::Request;
-use latent_engine::cache::CacheSalt;
-use latent_engine::scheduler::{Choice as FurtherChoice, FairnessKey, Job};
+use latent_engine::scheduler::{Choice as FurtherChoice, Job};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,13 +26,6 @@ pub(crate) struct Prepared {
     pub(crate) show_tokens: bool,
     /// What each answer begins with.
     pub(crate) echo: String,
-}
-
-/// Who asks.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tenant {
-    pub(crate) salt: CacheSalt,
-    pub(crate) key: FairnessKey,
 }
 
 impl Prepared {

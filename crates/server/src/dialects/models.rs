@@ -1,15 +1,13 @@
 //! The list of models, in one form that OpenAI's, Anthropic's, llama.cpp's and Codex's clients read.
 
-use super::Dialect;
+use crate::app::Asker;
+use crate::dialect::Dialect;
 use crate::error::{ApiError, ErrorKind};
-use crate::http::{App, Asker, json_response};
 use crate::ids;
 use crate::model::Served;
-use axum::Extension;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::response::Response;
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 fn entry(served: &Served) -> Value {
     json!({
@@ -34,8 +32,8 @@ fn entry(served: &Served) -> Value {
 }
 
 /// `GET /v1/models`.
-pub(crate) async fn list(State(app): State<Arc<App>>, Extension(asker): Extension<Asker>) -> Response {
-    let listed = app.engineering.ready().map(|served| {
+pub(crate) async fn list(asker: Asker) -> Response {
+    let listed = asker.served().map(|served| {
         let id = served.about.id.as_str();
         // Codex reads `models`, llama.cpp's own form
         let own = json!({
@@ -43,30 +41,26 @@ pub(crate) async fn list(State(app): State<Arc<App>>, Extension(asker): Extensio
             "capabilities": ["completion"], "context_window": served.context,
             "details": {"format": "gguf", "family": served.architecture, "parameter_size": "", "quantization_level": ""},
         });
-        json_response(&json!({
+        json!({
             "object": "list",
             "data": [entry(&served)],
             "has_more": false,
             "first_id": id,
             "last_id": id,
             "models": [own],
-        }))
+        })
     });
-    App::reply(Dialect::OpenAi, &asker.id, listed)
+    asker.reply_json(Dialect::OpenAi, listed)
 }
 
 /// `GET /v1/models/ID`.
-pub(crate) async fn one(
-    State(app): State<Arc<App>>,
-    Extension(asker): Extension<Asker>,
-    Path(id): Path<String>,
-) -> Response {
-    let found = app.engineering.ready().and_then(|served| {
+pub(crate) async fn one(asker: Asker, Path(id): Path<String>) -> Response {
+    let found = asker.served().and_then(|served| {
         if id == served.about.id {
-            return Ok(json_response(&entry(&served)));
+            return Ok(entry(&served));
         }
         let problem = format!("there is no model {id:?}; this server has {:?}", served.about.id);
         Err(ApiError::new(ErrorKind::NotFound, problem).with_code("model_not_found"))
     });
-    App::reply(Dialect::OpenAi, &asker.id, found)
+    asker.reply_json(Dialect::OpenAi, found)
 }

@@ -1,20 +1,19 @@
 //! OpenAI's completions of plain prompts.
 
 use super::openai_chat::{FINGERPRINT, finish_reason, finite, usage_of};
+use super::prepare;
 use super::prepare::{PromptInput, prompts};
-use super::{Dialect, prepare};
 use crate::answer::{Finish, Outcome, Piece, Token, Update, What};
+use crate::app::Asker;
+use crate::dialect::{Dialect, json_response};
 use crate::error::ApiError;
-use crate::http::{App, Asker, Encoder, json_response, stream_all};
 use crate::ids;
 use crate::json::Fields;
 use crate::limits::Limits;
 use crate::model::Served;
 use crate::params::{self, Params};
-use axum::Extension;
+use crate::stream::{Encoder, stream_all};
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::Request;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -33,41 +32,28 @@ struct About {
 }
 
 /// `POST /v1/completions`.
-pub(crate) async fn handle(
-    State(app): State<Arc<App>>,
-    Extension(asker): Extension<Asker>,
-    request: Request<Body>,
-) -> Response {
-    let id = asker.id.clone();
-    App::reply(Dialect::OpenAi, &id, answer(&app, &asker, request).await)
+pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
+    asker.reply(Dialect::OpenAi, answer(&asker, body).await)
 }
 
-async fn answer(app: &Arc<App>, asker: &Asker, request: Request<Body>) -> Result<Response, ApiError> {
-    let (prepared, about) = app
-        .prepare(request, |app, served, value| {
+async fn answer(asker: &Asker, body: Body) -> Result<Response, ApiError> {
+    let (prepared, about) = asker
+        .prepare(body, |app, served, fields| {
             let limits = &app.config.limits;
-            let fields = Fields::of(value, "")?;
-            let (params, about) = read(&fields, &served, limits)?;
-            let prompts = prompts(&served, &fields, "prompt", limits, PromptInput::Raw)?;
+            let (params, about) = read(fields, served, limits)?;
+            let prompts = prompts(served, fields, "prompt", limits, PromptInput::Raw)?;
             limits.check("prompt", "inputs", prompts.len() * params.n, limits.inputs)?;
             let mut all = Vec::with_capacity(prompts.len());
             for prompt in prompts {
                 let echo = about.echo.then(|| served.tokenizer.decode(&prompt.tokens, false));
-                let mut prepared = prepare::text(&served, prompt, params.clone(), limits)?;
+                let mut prepared = prepare::text(served, prompt, params.clone(), limits)?;
                 prepared.echo = echo.unwrap_or_default();
                 all.push(prepared);
             }
             Ok((all, about))
         })
         .await?;
-    let mut answers = Vec::with_capacity(prepared.len());
-    for prepared in prepared {
-        answers.push(app.begin(asker, prepared).await?);
-    }
-    let served = answers
-        .first()
-        .map(|answer| Arc::clone(&answer.served))
-        .ok_or_else(|| ApiError::internal("no prompt"))?;
+    let (served, answers) = asker.begin_all(prepared).await?;
     if about.stream {
         let encoder = CompletionStream {
             served,

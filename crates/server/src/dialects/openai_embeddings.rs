@@ -1,38 +1,25 @@
 //! Embeddings.
 
-use super::Dialect;
 use super::prepare::{PromptInput, prompts};
-use crate::answer::embed;
+use crate::app::Asker;
+use crate::dialect::Dialect;
 use crate::error::ApiError;
-use crate::http::{App, Asker, json_response};
-use crate::json::Fields;
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::Request;
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use std::sync::Arc;
-use std::time::Duration;
 
 /// `POST /v1/embeddings`: the mean of the last hidden states, divided by its length.
-pub(crate) async fn handle(
-    State(app): State<Arc<App>>,
-    Extension(asker): Extension<Asker>,
-    request: Request<Body>,
-) -> Response {
-    let id = asker.id.clone();
-    App::reply(Dialect::OpenAi, &id, answer(&app, &asker, request).await)
+pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
+    asker.reply_json(Dialect::OpenAi, answer(&asker, body).await)
 }
 
-async fn answer(app: &Arc<App>, asker: &Asker, request: Request<Body>) -> Result<Response, ApiError> {
-    let (prompts, model, base64) = app
-        .prepare(request, |app, served, value| {
-            let fields = Fields::of(value, "")?;
+async fn answer(asker: &Asker, body: Body) -> Result<Value, ApiError> {
+    let (prompts, model, base64) = asker
+        .prepare(body, |app, served, fields| {
             let name = if fields.get("input").is_some() { "input" } else { "content" };
-            let prompts = prompts(&served, &fields, name, &app.config.limits, PromptInput::Plain)?;
+            let prompts = prompts(served, fields, name, &app.config.limits, PromptInput::Plain)?;
             if let Some(dimensions) =
                 fields.usize("dimensions")?.filter(|dimensions| *dimensions != served.hidden)
             {
@@ -53,11 +40,9 @@ async fn answer(app: &Arc<App>, asker: &Asker, request: Request<Body>) -> Result
             Ok((prompts, model, base64))
         })
         .await?;
-    let seconds = app.config.limits.request_seconds;
-    let timeout = (seconds > 0).then(|| Duration::from_secs(seconds));
     let (mut data, mut tokens) = (Vec::with_capacity(prompts.len()), 0);
     for (index, prompt) in prompts.into_iter().enumerate() {
-        let (values, usage) = embed(&app.engineering, asker.tenant, prompt.tokens, timeout).await?;
+        let (values, usage) = asker.embed(prompt.tokens).await?;
         tokens += usage.prompt;
         let embedding = if base64 {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -67,8 +52,8 @@ async fn answer(app: &Arc<App>, asker: &Asker, request: Request<Body>) -> Result
         };
         data.push(json!({"object": "embedding", "index": index, "embedding": embedding}));
     }
-    Ok(json_response(&json!({
+    Ok(json!({
         "object": "list", "data": data, "model": model,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-    })))
+    }))
 }

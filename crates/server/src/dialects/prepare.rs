@@ -16,6 +16,24 @@ use latent_text::{Encode, ParserOptions, Rendered, ResponseFormat, ResponseParse
 use serde_json::Value;
 use std::sync::Arc;
 
+/// A conversation that a dialect has read, and how its answer is to be written.
+pub(super) struct ChatRequest<About> {
+    pub(super) conversation: Conversation,
+    pub(super) params: Params,
+    pub(super) about: About,
+}
+
+impl<About> ChatRequest<About> {
+    /// Makes it ready to be answered.
+    pub(super) fn prepare(
+        self,
+        served: &Arc<Served>,
+        limits: &Limits,
+    ) -> Result<(Prepared, About), ApiError> {
+        Ok((conversation(served, &self.conversation, self.params, limits)?, self.about))
+    }
+}
+
 /// A conversation, ready to be answered.
 pub(super) fn conversation(
     served: &Arc<Served>,

@@ -1,8 +1,8 @@
 //! Who may ask: keys, and where a browser's page comes from.
 
-use super::App;
-use crate::answer::Tenant;
+use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
+use crate::keys::Tenant;
 use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, HeaderMap, ORIGIN};
 use axum::http::{HeaderValue, Method, Request};

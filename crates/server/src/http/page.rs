@@ -1,11 +1,10 @@
 //! The page, its files, and what it shows of the model.
 
-use super::app::{App, Asker, json_response};
-use crate::dialects::Dialect;
+use crate::app::Asker;
+use crate::dialect::{Dialect, json_response};
 use crate::error::{ApiError, ErrorKind};
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::Response;
@@ -55,11 +54,12 @@ fn file(name: &str) -> Option<Response> {
 }
 
 /// The drawing, made once. It brings a policy of its own in the document.
-pub(super) async fn graph(State(app): State<Arc<App>>, Extension(asker): Extension<Asker>) -> Response {
-    App::reply(Dialect::OpenAi, &asker.id, drawing(&app).await)
+pub(super) async fn graph(asker: Asker) -> Response {
+    asker.reply(Dialect::OpenAi, drawing(&asker).await)
 }
 
-async fn drawing(app: &Arc<App>) -> Result<Response, ApiError> {
+async fn drawing(asker: &Asker) -> Result<Response, ApiError> {
+    let app = &asker.app;
     let drawn = app.drawn.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let page = match drawn {
         Some(page) => page,
@@ -67,7 +67,7 @@ async fn drawing(app: &Arc<App>) -> Result<Response, ApiError> {
             let Some(draw) = app.extras.drawing.clone() else {
                 return Err(ApiError::new(ErrorKind::NotFound, "this server draws no model"));
             };
-            let page: Arc<str> = app.blocking(move || draw().map_err(ApiError::internal)).await?.into();
+            let page: Arc<str> = asker.blocking(move || draw().map_err(ApiError::internal)).await?.into();
             *app.drawn.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&page));
             page
         }
@@ -80,7 +80,8 @@ async fn drawing(app: &Arc<App>) -> Result<Response, ApiError> {
 }
 
 /// What the scheduler does, as docs/page.md defines it.
-pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn stats(asker: Asker) -> Response {
+    let app = &asker.app;
     let stats = app.engineering.live.stats();
     let rates = app.engineering.live.rates();
     json_response(&json!({
@@ -101,8 +102,8 @@ pub(super) async fn stats(State(app): State<Arc<App>>) -> Response {
 }
 
 /// What each phase of a step takes, as docs/page.md defines it.
-pub(super) async fn profile(State(app): State<Arc<App>>) -> Response {
-    let profile = app.engineering.watched.look();
+pub(super) async fn profile(asker: Asker) -> Response {
+    let profile = asker.app.engineering.watched.look();
     if profile.steps == 0 {
         return json_response(&json!({"phases": []}));
     }

@@ -1,36 +1,31 @@
 //! The table of addresses.
 
-use super::app::{App, Asker};
 use super::page;
+use crate::app::Asker;
+use crate::dialect::{Dialect, json_response};
 use crate::dialects::{
-    Dialect, anthropic, llama_cpp, models, ollama, openai_chat, openai_completions, openai_embeddings,
+    anthropic, llama_cpp, models, ollama, openai_chat, openai_completions, openai_embeddings,
     openai_responses,
 };
 use crate::error::{ApiError, ErrorKind};
-use crate::openapi;
+use crate::openapi::{self, Operation};
+use axum::Router;
 use axum::http::{Method, Uri};
 use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post};
-use axum::{Extension, Router};
-use std::sync::Arc;
+use serde_json::Value;
 
-/// An address: method, path, what it is for, and the schema of its body.
-pub(crate) struct Route {
-    pub(crate) method: &'static str,
-    pub(crate) path: &'static str,
-    pub(crate) summary: &'static str,
-    pub(crate) body: &'static str,
-    handler: fn() -> MethodRouter<Arc<App>>,
+/// An address, and who answers there.
+struct Route {
+    operation: Operation,
+    handler: fn() -> MethodRouter,
 }
 
 macro_rules! routes {
     ($($method:ident $path:literal $handler:path, $body:literal, $summary:literal;)+) => {
         /// Every address. What has the same path and other methods stands beside each other.
-        pub(crate) static ROUTES: &[Route] = &[$(Route {
-            method: stringify!($method),
-            path: $path,
-            summary: $summary,
-            body: $body,
+        static ROUTES: &[Route] = &[$(Route {
+            operation: Operation { method: stringify!($method), path: $path, summary: $summary, body: $body },
             handler: || $method($handler),
         },)+];
     };
@@ -70,7 +65,7 @@ routes! {
     get "/api/ps" ollama::ps, "", "The loaded models (Ollama)";
     post "/api/show" ollama::show, "OllamaShowRequest", "About a model (Ollama)";
     get "/api/version" ollama::version, "", "The version (Ollama)";
-    get "/openapi.json" openapi::handle, "", "This description";
+    get "/openapi.json" description, "", "This description";
     get "/latent/stats" page::stats, "", "What the scheduler does, for the page";
     get "/latent/profile" page::profile, "", "What each phase of a step takes, for the page";
     get "/latent/graph" page::graph, "", "The drawing of the model";
@@ -79,22 +74,52 @@ routes! {
     get "/favicon.ico" page::favicon, "", "The page's icon";
 }
 
-/// The router over the table.
-pub(super) fn router(app: &Arc<App>) -> Router {
-    let mut router = Router::new();
-    for route in ROUTES {
-        router = router.route(route.path, (route.handler)());
-    }
-    router.method_not_allowed_fallback(wrong_method).fallback(unknown).with_state(Arc::clone(app))
+/// The interface as an OpenAPI document.
+pub fn openapi_document() -> Value {
+    openapi::document(ROUTES.iter().map(|route| &route.operation))
 }
 
-async fn unknown(Extension(asker): Extension<Asker>, method: Method, uri: Uri) -> Response {
+/// `GET /openapi.json`.
+async fn description() -> Response {
+    json_response(&openapi_document())
+}
+
+/// The address of the table that a path is one of. What is none of them has one name: the clients choose their names.
+pub(super) fn known(path: &str) -> &'static str {
+    let paths = || ROUTES.iter().map(|route| route.operation.path);
+    paths().find(|known| matches(known, path)).unwrap_or("other")
+}
+
+/// Whether a path is one of a route, which may end in a `{name}`.
+fn matches(route: &str, path: &str) -> bool {
+    let (mut route, mut path) = (route.split('/'), path.split('/'));
+    loop {
+        match (route.next(), path.next()) {
+            (None, None) => return true,
+            (Some(part), Some(own)) if part == own || part.starts_with('{') => {}
+            _ => return false,
+        }
+    }
+}
+
+/// The router over the table.
+pub(super) fn router() -> Router {
+    let mut router = Router::new();
+    for route in ROUTES {
+        router = router.route(route.operation.path, (route.handler)());
+    }
+    router.method_not_allowed_fallback(wrong_method).fallback(unknown)
+}
+
+async fn unknown(asker: Asker, method: Method, uri: Uri) -> Response {
     let problem = format!("there is no {method} {}; GET /openapi.json lists the addresses", uri.path());
     Dialect::of_path(uri.path()).error(&ApiError::new(ErrorKind::NotFound, problem), &asker.id)
 }
 
-async fn wrong_method(Extension(asker): Extension<Asker>, method: Method, uri: Uri) -> Response {
-    let known = ROUTES.iter().find(|route| route.path == uri.path()).map_or("others", |route| route.method);
+async fn wrong_method(asker: Asker, method: Method, uri: Uri) -> Response {
+    let mut operations = ROUTES.iter().map(|route| &route.operation);
+    let known =
+        operations.find(|known| matches(known.path, uri.path())).map_or("others", |known| known.method);
     let problem = format!("{} takes {}, not {method}", uri.path(), known.to_uppercase());
     Dialect::of_path(uri.path()).error(&ApiError::new(ErrorKind::Method, problem), &asker.id)
 }

@@ -1,14 +1,13 @@
 //! Starting, listening and stopping.
 
-use super::app::{App, Extras};
 use super::connections::{Connections, Guarded};
 use super::timed::Timed;
 use super::tls::{self, Acceptor, TlsError};
 use super::{guard, router};
+use crate::app::{App, Asker, Extras};
 use crate::config::ServerConfig;
-use crate::dialects::{Dialect, Store};
+use crate::dialect::Dialect;
 use crate::ids;
-use crate::metrics::Metrics;
 use crate::model::Loader;
 use crate::worker::Worker;
 use axum::Router;
@@ -25,8 +24,8 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -97,16 +96,7 @@ impl Server {
             Worker::start(loader, config.scheduler.clone(), extras.before_step.clone())
                 .map_err(ServeError::Thread)?;
         let (stop, stopped) = watch::channel(false);
-        let store = Mutex::new(Store::new(config.limits.store_bytes));
-        let app = Arc::new(App {
-            config,
-            engineering,
-            metrics: Metrics::default(),
-            store,
-            extras,
-            drawn: Mutex::new(None),
-            started: Instant::now(),
-        });
+        let app = Arc::new(App::new(config, engineering, extras));
         let run = move || runtime.block_on(run(app, listener, tls, stopped));
         let http = std::thread::Builder::new().name("http".into()).spawn(run).map_err(ServeError::Thread)?;
         Ok(Server { address, secure, stop, loaded, http, engine })
@@ -183,7 +173,7 @@ fn listen(config: &ServerConfig) -> io::Result<TcpListener> {
 /// The loop of the HTTP thread: until it is told to stop and the last request has ended.
 async fn run(app: Arc<App>, listener: TcpListener, tls: Option<Acceptor>, mut stop: watch::Receiver<bool>) {
     let connections = Arc::new(Connections::default());
-    let router = router::router(&app);
+    let router = router::router();
     let mut id = 0;
     let mut deadline: Option<Instant> = None;
     loop {
@@ -213,13 +203,6 @@ async fn run(app: Arc<App>, listener: TcpListener, tls: Option<Acceptor>, mut st
         if deadline.is_some_and(|at| connections.busy() == 0 || Instant::now() >= at) {
             return;
         }
-    }
-}
-
-impl Drop for App {
-    fn drop(&mut self) {
-        // the engine's thread must not wait for commands for ever
-        self.engineering.drain();
     }
 }
 
@@ -300,7 +283,7 @@ async fn answer(app: &Arc<App>, router: Router, mut request: Request<Body>) -> R
     } else {
         match guard::admit(app, &request) {
             Ok(tenant) => {
-                request.extensions_mut().insert(super::Asker { tenant, id: id.clone() });
+                request.extensions_mut().insert(Asker { app: Arc::clone(app), tenant, id: id.clone() });
                 let mut router = router;
                 let Ok(response) = router.call(request).await;
                 response
@@ -313,7 +296,7 @@ async fn answer(app: &Arc<App>, router: Router, mut request: Request<Body>) -> R
     };
     add_headers(app, &mut response, &method, origin.as_ref(), &id);
     let (status, seconds) = (response.status().as_u16(), start.elapsed().as_secs_f64());
-    app.metrics.count(&path, status);
+    app.metrics.count(router::known(&path), status);
     tracing::info!(request = id, %method, path, status, seconds, "answered");
     response
 }

@@ -1,6 +1,7 @@
 //! Reading Anthropic's requests.
 
 use crate::dialects::openai_chat::no_media;
+use crate::dialects::prepare::ChatRequest;
 use crate::error::ApiError;
 use crate::items::{Conversation, Item, Role, ToolChoice, read_function_tool};
 use crate::json::{Fields, kind};
@@ -9,13 +10,6 @@ use crate::model::Served;
 use crate::params::{self, Params, Shape};
 use serde_json::Value;
 
-/// A request, read.
-pub(super) struct MessagesRequest {
-    pub(super) conversation: Conversation,
-    pub(super) params: Params,
-    pub(super) about: About,
-}
-
 /// How the answer is to be written.
 #[derive(Clone, Debug)]
 pub(super) struct About {
@@ -23,26 +17,27 @@ pub(super) struct About {
     pub(super) stream: bool,
 }
 
-impl MessagesRequest {
-    pub(super) fn read(value: &Value, served: &Served, limits: &Limits) -> Result<MessagesRequest, ApiError> {
-        let fields = Fields::of(value, "")?;
-        let (conversation, _) = read_conversation(&fields, limits)?;
-        let mut params = Params::read(&fields, &served.about.sampling, limits)?;
-        params.n = 1;
-        let most = params::max_tokens(&fields, &["max_tokens"])?;
-        params.max_tokens = Some(most.ok_or_else(|| fields.missing("max_tokens"))?);
-        if params.max_tokens == Some(0) {
-            return Err(fields.error("max_tokens", "expected at least 1"));
-        }
-        params.stop = params::stop(&fields, "stop_sequences", limits)?;
-        params.shape = read_shape(&fields)?;
-        params.shape.check("output_config.format.schema", limits)?;
-        let about = About {
-            model: fields.str("model")?.unwrap_or(&served.about.id).to_owned(),
-            stream: fields.bool("stream")?.unwrap_or(false),
-        };
-        Ok(MessagesRequest { conversation, params, about })
+pub(super) fn read(
+    fields: &Fields<'_>,
+    served: &Served,
+    limits: &Limits,
+) -> Result<ChatRequest<About>, ApiError> {
+    let (conversation, _) = read_conversation(fields, limits)?;
+    let mut params = Params::read(fields, &served.about.sampling, limits)?;
+    params.n = 1;
+    let most = params::max_tokens(fields, &["max_tokens"])?;
+    params.max_tokens = Some(most.ok_or_else(|| fields.missing("max_tokens"))?);
+    if params.max_tokens == Some(0) {
+        return Err(fields.error("max_tokens", "expected at least 1"));
     }
+    params.stop = params::stop(fields, "stop_sequences", limits)?;
+    params.shape = read_shape(fields)?;
+    params.shape.check("output_config.format.schema", limits)?;
+    let about = About {
+        model: fields.str("model")?.unwrap_or(&served.about.id).to_owned(),
+        stream: fields.bool("stream")?.unwrap_or(false),
+    };
+    Ok(ChatRequest { conversation, params, about })
 }
 
 fn read_shape(fields: &Fields<'_>) -> Result<Shape, ApiError> {

@@ -3,10 +3,10 @@
 use super::request::About;
 use super::whole::{stop_reason, usage};
 use crate::answer::{Piece, Update, What};
-use crate::dialects::Dialect;
+use crate::dialect::Dialect;
 use crate::error::ApiError;
-use crate::http::Encoder;
 use crate::ids;
+use crate::stream::Encoder;
 use latent_engine::scheduler::Usage;
 use serde_json::{Value, json};
 use std::fmt::Write;

@@ -2,18 +2,16 @@
 
 use super::status::settings;
 use crate::answer::{Finish, Outcome, Piece, Reason, Token, Update, What};
+use crate::app::Asker;
+use crate::dialect::{Dialect, json_response};
 use crate::dialects::openai_chat::finite;
+use crate::dialects::prepare;
 use crate::dialects::prepare::{PromptInput, prompts};
-use crate::dialects::{Dialect, prepare};
 use crate::error::ApiError;
-use crate::http::{App, Asker, Encoder, json_response, stream_all};
-use crate::json::Fields;
 use crate::model::Served;
 use crate::params::{self, Params};
-use axum::Extension;
+use crate::stream::{Encoder, stream_all};
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::Request;
 use axum::response::Response;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -32,28 +30,22 @@ struct About {
     n: usize,
 }
 
-pub(crate) async fn completion(
-    State(app): State<Arc<App>>,
-    Extension(asker): Extension<Asker>,
-    request: Request<Body>,
-) -> Response {
-    let id = asker.id.clone();
-    App::reply(Dialect::LlamaCpp, &id, answer(&app, &asker, request).await)
+pub(crate) async fn completion(asker: Asker, body: Body) -> Response {
+    asker.reply(Dialect::LlamaCpp, answer(&asker, body).await)
 }
 
-async fn answer(app: &Arc<App>, asker: &Asker, request: Request<Body>) -> Result<Response, ApiError> {
-    let (prepared, about) = app
-        .prepare(request, |app, served, value| {
+async fn answer(asker: &Asker, body: Body) -> Result<Response, ApiError> {
+    let (prepared, about) = asker
+        .prepare(body, |app, served, fields| {
             let limits = &app.config.limits;
-            let fields = Fields::of(value, "")?;
-            let mut params = Params::read(&fields, &served.about.sampling, limits)?;
-            params.max_tokens = params::max_tokens(&fields, &["n_predict", "max_tokens"])?;
-            params.shape = params::shape(&fields, limits)?;
+            let mut params = Params::read(fields, &served.about.sampling, limits)?;
+            params.max_tokens = params::max_tokens(fields, &["n_predict", "max_tokens"])?;
+            params.shape = params::shape(fields, limits)?;
             let n_probs = fields.usize("n_probs")?.unwrap_or(0);
             limits.check("n_probs", "top_logprobs", n_probs, limits.top_logprobs)?;
             params.logprobs = (n_probs > 0).then_some(n_probs);
             let return_tokens = fields.bool("return_tokens")?.unwrap_or(false);
-            let prompts = prompts(&served, &fields, "prompt", limits, PromptInput::Raw)?;
+            let prompts = prompts(served, fields, "prompt", limits, PromptInput::Raw)?;
             limits.check("prompt", "inputs", prompts.len() * params.n, limits.inputs)?;
             let text = |prompt: &crate::model::Prompt| served.tokenizer.decode(&prompt.tokens, true);
             let mut settings = settings(&params.sampling);
@@ -70,7 +62,7 @@ async fn answer(app: &Arc<App>, asker: &Asker, request: Request<Body>) -> Result
                 n: params.n,
             };
             let one = |prompt| {
-                let mut prepared = prepare::text(&served, prompt, params.clone(), limits)?;
+                let mut prepared = prepare::text(served, prompt, params.clone(), limits)?;
                 prepared.show_tokens |= return_tokens;
                 Ok(prepared)
             };
@@ -78,14 +70,7 @@ async fn answer(app: &Arc<App>, asker: &Asker, request: Request<Body>) -> Result
             Ok((prepared, about))
         })
         .await?;
-    let mut answers = Vec::with_capacity(prepared.len());
-    for prepared in prepared {
-        answers.push(app.begin(asker, prepared).await?);
-    }
-    let served = answers
-        .first()
-        .map(|answer| Arc::clone(&answer.served))
-        .ok_or_else(|| ApiError::internal("no prompt"))?;
+    let (served, answers) = asker.begin_all(prepared).await?;
     if about.stream {
         return Ok(stream_all(answers, Box::new(CompletionStream { served, about, choices: Vec::new() })));
     }

@@ -6,28 +6,18 @@ mod status;
 pub(crate) use completion::completion;
 pub(crate) use status::{health, metrics, props, slots};
 
-use super::Dialect;
 use super::openai_chat::read_conversation;
+use crate::app::Asker;
+use crate::dialect::Dialect;
 use crate::error::ApiError;
-use crate::http::{App, Asker, json_response};
-use crate::json::Fields;
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::Request;
 use axum::response::Response;
 use latent_text::Encode;
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// `POST /tokenize`.
-pub(crate) async fn tokenize(
-    State(app): State<Arc<App>>,
-    Extension(asker): Extension<Asker>,
-    request: Request<Body>,
-) -> Response {
-    let value = app.prepare(request, |_, served, value| {
-        let fields = Fields::of(value, "")?;
+pub(crate) async fn tokenize(asker: Asker, body: Body) -> Response {
+    let value = asker.prepare(body, |_, served, fields| {
         let text = fields.str("content")?.ok_or_else(|| fields.missing("content"))?;
         let encode = Encode {
             add_special: fields.bool("add_special")?.unwrap_or(false),
@@ -47,17 +37,12 @@ pub(crate) async fn tokenize(
         };
         Ok(json!({"tokens": list}))
     });
-    App::reply(Dialect::LlamaCpp, &asker.id, value.await.map(|value| json_response(&value)))
+    asker.reply_json(Dialect::LlamaCpp, value.await)
 }
 
 /// `POST /detokenize`.
-pub(crate) async fn detokenize(
-    State(app): State<Arc<App>>,
-    Extension(asker): Extension<Asker>,
-    request: Request<Body>,
-) -> Response {
-    let value = app.prepare(request, |_, served, value| {
-        let fields = Fields::of(value, "")?;
+pub(crate) async fn detokenize(asker: Asker, body: Body) -> Response {
+    let value = asker.prepare(body, |_, served, fields| {
         let list = fields.array("tokens")?.ok_or_else(|| fields.missing("tokens"))?;
         let id = |(i, value): (usize, &Value)| {
             let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -69,18 +54,14 @@ pub(crate) async fn detokenize(
         let prompt = served.token_prompt("tokens", tokens)?;
         Ok(json!({"content": served.tokenizer.decode(&prompt.tokens, true)}))
     });
-    App::reply(Dialect::LlamaCpp, &asker.id, value.await.map(|value| json_response(&value)))
+    asker.reply_json(Dialect::LlamaCpp, value.await)
 }
 
 /// `POST /apply-template`.
-pub(crate) async fn apply_template(
-    State(app): State<Arc<App>>,
-    Extension(asker): Extension<Asker>,
-    request: Request<Body>,
-) -> Response {
-    let value = app.prepare(request, |app, served, value| {
-        let conversation = read_conversation(&Fields::of(value, "")?, &app.config.limits)?;
+pub(crate) async fn apply_template(asker: Asker, body: Body) -> Response {
+    let value = asker.prepare(body, |app, served, fields| {
+        let conversation = read_conversation(fields, &app.config.limits)?;
         Ok(json!({"prompt": served.render(&conversation)?.text}))
     });
-    App::reply(Dialect::LlamaCpp, &asker.id, value.await.map(|value| json_response(&value)))
+    asker.reply_json(Dialect::LlamaCpp, value.await)
 }

@@ -1,25 +1,21 @@
 //! What the server runs and does.
 
-use crate::dialects::Dialect;
-use crate::http::{App, Asker, json_response};
-use crate::metrics;
+use crate::app::Asker;
+use crate::dialect::{Dialect, json_response};
 use crate::model::Served;
 use crate::worker::ModelState;
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use latent_engine::sampling::SamplingParams;
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// `GET /health`: answered by the HTTP thread alone, whatever the engine does.
-pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
-    let Err(error) = app.engineering.ready() else { return json_response(&json!({"status": "ok"})) };
+pub(crate) async fn health(asker: Asker) -> Response {
+    let Err(error) = asker.served() else { return json_response(&json!({"status": "ok"})) };
     let mut value = Dialect::LlamaCpp.error_value(&error, "");
-    if let ModelState::Loading { done, total } = app.engineering.state() {
+    if let ModelState::Loading { done, total } = asker.app.engineering.state() {
         value["status"] = "loading model".into();
         value["progress"] = if total > 0 { (done as f64 / total as f64).into() } else { 0.0.into() };
     }
@@ -29,8 +25,9 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `GET /metrics`.
-pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let mut response = Response::new(Body::from(metrics::page(&app)));
+pub(crate) async fn metrics(asker: Asker) -> Response {
+    let page = asker.app.metrics.page(&asker.app.engineering);
+    let mut response = Response::new(Body::from(page));
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, text);
     response
@@ -65,10 +62,10 @@ fn token_text(served: &Served, id: Option<u32>) -> &str {
 }
 
 /// `GET /props`.
-pub(crate) async fn props(State(app): State<Arc<App>>, Extension(asker): Extension<Asker>) -> Response {
-    let value = app.engineering.ready().map(|served| {
-        let slots = app.config.scheduler.max_running;
-        json_response(&json!({
+pub(crate) async fn props(asker: Asker) -> Response {
+    let value = asker.served().map(|served| {
+        let slots = asker.app.config.scheduler.max_running;
+        json!({
             "default_generation_settings": {
                 "id": 0,
                 "n_ctx": served.context,
@@ -83,18 +80,17 @@ pub(crate) async fn props(State(app): State<Arc<App>>, Extension(asker): Extensi
             "eos_token": token_text(&served, served.tokenizer.eos()),
             "build_info": concat!("latent ", env!("CARGO_PKG_VERSION")),
             "is_sleeping": false,
-        }))
+        })
     });
-    App::reply(Dialect::LlamaCpp, &asker.id, value)
+    asker.reply_json(Dialect::LlamaCpp, value)
 }
 
 /// `GET /slots`: how many are busy. What they answer stays between them and their clients.
-pub(crate) async fn slots(State(app): State<Arc<App>>, Extension(asker): Extension<Asker>) -> Response {
-    let value = app.engineering.ready().map(|served| {
-        let running = app.engineering.live.stats().running;
+pub(crate) async fn slots(asker: Asker) -> Response {
+    let value = asker.served().map(|served| {
+        let running = asker.app.engineering.live.stats().running;
         let slot = |id: usize| json!({"id": id, "n_ctx": served.context, "speculative": false, "is_processing": id < running});
-        let slots: Vec<Value> = (0..app.config.scheduler.max_running).map(slot).collect();
-        json_response(&Value::from(slots))
+        (0..asker.app.config.scheduler.max_running).map(slot).collect()
     });
-    App::reply(Dialect::LlamaCpp, &asker.id, value)
+    asker.reply_json(Dialect::LlamaCpp, value)
 }

@@ -2,20 +2,17 @@
 
 use super::request::{check_generate, read_chat, read_generate, read_params};
 use crate::answer::{Call, Finish, Outcome, Piece, Reason, Update, What};
+use crate::app::Asker;
+use crate::dialect::{Dialect, json_response};
+use crate::dialects::prepare;
 use crate::dialects::prepare::{PromptInput, prompts};
-use crate::dialects::{Dialect, prepare};
 use crate::error::ApiError;
-use crate::http::{App, Asker, Encoder, json_response, stream};
 use crate::ids;
-use crate::json::Fields;
-use axum::Extension;
+use crate::stream::{Encoder, stream};
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::Request;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// How the answer is to be written.
@@ -29,36 +26,20 @@ struct About {
 }
 
 /// `POST /api/chat`.
-pub(crate) async fn chat(
-    State(app): State<Arc<App>>,
-    Extension(asker): Extension<Asker>,
-    request: Request<Body>,
-) -> Response {
-    let id = asker.id.clone();
-    App::reply(Dialect::Ollama, &id, answer(&app, &asker, request, true).await)
+pub(crate) async fn chat(asker: Asker, body: Body) -> Response {
+    asker.reply(Dialect::Ollama, answer(&asker, body, true).await)
 }
 
 /// `POST /api/generate`.
-pub(crate) async fn generate(
-    State(app): State<Arc<App>>,
-    Extension(asker): Extension<Asker>,
-    request: Request<Body>,
-) -> Response {
-    let id = asker.id.clone();
-    App::reply(Dialect::Ollama, &id, answer(&app, &asker, request, false).await)
+pub(crate) async fn generate(asker: Asker, body: Body) -> Response {
+    asker.reply(Dialect::Ollama, answer(&asker, body, false).await)
 }
 
-async fn answer(
-    app: &Arc<App>,
-    asker: &Asker,
-    request: Request<Body>,
-    chat: bool,
-) -> Result<Response, ApiError> {
-    let (prepared, about) = app
-        .prepare(request, move |app, served, value| {
+async fn answer(asker: &Asker, body: Body, chat: bool) -> Result<Response, ApiError> {
+    let (prepared, about) = asker
+        .prepare(body, move |app, served, fields| {
             let limits = &app.config.limits;
-            let fields = Fields::of(value, "")?;
-            let params = read_params(&fields, &served, limits)?;
+            let params = read_params(fields, served, limits)?;
             let about = About {
                 model: fields.str("model")?.unwrap_or(&served.about.id).to_owned(),
                 chat,
@@ -75,15 +56,14 @@ async fn answer(
                 return Ok((None, about));
             }
             let prepared = if chat {
-                prepare::conversation(&served, &read_chat(&fields, limits)?, params, limits)?
+                prepare::conversation(served, &read_chat(fields, limits)?, params, limits)?
             } else {
-                check_generate(&fields)?;
+                check_generate(fields)?;
                 if fields.bool("raw")?.unwrap_or(false) {
-                    let prompt =
-                        prompts(&served, &fields, "prompt", limits, PromptInput::Raw)?.swap_remove(0);
-                    prepare::text(&served, prompt, params, limits)?
+                    let prompt = prompts(served, fields, "prompt", limits, PromptInput::Raw)?.swap_remove(0);
+                    prepare::text(served, prompt, params, limits)?
                 } else {
-                    prepare::conversation(&served, &read_generate(&fields)?, params, limits)?
+                    prepare::conversation(served, &read_generate(fields)?, params, limits)?
                 }
             };
             Ok((Some(prepared), about))
@@ -95,7 +75,7 @@ async fn answer(
         value["done_reason"] = "load".into();
         return Ok(json_response(&value));
     };
-    let answer = app.begin(asker, prepared).await?;
+    let answer = asker.begin(prepared).await?;
     if about.stream {
         return Ok(stream(answer, Box::new(Lines { about, calls: Vec::new() })));
     }

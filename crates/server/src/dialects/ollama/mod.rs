@@ -5,18 +5,13 @@ mod request;
 
 pub(crate) use answer::{chat, generate};
 
-use super::Dialect;
-use crate::http::{App, Asker, json_response};
+use crate::app::Asker;
+use crate::dialect::{Dialect, json_response};
 use crate::ids;
-use crate::json::Fields;
 use crate::model::Served;
-use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::Request;
 use axum::response::Response;
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// The version of Ollama whose interface this is.
 const VERSION: &str = "0.12.0";
@@ -38,32 +33,27 @@ fn entry(served: &Served) -> Value {
 }
 
 /// `GET /api/tags`.
-pub(crate) async fn tags(State(app): State<Arc<App>>, Extension(asker): Extension<Asker>) -> Response {
-    let value = app.engineering.ready().map(|served| json_response(&json!({"models": [entry(&served)]})));
-    App::reply(Dialect::Ollama, &asker.id, value)
+pub(crate) async fn tags(asker: Asker) -> Response {
+    let value = asker.served().map(|served| json!({"models": [entry(&served)]}));
+    asker.reply_json(Dialect::Ollama, value)
 }
 
 /// `GET /api/ps`.
-pub(crate) async fn ps(State(app): State<Arc<App>>, Extension(asker): Extension<Asker>) -> Response {
-    let value = app.engineering.ready().map(|served| {
+pub(crate) async fn ps(asker: Asker) -> Response {
+    let value = asker.served().map(|served| {
         let mut entry = entry(&served);
         // a model that stays
         entry["expires_at"] = "2318-01-01T00:00:00Z".into();
         entry["size_vram"] = 0.into();
         entry["context_length"] = served.context.into();
-        json_response(&json!({"models": [entry]}))
+        json!({"models": [entry]})
     });
-    App::reply(Dialect::Ollama, &asker.id, value)
+    asker.reply_json(Dialect::Ollama, value)
 }
 
 /// `POST /api/show`.
-pub(crate) async fn show(
-    State(app): State<Arc<App>>,
-    Extension(asker): Extension<Asker>,
-    request: Request<Body>,
-) -> Response {
-    let value = app.prepare(request, |_, served, value| {
-        let fields = Fields::of(value, "")?;
+pub(crate) async fn show(asker: Asker, body: Body) -> Response {
+    let value = asker.prepare(body, |_, served, fields| {
         // either name; this server has one model, whatever it is called
         let _ = (fields.str("model")?, fields.str("name")?);
         let family = &served.architecture;
@@ -81,11 +71,11 @@ pub(crate) async fn show(
         info.insert(format!("{family}.context_length"), served.context.into());
         info.insert(format!("{family}.embedding_length"), served.hidden.into());
         Ok(json!({
-            "modelfile": "", "parameters": "", "template": template, "details": details(&served),
+            "modelfile": "", "parameters": "", "template": template, "details": details(served),
             "model_info": info, "capabilities": capabilities, "modified_at": ids::rfc3339(served.created, 0),
         }))
     });
-    App::reply(Dialect::Ollama, &asker.id, value.await.map(|value| json_response(&value)))
+    asker.reply_json(Dialect::Ollama, value.await)
 }
 
 /// `GET /api/version`.

@@ -1,5 +1,6 @@
 //! Reading a request for a chat completion.
 
+use crate::dialects::prepare::ChatRequest;
 use crate::error::ApiError;
 use crate::items::{Conversation, Item, Role, ToolChoice, read_function_tool};
 use crate::json::{Fields, kind};
@@ -7,13 +8,6 @@ use crate::limits::Limits;
 use crate::model::Served;
 use crate::params::{self, Params};
 use serde_json::Value;
-
-/// A request, read.
-pub(super) struct ChatRequest {
-    pub(super) conversation: Conversation,
-    pub(super) params: Params,
-    pub(super) about: About,
-}
 
 /// How the answer is to be written.
 #[derive(Clone, Debug, Default)]
@@ -27,40 +21,39 @@ pub(super) struct About {
     pub(super) logprobs: bool,
 }
 
-impl ChatRequest {
-    pub(super) fn read(value: &Value, served: &Served, limits: &Limits) -> Result<ChatRequest, ApiError> {
-        let fields = Fields::of(value, "")?;
-        let conversation = read_conversation(&fields, limits)?;
-        let mut params = Params::read(&fields, &served.about.sampling, limits)?;
-        params.max_tokens =
-            params::max_tokens(&fields, &["max_completion_tokens", "max_tokens", "n_predict"])?;
-        if params.max_tokens == Some(0) {
-            return Err(fields.error("max_tokens", "expected at least 1"));
-        }
-        params.shape = params::shape(&fields, limits)?;
-        let logprobs = fields.bool("logprobs")?.unwrap_or(false);
-        let top = fields.usize("top_logprobs")?;
-        if let Some(top) = top {
-            limits.check("top_logprobs", "top_logprobs", top, limits.top_logprobs)?;
-            if !logprobs {
-                return Err(fields.error("top_logprobs", "this needs `logprobs`: true"));
-            }
-        }
-        params.logprobs = logprobs.then(|| top.unwrap_or(0));
-        let options = fields.object("stream_options")?;
-        let include_usage =
-            options.as_ref().map(|options| options.bool("include_usage")).transpose()?.flatten();
-        let about = About {
-            model: fields.str("model")?.unwrap_or(&served.about.id).to_owned(),
-            n: params.n,
-            stream: fields.bool("stream")?.unwrap_or(false),
-            include_usage: include_usage.unwrap_or(false),
-            progress: fields.bool("return_progress")?.unwrap_or(false),
-            stream_timings: fields.bool("timings_per_token")?.unwrap_or(false),
-            logprobs,
-        };
-        Ok(ChatRequest { conversation, params, about })
+pub(super) fn read(
+    fields: &Fields<'_>,
+    served: &Served,
+    limits: &Limits,
+) -> Result<ChatRequest<About>, ApiError> {
+    let conversation = read_conversation(fields, limits)?;
+    let mut params = Params::read(fields, &served.about.sampling, limits)?;
+    params.max_tokens = params::max_tokens(fields, &["max_completion_tokens", "max_tokens", "n_predict"])?;
+    if params.max_tokens == Some(0) {
+        return Err(fields.error("max_tokens", "expected at least 1"));
     }
+    params.shape = params::shape(fields, limits)?;
+    let logprobs = fields.bool("logprobs")?.unwrap_or(false);
+    let top = fields.usize("top_logprobs")?;
+    if let Some(top) = top {
+        limits.check("top_logprobs", "top_logprobs", top, limits.top_logprobs)?;
+        if !logprobs {
+            return Err(fields.error("top_logprobs", "this needs `logprobs`: true"));
+        }
+    }
+    params.logprobs = logprobs.then(|| top.unwrap_or(0));
+    let options = fields.object("stream_options")?;
+    let include_usage = options.as_ref().map(|options| options.bool("include_usage")).transpose()?.flatten();
+    let about = About {
+        model: fields.str("model")?.unwrap_or(&served.about.id).to_owned(),
+        n: params.n,
+        stream: fields.bool("stream")?.unwrap_or(false),
+        include_usage: include_usage.unwrap_or(false),
+        progress: fields.bool("return_progress")?.unwrap_or(false),
+        stream_timings: fields.bool("timings_per_token")?.unwrap_or(false),
+        logprobs,
+    };
+    Ok(ChatRequest { conversation, params, about })
 }
 
 /// Reads messages, tools and what else the chat template hears of.

@@ -3,11 +3,11 @@
 use super::request::About;
 use super::whole::{FINGERPRINT, finish_reason, logprobs, usage_of};
 use crate::answer::{Finish, Piece, Token, Update, What};
-use crate::dialects::Dialect;
+use crate::dialect::Dialect;
 use crate::error::ApiError;
-use crate::http::Encoder;
 use crate::ids;
 use crate::model::Served;
+use crate::stream::Encoder;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::Arc;

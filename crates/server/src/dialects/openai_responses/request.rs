@@ -1,6 +1,7 @@
 //! Reading a request for a response.
 
 use crate::dialects::openai_chat::{content_text, no_media};
+use crate::dialects::prepare::ChatRequest;
 use crate::error::{ApiError, ErrorKind};
 use crate::items::{Conversation, Item, Role, ToolChoice, read_function_tool};
 use crate::json::{Fields, kind};
@@ -8,13 +9,6 @@ use crate::limits::Limits;
 use crate::model::Served;
 use crate::params::{self, Params, Shape};
 use serde_json::{Map, Value, json};
-
-/// A request, read.
-pub(super) struct ResponseRequest {
-    pub(super) conversation: Conversation,
-    pub(super) params: Params,
-    pub(super) about: About,
-}
 
 /// How the answer is to be written, and what it repeats of the request.
 #[derive(Clone, Debug, Default)]
@@ -31,38 +25,34 @@ pub(super) struct About {
 /// The conversation of a stored response.
 type Earlier<'a> = &'a dyn Fn(&str) -> Option<Vec<Item>>;
 
-impl ResponseRequest {
-    pub(super) fn read(
-        value: &Value,
-        served: &Served,
-        limits: &Limits,
-        earlier: Earlier<'_>,
-    ) -> Result<ResponseRequest, ApiError> {
-        let fields = Fields::of(value, "")?;
-        refuse(&fields)?;
-        let conversation = read_conversation(&fields, limits, earlier)?;
-        let mut params = Params::read(&fields, &served.about.sampling, limits)?;
-        params.n = 1;
-        params.max_tokens = params::max_tokens(&fields, &["max_output_tokens"])?;
-        if params.max_tokens == Some(0) {
-            return Err(fields.error("max_output_tokens", "expected at least 1"));
-        }
-        params.shape = read_shape(&fields, limits)?;
-        let wanted =
-            params::texts(&fields, "include")?.iter().any(|word| word == "message.output_text.logprobs");
-        let top = fields.usize("top_logprobs")?;
-        limits.check("top_logprobs", "top_logprobs", top.unwrap_or(0), limits.top_logprobs)?;
-        let logprobs = wanted || top.is_some_and(|top| top > 0);
-        params.logprobs = logprobs.then(|| top.unwrap_or(0));
-        let about = About {
-            stream: fields.bool("stream")?.unwrap_or(false),
-            store: fields.bool("store")?.unwrap_or(true),
-            logprobs,
-            repeated: repeated(&fields, served, &params)?,
-            items: Vec::new(),
-        };
-        Ok(ResponseRequest { conversation, params, about })
+pub(super) fn read(
+    fields: &Fields<'_>,
+    served: &Served,
+    limits: &Limits,
+    earlier: Earlier<'_>,
+) -> Result<ChatRequest<About>, ApiError> {
+    refuse(fields)?;
+    let conversation = read_conversation(fields, limits, earlier)?;
+    let mut params = Params::read(fields, &served.about.sampling, limits)?;
+    params.n = 1;
+    params.max_tokens = params::max_tokens(fields, &["max_output_tokens"])?;
+    if params.max_tokens == Some(0) {
+        return Err(fields.error("max_output_tokens", "expected at least 1"));
     }
+    params.shape = read_shape(fields, limits)?;
+    let wanted = params::texts(fields, "include")?.iter().any(|word| word == "message.output_text.logprobs");
+    let top = fields.usize("top_logprobs")?;
+    limits.check("top_logprobs", "top_logprobs", top.unwrap_or(0), limits.top_logprobs)?;
+    let logprobs = wanted || top.is_some_and(|top| top > 0);
+    params.logprobs = logprobs.then(|| top.unwrap_or(0));
+    let about = About {
+        stream: fields.bool("stream")?.unwrap_or(false),
+        store: fields.bool("store")?.unwrap_or(true),
+        logprobs,
+        repeated: repeated(fields, served, &params)?,
+        items: Vec::new(),
+    };
+    Ok(ChatRequest { conversation, params, about })
 }
 
 /// What this server does not do and must not pretend to.

@@ -3,9 +3,10 @@
 use super::item_values::{function_call, message, output_text, reasoning};
 use super::whole::Written;
 use crate::answer::{Call, Piece, Token, Update, What};
+use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{App, Encoder};
 use crate::ids;
+use crate::stream::Encoder;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::Arc;

@@ -3,9 +3,9 @@
 use super::item_values::{function_call, message, reasoning};
 use super::request::About;
 use crate::answer::{Call, Finish, Outcome, Reason, Token};
+use crate::app::App;
 use crate::dialects::openai_chat::logprobs;
 use crate::error::ApiError;
-use crate::http::App;
 use crate::ids;
 use crate::items::{Item, Role};
 use crate::model::Served;

@@ -1,6 +1,5 @@
 //! API keys: kept as hashes, compared in constant time, never logged.
 
-use crate::answer::Tenant;
 use latent_engine::cache::CacheSalt;
 use latent_engine::scheduler::FairnessKey;
 use sha2::{Digest, Sha256};
@@ -22,6 +21,13 @@ impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} keys", self.keys.len())
     }
+}
+
+/// Who asks: whose prefixes he shares, and with whom he shares the engine's time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tenant {
+    pub(crate) salt: CacheSalt,
+    pub(crate) key: FairnessKey,
 }
 
 /// Shortest key that is taken.

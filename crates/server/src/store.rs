@@ -45,7 +45,7 @@ impl Store {
         Store { responses: HashMap::new(), order: VecDeque::new(), bytes: 0, budget }
     }
 
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &mut self,
         owner: FairnessKey,
         id: String,
@@ -71,11 +71,11 @@ impl Store {
     }
 
     /// A response of this owner.
-    pub(super) fn get(&self, owner: FairnessKey, id: &str) -> Option<&Stored> {
+    pub(crate) fn get(&self, owner: FairnessKey, id: &str) -> Option<&Stored> {
         self.responses.get(id).filter(|stored| stored.owner == owner)
     }
 
-    pub(super) fn remove(&mut self, owner: FairnessKey, id: &str) -> bool {
+    pub(crate) fn remove(&mut self, owner: FairnessKey, id: &str) -> bool {
         if self.get(owner, id).is_none() {
             return false;
         }

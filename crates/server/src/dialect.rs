@@ -1,0 +1,107 @@
+//! JSON responses, and errors in the form of each dialect.
+
+use crate::error::{ApiError, ErrorKind};
+use axum::http::HeaderValue;
+use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+/// Whose form errors have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    OpenAi,
+    Anthropic,
+    LlamaCpp,
+    Ollama,
+}
+
+impl Dialect {
+    /// Whose address it is.
+    pub(crate) fn of_path(path: &str) -> Dialect {
+        match path {
+            _ if path.starts_with("/v1/messages") => Dialect::Anthropic,
+            _ if path.starts_with("/v1/") || path.starts_with("/chat/") => Dialect::OpenAi,
+            _ if path.starts_with("/api/") => Dialect::Ollama,
+            _ => Dialect::LlamaCpp,
+        }
+    }
+
+    /// The body of an error.
+    pub(crate) fn error_value(self, error: &ApiError, id: &str) -> Value {
+        let ApiError { kind, message, param, code, .. } = error;
+        match self {
+            Dialect::OpenAi => json!({"error": {
+                "message": message, "type": openai_type(*kind), "param": param, "code": code,
+            }}),
+            Dialect::Anthropic => json!({
+                "type": "error", "error": {"type": anthropic_type(*kind), "message": message}, "request_id": id,
+            }),
+            Dialect::LlamaCpp => json!({"error": {
+                "code": kind.status().as_u16(), "message": message, "type": llama_type(error),
+            }}),
+            Dialect::Ollama => json!({"error": message}),
+        }
+    }
+
+    /// The response of an error.
+    pub(crate) fn error(self, error: &ApiError, id: &str) -> Response {
+        let mut response = json_response(&self.error_value(error, id));
+        *response.status_mut() = error.kind.status();
+        let headers = response.headers_mut();
+        if let Some(after) = error.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));
+        }
+        match error.kind {
+            ErrorKind::Key => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            ErrorKind::Method => {
+                headers.insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+/// A JSON response.
+pub(crate) fn json_response(value: &Value) -> Response {
+    let mut response = value.to_string().into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn openai_type(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Key => "authentication_error",
+        ErrorKind::Forbidden => "permission_error",
+        ErrorKind::NotFound => "not_found_error",
+        ErrorKind::Busy => "rate_limit_error",
+        ErrorKind::Unavailable => "unavailable_error",
+        ErrorKind::Deadline => "timeout_error",
+        ErrorKind::Internal => "server_error",
+        _ => "invalid_request_error",
+    }
+}
+
+fn anthropic_type(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Key => "authentication_error",
+        ErrorKind::Forbidden => "permission_error",
+        ErrorKind::NotFound => "not_found_error",
+        ErrorKind::TooLarge => "request_too_large",
+        ErrorKind::Busy => "rate_limit_error",
+        ErrorKind::Unavailable => "overloaded_error",
+        ErrorKind::Deadline => "timeout_error",
+        ErrorKind::Internal => "api_error",
+        _ => "invalid_request_error",
+    }
+}
+
+fn llama_type(error: &ApiError) -> &'static str {
+    match error.kind {
+        _ if error.code == Some("context_length_exceeded") => "exceed_context_size_error",
+        ErrorKind::Internal => "server_error",
+        kind => openai_type(kind),
+    }
+}
