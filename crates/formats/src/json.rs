@@ -28,20 +28,25 @@ pub fn parse(text: &str) -> Result<Value, String> {
 
 /// An upper bound of the values in JSON text: each but the first follows one of these characters.
 fn count_values(text: &[u8]) -> usize {
-    let mut count = 1;
+    1 + outside_strings(text).filter(|byte| b",[{:".contains(byte)).count()
+}
+
+/// The bytes of JSON text that are not in a string, for bounds on a value before it is built.
+pub fn outside_strings(text: &[u8]) -> impl Iterator<Item = u8> + '_ {
     let mut quoted = false;
     let mut bytes = text.iter();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'"' => quoted = !quoted,
-            b'\\' if quoted => {
-                bytes.next();
+    std::iter::from_fn(move || {
+        loop {
+            match bytes.next()? {
+                b'"' => quoted = !quoted,
+                b'\\' if quoted => {
+                    bytes.next();
+                }
+                byte if !quoted => return Some(*byte),
+                _ => {}
             }
-            b',' | b'[' | b'{' | b':' if !quoted => count += 1,
-            _ => {}
         }
-    }
-    count
+    })
 }
 
 /// A file's text; none where there is no such file.

@@ -2,6 +2,7 @@
 
 use crate::error::ApiError;
 use crate::limits::Limits;
+use latent_formats::json::outside_strings;
 use serde_json::{Map, Value};
 
 /// Parses a request body: an object, with bounded depth and number of values.
@@ -30,21 +31,15 @@ pub(crate) fn parse(body: &[u8], limits: &Limits) -> Result<Value, ApiError> {
 /// Upper bounds on depth and number of values of JSON text, found without building it.
 fn measure(text: &[u8]) -> (usize, usize) {
     let (mut depth, mut deepest, mut count) = (0usize, 0usize, 1usize);
-    let mut quoted = false;
-    let mut bytes = text.iter();
-    while let Some(byte) = bytes.next() {
+    for byte in outside_strings(text) {
         match byte {
-            b'"' => quoted = !quoted,
-            b'\\' if quoted => {
-                bytes.next();
-            }
-            b'[' | b'{' if !quoted => {
+            b'[' | b'{' => {
                 depth += 1;
                 deepest = deepest.max(depth);
                 count += 1;
             }
-            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
-            b',' if !quoted => count += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' => count += 1,
             _ => {}
         }
     }

@@ -70,19 +70,44 @@ pub(crate) fn read_conversation(fields: &Fields<'_>, limits: &Limits) -> Result<
     let mut conversation = Conversation::new(items);
     conversation.prefill = read_prefill(fields, conversation.prefill)?;
     read_tools(fields, limits, &mut conversation)?;
+    read_switches(fields, &mut conversation)?;
+    Ok(conversation)
+}
+
+/// What both of OpenAI's interfaces say about calls in parallel and about thinking.
+pub(crate) fn read_switches(fields: &Fields<'_>, conversation: &mut Conversation) -> Result<(), ApiError> {
     conversation.parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
     if let Some(kwargs) = fields.object("chat_template_kwargs")? {
         conversation.kwargs = kwargs.map().clone();
     }
-    if let Some(effort) = fields.str("reasoning_effort")? {
+    let reasoning = fields.object("reasoning")?;
+    let nested = reasoning.map(|reasoning| reasoning.str("effort")).transpose()?.flatten();
+    if let Some(effort) = fields.str("reasoning_effort")?.or(nested) {
         conversation.set_effort(effort);
     }
-    if let Some(reasoning) = fields.object("reasoning")?
-        && let Some(effort) = reasoning.str("effort")?
-    {
-        conversation.set_effort(effort);
+    Ok(())
+}
+
+/// `tool_choice`: a word, or an object, which `named` reads.
+pub(crate) fn read_tool_choice(
+    fields: &Fields<'_>,
+    named: impl FnOnce(&Fields<'_>) -> Result<ToolChoice, ApiError>,
+) -> Result<ToolChoice, ApiError> {
+    match fields.get("tool_choice") {
+        None => Ok(ToolChoice::Auto),
+        Some(Value::String(word)) => match word.as_str() {
+            "auto" => Ok(ToolChoice::Auto),
+            "none" => Ok(ToolChoice::None),
+            "required" | "any" => Ok(ToolChoice::Required),
+            other => {
+                Err(fields.error("tool_choice", format!("{other:?} is none of auto, none and required")))
+            }
+        },
+        Some(choice @ Value::Object(_)) => named(&Fields::of(choice, fields.path("tool_choice"))?),
+        Some(other) => {
+            Err(fields.error("tool_choice", format!("expected a string or an object, found {}", kind(other))))
+        }
     }
-    Ok(conversation)
 }
 
 /// Whether the assistant's last message is continued: as llama.cpp does it, unless vLLM's fields say otherwise.
@@ -204,35 +229,14 @@ fn read_tools(fields: &Fields<'_>, limits: &Limits, conversation: &mut Conversat
     }
     // each schema is shown to the model, and compiled where a call is forced
     limits.check("tools", "grammar_bytes × 16", bytes, limits.grammar_bytes * 16)?;
-    conversation.tool_choice = match fields.get("tool_choice") {
-        None => ToolChoice::Auto,
-        Some(Value::String(word)) => match word.as_str() {
-            "auto" => ToolChoice::Auto,
-            "none" => ToolChoice::None,
-            "required" | "any" => ToolChoice::Required,
-            other => {
-                return Err(
-                    fields.error("tool_choice", format!("{other:?} is none of auto, none and required"))
-                );
-            }
-        },
-        Some(Value::Object(_)) => {
-            let choice = fields.object("tool_choice")?.ok_or_else(|| fields.missing("tool_choice"))?;
-            match choice.require_str("type")? {
-                "function" => {
-                    let function = choice.object("function")?.ok_or_else(|| choice.missing("function"))?;
-                    ToolChoice::Named(function.require_str("name")?.to_owned())
-                }
-                "allowed_tools" => ToolChoice::Auto,
-                other => return Err(choice.error("type", format!("{other:?} is not \"function\""))),
-            }
+    conversation.tool_choice = read_tool_choice(fields, |choice| match choice.require_str("type")? {
+        "function" => {
+            let function = choice.object("function")?.ok_or_else(|| choice.missing("function"))?;
+            Ok(ToolChoice::Named(function.require_str("name")?.to_owned()))
         }
-        Some(other) => {
-            return Err(
-                fields.error("tool_choice", format!("expected a string or an object, found {}", kind(other)))
-            );
-        }
-    };
+        "allowed_tools" => Ok(ToolChoice::Auto),
+        other => Err(choice.error("type", format!("{other:?} is not \"function\""))),
+    })?;
     conversation.tool_choice.check("tool_choice", &conversation.tools)
 }
 

@@ -1,6 +1,6 @@
 //! Reading a request for a response.
 
-use crate::dialects::openai_chat::{content_text, no_media};
+use crate::dialects::openai_chat::{content_text, no_media, read_switches, read_tool_choice};
 use crate::dialects::prepare::ChatRequest;
 use crate::error::{ApiError, ErrorKind};
 use crate::items::{Conversation, Item, Role, ToolChoice, read_function_tool};
@@ -159,15 +159,7 @@ fn read_conversation(
     limits.check("input", "messages", items.len(), limits.messages)?;
     let mut conversation = Conversation::new(items);
     read_tools(fields, limits, &mut conversation)?;
-    conversation.parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
-    if let Some(kwargs) = fields.object("chat_template_kwargs")? {
-        conversation.kwargs = kwargs.map().clone();
-    }
-    if let Some(reasoning) = fields.object("reasoning")?
-        && let Some(effort) = reasoning.str("effort")?
-    {
-        conversation.set_effort(effort);
-    }
+    read_switches(fields, &mut conversation)?;
     Ok(conversation)
 }
 
@@ -255,31 +247,10 @@ fn read_tools(fields: &Fields<'_>, limits: &Limits, conversation: &mut Conversat
             other => tracing::info!("a tool of the type {other:?} is left out"),
         }
     }
-    conversation.tool_choice = match fields.get("tool_choice") {
-        None => ToolChoice::Auto,
-        Some(Value::String(word)) => match word.as_str() {
-            "auto" => ToolChoice::Auto,
-            "none" => ToolChoice::None,
-            "required" => ToolChoice::Required,
-            other => {
-                return Err(
-                    fields.error("tool_choice", format!("{other:?} is none of auto, none and required"))
-                );
-            }
-        },
-        Some(Value::Object(_)) => {
-            let choice = fields.object("tool_choice")?.ok_or_else(|| fields.missing("tool_choice"))?;
-            match choice.require_str("type")? {
-                "function" => ToolChoice::Named(choice.require_str("name")?.to_owned()),
-                // a choice among tools that this server leaves out
-                _ => ToolChoice::Auto,
-            }
-        }
-        Some(other) => {
-            return Err(
-                fields.error("tool_choice", format!("expected a string or an object, found {}", kind(other)))
-            );
-        }
-    };
+    conversation.tool_choice = read_tool_choice(fields, |choice| match choice.require_str("type")? {
+        "function" => Ok(ToolChoice::Named(choice.require_str("name")?.to_owned())),
+        // a choice among tools that this server leaves out
+        _ => Ok(ToolChoice::Auto),
+    })?;
     conversation.tool_choice.check("tool_choice", &conversation.tools)
 }
