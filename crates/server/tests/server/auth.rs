@@ -1,20 +1,23 @@
 //! Keys, origins, hosts and addresses.
 
-use crate::client::{Reply, receive, send};
-use crate::support::{Running, ask, config, demo, loader, start};
+use crate::client::Reply;
+use crate::support::{CHAT, Running, ask, config, demo, loader, start};
 use latent_server::{Extras, Keys, ServeError, Server, ServerConfig};
 use serde_json::json;
 
 fn with(server: &Running, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
     let body = if method == "POST" { ask(json!({})).to_string() } else { String::new() };
-    receive(send(server.address, method, path, headers, body.as_bytes()))
+    server.ask(method, path, headers, &body)
+}
+
+/// A server with two keys.
+fn with_keys() -> Running {
+    start(ServerConfig { keys: Keys::parse("first-secret-key\nsecond-secret-key").unwrap(), ..config() })
 }
 
 #[test]
 fn only_keys_open_the_door() {
-    let server =
-        start(ServerConfig { keys: Keys::parse("first-secret-key\nsecond-secret-key").unwrap(), ..config() });
-    let chat = "/v1/chat/completions";
+    let server = with_keys();
     for headers in [
         &[][..],
         &[("Authorization", "Bearer wrong-secret-key")],
@@ -23,7 +26,7 @@ fn only_keys_open_the_door() {
         &[("x-api-key", "first-secret-ke")],
         &[("Cookie", "latent_key=first-secret-key")],
     ] {
-        let reply = with(&server, "POST", chat, headers);
+        let reply = with(&server, "POST", CHAT, headers);
         assert!(!reply.error(401).0.contains("secret"));
         assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
     }
@@ -45,7 +48,7 @@ fn only_keys_open_the_door() {
     }
     assert_eq!(with(&server, "POST", "/v1/messages", &[]).json()["error"]["type"], "authentication_error");
     for headers in [&[("Authorization", "bearer first-secret-key")], &[("x-api-key", "second-secret-key")]] {
-        with(&server, "POST", chat, headers).ok();
+        with(&server, "POST", CHAT, headers).ok();
     }
     assert!(
         !with(&server, "GET", "/metrics", &[("x-api-key", "first-secret-key")]).text().contains("secret")
@@ -58,33 +61,19 @@ fn only_keys_open_the_door() {
 
 #[test]
 fn keys_do_not_share_responses_or_prefixes() {
-    let server =
-        start(ServerConfig { keys: Keys::parse("first-secret-key\nsecond-secret-key").unwrap(), ..config() });
+    let server = with_keys();
     let long =
         json!({"messages": [{"role": "user", "content": "A fox in the snow. ".repeat(20)}], "max_tokens": 1})
             .to_string();
     let cached = |key: &str| {
-        let reply = receive(send(
-            server.address,
-            "POST",
-            "/v1/chat/completions",
-            &[("x-api-key", key)],
-            long.as_bytes(),
-        ));
+        let reply = server.ask("POST", CHAT, &[("x-api-key", key)], &long);
         reply.ok()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
     };
     assert_eq!(cached("first-secret-key"), 0);
     assert_eq!(cached("second-secret-key"), 0);
     assert!(cached("first-secret-key") >= 64);
     let body = json!({"input": "x", "max_output_tokens": 1}).to_string();
-    let stored = receive(send(
-        server.address,
-        "POST",
-        "/v1/responses",
-        &[("x-api-key", "first-secret-key")],
-        body.as_bytes(),
-    ))
-    .ok();
+    let stored = server.ask("POST", "/v1/responses", &[("x-api-key", "first-secret-key")], &body).ok();
     let path = format!("/v1/responses/{}", stored["id"].as_str().unwrap());
     assert_eq!(with(&server, "GET", &path, &[("x-api-key", "second-secret-key")]).status, 404);
     assert_eq!(with(&server, "GET", &path, &[("x-api-key", "first-secret-key")]).status, 200);
@@ -98,10 +87,7 @@ fn pages_of_others_may_not_ask_unless_named() {
     assert_eq!(health(&[("Origin", &own)]).status, 200);
     let other = health(&[("Origin", "https://evil.example")]);
     assert!(other.status == 403 && other.header("access-control-allow-origin").is_none());
-    assert_eq!(
-        with(&server, "OPTIONS", "/v1/chat/completions", &[("Origin", "https://evil.example")]).status,
-        403
-    );
+    assert_eq!(with(&server, "OPTIONS", CHAT, &[("Origin", "https://evil.example")]).status, 403);
     // a name that was made to point here
     assert_eq!(health(&[("Host", "evil.example:8080")]).status, 403);
     assert_eq!(health(&[("Host", "localhost:8080")]).status, 200);
@@ -109,7 +95,7 @@ fn pages_of_others_may_not_ask_unless_named() {
     let named = with(
         &open,
         "OPTIONS",
-        "/v1/chat/completions",
+        CHAT,
         &[("Origin", "https://chat.example"), ("Access-Control-Request-Method", "POST")],
     );
     assert_eq!(named.status, 204);

@@ -1,9 +1,7 @@
 //! OpenAI's chat completions.
 
-use crate::support::{ask, demo, merge, only};
+use crate::support::{CHAT, ask, demo, merge, only};
 use serde_json::{Value, json};
-
-const PATH: &str = "/v1/chat/completions";
 
 /// The concatenated deltas of a field.
 fn joined(chunks: &[Value], field: &str) -> String {
@@ -13,7 +11,7 @@ fn joined(chunks: &[Value], field: &str) -> String {
 #[test]
 fn a_stream_says_what_the_whole_answer_says() {
     let server = demo();
-    let whole = server.post(PATH, &ask(json!({"max_tokens": 40}))).ok();
+    let whole = server.post(CHAT, &ask(json!({"max_tokens": 40}))).ok();
     let choice = &whole["choices"][0];
     let text = choice["message"]["content"].as_str().unwrap();
     assert!(text.len() > 20, "{whole}");
@@ -27,7 +25,7 @@ fn a_stream_says_what_the_whole_answer_says() {
     assert!(whole["timings"]["predicted_per_second"].as_f64().unwrap() > 0.0);
 
     let options = json!({"max_tokens": 40, "stream": true, "stream_options": {"include_usage": true}});
-    let chunks = server.post(PATH, &ask(options)).chunks();
+    let chunks = server.post(CHAT, &ask(options)).chunks();
     assert_eq!(joined(&chunks, "content"), text);
     assert_eq!(chunks[0]["choices"][0]["delta"]["role"], "assistant");
     let (last, before) = (&chunks[chunks.len() - 1], &chunks[chunks.len() - 2]);
@@ -49,7 +47,7 @@ fn a_stream_says_what_the_whole_answer_says() {
 fn several_answers_have_their_own_seeds_and_indices() {
     let server = demo();
     let body = ask(json!({"n": 3, "temperature": 1.5, "top_k": 0, "top_p": 1, "min_p": 0, "seed": 5}));
-    let first = server.post(PATH, &body).ok();
+    let first = server.post(CHAT, &body).ok();
     let texts: Vec<&str> = first["choices"]
         .as_array()
         .unwrap()
@@ -61,7 +59,7 @@ fn several_answers_have_their_own_seeds_and_indices() {
     let mut streamed = body.clone();
     merge(&mut streamed, json!({"stream": true}));
     let mut joined = vec![String::new(); 3];
-    for chunk in server.post(PATH, &streamed).chunks() {
+    for chunk in server.post(CHAT, &streamed).chunks() {
         for choice in chunk["choices"].as_array().unwrap() {
             let index = choice["index"].as_u64().unwrap() as usize;
             joined[index].push_str(choice["delta"]["content"].as_str().unwrap_or_default());
@@ -75,19 +73,19 @@ fn several_answers_have_their_own_seeds_and_indices() {
 #[test]
 fn stop_strings_length_and_bias_end_or_change_an_answer() {
     let server = demo();
-    let whole = server.post(PATH, &ask(json!({"max_tokens": 40}))).ok();
+    let whole = server.post(CHAT, &ask(json!({"max_tokens": 40}))).ok();
     let text = whole["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
     let word = text.split_whitespace().nth(4).unwrap();
-    let stopped = server.post(PATH, &ask(json!({"max_tokens": 40, "stop": [word, "never ever"]}))).ok();
+    let stopped = server.post(CHAT, &ask(json!({"max_tokens": 40, "stop": [word, "never ever"]}))).ok();
     assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
     assert_eq!(stopped["choices"][0]["message"]["content"], text[..text.find(word).unwrap()]);
-    let cut = server.post(PATH, &ask(json!({"max_completion_tokens": 3}))).ok();
+    let cut = server.post(CHAT, &ask(json!({"max_completion_tokens": 3}))).ok();
     assert_eq!(cut["choices"][0]["finish_reason"], "length");
     assert_eq!(cut["usage"]["completion_tokens"], 3);
-    let first = server.post(PATH, &ask(json!({"max_tokens": 1, "logprobs": true}))).ok();
+    let first = server.post(CHAT, &ask(json!({"max_tokens": 1, "logprobs": true}))).ok();
     let id = &first["choices"][0]["logprobs"]["content"][0]["id"];
     let banned = server
-        .post(PATH, &ask(json!({"max_tokens": 1, "logprobs": true, "logit_bias": {id.to_string(): -100}})))
+        .post(CHAT, &ask(json!({"max_tokens": 1, "logprobs": true, "logit_bias": {id.to_string(): -100}})))
         .ok();
     assert_ne!(&banned["choices"][0]["logprobs"]["content"][0]["id"], id);
 }
@@ -96,7 +94,7 @@ fn stop_strings_length_and_bias_end_or_change_an_answer() {
 fn log_probabilities_are_those_of_the_text() {
     let server = demo();
     let body = json!({"logprobs": true, "top_logprobs": 3, "max_tokens": 6});
-    let whole = server.post(PATH, &ask(body.clone())).ok();
+    let whole = server.post(CHAT, &ask(body.clone())).ok();
     let content = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
     assert_eq!(content.len(), 6);
     let text: String = content.iter().map(|entry| entry["token"].as_str().unwrap()).collect();
@@ -113,7 +111,7 @@ fn log_probabilities_are_those_of_the_text() {
     }
     let mut streamed = ask(body);
     merge(&mut streamed, json!({"stream": true}));
-    let chunks = server.post(PATH, &streamed).chunks();
+    let chunks = server.post(CHAT, &streamed).chunks();
     let count: usize = chunks
         .iter()
         .filter_map(|chunk| chunk["choices"][0]["logprobs"]["content"].as_array())
@@ -125,13 +123,13 @@ fn log_probabilities_are_those_of_the_text() {
 #[test]
 fn an_assistants_last_message_is_continued() {
     let server = demo();
-    let whole = server.post(PATH, &ask(json!({"max_tokens": 24}))).ok();
+    let whole = server.post(CHAT, &ask(json!({"max_tokens": 24}))).ok();
     let text = whole["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
     let cut = text[..text.len() / 2].rfind(' ').unwrap();
     let (begun, rest) = text.split_at(cut);
     let mut messages = crate::support::question();
     messages.as_array_mut().unwrap().push(json!({"role": "assistant", "content": begun}));
-    let went_on = server.post(PATH, &ask(json!({"messages": messages, "max_tokens": 8}))).ok();
+    let went_on = server.post(CHAT, &ask(json!({"messages": messages, "max_tokens": 8}))).ok();
     let more = went_on["choices"][0]["message"]["content"].as_str().unwrap();
     assert!(
         rest.starts_with(more.trim_end()) || more.starts_with(rest),
@@ -155,7 +153,7 @@ fn answers_follow_schemas_and_grammars() {
         json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": true}});
     for stream in [false, true] {
         let body = ask(json!({"response_format": format, "stream": stream, "max_tokens": 60}));
-        let reply = server.post(PATH, &body);
+        let reply = server.post(CHAT, &body);
         let text = if stream {
             joined(&reply.chunks(), "content")
         } else {
@@ -164,16 +162,16 @@ fn answers_follow_schemas_and_grammars() {
         let value: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
         assert!(value["n"].is_i64() && value["ok"].is_boolean(), "{text}");
     }
-    let exact = server.post(PATH, &ask(json!({"grammar": only("The fox."), "max_tokens": 60}))).ok();
+    let exact = server.post(CHAT, &ask(json!({"grammar": only("The fox."), "max_tokens": 60}))).ok();
     assert_eq!(exact["choices"][0]["message"]["content"], "The fox.");
     assert_eq!(exact["choices"][0]["finish_reason"], "stop");
-    let (message, param) = server.post(PATH, &ask(json!({"grammar": "root ::= (((("}))).error(400);
+    let (message, param) = server.post(CHAT, &ask(json!({"grammar": "root ::= (((("}))).error(400);
     assert!(message.contains("grammar") && param == "response_format", "{message}");
     let nested = format!("root ::= {}\"a\"{}", "(".repeat(20_000), ")".repeat(20_000));
-    server.post(PATH, &ask(json!({"grammar": nested}))).error(400);
+    server.post(CHAT, &ask(json!({"grammar": nested}))).error(400);
     let loops = json!({"$ref": "#"});
     let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": loops}});
-    server.post(PATH, &ask(json!({"response_format": format}))).error(400);
+    server.post(CHAT, &ask(json!({"response_format": format}))).error(400);
     server.assert_idle();
 }
 
@@ -181,14 +179,14 @@ fn answers_follow_schemas_and_grammars() {
 fn reasoning_is_told_apart() {
     let server = demo();
     let grammar = only("<think>Foxes are red.</think>Red.");
-    let whole = server.post(PATH, &ask(json!({"grammar": grammar, "max_tokens": 80}))).ok();
+    let whole = server.post(CHAT, &ask(json!({"grammar": grammar, "max_tokens": 80}))).ok();
     let message = &whole["choices"][0]["message"];
     assert_eq!(message["reasoning"], "Foxes are red.");
     assert_eq!(message["reasoning_content"], "Foxes are red.");
     assert_eq!(message["content"], "Red.");
     assert!(whole["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 2);
     let chunks =
-        server.post(PATH, &ask(json!({"grammar": grammar, "max_tokens": 80, "stream": true}))).chunks();
+        server.post(CHAT, &ask(json!({"grammar": grammar, "max_tokens": 80, "stream": true}))).chunks();
     assert_eq!(joined(&chunks, "reasoning_content"), "Foxes are red.");
     assert_eq!(joined(&chunks, "reasoning"), "Foxes are red.");
     assert_eq!(joined(&chunks, "content"), "Red.");
@@ -208,7 +206,7 @@ fn tools_are_called_where_that_is_required() {
     let body = ask(
         json!({"tools": tools(), "tool_choice": choice, "max_tokens": 250, "parallel_tool_calls": false}),
     );
-    let whole = server.post(PATH, &body).ok();
+    let whole = server.post(CHAT, &body).ok();
     let call = &whole["choices"][0]["message"]["tool_calls"][0];
     assert_eq!(call["function"]["name"], "weather", "{whole}");
     let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
@@ -218,7 +216,7 @@ fn tools_are_called_where_that_is_required() {
 
     let mut streamed = body.clone();
     merge(&mut streamed, json!({"stream": true}));
-    let chunks = server.post(PATH, &streamed).chunks();
+    let chunks = server.post(CHAT, &streamed).chunks();
     let deltas: Vec<&Value> =
         chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].get(0)).collect();
     assert_eq!(deltas[0]["function"]["name"], "weather");
@@ -232,12 +230,12 @@ fn tools_are_called_where_that_is_required() {
     let list = messages.as_array_mut().unwrap();
     list.push(whole["choices"][0]["message"].clone());
     list.push(json!({"role": "tool", "tool_call_id": call["id"], "content": "sun"}));
-    server.post(PATH, &ask(json!({"messages": messages, "tools": tools(), "tool_choice": "none"}))).ok();
+    server.post(CHAT, &ask(json!({"messages": messages, "tools": tools(), "tool_choice": "none"}))).ok();
     let any =
-        server.post(PATH, &ask(json!({"tools": tools(), "tool_choice": "required", "max_tokens": 400}))).ok();
+        server.post(CHAT, &ask(json!({"tools": tools(), "tool_choice": "required", "max_tokens": 400}))).ok();
     assert!(any["choices"][0]["message"]["tool_calls"][0]["function"]["name"].is_string());
     let unknown = json!({"type": "function", "function": {"name": "other"}});
-    let (_, param) = server.post(PATH, &ask(json!({"tools": tools(), "tool_choice": unknown}))).error(400);
+    let (_, param) = server.post(CHAT, &ask(json!({"tools": tools(), "tool_choice": unknown}))).error(400);
     assert_eq!(param, "tool_choice");
 }
 
@@ -248,7 +246,7 @@ fn progress_is_told_where_it_is_asked_for() {
     let body = ask(
         json!({"messages": [{"role": "user", "content": long}], "stream": true, "return_progress": true}),
     );
-    let chunks = server.post(PATH, &body).chunks();
+    let chunks = server.post(CHAT, &body).chunks();
     let progress: Vec<&Value> =
         chunks.iter().map(|chunk| &chunk["prompt_progress"]).filter(|p| p.is_object()).collect();
     assert!(!progress.is_empty());

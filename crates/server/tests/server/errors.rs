@@ -1,9 +1,7 @@
 //! Requests that cannot be served: each ends in a clear error of its interface, and nothing else.
 
-use crate::support::{CONTEXT, ask, demo};
+use crate::support::{CHAT, CONTEXT, ask, demo};
 use serde_json::{Value, json};
-
-const CHAT: &str = "/v1/chat/completions";
 
 #[test]
 fn wrong_fields_are_named() {
@@ -120,21 +118,9 @@ fn requests_have_ids_that_cannot_forge_logs() {
     let server = demo();
     let reply = server.get("/health");
     assert!(reply.header("x-request-id").unwrap().starts_with("req_"));
-    let named = crate::client::receive(crate::client::send(
-        server.address,
-        "GET",
-        "/health",
-        &[("X-Request-Id", "mine-7")],
-        b"",
-    ));
+    let named = server.ask("GET", "/health", &[("X-Request-Id", "mine-7")], "");
     assert_eq!(named.header("x-request-id"), Some("mine-7"));
-    let forged = crate::client::receive(crate::client::send(
-        server.address,
-        "GET",
-        "/health",
-        &[("X-Request-Id", "a b{}\"x")],
-        b"",
-    ));
+    let forged = server.ask("GET", "/health", &[("X-Request-Id", "a b{}\"x")], "");
     assert!(forged.header("x-request-id").unwrap().starts_with("req_"));
     let value: Value = server.get("/health").json();
     assert_eq!(value["status"], "ok");

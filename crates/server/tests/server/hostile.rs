@@ -1,21 +1,19 @@
 //! Clients that stall, vanish or send too much: others are served throughout, and everything is given back.
 
-use crate::client::{receive, send};
-use crate::support::{ask, config, demo, start};
+use crate::client::receive;
+use crate::support::{CHAT, Running, ask, config, demo, start};
 use latent_server::{Limits, ServerConfig};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-const CHAT: &str = "/v1/chat/completions";
-
 /// An answer that takes a while.
-fn endless() -> Vec<u8> {
-    ask(json!({"max_tokens": 400, "ignore_eos": true, "stream": true, "n": 4})).to_string().into_bytes()
+fn endless() -> Value {
+    ask(json!({"max_tokens": 400, "ignore_eos": true, "stream": true, "n": 4}))
 }
 
-fn counter(server: &crate::support::Running, name: &str) -> u64 {
+fn counter(server: &Running, name: &str) -> u64 {
     let metrics = server.get("/metrics").text();
     let line =
         metrics.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {metrics}"));
@@ -26,7 +24,7 @@ fn counter(server: &crate::support::Running, name: &str) -> u64 {
 fn who_goes_away_gives_everything_back() {
     let server = demo();
     for (i, pause) in [0, 20, 80, 200].into_iter().enumerate() {
-        let mut stream = send(server.address, "POST", CHAT, &[], &endless());
+        let mut stream = server.begin(CHAT, &endless());
         std::thread::sleep(Duration::from_millis(pause));
         if i % 2 == 0 {
             // with something unread, the connection is reset
@@ -40,7 +38,7 @@ fn who_goes_away_gives_everything_back() {
     let whole = ask(
         json!({"max_tokens": 400, "ignore_eos": true, "messages": [{"role": "user", "content": "fox ".repeat(90)}]}),
     );
-    drop(send(server.address, "POST", CHAT, &[], whole.to_string().as_bytes()));
+    drop(server.begin(CHAT, &whole));
     server.assert_idle();
     assert!(counter(&server, "latent_jobs_total{state=\"cancelled\"}") >= 3);
     server.post(CHAT, &ask(json!({}))).ok();
@@ -54,7 +52,7 @@ fn a_reader_that_stands_still_is_cut_off() {
     let body = ask(
         json!({"max_tokens": 450, "ignore_eos": true, "stream": true, "n": 8, "logprobs": true, "top_logprobs": 20}),
     );
-    let stream = send(server.address, "POST", CHAT, &[], body.to_string().as_bytes());
+    let stream = server.begin(CHAT, &body);
     // others are served meanwhile
     server.post(CHAT, &ask(json!({"max_tokens": 2}))).ok();
     server.assert_idle();
@@ -108,7 +106,7 @@ fn large_heads_and_bodies_are_refused() {
     }
     assert_eq!(receive(stream).status, 413);
     let long = "x".repeat(20_000);
-    let reply = receive(send(server.address, "GET", "/health", &[("X-Long", &long)], b""));
+    let reply = server.ask("GET", "/health", &[("X-Long", &long)], "");
     assert_eq!(reply.status, 431);
     server.post(CHAT, &ask(json!({"max_tokens": 2}))).ok();
 }
@@ -130,10 +128,10 @@ fn who_comes_when_the_queue_is_full_hears_when_to_try_again() {
     config.scheduler.max_running = 1;
     config.scheduler.max_waiting = 1;
     let server = start(config);
-    let long = ask(json!({"max_tokens": 400, "ignore_eos": true})).to_string();
+    let long = ask(json!({"max_tokens": 400, "ignore_eos": true}));
     let running: Vec<TcpStream> = (0..2)
         .map(|_| {
-            let stream = send(server.address, "POST", CHAT, &[], long.as_bytes());
+            let stream = server.begin(CHAT, &long);
             std::thread::sleep(Duration::from_millis(30));
             stream
         })
@@ -159,9 +157,8 @@ fn a_deadline_ends_an_answer() {
     config.scheduler.max_running = 1;
     let server = start(config);
     // three in a row, of which the last ones wait longer than they may
-    let long = ask(json!({"max_tokens": 480, "ignore_eos": true, "n": 8})).to_string();
-    let streams: Vec<TcpStream> =
-        (0..3).map(|_| send(server.address, "POST", CHAT, &[], long.as_bytes())).collect();
+    let long = ask(json!({"max_tokens": 480, "ignore_eos": true, "n": 8}));
+    let streams: Vec<TcpStream> = (0..3).map(|_| server.begin(CHAT, &long)).collect();
     let statuses: Vec<u16> = streams.into_iter().map(|stream| receive(stream).status).collect();
     assert!(statuses.contains(&504), "{statuses:?}");
     server.assert_idle();

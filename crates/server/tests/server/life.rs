@@ -1,15 +1,13 @@
 //! Loading, faults and stopping.
 
-use crate::client::{receive, send};
-use crate::support::{ask, config, demo, loader, start_with, wrap};
+use crate::client::receive;
+use crate::support::{CHAT, ask, config, demo, loader, start_with, until, wrap};
 use latent_server::{Extras, Limits, Server, ServerConfig};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
-
-const CHAT: &str = "/v1/chat/completions";
 
 #[test]
 fn while_the_model_loads_requests_are_refused() {
@@ -21,11 +19,8 @@ fn while_the_model_loads_requests_are_refused() {
         load(progress)
     });
     let server = wrap(Server::start(config(), slow, Extras::default()).unwrap());
-    let mut health = server.get("/health");
-    while health.json()["progress"] != 0.5 {
-        std::thread::sleep(Duration::from_millis(5));
-        health = server.get("/health");
-    }
+    until("half loaded", || server.get("/health").json()["progress"] == 0.5);
+    let health = server.get("/health");
     assert_eq!(health.status, 503);
     assert!(health.json()["error"]["message"].as_str().unwrap().contains("Loading"));
     let refused = server.post(CHAT, &ask(json!({})));
@@ -57,11 +52,7 @@ fn after_a_fault_the_model_is_loaded_again() {
     let server = start_with(config(), Extras { before_step: Some(hook), ..Extras::default() });
     let reply = server.post(CHAT, &ask(json!({"max_tokens": 40, "ignore_eos": true})));
     assert_eq!(reply.error(500).0, "the engine failed: a fault of the test");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while server.get("/health").status != 200 {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("healthy", || server.get("/health").status == 200);
     server.post(CHAT, &ask(json!({"max_tokens": 40}))).ok();
     assert!(server.get("/metrics").text().contains("latent_reloads_total 1"));
     server.assert_idle();
@@ -70,11 +61,9 @@ fn after_a_fault_the_model_is_loaded_again() {
 #[test]
 fn what_runs_ends_before_the_server_does() {
     let mut server = demo();
-    let body = ask(json!({"max_tokens": 200, "ignore_eos": true, "stream": true})).to_string();
-    let stream = send(server.address, "POST", CHAT, &[], body.as_bytes());
-    while server.get("/latent/stats").ok()["running"] == 0 {
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    let body = ask(json!({"max_tokens": 200, "ignore_eos": true, "stream": true}));
+    let stream = server.begin(CHAT, &body);
+    until("running", || server.stats()["running"] != 0);
     server.server().stop();
     let address = server.address;
     let reader = std::thread::spawn(move || receive(stream).chunks());
@@ -95,9 +84,9 @@ fn what_runs_ends_before_the_server_does() {
 fn what_does_not_end_in_time_is_cut_off() {
     let limits = Limits { drain_seconds: 0, ..Limits::default() };
     let mut server = crate::support::start(ServerConfig { limits, ..config() });
-    let body = ask(json!({"max_tokens": 450, "ignore_eos": true, "stream": true, "n": 8})).to_string();
-    let _stream = send(server.address, "POST", CHAT, &[], body.as_bytes());
-    std::thread::sleep(Duration::from_millis(50));
+    let body = ask(json!({"max_tokens": 450, "ignore_eos": true, "stream": true, "n": 8}));
+    let _stream = server.begin(CHAT, &body);
+    until("running", || server.stats()["running"] != 0);
     let start = Instant::now();
     server.end();
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
@@ -109,7 +98,7 @@ fn health_is_quick_while_a_prompt_runs() {
     let body = ask(
         json!({"max_tokens": 300, "ignore_eos": true, "n": 8, "messages": [{"role": "user", "content": "fox ".repeat(100)}]}),
     );
-    let stream = send(server.address, "POST", CHAT, &[], body.to_string().as_bytes());
+    let stream = server.begin(CHAT, &body);
     let mut longest = Duration::ZERO;
     for _ in 0..20 {
         let start = Instant::now();

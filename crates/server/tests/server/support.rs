@@ -7,7 +7,7 @@ use latent_formats::{Checkpoint, Source};
 use latent_server::{AboutModel, Extras, LoadedModel, Loader, Server, ServerConfig};
 use latent_text::Tokenizer;
 use serde_json::{Value, json};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -91,8 +91,18 @@ impl Running {
         }
     }
 
+    /// Sends a request with headers and waits for its response.
+    pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+        receive(send(self.address, method, path, headers, body.as_bytes()))
+    }
+
+    /// Sends a request whose response is read later.
+    pub fn begin(&self, path: &str, body: &Value) -> TcpStream {
+        send(self.address, "POST", path, &[], body.to_string().as_bytes())
+    }
+
     pub fn get(&self, path: &str) -> Reply {
-        receive(send(self.address, "GET", path, &[], b""))
+        self.ask("GET", path, &[], "")
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Reply {
@@ -100,22 +110,33 @@ impl Running {
     }
 
     pub fn post_text(&self, path: &str, body: &str) -> Reply {
-        receive(send(self.address, "POST", path, &[("Content-Type", "application/json")], body.as_bytes()))
+        self.ask("POST", path, &[("Content-Type", "application/json")], body)
+    }
+
+    /// What the scheduler does.
+    pub fn stats(&self) -> Value {
+        self.get("/latent/stats").ok()
     }
 
     /// Waits until nothing runs, and then asserts that all blocks are free or cached.
     pub fn assert_idle(&self) {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            let stats = self.get("/latent/stats").ok();
-            if stats["running"] == 0 && stats["waiting"] == 0 && stats["kv_blocks"]["used"] == 0 {
-                return;
-            }
-            assert!(Instant::now() < deadline, "not idle: {stats}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until("idle", || {
+            let stats = self.stats();
+            stats["running"] == 0 && stats["waiting"] == 0 && stats["kv_blocks"]["used"] == 0
+        });
     }
 }
+
+/// Waits until something is so.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !so() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub const CHAT: &str = "/v1/chat/completions";
 
 /// A question that the model answers with several words.
 pub fn question() -> Value {
