@@ -3,18 +3,18 @@
 
 mod support;
 
-use latent_grammar::{
-    ArgumentFormat, ArgumentKind, Grammar, GrammarError, Source, TaggedArguments, Tool, ToolCalls,
-    ToolChoice, ToolFormat,
+use latent_grammar::{Grammar, GrammarError, Source, Tool, ToolCalls, ToolChoice};
+use latent_text::{
+    ArgumentsGrammar, CallEnding, KindGrammar, ParserOptions, ResponseEvent, ResponseFormat, ResponseParser,
+    TaggedGrammar, ToolGrammar,
 };
-use latent_text::{CallEnding, ParserOptions, ResponseEvent, ResponseFormat, ResponseParser};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use support::{Random, Walk, admits, compile, small};
 
-fn format(parts: [&str; 7]) -> ToolFormat {
+fn format(parts: [&str; 7]) -> ToolGrammar {
     let [section_open, section_close, separator, open, name, name_close, close] = parts.map(str::to_owned);
-    ToolFormat {
+    ToolGrammar {
         section_open,
         section_close,
         separator,
@@ -22,41 +22,38 @@ fn format(parts: [&str; 7]) -> ToolFormat {
         name,
         name_close,
         close,
-        ..ToolFormat::default()
+        ..ToolGrammar::default()
     }
 }
 
 /// Markers that are control tokens, as of Kimi-K2.
-fn by_tokens() -> ToolFormat {
+fn by_tokens() -> ToolGrammar {
     let form = "functions.{name}:{index}";
-    ToolFormat {
-        free_tokens: vec!["<think>".into(), "</think>".into()],
-        ..format(["<|calls|>", "<|/calls|>", "", "<|call|>", form, "<|args|>", "<|/call|>"])
-    }
+    format(["<|calls|>", "<|/calls|>", "", "<|call|>", form, "<|args|>", "<|/call|>"])
 }
 
 /// Markers that are text, and the name within the JSON.
-fn by_text() -> ToolFormat {
+fn by_text() -> ToolGrammar {
     format(["", "", "\n", "<tool_call>\n{\"name\": \"", "", "\", \"arguments\": ", "}\n</tool_call>"])
 }
 
 /// Arguments each by itself, as of GLM.
-fn tagged() -> ToolFormat {
-    let tags = TaggedArguments {
+fn tagged() -> ToolGrammar {
+    let tags = TaggedGrammar {
         open: "<k>".into(),
         key_close: "</k>\n".into(),
         value_open: "<v>".into(),
         close: "</v>\n".into(),
-        ..TaggedArguments::default()
+        ..TaggedGrammar::default()
     };
-    let arguments = ArgumentFormat::Tagged(Box::new(tags));
-    ToolFormat { arguments, ..format(["", "", "\n", "<tool_call>", "", "\n", "</tool_call>"]) }
+    let arguments = ArgumentsGrammar::Tagged(Box::new(tags));
+    ToolGrammar { arguments, ..format(["", "", "\n", "<tool_call>", "", "\n", "</tool_call>"]) }
 }
 
 /// Arguments with the type of each, as of DSML.
-fn typed() -> ToolFormat {
-    let kind = ArgumentKind { string: "true".into(), json: vec!["false".into()], close: "\">".into() };
-    let tags = TaggedArguments {
+fn typed() -> ToolGrammar {
+    let kind = KindGrammar { string: "true".into(), json: vec!["false".into()], close: "\">".into() };
+    let tags = TaggedGrammar {
         before: "\n".into(),
         after: "\n".into(),
         separator: "\n".into(),
@@ -64,10 +61,10 @@ fn typed() -> ToolFormat {
         key_close: "\" string=\"".into(),
         kind: Some(kind),
         close: "</p>".into(),
-        ..TaggedArguments::default()
+        ..TaggedGrammar::default()
     };
-    let arguments = ArgumentFormat::Tagged(Box::new(tags));
-    ToolFormat {
+    let arguments = ArgumentsGrammar::Tagged(Box::new(tags));
+    ToolGrammar {
         arguments,
         ..format(["<calls>\n", "</calls>", "\n", "<invoke name=\"", "", "\">", "</invoke>\n"])
     }
@@ -88,8 +85,9 @@ fn tools() -> Vec<Tool> {
     ]
 }
 
-fn calls(format: ToolFormat, choice: ToolChoice, parallel: bool) -> ToolCalls {
-    ToolCalls { format, tools: tools(), choice, parallel }
+fn calls(format: ToolGrammar, choice: ToolChoice, parallel: bool) -> ToolCalls {
+    let free_tokens = vec!["<think>".into(), "</think>".into()];
+    ToolCalls { format, free_tokens, tools: tools(), choice, parallel }
 }
 
 fn of(calls: ToolCalls) -> Arc<Grammar> {
@@ -185,6 +183,7 @@ fn arguments_with_their_types() {
     let any = Tool { name: "any".into(), parameters: None, strict: true };
     let calls = ToolCalls {
         format: typed(),
+        free_tokens: Vec::new(),
         tools: vec![tool("w", parameters), any],
         choice: ToolChoice::Required,
         parallel: true,
@@ -244,7 +243,7 @@ fn calls_that_cannot_be_made_are_errors() {
     let other = calls(by_text(), ToolChoice::Named("other".into()), true);
     let mut control = calls(by_text(), ToolChoice::Auto, true);
     control.tools[0].name = "a<end>".into();
-    let formless = calls(ToolFormat::default(), ToolChoice::Auto, true);
+    let formless = calls(ToolGrammar::default(), ToolChoice::Auto, true);
     for (calls, message) in [
         (none, "no tools"),
         (other, "no tool \"other\""),
@@ -295,7 +294,8 @@ fn constrained_calls_parse_back_in_every_format() {
         let Some(grammar) = format.tool_grammar() else { continue };
         formats += 1;
         let calls = ToolCalls {
-            format: grammar.into(),
+            format: grammar.clone(),
+            free_tokens: Vec::new(),
             tools: tools.clone(),
             choice: ToolChoice::Required,
             parallel: true,

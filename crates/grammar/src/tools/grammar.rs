@@ -1,11 +1,12 @@
 //! The grammar of calls.
 
-use super::{ArgumentFormat, ArgumentKind, TaggedArguments, Tool, ToolCalls, ToolChoice, ToolFormat};
+use super::{Tool, ToolCalls, ToolChoice};
 use crate::error::GrammarError;
 use crate::lark::{in_regex, marker, token, up_to};
 use crate::limits::GrammarLimits;
 use crate::schema;
 use crate::vocabulary::{Piece, Vocabulary};
+use latent_text::{ArgumentsGrammar, TaggedGrammar, ToolGrammar};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
@@ -74,7 +75,7 @@ impl Writer<'_> {
 
     /// The rules `calls` and, before text that is free, `body`.
     fn outline(&mut self, tools: &str) {
-        let ToolFormat { section_open, section_close, separator, .. } = &self.calls.format;
+        let ToolGrammar { section_open, section_close, separator, .. } = &self.calls.format;
         let begin = self.marker(section_open);
         let end = self.marker(section_close);
         let separator = self.marker(separator);
@@ -134,7 +135,7 @@ impl Writer<'_> {
     }
 
     fn free_tokens(&self) -> String {
-        let ids = self.calls.format.free_tokens.iter().filter_map(|name| {
+        let ids = self.calls.free_tokens.iter().filter_map(|name| {
             match self.vocabulary.pieces(name).as_slice() {
                 [Piece::Control(id)] => Some(token(*id)),
                 // as text it is free anyway
@@ -191,8 +192,8 @@ impl Writer<'_> {
     fn arguments(&mut self, index: usize, parameters: &Value) -> Result<String, GrammarError> {
         let prepared = schema::prepare(parameters, self.limits)?;
         match &self.calls.format.arguments {
-            ArgumentFormat::Json => Ok(self.schema(format!("arguments{index}"), prepared)),
-            ArgumentFormat::Tagged(tags) => self.tagged(index, tags, parameters),
+            ArgumentsGrammar::Json => Ok(self.schema(format!("arguments{index}"), prepared)),
+            ArgumentsGrammar::Tagged(tags) => self.tagged(index, tags, parameters),
         }
     }
 
@@ -207,7 +208,7 @@ impl Writer<'_> {
     fn tagged(
         &mut self,
         index: usize,
-        tags: &TaggedArguments,
+        tags: &TaggedGrammar,
         parameters: &Value,
     ) -> Result<String, GrammarError> {
         let properties = parameters.get("properties").and_then(Value::as_object);
@@ -230,7 +231,7 @@ impl Writer<'_> {
     }
 
     /// Arguments in their order, those that are not required perhaps left out, with what stands between and around them.
-    fn joined(&mut self, index: usize, tags: &TaggedArguments, arguments: &[(String, bool)]) -> String {
+    fn joined(&mut self, index: usize, tags: &TaggedGrammar, arguments: &[(String, bool)]) -> String {
         let [before, separator, after] =
             [&tags.before, &tags.separator, &tags.after].map(|text| self.marker(text));
         let id = |letter: char, at: usize| format!("{letter}{index}n{at} ");
@@ -256,7 +257,7 @@ impl Writer<'_> {
     fn value(
         &mut self,
         id: &str,
-        tags: &TaggedArguments,
+        tags: &TaggedGrammar,
         parameters: &Value,
         name: &str,
         schema: &Value,
@@ -290,11 +291,11 @@ impl Writer<'_> {
     }
 
     /// Arguments of any names, as texts.
-    fn any_tagged(&mut self, index: usize, tags: &TaggedArguments) -> String {
+    fn any_tagged(&mut self, index: usize, tags: &TaggedGrammar) -> String {
         let [open, before, separator, after] =
             [&tags.open, &tags.before, &tags.separator, &tags.after].map(|text| self.marker(text));
         // what follows the key, up to the value
-        let key_end = begin(&TaggedArguments { open: String::new(), ..tags.clone() }, "", "string");
+        let key_end = begin(&TaggedGrammar { open: String::new(), ..tags.clone() }, "", "string");
         let key = up_to(self.vocabulary, &format!("key{index}"), &key_end);
         let value = up_to(self.vocabulary, &format!("raw{index}"), &tags.close);
         self.lark.push_str(&key.replacen("/(?s:.*)/", "/[^<>\"\\n]+/", 1));
@@ -305,14 +306,9 @@ impl Writer<'_> {
 }
 
 /// What stands before the value of an argument.
-fn begin(tags: &TaggedArguments, name: &str, kind: &str) -> String {
-    let TaggedArguments { open, key_close, value_open, .. } = tags;
-    let kind = tags.kind.as_ref().map_or(String::new(), |kinds| {
-        let ArgumentKind { string, json, close } = kinds;
-        let named = json.iter().find(|name| *name == kind).or(json.first());
-        let named = if kind == "string" { Some(string) } else { named };
-        format!("{}{close}", named.map_or("", String::as_str))
-    });
+fn begin(tags: &TaggedGrammar, name: &str, kind: &str) -> String {
+    let TaggedGrammar { open, key_close, value_open, .. } = tags;
+    let kind = tags.kind.as_ref().map_or(String::new(), |kinds| format!("{}{}", kinds.of(kind), kinds.close));
     format!("{open}{name}{key_close}{kind}{value_open}")
 }
 

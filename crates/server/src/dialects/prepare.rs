@@ -152,7 +152,8 @@ fn constrain_tools(
         strict: tool.strict,
     };
     let calls = ToolCalls {
-        format: tools::format(own, &prepared.served.control_tokens),
+        format: own.clone(),
+        free_tokens: tools::free_tokens(own, &prepared.served.control_tokens),
         tools: conversation.tools.iter().map(tool).collect(),
         choice,
         parallel: conversation.parallel,

@@ -6,8 +6,9 @@
 /// section_open (call (separator call)*)? section_close
 /// call = open name name_close arguments close
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+///
+/// A marker may hold names of control tokens, which then stand for these tokens. Something must stand before a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolGrammar {
     /// Before the first call; may be empty.
     pub section_open: String,
@@ -17,7 +18,7 @@ pub struct ToolGrammar {
     pub separator: String,
     /// Before the name.
     pub open: String,
-    /// The name's form, with `{name}`, and perhaps `{index}` (the call's, from 0) or `{number}` (from 1).
+    /// The name's form, with `{name}`, and perhaps `{index}` (the call's, from 0) or `{number}` (from 1). Empty: the name.
     pub name: String,
     /// Between name and arguments.
     pub name_close: String,
@@ -28,18 +29,17 @@ pub struct ToolGrammar {
 }
 
 /// The form of a call's arguments.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ArgumentsGrammar {
     /// A JSON object by the tool's schema.
+    #[default]
     Json,
     /// Each argument by itself: `before (open key key_close kind? space value_open value close)* after`, with `separator` between them.
     Tagged(Box<TaggedGrammar>),
 }
 
 /// Arguments that stand between markers. Strings are written as they are, other values as JSON.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaggedGrammar {
     /// Before the first argument, if there is one.
     pub before: String,
@@ -60,8 +60,7 @@ pub struct TaggedGrammar {
 }
 
 /// The name of an argument's type.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KindGrammar {
     /// For a string.
     pub string: String,
