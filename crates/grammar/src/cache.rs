@@ -1,6 +1,6 @@
 //! Compiled grammars that are kept: clients send the same schemas and tools with every request.
 
-use crate::compile::Grammar;
+use crate::grammar::Grammar;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! From a source to a grammar that can be followed: within limits, on a thread of its own.
 
 use crate::cache::Cache;
-use crate::constraint::{Constraint, set_ends};
 use crate::error::{GrammarError, read_message, shorten};
+use crate::grammar::Grammar;
 use crate::lark::{literal, marker, up_to};
 use crate::limits::GrammarLimits;
 use crate::source::{Reasoning, Source};
@@ -12,7 +12,7 @@ use crate::workers::MaskWorkers;
 use crate::{gbnf, schema};
 use latent_text::Tokenizer;
 use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
-use llguidance::toktrie::{SimpleVob, TokEnv};
+use llguidance::toktrie::TokEnv;
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,39 +44,6 @@ struct Shared {
     cache: Mutex<Cache>,
     compiling: AtomicUsize,
     workers: Arc<MaskWorkers>,
-}
-
-/// A compiled grammar. Every answer that follows it has a [`Constraint`] of its own.
-pub struct Grammar {
-    pub(crate) what: &'static str,
-    pub(crate) start: Matcher,
-    /// The tokens with which an output can begin.
-    pub(crate) first: Arc<SimpleVob>,
-    pub(crate) vocabulary: Arc<Vocabulary>,
-    pub(crate) workers: Arc<MaskWorkers>,
-    bytes: usize,
-    /// Set once an answer could not follow it to the end: what it shares with others may have grown to its limits.
-    spoilt: AtomicBool,
-}
-
-impl Grammar {
-    pub(crate) fn spoil(&self) {
-        self.spoilt.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_spoilt(&self) -> bool {
-        self.spoilt.load(Ordering::Relaxed)
-    }
-
-    /// A constraint of one answer, at the beginning of it.
-    pub fn constraint(self: &Arc<Self>) -> Constraint {
-        Constraint::new(Arc::clone(self))
-    }
-
-    /// About how much memory it takes.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
 }
 
 impl Grammars {
@@ -331,7 +298,7 @@ impl Shared {
         let mut start = Matcher::new(Ok(parser));
         let mut first = start.compute_mask_or_eos().map_err(|e| failed(&e))?;
         if start.is_stopped() {
-            set_ends(&self.vocabulary, &mut first);
+            self.vocabulary.allow_ends(&mut first);
         }
         if first.is_zero() {
             let problem = "no output can obey it".to_owned();

@@ -1,8 +1,7 @@
 //! A grammar that an answer follows.
 
-use crate::compile::Grammar;
 use crate::error::{GrammarError, shorten};
-use crate::vocabulary::Vocabulary;
+use crate::grammar::Grammar;
 use crate::workers::{Outcome, Slot, Work};
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
@@ -30,11 +29,14 @@ enum Next {
     Failed(GrammarError),
 }
 
-impl Constraint {
-    pub(crate) fn new(grammar: Arc<Grammar>) -> Constraint {
-        Constraint { grammar, seen: None, next: Next::First }
+impl Grammar {
+    /// A constraint of one answer, at the beginning of it.
+    pub fn constraint(self: &Arc<Self>) -> Constraint {
+        Constraint { grammar: Arc::clone(self), seen: None, next: Next::First }
     }
+}
 
+impl Constraint {
     /// Begins to compute what may follow, beside what the caller does meanwhile. `tokens`: the prompt and all that was chosen; the last one has
     /// just been.
     pub fn accepted(&mut self, tokens: &[u32]) {
@@ -102,7 +104,7 @@ impl Constraint {
         match slot.take() {
             Some(Outcome { matcher, mask: Ok(mut mask) }) => {
                 if matcher.is_stopped() {
-                    set_ends(&self.grammar.vocabulary, &mut mask);
+                    self.grammar.vocabulary.allow_ends(&mut mask);
                 }
                 if mask.is_zero() {
                     return self.fail("no token is allowed");
@@ -120,11 +122,6 @@ impl Constraint {
         let problem = shorten(problem.lines().next().unwrap_or_default());
         self.next = Next::Failed(GrammarError::Step { what: self.grammar.what, problem });
     }
-}
-
-/// Allows all tokens that end generation.
-pub(crate) fn set_ends(vocabulary: &Vocabulary, mask: &mut SimpleVob) {
-    vocabulary.trie().eos_tokens().iter().for_each(|end| mask.allow_token(*end));
 }
 
 /// Takes the logits of all tokens but those in the mask down to −∞.

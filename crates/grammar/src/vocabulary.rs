@@ -2,7 +2,7 @@
 
 use crate::error::GrammarError;
 use latent_text::Tokenizer;
-use llguidance::toktrie::{TokRxInfo, TokTrie, TokenId, TokenizerEnv};
+use llguidance::toktrie::{SimpleVob, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Longest token in bytes; the trie holds no deeper ones. A longer token is never chosen in a constrained output.
@@ -75,6 +75,11 @@ impl Vocabulary {
     /// The trie.
     pub(crate) fn trie(&self) -> &TokTrie {
         &self.trie
+    }
+
+    /// Allows all tokens that end generation.
+    pub(crate) fn allow_ends(&self, mask: &mut SimpleVob) {
+        self.trie.eos_tokens().iter().for_each(|end| mask.allow_token(*end));
     }
 
     /// The first control token in a text, the longest of those that begin there.

@@ -1,10 +1,12 @@
 //! What a schema may hold.
 
-use super::{WHAT, each_schema};
+use super::walk::each_schema;
 use crate::error::{GrammarError, shorten};
 use crate::limits::GrammarLimits;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
+
+pub(super) const WHAT: &str = "JSON schema";
 
 /// Keywords that say something about an instance and cannot be followed.
 const UNSUPPORTED: [&str; 16] = [

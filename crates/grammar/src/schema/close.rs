@@ -1,6 +1,6 @@
 //! Objects without properties that nobody named.
 
-use super::each_schema;
+use super::walk::each_schema;
 use serde_json::{Map, Value};
 use std::convert::Infallible;
 
