@@ -124,3 +124,12 @@ impl Input {
         self.at = 0;
     }
 }
+
+/// The longest part of a text of at most `limit` bytes that ends between characters.
+pub(super) fn floor(text: &str, limit: usize) -> usize {
+    let mut end = limit.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    end
+}

@@ -1,10 +1,12 @@
 //! Calls whose arguments are JSON, or which are JSON objects as a whole.
 
 use super::call::{JsonArguments, ObjectCalls, ObjectEvent, ObjectKeys, Progress};
+use super::call_events::End;
 use super::event::ResponseEvent;
 use super::format::{Arguments, Body};
-use super::open_call::{Call, End, Phase, Step};
-use super::parser::{LONGEST_REGION, ResponseParser, floor};
+use super::input::floor;
+use super::parser::ResponseParser;
+use super::state::{Call, JsonReader, LONGEST_REGION, Phase, Step};
 
 impl ResponseParser {
     /// Text that JSON can be read from, up to the next control token. At a control token: its first character, so that what it may begin
@@ -24,26 +26,41 @@ impl ResponseParser {
     pub(super) fn json(
         &mut self,
         mut call: Call,
-        mut arguments: JsonArguments,
+        mut reader: JsonReader,
         events: &mut Vec<ResponseEvent>,
     ) -> Step {
-        if call.index.is_none() {
+        if call.index.is_none() && matches!(reader, JsonReader::Arguments(_)) {
             return self.no_call(&call, "", events);
         }
         if self.at_control() {
             match self.at_end(&call) {
                 End::Nothing => {}
-                end => return self.json_ends(call, arguments, &end, events),
+                end => return self.json_ends(call, reader, &end, events),
             }
         }
         let end = self.readable();
-        let mut out = String::new();
-        let progress = arguments.read(self.input.upto(end), &mut out);
-        call.emit(out, events);
+        let (length, progress) = match &mut reader {
+            JsonReader::Arguments(arguments) => {
+                let mut out = String::new();
+                let progress = arguments.read(self.input.upto(end), &mut out);
+                call.emit(out, events);
+                (end - self.input.at, progress)
+            }
+            JsonReader::Objects(objects) => {
+                let announced = call.index.is_some();
+                let room = if announced { usize::MAX } else { LONGEST_REGION.saturating_sub(call.raw.len()) };
+                let room = floor(self.input.upto(end), room);
+                if room == 0 {
+                    return self.no_call(&call, "", events);
+                }
+                let text = self.input.slice(self.input.at..self.input.at + room).to_owned();
+                (room, self.read_objects(&mut call, objects, &text, events))
+            }
+        };
         match progress {
             Progress::More => {
-                self.input.at = end;
-                call.phase = Phase::Json(arguments);
+                self.input.at += length;
+                call.phase = Phase::Json(reader);
                 call.goes_on()
             }
             Progress::Done(read) => {
@@ -57,7 +74,7 @@ impl ResponseParser {
             Progress::Stuck(read) => {
                 self.input.at += read;
                 let end = self.at_end(&call);
-                self.json_ends(call, arguments, &end, events)
+                self.json_ends(call, reader, &end, events)
             }
         }
     }
@@ -67,18 +84,31 @@ impl ResponseParser {
         self.format.inner.fields[call.field].close.is_none()
     }
 
-    /// JSON arguments end, or cannot go on.
+    /// The JSON ends, or cannot go on.
     fn json_ends(
+        &mut self,
+        mut call: Call,
+        reader: JsonReader,
+        end: &End,
+        events: &mut Vec<ResponseEvent>,
+    ) -> Step {
+        if matches!(end, End::Hold) {
+            call.phase = Phase::Json(reader);
+            return call.waits();
+        }
+        match reader {
+            JsonReader::Arguments(arguments) => self.arguments_end(call, arguments, end, events),
+            JsonReader::Objects(objects) => self.objects_end(call, objects, end, events),
+        }
+    }
+
+    fn arguments_end(
         &mut self,
         mut call: Call,
         mut arguments: JsonArguments,
         end: &End,
         events: &mut Vec<ResponseEvent>,
     ) -> Step {
-        if matches!(end, End::Hold) {
-            call.phase = Phase::Json(arguments);
-            return call.waits();
-        }
         let mut out = String::new();
         let nothing = arguments.is_empty();
         let whole = if matches!(end, End::Nothing) && nothing { false } else { arguments.finish(&mut out) };
@@ -91,64 +121,18 @@ impl ResponseParser {
         self.ended(call, whole, events)
     }
 
-    pub(super) fn objects(
-        &mut self,
-        mut call: Call,
-        mut objects: ObjectCalls,
-        events: &mut Vec<ResponseEvent>,
-    ) -> Step {
-        let format = self.format.clone();
-        let Body::Call(shape) = &format.inner.fields[call.field].body else { return call.waits() };
-        let keys = match (&shape.arguments, &shape.or_object) {
-            (Arguments::Object(keys), _) | (_, Some(keys)) => keys,
-            _ => return call.waits(),
-        };
-        if self.at_control() {
-            match self.at_end(&call) {
-                End::Nothing => {}
-                end => return self.objects_end(call, objects, &end, events),
-            }
-        }
-        let end = self.readable();
-        let announced = call.index.is_some();
-        let room = if announced { usize::MAX } else { LONGEST_REGION.saturating_sub(call.raw.len()) };
-        let room = floor(self.input.upto(end), room);
-        if room == 0 {
-            return self.no_call(&call, "", events);
-        }
-        let text = self.input.slice(self.input.at..self.input.at + room).to_owned();
-        let progress = self.read_objects(&mut call, &mut objects, &text, keys, events);
-        match progress {
-            Progress::More => {
-                self.input.at += text.len();
-                call.phase = Phase::Objects(objects);
-                call.goes_on()
-            }
-            Progress::Done(read) => {
-                self.input.at += read;
-                if self.closes_itself(&call) {
-                    return self.ended(call, true, events);
-                }
-                call.phase = Phase::After;
-                call.goes_on()
-            }
-            Progress::Stuck(read) => {
-                self.input.at += read;
-                let end = self.at_end(&call);
-                self.objects_end(call, objects, &end, events)
-            }
-        }
-    }
-
     /// Reads objects and gives out what they tell.
     fn read_objects(
         &mut self,
         call: &mut Call,
         objects: &mut ObjectCalls,
         text: &str,
-        keys: &ObjectKeys,
         events: &mut Vec<ResponseEvent>,
     ) -> Progress {
+        let format = self.format.clone();
+        let Some(keys) = object_keys(&format.inner.fields[call.field].body) else {
+            return Progress::Stuck(0);
+        };
         let mut found = Vec::new();
         let progress = objects.read(text, keys, &mut found);
         let read = match progress {
@@ -180,10 +164,6 @@ impl ResponseParser {
         end: &End,
         events: &mut Vec<ResponseEvent>,
     ) -> Step {
-        if matches!(end, End::Hold) {
-            call.phase = Phase::Objects(objects);
-            return call.waits();
-        }
         if call.index.is_some() && objects.started() {
             call.emit(objects.finish(), events);
             call.malformed = true;
@@ -197,5 +177,14 @@ impl ResponseParser {
             return self.ended(call, true, events);
         }
         self.no_call(&call, "", events)
+    }
+}
+
+/// The keys of calls that are written as objects.
+fn object_keys(body: &Body) -> Option<&ObjectKeys> {
+    let Body::Call(shape) = body else { return None };
+    match &shape.arguments {
+        Arguments::Object(keys) => Some(keys),
+        _ => shape.or_object.as_ref(),
     }
 }

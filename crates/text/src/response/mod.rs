@@ -7,6 +7,7 @@
 //! * [`ToolGrammar`] is the same file's description of tool calls for whoever constrains them.
 
 mod call;
+mod call_events;
 mod error;
 mod event;
 mod format;
@@ -14,9 +15,12 @@ mod grammar;
 mod input;
 mod json_call;
 mod open_call;
+mod options;
 mod parser;
 mod pattern;
 mod regions;
+mod run;
+mod state;
 mod tagged;
 mod text_out;
 mod watch;
@@ -26,4 +30,5 @@ pub use error::ResponseFormatError;
 pub use event::{CallEnding, ResponseEvent};
 pub use format::{FormatSource, ModelHints, ResponseFormat};
 pub use grammar::{ArgumentsGrammar, KindGrammar, TaggedGrammar, ToolGrammar};
-pub use parser::{ParserOptions, ResponseParser};
+pub use options::ParserOptions;
+pub use parser::ResponseParser;

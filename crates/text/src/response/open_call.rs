@@ -1,86 +1,14 @@
-//! A tool call while it arrives: its name, and arguments that are JSON.
+//! A tool call while it arrives: its name, its end, and what is no JSON.
 
-use super::call::{JsonArguments, ObjectCalls, is_name};
+use super::call::{LONGEST_NAME, unescape};
+use super::call_events::End;
 use super::event::{CallEnding, ResponseEvent, append};
 use super::format::{Arguments, Body, CallShape};
-use super::parser::{Flow, ResponseParser, State, floor};
+use super::input::floor;
+use super::parser::ResponseParser;
 use super::pattern;
-use super::tagged::Part;
+use super::state::{Call, JsonReader, Part, Phase, Step};
 use super::watch::{Found, Role};
-use std::collections::HashMap;
-
-/// Bytes of what stands where the name is, and of keys.
-pub(super) const LONGEST_NAME: usize = 512;
-
-/// A call that has begun.
-pub(super) struct Call {
-    pub field: usize,
-    /// Everything since its opening, until it is announced.
-    pub raw: String,
-    /// Once it is announced.
-    pub index: Option<usize>,
-    pub name: String,
-    pub phase: Phase,
-    /// The model broke its format.
-    pub malformed: bool,
-}
-
-/// What of a call comes next.
-pub(super) enum Phase {
-    /// What stands where the name is.
-    Header(String),
-    Json(JsonArguments),
-    Objects(ObjectCalls),
-    /// What is no JSON any more, up to the call's end.
-    Raw,
-    /// Arguments between markers.
-    Tagged(Part),
-    /// The call's end.
-    After,
-}
-
-/// What a step of a call leads to.
-pub(super) type Step = (State, Flow);
-
-impl Call {
-    pub fn new(field: usize, shape: &CallShape, open: String, captures: &HashMap<String, String>) -> Call {
-        let mut name = String::new();
-        let phase = match (&shape.arguments, &shape.name_group) {
-            (Arguments::Json, Some(group)) => {
-                name = captures.get(group).cloned().unwrap_or_default();
-                Phase::Json(JsonArguments::new())
-            }
-            (Arguments::Object(_), _) => Phase::Objects(ObjectCalls::new()),
-            _ => Phase::Header(String::new()),
-        };
-        Call { field, raw: open, index: None, name, phase, malformed: false }
-    }
-
-    pub fn waits(self) -> Step {
-        (State::Call(Box::new(self)), Flow::Wait)
-    }
-
-    pub fn goes_on(self) -> Step {
-        (State::Call(Box::new(self)), Flow::Continue)
-    }
-
-    /// Appends to the arguments.
-    pub fn emit(&self, delta: String, events: &mut Vec<ResponseEvent>) {
-        if let Some(index) = self.index.filter(|_| !delta.is_empty()) {
-            append(events, ResponseEvent::ToolCallArguments { index, delta });
-        }
-    }
-}
-
-/// What a step finds at the end of what it reads.
-pub(super) enum End {
-    /// The call's end; it is read.
-    Close,
-    /// Something else begins.
-    Before,
-    Hold,
-    Nothing,
-}
 
 impl ResponseParser {
     /// One step of a call.
@@ -88,48 +16,11 @@ impl ResponseParser {
         let phase = std::mem::replace(&mut call.phase, Phase::Raw);
         match phase {
             Phase::Header(header) => self.header(call, header, events),
-            Phase::Json(arguments) => self.json(call, arguments, events),
-            Phase::Objects(objects) => self.objects(call, objects, events),
+            Phase::Json(reader) => self.json(call, reader, events),
             Phase::Raw => self.raw_arguments(call, events),
             Phase::Tagged(part) => self.tagged(call, part, events),
             Phase::After => self.after(call, events),
         }
-    }
-
-    /// Announces a call, unless its name cannot be one. Later text of `raw` is not needed then.
-    pub(super) fn announce(
-        &mut self,
-        call: &mut Call,
-        name: String,
-        id: Option<String>,
-        events: &mut Vec<ResponseEvent>,
-    ) -> bool {
-        if !is_name(&name) {
-            return false;
-        }
-        call.name.clone_from(&name);
-        call.index = Some(self.start_call(name, id, events));
-        call.raw.clear();
-        true
-    }
-
-    pub(super) fn end_call(&mut self, call: &mut Call, whole: bool, events: &mut Vec<ResponseEvent>) {
-        let ending = if whole && !call.malformed { CallEnding::Complete } else { CallEnding::Malformed };
-        if let Some(index) = call.index.take() {
-            append(events, ResponseEvent::ToolCallEnd { index, ending });
-        }
-        self.content.marker();
-    }
-
-    pub(super) fn ended(&mut self, mut call: Call, whole: bool, events: &mut Vec<ResponseEvent>) -> Step {
-        self.end_call(&mut call, whole, events);
-        (State::Outside { first: true }, Flow::Continue)
-    }
-
-    /// The call was none: what it seemed to begin with is content.
-    pub(super) fn no_call(&mut self, call: &Call, more: &str, events: &mut Vec<ResponseEvent>) -> Step {
-        self.give_up(&format!("{}{more}", call.raw), events);
-        (State::Outside { first: false }, Flow::Continue)
     }
 
     fn header(&mut self, mut call: Call, mut header: String, events: &mut Vec<ResponseEvent>) -> Step {
@@ -142,7 +33,7 @@ impl ResponseParser {
             self.input.at = end;
             if matches!(self.input.bytes().get(end), Some(b'{' | b'[')) && self.opens_object(&call) {
                 call.raw.push_str(&header);
-                call.phase = Phase::Objects(ObjectCalls::new());
+                call.phase = Phase::Json(JsonReader::objects());
                 return call.goes_on();
             }
         }
@@ -185,7 +76,7 @@ impl ResponseParser {
         }
         call.phase = match shape.arguments {
             Arguments::Tagged(_) => Phase::Tagged(Part::begin()),
-            _ => Phase::Json(JsonArguments::new()),
+            _ => Phase::Json(JsonReader::arguments()),
         };
         call.goes_on()
     }
@@ -193,19 +84,6 @@ impl ResponseParser {
     /// Whether the bracket here begins calls written as objects, and not one of the header's markers.
     fn opens_object(&self, call: &Call) -> bool {
         self.watches.fields[call.field].header.at(&self.input, self.input.at, None) == Found::Nothing
-    }
-
-    /// What stands where parsing is, of what can end a call. Reads it, if it is the call's own end.
-    pub(super) fn at_end(&mut self, call: &Call) -> End {
-        match self.watches.fields[call.field].end.at(&self.input, self.input.at, None) {
-            Found::Marker(Role::Close, _, end) => {
-                self.input.at = end;
-                End::Close
-            }
-            Found::Marker(..) => End::Before,
-            Found::Hold(_) => End::Hold,
-            Found::Nothing => End::Nothing,
-        }
     }
 
     fn raw_arguments(&mut self, call: Call, events: &mut Vec<ResponseEvent>) -> Step {
@@ -257,11 +135,13 @@ impl ResponseParser {
         let mut rest = String::new();
         let ending = match &mut call.phase {
             Phase::After => CallEnding::Complete,
-            Phase::Json(arguments) if !arguments.is_empty() => match arguments.finish(&mut rest) {
-                true => CallEnding::Complete,
-                false => CallEnding::Cut,
-            },
-            Phase::Objects(objects) => {
+            Phase::Json(JsonReader::Arguments(arguments)) if !arguments.is_empty() => {
+                match arguments.finish(&mut rest) {
+                    true => CallEnding::Complete,
+                    false => CallEnding::Cut,
+                }
+            }
+            Phase::Json(JsonReader::Objects(objects)) => {
                 rest = objects.finish();
                 CallEnding::Cut
             }
@@ -304,9 +184,4 @@ fn named(shape: &CallShape, header: &str) -> Option<(String, Option<String>)> {
     let mut found = shape.name_patterns.iter().filter(|regex| regex.is_match(header));
     let mut groups = pattern::captures(found.next()?, header);
     Some((unescaped(groups.remove("name")?), groups.remove("id")))
-}
-
-/// Undoes the escapes of XML's attributes that templates write.
-pub(super) fn unescape(text: &str) -> String {
-    text.replace("&quot;", "\"").replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 }

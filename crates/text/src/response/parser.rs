@@ -1,66 +1,15 @@
-//! The executor: a state machine over a format's regions, fed piece by piece.
+//! The parser: what it knows of the format, and where it is.
 
 use super::call::ToolTypes;
 use super::event::ResponseEvent;
-use super::format::{Body, Delimiter, FieldKind, Format, ResponseFormat, Strip};
-use super::input::{Input, Origin};
-use super::open_call::{Call, Phase};
+use super::format::{Body, FieldKind, Format, ResponseFormat, Strip};
+use super::input::Input;
+use super::options::ParserOptions;
+use super::state::State;
 use super::text_out::TextOut;
-use super::watch::{Found, Role};
 use super::watches::Watches;
-use latent_jinja::Rendered;
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
-
-/// Bytes of a region that is parsed as a whole, or of a call before its name is known. What is longer is content.
-pub(super) const LONGEST_REGION: usize = 4 << 20;
-
-/// How to parse.
-#[derive(Clone, Debug)]
-pub struct ParserOptions {
-    /// The prompt has already opened the reasoning. [`ResponseParser::continue_prompt`] finds that out by itself.
-    pub starts_in_reasoning: bool,
-    /// Otherwise reasoning and its markers are content.
-    pub parse_reasoning: bool,
-    /// Otherwise tool calls and their markers are content.
-    pub parse_tools: bool,
-    /// Texts of tokens that the vocabulary sets apart from text, such as `<think>`. Where a marker of the format consists of one or holds
-    /// one, those bytes must have been pushed as `special`; typed as text they are no marker. Empty: markers are known by their text.
-    pub control_tokens: Vec<String>,
-    /// Of this and the call's index, ids are made for formats without ids of their own.
-    pub id_seed: u64,
-}
-
-impl Default for ParserOptions {
-    fn default() -> ParserOptions {
-        ParserOptions {
-            starts_in_reasoning: false,
-            parse_reasoning: true,
-            parse_tools: true,
-            control_tokens: Vec::new(),
-            id_seed: 0,
-        }
-    }
-}
-
-/// Where the parser is.
-pub(super) enum State {
-    /// Outside all fields. `first`: nothing but white space has come since the last of them.
-    Outside { first: bool },
-    /// In a field whose text goes out as it comes.
-    Text { field: usize, first: bool },
-    /// In a field that is parsed when it closes: its opening, the opening's groups, and the text so far.
-    Region { field: usize, open: String, captures: HashMap<String, String>, body: String },
-    /// In a tool call.
-    Call(Box<Call>),
-}
-
-/// Whether the parser can go on with what it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
-    Continue,
-    Wait,
-}
+use std::collections::HashSet;
 
 /// Parses one response, whole or while it arrives: any way to cut the output into pieces gives the same concatenated events.
 ///
@@ -129,30 +78,6 @@ impl ResponseParser {
         }
     }
 
-    /// Takes over the state in which a prompt leaves the response: templates open the reasoning, and callers may have begun the answer.
-    /// Nothing of the prompt is given out. To be called before anything is pushed.
-    pub fn continue_prompt(&mut self, prompt: &Rendered) {
-        let mut at = self.format.assistant_turn(prompt);
-        let mut events = Vec::new();
-        let content = prompt.content.iter().filter(|range| range.end > at).cloned().collect::<Vec<_>>();
-        for range in content.into_iter().chain(std::iter::once(prompt.text.len()..prompt.text.len())) {
-            for (until, origin) in [(range.start.max(at), Origin::Template), (range.end, Origin::Message)] {
-                if let Some(text) = prompt.text.get(at..until).filter(|text| !text.is_empty()) {
-                    self.input.push(text, origin);
-                    self.run(&mut events);
-                }
-                at = at.max(until);
-            }
-        }
-        self.reasoning.forget();
-        self.content.forget();
-        self.loose.clear();
-        (self.calls, self.ids) = (0, HashSet::new());
-        if matches!(self.state, State::Call(_) | State::Region { .. }) {
-            self.state = State::Outside { first: true };
-        }
-    }
-
     /// Whether what comes next is reasoning.
     pub fn in_reasoning(&self) -> bool {
         let field = match &self.state {
@@ -163,216 +88,14 @@ impl ResponseParser {
         field.is_some_and(|field| self.format.inner.fields[field].kind == FieldKind::Reasoning)
     }
 
-    /// The next piece of output. `special`: it is the text of one token that the vocabulary sets apart from text
-    /// ([`ParserOptions::control_tokens`]).
-    pub fn push(&mut self, piece: &str, special: bool, events: &mut Vec<ResponseEvent>) {
-        if !piece.is_empty() && !self.input.ended {
-            self.input.push(piece, if special { Origin::Control } else { Origin::Text });
-            self.run(events);
-        }
-    }
-
-    /// The output is over: gives out what was held back, and ends what is open.
-    pub fn finish(&mut self, events: &mut Vec<ResponseEvent>) {
-        if self.input.ended {
-            return;
-        }
-        self.input.ended = true;
-        self.run(events);
-        match self.take_state() {
-            State::Outside { .. } | State::Text { .. } => {}
-            State::Region { field, open, captures, body } => {
-                self.end_region(field, &open, &captures, &body, "", events)
-            }
-            State::Call(call) => self.finish_call(*call, events),
-        }
-        self.end_loose(events);
-        self.reasoning.finish(events);
-        self.content.finish(events);
-    }
-
     pub(super) fn take_state(&mut self) -> State {
         std::mem::replace(&mut self.state, State::Outside { first: true })
     }
 
-    fn run(&mut self, events: &mut Vec<ResponseEvent>) {
-        while self.input.at < self.input.len() && self.step(events) == Flow::Continue {}
-        self.input.compact();
+    /// What looked like the beginning of something was content.
+    pub(super) fn give_up(&mut self, raw: &str, events: &mut Vec<ResponseEvent>) {
+        self.content.undo_marker(events);
+        self.content.text(raw, events);
+        self.state = State::Outside { first: false };
     }
-
-    fn step(&mut self, events: &mut Vec<ResponseEvent>) -> Flow {
-        match self.take_state() {
-            State::Outside { first } => self.outside(first, events),
-            State::Text { field, first } => self.text(field, first, events),
-            State::Region { field, open, captures, body } => self.region(field, open, captures, body, events),
-            State::Call(call) => {
-                let (next, flow) = self.call(*call, events);
-                self.state = next;
-                flow
-            }
-        }
-    }
-
-    /// Whether the format treats the beginning of a text apart.
-    fn tells_first(&self) -> bool {
-        self.format.inner.fields.iter().any(|field| field.first)
-    }
-
-    /// Gives out text up to a position, in the field that is open.
-    fn pass(&mut self, field: Option<usize>, end: usize, events: &mut Vec<ResponseEvent>) {
-        let text = self.input.upto(end);
-        match field.map(|field| &self.format.inner.fields[field]) {
-            Some(field) if !matches!(field.body, Body::Text) => self.loose.push_str(text),
-            Some(field) if field.kind == FieldKind::Reasoning => self.reasoning.text(text, events),
-            Some(_) => self.content.text(text, events),
-            // as the template says: what is in no field is not part of the message
-            None => {}
-        }
-        self.input.at = end;
-    }
-
-    /// Passes white space on while nothing else has come; returns what is found where it ends.
-    fn lead(&mut self, field: Option<usize>, inside: bool, events: &mut Vec<ResponseEvent>) -> Option<Found> {
-        let rest = self.input.rest();
-        let end = self.input.at + rest.len() - rest.trim_start().len();
-        self.pass(field, end, events);
-        if end == self.input.len() {
-            return None;
-        }
-        let watch = match field {
-            Some(field) if inside => &self.watches.fields[field].first,
-            _ => &self.watches.outside_first,
-        };
-        Some(watch.at(&self.input, end, self.last_empty))
-    }
-
-    fn outside(&mut self, first: bool, events: &mut Vec<ResponseEvent>) -> Flow {
-        let implicit = self.format.inner.implicit;
-        let first = first && self.tells_first();
-        let found = if first {
-            match self.lead(implicit, false, events) {
-                Some(found) => found,
-                None => return Flow::Wait,
-            }
-        } else {
-            self.watches.outside.scan(&self.input, self.last_empty)
-        };
-        self.state = State::Outside { first };
-        match found {
-            Found::Marker(role, start, end) => {
-                self.pass(implicit, start, events);
-                self.marker(role, end, events);
-                Flow::Continue
-            }
-            Found::Hold(at) => {
-                self.pass(implicit, at, events);
-                Flow::Wait
-            }
-            Found::Nothing if first => {
-                self.state = State::Outside { first: false };
-                Flow::Continue
-            }
-            Found::Nothing => {
-                self.pass(implicit, self.input.len(), events);
-                Flow::Wait
-            }
-        }
-    }
-
-    /// A marker outside all fields, from where parsing is to `end`.
-    fn marker(&mut self, role: Role, end: usize, events: &mut Vec<ResponseEvent>) {
-        let open = self.input.upto(end).to_owned();
-        if open.is_empty() {
-            self.last_empty = Some(self.input.absolute(end));
-        }
-        self.input.at = end;
-        self.end_loose(events);
-        self.content.marker();
-        self.reasoning.marker();
-        let Role::Open(field) = role else { return };
-        let opened = &self.format.inner.fields[field];
-        let captures = match &opened.open {
-            Delimiter::Pattern(pattern) => pattern.captures(&open),
-            _ => HashMap::new(),
-        };
-        self.state = match &opened.body {
-            Body::Text => State::Text { field, first: true },
-            Body::Region(_) => State::Region { field, open, captures, body: String::new() },
-            Body::Call(shape) => {
-                let call = Call::new(field, shape, open, &captures);
-                State::Call(Box::new(self.announce_captured(call, events)))
-            }
-        };
-    }
-
-    /// A call whose name is in its opening begins at once.
-    fn announce_captured(&mut self, mut call: Call, events: &mut Vec<ResponseEvent>) -> Call {
-        if matches!(call.phase, Phase::Json(_)) {
-            let name = std::mem::take(&mut call.name);
-            self.announce(&mut call, name, None, events);
-        }
-        call
-    }
-
-    fn text(&mut self, field: usize, first: bool, events: &mut Vec<ResponseEvent>) -> Flow {
-        let first = first && self.format.inner.fields[field].first;
-        let found = if first {
-            match self.lead(Some(field), true, events) {
-                Some(found) => found,
-                None => {
-                    self.state = State::Text { field, first };
-                    return Flow::Wait;
-                }
-            }
-        } else {
-            self.watches.fields[field].inside.scan(&self.input, self.last_empty)
-        };
-        self.state = State::Text { field, first };
-        match found {
-            Found::Marker(role, start, end) => {
-                self.pass(Some(field), start, events);
-                if end == start {
-                    self.last_empty = Some(self.input.absolute(end));
-                }
-                match role {
-                    Role::Ignore => self.input.at = end,
-                    Role::Before => self.close_text(field),
-                    _ => {
-                        self.input.at = end;
-                        self.close_text(field);
-                    }
-                }
-                Flow::Continue
-            }
-            Found::Hold(at) => {
-                self.pass(Some(field), at, events);
-                Flow::Wait
-            }
-            Found::Nothing if first => {
-                self.state = State::Text { field, first: false };
-                Flow::Continue
-            }
-            Found::Nothing => {
-                self.pass(Some(field), self.input.len(), events);
-                Flow::Wait
-            }
-        }
-    }
-
-    fn close_text(&mut self, field: usize) {
-        self.reasoning.marker();
-        if self.format.inner.fields[field].kind == FieldKind::Content {
-            self.content.marker();
-        }
-        self.state = State::Outside { first: true };
-    }
-}
-
-/// The longest part of a text of at most `limit` bytes that ends between characters.
-pub(super) fn floor(text: &str, limit: usize) -> usize {
-    let mut end = limit.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    end
 }

@@ -2,7 +2,9 @@
 
 use super::event::{CallEnding, ResponseEvent, append};
 use super::format::{Body, FieldKind};
-use super::parser::{Flow, LONGEST_REGION, ResponseParser, State, floor};
+use super::input::floor;
+use super::parser::ResponseParser;
+use super::state::{Flow, LONGEST_REGION, State};
 use super::watch::Found;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -41,13 +43,6 @@ impl ResponseParser {
         }
         self.state = State::Region { field, open, captures, body };
         Flow::Wait
-    }
-
-    /// What looked like the beginning of something was content.
-    pub(super) fn give_up(&mut self, raw: &str, events: &mut Vec<ResponseEvent>) {
-        self.content.undo_marker(events);
-        self.content.text(raw, events);
-        self.state = State::Outside { first: false };
     }
 
     pub(super) fn end_region(
@@ -120,41 +115,6 @@ impl ResponseParser {
             }
             value => *value = typed(value).unwrap_or_else(|| value.take()),
         }
-    }
-
-    /// Announces a call; returns its index. The model's own id counts unless it was used before.
-    pub(super) fn start_call(
-        &mut self,
-        name: String,
-        id: Option<String>,
-        events: &mut Vec<ResponseEvent>,
-    ) -> usize {
-        let index = self.calls;
-        self.calls += 1;
-        let id = id.filter(|id| !id.is_empty() && id.len() <= 256 && !self.ids.contains(id));
-        let id = id.unwrap_or_else(|| self.made_id(index));
-        self.ids.insert(id.clone());
-        append(events, ResponseEvent::ToolCallStart { index, id, name });
-        index
-    }
-
-    fn made_id(&self, index: usize) -> String {
-        const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-        let shape = self.format.inner.fields.iter().find_map(|field| match &field.body {
-            Body::Call(shape) => Some((shape.id_prefix.as_str(), shape.id_length)),
-            _ => None,
-        });
-        let (prefix, length) = shape.unwrap_or(("call_", 24));
-        let mut state = self.seed ^ (index as u64).wrapping_mul(0xd134_2543_de82_ef95);
-        let letters = (0..length).map(|_| {
-            // splitmix64
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            char::from(LETTERS[((z ^ (z >> 31)) % 62) as usize])
-        });
-        prefix.chars().chain(letters).collect()
     }
 }
 

@@ -1,56 +1,17 @@
 //! Arguments between markers: each key and value becomes part of a JSON object.
 
-use super::call::{JsonArguments, Kind, Progress, escape_into, typed, undeclared};
+use super::call::{
+    JsonArguments, Kind, LONGEST_NAME, Progress, escape_into, quoted, typed, undeclared, unescape,
+};
 use super::event::ResponseEvent;
 use super::format::{Arguments, Body, Tagged};
-use super::open_call::{Call, LONGEST_NAME, Phase, Step, unescape};
-use super::parser::{ResponseParser, floor};
+use super::input::floor;
+use super::parser::ResponseParser;
+use super::state::{Call, Part, Phase, Reading, Step};
 use super::watch::{Found, Role};
 
 /// Bytes of a value that is held until its type is certain. A longer one is a string.
 const LONGEST_HELD: usize = 1 << 20;
-
-/// What of the arguments comes next. `any`: some argument went out already.
-pub(super) enum Part {
-    /// `words`: something stands there that is no argument.
-    Between {
-        any: bool,
-        words: bool,
-    },
-    Key {
-        any: bool,
-        key: String,
-    },
-    Kind {
-        any: bool,
-        key: String,
-        kind: String,
-    },
-    ValueOpen {
-        any: bool,
-        key: String,
-        kind: Option<String>,
-    },
-    /// A string that goes out as it comes.
-    Text,
-    /// A value that goes out when it is whole.
-    Held {
-        text: String,
-        reading: Reading,
-    },
-    /// All arguments as one JSON text.
-    Block(JsonArguments),
-}
-
-/// How a held value is read.
-pub(super) enum Reading {
-    /// Of the declared types, else a string.
-    Typed(Vec<Kind>),
-    /// As JSON, else of the declared types, else a string.
-    Json(Vec<Kind>),
-    /// As JSON where it is any, else a string: nothing is declared.
-    Undeclared,
-}
 
 /// What a value's text amounts to.
 fn value_of(text: &str, reading: &Reading) -> String {
@@ -64,43 +25,6 @@ fn value_of(text: &str, reading: &Reading) -> String {
 
 fn json(text: &str) -> Option<String> {
     serde_json::from_str::<serde::de::IgnoredAny>(text).ok().map(|_| text.trim().to_owned())
-}
-
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    escape_into(&mut out, text);
-    out.push('"');
-    out
-}
-
-impl Part {
-    pub fn begin() -> Part {
-        Part::Between { any: false, words: false }
-    }
-
-    /// What was not given out when the output is over, as far as it belongs to the arguments: a prefix of JSON, as the rest is.
-    pub fn finish(&mut self) -> String {
-        let mut out = String::new();
-        match self {
-            Part::Held { text, .. } => {
-                out.push('"');
-                escape_into(&mut out, text);
-            }
-            Part::Key { any, key } => {
-                out.push_str(if *any { ",\"" } else { "{\"" });
-                escape_into(&mut out, key);
-            }
-            Part::Kind { any, key, .. } | Part::ValueOpen { any, key, .. } => {
-                out.push(if *any { ',' } else { '{' });
-                out.push_str(&quoted(key));
-            }
-            Part::Block(arguments) if !arguments.is_empty() => {
-                arguments.finish(&mut out);
-            }
-            Part::Between { .. } | Part::Text | Part::Block(_) => {}
-        }
-        out
-    }
 }
 
 /// A step that takes text up to a marker.
@@ -379,10 +303,4 @@ enum Which {
     Key,
     Kind,
     Value,
-}
-
-impl Call {
-    fn with(self, part: Part) -> Call {
-        Call { phase: Phase::Tagged(part), ..self }
-    }
 }

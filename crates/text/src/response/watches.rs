@@ -1,7 +1,7 @@
 //! What is searched in which state.
 
 use super::format::{Arguments, Body, CallShape, Delimiter, Field, FieldKind, Format, Tagged};
-use super::parser::ParserOptions;
+use super::options::ParserOptions;
 use super::watch::{Role, Watch};
 
 /// Searches outside all fields, and within each.

@@ -219,6 +219,14 @@ fn ends(number: Number) -> bool {
     matches!(number, Number::Zero | Number::Integer | Number::Fraction | Number::Power)
 }
 
+/// A text as a JSON string.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    escape_into(&mut out, text);
+    out.push('"');
+    out
+}
+
 /// Appends text as it stands in a JSON string.
 pub(crate) fn escape_into(out: &mut String, text: &str) {
     for c in text.chars() {

@@ -2,11 +2,13 @@
 
 mod arguments;
 mod json;
+mod name;
 mod object;
 mod schema;
 
 pub(super) use arguments::{JsonArguments, Progress};
-pub(super) use json::escape_into;
+pub(super) use json::{escape_into, quoted};
+pub(super) use name::{LONGEST_NAME, is_name, unescape};
 pub use object::ObjectKeys;
-pub(super) use object::{ObjectCalls, ObjectEvent, is_name};
+pub(super) use object::{ObjectCalls, ObjectEvent};
 pub(super) use schema::{Kind, ToolTypes, typed, undeclared};

@@ -2,6 +2,7 @@
 
 use super::arguments::{JsonArguments, Progress};
 use super::json::{Json, Step};
+use super::name::is_name;
 
 /// The keys of such an object.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
@@ -22,12 +23,6 @@ pub(crate) enum ObjectEvent {
     Start { name: String, id: Option<String> },
     Arguments(String),
     End,
-}
-
-/// Whether a text can be a function's name.
-pub(crate) fn is_name(name: &str) -> bool {
-    let odd = |c: char| c.is_whitespace() || c.is_control() || "<>{}\"".contains(c);
-    !name.is_empty() && name.len() <= 256 && !name.contains(odd)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! The response templates that we bring, and which of them is a model's.
 
-use super::super::error::ResponseFormatError;
 use super::compile::compile;
+use super::shape::{Format, FormatSource};
 use super::spec::OwnFile;
-use super::{FormatSource, ModelHints, ResponseFormat};
-use std::sync::{Arc, OnceLock};
+use crate::response::error::ResponseFormatError;
+use std::sync::OnceLock;
 
 /// Files, in the order in which they are tried: what is known by more comes first.
 const FILES: [&str; 15] = [
@@ -38,17 +38,21 @@ pub(super) fn names() -> Vec<&'static str> {
     files().iter().map(|file| file.name.as_str()).collect()
 }
 
-pub(super) fn named(name: &str, source: FormatSource) -> Result<ResponseFormat, ResponseFormatError> {
+pub(super) fn named(name: &str, source: FormatSource) -> Result<Format, ResponseFormatError> {
     let file = files()
         .iter()
         .find(|file| file.name == name)
         .ok_or_else(|| ResponseFormatError::Unknown { name: name.to_owned(), known: names().join(", ") })?;
-    Ok(ResponseFormat { inner: Arc::new(compile(&file.name, source, &file.response_template)?) })
+    compile(&file.name, source, &file.response_template)
 }
 
-pub(super) fn choose(hints: &ModelHints<'_>) -> Result<ResponseFormat, ResponseFormatError> {
+/// Ours for a model, by strings in its chat template, or by its architecture.
+pub(super) fn choose(
+    chat_template: Option<&str>,
+    architecture: Option<&str>,
+) -> Result<Format, ResponseFormatError> {
     let signed = |file: &&OwnFile| {
-        let template = hints.chat_template.unwrap_or_default();
+        let template = chat_template.unwrap_or_default();
         let occurs = |text: &String| template.contains(text.as_str());
         !file.chosen_by.all.is_empty()
             && file.chosen_by.all.iter().all(occurs)
@@ -57,7 +61,7 @@ pub(super) fn choose(hints: &ModelHints<'_>) -> Result<ResponseFormat, ResponseF
     if let Some(file) = files().iter().find(signed) {
         return named(&file.name, FormatSource::ChatTemplate);
     }
-    let architecture = hints.architecture.unwrap_or_default();
+    let architecture = architecture.unwrap_or_default();
     match files().iter().find(|file| file.chosen_by.architectures.iter().any(|name| name == architecture)) {
         Some(file) => named(&file.name, FormatSource::Architecture),
         None => named(GENERIC, FormatSource::Generic),

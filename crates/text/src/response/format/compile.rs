@@ -4,12 +4,11 @@ use super::super::call::ObjectKeys;
 use super::super::error::ResponseFormatError;
 use super::super::grammar::{ArgumentsGrammar, KindGrammar, TaggedGrammar, ToolGrammar};
 use super::super::pattern::{self, Pattern};
-use super::region::placeholder;
-use super::spec::{ArgumentsSpec, CallSpec, FieldSpec, Literals, Spec, TaggedSpec};
-use super::{
-    Anchor, Arguments, Body, CallShape, Delimiter, Field, FieldKind, Format, FormatSource, Region, Strip,
-    Tagged,
+use super::region::{Region, placeholder};
+use super::shape::{
+    Anchor, Arguments, Body, CallShape, Delimiter, Field, FieldKind, Format, FormatSource, Strip, Tagged,
 };
+use super::spec::{ArgumentsSpec, CallSpec, FieldSpec, Literals, Spec, TaggedSpec};
 use serde_json::Value;
 
 /// Fields of a template.

@@ -3,37 +3,22 @@
 mod builtin;
 mod compile;
 mod region;
+mod shape;
 mod spec;
 
-use super::call::ObjectKeys;
 use super::error::ResponseFormatError;
 use super::grammar::ToolGrammar;
-use super::pattern::Pattern;
 use latent_jinja::Rendered;
-use regex_automata::meta;
-pub(super) use region::Region;
 use serde_json::Value;
+use shape::Anchor;
+pub use shape::FormatSource;
+pub(super) use shape::{Arguments, Body, CallShape, Delimiter, Field, FieldKind, Format, Strip, Tagged};
 use std::sync::Arc;
 
 /// How a model writes reasoning, answer and tool calls. Cheap to clone.
 #[derive(Clone)]
 pub struct ResponseFormat {
     pub(super) inner: Arc<Format>,
-}
-
-/// Where a format came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FormatSource {
-    /// The checkpoint's own response template.
-    Checkpoint,
-    /// One of ours, known by strings in the chat template.
-    ChatTemplate,
-    /// One of ours, known by the architecture.
-    Architecture,
-    /// One of ours, asked for by name.
-    Named,
-    /// Nothing is known of the model: `<think>` only.
-    Generic,
 }
 
 /// What is known of a model when its format is chosen.
@@ -47,118 +32,9 @@ pub struct ModelHints<'a> {
     pub architecture: Option<&'a str>,
 }
 
-pub(super) struct Format {
-    pub name: String,
-    pub source: FormatSource,
-    pub fields: Vec<Field>,
-    /// The field that text outside the others belongs to.
-    pub implicit: Option<usize>,
-    pub anchor: Anchor,
-    /// Markers that carry nothing.
-    pub ignore: Vec<String>,
-    /// Markers around all calls.
-    pub sections: Vec<String>,
-    /// Ends of calls.
-    pub call_ends: Vec<String>,
-    pub grammar: Option<ToolGrammar>,
-}
-
-/// What ends everything in a prompt that is not the assistant's present turn.
-pub(super) enum Anchor {
-    Literals(Vec<String>),
-    Pattern(meta::Regex),
-}
-
-pub(super) struct Field {
-    pub name: String,
-    pub kind: FieldKind,
-    pub open: Delimiter,
-    pub close: Delimiter,
-    /// See `FieldSpec::first`.
-    pub first: bool,
-    pub interrupted_by: Vec<String>,
-    pub strip: Strip,
-    /// Put between two pieces of text that something else stood between.
-    pub join: Option<String>,
-    pub body: Body,
-}
-
-/// What a field's text becomes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FieldKind {
-    Reasoning,
-    Content,
-    Tools,
-    Other,
-}
-
-/// Which white space around text is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Strip {
-    None,
-    /// Next to markers.
-    AtMarkers,
-    /// At the beginning and the end.
-    Both,
-}
-
-pub(super) enum Delimiter {
-    None,
-    Literals(Vec<String>),
-    Pattern(Pattern),
-}
-
-/// How a field's text is read.
-pub(super) enum Body {
-    /// As it comes.
-    Text,
-    /// As a tool call.
-    Call(Box<CallShape>),
-    /// As a whole, when it is closed.
-    Region(Box<Region>),
-}
-
-/// How a call is read.
-pub(super) struct CallShape {
-    pub name_open: Option<String>,
-    pub name_close: Vec<String>,
-    pub name_before: Vec<String>,
-    pub name_patterns: Vec<meta::Regex>,
-    /// The name is in this group of the opening pattern.
-    pub name_group: Option<String>,
-    pub unescape: bool,
-    pub id_prefix: String,
-    pub id_length: usize,
-    pub arguments: Arguments,
-    pub or_object: Option<ObjectKeys>,
-}
-
-pub(super) enum Arguments {
-    Json,
-    Object(ObjectKeys),
-    Tagged(Tagged),
-}
-
-pub(super) struct Tagged {
-    pub open: String,
-    pub key_close: String,
-    pub kind_close: Option<String>,
-    pub kind_string: String,
-    pub value_open: Option<String>,
-    pub close: String,
-    pub block: Option<(String, String)>,
-}
-
-impl Delimiter {
-    pub fn literals(&self) -> &[String] {
-        match self {
-            Delimiter::Literals(texts) => texts,
-            _ => &[],
-        }
-    }
-
-    pub fn is_none(&self) -> bool {
-        matches!(self, Delimiter::None)
+impl From<Format> for ResponseFormat {
+    fn from(format: Format) -> ResponseFormat {
+        ResponseFormat { inner: Arc::new(format) }
     }
 }
 
@@ -180,7 +56,7 @@ impl ResponseFormat {
     pub fn for_model(hints: &ModelHints<'_>) -> Result<ResponseFormat, ResponseFormatError> {
         match hints.response_template {
             Some(template) => ResponseFormat::from_template(template),
-            None => builtin::choose(hints),
+            None => Ok(builtin::choose(hints.chat_template, hints.architecture)?.into()),
         }
     }
 
@@ -189,8 +65,7 @@ impl ResponseFormat {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn from_template(template: &Value) -> Result<ResponseFormat, ResponseFormatError> {
-        let format = compile::compile("checkpoint", FormatSource::Checkpoint, template)?;
-        Ok(ResponseFormat { inner: Arc::new(format) })
+        Ok(compile::compile("checkpoint", FormatSource::Checkpoint, template)?.into())
     }
 
     /// One of ours.
@@ -198,7 +73,7 @@ impl ResponseFormat {
     /// # Errors
     /// There is none of this name.
     pub fn named(name: &str) -> Result<ResponseFormat, ResponseFormatError> {
-        builtin::named(name, FormatSource::Named)
+        Ok(builtin::named(name, FormatSource::Named)?.into())
     }
 
     /// Names of ours.
@@ -288,28 +163,5 @@ impl ResponseFormat {
             }
         };
         last.or_else(|| prompt.content.last().map(|content| content.end)).unwrap_or(prompt.text.len())
-    }
-
-    /// Whether the prompt's end has opened the reasoning, as templates do that end with `<think>`.
-    pub fn opens_reasoning(&self, prompt: &Rendered) -> bool {
-        let mut parser = super::ResponseParser::new(self, &Value::Null, &super::ParserOptions::default());
-        parser.continue_prompt(prompt);
-        parser.in_reasoning()
-    }
-}
-
-impl CallShape {
-    fn markers(&self) -> impl Iterator<Item = &str> {
-        let tagged = match &self.arguments {
-            Arguments::Tagged(tagged) => Some(tagged),
-            _ => None,
-        };
-        let parts = tagged.into_iter().flat_map(|tagged| {
-            let literal = [&tagged.open, &tagged.key_close, &tagged.close];
-            let block = tagged.block.iter().flat_map(|(open, close)| [open, close]);
-            literal.into_iter().chain(&tagged.kind_close).chain(&tagged.value_open).chain(block)
-        });
-        let names = self.name_open.iter().chain(&self.name_close).chain(&self.name_before);
-        names.chain(parts).map(String::as_str)
     }
 }

@@ -1,0 +1,247 @@
+//! The executor: a state machine over a format's regions, fed piece by piece.
+
+use super::event::ResponseEvent;
+use super::format::{Body, Delimiter, FieldKind, ResponseFormat};
+use super::input::Origin;
+use super::options::ParserOptions;
+use super::parser::ResponseParser;
+use super::state::{Call, Flow, JsonReader, Phase, State};
+use super::watch::{Found, Role};
+use latent_jinja::Rendered;
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+
+impl ResponseFormat {
+    /// Whether the prompt's end has opened the reasoning, as templates do that end with `<think>`.
+    pub fn opens_reasoning(&self, prompt: &Rendered) -> bool {
+        let mut parser = ResponseParser::new(self, &Value::Null, &ParserOptions::default());
+        parser.continue_prompt(prompt);
+        parser.in_reasoning()
+    }
+}
+
+impl ResponseParser {
+    /// Takes over the state in which a prompt leaves the response: templates open the reasoning, and callers may have begun the answer.
+    /// Nothing of the prompt is given out. To be called before anything is pushed.
+    pub fn continue_prompt(&mut self, prompt: &Rendered) {
+        let mut at = self.format.assistant_turn(prompt);
+        let mut events = Vec::new();
+        let content = prompt.content.iter().filter(|range| range.end > at).cloned().collect::<Vec<_>>();
+        for range in content.into_iter().chain(std::iter::once(prompt.text.len()..prompt.text.len())) {
+            for (until, origin) in [(range.start.max(at), Origin::Template), (range.end, Origin::Message)] {
+                if let Some(text) = prompt.text.get(at..until).filter(|text| !text.is_empty()) {
+                    self.input.push(text, origin);
+                    self.run(&mut events);
+                }
+                at = at.max(until);
+            }
+        }
+        self.reasoning.forget();
+        self.content.forget();
+        self.loose.clear();
+        (self.calls, self.ids) = (0, HashSet::new());
+        if matches!(self.state, State::Call(_) | State::Region { .. }) {
+            self.state = State::Outside { first: true };
+        }
+    }
+
+    /// The next piece of output. `special`: it is the text of one token that the vocabulary sets apart from text
+    /// ([`ParserOptions::control_tokens`]).
+    pub fn push(&mut self, piece: &str, special: bool, events: &mut Vec<ResponseEvent>) {
+        if !piece.is_empty() && !self.input.ended {
+            self.input.push(piece, if special { Origin::Control } else { Origin::Text });
+            self.run(events);
+        }
+    }
+
+    /// The output is over: gives out what was held back, and ends what is open.
+    pub fn finish(&mut self, events: &mut Vec<ResponseEvent>) {
+        if self.input.ended {
+            return;
+        }
+        self.input.ended = true;
+        self.run(events);
+        match self.take_state() {
+            State::Outside { .. } | State::Text { .. } => {}
+            State::Region { field, open, captures, body } => {
+                self.end_region(field, &open, &captures, &body, "", events)
+            }
+            State::Call(call) => self.finish_call(*call, events),
+        }
+        self.end_loose(events);
+        self.reasoning.finish(events);
+        self.content.finish(events);
+    }
+
+    fn run(&mut self, events: &mut Vec<ResponseEvent>) {
+        while self.input.at < self.input.len() && self.step(events) == Flow::Continue {}
+        self.input.compact();
+    }
+
+    fn step(&mut self, events: &mut Vec<ResponseEvent>) -> Flow {
+        match self.take_state() {
+            State::Outside { first } => self.outside(first, events),
+            State::Text { field, first } => self.text(field, first, events),
+            State::Region { field, open, captures, body } => self.region(field, open, captures, body, events),
+            State::Call(call) => {
+                let (next, flow) = self.call(*call, events);
+                self.state = next;
+                flow
+            }
+        }
+    }
+
+    /// Whether the format treats the beginning of a text apart.
+    fn tells_first(&self) -> bool {
+        self.format.inner.fields.iter().any(|field| field.first)
+    }
+
+    /// Gives out text up to a position, in the field that is open.
+    fn pass(&mut self, field: Option<usize>, end: usize, events: &mut Vec<ResponseEvent>) {
+        let text = self.input.upto(end);
+        match field.map(|field| &self.format.inner.fields[field]) {
+            Some(field) if !matches!(field.body, Body::Text) => self.loose.push_str(text),
+            Some(field) if field.kind == FieldKind::Reasoning => self.reasoning.text(text, events),
+            Some(_) => self.content.text(text, events),
+            // as the template says: what is in no field is not part of the message
+            None => {}
+        }
+        self.input.at = end;
+    }
+
+    /// Passes white space on while nothing else has come; returns what is found where it ends.
+    fn lead(&mut self, field: Option<usize>, inside: bool, events: &mut Vec<ResponseEvent>) -> Option<Found> {
+        let rest = self.input.rest();
+        let end = self.input.at + rest.len() - rest.trim_start().len();
+        self.pass(field, end, events);
+        if end == self.input.len() {
+            return None;
+        }
+        let watch = match field {
+            Some(field) if inside => &self.watches.fields[field].first,
+            _ => &self.watches.outside_first,
+        };
+        Some(watch.at(&self.input, end, self.last_empty))
+    }
+
+    fn outside(&mut self, first: bool, events: &mut Vec<ResponseEvent>) -> Flow {
+        let implicit = self.format.inner.implicit;
+        let first = first && self.tells_first();
+        let found = if first {
+            match self.lead(implicit, false, events) {
+                Some(found) => found,
+                None => return Flow::Wait,
+            }
+        } else {
+            self.watches.outside.scan(&self.input, self.last_empty)
+        };
+        self.state = State::Outside { first };
+        match found {
+            Found::Marker(role, start, end) => {
+                self.pass(implicit, start, events);
+                self.marker(role, end, events);
+                Flow::Continue
+            }
+            Found::Hold(at) => {
+                self.pass(implicit, at, events);
+                Flow::Wait
+            }
+            Found::Nothing if first => {
+                self.state = State::Outside { first: false };
+                Flow::Continue
+            }
+            Found::Nothing => {
+                self.pass(implicit, self.input.len(), events);
+                Flow::Wait
+            }
+        }
+    }
+
+    /// A marker outside all fields, from where parsing is to `end`.
+    fn marker(&mut self, role: Role, end: usize, events: &mut Vec<ResponseEvent>) {
+        let open = self.input.upto(end).to_owned();
+        if open.is_empty() {
+            self.last_empty = Some(self.input.absolute(end));
+        }
+        self.input.at = end;
+        self.end_loose(events);
+        self.content.marker();
+        self.reasoning.marker();
+        let Role::Open(field) = role else { return };
+        let opened = &self.format.inner.fields[field];
+        let captures = match &opened.open {
+            Delimiter::Pattern(pattern) => pattern.captures(&open),
+            _ => HashMap::new(),
+        };
+        self.state = match &opened.body {
+            Body::Text => State::Text { field, first: true },
+            Body::Region(_) => State::Region { field, open, captures, body: String::new() },
+            Body::Call(shape) => {
+                let call = Call::new(field, shape, open, &captures);
+                State::Call(Box::new(self.announce_captured(call, events)))
+            }
+        };
+    }
+
+    /// A call whose name is in its opening begins at once.
+    fn announce_captured(&mut self, mut call: Call, events: &mut Vec<ResponseEvent>) -> Call {
+        if matches!(call.phase, Phase::Json(JsonReader::Arguments(_))) {
+            let name = std::mem::take(&mut call.name);
+            self.announce(&mut call, name, None, events);
+        }
+        call
+    }
+
+    fn text(&mut self, field: usize, first: bool, events: &mut Vec<ResponseEvent>) -> Flow {
+        let first = first && self.format.inner.fields[field].first;
+        let found = if first {
+            match self.lead(Some(field), true, events) {
+                Some(found) => found,
+                None => {
+                    self.state = State::Text { field, first };
+                    return Flow::Wait;
+                }
+            }
+        } else {
+            self.watches.fields[field].inside.scan(&self.input, self.last_empty)
+        };
+        self.state = State::Text { field, first };
+        match found {
+            Found::Marker(role, start, end) => {
+                self.pass(Some(field), start, events);
+                if end == start {
+                    self.last_empty = Some(self.input.absolute(end));
+                }
+                match role {
+                    Role::Ignore => self.input.at = end,
+                    Role::Before => self.close_text(field),
+                    _ => {
+                        self.input.at = end;
+                        self.close_text(field);
+                    }
+                }
+                Flow::Continue
+            }
+            Found::Hold(at) => {
+                self.pass(Some(field), at, events);
+                Flow::Wait
+            }
+            Found::Nothing if first => {
+                self.state = State::Text { field, first: false };
+                Flow::Continue
+            }
+            Found::Nothing => {
+                self.pass(Some(field), self.input.len(), events);
+                Flow::Wait
+            }
+        }
+    }
+
+    fn close_text(&mut self, field: usize) {
+        self.reasoning.marker();
+        if self.format.inner.fields[field].kind == FieldKind::Content {
+            self.content.marker();
+        }
+        self.state = State::Outside { first: true };
+    }
+}
