@@ -1,6 +1,6 @@
 //! `bias`: the same row added to every row.
 
-use super::shared::one_weight;
+use super::shared::{ROW_WEIGHT, X, Y_IN_PLACE, check_row_weight, one_weight};
 use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port, WeightSlot, WeightUse};
 use latent_types::OpKind;
 
@@ -17,15 +17,15 @@ impl Operation for Bias {
     }
 
     fn inputs(&self) -> &'static [Port] {
-        const { &[Port::f32("x", "rows × width")] }
+        &[X]
     }
 
     fn outputs(&self) -> Outputs {
-        Outputs::Ports(const { &[Port::f32("y", "rows × width").with_note("in place of x")] })
+        Outputs::Ports(&[Y_IN_PLACE])
     }
 
     fn slots(&self) -> &'static [WeightSlot] {
-        const { &[WeightSlot::new("any", "width")] }
+        &[ROW_WEIGHT]
     }
 
     fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
@@ -37,10 +37,7 @@ impl Operation for Bias {
     }
 
     fn check(&self, node: &mut NodeShapes<'_>) {
-        node.keeps_width();
-        if let Some(weight) = node.weights.first().copied() {
-            node.norm_width(weight.slot, weight.shape);
-        }
+        check_row_weight(node);
     }
 
     fn reference(&self) -> OpReference {

@@ -1,6 +1,6 @@
 //! `rms_norm`: RMSNorm.
 
-use super::shared::one_weight;
+use super::shared::{ROW_WEIGHT, X, check_row_weight, one_weight};
 use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port, WeightSlot, WeightUse};
 use latent_types::OpKind;
 
@@ -17,7 +17,7 @@ impl Operation for RmsNorm {
     }
 
     fn inputs(&self) -> &'static [Port] {
-        const { &[Port::f32("x", "rows × width")] }
+        &[X]
     }
 
     fn outputs(&self) -> Outputs {
@@ -25,7 +25,7 @@ impl Operation for RmsNorm {
     }
 
     fn slots(&self) -> &'static [WeightSlot] {
-        const { &[WeightSlot::new("any", "width")] }
+        &[ROW_WEIGHT]
     }
 
     fn weights_fit(&self, weights: &WeightUse) -> Result<(), &'static str> {
@@ -38,10 +38,7 @@ impl Operation for RmsNorm {
     }
 
     fn check(&self, node: &mut NodeShapes<'_>) {
-        node.keeps_width();
-        if let Some(weight) = node.weights.first().copied() {
-            node.norm_width(weight.slot, weight.shape);
-        }
+        check_row_weight(node);
     }
 
     fn reference(&self) -> OpReference {

@@ -1,5 +1,6 @@
 //! `rope`: rotary position embedding.
 
+use super::shared::X;
 use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port};
 use latent_types::OpKind;
 
@@ -16,7 +17,7 @@ impl Operation for Rope {
     }
 
     fn inputs(&self) -> &'static [Port] {
-        const { &[Port::f32("x", "rows × width")] }
+        &[X]
     }
 
     fn outputs(&self) -> Outputs {

@@ -1,5 +1,6 @@
 //! `scale`: products with a factor.
 
+use super::shared::{X, Y_IN_PLACE};
 use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port};
 use latent_types::OpKind;
 
@@ -16,11 +17,11 @@ impl Operation for Scale {
     }
 
     fn inputs(&self) -> &'static [Port] {
-        const { &[Port::f32("x", "rows × width")] }
+        &[X]
     }
 
     fn outputs(&self) -> Outputs {
-        Outputs::Ports(const { &[Port::f32("y", "rows × width").with_note("in place of x")] })
+        Outputs::Ports(&[Y_IN_PLACE])
     }
 
     fn kernels(&self) -> Kernels {

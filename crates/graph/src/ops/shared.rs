@@ -5,6 +5,10 @@ use super::{
     WeightSlot, WeightUse,
 };
 
+/// Rows of any width.
+pub(super) const X: Port = Port::f32("x", "rows × width");
+/// The result of an operation that overwrites [`X`].
+pub(super) const Y_IN_PLACE: Port = Port::f32("y", "rows × width").with_note("in place of x");
 pub(super) const Q_NOPE: Port = Port::f32("q_nope", "rows × heads × nope");
 pub(super) const Q_ROPE: Port = Port::f32("q_rope", "rows × heads × rope").or_none();
 pub(super) const LATENT: Port = Port::f32("latent", "rows × kv_lora");
@@ -23,6 +27,8 @@ pub(super) const TOPK_WEIGHTS: Port = Port::f32("topk_weights", "rows × num_exp
 pub(super) const SORTED: Port =
     Port::f32("a", "rows·num_experts_per_tok × moe_ffn").with_note("sorted by expert");
 
+/// One element for each of a row.
+pub(super) const ROW_WEIGHT: WeightSlot = WeightSlot::new("any", "width");
 pub(super) const K_B: WeightSlot = WeightSlot::new("k_b", "heads × kv_lora × nope").with_note("W_UK");
 pub(super) const V_B: WeightSlot = WeightSlot::new("v_b", "heads × v × kv_lora").with_note("W_UV");
 /// Both in one, as most files store them.
@@ -75,6 +81,14 @@ pub(super) fn some_projection(weights: &WeightUse) -> Result<(), &'static str> {
 /// For operations with exactly one weight.
 pub(super) fn one_weight(weights: &WeightUse) -> Result<(), &'static str> {
     if weights.count == 1 { Ok(()) } else { Err("one") }
+}
+
+/// Checks that rows keep their width and that the weight has one element for each of a row.
+pub(super) fn check_row_weight(node: &mut NodeShapes<'_>) {
+    node.keeps_width();
+    if let Some(weight) = node.weights.first().copied() {
+        node.norm_width(weight.slot, weight.shape);
+    }
 }
 
 /// A per-head projection with W_UK or W_UV. Of a combined kv_b it reads the key's rows or the value's only; `copied` elements of the

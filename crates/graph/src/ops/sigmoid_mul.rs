@@ -1,5 +1,6 @@
 //! `sigmoid_mul`: an output gate.
 
+use super::shared::{X, Y_IN_PLACE};
 use super::{Built, Kernels, NodeShapes, OpReference, Operation, Outputs, Port, ShapeRule};
 use latent_types::OpKind;
 
@@ -19,12 +20,12 @@ impl Operation for SigmoidMul {
         const {
             let gate =
                 Port::f32("gate", "rows × inputs").with_note("one for each element of x, or for each head");
-            &[Port::f32("x", "rows × width"), gate]
+            &[X, gate]
         }
     }
 
     fn outputs(&self) -> Outputs {
-        Outputs::Ports(const { &[Port::f32("y", "rows × width").with_note("in place of x")] })
+        Outputs::Ports(&[Y_IN_PLACE])
     }
 
     fn kernels(&self) -> Kernels {

@@ -1,6 +1,6 @@
 //! `split`: parts of each head.
 
-use super::shared::OURS;
+use super::shared::{OURS, X};
 use super::{NodeShapes, OpReference, Operation, Outputs, Port, ShapeRule};
 
 /// Views of parts of each head.
@@ -12,7 +12,7 @@ impl Operation for Split {
     }
 
     fn inputs(&self) -> &'static [Port] {
-        const { &[Port::f32("x", "rows × width")] }
+        &[X]
     }
 
     fn outputs(&self) -> Outputs {

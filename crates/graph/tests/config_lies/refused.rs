@@ -1,0 +1,35 @@
+//! What a refusal says.
+
+use crate::config_support::{self, Folder, Gguf, Sizes, deepseek_v3, names};
+use serde_json::Value;
+
+pub(crate) const SMALL: Sizes = Sizes { q_lora: 48, ..config_support::SMALL };
+
+pub(crate) fn small() -> Gguf {
+    Gguf::deepseek2(SMALL)
+}
+
+#[track_caller]
+pub(crate) fn gguf(file: Gguf, parts: &[&str]) {
+    let error = file.error();
+    names(&error, &["model.gguf"]);
+    names(&error, parts);
+}
+
+#[track_caller]
+pub(crate) fn config(folder: Folder, parts: &[&str]) {
+    let error = folder.error();
+    names(&error, &["model/config.json"]);
+    names(&error, parts);
+}
+
+#[track_caller]
+pub(crate) fn config_key(key: &str, value: Value, expected: &str) {
+    let shown = value.to_string();
+    config(deepseek_v3().set(key, value), &[key, &shown, expected]);
+}
+
+#[track_caller]
+pub(crate) fn config_key_shape(key: &str, value: Value, tensor: &str, shape: &str) {
+    config(deepseek_v3().set(key, value), &[tensor, shape, "expected"]);
+}
