@@ -19,11 +19,9 @@ pub(super) fn check(circuit: &Circuit, config: &ModelConfig, found: &mut Finding
         Ok(decoder) => decoder,
         Err(error) => return refused(&error, None, found),
     };
-    flow(circuit, &decoder.before, (&[decoder.tokens], decoder.residual), found);
-    flow(circuit, &decoder.behind, (&[decoder.taken], decoder.logits), found);
-    if let Some(mtp) = &decoder.mtp {
-        flow(circuit, &mtp.before, (&[mtp.hidden, mtp.tokens], mtp.residual), found);
-        flow(circuit, &mtp.behind, (&[mtp.taken], mtp.logits), found);
+    for stages in [Some(&decoder.main), decoder.mtp.as_ref()].into_iter().flatten() {
+        flow(circuit, &stages.before, (&stages.input_names(), stages.residual), found);
+        flow(circuit, &stages.behind, (&[stages.taken], stages.logits), found);
     }
     let groups = match circuit.layer_groups(config, 0..config.layers) {
         Ok(groups) => groups,
@@ -39,7 +37,7 @@ pub(super) fn check(circuit: &Circuit, config: &ModelConfig, found: &mut Finding
         if let Err(error) = circuit.streams(&spec.attention, layers[0], vars) {
             refused(&error, Some(layers[0]), found);
         }
-        flow(circuit, &spec.blocks(), (&[decoder.residual], decoder.residual), found);
+        flow(circuit, &spec.blocks(), (&[decoder.main.residual], decoder.main.residual), found);
     }
 }
 

@@ -278,24 +278,20 @@ fn needed(
         }
     };
     // else A80 has said so
-    let Ok(decoder) = circuit.decoder() else { return };
+    let Ok(stages) = circuit.stage_pair(span.mtp) else { return };
     let Ok(groups) = circuit.layer_groups(config, span.layers.clone()) else { return };
-    let (before, behind) = match (span.mtp, decoder.mtp) {
-        (true, Some(mtp)) => (mtp.before, mtp.behind),
-        _ => (decoder.before, decoder.behind),
-    };
     // the blocks around an MTP layer have weights of that layer
     let around = span.mtp.then_some(config.layers);
     let whole = ConfigVars::of(config, around);
     if span.embed {
-        before.iter().for_each(|block| wanted(block, &whole, &[around]));
+        stages.before.iter().for_each(|block| wanted(block, &whole, &[around]));
     }
     for LayerGroup { layers, vars, spec } in &groups {
         let layers: Vec<Option<usize>> = layers.iter().copied().map(Some).collect();
         spec.blocks().into_iter().for_each(|block| wanted(block, vars, &layers));
     }
     if span.head {
-        behind.iter().for_each(|block| wanted(block, &whole, &[around]));
+        stages.behind.iter().for_each(|block| wanted(block, &whole, &[around]));
     }
 }
 

@@ -25,7 +25,7 @@ pub use declared::DeclaredTensors;
 pub use form::{Circuit, LayerRule, LayerRules, StagePart, StageSpec, StageValue, UnusedSpec};
 pub(crate) use layers::LayerGroup;
 pub use layers::{LayerRun, LayerSpec};
-pub use stages::{Decoder, MtpStages};
+pub use stages::{Decoder, StagePair};
 pub use streams::{CacheStream, RowPart};
 pub use vars::ConfigVars;
 pub use weights::{Part, TensorIndex, Weight};

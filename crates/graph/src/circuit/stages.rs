@@ -5,16 +5,24 @@ use super::form::{Circuit, StagePart, StageSpec, StageValue};
 use crate::error::{CircuitError, GraphError};
 use std::collections::BTreeMap;
 
-/// The stages of a decoder: token ids to the residual stream through all layers, then residual stream to logits; behind them, in a circuit
-/// that has them, those of its MTP layer.
+/// The stages of a decoder, and behind them, in a circuit that has them, those of its MTP layer.
 #[derive(Clone, Debug)]
 pub struct Decoder<'c> {
+    /// Token ids to the residual stream through all layers, then residual stream to logits.
+    pub main: StagePair<'c>,
+    /// Rows of the residual stream with the tokens after them through one more layer, then to logits.
+    pub mtp: Option<StagePair<'c>>,
+}
+
+/// A stage that ends in layers, and the stage behind it.
+#[derive(Clone, Debug)]
+pub struct StagePair<'c> {
     /// The stage with the layers.
     pub layers: &'c StageSpec,
     /// The stage behind it.
     pub head: &'c StageSpec,
-    /// What the first calls token ids.
-    pub tokens: &'c str,
+    /// What the first takes, and what it calls that.
+    pub inputs: Vec<(&'c str, StageValue)>,
     /// Its blocks before the layers.
     pub before: Vec<&'c str>,
     /// What it calls the residual stream that it ends in.
@@ -25,31 +33,13 @@ pub struct Decoder<'c> {
     pub behind: Vec<&'c str>,
     /// What it calls logits.
     pub logits: &'c str,
-    /// The stages of the MTP layer.
-    pub mtp: Option<MtpStages<'c>>,
 }
 
-/// The two stages of the MTP layer: rows of the residual stream with the tokens after them through one more layer, then to logits.
-#[derive(Clone, Debug)]
-pub struct MtpStages<'c> {
-    /// The stage with the layer.
-    pub layer: &'c StageSpec,
-    /// The stage behind it.
-    pub head: &'c StageSpec,
-    /// What the first calls the rows of the residual stream that it takes.
-    pub hidden: &'c str,
-    /// What it calls the tokens after them.
-    pub tokens: &'c str,
-    /// Its blocks before the layer.
-    pub before: Vec<&'c str>,
-    /// What it calls the residual stream that it ends in.
-    pub residual: &'c str,
-    /// What the second calls the residual stream that it takes.
-    pub taken: &'c str,
-    /// The blocks of the second.
-    pub behind: Vec<&'c str>,
-    /// What it calls logits.
-    pub logits: &'c str,
+impl StagePair<'_> {
+    /// What the first stage calls that which it takes.
+    pub fn input_names(&self) -> Vec<&str> {
+        self.inputs.iter().map(|(name, _)| *name).collect()
+    }
 }
 
 impl Circuit {
@@ -67,46 +57,47 @@ impl Circuit {
         };
         let mtp = match rest {
             [] => None,
-            [layer, head] if layer.blocks.contains(&StagePart::MtpLayers) => Some(self.mtp(layer, head)?),
+            [layer, head] if layer.blocks.contains(&StagePart::MtpLayers) => {
+                let inputs = &[StageValue::Hidden, StageValue::Tokens];
+                Some(self.pair(layer, head, inputs, &StagePart::MtpLayers)?)
+            }
             [stage, ..] => {
                 return Err(self.error(CircuitError::StageNotRun { stage: stage.name.clone() }));
             }
         };
-        Ok(Decoder {
-            tokens: self.only(layers, ("in", &layers.inputs), StageValue::Tokens)?,
-            before: self.before(layers, &StagePart::Layers)?,
-            residual: self.only(layers, ("out", &layers.outputs), StageValue::Hidden)?,
-            taken: self.only(head, ("in", &head.inputs), StageValue::Hidden)?,
-            behind: self.block_names(head, &head.blocks, BlockKind::Head)?,
-            logits: self.only(head, ("out", &head.outputs), StageValue::Logits)?,
-            layers,
-            head,
-            mtp,
-        })
+        Ok(Decoder { main: self.pair(layers, head, &[StageValue::Tokens], &StagePart::Layers)?, mtp })
     }
 
-    /// The stages of the MTP layer.
-    fn mtp<'c>(&self, layer: &'c StageSpec, head: &'c StageSpec) -> Result<MtpStages<'c>, GraphError> {
-        let input = |wanted| {
-            let mut of_kind = layer.inputs.iter().filter(|(_, value)| **value == wanted);
-            match (of_kind.next(), layer.inputs.len()) {
-                (Some((name, _)), 2) => Ok(name.as_str()),
-                _ => {
-                    let has: Vec<&str> = layer.inputs.values().map(|value| value.name()).collect();
-                    let problem = format!("its `in` is {has:?}, expected hidden and tokens");
-                    Err(self.stage(layer, problem))
-                }
-            }
-        };
-        Ok(MtpStages {
-            hidden: input(StageValue::Hidden)?,
-            tokens: input(StageValue::Tokens)?,
-            before: self.before(layer, &StagePart::MtpLayers)?,
-            residual: self.only(layer, ("out", &layer.outputs), StageValue::Hidden)?,
-            taken: self.only(head, ("in", &head.inputs), StageValue::Hidden)?,
+    /// The decoder's own stages, or those of its MTP layer.
+    ///
+    /// # Errors
+    /// As for [`decoder`](Self::decoder); [`GraphError::NoMtp`] for a circuit without an MTP layer.
+    pub fn stage_pair(&self, mtp: bool) -> Result<StagePair<'_>, GraphError> {
+        let decoder = self.decoder()?;
+        if !mtp {
+            return Ok(decoder.main);
+        }
+        let lacks = || format!("circuit {} has no stages of an MTP layer", self.name);
+        decoder.mtp.ok_or_else(|| GraphError::NoMtp { what: lacks() })
+    }
+
+    fn pair<'c>(
+        &self,
+        layers: &'c StageSpec,
+        head: &'c StageSpec,
+        inputs: &[StageValue],
+        part: &StagePart,
+    ) -> Result<StagePair<'c>, GraphError> {
+        let names = self.value_names(layers, ("in", &layers.inputs), inputs)?;
+        let only = |stage: &StageSpec, side, value| Ok(self.value_names(stage, side, &[value])?[0]);
+        Ok(StagePair {
+            inputs: names.into_iter().zip(inputs.iter().copied()).collect(),
+            before: self.before(layers, part)?,
+            residual: only(layers, ("out", &layers.outputs), StageValue::Hidden)?,
+            taken: only(head, ("in", &head.inputs), StageValue::Hidden)?,
             behind: self.block_names(head, &head.blocks, BlockKind::Head)?,
-            logits: self.only(head, ("out", &head.outputs), StageValue::Logits)?,
-            layer,
+            logits: only(head, ("out", &head.outputs), StageValue::Logits)?,
+            layers,
             head,
         })
     }
@@ -126,22 +117,22 @@ impl Circuit {
         self.error(CircuitError::Stage { stage: stage.name.clone(), problem })
     }
 
-    /// The name of the one value on a side of a stage, which must be of this kind.
-    fn only<'c>(
+    /// The names of the values on a side of a stage, which must be one of each of these kinds.
+    fn value_names<'c>(
         &self,
         stage: &StageSpec,
         (side, values): (&str, &'c BTreeMap<String, StageValue>),
-        wanted: StageValue,
-    ) -> Result<&'c str, GraphError> {
-        let mut of_kind = values.iter().filter(|(_, value)| **value == wanted);
-        match (of_kind.next(), values.len()) {
-            (Some((name, _)), 1) => Ok(name),
-            _ => {
-                let has: Vec<&str> = values.values().map(|value| value.name()).collect();
-                let problem = format!("its `{side}` is {has:?}, expected {} alone", wanted.name());
-                Err(self.stage(stage, problem))
-            }
-        }
+        wanted: &[StageValue],
+    ) -> Result<Vec<&'c str>, GraphError> {
+        let of_kind = |kind| values.iter().find(|(_, value)| *value == kind).map(|(name, _)| name.as_str());
+        let names: Option<Vec<&str>> = wanted.iter().map(of_kind).collect();
+        names.filter(|names| names.len() == values.len()).ok_or_else(|| {
+            let has: Vec<&str> = values.values().map(|value| value.name()).collect();
+            let wanted: Vec<&str> = wanted.iter().map(|value| value.name()).collect();
+            let alone = if wanted.len() == 1 { " alone" } else { "" };
+            let problem = format!("its `{side}` is {has:?}, expected {}{alone}", wanted.join(" and "));
+            self.stage(stage, problem)
+        })
     }
 
     /// The names of parts that must all be blocks of one kind.

@@ -212,8 +212,8 @@ fn stages_that_are_no_decoder_are_refused() {
 #[test]
 fn stages_behind_the_decoder_are_those_of_an_mtp_layer_or_are_not_run() {
     let circuit = Circuit::named("deepseek2").unwrap();
-    let mtp = circuit.decoder().unwrap().mtp.unwrap();
-    assert_eq!((mtp.hidden, mtp.tokens, mtp.residual, mtp.logits), ("h", "tokens", "h", "logits"));
+    let mtp = circuit.stage_pair(true).unwrap();
+    assert_eq!((&mtp.input_names()[..], mtp.residual, mtp.logits), (&["h", "tokens"][..], "h", "logits"));
     assert_eq!(circuit.stages[2].blocks[1], StagePart::MtpLayers);
     let error = not_built(|c| {
         c["stages"].as_array_mut().unwrap().truncate(3);

@@ -1,39 +1,12 @@
 //! From a circuit and a config to the IR.
 
 use super::{Ir, Node, Op, RowCount, Span, Storage, Value, ValueId, WeightId};
-use crate::circuit::{BlockKind, Circuit, ConfigVars, Decoder, MtpStages, OpSpec, StageValue, TensorIndex};
+use crate::circuit::{BlockKind, Circuit, ConfigVars, OpSpec, StagePair, StageValue, TensorIndex};
 use crate::config::ModelConfig;
 use crate::error::{CircuitError, GraphError};
 use crate::ops::Built;
 use latent_types::ValueType;
 use std::collections::HashMap;
-
-/// What a span is built of: blocks around the layers, and the names of the values between them.
-struct Route<'c> {
-    /// What goes in, where the span has the blocks before the layers.
-    inputs: Vec<(&'c str, StageValue)>,
-    before: Vec<&'c str>,
-    residual: &'c str,
-    taken: &'c str,
-    behind: Vec<&'c str>,
-    logits: &'c str,
-}
-
-impl<'c> Route<'c> {
-    fn of(decoder: Decoder<'c>, span: &Span) -> Result<Route<'c>, GraphError> {
-        if !span.mtp {
-            let Decoder { tokens, before, residual, taken, behind, logits, .. } = decoder;
-            let inputs = vec![(tokens, StageValue::Tokens)];
-            return Ok(Route { inputs, before, residual, taken, behind, logits });
-        }
-        let Some(MtpStages { hidden, tokens, before, residual, taken, behind, logits, .. }) = decoder.mtp
-        else {
-            return Err(GraphError::NoMtp { what: "the circuit has no stages of an MTP layer".into() });
-        };
-        let inputs = vec![(hidden, StageValue::Hidden), (tokens, StageValue::Tokens)];
-        Ok(Route { inputs, before, residual, taken, behind, logits })
-    }
-}
 
 impl Ir {
     /// Instantiates the circuit of `config` over `span`; the tensors of the file fill the weight slots.
@@ -55,7 +28,7 @@ impl Ir {
         tensors: &dyn TensorIndex,
     ) -> Result<Ir, GraphError> {
         circuit.check()?;
-        let route = Route::of(circuit.decoder()?, span)?;
+        let stages = circuit.stage_pair(span.mtp)?;
         // the blocks around an MTP layer have weights of that layer
         let around = span.mtp.then_some(config.layers);
         let mut builder = Builder {
@@ -68,32 +41,32 @@ impl Ir {
             layer: around,
             vars: ConfigVars::of(config, around),
         };
-        let mut scope = builder.source(config, span, &route);
+        let mut scope = builder.source(config, span, &stages);
         if span.embed {
-            for block in &route.before {
+            for block in &stages.before {
                 builder.block(block, &mut scope)?;
             }
         }
-        let mut residual = builder.made(&scope, route.residual, "hidden")?;
+        let mut residual = builder.made(&scope, stages.residual, "hidden")?;
         for layer in span.layers.clone() {
             builder.layer = Some(layer);
             builder.vars = ConfigVars::of(config, Some(layer));
-            let mut scope = Scope::from([(route.residual.to_owned(), residual)]);
+            let mut scope = Scope::from([(stages.residual.to_owned(), residual)]);
             for block in circuit.spec_of(&builder.vars, layer)?.blocks() {
                 builder.block(block, &mut scope)?;
             }
-            residual = builder.made(&scope, route.residual, "hidden")?;
+            residual = builder.made(&scope, stages.residual, "hidden")?;
         }
         builder.layer = around;
         builder.vars = ConfigVars::of(config, around);
         if !span.head {
             return Ok(builder.finish(residual, "hidden"));
         }
-        let mut scope = Scope::from([(route.taken.to_owned(), residual)]);
-        for block in &route.behind {
+        let mut scope = Scope::from([(stages.taken.to_owned(), residual)]);
+        for block in &stages.behind {
             builder.block(block, &mut scope)?;
         }
-        let logits = builder.made(&scope, route.logits, "logits")?;
+        let logits = builder.made(&scope, stages.logits, "logits")?;
         builder.ir.values[logits.0].storage = Storage::Logits;
         Ok(builder.finish(logits, "logits"))
     }
@@ -118,9 +91,9 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     /// What a span starts from.
-    fn source(&mut self, config: &ModelConfig, span: &Span, route: &Route<'_>) -> Scope {
-        let residual = [(route.residual, StageValue::Hidden)];
-        let inputs = if span.embed { &route.inputs[..] } else { &residual };
+    fn source(&mut self, config: &ModelConfig, span: &Span, stages: &StagePair<'_>) -> Scope {
+        let residual = [(stages.residual, StageValue::Hidden)];
+        let inputs = if span.embed { &stages.inputs[..] } else { &residual };
         let define = |(name, value): &(&str, StageValue)| {
             let (dtype, width, storage) = match value {
                 StageValue::Tokens => (ValueType::U32, 1, Storage::Tokens),

@@ -29,18 +29,15 @@ impl Span {
         config: &ModelConfig,
         mtp: bool,
     ) -> Result<Vec<(&'c StageSpec, Span)>, GraphError> {
-        let decoder = circuit.decoder()?;
-        let mut stages =
-            vec![(decoder.layers, Span::backbone(config)), (decoder.head, Span::lm_head(config))];
+        let main = circuit.stage_pair(false)?;
+        let mut stages = vec![(main.layers, Span::backbone(config)), (main.head, Span::lm_head(config))];
         if mtp {
-            let lacks = |what: &str| GraphError::NoMtp { what: what.to_owned() };
             if config.mtp_layers == 0 {
-                return Err(lacks("the file holds no tensors of an MTP layer (none is called eh_proj)"));
+                let what = "the file holds no tensors of an MTP layer (none is called eh_proj)".into();
+                return Err(GraphError::NoMtp { what });
             }
-            let Some(mtp) = decoder.mtp else {
-                return Err(lacks(&format!("circuit {} has no stages of an MTP layer", circuit.name)));
-            };
-            stages.extend([(mtp.layer, Span::mtp(config)), (mtp.head, Span::mtp_head(config))]);
+            let mtp = circuit.stage_pair(true)?;
+            stages.extend([(mtp.layers, Span::mtp(config)), (mtp.head, Span::mtp_head(config))]);
         }
         Ok(stages)
     }
