@@ -40,6 +40,8 @@ pub enum Progress {
     Token(Chosen),
     /// Several were, one after the other: a draft was accepted.
     Tokens(Vec<Chosen>),
+    /// A token was chosen and its draft accepted, but no token can be chosen after it.
+    Stuck(Chosen, EngineError),
 }
 
 /// An answer's part of a step.
@@ -64,8 +66,8 @@ impl Engine {
     /// In an engine that drafts, an answer that decodes runs a draft beside its token, and gets two tokens where it is accepted; its text stays
     /// the same.
     ///
-    /// One result for each answer: an answer that cannot go on (a full KV cache, no token to choose from) has its error there and does not keep the
-    /// others from going on.
+    /// One result for each answer: an answer that cannot go on (a full KV cache, no token to choose from, a panic in its own code) has its error
+    /// there and does not keep the others from going on.
     ///
     /// # Errors
     /// When the whole step fails; see [`Engine::step`].
@@ -104,21 +106,15 @@ impl Engine {
         }
         self.model.parallel(choosing.len(), &|at| {
             let mut choice = choosing[at].1.lock().unwrap_or_else(PoisonError::into_inner);
-            let chosen = match choosing[at].0.draft {
-                Some(draft) => choice.0.choose_drafted(draft, &choosing[at].0.after),
-                None => choice.0.choose().map(|chosen| vec![chosen]),
-            };
-            choice.1 = Some(chosen);
+            choice.1 = Some(choose(choice.0, choosing[at].0));
         });
         let mut kept = Vec::new();
         for (part, choice) in choosing {
             let (_, chosen) = choice.into_inner().unwrap_or_else(PoisonError::into_inner);
             let Some(chosen) = chosen else { continue };
-            kept.push((part.at, part.draft.is_some() && chosen.as_ref().map_or(0, Vec::len) < 2));
-            results[part.at] = chosen.map(|mut chosen| match chosen.len() {
-                1 => Progress::Token(chosen.swap_remove(0)),
-                _ => Progress::Tokens(chosen),
-            });
+            let accepted = matches!(chosen, Ok(Progress::Tokens(_) | Progress::Stuck(..)));
+            kept.push((part.at, part.draft.is_some() && !accepted));
+            results[part.at] = chosen;
         }
         // drafts that were not accepted
         for (at, _) in kept.into_iter().filter(|(_, refused)| *refused) {
@@ -236,4 +232,21 @@ impl Engine {
         }
         shares
     }
+}
+
+/// Chooses the next token of an answer, and, where its draft is chosen and the answer goes on, the one after it. The draft's row stays then.
+fn choose(generation: &mut Generation, part: &Part) -> Result<Progress, EngineError> {
+    let first = generation.choose()?;
+    let Some(draft) = part.draft else { return Ok(Progress::Token(first)) };
+    let accepted = first.token == draft;
+    generation.count_draft(accepted);
+    if !accepted || generation.is_finished() {
+        return Ok(Progress::Token(first));
+    }
+    generation.mark_run(1);
+    generation.take_logits(&part.after);
+    Ok(match generation.choose() {
+        Ok(second) => Progress::Tokens(vec![first, second]),
+        Err(error) => Progress::Stuck(first, error),
+    })
 }

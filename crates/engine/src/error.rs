@@ -66,6 +66,9 @@ pub enum EngineError {
     /// Another engine has run the sequence and keeps its blocks.
     #[error("another engine has run this sequence and keeps its cache: use it with that one")]
     ForeignSequence,
+    /// A panic in the code of one answer: its sampling, its [`LogitsProcessor`](crate::LogitsProcessor)s, its reader.
+    #[error("a panic in the code of this request: {0}")]
+    Panicked(String),
     /// A saved sequence cannot be written or read.
     #[error(transparent)]
     CacheFile(#[from] CacheFileError),

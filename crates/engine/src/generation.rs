@@ -1,5 +1,6 @@
 //! One answer as a state machine: logits in, tokens and text out. It knows no engine, so that a server can drive many of them.
 
+use crate::caught::caught;
 use crate::draft_kind::DraftCount;
 use crate::error::EngineError;
 use crate::request::{Request, StopReason};
@@ -131,8 +132,15 @@ impl Generation {
     /// Chooses the next token from the logits that were taken last, and decides whether the answer ends with it.
     ///
     /// # Errors
-    /// When no token can be chosen.
+    /// When no token can be chosen; [`EngineError::Panicked`] where a processor or the sampling panics, which ends the answer.
     pub fn choose(&mut self) -> Result<Chosen, EngineError> {
+        caught(|| self.choose_next()).unwrap_or_else(|panicked| {
+            self.interrupt();
+            Err(panicked)
+        })
+    }
+
+    fn choose_next(&mut self) -> Result<Chosen, EngineError> {
         for processor in &mut self.processors {
             processor.process(&self.context, &mut self.logits);
             if let Some(problem) = processor.failure() {
@@ -155,23 +163,6 @@ impl Generation {
             _ => None,
         };
         Ok(Chosen { token, text, logprob })
-    }
-
-    /// Chooses from the logits of a row whose `draft` has run with it, and, where the draft is chosen and the answer goes on, also from `after`,
-    /// the logits of the draft's row. That there are two tokens says that the draft's row stays.
-    ///
-    /// # Errors
-    /// As for [`choose`](Self::choose).
-    pub(crate) fn choose_drafted(&mut self, draft: u32, after: &[f32]) -> Result<Vec<Chosen>, EngineError> {
-        let mut chosen = vec![self.choose()?];
-        let accepted = chosen[0].token == draft;
-        self.count_draft(accepted);
-        if accepted && !self.is_finished() {
-            self.mark_run(1);
-            self.take_logits(after);
-            chosen.push(self.choose()?);
-        }
-        Ok(chosen)
     }
 
     /// Counts a draft that was verified.

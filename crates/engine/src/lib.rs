@@ -16,6 +16,7 @@
 mod advance;
 pub mod cache;
 mod cache_id;
+mod caught;
 mod context_shift;
 mod draft;
 mod draft_kind;

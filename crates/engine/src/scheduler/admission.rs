@@ -2,8 +2,10 @@
 
 use super::ending::End;
 use super::event::JobError;
+use super::guarded_listener::GuardedListener;
 use super::task::Task;
-use super::{DISK_BYTES, JobListener, Scheduler};
+use super::{DISK_BYTES, Scheduler};
+use crate::caught::caught;
 use crate::generation::Generation;
 use latent_backend::KV_BLOCK;
 use std::cmp::Reverse;
@@ -11,7 +13,7 @@ use std::sync::Arc;
 
 impl Scheduler {
     /// Lets jobs run as long as there is room for them.
-    pub(super) fn admit(&mut self, listener: JobListener<'_>) {
+    pub(super) fn admit(&mut self, listener: &mut GuardedListener<'_>) {
         while let Some(at) = self.next_waiting() {
             if self.running.len() >= self.options.max_running.max(1)
                 && !self.displace(self.waiting[at].priority)
@@ -95,8 +97,8 @@ impl Scheduler {
     fn start(&mut self, task: &mut Task) -> Result<(), JobError> {
         if let Some((request, processors)) = task.asked.take() {
             let vocab = self.engine.config().vocab_size;
-            let generation = Generation::new(Arc::clone(&self.tokenizer), vocab, &request);
-            let mut generation = generation.map_err(|error| JobError::Job(error.to_string()))?;
+            let generation = caught(|| Generation::new(Arc::clone(&self.tokenizer), vocab, &request));
+            let mut generation = generation.flatten().map_err(|error| JobError::Job(error.to_string()))?;
             processors.into_iter().for_each(|processor| generation.add_processor(processor));
             task.generation = Some(generation);
         }

@@ -1,9 +1,11 @@
 //! The end of jobs: what they held is given back, then their last event is heard.
 
+use super::Scheduler;
 use super::event::{JobError, JobEvent};
+use super::guarded_listener::GuardedListener;
 use super::job::JobId;
 use super::task::Task;
-use super::{JobListener, Scheduler};
+use crate::caught::caught;
 use crate::request::StopReason;
 use latent_backend::KV_BLOCK;
 
@@ -25,7 +27,7 @@ pub(super) enum End {
 
 impl Scheduler {
     /// Ends the jobs that were cancelled.
-    pub(super) fn end_cancelled(&mut self, listener: JobListener<'_>) {
+    pub(super) fn end_cancelled(&mut self, listener: &mut GuardedListener<'_>) {
         let mut ids: Vec<JobId> = self.canceller.take().into_iter().collect();
         ids.sort_unstable();
         for id in ids {
@@ -36,7 +38,7 @@ impl Scheduler {
     }
 
     /// Ends the jobs whose deadline has passed.
-    pub(super) fn end_overdue(&mut self, listener: JobListener<'_>) {
+    pub(super) fn end_overdue(&mut self, listener: &mut GuardedListener<'_>) {
         if self.next_deadline().is_none() {
             return;
         }
@@ -50,7 +52,7 @@ impl Scheduler {
     }
 
     /// Ends a job, if it is there.
-    pub(super) fn end_by_id(&mut self, id: JobId, end: End, listener: JobListener<'_>) -> bool {
+    pub(super) fn end_by_id(&mut self, id: JobId, end: End, listener: &mut GuardedListener<'_>) -> bool {
         let place = |tasks: &[Task]| tasks.iter().position(|task| task.id == id);
         let task = match (place(&self.running), place(&self.waiting)) {
             (Some(at), _) => self.running.remove(at),
@@ -62,7 +64,7 @@ impl Scheduler {
     }
 
     /// Ends a job that is in no list any more.
-    pub(super) fn end(&mut self, mut task: Task, end: End, listener: JobListener<'_>) {
+    pub(super) fn end(&mut self, mut task: Task, end: End, listener: &mut GuardedListener<'_>) {
         if !matches!(end, End::Engine(_)) {
             self.keep_blocks(&mut task, true);
             self.save_blocks(&task);
@@ -76,13 +78,17 @@ impl Scheduler {
         if let Some(done) = task.prompt_done {
             task.usage.generate_time = now.saturating_duration_since(done);
         }
+        let finish = |task: &mut Task, reason| {
+            let finished = caught(|| finished(task, reason));
+            finished.unwrap_or_else(|panicked| JobEvent::Failed(JobError::Job(panicked.to_string())))
+        };
         let event = match end {
             End::Failed(error) => JobEvent::Failed(error),
             End::Engine(problem) => JobEvent::Failed(JobError::Engine(problem)),
-            End::Stopped(reason) => finished(&mut task, Some(reason)),
+            End::Stopped(reason) => finish(&mut task, Some(reason)),
             End::Finished => match &task.embedding {
                 Some(embedding) => JobEvent::Embedded { values: embedding.normalised(), usage: task.usage },
-                None => finished(&mut task, None),
+                None => finish(&mut task, None),
             },
         };
         match &event {
@@ -92,7 +98,11 @@ impl Scheduler {
         }
         self.counts.drafts.drafted += task.usage.drafts.drafted;
         self.counts.drafts.accepted += task.usage.drafts.accepted;
-        listener(task.id, event);
+        listener.tell(task.id, event);
+        let id = task.id;
+        if let Err(panicked) = caught(|| drop(task)) {
+            tracing::error!(job = id.0, "{panicked}");
+        }
     }
 
     /// Gives the prefix cache the blocks that a job has filled, and the last one too where `with_rest` says so.

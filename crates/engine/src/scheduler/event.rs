@@ -1,9 +1,13 @@
 //! What a job goes through, as its owner hears it.
 
+use super::job::JobId;
 use crate::draft_kind::DraftCount;
 use crate::generation::Chosen;
 use crate::request::StopReason;
 use std::time::Duration;
+
+/// Hears what becomes of jobs.
+pub type JobListener<'a> = &'a mut dyn FnMut(JobId, JobEvent);
 
 /// What has become of a job. Each job has one last event: [`Finished`](Self::Finished), [`Embedded`](Self::Embedded) or
 /// [`Failed`](Self::Failed). Its blocks of KV cache have been given back when that one is heard.
@@ -89,7 +93,7 @@ pub enum JobError {
         /// Chosen tokens.
         completion: usize,
     },
-    /// No token can be chosen from its logits, or it cannot run for another reason that is its own.
+    /// No token can be chosen from its logits, its own code has panicked, or it cannot run for another reason that is its own.
     #[error("{0}")]
     Job(String),
     /// The step in which it ran has failed as a whole: the engine should be loaded again.

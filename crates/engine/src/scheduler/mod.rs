@@ -5,7 +5,7 @@
 //! * `admission.rs`: which of the waiting jobs run; prefixes from the cache.
 //! * `compose.rs`: whose tokens run in a step, and how many; `pace.rs`: how many of prompts beside jobs that decode; `fairness.rs`: whose first.
 //! * `room.rs`: blocks for the step: from the prefix cache, then from jobs of lower rank.
-//! * `run.rs`: the step, and what follows for each job; `ending.rs`: giving everything back.
+//! * `run.rs`: the step, and what follows for each job; `ending.rs`: giving everything back; `guarded_listener.rs`: telling of it.
 
 mod admission;
 mod cancel;
@@ -13,6 +13,7 @@ mod compose;
 mod ending;
 mod event;
 mod fairness;
+mod guarded_listener;
 mod job;
 mod options;
 mod pace;
@@ -24,7 +25,7 @@ mod submit;
 mod task;
 
 pub use cancel::Canceller;
-pub use event::{JobError, JobEvent, Refusal, Usage};
+pub use event::{JobError, JobEvent, JobListener, Refusal, Usage};
 pub use job::{Choice, FairnessKey, Job, JobId};
 pub use options::{Clock, SchedulerOptions};
 pub use stats::SchedulerStats;
@@ -33,15 +34,13 @@ use crate::cache::{Disk, PrefixIndex};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use fairness::Fairness;
+use guarded_listener::GuardedListener;
 use latent_backend::KV_BLOCK;
 use latent_text::Tokenizer;
 use pace::Pace;
 use std::sync::Arc;
 use std::time::Instant;
 use task::Task;
-
-/// Hears what becomes of jobs.
-pub type JobListener<'a> = &'a mut dyn FnMut(JobId, JobEvent);
 
 /// Bytes of the prefix cache that are copied for the disk, or read from it, beside a step.
 const DISK_BYTES: usize = 8 << 20;
@@ -138,10 +137,14 @@ impl Scheduler {
     /// Runs a step: cancelled and overdue jobs end, jobs that wait start where there is room, tokens run and are chosen. `listener` hears of it.
     /// Returns whether there is anything left to do: where there is not, no step need be run until a job is submitted.
     ///
+    /// A panic in the code of one job (a processor of its logits, its sampling, `listener` at one of its events) ends that job with
+    /// [`JobError::Job`]; the others go on.
+    ///
     /// # Errors
     /// When the step fails as a whole. The jobs that were in it have failed, and have heard so; the others are as they were. An engine that fails again
     /// should be loaded again.
     pub fn step(&mut self, listener: JobListener<'_>) -> Result<bool, EngineError> {
+        let listener = &mut GuardedListener::new(listener);
         self.end_cancelled(listener);
         self.end_overdue(listener);
         self.admit(listener);

@@ -1,9 +1,10 @@
 //! Blocks for a step: free ones, then those of the prefix cache, then those of jobs of lower rank.
 
+use super::Scheduler;
 use super::compose::StepPlan;
 use super::ending::End;
+use super::guarded_listener::GuardedListener;
 use super::job::JobId;
-use super::{JobListener, Scheduler};
 use crate::cache::Sequence;
 use crate::embedding::Embedding;
 use crate::request::StopReason;
@@ -11,7 +12,7 @@ use crate::request::StopReason;
 impl Scheduler {
     /// Makes room for a step. Jobs that have to wait for it are not in the plan that comes back. The job of the highest rank always runs, so that
     /// no two jobs can wait for each other.
-    pub(super) fn make_room(&mut self, mut plan: StepPlan, listener: JobListener<'_>) -> StepPlan {
+    pub(super) fn make_room(&mut self, mut plan: StepPlan, listener: &mut GuardedListener<'_>) -> StepPlan {
         loop {
             let (wanted, copies) = self.wanted(&plan);
             let cache = self.engine.kv_cache();

@@ -1,11 +1,12 @@
 //! The step itself, and what follows from it for each job.
 
+use super::Scheduler;
 use super::compose::StepPlan;
 use super::ending::End;
 use super::event::{JobError, JobEvent};
 use super::fairness::CHOSEN;
+use super::guarded_listener::GuardedListener;
 use super::job::JobId;
-use super::{JobListener, Scheduler};
 use crate::advance::{Progress, Running};
 use crate::error::EngineError;
 use crate::generation::Chosen;
@@ -15,7 +16,11 @@ use std::time::Instant;
 
 impl Scheduler {
     /// Runs a plan.
-    pub(super) fn run(&mut self, plan: &StepPlan, listener: JobListener<'_>) -> Result<(), EngineError> {
+    pub(super) fn run(
+        &mut self,
+        plan: &StepPlan,
+        listener: &mut GuardedListener<'_>,
+    ) -> Result<(), EngineError> {
         let start = (self.options.clock)();
         let members: Vec<JobId> = self.members(plan);
         if members.is_empty() {
@@ -48,7 +53,8 @@ impl Scheduler {
         self.counts.last_prompt_tokens = tokens - decoding;
         self.counts.last_step_time = took;
         for (id, result) in members.into_iter().zip(results) {
-            if let Some(end) = self.follow(id, plan.share(id), result, now, listener) {
+            let end = self.follow(id, plan.share(id), result, now, listener);
+            if let Some(end) = listener.take_panic(id).map(End::Failed).or(end) {
                 self.end_by_id(id, end, listener);
             }
         }
@@ -62,7 +68,7 @@ impl Scheduler {
     }
 
     /// Says of jobs that run for the first time that they have started.
-    fn say_started(&mut self, members: &[JobId], now: Instant, listener: JobListener<'_>) {
+    fn say_started(&mut self, members: &[JobId], now: Instant, listener: &mut GuardedListener<'_>) {
         for task in
             self.running.iter_mut().filter(|task| members.contains(&task.id) && task.started.is_none())
         {
@@ -74,7 +80,10 @@ impl Scheduler {
             if !task.embed {
                 self.prefixes.count(task.prompt_len, cached, task.from_disk);
             }
-            listener(task.id, JobEvent::Started { cached_tokens: cached, from_disk: task.from_disk, queued });
+            listener.tell(
+                task.id,
+                JobEvent::Started { cached_tokens: cached, from_disk: task.from_disk, queued },
+            );
         }
     }
 
@@ -98,7 +107,7 @@ impl Scheduler {
         share: usize,
         result: Result<Progress, EngineError>,
         now: Instant,
-        listener: JobListener<'_>,
+        listener: &mut GuardedListener<'_>,
     ) -> Option<End> {
         let at = self.running.iter().position(|task| task.id == id)?;
         match result {
@@ -111,6 +120,10 @@ impl Scheduler {
             Ok(Progress::Prompt) => self.follow_prompt(at, share, now, listener),
             Ok(Progress::Token(chosen)) => self.follow_tokens(at, share, vec![chosen], now, listener),
             Ok(Progress::Tokens(chosen)) => self.follow_tokens(at, share, chosen, now, listener),
+            Ok(Progress::Stuck(chosen, error)) => {
+                self.follow_tokens(at, share, vec![chosen], now, listener);
+                Some(End::Failed(JobError::Job(error.to_string())))
+            }
             Err(EngineError::Sequence {
                 error: SeqError::CacheFull(_) | SeqError::StatesFull(_), ..
             }) if self.running.len() > 1 => {
@@ -121,7 +134,12 @@ impl Scheduler {
             Err(EngineError::Sequence { error: SeqError::CacheFull(_), .. }) => {
                 Some(End::Stopped(StopReason::Context))
             }
-            Err(error) => Some(End::Failed(JobError::Job(error.to_string()))),
+            Err(error) => {
+                if self.running[at].sequence.len() >= self.running[at].prompt_len {
+                    self.follow_rows(at, share, now, listener);
+                }
+                Some(End::Failed(JobError::Job(error.to_string())))
+            }
         }
     }
 
@@ -143,13 +161,13 @@ impl Scheduler {
         at: usize,
         share: usize,
         now: Instant,
-        listener: JobListener<'_>,
+        listener: &mut GuardedListener<'_>,
     ) -> Option<End> {
         self.count_prompt(at, share);
         let task = &mut self.running[at];
         if task.prompt_done.is_none() {
             let done = task.sequence.len().min(task.prompt_len);
-            listener(task.id, JobEvent::Prompt { done, total: task.prompt_len });
+            listener.tell(task.id, JobEvent::Prompt { done, total: task.prompt_len });
         }
         if !task.embed || task.pending() > 0 {
             return None;
@@ -159,20 +177,25 @@ impl Scheduler {
         Some(End::Finished)
     }
 
-    fn follow_tokens(
-        &mut self,
-        at: usize,
-        share: usize,
-        chosen: Vec<Chosen>,
-        now: Instant,
-        listener: JobListener<'_>,
-    ) -> Option<End> {
+    /// The rows before a token that is to be chosen have run.
+    fn follow_rows(&mut self, at: usize, share: usize, now: Instant, listener: &mut GuardedListener<'_>) {
         if !(self.running[at].prompt_done.is_some() && share == 1) {
             self.count_prompt(at, share);
         }
         if self.running[at].prompt_done.is_none() {
             self.end_prompt(at, now, listener);
         }
+    }
+
+    fn follow_tokens(
+        &mut self,
+        at: usize,
+        share: usize,
+        chosen: Vec<Chosen>,
+        now: Instant,
+        listener: &mut GuardedListener<'_>,
+    ) -> Option<End> {
+        self.follow_rows(at, share, now, listener);
         let context = self.engine.context();
         let task = &mut self.running[at];
         match task.last_token.replace(now) {
@@ -188,7 +211,7 @@ impl Scheduler {
         self.counts.tokens_out += chosen.len() as u64;
         self.fairness.charge(task.key, CHOSEN * chosen.len() as u64);
         for chosen in chosen {
-            listener(task.id, JobEvent::Token(chosen));
+            listener.tell(task.id, JobEvent::Token(chosen));
         }
         if task.generation.as_ref().is_some_and(|generation| generation.is_finished()) {
             return Some(End::Finished);
@@ -197,11 +220,11 @@ impl Scheduler {
     }
 
     /// The prompt has run to its end: jobs that wait for it share its rows.
-    fn end_prompt(&mut self, at: usize, now: Instant, listener: JobListener<'_>) {
+    fn end_prompt(&mut self, at: usize, now: Instant, listener: &mut GuardedListener<'_>) {
         let task = &mut self.running[at];
         task.prompt_done = Some(now);
         task.usage.prompt_time = now.saturating_duration_since(task.started.unwrap_or(now));
-        listener(task.id, JobEvent::Prompt { done: task.prompt_len, total: task.prompt_len });
+        listener.tell(task.id, JobEvent::Prompt { done: task.prompt_len, total: task.prompt_len });
         let (id, last) = (task.id, task.prompt_len - 1);
         for other in self.waiting.iter_mut().filter(|other| other.leader == Some(id)) {
             other.leader = None;

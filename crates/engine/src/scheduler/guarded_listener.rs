@@ -1,0 +1,42 @@
+//! The listener of a step, whose panics end the jobs that they are about.
+
+use super::event::{JobError, JobEvent, JobListener};
+use super::job::JobId;
+use crate::caught::caught;
+
+/// The listener of a step.
+pub(super) struct GuardedListener<'a> {
+    listener: JobListener<'a>,
+    /// Jobs that are to end, since the listener has panicked at their events.
+    panicked: Vec<(JobId, JobError)>,
+}
+
+impl<'a> GuardedListener<'a> {
+    pub(super) fn new(listener: JobListener<'a>) -> GuardedListener<'a> {
+        GuardedListener { listener, panicked: Vec::new() }
+    }
+
+    /// Tells an event. Of a job at whose event the listener has panicked it hears the end only.
+    pub(super) fn tell(&mut self, id: JobId, event: JobEvent) {
+        let last = event.is_last();
+        if !last && self.panicked.iter().any(|(job, _)| *job == id) {
+            return;
+        }
+        let Err(error) = self.call(id, event) else { return };
+        if !last {
+            self.panicked.push((id, error));
+        } else if let Err(error) = self.call(id, JobEvent::Failed(error)) {
+            tracing::error!(job = id.0, "nobody hears of the end of a job: {error}");
+        }
+    }
+
+    fn call(&mut self, id: JobId, event: JobEvent) -> Result<(), JobError> {
+        caught(|| (self.listener)(id, event)).map_err(|error| JobError::Job(error.to_string()))
+    }
+
+    /// Why a job is to end, where the listener has panicked at one of its events.
+    pub(super) fn take_panic(&mut self, id: JobId) -> Option<JobError> {
+        let at = self.panicked.iter().position(|(job, _)| *job == id)?;
+        Some(self.panicked.swap_remove(at).1)
+    }
+}
