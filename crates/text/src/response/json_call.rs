@@ -139,20 +139,23 @@ impl ResponseParser {
             Progress::More => text.len(),
             Progress::Done(read) | Progress::Stuck(read) => read,
         };
-        if call.index.is_none() {
-            call.raw.push_str(text.get(..read).unwrap_or_default());
-        }
+        // what comes behind a call may turn out to be none
+        let mut from = 0;
         for event in found {
             match event {
                 ObjectEvent::Start { name, id } => {
                     self.announce(call, name, id, events);
                 }
                 ObjectEvent::Arguments(delta) => call.emit(delta, events),
-                ObjectEvent::End => {
+                ObjectEvent::End(left) => {
                     self.end_call(call, true, events);
                     call.raw.clear();
+                    from = text.len() - left;
                 }
             }
+        }
+        if call.index.is_none() {
+            call.raw.push_str(text.get(from..read).unwrap_or_default());
         }
         progress
     }

@@ -264,3 +264,21 @@ fn long_outputs_take_linear_time_and_little_memory() {
         }
     }
 }
+
+#[test]
+fn what_follows_a_call_and_is_none_stays_text_in_any_pieces() {
+    let format = ResponseFormat::named("mistral").unwrap();
+    let call = r#"[TOOL_CALLS] [{"name": "f", "arguments": {}}"#;
+    for rest in [r#", {"name": "g", "argu" x"#, r#", {"a": 1 "b""#, ", ]", " x", ", {\"name\": 1}"] {
+        let output = format!("{call}{rest}");
+        let parse = |pieces: Vec<Piece>| {
+            fold(&events(&format, &Value::Null, &ParserOptions::default(), None, pieces))
+        };
+        let whole = parse(vec![(output.clone(), false)]);
+        assert_eq!(whole.calls.len(), 1, "{rest}");
+        assert_eq!(whole.content.trim(), rest.trim());
+        let characters = output.chars().map(|c| (c.to_string(), false)).collect();
+        assert_eq!(parse(characters), whole, "{rest}");
+        assert_eq!(parse(vec![(call.to_owned(), false), (rest.to_owned(), false)]), whole, "{rest}");
+    }
+}

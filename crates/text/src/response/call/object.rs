@@ -20,9 +20,13 @@ pub struct ObjectKeys {
 /// What an object has told.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ObjectEvent {
-    Start { name: String, id: Option<String> },
+    Start {
+        name: String,
+        id: Option<String>,
+    },
     Arguments(String),
-    End,
+    /// Behind it, so many bytes of the text are left.
+    End(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +146,7 @@ impl ObjectCalls {
                 return Ok(0);
             }
             (At::Key { first: true } | At::Comma, b'}') => {
-                return self.end_object(events).then_some(1).ok_or(0);
+                return self.end_object(rest.len() - 1, events).then_some(1).ok_or(0);
             }
             (At::Comma, b',') => self.at = At::Key { first: false },
             (At::Colon, b':') => self.at = At::Value,
@@ -259,8 +263,8 @@ impl ObjectCalls {
         progress
     }
 
-    /// At `}`. False if the call has no name.
-    fn end_object(&mut self, events: &mut Vec<ObjectEvent>) -> bool {
+    /// At `}`, behind which `left` bytes of the text are left. False if the call has no name.
+    fn end_object(&mut self, left: usize, events: &mut Vec<ObjectEvent>) -> bool {
         if self.path.pop().is_some() {
             self.at = At::Comma;
             return true;
@@ -272,7 +276,7 @@ impl ObjectCalls {
         if self.arguments.take().is_none() {
             events.push(ObjectEvent::Arguments("{}".to_owned()));
         }
-        events.push(ObjectEvent::End);
+        events.push(ObjectEvent::End(left));
         (self.started, self.name, self.id) = (false, None, None);
         self.at = if self.list { At::NextItem } else { At::Done };
         true
