@@ -20,7 +20,7 @@ pub struct Client {
 
 enum Ended {
     Answered,
-    /// The client went away, as planned.
+    /// The client went away, as planned, or since time is over.
     Left,
     Refused(Duration),
 }
@@ -39,7 +39,7 @@ impl Client {
     pub fn work(&self, mut plan: Plan, end: Instant) -> Figures {
         let mut figures = Figures::default();
         while Instant::now() < end {
-            match self.ask(&plan.ask(), &mut figures) {
+            match self.ask(&plan.ask(), end, &mut figures) {
                 Ok(Ended::Answered) => figures.answered += 1,
                 Ok(Ended::Left) => figures.left += 1,
                 Ok(Ended::Refused(wait)) => {
@@ -52,7 +52,7 @@ impl Client {
         figures
     }
 
-    fn ask(&self, ask: &Ask, figures: &mut Figures) -> Result<Ended, String> {
+    fn ask(&self, ask: &Ask, end: Instant, figures: &mut Figures) -> Result<Ended, String> {
         let begin = Instant::now();
         let mut response = self
             .agent
@@ -88,14 +88,20 @@ impl Client {
                 break;
             }
             let now = Instant::now();
+            if now >= end {
+                return Ok(Ended::Left);
+            }
             match last {
-                None => figures.first.push(now - begin),
+                None => {
+                    figures.first.push(now - begin);
+                    figures.tokens_in += ask.body["prompt"].as_array().map_or(0, Vec::len);
+                }
                 Some(before) => figures.gaps.push(now - before),
             }
             last = Some(now);
             events += 1;
+            figures.tokens_out += 1;
             if ask.leave_after.is_some_and(|tokens| events > tokens) {
-                figures.tokens_out += events;
                 return Ok(Ended::Left);
             }
         }
@@ -106,8 +112,8 @@ impl Client {
         if *asked != got {
             return Err(format!("{asked} tokens were asked for, and {got} came"));
         }
-        figures.tokens_out += got;
-        figures.tokens_in += ask.body["prompt"].as_array().map_or(0, Vec::len);
+        // tokens that end within a letter come without an event of their own
+        figures.tokens_out += got.saturating_sub(events);
         figures.whole.push(begin.elapsed());
         Ok(Ended::Answered)
     }

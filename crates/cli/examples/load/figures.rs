@@ -57,10 +57,11 @@ impl Figures {
                 0 => f64::NAN,
                 count => sorted[((count - 1) as f64 * share).round() as usize].as_secs_f64() * 1e3,
             };
+            let mean = times.iter().map(Duration::as_secs_f64).sum::<f64>() * 1e3 / times.len() as f64;
             // writing to a string cannot fail
             let _ = write!(
                 text,
-                "\n{name:>15}, ms: median {:.1}, p90 {:.1}, p99 {:.1}, longest {:.1}",
+                "\n{name:>15}, ms: mean {mean:.1}, median {:.1}, p90 {:.1}, p99 {:.1}, longest {:.1}",
                 at(0.5),
                 at(0.9),
                 at(0.99),

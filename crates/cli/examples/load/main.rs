@@ -6,7 +6,7 @@
 //! ```
 //!
 //! It speaks llama.cpp's interface, so that llama-server can be measured by the same clients. Prompts are random token ids; every client sends its
-//! next request when the last one has ended. Exits with 1 if a request failed (429 and 503 are no failure), if blocks of the KV cache are still held
+//! next request when the last one has ended, and leaves the one that runs when time is over: tokens are counted as they come. Exits with 1 if a request failed (429 and 503 are no failure), if blocks of the KV cache are still held
 //! once all have ended, or if resident memory after warm-up spread by more than `--memory-spread`.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
@@ -41,7 +41,7 @@ struct Args {
     /// Clients at once
     #[arg(long, default_value_t = 16)]
     clients: usize,
-    /// Seconds during which requests begin
+    /// Seconds to go on for
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// Tokens of each prompt
@@ -103,8 +103,7 @@ fn main() -> Result<()> {
             },
         )
     });
-    let seconds = begin.elapsed().as_secs_f64();
-    println!("{}", figures.report(seconds));
+    println!("{}", figures.report(args.seconds as f64));
     let kept = watch::blocks_after_all(url).context("reading /metrics")?;
     let spread = memory.map(Memory::stop).transpose()?;
     if let Some(spread) = &spread {
