@@ -34,6 +34,7 @@ mod limits;
 mod metrics;
 mod model;
 mod openapi;
+mod pace;
 mod params;
 mod store;
 mod stream;

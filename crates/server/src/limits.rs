@@ -34,7 +34,7 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Most connections that are open at once; beyond it, the one that was idle longest is closed.
+    /// Most connections that are open at once, as far as file descriptors allow; beyond it, the one that was idle longest is closed, or where none is idle the one that has waited longest for a body.
     connections: usize = 4096,
     /// Bytes of a request's line and headers.
     header_bytes: usize = 65_536,
@@ -42,10 +42,14 @@ limits! {
     header_seconds: u64 = 20,
     /// Bytes of a request's body.
     body_bytes: usize = 33_554_432,
+    /// Bytes of all bodies that are read at the same time, of each those beyond 65536; who sends more is told to try again.
+    bodies_bytes: usize = 268_435_456,
     /// Seconds without any byte of a body after which the request ends.
     body_seconds: u64 = 20,
     /// Seconds without progress of a write after which the connection is closed.
     write_seconds: u64 = 60,
+    /// Bytes per second below which a body or a reader of an answer falls behind; after `body_seconds` or `write_seconds` it counts as standing still. 0: any byte is progress.
+    slowest_bytes: usize = 512,
     /// Depth of nested JSON.
     json_depth: usize = 64,
     /// Values in a request's JSON.

@@ -4,19 +4,27 @@ use crate::worker::{Engineering, ModelState};
 use latent_engine::scheduler::SchedulerStats;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Counted by the server itself.
 pub(crate) struct Metrics {
     started: Instant,
+    connections: AtomicUsize,
     /// Responses by address and status.
     requests: Mutex<BTreeMap<(&'static str, u16), u64>>,
 }
 
 impl Metrics {
     pub(crate) fn new() -> Metrics {
-        Metrics { started: Instant::now(), requests: Mutex::default() }
+        Metrics { started: Instant::now(), connections: AtomicUsize::new(0), requests: Mutex::default() }
+    }
+
+    /// Counts a connection as long as what is returned lives.
+    pub(crate) fn connection(&self) -> OpenConnection<'_> {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        OpenConnection(&self.connections)
     }
 
     /// Counts a response.
@@ -42,11 +50,22 @@ impl Metrics {
             .into_iter()
             .map(|((address, status), count)| (format!("path=\"{address}\",status=\"{status}\""), count));
         page.family(COUNTER, "latent_http_requests_total", "Responses by address and status.", labelled);
+        let open = self.connections.load(Ordering::Relaxed);
+        page.gauge("latent_http_connections", open, "Connections that are open.");
         let ready = matches!(engineering.state(), ModelState::Ready(_)) && !engineering.is_draining();
         page.gauge("latent_ready", u8::from(ready), "Whether requests are taken.");
         let reloads = engineering.live.reloads();
         page.counter("latent_reloads_total", reloads, "Faults after which the model was loaded again.");
         page.gauge("latent_uptime_seconds", self.started.elapsed().as_secs(), "Since the server started.");
+    }
+}
+
+/// A connection that is counted.
+pub(crate) struct OpenConnection<'a>(&'a AtomicUsize);
+
+impl Drop for OpenConnection<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -48,11 +48,11 @@ impl Asker {
         work: impl FnOnce(&App, &Arc<Served>, &Fields<'_>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let served = self.served()?;
-        let bytes = body::read(body, &self.app.config.limits).await?;
+        let body = body::read(body, &self.app).await?;
         let app = Arc::clone(&self.app);
         let work = move || {
-            let value = json::parse(&bytes, &app.config.limits)?;
-            drop(bytes);
+            let value = json::parse(&body.bytes, &app.config.limits)?;
+            drop(body);
             work(&app, &served, &Fields::of(&value, "")?)
         };
         self.blocking(work).await

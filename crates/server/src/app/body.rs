@@ -1,38 +1,85 @@
-//! Reading a request's body: bounded in bytes, and in the time between them.
+//! Reading a request's body: bounded in bytes, alone and together with others, and in the time that it takes.
 
+use super::App;
 use crate::error::{ApiError, ErrorKind};
 use crate::limits::Limits;
+use crate::pace::Pace;
 use axum::body::Body;
-use bytes::Bytes;
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Bytes of each body that are not counted: requests of usual size are taken whatever others send.
+const SMALL: usize = 65_536;
+
+/// A body that has been read. Its bytes count as long as it lives.
+pub(super) struct Bytes {
+    pub(super) bytes: Vec<u8>,
+    counted: usize,
+    app: Arc<App>,
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        self.app.body_bytes.fetch_sub(self.counted, Ordering::Relaxed);
+    }
+}
+
+impl Bytes {
+    fn push(&mut self, data: &[u8]) -> Result<(), ApiError> {
+        let limits = &self.app.config.limits;
+        let length = self.bytes.len() + data.len();
+        if length > limits.body_bytes {
+            return Err(too_large(limits));
+        }
+        let more = length.saturating_sub(SMALL).saturating_sub(self.counted);
+        self.counted += more;
+        if self.app.body_bytes.fetch_add(more, Ordering::Relaxed) + more > limits.bodies_bytes {
+            let problem = format!(
+                "all bodies that are being read have more than {} bytes together (bodies_bytes): try again",
+                limits.bodies_bytes
+            );
+            return Err(ApiError::new(ErrorKind::Busy, problem).retry(Duration::from_secs(1)));
+        }
+        self.bytes.extend_from_slice(data);
+        Ok(())
+    }
+}
+
+fn too_large(limits: &Limits) -> ApiError {
+    let problem = format!("the body has more than {} bytes (body_bytes)", limits.body_bytes);
+    ApiError::new(ErrorKind::TooLarge, problem)
+}
+
+fn too_slow(limits: &Limits) -> ApiError {
+    let Limits { body_seconds, slowest_bytes, .. } = limits;
+    let problem = format!(
+        "the body came too slowly: nothing for {body_seconds} s (body_seconds), or less than {slowest_bytes} bytes per second (slowest_bytes)"
+    );
+    ApiError::new(ErrorKind::Slow, problem)
+}
 
 /// The whole body.
-pub(crate) async fn read(mut body: Body, limits: &Limits) -> Result<Bytes, ApiError> {
-    let too_large = || {
-        let problem = format!("the body has more than {} bytes (body_bytes)", limits.body_bytes);
-        ApiError::new(ErrorKind::TooLarge, problem)
-    };
-    let expected = body.size_hint().lower();
-    if expected > limits.body_bytes as u64 {
-        return Err(too_large());
+pub(super) async fn read(mut body: Body, app: &Arc<App>) -> Result<Bytes, ApiError> {
+    let limits = &app.config.limits;
+    let expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if expected > limits.body_bytes {
+        return Err(too_large(limits));
     }
     // a length that is only announced takes no memory
-    let mut whole = Vec::with_capacity(usize::try_from(expected).unwrap_or(0).min(65_536));
-    let patience = Duration::from_secs(limits.body_seconds);
+    let bytes = Vec::with_capacity(expected.min(SMALL));
+    let mut whole = Bytes { bytes, counted: 0, app: Arc::clone(app) };
+    let mut pace = Pace::new(limits.body_seconds, limits.slowest_bytes);
     loop {
-        let frame = tokio::time::timeout(patience, body.frame()).await.map_err(|_| {
-            let problem = format!("no byte of the body came for {} s (body_seconds)", limits.body_seconds);
-            ApiError::new(ErrorKind::Slow, problem)
-        })?;
-        let Some(frame) = frame else { return Ok(whole.into()) };
+        let since = Instant::now();
+        let frame = tokio::time::timeout(pace.left(), body.frame()).await.map_err(|_| too_slow(limits))?;
+        let Some(frame) = frame else { return Ok(whole) };
         let frame = frame.map_err(|error| ApiError::invalid(format!("the body ended early: {error}")))?;
         if let Ok(data) = frame.into_data() {
-            if whole.len() + data.len() > limits.body_bytes {
-                return Err(too_large());
-            }
-            whole.extend_from_slice(&data);
+            pace.came(data.len(), since.elapsed());
+            whole.push(&data)?;
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::config::ServerConfig;
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::worker::{Engineering, Hook};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 /// Makes the page of the model's drawing.
@@ -31,12 +32,22 @@ pub(crate) struct App {
     pub(crate) store: Mutex<Store>,
     pub(crate) extras: Extras,
     pub(crate) drawn: Mutex<Option<Arc<str>>>,
+    /// Bytes of bodies that are being read.
+    body_bytes: AtomicUsize,
 }
 
 impl App {
     pub(crate) fn new(config: ServerConfig, engineering: Arc<Engineering>, extras: Extras) -> App {
         let store = Mutex::new(Store::new(config.limits.store_bytes));
-        App { config, engineering, metrics: Metrics::new(), store, extras, drawn: Mutex::new(None) }
+        App {
+            config,
+            engineering,
+            metrics: Metrics::new(),
+            store,
+            extras,
+            drawn: Mutex::new(None),
+            body_bytes: AtomicUsize::new(0),
+        }
     }
 }
 

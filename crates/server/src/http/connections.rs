@@ -1,4 +1,4 @@
-//! The connections that are open: how many, which are idle, and closing those that wait for nothing.
+//! The connections that are open: how many, what each waits for, and closing those that keep others out.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -18,9 +18,21 @@ pub(crate) struct Connections {
     busy: AtomicUsize,
 }
 
+/// What a connection waits for. Where others need room, the lower stages are closed first, and the last one never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// A request.
+    Idle,
+    /// The rest of a request's body.
+    Body,
+    /// The answer.
+    Answer,
+}
+
 struct Entry {
-    /// Since when it waits for a request; none while one is answered.
-    idle: Option<Instant>,
+    stage: Stage,
+    /// Since when it is in its stage.
+    since: Instant,
     close: Arc<Notify>,
 }
 
@@ -36,41 +48,53 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a new connection in. Where there are `most`, the one that was idle longest is asked to close; none if all are busy.
+    /// Takes a new connection in. Where there are `most`, another one is asked to close; none if all are being answered.
     pub(crate) fn admit(self: &Arc<Self>, id: u64, most: usize) -> Option<Connection> {
         if self.lock().len() >= most && !self.evict() {
             return None;
         }
         let close = Arc::new(Notify::new());
-        self.lock().insert(id, Entry { idle: Some(Instant::now()), close: Arc::clone(&close) });
+        let entry = Entry { stage: Stage::Idle, since: Instant::now(), close: Arc::clone(&close) };
+        self.lock().insert(id, entry);
         Some(Connection { all: Arc::clone(self), id, close })
     }
 
-    /// Asks the connection that was idle longest to close.
+    /// Asks the connection to close that was idle longest, or where none is idle, that has waited longest for a body.
     pub(crate) fn evict(&self) -> bool {
         let mut open = self.lock();
-        let oldest = open.iter().filter_map(|(id, entry)| Some((entry.idle?, *id))).min();
-        let Some((_, id)) = oldest else { return false };
+        let waiting = open.iter().filter(|(_, entry)| entry.stage < Stage::Answer);
+        let Some((_, _, id)) = waiting.map(|(id, entry)| (entry.stage, entry.since, *id)).min() else {
+            return false;
+        };
         if let Some(entry) = open.remove(&id) {
             entry.close.notify_one();
         }
         true
     }
 
-    /// Requests that are being answered.
+    /// Requests whose answers have not been handed out.
     pub(crate) fn busy(&self) -> usize {
         self.busy.load(Ordering::SeqCst)
     }
 }
 
 impl Connection {
-    /// A request came.
-    pub(crate) fn begin(&self) -> Busy {
-        self.all.busy.fetch_add(1, Ordering::SeqCst);
+    fn enter(&self, stage: Stage) {
         if let Some(entry) = self.all.lock().get_mut(&self.id) {
-            entry.idle = None;
+            (entry.stage, entry.since) = (stage, Instant::now());
         }
-        Busy { all: Arc::clone(&self.all), id: self.id }
+    }
+
+    /// The head of a request came. Its body, watched, and what ends with the answer.
+    pub(crate) fn begin(self: &Arc<Self>, body: Body) -> (Body, Busy) {
+        self.all.busy.fetch_add(1, Ordering::SeqCst);
+        let busy = Busy { connection: Arc::clone(self) };
+        if http_body::Body::is_end_stream(&body) {
+            self.enter(Stage::Answer);
+            return (body, busy);
+        }
+        self.enter(Stage::Body);
+        (Body::new(Incoming { body, connection: Arc::clone(self) }), busy)
     }
 }
 
@@ -82,16 +106,43 @@ impl Drop for Connection {
 
 /// A request that is being answered, until the last byte of its response has been handed out.
 pub(crate) struct Busy {
-    all: Arc<Connections>,
-    id: u64,
+    connection: Arc<Connection>,
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.all.busy.fetch_sub(1, Ordering::SeqCst);
-        if let Some(entry) = self.all.lock().get_mut(&self.id) {
-            entry.idle = Some(Instant::now());
+        self.connection.all.busy.fetch_sub(1, Ordering::SeqCst);
+        self.connection.enter(Stage::Idle);
+    }
+}
+
+/// A request's body, after whose end its connection waits for the answer.
+struct Incoming {
+    body: Body,
+    connection: Arc<Connection>,
+}
+
+impl http_body::Body for Incoming {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(polled, Poll::Ready(None)) {
+            self.connection.enter(Stage::Answer);
         }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -118,5 +169,32 @@ impl http_body::Body for Guarded {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_connections_make_room_first_then_unfinished_requests_and_answers_never() {
+        let all = Arc::<Connections>::default();
+        let admit = |id| all.admit(id, 3).map(Arc::new);
+        let open = |id| all.lock().contains_key(&id);
+        let [answered, reading, idle] = [1, 2, 3].map(|id| admit(id).unwrap());
+        let (_, first) = answered.begin(Body::empty());
+        let (_body, second) = reading.begin(Body::from("{}"));
+        let fourth = admit(4).unwrap();
+        assert!(open(1) && open(2) && !open(3), "the idle one goes first");
+        let (_, third) = fourth.begin(Body::empty());
+        let fifth = admit(5).unwrap();
+        assert!(open(1) && !open(2) && open(4), "then the one that waits for a body");
+        let (_, fourth) = fifth.begin(Body::empty());
+        assert!(admit(6).is_none(), "all are being answered");
+        assert_eq!(all.busy(), 4);
+        drop((first, second, third, fourth));
+        assert_eq!(all.busy(), 0);
+        assert!(admit(6).is_some());
+        drop(idle);
     }
 }

@@ -8,7 +8,9 @@ use crate::app::{App, Asker, Extras};
 use crate::config::ServerConfig;
 use crate::dialect::Dialect;
 use crate::ids;
+use crate::limits::Limits;
 use crate::model::Loader;
+use crate::pace::Pace;
 use crate::worker::Worker;
 use axum::Router;
 use axum::body::Body;
@@ -78,7 +80,6 @@ impl Server {
         }
         let tls = config.tls.as_ref().map(|(chain, key)| tls::acceptor(chain, key)).transpose()?;
         let secure = tls.is_some();
-        raise_file_limit();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(2)
@@ -143,12 +144,25 @@ impl Server {
     }
 }
 
-/// Each connection takes a file descriptor.
-fn raise_file_limit() {
+/// File descriptors that are kept for the model's files, for the cache on disk, and for connections that are closed in a moment.
+const OTHER_FILES: usize = 256;
+
+/// Most connections at once. Each takes a file descriptor: if these ran out, who comes next would wait until one is free.
+fn most_connections(limits: &Limits) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // where that fails, fewer connections fit
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let Some(files) = getrlimit(Resource::Nofile).current else { return limits.connections };
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    let most = files.saturating_sub(OTHER_FILES).max(files / 2);
+    if most < limits.connections {
+        let asked = limits.connections;
+        tracing::warn!(
+            "{files} file descriptors (ulimit -n) allow {most} connections, not {asked} (connections)"
+        );
+    }
+    limits.connections.min(most)
 }
 
 fn listen(config: &ServerConfig) -> io::Result<TcpListener> {
@@ -174,6 +188,7 @@ fn listen(config: &ServerConfig) -> io::Result<TcpListener> {
 async fn run(app: Arc<App>, listener: TcpListener, tls: Option<Acceptor>, mut stop: watch::Receiver<bool>) {
     let connections = Arc::new(Connections::default());
     let router = router::router();
+    let most = most_connections(&app.config.limits);
     let mut id = 0;
     let mut deadline: Option<Instant> = None;
     loop {
@@ -181,11 +196,12 @@ async fn run(app: Arc<App>, listener: TcpListener, tls: Option<Acceptor>, mut st
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
                     id += 1;
-                    let most = app.config.limits.connections;
                     if let Some(connection) = connections.admit(id, most) {
                         let tls = tls.clone();
                         tokio::spawn(connect(Arc::clone(&app), router.clone(), connection, stream, tls, stop.clone()));
                     }
+                    // those that were asked to close must do so before more are taken in
+                    tokio::task::yield_now().await;
                 }
                 Err(error) => {
                     // out of file descriptors, most likely
@@ -216,16 +232,23 @@ async fn connect(
 ) {
     // a delay of 40 ms per token would be one otherwise
     let _ = stream.set_nodelay(true);
+    let _counted = app.metrics.connection();
     let limits = &app.config.limits;
-    let patience = Duration::from_secs(limits.write_seconds);
+    let stream = Timed::new(stream, Pace::new(limits.write_seconds, limits.slowest_bytes));
     match tls {
-        None => talk(Arc::clone(&app), router, connection, Timed::new(stream, patience), stop).await,
+        None => talk(Arc::clone(&app), router, connection, stream, stop).await,
         #[cfg(feature = "tls")]
         Some(tls) => {
-            let handshake = tls.accept(Timed::new(stream, patience));
             let limit = Duration::from_secs(limits.header_seconds);
-            if let Ok(Ok(stream)) = tokio::time::timeout(limit, handshake).await {
-                talk(Arc::clone(&app), router, connection, stream, stop).await;
+            let close = Arc::clone(&connection.close);
+            let accepted = tokio::select! {
+                accepted = tokio::time::timeout(limit, tls.accept(stream)) => accepted,
+                () = close.notified() => return,
+            };
+            match accepted {
+                Ok(Ok(stream)) => talk(Arc::clone(&app), router, connection, stream, stop).await,
+                Ok(Err(error)) => tracing::info!("a connection does not speak TLS: {error}"),
+                Err(_) => tracing::info!("a connection does not speak: it is closed after {limit:?}"),
             }
         }
         #[cfg(not(feature = "tls"))]
@@ -245,10 +268,11 @@ async fn talk(
     let connection = Arc::new(connection);
     let close = Arc::clone(&connection.close);
     let service = service_fn(|request: Request<Incoming>| {
-        let busy = connection.begin();
+        let (head, body) = request.into_parts();
+        let (body, busy) = connection.begin(Body::new(body));
         let (app, router) = (Arc::clone(&app), router.clone());
         async move {
-            let response = answer(&app, router, request.map(Body::new)).await;
+            let response = answer(&app, router, Request::from_parts(head, body)).await;
             Ok::<_, Infallible>(response.map(|body| Body::new(Guarded { body, _busy: busy })))
         }
     });

@@ -1,5 +1,6 @@
-//! A connection whose writes must make progress: a reader that stands still does not hold it forever.
+//! A connection whose writes must make progress: a reader that stands still, or nearly so, does not hold it forever.
 
+use crate::pace::Pace;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,26 +9,32 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A stream with a limit on how long a write may wait.
+/// A stream with a limit on how long writes may wait.
 pub(crate) struct Timed<S> {
     stream: S,
-    patience: Duration,
-    waiting: Option<Pin<Box<Sleep>>>,
+    pace: Pace,
+    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
 impl<S> Timed<S> {
-    pub(crate) fn new(stream: S, patience: Duration) -> Timed<S> {
-        Timed { stream, patience, waiting: None }
+    pub(crate) fn new(stream: S, pace: Pace) -> Timed<S> {
+        Timed { stream, pace, waiting: None }
     }
 
     /// Passes on what a write says; one that waits too long is an error.
-    fn watch<T>(&mut self, polled: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if polled.is_ready() {
-            self.waiting = None;
+    fn watch<T>(
+        &mut self,
+        polled: Poll<io::Result<T>>,
+        bytes: impl FnOnce(&T) -> usize,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if let Poll::Ready(result) = &polled {
+            let waited = self.waiting.take().map_or(Duration::ZERO, |(since, _)| since.elapsed());
+            self.pace.came(result.as_ref().map_or(0, bytes), waited);
             return polled;
         }
-        let patience = self.patience;
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(patience)));
+        let left = self.pace.left();
+        let (_, waiting) = self.waiting.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left))));
         if waiting.deadline() < Instant::now() || waiting.as_mut().poll(context).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
@@ -52,7 +59,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.watch(polled, context)
+        self.watch(polled, |bytes| *bytes, context)
     }
 
     fn poll_write_vectored(
@@ -61,7 +68,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.watch(polled, context)
+        self.watch(polled, |bytes| *bytes, context)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -70,11 +77,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_flush(context);
-        self.watch(polled, context)
+        self.watch(polled, |()| 0, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.watch(polled, context)
+        self.watch(polled, |()| 0, context)
     }
 }

@@ -70,6 +70,16 @@ impl Reply {
     }
 }
 
+/// How long a client waits before it gives up.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection whose reads end some day.
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
 /// Sends a request's head and body.
 pub fn send(
     address: SocketAddr,
@@ -78,8 +88,20 @@ pub fn send(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> TcpStream {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut stream = connect(address);
+    // a server that refuses may close before all is written
+    let _ = stream.write_all(&request(address, method, path, headers, body));
+    stream
+}
+
+/// The bytes of a request.
+pub fn request(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Vec<u8> {
     let mut head =
         format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
     if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -89,13 +111,11 @@ pub fn send(
         head.push_str(&format!("{name}: {value}\r\n"));
     }
     head.push_str("\r\n");
-    // a server that refuses may close before all is written
-    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
-    stream
+    [head.as_bytes(), body].concat()
 }
 
 /// Reads a whole response.
-pub fn receive(stream: TcpStream) -> Reply {
+pub fn receive(stream: impl Read) -> Reply {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line).unwrap();

@@ -5,6 +5,7 @@ mod anthropic;
 mod auth;
 mod chat;
 mod client;
+mod crowds;
 mod errors;
 mod hostile;
 mod life;

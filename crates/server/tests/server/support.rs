@@ -113,6 +113,18 @@ impl Running {
         self.ask("POST", path, &[("Content-Type", "application/json")], body)
     }
 
+    /// A figure of `/metrics`.
+    pub fn metric(&self, name: &str) -> u64 {
+        let metrics = self.get("/metrics").text();
+        let line = metrics.lines().find(|line| line.starts_with(name));
+        line.unwrap_or_else(|| panic!("{name}: {metrics}")).rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Asserts that somebody else is served.
+    pub fn assert_serves(&self) {
+        self.post(CHAT, &ask(json!({"max_tokens": 2}))).ok();
+    }
+
     /// What the scheduler does.
     pub fn stats(&self) -> Value {
         self.get("/latent/stats").ok()
