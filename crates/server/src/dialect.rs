@@ -78,7 +78,7 @@ fn openai_type(kind: ErrorKind) -> &'static str {
         ErrorKind::NotFound => "not_found_error",
         ErrorKind::Busy => "rate_limit_error",
         ErrorKind::Unavailable => "unavailable_error",
-        ErrorKind::Deadline => "timeout_error",
+        ErrorKind::Slow | ErrorKind::Deadline => "timeout_error",
         ErrorKind::Internal => "server_error",
         _ => "invalid_request_error",
     }
@@ -92,7 +92,7 @@ fn anthropic_type(kind: ErrorKind) -> &'static str {
         ErrorKind::TooLarge => "request_too_large",
         ErrorKind::Busy => "rate_limit_error",
         ErrorKind::Unavailable => "overloaded_error",
-        ErrorKind::Deadline => "timeout_error",
+        ErrorKind::Slow | ErrorKind::Deadline => "timeout_error",
         ErrorKind::Internal => "api_error",
         _ => "invalid_request_error",
     }

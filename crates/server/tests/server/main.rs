@@ -6,6 +6,7 @@ mod auth;
 mod chat;
 mod client;
 mod crowds;
+mod deadlines;
 mod errors;
 mod hostile;
 mod life;
