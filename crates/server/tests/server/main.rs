@@ -16,3 +16,5 @@ mod openapi;
 mod plain;
 mod responses;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;

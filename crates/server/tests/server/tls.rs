@@ -1,0 +1,128 @@
+//! HTTPS, with the certificate in the folder `tls`.
+
+use crate::client::{Reply, connect, receive, request};
+use crate::support::{CHAT, Running, ask, config, loader, start, until};
+use latent_server::{Extras, Limits, ServeError, Server, ServerConfig};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/server/tls").join(name)
+}
+
+fn secure(limits: Limits) -> Running {
+    start(ServerConfig { tls: Some((file("certificate.pem"), file("key.pem"))), limits, ..config() })
+}
+
+/// A connection of a client that trusts these.
+fn encrypted(server: &Running, roots: RootCertStore) -> StreamOwned<ClientConnection, TcpStream> {
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), connect(server.address))
+}
+
+fn trusted() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(file("certificate.pem")).unwrap()).unwrap();
+    roots
+}
+
+/// Asks over TLS.
+fn over_tls(server: &Running, method: &str, path: &str, body: &Value) -> Reply {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let mut stream = encrypted(server, trusted());
+    stream.write_all(&request(server.address, method, path, &[], body.as_bytes())).unwrap();
+    receive(stream)
+}
+
+fn assert_serves(server: &Running) {
+    assert_eq!(over_tls(server, "GET", "/health", &Value::Null).ok(), json!({"status": "ok"}));
+}
+
+#[test]
+fn who_trusts_the_certificate_gets_answers_and_streams() {
+    let server = secure(Limits::default());
+    assert!(server.server().url().starts_with("https://"));
+    assert_serves(&server);
+    let whole = over_tls(&server, "POST", CHAT, &ask(json!({}))).ok();
+    let chunks = over_tls(&server, "POST", CHAT, &ask(json!({"stream": true}))).chunks();
+    let text: String =
+        chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str()).collect();
+    assert!(!text.is_empty());
+    assert_eq!(whole["choices"][0]["message"]["content"], text);
+    // it is this certificate, and no other
+    let mut stranger = encrypted(&server, RootCertStore::empty());
+    let refused = stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap_err().to_string();
+    assert!(refused.contains("certificate"), "{refused}");
+}
+
+#[test]
+fn who_does_not_encrypt_gets_no_answer() {
+    let server = secure(Limits::default());
+    let mut plain = connect(server.address);
+    plain.write_all(&request(server.address, "GET", "/health", &[], b"")).unwrap();
+    let mut said = Vec::new();
+    // closed, perhaps by a reset
+    let _ = plain.read_to_end(&mut said);
+    let text = String::from_utf8_lossy(&said);
+    assert!(!text.contains("HTTP/") && !text.contains("ok"), "{text:?}");
+    // an alert in the form of TLS, if anything
+    assert!(said.first().is_none_or(|first| *first == 21), "{said:?}");
+    assert_serves(&server);
+}
+
+#[test]
+fn who_does_not_finish_the_handshake_makes_room() {
+    let most = 20;
+    let server = secure(Limits { connections: most, ..Limits::default() });
+    // the beginning of a handshake
+    let mut silent: Vec<TcpStream> = (0..100)
+        .map(|_| {
+            let mut stream = connect(server.address);
+            stream.write_all(&[22, 3, 1]).unwrap();
+            stream
+        })
+        .collect();
+    assert_serves(&server);
+    // long before `header_seconds`
+    until("the first are closed", || {
+        let closed = |stream: &mut TcpStream| {
+            stream.set_nonblocking(true).unwrap();
+            !matches!(stream.read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+        };
+        silent[..100 - most].iter_mut().all(closed)
+    });
+    let start = std::time::Instant::now();
+    assert_serves(&server);
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+}
+
+#[test]
+fn files_that_do_not_fit_are_named_before_anything_is_listened_at() {
+    // a server that listened first would find its address taken
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    for (certificate, key, words) in [
+        ("missing.pem", "key.pem", "missing.pem"),
+        ("certificate.pem", "missing.pem", "missing.pem"),
+        ("certificate.pem", "certificate.pem", "certificate.pem"),
+        ("key.pem", "key.pem", "key.pem: it holds no certificate in PEM form"),
+        ("certificate.pem", "other-key.pem", "the certificate cannot be used"),
+    ] {
+        let tls = Some((file(certificate), file(key)));
+        let started = Server::start(ServerConfig { port, tls, ..config() }, loader(), Extras::default());
+        let Err(error @ ServeError::Tls(_)) = started else { panic!("{certificate} and {key} are taken") };
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
