@@ -3,10 +3,14 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Command, Stdio};
 use support::latent;
+#[cfg(unix)]
+use {
+    nix::sys::signal::Signal,
+    std::io::{BufRead, BufReader, Read, Write},
+    std::net::TcpStream,
+    std::time::{Duration, Instant},
+};
 
 /// The error of a command that is used wrongly.
 fn misuse(args: &[&str]) -> String {
@@ -34,37 +38,201 @@ fn what_is_not_safe_or_not_known_is_refused() {
     assert!(misuse(&["serve", "--port", "0", "--tls-cert", &keys]).contains("tls-key"));
 }
 
+/// A program that serves the demo model.
+#[cfg(unix)]
+mod running {
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpStream;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    /// How long anything may take on a machine that has other work.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    pub struct Serving {
+        child: Child,
+        /// The model's name.
+        pub name: String,
+        pub address: String,
+    }
+
+    impl Drop for Serving {
+        fn drop(&mut self) {
+            // one that has ended needs no end
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    impl Serving {
+        /// Starts it with this configuration file and as many file descriptors, if that is said, and waits until it answers.
+        pub fn start(config: &str, files: Option<usize>) -> Serving {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("config.toml");
+            std::fs::write(&path, config).unwrap();
+            let program = assert_cmd::cargo::cargo_bin("latent");
+            let mut command = match files {
+                None => Command::new(program),
+                Some(files) => {
+                    let mut shell = Command::new("sh");
+                    shell.args(["-c", &format!("ulimit -n {files}; exec \"$0\" \"$@\"")]).arg(program);
+                    shell
+                }
+            };
+            let mut child = command
+                .args(["serve", "--port", "0", "--ctx-size", "512", "--threads", "1", "--config"])
+                .arg(&path)
+                .env_remove("LATENT_MODEL")
+                .env("LATENT_ALIAS", "from-the-environment")
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            let (name, address) = line.trim().split_once(" at http://").unwrap_or_else(|| panic!("{line:?}"));
+            Serving { child, name: name.to_owned(), address: address.to_owned() }
+        }
+
+        pub fn connect(&self) -> TcpStream {
+            let stream = TcpStream::connect(&self.address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream
+        }
+
+        /// Sends a request's head, which announces so many bytes, and what is given of them.
+        pub fn begin(&self, line: &str, announced: usize, body: &str) -> TcpStream {
+            let mut stream = self.connect();
+            let host = &self.address;
+            let head = format!(
+                "{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {announced}\r\n\r\n{body}"
+            );
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        }
+
+        pub fn get(&self, path: &str) -> String {
+            rest(self.begin(&format!("GET {path}"), 0, ""))
+        }
+
+        pub fn post(&self, path: &str, body: &str) -> TcpStream {
+            self.begin(&format!("POST {path}"), body.len(), body)
+        }
+
+        pub fn signal(&self, signal: Signal) {
+            kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+        }
+
+        /// Waits until it has heard of a signal.
+        pub fn wait_draining(&self) {
+            let deadline = Instant::now() + PATIENCE;
+            while !self.get("/health").starts_with("HTTP/1.1 503") {
+                assert!(Instant::now() < deadline, "it does not hear");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+
+        pub fn is_running(&mut self) -> bool {
+            self.child.try_wait().unwrap().is_none()
+        }
+
+        /// Waits for its exit code.
+        pub fn end(&mut self) -> Option<i32> {
+            let deadline = Instant::now() + PATIENCE;
+            while self.is_running() {
+                assert!(Instant::now() < deadline, "it does not end");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            self.child.wait().unwrap().code()
+        }
+    }
+
+    /// What comes until the server closes the connection.
+    pub fn rest(mut stream: impl Read) -> String {
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn it_answers_until_it_is_told_to_stop() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("config.toml");
-    // the flag comes before the file
-    std::fs::write(&config, "alias = \"from-the-file\"\nport = 1\nparallel = 3\n").unwrap();
-    let mut server = Command::new(assert_cmd::cargo::cargo_bin("latent"))
-        .args(["serve", "--port", "0", "--ctx-size", "512", "--threads", "1", "--config"])
-        .arg(&config)
-        .env_remove("LATENT_MODEL")
-        .env("LATENT_ALIAS", "from-the-environment")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    // flag and environment come before the file
+    let mut server = running::Serving::start("alias = \"from-the-file\"\nport = 1\nparallel = 3\n", None);
+    assert_eq!(server.name, "from-the-environment");
+    for (path, part) in [("/props", "\"total_slots\":3"), ("/latent/graph", "<svg")] {
+        let reply = server.get(path);
+        assert!(reply.starts_with("HTTP/1.1 200") && reply.contains(part), "{reply}");
+    }
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(143));
+}
+
+#[cfg(unix)]
+const CHAT: &str = "/v1/chat/completions";
+
+#[cfg(unix)]
+#[test]
+fn answers_end_after_the_first_signal_and_others_are_refused() {
+    let mut server = running::Serving::start("[limits]\nbody_seconds = 600\ndrain_seconds = 600\n", None);
+    let messages = "\"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story.\"}]";
+    let long =
+        format!("{{{messages}, \"max_tokens\": 450, \"ignore_eos\": true, \"n\": 8, \"stream\": true}}");
+    let mut stream = BufReader::new(server.post(CHAT, &long));
     let mut line = String::new();
-    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let (name, url) = line.trim().split_once(" at http://").unwrap_or_else(|| panic!("{line:?}"));
-    assert_eq!(name, "from-the-environment");
-    let get = |path: &str| {
-        let mut stream = TcpStream::connect(url).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {url}\r\nConnection: close\r\n\r\n").unwrap();
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).unwrap();
-        assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
-        reply
-    };
-    assert!(get("/props").contains("\"total_slots\":3"));
-    assert!(get("/latent/graph").contains("<svg"));
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(server.id()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    assert_eq!(server.wait().unwrap().code(), Some(143));
+    while !line.contains("\"content\"") {
+        line.clear();
+        assert!(stream.read_line(&mut line).unwrap() > 0);
+    }
+    // a request that the server waits for, so that it does not end before the rest of the test
+    let body = format!("{{{messages}}}");
+    let (first, last) = body.split_at(10);
+    let mut unfinished = server.begin(&format!("POST {CHAT}"), body.len(), first);
+    server.signal(Signal::SIGTERM);
+    server.wait_draining();
+    let refused = running::rest(server.post(CHAT, &body));
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("shutting down"), "{refused}");
+    assert!(refused.contains("retry-after: "), "{refused}");
+    let answer = running::rest(stream);
+    assert_eq!(answer.matches("\"finish_reason\":\"length\"").count(), 8);
+    assert!(answer.contains("data: [DONE]"), "{answer}");
+    assert!(server.is_running());
+    unfinished.write_all(last.as_bytes()).unwrap();
+    let refused = running::rest(unfinished);
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    assert_eq!(server.end(), Some(143));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_second_signal_ends_it_at_once() {
+    for (second, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
+        let mut server = running::Serving::start("[limits]\nbody_seconds = 600\ndrain_seconds = 600\n", None);
+        let unfinished = server.begin(&format!("POST {CHAT}"), 100, "{");
+        // the head of the request has been read when another one is answered
+        assert!(server.get("/health").starts_with("HTTP/1.1 200"));
+        server.signal(Signal::SIGTERM);
+        server.wait_draining();
+        assert!(server.is_running());
+        server.signal(second);
+        assert_eq!(server.end(), Some(code));
+        drop(unfinished);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_crowd_beyond_the_file_descriptors_keeps_nobody_out() {
+    let mut server = running::Serving::start("", Some(128));
+    let mut idle: Vec<TcpStream> = (0..800).map(|_| server.connect()).collect();
+    let start = Instant::now();
+    assert!(server.get("/health").starts_with("HTTP/1.1 200"));
+    // it does not wait until idle connections end by themselves, nor for every one of them
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    // most of the crowd has been closed
+    assert_eq!(idle[0].read(&mut [0]).unwrap(), 0);
+    assert!(server.is_running());
 }
