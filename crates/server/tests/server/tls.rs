@@ -85,7 +85,7 @@ fn who_does_not_encrypt_gets_no_answer() {
 #[test]
 fn who_does_not_finish_the_handshake_makes_room() {
     let most = 20;
-    let server = secure(Limits { connections: most, ..Limits::default() });
+    let server = secure(Limits { connections: most, header_seconds: 600, ..Limits::default() });
     // the beginning of a handshake
     let mut silent: Vec<TcpStream> = (0..100)
         .map(|_| {
@@ -95,7 +95,6 @@ fn who_does_not_finish_the_handshake_makes_room() {
         })
         .collect();
     assert_serves(&server);
-    // long before `header_seconds`
     until("the first are closed", || {
         let closed = |stream: &mut TcpStream| {
             stream.set_nonblocking(true).unwrap();
@@ -103,9 +102,7 @@ fn who_does_not_finish_the_handshake_makes_room() {
         };
         silent[..100 - most].iter_mut().all(closed)
     });
-    let start = std::time::Instant::now();
     assert_serves(&server);
-    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
 }
 
 #[test]
