@@ -10,6 +10,7 @@ use latent_formats::{Checkpoint, Outline, Source, input_file, limits};
 use latent_graph::circuit::{DeclaredTensors, TensorIndex};
 use latent_graph::{Circuit, ModelConfig, support};
 use latent_types::format_bytes;
+use serde_json::Value;
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
@@ -113,6 +114,14 @@ pub(crate) fn chat_template(checkpoint: &Checkpoint) -> Result<Option<&str>> {
         Source::Gguf(g) => g.metadata.str("tokenizer.chat_template")?,
         Source::HuggingFace(hf) => hf.chat_template.as_deref(),
     })
+}
+
+/// The checkpoint's own `response_template`.
+pub(crate) fn response_template(checkpoint: &Checkpoint) -> Option<&Value> {
+    match checkpoint.source() {
+        Source::Gguf(_) => None,
+        Source::HuggingFace(source) => source.tokenizer_config.as_ref()?.get("response_template"),
+    }
 }
 
 #[cfg(feature = "demo")]

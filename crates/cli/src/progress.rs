@@ -73,6 +73,14 @@ impl LateBar {
         self.bar.set_position(done);
     }
 
+    /// Updates a bar that goes away when all is done.
+    pub(crate) fn advance(&mut self, done: usize, total: usize) {
+        self.set(done as u64, total as u64);
+        if done == total {
+            self.finish();
+        }
+    }
+
     /// Takes the bar away, or keeps it from appearing.
     pub(crate) fn finish(&mut self) {
         if let Some((stop, thread)) = self.waiting.take() {

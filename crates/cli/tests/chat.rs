@@ -275,6 +275,46 @@ fn reasoning_is_no_part_of_the_answer() {
     assert!(!stdout.trim().is_empty());
 }
 
+/// A folder of safetensors with random weights, the demo model's tokenizer, and a response template of its own.
+fn folder_with_template(template: &Value) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    latent(&["make-model", "tiny-v3", "F32", &model.display().to_string(), "--layers", "2"])
+        .assert()
+        .success();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../text/tests/data/demo");
+    std::fs::copy(data.join("tokenizer.json"), model.join("tokenizer.json")).unwrap();
+    let config = std::fs::read(data.join("tokenizer_config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&config).unwrap();
+    config["response_template"] = template.clone();
+    std::fs::write(model.join("tokenizer_config.json"), config.to_string()).unwrap();
+    let path = model.display().to_string();
+    (folder, path)
+}
+
+#[test]
+fn the_models_own_response_template_takes_answers_apart() {
+    let planned = json!({"start_anchor": "<｜Assistant｜>", "fields": {
+        "thinking": {"open": "[plan]", "close": "[/plan]", "first": true},
+        "content": {"content_args": {"strip": "at_markers"}},
+    }});
+    let folder = tempfile::tempdir().unwrap();
+    let grammar = folder.path().join("plan.gbnf");
+    std::fs::write(&grammar, r#"root ::= "[plan]a fox[/plan]a lantern""#).unwrap();
+    let answer = |template: &Value| {
+        let (_folder, model) = folder_with_template(template);
+        let (code, stdout, stderr) =
+            chat(&["-m", &model, "-q", "--grammar", &grammar.display().to_string()], "Hello!\n");
+        assert_eq!(code, 0, "{stderr}");
+        (stdout, stderr)
+    };
+    assert_eq!(answer(&planned), ("a lantern\n".to_owned(), String::new()));
+    // one that cannot be used is told of
+    let (stdout, stderr) = answer(&json!({"fields": "none"}));
+    assert_eq!(stdout, "[plan]a fox[/plan]a lantern\n");
+    assert!(stderr.contains("response_template is left out: "), "{stderr}");
+}
+
 #[test]
 fn the_help_of_chat_fits_80_columns() {
     let output = latent(&["help", "chat"]).output().unwrap();

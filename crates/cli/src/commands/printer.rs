@@ -23,10 +23,7 @@ impl Printer {
 
 impl Listener for Printer {
     fn prompt(&mut self, done: usize, total: usize) -> bool {
-        self.bar.set(done as u64, total as u64);
-        if done == total {
-            self.bar.finish();
-        }
+        self.bar.advance(done, total);
         !interrupt::asked()
     }
 

@@ -8,7 +8,7 @@ use crate::{interrupt, model, output};
 use anyhow::{Context, Result};
 use latent_engine::cache::DiskCache;
 use latent_engine::{Engine, EngineOptions};
-use latent_formats::{Checkpoint, Source, input_file};
+use latent_formats::{Checkpoint, input_file};
 use latent_server::{
     AboutModel, DEFAULT_DISK_BYTES, Drawing, Extras, FileConfig, Keys, LoadedModel, Loader, ServeError,
     Server, ServerConfig,
@@ -165,18 +165,10 @@ fn about(args: &ServeArgs, checkpoint: &Checkpoint, alias: Option<String>) -> Re
         id: alias.or(name).unwrap_or_else(|| "model".into()),
         path: checkpoint.display_name(),
         chat_template: model::chat_template(checkpoint)?.map(str::to_owned),
-        response_template: response_template(checkpoint),
+        response_template: model::response_template(checkpoint).cloned(),
         sampling: Sampling::new(&args.sampling, checkpoint)?.params,
         bytes,
     })
-}
-
-/// The checkpoint's own `response_template`.
-fn response_template(checkpoint: &Checkpoint) -> Option<serde_json::Value> {
-    match checkpoint.source() {
-        Source::Gguf(_) => None,
-        Source::HuggingFace(source) => source.tokenizer_config.as_ref()?.get("response_template").cloned(),
-    }
 }
 
 /// What loads the model, the first time and after a fault.

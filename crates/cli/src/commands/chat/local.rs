@@ -1,9 +1,8 @@
 //! A model of this process.
 
 use super::file;
-use super::partner::{Answered, Attempt, Ending, Figures, Partner};
+use super::partner::{Answered, Attempt, Ending, Figures, Partner, Question};
 use super::reply::Reply;
-use super::screen::Screen;
 use crate::args::ChatArgs;
 use crate::commands::chat_options::ChatOptions;
 use crate::commands::constraint::{AnswerConstraint, processors};
@@ -14,7 +13,7 @@ use crate::commands::sampling::Sampling;
 use crate::exit::Usage;
 use crate::output::say;
 use crate::progress::LateBar;
-use crate::{interrupt, model};
+use crate::{interrupt, model, output};
 use anyhow::{Context, Result, anyhow};
 use latent_engine::{Answer, ContextShift, Engine, Event, Listener, Request, Session, StopReason};
 use latent_formats::Checkpoint;
@@ -145,13 +144,8 @@ impl Local<'_> {
 }
 
 impl Partner for Local<'_> {
-    fn answer(
-        &mut self,
-        conversation: &mut Conversation,
-        again: u64,
-        screen: &mut Screen,
-        note: &dyn Fn(&str),
-    ) -> Result<Attempt> {
+    fn answer(&mut self, question: Question<'_>) -> Result<Attempt> {
+        let Question { conversation, again, screen, note } = question;
         let ready = self.fit(conversation, note).and_then(|prompt| Ok((prompt, self.parser(conversation)?)));
         let (prompt, parser) = match ready {
             Ok(ready) => ready,
@@ -275,11 +269,14 @@ impl Partner for Local<'_> {
 /// How the model writes reasoning and calls.
 fn response_format(checkpoint: &Checkpoint, config: &latent_graph::ModelConfig) -> Result<ResponseFormat> {
     let hints = ModelHints {
-        response_template: None,
+        response_template: model::response_template(checkpoint),
         chat_template: model::chat_template(checkpoint)?,
         architecture: Some(config.architecture.as_str()),
     };
-    Ok(ResponseFormat::for_model(&hints)?)
+    Ok(ResponseFormat::for_model(&hints).or_else(|error| {
+        output::note(&format!("warning: the model's response_template is left out: {error}"));
+        ResponseFormat::for_model(&ModelHints { response_template: None, ..hints })
+    })?)
 }
 
 fn markers(tokenizer: &Tokenizer, format: &ResponseFormat) -> HashSet<u32> {
@@ -327,10 +324,7 @@ impl Shown<'_> {
 
 impl Listener for Shown<'_> {
     fn prompt(&mut self, done: usize, total: usize) -> bool {
-        self.bar.set(done as u64, total as u64);
-        if done == total {
-            self.bar.finish();
-        }
+        self.bar.advance(done, total);
         !interrupt::asked()
     }
 

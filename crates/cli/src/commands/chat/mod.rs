@@ -23,7 +23,7 @@ use anyhow::{Result, anyhow};
 use commands::{Asked, COMMANDS, GREETING};
 use input::{Entered, Input};
 use latent_formats::OutputFile;
-use partner::{Answered, Attempt, Ending, Figures, Partner};
+use partner::{Answered, Attempt, Ending, Figures, Partner, Question};
 use screen::Screen;
 use stats::Stats;
 use std::path::Path;
@@ -145,7 +145,13 @@ impl Chat<'_> {
                 say(text);
             }
         };
-        match self.partner.answer(&mut self.conversation, self.again, &mut self.screen, &note)? {
+        let question = Question {
+            conversation: &mut self.conversation,
+            again: self.again,
+            screen: &mut self.screen,
+            note: &note,
+        };
+        match self.partner.answer(question)? {
             Attempt::Answered(answered) => {
                 self.conversation.push_answer(&answered.text, &answered.reasoning);
                 self.after(&answered);

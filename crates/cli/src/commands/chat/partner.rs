@@ -37,6 +37,18 @@ pub(super) struct Figures {
     pub(super) accepted: usize,
 }
 
+/// What is to be answered.
+pub(super) struct Question<'a> {
+    /// Its oldest turns may be left out if its context is full.
+    pub(super) conversation: &'a mut Conversation,
+    /// How often questions were answered again, each time with another seed.
+    pub(super) again: u64,
+    /// Shows the answer as it comes.
+    pub(super) screen: &'a mut Screen,
+    /// Says what else there is to say.
+    pub(super) note: &'a dyn Fn(&str),
+}
+
 /// An answer.
 pub(super) struct Answered {
     pub(super) text: String,
@@ -56,18 +68,11 @@ pub(super) enum Attempt {
 
 /// Answers, and keeps what answering needs.
 pub(super) trait Partner {
-    /// Answers the last message of a conversation, whose oldest turns may be left out if its context is full; `note` says so.
-    /// `again`: how often questions were answered again, each time with another seed.
+    /// Answers the last message of a conversation.
     ///
     /// # Errors
     /// When standard output is gone.
-    fn answer(
-        &mut self,
-        conversation: &mut Conversation,
-        again: u64,
-        screen: &mut Screen,
-        note: &dyn Fn(&str),
-    ) -> Result<Attempt>;
+    fn answer(&mut self, question: Question<'_>) -> Result<Attempt>;
 
     /// How full the context is: tokens in use and all, where that is known.
     fn context(&self) -> Option<(usize, usize)>;

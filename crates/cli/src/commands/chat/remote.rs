@@ -2,9 +2,8 @@
 
 use super::chunks::{Chunk, Chunks};
 use super::file;
-use super::partner::{Answered, Attempt, Ending, Partner};
+use super::partner::{Answered, Attempt, Ending, Partner, Question};
 use super::reply::Reply;
-use super::screen::Screen;
 use crate::args::ChatArgs;
 use crate::commands::chat_options::read_tools;
 use crate::commands::constraint;
@@ -115,15 +114,9 @@ impl Remote<'_> {
 }
 
 impl Partner for Remote<'_> {
-    fn answer(
-        &mut self,
-        conversation: &mut Conversation,
-        again: u64,
-        screen: &mut Screen,
-        _note: &dyn Fn(&str),
-    ) -> Result<Attempt> {
-        let body = self.request(conversation, again);
-        let mut reply = Reply::new(screen);
+    fn answer(&mut self, question: Question<'_>) -> Result<Attempt> {
+        let body = self.request(question.conversation, question.again);
+        let mut reply = Reply::new(question.screen);
         let start = Instant::now();
         let (ended, chunks) = self.follow(&body, &mut reply)?;
         if reply.is_empty() {
