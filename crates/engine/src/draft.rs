@@ -16,6 +16,18 @@ pub struct DraftInput<'a> {
     pub token: u32,
 }
 
+/// Hears of an input's logits.
+type LogitsSink<'s> = &'s mut dyn FnMut(usize, &[f32]);
+
+/// Rows of one sequence behind those that its MTP layer has.
+struct MtpRows<'a> {
+    sequence: &'a Sequence,
+    /// The token after each row.
+    tokens: &'a [u32],
+    /// The rows of the residual stream.
+    hidden: &'a [f32],
+}
+
 /// The token of the largest logit; none where no logit is a number.
 pub(crate) fn likeliest(logits: &[f32]) -> Option<u32> {
     let numbers = logits.iter().enumerate().filter(|(_, logit)| !logit.is_nan());
@@ -91,33 +103,24 @@ impl Engine {
             let rows = sequence.draft.done()..sequence.len();
             self.cache.own_rows(sequence, rows)?;
         }
-        self.batch.clear();
-        let mut tokens = Vec::new();
+        let mut tokens = Vec::with_capacity(inputs.len());
         for DraftInput { sequence, token } in inputs.iter_mut() {
-            tokens.clear();
-            tokens.extend_from_slice(sequence.draft.waiting().0);
-            tokens.push(*token);
-            let path = self.options.stages.mla.path(tokens.len(), &self.model.config().attention);
-            let done = sequence.draft.done();
-            self.batch.push(InputRows::Tokens(&tokens), done, sequence.block_table(), path);
-            self.batch.wanted.push((self.batch.rows() - 1) as u32);
-            sequence.draft.ran(tokens.len());
+            let of_sequence = [sequence.draft.waiting().0, &[*token]].concat();
+            sequence.draft.ran(of_sequence.len());
+            tokens.push(of_sequence);
         }
-        let hidden: Vec<&[f32]> = inputs.iter().map(|input| input.sequence.draft.waiting().1).collect();
-        let ran = self.model.draft(DraftStep {
-            batch: &self.batch,
-            hidden: &hidden,
-            kv: self.cache.store(),
-            cancel: &self.cancel,
-            on_logits: &mut |input, logits| sink(input, logits),
+        let rows = inputs.iter().zip(&tokens).map(|(input, tokens)| {
+            let sequence = &*input.sequence;
+            MtpRows { sequence, tokens, hidden: sequence.draft.waiting().1 }
         });
+        let ran = self.run_mtp(rows, Some(sink));
         for DraftInput { sequence, .. } in inputs.iter_mut() {
             match ran {
                 Ok(()) => sequence.draft.commit(),
                 Err(_) => sequence.draft.abandon(sequence.len()),
             }
         }
-        Ok(ran?)
+        ran
     }
 
     /// Takes the residual rows of a step that has just run for the MTP layer, and runs it over those whose next tokens the step has; its
@@ -134,7 +137,6 @@ impl Engine {
                 input.sequence.draft.push(len, tokens, hidden);
             }
         }
-        self.batch.clear();
         let mut left = self.max_batch_tokens();
         for (input, _) in inputs.iter_mut().zip(&self.outcomes).filter(|(_, outcome)| outcome.is_ok()) {
             let sequence = &mut *input.sequence;
@@ -148,26 +150,43 @@ impl Engine {
             }
             left -= rows;
         }
-        let mut hidden = Vec::new();
-        for input in inputs.iter() {
+        let rows = inputs.iter().map(|input| {
             let sequence = &*input.sequence;
-            let (tokens, rows) = sequence.draft.running(width);
-            if !tokens.is_empty() {
-                let path = self.options.stages.mla.path(tokens.len(), &self.model.config().attention);
-                let done = sequence.draft.done();
-                self.batch.push(InputRows::Tokens(tokens), done, sequence.block_table(), path);
-                hidden.push(rows);
+            let (tokens, hidden) = sequence.draft.running(width);
+            MtpRows { sequence, tokens, hidden }
+        });
+        self.run_mtp(rows.filter(|rows| !rows.tokens.is_empty()), None)
+    }
+
+    /// Runs the MTP layer; `sink` hears, for each sequence, the logits of its last row.
+    fn run_mtp<'a>(
+        &mut self,
+        rows: impl Iterator<Item = MtpRows<'a>>,
+        mut sink: Option<LogitsSink<'_>>,
+    ) -> Result<(), EngineError> {
+        self.batch.clear();
+        let mut all_hidden = Vec::new();
+        for MtpRows { sequence, tokens, hidden } in rows {
+            let path = self.path(tokens.len());
+            self.batch.push(InputRows::Tokens(tokens), sequence.draft.done(), sequence.block_table(), path);
+            if sink.is_some() {
+                self.batch.wanted.push((self.batch.rows() - 1) as u32);
             }
+            all_hidden.push(hidden);
         }
         if self.batch.rows() == 0 {
             return Ok(());
         }
         Ok(self.model.draft(DraftStep {
             batch: &self.batch,
-            hidden: &hidden,
+            hidden: &all_hidden,
             kv: self.cache.store(),
             cancel: &self.cancel,
-            on_logits: &mut |_, _| {},
+            on_logits: &mut |input, logits| {
+                if let Some(sink) = &mut sink {
+                    sink(input, logits);
+                }
+            },
         })?)
     }
 }

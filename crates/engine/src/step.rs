@@ -232,7 +232,7 @@ impl Engine {
         {
             let first = self.batch.rows();
             let rows = if input.drafted { 1 } else { input.rows.len() };
-            let path = self.options.stages.mla.path(rows, &self.model.config().attention);
+            let path = self.path(rows);
             let (len, block_table) = (input.sequence.len(), input.sequence.block_table());
             self.batch.push(input.rows, len, block_table, path).state = input.sequence.span_state();
             let mut want = |row: usize| {
