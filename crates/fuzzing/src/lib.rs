@@ -22,6 +22,8 @@ mod headers;
 mod model;
 #[cfg(feature = "engine")]
 mod plan_step;
+#[cfg(feature = "engine")]
+mod prefix_file;
 mod response;
 #[cfg(feature = "engine")]
 mod session;
@@ -43,6 +45,8 @@ pub use grammar::{grammar, json_schema};
 pub use headers::{config, gguf, packed, safetensors};
 #[cfg(feature = "engine")]
 pub use plan_step::plan_step;
+#[cfg(feature = "engine")]
+pub use prefix_file::prefix_file;
 pub use response::response;
 #[cfg(feature = "engine")]
 pub use session::session;
@@ -79,6 +83,8 @@ pub const TARGETS: &[Target] = &[
     ("dump", dump),
     #[cfg(feature = "engine")]
     ("plan_step", plan_step),
+    #[cfg(feature = "engine")]
+    ("prefix_file", prefix_file),
     #[cfg(feature = "engine")]
     ("session", session),
     #[cfg(feature = "engine")]

@@ -70,6 +70,12 @@ fn sessions_dumps_and_stop_strings() {
 
 #[test]
 #[cfg(feature = "engine")]
+fn files_of_the_prefix_cache() {
+    replay(&["prefix_file"]);
+}
+
+#[test]
+#[cfg(feature = "engine")]
 fn plans_against_exact_arithmetic() {
     replay(&["plan_step"]);
 }

@@ -3,7 +3,7 @@
 //! A cached block stays in the pool with one user more, the cache itself. Where it is the only one, the block is *idle*: as good as free, since
 //! [`PrefixIndex::evict`] gives it up. Rows are never copied: a prompt shares the blocks, the last of them in part, and copies on write.
 
-use super::disk::{Disk, StoredBlock};
+use super::disk::{Disk, StoredBlock, WantedBlocks};
 use super::node::{Node, Tree};
 use super::stats::{DiskStats, PrefixStats};
 use crate::cache::block_hash::{BlockHash, HashChain};
@@ -334,7 +334,8 @@ impl PrefixIndex {
                 break;
             }
             let first = nodes.len();
-            let stored = disk.read(&names[first..], &tokens[first * KV_BLOCK..], cache);
+            let wanted = WantedBlocks { first, names: &names[first..], tokens: &tokens[first * KV_BLOCK..] };
+            let stored = disk.read(&wanted, cache);
             if stored.is_empty() {
                 break;
             }

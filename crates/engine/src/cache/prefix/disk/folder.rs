@@ -44,7 +44,8 @@ pub(super) struct Folder {
     max_bytes: u64,
     files: HashMap<String, Known>,
     by_name: HashMap<BlockHash, String>,
-    bytes: u64,
+    /// Of all files, however long they say that they are.
+    bytes: u128,
     /// When the folder had changed last when it was read, if that was long enough before.
     seen: Option<SystemTime>,
     /// Whether the folder could not be read last time: that is said once.
@@ -82,7 +83,7 @@ impl Folder {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        u64::try_from(self.bytes).unwrap_or(u64::MAX)
     }
 
     pub(super) fn path_of(&self, file: &str) -> PathBuf {
@@ -172,13 +173,13 @@ impl Folder {
         for block in &blocks {
             self.by_name.insert(*block, file.clone());
         }
-        self.bytes += bytes;
+        self.bytes += u128::from(bytes);
         self.files.insert(file, Known { bytes, first, used, blocks });
     }
 
     fn forget(&mut self, file: &str) {
         let Some(known) = self.files.remove(file) else { return };
-        self.bytes -= known.bytes;
+        self.bytes -= u128::from(known.bytes);
         for block in known.blocks {
             if self.by_name.get(&block).is_some_and(|of| of == file) {
                 self.by_name.remove(&block);
@@ -227,7 +228,7 @@ impl Folder {
         let seconds = |time: SystemTime| {
             time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() / TOUCH.as_secs())
         };
-        while self.bytes + bytes > self.max_bytes {
+        while self.bytes + u128::from(bytes) > u128::from(self.max_bytes) {
             let oldest = self.files.iter().min_by_key(|(name, known)| {
                 (seconds(known.used), std::cmp::Reverse(known.first), known.used, (*name).clone())
             });
@@ -287,4 +288,24 @@ pub(super) fn read_header(path: &Path, id: u64) -> io::Result<(Header, File)> {
     file.read_exact(&mut bytes[START..])?;
     let header = Header::parse(&bytes, id, metadata.len()).ok_or_else(damaged)?;
     Ok((header, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_longer_than_any_disk_are_the_first_to_go() {
+        let place = tempfile::tempdir().unwrap();
+        let mut folder = Folder::open(place.path(), 9, 1000).unwrap();
+        for (index, bytes) in [u64::MAX, u64::MAX, 600].into_iter().enumerate() {
+            let name = folder.name(index, BlockHash([index as u8; 16]));
+            let age = Duration::from_secs(3600 * (10 - index as u64));
+            folder.add(name, bytes, index, SystemTime::now() - age, Vec::new());
+        }
+        assert_eq!((folder.files(), folder.bytes()), (3, u64::MAX));
+        folder.seen = fs::metadata(place.path()).unwrap().modified().ok();
+        assert!(folder.make_room(400));
+        assert_eq!((folder.files(), folder.bytes(), folder.removed), (1, 600, 2));
+    }
 }

@@ -38,6 +38,15 @@ pub(crate) struct Disk {
     dropped: u64,
 }
 
+/// Blocks of a text that are to be read.
+pub(super) struct WantedBlocks<'a> {
+    /// The place of the first of them in the text.
+    pub first: usize,
+    pub names: &'a [BlockHash],
+    /// Their tokens, and perhaps more.
+    pub tokens: &'a [u32],
+}
+
 /// A block that was read, checked.
 #[derive(Debug)]
 pub(super) struct StoredBlock {
@@ -90,15 +99,14 @@ impl Disk {
         shared.folder.find(name).is_some()
     }
 
-    /// Reads the blocks of these names that follow each other in one file, the first of them at least; `tokens` are theirs. Empty where the file is
-    /// damaged or gone.
-    pub(super) fn read(&mut self, names: &[BlockHash], tokens: &[u32], cache: &KvCache) -> Vec<StoredBlock> {
+    /// Reads the wanted blocks that follow each other in one file, the first of them at least. Empty where the file is damaged or gone.
+    pub(super) fn read(&mut self, wanted: &WantedBlocks<'_>, cache: &KvCache) -> Vec<StoredBlock> {
         let mut shared = lock(&self.shared);
-        let file = names.first().and_then(|name| shared.folder.find(*name)).cloned();
+        let file = wanted.names.first().and_then(|name| shared.folder.find(*name)).cloned();
         let Some(file) = file else { return Vec::new() };
         let path = shared.folder.path_of(&file);
         let mut stored = Vec::new();
-        if let Err(error) = read_blocks(&path, self.id, names, tokens, cache, &mut stored) {
+        if let Err(error) = read_blocks(&path, self.id, wanted, cache, &mut stored) {
             shared.folder.damaged(&file, &error);
         }
         stored
@@ -227,12 +235,11 @@ fn copy(
     Some(NewBlock { name, tokens: tokens.to_vec(), drafted, states, payload })
 }
 
-/// Reads the blocks of a file that begin with the first of `names` and go on as these do.
+/// Reads the blocks of a file that begin with the first that is wanted and go on as these do.
 fn read_blocks(
     path: &std::path::Path,
     id: u64,
-    names: &[BlockHash],
-    tokens: &[u32],
+    WantedBlocks { first, names, tokens }: &WantedBlocks<'_>,
     cache: &KvCache,
     stored: &mut Vec<StoredBlock>,
 ) -> io::Result<()> {
@@ -240,13 +247,19 @@ fn read_blocks(
     let (header, mut file) = read_header(path, id)?;
     let at = header.entries.iter().position(|entry| Some(&entry.name) == names.first());
     let Some(at) = at else { return damaged("it holds other blocks than it did") };
+    if header.first + at != *first {
+        // its recurrent states would be taken for those of other tokens
+        return damaged("a block has another place in its text than its name says");
+    }
     let wanted = names.iter().zip(tokens.chunks_exact(KV_BLOCK)).zip(&header.entries[at..]);
     let wanted: Vec<&Entry> = wanted
         .take_while(|((name, tokens), entry)| **name == entry.name && **tokens == *entry.tokens)
         .map(|(_, entry)| entry)
         .collect();
-    let Some(first) = wanted.first() else { return damaged("a block has other tokens than its name says") };
-    file.seek(SeekFrom::Start(first.start))?;
+    let Some(start) = wanted.first().map(|entry| entry.start) else {
+        return damaged("a block has other tokens than its name says");
+    };
+    file.seek(SeekFrom::Start(start))?;
     for entry in wanted {
         let expected = cache.block_bytes() + entry.states.len() * cache.layout().state_bytes();
         if entry.bytes != expected {
@@ -277,5 +290,52 @@ impl StoredBlock {
             }
         }
         Some(restored)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::StateOptions;
+    use latent_backend::{KvLayout, LayerState};
+    use latent_graph::ir::{KvLayer, KvLayerKind};
+    use latent_testing::reference::HostKvStore;
+    use latent_types::CacheType;
+
+    /// A cache of four blocks, a row of which has two elements.
+    fn cache() -> KvCache {
+        let layer = KvLayer { kind: KvLayerKind::Latent, layer: 0, width: 2, rope: 0 };
+        let layers = vec![LayerState::PerToken(layer)];
+        let layout = KvLayout { layers, cache_type: CacheType::F32, blocks: 4, state_slots: 0 };
+        KvCache::new(Box::new(HostKvStore::new(layout)), StateOptions::default(), 0)
+    }
+
+    /// A header may say of the right names that they are those of other places: states of these places would then be used at the wrong ones.
+    #[test]
+    fn a_block_is_read_at_the_place_of_its_text_alone() {
+        let cache = cache();
+        let tokens: Vec<u32> = (0..2 * KV_BLOCK as u32).collect();
+        let names = crate::cache::block_hashes(0, &tokens);
+        let block = |index: usize| NewBlock {
+            name: names[index],
+            tokens: tokens[index * KV_BLOCK..][..KV_BLOCK].to_vec(),
+            drafted: 0,
+            states: Vec::new(),
+            payload: vec![index as u8; cache.block_bytes()],
+        };
+        let folder = tempfile::tempdir().unwrap();
+        for (first, expected) in [(0, 2), (1, 0), (7, 0)] {
+            let path = folder.path().join(format!("{first}.kv"));
+            std::fs::write(&path, BlockRun { first, blocks: vec![block(0), block(1)] }.encode(9)).unwrap();
+            let wanted = WantedBlocks { first: 0, names: &names, tokens: &tokens };
+            let mut stored = Vec::new();
+            let read = read_blocks(&path, 9, &wanted, &cache, &mut stored);
+            assert_eq!((read.is_ok(), stored.len()), (expected > 0, expected), "{first}: {read:?}");
+            // the second block alone, where it is
+            let wanted = WantedBlocks { first: first + 1, names: &names[1..], tokens: &tokens[KV_BLOCK..] };
+            stored.clear();
+            read_blocks(&path, 9, &wanted, &cache, &mut stored).unwrap();
+            assert_eq!(stored[0].payload, vec![1; cache.block_bytes()]);
+        }
     }
 }
