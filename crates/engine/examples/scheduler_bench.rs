@@ -4,6 +4,10 @@
 //! ```text
 //! cargo run --release -p latent-engine --example scheduler_bench -- [MODEL.gguf | SHAPE TYPE LAYERS] [--long N] [--prefix N]
 //! ```
+//!
+//! SHAPE, TYPE and LAYERS are those of `latent make-model`; without either it is the demo model. `--long` (16384) is the prompt beside which others decode,
+//! `--prefix` (4000) the one that is cached, in tokens, as far as the model's context goes. The KV cache has room for the longer of them, 1024 tokens
+//! behind it and 8192 for the others: what that takes is printed first, and loading refuses what the machine has no memory for.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -22,29 +26,35 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
 
+/// Tokens of a context that a prompt leaves free.
+const BEHIND: usize = 64;
+
+/// Room in the KV cache for those who run beside the longest prompt.
+const OTHERS: usize = 16 * 512;
+
 struct Bench {
     checkpoint: Arc<Checkpoint>,
     tokenizer: Arc<Tokenizer>,
     context: usize,
-    vocab: u32,
+    vocab: u64,
     long: usize,
     prefix: usize,
 }
 
 fn main() -> Result<()> {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
-    let mut number = |name: &str| -> Option<usize> {
-        let at = args.iter().position(|arg| arg == name)?;
-        let number = args.get(at + 1)?.parse().ok();
-        args.drain(at..at + 2);
-        number
+    let mut number = |name: &str, default: usize| -> Result<usize> {
+        let Some(at) = args.iter().position(|arg| arg == name) else { return Ok(default) };
+        let given = args.get(at + 1).and_then(|number| number.parse().ok());
+        args.drain(at..(at + 2).min(args.len()));
+        given.filter(|number| *number > 0).ok_or_else(|| format!("{name} needs a number of tokens").into())
     };
-    let (long, prefix) = (number("--long"), number("--prefix"));
+    let (long, prefix) = (number("--long", 16_384)?, number("--prefix", 4000)?);
     let folder = tempfile::tempdir()?;
     let path = match &args[..] {
         [] => PathBuf::from(DEMO),
         [path] => PathBuf::from(path),
-        [shape, kind, layers, ..] => {
+        [shape, kind, layers] => {
             let path = folder.path().join("random.gguf");
             Recipe { layers: Some(layers.parse()?), ..Recipe::new(shape, kind.parse()?) }
                 .write_gguf(&path)?;
@@ -55,11 +65,14 @@ fn main() -> Result<()> {
     // token ids are all that matters: the tokenizer may be another's
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(&Checkpoint::open(Path::new(DEMO))?)?);
     let checkpoint = Arc::new(Checkpoint::open(&path)?);
-    let limit = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?.context_length;
-    let (long, prefix) = (long.unwrap_or(16_384).min(limit - 64), prefix.unwrap_or(4000).min(limit - 64));
+    let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
+    let limit = config.context_length;
+    let most = limit.checked_sub(BEHIND).ok_or("the model's context is too short for this")?;
+    let (long, prefix) = (long.min(most), prefix.min(most));
     let context = limit.min(long.max(prefix) + 1024);
-    let vocab = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?.vocab_size as u32;
+    let vocab = config.vocab_size as u64;
     let bench = Bench { checkpoint, tokenizer, context, vocab, long, prefix };
+    bench.describe(limit)?;
     for decoding in [1, 4] {
         bench.under_a_long_prompt(decoding)?;
     }
@@ -68,22 +81,49 @@ fn main() -> Result<()> {
 }
 
 impl Bench {
-    fn scheduler(&self, options: SchedulerOptions) -> Result<Scheduler> {
-        let engine_options = EngineOptions {
+    /// What is measured, and what it takes.
+    fn describe(&self, limit: usize) -> Result<()> {
+        let engine = self.engine()?;
+        let (summary, config) = (engine.summary(), engine.config());
+        println!(
+            "{}: {} layers, {} hidden, {:.2} GB of weights; {}, {}",
+            summary.name,
+            config.layers,
+            config.hidden_size,
+            summary.weight_bytes as f64 / 1e9,
+            summary.tier,
+            summary.placement,
+        );
+        println!(
+            "context of {} tokens (the model's limit: {limit}); KV cache of {} tokens in {}; {:.2} GB of memory in all",
+            self.context,
+            self.context + OTHERS,
+            summary.cache,
+            engine.needed().total() as f64 / 1e9,
+        );
+        println!("prompts: {} tokens beside others that decode, {} tokens cached", self.long, self.prefix);
+        Ok(())
+    }
+
+    fn engine(&self) -> Result<Engine> {
+        let options = EngineOptions {
             context: Some(self.context),
-            cache_tokens: Some(self.context + 16 * 512),
+            cache_tokens: Some(self.context + OTHERS),
             ..EngineOptions::default()
         };
-        let engine =
-            Engine::load(&*latent_backends::cpu(), &self.checkpoint, &engine_options, &mut |_, _| {})?;
-        Ok(Scheduler::new(engine, Arc::clone(&self.tokenizer), options))
+        Ok(Engine::load(&*latent_backends::cpu(), &self.checkpoint, &options, &mut |_, _| {})?)
+    }
+
+    fn scheduler(&self, options: SchedulerOptions) -> Result<Scheduler> {
+        Ok(Scheduler::new(self.engine()?, Arc::clone(&self.tokenizer), options))
     }
 
     fn job(&self, kind: u32, len: usize, tokens: usize) -> Job {
-        let prompt =
-            (0..len as u32).map(|i| (24 + (i * i * 7 + i * (kind + 3) + kind * 31) % 990) % self.vocab);
+        let kind = u64::from(kind);
+        let token = |i: u64| ((24 + (i * i * 7 + i * (kind + 3) + kind * 31) % 990) % self.vocab) as u32;
+        let prompt = (0..len as u64).map(token);
         let ends = self.tokenizer.end_of_generation().iter().map(|id| (*id, f32::NEG_INFINITY));
-        let logit_bias = ends.filter(|(id, _)| *id < self.vocab).collect();
+        let logit_bias = ends.filter(|(id, _)| u64::from(*id) < self.vocab).collect();
         let sampling = SamplingParams { logit_bias, ..SamplingParams::greedy() };
         let request =
             Request { prompt: prompt.collect(), sampling, max_tokens: Some(tokens), ..Request::default() };
@@ -97,35 +137,37 @@ impl Bench {
             scheduler.submit(self.job(kind, 64, 100_000))?;
         }
         let first = JobId(0);
-        let mut tokens = Vec::new();
-        let mut usual = Vec::new();
+        let mut before: Option<Instant> = None;
+        // a step; whether the wanted job has its first token now
         let mut step = |scheduler: &mut Scheduler, gaps: &mut Vec<f64>, wanted: JobId| -> Result<bool> {
-            let mut came = false;
+            let (mut came, mut over) = (false, false);
             scheduler.step(&mut |id, event| {
-                if matches!(event, JobEvent::Token(_)) {
-                    came |= id == wanted;
-                    if id == first {
-                        tokens.push(Instant::now());
-                    }
+                let token = matches!(event, JobEvent::Token(_));
+                came |= token && id == wanted;
+                over |= event.is_last() && id == wanted;
+                if token && id == first {
+                    let now = Instant::now();
+                    let gap = before.replace(now).map(|before| (now - before).as_secs_f64() * 1e3);
+                    gaps.extend(gap);
                 }
             })?;
-            if let [.., before, now] = tokens[..] {
-                gaps.push((now - before).as_secs_f64() * 1e3);
-            }
-            Ok(came)
+            if over && !came { Err("a job ended without a token".into()) } else { Ok(came) }
         };
+        let mut usual = Vec::new();
         for _ in 0..200 {
             step(&mut scheduler, &mut usual, first)?;
         }
         let long = scheduler.submit(self.job(99, self.long, 2))?;
         let (mut under, start) = (Vec::new(), Instant::now());
         while !step(&mut scheduler, &mut under, long)? {}
-        let usual = percentiles(usual.split_off(20));
         let took = start.elapsed().as_secs_f64();
-        let found = percentiles(under);
         println!(
-            "{decoding} decoding, prompt of {}: ms between tokens {usual} without, {found} with it; prompt took {took:.1} s",
-            self.long
+            "{decoding} decoding: ms between two tokens (median / 99th percentile / largest) {} alone, {} beside the prompt of {} tokens, which took \
+             {took:.1} s ({} preemptions)",
+            percentiles(usual.split_off(20)),
+            percentiles(under),
+            self.long,
+            scheduler.stats().preemptions,
         );
         Ok(())
     }
@@ -142,7 +184,7 @@ impl Bench {
             let stats = scheduler.stats();
             let seconds = start.elapsed().as_secs_f64();
             println!(
-                "{clients} clients: {:.0} tokens/s, {} steps of {:.2} ms, {:.3} ms outside",
+                "{clients} clients, prompts of 32 and answers of 150 tokens: {:.0} tokens/s of answers, {} steps of {:.2} ms, {:.3} ms between two steps",
                 stats.tokens_out as f64 / seconds,
                 stats.steps,
                 stats.step_time.as_secs_f64() * 1e3 / stats.steps as f64,
@@ -160,14 +202,13 @@ impl Bench {
             let job = self.job(kind, self.prefix, 1);
             let (start, mut took) = (Instant::now(), None);
             scheduler.submit(job)?;
-            while took.is_none() {
-                scheduler.step(&mut |_, event| {
-                    if matches!(event, JobEvent::Token(_)) {
-                        took = Some(start.elapsed());
-                    }
-                })?;
-            }
-            Ok(took.unwrap_or_default())
+            while scheduler.step(&mut |_, event| {
+                if matches!(event, JobEvent::Token(_)) {
+                    took = Some(start.elapsed());
+                }
+            })? && took.is_none()
+            {}
+            took.ok_or_else(|| "a job ended without a token".into())
         };
         let mut scheduler = self.scheduler(options.clone())?;
         first(&mut scheduler, 1)?;
@@ -175,14 +216,20 @@ impl Bench {
         let memory = first(&mut scheduler, 2)?;
         let start = Instant::now();
         scheduler.flush_disk();
-        println!("written in {:?}: {:?}", start.elapsed(), scheduler.stats().disk);
+        let written = scheduler.stats().disk;
+        println!(
+            "prefix cache on disk: {} blocks of 64 tokens, {:.1} MB, written in {:.2?}",
+            written.blocks_written,
+            written.bytes as f64 / 1e6,
+            start.elapsed()
+        );
         drop(scheduler);
         let mut scheduler = self.scheduler(options)?;
         first(&mut scheduler, 3)?;
         let disk = first(&mut scheduler, 2)?;
         let part = |time: Duration| 100.0 * time.as_secs_f64() / cold.as_secs_f64();
         println!(
-            "prefix of {}: cold {cold:.1?}, from memory {memory:.1?} ({:.1} %), from disk {disk:.1?} ({:.1} %)",
+            "time to the first token of a prompt of {} tokens: cold {cold:.1?}, prefix in memory {memory:.1?} ({:.1} %), on disk {disk:.1?} ({:.1} %)",
             self.prefix,
             part(memory),
             part(disk)
@@ -191,8 +238,11 @@ impl Bench {
     }
 }
 
-/// Median, 99th percentile and largest.
+/// Median, 99th percentile and largest; "none" of no values.
 fn percentiles(mut values: Vec<f64>) -> String {
+    if values.is_empty() {
+        return "none".into();
+    }
     values.sort_by(f64::total_cmp);
     let at = |part: f64| values[((values.len() - 1) as f64 * part) as usize];
     format!("{:.2} / {:.2} / {:.2}", at(0.5), at(0.99), at(1.0))
