@@ -409,3 +409,28 @@ fn a_job_without_a_token_to_choose_fails_alone() {
     assert_eq!(heard.0[&good].iter().filter(done).count(), 1);
     nothing_is_left(&mut scheduler);
 }
+
+#[test]
+fn answers_of_no_tokens_count_as_nothing_that_ran() {
+    let (clock, _) = ticking(1000);
+    let options = SchedulerOptions { min_chunk: 2, clock, ..SchedulerOptions::default() };
+    let mut scheduler = scheduler(512, 2048, options);
+    let tokenizer = Arc::clone(scheduler.tokenizer());
+    let mut heard = Heard::default();
+    let decodes = scheduler.submit(job(&tokenizer, prompt(0, 20), 300)).unwrap();
+    heard.steps(&mut scheduler, 10);
+    let before = scheduler.stats();
+    assert_eq!(before.tokens_in, 20);
+    for kind in 1..4 {
+        let none = scheduler.submit(job(&tokenizer, prompt(kind, 400), 0)).unwrap();
+        while !heard.is_over(none) {
+            heard.step(&mut scheduler);
+            assert_eq!((scheduler.stats().last_decoding, scheduler.stats().last_prompt_tokens), (1, 0));
+        }
+        assert_eq!(heard.finished(none).0, StopReason::Length);
+    }
+    assert_eq!(scheduler.stats().tokens_in, 20);
+    assert!(!heard.is_over(decodes));
+    heard.run(&mut scheduler);
+    nothing_is_left(&mut scheduler);
+}

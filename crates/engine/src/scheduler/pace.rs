@@ -57,7 +57,7 @@ impl Pace {
     /// Learns from a step.
     pub(super) fn observe(&mut self, decoding: usize, prompt_tokens: usize, took: Duration) {
         let (seconds, size) = (took.as_secs_f64(), Pace::size(decoding));
-        if decoding + prompt_tokens > 0 && seconds > 0.0 {
+        if seconds > 0.0 {
             self.rate = Some(mean(self.rate, (decoding + prompt_tokens) as f64 / seconds, OUTLIER));
         }
         if prompt_tokens == 0 {

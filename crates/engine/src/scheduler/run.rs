@@ -7,12 +7,22 @@ use super::event::{JobError, JobEvent};
 use super::fairness::CHOSEN;
 use super::guarded_listener::GuardedListener;
 use super::job::JobId;
+use super::task::Task;
 use crate::advance::{Progress, Running};
 use crate::error::EngineError;
 use crate::generation::Chosen;
 use crate::request::StopReason;
 use crate::seq_error::SeqError;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// A job's part in a step.
+struct Member {
+    id: JobId,
+    /// How many of its tokens are to run.
+    share: usize,
+    /// Whether that is the token which it chose last.
+    decodes: bool,
+}
 
 impl Scheduler {
     /// Runs a plan.
@@ -22,14 +32,12 @@ impl Scheduler {
         listener: &mut GuardedListener<'_>,
     ) -> Result<(), EngineError> {
         let start = (self.options.clock)();
-        let members: Vec<JobId> = self.members(plan);
+        let members = self.members(plan);
         if members.is_empty() {
             return Ok(());
         }
         self.say_started(&members, start, listener);
-        let decoding = self.running.iter().filter(|task| task.decodes() && plan.share(task.id) > 0).count();
-        let tokens: usize = plan.shares.iter().map(|(_, share)| share).sum();
-        self.canceller.begin_step(members.clone());
+        self.canceller.begin_step(members.iter().map(|member| member.id).collect());
         let results = self.advance(plan);
         self.canceller.end_step();
         let now = (self.options.clock)();
@@ -38,22 +46,15 @@ impl Scheduler {
             // all jobs in it were cancelled
             Err(EngineError::Stopped) => return Ok(()),
             Err(error) => {
-                for id in members {
+                for Member { id, .. } in members {
                     self.end_by_id(id, End::Engine(error.to_string()), listener);
                 }
                 return Err(error);
             }
         };
-        let took = now.saturating_duration_since(start);
-        self.pace.observe(decoding, tokens - decoding, took);
-        self.counts.steps += 1;
-        self.counts.step_time += took;
-        self.counts.tokens_in += (tokens - decoding) as u64;
-        self.counts.last_decoding = decoding;
-        self.counts.last_prompt_tokens = tokens - decoding;
-        self.counts.last_step_time = took;
-        for (id, result) in members.into_iter().zip(results) {
-            let end = self.follow(id, plan.share(id), result, now, listener);
+        self.count_step(&members, &results, now.saturating_duration_since(start));
+        for (Member { id, share, .. }, result) in members.into_iter().zip(results) {
+            let end = self.follow(id, share, result, now, listener);
             if let Some(end) = listener.take_panic(id).map(End::Failed).or(end) {
                 self.end_by_id(id, end, listener);
             }
@@ -62,16 +63,36 @@ impl Scheduler {
     }
 
     /// The jobs of a plan, in the order in which they run.
-    fn members(&self, plan: &StepPlan) -> Vec<JobId> {
-        let ids = self.running.iter().map(|task| task.id);
-        ids.filter(|id| plan.share(*id) > 0).collect()
+    fn members(&self, plan: &StepPlan) -> Vec<Member> {
+        let member =
+            |task: &Task| Member { id: task.id, share: plan.share(task.id), decodes: task.decodes() };
+        self.running.iter().map(member).filter(|member| member.share > 0).collect()
+    }
+
+    /// Counts a step, and learns from what it took. Jobs that took no part in it, such as an answer of no tokens, count nothing.
+    fn count_step(&mut self, members: &[Member], results: &[Result<Progress, EngineError>], took: Duration) {
+        let waited = |result: &Result<Progress, EngineError>| {
+            matches!(result, Ok(Progress::Waited) | Err(EngineError::Sequence { .. }))
+        };
+        let ran = members.iter().zip(results).filter(|(_, result)| !waited(result)).map(|(member, _)| member);
+        let (decoding, prompts): (Vec<&Member>, Vec<&Member>) = ran.partition(|member| member.decodes);
+        let (decoding, tokens) = (decoding.len(), prompts.iter().map(|member| member.share).sum::<usize>());
+        if decoding + tokens > 0 {
+            self.pace.observe(decoding, tokens, took);
+        }
+        self.counts.steps += 1;
+        self.counts.step_time += took;
+        self.counts.tokens_in += tokens as u64;
+        self.counts.last_decoding = decoding;
+        self.counts.last_prompt_tokens = tokens;
+        self.counts.last_step_time = took;
     }
 
     /// Says of jobs that run for the first time that they have started.
-    fn say_started(&mut self, members: &[JobId], now: Instant, listener: &mut GuardedListener<'_>) {
-        for task in
-            self.running.iter_mut().filter(|task| members.contains(&task.id) && task.started.is_none())
-        {
+    fn say_started(&mut self, members: &[Member], now: Instant, listener: &mut GuardedListener<'_>) {
+        let fresh =
+            |task: &&mut Task| task.started.is_none() && members.iter().any(|member| member.id == task.id);
+        for task in self.running.iter_mut().filter(fresh) {
             let queued = now.saturating_duration_since(task.submitted);
             let cached = task.sequence.len();
             task.started = Some(now);
