@@ -1,8 +1,9 @@
 //! Fair shares by key: each key has a counter of the tokens that it was served, and the smallest counter goes first (the virtual token counter of
 //! Sheng et al., "Fairness in Serving Large Language Models", 2024).
 //!
-//! A key that comes, or comes back, starts no lower than the smallest counter of those that have jobs: it is served at once, but cannot live on what it
-//! did not ask for before, so that nobody starves however many new keys come.
+//! A key that comes, or comes back, starts no lower than the smallest counter of those that have jobs, and than the virtual time, which is what a key
+//! would have been served that always had jobs (weighted fair queueing): it is served soon, but cannot live on what it did not ask for before. The
+//! time goes on with whatever is served, so that nobody starves however many new keys come.
 
 use super::job::FairnessKey;
 use std::collections::HashMap;
@@ -19,6 +20,9 @@ pub(super) struct Fairness {
     keys: HashMap<FairnessKey, Counter>,
     /// The counter of the key that left last.
     last: u64,
+    /// The virtual time, and the tokens since it last went on.
+    time: u64,
+    rest: u64,
 }
 
 #[derive(Debug, Default)]
@@ -34,7 +38,7 @@ impl Fairness {
         let smallest = active.map(|counter| counter.served).min().unwrap_or(self.last);
         let counter = self.keys.entry(key).or_default();
         if counter.jobs == 0 {
-            counter.served = counter.served.max(smallest);
+            counter.served = counter.served.max(smallest).max(self.time);
         }
         counter.jobs += 1;
     }
@@ -55,6 +59,10 @@ impl Fairness {
         if let Some(counter) = self.keys.get_mut(&key) {
             counter.served += tokens;
         }
+        let active = self.keys.values().filter(|counter| counter.jobs > 0).count().max(1) as u64;
+        self.rest += tokens;
+        self.time += self.rest / active;
+        self.rest %= active;
     }
 
     /// What a key was served: the smallest goes first.
@@ -78,7 +86,8 @@ mod tests {
         fairness.charge(b, 10);
         fairness.charge(a, 500);
         fairness.enter(c);
-        assert_eq!(fairness.served(c), 1010);
+        // the mean of what a and b were served since b came
+        assert_eq!(fairness.served(c), 1255);
         // who leaves and comes back has what it had
         fairness.leave(a);
         fairness.enter(a);
@@ -87,7 +96,7 @@ mod tests {
         fairness.leave(b);
         fairness.charge(c, 200);
         fairness.enter(b);
-        assert_eq!(fairness.served(b), 1210);
+        assert_eq!(fairness.served(b), 1455);
     }
 
     #[test]
@@ -105,5 +114,27 @@ mod tests {
             fairness.leave(new);
         }
         assert!(served >= 499, "{served}");
+    }
+
+    #[test]
+    fn new_keys_that_always_wait_do_not_starve_one_that_was_served() {
+        let mut fairness = Fairness::default();
+        let mut waiting: Vec<FairnessKey> = (0..7).map(FairnessKey).collect();
+        waiting.iter().for_each(|key| fairness.enter(*key));
+        // the first was served before the others came to it
+        fairness.charge(waiting[0], 300);
+        let mut next = 7;
+        let rounds = (1..200).find(|_| {
+            let at = (0..waiting.len()).min_by_key(|at| fairness.served(waiting[*at])).unwrap();
+            let first = waiting.remove(at);
+            fairness.charge(first, 110);
+            fairness.leave(first);
+            waiting.push(FairnessKey(next));
+            fairness.enter(FairnessKey(next));
+            next += 1;
+            first == FairnessKey(0)
+        });
+        // seven keys that take turns have 300 tokens each after 7 * 300 / 110 rounds
+        assert!(rounds.is_some_and(|rounds| rounds <= 30), "{rounds:?}");
     }
 }
