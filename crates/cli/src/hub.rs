@@ -28,6 +28,11 @@ pub(crate) fn local_name(path: &Path) -> Option<String> {
     })
 }
 
+/// Whether a path is a reference to a model of the hub.
+pub(crate) fn is_reference(path: &Path) -> Result<bool> {
+    Ok(reference(path)?.is_some())
+}
+
 fn reference(path: &Path) -> Result<Option<ModelRef>> {
     match path.to_str().filter(|text| ModelRef::is_one(text)) {
         Some(text) => text.parse().map(Some).map_err(usage),

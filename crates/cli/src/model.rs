@@ -1,6 +1,6 @@
 //! Opening a model: a file, a folder, or the demo model that is built in.
 
-use crate::args::ModelArgs;
+use crate::args::EngineArgs;
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output};
 use anyhow::{Context, Result};
@@ -137,7 +137,7 @@ fn demo() -> Result<Checkpoint> {
 }
 
 /// Loads a model with a progress bar on a terminal, and the start-up line on standard error.
-pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &ModelArgs, quiet: bool) -> Result<Engine> {
+pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool) -> Result<Engine> {
     let mut bar = LateBar::bytes(!quiet, "loading");
     let options =
         EngineOptions { circuit: circuit(args.circuit.as_deref())?.map(Arc::new), ..args.options() };
@@ -168,7 +168,7 @@ pub(crate) fn describe_load(engine: &Engine) {
 }
 
 /// What the machine can do where the engine's threads run. A backend that measures nothing runs on the CPU of this host.
-pub(crate) fn limits(engine: &Engine, args: &ModelArgs) -> Result<Limits> {
+pub(crate) fn limits(engine: &Engine, args: &EngineArgs) -> Result<Limits> {
     let summary = engine.summary();
     let measured = match args.backend()?.limits(&summary.placement, summary.tier) {
         Err(BackendError::Unsupported(_)) => latent_backends::cpu().limits(&summary.placement, summary.tier),
@@ -201,7 +201,7 @@ pub(crate) fn circuit_for(path: Option<&Path>, config: &ModelConfig) -> Result<C
 }
 
 /// Name of the circuit, or the user's file.
-pub(crate) fn circuit_name(args: &ModelArgs, config: &ModelConfig) -> String {
+pub(crate) fn circuit_name(args: &EngineArgs, config: &ModelConfig) -> String {
     args.circuit.as_ref().map_or_else(|| config.circuit.clone(), |path| path.display().to_string())
 }
 

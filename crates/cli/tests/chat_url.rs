@@ -23,7 +23,9 @@ fn chat(server: &MockServer, args: &[&str], lines: &str) -> (i32, String, String
 fn server(answers: Vec<Answer>) -> MockServer {
     MockServer::new(move |path, before| match path {
         "/v1/models" => Answer::Plain("200 OK", r#"{"data":[{"id":"fox"},{"id":"owl"}]}"#.into()),
-        "/props" => Answer::Plain("200 OK", r#"{"default_generation_settings":{"n_ctx":4096}}"#.into()),
+        "/props?model=fox" | "/props?model=owl" => {
+            Answer::Plain("200 OK", r#"{"default_generation_settings":{"n_ctx":4096}}"#.into())
+        }
         "/v1/chat/completions" => answers[before.min(answers.len() - 1)].clone(),
         _ => Answer::Plain("404 Not Found", String::new()),
     })

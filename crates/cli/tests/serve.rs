@@ -20,6 +20,12 @@ fn misuse(args: &[&str]) -> String {
     text
 }
 
+/// The demo model's file.
+fn demo() -> String {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    folder.join("../../models/mla-demo-Q4_K_M.gguf").display().to_string()
+}
+
 #[test]
 fn what_is_not_safe_or_not_known_is_refused() {
     assert!(misuse(&["serve", "--port", "0", "--host", "0.0.0.0"]).contains("--api-key-file"));
@@ -35,6 +41,12 @@ fn what_is_not_safe_or_not_known_is_refused() {
     let refused = misuse(&["serve", "--port", "0", "--api-key-file", &keys]);
     assert!(refused.contains("line 1") && !refused.contains("short"), "{refused}");
     assert!(misuse(&["serve", "--port", "0", "--log", "loud"]).contains("loud"));
+    assert!(misuse(&["serve", "--unload-idle", "soon"]).contains("10m"));
+    let demo = demo();
+    let several = |more: &[&str]| misuse(&[&["serve", "-m", &format!("a={demo}")], more].concat());
+    assert!(several(&["-m", &format!("a={demo}")]).contains("a name of its own"));
+    assert!(several(&["-m", "b=/no/such.gguf"]).contains("--model b=/no/such.gguf: there is no such file"));
+    assert!(several(&["-m", &format!("b={demo}"), "--alias", "c"]).contains("NAME=MODEL"));
     assert!(misuse(&["serve", "--port", "0", "--tls-cert", &keys]).contains("tls-key"));
 }
 
@@ -69,6 +81,11 @@ mod running {
     impl Serving {
         /// Starts it with this configuration file and as many file descriptors, if that is said, and waits until it answers.
         pub fn start(config: &str, files: Option<usize>) -> Serving {
+            Serving::start_with(config, files, &[("LATENT_ALIAS", "from-the-environment")])
+        }
+
+        /// The same with these variables in its environment.
+        pub fn start_with(config: &str, files: Option<usize>, environment: &[(&str, &str)]) -> Serving {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("config.toml");
             std::fs::write(&path, config).unwrap();
@@ -85,7 +102,7 @@ mod running {
                 .args(["serve", "--port", "0", "--ctx-size", "512", "--threads", "1", "--config"])
                 .arg(&path)
                 .env_remove("LATENT_MODEL")
-                .env("LATENT_ALIAS", "from-the-environment")
+                .envs(environment.iter().copied())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())
                 .spawn()
@@ -221,6 +238,27 @@ fn the_second_signal_ends_it_at_once() {
         assert_eq!(server.end(), Some(code));
         drop(unfinished);
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn several_models_come_from_the_environment_and_are_not_loaded_at_once() {
+    let demo = demo();
+    let models = format!("one={demo},two={demo}");
+    let environment = [("LATENT_MODEL", models.as_str()), ("LATENT_UNLOAD_IDLE", "10m")];
+    let mut server = running::Serving::start_with("models_max = 1\n", None, &environment);
+    assert_eq!(server.name, "one, two");
+    let list = server.get("/v1/models");
+    assert!(
+        list.contains("\"id\":\"two\"") && list.contains("unloaded") && !list.contains("\"n_ctx\""),
+        "{list}"
+    );
+    assert!(server.get("/latent/graph?model=two").contains("<svg"));
+    let reply = running::rest(server.post("/tokenize", "{\"model\":\"two\",\"content\":\"a fox\"}"));
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+    assert!(server.get("/props?model=two").contains("\"is_sleeping\":false"));
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.end(), Some(143));
 }
 
 #[cfg(unix)]

@@ -16,7 +16,7 @@ const KEYS = [["Enter", "send"], ["Shift Enter", "new line"], ["Esc", "stop the 
 
 const narrow = matchMedia("(max-width: 860px)");
 const library = new Library();
-const server = new Server(() => showServer());
+const server = new Server(() => showServer(), () => settings.values.model);
 const settings = new Settings(server, () => showServer());
 const chat = new Chat(library, () => settings.values, server);
 const composer = new Composer(chat, library);
@@ -76,11 +76,16 @@ function showServer() {
   place.dataset.key = key;
   if (server.models.length > 1) {
     const chosen = server.models.includes(settings.values.model) ? settings.values.model : server.model;
-    const select = h("select", { "aria-label": "Model", onchange: () => settings.set("model", select.value) }, server.models.map((id) => h("option", { value: id, selected: id === chosen }, id)));
+    const select = h("select", { "aria-label": "Model", onchange: () => chooseModel(select.value) }, server.models.map((id) => h("option", { value: id, selected: id === chosen }, id)));
     place.replaceChildren(select);
   } else place.textContent = server.name;
   settings.show();
   chat.render();
+}
+
+function chooseModel(name) {
+  settings.set("model", name);
+  server.start();
 }
 
 function chooseTab(name) {

@@ -10,8 +10,10 @@ export class Server {
   contextSize = 0;
   defaults = {};
 
-  constructor(changed) {
+  // `wanted` gives the name of the model that was chosen, if one was.
+  constructor(changed, wanted) {
     this.changed = changed;
+    this.wanted = wanted;
   }
 
   // Waits until the server is ready, showing why it is not; then reads what it offers.
@@ -34,12 +36,14 @@ export class Server {
   }
 
   async read() {
-    const [props, models] = await Promise.all([getJson("props").catch(orNothing), getJson("v1/models").catch(orNothing)]);
+    const models = await getJson("v1/models").catch(orNothing);
+    this.models = (models?.data ?? []).map(({ id }) => id).filter((id) => typeof id === "string");
+    this.model = this.models[0] ?? "";
+    const chosen = this.models.length > 1 && this.models.includes(this.wanted()) ? `?model=${encodeURIComponent(this.wanted())}` : "";
+    const props = await getJson(`props${chosen}`).catch(orNothing);
     const settings = props?.default_generation_settings ?? {};
     this.contextSize = settings.n_ctx ?? props?.n_ctx ?? 0;
     this.defaults = settings.params ?? settings;
-    this.models = (models?.data ?? []).map(({ id }) => id).filter((id) => typeof id === "string");
-    this.model = this.models[0] ?? "";
     const path = String(props?.model_alias || this.model || props?.model_path || "");
     this.name = path.split(/[\\/]/).at(-1).replace(/\.(gguf|safetensors)$/, "");
     this.changed();

@@ -1,11 +1,13 @@
 //! How the server is set up, and the file that may say so.
 
+use crate::duration::parse_duration;
 use crate::keys::Keys;
 use crate::limits::Limits;
 use latent_engine::cache::DiskCache;
 use latent_engine::scheduler::SchedulerOptions;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 use toml::{Table, Value};
 
 /// How the server is set up.
@@ -27,8 +29,12 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// Whether cached prefixes are shared between keys.
     pub share_prefixes: bool,
-    /// How jobs are scheduled.
+    /// How the jobs of each model are scheduled.
     pub scheduler: SchedulerOptions,
+    /// Most models that are loaded at once; 0: as many as fit into memory.
+    pub models_max: usize,
+    /// How long a model stays loaded that nobody uses; none: until another needs its room.
+    pub unload_idle: Option<Duration>,
 }
 
 impl Default for ServerConfig {
@@ -43,6 +49,8 @@ impl Default for ServerConfig {
             limits: Limits::default(),
             share_prefixes: false,
             scheduler: SchedulerOptions { max_running: 16, ..SchedulerOptions::default() },
+            models_max: 0,
+            unload_idle: None,
         }
     }
 }
@@ -60,6 +68,12 @@ impl ServerConfig {
 pub struct FileConfig {
     /// `model`: the model's file.
     pub model: Option<PathBuf>,
+    /// The sections `[[models]]`: several models.
+    pub models: Vec<FileModel>,
+    /// `models_max`: most models that are loaded at once.
+    pub models_max: Option<usize>,
+    /// `unload_idle`: how long a model stays loaded that nobody uses.
+    pub unload_idle: Option<Duration>,
     /// `alias`: the name that requests use.
     pub alias: Option<String>,
     /// `host`.
@@ -94,6 +108,17 @@ pub struct FileConfig {
     pub log: Option<String>,
     /// The section `[limits]`.
     pub limits: Limits,
+}
+
+/// A section `[[models]]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FileModel {
+    /// `name`: the name that requests use.
+    pub name: String,
+    /// `model`: its file.
+    pub model: PathBuf,
+    /// `ctx_size`.
+    pub ctx_size: Option<usize>,
 }
 
 /// What is wrong with a configuration file.
@@ -135,6 +160,21 @@ impl FileConfig {
     fn set(&mut self, key: &str, value: &Value) -> Result<(), ConfigError> {
         match key {
             "model" => self.model = Some(text(key, value)?.into()),
+            "models" => {
+                let Value::Array(list) = value else {
+                    return Err(wrong(key, "sections [[models]]", value));
+                };
+                self.models = list.iter().map(file_model).collect::<Result<_, _>>()?;
+            }
+            "models_max" => self.models_max = Some(number(key, value)?),
+            "unload_idle" => {
+                let time = match value {
+                    Value::Integer(seconds) => u64::try_from(*seconds).ok().map(Duration::from_secs),
+                    other => other.as_str().and_then(parse_duration),
+                };
+                self.unload_idle =
+                    Some(time.ok_or_else(|| wrong(key, "seconds, or a time such as \"10m\"", value))?);
+            }
             "alias" => self.alias = Some(text(key, value)?),
             "host" => self.host = Some(text(key, value)?),
             "port" => self.port = Some(number(key, value)?),
@@ -175,6 +215,24 @@ impl FileConfig {
         let path = self.cache_disk.clone()?;
         Some(DiskCache { path, max_bytes: self.cache_disk_size.unwrap_or(DEFAULT_DISK_BYTES) })
     }
+}
+
+fn file_model(value: &Value) -> Result<FileModel, ConfigError> {
+    let Value::Table(table) = value else { return Err(wrong("models", "sections [[models]]", value)) };
+    let mut model = FileModel::default();
+    for (key, value) in table {
+        let full = format!("models.{key}");
+        match key.as_str() {
+            "name" => model.name = text(&full, value)?,
+            "model" => model.model = text(&full, value)?.into(),
+            "ctx_size" => model.ctx_size = Some(number(&full, value)?),
+            _ => return Err(ConfigError::Unknown(full)),
+        }
+    }
+    if model.name.is_empty() || model.model.as_os_str().is_empty() {
+        return Err(wrong("models", "a `name` and a `model` in each section", value));
+    }
+    Ok(model)
 }
 
 /// Bytes of prefixes on disk where nobody says how many.
@@ -218,6 +276,13 @@ mod tests {
         let config = FileConfig::parse(text).unwrap();
         assert_eq!((config.port, config.limits.body_bytes), (Some(9000), 1000));
         assert_eq!(config.cors, ["https://a.example"]);
+        let text = "unload_idle = \"10m\"\nmodels_max = 1\n[[models]]\nname = \"b\"\nmodel = \"b.gguf\"\nctx_size = 512\n\
+                    [[models]]\nname = \"a\"\nmodel = \"hf:o/n\"\n";
+        let config = FileConfig::parse(text).unwrap();
+        assert_eq!((config.models_max, config.unload_idle), (Some(1), Some(Duration::from_secs(600))));
+        let models: Vec<_> =
+            config.models.iter().map(|model| (model.name.as_str(), model.ctx_size)).collect();
+        assert_eq!(models, [("b", Some(512)), ("a", None)]);
         assert_eq!(FileConfig::parse("").unwrap(), FileConfig::default());
         for (text, word) in [
             ("prot = 1", "prot"),
@@ -226,6 +291,9 @@ mod tests {
             ("port = \"80\"", "a whole number"),
             ("[limits]\nstop = -1", "limits.stop"),
             ("port =", "TOML"),
+            ("[[models]]\nname = \"a\"", "`model`"),
+            ("[[models]]\nname = \"a\"\nmodel = \"a.gguf\"\nctx = 1", "models.ctx"),
+            ("unload_idle = \"soon\"", "unload_idle"),
         ] {
             let error = FileConfig::parse(text).unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");

@@ -78,6 +78,8 @@ limits! {
     socket_send_bytes: usize = 0,
     /// Bytes of stored responses (`store`, `previous_response_id`), the oldest go first.
     store_bytes: usize = 67_108_864,
+    /// Seconds that a request waits until its model is loaded.
+    load_seconds: u64 = 600,
     /// Seconds until a request must be answered; 0: no deadline.
     request_seconds: u64 = 0,
     /// Seconds that requests have to end after a signal to stop.

@@ -1,6 +1,7 @@
 //! Figures for Prometheus, in its text format.
 
-use crate::worker::{Engineering, ModelState};
+use crate::models::{Counts, Models, Status};
+use crate::worker::{Live, Rates};
 use latent_engine::scheduler::SchedulerStats;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -34,29 +35,32 @@ impl Metrics {
     }
 
     /// The whole page.
-    pub(crate) fn page(&self, engineering: &Engineering) -> String {
-        let stats = engineering.live.stats();
-        let mut page = Page(String::with_capacity(8192));
-        llama(&mut page, engineering, &stats);
-        scheduler(&mut page, &stats);
-        cache(&mut page, &stats);
-        self.server(&mut page, engineering);
-        page.0
+    pub(crate) fn page(&self, models: &Models) -> String {
+        let list = models.list();
+        let several = list.len() > 1;
+        let figures = list.iter().map(|model| Figures::new(model, several)).collect();
+        let mut page = Page { text: String::with_capacity(8192 * list.len()), models: figures };
+        llama(&mut page);
+        scheduler(&mut page);
+        cache(&mut page);
+        loads(&mut page);
+        self.server(&mut page, models);
+        page.text
     }
 
-    fn server(&self, page: &mut Page, engineering: &Engineering) {
+    fn server(&self, page: &mut Page, models: &Models) {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let labelled = requests
             .into_iter()
             .map(|((address, status), count)| (format!("path=\"{address}\",status=\"{status}\""), count));
         page.family(COUNTER, "latent_http_requests_total", "Responses by address and status.", labelled);
-        let open = self.connections.load(Ordering::Relaxed);
-        page.gauge("latent_http_connections", open, "Connections that are open.");
-        let ready = matches!(engineering.state(), ModelState::Ready(_)) && !engineering.is_draining();
-        page.gauge("latent_ready", u8::from(ready), "Whether requests are taken.");
-        let reloads = engineering.live.reloads();
-        page.counter("latent_reloads_total", reloads, "Faults after which the model was loaded again.");
-        page.gauge("latent_uptime_seconds", self.started.elapsed().as_secs(), "Since the server started.");
+        let one = |value: u64| std::iter::once((String::new(), value));
+        let open = self.connections.load(Ordering::Relaxed) as u64;
+        page.family(GAUGE, "latent_http_connections", "Connections that are open.", one(open));
+        let ready = u64::from(models.health().is_ok());
+        page.family(GAUGE, "latent_ready", "Whether requests are taken.", one(ready));
+        let uptime = self.started.elapsed().as_secs();
+        page.family(GAUGE, "latent_uptime_seconds", "Since the server started.", one(uptime));
     }
 }
 
@@ -72,8 +76,37 @@ impl Drop for OpenConnection<'_> {
 const COUNTER: &str = "counter";
 const GAUGE: &str = "gauge";
 
+/// The figures of a model; zero where it is not loaded.
+struct Figures {
+    /// The label `model`, where there are several.
+    label: String,
+    stats: SchedulerStats,
+    rates: Rates,
+    reloads: u64,
+    loaded: bool,
+    counts: Counts,
+}
+
+impl Figures {
+    fn new(model: &Status, several: bool) -> Figures {
+        let live = model.engineering.as_ref().map(|engineering| &engineering.live);
+        let name = model.name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        Figures {
+            label: if several { format!("model=\"{name}\"") } else { String::new() },
+            stats: live.map(Live::stats).unwrap_or_default(),
+            rates: live.map(Live::rates).unwrap_or_default(),
+            reloads: live.map_or(0, Live::reloads),
+            loaded: model.served.is_some(),
+            counts: model.counts,
+        }
+    }
+}
+
 /// Text in the making.
-struct Page(String);
+struct Page {
+    text: String,
+    models: Vec<Figures>,
+}
 
 impl Page {
     /// A metric with one value per set of labels.
@@ -85,95 +118,172 @@ impl Page {
         values: impl Iterator<Item = (String, impl Display)>,
     ) {
         // writing to a string cannot fail
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in values {
             let _ = if labels.is_empty() {
-                writeln!(self.0, "{name} {value}")
+                writeln!(self.text, "{name} {value}")
             } else {
-                writeln!(self.0, "{name}{{{labels}}} {value}")
+                writeln!(self.text, "{name}{{{labels}}} {value}")
             };
         }
     }
 
-    /// A metric with one value per state.
+    /// A metric with one value per model.
+    fn models<T: Display>(&mut self, kind: &str, name: &str, help: &str, value: impl Fn(&Figures) -> T) {
+        let values: Vec<(String, T)> =
+            self.models.iter().map(|model| (model.label.clone(), value(model))).collect();
+        self.family(kind, name, help, values.into_iter());
+    }
+
+    /// A metric with one value per model and state.
     fn states<const N: usize, T: Display>(
         &mut self,
         kind: &str,
         name: &str,
         help: &str,
-        values: [(&str, T); N],
+        values: impl Fn(&SchedulerStats) -> [(&'static str, T); N],
     ) {
-        let labelled = values.into_iter().map(|(state, value)| (format!("state=\"{state}\""), value));
-        self.family(kind, name, help, labelled);
+        let mut all = Vec::new();
+        for model in &self.models {
+            let before = if model.label.is_empty() { String::new() } else { format!("{},", model.label) };
+            all.extend(
+                values(&model.stats)
+                    .into_iter()
+                    .map(|(state, value)| (format!("{before}state=\"{state}\""), value)),
+            );
+        }
+        self.family(kind, name, help, all.into_iter());
     }
 
-    fn counter(&mut self, name: &str, value: impl Display, help: &str) {
-        self.family(COUNTER, name, help, std::iter::once((String::new(), value)));
+    fn counter<T: Display>(&mut self, name: &str, help: &str, value: impl Fn(&Figures) -> T) {
+        self.models(COUNTER, name, help, value);
     }
 
-    fn gauge(&mut self, name: &str, value: impl Display, help: &str) {
-        self.family(GAUGE, name, help, std::iter::once((String::new(), value)));
+    fn gauge<T: Display>(&mut self, name: &str, help: &str, value: impl Fn(&Figures) -> T) {
+        self.models(GAUGE, name, help, value);
     }
 }
 
 /// llama.cpp's names, for dashboards that know them.
-fn llama(page: &mut Page, engineering: &Engineering, stats: &SchedulerStats) {
-    let rates = engineering.live.rates();
-    page.counter("llamacpp:prompt_tokens_total", stats.tokens_in, "Prompt tokens that ran.");
-    page.counter("llamacpp:tokens_predicted_total", stats.tokens_out, "Tokens that were generated.");
-    page.counter("llamacpp:n_decode_total", stats.steps, "Steps of the engine.");
-    page.gauge("llamacpp:prompt_tokens_seconds", rates.prompt, "Prompt tokens per second, now.");
-    page.gauge("llamacpp:predicted_tokens_seconds", rates.completion, "Generated tokens per second, now.");
-    page.gauge("llamacpp:requests_processing", stats.running, "Requests that run.");
-    page.gauge("llamacpp:requests_deferred", stats.waiting, "Requests that wait.");
-    let busy = if stats.steps > 0 { stats.gaps as f64 / stats.steps as f64 } else { 0.0 };
-    page.gauge("llamacpp:n_busy_slots_per_decode", busy, "Decoding requests per step, on average.");
+fn llama(page: &mut Page) {
+    page.counter("llamacpp:prompt_tokens_total", "Prompt tokens that ran.", |model| model.stats.tokens_in);
+    page.counter("llamacpp:tokens_predicted_total", "Tokens that were generated.", |model| {
+        model.stats.tokens_out
+    });
+    page.counter("llamacpp:n_decode_total", "Steps of the engine.", |model| model.stats.steps);
+    page.gauge("llamacpp:prompt_tokens_seconds", "Prompt tokens per second, now.", |model| {
+        model.rates.prompt
+    });
+    page.gauge("llamacpp:predicted_tokens_seconds", "Generated tokens per second, now.", |model| {
+        model.rates.completion
+    });
+    page.gauge("llamacpp:requests_processing", "Requests that run.", |model| model.stats.running);
+    page.gauge("llamacpp:requests_deferred", "Requests that wait.", |model| model.stats.waiting);
+    let busy = |model: &Figures| match model.stats.steps {
+        0 => 0.0,
+        steps => model.stats.gaps as f64 / steps as f64,
+    };
+    page.gauge("llamacpp:n_busy_slots_per_decode", "Decoding requests per step, on average.", busy);
 }
 
-fn scheduler(page: &mut Page, stats: &SchedulerStats) {
-    page.gauge("latent_requests_running", stats.running, "Requests that run.");
-    page.gauge("latent_requests_in_prompt", stats.in_prompt, "Requests whose prompt has not run to its end.");
-    page.gauge("latent_requests_waiting", stats.waiting, "Requests that wait.");
-    page.gauge("latent_waiting_tokens", stats.waiting_tokens, "Prompt tokens that wait.");
-    let jobs = [
-        ("submitted", stats.submitted),
-        ("refused", stats.refused),
-        ("finished", stats.finished),
-        ("cancelled", stats.cancelled),
-        ("failed", stats.failed),
-    ];
+fn scheduler(page: &mut Page) {
+    page.gauge("latent_requests_running", "Requests that run.", |model| model.stats.running);
+    page.gauge("latent_requests_in_prompt", "Requests whose prompt has not run to its end.", |model| {
+        model.stats.in_prompt
+    });
+    page.gauge("latent_requests_waiting", "Requests that wait.", |model| model.stats.waiting);
+    page.gauge("latent_waiting_tokens", "Prompt tokens that wait.", |model| model.stats.waiting_tokens);
+    let jobs = |stats: &SchedulerStats| {
+        [
+            ("submitted", stats.submitted),
+            ("refused", stats.refused),
+            ("finished", stats.finished),
+            ("cancelled", stats.cancelled),
+            ("failed", stats.failed),
+        ]
+    };
     page.states(COUNTER, "latent_jobs_total", "Answers by what became of them.", jobs);
-    page.counter("latent_prompt_tokens_total", stats.tokens_in, "Prompt tokens that ran.");
-    page.counter("latent_generated_tokens_total", stats.tokens_out, "Tokens that were generated.");
-    page.counter("latent_preemptions_total", stats.preemptions, "Requests that gave their blocks to others.");
-    page.counter("latent_steps_total", stats.steps, "Steps of the engine.");
-    page.counter("latent_step_seconds_total", stats.step_time.as_secs_f64(), "Time that steps took.");
-    page.gauge("latent_last_step_seconds", stats.last_step_time.as_secs_f64(), "Time of the last step.");
-    page.gauge("latent_batch_decoding", stats.last_decoding, "Sequences that decoded in the last step.");
-    page.gauge("latent_batch_prompt_tokens", stats.last_prompt_tokens, "Prompt tokens of the last step.");
-    page.counter("latent_queue_seconds_total", stats.queue_time.as_secs_f64(), "Time that requests waited.");
-    let first_token = stats.first_token_time.as_secs_f64();
-    page.counter("latent_first_token_seconds_total", first_token, "Time to first tokens.");
-    page.counter("latent_first_tokens_total", stats.first_tokens, "Requests with a first token.");
-    page.counter("latent_token_gap_seconds_total", stats.gap_time.as_secs_f64(), "Time between tokens.");
-    page.counter("latent_token_gaps_total", stats.gaps, "Gaps between tokens.");
-    page.counter("latent_drafted_tokens_total", stats.drafts.drafted, "Tokens that were drafted.");
-    page.counter("latent_accepted_drafts_total", stats.drafts.accepted, "Drafts that were accepted.");
+    page.counter("latent_prompt_tokens_total", "Prompt tokens that ran.", |model| model.stats.tokens_in);
+    page.counter("latent_generated_tokens_total", "Tokens that were generated.", |model| {
+        model.stats.tokens_out
+    });
+    page.counter("latent_preemptions_total", "Requests that gave their blocks to others.", |model| {
+        model.stats.preemptions
+    });
+    page.counter("latent_steps_total", "Steps of the engine.", |model| model.stats.steps);
+    page.counter("latent_step_seconds_total", "Time that steps took.", |model| {
+        model.stats.step_time.as_secs_f64()
+    });
+    page.gauge("latent_last_step_seconds", "Time of the last step.", |model| {
+        model.stats.last_step_time.as_secs_f64()
+    });
+    page.gauge("latent_batch_decoding", "Sequences that decoded in the last step.", |model| {
+        model.stats.last_decoding
+    });
+    page.gauge("latent_batch_prompt_tokens", "Prompt tokens of the last step.", |model| {
+        model.stats.last_prompt_tokens
+    });
+    page.counter("latent_queue_seconds_total", "Time that requests waited.", |model| {
+        model.stats.queue_time.as_secs_f64()
+    });
+    page.counter("latent_first_token_seconds_total", "Time to first tokens.", |model| {
+        model.stats.first_token_time.as_secs_f64()
+    });
+    page.counter("latent_first_tokens_total", "Requests with a first token.", |model| {
+        model.stats.first_tokens
+    });
+    page.counter("latent_token_gap_seconds_total", "Time between tokens.", |model| {
+        model.stats.gap_time.as_secs_f64()
+    });
+    page.counter("latent_token_gaps_total", "Gaps between tokens.", |model| model.stats.gaps);
+    page.counter("latent_drafted_tokens_total", "Tokens that were drafted.", |model| {
+        model.stats.drafts.drafted
+    });
+    page.counter("latent_accepted_drafts_total", "Drafts that were accepted.", |model| {
+        model.stats.drafts.accepted
+    });
 }
 
-fn cache(page: &mut Page, stats: &SchedulerStats) {
-    let SchedulerStats { prefixes, disk, .. } = stats;
-    let blocks = [("free", stats.blocks_free), ("cached", stats.blocks_cached), ("used", stats.blocks_used)];
+fn cache(page: &mut Page) {
+    let blocks = |stats: &SchedulerStats| {
+        [("free", stats.blocks_free), ("cached", stats.blocks_cached), ("used", stats.blocks_used)]
+    };
     page.states(GAUGE, "latent_kv_blocks", "Blocks of the KV cache by what they hold.", blocks);
-    page.gauge("latent_kv_block_tokens", stats.block_tokens, "Tokens of one block.");
-    page.counter("latent_prefix_lookups_total", prefixes.lookups, "Prompts looked up in the prefix cache.");
-    page.counter("latent_prefix_hits_total", prefixes.hits, "Prompts that began with something cached.");
-    let saved = prefixes.tokens_saved;
-    page.counter("latent_prefix_tokens_saved_total", saved, "Prompt tokens that did not have to run.");
-    page.counter("latent_prefix_evicted_total", prefixes.evicted, "Cached blocks that were given up.");
-    page.gauge("latent_disk_cache_bytes", disk.bytes, "Bytes of the prefix cache on disk.");
-    page.counter("latent_disk_cache_blocks_read_total", disk.blocks_read, "Blocks read back from disk.");
-    page.counter("latent_disk_cache_blocks_written_total", disk.blocks_written, "Blocks written to disk.");
+    page.gauge("latent_kv_block_tokens", "Tokens of one block.", |model| model.stats.block_tokens);
+    page.counter("latent_prefix_lookups_total", "Prompts looked up in the prefix cache.", |model| {
+        model.stats.prefixes.lookups
+    });
+    page.counter("latent_prefix_hits_total", "Prompts that began with something cached.", |model| {
+        model.stats.prefixes.hits
+    });
+    page.counter("latent_prefix_tokens_saved_total", "Prompt tokens that did not have to run.", |model| {
+        model.stats.prefixes.tokens_saved
+    });
+    page.counter("latent_prefix_evicted_total", "Cached blocks that were given up.", |model| {
+        model.stats.prefixes.evicted
+    });
+    page.gauge("latent_disk_cache_bytes", "Bytes of the prefix cache on disk.", |model| {
+        model.stats.disk.bytes
+    });
+    page.counter("latent_disk_cache_blocks_read_total", "Blocks read back from disk.", |model| {
+        model.stats.disk.blocks_read
+    });
+    page.counter("latent_disk_cache_blocks_written_total", "Blocks written to disk.", |model| {
+        model.stats.disk.blocks_written
+    });
     let damaged = "Files that were damaged or could not be written.";
-    page.counter("latent_disk_cache_errors_total", disk.errors, damaged);
+    page.counter("latent_disk_cache_errors_total", damaged, |model| model.stats.disk.errors);
+}
+
+/// What became of the models themselves.
+fn loads(page: &mut Page) {
+    page.gauge("latent_model_loaded", "Whether the model is loaded.", |model| u8::from(model.loaded));
+    page.counter("latent_model_loads_total", "How often the model was loaded.", |model| model.counts.loads);
+    let time = |model: &Figures| model.counts.load_time.as_secs_f64();
+    page.counter("latent_model_load_seconds_total", "Time that loading took.", time);
+    let failures = |model: &Figures| model.counts.failures;
+    page.counter("latent_model_load_failures_total", "How often it could not be loaded.", failures);
+    page.counter("latent_model_unloads_total", "How often it was unloaded.", |model| model.counts.unloads);
+    let reloads = "Faults after which the model was loaded again.";
+    page.counter("latent_reloads_total", reloads, |model| model.reloads);
 }

@@ -41,9 +41,36 @@ pub struct AboutModel {
     pub bytes: u64,
 }
 
-/// Loads the model: at the start, and again after a fault of the engine. It hears how many bytes of how many have been read.
-pub type Loader =
-    Box<dyn FnMut(&mut dyn FnMut(u64, u64)) -> Result<LoadedModel, Box<dyn Error + Send + Sync>> + Send>;
+/// Why a model cannot be loaded. An [`EngineError::Memory`](latent_engine::EngineError) is answered with room: another model is unloaded.
+pub type LoadError = Box<dyn Error + Send + Sync>;
+
+/// Loads a model: when it is needed, and again after a fault of the engine.
+pub type Loader = Box<dyn FnMut(&mut Attempt<'_>) -> Result<LoadedModel, LoadError> + Send>;
+
+/// What a loader is told.
+pub struct Attempt<'a> {
+    /// Hears how many bytes of how many have been read.
+    pub progress: &'a mut dyn FnMut(u64, u64),
+    /// No other model is loaded that could make room: a smaller context is better than an error.
+    pub alone: bool,
+}
+
+/// Makes the page of a model's drawing.
+pub type Drawing = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
+
+/// A model that a server has, loaded or not.
+pub struct ModelSource {
+    /// The name that requests use; while it is loaded, that of [`AboutModel`] is shown.
+    pub name: String,
+    /// Its file, for people.
+    pub path: String,
+    /// Bytes of its files, if that is known.
+    pub bytes: u64,
+    /// What loads it.
+    pub loader: Loader,
+    /// What draws it.
+    pub drawing: Option<Drawing>,
+}
 
 /// A loaded model.
 pub(crate) struct Served {

@@ -113,7 +113,7 @@ const COMMON: &[Field] = &[
     (
         "model",
         "string",
-        "The model's name; this server has one, and answers under the name that is asked for",
+        "The model's name; the first where there is none. A model that is alone answers under any name",
     ),
     ("stream", "boolean", "Send the answer as it comes"),
     ("n", "integer", "How many answers"),
@@ -238,6 +238,11 @@ const SCHEMAS: &[(&str, &[&[Field]])] = &[
         "OllamaChatRequest",
         &[&[
             ("model", "string", "The model's name"),
+            (
+                "keep_alive",
+                "string|number",
+                "How long the model stays loaded afterwards, where there are several; 0: not, -1: for ever",
+            ),
             ("messages", "object[]", "The conversation"),
             ("tools", "object[]", "Functions that the model may call"),
             ("think", "any", "true, false, or how much"),
@@ -250,6 +255,11 @@ const SCHEMAS: &[(&str, &[&[Field]])] = &[
         "OllamaGenerateRequest",
         &[&[
             ("model", "string", "The model's name"),
+            (
+                "keep_alive",
+                "string|number",
+                "How long the model stays loaded afterwards, where there are several; 0: not, -1: for ever",
+            ),
             ("prompt", "string", "The question; with `raw` the whole prompt"),
             ("system", "string", "What the system says"),
             ("raw", "boolean", "Use no chat template"),

@@ -26,7 +26,7 @@ pub(crate) use measure::{
     BenchArgs, KernelsArgs, KernelsCommand, KernelsPerfArgs, KernelsSupportArgs, KernelsTestArgs,
     ProfileArgs, Table,
 };
-pub(crate) use model::{ModelArgs, isa};
+pub(crate) use model::{EngineArgs, ModelArgs, isa};
 pub(crate) use row_counts::RowCounts;
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::{SERVE_HELP, ServeArgs, ServerArgs};

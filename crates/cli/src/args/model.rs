@@ -17,6 +17,13 @@ pub(crate) struct ModelArgs {
     #[arg(short, long, env = "LATENT_MODEL")]
     pub(crate) model: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// How a model is run.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct EngineArgs {
     /// Tokens of context [default: the smaller of the model's limit and what fits into memory]
     #[arg(short, long, alias = "ctx", value_name = "TOKENS", value_parser = tokens(1))]
     pub(crate) ctx_size: Option<usize>,
@@ -91,7 +98,7 @@ fn device(word: &str) -> Result<String, String> {
     latent_backends::by_name(word).map(|backend| backend.name().to_owned()).map_err(|error| error.to_string())
 }
 
-impl ModelArgs {
+impl EngineArgs {
     /// The backend.
     pub(crate) fn backend(&self) -> Result<Box<dyn Backend>, BackendError> {
         latent_backends::by_name(&self.device)

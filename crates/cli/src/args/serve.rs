@@ -1,10 +1,11 @@
 //! `latent serve`.
 
 use super::limits::up_to;
-use super::model::ModelArgs;
+use super::model::EngineArgs;
 use super::sampling::SamplingArgs;
 use clap::Args;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What `latent help serve` says at its end.
 pub(crate) const SERVE_HELP: &str = "A setting comes from its flag, else from the environment, else from the file of --config, else from Latent's
@@ -14,13 +15,20 @@ Examples:
   latent serve                                     the built-in demo model; then open http://127.0.0.1:8080
   latent serve -m model.gguf --parallel 16
   latent serve -m model.gguf --host 0.0.0.0 --api-key-file keys.txt
+  latent serve -m small=small.gguf -m big=hf:OWNER/NAME:Q4_K_M --models-max 1 --unload-idle 10m
+
+Several models are loaded when requests first name them; one that is alone is loaded at once.
 
 The first Ctrl-C or SIGTERM lets running requests end, the second ends the program.";
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {
+    /// A .gguf file (any shard of a set), a folder of .safetensors, a .latent file, or hf:OWNER/NAME[:QUANT] of Hugging
+    /// Face's hub; without it, the built-in demo model. Several, each as NAME=MODEL, are loaded when requests name them
+    #[arg(short, long = "model", env = "LATENT_MODEL", value_name = "[NAME=]MODEL")]
+    pub(crate) models: Vec<String>,
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
+    pub(crate) engine: EngineArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     #[command(flatten)]
@@ -46,6 +54,14 @@ pub(crate) struct ServerArgs {
     /// Name of the model for requests [default: from the model or its file]
     #[arg(long, env = "LATENT_ALIAS", value_name = "NAME")]
     pub(crate) alias: Option<String>,
+
+    /// Most models that are loaded at once: the one used least recently makes room (0: as many as fit into memory) [default: 0]
+    #[arg(long, env = "LATENT_MODELS_MAX", value_name = "N", value_parser = up_to(1 << 16))]
+    pub(crate) models_max: Option<usize>,
+
+    /// Unload a model that nobody has used for so long: 90s, 10m, 2h, or never; it is loaded again when it is asked for [default: never]
+    #[arg(long, env = "LATENT_UNLOAD_IDLE", value_name = "TIME", value_parser = idle)]
+    pub(crate) unload_idle: Option<Idle>,
 
     /// Most requests that run at once; others wait [default: 16]
     #[arg(long, alias = "np", alias = "max-batch", value_name = "N", value_parser = up_to(4096))]
@@ -98,6 +114,18 @@ pub(crate) struct ServerArgs {
     /// What is logged on standard error: off, error, warn, info (a line per request), debug or trace [default: warn]
     #[arg(long, env = "LATENT_LOG", value_name = "LEVEL")]
     pub(crate) log: Option<String>,
+}
+
+/// How long a model stays loaded that nobody uses; none: for ever.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Idle(pub(crate) Option<Duration>);
+
+fn idle(word: &str) -> Result<Idle, String> {
+    if word == "never" {
+        return Ok(Idle(None));
+    }
+    let time = latent_server::parse_duration(word);
+    time.map(|time| Idle(Some(time))).ok_or_else(|| "expected a time such as 90s, 10m or 2h, or never".into())
 }
 
 /// A number of bytes: 4096, 500M, 20G, 20GiB.

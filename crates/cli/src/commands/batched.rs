@@ -1,6 +1,6 @@
 //! Batched sequences of equal length with reproducible tokens, for `bench` and `profile`.
 
-use crate::args::ModelArgs;
+use crate::args::EngineArgs;
 use crate::exit::Usage;
 use crate::interrupt;
 use anyhow::Result;
@@ -28,7 +28,7 @@ pub(super) fn context(count: usize, length: usize) -> usize {
 }
 
 /// Sets the context to the number of tokens needed, or checks that the given one is large enough.
-pub(super) fn fit(args: &mut ModelArgs, needed: usize) -> Result<()> {
+pub(super) fn fit(args: &mut EngineArgs, needed: usize) -> Result<()> {
     let given = *args.ctx_size.get_or_insert(needed.max(1));
     // the cache is given out in whole blocks
     if needed > given.next_multiple_of(KV_BLOCK) {

@@ -98,15 +98,15 @@ impl Measured {
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     let sizes = sizes(args);
-    let mut model_args = args.model.clone();
+    let mut engine_args = args.model.engine.clone();
     let needed = |size: &Size| context(size.sequences, size.depth + size.prompt + size.generate);
-    let least = if args.model.draft == Draft::None { 1 } else { bench_draft::CONTEXT };
-    fit(&mut model_args, sizes.iter().map(needed).max().unwrap_or(1).max(least))?;
+    let least = if args.model.engine.draft == Draft::None { 1 } else { bench_draft::CONTEXT };
+    fit(&mut engine_args, sizes.iter().map(needed).max().unwrap_or(1).max(least))?;
     let table = if args.json { Table::Json } else { args.output };
-    let mut engine = model::load(&checkpoint, &model_args, table != Table::Md)?;
+    let mut engine = model::load(&checkpoint, &engine_args, table != Table::Md)?;
     // the read-ahead thread would disturb the measurement
     engine.wait_for_weights();
-    let limits = model::limits(&engine, &args.model)?;
+    let limits = model::limits(&engine, &args.model.engine)?;
     let mut rows = Vec::new();
     for size in sizes {
         rows.push(measure(&mut engine, size, args.repetitions, &limits)?);

@@ -93,10 +93,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     let counts = RowCounts::all(&args.verify);
     let deepest = args.n_depth.iter().max().copied().unwrap_or(0);
-    let mut model_args = args.model.clone();
-    fit(&mut model_args, deepest + counts.iter().max().copied().unwrap_or(1))?;
+    let mut engine_args = args.model.engine.clone();
+    fit(&mut engine_args, deepest + counts.iter().max().copied().unwrap_or(1))?;
     let table = if args.json { Table::Json } else { args.output };
-    let mut engine = model::load(&checkpoint, &model_args, table != Table::Md)?;
+    let mut engine = model::load(&checkpoint, &engine_args, table != Table::Md)?;
     // the read-ahead thread would disturb the measurement
     engine.wait_for_weights();
     let activations = engine.activations(&checkpoint)?;

@@ -1,7 +1,7 @@
 //! `latent check`: whether a model is supported, which kernels run it, and everything that is missing.
 
 use super::hyper_parameters::{facts, rope};
-use crate::args::{CheckArgs, ModelArgs};
+use crate::args::{CheckArgs, EngineArgs};
 use crate::exit::{NotSupported, usage_of};
 use crate::{model, output};
 use anyhow::Result;
@@ -15,10 +15,10 @@ const ALIKE: usize = 3;
 
 pub(super) fn run(args: &CheckArgs) -> Result<()> {
     let outline = model::outline(args.path.as_deref().or(args.model.model.as_deref()))?;
-    let options = args.model.options();
-    let backend = args.model.backend()?;
+    let options = args.model.engine.options();
+    let backend = args.model.engine.backend()?;
     let (target, bind) = (backend.target(), options.bind(&*backend).map_err(usage_of)?);
-    let circuit = model::circuit(args.model.circuit.as_deref())?;
+    let circuit = model::circuit(args.model.engine.circuit.as_deref())?;
     let machine = Machine { target, bind, mla: options.mla, form: options.form, circuit: circuit.as_ref() };
     let support = support::support_report(&outline, machine)?;
     let side = TextSide::of(outline.source());
@@ -26,13 +26,13 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
         let mut value = serde_json::to_value(&support)?;
         // the name of 2026-11
         value["contract"] = value["config"].clone();
-        value["circuit"] = json!(support.config.as_ref().map(|c| model::circuit_name(&args.model, c)));
+        value["circuit"] = json!(support.config.as_ref().map(|c| model::circuit_name(&args.model.engine, c)));
         value["supported"] = json!(support.supported && side.problems() == 0);
         value["tokenizer"] = side.tokenizer.json();
         value["chat_template"] = side.template.json();
         output::json(&value)?;
     } else {
-        output::lines(&text(&support, &side, &args.model, bind.tier.name()))?;
+        output::lines(&text(&support, &side, &args.model.engine, bind.tier.name()))?;
     }
     match support.missing.len() + side.problems() {
         0 => Ok(()),
@@ -121,7 +121,7 @@ impl Part {
     }
 }
 
-fn text(support: &SupportReport, side: &TextSide, args: &ModelArgs, tier: &str) -> String {
+fn text(support: &SupportReport, side: &TextSide, args: &EngineArgs, tier: &str) -> String {
     let data = match support.data {
         Data::Whole => "whole file",
         Data::Header => "header only: data are missing",

@@ -2,7 +2,7 @@
 
 use super::batched::token;
 use super::layers::layers;
-use crate::args::{DiffArgs, MAX_TOKENS, ModelArgs, isa};
+use crate::args::{DiffArgs, EngineArgs, MAX_TOKENS, isa};
 use crate::exit::{Parted, Usage};
 use crate::{interrupt, model, output};
 use anyhow::Result;
@@ -25,12 +25,12 @@ struct Ran {
 
 pub(super) fn run(args: &DiffArgs) -> Result<()> {
     check_numbers(args)?;
-    let mut a_args = args.model.clone();
+    let mut a_args = args.model.engine.clone();
     if args.a.is_empty() {
         set(&mut a_args, "precision=exact", "--a")?;
     }
     args.a.iter().try_for_each(|word| set(&mut a_args, word, "--a"))?;
-    let mut b_args = args.model.clone();
+    let mut b_args = args.model.engine.clone();
     args.b.iter().try_for_each(|word| set(&mut b_args, word, "--b"))?;
     let b_model = args.model_b.as_deref().or(args.model.model.as_deref());
     let given = (!args.tokens.is_empty()).then_some(&args.tokens[..]);
@@ -87,7 +87,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<()> {
 #[allow(clippy::type_complexity, reason = "the tokens, and a trace that was read with them")]
 fn run_side(
     args: &DiffArgs,
-    settings: &ModelArgs,
+    settings: &EngineArgs,
     path: Option<&Path>,
     tokens: &mut dyn FnMut(&Activations, usize) -> Result<(Vec<u32>, Option<Trace>)>,
 ) -> Result<(Ran, Option<Trace>)> {
@@ -106,7 +106,7 @@ fn run_side(
 }
 
 /// `model.gguf, mla auto, precision exact, avx512, f32 cache, 2 threads`.
-fn describe(engine: &Engine, settings: &ModelArgs, file: &str) -> String {
+fn describe(engine: &Engine, settings: &EngineArgs, file: &str) -> String {
     let s = engine.summary();
     let form = if settings.expanded_cache { " of expanded keys" } else { "" };
     let circuit =
@@ -118,7 +118,7 @@ fn describe(engine: &Engine, settings: &ModelArgs, file: &str) -> String {
 }
 
 /// Applies one setting, `key=value`, to a side.
-fn set(settings: &mut ModelArgs, word: &str, flag: &str) -> Result<()> {
+fn set(settings: &mut EngineArgs, word: &str, flag: &str) -> Result<()> {
     let wrong = |problem: String| -> anyhow::Error { Usage(format!("{flag} {word}: {problem}")).into() };
     let (key, value) = word.split_once('=').unwrap_or((word, ""));
     match key {

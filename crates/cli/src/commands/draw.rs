@@ -4,7 +4,7 @@ mod file_info;
 
 use super::layers::layers;
 use super::stage::{Stage, bind};
-use crate::args::{Drawing as Form, GraphArgs, ModelArgs};
+use crate::args::{Drawing as Form, EngineArgs, GraphArgs, ModelArgs};
 use crate::model::{self, ModelInfo};
 use crate::output;
 use anyhow::{Context, Result};
@@ -20,9 +20,9 @@ pub(super) fn run(args: &GraphArgs, stage: Stage, path: Option<&Path>) -> Result
         OutputFile::check(out)?;
     }
     // both models stay open until the page is written, which takes no file's place that belongs to them
-    let model = ModelInfo::new(model::outline(path)?, args.model.circuit.as_deref())?;
+    let model = ModelInfo::new(model::outline(path)?, args.model.engine.circuit.as_deref())?;
     let drawing = draw(args, &model)?;
-    let formulation = formulation(&args.model);
+    let formulation = formulation(&args.model.engine);
     let bucket = bucket_key(BatchBucket::of(args.rows));
     if let Some(out) = &args.html {
         let profile = args.profile.as_deref().map(|path| read_json(path, &PROFILE)).transpose()?;
@@ -72,11 +72,12 @@ pub(super) fn page_of(model_args: &ModelArgs) -> Result<String> {
         parity: None,
         against: None,
     };
-    let model = ModelInfo::new(model::outline(model_args.model.as_deref())?, model_args.circuit.as_deref())?;
+    let model =
+        ModelInfo::new(model::outline(model_args.model.as_deref())?, model_args.engine.circuit.as_deref())?;
     let drawing = draw(&args, &model)?;
     let wanted = Wanted {
         stage: Stage::Plan.name().into(),
-        formulation: formulation(model_args).into(),
+        formulation: formulation(&model_args.engine).into(),
         bucket: bucket_key(BatchBucket::of(1)).into(),
     };
     let file_info = Some(file_info::file_info(&model.outline));
@@ -90,7 +91,7 @@ pub(super) fn page_of(model_args: &ModelArgs) -> Result<String> {
     })?)
 }
 
-fn formulation(args: &ModelArgs) -> &'static str {
+fn formulation(args: &EngineArgs) -> &'static str {
     match args.form() {
         CacheForm::Expanded => "expanded",
         CacheForm::Latent => args.mla.name(),
@@ -101,13 +102,13 @@ fn draw(args: &GraphArgs, model: &ModelInfo) -> Result<Drawing> {
     let config = &model.config;
     let options = Options {
         bind: bind(args)?,
-        max_batch_tokens: args.model.max_batch_tokens().max(args.rows),
+        max_batch_tokens: args.model.engine.max_batch_tokens().max(args.rows),
         layers: layers(args.layers.as_deref(), config.layers)?,
-        mtp: args.model.draft == Draft::Mtp,
+        mtp: args.model.engine.draft == Draft::Mtp,
         assumed: model.promised.as_ref().map(|promised| promised.matrix_type().name()),
         kernels: args.format != Form::Svg,
     };
-    let target = args.model.options().target(&*args.model.backend()?);
+    let target = args.model.engine.options().target(&*args.model.engine.backend()?);
     Ok(Drawing::make(&model.circuit, config, model.tensors(), &target, &options)?)
 }
 

@@ -10,9 +10,9 @@ use latent_formats::OutputFile;
 pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     OutputFile::check(&args.out)?;
-    let mut model_args = args.model.clone();
-    model_args.ctx_size.get_or_insert(args.tokens.len());
-    let mut engine = model::load(&checkpoint, &model_args, true)?;
+    let mut engine_args = args.model.engine.clone();
+    engine_args.ctx_size.get_or_insert(args.tokens.len());
+    let mut engine = model::load(&checkpoint, &engine_args, true)?;
     let points = engine.activations(&checkpoint)?;
     let layers = layers(args.layers.as_deref(), engine.config().layers)?;
     let trace = engine.trace(&points, layers, &args.tokens, &mut |_| !interrupt::asked())?;

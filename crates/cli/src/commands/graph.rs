@@ -21,7 +21,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     if args.html.is_some() || matches!(format, Drawing::Svg | Drawing::Data) {
         return draw::run(args, stage, path.as_deref());
     }
-    let model = model::describe(path.as_deref(), args.model.circuit.as_deref())?;
+    let model = model::describe(path.as_deref(), args.model.engine.circuit.as_deref())?;
     let (config, circuit) = (&model.config, &*model.circuit);
     if let Some(promised) = &model.promised {
         output::say(&format!(
@@ -42,7 +42,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     }
     let layers = layers(args.layers.as_deref(), config.layers)?;
     let whole = layers == (0..config.layers);
-    let span = match args.model.draft {
+    let span = match args.model.engine.draft {
         Draft::Mtp => Span::whole_mtp(circuit, config)?,
         Draft::None => Span { embed: layers.start == 0, layers, head: whole, mtp: false },
     };
@@ -50,12 +50,12 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     if stage == Stage::Ir && args.after.is_none() {
         return print(&ir, None, format, &ir.to_text(None), serde_json::to_value(&ir)?);
     }
-    let (options, backend) = (args.model.options(), args.model.backend()?);
+    let (options, backend) = (args.model.engine.options(), args.model.engine.backend()?);
     let target = options.target(&*backend);
     let options = PlanOptions {
         span,
         bucket: BatchBucket::of(args.rows),
-        max_batch_tokens: args.model.max_batch_tokens().max(args.rows),
+        max_batch_tokens: args.model.engine.max_batch_tokens().max(args.rows),
         mla: options.mla,
         form: options.form,
         bind: bind(args)?,

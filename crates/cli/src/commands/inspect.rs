@@ -29,7 +29,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
             return tensors(&listed(&outline));
         }
     }
-    let model = model::describe(path, args.model.circuit.as_deref())?;
+    let model = model::describe(path, args.model.engine.circuit.as_deref())?;
     if args.tensors && !args.json {
         return tensors(&promised(&model));
     }
@@ -95,9 +95,9 @@ impl<'a> Report<'a> {
         let (outline, config) = (&model.outline, &model.config);
         let options = EngineOptions {
             circuit: Some(Arc::new(model.circuit.clone().into_owned())),
-            ..args.model.options()
+            ..args.model.engine.options()
         };
-        let backend = args.model.backend()?;
+        let backend = args.model.engine.backend()?;
         let resolved = options.resolve(&*backend, config).map_err(crate::exit::usage_of)?;
         let stages = resolved.stages(config, model.tensors())?;
         let cache = resolved.options.stages.bind.cache;
@@ -120,7 +120,7 @@ impl<'a> Report<'a> {
         let mut report = Report {
             config,
             file: outline.display_name(),
-            circuit: model::circuit_name(&args.model, config),
+            circuit: model::circuit_name(&args.model.engine, config),
             layers: model.circuit.layer_runs(config)?,
             kind: kind(outline),
             data: outline.data(),
@@ -135,7 +135,7 @@ impl<'a> Report<'a> {
             template,
         };
         report.needed.cache =
-            report.token_bytes(args.model.form(), cache).unwrap_or(0).saturating_mul(context as u64);
+            report.token_bytes(args.model.engine.form(), cache).unwrap_or(0).saturating_mul(context as u64);
         Ok(report)
     }
 

@@ -16,7 +16,7 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
     if let Some(path) = &args.kl_divergence_base {
         OutputFile::check(path)?;
     }
-    let mut engine = model::load(&checkpoint, &args.model, args.json)?;
+    let mut engine = model::load(&checkpoint, &args.model.engine, args.json)?;
     if let Some(path) = &args.kl_divergence_base {
         let bos = bos_of(&checkpoint)?;
         return kl_base(&mut engine, &args.tokens, args.kl_chunk, bos, path);

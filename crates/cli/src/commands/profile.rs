@@ -10,12 +10,12 @@ use serde_json::json;
 pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     let checkpoint = model::open(args.model.model.as_deref())?;
     let count = usize::from(args.sequences);
-    let mut model_args = args.model.clone();
+    let mut engine_args = args.model.engine.clone();
     let length = args.n_depth + args.n_prompt.max(args.n_gen + 2);
-    fit(&mut model_args, context(count, length))?;
-    let mut engine = model::load(&checkpoint, &model_args, args.json)?;
+    fit(&mut engine_args, context(count, length))?;
+    let mut engine = model::load(&checkpoint, &engine_args, args.json)?;
     engine.wait_for_weights();
-    let limits = model::limits(&engine, &args.model)?;
+    let limits = model::limits(&engine, &args.model.engine)?;
     let mut together = BatchedSequences::new(&engine, count, length);
     together.fill(&mut engine, args.n_depth)?;
     let mut profiles = Vec::new();

@@ -22,7 +22,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     if let Some(path) = args.saved() {
         OutputFile::check(path)?;
     }
-    let mut formatter = ChatFormatter::open(&checkpoint, &config, args.model.ctx_size)?;
+    let mut formatter = ChatFormatter::open(&checkpoint, &config, args.model.engine.ctx_size)?;
     formatter.options = ChatOptions::new(&args.template, &checkpoint)?;
     let prompt = Prompt::new(args, &formatter)?;
     let sampling = Sampling::new(&args.sampling, &checkpoint)?;
@@ -31,7 +31,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let constraint = AnswerConstraint::new(&args.constraint, &formatter.tokenizer, template)?;
     let processors = processors(constraint.as_ref(), &prompt.tokens)?;
     let quiet = args.quiet || args.json;
-    let mut engine = model::load(&checkpoint, &args.model, quiet)?;
+    let mut engine = model::load(&checkpoint, &args.model.engine, quiet)?;
     if let Some(note) = sampling.note().filter(|_| !quiet) {
         output::say(&note);
     }

@@ -14,6 +14,7 @@ pub(crate) use update::{Finish, Reason, Token, Update, What};
 
 use crate::error::{ApiError, ErrorKind};
 use crate::model::Served;
+use crate::models::Lease;
 use crate::worker::{Listening, Notice};
 use latent_engine::scheduler::{JobError, JobEvent, Refusal};
 use latent_engine::{Chosen, StopReason};
@@ -25,7 +26,7 @@ use std::task::{Context, Poll};
 /// The answers to one request. Dropped, it cancels what still runs.
 pub(crate) struct Answer {
     listening: Listening,
-    pub(crate) served: Arc<Served>,
+    pub(crate) served: Arc<Lease>,
     choices: Vec<Choice>,
     queue: VecDeque<Update>,
     open: usize,

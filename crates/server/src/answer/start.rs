@@ -3,9 +3,10 @@
 use super::{Answer, Choice, Parser};
 use crate::error::ApiError;
 use crate::keys::Tenant;
-use crate::model::{Prompt, Served};
+use crate::model::Prompt;
+use crate::models::Lease;
 use crate::params::Params;
-use crate::worker::{Engineering, Submission, events};
+use crate::worker::{Submission, events};
 use latent_engine::LogitsProcessor;
 use latent_engine::Request;
 use latent_engine::scheduler::{Choice as FurtherChoice, Job};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// A request that is ready for the engine: everything that takes time has been done.
 pub(crate) struct Prepared {
-    pub(crate) served: Arc<Served>,
+    pub(crate) served: Arc<Lease>,
     pub(crate) prompt: Prompt,
     pub(crate) params: Params,
     /// A parser for each answer.
@@ -30,7 +31,7 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// A request with one raw answer per choice.
-    pub(crate) fn new(served: Arc<Served>, prompt: Prompt, params: Params) -> Prepared {
+    pub(crate) fn new(served: Arc<Lease>, prompt: Prompt, params: Params) -> Prepared {
         let n = params.n;
         Prepared {
             served,
@@ -46,7 +47,6 @@ impl Prepared {
 
 /// Gives a request to the engine, and waits until it is taken.
 pub(crate) async fn begin(
-    engineering: &Engineering,
     tenant: Tenant,
     prepared: Prepared,
     outbound: usize,
@@ -83,7 +83,7 @@ pub(crate) async fn begin(
         embed: false,
     };
     let (sender, listening) = events(outbound);
-    engineering.submit(Submission { job, choices, events: sender })?;
+    served.engineering().submit(Submission { job, choices, events: sender })?;
     let open = parsers.len();
     let choice = |parser| Choice {
         parser,

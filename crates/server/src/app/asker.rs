@@ -1,12 +1,12 @@
 //! What a handler takes beside the body: who asks, and the steps from a body to an answer.
 
-use super::{App, body};
+use super::{App, body, query};
 use crate::answer::{Answer, Prepared, begin, embed};
 use crate::dialect::{Dialect, json_response};
 use crate::error::{ApiError, ErrorKind};
 use crate::json::{self, Fields};
 use crate::keys::Tenant;
-use crate::model::Served;
+use crate::models::{Lease, Status};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::FromRequestParts;
@@ -24,38 +24,53 @@ pub(crate) struct Asker {
     pub(crate) app: Arc<App>,
     pub(crate) tenant: Tenant,
     pub(crate) id: String,
+    /// The model that the address names (`?model=`).
+    pub(crate) model: Option<String>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Asker {
     type Rejection = ExtensionRejection;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Asker, ExtensionRejection> {
-        let Extension(asker) = Extension::from_request_parts(parts, state).await?;
-        Ok(asker)
+        let Extension(asker): Extension<Asker> = Extension::from_request_parts(parts, state).await?;
+        Ok(Asker { model: query::parameter(&parts.uri, "model"), ..asker })
     }
 }
 
 impl Asker {
-    /// The model, once it is loaded and while requests are taken.
-    pub(crate) fn served(&self) -> Result<Arc<Served>, ApiError> {
-        self.app.engineering.ready()
+    /// The model that the address names, loaded or not.
+    pub(crate) fn model(&self) -> Result<Status, ApiError> {
+        self.app.models.health()?;
+        Ok(self.app.models.status(self.app.models.find(self.model.as_deref())?))
     }
 
-    /// Reads a JSON body and makes something of it on a thread of its own, where tokenising a long prompt keeps nobody waiting.
+    /// All models.
+    pub(crate) fn models(&self) -> Result<Vec<Status>, ApiError> {
+        self.app.models.health()?;
+        Ok(self.app.models.list())
+    }
+
+    /// Reads a JSON body, has its model loaded, and makes something of it on a thread of its own, where tokenising a long prompt keeps nobody
+    /// waiting.
     pub(crate) async fn prepare<T: Send + 'static>(
         &self,
         body: Body,
-        work: impl FnOnce(&App, &Arc<Served>, &Fields<'_>) -> Result<T, ApiError> + Send + 'static,
+        work: impl FnOnce(&App, &Arc<Lease>, &Fields<'_>) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let served = self.served()?;
-        let body = body::read(body, &self.app).await?;
-        let app = Arc::clone(&self.app);
-        let work = move || {
+        self.app.models.open()?;
+        let mut body = body::read(body, &self.app).await?;
+        let (app, fallback) = (Arc::clone(&self.app), self.model.clone());
+        let read = move || {
             let value = json::parse(&body.bytes, &app.config.limits)?;
-            drop(body);
-            work(&app, &served, &Fields::of(&value, "")?)
+            let index = app.models.find(named(&Fields::of(&value, "")?).or(fallback.as_deref()))?;
+            body.bytes = Vec::new();
+            Ok((value, index, body))
         };
-        self.blocking(work).await
+        let (value, index, waits) = self.blocking(read).await?;
+        let (app, lease) = (Arc::clone(&self.app), self.app.models.lease(index).await?);
+        // what waits for its model counts among the bodies
+        drop(waits);
+        self.blocking(move || work(&app, &lease, &Fields::of(&value, "")?)).await
     }
 
     /// Runs work that takes time beside the requests' own thread. A panic in it is this request's alone.
@@ -72,14 +87,14 @@ impl Asker {
     /// Gives a prepared request to the engine.
     pub(crate) async fn begin(&self, prepared: Prepared) -> Result<Answer, ApiError> {
         let outbound = self.app.config.limits.outbound_bytes;
-        begin(&self.app.engineering, self.tenant, prepared, outbound, self.timeout()).await
+        begin(self.tenant, prepared, outbound, self.timeout()).await
     }
 
     /// Gives the prompts of one request to the engine. Also the model that answers them.
     pub(crate) async fn begin_all(
         &self,
         prepared: Vec<Prepared>,
-    ) -> Result<(Arc<Served>, Vec<Answer>), ApiError> {
+    ) -> Result<(Arc<Lease>, Vec<Answer>), ApiError> {
         let served = prepared.first().map(|first| Arc::clone(&first.served));
         let served = served.ok_or_else(|| ApiError::internal("no prompt"))?;
         let mut answers = Vec::with_capacity(prepared.len());
@@ -90,8 +105,8 @@ impl Asker {
     }
 
     /// The embedding of a prompt.
-    pub(crate) async fn embed(&self, prompt: Vec<u32>) -> Result<(Vec<f32>, Usage), ApiError> {
-        embed(&self.app.engineering, self.tenant, prompt, self.timeout()).await
+    pub(crate) async fn embed(&self, model: &Lease, prompt: Vec<u32>) -> Result<(Vec<f32>, Usage), ApiError> {
+        embed(model.engineering(), self.tenant, prompt, self.timeout()).await
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -115,4 +130,10 @@ impl Asker {
     pub(crate) fn reply_json(&self, dialect: Dialect, result: Result<Value, ApiError>) -> Response {
         self.reply(dialect, result.map(|value| json_response(&value)))
     }
+}
+
+/// The model that a body names. Ollama's clients may call the field `name`.
+fn named<'v>(fields: &Fields<'v>) -> Option<&'v str> {
+    let text = |name: &str| fields.get(name).and_then(Value::as_str);
+    text("model").or_else(|| text("name"))
 }

@@ -2,24 +2,23 @@
 
 mod asker;
 mod body;
+mod query;
 
 pub(crate) use asker::Asker;
+pub(crate) use query::percent_decoded;
 
 use crate::config::ServerConfig;
 use crate::metrics::Metrics;
+use crate::model::ModelSource;
+use crate::models::Models;
 use crate::store::Store;
-use crate::worker::{Engineering, Hook};
+use crate::worker::Hook;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
-
-/// Makes the page of the model's drawing.
-pub type Drawing = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
 
 /// What the caller adds to the server.
 #[derive(Clone, Default)]
 pub struct Extras {
-    /// The model's drawing.
-    pub drawing: Option<Drawing>,
     /// Called before each step; for tests of faults.
     pub before_step: Option<Hook>,
 }
@@ -27,33 +26,24 @@ pub struct Extras {
 /// What every request sees.
 pub(crate) struct App {
     pub(crate) config: ServerConfig,
-    pub(crate) engineering: Arc<Engineering>,
+    pub(crate) models: Arc<Models>,
     pub(crate) metrics: Metrics,
     pub(crate) store: Mutex<Store>,
-    pub(crate) extras: Extras,
-    pub(crate) drawn: Mutex<Option<Arc<str>>>,
     /// Bytes of bodies that are being read.
     body_bytes: AtomicUsize,
 }
 
 impl App {
-    pub(crate) fn new(config: ServerConfig, engineering: Arc<Engineering>, extras: Extras) -> App {
+    pub(crate) fn new(config: ServerConfig, sources: Vec<ModelSource>, extras: Extras) -> App {
         let store = Mutex::new(Store::new(config.limits.store_bytes));
-        App {
-            config,
-            engineering,
-            metrics: Metrics::new(),
-            store,
-            extras,
-            drawn: Mutex::new(None),
-            body_bytes: AtomicUsize::new(0),
-        }
+        let models = Arc::new(Models::new(sources, &config, extras.before_step));
+        App { config, models, metrics: Metrics::new(), store, body_bytes: AtomicUsize::new(0) }
     }
 }
 
 impl Drop for App {
     fn drop(&mut self) {
-        // the engine's thread must not wait for commands for ever
-        self.engineering.drain();
+        // the engines' threads must not wait for commands for ever
+        self.models.drain();
     }
 }

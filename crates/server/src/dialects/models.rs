@@ -2,24 +2,28 @@
 
 use crate::app::Asker;
 use crate::dialect::Dialect;
-use crate::error::{ApiError, ErrorKind};
+use crate::error::ApiError;
 use crate::ids;
-use crate::model::Served;
+use crate::models::Status;
 use axum::extract::Path;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-fn entry(served: &Served) -> Value {
-    json!({
-        "id": served.about.id,
+/// One entry. What only a loaded model tells is left out before.
+fn entry(model: &Status, created: u64) -> Value {
+    let mut value = json!({
+        "id": model.name,
         "object": "model",
         "type": "model",
-        "created": served.created,
-        "created_at": ids::rfc3339(served.created, 0),
-        "display_name": served.about.id,
+        "created": created,
+        "created_at": ids::rfc3339(created, 0),
+        "display_name": model.name,
         "owned_by": "latent",
-        "max_model_len": served.context,
-        "meta": {
+        "status": status(model),
+    });
+    if let Some(served) = &model.served {
+        value["max_model_len"] = served.context.into();
+        value["meta"] = json!({
             "vocab_type": 2,
             "n_vocab": served.vocab,
             "n_ctx": served.context,
@@ -27,27 +31,45 @@ fn entry(served: &Served) -> Value {
             "n_embd": served.hidden,
             "n_params": served.parameters,
             "size": served.about.bytes,
-        },
-    })
+        });
+    }
+    value
+}
+
+/// As the router of llama.cpp's server tells it.
+fn status(model: &Status) -> Value {
+    match &model.problem {
+        Some(problem) => json!({"value": "unloaded", "failed": true, "problem": problem}),
+        None => json!({"value": model.state}),
+    }
+}
+
+/// The entry that Codex reads, in llama.cpp's form.
+fn own_entry(model: &Status) -> Value {
+    let id = &model.name;
+    let mut value = json!({
+        "name": id, "model": id, "slug": id, "display_name": id, "type": "model", "description": "",
+        "capabilities": ["completion"],
+        "details": {"format": "gguf", "family": "", "parameter_size": "", "quantization_level": ""},
+    });
+    if let Some(served) = &model.served {
+        value["context_window"] = served.context.into();
+        value["details"]["family"] = served.architecture.as_str().into();
+    }
+    value
 }
 
 /// `GET /v1/models`.
 pub(crate) async fn list(asker: Asker) -> Response {
-    let listed = asker.served().map(|served| {
-        let id = served.about.id.as_str();
-        // Codex reads `models`, llama.cpp's own form
-        let own = json!({
-            "name": id, "model": id, "slug": id, "display_name": id, "type": "model", "description": "",
-            "capabilities": ["completion"], "context_window": served.context,
-            "details": {"format": "gguf", "family": served.architecture, "parameter_size": "", "quantization_level": ""},
-        });
+    let created = asker.app.models.created;
+    let listed = asker.models().map(|models| {
         json!({
             "object": "list",
-            "data": [entry(&served)],
+            "data": models.iter().map(|model| entry(model, created)).collect::<Value>(),
             "has_more": false,
-            "first_id": id,
-            "last_id": id,
-            "models": [own],
+            "first_id": models.first().map(|model| &model.name),
+            "last_id": models.last().map(|model| &model.name),
+            "models": models.iter().map(own_entry).collect::<Value>(),
         })
     });
     asker.reply_json(Dialect::OpenAi, listed)
@@ -55,12 +77,12 @@ pub(crate) async fn list(asker: Asker) -> Response {
 
 /// `GET /v1/models/ID`.
 pub(crate) async fn one(asker: Asker, Path(id): Path<String>) -> Response {
-    let found = asker.served().and_then(|served| {
-        if id == served.about.id {
-            return Ok(entry(&served));
-        }
-        let problem = format!("there is no model {id:?}; this server has {:?}", served.about.id);
-        Err(ApiError::new(ErrorKind::NotFound, problem).with_code("model_not_found"))
-    });
-    asker.reply_json(Dialect::OpenAi, found)
+    asker.reply_json(Dialect::OpenAi, find(&asker, &id))
+}
+
+fn find(asker: &Asker, id: &str) -> Result<Value, ApiError> {
+    let models = asker.models()?;
+    let known = models.iter().find(|model| model.name == id);
+    let model = known.ok_or_else(|| asker.app.models.unknown(id))?;
+    Ok(entry(model, asker.app.models.created))
 }

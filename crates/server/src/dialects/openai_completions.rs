@@ -11,6 +11,7 @@ use crate::ids;
 use crate::json::Fields;
 use crate::limits::Limits;
 use crate::model::Served;
+use crate::models::Lease;
 use crate::params::{self, Params};
 use crate::stream::{Encoder, stream_all};
 use axum::body::Body;
@@ -167,7 +168,7 @@ fn logprobs(served: &Served, tokens: &[Token]) -> Value {
 }
 
 struct CompletionStream {
-    served: Arc<Served>,
+    served: Arc<Lease>,
     about: About,
     id: String,
     created: u64,

@@ -9,6 +9,7 @@ use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// `POST /v1/embeddings`: the mean of the last hidden states, divided by its length.
 pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
@@ -16,7 +17,7 @@ pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
 }
 
 async fn answer(asker: &Asker, body: Body) -> Result<Value, ApiError> {
-    let (prompts, model, base64) = asker
+    let (served, prompts, model, base64) = asker
         .prepare(body, |app, served, fields| {
             let name = if fields.get("input").is_some() { "input" } else { "content" };
             let prompts = prompts(served, fields, name, &app.config.limits, PromptInput::Plain)?;
@@ -37,12 +38,12 @@ async fn answer(asker: &Asker, body: Body) -> Result<Value, ApiError> {
                 }
             };
             let model = fields.str("model")?.unwrap_or(&served.about.id).to_owned();
-            Ok((prompts, model, base64))
+            Ok((Arc::clone(served), prompts, model, base64))
         })
         .await?;
     let (mut data, mut tokens) = (Vec::with_capacity(prompts.len()), 0);
     for (index, prompt) in prompts.into_iter().enumerate() {
-        let (values, usage) = asker.embed(prompt.tokens).await?;
+        let (values, usage) = asker.embed(&served, prompt.tokens).await?;
         tokens += usage.prompt;
         let embedding = if base64 {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();

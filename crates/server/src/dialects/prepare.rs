@@ -8,6 +8,7 @@ use crate::items::{Conversation, Tool, ToolChoice};
 use crate::json::{Fields, kind};
 use crate::limits::Limits;
 use crate::model::{Prompt, Served};
+use crate::models::Lease;
 use crate::params::{Params, Shape};
 use latent_grammar::{
     GrammarError, Reasoning, Source, Tool as GrammarTool, ToolCalls, ToolChoice as GrammarChoice,
@@ -25,18 +26,14 @@ pub(super) struct ChatRequest<About> {
 
 impl<About> ChatRequest<About> {
     /// Makes it ready to be answered.
-    pub(super) fn prepare(
-        self,
-        served: &Arc<Served>,
-        limits: &Limits,
-    ) -> Result<(Prepared, About), ApiError> {
+    pub(super) fn prepare(self, served: &Arc<Lease>, limits: &Limits) -> Result<(Prepared, About), ApiError> {
         Ok((conversation(served, &self.conversation, self.params, limits)?, self.about))
     }
 }
 
 /// A conversation, ready to be answered.
 pub(super) fn conversation(
-    served: &Arc<Served>,
+    served: &Arc<Lease>,
     conversation: &Conversation,
     params: Params,
     limits: &Limits,
@@ -84,7 +81,7 @@ fn reasoning(
 
 /// A text, ready to be gone on with.
 pub(super) fn text(
-    served: &Arc<Served>,
+    served: &Arc<Lease>,
     prompt: Prompt,
     params: Params,
     limits: &Limits,

@@ -1,6 +1,6 @@
 //! Who may ask: keys, and where a browser's page comes from.
 
-use crate::app::App;
+use crate::app::{App, percent_decoded};
 use crate::error::{ApiError, ErrorKind};
 use crate::keys::Tenant;
 use axum::body::Body;
@@ -45,20 +45,6 @@ fn drawing_key(request: &Request<Body>) -> Option<Vec<u8>> {
     let cookies = request.headers().get(COOKIE)?.to_str().ok()?;
     let value = cookies.split(';').find_map(|pair| pair.trim().strip_prefix("latent_key="))?;
     percent_decoded(value)
-}
-
-fn percent_decoded(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = text.bytes();
-    let mut decoded = Vec::with_capacity(text.len());
-    while let Some(byte) = bytes.next() {
-        if byte == b'%' {
-            let digits = [bytes.next()?, bytes.next()?];
-            decoded.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
-        } else {
-            decoded.push(byte);
-        }
-    }
-    Some(decoded)
 }
 
 /// Without keys, a server at loopback answers only requests that name it so: a page whose own name was made to point here (DNS rebinding) is refused.
@@ -120,11 +106,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_and_cookies_are_read() {
+    fn hosts_are_read() {
         assert_eq!(host_name("[::1]:80"), "::1");
         assert_eq!(host_name("localhost"), "localhost");
         assert_eq!(host_name("127.0.0.1:8080"), "127.0.0.1");
-        assert_eq!(percent_decoded("a%2Fb%"), None);
-        assert_eq!(percent_decoded("a%2Fb").unwrap(), b"a/b");
     }
 }

@@ -1,15 +1,16 @@
 //! The page, its files, and what it shows of the model.
 
 use crate::app::Asker;
-use crate::dialect::{Dialect, json_response};
+use crate::dialect::Dialect;
 use crate::error::{ApiError, ErrorKind};
+use crate::models::Status;
 use axum::body::Body;
 use axum::extract::Path;
 use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::Response;
 use serde_json::{Value, json};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// Name and content of every file of the page.
 static ASSETS: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
@@ -59,18 +60,16 @@ pub(super) async fn graph(asker: Asker) -> Response {
 }
 
 async fn drawing(asker: &Asker) -> Result<Response, ApiError> {
-    let app = &asker.app;
-    let drawn = app.drawn.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let page = match drawn {
-        Some(page) => page,
-        None => {
-            let Some(draw) = app.extras.drawing.clone() else {
-                return Err(ApiError::new(ErrorKind::NotFound, "this server draws no model"));
-            };
+    let models = &asker.app.models;
+    let index = models.find(asker.model.as_deref())?;
+    let page = match models.drawing(index) {
+        (_, Some(page)) => page,
+        (Some(draw), None) => {
             let page: Arc<str> = asker.blocking(move || draw().map_err(ApiError::internal)).await?.into();
-            *app.drawn.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&page));
+            models.keep_drawing(index, &page);
             page
         }
+        (None, None) => return Err(ApiError::new(ErrorKind::NotFound, "this server draws no model")),
     };
     let mut response = Response::new(Body::from(page.as_bytes().to_vec()));
     let headers = response.headers_mut();
@@ -79,15 +78,29 @@ async fn drawing(asker: &Asker) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-/// What the scheduler does, as docs/page.md defines it.
+/// The model that the address names, else the one that was used last.
+fn watched(asker: &Asker) -> Result<Status, ApiError> {
+    let models = &asker.app.models;
+    let index = match &asker.model {
+        Some(name) => models.find(Some(name))?,
+        None => models.latest(),
+    };
+    Ok(models.status(index))
+}
+
+/// What the scheduler of a model does, as docs/page.md defines it.
 pub(super) async fn stats(asker: Asker) -> Response {
-    let app = &asker.app;
-    let stats = app.engineering.live.stats();
-    let rates = app.engineering.live.rates();
-    json_response(&json!({
+    let slots = asker.app.config.scheduler.max_running;
+    asker.reply_json(Dialect::OpenAi, watched(&asker).map(|model| figures(&model, slots)))
+}
+
+fn figures(model: &Status, slots: usize) -> Value {
+    let live = model.engineering.as_ref().map(|engineering| &engineering.live);
+    let (stats, rates) = live.map(|live| (live.stats(), live.rates())).unwrap_or_default();
+    json!({
         "running": stats.running,
         "waiting": stats.waiting,
-        "slots": app.config.scheduler.max_running,
+        "slots": slots,
         "batch": stats.last_decoding + stats.last_prompt_tokens,
         "steps": stats.steps,
         "kv_blocks": {
@@ -98,15 +111,17 @@ pub(super) async fn stats(asker: Asker) -> Response {
         },
         "tokens_per_second": rates.completion,
         "prompt_tokens_per_second": rates.prompt,
-    }))
+    })
 }
 
-/// What each phase of a step takes, as docs/page.md defines it.
+/// What each phase of a model's step takes, as docs/page.md defines it.
 pub(super) async fn profile(asker: Asker) -> Response {
-    let profile = asker.app.engineering.watched.look();
-    if profile.steps == 0 {
-        return json_response(&json!({"phases": []}));
-    }
+    asker.reply_json(Dialect::OpenAi, watched(&asker).map(|model| phases(&model)))
+}
+
+fn phases(model: &Status) -> Value {
+    let profile = model.engineering.as_ref().map(|engineering| engineering.watched.look());
+    let Some(profile) = profile.filter(|profile| profile.steps > 0) else { return json!({"phases": []}) };
     let per_step = |micros: f64| micros / profile.steps as f64;
     let step = per_step(profile.time.as_secs_f64() * 1e6);
     let phase = |time: &latent_engine::PhaseTime| {
@@ -115,5 +130,5 @@ pub(super) async fn profile(asker: Asker) -> Response {
     };
     let phases: Vec<Value> = profile.phases.iter().map(phase).collect();
     let rows = per_step(profile.rows as f64);
-    json_response(&json!({"phases": phases, "step_microseconds": step, "rows": rows}))
+    json!({"phases": phases, "step_microseconds": step, "rows": rows})
 }

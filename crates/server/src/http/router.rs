@@ -54,8 +54,8 @@ routes! {
     post "/apply-template" llama_cpp::apply_template, "ChatCompletionRequest", "The prompt of a conversation";
     post "/embedding" openai_embeddings::handle, "EmbeddingRequest", "As /v1/embeddings";
     post "/embeddings" openai_embeddings::handle, "EmbeddingRequest", "As /v1/embeddings";
-    get "/props" llama_cpp::props, "", "What the server runs (llama.cpp)";
-    get "/slots" llama_cpp::slots, "", "What runs just now (llama.cpp), without any text";
+    get "/props" llama_cpp::props, "", "What the server runs (llama.cpp); `?model=` names one of several models";
+    get "/slots" llama_cpp::slots, "", "What runs just now (llama.cpp), without any text; `?model=` names one of several models";
     get "/health" llama_cpp::health, "", "Whether requests are taken: 503 while the model loads and while the server shuts down";
     get "/v1/health" llama_cpp::health, "", "The same";
     get "/metrics" llama_cpp::metrics, "", "Figures for Prometheus";
@@ -66,9 +66,9 @@ routes! {
     post "/api/show" ollama::show, "OllamaShowRequest", "About a model (Ollama)";
     get "/api/version" ollama::version, "", "The version (Ollama)";
     get "/openapi.json" description, "", "This description";
-    get "/latent/stats" page::stats, "", "What the scheduler does, for the page";
-    get "/latent/profile" page::profile, "", "What each phase of a step takes, for the page";
-    get "/latent/graph" page::graph, "", "The drawing of the model";
+    get "/latent/stats" page::stats, "", "What the scheduler of a model does (`?model=`, else the one used last), for the page";
+    get "/latent/profile" page::profile, "", "What each phase of a step takes (`?model=`, else the model used last), for the page";
+    get "/latent/graph" page::graph, "", "The drawing of the model, or of the one in `?model=`";
     get "/" page::index, "", "The page";
     get "/assets/{name}" page::asset, "", "Files of the page";
     get "/favicon.ico" page::favicon, "", "The page's icon";

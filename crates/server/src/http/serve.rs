@@ -9,9 +9,9 @@ use crate::config::ServerConfig;
 use crate::dialect::Dialect;
 use crate::ids;
 use crate::limits::Limits;
-use crate::model::Loader;
+use crate::model::{LoadError, ModelSource};
+use crate::models::Models;
 use crate::pace::Pace;
-use crate::worker::Worker;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{
@@ -23,11 +23,10 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::error::Error;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -54,6 +53,9 @@ pub enum ServeError {
     /// The certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// There is nothing to serve.
+    #[error("no model is given")]
+    NoModel,
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -64,17 +66,25 @@ pub struct Server {
     address: SocketAddr,
     secure: bool,
     stop: watch::Sender<bool>,
-    loaded: Receiver<Result<(), Box<dyn Error + Send + Sync>>>,
+    loaded: Receiver<Result<(), LoadError>>,
     http: JoinHandle<()>,
-    engine: JoinHandle<()>,
+    models: Arc<Models>,
 }
 
 impl Server {
-    /// Listens, and begins to load the model. Until it is loaded requests are refused with 503.
+    /// Listens. A model that is alone is loaded at once, and until it is loaded requests are refused with 503; several are loaded when they are
+    /// asked for.
     ///
     /// # Errors
     /// [`ServeError`].
-    pub fn start(config: ServerConfig, loader: Loader, extras: Extras) -> Result<Server, ServeError> {
+    pub fn start(
+        config: ServerConfig,
+        models: Vec<ModelSource>,
+        extras: Extras,
+    ) -> Result<Server, ServeError> {
+        if models.is_empty() {
+            return Err(ServeError::NoModel);
+        }
         if config.keys.is_empty() && !config.is_loopback() && !config.allow_unauthenticated {
             return Err(ServeError::Unauthenticated(config.host));
         }
@@ -93,14 +103,13 @@ impl Server {
             listen(&config).map_err(listening)?
         };
         let address = listener.local_addr().map_err(listening)?;
-        let (engineering, engine, loaded) =
-            Worker::start(loader, config.scheduler.clone(), extras.before_step.clone())
-                .map_err(ServeError::Thread)?;
         let (stop, stopped) = watch::channel(false);
-        let app = Arc::new(App::new(config, engineering, extras));
-        let run = move || runtime.block_on(run(app, listener, tls, stopped));
+        let (first, loaded) = channel();
+        let app = Arc::new(App::new(config, models, extras));
+        let models = Arc::clone(&app.models);
+        let run = move || runtime.block_on(run(app, listener, tls, stopped, first));
         let http = std::thread::Builder::new().name("http".into()).spawn(run).map_err(ServeError::Thread)?;
-        Ok(Server { address, secure, stop, loaded, http, engine })
+        Ok(Server { address, secure, stop, loaded, http, models })
     }
 
     /// Where it listens.
@@ -114,15 +123,15 @@ impl Server {
         format!("{scheme}://{}", self.address)
     }
 
-    /// Waits a while for the model. None: it is still loading.
+    /// Waits a while for the model, if there is one alone. None: it is still loading.
     ///
     /// # Errors
     /// Why it cannot be loaded.
-    pub fn wait_loaded(&self, patience: Duration) -> Option<Result<(), Box<dyn Error + Send + Sync>>> {
+    pub fn wait_loaded(&self, patience: Duration) -> Option<Result<(), LoadError>> {
         match self.loaded.recv_timeout(patience) {
             Ok(result) => Some(result),
             Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Err("the engine's thread has ended".into())),
+            Err(RecvTimeoutError::Disconnected) => Some(Err("the server has ended".into())),
         }
     }
 
@@ -140,7 +149,7 @@ impl Server {
     /// Waits until it has ended.
     pub fn join(self) {
         let _ = self.http.join();
-        let _ = self.engine.join();
+        self.models.join();
     }
 }
 
@@ -185,7 +194,14 @@ fn listen(config: &ServerConfig) -> io::Result<TcpListener> {
 }
 
 /// The loop of the HTTP thread: until it is told to stop and the last request has ended.
-async fn run(app: Arc<App>, listener: TcpListener, tls: Option<Acceptor>, mut stop: watch::Receiver<bool>) {
+async fn run(
+    app: Arc<App>,
+    listener: TcpListener,
+    tls: Option<Acceptor>,
+    mut stop: watch::Receiver<bool>,
+    first: Sender<Result<(), LoadError>>,
+) {
+    tokio::spawn(Arc::clone(&app.models).run(first));
     let connections = Arc::new(Connections::default());
     let router = router::router();
     let most = most_connections(&app.config.limits);
@@ -211,7 +227,7 @@ async fn run(app: Arc<App>, listener: TcpListener, tls: Option<Acceptor>, mut st
                 }
             },
             _ = stop.changed(), if deadline.is_none() => {
-                app.engineering.drain();
+                app.models.drain();
                 deadline = Some(Instant::now() + Duration::from_secs(app.config.limits.drain_seconds));
             }
             () = tokio::time::sleep(Duration::from_millis(20)), if deadline.is_some() => {}
@@ -307,7 +323,12 @@ async fn answer(app: &Arc<App>, router: Router, mut request: Request<Body>) -> R
     } else {
         match guard::admit(app, &request) {
             Ok(tenant) => {
-                request.extensions_mut().insert(Asker { app: Arc::clone(app), tenant, id: id.clone() });
+                request.extensions_mut().insert(Asker {
+                    app: Arc::clone(app),
+                    tenant,
+                    id: id.clone(),
+                    model: None,
+                });
                 let mut router = router;
                 let Ok(response) = router.call(request).await;
                 response

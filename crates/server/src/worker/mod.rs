@@ -6,10 +6,10 @@ mod profile;
 mod run;
 
 pub(crate) use events::{Listening, Notice, events};
-pub(crate) use live::Live;
+pub(crate) use live::{Live, Rates};
 pub(crate) use profile::Watched;
 pub use run::Hook;
-pub(crate) use run::Worker;
+pub(crate) use run::{Started, Worker};
 
 use crate::error::{ApiError, ErrorKind};
 use crate::model::Served;
@@ -79,7 +79,15 @@ impl Engineering {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    pub(crate) fn is_draining(&self) -> bool {
+    /// Why the model could not be loaded, if it could not.
+    pub(crate) fn failure(&self) -> Option<String> {
+        match self.state() {
+            ModelState::Failed(problem) => Some(problem),
+            ModelState::Loading { .. } | ModelState::Ready(_) => None,
+        }
+    }
+
+    fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
     }
 
@@ -108,7 +116,7 @@ impl Engineering {
             let problem = format!("{MAX_QUEUED} requests wait for the engine: try again in a second");
             return Err(ApiError::new(ErrorKind::Busy, problem).retry(Duration::from_secs(1)));
         }
-        let gone = |_| ApiError::new(ErrorKind::Unavailable, "the server is shutting down");
+        let gone = |_| ApiError::new(ErrorKind::Unavailable, "the model is not loaded any more: try again");
         self.commands.send(Command::Submit(Box::new(submission))).map_err(gone)
     }
 

@@ -3,16 +3,16 @@
 use super::events::{Events, Notice};
 use super::profile::Clocks;
 use super::{Command, Engineering, ModelState, Submission};
-use crate::model::{LoadedModel, Loader, Served};
+use crate::model::{Attempt, LoadError, LoadedModel, Loader, Served};
 use latent_engine::scheduler::{JobError, JobEvent, JobId, Scheduler, SchedulerOptions};
 use std::collections::HashMap;
-use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 /// Called before each step; tests make it panic.
 pub type Hook = Arc<dyn Fn() + Send + Sync>;
@@ -20,10 +20,23 @@ pub type Hook = Arc<dyn Fn() + Send + Sync>;
 /// The engine's thread.
 pub(crate) struct Worker {
     engineering: Arc<Engineering>,
+    loader: Arc<Mutex<Loader>>,
+    /// See [`Attempt::alone`].
+    alone: bool,
     commands: Receiver<Command>,
     options: SchedulerOptions,
     before_step: Option<Hook>,
     routes: HashMap<JobId, (Events, usize)>,
+}
+
+/// A worker's thread that has been started.
+pub(crate) struct Started {
+    pub(crate) engineering: Arc<Engineering>,
+    /// Hears whether the model was loaded.
+    pub(crate) loaded: oneshot::Receiver<Result<(), LoadError>>,
+    /// Hears, by the end of the channel, that all memory of the model has been given back.
+    pub(crate) ended: oneshot::Receiver<()>,
+    pub(crate) thread: JoinHandle<()>,
 }
 
 /// Why the loop over one loaded model ends.
@@ -39,55 +52,62 @@ const RELOADS: [Duration; 3] = [Duration::ZERO, Duration::from_secs(2), Duration
 const FAILURES: usize = 2;
 
 impl Worker {
-    /// Starts the thread. The receiver hears whether the first load went well.
-    #[allow(clippy::type_complexity)]
+    /// Starts the thread, which loads the model and runs it.
     pub(crate) fn start(
-        loader: Loader,
+        loader: &Arc<Mutex<Loader>>,
+        alone: bool,
         options: SchedulerOptions,
         before_step: Option<Hook>,
-    ) -> std::io::Result<(Arc<Engineering>, JoinHandle<()>, Receiver<Result<(), Box<dyn Error + Send + Sync>>>)>
-    {
+    ) -> std::io::Result<Started> {
         let (sender, commands) = channel();
         let engineering = Arc::new(Engineering::new(sender));
-        let (first, loaded) = channel();
+        let (first, loaded) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
         let worker = Worker {
             engineering: Arc::clone(&engineering),
+            loader: Arc::clone(loader),
+            alone,
             commands,
             options,
             before_step,
             routes: HashMap::new(),
         };
-        let thread =
-            std::thread::Builder::new().name("engine".into()).spawn(move || worker.run(loader, &first))?;
-        Ok((engineering, thread, loaded))
+        let run = move || {
+            worker.run(first);
+            drop(end);
+        };
+        let thread = std::thread::Builder::new().name("engine".into()).spawn(run)?;
+        Ok(Started { engineering, loaded, ended, thread })
     }
 
-    fn run(mut self, mut loader: Loader, first: &Sender<Result<(), Box<dyn Error + Send + Sync>>>) {
-        match self.load(&mut loader) {
-            Ok(mut scheduler) => {
-                let _ = first.send(Ok(()));
-                while let End::Reload = self.serve(&mut scheduler) {
-                    self.engineering.set_state(ModelState::Loading { done: 0, total: 0 });
-                    self.engineering.live.reloaded();
-                    // what failed may fail again while it is taken apart
-                    let _ = catch_unwind(AssertUnwindSafe(|| drop(scheduler)));
-                    match self.reload(&mut loader) {
-                        Some(next) => scheduler = next,
-                        None => return self.refuse(),
-                    }
-                }
-            }
+    fn run(mut self, first: oneshot::Sender<Result<(), LoadError>>) {
+        let mut scheduler = match self.load() {
+            Ok(scheduler) => scheduler,
             Err(error) => {
                 self.engineering.set_state(ModelState::Failed(error.to_string()));
+                // whoever has started it may be gone
                 let _ = first.send(Err(error));
+                return;
+            }
+        };
+        let _ = first.send(Ok(()));
+        while let End::Reload = self.serve(&mut scheduler) {
+            self.engineering.live.reloaded();
+            // what failed may fail again while it is taken apart
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(scheduler)));
+            match self.reload() {
+                Some(next) => scheduler = next,
+                None => return,
             }
         }
     }
 
-    fn load(&mut self, loader: &mut Loader) -> Result<Scheduler, Box<dyn Error + Send + Sync>> {
+    fn load(&mut self) -> Result<Scheduler, LoadError> {
         let engineering = Arc::clone(&self.engineering);
         let mut progress = |done, total| engineering.set_state(ModelState::Loading { done, total });
-        let loaded = catch_unwind(AssertUnwindSafe(|| loader(&mut progress)))
+        let mut attempt = Attempt { progress: &mut progress, alone: self.alone };
+        let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = catch_unwind(AssertUnwindSafe(|| (*loader)(&mut attempt)))
             .unwrap_or_else(|panic| Err(panic_text(&*panic).into()))?;
         let served = Arc::new(Served::new(&loaded)?);
         let LoadedModel { engine, tokenizer, .. } = loaded;
@@ -97,10 +117,10 @@ impl Worker {
         Ok(scheduler)
     }
 
-    fn reload(&mut self, loader: &mut Loader) -> Option<Scheduler> {
+    fn reload(&mut self) -> Option<Scheduler> {
         for pause in RELOADS {
             std::thread::sleep(pause);
-            match self.load(loader) {
+            match self.load() {
                 Ok(scheduler) => {
                     tracing::warn!("the model was loaded again after a fault");
                     return Some(scheduler);
@@ -112,14 +132,6 @@ impl Worker {
             }
         }
         None
-    }
-
-    /// Without a model, every job fails until the server stops.
-    fn refuse(&mut self) {
-        while let Ok(Command::Submit(submission)) = self.commands.recv() {
-            self.engineering.queued.fetch_sub(1, Ordering::SeqCst);
-            fail(&submission.events, 0, "the model cannot be loaded");
-        }
     }
 
     /// Steps while there is work, sleeps while there is none.
@@ -235,7 +247,9 @@ impl Worker {
         }
     }
 
+    /// Ends all jobs after a fault. Who hears of it must not find the model ready.
     fn fail_all(&mut self, problem: &str) {
+        self.engineering.set_state(ModelState::Loading { done: 0, total: 0 });
         for (_, (events, choice)) in self.routes.drain() {
             fail(&events, choice, problem);
         }

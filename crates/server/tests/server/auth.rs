@@ -1,7 +1,7 @@
 //! Keys, origins, hosts and addresses.
 
 use crate::client::Reply;
-use crate::support::{CHAT, Running, ask, config, demo, loader, start};
+use crate::support::{CHAT, Running, ask, config, demo, loader, source, start};
 use latent_server::{Extras, Keys, ServeError, Server, ServerConfig};
 use serde_json::json;
 
@@ -106,14 +106,22 @@ fn pages_of_others_may_not_ask_unless_named() {
 
 #[test]
 fn other_addresses_need_keys() {
-    let refused =
-        Server::start(ServerConfig { host: "0.0.0.0".into(), ..config() }, loader(), Extras::default());
+    let refused = Server::start(
+        ServerConfig { host: "0.0.0.0".into(), ..config() },
+        vec![source("demo", loader())],
+        Extras::default(),
+    );
     assert!(matches!(refused, Err(ServeError::Unauthenticated(_))));
     let allowed = ServerConfig { host: "0.0.0.0".into(), allow_unauthenticated: true, ..config() };
-    let server = crate::support::wrap(Server::start(allowed, loader(), Extras::default()).unwrap());
+    let server = crate::support::wrap(
+        Server::start(allowed, vec![source("demo", loader())], Extras::default()).unwrap(),
+    );
     drop(server);
     let taken = demo();
-    let again =
-        Server::start(ServerConfig { port: taken.address.port(), ..config() }, loader(), Extras::default());
+    let again = Server::start(
+        ServerConfig { port: taken.address.port(), ..config() },
+        vec![source("demo", loader())],
+        Extras::default(),
+    );
     assert!(matches!(again, Err(ServeError::Listen { .. })));
 }

@@ -1,8 +1,8 @@
 //! Loading, faults and stopping.
 
 use crate::client::receive;
-use crate::support::{CHAT, ask, config, demo, loader, start_with, until, wrap};
-use latent_server::{Extras, Limits, Server, ServerConfig};
+use crate::support::{CHAT, ask, config, demo, loader, source, start_with, until, wrap};
+use latent_server::{Attempt, Extras, Limits, Server, ServerConfig};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 fn while_the_model_loads_requests_are_refused() {
     let (go, wait) = channel::<()>();
     let mut load = loader();
-    let slow = Box::new(move |progress: &mut dyn FnMut(u64, u64)| {
-        progress(50, 100);
+    let slow = Box::new(move |attempt: &mut Attempt<'_>| {
+        (attempt.progress)(50, 100);
         wait.recv().unwrap();
-        load(progress)
+        load(attempt)
     });
-    let server = wrap(Server::start(config(), slow, Extras::default()).unwrap());
+    let server = wrap(Server::start(config(), vec![source("demo", slow)], Extras::default()).unwrap());
     until("half loaded", || server.get("/health").json()["progress"] == 0.5);
     let health = server.get("/health");
     assert_eq!(health.status, 503);
@@ -35,8 +35,8 @@ fn while_the_model_loads_requests_are_refused() {
 
 #[test]
 fn a_model_that_cannot_be_loaded_says_why() {
-    let broken = Box::new(|_: &mut dyn FnMut(u64, u64)| Err("the file is gone".into()));
-    let server = wrap(Server::start(config(), broken, Extras::default()).unwrap());
+    let broken = Box::new(|_: &mut Attempt<'_>| Err("the file is gone".into()));
+    let server = wrap(Server::start(config(), vec![source("demo", broken)], Extras::default()).unwrap());
     let error = server.server().wait_loaded(Duration::from_secs(10)).unwrap().unwrap_err();
     assert_eq!(error.to_string(), "the file is gone");
     assert_eq!(server.post(CHAT, &ask(json!({}))).status, 500);
@@ -49,7 +49,7 @@ fn after_a_fault_the_model_is_loaded_again() {
     let hook = Arc::new(move || {
         assert!(counted.fetch_add(1, Ordering::SeqCst) != 5, "a fault of the test");
     });
-    let server = start_with(config(), Extras { before_step: Some(hook), ..Extras::default() });
+    let server = start_with(config(), Extras { before_step: Some(hook) });
     let reply = server.post(CHAT, &ask(json!({"max_tokens": 40, "ignore_eos": true})));
     assert_eq!(reply.error(500).0, "the engine failed: a fault of the test");
     until("healthy", || server.get("/health").status == 200);

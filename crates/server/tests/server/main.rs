@@ -11,6 +11,7 @@ mod errors;
 mod hostile;
 mod life;
 mod llama_cpp;
+mod models;
 mod ollama;
 mod openapi;
 mod plain;

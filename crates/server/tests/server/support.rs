@@ -4,7 +4,7 @@ use crate::client::{Reply, receive, send};
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Engine, EngineOptions};
 use latent_formats::{Checkpoint, Source};
-use latent_server::{AboutModel, Extras, LoadedModel, Loader, Server, ServerConfig};
+use latent_server::{AboutModel, Extras, LoadedModel, Loader, ModelSource, Server, ServerConfig};
 use latent_text::Tokenizer;
 use serde_json::{Value, json};
 use std::net::{SocketAddr, TcpStream};
@@ -26,30 +26,52 @@ impl Drop for Running {
     }
 }
 
+/// A checkpoint as a loader opens it: once for all loads, or for each anew.
+type Open = Box<dyn FnMut() -> Arc<Checkpoint> + Send>;
+
 /// Loads the demo model.
 pub fn loader() -> Loader {
+    let checkpoint = open_demo();
+    loader_of("demo", Box::new(move || Arc::clone(&checkpoint)))
+}
+
+pub fn open_demo() -> Arc<Checkpoint> {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
-    let checkpoint = Arc::new(Checkpoint::open(&models.join("mla-demo-Q4_K_M.gguf")).unwrap());
-    let Source::Gguf(source) = checkpoint.source() else { panic!("the demo model is a GGUF file") };
-    let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap().to_owned();
-    let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap());
-    let about = AboutModel {
-        id: "demo".into(),
-        path: "models/demo.gguf".into(),
-        chat_template: Some(template),
-        sampling: SamplingParams::greedy(),
-        ..AboutModel::default()
-    };
-    Box::new(move |progress| {
+    Arc::new(Checkpoint::open(&models.join("mla-demo-Q4_K_M.gguf")).unwrap())
+}
+
+/// Loads a model whose file may be opened again.
+pub fn loader_of(name: &str, mut open: Open) -> Loader {
+    let id = name.to_owned();
+    Box::new(move |attempt| {
+        let checkpoint = open();
+        let Source::Gguf(source) = checkpoint.source() else { panic!("a GGUF file is expected") };
+        let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap_or(PLAIN).to_owned();
+        let about = AboutModel {
+            id: id.clone(),
+            path: "models/demo.gguf".into(),
+            chat_template: Some(template),
+            sampling: SamplingParams::greedy(),
+            ..AboutModel::default()
+        };
         let options = EngineOptions {
             threads: Some(1),
             context: Some(CONTEXT),
             cache_tokens: Some(8 * CONTEXT),
             ..EngineOptions::default()
         };
-        let engine = Engine::load(&*latent_backends::cpu(), &checkpoint, &options, progress)?;
-        Ok(LoadedModel { engine, tokenizer: Arc::clone(&tokenizer), about: about.clone() })
+        let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap());
+        let engine = Engine::load(&*latent_backends::cpu(), &checkpoint, &options, attempt.progress)?;
+        Ok(LoadedModel { engine, tokenizer, about })
     })
+}
+
+/// The chat template of a model that has none.
+const PLAIN: &str = "{% for message in messages %}{{ message.content }}{% endfor %}";
+
+/// What a server has of one model.
+pub fn source(name: &str, loader: Loader) -> ModelSource {
+    ModelSource { name: name.into(), path: "models/demo.gguf".into(), bytes: 0, loader, drawing: None }
 }
 
 /// Any free port.
@@ -63,7 +85,7 @@ pub fn start(config: ServerConfig) -> Running {
 }
 
 pub fn start_with(config: ServerConfig, extras: Extras) -> Running {
-    let server = Server::start(config, loader(), extras).unwrap();
+    let server = Server::start(config, vec![source("demo", loader())], extras).unwrap();
     server.wait_loaded(Duration::from_secs(60)).expect("it loads in time").unwrap();
     Running { address: server.address(), server: Some(server) }
 }

@@ -1,7 +1,7 @@
 //! HTTPS, with the certificate in the folder `tls`.
 
 use crate::client::{Reply, connect, receive, request};
-use crate::support::{CHAT, Running, ask, config, loader, start, until};
+use crate::support::{CHAT, Running, ask, config, loader, source, start, until};
 use latent_server::{Extras, Limits, ServeError, Server, ServerConfig};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -118,7 +118,11 @@ fn files_that_do_not_fit_are_named_before_anything_is_listened_at() {
         ("certificate.pem", "other-key.pem", "the certificate cannot be used"),
     ] {
         let tls = Some((file(certificate), file(key)));
-        let started = Server::start(ServerConfig { port, tls, ..config() }, loader(), Extras::default());
+        let started = Server::start(
+            ServerConfig { port, tls, ..config() },
+            vec![source("demo", loader())],
+            Extras::default(),
+        );
         let Err(error @ ServeError::Tls(_)) = started else { panic!("{certificate} and {key} are taken") };
         assert!(error.to_string().contains(words), "{error}");
     }

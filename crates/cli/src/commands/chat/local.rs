@@ -45,7 +45,7 @@ impl Local<'_> {
             let problem = "the model has no chat template, which a conversation needs; `latent run --raw` continues a text with it";
             return Err(Usage(problem.into()).into());
         }
-        let mut formatter = ChatFormatter::open(&checkpoint, &config, args.model.ctx_size)?;
+        let mut formatter = ChatFormatter::open(&checkpoint, &config, args.model.engine.ctx_size)?;
         formatter.options = ChatOptions::new(&args.template, &checkpoint)?;
         // a template that is missing or fails is found before the model is loaded
         let keep = conversation::kept_tokens(&formatter, conversation)?;
@@ -53,7 +53,7 @@ impl Local<'_> {
         let format = response_format(&checkpoint, &config)?;
         let template = model::chat_template(&checkpoint)?;
         let constraint = AnswerConstraint::new(&args.constraint, &formatter.tokenizer, template)?;
-        let engine = model::load(&checkpoint, &args.model, args.quiet)?;
+        let engine = model::load(&checkpoint, &args.model.engine, args.quiet)?;
         if let Some(note) = sampling.note().filter(|_| !args.quiet) {
             say(&note);
         }

@@ -57,8 +57,9 @@ impl Remote<'_> {
             Err(trouble @ (Trouble::NotReady { .. } | Trouble::Full { .. })) => say(&format!("({trouble})")),
             Err(trouble) => return Err(trouble.into()),
         }
+        let props = properties_of(parameters.get("model").and_then(Value::as_str));
         let about =
-            server.get("/props", MAX_ABOUT).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
+            server.get(&props, MAX_ABOUT).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
         let context = about.and_then(|about| about["default_generation_settings"]["n_ctx"].as_u64());
         let context =
             context.and_then(|context| usize::try_from(context).ok()).filter(|context| *context > 0);
@@ -195,6 +196,19 @@ fn chosen(list: &str, args: &ChatArgs) -> Result<Option<String>> {
         );
     }
     Ok(Some(named))
+}
+
+/// The address of what a server tells of a model.
+fn properties_of(model: Option<&str>) -> String {
+    let mut path = "/props".to_owned();
+    for (at, byte) in model.unwrap_or_default().bytes().enumerate() {
+        path.push_str(if at == 0 { "?model=" } else { "" });
+        match byte {
+            byte if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) => path.push(char::from(byte)),
+            byte => path.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    path
 }
 
 /// What is asked for in every request: only what flags say, so that the server's own defaults hold.

@@ -33,7 +33,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<()> {
     if args.weights {
         return weights(&outline, args);
     }
-    let model = ModelInfo::new(outline, args.model.circuit.as_deref())?;
+    let model = ModelInfo::new(outline, args.model.engine.circuit.as_deref())?;
     let subject = Subject { circuit: &model.circuit, config: &model.config, tensors: model.tensors() };
     if args.edges {
         return edges(&subject, args);
@@ -56,7 +56,7 @@ fn weights(outline: &Outline, args: &VerifyArgs) -> Result<()> {
     let Some(checkpoint) = outline.whole() else {
         anyhow::bail!("{file}: its weights are missing or incomplete, so that --weights has nothing to read");
     };
-    let threads = args.model.options().place().threads();
+    let threads = args.model.engine.options().place().threads();
     let deep = deep::look(checkpoint, threads)?;
     if args.json {
         output::json(&table::json(&deep, &file))?;
@@ -94,7 +94,7 @@ fn sessions<'b>(
     backend: &'b dyn Backend,
 ) -> Result<Vec<Session<'b>>> {
     let Subject { circuit, config, tensors } = *subject;
-    let given = args.model.options();
+    let given = args.model.engine.options();
     let mut sessions = Vec::new();
     for precision in [Precision::Default, Precision::Exact] {
         let cache = given.cache.unwrap_or_else(|| backend.default_cache(precision == Precision::Exact));
@@ -130,7 +130,7 @@ struct Report {
 impl Report {
     fn new(file: String, subject: &Subject<'_>, args: &VerifyArgs) -> Result<Report> {
         let Subject { circuit, config, tensors } = *subject;
-        let backend = args.model.backend()?;
+        let backend = args.model.engine.backend()?;
         let sessions = sessions(subject, args, &*backend)?;
         let mut findings: Vec<Finding> = Vec::new();
         let mut times = Vec::new();
@@ -155,7 +155,7 @@ impl Report {
         let irs: Vec<&Ir> = plans.iter().map(|plan| &plan.ir).collect();
         Ok(Report {
             file,
-            circuit: model::circuit_name(&args.model, config),
+            circuit: model::circuit_name(&args.model.engine, config),
             plans: plans.len(),
             nodes: irs.iter().map(|ir| ir.nodes.len()).sum(),
             edges: irs.iter().map(|ir| ir.named_edges().len()).sum(),
@@ -236,9 +236,9 @@ impl Report {
 
 /// Prints every edge of the layers' decode plan.
 fn edges(subject: &Subject<'_>, args: &VerifyArgs) -> Result<()> {
-    let backend = args.model.backend()?;
+    let backend = args.model.engine.backend()?;
     let sessions = sessions(subject, args, &*backend)?;
-    let wanted = (args.model.mla, args.model.form());
+    let wanted = (args.model.engine.mla, args.model.engine.form());
     let form =
         |session: &Session<'_>| (session.resolved.options.stages.mla, session.resolved.options.stages.form);
     let chosen = sessions.iter().find(|session| form(session) == wanted);

@@ -9,6 +9,7 @@ use crate::dialects::prepare;
 use crate::dialects::prepare::{PromptInput, prompts};
 use crate::error::ApiError;
 use crate::model::Served;
+use crate::models::Lease;
 use crate::params::{self, Params};
 use crate::stream::{Encoder, stream_all};
 use axum::body::Body;
@@ -147,7 +148,7 @@ struct Choice {
 }
 
 struct CompletionStream {
-    served: Arc<Served>,
+    served: Arc<Lease>,
     about: About,
     choices: Vec<Choice>,
 }

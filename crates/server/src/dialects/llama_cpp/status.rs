@@ -3,7 +3,7 @@
 use crate::app::Asker;
 use crate::dialect::{Dialect, json_response};
 use crate::model::Served;
-use crate::worker::ModelState;
+use crate::models::Status;
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 
 /// `GET /health`: answered by the HTTP thread alone, whatever the engine does.
 pub(crate) async fn health(asker: Asker) -> Response {
-    let Err(error) = asker.served() else { return json_response(&json!({"status": "ok"})) };
+    let models = &asker.app.models;
+    let Err(error) = models.health() else { return json_response(&json!({"status": "ok"})) };
     let mut value = Dialect::LlamaCpp.error_value(&error, "");
-    if let ModelState::Loading { done, total } = asker.app.engineering.state() {
+    if let Some((done, total)) = models.progress() {
         value["status"] = "loading model".into();
         value["progress"] = if total > 0 { (done as f64 / total as f64).into() } else { 0.0.into() };
     }
@@ -26,7 +27,7 @@ pub(crate) async fn health(asker: Asker) -> Response {
 
 /// `GET /metrics`.
 pub(crate) async fn metrics(asker: Asker) -> Response {
-    let page = asker.app.metrics.page(&asker.app.engineering);
+    let page = asker.app.metrics.page(&asker.app.models);
     let mut response = Response::new(Body::from(page));
     let text = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, text);
@@ -61,35 +62,38 @@ fn token_text(served: &Served, id: Option<u32>) -> &str {
     id.and_then(|id| served.tokenizer.token_text(id)).unwrap_or_default()
 }
 
-/// `GET /props`.
+/// `GET /props`. A model that is not loaded is not loaded for it.
 pub(crate) async fn props(asker: Asker) -> Response {
-    let value = asker.served().map(|served| {
-        let slots = asker.app.config.scheduler.max_running;
-        json!({
-            "default_generation_settings": {
-                "id": 0,
-                "n_ctx": served.context,
-                "params": settings(&served.about.sampling),
-            },
-            "total_slots": slots,
-            "model_alias": served.about.id,
-            "model_path": served.about.path,
-            "modalities": {"vision": false, "audio": false},
-            "chat_template": served.about.chat_template,
-            "bos_token": token_text(&served, served.tokenizer.bos()),
-            "eos_token": token_text(&served, served.tokenizer.eos()),
-            "build_info": concat!("latent ", env!("CARGO_PKG_VERSION")),
-            "is_sleeping": false,
-        })
-    });
-    asker.reply_json(Dialect::LlamaCpp, value)
+    let slots = asker.app.config.scheduler.max_running;
+    asker.reply_json(Dialect::LlamaCpp, asker.model().map(|model| properties(&model, slots)))
+}
+
+fn properties(model: &Status, slots: usize) -> Value {
+    let served = model.served.as_deref();
+    json!({
+        "default_generation_settings": {
+            "id": 0,
+            "n_ctx": served.map_or(0, |served| served.context),
+            "params": served.map(|served| settings(&served.about.sampling)),
+        },
+        "total_slots": slots,
+        "model_alias": model.name,
+        "model_path": served.map_or(&model.path, |served| &served.about.path),
+        "modalities": {"vision": false, "audio": false},
+        "chat_template": served.and_then(|served| served.about.chat_template.as_deref()),
+        "bos_token": served.map_or("", |served| token_text(served, served.tokenizer.bos())),
+        "eos_token": served.map_or("", |served| token_text(served, served.tokenizer.eos())),
+        "build_info": concat!("latent ", env!("CARGO_PKG_VERSION")),
+        "is_sleeping": served.is_none(),
+    })
 }
 
 /// `GET /slots`: how many are busy. What they answer stays between them and their clients.
 pub(crate) async fn slots(asker: Asker) -> Response {
-    let value = asker.served().map(|served| {
-        let running = asker.app.engineering.live.stats().running;
-        let slot = |id: usize| json!({"id": id, "n_ctx": served.context, "speculative": false, "is_processing": id < running});
+    let value = asker.model().map(|model| {
+        let context = model.served.as_ref().map_or(0, |served| served.context);
+        let running = model.engineering.map_or(0, |engineering| engineering.live.stats().running);
+        let slot = |id: usize| json!({"id": id, "n_ctx": context, "speculative": false, "is_processing": id < running});
         (0..asker.app.config.scheduler.max_running).map(slot).collect()
     });
     asker.reply_json(Dialect::LlamaCpp, value)

@@ -1,6 +1,6 @@
 //! Answers in Ollama's form.
 
-use super::request::{check_generate, read_chat, read_generate, read_params};
+use super::request::{check_generate, read_chat, read_generate, read_keep_alive, read_params};
 use crate::answer::{Call, Finish, Outcome, Piece, Reason, Update, What};
 use crate::app::Asker;
 use crate::dialect::{Dialect, json_response};
@@ -40,6 +40,10 @@ async fn answer(asker: &Asker, body: Body, chat: bool) -> Result<Response, ApiEr
         .prepare(body, move |app, served, fields| {
             let limits = &app.config.limits;
             let params = read_params(fields, served, limits)?;
+            let keep = read_keep_alive(fields)?;
+            if let Some(time) = keep.filter(|_| !app.models.is_single()) {
+                served.keep_for(time);
+            }
             let about = About {
                 model: fields.str("model")?.unwrap_or(&served.about.id).to_owned(),
                 chat,

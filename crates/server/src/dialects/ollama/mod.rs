@@ -9,6 +9,7 @@ use crate::app::Asker;
 use crate::dialect::{Dialect, json_response};
 use crate::ids;
 use crate::model::Served;
+use crate::models::Status;
 use axum::body::Body;
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -25,28 +26,49 @@ fn details(served: &Served) -> Value {
     })
 }
 
-fn entry(served: &Served) -> Value {
+fn entry(model: &Status, created: u64) -> Value {
+    let details = model.served.as_deref().map_or_else(
+        || json!({"parent_model": "", "format": "", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}),
+        details,
+    );
     json!({
-        "name": served.about.id, "model": served.about.id, "modified_at": ids::rfc3339(served.created, 0),
-        "size": served.about.bytes, "digest": "", "details": details(served),
+        "name": model.name, "model": model.name, "modified_at": ids::rfc3339(created, 0),
+        "size": model.bytes, "digest": "", "details": details,
     })
+}
+
+/// Until when a model stays loaded that nobody uses; a far day if nothing but another model's need ends it.
+fn expires(model: &Status) -> String {
+    match model.stays {
+        Some(time) => ids::rfc3339(ids::now().saturating_add(time.as_secs()), 0),
+        None => "2318-01-01T00:00:00Z".to_owned(),
+    }
 }
 
 /// `GET /api/tags`.
 pub(crate) async fn tags(asker: Asker) -> Response {
-    let value = asker.served().map(|served| json!({"models": [entry(&served)]}));
+    let created = asker.app.models.created;
+    let value = asker.models().map(|models| {
+        let entries: Value = models.iter().map(|model| entry(model, created)).collect();
+        json!({"models": entries})
+    });
     asker.reply_json(Dialect::Ollama, value)
 }
 
 /// `GET /api/ps`.
 pub(crate) async fn ps(asker: Asker) -> Response {
-    let value = asker.served().map(|served| {
-        let mut entry = entry(&served);
-        // a model that stays
-        entry["expires_at"] = "2318-01-01T00:00:00Z".into();
+    let created = asker.app.models.created;
+    let loaded = |model: &Status| {
+        let served = model.served.as_ref()?;
+        let mut entry = entry(model, created);
+        entry["expires_at"] = expires(model).into();
         entry["size_vram"] = 0.into();
         entry["context_length"] = served.context.into();
-        json!({"models": [entry]})
+        Some(entry)
+    };
+    let value = asker.models().map(|models| {
+        let entries: Value = models.iter().filter_map(loaded).collect();
+        json!({"models": entries})
     });
     asker.reply_json(Dialect::Ollama, value)
 }
@@ -54,7 +76,7 @@ pub(crate) async fn ps(asker: Asker) -> Response {
 /// `POST /api/show`.
 pub(crate) async fn show(asker: Asker, body: Body) -> Response {
     let value = asker.prepare(body, |_, served, fields| {
-        // either name; this server has one model, whatever it is called
+        // either name
         let _ = (fields.str("model")?, fields.str("name")?);
         let family = &served.architecture;
         let template = served.about.chat_template.as_deref().unwrap_or_default();

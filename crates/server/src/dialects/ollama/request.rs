@@ -1,6 +1,7 @@
 //! Reading Ollama's requests.
 
 use crate::dialects::openai_chat::no_media;
+use crate::duration::parse_duration;
 use crate::error::ApiError;
 use crate::items::{Conversation, Item, Role, read_function_tool};
 use crate::json::{Fields, kind};
@@ -8,6 +9,7 @@ use crate::limits::Limits;
 use crate::model::Served;
 use crate::params::{self, Params, Shape};
 use serde_json::Value;
+use std::time::Duration;
 
 /// Samplers and bounds in `options`, the shape in `format`.
 pub(super) fn read_params(fields: &Fields<'_>, served: &Served, limits: &Limits) -> Result<Params, ApiError> {
@@ -150,4 +152,17 @@ pub(super) fn check_generate(fields: &Fields<'_>) -> Result<(), ApiError> {
         }
     }
     Ok(())
+}
+
+/// How long the model is to stay loaded after the request: none if nothing is said, and none within if for ever.
+pub(super) fn read_keep_alive(fields: &Fields<'_>) -> Result<Option<Option<Duration>>, ApiError> {
+    let Some(value) = fields.get("keep_alive") else { return Ok(None) };
+    let time = match value {
+        Value::Number(number) => number.as_f64().map(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+        Value::String(text) if text.trim_start().starts_with('-') => Some(None),
+        Value::String(text) => parse_duration(text).map(Some),
+        _ => None,
+    };
+    let problem = || fields.error("keep_alive", "expected seconds, or a time such as \"5m\"; -1 is for ever");
+    time.map(Some).ok_or_else(problem)
 }

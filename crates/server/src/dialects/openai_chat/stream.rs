@@ -6,7 +6,7 @@ use crate::answer::{Finish, Piece, Token, Update, What};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::ids;
-use crate::model::Served;
+use crate::models::Lease;
 use crate::stream::Encoder;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// Writes `chat.completion.chunk`s.
 pub(super) struct ChatStream {
-    served: Arc<Served>,
+    served: Arc<Lease>,
     about: About,
     id: String,
     created: u64,
@@ -26,7 +26,7 @@ pub(super) struct ChatStream {
 }
 
 impl ChatStream {
-    pub(super) fn new(served: Arc<Served>, about: About) -> ChatStream {
+    pub(super) fn new(served: Arc<Lease>, about: About) -> ChatStream {
         let tokens = vec![Vec::new(); about.n];
         let (id, created) = (ids::unique("chatcmpl-"), ids::now());
         ChatStream { served, about, id, created, started: Instant::now(), tokens, finishes: Vec::new() }

@@ -8,14 +8,14 @@ use crate::dialects::openai_chat::logprobs;
 use crate::error::ApiError;
 use crate::ids;
 use crate::items::{Item, Role};
-use crate::model::Served;
+use crate::models::Lease;
 use latent_engine::scheduler::FairnessKey;
 use serde_json::{Value, json};
 use std::sync::{Arc, PoisonError};
 
 /// What has been written of a response.
 pub(super) struct Written {
-    pub(super) served: Arc<Served>,
+    pub(super) served: Arc<Lease>,
     pub(super) about: About,
     pub(super) id: String,
     created: u64,
@@ -27,7 +27,7 @@ pub(super) struct Written {
 }
 
 impl Written {
-    pub(super) fn new(served: Arc<Served>, about: About, owner: FairnessKey) -> Written {
+    pub(super) fn new(served: Arc<Lease>, about: About, owner: FairnessKey) -> Written {
         let (id, created) = (ids::unique("resp_"), ids::now());
         Written { served, about, id, created, owner, output: Vec::new(), items: Vec::new() }
     }

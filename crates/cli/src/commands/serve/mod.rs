@@ -1,19 +1,16 @@
-//! `latent serve`: the model for many users, over HTTP.
+//! `latent serve`: models for many users, over HTTP.
 
-use super::draw;
-use super::sampling::Sampling;
-use crate::args::{ModelArgs, ServeArgs, ServerArgs};
+mod load;
+mod sources;
+
+use crate::args::{ServeArgs, ServerArgs};
 use crate::exit::Usage;
-use crate::{interrupt, model, output};
-use anyhow::{Context, Result};
+use crate::{interrupt, output};
+use anyhow::Result;
 use latent_engine::cache::DiskCache;
-use latent_engine::{Engine, EngineOptions};
-use latent_formats::{Checkpoint, input_file};
-use latent_server::{
-    AboutModel, DEFAULT_DISK_BYTES, Drawing, Extras, FileConfig, Keys, LoadedModel, Loader, ServeError,
-    Server, ServerConfig,
-};
-use latent_text::Tokenizer;
+use latent_formats::input_file;
+use latent_server::{DEFAULT_DISK_BYTES, Extras, FileConfig, Keys, ServeError, Server, ServerConfig};
+use load::Setup;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,30 +22,25 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// How often signals are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Contexts that the KV cache holds where nobody says otherwise and memory allows.
-const CONTEXTS: usize = 4;
-
-/// Longest default of a request's context: a cache of several of the model's own limit would seldom fit.
-const DEFAULT_CONTEXT: usize = 32_768;
-
 pub(super) fn run(args: &ServeArgs) -> Result<()> {
     let file = read_config(args.server.config.as_deref())?;
     log(args, &file)?;
-    let mut model_args = args.model.clone();
-    model_args.model = model_args.model.or_else(|| file.model.clone());
-    model_args.ctx_size = model_args.ctx_size.or(file.ctx_size);
-    model_args.threads = model_args.threads.or(file.threads);
+    let mut engine = args.engine.clone();
+    engine.ctx_size = engine.ctx_size.or(file.ctx_size);
+    engine.threads = engine.threads.or(file.threads);
     let config = server_config(&args.server, &file)?;
-    let checkpoint = model::open(model_args.model.as_deref())?;
-    let alias = args.server.alias.clone().or_else(|| file.alias.clone());
-    let about = about(args, &checkpoint, alias)?;
-    let (name, drawing) = (about.id.clone(), drawing(&model_args));
-    let extras = Extras { drawing: Some(drawing), ..Extras::default() };
-    let loader = loader(checkpoint, model_args, about, args.server.cache_tokens, args.quiet)?;
-    let server = Server::start(config, loader, extras).map_err(start_error)?;
+    let setup = Arc::new(Setup {
+        engine,
+        sampling: args.sampling.clone(),
+        cache_tokens: args.server.cache_tokens,
+        quiet: args.quiet,
+    });
+    let models = sources::sources(args, &file, &setup)?;
+    let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
+    let server = Server::start(config, models, Extras::default()).map_err(start_error)?;
     wait_loaded(&server)?;
     if !args.quiet {
-        output::line(&format!("{name} at {}", server.url()))?;
+        output::line(&format!("{} at {}", names.join(", "), server.url()))?;
     }
     while !interrupt::asked() && !server.is_finished() {
         std::thread::sleep(LOOK);
@@ -69,7 +61,7 @@ fn start_error(error: ServeError) -> anyhow::Error {
     }
 }
 
-/// Waits until the model is loaded. A signal ends the program: there is nothing to keep.
+/// Waits until a model that is alone is loaded. A signal ends the program: there is nothing to keep.
 fn wait_loaded(server: &Server) -> Result<()> {
     loop {
         interrupt::end_if_asked();
@@ -132,6 +124,8 @@ fn server_config(args: &ServerArgs, file: &FileConfig) -> Result<ServerConfig> {
         limits: file.limits.clone(),
         share_prefixes: args.share_prefixes || file.share_prefixes.unwrap_or(false),
         scheduler,
+        models_max: args.models_max.or(file.models_max).unwrap_or(defaults.models_max),
+        unload_idle: args.unload_idle.map_or(file.unload_idle, |idle| idle.0),
     })
 }
 
@@ -148,77 +142,4 @@ fn keys(path: Option<&Path>) -> Result<Keys> {
         Err(std::env::VarError::NotPresent) => Ok(Keys::default()),
         Err(_) => Err(Usage("LATENT_API_KEY: a key consists of visible ASCII characters".into()).into()),
     }
-}
-
-/// What requests and answers say about the model.
-fn about(args: &ServeArgs, checkpoint: &Checkpoint, alias: Option<String>) -> Result<AboutModel> {
-    let path = checkpoint.path();
-    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    let name = match args.model.model {
-        None if stem.is_none() || checkpoint.display_name() == model::DEMO_NAME => {
-            Some("latent-demo".to_owned())
-        }
-        _ => stem,
-    };
-    let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
-    Ok(AboutModel {
-        id: alias.or(name).unwrap_or_else(|| "model".into()),
-        path: checkpoint.display_name(),
-        chat_template: model::chat_template(checkpoint)?.map(str::to_owned),
-        response_template: model::response_template(checkpoint).cloned(),
-        sampling: Sampling::new(&args.sampling, checkpoint)?.params,
-        bytes,
-    })
-}
-
-/// What loads the model, the first time and after a fault.
-fn loader(
-    checkpoint: Arc<Checkpoint>,
-    args: ModelArgs,
-    about: AboutModel,
-    cache_tokens: Option<usize>,
-    quiet: bool,
-) -> Result<Loader> {
-    let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?);
-    let mut first = true;
-    Ok(Box::new(move |progress| {
-        let engine = load(&checkpoint, &args, cache_tokens, progress)?;
-        if std::mem::take(&mut first) && !quiet {
-            model::describe_load(&engine);
-        }
-        Ok(LoadedModel { engine, tokenizer: Arc::clone(&tokenizer), about: about.clone() })
-    }))
-}
-
-/// Loads the model with room for several contexts where nobody says otherwise and memory allows, else with one.
-fn load(
-    checkpoint: &Arc<Checkpoint>,
-    args: &ModelArgs,
-    cache_tokens: Option<usize>,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<Engine> {
-    let circuit = model::circuit(args.circuit.as_deref())?.map(Arc::new);
-    let backend = args.backend()?;
-    let mut options = EngineOptions { circuit, cache_tokens, ..args.options() };
-    let limit = latent_graph::ModelConfig::from_checkpoint(checkpoint)?.context_length;
-    let context = args.ctx_size.unwrap_or(limit.min(DEFAULT_CONTEXT));
-    if cache_tokens.is_none() {
-        let several = EngineOptions {
-            context: Some(context),
-            cache_tokens: Some(CONTEXTS * context),
-            ..options.clone()
-        };
-        match Engine::load(&*backend, checkpoint, &several, progress) {
-            Err(latent_engine::EngineError::Memory(_)) => {}
-            loaded => return Ok(loaded?),
-        }
-    }
-    options.context = args.ctx_size;
-    Ok(Engine::load(&*backend, checkpoint, &options, progress)?)
-}
-
-/// The drawing of `latent graph --html`.
-fn drawing(args: &ModelArgs) -> Drawing {
-    let args = args.clone();
-    Arc::new(move || draw::page_of(&args).map_err(|error| format!("{error:#}")))
 }

@@ -1,0 +1,130 @@
+//! Loading a model for the server, the first time and again.
+
+use crate::args::{EngineArgs, ModelArgs, SamplingArgs};
+use crate::commands::draw;
+use crate::commands::sampling::Sampling;
+use crate::model;
+use anyhow::{Context, Result};
+use latent_engine::{Engine, EngineError, EngineOptions};
+use latent_formats::Checkpoint;
+use latent_server::{AboutModel, Attempt, Drawing, LoadError, LoadedModel, Loader, ModelSource};
+use latent_text::Tokenizer;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Contexts that the KV cache holds where nobody says otherwise and memory allows.
+const CONTEXTS: usize = 4;
+
+/// Longest default of a request's context: a cache of several of the model's own limit would seldom fit.
+const DEFAULT_CONTEXT: usize = 32_768;
+
+/// How models are loaded.
+#[derive(Clone)]
+pub(super) struct Setup {
+    pub(super) engine: EngineArgs,
+    pub(super) sampling: SamplingArgs,
+    pub(super) cache_tokens: Option<usize>,
+    pub(super) quiet: bool,
+}
+
+/// A model that was opened already, and whose first load needs not do it again.
+pub(super) fn opened(
+    setup: &Arc<Setup>,
+    name: String,
+    path: Option<PathBuf>,
+    checkpoint: Arc<Checkpoint>,
+) -> Result<ModelSource> {
+    // what is wrong with its tokenizer or template is said at once, too
+    let about = about(setup, &checkpoint, &name)?;
+    let (shown, bytes) = (about.path, about.bytes);
+    Ok(ModelSource {
+        loader: loader(Arc::clone(setup), name.clone(), path.clone(), Some(checkpoint)),
+        drawing: Some(drawing(setup, path)),
+        name,
+        path: shown,
+        bytes,
+    })
+}
+
+/// A model that is opened when it is needed.
+pub(super) fn unopened(setup: &Arc<Setup>, name: String, path: PathBuf) -> ModelSource {
+    let (shown, path) = (path.display().to_string(), Some(path));
+    ModelSource {
+        bytes: std::fs::metadata(&shown).map_or(0, |file| file.len()),
+        loader: loader(Arc::clone(setup), name.clone(), path.clone(), None),
+        drawing: Some(drawing(setup, path)),
+        name,
+        path: shown,
+    }
+}
+
+/// The name of a model that was given none.
+pub(super) fn name(path: Option<&Path>, checkpoint: &Checkpoint) -> String {
+    let stem = checkpoint.path().file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    match path {
+        None if stem.is_none() || checkpoint.display_name() == model::DEMO_NAME => "latent-demo".to_owned(),
+        _ => stem.unwrap_or_else(|| "model".into()),
+    }
+}
+
+/// What requests and answers say about the model.
+fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<AboutModel> {
+    Ok(AboutModel {
+        id: name.to_owned(),
+        path: checkpoint.display_name(),
+        chat_template: model::chat_template(checkpoint)?.map(str::to_owned),
+        response_template: model::response_template(checkpoint).cloned(),
+        sampling: Sampling::new(&setup.sampling, checkpoint)?.params,
+        bytes: std::fs::metadata(checkpoint.path()).map_or(0, |file| file.len()),
+    })
+}
+
+/// What loads the model. It keeps nothing of it in between, so that an unloaded model takes no memory.
+fn loader(
+    setup: Arc<Setup>,
+    name: String,
+    path: Option<PathBuf>,
+    mut opened: Option<Arc<Checkpoint>>,
+) -> Loader {
+    let mut described = setup.quiet;
+    Box::new(move |attempt| {
+        let checkpoint = match opened.take() {
+            Some(checkpoint) => checkpoint,
+            None => model::open(path.as_deref())?,
+        };
+        let tokenizer = Tokenizer::from_checkpoint(&checkpoint).context(checkpoint.display_name())?;
+        let engine = load(&checkpoint, &setup, attempt)?;
+        if !std::mem::replace(&mut described, true) {
+            model::describe_load(&engine);
+        }
+        let about = about(&setup, &checkpoint, &name)?;
+        Ok(LoadedModel { engine, tokenizer: Arc::new(tokenizer), about })
+    })
+}
+
+/// Loads the model with room for several contexts where nobody says otherwise and memory allows, else with one; a smaller one only where no other
+/// model could make room.
+fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) -> Result<Engine, LoadError> {
+    let args = &setup.engine;
+    let circuit = model::circuit(args.circuit.as_deref())?.map(Arc::new);
+    let backend = args.backend()?;
+    let options = EngineOptions { circuit, cache_tokens: setup.cache_tokens, ..args.options() };
+    let mut load = |options: &EngineOptions| Engine::load(&*backend, checkpoint, options, attempt.progress);
+    let limit = latent_graph::ModelConfig::from_checkpoint(checkpoint)?.context_length;
+    let context = args.ctx_size.unwrap_or(limit.min(DEFAULT_CONTEXT));
+    if setup.cache_tokens.is_none() {
+        let cache_tokens = Some(CONTEXTS * context);
+        match load(&EngineOptions { context: Some(context), cache_tokens, ..options.clone() }) {
+            Err(EngineError::Memory(_)) => {}
+            loaded => return Ok(loaded?),
+        }
+    }
+    let context = if attempt.alone { args.ctx_size } else { Some(context) };
+    Ok(load(&EngineOptions { context, ..options })?)
+}
+
+/// The drawing of `latent graph --html`.
+fn drawing(setup: &Setup, model: Option<PathBuf>) -> Drawing {
+    let args = ModelArgs { model, engine: setup.engine.clone() };
+    Arc::new(move || draw::page_of(&args).map_err(|error| format!("{error:#}")))
+}

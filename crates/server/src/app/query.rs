@@ -1,0 +1,38 @@
+//! What an address says behind its path.
+
+use axum::http::Uri;
+
+/// The value of a parameter of an address's query.
+pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
+    let pair = uri.query()?.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
+    String::from_utf8(percent_decoded(&pair.replace('+', " "))?).ok()
+}
+
+/// The bytes that `%` and two digits stand for.
+pub(crate) fn percent_decoded(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let digits = [bytes.next()?, bytes.next()?];
+            decoded.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+        } else {
+            decoded.push(byte);
+        }
+    }
+    Some(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_found_and_decoded() {
+        assert_eq!(percent_decoded("a%2Fb%"), None);
+        assert_eq!(percent_decoded("a%2Fb").unwrap(), b"a/b");
+        let uri = "/props?autoload=1&model=a%2Fb+c".parse::<Uri>().unwrap();
+        assert_eq!(parameter(&uri, "model").as_deref(), Some("a/b c"));
+        assert_eq!(parameter(&uri, "mode"), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! One model of the server: whether it is loaded, and who uses it.
+
+use crate::worker::Engineering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Whether a model is loaded.
+pub(crate) enum Phase {
+    Unloaded,
+    /// None: it waits until there is room.
+    Loading(Option<Arc<Engineering>>),
+    Loaded(Arc<Engineering>),
+    /// Its users end; then its thread ends.
+    Unloading(Arc<Engineering>),
+    Failed {
+        problem: String,
+        at: Instant,
+    },
+}
+
+/// What has become of a model since the server started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) loads: u64,
+    pub(crate) failures: u64,
+    pub(crate) unloads: u64,
+    pub(crate) load_time: Duration,
+}
+
+/// One model of the server.
+pub(crate) struct Entry {
+    pub(super) phase: Phase,
+    /// Requests that use it.
+    pub(super) users: usize,
+    /// Requests that wait for it.
+    pub(super) waiting: usize,
+    /// When a request last began or ended to use it.
+    pub(super) used: Instant,
+    /// When it is unloaded if nobody uses it until then.
+    pub(super) expires: Option<Instant>,
+    /// How long the last request wants it to be kept: none if for ever.
+    pub(super) keep: Option<Option<Duration>>,
+    pub(super) counts: Counts,
+}
+
+impl Entry {
+    pub(super) fn new() -> Entry {
+        Entry {
+            phase: Phase::Unloaded,
+            users: 0,
+            waiting: 0,
+            used: Instant::now(),
+            expires: None,
+            keep: None,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Its worker, if it has one.
+    pub(super) fn engineering(&self) -> Option<&Arc<Engineering>> {
+        match &self.phase {
+            Phase::Loading(engineering) => engineering.as_ref(),
+            Phase::Loaded(engineering) | Phase::Unloading(engineering) => Some(engineering),
+            Phase::Unloaded | Phase::Failed { .. } => None,
+        }
+    }
+
+    pub(super) fn is_loaded(&self) -> bool {
+        matches!(self.phase, Phase::Loaded(_))
+    }
+
+    /// It is loaded, which took so long; `idle`: how long a model is kept that nobody uses.
+    pub(super) fn loaded(&mut self, time: Duration, idle: Option<Duration>) {
+        if let Phase::Loading(Some(engineering)) = &self.phase {
+            self.phase = Phase::Loaded(Arc::clone(engineering));
+        }
+        self.used = Instant::now();
+        self.expires = idle.and_then(|idle| self.used.checked_add(idle));
+        self.counts.loads += 1;
+        self.counts.load_time += time;
+    }
+
+    /// It could not be loaded.
+    pub(super) fn failed(&mut self, problem: String) {
+        self.phase = Phase::Failed { problem, at: Instant::now() };
+        self.counts.failures += 1;
+    }
+
+    /// Lets its users end, and then its worker.
+    pub(super) fn unload(&mut self) {
+        if let Phase::Loaded(engineering) = &self.phase {
+            let engineering = Arc::clone(engineering);
+            if self.users == 0 {
+                engineering.drain();
+            }
+            self.phase = Phase::Unloading(engineering);
+            self.expires = None;
+        }
+    }
+
+    /// A request has ended; `idle`: how long a model is kept that nobody uses.
+    pub(super) fn release(&mut self, idle: Option<Duration>) {
+        self.users -= 1;
+        self.used = Instant::now();
+        if self.users > 0 {
+            return;
+        }
+        let keep = self.keep.take().unwrap_or(idle);
+        match &self.phase {
+            Phase::Unloading(engineering) => engineering.drain(),
+            _ => self.expires = keep.and_then(|keep| self.used.checked_add(keep)),
+        }
+    }
+
+    /// Its worker has ended.
+    pub(super) fn ended(&mut self) {
+        let problem = match &self.phase {
+            Phase::Loaded(engineering) => engineering.failure(),
+            _ => None,
+        };
+        self.counts.unloads += 1;
+        self.expires = None;
+        self.phase = match problem {
+            Some(problem) => Phase::Failed { problem, at: Instant::now() },
+            None => Phase::Unloaded,
+        };
+    }
+}

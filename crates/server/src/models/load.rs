@@ -1,0 +1,139 @@
+//! Loading a model: one after the other, once there is room.
+
+use super::entry::{Entry, Phase};
+use super::table::Table;
+use crate::model::{LoadError, Loader};
+use crate::worker::{Hook, Started, Worker};
+use latent_engine::EngineError;
+use latent_engine::scheduler::SchedulerOptions;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// What loads the models.
+pub(super) struct Loading {
+    pub(super) table: Arc<Table>,
+    loaders: Vec<Arc<Mutex<Loader>>>,
+    options: Vec<SchedulerOptions>,
+    before_step: Option<Hook>,
+    /// Most models that are loaded at once; 0: as many as fit.
+    max: usize,
+    draining: AtomicBool,
+    /// Whose turn it is: what one load takes of memory, the next one must see.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl Loading {
+    /// `loaders` of all models, by their names.
+    pub(super) fn new(
+        loaders: Vec<(String, Loader)>,
+        table: Arc<Table>,
+        max: usize,
+        options: &SchedulerOptions,
+        before_step: Option<Hook>,
+    ) -> Loading {
+        let several = loaders.len() > 1;
+        Loading {
+            table,
+            options: loaders.iter().map(|(name, _)| own_options(options, several, name)).collect(),
+            loaders: loaders.into_iter().map(|(_, loader)| Arc::new(Mutex::new(loader))).collect(),
+            before_step,
+            max,
+            draining: AtomicBool::new(false),
+            turn: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+        self.table.drain();
+    }
+
+    /// Loads a model whose phase is [`Phase::Loading`] already.
+    pub(super) async fn run(self: Arc<Self>, index: usize) -> Result<(), LoadError> {
+        let result = self.load(index).await;
+        match &result {
+            Ok(time) => self.table.loaded(index, *time),
+            Err(error) => {
+                tracing::error!("a model cannot be loaded: {error}");
+                self.table.change(index, |entry| entry.failed(error.to_string()));
+            }
+        }
+        result.map(|_| ())
+    }
+
+    /// Returns how long it took.
+    async fn load(&self, index: usize) -> Result<Duration, LoadError> {
+        let _turn = self.turn.lock().await;
+        if self.max > 0 {
+            self.wait_for_room(index, self.max - 1).await?;
+        }
+        loop {
+            if self.is_draining() {
+                return Err("the server is shutting down".into());
+            }
+            let (start, others) = (Instant::now(), self.table.others(index));
+            let started = Worker::start(
+                &self.loaders[index],
+                others == 0,
+                self.options[index].clone(),
+                self.before_step.clone(),
+            )?;
+            let Started { engineering, loaded, ended, thread } = started;
+            self.table.keep_thread(thread);
+            self.table.change(index, |entry| entry.phase = Phase::Loading(Some(engineering)));
+            if self.is_draining() {
+                self.table.drain();
+            }
+            match loaded.await.unwrap_or_else(|_| Err("its thread has ended".into())) {
+                Ok(()) => {
+                    let table = Arc::clone(&self.table);
+                    tokio::spawn(async move {
+                        // the sender is dropped with all that the worker held
+                        let _ = ended.await;
+                        table.change(index, Entry::ended);
+                    });
+                    return Ok(start.elapsed());
+                }
+                Err(error) if others > 0 && is_memory(&*error) => {
+                    self.table.change(index, |entry| entry.phase = Phase::Loading(None));
+                    self.wait_for_room(index, others - 1).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Waits until at most `most` other models are loaded, and unloads those that were used least recently.
+    async fn wait_for_room(&self, index: usize, most: usize) -> Result<(), LoadError> {
+        let mut changes = self.table.changes();
+        while self.table.others(index) > most {
+            if self.is_draining() {
+                return Err("the server is shutting down".into());
+            }
+            self.table.unload_oldest();
+            // the sender lives as long as the table
+            let _ = changes.changed().await;
+        }
+        Ok(())
+    }
+}
+
+/// Each of several models has a folder of its own for prefixes on disk: the limit of the folder's size counts the files of one.
+fn own_options(options: &SchedulerOptions, several: bool, name: &str) -> SchedulerOptions {
+    let mut own = options.clone();
+    if let Some(disk) = own.disk.as_mut().filter(|_| several) {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+        disk.path = disk.path.join(format!("model-{}", name.chars().map(plain).collect::<String>()));
+    }
+    own
+}
+
+/// Whether there is too little memory, which another model may give back.
+fn is_memory(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
+    matches!(error.downcast_ref::<EngineError>(), Some(EngineError::Memory(_)))
+}

@@ -1,0 +1,303 @@
+//! The models of a server: loaded when they are first asked for, unloaded when nobody uses them or another needs their room.
+
+mod entry;
+mod lease;
+mod load;
+mod table;
+
+pub(crate) use entry::Counts;
+pub(crate) use lease::Lease;
+
+use crate::config::ServerConfig;
+use crate::error::{ApiError, ErrorKind};
+use crate::ids;
+use crate::model::{Drawing, LoadError, ModelSource, Served};
+use crate::worker::{Engineering, Hook, ModelState};
+use entry::{Entry, Phase};
+use lease::Waiting;
+use load::Loading;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use table::Table;
+
+/// How long a failed load is remembered before a request tries it again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The models of a server.
+pub(crate) struct Models {
+    table: Arc<Table>,
+    loading: Arc<Loading>,
+    known: Vec<Known>,
+    /// The only model is being loaded for the first time: nobody has asked for it yet, and requests are refused.
+    starting: AtomicBool,
+    /// How long a request waits for its model.
+    patience: Duration,
+    /// Most requests that wait for one model.
+    max_waiting: usize,
+    /// When the server started.
+    pub(crate) created: u64,
+}
+
+/// What is known of a model before it is loaded.
+struct Known {
+    name: String,
+    path: String,
+    bytes: u64,
+    drawing: Option<Drawing>,
+    drawn: Mutex<Option<Arc<str>>>,
+}
+
+/// A model as lists show it.
+pub(crate) struct Status {
+    pub(crate) name: String,
+    pub(crate) path: String,
+    pub(crate) bytes: u64,
+    /// unloaded, loading, loaded, unloading or failed.
+    pub(crate) state: &'static str,
+    /// Why it could not be loaded.
+    pub(crate) problem: Option<String>,
+    pub(crate) served: Option<Arc<Served>>,
+    pub(crate) engineering: Option<Arc<Engineering>>,
+    /// How long it stays if nobody uses it; none: until another needs its room.
+    pub(crate) stays: Option<Duration>,
+    pub(crate) counts: Counts,
+}
+
+impl Models {
+    pub(crate) fn new(sources: Vec<ModelSource>, config: &ServerConfig, before_step: Option<Hook>) -> Models {
+        let table = Arc::new(Table::new(sources.len(), config.unload_idle));
+        let (mut known, mut loaders) = (Vec::new(), Vec::new());
+        for ModelSource { name, path, bytes, loader, drawing } in sources {
+            loaders.push((name.clone(), loader));
+            known.push(Known { name, path, bytes, drawing, drawn: Mutex::default() });
+        }
+        let (max, own) = (config.models_max, Arc::clone(&table));
+        Models {
+            loading: Arc::new(Loading::new(loaders, own, max, &config.scheduler, before_step)),
+            table,
+            known,
+            starting: AtomicBool::new(false),
+            patience: Duration::from_secs(config.limits.load_seconds),
+            max_waiting: config.scheduler.max_waiting,
+            created: ids::now(),
+        }
+    }
+
+    /// Loads the only model, and tells what came of it; several are loaded when they are asked for. To be called on the HTTP runtime.
+    pub(crate) async fn run(self: Arc<Self>, first: Sender<Result<(), LoadError>>) {
+        if self.is_single() {
+            self.table.change(0, |entry| entry.phase = Phase::Loading(None));
+            self.starting.store(true, Ordering::SeqCst);
+            let models = Arc::clone(&self);
+            tokio::spawn(async move {
+                let result = Arc::clone(&models.loading).run(0).await;
+                models.starting.store(false, Ordering::SeqCst);
+                // the caller may not wait for it
+                let _ = first.send(result);
+            });
+        } else {
+            let _ = first.send(Ok(()));
+        }
+        self.unload_idle().await;
+    }
+
+    async fn unload_idle(&self) {
+        let mut changes = self.table.changes();
+        loop {
+            let next = self.table.unload_expired();
+            let sleep = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = sleep => {}
+            }
+        }
+    }
+
+    pub(crate) fn is_single(&self) -> bool {
+        self.known.len() == 1
+    }
+
+    /// The model that a request names: the first where it names none. A server with one model has it under any name.
+    pub(crate) fn find(&self, name: Option<&str>) -> Result<usize, ApiError> {
+        let Some(name) = name.filter(|name| !name.is_empty() && !self.is_single()) else { return Ok(0) };
+        let at = |name: &str| self.known.iter().position(|known| known.name == name);
+        // as Ollama's clients name a model without a tag
+        let found = at(name).or_else(|| at(name.strip_suffix(":latest")?));
+        found.ok_or_else(|| self.unknown(name))
+    }
+
+    /// The error for a name that no model has.
+    pub(crate) fn unknown(&self, name: &str) -> ApiError {
+        let names: Vec<String> = self.list().into_iter().map(|model| model.name).collect();
+        let problem = format!("there is no model {name:?}; this server has {}", names.join(", "));
+        ApiError::new(ErrorKind::NotFound, problem).with_code("model_not_found")
+    }
+
+    /// Whether requests are taken at all.
+    ///
+    /// # Errors
+    /// The server ends, or its only model is loaded for the first time.
+    pub(crate) fn open(&self) -> Result<(), ApiError> {
+        if self.loading.is_draining() {
+            let problem = "the server is shutting down";
+            return Err(ApiError::new(ErrorKind::Unavailable, problem).retry(Duration::from_secs(2)));
+        }
+        if self.starting.load(Ordering::SeqCst) {
+            let entries = self.table.lock();
+            if let Some(engineering) = entries[0].engineering() {
+                engineering.ready()?;
+            }
+            if !entries[0].is_loaded() {
+                return Err(
+                    ApiError::new(ErrorKind::Unavailable, "Loading model").retry(Duration::from_secs(2))
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether requests can be answered: as [`Models::open`], and where there is one model alone, it has not failed.
+    pub(crate) fn health(&self) -> Result<(), ApiError> {
+        self.open()?;
+        if !self.is_single() {
+            return Ok(());
+        }
+        match &self.table.lock()[0].phase {
+            Phase::Loaded(engineering) => engineering.ready().map(|_| ()),
+            Phase::Failed { problem, .. } => Err(cannot_load(problem)),
+            Phase::Unloaded | Phase::Loading(_) | Phase::Unloading(_) => Ok(()),
+        }
+    }
+
+    /// How far the loading of the only model is: bytes read, of how many.
+    pub(crate) fn progress(&self) -> Option<(u64, u64)> {
+        let entries = self.table.lock();
+        match entries.first().filter(|_| self.is_single())?.engineering()?.state() {
+            ModelState::Loading { done, total } => Some((done, total)),
+            ModelState::Ready(_) | ModelState::Failed(_) => None,
+        }
+    }
+
+    /// The model for a request, which waits while it is loaded.
+    pub(crate) async fn lease(&self, index: usize) -> Result<Arc<Lease>, ApiError> {
+        let mut changes = self.table.changes();
+        let deadline = tokio::time::Instant::now() + self.patience;
+        let mut waiting = None;
+        loop {
+            if let Some(lease) = self.try_lease(index, &mut waiting)? {
+                return Ok(Arc::new(lease));
+            }
+            if tokio::time::timeout_at(deadline, changes.changed()).await.is_err() {
+                let (name, seconds) = (&self.known[index].name, self.patience.as_secs());
+                let problem = format!("the model {name} was not loaded within {seconds} s (load_seconds)");
+                return Err(ApiError::new(ErrorKind::Unavailable, problem).retry(Duration::from_secs(5)));
+            }
+        }
+    }
+
+    fn try_lease(&self, index: usize, waiting: &mut Option<Waiting>) -> Result<Option<Lease>, ApiError> {
+        self.open()?;
+        let mut entries = self.table.lock();
+        let entry = &mut entries[index];
+        match &entry.phase {
+            Phase::Loaded(engineering) => {
+                let (served, engineering) = (engineering.ready()?, Arc::clone(engineering));
+                entry.users += 1;
+                (entry.used, entry.expires) = (Instant::now(), None);
+                return Ok(Some(Lease { served, engineering, table: Arc::clone(&self.table), index }));
+            }
+            Phase::Failed { problem, at } if waiting.is_some() || at.elapsed() < RETRY => {
+                return Err(cannot_load(problem));
+            }
+            Phase::Unloaded | Phase::Failed { .. } => {
+                entry.phase = Phase::Loading(None);
+                tokio::spawn(Arc::clone(&self.loading).run(index));
+            }
+            Phase::Loading(_) | Phase::Unloading(_) => {}
+        }
+        if waiting.is_none() {
+            if entry.waiting >= self.max_waiting.max(1) {
+                let problem = format!("{} requests wait for this model: try again later", entry.waiting);
+                return Err(ApiError::new(ErrorKind::Busy, problem).retry(Duration::from_secs(5)));
+            }
+            entry.waiting += 1;
+            *waiting = Some(Waiting { table: Arc::clone(&self.table), index });
+        }
+        Ok(None)
+    }
+
+    /// All models.
+    pub(crate) fn list(&self) -> Vec<Status> {
+        let entries = self.table.lock();
+        entries.iter().zip(&self.known).map(|(entry, known)| status(entry, known)).collect()
+    }
+
+    /// One model.
+    pub(crate) fn status(&self, index: usize) -> Status {
+        status(&self.table.lock()[index], &self.known[index])
+    }
+
+    /// The model that was used last.
+    pub(crate) fn latest(&self) -> usize {
+        let entries = self.table.lock();
+        let loaded = entries.iter().enumerate().filter(|(_, entry)| entry.is_loaded());
+        loaded.max_by_key(|(_, entry)| entry.used).map_or(0, |(index, _)| index)
+    }
+
+    /// What draws a model, and its drawing once that was made.
+    pub(crate) fn drawing(&self, index: usize) -> (Option<Drawing>, Option<Arc<str>>) {
+        let drawn = self.known[index].drawn.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (self.known[index].drawing.clone(), drawn)
+    }
+
+    pub(crate) fn keep_drawing(&self, index: usize, page: &Arc<str>) {
+        *self.known[index].drawn.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(page));
+    }
+
+    /// Takes no more requests; those that there are run to their end.
+    pub(crate) fn drain(&self) {
+        self.loading.drain();
+    }
+
+    /// Waits until all workers have ended.
+    pub(crate) fn join(&self) {
+        self.table.join();
+    }
+}
+
+fn cannot_load(problem: &str) -> ApiError {
+    ApiError::internal(format!("the model cannot be loaded: {problem}"))
+}
+
+fn status(entry: &Entry, known: &Known) -> Status {
+    let engineering = entry.engineering().cloned();
+    let served = match engineering.as_ref().filter(|_| entry.is_loaded()).map(|own| own.state()) {
+        Some(ModelState::Ready(served)) => Some(served),
+        _ => None,
+    };
+    let (state, problem) = match &entry.phase {
+        Phase::Unloaded => ("unloaded", None),
+        Phase::Loaded(_) if served.is_some() => ("loaded", None),
+        Phase::Loading(_) | Phase::Loaded(_) => ("loading", None),
+        Phase::Unloading(_) => ("unloading", None),
+        Phase::Failed { problem, .. } => ("failed", Some(problem.clone())),
+    };
+    Status {
+        name: served.as_ref().map_or_else(|| known.name.clone(), |served| served.about.id.clone()),
+        path: known.path.clone(),
+        bytes: known.bytes,
+        state,
+        problem,
+        served,
+        engineering,
+        stays: entry.expires.map(|at| at.saturating_duration_since(Instant::now())),
+        counts: entry.counts,
+    }
+}

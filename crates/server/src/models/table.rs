@@ -1,0 +1,111 @@
+//! All models of the server, behind one lock.
+
+use super::entry::{Entry, Phase};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// All models of the server.
+pub(crate) struct Table {
+    entries: Mutex<Vec<Entry>>,
+    changed: watch::Sender<()>,
+    /// How long a model is kept that nobody uses; none: until another needs its room.
+    idle: Option<Duration>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Table {
+    pub(super) fn new(count: usize, idle: Option<Duration>) -> Table {
+        Table {
+            entries: Mutex::new((0..count).map(|_| Entry::new()).collect()),
+            changed: watch::Sender::new(()),
+            idle,
+            threads: Mutex::default(),
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes a model, and tells whoever waits for changes.
+    pub(super) fn change<T>(&self, index: usize, work: impl FnOnce(&mut Entry) -> T) -> T {
+        let result = work(&mut self.lock()[index]);
+        self.tell();
+        result
+    }
+
+    pub(super) fn tell(&self) {
+        self.changed.send_replace(());
+    }
+
+    /// Hears of changes from now on.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// A model is loaded.
+    pub(super) fn loaded(&self, index: usize, time: Duration) {
+        self.change(index, |entry| entry.loaded(time, self.idle));
+    }
+
+    /// A request has ended.
+    pub(super) fn release(&self, index: usize) {
+        self.change(index, |entry| entry.release(self.idle));
+    }
+
+    /// Unloads what nobody has used for long enough. Returns when to look again.
+    pub(super) fn unload_expired(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut next: Option<Instant> = None;
+        for entry in self.lock().iter_mut().filter(|entry| entry.users == 0 && entry.waiting == 0) {
+            match entry.expires {
+                Some(at) if at <= now => entry.unload(),
+                Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                None => {}
+            }
+        }
+        next
+    }
+
+    /// Unloads the model that was used least recently, idle ones first, unless one is on its way out already. One that answers ends its answers
+    /// first. One whose requests are about to begin is left to them.
+    pub(super) fn unload_oldest(&self) {
+        let mut entries = self.lock();
+        if entries.iter().any(|entry| matches!(entry.phase, Phase::Unloading(_))) {
+            return;
+        }
+        let loaded = entries.iter_mut().filter(|entry| entry.is_loaded() && entry.waiting == 0);
+        if let Some(oldest) = loaded.min_by_key(|entry| (entry.users > 0, entry.used)) {
+            oldest.unload();
+        }
+    }
+
+    /// How many models other than this one have workers.
+    pub(super) fn others(&self, index: usize) -> usize {
+        let entries = self.lock();
+        entries.iter().enumerate().filter(|(i, entry)| *i != index && entry.engineering().is_some()).count()
+    }
+
+    /// Ends all workers, once their jobs have ended.
+    pub(super) fn drain(&self) {
+        self.lock().iter().filter_map(Entry::engineering).for_each(|engineering| engineering.drain());
+        self.tell();
+    }
+
+    pub(super) fn keep_thread(&self, thread: JoinHandle<()>) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+    }
+
+    /// Waits until all workers have ended.
+    pub(super) fn join(&self) {
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // a worker catches its panics
+            let _ = thread.join();
+        }
+    }
+}
