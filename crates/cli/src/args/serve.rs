@@ -71,7 +71,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "N", value_parser = up_to(1 << 20))]
     pub(crate) max_waiting: Option<usize>,
 
-    /// Tokens of the KV cache, all requests together [default: four contexts, where they fit]
+    /// Tokens of the KV cache, all requests together [default: four contexts, of short ones as many as --parallel up to 32768 tokens, where they fit]
     #[arg(long, value_name = "TOKENS", value_parser = up_to(super::limits::MAX_TOKENS))]
     pub(crate) cache_tokens: Option<usize>,
 

@@ -15,6 +15,9 @@ use std::sync::Arc;
 /// Contexts that the KV cache holds where nobody says otherwise and memory allows.
 const CONTEXTS: usize = 4;
 
+/// Of short contexts it holds one for each request that may run, up to so many tokens.
+const CACHE_TOKENS: usize = 32_768;
+
 /// Longest default of a request's context: a cache of several of the model's own limit would seldom fit.
 const DEFAULT_CONTEXT: usize = 32_768;
 
@@ -24,6 +27,8 @@ pub(super) struct Setup {
     pub(super) engine: EngineArgs,
     pub(super) sampling: SamplingArgs,
     pub(super) cache_tokens: Option<usize>,
+    /// Requests that run at once.
+    pub(super) parallel: usize,
     pub(super) quiet: bool,
 }
 
@@ -113,8 +118,10 @@ fn load(checkpoint: &Arc<Checkpoint>, setup: &Setup, attempt: &mut Attempt<'_>) 
     let limit = latent_graph::ModelConfig::from_checkpoint(checkpoint)?.context_length;
     let context = args.ctx_size.unwrap_or(limit.min(DEFAULT_CONTEXT));
     if setup.cache_tokens.is_none() {
-        let cache_tokens = Some(CONTEXTS * context);
-        match load(&EngineOptions { context: Some(context), cache_tokens, ..options.clone() }) {
+        let cache_tokens = (CONTEXTS * context).max(CACHE_TOKENS.min(setup.parallel.saturating_mul(context)));
+        let several =
+            EngineOptions { context: Some(context), cache_tokens: Some(cache_tokens), ..options.clone() };
+        match load(&several) {
             Err(EngineError::Memory(_)) => {}
             loaded => return Ok(loaded?),
         }

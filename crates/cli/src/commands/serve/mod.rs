@@ -33,6 +33,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
         engine,
         sampling: args.sampling.clone(),
         cache_tokens: args.server.cache_tokens,
+        parallel: config.scheduler.max_running,
         quiet: args.quiet,
     });
     let models = sources::sources(args, &file, &setup)?;
