@@ -333,3 +333,35 @@ fn masks_equal_a_brute_force_check() {
         }
     }
 }
+
+#[test]
+fn the_lowest_integers_of_64_bits_are_bounds_but_no_constants() {
+    let lowest = json!(i64::MIN);
+    for bound in [lowest.clone(), json!(-1e300), json!(i64::MIN + 1)] {
+        let long = json!({"type": "integer", "minimum": bound, "maximum": i64::MAX});
+        check(
+            long,
+            &["0", "-9223372036854774784", "9223372036854775807"],
+            &["-1.5", "\"\"", "-92233720368547758080"],
+        );
+        check(
+            json!({"type": "integer", "exclusiveMinimum": bound}),
+            &["0", "-1", "99999999999999999999"],
+            &["\"\""],
+        );
+    }
+    for wrong in [
+        json!({"const": lowest}),
+        json!({"const": -1e300}),
+        json!({"enum": [false, [11, lowest]]}),
+        json!({"type": "integer", "maximum": lowest}),
+        // where references may lead
+        json!({"$ref": "#/x", "x": {"const": {"minimum": lowest}}}),
+    ] {
+        let problem = compile(&schema(wrong.clone())).err().unwrap_or_else(|| panic!("{wrong} compiles"));
+        assert!(
+            problem.is_of_request() && problem.to_string().contains("-9223372036854774784"),
+            "{wrong}: {problem}"
+        );
+    }
+}

@@ -2,6 +2,7 @@
 
 mod check;
 mod close;
+mod numbers;
 mod walk;
 
 use crate::error::GrammarError;
@@ -28,6 +29,7 @@ pub(crate) fn prepare(schema: &Value, limits: &GrammarLimits) -> Result<Value, G
         }
     };
     check::keywords(&mut schema, limits)?;
+    numbers::raise_bounds(&mut schema)?;
     close::objects(&mut schema);
     schema["x-guidance"] = json!({"whitespace_flexible": true, "whitespace_pattern": WHITE_SPACE});
     Ok(schema)
