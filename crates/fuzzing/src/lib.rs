@@ -24,6 +24,7 @@ mod model;
 mod plan_step;
 #[cfg(feature = "engine")]
 mod prefix_file;
+mod request;
 mod response;
 #[cfg(feature = "engine")]
 mod session;
@@ -47,6 +48,7 @@ pub use headers::{config, gguf, packed, safetensors};
 pub use plan_step::plan_step;
 #[cfg(feature = "engine")]
 pub use prefix_file::prefix_file;
+pub use request::request;
 pub use response::response;
 #[cfg(feature = "engine")]
 pub use session::session;
@@ -69,6 +71,7 @@ pub const TARGETS: &[Target] = &[
     ("grammar", grammar),
     ("json_schema", json_schema),
     ("packed", packed),
+    ("request", request),
     ("response", response),
     ("safetensors", safetensors),
     ("shards", shards),

@@ -37,6 +37,11 @@ fn templates() {
 }
 
 #[test]
+fn requests() {
+    replay(&["request"]);
+}
+
+#[test]
 fn responses() {
     replay(&["response"]);
 }

@@ -4,6 +4,7 @@
 //! * [`ServerConfig`], [`FileConfig`], [`Limits`], [`Keys`]: how it is set up. What a client may ask for has limits with names and defaults.
 //! * [`ModelSource`], [`Loader`], [`LoadedModel`]: what is served. One model is loaded at once, several when they are asked for; the loader is
 //!   kept, and called again after the model was unloaded, and after a fault of the engine.
+//! * [`RequestCheck`]: what the server makes of requests, without an engine.
 //! * [`openapi_document`]: the interface as an OpenAPI document.
 //!
 //! Inside, from below: `items` is the one model of a conversation, `worker` owns an engine, `models` has one for each model that is loaded, `answer` turns its events into pieces for all
@@ -53,8 +54,8 @@ mod worker;
 pub use app::Extras;
 pub use config::{ConfigError, DEFAULT_DISK_BYTES, FileConfig, FileModel, ServerConfig};
 pub use duration::parse_duration;
-pub use http::{ServeError, Server, TlsError, openapi_document};
+pub use http::{CheckError, CheckedRequest, RequestCheck, ServeError, Server, TlsError, openapi_document};
 pub use keys::{KeyError, Keys};
 pub use limits::Limits;
-pub use model::{AboutModel, Attempt, Drawing, LoadError, LoadedModel, Loader, ModelSource};
-pub use worker::Hook;
+pub use model::{AboutModel, Attempt, Drawing, LoadError, LoadedModel, Loader, ModelFigures, ModelSource};
+pub use worker::{Hook, TakenJob};

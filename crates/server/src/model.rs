@@ -72,6 +72,23 @@ pub struct ModelSource {
     pub drawing: Option<Drawing>,
 }
 
+/// What requests depend on of a model's configuration.
+#[derive(Clone, Debug, Default)]
+pub struct ModelFigures {
+    /// Tokens of context of one request.
+    pub context: usize,
+    /// The architecture's name.
+    pub architecture: String,
+    /// Tokens of context that the model was trained for.
+    pub trained_context: usize,
+    /// Tokens of the vocabulary.
+    pub vocab: usize,
+    /// Elements of a hidden state.
+    pub hidden: usize,
+    /// Parameters.
+    pub parameters: u64,
+}
+
 /// A loaded model.
 pub(crate) struct Served {
     pub(crate) about: AboutModel,
@@ -106,10 +123,27 @@ pub(crate) struct Prompt {
 impl Served {
     pub(crate) fn new(loaded: &LoadedModel) -> Result<Served, TextError> {
         let LoadedModel { engine, tokenizer, about } = loaded;
+        let config = engine.config();
+        let figures = ModelFigures {
+            context: engine.context(),
+            architecture: config.architecture.clone(),
+            trained_context: config.context_length,
+            vocab: config.vocab_size,
+            hidden: config.hidden_size,
+            parameters: engine.summary().parameters,
+        };
+        Served::without_engine(tokenizer, about, figures)
+    }
+
+    pub(crate) fn without_engine(
+        tokenizer: &Arc<Tokenizer>,
+        about: &AboutModel,
+        figures: ModelFigures,
+    ) -> Result<Served, TextError> {
+        let ModelFigures { context, architecture, trained_context, vocab, hidden, parameters } = figures;
         let template = about.chat_template.as_deref().map(ChatTemplate::new).transpose()?;
         let form = template.as_ref().map_or(ArgumentForm::Object, argument_form);
-        let config = engine.config();
-        let format = response_format(about, &config.architecture);
+        let format = response_format(about, &architecture);
         let tool_format = if format.has_tools() { format.clone() } else { common_tools(&format) };
         let control_tokens = control_tokens(tokenizer, &[&format, &tool_format]);
         Ok(Served {
@@ -121,12 +155,12 @@ impl Served {
             tokenizer: Arc::clone(tokenizer),
             template,
             form,
-            context: engine.context(),
-            architecture: config.architecture.clone(),
-            trained_context: config.context_length,
-            vocab: config.vocab_size,
-            hidden: config.hidden_size,
-            parameters: engine.summary().parameters,
+            context,
+            architecture,
+            trained_context,
+            vocab,
+            hidden,
+            parameters,
             created: ids::now(),
         })
     }

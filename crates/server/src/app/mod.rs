@@ -35,8 +35,13 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(config: ServerConfig, sources: Vec<ModelSource>, extras: Extras) -> App {
+        let models = Models::new(sources, &config, extras.before_step);
+        App::with(config, models)
+    }
+
+    pub(crate) fn with(config: ServerConfig, models: Models) -> App {
         let store = Mutex::new(Store::new(config.limits.store_bytes));
-        let models = Arc::new(Models::new(sources, &config, extras.before_step));
+        let models = Arc::new(models);
         App { config, models, metrics: Metrics::new(), store, body_bytes: AtomicUsize::new(0) }
     }
 }

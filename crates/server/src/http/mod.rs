@@ -1,5 +1,6 @@
 //! HTTP: connections, limits, origins, TLS, and the table of addresses.
 
+mod check;
 mod connections;
 mod guard;
 mod page;
@@ -8,6 +9,7 @@ mod serve;
 mod timed;
 mod tls;
 
+pub use check::{CheckError, CheckedRequest, RequestCheck};
 pub use router::openapi_document;
 pub use serve::{ServeError, Server};
 pub use tls::TlsError;

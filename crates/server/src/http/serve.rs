@@ -312,7 +312,7 @@ async fn talk(
 }
 
 /// Answers one request: lets it in, finds who answers, and logs it.
-async fn answer(app: &Arc<App>, router: Router, mut request: Request<Body>) -> Response<Body> {
+pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<Body>) -> Response<Body> {
     use tower_service::Service;
     let start = Instant::now();
     let id = request_id(&request);

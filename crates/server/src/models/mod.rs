@@ -11,7 +11,7 @@ pub(crate) use lease::Lease;
 use crate::config::ServerConfig;
 use crate::error::{ApiError, ErrorKind};
 use crate::ids;
-use crate::model::{Drawing, LoadError, ModelSource, Served};
+use crate::model::{Drawing, LoadError, Loader, ModelSource, Served};
 use crate::worker::{Engineering, Hook, ModelState};
 use entry::{Entry, Phase};
 use lease::Waiting;
@@ -83,6 +83,16 @@ impl Models {
             max_waiting: config.scheduler.max_waiting,
             created: ids::now(),
         }
+    }
+
+    /// One model that is there already.
+    pub(crate) fn of(name: &str, engineering: Arc<Engineering>, config: &ServerConfig) -> Models {
+        let loader: Loader = Box::new(|_| Err("it cannot be loaded again".into()));
+        let source =
+            ModelSource { name: name.to_owned(), path: String::new(), bytes: 0, loader, drawing: None };
+        let models = Models::new(vec![source], config, None);
+        models.table.change(0, |entry| entry.phase = Phase::Loaded(engineering));
+        models
     }
 
     /// Loads the only model, and tells what came of it; several are loaded when they are asked for. To be called on the HTTP runtime.

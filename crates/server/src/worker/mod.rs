@@ -4,12 +4,15 @@ mod events;
 mod live;
 mod profile;
 mod run;
+mod stand_in;
 
 pub(crate) use events::{Listening, Notice, events};
 pub(crate) use live::{Live, Rates};
 pub(crate) use profile::Watched;
 pub use run::Hook;
 pub(crate) use run::{Started, Worker};
+pub use stand_in::TakenJob;
+pub(crate) use stand_in::stand_in;
 
 use crate::error::{ApiError, ErrorKind};
 use crate::model::Served;

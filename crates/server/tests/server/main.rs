@@ -4,6 +4,7 @@
 mod anthropic;
 mod auth;
 mod chat;
+mod checked;
 mod client;
 mod crowds;
 mod deadlines;

@@ -4,7 +4,10 @@ use crate::client::{Reply, receive, send};
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Engine, EngineOptions};
 use latent_formats::{Checkpoint, Source};
-use latent_server::{AboutModel, Extras, LoadedModel, Loader, ModelSource, Server, ServerConfig};
+use latent_server::{
+    AboutModel, Extras, Limits, LoadedModel, Loader, ModelFigures, ModelSource, RequestCheck, Server,
+    ServerConfig,
+};
 use latent_text::Tokenizer;
 use serde_json::{Value, json};
 use std::net::{SocketAddr, TcpStream};
@@ -40,20 +43,38 @@ pub fn open_demo() -> Arc<Checkpoint> {
     Arc::new(Checkpoint::open(&models.join("mla-demo-Q4_K_M.gguf")).unwrap())
 }
 
+/// What the server is told of a model.
+fn about(name: &str, checkpoint: &Checkpoint) -> AboutModel {
+    let Source::Gguf(source) = checkpoint.source() else { panic!("a GGUF file is expected") };
+    let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap_or(PLAIN).to_owned();
+    AboutModel {
+        id: name.to_owned(),
+        path: "models/demo.gguf".into(),
+        chat_template: Some(template),
+        sampling: SamplingParams::greedy(),
+        ..AboutModel::default()
+    }
+}
+
+/// The demo model without its engine.
+pub fn without_engine() -> RequestCheck {
+    let checkpoint = open_demo();
+    let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint).unwrap());
+    let figures = ModelFigures {
+        context: CONTEXT,
+        vocab: tokenizer.vocab_size(),
+        hidden: 8,
+        ..ModelFigures::default()
+    };
+    RequestCheck::new(&tokenizer, &about("demo", &checkpoint), figures, Limits::default()).unwrap()
+}
+
 /// Loads a model whose file may be opened again.
 pub fn loader_of(name: &str, mut open: Open) -> Loader {
     let id = name.to_owned();
     Box::new(move |attempt| {
         let checkpoint = open();
-        let Source::Gguf(source) = checkpoint.source() else { panic!("a GGUF file is expected") };
-        let template = source.metadata.str("tokenizer.chat_template").unwrap().unwrap_or(PLAIN).to_owned();
-        let about = AboutModel {
-            id: id.clone(),
-            path: "models/demo.gguf".into(),
-            chat_template: Some(template),
-            sampling: SamplingParams::greedy(),
-            ..AboutModel::default()
-        };
+        let about = about(&id, &checkpoint);
         let options = EngineOptions {
             threads: Some(1),
             context: Some(CONTEXT),

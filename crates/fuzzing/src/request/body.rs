@@ -1,0 +1,276 @@
+//! Bodies of requests, by choices.
+
+use crate::source::Source;
+use serde_json::{Map, Value, json};
+
+/// What the values of a field are, most of the time.
+#[derive(Clone, Copy)]
+enum Kind {
+    Text,
+    Number,
+    Real,
+    Bool,
+    Messages,
+    Tools,
+    ToolChoice,
+    Texts,
+    Bias,
+    Format,
+    Prompt,
+    Object,
+    Word(&'static [&'static str]),
+}
+
+const FIELDS: &[(&str, Kind)] = &[
+    ("messages", Kind::Messages),
+    ("input", Kind::Messages),
+    ("prompt", Kind::Prompt),
+    ("content", Kind::Prompt),
+    ("tokens", Kind::Prompt),
+    ("system", Kind::Prompt),
+    ("instructions", Kind::Text),
+    ("model", Kind::Text),
+    ("tools", Kind::Tools),
+    ("tool_choice", Kind::ToolChoice),
+    ("parallel_tool_calls", Kind::Bool),
+    ("max_tokens", Kind::Number),
+    ("max_output_tokens", Kind::Number),
+    ("max_completion_tokens", Kind::Number),
+    ("n_predict", Kind::Number),
+    ("n", Kind::Number),
+    ("n_probs", Kind::Number),
+    ("seed", Kind::Number),
+    ("top_k", Kind::Number),
+    ("repeat_last_n", Kind::Number),
+    ("priority", Kind::Number),
+    ("top_logprobs", Kind::Number),
+    ("dimensions", Kind::Number),
+    ("best_of", Kind::Number),
+    ("logprobs", Kind::Bool),
+    ("temperature", Kind::Real),
+    ("top_p", Kind::Real),
+    ("min_p", Kind::Real),
+    ("typical_p", Kind::Real),
+    ("repeat_penalty", Kind::Real),
+    ("presence_penalty", Kind::Real),
+    ("frequency_penalty", Kind::Real),
+    ("dry_multiplier", Kind::Real),
+    ("dry_base", Kind::Real),
+    ("xtc_probability", Kind::Real),
+    ("stop", Kind::Texts),
+    ("stop_sequences", Kind::Texts),
+    ("include", Kind::Texts),
+    ("guided_choice", Kind::Texts),
+    ("logit_bias", Kind::Bias),
+    ("stream", Kind::Bool),
+    ("store", Kind::Bool),
+    ("echo", Kind::Bool),
+    ("raw", Kind::Bool),
+    ("think", Kind::Bool),
+    ("ignore_eos", Kind::Bool),
+    ("return_tokens", Kind::Bool),
+    ("with_pieces", Kind::Bool),
+    ("add_special", Kind::Bool),
+    ("continue_final_message", Kind::Bool),
+    ("add_generation_prompt", Kind::Bool),
+    ("stream_options", Kind::Object),
+    ("options", Kind::Object),
+    ("chat_template_kwargs", Kind::Object),
+    ("structured_outputs", Kind::Object),
+    ("metadata", Kind::Object),
+    ("response_format", Kind::Format),
+    ("format", Kind::Format),
+    ("text", Kind::Format),
+    ("output_config", Kind::Format),
+    ("json_schema", Kind::Format),
+    ("grammar", Kind::Word(&["root ::= \"a\"", "root ::= [a-z]+", "start: \"a\"", "root ::=", ""])),
+    ("guided_regex", Kind::Word(&["[ab]+", "(", "\\d{3}", ""])),
+    ("thinking", Kind::Format),
+    ("reasoning", Kind::Object),
+    ("reasoning_effort", Kind::Word(&["none", "low", "high", ""])),
+    ("encoding_format", Kind::Word(&["float", "base64", "x"])),
+    ("suffix", Kind::Text),
+    ("previous_response_id", Kind::Text),
+];
+
+/// What no request of an address can do without.
+fn needed(path: &str) -> &'static [&'static str] {
+    match path {
+        "/v1/chat/completions" | "/v1/messages/count_tokens" | "/apply-template" | "/api/chat" => {
+            &["messages"]
+        }
+        "/v1/messages" => &["messages", "max_tokens"],
+        "/v1/responses" | "/v1/embeddings" => &["input"],
+        "/tokenize" => &["content"],
+        "/detokenize" => &["tokens"],
+        _ => &["prompt"],
+    }
+}
+
+/// A body for an address.
+pub(super) fn generate(source: &mut Source<'_>, path: &str) -> Value {
+    let mut map = Map::new();
+    for name in needed(path) {
+        if !source.once_in(32) {
+            add(&mut map, name, source);
+        }
+    }
+    for _ in 0..source.below(8) {
+        let (name, _) = source.pick(FIELDS);
+        add(&mut map, name, source);
+    }
+    Value::Object(map)
+}
+
+fn add(map: &mut Map<String, Value>, name: &str, source: &mut Source<'_>) {
+    let kind = FIELDS.iter().find(|(known, _)| *known == name).map_or(Kind::Text, |(_, kind)| *kind);
+    let value = if source.once_in(16) { any(source, 3) } else { of(kind, source) };
+    map.insert(name.to_owned(), value);
+}
+
+fn of(kind: Kind, source: &mut Source<'_>) -> Value {
+    match kind {
+        Kind::Text => source.text().into(),
+        Kind::Number => source.number().into(),
+        Kind::Real => real(source),
+        Kind::Bool => (source.below(2) == 1).into(),
+        Kind::Messages => (0..1 + source.below(4)).map(|_| message(source)).collect(),
+        Kind::Tools => (0..source.below(3)).map(|_| tool(source)).collect(),
+        Kind::ToolChoice => match source.below(5) {
+            0 => "auto".into(),
+            1 => "required".into(),
+            2 => json!({"type": "function", "name": "f", "function": {"name": "f"}}),
+            3 => json!({"type": *source.pick(&["any", "tool", "none", "auto"]), "name": "f"}),
+            _ => "none".into(),
+        },
+        Kind::Texts => (0..source.below(4)).map(|_| Value::from(source.text())).collect(),
+        Kind::Bias => match source.below(2) {
+            0 => (0..source.below(3)).map(|_| (source.number().to_string(), real(source))).collect(),
+            _ => json!([[source.number(), real(source)], [source.number(), false]]),
+        },
+        Kind::Format => format(source),
+        Kind::Prompt => match source.below(5) {
+            0 => source.text().into(),
+            1 => (0..source.below(6)).map(|_| Value::from(source.number())).collect(),
+            2 => (0..source.below(4)).map(|_| Value::from(source.text())).collect(),
+            3 => json!([source.text(), source.number(), {"prompt_string": source.text()}]),
+            _ => json!([{"type": "text", "text": source.text()}, [source.number(), 5]]),
+        },
+        Kind::Object => object(source),
+        Kind::Word(words) => (*source.pick(words)).into(),
+    }
+}
+
+fn real(source: &mut Source<'_>) -> Value {
+    match source.below(4) {
+        0 => (source.below(16) as f64 / 8.0).into(),
+        1 => source.number().into(),
+        2 => json!(*source.pick(&[1e300, -0.0, 1e-300, -1.5, 3.4e38, 0.1])),
+        _ => json!(1.0),
+    }
+}
+
+fn object(source: &mut Source<'_>) -> Value {
+    const NAMES: [&str; 16] = [
+        "include_usage",
+        "effort",
+        "num_predict",
+        "temperature",
+        "stop",
+        "enable_thinking",
+        "tools",
+        "messages",
+        "json",
+        "regex",
+        "choice",
+        "grammar",
+        "n",
+        "num_ctx",
+        "thinking",
+        "logit_bias",
+    ];
+    (0..source.below(4)).map(|_| ((*source.pick(&NAMES)).to_owned(), any(source, 2))).collect()
+}
+
+fn format(source: &mut Source<'_>) -> Value {
+    let schema = schema(source);
+    match source.below(8) {
+        0 => json!({"type": "json_object"}),
+        1 => json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}),
+        2 => json!({"type": "json_schema", "schema": schema}),
+        3 => json!({"format": {"type": "json_schema", "name": "x", "schema": schema}, "effort": "low"}),
+        4 => "json".into(),
+        5 => json!({"type": *source.pick(&["enabled", "disabled", "adaptive", "text", "x"])}),
+        6 => json!({"format": {"type": "text"}}),
+        _ => schema,
+    }
+}
+
+fn schema(source: &mut Source<'_>) -> Value {
+    match source.below(5) {
+        0 => json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}),
+        1 => json!({"type": *source.pick(&["string", "integer", "array", "x"])}),
+        2 => json!({"enum": [any(source, 1), any(source, 1)]}),
+        3 => json!({}),
+        _ => any(source, 2),
+    }
+}
+
+fn tool(source: &mut Source<'_>) -> Value {
+    let name = if source.once_in(4) { source.text() } else { "f".to_owned() };
+    let parameters = schema(source);
+    match source.below(3) {
+        0 => {
+            json!({"type": "function", "function": {"name": name, "description": source.text(), "parameters": parameters, "strict": true}})
+        }
+        1 => json!({"type": "function", "name": name, "parameters": parameters}),
+        _ => json!({"name": name, "description": source.text(), "input_schema": parameters}),
+    }
+}
+
+/// A message, or an item of the Responses interface.
+fn message(source: &mut Source<'_>) -> Value {
+    let role = *source.pick(&["user", "assistant", "system", "developer", "tool", "user", "user", "alien"]);
+    let arguments = json!({"a": source.number()});
+    match source.below(12) {
+        0 => json!({"role": "assistant", "content": null, "reasoning_content": source.text(), "tool_calls": [
+            {"id": source.text(), "type": "function", "function": {"name": "f", "arguments": arguments.to_string()}}]}),
+        1 => json!({"role": "assistant", "content": source.text(), "thinking": source.text(), "tool_calls": [
+            {"function": {"name": "f", "arguments": arguments}}]}),
+        2 => {
+            json!({"role": "tool", "tool_call_id": source.text(), "content": source.text(), "tool_name": "f"})
+        }
+        3 => {
+            json!({"role": role, "content": [{"type": "thinking", "thinking": source.text()}, {"type": "text", "text": source.text()},
+            {"type": "tool_use", "id": "t", "name": "f", "input": arguments}]})
+        }
+        4 => {
+            json!({"role": role, "content": [{"type": "tool_result", "tool_use_id": "t", "content": source.text(), "is_error": true}]})
+        }
+        5 => {
+            json!({"type": "function_call", "call_id": source.text(), "name": "f", "arguments": arguments.to_string()})
+        }
+        6 => json!({"type": "function_call_output", "call_id": source.text(), "output": source.text()}),
+        7 => {
+            json!({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": source.text()}]})
+        }
+        8 => {
+            json!({"role": role, "content": [{"type": "input_text", "text": source.text()}, any(source, 2)]})
+        }
+        _ => json!({"role": role, "content": source.text()}),
+    }
+}
+
+/// Any JSON, so deep at most.
+fn any(source: &mut Source<'_>, depth: usize) -> Value {
+    match source.below(if depth > 0 { 8 } else { 5 }) {
+        0 => Value::Null,
+        1 => (source.below(2) == 1).into(),
+        2 => source.number().into(),
+        3 => source.text().into(),
+        4 => real(source),
+        5 => (0..source.below(4)).map(|_| any(source, depth - 1)).collect(),
+        6 => (0..source.below(4)).map(|_| (source.text(), any(source, depth - 1))).collect(),
+        _ => json!({(*source.pick(&["type", "text", "name", "function"])): any(source, depth - 1)}),
+    }
+}
