@@ -66,7 +66,7 @@ fn a_reader_of_a_byte_per_second_is_cut_off() {
     let body = body.to_string();
     let mut stream = narrow(&server);
     stream.write_all(format!("{HEAD}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
-    until("running", || server.stats()["running"] != 0);
+    server.until_taken();
     let over = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&over);
     let reader = std::thread::spawn(move || {
@@ -180,7 +180,7 @@ fn ten_thousand_idle_connections_keep_nobody_out() {
     let server = start_with(config, Extras { before_step: Some(hook) });
     let body = ask(json!({"max_tokens": 400, "ignore_eos": true, "stream": true}));
     let answer = server.begin(CHAT, &body);
-    until("running", || server.stats()["running"] != 0);
+    server.until_taken();
     let mut idle = Vec::with_capacity(crowd);
     for i in 0..crowd {
         // some have asked before they fell silent

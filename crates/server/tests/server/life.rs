@@ -63,7 +63,7 @@ fn what_runs_ends_before_the_server_does() {
     let mut server = demo();
     let body = ask(json!({"max_tokens": 200, "ignore_eos": true, "stream": true}));
     let stream = server.begin(CHAT, &body);
-    until("running", || server.stats()["running"] != 0);
+    server.until_taken();
     server.server().stop();
     let address = server.address;
     let reader = std::thread::spawn(move || receive(stream).chunks());
@@ -86,7 +86,7 @@ fn what_does_not_end_in_time_is_cut_off() {
     let mut server = crate::support::start(ServerConfig { limits, ..config() });
     let body = ask(json!({"max_tokens": 450, "ignore_eos": true, "stream": true, "n": 8}));
     let _stream = server.begin(CHAT, &body);
-    until("running", || server.stats()["running"] != 0);
+    server.until_taken();
     let start = Instant::now();
     server.end();
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());

@@ -163,6 +163,11 @@ impl Running {
         line.unwrap_or_else(|| panic!("{name}: {metrics}")).rsplit(' ').next().unwrap().parse().unwrap()
     }
 
+    /// Waits until the engine has taken a job; it may have ended before anybody looks.
+    pub fn until_taken(&self) {
+        until("taken", || self.metric("latent_jobs_total{state=\"submitted\"}") != 0);
+    }
+
     /// Asserts that somebody else is served.
     pub fn assert_serves(&self) {
         self.post(CHAT, &ask(json!({"max_tokens": 2}))).ok();
