@@ -47,6 +47,9 @@ fn what_is_not_safe_or_not_known_is_refused() {
     assert!(several(&["-m", &format!("a={demo}")]).contains("a name of its own"));
     assert!(several(&["-m", "b=/no/such.gguf"]).contains("--model b=/no/such.gguf: there is no such file"));
     assert!(several(&["-m", &format!("b={demo}"), "--alias", "c"]).contains("NAME=MODEL"));
+    let endpoint = if cfg!(feature = "otel") { "localhost:4318" } else { "http://127.0.0.1:4318" };
+    let word = if cfg!(feature = "otel") { "expected a URL" } else { "--features otel" };
+    assert!(misuse(&["serve", "--port", "0", "--otlp-endpoint", endpoint]).contains(word));
     assert!(misuse(&["serve", "--port", "0", "--tls-cert", &keys]).contains("tls-key"));
 }
 

@@ -3,6 +3,7 @@
 use crate::duration::parse_duration;
 use crate::keys::Keys;
 use crate::limits::Limits;
+use crate::spans::Otlp;
 use latent_engine::cache::DiskCache;
 use latent_engine::scheduler::SchedulerOptions;
 use std::net::IpAddr;
@@ -29,6 +30,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// Whether cached prefixes are shared between keys.
     pub share_prefixes: bool,
+    /// Where spans of requests are sent; none: nowhere.
+    pub otlp: Option<Otlp>,
     /// How the jobs of each model are scheduled.
     pub scheduler: SchedulerOptions,
     /// Most models that are loaded at once; 0: as many as fit into memory.
@@ -48,6 +51,7 @@ impl Default for ServerConfig {
             tls: None,
             limits: Limits::default(),
             share_prefixes: false,
+            otlp: None,
             scheduler: SchedulerOptions { max_running: 16, ..SchedulerOptions::default() },
             models_max: 0,
             unload_idle: None,
@@ -104,6 +108,8 @@ pub struct FileConfig {
     pub cache_disk: Option<PathBuf>,
     /// `cache_disk_size`: bytes that it may take.
     pub cache_disk_size: Option<u64>,
+    /// `otlp_endpoint`: an OpenTelemetry collector.
+    pub otlp_endpoint: Option<String>,
     /// `log`: error, warn, info, debug or trace.
     pub log: Option<String>,
     /// The section `[limits]`.
@@ -195,6 +201,7 @@ impl FileConfig {
             "threads" => self.threads = Some(number(key, value)?),
             "cache_disk" => self.cache_disk = Some(text(key, value)?.into()),
             "cache_disk_size" => self.cache_disk_size = Some(number(key, value)?),
+            "otlp_endpoint" => self.otlp_endpoint = Some(text(key, value)?),
             "log" => self.log = Some(text(key, value)?),
             "limits" => {
                 let Value::Table(table) = value else { return Err(wrong(key, "a section", value)) };

@@ -47,6 +47,7 @@ mod models;
 mod openapi;
 mod pace;
 mod params;
+mod spans;
 mod store;
 mod stream;
 mod worker;
@@ -58,4 +59,5 @@ pub use http::{CheckError, CheckedRequest, RequestCheck, ServeError, Server, Tls
 pub use keys::{KeyError, Keys};
 pub use limits::Limits;
 pub use model::{AboutModel, Attempt, Drawing, LoadError, LoadedModel, Loader, ModelFigures, ModelSource};
+pub use spans::{Otlp, OtlpError};
 pub use worker::{Hook, TakenJob};

@@ -107,6 +107,10 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "BYTES", requires = "cache_disk", value_parser = bytes)]
     pub(crate) cache_disk_size: Option<u64>,
 
+    /// Send a span per request to the OpenTelemetry collector at this URL (http://127.0.0.1:4318); also OTEL_EXPORTER_OTLP_ENDPOINT
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp_endpoint: Option<String>,
+
     /// Settings in TOML
     #[arg(long, env = "LATENT_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

@@ -28,11 +28,13 @@ const MIT: &str = include_str!("../../../../LICENSE-MIT");
 
 /// The whole file.
 pub fn make() -> String {
-    let metadata = metadata(&["--locked"]);
+    let metadata = metadata(&["--locked", "--all-features"]);
     let packages: HashMap<&str, &Value> =
         metadata["packages"].as_array().unwrap().iter().map(|p| (p["id"].as_str().unwrap(), p)).collect();
     let linked = linked_packages(&metadata, &packages);
-    let mut out = format!("{LINKED}\n\nName, version, and the licence that its makers give it under.\n\n");
+    let mut out = format!(
+        "{LINKED}\n\nName, version, and the licence that its makers give it under; those of optional features too.\n\n"
+    );
     let mut texts: BTreeMap<(usize, String), (String, Vec<String>)> = BTreeMap::new();
     let mut names = BTreeSet::new();
     for package in &linked {
@@ -79,7 +81,7 @@ fn text<'v>(package: &'v Value, key: &str) -> &'v str {
     package[key].as_str().unwrap_or_default()
 }
 
-/// Packages of others that are part of the program on some platform, by name.
+/// Packages of others that are part of the program on some platform with some feature, by name.
 fn linked_packages<'v>(metadata: &'v Value, packages: &HashMap<&str, &'v Value>) -> Vec<&'v Value> {
     let nodes = metadata["resolve"]["nodes"].as_array().unwrap();
     let nodes: HashMap<&str, &Value> =

@@ -3,19 +3,25 @@
 use super::{failed, refused};
 use crate::error::ApiError;
 use crate::keys::Tenant;
-use crate::worker::{Engineering, Notice, Submission, events};
+use crate::models::Lease;
+use crate::spans::{Asked, Ended, RequestSpan};
+use crate::worker::{Notice, Submission, events};
 use latent_engine::Request;
 use latent_engine::scheduler::{Job, JobEvent, Usage};
 use std::future::poll_fn;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The embedding of a prompt, as many elements as the model's hidden size.
 pub(crate) async fn embed(
-    engineering: &Engineering,
+    model: &Lease,
     tenant: Tenant,
     prompt: Vec<u32>,
     timeout: Option<Duration>,
+    span: &RequestSpan,
 ) -> Result<(Vec<f32>, Usage), ApiError> {
+    let name = &model.about.id;
+    span.asked(&Asked { model: name, prompt: prompt.len(), max_tokens: None, choices: 1, sampling: None });
+    let submitted = SystemTime::now();
     let job = Job {
         request: Request { prompt, max_tokens: Some(0), ..Request::default() },
         salt: tenant.salt,
@@ -25,12 +31,13 @@ pub(crate) async fn embed(
         ..Job::default()
     };
     let (sender, mut listening) = events(usize::MAX / 2);
-    engineering.submit(Submission { job, choices: Vec::new(), events: sender })?;
+    model.engineering().submit(Submission { job, choices: Vec::new(), events: sender })?;
     loop {
         match poll_fn(|context| listening.poll(context)).await {
             None => return Err(ApiError::internal("the engine has gone away")),
             Some(Notice::Refused(refusal)) => return Err(refused(&refusal)),
             Some(Notice::Event { event: JobEvent::Embedded { values, usage }, .. }) => {
+                span.ended(&Ended { submitted, choice: 0, usage, reasoning: 0, reason: None });
                 return Ok((values, usage));
             }
             Some(Notice::Event { event: JobEvent::Failed(error), .. }) => return Err(failed(&error)),

@@ -15,6 +15,7 @@ pub(crate) use update::{Finish, Reason, Token, Update, What};
 use crate::error::{ApiError, ErrorKind};
 use crate::model::Served;
 use crate::models::Lease;
+use crate::spans::{Ended, RequestSpan};
 use crate::worker::{Listening, Notice};
 use latent_engine::scheduler::{JobError, JobEvent, Refusal};
 use latent_engine::{Chosen, StopReason};
@@ -22,6 +23,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::SystemTime;
 
 /// The answers to one request. Dropped, it cancels what still runs.
 pub(crate) struct Answer {
@@ -34,6 +36,9 @@ pub(crate) struct Answer {
     stop: Vec<String>,
     /// Tokens of the prompt.
     prompt: usize,
+    span: RequestSpan,
+    /// When the request was given to the engine.
+    submitted: SystemTime,
 }
 
 /// The state of one answer.
@@ -86,6 +91,7 @@ impl Answer {
 
     fn fails(&mut self, error: ApiError) -> Poll<Option<Result<Update, ApiError>>> {
         self.open = 0;
+        self.span.failed(&error);
         Poll::Ready(Some(Err(error)))
     }
 
@@ -131,6 +137,13 @@ impl Answer {
                     reasoning_tokens: state.reasoning_tokens,
                     tokens: state.tokens.clone(),
                 };
+                self.span.ended(&Ended {
+                    submitted: self.submitted,
+                    choice,
+                    usage,
+                    reasoning: finish.reasoning_tokens,
+                    reason: Some(finish.reason.word()),
+                });
                 push(&mut self.queue, What::Finished(Box::new(finish)));
                 self.open -= 1;
                 return Ok(());

@@ -6,13 +6,14 @@ use crate::keys::Tenant;
 use crate::model::Prompt;
 use crate::models::Lease;
 use crate::params::Params;
+use crate::spans::{Asked, RequestSpan};
 use crate::worker::{Submission, events};
 use latent_engine::LogitsProcessor;
 use latent_engine::Request;
 use latent_engine::scheduler::{Choice as FurtherChoice, Job};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A request that is ready for the engine: everything that takes time has been done.
 pub(crate) struct Prepared {
@@ -51,12 +52,20 @@ pub(crate) async fn begin(
     prepared: Prepared,
     outbound: usize,
     timeout: Option<Duration>,
+    span: &RequestSpan,
 ) -> Result<Answer, ApiError> {
     let Prepared { served, prompt, mut params, parsers, mut processors, show_tokens, echo } = prepared;
     if params.ignore_eos {
         let ends = served.tokenizer.end_of_generation();
         params.sampling.logit_bias.extend(ends.iter().map(|id| (*id, f32::NEG_INFINITY)));
     }
+    span.asked(&Asked {
+        model: &served.about.id,
+        prompt: prompt.tokens.len(),
+        max_tokens: params.max_tokens,
+        choices: parsers.len(),
+        sampling: Some(&params.sampling),
+    });
     let seed = params.sampling.seed;
     let mut own = processors.drain(..);
     let first = own.next().unwrap_or_default();
@@ -83,6 +92,7 @@ pub(crate) async fn begin(
         embed: false,
     };
     let (sender, listening) = events(outbound);
+    let submitted = SystemTime::now();
     served.engineering().submit(Submission { job, choices, events: sender })?;
     let open = parsers.len();
     let choice = |parser| Choice {
@@ -102,6 +112,8 @@ pub(crate) async fn begin(
         show_tokens,
         stop: params.stop,
         prompt: length,
+        span: span.clone(),
+        submitted,
     };
     answer.accepted().await?;
     Ok(answer)

@@ -61,6 +61,15 @@ impl Reason {
             StopReason::Context => Reason::Context,
         }
     }
+
+    /// OpenAI's word for it, which most clients know.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Reason::End | Reason::Stop => "stop",
+            Reason::Length | Reason::Context => "length",
+            Reason::Tools => "tool_calls",
+        }
+    }
 }
 
 /// The end of an answer.

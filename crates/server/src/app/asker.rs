@@ -7,6 +7,7 @@ use crate::error::{ApiError, ErrorKind};
 use crate::json::{self, Fields};
 use crate::keys::Tenant;
 use crate::models::{Lease, Status};
+use crate::spans::RequestSpan;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::FromRequestParts;
@@ -26,6 +27,8 @@ pub(crate) struct Asker {
     pub(crate) id: String,
     /// The model that the address names (`?model=`).
     pub(crate) model: Option<String>,
+    /// What the request leaves in a trace.
+    pub(crate) span: RequestSpan,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Asker {
@@ -59,10 +62,15 @@ impl Asker {
     ) -> Result<T, ApiError> {
         self.app.models.open()?;
         let mut body = body::read(body, &self.app).await?;
-        let (app, fallback) = (Arc::clone(&self.app), self.model.clone());
+        let (app, fallback, span) = (Arc::clone(&self.app), self.model.clone(), self.span.clone());
         let read = move || {
             let value = json::parse(&body.bytes, &app.config.limits)?;
-            let index = app.models.find(named(&Fields::of(&value, "")?).or(fallback.as_deref()))?;
+            let fields = Fields::of(&value, "")?;
+            let name = named(&fields).or(fallback.as_deref());
+            if let Some(name) = name {
+                span.model(name);
+            }
+            let index = app.models.find(name)?;
             body.bytes = Vec::new();
             Ok((value, index, body))
         };
@@ -87,7 +95,7 @@ impl Asker {
     /// Gives a prepared request to the engine.
     pub(crate) async fn begin(&self, prepared: Prepared) -> Result<Answer, ApiError> {
         let outbound = self.app.config.limits.outbound_bytes;
-        begin(self.tenant, prepared, outbound, self.timeout()).await
+        begin(self.tenant, prepared, outbound, self.timeout(), &self.span).await
     }
 
     /// Gives the prompts of one request to the engine. Also the model that answers them.
@@ -106,7 +114,7 @@ impl Asker {
 
     /// The embedding of a prompt.
     pub(crate) async fn embed(&self, model: &Lease, prompt: Vec<u32>) -> Result<(Vec<f32>, Usage), ApiError> {
-        embed(model.engineering(), self.tenant, prompt, self.timeout()).await
+        embed(model, self.tenant, prompt, self.timeout(), &self.span).await
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -117,10 +125,12 @@ impl Asker {
     /// Answers with a response, or with the error in the dialect's form.
     pub(crate) fn reply(&self, dialect: Dialect, result: Result<Response, ApiError>) -> Response {
         result.unwrap_or_else(|error| {
+            self.span.failed(&error);
+            let trace = self.span.trace_id();
             if error.kind == ErrorKind::Internal {
-                tracing::error!(request = self.id, "{error}");
+                tracing::error!(request = self.id, trace, "{error}");
             } else {
-                tracing::info!(request = self.id, "refused: {error}");
+                tracing::info!(request = self.id, trace, "refused: {error}");
             }
             dialect.error(&error, &self.id)
         })

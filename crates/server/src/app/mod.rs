@@ -11,6 +11,7 @@ use crate::config::ServerConfig;
 use crate::metrics::Metrics;
 use crate::model::ModelSource;
 use crate::models::Models;
+use crate::spans::Spans;
 use crate::store::Store;
 use crate::worker::Hook;
 use std::sync::atomic::AtomicUsize;
@@ -29,20 +30,21 @@ pub(crate) struct App {
     pub(crate) models: Arc<Models>,
     pub(crate) metrics: Metrics,
     pub(crate) store: Mutex<Store>,
+    pub(crate) spans: Spans,
     /// Bytes of bodies that are being read.
     body_bytes: AtomicUsize,
 }
 
 impl App {
-    pub(crate) fn new(config: ServerConfig, sources: Vec<ModelSource>, extras: Extras) -> App {
+    pub(crate) fn new(config: ServerConfig, sources: Vec<ModelSource>, extras: Extras, spans: Spans) -> App {
         let models = Models::new(sources, &config, extras.before_step);
-        App::with(config, models)
+        App::with(config, models, spans)
     }
 
-    pub(crate) fn with(config: ServerConfig, models: Models) -> App {
+    pub(crate) fn with(config: ServerConfig, models: Models, spans: Spans) -> App {
         let store = Mutex::new(Store::new(config.limits.store_bytes));
         let models = Arc::new(models);
-        App { config, models, metrics: Metrics::new(), store, body_bytes: AtomicUsize::new(0) }
+        App { config, models, metrics: Metrics::new(), store, spans, body_bytes: AtomicUsize::new(0) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! OpenAI's completions of plain prompts.
 
-use super::openai_chat::{FINGERPRINT, finish_reason, finite, usage_of};
+use super::openai_chat::{FINGERPRINT, finite, usage_of};
 use super::prepare;
 use super::prepare::{PromptInput, prompts};
 use crate::answer::{Finish, Outcome, Piece, Token, Update, What};
@@ -126,7 +126,7 @@ fn whole(served: &Served, about: &About, outcomes: &[Outcome], usage: &[Value]) 
             "index": index,
             "text": outcome.content,
             "logprobs": about.logprobs.then(|| logprobs(served, &outcome.tokens)),
-            "finish_reason": finish_reason(outcome.finish.reason),
+            "finish_reason": outcome.finish.reason.word(),
         })
     };
     let choices = outcomes.iter().enumerate().map(choice).collect();
@@ -206,7 +206,7 @@ impl Encoder for CompletionStream {
             What::Token(token) if self.about.logprobs => self.tokens.push((choice, token)),
             What::Piece(Piece::Content(text)) => send(out, &self.chunk(choice, &text, None)),
             What::Finished(finish) => {
-                let mut chunk = self.chunk(choice, "", Some(finish_reason(finish.reason)));
+                let mut chunk = self.chunk(choice, "", Some(finish.reason.word()));
                 chunk["timings"] = finish.timings();
                 send(out, &chunk);
                 self.finishes.push((choice, *finish));

@@ -6,6 +6,7 @@ use crate::config::ServerConfig;
 use crate::limits::Limits;
 use crate::model::{AboutModel, ModelFigures, Served};
 use crate::models::Models;
+use crate::spans::Spans;
 use crate::worker::{TakenJob, stand_in};
 use axum::Router;
 use axum::body::Body;
@@ -65,7 +66,7 @@ impl RequestCheck {
         let config = ServerConfig { limits, ..ServerConfig::default() };
         let models = Models::of(&about.id, engineering, &config);
         Ok(RequestCheck {
-            app: Arc::new(App::with(config, models)),
+            app: Arc::new(App::with(config, models, Spans::none())),
             router: router::router(),
             runtime: Builder::new_current_thread().enable_all().max_blocking_threads(1).build()?,
             jobs,

@@ -1,5 +1,6 @@
 //! The connections that are open: how many, what each waits for, and closing those that keep others out.
 
+use crate::spans::RequestSpan;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -150,6 +151,8 @@ impl http_body::Body for Incoming {
 pub(crate) struct Guarded {
     pub(crate) body: Body,
     pub(crate) _busy: Busy,
+    /// It ends with the body.
+    pub(crate) _span: Option<RequestSpan>,
 }
 
 impl http_body::Body for Guarded {

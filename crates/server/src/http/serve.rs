@@ -12,6 +12,7 @@ use crate::limits::Limits;
 use crate::model::{LoadError, ModelSource};
 use crate::models::Models;
 use crate::pace::Pace;
+use crate::spans::{OtlpError, RequestSpan, Spans};
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{
@@ -56,6 +57,9 @@ pub enum ServeError {
     /// There is nothing to serve.
     #[error("no model is given")]
     NoModel,
+    /// Spans cannot be sent.
+    #[error(transparent)]
+    Otlp(#[from] OtlpError),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -90,6 +94,7 @@ impl Server {
         }
         let tls = config.tls.as_ref().map(|(chain, key)| tls::acceptor(chain, key)).transpose()?;
         let secure = tls.is_some();
+        let spans = Spans::start(config.otlp.as_ref())?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(2)
@@ -105,7 +110,7 @@ impl Server {
         let address = listener.local_addr().map_err(listening)?;
         let (stop, stopped) = watch::channel(false);
         let (first, loaded) = channel();
-        let app = Arc::new(App::new(config, models, extras));
+        let app = Arc::new(App::new(config, models, extras, spans));
         let models = Arc::clone(&app.models);
         let run = move || runtime.block_on(run(app, listener, tls, stopped, first));
         let http = std::thread::Builder::new().name("http".into()).spawn(run).map_err(ServeError::Thread)?;
@@ -288,8 +293,9 @@ async fn talk(
         let (body, busy) = connection.begin(Body::new(body));
         let (app, router) = (Arc::clone(&app), router.clone());
         async move {
-            let response = answer(&app, router, Request::from_parts(head, body)).await;
-            Ok::<_, Infallible>(response.map(|body| Body::new(Guarded { body, _busy: busy })))
+            let mut response = answer(&app, router, Request::from_parts(head, body)).await;
+            let span = response.extensions_mut().remove::<RequestSpan>();
+            Ok::<_, Infallible>(response.map(|body| Body::new(Guarded { body, _busy: busy, _span: span })))
         }
     });
     let serving = hyper::server::conn::http1::Builder::new()
@@ -317,6 +323,9 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
     let start = Instant::now();
     let id = request_id(&request);
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let route = router::known(&path);
+    let span = app.spans.request(&request, route, &id);
+    let trace = span.trace_id();
     let origin = request.headers().get(ORIGIN).cloned();
     let mut response = if method == Method::OPTIONS && origin.is_some() {
         Response::new(Body::empty())
@@ -328,21 +337,25 @@ pub(super) async fn answer(app: &Arc<App>, router: Router, mut request: Request<
                     tenant,
                     id: id.clone(),
                     model: None,
+                    span: span.clone(),
                 });
                 let mut router = router;
                 let Ok(response) = router.call(request).await;
                 response
             }
             Err(error) => {
-                tracing::info!(request = id, %method, path, "refused: {error}");
+                tracing::info!(request = id, trace, %method, path, "refused: {error}");
+                span.failed(&error);
                 Dialect::of_path(&path).error(&error, &id)
             }
         }
     };
     add_headers(app, &mut response, &method, origin.as_ref(), &id);
     let (status, seconds) = (response.status().as_u16(), start.elapsed().as_secs_f64());
-    app.metrics.count(router::known(&path), status);
-    tracing::info!(request = id, %method, path, status, seconds, "answered");
+    app.metrics.count(route, status);
+    tracing::info!(request = id, trace, %method, path, status, seconds, "answered");
+    span.responded(status);
+    response.extensions_mut().insert(span);
     response
 }
 

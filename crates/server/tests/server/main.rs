@@ -17,6 +17,8 @@ mod ollama;
 mod openapi;
 mod plain;
 mod responses;
+#[cfg(feature = "otel")]
+mod spans;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

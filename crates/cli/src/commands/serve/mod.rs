@@ -9,7 +9,7 @@ use crate::{interrupt, output};
 use anyhow::Result;
 use latent_engine::cache::DiskCache;
 use latent_formats::input_file;
-use latent_server::{DEFAULT_DISK_BYTES, Extras, FileConfig, Keys, ServeError, Server, ServerConfig};
+use latent_server::{DEFAULT_DISK_BYTES, Extras, FileConfig, Keys, Otlp, ServeError, Server, ServerConfig};
 use load::Setup;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,7 +57,9 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
 /// What is wrong with the flags is wrong usage.
 fn start_error(error: ServeError) -> anyhow::Error {
     match error {
-        ServeError::Unauthenticated(_) | ServeError::Tls(_) => Usage(error.to_string()).into(),
+        ServeError::Unauthenticated(_) | ServeError::Tls(_) | ServeError::Otlp(_) => {
+            Usage(error.to_string()).into()
+        }
         other => other.into(),
     }
 }
@@ -124,10 +126,18 @@ fn server_config(args: &ServerArgs, file: &FileConfig) -> Result<ServerConfig> {
         tls,
         limits: file.limits.clone(),
         share_prefixes: args.share_prefixes || file.share_prefixes.unwrap_or(false),
+        otlp: otlp(args.otlp_endpoint.as_ref().or(file.otlp_endpoint.as_ref())),
         scheduler,
         models_max: args.models_max.or(file.models_max).unwrap_or(defaults.models_max),
         unload_idle: args.unload_idle.map_or(file.unload_idle, |idle| idle.0),
     })
+}
+
+/// Where spans go: to the endpoint that is named, or to where OpenTelemetry's own variables say.
+fn otlp(endpoint: Option<&String>) -> Option<Otlp> {
+    let given = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let named = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"].into_iter().any(given);
+    endpoint.map(|endpoint| Otlp::Endpoint(endpoint.clone())).or_else(|| named.then_some(Otlp::Environment))
 }
 
 /// Keys from a file, or from the environment: an argument could be read by everybody on the machine.

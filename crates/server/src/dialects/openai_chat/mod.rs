@@ -5,7 +5,7 @@ mod stream;
 mod whole;
 
 pub(crate) use request::{content_text, no_media, read_conversation, read_switches, read_tool_choice};
-pub(super) use whole::{FINGERPRINT, finish_reason, finite, logprobs, usage_of};
+pub(super) use whole::{FINGERPRINT, finite, logprobs, usage_of};
 
 use crate::app::Asker;
 use crate::dialect::{Dialect, json_response};

@@ -1,7 +1,7 @@
 //! Chat completions as server-sent events.
 
 use super::request::About;
-use super::whole::{FINGERPRINT, finish_reason, logprobs, usage_of};
+use super::whole::{FINGERPRINT, logprobs, usage_of};
 use crate::answer::{Finish, Piece, Token, Update, What};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
@@ -111,7 +111,7 @@ impl Encoder for ChatStream {
                 }
             }
             What::Finished(finish) => {
-                let mut chunk = self.delta(choice, json!({}), Some(finish_reason(finish.reason)));
+                let mut chunk = self.delta(choice, json!({}), Some(finish.reason.word()));
                 // llama.cpp's clients look for timings in the last chunk with a choice
                 chunk["timings"] = finish.timings();
                 send(out, &chunk);

@@ -1,7 +1,7 @@
 //! Whole chat completions.
 
 use super::request::About;
-use crate::answer::{Call, Finish, Outcome, Reason, Token};
+use crate::answer::{Call, Finish, Outcome, Token};
 use crate::ids;
 use crate::model::Served;
 use serde_json::{Map, Value, json};
@@ -47,20 +47,12 @@ fn choice(served: &Served, about: &About, index: usize, outcome: &Outcome) -> Va
         "index": index,
         "message": message,
         "logprobs": about.logprobs.then(|| logprobs(served, tokens)),
-        "finish_reason": finish_reason(finish.reason),
+        "finish_reason": finish.reason.word(),
     })
 }
 
 fn call(call: &Call) -> Value {
     json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
-}
-
-pub(crate) fn finish_reason(reason: Reason) -> &'static str {
-    match reason {
-        Reason::End | Reason::Stop => "stop",
-        Reason::Length | Reason::Context => "length",
-        Reason::Tools => "tool_calls",
-    }
 }
 
 /// The usage of all answers to one prompt.

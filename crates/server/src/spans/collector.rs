@@ -1,0 +1,78 @@
+//! Requests to the collector, over ureq.
+
+use async_trait::async_trait;
+use axum::http::{Request, Response};
+use bytes::Bytes;
+use opentelemetry_http::{HttpClient, HttpError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use ureq::Agent;
+
+/// How long a collector may take where the environment does not say it, as OpenTelemetry's specification has it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes of a collector's answer that are looked at.
+const MAX_ANSWER: u64 = 64 << 10;
+
+/// A collector. It blocks, and is used by the thread that sends spans alone.
+#[derive(Debug)]
+pub(super) struct Collector {
+    agent: Agent,
+    /// Whether the last request failed: of several failures in a row the first is told.
+    failing: AtomicBool,
+}
+
+impl Collector {
+    pub(super) fn new() -> Collector {
+        let config = Agent::config_builder()
+            .tls_config(latent_hub::tls())
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_global(Some(patience()))
+            .build();
+        Collector { agent: config.new_agent(), failing: AtomicBool::new(false) }
+    }
+
+    fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, ureq::Error> {
+        let (parts, body) = request.into_parts();
+        let response = self.agent.run(Request::from_parts(parts, &body[..]))?;
+        let (parts, mut body) = response.into_parts();
+        let bytes = body.with_config().limit(MAX_ANSWER).read_to_vec()?;
+        Ok(Response::from_parts(parts, bytes.into()))
+    }
+
+    /// Logs when sending begins to fail, and when it works again.
+    fn tell(&self, address: &str, problem: Option<&str>) {
+        let failed_before = self.failing.swap(problem.is_some(), Ordering::Relaxed);
+        match problem {
+            Some(problem) if !failed_before => {
+                tracing::warn!("spans are lost: the collector at {address} does not take them: {problem}");
+            }
+            None if failed_before => tracing::warn!("the collector at {address} takes spans again"),
+            _ => {}
+        }
+    }
+}
+
+#[async_trait]
+impl HttpClient for Collector {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let address = request.uri().to_string();
+        let sent = self.send(request);
+        let problem = match &sent {
+            Ok(response) if response.status().is_success() => None,
+            Ok(response) => Some(response.status().to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        self.tell(&address, problem.as_deref());
+        Ok(sent?)
+    }
+}
+
+/// Milliseconds in `OTEL_EXPORTER_OTLP_TRACES_TIMEOUT` or `OTEL_EXPORTER_OTLP_TIMEOUT`.
+fn patience() -> Duration {
+    let given = |name: &str| std::env::var(name).ok()?.parse().ok().map(Duration::from_millis);
+    let named = given("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT").or_else(|| given("OTEL_EXPORTER_OTLP_TIMEOUT"));
+    named.unwrap_or(PATIENCE)
+}

@@ -1,0 +1,271 @@
+//! The span of a request, and those of its answers below it. Names are those of OpenTelemetry's semantic conventions.
+
+use super::{Asked, Ended};
+use crate::error::{ApiError, ErrorKind};
+use axum::http::{HeaderMap, Request, Version};
+use opentelemetry::propagation::{Extractor, TextMapPropagator};
+use opentelemetry::trace::{SpanKind, Status, TraceContextExt, Tracer};
+use opentelemetry::{Array, Context, KeyValue, StringValue, Value};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::SdkTracer;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Bytes of a text of the client's that are kept; its headers may have many.
+const LONGEST: usize = 256;
+
+/// Bytes of `tracestate` that are kept: as many as the specification asks for.
+const LONGEST_STATE: usize = 512;
+
+/// The span of a request, which ends when the last one of its copies is dropped. Perhaps there is none.
+#[derive(Clone, Default)]
+pub(crate) struct RequestSpan(Option<Arc<Live>>);
+
+struct Live {
+    tracer: SdkTracer,
+    /// The context whose span this is.
+    context: Context,
+    trace_id: String,
+    totals: Mutex<Totals>,
+}
+
+/// Over all answers to the request.
+#[derive(Default)]
+struct Totals {
+    input: usize,
+    output: usize,
+    cached: usize,
+    reasoning: usize,
+    reasons: Vec<&'static str>,
+    /// Answers that have not ended.
+    open: usize,
+    asked: bool,
+}
+
+impl RequestSpan {
+    pub(super) fn start<B>(
+        tracer: &SdkTracer,
+        request: &Request<B>,
+        route: &'static str,
+        id: &str,
+    ) -> RequestSpan {
+        if is_watching(route) {
+            return RequestSpan::default();
+        }
+        let parent = TraceContextPropagator::new().extract(&Headers(request.headers()));
+        let span = tracer
+            .span_builder(format!("{} {route}", request.method()))
+            .with_kind(SpanKind::Server)
+            .with_attributes(of_http(request, route, id))
+            .start_with_context(tracer, &parent);
+        let context = parent.with_span(span);
+        let trace_id = context.span().span_context().trace_id().to_string();
+        let (tracer, totals) = (tracer.clone(), Mutex::default());
+        RequestSpan(Some(Arc::new(Live { tracer, context, trace_id, totals })))
+    }
+
+    /// For the log.
+    pub(crate) fn trace_id(&self) -> Option<&str> {
+        self.0.as_deref().map(|live| live.trace_id.as_str())
+    }
+
+    /// The name of the model that the request asks for, whichever answers.
+    pub(crate) fn model(&self, name: &str) {
+        if let Some(live) = &self.0 {
+            live.context.span().set_attribute(KeyValue::new("gen_ai.request.model", short(name)));
+        }
+    }
+
+    /// A prompt is given to the engine.
+    pub(crate) fn asked(&self, asked: &Asked<'_>) {
+        let Some(live) = &self.0 else { return };
+        let mut totals = live.totals();
+        totals.input += asked.prompt;
+        totals.open += asked.choices;
+        if std::mem::replace(&mut totals.asked, true) {
+            return;
+        }
+        let span = live.context.span();
+        span.set_attribute(KeyValue::new("gen_ai.provider.name", "latent"));
+        span.set_attribute(KeyValue::new("gen_ai.response.model", short(asked.model)));
+        if let Some(most) = asked.max_tokens {
+            span.set_attribute(KeyValue::new("gen_ai.request.max_tokens", count(most)));
+        }
+        if let Some(sampling) = asked.sampling {
+            span.set_attribute(KeyValue::new("gen_ai.request.temperature", f64::from(sampling.temperature)));
+            span.set_attribute(KeyValue::new("gen_ai.request.top_p", f64::from(sampling.top_p)));
+            span.set_attribute(KeyValue::new("gen_ai.request.top_k", count(sampling.top_k)));
+            span.set_attribute(KeyValue::new("gen_ai.request.choice.count", count(asked.choices)));
+        }
+    }
+
+    /// An answer has ended.
+    pub(crate) fn ended(&self, ended: &Ended) {
+        let Some(live) = &self.0 else { return };
+        let Ended { submitted, choice, usage, reason, reasoning } = *ended;
+        {
+            let mut totals = live.totals();
+            totals.open = totals.open.saturating_sub(1);
+            totals.output += usage.completion;
+            totals.reasoning += reasoning;
+            // the answers to one prompt share it
+            totals.cached += if choice == 0 { usage.cached } else { 0 };
+            totals.reasons.extend(reason);
+        }
+        let ran = usage.prompt.saturating_sub(usage.cached);
+        let mut at = live.child("queue", submitted, usage.queued, choice, &[]);
+        let tokens = [("latent.tokens", ran), ("latent.cached_tokens", usage.cached)];
+        at = live.child("prefill", at, usage.prompt_time, choice, &tokens);
+        if reason.is_some() {
+            let tokens = [
+                ("latent.tokens", usage.completion),
+                ("latent.drafted_tokens", usage.drafts.drafted),
+                ("latent.accepted_tokens", usage.drafts.accepted),
+            ];
+            live.child("decode", at, usage.generate_time, choice, &tokens);
+        }
+    }
+
+    /// The request has failed, perhaps after its response has begun.
+    pub(crate) fn failed(&self, error: &ApiError) {
+        let Some(live) = &self.0 else { return };
+        let span = live.context.span();
+        span.set_attribute(KeyValue::new("error.type", kind(error.kind)));
+        if error.kind.status().is_server_error() {
+            span.set_status(Status::error(short(&error.message)));
+        }
+    }
+
+    /// The head of the response is known.
+    pub(crate) fn responded(&self, status: u16) {
+        let Some(live) = &self.0 else { return };
+        let span = live.context.span();
+        span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status)));
+        if status >= 500 {
+            span.set_status(Status::error(""));
+        }
+    }
+}
+
+impl Live {
+    fn totals(&self) -> std::sync::MutexGuard<'_, Totals> {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A span below this one; returns its end.
+    fn child(
+        &self,
+        name: &'static str,
+        start: SystemTime,
+        time: Duration,
+        choice: usize,
+        counts: &[(&'static str, usize)],
+    ) -> SystemTime {
+        let end = start + time;
+        let counts = counts.iter().map(|(key, number)| KeyValue::new(*key, count(*number)));
+        let choice = std::iter::once(KeyValue::new("latent.choice", count(choice)));
+        let builder =
+            self.tracer.span_builder(name).with_start_time(start).with_attributes(choice.chain(counts));
+        let mut span = self.tracer.build_with_context(builder, &self.context);
+        opentelemetry::trace::Span::end_with_timestamp(&mut span, end);
+        end
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        let totals = std::mem::take(&mut *self.totals());
+        let span = self.context.span();
+        if totals.asked {
+            span.set_attribute(KeyValue::new("gen_ai.usage.input_tokens", count(totals.input)));
+            span.set_attribute(KeyValue::new("gen_ai.usage.output_tokens", count(totals.output)));
+            span.set_attribute(KeyValue::new("gen_ai.usage.cache_read.input_tokens", count(totals.cached)));
+            span.set_attribute(KeyValue::new("latent.reasoning_tokens", count(totals.reasoning)));
+            let reasons = totals.reasons.iter().map(|reason| StringValue::from(*reason)).collect();
+            span.set_attribute(KeyValue::new(
+                "gen_ai.response.finish_reasons",
+                Value::Array(Array::String(reasons)),
+            ));
+        }
+        if totals.open > 0 {
+            span.set_attribute(KeyValue::new("latent.unfinished_answers", count(totals.open)));
+        }
+        span.end();
+    }
+}
+
+/// Requests that come every few seconds from whatever watches the server.
+fn is_watching(route: &str) -> bool {
+    matches!(route, "/health" | "/v1/health" | "/metrics") || route.starts_with("/latent/")
+}
+
+fn of_http<B>(request: &Request<B>, route: &'static str, id: &str) -> Vec<KeyValue> {
+    let mut list = vec![
+        KeyValue::new("http.request.method", request.method().to_string()),
+        KeyValue::new("http.route", route),
+        KeyValue::new("url.path", short(request.uri().path())),
+        KeyValue::new("latent.request_id", id.to_owned()),
+    ];
+    let version = if request.version() == Version::HTTP_10 { "1.0" } else { "1.1" };
+    list.push(KeyValue::new("network.protocol.version", version));
+    if let Some(agent) = request.headers().get("user-agent").and_then(|agent| agent.to_str().ok()) {
+        list.push(KeyValue::new("user_agent.original", short(agent)));
+    }
+    list.extend(operation(route).map(|name| KeyValue::new("gen_ai.operation.name", name)));
+    list
+}
+
+/// What the model does for a request of an address.
+fn operation(route: &str) -> Option<&'static str> {
+    Some(match route {
+        "/v1/chat/completions"
+        | "/chat/completions"
+        | "/v1/responses"
+        | "/responses"
+        | "/v1/messages"
+        | "/api/chat" => "chat",
+        "/v1/completions" | "/completion" | "/completions" | "/api/generate" => "text_completion",
+        "/v1/embeddings" | "/embedding" | "/embeddings" => "embeddings",
+        _ => return None,
+    })
+}
+
+fn kind(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Invalid => "invalid_request",
+        ErrorKind::Key => "authentication",
+        ErrorKind::Forbidden => "forbidden",
+        ErrorKind::NotFound => "not_found",
+        ErrorKind::Method => "method",
+        ErrorKind::TooLarge => "too_large",
+        ErrorKind::Slow => "slow",
+        ErrorKind::Busy => "busy",
+        ErrorKind::Unavailable => "unavailable",
+        ErrorKind::Deadline => "timeout",
+        ErrorKind::Internal => "internal",
+    }
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The beginning of a text.
+fn short(text: &str) -> String {
+    let end = text.char_indices().map(|(at, _)| at).take_while(|at| *at <= LONGEST).last().unwrap_or(0);
+    if text.len() <= LONGEST { text.to_owned() } else { text[..end].to_owned() }
+}
+
+/// `traceparent`, and `tracestate` unless it is long.
+struct Headers<'a>(&'a HeaderMap);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        let value = self.0.get(key)?.to_str().ok()?;
+        (value.len() <= LONGEST_STATE).then_some(value)
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(axum::http::HeaderName::as_str).collect()
+    }
+}

@@ -1,0 +1,62 @@
+//! A build without OpenTelemetry: nothing is traced.
+
+use super::{Asked, Ended, Otlp, OtlpError};
+use crate::error::ApiError;
+use axum::http::Request;
+
+/// No spans.
+pub(crate) struct Spans;
+
+/// No span.
+#[derive(Clone)]
+pub(crate) struct RequestSpan;
+
+impl Spans {
+    pub(crate) fn none() -> Spans {
+        Spans
+    }
+
+    pub(crate) fn start(otlp: Option<&Otlp>) -> Result<Spans, OtlpError> {
+        match otlp {
+            Some(Otlp::Endpoint(_)) => Err(OtlpError::NotBuilt),
+            Some(Otlp::Environment) => {
+                tracing::warn!("OTEL_EXPORTER_OTLP_ENDPOINT is ignored: {}", OtlpError::NotBuilt);
+                Ok(Spans)
+            }
+            None => Ok(Spans),
+        }
+    }
+
+    pub(crate) fn request<B>(&self, _request: &Request<B>, _route: &'static str, _id: &str) -> RequestSpan {
+        RequestSpan
+    }
+}
+
+impl RequestSpan {
+    pub(crate) fn trace_id(&self) -> Option<&str> {
+        None
+    }
+
+    pub(crate) fn model(&self, _name: &str) {}
+
+    pub(crate) fn asked(&self, _asked: &Asked<'_>) {}
+
+    pub(crate) fn ended(&self, _ended: &Ended) {}
+
+    pub(crate) fn failed(&self, _error: &ApiError) {}
+
+    pub(crate) fn responded(&self, _status: u16) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_refused_with_how_to_build_and_the_environment_is_not() {
+        let endpoint = Otlp::Endpoint("http://127.0.0.1:4318".into());
+        let problem = Spans::start(Some(&endpoint)).err().unwrap().to_string();
+        assert!(problem.contains("--features otel"), "{problem}");
+        assert!(Spans::start(Some(&Otlp::Environment)).is_ok());
+    }
+}
