@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::error::{GrammarError, read_message, shorten};
 use crate::grammar::Grammar;
-use crate::lark::{literal, marker, up_to};
+use crate::lark::{ANY, literal, marker, up_to};
 use crate::limits::GrammarLimits;
 use crate::source::{Reasoning, Source};
 use crate::tools::{ToolCalls, grammars};
@@ -277,7 +277,7 @@ impl Shared {
         else {
             return format!("start: {body}\n");
         };
-        let thoughts = up_to(&self.vocabulary, "thoughts", end);
+        let thoughts = up_to(&self.vocabulary, "thoughts", ANY, end);
         let space = if space.is_empty() { String::new() } else { format!("(/{space}/)?") };
         let begin = marker(&self.vocabulary, begin);
         match open {

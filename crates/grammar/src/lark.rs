@@ -46,14 +46,18 @@ pub(crate) fn marker(vocabulary: &Vocabulary, text: &str) -> String {
     vocabulary.pieces(text).into_iter().map(piece).collect()
 }
 
-/// A rule for any text up to a marker and the marker itself, under a name that begins with a small letter.
-pub(crate) fn up_to(vocabulary: &Vocabulary, name: &str, end: &str) -> String {
+/// Any text.
+pub(crate) const ANY: &str = "(?s:.*)";
+
+/// A rule for text by a regular expression up to a marker, and the marker itself, under a name that begins with a small letter.
+pub(crate) fn up_to(vocabulary: &Vocabulary, name: &str, text: &str, end: &str) -> String {
     match vocabulary.pieces(end).as_slice() {
-        [Piece::Text(text)] => format!("{name}[suffix={}]: /(?s:.*)/\n", literal(text)),
-        [Piece::Text(text), ..] => {
-            let rest = marker(vocabulary, &end[text.len()..]);
-            format!("{name}: {name}-text {rest}\n{name}-text[suffix={}]: /(?s:.*)/\n", literal(text))
+        [Piece::Text(end)] => format!("{name}[suffix={}]: /{text}/\n", literal(end)),
+        [Piece::Text(begin), ..] => {
+            // the text may contain what the marker begins with: only the control token behind it ends the text
+            let rest = marker(vocabulary, &end[begin.len()..]);
+            format!("{name}: /{text}{}/ {rest}\n", in_regex(begin))
         }
-        _ => format!("{name}: /(?s:.*)/ {}\n", marker(vocabulary, end)),
+        _ => format!("{name}: /{text}/ {}\n", marker(vocabulary, end)),
     }
 }

@@ -70,6 +70,34 @@ fn typed() -> ToolGrammar {
     }
 }
 
+/// Tags in the manner of DSML, whose mark is a control token or text.
+fn marked(mark: &str) -> ToolGrammar {
+    let of = |text: &str| text.replace('%', mark);
+    let tags = TaggedGrammar {
+        open: of("<%p "),
+        key_close: ">".into(),
+        close: of("</%p>"),
+        separator: "\n".into(),
+        after: "\n".into(),
+        ..TaggedGrammar::default()
+    };
+    let parts = ["\n\n<%calls>\n", "\n</%calls>", "\n", "<%call ", "", ">\n", "</%call>"].map(of);
+    let arguments = ArgumentsGrammar::Tagged(Box::new(tags));
+    ToolGrammar { arguments, ..format(parts.each_ref().map(String::as_str)) }
+}
+
+/// Both marks, with the texts of two calls by them.
+fn by_marks() -> [(ToolGrammar, [String; 2]); 2] {
+    ["<|call|>", "DSML"].map(|mark| {
+        let get = "<%call get>\n<%p city>Bonn</%p>\n</%call>";
+        (marked(mark), [get, "<%call get_time>\n</%call>"].map(|call| call.replace('%', mark)))
+    })
+}
+
+fn whole(format: &ToolGrammar, calls: &str) -> String {
+    format!("{}{calls}{}", format.section_open, format.section_close)
+}
+
 fn tool(name: &str, parameters: Value) -> Tool {
     Tool { name: name.into(), parameters: Some(parameters), strict: false }
 }
@@ -171,6 +199,48 @@ fn arguments_by_themselves() {
             "<tool_call>get\n<k>other</k>\n<v>a</v>\n</tool_call>",
         ],
     );
+}
+
+#[test]
+fn another_call_may_begin_like_the_end_of_all() {
+    for (format, [get, time]) in by_marks() {
+        let two = whole(&format, &format!("{get}\n{time}"));
+        let three = whole(&format, &format!("{time}\n{get}\n{get}"));
+        let one = whole(&format, &time);
+        let open = format.section_open.clone();
+        for choice in [ToolChoice::Auto, ToolChoice::Required] {
+            let grammar = of(calls(format.clone(), choice.clone(), true));
+            check(
+                &grammar,
+                &[&one, &two, &three],
+                &[&two.replace(&format!("\n{time}"), &time), &format!("{open}{get}\n")],
+            );
+            check(&of(calls(format.clone(), choice, false)), &[&one], &[&two, &three]);
+        }
+    }
+}
+
+#[test]
+fn an_argument_may_contain_what_its_end_begins_with() {
+    for (format, [get, _]) in by_marks() {
+        let grammar = of(calls(format.clone(), ToolChoice::Required, true));
+        let with = |city: &str| whole(&format, &get.replace("Bonn", city));
+        check(&grammar, &[&with("<b>x</b>"), &with("</"), &with("")], &[&with("").replace("</", "<")]);
+    }
+}
+
+#[test]
+fn text_before_calls_may_contain_what_they_begin_with() {
+    for (format, [get, _]) in by_marks() {
+        let call = whole(&format, &get);
+        let grammar = of(calls(format, ToolChoice::Auto, true));
+        let text = "One.\n\n<b>two</b>\n\n<";
+        check(
+            &grammar,
+            &[text, &call, &format!("{text}{call}")],
+            &[&format!("{call}{text}"), &call[..call.len() - 1]],
+        );
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{Tool, ToolCalls, ToolChoice};
 use crate::error::GrammarError;
-use crate::lark::{in_regex, marker, token, up_to};
+use crate::lark::{ANY, in_regex, marker, token, up_to};
 use crate::limits::GrammarLimits;
 use crate::schema;
 use crate::vocabulary::{Piece, Vocabulary};
@@ -34,9 +34,9 @@ pub(crate) fn grammars(
         return Err(invalid("the model's format has nothing that begins a call"));
     }
     let mut writer = Writer { calls, vocabulary, limits, lark: String::new(), schemas: Vec::new() };
-    let mut names = Vec::new();
+    let mut wanted = Vec::new();
     for (index, tool) in calls.tools.iter().enumerate() {
-        let wanted = match &calls.choice {
+        let callable = match &calls.choice {
             ToolChoice::Named(name) => *name == tool.name,
             ToolChoice::Auto | ToolChoice::Required => true,
         };
@@ -45,18 +45,18 @@ pub(crate) fn grammars(
         {
             return Err(invalid(&format!("{:?} is no name for a tool", tool.name)));
         }
-        if wanted {
+        if callable {
             writer.tool(index, tool, failing.contains(&index))?;
-            names.push(format!("tool{index}"));
+            wanted.push(index);
         }
     }
-    if names.is_empty() {
+    if wanted.is_empty() {
         return Err(match &calls.choice {
             ToolChoice::Named(name) => invalid(&format!("there is no tool {name:?} that could be called")),
             ToolChoice::Auto | ToolChoice::Required => invalid("there are no tools that could be called"),
         });
     }
-    writer.outline(&names.join(" | "));
+    writer.outline(&wanted);
     Ok(Grammars { lark: writer.lark, schemas: writer.schemas })
 }
 
@@ -74,32 +74,33 @@ impl Writer<'_> {
     }
 
     /// The rules `calls` and, before text that is free, `body`.
-    fn outline(&mut self, tools: &str) {
-        let ToolGrammar { section_open, section_close, separator, .. } = &self.calls.format;
+    fn outline(&mut self, tools: &[usize]) {
+        let ToolGrammar { section_open, section_close, open, .. } = &self.calls.format;
         let begin = self.marker(section_open);
-        let end = self.marker(section_close);
-        let separator = self.marker(separator);
         let several = self.calls.parallel && !matches!(self.calls.choice, ToolChoice::Named(_));
-        let more = if several { format!("({separator}call)*") } else { String::new() };
-        let _ = writeln!(self.lark, "call: {tools}");
+        let end = if several { self.others(tools) } else { self.marker(section_close) };
+        self.beginnings("call", open, tools);
         if self.calls.choice != ToolChoice::Auto {
-            let _ = writeln!(self.lark, "calls: {begin}call {more} {end}");
+            let _ = writeln!(self.lark, "calls: {begin}call {end}");
             return;
         }
         // the first marker follows text, which ends with it
         let trigger = self.trigger();
         let rest = self.marker(&section_open[trigger.len().min(section_open.len())..]);
         let first = if section_open.is_empty() { "first" } else { "call" };
-        let tail = format!("{rest}{first} {more} {end}");
+        let tail = format!("{rest}{first} {end}");
         let free: String = self.free_tokens();
         let text = match self.vocabulary.pieces(&trigger).as_slice() {
             [Piece::Control(id)] => {
                 let _ = writeln!(self.lark, "PLAIN: /(?s:.+)/");
                 format!("(PLAIN? {} {tail} | PLAIN?)", token(*id))
             }
-            _ => {
-                let _ = write!(self.lark, "{}", up_to(self.vocabulary, "before", &trigger));
-                let _ = writeln!(self.lark, "PLAIN: /(?s:.+)/ & ~/(?s:.*){}(?s:.*)/", in_regex(&trigger));
+            pieces => {
+                let text_only = pieces.len() == 1;
+                let _ = write!(self.lark, "{}", up_to(self.vocabulary, "before", ANY, &trigger));
+                let but =
+                    if text_only { format!(" & ~/{ANY}{}{ANY}/", in_regex(&trigger)) } else { String::new() };
+                let _ = writeln!(self.lark, "PLAIN: /(?s:.+)/{but}");
                 format!("(before {tail} | PLAIN?)")
             }
         };
@@ -108,20 +109,41 @@ impl Writer<'_> {
             false => writeln!(self.lark, "calls: (PLAIN? ({free}))* {text}"),
         };
         if section_open.is_empty() {
-            let cut = self.calls.format.open.strip_prefix(&*trigger).unwrap_or_default().to_owned();
-            self.first_calls(&cut);
+            let cut = self.calls.format.open.strip_prefix(&*trigger).unwrap_or_default();
+            self.beginnings("first", cut, tools);
         }
     }
 
-    /// What announces calls in free text: the first control token of the first marker; or, of the text before one, the tag that it begins with, or
-    /// its first word.
+    /// The calls behind the first one, and the end of all. What the next call and the end begin with alike is read before it is known which of them
+    /// it is: a lexer that takes the longest text would go on to one of them alone.
+    fn others(&mut self, tools: &[usize]) -> String {
+        let ToolGrammar { section_close, separator, open, .. } = &self.calls.format;
+        let next = format!("{separator}{open}");
+        let alike = match [&next, section_close].map(|text| self.vocabulary.pieces(text).into_iter().next()) {
+            [Some(Piece::Text(next)), Some(Piece::Text(end))] => common_prefix(next, end),
+            _ => 0,
+        };
+        if alike == 0 {
+            return format!("({}call)* {}", self.marker(separator), self.marker(section_close));
+        }
+        let [both, end] = [&section_close[..alike], &section_close[alike..]].map(|text| self.marker(text));
+        self.beginnings("next", &next[alike..], tools);
+        let _ = writeln!(self.lark, "others: {both}(next others | {end})");
+        "others ".to_owned()
+    }
+
+    /// What announces calls in free text: the first marker up to its first control token; or, in one that is text, the tag that it begins with, or its
+    /// first word.
     fn trigger(&self) -> String {
         let format = &self.calls.format;
         let first = if format.section_open.is_empty() { &format.open } else { &format.section_open };
-        let text = match self.vocabulary.pieces(first).first() {
-            Some(Piece::Text(text)) => &first[..text.len()],
-            Some(Piece::Control(id)) => return self.vocabulary.name(*id).to_owned(),
-            None => return String::new(),
+        let text = match self.vocabulary.pieces(first).as_slice() {
+            [Piece::Text(text)] => *text,
+            [Piece::Text(text), Piece::Control(id), ..] => {
+                return format!("{text}{}", self.vocabulary.name(*id));
+            }
+            [Piece::Control(id), ..] => return self.vocabulary.name(*id).to_owned(),
+            _ => return String::new(),
         };
         let start = text.len() - text.trim_start().len();
         let inner = &text[start..];
@@ -145,15 +167,14 @@ impl Writer<'_> {
         ids.collect::<Vec<_>>().join("| ")
     }
 
-    /// The first call, whose beginning is partly behind it.
-    fn first_calls(&mut self, begin: &str) {
-        let mut names = Vec::new();
-        for (index, tool) in self.calls.tools.iter().enumerate() {
-            let head = self.head(tool, begin);
-            let _ = writeln!(self.lark, "first{index}: {head} rest{index}");
-            names.push(format!("first{index}"));
+    /// A rule for a call of any of the tools, with what is left of the text before its name.
+    fn beginnings(&mut self, rule: &str, begin: &str, tools: &[usize]) {
+        for index in tools {
+            let head = self.head(&self.calls.tools[*index], begin);
+            let _ = writeln!(self.lark, "{rule}{index}: {head} rest{index}");
         }
-        let _ = writeln!(self.lark, "first: {}", names.join(" | "));
+        let names: Vec<String> = tools.iter().map(|index| format!("{rule}{index}")).collect();
+        let _ = writeln!(self.lark, "{rule}: {}", names.join(" | "));
     }
 
     /// From the beginning of a call to its arguments. Texts that touch are one literal: no name can then be taken for the beginning of
@@ -169,7 +190,6 @@ impl Writer<'_> {
     }
 
     fn tool(&mut self, index: usize, tool: &Tool, failing: bool) -> Result<(), GrammarError> {
-        let head = self.head(tool, &self.calls.format.open);
         let end = self.marker(&self.calls.format.close);
         let any = json!({"type": "object"});
         let given = tool.parameters.as_ref().filter(|_| !failing).unwrap_or(&any);
@@ -185,7 +205,7 @@ impl Writer<'_> {
             }
             other => other?,
         };
-        let _ = writeln!(self.lark, "rest{index}: {arguments}{end}\ntool{index}: {head} rest{index}");
+        let _ = writeln!(self.lark, "rest{index}: {arguments}{end}");
         Ok(())
     }
 
@@ -273,7 +293,7 @@ impl Writer<'_> {
             return Ok(written.collect::<Vec<_>>().join("| "));
         }
         if may_be_string(schema) {
-            let rule = up_to(self.vocabulary, &format!("raw{id}"), &tags.close);
+            let rule = up_to(self.vocabulary, &format!("raw{id}"), ANY, &tags.close);
             self.lark.push_str(&rule);
             return Ok(format!("{}raw{id} ", self.marker(&begin("string"))));
         }
@@ -296,9 +316,9 @@ impl Writer<'_> {
             [&tags.open, &tags.before, &tags.separator, &tags.after].map(|text| self.marker(text));
         // what follows the key, up to the value
         let key_end = begin(&TaggedGrammar { open: String::new(), ..tags.clone() }, "", "string");
-        let key = up_to(self.vocabulary, &format!("key{index}"), &key_end);
-        let value = up_to(self.vocabulary, &format!("raw{index}"), &tags.close);
-        self.lark.push_str(&key.replacen("/(?s:.*)/", "/[^<>\"\\n]+/", 1));
+        let key = up_to(self.vocabulary, &format!("key{index}"), "[^<>\"\\n]+", &key_end);
+        let value = up_to(self.vocabulary, &format!("raw{index}"), ANY, &tags.close);
+        self.lark.push_str(&key);
         self.lark.push_str(&value);
         let _ = writeln!(self.lark, "argument{index}: {open}key{index} raw{index}");
         format!("({before}argument{index} ({separator}argument{index})* {after})? ")
@@ -310,6 +330,11 @@ fn begin(tags: &TaggedGrammar, name: &str, kind: &str) -> String {
     let TaggedGrammar { open, key_close, value_open, .. } = tags;
     let kind = tags.kind.as_ref().map_or(String::new(), |kinds| format!("{}{}", kinds.of(kind), kinds.close));
     format!("{open}{name}{key_close}{kind}{value_open}")
+}
+
+/// The bytes that two texts begin with alike.
+fn common_prefix(one: &str, other: &str) -> usize {
+    one.chars().zip(other.chars()).take_while(|(a, b)| a == b).map(|(c, _)| c.len_utf8()).sum()
 }
 
 /// What a reference to a definition of the same schema stands for.
