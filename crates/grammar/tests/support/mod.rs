@@ -57,11 +57,16 @@ pub fn small() -> Arc<Tokenizer> {
 }
 
 fn make_small() -> Tokenizer {
+    of_bytes(&WORDS, &CONTROLS)
+}
+
+/// A byte-pair tokenizer whose tokens are all bytes, some words, and control tokens, of which `<end>` and `<stop>` end generation.
+pub fn of_bytes(words: &[&str], controls: &[&str]) -> Tokenizer {
     let mut texts: Vec<String> = (0..=255_u8).map(|byte| as_bpe(&[byte])).collect();
-    texts.extend(WORDS.iter().map(|word| as_bpe(word.as_bytes())));
+    texts.extend(words.iter().map(|word| as_bpe(word.as_bytes())));
     let mut types = vec![1; texts.len()];
-    texts.extend(CONTROLS.iter().map(|&name| name.to_owned()));
-    types.extend([3; CONTROLS.len()]);
+    texts.extend(controls.iter().map(|&name| name.to_owned()));
+    types.resize(texts.len(), 3);
     let id = |name: &str| texts.iter().position(|text| text == name).map(|id| id as u32);
     let vocab = GgufVocab {
         model: "gpt2",
@@ -122,21 +127,26 @@ pub fn compile_after(source: &Source, reasoning: &Reasoning) -> Result<Arc<Gramm
     grammars().compile(source, Some(reasoning))
 }
 
-/// An answer in the small vocabulary, character by character.
+/// An answer in the small vocabulary or another one of `of_bytes`, character by character.
 pub struct Walk {
     pub constraint: Constraint,
     pub tokens: Vec<u32>,
+    tokenizer: Arc<Tokenizer>,
 }
 
 impl Walk {
     pub fn new(grammar: &Arc<Grammar>) -> Walk {
+        Walk::with(grammar, small())
+    }
+
+    pub fn with(grammar: &Arc<Grammar>, tokenizer: Arc<Tokenizer>) -> Walk {
         // a prompt that the grammar does not see
-        Walk { constraint: grammar.constraint(), tokens: vec![7, 9] }
+        Walk { constraint: grammar.constraint(), tokens: vec![7, 9], tokenizer }
     }
 
     /// Ids of all tokens that may come next.
     pub fn allowed(&mut self) -> Vec<u32> {
-        let mut logits = vec![0.0; small().vocab_size() + 3];
+        let mut logits = vec![0.0; self.tokenizer.vocab_size() + 3];
         self.constraint.process(&self.tokens, &mut logits);
         (0..logits.len() as u32).filter(|id| logits[*id as usize] == 0.0).collect()
     }
@@ -155,23 +165,28 @@ impl Walk {
     pub fn text(&mut self, text: &str) -> Result<(), usize> {
         let mut at = 0;
         while at < text.len() {
-            let control = CONTROLS.iter().find(|name| text.as_bytes()[at..].starts_with(name.as_bytes()));
-            let token = match control {
-                Some(name) => small().token_id(name).unwrap(),
-                None => u32::from(text.as_bytes()[at]),
-            };
+            let control = self.control(&text.as_bytes()[at..]);
+            let (token, len) = control.unwrap_or((u32::from(text.as_bytes()[at]), 1));
             if !self.push(token) {
                 return Err(at);
             }
-            at += control.map_or(1, |name| name.len());
+            at += len;
         }
         Ok(())
+    }
+
+    /// The control token that a text begins with, and the length of its name.
+    fn control(&self, text: &[u8]) -> Option<(u32, usize)> {
+        let ids = (256..self.tokenizer.vocab_size() as u32).filter(|id| self.tokenizer.is_control(*id));
+        let named = ids.filter_map(|id| Some((id, self.tokenizer.token_text(id)?)));
+        let found = named.filter(|(_, name)| text.starts_with(name.as_bytes()));
+        found.map(|(id, name)| (id, name.len())).max_by_key(|(_, len)| *len)
     }
 
     /// Whether the answer may end here; both ends are allowed, or none.
     pub fn may_end(&mut self) -> bool {
         let allowed = self.allowed();
-        let ends = ["<end>", "<stop>"].map(|name| allowed.contains(&small().token_id(name).unwrap()));
+        let ends = ["<end>", "<stop>"].map(|name| allowed.contains(&self.tokenizer.token_id(name).unwrap()));
         assert_eq!(ends[0], ends[1]);
         assert_eq!(ends[0], self.constraint.may_end());
         ends[0]
