@@ -252,4 +252,7 @@ fn progress_is_told_where_it_is_asked_for() {
     assert!(!progress.is_empty());
     let last = progress[progress.len() - 1];
     assert_eq!(last["processed"], last["total"]);
+    // who takes the first chunk for the first token is not told one before the prompt has run
+    let role = chunks.iter().position(|chunk| chunk["choices"][0]["delta"]["role"] == "assistant").unwrap();
+    assert!(chunks[role..].iter().all(|chunk| chunk["prompt_progress"].is_null()));
 }

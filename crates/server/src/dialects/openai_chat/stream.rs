@@ -23,13 +23,24 @@ pub(super) struct ChatStream {
     /// Tokens whose log-probabilities have not been written, of each answer.
     tokens: Vec<Vec<Token>>,
     finishes: Vec<Finish>,
+    /// Of each answer: whether its role has been written.
+    begun: Vec<bool>,
 }
 
 impl ChatStream {
     pub(super) fn new(served: Arc<Lease>, about: About) -> ChatStream {
-        let tokens = vec![Vec::new(); about.n];
+        let (tokens, begun) = (vec![Vec::new(); about.n], vec![false; about.n]);
         let (id, created) = (ids::unique("chatcmpl-"), ids::now());
-        ChatStream { served, about, id, created, started: Instant::now(), tokens, finishes: Vec::new() }
+        ChatStream {
+            served,
+            about,
+            id,
+            created,
+            started: Instant::now(),
+            tokens,
+            finishes: Vec::new(),
+            begun,
+        }
     }
 
     /// A chunk around `choices`.
@@ -57,6 +68,17 @@ impl ChatStream {
         self.chunk(json!([one]))
     }
 
+    /// The role comes with an answer's first words, not before its prompt has run: load generators take the first chunk for the first token.
+    fn role(&mut self, choice: usize, out: &mut String) {
+        if self.begun.get_mut(choice).is_some_and(|begun| !std::mem::replace(begun, true)) {
+            let mut one = json!({"index": choice, "delta": {"role": "assistant", "content": ""}, "finish_reason": null});
+            if self.about.logprobs {
+                one["logprobs"] = Value::Null;
+            }
+            send(out, &self.chunk(json!([one])));
+        }
+    }
+
     fn piece(&mut self, choice: usize, piece: Piece) -> Option<Value> {
         let delta = match piece {
             Piece::Reasoning(text) => json!({"reasoning_content": text, "reasoning": text}),
@@ -79,12 +101,7 @@ fn send(out: &mut String, value: &Value) {
 }
 
 impl Encoder for ChatStream {
-    fn begin(&mut self, out: &mut String) {
-        for choice in 0..self.about.n {
-            let first = self.delta(choice, json!({"role": "assistant", "content": ""}), None);
-            send(out, &first);
-        }
-    }
+    fn begin(&mut self, _out: &mut String) {}
 
     fn update(&mut self, update: Update, out: &mut String) {
         let Update { choice, what } = update;
@@ -106,11 +123,13 @@ impl Encoder for ChatStream {
                 }
             }
             What::Piece(piece) => {
+                self.role(choice, out);
                 if let Some(chunk) = self.piece(choice, piece) {
                     send(out, &chunk);
                 }
             }
             What::Finished(finish) => {
+                self.role(choice, out);
                 let mut chunk = self.delta(choice, json!({}), Some(finish.reason.word()));
                 // llama.cpp's clients look for timings in the last chunk with a choice
                 chunk["timings"] = finish.timings();
