@@ -1,0 +1,80 @@
+"""The server under llama-benchy, a load generator that others wrote: prompts alone and beside each other, after a cached context and without one.
+
+    benchy.py LATENT LLAMA_BENCHY      starts `LATENT serve` with the demo model, and stops it
+
+Speeds are printed and not judged. A request that fails, an answer of another length, or a run without a figure is an error.
+"""
+
+import functools
+import http.server
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+
+TOKENIZER = pathlib.Path(__file__).parents[2] / "crates/text/tests/data/demo"
+BOOK = "The fox went over the hill with the lantern, and the old miller saw a light between the trees. " * 2000
+PROMPTS, ANSWERS, DEPTHS, TOGETHER, RUNS = [64, 256], [32], [0, 512], [1, 8], 2
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def measure(url, benchy, folder):
+    (folder / "book.txt").write_text(BOOK)
+    handler = functools.partial(Quiet, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as books:
+        threading.Thread(target=books.serve_forever, daemon=True).start()
+        lists = [("--pp", PROMPTS), ("--tg", ANSWERS), ("--depth", DEPTHS), ("--concurrency", TOGETHER)]
+        result = folder / "result.json"
+        command = [
+            *[benchy, "--base-url", f"{url}/v1", "--model", "demo", "--tokenizer", TOKENIZER, "--runs", str(RUNS)],
+            *["--book-url", f"http://127.0.0.1:{books.server_port}/book.txt", "--exact-tg", "--exit-on-first-fail"],
+            # the demo model does not know what it is asked there
+            *["--skip-coherence", "--enable-prefix-caching", "--format", "json", "--save-result", result],
+            *[word for name, values in lists for word in [name, *map(str, values)]],
+        ]
+        try:
+            # its cache, and what its libraries would ask of a hub, stay here
+            own = {"HOME": str(folder), "HF_HUB_OFFLINE": "1"}
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | own, timeout=180)
+        finally:
+            books.shutdown()
+    return json.loads(result.read_text())["benchmarks"]
+
+
+def check(runs):
+    # after a context the context is measured by itself, too
+    expected = len(PROMPTS) * len(ANSWERS) * len(TOGETHER) * sum(1 if depth == 0 else 2 for depth in DEPTHS)
+    assert len(runs) == expected, f"{len(runs)} results, {expected} expected"
+    for run in runs:
+        # (its speed of prompts has no value where a short one takes less than the round trip that it subtracts)
+        speeds = [run[name] for name in ("tg_throughput", "ttfr", "e2e_ttft")]
+        assert all(speed and len(speed["values"]) >= RUNS and speed["mean"] > 0 for speed in speeds), run
+        context = "the context itself" if run["is_context_prefill_phase"] else f"a prompt of {run['prompt_size']}"
+        print(
+            f"{run['concurrency']} together, {context}, context {run['context_size']}: "
+            f"{run['e2e_ttft']['mean']:.1f} ms to the first token, {run['tg_throughput']['mean']:.0f} tokens/s in answers"
+        )
+
+
+def main():
+    latent, benchy = sys.argv[1:]
+    command = [latent, "serve", "--port", "0", "--threads", "2", "--alias", "demo"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            url = server.stdout.readline().split(" at ")[-1].strip()
+            with tempfile.TemporaryDirectory() as folder:
+                check(measure(url, benchy, pathlib.Path(folder)))
+        finally:
+            server.terminate()
+    assert server.returncode in (0, 143), server.returncode
+
+
+if __name__ == "__main__":
+    main()
