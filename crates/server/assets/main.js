@@ -21,7 +21,7 @@ const settings = new Settings(server, () => showServer());
 const chat = new Chat(library, () => settings.values, server);
 const composer = new Composer(chat, library);
 const sidebar = new Sidebar(library, { open, current: () => chat.conversation.id });
-const modelTab = new ModelTab();
+const modelTab = new ModelTab(server);
 
 chat.changed = () => {
   composer.update();

@@ -11,10 +11,31 @@ const RESORT = 12; // polls between two orders of the phases
 const SHOWN = 14; // phases before "all"
 
 export class ModelTab {
-  constructor() {
-    this.history = { tokens: [], prompt: [], running: [], used: [] };
+  // server: which models there are, and which is chosen
+  constructor(server) {
+    this.server = server;
+    this.forget();
     this.all = false;
     document.addEventListener("visibilitychange", () => this.poll());
+  }
+
+  forget() {
+    this.history = { tokens: [], prompt: [], running: [], used: [] };
+  }
+
+  // What of the server tells of the chosen model.
+  of(path) {
+    return this.model ? `${path}?model=${encodeURIComponent(this.model)}` : path;
+  }
+
+  // Turns to the model that is chosen now.
+  follow() {
+    const { chosen } = this.server;
+    if (chosen === this.model) return;
+    this.model = chosen;
+    this.forget();
+    this.link.href = address(this.of("latent/graph")).href;
+    this.showDrawing();
   }
 
   show(visible) {
@@ -30,23 +51,26 @@ export class ModelTab {
     this.blocks = h("section", { class: "card", "aria-label": "KV cache", hidden: true });
     this.profile = h("section", { class: "card", "aria-label": "Profile" });
     this.quiet = h("p", { class: "quiet", role: "status" }, "Asking the server…");
-    this.drawing = h("section", { class: "card", "aria-label": "Drawing" }, h("header", {}, h("h2", {}, "Drawing"), h("p", {}, h("a", { href: address("latent/graph").href, target: "_blank", rel: "noopener" }, "Open in a tab of its own"))));
+    this.link = h("a", { target: "_blank", rel: "noopener" }, "Open in a tab of its own");
+    this.drawing = h("section", { class: "card", "aria-label": "Drawing" }, h("header", {}, h("h2", {}, "Drawing"), h("p", {}, this.link)));
     $("model").append(h("div", { class: "model-page" }, this.quiet, this.tiles, this.blocks, this.profile, this.drawing));
-    this.showDrawing();
+    this.follow();
   }
 
   // A frame shows no reason when it fails, so the page asks first.
   async showDrawing() {
     if (hasKey()) allowDrawing();
-    const place = this.drawing;
+    const [place, path] = [this.drawing, this.of("latent/graph")];
     place.querySelectorAll(".drawing, .quiet").forEach((element) => element.remove());
     try {
-      const response = await fetch(address("latent/graph"), { cache: "no-store", headers: { Accept: "text/html" } });
+      const response = await fetch(address(path), { cache: "no-store", headers: { Accept: "text/html" } });
       response.body?.cancel().catch(() => {});
+      if (path !== this.of("latent/graph")) return; // another was chosen meanwhile
       if (!response.ok) throw new ApiError(response.status === 401 ? "key" : "server", "");
       // an origin of its own: nothing in it reaches the conversations or the key
-      place.append(h("iframe", { sandbox: "allow-scripts", class: "drawing", src: address("latent/graph").href, title: "Drawing of the model", loading: "lazy" }));
+      place.append(h("iframe", { sandbox: "allow-scripts", class: "drawing", src: address(path).href, title: "Drawing of the model", loading: "lazy" }));
     } catch (error) {
+      if (path !== this.of("latent/graph")) return;
       if (error.kind === "key" && !hasKey()) askKey(() => this.showDrawing());
       place.append(h("p", { class: "quiet" }, error.kind === "key" ? "The drawing needs the API key." : "The server has no drawing of this model."));
     }
@@ -56,8 +80,9 @@ export class ModelTab {
     clearTimeout(this.timer);
     if (!this.visible || document.hidden || this.polling) return;
     this.polling = true;
+    this.follow();
     try {
-      const [stats, profile] = await Promise.all([getJson("latent/stats"), getJson("latent/profile").catch(() => null)]);
+      const [stats, profile] = await Promise.all([getJson(this.of("latent/stats")), getJson(this.of("latent/profile")).catch(() => null)]);
       this.quiet.hidden = true;
       this.showStats(stats);
       this.showProfile(profile);

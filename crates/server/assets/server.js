@@ -16,6 +16,12 @@ export class Server {
     this.wanted = wanted;
   }
 
+  // Of several models the one that answers; "" where there is one alone.
+  get chosen() {
+    if (this.models.length < 2) return "";
+    return this.models.includes(this.wanted()) ? this.wanted() : this.model;
+  }
+
   // Waits until the server is ready, showing why it is not; then reads what it offers.
   async start() {
     clearTimeout(this.timer);

@@ -12,7 +12,7 @@ export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 // state: what the tests change (key, health, drawing, scenes) and read (requests, aborted)
 export async function startMock(state = {}) {
-  Object.assign(state, { requests: [], aborted: 0, polls: 0, failed: new Set(), ...state });
+  Object.assign(state, { requests: [], aborted: 0, polls: 0, watched: {}, failed: new Set(), ...state });
   const server = createServer((request, response) => {
     handle(request, response, state).catch((error) => {
       if (!response.destroyed) response.destroy(error);
@@ -29,7 +29,8 @@ export async function startMock(state = {}) {
 }
 
 async function handle(request, response, state) {
-  const { pathname } = new URL(request.url, "http://x");
+  const { pathname, searchParams } = new URL(request.url, "http://x");
+  if (pathname.startsWith("/latent/")) state.watched[pathname] = searchParams.get("model");
   if (pathname === "/") return file(response, "index.html");
   if (pathname.startsWith("/assets/")) return file(response, pathname.slice(8));
   if (pathname === "/health") {

@@ -36,6 +36,12 @@ export async function offers_a_choice_of_models({ mock, open }) {
   await askAndWait(page, "hello");
   assert.equal(mock.requests[0].model, "large");
   assert.equal(await page.locator(".message.assistant .author").textContent(), "large");
+  await page.click("#tab-model");
+  const all = (model) => until(() => ["stats", "profile", "graph"].every((what) => mock.watched[`/latent/${what}`] === model), `the model's tab is about ${model}`);
+  await all("large");
+  await page.selectOption("#model-name select", "small");
+  await all("small");
+  assert.match(await page.getAttribute("iframe", "src"), /model=small$/);
 }
 
 export async function the_model_tab_shows_figures_profile_and_drawing({ mock, open, shot }) {
