@@ -126,7 +126,7 @@ FORMATS = {
         "kimi_k3", '<|open|>call tool="', '" index="INDEX"<|sep|>', "<|close|>call<|sep|>",
         lambda key, kind, value: f'<|open|>argument key="{key}" type="{kind}"<|sep|>{value}<|close|>argument<|sep|>',
         section=("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"), controls=("<|open|>", "<|close|>", "<|sep|>"),
-        # xgrammar's tag is of the whole message, whose answer ends before the calls
+        # the ends of the answer, before the calls, and of the message
         outer=("<|close|>response<|sep|>", "<|close|>message<|sep|>"),
     ),
     "glm-4.7": Tagged(
@@ -196,6 +196,16 @@ CALLS = {
 
 def cases(format):
     """Name, choice of tools, text before the calls, text from the first of them on, whether it is right."""
+    yield from unmarked(format)
+    if not any(format.outer):
+        return
+    for name, choice, before, calls, right in list(unmarked(format)):
+        if choice == "auto":
+            yield name + MARKED, choice, before + format.outer[0], calls or format.outer[1], right
+
+
+def unmarked(format):
+    """Cases without the markers of the answer."""
     for name, (calls, right) in CALLS.items():
         text = format.calls(calls)
         yield name, "required", "", text, right
@@ -219,6 +229,8 @@ def cases(format):
     yield "half a call", "required", "", one[: len(one) // 2], False
 
 
+# cases with the markers that end the answer and, where there are no calls, the message
+MARKED = ", with the answer's end"
 # (formats, case, choice): why xgrammar decides otherwise
 BEHIND = "the chat templates end the assistant's turn behind its calls; triggered tags let text follow"
 WHOLE_MESSAGE = "the tag is of the whole message, with the answer that stands before the calls; ours begins with the calls"
@@ -244,7 +256,10 @@ def xgrammar_admits(format, grammars, choice, before, calls):
         wanted = choice if choice in ("auto", "required") else {"type": "function", "function": {"name": choice}}
         tag = get_model_structural_tag(format.xgrammar, tools=tools, tool_choice=wanted, reasoning="disabled")
         grammars[choice] = xgrammar.Grammar.from_structural_tag(tag)
-    return _is_grammar_accept_string(grammars[choice], before + format.outer[0] + calls + format.outer[1])
+    # its tag is of the whole message
+    answer, message = format.outer
+    before = before.removesuffix(answer) + answer
+    return _is_grammar_accept_string(grammars[choice], before + calls.removesuffix(message) + message)
 
 
 def main(program):

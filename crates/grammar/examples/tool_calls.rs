@@ -54,7 +54,7 @@ fn grammar(line: &Value) -> Result<(Arc<Grammar>, Arc<Tokenizer>), Box<dyn std::
     };
     let calls = ToolCalls {
         format: format.tool_grammar().ok_or("the format has no tool calls")?.clone(),
-        free_tokens: Vec::new(),
+        free_markers: format.free_markers(&format.control_tokens(&tokenizer)),
         tools: line["tools"].as_array().into_iter().flatten().map(tool).collect(),
         choice: match string("tool_choice")? {
             "auto" => ToolChoice::Auto,

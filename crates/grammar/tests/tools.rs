@@ -114,8 +114,8 @@ fn tools() -> Vec<Tool> {
 }
 
 fn calls(format: ToolGrammar, choice: ToolChoice, parallel: bool) -> ToolCalls {
-    let free_tokens = vec!["<think>".into(), "</think>".into()];
-    ToolCalls { format, free_tokens, tools: tools(), choice, parallel }
+    let free_markers = vec!["<think>".into(), "</think>".into()];
+    ToolCalls { format, free_markers, tools: tools(), choice, parallel }
 }
 
 fn of(calls: ToolCalls) -> Arc<Grammar> {
@@ -253,7 +253,7 @@ fn arguments_with_their_types() {
     let any = Tool { name: "any".into(), parameters: None, strict: true };
     let calls = ToolCalls {
         format: typed(),
-        free_tokens: Vec::new(),
+        free_markers: Vec::new(),
         tools: vec![tool("w", parameters), any],
         choice: ToolChoice::Required,
         parallel: true,
@@ -365,7 +365,7 @@ fn constrained_calls_parse_back_in_every_format() {
         formats += 1;
         let calls = ToolCalls {
             format: grammar.clone(),
-            free_tokens: Vec::new(),
+            free_markers: Vec::new(),
             tools: tools.clone(),
             choice: ToolChoice::Required,
             parallel: true,

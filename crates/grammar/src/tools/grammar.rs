@@ -89,7 +89,7 @@ impl Writer<'_> {
         let rest = self.marker(&section_open[trigger.len().min(section_open.len())..]);
         let first = if section_open.is_empty() { "first" } else { "call" };
         let tail = format!("{rest}{first} {end}");
-        let free: String = self.free_tokens();
+        let free: String = self.free_markers();
         let text = match self.vocabulary.pieces(&trigger).as_slice() {
             [Piece::Control(id)] => {
                 let _ = writeln!(self.lark, "PLAIN: /(?s:.+)/");
@@ -156,15 +156,12 @@ impl Writer<'_> {
         text[..start + len].to_owned()
     }
 
-    fn free_tokens(&self) -> String {
-        let ids = self.calls.free_tokens.iter().filter_map(|name| {
-            match self.vocabulary.pieces(name).as_slice() {
-                [Piece::Control(id)] => Some(token(*id)),
-                // as text it is free anyway
-                _ => None,
-            }
-        });
-        ids.collect::<Vec<_>>().join("| ")
+    fn free_markers(&self) -> String {
+        // what begins as text is free up to the first control token anyway
+        let free = self.calls.free_markers.iter();
+        let free =
+            free.filter(|text| matches!(self.vocabulary.pieces(text).first(), Some(Piece::Control(_))));
+        free.map(|text| self.marker(text)).collect::<Vec<_>>().join("| ")
     }
 
     /// A rule for a call of any of the tools, with what is left of the text before its name.

@@ -34,8 +34,9 @@ pub enum ToolChoice {
 pub struct ToolCalls {
     /// The model's format.
     pub format: ToolGrammar,
-    /// Control tokens that text before the calls may hold, such as those around reasoning.
-    pub free_tokens: Vec<String>,
+    /// Control tokens, and markers that begin with one, that text before the calls may hold, such as those around reasoning:
+    /// [`ResponseFormat::free_markers`](latent_text::ResponseFormat::free_markers).
+    pub free_markers: Vec<String>,
     /// The tools.
     pub tools: Vec<Tool>,
     /// Which are called.

@@ -9,4 +9,3 @@ pub(crate) mod openai_completions;
 pub(crate) mod openai_embeddings;
 pub(crate) mod openai_responses;
 mod prepare;
-mod tools;

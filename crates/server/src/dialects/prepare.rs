@@ -1,6 +1,5 @@
 //! What the dialects share: from items and parameters, or from plain prompts, to a request that is ready.
 
-use super::tools;
 use crate::answer::{Parser, Prepared};
 use crate::error::{ApiError, ErrorKind};
 use crate::ids;
@@ -150,7 +149,7 @@ fn constrain_tools(
     };
     let calls = ToolCalls {
         format: own.clone(),
-        free_tokens: tools::free_tokens(own, &prepared.served.control_tokens),
+        free_markers: format.free_markers(&prepared.served.control_tokens),
         tools: conversation.tools.iter().map(tool).collect(),
         choice,
         parallel: conversation.parallel,

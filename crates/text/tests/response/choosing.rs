@@ -87,6 +87,44 @@ fn prompts_tell_whether_they_opened_the_reasoning() {
 }
 
 #[test]
+fn text_before_calls_may_hold_markers_that_are_no_part_of_one() {
+    for name in ResponseFormat::names() {
+        let format = ResponseFormat::named(name).unwrap();
+        let control = crate::support::control_tokens(&format);
+        let free = format.free_markers(&control);
+        let Some(call) = format.tool_grammar() else {
+            assert!(free.is_empty(), "{name}: {free:?}");
+            continue;
+        };
+        let (tokens, whole): (Vec<_>, Vec<_>) = free.iter().partition(|marker| control.contains(marker));
+        assert!(
+            tokens.iter().all(|token| !call.open.contains(*token) && !call.close.contains(*token)),
+            "{name}: {tokens:?}"
+        );
+        let whole: Vec<_> =
+            whole.into_iter().filter(|marker| control.iter().any(|token| marker.contains(token))).collect();
+        let expected: &[&str] = match name {
+            "kimi-k3" => &[
+                "<|close|>message<|sep|>",
+                "<|close|>response<|sep|>",
+                "<|close|>think<|sep|>",
+                "<|open|>message role=\"assistant\"<|sep|>",
+                "<|open|>response<|sep|>",
+                "<|open|>think<|sep|>",
+            ],
+            _ => &[],
+        };
+        assert_eq!(whole, expected, "{name}");
+        if name == "glm-4.7" {
+            assert!(
+                free.contains(&"<think>".to_owned()) && free.contains(&"</think>".to_owned()),
+                "{free:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn templates_that_cannot_be_used_are_refused_with_the_place() {
     let field = |field: serde_json::Value| json!({"start_anchor": "A:", "fields": {"x": field}});
     let cases = [

@@ -129,6 +129,22 @@ impl ResponseFormat {
         all
     }
 
+    /// What of the format may stand in text before the first call: of the vocabulary's control tokens those that are no part of a call, and
+    /// whole markers of reasoning and answer, whose tokens may be parts of one.
+    pub fn free_markers(&self, control_tokens: &[String]) -> Vec<String> {
+        let Some(call) = self.tool_grammar() else { return Vec::new() };
+        let others = self.inner.fields.iter().filter(|field| field.kind != FieldKind::Tools);
+        let around = others.flat_map(|field| [field.open.literals(), field.close.literals()]).flatten();
+        let whole = self.inner.ignore.iter().chain(around);
+        let parts = [&call.section_open, &call.open, &call.name_close, &call.close, &call.section_close];
+        let in_call = |marker: &&String| parts.iter().any(|part| part.contains(marker.as_str()));
+        let mut free: Vec<String> =
+            control_tokens.iter().chain(whole).filter(|m| !in_call(m)).cloned().collect();
+        free.sort_unstable();
+        free.dedup();
+        free
+    }
+
     /// The vocabulary's control and user-defined tokens that occur in the markers, for
     /// [`ParserOptions::control_tokens`](super::ParserOptions::control_tokens). Output is then pushed token by token, with `special` for
     /// those that are [`Tokenizer::is_special`](crate::Tokenizer::is_special).
