@@ -8,12 +8,13 @@ use latent_graph::passes::{MlaChoice, Precision};
 use latent_testing::{Kind, Recipe};
 use latent_types::{TensorType, Tier};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use support::{all_logits, checkpoint, engine, error, tiers};
 
 const TOKENS: [u32; 9] = [256, 5, 99, 300, 7, 7, 42, 511, 0];
 
 fn options(tier: Tier, mla: MlaChoice, precision: Precision) -> EngineOptions {
-    let (tier, threads, context) = (Some(tier), Some(2), Some(128));
+    let (tier, threads, context) = (Some(tier), Some(1), Some(128));
     EngineOptions { mla, precision, tier, threads, context, ..EngineOptions::default() }
 }
 
@@ -42,21 +43,36 @@ fn check(path: &Path, what: &str) -> Vec<Vec<f32>> {
     exact
 }
 
+/// Works on all cores: each model runs on one.
+fn side_by_side<T: Sync>(cases: &[T], work: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    work(case);
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn every_toy_shape_runs_in_every_type() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
     let kinds = latent_quant::encodable()
         .filter(|ty| ty.ggml_id().is_some() && *ty != TensorType::Q8_K)
         .map(Kind::from);
     let kinds: Vec<Kind> = kinds.chain(["Q4_K_M".parse().unwrap()]).collect();
-    for shape in latent_testing::shapes().filter(|name| name.starts_with("tiny")) {
-        for kind in &kinds {
-            let recipe = Recipe { layers: Some(2), ..Recipe::new(shape, *kind) };
-            recipe.write_gguf(&path).unwrap();
-            check(&path, &format!("{shape} {kind:?}"));
-        }
-    }
+    let shapes = latent_testing::shapes().filter(|name| name.starts_with("tiny"));
+    let cases: Vec<_> = shapes.flat_map(|shape| kinds.iter().map(move |kind| (shape, *kind))).collect();
+    side_by_side(&cases, |&(shape, kind)| {
+        let what = format!("{shape} {kind:?}");
+        let path = folder.path().join(&what);
+        Recipe { layers: Some(2), ..Recipe::new(shape, kind) }.write_gguf(&path).unwrap();
+        check(&path, &what);
+        std::fs::remove_file(path).unwrap();
+    });
 }
 
 #[test]
@@ -83,13 +99,14 @@ fn legacy_files_and_shards_give_what_the_plain_file_gives() {
 #[test]
 fn folders_run_in_every_float_type() {
     let folder = tempfile::tempdir().unwrap();
-    for shape in latent_testing::shapes().filter(|name| name.starts_with("tiny")) {
-        for ty in [TensorType::F32, TensorType::BF16, TensorType::F16, TensorType::F8_E4M3] {
-            let path = folder.path().join(format!("{shape}-{ty}"));
-            Recipe { layers: Some(2), ..Recipe::new(shape, Kind::from(ty)) }.write_folder(&path).unwrap();
-            check(&path, &format!("{shape} {ty}"));
-        }
-    }
+    let types = [TensorType::F32, TensorType::BF16, TensorType::F16, TensorType::F8_E4M3];
+    let shapes = latent_testing::shapes().filter(|name| name.starts_with("tiny"));
+    let cases: Vec<_> = shapes.flat_map(|shape| types.map(|ty| (shape, ty))).collect();
+    side_by_side(&cases, |&(shape, ty)| {
+        let path = folder.path().join(format!("{shape}-{ty}"));
+        Recipe { layers: Some(2), ..Recipe::new(shape, Kind::from(ty)) }.write_folder(&path).unwrap();
+        check(&path, &format!("{shape} {ty}"));
+    });
 }
 
 #[test]
