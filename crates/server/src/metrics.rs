@@ -13,13 +13,20 @@ use std::time::Instant;
 pub(crate) struct Metrics {
     started: Instant,
     connections: AtomicUsize,
+    /// Bytes of bodies that are being read, without the first of each, which are not counted.
+    pub(crate) body_bytes: AtomicUsize,
     /// Responses by address and status.
     requests: Mutex<BTreeMap<(&'static str, u16), u64>>,
 }
 
 impl Metrics {
     pub(crate) fn new() -> Metrics {
-        Metrics { started: Instant::now(), connections: AtomicUsize::new(0), requests: Mutex::default() }
+        Metrics {
+            started: Instant::now(),
+            connections: AtomicUsize::new(0),
+            body_bytes: AtomicUsize::new(0),
+            requests: Mutex::default(),
+        }
     }
 
     /// Counts a connection as long as what is returned lives.
@@ -57,6 +64,9 @@ impl Metrics {
         let one = |value: u64| std::iter::once((String::new(), value));
         let open = self.connections.load(Ordering::Relaxed) as u64;
         page.family(GAUGE, "latent_http_connections", "Connections that are open.", one(open));
+        let bodies = self.body_bytes.load(Ordering::Relaxed) as u64;
+        let help = "Bytes of bodies that are being read, without the first 64 KiB of each.";
+        page.family(GAUGE, "latent_http_body_bytes", help, one(bodies));
         let ready = u64::from(models.health().is_ok());
         page.family(GAUGE, "latent_ready", "Whether requests are taken.", one(ready));
         let uptime = self.started.elapsed().as_secs();

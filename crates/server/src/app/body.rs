@@ -23,7 +23,7 @@ pub(super) struct Bytes {
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        self.app.body_bytes.fetch_sub(self.counted, Ordering::Relaxed);
+        self.app.metrics.body_bytes.fetch_sub(self.counted, Ordering::Relaxed);
     }
 }
 
@@ -36,7 +36,7 @@ impl Bytes {
         }
         let more = length.saturating_sub(SMALL).saturating_sub(self.counted);
         self.counted += more;
-        if self.app.body_bytes.fetch_add(more, Ordering::Relaxed) + more > limits.bodies_bytes {
+        if self.app.metrics.body_bytes.fetch_add(more, Ordering::Relaxed) + more > limits.bodies_bytes {
             let problem = format!(
                 "all bodies that are being read have more than {} bytes together (bodies_bytes): try again",
                 limits.bodies_bytes

@@ -14,7 +14,6 @@ use crate::models::Models;
 use crate::spans::Spans;
 use crate::store::Store;
 use crate::worker::Hook;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 /// What the caller adds to the server.
@@ -31,8 +30,6 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) store: Mutex<Store>,
     pub(crate) spans: Spans,
-    /// Bytes of bodies that are being read.
-    body_bytes: AtomicUsize,
 }
 
 impl App {
@@ -44,7 +41,7 @@ impl App {
     pub(crate) fn with(config: ServerConfig, models: Models, spans: Spans) -> App {
         let store = Mutex::new(Store::new(config.limits.store_bytes));
         let models = Arc::new(models);
-        App { config, models, metrics: Metrics::new(), store, spans, body_bytes: AtomicUsize::new(0) }
+        App { config, models, metrics: Metrics::new(), store, spans }
     }
 }
 
