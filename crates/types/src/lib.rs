@@ -3,6 +3,7 @@
 //! * [`TensorType`]: every element format that a GGUF file can name, with its block size and bytes.
 //! * [`KernelContract`]: what a kernel takes and promises, for kernel selection.
 //! * [`printable()`]: names from files and paths, safe to show.
+//! * [`panic_text()`]: the message of a panic that was caught.
 //! * [`ValueType`]: the element type of a value of the plan.
 //! * [`Tier`] and [`CpuFeatures`]: the ISA levels that kernels come in.
 //!
@@ -17,6 +18,7 @@
 
 mod bytes;
 mod kernel;
+mod panic_text;
 mod printable;
 mod tensor_type;
 mod tier;
@@ -24,6 +26,7 @@ mod value_type;
 
 pub use bytes::format_bytes;
 pub use kernel::{ActivationType, CacheRow, CacheType, KernelContract, OpKind, WeightLayout};
+pub use panic_text::panic_text;
 pub use printable::{printable, printable_lines, printable_stream};
 pub use tensor_type::{TensorType, UnknownTensorType};
 pub use tier::{CpuFeatures, Tier, UnknownTier};

@@ -5,6 +5,7 @@ use super::profile::Clocks;
 use super::{Command, Engineering, ModelState, Submission};
 use crate::model::{Attempt, LoadError, LoadedModel, Loader, Served};
 use latent_engine::scheduler::{JobError, JobEvent, JobId, Scheduler, SchedulerOptions};
+use latent_types::panic_text;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -243,7 +244,7 @@ impl Worker {
         match stepped {
             Ok(Ok(more)) => Ok(more),
             Ok(Err(error)) => Err(Fault::Step(error.to_string())),
-            Err(panic) => Err(Fault::Panic(panic_text(&*panic))),
+            Err(panic) => Err(Fault::Panic(panic_text(&*panic).to_owned())),
         }
     }
 
@@ -270,10 +271,4 @@ enum Fault {
 
 fn fail(events: &Events, choice: usize, problem: &str) {
     events.send(Notice::Event { choice, event: JobEvent::Failed(JobError::Engine(problem.to_owned())) });
-}
-
-/// The message of a panic.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
 }

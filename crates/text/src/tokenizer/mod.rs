@@ -17,6 +17,7 @@ mod tiktoken;
 pub use gguf::GgufVocab;
 
 use crate::error::TextError;
+use latent_types::panic_text;
 use special::{Fragment, SpecialTokens};
 use std::collections::HashMap;
 
@@ -339,9 +340,7 @@ impl Parts {
 fn guarded<T>(what: &str, work: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
     // no half-modified state survives: results are new, and the workspace is local to the call
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        Err(TextError::Internal { what: what.to_owned(), problem: text })
+        Err(TextError::Internal { what: what.to_owned(), problem: panic_text(&*panic).to_owned() })
     })
 }
 
