@@ -19,6 +19,7 @@ export class Library extends EventTarget {
   async start() {
     this.store = await openStore();
     if (this.store.kind !== "indexeddb") showStorage(this.store.kind);
+    this.addEventListener("full", showStorageFull);
     await this.readAll();
     if (globalThis.BroadcastChannel) {
       this.channel = new BroadcastChannel("latent");
@@ -89,14 +90,20 @@ export class Library extends EventTarget {
     const drafts = [...this.drafts];
     this.dirty.clear();
     this.drafts.clear();
+    for (const conversation of changed) {
+      if (await this.written(() => this.store.put(conversation))) this.channel?.postMessage({ changed: conversation.id });
+    }
+    for (const [id, draft] of drafts) await this.written(() => this.store.putDraft(id, draft));
+  }
+
+  // What cannot be written keeps nothing else from being written.
+  async written(write) {
     try {
-      for (const conversation of changed) {
-        await this.store.put(conversation);
-        this.channel?.postMessage({ changed: conversation.id });
-      }
-      for (const [id, draft] of drafts) await this.store.putDraft(id, draft);
+      await write();
+      return true;
     } catch {
-      showStorageFull();
+      this.dispatchEvent(new Event("full"));
+      return false;
     }
   }
 

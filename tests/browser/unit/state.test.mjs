@@ -158,6 +158,26 @@ async function twoTabs() {
   return { store, id: conversation.id, tabs };
 }
 
+test("a conversation that the store refuses keeps no other, and no draft, from being written", async () => {
+  const { store, id, tabs: [tab] } = await twoTabs();
+  const put = store.put.bind(store);
+  store.put = (conversation) => {
+    if (conversation.title === "too large") throw new Error("the disk is full");
+    return put(conversation);
+  };
+  const [refused, kept] = [newConversation(2000), newConversation(3000)];
+  refused.title = "too large";
+  for (const conversation of [refused, kept]) tab.touch(conversation);
+  tab.touchDraft(Object.assign(await tab.open(id), { draft: "typed" }));
+  let full = 0;
+  tab.addEventListener("full", () => (full += 1));
+  await tab.save();
+  assert.equal(full, 1);
+  assert.ok(await store.get(kept.id));
+  assert.equal(await store.get(refused.id), undefined);
+  assert.equal((await store.get(id)).draft, "typed");
+});
+
 test("typing in a tab keeps what another tab wrote, before and after it is told", async () => {
   const { store, id, tabs: [typing, writing] } = await twoTabs();
   const [seen, other] = [await typing.open(id), await writing.open(id)];
