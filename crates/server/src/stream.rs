@@ -18,7 +18,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 /// Writes the updates of answers as one dialect's stream.
 pub(crate) trait Encoder: Send {
     /// What the stream begins with.
-    fn begin(&mut self, out: &mut String);
+    fn begin(&mut self, _out: &mut String) {}
     /// Writes an update.
     fn update(&mut self, update: Update, out: &mut String);
     /// Writes an error, after which nothing comes.

@@ -105,8 +105,6 @@ fn delta(index: usize, delta: &Value) -> Value {
 
 impl Encoder for MessageStream {
     /// The first event counts the prompt's tokens, which are known when it runs.
-    fn begin(&mut self, _out: &mut String) {}
-
     fn update(&mut self, update: Update, out: &mut String) {
         match update.what {
             What::Started { prompt, cached } => {

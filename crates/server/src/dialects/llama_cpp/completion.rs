@@ -182,8 +182,6 @@ fn send(out: &mut String, value: &Value) {
 }
 
 impl Encoder for CompletionStream {
-    fn begin(&mut self, _out: &mut String) {}
-
     fn update(&mut self, update: Update, out: &mut String) {
         let Update { choice, what } = update;
         match what {

@@ -146,8 +146,6 @@ fn send(out: &mut String, value: &Value) {
 }
 
 impl Encoder for Lines {
-    fn begin(&mut self, _out: &mut String) {}
-
     fn update(&mut self, update: Update, out: &mut String) {
         match update.what {
             What::Piece(Piece::Content(text)) => send(out, &self.about.part(&text, "", &[])),

@@ -101,8 +101,6 @@ fn send(out: &mut String, value: &Value) {
 }
 
 impl Encoder for ChatStream {
-    fn begin(&mut self, _out: &mut String) {}
-
     fn update(&mut self, update: Update, out: &mut String) {
         let Update { choice, what } = update;
         match what {
