@@ -7,12 +7,12 @@ Every event of a stream is parsed into its type by the packages; what does not f
 """
 
 import json
-import subprocess
 import sys
 import urllib.request
 
 import anthropic
 import openai
+from server import serving
 
 QUESTION = "Tell me a story about a fox and a lantern."
 MESSAGES = [{"role": "user", "content": QUESTION}]
@@ -190,14 +190,8 @@ def main():
     target = sys.argv[1]
     if target.startswith("http"):
         return run(target)
-    command = [target, "serve", "--port", "0", "--ctx-size", "1024", "--threads", "2", "--temp", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            line = server.stdout.readline()
-            run(line.split(" at ")[-1].strip())
-        finally:
-            server.terminate()
-    assert server.returncode in (0, 143), server.returncode
+    with serving(target, "--ctx-size", "1024", "--temp", "0") as url:
+        run(url)
 
 
 if __name__ == "__main__":
