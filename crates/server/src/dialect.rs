@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     OpenAi,
+    /// OpenAI's responses: other events than its older interfaces.
+    Responses,
     Anthropic,
     LlamaCpp,
     Ollama,
@@ -20,6 +22,7 @@ impl Dialect {
     pub(crate) fn of_path(path: &str) -> Dialect {
         match path {
             _ if path.starts_with("/v1/messages") => Dialect::Anthropic,
+            _ if path.starts_with("/v1/responses") || path.starts_with("/responses") => Dialect::Responses,
             _ if path.starts_with("/v1/") || path.starts_with("/chat/") => Dialect::OpenAi,
             _ if path.starts_with("/api/") => Dialect::Ollama,
             _ => Dialect::LlamaCpp,
@@ -30,7 +33,7 @@ impl Dialect {
     pub(crate) fn error_value(self, error: &ApiError, id: &str) -> Value {
         let ApiError { kind, message, param, code, .. } = error;
         match self {
-            Dialect::OpenAi => json!({"error": {
+            Dialect::OpenAi | Dialect::Responses => json!({"error": {
                 "message": message, "type": openai_type(*kind), "param": param, "code": code,
             }}),
             Dialect::Anthropic => json!({
@@ -40,6 +43,26 @@ impl Dialect {
                 "code": kind.status().as_u16(), "message": message, "type": llama_type(error),
             }}),
             Dialect::Ollama => json!({"error": message}),
+        }
+    }
+
+    /// An error within a stream.
+    pub(crate) fn error_event(self, error: &ApiError, id: &str) -> String {
+        let value = self.error_value(error, id);
+        match self {
+            Dialect::OpenAi => format!("data: {value}\n\ndata: [DONE]\n\n"),
+            Dialect::Responses => {
+                let ApiError { message, param, code, kind, .. } = error;
+                let code = code.unwrap_or_else(|| openai_type(*kind));
+                let value = json!({
+                    "type": "error", "code": code, "message": message, "param": param, "sequence_number": 0,
+                });
+                format!("event: error\ndata: {value}\n\n")
+            }
+            Dialect::Anthropic => format!("event: error\ndata: {value}\n\n"),
+            // llama.cpp's own form of an error in a stream
+            Dialect::LlamaCpp => format!("error: {value}\n\n"),
+            Dialect::Ollama => format!("{value}\n"),
         }
     }
 

@@ -269,5 +269,6 @@ const SCHEMAS: &[(&str, &[&[Field]])] = &[
             ("stream", "boolean", "JSON lines as they come, unless false"),
         ]],
     ),
+    ("ModelRequest", &[&[("model", "string!", "The model's name")]]),
     ("OllamaShowRequest", &[&[("model", "string", "The model's name")]]),
 ];

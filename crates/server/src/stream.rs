@@ -66,7 +66,12 @@ pub(crate) fn stream_all(answers: Vec<Answer>, encoder: Box<dyn Encoder>) -> Res
     let mut ping = interval_at(Instant::now() + PING, PING);
     ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let body = Stream { answers, encoder, ping, begun: false, ended: false };
-    let mut response = Response::new(Body::new(body));
+    event_stream(Body::new(body), content_type)
+}
+
+/// A response that comes bit by bit.
+pub(crate) fn event_stream(body: Body, content_type: &'static str) -> Response {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));

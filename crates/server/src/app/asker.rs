@@ -1,5 +1,6 @@
 //! What a handler takes beside the body: who asks, and the steps from a body to an answer.
 
+use super::early::begin_early;
 use super::{App, body, query};
 use crate::answer::{Answer, Prepared, begin, embed};
 use crate::dialect::{Dialect, json_response};
@@ -31,6 +32,29 @@ pub(crate) struct Asker {
     pub(crate) span: RequestSpan,
 }
 
+/// A JSON body that has been read, and the model that it names.
+pub(crate) struct Received {
+    value: Value,
+    index: usize,
+    bytes: body::Bytes,
+}
+
+impl Received {
+    pub(crate) fn fields(&self) -> Result<Fields<'_>, ApiError> {
+        Fields::of(&self.value, "")
+    }
+
+    /// The number of its model.
+    pub(crate) fn model(&self) -> usize {
+        self.index
+    }
+
+    /// Whether the answer is to be sent as it comes.
+    fn streams(&self) -> bool {
+        self.value["stream"] == true
+    }
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for Asker {
     type Rejection = ExtensionRejection;
 
@@ -53,32 +77,73 @@ impl Asker {
         Ok(self.app.models.list())
     }
 
-    /// Reads a JSON body, has its model loaded, and makes something of it on a thread of its own, where tokenising a long prompt keeps nobody
-    /// waiting.
-    pub(crate) async fn prepare<T: Send + 'static>(
-        &self,
-        body: Body,
-        work: impl FnOnce(&App, &Arc<Lease>, &Fields<'_>) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
+    /// Reads a JSON body, and finds the model that it names.
+    pub(crate) async fn receive(&self, body: Body) -> Result<Received, ApiError> {
         self.app.models.open()?;
-        let mut body = body::read(body, &self.app).await?;
+        let mut bytes = body::read(body, &self.app).await?;
         let (app, fallback, span) = (Arc::clone(&self.app), self.model.clone(), self.span.clone());
         let read = move || {
-            let value = json::parse(&body.bytes, &app.config.limits)?;
+            let value = json::parse(&bytes.bytes, &app.config.limits)?;
             let fields = Fields::of(&value, "")?;
             let name = named(&fields).or(fallback.as_deref());
             if let Some(name) = name {
                 span.model(name);
             }
             let index = app.models.find(name)?;
-            body.bytes = Vec::new();
-            Ok((value, index, body))
+            bytes.bytes = Vec::new();
+            Ok(Received { value, index, bytes })
         };
-        let (value, index, waits) = self.blocking(read).await?;
+        self.blocking(read).await
+    }
+
+    /// Has the model of a body loaded, and makes something of both on a thread of its own, where tokenising a long prompt keeps nobody waiting.
+    pub(crate) async fn prepare<T: Send + 'static>(
+        &self,
+        received: Received,
+        work: impl FnOnce(&App, &Arc<Lease>, &Fields<'_>) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let Received { value, index, bytes } = received;
         let (app, lease) = (Arc::clone(&self.app), self.app.models.lease(index).await?);
         // what waits for its model counts among the bodies
-        drop(waits);
+        drop(bytes);
         self.blocking(move || work(&app, &lease, &Fields::of(&value, "")?)).await
+    }
+
+    /// Reads a JSON body, and prepares it.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        body: Body,
+        work: impl FnOnce(&App, &Arc<Lease>, &Fields<'_>) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let received = self.receive(body).await?;
+        self.prepare(received, work).await
+    }
+
+    /// Answers a body by `work`. A stream whose model takes long to load begins before it is there, so that neither the client nor a proxy
+    /// gives up.
+    pub(crate) async fn answer<F>(
+        self,
+        dialect: Dialect,
+        body: Body,
+        work: impl FnOnce(Asker, Received) -> F,
+    ) -> Response
+    where
+        F: Future<Output = Result<Response, ApiError>> + Send + 'static,
+    {
+        let received = match self.receive(body).await {
+            Ok(received) => received,
+            Err(error) => return self.reply(dialect, Err(error)),
+        };
+        let waits = received.streams() && !self.app.models.is_loaded(received.index);
+        let mut answering = Box::pin(work(self.clone(), received));
+        if waits {
+            let pause = Duration::from_secs(self.app.config.limits.loading_ping_seconds.max(1));
+            match tokio::time::timeout(pause, &mut answering).await {
+                Ok(result) => return self.reply(dialect, result),
+                Err(_) => return begin_early(self, dialect, answering, pause),
+            }
+        }
+        self.reply(dialect, answering.await)
     }
 
     /// Runs work that takes time beside the requests' own thread. A panic in it is this request's alone.
@@ -125,15 +190,20 @@ impl Asker {
     /// Answers with a response, or with the error in the dialect's form.
     pub(crate) fn reply(&self, dialect: Dialect, result: Result<Response, ApiError>) -> Response {
         result.unwrap_or_else(|error| {
-            self.span.failed(&error);
-            let trace = self.span.trace_id();
-            if error.kind == ErrorKind::Internal {
-                tracing::error!(request = self.id, trace, "{error}");
-            } else {
-                tracing::info!(request = self.id, trace, "refused: {error}");
-            }
+            self.note(&error);
             dialect.error(&error, &self.id)
         })
+    }
+
+    /// Writes an error into log and trace.
+    pub(super) fn note(&self, error: &ApiError) {
+        self.span.failed(error);
+        let trace = self.span.trace_id();
+        if error.kind == ErrorKind::Internal {
+            tracing::error!(request = self.id, trace, "{error}");
+        } else {
+            tracing::info!(request = self.id, trace, "refused: {error}");
+        }
     }
 
     /// Answers with a JSON value, or with the error in the dialect's form.

@@ -2,9 +2,10 @@
 
 mod asker;
 mod body;
+mod early;
 mod query;
 
-pub(crate) use asker::Asker;
+pub(crate) use asker::{Asker, Received};
 pub(crate) use query::percent_decoded;
 
 use crate::config::ServerConfig;

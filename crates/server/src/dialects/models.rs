@@ -5,6 +5,7 @@ use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::ids;
 use crate::models::Status;
+use axum::body::Body;
 use axum::extract::Path;
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -78,6 +79,35 @@ pub(crate) async fn list(asker: Asker) -> Response {
 /// `GET /v1/models/ID`.
 pub(crate) async fn one(asker: Asker, Path(id): Path<String>) -> Response {
     asker.reply_json(Dialect::OpenAi, find(&asker, &id))
+}
+
+/// `POST /models/load`, as llama.cpp's router has it: answered at once, while the model is being loaded.
+pub(crate) async fn load(asker: Asker, body: Body) -> Response {
+    asker.reply_json(
+        Dialect::LlamaCpp,
+        named(&asker, body).await.and_then(|index| {
+            asker.app.models.load(index)?;
+            Ok(json!({"success": true}))
+        }),
+    )
+}
+
+/// `POST /models/unload`.
+pub(crate) async fn unload(asker: Asker, body: Body) -> Response {
+    asker.reply_json(
+        Dialect::LlamaCpp,
+        named(&asker, body).await.map(|index| {
+            asker.app.models.unload(index);
+            json!({"success": true})
+        }),
+    )
+}
+
+/// The model that a body must name.
+async fn named(asker: &Asker, body: Body) -> Result<usize, ApiError> {
+    let received = asker.receive(body).await?;
+    received.fields()?.require_str("model")?;
+    Ok(received.model())
 }
 
 fn find(asker: &Asker, id: &str) -> Result<Value, ApiError> {

@@ -4,7 +4,7 @@ use super::openai_chat::{FINGERPRINT, finite, usage_of};
 use super::prepare;
 use super::prepare::{PromptInput, prompts};
 use crate::answer::{Finish, Outcome, Piece, Token, Update, What};
-use crate::app::Asker;
+use crate::app::{Asker, Received};
 use crate::dialect::{Dialect, json_response};
 use crate::error::ApiError;
 use crate::ids;
@@ -34,12 +34,12 @@ struct About {
 
 /// `POST /v1/completions`.
 pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
-    asker.reply(Dialect::OpenAi, answer(&asker, body).await)
+    asker.answer(Dialect::OpenAi, body, answer).await
 }
 
-async fn answer(asker: &Asker, body: Body) -> Result<Response, ApiError> {
+async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> {
     let (prepared, about) = asker
-        .prepare(body, |app, served, fields| {
+        .prepare(received, |app, served, fields| {
             let limits = &app.config.limits;
             let (params, about) = read(fields, served, limits)?;
             let prompts = prompts(served, fields, "prompt", limits, PromptInput::Raw)?;
@@ -214,8 +214,7 @@ impl Encoder for CompletionStream {
     }
 
     fn error(&mut self, error: &ApiError, out: &mut String) {
-        send(out, &Dialect::OpenAi.error_value(error, &self.id));
-        out.push_str("data: [DONE]\n\n");
+        out.push_str(&Dialect::OpenAi.error_event(error, &self.id));
     }
 
     fn end(&mut self, out: &mut String) {

@@ -18,7 +18,7 @@ pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
 
 async fn answer(asker: &Asker, body: Body) -> Result<Value, ApiError> {
     let (served, prompts, model, base64) = asker
-        .prepare(body, |app, served, fields| {
+        .read(body, |app, served, fields| {
             let name = if fields.get("input").is_some() { "input" } else { "content" };
             let prompts = prompts(served, fields, name, &app.config.limits, PromptInput::Plain)?;
             if let Some(dimensions) =

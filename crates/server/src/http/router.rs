@@ -44,6 +44,8 @@ routes! {
     post "/v1/embeddings" openai_embeddings::handle, "EmbeddingRequest", "Embeddings: means of the last hidden states, normalised";
     get "/v1/models" models::list, "", "The models";
     get "/models" models::list, "", "The same";
+    post "/models/load" models::load, "ModelRequest", "Begin to load a model (llama.cpp); its status stands in the list of models";
+    post "/models/unload" models::unload, "ModelRequest", "Unload a model once its answers have ended (llama.cpp)";
     get "/v1/models/{id}" models::one, "", "One model";
     post "/v1/messages" anthropic::handle, "MessagesRequest", "Answer a conversation (Anthropic)";
     post "/v1/messages/count_tokens" anthropic::count_tokens, "MessagesRequest", "How many tokens a conversation has";

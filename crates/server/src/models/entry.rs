@@ -75,7 +75,9 @@ impl Entry {
             self.phase = Phase::Loaded(Arc::clone(engineering));
         }
         self.used = Instant::now();
-        self.expires = idle.and_then(|idle| self.used.checked_add(idle));
+        // whoever waits for it comes first, and takes this away with it
+        let keep = if self.waiting == 0 { self.keep.take().unwrap_or(idle) } else { idle };
+        self.expires = keep.and_then(|keep| self.used.checked_add(keep));
         self.counts.loads += 1;
         self.counts.load_time += time;
     }
@@ -95,6 +97,35 @@ impl Entry {
             }
             self.phase = Phase::Unloading(engineering);
             self.expires = None;
+        }
+    }
+
+    /// Lets all that it has been asked for end, and then its worker. One that is being loaded cannot be stopped and comes to its end first.
+    pub(super) fn unload_soon(&mut self) {
+        match &self.phase {
+            Phase::Loaded(_) if self.waiting == 0 => self.unload(),
+            Phase::Loaded(_) | Phase::Loading(_) => self.keep = Some(Some(Duration::ZERO)),
+            Phase::Unloaded | Phase::Unloading(_) | Phase::Failed { .. } => {}
+        }
+    }
+
+    /// It is wanted, whatever was said or has failed before.
+    pub(super) fn retry(&mut self) {
+        self.keep = None;
+        if let Phase::Failed { .. } = self.phase {
+            self.phase = Phase::Unloaded;
+        }
+    }
+
+    /// A request waits for it no longer.
+    pub(super) fn stop_waiting(&mut self) {
+        self.waiting -= 1;
+        if self.waiting == 0
+            && self.users == 0
+            && self.is_loaded()
+            && let Some(keep) = self.keep.take()
+        {
+            self.expires = keep.and_then(|keep| self.used.checked_add(keep));
         }
     }
 

@@ -1,5 +1,6 @@
 //! A loaded model while a request uses it.
 
+use super::entry::Entry;
 use super::table::Table;
 use crate::model::Served;
 use crate::worker::Engineering;
@@ -49,6 +50,6 @@ pub(super) struct Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.table.change(self.index, |entry| entry.waiting -= 1);
+        self.table.change(self.index, Entry::stop_waiting);
     }
 }

@@ -197,9 +197,12 @@ impl Models {
 
     /// The model for a request, which waits while it is loaded.
     pub(crate) async fn lease(&self, index: usize) -> Result<Arc<Lease>, ApiError> {
+        self.wait(index, None).await
+    }
+
+    async fn wait(&self, index: usize, mut waiting: Option<Waiting>) -> Result<Arc<Lease>, ApiError> {
         let mut changes = self.table.changes();
         let deadline = tokio::time::Instant::now() + self.patience;
-        let mut waiting = None;
         loop {
             if let Some(lease) = self.try_lease(index, &mut waiting)? {
                 return Ok(Arc::new(lease));
@@ -241,6 +244,31 @@ impl Models {
             *waiting = Some(Waiting { table: Arc::clone(&self.table), index });
         }
         Ok(None)
+    }
+
+    pub(crate) fn is_loaded(&self, index: usize) -> bool {
+        self.table.lock()[index].is_loaded()
+    }
+
+    /// Begins to load a model that nobody has asked yet. A load that failed is tried again.
+    ///
+    /// # Errors
+    /// As [`Models::open`], or too many wait for it already.
+    pub(crate) fn load(self: &Arc<Self>, index: usize) -> Result<(), ApiError> {
+        self.open()?;
+        self.table.change(index, Entry::retry);
+        let mut waiting = None;
+        if self.try_lease(index, &mut waiting)?.is_none() {
+            let models = Arc::clone(self);
+            // what comes of it stands in the model's status
+            tokio::spawn(async move { models.wait(index, waiting).await.map(drop) });
+        }
+        Ok(())
+    }
+
+    /// Unloads a model: once those who use it and those who wait for it have their answers.
+    pub(crate) fn unload(&self, index: usize) {
+        self.table.change(index, Entry::unload_soon);
     }
 
     /// All models.

@@ -12,6 +12,7 @@ mod errors;
 mod hostile;
 mod life;
 mod llama_cpp;
+mod loading;
 mod models;
 mod ollama;
 mod openapi;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// A random model in this folder.
-fn tiny(folder: &Path) -> Loader {
+pub fn tiny(folder: &Path) -> Loader {
     let path = folder.join("tiny.gguf");
     Recipe::new("tiny-v3", "Q4_K_M".parse().unwrap()).write_gguf(&path).unwrap();
     loader_of("tiny", Box::new(move || Arc::new(Checkpoint::open(&path).unwrap())))
@@ -24,17 +24,17 @@ fn demo() -> Loader {
     loader_of("demo", Box::new(open_demo))
 }
 
-fn both(folder: &Path) -> Vec<ModelSource> {
+pub fn both(folder: &Path) -> Vec<ModelSource> {
     vec![source("demo", demo()), source("tiny", tiny(folder))]
 }
 
-fn serve(config: ServerConfig, models: Vec<ModelSource>) -> Running {
+pub fn serve(config: ServerConfig, models: Vec<ModelSource>) -> Running {
     let server = Server::start(config, models, Extras::default()).unwrap();
     server.wait_loaded(Duration::from_secs(10)).expect("nothing is loaded yet").unwrap();
     wrap(server)
 }
 
-fn state(server: &Running, name: &str) -> String {
+pub fn state(server: &Running, name: &str) -> String {
     let list = server.get("/v1/models").ok();
     let entry = list["data"].as_array().unwrap().iter().find(|entry| entry["id"] == name).unwrap();
     entry["status"]["value"].as_str().unwrap().to_owned()
@@ -59,12 +59,12 @@ fn out_of_memory() -> EngineError {
     }
 }
 
-fn long(model: &str, tokens: usize) -> Value {
+pub fn long(model: &str, tokens: usize) -> Value {
     ask(json!({"model": model, "max_tokens": tokens, "ignore_eos": true, "stream": true}))
 }
 
 /// How many tokens a stream had when it ended by its length.
-fn whole(chunks: &[Value]) -> u64 {
+pub fn whole(chunks: &[Value]) -> u64 {
     let last = &chunks[chunks.len() - 1];
     assert_eq!(last["choices"][0]["finish_reason"], "length", "{last}");
     last["timings"]["predicted_n"].as_u64().unwrap()

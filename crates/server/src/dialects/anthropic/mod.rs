@@ -4,7 +4,7 @@ mod request;
 mod stream;
 mod whole;
 
-use crate::app::Asker;
+use crate::app::{Asker, Received};
 use crate::dialect::{Dialect, json_response};
 use crate::error::ApiError;
 use crate::stream::stream as streamed;
@@ -14,12 +14,12 @@ use serde_json::json;
 
 /// `POST /v1/messages`.
 pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
-    asker.reply(Dialect::Anthropic, answer(&asker, body).await)
+    asker.answer(Dialect::Anthropic, body, answer).await
 }
 
-async fn answer(asker: &Asker, body: Body) -> Result<Response, ApiError> {
+async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> {
     let (prepared, about) = asker
-        .prepare(body, |app, served, fields| {
+        .prepare(received, |app, served, fields| {
             request::read(fields, served, &app.config.limits)?.prepare(served, &app.config.limits)
         })
         .await?;
@@ -33,7 +33,7 @@ async fn answer(asker: &Asker, body: Body) -> Result<Response, ApiError> {
 
 /// `POST /v1/messages/count_tokens`.
 pub(crate) async fn count_tokens(asker: Asker, body: Body) -> Response {
-    let counted = asker.prepare(body, |app, served, fields| {
+    let counted = asker.read(body, |app, served, fields| {
         let (conversation, _) = request::read_conversation(fields, &app.config.limits)?;
         Ok(json!({"input_tokens": served.chat_prompt(&conversation)?.tokens.len()}))
     });

@@ -132,7 +132,7 @@ impl Encoder for MessageStream {
     }
 
     fn error(&mut self, error: &ApiError, out: &mut String) {
-        send(out, &Dialect::Anthropic.error_value(error, &self.request));
+        out.push_str(&Dialect::Anthropic.error_event(error, &self.request));
     }
 
     fn end(&mut self, out: &mut String) {

@@ -2,7 +2,7 @@
 
 use super::status::settings;
 use crate::answer::{Finish, Outcome, Piece, Reason, Token, Update, What};
-use crate::app::Asker;
+use crate::app::{Asker, Received};
 use crate::dialect::{Dialect, json_response};
 use crate::dialects::openai_chat::finite;
 use crate::dialects::prepare;
@@ -32,12 +32,12 @@ struct About {
 }
 
 pub(crate) async fn completion(asker: Asker, body: Body) -> Response {
-    asker.reply(Dialect::LlamaCpp, answer(&asker, body).await)
+    asker.answer(Dialect::LlamaCpp, body, answer).await
 }
 
-async fn answer(asker: &Asker, body: Body) -> Result<Response, ApiError> {
+async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> {
     let (prepared, about) = asker
-        .prepare(body, |app, served, fields| {
+        .prepare(received, |app, served, fields| {
             let limits = &app.config.limits;
             let mut params = Params::read(fields, &served.about.sampling, limits)?;
             params.max_tokens = params::max_tokens(fields, &["n_predict", "max_tokens"])?;
@@ -208,9 +208,7 @@ impl Encoder for CompletionStream {
     }
 
     fn error(&mut self, error: &ApiError, out: &mut String) {
-        // llama.cpp's own form of an error in a stream
-        let value = Dialect::LlamaCpp.error_value(error, "");
-        let _ = write!(out, "error: {value}\n\n");
+        out.push_str(&Dialect::LlamaCpp.error_event(error, ""));
     }
 
     fn end(&mut self, _out: &mut String) {}

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(asker: Asker, body: Body) -> Response {
-    let value = asker.prepare(body, |_, served, fields| {
+    let value = asker.read(body, |_, served, fields| {
         let text = fields.str("content")?.ok_or_else(|| fields.missing("content"))?;
         let encode = Encode {
             add_special: fields.bool("add_special")?.unwrap_or(false),
@@ -42,7 +42,7 @@ pub(crate) async fn tokenize(asker: Asker, body: Body) -> Response {
 
 /// `POST /detokenize`.
 pub(crate) async fn detokenize(asker: Asker, body: Body) -> Response {
-    let value = asker.prepare(body, |_, served, fields| {
+    let value = asker.read(body, |_, served, fields| {
         let list = fields.array("tokens")?.ok_or_else(|| fields.missing("tokens"))?;
         let id = |(i, value): (usize, &Value)| {
             let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -59,7 +59,7 @@ pub(crate) async fn detokenize(asker: Asker, body: Body) -> Response {
 
 /// `POST /apply-template`.
 pub(crate) async fn apply_template(asker: Asker, body: Body) -> Response {
-    let value = asker.prepare(body, |app, served, fields| {
+    let value = asker.read(body, |app, served, fields| {
         let conversation = read_conversation(fields, &app.config.limits)?;
         Ok(json!({"prompt": served.render(&conversation)?.text}))
     });

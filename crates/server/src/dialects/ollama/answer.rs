@@ -8,12 +8,13 @@ use crate::dialects::prepare;
 use crate::dialects::prepare::{PromptInput, prompts};
 use crate::error::ApiError;
 use crate::ids;
+use crate::json::Fields;
 use crate::stream::{Encoder, stream};
 use axum::body::Body;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How the answer is to be written.
 #[derive(Clone, Debug)]
@@ -36,8 +37,17 @@ pub(crate) async fn generate(asker: Asker, body: Body) -> Response {
 }
 
 async fn answer(asker: &Asker, body: Body, chat: bool) -> Result<Response, ApiError> {
+    let received = asker.receive(body).await?;
+    let fields = received.fields()?;
+    if asks_nothing(&fields, chat)? && read_keep_alive(&fields)? == Some(Some(Duration::ZERO)) {
+        let models = &asker.app.models;
+        models.unload(received.model());
+        let model = fields.str("model")?.map_or_else(|| models.status(received.model()).name, str::to_owned);
+        let about = About { model, chat, stream: false, started: Instant::now() };
+        return Ok(json_response(&about.without_answer("unload")));
+    }
     let (prepared, about) = asker
-        .prepare(body, move |app, served, fields| {
+        .prepare(received, move |app, served, fields| {
             let limits = &app.config.limits;
             let params = read_params(fields, served, limits)?;
             let keep = read_keep_alive(fields)?;
@@ -50,13 +60,7 @@ async fn answer(asker: &Asker, body: Body, chat: bool) -> Result<Response, ApiEr
                 stream: fields.bool("stream")?.unwrap_or(true),
                 started: Instant::now(),
             };
-            // without anything to answer, Ollama's clients only want the model loaded
-            let empty = if chat {
-                fields.array("messages")?.is_none_or(Vec::is_empty)
-            } else {
-                fields.str("prompt")?.is_none_or(str::is_empty)
-            };
-            if empty {
+            if asks_nothing(fields, chat)? {
                 return Ok((None, about));
             }
             let prepared = if chat {
@@ -74,10 +78,7 @@ async fn answer(asker: &Asker, body: Body, chat: bool) -> Result<Response, ApiEr
         })
         .await?;
     let Some(prepared) = prepared else {
-        let mut value = about.part("", "", &[]);
-        value["done"] = true.into();
-        value["done_reason"] = "load".into();
-        return Ok(json_response(&value));
+        return Ok(json_response(&about.without_answer("load")));
     };
     let answer = asker.begin(prepared).await?;
     if about.stream {
@@ -90,7 +91,23 @@ async fn answer(asker: &Asker, body: Body, chat: bool) -> Result<Response, ApiEr
     Ok(json_response(&value))
 }
 
+/// Without anything to answer, Ollama's clients only want the model loaded, or unloaded.
+fn asks_nothing(fields: &Fields<'_>, chat: bool) -> Result<bool, ApiError> {
+    Ok(if chat {
+        fields.array("messages")?.is_none_or(Vec::is_empty)
+    } else {
+        fields.str("prompt")?.is_none_or(str::is_empty)
+    })
+}
+
 impl About {
+    fn without_answer(&self, reason: &str) -> Value {
+        let mut value = self.part("", "", &[]);
+        value["done"] = true.into();
+        value["done_reason"] = reason.into();
+        value
+    }
+
     fn part(&self, content: &str, thinking: &str, calls: &[Call]) -> Value {
         let mut value = json!({"model": self.model, "created_at": ids::timestamp()});
         let mut body = Map::new();
@@ -174,7 +191,7 @@ impl Encoder for Lines {
     }
 
     fn error(&mut self, error: &ApiError, out: &mut String) {
-        send(out, &Dialect::Ollama.error_value(error, ""));
+        out.push_str(&Dialect::Ollama.error_event(error, ""));
     }
 
     fn end(&mut self, _out: &mut String) {}

@@ -75,7 +75,7 @@ pub(crate) async fn ps(asker: Asker) -> Response {
 
 /// `POST /api/show`.
 pub(crate) async fn show(asker: Asker, body: Body) -> Response {
-    let value = asker.prepare(body, |_, served, fields| {
+    let value = asker.read(body, |_, served, fields| {
         // either name
         let _ = (fields.str("model")?, fields.str("name")?);
         let family = &served.architecture;

@@ -7,7 +7,7 @@ mod whole;
 pub(crate) use request::{content_text, no_media, read_conversation, read_switches, read_tool_choice};
 pub(super) use whole::{FINGERPRINT, finite, logprobs, usage_of};
 
-use crate::app::Asker;
+use crate::app::{Asker, Received};
 use crate::dialect::{Dialect, json_response};
 use crate::error::ApiError;
 use crate::stream::stream as streamed;
@@ -17,12 +17,12 @@ use std::sync::Arc;
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
-    asker.reply(Dialect::OpenAi, answer(&asker, body).await)
+    asker.answer(Dialect::OpenAi, body, answer).await
 }
 
-async fn answer(asker: &Asker, body: Body) -> Result<Response, ApiError> {
+async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> {
     let (mut prepared, about) = asker
-        .prepare(body, |app, served, fields| {
+        .prepare(received, |app, served, fields| {
             request::read(fields, served, &app.config.limits)?.prepare(served, &app.config.limits)
         })
         .await?;

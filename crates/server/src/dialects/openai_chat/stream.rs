@@ -138,8 +138,7 @@ impl Encoder for ChatStream {
     }
 
     fn error(&mut self, error: &ApiError, out: &mut String) {
-        send(out, &Dialect::OpenAi.error_value(error, &self.id));
-        out.push_str("data: [DONE]\n\n");
+        out.push_str(&Dialect::OpenAi.error_event(error, &self.id));
     }
 
     fn end(&mut self, out: &mut String) {

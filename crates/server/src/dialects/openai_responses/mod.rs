@@ -5,7 +5,7 @@ mod request;
 mod stream;
 mod whole;
 
-use crate::app::Asker;
+use crate::app::{Asker, Received};
 use crate::dialect::{Dialect, json_response};
 use crate::error::{ApiError, ErrorKind};
 use crate::store::Stored;
@@ -19,13 +19,13 @@ use whole::Written;
 
 /// `POST /v1/responses`.
 pub(crate) async fn handle(asker: Asker, body: Body) -> Response {
-    asker.reply(Dialect::OpenAi, answer(&asker, body).await)
+    asker.answer(Dialect::Responses, body, answer).await
 }
 
-async fn answer(asker: &Asker, body: Body) -> Result<Response, ApiError> {
+async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> {
     let owner = asker.tenant.key;
     let (prepared, about) = asker
-        .prepare(body, move |app, served, fields| {
+        .prepare(received, move |app, served, fields| {
             let earlier = |id: &str| {
                 let store = app.store.lock().unwrap_or_else(PoisonError::into_inner);
                 store.get(owner, id).map(|stored| stored.items.clone())
@@ -60,7 +60,7 @@ fn unknown(id: &str) -> ApiError {
 fn stored(asker: &Asker, id: &str, of: impl FnOnce(&Stored) -> Value) -> Response {
     let store = asker.app.store.lock().unwrap_or_else(PoisonError::into_inner);
     let found = store.get(asker.tenant.key, id).map(of);
-    asker.reply_json(Dialect::OpenAi, found.ok_or_else(|| unknown(id)))
+    asker.reply_json(Dialect::Responses, found.ok_or_else(|| unknown(id)))
 }
 
 /// `GET /v1/responses/ID`.
@@ -73,7 +73,7 @@ pub(crate) async fn remove(asker: Asker, Path(id): Path<String>) -> Response {
     let removed =
         asker.app.store.lock().unwrap_or_else(PoisonError::into_inner).remove(asker.tenant.key, &id);
     let value = json!({"id": id, "object": "response", "deleted": true});
-    asker.reply_json(Dialect::OpenAi, if removed { Ok(value) } else { Err(unknown(&id)) })
+    asker.reply_json(Dialect::Responses, if removed { Ok(value) } else { Err(unknown(&id)) })
 }
 
 /// `GET /v1/responses/ID/input_items`.
@@ -91,5 +91,5 @@ pub(crate) async fn input_items(asker: Asker, Path(id): Path<String>) -> Respons
 /// `POST /v1/responses/ID/cancel`.
 pub(crate) async fn cancel(asker: Asker) -> Response {
     let problem = "only responses in the background can be cancelled, and there are none: close the connection to cancel an answer";
-    asker.reply(Dialect::OpenAi, Err(ApiError::invalid(problem)))
+    asker.reply(Dialect::Responses, Err(ApiError::invalid(problem)))
 }

@@ -1,0 +1,74 @@
+//! A stream that begins before its model is loaded: comments, until the answer is there.
+
+use super::Asker;
+use crate::dialect::Dialect;
+use crate::error::ApiError;
+use crate::stream::event_stream;
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http_body::Frame;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+/// An answer in the making.
+type Answering = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
+
+/// What a client hears meanwhile. Server-sent events have comments; no client shows them.
+const COMMENT: &str = ": loading\n\n";
+
+enum Stage {
+    Waiting(Answering),
+    Streaming(Body),
+    Ended,
+}
+
+struct Early {
+    asker: Asker,
+    dialect: Dialect,
+    stage: Stage,
+    ticks: Interval,
+}
+
+/// A stream that says every `pause` that it lives, then whatever is answered. Its status is sent, so that an error is an event in it.
+pub(super) fn begin_early(asker: Asker, dialect: Dialect, answering: Answering, pause: Duration) -> Response {
+    let mut ticks = interval(pause);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    event_stream(
+        Body::new(Early { asker, dialect, stage: Stage::Waiting(answering), ticks }),
+        "text/event-stream",
+    )
+}
+
+impl http_body::Body for Early {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        loop {
+            match &mut this.stage {
+                Stage::Waiting(answering) => match answering.as_mut().poll(context) {
+                    Poll::Ready(Ok(response)) => this.stage = Stage::Streaming(response.into_body()),
+                    Poll::Ready(Err(error)) => {
+                        this.asker.note(&error);
+                        this.stage = Stage::Ended;
+                        let event = this.dialect.error_event(&error, &this.asker.id);
+                        return Poll::Ready(Some(Ok(Frame::data(event.into()))));
+                    }
+                    Poll::Pending if this.ticks.poll_tick(context).is_ready() => {
+                        return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(COMMENT.as_bytes())))));
+                    }
+                    Poll::Pending => return Poll::Pending,
+                },
+                Stage::Streaming(body) => return Pin::new(body).poll_frame(context),
+                Stage::Ended => return Poll::Ready(None),
+            }
+        }
+    }
+}

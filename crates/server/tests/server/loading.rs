@@ -1,0 +1,227 @@
+//! What clients hear while a model loads, and loading and unloading by hand.
+
+use crate::client::{Reply, receive};
+use crate::models::{both, long, serve, state, tiny, whole};
+use crate::support::{CHAT, Running, ask, config, loader_of, merge, open_demo, question, source, until};
+use latent_server::{Attempt, Limits, Loader, ModelSource, ServerConfig};
+use serde_json::{Value, json};
+use std::io::Read;
+use std::net::TcpStream;
+use std::sync::mpsc::{Sender, channel};
+
+/// Loads the demo model, once it is told to: with an error, if it gets one.
+fn slow() -> (Loader, Sender<Option<&'static str>>) {
+    let (go, wait) = channel::<Option<&'static str>>();
+    let mut load = loader_of("slow", Box::new(open_demo));
+    let slow = move |attempt: &mut Attempt<'_>| match wait.recv().unwrap() {
+        None => load(attempt),
+        Some(problem) => Err(problem.into()),
+    };
+    (Box::new(slow), go)
+}
+
+fn with_slow(folder: &tempfile::TempDir, loader: Loader) -> Vec<ModelSource> {
+    vec![source("slow", loader), source("tiny", tiny(folder.path()))]
+}
+
+/// Streams begin a second after their request, if the model is not there.
+fn impatient() -> ServerConfig {
+    ServerConfig { limits: Limits { loading_ping_seconds: 1, ..Limits::default() }, ..config() }
+}
+
+/// A short stream from each interface that has server-sent events.
+fn streams(server: &Running) -> Vec<(&'static str, TcpStream)> {
+    let chat = json!({"messages": question()});
+    let plain = json!({"prompt": "a fox"});
+    let responses = json!({"input": question(), "max_output_tokens": 3});
+    [
+        (CHAT, &chat),
+        ("/v1/messages", &chat),
+        ("/v1/completions", &plain),
+        ("/completion", &plain),
+        ("/v1/responses", &responses),
+    ]
+    .map(|(path, more)| {
+        let mut body = json!({"model": "slow", "stream": true, "max_tokens": 3, "temperature": 0});
+        merge(&mut body, more.clone());
+        (path, server.begin(path, &body))
+    })
+    .into()
+}
+
+/// Reads until `count` comments have come.
+fn comments(stream: &mut TcpStream, count: usize) -> Vec<u8> {
+    let mut read = Vec::new();
+    let mut piece = [0; 256];
+    while String::from_utf8_lossy(&read).matches(": loading\n\n").count() < count {
+        let length = stream.read(&mut piece).unwrap();
+        assert!(length > 0, "{}", String::from_utf8_lossy(&read));
+        read.extend_from_slice(&piece[..length]);
+    }
+    read
+}
+
+/// The stream of each interface, of which two comments came before `go`.
+fn after_comments(server: &Running, go: impl FnOnce()) -> Vec<(&'static str, Reply)> {
+    let streams = streams(server);
+    let begun: Vec<_> =
+        streams.into_iter().map(|(path, mut stream)| (path, comments(&mut stream, 2), stream)).collect();
+    go();
+    begun.into_iter().map(|(path, read, stream)| (path, receive(read.as_slice().chain(stream)))).collect()
+}
+
+#[test]
+fn streams_say_that_they_live_while_their_model_loads() {
+    let folder = tempfile::tempdir().unwrap();
+    let (loader, go) = slow();
+    let server = serve(impatient(), with_slow(&folder, loader));
+    let whole_later = server.begin(CHAT, &ask(json!({"model": "slow"})));
+    let replies = after_comments(&server, || go.send(None).unwrap());
+    let names: Vec<_> = replies.iter().map(|(path, reply)| (*path, reply.events())).collect();
+    for (path, events) in names {
+        assert!(events.len() > 1, "{path}");
+        let (name, data) = &events[events.len() - 1];
+        match path {
+            "/v1/messages" => {
+                assert_eq!((name.as_str(), events[0].0.as_str()), ("message_stop", "message_start"))
+            }
+            "/v1/responses" => assert_eq!(events[0].0, "response.created"),
+            "/completion" => assert_eq!(serde_json::from_str::<Value>(data).unwrap()["stop"], true),
+            _ => assert_eq!(data, "[DONE]"),
+        }
+    }
+    // one that is not streamed has a status of its own, and waits
+    receive(whole_later).ok();
+}
+
+#[test]
+fn a_load_that_fails_is_an_event_of_streams_that_have_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let (loader, go) = slow();
+    let server = serve(impatient(), with_slow(&folder, loader));
+    let problem = "the model cannot be loaded: the file is gone";
+    for (path, reply) in after_comments(&server, || go.send(Some("the file is gone")).unwrap()) {
+        assert_eq!(reply.status, 200, "{path}");
+        let text = reply.text();
+        let last = text.trim_end().trim_end_matches("data: [DONE]").trim_end();
+        let (event, data) = last.rsplit_once(": {").unwrap();
+        let event = event.rsplit_once("\n\n").unwrap().1;
+        let error: Value = serde_json::from_str(&format!("{{{data}")).unwrap();
+        let (form, message) = match path {
+            "/v1/messages" => ("event: error\ndata", &error["error"]["message"]),
+            "/v1/responses" => ("event: error\ndata", &error["message"]),
+            "/completion" => ("error", &error["error"]["message"]),
+            _ => ("data", &error["error"]["message"]),
+        };
+        assert_eq!((event, message), (form, &json!(problem)), "{path}: {text}");
+        assert_eq!(text.ends_with("data: [DONE]\n\n"), path.ends_with("completions"), "{path}");
+    }
+    server.get("/health").ok();
+}
+
+#[test]
+fn a_client_that_leaves_while_its_model_loads_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (loader, go) = slow();
+    let server = serve(impatient(), with_slow(&folder, loader));
+    let mut stream = server.begin(CHAT, &long("slow", 400));
+    comments(&mut stream, 1);
+    drop(stream);
+    server.post("/models/unload", &json!({"model": "slow"})).ok();
+    go.send(None).unwrap();
+    until("unloaded", || server.metric("latent_model_unloads_total{model=\"slow\"}") == 1);
+    assert_eq!(server.metric("latent_generated_tokens_total{model=\"slow\"}"), 0);
+}
+
+fn order(server: &Running, what: &str, model: &str) {
+    let reply = server.post(&format!("/models/{what}"), &json!({"model": model}));
+    assert_eq!(reply.ok(), json!({"success": true}), "{what}");
+}
+
+#[test]
+fn models_are_loaded_and_unloaded_by_hand() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve(config(), both(folder.path()));
+    for _ in 0..2 {
+        order(&server, "load", "tiny");
+        assert_ne!(state(&server, "tiny"), "unloaded");
+        until("loaded", || state(&server, "tiny") == "loaded");
+        order(&server, "load", "tiny");
+        assert_eq!((state(&server, "tiny"), state(&server, "demo")), ("loaded".into(), "unloaded".into()));
+        order(&server, "unload", "tiny");
+        until("unloaded", || state(&server, "tiny") == "unloaded");
+        order(&server, "unload", "tiny");
+    }
+    assert_eq!(server.metric("latent_model_loads_total{model=\"tiny\"}"), 2);
+    let reply = server.post("/models/load", &json!({"model": "other"}));
+    assert_eq!(reply.error(404).0, "there is no model \"other\"; this server has demo, tiny");
+    assert_eq!(server.post("/models/unload", &json!({})).error(400).0, "`model`: this field is required");
+}
+
+#[test]
+fn a_model_that_is_unloaded_by_hand_ends_its_answers_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve(config(), both(folder.path()));
+    let stream = server.begin(CHAT, &long("tiny", 300));
+    until("running", || server.get("/latent/stats?model=tiny").ok()["running"] == 1);
+    order(&server, "unload", "tiny");
+    assert_eq!(whole(&receive(stream).chunks()), 300);
+    until("unloaded", || state(&server, "tiny") == "unloaded");
+    server.post(CHAT, &ask(json!({"model": "tiny"}))).ok();
+}
+
+#[test]
+fn a_model_that_is_unloaded_while_it_loads_answers_who_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let (loader, go) = slow();
+    let server = serve(config(), with_slow(&folder, loader));
+    let stream = server.begin(CHAT, &long("slow", 30));
+    until("loading", || state(&server, "slow") == "loading");
+    order(&server, "unload", "slow");
+    go.send(None).unwrap();
+    assert_eq!(whole(&receive(stream).chunks()), 30);
+    until("unloaded", || state(&server, "slow") == "unloaded");
+    // and one that is wanted again in time stays
+    order(&server, "load", "slow");
+    order(&server, "unload", "slow");
+    order(&server, "load", "slow");
+    go.send(None).unwrap();
+    until("loaded", || state(&server, "slow") == "loaded");
+    server.post(CHAT, &ask(json!({"model": "slow"}))).ok();
+    assert_eq!(server.metric("latent_model_unloads_total{model=\"slow\"}"), 1);
+}
+
+#[test]
+fn a_failed_load_is_tried_again_by_hand_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (loader, go) = slow();
+    let server = serve(config(), with_slow(&folder, loader));
+    order(&server, "load", "slow");
+    go.send(Some("the file is gone")).unwrap();
+    let failed = || server.get("/v1/models/slow").ok()["status"]["failed"] == true;
+    until("failed", failed);
+    order(&server, "load", "slow");
+    go.send(None).unwrap();
+    until("loaded", || state(&server, "slow") == "loaded");
+}
+
+#[test]
+fn ollamas_clients_unload_a_model_by_asking_it_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve(config(), both(folder.path()));
+    for (path, more) in [("/api/generate", json!({})), ("/api/chat", json!({"messages": []}))] {
+        let ask = |keep: i64| {
+            let mut body = json!({"model": "tiny", "keep_alive": keep});
+            merge(&mut body, more.clone());
+            let answer = server.post(path, &body).ok();
+            assert_eq!(answer["done"], true);
+            answer["done_reason"].clone()
+        };
+        assert_eq!((ask(-1), state(&server, "tiny")), (json!("load"), "loaded".into()));
+        assert_eq!(ask(0), "unload");
+        until("unloaded", || state(&server, "tiny") == "unloaded");
+        // nothing is loaded in order to be unloaded
+        assert_eq!((ask(0), state(&server, "tiny")), (json!("unload"), "unloaded".into()));
+    }
+    assert_eq!(server.metric("latent_model_loads_total{model=\"tiny\"}"), 2);
+}
