@@ -29,6 +29,7 @@ export function applyChunk(message, chunk, live, now = Date.now()) {
   if (chunk.model) message.model = chunk.model;
   if (chunk.usage) message.usage = usageOf(chunk.usage);
   if (chunk.timings) message.timings = chunk.timings;
+  live.prompt = chunk.prompt_progress ?? live.prompt;
   live.progress = chunk.prompt_progress ?? (live.tokens > 0 ? null : live.progress);
 }
 
@@ -69,6 +70,14 @@ export function tokensOf(message) {
   if (!timings) return null;
   const cached = timings.cache_n ?? 0;
   return { prompt: (timings.prompt_n ?? 0) + cached, cached, completion: timings.predicted_n ?? 0, reasoning: 0 };
+}
+
+// The same while the answer is written: of servers that send no figures with its pieces, those count as tokens.
+export function tokensSoFar(message, live) {
+  const known = tokensOf(message);
+  if (known || !live?.prompt) return known;
+  const { processed, cache } = live.prompt;
+  return { prompt: processed, cached: Math.min(cache ?? 0, processed), completion: live.tokens, reasoning: 0 };
 }
 
 // Tokens per second: the server's figure, else the pieces that arrived.

@@ -139,7 +139,10 @@ export class Chat {
     if (!this.server.models.includes(settings.model)) settings.model = "";
     const messages = requestMessages(conversation, last, settings.system.trim());
     const body = requestBody(settings, messages, { model: this.server.model, prefill });
+    let heard = false;
     const answer = new Answer(conversation, message, body, () => {
+      if (!heard) this.server.answers();
+      heard = true;
       this.library.touch(conversation, true);
       this.refresh(answer);
     });

@@ -70,6 +70,7 @@ addEventListener("popstate", () => {
 });
 
 function showServer() {
+  showMeter(chat);
   const place = $("model-name");
   const key = [server.name, server.models.join(), settings.values.model].join("\n");
   if (place.dataset.key === key) return;

@@ -1,6 +1,6 @@
 // The line below the field: how much of the context is used, how much of the prompt came from the cache, how fast tokens come.
 
-import { rateOf, tokensOf } from "./answer.js";
+import { rateOf, tokensSoFar } from "./answer.js";
 import { $, h, rate, whole } from "./dom.js";
 import { pathOf } from "./tree.js";
 
@@ -8,15 +8,17 @@ export function showMeter(chat) {
   const line = $("meter");
   const { contextSize } = chat.server;
   const messages = pathOf(chat.conversation).filter((message) => message.role === "assistant");
-  const message = messages.findLast((entry) => tokensOf(entry));
-  const tokens = message ? tokensOf(message) : null;
+  const liveOf = (message) => (chat.answer?.message === message ? chat.answer.live : null);
+  const message = messages.findLast((entry) => tokensSoFar(entry, liveOf(entry)));
+  const live = message ? liveOf(message) : null;
+  const tokens = message ? tokensSoFar(message, live) : null;
   const used = tokens ? tokens.prompt + tokens.completion : 0;
-  const key = [contextSize, used, tokens?.cached, message && rateOf(message, chat.answer?.live)?.toFixed(1)].join();
+  const speed = message && rateOf(message, live);
+  const key = [contextSize, used, tokens?.cached, speed?.toFixed(1)].join();
   if (line.dataset.key === key) return;
   line.dataset.key = key;
   const parts = [];
   if (contextSize > 0) parts.push(context(used, tokens?.cached ?? 0, contextSize));
-  const speed = message && rateOf(message, chat.answer?.message === message ? chat.answer.live : null);
   if (speed) parts.push(h("span", {}, `${rate(speed)} tokens/s`));
   if (tokens?.cached) parts.push(h("span", { title: "Part of the last prompt that was in the prefix cache" }, `cache ${Math.round((100 * tokens.cached) / Math.max(1, tokens.prompt))} %`));
   line.replaceChildren(...parts);

@@ -9,6 +9,7 @@ export class Server {
   models = [];
   contextSize = 0;
   defaults = {};
+  contexts = new Map(); // a model's name → its context, which is told only while it is loaded
 
   // `wanted` gives the name of the model that was chosen, if one was.
   constructor(changed, wanted) {
@@ -41,14 +42,22 @@ export class Server {
     }
   }
 
+  // An answer comes, so that its model is loaded: what only a loaded model tells is known now.
+  answers() {
+    // what fails is tried again by the next reading
+    if (this.contextSize === 0) this.read().catch(() => {});
+  }
+
   async read() {
     const models = await getJson("v1/models").catch(orNothing);
     this.models = (models?.data ?? []).map(({ id }) => id).filter((id) => typeof id === "string");
     this.model = this.models[0] ?? "";
-    const chosen = this.models.length > 1 && this.models.includes(this.wanted()) ? `?model=${encodeURIComponent(this.wanted())}` : "";
-    const props = await getJson(`props${chosen}`).catch(orNothing);
+    const { chosen } = this;
+    const props = await getJson(`props${chosen && `?model=${encodeURIComponent(chosen)}`}`).catch(orNothing);
     const settings = props?.default_generation_settings ?? {};
-    this.contextSize = settings.n_ctx ?? props?.n_ctx ?? 0;
+    const size = settings.n_ctx ?? props?.n_ctx ?? 0;
+    if (size > 0) this.contexts.set(chosen, size);
+    this.contextSize = this.contexts.get(this.chosen) ?? 0;
     this.defaults = settings.params ?? settings;
     const path = String(props?.model_alias || this.model || props?.model_path || "");
     this.name = path.split(/[\\/]/).at(-1).replace(/\.(gguf|safetensors)$/, "");

@@ -138,7 +138,7 @@ const CHAT: &[Field] = &[
     ("continue_final_message", "boolean", "Continue the last message, which must be the assistant's"),
     ("add_generation_prompt", "boolean", "Answer after the last message, even if it is the assistant's"),
     ("return_progress", "boolean", "Send prompt_progress while the prompt runs"),
-    ("timings_per_token", "boolean", "Follow the answer token by token"),
+    ("timings_per_token", "boolean", "Send timings with every piece of a stream"),
 ];
 
 /// The bodies of requests.
@@ -218,6 +218,7 @@ const SCHEMAS: &[(&str, &[&[Field]])] = &[
                 ("n_probs", "integer", "Report log-probabilities of this many alternatives"),
                 ("return_tokens", "boolean", "Report token ids"),
                 ("return_progress", "boolean", "Send prompt_progress while the prompt runs"),
+                ("timings_per_token", "boolean", "Send timings with every piece of a stream"),
             ],
             COMMON,
             SAMPLERS,

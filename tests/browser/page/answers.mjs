@@ -317,6 +317,38 @@ export async function shows_how_far_the_prompt_is_read({ mock, open, shot }) {
   assert.equal(await page.locator(".waiting").count(), 0);
 }
 
+export async function the_context_fills_while_a_model_is_loaded_and_answers({ mock, open }) {
+  const steps = [];
+  const step = () => new Promise((resolve) => steps.push(resolve));
+  mock.sleeping = true;
+  mock.scenes = { fill: async (stream) => {
+    await stream.bytes(": loading\n\n");
+    await step();
+    mock.sleeping = false;
+    await stream.event({ choices: [], prompt_progress: { total: 1000, cache: 64, processed: 600, time_ms: 5 } });
+    await step();
+    await stream.event({ choices: [], prompt_progress: { total: 1000, cache: 64, processed: 1000, time_ms: 9 } });
+    await stream.delta({ content: "a" });
+    await stream.delta({ content: "b" });
+    await step();
+    await stream.delta({ content: "c" }, { timings: { cache_n: 64, prompt_n: 936, predicted_n: 40 } });
+    await step();
+    Object.assign(stream, { prompt: 1000, tokens: 41 });
+    await stream.finish();
+  } };
+  const page = await open();
+  const meter = page.locator("[role=meter]");
+  await ask(page, "fill");
+  await until(() => steps.length === 1, "asked");
+  assert.equal(await meter.count(), 0, "a model that is not loaded has no context yet");
+  for (const [count, used] of [[1, 600], [2, 1002], [3, 1040], [4, 1041]]) {
+    await until(() => steps.length === count, `step ${count}`);
+    steps.at(-1)();
+    await until(async () => (await meter.count()) === 1 && (await meter.getAttribute("aria-valuenow")) === String(used), `${used} tokens`);
+  }
+  assert.match(await page.textContent("#meter"), /1\u202f041 \/ 4\u202f096.*cache 6 %/);
+}
+
 export async function answers_go_on_in_the_background({ mock, open }) {
   let go;
   const gate = new Promise((resolve) => (go = resolve));

@@ -39,7 +39,7 @@ async function handle(request, response, state) {
   }
   if (pathname === "/latent/graph") return graph(request, response, state);
   if (state.key && request.headers.authorization !== `Bearer ${state.key}`) return json(response, 401, { error: { message: "no valid API key was given", type: "authentication_error" } });
-  if (pathname === "/props") return json(response, 200, { model_alias: state.model ?? "mla-demo-Q4_K_M", default_generation_settings: { n_ctx: 4096, params: { temperature: 0.8, top_p: 0.95, top_k: 40, min_p: 0.05 } }, total_slots: 16 });
+  if (pathname === "/props") return json(response, 200, { model_alias: state.model ?? "mla-demo-Q4_K_M", default_generation_settings: { n_ctx: state.sleeping ? 0 : 4096, params: { temperature: 0.8, top_p: 0.95, top_k: 40, min_p: 0.05 } }, total_slots: 16 });
   if (pathname === "/v1/models") return json(response, 200, { object: "list", data: (state.models ?? ["mla-demo"]).map((id) => ({ id, object: "model" })) });
   if (pathname === "/latent/stats") return json(response, 200, stats(state));
   if (pathname === "/latent/profile") return json(response, 200, profile(state));

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Announcer, plain, sentenceEnd } from "../../../crates/server/assets/announcer.js";
 import { SseParser, retryAfter } from "../../../crates/server/assets/api.js";
-import { applyChunk, rateOf, tokensOf } from "../../../crates/server/assets/answer.js";
+import { applyChunk, rateOf, tokensOf, tokensSoFar } from "../../../crates/server/assets/answer.js";
 import { CodeView, languageOf, tokenizeLine } from "../../../crates/server/assets/code.js";
 import { Library } from "../../../crates/server/assets/library.js";
 import { EMPTY, cleanSettings, problemsOf, requestBody } from "../../../crates/server/assets/request.js";
@@ -296,6 +296,23 @@ test("chunks fill a message: reasoning with its time, text, tool calls in parts"
   assert.equal(rateOf({}, { tokens: 11, firstToken: 0, lastToken: 1000 }), 10);
   applyChunk(message, {}, live, 1);
   applyChunk(message, { choices: [{}] }, live, 1);
+});
+
+test("the context fills while the prompt is read and the answer written, with the server's figures or without", () => {
+  const message = { content: "" };
+  const live = { tokens: 0 };
+  const used = (chunk) => {
+    applyChunk(message, chunk, live, 0);
+    const tokens = tokensSoFar(message, live);
+    return tokens && [tokens.prompt, tokens.cached, tokens.completion];
+  };
+  assert.equal(used({ choices: [{ delta: { role: "assistant" } }] }), null);
+  assert.deepEqual(used({ choices: [], prompt_progress: { total: 300, cache: 64, processed: 20 } }), [20, 20, 0]);
+  assert.deepEqual(used({ choices: [], prompt_progress: { total: 300, cache: 64, processed: 300 } }), [300, 64, 0]);
+  for (const content of ["a", "b"]) used({ choices: [{ delta: { content } }] });
+  assert.deepEqual(used({ choices: [{ delta: { content: "c" } }] }), [300, 64, 3]);
+  assert.deepEqual(used({ choices: [{ delta: { content: "d" } }], timings: { cache_n: 64, prompt_n: 236, predicted_n: 7 } }), [300, 64, 7]);
+  assert.deepEqual(used({ choices: [], usage: { prompt_tokens: 300, completion_tokens: 9, prompt_tokens_details: { cached_tokens: 64 } } }), [300, 64, 9]);
 });
 
 test("a screen reader hears sentences, and code by name", () => {

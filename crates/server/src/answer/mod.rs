@@ -3,12 +3,14 @@
 mod embed;
 mod outcome;
 mod parser;
+mod running;
 mod start;
 mod update;
 
 pub(crate) use embed::embed;
 pub(crate) use outcome::{Call, Outcome};
 pub(crate) use parser::{Parser, Piece};
+pub(crate) use running::Running;
 pub(crate) use start::{Prepared, begin};
 pub(crate) use update::{Finish, Reason, Token, Update, What};
 

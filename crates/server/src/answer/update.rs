@@ -98,24 +98,28 @@ pub(crate) type TokenLogprob = (f32, Vec<LogProbability>);
 impl Finish {
     /// llama.cpp's `timings`.
     pub(crate) fn timings(&self) -> Value {
-        let usage = &self.usage;
-        let ran = usage.prompt.saturating_sub(usage.cached);
-        let [prompt_ms, predicted_ms] =
-            [usage.prompt_time, usage.generate_time].map(|time| time.as_secs_f64() * 1e3);
-        let per_token = |ms: f64, tokens: usize| if tokens > 0 { ms / tokens as f64 } else { 0.0 };
-        let per_second = |ms: f64, tokens: usize| if ms > 0.0 { tokens as f64 * 1e3 / ms } else { 0.0 };
-        json!({
-            "cache_n": usage.cached,
-            "prompt_n": ran,
-            "prompt_ms": prompt_ms,
-            "prompt_per_token_ms": per_token(prompt_ms, ran),
-            "prompt_per_second": per_second(prompt_ms, ran),
-            "predicted_n": usage.completion,
-            "predicted_ms": predicted_ms,
-            "predicted_per_token_ms": per_token(predicted_ms, usage.completion),
-            "predicted_per_second": per_second(predicted_ms, usage.completion),
-            "draft_n": usage.drafts.drafted,
-            "draft_n_accepted": usage.drafts.accepted,
-        })
+        timings(&self.usage)
     }
+}
+
+/// llama.cpp's `timings` of what an answer took.
+pub(super) fn timings(usage: &Usage) -> Value {
+    let ran = usage.prompt.saturating_sub(usage.cached);
+    let [prompt_ms, predicted_ms] =
+        [usage.prompt_time, usage.generate_time].map(|time| time.as_secs_f64() * 1e3);
+    let per_token = |ms: f64, tokens: usize| if tokens > 0 { ms / tokens as f64 } else { 0.0 };
+    let per_second = |ms: f64, tokens: usize| if ms > 0.0 { tokens as f64 * 1e3 / ms } else { 0.0 };
+    json!({
+        "cache_n": usage.cached,
+        "prompt_n": ran,
+        "prompt_ms": prompt_ms,
+        "prompt_per_token_ms": per_token(prompt_ms, ran),
+        "prompt_per_second": per_second(prompt_ms, ran),
+        "predicted_n": usage.completion,
+        "predicted_ms": predicted_ms,
+        "predicted_per_token_ms": per_token(predicted_ms, usage.completion),
+        "predicted_per_second": per_second(predicted_ms, usage.completion),
+        "draft_n": usage.drafts.drafted,
+        "draft_n_accepted": usage.drafts.accepted,
+    })
 }

@@ -256,3 +256,39 @@ fn progress_is_told_where_it_is_asked_for() {
     let role = chunks.iter().position(|chunk| chunk["choices"][0]["delta"]["role"] == "assistant").unwrap();
     assert!(chunks[role..].iter().all(|chunk| chunk["prompt_progress"].is_null()));
 }
+
+#[test]
+fn pieces_of_a_stream_carry_timings_where_they_are_wanted() {
+    let server = demo();
+    let body = |more: Value| {
+        let mut body = ask(json!({"max_tokens": 20, "ignore_eos": true, "stream": true}));
+        merge(&mut body, more);
+        body
+    };
+    let plain = server.post(CHAT, &body(json!({}))).chunks();
+    assert_eq!(plain.iter().filter(|chunk| chunk["timings"].is_object()).count(), 1, "only at the end");
+    let chunks = server.post(CHAT, &body(json!({"timings_per_token": true}))).chunks();
+    let with_text = |chunk: &&Value| {
+        chunk["choices"][0]["delta"]["content"].as_str().is_some_and(|text| !text.is_empty())
+    };
+    let counts: Vec<u64> = chunks
+        .iter()
+        .filter(with_text)
+        .map(|chunk| chunk["timings"]["predicted_n"].as_u64().unwrap())
+        .collect();
+    assert!(
+        counts.len() > 3 && counts.is_sorted() && counts[0] >= 1 && counts[counts.len() - 1] <= 20,
+        "{counts:?}"
+    );
+    let last = &chunks[chunks.len() - 1]["timings"];
+    let before = &chunks.iter().rfind(with_text).unwrap()["timings"];
+    let prompt =
+        |timings: &Value| timings["prompt_n"].as_u64().unwrap() + timings["cache_n"].as_u64().unwrap();
+    assert_eq!(prompt(last), prompt(before));
+    let path = "/completion";
+    let body = json!({"prompt": "a fox", "n_predict": 8, "ignore_eos": true, "stream": true, "timings_per_token": true});
+    let events = server.post(path, &body).events();
+    let first: Value = serde_json::from_str(&events[0].1).unwrap();
+    assert_eq!(first["tokens_predicted"], first["timings"]["predicted_n"]);
+    assert_eq!(first["tokens"].as_array().unwrap().len() as u64, first["tokens_predicted"].as_u64().unwrap());
+}

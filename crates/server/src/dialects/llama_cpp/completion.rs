@@ -1,7 +1,7 @@
 //! `POST /completion`.
 
 use super::status::settings;
-use crate::answer::{Finish, Outcome, Piece, Reason, Token, Update, What};
+use crate::answer::{Finish, Outcome, Piece, Reason, Running, Token, Update, What};
 use crate::app::{Asker, Received};
 use crate::dialect::{Dialect, json_response};
 use crate::dialects::openai_chat::finite;
@@ -25,6 +25,7 @@ struct About {
     return_tokens: bool,
     n_probs: usize,
     progress: bool,
+    timings: bool,
     /// The prompt and settings that the last event repeats.
     prompts: Vec<String>,
     settings: Value,
@@ -46,6 +47,7 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
             limits.check("n_probs", "top_logprobs", n_probs, limits.top_logprobs)?;
             params.logprobs = (n_probs > 0).then_some(n_probs);
             let return_tokens = fields.bool("return_tokens")?.unwrap_or(false);
+            let stream = fields.bool("stream")?.unwrap_or(false);
             let prompts = prompts(served, fields, "prompt", limits, PromptInput::Raw)?;
             limits.check("prompt", "inputs", prompts.len() * params.n, limits.inputs)?;
             let text = |prompt: &crate::model::Prompt| served.tokenizer.decode(&prompt.tokens, true);
@@ -54,17 +56,18 @@ async fn answer(asker: Asker, received: Received) -> Result<Response, ApiError> 
             settings["seed"] = params.sampling.seed.into();
             settings["stop"] = params.stop.clone().into();
             let about = About {
-                stream: fields.bool("stream")?.unwrap_or(false),
+                stream,
                 return_tokens,
                 n_probs,
                 progress: fields.bool("return_progress")?.unwrap_or(false),
+                timings: fields.bool("timings_per_token")?.unwrap_or(false),
                 prompts: prompts.iter().map(text).collect(),
                 settings,
                 n: params.n,
             };
             let one = |prompt| {
                 let mut prepared = prepare::text(served, prompt, params.clone(), limits)?;
-                prepared.show_tokens |= return_tokens;
+                prepared.show_tokens |= return_tokens || stream;
                 Ok(prepared)
             };
             let prepared = prompts.into_iter().map(one).collect::<Result<Vec<_>, ApiError>>()?;
@@ -139,12 +142,11 @@ fn whole(served: &Served, about: &About, index: usize, outcome: &Outcome) -> Val
     value
 }
 
-/// Tokens of a choice that have not been written, and how many there were.
+/// Tokens of a choice that have not been written, and its figures.
 #[derive(Clone, Default)]
 struct Choice {
     tokens: Vec<Token>,
-    count: usize,
-    prompt: usize,
+    running: Running,
 }
 
 struct CompletionStream {
@@ -163,12 +165,16 @@ impl CompletionStream {
 
     fn text(&mut self, index: usize, text: &str) -> Value {
         let choice = self.choice(index);
-        let (tokens, count, prompt) = (std::mem::take(&mut choice.tokens), choice.count, choice.prompt);
+        let tokens = std::mem::take(&mut choice.tokens);
+        let (usage, timings) = (*choice.running.usage(), choice.running.timings());
         let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
         let mut value = json!({
             "index": index, "content": text, "tokens": ids, "stop": false, "id_slot": -1,
-            "tokens_predicted": count, "tokens_evaluated": prompt,
+            "tokens_predicted": usage.completion, "tokens_evaluated": usage.prompt,
         });
+        if self.about.timings {
+            value["timings"] = timings;
+        }
         if self.about.n_probs > 0 {
             value["completion_probabilities"] = probabilities(&self.served, &tokens).into();
         }
@@ -184,13 +190,9 @@ fn send(out: &mut String, value: &Value) {
 impl Encoder for CompletionStream {
     fn update(&mut self, update: Update, out: &mut String) {
         let Update { choice, what } = update;
+        self.choice(choice).running.follow(&what);
         match what {
-            What::Started { prompt, .. } => self.choice(choice).prompt = prompt,
-            What::Token(token) => {
-                let choice = self.choice(choice);
-                choice.count += 1;
-                choice.tokens.push(token);
-            }
+            What::Token(token) => self.choice(choice).tokens.push(token),
             What::Piece(Piece::Content(text)) => {
                 let value = self.text(choice, &text);
                 send(out, &value);

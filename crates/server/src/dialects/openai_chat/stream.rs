@@ -2,7 +2,7 @@
 
 use super::request::About;
 use super::whole::{FINGERPRINT, logprobs, usage_of};
-use crate::answer::{Finish, Piece, Token, Update, What};
+use crate::answer::{Finish, Piece, Running, Token, Update, What};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::ids;
@@ -25,11 +25,14 @@ pub(super) struct ChatStream {
     finishes: Vec<Finish>,
     /// Of each answer: whether its role has been written.
     begun: Vec<bool>,
+    /// Figures of each answer.
+    running: Vec<Running>,
 }
 
 impl ChatStream {
     pub(super) fn new(served: Arc<Lease>, about: About) -> ChatStream {
         let (tokens, begun) = (vec![Vec::new(); about.n], vec![false; about.n]);
+        let running = vec![Running::default(); about.n];
         let (id, created) = (ids::unique("chatcmpl-"), ids::now());
         ChatStream {
             served,
@@ -40,6 +43,7 @@ impl ChatStream {
             tokens,
             finishes: Vec::new(),
             begun,
+            running,
         }
     }
 
@@ -103,6 +107,9 @@ fn send(out: &mut String, value: &Value) {
 impl Encoder for ChatStream {
     fn update(&mut self, update: Update, out: &mut String) {
         let Update { choice, what } = update;
+        if let Some(running) = self.running.get_mut(choice) {
+            running.follow(&what);
+        }
         match what {
             What::Started { .. } => {}
             What::Prompt { done, total, cached } => {
@@ -122,7 +129,10 @@ impl Encoder for ChatStream {
             }
             What::Piece(piece) => {
                 self.role(choice, out);
-                if let Some(chunk) = self.piece(choice, piece) {
+                if let Some(mut chunk) = self.piece(choice, piece) {
+                    if let Some(running) = self.running.get(choice).filter(|_| self.about.stream_timings) {
+                        chunk["timings"] = running.timings();
+                    }
                     send(out, &chunk);
                 }
             }
