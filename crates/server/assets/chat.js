@@ -161,6 +161,8 @@ export class Chat {
 
   finish(answer) {
     const { conversation, message } = answer;
+    // cut off here, not by the server: opened again, it can be continued
+    if (this.library.leaving) for (const key of ["error", "errorKind", "retryAt"]) delete message[key];
     this.library.answers.delete(conversation.id);
     if (this.library.summaries.has(conversation.id)) this.library.touch(conversation);
     this.library.save();

@@ -1,5 +1,6 @@
 // All conversations: which there are, which is open, what is still to be written to the store.
 
+import { forgetDraft, keepDraft, newestDraft } from "./drafts.js";
 import { showStorage, showStorageFull } from "./notices.js";
 import { found, openStore, summaryOf } from "./store.js";
 
@@ -14,6 +15,7 @@ export class Library extends EventTarget {
     this.drafts = new Map(); // conversation id → a draft that is to be written
     this.answers = new Map(); // conversation id → Answer that runs
     this.timer = null;
+    this.leaving = false; // the page is being closed: what fails now was not the server's failure
   }
 
   async start() {
@@ -26,7 +28,12 @@ export class Library extends EventTarget {
       this.channel.onmessage = ({ data }) => this.changedElsewhere(data);
     }
     const flush = () => this.save();
-    addEventListener("pagehide", flush);
+    addEventListener("pagehide", () => {
+      this.leaving = true;
+      flush();
+    });
+    // back from the browser's cache of pages
+    addEventListener("pageshow", () => (this.leaving = false));
     document.addEventListener("visibilitychange", () => document.visibilityState === "hidden" && flush());
   }
 
@@ -50,7 +57,7 @@ export class Library extends EventTarget {
     if (!this.loaded.has(id)) {
       const conversation = await this.store.get(id);
       if (!conversation) return null;
-      if (this.drafts.has(id)) conversation.draft = this.drafts.get(id);
+      conversation.draft = this.drafts.get(id) ?? newestDraft(conversation);
       this.loaded.set(id, conversation);
     }
     return this.loaded.get(id);
@@ -68,6 +75,8 @@ export class Library extends EventTarget {
     const before = this.summaries.get(conversation.id);
     this.summaries.set(conversation.id, summaryOf(conversation));
     this.dirty.add(conversation.id);
+    // its draft is written with it: what was typed before it was sent is none any more
+    this.drafts.delete(conversation.id);
     this.saveSoon();
     if (!before || before.title !== conversation.title || !quiet) this.tell();
   }
@@ -75,6 +84,7 @@ export class Library extends EventTarget {
   // Notes what is being typed. It is written by itself: another tab may have changed the conversation since this one read it.
   touchDraft(conversation) {
     this.drafts.set(conversation.id, conversation.draft);
+    keepDraft(conversation.id, conversation.draft);
     this.saveSoon();
   }
 
@@ -90,9 +100,10 @@ export class Library extends EventTarget {
     const drafts = [...this.drafts];
     this.dirty.clear();
     this.drafts.clear();
-    for (const conversation of changed) {
+    // all begin now: a page that is being closed comes back to none of them
+    await Promise.all(changed.map(async (conversation) => {
       if (await this.written(() => this.store.put(conversation))) this.channel?.postMessage({ changed: conversation.id });
-    }
+    }));
     for (const [id, draft] of drafts) await this.written(() => this.store.putDraft(id, draft));
   }
 
@@ -126,6 +137,7 @@ export class Library extends EventTarget {
     this.loaded.delete(id);
     this.dirty.delete(id);
     this.drafts.delete(id);
+    forgetDraft(id);
     this.summaries.delete(id);
     this.tell();
     await this.store.remove(id);

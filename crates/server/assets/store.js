@@ -80,8 +80,12 @@ class IndexedStore {
     return promised(this.objects("readonly").get(id));
   }
 
+  // Committed at once: a page that is being closed hears no answer, and what it has not committed is undone.
   put(conversation) {
-    return promised(this.objects("readwrite").put(conversation));
+    const objects = this.objects("readwrite");
+    const written = promised(objects.put(conversation));
+    objects.transaction.commit();
+    return written;
   }
 
   // Changes the draft alone, in one transaction: what another tab wrote to the conversation stays.
@@ -184,6 +188,15 @@ export function readSetting(name, otherwise) {
     return text === null || text === undefined ? otherwise : JSON.parse(text);
   } catch {
     return memory.has(name) ? JSON.parse(memory.get(name)) : otherwise;
+  }
+}
+
+export function removeSetting(name) {
+  memory.delete(name);
+  try {
+    globalThis.localStorage.removeItem(`latent.${name}`);
+  } catch {
+    // there is none
   }
 }
 

@@ -25,6 +25,44 @@ export async function keeps_conversations_and_drafts({ open }) {
   await until(async () => (await page.locator(".welcome").count()) === 1, "back");
 }
 
+export async function what_was_just_typed_survives_a_reload({ open }) {
+  const page = await open();
+  await askAndWait(page, "a question");
+  // the answer itself is written
+  await page.waitForTimeout(900);
+  for (let round = 0; round < 5; round += 1) {
+    const text = `typed just now ${round}`;
+    await page.fill("#prompt", text);
+    await page.reload();
+    await page.waitForSelector(".message.assistant");
+    assert.equal(await page.inputValue("#prompt"), text);
+  }
+  // what was kept apart goes into the conversation, and is not shown again once it was sent
+  await page.waitForTimeout(900);
+  await askAndWait(page, "another question");
+  await page.reload();
+  await page.waitForSelector(".message.assistant");
+  assert.equal(await page.inputValue("#prompt"), "", "what was sent is no draft");
+}
+
+export async function what_was_just_sent_survives_a_reload({ mock, open }) {
+  mock.scenes = { again: async (stream) => {
+    await stream.text("Begun");
+    await new Promise((resolve) => stream.response.on("close", resolve));
+  } };
+  const page = await open();
+  await askAndWait(page, "a question");
+  await page.waitForTimeout(900);
+  for (let round = 0; round < 3; round += 1) {
+    await ask(page, `again ${round}`);
+    await page.waitForFunction(() => [...document.querySelectorAll(".message.assistant")].at(-1).textContent.includes("Begun"));
+    await page.reload();
+    await page.waitForSelector(".message.assistant");
+    assert.equal(await page.locator(".message.user .body").last().textContent(), `again ${round}`);
+    assert.equal(await page.inputValue("#prompt"), "");
+  }
+}
+
 export async function finds_renames_and_deletes_with_undo({ open, shot }) {
   const page = await open();
   for (const text of ["apples and pears", "red bicycles", "blue bicycles"]) {

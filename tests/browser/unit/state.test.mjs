@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Announcer, plain, sentenceEnd } from "../../../crates/server/assets/announcer.js";
 import { SseParser, retryAfter } from "../../../crates/server/assets/api.js";
+import { keepDraft } from "../../../crates/server/assets/drafts.js";
 import { applyChunk, rateOf, tokensOf, tokensSoFar } from "../../../crates/server/assets/answer.js";
 import { CodeView, languageOf, tokenizeLine } from "../../../crates/server/assets/code.js";
 import { Library } from "../../../crates/server/assets/library.js";
@@ -200,6 +201,26 @@ test("typing in a tab keeps what another tab wrote, before and after it is told"
   assert.equal(texts(read), "elsewhere answered");
   assert.equal(read.draft, "half a sentence more");
   clearTimeout(typing.timer);
+});
+
+test("a draft that was typed last is found again, one that was sent is not", async () => {
+  const { store, id, tabs: [typing] } = await twoTabs();
+  const conversation = await typing.open(id);
+  typing.touchDraft(Object.assign(conversation, { draft: "typed" }));
+  // the page is closed before it has written
+  clearTimeout(typing.timer);
+  const reopened = async () => {
+    const tab = new Library();
+    tab.store = store;
+    return (await tab.open(id)).draft;
+  };
+  const { updated } = await store.get(id);
+  keepDraft(id, "typed", updated + 1);
+  assert.equal(await reopened(), "typed");
+  typing.touch(Object.assign(conversation, { draft: "", updated: updated + 2 }), true);
+  await typing.save();
+  assert.equal((await store.get(id)).draft, "", "what is still to be written of a draft does not come after it was sent");
+  assert.equal(await reopened(), "");
 });
 
 test("damaged entries of localStorage are passed over", async () => {
