@@ -10,6 +10,7 @@ mod crowds;
 mod deadlines;
 mod errors;
 mod hostile;
+mod kimi_k3;
 mod life;
 mod llama_cpp;
 mod loading;
@@ -23,3 +24,5 @@ mod spans;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
+#[path = "../../../grammar/tests/support/mod.rs"]
+mod vocabularies;
