@@ -1,6 +1,5 @@
 //! What a handler takes beside the body: who asks, and the steps from a body to an answer.
 
-use super::early::begin_early;
 use super::{App, body, query};
 use crate::answer::{Answer, Prepared, begin, embed};
 use crate::dialect::{Dialect, json_response};
@@ -50,7 +49,7 @@ impl Received {
     }
 
     /// Whether the answer is to be sent as it comes.
-    fn streams(&self) -> bool {
+    pub(super) fn streams(&self) -> bool {
         self.value["stream"] == true
     }
 }
@@ -117,33 +116,6 @@ impl Asker {
     ) -> Result<T, ApiError> {
         let received = self.receive(body).await?;
         self.prepare(received, work).await
-    }
-
-    /// Answers a body by `work`. A stream whose model takes long to load begins before it is there, so that neither the client nor a proxy
-    /// gives up.
-    pub(crate) async fn answer<F>(
-        self,
-        dialect: Dialect,
-        body: Body,
-        work: impl FnOnce(Asker, Received) -> F,
-    ) -> Response
-    where
-        F: Future<Output = Result<Response, ApiError>> + Send + 'static,
-    {
-        let received = match self.receive(body).await {
-            Ok(received) => received,
-            Err(error) => return self.reply(dialect, Err(error)),
-        };
-        let waits = received.streams() && !self.app.models.is_loaded(received.index);
-        let mut answering = Box::pin(work(self.clone(), received));
-        if waits {
-            let pause = Duration::from_secs(self.app.config.limits.loading_ping_seconds.max(1));
-            match tokio::time::timeout(pause, &mut answering).await {
-                Ok(result) => return self.reply(dialect, result),
-                Err(_) => return begin_early(self, dialect, answering, pause),
-            }
-        }
-        self.reply(dialect, answering.await)
     }
 
     /// Runs work that takes time beside the requests' own thread. A panic in it is this request's alone.

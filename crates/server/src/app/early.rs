@@ -1,6 +1,6 @@
 //! A stream that begins before its model is loaded: comments, until the answer is there.
 
-use super::Asker;
+use super::asker::{Asker, Received};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::stream::event_stream;
@@ -33,13 +33,42 @@ struct Early {
 }
 
 /// A stream that says every `pause` that it lives, then whatever is answered. Its status is sent, so that an error is an event in it.
-pub(super) fn begin_early(asker: Asker, dialect: Dialect, answering: Answering, pause: Duration) -> Response {
+fn begin_early(asker: Asker, dialect: Dialect, answering: Answering, pause: Duration) -> Response {
     let mut ticks = interval(pause);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     event_stream(
         Body::new(Early { asker, dialect, stage: Stage::Waiting(answering), ticks }),
         "text/event-stream",
     )
+}
+
+impl Asker {
+    /// Answers a body by `work`. A stream whose model takes long to load begins before it is there, so that neither the client nor a proxy
+    /// gives up.
+    pub(crate) async fn answer<F>(
+        self,
+        dialect: Dialect,
+        body: Body,
+        work: impl FnOnce(Asker, Received) -> F,
+    ) -> Response
+    where
+        F: Future<Output = Result<Response, ApiError>> + Send + 'static,
+    {
+        let received = match self.receive(body).await {
+            Ok(received) => received,
+            Err(error) => return self.reply(dialect, Err(error)),
+        };
+        let waits = received.streams() && !self.app.models.is_loaded(received.model());
+        let mut answering = Box::pin(work(self.clone(), received));
+        if waits {
+            let pause = Duration::from_secs(self.app.config.limits.loading_ping_seconds.max(1));
+            match tokio::time::timeout(pause, &mut answering).await {
+                Ok(result) => return self.reply(dialect, result),
+                Err(_) => return begin_early(self, dialect, answering, pause),
+            }
+        }
+        self.reply(dialect, answering.await)
+    }
 }
 
 impl http_body::Body for Early {
