@@ -5,7 +5,9 @@ use std::sync::OnceLock;
 /// CPU vendors that are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vendor {
-    /// AMD, and Hygon with the same cores.
+    /// AMD from Zen 5 on.
+    AmdZen5,
+    /// AMD before, and Hygon with the same cores.
     Amd,
     /// Intel and all others.
     Other,
@@ -16,6 +18,7 @@ impl Vendor {
     pub fn detect() -> Vendor {
         static FOUND: OnceLock<Vendor> = OnceLock::new();
         *FOUND.get_or_init(|| match &name() {
+            b"AuthenticAMD" if family() >= ZEN5_FAMILY => Vendor::AmdZen5,
             b"AuthenticAMD" | b"HygonGenuine" => Vendor::Amd,
             _ => Vendor::Other,
         })
@@ -37,4 +40,21 @@ fn name() -> [u8; 12] {
 #[cfg(not(target_arch = "x86_64"))]
 fn name() -> [u8; 12] {
     [0; 12]
+}
+
+/// Zen 1 and 2 are family 0x17, Zen 3 and 4 family 0x19.
+const ZEN5_FAMILY: u32 = 0x1A;
+
+/// The family of CPUID leaf 1.
+#[cfg(target_arch = "x86_64")]
+fn family() -> u32 {
+    let version = std::arch::x86_64::__cpuid(1).eax;
+    let (base, extended) = (version >> 8 & 0xF, version >> 20 & 0xFF);
+    if base == 0xF { base + extended } else { base }
+}
+
+/// Unknown on other architectures.
+#[cfg(not(target_arch = "x86_64"))]
+fn family() -> u32 {
+    0
 }

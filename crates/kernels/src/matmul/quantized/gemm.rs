@@ -25,7 +25,7 @@ const K_SUB_BLOCKS: usize = 16;
 fn row_block_bytes() -> usize {
     match Vendor::detect() {
         // L3, shared by eight cores: its prefetchers deliver the next four rows long before they are needed
-        Vendor::Amd => 4 << 20,
+        Vendor::AmdZen5 | Vendor::Amd => 4 << 20,
         // half of L2
         Vendor::Other => 1 << 20,
     }

@@ -55,27 +55,39 @@ unsafe fn group<L: QuantGemm, F: Format, const T: usize>(
     let sums = unsafe {
         match order {
             Order::Streams if L::PREFETCHES => {
-                interleaved_tiles::<L, F, T, true>(&planes, operands.layout.blocks(), x)
+                interleaved_tiles::<L, F, T, STREAMS>(&planes, operands.layout.blocks(), x)
             }
-            _ => interleaved_tiles::<L, F, T, false>(&planes, operands.layout.blocks(), x),
+            Order::AddressesToL2 if L::PREFETCHES => {
+                interleaved_tiles::<L, F, T, TO_L2>(&planes, operands.layout.blocks(), x)
+            }
+            _ => interleaved_tiles::<L, F, T, TO_L1>(&planes, operands.layout.blocks(), x),
         }
     };
     sums.iter().zip(tiles).for_each(|(sums, tile)| operands.store_outputs(sums, tile, y));
     T
 }
 
-/// Sixteen outputs of each of `T` adjacent tiles. `STREAMS` chooses [`Order::Streams`] over [`Order::Addresses`]; it is a constant, since Q8_0 was
-/// read a fifth more slowly with the order as a variable.
+/// [`Order`] as a const generic argument.
+const STREAMS: u8 = 0;
+const TO_L1: u8 = 1;
+const TO_L2: u8 = 2;
+
+/// Sixteen outputs of each of `T` adjacent tiles. The order of prefetches is a constant: as a variable, Q8_0 was read a fifth more slowly, and a branch
+/// at each prefetch made the compiler spill Q6_K.
 ///
 /// # Safety
 /// The caller is compiled for the ISA of `L`, and the CPU has it. The planes are those of tiles of `blocks` blocks, and `x` is as long.
 #[inline(always)]
-unsafe fn interleaved_tiles<L: QuantGemm, F: Format, const T: usize, const STREAMS: bool>(
+unsafe fn interleaved_tiles<L: QuantGemm, F: Format, const T: usize, const ORDER: u8>(
     planes: &[Planes; T],
     blocks: usize,
     x: *const Q8Block,
 ) -> [[f32; 16]; T] {
-    let order = if STREAMS { Order::Streams } else { Order::Addresses };
+    let order = match ORDER {
+        STREAMS => Order::Streams,
+        TO_L1 => Order::Addresses,
+        _ => Order::AddressesToL2,
+    };
     let mut prefetch = PrefetchPolicy::new::<F>(order, &planes[0], blocks, T);
     // SAFETY: `b`, `g` and the unrolled index stay below what tiles and `x` have; the ISA by this function's contract.
     unsafe {
@@ -89,7 +101,11 @@ unsafe fn interleaved_tiles<L: QuantGemm, F: Format, const T: usize, const STREA
                                 sub_block::<L, F, 1, $s>(planes, b, g, &[x], std::array::from_mut(sum));
                                 // else the compiler hoists the loads of many sub-blocks and spills them to the stack
                                 compiler_fence(Ordering::SeqCst);
-                                prefetch.prefetch::<L, F, STREAMS>($s, tile);
+                                match ORDER {
+                                    STREAMS => prefetch.prefetch::<L, F, false, true>($s, tile),
+                                    TO_L1 => prefetch.prefetch::<L, F, false, false>($s, tile),
+                                    _ => prefetch.prefetch::<L, F, true, true>($s, tile),
+                                }
                             }
                         })*
                     };

@@ -324,7 +324,7 @@ impl QuantGemm for avx512::Avx512 {
     fn min_rows<F: Format>() -> usize {
         // small batches are fast on AMD, which prefetches in address order: there 16 rows take 72 to 88 % of the time that GEMM takes
         match Vendor::detect() {
-            Vendor::Amd => 24,
+            Vendor::AmdZen5 | Vendor::Amd => 24,
             Vendor::Other => 16,
         }
     }

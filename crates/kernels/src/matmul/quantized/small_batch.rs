@@ -102,7 +102,7 @@ unsafe fn tile_rows<L: QuantGemm, F: Format, const M: usize>(
                             sub_block::<L, F, M, $s>(planes, b, g, x, &mut sums);
                             // as in GEMV: else the compiler hoists loads and spills them
                             compiler_fence(Ordering::SeqCst);
-                            prefetch.prefetch::<L, F, false>($s, 0);
+                            prefetch.prefetch::<L, F, false, false>($s, 0);
                         })*
                     };
                 }
