@@ -27,8 +27,10 @@ pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let strict = latent_formats::json::parse(text);
     let usual = serde_json::from_str::<serde_json::Value>(text);
-    // strict parsing only refuses more; what it accepts must parse to the same elsewhere
-    if let Ok(value) = &strict {
+    // strict parsing only refuses more; what it accepts must parse to the same elsewhere, but for the key by which serde_json keeps numbers as text
+    if let Ok(value) = &strict
+        && !text.contains("$serde_json::private::")
+    {
         assert_eq!(Some(value), usual.as_ref().ok());
     }
     let Ok(serde_json::Value::Object(object)) = strict else { return };
