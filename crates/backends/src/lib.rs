@@ -7,9 +7,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use latent_backend::{Backend, BackendError};
+use latent_backend::{Backend, BackendError, Limits};
 use latent_backend_cpu::CpuBackend;
 use latent_testing::reference::ReferenceBackend;
+use latent_threads::Placement;
+use latent_types::Tier;
 
 pub use latent_backend_cpu::{Packed, pack};
 
@@ -38,5 +40,16 @@ pub fn by_name(name: &str) -> Result<Box<dyn Backend>, BackendError> {
             "no device is called {name:?}; there are {}",
             NAMES.join(", ")
         ))),
+    }
+}
+
+/// What the machine can do where the threads of `backend` run. A backend that measures nothing runs on the CPU of this host.
+///
+/// # Errors
+/// What the backend says of a measurement that fails.
+pub fn limits(backend: &dyn Backend, placement: &Placement, tier: Tier) -> Result<Limits, BackendError> {
+    match backend.limits(placement, tier) {
+        Err(BackendError::Unsupported(_)) => cpu().limits(placement, tier),
+        measured => measured,
     }
 }

@@ -4,13 +4,11 @@ use crate::args::EngineArgs;
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output};
 use anyhow::{Context, Result};
-use latent_backend::BackendError;
 use latent_engine::{Engine, EngineOptions, Limits, Summary};
-use latent_formats::{Checkpoint, Outline, Source, input_file, limits};
+use latent_formats::{Checkpoint, Outline, input_file, limits};
 use latent_graph::circuit::{DeclaredTensors, TensorIndex};
 use latent_graph::{Circuit, ModelConfig, support};
 use latent_types::format_bytes;
-use serde_json::Value;
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
@@ -108,22 +106,6 @@ impl ModelInfo {
     }
 }
 
-/// The source of a model's chat template.
-pub(crate) fn chat_template(checkpoint: &Checkpoint) -> Result<Option<&str>> {
-    Ok(match checkpoint.source() {
-        Source::Gguf(g) => g.metadata.str("tokenizer.chat_template")?,
-        Source::HuggingFace(hf) => hf.chat_template.as_deref(),
-    })
-}
-
-/// The checkpoint's own `response_template`.
-pub(crate) fn response_template(checkpoint: &Checkpoint) -> Option<&Value> {
-    match checkpoint.source() {
-        Source::Gguf(_) => None,
-        Source::HuggingFace(source) => source.tokenizer_config.as_ref()?.get("response_template"),
-    }
-}
-
 #[cfg(feature = "demo")]
 fn demo() -> Result<Checkpoint> {
     Ok(Checkpoint::from_static(DEMO_NAME, DEMO)?)
@@ -167,13 +149,10 @@ pub(crate) fn describe_load(engine: &Engine) {
     doubts(engine);
 }
 
-/// What the machine can do where the engine's threads run. A backend that measures nothing runs on the CPU of this host.
+/// What the machine can do where the engine's threads run.
 pub(crate) fn limits(engine: &Engine, args: &EngineArgs) -> Result<Limits> {
     let summary = engine.summary();
-    let measured = match args.backend()?.limits(&summary.placement, summary.tier) {
-        Err(BackendError::Unsupported(_)) => latent_backends::cpu().limits(&summary.placement, summary.tier),
-        measured => measured,
-    };
+    let measured = latent_backends::limits(&*args.backend()?, &summary.placement, summary.tier);
     measured.context("measuring what the machine can do")
 }
 

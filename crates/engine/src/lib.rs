@@ -10,6 +10,27 @@
 //! * [`EngineOptions::resolve`]: what options mean for a model on a backend, without loading anything.
 //! * [`memory`]: how much there is.
 //!
+//! A model is embedded in five lines:
+//!
+//! ```
+//! # use latent_engine::{Engine, EngineOptions, Event, Listener, Request, Session};
+//! # use latent_text::{Encode, Tokenizer};
+//! # use std::{path::Path, sync::Arc};
+//! # struct Terminal;
+//! # impl Listener for Terminal { fn token(&mut self, event: &Event<'_>) -> bool { print!("{}", event.text); true } }
+//! # let (path, how) = (concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf"), Encode { add_special: true, parse_special: false });
+//! let checkpoint = Arc::new(latent_formats::Checkpoint::open(Path::new(path))?);
+//! let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint)?);
+//! let mut engine = Engine::load(&*latent_backends::cpu(), &checkpoint, &EngineOptions::default(), &mut |_, _| {})?;
+//! let request = Request { prompt: tokenizer.encode("Once upon a time", how)?, max_tokens: Some(40), ..Request::default() };
+//! let answer = engine.generate(&mut Session::default(), &request, &tokenizer, &mut Terminal)?;
+//! # assert_eq!(answer.tokens.len(), 40);
+//! # assert!(answer.text.split_whitespace().count() > 8, "{}", answer.text);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `examples/generate.rs` is the same as a program.
+//!
 //! Nothing here is global to the process, and no thread of the caller is bound to a CPU unless [`EngineOptions::pin`] says so.
 #![forbid(unsafe_code)]
 

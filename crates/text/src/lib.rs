@@ -19,6 +19,7 @@
 mod detokenizer;
 mod error;
 mod response;
+mod sources;
 mod template;
 mod tokenizer;
 
@@ -29,6 +30,7 @@ pub use response::{
     ArgumentsGrammar, CallEnding, FormatSource, KindGrammar, ModelHints, ParserOptions, ResponseEvent,
     ResponseFormat, ResponseFormatError, ResponseParser, TaggedGrammar, ToolGrammar,
 };
+pub use sources::{chat_template, response_template};
 pub use template::{ChatInput, ChatTemplate};
 pub use tokenizer::{Encode, GgufVocab, Tokenizer};
 

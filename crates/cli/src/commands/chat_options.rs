@@ -2,7 +2,6 @@
 
 use crate::args::TemplateArgs;
 use crate::exit::Usage;
-use crate::model;
 use anyhow::Result;
 use latent_formats::{Checkpoint, input_file};
 use latent_text::ChatInput;
@@ -34,7 +33,7 @@ impl ChatOptions {
         if !args.think && !args.no_think && args.tools.is_none() {
             return Ok(options);
         }
-        let template = model::chat_template(checkpoint)?.unwrap_or_default();
+        let template = latent_text::chat_template(checkpoint)?.unwrap_or_default();
         if args.think || args.no_think {
             let flag = if args.think { "--think" } else { "--no-think" };
             for name in THINKING.into_iter().filter(|name| reads(template, name)) {

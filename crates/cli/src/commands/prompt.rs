@@ -2,7 +2,6 @@
 
 use super::chat_options::ChatOptions;
 use crate::exit::Usage;
-use crate::model;
 use anyhow::{Context, Result};
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
@@ -37,7 +36,7 @@ impl ChatFormatter {
         let largest = config.context_length;
         let fit = ContextFit { context: context.unwrap_or(largest).min(largest), largest };
         let tokenizer = Arc::new(Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?);
-        let template = model::chat_template(checkpoint)?.map(ChatTemplate::new).transpose()?;
+        let template = latent_text::chat_template(checkpoint)?.map(ChatTemplate::new).transpose()?;
         Ok(ChatFormatter { tokenizer, template, options: ChatOptions::default(), fit })
     }
 

@@ -27,7 +27,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let prompt = Prompt::new(args, &formatter)?;
     let sampling = Sampling::new(&args.sampling, &checkpoint)?;
     // what a raw prompt continues, knows no reasoning
-    let template = model::chat_template(&checkpoint)?.filter(|_| prompt.conversation.is_some());
+    let template = latent_text::chat_template(&checkpoint)?.filter(|_| prompt.conversation.is_some());
     let constraint = AnswerConstraint::new(&args.constraint, &formatter.tokenizer, template)?;
     let processors = processors(constraint.as_ref(), &prompt.tokens)?;
     let quiet = args.quiet || args.json;

@@ -9,6 +9,7 @@ mod logprob;
 mod params;
 mod penalties;
 mod random;
+mod recommended;
 mod sampler;
 mod stop;
 #[cfg(test)]
@@ -17,5 +18,6 @@ mod truncation;
 
 pub use logprob::{LogProbability, log_probabilities};
 pub use params::SamplingParams;
+pub use recommended::Recommended;
 pub use sampler::Sampler;
 pub use stop::StopStrings;

@@ -7,9 +7,23 @@ use super::guarded_listener::GuardedListener;
 use super::job::JobId;
 use crate::cache::Sequence;
 use crate::embedding::Embedding;
+use crate::engine::Engine;
 use crate::request::StopReason;
+use latent_backend::KV_BLOCK;
 
 impl Scheduler {
+    /// The engine, for work that is no job, with room in the KV cache for `tokens` tokens: cached prefixes are given up for it. None while there
+    /// are jobs, whose rows are in the KV cache.
+    pub fn lend_engine(&mut self, tokens: usize) -> Option<&mut Engine> {
+        if !self.is_idle() {
+            return None;
+        }
+        let wanted = tokens.div_ceil(KV_BLOCK);
+        while self.engine.kv_cache().free_blocks() < wanted && self.prefixes.evict(true) {}
+        self.prefixes.evict_states(1);
+        Some(&mut self.engine)
+    }
+
     /// Makes room for a step. Jobs that have to wait for it are not in the plan that comes back. The job of the highest rank always runs, so that
     /// no two jobs can wait for each other.
     pub(super) fn make_room(&mut self, mut plan: StepPlan, listener: &mut GuardedListener<'_>) -> StepPlan {

@@ -14,6 +14,7 @@ mod format;
 mod grammar;
 mod input;
 mod json_call;
+mod marker_tokens;
 mod open_call;
 mod options;
 mod parser;

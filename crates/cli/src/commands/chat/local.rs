@@ -41,7 +41,7 @@ impl Local<'_> {
     pub(super) fn open<'a>(args: &'a ChatArgs, conversation: &Conversation) -> Result<Local<'a>> {
         let checkpoint = model::open(args.model.model.as_deref())?;
         let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
-        if model::chat_template(&checkpoint)?.is_none() {
+        if latent_text::chat_template(&checkpoint)?.is_none() {
             let problem = "the model has no chat template, which a conversation needs; `latent run --raw` continues a text with it";
             return Err(Usage(problem.into()).into());
         }
@@ -51,7 +51,7 @@ impl Local<'_> {
         let keep = conversation::kept_tokens(&formatter, conversation)?;
         let sampling = Sampling::new(&args.sampling, &checkpoint)?;
         let format = response_format(&checkpoint, &config)?;
-        let template = model::chat_template(&checkpoint)?;
+        let template = latent_text::chat_template(&checkpoint)?;
         let constraint = AnswerConstraint::new(&args.constraint, &formatter.tokenizer, template)?;
         let engine = model::load(&checkpoint, &args.model.engine, args.quiet)?;
         if let Some(note) = sampling.note().filter(|_| !args.quiet) {
@@ -59,7 +59,7 @@ impl Local<'_> {
         }
         let shift =
             args.shift.context_shift.then_some(ContextShift { keep: args.shift.keep.unwrap_or(keep) });
-        let markers = markers(&formatter.tokenizer, &format);
+        let markers = format.marker_tokens(&formatter.tokenizer);
         let session = Session::default();
         Ok(Local { engine, formatter, format, markers, session, sampling, constraint, shift, args })
     }
@@ -269,21 +269,14 @@ impl Partner for Local<'_> {
 /// How the model writes reasoning and calls.
 fn response_format(checkpoint: &Checkpoint, config: &latent_graph::ModelConfig) -> Result<ResponseFormat> {
     let hints = ModelHints {
-        response_template: model::response_template(checkpoint),
-        chat_template: model::chat_template(checkpoint)?,
+        response_template: latent_text::response_template(checkpoint),
+        chat_template: latent_text::chat_template(checkpoint)?,
         architecture: Some(config.architecture.as_str()),
     };
     Ok(ResponseFormat::for_model(&hints).or_else(|error| {
         output::note(&format!("warning: the model's response_template is left out: {error}"));
         ResponseFormat::for_model(&ModelHints { response_template: None, ..hints })
     })?)
-}
-
-fn markers(tokenizer: &Tokenizer, format: &ResponseFormat) -> HashSet<u32> {
-    let markers: Vec<&str> = format.markers();
-    let marks = |name: &str| !name.is_empty() && markers.iter().any(|marker| marker.contains(name));
-    let ids = 0..u32::try_from(tokenizer.vocab_size()).unwrap_or(u32::MAX);
-    ids.filter(|id| tokenizer.is_control(*id) && tokenizer.token_text(*id).is_some_and(marks)).collect()
 }
 
 /// Shows an answer, and follows Ctrl-C.

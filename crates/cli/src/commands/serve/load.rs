@@ -77,8 +77,8 @@ fn about(setup: &Setup, checkpoint: &Checkpoint, name: &str) -> Result<AboutMode
     Ok(AboutModel {
         id: name.to_owned(),
         path: checkpoint.display_name(),
-        chat_template: model::chat_template(checkpoint)?.map(str::to_owned),
-        response_template: model::response_template(checkpoint).cloned(),
+        chat_template: latent_text::chat_template(checkpoint)?.map(str::to_owned),
+        response_template: latent_text::response_template(checkpoint).cloned(),
         sampling: Sampling::new(&setup.sampling, checkpoint)?.params,
         bytes: std::fs::metadata(checkpoint.path()).map_or(0, |file| file.len()),
     })

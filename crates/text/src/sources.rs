@@ -1,0 +1,23 @@
+//! Where a model's files keep its templates.
+
+use latent_formats::{Checkpoint, FormatError, Source};
+use serde_json::Value;
+
+/// The source of a model's chat template, if it has one.
+///
+/// # Errors
+/// A metadata key that holds no text.
+pub fn chat_template(checkpoint: &Checkpoint) -> Result<Option<&str>, FormatError> {
+    match checkpoint.source() {
+        Source::Gguf(g) => g.metadata.str("tokenizer.chat_template"),
+        Source::HuggingFace(hf) => Ok(hf.chat_template.as_deref()),
+    }
+}
+
+/// The checkpoint's own `response_template`, if it has one.
+pub fn response_template(checkpoint: &Checkpoint) -> Option<&Value> {
+    match checkpoint.source() {
+        Source::Gguf(_) => None,
+        Source::HuggingFace(source) => source.tokenizer_config.as_ref()?.get("response_template"),
+    }
+}
