@@ -1,0 +1,51 @@
+//! What the interfaces for other languages share: the C API and the Python package are thin layers over this crate.
+//!
+//! * [`Model`]: an opened model. A thread of its own runs it, so that callers on any threads share its steps, stop waiting when they like, and never
+//!   lend their own threads.
+//! * [`LoadOptions`]: how it is run, by the names of the command line's flags.
+//! * [`Generating`]: an answer, piece by piece; dropped, it ends.
+//! * [`ChatPrompt`]: a conversation, and what the model's answer to it consists of ([`Message`]).
+//! * [`PlanView`]: what a step computes, as text, data and drawing.
+//! * [`Error`]: what went wrong, with a kind that languages map to codes and exceptions.
+//!
+//! A child process that was forked has none of the threads: what needs them is refused there ([`ErrorKind::Forked`]).
+//!
+//! ```
+//! use latent_bindings::{GenerateOptions, LoadOptions, Model};
+//! let model = Model::load(None, LoadOptions::default(), &mut || true)?;
+//! let options = GenerateOptions { max_tokens: Some(8), ..model.generate_options() };
+//! let answer = model.generate(model.encode("Once upon a time", true, false)?, &options)?.finish(&mut || true)?;
+//! assert_eq!(answer.tokens.len(), 8);
+//! # Ok::<(), latent_bindings::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod answer;
+mod chat;
+mod description;
+mod embed;
+mod error;
+mod generate;
+mod listening;
+mod logits;
+mod message;
+mod model;
+mod open;
+mod options;
+mod plan;
+mod process;
+mod profile;
+mod waiting;
+mod worker;
+
+pub use answer::{Answer, Generating, Piece};
+pub use chat::{ChatOptions, ChatPrompt};
+pub use description::Description;
+pub use error::{Error, ErrorKind};
+pub use generate::GenerateOptions;
+pub use message::{Message, ToolCall};
+pub use model::Model;
+pub use open::{DEMO_NAME, open};
+pub use options::LoadOptions;
+pub use plan::{PlanView, PlannedOperation};
+pub use waiting::GoOn;

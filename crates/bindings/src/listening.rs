@@ -1,0 +1,103 @@
+//! The way from the model's thread to whoever asked for an answer.
+
+use crate::error::Error;
+use crate::process::Process;
+use crate::waiting::{self, GoOn};
+use latent_engine::scheduler::{Canceller, JobEvent, JobId};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What is heard of a job.
+pub(crate) type Heard = Result<JobEvent, Error>;
+
+#[derive(Default)]
+struct Shared {
+    /// Nobody listens any more.
+    gone: AtomicBool,
+    job: Mutex<Option<(Canceller, JobId)>>,
+}
+
+impl Shared {
+    fn cancel_if_gone(&self) {
+        if !self.gone.load(Ordering::SeqCst) {
+            return;
+        }
+        if let Some((canceller, id)) = &*self.job.lock().unwrap_or_else(PoisonError::into_inner) {
+            canceller.cancel(*id);
+        }
+    }
+}
+
+/// The thread's end.
+pub(crate) struct Telling {
+    sender: Sender<Heard>,
+    shared: Arc<Shared>,
+}
+
+/// The caller's end. Dropped, it ends the job.
+pub(crate) struct Listening {
+    /// None only while it is dropped.
+    receiver: Option<Receiver<Heard>>,
+    shared: Arc<Shared>,
+    process: Process,
+}
+
+/// Both ends.
+pub(crate) fn pair() -> (Telling, Listening) {
+    let (sender, receiver) = channel();
+    let shared = Arc::<Shared>::default();
+    (
+        Telling { sender, shared: Arc::clone(&shared) },
+        Listening { receiver: Some(receiver), shared, process: Process::this() },
+    )
+}
+
+impl Telling {
+    /// Tells what has become of the job. Whoever has gone does not hear it.
+    pub(crate) fn tell(&self, heard: Heard) {
+        let _ = self.sender.send(heard);
+    }
+
+    /// Whether nobody listened before the job began.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.shared.gone.load(Ordering::SeqCst)
+    }
+
+    /// The job that ends when nobody listens.
+    pub(crate) fn bind(&self, canceller: Canceller, id: JobId) {
+        *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some((canceller, id));
+        // the caller may have gone meanwhile
+        self.shared.cancel_if_gone();
+    }
+}
+
+impl Listening {
+    /// The next event.
+    ///
+    /// # Errors
+    /// The caller does not wait any longer; the job was refused; the engine has failed; this is a forked child.
+    pub(crate) fn next(&self, go_on: GoOn<'_>) -> Heard {
+        self.process.check()?;
+        let receiver = self.receiver.as_ref().ok_or_else(crate::worker::gone)?;
+        waiting::receive(receiver, go_on)?.unwrap_or_else(|| Err(crate::worker::gone()))
+    }
+
+    /// Ends the job.
+    pub(crate) fn cancel(&self) {
+        // in a forked child a lock may be held for ever, by a thread that is not there
+        if self.process.is_this() {
+            self.shared.gone.store(true, Ordering::SeqCst);
+            self.shared.cancel_if_gone();
+        }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.cancel();
+        if !self.process.is_this() {
+            std::mem::forget(self.receiver.take());
+        }
+    }
+}

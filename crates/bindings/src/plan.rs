@@ -1,0 +1,144 @@
+//! What a step computes: the plan of `latent graph`, as text, data and drawing.
+
+use crate::error::{Error, ErrorKind};
+use crate::model::Model;
+use latent_engine::EngineOptions;
+use latent_graph::circuit::Circuit;
+use latent_graph::ir::{Ir, Span};
+use latent_graph::passes::{BatchBucket, CacheForm};
+use latent_graph::{CheckpointTensors, Plan, PlanOptions};
+use latent_viz::{Drawing, Options, PageOptions, View, Wanted, bucket_key};
+use serde_json::Value;
+
+/// The plan of a step of some rows, and its drawing.
+pub struct PlanView {
+    plan: Plan,
+    drawing: Drawing,
+    formulation: &'static str,
+    bucket: &'static str,
+}
+
+/// An operation of a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedOperation {
+    /// Its word in the IR.
+    pub op: &'static str,
+    /// Its layer; none outside of layers.
+    pub layer: Option<usize>,
+    /// Between which barriers it runs, counted from 0.
+    pub phase: usize,
+    /// Its kernels.
+    pub kernels: Vec<String>,
+    /// Its weights: the slot, and how they are stored.
+    pub weights: Vec<(String, String)>,
+}
+
+impl Model {
+    /// The plan of a step of `rows` tokens.
+    ///
+    /// # Errors
+    /// Rows that no step has.
+    pub fn plan(&self, rows: usize) -> Result<PlanView, Error> {
+        let inner = &self.inner;
+        let most = inner.max_batch_tokens;
+        if !(1..=most).contains(&rows) {
+            return Err(Error::argument(format!("rows {rows}: a step of this model has 1 to {most} rows")));
+        }
+        let (config, engine): (_, &EngineOptions) = (&inner.config, &inner.options.engine);
+        let target = engine.target(&*self.backend()?);
+        let circuit = Circuit::named(&config.circuit)?;
+        let tensors = CheckpointTensors(&inner.checkpoint);
+        let span = Span { embed: true, layers: 0..config.layers, head: true, mtp: false };
+        let ir = Ir::build_with(circuit, config, &span, &tensors)?;
+        let bucket = BatchBucket::of(rows);
+        let (bind, max_batch_tokens) = (inner.bind, most);
+        let options =
+            PlanOptions { span, bucket, max_batch_tokens, mla: engine.mla, form: engine.form, bind };
+        let plan = Plan::from_ir(ir, config, &target, &options)?;
+        let options = Options {
+            bind,
+            max_batch_tokens,
+            layers: 0..config.layers,
+            mtp: false,
+            assumed: None,
+            kernels: true,
+        };
+        let drawing = Drawing::make(circuit, config, &tensors, &target, &options)?;
+        let formulation = match engine.form {
+            CacheForm::Expanded => "expanded",
+            CacheForm::Latent => engine.mla.name(),
+        };
+        Ok(PlanView { plan, drawing, formulation, bucket: bucket_key(bucket) })
+    }
+}
+
+impl PlanView {
+    /// Its text: one line per operation.
+    pub fn text(&self) -> String {
+        self.plan.to_text()
+    }
+
+    /// All of it: the JSON of `latent graph plan --json`.
+    ///
+    /// # Errors
+    /// A number that JSON cannot represent: none of a plan.
+    pub fn to_json(&self) -> Result<Value, Error> {
+        serde_json::to_value(&self.plan).map_err(unwritable)
+    }
+
+    /// Phases between barriers.
+    pub fn phases(&self) -> usize {
+        self.plan.phase_count()
+    }
+
+    /// Bytes of its activations.
+    pub fn arena_bytes(&self) -> usize {
+        self.plan.arena.bytes
+    }
+
+    /// Its operations, in order.
+    pub fn operations(&self) -> Vec<PlannedOperation> {
+        let nodes = self.plan.ir.nodes.iter().zip(&self.plan.phases);
+        let operation = |(node, phase): (&latent_graph::ir::Node, &usize)| PlannedOperation {
+            op: node.op.word(),
+            layer: node.layer,
+            phase: *phase,
+            kernels: node.kernels.iter().map(|kernel| kernel.name.clone()).collect(),
+            weights: node
+                .weights
+                .iter()
+                .map(|(slot, id)| {
+                    let weight = self.plan.ir.weight(*id);
+                    (slot.as_str().to_owned(), format!("{} {:?}", weight.ty, weight.shape))
+                })
+                .collect(),
+        };
+        nodes.map(operation).collect()
+    }
+
+    /// The drawing as SVG.
+    ///
+    /// # Errors
+    /// A drawing without this plan: none is made so.
+    pub fn svg(&self) -> Result<String, Error> {
+        let view: Option<&View> = self.drawing.view("plan", self.formulation, self.bucket);
+        let view = view.ok_or_else(|| {
+            Error::new(ErrorKind::Engine, format!("no view of a plan, {} {}", self.formulation, self.bucket))
+        })?;
+        Ok(self.drawing.svg(view))
+    }
+
+    /// The page of `latent graph --html`: one file with everything in it.
+    ///
+    /// # Errors
+    /// A number that JSON cannot represent: none of a drawing.
+    pub fn html(&self) -> Result<String, Error> {
+        let wanted =
+            Wanted { stage: "plan".into(), formulation: self.formulation.into(), bucket: self.bucket.into() };
+        self.drawing.page(&PageOptions { wanted, ..PageOptions::default() }).map_err(unwritable)
+    }
+}
+
+fn unwritable(error: serde_json::Error) -> Error {
+    Error::new(ErrorKind::Engine, error.to_string())
+}

@@ -1,0 +1,47 @@
+//! The process that loaded a model. A child that is forked from it has the model's memory and none of its threads.
+
+use crate::error::{Error, ErrorKind};
+
+/// The process that loaded a model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    pub(crate) fn this() -> Process {
+        Process(std::process::id())
+    }
+
+    /// Whether this is the process.
+    pub(crate) fn is_this(self) -> bool {
+        self.0 == std::process::id()
+    }
+
+    /// Refuses what needs the model's threads in another process.
+    pub(crate) fn check(self) -> Result<(), Error> {
+        if self.is_this() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Forked,
+            format!(
+                "process {} was forked from process {}, which loaded the model: its threads are not here; load the model in the child \
+                 (with Python's multiprocessing, start processes by \"spawn\")",
+                std::process::id(),
+                self.0
+            ),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_process_is_told_which_it_is() {
+        assert_eq!(Process::this().check(), Ok(()));
+        let error = Process(std::process::id() + 1).check().unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Forked);
+        assert!(error.message.contains(&std::process::id().to_string()), "{error}");
+    }
+}

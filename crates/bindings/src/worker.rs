@@ -1,0 +1,223 @@
+//! The thread that runs a model: it owns the scheduler, takes jobs from a channel and tells what becomes of them.
+
+use crate::error::{Error, ErrorKind};
+use crate::listening::Telling;
+use latent_backend::CancelToken;
+use latent_engine::Engine;
+use latent_engine::scheduler::{Job, JobError, JobEvent, JobId, Scheduler};
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+
+/// Work with the engine itself, and how many tokens it puts into the KV cache.
+pub(crate) struct Loan {
+    pub(crate) tokens: usize,
+    pub(crate) work: Box<dyn FnOnce(&mut Engine) + Send>,
+}
+
+/// What the thread is asked for.
+pub(crate) enum Command {
+    /// An answer.
+    Submit(Box<Job>, Telling),
+    /// The engine, when the jobs before it have ended. Dropped without a call where there is no engine any more.
+    Lend(Loan),
+}
+
+/// A thread that runs a model. Dropped, it ends what runs, and waits until the memory has been given back.
+pub(crate) struct Worker {
+    /// None only while it is dropped.
+    commands: Option<Sender<Command>>,
+    cancel: CancelToken,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The error of a request to a thread that has ended.
+pub(crate) fn gone() -> Error {
+    Error::new(ErrorKind::Engine, "the engine failed before, and runs no more: load the model again")
+}
+
+/// Steps that may fail one after the other before the thread ends.
+const FAILURES: usize = 2;
+
+impl Worker {
+    /// Starts the thread over a scheduler that was made on it: `make` runs there, and gives it away by calling back.
+    pub(crate) fn start<T: Send + 'static>(
+        make: impl FnOnce() -> Result<(Scheduler, T), Error> + Send + 'static,
+    ) -> Result<Starting<T>, Error> {
+        let (commands, received) = channel();
+        let (made, loaded) = channel();
+        let run = move || {
+            let result = catch_unwind(AssertUnwindSafe(make));
+            let (scheduler, made_too) = match result.unwrap_or_else(|panic| Err(panicked(&*panic))) {
+                Ok(pair) => pair,
+                Err(error) => return drop(made.send(Err(error))),
+            };
+            let cancel = scheduler.engine().cancel_token();
+            // whoever has given up waiting wants no model
+            if made.send(Ok((cancel, made_too))).is_ok() {
+                drop(made);
+                Running { scheduler, queue: VecDeque::new(), routes: HashMap::new() }.serve(&received);
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("latent-model".into())
+            .spawn(run)
+            .map_err(|error| Error::new(ErrorKind::Engine, format!("no thread can be started: {error}")))?;
+        Ok(Starting { commands, loaded, thread })
+    }
+
+    pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
+        let commands = self.commands.as_ref().ok_or_else(gone)?;
+        commands.send(command).map_err(|_| gone())
+    }
+
+    /// Stops what runs at this moment.
+    pub(crate) fn cancel_token(&self) -> &CancelToken {
+        &self.cancel
+    }
+
+    /// Forgets the thread, which a forked child does not have: waiting for it would never end.
+    pub(crate) fn forget(&mut self) {
+        std::mem::forget(self.commands.take());
+        std::mem::forget(self.thread.take());
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // the thread ends when it finds the channel closed
+        self.commands = None;
+        if let Some(thread) = self.thread.take() {
+            self.cancel.cancel();
+            // it has no panics of its own that somebody would want to hear of
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A thread that loads its model.
+pub(crate) struct Starting<T> {
+    commands: Sender<Command>,
+    /// Hears once whether the model was loaded.
+    pub(crate) loaded: Receiver<Result<(CancelToken, T), Error>>,
+    thread: JoinHandle<()>,
+}
+
+impl<T> Starting<T> {
+    /// The worker, once it has been heard of.
+    pub(crate) fn ready(self, cancel: CancelToken) -> Worker {
+        Worker { commands: Some(self.commands), cancel, thread: Some(self.thread) }
+    }
+}
+
+/// What the thread has.
+struct Running {
+    scheduler: Scheduler,
+    queue: VecDeque<Command>,
+    routes: HashMap<JobId, Telling>,
+}
+
+impl Running {
+    /// Steps while there is work, sleeps while there is none, ends when nobody can ask any more.
+    fn serve(mut self, commands: &Receiver<Command>) {
+        let mut failures = 0;
+        loop {
+            if self.queue.is_empty() && self.scheduler.is_idle() {
+                match commands.recv() {
+                    Ok(command) => self.queue.push_back(command),
+                    Err(_) => return,
+                }
+            }
+            loop {
+                match commands.try_recv() {
+                    Ok(command) => self.queue.push_back(command),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+            self.take();
+            if self.scheduler.is_idle() {
+                continue;
+            }
+            match self.step() {
+                Ok(()) => failures = 0,
+                Err(Fault::Step(problem)) if failures + 1 < FAILURES => {
+                    failures += 1;
+                    self.fail(&problem);
+                }
+                Err(Fault::Step(problem) | Fault::Panic(problem)) => return self.fail(&problem),
+            }
+        }
+    }
+
+    /// Takes what was asked for, in order: the engine is lent when the jobs before have ended, and later jobs wait for that.
+    fn take(&mut self) {
+        while let Some(command) = self.queue.pop_front() {
+            match command {
+                Command::Submit(job, telling) => self.accept(*job, telling),
+                Command::Lend(loan) => match self.scheduler.lend_engine(loan.tokens) {
+                    Some(engine) => {
+                        engine.cancel_token().reset();
+                        // what panics has nobody waiting any more, and has left no job half done
+                        let _ = catch_unwind(AssertUnwindSafe(|| (loan.work)(&mut *engine)));
+                        engine.cancel_token().reset();
+                    }
+                    None => return self.queue.push_front(Command::Lend(loan)),
+                },
+            }
+        }
+    }
+
+    fn accept(&mut self, job: Job, telling: Telling) {
+        if telling.is_gone() {
+            return;
+        }
+        match self.scheduler.submit(job) {
+            Ok(id) => {
+                telling.bind(self.scheduler.canceller(), id);
+                self.routes.insert(id, telling);
+            }
+            Err(refusal) => telling.tell(Err(refusal.into())),
+        }
+    }
+
+    fn step(&mut self) -> Result<(), Fault> {
+        let routes = &mut self.routes;
+        let mut listener = |id: JobId, event: JobEvent| {
+            let last = event.is_last();
+            if let Some(telling) = routes.get(&id) {
+                telling.tell(Ok(event));
+            }
+            if last {
+                routes.remove(&id);
+            }
+        };
+        match catch_unwind(AssertUnwindSafe(|| self.scheduler.step(&mut listener))) {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(Fault::Step(error.to_string())),
+            Err(panic) => Err(Fault::Panic(panicked(&*panic).message)),
+        }
+    }
+
+    /// Ends all jobs after a fault.
+    fn fail(&mut self, problem: &str) {
+        for (_, telling) in self.routes.drain() {
+            telling.tell(Err(JobError::Engine(problem.to_owned()).into()));
+        }
+    }
+}
+
+/// What went wrong with a step.
+enum Fault {
+    Step(String),
+    Panic(String),
+}
+
+/// The error of a panic.
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+    let text =
+        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
+    Error::new(ErrorKind::Engine, format!("a panic, which is an error of Latent: {text}"))
+}

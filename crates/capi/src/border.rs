@@ -1,0 +1,119 @@
+//! What every function does at the border: no panic passes it, no pointer is taken unseen.
+
+use crate::error::{latent_error, latent_status};
+use latent_bindings::{Error, ErrorKind};
+use std::ffi::{CStr, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs a function's body. Its error goes to `*error`, where the caller wants it.
+///
+/// # Safety
+/// `error` is NULL or can be written to.
+pub(crate) unsafe fn guarded(
+    error: *mut *mut latent_error,
+    body: impl FnOnce() -> Result<(), Error>,
+) -> latent_status {
+    let done = caught(body);
+    let failed = done.as_ref().err().map(latent_error::new);
+    let status = failed.as_ref().map_or(latent_status::LATENT_OK, latent_error::status);
+    if !error.is_null() {
+        let failed = failed.map_or(std::ptr::null_mut(), |failed| Box::into_raw(Box::new(failed)));
+        // SAFETY: the caller of the function gave a place for the error
+        unsafe { error.write(failed) };
+    }
+    status
+}
+
+/// What `body` returns, or the error of its panic.
+pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(Error::new(ErrorKind::Engine, format!("a panic, which is an error of Latent: {text}")))
+    })
+}
+
+/// What a pointer of the caller points to.
+///
+/// # Safety
+/// It is NULL, or points to a `T` that nobody changes during the call.
+pub(crate) unsafe fn given<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Error> {
+    // SAFETY: as the caller promises
+    unsafe { pointer.as_ref() }.ok_or_else(|| null(name))
+}
+
+/// Elements that the caller gives; NULL is fine for none.
+///
+/// # Safety
+/// `data` points to `count` elements that nobody changes during the call, or `count` is 0.
+pub(crate) unsafe fn elements<'a, T>(data: *const T, count: usize, name: &str) -> Result<&'a [T], Error> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() {
+        return Err(null(name));
+    }
+    check_count::<T>(count, name)?;
+    if !data.is_aligned() {
+        return Err(Error::argument(format!("{name} is not aligned to {} bytes", align_of::<T>())));
+    }
+    // SAFETY: as the caller promises; not NULL, aligned, and not longer than memory can be
+    Ok(unsafe { std::slice::from_raw_parts(data, count) })
+}
+
+/// Elements that the caller wants to be written.
+///
+/// # Safety
+/// `data` points to `count` elements that nobody else reads or writes during the call, or `count` is 0.
+pub(crate) unsafe fn elements_mut<'a, T>(
+    data: *mut T,
+    count: usize,
+    name: &str,
+) -> Result<&'a mut [T], Error> {
+    // SAFETY: as the caller promises; reading is one of the things that nobody else does
+    unsafe { elements(data.cast_const(), count, name) }?;
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    // SAFETY: checked as above; nobody else has them
+    Ok(unsafe { std::slice::from_raw_parts_mut(data, count) })
+}
+
+/// UTF-8 text of a given length.
+///
+/// # Safety
+/// As for [`elements`].
+pub(crate) unsafe fn text<'a>(data: *const c_char, length: usize, name: &str) -> Result<&'a str, Error> {
+    // SAFETY: as the caller promises
+    let bytes = unsafe { elements(data.cast::<u8>(), length, name) }?;
+    utf8(bytes, name)
+}
+
+/// UTF-8 text that ends with NUL; none for NULL.
+///
+/// # Safety
+/// `data` is NULL, or points to bytes with a NUL among them that nobody changes during the call.
+pub(crate) unsafe fn word<'a>(data: *const c_char, name: &str) -> Result<Option<&'a str>, Error> {
+    if data.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: as the caller promises
+    utf8(unsafe { CStr::from_ptr(data) }.to_bytes(), name).map(Some)
+}
+
+fn utf8<'a>(bytes: &'a [u8], name: &str) -> Result<&'a str, Error> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        Error::argument(format!("{name} is not UTF-8: byte {} of {}", error.valid_up_to(), bytes.len()))
+    })
+}
+
+pub(crate) fn null(name: &str) -> Error {
+    Error::argument(format!("{name} is NULL"))
+}
+
+fn check_count<T>(count: usize, name: &str) -> Result<(), Error> {
+    let bytes = count.checked_mul(size_of::<T>()).filter(|bytes| isize::try_from(*bytes).is_ok());
+    bytes
+        .map(|_| ())
+        .ok_or_else(|| Error::argument(format!("{name}: {count} elements are more than memory can hold")))
+}

@@ -1,0 +1,74 @@
+//! Strings and tokens that the library hands out.
+
+use std::ffi::c_char;
+
+/// A text of the library: UTF-8 with a NUL behind it, which `length` does not count. Free it with latent_string_free.
+#[repr(C)]
+pub struct latent_string {
+    /// The bytes.
+    pub data: *mut c_char,
+    /// How many there are.
+    pub length: usize,
+}
+
+/// Tokens of the library. Free them with latent_tokens_free.
+#[repr(C)]
+pub struct latent_tokens {
+    /// The ids.
+    pub data: *mut u32,
+    /// How many there are.
+    pub length: usize,
+}
+
+impl latent_string {
+    pub(crate) fn new(text: String) -> latent_string {
+        let length = text.len();
+        let mut bytes = text.into_bytes();
+        bytes.push(0);
+        latent_string { data: Box::into_raw(bytes.into_boxed_slice()).cast(), length }
+    }
+}
+
+impl latent_tokens {
+    pub(crate) fn new(tokens: Vec<u32>) -> latent_tokens {
+        let length = tokens.len();
+        latent_tokens { data: Box::into_raw(tokens.into_boxed_slice()).cast(), length }
+    }
+}
+
+/// Gives a value away, where the caller wants it.
+///
+/// # Safety
+/// `place` is NULL or can be written to.
+pub(crate) unsafe fn give<T>(place: *mut T, value: impl FnOnce() -> T) {
+    if !place.is_null() {
+        // SAFETY: as the caller promises
+        unsafe { place.write(value()) };
+    }
+}
+
+/// Frees a text, and makes it empty. NULL and a text without data are fine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn latent_string_free(string: *mut latent_string) {
+    // SAFETY: the caller gives NULL or a string of its own
+    let Some(string) = (unsafe { string.as_mut() }) else { return };
+    if !string.data.is_null() {
+        let bytes = std::ptr::slice_from_raw_parts_mut(string.data.cast::<u8>(), string.length + 1);
+        // SAFETY: data and length are those of latent_string::new, and data is NULL from now on
+        drop(unsafe { Box::from_raw(bytes) });
+    }
+    *string = latent_string { data: std::ptr::null_mut(), length: 0 };
+}
+
+/// Frees tokens, and makes them none. NULL and tokens without data are fine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn latent_tokens_free(tokens: *mut latent_tokens) {
+    // SAFETY: the caller gives NULL or tokens of its own
+    let Some(tokens) = (unsafe { tokens.as_mut() }) else { return };
+    if !tokens.data.is_null() {
+        let ids = std::ptr::slice_from_raw_parts_mut(tokens.data, tokens.length);
+        // SAFETY: data and length are those of latent_tokens::new, and data is NULL from now on
+        drop(unsafe { Box::from_raw(ids) });
+    }
+    *tokens = latent_tokens { data: std::ptr::null_mut(), length: 0 };
+}

@@ -1,0 +1,96 @@
+//! Conversations.
+
+use crate::border::{self, guarded};
+use crate::buffers::{give, latent_string, latent_tokens};
+use crate::error::{latent_error, latent_status};
+use crate::event::{Callback, latent_callback};
+use crate::generate::{follow, latent_answer, options_of};
+use crate::model::latent_model;
+use crate::options::latent_generate_options;
+use latent_bindings::{ChatOptions, ChatPrompt, Error, Model};
+use serde_json::Value;
+use std::ffi::{c_char, c_void};
+
+/// A conversation in the model's form.
+///
+/// # Safety
+/// The texts are as their lengths say.
+unsafe fn prompt(
+    model: &Model,
+    messages: (*const c_char, usize),
+    variables: (*const c_char, usize),
+) -> Result<ChatPrompt, Error> {
+    // SAFETY: as the caller promises
+    let (messages, variables) = unsafe {
+        (
+            border::text(messages.0, messages.1, "messages")?,
+            border::text(variables.0, variables.1, "variables")?,
+        )
+    };
+    let options = match variables {
+        "" => ChatOptions::default(),
+        variables => ChatOptions::from_json(json("variables", variables)?)?,
+    };
+    model.chat_prompt(json("messages", messages)?, &options)
+}
+
+fn json(name: &str, text: &str) -> Result<Value, Error> {
+    latent_formats::json::parse(text)
+        .map_err(|problem| Error::argument(format!("{name} is not JSON: {problem}")))
+}
+
+/// Renders a conversation by the model's chat template. `messages` is JSON: `[{"role": "user", "content": "Hello"}]`. `variables` is a JSON object of
+/// further variables of the template (`enable_thinking`), among them `tools` and `add_generation_prompt`; NULL and 0 for none. The text goes to
+/// `text`, the tokens to `tokens`; either may be NULL. What messages say makes no control tokens.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn latent_render_chat(
+    model: *const latent_model,
+    messages: *const c_char,
+    messages_length: usize,
+    variables: *const c_char,
+    variables_length: usize,
+    text: *mut latent_string,
+    tokens: *mut latent_tokens,
+    error: *mut *mut latent_error,
+) -> latent_status {
+    // SAFETY: pointers are as the header says
+    unsafe {
+        guarded(error, || {
+            let model = &border::given(model, "model")?.0;
+            let prompt = prompt(model, (messages, messages_length), (variables, variables_length))?;
+            give(text, || latent_string::new(prompt.text().to_owned()));
+            give(tokens, || latent_tokens::new(prompt.tokens));
+            Ok(())
+        })
+    }
+}
+
+/// Answers a conversation: latent_render_chat and latent_generate in one. `message` gets the answer taken apart, as JSON that can be appended to the
+/// messages: `{"role": "assistant", "content": …}`, with `reasoning_content` and `tool_calls` where there are any; it may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn latent_chat(
+    model: *const latent_model,
+    messages: *const c_char,
+    messages_length: usize,
+    variables: *const c_char,
+    variables_length: usize,
+    options: *const latent_generate_options,
+    callback: latent_callback,
+    user_data: *mut c_void,
+    answer: *mut latent_answer,
+    message: *mut latent_string,
+    error: *mut *mut latent_error,
+) -> latent_status {
+    // SAFETY: pointers are as the header says
+    unsafe {
+        guarded(error, || {
+            let model = &border::given(model, "model")?.0;
+            let prompt = prompt(model, (messages, messages_length), (variables, variables_length))?;
+            let generating = model.chat(&prompt, &options_of(model, options)?)?;
+            let done = follow(generating, &Callback { function: callback, user_data })?;
+            latent_answer::tell(answer, &done)?;
+            give(message, || latent_string::new(done.message.unwrap_or_default().to_json().to_string()));
+            Ok(())
+        })
+    }
+}

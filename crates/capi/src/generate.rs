@@ -1,0 +1,150 @@
+//! Answers.
+
+use crate::border::{self, guarded};
+use crate::buffers::{give, latent_string};
+use crate::error::{latent_error, latent_status};
+use crate::event::{Callback, latent_callback};
+use crate::model::latent_model;
+use crate::options::latent_generate_options;
+use crate::sized::{self, Growing};
+use latent_bindings::{Answer, Error, GenerateOptions, Generating, Model};
+use latent_engine::StopReason;
+use std::ffi::c_void;
+
+/// Why an answer ended.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum latent_stop {
+    /// The model ended it.
+    LATENT_STOP_END = 0,
+    /// One of the texts of `stop` came.
+    LATENT_STOP_STRING = 1,
+    /// It has as many tokens as were asked for.
+    LATENT_STOP_LENGTH = 2,
+    /// The context is full.
+    LATENT_STOP_CONTEXT = 3,
+    /// The callback ended it.
+    LATENT_STOP_CALLER = 4,
+}
+
+/// What an answer took. Set `size` before the call.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct latent_answer {
+    /// sizeof(latent_answer).
+    pub size: usize,
+    /// Why it ended: one of latent_stop.
+    pub stop: i32,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u64,
+    /// How many of them were in the prefix cache.
+    pub cached_tokens: u64,
+    /// Tokens of the answer, the one that ended it included.
+    pub completion_tokens: u64,
+    /// Seconds for the prompt.
+    pub prompt_seconds: f64,
+    /// Seconds for the answer.
+    pub generate_seconds: f64,
+}
+
+// SAFETY: it begins with `size`, and has numbers only
+unsafe impl Growing for latent_answer {
+    const NAME: &str = "latent_answer";
+}
+
+impl latent_answer {
+    fn of(answer: &Answer) -> latent_answer {
+        let usage = &answer.usage;
+        let stop = match answer.stop {
+            StopReason::End => latent_stop::LATENT_STOP_END,
+            StopReason::StopString => latent_stop::LATENT_STOP_STRING,
+            StopReason::Length => latent_stop::LATENT_STOP_LENGTH,
+            StopReason::Context => latent_stop::LATENT_STOP_CONTEXT,
+            StopReason::Interrupted => latent_stop::LATENT_STOP_CALLER,
+        };
+        latent_answer {
+            size: size_of::<latent_answer>(),
+            stop: stop as i32,
+            prompt_tokens: usage.prompt as u64,
+            cached_tokens: usage.cached as u64,
+            completion_tokens: usage.completion as u64,
+            prompt_seconds: usage.prompt_time.as_secs_f64(),
+            generate_seconds: usage.generate_time.as_secs_f64(),
+        }
+    }
+
+    /// Tells the caller, where that is wanted.
+    ///
+    /// # Safety
+    /// `place` is NULL, or points to a size and as many bytes as it says.
+    pub(crate) unsafe fn tell(place: *mut latent_answer, answer: &Answer) -> Result<(), Error> {
+        if place.is_null() {
+            return Ok(());
+        }
+        // SAFETY: as the caller promises
+        unsafe { sized::write(place, place.cast::<usize>().read_unaligned(), &latent_answer::of(answer)) }
+    }
+}
+
+/// The options of a caller, or the model's.
+///
+/// # Safety
+/// `options` is NULL, or as the header says.
+pub(crate) unsafe fn options_of(
+    model: &Model,
+    options: *const latent_generate_options,
+) -> Result<GenerateOptions, Error> {
+    let own = model.generate_options();
+    // SAFETY: as the caller promises
+    unsafe {
+        match sized::read(options, latent_generate_options::of(&own))? {
+            Some(options) => options.read(),
+            None => Ok(own),
+        }
+    }
+}
+
+/// Tells the callback of every piece, and gives the answer.
+///
+/// # Safety
+/// The callback may be called.
+pub(crate) unsafe fn follow(mut generating: Generating, callback: &Callback) -> Result<Answer, Error> {
+    while let Some(piece) = generating.next_piece(&mut || true)? {
+        // SAFETY: as the caller promises
+        if !unsafe { callback.tell(piece) } {
+            generating.stop();
+        }
+    }
+    generating
+        .answer()
+        .ok_or_else(|| Error::new(latent_bindings::ErrorKind::Engine, "an answer without an end"))
+}
+
+/// Answers a prompt of `count` tokens. `options` may be NULL: the model's own. `callback` may be NULL; so may `answer`, and `text`, which gets the
+/// whole answer, the caller's to free. A prompt that begins like an earlier one is not computed again.
+/// An answer that the callback ends is no error: its reason is LATENT_STOP_CALLER.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn latent_generate(
+    model: *const latent_model,
+    prompt: *const u32,
+    count: usize,
+    options: *const latent_generate_options,
+    callback: latent_callback,
+    user_data: *mut c_void,
+    answer: *mut latent_answer,
+    text: *mut latent_string,
+    error: *mut *mut latent_error,
+) -> latent_status {
+    // SAFETY: pointers are as the header says
+    unsafe {
+        guarded(error, || {
+            let model = &border::given(model, "model")?.0;
+            let prompt = border::elements(prompt, count, "prompt")?;
+            let generating = model.generate(prompt.to_vec(), &options_of(model, options)?)?;
+            let done = follow(generating, &Callback { function: callback, user_data })?;
+            latent_answer::tell(answer, &done)?;
+            give(text, || latent_string::new(done.text));
+            Ok(())
+        })
+    }
+}

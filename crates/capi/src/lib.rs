@@ -1,0 +1,41 @@
+//! Latent for C. The interface is described in docs/c.md and in `include/latent.h`, which cbindgen writes from these files.
+//!
+//! * `error.rs`: codes with messages; `border.rs`: what every function does at the border.
+//! * `buffers.rs`: strings and tokens that the library hands out, and what it takes.
+//! * `sized.rs`: structs that may grow; `options.rs`: those of options.
+//! * `model.rs`, `text.rs`, `generate.rs`, `chat.rs`, `values.rs`: the functions.
+#![allow(unsafe_code, reason = "every function of the border takes pointers")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "latent.h says what pointers must be: docs/c.md, and each parameter"
+)]
+#![allow(non_camel_case_types, reason = "the names are C's")]
+
+mod border;
+mod buffers;
+mod chat;
+mod error;
+mod event;
+mod generate;
+mod model;
+mod options;
+mod sized;
+mod text;
+mod values;
+mod version;
+
+pub use buffers::{latent_string, latent_string_free, latent_tokens, latent_tokens_free};
+pub use chat::{latent_chat, latent_render_chat};
+pub use error::{latent_error, latent_error_free, latent_error_message, latent_error_status, latent_status};
+pub use event::{latent_callback, latent_event, latent_event_kind};
+pub use generate::{latent_answer, latent_generate, latent_stop};
+pub use model::{
+    latent_model, latent_model_context, latent_model_describe, latent_model_free, latent_model_hidden_size,
+    latent_model_load, latent_model_vocab_size,
+};
+pub use options::{
+    latent_generate_options, latent_generate_options_init, latent_load_options, latent_logit_bias,
+};
+pub use text::{latent_detokenize, latent_tokenize};
+pub use values::{latent_embed, latent_logits};
+pub use version::{LATENT_ABI_VERSION, latent_abi_version, latent_version};

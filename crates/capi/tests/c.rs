@@ -1,0 +1,111 @@
+//! The library from C and C++: the example, and what callers get wrong. Where there is no C compiler these tests say so.
+#![allow(missing_docs, clippy::print_stdout, reason = "tests, which say what they skip")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where cargo has put the library that these tests belong to.
+fn libraries() -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().to_owned()
+}
+
+fn runs(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// Compiles a program; none where there is no compiler for it.
+fn compiled(compiler: &str, source: &str, flags: &[&str]) -> Option<(TempDir, PathBuf)> {
+    if !cfg!(unix) || !runs(compiler) {
+        println!("SKIPPED: no {compiler}");
+        return None;
+    }
+    let out = tempfile::tempdir().unwrap();
+    let program = out.path().join("program");
+    let output = Command::new(compiler)
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers", "-pthread"])
+        .args(flags)
+        .arg(folder().join(source))
+        .arg("-x")
+        .arg("none")
+        .arg("-I")
+        .arg(folder().join("include"))
+        .arg("-L")
+        .arg(libraries())
+        .args(["-llatent", "-lm"])
+        .arg(format!("-Wl,-rpath,{}", libraries().display()))
+        .arg("-o")
+        .arg(&program)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{compiler} {source}: {}", String::from_utf8_lossy(&output.stderr));
+    Some((out, program))
+}
+
+/// Flags of the address sanitizer, where programs can be made and run with it.
+fn sanitizer() -> Vec<&'static str> {
+    let out = tempfile::tempdir().unwrap();
+    let (source, program) = (out.path().join("empty.c"), out.path().join("empty"));
+    std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+    let made = Command::new("cc").arg("-fsanitize=address").arg(&source).arg("-o").arg(&program).output();
+    let works = made.is_ok_and(|made| made.status.success())
+        && Command::new(&program).output().is_ok_and(|ran| ran.status.success());
+    if works {
+        return vec!["-fsanitize=address", "-fno-omit-frame-pointer"];
+    }
+    println!("SKIPPED: no address sanitizer");
+    Vec::new()
+}
+
+fn ran(program: &Path, args: &[&Path]) -> (Output, String) {
+    let output = Command::new(program).args(args).output().unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    (output, said)
+}
+
+#[test]
+fn the_example_tells_a_story_in_c() {
+    let Some((_out, program)) = compiled("cc", "examples/generate.c", &["-std=c99", "-pedantic", "-xc"])
+    else {
+        return;
+    };
+    let (output, said) = ran(&program, &[]);
+    assert!(output.status.success(), "{said}");
+    assert!(said.starts_with("Once upon a time") && said.contains("\n[24 tokens after "), "{said}");
+    let message: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    let words = message["content"].as_str().unwrap().split_whitespace().count();
+    assert!(message["role"] == "assistant" && words > 20, "{said}");
+    let (output, said) = ran(&program, &[Path::new("/no/such/model.gguf")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said.contains("/no/such/model.gguf: No such file or directory") && said.contains("(code 2)"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_example_is_c_plus_plus_too() {
+    let Some((_out, program)) = compiled("c++", "examples/generate.c", &["-std=c++11", "-xc++"]) else {
+        return;
+    };
+    let (output, said) = ran(&program, &[]);
+    assert!(output.status.success() && said.contains("[24 tokens after "), "{said}");
+}
+
+#[test]
+fn misuse_is_refused_and_nothing_leaks() {
+    let mut flags = sanitizer();
+    flags.push("-xc");
+    let Some((out, program)) = compiled("cc", "tests/misuse.c", &flags) else { return };
+    let demo = std::fs::read(folder().join("../../models/mla-demo-Q4_K_M.gguf")).unwrap();
+    let truncated = out.path().join("truncated.gguf");
+    std::fs::write(&truncated, &demo[..demo.len() / 2]).unwrap();
+    let (output, said) = ran(&program, &[&truncated]);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said, "");
+}
