@@ -1,0 +1,105 @@
+//! A finished answer.
+
+use crate::json;
+use latent_bindings::{Answer as Finished, Piece};
+use pyo3::prelude::*;
+
+/// ln of a token's probability, and the likeliest tokens with theirs.
+pub(crate) type Logprob = (u32, f32, Vec<(u32, f32)>);
+
+/// A finished answer.
+#[pyclass(frozen, module = "latent")]
+pub(crate) struct Answer {
+    finished: Finished,
+    logprobs: Vec<Logprob>,
+}
+
+impl Answer {
+    pub(crate) fn new(finished: Finished, logprobs: Vec<Logprob>) -> Answer {
+        Answer { finished, logprobs }
+    }
+}
+
+/// The probabilities that a piece tells.
+pub(crate) fn logprob(piece: &Piece) -> Option<Logprob> {
+    let Piece::Token { token, logprob: Some((own, top)), .. } = piece else { return None };
+    Some((*token, *own, top.iter().map(|other| (other.id, other.logprob)).collect()))
+}
+
+#[pymethods]
+impl Answer {
+    /// Its text.
+    #[getter]
+    fn text(&self) -> &str {
+        &self.finished.text
+    }
+
+    /// Its tokens, the one that ended it included.
+    #[getter]
+    fn tokens(&self) -> Vec<u32> {
+        self.finished.tokens.clone()
+    }
+
+    /// Why it ended: `end`, `stop_string`, `length`, `context` or `interrupted`.
+    #[getter]
+    fn stop(&self) -> &'static str {
+        self.finished.stop_name()
+    }
+
+    /// Tokens of the prompt.
+    #[getter]
+    fn prompt_tokens(&self) -> usize {
+        self.finished.usage.prompt
+    }
+
+    /// How many of them were in the prefix cache.
+    #[getter]
+    fn cached_tokens(&self) -> usize {
+        self.finished.usage.cached
+    }
+
+    /// Seconds for the prompt.
+    #[getter]
+    fn prompt_seconds(&self) -> f64 {
+        self.finished.usage.prompt_time.as_secs_f64()
+    }
+
+    /// Seconds for the answer.
+    #[getter]
+    fn generate_seconds(&self) -> f64 {
+        self.finished.usage.generate_time.as_secs_f64()
+    }
+
+    /// The message of an answer to a conversation, to append to its messages; None for other answers.
+    #[getter]
+    fn message<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.finished.message.as_ref().map(|message| json::to_python(py, &message.to_json())).transpose()
+    }
+
+    /// What it says, without reasoning and calls: the whole text if it answers no conversation.
+    #[getter]
+    fn content(&self) -> &str {
+        self.finished.message.as_ref().map_or(&self.finished.text, |message| &message.content)
+    }
+
+    /// What the model thought.
+    #[getter]
+    fn reasoning(&self) -> &str {
+        self.finished.message.as_ref().map_or("", |message| &message.reasoning)
+    }
+
+    /// Of each token its id, ln of its probability, and the likeliest tokens with theirs; empty unless asked for.
+    #[getter]
+    fn logprobs(&self) -> Vec<Logprob> {
+        self.logprobs.clone()
+    }
+
+    fn __str__(&self) -> &str {
+        self.content()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let text = self.finished.text.as_str().into_pyobject(py)?.repr()?;
+        Ok(format!("Answer({text}, tokens={}, stop={:?})", self.finished.tokens.len(), self.stop()))
+    }
+}

@@ -1,0 +1,48 @@
+//! NumPy arrays, and what can be read as tokens.
+
+use crate::errors::argument;
+use numpy::{IntoPyArray, PyArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyString};
+
+/// Values as an array of this shape, without a copy.
+pub(crate) fn shaped<'py>(py: Python<'py>, values: Vec<f32>, shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {
+    Ok(values.into_pyarray(py).reshape(shape)?.into_any())
+}
+
+/// What speaks DLPack (a tensor of another library), as an array over the same memory; other objects as they are.
+pub(crate) fn through_dlpack<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let numpy = object.py().import("numpy")?;
+    if object.is_instance(&numpy.getattr("ndarray")?)? || !object.hasattr("__dlpack__")? {
+        return Ok(object.clone());
+    }
+    numpy.call_method1("from_dlpack", (object,))
+}
+
+/// Token ids: a sequence of integers, a NumPy array of integers, or a tensor of another library.
+pub(crate) fn tokens(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<u32>> {
+    let py = object.py();
+    let expected = || {
+        argument(py, format!("{name}: expected token ids: a sequence or a one-dimensional array of integers"))
+    };
+    if object.is_instance_of::<PyString>() {
+        return Err(expected());
+    }
+    let object = through_dlpack(object)?;
+    let object = match object.getattr_opt("tolist")? {
+        Some(to_list) => to_list.call0()?,
+        None => object,
+    };
+    let mut tokens = Vec::new();
+    for (at, item) in object.try_iter().map_err(|_| expected())?.enumerate() {
+        let item = item?;
+        if item.is_instance_of::<PyBool>() {
+            return Err(expected());
+        }
+        let id: i128 = item.extract().map_err(|_| expected())?;
+        let id =
+            u32::try_from(id).map_err(|_| argument(py, format!("{name}: {id} at {at} is no token id")))?;
+        tokens.push(id);
+    }
+    Ok(tokens)
+}

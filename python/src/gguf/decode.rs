@@ -1,0 +1,62 @@
+//! From blocks to numbers.
+
+use crate::arrays::{shaped, through_dlpack};
+use crate::errors::argument;
+use crate::gguf::tensor::Tensor;
+use latent_types::TensorType;
+use numpy::{PyArrayDyn, PyArrayMethods};
+use pyo3::prelude::*;
+
+/// The values of blocks of a type, as f32.
+pub(crate) fn values(ty: TensorType, bytes: &[u8]) -> Result<Vec<f32>, String> {
+    let block = ty.block_bytes();
+    if !bytes.len().is_multiple_of(block) {
+        return Err(format!("{} bytes are no whole blocks of {ty}, which have {block} bytes", bytes.len()));
+    }
+    let mut values = vec![0.0; bytes.len() / block * ty.block_len()];
+    latent_quant::decode(ty, bytes, &mut values).map_err(|error| error.to_string())?;
+    Ok(values)
+}
+
+/// The values of a tensor, or of bytes of a type, as an array of f32.
+///
+/// `data` is a tensor of a file, or bytes in whole blocks: an array of uint8, anything with a buffer, or a tensor of another library by DLPack.
+#[pyfunction]
+#[pyo3(signature = (data, r#type = None, *, shape = None))]
+pub(crate) fn decode<'py>(
+    data: &Bound<'py, PyAny>,
+    r#type: Option<&str>,
+    shape: Option<Vec<usize>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = data.py();
+    if let Ok(tensor) = data.cast::<Tensor>() {
+        if r#type.is_some() || shape.is_some() {
+            return Err(argument(py, "a tensor of a file has a type and a shape of its own"));
+        }
+        return tensor.get().decode(py);
+    }
+    let ty = r#type.ok_or_else(|| argument(py, "bytes need a type, such as \"Q4_K\""))?;
+    let ty = TensorType::from_name(ty).map_err(|error| argument(py, error.to_string()))?;
+    let numpy = py.import("numpy")?;
+    let object = through_dlpack(data)?;
+    let array = if object.is_instance(&numpy.getattr("ndarray")?)? {
+        object
+    } else {
+        numpy.call_method1("frombuffer", (object, "uint8"))?
+    };
+    let expected = || {
+        let found = array.getattr("dtype").map_or_else(|_| "?".into(), |dtype| dtype.to_string());
+        argument(py, format!("data is an array of {found}, expected uint8"))
+    };
+    let bytes = array.cast::<PyArrayDyn<u8>>().map_err(|_| expected())?;
+    let bytes = bytes.try_readonly().map_err(|error| argument(py, format!("data: {error}")))?;
+    let contiguous = bytes
+        .as_slice()
+        .map_err(|_| argument(py, "data is not contiguous: numpy.ascontiguousarray makes it so"))?;
+    let values = values(ty, contiguous).map_err(|problem| argument(py, problem))?;
+    let shape = shape.unwrap_or_else(|| vec![values.len()]);
+    if shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n)) != Some(values.len()) {
+        return Err(argument(py, format!("{} values have no shape {shape:?}", values.len())));
+    }
+    shaped(py, values, &shape)
+}

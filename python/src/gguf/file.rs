@@ -1,0 +1,73 @@
+//! An opened GGUF file.
+
+use crate::errors::argument;
+use crate::gguf::metadata;
+use crate::gguf::tensor::Tensor;
+use crate::waiting::waiting;
+use latent_formats::{Checkpoint, Source};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A GGUF file, or a set of shards, checked and mapped.
+#[pyclass(frozen, name = "File", module = "latent.gguf")]
+pub(crate) struct GgufFile {
+    checkpoint: Arc<Checkpoint>,
+}
+
+/// Opens a GGUF file, or any shard of a set; None is the demo model that is built in.
+#[pyfunction]
+#[pyo3(signature = (path = None))]
+pub(crate) fn read(py: Python<'_>, path: Option<PathBuf>) -> PyResult<GgufFile> {
+    let checkpoint = waiting(py, |_| latent_bindings::open(path.as_deref()))?;
+    match checkpoint.source() {
+        Source::Gguf(_) => Ok(GgufFile { checkpoint }),
+        Source::HuggingFace(_) => {
+            let name = checkpoint.display_name();
+            Err(argument(
+                py,
+                format!(
+                    "{name}: not a GGUF file but a folder of safetensors: the package safetensors reads those"
+                ),
+            ))
+        }
+    }
+}
+
+#[pymethods]
+impl GgufFile {
+    /// Its metadata.
+    #[getter]
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        match self.checkpoint.source() {
+            Source::Gguf(source) => metadata::dict(py, &source.metadata),
+            Source::HuggingFace(_) => Ok(PyDict::new(py)),
+        }
+    }
+
+    /// Its tensors by name, in the file's order.
+    #[getter]
+    fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let all = PyDict::new(py);
+        for info in self.checkpoint.tensors() {
+            all.set_item(&info.name, Tensor::new(Arc::clone(&self.checkpoint), info.clone()))?;
+        }
+        Ok(all)
+    }
+
+    /// The tensor of this name.
+    fn __getitem__(&self, name: &str) -> PyResult<Tensor> {
+        let tensor = self.checkpoint.tensor(name);
+        let info = tensor.ok_or_else(|| pyo3::exceptions::PyKeyError::new_err(name.to_owned()))?.info;
+        Ok(Tensor::new(Arc::clone(&self.checkpoint), info.clone()))
+    }
+
+    fn __len__(&self) -> usize {
+        self.checkpoint.tensors().len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<File {}: {} tensors>", self.checkpoint.display_name(), self.checkpoint.tensors().len())
+    }
+}

@@ -1,0 +1,63 @@
+//! Metadata as objects of Python.
+
+use latent_formats::FormatError;
+use latent_formats::gguf::{Metadata, Value, ValueType};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+/// All keys and values. Arrays of numbers are NumPy arrays, those of strings lists; a string that is no UTF-8 has U+FFFD in it.
+pub(crate) fn dict<'py>(py: Python<'py>, metadata: &Metadata) -> PyResult<Bound<'py, PyDict>> {
+    let all = PyDict::new(py);
+    for (key, value) in metadata.entries() {
+        let object = match value {
+            Value::Unsigned(value) => value.into_pyobject(py)?.into_any(),
+            Value::Signed(value) => value.into_pyobject(py)?.into_any(),
+            Value::Float(value) => value.into_pyobject(py)?.into_any(),
+            Value::Bool(value) => value.into_pyobject(py)?.to_owned().into_any(),
+            Value::String(value) => value.into_pyobject(py)?.into_any(),
+            Value::Array(array) => match array.ty {
+                ValueType::String => strings(py, metadata, key)?,
+                ty => numbers(py, metadata, key, ty)?,
+            },
+        };
+        all.set_item(key, object)?;
+    }
+    Ok(all)
+}
+
+fn strings<'py>(py: Python<'py>, metadata: &Metadata, key: &str) -> PyResult<Bound<'py, PyAny>> {
+    let strings = metadata.strings(key).map_err(|error| raised(py, error))?.unwrap_or_default();
+    Ok(PyList::new(py, strings.iter().map(|bytes| String::from_utf8_lossy(bytes)))?.into_any())
+}
+
+fn numbers<'py>(
+    py: Python<'py>,
+    metadata: &Metadata,
+    key: &str,
+    ty: ValueType,
+) -> PyResult<Bound<'py, PyAny>> {
+    let dtype = match ty {
+        ValueType::U8 => "u1",
+        ValueType::I8 => "i1",
+        ValueType::U16 => "u2",
+        ValueType::I16 => "i2",
+        ValueType::U32 => "u4",
+        ValueType::I32 => "i4",
+        ValueType::F32 => "f4",
+        ValueType::Bool => "?",
+        ValueType::U64 => "u8",
+        ValueType::I64 => "i8",
+        _ => "f8",
+    };
+    let numpy = py.import("numpy")?;
+    if ty == ValueType::U64 {
+        let words = metadata.words(key).map_err(|error| raised(py, error))?.unwrap_or_default();
+        return numpy.call_method1("array", (words, dtype));
+    }
+    let numbers = metadata.numbers(key).map_err(|error| raised(py, error))?.unwrap_or_default();
+    numpy.call_method1("array", (numbers,))?.call_method1("astype", (dtype,))
+}
+
+fn raised(py: Python<'_>, error: FormatError) -> PyErr {
+    crate::errors::exception(py, &error.into())
+}

@@ -1,0 +1,6 @@
+//! GGUF files: metadata, tensors, and their values.
+
+pub(crate) mod decode;
+pub(crate) mod file;
+pub(crate) mod metadata;
+pub(crate) mod tensor;

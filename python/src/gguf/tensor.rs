@@ -1,0 +1,127 @@
+//! A tensor of a file.
+
+use crate::arrays::shaped;
+use crate::errors::argument;
+use crate::gguf::decode::values;
+use latent_formats::{Checkpoint, TensorInfo};
+use latent_types::TensorType;
+use numpy::{PyArray1, PyArrayMethods, ndarray::ArrayView1};
+use pyo3::prelude::*;
+use std::sync::Arc;
+
+/// A tensor of a GGUF file. It keeps the file mapped.
+#[pyclass(frozen, module = "latent.gguf")]
+pub(crate) struct Tensor {
+    checkpoint: Arc<Checkpoint>,
+    info: TensorInfo,
+}
+
+impl Tensor {
+    pub(crate) fn new(checkpoint: Arc<Checkpoint>, info: TensorInfo) -> Tensor {
+        Tensor { checkpoint, info }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.checkpoint.tensor(&self.info.name).map_or(&[], |tensor| tensor.data)
+    }
+
+    /// NumPy's name of the type of its elements, where it has one.
+    fn dtype(&self) -> Option<&'static str> {
+        Some(match self.info.ty {
+            TensorType::F32 => "<f4",
+            TensorType::F16 => "<f2",
+            TensorType::F64 => "<f8",
+            TensorType::I8 => "<i1",
+            TensorType::I16 => "<i2",
+            TensorType::I32 => "<i4",
+            TensorType::I64 => "<i8",
+            _ => return None,
+        })
+    }
+}
+
+#[pymethods]
+impl Tensor {
+    /// Its name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.info.name
+    }
+
+    /// The type of its blocks.
+    #[getter]
+    fn r#type(&self) -> &'static str {
+        self.info.ty.name()
+    }
+
+    /// Its shape, outermost dimension first.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
+        pyo3::types::PyTuple::new(py, &self.info.shape)
+    }
+
+    /// Its bytes in the file.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.info.bytes
+    }
+
+    /// Its bytes: an array of uint8 over the mapped file, without a copy, that cannot be written.
+    #[getter]
+    #[allow(unsafe_code, reason = "an array over memory that is not Python's")]
+    fn data<'py>(slf: Bound<'py, Self>) -> Bound<'py, PyArray1<u8>> {
+        let view = ArrayView1::from(slf.get().bytes());
+        // SAFETY: the bytes belong to the mapped file, which the checkpoint of this tensor keeps, and the array keeps this tensor; nobody writes them,
+        // neither this library nor the array from the next line on
+        let array = unsafe { PyArray1::borrow_from_array(&view, slf.clone().into_any()) };
+        array.readwrite().make_nonwriteable();
+        array
+    }
+
+    /// Its elements over the mapped file, without a copy; None if NumPy has no such type.
+    fn view<'py>(slf: Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let tensor = slf.get();
+        let Some(dtype) = tensor.dtype() else { return Ok(None) };
+        let shape = tensor.shape(slf.py())?;
+        Tensor::data(slf.clone()).call_method1("view", (dtype,))?.call_method1("reshape", (shape,)).map(Some)
+    }
+
+    /// Its values as an array of f32.
+    pub(crate) fn decode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if self.info.tile_rows.is_some() {
+            let name = &self.info.name;
+            return Err(argument(
+                py,
+                format!(
+                    "{name} is stored in tiles, for Latent's kernels: read the file that it was packed from"
+                ),
+            ));
+        }
+        let values = py.detach(|| values(self.info.ty, self.bytes()));
+        let values = values.map_err(|problem| argument(py, format!("{}: {problem}", self.info.name)))?;
+        shaped(py, values, &self.info.shape)
+    }
+
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(
+        &self,
+        py: Python<'py>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if copy == Some(false) {
+            return Err(pyo3::exceptions::PyValueError::new_err(
+                "a tensor is decoded into a new array: view() has no copy",
+            ));
+        }
+        let values = self.decode(py)?;
+        match dtype {
+            Some(dtype) => values.call_method1("astype", (dtype,)),
+            None => Ok(values),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Tensor {}: {} {:?}>", self.info.name, self.info.ty, self.info.shape)
+    }
+}

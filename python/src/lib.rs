@@ -1,0 +1,47 @@
+//! The Python package `latent`: thin classes over `latent-bindings`. What users see is described in `latent/__init__.pyi` and docs/python.md.
+//!
+//! * `errors.rs`: exceptions; `waiting.rs`: the GIL released, and Ctrl-C heard.
+//! * `model.rs`, `answer.rs`, `stream.rs`, `tokenizer.rs`, `plan.rs`: the classes; `options.rs`: keyword arguments.
+//! * `arrays.rs`: NumPy arrays and tokens; `json.rs`: objects of Python and JSON.
+//! * `gguf/`: GGUF files.
+
+mod answer;
+mod arrays;
+mod errors;
+mod gguf;
+mod json;
+mod model;
+mod options;
+mod plan;
+mod stream;
+mod tokenizer;
+mod waiting;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _latent {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::answer::Answer;
+    #[pymodule_export]
+    use crate::gguf::decode::decode;
+    #[pymodule_export]
+    use crate::gguf::file::{GgufFile, read};
+    #[pymodule_export]
+    use crate::gguf::tensor::Tensor;
+    #[pymodule_export]
+    use crate::model::Model;
+    #[pymodule_export]
+    use crate::plan::{Operation, Plan};
+    #[pymodule_export]
+    use crate::stream::Stream;
+    #[pymodule_export]
+    use crate::tokenizer::Tokenizer;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,181 @@
+//! Keyword arguments: options of loading and of generating.
+
+use crate::arrays::tokens;
+use crate::errors::{argument, exception};
+use crate::json;
+use latent_bindings::{ChatOptions, GenerateOptions, LoadOptions, Model};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+/// Names of the options of loading that are numbers.
+const NUMBERS: [&str; 4] = ["ctx_size", "cache_tokens", "threads", "batch_size"];
+
+/// Names of the options of generating.
+const GENERATE: [&str; 17] = [
+    "max_tokens",
+    "stop",
+    "logprobs",
+    "seed",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "repeat_last_n",
+    "dry_multiplier",
+    "xtc_probability",
+    "xtc_threshold",
+    "logit_bias",
+];
+
+type Keywords<'a, 'py> = Option<&'a Bound<'py, PyDict>>;
+
+/// A value of an option.
+struct Given<'a, 'py> {
+    name: &'a str,
+    value: Bound<'py, PyAny>,
+}
+
+impl Given<'_, '_> {
+    fn extract<T: for<'x> FromPyObjectOwned<'x>>(&self, expected: &str) -> PyResult<T> {
+        self.value.extract().map_err(|_| {
+            let found = self.value.repr().map_or_else(|_| "?".into(), |text| text.to_string());
+            argument(self.value.py(), format!("{} is {found}, expected {expected}", self.name))
+        })
+    }
+
+    fn real(&self) -> PyResult<f32> {
+        self.extract::<f64>("a number").map(|value| value as f32)
+    }
+
+    fn count(&self) -> PyResult<usize> {
+        self.extract("a count")
+    }
+
+    fn at_least_one(&self) -> PyResult<usize> {
+        match self.count()? {
+            0 => Err(argument(self.value.py(), format!("{} is 0, expected at least 1", self.name))),
+            count => Ok(count),
+        }
+    }
+}
+
+/// The options that are given; None counts as not given.
+fn given<'py>(keywords: Keywords<'_, 'py>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
+    let Some(keywords) = keywords else { return Ok(Vec::new()) };
+    let mut all = Vec::with_capacity(keywords.len());
+    for (name, value) in keywords {
+        if !value.is_none() {
+            all.push((name.extract()?, value));
+        }
+    }
+    Ok(all)
+}
+
+fn unknown(py: Python<'_>, name: &str, known: &[&str]) -> PyErr {
+    argument(py, format!("there is no option {name:?}; there are {}", known.join(", ")))
+}
+
+/// The options of `Model.load`.
+pub(crate) fn load(py: Python<'_>, keywords: Keywords<'_, '_>) -> PyResult<LoadOptions> {
+    let mut options = LoadOptions::default();
+    for (name, value) in given(keywords)? {
+        let given = Given { name: &name, value };
+        let engine = &mut options.engine;
+        match name.as_str() {
+            "ctx_size" => engine.context = Some(given.at_least_one()?),
+            "cache_tokens" => engine.cache_tokens = Some(given.at_least_one()?),
+            "threads" => engine.threads = Some(given.at_least_one()?),
+            "batch_size" => engine.max_batch_tokens = Some(given.at_least_one()?),
+            "force" => engine.force = given.extract("True or False")?,
+            word if LoadOptions::WORDS.contains(&word) => {
+                let value: String = given.extract("a word")?;
+                options.set(word, &value).map_err(|error| exception(py, &error))?;
+            }
+            other => {
+                return Err(unknown(py, other, &[&NUMBERS[..], &LoadOptions::WORDS, &["force"]].concat()));
+            }
+        }
+    }
+    Ok(options)
+}
+
+/// The options of an answer.
+pub(crate) fn generate(
+    py: Python<'_>,
+    model: &Model,
+    keywords: Keywords<'_, '_>,
+) -> PyResult<GenerateOptions> {
+    let mut options = model.generate_options();
+    for (name, value) in given(keywords)? {
+        set(py, &mut options, &Given { name: &name, value })?;
+    }
+    Ok(options)
+}
+
+fn set(py: Python<'_>, options: &mut GenerateOptions, given: &Given<'_, '_>) -> PyResult<()> {
+    let sampling = &mut options.sampling;
+    match given.name {
+        "max_tokens" => options.max_tokens = Some(given.count()?),
+        "stop" => {
+            options.stop = match given.value.cast::<PyString>() {
+                Ok(text) => vec![text.extract()?],
+                Err(_) => given.extract("a text or a list of texts")?,
+            }
+        }
+        "logprobs" => options.logprobs = Some(given.count()?),
+        "seed" => sampling.seed = given.extract::<i128>("an integer")? as u64,
+        "temperature" => sampling.temperature = given.real()?,
+        "top_k" => sampling.top_k = given.count()?,
+        "top_p" => sampling.top_p = given.real()?,
+        "min_p" => sampling.min_p = given.real()?,
+        "typical" => sampling.typical = given.real()?,
+        "repeat_penalty" => sampling.repeat_penalty = given.real()?,
+        "presence_penalty" => sampling.presence_penalty = given.real()?,
+        "frequency_penalty" => sampling.frequency_penalty = given.real()?,
+        "repeat_last_n" => sampling.penalty_last = given.count()?,
+        "dry_multiplier" => sampling.dry_multiplier = given.real()?,
+        "xtc_probability" => sampling.xtc_probability = given.real()?,
+        "xtc_threshold" => sampling.xtc_threshold = given.real()?,
+        "logit_bias" => {
+            let biases: std::collections::BTreeMap<u32, f64> =
+                given.extract("a dict of token ids and numbers")?;
+            sampling.logit_bias = biases.into_iter().map(|(token, bias)| (token, bias as f32)).collect();
+        }
+        other => return Err(unknown(py, other, &GENERATE)),
+    }
+    Ok(())
+}
+
+/// The variables of a chat template.
+pub(crate) fn chat(py: Python<'_>, variables: Keywords<'_, '_>) -> PyResult<ChatOptions> {
+    let Some(variables) = variables else { return Ok(ChatOptions::default()) };
+    let variables = json::from_python(variables, "template variables")?;
+    ChatOptions::from_json(variables).map_err(|error| exception(py, &error))
+}
+
+/// What is answered.
+pub(crate) enum Prompt {
+    /// Tokens.
+    Tokens(Vec<u32>),
+    /// Messages of a conversation.
+    Messages(serde_json::Value),
+}
+
+/// A text to go on with, token ids, or the messages of a conversation.
+pub(crate) fn prompt(model: &Model, object: &Bound<'_, PyAny>) -> PyResult<Prompt> {
+    if let Ok(text) = object.cast::<PyString>() {
+        let text: String = text.extract()?;
+        let py = object.py();
+        let encoded = py.detach(|| model.encode(&text, true, false));
+        return encoded.map(Prompt::Tokens).map_err(|error| exception(py, &error));
+    }
+    // not by iterating: that would take the first token of an iterator
+    if object.get_item(0).is_ok_and(|first| first.cast::<PyDict>().is_ok()) {
+        return json::from_python(object, "messages").map(Prompt::Messages);
+    }
+    tokens(object, "prompt").map(Prompt::Tokens)
+}

@@ -1,0 +1,100 @@
+//! The model's tokenizer.
+
+use crate::arrays::tokens;
+use crate::errors::{argument, exception};
+use latent_bindings::Model;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// From text to token ids and back.
+#[pyclass(frozen, module = "latent")]
+pub(crate) struct Tokenizer {
+    model: Model,
+}
+
+impl Tokenizer {
+    pub(crate) fn new(model: Model) -> Tokenizer {
+        Tokenizer { model }
+    }
+}
+
+#[pymethods]
+impl Tokenizer {
+    /// The token ids of a text.
+    #[pyo3(signature = (text, *, add_special = true, parse_special = false))]
+    fn encode(
+        &self,
+        py: Python<'_>,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> PyResult<Vec<u32>> {
+        let encoded = py.detach(|| self.model.encode(text, add_special, parse_special));
+        encoded.map_err(|error| exception(py, &error))
+    }
+
+    /// The text of token ids.
+    #[pyo3(signature = (tokens, *, special = false))]
+    fn decode(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = ids)] tokens: Vec<u32>,
+        special: bool,
+    ) -> PyResult<String> {
+        self.model.decode(&tokens, special).map_err(|error| exception(py, &error))
+    }
+
+    /// The bytes that a token stands for.
+    fn piece<'py>(&self, py: Python<'py>, token: u32) -> PyResult<Bound<'py, PyBytes>> {
+        let piece = self.model.tokenizer().piece(token).ok_or_else(|| self.out_of_range(py, token))?;
+        Ok(PyBytes::new(py, piece))
+    }
+
+    /// A token's text in the vocabulary.
+    fn token_text(&self, py: Python<'_>, token: u32) -> PyResult<&str> {
+        self.model.tokenizer().token_text(token).ok_or_else(|| self.out_of_range(py, token))
+    }
+
+    /// The id of a token by its text in the vocabulary, None if there is none.
+    fn token_id(&self, text: &str) -> Option<u32> {
+        self.model.tokenizer().token_id(text)
+    }
+
+    /// Whether a token is a control token.
+    fn is_control(&self, token: u32) -> bool {
+        self.model.tokenizer().is_control(token)
+    }
+
+    /// The token that begins a text.
+    #[getter]
+    fn bos(&self) -> Option<u32> {
+        self.model.tokenizer().bos()
+    }
+
+    /// The token that ends a text.
+    #[getter]
+    fn eos(&self) -> Option<u32> {
+        self.model.tokenizer().eos()
+    }
+
+    /// Tokens that end an answer.
+    #[getter]
+    fn end_of_generation(&self) -> Vec<u32> {
+        self.model.tokenizer().end_of_generation().to_vec()
+    }
+
+    fn __len__(&self) -> usize {
+        self.model.tokenizer().vocab_size()
+    }
+}
+
+impl Tokenizer {
+    fn out_of_range(&self, py: Python<'_>, token: u32) -> PyErr {
+        let known = self.model.tokenizer().vocab_size();
+        argument(py, format!("token id {token} is out of range: the tokenizer has {known} tokens"))
+    }
+}
+
+fn ids(object: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+    tokens(object, "tokens")
+}
