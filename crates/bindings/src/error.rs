@@ -53,6 +53,14 @@ impl Error {
         Error::new(ErrorKind::Argument, message)
     }
 
+    /// A panic, which is an error of Latent.
+    pub fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+        let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
+        let text =
+            text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
+        Error::new(ErrorKind::Engine, format!("a panic, which is an error of Latent: {text}"))
+    }
+
     /// The caller stopped it.
     pub(crate) fn stopped() -> Error {
         Error::new(ErrorKind::Stopped, "stopped")

@@ -16,6 +16,7 @@ use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use latent_graph::passes::BindOptions;
 use latent_text::{ChatTemplate, Encode, ModelHints, ResponseFormat, Tokenizer};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -180,7 +181,13 @@ impl Model {
         let asked = Arc::clone(&wanted);
         let work = move |engine: &mut Engine| {
             let go_on = || asked.load(Ordering::SeqCst);
-            let done = if go_on() { work(engine, &go_on) } else { Err(Error::stopped()) };
+            let done = if go_on() {
+                // what is half done is a sequence of its own, which is dropped
+                let ran = catch_unwind(AssertUnwindSafe(|| work(engine, &go_on)));
+                ran.unwrap_or_else(|panic| Err(Error::panicked(&*panic)))
+            } else {
+                Err(Error::stopped())
+            };
             // whoever has gone does not hear it
             let _ = sender.send(done);
         };
@@ -218,4 +225,21 @@ fn response_format(
     let without = ModelHints { response_template: None, ..hints };
     let format = ResponseFormat::for_model(&hints).or_else(|_| ResponseFormat::for_model(&without));
     format.map_err(|error| Error::new(ErrorKind::Engine, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_work_with_the_engine_is_an_error_and_the_model_goes_on() {
+        let mut options = LoadOptions::default();
+        (options.engine.context, options.engine.threads) = (Some(64), Some(1));
+        let model = Model::load(None, options, &mut || true).unwrap();
+        let lent = model.with_engine::<()>(1, &mut || true, |_, _| panic!("nothing is there"));
+        let error = lent.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Engine);
+        assert!(error.message.contains("nothing is there"), "{error}");
+        assert!(model.logits(vec![1, 2], false, &mut || true).is_ok());
+    }
 }

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
-/// Work with the engine itself, and how many tokens it puts into the KV cache.
+/// Work with the engine itself, which does not panic, and how many tokens it puts into the KV cache.
 pub(crate) struct Loan {
     pub(crate) tokens: usize,
     pub(crate) work: Box<dyn FnOnce(&mut Engine) + Send>,
@@ -49,7 +49,7 @@ impl Worker {
         let (made, loaded) = channel();
         let run = move || {
             let result = catch_unwind(AssertUnwindSafe(make));
-            let (scheduler, made_too) = match result.unwrap_or_else(|panic| Err(panicked(&*panic))) {
+            let (scheduler, made_too) = match result.unwrap_or_else(|panic| Err(Error::panicked(&*panic))) {
                 Ok(pair) => pair,
                 Err(error) => return drop(made.send(Err(error))),
             };
@@ -159,8 +159,7 @@ impl Running {
                 Command::Lend(loan) => match self.scheduler.lend_engine(loan.tokens) {
                     Some(engine) => {
                         engine.cancel_token().reset();
-                        // what panics has nobody waiting any more, and has left no job half done
-                        let _ = catch_unwind(AssertUnwindSafe(|| (loan.work)(&mut *engine)));
+                        (loan.work)(&mut *engine);
                         engine.cancel_token().reset();
                     }
                     None => return self.queue.push_front(Command::Lend(loan)),
@@ -196,7 +195,7 @@ impl Running {
         match catch_unwind(AssertUnwindSafe(|| self.scheduler.step(&mut listener))) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(Fault::Step(error.to_string())),
-            Err(panic) => Err(Fault::Panic(panicked(&*panic).message)),
+            Err(panic) => Err(Fault::Panic(Error::panicked(&*panic).message)),
         }
     }
 
@@ -212,12 +211,4 @@ impl Running {
 enum Fault {
     Step(String),
     Panic(String),
-}
-
-/// The error of a panic.
-fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
-    let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
-    let text =
-        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
-    Error::new(ErrorKind::Engine, format!("a panic, which is an error of Latent: {text}"))
 }

@@ -1,7 +1,7 @@
 //! What every function does at the border: no panic passes it, no pointer is taken unseen.
 
 use crate::error::{latent_error, latent_status};
-use latent_bindings::{Error, ErrorKind};
+use latent_bindings::Error;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -26,11 +26,7 @@ pub(crate) unsafe fn guarded(
 
 /// What `body` returns, or the error of its panic.
 pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-        Err(Error::new(ErrorKind::Engine, format!("a panic, which is an error of Latent: {text}")))
-    })
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(Error::panicked(&*panic)))
 }
 
 /// What a pointer of the caller points to.

@@ -66,11 +66,11 @@ fn members() -> HashMap<String, BTreeSet<String>> {
     packages.collect()
 }
 
-/// Packages of others that the program needs to be built, those of other platforms and those that only help the build among them.
-pub fn packages() -> BTreeSet<Package> {
+/// Packages of others that `program`, a member of the workspace, needs to be built, those of other platforms and those that only help the build among them.
+pub fn packages(program: &str) -> BTreeSet<Package> {
     let (all, members) = (read(), members());
     let mut found = BTreeSet::new();
-    let mut open = vec!["latent".to_owned()];
+    let mut open = vec![program.to_owned()];
     while let Some(wanted) = open.pop() {
         let (name, version) = wanted.split_once(' ').unwrap_or((wanted.as_str(), ""));
         let version = version.split(' ').next().unwrap();

@@ -1,4 +1,4 @@
-//! The notices of third parties, which `latent licenses` prints, name exactly the packages that the program is made from.
+//! The notices of third parties, which `latent licenses` prints, name exactly the packages that the program is made from; so do those beside the C library and the Python package.
 //!
 //! `UPDATE_LICENSES=1 cargo test --release -p latent --test licenses` writes them anew, from what cargo knows of all platforms.
 #![allow(missing_docs, reason = "tests")]
@@ -8,54 +8,62 @@ mod notices;
 mod spdx;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 const ANEW: &str = "UPDATE_LICENSES=1 cargo test --release -p latent --test licenses";
 
-fn file() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("THIRD-PARTY.txt")
-}
+/// What is made from packages of others, and the file with their notices.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("latent", "crates/cli/THIRD-PARTY.txt"),
+    ("latent-capi", "crates/capi/THIRD-PARTY.txt"),
+    ("latent-python", "python/THIRD-PARTY.txt"),
+];
 
-/// Whether the file is to be written anew.
+/// Whether the files are to be written anew.
 fn updating() -> bool {
     std::env::var_os("UPDATE_LICENSES").is_some()
 }
 
-fn committed() -> &'static str {
-    static TEXT: OnceLock<String> = OnceLock::new();
-    TEXT.get_or_init(|| {
-        if updating() {
-            std::fs::write(file(), notices::make()).unwrap();
-        }
-        std::fs::read_to_string(file()).unwrap()
+/// The notices of each program.
+fn committed() -> &'static [(&'static str, String)] {
+    static TEXTS: OnceLock<Vec<(&str, String)>> = OnceLock::new();
+    TEXTS.get_or_init(|| {
+        let read = |(program, path)| {
+            let file = locked::root().join(path);
+            if updating() {
+                std::fs::write(&file, notices::make(program)).unwrap();
+            }
+            (program, std::fs::read_to_string(file).unwrap())
+        };
+        PROGRAMS.into_iter().map(read).collect()
     })
 }
 
 #[test]
 fn the_notices_name_the_packages_of_the_lock_file() {
-    let named = notices::packages(committed());
-    let locked = locked::packages();
-    let missing: Vec<_> = locked.difference(&named).collect();
-    let gone: Vec<_> = named.difference(&locked).collect();
-    assert!(
-        missing.is_empty() && gone.is_empty(),
-        "THIRD-PARTY.txt lacks {missing:?} and names {gone:?}, which Cargo.lock has not: run {ANEW}"
-    );
-    assert!(named.len() > 50, "{}", named.len());
+    for (program, notices) in committed() {
+        let named = notices::packages(notices);
+        let locked = locked::packages(program);
+        let missing: Vec<_> = locked.difference(&named).collect();
+        let gone: Vec<_> = named.difference(&locked).collect();
+        assert!(
+            missing.is_empty() && gone.is_empty(),
+            "THIRD-PARTY.txt of {program} lacks {missing:?} and names {gone:?}, which Cargo.lock has not: run {ANEW}"
+        );
+        assert!(named.len() > 50, "{program}: {}", named.len());
+    }
 }
 
 #[test]
 fn every_package_has_the_text_of_a_licence() {
-    let notices = committed();
-    assert!(notices.len() < 200 << 10, "{} bytes", notices.len());
-    let linked: BTreeSet<_> = notices::linked(notices);
-    let covered = notices::covered(notices);
-    assert_eq!(linked, covered);
-    for begin in
-        ["Apache License", "Permission is hereby granted, free of charge", "The origin of this software"]
-    {
-        assert!(notices.contains(begin), "{begin}");
+    for (program, notices) in committed() {
+        assert!(notices.len() < 200 << 10, "{program}: {} bytes", notices.len());
+        let linked: BTreeSet<_> = notices::linked(notices);
+        let covered = notices::covered(notices);
+        assert_eq!(linked, covered, "{program}");
+        for begin in ["Apache License", "Permission is hereby granted, free of charge"] {
+            assert!(notices.contains(begin), "{program}: {begin}");
+        }
     }
 }
 
@@ -69,5 +77,5 @@ fn the_program_prints_them() {
         "{printed}"
     );
     // a program that was built before the file was written prints the file of before
-    assert!(updating() || printed.ends_with(committed()));
+    assert!(updating() || printed.ends_with(&committed()[0].1));
 }

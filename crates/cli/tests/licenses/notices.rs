@@ -26,12 +26,12 @@ const WORDS: [(&str, &str); 7] = [
 /// What the standard text of MIT says after the copyright.
 const MIT: &str = include_str!("../../../../LICENSE-MIT");
 
-/// The whole file.
-pub fn make() -> String {
+/// The whole file of a program: a member of the workspace.
+pub fn make(program: &str) -> String {
     let metadata = metadata(&["--locked", "--all-features"]);
     let packages: HashMap<&str, &Value> =
         metadata["packages"].as_array().unwrap().iter().map(|p| (p["id"].as_str().unwrap(), p)).collect();
-    let linked = linked_packages(&metadata, &packages);
+    let linked = linked_packages(program, &metadata, &packages);
     let mut out = format!(
         "{LINKED}\n\nName, version, and the licence that its makers give it under; those of optional features too.\n\n"
     );
@@ -50,7 +50,7 @@ pub fn make() -> String {
         names.insert((text(package, "name").to_owned(), text(package, "version").to_owned()));
     }
     write!(out, "\n{BUILDING}\n\nNothing of theirs is in it, on any platform.\n\n").unwrap();
-    for (name, version) in locked::packages().difference(&names) {
+    for (name, version) in locked::packages(program).difference(&names) {
         writeln!(out, "{name} {version}").unwrap();
     }
     write!(
@@ -82,11 +82,15 @@ fn text<'v>(package: &'v Value, key: &str) -> &'v str {
 }
 
 /// Packages of others that are part of the program on some platform with some feature, by name.
-fn linked_packages<'v>(metadata: &'v Value, packages: &HashMap<&str, &'v Value>) -> Vec<&'v Value> {
+fn linked_packages<'v>(
+    program: &str,
+    metadata: &'v Value,
+    packages: &HashMap<&str, &'v Value>,
+) -> Vec<&'v Value> {
     let nodes = metadata["resolve"]["nodes"].as_array().unwrap();
     let nodes: HashMap<&str, &Value> =
         nodes.iter().map(|node| (node["id"].as_str().unwrap(), node)).collect();
-    let program = packages.values().find(|package| package["name"] == "latent").unwrap();
+    let program = packages.values().find(|package| package["name"] == program).unwrap();
     let mut seen = BTreeSet::new();
     let mut open = vec![program["id"].as_str().unwrap()];
     while let Some(id) = open.pop() {
