@@ -3,7 +3,7 @@
 use crate::errors::argument;
 use numpy::{IntoPyArray, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyString};
+use pyo3::types::{PyBool, PyDict, PyString};
 
 /// Values as an array of this shape, without a copy.
 pub(crate) fn shaped<'py>(py: Python<'py>, values: Vec<f32>, shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {
@@ -25,7 +25,7 @@ pub(crate) fn tokens(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<u32>
     let expected = || {
         argument(py, format!("{name}: expected token ids: a sequence or a one-dimensional array of integers"))
     };
-    if object.is_instance_of::<PyString>() {
+    if object.is_instance_of::<PyString>() || object.is_instance_of::<PyDict>() {
         return Err(expected());
     }
     let object = through_dlpack(object)?;

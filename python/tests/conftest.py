@@ -5,8 +5,8 @@ import latent
 
 @pytest.fixture(scope="session")
 def model():
-    """The demo model, with a small context."""
-    return latent.Model.load(ctx_size=512, threads=2)
+    """The demo model, with a small context; exact, so that the same tokens have the same logits alone and in a batch."""
+    return latent.Model.load(ctx_size=512, threads=2, precision="exact")
 
 
 @pytest.fixture

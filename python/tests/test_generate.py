@@ -102,6 +102,7 @@ def test_options_that_cannot_be_are_named(model, options, words):
         (["a"], "expected token ids"),
         ([True], "expected token ids"),
         (3.5, "expected token ids"),
+        ({1: 2}, "expected token ids"),
         (np.ones(3), "expected token ids"),
         ([{"content": "x"}], "names no role"),
         ([{"role": "user", "content": object()}], "not JSON serializable"),

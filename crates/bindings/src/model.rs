@@ -91,7 +91,11 @@ impl Model {
                     bind: engine.bind(),
                     max_batch_tokens: engine.max_batch_tokens(),
                 };
-                Ok((Scheduler::new(engine, tokenizer, SchedulerOptions::default()), loaded))
+                // whoever asks waits for it: nobody is told to come again
+                let (max_waiting, max_waiting_tokens) = (usize::MAX, usize::MAX);
+                let options =
+                    SchedulerOptions { max_waiting, max_waiting_tokens, ..SchedulerOptions::default() };
+                Ok((Scheduler::new(engine, tokenizer, options), loaded))
             })?
         };
         let loaded = waiting::receive(&starting.loaded, go_on)?;

@@ -4,14 +4,23 @@
 use latent_bindings::{ChatOptions, Error, ErrorKind, GenerateOptions, LoadOptions, Model, Piece};
 use latent_engine::sampling::SamplingParams;
 use latent_engine::{Engine, EngineOptions, Request, Session, StopReason};
+use latent_graph::passes::Precision;
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Exact, so that the same tokens have the same logits alone and in a batch.
+fn options() -> EngineOptions {
+    EngineOptions {
+        context: Some(512),
+        threads: Some(2),
+        precision: Precision::Exact,
+        ..EngineOptions::default()
+    }
+}
+
 fn model() -> Model {
-    let mut options = LoadOptions::default();
-    options.engine.context = Some(512);
-    options.engine.threads = Some(2);
+    let options = LoadOptions { engine: options(), ..LoadOptions::default() };
     Model::load(None, options, &mut || true).unwrap()
 }
 
@@ -33,8 +42,7 @@ fn an_answer_is_the_engines_own() {
     let prompt = model.encode("Once upon a time", true, false).unwrap();
     let answer = model.generate(prompt.clone(), &greedy(20)).unwrap().finish(&mut || true).unwrap();
     let checkpoint = latent_bindings::open(None).unwrap();
-    let options = EngineOptions { context: Some(512), threads: Some(2), ..EngineOptions::default() };
-    let mut engine = Engine::load(&*latent_backends::cpu(), &checkpoint, &options, &mut |_, _| {}).unwrap();
+    let mut engine = Engine::load(&*latent_backends::cpu(), &checkpoint, &options(), &mut |_, _| {}).unwrap();
     let request =
         Request { prompt, sampling: SamplingParams::greedy(), max_tokens: Some(20), ..Request::default() };
     let tokenizer = Arc::new(latent_text::Tokenizer::from_checkpoint(&checkpoint).unwrap());
@@ -143,6 +151,10 @@ fn embeddings_have_length_one_and_a_bad_text_is_named() {
     assert_eq!(rows.len(), 3);
     assert_eq!(rows[0], rows[2]);
     assert!(rows.iter().all(|row| (row.iter().map(|x| x * x).sum::<f32>() - 1.0).abs() < 1e-4));
+    // more than a queue of the scheduler's own length would take
+    let many = vec!["a fox".to_owned(); 700];
+    let values = model.embed(&many, &mut || true).unwrap();
+    assert!(values.chunks(model.description().hidden_size).all(|row| row == rows[0]));
     let error = model.embed(&["fine".into(), "word ".repeat(2000)], &mut || true).unwrap_err();
     assert_eq!(error.kind, ErrorKind::TooLong);
     assert!(error.message.starts_with("text 1: "), "{error}");

@@ -210,6 +210,8 @@ int main(int argc, char **argv) {
     latent_load_options options = {sizeof(latent_load_options)};
     options.ctx_size = 256;
     options.threads = 2;
+    /* so that the same tokens have the same logits alone and in a batch */
+    options.precision = "exact";
     latent_model *model = NULL;
     if (latent_model_load(NULL, &options, &model, NULL) != LATENT_OK) {
         return 2;
