@@ -38,7 +38,7 @@ pub struct Description {
     pub threads: usize,
     /// Seconds that loading took.
     pub load_seconds: f64,
-    /// What may surprise: weights that are paged, attention that was trained sparse.
+    /// What may surprise: weights that are paged, attention that was trained sparse, a template that cannot be used.
     pub warnings: Vec<String>,
 }
 

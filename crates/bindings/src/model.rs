@@ -79,7 +79,7 @@ impl Model {
         let template_source = latent_text::chat_template(&checkpoint)?.map(str::to_owned);
         let template = template_source.as_deref().map(ChatTemplate::new).transpose()?;
         let sampling = Recommended::of(&checkpoint)?.params();
-        let format = response_format(&checkpoint, &config, template_source.as_deref())?;
+        let (format, warning) = response_format(&checkpoint, &config, template_source.as_deref())?;
         let starting = {
             let (checkpoint, tokenizer, options) =
                 (Arc::clone(&checkpoint), Arc::clone(&tokenizer), options.clone());
@@ -100,7 +100,8 @@ impl Model {
         };
         let loaded = waiting::receive(&starting.loaded, go_on)?;
         let (cancel, loaded) = loaded.unwrap_or_else(|| Err(crate::worker::gone()))?;
-        let Loaded { description, bind, max_batch_tokens } = loaded;
+        let Loaded { mut description, bind, max_batch_tokens } = loaded;
+        description.warnings.extend(warning);
         let inner = Inner {
             checkpoint,
             config,
@@ -215,20 +216,25 @@ fn named(checkpoint: &Checkpoint, error: latent_text::TextError) -> Error {
     Error { kind, message }
 }
 
-/// How the model writes reasoning and calls: its own template where that can be used, else one of ours.
+/// How the model writes reasoning and calls: its own template, or one of ours where that cannot be used, and a warning that says why.
 fn response_format(
     checkpoint: &Checkpoint,
     config: &ModelConfig,
     chat_template: Option<&str>,
-) -> Result<ResponseFormat, Error> {
+) -> Result<(ResponseFormat, Option<String>), Error> {
     let hints = ModelHints {
         response_template: latent_text::response_template(checkpoint),
         chat_template,
         architecture: Some(config.architecture.as_str()),
     };
+    let failed = match ResponseFormat::for_model(&hints) {
+        Ok(format) => return Ok((format, None)),
+        Err(error) => error,
+    };
     let without = ModelHints { response_template: None, ..hints };
-    let format = ResponseFormat::for_model(&hints).or_else(|_| ResponseFormat::for_model(&without));
-    format.map_err(|error| Error::new(ErrorKind::Engine, error.to_string()))
+    let format = ResponseFormat::for_model(&without)
+        .map_err(|error| Error::new(ErrorKind::Engine, error.to_string()))?;
+    Ok((format, Some(format!("the model's response_template is left out: {failed}"))))
 }
 
 #[cfg(test)]
