@@ -10,6 +10,7 @@ use crate::stream::Stream;
 use crate::tokenizer::Tokenizer;
 use crate::waiting::waiting;
 use latent_bindings::{Description, Model as Loaded};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use std::path::PathBuf;
@@ -40,6 +41,12 @@ impl Model {
         let loaded = self.loaded(py)?;
         let options = options::generate(py, &loaded, keywords)?;
         let generating = match options::prompt(&loaded, prompt)? {
+            Prompt::Tokens(_) if variables.is_some() => {
+                return Err(argument(
+                    py,
+                    "variables are those of a chat template: the prompt is no conversation",
+                ));
+            }
             Prompt::Tokens(tokens) => loaded.generate(tokens, &options),
             Prompt::Messages(messages) => {
                 let variables = options::chat(py, variables)?;
@@ -67,6 +74,14 @@ fn conversation<'py>(messages: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>
 
 #[pymethods]
 impl Model {
+    #[new]
+    #[pyo3(signature = (*_arguments, **_options))]
+    fn new(_arguments: &Bound<'_, PyTuple>, _options: Option<&Bound<'_, PyDict>>) -> PyResult<Model> {
+        Err(PyTypeError::new_err(
+            "a model is loaded: latent.Model.load(path), or latent.Model.load() for the demo model",
+        ))
+    }
+
     /// Loads a model: a GGUF file, any of its shards, a folder of safetensors, a packed file; None is the demo model that is built in.
     #[staticmethod]
     #[pyo3(signature = (path = None, **options))]

@@ -113,6 +113,11 @@ def test_prompts_that_cannot_be_are_named(model, prompt, words):
         model.generate(prompt)
 
 
+def test_variables_are_for_conversations(model):
+    with pytest.raises(ArgumentError, match="no conversation"):
+        model.generate("Once", variables={"enable_thinking": False})
+
+
 def test_a_prompt_that_is_too_long_says_how_long(model):
     with pytest.raises(TooLongError, match="600 tokens, but the context holds 512"):
         model.generate([1] * 600)

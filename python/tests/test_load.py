@@ -13,6 +13,11 @@ def test_the_demo_model_says_what_it_is(model):
     assert model.name in repr(model) and "512 tokens of context" in repr(model)
 
 
+def test_a_model_is_not_made_by_its_class():
+    with pytest.raises(TypeError, match="latent.Model.load"):
+        latent.Model("model.gguf")
+
+
 def test_a_path_may_be_a_text_or_a_path():
     demo = pathlib.Path(__file__).parents[2] / "models" / "mla-demo-Q4_K_M.gguf"
     for path in [demo, str(demo)]:
