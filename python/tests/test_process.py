@@ -63,12 +63,14 @@ def test_ctrl_c_ends_what_runs(work):
 
 def test_nothing_is_installed_in_the_process():
     code = """
-        import signal
+        import signal, threading
         signals = [s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP)]
         def disposition():
             with open("/proc/self/status") as status:
                 return [line for line in status if line.startswith(("SigCgt", "SigIgn", "SigBlk"))]
         import numpy
+        # the C library takes a signal of its own when the first thread begins
+        threading.Thread(target=int).start()
         before = disposition(), [signal.getsignal(s) for s in signals]
         import latent
         model = latent.Model.load(ctx_size=64)
