@@ -101,7 +101,7 @@ impl Plan {
         let encoded: String = encoded.call_method1("decode", ("ascii",))?.extract()?;
         let about = self.view.text().lines().next().unwrap_or_default().replace('"', "&quot;");
         Ok(format!(
-            "<div style=\"max-height: 40em; overflow: auto\"><img alt=\"{about}\" src=\"data:image/svg+xml;base64,{encoded}\"></div>"
+            "<div style=\"max-height: 40em; overflow: auto\"><img style=\"max-width: none\" alt=\"{about}\" src=\"data:image/svg+xml;base64,{encoded}\"></div>"
         ))
     }
 }
