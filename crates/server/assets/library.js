@@ -102,7 +102,9 @@ export class Library extends EventTarget {
     this.drafts.clear();
     // all begin now: a page that is being closed comes back to none of them
     await Promise.all(changed.map(async (conversation) => {
-      if (await this.written(() => this.store.put(conversation))) this.channel?.postMessage({ changed: conversation.id });
+      const { id } = conversation;
+      if (await this.written(() => this.store.put(conversation))) this.channel?.postMessage({ changed: id });
+      else if (this.summaries.has(id)) this.dirty.add(id); // the next save tries again
     }));
     for (const [id, draft] of drafts) await this.written(() => this.store.putDraft(id, draft));
   }

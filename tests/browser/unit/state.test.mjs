@@ -177,6 +177,9 @@ test("a conversation that the store refuses keeps no other, and no draft, from b
   assert.ok(await store.get(kept.id));
   assert.equal(await store.get(refused.id), undefined);
   assert.equal((await store.get(id)).draft, "typed");
+  store.put = put;
+  await tab.save();
+  assert.equal((await store.get(refused.id)).title, "too large", "once there is room, it is written");
 });
 
 test("typing in a tab keeps what another tab wrote, before and after it is told", async () => {

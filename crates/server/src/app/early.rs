@@ -4,10 +4,10 @@ use super::asker::{Asker, Received};
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::stream::event_stream;
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::response::Response;
 use bytes::Bytes;
-use http_body::Frame;
+use futures_util::{StreamExt, stream::poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const COMMENT: &str = ": loading\n\n";
 
 enum Stage {
     Waiting(Answering),
-    Streaming(Body),
+    Streaming(BodyDataStream),
     Ended,
 }
 
@@ -36,10 +36,8 @@ struct Early {
 fn begin_early(asker: Asker, dialect: Dialect, answering: Answering, pause: Duration) -> Response {
     let mut ticks = interval(pause);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    event_stream(
-        Body::new(Early { asker, dialect, stage: Stage::Waiting(answering), ticks }),
-        "text/event-stream",
-    )
+    let mut early = Early { asker, dialect, stage: Stage::Waiting(answering), ticks };
+    event_stream(Body::from_stream(poll_fn(move |context| early.poll(context))), "text/event-stream")
 }
 
 impl Asker {
@@ -71,31 +69,26 @@ impl Asker {
     }
 }
 
-impl http_body::Body for Early {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let this = &mut *self;
+impl Early {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, axum::Error>>> {
         loop {
-            match &mut this.stage {
+            match &mut self.stage {
                 Stage::Waiting(answering) => match answering.as_mut().poll(context) {
-                    Poll::Ready(Ok(response)) => this.stage = Stage::Streaming(response.into_body()),
-                    Poll::Ready(Err(error)) => {
-                        this.asker.note(&error);
-                        this.stage = Stage::Ended;
-                        let event = this.dialect.error_event(&error, &this.asker.id);
-                        return Poll::Ready(Some(Ok(Frame::data(event.into()))));
+                    Poll::Ready(Ok(response)) => {
+                        self.stage = Stage::Streaming(response.into_body().into_data_stream());
                     }
-                    Poll::Pending if this.ticks.poll_tick(context).is_ready() => {
-                        return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(COMMENT.as_bytes())))));
+                    Poll::Ready(Err(error)) => {
+                        self.asker.note(&error);
+                        self.stage = Stage::Ended;
+                        let event = self.dialect.error_event(&error, &self.asker.id);
+                        return Poll::Ready(Some(Ok(event.into())));
+                    }
+                    Poll::Pending if self.ticks.poll_tick(context).is_ready() => {
+                        return Poll::Ready(Some(Ok(Bytes::from_static(COMMENT.as_bytes()))));
                     }
                     Poll::Pending => return Poll::Pending,
                 },
-                Stage::Streaming(body) => return Pin::new(body).poll_frame(context),
+                Stage::Streaming(body) => return body.poll_next_unpin(context),
                 Stage::Ended => return Poll::Ready(None),
             }
         }

@@ -95,7 +95,7 @@ impl Connection {
             return (body, busy);
         }
         self.enter(Stage::Body);
-        (Body::new(Incoming { body, connection: Arc::clone(self) }), busy)
+        (Body::new(Watched { body, watch: Arc::clone(self) }), busy)
     }
 }
 
@@ -117,13 +117,29 @@ impl Drop for Busy {
     }
 }
 
-/// A request's body, after whose end its connection waits for the answer.
-struct Incoming {
-    body: Body,
-    connection: Arc<Connection>,
+/// A body whose end somebody waits for.
+pub(crate) struct Watched<W> {
+    pub(crate) body: Body,
+    /// It is dropped with the body.
+    pub(crate) watch: W,
 }
 
-impl http_body::Body for Incoming {
+/// What is done at the end of a body.
+pub(crate) trait Watch: Unpin {
+    fn ended(&mut self) {}
+}
+
+/// A request's body, after whose end its connection waits for the answer.
+impl Watch for Arc<Connection> {
+    fn ended(&mut self) {
+        self.enter(Stage::Answer);
+    }
+}
+
+/// A response's body, which keeps its request busy and its span open.
+impl Watch for (Busy, Option<RequestSpan>) {}
+
+impl<W: Watch> http_body::Body for Watched<W> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -133,37 +149,9 @@ impl http_body::Body for Incoming {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(context);
         if matches!(polled, Poll::Ready(None)) {
-            self.connection.enter(Stage::Answer);
+            self.watch.ended();
         }
         polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// A response's body that keeps its request busy.
-pub(crate) struct Guarded {
-    pub(crate) body: Body,
-    pub(crate) _busy: Busy,
-    /// It ends with the body.
-    pub(crate) _span: Option<RequestSpan>,
-}
-
-impl http_body::Body for Guarded {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Starting, listening and stopping.
 
-use super::connections::{Connections, Guarded};
+use super::connections::{Connections, Watched};
 use super::timed::Timed;
 use super::tls::{self, Acceptor, TlsError};
 use super::{guard, router};
@@ -295,7 +295,7 @@ async fn talk(
         async move {
             let mut response = answer(&app, router, Request::from_parts(head, body)).await;
             let span = response.extensions_mut().remove::<RequestSpan>();
-            Ok::<_, Infallible>(response.map(|body| Body::new(Guarded { body, _busy: busy, _span: span })))
+            Ok::<_, Infallible>(response.map(|body| Body::new(Watched { body, watch: (busy, span) })))
         }
     });
     let serving = hyper::server::conn::http1::Builder::new()
