@@ -47,7 +47,8 @@ pub(super) unsafe fn multiply<L: QuantGemm, F: Format>(
     let most = row_block_bytes() / (Q8Rows::row_blocks(x.cols()) * size_of::<Q8Block>());
     let parts = rows.div_ceil(most.max(4 * MR));
     let part = rows.div_ceil(parts).next_multiple_of(MR);
-    let per_sub_block = lines_per_sub_block(F::HAS_MIN, F::SPLIT_SCALE);
+    let beside = F::HAS_MIN || const { L::NARROW && narrow::full_bytes::<F>() };
+    let per_sub_block = lines_per_sub_block(beside, F::SPLIT_SCALE);
     let unpacked = K_SUB_BLOCKS * L::TILES * per_sub_block;
     let (unpacked, sums) = grow(memory, unpacked + part * L::TILES).split_at_mut(unpacked);
     let step = K_SUB_BLOCKS / F::SUB_BLOCKS;
@@ -166,6 +167,9 @@ unsafe fn unpack<L: QuantGemm, F: Format>(
                                 false => quants[j],
                             };
                             L::store_bytes(lines[j].0.as_mut_ptr().cast(), quants);
+                        }
+                        if const { L::NARROW && narrow::full_bytes::<F>() } {
+                            L::store_negatives(&quants, &mut lines[8 + halves]);
                         }
                         let scales = F::scales::<L, $s>(planes, b, g);
                         let mins = F::mins::<L, $s>(planes, b, g, scales);

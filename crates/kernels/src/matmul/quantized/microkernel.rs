@@ -38,6 +38,14 @@ pub(super) trait QuantGemm: Simd + Sized {
         quants
     }
 
+    /// Stores of each output the sum of the magnitudes of a sub-block's negative quants, which the [`NARROW`](Self::NARROW) kernel for full bytes
+    /// adds; other kernels need none.
+    ///
+    /// # Safety
+    /// The CPU has the ISA, and the caller is compiled for it.
+    #[inline(always)]
+    unsafe fn store_negatives(_quants: &[Self::I8x64; 8], _to: &mut CacheLine) {}
+
     /// Integer sums of `N` of a sub-block's vectors of quants, the `part`th `N` of them, with the inputs `x`; `bias` is −128 · Σ of these inputs.
     ///
     /// # Safety
@@ -85,9 +93,10 @@ pub(super) struct TileGroup<'a, 'y> {
     pub prefetch: PrefetchQueue,
 }
 
-/// Lines per unpacked sub-block: eight of quants, one or two of scales, and as many of mins where there are any.
-pub(super) const fn lines_per_sub_block(mins: bool, halves: bool) -> usize {
-    8 + (1 + halves as usize) * (1 + mins as usize)
+/// Lines per unpacked sub-block: eight of quants, one or two of scales, and as many of what a product needs beside, mins or
+/// [`negatives`](QuantGemm::store_negatives).
+pub(super) const fn lines_per_sub_block(beside: bool, halves: bool) -> usize {
+    8 + (1 + halves as usize) * (1 + beside as usize)
 }
 
 /// [`multiply_group`](QuantGemm::multiply_group) for `T` tiles, one block of rows at a time.
@@ -105,7 +114,8 @@ unsafe fn multiply_tiles<
     group: &mut TileGroup<'_, '_>,
 ) {
     let lines = group.lines;
-    let per_sub_block = lines_per_sub_block(KIND == AFFINE, SPLIT_SCALE);
+    let beside = KIND == AFFINE || L::NARROW && KIND == SYMMETRIC;
+    let per_sub_block = lines_per_sub_block(beside, SPLIT_SCALE);
     assert!(lines.len() == group.sub_blocks.len() * T * per_sub_block, "unpacked lines");
     let each = group.prefetch.lines.div_ceil(group.rows.len().div_ceil(MR));
     let mut next = group.blocks(group.rows.start);
@@ -124,9 +134,9 @@ unsafe fn multiply_tiles<
                 next: &next,
                 sums: sums.as_mut_ptr(),
             };
-            match DEPTH {
+            match L::NARROW {
                 #[cfg(target_arch = "x86_64")]
-                2.. => narrow_avx2::multiply_block::<KIND, SPLIT_SCALE, DEPTH>(&stretch),
+                true => narrow_avx2::multiply_block::<KIND, SPLIT_SCALE, DEPTH>(&stretch),
                 _ => multiply_block::<L, T, KIND, SPLIT_SCALE>(&stretch),
             }
             group.prefetch.prefetch::<L>(each);
@@ -257,6 +267,12 @@ impl QuantGemm for avx2::Avx2<false> {
     unsafe fn move_quants(quants: Self::I8x64) -> Self::I8x64 {
         // SAFETY: the ISA by this function's contract.
         unsafe { narrow_avx2::move_quants(quants) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_negatives(quants: &[Self::I8x64; 8], to: &mut CacheLine) {
+        // SAFETY: the ISA by this function's contract.
+        unsafe { narrow_avx2::store_negatives(quants, to) }
     }
 
     #[inline(always)]

@@ -3,8 +3,9 @@
 use super::dots::zero_point_term;
 use super::formats::{Format, QuantKind};
 use super::narrow::{MOVED_SHIFT, SMALL_ZERO_POINT, depth_of, moves};
-use super::stretch::{AFFINE, MR, Stretch};
-use crate::activation::Q8_BLOCK;
+use super::stretch::{AFFINE, CONST_ZERO, MR, Stretch};
+use crate::activation::{Q8_BLOCK, Q8Block};
+use crate::matmul::scratch::CacheLine;
 use std::arch::asm;
 use std::arch::x86_64::*;
 
@@ -59,6 +60,156 @@ pub(super) unsafe fn dots<F: Format, const N: usize>(
     }
 }
 
+/// Integer sums of a microkernel block: a row's sixteen outputs are two vectors.
+type Ints = [[__m256i; 2]; MR];
+
+/// The `j`th vectors of a sub-block's quants: four inputs of each of sixteen outputs.
+///
+/// # Safety
+/// The CPU has AVX2, and the caller is compiled for it. `lines` are those of a sub-block, and `j` is below 8.
+#[inline(always)]
+unsafe fn quants_of(lines: *const CacheLine, j: usize) -> [__m256i; 2] {
+    // SAFETY: a line is two vectors; the rest by this function's contract.
+    unsafe {
+        let quants: *const __m256i = lines.add(j).cast();
+        [_mm256_load_si256(quants), _mm256_load_si256(quants.add(1))]
+    }
+}
+
+/// The four inputs that the `j`th vectors of quants multiply, for each of eight outputs.
+///
+/// # Safety
+/// The CPU has AVX2, and the caller is compiled for it; `j` is below 8.
+#[inline(always)]
+unsafe fn inputs_of(block: *const Q8Block, j: usize) -> __m256i {
+    // SAFETY: a block has 32 inputs; the rest by this function's contract.
+    unsafe { _mm256_set1_epi32((*block).quants.as_ptr().add(4 * j).cast::<i32>().read_unaligned()) }
+}
+
+/// Computes the sums here, before anything else is loaded. Left alone, the compiler regroups the additions, for which it loads the quants of all
+/// products at once, and spills them. A macro, since an `asm!` needs its function to be compiled for its registers.
+macro_rules! compute_now {
+    ($sums:expr) => {
+        for [a, b] in &mut $sums {
+            asm!("/* {0} {1} */", inout(ymm_reg) * a, inout(ymm_reg) * b, options(nostack, preserves_flags));
+        }
+    };
+}
+
+crate::isa::isa_fn! { Avx2;
+    /// Sums of `n` vectors of quants from the `first`th, `DEPTH` products of pairs added in 16 bits.
+    ///
+    /// # Safety
+    /// The CPU has AVX2, and the caller is compiled for it. `lines` are those of a sub-block, and `x` its inputs.
+    #[inline]
+    unsafe fn narrow_sums<const DEPTH: usize>(
+        lines: *const CacheLine,
+        (first, n): (usize, usize),
+        x: &[*const Q8Block; MR],
+    ) -> Ints {
+        // SAFETY: indices stay below eight, which a sub-block has; the ISA by this function's contract.
+        unsafe {
+            let ones = _mm256_set1_epi16(1);
+            let mut ints = [[_mm256_setzero_si256(); 2]; MR];
+            for part in 0..n.div_ceil(DEPTH) {
+                let mut pairs = [[_mm256_setzero_si256(); 2]; MR];
+                for i in 0..DEPTH {
+                    let j = first + part * DEPTH + i;
+                    let quants = quants_of(lines, j);
+                    for r in 0..MR {
+                        let input = inputs_of(x[r], j);
+                        for t in 0..2 {
+                            let products = _mm256_maddubs_epi16(quants[t], input);
+                            pairs[r][t] = if i == 0 { products } else { _mm256_add_epi16(pairs[r][t], products) };
+                        }
+                    }
+                    compute_now!(pairs);
+                }
+                for r in 0..MR {
+                    for t in 0..2 {
+                        let wide = _mm256_madd_epi16(pairs[r][t], ones);
+                        ints[r][t] = if part == 0 { wide } else { _mm256_add_epi32(ints[r][t], wide) };
+                    }
+                }
+            }
+            ints
+        }
+    }
+}
+
+crate::isa::isa_fn! { Avx2;
+    /// The same of signed quants that are full bytes: no two sums of pairs fit 16 bits.
+    ///
+    /// w · x is |w| · x, and where w is negative |w| · !x + |w|, the sum of whose last terms is unpacked as a line of its own
+    /// ([`store_negatives`]). `vpxor` runs on every vector port, `vpsignb` on Zen 4 on those of the products alone. The extremes of pairs, twice
+    /// 128 · −128 and 128 · 127, fit 16 bits.
+    ///
+    /// # Safety
+    /// As `narrow_sums`, with the line of sums.
+    #[inline]
+    unsafe fn full_byte_sums(
+        lines: *const CacheLine,
+        (first, n): (usize, usize),
+        x: &[*const Q8Block; MR],
+    ) -> Ints {
+        // SAFETY: indices stay below eight, which a sub-block has; the ISA by this function's contract.
+        unsafe {
+            let ones = _mm256_set1_epi16(1);
+            let mut ints = [quants_of(lines, NEGATIVES); MR];
+            for j in first..first + n {
+                let quants = quants_of(lines, j);
+                let magnitudes = [_mm256_abs_epi8(quants[0]), _mm256_abs_epi8(quants[1])];
+                let negative = [negatives(quants[0]), negatives(quants[1])];
+                for r in 0..MR {
+                    let input = inputs_of(x[r], j);
+                    for t in 0..2 {
+                        let pairs = _mm256_maddubs_epi16(magnitudes[t], _mm256_xor_si256(input, negative[t]));
+                        ints[r][t] = _mm256_add_epi32(ints[r][t], _mm256_madd_epi16(pairs, ones));
+                    }
+                }
+                compute_now!(ints);
+            }
+            ints
+        }
+    }
+}
+
+/// Mask of the quants below zero.
+///
+/// # Safety
+/// The CPU has AVX2, and the caller is compiled for it.
+#[inline(always)]
+unsafe fn negatives(quants: __m256i) -> __m256i {
+    // SAFETY: the ISA by this function's contract.
+    unsafe { _mm256_cmpgt_epi8(_mm256_setzero_si256(), quants) }
+}
+
+/// The line after those of eight vectors of quants and the scales: of each output Σ |w| over the negative quants of a sub-block.
+const NEGATIVES: usize = 9;
+
+/// Stores what the line [`NEGATIVES`] holds.
+///
+/// # Safety
+/// The CPU has AVX2, and the caller is compiled for it.
+#[inline(always)]
+pub(super) unsafe fn store_negatives(quants: &[[__m256i; 2]; 8], to: &mut CacheLine) {
+    // SAFETY: a line has room for two vectors; the ISA by this function's contract.
+    unsafe {
+        let mut pairs = [_mm256_setzero_si256(); 2];
+        for quants in quants {
+            for t in 0..2 {
+                let magnitudes = _mm256_and_si256(_mm256_abs_epi8(quants[t]), negatives(quants[t]));
+                // at most 8 · 2 · 128
+                pairs[t] = _mm256_add_epi16(pairs[t], _mm256_maddubs_epi16(magnitudes, _mm256_set1_epi8(1)));
+            }
+        }
+        let to: *mut __m256i = to.0.as_mut_ptr().cast();
+        for t in 0..2 {
+            _mm256_store_si256(to.add(t), _mm256_madd_epi16(pairs[t], _mm256_set1_epi16(1)));
+        }
+    }
+}
+
 crate::isa::isa_fn! { Avx2;
     /// One microkernel block of one tile, `DEPTH` products of pairs added in 16 bits; as
     /// [`multiply_block`](super::microkernel) otherwise.
@@ -72,7 +223,6 @@ crate::isa::isa_fn! { Avx2;
         let vectors = 8 / halves;
         // SAFETY: indices stay below the sizes that a stretch has by this function's contract, which also promises the ISA.
         unsafe {
-            let ones = _mm256_set1_epi16(1);
             for sub_block in 0..stretch.sub_blocks {
                 let lines = stretch.lines.add(sub_block * stretch.lines_per_sub_block);
                 let mut x = *stretch.x;
@@ -83,35 +233,11 @@ crate::isa::isa_fn! { Avx2;
                     _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(sub_block).cast());
                 }
                 for half in 0..halves {
-                    let mut ints = [[_mm256_setzero_si256(); 2]; MR];
-                    for part in 0..vectors.div_ceil(DEPTH) {
-                        let mut pairs = [[_mm256_setzero_si256(); 2]; MR];
-                        for i in 0..DEPTH {
-                            let j = half * vectors + part * DEPTH + i;
-                            let quants: *const __m256i = lines.add(j).cast();
-                            let quants = [_mm256_load_si256(quants), _mm256_load_si256(quants.add(1))];
-                            for r in 0..MR {
-                                let input = (*x[r]).quants.as_ptr().add(4 * j).cast::<i32>().read_unaligned();
-                                let input = _mm256_set1_epi32(input);
-                                for t in 0..2 {
-                                    let products = _mm256_maddubs_epi16(quants[t], input);
-                                    pairs[r][t] =
-                                        if i == 0 { products } else { _mm256_add_epi16(pairs[r][t], products) };
-                                }
-                            }
-                            // Computes the sums here, before anything else is loaded. Left alone, the compiler regroups the additions, for which it
-                            // loads the quants of all products at once, and spills them.
-                            for [a, b] in &mut pairs {
-                                asm!("/* {0} {1} */", inout(ymm_reg) *a, inout(ymm_reg) *b, options(nostack, preserves_flags));
-                            }
-                        }
-                        for r in 0..MR {
-                            for t in 0..2 {
-                                let wide = _mm256_madd_epi16(pairs[r][t], ones);
-                                ints[r][t] = if part == 0 { wide } else { _mm256_add_epi32(ints[r][t], wide) };
-                            }
-                        }
-                    }
+                    let of_half = (half * vectors, vectors);
+                    let ints = match DEPTH {
+                        1 => full_byte_sums(lines, of_half, &x),
+                        _ => narrow_sums::<DEPTH>(lines, of_half, &x),
+                    };
                     for r in 0..MR {
                         let block = &*x[r];
                         let scale = _mm256_set1_ps(block.scale);
@@ -123,7 +249,7 @@ crate::isa::isa_fn! { Avx2;
                             let sum = stretch.sums.add(r).cast::<f32>().add(8 * t);
                             let scales = _mm256_load_ps(lines.add(8 + half).cast::<f32>().add(8 * t));
                             let exact =
-                                if KIND == AFFINE { ints[r][t] } else { _mm256_add_epi32(ints[r][t], bias) };
+                                if KIND == CONST_ZERO { _mm256_add_epi32(ints[r][t], bias) } else { ints[r][t] };
                             let terms = _mm256_cvtepi32_ps(exact);
                             let mut sums =
                                 _mm256_fmadd_ps(terms, _mm256_mul_ps(scales, scale), _mm256_load_ps(sum));
