@@ -3,6 +3,7 @@
 use crate::shapes::shapes;
 use latent_formats::OutputError;
 use latent_graph::GraphError;
+use latent_graph::config::Inexpressible;
 use latent_types::TensorType;
 
 /// Why a model cannot be written.
@@ -38,6 +39,9 @@ pub enum TestingError {
     /// The file cannot be written.
     #[error(transparent)]
     Output(#[from] OutputError),
+    /// GGUF files have no keys for the shape.
+    #[error(transparent)]
+    Inexpressible(#[from] Inexpressible),
     /// The circuit of the shape is wrong.
     #[error(transparent)]
     Graph(#[from] GraphError),

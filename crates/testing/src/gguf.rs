@@ -3,12 +3,11 @@
 use crate::error::TestingError;
 use crate::kind::fitting;
 use crate::random::{Random, Spread, rows};
-use crate::shapes::Shape;
 use crate::{Mtp, Recipe, Written};
-use latent_formats::gguf::{Writer, WriterValue};
+use latent_formats::gguf::{Writer, WriterValue, shard_name};
 use latent_formats::{CompleteFile, OutputFile};
 use latent_graph::circuit::{DeclaredTensors, Naming};
-use latent_graph::config::{FfnActivation, Gating, KvForm, ModelConfig};
+use latent_graph::config::{KvForm, ModelConfig};
 use latent_types::TensorType;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -99,7 +98,7 @@ impl Recipe {
             let file = if self.shards.is_some() { shard_path(path, number, count) } else { path.to_owned() };
             let mut writer = Writer::new();
             if number == 0 {
-                keys(&mut writer, shape, &config, self.legacy);
+                keys(&mut writer, &config)?;
                 written.first.clone_from(&file);
             }
             if self.shards.is_some() {
@@ -128,79 +127,17 @@ impl Recipe {
 
 fn shard_path(path: &Path, number: usize, count: usize) -> PathBuf {
     let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-    path.with_file_name(format!("{stem}-{:05}-of-{count:05}.gguf", number + 1))
+    path.with_file_name(shard_name(&stem, number, count))
 }
 
 /// Metadata as converters write it.
-fn keys(writer: &mut Writer, shape: &Shape, config: &ModelConfig, legacy: bool) {
-    let a = &config.attention;
-    let arch = config.architecture.as_str();
-    let text = |s: &str| WriterValue::String(s.to_owned());
-    writer.key("general.architecture", text(arch));
-    writer.key("general.name", text(config.name.as_deref().unwrap_or_default()));
-    let split = config.kv_form == KvForm::Separate;
-    let (key, value) = if split { (a.latent_width(), a.kv_lora_rank) } else { (a.nope + a.rope, a.v) };
-    let mut numbers = vec![
-        ("block_count", config.all_layers()),
-        ("context_length", config.context_length),
-        ("embedding_length", config.hidden_size),
-        ("feed_forward_length", config.intermediate_size),
-        ("attention.head_count", a.heads),
-        ("attention.head_count_kv", if legacy || !split { a.heads } else { 1 }),
-        ("attention.kv_lora_rank", a.kv_lora_rank),
-        ("attention.key_length", key),
-        ("attention.value_length", value),
-        ("rope.dimension_count", a.rope),
-        ("vocab_size", config.vocab_size),
-    ];
-    if split {
-        numbers.extend([("attention.key_length_mla", a.nope + a.rope), ("attention.value_length_mla", a.v)]);
+fn keys(writer: &mut Writer, config: &ModelConfig) -> Result<(), TestingError> {
+    for (key, value) in config.gguf_keys(None)?.written() {
+        writer.key(key, value);
     }
-    if config.mtp_layers > 0 {
-        numbers.push(("nextn_predict_layers", config.mtp_layers));
-    }
-    if let Some(rank) = a.q_lora_rank {
-        numbers.push(("attention.q_lora_rank", rank));
-    }
-    if let Some(top_k) = config.index_topk {
-        numbers.push(("attention.indexer.top_k", top_k));
-    }
-    if config.activation == FfnActivation::SiluGated && config.circuit != "minicpm3" {
-        numbers.push(("leading_dense_block_count", shape.dense_lead(config.layers)));
-        numbers.push(("expert_shared_count", shape.shared_experts()));
-        numbers.push((
-            "expert_feed_forward_length",
-            config.moe.map_or(config.intermediate_size, |m| m.intermediate),
-        ));
-    }
-    if let Some(m) = &config.moe {
-        let gating = if m.router.gating == Gating::Sigmoid { 2 } else { 1 };
-        numbers.extend([
-            ("expert_count", m.experts),
-            ("expert_used_count", m.num_experts_per_tok),
-            ("expert_gating_func", gating),
-        ]);
-        if m.router.groups > 1 {
-            numbers.extend([
-                ("expert_group_count", m.router.groups),
-                ("expert_group_used_count", m.router.groups_used),
-            ]);
-        }
-        writer.key(format!("{arch}.expert_weights_scale"), WriterValue::F32(m.router.scale as f32));
-        writer.key(format!("{arch}.expert_weights_norm"), WriterValue::Bool(m.router.normalise));
-    }
-    for (name, number) in numbers {
-        writer.key(format!("{arch}.{name}"), WriterValue::U32(number as u32));
-    }
-    writer.key(format!("{arch}.attention.layer_norm_rms_epsilon"), WriterValue::F32(config.rms_eps as f32));
-    writer.key(format!("{arch}.rope.freq_base"), WriterValue::F32(config.rope.base as f32));
-    if let Some((factor, original, mscale)) = shape.yarn() {
-        writer.key(format!("{arch}.rope.scaling.type"), text("yarn"));
-        writer.key(format!("{arch}.rope.scaling.factor"), WriterValue::F32(factor as f32));
-        writer.key(format!("{arch}.rope.scaling.original_context_length"), WriterValue::U32(original as u32));
-        writer.key(format!("{arch}.rope.scaling.yarn_log_multiplier"), WriterValue::F32(0.1 * mscale as f32));
-    }
+    writer.key("general.name", WriterValue::String(config.name.clone().unwrap_or_default()));
     vocabulary(writer, config.vocab_size);
+    Ok(())
 }
 
 /// All bytes, two control tokens, fillers.

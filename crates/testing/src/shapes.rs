@@ -329,6 +329,15 @@ impl Shape {
         let moe = self.moe;
         let lead = moe.map_or(layers, |m| m.dense_lead);
         let scaled = self.circuit == "minicpm3";
+        let yarn = |(factor, original, _)| RopeScaling::Yarn {
+            factor,
+            original,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            magnitude: 1.0,
+        };
+        let scaling = self.yarn.map_or(RopeScaling::None, yarn);
+        let growth = self.yarn.map_or(1.0, |(factor, _, mscale)| 1.0 + 0.1 * mscale * factor.ln());
         ModelConfig {
             circuit: self.circuit.into(),
             architecture: self.names.map_or(self.circuit, |(gguf, _)| gguf).into(),
@@ -346,7 +355,7 @@ impl Shape {
                 nope: self.nope,
                 rope: self.rope,
                 v: self.v,
-                softmax_scale: 1.0 / ((self.nope + self.rope) as f64).sqrt(),
+                softmax_scale: growth.powi(2) / ((self.nope + self.rope) as f64).sqrt(),
                 temperature: self
                     .temperature
                     .and_then(|scale| Some(Temperature { scale, length: self.yarn?.1 })),
@@ -356,7 +365,7 @@ impl Shape {
                 base: if self.rope > 0 { self.theta } else { RopeSpec::none().base },
                 pairs: if scaled { RopePairs::NeoX } else { RopePairs::Interleaved },
                 dims: self.rope,
-                scaling: RopeScaling::None,
+                scaling,
             },
             layer_kinds: (0..layers)
                 .map(|i| if i < lead { LayerKind::Dense } else { LayerKind::Moe })

@@ -3,11 +3,13 @@
 mod header;
 mod metadata;
 mod reader;
+mod shard;
 mod writer;
 
 pub use crate::error::GgufError;
 pub use header::{Header, TensorEntry};
 pub use metadata::{ArrayValue, Metadata, Value, ValueType};
+pub use shard::shard_name;
 pub use writer::{Writer, WriterValue};
 
 pub(crate) use header::{metadata_alone, tensor_bytes};

@@ -2,7 +2,9 @@
 
 use super::findings::Findings;
 use super::rules::Code;
-use crate::circuit::{Circuit, ConfigVars, HF_PREFIXES, LayerGroup, Naming, OpSpec, TensorIndex, Weight};
+use crate::circuit::{
+    Circuit, ConfigVars, HF_PREFIXES, LayerGroup, Naming, OpSpec, TensorIndex, Weight, fits,
+};
 use crate::config::ModelConfig;
 use crate::ir::{Ir, Span};
 use latent_types::TensorType;
@@ -162,29 +164,10 @@ impl<'a> Kept<'a> {
             self.circuit.unused.iter().find_map(|spec| {
                 let pattern = if naming == Naming::Gguf { &spec.gguf } else { &spec.hf };
                 let holds = || self.vars.hold(&spec.when, &self.circuit.name).ok();
-                let fits = matches(pattern.as_deref()?, name) && holds()?;
+                let fits = fits(pattern.as_deref()?, name) && holds()?;
                 fits.then(|| spec.why.clone())
             })
         })
-    }
-}
-
-/// Whether a name fits a pattern in which `{…}` is a number and `*` anything.
-fn matches(pattern: &str, name: &str) -> bool {
-    match pattern.as_bytes().first() {
-        None => name.is_empty(),
-        Some(b'*') => {
-            (0..=name.len()).any(|i| name.is_char_boundary(i) && matches(&pattern[1..], &name[i..]))
-        }
-        Some(b'{') => {
-            let digits = name.bytes().take_while(u8::is_ascii_digit).count();
-            let end = pattern.find('}').map_or(pattern.len(), |end| end + 1);
-            digits > 0 && matches(&pattern[end..], &name[digits..])
-        }
-        Some(_) => {
-            let first = pattern.chars().next().unwrap_or_default();
-            name.strip_prefix(first).is_some_and(|rest| matches(&pattern[first.len_utf8()..], rest))
-        }
     }
 }
 
@@ -292,19 +275,5 @@ fn needed(
     }
     if span.head {
         stages.behind.iter().for_each(|block| wanted(block, &whole, &[around]));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn patterns_of_names() {
-        assert!(matches("blk.{layer}.*.input_scale", "blk.12.ffn_up.input_scale"));
-        assert!(matches("vision_tower.*", "vision_tower.blocks.0.norm.weight"));
-        assert!(!matches("blk.{layer}.*.input_scale", "blk.x.ffn_up.input_scale"));
-        assert!(!matches("rope_freqs.weight", "rope_freqs.weights"));
-        assert!(!matches("rope_freqs.weight", "rope_freqs"));
     }
 }

@@ -129,7 +129,8 @@ impl From<StagePart> for String {
     }
 }
 
-/// Tensors that are declared unused, by a name pattern: `{layer}` and `{expert}` match numbers, `*` matches anything.
+/// Tensors that are declared unused, by a name pattern: `{layer}` and `{expert}` match numbers, `*` matches anything. With both names, a
+/// conversion from one kind of file to the other keeps the tensor: the patterns then differ in nothing but words around `{layer}`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnusedSpec {

@@ -10,9 +10,11 @@ pub(crate) mod expression;
 mod form;
 mod layers;
 mod lookup;
+mod pattern;
 mod shared;
 mod stages;
 mod streams;
+mod transfer;
 mod vars;
 mod weights;
 
@@ -25,8 +27,10 @@ pub use declared::DeclaredTensors;
 pub use form::{Circuit, LayerRule, LayerRules, StagePart, StageSpec, StageValue, UnusedSpec};
 pub(crate) use layers::LayerGroup;
 pub use layers::{LayerRun, LayerSpec};
+pub(crate) use pattern::fits;
 pub use stages::{Decoder, StagePair};
 pub use streams::{CacheStream, RowPart};
+pub use transfer::{Origin, Transfer, Transfers};
 pub use vars::ConfigVars;
 pub use weights::{Part, TensorIndex, Weight};
 

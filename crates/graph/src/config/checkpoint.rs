@@ -1,5 +1,6 @@
 //! An opened checkpoint as keys and tensors.
 
+use super::decimal::written;
 use super::source::{Field, Keys, Tensors};
 use latent_formats::gguf::{Metadata, Value};
 use latent_formats::{Checkpoint, TensorInfo};
@@ -43,13 +44,6 @@ fn number(value: f64) -> Field {
     }
 }
 
-/// The decimal that was written as an f32: 1e-6 rather than 9.99999997475e-7, so that a model's config is the same from each of
-/// its files.
-fn written(value: f64) -> f64 {
-    let short = value as f32;
-    if f64::from(short) == value { short.to_string().parse().unwrap_or(value) } else { value }
-}
-
 /// Tensors of a checkpoint.
 pub(super) struct CheckpointShapes<'a>(pub(super) &'a Checkpoint);
 
@@ -66,20 +60,5 @@ impl Tensors for CheckpointShapes<'_> {
             .chunks_exact(4)
             .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
         Some(numbers.collect())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_of_an_f32_are_read_as_they_were_written() {
-        for value in [1e-6, 0.0707, 2.446, 1e6, 2.827] {
-            assert_eq!(written(f64::from(value as f32)), value);
-        }
-        assert_eq!(written(1.0 / 3.0), 1.0 / 3.0);
-        assert!(written(f64::NAN).is_nan());
-        assert_eq!(written(f64::INFINITY), f64::INFINITY);
     }
 }

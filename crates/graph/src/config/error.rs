@@ -41,3 +41,13 @@ pub enum ConfigError {
         expected: String,
     },
 }
+
+/// A model of which a kind of file has no keys for what it does.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file} cannot hold this model: {what}")]
+pub struct Inexpressible {
+    /// The kind of file.
+    pub file: String,
+    /// What it cannot say.
+    pub what: String,
+}

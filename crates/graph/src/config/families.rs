@@ -8,9 +8,11 @@ pub(super) struct Family {
     /// `model_type` of config.json.
     pub(super) model_type: &'static str,
     /// Names in `architectures`.
-    classes: &'static [&'static str],
+    pub(super) classes: &'static [&'static str],
     /// The circuit that runs it.
     pub(super) circuit: &'static str,
+    /// `general.architecture` of its GGUF files; none where converters have none for it.
+    pub(super) gguf: Option<&'static str>,
     /// Defaults of its router; none where the family has no experts.
     pub(super) router: Option<RouterDefaults>,
     /// θ where config.json has none; a family whose models differ in it has no default.
@@ -91,6 +93,7 @@ const DEEPSEEK: Family = Family {
     model_type: "deepseek_v3",
     classes: &["DeepseekV3ForCausalLM", "MistralLarge3ForCausalLM"],
     circuit: "deepseek2",
+    gguf: Some("deepseek2"),
     router: Some(V3_ROUTER),
     rope_base: Some(10_000.0),
     rotates: true,
@@ -128,10 +131,16 @@ pub(super) static FAMILIES: [Family; 14] = [
         ..DEEPSEEK
     },
     DEEPSEEK,
-    Family { model_type: "deepseek_v32", classes: &["DeepseekV32ForCausalLM"], ..DEEPSEEK },
+    Family {
+        model_type: "deepseek_v32",
+        classes: &["DeepseekV32ForCausalLM"],
+        gguf: Some("deepseek32"),
+        ..DEEPSEEK
+    },
     Family {
         model_type: "glm_moe_dsa",
         classes: &["GlmMoeDsaForCausalLM"],
+        gguf: Some("glm-dsa"),
         router: Some(RouterDefaults { groups: (1, 1), ..V3_ROUTER }),
         rope_base: None,
         ..DEEPSEEK
@@ -139,6 +148,7 @@ pub(super) static FAMILIES: [Family; 14] = [
     Family {
         model_type: "mistral4",
         classes: &["Mistral4ForCausalLM"],
+        gguf: Some("mistral4"),
         router: Some(MISTRAL4_ROUTER),
         ..DEEPSEEK
     },
@@ -146,6 +156,7 @@ pub(super) static FAMILIES: [Family; 14] = [
         model_type: "axk1",
         classes: &["AXK1ForCausalLM"],
         circuit: "axk1",
+        gguf: Some("axk1"),
         router: Some(AXK1_ROUTER),
         ..DEEPSEEK
     },
@@ -168,6 +179,7 @@ pub(super) static FAMILIES: [Family; 14] = [
         model_type: "minicpm3",
         classes: &["MiniCPM3ForCausalLM"],
         circuit: "minicpm3",
+        gguf: Some("minicpm3"),
         router: None,
         pairs: RopePairs::NeoX,
         scaled: true,
@@ -177,6 +189,7 @@ pub(super) static FAMILIES: [Family; 14] = [
         model_type: "bailing_hybrid",
         classes: &["BailingHybridForCausalLM", "BailingMoeV3ForCausalLM"],
         circuit: "bailing_hybrid",
+        gguf: None,
         router: Some(RouterDefaults { first_dense: 2, weights: Some((true, 2.5)), ..V3_ROUTER }),
         rope_base: Some(6_000_000.0),
         gate: Some(OutputGate::PerHead),
@@ -189,6 +202,7 @@ pub(super) static FAMILIES: [Family; 14] = [
         model_type: "kimi_linear",
         classes: &["KimiLinearForCausalLM"],
         circuit: "kimi_linear",
+        gguf: None,
         router: Some(RouterDefaults { groups: (1, 1), first_dense: 1, ..V3_ROUTER }),
         rotates: false,
         hybrid: true,
@@ -200,6 +214,7 @@ pub(super) static FAMILIES: [Family; 14] = [
         model_type: "plm",
         classes: &["PLMForCausalLM", "PlmForCausalLM"],
         circuit: "plm",
+        gguf: Some("plm"),
         router: None,
         rope_base: None,
         activation: FfnActivation::ReluSquared,

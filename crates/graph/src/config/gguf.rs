@@ -35,7 +35,7 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
     let shape = AttentionShape { output_gate: gguf.output_gate(&shape, hidden_size)?, ..shape };
     let layer_kinds = gguf_moe::layer_kinds(&gguf, layers, mtp_layers, blocks)?;
     let softmax_scale = rope.score_scale / ((shape.nope + shape.rope) as f64).sqrt();
-    let scaled = |value: f64| if architecture.scaled { value } else { 1.0 };
+    let [embedding_scale, residual_scale, logits_scale] = gguf.scales(layers, hidden_size)?;
     Ok(ModelConfig {
         circuit: architecture.circuit.to_owned(),
         architecture: name,
@@ -58,13 +58,17 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
         activation: architecture.activation,
         moe: gguf_moe::read(&gguf, &layer_kinds[..layers], hidden_size, blocks)?,
         layer_kinds,
-        // MiniCPM3-4B's values, which no key states: scale_emb 12, scale_depth 1.4, dim_model_base 256
-        embedding_scale: scaled(12.0),
-        residual_scale: scaled(1.4 / (layers as f64).sqrt()),
-        logits_scale: scaled(256.0 / hidden_size as f64),
+        embedding_scale,
+        residual_scale,
+        logits_scale,
         tied_embeddings: !tensors.has("output.weight"),
         kv_form,
     })
+}
+
+/// Factors on embedding, residual stream and final row of MiniCPM3-4B: scale_emb 12, scale_depth 1.4, dim_model_base 256.
+pub(super) fn usual_scales(layers: usize, hidden: usize) -> [f64; 3] {
+    [12.0, 1.4 / (layers as f64).sqrt(), 256.0 / hidden as f64]
 }
 
 impl Gguf<'_> {
@@ -125,6 +129,20 @@ impl Gguf<'_> {
             return Err(self.keys.wrong("nextn_predict_layers", mtp, expected));
         }
         Ok((layers, (layers..blocks).take_while(|block| stored(*block)).count(), blocks))
+    }
+
+    /// Factors on embedding, residual stream and final row: MiniCPM3-4B's where no key states others. llama.cpp reads such keys of other architectures alone.
+    fn scales(&self, layers: usize, hidden: usize) -> Result<[f64; 3], ConfigError> {
+        if !self.architecture.scaled {
+            return Ok([1.0; 3]);
+        }
+        let [embedding, residual, logits] = usual_scales(layers, hidden);
+        let scale = |key| self.keys.real(key, limits::MODEL_SCALE);
+        Ok([
+            scale("embedding_scale")?.unwrap_or(embedding),
+            scale("residual_scale")?.unwrap_or(residual),
+            scale("logit_scale")?.map_or(logits, |scale| 1.0 / scale),
+        ])
     }
 
     fn temperature(&self) -> Result<Option<Temperature>, ConfigError> {

@@ -15,6 +15,7 @@
 //! old files, odd as it is: such files were made for it. The last follows the model's own configuration (`apply_scale: false`; vLLM and
 //! SGLang agree), where llama.cpp scales the scores, because the converter writes a multiplier that this model does not have.
 
+use super::decimal::written;
 use super::error::ConfigError;
 use super::gguf_file::{Gguf, YarnKeys};
 use super::limits;
@@ -141,7 +142,7 @@ fn long_factors(gguf: &Gguf<'_>, dims: usize) -> Result<Option<Factors>, ConfigE
                 format!("from {:?} to {:?}", limits::LONG_FACTOR.start(), limits::LONG_FACTOR.end());
             return Err(gguf.keys.wrong_place(format!("a factor in tensor {name}"), bad, expected));
         }
-        lists.push(factors.into_iter().map(f64::from).collect());
+        lists.push(factors.into_iter().map(|factor| written(f64::from(factor))).collect());
     }
     let long = lists.pop().unwrap_or_default();
     Ok(Some((lists.pop().unwrap_or_default(), long)))

@@ -62,6 +62,16 @@ pub(super) fn read(keys: &dyn Keys, tensors: &dyn Tensors) -> Result<ModelConfig
     })
 }
 
+/// The family of a config.json.
+pub(super) fn family(keys: &dyn Keys) -> Result<&'static Family, ConfigError> {
+    find_family(&Reader::new(keys, "")).map(|(family, _)| family)
+}
+
+/// The keys of the language model in a config.json.
+pub(super) fn text(keys: &dyn Keys) -> Result<Reader<'_>, ConfigError> {
+    find_family(&Reader::new(keys, "")).map(|(_, text)| text)
+}
+
 /// What the file calls itself: `model_type`, else the first of `architectures`.
 fn architecture(top: &Reader<'_>) -> String {
     let listed = || match top.field("architectures") {

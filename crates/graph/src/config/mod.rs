@@ -1,18 +1,24 @@
 //! The config of a model: its typed, checked hyper-parameters, whichever file they came from.
 
 mod checkpoint;
+mod decimal;
+mod difference;
 mod error;
 mod families;
 mod gguf;
 mod gguf_file;
+mod gguf_keys;
 mod gguf_moe;
 mod gguf_rope;
 mod hf;
 mod hf_file;
+mod hf_keys;
 mod hf_moe;
 mod hf_refused;
 mod hf_rope;
 mod implied;
+mod indexer;
+mod key_list;
 mod limits;
 mod model;
 mod moe;
@@ -22,9 +28,11 @@ mod reader;
 mod rope;
 mod source;
 
-pub use error::ConfigError;
+pub use error::{ConfigError, Inexpressible};
 pub(crate) use families::lacks;
 pub(crate) use implied::Implied;
+pub use indexer::Indexer;
+pub use key_list::KeyList;
 pub use model::{
     AttentionShape, FfnActivation, Gating, GroupScore, KvForm, LayerKind, ModelConfig, MoeShape, OutputGate,
     RouterSpec, Temperature,

@@ -1,5 +1,7 @@
 //! Rotary embedding: frequencies and magnitudes of every scaling that the family uses.
 
+use super::decimal::tidied;
+
 /// Which two elements of a head form a pair that is rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -116,6 +118,11 @@ pub(super) fn yarn_range(base: f64, dims: usize, original: usize, fast: f64, slo
 /// YaRN's growth of attention with the factor: `0.1 · mscale · ln(factor) + 1`, 1 for factors up to 1 (DeepSeek's `yarn_get_mscale`).
 pub(super) fn yarn_mscale(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+}
+
+/// The `mscale` with which [`yarn_mscale`] gives `growth`.
+pub(super) fn mscale_of(factor: f64, growth: f64) -> f64 {
+    if factor <= 1.0 { 0.0 } else { tidied((growth - 1.0) / (0.1 * factor.ln())) }
 }
 
 /// LongRoPE's factor on cos and sin: `√(1 + ln(max / original) / ln(original))`, 1 where the context did not grow.

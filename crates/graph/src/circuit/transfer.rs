@@ -1,0 +1,238 @@
+//! From the tensors of a file to those of the same model in a file of the other kind: names, shapes, and what each is made of.
+
+use super::block::{BlockKind, SlotSpec};
+use super::form::Circuit;
+use super::pattern::{fits, renamed};
+use super::vars::ConfigVars;
+use super::weights::{Part, TensorIndex};
+use crate::config::ModelConfig;
+use crate::error::GraphError;
+use crate::naming::{HF_PREFIXES, Naming};
+use std::collections::{BTreeMap, HashSet};
+
+/// A tensor of the other file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transfer {
+    /// Its name there.
+    pub name: String,
+    /// Its shape, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// What it is made of.
+    pub from: Origin,
+}
+
+/// What a tensor of the other file is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Origin {
+    /// Tensors one after another: one, or one per index of the outermost dimension.
+    Stacked(Vec<Part>),
+    /// One matrix of a stacked tensor.
+    Matrix {
+        /// The tensor.
+        part: Part,
+        /// Which of its matrices.
+        index: usize,
+    },
+    /// W_UK of a `kv_b`: the first `nope` rows of each head, transposed.
+    Uk(Part),
+    /// W_UV of a `kv_b`: the last `v` rows of each head.
+    Uv(Part),
+    /// A `kv_b`: for each head the rows of W_UK, which is stored transposed, and those of W_UV.
+    Joined {
+        /// `k_b`.
+        uk: Part,
+        /// `v_b`.
+        uv: Part,
+    },
+}
+
+/// What becomes of the tensors of a file.
+#[derive(Debug, Default)]
+pub struct Transfers {
+    /// The tensors of the other file, in its order.
+    pub tensors: Vec<Transfer>,
+    /// Tensors that have no place there, and why nothing needs them.
+    pub dropped: Vec<(String, String)>,
+    /// Tensors that no circuit knows.
+    pub unknown: Vec<String>,
+}
+
+impl Circuit {
+    /// The tensors that make up, in a file of the other kind, the model whose file `index` is. `source` is its config, and `target` the same
+    /// as the other file says it, which may store W_UK and W_UV in the other form.
+    ///
+    /// # Errors
+    /// [`GraphError::MissingTensor`], [`GraphError::Shape`], [`GraphError::MixedTypes`].
+    pub fn transfers(
+        &self,
+        source: &ModelConfig,
+        target: &ModelConfig,
+        index: &dyn TensorIndex,
+    ) -> Result<Transfers, GraphError> {
+        let stacked = target.moe.is_some_and(|moe| moe.fused_gate_up);
+        let mut sorting = Sorting {
+            circuit: self,
+            configs: [source, target],
+            index,
+            stacked,
+            read: HashSet::new(),
+            found: Transfers::default(),
+        };
+        let of_kind = |kind| self.model_blocks().filter(move |(_, block)| block.kind == kind);
+        for (name, block) in of_kind(BlockKind::Embed) {
+            sorting.slots(name, &block.weights, None)?;
+        }
+        for (layer, made_of) in self.layer_specs(source)?.iter().enumerate() {
+            for name in made_of.blocks() {
+                if let Some(block) = self.blocks.get(name) {
+                    sorting.slots(name, &block.weights, Some(layer))?;
+                }
+            }
+            if layer >= source.layers {
+                sorting.slots("", &self.mtp_weights, Some(layer))?;
+            }
+        }
+        for (name, block) in of_kind(BlockKind::Head) {
+            sorting.slots(name, &block.weights, None)?;
+        }
+        sorting.rest()?;
+        Ok(sorting.found)
+    }
+}
+
+/// The tensors of a file while their places in the other one are found.
+struct Sorting<'a> {
+    circuit: &'a Circuit,
+    /// As the file says it, and as the other one does.
+    configs: [&'a ModelConfig; 2],
+    index: &'a dyn TensorIndex,
+    /// Whether safetensors of the model hold all experts of a layer in one tensor.
+    stacked: bool,
+    /// Tensors that have a place.
+    read: HashSet<String>,
+    found: Transfers,
+}
+
+impl Sorting<'_> {
+    /// Transfers the slots of a block.
+    fn slots(
+        &mut self,
+        block: &str,
+        slots: &BTreeMap<String, SlotSpec>,
+        layer: Option<usize>,
+    ) -> Result<(), GraphError> {
+        let [here, there] = self.configs.map(|config| ConfigVars::of(config, layer));
+        let circuit = &self.circuit.name;
+        for (slot, spec) in slots {
+            if !there.hold(&spec.when, circuit)? {
+                continue;
+            }
+            let Some(pattern) = self.pattern(spec) else { continue };
+            let shape = there.shape(slot, spec, circuit)?;
+            let pattern =
+                layer.map_or_else(|| pattern.clone(), |l| pattern.replace("{layer}", &l.to_string()));
+            if here.hold(&spec.when, circuit)? && self.names_here(spec) {
+                if let Some(weight) = self.circuit.fill((block, slot), layer, &here, self.index)? {
+                    self.weight(&pattern, shape, weight.parts);
+                }
+                continue;
+            }
+            let mut other = |slot| -> Result<Option<Part>, GraphError> {
+                let weight = self.circuit.fill((block, slot), layer, &here, self.index)?;
+                let part = weight.and_then(|weight| weight.parts.into_iter().next());
+                part.iter().for_each(|part| note(&mut self.read, part));
+                Ok(part)
+            };
+            let from = match slot.as_str() {
+                "k_b" => other("kv_b")?.map(Origin::Uk),
+                "v_b" => other("kv_b")?.map(Origin::Uv),
+                "kv_b" => other("k_b")?.zip(other("v_b")?).map(|(uk, uv)| Origin::Joined { uk, uv }),
+                _ => None,
+            };
+            if let Some(from) = from {
+                self.found.tensors.push(Transfer { name: pattern, shape, from });
+            }
+        }
+        Ok(())
+    }
+
+    /// The name that the other file has for a slot.
+    fn pattern<'s>(&self, spec: &'s SlotSpec) -> Option<&'s String> {
+        match self.index.naming() {
+            Naming::HuggingFace => spec.gguf.as_ref(),
+            Naming::Gguf => spec.hf_stacked.as_ref().filter(|_| self.stacked).or(spec.hf.as_ref()),
+        }
+    }
+
+    /// Whether this file has a name for a slot.
+    fn names_here(&self, spec: &SlotSpec) -> bool {
+        match self.index.naming() {
+            Naming::HuggingFace => spec.hf.is_some(),
+            Naming::Gguf => spec.gguf.is_some(),
+        }
+    }
+
+    /// A weight in the other file: one tensor, or one per expert.
+    fn weight(&mut self, pattern: &str, shape: Vec<usize>, parts: Vec<Part>) {
+        parts.iter().for_each(|part| note(&mut self.read, part));
+        if !pattern.contains("{expert}") {
+            let from = Origin::Stacked(parts);
+            self.found.tensors.push(Transfer { name: pattern.to_owned(), shape, from });
+            return;
+        }
+        for index in 0..shape[0] {
+            let name = pattern.replace("{expert}", &index.to_string());
+            let from = match parts.as_slice() {
+                [part] => Origin::Matrix { part: part.clone(), index },
+                parts => Origin::Stacked(parts.get(index).cloned().into_iter().collect()),
+            };
+            self.found.tensors.push(Transfer { name, shape: shape[1..].to_vec(), from });
+        }
+    }
+
+    /// The tensors that no slot is filled from.
+    fn rest(&mut self) -> Result<(), GraphError> {
+        let naming = self.index.naming();
+        let prefixes: &[&str] = if naming == Naming::HuggingFace { &HF_PREFIXES } else { &[""] };
+        let vars = ConfigVars::of(self.configs[0], None);
+        let mut left: Vec<_> = self.index.all();
+        left.retain(|(name, ..)| !self.read.contains(*name));
+        left.sort_unstable_by_key(|(name, ..)| *name);
+        for (tensor, _, shape) in left {
+            let mut kept = None;
+            let mut why = None;
+            for spec in &self.circuit.unused {
+                let (Some(pattern), other) = (match naming {
+                    Naming::Gguf => (&spec.gguf, &spec.hf),
+                    Naming::HuggingFace => (&spec.hf, &spec.gguf),
+                }) else {
+                    continue;
+                };
+                if !vars.hold(&spec.when, &self.circuit.name)? {
+                    continue;
+                }
+                let mut names = prefixes.iter().rev().filter_map(|prefix| tensor.strip_prefix(prefix));
+                let Some(name) = names.find(|name| fits(pattern, name)) else { continue };
+                kept = other.as_ref().and_then(|other| renamed(pattern, other, name));
+                why = Some(&spec.why);
+                break;
+            }
+            match (kept, why) {
+                (Some(name), _) => {
+                    let part = Part { tensor: tensor.to_owned(), scale: None };
+                    let from = Origin::Stacked(vec![part]);
+                    self.found.tensors.push(Transfer { name, shape: shape.to_vec(), from });
+                }
+                (None, Some(why)) => self.found.dropped.push((tensor.to_owned(), why.clone())),
+                (None, None) => self.found.unknown.push(tensor.to_owned()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Notes that a part, and its scales, have a place.
+fn note(read: &mut HashSet<String>, part: &Part) {
+    read.insert(part.tensor.clone());
+    read.extend(part.scale.clone());
+}

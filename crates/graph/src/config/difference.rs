@@ -1,0 +1,70 @@
+//! Whether two configs compute the same.
+
+use super::ModelConfig;
+use serde_json::Value;
+
+/// What a float that went through an f32 may have lost.
+const TOLERANCE: f64 = 1e-6;
+
+/// The first field, with both values, in which two configs compute something else. What files call the model, how they store W_UK and W_UV and
+/// what no router comes near makes no difference.
+pub(super) fn difference(one: &ModelConfig, other: &ModelConfig) -> Option<String> {
+    let value = |config: &ModelConfig| serde_json::to_value(config.compared());
+    match (value(one), value(other)) {
+        (Ok(one), Ok(other)) => between("", &one, &other),
+        (Err(error), _) | (_, Err(error)) => Some(error.to_string()),
+    }
+}
+
+impl ModelConfig {
+    /// The same without what makes no difference.
+    fn compared(&self) -> ModelConfig {
+        let mut config = ModelConfig {
+            architecture: String::new(),
+            name: None,
+            kv_form: super::KvForm::Combined,
+            ..self.clone()
+        };
+        if let Some(moe) = &mut config.moe {
+            moe.router.norm_floor = 0.0;
+            if moe.router.groups == 1 {
+                moe.router.group_score = super::GroupScore::Max;
+            }
+        }
+        config
+    }
+
+    /// By what YaRN multiplies attention scores, its square root: mscale.
+    pub(super) fn score_growth(&self) -> f64 {
+        let a = &self.attention;
+        (a.softmax_scale * ((a.nope + a.rope) as f64).sqrt()).sqrt()
+    }
+}
+
+/// Whether two numbers may be the same one.
+pub(super) fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() <= TOLERANCE * a.abs().max(b.abs())
+}
+
+fn between(path: &str, one: &Value, other: &Value) -> Option<String> {
+    let at = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+    match (one, other) {
+        (Value::Object(a), Value::Object(b)) => {
+            let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
+            let null = Value::Null;
+            let of = |object: &serde_json::Map<String, Value>, key: &str| {
+                object.get(key).cloned().unwrap_or(null.clone())
+            };
+            keys.into_iter().find_map(|key| between(&at(key), &of(a, key), &of(b, key)))
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            a.iter().zip(b).enumerate().find_map(|(i, (a, b))| between(&at(&i.to_string()), a, b))
+        }
+        (Value::Number(a), Value::Number(b)) => {
+            let (a, b) = (a.as_f64()?, b.as_f64()?);
+            (!close(a, b)).then(|| format!("{path} is {a}, and would be read as {b}"))
+        }
+        _ if one == other => None,
+        _ => Some(format!("{path} is {one}, and would be read as {other}")),
+    }
+}

@@ -1,0 +1,227 @@
+//! The metadata of a GGUF file that say what a config does: the inverse of `gguf.rs`, in the keys of llama.cpp's converter.
+
+use super::difference::{close, difference};
+use super::error::{ConfigError, Inexpressible};
+use super::families;
+use super::gguf;
+use super::gguf_file::{ARCHITECTURES, Architecture, YarnKeys};
+use super::indexer::Indexer;
+use super::key_list::KeyList;
+use super::rope::{RopeScaling, mscale_of, yarn_mscale};
+use super::source::{Field, JsonKeys, Tensors};
+use super::{Gating, KvForm, LayerKind, ModelConfig, hf};
+use latent_formats::{Checkpoint, Source};
+
+impl ModelConfig {
+    /// What GGUF files call the architecture of an opened model; none where they have no name for it.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unsupported`].
+    pub fn gguf_architecture(checkpoint: &Checkpoint) -> Result<Option<&'static str>, ConfigError> {
+        match checkpoint.source() {
+            Source::Gguf(_) => {
+                let config = ModelConfig::from_checkpoint(checkpoint)?;
+                Ok(ARCHITECTURES.iter().map(|a| a.name).find(|name| *name == config.architecture))
+            }
+            Source::HuggingFace(source) => {
+                let file = format!("{}/config.json", checkpoint.display_name());
+                hf::family(&JsonKeys { file: &file, object: &source.config }).map(|family| family.gguf)
+            }
+        }
+    }
+
+    /// How GGUF files of this config store W_UK and W_UV: llama.cpp expects them apart where it computes absorbed attention.
+    pub fn gguf_kv_form(&self) -> KvForm {
+        let apart = architecture(self).is_some_and(|architecture| architecture.deepseek);
+        if apart { KvForm::Separate } else { KvForm::Combined }
+    }
+
+    /// The keys of a GGUF file, `architecture` and `kv_form` being those of the file, without a look at what they are read back as.
+    ///
+    /// # Errors
+    /// An architecture that GGUF files do not have.
+    pub fn gguf_keys(&self, indexer: Option<&Indexer>) -> Result<KeyList, Inexpressible> {
+        let Some(architecture) = architecture(self) else {
+            let what = format!("no GGUF file has the architecture {}", self.architecture);
+            return Err(Inexpressible { file: "a GGUF file".into(), what });
+        };
+        let mut keys = KeyList::new(architecture.name);
+        sizes(self, architecture, &mut keys);
+        if let Some(indexer) = indexer {
+            keys.add_size("attention.indexer.head_count", indexer.heads);
+            keys.add_size("attention.indexer.key_length", indexer.width);
+            if let Some(full) = &indexer.full {
+                let full = full.iter().map(|full| Field::Flag(*full)).collect();
+                keys.add("attention.indexer.types", Field::List(full));
+            }
+        }
+        if architecture.deepseek {
+            experts(self, &mut keys);
+        }
+        let [embedding, residual, logits] = self.own_scales();
+        let scales = [("embedding_scale", embedding), ("residual_scale", residual)];
+        let inverse = ("logit_scale", logits.map(|scale| 1.0 / scale));
+        for (key, scale) in scales.into_iter().chain([inverse]) {
+            if let Some(scale) = scale {
+                keys.add_real(key, scale);
+            }
+        }
+        rope(self, architecture, &mut keys);
+        Ok(keys)
+    }
+
+    /// The same, checked: read back beside `tensors`, those of the file, they must say what this config does.
+    ///
+    /// # Errors
+    /// What they cannot say.
+    pub fn checked_gguf_keys(
+        &self,
+        indexer: Option<&Indexer>,
+        tensors: &dyn Tensors,
+    ) -> Result<KeyList, Inexpressible> {
+        let keys = self.gguf_keys(indexer)?;
+        let what = match gguf::read(&keys, tensors) {
+            Ok(read) => difference(self, &read),
+            Err(error) => Some(error.to_string()),
+        };
+        let file = || format!("a GGUF file of architecture {}", self.architecture);
+        what.map_or(Ok(keys), |what| Err(Inexpressible { file: file(), what }))
+    }
+
+    /// The factors on embedding, residual stream and final row that are not those which llama.cpp has for every model of the architecture.
+    pub fn own_scales(&self) -> [Option<f64>; 3] {
+        let usual = match architecture(self) {
+            Some(architecture) if architecture.scaled => gguf::usual_scales(self.layers, self.hidden_size),
+            _ => [1.0; 3],
+        };
+        let own = [self.embedding_scale, self.residual_scale, self.logits_scale];
+        std::array::from_fn(|i| (!close(own[i], usual[i])).then_some(own[i]))
+    }
+
+    /// The `model_type`s of config.json that stand for a GGUF architecture, the likeliest for this config first.
+    pub(super) fn hf_families(&self) -> Vec<&'static families::Family> {
+        let likely = match &self.moe {
+            None => "youtu",
+            Some(moe) if moe.router.gating == Gating::Sigmoid => "deepseek_v3",
+            Some(_) => "deepseek_v2",
+        };
+        let mut found: Vec<_> = families::FAMILIES
+            .iter()
+            .filter(|family| family.gguf == Some(self.architecture.as_str()))
+            .collect();
+        found.sort_by_key(|family| family.model_type != likely);
+        found
+    }
+}
+
+fn architecture(config: &ModelConfig) -> Option<&'static Architecture> {
+    ARCHITECTURES.iter().find(|architecture| architecture.name == config.architecture)
+}
+
+/// Layers, widths and heads.
+fn sizes(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) {
+    let a = &config.attention;
+    let apart = config.kv_form == KvForm::Separate;
+    // of the cached row where it is all that is cached, of a head where keys and values are expanded
+    let (key, value) = if apart { (a.latent_width(), a.kv_lora_rank) } else { (a.nope + a.rope, a.v) };
+    keys.add_size("block_count", config.all_layers());
+    keys.add_size("context_length", config.context_length);
+    keys.add_size("embedding_length", config.hidden_size);
+    keys.add_size("feed_forward_length", config.intermediate_size);
+    keys.add_size("attention.head_count", a.heads);
+    keys.add_size("attention.head_count_kv", if apart { 1 } else { a.heads });
+    keys.add_real("attention.layer_norm_rms_epsilon", config.rms_eps);
+    keys.add_size("attention.key_length", key);
+    keys.add_size("attention.value_length", value);
+    if apart {
+        keys.add_size("attention.key_length_mla", a.nope + a.rope);
+        keys.add_size("attention.value_length_mla", a.v);
+    }
+    keys.add_size("vocab_size", config.vocab_size);
+    // llama.cpp insists on the key for all but a few numbers of layers
+    if let Some(rank) = a.q_lora_rank.or(architecture.deepseek.then_some(0)) {
+        keys.add_size("attention.q_lora_rank", rank);
+    }
+    keys.add_size("attention.kv_lora_rank", a.kv_lora_rank);
+    if let Some(top_k) = config.index_topk {
+        keys.add_size("attention.indexer.top_k", top_k);
+    }
+    if let Some(temperature) = a.temperature {
+        keys.add_real("attention.temperature_scale", temperature.scale);
+        keys.add_size("attention.temperature_length", temperature.length);
+    }
+    if config.mtp_layers > 0 {
+        keys.add_size("nextn_predict_layers", config.mtp_layers);
+    }
+}
+
+/// The experts; llama.cpp insists on some of the keys in dense models too.
+fn experts(config: &ModelConfig, keys: &mut KeyList) {
+    let decoder = config.layer_kinds.iter().take(config.layers);
+    keys.add_size("leading_dense_block_count", decoder.take_while(|kind| **kind == LayerKind::Dense).count());
+    let Some(moe) = &config.moe else {
+        keys.add_size("expert_feed_forward_length", config.intermediate_size);
+        keys.add_size("expert_shared_count", 0);
+        return;
+    };
+    keys.add_size("expert_feed_forward_length", moe.intermediate);
+    keys.add_size("expert_shared_count", moe.shared_intermediate / moe.intermediate.max(1));
+    keys.add_size("expert_count", moe.experts);
+    keys.add_size("expert_used_count", moe.num_experts_per_tok);
+    if moe.router.groups > 1 {
+        keys.add_size("expert_group_count", moe.router.groups);
+        keys.add_size("expert_group_used_count", moe.router.groups_used);
+    }
+    let gating = match moe.router.gating {
+        Gating::Softmax => 1,
+        Gating::Sigmoid => 2,
+        Gating::SoftmaxOfSelected => 3,
+        Gating::SqrtSoftplus => 4,
+    };
+    keys.add_size("expert_gating_func", gating);
+    keys.add_real("expert_weights_scale", moe.router.scale);
+    keys.add("expert_weights_norm", Field::Flag(moe.router.normalise));
+}
+
+/// The rotary embedding, and what YaRN makes of attention scores: see the table in `gguf_rope.rs`, solved for the keys.
+fn rope(config: &ModelConfig, architecture: &Architecture, keys: &mut KeyList) {
+    let (a, rope) = (&config.attention, &config.rope);
+    keys.add_size("rope.dimension_count", a.rope);
+    keys.add_real("rope.freq_base", rope.base);
+    let magnitude = match &rope.scaling {
+        RopeScaling::None => return,
+        RopeScaling::Linear { factor } => {
+            keys.add_text("rope.scaling.type", "linear");
+            keys.add_real("rope.scaling.factor", *factor);
+            return;
+        }
+        RopeScaling::LongRope { original, magnitude, .. } => {
+            keys.add_text("rope.scaling.type", "longrope");
+            keys.add_size("rope.scaling.original_context_length", *original);
+            *magnitude
+        }
+        RopeScaling::Yarn { factor, original, beta_fast, beta_slow, magnitude } => {
+            keys.add_text("rope.scaling.type", "yarn");
+            keys.add_real("rope.scaling.factor", *factor);
+            keys.add_size("rope.scaling.original_context_length", *original);
+            keys.add_real("rope.scaling.yarn_beta_fast", *beta_fast);
+            keys.add_real("rope.scaling.yarn_beta_slow", *beta_slow);
+            let (whole, growth) = (yarn_mscale(*factor, 1.0), config.score_growth());
+            let mscale = mscale_of(*factor, growth / magnitude);
+            let (attention, log) = match architecture.yarn {
+                // llama.cpp's converter writes a multiplier for Mistral Large 3, which has none
+                YarnKeys::Deepseek2 if a.temperature.is_some() => (*magnitude, 1.0),
+                YarnKeys::Deepseek2 if mscale != 0.0 => (*magnitude, mscale),
+                YarnKeys::Deepseek2 | YarnKeys::Frequencies => (magnitude / whole, 0.0),
+                YarnKeys::Mla => (growth / whole, mscale),
+            };
+            if log != 0.0 {
+                keys.add_real("rope.scaling.yarn_log_multiplier", 0.1 * log);
+            }
+            attention
+        }
+    };
+    if (magnitude - 1.0).abs() > 1e-9 {
+        keys.add_real("rope.scaling.attn_factor", magnitude);
+    }
+}

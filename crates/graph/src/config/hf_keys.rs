@@ -1,0 +1,179 @@
+//! The config.json that says what a config does: the inverse of `hf.rs`, in the keys that transformers' classes have.
+
+use super::decimal::tidied;
+use super::difference::{close, difference};
+use super::error::Inexpressible;
+use super::families::Family;
+use super::hf;
+use super::indexer::Indexer;
+use super::rope::{RopePairs, RopeScaling, longrope_magnitude, mscale_of};
+use super::source::{JsonKeys, Tensors};
+use super::{FfnActivation, Gating, LayerKind, ModelConfig, MoeShape, Temperature};
+use serde_json::{Map, Value, json};
+
+/// The object of a config.json.
+type Object = Map<String, Value>;
+
+impl ModelConfig {
+    /// The config.json of a folder that holds `tensors`, for a config whose `architecture` is that of a GGUF file. Of the families that the
+    /// architecture stands for, the likeliest is taken whose config.json is read back as what this config says.
+    ///
+    /// # Errors
+    /// What the likeliest of them cannot say.
+    pub fn config_json(
+        &self,
+        indexer: Option<&Indexer>,
+        tensors: &dyn Tensors,
+    ) -> Result<Object, Inexpressible> {
+        let mut first = None;
+        for family in self.hf_families() {
+            let object = self.config_json_of(family, indexer);
+            let what = match hf::read(&JsonKeys { file: "config.json", object: &object }, tensors) {
+                Ok(read) => difference(self, &read),
+                Err(error) => Some(error.to_string()),
+            };
+            let Some(what) = what else { return Ok(object) };
+            first.get_or_insert_with(|| format!("with model_type {}, {what}", family.model_type));
+        }
+        let what = first.unwrap_or_else(|| {
+            format!("no model_type stands for the architecture {} of GGUF files", self.architecture)
+        });
+        Err(Inexpressible { file: "config.json".into(), what })
+    }
+
+    /// The config.json of one family.
+    fn config_json_of(&self, family: &Family, indexer: Option<&Indexer>) -> Object {
+        let a = &self.attention;
+        let mut object = Object::new();
+        let mut add = |key: &str, value: Value| object.insert(key.to_owned(), value);
+        add("architectures", json!(family.classes[..1]));
+        add("model_type", json!(family.model_type));
+        add("vocab_size", json!(self.vocab_size));
+        add("hidden_size", json!(self.hidden_size));
+        if self.intermediate_size > 0 {
+            add("intermediate_size", json!(self.intermediate_size));
+        }
+        add("num_hidden_layers", json!(self.layers));
+        add("num_nextn_predict_layers", json!(self.mtp_layers));
+        add("num_attention_heads", json!(a.heads));
+        add("num_key_value_heads", json!(a.heads));
+        add("q_lora_rank", json!(a.q_lora_rank));
+        add("kv_lora_rank", json!(a.kv_lora_rank));
+        add("qk_nope_head_dim", json!(a.nope));
+        add("qk_rope_head_dim", json!(a.rope));
+        add("v_head_dim", json!(a.v));
+        add("attention_bias", json!(self.attention_bias));
+        let silu = self.activation == FfnActivation::SiluGated;
+        add("hidden_act", json!(if silu { "silu" } else { "relu2" }));
+        add("max_position_embeddings", json!(self.context_length));
+        add("rms_norm_eps", json!(self.rms_eps));
+        add("tie_word_embeddings", json!(self.tied_embeddings));
+        add("rope_theta", json!(self.rope.base));
+        if self.rope.pairs != family.pairs {
+            add("rope_interleave", json!(self.rope.pairs == RopePairs::Interleaved));
+        }
+        add("rope_scaling", self.rope_scaling());
+        if let (Some(temperature), None) = (a.temperature, self.temperature_of_rope()) {
+            let length = temperature.length;
+            let scaling = json!({"beta": temperature.scale, "original_max_position_embeddings": length});
+            add("llama_4_scaling", scaling);
+        }
+        if family.scaled {
+            add("scale_emb", json!(self.embedding_scale));
+            add("scale_depth", json!(tidied(self.residual_scale * (self.layers as f64).sqrt())));
+            add("dim_model_base", json!((self.logits_scale * self.hidden_size as f64).round() as u64));
+        }
+        if let Some(top_k) = self.index_topk {
+            add("index_topk", json!(top_k));
+        }
+        if let Some(indexer) = indexer {
+            add("index_n_heads", json!(indexer.heads));
+            add("index_head_dim", json!(indexer.width));
+            if let Some(full) = &indexer.full {
+                let word = |full: &bool| if *full { "full" } else { "shared" };
+                add("indexer_types", full.iter().map(word).collect());
+            }
+        }
+        if let Some(moe) = &self.moe {
+            self.add_experts(moe, family, &mut add);
+        }
+        object
+    }
+
+    fn add_experts(
+        &self,
+        moe: &MoeShape,
+        family: &Family,
+        add: &mut dyn FnMut(&str, Value) -> Option<Value>,
+    ) {
+        let router = &moe.router;
+        let decoder = self.layer_kinds.iter().take(self.layers);
+        add("first_k_dense_replace", json!(decoder.take_while(|kind| **kind == LayerKind::Dense).count()));
+        add("moe_layer_freq", json!(1));
+        add("n_routed_experts", json!(moe.experts));
+        add("num_experts_per_tok", json!(moe.num_experts_per_tok));
+        add("moe_intermediate_size", json!(moe.intermediate));
+        add("n_shared_experts", json!(moe.shared_intermediate / moe.intermediate.max(1)));
+        add("n_group", json!(router.groups));
+        add("topk_group", json!(router.groups_used));
+        match router.gating {
+            Gating::Softmax => drop(add("scoring_func", json!("softmax"))),
+            Gating::Sigmoid => drop(add("scoring_func", json!("sigmoid"))),
+            // config.json has no word for them
+            Gating::SoftmaxOfSelected | Gating::SqrtSoftplus => {}
+        }
+        if family.router.as_ref().is_some_and(|defaults| defaults.method.is_some()) {
+            let method = match (router.bias, router.groups) {
+                (true, _) => "noaux_tc",
+                (false, 1) => "greedy",
+                (false, _) => "group_limited_greedy",
+            };
+            add("topk_method", json!(method));
+        }
+        add("norm_topk_prob", json!(router.normalise));
+        add("routed_scaling_factor", json!(router.scale));
+    }
+
+    fn rope_scaling(&self) -> Value {
+        let mut scaling = match &self.rope.scaling {
+            RopeScaling::None => Value::Null,
+            RopeScaling::Linear { factor } => {
+                json!({"rope_type": "linear", "type": "linear", "factor": factor})
+            }
+            RopeScaling::Yarn { factor, original, beta_fast, beta_slow, magnitude } => {
+                let growth = self.score_growth();
+                json!({
+                    "rope_type": "yarn",
+                    "type": "yarn",
+                    "factor": factor,
+                    "original_max_position_embeddings": original,
+                    "beta_fast": beta_fast,
+                    "beta_slow": beta_slow,
+                    "mscale": mscale_of(*factor, growth * magnitude),
+                    "mscale_all_dim": mscale_of(*factor, growth),
+                })
+            }
+            RopeScaling::LongRope { original, short, long, magnitude } => {
+                let implied = longrope_magnitude(self.context_length as f64 / *original as f64, *original);
+                json!({
+                    "rope_type": "longrope",
+                    "type": "longrope",
+                    "original_max_position_embeddings": original,
+                    "short_factor": short,
+                    "long_factor": long,
+                    "attention_factor": (!close(*magnitude, implied)).then_some(magnitude),
+                })
+            }
+        };
+        if let (Some(temperature), Some(scaling)) = (self.temperature_of_rope(), scaling.as_object_mut()) {
+            scaling.insert("llama_4_scaling_beta".into(), json!(temperature.scale));
+        }
+        scaling
+    }
+
+    /// The attention temperature, where its length is the original context of the rope, among whose keys it then stands.
+    fn temperature_of_rope(&self) -> Option<Temperature> {
+        let RopeScaling::Yarn { original, .. } = &self.rope.scaling else { return None };
+        self.attention.temperature.filter(|temperature| temperature.length == *original)
+    }
+}
