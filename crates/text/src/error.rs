@@ -46,6 +46,14 @@ pub enum TextError {
     /// A metadata key or file of the tokenizer cannot be read.
     #[error(transparent)]
     Format(#[from] latent_formats::FormatError),
+    /// A tokenizer that another kind of file has no keys for.
+    #[error("the tokenizer cannot be written as {to}: {problem}")]
+    Inexpressible {
+        /// `GGUF keys` or `tokenizer.json`.
+        to: &'static str,
+        /// Why, and what to do.
+        problem: String,
+    },
     /// There is no tokenizer.
     #[error("the model has no tokenizer; give token ids with --tokens")]
     Missing,

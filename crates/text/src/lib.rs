@@ -1,6 +1,7 @@
 //! Tokenizers, streaming text, and chat templates.
 //!
 //! * [`Tokenizer`]: text ↔ token ids, from a GGUF vocabulary, tokenizer.json or tiktoken.model.
+//! * [`GgufTokenizer`], [`HfTokenizer`]: the tokenizer of one kind of file written in the form of the other.
 //! * [`Detokenizer`]: text token by token, never half a character.
 //! * [`ChatTemplate`]: messages → prompt, by the model's own Jinja template, with limits on what it may do.
 //! * [`ResponseParser`]: what the model wrote → reasoning, answer and tool calls, while it arrives.
@@ -32,7 +33,7 @@ pub use response::{
 };
 pub use sources::{chat_template, response_template};
 pub use template::{ChatInput, ChatTemplate};
-pub use tokenizer::{Encode, GgufVocab, Tokenizer};
+pub use tokenizer::{Encode, GgufTokenizer, GgufVocab, HfTokenizer, Tokenizer};
 
 #[cfg(test)]
 mod tests {

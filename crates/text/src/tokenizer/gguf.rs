@@ -7,7 +7,7 @@ use super::split::{Behavior, Matcher, PreTokenizer};
 use super::{Kind, Model, Parts, Token, Tokenizer, bytes, guarded, pre, spm};
 use crate::error::TextError;
 use latent_formats::gguf::Metadata;
-use latent_formats::{Checkpoint, Source, TokenizerKind};
+use latent_formats::{Checkpoint, HfSource, Source, TokenizerKind};
 use std::collections::HashSet;
 
 /// The `tokenizer.ggml.*` keys of a file.
@@ -90,15 +90,17 @@ impl Tokenizer {
     pub fn from_source(source: &Source) -> Result<Tokenizer, TextError> {
         match source {
             Source::Gguf(source) => Tokenizer::from_gguf(&GgufVocab::from_metadata(&source.metadata)?),
-            Source::HuggingFace(source) => {
-                let file = source.tokenizer.as_ref().ok_or(TextError::Missing)?;
-                let (config, generation) =
-                    (source.tokenizer_config.as_ref(), source.generation_config.as_ref());
-                match file.kind {
-                    TokenizerKind::Json => Tokenizer::from_hf(&file.read()?, config, generation),
-                    TokenizerKind::Tiktoken => Tokenizer::from_tiktoken(&file.read()?, config, generation),
-                }
-            }
+            Source::HuggingFace(source) => Tokenizer::from_source_folder(source),
+        }
+    }
+
+    /// The tokenizer of a model folder.
+    pub(super) fn from_source_folder(source: &HfSource) -> Result<Tokenizer, TextError> {
+        let file = source.tokenizer.as_ref().ok_or(TextError::Missing)?;
+        let (config, generation) = (source.tokenizer_config.as_ref(), source.generation_config.as_ref());
+        match file.kind {
+            TokenizerKind::Json => Tokenizer::from_hf(&file.read()?, config, generation),
+            TokenizerKind::Tiktoken => Tokenizer::from_tiktoken(&file.read()?, config, generation),
         }
     }
 
@@ -122,6 +124,8 @@ impl Tokenizer {
         match vocab.model {
             "gpt2" => guarded("vocabulary", || bpe(vocab)),
             "llama" => guarded("vocabulary", || sentence_piece(vocab)),
+            // what converters write where there is no tokenizer
+            "none" | "no_vocab" => Err(TextError::Missing),
             other => Err(TextError::Unknown {
                 what: "tokenizer model",
                 found: other.to_owned(),
@@ -195,7 +199,7 @@ pub(super) fn splitter(patterns: &[&str]) -> Result<Vec<PreTokenizer>, TextError
 }
 
 /// The two parts of a merge, separated by the first space after the first character.
-fn pair(merge: &[u8]) -> Result<(String, String), TextError> {
+pub(super) fn pair(merge: &[u8]) -> Result<(String, String), TextError> {
     let text = String::from_utf8_lossy(merge);
     let first = text.chars().next().map_or(0, char::len_utf8);
     let at = text[first..].find(' ').map(|at| at + first);

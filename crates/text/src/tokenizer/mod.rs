@@ -2,6 +2,7 @@
 
 mod bpe;
 mod bytes;
+mod export;
 mod gguf;
 mod hf;
 mod normalize;
@@ -14,6 +15,7 @@ mod split;
 mod spm;
 mod tiktoken;
 
+pub use export::{GgufTokenizer, HfTokenizer};
 pub use gguf::GgufVocab;
 
 use crate::error::TextError;

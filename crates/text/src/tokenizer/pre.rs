@@ -17,6 +17,9 @@ pub(super) struct Pre {
     pub(super) add_bos: bool,
 }
 
+/// The pattern that tokenizer.json's `ByteLevel` splits by.
+pub(super) const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
 const CJK: &str = "[一-龥ࠀ-一가-\u{d7ff}]+";
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -96,12 +99,7 @@ const TABLE: [Pre; 12] = [
         ignore_merges: false,
         add_bos: false,
     },
-    Pre {
-        names: &["gpt-2", "gpt2", "gigachat"],
-        patterns: &[r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"],
-        ignore_merges: false,
-        add_bos: false,
-    },
+    Pre { names: &["gpt-2", "gpt2", "gigachat"], patterns: &[GPT_2], ignore_merges: false, add_bos: false },
 ];
 
 /// The rules of a name.
@@ -114,6 +112,12 @@ pub(super) fn named(name: &str) -> Result<&'static Pre, TextError> {
         found: name.to_owned(),
         known: TABLE.iter().flat_map(|pre| pre.names).copied().collect::<Vec<_>>().join(", "),
     })
+}
+
+/// The name of the rules with these patterns.
+pub(super) fn with_patterns(patterns: &[&str], ignore_merges: bool) -> Option<&'static str> {
+    let found = TABLE.iter().find(|pre| pre.ignore_merges == ignore_merges && pre.patterns == patterns)?;
+    found.names.first().copied()
 }
 
 /// All patterns.

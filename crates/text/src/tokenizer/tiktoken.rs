@@ -69,7 +69,7 @@ fn known_program(config: Option<&Value>) -> Result<(), TextError> {
 }
 
 /// The byte strings by rank.
-fn ranks(model: &[u8]) -> Result<Vec<Vec<u8>>, TextError> {
+pub(super) fn ranks(model: &[u8]) -> Result<Vec<Vec<u8>>, TextError> {
     let text = std::str::from_utf8(model).map_err(|error| malformed(format!("it is not text: {error}")))?;
     let mut ranks: Vec<Vec<u8>> = Vec::new();
     for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
@@ -106,7 +106,7 @@ fn ranks(model: &[u8]) -> Result<Vec<Vec<u8>>, TextError> {
 }
 
 /// The tokens behind the ranks, in the order of their ids, and whether each is a control token.
-fn special_tokens(config: Option<&Value>, base: usize) -> Result<Vec<(String, Kind)>, TextError> {
+pub(super) fn special_tokens(config: Option<&Value>, base: usize) -> Result<Vec<(String, Kind)>, TextError> {
     let mut special: Vec<(String, Kind)> =
         (base..base + RESERVED).map(|id| (format!("<|reserved_token_{id}|>"), Kind::Control)).collect();
     let named = config.and_then(|config| config.get("added_tokens_decoder")).and_then(Value::as_object);

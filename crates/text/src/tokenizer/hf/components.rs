@@ -5,6 +5,7 @@ use super::json_at::JsonAt;
 use crate::error::TextError;
 use crate::tokenizer::normalize::Normalizer;
 use crate::tokenizer::pattern::{Pattern, shortest_match};
+use crate::tokenizer::pre;
 use crate::tokenizer::split::{Behavior, Matcher, PreTokenizer, Prepend};
 
 /// Steps of a normalizer or a pre-tokenizer, with those of sequences within it.
@@ -162,7 +163,7 @@ fn add_pre_tokenizers(place: &JsonAt<'_>, steps: &mut Vec<PreTokenizer>) -> Resu
         "ByteLevel" => {
             once(place, steps.iter().any(|step| matches!(step, PreTokenizer::ByteLevel { .. })))?;
             let pattern = match place.flag("use_regex", Some(true))? {
-                true => Some(Pattern::new(GPT_2).map_err(|problem| place.problem(&problem))?),
+                true => Some(Pattern::new(pre::GPT_2).map_err(|problem| place.problem(&problem))?),
                 false => None,
             };
             PreTokenizer::ByteLevel { prefix_space: place.flag("add_prefix_space", None)?, pattern }
@@ -191,9 +192,6 @@ fn add_pre_tokenizers(place: &JsonAt<'_>, steps: &mut Vec<PreTokenizer>) -> Resu
     steps.push(step);
     counted(place, steps.len())
 }
-
-/// The pattern that `ByteLevel` splits by.
-const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 fn behavior(place: &JsonAt<'_>) -> Result<Behavior, TextError> {
     Ok(match place.text()? {

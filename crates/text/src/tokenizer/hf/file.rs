@@ -36,15 +36,15 @@ struct File<'a> {
 
 /// A token beside the model's vocabulary.
 #[derive(serde::Deserialize)]
-pub(super) struct AddedToken {
-    pub(super) id: u32,
-    pub(super) content: String,
+pub(in crate::tokenizer) struct AddedToken {
+    pub(in crate::tokenizer) id: u32,
+    pub(in crate::tokenizer) content: String,
     #[serde(default)]
-    pub(super) special: bool,
+    pub(in crate::tokenizer) special: bool,
     #[serde(default)]
-    pub(super) lstrip: bool,
+    pub(in crate::tokenizer) lstrip: bool,
     #[serde(default)]
-    pub(super) rstrip: bool,
+    pub(in crate::tokenizer) rstrip: bool,
     #[serde(default)]
     single_word: bool,
 }
@@ -113,19 +113,19 @@ impl<'de> Visitor<'de> for MergeVisitor {
 }
 
 /// The parsed and admitted file.
-pub(super) struct Admitted {
-    pub(super) added: Vec<AddedToken>,
-    pub(super) normalizers: Vec<Normalizer>,
-    pub(super) pre_tokenizers: Vec<PreTokenizer>,
+pub(in crate::tokenizer) struct Admitted {
+    pub(in crate::tokenizer) added: Vec<AddedToken>,
+    pub(in crate::tokenizer) normalizers: Vec<Normalizer>,
+    pub(in crate::tokenizer) pre_tokenizers: Vec<PreTokenizer>,
     /// Whether tokens are in the byte-level alphabet.
-    pub(super) byte_level: bool,
+    pub(in crate::tokenizer) byte_level: bool,
     /// The token that the post-processor prepends.
-    pub(super) first: Option<String>,
+    pub(in crate::tokenizer) first: Option<String>,
     /// Whether a space is prepended to texts, which decoding removes.
-    pub(super) space_prefix: bool,
-    pub(super) options: BpeOptions,
-    pub(super) vocabulary: Vocabulary,
-    pub(super) merges: Vec<(String, String)>,
+    pub(in crate::tokenizer) space_prefix: bool,
+    pub(in crate::tokenizer) options: BpeOptions,
+    pub(in crate::tokenizer) vocabulary: Vocabulary,
+    pub(in crate::tokenizer) merges: Vec<(String, String)>,
 }
 
 impl Admitted {
@@ -173,6 +173,13 @@ impl Admitted {
             merges: body.merges.into_iter().map(|Merge(left, right)| (left, right)).collect(),
         })
     }
+}
+
+/// The component `pre_tokenizer`; null where it is absent.
+pub(super) fn pre_tokenizer_of(bytes: &[u8]) -> Result<Value, TextError> {
+    let file: File<'_> =
+        serde_json::from_slice(bytes).map_err(|e| TextError::Malformed(format!("tokenizer.json: {e}")))?;
+    component("pre_tokenizer", file.pre_tokenizer)
 }
 
 /// A component as a value; null where it is absent.

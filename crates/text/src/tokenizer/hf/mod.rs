@@ -8,7 +8,8 @@ use super::bpe::Bpe;
 use super::pipeline::Pipeline;
 use super::{Kind, Model, Parts, Token, Tokenizer, bytes, gguf::byte_token, guarded, spm};
 use crate::error::TextError;
-use file::{AddedToken, Admitted};
+use file::AddedToken;
+pub(super) use file::Admitted;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
@@ -28,6 +29,16 @@ impl Tokenizer {
             build(admitted, &roles)
         })
     }
+}
+
+/// A parsed and admitted tokenizer.json.
+pub(super) fn admitted(tokenizer_json: &[u8]) -> Result<Admitted, TextError> {
+    guarded("tokenizer.json", || Admitted::read(tokenizer_json))
+}
+
+/// The component `pre_tokenizer` of a tokenizer.json; null where it is absent.
+pub(super) fn pre_tokenizer_of(tokenizer_json: &[u8]) -> Result<Value, TextError> {
+    file::pre_tokenizer_of(tokenizer_json)
 }
 
 fn build(admitted: Admitted, roles: &Roles<'_>) -> Result<Tokenizer, TextError> {
@@ -84,6 +95,13 @@ impl<'a> Roles<'a> {
             add_eos: flag("add_eos_token").unwrap_or(false),
             listed: generation_config.and_then(|g| g.get("eos_token_id")).map(ids).unwrap_or_default(),
         }
+    }
+}
+
+impl Roles<'_> {
+    /// The tokens that generation_config.json says end an answer.
+    pub(in crate::tokenizer) fn listed(self) -> Vec<u32> {
+        self.listed
     }
 }
 

@@ -1,0 +1,8 @@
+//! Tokenizers written in the form of another kind of file.
+
+mod json;
+mod pre_name;
+mod vocabulary;
+
+pub use json::HfTokenizer;
+pub use vocabulary::GgufTokenizer;

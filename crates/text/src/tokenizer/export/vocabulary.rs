@@ -1,0 +1,292 @@
+//! The tokenizer of a model folder as the `tokenizer.ggml.*` keys of a GGUF file, which are what llama.cpp's converter writes.
+
+use super::pre_name;
+use crate::error::TextError;
+use crate::tokenizer::bpe::BpeOptions;
+use crate::tokenizer::hf::{Admitted, Roles, admitted, pre_tokenizer_of};
+use crate::tokenizer::{GgufVocab, Kind, Tokenizer, bytes, gguf::byte_token, spm, tiktoken};
+use latent_formats::{HfSource, TokenizerKind};
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+
+/// Numbers of `token_type`.
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const UNUSED: i32 = 5;
+const BYTE: i32 = 6;
+
+/// Score of tokens that no merge makes.
+const NO_SCORE: f32 = -1e6;
+
+/// The tokenizer of a GGUF file; the fields are its keys.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GgufTokenizer {
+    /// `model`: `gpt2` (byte-pair encoding) or `llama` (SentencePiece).
+    pub model: &'static str,
+    /// `pre`.
+    pub pre: String,
+    /// `tokens`, as many as the model's embedding has rows.
+    pub tokens: Vec<String>,
+    /// `token_type`.
+    pub token_types: Vec<i32>,
+    /// `scores`, of `llama`.
+    pub scores: Option<Vec<f32>>,
+    /// `merges`, of `gpt2`.
+    pub merges: Option<Vec<String>>,
+    /// Keys that name a token: `bos_token_id` and the like.
+    pub ids: Vec<(&'static str, u32)>,
+    /// Keys that are flags: `add_bos_token` and the like.
+    pub flags: Vec<(&'static str, bool)>,
+    /// Tokens that end generation in the folder and that no key has room for.
+    pub lost_ends: Vec<u32>,
+}
+
+impl GgufTokenizer {
+    /// The tokenizer of a model folder, padded to `vocab_size` tokens; none where it has no tokenizer. Its pre-tokenizer is called `pre` where
+    /// that is given, else it is found; what was found must split the text that it was found by as the folder's own does.
+    ///
+    /// # Errors
+    /// A tokenizer that cannot be read; [`TextError::Inexpressible`] for one that GGUF files have no keys for.
+    pub fn new(
+        source: &HfSource,
+        vocab_size: usize,
+        pre: Option<&str>,
+    ) -> Result<Option<GgufTokenizer>, TextError> {
+        let Some(file) = &source.tokenizer else { return Ok(None) };
+        let own = Tokenizer::from_source_folder(source)?;
+        if own.vocab_size() > vocab_size {
+            let problem =
+                format!("it has {} tokens, but the model's embedding {vocab_size}", own.vocab_size());
+            return Err(inexpressible(problem));
+        }
+        let bytes = file.read()?;
+        let mut written = match file.kind {
+            TokenizerKind::Json => from_json(&bytes, &own, pre)?,
+            TokenizerKind::Tiktoken => from_tiktoken(&bytes, source.tokenizer_config.as_ref(), &own, pre)?,
+        };
+        for id in written.tokens.len()..vocab_size {
+            written.push(&format!("[PAD{id}]"), UNUSED);
+        }
+        if let Some(scores) = &mut written.scores {
+            scores.resize(vocab_size, NO_SCORE);
+        }
+        written.name_tokens(source, &own);
+        let read = Tokenizer::from_gguf(&written.vocab())?;
+        if pre.is_none() && pre_name::check_tokens(&read)? != pre_name::check_tokens(&own)? {
+            let problem = format!(
+                "with the rules {:?} a text is split otherwise than with the folder's own; name the rules with --pre",
+                written.pre
+            );
+            return Err(inexpressible(problem));
+        }
+        let ends = read.end_of_generation();
+        written.lost_ends = own.end_of_generation().iter().filter(|id| !ends.contains(id)).copied().collect();
+        Ok(Some(written))
+    }
+
+    fn push(&mut self, text: &str, kind: i32) {
+        self.tokens.push(text.to_owned());
+        self.token_types.push(kind);
+    }
+
+    /// The keys as they are read.
+    fn vocab(&self) -> GgufVocab<'_> {
+        let id = |key: &str| self.ids.iter().find(|(name, _)| *name == key).map(|(_, id)| *id);
+        let flag = |key: &str| self.flags.iter().find(|(name, _)| *name == key).map(|(_, flag)| *flag);
+        GgufVocab {
+            model: self.model,
+            pre: Some(&self.pre),
+            tokens: self.tokens.iter().map(String::as_bytes).collect(),
+            token_types: Some(self.token_types.clone()),
+            scores: self.scores.clone(),
+            merges: self.merges.as_ref().map(|merges| merges.iter().map(String::as_bytes).collect()),
+            bos: id("bos_token_id"),
+            eos: id("eos_token_id"),
+            eot: id("eot_token_id"),
+            eom: id("eom_token_id"),
+            unknown: id("unknown_token_id"),
+            add_bos: flag("add_bos_token"),
+            add_eos: flag("add_eos_token"),
+            add_space_prefix: flag("add_space_prefix"),
+        }
+    }
+
+    /// The keys that name tokens.
+    fn name_tokens(&mut self, source: &HfSource, own: &Tokenizer) {
+        let by_name: HashMap<&str, u32> =
+            self.tokens.iter().enumerate().rev().map(|(id, text)| (text.as_str(), id as u32)).collect();
+        let named = |role: &str| {
+            let entry = source.tokenizer_config.as_ref()?.get(format!("{role}_token"))?;
+            let text = entry.as_str().or_else(|| entry.get("content").and_then(Value::as_str))?;
+            by_name.get(text).copied()
+        };
+        let numbered = |role: &str| {
+            let id = source.config.get(&format!("{role}_token_id"))?.as_u64()?;
+            u32::try_from(id).ok().filter(|id| (*id as usize) < self.tokens.len())
+        };
+        // GLM's prompts begin with it, by their template
+        let glm = || by_name.get("[gMASK]").copied();
+        let mut ids = Vec::new();
+        ids.extend(own.bos().or_else(|| numbered("bos")).or_else(glm).map(|id| ("bos_token_id", id)));
+        ids.extend(own.eos().or_else(|| numbered("eos")).map(|id| ("eos_token_id", id)));
+        let listed = Roles::new(None, source.generation_config.as_ref()).listed();
+        let further =
+            listed.iter().filter(|id| Some(**id) != own.eos() && (**id as usize) < self.tokens.len());
+        ids.extend(["eot_token_id", "eom_token_id"].into_iter().zip(further.copied()));
+        for (key, role) in [
+            ("unknown_token_id", "unk"),
+            // llama.cpp spells it so
+            ("seperator_token_id", "sep"),
+            ("padding_token_id", "pad"),
+            ("cls_token_id", "cls"),
+            ("mask_token_id", "mask"),
+        ] {
+            ids.extend(named(role).or_else(|| numbered(role)).map(|id| (key, id)));
+        }
+        self.ids = ids;
+        self.flags.extend([("add_bos_token", own.add_bos), ("add_eos_token", own.add_eos)]);
+    }
+}
+
+fn inexpressible(problem: String) -> TextError {
+    TextError::Inexpressible { to: "GGUF keys", problem }
+}
+
+/// The name of the rules of a byte-level tokenizer.
+fn rules(pre: Option<&str>, own: &Tokenizer, by_patterns: Option<&'static str>) -> Result<String, TextError> {
+    if let Some(pre) = pre {
+        return Ok(pre.to_owned());
+    }
+    let found = pre_name::by_hash(own)?.or(by_patterns);
+    found.map(str::to_owned).ok_or_else(|| {
+        inexpressible(
+            "no known rules split text as its pre-tokenizer does; if you know what llama.cpp calls them, name them with --pre".into(),
+        )
+    })
+}
+
+/// Whether a token that a file does not declare special is meant as a control token all the same, as in DeepSeek's vocabularies.
+fn looks_special(text: &str) -> bool {
+    let between = |start, end| text.starts_with(start) && text.ends_with(end);
+    matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")
+        || between("<|", "|>")
+        || between("<｜", "｜>")
+        || between("<unused", ">")
+}
+
+fn from_json(json: &[u8], own: &Tokenizer, pre: Option<&str>) -> Result<GgufTokenizer, TextError> {
+    let Admitted { added, byte_level, space_prefix, options, vocabulary, merges, .. } = admitted(json)?;
+    let mut texts = vec![None; own.vocab_size()];
+    for (text, id) in &vocabulary {
+        texts[*id as usize] = Some((text.to_string(), piece_type(text, byte_level, &options)));
+    }
+    for token in added {
+        let kind = if token.special || looks_special(&token.content) { CONTROL } else { USER_DEFINED };
+        let text = if kind == CONTROL { token.content } else { token.content.replace(spm::SPACE, " ") };
+        texts[token.id as usize] = Some((text, kind));
+    }
+    if let Some(id) = options.unknown.as_deref().and_then(|text| vocabulary.get(text))
+        && let Some((_, kind)) = &mut texts[*id as usize]
+    {
+        *kind = UNKNOWN;
+    }
+    let mut written = GgufTokenizer::default();
+    for (id, token) in texts.into_iter().enumerate() {
+        match token {
+            Some((text, kind)) => written.push(&text, kind),
+            None => written.push(&format!("[PAD{id}]"), UNUSED),
+        }
+    }
+    if byte_level {
+        let by_patterns = pre_name::by_patterns(&pre_tokenizer_of(json)?, options.ignore_merges);
+        written.model = "gpt2";
+        written.pre = rules(pre, own, by_patterns)?;
+        written.merges = Some(merges.iter().map(|(left, right)| merge(left, right)).collect());
+    } else if options.byte_fallback {
+        written.model = "llama";
+        written.pre = "default".into();
+        written.scores = Some(scores(&written, &merges));
+        written.flags.push(("add_space_prefix", space_prefix));
+    } else {
+        return Err(inexpressible("it has neither a byte-level alphabet nor tokens for bytes".into()));
+    }
+    Ok(written)
+}
+
+fn piece_type(text: &str, byte_level: bool, options: &BpeOptions) -> i32 {
+    if !byte_level && options.byte_fallback && byte_token(text).is_some() { BYTE } else { NORMAL }
+}
+
+/// `left right`; a space inside of a part would end it.
+fn merge(left: &str, right: &str) -> String {
+    let part = |text: &str| text.replace(' ', "Ġ");
+    format!("{} {}", part(left), part(right))
+}
+
+/// SentencePiece merges the pair whose result has the best score: the order of the merges, from 0 down.
+fn scores(written: &GgufTokenizer, merges: &[(String, String)]) -> Vec<f32> {
+    let mut ranks: HashMap<String, usize> = HashMap::with_capacity(merges.len());
+    for (left, right) in merges {
+        let next = ranks.len();
+        ranks.entry(format!("{left}{right}")).or_insert(next);
+    }
+    let score = |text: &String| ranks.get(text).map_or(NO_SCORE, |rank| -(*rank as f32));
+    written.tokens.iter().map(score).collect()
+}
+
+fn from_tiktoken(
+    model: &[u8],
+    config: Option<&Value>,
+    own: &Tokenizer,
+    pre: Option<&str>,
+) -> Result<GgufTokenizer, TextError> {
+    let ranks = tiktoken::ranks(model)?;
+    let by_bytes: HashMap<&[u8], u32> =
+        ranks.iter().enumerate().map(|(rank, token)| (token.as_slice(), rank as u32)).collect();
+    let mut written =
+        GgufTokenizer { model: "gpt2", pre: rules(pre, own, Some("kimi-k2"))?, ..GgufTokenizer::default() };
+    let mut merges = Vec::new();
+    for (rank, token) in ranks.iter().enumerate() {
+        written.push(&bytes::mapped(token), NORMAL);
+        if let [left, right] = parts(token, rank as u32, &by_bytes)[..] {
+            merges.push(merge(&bytes::mapped(left), &bytes::mapped(right)));
+        }
+    }
+    written.merges = Some(merges);
+    for (text, kind) in tiktoken::special_tokens(config, ranks.len())? {
+        written.push(&text, if kind == Kind::Control { CONTROL } else { USER_DEFINED });
+    }
+    Ok(written)
+}
+
+/// What a token is put together from by merges of ranks below its own.
+fn parts<'a>(token: &'a [u8], rank: u32, ranks: &HashMap<&[u8], u32>) -> Vec<&'a [u8]> {
+    // where each part begins, and the end
+    let mut cuts: Vec<usize> = (0..=token.len()).collect();
+    loop {
+        let pairs = cuts.windows(3).enumerate();
+        let joined = pairs.filter_map(|(i, cut)| Some((*ranks.get(&token[cut[0]..cut[2]])?, i)));
+        match joined.filter(|(joined, _)| *joined < rank).min() {
+            Some((_, i)) => drop(cuts.remove(i + 1)),
+            None => return cuts.windows(2).map(|cut| &token[cut[0]..cut[1]]).collect(),
+        }
+    }
+}
+
+/// Numbers of tokens that a text is never put together from: those that are no part of tokenizer.json's model.
+pub(super) fn beside_the_model(types: &[i32]) -> HashSet<usize> {
+    let beside = |kind: &i32| matches!(*kind, UNKNOWN | CONTROL | USER_DEFINED);
+    types.iter().enumerate().filter(|(_, kind)| beside(kind)).map(|(id, _)| id).collect()
+}
+
+/// Whether a token stands for nothing.
+pub(super) fn is_unused(kind: i32) -> bool {
+    kind == UNUSED
+}
+
+/// Whether a token is one that a user may write.
+pub(super) fn is_user_defined(kind: i32) -> bool {
+    kind == USER_DEFINED
+}
