@@ -1,0 +1,179 @@
+//! Streams the rows of a new tensor into a file.
+
+use crate::encoding::Encoding;
+use crate::error::ConvertError;
+use crate::rows::{OldFile, Rows};
+use crate::tensors::NewTensor;
+use latent_formats::OutputFile;
+use latent_types::TensorType;
+use std::io::{self, Write};
+use std::thread;
+
+/// Numbers in memory at a time, by all threads together.
+const CHUNK: usize = 8 << 20;
+
+/// Fewer numbers are not worth a thread.
+const WORTH_A_THREAD: usize = 1 << 16;
+
+/// From this on, a number is infinite as an F16.
+const F16_LIMIT: f32 = 65520.0;
+
+/// How far a conversion is, and whether it goes on.
+pub(crate) struct Progress<'a> {
+    done: u64,
+    total: u64,
+    tell: &'a mut dyn FnMut(u64, u64) -> bool,
+}
+
+impl<'a> Progress<'a> {
+    pub(crate) fn new(total: u64, tell: &'a mut dyn FnMut(u64, u64) -> bool) -> Progress<'a> {
+        Progress { done: 0, total, tell }
+    }
+
+    fn advance(&mut self, bytes: usize) -> Result<(), ConvertError> {
+        self.done += bytes as u64;
+        if (self.tell)(self.done, self.total) { Ok(()) } else { Err(ConvertError::Stopped) }
+    }
+}
+
+/// The data of tensors, as a writer of files asks for them.
+pub(crate) struct Stream<'a, 'p> {
+    tensors: &'a [NewTensor],
+    old: &'a OldFile<'a>,
+    encoding: &'a dyn Encoding,
+    progress: &'a mut Progress<'p>,
+    /// What no error of input and output can say.
+    failed: Option<ConvertError>,
+}
+
+impl<'a, 'p> Stream<'a, 'p> {
+    pub(crate) fn new(
+        tensors: &'a [NewTensor],
+        old: &'a OldFile<'a>,
+        encoding: &'a dyn Encoding,
+        progress: &'a mut Progress<'p>,
+    ) -> Stream<'a, 'p> {
+        Stream { tensors, old, encoding, progress, failed: None }
+    }
+
+    /// Writes the data of the tensor at an index.
+    pub(crate) fn write(&mut self, index: usize, out: &mut dyn Write) -> io::Result<()> {
+        let tensor = &self.tensors[index];
+        let rows = self.old.rows(tensor).map_err(Failure::from);
+        match rows.and_then(|rows| copy(tensor, &rows, self.encoding, out, self.progress)) {
+            Ok(()) => Ok(()),
+            Err(Failure::Write(error)) => Err(error),
+            Err(Failure::Convert(error)) => {
+                self.failed = Some(error);
+                Err(io::ErrorKind::Other.into())
+            }
+        }
+    }
+
+    /// What became of a file into which the writer wrote.
+    pub(crate) fn outcome(self, written: io::Result<()>, out: &OutputFile) -> Result<(), ConvertError> {
+        match (self.failed, written) {
+            (Some(error), _) => Err(error),
+            (None, Err(error)) => Err(out.failed(error).into()),
+            (None, Ok(())) => Ok(()),
+        }
+    }
+}
+
+/// Why a tensor is not written.
+enum Failure {
+    Write(io::Error),
+    Convert(ConvertError),
+}
+
+impl From<ConvertError> for Failure {
+    fn from(error: ConvertError) -> Failure {
+        Failure::Convert(error)
+    }
+}
+
+/// Writes the data of a tensor.
+fn copy(
+    tensor: &NewTensor,
+    rows: &Rows<'_>,
+    encoding: &dyn Encoding,
+    out: &mut dyn Write,
+    progress: &mut Progress<'_>,
+) -> Result<(), Failure> {
+    let (cols, count) = tensor.rows();
+    let row_bytes = tensor.ty.row_bytes(cols).unwrap_or(0);
+    let unit = rows.unit;
+    let most = (CHUNK / (unit * cols).max(1)).max(1) * unit;
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let mut encoded = Vec::new();
+    let mut first = 0;
+    while first < count {
+        let mut now = most.min(count - first);
+        let stored = now.min(rows.contiguous(first));
+        let bytes = match rows.stored_bytes(tensor.ty, first, stored) {
+            Some(bytes) => {
+                now = stored;
+                out.write_all(&bytes).map_err(Failure::Write)?;
+                bytes.len()
+            }
+            None => {
+                encoded.resize(now * row_bytes, 0);
+                let each =
+                    (now / unit).div_ceil(threads).max(WORTH_A_THREAD / (unit * cols).max(1)).max(1) * unit;
+                let shares = encoded.chunks_mut(each * row_bytes).enumerate();
+                let shares = shares.map(|(i, bytes)| (first + i * each, bytes)).collect();
+                in_parallel(shares, &|first, bytes| share(tensor, rows, encoding, first, bytes))?;
+                out.write_all(&encoded).map_err(Failure::Write)?;
+                encoded.len()
+            }
+        };
+        rows.release(first, now);
+        progress.advance(bytes)?;
+        first += now;
+    }
+    Ok(())
+}
+
+/// Encodes consecutive rows.
+fn share(
+    tensor: &NewTensor,
+    rows: &Rows<'_>,
+    encoding: &dyn Encoding,
+    first: usize,
+    bytes: &mut [u8],
+) -> Result<(), ConvertError> {
+    let (cols, _) = tensor.rows();
+    let row_bytes = tensor.ty.row_bytes(cols).unwrap_or(1).max(1);
+    let mut numbers = vec![0.0; bytes.len() / row_bytes * cols];
+    rows.read(first, &mut numbers);
+    let name = || tensor.name.clone();
+    if tensor.ty == TensorType::F16
+        && let Some(value) = numbers.iter().find(|number| number.is_finite() && number.abs() >= F16_LIMIT)
+    {
+        return Err(ConvertError::Overflow { tensor: name(), value: *value, ty: tensor.ty });
+    }
+    encoding
+        .encode(&tensor.name, tensor.ty, first, &numbers, bytes)
+        .map_err(|error| ConvertError::Encode { tensor: name(), error })
+}
+
+/// Makes the bytes of rows from a first one on.
+type Work<'w> = dyn Fn(usize, &mut [u8]) -> Result<(), ConvertError> + Sync + 'w;
+
+/// Does the shares at the same time; one of their errors.
+fn in_parallel(mut shares: Vec<(usize, &mut [u8])>, work: &Work<'_>) -> Result<(), ConvertError> {
+    let Some((first, own)) = shares.pop() else { return Ok(()) };
+    thread::scope(|scope| {
+        let spawn = |(first, bytes)| thread::Builder::new().spawn_scoped(scope, move || work(first, bytes));
+        let others: Vec<_> = shares.into_iter().map(spawn).collect();
+        let mut result = work(first, own);
+        for other in others {
+            let done = match other {
+                Ok(other) => other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Err(error) => Err(ConvertError::Thread { error }),
+            };
+            result = result.and(done);
+        }
+        result
+    })
+}

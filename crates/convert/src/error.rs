@@ -1,0 +1,158 @@
+//! Why a model is not converted.
+
+use latent_formats::{FormatError, OutputError};
+use latent_graph::config::Inexpressible;
+use latent_graph::{ConfigError, GraphError};
+use latent_quant::QuantError;
+use latent_text::TextError;
+use latent_types::TensorType;
+use std::path::PathBuf;
+
+/// Why a model is not converted. Nothing has been written under the target's name then.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConvertError {
+    /// The model cannot be read.
+    #[error("{0}")]
+    Format(#[from] FormatError),
+    /// Its hyper-parameters make no sense, or its architecture is not supported.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// A tensor is missing or has another shape than the hyper-parameters require.
+    #[error("{0}")]
+    Graph(#[from] GraphError),
+    /// Its tokenizer cannot be read or written.
+    #[error("{0}")]
+    Text(#[from] TextError),
+    /// The other kind of file has no keys for what it does.
+    #[error("{0}")]
+    Inexpressible(#[from] Inexpressible),
+    /// A file cannot be written.
+    #[error("{0}")]
+    Output(#[from] OutputError),
+    /// Its architecture has no name in GGUF files.
+    #[error(
+        "{file}: GGUF files have no name for the architecture {architecture:?}, so that no program would read one of it"
+    )]
+    NoGguf {
+        /// The model.
+        file: String,
+        /// What it calls its architecture.
+        architecture: String,
+    },
+    /// It is of the wrong kind.
+    #[error("{file}: it is {what}; give {expected}")]
+    Kind {
+        /// The model.
+        file: String,
+        /// What it is.
+        what: &'static str,
+        /// What to give.
+        expected: &'static str,
+    },
+    /// The target is there already.
+    #[error("{}: there is something of this name already; --force replaces it", path.display())]
+    Exists {
+        /// The target.
+        path: PathBuf,
+    },
+    /// The target lies in the folder of the model.
+    #[error("{}: it lies in the model's own folder {}; give a place outside of it", path.display(), folder.display())]
+    Inside {
+        /// The target.
+        path: PathBuf,
+        /// The model's folder.
+        folder: PathBuf,
+    },
+    /// The target's folder holds a file that would count as a part of the new model.
+    #[error("{}: it holds {name}, which would become a part of the new model; remove it or give another folder", path.display())]
+    Leftover {
+        /// The folder.
+        path: PathBuf,
+        /// The file.
+        name: String,
+    },
+    /// Tensors that no circuit knows.
+    #[error("{file}: {} not known: nothing says what to make of {}", counted(tensors), listed(tensors))]
+    Unknown {
+        /// The model.
+        file: String,
+        /// Their names.
+        tensors: Vec<String>,
+    },
+    /// A tensor is stored in a type that cannot be decoded.
+    #[error("tensor {tensor}: it is stored as {ty}, which cannot be decoded")]
+    NotDecodable {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        ty: TensorType,
+    },
+    /// The scales beside a tensor do not fit it.
+    #[error("tensor {tensor}: its scales {scale} have {found} elements, expected {expected}")]
+    Scales {
+        /// The tensor.
+        tensor: String,
+        /// The tensor of scales.
+        scale: String,
+        /// Elements of the scales.
+        found: usize,
+        /// Elements that fit.
+        expected: String,
+    },
+    /// A number is too large for the type asked for.
+    #[error("tensor {tensor}: it has the value {value}, which {ty} cannot hold; choose BF16 or F32")]
+    Overflow {
+        /// The tensor of the new file.
+        tensor: String,
+        /// The number.
+        value: f32,
+        /// The type.
+        ty: TensorType,
+    },
+    /// Numbers cannot be encoded.
+    #[error("tensor {tensor}: {error}")]
+    Encode {
+        /// The tensor of the new file.
+        tensor: String,
+        /// Why.
+        error: QuantError,
+    },
+    /// A type that is not offered.
+    #[error("{ty} cannot be written here; types are {known}")]
+    Type {
+        /// The type.
+        ty: TensorType,
+        /// Those that can.
+        known: String,
+    },
+    /// The files would be too small.
+    #[error("{count} files are more than a model may have: at most {most}; allow larger ones")]
+    TooManyFiles {
+        /// Files that there would be.
+        count: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// The system gives no thread.
+    #[error("no thread to encode with: {error}")]
+    Thread {
+        /// The operating system's error.
+        error: std::io::Error,
+    },
+    /// The caller asked to stop.
+    #[error("stopped; nothing was written")]
+    Stopped,
+}
+
+fn counted(tensors: &[String]) -> String {
+    if tensors.len() == 1 { "a tensor is".into() } else { format!("{} tensors are", tensors.len()) }
+}
+
+/// Names that a message shows.
+const SHOWN: usize = 4;
+
+fn listed(tensors: &[String]) -> String {
+    let more = if tensors.len() > SHOWN { ", …" } else { "" };
+    format!("{}{more}", tensors[..tensors.len().min(SHOWN)].join(", "))
+}

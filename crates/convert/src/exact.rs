@@ -1,0 +1,47 @@
+//! Types in which nothing is lost.
+
+use crate::error::ConvertError;
+use crate::rows::OldFile;
+use crate::tensors::{Contents, NewTensor};
+use latent_formats::Checkpoint;
+use latent_graph::circuit::Origin;
+use latent_types::TensorType;
+
+/// Elements of the largest tensor that is looked through: more than any vector or router has.
+const MOST: usize = 1 << 24;
+
+/// The type of most numbers in a model's matrices, FP8 and quantized ones counted as BF16: what a conversion stores matrices as where nothing else
+/// is asked for.
+pub fn matrix_type(checkpoint: &Checkpoint) -> TensorType {
+    let types = [TensorType::BF16, TensorType::F16, TensorType::F32];
+    let plain = |ty| if types.contains(&ty) { ty } else { TensorType::BF16 };
+    let elements = |ty| -> usize {
+        let matrices =
+            checkpoint.tensors().iter().filter(|tensor| tensor.shape.len() > 1 && plain(tensor.ty) == ty);
+        matrices.map(|tensor| tensor.shape.iter().product::<usize>()).sum()
+    };
+    types.into_iter().max_by_key(|ty| elements(*ty)).unwrap_or(TensorType::BF16)
+}
+
+/// The type of a tensor that GGUF files store in F32 whatever its matrices are: theirs again, where each of its numbers is one of it.
+pub(crate) fn narrowed(
+    checkpoint: &Checkpoint,
+    old: &OldFile<'_>,
+    tensor: &NewTensor,
+    ty: TensorType,
+) -> Result<TensorType, ConvertError> {
+    let Contents::Tensors(Origin::Stacked(parts)) = &tensor.from else { return Ok(tensor.ty) };
+    let wide = |name: &str| checkpoint.tensor(name).is_some_and(|tensor| tensor.info.ty == TensorType::F32);
+    let (cols, rows) = tensor.rows();
+    if cols * rows > MOST || !parts.iter().all(|part| wide(&part.tensor)) {
+        return Ok(tensor.ty);
+    }
+    let mut numbers = vec![0.0; cols * rows];
+    old.rows(tensor)?.read(0, &mut numbers);
+    let mut bytes = vec![0; ty.row_bytes(numbers.len()).unwrap_or(0)];
+    let mut back = vec![0.0; numbers.len()];
+    let same = latent_quant::encode(ty, &numbers, &mut bytes).is_ok()
+        && latent_quant::decode(ty, &bytes, &mut back).is_ok()
+        && numbers.iter().zip(&back).all(|(a, b)| a.to_bits() == b.to_bits());
+    Ok(if same { ty } else { tensor.ty })
+}

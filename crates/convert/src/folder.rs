@@ -1,0 +1,144 @@
+//! GGUF as a folder of safetensors.
+
+use crate::copy::{Progress, Stream};
+use crate::encoding::{Encoding, Uniform};
+use crate::error::ConvertError;
+use crate::exact::{matrix_type, narrowed};
+use crate::hf_files;
+use crate::report::Report;
+use crate::rows::OldFile;
+use crate::target;
+use crate::tensors::{Listed, NewTensor, cut, transferred};
+use latent_formats::safetensors::Writer;
+use latent_formats::{Checkpoint, CompleteFile, GgufSource, OutputFile, OutputFolder, Source};
+use latent_graph::ModelConfig;
+use latent_graph::config::{Indexer, KvForm};
+use latent_types::TensorType;
+use std::io::Write;
+use std::path::Path;
+
+/// Bytes of tensors in a file, where nothing else is asked for.
+const SHARD: u64 = 5_000_000_000;
+
+/// How a folder is written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FolderOptions {
+    /// The type of matrices: F32, F16 or BF16; none: as they are stored, quantized ones as BF16.
+    pub ty: Option<TensorType>,
+    /// Bytes of tensors that a file may have; none: 5 GB.
+    pub split: Option<u64>,
+    /// Replace what is there.
+    pub force: bool,
+}
+
+/// Writes a GGUF model as a folder with config.json, the tokenizer where tokenizer.json can say what it does, and safetensors. `tell` gets the
+/// bytes that are written and all of them, and says whether to go on.
+///
+/// # Errors
+/// [`ConvertError`]; nothing has been written then.
+pub fn to_folder(
+    checkpoint: &Checkpoint,
+    folder: &Path,
+    options: &FolderOptions,
+    tell: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Report, ConvertError> {
+    let source = gguf_of(checkpoint)?;
+    let ty = match options.ty {
+        Some(ty @ (TensorType::F32 | TensorType::F16 | TensorType::BF16)) => ty,
+        Some(ty) => return Err(ConvertError::Type { ty, known: "F32, F16, BF16".into() }),
+        None => matrix_type(checkpoint),
+    };
+    let config = ModelConfig::from_checkpoint(checkpoint)?;
+    let new = ModelConfig { kv_form: KvForm::Combined, ..config.clone() };
+    let (tensors, dropped) = transferred(checkpoint, &config, &new)?;
+    let old = OldFile::new(checkpoint, &config);
+    let mut list = Vec::with_capacity(tensors.len());
+    for transfer in tensors {
+        let wide = NewTensor::new(transfer, TensorType::F32);
+        let ty = if ty == TensorType::F32 {
+            ty
+        } else {
+            type_of(checkpoint, &old, &wide, (ty, options.ty.is_some()))?
+        };
+        list.push(NewTensor { ty, ..wide });
+    }
+    let indexer = Indexer::of(checkpoint)?;
+    let mut config_json = new.config_json(indexer.as_ref(), &Listed::new(&list))?;
+    let mut report = Report { tensors: list.len(), ..Report::default() };
+    report.dropped(&dropped);
+    let mut texts = hf_files::tokenizer(source, &mut config_json, &mut report)?;
+    hf_files::name_type(&mut config_json, ty);
+    let total = list.iter().map(NewTensor::bytes).sum();
+    let shards = cut(list, Some(options.split.unwrap_or(SHARD)))?;
+    let names = hf_files::names(shards.len());
+    texts.extend(hf_files::index(&shards, &names, total));
+    // last: without it, a folder is no model
+    texts.push(("config.json".into(), hf_files::pretty(&config_json.into())));
+    let all: Vec<String> = names.iter().chain(texts.iter().map(|(name, _)| name)).cloned().collect();
+    target::check_folder(checkpoint, folder, &all, options.force)?;
+
+    let made = OutputFolder::create(folder)?;
+    let mut progress = Progress::new(total, tell);
+    let mut written = Vec::with_capacity(all.len());
+    let encoding = Uniform::new(ty)?;
+    for (name, shard) in names.iter().zip(&shards) {
+        written.push(write(&folder.join(name), shard, (&old, &encoding), &mut progress)?);
+    }
+    for (name, text) in &texts {
+        written.push(write_text(&folder.join(name), text)?);
+    }
+    report.bytes = written.iter().map(CompleteFile::bytes).sum();
+    report.files.push(folder.to_owned());
+    report.files.extend(all.iter().map(|name| folder.join(name)));
+    CompleteFile::publish_all(written)?;
+    made.keep();
+    Ok(report)
+}
+
+fn write_text(path: &Path, text: &str) -> Result<CompleteFile, ConvertError> {
+    let mut out = OutputFile::create(path)?;
+    out.write_all(text.as_bytes()).map_err(|error| out.failed(error))?;
+    Ok(out.complete()?)
+}
+
+/// The GGUF file of a checkpoint.
+fn gguf_of(checkpoint: &Checkpoint) -> Result<&GgufSource, ConvertError> {
+    let kind = |what| ConvertError::Kind { file: checkpoint.display_name(), what, expected: "a GGUF file" };
+    match checkpoint.source() {
+        _ if checkpoint.packed_from().is_some() => Err(kind("a packed file")),
+        Source::Gguf(source) => Ok(source),
+        Source::HuggingFace(_) => Err(kind("a folder of safetensors files")),
+    }
+}
+
+/// The type of a tensor in a folder whose matrices have the 16-bit type `ty`, which may have been `asked` for.
+fn type_of(
+    checkpoint: &Checkpoint,
+    old: &OldFile<'_>,
+    tensor: &NewTensor,
+    (ty, asked): (TensorType, bool),
+) -> Result<TensorType, ConvertError> {
+    let vector = tensor.shape.len() < 2;
+    match tensor.stored_type(checkpoint) {
+        Some(stored @ (TensorType::F16 | TensorType::BF16)) if vector || !asked => Ok(stored),
+        Some(TensorType::F32) if vector || !asked => narrowed(checkpoint, old, tensor, ty),
+        _ => Ok(ty),
+    }
+}
+
+fn write(
+    path: &Path,
+    tensors: &[NewTensor],
+    (old, encoding): (&OldFile<'_>, &dyn Encoding),
+    progress: &mut Progress<'_>,
+) -> Result<CompleteFile, ConvertError> {
+    let mut out = OutputFile::create(path)?;
+    let mut writer = Writer::new();
+    for tensor in tensors {
+        writer.tensor(tensor.name.clone(), tensor.ty, &tensor.shape).map_err(|error| out.failed(error))?;
+    }
+    let mut stream = Stream::new(tensors, old, encoding, progress);
+    let written = writer.write(&mut out, |i, out| stream.write(i, out));
+    stream.outcome(written, &out)?;
+    Ok(out.complete()?)
+}

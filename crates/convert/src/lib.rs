@@ -1,0 +1,54 @@
+//! The same model in a file of the other kind: a folder of safetensors as GGUF, GGUF as a folder of safetensors.
+//!
+//! * [`to_gguf`]: keys, names, tokenizer and template as llama.cpp's converter writes them; FP8 is dequantized, MTP layers are kept.
+//! * [`to_folder`]: config.json, tokenizer and safetensors as transformers reads them; quantized tensors are dequantized.
+//! * [`Encoding`]: which type each tensor of a GGUF file has, and how numbers become bytes of it.
+//!
+//! Which tensor is which is what the circuits say ([`latent_graph::Circuit::transfers`]). What is written is read back before: a model that the
+//! other kind of file cannot describe is refused. Tensors stream: a few megabytes of numbers are in memory at a time, whatever the model's size. A
+//! file takes its name when it is whole, and all files of a model take theirs together.
+//!
+//! ```
+//! use latent_convert::{GgufOptions, to_gguf};
+//! use latent_formats::Checkpoint;
+//! let temporary = tempfile::tempdir()?;
+//! let (folder, file) = (temporary.path().join("model"), temporary.path().join("model.gguf"));
+//! latent_testing::Recipe::new("tiny-v3", "BF16".parse()?).write_folder(&folder)?;
+//! let report = to_gguf(&Checkpoint::open(&folder)?, &file, &GgufOptions::default(), &mut |_, _| true)?;
+//! assert!(Checkpoint::open(&report.files[0])?.tensor("blk.0.attn_k_b.weight").is_some());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod copy;
+mod encoding;
+mod error;
+mod exact;
+mod folder;
+mod gguf;
+mod hf_files;
+mod metadata;
+mod report;
+mod rows;
+mod scale;
+mod target;
+mod tensors;
+
+pub use encoding::{Encoding, Uniform};
+pub use error::ConvertError;
+pub use exact::matrix_type;
+pub use folder::{FolderOptions, to_folder};
+pub use gguf::{GgufOptions, to_gguf};
+pub use report::Report;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_that_wrap_are_errors_in_this_crate() {
+        let sum = std::panic::catch_unwind(|| std::hint::black_box(usize::MAX) + std::hint::black_box(1));
+        assert!(
+            sum.is_err(),
+            "overflow checks are off: see [profile.release.package] in the root Cargo.toml"
+        );
+    }
+}

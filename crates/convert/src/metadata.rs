@@ -1,0 +1,137 @@
+//! The metadata of a new GGUF file: what the model is called, how it is sampled, its hyper-parameters and its tokenizer.
+
+use crate::tensors::NewTensor;
+use latent_formats::HfSource;
+use latent_formats::gguf::{Writer, WriterValue};
+use latent_graph::config::KeyList;
+use latent_text::GgufTokenizer;
+use serde_json::Value;
+
+/// Settings of generation_config.json, and the keys of GGUF files; whether each is an integer.
+pub(crate) const SAMPLING: [(&str, &str, bool); 5] = [
+    ("top_k", "general.sampling.top_k", true),
+    ("top_p", "general.sampling.top_p", false),
+    ("min_p", "general.sampling.min_p", false),
+    ("temperature", "general.sampling.temp", false),
+    ("repetition_penalty", "general.sampling.penalty_repeat", false),
+];
+
+/// The layout of quantized blocks that the number of a type means.
+const QUANTIZATION_VERSION: u32 = 2;
+
+fn text(text: &str) -> WriterValue {
+    WriterValue::String(text.to_owned())
+}
+
+/// What the model is called, what kind of file it is, and its hyper-parameters.
+pub(crate) fn model(writer: &mut Writer, keys: &KeyList, name: &str, tensors: &[NewTensor], file_type: u32) {
+    for (key, value) in keys.written() {
+        writer.key(key, value);
+    }
+    writer.key("general.type", text("model"));
+    writer.key("general.name", text(name));
+    writer.key("general.size_label", text(&size_label(tensors)));
+    writer.key("general.file_type", WriterValue::U32(file_type));
+    writer.key("general.quantization_version", WriterValue::U32(QUANTIZATION_VERSION));
+}
+
+/// The settings that generation_config.json recommends.
+pub(crate) fn sampling(writer: &mut Writer, source: &HfSource) {
+    let Some(config) = &source.generation_config else { return };
+    for (setting, key, integer) in SAMPLING {
+        let Some(value) = config.get(setting).and_then(Value::as_f64) else { continue };
+        let value = if integer { WriterValue::I32(value as i32) } else { WriterValue::F32(value as f32) };
+        writer.key(key, value);
+    }
+}
+
+/// The tokenizer, or that there is none.
+pub(crate) fn tokenizer(writer: &mut Writer, tokenizer: Option<&GgufTokenizer>) {
+    let Some(tokenizer) = tokenizer else {
+        writer.key("tokenizer.ggml.model", text("none"));
+        return;
+    };
+    let strings =
+        |texts: &[String]| WriterValue::Strings(texts.iter().map(|text| text.as_bytes().to_vec()).collect());
+    writer.key("tokenizer.ggml.model", text(tokenizer.model));
+    writer.key("tokenizer.ggml.pre", text(&tokenizer.pre));
+    writer.key("tokenizer.ggml.tokens", strings(&tokenizer.tokens));
+    if let Some(scores) = &tokenizer.scores {
+        writer.key("tokenizer.ggml.scores", WriterValue::F32s(scores.clone()));
+    }
+    writer.key("tokenizer.ggml.token_type", WriterValue::I32s(tokenizer.token_types.clone()));
+    if let Some(merges) = &tokenizer.merges {
+        writer.key("tokenizer.ggml.merges", strings(merges));
+    }
+    for (key, id) in &tokenizer.ids {
+        writer.key(format!("tokenizer.ggml.{key}"), WriterValue::U32(*id));
+    }
+    for (key, flag) in &tokenizer.flags {
+        writer.key(format!("tokenizer.ggml.{key}"), WriterValue::Bool(*flag));
+    }
+}
+
+/// The chat template, and others by their names.
+pub(crate) fn templates(writer: &mut Writer, source: &HfSource) {
+    if let Some(template) = &source.chat_template {
+        writer.key("tokenizer.chat_template", text(template));
+    }
+    let list = source.tokenizer_config.as_ref().and_then(|config| config.get("chat_template")?.as_array());
+    let mut names = Vec::new();
+    for template in list.into_iter().flatten() {
+        let part = |key: &str| template.get(key).and_then(Value::as_str);
+        if let (Some(name), Some(source)) = (part("name").filter(|name| *name != "default"), part("template"))
+        {
+            writer.key(format!("tokenizer.chat_template.{name}"), text(source));
+            names.push(name.as_bytes().to_vec());
+        }
+    }
+    if !names.is_empty() {
+        writer.key("tokenizer.chat_templates", WriterValue::Strings(names));
+    }
+}
+
+/// `671B`, or `256x20B` of a model with experts: how many there are, and the parameters of one with all that is shared.
+fn size_label(tensors: &[NewTensor]) -> String {
+    let (mut shared, mut expert) = (0u64, 0u64);
+    let mut experts = Vec::new();
+    for tensor in tensors {
+        let elements: u64 = tensor.shape.iter().map(|n| *n as u64).product();
+        if tensor.name.contains("_exps.") && tensor.shape.len() == 3 {
+            expert += elements / (tensor.shape[0] as u64).max(1);
+            experts.push(tensor.shape[0]);
+        } else {
+            shared += elements;
+        }
+    }
+    match experts.as_slice() {
+        [] => rounded(shared),
+        experts => format!("{}x{}", experts.iter().sum::<usize>() / experts.len(), rounded(shared + expert)),
+    }
+}
+
+/// A count with two digits at least: `7.4B`, `236B`.
+fn rounded(parameters: u64) -> String {
+    let count = parameters as f64;
+    let (value, unit) = match count {
+        count if count > 1e12 => (count * 1e-12, "T"),
+        count if count > 1e9 => (count * 1e-9, "B"),
+        count if count > 1e6 => (count * 1e-6, "M"),
+        count => (count * 1e-3, "K"),
+    };
+    let whole = format!("{value:.0}");
+    let digits = 2usize.saturating_sub(whole.trim_start_matches('0').len());
+    format!("{value:.digits$}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_counted_with_two_digits() {
+        let labels =
+            [298_000, 4_800_000, 15_706_484_224, 671_026_419_200, 1_026_408_232_448, 1_400].map(rounded);
+        assert_eq!(labels, ["298K", "4.8M", "16B", "671B", "1.0T", "1.4K"]);
+    }
+}

@@ -1,0 +1,248 @@
+//! The rows of a new tensor, read from the tensors of the old file that it is made of.
+
+use crate::error::ConvertError;
+use crate::scale::Scale;
+use crate::tensors::{Contents, NewTensor};
+use latent_formats::{Checkpoint, ResidentPages, TensorRef};
+use latent_graph::ModelConfig;
+use latent_graph::circuit::{Origin, Part};
+use latent_quant::DecodeFn;
+use latent_types::TensorType;
+use std::borrow::Cow;
+
+/// The old file, and which of its pages were in memory before.
+pub(crate) struct OldFile<'a> {
+    checkpoint: &'a Checkpoint,
+    before: ResidentPages,
+    nope: usize,
+    v: usize,
+}
+
+/// A tensor of the old file.
+struct Stored<'a> {
+    tensor: TensorRef<'a>,
+    cols: usize,
+    /// Rows of one of its matrices.
+    rows: usize,
+    row_bytes: usize,
+    decode: DecodeFn,
+    scale: Scale,
+}
+
+/// The rows of one new tensor.
+pub(crate) struct Rows<'a> {
+    old: &'a OldFile<'a>,
+    made: Made<'a>,
+    /// Rows that are made together.
+    pub(crate) unit: usize,
+}
+
+enum Made<'a> {
+    Numbers(&'a [f32]),
+    /// Tensors one after another, each of so many rows.
+    Stacked {
+        parts: Vec<Stored<'a>>,
+        each: usize,
+    },
+    /// Rows from this one on.
+    Matrix {
+        stored: Stored<'a>,
+        first: usize,
+    },
+    Uk(Stored<'a>),
+    Uv(Stored<'a>),
+    Joined {
+        uk: Stored<'a>,
+        uv: Stored<'a>,
+    },
+}
+
+impl<'a> OldFile<'a> {
+    pub(crate) fn new(checkpoint: &'a Checkpoint, config: &ModelConfig) -> OldFile<'a> {
+        let (nope, v) = (config.attention.nope, config.attention.v);
+        OldFile { checkpoint, before: checkpoint.resident_pages(), nope, v }
+    }
+
+    fn stored(&self, part: &Part) -> Result<Stored<'a>, ConvertError> {
+        let missing = || latent_graph::GraphError::MissingTensor {
+            file: self.checkpoint.display_name(),
+            tensor: part.tensor.clone(),
+            hint: "it was there before".into(),
+        };
+        let tensor = self.checkpoint.tensor(&part.tensor).ok_or_else(missing)?;
+        let ty = tensor.info.ty;
+        let not_decodable = || ConvertError::NotDecodable { tensor: part.tensor.clone(), ty };
+        let shape = &tensor.info.shape;
+        let cols = shape.last().copied().unwrap_or(1);
+        let rows = if shape.len() < 2 { 1 } else { shape[shape.len() - 2] };
+        let matrices = shape.iter().product::<usize>() / (rows * cols).max(1);
+        Ok(Stored {
+            tensor,
+            cols,
+            rows,
+            row_bytes: ty.row_bytes(cols).ok_or_else(not_decodable)?,
+            decode: latent_quant::decoder(ty).ok_or_else(not_decodable)?,
+            scale: Scale::of(self.checkpoint, part, (matrices, rows, cols))?,
+        })
+    }
+
+    /// The rows of a new tensor.
+    pub(crate) fn rows(&'a self, tensor: &'a NewTensor) -> Result<Rows<'a>, ConvertError> {
+        let (_, rows) = tensor.rows();
+        let mut unit = 1;
+        let made = match &tensor.from {
+            Contents::Numbers(numbers) => Made::Numbers(numbers),
+            Contents::Tensors(Origin::Stacked(parts)) => {
+                let each = rows / parts.len().max(1);
+                let parts = parts.iter().map(|part| self.stored(part)).collect::<Result<_, _>>()?;
+                Made::Stacked { parts, each }
+            }
+            Contents::Tensors(Origin::Matrix { part, index }) => {
+                Made::Matrix { stored: self.stored(part)?, first: index * rows }
+            }
+            Contents::Tensors(Origin::Uk(part)) => {
+                let stored = self.stored(part)?;
+                unit = stored.cols;
+                Made::Uk(stored)
+            }
+            Contents::Tensors(Origin::Uv(part)) => Made::Uv(self.stored(part)?),
+            Contents::Tensors(Origin::Joined { uk, uv }) => {
+                unit = self.nope + self.v;
+                Made::Joined { uk: self.stored(uk)?, uv: self.stored(uv)? }
+            }
+        };
+        Ok(Rows { old: self, made, unit })
+    }
+}
+
+impl Rows<'_> {
+    /// The numbers of consecutive rows, whole units of them.
+    pub(crate) fn read(&self, first: usize, out: &mut [f32]) {
+        let (nope, v) = (self.old.nope, self.old.v);
+        match &self.made {
+            Made::Numbers(numbers) => out.copy_from_slice(&numbers[first..first + out.len()]),
+            Made::Stacked { parts, each } => {
+                let mut row = first;
+                let mut left = out;
+                while !left.is_empty() {
+                    let part = &parts[row / each];
+                    let count = (each - row % each).min(left.len() / part.cols);
+                    let (now, rest) = left.split_at_mut(count * part.cols);
+                    part.read(row % each, now);
+                    (row, left) = (row + count, rest);
+                }
+            }
+            Made::Matrix { stored, first: offset } => stored.read(offset + first, out),
+            Made::Uk(stored) => {
+                let lora = stored.cols;
+                let mut head = vec![0.0; nope * lora];
+                for (i, out) in out.chunks_exact_mut(lora * nope).enumerate() {
+                    stored.read((first / lora + i) * (nope + v), &mut head);
+                    transpose(&head, lora, out);
+                }
+            }
+            Made::Uv(stored) => {
+                for (i, out) in out.chunks_exact_mut(stored.cols).enumerate() {
+                    let row = first + i;
+                    stored.read(row / v * (nope + v) + nope + row % v, out);
+                }
+            }
+            Made::Joined { uk, uv } => {
+                let lora = uv.cols;
+                let mut head = vec![0.0; nope * lora];
+                for (i, out) in out.chunks_exact_mut((nope + v) * lora).enumerate() {
+                    let index = first / (nope + v) + i;
+                    let (keys, values) = out.split_at_mut(nope * lora);
+                    uk.read(index * lora, &mut head);
+                    transpose(&head, nope, keys);
+                    uv.read(index * v, values);
+                }
+            }
+        }
+    }
+
+    /// The bytes of consecutive rows, where they are stored one after another as `ty` already; none where they must be decoded.
+    pub(crate) fn stored_bytes(&self, ty: TensorType, first: usize, count: usize) -> Option<Cow<'_, [u8]>> {
+        let of = |stored: &Stored<'_>, first: usize| -> Option<std::ops::Range<usize>> {
+            let plain = matches!(stored.scale, Scale::None) && stored.tensor.info.ty == ty;
+            plain.then(|| first * stored.row_bytes..(first + count) * stored.row_bytes)
+        };
+        match &self.made {
+            Made::Stacked { parts, each } => {
+                let (part, row) = (&parts[first / each], first % each);
+                let range = (row + count <= *each).then(|| of(part, row))??;
+                Some(Cow::Borrowed(&part.tensor.data[range]))
+            }
+            Made::Matrix { stored, first: offset } => {
+                Some(Cow::Borrowed(&stored.tensor.data[of(stored, offset + first)?]))
+            }
+            _ => None,
+        }
+    }
+
+    /// Rows from `first` on that lie in one tensor of the old file.
+    pub(crate) fn contiguous(&self, first: usize) -> usize {
+        match &self.made {
+            Made::Stacked { each, .. } => each - first % each,
+            _ => usize::MAX,
+        }
+    }
+
+    /// Gives back the memory of rows that have been read.
+    pub(crate) fn release(&self, first: usize, count: usize) {
+        let give_back = |stored: &Stored<'_>, first: usize, count: usize| {
+            let bytes = first * stored.row_bytes..(first + count) * stored.row_bytes;
+            self.old.checkpoint.release(&stored.tensor.info.name, bytes, &self.old.before);
+        };
+        let (nope, v) = (self.old.nope, self.old.v);
+        let heads = |unit: usize| (first / unit, count.div_ceil(unit));
+        match &self.made {
+            Made::Numbers(_) => {}
+            Made::Stacked { parts, each } => {
+                for (i, part) in
+                    parts.iter().enumerate().skip(first / each).take_while(|(i, _)| i * each < first + count)
+                {
+                    let (start, end) = (first.max(i * each), (first + count).min((i + 1) * each));
+                    give_back(part, start - i * each, end - start);
+                }
+            }
+            Made::Matrix { stored, first: offset } => give_back(stored, offset + first, count),
+            Made::Uk(stored) => {
+                let (head, heads) = heads(stored.cols);
+                give_back(stored, head * (nope + v), heads * (nope + v));
+            }
+            Made::Uv(stored) => {
+                let (head, heads) = heads(v);
+                give_back(stored, head * (nope + v), heads * (nope + v));
+            }
+            Made::Joined { uk, uv } => {
+                let (head, heads) = heads(nope + v);
+                give_back(uk, head * uv.cols, heads * uv.cols);
+                give_back(uv, head * v, heads * v);
+            }
+        }
+    }
+}
+
+impl Stored<'_> {
+    /// The numbers of consecutive rows.
+    fn read(&self, first: usize, out: &mut [f32]) {
+        let count = out.len() / self.cols.max(1);
+        (self.decode)(&self.tensor.data[first * self.row_bytes..(first + count) * self.row_bytes], out);
+        if !matches!(self.scale, Scale::None) {
+            for (row, numbers) in (first..).zip(out.chunks_exact_mut(self.cols)) {
+                self.scale.apply(row / self.rows, row % self.rows, numbers);
+            }
+        }
+    }
+}
+
+/// A matrix with `cols` columns, given as that many rows.
+fn transpose(matrix: &[f32], cols: usize, out: &mut [f32]) {
+    let rows = matrix.len() / cols;
+    for (row, numbers) in matrix.chunks_exact(cols).enumerate() {
+        for (col, number) in numbers.iter().enumerate() {
+            out[col * rows + row] = *number;
+        }
+    }
+}

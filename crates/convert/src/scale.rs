@@ -1,0 +1,68 @@
+//! Scales that are stored beside a tensor.
+
+use crate::error::ConvertError;
+use latent_formats::Checkpoint;
+use latent_graph::circuit::Part;
+
+/// What the numbers of a tensor are multiplied by.
+pub(crate) enum Scale {
+    None,
+    /// One for each matrix, or one for all.
+    Matrix(Vec<f32>),
+    /// One for each block of so many rows and columns; of each matrix so many rows of scales.
+    Blocks {
+        scales: Vec<f32>,
+        block: (usize, usize),
+        per_row: usize,
+        per_matrix: usize,
+    },
+}
+
+impl Scale {
+    /// The scales of `part`, whose matrices have `rows` and `cols`.
+    pub(crate) fn of(
+        checkpoint: &Checkpoint,
+        part: &Part,
+        (matrices, rows, cols): (usize, usize, usize),
+    ) -> Result<Scale, ConvertError> {
+        let Some(name) = &part.scale else { return Ok(Scale::None) };
+        let Some(tensor) = checkpoint.tensor(name) else { return Ok(Scale::None) };
+        let ty = tensor.info.ty;
+        let count = tensor.info.shape.iter().product();
+        let mut scales = vec![0.0; count];
+        latent_quant::decode(ty, tensor.data, &mut scales)
+            .map_err(|_| ConvertError::NotDecodable { tensor: name.clone(), ty })?;
+        let block = checkpoint.fp8_block()?;
+        let (per_row, per_matrix) = (cols.div_ceil(block.1), rows.div_ceil(block.0));
+        let blocks = per_row * per_matrix * matrices;
+        if count == 1 || count == matrices {
+            return Ok(Scale::Matrix(scales));
+        }
+        if count == blocks {
+            return Ok(Scale::Blocks { scales, block, per_row, per_matrix });
+        }
+        Err(ConvertError::Scales {
+            tensor: part.tensor.clone(),
+            scale: name.clone(),
+            found: count,
+            expected: format!("1, {matrices} or {blocks}: one for each block of {} × {}", block.0, block.1),
+        })
+    }
+
+    /// Multiplies a row of the matrix `matrix`.
+    pub(crate) fn apply(&self, matrix: usize, row: usize, numbers: &mut [f32]) {
+        match self {
+            Scale::None => {}
+            Scale::Matrix(scales) => {
+                let scale = scales[if scales.len() == 1 { 0 } else { matrix }];
+                numbers.iter_mut().for_each(|number| *number *= scale);
+            }
+            Scale::Blocks { scales, block, per_row, per_matrix } => {
+                let first = (matrix * per_matrix + row / block.0) * per_row;
+                for (numbers, scale) in numbers.chunks_mut(block.1).zip(&scales[first..first + per_row]) {
+                    numbers.iter_mut().for_each(|number| *number *= scale);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Where the new files go, and what may not be there.
+
+use crate::error::ConvertError;
+use latent_formats::{Checkpoint, OutputError, OutputFile, Source};
+use std::path::{Path, PathBuf};
+
+/// Refuses a target in the folder that the model is.
+fn outside(checkpoint: &Checkpoint, target: &Path) -> Result<(), ConvertError> {
+    if !matches!(checkpoint.source(), Source::HuggingFace(_)) {
+        return Ok(());
+    }
+    let folder = checkpoint.path();
+    let whole = std::path::absolute(target).unwrap_or_else(|_| target.to_owned());
+    // what does not exist yet lies in the nearest folder that does
+    let there = whole.ancestors().find_map(|path| path.canonicalize().ok());
+    match (folder.canonicalize(), there) {
+        (Ok(own), Some(there)) if there.starts_with(&own) => {
+            Err(ConvertError::Inside { path: target.to_owned(), folder: folder.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses files that cannot be written, and without `force` those that exist.
+pub(crate) fn check_files(
+    checkpoint: &Checkpoint,
+    targets: &[PathBuf],
+    force: bool,
+) -> Result<(), ConvertError> {
+    for target in targets {
+        outside(checkpoint, target)?;
+        OutputFile::check(target)?;
+        if !force && target.symlink_metadata().is_ok() {
+            return Err(ConvertError::Exists { path: target.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file of this name counts as a part of a model in a folder.
+fn of_a_model(name: &str) -> bool {
+    const FILES: [&str; 7] = [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "tiktoken.model",
+        "chat_template.jinja",
+        "model.safetensors.index.json",
+    ];
+    FILES.contains(&name) || name.ends_with(".safetensors")
+}
+
+/// Refuses a folder that holds something, with `force` only one that holds parts of a model other than the `names` to be written.
+pub(crate) fn check_folder(
+    checkpoint: &Checkpoint,
+    folder: &Path,
+    names: &[String],
+    force: bool,
+) -> Result<(), ConvertError> {
+    outside(checkpoint, folder)?;
+    let io = |error| OutputError::Io { path: folder.to_owned(), error };
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(io)?,
+    };
+    for entry in entries {
+        let name = entry.map_err(io)?.file_name().to_string_lossy().into_owned();
+        if !force {
+            return Err(ConvertError::Exists { path: folder.to_owned() });
+        }
+        if of_a_model(&name) && !names.contains(&name) {
+            return Err(ConvertError::Leftover { path: folder.to_owned(), name });
+        }
+    }
+    let targets: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
+    check_files(checkpoint, &targets, force)
+}

@@ -1,0 +1,147 @@
+//! The tensors of the new files, before they are written.
+
+use crate::error::ConvertError;
+use latent_formats::Checkpoint;
+use latent_formats::limits::MAX_SHARDS;
+use latent_graph::circuit::{Origin, Transfer, Transfers};
+use latent_graph::config::Tensors;
+use latent_graph::{CheckpointTensors, Circuit, ModelConfig};
+use latent_types::TensorType;
+use std::collections::HashMap;
+
+/// A tensor of a new file.
+#[derive(Clone, Debug)]
+pub(crate) struct NewTensor {
+    pub(crate) name: String,
+    pub(crate) ty: TensorType,
+    /// Outermost dimension first.
+    pub(crate) shape: Vec<usize>,
+    pub(crate) from: Contents,
+}
+
+/// Where its numbers come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Contents {
+    /// Tensors of the old file.
+    Tensors(Origin),
+    /// The configuration.
+    Numbers(Vec<f32>),
+}
+
+impl NewTensor {
+    pub(crate) fn new(transfer: Transfer, ty: TensorType) -> NewTensor {
+        let Transfer { name, shape, from } = transfer;
+        NewTensor { name, ty, shape, from: Contents::Tensors(from) }
+    }
+
+    /// Elements of a row, and rows of all its matrices together.
+    pub(crate) fn rows(&self) -> (usize, usize) {
+        let cols = self.shape.last().copied().unwrap_or(1);
+        (cols, self.shape.iter().product::<usize>() / cols.max(1))
+    }
+
+    /// The type of the first tensor of the old file that it is made of.
+    pub(crate) fn stored_type(&self, checkpoint: &Checkpoint) -> Option<TensorType> {
+        let Contents::Tensors(origin) = &self.from else { return None };
+        let part = match origin {
+            Origin::Stacked(parts) => parts.first()?,
+            Origin::Matrix { part, .. }
+            | Origin::Uk(part)
+            | Origin::Uv(part)
+            | Origin::Joined { uk: part, .. } => part,
+        };
+        checkpoint.tensor(&part.tensor).map(|tensor| tensor.info.ty)
+    }
+
+    /// Bytes in the new file.
+    pub(crate) fn bytes(&self) -> u64 {
+        let (cols, rows) = self.rows();
+        self.ty.row_bytes(cols).unwrap_or(0) as u64 * rows as u64
+    }
+}
+
+/// The new tensors, as a config is read from them.
+pub(crate) struct Listed<'a>(HashMap<&'a str, &'a NewTensor>);
+
+impl<'a> Listed<'a> {
+    pub(crate) fn new(tensors: &'a [NewTensor]) -> Listed<'a> {
+        Listed(tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect())
+    }
+}
+
+impl Tensors for Listed<'_> {
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.0.get(name).map(|tensor| tensor.shape.clone())
+    }
+
+    fn f32s(&self, name: &str) -> Option<Vec<f32>> {
+        match &self.0.get(name)?.from {
+            Contents::Numbers(numbers) => Some(numbers.clone()),
+            Contents::Tensors(_) => None,
+        }
+    }
+}
+
+/// Tensors that have no place in the new file, and why nothing needs them.
+type Dropped = Vec<(String, String)>;
+
+/// What becomes of the tensors of the old file, whose config is `config`, in one that says `new`: those of the new file, and those that it
+/// leaves out.
+pub(crate) fn transferred(
+    checkpoint: &Checkpoint,
+    config: &ModelConfig,
+    new: &ModelConfig,
+) -> Result<(Vec<Transfer>, Dropped), ConvertError> {
+    let circuit = Circuit::named(&config.circuit)?;
+    let Transfers { tensors, dropped, unknown } =
+        circuit.transfers(config, new, &CheckpointTensors(checkpoint))?;
+    if unknown.is_empty() {
+        return Ok((tensors, dropped));
+    }
+    Err(ConvertError::Unknown { file: checkpoint.display_name(), tensors: unknown })
+}
+
+/// Cuts tensors into files of at most `most` bytes of data each; a larger tensor has a file of its own.
+pub(crate) fn cut(tensors: Vec<NewTensor>, most: Option<u64>) -> Result<Vec<Vec<NewTensor>>, ConvertError> {
+    let Some(most) = most else { return Ok(vec![tensors]) };
+    let mut files: Vec<Vec<NewTensor>> = vec![Vec::new()];
+    let mut filled = 0;
+    for tensor in tensors {
+        let bytes = tensor.bytes();
+        if filled > 0 && filled + bytes > most {
+            files.push(Vec::new());
+            filled = 0;
+        }
+        filled += bytes;
+        if let Some(file) = files.last_mut() {
+            file.push(tensor);
+        }
+    }
+    match files.len() {
+        count if count > MAX_SHARDS => Err(ConvertError::TooManyFiles { count, most: MAX_SHARDS }),
+        _ => Ok(files),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_bytes(bytes: usize) -> NewTensor {
+        let from = Contents::Numbers(Vec::new());
+        NewTensor { name: "x".into(), ty: TensorType::F32, shape: vec![bytes / 4], from }
+    }
+
+    #[test]
+    fn files_are_filled_up_to_the_limit() {
+        let cut_at = |most| -> Vec<usize> {
+            let tensors = [8, 8, 20, 4, 4].map(of_bytes).into();
+            cut(tensors, most).unwrap().iter().map(Vec::len).collect()
+        };
+        assert_eq!(cut_at(None), [5]);
+        assert_eq!(cut_at(Some(16)), [2, 1, 2]);
+        assert_eq!(cut_at(Some(1)), [1; 5]);
+        let error = cut(vec![of_bytes(4); MAX_SHARDS + 1], Some(1)).unwrap_err().to_string();
+        assert!(error.contains("4097 files"), "{error}");
+    }
+}

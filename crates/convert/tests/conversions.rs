@@ -1,0 +1,191 @@
+//! What is written of tokenizers, experts, FP8 blocks, MTP layers and shards.
+#![allow(missing_docs, reason = "tests")]
+
+mod support;
+
+use latent_convert::{Encoding, FolderOptions, GgufOptions, Uniform, to_folder, to_gguf};
+use latent_formats::Checkpoint;
+use latent_testing::{Mtp, Recipe};
+use latent_text::{Encode, Tokenizer};
+use latent_types::TensorType;
+use std::path::{Path, PathBuf};
+use support::{case_folder, metadata, numbers};
+
+fn demo() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/mla-demo-Q4_K_M.gguf")
+}
+
+fn write(folder: &Path, file: &Path, ty: TensorType) -> latent_convert::Report {
+    let encoding = Uniform::new(ty).unwrap();
+    let options = GgufOptions { encoding: Some(&encoding), ..GgufOptions::default() };
+    to_gguf(&Checkpoint::open(folder).unwrap(), file, &options, &mut |_, _| true).unwrap()
+}
+
+/// The demo's file is by llama.cpp's converter, from a folder with tokenizer.json.
+#[test]
+fn a_tokenizer_and_its_template_come_back_as_they_were() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (folder, file) = (temporary.path().join("demo"), temporary.path().join("demo.gguf"));
+    let own = Checkpoint::open(&demo()).unwrap();
+    let report = to_folder(&own, &folder, &FolderOptions::default(), &mut |_, _| true).unwrap();
+    assert!(report.notes.is_empty(), "{:?}", report.notes);
+    let names = ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors"];
+    assert!(names.iter().all(|name| folder.join(name).is_file()));
+    write(&folder, &file, TensorType::BF16);
+    let back = Checkpoint::open(&file).unwrap();
+    let (old, new) = (metadata(&own), metadata(&back));
+    for key in ["tokens", "merges"] {
+        let key = format!("tokenizer.ggml.{key}");
+        assert_eq!(old.strings(&key).unwrap(), new.strings(&key).unwrap(), "{key}");
+    }
+    assert_eq!(
+        old.numbers("tokenizer.ggml.token_type").unwrap(),
+        new.numbers("tokenizer.ggml.token_type").unwrap()
+    );
+    for (key, value) in old.entries() {
+        let list = ["tokens", "merges", "token_type"].iter().any(|end| key.ends_with(end));
+        if !list && !["general.name", "general.file_type"].contains(&key.as_str()) {
+            assert_eq!(new.get(key), Some(value), "{key}");
+        }
+    }
+    let folder = Tokenizer::from_checkpoint(&Checkpoint::open(&folder).unwrap()).unwrap();
+    let [old, new] = [&own, &back].map(|checkpoint| Tokenizer::from_checkpoint(checkpoint).unwrap());
+    for text in ["Tell me a story, please!  1234 élan\n\n\t文字<｜User｜>", ""] {
+        let how = Encode { add_special: true, parse_special: true };
+        let ids = old.encode(text, how).unwrap();
+        assert_eq!(folder.encode(text, how).unwrap(), ids);
+        assert_eq!(new.encode(text, how).unwrap(), ids);
+    }
+    assert_eq!(new.end_of_generation(), old.end_of_generation());
+}
+
+#[test]
+fn fp8_blocks_are_dequantized_and_experts_are_stacked() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (folder, file) = (temporary.path().join("model"), temporary.path().join("model.gguf"));
+    Recipe::new("tiny-v3", "F8_E4M3".parse().unwrap()).write_folder(&folder).unwrap();
+    write(&folder, &file, TensorType::F32);
+    let (own, new) = (Checkpoint::open(&folder).unwrap(), Checkpoint::open(&file).unwrap());
+    let scaled = |name: &str| -> Vec<f32> {
+        let (tensor, scale) = (own.tensor(name).unwrap(), own.tensor(&format!("{name}_scale_inv")).unwrap());
+        assert_eq!(tensor.info.ty, TensorType::F8_E4M3);
+        let cols = tensor.info.shape[1];
+        let scales: Vec<f32> =
+            scale.data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+        let per_row = cols.div_ceil(128);
+        let numbers = numbers(&own, name).into_iter().map(f32::from_bits).enumerate();
+        numbers.map(|(i, n)| n * scales[i / cols / 128 * per_row + i % cols / 128]).collect()
+    };
+    let found = |name: &str| -> Vec<f32> { numbers(&new, name).into_iter().map(f32::from_bits).collect() };
+    assert_eq!(found("blk.1.attn_q_a.weight"), scaled("model.layers.1.self_attn.q_a_proj.weight"));
+    let experts = found("blk.1.ffn_down_exps.weight");
+    let shape = &new.tensor("blk.1.ffn_down_exps.weight").unwrap().info.shape;
+    let each = shape[1] * shape[2];
+    for expert in [0, 7, shape[0] - 1] {
+        let name = format!("model.layers.1.mlp.experts.{expert}.down_proj.weight");
+        assert_eq!(experts[expert * each..(expert + 1) * each], scaled(&name), "{name}");
+    }
+    // W_UK is the first rows of each head, transposed
+    let kv = scaled("model.layers.1.self_attn.kv_b_proj.weight");
+    let (keys, values) =
+        (new.tensor("blk.1.attn_k_b.weight").unwrap(), new.tensor("blk.1.attn_v_b.weight").unwrap());
+    let ([heads, lora, nope], v) =
+        (<[usize; 3]>::try_from(keys.info.shape.clone()).unwrap(), values.info.shape[1]);
+    let (keys, values) = (found("blk.1.attn_k_b.weight"), found("blk.1.attn_v_b.weight"));
+    for (head, l) in [(0, 0), (1, lora - 1), (heads - 1, 3)] {
+        for n in 0..nope {
+            assert_eq!(keys[(head * lora + l) * nope + n], kv[(head * (nope + v) + n) * lora + l]);
+        }
+        for i in 0..v {
+            assert_eq!(values[(head * v + i) * lora + l], kv[(head * (nope + v) + nope + i) * lora + l]);
+        }
+    }
+}
+
+#[test]
+fn a_layer_for_multi_token_prediction_is_kept() {
+    let temporary = tempfile::tempdir().unwrap();
+    for mtp in [Mtp::Own, Mtp::Shared] {
+        let (folder, file) =
+            (temporary.path().join(format!("{mtp:?}")), temporary.path().join(format!("{mtp:?}.gguf")));
+        Recipe { mtp, ..Recipe::new("tiny-v3", "BF16".parse().unwrap()) }.write_folder(&folder).unwrap();
+        write(&folder, &file, TensorType::BF16);
+        let new = Checkpoint::open(&file).unwrap();
+        assert_eq!(metadata(&new).u64("deepseek2.nextn_predict_layers").unwrap(), Some(1));
+        let layers = metadata(&new).u64("deepseek2.block_count").unwrap().unwrap() - 1;
+        let has = |name: &str| new.tensor(&format!("blk.{layers}.nextn.{name}.weight")).is_some();
+        assert!(has("eh_proj") && has("enorm") && has("hnorm"));
+        assert_eq!(has("embed_tokens") && has("shared_head_head"), mtp == Mtp::Own);
+    }
+}
+
+#[test]
+fn shards_of_both_kinds_open_as_one_model() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (file, folder) = (temporary.path().join("model.gguf"), temporary.path().join("back"));
+    let own = Checkpoint::open(&case_folder("v3")).unwrap();
+    let options = GgufOptions { split: Some(300_000), ..GgufOptions::default() };
+    let report = to_gguf(&own, &file, &options, &mut |_, _| true).unwrap();
+    assert!(report.files.len() > 3 && !file.exists(), "{:?}", report.files);
+    let end = format!("model-00001-of-{:05}.gguf", report.files.len());
+    assert!(report.files[0].ends_with(&end), "{:?}", report.files);
+    let gguf = Checkpoint::open(&report.files[0]).unwrap();
+    assert_eq!((gguf.files(), gguf.tensors().len()), (report.files.len(), report.tensors));
+    let options = FolderOptions { split: Some(300_000), ..FolderOptions::default() };
+    to_folder(&gguf, &folder, &options, &mut |_, _| true).unwrap();
+    assert!(
+        folder.join("model.safetensors.index.json").is_file() && !folder.join("model.safetensors").exists()
+    );
+    let back = Checkpoint::open(&folder).unwrap();
+    assert!(back.files() > 3);
+    for tensor in own.tensors() {
+        assert_eq!(numbers(&own, &tensor.name), numbers(&back, &tensor.name), "{}", tensor.name);
+    }
+}
+
+/// Experts in one tensor and queries without a low rank among them, and files from before W_UK and W_UV were split.
+#[test]
+fn random_models_of_every_wiring_come_back() {
+    let temporary = tempfile::tempdir().unwrap();
+    let tiny = latent_testing::shapes().filter(|shape| shape.starts_with("tiny-"));
+    for (shape, legacy) in tiny.flat_map(|shape| [(shape, false), (shape, true)]) {
+        let at = |end: &str| temporary.path().join(format!("{shape}-{legacy}{end}"));
+        let recipe = Recipe { legacy, ..Recipe::new(shape, "F16".parse().unwrap()) };
+        recipe.write_gguf(&at(".gguf")).unwrap_or_else(|error| panic!("{shape}: {error}"));
+        let own = Checkpoint::open(&at(".gguf")).unwrap();
+        let converted = to_folder(&own, &at(""), &FolderOptions::default(), &mut |_, _| true);
+        converted.unwrap_or_else(|error| panic!("{shape}: {error}"));
+        write(&at(""), &at("-back.gguf"), TensorType::F16);
+        let back = Checkpoint::open(&at("-back.gguf")).unwrap();
+        let same = own.tensors().iter().filter(|tensor| back.tensor(&tensor.name).is_some());
+        for tensor in same.clone() {
+            assert_eq!(numbers(&own, &tensor.name), numbers(&back, &tensor.name), "{shape} {}", tensor.name);
+        }
+        let halved = own.tensors().iter().filter(|tensor| tensor.name.contains("attn_kv_b.")).count();
+        let split = back.tensors().iter().filter(|tensor| tensor.name.contains("attn_k_b.")).count();
+        let changed = if split > 0 { halved } else { 0 };
+        assert_eq!(same.count(), own.tensors().len() - changed, "{shape}");
+    }
+}
+
+#[test]
+fn other_types_are_written_where_rows_are_whole_blocks() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (folder, file) = (temporary.path().join("model"), temporary.path().join("model.gguf"));
+    Recipe::new("tiny-v3", "BF16".parse().unwrap()).write_folder(&folder).unwrap();
+    write(&folder, &file, TensorType::Q8_0);
+    let (own, new) = (Checkpoint::open(&folder).unwrap(), Checkpoint::open(&file).unwrap());
+    let tensor = new.tensor("blk.1.attn_q_a.weight").unwrap();
+    assert_eq!(tensor.info.ty, TensorType::Q8_0);
+    let source: Vec<f32> =
+        numbers(&own, "model.layers.1.self_attn.q_a_proj.weight").into_iter().map(f32::from_bits).collect();
+    let mut expected = vec![0; tensor.data.len()];
+    latent_quant::encode(TensorType::Q8_0, &source, &mut expected).unwrap();
+    assert!(tensor.data == expected);
+    let norm = new.tensor("blk.1.attn_norm.weight").unwrap();
+    let router = new.tensor("blk.1.ffn_gate_inp.weight").unwrap();
+    assert_eq!((norm.info.ty, router.info.ty), (TensorType::F32, TensorType::F32));
+    // 48 is no multiple of 32
+    assert_eq!(Uniform::new(TensorType::Q8_0).unwrap().tensor_type("x", &[4, 48]), TensorType::F16);
+    assert!(Uniform::new(TensorType::F8_E4M3).unwrap_err().to_string().contains("Q8_0"));
+}

@@ -1,0 +1,122 @@
+//! Every fixture through GGUF and back: the same numbers, and the same bits of logits.
+#![allow(missing_docs, reason = "tests")]
+
+mod support;
+
+use latent_convert::{FolderOptions, GgufOptions, Uniform, to_folder, to_gguf};
+use latent_engine::EngineOptions;
+use latent_formats::Checkpoint;
+use latent_graph::ModelConfig;
+use latent_graph::passes::Precision;
+use latent_types::TensorType;
+use std::path::Path;
+use support::{GGUF_CASES, all_logits, case_folder, engine, error, greedy, numbers, tokens};
+
+#[test]
+fn every_fixture_comes_back_with_the_same_numbers_and_the_same_logits() {
+    for case in GGUF_CASES {
+        let temporary = tempfile::tempdir().unwrap();
+        let (file, folder) = (temporary.path().join("model.gguf"), temporary.path().join("back"));
+        let own = Checkpoint::open(&case_folder(case)).unwrap();
+        to_gguf(&own, &file, &GgufOptions::default(), &mut |_, _| true).unwrap();
+        let gguf = Checkpoint::open(&file).unwrap();
+        to_folder(&gguf, &folder, &FolderOptions::default(), &mut |_, _| true).unwrap();
+        let back = Checkpoint::open(&folder).unwrap();
+        assert_eq!(own.tensors().len(), back.tensors().len(), "{case}");
+        for tensor in own.tensors() {
+            let (one, other) = (own.tensor(&tensor.name).unwrap(), back.tensor(&tensor.name).unwrap());
+            assert_eq!(one.info.shape, other.info.shape, "{case} {}", tensor.name);
+            if one.info.ty == TensorType::BF16 {
+                assert_eq!((one.info.ty, one.data), (other.info.ty, other.data), "{case} {}", tensor.name);
+            }
+            assert_eq!(numbers(&own, &tensor.name), numbers(&back, &tensor.name), "{case} {}", tensor.name);
+        }
+        // both say the same, but for what they call it
+        let config = |checkpoint| {
+            let config = ModelConfig::from_checkpoint(checkpoint).unwrap();
+            ModelConfig { architecture: String::new(), name: None, ..config }
+        };
+        let (mut a, mut b) = (config(&own), config(&back));
+        for config in [&mut a, &mut b] {
+            // of a router without groups nothing reads it
+            if let Some(moe) = config.moe.as_mut().filter(|moe| moe.router.groups == 1) {
+                moe.router.group_score = latent_graph::config::GroupScore::Max;
+            }
+        }
+        assert_eq!(a, b, "{case}");
+        let prompt = tokens(case, "tokens");
+        for precision in [Precision::Exact, Precision::Default] {
+            let options =
+                EngineOptions { precision, threads: Some(2), context: Some(256), ..EngineOptions::default() };
+            let logits = |path: &Path| all_logits(&mut engine(path, &options), &prompt);
+            let (of_own, of_back) = (logits(&case_folder(case)), logits(&folder));
+            assert!(of_own == of_back, "{case} {precision:?}: other bits");
+            let of_gguf = logits(&file);
+            let worst = of_own.iter().zip(&of_gguf).map(|(a, b)| error(b, a)).fold(0.0, f64::max);
+            // W_UK is stored transposed, and so summed in another order
+            let bound = if precision == Precision::Exact { 1e-10 } else { 1e-3 };
+            assert!(worst <= bound, "{case} {precision:?}: {worst:e}");
+        }
+    }
+}
+
+#[test]
+fn greedy_tokens_of_the_new_files_are_those_of_transformers() {
+    for case in GGUF_CASES.into_iter().filter(|case| *case != "v3-mtp") {
+        let temporary = tempfile::tempdir().unwrap();
+        let file = temporary.path().join("model.gguf");
+        let own = Checkpoint::open(&case_folder(case)).unwrap();
+        to_gguf(&own, &file, &GgufOptions::default(), &mut |_, _| true).unwrap();
+        let options = EngineOptions {
+            precision: Precision::Exact,
+            threads: Some(2),
+            context: Some(256),
+            ..EngineOptions::default()
+        };
+        let (expected, margin) = (tokens(case, "greedy"), support::margin(case));
+        let sure = margin.iter().position(|margin| *margin <= 1e-3).unwrap_or(expected.len());
+        let found = greedy(&mut engine(&file, &options), &tokens(case, "tokens"), sure);
+        assert_eq!(found, expected[..sure], "{case}");
+    }
+}
+
+/// The files that llama.cpp's converter wrote from the same folders.
+#[test]
+fn names_shapes_and_bytes_are_those_of_llama_cpps_converter() {
+    for case in ["v3", "v3-yarn", "youtu"] {
+        let temporary = tempfile::tempdir().unwrap();
+        let file = temporary.path().join("model.gguf");
+        let own = Checkpoint::open(&case_folder(case)).unwrap();
+        let encoding = Uniform::new(TensorType::F32).unwrap();
+        let options = GgufOptions { encoding: Some(&encoding), ..GgufOptions::default() };
+        to_gguf(&own, &file, &options, &mut |_, _| true).unwrap();
+        let (ours, theirs) = (
+            Checkpoint::open(&file).unwrap(),
+            Checkpoint::open(&case_folder(case).join("model.f32.gguf")).unwrap(),
+        );
+        assert_eq!(ours.tensors().len(), theirs.tensors().len(), "{case}");
+        for tensor in theirs.tensors() {
+            let (one, other) = (ours.tensor(&tensor.name).unwrap(), theirs.tensor(&tensor.name).unwrap());
+            assert_eq!(
+                (one.info.ty, &one.info.shape),
+                (other.info.ty, &other.info.shape),
+                "{case} {}",
+                tensor.name
+            );
+            assert!(one.data == other.data, "{case} {}", tensor.name);
+        }
+        let (ours, theirs) = (support::metadata(&ours), support::metadata(&theirs));
+        for (key, value) in theirs.entries() {
+            // the folders have no tokenizer; the files have one that was made up, and names that were guessed from the folder's
+            let guessed = ["general.name", "general.version", "general.basename", "general.finetune"];
+            if key.starts_with("tokenizer.") || guessed.contains(&key.as_str()) {
+                continue;
+            }
+            assert_eq!(ours.get(key), Some(value), "{case} {key}");
+        }
+        for (key, _) in ours.entries() {
+            let known = theirs.get(key).is_some() || key == "tokenizer.ggml.model";
+            assert!(known, "{case} {key}");
+        }
+    }
+}
