@@ -9,20 +9,27 @@ use std::path::Path;
 use std::process::{Command, Output};
 use support::{demo, latent};
 
-/// Every command that writes a file, which is to be called `{}`; the model is `{m}`.
-const WRITERS: [&str; 7] = [
+/// Every command that writes a file, which is to be called `{}`; the model is `{m}`, and `{f}` a folder of one.
+const WRITERS: [&str; 8] = [
     "run -q -n 2 -m {m} --save {} Hi",
     "dump -m {m} --tokens 1,2,3 {}",
     "graph -m {m} --html {}",
     "pack --force -t 1 -m {m} -o {}",
     "logits -m {m} --tokens 1,2,3,4,5,6,7,8 --kl-chunk 8 --kl-divergence-base {}",
+    "convert --force -m {f} -o {}",
     "make-model tiny-dense F32 --layers 1 {}",
     "make-model tiny-dense F32 --layers 1 --header-only {}",
 ];
 
+/// A folder of safetensors.
+const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engine/tests/fixtures/plm");
+
 fn words(writer: &str, model: &str, target: &Path) -> Vec<String> {
     let target = target.display().to_string();
-    writer.split(' ').map(|word| word.replace("{m}", model).replace("{}", &target)).collect()
+    writer
+        .split(' ')
+        .map(|word| word.replace("{m}", model).replace("{f}", FIXTURE).replace("{}", &target))
+        .collect()
 }
 
 fn run(words: &[String]) -> Output {

@@ -24,3 +24,37 @@ pub(super) fn tokens(least: u64) -> RangedU64ValueParser<usize> {
 pub(super) fn up_to(most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=most)
 }
+
+/// A number of bytes: 4096, 500M, 20G, 20GiB.
+pub(super) fn bytes(word: &str) -> Result<u64, String> {
+    let digits = word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len());
+    let (number, unit) = word.split_at(digits);
+    let shift = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return Err("expected a number of bytes such as 500M or 20G".into()),
+    };
+    let number: u64 =
+        number.parse().map_err(|_| "expected a number of bytes such as 500M or 20G".to_owned())?;
+    number.checked_mul(1 << shift).ok_or_else(|| "that is more than can be counted".into())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn bytes_have_units() {
+        use super::bytes;
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert_eq!(bytes("500M"), Ok(500 << 20));
+        assert_eq!(bytes("2GiB"), Ok(2 << 30));
+        assert!(
+            bytes("").is_err()
+                && bytes("G").is_err()
+                && bytes("1x").is_err()
+                && bytes("99999999999T").is_err()
+        );
+    }
+}

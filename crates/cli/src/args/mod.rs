@@ -32,7 +32,7 @@ pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::{SERVE_HELP, ServeArgs, ServerArgs};
 pub(crate) use top::{TOP_HELP, TopArgs};
 pub(crate) use values::{DiffArgs, DumpArgs, LogitsArgs};
-pub(crate) use write::{MakeModelArgs, PackArgs};
+pub(crate) use write::{ConvertArgs, MakeModelArgs, PackArgs};
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
@@ -102,6 +102,9 @@ pub(crate) enum Command {
         after_help = "Examples:\n  latent pack -m model.gguf                 writes model.latent\n  latent run -m model.latent \"Hello\"       needs model.gguf no more"
     )]
     Pack(PackArgs),
+    /// Write a folder of safetensors as GGUF, or a GGUF file as a folder of safetensors
+    #[command(after_help = write::CONVERT_HELP)]
+    Convert(ConvertArgs),
     /// Download a model from Hugging Face's hub, or bring it up to date
     #[command(after_help = PULL_HELP)]
     Pull(PullArgs),

@@ -1,6 +1,6 @@
 //! `latent serve`.
 
-use super::limits::up_to;
+use super::limits::{bytes, up_to};
 use super::model::EngineArgs;
 use super::sampling::SamplingArgs;
 use clap::Args;
@@ -130,38 +130,4 @@ fn idle(word: &str) -> Result<Idle, String> {
     }
     let time = latent_server::parse_duration(word);
     time.map(|time| Idle(Some(time))).ok_or_else(|| "expected a time such as 90s, 10m or 2h, or never".into())
-}
-
-/// A number of bytes: 4096, 500M, 20G, 20GiB.
-fn bytes(word: &str) -> Result<u64, String> {
-    let digits = word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len());
-    let (number, unit) = word.split_at(digits);
-    let shift = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
-        "" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
-        _ => return Err("expected a number of bytes such as 500M or 20G".into()),
-    };
-    let number: u64 =
-        number.parse().map_err(|_| "expected a number of bytes such as 500M or 20G".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that is more than can be counted".into())
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn bytes_have_units() {
-        use super::bytes;
-        assert_eq!(bytes("4096"), Ok(4096));
-        assert_eq!(bytes("500M"), Ok(500 << 20));
-        assert_eq!(bytes("2GiB"), Ok(2 << 30));
-        assert!(
-            bytes("").is_err()
-                && bytes("G").is_err()
-                && bytes("1x").is_err()
-                && bytes("99999999999T").is_err()
-        );
-    }
 }

@@ -1,7 +1,8 @@
-//! `latent make-model` and `latent pack`.
+//! `latent make-model`, `latent pack` and `latent convert`.
 
-use super::limits::up_to;
+use super::limits::{bytes, up_to};
 use clap::Args;
+use latent_types::TensorType;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -68,4 +69,41 @@ pub(crate) struct PackArgs {
     /// Replace an existing file
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+pub(super) const CONVERT_HELP: &str = "Examples:
+  latent convert -m folder                               a folder of safetensors: writes folder-BF16.gguf beside it
+  latent convert -m folder -o model.gguf --type Q8_0     the same in another type
+  latent convert -m folder --split-max-size 20G          writes folder-BF16-00001-of-0000N.gguf and so on
+  latent convert -m model.gguf -o folder                 back: config.json, tokenizer.json and safetensors";
+
+#[derive(Args, Debug)]
+pub(crate) struct ConvertArgs {
+    /// A folder of .safetensors, a .gguf file (any shard of a set), or hf:OWNER/NAME[:QUANT]
+    #[arg(short, long, env = "LATENT_MODEL")]
+    pub(crate) model: PathBuf,
+
+    /// The .gguf file to write, or the folder where the model is a .gguf file [default: beside the model, or in this folder if that is of the hub]
+    #[arg(short, long, alias = "outfile", value_name = "PATH")]
+    pub(crate) out: Option<PathBuf>,
+
+    /// Type of the matrices: F32, F16, BF16, and in a .gguf file Q8_0, Q4_0, Q4_K, … [default: as they are stored, FP8 and quantized ones as BF16]
+    #[arg(long = "type", alias = "outtype", value_name = "TYPE", value_parser = tensor_type)]
+    pub(crate) ty: Option<TensorType>,
+
+    /// Cut the model into files of at most this many bytes of tensors [default: one .gguf file; .safetensors of 5 GB]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    pub(crate) split_max_size: Option<u64>,
+
+    /// What llama.cpp calls the rules by which the tokenizer splits text, where they are not found [example: deepseek-v3]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pre: Option<String>,
+
+    /// Replace existing files
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+fn tensor_type(name: &str) -> Result<TensorType, String> {
+    TensorType::from_name(name).map_err(|error| error.to_string())
 }

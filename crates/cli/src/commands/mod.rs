@@ -9,6 +9,7 @@ mod chat_options;
 mod check;
 mod constraint;
 mod conversation;
+mod convert;
 mod diff;
 mod draw;
 mod dump;
@@ -50,6 +51,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
             | Command::Logits(_)
             | Command::Verify(_)
             | Command::Pack(_)
+            | Command::Convert(_)
             | Command::Pull(_)
             | Command::Top(_)
             | Command::Bench(_)
@@ -72,6 +74,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Tokenize(args) => tokenize::run(&args),
         Command::MakeModel(args) => make_model::run(&args),
         Command::Pack(args) => pack::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Pull(args) => pull::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Rm(args) => rm::run(&args),
