@@ -23,6 +23,7 @@ try:
     for tokenizer in ("PreTrainedTokenizerBase", "PreTrainedTokenizerFast"):
         setattr(sys.modules["transformers"], tokenizer, type(tokenizer, (), {}))
     import xgrammar
+    from xgrammar import structural_tag as tags
     from xgrammar.builtin_structural_tag import get_model_structural_tag
     from xgrammar.testing import _is_grammar_accept_string
 except ImportError as error:
@@ -59,8 +60,29 @@ def dump(value):
     return json.dumps(value, ensure_ascii=False)
 
 
+def structural_tag(begin, end, style="json", trigger=None, separator=""):
+    """For models that xgrammar does not know: its own tags around a call, `NAME` for the tool's name. Triggered tags let any text stand between calls,
+    and behind them."""
+
+    def made(tools, choice, parallel):
+        def call(tool):
+            content = tags.JSONSchemaFormat(json_schema=tool["parameters"], style=style)
+            return tags.TagFormat(begin=begin.replace("NAME", tool["name"]), content=content, end=end)
+
+        calls = [call(tool) for tool in tools if choice in ("auto", "required", tool["name"])]
+        if choice == "auto":
+            format = tags.TriggeredTagsFormat(triggers=[trigger or begin], tags=calls, stop_after_first=not parallel)
+        elif choice == "required":
+            format = tags.TagsWithSeparatorFormat(tags=calls, separator=separator, at_least_one=True, stop_after_first=not parallel)
+        else:
+            [format] = calls
+        return tags.StructuralTag(format=format)
+
+    return made
+
+
 class Json:
-    """Arguments as one JSON object."""
+    """Arguments as one JSON object. `xgrammar`: its name for the model, or what makes its structural tag."""
 
     def __init__(self, xgrammar, open, name_close, close, section=("", ""), separator="", controls=()):
         self.xgrammar, self.open, self.name_close, self.close = xgrammar, open, name_close, close
@@ -78,9 +100,9 @@ class Json:
 class Tagged(Json):
     """Arguments one by one; `argument` gets key, type and text of the value."""
 
-    def __init__(self, xgrammar, open, name_close, close, argument, outer=("", ""), **others):
+    def __init__(self, xgrammar, open, name_close, close, argument, outer=("", ""), between="", **others):
         super().__init__(xgrammar, open, name_close, close, **others)
-        self.argument, self.outer = argument, outer
+        self.argument, self.outer, self.between = argument, outer, between
 
     def call(self, index, name, arguments):
         def written(key, value):
@@ -88,7 +110,7 @@ class Tagged(Json):
             return self.argument(key, kinds[type(value)], value if isinstance(value, str) else dump(value))
 
         inner = [written(*item) for item in arguments.items()]
-        return self.open + name + self.name_close.replace("INDEX", str(index + 1)) + "".join(inner) + self.close
+        return self.open + name + self.name_close.replace("INDEX", str(index + 1)) + self.between.join(inner) + self.close
 
 
 def dsml(xgrammar, section, space):
@@ -106,6 +128,13 @@ DEEPSEEK = {
     "section": ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
     "controls": ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"),
 }
+GLM = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
+
+
+def GLM_ARGUMENT(key, _, value):
+    return f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>"
+
+
 FORMATS = {
     "deepseek-r1": Json(
         "deepseek_r1", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜>", separator="\n", **DEEPSEEK
@@ -130,9 +159,26 @@ FORMATS = {
         outer=("<|close|>response<|sep|>", "<|close|>message<|sep|>"),
     ),
     "glm-4.7": Tagged(
-        "glm_4_7", "<tool_call>", "", "</tool_call>",
-        lambda key, _, value: f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>",
-        controls=("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+        "glm_4_7", "<tool_call>", "", "</tool_call>", lambda key, _, value: f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>", controls=GLM
+    ),
+    "glm-4.5": Tagged(
+        structural_tag("<tool_call>NAME\n", "</tool_call>", style="glm_xml", trigger="<tool_call>", separator="\n"),
+        "<tool_call>", "\n", "\n</tool_call>", GLM_ARGUMENT, between="\n", separator="\n", controls=GLM,
+    ),
+    "ling-3": Tagged(
+        structural_tag("<tool_call>NAME\n", "\n</tool_call>", style="glm_xml", trigger="<tool_call>", separator="\n"),
+        "<tool_call>", "\n", "\n</tool_call>", GLM_ARGUMENT, separator="\n", controls=GLM,
+    ),
+    "gigachat-3": Json(
+        structural_tag(
+            '<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "NAME", "arguments": ', "}<|message_sep|>", trigger="<|message_sep|>"
+        ),
+        '<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "', '", "arguments": ', "}<|message_sep|>",
+        controls=("<|message_sep|>", "<|role_sep|>"),
+    ),
+    "mistral": Json(
+        structural_tag("[TOOL_CALLS]NAME[ARGS]", "", trigger="[TOOL_CALLS]"),
+        "[TOOL_CALLS]", "[ARGS]", "", controls=("[TOOL_CALLS]", "[ARGS]"),
     ),
     "hermes": Json(
         "qwen_3", '<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", separator="\n", controls=("<tool_call>", "</tool_call>")
@@ -200,7 +246,7 @@ def cases(format):
     if not any(format.outer):
         return
     for name, choice, before, calls, right in list(unmarked(format)):
-        if choice == "auto":
+        if choice.removesuffix(ALONE) == "auto":
             yield name + MARKED, choice, before + format.outer[0], calls or format.outer[1], right
 
 
@@ -211,6 +257,8 @@ def unmarked(format):
         yield name, "required", "", text, right
         yield name, "auto", "", text, right
         yield name, "get_weather", "", text, right and len(calls) == 1
+        for choice in ("auto", "required"):
+            yield name, choice + ALONE, "", text, right and len(calls) == 1
     one = format.calls([weather()])
     yield "another tool than the named", "get_weather", "", format.calls([ZONE]), False
     yield "the named tool", "get_time", "", format.calls([ZONE]), True
@@ -221,7 +269,7 @@ def unmarked(format):
         if text:
             yield name + " before a call", "auto", text, one, True
             yield name + " before a call", "required", text, one, False
-    for choice in ("auto", "required"):
+    for choice in ("auto", "required", "auto" + ALONE, "required" + ALONE):
         yield "text behind a call", choice, "", one + " Done.", False
         yield "the last letter is missing", choice, "", one[:-1], False
         if format.section[0]:
@@ -229,13 +277,18 @@ def unmarked(format):
     yield "half a call", "required", "", one[: len(one) // 2], False
 
 
+# a choice without parallel calls
+ALONE = " alone"
 # cases with the markers that end the answer and, where there are no calls, the message
 MARKED = ", with the answer's end"
 # (formats, case, choice): why xgrammar decides otherwise
 BEHIND = "the chat templates end the assistant's turn behind its calls; triggered tags let text follow"
 WHOLE_MESSAGE = "the tag is of the whole message, with the answer that stands before the calls; ours begins with the calls"
 DIFFERENCES = {
-    ("deepseek-r1 deepseek-v3.1 deepseek-v3.2 deepseek-v4 deepseek-v4.1 kimi-k2", "text behind a call", "auto"): BEHIND,
+    (
+        "deepseek-r1 deepseek-v3.1 deepseek-v3.2 deepseek-v4 deepseek-v4.1 kimi-k2 glm-4.5 ling-3 gigachat-3 mistral",
+        "text behind a call", "auto",
+    ): BEHIND,
     ("glm-4.7 hermes", "text behind a call", "auto required"): BEHIND,
     ("kimi-k3", "text before a call", "required"): WHOLE_MESSAGE,
     ("kimi-k3", "text that looks like JSON before a call", "required"): WHOLE_MESSAGE,
@@ -252,9 +305,15 @@ def differs(format, case, choice):
 
 def xgrammar_admits(format, grammars, choice, before, calls):
     if choice not in grammars:
-        tools = [{"type": "function", "function": {**tool, "strict": True}} for tool in TOOLS]
-        wanted = choice if choice in ("auto", "required") else {"type": "function", "function": {"name": choice}}
-        tag = get_model_structural_tag(format.xgrammar, tools=tools, tool_choice=wanted, reasoning="disabled")
+        wanted, parallel = choice.removesuffix(ALONE), not choice.endswith(ALONE)
+        if callable(format.xgrammar):
+            tag = format.xgrammar(TOOLS, wanted, parallel)
+        else:
+            tools = [{"type": "function", "function": {**tool, "strict": True}} for tool in TOOLS]
+            named = wanted if wanted in ("auto", "required") else {"type": "function", "function": {"name": wanted}}
+            tag = get_model_structural_tag(
+                format.xgrammar, tools=tools, tool_choice=named, reasoning="disabled", parallel_tool_calls=parallel
+            )
         grammars[choice] = xgrammar.Grammar.from_structural_tag(tag)
     # its tag is of the whole message
     answer, message = format.outer
@@ -265,7 +324,10 @@ def xgrammar_admits(format, grammars, choice, before, calls):
 def main(program):
     every = [(name, *case) for name, format in FORMATS.items() for case in cases(format)]
     lines = [
-        {"format": name, "controls": controls, "tools": TOOLS, "tool_choice": choice, "text": before + calls}
+        {
+            "format": name, "controls": controls, "tools": TOOLS, "tool_choice": choice.removesuffix(ALONE),
+            "parallel": not choice.endswith(ALONE), "text": before + calls,
+        }
         for name, _, choice, before, calls, _ in every
         for controls in (FORMATS[name].controls, [])
     ]

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! and answers each with a line: `{"admitted": true, "at": 5}`, where `at` is the byte up to which the text can be generated. `tool_choice` is `auto`,
-//! `required` or the name of a tool. The vocabulary consists of bytes and of `controls`, the names of control tokens.
+//! `required` or the name of a tool, and with `"parallel": false` one call is enough. The vocabulary consists of bytes and of `controls`, the names of control tokens.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -61,7 +61,7 @@ fn grammar(line: &Value) -> Result<(Arc<Grammar>, Arc<Tokenizer>), Box<dyn std::
             "required" => ToolChoice::Required,
             name => ToolChoice::Named(name.to_owned()),
         },
-        parallel: true,
+        parallel: line["parallel"] != false,
     };
     let grammar = Grammars::new(&tokenizer, limits())?.compile(&Source::Tools(Box::new(calls)), None)?;
     Ok((grammar, tokenizer))
