@@ -39,6 +39,13 @@ pub enum StopReason {
     Interrupted,
 }
 
+impl StopReason {
+    /// Whether the model would have gone on.
+    pub fn is_cut(self) -> bool {
+        matches!(self, StopReason::Length | StopReason::Context | StopReason::Interrupted)
+    }
+}
+
 /// A token of an answer, as it comes.
 #[derive(Clone, Debug)]
 pub struct Event<'a> {

@@ -114,14 +114,19 @@ fn piece(source: &mut Source<'_>, markers: &[String]) -> (String, bool) {
     }
 }
 
-fn run(format: &ResponseFormat, options: &ParserOptions, pieces: &[(String, bool)]) -> Vec<ResponseEvent> {
+fn run(
+    format: &ResponseFormat,
+    options: &ParserOptions,
+    pieces: &[(String, bool)],
+    end: fn(&mut ResponseParser, &mut Vec<ResponseEvent>),
+) -> Vec<ResponseEvent> {
     let tools = json!([{"name": "f", "parameters": {"properties": {"a": {"type": "string"}, "name": {"type": ["integer", "null"]}}}}]);
     let mut parser = ResponseParser::new(format, &tools, options);
     let mut events = Vec::new();
     for (text, special) in pieces {
         parser.push(text, *special, &mut events);
     }
-    parser.finish(&mut events);
+    end(&mut parser, &mut events);
     events
 }
 
@@ -141,10 +146,12 @@ fn compare(format: &ResponseFormat, options: &ParserOptions, pieces: &[(String, 
             false => text.chars().map(|c| (c.to_string(), false)).collect(),
         })
         .collect();
-    let expected = run(format, options, &whole);
-    check(&expected);
-    for cut in [pieces, &characters] {
-        assert_eq!(run(format, options, cut), expected, "{} {pieces:?}", format.name());
+    for end in [ResponseParser::finish, ResponseParser::cut] {
+        let expected = run(format, options, &whole, end);
+        check(&expected);
+        for cut in [pieces, &characters] {
+            assert_eq!(run(format, options, cut, end), expected, "{} {pieces:?}", format.name());
+        }
     }
 }
 

@@ -46,6 +46,22 @@ impl Dialect {
         }
     }
 
+    /// The type of its streams.
+    pub(crate) fn stream_type(self) -> &'static str {
+        match self {
+            Dialect::Ollama => "application/x-ndjson",
+            _ => "text/event-stream",
+        }
+    }
+
+    /// What a stream says while its model loads, and no client shows. Server-sent events have comments; a line of JSON may begin with blanks.
+    pub(crate) fn loading(self) -> &'static str {
+        match self {
+            Dialect::Ollama => " ",
+            _ => ": loading\n\n",
+        }
+    }
+
     /// An error within a stream.
     pub(crate) fn error_event(self, error: &ApiError, id: &str) -> String {
         let value = self.error_value(error, id);

@@ -80,7 +80,7 @@ limits! {
     store_bytes: usize = 67_108_864,
     /// Seconds that a request waits until its model is loaded.
     load_seconds: u64 = 600,
-    /// Seconds after which a stream begins although its model is still being loaded, and between the comments that it sends meanwhile.
+    /// Seconds after which a stream begins although its model is still being loaded, and between the comments or blanks that it sends meanwhile.
     loading_ping_seconds: u64 = 5,
     /// Seconds until a request must be answered; 0: no deadline.
     request_seconds: u64 = 0,

@@ -127,7 +127,7 @@ impl Answer {
             }
             JobEvent::Finished { reason, rest, usage } => {
                 state.parser.push(&rest, &mut pieces);
-                state.parser.finish(&mut pieces);
+                state.parser.finish(reason.is_cut(), &mut pieces);
                 state.called |= pieces.iter().any(|piece| matches!(piece, Piece::CallStart { .. }));
                 let stop = self.stop_string(choice, reason);
                 pieces.into_iter().for_each(|piece| push(&mut self.queue, What::Piece(piece)));

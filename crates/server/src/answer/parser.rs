@@ -45,10 +45,14 @@ impl Parser {
         }
     }
 
-    /// Takes the end of the output.
-    pub(crate) fn finish(&mut self, pieces: &mut Vec<Piece>) {
+    /// Takes the end of the output. `cut`: the model would have gone on.
+    pub(crate) fn finish(&mut self, cut: bool, pieces: &mut Vec<Piece>) {
         if let Parser::Chat { parser, events } = self {
-            parser.finish(events);
+            if cut {
+                parser.cut(events);
+            } else {
+                parser.finish(events);
+            }
             pieces.extend(events.drain(..).filter_map(piece));
         }
     }

@@ -49,8 +49,11 @@ impl Received {
     }
 
     /// Whether the answer is to be sent as it comes.
-    pub(super) fn streams(&self) -> bool {
-        self.value["stream"] == true
+    pub(super) fn streams(&self, dialect: Dialect) -> bool {
+        match &self.value["stream"] {
+            Value::Null => dialect == Dialect::Ollama,
+            stream => *stream == true,
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A stream that begins before its model is loaded: comments, until the answer is there.
+//! A stream that begins before its model is loaded, and says that it lives until the answer is there.
 
 use super::asker::{Asker, Received};
 use crate::dialect::Dialect;
@@ -15,9 +15,6 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// An answer in the making.
 type Answering = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
-
-/// What a client hears meanwhile. Server-sent events have comments; no client shows them.
-const COMMENT: &str = ": loading\n\n";
 
 enum Stage {
     Waiting(Answering),
@@ -36,8 +33,9 @@ struct Early {
 fn begin_early(asker: Asker, dialect: Dialect, answering: Answering, pause: Duration) -> Response {
     let mut ticks = interval(pause);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let content_type = dialect.stream_type();
     let mut early = Early { asker, dialect, stage: Stage::Waiting(answering), ticks };
-    event_stream(Body::from_stream(poll_fn(move |context| early.poll(context))), "text/event-stream")
+    event_stream(Body::from_stream(poll_fn(move |context| early.poll(context))), content_type)
 }
 
 impl Asker {
@@ -56,7 +54,7 @@ impl Asker {
             Ok(received) => received,
             Err(error) => return self.reply(dialect, Err(error)),
         };
-        let waits = received.streams() && !self.app.models.is_loaded(received.model());
+        let waits = received.streams(dialect) && !self.app.models.is_loaded(received.model());
         let mut answering = Box::pin(work(self.clone(), received));
         if waits {
             let pause = Duration::from_secs(self.app.config.limits.loading_ping_seconds.max(1));
@@ -84,7 +82,7 @@ impl Early {
                         return Poll::Ready(Some(Ok(event.into())));
                     }
                     Poll::Pending if self.ticks.poll_tick(context).is_ready() => {
-                        return Poll::Ready(Some(Ok(Bytes::from_static(COMMENT.as_bytes()))));
+                        return Poll::Ready(Some(Ok(Bytes::from_static(self.dialect.loading().as_bytes()))));
                     }
                     Poll::Pending => return Poll::Pending,
                 },

@@ -43,7 +43,11 @@ fn wrong_fields_are_named() {
     server
         .post(
             CHAT,
-            &ask(json!({"service_tier": "flex", "verbosity": "low", "prompt_cache_key": "x", "future": [1]})),
+            &ask(json!({
+                "service_tier": "flex", "verbosity": "low", "prompt_cache_key": "x", "future": [1],
+                // what other servers let a request do to memory and files
+                "n_discard": -7, "id_slot": 1_000_000_000, "filename": "../x",
+            })),
         )
         .ok();
     server.assert_idle();

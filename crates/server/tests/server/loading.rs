@@ -51,9 +51,14 @@ fn streams(server: &Running) -> Vec<(&'static str, TcpStream)> {
 
 /// Reads until `count` comments have come.
 fn comments(stream: &mut TcpStream, count: usize) -> Vec<u8> {
+    signs(stream, count, ": loading\n\n")
+}
+
+/// Reads until a text has come `count` times.
+fn signs(stream: &mut TcpStream, count: usize, sign: &str) -> Vec<u8> {
     let mut read = Vec::new();
     let mut piece = [0; 256];
-    while String::from_utf8_lossy(&read).matches(": loading\n\n").count() < count {
+    while String::from_utf8_lossy(&read).matches(sign).count() < count {
         let length = stream.read(&mut piece).unwrap();
         assert!(length > 0, "{}", String::from_utf8_lossy(&read));
         read.extend_from_slice(&piece[..length]);
@@ -117,6 +122,44 @@ fn a_load_that_fails_is_an_event_of_streams_that_have_begun() {
         assert_eq!(text.ends_with("data: [DONE]\n\n"), path.ends_with("completions"), "{path}");
     }
     server.get("/health").ok();
+}
+
+/// Lines of both interfaces of Ollama, before which blanks came until `go`.
+fn lines_after_blanks(server: &Running, go: impl FnOnce()) -> Vec<Vec<Value>> {
+    let chat = json!({"model": "slow", "messages": question(), "options": {"num_predict": 3}});
+    let generate = json!({"model": "slow", "prompt": "a fox", "stream": true, "options": {"num_predict": 3}});
+    let begun = [("/api/chat", chat), ("/api/generate", generate)].map(|(path, body)| {
+        let mut stream = server.begin(path, &body);
+        // chunks of one byte
+        (signs(&mut stream, 2, "1\r\n \r\n"), stream)
+    });
+    go();
+    let lines = |(read, stream): (Vec<u8>, TcpStream)| {
+        let reply = receive(read.as_slice().chain(stream));
+        assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/x-ndjson")));
+        let text = reply.text();
+        assert!(text.starts_with("  ") && text.trim_start().starts_with('{'), "{text}");
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    begun.map(lines).into()
+}
+
+#[test]
+fn json_lines_begin_with_blanks_while_their_model_loads() {
+    let folder = tempfile::tempdir().unwrap();
+    let (loader, go) = slow();
+    let server = serve(impatient(), with_slow(&folder, loader));
+    for lines in lines_after_blanks(&server, || go.send(Some("the file is gone")).unwrap()) {
+        assert_eq!(lines, [json!({"error": "the model cannot be loaded: the file is gone"})]);
+    }
+    server.post("/models/load", &json!({"model": "slow"})).ok();
+    server.post("/models/unload", &json!({"model": "slow"})).ok();
+    go.send(None).unwrap();
+    until("unloaded", || state(&server, "slow") == "unloaded");
+    for lines in lines_after_blanks(&server, || go.send(None).unwrap()) {
+        assert!(lines.len() > 1 && lines[0]["done"] == false, "{lines:?}");
+        assert_eq!(lines[lines.len() - 1]["eval_count"], 3);
+    }
 }
 
 #[test]

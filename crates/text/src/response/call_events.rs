@@ -40,7 +40,7 @@ impl ResponseParser {
         if let Some(index) = call.index.take() {
             append(events, ResponseEvent::ToolCallEnd { index, ending });
         }
-        self.content.marker();
+        self.content.marker(false, events);
     }
 
     pub(super) fn ended(&mut self, mut call: Call, whole: bool, events: &mut Vec<ResponseEvent>) -> Step {

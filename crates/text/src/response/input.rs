@@ -15,6 +15,15 @@ pub(super) enum Origin {
     Message,
 }
 
+/// How an output ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// By the model, or by a stop string.
+    Whole,
+    /// By a limit: the model would have gone on.
+    Cut,
+}
+
 /// A window on the stream: what is still needed of it.
 #[derive(Default)]
 pub(super) struct Input {
@@ -28,7 +37,7 @@ pub(super) struct Input {
     /// The byte before `text`.
     before: Option<u8>,
     /// Nothing more will come.
-    pub ended: bool,
+    pub ended: Option<Ended>,
 }
 
 impl Input {

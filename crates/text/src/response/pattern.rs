@@ -102,7 +102,7 @@ impl Search {
                 return done(last);
             }
         }
-        if !input.ended {
+        if input.ended.is_none() {
             return Some(PatternFit::Partial);
         }
         if dfa.next_eoi_state(cache, state).ok()?.is_match() {

@@ -38,42 +38,43 @@ impl ResponseParser {
             }
             let close = self.input.upto(end).to_owned();
             self.input.at = end;
-            self.end_region(field, &open, &captures, &body, &close, events);
+            if !self.end_region(field, &captures, &body, events) {
+                self.give_up(&format!("{open}{body}{close}"), events);
+            }
             return Flow::Continue;
         }
         self.state = State::Region { field, open, captures, body };
         Flow::Wait
     }
 
+    /// Gives out what a region was parsed to. False if it cannot be parsed.
     pub(super) fn end_region(
         &mut self,
         field: usize,
-        open: &str,
         captures: &HashMap<String, String>,
         body: &str,
-        close: &str,
         events: &mut Vec<ResponseEvent>,
-    ) {
+    ) -> bool {
         let format = self.format.clone();
         let field = &format.inner.fields[field];
-        let Body::Region(region) = &field.body else { return };
-        let Some(value) = region.parse(body, captures) else {
-            return self.give_up(&format!("{open}{body}{close}"), events);
-        };
+        let Body::Region(region) = &field.body else { return true };
+        let Some(value) = region.parse(body, captures) else { return false };
         match field.kind {
             FieldKind::Other => append(events, ResponseEvent::Field { name: field.name.clone(), value }),
-            FieldKind::Tools if self.whole_calls(&value, events) => {}
-            FieldKind::Tools => self.give_up(&format!("{open}{body}{close}"), events),
+            FieldKind::Tools => return self.whole_calls(&value, events),
             FieldKind::Reasoning => self.reasoning.text(&plain(&value), events),
             FieldKind::Content => self.content.text(&plain(&value), events),
         }
+        true
     }
 
     /// Text outside all fields that is parsed as a whole.
     pub(super) fn end_loose(&mut self, events: &mut Vec<ResponseEvent>) {
         let loose = std::mem::take(&mut self.loose);
-        if let Some(field) = self.format.inner.implicit.filter(|_| !loose.trim().is_empty()) {
-            self.end_region(field, "", &HashMap::new(), &loose, "", events);
+        if let Some(field) = self.format.inner.implicit.filter(|_| !loose.trim().is_empty())
+            && !self.end_region(field, &HashMap::new(), &loose, events)
+        {
+            self.give_up(&loose, events);
         }
     }
 

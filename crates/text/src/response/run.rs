@@ -2,7 +2,7 @@
 
 use super::event::ResponseEvent;
 use super::format::{Body, Delimiter, FieldKind, ResponseFormat};
-use super::input::Origin;
+use super::input::{Ended, Origin};
 use super::options::ParserOptions;
 use super::parser::ResponseParser;
 use super::state::{Call, Flow, JsonReader, Phase, State};
@@ -48,25 +48,43 @@ impl ResponseParser {
     /// The next piece of output. `special`: it is the text of one token that the vocabulary sets apart from text
     /// ([`ParserOptions::control_tokens`]).
     pub fn push(&mut self, piece: &str, special: bool, events: &mut Vec<ResponseEvent>) {
-        if !piece.is_empty() && !self.input.ended {
+        if !piece.is_empty() && self.input.ended.is_none() {
             self.input.push(piece, if special { Origin::Control } else { Origin::Text });
             self.run(events);
         }
     }
 
-    /// The output is over: gives out what was held back, and ends what is open.
+    /// The output is over: gives out what was held back, and ends what is open. A marker that ends behind one of its control tokens is dropped.
     pub fn finish(&mut self, events: &mut Vec<ResponseEvent>) {
-        if self.input.ended {
+        self.end(Ended::Whole, events);
+    }
+
+    /// The output was cut off by a limit: as [`ResponseParser::finish`], but the beginning of a marker, and of a call that has no name yet, is
+    /// dropped, so that what is given out is the beginning of what the model would have come to.
+    pub fn cut(&mut self, events: &mut Vec<ResponseEvent>) {
+        self.end(Ended::Cut, events);
+    }
+
+    fn end(&mut self, how: Ended, events: &mut Vec<ResponseEvent>) {
+        if self.input.ended.is_some() {
             return;
         }
-        self.input.ended = true;
+        self.input.ended = Some(how);
         self.run(events);
         match self.take_state() {
             State::Outside { .. } | State::Text { .. } => {}
             State::Region { field, open, captures, body } => {
-                self.end_region(field, &open, &captures, &body, "", events)
+                let read = self.end_region(field, &captures, &body, events);
+                let text =
+                    matches!(self.format.inner.fields[field].kind, FieldKind::Reasoning | FieldKind::Content);
+                if !read && (text || how == Ended::Whole) {
+                    self.give_up(&(open + &body), events);
+                }
             }
-            State::Call(call) => self.finish_call(*call, events),
+            State::Call(call) if call.index.is_some() || how == Ended::Whole => {
+                self.finish_call(*call, events);
+            }
+            State::Call(_) => {}
         }
         self.end_loose(events);
         self.reasoning.finish(events);
@@ -165,8 +183,9 @@ impl ResponseParser {
         }
         self.input.at = end;
         self.end_loose(events);
-        self.content.marker();
-        self.reasoning.marker();
+        let calls = self.begins_calls(role, &open);
+        self.content.marker(calls, events);
+        self.reasoning.marker(calls, events);
         let Role::Open(field) = role else { return };
         let opened = &self.format.inner.fields[field];
         let captures = match &opened.open {
@@ -181,6 +200,13 @@ impl ResponseParser {
                 State::Call(Box::new(self.announce_captured(call, events)))
             }
         };
+    }
+
+    fn begins_calls(&self, role: Role, marker: &str) -> bool {
+        match role {
+            Role::Open(field) => self.format.inner.fields[field].kind == FieldKind::Tools,
+            _ => self.format.inner.grammar.as_ref().is_some_and(|g| g.section_open.trim() == marker),
+        }
     }
 
     /// A call whose name is in its opening begins at once.
@@ -214,10 +240,10 @@ impl ResponseParser {
                 }
                 match role {
                     Role::Ignore => self.input.at = end,
-                    Role::Before => self.close_text(field),
+                    Role::Before => self.close_text(field, events),
                     _ => {
                         self.input.at = end;
-                        self.close_text(field);
+                        self.close_text(field, events);
                     }
                 }
                 Flow::Continue
@@ -237,10 +263,10 @@ impl ResponseParser {
         }
     }
 
-    fn close_text(&mut self, field: usize) {
-        self.reasoning.marker();
+    fn close_text(&mut self, field: usize, events: &mut Vec<ResponseEvent>) {
+        self.reasoning.marker(false, events);
         if self.format.inner.fields[field].kind == FieldKind::Content {
-            self.content.marker();
+            self.content.marker(false, events);
         }
         self.state = State::Outside { first: true };
     }

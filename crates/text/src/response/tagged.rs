@@ -123,7 +123,7 @@ impl ResponseParser {
             return call.with(Part::Between { any, words }).waits();
         };
         if words {
-            self.content.marker();
+            self.content.marker(false, events);
         }
         match role {
             Role::Argument => {

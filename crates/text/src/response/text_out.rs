@@ -77,12 +77,15 @@ impl TextOut {
         append(events, (self.event)(text.to_owned()));
     }
 
-    /// A marker: what comes next is another piece.
-    pub fn marker(&mut self) {
+    /// A marker: what comes next is another piece. `calls`: it begins tool calls.
+    pub fn marker(&mut self, calls: bool, events: &mut Vec<ResponseEvent>) {
+        if self.strip == Strip::BeforeCalls && !calls {
+            self.release(events);
+        }
         let dropped = std::mem::take(&mut self.held);
         self.undo = (self.lead, self.apart, dropped);
         self.flooding = false;
-        self.lead = self.strip != Strip::None;
+        self.lead = matches!(self.strip, Strip::AtMarkers | Strip::Both);
         self.apart = true;
     }
 
@@ -95,7 +98,7 @@ impl TextOut {
 
     /// The output is over.
     pub fn finish(&mut self, events: &mut Vec<ResponseEvent>) {
-        if self.strip == Strip::AtMarkers {
+        if self.strip != Strip::Both {
             self.release(events);
         }
         self.held.clear();

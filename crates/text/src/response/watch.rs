@@ -1,6 +1,6 @@
 //! Searching for a template's markers in a stream.
 
-use super::input::{Input, Origin};
+use super::input::{Ended, Input, Origin};
 use super::pattern::{Pattern, PatternFit, Search};
 
 /// What a marker means where it was searched.
@@ -134,14 +134,14 @@ impl Watch {
         });
     }
 
-    /// The marker that begins exactly here: the longest; of equally long ones the first.
+    /// The marker that begins exactly here: the longest; of equally long ones the first. Where a longer one is cut off, it ends the output.
     pub fn at(&self, input: &Input, at: usize, skip_empty: Option<usize>) -> Found {
         let byte = input.bytes().get(at);
         if !self.patterns && byte.is_none_or(|byte| !self.first.contains(byte)) {
             return Found::Nothing;
         }
         let mut found = Found::Nothing;
-        let mut longest = None;
+        let (mut longest, mut begun) = (None, false);
         for watched in &self.watched {
             let fit = match &watched.matcher {
                 Matcher::Literal(literal) if at < input.len() => literal.fit(input, at, watched.verified),
@@ -153,7 +153,12 @@ impl Watch {
                 },
             };
             match fit {
-                Fit::Partial if !input.ended => return Found::Hold(at),
+                Fit::Partial => match input.ended {
+                    None => return Found::Hold(at),
+                    Some(Ended::Cut) => begun = true,
+                    // a control token is no text, whatever was to follow it
+                    Some(Ended::Whole) => begun |= input.next_control(at) < input.len(),
+                },
                 Fit::Full(end) if end == at && skip_empty == Some(input.absolute(at)) => {}
                 Fit::Full(end) if longest.is_none_or(|longest| end > longest) => {
                     longest = Some(end);
@@ -162,7 +167,11 @@ impl Watch {
                 _ => {}
             }
         }
-        found
+        match found {
+            Found::Marker(role, at, _) if begun => Found::Marker(role, at, input.len()),
+            Found::Nothing if begun => Found::Hold(at),
+            found => found,
+        }
     }
 
     /// The first marker from where parsing is.

@@ -1,7 +1,7 @@
 //! Any pieces give what the whole gives; what a grammar writes is parsed back; and what is no format stays text.
 
-use crate::support::{Piece, control_tokens, events, fold, tools_for, write_calls};
-use latent_text::{CallEnding, ParserOptions, ResponseFormat};
+use crate::support::{Piece, control_tokens, ended, events, fold, tools_for, write_calls};
+use latent_text::{ArgumentsGrammar, CallEnding, ParserOptions, ResponseFormat, ResponseParser};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -197,10 +197,52 @@ proptest! {
     }
 
     #[test]
+    fn an_answer_that_is_cut_off_is_the_beginning_of_the_longer_one(
+        format in prop::sample::select(ResponseFormat::names()),
+        calls in calls(),
+        seeds in prop::collection::vec((any::<u8>(), any::<u16>()), 0..6),
+        text in text(),
+        mut options in options(),
+        control in any::<bool>(),
+        at in any::<prop::sample::Index>(),
+    ) {
+        let format = ResponseFormat::named(format).unwrap();
+        let json = format.tool_grammar().is_none_or(|grammar| grammar.arguments == ArgumentsGrammar::Json);
+        let written = format.tool_grammar().map(|grammar| write_calls(grammar, &calls)).unwrap_or_default();
+        let output = format!("{}{written}{text}", noise(&format, &seeds, &text));
+        let mut pieces = vec![(output.clone(), false)];
+        if control {
+            options.control_tokens = control_tokens(&format);
+            pieces = tokens(&output, &options.control_tokens, &[]);
+        }
+        let mut characters: Vec<Piece> = pieces.iter().flat_map(|(text, special)| match special {
+            true => vec![(text.clone(), true)],
+            false => text.chars().map(|c| (c.to_string(), false)).collect(),
+        }).collect();
+        let tools = tools_for(&calls);
+        let whole = fold(&events(&format, &tools, &options, None, characters.clone()));
+        characters.truncate(at.index(characters.len() + 1));
+        let short = ended(&format, &tools, &options, None, characters.clone(), ResponseParser::cut);
+        let joined = cut(&characters, &[]);
+        prop_assert_eq!(&ended(&format, &tools, &options, None, joined, ResponseParser::cut), &short);
+        let short = fold(&short);
+        let given: String = characters.into_iter().map(|(text, _)| text).collect();
+        let begins = |whole: &str, short: &str| whole.starts_with(short.trim_end());
+        prop_assert!(begins(&whole.content, &short.content), "{} {given:?}: {short:#?} of {whole:#?}", format.name());
+        prop_assert!(begins(&whole.reasoning, &short.reasoning), "{} {given:?}: {short:#?} of {whole:#?}", format.name());
+        prop_assert!(short.calls.len() <= whole.calls.len(), "{} {given:?}: {short:#?} of {whole:#?}", format.name());
+        for (short, whole) in short.calls.iter().zip(&whole.calls) {
+            prop_assert_eq!((&short.name, &short.id), (&whole.name, &whole.id));
+            // values between tags are typed when they are whole
+            prop_assert!(!json || whole.arguments.starts_with(&short.arguments), "{} {given:?}: {short:?} of {whole:?}", format.name());
+        }
+    }
+
+    #[test]
     fn what_a_grammar_writes_is_parsed_back(
         format in prop::sample::select(formats().into_iter().filter(|f| f.tool_grammar().is_some()).collect::<Vec<_>>()),
         calls in calls(),
-        text in "[a-zA-Z .,é]{0,12}",
+        text in "[a-zA-Z .,é\n]{0,12}",
     ) {
         let output = format!("{text}{}", write_calls(format.tool_grammar().unwrap(), &calls));
         // one name, one set of types
@@ -210,8 +252,7 @@ proptest! {
         prop_assume!(names.len() == calls.len());
         let found = fold(&events(&format, &tools_for(&calls), &ParserOptions::default(), None, [(output.clone(), false)]));
         prop_assert_eq!(found.calls.len(), calls.len(), "{} {:?}", format.name(), output);
-        let strip = format.name() != "kimi-k3";
-        prop_assert_eq!(found.content.as_str(), if strip { text.trim_end() } else { &text }, "{} {:?}", format.name(), output);
+        prop_assert_eq!(found.content.as_str(), text.trim_end(), "{} {:?}", format.name(), output);
         for (found, (name, arguments)) in found.calls.iter().zip(&calls) {
             prop_assert_eq!(&found.name, name);
             prop_assert_eq!(found.ending, Some(CallEnding::Complete));
@@ -233,6 +274,43 @@ proptest! {
         let options = ParserOptions { control_tokens: control, ..ParserOptions::default() };
         let found = fold(&events(&format, &Value::Null, &options, None, [(output.clone(), false)]));
         prop_assert_eq!(found.content, output);
+    }
+}
+
+#[test]
+fn half_a_marker_at_a_limit_is_no_text() {
+    for name in ResponseFormat::names() {
+        let format = ResponseFormat::named(name).unwrap();
+        let parse =
+            |pieces: Vec<Piece>, options: &ParserOptions, end: fn(&mut ResponseParser, &mut Vec<_>)| {
+                fold(&ended(&format, &Value::Null, options, None, pieces, end))
+            };
+        for (thinks, marker) in [
+            (false, format.tool_grammar().map(|g| g.trigger())),
+            (true, format.reasoning_markers().map(|(_, close)| close)),
+        ] {
+            let options = ParserOptions { starts_in_reasoning: thinks, ..ParserOptions::default() };
+            for (at, c) in marker.unwrap_or_default().char_indices() {
+                let half = &marker.unwrap()[..at + c.len_utf8()];
+                let found = parse(vec![(format!("It rains{half}"), false)], &options, ResponseParser::cut);
+                let text = if thinks { &found.reasoning } else { &found.content };
+                assert_eq!((text.trim_end(), found.calls.len()), ("It rains", 0), "{name} {half:?}");
+            }
+        }
+        // behind one of its control tokens, whatever ended it
+        let control = control_tokens(&format);
+        let options = ParserOptions { control_tokens: control.clone(), ..ParserOptions::default() };
+        let trigger = format.tool_grammar().map(|g| g.trigger().trim().to_owned()).unwrap_or_default();
+        let begins = |token: &&String| {
+            trigger.starts_with(token.as_str()) && !format.markers().contains(&token.as_str())
+        };
+        let first = control.iter().find(begins);
+        let Some(token) = first else { continue };
+        let next: String = trigger[token.len()..].chars().take(2).collect();
+        for end in [ResponseParser::cut, ResponseParser::finish] {
+            let pieces = vec![("It rains".into(), false), (token.clone(), true), (next.clone(), false)];
+            assert_eq!(parse(pieces, &options, end).content, "It rains", "{name}");
+        }
     }
 }
 

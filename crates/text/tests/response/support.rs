@@ -33,6 +33,18 @@ pub fn events(
     prompt: Option<&str>,
     pieces: impl IntoIterator<Item = Piece>,
 ) -> Vec<ResponseEvent> {
+    ended(format, tools, options, prompt, pieces, ResponseParser::finish)
+}
+
+/// Events of an output that ends in one of the parser's ways.
+pub fn ended(
+    format: &ResponseFormat,
+    tools: &Value,
+    options: &ParserOptions,
+    prompt: Option<&str>,
+    pieces: impl IntoIterator<Item = Piece>,
+    end: fn(&mut ResponseParser, &mut Vec<ResponseEvent>),
+) -> Vec<ResponseEvent> {
     let mut parser = ResponseParser::new(format, tools, options);
     if let Some(prompt) = prompt {
         parser.continue_prompt(&Rendered { text: prompt.to_owned(), content: Vec::new() });
@@ -41,7 +53,7 @@ pub fn events(
     for (piece, special) in pieces {
         parser.push(&piece, special, &mut events);
     }
-    parser.finish(&mut events);
+    end(&mut parser, &mut events);
     events
 }
 

@@ -176,7 +176,8 @@ impl Partner for Local<'_> {
         let answer =
             self.engine.generate_with(&mut self.session, &request, tokenizer, processors, &mut listener);
         listener.bar.finish();
-        let Shown { mut reply, failed, .. } = listener.finished();
+        let cut = answer.as_ref().map_or(true, |answer| answer.stop.is_cut());
+        let Shown { mut reply, failed, .. } = listener.finished(cut);
         if let Some(error) = failed {
             return Err(error);
         }
@@ -306,8 +307,12 @@ impl Shown<'_> {
         Ok(())
     }
 
-    fn finished(mut self) -> Self {
-        self.parser.finish(&mut self.events);
+    fn finished(mut self, cut: bool) -> Self {
+        if cut {
+            self.parser.cut(&mut self.events);
+        } else {
+            self.parser.finish(&mut self.events);
+        }
         if self.failed.is_none() {
             self.failed = self.show().err();
         }

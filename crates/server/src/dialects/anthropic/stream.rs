@@ -104,9 +104,9 @@ fn delta(index: usize, delta: &Value) -> Value {
 }
 
 impl Encoder for MessageStream {
-    /// The first event counts the prompt's tokens, which are known when it runs.
     fn update(&mut self, update: Update, out: &mut String) {
         match update.what {
+            // the first event counts the prompt's tokens, which are known when it runs
             What::Started { prompt, cached } => {
                 if !self.begun {
                     self.start(prompt, cached, out);

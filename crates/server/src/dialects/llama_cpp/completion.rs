@@ -164,15 +164,16 @@ impl CompletionStream {
     }
 
     fn text(&mut self, index: usize, text: &str) -> Value {
+        let timed = self.about.timings;
         let choice = self.choice(index);
         let tokens = std::mem::take(&mut choice.tokens);
-        let (usage, timings) = (*choice.running.usage(), choice.running.timings());
+        let (usage, timings) = (*choice.running.usage(), timed.then(|| choice.running.timings()));
         let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
         let mut value = json!({
             "index": index, "content": text, "tokens": ids, "stop": false, "id_slot": -1,
             "tokens_predicted": usage.completion, "tokens_evaluated": usage.prompt,
         });
-        if self.about.timings {
+        if let Some(timings) = timings {
             value["timings"] = timings;
         }
         if self.about.n_probs > 0 {

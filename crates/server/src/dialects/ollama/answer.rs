@@ -2,7 +2,7 @@
 
 use super::request::{check_generate, read_chat, read_generate, read_keep_alive, read_params};
 use crate::answer::{Call, Finish, Outcome, Piece, Reason, Update, What};
-use crate::app::Asker;
+use crate::app::{Asker, Received};
 use crate::dialect::{Dialect, json_response};
 use crate::dialects::prepare;
 use crate::dialects::prepare::{PromptInput, prompts};
@@ -28,16 +28,15 @@ struct About {
 
 /// `POST /api/chat`.
 pub(crate) async fn chat(asker: Asker, body: Body) -> Response {
-    asker.reply(Dialect::Ollama, answer(&asker, body, true).await)
+    asker.answer(Dialect::Ollama, body, |asker, received| answer(asker, received, true)).await
 }
 
 /// `POST /api/generate`.
 pub(crate) async fn generate(asker: Asker, body: Body) -> Response {
-    asker.reply(Dialect::Ollama, answer(&asker, body, false).await)
+    asker.answer(Dialect::Ollama, body, |asker, received| answer(asker, received, false)).await
 }
 
-async fn answer(asker: &Asker, body: Body, chat: bool) -> Result<Response, ApiError> {
-    let received = asker.receive(body).await?;
+async fn answer(asker: Asker, received: Received, chat: bool) -> Result<Response, ApiError> {
     let fields = received.fields()?;
     if asks_nothing(&fields, chat)? && read_keep_alive(&fields)? == Some(Some(Duration::ZERO)) {
         let models = &asker.app.models;
@@ -196,9 +195,11 @@ impl Encoder for Lines {
 
     fn end(&mut self, _out: &mut String) {}
 
-    fn ping(&mut self, _out: &mut String) {}
+    fn ping(&mut self, out: &mut String) {
+        out.push_str(Dialect::Ollama.loading());
+    }
 
     fn content_type(&self) -> &'static str {
-        "application/x-ndjson"
+        Dialect::Ollama.stream_type()
     }
 }

@@ -112,6 +112,7 @@ fn compile_field(name: &str, place: &str, spec: &FieldSpec) -> Result<Field, Ref
     let strip = match spec.content_args.get("strip") {
         Some(Value::Bool(false)) => Strip::None,
         Some(Value::String(text)) if text == "at_markers" => Strip::AtMarkers,
+        Some(Value::String(text)) if text == "before_calls" => Strip::BeforeCalls,
         _ => Strip::Both,
     };
     let interrupted_by = spec.interrupted_by.as_ref().map(|list| list.list(place)).transpose()?;

@@ -70,6 +70,8 @@ pub(in crate::response) enum FieldKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::response) enum Strip {
     None,
+    /// Before tool calls.
+    BeforeCalls,
     /// Next to markers.
     AtMarkers,
     /// At the beginning and the end.
