@@ -300,6 +300,19 @@ pub(crate) fn message(value: &Value) -> Option<String> {
     Some(text.as_str().map_or_else(|| text.to_string(), str::to_owned))
 }
 
+/// The address of what a server tells of one of its models.
+pub(crate) fn of_model(path: &str, model: Option<&str>) -> String {
+    let mut path = path.to_owned();
+    for (at, byte) in model.unwrap_or_default().bytes().enumerate() {
+        path.push_str(if at == 0 { "?model=" } else { "" });
+        match byte {
+            byte if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) => path.push(char::from(byte)),
+            byte => path.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    path
+}
+
 #[cfg(test)]
 mod tests {
     use super::address;

@@ -93,6 +93,30 @@ fn a_conversation_goes_to_the_server_with_what_flags_say() {
 }
 
 #[test]
+fn of_several_models_the_first_answers_and_tells_its_context_once_it_is_loaded() {
+    let server = MockServer::new(|path, before| match path {
+        "/v1/models" => {
+            Answer::Plain("200 OK", r#"{"data":[{"id":"fox"},{"id":"owl"},{"id":"elk"}]}"#.into())
+        }
+        "/props?model=fox" => {
+            let context = if before == 0 { 0 } else { 4096 };
+            Answer::Plain("200 OK", json!({"default_generation_settings": {"n_ctx": context}}).to_string())
+        }
+        _ => Answer::Stream(events("", &["Hello"])),
+    });
+    let (code, _, stderr) = chat(&server, &[], "/tokens\nHi\n/tokens\n");
+    assert!(
+        code == 0 && stderr.contains(&format!("fox at {}; -m chooses another: owl, elk\n", server.url)),
+        "{stderr}"
+    );
+    let (before, after) =
+        stderr.split_once("does not say how many tokens").unwrap_or_else(|| panic!("{stderr}"));
+    assert!(!before.contains("4096") && after.contains("4096"), "{stderr}");
+    let (_, _, stderr) = chat(&server, &["-m", "owl"], "");
+    assert!(!stderr.contains("another"), "{stderr}");
+}
+
+#[test]
 fn every_failure_says_what_to_do_and_loses_nothing() {
     let full = r#"{"error":{"message":"all blocks are taken"}}"#;
     let server = server(vec![

@@ -11,7 +11,7 @@ use crate::commands::conversation::Conversation;
 use crate::exit::Usage;
 use crate::interrupt;
 use crate::output::say;
-use crate::server::{Piece, Server, Trouble};
+use crate::server::{Piece, Server, Trouble, of_model};
 use anyhow::Result;
 use latent_grammar::Source;
 use serde_json::{Map, Value, json};
@@ -48,22 +48,30 @@ impl Remote<'_> {
         let mut parameters = parameters(args)?;
         match server.get("/v1/models", MAX_ABOUT) {
             Ok(list) => {
-                let model = chosen(&list, args)?;
+                let Choice { model, others } = chosen(&list, args)?;
                 if !args.quiet {
-                    say(&format!("{} at {}", model.as_deref().unwrap_or("a model"), server.url()));
+                    let others = match others.as_slice() {
+                        [] => String::new(),
+                        others => format!("; -m chooses another: {}", others.join(", ")),
+                    };
+                    say(&format!("{} at {}{others}", model.as_deref().unwrap_or("a model"), server.url()));
                 }
                 parameters.extend(model.map(|model| ("model".to_owned(), model.into())));
             }
             Err(trouble @ (Trouble::NotReady { .. } | Trouble::Full { .. })) => say(&format!("({trouble})")),
             Err(trouble) => return Err(trouble.into()),
         }
-        let props = properties_of(parameters.get("model").and_then(Value::as_str));
-        let about =
-            server.get(&props, MAX_ABOUT).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
-        let context = about.and_then(|about| about["default_generation_settings"]["n_ctx"].as_u64());
-        let context =
-            context.and_then(|context| usize::try_from(context).ok()).filter(|context| *context > 0);
-        Ok(Remote { server, parameters, context, used: 0, args })
+        let mut remote = Remote { server, parameters, context: None, used: 0, args };
+        remote.context = remote.ask_context();
+        Ok(remote)
+    }
+
+    /// Tokens of the model's context. A model that is not loaded yet has none.
+    fn ask_context(&self) -> Option<usize> {
+        let props = of_model("/props", self.parameters.get("model").and_then(Value::as_str));
+        let about: Value = serde_json::from_str(&self.server.get(&props, MAX_ABOUT).ok()?).ok()?;
+        let context = about["default_generation_settings"]["n_ctx"].as_u64()?;
+        usize::try_from(context).ok().filter(|context| *context > 0)
     }
 
     fn request(&self, conversation: &Conversation, again: u64) -> Value {
@@ -135,6 +143,10 @@ impl Partner for Remote<'_> {
             Ok(()) => Ending::Whole,
         };
         let figures = chunks.figures(start);
+        // the first answer has its model loaded
+        if self.used == 0 && self.context.is_none() {
+            self.context = self.ask_context();
+        }
         if figures.prompt > 0 {
             self.used = figures.prompt + figures.tokens;
         }
@@ -177,8 +189,18 @@ impl Remote<'_> {
     }
 }
 
-/// The model to ask for: the one that was named, or the server's first.
-fn chosen(list: &str, args: &ChatArgs) -> Result<Option<String>> {
+/// The model to ask for, and what else there is where nobody has named it.
+#[derive(Default)]
+struct Choice {
+    model: Option<String>,
+    others: Vec<String>,
+}
+
+/// Most names of models that are listed.
+const MAX_NAMES: usize = 20;
+
+/// The model that was named, or the server's first.
+fn chosen(list: &str, args: &ChatArgs) -> Result<Choice> {
     let list: Value = serde_json::from_str(list).unwrap_or_default();
     let ids = list["data"].as_array().into_iter().flatten();
     let ids: Vec<&str> = ids.filter_map(|model| model["id"].as_str()).collect();
@@ -187,28 +209,16 @@ fn chosen(list: &str, args: &ChatArgs) -> Result<Option<String>> {
     let named =
         args.model.model.as_deref().filter(|model| from_environment.as_deref() != Some(model.as_os_str()));
     let Some(named) = named.map(|name| name.to_string_lossy().into_owned()) else {
-        return Ok(ids.first().map(|id| (*id).to_owned()));
+        let mut ids = ids.into_iter().map(str::to_owned);
+        return Ok(Choice { model: ids.next(), others: ids.take(MAX_NAMES).collect() });
     };
     if !ids.is_empty() && !ids.contains(&named.as_str()) {
-        let known: Vec<&str> = ids.into_iter().take(20).collect();
+        let known: Vec<&str> = ids.into_iter().take(MAX_NAMES).collect();
         return Err(
             Usage(format!("-m {named}: the server has no such model; it has {}", known.join(", "))).into()
         );
     }
-    Ok(Some(named))
-}
-
-/// The address of what a server tells of a model.
-fn properties_of(model: Option<&str>) -> String {
-    let mut path = "/props".to_owned();
-    for (at, byte) in model.unwrap_or_default().bytes().enumerate() {
-        path.push_str(if at == 0 { "?model=" } else { "" });
-        match byte {
-            byte if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) => path.push(char::from(byte)),
-            byte => path.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    path
+    Ok(Choice { model: Some(named), ..Choice::default() })
 }
 
 /// What is asked for in every request: only what flags say, so that the server's own defaults hold.

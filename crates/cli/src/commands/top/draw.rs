@@ -1,6 +1,6 @@
 //! The table of figures as lines of text.
 
-use super::view::View;
+use super::view::{Model, View};
 use latent_types::{format_bytes, printable};
 use std::collections::VecDeque;
 use unicode_width::UnicodeWidthChar;
@@ -69,9 +69,15 @@ pub(super) fn lines(view: &View, history: &History, columns: usize) -> Vec<Strin
             &format!("{accepted} of {drafted} accepted ({:.0} %)", percent(accepted, drafted)),
         ));
     }
+    if !view.models.is_empty() {
+        lines.push(String::new());
+        lines.push("models".into());
+        lines.extend(view.models.iter().map(|of| model(of, columns)));
+    }
     if !view.phases.is_empty() {
         lines.push(String::new());
-        lines.push("phases of a step".into());
+        let of = view.phases_of.as_deref().map(|model| format!(" of {}", printable(model)));
+        lines.push(format!("phases of a step{}", of.unwrap_or_default()));
         let bar = columns.saturating_sub(52).min(40);
         for phase in &view.phases {
             let name = cut(&printable(&phase.name), 30);
@@ -106,7 +112,29 @@ fn requests(view: &View) -> String {
     )
 }
 
+/// A line of a model: the name takes what is left.
+fn model(model: &Model, columns: usize) -> String {
+    let room = columns.saturating_sub(48).clamp(12, 40);
+    let name = printable(&model.name).to_string();
+    let name = if width(&name) > room { format!("{}…", cut(&name, room - 1)) } else { name };
+    let fill = " ".repeat(room - width(&name));
+    let begin = format!("  {name}{fill}  ");
+    match model.loaded {
+        Some(false) => format!("{begin}not loaded"),
+        _ => {
+            let (running, waiting) = (whole(model.running), whole(model.waiting));
+            format!(
+                "{begin}{running:>3} running, {waiting:>3} waiting {:>8} tokens/s",
+                shown(model.token_rate)
+            )
+        }
+    }
+}
+
 fn batch(view: &View) -> String {
+    if view.running == Some(0.0) && view.steps_rate == Some(0.0) {
+        return row("batch", "idle");
+    }
     let mut text = of(view.decoding, |count| format!("{count} decode, "));
     text += &of(view.prompt_rows, |count| format!("{count} prompt tokens, "));
     text += &of(view.step_seconds, |time| format!("{} a step, ", seconds(Some(time))));
@@ -114,17 +142,19 @@ fn batch(view: &View) -> String {
 }
 
 /// Blocks as a bar and as numbers.
-fn cache(view: &View, blocks: [f64; 3], columns: usize) -> [String; 2] {
+fn cache(view: &View, blocks: [f64; 3], columns: usize) -> Vec<String> {
     let total: f64 = blocks.iter().sum();
+    if total == 0.0 {
+        return vec![row("KV cache", "no model is loaded")];
+    }
     let room = columns.saturating_sub(LABEL + 1).min(60);
-    let part =
-        |count: f64| if total > 0.0 { ((count / total * room as f64).round() as usize).min(room) } else { 0 };
+    let part = |count: f64| ((count / total * room as f64).round() as usize).min(room);
     let used = part(blocks[0]);
     let cached = part(blocks[0] + blocks[1]).saturating_sub(used);
     let bar = format!("{}{}{}", "█".repeat(used), "▒".repeat(cached), "·".repeat(room - used - cached));
     let tokens = of(view.block_tokens, |tokens| format!(" blocks of {tokens} tokens"));
     let [in_use, kept, free] = blocks;
-    [row("KV cache", &bar), row("", &format!("█ {in_use} used  ▒ {kept} cached  · {free} free{tokens}"))]
+    vec![row("KV cache", &bar), row("", &format!("█ {in_use} used  ▒ {kept} cached  · {free} free{tokens}"))]
 }
 
 fn row(label: &str, text: &str) -> String {
@@ -191,7 +221,7 @@ fn width(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
 
-/// As much of a line as fits.
+/// As much of a text as fits.
 pub(super) fn cut(line: &str, columns: usize) -> String {
     let mut used = 0;
     line.chars()

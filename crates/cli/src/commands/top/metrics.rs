@@ -1,9 +1,13 @@
 //! Prometheus' text format: the figures that are looked at, and nothing else of it.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 /// Most lines that are read.
 const MAX_LINES: usize = 50_000;
+
+/// Most models that are told apart; what others do is left out.
+const MAX_MODELS: usize = 64;
 
 /// Most figures that are kept.
 const MAX_FIGURES: usize = 4096;
@@ -11,10 +15,22 @@ const MAX_FIGURES: usize = 4096;
 /// What begins the names that are looked at: our own, and llama.cpp's.
 const PREFIXES: [&str; 2] = ["latent_", "llamacpp:"];
 
-/// Figures by name and the label `state`; those with other labels are added up.
+/// Most bytes of a name or a label.
+const LONGEST: usize = 200;
+
+/// Figures by name and the labels `state` and `model`; those with other labels are added up.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Metrics {
-    figures: BTreeMap<(String, String), f64>,
+    figures: BTreeMap<(String, Labels), f64>,
+    /// As the page has them in order.
+    models: Vec<String>,
+}
+
+/// The labels that are looked at; empty where there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Labels {
+    state: String,
+    model: String,
 }
 
 impl Metrics {
@@ -22,8 +38,14 @@ impl Metrics {
     pub(super) fn parse(text: &str) -> Metrics {
         let mut metrics = Metrics::default();
         for line in text.lines().take(MAX_LINES) {
-            let Some((name, state, value)) = sample(line) else { continue };
-            let key = (name.to_owned(), state);
+            let Some((name, labels, value)) = sample(line) else { continue };
+            if !labels.model.is_empty() && !metrics.models.contains(&labels.model) {
+                if metrics.models.len() == MAX_MODELS {
+                    continue;
+                }
+                metrics.models.push(labels.model.clone());
+            }
+            let key = (name.to_owned(), labels);
             if metrics.figures.len() < MAX_FIGURES || metrics.figures.contains_key(&key) {
                 *metrics.figures.entry(key).or_default() += value;
             }
@@ -35,39 +57,78 @@ impl Metrics {
         self.figures.is_empty()
     }
 
+    /// The models that the page names.
+    pub(super) fn models(&self) -> &[String] {
+        &self.models
+    }
+
+    /// Of several models the one that answers most requests, else one that is loaded.
+    pub(super) fn busiest(&self) -> Option<&str> {
+        let rank = |name: &&String| {
+            let figure = |of| self.of_model(of, name).unwrap_or(0.0);
+            // of equal ones the first
+            (figure("latent_requests_running"), figure("latent_model_loaded"))
+        };
+        let several = Some(self.models.as_slice()).filter(|models| models.len() > 1)?;
+        let best =
+            several.iter().rev().max_by(|a, b| rank(a).partial_cmp(&rank(b)).unwrap_or(Ordering::Equal))?;
+        Some(best)
+    }
+
+    /// A figure, of all models together.
     pub(super) fn get(&self, name: &str) -> Option<f64> {
         self.of(name, "")
     }
 
-    /// A figure of which there is one for each state.
+    /// A figure of which there is one for each state, of all models together.
     pub(super) fn of(&self, name: &str, state: &str) -> Option<f64> {
-        self.figures.get(&(name.to_owned(), state.to_owned())).copied().filter(|value| value.is_finite())
+        self.each(name, state).reduce(|sum, value| sum + value)
+    }
+
+    /// The largest figure of a model.
+    pub(super) fn largest(&self, name: &str) -> Option<f64> {
+        self.each(name, "").reduce(f64::max)
+    }
+
+    /// One model's figure.
+    pub(super) fn of_model(&self, name: &str, model: &str) -> Option<f64> {
+        let labels = Labels { state: String::new(), model: model.to_owned() };
+        self.figures.get(&(name.to_owned(), labels)).copied().filter(|value| value.is_finite())
+    }
+
+    fn each(&self, name: &str, state: &str) -> impl Iterator<Item = f64> {
+        let first = (name.to_owned(), Labels { state: state.to_owned(), model: String::new() });
+        let of_it = self.figures.range(first.clone()..);
+        let of_it =
+            of_it.take_while(move |((name, labels), _)| *name == first.0 && labels.state == first.1.state);
+        of_it.map(|(_, value)| *value).filter(|value| value.is_finite())
     }
 }
 
-/// Name, state and value of a line.
-fn sample(line: &str) -> Option<(&str, String, f64)> {
+/// Name, labels and value of a line.
+fn sample(line: &str) -> Option<(&str, Labels, f64)> {
     let line = line.trim();
     if !PREFIXES.iter().any(|prefix| line.starts_with(prefix)) {
         return None;
     }
     let end = line.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | ':')))?;
     let (name, rest) = line.split_at(end);
-    let (state, rest) = match rest.strip_prefix('{') {
+    let (labels, rest) = match rest.strip_prefix('{') {
         Some(labels) => labelled(labels)?,
-        None => (String::new(), rest),
+        None => (Labels::default(), rest),
     };
     // a time may follow the value
     let value = rest.split_whitespace().next()?;
-    if name.len() > 200 || state.len() > 200 || !rest.starts_with([' ', '\t']) {
+    let longest = name.len().max(labels.state.len()).max(labels.model.len());
+    if longest > LONGEST || !rest.starts_with([' ', '\t']) {
         return None;
     }
-    Some((name, state, value.parse().ok()?))
+    Some((name, labels, value.parse().ok()?))
 }
 
-/// The value of the label `state` (empty without one), and what follows the labels.
-fn labelled(labels: &str) -> Option<(String, &str)> {
-    let (mut state, mut rest) = (String::new(), labels.trim_start());
+/// The labels, and what follows them.
+fn labelled(text: &str) -> Option<(Labels, &str)> {
+    let (mut labels, mut rest) = (Labels::default(), text.trim_start());
     while !rest.starts_with('}') {
         let (name, quoted) = rest.split_once('=')?;
         let mut chars = quoted.trim_start().strip_prefix('"')?.char_indices();
@@ -83,13 +144,15 @@ fn labelled(labels: &str) -> Option<(String, &str)> {
                 (_, c) => value.push(c),
             }
         };
-        if name.trim() == "state" {
-            state = value;
+        match name.trim() {
+            "state" => labels.state = value,
+            "model" => labels.model = value,
+            _ => {}
         }
         rest = body.get(end + 1..)?.trim_start();
         rest = rest.strip_prefix(',').unwrap_or(rest).trim_start();
     }
-    Some((state, &rest[1..]))
+    Some((labels, &rest[1..]))
 }
 
 #[cfg(test)]
@@ -108,6 +171,30 @@ mod tests {
         assert_eq!(metrics.get("latent_http_requests_total"), Some(5.0));
         assert_eq!(metrics.get("llamacpp:requests_processing"), Some(4.0));
         assert_eq!((metrics.get("go_threads"), metrics.get("latent_kv_blocks")), (None, None));
+    }
+
+    #[test]
+    fn figures_of_models_are_added_up_and_told_apart() {
+        let page = "latent_steps_total{model=\"b\"} 3\nlatent_steps_total{model=\"a\"} 4\nlatent_steps 9\n\
+                    latent_kv_blocks{model=\"b\",state=\"used\"} 1\nlatent_kv_blocks{model=\"b\",state=\"free\"} 8\n\
+                    latent_kv_blocks{model=\"a\",state=\"used\"} 5\nlatent_steps_total{model=\"c\"} NaN\n";
+        let metrics = Metrics::parse(page);
+        assert_eq!(metrics.models(), ["b", "a", "c"]);
+        assert_eq!(
+            (metrics.get("latent_steps_total"), metrics.largest("latent_steps_total")),
+            (Some(7.0), Some(4.0))
+        );
+        assert_eq!(metrics.of("latent_kv_blocks", "used"), Some(6.0));
+        assert_eq!(metrics.of_model("latent_steps_total", "b"), Some(3.0));
+        assert_eq!(metrics.of_model("latent_steps_total", "c"), None);
+        assert_eq!(metrics.busiest(), Some("b"));
+        let loaded = "latent_model_loaded{model=\"c\"} 1\n";
+        assert_eq!(Metrics::parse(&format!("{page}{loaded}")).busiest(), Some("c"));
+        let running = "latent_requests_running{model=\"a\"} 2\n";
+        assert_eq!(Metrics::parse(&format!("{page}{loaded}{running}")).busiest(), Some("a"));
+        assert_eq!(Metrics::parse("latent_steps_total{model=\"b\"} 3\n").busiest(), None);
+        let many: String = (0..1000).map(|i| format!("latent_x{{model=\"{i}\"}} 1\n")).collect();
+        assert_eq!(Metrics::parse(&many).models().len(), MAX_MODELS);
     }
 
     #[test]

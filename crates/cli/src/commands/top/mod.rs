@@ -9,7 +9,7 @@ mod view;
 
 use crate::args::TopArgs;
 use crate::exit::Found;
-use crate::server::{Server, Trouble};
+use crate::server::{Server, Trouble, of_model};
 use crate::{interrupt, output};
 use anyhow::Result;
 use draw::History;
@@ -31,6 +31,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// What a server says at one moment.
 struct Reading {
     metrics: Metrics,
+    /// Of several models the one whose phases these are.
+    model: Option<String>,
     phases: Vec<Phase>,
     at: Instant,
 }
@@ -63,6 +65,7 @@ fn view(now: &Reading, before: Option<&Reading>) -> View {
     let before = before.map(|before| (&before.metrics, now.at.duration_since(before.at)));
     let mut view = View::new(&now.metrics, before);
     view.phases.clone_from(&now.phases);
+    view.phases_of.clone_from(&now.model);
     view
 }
 
@@ -79,9 +82,10 @@ fn read(server: &Server) -> Result<Reading> {
         return Err(Found(format!("{}/metrics has no figures of Latent or llama.cpp", server.url())).into());
     }
     // only our own server has them, and not always
-    let phases =
-        server.get("/latent/profile", MAX_METRICS).map(|text| view::phases(&text)).unwrap_or_default();
-    Ok(Reading { metrics, phases, at })
+    let model = metrics.busiest().map(str::to_owned);
+    let profile = server.get(&of_model("/latent/profile", model.as_deref()), MAX_METRICS);
+    let phases = profile.map(|text| view::phases(&text)).unwrap_or_default();
+    Ok(Reading { metrics, model, phases, at })
 }
 
 /// Readings, made by a thread so that keys are followed while a server is slow.

@@ -53,6 +53,47 @@ phases of a step
 }
 
 #[test]
+fn several_models_have_a_line_each_and_nothing_is_counted_twice() {
+    let page_of = |tokens: u32, steps: u32| {
+        let model = |name: &str, loaded: u32, running: u32, tokens: u32, steps: u32, free: u32| {
+            format!(
+                "latent_model_loaded{{model=\"{name}\"}} {loaded}\nlatent_requests_running{{model=\"{name}\"}} {running}\n\
+                 latent_requests_waiting{{model=\"{name}\"}} 0\nlatent_generated_tokens_total{{model=\"{name}\"}} {tokens}\n\
+                 latent_steps_total{{model=\"{name}\"}} {steps}\nlatent_step_seconds_total{{model=\"{name}\"}} {}\n\
+                 latent_kv_blocks{{model=\"{name}\",state=\"used\"}} 0\nlatent_kv_blocks{{model=\"{name}\",state=\"cached\"}} 0\n\
+                 latent_kv_blocks{{model=\"{name}\",state=\"free\"}} {free}\nlatent_kv_block_tokens{{model=\"{name}\"}} {}\n",
+                f64::from(steps) / 50.0,
+                64 * loaded
+            )
+        };
+        let long = "a-model-whose-name-is-longer-than-what-there-is";
+        [model("small", 1, 2, tokens, steps, 8), model(long, 1, 0, 0, 0, 4), model("big", 0, 0, 0, 0, 0)]
+            .concat()
+    };
+    let (before, now) = (Metrics::parse(&page_of(100, 10)), Metrics::parse(&page_of(350, 60)));
+    let view = View::new(&now, Some((&before, Duration::from_secs(2))));
+    let lines = page(Some(&view), None, "http://h", &History::default(), (80, 24));
+    let text = lines.join("\n");
+    for said in [
+        "20.0 ms a step, 25.0 steps/s",
+        "12 free blocks of 64 tokens",
+        "\nmodels\n",
+        "\n  small                               2 running,   0 waiting    125.0 tokens/s\n",
+        "\n  a-model-whose-name-is-longer-th…    0 running,   0 waiting      0.0 tokens/s\n",
+        "\n  big                               not loaded\n",
+    ] {
+        assert!(text.contains(said), "no {said:?} in {text}");
+    }
+    assert_eq!(view.json("u")["models"][0]["per_second"]["generated_tokens"], 125.0);
+    // nothing runs, and before anything is loaded
+    let nothing = page_of(0, 0).replace(" 2\n", " 0\n").replace(" 8\n", " 0\n").replace(" 4\n", " 0\n");
+    let nothing = Metrics::parse(&nothing);
+    let view = View::new(&nothing, Some((&nothing, Duration::from_secs(1))));
+    let text = page(Some(&view), None, "http://h", &History::default(), (80, 24)).join("\n");
+    assert!(text.contains("batch      idle\n") && text.contains("KV cache   no model is loaded\n"), "{text}");
+}
+
+#[test]
 fn every_size_and_every_lack_has_a_page() {
     for text in ["latent_x 1", "llamacpp:requests_processing 2", NOW] {
         let view = View::new(&Metrics::parse(text), None);

@@ -16,6 +16,16 @@ pub(super) struct Phase {
     pub(super) microseconds: f64,
 }
 
+/// One of several models.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Model {
+    pub(super) name: String,
+    pub(super) loaded: Option<bool>,
+    pub(super) running: Option<f64>,
+    pub(super) waiting: Option<f64>,
+    pub(super) token_rate: Option<f64>,
+}
+
 /// Figures of one moment. What the server does not tell is none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct View {
@@ -49,7 +59,11 @@ pub(super) struct View {
     pub(super) preemptions: Option<f64>,
     pub(super) drafted: Option<f64>,
     pub(super) accepted: Option<f64>,
+    /// Where there are several.
+    pub(super) models: Vec<Model>,
     pub(super) phases: Vec<Phase>,
+    /// Whose they are, where there are several models.
+    pub(super) phases_of: Option<String>,
 }
 
 impl View {
@@ -70,6 +84,10 @@ impl View {
             let ((sum, _), (count, _)) = (grown(sum)?, grown(count)?);
             (count > 0.0).then(|| sum / count)
         };
+        let models = match now.models() {
+            [_, _, ..] => now.models().iter().map(|name| Model::new(name, now, before)).collect(),
+            _ => Vec::new(),
+        };
         let states = |name: &str, states: [&str; 3]| states.map(|state| now.of(name, state));
         View {
             ready: now.get("latent_ready").map(|ready| ready > 0.0),
@@ -80,14 +98,15 @@ impl View {
             waiting_tokens: now.get("latent_waiting_tokens"),
             decoding: now.get("latent_batch_decoding"),
             prompt_rows: now.get("latent_batch_prompt_tokens"),
-            step_seconds: now.get("latent_last_step_seconds"),
+            step_seconds: mean("latent_step_seconds_total", "latent_steps_total")
+                .or_else(|| now.largest("latent_last_step_seconds")),
             steps_rate: rate(["latent_steps_total", "llamacpp:n_decode_total"]),
             prompt_rate: rate(["latent_prompt_tokens_total", "llamacpp:prompt_tokens_total"]),
             token_rate: rate(["latent_generated_tokens_total", "llamacpp:tokens_predicted_total"]),
             first_token: mean("latent_first_token_seconds_total", "latent_first_tokens_total"),
             gap: mean("latent_token_gap_seconds_total", "latent_token_gaps_total"),
             blocks: states("latent_kv_blocks", ["used", "cached", "free"]),
-            block_tokens: now.get("latent_kv_block_tokens"),
+            block_tokens: now.largest("latent_kv_block_tokens"),
             hits: now.get("latent_prefix_hits_total"),
             lookups: now.get("latent_prefix_lookups_total"),
             saved: now.get("latent_prefix_tokens_saved_total"),
@@ -98,7 +117,9 @@ impl View {
             preemptions: now.get("latent_preemptions_total"),
             drafted: now.get("latent_drafted_tokens_total"),
             accepted: now.get("latent_accepted_drafts_total"),
+            models,
             phases: Vec::new(),
+            phases_of: None,
         }
     }
 
@@ -116,7 +137,34 @@ impl View {
             "prefixes": {"hits": self.hits, "lookups": self.lookups, "tokens_saved": self.saved, "evicted": self.evicted, "disk_bytes": self.disk_bytes},
             "jobs": {"finished": self.jobs[0], "refused": self.jobs[1], "cancelled": self.jobs[2], "failed": self.jobs[3], "preempted": self.preemptions},
             "drafts": {"drafted": self.drafted, "accepted": self.accepted},
+            "models": self.models.iter().map(Model::json).collect::<Vec<_>>(),
             "phases": self.phases.iter().map(phase).collect::<Vec<_>>(),
+            "phases_of": self.phases_of,
+        })
+    }
+}
+
+impl Model {
+    fn new(name: &str, now: &Metrics, before: Option<(&Metrics, Duration)>) -> Model {
+        let rate = || {
+            let (before, time) = before?;
+            let tokens = |metrics: &Metrics| metrics.of_model("latent_generated_tokens_total", name);
+            let more = tokens(now)? - tokens(before)?;
+            (more >= 0.0 && !time.is_zero()).then(|| more / time.as_secs_f64())
+        };
+        Model {
+            name: name.to_owned(),
+            loaded: now.of_model("latent_model_loaded", name).map(|loaded| loaded > 0.0),
+            running: now.of_model("latent_requests_running", name),
+            waiting: now.of_model("latent_requests_waiting", name),
+            token_rate: rate(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name, "loaded": self.loaded, "requests": {"running": self.running, "waiting": self.waiting},
+            "per_second": {"generated_tokens": self.token_rate},
         })
     }
 }
