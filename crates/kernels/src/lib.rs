@@ -16,6 +16,7 @@
 //! | any format, one row at a time | `matmul/dequantized` | | | |
 //! | decode attention (MLA, latent space) | `attention/mla_decode/{f32, int8}` | `attention/mla_decode/{f16, int8_f16}` | `attention/mla_decode/bf16` | `attention/mla_decode/bf16` |
 //! | prefill attention (expanded keys and values) | `attention/mla_prefill/f32` | `attention/mla_prefill/f16` | `attention/mla_prefill/bf16` | `attention/mla_prefill/bf16` |
+//! | 4-bit weights with group scales (Marlin) | `w4` | | `w4/pairs` | |
 //! | norm, RoPE, activation functions, routing | `norm`, `rope`, `elementwise`, `moe` | | | |
 //!
 //! So decode attention on AVX2 is `attention/mla_decode/f32.rs` (or `int8.rs`) with `simd/avx2.rs`, compiled in `attention/tiers.rs`.
@@ -57,6 +58,7 @@ mod simd;
 mod table;
 mod tiers;
 mod view;
+mod w4;
 mod weights;
 mod widen;
 
@@ -83,4 +85,8 @@ pub use shape::ShapeError;
 pub use table::table;
 pub use tiers::{limit_tier, tier_limit};
 pub use view::{Rows, RowsMut};
+pub use w4::{
+    W4Args, W4Codes, W4DequantFn, W4Entry, W4Fn, W4Form, W4Input, W4Kernel, W4MatmulFn, W4Matrix, W4Scales,
+    W4Scratch, W4Shape, W4Stripes, W4Unit, w4_dequant_f16, w4_reduce, w4_table, w4_zero,
+};
 pub use weights::{BlockScales, WeightMatrix};

@@ -53,6 +53,11 @@ impl<'a> Rows<'a> {
         &self.data[i * self.stride..][..self.cols]
     }
 
+    /// The elements from the first row on, and the stride.
+    pub(crate) fn parts(&self) -> (&'a [f32], usize) {
+        (self.data, self.stride)
+    }
+
     /// Address of the first row, and the stride.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn raw(&self) -> (*const f32, usize) {
@@ -75,6 +80,9 @@ pub struct RowsMut<'a> {
     stride: usize,
     _borrow: PhantomData<&'a mut [f32]>,
 }
+
+// SAFETY: it is an exclusive borrow of f32, which any thread may read and write.
+unsafe impl Send for RowsMut<'_> {}
 
 impl<'a> RowsMut<'a> {
     /// `rows` rows of `cols` elements, `stride` elements apart.
@@ -153,6 +161,26 @@ impl<'a> RowsMut<'a> {
         self.row_mut(row)[col] = value;
     }
 
+    /// The first `at` columns, and the others, for another thread to write.
+    pub fn split_columns(self, at: usize) -> (RowsMut<'a>, RowsMut<'a>) {
+        assert!(at <= self.cols, "column {at} of {}", self.cols);
+        // without rows, a column's address may be outside the memory
+        let first = if self.rows == 0 { 0 } else { at };
+        // SAFETY: a column of the first row or its end, which is in the memory; 0 without rows. No column is in both.
+        let start = unsafe { self.start.add(first) };
+        (RowsMut { cols: at, ..self }, RowsMut { start, cols: self.cols - at, ..self })
+    }
+
+    /// The first `at` rows, and the others, for another thread to write.
+    pub fn split_rows(self, at: usize) -> (RowsMut<'a>, RowsMut<'a>) {
+        assert!(at <= self.rows, "row {at} of {}", self.rows);
+        // behind the last row there may be no address
+        let first = if at == self.rows { 0 } else { at };
+        // SAFETY: a row of this matrix, or 0. No row is in both.
+        let start = unsafe { self.start.add(first * self.stride) };
+        (RowsMut { rows: at, ..self }, RowsMut { start, rows: self.rows - at, ..self })
+    }
+
     /// Reborrows some of the columns.
     pub fn columns(&mut self, range: Range<usize>) -> RowsMut<'_> {
         assert!(range.start <= range.end && range.end <= self.cols, "columns {range:?} of {}", self.cols);
@@ -192,6 +220,25 @@ mod tests {
         assert_eq!(RowsMut::new(&mut [], 7, 0, 0).row_mut(6).len(), 0);
         assert_eq!(Rows::new(&[0.0; 8], 2, 4, 4).row(1).len(), 4);
         assert_eq!(Rows::new(&[], 0, 4, usize::MAX).rows(), 0);
+    }
+
+    #[test]
+    fn a_matrix_is_split_for_two_threads() {
+        let mut memory = [0.0; 12];
+        let (top, bottom) = RowsMut::new(&mut memory, 3, 4, 4).split_rows(2);
+        let (mut left, mut right) = top.split_columns(1);
+        std::thread::scope(|scope| {
+            let mut bottom = bottom;
+            scope.spawn(move || bottom.row_mut(0).fill(3.0));
+            scope.spawn(move || (0..2).for_each(|i| left.row_mut(i).fill(1.0)));
+            (0..2).for_each(|i| right.row_mut(i).fill(2.0));
+        });
+        assert_eq!(memory, [1.0, 2.0, 2.0, 2.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0]);
+        // ends, and none at all
+        let (all, none) = RowsMut::new(&mut memory, 3, 4, 4).split_rows(3);
+        assert_eq!((all.rows(), none.rows()), (3, 0));
+        let (none, all) = RowsMut::new(&mut [], 0, 4, 4).split_columns(3);
+        assert_eq!((none.cols(), all.cols(), all.rows()), (3, 1, 0));
     }
 
     #[test]

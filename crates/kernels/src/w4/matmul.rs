@@ -1,0 +1,83 @@
+//! What every product shares: arguments, their checks, scratch memory, and the columns behind the last whole vector.
+
+use super::input::W4Input;
+use super::matrix::{W4Matrix, WORD};
+use super::nibbles::LANES;
+use super::part::{self, Padded, Part};
+use crate::RowsMut;
+use std::ops::Range;
+
+/// A share of a product.
+#[derive(Clone)]
+pub struct W4Args<'a, 'w> {
+    /// The weight `[K, N]`.
+    pub weight: &'a W4Matrix<'w>,
+    /// The input `[M, K]` in the kernel's form.
+    pub input: &'a W4Input<'a>,
+    /// Rows of the input; from a multiple of the form's panel rows on.
+    pub rows: Range<usize>,
+    /// Inputs that are summed, from and to multiples of 8. All of K, or a slice of it.
+    pub k: Range<usize>,
+    /// Columns of the weight.
+    pub columns: Range<usize>,
+}
+
+/// Memory that kernels reuse from call to call.
+#[derive(Default)]
+pub struct W4Scratch {
+    pub(super) padded: Padded,
+    pub(super) buffers: Buffers,
+    /// Results of the padded columns.
+    out: Vec<f32>,
+}
+
+/// Memory of one kernel.
+#[derive(Default)]
+pub(super) struct Buffers {
+    /// Partial sums, or a decoded strip of f32.
+    pub floats: Vec<f32>,
+    /// A decoded strip of bf16.
+    pub words: Vec<u32>,
+}
+
+/// A product: writes `rows` × `columns` results.
+///
+/// # Panics
+/// When the ranges are not inside of weight, input and results, or the input has another form.
+pub type W4MatmulFn = fn(&W4Args<'_, '_>, &mut RowsMut<'_>, &mut W4Scratch);
+
+/// A product with the columns of a part.
+pub(super) type PartFn = fn(&Part<'_>, &W4Args<'_, '_>, &mut RowsMut<'_>, &mut Buffers);
+
+/// Calls `kernel` for the whole vectors of columns, and for the rest.
+pub(super) fn multiply(args: &W4Args<'_, '_>, y: &mut RowsMut<'_>, scratch: &mut W4Scratch, kernel: PartFn) {
+    let W4Args { weight, input, rows, k, columns } = args;
+    let shape = weight.shape();
+    assert!(input.k() == shape.k, "{} inputs for K = {}", input.k(), shape.k);
+    assert!(rows.start <= rows.end && rows.end <= input.rows(), "rows {rows:?} of {}", input.rows());
+    assert!(columns.start <= columns.end && columns.end <= shape.n, "columns {columns:?} of {}", shape.n);
+    let whole_words = k.start.is_multiple_of(WORD) && k.end.is_multiple_of(WORD);
+    assert!(k.start <= k.end && k.end <= shape.k && whole_words, "inputs {k:?} of {}", shape.k);
+    assert!((y.rows(), y.cols()) == (rows.len(), columns.len()), "results of another shape");
+    if k.is_empty() {
+        (0..y.rows()).for_each(|row| y.row_mut(row).fill(0.0));
+        return;
+    }
+    if rows.is_empty() {
+        return;
+    }
+    let whole = part::whole(weight, columns);
+    if whole.cols > 0 {
+        kernel(&whole, args, &mut y.columns(0..whole.cols), &mut scratch.buffers);
+    }
+    if whole.cols < columns.len() {
+        let part = part::rest(weight, columns, &mut scratch.padded);
+        scratch.out.resize(rows.len() * LANES, 0.0);
+        let mut out = RowsMut::new(&mut scratch.out, rows.len(), LANES, LANES);
+        kernel(&part, args, &mut out, &mut scratch.buffers);
+        for row in 0..rows.len() {
+            let to = &mut y.row_mut(row)[whole.cols..];
+            to.copy_from_slice(&out.row_mut(row)[..to.len()]);
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! GEMM with 4-bit weights `[K, N]` and group scales (W4A16), as Marlin's callers have them: y = x · W.
+//!
+//! Weights are words of eight codes along K ([`W4Matrix`]). A kernel reads f32 rows, panels of 16-bit integers, or panels of bf16 pairs ([`W4Form`]); sums are f32, and scales are
+//! applied to the sum of a group, so that no weight is rounded.
+//!
+//! * `int16`, `fused` (for groups that cut words): few rows. Codes are decoded in registers.
+//! * `gemm`: many rows. A strip of weights is decoded once into the cache; the words of the strip below are prefetched while it is multiplied.
+//! * striped: [`W4Stripes`] makes a line of work units of output tiles and slices of K; `reduce` adds the partial sums in order.
+//! * `decode`: weights as f32 or f16.
+//!
+//! The portable, AVX2 and AVX-512 forms are one body over `nibbles::Nibbles`; `pairs` is AVX512-BF16.
+
+mod decode;
+mod dequant;
+mod fused;
+mod gemm;
+mod input;
+mod int16;
+mod matmul;
+mod matrix;
+mod nibbles;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
+mod part;
+mod reduce;
+mod scales;
+mod stripes;
+mod table;
+mod tiers;
+
+pub use dequant::w4_dequant_f16;
+pub use input::{W4Form, W4Input};
+pub use matmul::{W4Args, W4MatmulFn, W4Scratch};
+pub use matrix::{W4Codes, W4Matrix, W4Shape};
+pub use reduce::{w4_reduce, w4_zero};
+pub use scales::W4Scales;
+pub use stripes::{W4Stripes, W4Unit};
+pub use table::{W4DequantFn, W4Entry, W4Fn, W4Kernel, w4_table};

@@ -1,0 +1,137 @@
+//! Columns of a matrix as kernels read them: whole vectors. The columns of a last, partial vector are copied, padded with zeros.
+
+use super::matrix::{W4Codes, W4Matrix, WORD};
+use super::nibbles::LANES;
+use super::scales::W4Scales;
+use std::ops::Range;
+
+/// Whole vectors of columns, for some words of K.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub words: &'a [u32],
+    pub scales: W4Scales<'a>,
+    pub zeros: Option<&'a [u8]>,
+    /// Columns of a row of words, scales and zero points.
+    pub stride: usize,
+    /// The first column.
+    pub first: usize,
+    /// Columns: a multiple of sixteen.
+    pub cols: usize,
+    /// Inputs that share a scale.
+    pub group: usize,
+    /// An integer per code.
+    pub values: &'static [i8; 16],
+    /// The same plus `bias`.
+    pub bytes: [u8; 16],
+    pub bias: u8,
+    /// What integers are multiplied by, beside the scale.
+    pub factor: f32,
+}
+
+/// Inputs that share a scale, within a range of K.
+#[derive(Clone, Copy)]
+pub(super) struct Run {
+    pub group: usize,
+    pub start: usize,
+    pub end: usize,
+}
+
+/// See [`Part::runs`].
+pub(super) struct Runs {
+    group: usize,
+    at: usize,
+    end: usize,
+    most: usize,
+}
+
+impl Iterator for Runs {
+    type Item = Run;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Run> {
+        if self.at >= self.end {
+            return None;
+        }
+        let index = self.at / self.group;
+        let end =
+            ((index + 1) * self.group).min(self.end).min((self.at / self.most + 1).saturating_mul(self.most));
+        let run = Run { group: index, start: self.at, end };
+        self.at = end;
+        Some(run)
+    }
+}
+
+impl Part<'_> {
+    /// The ranges of inputs with one scale inside of `k`, cut at multiples of `most` inputs (a multiple of 8) too.
+    #[inline(always)]
+    pub(super) fn runs(&self, k: Range<usize>, most: usize) -> Runs {
+        Runs { group: self.group, at: k.start, end: k.end, most }
+    }
+}
+
+/// Memory of padded columns.
+#[derive(Default)]
+pub(super) struct Padded {
+    words: Vec<u32>,
+    halves: Vec<u16>,
+    bytes: Vec<u8>,
+    zeros: Vec<u8>,
+}
+
+/// Copies some columns of rows of `stride` elements, padded to a vector.
+fn pad<T: Copy + Default>(from: &[T], stride: usize, cols: &Range<usize>, to: &mut Vec<T>) {
+    to.clear();
+    for row in from.chunks_exact(stride.max(1)) {
+        to.extend_from_slice(&row[cols.clone()]);
+        to.resize(to.len().next_multiple_of(LANES), T::default());
+    }
+}
+
+/// The whole vectors of `columns`, if any.
+pub(super) fn whole<'a>(w: &W4Matrix<'a>, columns: &Range<usize>) -> Part<'a> {
+    let (values, factor) = w.codes().values();
+    let bias = values.iter().map(|value| value.unsigned_abs() * u8::from(*value < 0)).max().unwrap_or(0);
+    let shape = w.shape();
+    Part {
+        words: w.words(),
+        scales: w.scales(),
+        zeros: if let W4Codes::Int4 { zeros } = w.codes() { Some(zeros) } else { None },
+        stride: shape.n,
+        first: columns.start,
+        cols: columns.len() / LANES * LANES,
+        group: shape.group,
+        values,
+        bytes: values.map(|value| value.wrapping_add_unsigned(bias) as u8),
+        bias,
+        factor,
+    }
+}
+
+/// The columns of `columns` behind its whole vectors, copied for the inputs `k`, whose groups keep their indices.
+pub(super) fn rest<'p>(w: &W4Matrix<'_>, columns: &Range<usize>, memory: &'p mut Padded) -> Part<'p> {
+    let shape = w.shape();
+    let cols = columns.start + columns.len() / LANES * LANES..columns.end;
+    debug_assert!(shape.k.is_multiple_of(WORD) && cols.len() < LANES);
+    pad(w.words(), shape.n, &cols, &mut memory.words);
+    let scales = match w.scales() {
+        W4Scales::F16(bits) => {
+            pad(bits, shape.n, &cols, &mut memory.halves);
+            W4Scales::F16(&memory.halves)
+        }
+        W4Scales::E8m0(codes) => {
+            pad(codes, shape.n, &cols, &mut memory.bytes);
+            W4Scales::E8m0(&memory.bytes)
+        }
+        W4Scales::E4m3 { codes, tensor } => {
+            pad(codes, shape.n, &cols, &mut memory.bytes);
+            W4Scales::E4m3 { codes: &memory.bytes, tensor }
+        }
+    };
+    let zeros = if let W4Codes::Int4 { zeros } = w.codes() {
+        pad(zeros, shape.n, &cols, &mut memory.zeros);
+        Some(&memory.zeros[..])
+    } else {
+        None
+    };
+    Part { words: &memory.words, scales, zeros, stride: LANES, first: 0, cols: LANES, ..whole(w, &(0..0)) }
+}

@@ -1,0 +1,121 @@
+//! What can be wrong with a weight, an input or a choice.
+
+use latent_types::Tier;
+
+/// An error of this library.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// K does not fill words.
+    #[error(
+        "K is {k}, which is not a multiple of 8: a word holds eight codes along K; pad the weight with zeros"
+    )]
+    WordSize {
+        /// Input features.
+        k: usize,
+    },
+    /// The group does not divide K.
+    #[error("K is {k}, which is not a multiple of the group size {group}; use a divisor of K, or K itself")]
+    Group {
+        /// Input features.
+        k: usize,
+        /// Inputs per scale.
+        group: usize,
+    },
+    /// A slice has another length than its shape.
+    #[error("{what} [{rows}, {cols}] has {expected} elements, but {found} were given")]
+    Length {
+        /// Which operand.
+        what: &'static str,
+        /// Its rows.
+        rows: usize,
+        /// Its columns.
+        cols: usize,
+        /// Elements of that shape.
+        expected: usize,
+        /// Elements that are there.
+        found: usize,
+    },
+    /// A shape has more elements than can be counted.
+    #[error("{what} [{rows}, {cols}] has more elements than fit into memory")]
+    Overflow {
+        /// Which operand.
+        what: &'static str,
+        /// Its rows.
+        rows: usize,
+        /// Its columns.
+        cols: usize,
+    },
+    /// A zero point is out of range.
+    #[error("the zero point of group {group} and column {col} is {value}; it must be from 0 to 16")]
+    ZeroPoint {
+        /// The group.
+        group: usize,
+        /// The column.
+        col: usize,
+        /// The zero point.
+        value: u8,
+    },
+    /// Unsigned integers without zero points, or another type with some.
+    #[error("{quant} weights take {}zero points", if *.needed { "" } else { "no " })]
+    Zeros {
+        /// The type of the weight.
+        quant: &'static str,
+        /// Whether it takes zero points.
+        needed: bool,
+    },
+    /// A weight that is to be packed is infinite or NaN.
+    #[error("the weight at [{row}, {col}] is {value}: only finite weights can be packed")]
+    NotFinite {
+        /// Its row, along K.
+        row: usize,
+        /// Its column.
+        col: usize,
+        /// The weight.
+        value: f32,
+    },
+    /// A group needs a scale beyond f16.
+    #[error(
+        "group {group} of column {col} needs the scale {scale}, beyond the largest f16 (65504): scale the weight down"
+    )]
+    ScaleRange {
+        /// The group.
+        group: usize,
+        /// The column.
+        col: usize,
+        /// The scale.
+        scale: f32,
+    },
+    /// No kernel does what was asked for.
+    #[error("no kernel {kernel} on {tier} for groups of {group}{}", if *.bf16 { ", rounding inputs to bf16" } else { "" })]
+    NoKernel {
+        /// The kernel.
+        kernel: &'static str,
+        /// The instruction set that was asked for, or the machine's best.
+        tier: Tier,
+        /// Inputs per scale.
+        group: usize,
+        /// Whether inputs are bf16.
+        bf16: bool,
+    },
+    /// A parallel factor of 0, or of more than K has words.
+    #[error("the parallel factor is {slices}; it must be from 1 to K / 8 = {words}")]
+    Slices {
+        /// The factor.
+        slices: usize,
+        /// Words of K.
+        words: usize,
+    },
+    /// A kernel refused a shape that was checked.
+    #[error(transparent)]
+    Shape(#[from] latent_kernels::ShapeError),
+    /// The system refused threads.
+    #[error("starting threads: {0}")]
+    Threads(#[from] std::io::Error),
+}
+
+/// Checks the length of an operand.
+pub(crate) fn exactly(what: &'static str, (rows, cols): (usize, usize), found: usize) -> Result<(), Error> {
+    let expected = rows.checked_mul(cols).ok_or(Error::Overflow { what, rows, cols })?;
+    if expected == found { Ok(()) } else { Err(Error::Length { what, rows, cols, expected, found }) }
+}

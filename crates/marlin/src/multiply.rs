@@ -1,0 +1,211 @@
+//! The product: checks, the plan, and the division of work among threads.
+
+use crate::error::{Error, exactly};
+use crate::input::{Converted, Input};
+use crate::plan::{Kernel, Options, Plan, tile};
+use crate::weight::Weight;
+use crate::workers::Workers;
+use half::f16;
+use latent_kernels::{RowsMut, W4Args, W4Entry, W4Fn, W4Input, W4Kernel, W4Stripes, w4_reduce, w4_zero};
+use latent_threads::Placement;
+use latent_types::Tier;
+use std::ops::Range;
+
+/// Threads and memory for products.
+pub struct Marlin {
+    workers: Workers,
+    converted: Converted,
+    /// Partial sums `[slices, M, N]`.
+    partials: Vec<f32>,
+}
+
+/// A tile of the results and what is written there.
+struct Share<'y> {
+    rows: Range<usize>,
+    columns: Range<usize>,
+    y: RowsMut<'y>,
+}
+
+/// Columns of which shares are multiples: whole cache lines of words, and blocks of the GEMM.
+const UNIT: usize = 48;
+
+/// Rows of a share where columns are too few to go around: whole panels.
+const ROWS: usize = 64;
+
+impl Marlin {
+    /// `threads` workers (at least one), the caller included.
+    ///
+    /// # Errors
+    /// When the system refuses to start a thread.
+    pub fn new(threads: usize) -> Result<Marlin, Error> {
+        Marlin::placed(&Placement::anywhere(threads.max(1)))
+    }
+
+    /// A worker per place.
+    ///
+    /// # Errors
+    /// When the system refuses to start a thread.
+    pub fn placed(placement: &Placement) -> Result<Marlin, Error> {
+        let workers = Workers::new(placement)?;
+        Ok(Marlin { workers, converted: Converted::default(), partials: Vec::new() })
+    }
+
+    /// y = x · W with the kernel that suits the shape: `m` rows of K inputs, `m` rows of N results. The same bits for any number of threads.
+    ///
+    /// # Errors
+    /// When an operand has another length.
+    pub fn multiply(&mut self, w: &Weight<'_>, x: Input<'_>, m: usize, y: &mut [f32]) -> Result<(), Error> {
+        self.multiply_with(&Options::default(), w, x, m, y)
+    }
+
+    /// [`multiply`](Self::multiply) with what `options` force.
+    ///
+    /// # Errors
+    /// When an operand has another length, or no kernel does what is forced.
+    pub fn multiply_with(
+        &mut self,
+        options: &Options,
+        w: &Weight<'_>,
+        x: Input<'_>,
+        m: usize,
+        y: &mut [f32],
+    ) -> Result<(), Error> {
+        let shape = w.shape();
+        x.check(m, shape.k)?;
+        exactly("the result", (m, shape.n), y.len())?;
+        let plan = Plan::new(options, shape, m, x.is_bf16())?;
+        if y.is_empty() {
+            return Ok(());
+        }
+        let input = self.converted.input((plan.chosen().form, &x), (m, shape.k), &mut self.workers)?;
+        let y = RowsMut::try_new(y, m, shape.n, shape.n)?;
+        if plan.kernel == Kernel::Striped && plan.slices > 1 {
+            return striped(&plan, w, &input, y, (&mut self.workers, &mut self.partials));
+        }
+        let heights =
+            if plan.kernel == Kernel::Fused || shape.n >= UNIT * 8 * self.workers.count() { m } else { ROWS };
+        let columns = match plan.kernel {
+            // a worker reads all of its columns in one go
+            Kernel::Fused => shape.n.div_ceil(self.workers.count()).next_multiple_of(UNIT),
+            _ => UNIT,
+        };
+        let shares = cut(y, heights, columns);
+        self.workers.each(shares, false, |share, memory| {
+            let Share { rows, columns, mut y } = share;
+            let args = W4Args { weight: w.matrix(), input: &input, rows, k: 0..shape.k, columns };
+            (plan.function)(&args, &mut y, &mut memory.scratch);
+        });
+        Ok(())
+    }
+
+    /// Decodes a weight to f32 `[K, N]`. E2M1 and integers times an f16 or E8M0 scale are exact.
+    ///
+    /// # Errors
+    /// When `out` has another length.
+    pub fn dequantize(&mut self, w: &Weight<'_>, out: &mut [f32]) -> Result<(), Error> {
+        let shape = w.shape();
+        exactly("the dequantized weight", (shape.k, shape.n), out.len())?;
+        let (kernel, len) = (dequant_kernel(), (8 * shape.n).max(1));
+        let eights = out.chunks_mut(len).enumerate().collect();
+        self.workers.each(eights, false, |(i, rows), memory| {
+            let mut rows = RowsMut::new(rows, 8, shape.n, shape.n);
+            kernel((w.matrix(), 8 * i..8 * i + 8, 0..shape.n), &mut rows, &mut memory.scratch);
+        });
+        Ok(())
+    }
+
+    /// Decodes a weight to f16 `[K, N]`, rounded to nearest even; beyond 65504 to infinity.
+    ///
+    /// # Errors
+    /// When `out` has another length.
+    pub fn dequantize_f16(&mut self, w: &Weight<'_>, out: &mut [f16]) -> Result<(), Error> {
+        let shape = w.shape();
+        exactly("the dequantized weight", (shape.k, shape.n), out.len())?;
+        let (kernel, len) = (dequant_kernel(), (8 * shape.n).max(1));
+        let eights = out.chunks_mut(len).enumerate().collect();
+        self.workers.each(eights, false, |(i, rows), memory| {
+            let of = (w.matrix(), 8 * i..8 * i + 8, 0..shape.n);
+            // the rows have the shape, so that this cannot fail
+            let _ = latent_kernels::w4_dequant_f16(kernel, of, (rows, shape.n), &mut memory.scratch);
+        });
+        Ok(())
+    }
+}
+
+/// The best kernel that decodes.
+fn dequant_kernel() -> latent_kernels::W4DequantFn {
+    let best = latent_kernels::features().tier();
+    let of = |kernel: &W4Kernel| match kernel.function {
+        W4Fn::Dequant(function) if kernel.entry == W4Entry::Dequant && kernel.tier <= best => {
+            Some((kernel.tier, function))
+        }
+        _ => None,
+    };
+    let found = latent_kernels::w4_table().iter().filter_map(of).max_by_key(|(tier, _): &(Tier, _)| *tier);
+    found.map(|(_, function)| function).expect("the portable kernel is always there")
+}
+
+/// Cuts results into shares of `height` rows and `width` columns.
+fn cut(mut y: RowsMut<'_>, height: usize, width: usize) -> Vec<Share<'_>> {
+    let (height, width) = (height.max(1), width.max(1));
+    let mut shares = Vec::new();
+    let mut row = 0;
+    while y.rows() > 0 {
+        let at = height.min(y.rows());
+        let (mut top, below) = y.split_rows(at);
+        let mut column = 0;
+        while top.cols() > 0 {
+            let at = width.min(top.cols());
+            let (left, right) = top.split_columns(at);
+            let (rows, columns) = (row..row + left.rows(), column..column + left.cols());
+            shares.push(Share { rows, columns, y: left });
+            column += at;
+            top = right;
+        }
+        row += at;
+        y = below;
+    }
+    shares
+}
+
+/// Units of tiles and slices into partial sums, then their sums.
+fn striped(
+    plan: &Plan,
+    w: &Weight<'_>,
+    input: &W4Input<'_>,
+    y: RowsMut<'_>,
+    (workers, partials): (&mut Workers, &mut Vec<f32>),
+) -> Result<(), Error> {
+    let shape = w.shape();
+    let (m, n) = (y.rows(), y.cols());
+    let what = "the partial sums";
+    let overflow = Error::Overflow { what, rows: plan.slices, cols: m * n };
+    partials.resize(plan.slices.checked_mul(m * n).ok_or(overflow)?, 0.0);
+    let tile = tile(m);
+    let stripes = W4Stripes { rows: m, columns: n, k: shape.k, tile, slices: plan.slices };
+    let blocks = partials.chunks_mut((m * n).div_ceil(workers.count()).max(4096)).collect();
+    workers.each(blocks, plan.slices * m * n < 4096, |block, _| w4_zero(block));
+    // for each slice the tiles in the order of the line
+    let mut slices = Vec::new();
+    for slice in partials.chunks_exact_mut(m * n) {
+        slices.push(cut(RowsMut::try_new(slice, m, n, n)?, tile.0, tile.1).into_iter());
+    }
+    let mut units = Vec::with_capacity(stripes.units());
+    for index in 0..stripes.units() {
+        let unit = stripes.unit(index);
+        if let (false, Some(share)) = (unit.k.is_empty(), slices[unit.slice].next()) {
+            units.push((unit, share.y));
+        }
+    }
+    workers.each(units, false, |(unit, mut y), memory| {
+        let args = W4Args { weight: w.matrix(), input, rows: unit.rows, k: unit.k, columns: unit.columns };
+        (plan.function)(&args, &mut y, &mut memory.scratch);
+    });
+    let columns = n.div_ceil(workers.count()).next_multiple_of(16);
+    let (partials, shares) = (&partials[..], cut(y, m, columns));
+    workers.each(shares, m * n < 4096, |share, _| {
+        let Share { columns, mut y, .. } = share;
+        w4_reduce(partials, n, columns, &mut y);
+    });
+    Ok(())
+}

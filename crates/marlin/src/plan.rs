@@ -1,0 +1,156 @@
+//! Which kernel multiplies: by shape, or as asked for.
+
+use crate::error::Error;
+use crate::weight::Shape;
+use latent_kernels::{W4Entry, W4Fn, W4Form, W4Kernel, W4MatmulFn, W4Shape, w4_table};
+use latent_types::{ActivationType, Tier};
+
+/// The kernels that multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// Many rows: strips of the weight are decoded into the cache.
+    Gemm,
+    /// Few rows: codes are decoded in registers.
+    Fused,
+    /// Few output tiles: K is split into slices, whose partial sums are reduced in order.
+    Striped,
+}
+
+impl Kernel {
+    /// All of them.
+    pub const ALL: [Kernel; 3] = [Kernel::Gemm, Kernel::Fused, Kernel::Striped];
+
+    /// Its name: `gemm`, `fused`, `striped`.
+    pub fn name(self) -> &'static str {
+        self.entry().name()
+    }
+
+    fn entry(self) -> W4Entry {
+        match self {
+            Kernel::Gemm => W4Entry::Gemm,
+            Kernel::Fused => W4Entry::Fused,
+            Kernel::Striped => W4Entry::Striped,
+        }
+    }
+}
+
+/// Precision of the inputs in products.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activations {
+    /// That of the inputs. f32 keeps at least sixteen bits.
+    #[default]
+    AsGiven,
+    /// Rounded to bf16.
+    Bf16,
+}
+
+/// What may be forced. The default chooses by shape.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// The kernel.
+    pub kernel: Option<Kernel>,
+    /// The instruction set.
+    pub tier: Option<Tier>,
+    /// Slices of K (the parallel factor), for [`Kernel::Striped`].
+    pub slices: Option<usize>,
+    /// Precision of the inputs.
+    pub activations: Activations,
+}
+
+/// Most rows for which codes are decoded in registers.
+const FEW_ROWS: usize = 8;
+
+/// Rows and columns of a striped tile: with few rows, the weight is read in long rows.
+pub(crate) fn tile(m: usize) -> (usize, usize) {
+    if m <= FEW_ROWS { (FEW_ROWS, 8192) } else { (64, 96) }
+}
+
+/// Tiles below which K is split: enough to keep the cores of one machine busy.
+const FEW_TILES: usize = 32;
+
+/// Fewest inputs of a slice.
+const SLICE: usize = 1024;
+
+/// How a product runs.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Slices of K; 1 but for [`Kernel::Striped`].
+    pub slices: usize,
+    chosen: &'static W4Kernel,
+    pub(crate) function: W4MatmulFn,
+}
+
+impl Plan {
+    /// The plan for `m` rows of inputs that are bf16, or more precise.
+    ///
+    /// # Errors
+    /// When no kernel of the machine does what `options` force.
+    pub fn new(options: &Options, shape: Shape, m: usize, bf16_inputs: bool) -> Result<Plan, Error> {
+        let words = shape.k / 8;
+        // by the shape alone, so that results do not depend on the machine's threads
+        let tiles = m.div_ceil(64) * shape.n.div_ceil(96);
+        let useful = FEW_TILES.div_ceil(tiles.max(1)).min(shape.k / SLICE).max(1);
+        let kernel = options.kernel.unwrap_or(match m {
+            _ if useful > 1 => Kernel::Striped,
+            ..=FEW_ROWS => Kernel::Fused,
+            _ => Kernel::Gemm,
+        });
+        let slices = match kernel {
+            Kernel::Striped => options.slices.unwrap_or(useful),
+            _ => 1,
+        };
+        if slices == 0 || slices > words.max(1) {
+            return Err(Error::Slices { slices, words });
+        }
+        let bf16 = bf16_inputs || options.activations == Activations::Bf16;
+        let best = latent_kernels::features().tier();
+        let found = find(kernel, (m, shape), options.tier, best, bf16);
+        found.map(|(chosen, function)| Plan { kernel, slices, chosen, function }).ok_or(Error::NoKernel {
+            kernel: kernel.name(),
+            tier: options.tier.unwrap_or(best),
+            group: shape.group,
+            bf16,
+        })
+    }
+
+    /// The kernel of the table that multiplies.
+    pub fn chosen(&self) -> &'static W4Kernel {
+        self.chosen
+    }
+}
+
+/// The kernel of the highest tier that this machine has; for few rows one on 16-bit integers. Inputs of bf16 are multiplied in bf16 where there is such arithmetic, else
+/// exactly.
+fn find(
+    kernel: Kernel,
+    (m, shape): (usize, Shape),
+    tier: Option<Tier>,
+    best: Tier,
+    bf16: bool,
+) -> Option<(&'static W4Kernel, W4MatmulFn)> {
+    let shape = W4Shape { k: shape.k, n: shape.n, group: shape.group };
+    let mut found: Option<(&W4Kernel, W4MatmulFn)> = None;
+    for other in w4_table() {
+        let W4Fn::Matmul(function) = other.function else { continue };
+        let fits = other.entry == kernel.entry()
+            && other.tier <= best
+            && tier.is_none_or(|tier| tier == other.tier)
+            && other.takes(shape)
+            && (bf16 || other.activation == ActivationType::F32);
+        let rank = |other: &W4Kernel| {
+            let form = match other.form {
+                W4Form::Int16 if kernel == Kernel::Fused || m <= FEW_ROWS => 3,
+                W4Form::Pairs => 2,
+                W4Form::F32 => 1,
+                W4Form::Int16 => 0,
+            };
+            (other.tier, form)
+        };
+        if fits && found.is_none_or(|(before, _)| rank(other) > rank(before)) {
+            found = Some((other, function));
+        }
+    }
+    found
+}

@@ -1,0 +1,50 @@
+//! The thread pool with each worker's memory, and the division of a list of tasks among them.
+
+use latent_kernels::W4Scratch;
+use latent_threads::{Placement, ThreadPool};
+use std::sync::{Mutex, PoisonError};
+
+/// Memory of one worker.
+#[derive(Default)]
+pub(crate) struct Memory {
+    pub scratch: W4Scratch,
+    /// Input rows as f32, before they are packed.
+    pub rows: Vec<f32>,
+}
+
+pub(crate) struct Workers {
+    pool: ThreadPool,
+    memory: Vec<Mutex<Memory>>,
+}
+
+impl Workers {
+    pub(crate) fn new(placement: &Placement) -> std::io::Result<Workers> {
+        let pool = ThreadPool::placed(placement)?;
+        let memory = (0..pool.threads()).map(|_| Mutex::default()).collect();
+        Ok(Workers { pool, memory })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// Works off all tasks. A worker has a contiguous share of them; with `alone`, the caller does all.
+    pub(crate) fn each<T: Send>(&mut self, tasks: Vec<T>, alone: bool, work: impl Fn(T, &mut Memory) + Sync) {
+        if alone || tasks.len() < 2 || self.count() == 1 {
+            let memory = self.memory[0].get_mut().unwrap_or_else(PoisonError::into_inner);
+            tasks.into_iter().for_each(|task| work(task, memory));
+            return;
+        }
+        let tasks: Vec<Mutex<Option<T>>> = tasks.into_iter().map(|task| Mutex::new(Some(task))).collect();
+        let memory = &self.memory;
+        self.pool.run(&|worker| {
+            let mut memory = memory[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
+            for task in &tasks[worker.share(tasks.len(), 1)] {
+                let task = task.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(task) = task {
+                    work(task, &mut memory);
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,9 @@
+//! The library against sums in f64 of weights decoded by plain definitions.
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "tests")]
+
+mod codes;
+mod errors;
+mod packing;
+mod products;
+mod truth;
