@@ -91,6 +91,6 @@ mod tests {
         assert_eq!(stripes.units(), 2 * 3 * 3);
         // 33 words in three slices of eleven
         let unit = W4Unit { rows: 64..70, columns: 0..64, slice: 1, k: 88..176 };
-        assert_eq!(stripes.unit((3 + 0) * 3 + 1), unit);
+        assert_eq!(stripes.unit(3 * 3 + 1), unit);
     }
 }

@@ -15,13 +15,7 @@ fn refused<T>(result: Result<T, Error>) -> String {
     }
 }
 
-fn weight<'a>(
-    quant: QuantType,
-    shape: Shape,
-    words: usize,
-    scales: usize,
-    zeros: Option<&'a [u8]>,
-) -> String {
+fn weight(quant: QuantType, shape: Shape, words: usize, scales: usize, zeros: Option<&[u8]>) -> String {
     let (words, scales) = (vec![0; words], vec![f16::ONE; scales]);
     refused(Weight::new(quant, shape, &words, Scales::F16(&scales), zeros).map(|_| ()))
 }
