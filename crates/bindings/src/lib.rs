@@ -5,6 +5,7 @@
 //! * [`LoadOptions`]: how it is run, by the names of the command line's flags.
 //! * [`Generating`]: an answer, piece by piece; dropped, it ends.
 //! * [`ChatPrompt`]: a conversation, and what the model's answer to it consists of ([`Message`]).
+//! * [`Gemm`]: products with 4-bit weights.
 //! * [`PlanView`]: what a step computes, as text, data and drawing.
 //! * [`Error`]: what went wrong, with a kind that languages map to codes and exceptions.
 //!
@@ -25,6 +26,7 @@ mod chat;
 mod description;
 mod embed;
 mod error;
+mod gemm;
 mod generate;
 mod listening;
 mod logits;
@@ -42,6 +44,7 @@ pub use answer::{Answer, Generating, Piece};
 pub use chat::{ChatOptions, ChatPrompt};
 pub use description::Description;
 pub use error::{Error, ErrorKind};
+pub use gemm::{Gemm, GemmOptions, pack, quant_type};
 pub use generate::GenerateOptions;
 pub use message::{Message, ToolCall};
 pub use model::Model;

@@ -1,8 +1,8 @@
-//! The process that loaded a model. A child that is forked from it has the model's memory and none of its threads.
+//! The process that started threads. A child that is forked from it has its memory and none of its threads.
 
 use crate::error::{Error, ErrorKind};
 
-/// The process that loaded a model.
+/// The process that started threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process(u32);
 
@@ -16,16 +16,21 @@ impl Process {
         self.0 == std::process::id()
     }
 
-    /// Refuses what needs the model's threads in another process.
+    /// Refuses what needs a model's threads in another process.
     pub(crate) fn check(self) -> Result<(), Error> {
+        self.check_that("loaded the model", "load the model in the child")
+    }
+
+    /// Refuses what needs the threads in another process. `did` is what the process did, `advice` what can be done here.
+    pub(crate) fn check_that(self, did: &str, advice: &str) -> Result<(), Error> {
         if self.is_this() {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::Forked,
             format!(
-                "process {} was forked from process {}, which loaded the model: its threads are not here; load the model in the child \
-                 (with Python's multiprocessing, start processes by \"spawn\")",
+                "process {} was forked from process {}, which {did}: its threads are not here; {advice} (with Python's multiprocessing, \
+                 start processes by \"spawn\")",
                 std::process::id(),
                 self.0
             ),
@@ -40,8 +45,12 @@ mod tests {
     #[test]
     fn another_process_is_told_which_it_is() {
         assert_eq!(Process::this().check(), Ok(()));
-        let error = Process(std::process::id() + 1).check().unwrap_err();
+        let error = Process(std::process::id() + 1).check_that("began", "begin in the child").unwrap_err();
         assert_eq!(error.kind, ErrorKind::Forked);
         assert!(error.message.contains(&std::process::id().to_string()), "{error}");
+        assert!(
+            error.message.contains("which began: its threads are not here; begin in the child"),
+            "{error}"
+        );
     }
 }

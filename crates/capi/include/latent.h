@@ -144,9 +144,101 @@ typedef int32_t latent_stop;
 #endif // __cplusplus
 
 /**
+ * What 4-bit codes mean.
+ */
+enum latent_quant_type
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  /**
+   * E2M1 floats: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and with 8 added their negatives.
+   */
+  LATENT_FP4 = 0,
+  /**
+   * Unsigned integers with zero points: value = (code - zero point) * scale.
+   */
+  LATENT_INT4 = 1,
+  /**
+   * Unsigned integers with the zero point 8.
+   */
+  LATENT_INT4_SYM = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum latent_quant_type latent_quant_type;
+#else
+typedef int32_t latent_quant_type;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * How group scales are stored.
+ */
+enum latent_scale_type
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  /**
+   * f16, as uint16_t.
+   */
+  LATENT_SCALES_F16 = 0,
+  /**
+   * E8M0 codes (MXFP4), as uint8_t.
+   */
+  LATENT_SCALES_E8M0 = 1,
+  /**
+   * E4M3 codes (NVFP4), as uint8_t, times `tensor_scale`.
+   */
+  LATENT_SCALES_E4M3 = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum latent_scale_type latent_scale_type;
+#else
+typedef int32_t latent_scale_type;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * Types of inputs.
+ */
+enum latent_input_type
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  /**
+   * float.
+   */
+  LATENT_INPUT_F32 = 0,
+  /**
+   * f16, as uint16_t.
+   */
+  LATENT_INPUT_F16 = 1,
+  /**
+   * bf16, as uint16_t.
+   */
+  LATENT_INPUT_BF16 = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum latent_input_type latent_input_type;
+#else
+typedef int32_t latent_input_type;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
  * Why a call failed.
  */
 typedef struct latent_error latent_error;
+
+/**
+ * Threads and memory for products with 4-bit weights. Threads of the caller may use it at the same time: they take turns.
+ */
+typedef struct latent_gemm latent_gemm;
 
 /**
  * A loaded model. Any threads may use it at the same time: their answers share its steps.
@@ -360,6 +452,90 @@ typedef struct latent_answer {
 } latent_answer;
 
 /**
+ * A weight `[k, n]` of 4-bit codes with a scale per group along K. Zeros are right for what it does not have: `latent_weight weight = {sizeof weight};`
+ */
+typedef struct latent_weight {
+  /**
+   * sizeof(latent_weight).
+   */
+  size_t size;
+  /**
+   * One of latent_quant_type.
+   */
+  int32_t quant_type;
+  /**
+   * One of latent_scale_type.
+   */
+  int32_t scale_type;
+  /**
+   * Inputs, a multiple of 8 and of the group.
+   */
+  size_t k;
+  /**
+   * Outputs.
+   */
+  size_t n;
+  /**
+   * Inputs that share a scale.
+   */
+  size_t group;
+  /**
+   * `[k / 8, n]`: eight codes along K, the first in the lowest bits.
+   */
+  const uint32_t *words;
+  /**
+   * How many there are.
+   */
+  size_t words_count;
+  /**
+   * `[k / group, n]`.
+   */
+  const void *scales;
+  /**
+   * How many there are.
+   */
+  size_t scales_count;
+  /**
+   * `[k / group, n]` for LATENT_INT4, from 0 to 16; NULL otherwise.
+   */
+  const uint8_t *zeros;
+  /**
+   * How many there are.
+   */
+  size_t zeros_count;
+  /**
+   * For LATENT_SCALES_E4M3.
+   */
+  float tensor_scale;
+} latent_weight;
+
+/**
+ * What is forced of a product. Zeros leave everything to its shape: `latent_gemm_options options = {sizeof options};`
+ */
+typedef struct latent_gemm_options {
+  /**
+   * sizeof(latent_gemm_options).
+   */
+  size_t size;
+  /**
+   * "auto", "gemm", "fused" or "striped"; NULL: auto.
+   */
+  const char *kernel;
+  /**
+   * Precision of the inputs in products: "auto" (theirs) or "bf16"; NULL: auto.
+   */
+  const char *activations;
+  /**
+   * Instruction set: "auto", "portable", "avx2", "avx512" or "amx"; NULL: auto.
+   */
+  const char *isa;
+  /**
+   * Slices of K, for the striped kernel, which it chooses; 0: chosen by the shape.
+   */
+  uint32_t parallel;
+} latent_gemm_options;
+
+/**
  * How a model is run. Zeros leave everything to Latent: `latent_load_options options = {sizeof options};`
  */
 typedef struct latent_load_options {
@@ -467,6 +643,60 @@ const char *latent_error_message(const struct latent_error *error);
  * Frees an error. NULL is fine.
  */
 void latent_error_free(struct latent_error *error);
+
+/**
+ * Starts threads for products; 0: one for each core that affinity and cgroup quotas leave to this process. Free them with latent_gemm_free.
+ */
+latent_status latent_gemm_new(uint32_t threads,
+                              struct latent_gemm **gemm,
+                              struct latent_error **error);
+
+/**
+ * Ends the threads, once no thread of the caller uses them. NULL is fine.
+ */
+void latent_gemm_free(struct latent_gemm *gemm);
+
+/**
+ * Packs a dense weight `[k, n]`, row-major: `quant_type` is one of latent_quant_type. `words` gets `[k / 8, n]`: eight codes along K, the first in the lowest
+ * bits; `scales` `[k / group, n]` of f16, and for LATENT_INT4 `zeros` `[k / group, n]`, which is NULL otherwise.
+ */
+latent_status latent_gemm_pack(int32_t quant_type,
+                               size_t k,
+                               size_t n,
+                               size_t group,
+                               const float *dense,
+                               size_t dense_count,
+                               uint32_t *words,
+                               size_t words_count,
+                               uint16_t *scales,
+                               size_t scales_count,
+                               uint8_t *zeros,
+                               size_t zeros_count,
+                               struct latent_error **error);
+
+/**
+ * y = x · W: `m` rows of k inputs, whose type is one of latent_input_type, times a weight `[k, n]` into `m` rows of n results. `options` may be NULL. Results
+ * have the same bits for any number of threads.
+ */
+latent_status latent_gemm_multiply(const struct latent_gemm *gemm,
+                                   const struct latent_weight *weight,
+                                   const void *x,
+                                   size_t x_count,
+                                   int32_t x_type,
+                                   size_t m,
+                                   float *y,
+                                   size_t y_count,
+                                   const struct latent_gemm_options *options,
+                                   struct latent_error **error);
+
+/**
+ * Decodes a weight into `values`, which holds `k · n` elements, row-major.
+ */
+latent_status latent_gemm_dequantize(const struct latent_gemm *gemm,
+                                     const struct latent_weight *weight,
+                                     float *values,
+                                     size_t values_count,
+                                     struct latent_error **error);
 
 /**
  * Answers a prompt of `count` tokens. `options` may be NULL: the model's own. `callback` may be NULL; so may `answer`, and `text`, which gets the

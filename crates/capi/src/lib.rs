@@ -3,7 +3,7 @@
 //! * `error.rs`: codes with messages; `border.rs`: what every function does at the border.
 //! * `buffers.rs`: strings and tokens that the library hands out, and what it takes.
 //! * `sized.rs`: structs that may grow; `options.rs`: those of options.
-//! * `model.rs`, `text.rs`, `generate.rs`, `chat.rs`, `values.rs`: the functions.
+//! * `model.rs`, `text.rs`, `generate.rs`, `chat.rs`, `values.rs`: the functions; `gemm.rs`, `weight.rs`: products with 4-bit weights.
 #![allow(unsafe_code, reason = "every function of the border takes pointers")]
 #![allow(
     clippy::missing_safety_doc,
@@ -16,6 +16,7 @@ mod buffers;
 mod chat;
 mod error;
 mod event;
+mod gemm;
 mod generate;
 mod model;
 mod options;
@@ -23,11 +24,16 @@ mod sized;
 mod text;
 mod values;
 mod version;
+mod weight;
 
 pub use buffers::{latent_string, latent_string_free, latent_tokens, latent_tokens_free};
 pub use chat::{latent_chat, latent_render_chat};
 pub use error::{latent_error, latent_error_free, latent_error_message, latent_error_status, latent_status};
 pub use event::{latent_callback, latent_event, latent_event_kind};
+pub use gemm::{
+    latent_gemm, latent_gemm_dequantize, latent_gemm_free, latent_gemm_multiply, latent_gemm_new,
+    latent_gemm_options, latent_gemm_pack, latent_input_type,
+};
 pub use generate::{latent_answer, latent_generate, latent_stop};
 pub use model::{
     latent_model, latent_model_context, latent_model_describe, latent_model_free, latent_model_hidden_size,
@@ -39,3 +45,4 @@ pub use options::{
 pub use text::{latent_detokenize, latent_tokenize};
 pub use values::{latent_embed, latent_logits};
 pub use version::{LATENT_ABI_VERSION, latent_abi_version, latent_version};
+pub use weight::{latent_quant_type, latent_scale_type, latent_weight};

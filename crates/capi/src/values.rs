@@ -56,7 +56,8 @@ pub unsafe extern "C" fn latent_embed(
     }
 }
 
-fn fits(name: &str, found: usize, rows: usize, width: usize) -> Result<(), Error> {
+/// Checks the room for rows of numbers.
+pub(crate) fn fits(name: &str, found: usize, rows: usize, width: usize) -> Result<(), Error> {
     if rows.checked_mul(width) == Some(found) {
         return Ok(());
     }

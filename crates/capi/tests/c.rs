@@ -98,6 +98,17 @@ fn the_example_is_c_plus_plus_too() {
 }
 
 #[test]
+fn the_example_multiplies_by_four_bit_weights_in_c_and_c_plus_plus() {
+    for (compiler, flags) in
+        [("cc", ["-std=c99", "-pedantic", "-xc"]), ("c++", ["-std=c++11", "-pedantic", "-xc++"])]
+    {
+        let Some((_out, program)) = compiled(compiler, "examples/gemm.c", &flags) else { continue };
+        let (output, said) = ran(&program, &[]);
+        assert!(output.status.success() && said.starts_with("3 x 100 results, NMSE "), "{said}");
+    }
+}
+
+#[test]
 fn misuse_is_refused_and_nothing_leaks() {
     let mut flags = sanitizer();
     flags.push("-xc");

@@ -26,9 +26,15 @@ fn the_header_is_that_of_the_sources() {
         "{} is old: UPDATE_HEADER=1 cargo test --release -p latent-capi --test header",
         path.display()
     );
-    for name in
-        ["latent_model_load", "latent_generate", "latent_chat", "latent_logits", "LATENT_ABI_VERSION 1"]
-    {
+    for name in [
+        "latent_model_load",
+        "latent_generate",
+        "latent_chat",
+        "latent_logits",
+        "latent_gemm_multiply",
+        "LATENT_INT4_SYM",
+        "LATENT_ABI_VERSION 1",
+    ] {
         assert!(made.contains(name), "{name}");
     }
 }

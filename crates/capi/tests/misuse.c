@@ -182,6 +182,97 @@ static void values(const latent_model *model) {
     free(embedding);
 }
 
+enum { GROUPS = 2, COLUMNS = 5, INPUTS = 64 };
+
+static void *multiply(void *gemm) {
+    static const uint32_t words[INPUTS / 8 * COLUMNS];
+    static const uint16_t scales[GROUPS * COLUMNS];
+    static const float x[2 * INPUTS];
+    float y[2 * COLUMNS] = {1};
+    latent_weight weight = {sizeof(latent_weight)};
+    weight.k = INPUTS, weight.n = COLUMNS, weight.group = INPUTS / GROUPS;
+    weight.words = words, weight.words_count = INPUTS / 8 * COLUMNS;
+    weight.scales = scales, weight.scales_count = GROUPS * COLUMNS;
+    for (int i = 0; i < 100; i++) {
+        CHECK(latent_gemm_multiply((latent_gemm *)gemm, &weight, x, 2 * INPUTS, LATENT_INPUT_F32, 2, y, 2 * COLUMNS, NULL, NULL) == LATENT_OK);
+    }
+    CHECK(y[0] == 0);
+    return NULL;
+}
+
+static void products(void) {
+    latent_gemm *gemm = NULL;
+    REFUSED(LATENT_INVALID_ARGUMENT, "gemm is NULL", latent_gemm_new(1, NULL, &error));
+    REFUSED(LATENT_INVALID_ARGUMENT, "5000 threads", latent_gemm_new(5000, &gemm, &error));
+    CHECK(latent_gemm_new(2, &gemm, NULL) == LATENT_OK);
+    const float dense[INPUTS * COLUMNS] = {1, -7};
+    uint32_t words[INPUTS / 8 * COLUMNS];
+    uint16_t scales[GROUPS * COLUMNS];
+    uint8_t zeros[GROUPS * COLUMNS];
+    const size_t count = INPUTS * COLUMNS, groups = GROUPS * COLUMNS;
+    REFUSED(LATENT_INVALID_ARGUMENT, "K is 60, which is not a multiple of 8",
+            latent_gemm_pack(LATENT_FP4, 60, COLUMNS, 30, dense, 300, words, 35, scales, groups, NULL, 0, &error));
+    REFUSED(LATENT_INVALID_ARGUMENT, "not a multiple of the group size 48",
+            latent_gemm_pack(LATENT_FP4, INPUTS, COLUMNS, 48, dense, count, words, 40, scales, groups, NULL, 0, &error));
+    REFUSED(LATENT_INVALID_ARGUMENT, "words has room for 39",
+            latent_gemm_pack(LATENT_FP4, INPUTS, COLUMNS, 32, dense, count, words, 39, scales, groups, NULL, 0, &error));
+    REFUSED(LATENT_INVALID_ARGUMENT, "zeros has room for 0 elements, expected 2 rows of 5",
+            latent_gemm_pack(LATENT_INT4, INPUTS, COLUMNS, 32, dense, count, words, 40, scales, groups, NULL, 0, &error));
+    REFUSED(LATENT_INVALID_ARGUMENT, "quant_type is 9",
+            latent_gemm_pack(9, INPUTS, COLUMNS, 32, dense, count, words, 40, scales, groups, NULL, 0, &error));
+    CHECK(latent_gemm_pack(LATENT_INT4, INPUTS, COLUMNS, 32, dense, count, words, 40, scales, groups, zeros, groups, NULL) == LATENT_OK);
+    latent_weight weight = {sizeof(latent_weight)};
+    weight.quant_type = LATENT_INT4;
+    weight.k = INPUTS, weight.n = COLUMNS, weight.group = 32;
+    weight.words = words, weight.words_count = 40;
+    weight.scales = scales, weight.scales_count = groups - 1;
+    float y[COLUMNS], x[INPUTS] = {1}, values[INPUTS * COLUMNS];
+    const latent_gemm_options striped = {sizeof(latent_gemm_options), NULL, NULL, NULL, 9};
+    REFUSED(LATENT_INVALID_ARGUMENT, "the scales [2, 5] has 10 elements, but 9",
+            latent_gemm_multiply(gemm, &weight, x, INPUTS, LATENT_INPUT_F32, 1, y, COLUMNS, NULL, &error));
+    weight.scales_count = groups;
+    REFUSED(LATENT_INVALID_ARGUMENT, "int4 weights take zero points", latent_gemm_dequantize(gemm, &weight, values, count, &error));
+    weight.zeros = zeros, weight.zeros_count = groups;
+    CHECK(latent_gemm_dequantize(gemm, &weight, values, count, NULL) == LATENT_OK);
+    CHECK(fabsf(values[0] - 1) < 0.01f && fabsf(values[1] + 7) < 0.01f && values[2] == 0);
+    CHECK(latent_gemm_multiply(gemm, &weight, x, INPUTS, LATENT_INPUT_F32, 1, y, COLUMNS, NULL, NULL) == LATENT_OK);
+    CHECK(fabsf(y[0] - 1) < 0.01f && fabsf(y[1] + 7) < 0.01f);
+    REFUSED(LATENT_INVALID_ARGUMENT, "parallel factor is 9; it must be from 1 to K / 8 = 8",
+            latent_gemm_multiply(gemm, &weight, x, INPUTS, LATENT_INPUT_F32, 1, y, COLUMNS, &striped, &error));
+    REFUSED(LATENT_INVALID_ARGUMENT, "the input [2, 64] has 128 elements, but 64",
+            latent_gemm_multiply(gemm, &weight, x, INPUTS, LATENT_INPUT_F32, 2, y, COLUMNS, NULL, &error));
+    REFUSED(LATENT_INVALID_ARGUMENT, "x_type is 3",
+            latent_gemm_multiply(gemm, &weight, x, INPUTS, 3, 1, y, COLUMNS, NULL, &error));
+    REFUSED(LATENT_INVALID_ARGUMENT, "x is NULL",
+            latent_gemm_multiply(gemm, &weight, NULL, INPUTS, LATENT_INPUT_F16, 1, y, COLUMNS, NULL, &error));
+    weight.scale_type = LATENT_SCALES_E4M3;
+    REFUSED(LATENT_INVALID_ARGUMENT, "tensor_scale is 0", latent_gemm_dequantize(gemm, &weight, values, count, &error));
+    REFUSED(LATENT_INVALID_ARGUMENT, "weight is NULL", latent_gemm_dequantize(gemm, NULL, values, count, &error));
+
+    pthread_t handles[3];
+    for (int i = 0; i < 3; i++) {
+        pthread_create(&handles[i], NULL, multiply, gemm);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(handles[i], NULL);
+    }
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        problems = 0;
+        weight.scale_type = LATENT_SCALES_F16;
+        REFUSED(LATENT_FORKED, "started the threads", latent_gemm_dequantize(gemm, &weight, values, count, &error));
+        latent_gemm_free(gemm);
+        fflush(stdout);
+        _exit(problems);
+    }
+    int status = -1;
+    waitpid(pid, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    latent_gemm_free(gemm);
+    latent_gemm_free(NULL);
+}
+
 /* A child process refuses what needs the threads, and can still read text and free the model. */
 static void child(latent_model *model) {
     fflush(stdout);
@@ -222,6 +313,7 @@ int main(int argc, char **argv) {
     arguments(model);
     threads(model);
     values(model);
+    products();
     child(model);
     latent_model_free(model);
     return problems != 0;
