@@ -316,3 +316,74 @@ def decode(data: Tensor | Any, type: str | None = None, *, shape: Sequence[int] 
 
     Bytes are whole blocks: an array of uint8, anything with a buffer, or a tensor of another library by DLPack.
     """
+
+def pack_fp4_weights(w: NDArray[Any] | Any, group_size: int = 32) -> tuple[NDArray[np.uint32], NDArray[np.float16]]:
+    """Packs a weight `[K, N]` to FP4 (E2M1).
+
+    Words `[K/8, N]` hold eight codes along K, the first in the lowest bits; scales `[K/group_size, N]` are the largest magnitude of the group / 6.
+    """
+
+def pack_u4_weights(
+    w: NDArray[Any] | Any, group_size: int = 32
+) -> tuple[NDArray[np.uint32], NDArray[np.float16], NDArray[np.uint8]]:
+    """Packs a weight `[K, N]` to unsigned 4-bit integers: words, scales, and zero points `[K/group_size, N]`.
+
+    value = (code - zero point) * scale, with scale = (largest - smallest) / 15 of the group and 0.
+    """
+
+def pack_u4_sym_weights(w: NDArray[Any] | Any, group_size: int = 32) -> tuple[NDArray[np.uint32], NDArray[np.float16]]:
+    """Packs a weight `[K, N]` to unsigned 4-bit integers with the zero point 8: value = (code - 8) * scale, with scale = largest magnitude / 7."""
+
+def quantized_linear(
+    x: NDArray[Any] | Any,
+    packed: NDArray[np.uint32] | Any,
+    scales: NDArray[Any] | Any,
+    group_size: int = 32,
+    *,
+    zeros: NDArray[np.uint8] | Any | None = None,
+    quant_type: Literal["fp4", "int4", "int4_sym"] | None = None,
+    scale_type: Literal["f16", "e8m0", "e4m3"] | None = None,
+    tensor_scale: float | None = None,
+    bias: NDArray[Any] | Any | None = None,
+    activations: Literal["auto", "bf16"] | None = None,
+    kernel: Literal["auto", "gemm", "fused", "striped"] | None = None,
+    isa: Literal["auto", "portable", "avx2", "avx512", "amx"] | None = None,
+    threads: int | None = None,
+) -> NDArray[np.float32]:
+    """x · W + bias for a packed weight W `[K, N]`: inputs `[…, K]` of f32, f16 or bf16, results `[…, N]` of f32.
+
+    The weight is `int4` where there are zero points, else `fp4`, unless `quant_type` says otherwise. Scales are f16, or codes of E8M0 (MXFP4) or E4M3
+    (NVFP4, times `tensor_scale`). The kernel is chosen by the shape; results have the same bits for any number of threads.
+    """
+
+def quantized_linear_striped(
+    x: NDArray[Any] | Any,
+    packed: NDArray[np.uint32] | Any,
+    scales: NDArray[Any] | Any,
+    group_size: int,
+    parallel: int,
+    *,
+    zeros: NDArray[np.uint8] | Any | None = None,
+    quant_type: Literal["fp4", "int4", "int4_sym"] | None = None,
+    scale_type: Literal["f16", "e8m0", "e4m3"] | None = None,
+    tensor_scale: float | None = None,
+    bias: NDArray[Any] | Any | None = None,
+    activations: Literal["auto", "bf16"] | None = None,
+    isa: Literal["auto", "portable", "avx2", "avx512", "amx"] | None = None,
+    threads: int | None = None,
+) -> NDArray[np.float32]:
+    """The same by tiles of the results, with K split into `parallel` slices whose partial sums are reduced in a fixed order."""
+
+def dequantize(
+    packed: NDArray[np.uint32] | Any,
+    scales: NDArray[Any] | Any,
+    group_size: int = 32,
+    *,
+    zeros: NDArray[np.uint8] | Any | None = None,
+    quant_type: Literal["fp4", "int4", "int4_sym"] | None = None,
+    scale_type: Literal["f16", "e8m0", "e4m3"] | None = None,
+    tensor_scale: float | None = None,
+    dtype: DTypeLike = ...,
+    threads: int | None = None,
+) -> NDArray[Any]:
+    """The values of a packed weight, `[K, N]`, as f32, or as f16 rounded to nearest even."""

@@ -2,15 +2,17 @@
 //!
 //! * `errors.rs`: exceptions; `waiting.rs`: the GIL released, and Ctrl-C heard.
 //! * `model.rs`, `answer.rs`, `stream.rs`, `tokenizer.rs`, `plan.rs`: the classes; `options.rs`: keyword arguments.
-//! * `arrays.rs`: NumPy arrays and tokens; `json.rs`: objects of Python and JSON.
-//! * `gguf/`: GGUF files.
+//! * `arrays.rs`: NumPy arrays and tokens; `operand.rs`: arrays that are read where they are; `json.rs`: objects of Python and JSON.
+//! * `gguf/`: GGUF files; `gemm/`: products with 4-bit weights.
 
 mod answer;
 mod arrays;
 mod errors;
+mod gemm;
 mod gguf;
 mod json;
 mod model;
+mod operand;
 mod options;
 mod plan;
 mod stream;
@@ -25,6 +27,11 @@ mod _latent {
 
     #[pymodule_export]
     use crate::answer::Answer;
+    #[pymodule_export]
+    use crate::gemm::functions::{
+        dequantize, pack_fp4_weights, pack_u4_sym_weights, pack_u4_weights, quantized_linear,
+        quantized_linear_striped,
+    };
     #[pymodule_export]
     use crate::gguf::decode::decode;
     #[pymodule_export]

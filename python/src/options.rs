@@ -31,23 +31,23 @@ const GENERATE: [&str; 17] = [
     "logit_bias",
 ];
 
-type Keywords<'a, 'py> = Option<&'a Bound<'py, PyDict>>;
+pub(crate) type Keywords<'a, 'py> = Option<&'a Bound<'py, PyDict>>;
 
 /// A value of an option.
-struct Given<'a, 'py> {
-    name: &'a str,
-    value: Bound<'py, PyAny>,
+pub(crate) struct Given<'a, 'py> {
+    pub(crate) name: &'a str,
+    pub(crate) value: Bound<'py, PyAny>,
 }
 
 impl Given<'_, '_> {
-    fn extract<T: for<'x> FromPyObjectOwned<'x>>(&self, expected: &str) -> PyResult<T> {
+    pub(crate) fn extract<T: for<'x> FromPyObjectOwned<'x>>(&self, expected: &str) -> PyResult<T> {
         self.value.extract().map_err(|_| {
             let found = self.value.repr().map_or_else(|_| "?".into(), |text| text.to_string());
             argument(self.value.py(), format!("{} is {found}, expected {expected}", self.name))
         })
     }
 
-    fn real(&self) -> PyResult<f32> {
+    pub(crate) fn real(&self) -> PyResult<f32> {
         self.extract::<f64>("a number").map(|value| value as f32)
     }
 
@@ -55,7 +55,7 @@ impl Given<'_, '_> {
         self.extract("a count")
     }
 
-    fn at_least_one(&self) -> PyResult<usize> {
+    pub(crate) fn at_least_one(&self) -> PyResult<usize> {
         match self.count()? {
             0 => Err(argument(self.value.py(), format!("{} is 0, expected at least 1", self.name))),
             count => Ok(count),
@@ -64,7 +64,7 @@ impl Given<'_, '_> {
 }
 
 /// The options that are given; None counts as not given.
-fn given<'py>(keywords: Keywords<'_, 'py>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
+pub(crate) fn given<'py>(keywords: Keywords<'_, 'py>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
     let Some(keywords) = keywords else { return Ok(Vec::new()) };
     let mut all = Vec::with_capacity(keywords.len());
     for (name, value) in keywords {
@@ -75,7 +75,7 @@ fn given<'py>(keywords: Keywords<'_, 'py>) -> PyResult<Vec<(String, Bound<'py, P
     Ok(all)
 }
 
-fn unknown(py: Python<'_>, name: &str, known: &[&str]) -> PyErr {
+pub(crate) fn unknown(py: Python<'_>, name: &str, known: &[&str]) -> PyErr {
     argument(py, format!("there is no option {name:?}; there are {}", known.join(", ")))
 }
 

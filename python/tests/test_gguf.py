@@ -85,6 +85,7 @@ def test_quantized_tensors_are_decoded(file):
         ((b"1234", "Q8_0"), "4 bytes are no whole blocks of Q8_0, which have 34 bytes"),
         ((np.ones(34, dtype=np.float32), "Q8_0"), "float32, expected uint8"),
         ((np.zeros((34, 2), dtype=np.uint8)[:, 0], "Q8_0"), "not contiguous"),
+        ((np.zeros((34, 2), dtype=np.uint8, order="F"), "Q8_0"), "not contiguous"),
     ],
 )
 def test_bytes_that_are_no_blocks_are_refused(arguments, words):

@@ -4,6 +4,7 @@ import ast
 import pathlib
 import pickle
 
+import numpy as np
 import pytest
 
 import latent
@@ -48,12 +49,23 @@ def test_the_stubs_name_every_option(model):
         known = set(str(raised.value).split("there are ")[1].split(", "))
         assert keywords[name] - {"variables"} == known
     assert keywords["generate"] == keywords["stream"] == keywords["chat"]
+    weight = latent.pack_fp4_weights(np.zeros((8, 1), np.float32), 8)
+    for function, positional in [
+        (latent.quantized_linear, [np.zeros(8, np.float32), *weight, 8]),
+        (latent.quantized_linear_striped, [np.zeros(8, np.float32), *weight, 8, 1]),
+        (latent.dequantize, [*weight, 8]),
+    ]:
+        with pytest.raises(latent.errors.ArgumentError, match="there are") as raised:
+            function(*positional, no_such_option=1)
+        [stub] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function.__name__]
+        known = set(str(raised.value).split("there are ")[1].split(", "))
+        assert {argument.arg for argument in stub.args.kwonlyargs} == known
 
 
 def test_everything_has_a_description():
     for name in latent.__all__:
         assert getattr(latent, name).__doc__, name
-    for cls in [latent.Model, latent.Answer, latent.Stream, latent.Tokenizer, latent.Plan]:
+    for cls in [latent.Model, latent.Answer, latent.Stream, latent.Tokenizer, latent.Plan, latent.MarlinLinear]:
         for name in members(cls) - {"__enter__", "__exit__", "__iter__", "__next__", "__len__"}:
             assert getattr(cls, name).__doc__, f"{cls.__name__}.{name}"
 

@@ -126,6 +126,36 @@ def test_a_forked_child_is_refused_and_ends(model):
 
 
 @posix
+def test_a_forked_child_multiplies_with_threads_of_its_own():
+    code = """
+        import os, threading, warnings
+        import numpy as np
+        import latent
+        warnings.simplefilter("ignore")
+        w, x = np.ones((512, 512), np.float32), np.ones((64, 512), np.float32)
+        packed, scales = latent.pack_fp4_weights(w)
+        product = lambda: latent.quantized_linear(x, packed, scales)
+        expected = product()
+        stop = threading.Event()
+        def work():
+            while not stop.is_set():
+                product()
+        beside = threading.Thread(target=work)
+        beside.start()
+        for _ in range(5):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0 if np.array_equal(product(), expected) else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        stop.set()
+        beside.join()
+        print("done")
+    """
+    done = run(code)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+@posix
 def test_a_child_of_multiprocessing_can_close_what_it_inherited():
     code = """
         import multiprocessing, warnings, latent

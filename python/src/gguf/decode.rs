@@ -3,8 +3,8 @@
 use crate::arrays::{shaped, through_dlpack};
 use crate::errors::argument;
 use crate::gguf::tensor::Tensor;
+use crate::operand::Operand;
 use latent_types::TensorType;
-use numpy::{PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 
 /// The values of blocks of a type, as f32.
@@ -44,16 +44,12 @@ pub(crate) fn decode<'py>(
     } else {
         numpy.call_method1("frombuffer", (object, "uint8"))?
     };
-    let expected = || {
-        let found = array.getattr("dtype").map_or_else(|_| "?".into(), |dtype| dtype.to_string());
-        argument(py, format!("data is an array of {found}, expected uint8"))
-    };
-    let bytes = array.cast::<PyArrayDyn<u8>>().map_err(|_| expected())?;
-    let bytes = bytes.try_readonly().map_err(|error| argument(py, format!("data: {error}")))?;
-    let contiguous = bytes
-        .as_slice()
-        .map_err(|_| argument(py, "data is not contiguous: numpy.ascontiguousarray makes it so"))?;
-    let values = values(ty, contiguous).map_err(|problem| argument(py, problem))?;
+    let operand = Operand::new(&array, "data")?;
+    if operand.dtype != "uint8" {
+        return Err(operand.unexpected("uint8"));
+    }
+    let bytes = operand.read::<u8>("uint8")?;
+    let values = values(ty, bytes.as_slice()?).map_err(|problem| argument(py, problem))?;
     let shape = shape.unwrap_or_else(|| vec![values.len()]);
     if shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n)) != Some(values.len()) {
         return Err(argument(py, format!("{} values have no shape {shape:?}", values.len())));

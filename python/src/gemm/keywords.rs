@@ -1,0 +1,122 @@
+//! Keyword arguments of products.
+
+use crate::errors::{argument, exception};
+use crate::options::{Given, Keywords, given, unknown};
+use latent_bindings::{GemmOptions, quant_type};
+use latent_marlin::QuantType;
+use pyo3::prelude::*;
+
+/// Those that say what a weight is, and with how many threads it is read.
+const WEIGHT: [&str; 5] = ["zeros", "quant_type", "scale_type", "tensor_scale", "threads"];
+
+/// What group scales are stored as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScaleType {
+    F16,
+    E8m0,
+    E4m3,
+}
+
+/// What was given of a weight.
+#[derive(Default)]
+pub(crate) struct WeightKeywords<'py> {
+    pub(crate) zeros: Option<Bound<'py, PyAny>>,
+    pub(crate) quant: Option<QuantType>,
+    pub(crate) scale_type: Option<ScaleType>,
+    pub(crate) tensor_scale: Option<f32>,
+    /// 0: as many as suit the machine.
+    pub(crate) threads: usize,
+}
+
+/// What was given of a product.
+#[derive(Default)]
+pub(crate) struct ProductKeywords<'py> {
+    pub(crate) weight: WeightKeywords<'py>,
+    pub(crate) bias: Option<Bound<'py, PyAny>>,
+    pub(crate) options: GemmOptions,
+}
+
+/// What a dequantized weight is to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Decoded {
+    #[default]
+    F32,
+    F16,
+}
+
+impl<'py> WeightKeywords<'py> {
+    /// Takes one; false if it is none of these.
+    fn take(&mut self, given: &Given<'_, 'py>) -> PyResult<bool> {
+        let py = given.value.py();
+        match given.name {
+            "zeros" => self.zeros = Some(given.value.clone()),
+            "quant_type" => {
+                let word: String = given.extract("a word")?;
+                self.quant = Some(quant_type(&word).map_err(|error| exception(py, &error))?);
+            }
+            "scale_type" => {
+                self.scale_type = Some(match given.extract::<String>("a word")?.as_str() {
+                    "f16" => ScaleType::F16,
+                    "e8m0" => ScaleType::E8m0,
+                    "e4m3" => ScaleType::E4m3,
+                    other => {
+                        let message = format!("scale_type {other:?}: expected f16, e8m0, e4m3");
+                        return Err(argument(py, message));
+                    }
+                });
+            }
+            "tensor_scale" => self.tensor_scale = Some(given.real()?),
+            "threads" => self.threads = given.at_least_one()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Those of dequantization.
+    pub(crate) fn with_dtype(
+        py: Python<'py>,
+        keywords: Keywords<'_, 'py>,
+    ) -> PyResult<(WeightKeywords<'py>, Decoded)> {
+        let (mut weight, mut decoded) = (WeightKeywords::default(), Decoded::default());
+        for (name, value) in given(keywords)? {
+            let given = Given { name: &name, value };
+            if weight.take(&given)? {
+                continue;
+            }
+            if name != "dtype" {
+                return Err(unknown(py, &name, &[&WEIGHT[..], &["dtype"]].concat()));
+            }
+            let dtype = py.import("numpy")?.call_method1("dtype", (&given.value,))?.getattr("name")?;
+            decoded = match dtype.extract::<String>()?.as_str() {
+                "float32" => Decoded::F32,
+                "float16" => Decoded::F16,
+                other => return Err(argument(py, format!("dtype {other}: expected float32 or float16"))),
+            };
+        }
+        Ok((weight, decoded))
+    }
+}
+
+impl<'py> ProductKeywords<'py> {
+    /// Those of a product; `kernel` only where the choice is not made.
+    pub(crate) fn new(py: Python<'py>, keywords: Keywords<'_, 'py>, kernel: bool) -> PyResult<Self> {
+        let words: Vec<&str> =
+            GemmOptions::WORDS.into_iter().filter(|word| kernel || *word != "kernel").collect();
+        let mut all = ProductKeywords::default();
+        for (name, value) in given(keywords)? {
+            let given = Given { name: &name, value };
+            if all.weight.take(&given)? {
+                continue;
+            }
+            if name == "bias" {
+                all.bias = Some(given.value);
+            } else if words.contains(&name.as_str()) {
+                let word: String = given.extract("a word")?;
+                all.options.set(&name, &word).map_err(|error| exception(py, &error))?;
+            } else {
+                return Err(unknown(py, &name, &[&WEIGHT[..], &["bias"], &words].concat()));
+            }
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,6 @@
+//! FP4 and INT4 GEMM: `latent.gemm`.
+
+pub(crate) mod functions;
+mod keywords;
+mod pools;
+mod weight;

@@ -1,0 +1,97 @@
+//! Arrays as they are stored: NumPy's, and tensors of other libraries over the same memory.
+
+use crate::arrays::through_dlpack;
+use crate::errors::argument;
+use numpy::{Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn};
+use pyo3::prelude::*;
+
+/// An array whose elements follow one another, the last index fastest.
+pub(crate) struct Operand<'py> {
+    name: &'static str,
+    array: Bound<'py, PyAny>,
+    /// NumPy's name of the type of its elements, or ml_dtypes' where NumPy has none.
+    pub(crate) dtype: String,
+    pub(crate) shape: Vec<usize>,
+}
+
+impl<'py> Operand<'py> {
+    /// The array of an argument.
+    pub(crate) fn new(object: &Bound<'py, PyAny>, name: &'static str) -> PyResult<Operand<'py>> {
+        let py = object.py();
+        let wrong = |problem: String| argument(py, format!("{name} {problem}"));
+        let (object, foreign) = known_to_numpy(object)?;
+        let array =
+            through_dlpack(&object).map_err(|error| wrong(format!("cannot be read: {}", error.value(py))))?;
+        if !array.is_instance(&py.import("numpy")?.getattr("ndarray")?)? {
+            let found = object.get_type().qualname()?;
+            return Err(wrong(format!(
+                "is a {found}, expected an array of NumPy or a tensor of another library"
+            )));
+        }
+        let stored = array.getattr("dtype")?;
+        let dtype = match foreign {
+            Some(dtype) => dtype.to_owned(),
+            None => stored.getattr("name")?.extract()?,
+        };
+        if !stored.getattr("isnative")?.extract::<bool>()? {
+            return Err(wrong(format!("is an array of {dtype} in the byte order of other machines")));
+        }
+        let shape: Vec<usize> = array.getattr("shape")?.extract()?;
+        let flags = array.getattr("flags")?;
+        if !flags.getattr("c_contiguous")?.extract::<bool>()? {
+            let strides = array.getattr("strides")?;
+            return Err(wrong(format!(
+                "of shape {} is not contiguous, with strides of {strides} bytes: numpy.ascontiguousarray copies it so",
+                tuple(&shape)
+            )));
+        }
+        if !flags.getattr("aligned")?.extract::<bool>()? {
+            return Err(wrong(format!("is not aligned for elements of {dtype}: a copy would be")));
+        }
+        Ok(Operand { name, array, dtype, shape })
+    }
+
+    /// Elements of one of NumPy's types, where each has as many bytes as are stored for it.
+    pub(crate) fn read<T: Element>(&self, stored: &str) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
+        let py = self.array.py();
+        let wrong = |problem: String| argument(py, format!("{}: {problem}", self.name));
+        let array = self.array.call_method1("view", (stored,))?;
+        let array = array.cast::<PyArrayDyn<T>>().map_err(|error| wrong(error.to_string()))?;
+        array.try_readonly().map_err(|error| wrong(error.to_string()))
+    }
+
+    /// Refuses a type of elements.
+    pub(crate) fn unexpected(&self, expected: &str) -> PyErr {
+        let Operand { name, dtype, array, .. } = self;
+        argument(array.py(), format!("{name} is an array of {dtype}, expected {expected}"))
+    }
+
+    /// Refuses any other shape.
+    pub(crate) fn check_shape(&self, expected: &[usize], why: &str) -> PyResult<()> {
+        if self.shape == expected {
+            return Ok(());
+        }
+        let (name, found) = (self.name, tuple(&self.shape));
+        let message = format!("{name} has the shape {found}, expected {}: {why}", tuple(expected));
+        Err(argument(self.array.py(), message))
+    }
+}
+
+/// A shape as Python writes it.
+pub(crate) fn tuple(shape: &[usize]) -> String {
+    let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
+    format!("({}{})", sizes.join(", "), if shape.len() == 1 { "," } else { "" })
+}
+
+/// A tensor of torch whose elements NumPy does not know as one of integers over the same bits, with the name of their type; other objects as they are.
+fn known_to_numpy<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Option<&'static str>)> {
+    let Some(dtype) = object.getattr_opt("dtype")? else { return Ok((object.clone(), None)) };
+    let (name, stored) = match dtype.to_string().as_str() {
+        "torch.bfloat16" => ("bfloat16", "int16"),
+        "torch.float8_e4m3fn" => ("float8_e4m3fn", "uint8"),
+        "torch.float8_e8m0fnu" => ("float8_e8m0fnu", "uint8"),
+        _ => return Ok((object.clone(), None)),
+    };
+    let stored = object.py().import("torch")?.getattr(stored)?;
+    Ok((object.call_method1("view", (stored,))?, Some(name)))
+}

@@ -1,0 +1,221 @@
+"""The layer, as a module of torch and without it. Where torch is not installed, the tests of the former are skipped."""
+
+import importlib.util
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import latent
+from latent.errors import ArgumentError, FileError, ModelNotFoundError
+
+QUANTS = ["fp4", "int4", "int4_sym"]
+
+
+def random(*shape):
+    return np.random.default_rng(shape).standard_normal(shape, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """The layer as it is where torch is not installed."""
+    path = pathlib.Path(latent.__file__).parent / "linear.py"
+    spec = importlib.util.spec_from_file_location("linear_without_torch", path)
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)
+        spec.loader.exec_module(module)
+    return module.MarlinLinear
+
+
+class Dense:
+    """What torch.nn.Linear has."""
+
+    weight, bias = random(24, 64), random(24)
+
+
+@pytest.mark.parametrize("quant", QUANTS)
+def test_a_layer_over_numpy(plain, quant, tmp_path):
+    layer = plain.from_linear(Dense, quant, 32)
+    x = random(2, 3, 64)
+    expected = x @ layer.dequantize() + Dense.bias
+    np.testing.assert_allclose(layer(x), expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(layer.dequantize(), Dense.weight.T, atol=0.6)
+    assert repr(layer) == f"MarlinLinear(in_features=64, out_features=24, bias=True, quant_type={quant!r}, group_size=32)"
+    new = plain(64, 24, quant_type=quant)
+    assert not new(x).any()
+    new.load_state_dict(layer.state_dict())
+    np.testing.assert_array_equal(new(x), layer(x))
+    assert ("zeros" in layer.state_dict()) == (quant == "int4")
+    layer.save(tmp_path / "layer.safetensors")
+    loaded = plain.load(tmp_path / "layer.safetensors")
+    np.testing.assert_array_equal(loaded(x), layer(x))
+    assert repr(loaded) == repr(layer)
+    assert [path.name for path in tmp_path.iterdir()] == ["layer.safetensors"]
+
+
+def test_a_layer_without_bias(plain, tmp_path):
+    layer = plain.from_dense(random(64, 24))
+    assert layer.bias is None and "bias" not in layer.state_dict()
+    layer.save(tmp_path / "layer")
+    assert plain.load(tmp_path / "layer").bias is None
+    with pytest.raises(ArgumentError, match="the state has packed, scales, expected packed, scales, bias"):
+        plain(64, 24).load_state_dict(layer.state_dict())
+
+
+def test_what_cannot_be_is_refused_with_the_numbers(plain, tmp_path):
+    for arguments, words in [
+        ((60, 24), "K is 60, which is not a multiple of 8"),
+        ((64, 24, True, "fp4", 48), "not a multiple of the group size 48"),
+        ((64, 24, True, "fp8"), "quant_type 'fp8': expected fp4, int4, int4_sym"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            plain(*arguments)
+    with pytest.raises(ArgumentError, match=r"bias has the shape \(23,\), expected \(24,\)"):
+        plain.from_dense(random(64, 24), random(23))
+    with pytest.raises(ArgumentError, match="weight has 1 dimensions"):
+        plain.from_dense(random(64))
+    state = plain.from_dense(random(64, 24)).state_dict()
+    for name, array, words in [
+        ("packed", random(8, 24), "packed is float32 of shape .8, 24., expected uint32"),
+        ("scales", state["scales"][:1], r"scales is float16 of shape \(1, 24\), expected float16 of shape \(2, 24\)"),
+    ]:
+        with pytest.raises(ArgumentError, match=words):
+            plain(64, 24, bias=False).load_state_dict(state | {name: array})
+    with pytest.raises(ModelNotFoundError, match="no-layer"):
+        plain.load(tmp_path / "no-layer")
+
+
+def test_files_that_are_none_are_refused(plain, tmp_path):
+    path = tmp_path / "layer"
+    plain.from_dense(random(64, 24), random(24)).save(path)
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    header = whole[8 : 8 + length]
+
+    def changed(old, new):
+        assert old in header
+        text = header.replace(old, new)
+        return len(text).to_bytes(8, "little") + text + whole[8 + length :]
+
+    for data, words in [
+        (b"", "a header of 0 bytes in a file of 0"),
+        (whole[:7], "in a file of 7"),
+        (b"\xff" * 8 + whole[8:], "a header of 18446744073709551615 bytes"),
+        (whole[:-1], "bias of shape .24,. is bytes"),
+        (changed(b'"U32"', b'"F64"'), "packed is of F64, expected F32"),
+        (changed(b"[8, 24]", b"[9, 24]"), "packed of shape .9, 24. is bytes 0 to 768"),
+        (changed(b"[8, 24]", b"[-8, -24]"), "packed of shape"),
+        (changed(b'"32"', b'"48"'), "not a multiple of the group size 48"),
+        (changed(b'"32"', b'"x"'), "invalid literal"),
+        (changed(b"fp4", b"fp8"), "quant_type 'fp8'"),
+        (changed(b'"group_size"', b'"group"'), "has no group_size of a layer"),
+        (changed(b"scales", b"scale"), "has no scales of a layer"),
+        (changed(b"{", b"["), "is no safetensors file of a layer"),
+    ]:
+        path.write_bytes(data)
+        with pytest.raises(FileError, match=words):
+            plain.load(path)
+
+
+def test_torch_is_imported_when_the_layer_is_asked_for():
+    code = "import sys, latent; latent.pack_fp4_weights; assert 'torch' not in sys.modules; latent.MarlinLinear"
+    # not where the package's sources are, which would be imported in place of the package
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=pathlib.Path(__file__).parent)
+    with pytest.raises(AttributeError, match="no attribute 'MarlinLinears'"):
+        latent.MarlinLinears
+
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch", reason="torch is not installed: the layer as its module is not tested")
+
+
+@pytest.mark.parametrize("quant", QUANTS)
+def test_a_module_of_torch(torch, plain, quant, tmp_path):
+    linear = torch.nn.Linear(64, 24)
+    layer = latent.MarlinLinear.from_linear(linear, quant)
+    assert isinstance(layer, torch.nn.Module) and "quant_type" in repr(torch.nn.Sequential(layer))
+    x = torch.from_numpy(random(2, 3, 64))
+    expected = x @ torch.from_numpy(layer.dequantize()) + linear.bias.detach()
+    torch.testing.assert_close(layer(x), expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(layer(x.numpy()), layer(x).numpy())
+    state = layer.state_dict()
+    assert set(state) == {"packed", "scales", "bias"} | ({"zeros"} if quant == "int4" else set())
+    new = latent.MarlinLinear(64, 24, quant_type=quant)
+    new.load_state_dict(state)
+    assert torch.equal(new(x), layer(x))
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        latent.MarlinLinear(128, 24, quant_type=quant).load_state_dict(state)
+    # files pass between both forms
+    layer.save(tmp_path / "layer")
+    np.testing.assert_array_equal(plain.load(tmp_path / "layer")(x.numpy()), layer(x).numpy())
+    plain.from_linear(Dense, quant).save(tmp_path / "plain")
+    other = latent.MarlinLinear.load(tmp_path / "plain")
+    np.testing.assert_array_equal(other(x).numpy(), plain.from_linear(Dense, quant)(x.numpy()))
+
+
+def test_a_state_in_safetensors_of_torch(torch, tmp_path):
+    files = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
+    model = torch.nn.Sequential(latent.MarlinLinear.from_linear(torch.nn.Linear(64, 32)), torch.nn.ReLU())
+    files.save_file(model.state_dict(), tmp_path / "model.safetensors")
+    other = torch.nn.Sequential(latent.MarlinLinear(64, 32), torch.nn.ReLU())
+    other.load_state_dict(files.load_file(tmp_path / "model.safetensors"))
+    x = torch.from_numpy(random(5, 64))
+    assert torch.equal(other(x), model(x))
+    # and what this package writes is read there
+    model[0].save(tmp_path / "layer.safetensors")
+    state = files.load_file(tmp_path / "layer.safetensors")
+    assert all(torch.equal(state[name], tensor) for name, tensor in model[0].state_dict().items())
+
+
+def test_types_of_the_inputs_and_of_the_module(torch):
+    layer = latent.MarlinLinear.from_linear(torch.nn.Linear(64, 24))
+    x = torch.from_numpy(random(5, 64))
+    whole = layer(x)
+    for dtype, bound in [(torch.float16, 1e-2), (torch.bfloat16, 1e-1)]:
+        y = layer(x.to(dtype))
+        assert y.dtype == dtype
+        torch.testing.assert_close(y.float(), whole, rtol=bound, atol=bound)
+    layer.to(torch.bfloat16)
+    assert (layer.bias.dtype, layer.scales.dtype, layer.packed.dtype) == (torch.bfloat16, torch.float16, torch.int32)
+    torch.testing.assert_close(layer(x), whole, rtol=1e-2, atol=1e-2)
+    # the transpose is copied, as other modules do
+    assert torch.equal(layer(x.T.contiguous().T), layer(x))
+    with pytest.raises(ArgumentError, match="x is an array of float64"):
+        layer(x.double())
+    with pytest.raises(ArgumentError, match="x cannot be read"):
+        layer(x.to("meta"))
+
+
+def test_gradients_pass_to_inputs_and_bias(torch):
+    layer = latent.MarlinLinear.from_linear(torch.nn.Linear(64, 24), "int4")
+    layer.bias.requires_grad_(True)
+    x = torch.from_numpy(random(2, 3, 64)).requires_grad_(True)
+    factors = torch.from_numpy(random(2, 3, 24))
+    (layer(x) * factors).sum().backward()
+    weight = torch.from_numpy(layer.dequantize())
+    torch.testing.assert_close(x.grad, factors @ weight.T)
+    torch.testing.assert_close(layer.bias.grad, factors.sum((0, 1)))
+    with torch.no_grad():
+        assert not layer(x).requires_grad
+
+
+def test_tensors_are_read_where_they_are(torch):
+    w, x = random(64, 24), random(3, 64)
+    packed, scales = latent.pack_fp4_weights(torch.from_numpy(w), 32)
+    expected = latent.quantized_linear(x, packed, scales)
+    y = latent.quantized_linear(*(torch.from_numpy(array) for array in (x, packed, scales)))
+    np.testing.assert_array_equal(y, expected)
+    shared = torch.from_dlpack(y)
+    shared[0, 0] = 7
+    assert y[0, 0] == 7
+    codes = torch.full((2, 24), 127, dtype=torch.uint8)
+    exact = latent.quantized_linear(x, packed, codes, scale_type="e8m0")
+    if hasattr(torch, "float8_e8m0fnu"):
+        named = latent.quantized_linear(x, packed, codes.view(torch.float8_e8m0fnu))
+        np.testing.assert_array_equal(named, exact)
+    with pytest.raises(ArgumentError, match="x cannot be read: .*detach"):
+        latent.quantized_linear(torch.from_numpy(x).requires_grad_(True), packed, scales)
