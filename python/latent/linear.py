@@ -24,7 +24,8 @@ except ImportError:
 __all__ = ["MarlinLinear"]
 
 PACK = {"fp4": pack_fp4_weights, "int4": pack_u4_weights, "int4_sym": pack_u4_sym_weights}
-NAMES = ("packed", "scales", "zeros", "bias")
+NAMES = ("packed", "scales", "zeros", "order", "bias")
+SHIFTS = 4 * np.arange(8, dtype=np.uint32)
 
 
 class Layer:
@@ -70,14 +71,20 @@ else:
 class MarlinLinear(Base):
     """y = x · W + bias with W `[in_features, out_features]` at 4 bits: inputs `[…, in_features]` of f32, f16 or bf16.
 
-    A new layer's weights are zero: `from_linear` and `from_dense` pack a weight, `load_state_dict` and `load` bring a packed one. The state has `packed`
-    (words `[in_features / 8, out_features]`), `scales` (`[in_features / group_size, out_features]`), `zeros` for `int4`, and `bias`. In torch, words are
-    int32, results have the type of the inputs, gradients go to the inputs and the bias but not to the weights, and another type of the module is one of its
-    bias alone.
+    A new layer's weights are zero: `from_linear`, `from_dense` and `from_gptq` make a layer of weights, `load_state_dict` and `load` of a state. The state
+    has `packed` (words `[in_features / 8, out_features]`), `scales` (`[in_features / group_size, out_features]`), `zeros` for `int4`, `bias`, and with
+    `act_order` the `order` in which inputs are read, so that those of a group follow one another. In torch, words are int32, results have the type of the
+    inputs, gradients go to the inputs and the bias but not to the weights, and another type of the module is one of its bias alone.
     """
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, quant_type: str = "fp4", group_size: int = 32
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        quant_type: str = "fp4",
+        group_size: int = 32,
+        act_order: bool = False,
     ) -> None:
         super().__init__()
         if quant_type not in PACK:
@@ -89,6 +96,7 @@ class MarlinLinear(Base):
         groups = (in_features // group_size, out_features)
         zeros = np.zeros(groups, np.uint8) if quant_type == "int4" else None
         self._set_weight(np.zeros((in_features // 8, out_features), np.uint32), np.zeros(groups, np.float16), zeros)
+        self._set_order(np.arange(in_features, dtype=np.int32) if act_order else None)
         self._set_bias(np.zeros(out_features, np.float32) if bias else None)
 
     @classmethod
@@ -106,11 +114,41 @@ class MarlinLinear(Base):
         weight = weight.contiguous() if hasattr(weight, "contiguous") else np.ascontiguousarray(weight)
         layer = cls(*weight.shape, bias is not None, quant_type, group_size)
         layer._set_weight(*PACK[quant_type](weight, group_size))
-        if bias is not None:
-            bias = _detached(bias)
-            if tuple(bias.shape) != (layer.out_features,):
-                raise ArgumentError(f"bias has the shape {tuple(bias.shape)}, expected ({layer.out_features},)")
-            layer._set_bias(bias.float().cpu().numpy() if hasattr(bias, "float") else bias.astype(np.float32))
+        layer._take_bias(bias)
+        return layer
+
+    @classmethod
+    def from_gptq(
+        cls, qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, bias: Any = None, zero_offset: int = 1
+    ) -> MarlinLinear:
+        """The 4-bit tensors of a GPTQ checkpoint: `qweight` `[K/8, N]`, `qzeros` `[groups, N/8]`, `scales` `[groups, N]`, and `g_idx`, the group of each input.
+
+        `zero_offset` is what the checkpoint leaves out of its zero points: 1, or 0 where `checkpoint_format` is `gptq_v2`.
+        """
+        words, zeros, scales = (np.asarray(_detached(tensor)) for tensor in (qweight, qzeros, scales))
+        for name, array in (("qweight", words), ("qzeros", zeros), ("scales", scales)):
+            if array.ndim != 2 or not array.size:
+                raise ArgumentError(f"{name} has the shape {array.shape}, expected two dimensions")
+        rows, n = words.shape
+        k = 8 * rows if g_idx is None else len(g_idx)
+        if 32 * rows != 4 * k:
+            raise ArgumentError(f"qweight {words.shape} holds {32 * rows / max(k, 1):g} bits for each of {k} inputs, expected 4")
+        groups = len(scales)
+        if k % groups or scales.shape[1] != n:
+            raise ArgumentError(f"scales has the shape {scales.shape}, expected (groups, {n}) with groups that divide {k}")
+        if zeros.shape != (groups, n // 8) or n % 8:
+            raise ArgumentError(f"qzeros has the shape {zeros.shape}, expected ({groups}, {n} / 8)")
+        order = None if g_idx is None else _order(np.asarray(_detached(g_idx)), groups)
+        layer = cls(k, n, bias is not None, "int4", k // groups, order is not None)
+        zeros = (_unsigned(zeros)[:, :, None] >> SHIFTS) & 15
+        zeros = (zeros.reshape(groups, n) + zero_offset).astype(np.uint8)
+        words = _unsigned(words)
+        if order is not None:
+            codes = ((words[:, None] >> SHIFTS[:, None]) & 15).reshape(k, n)[order].reshape(rows, 8, n)
+            words = np.bitwise_or.reduce(codes << SHIFTS[:, None], axis=1)
+        layer._set_weight(words.copy(), scales.astype(np.float16), zeros)
+        layer._set_order(order)
+        layer._take_bias(bias)
         return layer
 
     def _set_weight(self, packed: Any, scales: Any, zeros: Any = None) -> None:
@@ -121,6 +159,17 @@ class MarlinLinear(Base):
         self.register_buffer("packed", packed)
         self.register_buffer("scales", scales)
         self.register_buffer("zeros", zeros)
+
+    def _set_order(self, order: Any) -> None:
+        self.register_buffer("order", order if torch is None or order is None else torch.from_numpy(order))
+
+    def _take_bias(self, bias: Any) -> None:
+        if bias is None:
+            return
+        bias = _detached(bias)
+        if tuple(bias.shape) != (self.out_features,):
+            raise ArgumentError(f"bias has the shape {tuple(bias.shape)}, expected ({self.out_features},)")
+        self._set_bias(bias.float().cpu().numpy() if hasattr(bias, "float") else bias.astype(np.float32))
 
     def _set_bias(self, bias: Any) -> None:
         if torch is not None and bias is not None:
@@ -135,12 +184,15 @@ class MarlinLinear(Base):
     def forward(self, x: Any) -> Any:
         """x · W + bias: for a tensor of torch a tensor of its type, else an array of f32."""
         if torch is not None and isinstance(x, torch.Tensor):
-            return Product.apply(x, self.bias, self)
+            return Product.apply(x if self.order is None else x.index_select(-1, self.order), self.bias, self)
+        if self.order is not None:
+            x = np.take(x, np.asarray(self.order), -1)
         return quantized_linear(x, bias=_detached(self.bias), **self._weight())
 
     def dequantize(self) -> Any:
         """The weight `[in_features, out_features]` as an array of f32."""
-        return dequantize(**self._weight())
+        values = dequantize(**self._weight())
+        return values if self.order is None else values[np.argsort(np.asarray(self.order))]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the state as a safetensors file, from which `load` makes the layer."""
@@ -160,7 +212,11 @@ class MarlinLinear(Base):
         rows, out_features = state["packed"].shape
         try:
             group_size = int(metadata["group_size"])
-            layer = cls(8 * rows, out_features, "bias" in state, metadata["quant_type"], group_size)
+            layer = cls(
+                8 * rows, out_features, "bias" in state, metadata["quant_type"], group_size, "order" in state
+            )
+            if "order" in state and not np.array_equal(np.sort(state["order"]), np.arange(8 * rows)):
+                raise ValueError(f"order is no order of {8 * rows} inputs")
             words = np.int32 if torch is not None else np.uint32
             state["packed"] = state["packed"].view(words)
             if torch is not None:
@@ -181,12 +237,34 @@ class MarlinLinear(Base):
     def extra_repr(self) -> str:
         """What torch writes between the parentheses."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
-        return f"{sizes}, bias={self.bias is not None}, quant_type={self.quant_type!r}, group_size={self.group_size}"
+        kind = f"quant_type={self.quant_type!r}, group_size={self.group_size}"
+        return f"{sizes}, bias={self.bias is not None}, {kind}{', act_order=True' if self.order is not None else ''}"
 
     if torch is None:
 
         def __repr__(self) -> str:
             return f"MarlinLinear({self.extra_repr()})"
+
+
+def _unsigned(words: Any) -> Any:
+    """Words as they are, without the sign that other packers' types have."""
+    if words.dtype not in (np.int32, np.uint32):
+        raise ArgumentError(f"packed integers are an array of {words.dtype}, expected int32")
+    return np.ascontiguousarray(words).view(np.uint32)
+
+
+def _order(g_idx: Any, groups: int) -> Any:
+    """The inputs, group after group; None where they are stored so."""
+    wrong = np.flatnonzero((g_idx < 0) | (g_idx >= groups))
+    if wrong.size:
+        at = wrong[0]
+        raise ArgumentError(f"g_idx: input {at} belongs to group {g_idx[at]}, of {groups} groups")
+    members = np.bincount(g_idx, minlength=groups)
+    if (members != len(g_idx) // groups).any():
+        group = np.flatnonzero(members != len(g_idx) // groups)[0]
+        raise ArgumentError(f"g_idx: group {group} has {members[group]} inputs, expected {len(g_idx) // groups}")
+    order = np.argsort(g_idx, kind="stable").astype(np.int32)
+    return None if np.array_equal(order, np.arange(len(order))) else order
 
 
 def _detached(array: Any) -> Any:
@@ -210,7 +288,7 @@ if torch is not None:
         def backward(ctx: Any, gradient: Any) -> Any:
             of_x = of_bias = None
             if ctx.needs_input_grad[0]:
-                of_x = gradient @ torch.from_numpy(ctx.layer.dequantize()).to(gradient.dtype).T
+                of_x = gradient @ torch.from_numpy(dequantize(**ctx.layer._weight())).to(gradient.dtype).T
             if ctx.needs_input_grad[1]:
                 of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0).to(ctx.bias_type)
             return of_x, of_bias, None

@@ -88,6 +88,64 @@ def test_what_cannot_be_is_refused_with_the_numbers(plain, tmp_path):
         plain.load(tmp_path / "no-layer")
 
 
+def gptq(k, n, group, seed=0):
+    """Tensors of a checkpoint with act-order, and the weight that they mean."""
+    generator = np.random.default_rng(seed)
+    codes, zeros = generator.integers(0, 16, (k, n)), generator.integers(0, 16, (k // group, n))
+    scales = generator.uniform(0.01, 0.1, (k // group, n)).astype(np.float16)
+    g_idx = generator.permutation(np.arange(k) // group)
+    qweight, qzeros = np.zeros((k // 8, n), np.uint32), np.zeros((k // group, n // 8), np.uint32)
+    for i in range(8):
+        qweight |= (codes[i::8] << 4 * i).astype(np.uint32)
+        qzeros |= (zeros[:, i::8] << 4 * i).astype(np.uint32)
+    weight = (codes - (zeros[g_idx] + 1)) * scales.astype(np.float64)[g_idx]
+    return qweight.view(np.int32), qzeros.view(np.int32), scales, g_idx.astype(np.int32), weight
+
+
+def test_tensors_of_gptq(plain, tmp_path):
+    qweight, qzeros, scales, g_idx, weight = gptq(96, 24, 32)
+    x, bias = random(3, 96), random(24)
+    layer = plain.from_gptq(qweight, qzeros, scales, g_idx, bias)
+    np.testing.assert_array_equal(layer.dequantize(), weight.astype(np.float32))
+    expected = x @ weight + bias
+    assert ((layer(x) - expected) ** 2).sum() < 1e-6 * (expected**2).sum()
+    assert "act_order=True" in repr(layer)
+    layer.save(tmp_path / "layer")
+    np.testing.assert_array_equal(plain.load(tmp_path / "layer")(x), layer(x))
+    path = tmp_path / "layer"
+    path.write_bytes(path.read_bytes().replace(layer.order.tobytes(), bytes(4 * 96)))
+    with pytest.raises(FileError, match="order is no order of 96 inputs"):
+        plain.load(path)
+    # without act-order, and zero points as they are
+    in_order = np.arange(96) // 32
+    weight = weight + scales.astype(np.float64)[g_idx]
+    values = np.empty_like(weight)
+    values[np.argsort(in_order, kind="stable")] = weight[np.argsort(g_idx, kind="stable")]
+    for group_of in (None, in_order):
+        layer = plain.from_gptq(layer_words(qweight, g_idx), qzeros, scales, group_of, zero_offset=0)
+        assert layer.order is None
+        np.testing.assert_array_equal(layer.dequantize(), values.astype(np.float32))
+    for change, words in [
+        ({"g_idx": np.where(g_idx == 0, 3, g_idx)}, "belongs to group 3, of 3 groups"),
+        ({"g_idx": np.where(np.arange(96) == 0, (g_idx[0] + 1) % 3, g_idx)}, "has 31 inputs, expected 32"),
+        ({"g_idx": g_idx[:48]}, r"qweight \(12, 24\) holds 8 bits for each of 48 inputs, expected 4"),
+        ({"scales": scales[:, :8]}, r"scales has the shape \(3, 8\), expected \(groups, 24\)"),
+        ({"qzeros": qzeros[:2]}, r"qzeros has the shape \(2, 3\), expected \(3, 24 / 8\)"),
+        ({"qweight": qweight.astype(float)}, "packed integers are an array of float64, expected int32"),
+        ({"qweight": qweight[0]}, r"qweight has the shape \(24,\), expected two dimensions"),
+    ]:
+        tensors = {"qweight": qweight, "qzeros": qzeros, "scales": scales, "g_idx": g_idx}
+        with pytest.raises(ArgumentError, match=words):
+            plain.from_gptq(**(tensors | change))
+
+
+def layer_words(qweight, g_idx):
+    """The words of inputs in the order of their groups."""
+    codes = np.stack([(qweight.view(np.uint32) >> 4 * i) & 15 for i in range(8)], 1).reshape(-1, qweight.shape[1])
+    codes = codes[np.argsort(g_idx, kind="stable")]
+    return sum(codes[i::8] << np.uint32(4 * i) for i in range(8)).astype(np.uint32)
+
+
 def test_files_that_are_none_are_refused(plain, tmp_path):
     path = tmp_path / "layer"
     plain.from_dense(random(64, 24), random(24)).save(path)
@@ -201,6 +259,20 @@ def test_gradients_pass_to_inputs_and_bias(torch):
     torch.testing.assert_close(layer.bias.grad, factors.sum((0, 1)))
     with torch.no_grad():
         assert not layer(x).requires_grad
+
+
+def test_tensors_of_gptq_in_torch(torch):
+    *tensors, weight = gptq(96, 24, 32)
+    layer = latent.MarlinLinear.from_gptq(*(torch.from_numpy(tensor) for tensor in tensors))
+    x = torch.from_numpy(random(3, 96)).requires_grad_(True)
+    weight = torch.from_numpy(weight.astype(np.float32))
+    torch.testing.assert_close(layer(x), x @ weight, rtol=1e-3, atol=1e-3)
+    layer(x).sum().backward()
+    torch.testing.assert_close(x.grad, weight.sum(1).expand(3, 96))
+    new = latent.MarlinLinear(96, 24, False, "int4", 32, act_order=True)
+    new.load_state_dict(layer.state_dict())
+    assert torch.equal(new(x), layer(x))
+    np.testing.assert_array_equal(layer(x.detach().numpy()), layer(x).detach().numpy())
 
 
 def test_tensors_are_read_where_they_are(torch):
