@@ -61,6 +61,11 @@ impl Error {
         Error::new(ErrorKind::Engine, format!("a panic, which is an error of Latent: {text}"))
     }
 
+    /// A request to a thread that has ended.
+    pub(crate) fn gone() -> Error {
+        Error::new(ErrorKind::Engine, "the engine failed before, and runs no more: load the model again")
+    }
+
     /// The caller stopped it.
     pub(crate) fn stopped() -> Error {
         Error::new(ErrorKind::Stopped, "stopped")

@@ -79,8 +79,8 @@ impl Listening {
     /// The caller does not wait any longer; the job was refused; the engine has failed; this is a forked child.
     pub(crate) fn next(&self, go_on: GoOn<'_>) -> Heard {
         self.process.check()?;
-        let receiver = self.receiver.as_ref().ok_or_else(crate::worker::gone)?;
-        waiting::receive(receiver, go_on)?.unwrap_or_else(|| Err(crate::worker::gone()))
+        let receiver = self.receiver.as_ref().ok_or_else(Error::gone)?;
+        waiting::receive(receiver, go_on)?.unwrap_or_else(|| Err(Error::gone()))
     }
 
     /// Ends the job.

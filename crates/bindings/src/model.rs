@@ -99,7 +99,7 @@ impl Model {
             })?
         };
         let loaded = waiting::receive(&starting.loaded, go_on)?;
-        let (cancel, loaded) = loaded.unwrap_or_else(|| Err(crate::worker::gone()))?;
+        let (cancel, loaded) = loaded.unwrap_or_else(|| Err(Error::gone()))?;
         let Loaded { mut description, bind, max_batch_tokens } = loaded;
         description.warnings.extend(warning);
         let inner = Inner {
@@ -202,7 +202,7 @@ impl Model {
             wanted.store(false, Ordering::SeqCst);
             self.inner.worker.cancel_token().cancel();
         }
-        received?.unwrap_or_else(|| Err(crate::worker::gone()))
+        received?.unwrap_or_else(|| Err(Error::gone()))
     }
 }
 

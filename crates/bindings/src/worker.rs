@@ -32,11 +32,6 @@ pub(crate) struct Worker {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The error of a request to a thread that has ended.
-pub(crate) fn gone() -> Error {
-    Error::new(ErrorKind::Engine, "the engine failed before, and runs no more: load the model again")
-}
-
 /// Steps that may fail one after the other before the thread ends.
 const FAILURES: usize = 2;
 
@@ -68,8 +63,8 @@ impl Worker {
     }
 
     pub(crate) fn send(&self, command: Command) -> Result<(), Error> {
-        let commands = self.commands.as_ref().ok_or_else(gone)?;
-        commands.send(command).map_err(|_| gone())
+        let commands = self.commands.as_ref().ok_or_else(Error::gone)?;
+        commands.send(command).map_err(|_| Error::gone())
     }
 
     /// Stops what runs at this moment.

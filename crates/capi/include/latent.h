@@ -714,6 +714,14 @@ latent_status latent_generate(const struct latent_model *model,
                               struct latent_error **error);
 
 /**
+ * Fills options with what the model recommends, else Latent's own, and a fresh seed. `size` is sizeof(latent_generate_options).
+ */
+latent_status latent_generate_options_init(const struct latent_model *model,
+                                           struct latent_generate_options *options,
+                                           size_t size,
+                                           struct latent_error **error);
+
+/**
  * Loads the model at `path`: a GGUF file, any of its shards, a folder of safetensors, or a packed file; NULL: the demo model that is built in.
  * `options` may be NULL. The model is the caller's, who gives it back with latent_model_free.
  */
@@ -748,14 +756,6 @@ size_t latent_model_context(const struct latent_model *model);
  * Elements of an embedding; 0 for NULL.
  */
 size_t latent_model_hidden_size(const struct latent_model *model);
-
-/**
- * Fills options with what the model recommends, else Latent's own, and a fresh seed. `size` is sizeof(latent_generate_options).
- */
-latent_status latent_generate_options_init(const struct latent_model *model,
-                                           struct latent_generate_options *options,
-                                           size_t size,
-                                           struct latent_error **error);
 
 /**
  * The tokens of `length` bytes of UTF-8. With `add_special` those that begin (and end) a prompt are added; with `parse_special` names of control

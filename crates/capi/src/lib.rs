@@ -2,7 +2,7 @@
 //!
 //! * `error.rs`: codes with messages; `border.rs`: what every function does at the border.
 //! * `buffers.rs`: strings and tokens that the library hands out, and what it takes.
-//! * `sized.rs`: structs that may grow; `options.rs`: those of options.
+//! * `sized.rs`: structs that may grow; `load_options.rs`, `generate_options.rs`: those of options.
 //! * `model.rs`, `text.rs`, `generate.rs`, `chat.rs`, `values.rs`: the functions; `gemm.rs`, `weight.rs`: products with 4-bit weights.
 #![allow(unsafe_code, reason = "every function of the border takes pointers")]
 #![allow(
@@ -18,8 +18,9 @@ mod error;
 mod event;
 mod gemm;
 mod generate;
+mod generate_options;
+mod load_options;
 mod model;
-mod options;
 mod sized;
 mod text;
 mod values;
@@ -35,12 +36,11 @@ pub use gemm::{
     latent_gemm_options, latent_gemm_pack, latent_input_type,
 };
 pub use generate::{latent_answer, latent_generate, latent_stop};
+pub use generate_options::{latent_generate_options, latent_generate_options_init, latent_logit_bias};
+pub use load_options::latent_load_options;
 pub use model::{
     latent_model, latent_model_context, latent_model_describe, latent_model_free, latent_model_hidden_size,
     latent_model_load, latent_model_vocab_size,
-};
-pub use options::{
-    latent_generate_options, latent_generate_options_init, latent_load_options, latent_logit_bias,
 };
 pub use text::{latent_detokenize, latent_tokenize};
 pub use values::{latent_embed, latent_logits};

@@ -3,7 +3,7 @@
 use crate::border::{self, caught, guarded, null};
 use crate::buffers::latent_string;
 use crate::error::{latent_error, latent_status};
-use crate::options::latent_load_options;
+use crate::load_options::latent_load_options;
 use crate::sized;
 use latent_bindings::{Error, ErrorKind, Model};
 use std::ffi::c_char;

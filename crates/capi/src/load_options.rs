@@ -1,0 +1,89 @@
+//! Options of loading.
+
+use crate::border;
+use crate::sized::Growing;
+use latent_bindings::{Error, LoadOptions};
+use std::ffi::c_char;
+use std::ptr::null;
+
+/// How a model is run. Zeros leave everything to Latent: `latent_load_options options = {sizeof options};`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct latent_load_options {
+    /// sizeof(latent_load_options).
+    pub size: usize,
+    /// Tokens of context; 0: the smaller of the model's limit and what fits into memory.
+    pub ctx_size: u64,
+    /// Tokens that the KV cache holds, all answers together; 0: one context.
+    pub cache_tokens: u64,
+    /// Threads; 0: one for each core that affinity and cgroup quotas leave to this process.
+    pub threads: u32,
+    /// Most tokens of one step; 0: chosen.
+    pub batch_size: u32,
+    /// Element type of the KV cache: "f32", "f16", "bf16" or "int8"; NULL: chosen.
+    pub cache_type: *const c_char,
+    /// "default" or "exact"; NULL: default.
+    pub precision: *const c_char,
+    /// What computes: "cpu" or "reference"; NULL: cpu.
+    pub device: *const c_char,
+    /// What drafts tokens: "none" or "mtp"; NULL: none.
+    pub draft: *const c_char,
+    /// Highest instruction set: "auto", "portable", "avx2", "avx512" or "amx"; NULL: auto.
+    pub isa: *const c_char,
+    /// Not 0: load a model even when memory seems too small.
+    pub force: u32,
+}
+
+// SAFETY: it begins with `size`, and has integers and pointers only
+unsafe impl Growing for latent_load_options {
+    const NAME: &str = "latent_load_options";
+}
+
+impl Default for latent_load_options {
+    fn default() -> latent_load_options {
+        latent_load_options {
+            size: size_of::<latent_load_options>(),
+            ctx_size: 0,
+            cache_tokens: 0,
+            threads: 0,
+            batch_size: 0,
+            cache_type: null(),
+            precision: null(),
+            device: null(),
+            draft: null(),
+            isa: null(),
+            force: 0,
+        }
+    }
+}
+
+impl latent_load_options {
+    /// The options that are set.
+    ///
+    /// # Safety
+    /// Its pointers are NULL or texts.
+    pub(crate) unsafe fn read(&self) -> Result<LoadOptions, Error> {
+        let mut options = LoadOptions::default();
+        let count = |value: u64| usize::try_from(value).ok().filter(|value| *value > 0);
+        let engine = &mut options.engine;
+        engine.context = count(self.ctx_size);
+        engine.cache_tokens = count(self.cache_tokens);
+        engine.threads = count(self.threads.into());
+        engine.max_batch_tokens = count(self.batch_size.into());
+        engine.force = self.force != 0;
+        let words = [
+            ("cache_type", self.cache_type),
+            ("precision", self.precision),
+            ("device", self.device),
+            ("draft", self.draft),
+            ("isa", self.isa),
+        ];
+        for (name, word) in words {
+            // SAFETY: as the caller promises
+            if let Some(word) = unsafe { border::word(word, name) }? {
+                options.set(name, word)?;
+            }
+        }
+        Ok(options)
+    }
+}
