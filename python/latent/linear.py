@@ -63,7 +63,8 @@ class Layer:
 
 
 if TYPE_CHECKING:
-    Base = Layer
+    # whether it is a module of torch is known when it runs
+    from typing import Any as Base
 else:
     Base = Layer if torch is None else torch.nn.Module
 
@@ -76,6 +77,12 @@ class MarlinLinear(Base):
     `act_order` the `order` in which inputs are read, so that those of a group follow one another. In torch, words are int32, results have the type of the
     inputs, gradients go to the inputs and the bias but not to the weights, and another type of the module is one of its bias alone.
     """
+
+    packed: Any
+    scales: Any
+    zeros: Any
+    order: Any
+    bias: Any
 
     def __init__(
         self,
@@ -112,7 +119,8 @@ class MarlinLinear(Base):
         if weight.ndim != 2:
             raise ArgumentError(f"weight has {weight.ndim} dimensions, expected 2: (in_features, out_features)")
         weight = weight.contiguous() if hasattr(weight, "contiguous") else np.ascontiguousarray(weight)
-        layer = cls(*weight.shape, bias is not None, quant_type, group_size)
+        in_features, out_features = weight.shape
+        layer = cls(in_features, out_features, bias is not None, quant_type, group_size)
         layer._set_weight(*PACK[quant_type](weight, group_size))
         layer._take_bias(bias)
         return layer
