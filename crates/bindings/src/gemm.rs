@@ -182,6 +182,7 @@ impl From<latent_marlin::Error> for Error {
     fn from(error: latent_marlin::Error) -> Error {
         let kind = match &error {
             latent_marlin::Error::Threads(_) => ErrorKind::Engine,
+            latent_marlin::Error::Overflow { .. } => ErrorKind::Memory,
             _ => ErrorKind::Argument,
         };
         Error::new(kind, error.to_string())

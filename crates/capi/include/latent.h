@@ -675,8 +675,8 @@ latent_status latent_gemm_pack(int32_t quant_type,
                                struct latent_error **error);
 
 /**
- * y = x · W: `m` rows of k inputs, whose type is one of latent_input_type, times a weight `[k, n]` into `m` rows of n results. `options` may be NULL. Results
- * have the same bits for any number of threads.
+ * y = x · W: `m` rows of k inputs, whose type is one of latent_input_type, times a weight `[k, n]` into `m` rows of n results,
+ * which overlap none of the operands. `options` may be NULL. Results have the same bits for any number of threads.
  */
 latent_status latent_gemm_multiply(const struct latent_gemm *gemm,
                                    const struct latent_weight *weight,

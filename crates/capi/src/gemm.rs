@@ -150,8 +150,8 @@ pub unsafe extern "C" fn latent_gemm_pack(
     }
 }
 
-/// y = x · W: `m` rows of k inputs, whose type is one of latent_input_type, times a weight `[k, n]` into `m` rows of n results. `options` may be NULL. Results
-/// have the same bits for any number of threads.
+/// y = x · W: `m` rows of k inputs, whose type is one of latent_input_type, times a weight `[k, n]` into `m` rows of n results,
+/// which overlap none of the operands. `options` may be NULL. Results have the same bits for any number of threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_multiply(
     gemm: *const latent_gemm,

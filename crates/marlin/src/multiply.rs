@@ -178,9 +178,10 @@ fn striped(
 ) -> Result<(), Error> {
     let shape = w.shape();
     let (m, n) = (y.rows(), y.cols());
-    let what = "the partial sums";
-    let overflow = Error::Overflow { what, rows: plan.slices, cols: m * n };
-    partials.resize(plan.slices.checked_mul(m * n).ok_or(overflow)?, 0.0);
+    let overflow = || Error::Overflow { what: "the partial sums", rows: plan.slices, cols: m * n };
+    let count = plan.slices.checked_mul(m * n).ok_or_else(overflow)?;
+    partials.try_reserve(count.saturating_sub(partials.len())).map_err(|_| overflow())?;
+    partials.resize(count, 0.0);
     let tile = tile(m);
     let stripes = W4Stripes { rows: m, columns: n, k: shape.k, tile, slices: plan.slices };
     let blocks = partials.chunks_mut((m * n).div_ceil(workers.count()).max(4096)).collect();
