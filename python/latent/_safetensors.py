@@ -57,7 +57,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[st
         raise FileError(f"{os.fspath(path)}: {error}") from error
     try:
         return _parsed(data)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
         raise FileError(f"{os.fspath(path)} is no safetensors file of a layer: {error}") from error
 
 
