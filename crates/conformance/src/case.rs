@@ -4,6 +4,7 @@ use crate::attention::{ExpandedCase, KeysCase, LatentCase};
 use crate::product::ProductCase;
 use crate::reference::{Bound, Truth};
 use crate::rows::{RowCase, RowOp};
+use crate::w4::W4Case;
 use crate::work::{Work, layout};
 use serde::Serialize;
 
@@ -20,6 +21,8 @@ pub enum Case {
     Keys(KeysCase),
     /// A row-wise operation.
     Row(RowCase),
+    /// An operation on 4-bit weights with group scales.
+    W4(W4Case),
 }
 
 /// An operation and the formats that it works on.
@@ -43,6 +46,7 @@ macro_rules! each {
             Case::Expanded($it) => $value,
             Case::Keys($it) => $value,
             Case::Row($it) => $value,
+            Case::W4($it) => $value,
         }
     };
 }
@@ -79,6 +83,10 @@ impl Case {
                 words(ty.name(), "rows", "f32")
             }
             Case::Row(_) => words("f32", "rows", "f32"),
+            Case::W4(case) => {
+                let (format, input) = case.formats();
+                words(&format, "marlin", input)
+            }
         }
     }
 
@@ -92,6 +100,15 @@ impl Case {
         each!(self, case => case.work())
     }
 
+    /// Whether its kernels take their ISA from a limit that holds for the process, so that one thread runs them.
+    pub(crate) fn limits_process(&self) -> bool {
+        match self {
+            Case::Row(_) => true,
+            Case::W4(case) => case.limits_process(),
+            _ => false,
+        }
+    }
+
     /// Its operands, `copies` times where they would be read from memory.
     pub fn operands(&self, copies: usize) -> Operands {
         match self {
@@ -100,6 +117,7 @@ impl Case {
             Case::Expanded(case) => Operands::Expanded(case.operands()),
             Case::Keys(case) => Operands::Keys(case.operands()),
             Case::Row(case) => Operands::Row(case.operands()),
+            Case::W4(case) => Operands::W4(case.operands(copies)),
         }
     }
 
@@ -114,6 +132,7 @@ impl Case {
             (Case::Expanded(case), Operands::Expanded(operands)) => case.truth(operands),
             (Case::Keys(case), Operands::Keys(operands)) => case.truth(operands),
             (Case::Row(case), Operands::Row(operands)) => case.truth(operands),
+            (Case::W4(case), Operands::W4(operands)) => case.truth(operands),
             _ => panic!("operands of another case than {}", self.name()),
         }
     }
@@ -131,4 +150,6 @@ pub enum Operands {
     Keys(crate::attention::KeysOperands),
     /// Of a row-wise operation.
     Row(crate::rows::RowOperands),
+    /// Of an operation on 4-bit weights.
+    W4(crate::w4::W4Operands),
 }

@@ -32,6 +32,8 @@ mod rows;
 mod support;
 mod table;
 mod test;
+mod w4;
+mod w4_table;
 mod work;
 
 pub use attention::{
@@ -49,4 +51,5 @@ pub use rows::{RowCase, RowOp, RowOperands};
 pub use support::{Support, support};
 pub use table::{cases, real_sizes};
 pub use test::{Outcome, Verdict, test};
+pub use w4::{W4Case, W4Op, W4Operands, W4Quant, W4Rounding, W4ScaleType};
 pub use work::{Arithmetic, Work};

@@ -102,8 +102,7 @@ pub fn perf(
             continue;
         }
         let work = case.work();
-        // the tier of row-wise operations is process-global, so that one thread runs them
-        let threads = if matches!(case, Case::Row(_)) { 1 } else { options.threads.max(1) };
+        let threads = if case.limits_process() { 1 } else { options.threads.max(1) };
         let copies = if work.from_memory { (options.memory as f64 / work.bytes).ceil() as usize } else { 1 };
         let operands = case.operands(copies.max(threads));
         for kernel in serving {
@@ -207,7 +206,7 @@ fn measurement(
         Arithmetic::Bf16 => limits.bf16_macs,
     };
     let arithmetic = work.flops / 2.0 / macs;
-    let limited = !matches!(case, Case::Row(_));
+    let limited = !case.limits_process();
     Measurement {
         operation: case.operation(),
         case: name.to_owned(),

@@ -18,6 +18,11 @@ impl Random {
         self.0 >> 40
     }
 
+    /// 32 bits.
+    pub(crate) fn bits(&mut self) -> u32 {
+        (self.next() << 16 ^ self.next()) as u32
+    }
+
     /// A value in −1..1.
     pub(crate) fn number(&mut self) -> f32 {
         self.next() as f32 / (1 << 23) as f32 - 1.0

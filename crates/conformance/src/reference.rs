@@ -36,6 +36,11 @@ impl Truth {
         self.sizes.push(size);
     }
 
+    /// A result that is infinite or NaN, whichever.
+    pub(crate) fn not_finite(&mut self) {
+        self.push(f64::NAN, f64::INFINITY);
+    }
+
     /// A result that must be reproduced exactly.
     pub(crate) fn exact(&mut self, value: f32) {
         self.push(f64::from(value), 0.0);
@@ -52,7 +57,8 @@ impl Truth {
         let mut worst = 0.0f64;
         for (i, found) in found.iter().copied().map(f64::from).enumerate() {
             let (truth, size) = (self.values[i], self.sizes[i]);
-            if (found.is_nan() && truth.is_nan()) || found == truth {
+            let either = truth.is_nan() && size.is_infinite() && !found.is_finite();
+            if (found.is_nan() && truth.is_nan()) || found == truth || either {
                 continue;
             }
             let (error, allowed) = ((found - truth).abs(), bound.error * size);

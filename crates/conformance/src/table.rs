@@ -5,6 +5,7 @@ use crate::case::Case;
 use crate::product::ProductCase;
 use crate::routing::Routing;
 use crate::rows::{RowCase, RowOp};
+use crate::w4_table;
 use latent_kernels::{Gating, GroupScore, KeyOrder, RopePairs};
 use latent_types::{ActivationType, CacheType, TensorType, WeightLayout};
 
@@ -174,6 +175,7 @@ pub fn cases() -> Vec<Case> {
         }
     }
     cases.extend(rows());
+    cases.extend(w4_table::cases());
     cases
 }
 
@@ -343,5 +345,6 @@ pub fn real_sizes() -> Vec<Case> {
     for (experts, routing) in ROUTES.into_iter().take(5) {
         add(RowOp::Route(routing), experts);
     }
+    cases.extend(w4_table::real_sizes());
     cases
 }

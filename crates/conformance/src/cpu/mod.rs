@@ -1,13 +1,15 @@
-//! The CPU as a backend: every row of [`latent_kernels::table`], and the plain functions beside it.
+//! The CPU as a backend: every row of [`latent_kernels::table`] and of [`latent_kernels::w4_table`], and the plain functions beside them.
 
 mod attention;
+mod force;
 mod product;
 mod rows;
+mod w4;
 
 use crate::backend::{Backend, Job, Kernel, Level};
 use crate::case::{Case, Operands};
 use crate::rows::RowOp;
-use latent_kernels::KernelFn;
+use latent_kernels::{KernelFn, W4Kernel};
 use latent_types::{KernelContract, OpKind, Tier};
 
 /// The CPU.
@@ -28,6 +30,8 @@ enum Form {
     Table { contract: &'static KernelContract, kernel: KernelFn, without_vnni: bool },
     /// A plain function.
     Plain(RowKind),
+    /// A row of the table for 4-bit weights.
+    W4(&'static W4Kernel),
 }
 
 /// The plain functions, each of which serves some row-wise operations.
@@ -150,6 +154,11 @@ impl Cpu {
         for (word, kind) in BESIDE_THE_TABLE {
             entries.extend(plain(word, kind));
         }
+        entries.extend(latent_kernels::w4_table().iter().map(|kernel| Entry {
+            name: kernel.name.to_owned(),
+            tier: kernel.tier,
+            form: Form::W4(kernel),
+        }));
         Cpu { entries }
     }
 }
@@ -203,6 +212,7 @@ impl Backend for Cpu {
                 contract.op == OpKind::ExpandKeys && contract.activation == case.activation
             }
             (Form::Plain(kind), Case::Row(case)) => kind.serves(case.op),
+            (Form::W4(kernel), Case::W4(case)) => w4::serves(kernel, case),
             _ => false,
         }
     }
@@ -263,6 +273,9 @@ impl Backend for Cpu {
             ) => Box::new(attention::KeysJob::new(kernel, case, operands)),
             (Form::Plain(_), Case::Row(case), Operands::Row(operands)) => {
                 Box::new(rows::RowJob::new(entry.tier, case, operands))
+            }
+            (Form::W4(kernel), Case::W4(case), Operands::W4(operands)) => {
+                Box::new(w4::W4Job::new(kernel, case, operands)?)
             }
             _ => return Err(format!("{} does not compute {}", entry.name, case.name())),
         })

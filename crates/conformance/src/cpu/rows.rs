@@ -1,31 +1,10 @@
 //! Row-wise operations on the CPU.
 
+use super::force::Force;
 use crate::backend::Job;
 use crate::rows::{EPS, FACTOR, POSITION, RowCase, RowOp, RowOperands};
 use latent_kernels::{Q8_BLOCK, Q8Block, RowsMut};
 use latent_types::{CacheRow, CacheType, Tier};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// The tier of row-wise operations is process-global: one job at a time may force it.
-static FORCED: Mutex<()> = Mutex::new(());
-
-/// Keeps row-wise operations at one tier until it is dropped.
-struct Force<'l>(#[allow(dead_code, reason = "held")] MutexGuard<'l, ()>, Tier);
-
-impl Force<'_> {
-    fn tier(tier: Tier) -> Force<'static> {
-        let guard = FORCED.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = latent_kernels::tier_limit();
-        latent_kernels::limit_tier(tier);
-        Force(guard, before)
-    }
-}
-
-impl Drop for Force<'_> {
-    fn drop(&mut self) {
-        latent_kernels::limit_tier(self.1);
-    }
-}
 
 pub(super) struct RowJob<'o> {
     tier: Tier,

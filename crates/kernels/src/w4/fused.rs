@@ -68,7 +68,8 @@ pub(super) unsafe fn fused<L: Nibbles>(
             }};
         }
         match y.rows() - row {
-            4.. => rows!(4),
+            // as many rows at a time as there are registers for
+            4.. if L::TWO_TILES => rows!(4),
             2.. => rows!(2),
             _ => rows!(1),
         }
@@ -97,7 +98,7 @@ unsafe fn add_run<L: Nibbles, const R: usize>(
             }
         }
         for (vector, col) in cols.step_by(LANES).enumerate() {
-            // two accumulators per row, since one addition waits for the one before
+            // two accumulators per row, since one addition waits for the one before; for any number of rows, so that a row has the same bits alone
             let mut acc = [[L::splat_f32(0.0); 2]; R];
             for word in run.start / WORD..run.end.div_ceil(WORD) {
                 let words = part.words.as_ptr().add(word * part.stride + part.first + col);
@@ -109,7 +110,7 @@ unsafe fn add_run<L: Nibbles, const R: usize>(
                         let value = L::value::<J>(words, table);
                         for r in 0..R {
                             let x = L::splat_f32(*x[r].as_ptr().add(word * WORD + J as usize));
-                            let acc = &mut acc[r][if R < 4 { J as usize % 2 } else { 0 }];
+                            let acc = &mut acc[r][J as usize % 2];
                             *acc = L::mul_add_relaxed(x, value, *acc);
                         }
                     });
@@ -128,10 +129,7 @@ unsafe fn add_run<L: Nibbles, const R: usize>(
             let at = run.group * part.stride + part.first + col;
             let scale = part.scales.load::<L>(at, part.factor);
             for r in 0..R {
-                let mut sum = acc[r][0];
-                if R < 4 {
-                    sum = L::mul_add_relaxed(L::splat_f32(1.0), acc[r][1], sum);
-                }
+                let mut sum = L::mul_add_relaxed(L::splat_f32(1.0), acc[r][1], acc[r][0]);
                 if let Some(zeros) = part.zeros {
                     let zero = L::load_zeros(zeros.as_ptr().add(at));
                     sum = L::mul_add_relaxed(L::splat_f32(-totals[r]), zero, sum);
