@@ -61,6 +61,8 @@ pub enum W4Rounding {
     Bf16,
     /// 16-bit integers with a scale per 32 inputs.
     Int16,
+    /// 8-bit integers with a scale per 32 inputs.
+    Int8,
 }
 
 impl W4Rounding {
@@ -68,8 +70,9 @@ impl W4Rounding {
     pub(crate) fn of(form: W4Form) -> W4Rounding {
         match form {
             W4Form::F32 => W4Rounding::F32,
-            W4Form::Pairs => W4Rounding::Bf16,
+            W4Form::Pairs | W4Form::TileRows => W4Rounding::Bf16,
             W4Form::Int16 => W4Rounding::Int16,
+            W4Form::Int8 => W4Rounding::Int8,
         }
     }
 
@@ -78,15 +81,24 @@ impl W4Rounding {
             W4Rounding::F32 => "f32",
             W4Rounding::Bf16 => "bf16",
             W4Rounding::Int16 => "int16",
+            W4Rounding::Int8 => "int8",
         }
     }
 
-    /// Largest integer, of integers.
-    fn most(self) -> Option<f64> {
-        match self {
-            W4Rounding::F32 | W4Rounding::Bf16 => None,
-            W4Rounding::Int16 => Some(32_639.0),
+    /// Inputs as a kernel sees them.
+    fn round(self, x: &[f32]) -> Vec<f32> {
+        let most = match self {
+            W4Rounding::F32 => return x.to_vec(),
+            W4Rounding::Bf16 => return x.iter().map(|x| nearest(CacheType::Bf16, *x)).collect(),
+            W4Rounding::Int16 => 32_639.0,
+            W4Rounding::Int8 => 127.0,
+        };
+        let mut rounded = x.to_vec();
+        for block in rounded.chunks_mut(INTEGER_BLOCK) {
+            let largest = block.iter().fold(0.0f32, |largest, x| x.abs().max(largest));
+            block.iter_mut().for_each(|x| *x = (*x * (most / largest)).round_ties_even() * (largest / most));
         }
+        rounded
     }
 }
 
@@ -161,7 +173,7 @@ pub struct W4Operands {
     scales: OwnScales,
     zeros: Vec<u8>,
     copies: usize,
-    /// Inputs as a kernel may see them, or partial sums.
+    /// Inputs, or partial sums.
     pub(crate) x: Vec<f32>,
 }
 
@@ -177,9 +189,6 @@ const E4M3_EXTREMES: [u8; 10] = [0x00, 0x80, 0x01, 0x07, 0x08, 0x38, 0xb8, 0x7e,
 
 /// Inputs that share a scale as integers.
 const INTEGER_BLOCK: usize = 32;
-
-/// Error of f32 sums of a group, then of their products with scales.
-const SUMS: f64 = 1e-6;
 
 impl W4Case {
     /// Columns that hold all extremes of this type.
@@ -240,14 +249,8 @@ impl W4Case {
     pub(crate) fn bound(&self) -> Bound {
         let exact_scales = !matches!(self.scales, W4ScaleType::E4m3(_));
         let (error, reason) = match self.op {
-            W4Op::Gemm(rounding) | W4Op::Fused(rounding) | W4Op::Striped(rounding, _) => {
-                match rounding.most() {
-                    Some(most) => (
-                        0.5 / most + SUMS,
-                        "inputs are rounded by half a unit of the largest of 32; exact sums of these",
-                    ),
-                    None => (SUMS, "f32 sums of groups, then of these times their scales"),
-                }
+            W4Op::Gemm(_) | W4Op::Fused(_) | W4Op::Striped(..) => {
+                (1e-6, "f32 sums of groups (of integers: exact), then of these times their scales")
             }
             W4Op::DequantF32 if exact_scales => (0.0, "all codes times a scale are exact in f32"),
             W4Op::DequantF16 if exact_scales => (0.0, "rounded to the nearest f16"),
@@ -280,7 +283,7 @@ impl W4Case {
         };
         let arithmetic = match self.op.rounding() {
             Some(W4Rounding::Bf16) => Arithmetic::Bf16,
-            Some(W4Rounding::Int16) => Arithmetic::Int8,
+            Some(W4Rounding::Int16 | W4Rounding::Int8) => Arithmetic::Int8,
             Some(W4Rounding::F32) | None => Arithmetic::F32,
         };
         Work { bytes: bytes as f64, flops: flops as f64, arithmetic, from_memory }
@@ -302,12 +305,8 @@ impl W4Case {
             let (words, scales, zeros) = (vec![], OwnScales::F16(vec![]), vec![]);
             return W4Operands { words, scales, zeros, copies: 1, x: random.numbers(partials) };
         }
-        let rounding = self.op.rounding();
-        let inputs = if rounding.is_some() { self.rows * k } else { 0 };
-        let x = random.numbers(inputs).into_iter().map(|x| {
-            let x = if self.extreme { x.abs() + 0.5 } else { x };
-            if rounding == Some(W4Rounding::Bf16) { nearest(CacheType::Bf16, x) } else { x }
-        });
+        let inputs = if self.op.rounding().is_some() { self.rows * k } else { 0 };
+        let x = random.numbers(inputs).into_iter().map(|x| if self.extreme { x.abs() + 0.5 } else { x });
         let x = x.collect();
         let groups = k / group * n;
         let words: Vec<u32> = match self.extreme {
@@ -378,19 +377,14 @@ impl W4Case {
         let weights: Vec<(f64, f64)> = (0..k * n).map(|at| operands.weight(self, at / n, at % n)).collect();
         let mut truth = Truth::default();
         for x in operands.x.chunks_exact(k) {
-            let mut sizes: Vec<f64> = x.iter().map(|x| f64::from(*x).abs()).collect();
-            if rounding.most().is_some() {
-                for block in sizes.chunks_mut(INTEGER_BLOCK) {
-                    block.fill(block.iter().fold(0.0, |most, size| size.max(most)));
-                }
-            }
+            let x = rounding.round(x);
             for col in 0..n {
                 let (mut sum, mut size) = (0.0, 0.0);
                 for i in 0..k {
                     let (value, scale) = weights[i * n + col];
                     let zero = operands.zeros.get(i / group * n + col).map_or(0.0, |zero| f64::from(*zero));
                     sum += f64::from(x[i]) * value * scale;
-                    size += sizes[i] * (scale * (value.abs() + zero)).abs();
+                    size += (f64::from(x[i]) * scale * (value.abs() + zero)).abs();
                 }
                 match size.is_finite() {
                     // a kernel multiplies a scale with the sum of its group, which may be 0 or not

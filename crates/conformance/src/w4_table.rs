@@ -29,14 +29,17 @@ const EXTREMES: [W4ScaleType; 4] =
 /// Rows of products with extreme scales: few, and many.
 const EXTREME_ROWS: [usize; 2] = [3, 20];
 
-const PRODUCTS: [W4Op; 7] = [
+const PRODUCTS: [W4Op; 10] = [
     W4Op::Gemm(W4Rounding::F32),
     W4Op::Gemm(W4Rounding::Bf16),
+    W4Op::Gemm(W4Rounding::Int8),
     W4Op::Fused(W4Rounding::F32),
     W4Op::Fused(W4Rounding::Int16),
+    W4Op::Fused(W4Rounding::Int8),
     W4Op::Striped(W4Rounding::F32, 1),
     W4Op::Striped(W4Rounding::Bf16, 1),
     W4Op::Striped(W4Rounding::Int16, 1),
+    W4Op::Striped(W4Rounding::Int8, 1),
 ];
 
 const DECODED: [W4Op; 2] = [W4Op::DequantF32, W4Op::DequantF16];
@@ -105,6 +108,7 @@ pub(crate) fn real_sizes() -> Vec<Case> {
         let mut add = |op, rows| cases.push(W4Case { op, quant, scales, rows, shape, extreme: false });
         for rows in [1, 4, 16] {
             add(W4Op::Fused(W4Rounding::Int16), rows);
+            add(W4Op::Fused(W4Rounding::Int8), rows);
         }
         add(W4Op::Fused(W4Rounding::F32), 1);
         for rounding in [W4Rounding::F32, W4Rounding::Bf16] {
@@ -112,7 +116,9 @@ pub(crate) fn real_sizes() -> Vec<Case> {
             add(W4Op::Gemm(rounding), 512);
             add(W4Op::Striped(rounding, 4), 16);
         }
+        add(W4Op::Gemm(W4Rounding::Int8), 512);
         add(W4Op::Striped(W4Rounding::Int16, 4), 1);
+        add(W4Op::Striped(W4Rounding::Int8, 4), 1);
         DECODED.into_iter().for_each(|op| add(op, 0));
     }
     cases.extend(partials(16, 4096, 4));

@@ -1,12 +1,13 @@
-//! How fast products are, beside what the machine allows: `cargo run --release -p latent-marlin --example perf [THREADS] [K] [N] [GROUP]`.
+//! How fast products are, beside what the machine allows: `cargo run --release -p latent-marlin --example perf [THREADS] [K] [N] [GROUP] [every]`.
 //!
-//! M = 1 beside the measured read bandwidth, M = 16 beside decoding to f32 and multiplying then, M = 512 beside the peak of bf16 or f32 arithmetic.
+//! Beside the measured read bandwidth, the peaks of f32 and bf16 arithmetic, and the least time of decoding to f32 and multiplying then.
+//! With a fifth argument, every kernel.
 //! Weights are copied until they exceed every cache.
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use latent_kernels::{peak, read_all};
 use latent_marlin::half::{bf16, f16};
-use latent_marlin::{Input, Kernel, Marlin, Options, Plan, QuantType, Scales, Shape, Weight};
+use latent_marlin::{Activations, Input, Kernel, Marlin, Options, Plan, QuantType, Scales, Shape, Weight};
 use latent_threads::ThreadPool;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -70,56 +71,135 @@ impl Copy {
     }
 }
 
+/// What is measured.
+struct Bench {
+    marlin: Marlin,
+    shape: Shape,
+    copies: Vec<Copy>,
+    /// Bytes per second, and f32 and bf16 operations per second of all threads.
+    limits: (f64, f64, f64),
+    x: Vec<f32>,
+    halves: Vec<bf16>,
+}
+
+/// How inputs are given: f32, bf16, and f32 that may be rounded to int8.
+const INPUTS: [&str; 3] = ["f32", "bf16", "int8"];
+
+impl Bench {
+    /// The median time of a product, and the kernel.
+    fn product(
+        &mut self,
+        (quant, m): (QuantType, usize),
+        inputs: &str,
+        kernel: Option<Kernel>,
+    ) -> Result<(f64, &'static str), latent_marlin::Error> {
+        let Bench { marlin, shape, copies, x, halves, .. } = self;
+        let len = m * shape.k;
+        let input = if inputs == "bf16" { Input::Bf16(&halves[..len]) } else { Input::F32(&x[..len]) };
+        let activations = if inputs == "int8" { Activations::Int8 } else { Activations::AsGiven };
+        let slices = (kernel == Some(Kernel::Striped)).then_some(4);
+        let options = Options { kernel, slices, activations, ..Options::default() };
+        let (mut y, mut problem) = (vec![0.0; m * shape.n], Ok(()));
+        let (_, median) = timed(|call| {
+            let weight = copies[call % copies.len()].weight(quant, *shape);
+            problem = marlin.multiply_with(&options, &weight, input, m, &mut y);
+        });
+        problem?;
+        Ok((median, Plan::new(&options, *shape, m, inputs == "bf16")?.chosen().name))
+    }
+
+    fn print(
+        &self,
+        (quant, m): (QuantType, usize),
+        inputs: &str,
+        (median, kernel): (f64, &str),
+        decoded: f64,
+    ) {
+        let (read, f32_peak, bf16_peak) = self.limits;
+        let Shape { k, n, .. } = self.shape;
+        let bytes = self.copies[0].weight(quant, self.shape).bytes() as f64;
+        let flops = 2.0 * (m * k * n) as f64;
+        println!(
+            "{:<9} m={m:<4} {inputs:<5} {kernel:<30} {:>9.1} µs {:>5.1} GB/s {:>4.0} % {:>6.0} GFLOP/s {:>4.0} % of f32, {:>4.0} % of bf16, {:>5.2} × decoding first",
+            quant.name(),
+            1e6 * median,
+            bytes / median / 1e9,
+            100.0 * bytes / median / read,
+            flops / median / 1e9,
+            100.0 * flops / median / f32_peak,
+            100.0 * flops / median / bf16_peak,
+            decoded / median,
+        );
+    }
+
+    /// The least time of decoding to f32 and multiplying then, which reads all of it again: the longer of that and of f32 arithmetic. Prints what decoding
+    /// takes.
+    fn decode_first(
+        &mut self,
+        quant: QuantType,
+    ) -> Result<impl Fn(usize) -> f64 + use<>, latent_marlin::Error> {
+        let Bench { marlin, shape, copies, limits, .. } = self;
+        let Shape { k, n, .. } = *shape;
+        let bytes = copies[0].weight(quant, *shape).bytes() as f64;
+        let (mut floats, mut halves) = (vec![0.0f32; k * n], vec![f16::ZERO; k * n]);
+        let mut problem = Ok(());
+        let (_, to_f32) = timed(|call| {
+            let weight = copies[call % copies.len()].weight(quant, *shape);
+            problem = marlin.dequantize(&weight, &mut floats);
+        });
+        problem?;
+        let mut problem = Ok(());
+        let (_, to_f16) = timed(|call| {
+            let weight = copies[call % copies.len()].weight(quant, *shape);
+            problem = marlin.dequantize_f16(&weight, &mut halves);
+        });
+        problem?;
+        for (name, seconds, size) in [("f32", to_f32, 4), ("f16", to_f16, 2)] {
+            let moved = bytes + (size * k * n) as f64;
+            println!(
+                "{:<9} decoded to {name}: {:>9.1} µs, {:>5.1} GB/s read and written, {:.2} ns per weight",
+                quant.name(),
+                1e6 * seconds,
+                moved / seconds / 1e9,
+                1e9 * seconds / (k * n) as f64
+            );
+        }
+        let (read, f32_peak, _) = *limits;
+        Ok(move |m| to_f32 + (4.0 * (k * n) as f64 / read).max(2.0 * (m * k * n) as f64 / f32_peak))
+    }
+}
+
 fn main() -> Result<(), latent_marlin::Error> {
     let number = |at, other| std::env::args().nth(at).and_then(|word| word.parse().ok()).unwrap_or(other);
     let (threads, k, n, group) = (number(1, 1), number(2, 4096), number(3, 4096), number(4, 32));
+    let every = std::env::args().nth(5).is_some();
     let shape = Shape { k, n, group };
-    let mut marlin = Marlin::new(threads)?;
-    let copies: Vec<Copy> = (0..(2 * MEMORY / (k * n)).max(1)).map(|i| Copy::new(shape, i as u32)).collect();
     let read = bandwidth(threads);
     let peak = peak(latent_kernels::features().tier());
-    let (f32_peak, bf16_peak) = (2.0 * peak.f32 * threads as f64, 2.0 * peak.bf16 * threads as f64);
+    let limits = (read, 2.0 * peak.f32 * threads as f64, 2.0 * peak.bf16 * threads as f64);
     println!(
         "[{k}, {n}], group {group}, {threads} threads: {:.1} GB/s, {:.0} GFLOP/s f32, {:.0} bf16",
         read / 1e9,
-        f32_peak / 1e9,
-        bf16_peak / 1e9
+        limits.1 / 1e9,
+        limits.2 / 1e9
     );
     let x: Vec<f32> = (0..512 * k).map(|i| (i % 251) as f32 / 251.0 - 0.5).collect();
-    let brains: Vec<bf16> = x.iter().map(|v| bf16::from_f32(*v)).collect();
+    let halves = x.iter().map(|v| bf16::from_f32(*v)).collect();
+    let copies = (0..(2 * MEMORY / (k * n)).max(1)).map(|i| Copy::new(shape, i as u32)).collect();
+    let mut bench = Bench { marlin: Marlin::new(threads)?, shape, copies, limits, x, halves };
     for quant in QuantType::ALL {
-        for m in [1, 2, 4, 8, 16, 64, 512] {
-            let mut y = vec![0.0; m * n];
-            for (name, input) in [("f32", Input::F32(&x[..m * k])), ("bf16", Input::Bf16(&brains[..m * k]))] {
+        let decoded = bench.decode_first(quant)?;
+        for m in [1, 4, 8, 16, 64, 512] {
+            for inputs in INPUTS {
                 for kernel in [None, Some(Kernel::Gemm), Some(Kernel::Fused), Some(Kernel::Striped)] {
-                    if kernel.is_some() && std::env::args().nth(5).is_none() {
-                        continue;
+                    if every || kernel.is_none() {
+                        let found = bench.product((quant, m), inputs, kernel)?;
+                        bench.print((quant, m), inputs, found, decoded(m));
                     }
-                    let slices = (kernel == Some(Kernel::Striped)).then_some(4);
-                    let options = Options { kernel, slices, ..Options::default() };
-                    let mut problem = Ok(());
-                    let (_, median) = timed(|call| {
-                        let weight = copies[call % copies.len()].weight(quant, shape);
-                        problem = marlin.multiply_with(&options, &weight, input, m, &mut y);
-                    });
-                    problem?;
-                    let plan = Plan::new(&options, shape, m, name == "bf16")?;
-                    let (bytes, flops) =
-                        (copies[0].weight(quant, shape).bytes() as f64, 2.0 * (m * k * n) as f64);
-                    println!(
-                        "{:<9} m={m:<4} {name:<5} {:<30} {:>9.1} µs {:>5.1} GB/s {:>4.0} % {:>6.0} GFLOP/s {:>4.0} % of f32, {:>4.0} % of bf16",
-                        quant.name(),
-                        plan.chosen().name,
-                        1e6 * median,
-                        bytes / median / 1e9,
-                        100.0 * bytes / median / read,
-                        flops / median / 1e9,
-                        100.0 * flops / median / f32_peak,
-                        100.0 * flops / median / bf16_peak,
-                    );
                 }
             }
         }
     }
+    println!("read bandwidth afterwards: {:.1} GB/s", bandwidth(threads) / 1e9);
     Ok(())
 }

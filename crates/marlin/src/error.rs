@@ -87,7 +87,7 @@ pub enum Error {
         scale: f32,
     },
     /// No kernel does what was asked for.
-    #[error("no kernel {kernel} on {tier} for groups of {group}{}", if *.bf16 { ", rounding inputs to bf16" } else { "" })]
+    #[error("no kernel {kernel} on {tier} for groups of {group} and inputs of {inputs}")]
     NoKernel {
         /// The kernel.
         kernel: &'static str,
@@ -95,8 +95,8 @@ pub enum Error {
         tier: Tier,
         /// Inputs per scale.
         group: usize,
-        /// Whether inputs are bf16.
-        bf16: bool,
+        /// Precision of the inputs: f32, bf16 or int8.
+        inputs: &'static str,
     },
     /// A parallel factor of 0, or of more than K has words.
     #[error("the parallel factor is {slices}; it must be from 1 to K / 8 = {words}")]

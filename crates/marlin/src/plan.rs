@@ -42,6 +42,45 @@ pub enum Activations {
     AsGiven,
     /// Rounded to bf16.
     Bf16,
+    /// Rounded to 8-bit integers with a scale per 32 inputs. Faster where the arithmetic binds and bf16 has no instructions of its own; an input is off by up to
+    /// 1/254 of the largest of its 32. Only for groups of whole words.
+    Int8,
+}
+
+/// Precision in which a kernel sees its inputs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Precision {
+    AtLeast16,
+    Bf16,
+    Int8,
+}
+
+impl Precision {
+    fn of(activations: Activations, bf16_inputs: bool) -> Precision {
+        match activations {
+            Activations::Int8 => Precision::Int8,
+            Activations::Bf16 => Precision::Bf16,
+            Activations::AsGiven if bf16_inputs => Precision::Bf16,
+            Activations::AsGiven => Precision::AtLeast16,
+        }
+    }
+
+    /// Whether a kernel with these activations may multiply. Where there is no bf16 arithmetic, its inputs are multiplied exactly.
+    fn allows(self, activation: ActivationType) -> bool {
+        match self {
+            Precision::AtLeast16 => activation == ActivationType::F32,
+            Precision::Bf16 => matches!(activation, ActivationType::F32 | ActivationType::Bf16),
+            Precision::Int8 => activation == ActivationType::A8,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Precision::AtLeast16 => "f32",
+            Precision::Bf16 => "bf16",
+            Precision::Int8 => "int8",
+        }
+    }
 }
 
 /// What may be forced. The default chooses by shape.
@@ -104,14 +143,14 @@ impl Plan {
         if slices == 0 || slices > words.max(1) {
             return Err(Error::Slices { slices, words });
         }
-        let bf16 = bf16_inputs || options.activations == Activations::Bf16;
+        let precision = Precision::of(options.activations, bf16_inputs);
         let best = latent_kernels::features().tier();
-        let found = find(kernel, (m, shape), options.tier, best, bf16);
+        let found = find(kernel, (m, shape), options.tier, best, precision);
         found.map(|(chosen, function)| Plan { kernel, slices, chosen, function }).ok_or(Error::NoKernel {
             kernel: kernel.name(),
             tier: options.tier.unwrap_or(best),
             group: shape.group,
-            bf16,
+            inputs: precision.name(),
         })
     }
 
@@ -121,14 +160,13 @@ impl Plan {
     }
 }
 
-/// The kernel of the highest tier that this machine has; for few rows one on 16-bit integers. Inputs of bf16 are multiplied in bf16 where there is such arithmetic, else
-/// exactly.
+/// The kernel of the highest tier that this machine has; for few rows one on 16-bit integers.
 fn find(
     kernel: Kernel,
     (m, shape): (usize, Shape),
     tier: Option<Tier>,
     best: Tier,
-    bf16: bool,
+    precision: Precision,
 ) -> Option<(&'static W4Kernel, W4MatmulFn)> {
     let shape = W4Shape { k: shape.k, n: shape.n, group: shape.group };
     let mut found: Option<(&W4Kernel, W4MatmulFn)> = None;
@@ -138,15 +176,16 @@ fn find(
             && other.tier <= best
             && tier.is_none_or(|tier| tier == other.tier)
             && other.takes(shape)
-            && (bf16 || other.activation == ActivationType::F32);
+            && precision.allows(other.activation);
+        let few = kernel == Kernel::Fused || m <= FEW_ROWS;
         let rank = |other: &W4Kernel| {
             let form = match other.form {
-                W4Form::Int16 if kernel == Kernel::Fused || m <= FEW_ROWS => 3,
-                W4Form::Pairs => 2,
-                W4Form::F32 => 1,
+                W4Form::Pairs | W4Form::TileRows => 2,
+                W4Form::F32 | W4Form::Int8 => 1,
                 W4Form::Int16 => 0,
             };
-            (other.tier, form)
+            // with few rows, tiles would be empty for the most part
+            (few && other.form == W4Form::Int16, other.tier, form)
         };
         if fits && found.is_none_or(|(before, _)| rank(other) > rank(before)) {
             found = Some((other, function));

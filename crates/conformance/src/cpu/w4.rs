@@ -17,8 +17,8 @@ pub(super) fn serves(kernel: &W4Kernel, case: &W4Case) -> bool {
         && rounding.is_none_or(|rounding| rounding == W4Rounding::of(kernel.form) && kernel.takes(case.shape))
 }
 
-/// Rows and columns of a tile of a striped product: several of most cases.
-const TILE: (usize, usize) = (8, 32);
+/// Rows and columns of a tile of a striped product: whole panels, several tiles of the larger cases.
+const TILE: (usize, usize) = (32, 32);
 
 pub(super) struct W4Job<'o> {
     kernel: &'static W4Kernel,

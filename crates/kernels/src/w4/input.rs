@@ -12,42 +12,55 @@ pub enum W4Form {
     F32,
     /// Panels of eight rows of bf16 pairs: elements j and j + 4 of each eight, the order in which codes come out of a word.
     Pairs,
+    /// bf16 pairs in the same order, row by row, for tiles: panels of 32 rows, or 16 where there are no more.
+    TileRows,
     /// Panels of 16-bit integers with a scale per 32 elements; of eight rows, or 1, 2 or 4 where there are no more.
     Int16,
+    /// The same of 8-bit integers.
+    Int8,
 }
 
 /// Most rows per panel.
 pub(super) const HEIGHT: usize = 8;
 
-/// Inputs that share a scale as 16-bit integers.
-pub(super) const INT16_BLOCK: usize = 32;
+/// Rows of a tile.
+pub(super) const TILE_ROWS: usize = 16;
 
-/// What an [`W4Form::Int16`] panel holds of eight inputs of a row.
-#[derive(Clone, Copy)]
-pub(super) enum Int16Lane {
-    /// Upper bytes of elements 0, 2, 4, 6.
-    EvenUpper,
-    /// Lower bytes, signed: element = 256 · upper + lower.
-    EvenLower,
-    /// Of elements 1, 3, 5, 7.
-    OddUpper,
-    OddLower,
-    /// The sum of the eight.
-    Total,
-    /// The scale of their block, in f32.
-    Scale,
+/// Padding of a row of [`W4Form::TileRows`]: a tile that begins at any word is inside, and rows are not a multiple of 4096 bytes apart.
+const ROW_PADDING: usize = 16;
+
+/// Words from one row of [`W4Form::TileRows`] to the next.
+pub(super) fn tile_row(k: usize) -> usize {
+    k / 2 + ROW_PADDING
 }
 
-/// How many there are.
-pub(super) const INT16_LANES: usize = 6;
+/// Inputs that share a scale as integers.
+pub(super) const INTEGER_BLOCK: usize = 32;
+
+/// What a panel of integers of `P` bytes holds of eight inputs of a row: first the bytes of elements 0, 2, 4, 6, the uppermost first; all but the lowest
+/// count 256 times the next, and all are signed.
+pub(super) struct Lanes<const P: usize>;
+
+impl<const P: usize> Lanes<P> {
+    /// The bytes of elements 1, 3, 5, 7.
+    pub const ODD: usize = P;
+    /// The sum of the eight.
+    pub const TOTAL: usize = 2 * P;
+    /// The scale of their block, in f32.
+    pub const SCALE: usize = 2 * P + 1;
+    /// How many there are.
+    pub const COUNT: usize = 2 * P + 2;
+}
 
 impl W4Form {
-    /// Words of a panel that eight inputs of a row take.
-    fn lanes(self) -> usize {
+    /// Words of a panel that a row of `k` inputs takes.
+    fn row_words(self, k: usize) -> usize {
         match self {
             W4Form::F32 => 0,
-            W4Form::Pairs => WORD / 2,
-            W4Form::Int16 => INT16_LANES,
+            W4Form::Pairs => k / 2,
+            W4Form::TileRows => tile_row(k),
+            W4Form::Int16 => k / WORD * Lanes::<2>::COUNT,
+            W4Form::Int8 => k / WORD * Lanes::<1>::COUNT,
         }
     }
 
@@ -56,7 +69,9 @@ impl W4Form {
         match self {
             W4Form::F32 => 1,
             W4Form::Pairs => HEIGHT,
-            W4Form::Int16 => rows.next_power_of_two().min(HEIGHT),
+            W4Form::TileRows if rows <= TILE_ROWS => TILE_ROWS,
+            W4Form::TileRows => 2 * TILE_ROWS,
+            W4Form::Int16 | W4Form::Int8 => rows.next_power_of_two().min(HEIGHT),
         }
     }
 
@@ -65,7 +80,7 @@ impl W4Form {
     /// # Errors
     /// When the size overflows.
     pub fn panel_len(self, rows: usize, k: usize) -> Result<usize, ShapeError> {
-        times("panels of inputs", self.panel_rows(rows) * self.lanes(), k / WORD)
+        times("panels of inputs", self.panel_rows(rows), self.row_words(k))
     }
 
     /// Writes a panel of `x`; rows that are missing are zeros.
@@ -73,7 +88,7 @@ impl W4Form {
     /// # Panics
     /// When the panel is not one of at least as many rows.
     pub fn pack(self, x: &Rows<'_>, panel: &mut [u32]) {
-        let per_row = x.cols() / WORD * self.lanes();
+        let per_row = self.row_words(x.cols());
         let height = panel.len() / per_row.max(1);
         assert!(panel.len() == height * per_row && x.cols().is_multiple_of(WORD), "a panel of inputs");
         assert!(per_row == 0 || x.rows() <= height, "{} rows in a panel of {height}", x.rows());
@@ -82,7 +97,9 @@ impl W4Form {
             match self {
                 W4Form::F32 => {}
                 W4Form::Pairs => pack_pairs(x.row(r), (panel, height), r),
-                W4Form::Int16 => pack_int16(x.row(r), (panel, height), r),
+                W4Form::TileRows => pack_tile_row(x.row(r), &mut panel[r * per_row..]),
+                W4Form::Int16 => pack_integers::<2>(x.row(r), (panel, height), r),
+                W4Form::Int8 => pack_integers::<1>(x.row(r), (panel, height), r),
             }
         }
     }
@@ -98,40 +115,53 @@ fn pack_pairs(x: &[f32], (panel, height): (&mut [u32], usize), r: usize) {
     }
 }
 
-/// Largest magnitude: the upper byte of 256 · upper + lower stays in range.
-const INT16_MOST: f32 = 32_639.0;
+/// Writes a row of bf16 pairs.
+fn pack_tile_row(x: &[f32], row: &mut [u32]) {
+    for (eight, out) in x.chunks_exact(WORD).zip(row.chunks_exact_mut(WORD / 2)) {
+        for pair in 0..WORD / 2 {
+            out[pair] = u32::from(round(eight[pair])) | u32::from(round(eight[pair + WORD / 2])) << 16;
+        }
+    }
+}
 
-/// Writes row `r` of a panel of 16-bit integers. A block with an infinity or NaN has the scale NaN; one below 1e-34, where the inverse of the scale overflows,
+/// Largest magnitude of integers of `P` bytes: with two, the upper byte of 256 · upper + lower stays in range.
+const fn most<const P: usize>() -> f32 {
+    if P == 1 { 127.0 } else { 32_639.0 }
+}
+
+/// Writes row `r` of a panel of integers of `P` bytes. A block with an infinity or NaN has the scale NaN; one below 1e-34, where the inverse of the scale overflows,
 /// is zero.
-fn pack_int16(x: &[f32], (panel, height): (&mut [u32], usize), r: usize) {
-    let mut eights = panel.chunks_exact_mut(INT16_LANES * height);
-    for block in x.chunks(INT16_BLOCK) {
+fn pack_integers<const P: usize>(x: &[f32], (panel, height): (&mut [u32], usize), r: usize) {
+    let mut eights = panel.chunks_exact_mut(Lanes::<P>::COUNT * height);
+    for block in x.chunks(INTEGER_BLOCK) {
         // magnitudes sort like their bits, NaN above infinity
         let largest = block.iter().fold(0, |largest, v| largest.max(v.to_bits() & 0x7fff_ffff));
         let largest = f32::from_bits(largest);
-        let inverse = INT16_MOST / largest;
+        let inverse = most::<P>() / largest;
         let (scale, inverse) = match (largest.is_finite(), inverse.is_finite()) {
             (false, _) => (f32::NAN, 0.0),
             (true, false) => (0.0, 0.0),
-            (true, true) => (largest / INT16_MOST, inverse),
+            (true, true) => (largest / most::<P>(), inverse),
         };
         for eight in block.chunks_exact(WORD) {
             let Some(out) = eights.next() else { return };
-            let mut lanes = [0u32; INT16_LANES];
+            let mut lanes = [0u32; Lanes::<2>::COUNT];
             let mut total = 0;
             for (i, v) in eight.iter().enumerate() {
                 // adding 1.5 · 2^23 rounds to the nearest integer, even, and leaves it in the low bits; of NaN, nothing is used
                 let value = i32::from((v * inverse + 12_582_912.0).to_bits() as i16);
                 let lower = value as i8;
-                let upper = (value - i32::from(lower)) >> 8;
-                let (lane, shift) = (i % 2 * 2, i / 2 * 8);
-                lanes[lane] |= u32::from(upper as u8) << shift;
-                lanes[lane + 1] |= u32::from(lower as u8) << shift;
+                let (lane, shift) = (i % 2 * Lanes::<P>::ODD, i / 2 * 8);
+                if P == 2 {
+                    let upper = (value - i32::from(lower)) >> 8;
+                    lanes[lane] |= u32::from(upper as u8) << shift;
+                }
+                lanes[lane + P - 1] |= u32::from(lower as u8) << shift;
                 total += value;
             }
-            lanes[Int16Lane::Total as usize] = total as u32;
-            lanes[Int16Lane::Scale as usize] = scale.to_bits();
-            for (lane, bits) in lanes.into_iter().enumerate() {
+            lanes[Lanes::<P>::TOTAL] = total as u32;
+            lanes[Lanes::<P>::SCALE] = scale.to_bits();
+            for (lane, bits) in lanes.into_iter().take(Lanes::<P>::COUNT).enumerate() {
                 out[lane * height + r] = bits;
             }
         }
@@ -214,7 +244,7 @@ impl<'a> W4Input<'a> {
         );
         let height = form.panel_rows(self.rows);
         assert!(range.start.is_multiple_of(height), "row {} inside a panel", range.start);
-        let len = height * form.lanes() * (self.k / WORD);
+        let len = height * form.row_words(self.k);
         (&self.panels[range.start / height * len..range.end.div_ceil(height) * len], height)
     }
 }

@@ -1,21 +1,22 @@
 //! GEMM with 4-bit weights `[K, N]` and group scales (W4A16), as Marlin's callers have them: y = x · W.
 //!
-//! Weights are words of eight codes along K ([`W4Matrix`]). A kernel reads f32 rows, panels of 16-bit integers, or panels of bf16 pairs ([`W4Form`]); sums are f32, and scales are
+//! Weights are words of eight codes along K ([`W4Matrix`]). A kernel reads f32 rows, panels of integers, or bf16 pairs ([`W4Form`]); sums are f32, and scales are
 //! applied to the sum of a group, so that no weight is rounded.
 //!
-//! * `int16`, `fused` (for groups that cut words): few rows. Codes are decoded in registers.
+//! * `integers`, `fused` (for groups that cut words): few rows. Codes are decoded in registers.
 //! * `gemm`: many rows. A strip of weights is decoded once into the cache; the words of the strip below are prefetched while it is multiplied.
 //! * striped: [`W4Stripes`] makes a line of work units of output tiles and slices of K; `reduce` adds the partial sums in order.
 //! * `decode`: weights as f32 or f16.
 //!
-//! The portable, AVX2 and AVX-512 forms are one body over `nibbles::Nibbles`; `pairs` is AVX512-BF16.
+//! The portable, AVX2 and AVX-512 forms are one body over `nibbles::Nibbles`; `pairs` is AVX512-BF16, `tiles`
+//! AMX.
 
 mod decode;
 mod dequant;
 mod fused;
 mod gemm;
 mod input;
-mod int16;
+mod integers;
 mod matmul;
 mod matrix;
 mod nibbles;
@@ -27,6 +28,8 @@ mod scales;
 mod stripes;
 mod table;
 mod tiers;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 pub use dequant::w4_dequant_f16;
 pub use input::{W4Form, W4Input};

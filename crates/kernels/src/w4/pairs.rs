@@ -17,7 +17,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// Pairs per word.
-const PAIRS: usize = WORD / 2;
+pub(super) const PAIRS: usize = WORD / 2;
 
 /// The same bits as bf16.
 #[inline(always)]
@@ -80,13 +80,14 @@ pub(super) unsafe fn strips(
         // one kernel for three vectors, one for a single one
         let vectors = if vectors == STRIP_VECTORS { vectors } else { 1 };
         let tile = HEIGHT * vectors * LANES;
+        let strides = Strides { word: PAIRS * vectors * LANES, pair: vectors * LANES, vector: LANES };
         sums.clear();
         sums.resize(rows.len().div_ceil(HEIGHT) * tile, 0.0);
         for first in k.clone().step_by(STRIP_WORDS * WORD) {
             let inputs = first..(first + STRIP_WORDS * WORD).min(k.end);
             // SAFETY: the strip has room for the words and vectors, which the part has, as is the ISA, by this function's contract; panels have `k`.
             unsafe {
-                decode(part, inputs.clone(), from, vectors, strip.as_mut_ptr());
+                decode(part, inputs.clone(), (from, vectors), (strip.as_mut_ptr(), strides));
                 prefetch_below::<Avx512>(part, inputs.end, from..from + vectors * LANES);
                 for (panel, sums) in panels.chunks_exact(len.max(1)).zip(sums.chunks_exact_mut(tile)) {
                     let sums = sums.as_mut_ptr();
@@ -106,12 +107,25 @@ pub(super) unsafe fn strips(
     }
 }
 
+/// Words between decoded pairs: those of the next word of K, of its next pair, and of the next vector of columns.
+#[derive(Clone, Copy)]
+pub(super) struct Strides {
+    pub word: usize,
+    pub pair: usize,
+    pub vector: usize,
+}
+
 isa_fn! { Avx512Bf16;
-/// Decodes some inputs of some vectors of columns: for each word four pairs, each of all vectors.
+/// Decodes some inputs of some vectors of columns to lines of sixteen pairs.
 ///
 /// # Safety
 /// The part has the inputs and columns, and there is room at `out`; the CPU has AVX512-BF16.
-unsafe fn decode(part: &Part<'_>, k: Range<usize>, col: usize, vectors: usize, out: *mut u32) {
+pub(super) unsafe fn decode(
+    part: &Part<'_>,
+    k: Range<usize>,
+    (col, vectors): (usize, usize),
+    (out, strides): (*mut u32, Strides),
+) {
     // SAFETY: everything is inside of the part and `out` by this function's contract, as is the ISA.
     unsafe {
         let table = Table::new(part, part.zeros.is_some());
@@ -134,7 +148,7 @@ unsafe fn decode(part: &Part<'_>, k: Range<usize>, col: usize, vectors: usize, o
                     ($pair:literal) => {{
                         let codes = _mm512_and_si512(_mm512_srli_epi16::<{ 4 * $pair }>(codes), mask);
                         let values = _mm512_permutexvar_epi16(_mm512_add_epi16(codes, shift), table.values);
-                        let out = out.add(((i * PAIRS + $pair) * vectors + v) * LANES);
+                        let out = out.add(i * strides.word + $pair * strides.pair + v * strides.vector);
                         _mm512_storeu_si512(out.cast(), values);
                     }};
                 }

@@ -70,7 +70,7 @@ pub struct W4Kernel {
     pub entry: W4Entry,
     /// The ISA that it is compiled for.
     pub tier: Tier,
-    /// Precision of the inputs: f32 (or bf16 twice, sixteen bits), or bf16.
+    /// Precision of the inputs: f32 (or sixteen-bit integers), bf16, or 8-bit integers.
     pub activation: ActivationType,
     /// The form of its input rows.
     pub form: W4Form,

@@ -6,7 +6,7 @@ use super::matmul::{Buffers, W4Args, W4MatmulFn, multiply};
 use super::nibbles::Nibbles;
 use super::part::Part;
 use super::table::{W4DequantFn, W4Entry, W4Fn, W4Kernel};
-use super::{dequant, fused, gemm, int16};
+use super::{dequant, fused, gemm, integers};
 use crate::RowsMut;
 use latent_types::{ActivationType, Tier};
 use std::ops::Range;
@@ -30,9 +30,9 @@ unsafe fn fused_part<L: Nibbles>(
 }
 
 /// # Safety
-/// As for [`int16::fused`].
+/// As for [`integers::fused`].
 #[inline(always)]
-unsafe fn int16_part<L: Nibbles>(
+unsafe fn integer_part<L: Nibbles, const P: usize>(
     part: &Part<'_>,
     args: &W4Args<'_, '_>,
     y: &mut RowsMut<'_>,
@@ -40,7 +40,7 @@ unsafe fn int16_part<L: Nibbles>(
 ) {
     let share = (args.rows.clone(), args.k.clone());
     // SAFETY: the promise is the same.
-    unsafe { int16::fused::<L>(part, args.input, share, y, &mut buffers.floats) }
+    unsafe { integers::fused::<L, P>(part, args.input, share, y, &mut buffers.floats) }
 }
 
 /// # Safety
@@ -93,7 +93,12 @@ macro_rules! floats {
                 $($isa)?
             );
             compiled!(
-                fn int16 = int16_part::<$simd>,
+                fn int16 = integer_part::<$simd, 2>,
+                (part: &Part<'_>, args: &W4Args<'_, '_>, y: &mut RowsMut<'_>, buffers: &mut Buffers),
+                $($isa)?
+            );
+            compiled!(
+                fn int8 = integer_part::<$simd, 1>,
                 (part: &Part<'_>, args: &W4Args<'_, '_>, y: &mut RowsMut<'_>, buffers: &mut Buffers),
                 $($isa)?
             );
@@ -115,11 +120,15 @@ macro_rules! floats {
                     multiply(args, y, scratch, if args.rows.len() <= FEW_ROWS { self::fused } else { self::gemm });
                 };
                 let int16: W4MatmulFn = |args, y, scratch| multiply(args, y, scratch, int16);
+                let int8: W4MatmulFn = |args, y, scratch| multiply(args, y, scratch, int8);
                 let decode: W4DequantFn = |of, out, scratch| dequant::dequantize(of, out, scratch, decode);
                 let row = |entry, function| kernel(entry, tier, W4Form::F32, function);
                 vec![
                     kernel(W4Entry::Fused, tier, W4Form::Int16, W4Fn::Matmul(int16)),
                     kernel(W4Entry::Striped, tier, W4Form::Int16, W4Fn::Matmul(int16)),
+                    kernel(W4Entry::Gemm, tier, W4Form::Int8, W4Fn::Matmul(int8)),
+                    kernel(W4Entry::Fused, tier, W4Form::Int8, W4Fn::Matmul(int8)),
+                    kernel(W4Entry::Striped, tier, W4Form::Int8, W4Fn::Matmul(int8)),
                     row(W4Entry::Gemm, W4Fn::Matmul(gemm)),
                     row(W4Entry::Fused, W4Fn::Matmul(fused)),
                     row(W4Entry::Striped, W4Fn::Matmul(striped)),
@@ -142,7 +151,8 @@ fn kernel(entry: W4Entry, tier: Tier, form: W4Form, function: W4Fn) -> W4Kernel 
     let (activation, by) = match form {
         W4Form::F32 => (ActivationType::F32, ""),
         W4Form::Int16 => (ActivationType::F32, "_by_int16"),
-        W4Form::Pairs => (ActivationType::Bf16, ""),
+        W4Form::Int8 => (ActivationType::A8, ""),
+        W4Form::Pairs | W4Form::TileRows => (ActivationType::Bf16, ""),
     };
     let ty = match entry {
         W4Entry::Reduce | W4Entry::Zero | W4Entry::Dequant => String::new(),
@@ -171,6 +181,22 @@ fn pairs() -> Vec<W4Kernel> {
     vec![row(W4Entry::Gemm), row(W4Entry::Striped)]
 }
 
+/// Products in AMX tiles.
+#[cfg(target_arch = "x86_64")]
+fn tiles() -> [W4Kernel; 2] {
+    fn strips(part: &Part<'_>, args: &W4Args<'_, '_>, y: &mut RowsMut<'_>, buffers: &mut Buffers) {
+        let _proof = crate::isa::Avx512Bf16::expect();
+        let (share, memory) =
+            ((args.rows.clone(), args.k.clone()), (&mut buffers.words, &mut buffers.floats));
+        // SAFETY: the token proves AVX512-BF16, and callers have checked the inputs.
+        unsafe { super::tiles::strips(part, args.input, share, y, memory) }
+    }
+
+    let gemm: W4MatmulFn = |args, y, scratch| multiply(args, y, scratch, strips);
+    let row = |entry| kernel(entry, Tier::Amx, W4Form::TileRows, W4Fn::Matmul(gemm));
+    [row(W4Entry::Gemm), row(W4Entry::Striped)]
+}
+
 /// All kernels, those of the lowest ISA first.
 pub(super) fn kernels() -> Vec<W4Kernel> {
     let mut kernels = portable::rows(Tier::Portable);
@@ -179,6 +205,7 @@ pub(super) fn kernels() -> Vec<W4Kernel> {
         kernels.extend(avx2::rows(Tier::Avx2));
         kernels.extend(pairs());
         kernels.extend(avx512::rows(Tier::Avx512));
+        kernels.extend(tiles());
     }
     kernels
 }

@@ -2,7 +2,7 @@
 
 use latent_marlin::half::f16;
 use latent_marlin::{
-    Error, Input, Kernel, Marlin, Options, QuantType, Scales, Shape, Weight, pack_fp4, pack_u4,
+    Activations, Error, Input, Kernel, Marlin, Options, QuantType, Scales, Shape, Weight, pack_fp4, pack_u4,
 };
 use latent_types::Tier;
 
@@ -79,9 +79,22 @@ fn wrong_operands_of_a_product_are_refused() {
     if latent_kernels::features().tier() < Tier::Amx {
         assert_eq!(
             refused(marlin.multiply_with(&options, &weight, Input::F32(&[0.0; 64]), 1, &mut y[..3])),
-            "no kernel gemm on amx for groups of 32"
+            "no kernel gemm on amx for groups of 32 and inputs of f32"
         );
     }
+    let short = pack_fp4(&[1.0; 192], Shape { group: 4, ..SHAPE }).unwrap();
+    let options =
+        Options { activations: Activations::Int8, tier: Some(Tier::Portable), ..Options::default() };
+    assert_eq!(
+        refused(marlin.multiply_with(
+            &options,
+            &short.weight().unwrap(),
+            Input::F32(&[0.0; 64]),
+            1,
+            &mut y[..3]
+        )),
+        "no kernel fused on portable for groups of 4 and inputs of int8"
+    );
 }
 
 #[test]

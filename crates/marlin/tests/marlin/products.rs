@@ -104,6 +104,38 @@ fn inputs_that_are_rounded_to_bf16_lose_no_more_than_that() {
 }
 
 #[test]
+fn inputs_are_rounded_to_eight_bits_only_where_that_is_asked_for() {
+    let random = &mut Random(6);
+    for (m, k, n, group) in [(1, 512, 37, 32), (5, 136, 48, 136), (40, 320, 65, 16)] {
+        let shape = Shape { k, n, group };
+        for quant in QuantType::ALL {
+            let weight = OwnWeight::random(quant, "f16", shape, random);
+            let x = random.numbers(m * k);
+            let wide = widened(Input::F32(&x));
+            let truth = product(&weight, &wide, &largest(&wide, k), m);
+            for tier in tiers() {
+                for kernel in Kernel::ALL {
+                    let (kernel, tier, activations) = (Some(kernel), Some(tier), Activations::Int8);
+                    let options = Options { kernel, tier, activations, ..Options::default() };
+                    let plan = Plan::new(&options, shape, m, false).unwrap();
+                    assert!(plan.chosen().name.ends_with("_a8"), "{}", plan.chosen().name);
+                    let mut y = vec![f32::NAN; m * n];
+                    Marlin::new(2)
+                        .unwrap()
+                        .multiply_with(&options, &weight.view(), Input::F32(&x), m, &mut y)
+                        .unwrap();
+                    let (worst, _) = errors(&y, &truth);
+                    assert!(worst < 0.5 / 127.0 + BOUND, "{}: {worst:e}", plan.chosen().name);
+                    let exact =
+                        Plan::new(&Options { activations: Activations::AsGiven, ..options }, shape, m, true);
+                    assert!(!exact.unwrap().chosen().name.ends_with("_a8"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn results_have_the_same_bits_for_any_number_of_threads() {
     let random = &mut Random(2);
     for (m, k, n, group) in [(1, 2048, 300, 32), (5, 512, 1000, 64), (80, 256, 500, 32), (33, 4096, 64, 128)]

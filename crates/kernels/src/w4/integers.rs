@@ -1,15 +1,15 @@
-//! Few input rows, as 16-bit integers with a scale per 32 inputs: codes are looked up as bytes in registers and multiplied with the upper and the lower
-//! byte of each input by the instructions for 8-bit integers.
+//! Input rows as integers of `P` bytes with a scale per 32 inputs: codes are looked up as bytes in registers and multiplied with each byte of an input by
+//! the instructions for 8-bit integers. With two bytes for few rows; with one, where that is asked for, for any number.
 //!
 //! So a look-up gives 64 weights at a time where floats would get sixteen or 32, and one row of inputs is read at the speed of memory. Sums of a run of
-//! inputs are exact; the rounding of an input is at most 2^-16 of the largest of its 32.
+//! inputs are exact; the rounding of an input is at most 2^-16 of the largest of its 32, or 2^-8 with one byte.
 #![allow(
     unsafe_code,
     reason = "vector instructions over addresses that the assertions on entry keep in bounds"
 )]
 
 use super::fused::block_cols;
-use super::input::{INT16_BLOCK, INT16_LANES, Int16Lane, W4Form, W4Input};
+use super::input::{INTEGER_BLOCK, Lanes, W4Form, W4Input};
 use super::matrix::WORD;
 use super::nibbles::{LANES, Nibbles};
 use super::part::{Part, Run};
@@ -24,7 +24,7 @@ use std::ops::Range;
 /// # Safety
 /// The part has the inputs `k`. The caller is compiled for the ISA of `L`, and the CPU has it.
 #[inline(always)]
-pub(super) unsafe fn fused<L: Nibbles>(
+pub(super) unsafe fn fused<L: Nibbles, const P: usize>(
     part: &Part<'_>,
     input: &W4Input<'_>,
     (rows, k): (Range<usize>, Range<usize>),
@@ -33,8 +33,8 @@ pub(super) unsafe fn fused<L: Nibbles>(
 ) {
     assert!(rows.len() == y.rows() && k.end <= input.k() && y.cols() == part.cols, "shapes of a product");
     assert!(part.group.is_multiple_of(WORD), "groups of {} in words", part.group);
-    let (panels, height) = input.panels(W4Form::Int16, &rows);
-    let len = height * (input.k() / WORD) * INT16_LANES;
+    let (panels, height) = input.panels(if P == 1 { W4Form::Int8 } else { W4Form::Int16 }, &rows);
+    let len = height * (input.k() / WORD) * Lanes::<P>::COUNT;
     for (index, panel) in panels.chunks_exact(len.max(1)).enumerate() {
         let top = index * height;
         let mut row = 0;
@@ -47,10 +47,10 @@ pub(super) unsafe fn fused<L: Nibbles>(
                         let cols = from..(from + most).min(part.cols);
                         sums.clear();
                         sums.resize(cols.len() * $r, 0.0);
-                        for run in part.runs(k.clone(), INT16_BLOCK) {
+                        for run in part.runs(k.clone(), INTEGER_BLOCK) {
                             // SAFETY: the panel has the rows and inputs, `sums` room for the columns; the rest by this function's contract.
                             unsafe {
-                                add_run::<L, $r>(part, (&panel[row..], height), run, cols.clone(), sums.as_mut_ptr());
+                                add_run::<L, P, $r>(part, (&panel[row..], height), run, cols.clone(), sums.as_mut_ptr());
                             }
                         }
                         for (vector, sums) in sums.chunks_exact($r * LANES).enumerate() {
@@ -67,6 +67,7 @@ pub(super) unsafe fn fused<L: Nibbles>(
                 }};
             }
             match (height - row).min(L::MR) {
+                8.. if L::TWO_TILES && P == 1 => rows!(8),
                 4.. if L::TWO_TILES => rows!(4),
                 2.. => rows!(2),
                 _ => rows!(1),
@@ -81,7 +82,7 @@ pub(super) unsafe fn fused<L: Nibbles>(
 /// The part has the run, in whole words, and the columns; `R` rows from the panel's start its inputs; `sums` room. The caller is compiled for the ISA of `L`,
 /// and the CPU has it.
 #[inline(always)]
-unsafe fn add_run<L: Nibbles, const R: usize>(
+unsafe fn add_run<L: Nibbles, const P: usize, const R: usize>(
     part: &Part<'_>,
     panel: (&[u32], usize),
     run: Run,
@@ -93,18 +94,18 @@ unsafe fn add_run<L: Nibbles, const R: usize>(
         let mut totals = [0; R];
         for word in run.start / WORD..run.end / WORD {
             for r in 0..R {
-                totals[r] += lane(panel, word, Int16Lane::Total, r).read() as i32;
+                totals[r] += lane::<P>(panel, word, Lanes::<P>::TOTAL, r).read() as i32;
             }
         }
         let mut col = cols.start;
         if L::TWO_TILES {
             while col + 2 * LANES <= cols.end {
-                add_vectors::<L, R, 2>(part, panel, run, col, &totals, sums.add((col - cols.start) * R));
+                add_vectors::<L, P, R, 2>(part, panel, run, col, &totals, sums.add((col - cols.start) * R));
                 col += 2 * LANES;
             }
         }
         while col < cols.end {
-            add_vectors::<L, R, 1>(part, panel, run, col, &totals, sums.add((col - cols.start) * R));
+            add_vectors::<L, P, R, 1>(part, panel, run, col, &totals, sums.add((col - cols.start) * R));
             col += LANES;
         }
     }
@@ -112,8 +113,8 @@ unsafe fn add_run<L: Nibbles, const R: usize>(
 
 /// Address of a lane of a word, of row `r` from the panel's start.
 #[inline(always)]
-fn lane((panel, height): (&[u32], usize), word: usize, lane: Int16Lane, r: usize) -> *const u32 {
-    panel.as_ptr().wrapping_add((word * INT16_LANES + lane as usize) * height + r)
+fn lane<const P: usize>((panel, height): (&[u32], usize), word: usize, lane: usize, r: usize) -> *const u32 {
+    panel.as_ptr().wrapping_add((word * Lanes::<P>::COUNT + lane) * height + r)
 }
 
 /// Adds the products of a run and `V` vectors of columns.
@@ -121,7 +122,7 @@ fn lane((panel, height): (&[u32], usize), word: usize, lane: Int16Lane, r: usize
 /// # Safety
 /// As for [`add_run`].
 #[inline(always)]
-unsafe fn add_vectors<L: Nibbles, const R: usize, const V: usize>(
+unsafe fn add_vectors<L: Nibbles, const P: usize, const R: usize, const V: usize>(
     part: &Part<'_>,
     panel: (&[u32], usize),
     run: Run,
@@ -132,10 +133,10 @@ unsafe fn add_vectors<L: Nibbles, const R: usize, const V: usize>(
     // SAFETY: everything is inside of the part, the panel and `sums` by this function's contract, as is the ISA.
     unsafe {
         let table = L::byte_table(&part.bytes);
-        let mut upper = [[L::zero(); V]; R];
-        let mut lower = [[L::zero(); V]; R];
+        // of each byte, the lowest last
+        let mut acc = [[[L::zero(); V]; P]; R];
         for r in 0..R {
-            lower[r] = [L::splat_i32(-i32::from(part.bias) * totals[r]); V];
+            acc[r][P - 1] = [L::splat_i32(-i32::from(part.bias) * totals[r]); V];
         }
         let words = run.start / WORD..run.end / WORD;
         for word in words.clone() {
@@ -147,31 +148,34 @@ unsafe fn add_vectors<L: Nibbles, const R: usize, const V: usize>(
                 codes[v] = L::look_up(L::load(from.cast()), table);
             }
             macro_rules! products {
-                ($codes:literal, $upper:expr, $lower:expr) => {
+                ($codes:literal, $first:expr) => {
                     for r in 0..R {
-                        let (high, low) = (lane(panel, word, $upper, r), lane(panel, word, $lower, r));
-                        for v in 0..V {
-                            upper[r][v] = L::dot(upper[r][v], codes[v][$codes], high.cast());
-                            lower[r][v] = L::dot(lower[r][v], codes[v][$codes], low.cast());
+                        for byte in 0..P {
+                            let x = lane::<P>(panel, word, $first + byte, r);
+                            for v in 0..V {
+                                acc[r][byte][v] = L::dot(acc[r][byte][v], codes[v][$codes], x.cast());
+                            }
                         }
                     }
                 };
             }
-            products!(0, Int16Lane::EvenUpper, Int16Lane::EvenLower);
-            products!(1, Int16Lane::OddUpper, Int16Lane::OddLower);
+            products!(0, 0);
+            products!(1, Lanes::<P>::ODD);
         }
         let at = run.group * part.stride + part.first + col;
         for v in 0..V {
             let scale = part.scales.load::<L>(at + v * LANES, part.factor);
             for r in 0..R {
-                // 256 · upper + lower
-                let upper = L::mul(L::to_f32(upper[r][v]), L::splat_f32(256.0));
-                let mut sum = L::mul_add_relaxed(L::splat_f32(1.0), upper, L::to_f32(lower[r][v]));
+                let mut sum = L::to_f32(acc[r][P - 1][v]);
+                if P == 2 {
+                    // 256 · upper + lower
+                    sum = L::mul_add_relaxed(L::to_f32(acc[r][0][v]), L::splat_f32(256.0), sum);
+                }
                 if let Some(zeros) = part.zeros {
                     let zero = L::load_zeros(zeros.as_ptr().add(at + v * LANES));
                     sum = L::mul_add_relaxed(L::splat_f32(-(totals[r] as f32)), zero, sum);
                 }
-                let x_scale = f32::from_bits(lane(panel, words.start, Int16Lane::Scale, r).read());
+                let x_scale = f32::from_bits(lane::<P>(panel, words.start, Lanes::<P>::SCALE, r).read());
                 let out = sums.add((v * R + r) * LANES);
                 let sum = L::mul(sum, L::splat_f32(x_scale));
                 L::store_f32(out, L::mul_add_relaxed(sum, scale, L::load_f32(out)));
