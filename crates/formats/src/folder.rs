@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub struct HfSource {
     /// config.json.
     pub config: Map<String, Value>,
-    /// tokenizer.json or tiktoken.model, where there is one.
+    /// tokenizer.json, tiktoken.model or tokenizer.model, where there is one.
     pub tokenizer: Option<TokenizerFile>,
     /// tokenizer_config.json.
     pub tokenizer_config: Option<Value>,
@@ -41,6 +41,8 @@ pub enum TokenizerKind {
     Json,
     /// tiktoken.model: byte strings in the order of their ranks. The rules are in a program beside it.
     Tiktoken,
+    /// tokenizer.model: SentencePiece's pieces and scores.
+    SentencePiece,
 }
 
 /// Where the bytes of a vocabulary are.
@@ -54,13 +56,15 @@ pub enum TokenizerPlace {
 
 impl TokenizerKind {
     /// All kinds. Where a folder has several files, the first one counts.
-    pub(crate) const ALL: [TokenizerKind; 2] = [TokenizerKind::Json, TokenizerKind::Tiktoken];
+    pub(crate) const ALL: [TokenizerKind; 3] =
+        [TokenizerKind::Json, TokenizerKind::Tiktoken, TokenizerKind::SentencePiece];
 
     /// The name of the file in a folder.
     pub fn file_name(self) -> &'static str {
         match self {
             TokenizerKind::Json => "tokenizer.json",
             TokenizerKind::Tiktoken => "tiktoken.model",
+            TokenizerKind::SentencePiece => "tokenizer.model",
         }
     }
 }

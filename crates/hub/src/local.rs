@@ -122,7 +122,10 @@ fn in_snapshot(folder: &Path, commit: &str, model: &ModelRef) -> Option<LocalMod
     }
     let has = |name: &str| selection.files.iter().any(|file| file.path == name);
     // of a folder the small files may be missing: without a tokenizer it is not whole
-    let whole = !selection.model.is_empty() || has("tokenizer.json") || has("tiktoken.model");
+    let whole = !selection.model.is_empty()
+        || has("tokenizer.json")
+        || has("tiktoken.model")
+        || has("tokenizer.model");
     whole.then(|| opened(folder, commit, selection.name, &selection.model, &selection.files))?
 }
 

@@ -101,6 +101,7 @@ impl Tokenizer {
         match file.kind {
             TokenizerKind::Json => Tokenizer::from_hf(&file.read()?, config, generation),
             TokenizerKind::Tiktoken => Tokenizer::from_tiktoken(&file.read()?, config, generation),
+            TokenizerKind::SentencePiece => Tokenizer::from_sentence_piece(&file.read()?, config, generation),
         }
     }
 
@@ -123,7 +124,7 @@ impl Tokenizer {
         }
         match vocab.model {
             "gpt2" => guarded("vocabulary", || bpe(vocab)),
-            "llama" => guarded("vocabulary", || sentence_piece(vocab)),
+            "llama" => guarded("vocabulary", || sentence_piece(vocab, end_of(vocab))),
             // what converters write where there is no tokenizer
             "none" | "no_vocab" => Err(TextError::Missing),
             other => Err(TextError::Unknown {
@@ -231,7 +232,8 @@ pub(super) fn derived_merges(ids: &Vocabulary) -> Vec<(String, String)> {
     ranked.into_iter().map(|(_, _, a, b)| (a, b)).collect()
 }
 
-fn sentence_piece(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
+/// The tokenizer of a vocabulary with scores, `end` being tokens that end generation.
+pub(super) fn sentence_piece(vocab: &GgufVocab<'_>, end: Vec<u32>) -> Result<Tokenizer, TextError> {
     let Some(scores) = vocab.scores.clone() else {
         return Err(TextError::Malformed("a SentencePiece vocabulary needs tokenizer.ggml.scores".into()));
     };
@@ -258,7 +260,7 @@ fn sentence_piece(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
         tokens,
         bos: vocab.bos,
         eos: vocab.eos,
-        end: end_of(vocab),
+        end,
         add_bos: vocab.add_bos.unwrap_or(true),
         add_eos: vocab.add_eos.unwrap_or(false),
         space_prefix: vocab.add_space_prefix.unwrap_or(true),

@@ -1,4 +1,4 @@
-//! Tokenizers: from text to token ids and back, from GGUF vocabularies, tokenizer.json and tiktoken.model.
+//! Tokenizers: from text to token ids and back, from GGUF vocabularies, tokenizer.json, tiktoken.model and tokenizer.model.
 
 mod bpe;
 mod bytes;
@@ -10,6 +10,7 @@ mod pattern;
 mod pipeline;
 mod pre;
 mod rendered;
+mod sentence_piece;
 mod special;
 mod split;
 mod spm;

@@ -175,6 +175,15 @@ fn automaton<'a>(tokens: impl Iterator<Item = &'a Special>) -> Result<Option<Aho
     })
 }
 
+/// Whether a token that a file does not declare special is meant as a control token all the same, as in DeepSeek's vocabularies.
+pub(super) fn looks_special(text: &str) -> bool {
+    let between = |start, end| text.starts_with(start) && text.ends_with(end);
+    matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")
+        || between("<|", "|>")
+        || between("<｜", "｜>")
+        || between("<unused", ">")
+}
+
 #[cfg(test)]
 mod tests {
     use super::Fragment::{Text, Token};

@@ -4,18 +4,12 @@ use super::pre_name;
 use crate::error::TextError;
 use crate::tokenizer::bpe::BpeOptions;
 use crate::tokenizer::hf::{Admitted, Roles, admitted, pre_tokenizer_of};
+use crate::tokenizer::sentence_piece::{BYTE, CONTROL, NORMAL, Pieces, UNKNOWN, UNUSED, USER_DEFINED};
+use crate::tokenizer::special::looks_special;
 use crate::tokenizer::{GgufVocab, Kind, Tokenizer, bytes, gguf::byte_token, spm, tiktoken};
 use latent_formats::{HfSource, TokenizerKind};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
-
-/// Numbers of `token_type`.
-const NORMAL: i32 = 1;
-const UNKNOWN: i32 = 2;
-const CONTROL: i32 = 3;
-const USER_DEFINED: i32 = 4;
-const UNUSED: i32 = 5;
-const BYTE: i32 = 6;
 
 /// Score of tokens that no merge makes.
 const NO_SCORE: f32 = -1e6;
@@ -61,10 +55,11 @@ impl GgufTokenizer {
                 format!("it has {} tokens, but the model's embedding {vocab_size}", own.vocab_size());
             return Err(inexpressible(problem));
         }
-        let bytes = file.read()?;
+        let (bytes, config) = (file.read()?, source.tokenizer_config.as_ref());
         let mut written = match file.kind {
             TokenizerKind::Json => from_json(&bytes, &own, pre)?,
-            TokenizerKind::Tiktoken => from_tiktoken(&bytes, source.tokenizer_config.as_ref(), &own, pre)?,
+            TokenizerKind::Tiktoken => from_tiktoken(&bytes, config, &own, pre)?,
+            TokenizerKind::SentencePiece => from_sentence_piece(Pieces::read(&bytes, config)?),
         };
         for id in written.tokens.len()..vocab_size {
             written.push(&format!("[PAD{id}]"), UNUSED);
@@ -145,6 +140,9 @@ impl GgufTokenizer {
         ] {
             ids.extend(named(role).or_else(|| numbered(role)).map(|id| (key, id)));
         }
+        let named = |key: &str| ids.iter().any(|(other, _)| *other == key);
+        let further: Vec<_> = self.ids.drain(..).filter(|(key, _)| !named(key)).collect();
+        ids.extend(further);
         self.ids = ids;
         self.flags.extend([("add_bos_token", own.add_bos), ("add_eos_token", own.add_eos)]);
     }
@@ -165,15 +163,6 @@ fn rules(pre: Option<&str>, own: &Tokenizer, by_patterns: Option<&'static str>) 
             "no known rules split text as its pre-tokenizer does; if you know what llama.cpp calls them, name them with --pre".into(),
         )
     })
-}
-
-/// Whether a token that a file does not declare special is meant as a control token all the same, as in DeepSeek's vocabularies.
-fn looks_special(text: &str) -> bool {
-    let between = |start, end| text.starts_with(start) && text.ends_with(end);
-    matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")
-        || between("<|", "|>")
-        || between("<｜", "｜>")
-        || between("<unused", ">")
 }
 
 fn from_json(json: &[u8], own: &Tokenizer, pre: Option<&str>) -> Result<GgufTokenizer, TextError> {
@@ -213,6 +202,20 @@ fn from_json(json: &[u8], own: &Tokenizer, pre: Option<&str>) -> Result<GgufToke
         return Err(inexpressible("it has neither a byte-level alphabet nor tokens for bytes".into()));
     }
     Ok(written)
+}
+
+fn from_sentence_piece(pieces: Pieces) -> GgufTokenizer {
+    let ids = [("unknown_token_id", pieces.unknown), ("padding_token_id", pieces.padding)];
+    GgufTokenizer {
+        model: "llama",
+        pre: "default".into(),
+        ids: ids.into_iter().filter_map(|(key, id)| Some((key, id?))).collect(),
+        flags: vec![("add_space_prefix", pieces.space_prefix)],
+        tokens: pieces.tokens,
+        token_types: pieces.types,
+        scores: Some(pieces.scores),
+        ..GgufTokenizer::default()
+    }
 }
 
 fn piece_type(text: &str, byte_level: bool, options: &BpeOptions) -> i32 {
