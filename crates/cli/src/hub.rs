@@ -28,6 +28,11 @@ pub(crate) fn local_name(path: &Path) -> Option<String> {
     })
 }
 
+/// The repository of a model of the hub, `OWNER/NAME`; none for other models.
+pub(crate) fn repository(path: &Path) -> Option<String> {
+    reference(path).ok()?.map(|model| model.repo.to_string())
+}
+
 /// Whether a path is a reference to a model of the hub.
 pub(crate) fn is_reference(path: &Path) -> Result<bool> {
     Ok(reference(path)?.is_some())

@@ -101,6 +101,31 @@ fn folders_that_cannot_be_read() {
 }
 
 #[test]
+fn what_cannot_be_converted() {
+    let out = tempfile::tempdir().unwrap();
+    let target = out.path().join("new.gguf").display().to_string();
+    let converted = |model: &str, code, words: &[&str]| {
+        refused(&mut latent(&["convert", model, "-o", &target]), code, words);
+        assert!(std::fs::read_dir(out.path()).unwrap().next().is_none(), "{model}");
+    };
+    converted("/no/such/folder", ERROR, &["/no/such/folder", "check the path"]);
+    let whole = std::fs::read(demo()).unwrap();
+    let (_folder, path) = file("cut.gguf", &whole[..whole.len() / 2]);
+    converted(&path, ERROR, &["cut.gguf", "truncated", "download it again"]);
+    let empty = tempfile::tempdir().unwrap();
+    converted(&empty.path().display().to_string(), ERROR, &["config.json", ".safetensors"]);
+    let fixture = |name: &str| format!("{}/../engine/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
+    converted(&fixture("kimi-linear"), UNSUPPORTED, &["kimi_linear", "no GGUF files"]);
+    let type_of = |model: &str, ty: &str, words: &[&str]| {
+        refused(&mut latent(&["convert", "-m", model, "-o", &target, "--type", ty]), USAGE, words);
+    };
+    type_of(&fixture("plm"), "Q9_9", &["Q9_9"]);
+    type_of(&fixture("plm"), "F8_E4M3", &["F8_E4M3", "Q8_0"]);
+    type_of(demo().to_str().unwrap(), "Q4_0", &["Q4_0", "BF16"]);
+    refused(&mut latent(&["convert"]), USAGE, &["MODEL"]);
+}
+
+#[test]
 fn wrong_numbers() {
     let quiet = |args: &[&str], code, words: &[&str]| refused(&mut latent(args), code, words);
     quiet(&["run", "--ctx-size", "999999", "Hi"], ERROR, &["999999", "2048"]);

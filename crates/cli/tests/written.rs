@@ -126,8 +126,13 @@ fn nothing_is_left_where_there_is_no_room() {
     let before = names(folder.path());
     let shards = "make-model tiny-dense F32 --layers 1 --shards 3 {}";
     let hf = "make-model tiny-dense F32 --layers 1 {}.folder/inner";
-    let large: Vec<&str> =
-        WRITERS.into_iter().filter(|w| !w.contains("header-only")).chain([shards, hf]).collect();
+    let folder_of = "convert --force -m {m} -o {}.folder/inner";
+    let in_shards = "convert --force -m {f} --split-max-size 20K -o {}";
+    let large: Vec<&str> = WRITERS
+        .into_iter()
+        .filter(|w| !w.contains("header-only"))
+        .chain([shards, hf, folder_of, in_shards])
+        .collect();
     for writer in large {
         for target in ["new.gguf", "old.gguf"] {
             let output = limited(1, &words(writer, &model, &at(target)));

@@ -30,9 +30,9 @@ pub enum ConvertError {
     /// A file cannot be written.
     #[error("{0}")]
     Output(#[from] OutputError),
-    /// Its architecture has no name in GGUF files.
+    /// Its architecture is not known in GGUF files.
     #[error(
-        "{file}: GGUF files have no name for the architecture {architecture:?}, so that no program would read one of it"
+        "{file}: Latent reads and writes no GGUF files of the architecture {architecture:?}; llama.cpp's convert_hf_to_gguf.py may, for llama.cpp"
     )]
     NoGguf {
         /// The model.
@@ -49,6 +49,14 @@ pub enum ConvertError {
         what: &'static str,
         /// What to give.
         expected: &'static str,
+    },
+    /// The target's folder is not there.
+    #[error("{}: there is no folder {} to write it in; create it first", path.display(), folder.display())]
+    NoFolder {
+        /// The target.
+        path: PathBuf,
+        /// Its folder.
+        folder: PathBuf,
     },
     /// The target is there already.
     #[error("{}: there is something of this name already; --force replaces it", path.display())]

@@ -1,5 +1,6 @@
 //! GGUF as a folder of safetensors.
 
+use crate::card;
 use crate::copy::{Progress, Stream};
 use crate::encoding::{Encoding, Uniform};
 use crate::error::ConvertError;
@@ -68,6 +69,7 @@ pub fn to_folder(
     report.dropped(&dropped);
     let mut texts = hf_files::tokenizer(source, &mut config_json, &mut report)?;
     hf_files::name_type(&mut config_json, ty);
+    texts.extend(card::of_metadata(&source.metadata)?.map(|text| (card::CARD.to_owned(), text)));
     let total = list.iter().map(NewTensor::bytes).sum();
     let shards = cut(list, Some(options.split.unwrap_or(SHARD)))?;
     let names = hf_files::names(shards.len());

@@ -1,10 +1,12 @@
 //! A folder of safetensors as GGUF.
 
+use crate::card::{self, About};
 use crate::copy::{Progress, Stream};
 use crate::encoding::{Encoding, Uniform, stays_f32};
 use crate::error::ConvertError;
 use crate::exact::matrix_type;
 use crate::metadata;
+use crate::peers;
 use crate::report::Report;
 use crate::rows::OldFile;
 use crate::target;
@@ -15,6 +17,7 @@ use latent_graph::ModelConfig;
 use latent_graph::config::{Indexer, RopeScaling};
 use latent_text::GgufTokenizer;
 use latent_types::TensorType;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// How a GGUF file is written.
@@ -26,6 +29,8 @@ pub struct GgufOptions<'a> {
     pub split: Option<u64>,
     /// What the pre-tokenizer's rules are called; none: found by what they do.
     pub pre: Option<&'a str>,
+    /// The model's id, `OWNER/NAME`; none: the name of its folder.
+    pub id: Option<&'a str>,
     /// Replace what is there.
     pub force: bool,
 }
@@ -61,10 +66,11 @@ pub fn to_gguf(
     let mut report = Report { tensors: list.len(), ..Report::default() };
     report.dropped(&dropped);
     note_tokenizer(&mut report, tokenizer.as_ref());
-    note_scales(&mut report, &new);
+    report.notes.extend(peers::notes(&new));
     let mut first = Writer::new();
-    metadata::model(&mut first, &keys, &name_of(checkpoint, &config), &list, encoding.file_type());
+    metadata::model(&mut first, &keys, encoding.file_type());
     metadata::sampling(&mut first, source);
+    about(checkpoint, options, &list, &mut report).write(&mut first, || metadata::size_label(&list));
     metadata::tokenizer(&mut first, tokenizer.as_ref());
     metadata::templates(&mut first, source);
     // the tokenizer is large, and a copy of it is in the writer
@@ -103,16 +109,6 @@ fn write_all(
     Ok(CompleteFile::publish_all(written)?)
 }
 
-/// Notes that llama.cpp will not compute what the model does.
-fn note_scales(report: &mut Report, config: &ModelConfig) {
-    if config.own_scales().iter().any(Option::is_some) {
-        report.notes.push(format!(
-            "llama.cpp scales every model of architecture {} alike, and this one has other factors: it will compute something else",
-            config.architecture
-        ));
-    }
-}
-
 /// The model folder of a checkpoint.
 fn folder_of(checkpoint: &Checkpoint) -> Result<&HfSource, ConvertError> {
     let kind = |what| ConvertError::Kind {
@@ -149,12 +145,26 @@ fn rope_factors(config: &ModelConfig) -> Vec<NewTensor> {
     [("rope_factors_long.weight", long), ("rope_factors_short.weight", short)].map(tensor).into()
 }
 
-/// The model's own name, else that of its folder.
-fn name_of(checkpoint: &Checkpoint, config: &ModelConfig) -> String {
-    let own = config.name.as_deref().and_then(|name| name.rsplit('/').next()).filter(|name| !name.is_empty());
-    let path = checkpoint.path().canonicalize().unwrap_or_else(|_| checkpoint.path().to_owned());
-    let folder = || path.file_name().map(|name| name.to_string_lossy().into_owned());
-    own.map(str::to_owned).or_else(folder).unwrap_or_else(|| "model".into())
+/// What the folder says about the model.
+fn about(
+    checkpoint: &Checkpoint,
+    options: &GgufOptions<'_>,
+    list: &[NewTensor],
+    report: &mut Report,
+) -> About {
+    let card = card::read(checkpoint.path()).unwrap_or_else(|problem| {
+        report.notes.push(problem);
+        None
+    });
+    let own = match checkpoint.source() {
+        Source::HuggingFace(source) => source.config.get("_name_or_path").and_then(Value::as_str),
+        Source::Gguf(_) => None,
+    };
+    let folder = card::id_of(checkpoint.path());
+    // a path says where somebody kept the model
+    let ids = [options.id, own.filter(|id| id.matches('/').count() <= 1), Some(&folder)];
+    let ids: Vec<&str> = ids.into_iter().flatten().collect();
+    About::new(&card.unwrap_or_default(), &ids, list.iter().map(NewTensor::elements).sum())
 }
 
 fn note_tokenizer(report: &mut Report, tokenizer: Option<&GgufTokenizer>) {

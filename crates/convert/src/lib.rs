@@ -20,6 +20,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod card;
 mod copy;
 mod encoding;
 mod error;
@@ -28,6 +29,7 @@ mod folder;
 mod gguf;
 mod hf_files;
 mod metadata;
+mod peers;
 mod report;
 mod rows;
 mod scale;

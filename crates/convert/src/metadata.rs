@@ -1,4 +1,4 @@
-//! The metadata of a new GGUF file: what the model is called, how it is sampled, its hyper-parameters and its tokenizer.
+//! The metadata of a new GGUF file: how the model is sampled, its hyper-parameters and its tokenizer.
 
 use crate::tensors::NewTensor;
 use latent_formats::HfSource;
@@ -8,12 +8,18 @@ use latent_text::GgufTokenizer;
 use serde_json::Value;
 
 /// Settings of generation_config.json, and the keys of GGUF files; whether each is an integer.
-pub(crate) const SAMPLING: [(&str, &str, bool); 5] = [
+pub(crate) const SAMPLING: [(&str, &str, bool); 11] = [
     ("top_k", "general.sampling.top_k", true),
     ("top_p", "general.sampling.top_p", false),
     ("min_p", "general.sampling.min_p", false),
+    ("xtc_probability", "general.sampling.xtc_probability", false),
+    ("xtc_threshold", "general.sampling.xtc_threshold", false),
     ("temperature", "general.sampling.temp", false),
+    ("penalty_last_n", "general.sampling.penalty_last_n", true),
     ("repetition_penalty", "general.sampling.penalty_repeat", false),
+    ("mirostat", "general.sampling.mirostat", true),
+    ("mirostat_tau", "general.sampling.mirostat_tau", false),
+    ("mirostat_eta", "general.sampling.mirostat_eta", false),
 ];
 
 /// The layout of quantized blocks that the number of a type means.
@@ -23,14 +29,12 @@ fn text(text: &str) -> WriterValue {
     WriterValue::String(text.to_owned())
 }
 
-/// What the model is called, what kind of file it is, and its hyper-parameters.
-pub(crate) fn model(writer: &mut Writer, keys: &KeyList, name: &str, tensors: &[NewTensor], file_type: u32) {
+/// What kind of file it is, and the model's hyper-parameters.
+pub(crate) fn model(writer: &mut Writer, keys: &KeyList, file_type: u32) {
     for (key, value) in keys.written() {
         writer.key(key, value);
     }
     writer.key("general.type", text("model"));
-    writer.key("general.name", text(name));
-    writer.key("general.size_label", text(&size_label(tensors)));
     writer.key("general.file_type", WriterValue::U32(file_type));
     writer.key("general.quantization_version", WriterValue::U32(QUANTIZATION_VERSION));
 }
@@ -92,11 +96,11 @@ pub(crate) fn templates(writer: &mut Writer, source: &HfSource) {
 }
 
 /// `671B`, or `256x20B` of a model with experts: how many there are, and the parameters of one with all that is shared.
-fn size_label(tensors: &[NewTensor]) -> String {
+pub(crate) fn size_label(tensors: &[NewTensor]) -> String {
     let (mut shared, mut expert) = (0u64, 0u64);
     let mut experts = Vec::new();
     for tensor in tensors {
-        let elements: u64 = tensor.shape.iter().map(|n| *n as u64).product();
+        let elements = tensor.elements();
         if tensor.name.contains("_exps.") && tensor.shape.len() == 3 {
             expert += elements / (tensor.shape[0] as u64).max(1);
             experts.push(tensor.shape[0]);

@@ -29,6 +29,11 @@ pub(crate) fn check_files(
 ) -> Result<(), ConvertError> {
     for target in targets {
         outside(checkpoint, target)?;
+        if let Some(folder) =
+            target.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists())
+        {
+            return Err(ConvertError::NoFolder { path: target.clone(), folder: folder.to_owned() });
+        }
         OutputFile::check(target)?;
         if !force && target.symlink_metadata().is_ok() {
             return Err(ConvertError::Exists { path: target.clone() });
@@ -39,12 +44,13 @@ pub(crate) fn check_files(
 
 /// Whether a file of this name counts as a part of a model in a folder.
 fn of_a_model(name: &str) -> bool {
-    const FILES: [&str; 7] = [
+    const FILES: [&str; 8] = [
         "config.json",
         "generation_config.json",
         "tokenizer.json",
         "tokenizer_config.json",
         "tiktoken.model",
+        "tokenizer.model",
         "chat_template.jinja",
         "model.safetensors.index.json",
     ];

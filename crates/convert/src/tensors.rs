@@ -53,6 +53,10 @@ impl NewTensor {
         checkpoint.tensor(&part.tensor).map(|tensor| tensor.info.ty)
     }
 
+    pub(crate) fn elements(&self) -> u64 {
+        self.shape.iter().map(|n| *n as u64).product()
+    }
+
     /// Bytes in the new file.
     pub(crate) fn bytes(&self) -> u64 {
         let (cols, rows) = self.rows();

@@ -189,3 +189,113 @@ fn other_types_are_written_where_rows_are_whole_blocks() {
     assert_eq!(Uniform::new(TensorType::Q8_0).unwrap().tensor_type("x", &[4, 48]), TensorType::F16);
     assert!(Uniform::new(TensorType::F8_E4M3).unwrap_err().to_string().contains("Q8_0"));
 }
+
+/// What a file says about its model, but for its kind and its hyper-parameters.
+fn general(file: &Path) -> String {
+    let checkpoint = Checkpoint::open(file).unwrap();
+    let of = |key: &str| match metadata(&checkpoint).strings(key) {
+        Ok(Some(texts)) => {
+            format!("{:?}", texts.iter().map(|text| String::from_utf8_lossy(text)).collect::<Vec<_>>())
+        }
+        _ => match metadata(&checkpoint).str(key) {
+            Ok(Some(text)) => text.to_owned(),
+            _ => metadata(&checkpoint).u64(key).unwrap().unwrap().to_string(),
+        },
+    };
+    let kind = ["architecture", "type", "file_type", "quantization_version"];
+    let mut lines: Vec<String> = metadata(&checkpoint)
+        .entries()
+        .iter()
+        .filter_map(|(key, _)| {
+            let name = key.strip_prefix("general.").filter(|name| !kind.contains(name))?;
+            Some(format!("{name} = {}", of(key)))
+        })
+        .collect();
+    lines.sort_unstable();
+    lines.join("\n")
+}
+
+/// The expected values are those of `Metadata.load` of the Python package gguf, but for the size, which it leaves to its caller.
+#[test]
+fn the_model_card_says_whose_the_model_is() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (folder, file) = (temporary.path().join("PLM-demo-Instruct"), temporary.path().join("model.gguf"));
+    std::fs::create_dir(&folder).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(case_folder("plm").join(name), folder.join(name)).unwrap();
+    }
+    let convert = |id: Option<&str>| {
+        let options = GgufOptions { force: true, id, ..GgufOptions::default() };
+        to_gguf(&Checkpoint::open(&folder).unwrap(), &file, &options, &mut |_, _| true).unwrap().notes
+    };
+    convert(None);
+    let plain = "basename = PLM-demo\nfinetune = Instruct\nname = PLM Demo Instruct\nsize_label = 133K";
+    assert_eq!(general(&file), plain);
+    convert(Some("PLM-Team/PLM-130K-Chat"));
+    let of_id =
+        "basename = PLM\nfinetune = Chat\nname = PLM 130K Chat\norganization = PLM Team\nsize_label = 130K";
+    assert_eq!(general(&file), of_id);
+
+    let card = "---\nlicense: other\nlicense_name: plm\nlicense_link: LICENSE\nlanguage:\n- en\n- zh\nlibrary_name: transformers\n\
+        pipeline_tag: text-generation\ntags: [moe, mla]\nbase_model:\n- PLM-Team/PLM-1.8B-Base\n- https://huggingface.co/a/b-v2\n\
+        datasets: x/y\nmodel_creator: PLM Team\n---\n# PLM\n";
+    std::fs::write(folder.join("README.md"), card).unwrap();
+    convert(None);
+    let expected = "author = PLM Team
+base_model.0.name = PLM 1.8B Base
+base_model.0.organization = PLM Team
+base_model.0.repo_url = https://huggingface.co/PLM-Team/PLM-1.8B-Base
+base_model.1.name = B v2
+base_model.1.organization = A
+base_model.1.repo_url = https://huggingface.co/a/b-v2
+base_model.1.version = v2
+base_model.count = 2
+basename = PLM-demo
+dataset.0.name = Y
+dataset.0.organization = X
+dataset.0.repo_url = https://huggingface.co/x/y
+dataset.count = 1
+finetune = Instruct
+languages = [\"en\", \"zh\"]
+license = other
+license.link = LICENSE
+license.name = plm
+name = PLM Demo Instruct
+size_label = 133K
+tags = [\"moe\", \"mla\", \"text-generation\"]";
+    assert_eq!(general(&file), expected);
+
+    // the folder that is made of the file has a card that says the same
+    let (back, again) = (temporary.path().join("back"), temporary.path().join("again.gguf"));
+    to_folder(&Checkpoint::open(&file).unwrap(), &back, &FolderOptions::default(), &mut |_, _| true).unwrap();
+    to_gguf(&Checkpoint::open(&back).unwrap(), &again, &GgufOptions::default(), &mut |_, _| true).unwrap();
+    assert_eq!(general(&again), expected);
+
+    std::fs::write(folder.join("README.md"), b"\xff\xfe").unwrap();
+    let notes = convert(None);
+    assert_eq!(general(&file), plain);
+    assert!(notes.iter().any(|note| note.contains("README.md") && note.contains("UTF-8")), "{notes:?}");
+}
+
+#[test]
+fn what_llama_cpp_makes_of_a_file_is_said() {
+    let temporary = tempfile::tempdir().unwrap();
+    let notes = |case: &str| {
+        let own = Checkpoint::open(&case_folder(case)).unwrap();
+        let file = temporary.path().join(format!("{case}.gguf"));
+        to_gguf(&own, &file, &GgufOptions::default(), &mut |_, _| true).unwrap().notes.join("\n")
+    };
+    for (case, word) in [
+        ("v2-groups", "two best experts"),
+        ("v3-bias", "biases of attention"),
+        ("axk1", "does not know the architecture axk1"),
+        ("minicpm3", "other factors"),
+    ] {
+        let notes = notes(case);
+        assert!(notes.contains(word), "{case}: {notes}");
+    }
+    for case in ["v3", "v2-lite", "plm"] {
+        let notes = notes(case);
+        assert!(!notes.contains("llama.cpp"), "{case}: {notes}");
+    }
+}

@@ -44,7 +44,7 @@ fn changed(case: &str, at: &Path, change: impl Fn(&str, Vec<u8>) -> Option<(Stri
 }
 
 #[test]
-fn models_that_gguf_files_have_no_name_for_are_refused() {
+fn architectures_of_which_no_gguf_files_are_read_are_refused() {
     let temporary = tempfile::tempdir().unwrap();
     for case in ["ling-3", "kimi-linear", "nope-gate"] {
         let error = gguf(&case_folder(case), &temporary.path().join("x.gguf"), false).unwrap_err();
@@ -136,6 +136,17 @@ fn the_models_own_folder_is_no_target() {
         assert!(matches!(error, ConvertError::Inside { .. }), "{error}");
     }
     assert_eq!(names(&folder), before);
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_to_be_made_first() {
+    let temporary = tempfile::tempdir().unwrap();
+    let error = gguf(&case_folder("plm"), &temporary.path().join("a/b.gguf"), true).unwrap_err();
+    assert!(
+        matches!(error, ConvertError::NoFolder { .. }) && error.to_string().contains("create it first"),
+        "{error}"
+    );
+    assert!(names(temporary.path()).is_empty());
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
 
 /// What belongs to a folder beside its weights, where the repository has it.
-const BESIDE: [&str; 13] = [
+const BESIDE: [&str; 14] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -32,6 +32,7 @@ const BESIDE: [&str; 13] = [
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "README.md",
     INDEX,
 ];
 
@@ -282,7 +283,8 @@ mod tests {
             "pytorch_model.bin",
             "original/model.safetensors",
         ];
-        assert_eq!(chosen("hf:o/n", &repo).unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
+        let taken = ["config.json", "tokenizer.json", "README.md", "model.safetensors"];
+        assert_eq!(chosen("hf:o/n", &repo).unwrap(), taken);
         assert!(chosen("hf:o/n", &["config.json", "pytorch_model.bin"]).unwrap_err().contains("pickle"));
         assert!(chosen("hf:o/n", &["README.md"]).unwrap_err().contains("neither GGUF"));
         assert!(chosen("hf:o/n", &["a.safetensors"]).unwrap_err().contains("config.json"));

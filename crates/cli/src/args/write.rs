@@ -72,16 +72,20 @@ pub(crate) struct PackArgs {
 }
 
 pub(super) const CONVERT_HELP: &str = "Examples:
-  latent convert -m folder                               a folder of safetensors: writes folder-BF16.gguf beside it
-  latent convert -m folder -o model.gguf --type Q8_0     the same in another type
-  latent convert -m folder --split-max-size 20G          writes folder-BF16-00001-of-0000N.gguf and so on
-  latent convert -m model.gguf -o folder                 back: config.json, tokenizer.json and safetensors";
+  latent convert folder                               a folder of safetensors: writes folder-BF16.gguf beside it
+  latent convert folder -o model.gguf --type Q8_0     the same in another type
+  latent convert folder --split-max-size 20G          writes folder-BF16-00001-of-0000N.gguf and so on
+  latent convert model.gguf -o folder                 back: config.json, tokenizer.json and safetensors";
 
 #[derive(Args, Debug)]
 pub(crate) struct ConvertArgs {
+    /// The model, as with -m
+    #[arg(value_name = "MODEL")]
+    pub(crate) path: Option<PathBuf>,
+
     /// A folder of .safetensors, a .gguf file (any shard of a set), or hf:OWNER/NAME[:QUANT]
-    #[arg(short, long, env = "LATENT_MODEL")]
-    pub(crate) model: PathBuf,
+    #[arg(short, long, env = "LATENT_MODEL", required_unless_present = "path")]
+    pub(crate) model: Option<PathBuf>,
 
     /// The .gguf file to write, or the folder where the model is a .gguf file [default: beside the model, or in this folder if that is of the hub]
     #[arg(short, long, alias = "outfile", value_name = "PATH")]

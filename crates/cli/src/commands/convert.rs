@@ -1,7 +1,7 @@
 //! `latent convert`: a model in a file of the other kind.
 
 use crate::args::ConvertArgs;
-use crate::exit::Usage;
+use crate::exit::{NotSupported, Usage};
 use crate::progress::LateBar;
 use crate::{hub, interrupt, model, output};
 use anyhow::Result;
@@ -11,7 +11,8 @@ use latent_types::format_bytes;
 use std::path::{Path, PathBuf};
 
 pub(super) fn run(args: &ConvertArgs) -> Result<()> {
-    let checkpoint = model::open(Some(&args.model))?;
+    let given = args.path.as_deref().or(args.model.as_deref()).unwrap_or(Path::new(""));
+    let checkpoint = model::open(Some(given))?;
     let mut bar = LateBar::bytes(true, "converting");
     let mut tell = |done, total| {
         bar.set(done, total);
@@ -19,16 +20,18 @@ pub(super) fn run(args: &ConvertArgs) -> Result<()> {
     };
     let report = match checkpoint.source() {
         Source::HuggingFace(_) => {
+            let id = hub::repository(given);
             let encoding = args.ty.map(Uniform::new).transpose().map_err(usage)?;
             let options = GgufOptions {
                 encoding: encoding.as_ref().map(|encoding| encoding as &dyn Encoding),
                 split: args.split_max_size,
                 pre: args.pre.as_deref(),
+                id: id.as_deref(),
                 force: args.force,
             };
             let ty = args.ty.unwrap_or_else(|| latent_convert::matrix_type(&checkpoint));
-            let name = || PathBuf::from(format!("{}-{ty}.gguf", own_name(&checkpoint, &args.model)));
-            let out = args.out.clone().unwrap_or_else(|| beside(&checkpoint, &args.model, &name()));
+            let name = || PathBuf::from(format!("{}-{ty}.gguf", own_name(&checkpoint, given)));
+            let out = args.out.clone().unwrap_or_else(|| beside(&checkpoint, given, &name()));
             to_gguf(&checkpoint, &out, &options, &mut tell)
         }
         Source::Gguf(_) => {
@@ -36,8 +39,8 @@ pub(super) fn run(args: &ConvertArgs) -> Result<()> {
                 return Err(Usage("--pre is for writing a .gguf file; this writes a folder".into()).into());
             }
             let options = FolderOptions { ty: args.ty, split: args.split_max_size, force: args.force };
-            let name = || PathBuf::from(own_name(&checkpoint, &args.model));
-            let out = args.out.clone().unwrap_or_else(|| beside(&checkpoint, &args.model, &name()));
+            let name = || PathBuf::from(own_name(&checkpoint, given));
+            let out = args.out.clone().unwrap_or_else(|| beside(&checkpoint, given, &name()));
             to_folder(&checkpoint, &out, &options, &mut tell)
         }
     };
@@ -85,10 +88,11 @@ fn beside(checkpoint: &Checkpoint, model: &Path, name: &Path) -> PathBuf {
     }
 }
 
-/// A type that is not offered is wrong usage.
+/// The error with its exit code: a type that is not offered is wrong usage.
 fn usage(error: ConvertError) -> anyhow::Error {
     match error {
         ConvertError::Type { .. } => Usage(error.to_string()).into(),
+        ConvertError::NoGguf { .. } => NotSupported(error.to_string()).into(),
         other => other.into(),
     }
 }

@@ -11,7 +11,7 @@ pub(super) struct Family {
     pub(super) classes: &'static [&'static str],
     /// The circuit that runs it.
     pub(super) circuit: &'static str,
-    /// `general.architecture` of its GGUF files; none where converters have none for it.
+    /// `general.architecture` of its GGUF files; none where such files are neither read nor written.
     pub(super) gguf: Option<&'static str>,
     /// Defaults of its router; none where the family has no experts.
     pub(super) router: Option<RouterDefaults>,

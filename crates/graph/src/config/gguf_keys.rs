@@ -13,7 +13,7 @@ use super::{Gating, KvForm, LayerKind, ModelConfig, hf};
 use latent_formats::{Checkpoint, Source};
 
 impl ModelConfig {
-    /// What GGUF files call the architecture of an opened model; none where they have no name for it.
+    /// What GGUF files call the architecture of an opened model; none where such files are neither read nor written.
     ///
     /// # Errors
     /// [`ConfigError::Unsupported`].

@@ -1,0 +1,35 @@
+//! What llama.cpp makes of a GGUF file otherwise than Latent does, where no key can tell it: a user should know before the file is passed on.
+
+use latent_graph::ModelConfig;
+use latent_graph::config::GroupScore;
+
+/// Architectures whose names Latent alone reads.
+const OWN: [&str; 1] = ["axk1"];
+
+/// A sentence for each difference, of a config as the GGUF file says it.
+pub(crate) fn notes(config: &ModelConfig) -> Vec<String> {
+    let architecture = &config.architecture;
+    let best_expert = |router: &latent_graph::config::RouterSpec| {
+        router.groups > 1 && router.group_score == GroupScore::Max
+    };
+    let mut notes = Vec::new();
+    if OWN.contains(&architecture.as_str()) {
+        notes.push(format!(
+            "llama.cpp does not know the architecture {architecture}: it will not load the file"
+        ));
+    }
+    if config.attention_bias {
+        notes.push("llama.cpp has no biases of attention: it will not load the file".into());
+    }
+    if config.moe.is_some_and(|moe| best_expert(&moe.router)) {
+        notes.push(
+            "llama.cpp judges groups of experts by their two best experts, and this model by the best one: it will choose other experts".into(),
+        );
+    }
+    if config.own_scales().iter().any(Option::is_some) {
+        notes.push(format!(
+            "llama.cpp scales every model of architecture {architecture} alike, and this one has other factors: it will compute something else"
+        ));
+    }
+    notes
+}
