@@ -5,6 +5,7 @@
 
 mod answer;
 mod describe;
+mod eval;
 mod hub;
 mod limits;
 mod measure;
@@ -20,6 +21,7 @@ mod write;
 
 pub(crate) use answer::{CHAT_HELP, ChatArgs, ConstraintArgs, RunArgs, TemplateArgs};
 pub(crate) use describe::{CheckArgs, Drawing, GraphArgs, InspectArgs, TokenizeArgs, VerifyArgs};
+pub(crate) use eval::{EvalArgs, EvalCommand, KlArgs, PerplexityArgs, ResultArgs};
 pub(crate) use hub::{LsArgs, PULL_HELP, PullArgs, RmArgs};
 pub(crate) use limits::{MAX_STEP_ROWS, MAX_TOKENS, MAX_VERIFY_ROWS};
 pub(crate) use measure::{
@@ -55,6 +57,7 @@ const STYLES: Styles = Styles::styled()
   latent inspect -m model.gguf                                what a file holds, and what it needs
   latent graph -m model.gguf plan --rows 1                    what a step computes
   latent bench -m model.gguf -p 512 -n 128                    how fast it runs
+  latent eval perplexity -m model.gguf text.txt               how good it is
 
 Exit codes: 0 done, 1 error, 2 model not supported, 64 wrong usage; stopped by a signal: 128 and its number
 (130 Ctrl-C, 143 SIGTERM, 129 SIGHUP).")]
@@ -121,6 +124,8 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Measure speed
     Bench(BenchArgs),
+    /// Measure how good a model is: perplexity, KL divergence
+    Eval(Box<EvalArgs>),
     /// Show where the time goes: each phase beside the limit that binds it
     #[command(
         after_help = "Examples:\n  latent profile -m model.gguf\n  latent profile -m model.gguf -p 0 -n 32 -d 4096"

@@ -118,7 +118,7 @@ fn describe(engine: &Engine, settings: &EngineArgs, file: &str) -> String {
 }
 
 /// Applies one setting, `key=value`, to a side.
-fn set(settings: &mut EngineArgs, word: &str, flag: &str) -> Result<()> {
+pub(super) fn set(settings: &mut EngineArgs, word: &str, flag: &str) -> Result<()> {
     let wrong = |problem: String| -> anyhow::Error { Usage(format!("{flag} {word}: {problem}")).into() };
     let (key, value) = word.split_once('=').unwrap_or((word, ""));
     match key {

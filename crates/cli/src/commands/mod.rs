@@ -13,6 +13,7 @@ mod convert;
 mod diff;
 mod draw;
 mod dump;
+mod eval;
 mod graph;
 mod hyper_parameters;
 mod inspect;
@@ -59,6 +60,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
             | Command::Kernels(_)
             | Command::Diff(_)
             | Command::Dump(_)
+            | Command::Eval(_)
     );
     let _at_once = (!looks_at_signals).then(interrupt::at_once);
     match cli.command {
@@ -85,6 +87,7 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::Kernels(args) => kernels::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Dump(args) => dump::run(&args),
+        Command::Eval(args) => eval::run(&args),
         Command::Licenses => licenses::run(),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { folder } => shell::man(&folder),

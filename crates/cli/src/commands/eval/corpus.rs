@@ -1,0 +1,57 @@
+//! Texts that models are measured on.
+
+use super::failed;
+use crate::args::EngineArgs;
+use crate::exit::Usage;
+use crate::interrupt;
+use anyhow::{Context, Result};
+use indicatif::ProgressBar;
+use latent_evaluate::Chunks;
+use latent_formats::{Checkpoint, input_file};
+use latent_text::{Encode, Tokenizer};
+use std::path::Path;
+
+/// Most bytes of a text.
+const MAX_TEXT: u64 = 1 << 30;
+
+/// Tokens of a chunk, if --ctx-size does not say: those of llama-perplexity.
+const CONTEXT: usize = 512;
+
+/// The BOS token, where the model's tokenizer puts one before a text.
+pub(crate) fn bos(checkpoint: &Checkpoint) -> Result<Option<u32>> {
+    let tokenizer = Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?;
+    Ok(tokenizer.bos().filter(|_| tokenizer.adds_bos()))
+}
+
+/// The text of a plain file, which must not be empty.
+pub(super) fn read(path: &Path) -> Result<String> {
+    let text = input_file::read_text(path, MAX_TEXT)?;
+    if text.trim().is_empty() {
+        return Err(Usage(format!("{}: the file is empty; give one with text", path.display())).into());
+    }
+    Ok(text)
+}
+
+/// The text of a file as tokens in chunks of --ctx-size.
+pub(super) fn chunks(
+    path: &Path,
+    checkpoint: &Checkpoint,
+    engine: &EngineArgs,
+    most: Option<usize>,
+) -> Result<Chunks> {
+    let text = read(path)?;
+    let tokenizer = Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?;
+    let tokens = tokenizer.encode(&text, Encode { add_special: true, parse_special: false })?;
+    Chunks::cut(tokens, engine.ctx_size.unwrap_or(CONTEXT), most)
+        .map_err(failed)
+        .with_context(|| path.display().to_string())
+}
+
+/// Shows on a bar how many tokens are done, and stops on a signal.
+pub(super) fn show(bar: &ProgressBar, chunks: &Chunks) -> impl FnMut(usize) -> bool {
+    bar.set_length(chunks.tokens().len() as u64);
+    move |done| {
+        bar.set_position(done as u64);
+        !interrupt::asked()
+    }
+}

@@ -1,0 +1,14 @@
+//! Errors of evaluations as those of the command.
+
+use crate::exit::{Found, Usage};
+use latent_evaluate::EvalError;
+
+/// With the exit code that fits.
+pub(crate) fn failed(error: EvalError) -> anyhow::Error {
+    match error {
+        EvalError::Engine(error) => error.into(),
+        EvalError::TooShort { .. } | EvalError::NoPositions { .. } => Usage(error.to_string()).into(),
+        EvalError::NotFinite { .. } => Found(error.to_string()).into(),
+        other => other.into(),
+    }
+}

@@ -1,0 +1,41 @@
+//! How good a model is: numbers that can be compared with those of other programs, and a page of pictures.
+//!
+//! * [`perplexity`]: how surprised a model is by a text, computed as llama.cpp's tool does.
+//! * [`Divergence`]: how far its next-token probabilities are from those in a [logits file](LogitsReader) of llama.cpp's form.
+//!
+//! Formulas and units: docs/evaluating.md.
+//!
+//!
+//! ```
+//! use latent_engine::{Engine, EngineOptions};
+//! use latent_evaluate::{Chunks, perplexity};
+//! use latent_text::{Encode, Tokenizer};
+//! # use std::{path::Path, sync::Arc};
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/mla-demo-Q4_K_M.gguf");
+//! let checkpoint = Arc::new(latent_formats::Checkpoint::open(Path::new(path))?);
+//! let tokenizer = Tokenizer::from_checkpoint(&checkpoint)?;
+//! let mut engine = Engine::load(&*latent_backends::cpu(), &checkpoint, &EngineOptions::default(), &mut |_, _| {})?;
+//! let text = "Once there was a fox who lived at the edge of a forest. ".repeat(20);
+//! let tokens = tokenizer.encode(&text, Encode { add_special: true, parse_special: false })?;
+//! let chunks = Chunks::cut(tokens, 64, None)?;
+//! let found = perplexity(&mut engine, &chunks, tokenizer.bos(), None, &mut |_| true)?;
+//! assert!(found.perplexity.value > 1.0 && found.perplexity.value < 20.0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod chunks;
+mod divergence;
+mod error;
+mod log_softmax;
+mod logits_file;
+mod perplexity;
+mod statistics;
+
+pub use chunks::{Chunks, Position, run_chunks};
+pub use divergence::{Divergence, Quantiles, divergence};
+pub use error::EvalError;
+pub use log_softmax::LogSoftmax;
+pub use logits_file::{BaseRow, LogitsReader, LogitsWriter};
+pub use perplexity::{Perplexity, perplexity};
+pub use statistics::Estimate;

@@ -1,0 +1,60 @@
+//! Perplexity: e to the mean surprise at the tokens of a text.
+
+use crate::chunks::{Chunks, Position, run_chunks};
+use crate::error::EvalError;
+use crate::log_softmax::LogSoftmax;
+use crate::logits_file::LogitsWriter;
+use crate::statistics::{Estimate, Moments};
+use latent_engine::Engine;
+use serde::{Deserialize, Serialize};
+
+/// How surprised a model is by a text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Perplexity {
+    /// Tokens of a chunk.
+    pub context: usize,
+    /// Number of chunks.
+    pub chunks: usize,
+    /// Positions that count, in all chunks.
+    pub positions: usize,
+    /// Mean of −ln p of the token that comes next, in nats.
+    pub nll: Estimate,
+    /// e to this mean.
+    pub perplexity: Estimate,
+    /// Perplexity after each chunk, of all up to there.
+    pub running: Vec<f64>,
+}
+
+/// The perplexity of a text in chunks. What `logits` is given is written there, too.
+///
+/// # Errors
+/// As for [`run_chunks`]; logits that are not finite; a file that cannot be written.
+pub fn perplexity(
+    engine: &mut Engine,
+    chunks: &Chunks,
+    bos: Option<u32>,
+    mut logits: Option<&mut LogitsWriter>,
+    progress: &mut dyn FnMut(usize) -> bool,
+) -> Result<Perplexity, EvalError> {
+    let mut nll = Moments::default();
+    let mut running = Vec::with_capacity(chunks.count());
+    let last = chunks.scored().end - 1;
+    let mut sink = |position: Position<'_>| {
+        let softmax = LogSoftmax::of(position.logits).ok_or_else(|| position.not_finite())?;
+        nll.add(-softmax.ln_p(position.logits[position.next as usize]));
+        if position.row == last {
+            running.push(nll.mean().exp());
+        }
+        logits.as_mut().map_or(Ok(()), |writer| writer.add(&softmax, position.logits))
+    };
+    run_chunks(engine, chunks, bos, &mut sink, progress)?;
+    let mean = nll.estimate();
+    Ok(Perplexity {
+        context: chunks.context(),
+        chunks: chunks.count(),
+        positions: nll.count,
+        nll: mean,
+        perplexity: mean.exp(),
+        running,
+    })
+}
