@@ -22,7 +22,6 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 LATENT = ROOT / "target/release/latent"
 CHUNK = 512
-SCORED = range(CHUNK // 2, CHUNK - 1)
 POSITIONS = 2040
 DEMO = ROOT / "models/mla-demo-Q4_K_M.gguf"
 # base files keep no smaller log-probability of a token than about this below the largest
@@ -49,23 +48,10 @@ def write_base(model: Path, tokens: list[int], base: Path) -> None:
     latent("logits", "-m", str(model), "--tokens", ids, *how)
 
 
-def read_base(base: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens by chunk, and log-probabilities by scored position."""
-    data = base.read_bytes()
-    chunk, vocab, chunks = np.frombuffer(data, "<u4", 3, len("_logits_"))
-    start = len("_logits_") + 12
-    tokens = np.frombuffer(data, "<u4", chunk * chunks, start).reshape(chunks, chunk)
-    record = np.dtype([("scale", "<f4"), ("least", "<f4"), ("codes", "<u2", vocab + vocab % 2)])
-    rows = np.frombuffer(data, record, offset=start + tokens.nbytes)
-    codes = rows["codes"][:, :vocab].astype(np.float64)
-    return tokens, codes * rows["scale"][:, None] + rows["least"][:, None]
-
-
-def log_probabilities(model: Path, tokens: list[int], rows: range | None, *options: str) -> np.ndarray:
-    """Of these positions (all, if there are none), of every token."""
+def log_probabilities(model: Path, tokens: list[int], *options: str) -> np.ndarray:
+    """Of every token, at all positions."""
     ids = ",".join(map(str, tokens))
-    which = ",".join(map(str, rows)) if rows else "all"
-    printed = latent("logits", "-m", str(model), "--tokens", ids, "--rows", which, "--json", *options)
+    printed = latent("logits", "-m", str(model), "--tokens", ids, "--rows", "all", "--json", *options)
     logits = np.array(json.loads(printed)["logits"], dtype=np.float64)
     greatest = logits.max(-1, keepdims=True)
     return logits - greatest - np.log(np.exp(logits - greatest).sum(-1, keepdims=True))
@@ -85,18 +71,18 @@ def compare(name: str, way: str, exact: np.ndarray, found: np.ndarray) -> None:
     line(name, way, len(kl), kl.mean(), np.median(kl), np.quantile(kl, 0.99), same)
 
 
-def measure(name: str, model: Path, base: Path, first: int) -> None:
-    """Latent against the base; `first` is what stands in place of the first token of each chunk."""
-    tokens, exact = read_base(base)
+def measure(name: str, model: Path, base: Path) -> None:
+    """Latent against the base, which holds the tokens."""
     for way, options in (("prompts", ()), ("row by row", ("--batch-size", "1"))):
-        chunks = [log_probabilities(model, [first, *map(int, chunk[1:])], SCORED, *options) for chunk in tokens]
-        compare(name, way, exact, np.concatenate(chunks))
+        how = ("-m", str(model), "--kl-divergence-base", str(base), "--json", *options)
+        found = json.loads(latent("eval", "kl", *how))
+        quantiles, same = found["kl_quantiles"], 100 * found["same_top"]["value"]
+        line(name, way, found["positions"], found["kl"]["value"], quantiles["median"], quantiles["p99"], same)
 
 
-def measure_peer(name: str, model: Path, base: Path, peer: Path) -> None:
-    """The peer against the base, which reads the tokens from it."""
+def measure_peer(name: str, model: Path, base: Path, peer: Path, positions: int) -> None:
+    """The peer against the base."""
     command = [peer, "-m", model, "--kl-divergence", "--kl-divergence-base", base]
-    positions = len(read_base(base)[1])
     words = ("Mean +KLD", "Median +KLD", "99.0% +KLD", "Same top p")
     for way, options in PEER_WAYS.items():
         # it now and then ends before it has printed everything
@@ -112,13 +98,13 @@ def measure_peer(name: str, model: Path, base: Path, peer: Path) -> None:
 
 def measure_caches(name: str, model: Path, texts: list[list[int]], depths: list[int]) -> None:
     """Positions of all texts together, from each depth to the next."""
-    base = [log_probabilities(model, tokens, None, "--precision", "exact") for tokens in texts]
+    base = [log_probabilities(model, tokens, "--precision", "exact") for tokens in texts]
     for precision in ("exact", "default"):
         for cache in ("f32", "f16", "bf16", "int8"):
             if (precision, cache) == ("exact", "f32"):
                 continue
             options = ("--precision", precision, "--cache-type", cache, "--batch-size", "1")
-            found = [log_probabilities(model, tokens, None, *options) for tokens in texts]
+            found = [log_probabilities(model, tokens, *options) for tokens in texts]
             for first, end in zip(depths, depths[1:]):
                 sides = [np.concatenate([rows[first:end] for rows in side]) for side in (base, found)]
                 compare(f"{name} {first}-{end}", f"{precision} {cache}", *sides)
@@ -152,23 +138,22 @@ def main() -> None:
     ids = ids_of("".join(case["prompt"] + case["expected"] for case in said))[:count]
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        # with the token that begins a text
-        cases = [("demo", DEMO, ids, 0)]
+        cases = [("demo", DEMO, ids)]
         for shape in ("tiny-dense", "tiny-v2", "tiny-v3"):
             model = Path(folder) / f"{shape}.gguf"
             latent("make-model", shape, "Q4_K_M", str(model))
-            cases.append((shape, model, [int(token) for token in random.integers(0, 512, count)], 256))
+            cases.append((shape, model, [int(token) for token in random.integers(0, 512, count)]))
         if args.caches:
             measure_caches("chats", DEMO, chats(said), [0, 512, 1024, 1536, POSITIONS])
-            for name, model, tokens, _ in cases[1:]:
+            for name, model, tokens in cases[1:]:
                 measure_caches(name, model, [tokens[:POSITIONS]], [0, POSITIONS])
             return
-        for name, model, tokens, first in cases:
+        for name, model, tokens in cases:
             base = Path(folder) / f"{name}.base"
             write_base(model, tokens, base)
-            measure(name, model, base, first)
+            measure(name, model, base)
             if args.peer:
-                measure_peer(name, model, base, args.peer)
+                measure_peer(name, model, base, args.peer, args.chunks * (CHUNK - 1 - CHUNK // 2))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use support::latent;
 
 /// A command with the flags that make it quick, `{}` being a model of one layer.
-const COMMANDS: [(&str, &str); 16] = [
+const COMMANDS: [(&str, &str); 19] = [
     ("run", "-m {} -q -n 1 -t 1 --ctx-size 64 --tokens 1,2"),
     ("chat", "-m {} -n 1 -t 1 --ctx-size 64"),
     ("logits", "-m {} -t 1 --ctx-size 64 --tokens 1,2,3,4"),
@@ -24,6 +24,9 @@ const COMMANDS: [(&str, &str); 16] = [
     ("diff", "-m {} -t 1 --tokens 1,2"),
     ("dump", "-m {} -t 1 --tokens 1,2 out.st"),
     ("graph plan", "-m {}"),
+    ("eval perplexity", "-m {} -t 1 --ctx-size 64 text"),
+    ("eval routing", "-m {} -t 1 --ctx-size 64 text"),
+    ("eval retrieval", "-m {} -t 1 --lengths 64 --depths 0 --trials 1 -n 1"),
 ];
 
 /// Names that help gives to numbers.
@@ -77,6 +80,7 @@ fn no_number_makes_a_command_panic() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("tiny.gguf").display().to_string();
     latent(&["make-model", "tiny-dense", "Q8_0", &model, "--layers", "1"]).assert().success();
+    std::fs::write(folder.path().join("text"), "a word ".repeat(200)).unwrap();
     let mut cases = Vec::new();
     for (command, base) in COMMANDS {
         let flags = flags(command);

@@ -310,6 +310,7 @@ fn help_fits_a_terminal_and_completions_and_man_pages_exist() {
         "bench",
         "profile",
         "kernels",
+        "eval",
     ] {
         let help = stdout(&["help", command]);
         let widest = help.lines().map(|line| line.chars().count()).max().unwrap();

@@ -89,7 +89,13 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, position: &Position<'_>, softmax: &LogSoftmax, base: BaseRow<'_>) {
+    fn add(
+        &mut self,
+        position: &Position<'_>,
+        softmax: &LogSoftmax,
+        base: BaseRow<'_>,
+        surprise: Option<f32>,
+    ) {
         let next = position.next as usize;
         let (mut kl, mut base_next) = (0.0, 0.0);
         let (mut base_top, mut base_max) = (0, f32::NEG_INFINITY);
@@ -104,6 +110,7 @@ impl Sums {
                 kl += f64::from(ln_base.exp()) * (f64::from(ln_base) - softmax.ln_p(*logit));
             }
         }
+        let base_next = surprise.map_or(base_next, |surprise| -f64::from(surprise));
         let ln_p = softmax.ln_p(position.logits[next]);
         self.nll.add(-ln_p);
         self.base_nll.add(-base_next);
@@ -148,12 +155,14 @@ impl Sums {
 }
 
 /// Runs the text of a logits file and compares every position with it. `bos` replaces the first token of each chunk, as it did for the base.
+/// `surprises` are the base's own −ln p of the tokens that come next, which the file clamps; none where nobody knows them.
 ///
 /// # Errors
 /// As for [`run_chunks`]; logits that are not finite; a file that cannot be read.
 pub fn divergence(
     engine: &mut Engine,
     base: &mut LogitsReader,
+    surprises: Option<&[f32]>,
     bos: Option<u32>,
     progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Divergence, EvalError> {
@@ -161,7 +170,8 @@ pub fn divergence(
     let mut sums = Sums::default();
     let mut sink = |position: Position<'_>| {
         let softmax = LogSoftmax::of(position.logits).ok_or_else(|| position.not_finite())?;
-        sums.add(&position, &softmax, base.read()?);
+        let surprise = surprises.and_then(|all| all.get(sums.kl.len()).copied());
+        sums.add(&position, &softmax, base.read()?, surprise);
         Ok(())
     };
     run_chunks(engine, &chunks, bos, &mut sink, progress)?;

@@ -17,6 +17,46 @@ pub enum EvalError {
     /// A file cannot be written.
     #[error(transparent)]
     Output(#[from] OutputError),
+    /// A text cannot be tokenized.
+    #[error(transparent)]
+    Text(#[from] latent_text::TextError),
+    /// A line of a file of questions that is wrong.
+    #[error("{}, line {line}: {problem}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A file without anything in it.
+    #[error("{}: the file is empty: it needs one JSON object per line", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A model without routed experts.
+    #[error("the model has no routers: router statistics are of models with routed experts")]
+    NoRouter,
+    /// Two files without a tensor of the same name and shape.
+    #[error(
+        "{file} and {base} have no tensor of the same name and shape: give two GGUF files, or two folders, of one model"
+    )]
+    NothingInCommon {
+        /// The file.
+        file: String,
+        /// What it was to be compared with.
+        base: String,
+    },
+    /// An ending of a multiple choice whose probability is no number.
+    #[error(
+        "line {line}: the logits of an ending are NaN or infinite: `latent verify --weights` says which weights are not finite"
+    )]
+    NoProbability {
+        /// The line of the file.
+        line: usize,
+    },
     /// There is less text than one chunk.
     #[error(
         "the text has {tokens} tokens, fewer than a chunk of {context}: give a longer text, or a smaller --ctx-size"

@@ -23,6 +23,9 @@ pub struct Perplexity {
     pub perplexity: Estimate,
     /// Perplexity after each chunk, of all up to there.
     pub running: Vec<f64>,
+    /// −ln p at each position, in nats.
+    #[serde(skip)]
+    pub surprises: Vec<f32>,
 }
 
 /// The perplexity of a text in chunks. What `logits` is given is written there, too.
@@ -38,10 +41,13 @@ pub fn perplexity(
 ) -> Result<Perplexity, EvalError> {
     let mut nll = Moments::default();
     let mut running = Vec::with_capacity(chunks.count());
+    let mut surprises = Vec::with_capacity(chunks.count() * chunks.scored().len());
     let last = chunks.scored().end - 1;
     let mut sink = |position: Position<'_>| {
         let softmax = LogSoftmax::of(position.logits).ok_or_else(|| position.not_finite())?;
-        nll.add(-softmax.ln_p(position.logits[position.next as usize]));
+        let surprise = -softmax.ln_p(position.logits[position.next as usize]);
+        nll.add(surprise);
+        surprises.push(surprise as f32);
         if position.row == last {
             running.push(nll.mean().exp());
         }
@@ -56,5 +62,6 @@ pub fn perplexity(
         nll: mean,
         perplexity: mean.exp(),
         running,
+        surprises,
     })
 }

@@ -24,5 +24,5 @@ pub use data::{
 };
 pub use drawing::bucket_key;
 pub use options::Options;
-pub use page::{PageOptions, Wanted};
-pub use scene::Primitive;
+pub use page::{PageOptions, Wanted, static_page};
+pub use scene::{Primitive, escape};

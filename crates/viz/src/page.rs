@@ -96,6 +96,21 @@ impl Drawing {
     }
 }
 
+/// A page without scripts, in the colours of the drawing: `body` is markup, in which names have gone through [`escape`]; `style` adds to the
+/// style sheet of SVG texts.
+pub fn static_page(title: &str, style: &str, body: &str) -> String {
+    let style = unix(&format!("{}{style}", style::of_report()));
+    let policy =
+        format!("default-src 'none'; style-src '{}'; base-uri 'none'; form-action 'none'", hash(&style));
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n",
+        escape(title)
+    )
+}
+
 /// JSON escaped for a script element: it contains no character of markup.
 fn data(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());

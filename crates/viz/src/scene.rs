@@ -102,7 +102,7 @@ impl Primitive {
 }
 
 /// Escapes text for XML and HTML, in elements and quoted attributes. Control characters, which XML forbids, become question marks.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -12,6 +12,14 @@ pub(crate) fn of_svg() -> String {
     )
 }
 
+/// The style of a page without scripts, light or dark by the reader's preference.
+pub(crate) fn of_report() -> String {
+    format!(
+        ":root {{ color-scheme: light;\n{LIGHT}}}\n\
+         @media (prefers-color-scheme: dark) {{ :root {{ color-scheme: dark;\n{DARK}}} }}\n{SCENE}"
+    )
+}
+
 /// The style of the page, light or dark by the reader's preference or choice.
 pub(crate) fn of_page() -> String {
     format!(

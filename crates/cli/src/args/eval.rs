@@ -1,6 +1,7 @@
 //! `latent eval`.
 
-use super::limits::tokens;
+use super::answer::TemplateArgs;
+use super::limits::{tokens, up_to};
 use super::model::ModelArgs;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:
   latent eval perplexity -m model.gguf wiki.test.raw
   latent eval kl -m model-Q4_K_M.gguf --base-model model-BF16.gguf wiki.test.raw
-  latent eval kl -m model.gguf --kl-divergence-base base.kld
+  latent eval retrieval -m model.gguf --lengths 4096,16384 --html retrieval.html
 
 docs/evaluating.md has formulas and units.")]
 pub(crate) struct EvalArgs {
@@ -23,6 +24,18 @@ pub(crate) enum EvalCommand {
     Perplexity(PerplexityArgs),
     /// How far its next-token probabilities are from those of another file, another precision, or llama.cpp
     Kl(KlArgs),
+    /// Multiple choice: how often it holds the right ending of a text likeliest
+    Choice(ChoiceArgs),
+    /// How many questions it answers exactly as expected
+    Questions(QuestionsArgs),
+    /// Whether it finds a fact at chosen depths of long prompts
+    Retrieval(RetrievalArgs),
+    /// How its experts are used, and how many a step reads
+    Routing(RoutingArgs),
+    /// How far its weights are from those of another file, by type; nothing is run
+    Weights(WeightsArgs),
+    /// Pictures of results that --json printed, in one HTML file
+    Report(ReportArgs),
 }
 
 /// What every evaluation prints and writes.
@@ -31,6 +44,10 @@ pub(crate) struct ResultArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Write a page with pictures of the result: one HTML file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -80,4 +97,123 @@ pub(crate) struct KlArgs {
 
     #[command(flatten)]
     pub(crate) result: ResultArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ChoiceArgs {
+    /// One JSON object per line: ctx, endings (a list) and label (which is right, from 0), as HellaSwag has them
+    pub(crate) file: PathBuf,
+
+    /// Take this many lines at most
+    #[arg(long, value_name = "N", value_parser = tokens(1))]
+    pub(crate) limit: Option<usize>,
+
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    #[command(flatten)]
+    pub(crate) result: ResultArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QuestionsArgs {
+    /// One JSON object per line: prompt (or question), expected (or answer), and perhaps kind
+    pub(crate) file: PathBuf,
+
+    /// Take this many lines at most
+    #[arg(long, value_name = "N", value_parser = tokens(1))]
+    pub(crate) limit: Option<usize>,
+
+    /// Most tokens of an answer
+    #[arg(short = 'n', long, default_value_t = 512, value_name = "N", value_parser = tokens(1))]
+    pub(crate) n_predict: usize,
+
+    #[command(flatten)]
+    pub(crate) template: TemplateArgs,
+
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    #[command(flatten)]
+    pub(crate) result: ResultArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RetrievalArgs {
+    /// Tokens of the prompts; several with commas
+    #[arg(long, value_delimiter = ',', default_value = "256,512,1024", value_name = "N", value_parser = tokens(1))]
+    pub(crate) lengths: Vec<usize>,
+
+    /// Where the fact stands, in percent of the prompt: 0 is the beginning; several with commas
+    #[arg(long, value_delimiter = ',', default_value = "0,25,50,75,100", value_name = "N", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) depths: Vec<u8>,
+
+    /// Prompts per length and depth
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(1000))]
+    pub(crate) trials: usize,
+
+    /// Hide the fact among the sentences of this text [default: among facts of the same form, which is harder]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) haystack: Option<PathBuf>,
+
+    /// Most tokens of an answer
+    #[arg(short = 'n', long, default_value_t = 64, value_name = "N", value_parser = tokens(1))]
+    pub(crate) n_predict: usize,
+
+    #[command(flatten)]
+    pub(crate) template: TemplateArgs,
+
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    #[command(flatten)]
+    pub(crate) result: ResultArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RoutingArgs {
+    /// The text: a plain file in UTF-8
+    pub(crate) text: PathBuf,
+
+    /// Tokens per chunk are those of --ctx-size [default: 512]; take this many chunks at most
+    #[arg(long, value_name = "N", value_parser = tokens(1))]
+    pub(crate) chunks: Option<usize>,
+
+    /// Rows of the steps whose experts are counted; several with commas
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,6,8,16,32", value_name = "N", value_parser = up_to(4096))]
+    pub(crate) rows: Vec<usize>,
+
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+
+    #[command(flatten)]
+    pub(crate) result: ResultArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WeightsArgs {
+    /// A model file or folder, or hf:OWNER/NAME[:QUANT]; without it, the built-in demo model
+    #[arg(short, long, env = "LATENT_MODEL")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// What to compare it with: the file that it was quantized from
+    #[arg(long, value_name = "FILE")]
+    pub(crate) base_model: PathBuf,
+
+    /// Threads [default: one for each core that this process may use]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+
+    #[command(flatten)]
+    pub(crate) result: ResultArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReportArgs {
+    /// The HTML file to write
+    pub(crate) out: PathBuf,
+
+    /// Results: what `latent eval … --json` printed, in files
+    #[arg(required = true, value_name = "RESULT")]
+    pub(crate) results: Vec<PathBuf>,
 }

@@ -21,7 +21,10 @@ mod write;
 
 pub(crate) use answer::{CHAT_HELP, ChatArgs, ConstraintArgs, RunArgs, TemplateArgs};
 pub(crate) use describe::{CheckArgs, Drawing, GraphArgs, InspectArgs, TokenizeArgs, VerifyArgs};
-pub(crate) use eval::{EvalArgs, EvalCommand, KlArgs, PerplexityArgs, ResultArgs};
+pub(crate) use eval::{
+    ChoiceArgs, EvalArgs, EvalCommand, KlArgs, PerplexityArgs, QuestionsArgs, ReportArgs, ResultArgs,
+    RetrievalArgs, RoutingArgs, WeightsArgs,
+};
 pub(crate) use hub::{LsArgs, PULL_HELP, PullArgs, RmArgs};
 pub(crate) use limits::{MAX_STEP_ROWS, MAX_TOKENS, MAX_VERIFY_ROWS};
 pub(crate) use measure::{
@@ -124,7 +127,7 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Measure speed
     Bench(BenchArgs),
-    /// Measure how good a model is: perplexity, KL divergence
+    /// Measure how good a model is: perplexity, KL divergence, choices, questions, retrieval, routing, errors of weights
     Eval(Box<EvalArgs>),
     /// Show where the time goes: each phase beside the limit that binds it
     #[command(

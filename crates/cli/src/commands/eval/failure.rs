@@ -8,7 +8,7 @@ pub(crate) fn failed(error: EvalError) -> anyhow::Error {
     match error {
         EvalError::Engine(error) => error.into(),
         EvalError::TooShort { .. } | EvalError::NoPositions { .. } => Usage(error.to_string()).into(),
-        EvalError::NotFinite { .. } => Found(error.to_string()).into(),
+        EvalError::NotFinite { .. } | EvalError::NoProbability { .. } => Found(error.to_string()).into(),
         other => other.into(),
     }
 }

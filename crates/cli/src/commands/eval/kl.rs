@@ -1,18 +1,27 @@
 //! `latent eval kl`.
 
 use super::perplexity::measure;
-use super::results::{self, percent, with_error};
+use super::results::{self, evaluation, measured, percent, with_error};
 use super::{corpus, failed};
 use crate::args::KlArgs;
 use crate::commands::diff;
-use crate::{model, output, progress};
+use crate::exit::Usage;
+use crate::{model, progress};
 use anyhow::{Context, Result};
-use latent_evaluate::{Divergence, LogitsReader};
+use latent_evaluate::{Divergence, EvalError, Found, LogitsReader, Measured};
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use std::path::{Path, PathBuf};
 
+/// The base: its file of log-probabilities, its exact surprises where it ran here, and what it is.
+struct Base {
+    path: PathBuf,
+    surprises: Option<Vec<f32>>,
+    what: String,
+}
+
 pub(super) fn run(args: &KlArgs) -> Result<()> {
+    results::check(&args.result)?;
     let checkpoint = model::open(args.model.model.as_deref())?;
     let vocab = ModelConfig::from_checkpoint(&checkpoint)?.vocab_size;
     let bos = corpus::bos(&checkpoint)?;
@@ -20,22 +29,24 @@ pub(super) fn run(args: &KlArgs) -> Result<()> {
     // deleted when the command ends
     let folder = tempfile::tempdir().context("a folder for the base")?;
     let base = match (&args.kl_divergence_base, &args.text) {
-        (Some(path), _) => path.clone(),
+        (Some(path), _) => Base { path: path.clone(), surprises: None, what: path.display().to_string() },
         (None, Some(text)) => run_base(args, text, &checkpoint, vocab, folder.path())?,
-        (None, None) => {
-            return Err(crate::exit::Usage("give a text, or --kl-divergence-base FILE".into()).into());
-        }
+        (None, None) => return Err(Usage("give a text, or --kl-divergence-base FILE".into()).into()),
     };
-    let mut reader = LogitsReader::open(&base, vocab).map_err(failed)?;
+    let mut reader = LogitsReader::open(&base.path, vocab).map_err(failed)?;
     let mut engine_args = args.model.engine.clone();
     engine_args.ctx_size = Some(reader.chunks().context());
     let mut engine = model::load(&checkpoint, &engine_args, quiet)?;
     let bar = progress::bar(!quiet, "comparing");
     let chunks = reader.chunks().clone();
-    let found = latent_evaluate::divergence(&mut engine, &mut reader, bos, &mut corpus::show(&bar, &chunks));
+    let mut show = corpus::show(&bar, &chunks);
+    let found =
+        latent_evaluate::divergence(&mut engine, &mut reader, base.surprises.as_deref(), bos, &mut show);
     bar.finish_and_clear();
     let found = found.map_err(failed)?;
-    results::show(&args.result, &engine, "kl", &found, &lines(&found))
+    let lines = lines(&found);
+    let model = Measured { base: base.what, ..measured(&checkpoint, &engine) };
+    results::show(&args.result, &evaluation(model, args.text.as_deref(), Found::Kl(found)), &lines)
 }
 
 /// Runs the base and leaves its log-probabilities in a file in `folder`: the two models need not fit into memory together.
@@ -45,7 +56,7 @@ fn run_base(
     checkpoint: &Checkpoint,
     vocab: usize,
     folder: &Path,
-) -> Result<PathBuf> {
+) -> Result<Base> {
     let mut settings = args.model.engine.clone();
     if args.base.is_empty() && args.base_model.is_none() {
         diff::set(&mut settings, "precision=exact", "--base")?;
@@ -55,18 +66,16 @@ fn run_base(
     settings.ctx_size = Some(chunks.context());
     let other = model::open(args.base_model.as_deref().or(args.model.model.as_deref()))?;
     let theirs = ModelConfig::from_checkpoint(&other)?.vocab_size;
-    let path = folder.join("base.kld");
     if theirs != vocab {
         let path = other.path().to_owned();
-        return Err(failed(latent_evaluate::EvalError::Vocabulary { path, theirs, ours: vocab }));
+        return Err(failed(EvalError::Vocabulary { path, theirs, ours: vocab }));
     }
-    let bos = corpus::bos(&other)?;
+    let (bos, path) = (corpus::bos(&other)?, folder.join("base.kld"));
     let mut engine = model::load(&other, &settings, args.result.json)?;
-    measure(&mut engine, &chunks, bos, Some(&path), !args.result.json)?;
-    if !args.result.json {
-        output::note("the base has run; now the model");
-    }
-    Ok(path)
+    let found = measure(&mut engine, &chunks, bos, Some(&path), !args.result.json)?;
+    let Measured { file, precision, cache, .. } = measured(&other, &engine);
+    let what = format!("{file}, precision {precision}, {cache} cache");
+    Ok(Base { path, surprises: Some(found.surprises), what })
 }
 
 fn lines(found: &Divergence) -> Vec<String> {

@@ -1,16 +1,17 @@
 //! `latent eval perplexity`.
 
-use super::results::{self, with_error};
+use super::results::{self, evaluation, measured, with_error};
 use super::{corpus, failed};
 use crate::args::PerplexityArgs;
 use crate::{model, progress};
 use anyhow::Result;
 use latent_engine::Engine;
-use latent_evaluate::{Chunks, LogitsWriter, Perplexity};
+use latent_evaluate::{Chunks, Found, LogitsWriter, Perplexity};
 use latent_formats::OutputFile;
 use std::path::Path;
 
 pub(super) fn run(args: &PerplexityArgs) -> Result<()> {
+    results::check(&args.result)?;
     let checkpoint = model::open(args.model.model.as_deref())?;
     latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
     if let Some(path) = &args.kl_divergence_base {
@@ -22,7 +23,9 @@ pub(super) fn run(args: &PerplexityArgs) -> Result<()> {
     let bos = corpus::bos(&checkpoint)?;
     let mut engine = model::load(&checkpoint, &engine_args, args.result.json)?;
     let found = measure(&mut engine, &chunks, bos, args.kl_divergence_base.as_deref(), !args.result.json)?;
-    results::show(&args.result, &engine, "perplexity", &found, &lines(&found))
+    let lines = lines(&found);
+    let result = evaluation(measured(&checkpoint, &engine), Some(&args.text), Found::Perplexity(found));
+    results::show(&args.result, &result, &lines)
 }
 
 /// Runs the chunks; writes their log-probabilities where a path is given.

@@ -1,12 +1,13 @@
-//! Results on the screen and as JSON.
+//! Results on the screen, as JSON, and as a page.
 
 use crate::args::ResultArgs;
 use crate::output;
 use anyhow::Result;
 use latent_engine::Engine;
-use latent_evaluate::Estimate;
-use serde::Serialize;
-use serde_json::{Value, json};
+use latent_evaluate::{Estimate, Evaluation, Found, Measured};
+use latent_formats::{Checkpoint, OutputFile};
+use std::io::Write;
+use std::path::Path;
 
 /// `1.7345 ± 0.0123`.
 pub(super) fn with_error(estimate: Estimate, digits: usize) -> String {
@@ -18,36 +19,54 @@ pub(super) fn percent(share: Estimate, digits: usize) -> String {
     format!("{} %", with_error(Estimate { value: 100.0 * share.value, error: 100.0 * share.error }, digits))
 }
 
-/// Prints a result.
-pub(super) fn show(
-    args: &ResultArgs,
-    engine: &Engine,
-    evaluation: &str,
-    found: &impl Serialize,
-    lines: &[String],
-) -> Result<()> {
-    if !args.json {
-        return lines.iter().try_for_each(|line| output::line(line));
-    }
-    let mut object = json!({ "evaluation": evaluation, "model": model(engine) });
-    if let (Value::Object(object), Value::Object(found)) = (&mut object, serde_json::to_value(found)?) {
-        object.extend(found);
-    }
-    output::json(&object)
+/// Whether the page can be written, before the work begins.
+pub(super) fn check(args: &ResultArgs) -> Result<()> {
+    Ok(args.html.as_deref().map_or(Ok(()), OutputFile::check)?)
 }
 
-/// What was measured: the model, and all settings that change its numbers.
-fn model(engine: &Engine) -> Value {
-    let s = engine.summary();
-    let bind = engine.bind();
-    json!({
-        "name": s.name,
-        "parameters": s.parameters,
-        "weight_bytes": s.weight_bytes,
-        "precision": bind.precision.to_string(),
-        "isa": s.tier.name(),
-        "cache": s.cache.name(),
-        "threads": s.placement.threads(),
-        "version": env!("CARGO_PKG_VERSION"),
-    })
+/// A model that was run, with the settings that change its numbers.
+pub(super) fn measured(checkpoint: &Checkpoint, engine: &Engine) -> Measured {
+    let summary = engine.summary();
+    Measured {
+        name: summary.name.clone(),
+        precision: engine.bind().precision.to_string(),
+        isa: summary.tier.name().to_owned(),
+        cache: summary.cache.name().to_owned(),
+        ..unmeasured(checkpoint)
+    }
+}
+
+/// A model that was not run.
+pub(super) fn unmeasured(checkpoint: &Checkpoint) -> Measured {
+    Measured {
+        file: checkpoint.display_name(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..Measured::default()
+    }
+}
+
+/// Prints a result, and writes its page.
+pub(super) fn show(args: &ResultArgs, evaluation: &Evaluation, lines: &[String]) -> Result<()> {
+    if let Some(path) = &args.html {
+        write_page(path, std::slice::from_ref(evaluation))?;
+    }
+    if args.json {
+        return output::json(&serde_json::to_value(evaluation)?);
+    }
+    lines.iter().try_for_each(|line| output::line(line))
+}
+
+/// Writes the page of some results.
+pub(super) fn write_page(path: &Path, evaluations: &[Evaluation]) -> Result<()> {
+    let mut out = OutputFile::create(path)?;
+    let page = latent_evaluate::report(evaluations);
+    out.write_all(page.as_bytes()).map_err(|error| out.failed(error))?;
+    out.finish()?;
+    Ok(())
+}
+
+/// A result with the file that it was measured with.
+pub(super) fn evaluation(model: Measured, input: Option<&Path>, found: Found) -> Evaluation {
+    let input = input.map(|path| path.display().to_string()).unwrap_or_default();
+    Evaluation { model, input, found }
 }

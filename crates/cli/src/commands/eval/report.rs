@@ -1,0 +1,24 @@
+//! `latent eval report`.
+
+use super::results;
+use crate::args::ReportArgs;
+use crate::exit::Usage;
+use anyhow::Result;
+use latent_evaluate::Evaluation;
+use latent_formats::{OutputFile, input_file};
+
+/// Most bytes of a result.
+const MAX_RESULT: u64 = 256 << 20;
+
+pub(super) fn run(args: &ReportArgs) -> Result<()> {
+    OutputFile::check(&args.out)?;
+    let mut evaluations: Vec<Evaluation> = Vec::with_capacity(args.results.len());
+    for path in &args.results {
+        let text = input_file::read_text(path, MAX_RESULT)?;
+        let evaluation = serde_json::from_str(&text).map_err(|error| {
+            Usage(format!("{}: it is no result of `latent eval --json`: {error}", path.display()))
+        })?;
+        evaluations.push(evaluation);
+    }
+    results::write_page(&args.out, &evaluations)
+}

@@ -1,0 +1,99 @@
+//! `latent eval retrieval`.
+
+use super::asking::{Asker, UntilAsked, check_interrupt};
+use super::corpus;
+use super::results::{self, evaluation, measured, percent};
+use crate::args::RetrievalArgs;
+use crate::exit::Usage;
+use crate::{model, progress};
+use anyhow::Result;
+use latent_engine::{Engine, Session};
+use latent_evaluate::{Case, Estimate, Found, Haystack, Needle, Retrieval, RetrievalCell};
+use std::path::Path;
+
+pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
+    results::check(&args.result)?;
+    let checkpoint = model::open(args.model.model.as_deref())?;
+    let config = latent_graph::ModelConfig::from_checkpoint(&checkpoint)?;
+    let longest = args.lengths.iter().copied().max().unwrap_or(0);
+    let room = args.model.engine.ctx_size.unwrap_or(config.context_length).min(config.context_length);
+    if longest + args.n_predict > room {
+        let problem = format!(
+            "prompts of {longest} tokens and answers of {} do not fit into a context of {room} tokens: give other --lengths",
+            args.n_predict
+        );
+        return Err(Usage(problem).into());
+    }
+    let haystack = haystack(args.haystack.as_deref())?;
+    let mut engine_args = args.model.engine.clone();
+    let context = *engine_args.ctx_size.get_or_insert(longest + args.n_predict);
+    let asker = Asker::open(&checkpoint, &config, &args.template, Some(context))?;
+    let quiet = args.result.json;
+    let mut engine = model::load(&checkpoint, &engine_args, quiet)?;
+    let bar = progress::bar(!quiet, "looking");
+    bar.set_length((args.lengths.len() * args.depths.len() * args.trials) as u64);
+    let (mut cells, mut right) = (Vec::new(), 0);
+    for &length in &args.lengths {
+        for &depth in &args.depths {
+            let depth = f64::from(depth) / 100.0;
+            let mut cell = RetrievalCell { length, depth, ..RetrievalCell::default() };
+            let mut here = 0;
+            for trial in 0..args.trials {
+                let needle = hide(&haystack, Case { length, depth, trial }, &asker)?;
+                cell.tokens += needle.tokens.len() as f64 / args.trials as f64;
+                here += usize::from(finds(&mut engine, &asker, needle, args.n_predict)?);
+                bar.inc(1);
+            }
+            cell.found = here as f64 / args.trials as f64;
+            right += here;
+            cells.push(cell);
+        }
+    }
+    bar.finish_and_clear();
+    let all = cells.len() * args.trials;
+    let hidden = args.haystack.as_ref().map_or("facts".into(), |path| path.display().to_string());
+    let found =
+        Retrieval { haystack: hidden, trials: args.trials, found: Estimate::share(right, all), cells };
+    let lines = lines(&found, args);
+    let result = evaluation(measured(&checkpoint, &engine), None, Found::Retrieval(found));
+    results::show(&args.result, &result, &lines)
+}
+
+/// What facts are hidden among.
+fn haystack(path: Option<&Path>) -> Result<Haystack> {
+    let Some(path) = path else { return Ok(Haystack::Facts) };
+    Haystack::of_text(&corpus::read(path)?)
+        .ok_or_else(|| Usage(format!("{}: the text has no sentence", path.display())).into())
+}
+
+/// The prompt of a case.
+fn hide(haystack: &Haystack, case: Case, asker: &Asker) -> Result<Needle> {
+    let tokens = &mut |text: &str| asker.prompt_if_fits(text);
+    haystack
+        .hide(case, tokens)?
+        .ok_or_else(|| Usage(format!("--lengths {}: the question alone has more tokens", case.length)).into())
+}
+
+/// Whether the answer to a prompt has the code in it.
+fn finds(engine: &mut Engine, asker: &Asker, needle: Needle, most: usize) -> Result<bool> {
+    // prompts of one length and depth begin alike: none may profit from another's rows, so that each is an ordinary prompt
+    let mut session = Session::default();
+    let ask = (needle.tokens, most);
+    let answer =
+        latent_evaluate::answer(engine, &mut session, &asker.formatter.tokenizer, ask, &mut UntilAsked)?;
+    engine.release(session.sequence);
+    check_interrupt()?;
+    Ok(latent_evaluate::found(&answer.text, &needle.expected))
+}
+
+fn lines(found: &Retrieval, args: &RetrievalArgs) -> Vec<String> {
+    let mut lines = vec![format!("found  {}, {} prompts per cell", percent(found.found, 1), found.trials)];
+    let lengths: String = args.lengths.iter().map(|length| format!("{length:>8}")).collect();
+    lines.push(format!("{:>8}{lengths} tokens", "depth"));
+    for depth in &args.depths {
+        let of_depth = found.cells.iter().filter(|cell| cell.depth == f64::from(*depth) / 100.0);
+        let shares: String = of_depth.map(|cell| format!("{:>6.0} %", 100.0 * cell.found)).collect();
+        lines.push(format!("{depth:>6} %{shares}"));
+    }
+    lines
+}

@@ -1,0 +1,67 @@
+//! Every kind of result, as `latent eval --json` prints it and a report reads it.
+
+use crate::choice::Choices;
+use crate::divergence::Divergence;
+use crate::perplexity::Perplexity;
+use crate::question::Questions;
+use crate::retrieval::Retrieval;
+use crate::routing::Routing;
+use crate::weights::WeightErrors;
+use serde::{Deserialize, Serialize};
+
+/// A result, and what it was measured of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// What was measured.
+    pub model: Measured,
+    /// The text, questions or other file that it was measured with; empty where there is none.
+    #[serde(default)]
+    pub input: String,
+    /// The result.
+    #[serde(flatten)]
+    pub found: Found,
+}
+
+/// The model, and the settings that change its numbers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The file.
+    pub file: String,
+    /// The model's own name.
+    #[serde(default)]
+    pub name: String,
+    /// Exact or default arithmetic; empty where the model was not run.
+    #[serde(default)]
+    pub precision: String,
+    /// The instruction set.
+    #[serde(default)]
+    pub isa: String,
+    /// Type of the KV cache.
+    #[serde(default)]
+    pub cache: String,
+    /// What it was compared with, in words; empty where it was not.
+    #[serde(default)]
+    pub base: String,
+    /// Latent's version.
+    pub version: String,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "evaluation", rename_all = "snake_case")]
+pub enum Found {
+    /// Perplexity.
+    Perplexity(Perplexity),
+    /// KL divergence.
+    Kl(Divergence),
+    /// Multiple choice.
+    Choice(Choices),
+    /// Questions.
+    Questions(Questions),
+    /// Retrieval.
+    Retrieval(Retrieval),
+    /// Router statistics.
+    Routing(Routing),
+    /// Errors of weights.
+    Weights(WeightErrors),
+}

@@ -1,0 +1,107 @@
+//! Files of one JSON object per line.
+
+use crate::error::EvalError;
+use latent_formats::input_file;
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// Most bytes of such a file.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// One line, for errors about it.
+pub(crate) struct Line<'a> {
+    path: &'a Path,
+    /// Its number, from 1.
+    pub(crate) number: usize,
+    object: Map<String, Value>,
+}
+
+impl Line<'_> {
+    /// The error that says what is wrong with it.
+    pub(crate) fn wrong(&self, problem: String) -> EvalError {
+        wrong(self.path, self.number, problem)
+    }
+
+    /// The value of the first of some keys that it has.
+    pub(crate) fn find(&self, keys: &[&str]) -> Option<&Value> {
+        keys.iter().find_map(|key| self.object.get(*key))
+    }
+
+    /// The same, which must be there.
+    pub(crate) fn value(&self, keys: &[&str]) -> Result<&Value, EvalError> {
+        self.find(keys).ok_or_else(|| {
+            let has: Vec<&str> = self.object.keys().map(String::as_str).collect();
+            self.wrong(format!("it needs one of the keys {}, and has {}", keys.join(", "), listed(&has)))
+        })
+    }
+
+    /// The same as text that is not empty.
+    pub(crate) fn text(&self, keys: &[&str]) -> Result<&str, EvalError> {
+        let value = self.value(keys)?;
+        let text = value.as_str().filter(|text| !text.is_empty());
+        text.ok_or_else(|| self.wrong(format!("{} must be text, and not empty", keys.join(" or "))))
+    }
+}
+
+fn listed(keys: &[&str]) -> String {
+    if keys.is_empty() { "none".into() } else { keys.join(", ") }
+}
+
+fn wrong(path: &Path, line: usize, problem: String) -> EvalError {
+    EvalError::Line { path: path.to_owned(), line, problem }
+}
+
+/// What `parse` makes of every line that is not blank, `most` of them at most.
+///
+/// # Errors
+/// Anything but a plain file of text; a line that is no JSON object; what `parse` refuses; a file without lines.
+pub(crate) fn read<T>(
+    path: &Path,
+    most: Option<usize>,
+    parse: impl Fn(&Line<'_>) -> Result<T, EvalError>,
+) -> Result<Vec<T>, EvalError> {
+    let text = input_file::read_text(path, MAX_BYTES)?;
+    let mut all = Vec::new();
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    for (at, line) in lines.take(most.unwrap_or(usize::MAX)) {
+        let number = at + 1;
+        let object = match serde_json::from_str(line) {
+            Ok(Value::Object(object)) => object,
+            Ok(_) => return Err(wrong(path, number, "it is not a JSON object".into())),
+            Err(error) => return Err(wrong(path, number, format!("it is no JSON: {error}"))),
+        };
+        all.push(parse(&Line { path, number, object })?);
+    }
+    if all.is_empty() {
+        return Err(EvalError::Empty { path: path.to_owned() });
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Result<Vec<String>, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let read = read(file.path(), None, |line| Ok(line.text(&["name", "title"])?.to_owned()));
+        read.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_wrong_line_is_named_by_its_number() {
+        assert_eq!(names("{\"name\": \"a\"}\n\n{\"title\": \"b\"}\n").unwrap(), ["a", "b"]);
+        for (text, words) in [
+            ("{\"name\": \"a\"}\n{\"name\": ", ["line 2", "no JSON"]),
+            ("\n[1]", ["line 2", "not a JSON object"]),
+            ("{\"x\": 1}", ["line 1", "name, title, and has x"]),
+            ("{\"name\": 1}", ["line 1", "must be text"]),
+            ("{\"name\": \"\"}", ["line 1", "must be text"]),
+            ("\n \n", ["empty", ""]),
+        ] {
+            let error = names(text).unwrap_err();
+            assert!(words.iter().all(|word| error.contains(word)), "{text:?}: {error}");
+        }
+    }
+}

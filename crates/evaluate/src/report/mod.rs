@@ -1,0 +1,43 @@
+//! A page of pictures: one HTML file without scripts, in the colours of the drawing of a model.
+
+mod chart;
+mod section;
+
+use crate::evaluation::Evaluation;
+use latent_viz::{escape, static_page};
+
+const STYLE: &str = include_str!("report.css");
+
+/// The page of some results, in their order.
+pub fn report(evaluations: &[Evaluation]) -> String {
+    let mut files: Vec<&str> = evaluations.iter().map(|evaluation| evaluation.model.file.as_str()).collect();
+    files.dedup();
+    let title = format!("Evaluation of {}", files.join(", "));
+    let sections: String = evaluations.iter().map(section::section).collect();
+    let body = format!("<main>\n<h1>{}</h1>\n{sections}</main>", escape(&title));
+    static_page(&title, STYLE, &body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evaluation::{Found, Measured};
+    use crate::routing::{LayerLoad, Routing, StepExperts};
+
+    #[test]
+    fn a_page_is_one_file_and_names_cannot_become_markup() {
+        let load = LayerLoad { layer: 1, load: vec![0.7, 0.3], imbalance: 1.4, ..LayerLoad::default() };
+        let step =
+            |rows: usize, neighbours| StepExperts { rows, neighbours, apart: 1.6, ..StepExperts::default() };
+        let steps = vec![step(1, 1.0), step(2, 1.2)];
+        let evaluation = Evaluation {
+            model: Measured { file: "<script>alert(1)</script>.gguf".into(), ..Measured::default() },
+            input: "a&b".into(),
+            found: Found::Routing(Routing { tokens: 9, layers: vec![load], steps }),
+        };
+        let page = report(&[evaluation]);
+        assert!(!page.contains("<script") && page.contains("&lt;script&gt;") && page.contains("a&amp;b"));
+        assert!(page.matches("<svg").count() == 2 && page.contains("default-src 'none'"));
+        assert!(!page.contains("http://") && !page.contains("https://"), "nothing is fetched");
+    }
+}

@@ -1,0 +1,255 @@
+//! Errors of weights: every tensor of a file beside the tensor of the same name in another.
+
+use crate::error::EvalError;
+use latent_formats::{Checkpoint, TensorInfo};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Elements that a thread decodes at once.
+const ELEMENTS: usize = 1 << 20;
+
+/// How far the weights of a file are from those of a base.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WeightErrors {
+    /// Weights whose tensors are in both files.
+    pub elements: u64,
+    /// Of all of these, root of the sum of squared differences over that of squared weights of the base.
+    pub relative: f64,
+    /// By the type that the tensors have in the file.
+    pub types: Vec<WeightGroup>,
+    /// By what the tensors are: their names without the layer.
+    pub roles: Vec<WeightGroup>,
+    /// Each tensor whose values differ.
+    pub tensors: Vec<TensorError>,
+    /// Tensors that were not compared: only one file has them, or their shapes differ.
+    pub skipped: Vec<String>,
+}
+
+/// Tensors that have something in common.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WeightGroup {
+    /// What: a type, or a name.
+    pub name: String,
+    /// How many there are.
+    pub tensors: usize,
+    /// Their weights.
+    pub elements: u64,
+    /// Bits that the file takes for one of them.
+    pub bits: f64,
+    /// As [`WeightErrors::relative`].
+    pub relative: f64,
+}
+
+/// One tensor.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TensorError {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub ty: String,
+    /// Its type in the base.
+    pub base_type: String,
+    /// As [`WeightErrors::relative`].
+    pub relative: f64,
+    /// The largest difference.
+    pub max_abs: f32,
+}
+
+/// Sums over the weights of one tensor.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    squares: f64,
+    base_squares: f64,
+    max_abs: f32,
+}
+
+impl Sums {
+    fn merge(&mut self, other: Sums) {
+        self.squares += other.squares;
+        self.base_squares += other.base_squares;
+        self.max_abs = self.max_abs.max(other.max_abs);
+    }
+
+    fn relative(&self) -> f64 {
+        if self.squares == 0.0 { 0.0 } else { (self.squares / self.base_squares).sqrt() }
+    }
+}
+
+/// Compares the weights of two files with `threads` threads. `progress` hears how many of how many pieces are done; it stops the work by
+/// answering false.
+///
+/// # Errors
+/// Files without a tensor in common; [`Stopped`](latent_engine::EngineError::Stopped).
+pub fn weight_errors(
+    file: &Checkpoint,
+    base: &Checkpoint,
+    threads: usize,
+    progress: &(dyn Fn(usize, usize) -> bool + Sync),
+) -> Result<WeightErrors, EvalError> {
+    let fits = |info: &&TensorInfo| {
+        let other = base.tensor(&info.name).map(|tensor| tensor.info);
+        other.is_some_and(|other| {
+            other.shape == info.shape && [info.ty, other.ty].into_iter().all(latent_quant::can_decode)
+        })
+    };
+    let (both, other): (Vec<&TensorInfo>, Vec<&TensorInfo>) = file.tensors().iter().partition(fits);
+    if both.is_empty() {
+        return Err(EvalError::NothingInCommon { file: file.display_name(), base: base.display_name() });
+    }
+    let mut skipped: Vec<String> = other.iter().map(|info| info.name.clone()).collect();
+    let alone = base.tensors().iter().filter(|info| file.tensor(&info.name).is_none());
+    skipped.extend(alone.map(|info| info.name.clone()));
+    let pieces = pieces(&both);
+    let found: Vec<Mutex<Sums>> = both.iter().map(|_| Mutex::default()).collect();
+    let (next, done, stop) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                let mut rows = (Vec::new(), Vec::new());
+                while let Some((tensor, first, count)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let name = &both[*tensor].name;
+                    let (Some(a), Some(b)) = (file.tensor(name), base.tensor(name)) else { return };
+                    let mut sums = Sums::default();
+                    for row in *first..first + count {
+                        decode(&a, row, &mut rows.0);
+                        decode(&b, row, &mut rows.1);
+                        add(&mut sums, &rows.0, &rows.1);
+                    }
+                    found[*tensor].lock().unwrap_or_else(PoisonError::into_inner).merge(sums);
+                    if !progress(done.fetch_add(1, Ordering::Relaxed) + 1, pieces.len()) {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    if stop.into_inner() {
+        return Err(latent_engine::EngineError::Stopped.into());
+    }
+    let sums = found.into_iter().map(|sums| sums.into_inner().unwrap_or_else(PoisonError::into_inner));
+    Ok(report(base, both.into_iter().zip(sums).collect(), skipped))
+}
+
+/// Tensor, first row and number of rows of each piece of work.
+fn pieces(tensors: &[&TensorInfo]) -> Vec<(usize, usize, usize)> {
+    let mut pieces = Vec::new();
+    for (at, info) in tensors.iter().enumerate() {
+        let (rows, width) = rows(info);
+        let each = (ELEMENTS / width.max(1)).max(1);
+        pieces.extend((0..rows).step_by(each).map(|first| (at, first, each.min(rows - first))));
+    }
+    pieces
+}
+
+/// Rows of a tensor, and elements of each.
+fn rows(info: &TensorInfo) -> (usize, usize) {
+    let width = info.shape.last().copied().unwrap_or(1);
+    (elements(info).checked_div(width).unwrap_or(0), width)
+}
+
+fn elements(info: &TensorInfo) -> usize {
+    info.shape.iter().product()
+}
+
+fn decode(tensor: &latent_formats::TensorRef<'_>, row: usize, out: &mut Vec<f32>) {
+    let width = rows(tensor.info).1;
+    out.clear();
+    out.resize(width, 0.0);
+    let bytes = tensor.info.ty.row_bytes(width).unwrap_or(0);
+    if let (Some(decode), Some(data)) =
+        (latent_quant::decoder(tensor.info.ty), tensor.data.get(row * bytes..(row + 1) * bytes))
+    {
+        decode(data, out);
+    }
+}
+
+fn add(sums: &mut Sums, a: &[f32], b: &[f32]) {
+    for (a, b) in a.iter().zip(b) {
+        let difference = a - b;
+        sums.squares += f64::from(difference) * f64::from(difference);
+        sums.base_squares += f64::from(*b) * f64::from(*b);
+        sums.max_abs = sums.max_abs.max(difference.abs());
+    }
+}
+
+fn report(base: &Checkpoint, found: Vec<(&TensorInfo, Sums)>, skipped: Vec<String>) -> WeightErrors {
+    let mut all = Sums::default();
+    found.iter().for_each(|(_, sums)| all.merge(*sums));
+    let tensors = found.iter().filter(|(_, sums)| sums.squares != 0.0).map(|(info, sums)| TensorError {
+        name: info.name.clone(),
+        ty: info.ty.to_string(),
+        base_type: base.tensor(&info.name).map(|tensor| tensor.info.ty.to_string()).unwrap_or_default(),
+        relative: sums.relative(),
+        max_abs: sums.max_abs,
+    });
+    WeightErrors {
+        elements: found.iter().map(|(info, _)| elements(info) as u64).sum(),
+        relative: all.relative(),
+        types: groups(&found, |info| info.ty.to_string()),
+        roles: groups(&found, |info| role(&info.name)),
+        tensors: tensors.collect(),
+        skipped,
+    }
+}
+
+/// A name without the numbers that say which layer (and which expert) it is of: `blk.3.ffn_up.weight` is `ffn_up`.
+fn role(name: &str) -> String {
+    let parts = name.split('.').filter(|part| part.parse::<usize>().is_err());
+    let parts: Vec<&str> =
+        parts.filter(|part| !["blk", "model", "layers", "weight"].contains(part)).collect();
+    if parts.is_empty() { name.to_owned() } else { parts.join(".") }
+}
+
+/// Tensors together that `key` says the same of, in the order of their errors, the largest first.
+fn groups(found: &[(&TensorInfo, Sums)], key: impl Fn(&TensorInfo) -> String) -> Vec<WeightGroup> {
+    let mut groups: Vec<(WeightGroup, Sums, f64)> = Vec::new();
+    for (info, sums) in found {
+        let name = key(info);
+        let at = groups.iter().position(|(group, ..)| group.name == name).unwrap_or_else(|| {
+            groups.push((WeightGroup { name, ..WeightGroup::default() }, Sums::default(), 0.0));
+            groups.len() - 1
+        });
+        let (group, sum, bits) = &mut groups[at];
+        group.tensors += 1;
+        group.elements += elements(info) as u64;
+        *bits += 8.0 * info.bytes as f64;
+        sum.merge(*sums);
+    }
+    let finish = |(mut group, sums, bits): (WeightGroup, Sums, f64)| {
+        group.relative = sums.relative();
+        group.bits = bits / group.elements.max(1) as f64;
+        group
+    };
+    let mut groups: Vec<WeightGroup> = groups.into_iter().map(finish).collect();
+    groups.sort_by(|a, b| b.relative.total_cmp(&a.relative));
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_is_a_name_without_its_layer() {
+        for (name, expected) in [
+            ("blk.3.ffn_up_exps.weight", "ffn_up_exps"),
+            ("blk.3.exp_probs_b.bias", "exp_probs_b.bias"),
+            ("output.weight", "output"),
+            ("model.layers.7.mlp.experts.11.up_proj.weight", "mlp.experts.up_proj"),
+        ] {
+            assert_eq!(role(name), expected);
+        }
+    }
+
+    #[test]
+    fn the_error_is_relative_to_the_weights() {
+        let mut sums = Sums::default();
+        add(&mut sums, &[3.0, 4.5], &[3.0, 4.0]);
+        assert!((sums.relative() - 0.1).abs() < 1e-12 && sums.max_abs == 0.5);
+        assert_eq!(Sums::default().relative(), 0.0);
+    }
+}
