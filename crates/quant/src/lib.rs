@@ -46,6 +46,8 @@ mod k_search;
 pub mod mxfp4;
 pub mod nvfp4;
 mod plain;
+mod q1_0;
+mod q2_0;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -81,6 +83,8 @@ pub fn decoder(ty: TensorType) -> Option<DecodeFn> {
         TensorType::F16 => plain::decode_f16,
         TensorType::BF16 => plain::decode_bf16,
         TensorType::F8_E4M3 => f8_e4m3::decode,
+        TensorType::Q1_0 => q1_0::decode,
+        TensorType::Q2_0 => q2_0::decode,
         TensorType::Q4_0 => q4_0::decode,
         TensorType::Q4_1 => q4_1::decode,
         TensorType::Q5_0 => q5_0::decode,

@@ -215,7 +215,7 @@ pub(crate) fn scale(ty: TensorType, block: &[u8]) -> f32 {
             .fold(0.0, |most: f32, d| if d > most || d.is_nan() { d } else { most })
     };
     match ty {
-        T::Q4_0 | T::Q5_0 | T::Q8_0 | T::IQ4_NL | T::IQ4_XS => halves(&[0]),
+        T::Q1_0 | T::Q2_0 | T::Q4_0 | T::Q5_0 | T::Q8_0 | T::IQ4_NL | T::IQ4_XS => halves(&[0]),
         T::IQ1_S | T::IQ2_XXS | T::IQ2_XS | T::IQ2_S | T::IQ3_XXS | T::IQ3_S => halves(&[0]),
         T::Q4_1 | T::Q5_1 | T::Q4_K | T::Q5_K => halves(&[0, 2]),
         T::Q2_K => halves(&[80, 82]),

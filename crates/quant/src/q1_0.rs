@@ -1,0 +1,37 @@
+//! Q1_0: 128 weights in 18 bytes, weight = d where the bit is set and −d elsewhere. Decode only.
+//!
+//! ```text
+//! 0   2                                         18
+//! │ d │ byte i: bits of weights 8i … 8i+7, « 0…7 │
+//! ```
+
+use crate::blocks::half;
+
+pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
+    for (block, out) in bytes.chunks_exact(18).zip(out.chunks_exact_mut(128)) {
+        let d = half(block, 0);
+        for (out, byte) in out.chunks_exact_mut(8).zip(&block[2..]) {
+            for (bit, out) in out.iter_mut().enumerate() {
+                *out = if byte >> bit & 1 == 1 { d } else { -d };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By hand, from the block in ggml-common.h.
+    #[test]
+    fn a_set_bit_is_the_scale_and_a_clear_one_its_negative() {
+        let mut block = [0; 18];
+        block[..2].copy_from_slice(&half::f16::from_f32(0.75).to_le_bytes());
+        (block[2], block[17]) = (0b0000_0101, 0b1000_0000);
+        let mut out = [0.0; 128];
+        decode(&block, &mut out);
+        let set: Vec<usize> = (0..128).filter(|i| out[*i] == 0.75).collect();
+        assert_eq!(set, [0, 2, 127]);
+        assert_eq!(out.iter().filter(|weight| **weight == -0.75).count(), 125);
+    }
+}
