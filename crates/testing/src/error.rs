@@ -30,6 +30,12 @@ pub enum TestingError {
         /// The type.
         kind: TensorType,
     },
+    /// A rule for single tensors that is none.
+    #[error("{word:?}: expected PATTERN=TYPE, such as ffn_down_exps=Q6_K, with a type that can be written")]
+    TypeRule {
+        /// What was given.
+        word: String,
+    },
     /// More layers than the format allows, or none.
     #[error("{layers} layers: expected 1 to 512")]
     Layers {

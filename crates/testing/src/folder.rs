@@ -23,8 +23,9 @@ impl Recipe {
     /// A shape or type that is not known, or has no place in safetensors; what the file system says.
     pub fn write_folder(&self, folder: &Path) -> Result<Written, TestingError> {
         let shape = self.shape()?;
-        if self.kind.base.is_quantized() {
-            return Err(TestingError::NoFolder { kind: self.kind.base });
+        let asked = self.types.iter().map(|rule| rule.ty).chain([self.kind.base]);
+        if let Some(kind) = asked.into_iter().find(|ty| ty.is_quantized()) {
+            return Err(TestingError::NoFolder { kind });
         }
         let config = self.config(shape, KvForm::Combined);
         let mut tensors = tensors(self, &config, Naming::HuggingFace)?;

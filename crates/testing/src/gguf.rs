@@ -33,8 +33,10 @@ pub(crate) fn tensors(
         .iter()
         .filter(|(name, ..)| recipe.mtp != Mtp::Shared || !shared(name))
         .map(|(name, _, shape)| {
-            let ty = if shape.len() == 1 || name.contains("ffn_gate_inp") || name.ends_with("mlp.gate.weight")
-            {
+            let rule = recipe.types.iter().rev().find(|rule| rule.matches(name));
+            let ty = if let Some(rule) = rule.filter(|_| shape.len() > 1) {
+                fitting(rule.ty, shape[shape.len() - 1])
+            } else if shape.len() == 1 || name.contains("ffn_gate_inp") || name.ends_with("mlp.gate.weight") {
                 TensorType::F32
             } else if name.contains("attn_k_b") || name.contains("attn_v_b") {
                 fitting(recipe.kv_b.unwrap_or(recipe.kind.base), shape[shape.len() - 1])

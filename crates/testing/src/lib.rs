@@ -18,10 +18,12 @@ mod kind;
 mod random;
 pub mod reference;
 mod shapes;
+mod type_rule;
 
 pub use error::TestingError;
 pub use kind::Kind;
 pub use shapes::shapes;
+pub use type_rule::TypeRule;
 
 use latent_graph::config::{KvForm, LayerKind, ModelConfig};
 use latent_types::TensorType;
@@ -52,6 +54,8 @@ pub struct Recipe {
     pub legacy: bool,
     /// Type of `attn_k_b` and `attn_v_b`, if it differs.
     pub kv_b: Option<TensorType>,
+    /// Types of single tensors; of several rules for one, the last counts. Vectors stay F32.
+    pub types: Vec<TypeRule>,
     /// The same seed gives the same file.
     pub seed: u64,
     /// Shards of a GGUF model.
@@ -82,6 +86,7 @@ impl Recipe {
             layers: None,
             legacy: false,
             kv_b: None,
+            types: Vec::new(),
             seed: 0,
             shards: None,
             header_only: false,

@@ -2,6 +2,7 @@
 
 use super::limits::{bytes, up_to};
 use clap::Args;
+use latent_testing::TypeRule;
 use latent_types::TensorType;
 use std::path::PathBuf;
 
@@ -34,6 +35,11 @@ pub(crate) struct MakeModelArgs {
     /// Type of attn_k_b and attn_v_b, where it should differ
     #[arg(long, value_name = "TYPE")]
     pub(crate) kvb: Option<String>,
+
+    /// Type of the tensors whose names have this in them (* is any text); several times. GLM's Q4_K_M files are
+    /// Q4_K_M with --tensor-type "ffn_gate_shexp=Q5_K" --tensor-type "ffn_up_shexp=Q5_K"
+    #[arg(long, value_name = "PATTERN=TYPE")]
+    pub(crate) tensor_type: Vec<TypeRule>,
 
     /// Seed of the random weights
     #[arg(long, default_value_t = 0)]

@@ -20,6 +20,7 @@ pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
         layers: args.layers,
         legacy: args.legacy,
         kv_b,
+        types: args.tensor_type.clone(),
         seed: args.seed,
         shards: args.shards,
         header_only: args.header_only,
