@@ -25,7 +25,7 @@ pub(crate) fn compile(
     let mut phases: Vec<Vec<Step>> = (0..plan.phase_count()).map(|_| Vec::new()).collect();
     for (index, node) in plan.ir.nodes.iter().enumerate() {
         if let Some(instruction) = compiler.instruction(node, index)? {
-            phases[plan.phases[index]].push(Step { path: node.path, instruction });
+            phases[plan.phases[index]].push(Step { node: index, path: node.path, instruction });
         }
     }
     let numbers = (0..phases.len()).filter(|i| !phases[*i].is_empty()).collect();

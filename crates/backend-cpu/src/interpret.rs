@@ -4,16 +4,38 @@ use crate::context::Context;
 use crate::program::{Instruction, Program, Step};
 use crate::scratch::WorkerScratch;
 use crate::trace::Recording;
-use latent_backend::CancelToken;
+use latent_backend::{CancelToken, PlanTimes};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
+
+/// Sums of nanoseconds while a profile is taken. Only the first worker writes them.
+pub(crate) struct Clock {
+    /// Of each phase of the plan.
+    pub phases: Vec<AtomicU64>,
+    /// Of the first worker's part of each node.
+    pub nodes: Vec<AtomicU64>,
+}
+
+impl Clock {
+    /// A clock of so many phases and nodes.
+    pub(crate) fn new(phases: usize, nodes: usize) -> Clock {
+        let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
+        Clock { phases: zeros(phases), nodes: zeros(nodes) }
+    }
+
+    /// What was measured.
+    pub(crate) fn finish(self) -> PlanTimes {
+        let sums = |clocks: Vec<AtomicU64>| clocks.into_iter().map(AtomicU64::into_inner).collect();
+        PlanTimes { phases: sums(self.phases), nodes: sums(self.nodes) }
+    }
+}
 
 /// A run of a program, as all workers see it.
 pub(crate) struct Run<'a> {
     /// The program.
     pub program: &'a Program,
-    /// Nanoseconds of each phase, summed by the first worker, where a profile is taken.
-    pub clock: Option<&'a [AtomicU64]>,
+    /// Where a profile is taken.
+    pub clock: Option<&'a Clock>,
     /// What to copy out after each phase, where a trace is taken.
     pub recording: Option<Recording<'a>>,
     /// The first worker looks at it after each phase.
@@ -30,8 +52,12 @@ impl Run<'_> {
         let clock = self.clock.filter(|_| first_worker);
         let mut start = clock.map(|_| Instant::now());
         for (phase, &number) in self.program.phases.iter().zip(&self.program.numbers) {
+            let mut last = start;
             for step in phase {
                 execute(step, ctx, scratch);
+                if let (Some(clock), Some(last)) = (clock, &mut last) {
+                    add_since(&clock.nodes[step.node], last);
+                }
             }
             if first_worker && self.cancel.is_cancelled() {
                 self.last_phase.fetch_min(number, Ordering::Relaxed);
@@ -44,12 +70,17 @@ impl Run<'_> {
                 recording.record(ctx, number);
             }
             if let (Some(clock), Some(start)) = (clock, &mut start) {
-                let end = Instant::now();
-                clock[number].fetch_add((end - *start).as_nanos() as u64, Ordering::Relaxed);
-                *start = end;
+                add_since(&clock.phases[number], start);
             }
         }
     }
+}
+
+/// Adds the time since `start`, which becomes now.
+fn add_since(sum: &AtomicU64, start: &mut Instant) {
+    let end = Instant::now();
+    sum.fetch_add((end - *start).as_nanos() as u64, Ordering::Relaxed);
+    *start = end;
 }
 
 fn execute(step: &Step, ctx: &Context<'_>, scratch: &mut WorkerScratch) {

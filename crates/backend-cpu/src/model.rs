@@ -3,7 +3,7 @@
 use crate::compile;
 use crate::context::{Context, ModelData, SharedMemory};
 use crate::disjoint::{Disjoint, Uses};
-use crate::interpret::Run;
+use crate::interpret::{Clock, Run};
 use crate::kv_store::{CpuKvStore, Rotation};
 use crate::loader::{LoadedWeights, tensors_in_tiles};
 use crate::ops::expanded_layout::expanded_len;
@@ -13,7 +13,7 @@ use crate::scratch::WorkerScratch;
 use crate::trace::Recorder;
 use latent_backend::{
     BackendError, Batch, CancelToken, DraftStep, KvLayout, KvStore, LayerState, LoadRequest, Model,
-    ModelOptions, Step, Trace,
+    ModelOptions, PlanTimes, Step, Trace,
 };
 use latent_graph::activations::Activations;
 use latent_graph::config::{Gating, GroupScore, ModelConfig, RopePairs};
@@ -25,7 +25,7 @@ use latent_kernels::{Bf16x32, Q8Block, RopeTable, RouteSpec};
 use latent_threads::ThreadPool;
 use latent_types::ActivationType;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// f32 elements per cache line of 64 bytes.
@@ -52,8 +52,8 @@ pub(crate) struct CpuModel {
     scratch: Vec<Mutex<WorkerScratch>>,
     thread_pool: ThreadPool,
     options: ModelOptions,
-    /// Nanoseconds of each phase of all plans, stage by stage, while a profile is taken.
-    clocks: Option<Vec<Vec<AtomicU64>>>,
+    /// Of all plans, stage by stage, while a profile is taken.
+    clocks: Option<Vec<Clock>>,
     /// Copies values out of each phase, while a trace is taken.
     recorder: Option<Recorder>,
     /// Reads the weights of a packed file before they are needed.
@@ -217,7 +217,7 @@ impl CpuModel {
         let last_phase = AtomicUsize::new(usize::MAX);
         let run = Run {
             program: &self.programs[stage][bucket],
-            clock: self.clocks.as_ref().map(|clocks| &clocks[plan][..]),
+            clock: self.clocks.as_ref().map(|clocks| &clocks[plan]),
             recording: self.recorder.as_ref().map(|recorder| recorder.of(plan)),
             cancel,
             last_phase: &last_phase,
@@ -288,13 +288,12 @@ impl Model for CpuModel {
     }
 
     fn start_profile(&mut self) {
-        let clock = |plan: &Plan| (0..plan.phase_count()).map(|_| AtomicU64::new(0)).collect();
+        let clock = |plan: &Plan| Clock::new(plan.phase_count(), plan.ir.nodes.len());
         self.clocks = Some(self.stages.iter().flat_map(|stage| &stage.plans).map(clock).collect());
     }
 
-    fn stop_profile(&mut self) -> Vec<Vec<u64>> {
-        let clocks = self.clocks.take().unwrap_or_default();
-        clocks.into_iter().map(|clock| clock.into_iter().map(AtomicU64::into_inner).collect()).collect()
+    fn stop_profile(&mut self) -> Vec<PlanTimes> {
+        self.clocks.take().unwrap_or_default().into_iter().map(Clock::finish).collect()
     }
 
     fn start_trace(&mut self, activations: &Activations, trace: Trace) -> Result<(), BackendError> {

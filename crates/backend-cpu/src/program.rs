@@ -296,6 +296,8 @@ impl Instruction {
 
 /// An instruction and the rows that it works on.
 pub(crate) struct Step {
+    /// The index of its node in the plan.
+    pub node: usize,
     /// The rows.
     pub path: AttentionPath,
     /// The operation.

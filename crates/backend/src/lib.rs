@@ -31,4 +31,4 @@ pub use layer_state::{LayerState, RecurrentLayer};
 pub use limits::Limits;
 pub use memory::{MemoryEstimate, WeightBytes, WeightSource};
 pub use trace::{Trace, Values};
-pub use traits::{Backend, DraftStep, HiddenSink, LoadRequest, Model, ModelOptions, Step};
+pub use traits::{Backend, DraftStep, HiddenSink, LoadRequest, Model, ModelOptions, PlanTimes, Step};

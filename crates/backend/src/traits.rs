@@ -42,6 +42,15 @@ pub struct LoadRequest<'a> {
     pub progress: &'a mut dyn FnMut(u64, u64),
 }
 
+/// Times of a plan, summed over its steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanTimes {
+    /// Nanoseconds of each phase.
+    pub phases: Vec<u64>,
+    /// Nanoseconds that the first host thread spent in each node's kernels, without waiting for others. Empty of a backend that does not know them.
+    pub nodes: Vec<u64>,
+}
+
 /// Hears rows of the residual stream.
 pub type HiddenSink<'a> = &'a mut dyn FnMut(&[f32]);
 
@@ -166,8 +175,8 @@ pub trait Model: Send {
     /// Starts timing each phase.
     fn start_profile(&mut self);
 
-    /// Stops timing: nanoseconds of each phase, summed over the steps since the start, for each plan of each stage in their order.
-    fn stop_profile(&mut self) -> Vec<Vec<u64>>;
+    /// Stops timing: what was measured since the start, for each plan of each stage in their order.
+    fn stop_profile(&mut self) -> Vec<PlanTimes>;
 
     /// Starts to record activations into `trace`, in the steps of one sequence.
     ///

@@ -20,19 +20,19 @@ impl Engine {
 
     /// Stops, and returns the times since the start, in the order of the plans. What did not run is left out.
     pub fn take_phase_times(&mut self) -> Vec<PhaseTime> {
-        let nanos = self.model.stop_profile();
-        let mut times: Vec<PhaseTime> = Vec::new();
+        let times = self.model.stop_profile();
+        let mut sums: Vec<PhaseTime> = Vec::new();
         let plans = self.model.stages().iter().flat_map(|stage| &stage.plans);
-        for (plan, nanos) in plans.zip(nanos) {
-            for (phase, nanos) in nanos.into_iter().enumerate().filter(|(_, nanos)| *nanos > 0) {
+        for (plan, of_plan) in plans.zip(times) {
+            for (phase, nanos) in of_plan.phases.into_iter().enumerate().filter(|(_, nanos)| *nanos > 0) {
                 let name = name(plan, phase);
-                match times.iter_mut().find(|time| time.name == name) {
+                match sums.iter_mut().find(|time| time.name == name) {
                     Some(time) => time.nanos += nanos,
-                    None => times.push(PhaseTime { name, nanos }),
+                    None => sums.push(PhaseTime { name, nanos }),
                 }
             }
         }
-        times
+        sums
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where the time of a step goes: each phase beside what it moves and computes, and beside the machine's limits measured in the same run.
 
-use latent_backend::Limits;
+use latent_backend::{Limits, PlanTimes};
 use latent_graph::Plan;
 use latent_graph::ir::{Cost, Node, Step};
 use serde::Serialize;
@@ -14,6 +14,9 @@ pub struct PhaseProfile {
     pub count: usize,
     /// What they do: the words of their operations.
     pub operations: Vec<String>,
+    /// Microseconds that the first thread spends in each operation of one phase, on average; empty where the backend does not know them. What is left
+    /// of `micros` it waits for the other threads.
+    pub operation_micros: Vec<f64>,
     /// The kernels of their products and attention, each once.
     pub kernels: Vec<String>,
     /// Rows.
@@ -136,10 +139,10 @@ pub struct StepProfile {
     pub phases: Vec<PhaseProfile>,
 }
 
-/// Nanoseconds of each phase of a plan, summed over the steps that it ran.
+/// Times of a plan, summed over the steps that it ran.
 pub(crate) struct Timed<'p> {
     pub plan: &'p Plan,
-    pub nanos: Vec<u64>,
+    pub times: PlanTimes,
     pub steps: Vec<Step>,
 }
 
@@ -161,18 +164,19 @@ pub(crate) fn report(
     limits: &Limits,
 ) -> StepProfile {
     // plans of other steps, which the work needed beside those that are measured, do not count
-    let total: u64 = timed.iter().filter(|t| !t.steps.is_empty()).flat_map(|t| &t.nanos).sum();
+    let total: u64 = timed.iter().filter(|t| !t.steps.is_empty()).flat_map(|t| &t.times.phases).sum();
     // of repeated steps, the average
     let share = if repeated { 1.0 / sizes.len().max(1) as f64 } else { 1.0 };
     let mut phases: Vec<(Vec<String>, PhaseProfile, PhaseCost)> = Vec::new();
     let (mut barriers, mut kernels) = (0, 0);
     for timed in timed {
-        for (phase, nanos) in timed.nanos.iter().enumerate() {
-            let nodes = || {
-                let all = timed.plan.ir.nodes.iter().zip(&timed.plan.phases);
+        for (phase, nanos) in timed.times.phases.iter().enumerate() {
+            let numbered = || {
+                let all = timed.plan.ir.nodes.iter().enumerate().zip(&timed.plan.phases);
                 let here = all.filter(|(_, at)| **at == phase).map(|(node, _)| node);
-                here.filter(|node| timed.steps.iter().any(|step| node.path.meets(step.path)))
+                here.filter(|(_, node)| timed.steps.iter().any(|step| node.path.meets(step.path)))
             };
+            let nodes = || numbered().map(|(_, node)| node);
             if nodes().next().is_none() || *nanos == 0 {
                 continue;
             }
@@ -186,10 +190,13 @@ pub(crate) fn report(
             let form = form(timed.plan, nodes());
             let layer = nodes().find_map(|node| node.layer);
             let micros = share * *nanos as f64 / 1e3;
+            let of_node = |at: usize| timed.times.nodes.get(at).map(|nanos| share * *nanos as f64 / 1e3);
+            let own: Vec<f64> = numbered().filter_map(|(at, _)| of_node(at)).collect();
             match phases.iter_mut().find(|(other, ..)| *other == form) {
                 Some((_, profile, sum)) => {
                     profile.count += 1;
                     profile.micros += micros;
+                    profile.operation_micros.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
                     if let (Some((_, last)), Some(layer)) = (&mut profile.layers, layer) {
                         *last = layer.max(*last);
                     }
@@ -201,7 +208,9 @@ pub(crate) fn report(
                 }
                 None => {
                     let rows = timed.steps.iter().map(|step| step.rows).max().unwrap_or(0);
-                    phases.push((form, new_phase(nodes(), layer, rows, micros), cost));
+                    let profile =
+                        PhaseProfile { operation_micros: own, ..new_phase(nodes(), layer, rows, micros) };
+                    phases.push((form, profile, cost));
                 }
             }
         }
@@ -303,6 +312,7 @@ fn new_phase<'n>(
         layers: layer.map(|layer| (layer, layer)),
         count: 1,
         operations,
+        operation_micros: Vec::new(),
         kernels,
         rows,
         micros,
@@ -325,6 +335,8 @@ fn finish(mut profile: PhaseProfile, cost: PhaseCost, millis: f64, limits: &Limi
     profile.gflop_per_s = (cost.integer + cost.float + cost.half + cost.bf16) / seconds / 1e9;
     profile.bound = if memory >= arithmetic { "memory" } else { "arithmetic" };
     profile.of_limit = memory.max(arithmetic) / seconds;
-    profile.micros /= profile.count as f64;
+    let count = profile.count as f64;
+    profile.micros /= count;
+    profile.operation_micros.iter_mut().for_each(|micros| *micros /= count);
     profile
 }

@@ -103,14 +103,14 @@ impl Engine {
     ) -> Result<StepProfile, EngineError> {
         self.model.start_profile();
         let done = work(self);
-        let nanos = self.model.stop_profile();
+        let times = self.model.stop_profile();
         done?;
         let mut timed: Vec<Timed<'_>> = Vec::new();
         let plans = self.model.stages().iter().flat_map(|stage| &stage.plans);
-        for (place, (plan, nanos)) in plans.zip(nanos).enumerate() {
+        for (place, (plan, times)) in plans.zip(times).enumerate() {
             let ran = sizes.iter().flat_map(|size| self.plans_of(*size));
             let steps = ran.filter(|(at, ..)| *at == place).map(|(.., step)| step).collect();
-            timed.push(Timed { plan, nanos, steps });
+            timed.push(Timed { plan, times, steps });
         }
         Ok(profile::report(&timed, sizes, repeated, limits))
     }

@@ -136,6 +136,9 @@ fn print(step: &StepProfile) -> Result<()> {
         for kernel in &phase.kernels {
             output::line(&format!("{:10}{kernel}", ""))?;
         }
+        if let Some(times) = of_operations(phase) {
+            output::line(&format!("{:10}{times}", ""))?;
+        }
     }
     let mut costly: Vec<&PhaseProfile> = step.phases.iter().collect();
     costly.sort_by(|a, b| b.share.total_cmp(&a.share));
@@ -149,6 +152,18 @@ fn print(step: &StepProfile) -> Result<()> {
         ))?;
     }
     Ok(())
+}
+
+/// The first thread's time in each of several operations, and waiting for the others; none of a phase that is one operation.
+fn of_operations(phase: &PhaseProfile) -> Option<String> {
+    let times = &phase.operation_micros;
+    if times.len() < 2 {
+        return None;
+    }
+    let each =
+        phase.operations.iter().zip(times).map(|(operation, micros)| format!("{operation} {micros:.1}"));
+    let waiting = (phase.micros - times.iter().sum::<f64>()).max(0.0);
+    Some(format!("first thread: {}, waiting {waiting:.1} µs", each.collect::<Vec<_>>().join(", ")))
 }
 
 fn layers(phase: &PhaseProfile) -> String {

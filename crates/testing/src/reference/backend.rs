@@ -7,7 +7,7 @@ use super::rotation::Rotation;
 use super::weights::Weights;
 use latent_backend::{
     Backend, BackendError, Batch, DraftStep, KvLayout, KvStore, LayerState, Limits, LoadRequest,
-    MemoryEstimate, Model, ModelOptions, Step, Trace, WeightBytes, WeightSource,
+    MemoryEstimate, Model, ModelOptions, PlanTimes, Step, Trace, WeightBytes, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::{Activations, Probe, Source};
@@ -272,8 +272,9 @@ impl Model for ReferenceModel {
         self.clocks = Some(plans.map(|plan| vec![0; plan.ir.nodes.len()]).collect());
     }
 
-    fn stop_profile(&mut self) -> Vec<Vec<u64>> {
-        self.clocks.take().unwrap_or_default()
+    fn stop_profile(&mut self) -> Vec<PlanTimes> {
+        let clocks = self.clocks.take().unwrap_or_default();
+        clocks.into_iter().map(|phases| PlanTimes { phases, nodes: Vec::new() }).collect()
     }
 
     fn start_trace(&mut self, activations: &Activations, trace: Trace) -> Result<(), BackendError> {
