@@ -3,6 +3,7 @@
 use crate::backend::{Backend, Kernel};
 use crate::case::{Case, Operands};
 use crate::filter::Filter;
+use crate::product::ProductCase;
 use crate::work::{Arithmetic, Work};
 use serde::Serialize;
 use std::sync::Barrier;
@@ -63,6 +64,9 @@ pub struct Measurement {
     pub of_limit: Option<f64>,
     /// The limits, as measured shortly before.
     pub limits: Limits,
+    /// The sizes of a product.
+    #[serde(skip)]
+    pub product: Option<ProductCase>,
 }
 
 /// Least number of samples of a median.
@@ -220,5 +224,6 @@ fn measurement(
         bound: limited.then_some(if memory >= arithmetic { "memory" } else { "arithmetic" }),
         of_limit: limited.then_some(memory.max(arithmetic) * rate),
         limits,
+        product: if let Case::Product(case) = case { Some(*case) } else { None },
     }
 }

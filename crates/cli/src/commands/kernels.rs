@@ -4,7 +4,9 @@ use crate::args::{KernelsArgs, KernelsCommand, KernelsPerfArgs, KernelsTestArgs}
 use crate::exit::Usage;
 use crate::{interrupt, output};
 use anyhow::{Context, Result, bail};
-use latent_conformance::{Backend, Cpu, Filter, Limits, Measurement, Outcome, PerfOptions, Verdict};
+use latent_conformance::{
+    Backend, Cpu, Filter, FusedSpeedup, Limits, Measurement, Outcome, PerfOptions, Verdict,
+};
 use latent_threads::Placement;
 use latent_types::Tier;
 use latent_types::format_bytes;
@@ -186,10 +188,17 @@ fn perf(cpu: &Cpu, args: &KernelsPerfArgs) -> Result<()> {
     if found.is_empty() && problems.is_empty() && !interrupt::asked() {
         return nothing(&args.filter);
     }
+    let fused = latent_conformance::fused_speedups(&found);
     if args.json {
-        output::json(&json!({ "threads": args.threads, "memory_mib": args.memory, "measurements": found }))?;
+        output::json(&json!({
+            "threads": args.threads,
+            "memory_mib": args.memory,
+            "measurements": found,
+            "fused": fused,
+        }))?;
     } else if let Some(last) = found.last() {
         print_limits(last)?;
+        print_fused(&fused)?;
     }
     if !problems.is_empty() {
         bail!("not measured: {}", problems.join("; "));
@@ -257,6 +266,25 @@ fn print_limits(last: &Measurement) -> Result<()> {
         limits.read_bandwidth / 1e9,
         rates.collect::<String>()
     ))
+}
+
+/// Prints how much faster packed weights are than the same weights as f32, a line per format.
+fn print_fused(fused: &[FusedSpeedup]) -> Result<()> {
+    let mut formats: Vec<&str> = fused.iter().map(|one| one.format.as_str()).collect();
+    formats.dedup();
+    if !formats.is_empty() {
+        output::line(
+            "fused over unpacked: times as fast as the product of the same weights as f32, unpacking not counted",
+        )?;
+    }
+    for format in formats {
+        let of_format = fused.iter().filter(|one| one.format == format);
+        let cells: Vec<String> = of_format
+            .map(|one| format!("m={} {}×{} {:.2}", one.rows, one.inputs, one.outputs, one.speedup))
+            .collect();
+        output::line(&format!(" {format:<9}{}", cells.join(", ")))?;
+    }
+    Ok(())
 }
 
 /// Prints one line, preceded by the kernel's name when it changes.

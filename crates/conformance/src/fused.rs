@@ -1,0 +1,104 @@
+//! What products of packed weights gain over products of the same weights unpacked to f32.
+
+use crate::perf::Measurement;
+use crate::product::ProductCase;
+use latent_types::{TensorType, WeightLayout};
+use serde::Serialize;
+
+/// A product of one format and size, fused and unpacked.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FusedSpeedup {
+    /// The format of the weight.
+    pub format: String,
+    /// Input rows.
+    pub rows: usize,
+    /// Elements per input row.
+    pub inputs: usize,
+    /// Elements per output row.
+    pub outputs: usize,
+    /// Microseconds of the fused product: weights are dequantized in registers, or multiplied as they are.
+    pub fused_micros: f64,
+    /// Microseconds of the product of f32 weights. Unpacking them is not counted.
+    pub unpacked_micros: f64,
+    /// The second over the first.
+    pub speedup: f64,
+}
+
+/// Compares each measured product of weights in tiles, by its quickest kernel, with that of f32 weights of the same size, where both were measured.
+pub fn fused_speedups(measurements: &[Measurement]) -> Vec<FusedSpeedup> {
+    let products = || measurements.iter().filter_map(|m| Some((m, m.product.filter(|case| !case.across)?)));
+    let size = |case: &ProductCase| (case.rows, case.inputs, case.outputs);
+    let mut found: Vec<FusedSpeedup> = Vec::new();
+    for (measured, case) in products().filter(|(_, case)| case.layout == WeightLayout::Tiles) {
+        let plain =
+            products().filter(|(_, other)| other.weight == TensorType::F32 && size(other) == size(&case));
+        let Some(unpacked) = plain.map(|(m, _)| m.micros).min_by(f64::total_cmp) else { continue };
+        let (rows, inputs, outputs) = size(&case);
+        let (format, fused) = (case.weight.to_string(), measured.micros);
+        let same = found.iter_mut().find(|f| {
+            (f.format.as_str(), f.rows, f.inputs, f.outputs) == (format.as_str(), rows, inputs, outputs)
+        });
+        match same {
+            Some(other) if other.fused_micros <= fused => {}
+            Some(other) => (other.fused_micros, other.speedup) = (fused, unpacked / fused),
+            None => found.push(FusedSpeedup {
+                format,
+                rows,
+                inputs,
+                outputs,
+                fused_micros: fused,
+                unpacked_micros: unpacked,
+                speedup: unpacked / fused,
+            }),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Limits;
+    use latent_types::ActivationType;
+
+    fn measured(weight: TensorType, layout: WeightLayout, rows: usize, micros: f64) -> Measurement {
+        let limits =
+            Limits { read_bandwidth: 1.0, int8_macs: 1.0, f32_macs: 1.0, f16_macs: 0.0, bf16_macs: 0.0 };
+        let (activation, across, inputs, outputs, skipped) = (ActivationType::A8, false, 256, 64, 0);
+        let case = ProductCase { weight, layout, activation, across, rows, inputs, outputs, skipped };
+        Measurement {
+            operation: "linear",
+            case: String::new(),
+            kernel: String::new(),
+            level: "avx2",
+            threads: 1,
+            calls: 1,
+            micros,
+            gb_per_s: 0.0,
+            gflop_per_s: 0.0,
+            bound: None,
+            of_limit: None,
+            limits,
+            product: Some(case),
+        }
+    }
+
+    #[test]
+    fn the_quickest_kernel_of_a_format_is_compared_with_f32_of_the_same_size() {
+        let (rows, tiles) = (WeightLayout::Rows, WeightLayout::Tiles);
+        let found = fused_speedups(&[
+            measured(TensorType::F32, rows, 1, 80.0),
+            measured(TensorType::Q4_K, tiles, 1, 20.0),
+            measured(TensorType::Q4_K, tiles, 1, 10.0),
+            measured(TensorType::Q4_K, rows, 1, 1.0),
+            measured(TensorType::Q8_0, tiles, 8, 5.0),
+        ]);
+        assert_eq!(found.len(), 1, "rows are not packed, and there is no f32 product of eight rows");
+        let one = &found[0];
+        assert_eq!(
+            (one.format.as_str(), one.rows, one.fused_micros, one.unpacked_micros),
+            ("Q4_K", 1, 10.0, 80.0)
+        );
+        assert!((one.speedup - 8.0).abs() < 1e-12);
+    }
+}
