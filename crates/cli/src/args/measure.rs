@@ -5,6 +5,7 @@ use super::model::ModelArgs;
 use super::row_counts::RowCounts;
 use clap::{Args, Subcommand, ValueEnum};
 use latent_types::Tier;
+use std::path::PathBuf;
 
 /// Forms of the table of `latent bench`.
 #[derive(Clone, Copy, Debug, ValueEnum, PartialEq, Eq)]
@@ -43,6 +44,14 @@ pub(crate) struct BenchArgs {
     /// Repetitions of each test
     #[arg(short = 'r', long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) repetitions: u16,
+
+    /// Keep the measurements in a file, to compare later ones with
+    #[arg(long, value_name = "FILE", conflicts_with = "verify")]
+    pub(crate) save: Option<PathBuf>,
+
+    /// Print how many times as fast each test is as in a file that --save wrote. Ratios are given for the same machine only; other settings are named
+    #[arg(long, value_name = "FILE", conflicts_with = "verify")]
+    pub(crate) compare: Option<PathBuf>,
 
     /// Form of the output
     #[arg(short, long, value_enum, default_value = "md")]

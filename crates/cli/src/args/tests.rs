@@ -78,7 +78,9 @@ fn the_help_shows_new_spellings_alone() {
             "--deep",
             "--contract",
         ] {
-            assert!(!help.contains(former), "{}: {former}", command.get_name());
+            // `bench` has a flag of this name, which means something else
+            let other = command.get_name() == "bench" && former == "--save";
+            assert!(other || !help.contains(former), "{}: {former}", command.get_name());
         }
     }
 }

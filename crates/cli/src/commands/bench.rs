@@ -2,10 +2,12 @@
 
 use super::batched::{BatchedSequences, context, fit};
 use super::bench_draft;
+use super::bench_memory::{self, Before};
 use crate::args::{BenchArgs, Table};
 use crate::{model, output};
 use anyhow::Result;
 use latent_engine::{Draft, Engine, Limits, LogitsRequest, Roofline, StepSize};
+use latent_formats::OutputFile;
 use latent_types::format_bytes;
 use serde_json::{Value, json};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -96,6 +98,10 @@ impl Measured {
 }
 
 pub(super) fn run(args: &BenchArgs) -> Result<()> {
+    if let Some(path) = &args.save {
+        OutputFile::check(path)?;
+    }
+    let before = args.compare.as_deref().map(Before::read).transpose()?;
     let checkpoint = model::open(args.model.model.as_deref())?;
     let sizes = sizes(args);
     let mut engine_args = args.model.engine.clone();
@@ -113,6 +119,13 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     }
     let file = checkpoint.display_name();
     let mut objects: Vec<Value> = rows.iter().map(|row| object(row, &engine, &file, &limits)).collect();
+    if let Some(path) = &args.save {
+        bench_memory::save(path, &objects)?;
+    }
+    let comparison = before.map(|before| before.compare(&objects));
+    if let Some(comparison) = &comparison {
+        comparison.add_to(&mut objects);
+    }
     let drafting =
         engine.drafts().then(|| bench_draft::measure(&mut engine, &checkpoint, args)).transpose()?;
     match table {
@@ -124,7 +137,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
         Table::Csv => csv(&objects),
         Table::Md => {
             markdown(&rows, &engine, &limits)?;
-            drafting.map_or(Ok(()), |drafting| drafting.print())
+            drafting.map_or(Ok(()), |drafting| drafting.print())?;
+            comparison.map_or(Ok(()), |comparison| comparison.print())
         }
     }
 }
@@ -240,7 +254,9 @@ pub(super) fn csv(objects: &[Value]) -> Result<()> {
     else {
         return Ok(());
     };
-    let keys: Vec<String> = keys.into_iter().filter(|key| !objects[0][key].is_array()).collect();
+    let fits =
+        |key: &String| objects.iter().all(|object| !(object[key].is_array() || object[key].is_object()));
+    let keys: Vec<String> = keys.into_iter().filter(fits).collect();
     output::line(&keys.join(","))?;
     for object in objects {
         let cell = |key: &String| {

@@ -1,0 +1,243 @@
+//! `latent bench --save` and `--compare`: measurements that are kept, and what became faster or slower since.
+
+use super::bench::cpu_info;
+use crate::exit::Usage;
+use crate::output;
+use anyhow::Result;
+use latent_formats::{OutputFile, input_file};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::Path;
+
+/// Says what a file of measurements is.
+const FORMAT: &str = "latent-bench-1";
+
+/// Most bytes of such a file.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// What a measurement may be made with: differences are named, and ratios are given all the same.
+const SETTINGS: [(&str, &str); 8] = [
+    ("model_filename", "model"),
+    ("model_size", "bytes of weights"),
+    ("n_threads", "threads"),
+    ("tier", "instruction set"),
+    ("type_k", "KV cache"),
+    ("n_batch", "tokens of a step"),
+    ("version", "version of Latent"),
+    ("build_commit", "commit"),
+];
+
+/// What makes a machine another one.
+fn machine() -> Value {
+    let lines = |path: &str, key: &str| -> Vec<String> {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.lines().filter(|line| line.starts_with(key)).map(str::to_owned).collect()
+    };
+    let total = lines("/proc/meminfo", "MemTotal:");
+    let kilobytes = total.first().and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    json!({
+        "cpu": cpu_info(),
+        "cpus": lines("/proc/cpuinfo", "processor").len(),
+        // what the system keeps for itself varies a little
+        "memory_gib": kilobytes.map(|kilobytes| kilobytes.div_ceil(1 << 20)),
+        "os": std::env::consts::OS,
+        "arch": std::env::consts::ARCH,
+    })
+}
+
+/// Writes the rows of a table.
+pub(super) fn save(path: &Path, rows: &[Value]) -> Result<()> {
+    let kept = json!({ "format": FORMAT, "machine": machine(), "rows": rows });
+    let mut out = OutputFile::create(path)?;
+    let text = serde_json::to_string_pretty(&kept)? + "\n";
+    out.write_all(text.as_bytes()).map_err(|error| out.failed(error))?;
+    out.finish()?;
+    Ok(())
+}
+
+/// Measurements of an earlier run.
+pub(super) struct Before {
+    rows: Vec<Value>,
+    /// What differs in the machine: `cpu: AMD EPYC 9354 before, AMD EPYC 9654 now`.
+    machine: Vec<String>,
+}
+
+impl Before {
+    /// Reads what [`save`] has written.
+    pub(super) fn read(path: &Path) -> Result<Before> {
+        Before::parse(&input_file::read_text(path, MAX_BYTES)?, &machine())
+            .map_err(|problem| Usage(format!("{}: {problem}", path.display())).into())
+    }
+
+    fn parse(text: &str, here: &Value) -> Result<Before, String> {
+        let kept: Value = serde_json::from_str(text).map_err(|error| format!("it is no JSON: {error}"))?;
+        let rows = kept["rows"].as_array().filter(|_| kept["format"] == FORMAT);
+        let rows = rows.ok_or("it holds no measurements: give a file that `latent bench --save` wrote")?;
+        if rows.iter().any(|row| speed(row).is_none()) {
+            return Err("a measurement in it has no name or no speed".into());
+        }
+        let keys = here.as_object().into_iter().flat_map(|here| here.keys());
+        let machine = keys.filter_map(|key| difference(key, &kept["machine"][key], &here[key])).collect();
+        Ok(Before { rows: rows.clone(), machine })
+    }
+
+    /// Compares each row with the one of the same test, where there is one and the machine is the same.
+    pub(super) fn compare(&self, now: &[Value]) -> Comparison {
+        let pair = |now: &Value| {
+            let (name, speed_now) = speed(now)?;
+            let (row, before) = self.rows.iter().find_map(|row| {
+                let (other, before) = speed(row)?;
+                (other == name).then_some((row, before))
+            })?;
+            let ratio = (self.machine.is_empty() && before.0 > 0.0).then(|| Ratio::of(before, speed_now));
+            Some((Compared { test: name.to_owned(), before: before.0, now: speed_now.0, ratio }, row))
+        };
+        let pairs: Vec<_> = now.iter().filter_map(|row| Some((pair(row)?, row))).collect();
+        let mut settings: Vec<String> = Vec::new();
+        for ((_, before), now) in &pairs {
+            for (key, name) in SETTINGS {
+                let differs = difference(name, &before[key], &now[key]);
+                settings.extend(differs.filter(|line| !settings.contains(line)));
+            }
+        }
+        let unmatched = now.len() - pairs.len();
+        let rows = pairs.into_iter().map(|((compared, _), _)| compared).collect();
+        Comparison { rows, settings, machine: self.machine.clone(), unmatched }
+    }
+}
+
+/// Name and speed of a row: tokens per second and their standard deviation.
+fn speed(row: &Value) -> Option<(&str, (f64, f64))> {
+    let mean = row["avg_ts"].as_f64()?;
+    Some((row["test"].as_str()?, (mean, row["stddev_ts"].as_f64().unwrap_or(0.0))))
+}
+
+fn difference(name: &str, before: &Value, now: &Value) -> Option<String> {
+    let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    (before != now).then(|| format!("{name}: {} before, {} now", shown(before), shown(now)))
+}
+
+/// How many times as fast.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Ratio {
+    value: f64,
+    /// One standard deviation, from those of both sides.
+    deviation: f64,
+}
+
+impl Ratio {
+    fn of(before: (f64, f64), now: (f64, f64)) -> Ratio {
+        let value = now.0 / before.0;
+        let relative = (before.1 / before.0).hypot(if now.0 > 0.0 { now.1 / now.0 } else { 0.0 });
+        Ratio { value, deviation: value * relative }
+    }
+}
+
+/// One test, before and now.
+struct Compared {
+    test: String,
+    before: f64,
+    now: f64,
+    ratio: Option<Ratio>,
+}
+
+/// A run beside an earlier one.
+pub(super) struct Comparison {
+    rows: Vec<Compared>,
+    settings: Vec<String>,
+    machine: Vec<String>,
+    /// Tests that the earlier run did not have.
+    unmatched: usize,
+}
+
+impl Comparison {
+    /// Adds to the objects of a table what they were before.
+    pub(super) fn add_to(&self, objects: &mut [Value]) {
+        for object in objects {
+            let of = self.rows.iter().find(|row| object["test"] == row.test.as_str());
+            object["before"] = of.map_or(Value::Null, |row| {
+                json!({
+                    "avg_ts": row.before,
+                    "ratio": row.ratio.map(|ratio| ratio.value),
+                    "ratio_stddev": row.ratio.map(|ratio| ratio.deviation),
+                    "other_machine": self.machine,
+                    "other_settings": self.settings,
+                })
+            });
+        }
+    }
+
+    /// Prints it as a table.
+    pub(super) fn print(&self) -> Result<()> {
+        output::line("")?;
+        if !self.rows.is_empty() {
+            output::line("| test | t/s before | t/s now | ratio |")?;
+            output::line("| --- | ---: | ---: | ---: |")?;
+        }
+        for row in &self.rows {
+            let ratio =
+                row.ratio.map_or_else(|| "–".into(), |r| format!("{:.3} ± {:.3}", r.value, r.deviation));
+            output::line(&format!("| {} | {:.2} | {:.2} | {ratio} |", row.test, row.before, row.now))?;
+        }
+        if !self.machine.is_empty() {
+            output::line(&format!("no ratios, since it is another machine: {}", self.machine.join("; ")))?;
+        }
+        if !self.settings.is_empty() {
+            output::line(&format!("what differs: {}", self.settings.join("; ")))?;
+        }
+        match self.unmatched {
+            0 => Ok(()),
+            1 => output::line("1 test was not measured before"),
+            n => output::line(&format!("{n} tests were not measured before")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(test: &str, speed: f64, threads: u64) -> Value {
+        json!({ "test": test, "avg_ts": speed, "stddev_ts": 0.03 * speed, "n_threads": threads })
+    }
+
+    fn before(machine: &Value, rows: &[Value]) -> Before {
+        let kept = json!({ "format": FORMAT, "machine": machine, "rows": rows });
+        Before::parse(&kept.to_string(), &json!({ "cpu": "A", "cpus": 4 })).unwrap()
+    }
+
+    #[test]
+    fn tests_of_one_name_are_compared_on_one_machine() {
+        let before =
+            before(&json!({ "cpu": "A", "cpus": 4 }), &[row("pp512", 100.0, 2), row("tg128", 10.0, 2)]);
+        let now = [row("pp512", 120.0, 4), row("tg64", 11.0, 4)];
+        let found = before.compare(&now);
+        assert_eq!((found.rows.len(), found.unmatched), (1, 1));
+        let ratio = found.rows[0].ratio.unwrap();
+        assert!(
+            (ratio.value - 1.2).abs() < 1e-12 && (ratio.deviation - 1.2 * 0.03 * 2f64.sqrt()).abs() < 1e-12
+        );
+        assert_eq!(found.settings, ["threads: 2 before, 4 now"]);
+        let mut objects = now.to_vec();
+        found.add_to(&mut objects);
+        assert!(objects[0]["before"]["avg_ts"] == 100.0 && objects[1]["before"].is_null());
+    }
+
+    #[test]
+    fn another_machine_gives_no_ratio_and_is_named() {
+        let before = before(&json!({ "cpu": "B", "cpus": 4 }), &[row("pp512", 100.0, 2)]);
+        let found = before.compare(&[row("pp512", 120.0, 2)]);
+        assert_eq!(
+            (found.rows[0].ratio, &found.machine[..]),
+            (None, &["cpu: B before, A now".to_owned()][..])
+        );
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let refused = |text: &str| Before::parse(text, &json!({})).err().unwrap();
+        assert!(refused("").contains("no JSON"));
+        assert!(refused("[]").contains("--save"));
+        assert!(refused(r#"{"format": "latent-bench-1", "rows": [{"test": "x"}]}"#).contains("no speed"));
+    }
+}
