@@ -142,7 +142,7 @@ fn inputs_that_cannot_be_measured_are_named() {
     refused(&["eval", "perplexity", "-c", "2", &short], USAGE, &["--ctx-size 4"]);
     refused(&["eval", "perplexity", &folder.path("none")], 1, &["none"]);
     refused(&["eval", "perplexity", &folder.file("binary", [0xff, 0xfe])], 1, &["UTF-8"]);
-    refused(&["eval", "kl"], USAGE, &["--kl-divergence-base"]);
+    refused(&["eval", "kl"], USAGE, &["<TEXT>"]);
     refused(&["eval", "kl", "--kl-divergence-base", &short], 1, &["logits file"]);
     for command in ["choice", "questions"] {
         refused(&["eval", command, &folder.file("blank", "\n\n")], 1, &["empty"]);

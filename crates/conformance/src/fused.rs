@@ -1,4 +1,4 @@
-//! What products of packed weights gain over products of the same weights unpacked to f32.
+//! What products of packed weights gain over products of the same weights unpacked to floats.
 
 use crate::perf::Measurement;
 use crate::product::ProductCase;
@@ -18,21 +18,29 @@ pub struct FusedSpeedup {
     pub outputs: usize,
     /// Microseconds of the fused product: weights are dequantized in registers, or multiplied as they are.
     pub fused_micros: f64,
-    /// Microseconds of the product of f32 weights. Unpacking them is not counted.
+    /// The type of floats whose product is quickest at this size.
+    pub unpacked: String,
+    /// Microseconds of that product. Unpacking the weights is not counted.
     pub unpacked_micros: f64,
-    /// The second over the first.
+    /// The time unpacked over the time fused.
     pub speedup: f64,
 }
 
-/// Compares each measured product of weights in tiles, by its quickest kernel, with that of f32 weights of the same size, where both were measured.
+/// The types that weights are unpacked to.
+const FLOATS: [TensorType; 3] = [TensorType::F32, TensorType::F16, TensorType::BF16];
+
+/// Compares each measured product of weights in tiles, by its quickest kernel, with the quickest of floats of the same size, where both were
+/// measured.
 pub fn fused_speedups(measurements: &[Measurement]) -> Vec<FusedSpeedup> {
     let products = || measurements.iter().filter_map(|m| Some((m, m.product.filter(|case| !case.across)?)));
     let size = |case: &ProductCase| (case.rows, case.inputs, case.outputs);
     let mut found: Vec<FusedSpeedup> = Vec::new();
-    for (measured, case) in products().filter(|(_, case)| case.layout == WeightLayout::Tiles) {
-        let plain =
-            products().filter(|(_, other)| other.weight == TensorType::F32 && size(other) == size(&case));
-        let Some(unpacked) = plain.map(|(m, _)| m.micros).min_by(f64::total_cmp) else { continue };
+    let packed = |case: &ProductCase| case.layout == WeightLayout::Tiles && !FLOATS.contains(&case.weight);
+    for (measured, case) in products().filter(|(_, case)| packed(case)) {
+        let floats =
+            products().filter(|(_, other)| FLOATS.contains(&other.weight) && size(other) == size(&case));
+        let quickest = floats.min_by(|a, b| a.0.micros.total_cmp(&b.0.micros));
+        let Some((floats, unpacked)) = quickest.map(|(m, case)| (case.weight, m.micros)) else { continue };
         let (rows, inputs, outputs) = size(&case);
         let (format, fused) = (case.weight.to_string(), measured.micros);
         let same = found.iter_mut().find(|f| {
@@ -47,6 +55,7 @@ pub fn fused_speedups(measurements: &[Measurement]) -> Vec<FusedSpeedup> {
                 inputs,
                 outputs,
                 fused_micros: fused,
+                unpacked: floats.to_string(),
                 unpacked_micros: unpacked,
                 speedup: unpacked / fused,
             }),
@@ -84,21 +93,22 @@ mod tests {
     }
 
     #[test]
-    fn the_quickest_kernel_of_a_format_is_compared_with_f32_of_the_same_size() {
+    fn the_quickest_kernel_of_a_format_is_compared_with_the_quickest_floats_of_the_same_size() {
         let (rows, tiles) = (WeightLayout::Rows, WeightLayout::Tiles);
         let found = fused_speedups(&[
             measured(TensorType::F32, rows, 1, 80.0),
+            measured(TensorType::BF16, tiles, 1, 40.0),
             measured(TensorType::Q4_K, tiles, 1, 20.0),
             measured(TensorType::Q4_K, tiles, 1, 10.0),
             measured(TensorType::Q4_K, rows, 1, 1.0),
             measured(TensorType::Q8_0, tiles, 8, 5.0),
         ]);
-        assert_eq!(found.len(), 1, "rows are not packed, and there is no f32 product of eight rows");
+        assert_eq!(found.len(), 1, "rows are not packed, and there is no product of floats with eight rows");
         let one = &found[0];
         assert_eq!(
             (one.format.as_str(), one.rows, one.fused_micros, one.unpacked_micros),
-            ("Q4_K", 1, 10.0, 80.0)
+            ("Q4_K", 1, 10.0, 40.0)
         );
-        assert!((one.speedup - 8.0).abs() < 1e-12);
+        assert!(one.unpacked == "BF16" && (one.speedup - 4.0).abs() < 1e-12);
     }
 }

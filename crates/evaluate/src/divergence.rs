@@ -26,7 +26,7 @@ pub struct Divergence {
     pub base_perplexity: Estimate,
     /// ln of their ratio, whose error knows that they are correlated.
     pub ln_ratio: Estimate,
-    /// Correlation of the two surprises, from −1 to 1.
+    /// Correlation of the two −ln p, from −1 to 1.
     pub correlation: f64,
     /// Mean of the KL divergence `Σ p_base · ln(p_base ÷ p)`, in nats.
     pub kl: Estimate,
@@ -94,7 +94,7 @@ impl Sums {
         position: &Position<'_>,
         softmax: &LogSoftmax,
         base: BaseRow<'_>,
-        surprise: Option<f32>,
+        base_nll: Option<f32>,
     ) {
         let next = position.next as usize;
         let (mut kl, mut base_next) = (0.0, 0.0);
@@ -110,7 +110,7 @@ impl Sums {
                 kl += f64::from(ln_base.exp()) * (f64::from(ln_base) - softmax.ln_p(*logit));
             }
         }
-        let base_next = surprise.map_or(base_next, |surprise| -f64::from(surprise));
+        let base_next = base_nll.map_or(base_next, |nll| -f64::from(nll));
         let ln_p = softmax.ln_p(position.logits[next]);
         self.nll.add(-ln_p);
         self.base_nll.add(-base_next);
@@ -155,14 +155,14 @@ impl Sums {
 }
 
 /// Runs the text of a logits file and compares every position with it. `bos` replaces the first token of each chunk, as it did for the base.
-/// `surprises` are the base's own −ln p of the tokens that come next, which the file clamps; none where nobody knows them.
+/// `base_nll` is the base's own −ln p of the tokens that come next, which the file clamps; none where nobody knows it.
 ///
 /// # Errors
 /// As for [`run_chunks`]; logits that are not finite; a file that cannot be read.
 pub fn divergence(
     engine: &mut Engine,
     base: &mut LogitsReader,
-    surprises: Option<&[f32]>,
+    base_nll: Option<&[f32]>,
     bos: Option<u32>,
     progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Divergence, EvalError> {
@@ -170,8 +170,8 @@ pub fn divergence(
     let mut sums = Sums::default();
     let mut sink = |position: Position<'_>| {
         let softmax = LogSoftmax::of(position.logits).ok_or_else(|| position.not_finite())?;
-        let surprise = surprises.and_then(|all| all.get(sums.kl.len()).copied());
-        sums.add(&position, &softmax, base.read()?, surprise);
+        let nll = base_nll.and_then(|all| all.get(sums.kl.len()).copied());
+        sums.add(&position, &softmax, base.read()?, nll);
         Ok(())
     };
     run_chunks(engine, &chunks, bos, &mut sink, progress)?;

@@ -1,6 +1,6 @@
 //! How good a model is: numbers that can be compared with those of other programs, and a page of pictures.
 //!
-//! * [`perplexity`]: how surprised a model is by a text, computed as llama.cpp's tool does.
+//! * [`perplexity`]: how well a model predicts a text, computed as llama.cpp's tool does.
 //! * [`Divergence`]: how far its next-token probabilities are from those in a [logits file](LogitsReader) of llama.cpp's form.
 //! * [`Choice`], [`Question`], [`Haystack`]: endings that it holds likeliest, answers that are exactly right, facts that it finds in long prompts.
 //! * [`routing`]: how its experts are used, and how many a step reads.

@@ -1,4 +1,4 @@
-//! Perplexity: e to the mean surprise at the tokens of a text.
+//! Perplexity: e to the mean negative log-likelihood of a text.
 
 use crate::chunks::{Chunks, Position, run_chunks};
 use crate::error::EvalError;
@@ -8,7 +8,7 @@ use crate::statistics::{Estimate, Moments};
 use latent_engine::Engine;
 use serde::{Deserialize, Serialize};
 
-/// How surprised a model is by a text.
+/// How well a model predicts a text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Perplexity {
     /// Tokens of a chunk.
@@ -25,7 +25,7 @@ pub struct Perplexity {
     pub running: Vec<f64>,
     /// −ln p at each position, in nats.
     #[serde(skip)]
-    pub surprises: Vec<f32>,
+    pub token_nll: Vec<f32>,
 }
 
 /// The perplexity of a text in chunks. What `logits` is given is written there, too.
@@ -41,13 +41,13 @@ pub fn perplexity(
 ) -> Result<Perplexity, EvalError> {
     let mut nll = Moments::default();
     let mut running = Vec::with_capacity(chunks.count());
-    let mut surprises = Vec::with_capacity(chunks.count() * chunks.scored().len());
+    let mut token_nll = Vec::with_capacity(chunks.count() * chunks.scored().len());
     let last = chunks.scored().end - 1;
     let mut sink = |position: Position<'_>| {
         let softmax = LogSoftmax::of(position.logits).ok_or_else(|| position.not_finite())?;
-        let surprise = -softmax.ln_p(position.logits[position.next as usize]);
-        nll.add(surprise);
-        surprises.push(surprise as f32);
+        let value = -softmax.ln_p(position.logits[position.next as usize]);
+        nll.add(value);
+        token_nll.push(value as f32);
         if position.row == last {
             running.push(nll.mean().exp());
         }
@@ -62,6 +62,6 @@ pub fn perplexity(
         nll: mean,
         perplexity: mean.exp(),
         running,
-        surprises,
+        token_nll,
     })
 }

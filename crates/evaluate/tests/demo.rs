@@ -87,20 +87,20 @@ fn a_model_does_not_diverge_from_itself_and_little_from_exact_precision() {
     let mut writer = LogitsWriter::create(&path, &chunks, vocab).unwrap();
     let base = perplexity(&mut exact.engine, &chunks, bos, Some(&mut writer), &mut |_| true).unwrap();
     writer.finish().unwrap();
-    let mut against = |engine: &mut Engine, surprises: Option<&[f32]>| {
+    let against = |engine: &mut Engine, base_nll: Option<&[f32]>| {
         let mut reader = LogitsReader::open(&path, vocab).unwrap();
-        divergence(engine, &mut reader, surprises, bos, &mut |_| true).unwrap()
+        divergence(engine, &mut reader, base_nll, bos, &mut |_| true).unwrap()
     };
-    let same = against(&mut exact.engine, Some(&base.surprises));
+    let same = against(&mut exact.engine, Some(&base.token_nll));
     // 16 bits per log-probability
     assert!(same.kl.value.abs() < 1e-5 && same.same_top.value > 0.999, "{:?}", same.kl);
     assert!((same.base_perplexity.value / base.perplexity.value - 1.0).abs() < 1e-6);
     assert!(same.ln_ratio.value.abs() < 1e-6 && same.correlation > 0.999_99);
-    // the file alone makes rare tokens less surprising than they were
+    // the file alone makes rare tokens likelier than they were
     let clamped = against(&mut exact.engine, None);
     assert!(clamped.base_perplexity.value <= same.base_perplexity.value);
     let mut other = demo(Precision::Default);
-    let found = against(&mut other.engine, Some(&base.surprises));
+    let found = against(&mut other.engine, Some(&base.token_nll));
     assert!(found.kl.value > same.kl.value.abs() && found.kl.value < 0.002, "{:?}", found.kl);
     assert!(found.same_top.value > 0.98 && found.kl_quantiles.median < found.kl_quantiles.p99);
 }

@@ -20,7 +20,7 @@ pub(crate) struct EvalArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EvalCommand {
-    /// How surprised a model is by a text: the numbers of llama-perplexity
+    /// How well a model predicts a text: the numbers of llama-perplexity
     Perplexity(PerplexityArgs),
     /// How far its next-token probabilities are from those of another file, another precision, or llama.cpp
     Kl(KlArgs),

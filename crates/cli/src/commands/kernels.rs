@@ -268,19 +268,21 @@ fn print_limits(last: &Measurement) -> Result<()> {
     ))
 }
 
-/// Prints how much faster packed weights are than the same weights as f32, a line per format.
+/// Prints how much faster packed weights are than the same weights as floats, a line per format.
 fn print_fused(fused: &[FusedSpeedup]) -> Result<()> {
     let mut formats: Vec<&str> = fused.iter().map(|one| one.format.as_str()).collect();
     formats.dedup();
     if !formats.is_empty() {
         output::line(
-            "fused over unpacked: times as fast as the product of the same weights as f32, unpacking not counted",
+            "fused over unpacked: times as fast as the quickest product of the same weights as floats, unpacking not counted",
         )?;
     }
     for format in formats {
         let of_format = fused.iter().filter(|one| one.format == format);
         let cells: Vec<String> = of_format
-            .map(|one| format!("m={} {}×{} {:.2}", one.rows, one.inputs, one.outputs, one.speedup))
+            .map(|one| {
+                format!("m={} {}×{} {:.2} ({})", one.rows, one.inputs, one.outputs, one.speedup, one.unpacked)
+            })
             .collect();
         output::line(&format!(" {format:<9}{}", cells.join(", ")))?;
     }

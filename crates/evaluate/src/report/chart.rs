@@ -111,7 +111,7 @@ pub(super) fn lines(label: &str, lines: &[Line], unit: &str) -> String {
         text(&mut out, (x(*at), bottom + 18.0), "middle tick", &number(*at));
     }
     text(&mut out, (right + 10.0, bottom + 18.0), "tick", unit);
-    let mut named: Vec<f64> = Vec::new();
+    let mut names: Vec<(f64, usize)> = Vec::new();
     for (i, line) in lines.iter().enumerate() {
         let class = format!("c{}", i.min(2));
         let path: Vec<String> =
@@ -127,15 +127,15 @@ pub(super) fn lines(label: &str, lines: &[Line], unit: &str) -> String {
                 );
             }
         }
-        if let Some((_, last)) = line.points.last() {
-            // names keep clear of those before
-            let mut at = y(*last) + 4.0;
-            while named.iter().any(|other| (other - at).abs() < 14.0) {
-                at += 14.0;
-            }
-            named.push(at);
-            text(&mut out, (right + 10.0, at), "tick", line.name);
-        }
+        names.extend(line.points.last().map(|(_, last)| (y(*last) + 4.0, i)));
+    }
+    // from the top down, so that they stand in the order of the lines' ends and keep clear of each other
+    names.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut free = f64::NEG_INFINITY;
+    for (at, i) in names {
+        let at = at.max(free);
+        free = at + 14.0;
+        text(&mut out, (right + 10.0, at), &format!("tick name c{}", i.min(2)), lines[i].name);
     }
     close(out)
 }
@@ -194,7 +194,8 @@ pub(super) fn map(label: &str, map: &Map) -> String {
                 0.9 * shade.clamp(0.0, 1.0)
             );
             if map.texts {
-                text(&mut out, (x + (wide - gap) / 2.0, y + high / 2.0 + 3.0), "middle on-cell", says);
+                let class = if *shade > 0.6 { "middle on-cell dark" } else { "middle on-cell" };
+                text(&mut out, (x + (wide - gap) / 2.0, y + high / 2.0 + 3.0), class, says);
             }
         }
     }

@@ -13,10 +13,10 @@ use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use std::path::{Path, PathBuf};
 
-/// The base: its file of log-probabilities, its exact surprises where it ran here, and what it is.
+/// The base: its file of log-probabilities, the exact −ln p of the text where it ran here, and what it is.
 struct Base {
     path: PathBuf,
-    surprises: Option<Vec<f32>>,
+    token_nll: Option<Vec<f32>>,
     what: String,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn run(args: &KlArgs) -> Result<()> {
     // deleted when the command ends
     let folder = tempfile::tempdir().context("a folder for the base")?;
     let base = match (&args.kl_divergence_base, &args.text) {
-        (Some(path), _) => Base { path: path.clone(), surprises: None, what: path.display().to_string() },
+        (Some(path), _) => Base { path: path.clone(), token_nll: None, what: path.display().to_string() },
         (None, Some(text)) => run_base(args, text, &checkpoint, vocab, folder.path())?,
         (None, None) => return Err(Usage("give a text, or --kl-divergence-base FILE".into()).into()),
     };
@@ -41,7 +41,7 @@ pub(super) fn run(args: &KlArgs) -> Result<()> {
     let chunks = reader.chunks().clone();
     let mut show = corpus::show(&bar, &chunks);
     let found =
-        latent_evaluate::divergence(&mut engine, &mut reader, base.surprises.as_deref(), bos, &mut show);
+        latent_evaluate::divergence(&mut engine, &mut reader, base.token_nll.as_deref(), bos, &mut show);
     bar.finish_and_clear();
     let found = found.map_err(failed)?;
     let lines = lines(&found);
@@ -75,7 +75,7 @@ fn run_base(
     let found = measure(&mut engine, &chunks, bos, Some(&path), !args.result.json)?;
     let Measured { file, precision, cache, .. } = measured(&other, &engine);
     let what = format!("{file}, precision {precision}, {cache} cache");
-    Ok(Base { path, surprises: Some(found.surprises), what })
+    Ok(Base { path, token_nll: Some(found.token_nll), what })
 }
 
 fn lines(found: &Divergence) -> Vec<String> {
