@@ -159,7 +159,9 @@ fn inputs_that_cannot_be_measured_are_named() {
     let dense = folder.path("dense.gguf");
     latent(&["make-model", "tiny-dense", "Q8_0", &dense, "--layers", "1"]).assert().success();
     refused(&["eval", "routing", "-m", &dense, &folder.text()], 1, &["no routers"]);
-    refused(&["eval", "weights", "--base-model", &dense], 1, &["no tensor of the same name"]);
+    let hf = folder.path("hf");
+    latent(&["make-model", "tiny-dense", "BF16", &hf, "--layers", "1"]).assert().success();
+    refused(&["eval", "weights", "--base-model", &hf], 1, &["no tensor of the same name"]);
     // a logits file of another vocabulary
     let (text, base) = (folder.text(), folder.path("base"));
     latent(&["eval", "perplexity", "-c", "64", "--chunks", "1", "--kl-divergence-base", &base, &text])

@@ -40,7 +40,7 @@ pub struct Needle {
 pub enum Haystack {
     /// Facts of the same form about other things.
     #[default]
-    Facts,
+    SimilarFacts,
     /// Sentences of a text, again from the beginning where it ends.
     Sentences(Vec<String>),
 }
@@ -60,7 +60,7 @@ impl Haystack {
     fn sentence(&self, case: Case, at: usize) -> String {
         match self {
             // fact 0 is the one that is asked for
-            Haystack::Facts => fact(case.trial, at + 1).sentence,
+            Haystack::SimilarFacts => fact(case.trial, at + 1).sentence,
             Haystack::Sentences(sentences) => sentences[(at + case.trial * 97) % sentences.len()].clone(),
         }
     }
@@ -172,18 +172,21 @@ mod tests {
     #[test]
     fn a_prompt_is_as_long_as_it_may_be_and_the_same_every_time() {
         let case = Case { length: 500, depth: 0.5, trial: 3 };
-        let needle = hide(case, &Haystack::Facts).unwrap();
+        let needle = hide(case, &Haystack::SimilarFacts).unwrap();
         // a fact has 8 words
         assert!((493..=500).contains(&needle.tokens.len()), "{}", needle.tokens.len());
-        assert_eq!(hide(case, &Haystack::Facts).unwrap(), needle);
-        assert_ne!(hide(Case { trial: 4, ..case }, &Haystack::Facts).unwrap().expected, needle.expected);
-        assert!(hide(Case { length: 5, ..case }, &Haystack::Facts).is_none());
+        assert_eq!(hide(case, &Haystack::SimilarFacts).unwrap(), needle);
+        assert_ne!(
+            hide(Case { trial: 4, ..case }, &Haystack::SimilarFacts).unwrap().expected,
+            needle.expected
+        );
+        assert!(hide(Case { length: 5, ..case }, &Haystack::SimilarFacts).is_none());
     }
 
     #[test]
     fn the_fact_stands_at_its_depth_and_no_other_has_its_key() {
         for (depth, line) in [(0.0, 1), (0.5, 31), (1.0, 61)] {
-            let needle = hide(Case { length: 500, depth, trial: 1 }, &Haystack::Facts).unwrap();
+            let needle = hide(Case { length: 500, depth, trial: 1 }, &Haystack::SimilarFacts).unwrap();
             assert_eq!(needle.sentences, 60);
             let lines: Vec<&str> = needle.text.lines().collect();
             let key =

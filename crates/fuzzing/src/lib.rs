@@ -16,6 +16,8 @@ mod circuit;
 #[cfg(feature = "engine")]
 mod dump;
 mod encode;
+#[cfg(feature = "engine")]
+mod evaluation;
 mod grammar;
 mod headers;
 #[cfg(feature = "engine")]
@@ -42,6 +44,8 @@ pub use circuit::circuit;
 #[cfg(feature = "engine")]
 pub use dump::dump;
 pub use encode::encode;
+#[cfg(feature = "engine")]
+pub use evaluation::evaluation;
 pub use grammar::{grammar, json_schema};
 pub use headers::{config, gguf, packed, safetensors};
 #[cfg(feature = "engine")]
@@ -84,6 +88,8 @@ pub const TARGETS: &[Target] = &[
     ("circuit", circuit),
     #[cfg(feature = "engine")]
     ("dump", dump),
+    #[cfg(feature = "engine")]
+    ("evaluation", evaluation),
     #[cfg(feature = "engine")]
     ("plan_step", plan_step),
     #[cfg(feature = "engine")]

@@ -69,8 +69,8 @@ fn circuits() {
 
 #[test]
 #[cfg(feature = "engine")]
-fn sessions_dumps_and_stop_strings() {
-    replay(&["session", "dump", "stop_strings"]);
+fn sessions_dumps_evaluations_and_stop_strings() {
+    replay(&["session", "dump", "evaluation", "stop_strings"]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::batched::{BatchedSequences, context, fit};
 use super::bench_draft;
 use super::bench_memory::{self, Before};
+use super::cpu_info::cpu_info;
 use crate::args::{BenchArgs, Table};
 use crate::{model, output};
 use anyhow::Result;
@@ -237,14 +238,6 @@ fn object(row: &Measured, engine: &Engine, file: &str, limits: &Limits) -> Value
         "roofline_bound": row.roofline.bound(),
         "of_roofline": row.of_roofline(),
     })
-}
-
-/// Name of the CPU.
-pub(super) fn cpu_info() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = text.lines().find(|line| line.starts_with("model name"));
-    line.and_then(|line| Some(line.split_once(':')?.1.trim().to_owned()))
-        .unwrap_or_else(|| std::env::consts::ARCH.into())
 }
 
 /// A line per object, of the keys whose values fit into a cell.

@@ -234,7 +234,7 @@ fn object(row: &Measured, engine: &Engine, checkpoint: &Checkpoint) -> Value {
     json!({
         "build_commit": option_env!("LATENT_COMMIT").unwrap_or("unknown"),
         "version": env!("CARGO_PKG_VERSION"),
-        "cpu_info": super::bench::cpu_info(),
+        "cpu_info": super::cpu_info::cpu_info(),
         "model_filename": checkpoint.display_name(),
         "model_type": s.name,
         "n_threads": s.placement.threads(),

@@ -326,7 +326,7 @@ fn support(cpu: &Cpu, args: &crate::args::KernelsSupportArgs) -> Result<()> {
             features.into_iter().map(|(name, there)| (name.to_owned(), there.into())).collect();
         return output::json(&json!({
             "backend": cpu.name(),
-            "cpu": super::bench::cpu_info(),
+            "cpu": super::cpu_info::cpu_info(),
             "levels": levels,
             "features": features,
             "kernels": kernels.len(),
@@ -334,7 +334,7 @@ fn support(cpu: &Cpu, args: &crate::args::KernelsSupportArgs) -> Result<()> {
             "operations": found,
         }));
     }
-    output::line(&format!("{}: {}", cpu.name(), super::bench::cpu_info()))?;
+    output::line(&format!("{}: {}", cpu.name(), super::cpu_info::cpu_info()))?;
     let words = |there: bool| if there { "yes" } else { "no" };
     let named = |wanted: bool| -> String {
         let names: Vec<&str> =

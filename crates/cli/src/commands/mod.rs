@@ -11,6 +11,7 @@ mod check;
 mod constraint;
 mod conversation;
 mod convert;
+mod cpu_info;
 mod diff;
 mod draw;
 mod dump;

@@ -9,6 +9,9 @@ const WIDTH: f64 = 880.0;
 /// Room for a tick's text.
 const TICK: f64 = 16.0;
 
+/// Values further from 0 are no measurements: axes leave them out.
+const LARGE: f64 = 1e30;
+
 /// A bar: name, value, and what is written behind it.
 pub(super) struct Bar {
     pub(super) name: String,
@@ -82,7 +85,11 @@ pub(super) fn lines(label: &str, lines: &[Line], unit: &str) -> String {
     const HEIGHT: f64 = 280.0;
     let (left, right, top, bottom) = (62.0, WIDTH - 130.0, 14.0, HEIGHT - 34.0);
     let all = || {
-        lines.iter().flat_map(|line| &line.points).copied().filter(|(x, y)| x.is_finite() && y.is_finite())
+        lines
+            .iter()
+            .flat_map(|line| &line.points)
+            .copied()
+            .filter(|(x, y)| x.abs() < LARGE && y.abs() < LARGE)
     };
     let range = |values: &mut dyn Iterator<Item = f64>| {
         values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)))

@@ -147,8 +147,10 @@ fn retrieval(found: &Retrieval) -> String {
         found.cells.iter().map(|cell| (cell.length, cell.depth)).unzip();
     lengths.sort_unstable();
     lengths.dedup();
+    lengths.truncate(MOST);
     depths.sort_by(f64::total_cmp);
     depths.dedup();
+    depths.truncate(MOST);
     let cell = |depth: f64, length: usize| {
         let cell = found.cells.iter().find(|cell| cell.depth == depth && cell.length == length);
         cell.map_or((0.0, "–".to_owned()), |cell| (cell.found, format!("{:.0} %", 100.0 * cell.found)))
@@ -197,7 +199,7 @@ fn routing(found: &Routing) -> String {
         line("far apart", |s| s.apart),
         line("uniform", |s| s.uniform),
     ];
-    let unused: usize = found.layers.iter().map(|layer| layer.unused).sum();
+    let unused = found.layers.iter().fold(0usize, |sum, layer| sum.saturating_add(layer.unused));
     let mut page =
         table(&[("tokens", found.tokens.to_string()), ("experts never chosen", unused.to_string())])
             + &heading(

@@ -61,7 +61,7 @@ pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
 
 /// What facts are hidden among.
 fn haystack(path: Option<&Path>) -> Result<Haystack> {
-    let Some(path) = path else { return Ok(Haystack::Facts) };
+    let Some(path) = path else { return Ok(Haystack::SimilarFacts) };
     Haystack::of_text(&corpus::read(path)?)
         .ok_or_else(|| Usage(format!("{}: the text has no sentence", path.display())).into())
 }
