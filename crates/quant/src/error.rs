@@ -22,4 +22,12 @@ pub enum QuantError {
         /// Numbers given.
         numbers: usize,
     },
+    /// Not one importance per number.
+    #[error("{importance} importances do not go with {numbers} numbers")]
+    Importance {
+        /// Importances given.
+        importance: usize,
+        /// Numbers given.
+        numbers: usize,
+    },
 }

@@ -1,4 +1,4 @@
-//! IQ1_S: 256 weights in 50 bytes; sub-block g of 32: weight = d · (2 · scale\[g\] + 1) · (grid ± 1/8). Decode only.
+//! IQ1_S: 256 weights in 50 bytes; sub-block g of 32: weight = d · (2 · scale\[g\] + 1) · (grid ± 1/8).
 //!
 //! ```text
 //! 0   2                          34                                                                            50
@@ -7,9 +7,9 @@
 
 use crate::blocks::{bytes_at, half};
 use crate::grids;
+use crate::search::{importance_at, shifted_grid};
 
-/// What moves every grid value up or down.
-pub const DELTA: f32 = 0.125;
+pub use crate::search::shifted_grid::DELTA;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(50).zip(out.chunks_exact_mut(256)) {
@@ -22,6 +22,24 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
             for (out, value) in out.iter_mut().zip(&grids::IQ1[index]) {
                 *out = scale * (f32::from(*value) + delta);
             }
+        }
+    }
+}
+
+/// Quantizes whole blocks; the lowest error that the search finds.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(50)).enumerate() {
+        let importance = importance_at(importance, n * 256, 256);
+        let block = shifted_grid::super_block::<8, 4>(x, importance, true);
+        out[..2].copy_from_slice(&block.d.to_le_bytes());
+        for g in 0..8 {
+            let mut word = u16::from(block.scales[g]) << 12 | u16::from(block.down[g * 4]) << 15;
+            for l in 0..4 {
+                out[2 + g * 4 + l] = block.rows[g * 4 + l] as u8;
+                word |= (block.rows[g * 4 + l] >> 8) << (3 * l);
+            }
+            out[34 + 2 * g..36 + 2 * g].copy_from_slice(&word.to_le_bytes());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! IQ2_XXS: 256 weights in 66 bytes; sub-block g of 32: weight = d · (0.5 + scale[g]) / 4 · grid · sign. Decode only.
+//! IQ2_XXS: 256 weights in 66 bytes; sub-block g of 32: weight = d · (0.5 + scale[g]) / 4 · grid · sign.
 //!
 //! ```text
 //! 0   2                                                                          66
@@ -10,6 +10,8 @@
 use crate::blocks::{bytes_at, half};
 use crate::grids;
 use crate::iq_signs::{even_signs, signed_row};
+use crate::search::grid::{self, Form, Grid};
+use crate::search::importance_at;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(66).zip(out.chunks_exact_mut(256)) {
@@ -21,6 +23,27 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
                 let row = &grids::IQ2_XXS[usize::from(part[l])];
                 signed_row(out, scale, row, even_signs((word >> (7 * l)) as u8));
             }
+        }
+    }
+}
+
+static GRID: Grid<8, 256> = Grid::new(&grids::IQ2_XXS);
+const FORM: Form = Form { unit: 0.25, top: 43.0, even: true };
+
+/// Quantizes whole blocks; the lowest error that the search finds.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(66)).enumerate() {
+        let importance = importance_at(importance, n * 256, 256);
+        let block = grid::super_block::<8, 4, 8, 256>(x, importance, &GRID, FORM);
+        out[..2].copy_from_slice(&block.d.to_le_bytes());
+        for (g, out) in out[2..].chunks_exact_mut(8).enumerate() {
+            let mut word = u32::from(block.scales[g]) << 28;
+            for l in 0..4 {
+                out[l] = block.rows[g * 4 + l] as u8;
+                word |= u32::from(block.signs[g * 4 + l] & 127) << (7 * l);
+            }
+            out[4..].copy_from_slice(&word.to_le_bytes());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! IQ3_XXS: 256 weights in 98 bytes; sub-block g of 32: weight = d · (0.5 + scale[g]) / 2 · grid · sign. Decode only.
+//! IQ3_XXS: 256 weights in 98 bytes; sub-block g of 32: weight = d · (0.5 + scale[g]) / 2 · grid · sign.
 //!
 //! ```text
 //! 0   2                                    66                                                      98
@@ -10,6 +10,8 @@
 use crate::blocks::{bytes_at, half};
 use crate::grids;
 use crate::iq_signs::{even_signs, signed_row};
+use crate::search::grid::{self, Form, Grid};
+use crate::search::importance_at;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(98).zip(out.chunks_exact_mut(256)) {
@@ -21,6 +23,29 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
             let (left, right) = out.split_at_mut(4);
             signed_row(left, scale, &grids::IQ3_XXS[usize::from(block[2 + 2 * n])], signs);
             signed_row(right, scale, &grids::IQ3_XXS[usize::from(block[3 + 2 * n])], signs >> 4);
+        }
+    }
+}
+
+static GRID: Grid<4, 256> = Grid::new(&grids::IQ3_XXS);
+const FORM: Form = Form { unit: 0.5, top: 62.0, even: true };
+
+/// Quantizes whole blocks; the lowest error that the search finds.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(98)).enumerate() {
+        let importance = importance_at(importance, n * 256, 256);
+        let block = grid::super_block::<8, 8, 4, 256>(x, importance, &GRID, FORM);
+        out[..2].copy_from_slice(&block.d.to_le_bytes());
+        for n in 0..64 {
+            out[2 + n] = block.rows[n] as u8;
+        }
+        for (g, out) in out[66..].chunks_exact_mut(4).enumerate() {
+            let mut word = u32::from(block.scales[g]) << 28;
+            for l in 0..4 {
+                word |= u32::from(block.signs[g * 4 + l] & 127) << (7 * l);
+            }
+            out.copy_from_slice(&word.to_le_bytes());
         }
     }
 }

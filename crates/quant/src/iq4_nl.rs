@@ -5,11 +5,35 @@
 //! │ d │ byte i: quant i | quant i+16 « 4 │
 //! ```
 
-use crate::blocks::{extreme, half, nibbles, put_half, put_nibbles};
-use crate::k_search::safe_inverse;
+use crate::blocks::{half, nibbles, put_nibbles};
+use crate::search::levels::{self, Levels};
+use crate::search::{LANES, importance_at};
 
 /// What the sixteen quants of IQ4_NL and IQ4_XS stand for, ascending.
 pub const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// The table of IQ4_NL.
+pub(crate) struct Iq4;
+
+impl Levels for Iq4 {
+    const ENDS: [f32; 2] = [-127.0, 113.0];
+
+    #[inline(always)]
+    fn end(candidate: usize) -> f32 {
+        let step = (candidate % LANES) as f32 - 7.5;
+        if candidate < LANES { -127.0 + 2.0 * step } else { 113.0 + 2.0 * step }
+    }
+
+    #[inline(always)]
+    fn nearest(v: f32) -> f32 {
+        let mut value = f32::from(VALUES[0]);
+        for i in 0..15 {
+            let (below, above) = (f32::from(VALUES[i]), f32::from(VALUES[i + 1]));
+            value = if v > (below + above) * 0.5 { above } else { value };
+        }
+        value
+    }
+}
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(18).zip(out.chunks_exact_mut(32)) {
@@ -20,52 +44,24 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The quant whose value is nearest to `x`, the lower one of equals; quant 0 for NaN.
-fn nearest(x: f32) -> u8 {
-    let above = VALUES.partition_point(|v| f32::from(*v) < x).min(15);
-    let below = above.saturating_sub(1);
-    let off = |quant: usize| (f32::from(VALUES[quant]) - x).abs();
-    if off(below) <= off(above) { below as u8 } else { above as u8 }
-}
-
-/// The quants of 32 values for a scale. With a zero scale they do not matter.
-pub(crate) fn quants(x: &[f32], scale: f32) -> [u8; 32] {
-    let inverse = safe_inverse(scale);
-    std::array::from_fn(|i| nearest(x[i] * inverse))
-}
-
-/// The scale of 32 values by weighted least squares: candidates map the largest magnitude to either end of the table or near it; each is refined once.
-/// Weights are squared magnitudes, as large values matter most in dot products. 0 if all values are zero or one is infinite.
-pub(crate) fn fit(x: &[f32]) -> f32 {
-    let largest = extreme(x);
-    if largest == 0.0 || !largest.is_finite() {
-        return 0.0;
-    }
-    let weight = |v: f32| (v / largest).powi(2);
-    let mut best = (f32::INFINITY, largest / f32::from(VALUES[0]));
-    for end in [f32::from(VALUES[0]), f32::from(VALUES[15])] {
-        for step in -7..=7 {
-            let quants = quants(x, largest / (end + step as f32));
-            let value = |i: usize| f32::from(VALUES[usize::from(quants[i])]);
-            let (mut vx, mut vv) = (0.0f32, 0.0f32);
-            for (i, &v) in x.iter().enumerate() {
-                vx += weight(v) * value(i) * v;
-                vv += weight(v) * value(i) * value(i);
-            }
-            let scale = if vv > 0.0 { vx / vv } else { continue };
-            let error: f32 =
-                x.iter().enumerate().map(|(i, &v)| weight(v) * (scale * value(i) - v).powi(2)).sum();
-            if error < best.0 {
-                best = (error, scale);
-            }
+/// The quants of 32 values of the table.
+#[inline(always)]
+pub(crate) fn quants_of(values: &[f32]) -> [u8; 32] {
+    let mut quants = [0; 32];
+    for i in 0..32 {
+        for bound in &VALUES[1..] {
+            quants[i] += u8::from(values[i] >= f32::from(*bound));
         }
     }
-    best.1
+    quants
 }
 
-pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
-    for (x, out) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(18)) {
-        let d = put_half(out, 0, fit(x));
-        put_nibbles(&mut out[2..], &quants(x, d));
+/// Quantizes whole blocks; the lowest error that the search finds.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (x, out)) in numbers.chunks_exact(32).zip(out.chunks_exact_mut(18)).enumerate() {
+        let (d, values) = levels::block::<Iq4, 32>(x, importance_at(importance, n * 32, 32));
+        out[..2].copy_from_slice(&d.to_le_bytes());
+        put_nibbles(&mut out[2..], &quants_of(&values));
     }
 }

@@ -6,9 +6,10 @@
 //! │   │ at bit 2·g                   │ 2·i | of scale 2·i+1 « 4    │ (values: those of IQ4_NL)                   │
 //! ```
 
-use crate::blocks::{bytes_at, extreme, half, nibbles, put_half, put_nibbles};
-use crate::iq4_nl::{VALUES, fit, quants};
-use crate::k_search::safe_inverse;
+use crate::blocks::{bytes_at, half, nibbles, put_nibbles};
+use crate::iq4_nl::{Iq4, VALUES, quants_of};
+use crate::search::importance_at;
+use crate::search::levels;
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(136).zip(out.chunks_exact_mut(256)) {
@@ -25,20 +26,21 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
-    for (x, out) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(136)) {
-        let fits: [f32; 8] = std::array::from_fn(|g| fit(&x[g * 32..(g + 1) * 32]));
-        let d = put_half(out, 0, extreme(&fits) / -32.0);
-        let id = safe_inverse(d);
+/// Quantizes whole blocks; the lowest error that the search finds.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(136)).enumerate() {
+        let importance = importance_at(importance, n * 256, 256);
+        let block = levels::super_block::<Iq4, 8, 32>(x, importance, 32.0);
         let mut upper = 0u16;
         out[4..8].fill(0);
-        for (g, x) in x.chunks_exact(32).enumerate() {
-            let scale = (fits[g] * id).round().clamp(-32.0, 31.0);
-            let bits = (scale + 32.0) as u8;
+        for g in 0..8 {
+            let bits = (block.scales[g] + 32) as u8;
             upper |= u16::from(bits >> 4) << (2 * g);
             out[4 + g / 2] |= (bits & 15) << (g % 2 * 4);
-            put_nibbles(&mut out[8 + g * 16..], &quants(x, d * scale));
+            put_nibbles(&mut out[8 + g * 16..], &quants_of(&block.levels[g * 32..(g + 1) * 32]));
         }
+        out[..2].copy_from_slice(&block.d.to_le_bytes());
         out[2..4].copy_from_slice(&upper.to_le_bytes());
     }
 }

@@ -1,9 +1,10 @@
 //! Weight formats: what the bits mean. Scalar and exact, the reference for every kernel.
 //!
 //! * [`decode`], [`encode`]: dequantize and quantize whole blocks. [`decoder`]: the function itself, unchecked, for hot loops.
+//! * [`quantize`]: quantizes with the best search there is, weighted by importances, for files that are kept; also IQ1 to IQ3 and TQ.
 //! * [`Statistics`]: ranges, moments and outlier scales of a tensor.
 //! * [`not_finite`]: counts NaN and infinities without dequantizing.
-//! * [`can_decode`], [`can_encode`]: which formats are supported.
+//! * [`can_decode`], [`can_encode`], [`can_quantize`]: which formats are supported.
 //! * [`k_scales`]: the packed scales of K-quants.
 //! * [`tiles`]: sixteen weight rows interleaved for SIMD, and back.
 //! * [`e2m1`], [`f8_e4m3`], [`grids`], [`iq4_nl`], [`iq_signs`], [`mxfp4`], [`nvfp4`]: value tables and scales of the other formats.
@@ -42,7 +43,6 @@ pub mod iq4_nl;
 mod iq4_xs;
 pub mod iq_signs;
 pub mod k_scales;
-mod k_search;
 pub mod mxfp4;
 pub mod nvfp4;
 mod plain;
@@ -59,6 +59,8 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 mod q8_k;
+pub mod quantizers;
+mod search;
 mod statistics;
 pub mod tiles;
 mod tq1_0;
@@ -73,8 +75,8 @@ use latent_types::TensorType;
 /// Dequantizes whole blocks. If the lengths disagree, the shorter one decides.
 pub type DecodeFn = fn(&[u8], &mut [f32]);
 
-/// Quantizes whole blocks, under the same condition.
-type EncodeFn = fn(&[f32], &mut [u8]);
+/// Quantizes whole blocks, under the same condition, with an importance per weight.
+pub type QuantizeFn = fn(&[f32], Option<&[f32]>, &mut [u8]);
 
 /// The function that dequantizes `ty`.
 pub fn decoder(ty: TensorType) -> Option<DecodeFn> {
@@ -113,27 +115,56 @@ pub fn decoder(ty: TensorType) -> Option<DecodeFn> {
     })
 }
 
-fn encoder(ty: TensorType) -> Option<EncodeFn> {
+fn encoder(ty: TensorType) -> Option<QuantizeFn> {
     Some(match ty {
-        TensorType::F32 => plain::encode_f32,
-        TensorType::F16 => plain::encode_f16,
-        TensorType::BF16 => plain::encode_bf16,
-        TensorType::F8_E4M3 => f8_e4m3::encode,
-        TensorType::Q4_0 => q4_0::encode,
-        TensorType::Q4_1 => q4_1::encode,
-        TensorType::Q5_0 => q5_0::encode,
-        TensorType::Q5_1 => q5_1::encode,
-        TensorType::Q8_0 => q8_0::encode,
-        TensorType::Q2_K => q2_k::encode,
-        TensorType::Q3_K => q3_k::encode,
-        TensorType::Q4_K => q4_k::encode,
-        TensorType::Q5_K => q5_k::encode,
-        TensorType::Q6_K => q6_k::encode,
-        TensorType::Q8_K => q8_k::encode,
-        TensorType::IQ4_NL => iq4_nl::encode,
-        TensorType::IQ4_XS => iq4_xs::encode,
-        TensorType::MXFP4 => mxfp4::encode,
-        TensorType::NVFP4 => nvfp4::encode,
+        TensorType::Q4_0 => |x, _, out| q4_0::encode(x, out),
+        TensorType::Q4_1 => |x, _, out| q4_1::encode(x, out),
+        TensorType::Q5_0 => |x, _, out| q5_0::encode(x, out),
+        TensorType::Q5_1 => |x, _, out| q5_1::encode(x, out),
+        TensorType::MXFP4 => |x, _, out| mxfp4::encode(x, out),
+        TensorType::TQ1_0
+        | TensorType::TQ2_0
+        | TensorType::IQ1_S
+        | TensorType::IQ1_M
+        | TensorType::IQ2_XXS
+        | TensorType::IQ2_XS
+        | TensorType::IQ2_S
+        | TensorType::IQ3_XXS
+        | TensorType::IQ3_S => return None,
+        _ => return quantizer(ty),
+    })
+}
+
+fn quantizer(ty: TensorType) -> Option<QuantizeFn> {
+    Some(match ty {
+        TensorType::F32 => |x, _, out| plain::encode_f32(x, out),
+        TensorType::F16 => |x, _, out| plain::encode_f16(x, out),
+        TensorType::BF16 => |x, _, out| plain::encode_bf16(x, out),
+        TensorType::F8_E4M3 => |x, _, out| f8_e4m3::encode(x, out),
+        TensorType::Q8_0 => |x, _, out| q8_0::encode(x, out),
+        TensorType::Q8_K => |x, _, out| q8_k::encode(x, out),
+        TensorType::Q4_0 => quantizers::q4_0,
+        TensorType::Q4_1 => quantizers::q4_1,
+        TensorType::Q5_0 => quantizers::q5_0,
+        TensorType::Q5_1 => quantizers::q5_1,
+        TensorType::Q2_K => quantizers::q2_k,
+        TensorType::Q3_K => quantizers::q3_k,
+        TensorType::Q4_K => quantizers::q4_k,
+        TensorType::Q5_K => quantizers::q5_k,
+        TensorType::Q6_K => quantizers::q6_k,
+        TensorType::IQ1_S => quantizers::iq1_s,
+        TensorType::IQ1_M => quantizers::iq1_m,
+        TensorType::IQ2_XXS => quantizers::iq2_xxs,
+        TensorType::IQ2_XS => quantizers::iq2_xs,
+        TensorType::IQ2_S => quantizers::iq2_s,
+        TensorType::IQ3_XXS => quantizers::iq3_xxs,
+        TensorType::IQ3_S => quantizers::iq3_s,
+        TensorType::IQ4_NL => quantizers::iq4_nl,
+        TensorType::IQ4_XS => quantizers::iq4_xs,
+        TensorType::MXFP4 => quantizers::mxfp4,
+        TensorType::NVFP4 => quantizers::nvfp4,
+        TensorType::TQ1_0 => quantizers::tq1_0,
+        TensorType::TQ2_0 => quantizers::tq2_0,
         _ => return None,
     })
 }
@@ -146,6 +177,11 @@ pub fn can_decode(ty: TensorType) -> bool {
 /// Whether `ty` can be encoded.
 pub fn can_encode(ty: TensorType) -> bool {
     encoder(ty).is_some()
+}
+
+/// Whether `ty` can be written by [`quantize`].
+pub fn can_quantize(ty: TensorType) -> bool {
+    quantizer(ty).is_some()
 }
 
 /// The types that can be encoded.
@@ -178,8 +214,47 @@ pub fn decode(ty: TensorType, bytes: &[u8], out: &mut [f32]) -> Result<(), Quant
 pub fn encode(ty: TensorType, numbers: &[f32], out: &mut [u8]) -> Result<(), QuantError> {
     let encode = encoder(ty).ok_or(QuantError::NotEncodable(ty))?;
     check(ty, out.len(), numbers.len())?;
-    encode(numbers, out);
+    encode(numbers, None, out);
     Ok(())
+}
+
+/// Quantizes whole blocks with the lowest error that the format's search finds, deterministically. Errors count in proportion to `importance`, one value per
+/// weight and none negative: the mean square of the activations that the weight is multiplied by. NaN and infinity as for [`encode`].
+///
+/// # Errors
+/// A type that cannot be quantized to; lengths that do not agree.
+pub fn quantize(
+    ty: TensorType,
+    numbers: &[f32],
+    importance: Option<&[f32]>,
+    out: &mut [u8],
+) -> Result<(), QuantError> {
+    let quantize = quantizer(ty).ok_or(QuantError::NotEncodable(ty))?;
+    check_quantize(ty, numbers, importance, out)?;
+    quantize(numbers, importance, out);
+    Ok(())
+}
+
+/// Whether [`quantize`] would take these.
+///
+/// # Errors
+/// As there.
+pub fn check_quantize(
+    ty: TensorType,
+    numbers: &[f32],
+    importance: Option<&[f32]>,
+    out: &[u8],
+) -> Result<(), QuantError> {
+    if !can_quantize(ty) {
+        return Err(QuantError::NotEncodable(ty));
+    }
+    check(ty, out.len(), numbers.len())?;
+    match importance {
+        Some(importance) if importance.len() != numbers.len() => {
+            Err(QuantError::Importance { importance: importance.len(), numbers: numbers.len() })
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,11 @@
 //! │ 4 × UE4M3 │ 4 × 8 bytes: byte i of sub-block: quant i | quant i+8 « 4 │
 //! ```
 
+use crate::blocks::extreme;
 use crate::e2m1;
 use crate::f8_e4m3;
+use crate::search::levels::{self, E2m1};
+use crate::search::{LANES, error_weights, importance_at, lowest, part};
 
 /// Half the scale of a UE4M3 code, for [`e2m1::DOUBLED`]. Four exponent bits (bias 7), three mantissa bits. The sign bit is ignored, and 0x7f, E4M3's
 /// NaN, is 0: both as in ggml (0xff, which no encoder writes, is 240 in the Python package).
@@ -32,32 +35,33 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Squared error of 16 weights for a scale code.
-fn error(numbers: &[f32], scale: u8) -> f32 {
-    let d = half_scale(scale);
-    let off = |v: f32| d * f32::from(e2m1::DOUBLED[usize::from(e2m1::nearest(v, d))]) - v;
-    numbers.iter().map(|&v| off(v).powi(2)).sum()
-}
-
-/// The best of the scale codes around the one that maps the largest magnitude to E2M1's largest, 6. Lower codes clip it, higher ones round it; either
-/// can suit the other fifteen better.
-fn best_scale(numbers: &[f32]) -> u8 {
-    let largest = numbers.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-    let middle = f8_e4m3::code(largest / 6.0);
-    let mut best = (f32::INFINITY, middle);
-    for scale in middle.saturating_sub(2)..=(middle + 4).min(0x7e) {
-        let error = error(numbers, scale);
-        if error < best.0 {
-            best = (error, scale);
-        }
+/// Codes around the one that maps the largest magnitude to E2M1's largest, 6. Lower ones clip it, higher ones round it; either can suit the other
+/// fifteen weights better.
+#[inline(always)]
+fn candidates(x: &[f32; 16]) -> [u8; LANES] {
+    let middle = f8_e4m3::code(extreme(x).abs() / 6.0);
+    let mut codes = [0; LANES];
+    for l in 0..LANES {
+        // lane 0 is the middle, so that it wins among equals
+        let off = if l % 2 == 0 { -(l as i16 / 2) } else { l as i16 / 2 + 1 };
+        codes[l] = (i16::from(middle) + off).clamp(0, 0x7e) as u8;
     }
-    best.1
+    codes
 }
 
-pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
-    for (numbers, out) in numbers.chunks_exact(64).zip(out.chunks_exact_mut(36)) {
-        for (g, x) in numbers.chunks_exact(16).enumerate() {
-            out[g] = best_scale(x);
+/// Quantizes whole blocks; the lowest error that the search finds.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (numbers, out)) in numbers.chunks_exact(64).zip(out.chunks_exact_mut(36)).enumerate() {
+        let mut w = [0.0; 64];
+        error_weights(numbers, importance_at(importance, n * 64, 64), &mut w);
+        for g in 0..4 {
+            let x = part::<16>(numbers, g * 16);
+            let (codes, mut scales) = (candidates(&x), [0.0; LANES]);
+            for l in 0..LANES {
+                scales[l] = half_scale(codes[l]);
+            }
+            out[g] = codes[lowest(&levels::errors::<E2m1, 16>(&x, &part(&w, g * 16), &scales))];
             let d = half_scale(out[g]);
             for i in 0..8 {
                 out[4 + g * 8 + i] = e2m1::nearest(x[i], d) | (e2m1::nearest(x[i + 8], d) << 4);

@@ -5,8 +5,8 @@
 //! │ byte g: scale g | min g « 4 │ 2 × 32 bytes: quants i, i+32, i+64, i+96 │ d │ dmin │
 //! ```
 
-use crate::blocks::{half, put_half};
-use crate::k_search::{nearest, scales_and_mins};
+use crate::blocks::half;
+use crate::search::{affine, importance_at};
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(84).zip(out.chunks_exact_mut(256)) {
@@ -22,16 +22,18 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
-    for (x, out) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(84)) {
-        let (scales, mins, d, dmin) = scales_and_mins::<16>(x, 3.0, 15.0);
-        let (d, dmin) = (put_half(out, 80, d), put_half(out, 82, dmin));
+/// Quantizes whole blocks; the lowest error that the search finds.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(84)).enumerate() {
+        let block = affine::super_block::<16, 16>(x, importance_at(importance, n * 256, 256), 3.0, 15.0);
+        out[80..82].copy_from_slice(&block.d.to_le_bytes());
+        out[82..84].copy_from_slice(&block.dmin.to_le_bytes());
         out[16..80].fill(0);
         for g in 0..16 {
-            out[g] = scales[g] | (mins[g] << 4);
+            out[g] = block.scales[g] | (block.mins[g] << 4);
         }
-        for (n, &v) in x.iter().enumerate() {
-            let quant = nearest(v, d * f32::from(scales[n / 16]), dmin * f32::from(mins[n / 16]), 3.0);
+        for (n, quant) in block.quants.iter().enumerate() {
             out[16 + n / 128 * 32 + n % 32] |= quant << (n % 128 / 32 * 2);
         }
     }

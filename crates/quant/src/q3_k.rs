@@ -7,9 +7,10 @@
 //!
 //! The scales are packed as [`crate::k_scales::unpack_q3_scales`] says.
 
-use crate::blocks::{bytes_at, extreme, half, put_half};
+use crate::blocks::{bytes_at, half};
 use crate::k_scales::{pack_q3_scales, unpack_q3_scales};
-use crate::k_search::{fit_symmetric, nearest_symmetric, safe_inverse};
+use crate::search::importance_at;
+use crate::search::levels::{self, Even};
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(110).zip(out.chunks_exact_mut(256)) {
@@ -28,16 +29,17 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
-    for (x, out) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(110)) {
-        let fits: [f32; 16] = std::array::from_fn(|g| fit_symmetric(&x[g * 16..(g + 1) * 16], 4.0));
-        let d = put_half(out, 108, extreme(&fits) / -32.0);
-        let id = safe_inverse(d);
-        let scales = fits.map(|f| (f * id).round().clamp(-32.0, 31.0) as i8);
-        out[96..108].copy_from_slice(&pack_q3_scales(&scales));
+/// Quantizes whole blocks; the lowest error that the search finds.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(110)).enumerate() {
+        let importance = importance_at(importance, n * 256, 256);
+        let block = levels::super_block::<Even<4>, 16, 16>(x, importance, 32.0);
+        out[96..108].copy_from_slice(&pack_q3_scales(&block.scales));
+        out[108..110].copy_from_slice(&block.d.to_le_bytes());
         out[..96].fill(0);
-        for (n, &v) in x.iter().enumerate() {
-            let quant = nearest_symmetric(v, d * f32::from(scales[n / 16]), 4.0);
+        for (n, level) in block.levels.iter().enumerate() {
+            let quant = (level + 4.0) as u8;
             out[32 + n / 128 * 32 + n % 32] |= (quant & 3) << (n % 128 / 32 * 2);
             out[n % 32] |= (quant >> 2) << (n / 32);
         }

@@ -7,9 +7,9 @@
 //!
 //! The scales are packed as [`crate::k_scales::unpack_scales_mins`] says.
 
-use crate::blocks::{bytes_at, half, put_half};
+use crate::blocks::{bytes_at, half};
 use crate::k_scales::{pack_scales_mins, unpack_scales_mins};
-use crate::k_search::{nearest, scales_and_mins};
+use crate::search::{affine, importance_at};
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(176).zip(out.chunks_exact_mut(256)) {
@@ -26,17 +26,21 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
-    for (x, out) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(176)) {
-        let (scales, mins, d, dmin) = scales_and_mins::<8>(x, 31.0, 63.0);
-        let (d, dmin) = (put_half(out, 0, d), put_half(out, 2, dmin));
-        out[4..16].copy_from_slice(&pack_scales_mins(&scales, &mins));
-        out[16..].fill(0);
-        for (n, &v) in x.iter().enumerate() {
-            let g = n / 32;
-            let quant = nearest(v, d * f32::from(scales[g]), dmin * f32::from(mins[g]), 31.0);
-            out[48 + g / 2 * 32 + n % 32] |= (quant & 15) << (g % 2 * 4);
-            out[16 + n % 32] |= (quant >> 4) << g;
+/// Quantizes whole blocks; the lowest error that the search finds.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(176)).enumerate() {
+        let block = affine::super_block::<8, 32>(x, importance_at(importance, n * 256, 256), 31.0, 63.0);
+        out[..2].copy_from_slice(&block.d.to_le_bytes());
+        out[2..4].copy_from_slice(&block.dmin.to_le_bytes());
+        out[4..16].copy_from_slice(&pack_scales_mins(&block.scales, &block.mins));
+        out[16..48].fill(0);
+        let (fifths, low) = out[16..].split_at_mut(32);
+        for (g, (quants, low)) in block.quants.chunks_exact(64).zip(low.chunks_exact_mut(32)).enumerate() {
+            for i in 0..32 {
+                low[i] = (quants[i] & 15) | (quants[i + 32] << 4);
+                fifths[i] |= (quants[i] >> 4) << (2 * g) | (quants[i + 32] >> 4) << (2 * g + 1);
+            }
         }
     }
 }

@@ -5,8 +5,9 @@
 //! │ 2 × 64 bytes: nibble i | nibble i+64 « 4 │ 2 × 32 bytes: upper of i, +32, +64, +96 │ 16 × scale i8 │ d  │
 //! ```
 
-use crate::blocks::{extreme, half, put_half};
-use crate::k_search::{fit_symmetric, nearest_symmetric, safe_inverse};
+use crate::blocks::half;
+use crate::search::importance_at;
+use crate::search::levels::{self, Even};
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(210).zip(out.chunks_exact_mut(256)) {
@@ -26,17 +27,19 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-pub(crate) fn encode(numbers: &[f32], out: &mut [u8]) {
-    for (x, out) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(210)) {
-        let fits: [f32; 16] = std::array::from_fn(|g| fit_symmetric(&x[g * 16..(g + 1) * 16], 32.0));
-        let d = put_half(out, 208, extreme(&fits) / -128.0);
-        let id = safe_inverse(d);
-        out[..192].fill(0);
-        for (g, fit) in fits.iter().enumerate() {
-            out[192 + g] = (fit * id).round().clamp(-128.0, 127.0) as i8 as u8;
+/// Quantizes whole blocks; the lowest error that the search finds.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(210)).enumerate() {
+        let importance = importance_at(importance, n * 256, 256);
+        let block = levels::super_block::<Even<32>, 16, 16>(x, importance, 128.0);
+        out[208..210].copy_from_slice(&block.d.to_le_bytes());
+        for (out, scale) in out[192..208].iter_mut().zip(block.scales) {
+            *out = scale as u8;
         }
-        for (n, &v) in x.iter().enumerate() {
-            let quant = nearest_symmetric(v, d * f32::from(out[192 + n / 16] as i8), 32.0);
+        out[..192].fill(0);
+        for (n, level) in block.levels.iter().enumerate() {
+            let quant = (level + 32.0) as u8;
             let (part, line, l) = (n / 128, n % 128 / 32, n % 32);
             out[part * 64 + line % 2 * 32 + l] |= (quant & 15) << (line / 2 * 4);
             out[128 + part * 32 + l] |= (quant >> 4) << (2 * line);

@@ -1,4 +1,4 @@
-//! TQ1_0: 256 weights −d, 0 or d in 54 bytes, five base-3 digits per byte. Decode only.
+//! TQ1_0: 256 weights −d, 0 or d in 54 bytes, five base-3 digits per byte.
 //!
 //! ```text
 //! 0                       32                        48                       52  54
@@ -8,6 +8,8 @@
 //! A byte is a fraction of 256; times 3ⁿ, its lower eight bits times 3 carry digit n into the ninth bit and above.
 
 use crate::blocks::half;
+use crate::search::importance_at;
+use crate::search::levels::{self, Ternary};
 
 const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
 
@@ -26,5 +28,31 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
         digits(&block[..32], &POWERS, d, &mut out[..160]);
         digits(&block[32..48], &POWERS, d, &mut out[160..240]);
         digits(&block[48..52], &POWERS[..4], d, &mut out[240..]);
+    }
+}
+
+/// The inverse of [`digits`] for d = 1: the smallest fraction of 256 that is not below the digits' fraction of 3⁵.
+#[inline(always)]
+fn put_digits(levels: &[f32], out: &mut [u8]) {
+    let width = out.len();
+    for (i, out) in out.iter_mut().enumerate() {
+        let mut number = 0u16;
+        for digit in 0..5 {
+            let level = levels.get(digit * width + i).copied().unwrap_or(-1.0);
+            number = number * 3 + (level + 1.0) as u16;
+        }
+        *out = (number * 256).div_ceil(243) as u8;
+    }
+}
+
+/// Quantizes whole blocks; the lowest error that the search finds.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(54)).enumerate() {
+        let (d, levels) = levels::block::<Ternary, 256>(x, importance_at(importance, n * 256, 256));
+        put_digits(&levels[..160], &mut out[..32]);
+        put_digits(&levels[160..240], &mut out[32..48]);
+        put_digits(&levels[240..], &mut out[48..52]);
+        out[52..54].copy_from_slice(&d.to_le_bytes());
     }
 }

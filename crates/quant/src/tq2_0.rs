@@ -1,4 +1,4 @@
-//! TQ2_0: 256 weights in 66 bytes, weight = d · (quant − 1), two bits per quant. Decode only.
+//! TQ2_0: 256 weights in 66 bytes, weight = d · (quant − 1), two bits per quant.
 //!
 //! ```text
 //! 0                                                                 64  66
@@ -6,6 +6,8 @@
 //! ```
 
 use crate::blocks::half;
+use crate::search::importance_at;
+use crate::search::levels::{self, Ternary};
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(66).zip(out.chunks_exact_mut(256)) {
@@ -16,5 +18,18 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
                 *out = d * f32::from(((byte >> (line % 4 * 2)) & 3) as i8 - 1);
             }
         }
+    }
+}
+
+/// Quantizes whole blocks; the lowest error that the search finds.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (x, out)) in numbers.chunks_exact(256).zip(out.chunks_exact_mut(66)).enumerate() {
+        let (d, levels) = levels::block::<Ternary, 256>(x, importance_at(importance, n * 256, 256));
+        out[..64].fill(0);
+        for (n, level) in levels.iter().enumerate() {
+            out[n / 128 * 32 + n % 32] |= ((level + 1.0) as u8) << (n % 128 / 32 * 2);
+        }
+        out[64..66].copy_from_slice(&d.to_le_bytes());
     }
 }

@@ -1,0 +1,282 @@
+//! Levels on both sides of zero times a scale.
+
+use super::{Candidates, LANES, REFINEMENTS, clamp, error_weights, lowest, part, round, safe_inverse, total};
+use half::f16;
+
+/// What the quants of a format stand for.
+pub(crate) trait Levels {
+    /// The lowest and the highest level.
+    const ENDS: [f32; 2];
+    /// What the extreme weight of a block is mapped to by the candidates: 32 points, half of them on either side of zero.
+    fn end(candidate: usize) -> f32;
+    /// The level nearest to `v`.
+    fn nearest(v: f32) -> f32;
+}
+
+/// Integers from −`N` to `N` − 1.
+pub(crate) struct Even<const N: usize>;
+
+impl<const N: usize> Levels for Even<N> {
+    const ENDS: [f32; 2] = [-(N as f32), N as f32 - 1.0];
+
+    #[inline(always)]
+    fn end(candidate: usize) -> f32 {
+        let (n, step) = (N as f32, (candidate % LANES) as f32 * 0.125 - 0.9375);
+        if candidate < LANES { -(n + step) } else { n - 1.0 + step + 0.5 }
+    }
+
+    #[inline(always)]
+    fn nearest(v: f32) -> f32 {
+        round(clamp(v, -(N as f32), N as f32 - 1.0))
+    }
+}
+
+/// −1, 0 and 1.
+pub(crate) struct Ternary;
+
+impl Levels for Ternary {
+    const ENDS: [f32; 2] = [-1.0, 1.0];
+
+    #[inline(always)]
+    fn end(candidate: usize) -> f32 {
+        // up to 4.875: the extreme of 256 normal numbers is three times as large as the best scale
+        0.95 + 0.125 * candidate as f32
+    }
+
+    #[inline(always)]
+    fn nearest(v: f32) -> f32 {
+        round(clamp(v, -1.0, 1.0))
+    }
+}
+
+/// Twice the values of E2M1.
+pub(crate) struct E2m1;
+
+impl Levels for E2m1 {
+    const ENDS: [f32; 2] = [-12.0, 12.0];
+
+    #[inline(always)]
+    fn end(candidate: usize) -> f32 {
+        12.0 + (candidate as f32 - 15.5) * 0.125
+    }
+
+    #[inline(always)]
+    fn nearest(v: f32) -> f32 {
+        use crate::e2m1::DOUBLED;
+        let size = v.abs();
+        let mut value = 0.0;
+        for i in 0..7 {
+            let (below, above) = (f32::from(DOUBLED[i]), f32::from(DOUBLED[i + 1]));
+            value = if size > (below + above) * 0.5 { above } else { value };
+        }
+        value.copysign(v)
+    }
+}
+
+/// The value of the largest magnitude; 0 for numbers of which one is NaN or infinite.
+#[inline(always)]
+fn extreme(x: &[f32]) -> f32 {
+    let mut best = 0.0f32;
+    let mut finite = true;
+    for v in x {
+        finite &= v.is_finite();
+        best = if v.abs() > best.abs() { *v } else { best };
+    }
+    if finite { best } else { 0.0 }
+}
+
+/// The scale of weights: candidates map the extreme weight to points near the ends of the levels; the best one is refined.
+#[inline(always)]
+pub(crate) fn fit<L: Levels, const N: usize>(x: &[f32; N], w: &[f32; N]) -> f32 {
+    let extreme = extreme(x);
+    if extreme == 0.0 {
+        return 0.0;
+    }
+    let (mut best, mut scale) = (f32::INFINITY, extreme / L::end(0));
+    for attempt in 0..2 + REFINEMENTS {
+        let mut scales = [0.0; LANES];
+        for l in 0..LANES {
+            // the best one itself, and slightly narrower and wider ones
+            let near = scale * (1.0 + (l as f32 - 7.0) * 0.006);
+            scales[l] = if attempt < 2 { extreme / L::end(attempt * LANES + l) } else { near };
+        }
+        let (wqx, wqq) = lane_sums::<L, N>(x, w, &scales);
+        let mut losses = [0.0; LANES];
+        for l in 0..LANES {
+            scales[l] = if wqq[l] > 0.0 { wqx[l] / wqq[l] } else { 0.0 };
+            losses[l] = -scales[l] * wqx[l];
+        }
+        let lane = lowest(&losses);
+        if losses[lane] < best && scales[lane] != 0.0 {
+            (best, scale) = (losses[lane], scales[lane]);
+        }
+    }
+    scale
+}
+
+/// Σ w·q·x and Σ w·q² for quants by several scales.
+#[inline(always)]
+fn lane_sums<L: Levels, const N: usize>(
+    x: &[f32; N],
+    w: &[f32; N],
+    scales: &Candidates,
+) -> (Candidates, Candidates) {
+    let mut inverse = [0.0; LANES];
+    for l in 0..LANES {
+        inverse[l] = if scales[l] == 0.0 { 0.0 } else { 1.0 / scales[l] };
+    }
+    let (mut wqx, mut wqq) = ([0.0; LANES], [0.0; LANES]);
+    for i in 0..N {
+        for l in 0..LANES {
+            let q = L::nearest(x[i] * inverse[l]);
+            let wq = w[i] * q;
+            wqx[l] += wq * x[i];
+            wqq[l] += wq * q;
+        }
+    }
+    (wqx, wqq)
+}
+
+/// Σ w·q·x and Σ w·q² for quants by a scale.
+#[inline(always)]
+fn sums<L: Levels, const N: usize>(x: &[f32; N], w: &[f32; N], scale: f32) -> (f32, f32) {
+    let inverse = safe_inverse(scale);
+    let (mut wqx, mut wqq) = ([0.0; LANES], [0.0; LANES]);
+    for first in (0..N).step_by(LANES) {
+        for l in 0..LANES {
+            let q = L::nearest(x[first + l] * inverse);
+            let wq = w[first + l] * q;
+            wqx[l] += wq * x[first + l];
+            wqq[l] += wq * q;
+        }
+    }
+    (total(&wqx), total(&wqq))
+}
+
+/// Squared errors of weights for several scales.
+#[inline(always)]
+pub(crate) fn errors<L: Levels, const N: usize>(
+    x: &[f32; N],
+    w: &[f32; N],
+    scales: &Candidates,
+) -> Candidates {
+    let (mut inverse, mut errors) = ([0.0; LANES], [0.0; LANES]);
+    for l in 0..LANES {
+        inverse[l] = if scales[l] == 0.0 { 0.0 } else { 1.0 / scales[l] };
+    }
+    for i in 0..N {
+        for l in 0..LANES {
+            let off = scales[l] * L::nearest(x[i] * inverse[l]) - x[i];
+            errors[l] += w[i] * off * off;
+        }
+    }
+    errors
+}
+
+/// The levels of weights for a scale.
+#[inline(always)]
+pub(crate) fn nearest<L: Levels, const N: usize>(x: &[f32], scale: f32) -> [f32; N] {
+    let inverse = safe_inverse(scale);
+    let mut out = [0.0; N];
+    for i in 0..N {
+        out[i] = L::nearest(x[i] * inverse);
+    }
+    out
+}
+
+/// An f16 scale of a block of `N` weights, and the level of each. Of the fit, its neighbours among f16, and what maps the extreme weight to either end, the scale
+/// with the lowest error is taken: it finds the scale that a block was made with.
+#[inline(always)]
+pub(crate) fn block<L: Levels, const N: usize>(x: &[f32], importance: Option<&[f32]>) -> (f16, [f32; N]) {
+    let x = part::<N>(x, 0);
+    let mut w = [0.0; N];
+    error_weights(&x, importance, &mut w);
+    let fit = f16::from_f32(fit::<L, N>(&x, &w));
+    let extreme = extreme(&x);
+    let mut scales = [0.0; LANES];
+    for l in 0..LANES {
+        let d = match l {
+            1 => f16::from_bits(fit.to_bits().wrapping_add(1)),
+            2 => f16::from_bits(fit.to_bits().wrapping_sub(1)),
+            3 | 4 => f16::from_f32(extreme / L::ENDS[l - 3]),
+            _ => fit,
+        };
+        scales[l] = d.to_f32();
+    }
+    let d = scales[lowest(&errors::<L, N>(&x, &w, &scales))];
+    (f16::from_f32(d), nearest::<L, N>(&x, d))
+}
+
+/// A super-block of 256 weights: weight = d · scale\[g\] · level.
+pub(crate) struct SuperBlock<const SUB: usize> {
+    pub d: f16,
+    pub scales: [i8; SUB],
+    pub levels: [f32; 256],
+}
+
+/// Chooses the stored scale of every sub-block, from −`top` to `top` − 1, near `scale` / d; scales, the error of all, and the best d for them.
+#[inline(always)]
+fn choose<L: Levels, const SUB: usize, const N: usize>(
+    x: &[f32],
+    w: &[f32; 256],
+    fits: &[f32; SUB],
+    (d, top): (f32, f32),
+) -> ([f32; SUB], f32, f32) {
+    let (mut stored, mut total) = ([0.0; SUB], 0.0);
+    let (mut wqx, mut wqq) = (0.0, 0.0);
+    let inverse = safe_inverse(d);
+    for g in 0..SUB {
+        let (x, w) = (part::<N>(x, g * N), part::<N>(w, g * N));
+        let middle = round(clamp(fits[g] * inverse, -top, top - 1.0));
+        let (mut candidates, mut scales) = ([0.0; LANES], [0.0; LANES]);
+        for l in 0..LANES {
+            // lane 0 is the middle, so that it wins among equals
+            let off = if l % 2 == 0 { -((l / 2) as f32) } else { (l / 2 + 1) as f32 };
+            candidates[l] = clamp(middle + off, -top, top - 1.0);
+            scales[l] = d * candidates[l];
+        }
+        let errors = errors::<L, N>(&x, &w, &scales);
+        let lane = lowest(&errors);
+        stored[g] = candidates[lane];
+        total += errors[lane];
+        let (qx, qq) = sums::<L, N>(&x, &w, scales[lane]);
+        wqx += stored[g] * qx;
+        wqq += stored[g] * stored[g] * qq;
+    }
+    (stored, total, if wqq > 0.0 { wqx / wqq } else { d })
+}
+
+/// Quantizes 256 weights as `SUB` sub-blocks of `N`.
+#[inline(always)]
+pub(crate) fn super_block<L: Levels, const SUB: usize, const N: usize>(
+    x: &[f32],
+    importance: Option<&[f32]>,
+    top: f32,
+) -> SuperBlock<SUB> {
+    let mut w = [0.0; 256];
+    error_weights(x, importance, &mut w);
+    let mut fits = [0.0; SUB];
+    for g in 0..SUB {
+        fits[g] = fit::<L, N>(&part::<N>(x, g * N), &part::<N>(&w, g * N));
+    }
+    let mut best = (f32::INFINITY, f16::ZERO, [0.0; SUB]);
+    let mut d = f16::from_f32(extreme(&fits) / -top);
+    for _ in 0..=REFINEMENTS {
+        let (scales, error, next) = choose::<L, SUB, N>(x, &w, &fits, (d.to_f32(), top));
+        if error < best.0 {
+            best = (error, d, scales);
+        }
+        d = f16::from_f32(next);
+    }
+    let (_, d, scales) = best;
+    let mut levels = [0.0; 256];
+    for g in 0..SUB {
+        let part = nearest::<L, N>(&x[g * N..(g + 1) * N], d.to_f32() * scales[g]);
+        levels[g * N..(g + 1) * N].copy_from_slice(&part);
+    }
+    let mut out = SuperBlock { d, scales: [0; SUB], levels };
+    for g in 0..SUB {
+        out.scales[g] = scales[g] as i8;
+    }
+    out
+}
