@@ -26,9 +26,9 @@ pub struct Identity {
 }
 
 /// FNV-1a, continued from `hash`.
-pub(crate) fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+pub fn fnv(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// Where FNV-1a begins.
-pub(crate) const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
+pub const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;

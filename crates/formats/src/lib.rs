@@ -5,7 +5,7 @@
 //! * [`gguf::Header`], [`safetensors::Header`]: a header alone, from the first bytes of a file.
 //! * [`gguf::Writer`], [`safetensors::Writer`]: writers that stream.
 //! * [`pack::Directory`], [`pack::PackWriter`]: packed files, whose weights are used in place.
-//! * [`OutputFile`]: the one place that writes files, each whole or not at all; [`input_file`]: reading small files beside a model.
+//! * [`OutputFile`]: the one place that writes files, each whole or not at all, and [`ResumableFile`], which a later run can go on with; [`input_file`]: reading small files beside a model.
 //! * [`json::parse`]: JSON read strictly.
 //! * [`limits`]: what a file may claim.
 //! * [`install_sigbus_handler`]: for programs: a message when a mapped file shrinks. The library itself installs no signal handler.
@@ -28,7 +28,7 @@ mod checkpoint;
 mod error;
 mod folder;
 pub mod gguf;
-mod identity;
+pub mod identity;
 mod in_use;
 mod index;
 pub mod input_file;
@@ -40,6 +40,7 @@ mod outline;
 pub mod output_file;
 pub mod pack;
 mod page_cache;
+pub mod resumable_file;
 pub mod safetensors;
 mod sigbus;
 mod sniff;
@@ -52,4 +53,5 @@ pub use input_file::InputError;
 pub use outline::{Data, Outline, TensorHead};
 pub use output_file::{CompleteFile, OutputError, OutputFile, OutputFolder};
 pub use page_cache::ResidentPages;
+pub use resumable_file::ResumableFile;
 pub use sigbus::install_sigbus_handler;

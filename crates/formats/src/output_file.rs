@@ -223,12 +223,12 @@ impl Drop for OutputFolder {
 }
 
 /// The parent folder of a file.
-fn folder(target: &Path) -> &Path {
+pub(crate) fn folder(target: &Path) -> &Path {
     target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The metadata of the regular file at `target`, which may be replaced; none if there is no file.
-fn examine(target: &Path) -> Result<Option<Metadata>, OutputError> {
+pub(crate) fn examine(target: &Path) -> Result<Option<Metadata>, OutputError> {
     let io = |error| OutputError::Io { path: target.to_owned(), error };
     let refused = |problem: String| Err(OutputError::Refused { path: target.to_owned(), problem });
     if target.as_os_str() == "-" {
@@ -296,7 +296,7 @@ fn without_path(error: &io::Error) -> io::Error {
 }
 
 /// Brings the names in a folder to the disk.
-fn sync_folder(folder: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(not(unix)) {
         return Ok(());
     }

@@ -1,8 +1,29 @@
-//! Writing models in other types.
+//! Models in other types.
 //!
+//! * [`Assignment`]: which type each tensor gets, by a [`Mix`] with llama.cpp's choice per tensor, by [`Pattern`]s of names, and with [`Importances`].
+//! * [`write()`]: the file, by all cores; an interrupted run goes on where it was.
 //! * [`quantize_row`]: a row of weights in a type, by the instructions of this CPU.
 #![deny(unsafe_code)]
 
+mod assignment;
+mod collected;
+mod error;
+mod importance;
+mod jobs;
+mod mix;
+mod pattern;
 mod rows;
+mod rules;
+mod search;
+mod shape;
+mod write;
 
+pub use assignment::{AssignedTensor, Assignment, Options};
+pub use collected::{Calibration, Collected, write_importances};
+pub use error::QuantizeError;
+pub use importance::Importances;
+pub use mix::Mix;
+pub use pattern::Pattern;
 pub use rows::quantize_row;
+pub use search::{Fit, Measured};
+pub use write::{Written, WrittenTensor, write};

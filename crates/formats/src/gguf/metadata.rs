@@ -109,8 +109,10 @@ pub struct ArrayValue {
 #[derive(Clone, Default)]
 pub struct Metadata {
     entries: Vec<(String, Value)>,
+    /// Where each entry's type and value are encoded in `bytes`.
+    encoded: Vec<Range<usize>>,
     index: HashMap<String, usize>,
-    /// The bytes that hold the arrays.
+    /// The bytes that hold all entries.
     bytes: Arc<[u8]>,
     /// What the file is called in messages.
     file: String,
@@ -128,8 +130,10 @@ impl Metadata {
             if key.is_empty() {
                 return Err(GgufError::Invalid { what: what(), problem: "its name is empty".into() });
             }
+            let start = reader.at();
             let ty = ValueType::from_id(reader.u32(&|| format!("metadata key {key}"))?, key)?;
             let value = read_value(reader, ty, key)?;
+            metadata.encoded.push(start..reader.at());
             if metadata.index.insert(key.to_owned(), metadata.entries.len()).is_some() {
                 return Err(GgufError::Duplicate { what: "metadata key", name: key.to_owned() });
             }
@@ -155,6 +159,14 @@ impl Metadata {
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.index.get(key).map(|&i| &self.entries[i].1)
+    }
+
+    /// All keys in file order, each with its type and value as the file encodes them: for copies that keep every bit.
+    pub fn encoded(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.entries
+            .iter()
+            .zip(&self.encoded)
+            .map(|((key, _), range)| (key.as_str(), &self.bytes[range.clone()]))
     }
 
     /// All pairs, in file order.

@@ -34,6 +34,8 @@ pub enum WriterValue {
     F32s(Vec<f32>),
     F64s(Vec<f64>),
     Bools(Vec<bool>),
+    /// Type and value as another file encodes them.
+    Encoded(Vec<u8>),
 }
 
 /// Writes one GGUF file of version 3.
@@ -88,7 +90,7 @@ impl Writer {
     ) -> io::Result<()> {
         let alignment = self.check()?;
         let mut out = Counted { inner: out, count: 0 };
-        self.header(&mut out, alignment)?;
+        self.header(&mut out)?;
         if self.tensors.is_empty() {
             return out.flush();
         }
@@ -113,6 +115,36 @@ impl Writer {
         Ok(bytes)
     }
 
+    /// Sets a key: in place of its old value, or behind the other keys.
+    pub fn set_key(&mut self, key: &str, value: WriterValue) -> &mut Writer {
+        match self.metadata.iter_mut().find(|(name, _)| name == key) {
+            Some(entry) => entry.1 = value,
+            None => self.metadata.push((key.to_owned(), value)),
+        }
+        self
+    }
+
+    /// First byte of every tensor, counted from the start of tensor data, and the end of the last one's padding.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    pub fn offsets(&self) -> io::Result<(Vec<u64>, u64)> {
+        let alignment = self.check()?;
+        let mut offsets = Vec::with_capacity(self.tensors.len());
+        let mut offset = 0u64;
+        for (name, _, _, bytes) in &self.tensors {
+            offsets.push(offset);
+            let next = bytes.checked_next_multiple_of(alignment).and_then(|bytes| offset.checked_add(bytes));
+            offset = next.ok_or_else(|| {
+                Error::new(
+                    ErrorKind::InvalidInput,
+                    format!("the size of the file overflows at tensor {name}"),
+                )
+            })?;
+        }
+        Ok((offsets, offset))
+    }
+
     /// Writes the header alone, as far as the first tensor's data: what [`Outline`](crate::Outline) reads of a file without weights.
     ///
     /// # Errors
@@ -120,7 +152,7 @@ impl Writer {
     pub fn write_header<W: Write>(&self, out: &mut W) -> io::Result<()> {
         let alignment = self.check()?;
         let mut out = Counted { inner: out, count: 0 };
-        self.header(&mut out, alignment)?;
+        self.header(&mut out)?;
         out.pad(alignment)?;
         out.flush()
     }
@@ -138,7 +170,7 @@ impl Writer {
                 return refuse(format!("the metadata key {key} stands twice"));
             }
             if key == "general.alignment" {
-                match value {
+                match &plain(value) {
                     WriterValue::U32(v) if v.is_power_of_two() && *v <= limits::MAX_ALIGNMENT => {
                         alignment = *v
                     }
@@ -161,7 +193,7 @@ impl Writer {
         Ok(u64::from(alignment))
     }
 
-    fn header(&self, out: &mut dyn Write, alignment: u64) -> io::Result<()> {
+    fn header(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(MAGIC)?;
         out.write_all(&3u32.to_le_bytes())?;
         out.write_all(&(self.tensors.len() as u64).to_le_bytes())?;
@@ -170,8 +202,8 @@ impl Writer {
             string(out, key.as_bytes())?;
             write_value(out, value)?;
         }
-        let mut offset = 0u64;
-        for (name, ty, shape, bytes) in &self.tensors {
+        let (offsets, _) = self.offsets()?;
+        for ((name, ty, shape, _), offset) in self.tensors.iter().zip(offsets) {
             string(out, name.as_bytes())?;
             out.write_all(&(shape.len() as u32).to_le_bytes())?;
             for size in shape.iter().rev() {
@@ -179,15 +211,19 @@ impl Writer {
             }
             out.write_all(&ty.ggml_id().unwrap_or(u32::MAX).to_le_bytes())?;
             out.write_all(&offset.to_le_bytes())?;
-            let next = bytes.checked_next_multiple_of(alignment).and_then(|bytes| offset.checked_add(bytes));
-            offset = next.ok_or_else(|| {
-                Error::new(
-                    ErrorKind::InvalidInput,
-                    format!("the size of the file overflows at tensor {name}"),
-                )
-            })?;
         }
         Ok(())
+    }
+}
+
+/// An encoded u32 as one; other values as they are.
+fn plain(value: &WriterValue) -> WriterValue {
+    match value {
+        WriterValue::Encoded(bytes) => match bytes.as_slice() {
+            [4, 0, 0, 0, a, b, c, d] => WriterValue::U32(u32::from_le_bytes([*a, *b, *c, *d])),
+            _ => value.clone(),
+        },
+        value => value.clone(),
     }
 }
 
@@ -253,6 +289,7 @@ fn write_value(out: &mut dyn Write, value: &WriterValue) -> io::Result<()> {
         WriterValue::F32s(v) => array(out, T::F32, v, |n| n.to_le_bytes()),
         WriterValue::F64s(v) => array(out, T::F64, v, |n| n.to_le_bytes()),
         WriterValue::Bools(v) => array(out, T::Bool, v, |n| [u8::from(n)]),
+        WriterValue::Encoded(bytes) => out.write_all(bytes),
     }
 }
 

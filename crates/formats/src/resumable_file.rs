@@ -1,0 +1,215 @@
+//! Files that take long to write: what an interrupted run has written is kept beside the target, and the same work goes on with it.
+//!
+//! The part is called after its target, with the work's fingerprint: `model.gguf.0123456789abcdef.part`. Its first eight bytes are the number of bytes that are
+//! known to be on the disk, in place of the target's first eight, until the last step: so a part is never taken for a whole file, and what a power cut may have
+//! left behind the known bytes is written anew.
+
+use crate::output_file::{OutputError, OutputFile, examine, folder, sync_folder};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// Bytes of the target that the count stands in for.
+pub const COUNT_BYTES: usize = 8;
+
+/// Written bytes after which they are brought to the disk and counted.
+const SYNC_EVERY: u64 = 512 << 20;
+
+/// A part that is being written, locked against other runs.
+#[derive(Debug)]
+pub struct ResumableFile {
+    target: PathBuf,
+    part: PathBuf,
+    file: BufWriter<File>,
+    written: u64,
+    counted: u64,
+}
+
+impl ResumableFile {
+    /// The part of a target.
+    pub fn part_of(target: &Path, fingerprint: u64) -> PathBuf {
+        let mut name = target.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{fingerprint:016x}.part"));
+        target.with_file_name(name)
+    }
+
+    /// Opens the part of `target` that work of this fingerprint has left, or begins one. The fingerprint stands for every byte of the target.
+    ///
+    /// # Errors
+    /// A target that is refused; a part that another run is writing; an error of the system.
+    pub fn open(target: &Path, fingerprint: u64) -> Result<ResumableFile, OutputError> {
+        OutputFile::check(target)?;
+        let part = ResumableFile::part_of(target, fingerprint);
+        let io = |error| OutputError::Io { path: part.clone(), error };
+        examine(&part)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let mut file = options.open(&part).map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let problem = "another run is writing it".to_owned();
+                return Err(OutputError::Refused { path: part, problem });
+            }
+            Err(TryLockError::Error(error)) => return Err(io(error)),
+        }
+        let len = file.metadata().map_err(io)?.len();
+        let mut count = [0; COUNT_BYTES];
+        let counted = if len >= COUNT_BYTES as u64 {
+            file.read_exact(&mut count).map_err(io)?;
+            u64::from_le_bytes(count)
+        } else {
+            0
+        };
+        let counted = if counted <= len { counted } else { 0 };
+        file.set_len(counted).map_err(io)?;
+        file.seek(SeekFrom::Start(counted)).map_err(io)?;
+        Ok(ResumableFile {
+            target: target.to_owned(),
+            part,
+            file: BufWriter::with_capacity(1 << 20, file),
+            written: counted,
+            counted,
+        })
+    }
+
+    /// Bytes that are written, those of an earlier run included. If there are any, writing goes on behind them.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// The part.
+    pub fn part(&self) -> &Path {
+        &self.part
+    }
+
+    /// Bytes that a later run goes on behind.
+    pub fn counted(&self) -> u64 {
+        self.counted
+    }
+
+    /// Forgets what an earlier run has written.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn begin_anew(&mut self) -> Result<(), OutputError> {
+        let file = self.file.get_mut();
+        let emptied = file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0)));
+        emptied.map_err(|error| OutputError::Io { path: self.part.clone(), error })?;
+        (self.written, self.counted) = (0, 0);
+        Ok(())
+    }
+
+    /// Removes the part: no run can go on with it.
+    pub fn discard(self) {
+        let _ = std::fs::remove_file(&self.part);
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // the count stands in for the first ones
+        let first = (COUNT_BYTES as u64).saturating_sub(self.written).min(bytes.len() as u64) as usize;
+        self.file.write_all(&[0; COUNT_BYTES][..first])?;
+        self.file.write_all(&bytes[first..])?;
+        self.written += bytes.len() as u64;
+        if self.written - self.counted >= SYNC_EVERY { self.count() } else { Ok(()) }
+    }
+
+    /// Brings all bytes to the disk and counts them: where a later run goes on.
+    ///
+    /// # Errors
+    /// An error of the system.
+    pub fn count(&mut self) -> io::Result<()> {
+        self.file.flush()?;
+        let file = self.file.get_mut();
+        file.sync_data()?;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&self.written.to_le_bytes())?;
+        file.seek(SeekFrom::Start(self.written))?;
+        self.counted = self.written;
+        Ok(())
+    }
+
+    /// Puts the first bytes in their place and gives the part its target's name.
+    ///
+    /// # Errors
+    /// A target that has changed meanwhile; an error of the system.
+    pub fn publish(mut self, start: [u8; COUNT_BYTES]) -> Result<(), OutputError> {
+        let io = |error| OutputError::Io { path: self.target.clone(), error };
+        self.file.flush().map_err(io)?;
+        let file = self.file.get_mut();
+        file.sync_data().map_err(io)?;
+        file.seek(SeekFrom::Start(0)).map_err(io)?;
+        file.write_all(&start).map_err(io)?;
+        file.sync_all().map_err(io)?;
+        examine(&self.target)?;
+        std::fs::rename(&self.part, &self.target).map_err(io)?;
+        sync_folder(folder(&self.target)).map_err(io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_goes_on_where_it_was_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("out.bin");
+        let mut file = ResumableFile::open(&target, 7).unwrap();
+        file.append(b"01234").unwrap();
+        file.append(b"56789abc").unwrap();
+        file.count().unwrap();
+        file.append(b"lost by a power cut").unwrap();
+        drop(file);
+        assert!(!target.exists());
+
+        let mut file = ResumableFile::open(&target, 7).unwrap();
+        assert_eq!(file.written(), 13);
+        file.append(b"def").unwrap();
+        file.publish(*b"01234567").unwrap();
+        assert_eq!(std::fs::read(&target).unwrap(), b"0123456789abcdef");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn other_work_has_a_part_of_its_own_and_two_runs_do_not_mix() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("out.bin");
+        let mut file = ResumableFile::open(&target, 7).unwrap();
+        file.append(b"0123456789").unwrap();
+        file.count().unwrap();
+        assert_eq!(ResumableFile::open(&target, 8).unwrap().written(), 0);
+        let error = ResumableFile::open(&target, 7).unwrap_err().to_string();
+        assert!(error.contains("another run is writing it"), "{error}");
+    }
+
+    #[test]
+    fn a_part_that_is_cut_off_begins_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("out.bin");
+        for bytes in [&b"abc"[..], &u64::MAX.to_le_bytes()] {
+            std::fs::write(ResumableFile::part_of(&target, 1), bytes).unwrap();
+            assert_eq!(ResumableFile::open(&target, 1).unwrap().written(), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_given_up_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("out.bin");
+        let mut file = ResumableFile::open(&target, 7).unwrap();
+        file.append(b"0123456789").unwrap();
+        file.count().unwrap();
+        file.begin_anew().unwrap();
+        assert_eq!((file.written(), file.counted()), (0, 0));
+        file.append(b"01234567x").unwrap();
+        file.publish(*b"abcdefgh").unwrap();
+        assert_eq!(std::fs::read(&target).unwrap(), b"abcdefghx");
+        ResumableFile::open(&target, 7).unwrap().discard();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

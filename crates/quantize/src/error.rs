@@ -1,0 +1,153 @@
+//! What keeps a model from being quantized.
+
+use crate::mix::Mix;
+use latent_formats::{FormatError, InputError, OutputError};
+use latent_quant::QuantError;
+use latent_types::{TensorType, format_bytes};
+use std::path::PathBuf;
+
+/// Why a model was not quantized.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuantizeError {
+    /// The model cannot be read.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The target cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// A file of importances cannot be read.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// An encoder refused a row.
+    #[error(transparent)]
+    Quant(#[from] QuantError),
+    /// The model is not a GGUF file.
+    #[error("{file}: {problem}")]
+    Source {
+        /// The model.
+        file: String,
+        /// What it is, and what to do.
+        problem: String,
+    },
+    /// There is no mix of this name.
+    #[error("{0:?} is no type of files; there are {list}", list = Mix::names().collect::<Vec<_>>().join(", "))]
+    UnknownMix(String),
+    /// A pattern of `--tensor-type` is malformed.
+    #[error("{pattern:?} is no regular expression: {problem}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A type that was asked for by name cannot be written.
+    #[error("tensors cannot be written as {0}; they can as {list}", list = writable())]
+    NotWritable(TensorType),
+    /// A type that was asked for by name does not fit a tensor.
+    #[error("tensor {tensor} has rows of {columns} weights, which are no whole blocks of {ty} ({block} weights); choose another type for it", block = ty.block_len())]
+    Width {
+        /// The tensor.
+        tensor: String,
+        /// Weights per row.
+        columns: usize,
+        /// The type.
+        ty: TensorType,
+    },
+    /// The tensor is quantized already.
+    #[error(
+        "tensor {tensor} is {from} already, and would lose quality once more as {to}: take a file with F32, F16 or BF16 weights, or allow it by --allow-requantize"
+    )]
+    Requantize {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        from: TensorType,
+        /// The type that it was to get.
+        to: TensorType,
+    },
+    /// The type of a tensor has no known bits.
+    #[error("tensor {tensor} is {ty}, which cannot be read as weights")]
+    NotReadable {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        ty: TensorType,
+    },
+    /// The type needs importances, and there are none for the tensor.
+    #[error(
+        "tensor {tensor} would be {ty}, which is of no use without importances for it: give them by --imatrix, or choose another type"
+    )]
+    NeedsImportance {
+        /// The tensor.
+        tensor: String,
+        /// The type.
+        ty: TensorType,
+    },
+    /// A file of importances is malformed.
+    #[error("{}: no importance matrix: {problem}", path.display())]
+    Importance {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The importances belong to another model.
+    #[error("{}: it is of another model: {problem}", path.display())]
+    OtherModel {
+        /// The file of importances.
+        path: PathBuf,
+        /// How that shows.
+        problem: String,
+    },
+    /// A weight is NaN or infinite, or becomes so.
+    #[error("tensor {tensor}: row {row} has weights that are NaN or infinite{}", match to { Some(ty) => format!(" as {ty}"), None => " (`latent verify --weights` counts them)".to_owned() })]
+    NotFinite {
+        /// The tensor.
+        tensor: String,
+        /// The row, counted through all matrices.
+        row: usize,
+        /// The new type, where the old weights are finite.
+        to: Option<TensorType>,
+    },
+    /// The file could not be written to its end.
+    #[error(
+        "{}: {error}; {} holds {written} bytes of it: the same command goes on from there, or remove it", target.display(), part.display()
+    )]
+    Unfinished {
+        /// The file that was to be written.
+        target: PathBuf,
+        /// What there is of it.
+        part: PathBuf,
+        /// How much that is.
+        written: u64,
+        /// The operating system's error.
+        error: std::io::Error,
+    },
+    /// A size that no types reach.
+    #[error(
+        "{} is too small: the smallest file that can run well has {} (importances, with --imatrix, allow smaller types)", format_bytes(*target), format_bytes(*least)
+    )]
+    TooSmall {
+        /// Bytes that were asked for.
+        target: u64,
+        /// Bytes of the smallest file.
+        least: u64,
+    },
+    /// The caller asked to stop before anything was written.
+    #[error("stopped; nothing was written")]
+    Interrupted,
+    /// The caller asked to stop.
+    #[error("stopped; {} holds {written} bytes: the same command goes on from there", part.display())]
+    Stopped {
+        /// What there is of the file.
+        part: PathBuf,
+        /// How much that is.
+        written: u64,
+    },
+}
+
+fn writable() -> String {
+    let types = TensorType::all().filter(|ty| latent_quant::can_quantize(*ty) && ty.ggml_id().is_some());
+    types.map(TensorType::name).collect::<Vec<_>>().join(", ")
+}

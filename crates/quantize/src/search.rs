@@ -1,0 +1,260 @@
+//! Types of tensors for a file of a given size: where a bit lowers the error most, there it goes.
+
+use crate::assignment::Assignment;
+use crate::error::QuantizeError;
+use crate::jobs::{Sums, Worker};
+use crate::shape::columns_rows_matrices;
+use latent_types::TensorType::{self, *};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// Types that are tried, all of which run as tiles of weights.
+const CANDIDATES: [TensorType; 11] = [Q2_K, Q3_K, Q4_0, IQ4_NL, IQ4_XS, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0];
+
+/// Types that are tried too where there are importances.
+const WITH_IMPORTANCES: [TensorType; 4] = [IQ2_XXS, IQ2_S, IQ3_XXS, IQ3_S];
+
+/// Rows of a tensor that errors are measured on.
+const SAMPLED_ROWS: usize = 48;
+
+/// What a size costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fit {
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// Mean over the tensors of the squared error, relative to the squares of the weights.
+    pub error: f64,
+    /// The same for the mix that the search began with.
+    pub error_of_mix: f64,
+    /// Bytes of the file that this mix would have.
+    pub bytes_of_mix: u64,
+}
+
+/// A type that a tensor may get, and what it costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Choice {
+    ty: TensorType,
+    bytes: u64,
+    error: f64,
+}
+
+/// Sizes and errors of every type that each tensor may get.
+pub struct Measured {
+    /// Indices of the tensors.
+    tensors: Vec<usize>,
+    choices: Vec<Vec<Choice>>,
+    error_of_mix: f64,
+    bytes_of_mix: u64,
+    /// Bytes of everything else.
+    fixed: u64,
+}
+
+impl Measured {
+    /// Bytes of the smallest file, and of the largest that is smaller than the model.
+    pub fn range(&self) -> (u64, u64) {
+        let sum = |of: fn(&[Choice]) -> Option<&Choice>| {
+            self.fixed
+                + self.choices.iter().filter_map(|hull| of(hull)).map(|choice| choice.bytes).sum::<u64>()
+        };
+        (sum(|hull| hull.first()), sum(|hull| hull.last()))
+    }
+
+    fn mean<'c>(&self, choices: impl Iterator<Item = &'c Choice>) -> f64 {
+        choices.map(|choice| choice.error).sum::<f64>() / self.tensors.len().max(1) as f64
+    }
+}
+
+impl Assignment<'_> {
+    /// Measures the errors of types on rows of every tensor that no pattern names, weighted by importances. `progress` gets the tensors done and all tensors,
+    /// and says whether to go on.
+    ///
+    /// # Errors
+    /// Weights that are not finite; a stop that was asked for.
+    pub fn measure(
+        &self,
+        threads: usize,
+        progress: &(dyn Fn(usize, usize) -> bool + Sync),
+    ) -> Result<Measured, QuantizeError> {
+        let open = |i: &usize| self.tensors[*i].free && !self.tensors[*i].named;
+        let tensors: Vec<usize> = (0..self.tensors.len()).filter(open).collect();
+        let choices = self.all_choices(&tensors, threads, progress)?;
+        let padding = self.alignment()? * self.tensors.len() as u64;
+        let bytes_of_mix = self.bytes()?;
+        let of_these: u64 = tensors.iter().map(|i| self.tensors[*i].bytes_to).sum();
+        let mut measured = Measured {
+            fixed: bytes_of_mix - of_these + padding,
+            tensors,
+            choices,
+            error_of_mix: 0.0,
+            bytes_of_mix,
+        };
+        let of_mix = measured.tensors.iter().zip(&measured.choices).filter_map(|(tensor, choices)| {
+            choices.iter().find(|choice| choice.ty == self.tensors[*tensor].to)
+        });
+        measured.error_of_mix = measured.mean(of_mix);
+        measured.choices = measured.choices.into_iter().map(hull).collect();
+        Ok(measured)
+    }
+
+    /// Gives the tensors types with which the file has at most `target` bytes, so that the sum of their relative squared errors is as low as it can be.
+    ///
+    /// # Errors
+    /// A size that cannot be reached.
+    pub fn fit(&mut self, measured: &Measured, target: u64) -> Result<Fit, QuantizeError> {
+        let hulls = &measured.choices;
+        let chosen = target.checked_sub(measured.fixed).and_then(|room| choose(hulls, room));
+        let chosen = chosen.ok_or(QuantizeError::TooSmall { target, least: measured.range().0 })?;
+        let chosen: Vec<Choice> = hulls.iter().zip(chosen).map(|(hull, at)| hull[at]).collect();
+        let types: Vec<(usize, TensorType)> =
+            measured.tensors.iter().zip(&chosen).map(|(tensor, choice)| (*tensor, choice.ty)).collect();
+        self.retype(&types)?;
+        Ok(Fit {
+            bytes: self.bytes()?,
+            error: measured.mean(chosen.iter()),
+            error_of_mix: measured.error_of_mix,
+            bytes_of_mix: measured.bytes_of_mix,
+        })
+    }
+
+    fn all_choices(
+        &self,
+        tensors: &[usize],
+        threads: usize,
+        progress: &(dyn Fn(usize, usize) -> bool + Sync),
+    ) -> Result<Vec<Vec<Choice>>, QuantizeError> {
+        let (next, done, stopped) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+        let found: Mutex<Vec<Result<Vec<Choice>, QuantizeError>>> =
+            Mutex::new(tensors.iter().map(|_| Ok(Vec::new())).collect());
+        let work = || {
+            let mut worker = Worker::default();
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(tensor) = tensors.get(at).filter(|_| !stopped.load(Ordering::Relaxed)) else {
+                    return;
+                };
+                let choices = self.choices(*tensor, &mut worker);
+                found.lock().unwrap_or_else(PoisonError::into_inner)[at] = choices;
+                if !progress(done.fetch_add(1, Ordering::Relaxed) + 1, tensors.len()) {
+                    stopped.store(true, Ordering::Relaxed);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            (1..threads).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
+        if stopped.into_inner() {
+            return Err(QuantizeError::Interrupted);
+        }
+        found.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect()
+    }
+
+    fn choices(&self, tensor: usize, worker: &mut Worker) -> Result<Vec<Choice>, QuantizeError> {
+        let assigned = &self.tensors[tensor];
+        let (columns, rows, matrices) = columns_rows_matrices(&assigned.shape);
+        let weighted = self.importances.is_some_and(|all| all.has(&assigned.name));
+        let more = WITH_IMPORTANCES.iter().filter(|_| weighted);
+        let mut types: Vec<TensorType> = CANDIDATES.iter().chain(more).copied().collect();
+        if !types.contains(&assigned.to) {
+            types.push(assigned.to);
+        }
+        types.retain(|ty| {
+            columns.is_multiple_of(ty.block_len())
+                && ty.block_bytes() * assigned.from.block_len() < assigned.from.block_bytes() * ty.block_len()
+        });
+        let all = rows * matrices;
+        let step = all.div_ceil(SAMPLED_ROWS).max(1);
+        let mut choices = vec![Choice { ty: assigned.from, bytes: assigned.bytes_from, error: 0.0 }];
+        for ty in types {
+            let mut sums = Sums::default();
+            for row in (0..all).step_by(step) {
+                sums.add(worker.error(self, tensor, row, ty)?);
+            }
+            let error = if sums.squares > 0.0 { sums.errors / sums.squares } else { 0.0 };
+            let bytes = (ty.row_bytes(columns).unwrap_or(0) * all) as u64;
+            choices.push(Choice { ty, bytes, error });
+        }
+        Ok(choices)
+    }
+}
+
+/// The choices on the lower convex hull of error over bytes, smallest first: the others are never worth their bytes.
+fn hull(mut choices: Vec<Choice>) -> Vec<Choice> {
+    choices.sort_by(|a, b| a.bytes.cmp(&b.bytes).then(a.error.total_cmp(&b.error)));
+    let mut hull: Vec<Choice> = Vec::new();
+    for choice in choices {
+        if hull.last().is_some_and(|last| choice.bytes == last.bytes || choice.error >= last.error) {
+            continue;
+        }
+        while let [.., a, b] = hull[..] {
+            if gain(&a, &b) > gain(&b, &choice) {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(choice);
+    }
+    hull
+}
+
+/// Error that each further byte takes away.
+fn gain(from: &Choice, to: &Choice) -> f64 {
+    (from.error - to.error) / (to.bytes - from.bytes).max(1) as f64
+}
+
+/// Which choice of each hull: from the smallest ones on, always the step that takes away most error per byte, as long as there is room. None if the smallest
+/// ones are too large.
+fn choose(hulls: &[Vec<Choice>], room: u64) -> Option<Vec<usize>> {
+    let least: u64 = hulls.iter().filter_map(|hull| hull.first()).map(|choice| choice.bytes).sum();
+    let mut left = room.checked_sub(least)?;
+    let mut steps: Vec<(f64, usize, usize, u64)> = Vec::new();
+    for (tensor, hull) in hulls.iter().enumerate() {
+        for (at, pair) in hull.windows(2).enumerate() {
+            steps.push((gain(&pair[0], &pair[1]), tensor, at + 1, pair[1].bytes - pair[0].bytes));
+        }
+    }
+    steps.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+    let mut chosen = vec![0; hulls.len()];
+    for (_, tensor, at, bytes) in steps {
+        if bytes <= left && chosen[tensor] + 1 == at {
+            (chosen[tensor], left) = (at, left - bytes);
+        }
+    }
+    Some(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(bytes: u64, error: f64) -> Choice {
+        Choice { ty: F32, bytes, error }
+    }
+
+    #[test]
+    fn choices_that_are_not_worth_their_bytes_go() {
+        let all = vec![
+            choice(40, 0.0),
+            choice(10, 1.0),
+            choice(20, 0.9),
+            choice(25, 0.2),
+            choice(25, 0.3),
+            choice(30, 0.25),
+        ];
+        assert_eq!(hull(all), [choice(10, 1.0), choice(25, 0.2), choice(40, 0.0)]);
+    }
+
+    #[test]
+    fn room_goes_where_it_lowers_the_error_most() {
+        let hulls = [
+            vec![choice(10, 1.0), choice(20, 0.5), choice(30, 0.4)],
+            vec![choice(10, 3.0), choice(20, 1.0), choice(40, 0.0)],
+        ];
+        assert_eq!(choose(&hulls, 19), None);
+        assert_eq!(choose(&hulls, 20), Some(vec![0, 0]));
+        assert_eq!(choose(&hulls, 35), Some(vec![0, 1]));
+        assert_eq!(choose(&hulls, 45), Some(vec![1, 1]));
+        assert_eq!(choose(&hulls, 1000), Some(vec![2, 2]));
+    }
+}

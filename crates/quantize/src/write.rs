@@ -1,0 +1,201 @@
+//! Writing an assignment: all cores quantize, one thread puts the pieces one behind the other.
+
+use crate::assignment::{AssignedTensor, Assignment};
+use crate::error::QuantizeError;
+use crate::importance::Importances;
+use crate::jobs::{Job, Sums, Worker, jobs};
+use latent_formats::identity::{FNV_START, fnv};
+use latent_formats::resumable_file::COUNT_BYTES;
+use latent_formats::{OutputError, OutputFile, ResumableFile};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+/// Pieces that a thread may be ahead of the file.
+const AHEAD: usize = 4;
+
+/// How often a caller is asked whether to go on while nothing is finished.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// To be raised when an encoder writes other bytes: a part of an older revision is not gone on with.
+const REVISION: u32 = 1;
+
+/// A tensor that was written.
+#[derive(Clone, Debug)]
+pub struct WrittenTensor {
+    /// What it was to become.
+    pub assigned: AssignedTensor,
+    /// √(Σ w·(x − x̂)² ÷ Σ w·x²), with w the importances; none where the bytes were copied.
+    pub error: Option<f64>,
+    /// Whether there were importances for it.
+    pub weighted: bool,
+}
+
+/// A file that was written.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// Its tensors, in its order.
+    pub tensors: Vec<WrittenTensor>,
+    /// Its bytes.
+    pub bytes: u64,
+    /// How many of them an earlier run had written.
+    pub resumed: u64,
+}
+
+/// What a thread hands to the file: bytes, unless they are there already.
+type Piece = Result<(Option<Vec<u8>>, Sums), QuantizeError>;
+
+/// Writes the file of an assignment by `threads` threads. After an interruption the same call goes on with what there is, and gives the same bytes. `progress`
+/// gets the bytes done and all bytes, and says whether to go on.
+///
+/// # Errors
+/// A target that is refused; weights that are not finite; a system that fails; a stop that was asked for. The target then is as it was.
+pub fn write(
+    assignment: &Assignment<'_>,
+    target: &Path,
+    threads: usize,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Written, QuantizeError> {
+    let header = assignment.header()?;
+    let jobs = jobs(assignment, header.len() as u64)?;
+    let total = jobs.last().map_or(header.len() as u64, |job| job.at + job.bytes as u64);
+    OutputFile::check(target)?;
+    let mut file = ResumableFile::open(target, fingerprint(assignment, &header))?;
+    let resumed = file.written();
+    if resumed != total && resumed != header.len() as u64 && !jobs.iter().any(|job| job.at == resumed) {
+        file.begin_anew()?;
+    }
+    let resumed = file.written();
+    let mut sums = vec![Sums::default(); assignment.tensors.len()];
+    let done = (|| {
+        if resumed == 0 {
+            file.append(&header).map_err(Ended::Io)?;
+        }
+        let work = Work { assignment, jobs: &jobs, resumed, part: file.part().to_owned() };
+        work.run(&mut file, threads.max(1), &mut |job, of_job| sums[job.tensor].add(of_job), &mut |done| {
+            progress(done, total)
+        })
+    })();
+    if let Err(ended) = done {
+        return Err(unfinished(ended, file, target));
+    }
+    let mut start = [0; COUNT_BYTES];
+    start.copy_from_slice(&header[..COUNT_BYTES]);
+    file.publish(start)?;
+    let tensors = assignment.tensors.iter().zip(sums).map(|(assigned, sums)| WrittenTensor {
+        assigned: assigned.clone(),
+        error: (assigned.from != assigned.to)
+            .then(|| if sums.squares > 0.0 { (sums.errors / sums.squares).sqrt() } else { 0.0 }),
+        weighted: assignment.importances.is_some_and(|all| all.has(&assigned.name)),
+    });
+    Ok(Written { tensors: tensors.collect(), bytes: total, resumed })
+}
+
+/// Why writing ended early.
+enum Ended {
+    Io(std::io::Error),
+    Asked,
+    Failed(QuantizeError),
+}
+
+fn unfinished(ended: Ended, mut file: ResumableFile, target: &Path) -> QuantizeError {
+    // what cannot be counted is written again
+    let _ = file.count();
+    let (part, written) = (file.part().to_owned(), file.counted());
+    if written == 0 || matches!(ended, Ended::Failed(_)) {
+        file.discard();
+    }
+    match ended {
+        Ended::Io(error) if written == 0 => OutputError::Io { path: target.to_owned(), error }.into(),
+        Ended::Io(error) => QuantizeError::Unfinished { target: target.to_owned(), part, written, error },
+        Ended::Asked => QuantizeError::Stopped { part, written },
+        Ended::Failed(error) => error,
+    }
+}
+
+/// What all threads see.
+struct Work<'a> {
+    assignment: &'a Assignment<'a>,
+    jobs: &'a [Job],
+    resumed: u64,
+    part: PathBuf,
+}
+
+impl Work<'_> {
+    /// Threads take the jobs in turn, so that the next piece of the file is always that of the next thread.
+    fn run(
+        &self,
+        file: &mut ResumableFile,
+        threads: usize,
+        add: &mut dyn FnMut(&Job, Sums),
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<(), Ended> {
+        thread::scope(|scope| {
+            let mut pieces = Vec::with_capacity(threads);
+            for first in 0..threads {
+                let (sender, receiver) = sync_channel(AHEAD);
+                pieces.push(receiver);
+                let mine = self.jobs.iter().skip(first).step_by(threads);
+                let spawned = thread::Builder::new()
+                    .name(format!("quantize-{first}"))
+                    .spawn_scoped(scope, move || self.quantize(mine, &sender));
+                spawned.map_err(Ended::Io)?;
+            }
+            for (number, job) in self.jobs.iter().enumerate() {
+                let piece = loop {
+                    match pieces[number % threads].recv_timeout(ASK_EVERY) {
+                        Ok(piece) => break piece,
+                        Err(RecvTimeoutError::Timeout) if go_on(job.at) => {}
+                        Err(RecvTimeoutError::Timeout) => return Err(Ended::Asked),
+                        Err(RecvTimeoutError::Disconnected) => {
+                            return Err(Ended::Io(std::io::Error::other(
+                                "a thread ended before its work did",
+                            )));
+                        }
+                    }
+                };
+                let (bytes, sums) = piece.map_err(Ended::Failed)?;
+                add(job, sums);
+                if let Some(bytes) = bytes {
+                    file.append(&bytes).map_err(Ended::Io)?;
+                }
+                if !go_on(job.at + job.bytes as u64) {
+                    return Err(Ended::Asked);
+                }
+                if self.jobs.get(number + 1).is_none_or(|next| next.tensor != job.tensor) {
+                    self.assignment.checkpoint.drop_pages(&self.assignment.tensors[job.tensor].name);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// One thread, until its work is done or nobody wants it.
+    fn quantize<'j>(&self, jobs: impl Iterator<Item = &'j Job>, sender: &SyncSender<Piece>) {
+        let mut worker = Worker::default();
+        for job in jobs {
+            let piece = if job.at + job.bytes as u64 <= self.resumed {
+                worker.compare(self.assignment, job, &self.part).map(|sums| (None, sums))
+            } else {
+                worker.quantize(self.assignment, job).map(|(bytes, sums)| (Some(bytes), sums))
+            };
+            let failed = piece.is_err();
+            if sender.send(piece).is_err() || failed {
+                return;
+            }
+        }
+    }
+}
+
+/// Stands for every byte of the file.
+fn fingerprint(assignment: &Assignment<'_>, header: &[u8]) -> u64 {
+    let identity = assignment.checkpoint.identity();
+    let numbers = [
+        identity.header,
+        identity.sample,
+        u64::from(REVISION),
+        assignment.importances.map_or(0, Importances::fingerprint),
+    ];
+    numbers.iter().fold(fnv(FNV_START, header), |hash, number| fnv(hash, &number.to_le_bytes()))
+}
