@@ -1,6 +1,7 @@
 //! Running a program: one worker's part of one step. This file alone names all operations.
 
 use crate::context::Context;
+use crate::input_recorder::InputRecorder;
 use crate::program::{Instruction, Program, Step};
 use crate::scratch::WorkerScratch;
 use crate::trace::Recording;
@@ -38,6 +39,8 @@ pub(crate) struct Run<'a> {
     pub clock: Option<&'a Clock>,
     /// What to copy out after each phase, where a trace is taken.
     pub recording: Option<Recording<'a>>,
+    /// What adds up the inputs of each phase, where they are wanted.
+    pub inputs: Option<&'a InputRecorder>,
     /// The first worker looks at it after each phase.
     pub cancel: &'a CancelToken,
     /// The phase after which a cancelled step ends. Only the first worker writes it, before the barrier that
@@ -68,6 +71,9 @@ impl Run<'_> {
             }
             if let Some(recording) = &self.recording {
                 recording.record(ctx, number);
+            }
+            if let Some(inputs) = self.inputs {
+                inputs.record(phase, ctx, &scratch.experts);
             }
             if let (Some(clock), Some(start)) = (clock, &mut start) {
                 add_since(&clock.phases[number], start);

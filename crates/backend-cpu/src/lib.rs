@@ -24,6 +24,7 @@ mod compile;
 mod context;
 mod disjoint;
 mod expert_rows;
+mod input_recorder;
 mod interpret;
 mod kv_memory;
 mod kv_store;

@@ -3,6 +3,7 @@
 use crate::compile;
 use crate::context::{Context, ModelData, SharedMemory};
 use crate::disjoint::{Disjoint, Uses};
+use crate::input_recorder::InputRecorder;
 use crate::interpret::{Clock, Run};
 use crate::kv_store::{CpuKvStore, Rotation};
 use crate::loader::{LoadedWeights, tensors_in_tiles};
@@ -12,15 +13,15 @@ use crate::read_ahead::{ReadAhead, pieces};
 use crate::scratch::WorkerScratch;
 use crate::trace::Recorder;
 use latent_backend::{
-    BackendError, Batch, CancelToken, DraftStep, KvLayout, KvStore, LayerState, LoadRequest, Model,
-    ModelOptions, PlanTimes, Step, Trace,
+    BackendError, Batch, CancelToken, DraftStep, InputSquares, KvLayout, KvStore, LayerState, LoadRequest,
+    Model, ModelOptions, PlanTimes, Step, Trace,
 };
 use latent_graph::activations::Activations;
 use latent_graph::config::{Gating, GroupScore, ModelConfig, RopePairs};
 use latent_graph::ir::AttentionPath;
 use latent_graph::passes::BatchBucket;
 use latent_graph::stage_index::{LAYERS, LM_HEAD, MTP, MTP_HEAD};
-use latent_graph::{LM_HEAD_ROWS, Plan, Stage};
+use latent_graph::{LM_HEAD_ROWS, Plan, Stage, distinct_weights};
 use latent_kernels::{Bf16x32, Q8Block, RopeTable, RouteSpec};
 use latent_threads::ThreadPool;
 use latent_types::ActivationType;
@@ -56,6 +57,8 @@ pub(crate) struct CpuModel {
     clocks: Option<Vec<Clock>>,
     /// Copies values out of each phase, while a trace is taken.
     recorder: Option<Recorder>,
+    /// Adds up the inputs of weights, while they are wanted.
+    inputs: Option<InputRecorder>,
     /// Reads the weights of a packed file before they are needed.
     read_ahead: Option<ReadAhead>,
 }
@@ -112,6 +115,7 @@ impl CpuModel {
             options,
             clocks: None,
             recorder: None,
+            inputs: None,
             read_ahead,
         })
     }
@@ -213,12 +217,13 @@ impl CpuModel {
         };
         let (model, scratch, rotations) = (&self.model, &self.scratch, &self.rotations[..]);
         let plan = stage * BatchBucket::ALL.len() + bucket;
-        let traced = self.recorder.is_some();
+        let traced = self.recorder.is_some() || self.inputs.is_some();
         let last_phase = AtomicUsize::new(usize::MAX);
         let run = Run {
             program: &self.programs[stage][bucket],
             clock: self.clocks.as_ref().map(|clocks| &clocks[plan]),
             recording: self.recorder.as_ref().map(|recorder| recorder.of(plan)),
+            inputs: self.inputs.as_ref(),
             cancel,
             last_phase: &last_phase,
         };
@@ -304,6 +309,19 @@ impl Model for CpuModel {
 
     fn stop_trace(&mut self) -> Option<Trace> {
         self.recorder.take().map(Recorder::finish)
+    }
+
+    fn start_input_squares(&mut self) -> Result<(), BackendError> {
+        self.inputs = Some(InputRecorder::default());
+        Ok(())
+    }
+
+    fn stop_input_squares(&mut self) -> Vec<(String, InputSquares)> {
+        let sums = self.inputs.take().map(InputRecorder::finish).unwrap_or_default();
+        // loaded in this order
+        let names: Vec<&str> =
+            distinct_weights(&self.stages).map(|weight| weight.parts[0].tensor.as_str()).collect();
+        sums.into_iter().map(|(weight, squares)| (names[weight].to_owned(), squares)).collect()
     }
 }
 

@@ -1,8 +1,8 @@
 //! The traits.
 
 use crate::{
-    BackendError, Batch, CancelToken, KvStore, LayerState, Limits, MemoryEstimate, Trace, WeightBytes,
-    WeightSource,
+    BackendError, Batch, CancelToken, InputSquares, KvStore, LayerState, Limits, MemoryEstimate, Trace,
+    WeightBytes, WeightSource,
 };
 use latent_formats::Checkpoint;
 use latent_graph::activations::Activations;
@@ -186,4 +186,19 @@ pub trait Model: Send {
 
     /// Stops recording; what was recorded, if anything was started.
     fn stop_trace(&mut self) -> Option<Trace>;
+
+    /// Starts to sum the squares of what weights are multiplied by, column by column, over all steps.
+    ///
+    /// # Errors
+    /// [`BackendError::Unsupported`] where the backend does not.
+    fn start_input_squares(&mut self) -> Result<(), BackendError> {
+        Err(BackendError::Unsupported(
+            "this device does not sum up the inputs of weights; take --device cpu".into(),
+        ))
+    }
+
+    /// Stops that; the sums by the name of the weight's first tensor. A weight that was not multiplied has none.
+    fn stop_input_squares(&mut self) -> Vec<(String, InputSquares)> {
+        Vec::new()
+    }
 }

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::memory::available;
 use crate::step::{LogitsRequest, SeqInput};
-use latent_backend::Trace;
+use latent_backend::{InputSquares, Trace};
 use latent_graph::activations::Activations;
 use latent_types::format_bytes;
 use std::collections::HashSet;
@@ -81,6 +81,33 @@ impl Engine {
             Some(LayerRouting { layer, rows: (0..tokens.len()).map(chosen).collect() })
         });
         Ok(routing.collect())
+    }
+}
+
+impl Engine {
+    /// Runs each of `texts` as a sequence of its own, and sums the squares of what every weight is multiplied by, column by column: the sums by the
+    /// name of the weight's first tensor. `progress` gets the number of texts that are done, and says whether to go on.
+    ///
+    /// # Errors
+    /// As for [`prefill`](Self::prefill); a backend that does not sum them up.
+    pub fn input_squares(
+        &mut self,
+        texts: &[&[u32]],
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Vec<(String, InputSquares)>, EngineError> {
+        self.model.start_input_squares()?;
+        let mut done = Ok(());
+        for (number, tokens) in texts.iter().enumerate() {
+            let mut sequence = Sequence::default();
+            let chunk = self.chunk_for(tokens.len());
+            let mut go_on = |_| progress(number);
+            done = self.prefill(&mut sequence, tokens, chunk, LogitsRequest::All, &mut |_, _| {}, &mut go_on);
+            if done.is_err() {
+                break;
+            }
+        }
+        let sums = self.model.stop_input_squares();
+        done.map(|()| sums)
     }
 }
 
