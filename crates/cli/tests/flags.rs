@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use support::latent;
 
 /// A command with the flags that make it quick, `{}` being a model of one layer.
-const COMMANDS: [(&str, &str); 19] = [
+const COMMANDS: [(&str, &str); 20] = [
     ("run", "-m {} -q -n 1 -t 1 --ctx-size 64 --tokens 1,2"),
     ("chat", "-m {} -n 1 -t 1 --ctx-size 64"),
     ("logits", "-m {} -t 1 --ctx-size 64 --tokens 1,2,3,4"),
@@ -17,6 +17,7 @@ const COMMANDS: [(&str, &str); 19] = [
     ("tokenize", "-m {} Hi"),
     ("make-model", "tiny-dense F32 --layers 1 out.gguf"),
     ("pack", "-m {} -t 1 --force -o out.latent"),
+    ("quantize", "-m {} -t 1 --dry-run Q8_0"),
     ("bench", "-m {} -t 1 -p 1 -n 1 -r 1"),
     ("profile", "-m {} -t 1 -p 1 -n 1"),
     ("kernels test", "nosuch"),

@@ -304,6 +304,8 @@ fn help_fits_a_terminal_and_completions_and_man_pages_exist() {
         "tokenize",
         "make-model",
         "pack",
+        "quantize",
+        "imatrix",
         "pull",
         "ls",
         "rm",

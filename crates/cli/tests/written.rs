@@ -10,11 +10,13 @@ use std::process::{Command, Output};
 use support::{demo, latent};
 
 /// Every command that writes a file, which is to be called `{}`; the model is `{m}`, and `{f}` a folder of one.
-const WRITERS: [&str; 8] = [
+const WRITERS: [&str; 10] = [
     "run -q -n 2 -m {m} --save {} Hi",
     "dump -m {m} --tokens 1,2,3 {}",
     "graph -m {m} --html {}",
     "pack --force -t 1 -m {m} -o {}",
+    "imatrix -t 1 -m {m} --chunk-size 8 --chunks 1 -f Cargo.toml -o {}",
+    "quantize --force -t 1 -m {m} --allow-requantize -o {} F16",
     "logits -m {m} --tokens 1,2,3,4,5,6,7,8 --kl-chunk 8 --kl-divergence-base {}",
     "convert --force -m {f} -o {}",
     "make-model tiny-dense F32 --layers 1 {}",
@@ -173,4 +175,108 @@ fn shards_are_named_and_counted_alike() {
         let (first, _) = said.rsplit_once(": ").unwrap();
         assert!(latent(&["inspect", "-m", first]).output().unwrap().status.success(), "{said}");
     }
+}
+
+/// What a full disk has left is gone on with, and the file is that of a run without it.
+#[test]
+fn quantizing_goes_on_where_there_was_no_room() {
+    let (folder, model) = folder();
+    let at = |name: &str| folder.path().join(name);
+    let quantize =
+        |target: &str| words("quantize -t 2 -m {m} --allow-requantize -o {} F32", &model, &at(target));
+    let output = limited(16384, &quantize("out.gguf"));
+    let said = stderr(&output);
+    assert!(output.status.code() == Some(1) && said.contains("goes on from there"), "{said}");
+    let left = names(folder.path());
+    assert!(left.len() == 2 && left[1].starts_with("out.gguf.") && left[1].ends_with(".part"), "{left:?}");
+    for target in ["out.gguf", "straight.gguf"] {
+        let output = run(&quantize(target));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_eq!(said.contains("by an earlier run"), target == "out.gguf", "{said}");
+    }
+    assert_eq!(names(folder.path()), ["model.gguf", "out.gguf", "straight.gguf"]);
+    assert!(std::fs::read(at("out.gguf")).unwrap() == std::fs::read(at("straight.gguf")).unwrap());
+    let again = run(&quantize("out.gguf"));
+    assert!(again.status.code() == Some(1) && stderr(&again).contains("--force"), "{}", stderr(&again));
+    assert!(run(&words("run -q -n 1 -m {} Hi", &model, &at("out.gguf"))).status.success());
+}
+
+#[test]
+fn a_dry_run_of_quantizing_says_what_there_would_be() {
+    let (folder, model) = folder();
+    let dry = words("quantize -m {m} --allow-requantize --dry-run --json Q5_K_S", &model, folder.path());
+    let said: serde_json::Value = serde_json::from_slice(&run(&dry).stdout).unwrap();
+    let out = folder.path().join("out.gguf");
+    let written = run(&words("quantize -m {m} --allow-requantize --json -o {} Q5_K_S", &model, &out));
+    let written: serde_json::Value = serde_json::from_slice(&written.stdout).unwrap();
+    assert_eq!(said["bytes"], written["bytes"]);
+    assert_eq!(said["bytes"], std::fs::metadata(&out).unwrap().len());
+    assert!(said["run"]["most_tokens_per_s"].as_f64().unwrap() > 1.0, "{said}");
+    for (dry, written) in
+        said["tensors"].as_array().unwrap().iter().zip(written["tensors"].as_array().unwrap())
+    {
+        assert_eq!((&dry["name"], &dry["to"]), (&written["name"], &written["to"]));
+    }
+    let refused = run(&words("quantize -m {m} -o {} Q5_K_S", &model, &out.with_extension("2")));
+    assert!(refused.status.code() == Some(1) && stderr(&refused).contains("--allow-requantize"));
+}
+
+/// Importances of the demo model are collected, named by their tensors, and make two-bit types possible.
+#[test]
+fn importances_are_collected_from_a_text_and_used() {
+    let (folder, model) = folder();
+    let at = |name: &str| folder.path().join(name);
+    let text = "The fox carried a lantern through the wood, and the owl asked it where the light came from. ";
+    std::fs::write(at("text"), text.repeat(30)).unwrap();
+    let collect =
+        format!("imatrix -t 2 -m {{m}} --chunk-size 64 --chunks 4 -f {} -o {{}}", at("text").display());
+    let output = run(&words(&collect, &model, &at("imatrix.gguf")));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("4 chunks of 64 tokens"), "{said} {}", stderr(&output));
+    // the layer for multi-token prediction is not run, and so has no importances
+    let small = "quantize --allow-requantize --json -m {m} --tensor-type blk.6=Q8_0 IQ2_XS -o {}";
+    let refused = run(&words(small, &model, &at("none.gguf")));
+    assert!(
+        refused.status.code() == Some(1) && stderr(&refused).contains("--imatrix"),
+        "{}",
+        stderr(&refused)
+    );
+    let with = format!("{small} --imatrix {}", at("imatrix.gguf").display());
+    let written = run(&words(&with, &model, &at("small.gguf")));
+    assert!(written.status.success(), "{}", stderr(&written));
+    let written: serde_json::Value = serde_json::from_slice(&written.stdout).unwrap();
+    let mut small = 0;
+    for tensor in written["tensors"].as_array().unwrap() {
+        let (name, to) = (tensor["name"].as_str().unwrap(), tensor["to"].as_str().unwrap());
+        if to == "IQ2_XS" {
+            assert_eq!(tensor["weighted"], true, "{name}");
+            small += 1;
+        }
+    }
+    assert!(small > 20, "{small}");
+    let too_short = format!("imatrix -m {{m}} --chunk-size 4096 -f {} -o {{}}", at("text").display());
+    let refused = run(&words(&too_short, &model, &at("imatrix2.gguf")));
+    assert!(refused.status.code() == Some(64) && stderr(&refused).contains("less than one chunk"));
+}
+
+/// The file is smaller than the model, and as near to it as was asked for.
+#[test]
+fn types_are_chosen_for_a_nearness() {
+    let (folder, model) = folder();
+    let at = |name: &str| folder.path().join(name);
+    let text = "The fox carried a lantern through the wood, and the owl asked it where the light came from. ";
+    std::fs::write(at("text"), text.repeat(30)).unwrap();
+    let quantize = format!(
+        "quantize -t 2 -m {{m}} --allow-requantize --target-kl 0.05 --file {} --chunk-size 64 --chunks 2 --json -o {{}}",
+        at("text").display()
+    );
+    let output = run(&words(&quantize, &model, &at("near.gguf")));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let kl = said["fit"]["kl_divergence"].as_f64().unwrap();
+    let bytes =
+        [&model, &at("near.gguf").display().to_string()].map(|path| std::fs::metadata(path).unwrap().len());
+    assert!(kl > 0.0 && kl <= 0.05 && bytes[1] < bytes[0], "{kl} {bytes:?}");
+    assert_eq!(names(folder.path()), ["model.gguf", "near.gguf", "text"]);
 }

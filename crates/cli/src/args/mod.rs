@@ -10,6 +10,7 @@ mod hub;
 mod limits;
 mod measure;
 mod model;
+mod quantize;
 mod row_counts;
 mod sampling;
 mod serve;
@@ -32,6 +33,7 @@ pub(crate) use measure::{
     ProfileArgs, Table,
 };
 pub(crate) use model::{EngineArgs, ModelArgs, isa};
+pub(crate) use quantize::{IMATRIX_HELP, ImatrixArgs, QUANTIZE_HELP, QuantizeArgs};
 pub(crate) use row_counts::RowCounts;
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use serve::{SERVE_HELP, ServeArgs, ServerArgs};
@@ -59,6 +61,7 @@ const STYLES: Styles = Styles::styled()
   latent check model.gguf                                     is it supported, and what is missing
   latent inspect -m model.gguf                                what a file holds, and what it needs
   latent graph -m model.gguf plan --rows 1                    what a step computes
+  latent quantize -m model-BF16.gguf Q4_K_M                   writes model-Q4_K_M.gguf
   latent bench -m model.gguf -p 512 -n 128                    how fast it runs
   latent eval perplexity -m model.gguf text.txt               how good it is
 
@@ -111,6 +114,12 @@ pub(crate) enum Command {
     /// Write a folder of safetensors as GGUF, or a GGUF file as a folder of safetensors
     #[command(after_help = write::CONVERT_HELP)]
     Convert(ConvertArgs),
+    /// Write a GGUF model in other types
+    #[command(after_help = QUANTIZE_HELP)]
+    Quantize(QuantizeArgs),
+    /// Collect importances of a model's columns from a text, for `latent quantize --imatrix`
+    #[command(after_help = IMATRIX_HELP)]
+    Imatrix(ImatrixArgs),
     /// Download a model from Hugging Face's hub, or bring it up to date
     #[command(after_help = PULL_HELP)]
     Pull(PullArgs),

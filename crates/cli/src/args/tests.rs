@@ -70,7 +70,7 @@ fn the_help_shows_new_spellings_alone() {
         let help = command.render_long_help().to_string();
         for former in [
             "--ctx ",
-            "--chunk",
+            "--chunk ",
             "--temperature",
             "--penalty-last",
             "--save",

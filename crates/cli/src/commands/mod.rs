@@ -8,6 +8,7 @@ mod bench_verify;
 mod chat;
 mod chat_options;
 mod check;
+mod chunks;
 mod constraint;
 mod conversation;
 mod convert;
@@ -18,6 +19,7 @@ mod dump;
 mod eval;
 mod graph;
 mod hyper_parameters;
+mod imatrix;
 mod inspect;
 mod kernels;
 mod layers;
@@ -31,6 +33,8 @@ mod printer;
 mod profile;
 mod prompt;
 mod pull;
+mod quantize;
+mod quantize_kl;
 mod rm;
 mod run;
 mod sampling;
@@ -55,6 +59,8 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
             | Command::Verify(_)
             | Command::Pack(_)
             | Command::Convert(_)
+            | Command::Quantize(_)
+            | Command::Imatrix(_)
             | Command::Pull(_)
             | Command::Top(_)
             | Command::Bench(_)
@@ -79,6 +85,8 @@ pub(crate) fn execute(cli: Cli) -> anyhow::Result<()> {
         Command::MakeModel(args) => make_model::run(&args),
         Command::Pack(args) => pack::run(&args),
         Command::Convert(args) => convert::run(&args),
+        Command::Quantize(args) => quantize::run(&args),
+        Command::Imatrix(args) => imatrix::run(&args),
         Command::Pull(args) => pull::run(&args),
         Command::Ls(args) => ls::run(&args),
         Command::Rm(args) => rm::run(&args),

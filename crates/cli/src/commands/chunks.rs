@@ -1,0 +1,39 @@
+//! A text as chunks of tokens, each of which is run as a text of its own.
+
+use crate::exit::Usage;
+use anyhow::{Context, Result};
+use latent_formats::{Checkpoint, input_file};
+use latent_text::{Encode, Tokenizer};
+use std::path::Path;
+
+/// Most bytes of a text.
+const MAX_TEXT: u64 = 1 << 30;
+
+/// The first `most` whole chunks of `size` tokens, each begun as a text where the model begins texts by a token.
+pub(super) fn chunks(
+    checkpoint: &Checkpoint,
+    path: &Path,
+    size: usize,
+    most: Option<usize>,
+) -> Result<Vec<Vec<u32>>> {
+    let tokenizer = Tokenizer::from_checkpoint(checkpoint).with_context(|| checkpoint.display_name())?;
+    let text = String::from_utf8(input_file::read(path, MAX_TEXT)?);
+    let text = text.map_err(|_| Usage(format!("{}: not UTF-8 text", path.display())))?;
+    let encode = |text: &str| tokenizer.encode(text, Encode { add_special: true, parse_special: false });
+    let begin = encode("")?.first().copied();
+    let tokens = encode(&text)?;
+    let mut chunks: Vec<Vec<u32>> = tokens.chunks_exact(size).map(<[u32]>::to_vec).collect();
+    chunks.truncate(most.unwrap_or(usize::MAX));
+    if chunks.is_empty() {
+        let problem = format!(
+            "{}: {} tokens are less than one chunk of {size}: give more text, or a smaller --chunk-size",
+            path.display(),
+            tokens.len(),
+        );
+        return Err(Usage(problem).into());
+    }
+    if let Some(begin) = begin {
+        chunks.iter_mut().for_each(|chunk| chunk[0] = begin);
+    }
+    Ok(chunks)
+}

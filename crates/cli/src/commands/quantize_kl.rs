@@ -1,0 +1,133 @@
+//! `latent quantize --target-kl`: the smallest file whose next tokens differ from the model's by no more than so much.
+
+use super::chunks::chunks;
+use crate::args::QuantizeArgs;
+use crate::exit::Usage;
+use crate::progress::LateBar;
+use crate::{interrupt, output};
+use anyhow::{Context, Result};
+use latent_engine::cache::Sequence;
+use latent_engine::{Engine, EngineError, EngineOptions, LogitsRequest};
+use latent_formats::Checkpoint;
+use latent_quantize::{Assignment, Fit, Measured, write};
+use latent_types::format_bytes;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Files that are written and compared at most.
+const TRIALS: usize = 7;
+
+/// Sizes that are this near are not told apart.
+const NEAR: f64 = 1.01;
+
+/// Gives the tensors the types of the smallest file that was found to be near enough; what it costs, and its mean KL divergence from the model in nats. Every trial is written beside `out`, run over the text, and removed.
+pub(super) fn fit(
+    checkpoint: &Arc<Checkpoint>,
+    assignment: &mut Assignment<'_>,
+    measured: &Measured,
+    (target, out): (f64, &Path),
+    (args, threads): (&QuantizeArgs, usize),
+) -> Result<(Fit, f64)> {
+    let text = args.file.as_deref().ok_or_else(|| Usage("--target-kl needs a text: --file FILE".into()))?;
+    let chunks = chunks(checkpoint, text, args.chunk_size, Some(args.chunks))?;
+    let mut run = Runs { chunks, threads, bar: LateBar::new(true, "comparing", 1 + TRIALS), done: 0 };
+    let model = run.logits(checkpoint)?;
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (least, most) = measured.range();
+    let mut trial = |size: u64| -> Result<(Fit, f64)> {
+        let fit = assignment.fit(measured, size)?;
+        let place = tempfile::Builder::new().prefix(".latent-").tempdir_in(folder);
+        let place = place.with_context(|| folder.display().to_string())?;
+        let path = place.path().join("trial.gguf");
+        write(assignment, &path, threads, &mut |_, _| !interrupt::asked())?;
+        let trial = Arc::new(Checkpoint::open(&path)?);
+        let kl = kl(&model, &run.logits(&trial)?);
+        output::note(&format!("{}: KL divergence {kl:.5} nats", format_bytes(fit.bytes)));
+        Ok((fit, kl))
+    };
+    let mut best = trial(most)?;
+    if best.1 > target {
+        let (kl, bytes) = (best.1, format_bytes(best.0.bytes));
+        return Err(
+            Usage(format!("--target-kl {target} is too near: the file of {bytes} has {kl:.5}")).into()
+        );
+    }
+    let (mut low, mut high) = (least as f64, most as f64);
+    for _ in 1..TRIALS {
+        if high / low < NEAR {
+            break;
+        }
+        let size = (low * high).sqrt();
+        let tried = trial(size as u64)?;
+        if tried.1 <= target {
+            (high, best) = (size, tried);
+        } else {
+            low = size;
+        }
+    }
+    Ok((assignment.fit(measured, high as u64)?, best.1))
+}
+
+struct Runs {
+    chunks: Vec<Vec<u32>>,
+    threads: usize,
+    bar: LateBar,
+    done: u64,
+}
+
+impl Runs {
+    /// Log-probabilities behind the second half of every chunk.
+    fn logits(&mut self, checkpoint: &Arc<Checkpoint>) -> Result<Vec<Vec<f32>>> {
+        let context = self.chunks.first().map_or(1, Vec::len);
+        let options = EngineOptions {
+            context: Some(context),
+            placement: Some(latent_threads::Placement::anywhere(self.threads)),
+            ..EngineOptions::default()
+        };
+        let mut engine = Engine::load(&*latent_backends::cpu(), checkpoint, &options, &mut |_, _| {})?;
+        let mut all = Vec::new();
+        for tokens in &self.chunks {
+            let rows: Vec<usize> = (tokens.len() / 2..tokens.len()).collect();
+            let chunk = engine.chunk_for(tokens.len());
+            let mut sequence = Sequence::default();
+            let mut sink = |_: usize, logits: &[f32]| all.push(log_softmax(logits));
+            let wanted = LogitsRequest::Rows(&rows);
+            engine.prefill(&mut sequence, tokens, chunk, wanted, &mut sink, &mut |_| !interrupt::asked())?;
+        }
+        self.done += 1;
+        self.bar.set(self.done, 1 + TRIALS as u64);
+        if interrupt::asked() { Err(EngineError::Stopped.into()) } else { Ok(all) }
+    }
+}
+
+fn log_softmax(logits: &[f32]) -> Vec<f32> {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
+    logits.iter().map(|logit| (f64::from(logit - most) - sum.ln()) as f32).collect()
+}
+
+/// Mean over rows of Σ p·(ln p − ln q).
+fn kl(model: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
+    let of_row = |(p, q): (&Vec<f32>, &Vec<f32>)| -> f64 {
+        let terms = p.iter().zip(q).map(|(p, q)| f64::from(*p).exp() * (f64::from(*p) - f64::from(*q)));
+        terms.sum()
+    };
+    model.iter().zip(other).map(of_row).sum::<f64>() / model.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_rows_have_no_divergence_and_others_that_of_their_definition() {
+        let p = log_softmax(&[1.0, 2.0, 3.0]);
+        assert!((p.iter().map(|p| f64::from(*p).exp()).sum::<f64>() - 1.0).abs() < 1e-6);
+        let p = [p];
+        assert!(kl(&p, &p).abs() < 1e-12);
+        let (p, q) = ([0.5f64, 0.5], [0.25f64, 0.75]);
+        let logs = |p: [f64; 2]| vec![p.map(|p| p.ln() as f32).to_vec()];
+        let expected = 0.5 * 2f64.ln() + 0.5 * (2.0f64 / 3.0).ln();
+        assert!((kl(&logs(p), &logs(q)) - expected).abs() < 1e-6);
+    }
+}
