@@ -345,7 +345,7 @@ def quantized_linear(
     scale_type: Literal["f16", "e8m0", "e4m3"] | None = None,
     tensor_scale: float | None = None,
     bias: NDArray[Any] | Any | None = None,
-    activations: Literal["auto", "bf16"] | None = None,
+    activations: Literal["auto", "bf16", "int8"] | None = None,
     kernel: Literal["auto", "gemm", "fused", "striped"] | None = None,
     isa: Literal["auto", "portable", "avx2", "avx512", "amx"] | None = None,
     threads: int | None = None,
@@ -368,7 +368,7 @@ def quantized_linear_striped(
     scale_type: Literal["f16", "e8m0", "e4m3"] | None = None,
     tensor_scale: float | None = None,
     bias: NDArray[Any] | Any | None = None,
-    activations: Literal["auto", "bf16"] | None = None,
+    activations: Literal["auto", "bf16", "int8"] | None = None,
     isa: Literal["auto", "portable", "avx2", "avx512", "amx"] | None = None,
     threads: int | None = None,
 ) -> NDArray[np.float32]:

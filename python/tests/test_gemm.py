@@ -122,8 +122,8 @@ def test_products_are_those_of_the_dequantized_weights(quant, k, n, group):
             y = latent.quantized_linear_striped(x, parallel=parallel, **weight)
             assert nmse(y, expected) < 1e-6, (m, parallel)
         assert nmse(latent.quantized_linear(x, **weight, bias=bias), expected + bias) < 1e-6
-        rounded = latent.quantized_linear(x, **weight, activations="bf16")
-        assert nmse(rounded, expected) < 1e-4
+        for activations in ("bf16", "int8"):
+            assert nmse(latent.quantized_linear(x, **weight, activations=activations), expected) < 1e-4
 
 
 def test_products_have_the_same_bits_for_any_number_of_threads():
@@ -233,6 +233,10 @@ X = random(3, 64)
         (lambda: latent.quantized_linear(X, **FP4, bias=np.zeros(23, "f4")), r"bias has the shape \(23,\), expected \(24,\)"),
         (lambda: latent.quantized_linear(X, **FP4, threads=5000), "5000 threads"),
         (lambda: latent.quantized_linear(X, **FP4, threads=0), "threads is 0, expected at least 1"),
+        (
+            lambda: latent.quantized_linear(X, *latent.pack_fp4_weights(W, 4), 4, activations="int8"),
+            "no kernel .* for groups of 4 and inputs of int8",
+        ),
         (lambda: latent.quantized_linear(X, **FP4, kernel="fast"), "expected auto, gemm, fused, striped"),
         (lambda: latent.quantized_linear_striped(X, parallel=9, **FP4), "parallel factor is 9; it must be from 1 to K / 8 = 8"),
         (lambda: latent.quantized_linear_striped(X, parallel=-1, **FP4), "parallel is -1"),

@@ -124,7 +124,7 @@ impl GemmOptions {
                     Some(tier.map_err(|problem| Error::argument(format!("isa {word:?}: {problem}")))?);
             }
             "activations" => {
-                let found = chosen(name, word, [("bf16", Activations::Bf16)])?;
+                let found = chosen(name, word, [("bf16", Activations::Bf16), ("int8", Activations::Int8)])?;
                 options.activations = found.unwrap_or_default();
             }
             _ => {
@@ -199,7 +199,7 @@ mod tests {
         for (name, word, expected) in [
             ("kernel", "fast", "auto, gemm, fused, striped"),
             ("isa", "sse", "avx2"),
-            ("activations", "f8", "auto, bf16"),
+            ("activations", "f8", "auto, bf16, int8"),
             ("kernels", "gemm", "kernel, isa, activations"),
         ] {
             let error = options.set(name, word).unwrap_err().to_string();

@@ -522,7 +522,7 @@ typedef struct latent_gemm_options {
    */
   const char *kernel;
   /**
-   * Precision of the inputs in products: "auto" (theirs) or "bf16"; NULL: auto.
+   * Precision of the inputs in products: "auto" (theirs), "bf16" or "int8"; NULL: auto.
    */
   const char *activations;
   /**

@@ -34,7 +34,7 @@ pub struct latent_gemm_options {
     pub size: usize,
     /// "auto", "gemm", "fused" or "striped"; NULL: auto.
     pub kernel: *const c_char,
-    /// Precision of the inputs in products: "auto" (theirs) or "bf16"; NULL: auto.
+    /// Precision of the inputs in products: "auto" (theirs), "bf16" or "int8"; NULL: auto.
     pub activations: *const c_char,
     /// Instruction set: "auto", "portable", "avx2", "avx512" or "amx"; NULL: auto.
     pub isa: *const c_char,
