@@ -28,6 +28,7 @@ mod plan_step;
 mod prefix_file;
 mod request;
 mod response;
+mod sentence_piece;
 #[cfg(feature = "engine")]
 mod session;
 mod shards;
@@ -54,6 +55,7 @@ pub use plan_step::plan_step;
 pub use prefix_file::prefix_file;
 pub use request::request;
 pub use response::response;
+pub use sentence_piece::sentence_piece;
 #[cfg(feature = "engine")]
 pub use session::session;
 pub use shards::shards;
@@ -78,6 +80,7 @@ pub const TARGETS: &[Target] = &[
     ("request", request),
     ("response", response),
     ("safetensors", safetensors),
+    ("sentence_piece", sentence_piece),
     ("shards", shards),
     ("special_split", special_split),
     ("template", template),

@@ -53,7 +53,7 @@ fn grammars_and_schemas() {
 
 #[test]
 fn tokenizers() {
-    replay(&["tokenizer", "tokenizer_json", "tiktoken", "special_split", "encode"]);
+    replay(&["tokenizer", "tokenizer_json", "tiktoken", "sentence_piece", "special_split", "encode"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 #![allow(missing_docs, reason = "tests")]
 
 use latent_formats::{Checkpoint, HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
-use latent_text::{Encode, GgufTokenizer, TextError, Tokenizer};
+use latent_text::{Encode, GgufTokenizer, GgufVocab, TextError, Tokenizer};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -124,6 +124,26 @@ fn a_folder_with_tokenizer_model_has_a_tokenizer() {
     std::fs::copy(data("tokenizer.model"), folder.path().join("tokenizer.model")).unwrap();
     let tokenizer = Tokenizer::from_checkpoint(&Checkpoint::open(folder.path()).unwrap()).unwrap();
     assert_eq!(tokenizer.token_text(1), Some("<s>"));
+}
+
+/// The character that stands for a space is longer than a space.
+#[test]
+fn a_text_of_the_character_for_spaces_is_not_taken_for_too_long() {
+    let bytes: Vec<String> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect();
+    let runs = ["▁", "▁▁", "▁▁▁▁", "▁▁▁▁▁▁▁▁"];
+    let vocab = GgufVocab {
+        model: "llama",
+        tokens: bytes.iter().map(String::as_bytes).chain(runs.map(str::as_bytes)).collect(),
+        scores: Some(vec![0.0; bytes.len() + runs.len()]),
+        add_space_prefix: Some(false),
+        ..GgufVocab::default()
+    };
+    let tokenizer = Tokenizer::from_gguf(&vocab).unwrap();
+    let text = "▁".repeat(80);
+    let ids = tokenizer.encode(&text, PLAIN).unwrap();
+    assert_eq!(ids, [bytes.len() as u32 + 3; 10]);
+    assert_eq!(tokenizer.encode_within(&text, PLAIN, 10).unwrap(), ids);
+    assert!(tokenizer.encode_within(&text, PLAIN, 9).is_err());
 }
 
 proptest! {

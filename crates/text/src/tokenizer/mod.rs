@@ -334,7 +334,10 @@ impl Parts {
         let longest = self.tokens.iter().map(|token| token.bytes.len()).max()?.max(1);
         match &self.model {
             Model::Bpe(pipeline) => longest.checked_mul(pipeline.shrinks()?),
-            Model::Spm(spm) => spm.keeps_text().then_some(longest),
+            // a text may hold the character that stands for a space, which is longer than one
+            Model::Spm(spm) => spm
+                .keeps_text()
+                .then(|| self.tokens.iter().map(|token| token.text.len()).fold(longest, usize::max)),
         }
     }
 }

@@ -1,0 +1,68 @@
+//! tokenizer.model: messages behind the pieces of the 256 bytes, or pieces by choice.
+
+use crate::source::Source;
+use crate::tokenizer_json::{ways, within};
+use latent_text::{TextError, Tokenizer};
+use serde_json::json;
+
+/// A tokenizer from a tokenizer.model, whose first pieces are the unknown token, BOS, EOS, the bytes and the space. An input that begins with a zero byte
+/// chooses the further pieces, added tokens and a text; any other is the further messages themselves. A text of plain pieces comes back as it was.
+///
+/// # Panics
+/// Where it does not, or a library gives up.
+pub fn sentence_piece(bytes: &[u8]) {
+    // byte-pair encoding; no map of characters, and no spaces removed
+    let mut file = vec![0x12, 2, 0x18, 2, 0x1a, 2, 0x20, 0];
+    for (text, kind) in [("<unk>", 2), ("<s>", 3), ("</s>", 3)] {
+        file.extend(piece(text, 0.0, kind));
+    }
+    (0..=255u8).for_each(|byte| file.extend(piece(&format!("<0x{byte:02X}>"), 0.0, 6)));
+    file.extend(piece("▁", -1.0, 1));
+    let mut text = "Hello wörld 12345 日本語、  aaaa▁▁".to_owned();
+    let mut config = json!({"add_bos_token": false});
+    let mut plain = true;
+    match bytes.split_first() {
+        Some((0, choices)) => {
+            let mut source = Source::new(choices);
+            for _ in 0..source.below(24) {
+                let piece_text: String = (0..1 + source.below(6))
+                    .map(|_| *source.pick(&["a", "b", "▁", "é", "日", "<", "s>"]))
+                    .collect();
+                let kind = if source.once_in(20) { source.byte() % 8 } else { 1 };
+                plain &= kind == 1;
+                file.extend(piece(&piece_text, -0.5 * source.below(40) as f32, kind));
+            }
+            let id = |source: &mut Source<'_>| (250 + source.below(250)).to_string();
+            let added: serde_json::Map<_, _> = (0..source.below(5))
+                .map(|_| (id(&mut source), json!({"content": source.text(), "special": source.once_in(2)})))
+                .collect();
+            plain &= added.is_empty();
+            config["added_tokens_decoder"] = added.into();
+            text = source.rest();
+        }
+        _ => {
+            file.extend_from_slice(bytes);
+            plain = bytes.is_empty();
+        }
+    }
+    let built = Tokenizer::from_sentence_piece(&file, Some(&config), None);
+    assert!(!matches!(built, Err(TextError::Internal { .. })), "{:?}", built.err());
+    let Ok(tokenizer) = built else { return };
+    for how in ways() {
+        let ids = tokenizer.encode(&text, how).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+        if plain && !how.parse_special {
+            assert_eq!(tokenizer.decode(&ids, true), text.replace('▁', " "), "{how:?}");
+        }
+        within(&tokenizer, &text, how, &ids);
+    }
+}
+
+/// A field `pieces` with text, score and kind.
+fn piece(text: &str, score: f32, kind: u8) -> Vec<u8> {
+    let mut message = vec![10, text.len() as u8];
+    message.extend(text.as_bytes());
+    message.push(0x15);
+    message.extend(score.to_le_bytes());
+    message.extend([0x18, kind]);
+    [&[10, message.len() as u8][..], &message].concat()
+}
