@@ -203,7 +203,7 @@ fn routing(found: &Routing) -> String {
     let mut page =
         table(&[("tokens", found.tokens.to_string()), ("experts never chosen", unused.to_string())])
             + &heading(
-                "Load of each expert (across) in each layer (down): the darker, the more often chosen",
+                "Load of each expert (across) in each layer (down): the stronger the colour, the more often chosen",
             )
             + &chart::map("expert load by layer", &map);
     if found.steps.len() > 1 {
