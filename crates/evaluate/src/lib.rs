@@ -54,7 +54,7 @@ pub use logits_file::{BaseRow, LogitsReader, LogitsWriter};
 pub use perplexity::{Perplexity, perplexity};
 pub use question::{Question, QuestionKind, Questions, WrongAnswer, answer};
 pub use report::report;
-pub use retrieval::{Case, Haystack, Needle, Retrieval, RetrievalCell, found};
+pub use retrieval::{Case, Haystack, Needle, Retrieval, RetrievalCell, TokensOf, found};
 pub use routing::{LayerLoad, Routing, StepExperts, routing};
 pub use statistics::Estimate;
 pub use weights::{TensorError, WeightErrors, WeightGroup, weight_errors};

@@ -35,6 +35,9 @@ pub struct Needle {
     pub sentences: usize,
 }
 
+/// Makes the tokens of a prompt from a text; none of one that is far too long.
+pub type TokensOf<'a, E> = dyn FnMut(&str) -> Result<Option<Vec<u32>>, E> + 'a;
+
 /// What the fact is hidden among.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Haystack {
@@ -74,16 +77,11 @@ impl Haystack {
         (format!("Here are some facts.\n{}\n\nWhat is the code of the {key}?", lines.join("\n")), code)
     }
 
-    /// The longest prompt of a case: `tokens` makes tokens of a text, with the chat template around it, or none of one that is far too long. None
-    /// where the question alone is longer than the case allows.
+    /// The longest prompt of a case: `tokens` puts the chat template around a text. None where the question alone is longer than the case allows.
     ///
     /// # Errors
     /// What `tokens` fails with.
-    pub fn hide<E>(
-        &self,
-        case: Case,
-        tokens: &mut dyn FnMut(&str) -> Result<Option<Vec<u32>>, E>,
-    ) -> Result<Option<Needle>, E> {
+    pub fn hide<E>(&self, case: Case, tokens: &mut TokensOf<'_, E>) -> Result<Option<Needle>, E> {
         let mut make = |sentences: usize| -> Result<Option<Needle>, E> {
             let (text, expected) = self.prompt(case, sentences);
             let tokens = tokens(&text)?.filter(|tokens| tokens.len() <= case.length);

@@ -200,12 +200,12 @@ fn routing(found: &Routing) -> String {
         line("uniform", |s| s.uniform),
     ];
     let unused = found.layers.iter().fold(0usize, |sum, layer| sum.saturating_add(layer.unused));
-    let mut page =
-        table(&[("tokens", found.tokens.to_string()), ("experts never chosen", unused.to_string())])
-            + &heading(
-                "Load of each expert (across) in each layer (down): the stronger the colour, the more often chosen",
-            )
-            + &chart::map("expert load by layer", &map);
+    let mut page = table(&[
+        ("tokens", found.tokens.to_string()),
+        ("experts never chosen", unused.to_string()),
+    ]) + &heading(
+        "Load of each expert (across) in each layer (down): the stronger the colour, the more often chosen",
+    ) + &chart::map("expert load by layer", &map);
     if found.steps.len() > 1 {
         page += &heading("Different experts per layer that a step reads, by its rows");
         page += &chart::lines("different experts by rows", &distinct, "rows");
