@@ -122,7 +122,9 @@ fn encoder(ty: TensorType) -> Option<QuantizeFn> {
         TensorType::Q5_0 => |x, _, out| q5_0::encode(x, out),
         TensorType::Q5_1 => |x, _, out| q5_1::encode(x, out),
         TensorType::MXFP4 => |x, _, out| mxfp4::encode(x, out),
-        TensorType::TQ1_0
+        TensorType::Q1_0
+        | TensorType::Q2_0
+        | TensorType::TQ1_0
         | TensorType::TQ2_0
         | TensorType::IQ1_S
         | TensorType::IQ1_M
@@ -147,6 +149,8 @@ fn quantizer(ty: TensorType) -> Option<QuantizeFn> {
         TensorType::Q4_1 => quantizers::q4_1,
         TensorType::Q5_0 => quantizers::q5_0,
         TensorType::Q5_1 => quantizers::q5_1,
+        TensorType::Q1_0 => quantizers::q1_0,
+        TensorType::Q2_0 => quantizers::q2_0,
         TensorType::Q2_K => quantizers::q2_k,
         TensorType::Q3_K => quantizers::q3_k,
         TensorType::Q4_K => quantizers::q4_k,

@@ -1,4 +1,4 @@
-//! Q1_0: 128 weights in 18 bytes, weight = d where the bit is set and −d elsewhere. Decode only.
+//! Q1_0: 128 weights in 18 bytes, weight = d where the bit is set and −d elsewhere.
 //!
 //! ```text
 //! 0   2                                         18
@@ -6,6 +6,8 @@
 //! ```
 
 use crate::blocks::half;
+use crate::search::importance_at;
+use crate::search::levels::{self, Signs};
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(18).zip(out.chunks_exact_mut(128)) {
@@ -13,6 +15,21 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
         for (out, byte) in out.chunks_exact_mut(8).zip(&block[2..]) {
             for (bit, out) in out.iter_mut().enumerate() {
                 *out = if byte >> bit & 1 == 1 { d } else { -d };
+            }
+        }
+    }
+}
+
+/// Quantizes whole blocks; the lowest error that there is.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (x, out)) in numbers.chunks_exact(128).zip(out.chunks_exact_mut(18)).enumerate() {
+        let (d, levels) = levels::block::<Signs, 128>(x, importance_at(importance, n * 128, 128));
+        out[..2].copy_from_slice(&d.to_le_bytes());
+        for (byte, levels) in out[2..].iter_mut().zip(levels.chunks_exact(8)) {
+            *byte = 0;
+            for (bit, level) in levels.iter().enumerate() {
+                *byte |= u8::from(*level > 0.0) << bit;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Q2_0: 64 weights in 18 bytes, weight = d · (quant − 1), two bits per quant: −d, 0, d or 2d. Decode only.
+//! Q2_0: 64 weights in 18 bytes, weight = d · (quant − 1), two bits per quant: −d, 0, d or 2d.
 //!
 //! ```text
 //! 0   2                                             18
@@ -6,6 +6,8 @@
 //! ```
 
 use crate::blocks::half;
+use crate::search::importance_at;
+use crate::search::levels::{self, Quarter};
 
 pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(18).zip(out.chunks_exact_mut(64)) {
@@ -13,6 +15,21 @@ pub(crate) fn decode(bytes: &[u8], out: &mut [f32]) {
         for (out, byte) in out.chunks_exact_mut(4).zip(&block[2..]) {
             for (place, out) in out.iter_mut().enumerate() {
                 *out = f32::from((byte >> (2 * place) & 3) as i8 - 1) * d;
+            }
+        }
+    }
+}
+
+/// Quantizes whole blocks; the lowest error that the search finds.
+#[inline(always)]
+pub fn search(numbers: &[f32], importance: Option<&[f32]>, out: &mut [u8]) {
+    for (n, (x, out)) in numbers.chunks_exact(64).zip(out.chunks_exact_mut(18)).enumerate() {
+        let (d, levels) = levels::block::<Quarter, 64>(x, importance_at(importance, n * 64, 64));
+        out[..2].copy_from_slice(&d.to_le_bytes());
+        for (byte, levels) in out[2..].iter_mut().zip(levels.chunks_exact(4)) {
+            *byte = 0;
+            for (place, level) in levels.iter().enumerate() {
+                *byte |= ((level + 1.0) as u8) << (2 * place);
             }
         }
     }

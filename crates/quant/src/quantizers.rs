@@ -12,6 +12,8 @@ pub use crate::iq4_nl::search as iq4_nl;
 pub use crate::iq4_xs::search as iq4_xs;
 pub use crate::mxfp4::search as mxfp4;
 pub use crate::nvfp4::search as nvfp4;
+pub use crate::q1_0::search as q1_0;
+pub use crate::q2_0::search as q2_0;
 pub use crate::q2_k::search as q2_k;
 pub use crate::q3_k::search as q3_k;
 pub use crate::q4_0::search as q4_0;

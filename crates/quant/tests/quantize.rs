@@ -43,7 +43,8 @@ fn every_format_meets_the_error_bounds_of_the_field() {
         let squares: f32 = data.iter().zip(round_trip(ty, &data, None)).map(|(a, b)| (a - b) * (a - b)).sum();
         let error = squares.sqrt() / 4096.0;
         let bound = match ty {
-            TQ1_0 | TQ2_0 | IQ1_S | IQ1_M => 0.01,
+            Q1_0 => 0.02,
+            Q2_0 | TQ1_0 | TQ2_0 | IQ1_S | IQ1_M => 0.01,
             Q2_K | IQ2_XXS | IQ2_XS | IQ2_S => 0.0075,
             IQ3_XXS => 0.005,
             Q3_K | IQ3_S => 0.004,
@@ -108,7 +109,9 @@ fn important_columns_come_back_nearer() {
 #[test]
 fn numbers_that_a_format_holds_come_back_exactly() {
     for (ty, levels, scale) in [
-        (TQ1_0, &[-1.0, 0.0, 1.0][..], 0.37109375),
+        (Q1_0, &[-1.0, 1.0][..], 0.37109375),
+        (Q2_0, &[-1.0, 0.0, 1.0, 2.0], 0.37109375),
+        (TQ1_0, &[-1.0, 0.0, 1.0], 0.37109375),
         (TQ2_0, &[-1.0, 0.0, 1.0], 0.37109375),
         (MXFP4, &[0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.5, -1.0, -4.0, -6.0], 0.125),
         (Q4_0, &[-8.0, -7.0, -3.0, 0.0, 1.0, 5.0, 7.0], 0.0078125),

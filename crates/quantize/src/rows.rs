@@ -49,6 +49,8 @@ pub fn quantize_row(
         TensorType::Q4_1 => avx2!(q4_1),
         TensorType::Q5_0 => avx2!(q5_0),
         TensorType::Q5_1 => avx2!(q5_1),
+        TensorType::Q1_0 => avx2!(q1_0),
+        TensorType::Q2_0 => avx2!(q2_0),
         TensorType::Q2_K => avx2!(q2_k),
         TensorType::Q3_K => avx2!(q3_k),
         TensorType::Q4_K => avx2!(q4_k),

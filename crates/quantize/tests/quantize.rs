@@ -251,8 +251,8 @@ fn what_cannot_be_done_well_is_refused_before_anything_is_written() {
     named.tensor_types = vec![(Pattern::new("attn_k_b").unwrap(), TensorType::Q4_K)];
     let problem = refused(&model, &named, None);
     assert!(problem.contains("attn_k_b") && problem.contains("rows of 128 weights"), "{problem}");
-    named.tensor_types = vec![(Pattern::new("attn").unwrap(), TensorType::Q1_0)];
-    assert!(refused(&model, &named, None).contains("Q1_0"));
+    named.tensor_types = vec![(Pattern::new("attn").unwrap(), TensorType::I8)];
+    assert!(refused(&model, &named, None).contains("I8"));
 }
 
 #[test]

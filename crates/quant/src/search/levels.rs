@@ -49,6 +49,43 @@ impl Levels for Ternary {
     }
 }
 
+/// −1 and 1.
+pub(crate) struct Signs;
+
+impl Levels for Signs {
+    const ENDS: [f32; 2] = [-1.0, 1.0];
+
+    #[inline(always)]
+    fn end(_candidate: usize) -> f32 {
+        // every scale has the same signs, and so the same fit
+        1.0
+    }
+
+    #[inline(always)]
+    fn nearest(v: f32) -> f32 {
+        if v < 0.0 { -1.0 } else { 1.0 }
+    }
+}
+
+/// −1, 0, 1 and 2.
+pub(crate) struct Quarter;
+
+impl Levels for Quarter {
+    const ENDS: [f32; 2] = [-1.0, 2.0];
+
+    #[inline(always)]
+    fn end(candidate: usize) -> f32 {
+        // the extreme of 64 normal numbers is nearly twice as large as what the end should stand for
+        let step = (candidate % LANES) as f32 * 0.2;
+        if candidate < LANES { -(0.9 + step) } else { 1.6 + step }
+    }
+
+    #[inline(always)]
+    fn nearest(v: f32) -> f32 {
+        round(clamp(v, -1.0, 2.0))
+    }
+}
+
 /// Twice the values of E2M1.
 pub(crate) struct E2m1;
 
