@@ -29,9 +29,10 @@ const EXTREMES: [W4ScaleType; 4] =
 /// Rows of products with extreme scales: few, and many.
 const EXTREME_ROWS: [usize; 2] = [3, 20];
 
-const PRODUCTS: [W4Op; 10] = [
+const PRODUCTS: [W4Op; 11] = [
     W4Op::Gemm(W4Rounding::F32),
     W4Op::Gemm(W4Rounding::Bf16),
+    W4Op::Gemm(W4Rounding::Int16),
     W4Op::Gemm(W4Rounding::Int8),
     W4Op::Fused(W4Rounding::F32),
     W4Op::Fused(W4Rounding::Int16),
@@ -116,6 +117,7 @@ pub(crate) fn real_sizes() -> Vec<Case> {
             add(W4Op::Gemm(rounding), 512);
             add(W4Op::Striped(rounding, 4), 16);
         }
+        add(W4Op::Gemm(W4Rounding::Int16), 512);
         add(W4Op::Gemm(W4Rounding::Int8), 512);
         add(W4Op::Striped(W4Rounding::Int16, 4), 1);
         add(W4Op::Striped(W4Rounding::Int8, 4), 1);

@@ -100,9 +100,9 @@ impl Bench {
         let slices = (kernel == Some(Kernel::Striped)).then_some(4);
         let options = Options { kernel, slices, activations, ..Options::default() };
         let (mut y, mut problem) = (vec![0.0; m * shape.n], Ok(()));
+        let weights: Vec<Weight<'_>> = copies.iter().map(|copy| copy.weight(quant, *shape)).collect();
         let (_, median) = timed(|call| {
-            let weight = copies[call % copies.len()].weight(quant, *shape);
-            problem = marlin.multiply_with(&options, &weight, input, m, &mut y);
+            problem = marlin.multiply_with(&options, &weights[call % weights.len()], input, m, &mut y);
         });
         problem?;
         Ok((median, Plan::new(&options, *shape, m, inputs == "bf16")?.chosen().name))
@@ -141,17 +141,16 @@ impl Bench {
         let Bench { marlin, shape, copies, limits, .. } = self;
         let Shape { k, n, .. } = *shape;
         let bytes = copies[0].weight(quant, *shape).bytes() as f64;
+        let weights: Vec<Weight<'_>> = copies.iter().map(|copy| copy.weight(quant, *shape)).collect();
         let (mut floats, mut halves) = (vec![0.0f32; k * n], vec![f16::ZERO; k * n]);
         let mut problem = Ok(());
         let (_, to_f32) = timed(|call| {
-            let weight = copies[call % copies.len()].weight(quant, *shape);
-            problem = marlin.dequantize(&weight, &mut floats);
+            problem = marlin.dequantize(&weights[call % weights.len()], &mut floats);
         });
         problem?;
         let mut problem = Ok(());
         let (_, to_f16) = timed(|call| {
-            let weight = copies[call % copies.len()].weight(quant, *shape);
-            problem = marlin.dequantize_f16(&weight, &mut halves);
+            problem = marlin.dequantize_f16(&weights[call % weights.len()], &mut halves);
         });
         problem?;
         for (name, seconds, size) in [("f32", to_f32, 4), ("f16", to_f16, 2)] {

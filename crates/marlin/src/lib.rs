@@ -33,3 +33,8 @@ pub use multiply::Marlin;
 pub use pack::{Packed, pack_fp4, pack_u4, pack_u4_sym};
 pub use plan::{Activations, Kernel, Options, Plan};
 pub use weight::{QuantType, Scales, Shape, Weight};
+
+/// The examples of docs/marlin.md run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/marlin.md")]
+struct Documentation;

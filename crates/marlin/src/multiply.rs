@@ -6,7 +6,9 @@ use crate::plan::{Kernel, Options, Plan, tile};
 use crate::weight::Weight;
 use crate::workers::Workers;
 use half::f16;
-use latent_kernels::{RowsMut, W4Args, W4Entry, W4Fn, W4Input, W4Kernel, W4Stripes, w4_reduce, w4_zero};
+use latent_kernels::{
+    RowsMut, W4Args, W4Entry, W4Fn, W4Form, W4Input, W4Kernel, W4Stripes, w4_reduce, w4_zero,
+};
 use latent_threads::Placement;
 use latent_types::Tier;
 use std::ops::Range;
@@ -28,6 +30,9 @@ struct Share<'y> {
 
 /// Columns of which shares are multiples: whole cache lines of words, and blocks of the GEMM.
 const UNIT: usize = 48;
+
+/// The same for kernels on integers, which decode a pair of vectors at a time, for a few rows: the words of a share stay in L2.
+const INTEGER_UNIT: usize = 128;
 
 /// Rows of a share where columns are too few to go around: whole panels.
 const ROWS: usize = 64;
@@ -87,6 +92,7 @@ impl Marlin {
         let columns = match plan.kernel {
             // a worker reads all of its columns in one go
             Kernel::Fused => shape.n.div_ceil(self.workers.count()).next_multiple_of(UNIT),
+            _ if matches!(plan.chosen().form, W4Form::Int16 | W4Form::Int8) => INTEGER_UNIT,
             _ => UNIT,
         };
         let shares = cut(y, heights, columns);

@@ -97,7 +97,7 @@ pub struct Options {
 }
 
 /// Most rows for which codes are decoded in registers.
-const FEW_ROWS: usize = 8;
+const FEW_ROWS: usize = 16;
 
 /// Rows and columns of a striped tile: with few rows, the weight is read in long rows.
 pub(crate) fn tile(m: usize) -> (usize, usize) {
@@ -179,8 +179,10 @@ fn find(
             && precision.allows(other.activation);
         let few = kernel == Kernel::Fused || m <= FEW_ROWS;
         let rank = |other: &W4Kernel| {
+            // of many rows, 16-bit integers are as fast as bf16 where there are instructions for 8-bit ones (VNNI); with AVX2, f32 is faster
             let form = match other.form {
-                W4Form::Pairs | W4Form::TileRows => 2,
+                W4Form::Pairs | W4Form::TileRows => 3,
+                W4Form::Int16 if other.tier >= Tier::Avx512 => 2,
                 W4Form::F32 | W4Form::Int8 => 1,
                 W4Form::Int16 => 0,
             };

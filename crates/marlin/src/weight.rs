@@ -109,14 +109,17 @@ impl<'a> Weight<'a> {
             (QuantType::Int4Sym, None) => W4Codes::Int4Sym,
             (QuantType::Int4, Some(zeros)) => {
                 exactly("the zero points", per_group, zeros.len())?;
-                if let Some(at) = zeros.iter().position(|zero| *zero > 16) {
-                    return Err(Error::ZeroPoint { group: at / n, col: at % n, value: zeros[at] });
-                }
                 W4Codes::Int4 { zeros }
             }
             _ => return Err(Error::Zeros { quant: quant.name(), needed: quant == QuantType::Int4 }),
         };
-        Ok(Weight { quant, matrix: W4Matrix::new(W4Shape { k, n, group }, words, scales, codes)? })
+        let matrix = W4Matrix::new(W4Shape { k, n, group }, words, scales, codes);
+        let too_large = || zeros?.iter().position(|zero| *zero > 16).zip(zeros);
+        let matrix = matrix.map_err(|refused| match too_large() {
+            Some((at, zeros)) => Error::ZeroPoint { group: at / n, col: at % n, value: zeros[at] },
+            None => refused.into(),
+        })?;
+        Ok(Weight { quant, matrix })
     }
 
     /// What its codes mean.

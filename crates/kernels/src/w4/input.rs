@@ -39,9 +39,9 @@ pub(super) const INTEGER_BLOCK: usize = 32;
 
 /// What a panel of integers of `P` bytes holds of eight inputs of a row: first the bytes of elements 0, 2, 4, 6, the uppermost first; all but the lowest
 /// count 256 times the next, and all are signed.
-pub(super) struct Lanes<const P: usize>;
+pub(super) struct PanelWords<const P: usize>;
 
-impl<const P: usize> Lanes<P> {
+impl<const P: usize> PanelWords<P> {
     /// The bytes of elements 1, 3, 5, 7.
     pub const ODD: usize = P;
     /// The sum of the eight.
@@ -59,8 +59,8 @@ impl W4Form {
             W4Form::F32 => 0,
             W4Form::Pairs => k / 2,
             W4Form::TileRows => tile_row(k),
-            W4Form::Int16 => k / WORD * Lanes::<2>::COUNT,
-            W4Form::Int8 => k / WORD * Lanes::<1>::COUNT,
+            W4Form::Int16 => k / WORD * PanelWords::<2>::COUNT,
+            W4Form::Int8 => k / WORD * PanelWords::<1>::COUNT,
         }
     }
 
@@ -132,7 +132,7 @@ const fn most<const P: usize>() -> f32 {
 /// Writes row `r` of a panel of integers of `P` bytes. A block with an infinity or NaN has the scale NaN; one below 1e-34, where the inverse of the scale overflows,
 /// is zero.
 fn pack_integers<const P: usize>(x: &[f32], (panel, height): (&mut [u32], usize), r: usize) {
-    let mut eights = panel.chunks_exact_mut(Lanes::<P>::COUNT * height);
+    let mut eights = panel.chunks_exact_mut(PanelWords::<P>::COUNT * height);
     for block in x.chunks(INTEGER_BLOCK) {
         // magnitudes sort like their bits, NaN above infinity
         let largest = block.iter().fold(0, |largest, v| largest.max(v.to_bits() & 0x7fff_ffff));
@@ -145,13 +145,13 @@ fn pack_integers<const P: usize>(x: &[f32], (panel, height): (&mut [u32], usize)
         };
         for eight in block.chunks_exact(WORD) {
             let Some(out) = eights.next() else { return };
-            let mut lanes = [0u32; Lanes::<2>::COUNT];
+            let mut lanes = [0u32; PanelWords::<2>::COUNT];
             let mut total = 0;
             for (i, v) in eight.iter().enumerate() {
                 // adding 1.5 · 2^23 rounds to the nearest integer, even, and leaves it in the low bits; of NaN, nothing is used
                 let value = i32::from((v * inverse + 12_582_912.0).to_bits() as i16);
                 let lower = value as i8;
-                let (lane, shift) = (i % 2 * Lanes::<P>::ODD, i / 2 * 8);
+                let (lane, shift) = (i % 2 * PanelWords::<P>::ODD, i / 2 * 8);
                 if P == 2 {
                     let upper = (value - i32::from(lower)) >> 8;
                     lanes[lane] |= u32::from(upper as u8) << shift;
@@ -159,9 +159,9 @@ fn pack_integers<const P: usize>(x: &[f32], (panel, height): (&mut [u32], usize)
                 lanes[lane + P - 1] |= u32::from(lower as u8) << shift;
                 total += value;
             }
-            lanes[Lanes::<P>::TOTAL] = total as u32;
-            lanes[Lanes::<P>::SCALE] = scale.to_bits();
-            for (lane, bits) in lanes.into_iter().take(Lanes::<P>::COUNT).enumerate() {
+            lanes[PanelWords::<P>::TOTAL] = total as u32;
+            lanes[PanelWords::<P>::SCALE] = scale.to_bits();
+            for (lane, bits) in lanes.into_iter().take(PanelWords::<P>::COUNT).enumerate() {
                 out[lane * height + r] = bits;
             }
         }

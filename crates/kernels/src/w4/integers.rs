@@ -9,7 +9,7 @@
 )]
 
 use super::fused::block_cols;
-use super::input::{INTEGER_BLOCK, Lanes, W4Form, W4Input};
+use super::input::{INTEGER_BLOCK, PanelWords, W4Form, W4Input};
 use super::matrix::WORD;
 use super::nibbles::{LANES, Nibbles};
 use super::part::{Part, Run};
@@ -34,7 +34,7 @@ pub(super) unsafe fn fused<L: Nibbles, const P: usize>(
     assert!(rows.len() == y.rows() && k.end <= input.k() && y.cols() == part.cols, "shapes of a product");
     assert!(part.group.is_multiple_of(WORD), "groups of {} in words", part.group);
     let (panels, height) = input.panels(if P == 1 { W4Form::Int8 } else { W4Form::Int16 }, &rows);
-    let len = height * (input.k() / WORD) * Lanes::<P>::COUNT;
+    let len = height * (input.k() / WORD) * PanelWords::<P>::COUNT;
     for (index, panel) in panels.chunks_exact(len.max(1)).enumerate() {
         let top = index * height;
         let mut row = 0;
@@ -94,7 +94,7 @@ unsafe fn add_run<L: Nibbles, const P: usize, const R: usize>(
         let mut totals = [0; R];
         for word in run.start / WORD..run.end / WORD {
             for r in 0..R {
-                totals[r] += lane::<P>(panel, word, Lanes::<P>::TOTAL, r).read() as i32;
+                totals[r] += lane::<P>(panel, word, PanelWords::<P>::TOTAL, r).read() as i32;
             }
         }
         let mut col = cols.start;
@@ -114,7 +114,7 @@ unsafe fn add_run<L: Nibbles, const P: usize, const R: usize>(
 /// Address of a lane of a word, of row `r` from the panel's start.
 #[inline(always)]
 fn lane<const P: usize>((panel, height): (&[u32], usize), word: usize, lane: usize, r: usize) -> *const u32 {
-    panel.as_ptr().wrapping_add((word * Lanes::<P>::COUNT + lane) * height + r)
+    panel.as_ptr().wrapping_add((word * PanelWords::<P>::COUNT + lane) * height + r)
 }
 
 /// Adds the products of a run and `V` vectors of columns.
@@ -145,7 +145,7 @@ unsafe fn add_vectors<L: Nibbles, const P: usize, const R: usize, const V: usize
             for v in 0..V {
                 let from = from.add(v * LANES);
                 L::prefetch(from.wrapping_add(words.len() * part.stride).cast());
-                codes[v] = L::look_up(L::load(from.cast()), table);
+                codes[v] = L::shuffle_codes(L::load(from.cast()), table);
             }
             macro_rules! products {
                 ($codes:literal, $first:expr) => {
@@ -160,9 +160,10 @@ unsafe fn add_vectors<L: Nibbles, const P: usize, const R: usize, const V: usize
                 };
             }
             products!(0, 0);
-            products!(1, Lanes::<P>::ODD);
+            products!(1, PanelWords::<P>::ODD);
         }
         let at = run.group * part.stride + part.first + col;
+        part.prefetch_group::<L>(at + part.stride);
         for v in 0..V {
             let scale = part.scales.load::<L>(at + v * LANES, part.factor);
             for r in 0..R {
@@ -175,7 +176,7 @@ unsafe fn add_vectors<L: Nibbles, const P: usize, const R: usize, const V: usize
                     let zero = L::load_zeros(zeros.as_ptr().add(at + v * LANES));
                     sum = L::mul_add_relaxed(L::splat_f32(-(totals[r] as f32)), zero, sum);
                 }
-                let x_scale = f32::from_bits(lane::<P>(panel, words.start, Lanes::<P>::SCALE, r).read());
+                let x_scale = f32::from_bits(lane::<P>(panel, words.start, PanelWords::<P>::SCALE, r).read());
                 let out = sums.add((v * R + r) * LANES);
                 let sum = L::mul(sum, L::splat_f32(x_scale));
                 L::store_f32(out, L::mul_add_relaxed(sum, scale, L::load_f32(out)));

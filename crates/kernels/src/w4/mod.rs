@@ -3,7 +3,7 @@
 //! Weights are words of eight codes along K ([`W4Matrix`]). A kernel reads f32 rows, panels of integers, or bf16 pairs ([`W4Form`]); sums are f32, and scales are
 //! applied to the sum of a group, so that no weight is rounded.
 //!
-//! * `integers`, `fused` (for groups that cut words): few rows. Codes are decoded in registers.
+//! * `integers`, `fused` (for groups that cut words): codes are decoded in registers. For few rows; integers for many too, where their instructions are faster than those for f32.
 //! * `gemm`: many rows. A strip of weights is decoded once into the cache; the words of the strip below are prefetched while it is multiplied.
 //! * striped: [`W4Stripes`] makes a line of work units of output tiles and slices of K; `reduce` adds the partial sums in order.
 //! * `decode`: weights as f32 or f16.
@@ -38,4 +38,5 @@ pub use matrix::{W4Codes, W4Matrix, W4Shape};
 pub use reduce::{w4_reduce, w4_zero};
 pub use scales::W4Scales;
 pub use stripes::{W4Stripes, W4Unit};
-pub use table::{W4DequantFn, W4Entry, W4Fn, W4Kernel, w4_table};
+pub use table::{W4DequantFn, W4Entry, W4Fn, W4Kernel};
+pub use tiers::w4_table;

@@ -32,12 +32,12 @@ pub(super) trait Nibbles: Simd {
     /// The table of bytes.
     unsafe fn byte_table(values: &[u8; 16]) -> Self::ByteTable;
     /// Of sixteen words, the bytes of codes 0, 2, 4, 6 of each, and of codes 1, 3, 5, 7.
-    unsafe fn look_up(words: Self::I8x64, table: Self::ByteTable) -> [Self::I8x64; 2];
-    /// Sixteen zero points.
+    unsafe fn shuffle_codes(words: Self::I8x64, table: Self::ByteTable) -> [Self::I8x64; 2];
+    /// Sixteen zero points, which are at most 16.
     #[inline(always)]
     unsafe fn load_zeros(from: *const u8) -> Self::F32x16 {
         // SAFETY: sixteen bytes; the ISA by the trait's contract.
-        unsafe { Self::load_u8(from, 0, u8::MAX) }
+        unsafe { Self::load_i8(from) }
     }
 }
 
@@ -66,7 +66,7 @@ impl Nibbles for Portable {
         *values
     }
     #[inline(always)]
-    unsafe fn look_up(words: [u8; 64], table: [u8; 16]) -> [[u8; 64]; 2] {
+    unsafe fn shuffle_codes(words: [u8; 64], table: [u8; 16]) -> [[u8; 64]; 2] {
         [words.map(|byte| table[usize::from(byte & 15)]), words.map(|byte| table[usize::from(byte >> 4)])]
     }
 }
@@ -123,7 +123,7 @@ impl Nibbles for Avx2<false> {
         unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(values.as_ptr().cast())) }
     }
     #[inline(always)]
-    unsafe fn look_up([a, b]: [__m256i; 2], table: __m256i) -> [[__m256i; 2]; 2] {
+    unsafe fn shuffle_codes([a, b]: [__m256i; 2], table: __m256i) -> [[__m256i; 2]; 2] {
         unsafe {
             let mask = _mm256_set1_epi8(15);
             let even = [_mm256_and_si256(a, mask), _mm256_and_si256(b, mask)];
@@ -171,7 +171,7 @@ impl Nibbles for Avx512 {
         unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(values.as_ptr().cast())) }
     }
     #[inline(always)]
-    unsafe fn look_up(words: __m512i, table: __m512i) -> [__m512i; 2] {
+    unsafe fn shuffle_codes(words: __m512i, table: __m512i) -> [__m512i; 2] {
         unsafe {
             [
                 _mm512_permutexvar_epi8(words, table),

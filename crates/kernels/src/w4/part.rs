@@ -1,7 +1,8 @@
 //! Columns of a matrix as kernels read them: whole vectors. The columns of a last, partial vector are copied, padded with zeros.
+#![allow(unsafe_code, reason = "prefetches, which are generic over instruction sets")]
 
 use super::matrix::{W4Codes, W4Matrix, WORD};
-use super::nibbles::LANES;
+use super::nibbles::{LANES, Nibbles};
 use super::scales::W4Scales;
 use std::ops::Range;
 
@@ -62,6 +63,25 @@ impl Iterator for Runs {
 }
 
 impl Part<'_> {
+    /// Prefetches the scales and zero points from index `at`, which may be beyond the last.
+    ///
+    /// # Safety
+    /// The caller is compiled for the ISA of `L`, and the CPU has it.
+    #[inline(always)]
+    pub(super) unsafe fn prefetch_group<L: Nibbles>(&self, at: usize) {
+        let scales = match self.scales {
+            W4Scales::F16(bits) => bits.as_ptr().wrapping_add(at).cast::<u8>(),
+            W4Scales::E8m0(codes) | W4Scales::E4m3 { codes, .. } => codes.as_ptr().wrapping_add(at),
+        };
+        // SAFETY: a prefetch never faults; the ISA by this function's contract.
+        unsafe {
+            L::prefetch(scales.cast());
+            if let Some(zeros) = self.zeros {
+                L::prefetch(zeros.as_ptr().wrapping_add(at).cast());
+            }
+        }
+    }
+
     /// The ranges of inputs with one scale inside of `k`, cut at multiples of `most` inputs (a multiple of 8) too.
     #[inline(always)]
     pub(super) fn runs(&self, k: Range<usize>, most: usize) -> Runs {

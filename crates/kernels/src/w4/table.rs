@@ -1,13 +1,11 @@
-//! The table of kernels for 4-bit weights.
+//! What a kernel for 4-bit weights is described by.
 
 use super::input::W4Form;
 use super::matmul::{W4MatmulFn, W4Scratch};
 use super::matrix::{W4Matrix, W4Shape, WORD};
-use super::tiers;
 use crate::RowsMut;
 use latent_types::{ActivationType, Tier};
 use std::ops::Range;
-use std::sync::OnceLock;
 
 /// What a kernel computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -85,11 +83,4 @@ impl W4Kernel {
     pub fn takes(&self, shape: W4Shape) -> bool {
         !self.whole_words || shape.group.is_multiple_of(WORD)
     }
-}
-
-/// Every kernel for 4-bit weights. Those that need more than their tier (bf16 arithmetic) are listed only where the CPU has it, and before the others of
-/// their tier.
-pub fn w4_table() -> &'static [W4Kernel] {
-    static TABLE: OnceLock<Vec<W4Kernel>> = OnceLock::new();
-    TABLE.get_or_init(tiers::kernels)
 }

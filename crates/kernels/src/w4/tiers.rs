@@ -10,6 +10,7 @@ use super::{dequant, fused, gemm, integers};
 use crate::RowsMut;
 use latent_types::{ActivationType, Tier};
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// Most rows for which a striped unit decodes in registers.
 const FEW_ROWS: usize = 4;
@@ -126,6 +127,7 @@ macro_rules! floats {
                 vec![
                     kernel(W4Entry::Fused, tier, W4Form::Int16, W4Fn::Matmul(int16)),
                     kernel(W4Entry::Striped, tier, W4Form::Int16, W4Fn::Matmul(int16)),
+                    kernel(W4Entry::Gemm, tier, W4Form::Int16, W4Fn::Matmul(int16)),
                     kernel(W4Entry::Gemm, tier, W4Form::Int8, W4Fn::Matmul(int8)),
                     kernel(W4Entry::Fused, tier, W4Form::Int8, W4Fn::Matmul(int8)),
                     kernel(W4Entry::Striped, tier, W4Form::Int8, W4Fn::Matmul(int8)),
@@ -198,7 +200,7 @@ fn tiles() -> [W4Kernel; 2] {
 }
 
 /// All kernels, those of the lowest ISA first.
-pub(super) fn kernels() -> Vec<W4Kernel> {
+fn kernels() -> Vec<W4Kernel> {
     let mut kernels = portable::rows(Tier::Portable);
     #[cfg(target_arch = "x86_64")]
     {
@@ -208,4 +210,11 @@ pub(super) fn kernels() -> Vec<W4Kernel> {
         kernels.extend(tiles());
     }
     kernels
+}
+
+/// Every kernel for 4-bit weights. Those that need more than their tier (bf16 arithmetic) are listed only where the CPU has it, and before the others of
+/// their tier.
+pub fn w4_table() -> &'static [W4Kernel] {
+    static TABLE: OnceLock<Vec<W4Kernel>> = OnceLock::new();
+    TABLE.get_or_init(kernels)
 }

@@ -51,8 +51,8 @@ fn every_kernel_gives_the_products_of_the_decoded_weights() {
             for kind in KINDS {
                 let weight = OwnWeight::random(quant, kind, shape, random);
                 let x = random.numbers(m * k);
-                let (halves, brains) = (to_f16(&x), to_bf16(&x));
-                for input in [Input::F32(&x), Input::F16(&halves), Input::Bf16(&brains)] {
+                let (halves, bf16s) = (to_f16(&x), to_bf16(&x));
+                for input in [Input::F32(&x), Input::F16(&halves), Input::Bf16(&bf16s)] {
                     let x = widened(input);
                     let truth = product(&weight, &x, &x, m);
                     let by_int16 = product(&weight, &x, &largest(&x, k), m);
@@ -143,8 +143,8 @@ fn results_have_the_same_bits_for_any_number_of_threads() {
         let shape = Shape { k, n, group };
         let weight = OwnWeight::random(QuantType::Int4, "f16", shape, random);
         let x = random.numbers(m * k);
-        let brains = to_bf16(&x);
-        for input in [Input::F32(&x), Input::Bf16(&brains)] {
+        let bf16s = to_bf16(&x);
+        for input in [Input::F32(&x), Input::Bf16(&bf16s)] {
             for kernel in [None, Some(Kernel::Gemm), Some(Kernel::Fused), Some(Kernel::Striped)] {
                 let options = Options { kernel, ..Options::default() };
                 let bits = |threads| {
@@ -169,7 +169,7 @@ fn shapes_choose_the_kernel_and_a_forced_one_runs() {
     let narrow = name(1, 16384, 64);
     assert_eq!((narrow.kernel, narrow.slices), (Kernel::Striped, 16));
     let forced = Options { kernel: Some(Kernel::Gemm), tier: Some(Tier::Portable), ..Options::default() };
-    let plan = Plan::new(&forced, Shape { k: 64, n: 64, group: 32 }, 1, true).unwrap();
+    let plan = Plan::new(&forced, Shape { k: 64, n: 64, group: 32 }, 64, true).unwrap();
     assert_eq!(plan.chosen().name, "portable_w4_gemm_f32");
 }
 
